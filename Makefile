@@ -247,15 +247,15 @@ install: ## Install the CRDs into the cluster of your kubectl.
 	$(KUBECTL) apply --server-side -k config/crd
 
 .PHONY: uninstall
-uninstall: ## Remove the CRDs, and with them all Agents, PromptProfiles, ModelProviders and Turns.
+uninstall: ## Delete the CRDs, and with them all objects of capstan.dev in all namespaces: Agents, PromptProfiles, ModelProviders, ToolServers, Turns, Sessions and ToolApprovals.
 	$(KUBECTL) delete --ignore-not-found -k config/crd
 
 .PHONY: deploy
 deploy: ## Install CRDs and the manager (image IMG) into the cluster of your kubectl.
-	$(KUBECTL) kustomize config/default | sed 's|capstan-dev/capstan:0.1.0|$(IMG)|' | $(KUBECTL) apply --server-side -f -
+	$(KUBECTL) kustomize config/default | sed 's|image: capstan-dev/capstan:.*|image: $(IMG)|' | $(KUBECTL) apply --server-side -f -
 
 .PHONY: undeploy
-undeploy: ## Remove the manager, its roles and policies. CRDs, Turns and the journal stay. ALL=1 deletes these as well: all objects of capstan.dev, and the namespace capstan-system.
+undeploy: ## Delete the manager, its roles and policies. CRDs, Turns and the journal stay. ALL=1 also deletes the CRDs, all objects of capstan.dev, the journal and the namespace capstan-system.
 	$(KUBECTL) kustomize config/default | $(if $(filter 1,$(ALL)),cat,awk -f hack/undeploy.awk) | $(KUBECTL) delete --ignore-not-found -f -
 
 .PHONY: clean

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// commandsOf returns the commands of a page that a person types in: its blocks of the language sh.
+// commandsOf returns the commands of a page that a person runs: its code blocks in the language sh.
 func commandsOf(t *testing.T, page string) []string {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -34,13 +34,13 @@ func commandsOf(t *testing.T, page string) []string {
 	return commands
 }
 
-// shell runs a script as an administrator of the cluster types it in.
+// shell runs a script as an administrator of the cluster.
 func (c cluster) shell(t *testing.T, script string) {
 	t.Helper()
 	c.shellIn(t, ".", script)
 }
 
-// shellIn runs a script in a folder and returns what it prints.
+// shellIn runs a script in a folder and returns its output.
 func (c cluster) shellIn(t *testing.T, folder, script string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
@@ -62,7 +62,7 @@ func (c cluster) clients(t *testing.T) kubernetes.Interface {
 	return clients
 }
 
-// rightsOf returns which verbs a group has on which resources of a namespace, of all that there is to ask about.
+// rightsOf returns the verbs that a group may use on each resource of a namespace.
 func rightsOf(t *testing.T, clients kubernetes.Interface, namespace, group string) map[string][]string {
 	t.Helper()
 	return rightsOfUser(t, clients, namespace, "ada", group)
@@ -74,7 +74,10 @@ func rightsOfUser(t *testing.T, clients kubernetes.Interface, namespace, user, g
 		"agents", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns", "turns/log", "turns/status",
 		"secrets", "configmaps", "events", "pods", "serviceaccounts/token", "rolebindings",
 	}
-	groups := map[string]string{"secrets": "", "configmaps": "", "events": "", "pods": "", "serviceaccounts/token": "", "rolebindings": rbacv1.GroupName}
+	groups := map[string]string{
+		"secrets": "", "configmaps": "", "events": "", "pods": "", "serviceaccounts/token": "",
+		"rolebindings": rbacv1.GroupName,
+	}
 	rights := map[string][]string{}
 	for _, resource := range resources {
 		name, subresource, _ := strings.Cut(resource, "/")
@@ -83,10 +86,14 @@ func rightsOfUser(t *testing.T, clients kubernetes.Interface, namespace, user, g
 			api = "capstan.dev"
 		}
 		for _, verb := range []string{"get", "list", "watch", "create", "update", "patch", "delete"} {
-			review, err := clients.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-				User: user, Groups: []string{group, "system:authenticated"},
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: namespace, Verb: verb, Group: api, Resource: name, Subresource: subresource},
-			}}, metav1.CreateOptions{})
+			review, err := clients.AuthorizationV1().SubjectAccessReviews().Create(t.Context(),
+				&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+					User: user, Groups: []string{group, "system:authenticated"},
+					ResourceAttributes: &authorizationv1.ResourceAttributes{
+						Namespace: namespace, Verb: verb, Group: api,
+						Resource: name, Subresource: subresource,
+					},
+				}}, metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +105,8 @@ func rightsOfUser(t *testing.T, clients kubernetes.Interface, namespace, user, g
 	return rights
 }
 
-// TestATeamGetsAccessByTheCommandsOfThePage runs the commands of docs/access.md, and asks a real API server what each group may do then.
+// TestATeamGetsAccessByTheCommandsOfThePage runs the commands of docs/access.md. Then it asks a real API server for
+// the rights of each group.
 func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 	c := startCluster(t)
 	c.run(t, kubectlPath, "create", "namespace", "capstan-system")
@@ -131,8 +139,9 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 		"helpdesk":         viewer("turns", "sessions"),
 		"helpdesk-authors": viewer("agents", "promptprofiles"),
 		"platform":         viewer("modelproviders", "toolservers"),
-		"auditors":         {"turns": get, "turns/log": get}, // a token of one ServiceAccount is asked about below
-		"helpdesk-leads":   {"turns": look, "turns/log": get, "toolapprovals": {"get", "list", "create"}},
+		// the rights of one ServiceAccount's token are checked below
+		"auditors":       {"turns": get, "turns/log": get},
+		"helpdesk-leads": {"turns": look, "turns/log": get, "toolapprovals": {"get", "list", "create"}},
 	}
 	clients := c.clients(t)
 	for group, rights := range want {
@@ -144,10 +153,14 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 		}
 	}
 	for group, want := range map[string]bool{"auditors": true, "helpdesk-leads": true, "helpdesk": false, "visitors": false} {
-		review, err := clients.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: "ada", Groups: []string{group},
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "helpdesk", Verb: "create", Resource: "serviceaccounts", Subresource: "token", Name: "capstan-turn-reader"},
-		}}, metav1.CreateOptions{})
+		review, err := clients.AuthorizationV1().SubjectAccessReviews().Create(t.Context(),
+			&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: "ada", Groups: []string{group},
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Namespace: "helpdesk", Verb: "create",
+					Resource: "serviceaccounts", Subresource: "token", Name: "capstan-turn-reader",
+				},
+			}}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,44 +168,62 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 			t.Errorf("group %s may make tokens of the reader: %v, want %v", group, review.Status.Allowed, want)
 		}
 	}
-	if diff := cmp.Diff(map[string][]string{"turns": get, "turns/log": get}, rightsOfUser(t, clients, "helpdesk", "system:serviceaccount:helpdesk:capstan-turn-reader", "system:serviceaccounts")); diff != "" {
+	if diff := cmp.Diff(map[string][]string{"turns": get, "turns/log": get},
+		rightsOfUser(t, clients, "helpdesk", "system:serviceaccount:helpdesk:capstan-turn-reader", "system:serviceaccounts")); diff != "" {
 		t.Errorf("the rights of the ServiceAccount of the page (-want +got):\n%s", diff)
 	}
 	t.Run("Use", func(t *testing.T) { c.checkTeam(t) })
 	t.Run("Aggregation", func(t *testing.T) { checkAggregation(t, c, clients) })
 }
 
-// checkTeam lets people of the team do their work, and what is not theirs.
+// checkTeam checks that people of the team may do their work, and may not do the work of others.
 func (c cluster) checkTeam(t *testing.T) {
-	const agent, turn, server, approval, configMap = `{apiVersion: capstan.dev/v1alpha1, kind: Agent, metadata: {name: a}, spec: {promptProfileRef: {name: p}, models: [{providerRef: {name: m}, model: x}]}}`,
+	const agent, turn, server, approval,
+		configMap = `{apiVersion: capstan.dev/v1alpha1, kind: Agent, metadata: {name: a}, spec: ` +
+		`{promptProfileRef: {name: p}, models: [{providerRef: {name: m}, model: x}]}}`,
 		`{apiVersion: capstan.dev/v1alpha1, kind: Turn, metadata: {name: t}, spec: {agentRef: {name: a}, message: Hello}}`,
-		`{apiVersion: capstan.dev/v1alpha1, kind: ToolServer, metadata: {name: s}, spec: {type: MCP, mcp: {url: "https://tools.example.com/mcp"}, credentialsRef: {name: %s, key: apiKey}}}`,
-		`{apiVersion: capstan.dev/v1alpha1, kind: ToolApproval, metadata: {name: d}, spec: {turnRef: {name: t}, turnUID: 2d0c6a54-6f7e-4c56-8c1b-1b1f9c1a7e33, requestID: r, step: 1, callID: c, toolName: close_ticket, schemaHash: ` +
+		`{apiVersion: capstan.dev/v1alpha1, kind: ToolServer, metadata: {name: s}, spec: {type: MCP, mcp: {url: ` +
+			`"https://tools.example.com/mcp"}, credentialsRef: {name: %s, key: apiKey}}}`,
+		`{apiVersion: capstan.dev/v1alpha1, kind: ToolApproval, metadata: {name: d}, spec: {turnRef: {name: t}, ` +
+			`turnUID: 2d0c6a54-6f7e-4c56-8c1b-1b1f9c1a7e33, requestID: r, step: 1, callID: c, toolName: close_ticket, schemaHash: ` +
 			`21de87fbe6279092d027916b805ebbc68286af782fd5366e71a3a191ccd4dda7, argumentsHash: ` +
 			`21de87fbe6279092d027916b805ebbc68286af782fd5366e71a3a191ccd4dda7, decision: Approved, decidedBy: %s}}`,
-		`{apiVersion: capstan.dev/v1alpha1, kind: Turn, metadata: {name: u}, spec: {agentRef: {name: a}, message: Hello, context: {contributions: [{name: prices, configMapKeyRef: {name: prices, key: text}}]}}}`
+		`{apiVersion: capstan.dev/v1alpha1, kind: Turn, metadata: {name: u}, spec: {agentRef: {name: a}, ` +
+			`message: Hello, context: {contributions: [{name: prices, configMapKeyRef: {name: prices, key: text}}]}}}`
 	for name, tc := range map[string]struct {
 		user, group, manifest string
-		// refused is part of why the API server refuses it; empty if it does not.
+		// refused is part of the API server's error, or empty if the request must succeed.
 		refused string
 	}{
-		"a Turn author asks":                        {"ada", "helpdesk", turn, ""},
-		"a visitor does not ask":                    {"vic", "visitors", turn, "cannot create resource"},
-		"a Turn author makes no Agent":              {"ada", "helpdesk", agent, "cannot create resource"},
-		"a Turn author refers to no ConfigMap":      {"ada", "helpdesk", configMap, `may not get ConfigMap "prices"`},
-		"a Turn author does not approve":            {"ada", "helpdesk", fmt.Sprintf(approval, "ada"), "cannot create resource"},
-		"an Agent author makes one":                 {"bob", "helpdesk-authors", agent, ""},
-		"an Agent author does not ask":              {"bob", "helpdesk-authors", turn, "cannot create resource"},
-		"an approver decides":                       {"eve", "helpdesk-leads", fmt.Sprintf(approval, "eve"), ""},
-		"an approver signs for nobody else":         {"eve", "helpdesk-leads", fmt.Sprintf(approval, "ada"), `spec.decidedBy must be "eve"`},
-		"an approver does not ask":                  {"eve", "helpdesk-leads", turn, "cannot create resource"},
-		"an auditor does not ask":                   {"max", "auditors", turn, "cannot create resource"},
-		"the platform team refers to its Secret":    {"pat", "platform", fmt.Sprintf(server, "helpdesk-model"), ""},
-		"the platform team refers to no other":      {"pat", "platform", fmt.Sprintf(server, "payroll"), `may not get Secret "payroll"`},
-		"the platform team makes no Agent":          {"pat", "platform", agent, "cannot create resource"},
-		"an Agent author connects no server":        {"bob", "helpdesk-authors", fmt.Sprintf(server, "helpdesk-model"), "cannot create resource"},
-		"a Turn author asks in no other namespace":  {"ada", "helpdesk", strings.Replace(turn, "name: t}", "name: t, namespace: default}", 1), "cannot create resource"},
-		"an approver approves in no other":          {"eve", "helpdesk-leads", strings.Replace(fmt.Sprintf(approval, "eve"), "name: d}", "name: d, namespace: default}", 1), "cannot create resource"},
+		"a Turn author asks":                   {"ada", "helpdesk", turn, ""},
+		"a visitor does not ask":               {"vic", "visitors", turn, "cannot create resource"},
+		"a Turn author makes no Agent":         {"ada", "helpdesk", agent, "cannot create resource"},
+		"a Turn author refers to no ConfigMap": {"ada", "helpdesk", configMap, `may not get ConfigMap "prices"`},
+		"a Turn author does not approve":       {"ada", "helpdesk", fmt.Sprintf(approval, "ada"), "cannot create resource"},
+		"an Agent author makes one":            {"bob", "helpdesk-authors", agent, ""},
+		"an Agent author does not ask":         {"bob", "helpdesk-authors", turn, "cannot create resource"},
+		"an approver decides":                  {"eve", "helpdesk-leads", fmt.Sprintf(approval, "eve"), ""},
+		"an approver cannot sign for others": {
+			"eve", "helpdesk-leads", fmt.Sprintf(approval, "ada"),
+			`spec.decidedBy must be "eve"`,
+		},
+		"an approver does not ask":               {"eve", "helpdesk-leads", turn, "cannot create resource"},
+		"an auditor does not ask":                {"max", "auditors", turn, "cannot create resource"},
+		"the platform team refers to its Secret": {"pat", "platform", fmt.Sprintf(server, "helpdesk-model"), ""},
+		"the platform team refers to no other":   {"pat", "platform", fmt.Sprintf(server, "payroll"), `may not get Secret "payroll"`},
+		"the platform team makes no Agent":       {"pat", "platform", agent, "cannot create resource"},
+		"an Agent author connects no server": {
+			"bob", "helpdesk-authors", fmt.Sprintf(server, "helpdesk-model"),
+			"cannot create resource",
+		},
+		"a Turn author asks in no other namespace": {
+			"ada", "helpdesk",
+			strings.Replace(turn, "name: t}", "name: t, namespace: default}", 1), "cannot create resource",
+		},
+		"an approver approves in no other": {
+			"eve", "helpdesk-leads",
+			strings.Replace(fmt.Sprintf(approval, "eve"), "name: d}", "name: d, namespace: default}", 1), "cannot create resource",
+		},
 		"a person of no team asks nothing, nowhere": {"sam", "strangers", turn, "cannot create resource"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -200,7 +231,10 @@ func (c cluster) checkTeam(t *testing.T) {
 			if err := os.WriteFile(file, []byte(tc.manifest), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			args := []string{"--kubeconfig", c.kubeconfig, "create", "--dry-run=server", "-f", file, "--as", tc.user, "--as-group", tc.group}
+			args := []string{
+				"--kubeconfig", c.kubeconfig, "create", "--dry-run=server", "-f", file, "--as", tc.user,
+				"--as-group", tc.group,
+			}
 			if !strings.Contains(tc.manifest, "namespace:") {
 				args = append(args, "-n", "helpdesk")
 			}
@@ -212,8 +246,8 @@ func (c cluster) checkTeam(t *testing.T) {
 	}
 }
 
-// checkAggregation holds the labels of the roles against the selectors that the API server's own view, edit and admin have. The controller
-// that joins them does not run here.
+// checkAggregation compares the labels of the roles with the selectors of the API server's own roles view, edit and
+// admin. The controller that aggregates the roles does not run here.
 func checkAggregation(t *testing.T, c cluster, clients kubernetes.Interface) {
 	joined := func() map[string][]string {
 		parts := map[string][]string{}
@@ -222,10 +256,12 @@ func checkAggregation(t *testing.T, c cluster, clients kubernetes.Interface) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// edit is part of admin, and view of edit, by labels of their own: their parts are not repeated here.
+			// edit is part of admin, and view is part of edit, through labels of their own. Do not repeat these
+			// parts.
 			for _, selector := range role.AggregationRule.ClusterRoleSelectors {
 				selector.MatchLabels["app.kubernetes.io/part-of"] = "capstan"
-				list, err := clients.RbacV1().ClusterRoles().List(t.Context(), metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(&selector)})
+				list, err := clients.RbacV1().ClusterRoles().List(t.Context(),
+					metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(&selector)})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -1,5 +1,5 @@
-// Package charts_test renders the chart and the manifests in config with the pinned tools, and holds them to what
-// they promise: least privilege, restricted Pod Security, strict values, one source for CRDs and roles.
+// Package charts_test renders the chart and the manifests in config with the pinned tools. It checks their
+// guarantees: least privilege, restricted Pod Security, strict values, and a single source for CRDs and roles.
 package charts_test
 
 import (
@@ -35,10 +35,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// kubeVersion is what charts are rendered for where no API server can be asked.
+// kubeVersion is the Kubernetes version for which charts are rendered if no API server is available.
 const kubeVersion = "1.37.0"
 
-// Programs that the tests run; TestMain sets them.
+// The programs that the tests run. TestMain sets them.
 var (
 	helmPath    string // $HELM, or built from hack/tools/helm
 	renderer    *rendering
@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// withTools gets the programs, calls run and removes what it built.
+// withTools gets the programs, calls run and removes the programs that it built.
 func withTools(ctx context.Context, run func() int) (code int, err error) {
 	dir, err := os.MkdirTemp("", "capstan-chart")
 	if err != nil {
@@ -65,7 +65,8 @@ func withTools(ctx context.Context, run func() int) (code int, err error) {
 
 	if helmPath = os.Getenv("HELM"); helmPath == "" {
 		helmPath = filepath.Join(dir, "helm")
-		if _, err := output(ctx, "go", "build", "-modfile=../hack/tools/helm/go.mod", "-o", helmPath, "helm.sh/helm/v3/cmd/helm"); err != nil {
+		if _, err := output(ctx, "go", "build", "-modfile=../hack/tools/helm/go.mod", "-o", helmPath,
+			"helm.sh/helm/v3/cmd/helm"); err != nil {
 			return 0, fmt.Errorf("failed to build helm (set HELM to a program to use another): %w", err)
 		}
 	}
@@ -86,28 +87,29 @@ func withTools(ctx context.Context, run func() int) (code int, err error) {
 	return run(), nil
 }
 
-// output runs a program and returns its standard output; the error holds what it said on standard error.
+// output runs a program and returns its standard output. The error contains the standard error.
 func output(ctx context.Context, program string, args ...string) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.Bytes(), fmt.Errorf("failed to run %s %s: %w: %s%s", filepath.Base(program), strings.Join(args, " "), err, &stderr, &stdout)
+		return stdout.Bytes(), fmt.Errorf("failed to run %s %s: %w: %s%s", filepath.Base(program),
+			strings.Join(args, " "), err, &stderr, &stdout)
 	}
 	return stdout.Bytes(), nil
 }
 
-// rendering renders charts as helm template does, in one process: helm takes longer to start than to render.
+// rendering renders charts like helm template, in one process, because helm takes longer to start than to render.
 type rendering struct {
 	mu    sync.Mutex
 	in    *json.Encoder
 	out   *json.Decoder
 	close func() error
-	// known are the answers that there were.
+	// known caches the answers.
 	known map[string]answer
 }
 
-// request and answer are those of hack/tools/helm/render.
+// request and answer are the types of hack/tools/helm/render.
 type request struct {
 	Chart, Release, Namespace, KubeVersion, Earlier string
 	Set                                             []string
@@ -137,18 +139,18 @@ func startRendering(ctx context.Context, program string) (*rendering, error) {
 
 func (r *rendering) stop() error { return r.close() }
 
-// template renders the chart as release capstan in namespace capstan-system, each of values given by --set.
+// template renders the chart as release capstan in namespace capstan-system, with values in the form of --set.
 func template(_ context.Context, values ...string) ([]byte, error) {
 	return templateOver("", values...)
 }
 
-// templateOver does so over the values.yaml of an earlier chart, as helm upgrade --reuse-values does.
+// templateOver renders the chart over the values.yaml of an earlier chart, like helm upgrade --reuse-values.
 func templateOver(earlier string, values ...string) ([]byte, error) {
 	a, err := rendered(earlier, values...)
 	return []byte(a.Manifest), err
 }
 
-// notesOver returns the NOTES instead.
+// notesOver is like templateOver, but returns the NOTES.
 func notesOver(t *testing.T, earlier string, values ...string) string {
 	t.Helper()
 	a, err := rendered(earlier, values...)
@@ -165,7 +167,10 @@ func rendered(earlier string, values ...string) (answer, error) {
 	key := strings.Join(append([]string{earlier}, values...), "\x00")
 	a, ok := r.known[key]
 	if !ok {
-		all := request{Chart: "capstan", Release: "capstan", Namespace: "capstan-system", KubeVersion: kubeVersion, Earlier: earlier, Set: values}
+		all := request{
+			Chart: "capstan", Release: "capstan", Namespace: "capstan-system", KubeVersion: kubeVersion,
+			Earlier: earlier, Set: values,
+		}
 		if err := errors.Join(r.in.Encode(all), r.out.Decode(&a)); err != nil {
 			return answer{}, fmt.Errorf("failed to render: %w", err)
 		}
@@ -183,7 +188,7 @@ func renderChart(t *testing.T, values ...string) []runtime.Object {
 	return slices.DeleteFunc(renderAll(t, values...), isHook)
 }
 
-// renderHooks returns the objects that Helm makes at an event: pre-delete for helm uninstall, test for helm test.
+// renderHooks returns the objects of a Helm hook: pre-delete for helm uninstall, test for helm test.
 func renderHooks(t *testing.T, event string, values ...string) []runtime.Object {
 	t.Helper()
 	return slices.DeleteFunc(renderAll(t, values...), func(o runtime.Object) bool {
@@ -216,12 +221,13 @@ func renderConfig(t *testing.T) []runtime.Object {
 	return decode(t, manifest)
 }
 
-// decode reads a manifest of several documents strictly: an unknown or doubled field fails the test.
+// decode decodes a manifest with several documents strictly: an unknown or duplicate field fails the test.
 func decode(t *testing.T, manifest []byte) []runtime.Object {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, apiextensionsv1.AddToScheme,
+		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme,
+		corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, apiextensionsv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
@@ -245,7 +251,7 @@ func decode(t *testing.T, manifest []byte) []runtime.Object {
 		if len(raw.Object) == 0 {
 			continue
 		}
-		// The types of the Prometheus operator and of KEDA are no dependency of ours.
+		// The types of the Prometheus operator and of KEDA are not dependencies of this module.
 		if slices.Contains([]string{"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}, raw.GetKind()) {
 			objects = append(objects, &raw)
 			continue

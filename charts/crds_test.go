@@ -47,7 +47,7 @@ func TestCRDsAreTheGeneratedOnes(t *testing.T) {
 					continue
 				}
 				delete(want, crd.Name)
-				// Labels, and what tells Helm to keep it, are what an installation may add.
+				// An installation may add labels and the annotation that makes Helm keep the CRD.
 				crd.Labels = nil
 				delete(crd.Annotations, "helm.sh/resource-policy")
 				if !cmp.Equal(generated, crd) { // a diff would fill pages
@@ -66,7 +66,7 @@ func TestBracesInCRDsAreNoTemplates(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(root, "capstan"), os.DirFS("capstan")); err != nil {
 		t.Fatal(err)
 	}
-	// A description with Go's template syntax, as the one of a prompt may have.
+	// A description with Go's template syntax, such as the description of a prompt field.
 	const text = "{{ .product | upper }} and {{ fail \"evaluated\" }}"
 	crd := "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata:\n  name: braces.capstan.dev\n" +
 		"  annotations:\n    text: '" + text + "'\n"

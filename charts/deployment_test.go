@@ -22,14 +22,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// managerKnows says whether the manager has a flag. An argument in a manifest that it has not would stop the Pod.
+// managerKnows reports whether the manager has a flag. An unknown argument in a manifest would stop the Pod.
 func managerKnows(flag string) bool {
 	flags := pflag.NewFlagSet("manager", pflag.ContinueOnError)
 	new(manager.Options).AddFlags(flags)
 	return flags.Lookup(flag) != nil
 }
 
-// parseCommand gives the arguments of a container to a command of the manager, which must know every one.
+// parseCommand parses the arguments of a container with the flags of a manager command. The command must know every
+// argument.
 func parseCommand(t *testing.T, name string, args []string, addFlags func(*pflag.FlagSet)) {
 	t.Helper()
 	flags := pflag.NewFlagSet(name, pflag.ContinueOnError)
@@ -42,7 +43,7 @@ func parseCommand(t *testing.T, name string, args []string, addFlags func(*pflag
 	}
 }
 
-// subjectOf returns the ServiceAccount that the manager's Pods run as.
+// subjectOf returns the ServiceAccount of the manager's Pods.
 func subjectOf(t *testing.T, objects []runtime.Object) rbacv1.Subject {
 	t.Helper()
 	account := one[*corev1.ServiceAccount](t, objects)
@@ -62,7 +63,7 @@ func managerOf(t *testing.T, objects []runtime.Object) (*appsv1.Deployment, core
 	return deployment, containers[0]
 }
 
-func TestPodsHoldToRestrictedPodSecurity(t *testing.T) {
+func TestPodsComplyWithRestrictedPodSecurity(t *testing.T) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +109,10 @@ func TestChartAndConfigSecurePodsAlike(t *testing.T) {
 		"volumes":         {chart.Spec.Template.Spec.Volumes, config.Spec.Template.Spec.Volumes},
 		"resources":       {chartManager.Resources, configManager.Resources},
 		"strategy":        {chart.Spec.Strategy, config.Spec.Strategy},
-		"grace period":    {chart.Spec.Template.Spec.TerminationGracePeriodSeconds, config.Spec.Template.Spec.TerminationGracePeriodSeconds},
+		"grace period": {
+			chart.Spec.Template.Spec.TerminationGracePeriodSeconds,
+			config.Spec.Template.Spec.TerminationGracePeriodSeconds,
+		},
 	} {
 		if diff := cmp.Diff(pair[0], pair[1]); diff != "" {
 			t.Errorf("%s (-chart +config):\n%s", name, diff)
@@ -116,7 +120,7 @@ func TestChartAndConfigSecurePodsAlike(t *testing.T) {
 	}
 }
 
-func TestSkillsAreMountedWhereTheFlagLooks(t *testing.T) {
+func TestSkillsAreMountedAtThePathOfTheFlag(t *testing.T) {
 	deployment, manager := managerOf(t, renderChart(t, "skillsConfigMap=house-skills"))
 	i := slices.IndexFunc(manager.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "skills" })
 	if i < 0 || manager.VolumeMounts[i].MountPath != "/etc/capstan/skills" || !manager.VolumeMounts[i].ReadOnly {
@@ -131,33 +135,56 @@ func TestSkillsAreMountedWhereTheFlagLooks(t *testing.T) {
 
 func TestArguments(t *testing.T) {
 	defaults := []string{
-		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan", "--leader-elect=true", "--journal-retention=24h",
-		"--max-concurrent-turns=0", "--max-running-turns-per-namespace=90%", "--max-queued-turns-per-namespace=10000", "--metrics-bind-address=:8443", "--health-probe-bind-address=:8081",
+		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan",
+		"--leader-elect=true", "--journal-retention=24h",
+		"--max-concurrent-turns=0", "--max-running-turns-per-namespace=90%", "--max-queued-turns-per-namespace=10000",
+		"--metrics-bind-address=:8443", "--health-probe-bind-address=:8081",
 		"--log-format=json", "--log-level=info", "--shutdown-grace-seconds=25", "--probe-interval-seconds=60",
 		"--approval-policy=capstan-system-capstan-toolapprovals", "--role-prefix=capstan-system-capstan",
 	}
 	tests := map[string]struct {
 		values []string
-		want   []string // beside the defaults, of which those of the same flag give way
+		want   []string // in addition to the defaults, which a value with the same flag replaces
 	}{
 		"Defaults":   {},
 		"Namespaces": {values: []string{"watchNamespaces={a,b}"}, want: []string{"--watch-namespaces=a,b"}},
 		"NoMetrics":  {values: []string{"metrics.enabled=false"}, want: []string{"--metrics-bind-address=0"}},
-		"Ports":      {values: []string{"metrics.port=9090", "health.port=9091"}, want: []string{"--metrics-bind-address=:9090", "--health-probe-bind-address=:9091"}},
-		"Logs":       {values: []string{"log.format=console", "log.level=debug"}, want: []string{"--log-format=console", "--log-level=debug"}},
+		"Ports": {
+			values: []string{"metrics.port=9090", "health.port=9091"},
+			want:   []string{"--metrics-bind-address=:9090", "--health-probe-bind-address=:9091"},
+		},
+		"Logs": {
+			values: []string{"log.format=console", "log.level=debug"},
+			want:   []string{"--log-format=console", "--log-level=debug"},
+		},
 		"Certificate": {
 			values: []string{"metrics.tlsSecret=mine"},
 			want:   []string{"--metrics-tls-cert-file=/etc/capstan/metrics/tls.crt", "--metrics-tls-key-file=/etc/capstan/metrics/tls.key"},
 		},
 		"ReadAPI": {
 			values: []string{"readAPI.enabled=true", "readAPI.tlsSecret=mine", "readAPI.port=9444"},
-			want:   []string{"--read-tls-bind-address=:9444", "--read-tls-cert-file=/etc/capstan/read/tls.crt", "--read-tls-key-file=/etc/capstan/read/tls.key"},
+			want: []string{
+				"--read-tls-bind-address=:9444", "--read-tls-cert-file=/etc/capstan/read/tls.crt",
+				"--read-tls-key-file=/etc/capstan/read/tls.key",
+			},
 		},
-		"Audiences": {values: []string{"tokenAudiences={capstan,https://kubernetes.default.svc}"}, want: []string{"--token-audiences=capstan,https://kubernetes.default.svc"}},
-		"NoLeader":  {values: []string{"leaderElection.enabled=false"}, want: []string{"--leader-elect=false"}},
-		"Extra":     {values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"}, want: []string{"--store=sqlite:///var/lib/capstan/x.db"}},
-		"Quotas":    {values: []string{"journalQuota.total=20Gi", "journalQuota.perNamespace=2Gi"}, want: []string{"--journal-quota=20Gi", "--journal-quota-per-namespace=2Gi"}},
-		"Shares":    {values: []string{"maxRunningTurnsPerNamespace=50%", "maxQueuedTurnsPerNamespace=0"}, want: []string{"--max-running-turns-per-namespace=50%", "--max-queued-turns-per-namespace=0"}},
+		"Audiences": {
+			values: []string{"tokenAudiences={capstan,https://kubernetes.default.svc}"},
+			want:   []string{"--token-audiences=capstan,https://kubernetes.default.svc"},
+		},
+		"NoLeader": {values: []string{"leaderElection.enabled=false"}, want: []string{"--leader-elect=false"}},
+		"Extra": {
+			values: []string{"extraArgs={--store=sqlite:///var/lib/capstan/x.db}"},
+			want:   []string{"--store=sqlite:///var/lib/capstan/x.db"},
+		},
+		"Quotas": {
+			values: []string{"journalQuota.total=20Gi", "journalQuota.perNamespace=2Gi"},
+			want:   []string{"--journal-quota=20Gi", "--journal-quota-per-namespace=2Gi"},
+		},
+		"Shares": {
+			values: []string{"maxRunningTurnsPerNamespace=50%", "maxQueuedTurnsPerNamespace=0"},
+			want:   []string{"--max-running-turns-per-namespace=50%", "--max-queued-turns-per-namespace=0"},
+		},
 		"Numbers":   {values: []string{"maxRunningTurnsPerNamespace=200"}, want: []string{"--max-running-turns-per-namespace=200"}},
 		"Retention": {values: []string{"journalRetention=0s"}, want: []string{"--journal-retention=0s"}},
 		"NoPolicy":  {values: []string{"approvalPolicy.install=false"}, want: []string{"--approval-policy=capstan-toolapprovals"}},
@@ -165,10 +192,16 @@ func TestArguments(t *testing.T) {
 		"Trusting":  {values: []string{"extraArgs={--trust-decided-by}"}, want: []string{"--trust-decided-by"}},
 		"Skills":    {values: []string{"skillsConfigMap=house-skills"}, want: []string{"--skills-file=/etc/capstan/skills/skills.yaml"}},
 		"Addresses": {
-			values: []string{"connections.allowCIDRs={127.0.0.0/8,::1/128}", "connections.denyCIDRs={10.0.0.0/8}", "connections.clusterCIDRs={10.96.0.0/16}"},
-			want:   []string{"--tool-allow-cidrs=127.0.0.0/8,::1/128", "--cluster-cidrs=10.96.0.0/16", "--tool-deny-cidrs=10.0.0.0/8"},
+			values: []string{
+				"connections.allowCIDRs={127.0.0.0/8,::1/128}", "connections.denyCIDRs={10.0.0.0/8}",
+				"connections.clusterCIDRs={10.96.0.0/16}",
+			},
+			want: []string{"--tool-allow-cidrs=127.0.0.0/8,::1/128", "--cluster-cidrs=10.96.0.0/16", "--tool-deny-cidrs=10.0.0.0/8"},
 		},
-		"Large": {values: []string{"maxConcurrentTurns=100000", "probeIntervalSeconds=86400"}, want: []string{"--max-concurrent-turns=100000", "--probe-interval-seconds=86400"}},
+		"Large": {
+			values: []string{"maxConcurrentTurns=100000", "probeIntervalSeconds=86400"},
+			want:   []string{"--max-concurrent-turns=100000", "--probe-interval-seconds=86400"},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +230,7 @@ func flagOf(arg string) string {
 	return name
 }
 
-// checkFlags fails the test for an argument the manager would refuse, or one that names a variable that is not there.
+// checkFlags fails the test for an argument that the manager would refuse or that names a missing variable.
 func checkFlags(t *testing.T, manager corev1.Container) {
 	t.Helper()
 	for _, arg := range manager.Args {
@@ -273,10 +306,12 @@ func TestPersistence(t *testing.T) {
 				t.Errorf("%s: volume = %v, want the claim %q: an emptyDir loses the journal with its Pod", name, got, claim.Name)
 			}
 			if claim.Namespace != deployment.Namespace || claim.Spec.StorageClassName != nil {
-				t.Errorf("%s: claim = %s of class %v, want one beside the Deployment of the default class", name, claim.Namespace, claim.Spec.StorageClassName)
+				t.Errorf("%s: claim = %s of class %v, want one beside the Deployment of the default class", name,
+					claim.Namespace, claim.Spec.StorageClassName)
 			}
 			want := resource.MustParse("5Gi")
-			if got := claim.Spec.Resources.Requests.Storage(); got.Cmp(want) != 0 || !slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}) {
+			if got := claim.Spec.Resources.Requests.Storage(); got.Cmp(want) != 0 ||
+				!slices.Equal(claim.Spec.AccessModes, []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}) {
 				t.Errorf("%s: claim asks for %s, %v; want 5Gi, ReadWriteOnce", name, got, claim.Spec.AccessModes)
 			}
 		}
@@ -323,15 +358,18 @@ func TestServicesSelectThePods(t *testing.T) {
 	}
 }
 
-// TestAlerts has rules for what the documentation calls worth an alert, and is off by default.
+// TestAlerts checks that the chart has rules for the alerts that the documentation recommends, and that they are
+// off by default.
 func TestAlerts(t *testing.T) {
 	if n := len(every[*unstructured.Unstructured](renderChart(t))); n != 0 {
 		t.Errorf("got %d objects of the Prometheus operator by default, want none", n)
 	}
-	rule := one[*unstructured.Unstructured](t, renderChart(t, "metrics.prometheusRule.enabled=true", "metrics.prometheusRule.labels.team=x"))
+	rule := one[*unstructured.Unstructured](t,
+		renderChart(t, "metrics.prometheusRule.enabled=true", "metrics.prometheusRule.labels.team=x"))
 	groups, _, err := unstructured.NestedSlice(rule.Object, "spec", "groups")
 	if err != nil || rule.GetKind() != "PrometheusRule" || rule.GetLabels()["team"] != "x" || len(groups) != 1 {
-		t.Fatalf("%s with labels %v and %d groups, %v; want one group of a PrometheusRule", rule.GetKind(), rule.GetLabels(), len(groups), err)
+		t.Fatalf("%s with labels %v and %d groups, %v; want one group of a PrometheusRule", rule.GetKind(),
+			rule.GetLabels(), len(groups), err)
 	}
 	group, _ := groups[0].(map[string]any)
 	rules, _, err := unstructured.NestedSlice(group, "rules")
@@ -352,7 +390,8 @@ func TestAlerts(t *testing.T) {
 	}
 	want := []string{
 		"capstan:journals_lost:increase15m", "capstan:turns_ended:increase15m", "capstan:turn_wait_seconds_bucket:increase15m",
-		"CapstanDown", "CapstanJournalsNearQuota", "CapstanNamespaceNearJournalQuota", "CapstanJournalsLost", "CapstanTurnsQueue", "CapstanTurnsWaitLong",
+		"CapstanDown", "CapstanJournalsNearQuota", "CapstanNamespaceNearJournalQuota", "CapstanJournalsLost",
+		"CapstanTurnsQueue", "CapstanTurnsWaitLong",
 		"CapstanTurnsCannotStart", "CapstanTurnsFail", "CapstanClockDiffers",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {

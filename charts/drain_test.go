@@ -25,7 +25,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/drain"
 )
 
-// drainOptions returns what the Job of the chart gives to the manager's command drain, which must know every argument.
+// drainOptions returns the options of the chart's Job for the manager's command drain, which must know every
+// argument.
 func drainOptions(t *testing.T, job *batchv1.Job) drain.Options {
 	t.Helper()
 	var o drain.Options
@@ -43,17 +44,26 @@ func TestUninstallStopsThePodsFirst(t *testing.T) {
 		deployments []string
 		timeout     time.Duration
 	}{
-		"one Deployment":              {nil, []string{"capstan"}, 70 * time.Second},
-		"executors of their own":      {[]string{storeURL, "executor.separate=true"}, []string{"capstan", "capstan-executor"}, 70 * time.Second},
-		"a long grace period":         {[]string{"terminationGracePeriodSeconds=600"}, []string{"capstan"}, 630 * time.Second},
-		"a user of the platform":      {[]string{"runAsUser=null"}, []string{"capstan"}, 70 * time.Second},
-		"a budget and the namespaces": {[]string{"podDisruptionBudget.enabled=true", "watchNamespaces={a}"}, []string{"capstan"}, 70 * time.Second},
+		"one Deployment": {nil, []string{"capstan"}, 70 * time.Second},
+		"executors of their own": {
+			[]string{storeURL, "executor.separate=true"},
+			[]string{"capstan", "capstan-executor"},
+			70 * time.Second,
+		},
+		"a long grace period":    {[]string{"terminationGracePeriodSeconds=600"}, []string{"capstan"}, 630 * time.Second},
+		"a user of the platform": {[]string{"runAsUser=null"}, []string{"capstan"}, 70 * time.Second},
+		"a budget and the namespaces": {
+			[]string{"podDisruptionBudget.enabled=true", "watchNamespaces={a}"},
+			[]string{"capstan"},
+			70 * time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			hooks, objects := renderHooks(t, "pre-delete", tc.values...), renderChart(t, tc.values...)
 			for _, hook := range hooks {
 				annotations := hook.(client.Object).GetAnnotations()
-				if annotations["helm.sh/hook"] != "pre-delete" || annotations["helm.sh/hook-delete-policy"] != "before-hook-creation,hook-succeeded" {
+				if annotations["helm.sh/hook"] != "pre-delete" ||
+					annotations["helm.sh/hook-delete-policy"] != "before-hook-creation,hook-succeeded" {
 					t.Errorf("annotations of %T = %v, want a hook that exists only while the release is removed", hook, annotations)
 				}
 				if weight, job := annotations["helm.sh/hook-weight"], isJob(hook); job != (weight == "0") {
@@ -61,13 +71,15 @@ func TestUninstallStopsThePodsFirst(t *testing.T) {
 				}
 			}
 			job := one[*batchv1.Job](t, hooks)
-			if diff := cmp.Diff(drain.Options{Namespace: "capstan-system", Deployments: tc.deployments, Timeout: tc.timeout}, drainOptions(t, job)); diff != "" {
+			if diff := cmp.Diff(drain.Options{Namespace: "capstan-system", Deployments: tc.deployments, Timeout: tc.timeout},
+				drainOptions(t, job)); diff != "" {
 				t.Errorf("options (-want +got):\n%s", diff)
 			}
 			deadline := time.Duration(*job.Spec.ActiveDeadlineSeconds) * time.Second
 			grace := time.Duration(*every[*appsv1.Deployment](objects)[0].Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second
 			if deadline <= tc.timeout || tc.timeout <= grace {
-				t.Errorf("the Job ends after %s, waits %s, and Pods may take %s; want each longer than the next", deadline, tc.timeout, grace)
+				t.Errorf("the Job ends after %s, waits %s, and Pods may take %s; want each longer than the next",
+					deadline, tc.timeout, grace)
 			}
 			pod := job.Spec.Template
 			restricted := podsecurity.LevelVersion{Level: podsecurity.LevelRestricted, Version: podsecurity.LatestVersion()}
@@ -88,7 +100,10 @@ func TestUninstallStopsThePodsFirst(t *testing.T) {
 			}
 			want := []rbacv1.PolicyRule{
 				{APIGroups: []string{"apps"}, ResourceNames: tc.deployments, Resources: []string{"deployments"}, Verbs: []string{"get"}},
-				{APIGroups: []string{"apps"}, ResourceNames: tc.deployments, Resources: []string{"deployments/scale"}, Verbs: []string{"patch"}},
+				{
+					APIGroups: []string{"apps"}, ResourceNames: tc.deployments, Resources: []string{"deployments/scale"},
+					Verbs: []string{"patch"},
+				},
 				{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}},
 			}
 			role := one[*rbacv1.Role](t, hooks)
@@ -97,7 +112,8 @@ func TestUninstallStopsThePodsFirst(t *testing.T) {
 			}
 			binding, account := one[*rbacv1.RoleBinding](t, hooks), one[*corev1.ServiceAccount](t, hooks)
 			subject := rbacv1.Subject{Kind: "ServiceAccount", Name: account.Name, Namespace: account.Namespace}
-			if binding.RoleRef.Name != role.Name || !cmp.Equal([]rbacv1.Subject{subject}, binding.Subjects) || pod.Spec.ServiceAccountName != account.Name {
+			if binding.RoleRef.Name != role.Name || !cmp.Equal([]rbacv1.Subject{subject}, binding.Subjects) ||
+				pod.Spec.ServiceAccountName != account.Name {
 				t.Errorf("the binding joins %v and %v; want the Role and the ServiceAccount of the Job", binding.RoleRef, binding.Subjects)
 			}
 		})
@@ -114,8 +130,8 @@ func isJob(o runtime.Object) bool {
 	return ok
 }
 
-// checkDrain runs the command of the hook with the rights of the hook, on the Deployment that is installed. The test stands in for the
-// Deployment's controller and for the kubelet.
+// checkDrain runs the command of the hook with the rights of the hook on the installed Deployment. The test
+// replaces the Deployment's controller and the kubelet.
 func (c cluster) checkDrain(t *testing.T) {
 	t.Helper()
 	for _, hook := range renderHooks(t, "pre-delete") {
@@ -170,7 +186,8 @@ func (c cluster) checkDrain(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("without a Pod: %v", err)
 	}
-	if err := drain.Run(t.Context(), drainer, drain.Options{Namespace: "default", Deployments: o.Deployments, Timeout: o.Timeout}, logr.Discard()); err == nil {
+	if err := drain.Run(t.Context(), drainer,
+		drain.Options{Namespace: "default", Deployments: o.Deployments, Timeout: o.Timeout}, logr.Discard()); err == nil {
 		t.Error("the hook may drain another namespace, want its own alone")
 	}
 }

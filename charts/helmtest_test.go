@@ -30,7 +30,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/installation"
 )
 
-// checkOptions returns what the Pod of helm test gives to the manager's command check, which must know every argument.
+// checkOptions returns the options of the Pod of helm test for the manager's command check, which must know every
+// argument.
 func checkOptions(t *testing.T, pod *corev1.Pod) installation.Options {
 	t.Helper()
 	var o installation.Options
@@ -49,10 +50,16 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 		values []string
 		want   installation.Options
 	}{
-		"one Deployment":         {nil, installation.Options{Deployments: single, LeaderElection: true}},
-		"no leader election":     {[]string{"leaderElection.enabled=false"}, installation.Options{Deployments: single}},
-		"executors of their own": {[]string{storeURL, "executor.separate=true"}, installation.Options{Deployments: []string{"capstan", "capstan-executor"}, LeaderElection: true}},
-		"a read API":             {[]string{read}, installation.Options{Deployments: single, LeaderElection: true, ReadURL: "https://capstan-read.capstan-system.svc"}},
+		"one Deployment":     {nil, installation.Options{Deployments: single, LeaderElection: true}},
+		"no leader election": {[]string{"leaderElection.enabled=false"}, installation.Options{Deployments: single}},
+		"executors of their own": {
+			[]string{storeURL, "executor.separate=true"},
+			installation.Options{Deployments: []string{"capstan", "capstan-executor"}, LeaderElection: true},
+		},
+		"a read API": {
+			[]string{read},
+			installation.Options{Deployments: single, LeaderElection: true, ReadURL: "https://capstan-read.capstan-system.svc"},
+		},
 		"a read API for some": {
 			[]string{read, "readAPI.from[0].ipBlock.cidr=10.0.0.0/8"},
 			installation.Options{Deployments: single, LeaderElection: true},
@@ -73,13 +80,15 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 			if diff := cmp.Diff(tc.want, checkOptions(t, pod)); diff != "" {
 				t.Errorf("options (-want +got):\n%s", diff)
 			}
-			if deadline := time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second; deadline <= tc.want.Timeout || deadline >= 5*time.Minute {
-				t.Errorf("the Pod ends after %s, want more than the %s that it waits, and less than the 5 minutes of helm test", deadline, tc.want.Timeout)
+			if deadline := time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second; deadline <= tc.want.Timeout ||
+				deadline >= 5*time.Minute {
+				t.Errorf("the Pod ends after %s, want more than the %s that it waits, and less than the 5 minutes of helm test", deadline,
+					tc.want.Timeout)
 			}
 			for _, hook := range hooks {
 				of := hook.(client.Object)
 				_, isPod := hook.(*corev1.Pod)
-				// helm test --logs reads the log of a Pod by the name of each hook, and fails if it is gone.
+				// helm test --logs reads the log of a Pod by the name of each hook, and fails if that Pod is gone.
 				if of.GetName() != pod.Name {
 					t.Errorf("%T has the name %s, want that of the Pod, %s", hook, of.GetName(), pod.Name)
 				}
@@ -95,7 +104,8 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 			if result := policy.AggregateCheckResults(evaluator.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec)); !result.Allowed {
 				t.Errorf("restricted Pod Security refuses the Pod: %s", result.ForbiddenDetail())
 			}
-			if r := pod.Spec.Containers[0].Resources; r.Requests.Cpu().IsZero() || r.Requests.Memory().IsZero() || r.Limits.Memory().IsZero() {
+			if r := pod.Spec.Containers[0].Resources; r.Requests.Cpu().IsZero() || r.Requests.Memory().IsZero() ||
+				r.Limits.Memory().IsZero() {
 				t.Errorf("resources = %v, want requests and a limit of memory", r)
 			}
 			deployment := every[*appsv1.Deployment](objects)[0]
@@ -113,13 +123,17 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 				}
 			}
 			want := []rbacv1.PolicyRule{
-				{APIGroups: []string{"apps"}, ResourceNames: tc.want.Deployments, Resources: []string{"deployments"}, Verbs: []string{"get"}},
+				{
+					APIGroups: []string{"apps"}, ResourceNames: tc.want.Deployments, Resources: []string{"deployments"},
+					Verbs: []string{"get"},
+				},
 				{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "list"}},
 			}
 			if diff := cmp.Diff(want, one[*rbacv1.Role](t, hooks).Rules); diff != "" {
 				t.Errorf("rules (-want +got):\n%s", diff)
 			}
-			if account := one[*corev1.ServiceAccount](t, hooks).Name; pod.Spec.ServiceAccountName != account || one[*rbacv1.RoleBinding](t, hooks).Subjects[0].Name != account {
+			if account := one[*corev1.ServiceAccount](t, hooks).Name; pod.Spec.ServiceAccountName != account ||
+				one[*rbacv1.RoleBinding](t, hooks).Subjects[0].Name != account {
 				t.Errorf("the Pod has the account %s, want %s", pod.Spec.ServiceAccountName, account)
 			}
 		})
@@ -129,8 +143,8 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 	}
 }
 
-// checkHelmTest runs the command of helm test with its rights, on a release whose manager runs as a process of this test. Nothing makes Pods here: the test
-// stands in for the controller of the Deployment.
+// checkHelmTest runs the command of helm test with its rights, on a release whose manager runs as a process of this
+// test. No controller creates Pods here, so the test replaces the controller of the Deployment.
 func (c cluster) checkHelmTest(t *testing.T, readAddress string) {
 	t.Helper()
 	hooks := renderHooks(t, "test")
@@ -171,18 +185,20 @@ func (c cluster) checkHelmTest(t *testing.T, readAddress string) {
 		}
 	}
 
-	// All that works is said, and what does not, too.
+	// The command must report both the checks that pass and the ones that fail.
 	report(appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1})
 	short := o
 	short.Timeout = 15 * time.Second
 	said, err := check(short)
-	if err == nil || !strings.Contains(err.Error(), "Deployment capstan: 1 of 1 Pods are of the newest template and 0 are ready") || strings.Contains(err.Error(), "executors:") {
+	if err == nil || !strings.Contains(err.Error(), "Deployment capstan: 1 of 1 Pods have the newest template and 0 are ready") ||
+		strings.Contains(err.Error(), "executors:") {
 		t.Errorf("with a Pod that is not ready: %v, said %s; want an error of the Deployment alone", err, said)
 	}
 	report(appsv1.DeploymentStatus{Replicas: 1, UpdatedReplicas: 1, ReadyReplicas: 1, AvailableReplicas: 1})
 	said, err = check(o)
 	for _, want := range []string{
-		"ok: custom resource definitions: ", "ok: Deployment capstan: 1 of 1 Pods are ready\n", "ok: executors: capstan-0 can run 10 Turns at once\n", "ok: leader: ", "ok: read API: ",
+		"ok: custom resource definitions: ", "ok: Deployment capstan: 1 of 1 Pods are ready\n",
+		"ok: executors: capstan-0 can run 10 Turns at once\n", "ok: leader: ", "ok: read API: ",
 	} {
 		if err != nil || !strings.Contains(said, want) {
 			t.Errorf("check = %v and said %s, want %q", err, said, want)
@@ -195,14 +211,17 @@ func (c cluster) checkHelmTest(t *testing.T, readAddress string) {
 	}
 }
 
-// certificate writes a certificate that has signed itself, and its key.
+// certificate writes a self-signed certificate and its key.
 func certificate(t *testing.T) (certificateFile, keyFile string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"capstan.example.com"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"capstan.example.com"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +232,10 @@ func certificate(t *testing.T) (certificateFile, keyFile string) {
 	}
 	dir := t.TempDir()
 	certificateFile, keyFile = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	for path, block := range map[string]*pem.Block{certificateFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "PRIVATE KEY", Bytes: secret}} {
+	for path, block := range map[string]*pem.Block{
+		certificateFile: {Type: "CERTIFICATE", Bytes: der},
+		keyFile:         {Type: "PRIVATE KEY", Bytes: secret},
+	} {
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +243,7 @@ func certificate(t *testing.T) (certificateFile, keyFile string) {
 	return certificateFile, keyFile
 }
 
-// freeAddress returns an address of this machine that nothing listens on.
+// freeAddress returns an address of this machine on which nothing listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// cluster is a real API server and how to reach it.
+// cluster is a real API server and its access data.
 type cluster struct {
 	kubeconfig string
 }
@@ -49,7 +49,7 @@ func (c cluster) run(t *testing.T, program string, args ...string) string {
 	return string(out)
 }
 
-// can reports whether the API server lets the manager do something.
+// can reports whether the API server allows the manager an action.
 func (c cluster) can(t *testing.T, account, namespace, verb, resource string) bool {
 	t.Helper()
 	// kubectl reads TYPE/NAME where the API has resource/subresource.
@@ -60,19 +60,20 @@ func (c cluster) can(t *testing.T, account, namespace, verb, resource string) bo
 	case "yes":
 		return true
 	case "no":
-		return false // the exit code is 1 then, which is no error here
+		return false // kubectl exits with 1 for this answer, which is not an error here
 	default:
 		t.Fatalf("can-i %s %s = %q: %v", verb, resource, answer, err)
 		return false
 	}
 }
 
-// mayGetPolicy reports whether the API server lets the manager look at a policy of this name, and at its binding.
+// mayGetPolicy reports whether the API server allows the manager to read a policy and its binding.
 func (c cluster) mayGetPolicy(t *testing.T, account, policy string) bool {
 	t.Helper()
 	may := 0
 	for _, kind := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
-		out, err := output(t.Context(), kubectlPath, "--kubeconfig", c.kubeconfig, "auth", "can-i", "get", kind+".admissionregistration.k8s.io/"+policy,
+		out, err := output(t.Context(), kubectlPath, "--kubeconfig", c.kubeconfig, "auth", "can-i", "get",
+			kind+".admissionregistration.k8s.io/"+policy,
 			"--as", "system:serviceaccount:capstan-system:"+account)
 		switch answer := strings.TrimSpace(string(out)); answer {
 		case "yes":
@@ -88,16 +89,17 @@ func (c cluster) mayGetPolicy(t *testing.T, account, policy string) bool {
 	return may == 2
 }
 
-// checkPolicy fails the test unless the manager may look at the one policy that is there.
+// checkPolicy fails the test unless the manager may read exactly this policy.
 func (c cluster) checkPolicy(t *testing.T, account, policy string) {
 	t.Helper()
 	c.run(t, kubectlPath, "get", "validatingadmissionpolicy/"+policy, "validatingadmissionpolicybinding/"+policy)
 	if !c.mayGetPolicy(t, account, policy) || c.mayGetPolicy(t, account, "another") {
-		t.Errorf("%s may get the policy %s: %v, and another: %v; want that one alone", account, policy, c.mayGetPolicy(t, account, policy), c.mayGetPolicy(t, account, "another"))
+		t.Errorf("%s may get the policy %s: %v, and another: %v; want that one alone", account, policy,
+			c.mayGetPolicy(t, account, policy), c.mayGetPolicy(t, account, "another"))
 	}
 }
 
-// access is one question to the API server and the answer it must give.
+// access is one question to the API server and the expected answer.
 type access struct {
 	namespace, verb, resource string
 	want                      bool
@@ -112,7 +114,7 @@ func (c cluster) check(t *testing.T, account string, questions []access) {
 	}
 }
 
-// inOwnNamespace is what holds however Capstan is installed.
+// inOwnNamespace lists the rights in the manager's own namespace, which every kind of installation has.
 var inOwnNamespace = []access{
 	{"capstan-system", "create", "leases.coordination.k8s.io", true},
 	{"capstan-system", "create", "events", false},
@@ -121,7 +123,7 @@ var inOwnNamespace = []access{
 	{"default", "create", "events", false},
 }
 
-// inServedNamespace is what holds in a namespace that is served.
+// inServedNamespace lists the rights in a namespace that the manager serves.
 var inServedNamespace = []access{
 	{"default", "get", "secrets", true},
 	{"default", "list", "secrets", false},
@@ -158,12 +160,13 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 	}
 	samples := filepath.Join("..", "config", "samples")
 
-	// The namespace enforces restricted Pod Security: what the chart makes must go into it.
+	// The namespace enforces restricted Pod Security, so it must accept the chart's Pods.
 	c.run(t, kubectlPath, "apply", "--server-side", "--validate=strict", "-f", "../config/manager/namespace.yaml")
 	notes := upgrade()
 	for _, want := range []string{
 		"PersistentVolumeClaim capstan-data, of the cluster's default StorageClass",
-		"kubectl -n capstan-system get pvc capstan-data", "persistence.storageClassName=NAME", "persistence.existingClaim=NAME", "store.url", "persistence.enabled=false",
+		"kubectl -n capstan-system get pvc capstan-data", "persistence.storageClassName=NAME",
+		"persistence.existingClaim=NAME", "store.url", "persistence.enabled=false",
 	} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("NOTES = %q, want them to say %q", notes, want)
@@ -183,13 +186,13 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 	c.checkPolicy(t, "capstan", "capstan-system-capstan-toolapprovals")
 
 	c.checkDrain(t)
-	// No controller runs here that would make the Pod of a Job: make e2e removes the release with its hook.
+	// No controller creates the Pod of a Job here. make e2e removes the release with its hook.
 	c.run(t, helmPath, "uninstall", "capstan", "--namespace", "capstan-system", "--no-hooks")
 	if got := c.run(t, kubectlPath, "get", "turns", "-n", "default", "-o", "name"); !strings.Contains(got, "turn.capstan.dev/sample") {
 		t.Errorf("Turns after uninstall = %q, want them kept", got)
 	}
 	c.check(t, "capstan", []access{{"default", "get", "secrets", false}})
-	// The claim stays, too, and a release of the same name takes it up again.
+	// The claim stays, too, and a new release with the same name uses it again.
 	uid := func() string {
 		return c.run(t, kubectlPath, "-n", "capstan-system", "get", "pvc/capstan-data", "-o", "jsonpath={.metadata.uid}")
 	}
@@ -207,7 +210,7 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 	}
 	c.run(t, helmPath, "uninstall", "capstan", "--namespace", "capstan-system", "--no-hooks")
 
-	// The plain manifests, where the chart was: CRDs that it left are taken over.
+	// Install the plain manifests in place of the chart: they take over the CRDs that the chart left.
 	c.run(t, kubectlPath, "apply", "--server-side", "--force-conflicts", "--validate=strict", "-k", "../config/default")
 	c.check(t, "capstan-manager", inOwnNamespace)
 	c.check(t, "capstan-manager", inServedNamespace)
@@ -218,7 +221,8 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for query, want := range map[string]string{
-		"turns -n default": "turn.capstan.dev/sample", "pvc -n capstan-system": "persistentvolumeclaim/capstan-data", "deployments -n capstan-system": "", "namespace capstan-system": "namespace/capstan-system",
+		"turns -n default": "turn.capstan.dev/sample", "pvc -n capstan-system": "persistentvolumeclaim/capstan-data",
+		"deployments -n capstan-system": "", "namespace capstan-system": "namespace/capstan-system",
 		"clusterroles -l app.kubernetes.io/name=capstan": "",
 	} {
 		got := c.run(t, kubectlPath, append([]string{"get", "-o", "name"}, strings.Fields(query)...)...)

@@ -17,8 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// The manager must get along with the rights that the chart gives it, and with no more: here it runs under the name of
-// the chart's ServiceAccount, against an API server that authorizes by RBAC.
+// TestManagerWorksWithTheRightsOfTheChart runs the manager under the name of the chart's ServiceAccount, against an
+// API server that authorizes by RBAC. The manager must work with exactly the rights that the chart grants.
 func TestManagerWorksWithTheRightsOfTheChart(t *testing.T) {
 	c := startCluster(t)
 	fake, err := server.New(server.Config{})
@@ -52,8 +52,9 @@ func TestManagerWorksWithTheRightsOfTheChart(t *testing.T) {
 			c.run(t, kubectlPath, "apply", "--namespace", tc.namespace, "-f", manifest)
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=condition=Succeeded", "turn/open-loops", "--timeout=60s")
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=create", "events.events.k8s.io", "--all", "--timeout=30s")
-			// The time to live is over at once: the manager deletes the Turn.
-			c.run(t, kubectlPath, "patch", "--namespace", tc.namespace, "turn/open-loops", "--type=merge", "-p", `{"spec":{"ttlSecondsAfterFinished":0}}`)
+			// A TTL of 0 is over at once: the manager must delete the Turn.
+			c.run(t, kubectlPath, "patch", "--namespace", tc.namespace, "turn/open-loops", "--type=merge", "-p",
+				`{"spec":{"ttlSecondsAfterFinished":0}}`)
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=delete", "turn/open-loops", "--timeout=30s")
 			c.checkHelmTest(t, readAddress)
 			for _, refusal := range refusals() {
@@ -63,7 +64,7 @@ func TestManagerWorksWithTheRightsOfTheChart(t *testing.T) {
 	}
 }
 
-// quickstart writes the quickstart's manifests with the address of a model server and returns their folder.
+// quickstart writes the manifests of the quickstart with the address of a model server, and returns their folder.
 func quickstart(t *testing.T, baseURL string) string {
 	t.Helper()
 	files, err := filepath.Glob("../examples/quickstart/*.yaml")
@@ -84,7 +85,7 @@ func quickstart(t *testing.T, baseURL string) string {
 	return dir
 }
 
-// as returns how to reach the API server under another name.
+// as returns a client configuration for another user name.
 func (c cluster) as(t *testing.T, user string) *rest.Config {
 	t.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig)
@@ -95,7 +96,8 @@ func (c cluster) as(t *testing.T, user string) *rest.Config {
 	return cfg
 }
 
-// runManager runs a manager until the test ends, with the read API at an address. The function it returns tells what the API server refused.
+// runManager runs a manager until the test ends, with the read API at an address. The returned function refusals
+// returns the requests that the API server has refused.
 func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func() []string, readAddress string) {
 	t.Helper()
 	lines := make(chan string, 10_000)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// reaches reports whether a policy lets its Pods reach an address and port.
+// reaches reports whether a policy allows its Pods to reach an address and port.
 func reaches(t *testing.T, policy *networkingv1.NetworkPolicy, protocol corev1.Protocol, address string, port int32) bool {
 	t.Helper()
 	to := netip.MustParseAddr(address)
@@ -37,7 +37,7 @@ func reaches(t *testing.T, policy *networkingv1.NetworkPolicy, protocol corev1.P
 	})
 }
 
-// TestNetworkPolicy: what the Pods may reach, and who may reach them.
+// TestNetworkPolicy checks which endpoints the Pods may reach, and which clients may reach the Pods.
 func TestNetworkPolicy(t *testing.T) {
 	const udp, tcp = corev1.ProtocolUDP, corev1.ProtocolTCP
 	type place struct {
@@ -67,23 +67,37 @@ func TestNetworkPolicy(t *testing.T) {
 	}{
 		"Chart": {
 			renderChart(t), []place{
-				{udp, "169.254.20.10", 53}, {tcp, "10.96.0.10", 53}, {tcp, "10.96.0.1", 443}, {tcp, "93.184.216.34", 443}, {tcp, "10.1.2.3", 8000}, {tcp, "2606:2800::1", 443},
+				{udp, "169.254.20.10", 53},
+				{tcp, "10.96.0.10", 53},
+				{tcp, "10.96.0.1", 443},
+				{tcp, "93.184.216.34", 443},
+				{tcp, "10.1.2.3", 8000},
+				{tcp, "2606:2800::1", 443},
 			}, metadata,
 		},
 		"Config": {
 			renderConfig(t), []place{
-				{udp, "169.254.20.10", 53}, {tcp, "10.96.0.10", 53}, {tcp, "10.96.0.1", 443}, {tcp, "93.184.216.34", 443}, {tcp, "10.1.2.3", 8000}, {tcp, "2606:2800::1", 443},
+				{udp, "169.254.20.10", 53},
+				{tcp, "10.96.0.10", 53},
+				{tcp, "10.96.0.1", 443},
+				{tcp, "93.184.216.34", 443},
+				{tcp, "10.1.2.3", 8000},
+				{tcp, "2606:2800::1", 443},
 			}, metadata,
 		},
 		"ChartNarrow": {
 			renderChart(t, narrow...),
 			[]place{{udp, "169.254.20.10", 53}, {tcp, "192.0.2.10", 6443}, {tcp, "203.0.113.7", 8000}},
-			append(slices.Clone(metadata), place{tcp, "192.0.2.10", 443}, place{tcp, "192.0.2.11", 6443}, place{tcp, "93.184.216.34", 443}, place{udp, "192.0.2.10", 6443}),
+			append(slices.Clone(metadata), place{tcp, "192.0.2.10", 443}, place{tcp, "192.0.2.11", 6443},
+				place{tcp, "93.184.216.34", 443}, place{udp, "192.0.2.10", 6443}),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			policy := one[*networkingv1.NetworkPolicy](t, tc.objects)
-			if want := []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}; !slices.Equal(policy.Spec.PolicyTypes, want) {
+			if want := []networkingv1.PolicyType{
+				networkingv1.PolicyTypeIngress,
+				networkingv1.PolicyTypeEgress,
+			}; !slices.Equal(policy.Spec.PolicyTypes, want) {
 				t.Errorf("policyTypes = %v, want %v", policy.Spec.PolicyTypes, want)
 			}
 			for _, p := range tc.open {
@@ -109,7 +123,8 @@ func TestNetworkPolicy(t *testing.T) {
 	}
 }
 
-// TestNetworkPolicySelectsAllPods of the release, also those that control, that run Turns, and that drain.
+// TestNetworkPolicySelectsAllPods checks that the policies select all Pods of the release: controllers, executors
+// and drains.
 func TestNetworkPolicySelectsAllPods(t *testing.T) {
 	for name, objects := range map[string][]runtime.Object{
 		"Chart": renderChart(t), "Separate": renderChart(t, storeURL, "executor.separate=true"), "Config": renderConfig(t),
@@ -161,8 +176,8 @@ func TestNetworkPolicyValues(t *testing.T) {
 	}
 }
 
-// TestWhoReadsMetrics: a role for it, and a binding for those that the values name.
-func TestWhoReadsMetrics(t *testing.T) {
+// TestMetricsReaderRole checks the role for reading metrics, and its binding for the subjects in the values.
+func TestMetricsReaderRole(t *testing.T) {
 	roleOf := func(objects []runtime.Object) *rbacv1.ClusterRole {
 		for _, r := range every[*rbacv1.ClusterRole](objects) {
 			if r.Name == metricsReader || r.Name == "capstan-system-"+metricsReader {
@@ -192,7 +207,8 @@ func TestWhoReadsMetrics(t *testing.T) {
 	}
 }
 
-// TestServiceMonitorSendsATokenOverTLS, and verifies the certificate where it can.
+// TestServiceMonitorSendsATokenOverTLS checks that Prometheus sends a token over TLS, and verifies the certificate
+// if it can.
 func TestServiceMonitorSendsATokenOverTLS(t *testing.T) {
 	for name, tc := range map[string]struct {
 		values []string
@@ -200,7 +216,8 @@ func TestServiceMonitorSendsATokenOverTLS(t *testing.T) {
 	}{
 		"SelfSigned": {nil, map[string]any{"insecureSkipVerify": true}},
 		"Secret": {[]string{"metrics.tlsSecret=mine"}, map[string]any{
-			"ca": map[string]any{"secret": map[string]any{"name": "mine", "key": "ca.crt"}}, "serverName": "capstan-metrics.capstan-system.svc",
+			"ca":         map[string]any{"secret": map[string]any{"name": "mine", "key": "ca.crt"}},
+			"serverName": "capstan-metrics.capstan-system.svc",
 		}},
 		"Own": {[]string{"metrics.tlsSecret=mine", "metrics.serviceMonitor.tlsConfig.serverName=x"}, map[string]any{"serverName": "x"}},
 	} {
@@ -221,7 +238,7 @@ func TestServiceMonitorSendsATokenOverTLS(t *testing.T) {
 	}
 }
 
-// TestTheCertificateOfMetricsIsMounted where the flags look for it.
+// TestTheCertificateOfMetricsIsMounted checks that the certificate is where the flags expect it.
 func TestTheCertificateOfMetricsIsMounted(t *testing.T) {
 	deployment, manager := managerOf(t, renderChart(t, "metrics.tlsSecret=mine"))
 	if !slices.ContainsFunc(manager.VolumeMounts, func(m corev1.VolumeMount) bool {
@@ -229,7 +246,8 @@ func TestTheCertificateOfMetricsIsMounted(t *testing.T) {
 	}) {
 		t.Errorf("mounts = %v, want metrics-tls at /etc/capstan/metrics, to be read only", manager.VolumeMounts)
 	}
-	if !slices.ContainsFunc(deployment.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == "mine" }) {
+	if !slices.ContainsFunc(deployment.Spec.Template.Spec.Volumes,
+		func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == "mine" }) {
 		t.Errorf("volumes = %v, want the Secret", deployment.Spec.Template.Spec.Volumes)
 	}
 	deployment, _ = managerOf(t, renderChart(t, "metrics.tlsSecret=mine", "metrics.enabled=false"))

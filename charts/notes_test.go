@@ -16,7 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
 )
 
-// firstAnswer returns the commands of NOTES that lead to a first answer.
+// firstAnswer returns the commands of NOTES for a first answer.
 func firstAnswer(t *testing.T, notes string) []string {
 	t.Helper()
 	var commands []string
@@ -31,7 +31,8 @@ func firstAnswer(t *testing.T, notes string) []string {
 	return commands
 }
 
-// servedExample copies examples/cluster to the folder of a repository. Its servers run here instead of in Pods, which this cluster has not.
+// servedExample copies examples/cluster to the folder of a repository. Its servers run in this process, because
+// this cluster has no Pods.
 func servedExample(t *testing.T) string {
 	t.Helper()
 	folder := filepath.Join("examples", "cluster")
@@ -87,7 +88,8 @@ func servedExample(t *testing.T) string {
 	return root
 }
 
-// TestNotesLeadToAFirstAnswer follows NOTES word by word, with the manager's rights. In make e2e the servers run as Pods as well.
+// TestNotesLeadToAFirstAnswer follows NOTES literally, with the manager's rights. make e2e does the same with the
+// servers as Pods.
 func TestNotesLeadToAFirstAnswer(t *testing.T) {
 	c := startCluster(t)
 	c.run(t, kubectlPath, "create", "namespace", "capstan-system")
@@ -113,7 +115,7 @@ func TestNotesLeadToAFirstAnswer(t *testing.T) {
 	runManager(t, c.as(t, "system:serviceaccount:capstan-system:capstan"), nil)
 	var shown string
 	for i, command := range commands {
-		if i == 1 { // nothing makes Pods here: the test stands in for the controller of the Deployments
+		if i == 1 { // no controller creates Pods here: the test replaces the controller of the Deployments
 			for _, name := range []string{"example-model", "example-tickets"} {
 				c.run(t, kubectlPath, "-n", "default", "patch", "deployment", name, "--subresource=status", "--type=merge", "-p",
 					`{"status": {"conditions": [{"type": "Available", "status": "True"}]}}`)
@@ -127,7 +129,8 @@ func TestNotesLeadToAFirstAnswer(t *testing.T) {
 
 	t.Run("Failure", func(t *testing.T) {
 		c.run(t, kubectlPath, "-n", "default", "delete", "turn", "first-answer")
-		c.shellIn(t, root, `sed 's/^  message:/  desiredState: Cancelled\n  message:/' examples/cluster/turn.yaml | kubectl -n default create -f -`)
+		c.shellIn(t, root, `sed 's/^  message:/  desiredState: Cancelled\n  message:/' `+
+			`examples/cluster/turn.yaml | kubectl -n default create -f -`)
 		if shown := c.shellIn(t, root, commands[3]); !strings.Contains(strings.ToLower(shown), "cancel") {
 			t.Errorf("after a Turn that has failed the last command shows %q, want why", shown)
 		}
@@ -150,7 +153,8 @@ func TestNotesLeadToAFirstAnswer(t *testing.T) {
 		}
 		c.shellIn(t, "..", commands[0])
 		c.shellIn(t, "..", commands[2])
-		url := c.run(t, kubectlPath, "-n", "team", "get", "modelprovider/example", "toolserver/example", "-o", "jsonpath={.items[*].spec['baseURL','mcp']}")
+		url := c.run(t, kubectlPath, "-n", "team", "get", "modelprovider/example", "toolserver/example", "-o",
+			"jsonpath={.items[*].spec['baseURL','mcp']}")
 		if !strings.Contains(url, "http://example-model.team:8089/v1") || !strings.Contains(url, "http://example-tickets.team:8090/mcp") {
 			t.Errorf("the addresses are %q, want Services of the namespace", url)
 		}
@@ -167,15 +171,17 @@ func TestNotesLeadToAFirstAnswer(t *testing.T) {
 			t.Errorf("docs/install.md does not show the commands of NOTES after that of helm:\n%s", shown)
 		}
 		c.shellIn(t, "..", commands[0])
-		image := c.run(t, kubectlPath, "-n", "default", "get", "deployments", "-o", "jsonpath={.items[*].spec.template.spec.containers[*].image}")
+		image := c.run(t, kubectlPath, "-n", "default", "get", "deployments", "-o",
+			"jsonpath={.items[*].spec.template.spec.containers[*].image}")
 		if want := "registry.example.com/capstan-examples:0.1.0 registry.example.com/capstan-examples:0.1.0"; image != want {
 			t.Errorf("the images are %q, want those beside the manager's: %q", image, want)
 		}
 	})
 }
 
-// TestNotesNameWhatThereIs: NOTES lead to no role, Service or value that this release does not have, and leave out nothing that it needs.
-func TestNotesNameWhatThereIs(t *testing.T) {
+// TestNotesMatchTheRelease checks that NOTES name only roles, Services and values that this release has, and that
+// they leave out nothing that it needs.
+func TestNotesMatchTheRelease(t *testing.T) {
 	const (
 		reader  = "capstan-system-capstan-metrics-reader"
 		refused = "metrics.podMonitor.authorization"
@@ -186,13 +192,28 @@ func TestNotesNameWhatThereIs(t *testing.T) {
 		values    []string
 		says, not []string
 	}{
-		"Default":      {nil, []string{"metrics.readers", reader}, []string{refused, address, pull}},
-		"Readers":      {[]string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m"}, nil, []string{reader}},
-		"NoRoles":      {[]string{"rbac.create=false"}, []string{"a ClusterRole that lets it get the path /metrics"}, []string{"metrics.readers", reader}},
+		"Default": {nil, []string{"metrics.readers", reader}, []string{refused, address, pull}},
+		"Readers": {[]string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m"}, nil, []string{reader}},
+		"NoRoles": {
+			[]string{"rbac.create=false"},
+			[]string{"a ClusterRole that lets it get the path /metrics"},
+			[]string{"metrics.readers", reader},
+		},
 		"NoMetrics":    {[]string{"rbac.create=false,metrics.enabled=false"}, nil, []string{"/metrics", reader}},
 		"Unauthorized": {[]string{"metrics.podMonitor.enabled=true"}, []string{"WARNING", refused}, nil},
-		"Authorized":   {[]string{"metrics.podMonitor.enabled=true,metrics.podMonitor.authorization.credentials.name=x,metrics.podMonitor.authorization.credentials.key=token"}, nil, []string{refused}},
-		"ReadAPI":      {[]string{"readAPI.enabled=true,readAPI.tlsSecret=x"}, []string{address, "get service capstan-read", "capstan logs"}, nil},
+		"Authorized": {
+			[]string{
+				"metrics.podMonitor.enabled=true,metrics.podMonitor.authorization.credentials.name=x," +
+					"metrics.podMonitor.authorization.credentials.key=token",
+			},
+			nil,
+			[]string{refused},
+		},
+		"ReadAPI": {
+			[]string{"readAPI.enabled=true,readAPI.tlsSecret=x"},
+			[]string{address, "get service capstan-read", "capstan logs"},
+			nil,
+		},
 		"PullSecret": {
 			[]string{"imagePullSecrets[0].name=registry,imagePullSecrets[1].name=mirror", "watchNamespaces={team}"},
 			[]string{`kubectl -n team patch serviceaccount default -p '{"imagePullSecrets":[{"name":"registry"},{"name":"mirror"}]}'`},

@@ -10,8 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// ofName returns the policies and bindings whose names end so.
-func ofName(objects []runtime.Object, suffix string) (policies []*admissionregistrationv1.ValidatingAdmissionPolicy, bindings []*admissionregistrationv1.ValidatingAdmissionPolicyBinding) {
+// ofName returns the policies and bindings whose names have this suffix.
+func ofName(
+	objects []runtime.Object, suffix string,
+) (policies []*admissionregistrationv1.ValidatingAdmissionPolicy, bindings []*admissionregistrationv1.ValidatingAdmissionPolicyBinding) {
 	for _, p := range every[*admissionregistrationv1.ValidatingAdmissionPolicy](objects) {
 		if strings.HasSuffix(p.Name, suffix) {
 			policies = append(policies, p)
@@ -45,7 +47,9 @@ func TestPolicies(t *testing.T) {
 					t.Errorf("the policy differs from config/policy; run go run ./hack/chart (-want +got):\n%s", diff)
 				}
 				bound := admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-					PolicyName: policies[0].Name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+					PolicyName: policies[0].Name, ValidationActions: []admissionregistrationv1.ValidationAction{
+						admissionregistrationv1.Deny,
+					},
 				}
 				if diff := cmp.Diff(bound, bindings[0].Spec); diff != "" {
 					t.Errorf("without this binding nothing is refused (-want +got):\n%s", diff)

@@ -42,7 +42,7 @@ func (p prometheus) run(t *testing.T, args ...string) {
 	}
 }
 
-// alerts has promtool check the rules of a chart, and test them by a file of testdata.
+// alerts checks the rules of a chart with promtool, and tests them with a file of testdata.
 func (p prometheus) alerts(t *testing.T, objects []runtime.Object, file string) (rules, tests string) {
 	t.Helper()
 	spec, err := yaml.Marshal(ofKind(t, objects, "PrometheusRule").Object["spec"])
@@ -58,18 +58,20 @@ func (p prometheus) alerts(t *testing.T, objects []runtime.Object, file string) 
 	return string(spec), string(text)
 }
 
-// TestPromtoolTakesAlertsAndDashboard has promtool check the rules as the chart renders them, the queries of the dashboard, and test when the alerts fire.
-func TestPromtoolTakesAlertsAndDashboard(t *testing.T) {
+// TestPromtoolAcceptsAlertsAndDashboard checks the rendered rules and the queries of the dashboard with promtool, and
+// tests when the alerts fire.
+func TestPromtoolAcceptsAlertsAndDashboard(t *testing.T) {
 	p := newPrometheus(t)
 	objects := renderChart(t, "metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true")
 	rules, tests := p.alerts(t, objects, "alerts_test.yaml")
 	for line := range strings.SplitSeq(rules, "\n") {
-		if name, isAlert := strings.CutPrefix(strings.TrimSpace(line), "- alert: "); isAlert && strings.Count(tests, "alertname: "+name) < 2 {
+		if name, isAlert := strings.CutPrefix(strings.TrimSpace(line), "- alert: "); isAlert &&
+			strings.Count(tests, "alertname: "+name) < 2 {
 			t.Errorf("alert %s has no test that it fires and that it does not", name)
 		}
 	}
 
-	// A dashboard's queries are rules for promtool once the variables have values.
+	// promtool accepts a dashboard's queries as rules after their variables have values.
 	type rule struct {
 		Record string `json:"record"`
 		Expr   string `json:"expr"`
@@ -88,7 +90,8 @@ func TestPromtoolTakesAlertsAndDashboard(t *testing.T) {
 	}
 }
 
-// TestAlertsOfARelease: where the chart has its Pods scraped, the alerts know their namespace, and another release cannot hide that this one is down.
+// TestAlertsOfARelease checks that the alerts contain the namespace if the chart sets up the scraping of its Pods.
+// Then another release cannot hide that this one is down.
 func TestAlertsOfARelease(t *testing.T) {
 	p := newPrometheus(t)
 	for _, monitor := range []string{"podMonitor", "serviceMonitor"} {
@@ -96,9 +99,11 @@ func TestAlertsOfARelease(t *testing.T) {
 	}
 }
 
-// TestQueriesAnswer before a counter or a gauge has a series, and with the first value of a new one.
+// TestQueriesAnswer checks the queries before a counter or a gauge has a series, and with the first value of a new
+// one.
 func TestQueriesAnswer(t *testing.T) {
-	objects := renderChart(t, storeURL, scaled, "executor.autoscaling.prometheusAddress=http://prometheus:9090", "metrics.dashboard.enabled=true")
+	objects := renderChart(t, storeURL, scaled, "executor.autoscaling.prometheusAddress=http://prometheus:9090",
+		"metrics.dashboard.enabled=true")
 	exprs := map[string]string{"load": loadQuery(t, objects)}
 	for _, q := range dashboardQueries(t, one[*corev1.ConfigMap](t, objects)) {
 		exprs[q.title] = q.expr
@@ -142,7 +147,8 @@ func dashboardQueries(t *testing.T, dashboard *corev1.ConfigMap) []query {
 			t.Errorf("panel %d shows nothing: %+v", p.ID, p)
 		}
 		for _, target := range p.Targets {
-			all = append(all, query{p.Title, strings.NewReplacer("$namespace", ".*", "$__rate_interval", "5m", "$__range", "1h").Replace(target.Expr)})
+			all = append(all, query{p.Title, strings.NewReplacer("$namespace", ".*", "$__rate_interval", "5m", "$__range",
+				"1h").Replace(target.Expr)})
 		}
 	}
 	return all

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// generatedRoles returns what controller-gen made of internal/controller/rbac.go.
+// generatedRoles returns the roles that controller-gen has generated from internal/controller/rbac.go.
 func generatedRoles(t *testing.T) (cluster, own []rbacv1.PolicyRule) {
 	t.Helper()
 	manifest, err := os.ReadFile("../config/rbac/role.yaml")
@@ -23,7 +23,7 @@ func generatedRoles(t *testing.T) (cluster, own []rbacv1.PolicyRule) {
 	return one[*rbacv1.ClusterRole](t, objects).Rules, one[*rbacv1.Role](t, objects).Rules
 }
 
-// manifests are all that Capstan can be installed from, by name.
+// manifests returns the manifests of all ways to install Capstan, by name.
 func manifests(t *testing.T) map[string][]runtime.Object {
 	t.Helper()
 	return map[string][]runtime.Object{
@@ -35,7 +35,8 @@ func manifests(t *testing.T) map[string][]runtime.Object {
 	}
 }
 
-// ofPolicy are rules as the chart has them: about the policy of ToolApprovals that it installs, or relies on.
+// ofPolicy returns rules in the form of the chart: with the name of the policy of ToolApprovals that it installs or
+// uses.
 func ofPolicy(rules []rbacv1.PolicyRule, policy string) []rbacv1.PolicyRule {
 	named := slices.Clone(rules)
 	for i, rule := range named {
@@ -82,11 +83,13 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 		}
 		const ofPolicy, ofNetwork = "capstan-system-capstan-approval-policy", "capstan-system-capstan-network"
 		roles := []string{
-			"capstan-system-capstan-agent-author", ofPolicy, "capstan-system-capstan-approver", "capstan-system-capstan-connection-author", "capstan-system-capstan-metrics-reader",
+			"capstan-system-capstan-agent-author", ofPolicy, "capstan-system-capstan-approver",
+			"capstan-system-capstan-connection-author", "capstan-system-capstan-metrics-reader",
 			ofNetwork, "capstan-system-capstan-turn-author", "capstan-system-capstan-turn-reader", "capstan-system-capstan-viewer",
 		}
 		if diff := cmp.Diff(roles, slices.Sorted(slices.Values(clusterRoles(objects)))); diff != "" {
-			t.Errorf("cluster-wide roles, of which the manager has those of the policy and of the network, since every other kind it reads is namespaced (-want +got):\n%s", diff)
+			t.Errorf("cluster-wide roles, of which the manager has those of the policy and of the network, "+
+				"since every other kind it reads is namespaced (-want +got):\n%s", diff)
 		}
 		own := map[string][]rbacv1.PolicyRule{}
 		for _, role := range every[*rbacv1.ClusterRole](objects) {
@@ -105,14 +108,16 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 			bound = append(bound, binding.RoleRef.Name)
 		}
 		if diff := cmp.Diff([]string{"system:auth-delegator", ofPolicy, ofNetwork}, bound); diff != "" {
-			t.Errorf("the manager's ClusterRoles, want no more than to ask who reads a journal and whether they may, to get the policy, and to see which addresses are the cluster's (-want +got):\n%s", diff)
+			t.Errorf("the manager's ClusterRoles, want no more than to ask who reads a journal and whether they "+
+				"may, to get the policy, and to see which addresses are the cluster's (-want +got):\n%s", diff)
 		}
 	})
 
 	t.Run("NamespacedWithRanges", func(t *testing.T) {
 		objects := renderChart(t, "watchNamespaces={helpdesk}", "connections.clusterCIDRs={10.96.0.0/16}")
 		if diff := cmp.Diff(policyRules, managerRole(t, objects).Rules); diff != "" {
-			t.Errorf("the ClusterRoles of a manager that is told the ranges of the cluster, want that of the policy alone (-want +got):\n%s", diff)
+			t.Errorf("the ClusterRoles of a manager with flags for the ranges of the cluster, want that of the "+
+				"policy alone (-want +got):\n%s", diff)
 		}
 	})
 
@@ -128,24 +133,25 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 
 	t.Run("Off", func(t *testing.T) {
 		objects := renderChart(t, "rbac.create=false")
-		if n := len(every[*rbacv1.ClusterRole](objects)) + len(every[*rbacv1.Role](objects)) + len(every[*rbacv1.RoleBinding](objects)); n != 0 {
+		if n := len(every[*rbacv1.ClusterRole](objects)) + len(every[*rbacv1.Role](objects)) +
+			len(every[*rbacv1.RoleBinding](objects)); n != 0 {
 			t.Errorf("got %d roles and bindings with rbac.create=false, want none", n)
 		}
 	})
 }
 
-// peopleRoles are the ends of the names of the roles for people, which are bound to nobody.
+// peopleRoles lists the suffixes of the names of the roles for people, which have no bindings.
 var peopleRoles = []string{"viewer", "turn-reader", "turn-author", "agent-author", "connection-author", "approver"}
 
-// metricsReader is the end of the name of the role for programs that scrape.
+// metricsReader is the suffix of the name of the role for scrapers.
 const metricsReader = "capstan-metrics-reader"
 
-// forPeople says whether a role is one of these.
+// forPeople reports whether a role is one of peopleRoles.
 func forPeople(name string) bool {
 	return slices.ContainsFunc(peopleRoles, func(end string) bool { return strings.HasSuffix(name, "capstan-"+end) })
 }
 
-// forOthers says whether a role is not the manager's own.
+// forOthers reports whether a role is not the manager's own.
 func forOthers(name string) bool { return forPeople(name) || strings.HasSuffix(name, metricsReader) }
 
 func clusterRoles(objects []runtime.Object) []string {
@@ -156,7 +162,7 @@ func clusterRoles(objects []runtime.Object) []string {
 	return names
 }
 
-// managerRole returns the one ClusterRole of the manager.
+// managerRole returns the only ClusterRole of the manager.
 func managerRole(t *testing.T, objects []runtime.Object) *rbacv1.ClusterRole {
 	t.Helper()
 	roles := slices.DeleteFunc(every[*rbacv1.ClusterRole](objects), func(r *rbacv1.ClusterRole) bool { return forOthers(r.Name) })
@@ -166,8 +172,9 @@ func managerRole(t *testing.T, objects []runtime.Object) *rbacv1.ClusterRole {
 	return roles[0]
 }
 
-// TestTheRolesOfPeople: what each may do is asked of an API server in TestATeamGetsAccessByTheCommandsOfThePage. Here it is that every way to
-// install Capstan has the same, and that those who may view or edit objects neither read conversations nor approve.
+// TestTheRolesOfPeople checks that every way to install Capstan has the same roles. Roles for viewing and editing
+// objects must allow neither reading conversations nor approving. TestATeamGetsAccessByTheCommandsOfThePage asks an
+// API server for the rights of each role.
 func TestTheRolesOfPeople(t *testing.T) {
 	const aggregate = "rbac.authorization.k8s.io/aggregate-to-"
 	source := map[string]*rbacv1.ClusterRole{}
@@ -220,7 +227,7 @@ func TestRulesAreLeastPrivilege(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var rules []rbacv1.PolicyRule
 			for _, role := range every[*rbacv1.ClusterRole](objects) {
-				if !forPeople(role.Name) { // which another test holds to the letter
+				if !forPeople(role.Name) { // another test compares these rules literally
 					rules = append(rules, role.Rules...)
 				}
 			}
@@ -237,7 +244,7 @@ func TestRulesAreLeastPrivilege(t *testing.T) {
 	}
 }
 
-// checkRule fails the test for a rule that gives more than the manager may ever need.
+// checkRule fails the test for a rule that grants more than the manager may ever need.
 func checkRule(t *testing.T, rule rbacv1.PolicyRule) {
 	t.Helper()
 	for _, list := range [][]string{rule.APIGroups, rule.Resources, rule.Verbs, rule.NonResourceURLs} {
@@ -253,10 +260,12 @@ func checkRule(t *testing.T, rule rbacv1.PolicyRule) {
 	if slices.Contains(rule.Resources, "secrets") && !slices.Equal(rule.Verbs, []string{"get"}) {
 		t.Errorf("verbs on Secrets = %v, want get only: with list or watch every Secret of the namespace can be read", rule.Verbs)
 	}
-	if slices.Contains(rule.APIGroups, "admissionregistration.k8s.io") && (!slices.Equal(rule.Verbs, []string{"get"}) || len(rule.ResourceNames) != 1) {
+	if slices.Contains(rule.APIGroups, "admissionregistration.k8s.io") &&
+		(!slices.Equal(rule.Verbs, []string{"get"}) || len(rule.ResourceNames) != 1) {
 		t.Errorf("rule %v is about more than to get one policy and its binding", rule)
 	}
-	// Turns alone are made, for sub-agents, and patched, to cancel those: their spec is immutable but for that.
+	// The manager creates only Turns, for sub-agents. It patches only Turns, to cancel those of sub-agents: the
+	// rest of their spec is immutable.
 	spec := []string{"configmaps", "agents", "modelproviders", "promptprofiles", "toolapprovals", "toolservers"}
 	if slices.Contains(rule.Resources, "turns") && (len(rule.Resources) > 1 || slices.Contains(rule.Verbs, "update")) {
 		t.Errorf("rule %v lets Turns be replaced, or others be made like them, want a rule of their own", rule)

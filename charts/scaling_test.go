@@ -16,7 +16,7 @@ import (
 
 const scaled = "executor.separate=true,executor.autoscaling.enabled=true"
 
-// ofKind returns the only object of a kind that is none of Kubernetes' own.
+// ofKind returns the only object of a kind that does not belong to Kubernetes itself.
 func ofKind(t *testing.T, objects []runtime.Object, kind string) *unstructured.Unstructured {
 	t.Helper()
 	for _, o := range every[*unstructured.Unstructured](objects) {
@@ -28,7 +28,7 @@ func ofKind(t *testing.T, objects []runtime.Object, kind string) *unstructured.U
 	return nil
 }
 
-// loadQuery returns what KEDA asks Prometheus.
+// loadQuery returns the query that KEDA sends to Prometheus.
 func loadQuery(t *testing.T, objects []runtime.Object) string {
 	t.Helper()
 	triggers, _, _ := unstructured.NestedSlice(ofKind(t, objects, "ScaledObject").Object, "spec", "triggers")
@@ -45,12 +45,12 @@ func TestExecutorsAreScaledByTheirLoad(t *testing.T) {
 	if target, _, _ := unstructured.NestedString(object.Object, "spec", "scaleTargetRef", "name"); target != "capstan-executor" {
 		t.Errorf("KEDA scales %q, want the executors", target)
 	}
-	load := loadQuery(t, keda) // TestQueriesAnswer tests it
+	load := loadQuery(t, keda) // TestQueriesAnswer tests the query
 	readme, err := os.ReadFile("capstan/README.md")
 	if err != nil || !strings.Contains(string(readme), "\n  metricsQuery: "+load+"\n") {
 		t.Errorf("the README has no rule of prometheus-adapter with the query that KEDA asks, %q (%v)", load, err)
 	}
-	// The earlier chart's query has no value before the first Turn, and --reuse-values keeps it.
+	// The query of the earlier chart has no value before the first Turn, and --reuse-values keeps that query.
 	earlier, err := os.ReadFile("testdata/earlier/0.2.2.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,8 @@ func TestExecutorsAreScaledByTheirLoad(t *testing.T) {
 	}
 
 	hpa := one[*autoscalingv2.HorizontalPodAutoscaler](t, renderChart(t, storeURL, scaled, "executor.autoscaling.kind=HPA"))
-	if m := hpa.Spec.Metrics[0].External; hpa.Spec.ScaleTargetRef.Name != "capstan-executor" || m.Metric.Name != "capstan_turns_load" || m.Target.AverageValue.Value() != 500 {
+	if m := hpa.Spec.Metrics[0].External; hpa.Spec.ScaleTargetRef.Name != "capstan-executor" ||
+		m.Metric.Name != "capstan_turns_load" || m.Target.AverageValue.Value() != 500 {
 		t.Errorf("got %+v, want 500 Turns for each executor", hpa.Spec)
 	}
 	for _, d := range every[*appsv1.Deployment](keda) {
@@ -72,9 +73,11 @@ func TestExecutorsAreScaledByTheirLoad(t *testing.T) {
 }
 
 func TestExtraVolumesAndLimits(t *testing.T) {
-	deployment, manager := managerOf(t, renderChart(t, "extraVolumes[0].name=ca,extraVolumes[0].configMap.name=ca", "extraVolumeMounts[0].name=ca,extraVolumeMounts[0].mountPath=/etc/ssl/extra",
+	deployment, manager := managerOf(t, renderChart(t, "extraVolumes[0].name=ca,extraVolumes[0].configMap.name=ca",
+		"extraVolumeMounts[0].name=ca,extraVolumeMounts[0].mountPath=/etc/ssl/extra",
 		"limits.maxSteps=20,limits.maxTokens=500000000", "limits.timeoutSeconds=600"))
-	if !slices.ContainsFunc(deployment.Spec.Template.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "ca" && v.ConfigMap != nil }) {
+	if !slices.ContainsFunc(deployment.Spec.Template.Spec.Volumes,
+		func(v corev1.Volume) bool { return v.Name == "ca" && v.ConfigMap != nil }) {
 		t.Errorf("volumes = %v, want the extra one among them", deployment.Spec.Template.Spec.Volumes)
 	}
 	if !slices.ContainsFunc(manager.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/etc/ssl/extra" }) {
@@ -83,7 +86,8 @@ func TestExtraVolumesAndLimits(t *testing.T) {
 	if want := "--limits=maxSteps=20,maxTokens=500000000,timeoutSeconds=600"; !slices.Contains(manager.Args, want) {
 		t.Errorf("arguments = %q, want %q", manager.Args, want)
 	}
-	if _, plain := managerOf(t, renderChart(t)); slices.ContainsFunc(plain.Args, func(a string) bool { return strings.HasPrefix(a, "--limits") }) {
+	if _, plain := managerOf(t, renderChart(t)); slices.ContainsFunc(plain.Args,
+		func(a string) bool { return strings.HasPrefix(a, "--limits") }) {
 		t.Error("--limits is given without any limit")
 	}
 }
@@ -100,9 +104,10 @@ func TestPodMonitorSelectsAllPods(t *testing.T) {
 	}
 }
 
-// TestPodMonitorSendsAToken of the Secret that the values name.
+// TestPodMonitorSendsAToken checks that Prometheus sends the token of the Secret in the values.
 func TestPodMonitorSendsAToken(t *testing.T) {
-	objects := renderChart(t, "metrics.podMonitor.enabled=true", "metrics.podMonitor.authorization.credentials.name=capstan-metrics,metrics.podMonitor.authorization.credentials.key=token")
+	objects := renderChart(t, "metrics.podMonitor.enabled=true",
+		"metrics.podMonitor.authorization.credentials.name=capstan-metrics,metrics.podMonitor.authorization.credentials.key=token")
 	endpoints, _, _ := unstructured.NestedSlice(ofKind(t, objects, "PodMonitor").Object, "spec", "podMetricsEndpoints")
 	want := map[string]any{"credentials": map[string]any{"name": "capstan-metrics", "key": "token"}}
 	if diff := cmp.Diff(want, endpoints[0].(map[string]any)["authorization"]); diff != "" {

@@ -44,14 +44,15 @@ func TestPostgreSQLNeedsNoVolume(t *testing.T) {
 	checkFlags(t, container)
 }
 
-func TestTheManagerTakesTheChartsStore(t *testing.T) {
+func TestTheManagerAcceptsTheChartsStore(t *testing.T) {
 	_, container := managerOf(t, renderChart(t, storeURL))
 	i := slices.IndexFunc(container.Args, func(arg string) bool { return flagOf(arg) == "store" })
 	if i < 0 {
 		t.Fatalf("args = %v, want --store", container.Args)
 	}
 	o := manager.Options{
-		Store: strings.TrimPrefix(container.Args[i], "--store="), Namespace: "capstan-system", ExecutorName: "capstan-0", MaxConcurrentTurns: 1,
+		Store: strings.TrimPrefix(container.Args[i], "--store="), Namespace: "capstan-system", ExecutorName: "capstan-0",
+		MaxConcurrentTurns: 1,
 		MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 1,
 	}
 	if err := o.Validate(); err != nil {
@@ -114,8 +115,8 @@ func TestStoreMessages(t *testing.T) {
 	}
 }
 
-// TestExecutorsOfTheirOwn: two Deployments of one manager, of which each Pod has one role.
-func TestExecutorsOfTheirOwn(t *testing.T) {
+// TestSeparateExecutors checks that the chart has two Deployments of the manager, and that each Pod has one role.
+func TestSeparateExecutors(t *testing.T) {
 	objects := renderChart(t, storeURL, "executor.separate=true", "executor.replicas=5", "replicas=2", "podDisruptionBudget.enabled=true")
 	deployments := every[*appsv1.Deployment](objects)
 	if len(deployments) != 2 {
@@ -143,7 +144,8 @@ func TestExecutorsOfTheirOwn(t *testing.T) {
 		var o manager.Options
 		flags := pflag.NewFlagSet("manager", pflag.ContinueOnError)
 		o.AddFlags(flags)
-		if err := flags.Parse(slices.DeleteFunc(slices.Clone(container.Args), func(arg string) bool { return strings.Contains(arg, "$(") })); err != nil {
+		if err := flags.Parse(slices.DeleteFunc(slices.Clone(container.Args),
+			func(arg string) bool { return strings.Contains(arg, "$(") })); err != nil {
 			t.Error(err)
 		}
 		o.ExecutorName = "capstan-0"

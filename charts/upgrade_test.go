@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// TestUpgradeReusesTheValuesOfEveryEarlierChart: helm upgrade --reuse-values gives this chart the values of the chart before it, and none of its own
-// defaults. testdata/earlier has the values of each earlier chart.
+// TestUpgradeReusesTheValuesOfEveryEarlierChart imitates helm upgrade --reuse-values, which passes the values of
+// the earlier chart and none of the new defaults. testdata/earlier has the values of each earlier chart.
 func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
 	files, err := filepath.Glob("testdata/earlier/*.yaml")
 	if err != nil || len(files) < 14 {
@@ -39,8 +39,9 @@ func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
 			if got := *deployment.Spec.Template.Spec.TerminationGracePeriodSeconds; got < 35 {
 				t.Errorf("terminationGracePeriodSeconds = %d, want at least 35 for 25 seconds of grace", got)
 			}
-			// What such a release can turn on has its defaults, too.
-			if _, err := templateOver(string(values), "metrics.prometheusRule.enabled=true,metrics.podMonitor.enabled=true,metrics.dashboard.enabled=true",
+			// Features that such a release can turn on must have their defaults, too.
+			if _, err := templateOver(string(values),
+				"metrics.prometheusRule.enabled=true,metrics.podMonitor.enabled=true,metrics.dashboard.enabled=true",
 				"podDisruptionBudget.enabled=true,networkPolicy.enabled=true,uninstall.drain=true"); err != nil {
 				t.Error(err)
 			}
@@ -57,18 +58,37 @@ func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
 	}
 }
 
-// budgets are values of podDisruptionBudget, and what the PodDisruptionBudget says then. Null is handed on by Helm as a value that is missing.
+// budgets maps values of podDisruptionBudget to the expected PodDisruptionBudget. Helm passes null on as a missing
+// value.
 var budgets = map[string]struct {
 	values []string
 	want   policyv1.PodDisruptionBudgetSpec
 }{
-	"Default":      {nil, policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1))}},
-	"Away":         {[]string{"podDisruptionBudget.maxUnavailable=25%"}, policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromString("25%"))}},
-	"NoneAway":     {[]string{"podDisruptionBudget.maxUnavailable=0"}, policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(0))}},
-	"Stay":         {[]string{"podDisruptionBudget.minAvailable=1,podDisruptionBudget.maxUnavailable=null"}, policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1))}},
-	"NoneStay":     {[]string{"podDisruptionBudget.minAvailable=0,podDisruptionBudget.maxUnavailable=null"}, policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(0))}},
-	"ShareStays":   {[]string{"podDisruptionBudget.minAvailable=50%,podDisruptionBudget.maxUnavailable=null"}, policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromString("50%"))}},
-	"NeitherGiven": {[]string{"podDisruptionBudget.minAvailable=null,podDisruptionBudget.maxUnavailable=null"}, policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1))}},
+	"Default": {nil, policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1))}},
+	"Away": {
+		[]string{"podDisruptionBudget.maxUnavailable=25%"},
+		policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromString("25%"))},
+	},
+	"NoneAway": {
+		[]string{"podDisruptionBudget.maxUnavailable=0"},
+		policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(0))},
+	},
+	"Stay": {
+		[]string{"podDisruptionBudget.minAvailable=1,podDisruptionBudget.maxUnavailable=null"},
+		policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1))},
+	},
+	"NoneStay": {
+		[]string{"podDisruptionBudget.minAvailable=0,podDisruptionBudget.maxUnavailable=null"},
+		policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(0))},
+	},
+	"ShareStays": {
+		[]string{"podDisruptionBudget.minAvailable=50%,podDisruptionBudget.maxUnavailable=null"},
+		policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromString("50%"))},
+	},
+	"NeitherGiven": {
+		[]string{"podDisruptionBudget.minAvailable=null,podDisruptionBudget.maxUnavailable=null"},
+		policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1))},
+	},
 }
 
 func checkBudget(t *testing.T, objects []runtime.Object, want policyv1.PodDisruptionBudgetSpec) {
@@ -88,8 +108,9 @@ func TestPodDisruptionBudget(t *testing.T) {
 	}
 }
 
-// TestNothingButNullIsReplaced by a default: neither what a user has set to the zero of its type, nor what a user has set to null on purpose.
-func TestNothingButNullIsReplaced(t *testing.T) {
+// TestOnlyMissingValuesGetDefaults checks that a default replaces neither a zero value nor a null that the user has set
+// on purpose.
+func TestOnlyMissingValuesGetDefaults(t *testing.T) {
 	data, err := os.ReadFile("capstan/values.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -101,12 +122,14 @@ func TestNothingButNullIsReplaced(t *testing.T) {
 	if again, err := templateOver(string(data)); err != nil || string(again) != string(defaults) {
 		t.Errorf("the chart's own values, reused, render otherwise than its defaults (%v)", err)
 	}
-	zero, err := template(t.Context(), "networkPolicy.enabled=false,serviceAccount.annotations=null,maxQueuedTurnsPerNamespace=0,runAsUser=null,resources.limits=null")
+	zero, err := template(t.Context(), "networkPolicy.enabled=false,serviceAccount.annotations=null,"+
+		"maxQueuedTurnsPerNamespace=0,runAsUser=null,resources.limits=null")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]bool{
-		"kind: NetworkPolicy": false, "--max-queued-turns-per-namespace=0": true, "runAsUser:": false, "memory: 512Mi": false, "memory: 128Mi": true,
+		"kind: NetworkPolicy": false, "--max-queued-turns-per-namespace=0": true, "runAsUser:": false,
+		"memory: 512Mi": false, "memory: 128Mi": true,
 	} {
 		if got := strings.Contains(string(zero), text); got != want {
 			t.Errorf("the manifest has %q: %t, want %t", text, got, want)

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// valuesFile returns the root mapping of values.yaml, comments and all.
+// valuesFile returns the root mapping of values.yaml, including comments.
 func valuesFile(t *testing.T) *yaml.Node {
 	t.Helper()
 	data, err := os.ReadFile("capstan/values.yaml")
@@ -23,10 +23,10 @@ func valuesFile(t *testing.T) *yaml.Node {
 	return document.Content[0]
 }
 
-// opaque are values with a default whose inside is the user's own, or Kubernetes'.
+// opaque lists values with a default whose content belongs to the user or to Kubernetes.
 var opaque = map[string]bool{"resources": true, "executor.autoscaling.behavior": true, "metrics.dashboard.labels": true}
 
-// walkValues calls visit for each value of a mapping and those below it.
+// walkValues calls visit for each value of a mapping and for the values below it.
 func walkValues(prefix string, mapping *yaml.Node, visit func(path string, key, value *yaml.Node)) {
 	for i := 0; i < len(mapping.Content); i += 2 {
 		key, value := mapping.Content[i], mapping.Content[i+1]
@@ -47,14 +47,14 @@ func TestEveryValueIsDocumented(t *testing.T) {
 		if key.HeadComment == "" {
 			t.Errorf("value %s has no comment above it in values.yaml", path)
 		}
-		// hack/chart makes the table.
+		// hack/chart generates the table.
 		if !strings.Contains(string(readme), "| `"+path+"` | ") {
 			t.Errorf("README.md of the chart has no row for %s: run make generate", path)
 		}
 	})
 }
 
-// schema is the part of JSON Schema that tells which names an object may have.
+// schema is the part of a JSON Schema that shows which names an object may have.
 type schema struct {
 	Type                 any               `json:"type"`
 	Properties           map[string]schema `json:"properties"`
@@ -102,7 +102,7 @@ func checkStrict(t *testing.T, path string, s schema) {
 func TestBadValuesAreRefused(t *testing.T) {
 	tests := map[string]struct {
 		values []string
-		want   []string // all must be in the message
+		want   []string // the message must contain all of them
 	}{
 		"UnknownName":         {[]string{"replicaz=2"}, []string{"'replicaz' not allowed"}},
 		"UnknownInnerName":    {[]string{"image.name=x"}, []string{"/image", "'name' not allowed"}},
@@ -124,33 +124,79 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"ExtraArg":            {[]string{"extraArgs={verbose}"}, []string{"/extraArgs/0", "verbose"}},
 		"MonitorInterval":     {[]string{"metrics.serviceMonitor.interval=often"}, []string{"/metrics/serviceMonitor/interval", "often"}},
 		"ReplicasOnOneVolume": {[]string{"replicas=2"}, []string{"replicas must be at most 1", "persistence.enabled"}},
-		"ReplicasNoLeader":    {[]string{storeURL, "replicas=2", "leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "replicas"}},
-		"RollingNoLeader":     {[]string{"persistence.enabled=false", "leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "emptyDir"}},
-		"SharedNoLeader":      {[]string{storeURL, "leaderElection.enabled=false"}, []string{"leaderElection.enabled must be true", "store.url"}},
-		"UnknownLimit":        {[]string{"limits.maxTurns=3"}, []string{"/limits", "'maxTurns' not allowed"}},
-		"LimitOutOfBounds":    {[]string{"limits.maxSteps=1000"}, []string{"/limits/maxSteps", "want 100"}},
-		"ScalingNothing":      {[]string{"executor.autoscaling.enabled=true"}, []string{"executor.autoscaling.enabled needs executor.separate"}},
-		"ScalingDown":         {[]string{storeURL, "executor.separate=true,executor.autoscaling.enabled=true,executor.autoscaling.kind=HPA,executor.autoscaling.minReplicas=11"}, []string{"minReplicas must be at most maxReplicas, got 11 and 10"}},
-		"ScalingBlindly":      {[]string{storeURL, "executor.separate=true,executor.autoscaling.enabled=true"}, []string{"executor.autoscaling.prometheusAddress must be set"}},
-		"ScrapedTwice":        {[]string{"metrics.podMonitor.enabled=true,metrics.serviceMonitor.enabled=true"}, []string{"exclude each other"}},
-		"NothingToShow":       {[]string{"metrics.enabled=false,metrics.dashboard.enabled=true"}, []string{"metrics.dashboard.enabled needs metrics.enabled"}},
-		"ExecutorsOfSQLite":   {[]string{"executor.separate=true"}, []string{"executor.separate needs store.url"}},
-		"Retention":           {[]string{"journalRetention=aDay"}, []string{"/journalRetention", "aDay"}},
-		"Quota":               {[]string{"journalQuota.total=lots"}, []string{"/journalQuota/total", "lots"}},
-		"NamespaceQuota":      {[]string{"journalQuota.perNamespace=-1Gi"}, []string{"/journalQuota/perNamespace", "-1Gi"}},
-		"NothingToAlert":      {[]string{"metrics.enabled=false", "metrics.prometheusRule.enabled=true"}, []string{"prometheusRule.enabled needs metrics.enabled"}},
-		"NoPrefix":            {[]string{"connections.allowCIDRs={tools.example.com}"}, []string{"/connections/allowCIDRs/0", "tools.example.com"}},
-		"SamePort":            {[]string{"metrics.port=8081"}, []string{"metrics.port and health.port must differ"}},
-		"PlainReadPort":       {[]string{"metrics.port=8082"}, []string{"metrics.port must not be 8082", "127.0.0.1:8082"}},
-		"PlainReadProbes":     {[]string{"health.port=8082"}, []string{"health.port must not be 8082", "127.0.0.1:8082"}},
-		"PlainReadTLS":        {[]string{"readAPI.enabled=true,readAPI.tlsSecret=x,readAPI.port=8082"}, []string{"readAPI.port must not be 8082", "127.0.0.1:8082"}},
-		"ReaderWithoutPlace":  {[]string{"metrics.readers[0].name=prometheus"}, []string{"namespace"}},
-		"ReadersWithoutRoles": {[]string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m", "rbac.create=false"}, []string{"metrics.readers needs metrics.enabled and rbac.create"}},
-		"NoPortOfAPIServer":   {[]string{"networkPolicy.apiServer.ports={}"}, []string{"/networkPolicy/apiServer/ports"}},
-		"APIServerByName":     {[]string{"networkPolicy.apiServer.cidrs={kubernetes.default}"}, []string{"/networkPolicy/apiServer/cidrs"}},
-		"NothingToScrape":     {[]string{"metrics.enabled=false", "metrics.serviceMonitor.enabled=true"}, []string{"serviceMonitor.enabled needs metrics.enabled"}},
-		"NoAccount":           {[]string{"serviceAccount.create=false"}, []string{"serviceAccount.name must be set"}},
-		"BothBudgets":         {[]string{"podDisruptionBudget.enabled=true", "podDisruptionBudget.minAvailable=1"}, []string{"takes one of minAvailable and maxUnavailable: set the other one to null"}},
+		"ReplicasNoLeader": {
+			[]string{storeURL, "replicas=2", "leaderElection.enabled=false"},
+			[]string{"leaderElection.enabled must be true", "replicas"},
+		},
+		"RollingNoLeader": {
+			[]string{"persistence.enabled=false", "leaderElection.enabled=false"},
+			[]string{"leaderElection.enabled must be true", "emptyDir"},
+		},
+		"SharedNoLeader": {
+			[]string{storeURL, "leaderElection.enabled=false"},
+			[]string{"leaderElection.enabled must be true", "store.url"},
+		},
+		"UnknownLimit":     {[]string{"limits.maxTurns=3"}, []string{"/limits", "'maxTurns' not allowed"}},
+		"LimitOutOfBounds": {[]string{"limits.maxSteps=1000"}, []string{"/limits/maxSteps", "want 100"}},
+		"ScalingNothing": {
+			[]string{"executor.autoscaling.enabled=true"},
+			[]string{"executor.autoscaling.enabled needs executor.separate"},
+		},
+		"ScalingDown": {
+			[]string{
+				storeURL,
+				"executor.separate=true,executor.autoscaling.enabled=true," +
+					"executor.autoscaling.kind=HPA,executor.autoscaling.minReplicas=11",
+			},
+			[]string{"minReplicas must be at most maxReplicas, got 11 and 10"},
+		},
+		"ScalingBlindly": {
+			[]string{storeURL, "executor.separate=true,executor.autoscaling.enabled=true"},
+			[]string{"executor.autoscaling.prometheusAddress must be set"},
+		},
+		"ScrapedTwice": {
+			[]string{"metrics.podMonitor.enabled=true,metrics.serviceMonitor.enabled=true"},
+			[]string{"exclude each other"},
+		},
+		"NothingToShow": {
+			[]string{"metrics.enabled=false,metrics.dashboard.enabled=true"},
+			[]string{"metrics.dashboard.enabled needs metrics.enabled"},
+		},
+		"ExecutorsOfSQLite": {[]string{"executor.separate=true"}, []string{"executor.separate needs store.url"}},
+		"Retention":         {[]string{"journalRetention=aDay"}, []string{"/journalRetention", "aDay"}},
+		"Quota":             {[]string{"journalQuota.total=lots"}, []string{"/journalQuota/total", "lots"}},
+		"NamespaceQuota":    {[]string{"journalQuota.perNamespace=-1Gi"}, []string{"/journalQuota/perNamespace", "-1Gi"}},
+		"NothingToAlert": {
+			[]string{"metrics.enabled=false", "metrics.prometheusRule.enabled=true"},
+			[]string{"prometheusRule.enabled needs metrics.enabled"},
+		},
+		"NoPrefix": {
+			[]string{"connections.allowCIDRs={tools.example.com}"},
+			[]string{"/connections/allowCIDRs/0", "tools.example.com"},
+		},
+		"SamePort":        {[]string{"metrics.port=8081"}, []string{"metrics.port and health.port must differ"}},
+		"PlainReadPort":   {[]string{"metrics.port=8082"}, []string{"metrics.port must not be 8082", "127.0.0.1:8082"}},
+		"PlainReadProbes": {[]string{"health.port=8082"}, []string{"health.port must not be 8082", "127.0.0.1:8082"}},
+		"PlainReadTLS": {
+			[]string{"readAPI.enabled=true,readAPI.tlsSecret=x,readAPI.port=8082"},
+			[]string{"readAPI.port must not be 8082", "127.0.0.1:8082"},
+		},
+		"ReaderWithoutPlace": {[]string{"metrics.readers[0].name=prometheus"}, []string{"namespace"}},
+		"ReadersWithoutRoles": {
+			[]string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m", "rbac.create=false"},
+			[]string{"metrics.readers needs metrics.enabled and rbac.create"},
+		},
+		"NoPortOfAPIServer": {[]string{"networkPolicy.apiServer.ports={}"}, []string{"/networkPolicy/apiServer/ports"}},
+		"APIServerByName":   {[]string{"networkPolicy.apiServer.cidrs={kubernetes.default}"}, []string{"/networkPolicy/apiServer/cidrs"}},
+		"NothingToScrape": {
+			[]string{"metrics.enabled=false", "metrics.serviceMonitor.enabled=true"},
+			[]string{"serviceMonitor.enabled needs metrics.enabled"},
+		},
+		"NoAccount": {[]string{"serviceAccount.create=false"}, []string{"serviceAccount.name must be set"}},
+		"BothBudgets": {
+			[]string{"podDisruptionBudget.enabled=true", "podDisruptionBudget.minAvailable=1"},
+			[]string{"takes one of minAvailable and maxUnavailable: set the other one to null"},
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -167,7 +213,8 @@ func TestBadValuesAreRefused(t *testing.T) {
 	}
 }
 
-// TestThePortOfTheReadAPICanBeUsed where the plain read API is elsewhere, or the other port is not served.
+// TestThePortOfTheReadAPICanBeUsed checks that another setting may have the default port of the plain read API, if
+// the plain read API listens elsewhere or the other port is not served.
 func TestThePortOfTheReadAPICanBeUsed(t *testing.T) {
 	for _, values := range [][]string{
 		{"metrics.enabled=false,metrics.port=8082"},
@@ -187,10 +234,13 @@ func TestImageReference(t *testing.T) {
 		values []string
 		want   string
 	}{
-		"Default":  {nil, "capstan-dev/capstan:0.1.0"},
-		"Registry": {[]string{"image.registry=registry.example.com:5000/team/"}, "registry.example.com:5000/team/capstan-dev/capstan:0.1.0"},
-		"Tag":      {[]string{"image.tag=main"}, "capstan-dev/capstan:main"},
-		"Digest":   {[]string{"image.digest=" + digest}, "capstan-dev/capstan:0.1.0@" + digest},
+		"Default": {nil, "capstan-dev/capstan:0.1.0"},
+		"Registry": {
+			[]string{"image.registry=registry.example.com:5000/team/"},
+			"registry.example.com:5000/team/capstan-dev/capstan:0.1.0",
+		},
+		"Tag":    {[]string{"image.tag=main"}, "capstan-dev/capstan:main"},
+		"Digest": {[]string{"image.digest=" + digest}, "capstan-dev/capstan:0.1.0@" + digest},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -204,10 +254,12 @@ func TestImageReference(t *testing.T) {
 func TestLint(t *testing.T) {
 	for name, values := range map[string]string{
 		"Defaults": "replicas=1",
-		"All":      "persistence.storageClassName=fast,metrics.serviceMonitor.enabled=true,podDisruptionBudget.enabled=true,watchNamespaces={a}",
+		"All": "persistence.storageClassName=fast,metrics.serviceMonitor.enabled=true," +
+			"podDisruptionBudget.enabled=true,watchNamespaces={a}",
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := output(t.Context(), helmPath, "lint", "--strict", "--kube-version", kubeVersion, "--set", values, "capstan"); err != nil {
+			if _, err := output(t.Context(), helmPath, "lint", "--strict", "--kube-version", kubeVersion, "--set", values,
+				"capstan"); err != nil {
 				t.Error(err)
 			}
 		})

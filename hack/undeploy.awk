@@ -1,4 +1,6 @@
-# Prints a manifest without what make undeploy keeps: the definitions, and with them all objects of their kinds; the claim with the journal, from
-# which Turns go on when the manager is installed again; and the Namespace, whose deletion would take the claim.
+# Prints a manifest without the objects that make undeploy keeps:
+#  1. the definitions, and with them all objects of their kinds;
+#  2. the claim with the journal, from which Turns continue after the manager is installed again;
+#  3. the Namespace, because its deletion would delete the claim.
 BEGIN { RS = "---\n"; ORS = "---\n" }
 !/(^|\n)kind: (CustomResourceDefinition|PersistentVolumeClaim|Namespace)\n/

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# verify.sh: fails if anything generated is not current, and says what.
+# verify.sh: fails if a generated file is out of date, and prints its name.
 #
-# It generates into a copy of the tree, so that a failing check leaves the working tree as it was.
+# It generates into a copy of the tree, so that a failed check leaves the working tree unchanged.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 work=$(mktemp -d)

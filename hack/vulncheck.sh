@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# vulncheck.sh [ARGUMENT...]: looks for known vulnerabilities in the code that the programs call, with the pinned govulncheck. Arguments are
-# govulncheck's; default: ./...
+# vulncheck.sh [ARGUMENT...]: looks for known vulnerabilities in the code that the programs call, with the pinned
+# govulncheck. The arguments are passed to govulncheck; the default is ./...
 #
-# It fails if there are findings, or if the code cannot be read. Without a network the database cannot be asked: then it says that
-# nothing was checked, and succeeds. VULNDB is the URL of another database, such as a mirror or file:///PATH.
+# It fails if there are findings, or if the code cannot be read. Without a network, the database cannot be queried:
+# then the script prints that nothing was checked, and succeeds. VULNDB is the URL of another database, such as a
+# mirror or file:///PATH.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 database=${VULNDB:-https://vuln.go.dev}
@@ -19,7 +20,7 @@ case $status in
     exit 1
     ;;
   *)
-    # The first is what it says of Go's own database, the second of any other.
+    # The first message is about Go's own database, the second about any other.
     if grep -qE '^(govulncheck: fetching vulnerabilities|creating client): ' <<<"$said"; then
       echo "vulncheck: NOT CHECKED: the database $database cannot be reached; set VULNDB to one that can" >&2
       exit 0

@@ -1,39 +1,41 @@
 package v1alpha1
 
-// ReasoningText is what becomes of the text of a model's reasoning.
+// ReasoningText says what happens to the text of a model's reasoning.
 // +kubebuilder:validation:Enum=Discard;Journal
 type ReasoningText string
 
 const (
-	// ReasoningTextDiscard drops it.
+	// ReasoningTextDiscard drops the text.
 	ReasoningTextDiscard ReasoningText = "Discard"
-	// ReasoningTextJournal keeps it in the Turn's journal.
+	// ReasoningTextJournal keeps the text in the Turn's journal.
 	ReasoningTextJournal ReasoningText = "Journal"
 )
 
-// AgentTool offers an agent the tools of a server, or another agent as a tool.
+// AgentTool offers the model the tools of a ToolServer, or another Agent as a tool.
 // +kubebuilder:validation:XValidation:rule="has(self.serverRef) != has(self.agentRef)",message="exactly one of serverRef and agentRef must be given"
-// +kubebuilder:validation:XValidation:rule="!has(self.agentRef) || !has(self.allow)",message="allow must be absent beside agentRef: a sub-agent is one tool",fieldPath=".allow"
-// +kubebuilder:validation:XValidation:rule="!has(self.serverRef) || !has(self.name)",message="name must be absent beside serverRef: a server's tools have their own names",fieldPath=".name"
+// +kubebuilder:validation:XValidation:rule="!has(self.agentRef) || !has(self.allow)",message="allow must be absent if agentRef is given: a sub-agent is one tool",fieldPath=".allow"
+// +kubebuilder:validation:XValidation:rule="!has(self.serverRef) || !has(self.name)",message="name must be absent if serverRef is given: a server's tools have their own names",fieldPath=".name"
 type AgentTool struct {
-	// serverRef names a ToolServer.
+	// serverRef names a ToolServer. Exactly one of serverRef and agentRef must be given.
 	// +optional
 	ServerRef *ObjectReference `json:"serverRef,omitempty"`
 
-	// agentRef names another Agent. A call of it is a Turn of its own, a child of the one that calls.
+	// agentRef names another Agent, the sub-agent. Each call creates a Turn of that Agent, as a child of the
+	// calling Turn.
 	// +optional
 	AgentRef *ObjectReference `json:"agentRef,omitempty"`
 
-	// name of a sub-agent as a tool, 1 to 64 letters, digits, '_' and '-'. Default: the name of the Agent, with '_' for what a
-	// tool's name cannot have.
+	// name is the name of the sub-agent as a tool, 1 to 64 letters, digits, '_' and '-'. Default: the name of the
+	// Agent, with '_' in place of characters that the name of a tool cannot have.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z_][A-Za-z0-9_-]*$")`,message="name must consist of letters, digits, '_' and '-', and begin with a letter or '_'"
 	Name string `json:"name,omitempty"`
 
-	// allow says which tools of the server are offered, by name; '*' stands for any characters and '?' for one. 1 to 64
-	// patterns; default all. A tool that the server gets later is offered if a pattern fits.
+	// allow selects the tools of the server that are offered, by patterns for their names, 1 to 64. '*' stands for
+	// any characters and '?' for one character. Default: all tools. A tool that the server gets later is offered if
+	// a pattern matches.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -42,8 +44,9 @@ type AgentTool struct {
 	// +kubebuilder:validation:items:MaxLength=128
 	Allow []string `json:"allow,omitempty"`
 
-	// requireApproval says which of them a person must approve before each call, by patterns as in allow, at most 64; default
-	// none. The Turn waits as AwaitingApproval, and a ToolApproval decides. Beside agentRef, "*" stands for the sub-agent.
+	// requireApproval selects the tools that a person must approve before each call, by patterns as in allow, at
+	// most 64. Default: none. The Turn then waits with reason AwaitingApproval until a ToolApproval decides. For a
+	// sub-agent, use "*".
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
@@ -51,32 +54,34 @@ type AgentTool struct {
 	// +kubebuilder:validation:items:MaxLength=128
 	RequireApproval []string `json:"requireApproval,omitempty"`
 
-	// maxCalls is how often a Turn may call each of these tools, from 1 to 1000. Without it only limits.maxToolCalls holds.
+	// maxCalls is how often a Turn may call each of these tools, from 1 to 1000. Without it, only
+	// limits.maxToolCalls applies.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	MaxCalls *int32 `json:"maxCalls,omitempty"`
 }
 
-// ArgumentValidation says what is done about arguments that do not fit a tool's JSON Schema.
+// ArgumentValidation says what happens to arguments that do not fit a tool's JSON Schema.
 // +kubebuilder:validation:Enum=Enforce;Off
 type ArgumentValidation string
 
 const (
-	// ArgumentValidationEnforce repairs them where that is certain, and else refuses the call.
+	// ArgumentValidationEnforce repairs the arguments if they can mean only one thing, and refuses the call
+	// otherwise.
 	ArgumentValidationEnforce ArgumentValidation = "Enforce"
-	// ArgumentValidationOff leaves them to the tool.
+	// ArgumentValidationOff passes the arguments to the tool unchecked.
 	ArgumentValidationOff ArgumentValidation = "Off"
 )
 
-// ToolSelection says which tools are offered where there are more than a Turn may have.
+// ToolSelection says which tools are offered if there are more than a Turn may have.
 // +kubebuilder:validation:Enum=Declared;Semantic
 type ToolSelection string
 
 const (
-	// ToolSelectionDeclared offers the first in their order.
+	// ToolSelectionDeclared offers the first tools in their order.
 	ToolSelectionDeclared ToolSelection = "Declared"
-	// ToolSelectionSemantic offers those whose words fit the user's message best.
+	// ToolSelectionSemantic offers the tools whose words fit the user's message best.
 	ToolSelectionSemantic ToolSelection = "Semantic"
 )
 
@@ -85,57 +90,61 @@ const (
 type ToolExecution string
 
 const (
-	// ToolExecutionParallel makes neighbouring read-only calls at the same time.
+	// ToolExecutionParallel makes neighboring read-only calls at the same time.
 	ToolExecutionParallel ToolExecution = "Parallel"
 	// ToolExecutionSequential makes one call after another.
 	ToolExecutionSequential ToolExecution = "Sequential"
 )
 
-// AllowedEffects says what tools may do to the world.
+// AllowedEffects says which effects the called tools may have.
 // +kubebuilder:validation:Enum=Any;ReadOnly
 type AllowedEffects string
 
 const (
 	// AllowedEffectsAny allows all tools.
 	AllowedEffectsAny AllowedEffects = "Any"
-	// AllowedEffectsReadOnly refuses calls of tools that are not known to be read-only.
+	// AllowedEffectsReadOnly refuses calls of tools that are not declared ReadOnly.
 	AllowedEffectsReadOnly AllowedEffects = "ReadOnly"
 )
 
-// ToolPolicy says how tools are chosen and called.
+// ToolPolicy says how tools are selected and called.
 type ToolPolicy struct {
-	// argumentValidation is Enforce (the default): arguments that do not fit the tool's JSON Schema are repaired where that is
-	// certain, and else the call is refused with the violations; or Off, which leaves them to the tool.
+	// argumentValidation says what happens to arguments that do not fit the tool's JSON Schema. Enforce (the
+	// default) repairs them if they can mean only one thing; otherwise it refuses the call, and the model receives
+	// the violations. Off passes them to the tool unchecked.
 	// +optional
 	// +kubebuilder:default=Enforce
 	ArgumentValidation ArgumentValidation `json:"argumentValidation,omitempty"`
 
-	// selection is Declared (the default), which offers the first maxToolsPerTurn tools in their order, or Semantic, which
-	// offers those that fit the user's message best by their words. Those that the profile pins are offered in any case.
+	// selection says which tools are offered if there are more than maxToolsPerTurn. Declared (the default) offers
+	// the first tools in their order. Semantic offers the tools whose words fit the user's message best. Tools that
+	// the PromptProfile pins are always offered.
 	// +optional
 	// +kubebuilder:default=Declared
 	Selection ToolSelection `json:"selection,omitempty"`
 
-	// maxToolsPerTurn is how many tools the model is offered at most, from 1 to 128; Capstan's own come on top. Default 25.
+	// maxToolsPerTurn is the highest number of tools that are offered to the model, from 1 to 128. Capstan's own
+	// tools do not count. Default 25.
 	// +optional
 	// +kubebuilder:default=25
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=128
 	MaxToolsPerTurn int32 `json:"maxToolsPerTurn,omitempty"`
 
-	// execution is Parallel (the default), which makes neighbouring read-only calls of one reply at the same time, or Sequential.
+	// execution is Parallel (the default), which makes neighboring read-only calls of one reply at the same time,
+	// or Sequential, which makes one call after another.
 	// +optional
 	// +kubebuilder:default=Parallel
 	Execution ToolExecution `json:"execution,omitempty"`
 
-	// effects is Any (the default), or ReadOnly, which refuses calls of all tools that their ToolServers do not
-	// declare ReadOnly.
+	// effects is Any (the default), which allows all tools, or ReadOnly, which refuses calls of tools that their
+	// ToolServers do not declare ReadOnly.
 	// +optional
 	// +kubebuilder:default=Any
 	Effects AllowedEffects `json:"effects,omitempty"`
 }
 
-// DefaultMaxToolsPerTurn is how many tools a model is offered where its Agent does not say.
+// DefaultMaxToolsPerTurn is the highest number of tools that are offered to a model if its Agent sets none.
 const DefaultMaxToolsPerTurn = 25
 
 // Compaction says whether a conversation that comes near the context window is shortened.
@@ -143,29 +152,32 @@ const DefaultMaxToolsPerTurn = 25
 type Compaction string
 
 const (
-	// CompactionAuto has the model summarise older messages.
+	// CompactionAuto asks the model to summarize older messages.
 	CompactionAuto Compaction = "Auto"
-	// CompactionOff leaves the conversation as it is.
+	// CompactionOff does not shorten the conversation.
 	CompactionOff Compaction = "Off"
 )
 
-// AgentContext says what happens when a conversation comes near the model's context window, as its ModelProvider gives it.
+// AgentContext says what happens when a conversation comes near the model's context window, which its ModelProvider
+// declares.
 // +kubebuilder:validation:XValidation:rule="!has(self.warnPercent) || !has(self.compactPercent) || self.warnPercent <= self.compactPercent",message="warnPercent must be at most compactPercent",fieldPath=".warnPercent"
 type AgentContext struct {
-	// compaction is Auto (the default): older messages are summarised by the model at compactPercent, and once after the model
-	// has said that the prompt is too long; or Off.
+	// compaction is Auto (the default) or Off. With Auto the model summarizes older messages at compactPercent, and
+	// once after the model has reported that the prompt is too long.
 	// +optional
 	// +kubebuilder:default=Auto
 	Compaction Compaction `json:"compaction,omitempty"`
 
-	// warnPercent of the context window from which the Event ContextWarning is given, from 1 to 100. Default 70.
+	// warnPercent is the percentage of the context window from which the Event ContextWarning is emitted, from 1 to
+	// 100. Default 70.
 	// +optional
 	// +kubebuilder:default=70
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	WarnPercent int32 `json:"warnPercent,omitempty"`
 
-	// compactPercent of the context window at which older messages are summarised, from 1 to 100. Default 90.
+	// compactPercent is the percentage of the context window at which older messages are summarized, from 1 to 100.
+	// Default 90.
 	// +optional
 	// +kubebuilder:default=90
 	// +kubebuilder:validation:Minimum=1
@@ -173,39 +185,39 @@ type AgentContext struct {
 	CompactPercent int32 `json:"compactPercent,omitempty"`
 }
 
-// The percentages of AgentContext where an Agent has none.
+// The percentages that apply if an Agent sets none in AgentContext.
 const (
 	DefaultWarnPercent    = 70
 	DefaultCompactPercent = 90
 )
 
-// ExposedTool is a tool as a Turn would be offered it.
+// ExposedTool is a tool in the form in which a Turn would be offered it.
 type ExposedTool struct {
-	// name of the tool, as the model knows it.
+	// name is the name of the tool, as the model knows it.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	Name string `json:"name"`
 
-	// server is the ToolServer that has it; empty for a sub-agent.
+	// server is the name of the ToolServer that has the tool; empty for a sub-agent.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Server string `json:"server,omitempty"`
 
-	// agent is the sub-agent that it is; empty for a tool of a server.
+	// agent is the name of the Agent that is the tool; empty for a tool of a server.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	Agent string `json:"agent,omitempty"`
 
-	// effect of a call, ReadOnly, Idempotent or Destructive.
+	// effect is the effect of a call: ReadOnly, Idempotent or Destructive.
 	// +optional
 	Effect ToolEffect `json:"effect,omitempty"`
 
-	// role of the tool: WebSearch, LocalSearch, ContextPack (which is called before the model is asked, and not offered to it) or
-	// Other.
+	// role is the role of the tool: WebSearch, LocalSearch, ContextPack or Other. A tool with the role ContextPack
+	// is called before the model is asked, and is not offered to the model.
 	// +optional
 	Role ToolRole `json:"role,omitempty"`
 
-	// requiresApproval is true where a person must approve each call.
+	// requiresApproval is true if a person must approve each call.
 	// +optional
 	RequiresApproval bool `json:"requiresApproval,omitempty"`
 }

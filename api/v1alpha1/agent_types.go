@@ -2,62 +2,65 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// AgentSpec says what runs: which prompt, on which models, within which limits.
+// AgentSpec defines an agent: its prompt, its models, its tools and its limits.
 type AgentSpec struct {
-	// description says what the agent is for, at most 1024 characters. It is part of the prompt.
+	// description is the purpose of the agent, at most 1024 characters. It is part of the prompt.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Description string `json:"description,omitempty"`
 
-	// promptProfileRef names the PromptProfile that says what the prompt says.
+	// promptProfileRef names the PromptProfile with the text of the prompt.
 	// +required
 	PromptProfileRef ObjectReference `json:"promptProfileRef"`
 
-	// models is the chain of models, 1 to 8: the first that can serve, serves. The next one takes over when a model
-	// could not be reached within its retries, or refused the credentials or the request.
+	// models is the chain of models, 1 to 8. The first model that can answer does so; the others are fallbacks. A
+	// fallback takes over if a model could not be reached within its retries, or if its provider refused the
+	// credentials or the request.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	Models []ModelReference `json:"models"`
 
-	// instructions of the agent itself, after those of the profile, at most 65536 characters. They may use the same
-	// templates as the profile's.
+	// instructions are the agent's own instructions, at most 65536 characters. They follow the instructions of the
+	// PromptProfile and may use the same templates.
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	Instructions string `json:"instructions,omitempty"`
 
-	// skills of the profile that this agent uses.
+	// skills selects the skills of the PromptProfile that this agent uses.
 	// +optional
 	Skills *AgentSkills `json:"skills,omitempty"`
 
-	// thinking asks the model to think before it answers: Off (the default; in YAML "Off", in quotes), Low, Medium or High.
+	// thinking asks the model to reason before it answers: Off (the default), Low, Medium or High. In YAML, write
+	// "Off" in quotes.
 	// +optional
 	// +kubebuilder:default="Off"
 	Thinking ThinkingLevel `json:"thinking,omitempty"`
 
-	// reasoningText says what becomes of the text of a model's reasoning: Discard (the default), or Journal, which keeps it in
-	// the Turn's journal. It is never part of an answer, nor sent back to a model.
+	// reasoningText says what happens to the text of a model's reasoning. Discard (the default) drops it; Journal
+	// keeps it in the Turn's journal. It is never part of an answer and is never sent to a model again.
 	// +optional
 	// +kubebuilder:default=Discard
 	ReasoningText ReasoningText `json:"reasoningText,omitempty"`
 
-	// reflectEveryTurns asks the model to check its draft against the request and the results of tools in every Turn of a
-	// Session whose number is a multiple of this, by one more request that may replace the draft; from 0 (never, the default) to
-	// 1000. A Turn without a Session has the number 1.
+	// reflectEveryTurns is the interval at which the model checks its drafts, from 0 (never, the default) to 1000.
+	// In each Turn of a Session whose number is a multiple of it, one more request compares the draft with the
+	// user's request and the results of tools, and may replace the draft. A Turn without a Session has the number
+	// 1.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	ReflectEveryTurns int32 `json:"reflectEveryTurns,omitempty"`
 
-	// tools that the model may call, at most 32 entries: those of ToolServers, and other Agents. Where two have the same name,
-	// all of that name get the name of their server and '_' before it.
+	// tools are the tools that the model may call, at most 32 entries: tools of ToolServers, and other Agents. If
+	// tools of several entries have the same name, each gets the name of its server and '_' as a prefix.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Tools []AgentTool `json:"tools,omitempty"`
 
-	// toolPolicy says how tools are chosen and called.
+	// toolPolicy says how tools are selected and called.
 	// +optional
 	ToolPolicy *ToolPolicy `json:"toolPolicy,omitempty"`
 
@@ -65,29 +68,31 @@ type AgentSpec struct {
 	// +optional
 	Context *AgentContext `json:"context,omitempty"`
 
-	// memory says what of a Turn's memories the prompt gets.
+	// memory says how many memories of a Turn the prompt contains.
 	// +optional
 	Memory *AgentMemory `json:"memory,omitempty"`
 
-	// contributions are texts of live context, after those of the profile and before those of the Turn, at most 16.
+	// contributions are texts of live context, at most 16. They come after those of the PromptProfile and before
+	// those of the Turn.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	Contributions []Contribution `json:"contributions,omitempty"`
 
-	// contributionTrust is the highest trust that the texts of a Turn may have. Untrusted (the default): the shaping, the
-	// guardrails and the skill of a Turn are wishes, escaped and fenced as data. Trusted: they instruct the model, unescaped, and
-	// the Turn's contributions may claim to be relied on. Whoever creates a Turn can then instruct the model.
+	// contributionTrust is the highest trust that texts of a Turn may have. Untrusted (the default): shaping,
+	// guardrails and skill of a Turn are wishes, which the model receives escaped and fenced as data. Trusted: they
+	// instruct the model, unescaped, and contributions of the Turn may be marked as reliable. Every creator of a
+	// Turn can then instruct the model.
 	// +optional
 	// +kubebuilder:default=Untrusted
 	ContributionTrust Trust `json:"contributionTrust,omitempty"`
 
-	// limits of each Turn of this agent. A Turn may lower them, never raise them.
+	// limits bound each Turn of this agent. A Turn can lower them and never raise them.
 	// +optional
 	Limits *Limits `json:"limits,omitempty"`
 
-	// timeZone of the dates in prompts, as an IANA name such as Europe/Berlin. Default UTC.
+	// timeZone is the time zone of the dates in prompts, as an IANA name such as Europe/Berlin. Default UTC.
 	// +optional
 	// +kubebuilder:default=UTC
 	// +kubebuilder:validation:MinLength=1
@@ -95,7 +100,7 @@ type AgentSpec struct {
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_+/-]*$")`,message="timeZone must be an IANA name, such as Europe/Berlin or UTC"
 	TimeZone string `json:"timeZone,omitempty"`
 
-	// decisionKey is the key of the decision record of each Turn, at most 128 letters, digits, '.', '_' and '-'.
+	// decisionKey is the key in the decision record of each Turn, at most 128 letters, digits, '.', '_' and '-'.
 	// Default support.chat.turn.
 	// +optional
 	// +kubebuilder:default=support.chat.turn
@@ -104,18 +109,18 @@ type AgentSpec struct {
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9._-]+$")`,message="decisionKey must consist of letters, digits, '.', '_' and '-'"
 	DecisionKey string `json:"decisionKey,omitempty"`
 
-	// maxParallelTurns is how many Turns of this agent run at once, from 1 to 10000; the others wait as Queued. Without
-	// it, only the manager's own limit holds.
+	// maxParallelTurns is the number of Turns of this agent that may run at the same time, from 1 to 10000. Further
+	// Turns wait with reason Queued. Without it, only the limits of the manager apply.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	MaxParallelTurns *int32 `json:"maxParallelTurns,omitempty"`
 }
 
-// AgentSkills are keys of skills.
+// AgentSkills selects skills of a PromptProfile.
 // +kubebuilder:validation:MinProperties=1
 type AgentSkills struct {
-	// loaded are the keys of the profile's skills that stand in the prompt whole, in this order, at most 32.
+	// loaded are the keys of the skills whose whole text is in the prompt, in this order, at most 32.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -123,8 +128,8 @@ type AgentSkills struct {
 	// +kubebuilder:validation:items:MaxLength=63
 	Loaded []string `json:"loaded,omitempty"`
 
-	// available are the keys of the profile's skills that the prompt lists with their descriptions, for the model to load
-	// with the tool load_skill, at most 32.
+	// available are the keys of the skills that the prompt lists with their descriptions, at most 32. The model
+	// loads one with the tool load_skill.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -133,7 +138,7 @@ type AgentSkills struct {
 	Available []string `json:"available,omitempty"`
 }
 
-// ThinkingLevel is how long a model should think before it answers.
+// ThinkingLevel is how much a model should reason before it answers.
 // +kubebuilder:validation:Enum=Off;Low;Medium;High
 type ThinkingLevel string
 
@@ -145,10 +150,11 @@ const (
 	ThinkingHigh   ThinkingLevel = "High"
 )
 
-// AgentMemory says what of a Turn's memories the prompt gets.
+// AgentMemory says how many memories of a Turn the prompt contains.
 // +kubebuilder:validation:MinProperties=1
 type AgentMemory struct {
-	// maxItems is how many memories the prompt has at most, from 0 (none) to 10. Default 10.
+	// maxItems is the highest number of memories in the prompt, from 0 (none) to 10. Default 10. The most relevant
+	// memories are used.
 	// +optional
 	// +kubebuilder:default=10
 	// +kubebuilder:validation:Minimum=0
@@ -168,59 +174,63 @@ type ModelReference struct {
 	// +kubebuilder:validation:MaxLength=256
 	Model string `json:"model"`
 
-	// parameters of the requests to this model.
+	// parameters are sent with each request to this model.
 	// +optional
 	Parameters *ModelParameters `json:"parameters,omitempty"`
 }
 
-// ModelParameters shape the answers of a model. What is not given is left to the provider.
+// ModelParameters shape the answers of a model. The provider decides about each parameter that is absent.
 // +kubebuilder:validation:MinProperties=1
 type ModelParameters struct {
-	// temperature is the randomness of the answer, a decimal from "0" to "2".
+	// temperature is the randomness of the answer, a decimal from "0" to "2" with at most 6 decimals.
 	// +optional
 	// +kubebuilder:validation:MaxLength=8
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^([01](\.[0-9]{1,6})?|2(\.0{1,6})?)$")`,message="temperature must be a decimal from 0 to 2 with at most 6 decimals, such as 0.2"
 	Temperature *string `json:"temperature,omitempty"`
 
-	// maxOutputTokens caps the answer, in tokens, from 1 to 1000000. An answer that reaches it is cut off, and the Turn
-	// ends with reason OutputInvalid.
+	// maxOutputTokens limits the length of the answer, in tokens, from 1 to 1000000. An answer that reaches the
+	// limit is cut off, and the Turn ends with reason OutputInvalid.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	MaxOutputTokens *int32 `json:"maxOutputTokens,omitempty"`
 }
 
-// AgentStatus is whether the agent can run Turns, and if not, why.
+// AgentStatus says whether the agent can run Turns.
 type AgentStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of; -1 before anybody has looked.
+	// observedGeneration is the generation of the spec that this status describes; -1 until the controller has
+	// looked at the agent.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the agent: ProfileResolved, ModelsResolved, ToolsResolved, and Ready, which is True when the others are.
+	// conditions of the agent: ProfileResolved, ModelsResolved, ToolsResolved, and Ready, which is True if all
+	// others are.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// promptRenderHash is the SHA-256, in hexadecimal, of the stable part of this agent's prompt for the first model of
-	// its chain, with the profile's defaults and without tools, whose schemas are not known here. A Turn without parameters on
-	// that model reports the same if its agent has no tools and the texts do not use .Turn.
+	// promptRenderHash is the SHA-256 of the stable part of this agent's prompt, in hexadecimal. The prompt is
+	// rendered for the first model of the chain, with the default variables and without tools, whose schemas are
+	// not known here. A Turn on that model reports the same hash if it has no parameters, the agent has no tools,
+	// and no text uses .Turn.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	PromptRenderHash string `json:"promptRenderHash,omitempty"`
 
-	// tools that a Turn of this agent would be offered by now, in their order, and after them those of the role ContextPack; the
-	// first 128. Those of a server that nobody has reached yet are missing, and those that no model can be offered. Where
-	// toolPolicy.selection is Semantic, they are all that it chooses among.
+	// tools are the tools that a Turn of this agent would be offered now, at most 128: those for the model in their
+	// order, and then those with the role ContextPack. Tools of a server that was never reached are missing, as are
+	// tools that cannot be offered to any model. If toolPolicy.selection is Semantic, these are the tools among
+	// which it selects.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128
 	Tools []ExposedTool `json:"tools,omitempty"`
 }
 
-// Agent is what runs: a prompt, a chain of models and limits. Each of its runs is a Turn.
+// Agent combines a prompt, a chain of models, tools and limits. Each request to it is a Turn.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=ag,categories=capstan
@@ -236,11 +246,11 @@ type Agent struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec is the agent as it should run.
+	// spec defines the agent.
 	// +required
 	Spec AgentSpec `json:"spec"`
 
-	// status is whether the agent can run Turns.
+	// status says whether the agent can run Turns.
 	// +optional
 	// +kubebuilder:default={observedGeneration:-1}
 	Status AgentStatus `json:"status,omitzero"`

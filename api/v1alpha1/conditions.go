@@ -5,253 +5,276 @@ const (
 	// ConditionReady is the main condition of Agent, PromptProfile, ModelProvider, ToolServer and Session.
 	ConditionReady = "Ready"
 
-	// ReasonReady surfaces when the object can be used.
+	// ReasonReady means that the object can be used.
 	ReasonReady = "Ready"
 )
 
-// Conditions that any kind may have, as kstatus defines them (Flux and kubectl wait read them; examples/gitops has a script for Argo CD).
+// Conditions that any kind may have, as kstatus defines them. Flux and kubectl wait read them; examples/gitops has
+// a script for Argo CD.
 const (
-	// ConditionReconciling is True while work on the object is under way, and absent otherwise.
+	// ConditionReconciling is True while Capstan works on the object, and absent otherwise.
 	ConditionReconciling = "Reconciling"
-	// ConditionStalled is True when the object has failed and will not go on by itself, and absent otherwise.
+	// ConditionStalled is True when the object has failed and cannot recover without a change, and absent
+	// otherwise.
 	ConditionStalled = "Stalled"
 )
 
 // Reasons of a ModelProvider's Ready condition.
 const (
-	// ReasonSecretNotFound surfaces when a Secret that the provider names does not exist, or lacks the key.
+	// ReasonSecretNotFound means that a Secret that the object names does not exist, lacks the key, or holds a
+	// value that cannot be used.
 	ReasonSecretNotFound = "SecretNotFound"
-	// ReasonHostNotAllowed surfaces on ModelProvider and ToolServer when a Secret that the object names is bound to other hosts, by its
-	// annotation capstan.dev/allowed-hosts. Nothing was sent.
+	// ReasonHostNotAllowed is set on ModelProvider and ToolServer. It means that the annotation
+	// capstan.dev/allowed-hosts of a Secret does not allow the object's host. Nothing was sent.
 	ReasonHostNotAllowed = "HostNotAllowed"
-	// ReasonHeaderRefused surfaces on ModelProvider and ToolServer when the object sets a header that it must not set, which the schema
-	// did not refuse yet when it was written. Nothing was sent.
+	// ReasonHeaderRefused is set on ModelProvider and ToolServer. It means that the object sets a header that it
+	// must not set, and was stored before the schema refused that header. Nothing was sent.
 	ReasonHeaderRefused = "HeaderRefused"
-	// ReasonCredentialsRejected surfaces when the endpoint refused the credentials (HTTP 401 or 403).
+	// ReasonCredentialsRejected means that the endpoint refused the credentials (HTTP 401 or 403).
 	ReasonCredentialsRejected = "CredentialsRejected"
-	// ReasonEndpointUnreachable surfaces when the endpoint could not be reached, or answered with a server error.
-	// Agents stay Ready then: each Turn tries for itself, with its retries and its chain. While the object is new, Turns wait.
+	// ReasonEndpointUnreachable means that the endpoint could not be reached, or answered with a server error.
+	// Agents stay Ready: each Turn tries by itself, with its retries and its chain of models. While the object is
+	// new, Turns wait.
 	ReasonEndpointUnreachable = "EndpointUnreachable"
-	// ReasonAddressRefused surfaces on ModelProvider and ToolServer when the address is one that this manager does not connect to.
-	// Agents stay Ready then, as with EndpointUnreachable.
+	// ReasonAddressRefused is set on ModelProvider and ToolServer. It means that this manager does not connect to
+	// the address. Agents stay Ready, as with EndpointUnreachable.
 	ReasonAddressRefused = "AddressRefused"
 )
 
-// Reasons of a ToolServer's Ready condition, beside SecretNotFound, CredentialsRejected, EndpointUnreachable and AddressRefused: Agents stay
-// Ready then, and calls of its tools fail as unavailable. With SecretNotFound nobody was asked: Agents wait if none of its
-// tools are known.
+// Reasons of a ToolServer's Ready condition, beside those that a ModelProvider has as well. With each of them
+// except SecretNotFound, Agents stay Ready, and calls of the server's tools fail as unavailable. With
+// SecretNotFound no request was sent: Agents wait if none of the server's tools are known.
 const (
-	// ReasonProtocolError surfaces when the server answered, but not as an MCP server does.
+	// ReasonProtocolError means that the server answered, but not as an MCP server.
 	ReasonProtocolError = "ProtocolError"
-	// ReasonMemoryUsedUp surfaces when the manager has no memory for the server's list of tools: the tool servers of the namespace hold
-	// their share of it.
+	// ReasonMemoryUsedUp means that the manager has no memory for the server's list of tools, because the
+	// ToolServers of the namespace use their whole share.
 	ReasonMemoryUsedUp = "MemoryUsedUp"
 )
 
 // Reasons of a PromptProfile's Ready condition.
 const (
-	// ReasonRenderFailed surfaces when the profile cannot be rendered; the message has the field and, for a text, the
-	// line and the column.
+	// ReasonRenderFailed means that the profile cannot be rendered. The message names the field and, for a text,
+	// the line and the column.
 	ReasonRenderFailed = "RenderFailed"
-	// ReasonConfigMapNotFound surfaces on PromptProfile and Agent when a ConfigMap that the object names does not exist,
-	// or lacks the key. The object is looked at again when it appears, so that it is not Stalled.
+	// ReasonConfigMapNotFound is set on PromptProfile and Agent. It means that a ConfigMap that the object names
+	// does not exist or lacks the key. The object is not Stalled, because it is checked again when the ConfigMap
+	// appears.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
-	// ReasonConfigMapUnreadable surfaces on PromptProfile and Agent when a ConfigMap that the object names could not be
-	// read: the manager may not, or the API server did not answer. It is tried again, at least every 30 seconds.
+	// ReasonConfigMapUnreadable is set on PromptProfile and Agent. It means that a ConfigMap that the object names
+	// could not be read: the manager lacks the right, or the API server did not answer. The manager tries again, at
+	// least every 30 seconds.
 	ReasonConfigMapUnreadable = "ConfigMapUnreadable"
 )
 
 // Conditions and reasons of an Agent.
 const (
-	// ConditionProfileResolved is True when the agent's PromptProfile is there and Ready, and what the agent adds to it
-	// is: instructions that render with it, skills that it has, contributions that can be read.
+	// ConditionProfileResolved is True when the Agent's PromptProfile exists and is Ready, the Agent's instructions
+	// render with it, it has the Agent's skills, and the Agent's contributions can be read.
 	ConditionProfileResolved = "ProfileResolved"
-	// ConditionModelsResolved is True when all ModelProviders of the agent's chain are there and have usable credentials, and none that is
-	// new is still to be waited for.
+	// ConditionModelsResolved is True when all ModelProviders of the Agent's chain exist and have usable
+	// credentials, and Turns need not wait for a new one.
 	ConditionModelsResolved = "ModelsResolved"
 
-	// ConditionToolsResolved is True when all ToolServers and sub-agents that the agent names are there, and each server was asked
-	// for its tools. That a server is out of reach does not count, unless it is new and none of its tools are known.
+	// ConditionToolsResolved is True when all ToolServers and sub-agents that the Agent names exist, and each
+	// server was asked for its tools. It stays True if a server cannot be reached, unless that server is new and
+	// none of its tools are known.
 	ConditionToolsResolved = "ToolsResolved"
-	// ReasonToolServerNotFound surfaces when a ToolServer does not exist.
+	// ReasonToolServerNotFound means that a ToolServer does not exist.
 	ReasonToolServerNotFound = "ToolServerNotFound"
-	// ReasonToolServerNotReady surfaces when a ToolServer was not asked for its tools yet, or is new and could not be reached, and none of
-	// them are known.
+	// ReasonToolServerNotReady means that none of a ToolServer's tools are known, because it was not asked for its
+	// tools yet, or is new and could not be reached.
 	ReasonToolServerNotReady = "ToolServerNotReady"
-	// ReasonSubAgentNotFound surfaces when a sub-agent does not exist.
+	// ReasonSubAgentNotFound means that a sub-agent does not exist.
 	ReasonSubAgentNotFound = "SubAgentNotFound"
-	// ReasonResolved surfaces on ProfileResolved, ModelsResolved and ToolsResolved when all is there.
+	// ReasonResolved is set on ProfileResolved, ModelsResolved and ToolsResolved. It means that all referenced
+	// objects exist and can be used.
 	ReasonResolved = "Resolved"
-	// ReasonProfileNotFound surfaces when the PromptProfile does not exist.
+	// ReasonProfileNotFound means that the PromptProfile does not exist.
 	ReasonProfileNotFound = "ProfileNotFound"
-	// ReasonProfileNotReady surfaces when the PromptProfile is not Ready, or does not render for this agent.
+	// ReasonProfileNotReady means that the PromptProfile is not Ready, or does not render for this Agent.
 	ReasonProfileNotReady = "ProfileNotReady"
-	// ReasonProfileNotRendered surfaces when nobody has looked at the newest spec of the PromptProfile.
+	// ReasonProfileNotRendered means that the newest spec of the PromptProfile was not processed yet.
 	ReasonProfileNotRendered = "ProfileNotRendered"
-	// ReasonInvalidInstructions surfaces when the agent's own instructions, or its contributions, do not render.
+	// ReasonInvalidInstructions means that the Agent's own instructions or contributions do not render.
 	ReasonInvalidInstructions = "InvalidInstructions"
-	// ReasonSkillNotFound surfaces when the agent names a skill that its PromptProfile does not have.
+	// ReasonSkillNotFound means that the Agent names a skill that its PromptProfile does not have.
 	ReasonSkillNotFound = "SkillNotFound"
-	// ReasonInvalidTimeZone surfaces when the agent's time zone is unknown.
+	// ReasonInvalidTimeZone means that the Agent's time zone is unknown.
 	ReasonInvalidTimeZone = "InvalidTimeZone"
-	// ReasonProviderNotFound surfaces when a ModelProvider of the chain does not exist.
+	// ReasonProviderNotFound means that a ModelProvider of the chain does not exist.
 	ReasonProviderNotFound = "ProviderNotFound"
-	// ReasonProviderNotReady surfaces when a ModelProvider of the chain lacks usable credentials, or was not yet looked at; and when one is
-	// new and could not be reached, and no other is Ready.
+	// ReasonProviderNotReady means that a ModelProvider of the chain lacks usable credentials or was not checked
+	// yet. It also means that a new ModelProvider could not be reached and that no other one is Ready.
 	ReasonProviderNotReady = "ProviderNotReady"
 )
 
-// Reasons of a Session's Ready.
+// Reasons of a Session's Ready condition.
 const (
-	// ReasonOpen surfaces on Ready=True when the Session takes Turns.
+	// ReasonOpen is set on Ready=True. It means that the Session accepts Turns.
 	ReasonOpen = "Open"
-	// ReasonBudgetUsed surfaces on Ready=False when the budget is used up: further Turns end as SessionClosed.
+	// ReasonBudgetUsed is set on Ready=False. It means that the budget is used up: further Turns end with reason
+	// SessionClosed.
 	ReasonBudgetUsed = "BudgetUsed"
 )
 
-// ConditionHistoryComplete is the condition of a Session, and of a Turn in one, that says whether the journal has all that was said
-// in the conversation. A Turn has it only where it is False.
+// ConditionHistoryComplete is the condition of a Session, and of a Turn in it, that says whether the journal has
+// the whole conversation. A Turn has it only if it is False.
 const (
 	ConditionHistoryComplete = "HistoryComplete"
-	// ReasonHistoryComplete surfaces on HistoryComplete=True of a Session when its history is whole.
+	// ReasonHistoryComplete is set on HistoryComplete=True of a Session. It means that the history is complete.
 	ReasonHistoryComplete = "Complete"
-	// ReasonHistoryLost surfaces on HistoryComplete=False of a Session and of a Turn when the store of the journal does not have the
-	// history of earlier Turns any more. It surfaces on Ready=False of a Session whose onHistoryLoss is Wait until its spec changes.
+	// ReasonHistoryLost is set on HistoryComplete=False of a Session and of a Turn. It means that the store of the
+	// journal has lost the history of earlier Turns. If the Session's onHistoryLoss is Wait, it is also set on
+	// Ready=False of the Session until the spec changes.
 	ReasonHistoryLost = "HistoryLost"
 )
 
 // Conditions of a Turn.
 const (
-	// ConditionSucceeded is the main condition of a Turn: Unknown until the end, then True or False for ever.
+	// ConditionSucceeded is the main condition of a Turn: Unknown until the Turn ends, and True or False from then
+	// on.
 	ConditionSucceeded = "Succeeded"
 	// ConditionPrepared says whether the prompt was made.
 	ConditionPrepared = "Prepared"
 	// ConditionExecuted says whether the model gave a usable answer.
 	ConditionExecuted = "Executed"
-	// ConditionFinalized says whether the record of the Turn is whole.
+	// ConditionFinalized says whether the record of the Turn is complete.
 	ConditionFinalized = "Finalized"
-	// ConditionJournalLost is True when a run found that the journal of the runs before it was lost. It stays, also where the
-	// Turn started over. Without such a loss it is absent.
+	// ConditionJournalLost is True after a run found that the journal of earlier runs was lost, even if the Turn
+	// started over. Without such a loss it is absent.
 	ConditionJournalLost = "JournalLost"
 )
 
 // Reasons of Succeeded=Unknown.
 const (
-	// TurnReasonPending surfaces when no executor has taken the Turn yet, or a ConfigMap that it names does not exist or may
-	// not be read; the message says what it waits for.
+	// TurnReasonPending means that no executor has taken the Turn yet, or that a ConfigMap that the Turn names does
+	// not exist or cannot be read. The message says which.
 	TurnReasonPending = "Pending"
-	// TurnReasonWaitingForAgent surfaces when the Agent does not exist or is not Ready.
+	// TurnReasonWaitingForAgent means that the Agent does not exist or is not Ready.
 	TurnReasonWaitingForAgent = "WaitingForAgent"
-	// TurnReasonWaitingForSession surfaces when an earlier Turn of the same Session has not finished, or the Session is being
-	// deleted.
+	// TurnReasonWaitingForSession means that an earlier Turn of the same Session has not finished, or that the
+	// Session is being deleted.
 	TurnReasonWaitingForSession = "WaitingForSession"
-	// TurnReasonQueued surfaces when as many Turns run already as the Agent, the namespace or the executors allow; the message
-	// says which.
+	// TurnReasonQueued means that the Agent, the namespace or the executors already run as many Turns as they may.
+	// The message says which.
 	TurnReasonQueued = "Queued"
-	// TurnReasonWaitingForJournalSpace surfaces when the journals of the Turn's namespace, or of all, use 80 % of their quota. A Turn
-	// that has run goes on until all of it is used.
+	// TurnReasonWaitingForJournalSpace means that the journals of the Turn's namespace, or of all namespaces, use
+	// 80 % of their quota. A Turn that has already run continues until the whole quota is used.
 	TurnReasonWaitingForJournalSpace = "WaitingForJournalSpace"
-	// TurnReasonRunning surfaces when the Turn is bound to an executor.
+	// TurnReasonRunning means that the Turn is bound to an executor.
 	TurnReasonRunning = "Running"
-	// TurnReasonAwaitingApproval surfaces when a call waits for somebody's decision: see status.pendingApprovals. Nothing runs
-	// meanwhile, nor does the Turn's time.
+	// TurnReasonAwaitingApproval means that a call requires approval: see status.pendingApprovals. During the wait
+	// nothing runs, and the Turn's time does not count.
 	TurnReasonAwaitingApproval = "AwaitingApproval"
-	// TurnReasonWaitingForSubAgent surfaces when the Turn of a sub-agent has not ended: see status.awaitedTurns.
+	// TurnReasonWaitingForSubAgent means that the Turn of a sub-agent has not ended: see status.awaitedTurns.
 	TurnReasonWaitingForSubAgent = "WaitingForSubAgent"
-	// TurnReasonSuspended surfaces when desiredState is Suspended and the run has stopped.
+	// TurnReasonSuspended means that desiredState is Suspended and the run has stopped.
 	TurnReasonSuspended = "Suspended"
 )
 
 // Reasons of Succeeded=True.
 const (
-	// TurnReasonCompleted surfaces when the model answered.
+	// TurnReasonCompleted means that the model answered, or that a tool that ends Turns succeeded.
 	TurnReasonCompleted = "Completed"
-	// TurnReasonPrepared surfaces when the prompt of a PrepareOnly Turn was made.
+	// TurnReasonPrepared means that the prompt of a PrepareOnly Turn was made.
 	TurnReasonPrepared = "Prepared"
 )
 
 // Reasons of Succeeded=False.
 const (
-	// TurnReasonInvalidSpec surfaces when the spec passed the schema and still cannot be worked on.
+	// TurnReasonInvalidSpec means that the spec passed the schema but cannot be used.
 	TurnReasonInvalidSpec = "InvalidSpec"
-	// TurnReasonPreparationFailed surfaces when the prompt could not be made, as for a required parameter that is missing.
+	// TurnReasonPreparationFailed means that the prompt could not be made, for example because a required parameter
+	// is missing.
 	TurnReasonPreparationFailed = "PreparationFailed"
-	// TurnReasonModelFailed surfaces when no model of the chain gave a usable answer.
+	// TurnReasonModelFailed means that no model of the chain gave a usable answer.
 	TurnReasonModelFailed = "ModelFailed"
-	// TurnReasonStepLimitExceeded surfaces when the Turn was out of steps; the result is the best answer by then.
+	// TurnReasonStepLimitExceeded means that the Turn used all its steps; the result is the best answer until then.
 	TurnReasonStepLimitExceeded = "StepLimitExceeded"
-	// TurnReasonBudgetExceeded surfaces when the tokens or the cost that the Turn or its Session may take did not suffice.
+	// TurnReasonBudgetExceeded means that the Turn needed more tokens or a higher cost than it or its Session may
+	// use.
 	TurnReasonBudgetExceeded = "BudgetExceeded"
-	// TurnReasonSessionClosed surfaces when the budget of the Turn's Session was used up before the Turn began.
+	// TurnReasonSessionClosed means that the budget of the Turn's Session was used up before the Turn began.
 	TurnReasonSessionClosed = "SessionClosed"
-	// TurnReasonQueueFull surfaces when as many Turns of the namespace waited for a slot as the manager allows.
+	// TurnReasonQueueFull means that as many Turns of the namespace already waited for a slot as the manager
+	// allows.
 	TurnReasonQueueFull = "QueueFull"
-	// TurnReasonDeadlineExceeded surfaces when the time of the Turn, or its time to start, was over.
+	// TurnReasonDeadlineExceeded means that the Turn exceeded its time limit, or its time limit for the start.
 	TurnReasonDeadlineExceeded = "DeadlineExceeded"
-	// TurnReasonContextLimitExceeded surfaces when the prompt is longer than the model's context window.
+	// TurnReasonContextLimitExceeded means that the prompt is longer than the model's context window.
 	TurnReasonContextLimitExceeded = "ContextLimitExceeded"
-	// TurnReasonOutputInvalid surfaces when the model's answer was cut off at a limit of its length, or does not fit the Turn's
-	// schema.
+	// TurnReasonOutputInvalid means that the model's answer was cut off at a limit of its length, or does not fit
+	// the Turn's schema.
 	TurnReasonOutputInvalid = "OutputInvalid"
-	// TurnReasonPolicyViolated surfaces when the provider's content filter withheld the answer.
+	// TurnReasonPolicyViolated means that the provider's content filter withheld the answer, or that the model
+	// refused to answer.
 	TurnReasonPolicyViolated = "PolicyViolated"
-	// TurnReasonInterrupted surfaces when the run cannot go on, because of a fault within Capstan or because its journal is
-	// damaged or lost.
+	// TurnReasonInterrupted means that the run cannot continue, because of a fault within Capstan or because its
+	// journal is damaged or lost.
 	TurnReasonInterrupted = "Interrupted"
-	// TurnReasonCancelled surfaces when desiredState became Cancelled before the end.
+	// TurnReasonCancelled means that desiredState became Cancelled before the end.
 	TurnReasonCancelled = "Cancelled"
 )
 
 // Reasons of a Turn's other conditions, beside the terminal reason of Succeeded.
 const (
-	// TurnReasonNotPrepared surfaces on Prepared=Unknown when an executor gave the Turn back without a prompt, because what
-	// it is made of is not there. Succeeded says what the Turn waits for. It is gone when the Turn is bound again.
+	// TurnReasonNotPrepared is set on Prepared=Unknown. It means that an executor handed the Turn back without a
+	// prompt, because an object that the prompt needs does not exist. Succeeded says which. The condition
+	// disappears when the Turn is bound again.
 	TurnReasonNotPrepared = "NotPrepared"
-	// TurnReasonFinalized surfaces on Finalized when the record is whole.
+	// TurnReasonFinalized is set on Finalized. It means that the record is complete.
 	TurnReasonFinalized = "Finalized"
-	// TurnReasonPartiallyFinalized surfaces on Finalized when a step of the record failed; the message names it.
+	// TurnReasonPartiallyFinalized is set on Finalized. It means that a part of the record is missing; the message
+	// names it.
 	TurnReasonPartiallyFinalized = "PartiallyFinalized"
-	// TurnReasonOtherStore surfaces on JournalLost when the executor uses another store than the runs before: the store was
-	// replaced, as an emptyDir is with its Pod.
+	// TurnReasonOtherStore is set on JournalLost. It means that the executor uses another store than the earlier
+	// runs, because the store was replaced, as an emptyDir is with its Pod.
 	TurnReasonOtherStore = "OtherStore"
-	// TurnReasonEntriesMissing surfaces on JournalLost when the store has fewer entries of the Turn than it is known to have had:
-	// an older copy of it was restored, or a replica without the newest entries took over.
+	// TurnReasonEntriesMissing is set on JournalLost. It means that the store has fewer entries of the Turn than it
+	// is known to have had: an older copy of it was restored, or a replica without the newest entries took over.
 	TurnReasonEntriesMissing = "EntriesMissing"
-	// TurnReasonEntriesUncertain surfaces on JournalLost when the store has entries of the Turn and may have lost later ones: since they
-	// were written, an older copy of it was restored, or it failed over to a server that nothing proves to be complete.
+	// TurnReasonEntriesUncertain is set on JournalLost. It means that the store has entries of the Turn and may
+	// have lost later ones: since they were written, an older copy of it was restored, or it failed over to a
+	// server that is not proven to be complete.
 	TurnReasonEntriesUncertain = "EntriesUncertain"
-	// TurnReasonJournalMissing surfaces on JournalLost when the store has no entry of the Turn, and nothing proves that none was
-	// ever written: the store was restored or has failed over, or an older version of Capstan bound the Turn.
+	// TurnReasonJournalMissing is set on JournalLost. It means that the store has no entry of the Turn, and that it
+	// is not proven that none was ever written: the store was restored or has failed over, or an older version of
+	// Capstan bound the Turn.
 	TurnReasonJournalMissing = "JournalMissing"
 )
 
 // Reasons of Events about Turns.
 const (
-	// EventSucceeded is emitted when a Turn has ended well.
+	// EventSucceeded is emitted when a Turn has succeeded.
 	EventSucceeded = "Succeeded"
-	// EventFailed is emitted when a Turn has ended otherwise.
+	// EventFailed is emitted when a Turn has failed for any reason but cancellation.
 	EventFailed = "Failed"
 	// EventCancelled is emitted when a Turn was cancelled.
 	EventCancelled = "Cancelled"
-	// EventFallbackUsed is emitted when not the first model of the chain served.
+	// EventFallbackUsed is emitted when another model than the first of the chain answered.
 	EventFallbackUsed = "FallbackUsed"
-	// EventWaitingLong is emitted when a Turn has waited for its start for a minute, or for half of a shorter starting deadline, once for each
-	// reason. Of one namespace and reason at most ten Turns get it in ten minutes; the last of these Events says so.
+	// EventWaitingLong is emitted when a Turn has waited for its start for a minute, or for half of a shorter
+	// starting deadline; once for each reason. At most ten Turns of one namespace and reason get it in ten minutes;
+	// the last of these Events says so.
 	EventWaitingLong = "WaitingLong"
-	// EventAwaitingApproval is emitted when a call waits for somebody's decision.
+	// EventAwaitingApproval is emitted when a call requires approval.
 	EventAwaitingApproval = "AwaitingApproval"
-	// EventToolsMissing is emitted, at the end, when the Turn ran without the tools of a ToolServer that nobody had ever reached.
+	// EventToolsMissing is emitted at the end of a Turn that ran without the tools of a ToolServer, because that
+	// was never reached.
 	EventToolsMissing = "ToolsMissing"
-	// EventHistoryLost is emitted on a Session when a Turn of it found that the history of earlier Turns was lost.
+	// EventHistoryLost is emitted on a Session when one of its Turns found that the history of earlier Turns was
+	// lost.
 	EventHistoryLost = "HistoryLost"
-	// EventContextWarning is emitted, at the end, when the conversation has come near the model's context window.
+	// EventContextWarning is emitted at the end of a Turn whose conversation came near the model's context window.
 	EventContextWarning = "ContextWarning"
-	// EventJournalLost is emitted when a run found that the journal of the runs before it was lost: the Turn then starts over, or
-	// ends.
+	// EventJournalLost is emitted when a run found that the journal of earlier runs was lost. The Turn then starts
+	// over, or ends.
 	EventJournalLost = "JournalLost"
-	// EventStoreLostEntries is emitted on the Lease of an executor that found that the store of the journals may have lost entries that it
-	// had confirmed: an older copy of it was restored, or it has failed over to a server that may lack them.
+	// EventStoreLostEntries is emitted on the Lease of an executor. It means that the store of the journals may
+	// have lost confirmed entries: an older copy of it was restored, or it failed over to a server that may lack
+	// them.
 	EventStoreLostEntries = "StoreLostEntries"
-	// EventResumed is emitted when a Turn that was cut off or suspended was taken up again from what its journal held.
+	// EventResumed is emitted when a Turn that was interrupted or suspended continued from its journal.
 	EventResumed = "Resumed"
 )

@@ -1,7 +1,7 @@
 // Package v1alpha1 holds the API types of the group capstan.dev, version v1alpha1.
 //
-// There is no phase: conditions are the state of every kind. The types, their reasons and what surfaces them
-// are in conditions.go.
+// No kind has a phase: its conditions are its state. conditions.go has the types of the conditions, their reasons
+// and the cause of each.
 // +kubebuilder:object:generate=true
 // +groupName=capstan.dev
 package v1alpha1

@@ -6,31 +6,31 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:Enum=OpenAI
 type ProviderType string
 
-// ProviderTypeOpenAI is OpenAI's chat-completions protocol, and all servers that speak it.
+// ProviderTypeOpenAI is the chat-completions protocol of OpenAI, which many other servers offer, too.
 const ProviderTypeOpenAI ProviderType = "OpenAI"
 
-// ModelProviderSpec says where models are served, with which credentials, and what they cost.
+// ModelProviderSpec defines an endpoint for models: its address, its credentials and its prices.
 type ModelProviderSpec struct {
-	// type is the protocol the endpoint speaks. OpenAI: chat completions over HTTP, as OpenAI and most servers of
-	// open models offer them.
+	// type is the protocol of the endpoint. OpenAI: chat completions over HTTP, as offered by OpenAI and by most
+	// servers of open models.
 	// +required
 	Type ProviderType `json:"type"`
 
-	// baseURL of the endpoint, an http or https URL up to and including its version path, such as
-	// https://llm.internal/v1. It holds no credentials.
+	// baseURL is the URL of the endpoint, with the scheme http or https, up to and including the version path, such
+	// as https://llm.internal/v1. It must not contain credentials.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="baseURL must be an http or https URL with a host, such as https://llm.internal/v1"
-	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('?') && !self.contains('#')",message="baseURL must not hold credentials, a query or a fragment: use credentialsRef for a key"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('?') && !self.contains('#')",message="baseURL must not contain credentials, a query or a fragment: use credentialsRef for a key"
 	BaseURL string `json:"baseURL"`
 
-	// credentialsRef names the Secret key that holds the API key, sent as a bearer token. Leave it out for an endpoint
-	// that asks for none.
+	// credentialsRef names the Secret key with the API key, which is sent as a bearer token. Omit it if the
+	// endpoint requires none.
 	// +optional
 	CredentialsRef *SecretKeyReference `json:"credentialsRef,omitempty"`
 
-	// headers are sent with every request to the endpoint, at most 16; they cannot replace Authorization.
+	// headers are sent with every request to the endpoint, at most 16. They cannot replace Authorization.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -38,96 +38,101 @@ type ModelProviderSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(h, self.exists_one(other, other.name.lowerAscii() == h.name.lowerAscii()))",message="headers must not repeat a name: upper and lower case are the same in HTTP"
 	Headers []Header `json:"headers,omitempty"`
 
-	// tls says whom to trust beyond the system's certificate authorities.
+	// tls names certificate authorities that are trusted in addition to those of the system.
 	// +optional
 	TLS *ClientTLS `json:"tls,omitempty"`
 
-	// models the endpoint serves that Capstan should know the prices of, at most 64. A model that is not listed can be
-	// used too; its Turns then have no cost.
+	// models declares models of the endpoint with their prices and properties, at most 64. Other models can be used
+	// too; the Turns of a model that is not listed have no cost.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	Models []Model `json:"models,omitempty"`
 
-	// retry says how requests that failed for a passing reason (rate limit, overload, time-out, network, malformed
-	// reply) are tried again, always within the Turn's deadline.
+	// retry says how requests are repeated that failed for a temporary cause: rate limit, overload, time-out,
+	// network error or malformed reply. All attempts stay within the Turn's deadline.
 	// +optional
 	// +kubebuilder:default={}
 	Retry RetryPolicy `json:"retry,omitzero"`
 
-	// timeouts of one request to the endpoint.
+	// timeouts limit the time of one request to the endpoint.
 	// +optional
 	// +kubebuilder:default={}
 	Timeouts ProviderTimeouts `json:"timeouts,omitzero"`
 }
 
-// Header is an HTTP header with a value given here or in a Secret.
+// Header is an HTTP header whose value is given here or in a Secret.
 // +kubebuilder:validation:XValidation:rule="has(self.value) != has(self.valueFrom)",message="exactly one of value and valueFrom must be given"
 type Header struct {
-	// name of the header, 1 to 128 characters. Headers that others rely on are refused, in upper and lower case, and with '_' for '-': those
-	// of the connection and the message (such as Host, Connection, Content-Type, Accept-Encoding), of identities (Authorization, Cookie,
-	// Proxy-..., Impersonate-..., X-Remote-...), and of where a request comes from (Forwarded, Via, X-Forwarded-..., X-Real-IP).
+	// name is the name of the header, 1 to 128 characters. Headers on which others rely are refused, in upper and
+	// lower case, and with '_' for '-'. They are headers of the connection and the message, such as Host,
+	// Connection, Content-Type and Accept-Encoding; headers of identities (Authorization, Cookie, Proxy-...,
+	// Impersonate-..., X-Remote-...); and headers of the request's origin (Forwarded, Via, X-Forwarded-...,
+	// X-Real-IP).
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9!#$%&'*+.^_|~-]+$")`,message="name must be the name of an HTTP header: letters, digits and !#$%&'*+.^_|~-"
-	// +kubebuilder:validation:XValidation:rule=`!self.lowerAscii().replace('_', '-').matches(r"^(authorization|cookie2?|set-cookie2?|host|proxy-.*|connection|keep-alive|te|trailer|transfer-encoding|upgrade|expect|content-(length|type|encoding)|accept-encoding|forwarded|via|x-forwarded(-.*)?|x-real-ip|x-client-ip|x-cluster-client-ip|true-client-ip|cf-connecting-ip|x-original-.*|x-rewrite-url|x-envoy-.*|x-remote-.*|impersonate-.*)$")`,message="name must not be authorization (use credentialsRef), cookie, host, a header of the connection or the message such as content-type, or one that speaks of users or origins, such as x-forwarded-for"
+	// +kubebuilder:validation:XValidation:rule=`!self.lowerAscii().replace('_', '-').matches(r"^(authorization|cookie2?|set-cookie2?|host|proxy-.*|connection|keep-alive|te|trailer|transfer-encoding|upgrade|expect|content-(length|type|encoding)|accept-encoding|forwarded|via|x-forwarded(-.*)?|x-real-ip|x-client-ip|x-cluster-client-ip|true-client-ip|cf-connecting-ip|x-original-.*|x-rewrite-url|x-envoy-.*|x-remote-.*|impersonate-.*)$")`,message="name must not be authorization (use credentialsRef), cookie, host, a header of the connection or the message, such as content-type, or a header about users or origins, such as x-forwarded-for"
 	Name string `json:"name"`
 
-	// value of the header, at most 4096 printable characters. Put a secret into valueFrom instead.
+	// value is the value of the header, at most 4096 printable ASCII characters. For a secret value, use valueFrom.
+	// Exactly one of value and valueFrom must be given.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[\t\x20-\x7e]*$")`,message="value must consist of printable ASCII characters"
 	Value *string `json:"value,omitempty"`
 
-	// valueFrom takes the value from a Secret.
+	// valueFrom reads the value from a Secret.
 	// +optional
 	ValueFrom *HeaderSource `json:"valueFrom,omitempty"`
 }
 
-// HeaderSource is where the value of a header comes from.
+// HeaderSource refers to the value of a header.
 type HeaderSource struct {
-	// secretKeyRef names the Secret key that holds the value.
+	// secretKeyRef names the Secret key with the value.
 	// +required
 	SecretKeyRef SecretKeyReference `json:"secretKeyRef"`
 }
 
 // Model describes one model of an endpoint.
 type Model struct {
-	// name of the model as the endpoint knows it, 1 to 256 characters.
+	// name is the name of the model, as the endpoint knows it, 1 to 256 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name"`
 
-	// contextWindow is how many tokens the model takes, prompt and reply together, from 1 to 100000000. Without it a
-	// conversation is shortened only when the endpoint says that it is too long.
+	// contextWindow is the number of tokens that the model accepts, prompt and reply together, from 1 to 100000000.
+	// Without it, a conversation is shortened only after the endpoint has reported that it is too long.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000000
 	ContextWindow *int64 `json:"contextWindow,omitempty"`
 
-	// maxOutputTokens is how many tokens a reply may have, from 1 to 100000000. It bounds what is set aside of the context
-	// window for the reply.
+	// maxOutputTokens is the number of tokens that a reply may have, from 1 to 100000000. It limits the part of the
+	// context window that is reserved for the reply.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000000
 	MaxOutputTokens *int64 `json:"maxOutputTokens,omitempty"`
 
-	// capabilities of the model beyond plain chat. StructuredOutput: it keeps to a JSON Schema by itself; Reasoning: it has a
-	// setting for how long it thinks. Tools and Streaming are taken for granted and may be listed.
+	// capabilities are abilities of the model beyond plain chat. StructuredOutput: it can keep its answer to a JSON
+	// Schema. Reasoning: it has a setting for the length of its reasoning. Tools and Streaming are assumed for
+	// every model, and may be listed.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
 	Capabilities []ModelCapability `json:"capabilities,omitempty"`
 
-	// pricing turns the tokens of a Turn into its cost. Without it, the Turns of this model have no cost.
+	// pricing is the price of tokens, from which the cost of a Turn is computed. Without it, Turns of this model
+	// have no cost.
 	// +optional
 	Pricing *Pricing `json:"pricing,omitempty"`
 }
 
-// ModelCapability is something that a model can do.
+// ModelCapability is an ability of a model.
 // +kubebuilder:validation:Enum=Tools;Streaming;StructuredOutput;Reasoning
 type ModelCapability string
 
@@ -139,9 +144,9 @@ const (
 	CapabilityReasoning        ModelCapability = "Reasoning"
 )
 
-// Pricing is what a million tokens of a model cost.
+// Pricing is the price of a million tokens of a model.
 type Pricing struct {
-	// currency of the prices, as an ISO 4217 code. Default USD.
+	// currency is the currency of the prices, as an ISO 4217 code. Default USD.
 	// +optional
 	// +kubebuilder:default=USD
 	// +kubebuilder:validation:MaxLength=3
@@ -163,32 +168,34 @@ type Pricing struct {
 	OutputPerMillion string `json:"outputPerMillion"`
 
 	// cacheReadPerMillion is the price of a million input tokens that were read from the provider's cache, as a
-	// decimal. Where it is absent they cost inputPerMillion.
+	// decimal. Default: inputPerMillion.
 	// +optional
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="cacheReadPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
 	CacheReadPerMillion *string `json:"cacheReadPerMillion,omitempty"`
 }
 
-// RetryPolicy bounds how often and how fast a request is tried again. Waits grow exponentially from
-// initialBackoffMilliseconds to maxBackoffSeconds, with jitter; a Retry-After of the endpoint goes before them.
+// RetryPolicy limits how often and how fast a request is repeated. Waits grow exponentially from
+// initialBackoffMilliseconds to maxBackoffSeconds, with jitter. A Retry-After header of the endpoint takes
+// precedence.
 // +kubebuilder:validation:XValidation:rule="!has(self.initialBackoffMilliseconds) || !has(self.maxBackoffSeconds) || self.initialBackoffMilliseconds <= self.maxBackoffSeconds * 1000",message="initialBackoffMilliseconds must be at most maxBackoffSeconds",fieldPath=".initialBackoffMilliseconds"
 type RetryPolicy struct {
-	// maxAttempts is how often one request is sent in all, from 1 (never again) to 10. Default 4.
+	// maxAttempts is how often one request is sent in total, from 1 (no retry) to 10. Default 4.
 	// +optional
 	// +kubebuilder:default=4
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10
 	MaxAttempts int32 `json:"maxAttempts,omitempty"`
 
-	// initialBackoffMilliseconds is the wait before the second attempt, from 10 to 60000. Default 500.
+	// initialBackoffMilliseconds is the wait before the second attempt, in milliseconds, from 10 to 60000. Default
+	// 500.
 	// +optional
 	// +kubebuilder:default=500
 	// +kubebuilder:validation:Minimum=10
 	// +kubebuilder:validation:Maximum=60000
 	InitialBackoffMilliseconds int32 `json:"initialBackoffMilliseconds,omitempty"`
 
-	// maxBackoffSeconds is the longest wait between two attempts, from 1 to 300. Default 20.
+	// maxBackoffSeconds is the longest wait between two attempts, in seconds, from 1 to 300. Default 20.
 	// +optional
 	// +kubebuilder:default=20
 	// +kubebuilder:validation:Minimum=1
@@ -196,17 +203,19 @@ type RetryPolicy struct {
 	MaxBackoffSeconds int32 `json:"maxBackoffSeconds,omitempty"`
 }
 
-// ProviderTimeouts bound one request. Answers are streamed, so there is no total time-out but the Turn's.
+// ProviderTimeouts limit the time of one request. Answers are streamed, so the Turn's deadline alone limits the
+// total time.
 type ProviderTimeouts struct {
-	// connectSeconds is the time to connect to the endpoint, TLS included, from 1 to 60. Default 5.
+	// connectSeconds is the time limit for connecting to the endpoint, TLS included, in seconds, from 1 to 60.
+	// Default 5.
 	// +optional
 	// +kubebuilder:default=5
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=60
 	ConnectSeconds int32 `json:"connectSeconds,omitempty"`
 
-	// idleSeconds is how long the endpoint may take to the first event of its answer, and from one event to the next, from 1 to
-	// 600. Default 60. Comments of the stream and single bytes are no events.
+	// idleSeconds is the time limit for the first event of an answer, and for each further event after the one
+	// before, in seconds, from 1 to 600. Default 60. Comments in the stream and single bytes are not events.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1
@@ -214,14 +223,15 @@ type ProviderTimeouts struct {
 	IdleSeconds int32 `json:"idleSeconds,omitempty"`
 }
 
-// ModelProviderStatus is what Capstan last found out about an endpoint.
+// ModelProviderStatus is the result of the last check of an endpoint.
 type ModelProviderStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of; -1 before anybody has looked.
+	// observedGeneration is the generation of the spec that this status describes; -1 until the controller has
+	// looked at the provider.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the provider. Ready is True when its Secrets are there and the endpoint answered the last probe.
+	// conditions of the provider. Ready is True if its Secrets exist and the endpoint answered the last probe.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -244,11 +254,11 @@ type ModelProvider struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec is the endpoint as it should be used.
+	// spec defines the endpoint.
 	// +required
 	Spec ModelProviderSpec `json:"spec"`
 
-	// status is what Capstan last found out about the endpoint.
+	// status is the result of the last check of the endpoint.
 	// +optional
 	// +kubebuilder:default={observedGeneration:-1}
 	Status ModelProviderStatus `json:"status,omitzero"`
@@ -262,7 +272,7 @@ type ModelProviderList struct {
 	Items           []ModelProvider `json:"items"`
 }
 
-// Model returns the description of a model by its name, nil where the provider does not list it.
+// Model returns the declaration of the model with this name, or nil if the provider does not list it.
 func (p *ModelProvider) Model(name string) *Model {
 	for i := range p.Spec.Models {
 		if p.Spec.Models[i].Name == name {

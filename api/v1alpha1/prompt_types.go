@@ -1,21 +1,22 @@
 package v1alpha1
 
-// PromptMode is which sections a system prompt has, and in which voice it speaks.
+// PromptMode selects the sections of a system prompt, and the role in which it addresses the model.
 // +kubebuilder:validation:Enum=Full;Minimal;Task;None
 type PromptMode string
 
 const (
-	// PromptModeFull has all sections but sub_agent; it speaks to an assistant in a conversation.
+	// PromptModeFull has all sections but sub_agent. It addresses an assistant in a conversation.
 	PromptModeFull PromptMode = "Full"
-	// PromptModeMinimal has what a sub-agent needs: no skills, no subject and no live context.
+	// PromptModeMinimal has the sections that a sub-agent needs: no skills, no subject and no live context.
 	PromptModeMinimal PromptMode = "Minimal"
-	// PromptModeTask has the sections of Full; it speaks to an agent that works on a task and asks nothing back.
+	// PromptModeTask has the sections of Full. It addresses an agent that does a task without questions to the
+	// user.
 	PromptModeTask PromptMode = "Task"
-	// PromptModeNone has no section: the prompt is one fixed line, and the guardrails of the profile.
+	// PromptModeNone has no sections. The prompt is one fixed line and the guardrails of the profile.
 	PromptModeNone PromptMode = "None"
 )
 
-// Level is one of three steps.
+// Level is one of three levels.
 // +kubebuilder:validation:Enum=Low;Medium;High
 type Level string
 
@@ -26,106 +27,110 @@ const (
 	LevelHigh   Level = "High"
 )
 
-// Humor is how much of it an answer may have.
+// Humor is how much humor an answer may have.
 // +kubebuilder:validation:Enum=Off;Light;Normal
 type Humor string
 
-// The steps of humor, lowest first.
+// The levels of humor, lowest first.
 const (
 	HumorOff    Humor = "Off"
 	HumorLight  Humor = "Light"
 	HumorNormal Humor = "Normal"
 )
 
-// Overlay is an instruction laid over those of the profile.
+// Overlay is an instruction that is added to those of the profile.
 type Overlay struct {
-	// id of the overlay, unique in its list, 1 to 64 characters. The record of a Turn names it.
+	// id is the ID of the overlay, unique in its list, 1 to 64 characters. The record of a Turn has it.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
 
-	// source says who asks for it, such as product, at most 256 characters. It is recorded and not part of the prompt.
+	// source is the origin of the overlay, such as product, at most 256 characters. It is recorded and is not part
+	// of the prompt.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Source string `json:"source,omitempty"`
 
-	// text of the instruction, 1 to 8192 characters. One that renders blank is left out.
+	// text is the text of the instruction, 1 to 8192 characters. An overlay whose text renders blank is omitted.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=8192
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="text must not hold the character U+0000"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="text must not contain the character U+0000"
 	Text string `json:"text"`
 
-	// priority is Low, Medium (the default) or High: higher ones come first.
+	// priority is Low, Medium (the default) or High. Higher priorities come first.
 	// +optional
 	// +kubebuilder:default=Medium
 	Priority Level `json:"priority,omitempty"`
 }
 
-// GuardrailKind is what a guardrail is about.
+// GuardrailKind is the subject of a guardrail.
 // +kubebuilder:validation:Enum=ToneConstraint;SensitivityConstraint;TruthfulnessConstraint;ChannelConstraint;IdentityPreservation;Other
 type GuardrailKind string
 
 const (
-	// GuardrailTone bounds the tone; it caps the humor of the expression.
+	// GuardrailTone constrains the tone. It caps the humor of the expression.
 	GuardrailTone GuardrailKind = "ToneConstraint"
-	// GuardrailSensitivity is about delicate subjects; it caps the humor of the expression.
+	// GuardrailSensitivity concerns delicate subjects. It caps the humor of the expression.
 	GuardrailSensitivity GuardrailKind = "SensitivityConstraint"
-	// GuardrailTruthfulness is about what may be claimed.
+	// GuardrailTruthfulness concerns the truth of statements.
 	GuardrailTruthfulness GuardrailKind = "TruthfulnessConstraint"
-	// GuardrailChannel is about the channel that the answer goes to.
+	// GuardrailChannel concerns the channel of the answer.
 	GuardrailChannel GuardrailKind = "ChannelConstraint"
-	// GuardrailIdentity keeps the assistant what it is.
+	// GuardrailIdentity protects the identity of the assistant.
 	GuardrailIdentity GuardrailKind = "IdentityPreservation"
-	// GuardrailOther is any other.
+	// GuardrailOther is any other guardrail.
 	GuardrailOther GuardrailKind = "Other"
 )
 
 // Guardrail is a rule that constrains all other instructions.
 type Guardrail struct {
-	// id of the guardrail, unique in its list, 1 to 64 characters. The record of a Turn names it.
+	// id is the ID of the guardrail, unique in its list, 1 to 64 characters. The record of a Turn has it.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
 
-	// source says who asks for it, such as workspace, at most 256 characters. It is recorded and not part of the prompt.
+	// source is the origin of the guardrail, such as workspace, at most 256 characters. It is recorded and is not
+	// part of the prompt.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Source string `json:"source,omitempty"`
 
-	// rule in words, 1 to 8192 characters. One that renders blank is left out.
+	// rule is the text of the rule, 1 to 8192 characters. A guardrail whose rule renders blank is omitted.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=8192
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="rule must not hold the character U+0000"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="rule must not contain the character U+0000"
 	Rule string `json:"rule"`
 
-	// priority is Low, Medium (the default) or High: higher ones come first.
+	// priority is Low, Medium (the default) or High. Higher priorities come first.
 	// +optional
 	// +kubebuilder:default=Medium
 	Priority Level `json:"priority,omitempty"`
 
-	// kind of the rule. ToneConstraint and SensitivityConstraint cap humor: to Off at priority High, else to Light.
-	// TruthfulnessConstraint, ChannelConstraint, IdentityPreservation and Other (the default) do not.
+	// kind is the subject of the rule. ToneConstraint and SensitivityConstraint cap the humor of the expression: at
+	// Off if the priority is High, and at Light otherwise. TruthfulnessConstraint, ChannelConstraint,
+	// IdentityPreservation and Other (the default) do not.
 	// +optional
 	// +kubebuilder:default=Other
 	Kind GuardrailKind `json:"kind,omitempty"`
 }
 
-// Shaping says how an answer should be.
+// Shaping says how the assistant should answer.
 // +kubebuilder:validation:MinProperties=1
 type Shaping struct {
-	// mode is what the assistant is doing, such as review, as one line of at most 128 characters. The Turn's replaces the
-	// profile's if the Agent's contributionTrust is Trusted, and is a wish beside it otherwise.
+	// mode is the current activity of the assistant, such as review, as one line of at most 128 characters. The
+	// Turn's mode replaces the profile's if the Agent's contributionTrust is Trusted; otherwise the model receives
+	// both, the Turn's as a wish.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	Mode string `json:"mode,omitempty"`
 
-	// overlays are instructions, 1 to 32, sorted by priority. The profile's come before the Turn's, which are wishes unless the
-	// Agent's contributionTrust is Trusted.
+	// overlays are additional instructions, 1 to 32, sorted by priority. Those of the profile come before those of
+	// the Turn. The Turn's are wishes, unless the Agent's contributionTrust is Trusted.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -133,55 +138,60 @@ type Shaping struct {
 	// +kubebuilder:validation:MaxItems=32
 	Overlays []Overlay `json:"overlays,omitempty"`
 
-	// expression says how the assistant speaks. Each field that the Turn gives replaces the profile's, and both replace
-	// what follows from the identity's traits.
+	// expression says how the assistant speaks. Each field that the Turn sets replaces that of the profile, and
+	// both replace the defaults from the traits of the identity.
 	// +optional
 	Expression *Expression `json:"expression,omitempty"`
 
-	// responseStyle says what form the answer has. Each field that the Turn gives replaces the profile's.
+	// responseStyle is the form of the answer. Each field that the Turn sets replaces that of the profile.
 	// +optional
 	ResponseStyle *ResponseStyle `json:"responseStyle,omitempty"`
 }
 
-// Expression is how an assistant speaks.
+// Expression is the way in which the assistant speaks.
 // +kubebuilder:validation:MinProperties=1
 type Expression struct {
-	// tone in words, such as dry, at most 128 characters. That of a Turn is a wish unless the Agent's contributionTrust is Trusted.
+	// tone is the tone in words, such as dry, at most 128 characters. A Turn's tone is a wish, unless the Agent's
+	// contributionTrust is Trusted.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	Tone string `json:"tone,omitempty"`
 
-	// directness is Low, Medium or High; Medium where nothing says otherwise.
+	// directness is how directly the assistant speaks: Low, Medium or High. Medium if neither shaping nor traits
+	// set it.
 	// +optional
 	Directness Level `json:"directness,omitempty"`
 
-	// warmth is Low, Medium or High; Medium where nothing says otherwise.
+	// warmth is how warmly the assistant speaks: Low, Medium or High. Medium if neither shaping nor traits set it.
 	// +optional
 	Warmth Level `json:"warmth,omitempty"`
 
-	// humor is Off (in YAML "Off", in quotes), Light or Normal; Light where nothing says otherwise.
+	// humor is how much humor an answer may have: Off, Light or Normal. In YAML, write "Off" in quotes. Light if
+	// neither shaping nor traits set it.
 	// +optional
 	Humor Humor `json:"humor,omitempty"`
 
-	// initiative is Low, Medium or High; Medium where nothing says otherwise.
+	// initiative is how far the assistant acts without being asked: Low, Medium or High. Medium if neither shaping
+	// nor traits set it.
 	// +optional
 	Initiative Level `json:"initiative,omitempty"`
 
-	// explanationDensity is Low, Medium or High; Medium where nothing says otherwise.
+	// explanationDensity is how much the assistant explains: Low, Medium or High. Medium if neither shaping nor
+	// traits set it.
 	// +optional
 	ExplanationDensity Level `json:"explanationDensity,omitempty"`
 }
 
-// ResponseStyle is what form an answer has.
+// ResponseStyle is the form of an answer.
 // +kubebuilder:validation:MinProperties=1
 type ResponseStyle struct {
-	// preferMarkdown asks for Markdown if true, for plain text if false.
+	// preferMarkdown asks the model for Markdown if true, and for plain text if false.
 	// +optional
 	PreferMarkdown *bool `json:"preferMarkdown,omitempty"`
 
-	// maxAnswerChars asks for an answer of at most so many characters, from 1 to 1000000. It is asked of the model and
-	// not enforced.
+	// maxAnswerChars asks the model for an answer of at most this many characters, from 1 to 1000000. It is not
+	// enforced.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
@@ -190,14 +200,14 @@ type ResponseStyle struct {
 
 // ConfigMapKeyReference names one key of a ConfigMap in the same namespace.
 type ConfigMapKeyReference struct {
-	// name of the ConfigMap.
+	// name is the name of the ConfigMap.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be a lower-case DNS name: letters, digits, '-' and '.', starting and ending with a letter or digit"
 	Name string `json:"name"`
 
-	// key within the ConfigMap's data whose value is used.
+	// key is the key within the ConfigMap's data.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -205,32 +215,34 @@ type ConfigMapKeyReference struct {
 	Key string `json:"key"`
 }
 
-// Contribution is a text that the model gets as live context: data, never instructions.
+// Contribution is a text of live context: data for the model, never instructions.
 // +kubebuilder:validation:XValidation:rule="has(self.text) != has(self.configMapKeyRef)",message="exactly one of text and configMapKeyRef must be given"
 type Contribution struct {
-	// name of the contribution, its heading in the prompt, unique in its list, 1 to 128 characters.
+	// name is the name of the contribution and its heading in the prompt, unique in its list, 1 to 128 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	Name string `json:"name"`
 
-	// text of the contribution, at most 65536 characters.
+	// text is the text of the contribution, at most 65536 characters. Exactly one of text and configMapKeyRef must
+	// be given.
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	Text *string `json:"text,omitempty"`
 
-	// configMapKeyRef names the key of a ConfigMap that holds the text. It is read when a Turn is prepared.
+	// configMapKeyRef names the ConfigMap key with the text. It is read when a Turn is prepared.
 	// +optional
 	ConfigMapKeyRef *ConfigMapKeyReference `json:"configMapKeyRef,omitempty"`
 
-	// trust says what the model is told of the text. Untrusted (the default): it came from outside. Trusted: it may be
-	// relied on. Neither can instruct the model. A Turn's own may be Trusted only if the Agent's contributionTrust says so.
+	// trust says how the prompt introduces the text. Untrusted (the default): it comes from outside. Trusted: the
+	// model may rely on it. Neither can instruct the model. A Turn's contribution may be Trusted only if the
+	// Agent's contributionTrust is Trusted.
 	// +optional
 	// +kubebuilder:default=Untrusted
 	Trust Trust `json:"trust,omitempty"`
 
-	// maxChars is how many characters of the text are used, from 1 to 100000. Default 20000. The model is told how many
-	// were left out.
+	// maxChars is the number of characters of the text that are used, from 1 to 100000. Default 20000. The prompt
+	// states how many characters were omitted.
 	// +optional
 	// +kubebuilder:default=20000
 	// +kubebuilder:validation:Minimum=1

@@ -2,124 +2,130 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// SessionSpec is a conversation as it should be.
+// SessionSpec defines a conversation.
 type SessionSpec struct {
-	// subject of the conversation, such as "Order 1042", 1 to 32768 characters. The model gets the first 20000, as data.
+	// subject is the subject of the conversation, such as "Order 1042", 1 to 32768 characters. The model receives
+	// the first 20000 as data.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32768
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="subject must not hold the character U+0000"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="subject must not contain the character U+0000"
 	Subject string `json:"subject,omitempty"`
 
-	// budget bounds all Turns of the session together. Once it is used up, further Turns end as SessionClosed; raising it
-	// opens the session again.
+	// budget limits all Turns of the session together. When it is used up, further Turns end with reason
+	// SessionClosed. A higher budget opens the session again.
 	// +optional
 	Budget *SessionBudget `json:"budget,omitempty"`
 
-	// ttlSecondsAfterLastTurn is how long the session is kept after its last Turn ended (after its creation, where it has
-	// none), in seconds, from 1 to 31536000. Without it the session is kept until somebody deletes it. Its history goes with
-	// it.
+	// ttlSecondsAfterLastTurn is how long the session is kept after its last Turn ended, in seconds, from 1 to
+	// 31536000. If it has no Turn, the time counts from its creation. Without this field the session is kept until
+	// it is deleted explicitly. The history is deleted with the session.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=31536000
 	TTLSecondsAfterLastTurn *int32 `json:"ttlSecondsAfterLastTurn,omitempty"`
 
-	// onHistoryLoss is what the next Turn does when the store of the journal has lost the history of earlier Turns. Continue: it
-	// runs, and the model is told that earlier history is missing. Wait: the Turns of the session wait until its spec changes; the
-	// next one then looks again.
+	// onHistoryLoss says how the next Turn proceeds if the store of the journal has lost the history of earlier
+	// Turns. Continue (the default): the Turn runs, and the model is informed that earlier history is missing.
+	// Wait: the Turns of the session wait until its spec changes; the next Turn then checks the history again.
 	// +optional
 	// +kubebuilder:default=Continue
 	OnHistoryLoss OnHistoryLoss `json:"onHistoryLoss,omitempty"`
 }
 
-// OnHistoryLoss is what the next Turn of a session does when the history of earlier ones was lost.
+// OnHistoryLoss says how the next Turn of a session proceeds if the history of earlier Turns is lost.
 // +kubebuilder:validation:Enum=Continue;Wait
 type OnHistoryLoss string
 
 const (
-	// OnHistoryLossContinue runs the Turn, which is told that earlier history is missing.
+	// OnHistoryLossContinue runs the Turn, and informs the model that earlier history is missing.
 	OnHistoryLossContinue OnHistoryLoss = "Continue"
 	// OnHistoryLossWait makes the Turns wait until the spec of the session changes.
 	OnHistoryLossWait OnHistoryLoss = "Wait"
 )
 
-// SessionBudget bounds a session.
+// SessionBudget limits all Turns of a session together.
 // +kubebuilder:validation:MinProperties=1
 type SessionBudget struct {
-	// maxTurns is how many Turns the session takes, from 1 to 1000000. Turns that ended without asking a model do not count.
+	// maxTurns is the number of Turns of the session, from 1 to 1000000. Turns that ended without asking a model do
+	// not count.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	MaxTurns *int32 `json:"maxTurns,omitempty"`
 
-	// maxTokens is how many tokens its Turns may take, input and output together, from 1 to 1000000000000. A Turn gets what
-	// is left of it, whatever its own limits say.
+	// maxTokens is the number of tokens that the session's Turns may use, input and output together, from 1 to
+	// 1000000000000. A Turn cannot use more than the rest, whatever its own limits say.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000000000
 	MaxTokens *int64 `json:"maxTokens,omitempty"`
 
-	// maxCost is what its Turns may cost, a decimal above 0 in the currency of the models' prices. A Turn gets what is left
-	// of it, whatever its own limits say. What a model without a price is asked does not count.
+	// maxCost is the cost that the session's Turns may cause, a decimal above 0 in the currency of the models'
+	// prices. A Turn cannot use more than the rest, whatever its own limits say. Models without a price do not
+	// count.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$") && self.matches(r"[1-9]")`,message="maxCost must be a decimal above 0 with at most 12 digits before and 10 after the point, such as 0.50"
 	MaxCost *string `json:"maxCost,omitempty"`
 }
 
-// SessionStatus is how far a conversation has got. The messages are not here: the store of the journal has them.
+// SessionStatus is the progress of a conversation. It does not contain the messages: they are in the store of the
+// journal.
 type SessionStatus struct {
-	// observedGeneration is the generation of the spec that this status speaks of; -1 before anybody has looked.
+	// observedGeneration is the generation of the spec that this status describes; -1 until the controller has
+	// looked at the session.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the session: Ready, which is False once the budget is used up, and HistoryComplete, which is False once the
-	// history of Turns was lost.
+	// conditions of the session: Ready, which is False if the budget is used up, and HistoryComplete, which is
+	// False if the history of Turns was lost.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// turns is how many Turns have ended in this session after they asked a model.
+	// turns is the number of Turns of this session that have ended after they asked a model.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Turns int64 `json:"turns,omitempty"`
 
-	// missingTurns is how many of these Turns have lost their history. Their usage and cost still count.
+	// missingTurns is the number of these Turns whose history was lost. Their usage and cost still count.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	MissingTurns int64 `json:"missingTurns,omitempty"`
 
-	// lastTurnName is the name of the last of them.
+	// lastTurnName is the name of the last Turn that counts in turns.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	LastTurnName string `json:"lastTurnName,omitempty"`
 
-	// lastTurnTime is when it ended.
+	// lastTurnTime is the time at which that Turn ended.
 	// +optional
 	LastTurnTime *metav1.MicroTime `json:"lastTurnTime,omitempty"`
 
-	// usage is what all of them took and cost. cost is absent where a model that was used has no price, or prices are in
-	// several currencies.
+	// usage is the total token usage and cost of these Turns. The cost is absent if a model that was used has no
+	// price, or if the prices are in several currencies.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
 
-	// knownCost is what is known of the cost, as a decimal such as 0.0123: less than all where a model had no price. Costs in
-	// several currencies are added as they are. It is what budget.maxCost is held against.
+	// knownCost is the known part of the cost, as a decimal such as 0.0123. Requests to models without a price are
+	// not part of it. Amounts in several currencies are added without conversion. budget.maxCost is compared with
+	// it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	KnownCost string `json:"knownCost,omitempty"`
 
-	// contextTokens is how many tokens the last request of the last Turn that was answered had with its reply: about what the
-	// next one begins with.
+	// contextTokens is the number of tokens in the last answered request and its reply. The next Turn begins with
+	// about as many.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ContextTokens int64 `json:"contextTokens,omitempty"`
 }
 
-// Session is a conversation: Turns that name it run one after another, and each sees what was said before.
+// Session is a conversation. The Turns that name it run one after another, and each sees the earlier messages.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=sn,categories=capstan
@@ -138,11 +144,11 @@ type Session struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitzero"`
 
-	// spec is the conversation as it should be.
+	// spec defines the conversation.
 	// +optional
 	Spec SessionSpec `json:"spec,omitzero"`
 
-	// status is how far it has got.
+	// status is the progress of the conversation.
 	// +optional
 	// +kubebuilder:default={observedGeneration:-1}
 	Status SessionStatus `json:"status,omitzero"`

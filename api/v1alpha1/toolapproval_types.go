@@ -2,45 +2,46 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// ApprovalDecision is what somebody decided about a call.
+// ApprovalDecision is the decision about a call.
 // +kubebuilder:validation:Enum=Approved;Denied
 type ApprovalDecision string
 
 const (
-	// ApprovalApproved lets the call be made.
+	// ApprovalApproved allows the call.
 	ApprovalApproved ApprovalDecision = "Approved"
-	// ApprovalDenied has the model told that it may not be.
+	// ApprovalDenied refuses the call, and informs the model.
 	ApprovalDenied ApprovalDecision = "Denied"
 )
 
-// ToolApprovalSpec decides about one call of one Turn. It releases the call only if all that it names is what the Turn's
-// status.pendingApprovals lists. It is immutable.
+// ToolApprovalSpec is the decision about one call of one Turn. It releases the call only if every value that it
+// names equals the one in the Turn's status.pendingApprovals. It is immutable.
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec must not change: a decision is final"
 type ToolApprovalSpec struct {
-	// turnRef names the Turn that waits.
+	// turnRef names the Turn with the pending call.
 	// +required
 	TurnRef ObjectReference `json:"turnRef"`
 
-	// turnUID is the UID of that Turn, so that a decision never holds for another Turn of the same name.
+	// turnUID is the UID of that Turn, 1 to 64 characters. It prevents a decision about another Turn with the same
+	// name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	TurnUID string `json:"turnUID"`
 
-	// requestID is the requestID of the call in the Turn's status.pendingApprovals, 1 to 64 characters. It is random and is made with
-	// the request, so a decision that names it is younger than the request.
+	// requestID is the requestID of the call in the Turn's status.pendingApprovals, 1 to 64 characters. It is
+	// random and is created with the request, so no decision can be older than its request.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	RequestID string `json:"requestID"`
 
-	// step of the call, as the Turn's status.pendingApprovals has it.
+	// step is the step of the call in the Turn's status.pendingApprovals, from 1 to 1000.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	Step int32 `json:"step"`
 
-	// callID of the call, as the Turn's status.pendingApprovals has it, 1 to 128 characters.
+	// callID is the callID of the call in the Turn's status.pendingApprovals, 1 to 128 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
@@ -52,8 +53,9 @@ type ToolApprovalSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	ToolName string `json:"toolName"`
 
-	// toolServerUID is the toolServerUID of the call in the Turn's status.pendingApprovals, at most 64 characters: the UID of the
-	// ToolServer that has the tool, or of the Agent that is the tool. It is empty only where that one is.
+	// toolServerUID is the toolServerUID of the call in the Turn's status.pendingApprovals, at most 64 characters:
+	// the UID of the ToolServer that has the tool, or of the Agent that is the tool. It must be empty if that value
+	// is.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	ToolServerUID string `json:"toolServerUID,omitempty"`
@@ -64,32 +66,33 @@ type ToolApprovalSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	SchemaHash string `json:"schemaHash"`
 
-	// argumentsHash is that of the arguments that were looked at, as the Turn's status.pendingApprovals has it: the decision
-	// holds for these and no others.
+	// argumentsHash is the argumentsHash of the call in the Turn's status.pendingApprovals, 1 to 64 characters. The
+	// decision is valid for exactly these arguments.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	ArgumentsHash string `json:"argumentsHash"`
 
-	// decision is Approved or Denied.
+	// decision is Approved, which allows the call, or Denied, which refuses it.
 	// +required
 	Decision ApprovalDecision `json:"decision"`
 
-	// reason is told to the model and kept in the record, at most 1024 characters.
+	// reason is the reason for the decision, at most 1024 characters. The model receives it, and the record keeps
+	// it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
 
-	// decidedBy is the name of the user who decides. The policy that is installed with Capstan refuses any but the name by which
-	// the API server knows who creates this object.
+	// decidedBy is the name of the user who decides, 1 to 256 characters. The policy that is installed with Capstan
+	// refuses any name but the one under which the API server knows the creator of this object.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	DecidedBy string `json:"decidedBy"`
 }
 
-// ToolApproval is somebody's decision about a call of a tool that a Turn waits for. To be allowed to create one is to be
-// allowed to approve, and nothing else.
+// ToolApproval is the decision of one person about one pending call of a Turn. The right to create ToolApprovals is
+// the right to approve, and nothing else.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=ta,categories=capstan
 // +kubebuilder:printcolumn:name="Turn",type=string,JSONPath=`.spec.turnRef.name`

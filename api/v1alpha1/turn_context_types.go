@@ -1,10 +1,11 @@
 package v1alpha1
 
-// TurnContext is what the caller knows. All of it reaches the model as data that cannot instruct it, but for a skill
-// where the Agent's contributionTrust is Trusted.
+// TurnContext is the data that a caller adds to a request. The model receives it as data that cannot instruct it,
+// except for a skill if the Agent's contributionTrust is Trusted.
 // +kubebuilder:validation:MinProperties=1
 type TurnContext struct {
-	// facts that bear on the request, in the order they are shown to the model, 1 to 128.
+	// facts are short texts for this request, each with its source, 1 to 128. The model receives them in this
+	// order.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -12,7 +13,7 @@ type TurnContext struct {
 	// +kubebuilder:validation:MaxItems=128
 	Facts []Fact `json:"facts,omitempty"`
 
-	// contributions are texts of live context, after those of the profile and the Agent, 1 to 16.
+	// contributions are texts of live context, 1 to 16. They come after those of the profile and the Agent.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -20,8 +21,8 @@ type TurnContext struct {
 	// +kubebuilder:validation:MaxItems=16
 	Contributions []Contribution `json:"contributions,omitempty"`
 
-	// memories are candidates, 1 to 64. Of these the most relevant are used, as many as the Agent's memory.maxItems says;
-	// status.preparation.provenance lists both those and the ones that were dropped.
+	// memories are texts that the application has learned before, 1 to 64. The most relevant ones are used, as many
+	// as the Agent's memory.maxItems allows. status.preparation.provenance lists the used and the dropped ones.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -29,8 +30,8 @@ type TurnContext struct {
 	// +kubebuilder:validation:MaxItems=64
 	Memories []Memory `json:"memories,omitempty"`
 
-	// enrichments are candidates, 1 to 64. Of those that are meant for the assistant the 8 most important are used;
-	// status.preparation.provenance lists both those and the ones that were dropped.
+	// enrichments are results of other parts of the application, 1 to 64. The 8 most important ones that are meant
+	// for the assistant are used. status.preparation.provenance lists the used and the dropped ones.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -38,7 +39,7 @@ type TurnContext struct {
 	// +kubebuilder:validation:MaxItems=64
 	Enrichments []Enrichment `json:"enrichments,omitempty"`
 
-	// preferences of the user, such as "short answers", 1 to 32 of 1 to 1024 characters.
+	// preferences are preferences of the user, such as "short answers", 1 to 32 of 1 to 1024 characters.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -47,48 +48,48 @@ type TurnContext struct {
 	// +kubebuilder:validation:items:MaxLength=1024
 	Preferences []string `json:"preferences,omitempty"`
 
-	// session is what the caller knows of the conversation.
+	// session is the caller's knowledge about the conversation.
 	// +optional
 	Session *ConversationContext `json:"session,omitempty"`
 
-	// skill is how this Turn should be done, such as "You are acting as a travel planner.", 1 to 32768 characters. It is a
-	// system message of its own: data in a fence, or an instruction, inserted as it is, if the Agent's contributionTrust is
-	// Trusted.
+	// skill says how to do this Turn, such as "You are acting as a travel planner.", 1 to 32768 characters. It is a
+	// system message of its own. The model receives it as data in a fence or, if the Agent's contributionTrust is
+	// Trusted, unchanged as an instruction.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32768
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="skill must not hold the character U+0000"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="skill must not contain the character U+0000"
 	Skill string `json:"skill,omitempty"`
 }
 
-// Fact is a piece of text with a source.
+// Fact is a short text with a source.
 type Fact struct {
-	// id of the fact, unique in this Turn, at most 128 characters.
+	// id is the ID of the fact, unique in this Turn, at most 128 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="id must not hold the character U+0000"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="id must not contain the character U+0000"
 	ID string `json:"id"`
 
-	// text of the fact, 1 to 4096 characters.
+	// text is the text of the fact, 1 to 4096 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="text must not hold the character U+0000"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="text must not contain the character U+0000"
 	Text string `json:"text"`
 
-	// source the fact was taken from, such as notes/project.md, at most 512 characters. The result cites it.
+	// source is the source of the fact, such as notes/project.md, at most 512 characters. The result cites it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="source must not hold the character U+0000"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="source must not contain the character U+0000"
 	Source string `json:"source,omitempty"`
 }
 
-// MemoryScope is whom a memory belongs to.
+// MemoryScope is the owner of a memory.
 // +kubebuilder:validation:Enum=Session;User;Workspace;Org;Object
 type MemoryScope string
 
-// The scopes of memories, narrowest first, and that of a single object.
+// The scopes of memories, narrowest first, and finally that of a single object.
 const (
 	MemoryScopeSession   MemoryScope = "Session"
 	MemoryScopeUser      MemoryScope = "User"
@@ -101,43 +102,46 @@ const (
 // +kubebuilder:validation:Enum=Stale;Recent;Current
 type MemoryFreshness string
 
-// The steps of freshness, oldest first.
+// The levels of freshness, oldest first.
 const (
 	MemoryStale   MemoryFreshness = "Stale"
 	MemoryRecent  MemoryFreshness = "Recent"
 	MemoryCurrent MemoryFreshness = "Current"
 )
 
-// Memory is something that was learned before.
+// Memory is a text that an application has learned before the request.
 type Memory struct {
-	// id of the memory, unique in this Turn, 1 to 64 characters. It is recorded and not part of the prompt.
+	// id is the ID of the memory, unique in this Turn, 1 to 64 characters. It is recorded and is not part of the
+	// prompt.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
 
-	// text of the memory, 1 to 4096 characters.
+	// text is the text of the memory, 1 to 4096 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
 	Text string `json:"text"`
 
-	// scope is Session, User, Workspace, Org or Object. The prompt says it.
+	// scope is the owner of the memory: Session, User, Workspace, Org or Object. It is part of the prompt.
 	// +optional
 	Scope MemoryScope `json:"scope,omitempty"`
 
-	// relevance to the request, a decimal from "0" (the default) to "1" with at most 6 decimals. The highest are used.
+	// relevance is how relevant the memory is to the request, a decimal from "0" (the default) to "1" with at most
+	// 6 decimals. The memories with the highest values are used.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^(0(\.[0-9]{1,6})?|1(\.0{1,6})?)$")`,message="relevance must be a decimal from 0 to 1 with at most 6 decimals, such as 0.9"
 	Relevance *string `json:"relevance,omitempty"`
 
-	// freshness is Stale, Recent or Current. It is recorded and does not bear on the selection.
+	// freshness is the age of the memory: Stale, Recent or Current. It is recorded and does not influence the
+	// selection.
 	// +optional
 	Freshness MemoryFreshness `json:"freshness,omitempty"`
 }
 
-// EnrichmentKind is what an enrichment is.
+// EnrichmentKind is the kind of an enrichment.
 // +kubebuilder:validation:Enum=SpecialistMemo;Handoff;Review;WorkspaceState;ExternalSnapshot;CultureContext;ToolObservation;Other
 type EnrichmentKind string
 
@@ -153,99 +157,104 @@ const (
 	EnrichmentOther            EnrichmentKind = "Other"
 )
 
-// Audience is whom an enrichment is for.
+// Audience says for whom an enrichment is meant.
 // +kubebuilder:validation:Enum=Assistant;Product;Mixed
 type Audience string
 
 const (
-	// AudienceAssistant is for the model.
+	// AudienceAssistant is the model.
 	AudienceAssistant Audience = "Assistant"
-	// AudienceProduct is for the product around it, and never reaches the model.
+	// AudienceProduct is the application around the model. The model never receives such an enrichment.
 	AudienceProduct Audience = "Product"
-	// AudienceMixed is for both.
+	// AudienceMixed is both.
 	AudienceMixed Audience = "Mixed"
 )
 
-// Enrichment is what another part of the product found out.
+// Enrichment is a result of another part of the application.
 type Enrichment struct {
-	// id of the enrichment, unique in this Turn, 1 to 64 characters. It is recorded and not part of the prompt.
+	// id is the ID of the enrichment, unique in this Turn, 1 to 64 characters. It is recorded and is not part of
+	// the prompt.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	ID string `json:"id"`
 
-	// kind is SpecialistMemo, Handoff, Review, WorkspaceState, ExternalSnapshot, CultureContext, ToolObservation or
-	// Other (the default).
+	// kind is the kind of the enrichment: SpecialistMemo, Handoff, Review, WorkspaceState, ExternalSnapshot,
+	// CultureContext, ToolObservation or Other (the default).
 	// +optional
 	// +kubebuilder:default=Other
 	Kind EnrichmentKind `json:"kind,omitempty"`
 
-	// source it comes from, such as reviewer, at most 256 characters.
+	// source is the origin of the enrichment, such as reviewer, at most 256 characters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Source string `json:"source,omitempty"`
 
-	// title is its label in the prompt, at most 256 characters. Default: kind and source.
+	// title is the label of the enrichment in the prompt, at most 256 characters. Default: kind and source.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Title string `json:"title,omitempty"`
 
-	// content of the enrichment, 1 to 8192 characters.
+	// content is the text of the enrichment, 1 to 8192 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=8192
 	Content string `json:"content"`
 
-	// importance is Low, Medium (the default) or High: the highest are used, and come first.
+	// importance is Low, Medium (the default) or High. The most important enrichments are used, and come first.
 	// +optional
 	// +kubebuilder:default=Medium
 	Importance Level `json:"importance,omitempty"`
 
-	// audience is Assistant (the default), Mixed, or Product, which never reaches the model.
+	// audience says for whom the enrichment is meant: Assistant (the default), Product or Mixed. The model never
+	// receives one with the audience Product.
 	// +optional
 	// +kubebuilder:default=Assistant
 	Audience Audience `json:"audience,omitempty"`
 }
 
-// ConversationState is how far a conversation has got.
+// ConversationState is the progress of a conversation.
 // +kubebuilder:validation:Enum=Cold;Active;Resumed
 type ConversationState string
 
 const (
-	// ConversationCold has just begun.
+	// ConversationCold means that the conversation has just begun.
 	ConversationCold ConversationState = "Cold"
-	// ConversationActive is under way.
+	// ConversationActive means that the conversation is under way.
 	ConversationActive ConversationState = "Active"
-	// ConversationResumed goes on after a pause.
+	// ConversationResumed means that the conversation continues after a pause.
 	ConversationResumed ConversationState = "Resumed"
 )
 
-// ConversationContext is what a caller knows of a conversation.
+// ConversationContext is a caller's knowledge about a conversation.
 // +kubebuilder:validation:MinProperties=1
 type ConversationContext struct {
-	// id of the conversation, 1 to 253 letters, digits, '.', '_' and '-'. Templates have it as .Session.Name.
+	// id is the ID of the conversation, 1 to 253 letters, digits, '.', '_' and '-'. Templates use it as
+	// .Session.Name. It must be absent if the Turn has a sessionRef.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")`,message="id must consist of letters, digits, '.', '_' and '-', starting and ending with a letter or digit"
 	ID string `json:"id,omitempty"`
 
-	// subject of the conversation, such as "Order 1042", 1 to 32768 characters, of which the model gets 20000.
+	// subject is the subject of the conversation, such as "Order 1042", 1 to 32768 characters. The model receives
+	// the first 20000. It must be absent if the Turn has a sessionRef.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32768
 	Subject string `json:"subject,omitempty"`
 
-	// state is Cold, Active or Resumed.
+	// state is the progress of the conversation. Cold: it has just begun. Active: it is under way. Resumed: it
+	// continues after a pause.
 	// +optional
 	State ConversationState `json:"state,omitempty"`
 
-	// summary of what was said, at most 8192 characters.
+	// summary is a summary of the conversation, at most 8192 characters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=8192
 	Summary string `json:"summary,omitempty"`
 
-	// unresolvedQuestions of the conversation, 1 to 32 of 1 to 1024 characters.
+	// unresolvedQuestions are the open questions of the conversation, 1 to 32 of 1 to 1024 characters.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -254,7 +263,8 @@ type ConversationContext struct {
 	// +kubebuilder:validation:items:MaxLength=1024
 	UnresolvedQuestions []string `json:"unresolvedQuestions,omitempty"`
 
-	// momentum is Low, Medium or High. Low raises the explanationDensity of the expression from Low to Medium.
+	// momentum is how well the conversation proceeds: Low, Medium or High. Low raises the explanationDensity of the
+	// expression from Low to Medium.
 	// +optional
 	Momentum Level `json:"momentum,omitempty"`
 }

@@ -17,7 +17,9 @@ var (
 func turn(status metav1.ConditionStatus, reason string, mutate ...func(*Turn)) *Turn {
 	t := &Turn{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
 	if status != "" {
-		t.Status.Conditions = []metav1.Condition{{Type: "Succeeded", Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(ended)}}
+		t.Status.Conditions = []metav1.Condition{
+			{Type: "Succeeded", Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(ended)},
+		}
 	}
 	for _, m := range mutate {
 		m(t)
@@ -40,12 +42,21 @@ func TestState(t *testing.T) {
 		turn   *Turn
 		want   state
 	}{
-		"new":       {"nobody has looked at it", turn("", ""), state{}},
-		"waiting":   {"unknown is not the end", turn("Unknown", "Pending"), state{Reason: "Pending"}},
-		"running":   {"it is bound", turn("Unknown", "Running", boundTo("e")), state{Reason: "Running", BoundTo: "e", Epoch: 3}},
-		"suspended": {"a binding that was given up keeps its epoch", turn("Unknown", "Suspended", boundTo("")), state{Reason: "Suspended", Epoch: 3}},
-		"succeeded": {"an end binds nobody", turn("True", "Completed", boundTo("e")), state{Finished: true, Reason: "Completed", Epoch: 3}},
-		"failed":    {"False is an end too", turn("False", "Cancelled", boundTo("e")), state{Finished: true, Reason: "Cancelled", Epoch: 3}},
+		"new":     {"no controller has processed it", turn("", ""), state{}},
+		"waiting": {"unknown is not the end", turn("Unknown", "Pending"), state{Reason: "Pending"}},
+		"running": {"it is bound", turn("Unknown", "Running", boundTo("e")), state{Reason: "Running", BoundTo: "e", Epoch: 3}},
+		"suspended": {
+			"a released binding keeps its epoch", turn("Unknown", "Suspended", boundTo("")),
+			state{Reason: "Suspended", Epoch: 3},
+		},
+		"succeeded": {
+			"a finished Turn is not bound", turn("True", "Completed", boundTo("e")),
+			state{Finished: true, Reason: "Completed", Epoch: 3},
+		},
+		"failed": {
+			"False is an end, too", turn("False", "Cancelled", boundTo("e")),
+			state{Finished: true, Reason: "Cancelled", Epoch: 3},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := state{tc.turn.IsFinished(), tc.turn.StateReason(), tc.turn.BoundTo(), tc.turn.Epoch()}
@@ -70,13 +81,19 @@ func TestExpiryTime(t *testing.T) {
 		want   time.Time
 		ok     bool
 	}{
-		"kept":          {"without a time it is kept", turn("True", "Completed"), time.Time{}, false},
-		"running":       {"what has not ended does not expire", turn("Unknown", "Running", ttl(5)), time.Time{}, false},
-		"new":           {"nor what nobody has looked at", turn("", "", ttl(0)), time.Time{}, false},
-		"at once":       {"zero is a time", turn("True", "Completed", completed, ttl(0)), ended.Add(-500 * time.Millisecond), true},
-		"failed":        {"failed ones expire too, from their completion", turn("False", "ModelFailed", completed, ttl(60)), ended.Add(59500 * time.Millisecond), true},
-		"no completion": {"the condition tells the time where nothing else does", turn("True", "Completed", ttl(60)), ended.Add(time.Minute), true},
-		"a year":        {"the longest time fits", turn("True", "Completed", ttl(31536000)), ended.Add(365 * 24 * time.Hour), true},
+		"kept":    {"without a time it is kept", turn("True", "Completed"), time.Time{}, false},
+		"running": {"a running Turn does not expire", turn("Unknown", "Running", ttl(5)), time.Time{}, false},
+		"new":     {"a new Turn does not expire", turn("", "", ttl(0)), time.Time{}, false},
+		"at once": {"zero is a time", turn("True", "Completed", completed, ttl(0)), ended.Add(-500 * time.Millisecond), true},
+		"failed": {
+			"failed ones expire too, from their completion",
+			turn("False", "ModelFailed", completed, ttl(60)), ended.Add(59500 * time.Millisecond), true,
+		},
+		"no completion": {
+			"the condition has the time if completionTime is absent", turn("True", "Completed", ttl(60)),
+			ended.Add(time.Minute), true,
+		},
+		"a year": {"the longest time fits", turn("True", "Completed", ttl(31536000)), ended.Add(365 * 24 * time.Hour), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, ok := tc.turn.ExpiryTime()
@@ -89,7 +106,8 @@ func TestExpiryTime(t *testing.T) {
 
 func TestWaitingSince(t *testing.T) {
 	reconciling := func(t *Turn) {
-		t.Status.Conditions = append(t.Status.Conditions, metav1.Condition{Type: "Reconciling", Status: "True", LastTransitionTime: metav1.NewTime(ended)})
+		t.Status.Conditions = append(t.Status.Conditions,
+			metav1.Condition{Type: "Reconciling", Status: "True", LastTransitionTime: metav1.NewTime(ended)})
 	}
 	for name, tc := range map[string]struct {
 		reason string
@@ -151,14 +169,14 @@ func TestModelOfAProvider(t *testing.T) {
 	}
 }
 
-// TestMaxDescendants: whoever creates a Turn may lower what its Agent allows, or the default, and never raise it.
+// TestMaxDescendants proves that a Turn can lower its Agent's limit or the default, and never raise it.
 func TestMaxDescendants(t *testing.T) {
 	of := func(n int32) *Limits { return &Limits{MaxDescendants: &n} }
 	for name, tc := range map[string]struct {
 		turn, agent *Limits
 		want        int
 	}{
-		"nobody":            {nil, nil, 25},
+		"no limits":         {nil, nil, 25},
 		"other limits":      {&Limits{}, &Limits{}, 25},
 		"the Turn, lower":   {of(3), nil, 3},
 		"the Turn, higher":  {of(1000), nil, 25},

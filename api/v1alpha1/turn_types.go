@@ -5,53 +5,53 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Execution says how far a Turn goes.
+// Execution says whether a Turn asks a model or only prepares the prompt.
 // +kubebuilder:validation:Enum=Run;PrepareOnly
 type Execution string
 
 const (
 	// ExecutionRun prepares the prompt and asks the model.
 	ExecutionRun Execution = "Run"
-	// ExecutionPrepareOnly prepares the prompt, reports on it and asks no model.
+	// ExecutionPrepareOnly prepares the prompt and reports on it, without asking a model.
 	ExecutionPrepareOnly Execution = "PrepareOnly"
 )
 
-// DesiredState is what should become of a Turn.
+// DesiredState is the state that a user wants for a Turn.
 // +kubebuilder:validation:Enum=Active;Suspended;Cancelled
 type DesiredState string
 
 const (
 	// DesiredStateActive lets the Turn run.
 	DesiredStateActive DesiredState = "Active"
-	// DesiredStateSuspended stops the Turn at the next safe point; what it has done is kept, and Active takes it up again.
+	// DesiredStateSuspended stops the Turn at the next safe point. Its progress is kept, and Active continues it.
 	DesiredStateSuspended DesiredState = "Suspended"
-	// DesiredStateCancelled ends the Turn at the next safe point, for ever.
+	// DesiredStateCancelled ends the Turn at the next safe point. It cannot be undone.
 	DesiredStateCancelled DesiredState = "Cancelled"
 )
 
-// JournalLossPolicy says what becomes of a Turn whose journal is lost.
+// JournalLossPolicy says how a Turn continues if its journal is lost.
 // +kubebuilder:validation:Enum=Interrupt;Rerun
 type JournalLossPolicy string
 
 const (
 	// JournalLossInterrupt ends the Turn.
 	JournalLossInterrupt JournalLossPolicy = "Interrupt"
-	// JournalLossRerun starts it over.
+	// JournalLossRerun starts the Turn over.
 	JournalLossRerun JournalLossPolicy = "Rerun"
 )
 
-// CitationMode says whether a result names its sources.
+// CitationMode says whether a result lists its sources.
 // +kubebuilder:validation:Enum=Show;Hide
 type CitationMode string
 
 const (
 	// CitationsShow lists the sources in the result.
 	CitationsShow CitationMode = "Show"
-	// CitationsHide leaves them out.
+	// CitationsHide omits the sources.
 	CitationsHide CitationMode = "Hide"
 )
 
-// HistoryRole is who said a message of the history.
+// HistoryRole is the author of a message in the history.
 // +kubebuilder:validation:Enum=User;Assistant
 type HistoryRole string
 
@@ -62,10 +62,10 @@ const (
 	HistoryRoleAssistant HistoryRole = "Assistant"
 )
 
-// TurnSpec is one request to an agent. All of it is immutable but desiredState and ttlSecondsAfterFinished.
+// TurnSpec is one request to an agent. It is immutable, except for desiredState and ttlSecondsAfterFinished.
 // +kubebuilder:validation:XValidation:rule="has(self.parameters) == has(oldSelf.parameters)",message="parameters must not change: create a new Turn instead",fieldPath=".parameters"
-// +kubebuilder:validation:XValidation:rule="!has(self.sessionRef) || !has(self.history)",message="history must be absent where sessionRef is given: the history is that of the Session",fieldPath=".history"
-// +kubebuilder:validation:XValidation:rule="!has(self.sessionRef) || !has(self.context) || !has(self.context.session) || (!has(self.context.session.id) && !has(self.context.session.subject))",message="context.session must not have an id or a subject where sessionRef is given: they are those of the Session",fieldPath=".context.session"
+// +kubebuilder:validation:XValidation:rule="!has(self.sessionRef) || !has(self.history)",message="history must be absent if sessionRef is given: the Session has the history",fieldPath=".history"
+// +kubebuilder:validation:XValidation:rule="!has(self.sessionRef) || !has(self.context) || !has(self.context.session) || (!has(self.context.session.id) && !has(self.context.session.subject))",message="context.session must not have an id or a subject if sessionRef is given: the Session has both",fieldPath=".context.session"
 // +kubebuilder:validation:XValidation:rule="has(self.sessionRef) == has(oldSelf.sessionRef)",message="sessionRef must not change: create a new Turn instead",fieldPath=".sessionRef"
 // +kubebuilder:validation:XValidation:rule="has(self.history) == has(oldSelf.history)",message="history must not change: create a new Turn instead",fieldPath=".history"
 // +kubebuilder:validation:XValidation:rule="has(self.context) == has(oldSelf.context)",message="context must not change: create a new Turn instead",fieldPath=".context"
@@ -79,22 +79,22 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.output) == has(oldSelf.output)",message="output must not change: create a new Turn instead",fieldPath=".output"
 // +kubebuilder:validation:XValidation:rule="has(self.limits) == has(oldSelf.limits)",message="limits must not change: create a new Turn instead",fieldPath=".limits"
 type TurnSpec struct {
-	// agentRef names the Agent that answers. A Turn may be created before its Agent.
+	// agentRef names the Agent that answers. The Turn may be created before its Agent.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="agentRef must not change: create a new Turn instead"
 	AgentRef ObjectReference `json:"agentRef"`
 
-	// message is what the user asks, 1 to 32768 characters. It must not be blank, nor hold the character U+0000; all
-	// other characters reach the model as data.
+	// message is the user's request, 1 to 32768 characters. It must not be blank and must not contain the character
+	// U+0000. All other characters reach the model as data.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32768
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="message must not change: create a new Turn instead"
-	// +kubebuilder:validation:XValidation:rule="self.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')",message="message must not be blank: white space, control and zero-width characters alone say nothing"
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="message must not hold the character U+0000"
+	// +kubebuilder:validation:XValidation:rule="self.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')",message="message must not be blank: it must have more than white space, control and zero-width characters"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="message must not contain the character U+0000"
 	Message string `json:"message"`
 
-	// parameters are values of the variables that the agent's PromptProfile declares, 1 to 32.
+	// parameters are values for the variables that the PromptProfile of the Agent declares, 1 to 32.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -103,14 +103,15 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="parameters must not change: create a new Turn instead"
 	Parameters []Parameter `json:"parameters,omitempty"`
 
-	// sessionRef names the Session that this Turn belongs to; it is made if it is not there. Turns of one session run one
-	// after another in the order of their creation, and each sees what was said in all earlier ones.
+	// sessionRef names the Session to which this Turn belongs. If the Session does not exist, it is created. The
+	// Turns of a Session run one after another, in the order of their creation, and each sees the messages of all
+	// earlier ones.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="sessionRef must not change: create a new Turn instead"
 	SessionRef *ObjectReference `json:"sessionRef,omitempty"`
 
-	// history is what was said before, oldest first, 1 to 256 messages, for a conversation that is kept elsewhere. A Turn with
-	// a sessionRef has that of its Session instead.
+	// history is the conversation before this Turn, 1 to 256 messages, oldest first. Use it if the conversation is
+	// kept outside Capstan. It must be absent if sessionRef is given, because the Session then has the history.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -118,18 +119,19 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="history must not change: create a new Turn instead"
 	History []HistoryMessage `json:"history,omitempty"`
 
-	// context is what the caller knows that bears on this request.
+	// context is the data that the caller adds to the request, such as facts and memories.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="context must not change: create a new Turn instead"
 	Context *TurnContext `json:"context,omitempty"`
 
-	// shaping says how the answer should be, after what the profile says.
+	// shaping says how the assistant should answer. It is applied after the shaping of the PromptProfile.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="shaping must not change: create a new Turn instead"
 	Shaping *Shaping `json:"shaping,omitempty"`
 
-	// guardrails constrain all other instructions, 1 to 32, after those of the profile. They are wishes unless the Agent's
-	// contributionTrust is Trusted. The profile's hold in any case.
+	// guardrails are rules that constrain all other instructions, 1 to 32. They come after the guardrails of the
+	// PromptProfile, which always apply. Unless the Agent's contributionTrust is Trusted, the model receives them
+	// as wishes: data that cannot instruct it.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -138,142 +140,153 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="guardrails must not change: create a new Turn instead"
 	Guardrails []Guardrail `json:"guardrails,omitempty"`
 
-	// promptMode of this Turn's system prompt: Full, Minimal, Task or None. Default: the profile's mode, else Minimal for
-	// a sub-agent (a depth above 0), else Full. The profile's guardrails are in each.
+	// promptMode selects the sections of this Turn's system prompt. Full has all sections but sub_agent, for a
+	// conversation. Task has the same sections, for a task that is done without questions to the user. Minimal has
+	// the sections that a sub-agent needs. None has one fixed line instead of sections. Each mode includes the
+	// guardrails of the PromptProfile. Default: the profile's mode; if the profile has none, Minimal for a
+	// sub-agent (a depth above 0) and Full otherwise.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="promptMode must not change: create a new Turn instead"
 	PromptMode PromptMode `json:"promptMode,omitempty"`
 
-	// depth is how many agents have handed this request on, from 0 (the default: it is a user's) to 8. Above 0 the agent
-	// works as a sub-agent: its mode is Minimal where nothing else says, and its section sub_agent tells the model so.
+	// depth is the number of Agents that have handed this request on, from 0 to 8. Default 0: a user made the
+	// request. With a depth above 0 the Agent works as a sub-agent: promptMode defaults to Minimal, and the section
+	// sub_agent of the prompt explains this role to the model.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=8
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="depth must not change: create a new Turn instead"
 	Depth *int32 `json:"depth,omitempty"`
 
-	// model of the Agent's chain that is asked first, as MODEL or PROVIDER:MODEL, which is split at the first colon; at
-	// most 512 characters. The rest of the chain stands by in its order. Default: the first of the chain.
+	// model is the model of the Agent's chain to ask first, written as MODEL or PROVIDER:MODEL, at most 512
+	// characters. The text is split at the first colon. The other models of the chain stay as fallbacks, in their
+	// order. Default: the first model of the chain.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="model must not change: create a new Turn instead"
 	Model string `json:"model,omitempty"`
 
-	// webMode says whether tools of the role WebSearch may be called: Off (the default; in YAML "Off", in quotes) or On.
+	// webMode says whether tools with the role WebSearch may be called: Off (the default) or On. In YAML, write
+	// both in quotes.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="webMode must not change: create a new Turn instead"
 	WebMode WebMode `json:"webMode,omitempty"`
 
-	// topK is how many results tools of the role ContextPack are asked for, from 1 to 100. Default 8.
+	// topK is the number of results that tools with the role ContextPack are asked for, from 1 to 100. Default 8.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="topK must not change: create a new Turn instead"
 	TopK *int32 `json:"topK,omitempty"`
 
-	// output asks for a structured answer.
+	// output requests a structured answer. Without it the answer is text.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="output must not change: create a new Turn instead"
 	Output *TurnOutput `json:"output,omitempty"`
 
-	// citations says whether the result lists the sources of the facts it was given. Default Show.
+	// citations says whether the result lists the sources of the facts that the Turn received: Show (the default)
+	// or Hide.
 	// +optional
 	// +kubebuilder:default=Show
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="citations must not change: create a new Turn instead"
 	Citations CitationMode `json:"citations,omitempty"`
 
-	// limits of this Turn. They may lower those of the Agent, never raise them.
+	// limits bound this Turn. The lowest limit of Turn, Agent and manager applies: a Turn can lower a limit of its
+	// Agent and never raise it.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="limits must not change: create a new Turn instead"
 	Limits *Limits `json:"limits,omitempty"`
 
-	// execution is Run (the default), or PrepareOnly: assemble the prompt and report on it, without asking a model.
+	// execution is Run (the default), which asks the model, or PrepareOnly, which prepares the prompt and reports
+	// on it without asking a model.
 	// +optional
 	// +kubebuilder:default=Run
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="execution must not change: create a new Turn instead"
 	Execution Execution `json:"execution,omitempty"`
 
-	// desiredState is Active (the default); Suspended, which stops the Turn at the next safe point until it is Active
-	// again (its time then starts anew); or Cancelled, which ends it and is final.
+	// desiredState is Active (the default), Suspended or Cancelled. Suspended stops the Turn at the next safe point
+	// until desiredState is Active again; its time limits then start anew. Cancelled ends the Turn and cannot be
+	// undone.
 	// +optional
 	// +kubebuilder:default=Active
 	// +kubebuilder:validation:XValidation:rule="oldSelf != 'Cancelled' || self == 'Cancelled'",message="desiredState must stay Cancelled: cancelling is final, create a new Turn instead"
 	DesiredState DesiredState `json:"desiredState,omitempty"`
 
-	// onJournalLoss says what becomes of the Turn when its journal is lost after a tool that is not ReadOnly may have been
-	// called: Interrupt (the default), which ends the Turn as Interrupted and makes no call twice; or Rerun, which starts it over,
-	// so that calls of before may be made again. A Turn that could call ReadOnly tools only, or none, starts over in any case.
+	// onJournalLoss says what happens if the Turn's journal is lost after a tool that is not ReadOnly may have been
+	// called. Interrupt (the default) ends the Turn with reason Interrupted, and makes no call twice. Rerun starts
+	// the Turn over, and earlier calls may be made again. A Turn that could call only ReadOnly tools, or no tools,
+	// starts over in any case.
 	// +optional
 	// +kubebuilder:default=Interrupt
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="onJournalLoss must not change: create a new Turn instead"
 	OnJournalLoss JournalLossPolicy `json:"onJournalLoss,omitempty"`
 
-	// ttlSecondsAfterFinished is how long the Turn is kept after it finished, in seconds, from 0 (deleted at once) to
-	// 31536000. Without it the Turn is kept until somebody deletes it.
+	// ttlSecondsAfterFinished is how long the Turn is kept after it finished, in seconds, from 0 (deleted at once)
+	// to 31536000. Without it the Turn is kept until it is deleted explicitly.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=31536000
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
 
-// WebMode says whether the web may be searched.
+// WebMode says whether a Turn may search the web.
 // +kubebuilder:validation:Enum=Off;On
 type WebMode string
 
 const (
-	// WebModeOff refuses calls of tools of the role WebSearch.
+	// WebModeOff refuses calls of tools with the role WebSearch.
 	WebModeOff WebMode = "Off"
-	// WebModeOn allows them.
+	// WebModeOn allows such calls.
 	WebModeOn WebMode = "On"
 )
 
-// TurnOutput asks for a structured answer.
+// TurnOutput requests a structured answer.
 type TurnOutput struct {
-	// schema is the JSON Schema (2020-12) of the answer, which is then JSON and is in status.result.data. References to
-	// other documents are not followed. An answer that does not fit is sent back to the model with what is wrong, at most twice;
-	// then the Turn ends with reason OutputInvalid.
+	// schema is the JSON Schema (2020-12) of the answer. The answer is then JSON, and status.result.data has it.
+	// References to other documents are not followed. An answer that does not fit goes back to the model with a
+	// description of the mistakes, at most twice; after that the Turn ends with reason OutputInvalid.
 	// +required
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Schema apiextensionsv1.JSON `json:"schema"`
 }
 
-// DefaultTopK is how many results tools of the role ContextPack are asked for where a Turn does not say.
+// DefaultTopK is the number of results that tools with the role ContextPack are asked for if a Turn sets no topK.
 const DefaultTopK = 8
 
 // Parameter is the value of a variable.
 type Parameter struct {
-	// name of the variable, as the PromptProfile declares it, at most 63 characters.
+	// name is the name of the variable, as the PromptProfile declares it, at most 63 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_]*$")`,message="name must be a letter followed by letters, digits and '_'"
 	Name string `json:"name"`
 
-	// value of the variable, at most 4096 characters. It is escaped and fenced as data, unless the profile declares the
-	// variable Trusted.
+	// value is the value of the variable, at most 4096 characters. It is escaped and fenced as data, unless the
+	// PromptProfile declares the variable as Trusted.
 	// +required
 	// +kubebuilder:validation:MaxLength=4096
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="value must not hold the character U+0000"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="value must not contain the character U+0000"
 	Value string `json:"value"`
 }
 
-// HistoryMessage is something that was said before this Turn.
+// HistoryMessage is a message of the conversation before this Turn.
 type HistoryMessage struct {
-	// role is who said it: User or Assistant.
+	// role is the author of the message: User or Assistant. An Assistant message is an earlier answer.
 	// +required
 	Role HistoryRole `json:"role"`
 
-	// content is what was said, 1 to 16384 characters.
+	// content is the text of the message, 1 to 16384 characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=16384
-	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="content must not hold the character U+0000"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="content must not contain the character U+0000"
 	Content string `json:"content"`
 }
 
-// Turn is one request to an agent: bounded, recorded, and run to its end once.
+// Turn is one request to an Agent: bounded in time and cost, recorded, and run to its end once.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=tn,categories=capstan
@@ -302,7 +315,7 @@ type Turn struct {
 	// +required
 	Spec TurnSpec `json:"spec"`
 
-	// status is the result and the record.
+	// status is the result of the Turn and the record of its run.
 	// +optional
 	// +kubebuilder:default={observedGeneration:-1}
 	Status TurnStatus `json:"status,omitzero"`

@@ -1,4 +1,4 @@
-// Command capstan drives Capstan's engine from a terminal.
+// Command capstan runs Capstan's engine from a terminal.
 package main
 
 import (
@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-	_ "time/tzdata" // Windows has no time zones that Go reads
+	_ "time/tzdata" // Windows has no time zone files that Go can read
 
 	"golang.org/x/term"
 

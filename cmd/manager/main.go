@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
-	_ "time/tzdata" // an image has no time zones
+	_ "time/tzdata" // the image has no time zone files
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -23,8 +23,9 @@ import (
 // version is set by the build.
 var version = "dev"
 
-// gcPercent is how much garbage may pile up, in percent of what lives, where GOGC does not say. Go's own 100 doubles what a
-// thousand Turns hold while they wait for models; half of it costs a manager little, as it mostly waits, too.
+// gcPercent is the value of GOGC if the environment does not set it. Go's default of 100 doubles the memory of a
+// thousand Turns that wait for models. 50 halves that overhead and costs little, because a manager mostly waits,
+// too.
 const gcPercent = 50
 
 func main() {
@@ -34,13 +35,13 @@ func main() {
 	var o manager.Options
 	cmd := command(&o)
 	if err := cmd.Execute(); err != nil {
-		_ = manager.FromEnvironment(cmd.Flags(), os.LookupEnv) // a flag may be what is wrong, before the environment was read
+		_ = manager.FromEnvironment(cmd.Flags(), os.LookupEnv) // the flags may be wrong, so the environment may not have been read yet
 		logger(&o).Error(err, "Failed")
 		os.Exit(1)
 	}
 }
 
-// logger logs in the format and at the level that are chosen.
+// logger returns a logger with the chosen format and level.
 func logger(o *manager.Options) logr.Logger {
 	return zap.New(zap.UseDevMode(o.LogFormat == "console"), zap.Level(level(o.LogLevel)), zap.StacktraceLevel(zapcore.PanicLevel))
 }
@@ -49,19 +50,21 @@ func command(o *manager.Options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "manager",
 		Short: "Run Capstan's controllers and executor",
-		Long: `manager watches the kinds of Capstan, of which kubectl get capstan lists all objects, and runs the Turns. One process does
-all of it, unless --roles says otherwise.
+		Long: `manager watches the objects of Capstan, which kubectl get capstan lists, and runs the Turns. One process
+does both, unless --roles says otherwise.
 
-Every flag can be set by an environment variable instead: CAPSTAN_ and the flag's name in capitals, with underscores
-(--data-dir: CAPSTAN_DATA_DIR). It stops on SIGTERM or SIGINT: model requests in flight may finish within
---shutdown-grace-seconds, and the Turns that are left are handed back.`,
-		Example: `  # against the cluster of your kubeconfig, with readable logs
+Each flag can also be set by an environment variable: CAPSTAN_ and the flag's name in capitals, with
+underscores (--data-dir: CAPSTAN_DATA_DIR).
+
+manager stops on SIGTERM or SIGINT. Model requests in flight may finish within --shutdown-grace-seconds,
+and the remaining Turns are handed back.`,
+		Example: `  # use the cluster of your kubeconfig, with readable logs
   manager --kubeconfig ~/.kube/config --log-format console
 
-  # for two namespaces only
+  # use two namespaces only
   manager --watch-namespaces helpdesk,sales
 
-  # one more process that runs Turns, beside a manager with the same database
+  # run Turns in another process, beside a manager with the same database
   PGPASSWORD=... manager --roles executor --store postgres://capstan@db.example.com/capstan`,
 		Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true, Version: version,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -82,7 +85,7 @@ Every flag can be set by an environment variable instead: CAPSTAN_ and the flag'
 			klog.SetLogger(log)
 			cfg, err := o.RESTConfig()
 			if err != nil {
-				return fmt.Errorf("found no cluster to work with: give --kubeconfig, or run in a Pod: %w", err)
+				return fmt.Errorf("no cluster is configured: set --kubeconfig, or run in a Pod: %w", err)
 			}
 			cfg.UserAgent = "capstan-manager/" + version
 			return manager.Run(ctrl.SetupSignalHandler(), *o, cfg, log)
@@ -93,17 +96,17 @@ Every flag can be set by an environment variable instead: CAPSTAN_ and the flag'
 	return cmd
 }
 
-// clientsOf returns clients of the cluster of a kubeconfig, or of the one that this process runs in, for a command.
+// clientsOf returns clients for the cluster of a kubeconfig, or for the cluster in which this process runs.
 func clientsOf(kubeconfig, command string) (kubernetes.Interface, error) {
 	options := manager.Options{Kubeconfig: kubeconfig}
 	cfg, err := options.RESTConfig()
 	if err != nil {
-		return nil, fmt.Errorf("found no cluster to work with: give --kubeconfig, or run in a Pod: %w", err)
+		return nil, fmt.Errorf("no cluster is configured: set --kubeconfig, or run in a Pod: %w", err)
 	}
 	cfg.UserAgent = "capstan-" + command + "/" + version
 	clients, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("failed to make a client: %w", err)
+		return nil, fmt.Errorf("failed to create a client: %w", err)
 	}
 	return clients, nil
 }
@@ -116,8 +119,8 @@ func drainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain",
 		Short: "Stop the Pods of a manager's Deployments and wait until they are gone",
-		Long: `drain scales Deployments to zero and waits until their Pods are gone, so that these hand their Turns back while they may. The Helm
-chart runs it before helm uninstall removes anything.`,
+		Long: `drain scales Deployments to zero and waits until their Pods are gone. The Pods hand back their Turns while
+they still have the rights to do so. The Helm chart runs drain before helm uninstall removes anything.`,
 		Example: `  manager drain --namespace capstan-system --deployments capstan`,
 		Args:    cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(*cobra.Command, []string) error {
@@ -138,9 +141,10 @@ func checkCommand() *cobra.Command {
 	var o installation.Options
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Say whether an installation works",
-		Long: `check looks whether the custom resource definitions are served, all Pods of the Deployments are ready, an executor takes Turns, a manager leads,
-and the read API answers. It waits for what does not work yet, and fails when the time is over. The Helm chart runs it for helm test.`,
+		Short: "Check whether an installation works",
+		Long: `check verifies that the custom resource definitions are served, all Pods of the Deployments are ready, an
+executor accepts Turns, a manager leads, and the read API replies. It waits for checks that do not pass
+yet, and fails when the time is over. The Helm chart runs check for helm test.`,
 		Example: `  manager check --namespace capstan-system --deployments capstan`,
 		Args:    cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -166,19 +170,20 @@ func level(name string) zapcore.Level {
 	return zapcore.InfoLevel
 }
 
-// quiet is where the library logs what it says of its own parts, such as that a server starts: at debug. Errors stay errors.
+// quiet is a log sink for the messages of controller-runtime about itself, such as the start of a server. It logs
+// them at the debug level; errors stay errors.
 type quiet struct{ logr.LogSink }
 
-// Enabled reports whether debug lines are written.
+// Enabled reports whether messages of this level, moved down by one, are logged.
 func (q quiet) Enabled(level int) bool { return q.LogSink.Enabled(level + 1) }
 
-// Info writes a line one level below.
+// Info logs a message one level lower.
 func (q quiet) Info(level int, message string, values ...any) {
 	q.LogSink.Info(level+1, message, values...)
 }
 
-// WithValues returns a sink that is quiet, too.
+// WithValues returns a quiet sink with these values.
 func (q quiet) WithValues(values ...any) logr.LogSink { return quiet{q.LogSink.WithValues(values...)} }
 
-// WithName returns a sink that is quiet, too.
+// WithName returns a quiet sink with this name.
 func (q quiet) WithName(name string) logr.LogSink { return quiet{q.LogSink.WithName(name)} }

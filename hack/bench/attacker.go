@@ -23,7 +23,8 @@ type attacker struct {
 	server    *hostile.Server
 }
 
-// create creates n objects, at most so many in a second; 0 stands for as many as the API server takes.
+// create creates n objects, at most perSecond of them in a second. If perSecond is 0, only the API server limits
+// the rate.
 func (a *attacker) create(ctx context.Context, n int, perSecond float32, newOne func(i int) client.Object) error {
 	limiter := flowcontrol.NewFakeAlwaysRateLimiter()
 	if perSecond > 0 {
@@ -33,7 +34,7 @@ func (a *attacker) create(ctx context.Context, n int, perSecond float32, newOne 
 	group.SetLimit(creators)
 	for i := range n {
 		if limiter.Wait(groupCtx) != nil {
-			break // the group and the context know why
+			break // the error of the group or the context says why
 		}
 		group.Go(func() error {
 			object := newOne(i)
@@ -51,12 +52,12 @@ func (a *attacker) createAll(ctx context.Context, objects ...client.Object) erro
 	return a.create(ctx, len(objects), 0, func(i int) client.Object { return objects[i] })
 }
 
-// own is the metadata of an object of a name.
+// own returns the metadata of an object with this name.
 func (a *attacker) own(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: a.namespace}
 }
 
-// provider returns a ModelProvider that is asked once for each step.
+// provider returns a ModelProvider that gets one attempt for each step.
 func (a *attacker) provider(name, url string) *v1alpha1.ModelProvider {
 	return &v1alpha1.ModelProvider{ObjectMeta: a.own(name), Spec: v1alpha1.ModelProviderSpec{
 		Type: v1alpha1.ProviderTypeOpenAI, BaseURL: url,
@@ -72,7 +73,8 @@ func (a *attacker) toolServer(name, url string) *v1alpha1.ToolServer {
 	}}
 }
 
-// agent returns an Agent with the highest limits there are, the ModelProvider of its name, and tools of some servers.
+// agent returns an Agent with the highest possible limits, the ModelProvider of the same name, and the tools of
+// some servers.
 func (a *attacker) agent(name string, servers ...string) *v1alpha1.Agent {
 	agent := &v1alpha1.Agent{ObjectMeta: a.own(name), Spec: v1alpha1.AgentSpec{
 		PromptProfileRef: v1alpha1.ObjectReference{Name: a.namespace},
@@ -103,7 +105,8 @@ func (a *attacker) turn(i int, agent string) *v1alpha1.Turn {
 // clean deletes everything, the Turns first.
 func (a *attacker) clean(ctx context.Context) error {
 	for _, kind := range []client.Object{
-		&v1alpha1.Turn{}, &v1alpha1.Session{}, &v1alpha1.Agent{}, &v1alpha1.ToolServer{}, &v1alpha1.ModelProvider{}, &v1alpha1.PromptProfile{},
+		&v1alpha1.Turn{}, &v1alpha1.Session{}, &v1alpha1.Agent{}, &v1alpha1.ToolServer{}, &v1alpha1.ModelProvider{},
+		&v1alpha1.PromptProfile{},
 	} {
 		err := deleteMany(ctx, func(ctx context.Context) error { return a.api.DeleteAllOf(ctx, kind, client.InNamespace(a.namespace)) })
 		if err != nil {
@@ -117,7 +120,7 @@ func newNamespace(name string) client.Object {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// newProfile returns a PromptProfile that is named like its namespace.
+// newProfile returns a PromptProfile with the name of its namespace.
 func newProfile(namespace string) client.Object {
 	return &v1alpha1.PromptProfile{ObjectMeta: metav1.ObjectMeta{Name: namespace, Namespace: namespace}, Spec: v1alpha1.PromptProfileSpec{
 		ID: namespace, Version: "1.0.0", Instructions: "Answer in one sentence.",

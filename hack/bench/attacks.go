@@ -15,48 +15,70 @@ import (
 )
 
 const (
-	// attackRate is the number of Turns that an attacker creates in a second while the victim is measured: an attack on the
-	// manager should not be one on the API server.
+	// attackRate is the number of Turns that an attacker creates per second while the victim is measured. It is
+	// bounded, because the attack should hit the manager and not the API server.
 	attackRate = 100
 
 	agentServers = 30 // servers of one Agent whose listings are large
-	chainModels  = 8  // models of one Agent, the most there are
+	chainModels  = 8  // the highest possible number of models of one Agent
 	patches      = 40
 	contextChars = 120_000 // of a suspended Turn
+	payloadChars = 60_000  // of a Turn that runs
 )
 
-// attack is something that one tenant does to harm others.
+// attack is an attempt of one tenant to harm others.
 type attack struct {
 	name string
-	// size is how large the attack is, and what says of what, with %d for the size.
+	// size is the size of the attack. what describes the attack, with %d for the size.
 	size int
 	what string
-	// prepare makes what must be there before the victim is measured; nil for nothing.
+	// prepare creates the objects that must exist before the victim is measured. If it is nil, there are none.
 	prepare func(context.Context, *attacker) error
-	// restarts the manager after the preparation: its start is a part of the attack.
+	// restarts reports whether the manager restarts after the preparation, because its start is a part of the
+	// attack.
 	restarts bool
-	// run attacks while the victim is measured; nil where the preparation was the attack.
+	// run attacks while the victim is measured. If it is nil, the preparation was the attack.
 	run func(context.Context, *attacker) error
-	// windows is for how many times the usual time the victim is measured; 0 stands for 1.
+	// windows multiplies the time for which the victim is measured; 0 means 1.
 	windows int
-	// needsServer says that the attack has not taken place unless the hostile server was asked.
+	// needsServer is true if the attack counts only when the hostile server has received requests.
 	needsServer bool
-	// volumeMiB bounds the volume of the journal; 0 for no bound.
+	// volumeMiB bounds the volume of the journal; 0 means no bound.
 	volumeMiB int
 }
 
 func attacks() []attack {
 	return []attack{
 		{name: "listings", size: 150, what: "%d ToolServers with listings of 4 MiB", run: attackListings, windows: 2, needsServer: true},
-		{name: "replies", size: 10, what: "%d Turns of 100 steps whose model sends 1 MiB in each", run: attackReplies, windows: 2, needsServer: true},
+		{
+			name: "replies", size: 10, what: "%d Turns of 100 steps whose model sends 1 MiB in each", run: attackReplies,
+			windows: 2, needsServer: true,
+		},
 		{name: "suspended", size: 2400, what: "%d suspended Turns of 120 KB, and a restart", prepare: prepareSuspended, restarts: true},
-		{name: "tarpits", size: 600, what: "%d endpoints that accept connections and never answer", prepare: prepareTarpits, needsServer: true},
+		{
+			name: "tarpits", size: 600, what: "%d endpoints that accept connections and never answer",
+			prepare: prepareTarpits, needsServer: true,
+		},
 		{name: "storm", size: 5000, what: "40 patches of an Agent with %d waiting Turns", prepare: prepareStorm, run: attackStorm},
 		{name: "comments", size: 3500, what: "%d Turns whose model sends SSE comments only", prepare: prepareComments, needsServer: true},
 		{name: "session", size: 2000, what: "%d Turns of one Session at once", run: attackSession},
-		{name: "journal", size: 600, what: "%d Turns with answers of 1 MiB, on a volume of 512 MiB", run: attackJournal, windows: 2, needsServer: true, volumeMiB: 512},
-		{name: "bomb", size: 20, what: "%d Turns whose model sends 256 MiB of tiny events, most of them compressed", run: attackBomb, needsServer: true},
+		{
+			name: "journal", size: 600, what: "%d Turns with answers of 1 MiB, on a volume of 512 MiB", run: attackJournal,
+			windows: 2, needsServer: true, volumeMiB: 512,
+		},
+		{
+			name: "bomb", size: 20, what: "%d Turns whose model sends 256 MiB of tiny events, most of them compressed",
+			run: attackBomb, needsServer: true,
+		},
 		{name: "names", size: 8000, what: "%d names of models", prepare: prepareNames, run: attackNames, needsServer: true},
+		{
+			name: "payloads", size: 3500, what: "%d Turns of 60 KB whose model sends SSE comments only",
+			prepare: preparePayloads, needsServer: true,
+		},
+		{
+			name: "results", size: 1000, what: "%d Turns of 8 calls at once whose results stop after 250 KiB",
+			prepare: prepareResults, needsServer: true,
+		},
 		{name: "burst", size: 3000, what: "%d Turns of 2 s at once", run: attackBurst, needsServer: true},
 	}
 }
@@ -85,7 +107,8 @@ func attackListings(ctx context.Context, a *attacker) error {
 }
 
 func attackReplies(ctx context.Context, a *attacker) error {
-	if err := a.createAll(ctx, a.provider("talker", a.server.Talking()), a.toolServer("notes", a.server.Noting()), a.agent("talker", "notes")); err != nil {
+	if err := a.createAll(ctx, a.provider("talker", a.server.Talking()), a.toolServer("notes", a.server.Noting()),
+		a.agent("talker", "notes")); err != nil {
 		return err
 	}
 	return a.create(ctx, a.size, 0, a.turns("talker"))
@@ -115,7 +138,7 @@ func prepareTarpits(ctx context.Context, a *attacker) error {
 	})
 }
 
-// prepareStorm makes Turns that wait: their Agent runs one at a time, and that one never ends.
+// prepareStorm creates Turns that wait: their Agent runs one Turn at a time, and the first one never ends.
 func prepareStorm(ctx context.Context, a *attacker) error {
 	agent := a.agent("commenter")
 	agent.Spec.MaxParallelTurns = new(int32(1))
@@ -150,6 +173,29 @@ func prepareComments(ctx context.Context, a *attacker) error {
 	return a.create(ctx, a.size, 0, a.turns("commenter"))
 }
 
+// preparePayloads creates Turns that wait for a model, each with a conversation of some size.
+func preparePayloads(ctx context.Context, a *attacker) error {
+	if err := a.createAll(ctx, a.provider("commenter", a.server.Commenting()), a.agent("commenter")); err != nil {
+		return err
+	}
+	return a.create(ctx, a.size, 0, func(i int) client.Object {
+		turn := a.turn(i, "commenter")
+		turn.Spec.Context = factsOf(payloadChars)
+		return turn
+	})
+}
+
+// prepareResults creates Turns that make as many calls at once as a Turn may, to a server that does not finish its
+// results.
+func prepareResults(ctx context.Context, a *attacker) error {
+	err := a.createAll(ctx, a.provider("caller", a.server.Calling()), a.toolServer("stalling", a.server.Stalling()),
+		a.agent("caller", "stalling"))
+	if err != nil {
+		return err
+	}
+	return a.create(ctx, a.size, 0, a.turns("caller"))
+}
+
 func attackSession(ctx context.Context, a *attacker) error {
 	if err := a.createAll(ctx, a.provider("model", a.server.Answering(0)), a.agent("model")); err != nil {
 		return err
@@ -170,7 +216,8 @@ func attackJournal(ctx context.Context, a *attacker) error {
 
 // attackBomb has one Turn of four receive the events uncompressed.
 func attackBomb(ctx context.Context, a *attacker) error {
-	err := a.createAll(ctx, a.provider("bomb", a.server.Bombing()), a.agent("bomb"), a.provider("flood", a.server.Flooding()), a.agent("flood"))
+	err := a.createAll(ctx, a.provider("bomb", a.server.Bombing()), a.agent("bomb"),
+		a.provider("flood", a.server.Flooding()), a.agent("flood"))
 	if err != nil {
 		return err
 	}
@@ -182,7 +229,8 @@ func attackBomb(ctx context.Context, a *attacker) error {
 	})
 }
 
-// prepareNames makes Agents that share no name of a model. All but the last model of each break their replies off.
+// prepareNames creates Agents whose models all have different names. All models but the last of each Agent break
+// off their replies.
 func prepareNames(ctx context.Context, a *attacker) error {
 	if err := a.createAll(ctx, a.provider("names", a.server.Breaking())); err != nil {
 		return err
@@ -193,9 +241,10 @@ func prepareNames(ctx context.Context, a *attacker) error {
 		for m := range chainModels {
 			name := fmt.Sprintf("%smodel-%d-%d", strings.Repeat("n", 100), i, m)
 			if m == chainModels-1 {
-				name = hostile.LastModel + name
+				name = hostile.WholeReplyPrefix + name
 			}
-			agent.Spec.Models = append(agent.Spec.Models, v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "names"}, Model: name})
+			agent.Spec.Models = append(agent.Spec.Models,
+				v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "names"}, Model: name})
 		}
 		return agent
 	})
@@ -205,7 +254,7 @@ func attackNames(ctx context.Context, a *attacker) error {
 	return a.create(ctx, a.chains(), attackRate, func(i int) client.Object { return a.turn(i, chain(i)) })
 }
 
-// chains is the number of Agents that have so many names of models together.
+// chains returns the number of Agents that together have as many model names as the size of the attack.
 func (a *attacker) chains() int { return (a.size + chainModels - 1) / chainModels }
 
 func chain(i int) string { return fmt.Sprintf("chain-%d", i) }
@@ -217,7 +266,8 @@ func attackBurst(ctx context.Context, a *attacker) error {
 	return a.create(ctx, a.size, 1.5*attackRate, a.turns("slow"))
 }
 
-// parseAttacks returns the attacks of some names, all if there are none, with other sizes for some.
+// parseAttacks returns the attacks with these names, or all if there are none. sizes replaces the sizes of some
+// attacks.
 func parseAttacks(names []string, sizes map[string]int) ([]attack, error) {
 	all := attacks()
 	byName := make(map[string]*attack, len(all))

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -22,7 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// TestMain lets the test's own executable be the floor, as the benchmark's is.
+// TestMain lets the test's own executable run as the floor, as the benchmark's does.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == floorCommand {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -42,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// programs is the folder of what the tests build; empty before.
+// programs is the folder of the programs that the tests build. It is empty before the first build.
 var programs string
 
 var buildManager = sync.OnceValues(func() (said []byte, err error) {
@@ -52,7 +53,7 @@ var buildManager = sync.OnceValues(func() (said []byte, err error) {
 	return exec.Command("go", "build", "-o", filepath.Join(programs, "manager"), "../../cmd/manager").CombinedOutput()
 })
 
-// builtManager returns the path of the manager, which is built for the first test that asks.
+// builtManager returns the path of the manager. The first test that needs the manager builds it.
 func builtManager(t *testing.T) string {
 	t.Helper()
 	if said, err := buildManager(); err != nil {
@@ -61,7 +62,8 @@ func builtManager(t *testing.T) string {
 	return filepath.Join(programs, "manager")
 }
 
-// The floor stands in for the manager too: what is tried here is the measuring, all of it, on a few Turns.
+// TestBenchmarkMeasuresRealTurns uses the floor in place of the manager, too. It tests the measuring with a few
+// Turns.
 func TestBenchmarkMeasuresRealTurns(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -91,12 +93,13 @@ func TestBenchmarkMeasuresRealTurns(t *testing.T) {
 			m.ServerCPUPerTurn <= 0 || m.Single.P50 <= 0 {
 			t.Errorf("measurement of the %s is implausible: %+v", name, m)
 		}
-		// No Turn takes longer than all of them together; one of the warm-up that is counted in would.
+		// No Turn may take longer than all of them together. A counted Turn of the warm-up would.
 		if m.Completion.P95 > 1000*m.WallSeconds {
 			t.Errorf("of the %s, creation to completion takes %v ms and all Turns together %v s", name, m.Completion.P95, m.WallSeconds)
 		}
 	}
-	if diff := cmp.Diff(Setup{Turns: 5, LatencyMilliseconds: 20, ReplyChars: 40, PayloadChars: 5000, CPUs: report.Setup.CPUs}, report.Setup); diff != "" {
+	if diff := cmp.Diff(Setup{Turns: 5, LatencyMilliseconds: 20, ReplyChars: 40, PayloadChars: 5000, CPUs: report.Setup.CPUs},
+		report.Setup); diff != "" {
 		t.Errorf("setup (-want +got):\n%s", diff)
 	}
 }
@@ -114,7 +117,7 @@ func TestContenderThatEndsIsShownWithItsLog(t *testing.T) {
 	if err == nil {
 		t.Fatal("measure succeeded")
 	}
-	for _, want := range []string{"failed to measure the floor", "exit status 2", "no such flag", "logs are kept in"} {
+	for _, want := range []string{"failed to measure the floor", "exit status 2", "no such flag", "the logs are in"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q lacks %q", err, want)
 		}
@@ -126,11 +129,14 @@ func TestFlagsAreChecked(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no Turns":         {[]string{"--turns", "0"}, "--turns must be at least 1"},
-		"no reply":         {[]string{"--reply-chars", "0"}, "--reply-chars must be from 1"},
-		"a huge payload":   {[]string{"--payload", "262145"}, "--payload must be from 0 to 262144"},
-		"unknown output":   {[]string{"-o", "xml"}, "-o must be table or json"},
-		"unknown phase":    {[]string{"--only", "floor,chaos"}, `--only: "chaos" must be one of floor, executors, tools, finished, neighbours`},
+		"no Turns":       {[]string{"--turns", "0"}, "--turns must be at least 1"},
+		"no reply":       {[]string{"--reply-chars", "0"}, "--reply-chars must be from 1"},
+		"a huge payload": {[]string{"--payload", "262145"}, "--payload must be from 0 to 262144"},
+		"unknown output": {[]string{"-o", "xml"}, "-o must be table or json"},
+		"unknown phase": {
+			[]string{"--only", "floor,chaos"},
+			`--only: "chaos" must be one of floor, executors, tools, finished, neighbours`,
+		},
 		"an odd capacity":  {[]string{"--capacity", "51"}, "--capacity must be an even number"},
 		"few finished":     {[]string{"--finished", "100"}, "--finished must be above 100"},
 		"no bursts":        {[]string{"--bursts", "0"}, "--bursts at least 1"},
@@ -163,24 +169,11 @@ func TestTurnsCarryThePayloadInFactsWithinTheBounds(t *testing.T) {
 	}
 }
 
+//go:embed testdata/apiserver-metrics.txt
+var apiserverMetrics string
+
 func TestWritesAreReadFromMetrics(t *testing.T) {
-	const text = `# HELP apiserver_request_total [STABLE] Counter of apiserver requests.
-# TYPE apiserver_request_total counter
-apiserver_request_total{code="200",component="apiserver",dry_run="",group="capstan.dev",resource="turns",scope="resource",subresource="status",verb="PUT",version="v1alpha1"} 600
-apiserver_request_total{code="409",component="apiserver",dry_run="",group="capstan.dev",resource="turns",scope="resource",subresource="status",verb="PUT",version="v1alpha1"} 2
-apiserver_request_total{code="201",component="apiserver",dry_run="",group="capstan.dev",resource="turns",scope="resource",subresource="",verb="POST",version="v1alpha1"} 300
-apiserver_request_total{code="200",component="apiserver",dry_run="",group="capstan.dev",resource="turns",scope="cluster",subresource="",verb="LIST",version="v1alpha1"} 9
-apiserver_request_total{code="201",component="apiserver",dry_run="",group="events.k8s.io",resource="events",scope="resource",subresource="",verb="POST",version="v1"} 300
-apiserver_request_total{code="200",component="apiserver",dry_run="",group="coordination.k8s.io",resource="leases",scope="resource",subresource="",verb="PUT",version="v1"} 7
-apiserver_request_total{code="201",component="apiserver",dry_run="",group="coordination.k8s.io",resource="leases",scope="resource",subresource="",verb="POST",version="v1"} 1
-apiserver_request_total{code="201",component="apiserver",dry_run="",group="authorization.k8s.io",resource="subjectaccessreviews",scope="resource",subresource="",verb="POST",version="v1"} 4
-apiserver_request_total{code="201",component="apiserver",dry_run="",group="bench.capstan.dev",resource="turns",scope="resource",subresource="",verb="POST",version="v1alpha1"} 5
-# TYPE process_cpu_seconds_total counter
-process_cpu_seconds_total 12.5
-# TYPE workqueue_depth gauge
-workqueue_depth{name="x"} 3
-`
-	counted, err := parseCounters(strings.NewReader(text))
+	counted, err := parseCounters(strings.NewReader(apiserverMetrics))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +200,7 @@ workqueue_depth{name="x"} 3
 	}
 }
 
-func TestProcessUseIsThatOfTheProcess(t *testing.T) {
+func TestProcessUse(t *testing.T) {
 	if u, err := useOf(os.Getpid()); err != nil || u.memory < 1<<20 || u.peakMemory < u.memory {
 		t.Errorf("this process: %+v, error %v; want some memory, and at least as much at its peak", u, err)
 	}
@@ -251,15 +244,24 @@ func TestMeasurementIsPerTurnAndWithoutTheBenchmarksOwnWrites(t *testing.T) {
 		uses: []use{{cpu: time.Second}, {cpu: time.Minute}},
 	}
 	after := sample{
-		counters:      counters{writes: writes{"POST turns": 3, "PUT turns/status": 6, "POST events": 1}, leases: 5, serverCPU: time.Second + 8*time.Millisecond},
+		counters: counters{
+			writes: writes{"POST turns": 3, "PUT turns/status": 6, "POST events": 1}, leases: 5,
+			serverCPU: time.Second + 8*time.Millisecond,
+		},
 		modelRequests: 4,
-		uses:          []use{{cpu: time.Second + 20*time.Millisecond, peakMemory: 1 << 20}, {cpu: time.Minute + 10*time.Millisecond, peakMemory: 2 << 20}},
+		uses: []use{
+			{cpu: time.Second + 20*time.Millisecond, peakMemory: 1 << 20},
+			{cpu: time.Minute + 10*time.Millisecond, peakMemory: 2 << 20},
+		},
 	}
 	want := &Measurement{
 		TurnsPerSecond: 1, WallSeconds: 2, Overhead: Percentiles{100, 100}, Completion: Percentiles{1000, 2000},
 		WritesPerTurn: 2.5, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2, "POST events": 0.5}, LeaseWrites: 2,
 		CPUPerTurn: 15, ServerCPUPerTurn: 4, PeakMemoryMiB: 3, ModelRequestsPerTurn: 1.5, FailedTurns: map[string]int{},
-		Processes: []Process{{Name: "controller", CPUPerTurn: 10, PeakMemoryMiB: 1}, {Name: "executor", Turns: new(2), CPUPerTurn: 5, PeakMemoryMiB: 2}},
+		Processes: []Process{
+			{Name: "controller", CPUPerTurn: 10, PeakMemoryMiB: 1},
+			{Name: "executor", Turns: new(2), CPUPerTurn: 5, PeakMemoryMiB: 2},
+		},
 	}
 	both := team{{member: member{name: "controller"}}, {member: member{name: "executor", executor: "e"}}}
 	if diff := cmp.Diff(want, newMeasurement(result, both, before, after, 900*time.Millisecond)); diff != "" {
@@ -280,7 +282,8 @@ func exampleReport() *Report {
 			WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2}, CPUPerTurn: 3,
 		},
 		Minimal: &Measurement{
-			TurnsPerSecond: 120, WallSeconds: 2.5, WritesPerTurn: 2, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2}, CPUPerTurn: 2,
+			TurnsPerSecond: 120, WallSeconds: 2.5, WritesPerTurn: 2,
+			WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2}, CPUPerTurn: 2,
 			Single: Percentiles{12, 13}, ServerCPUPerTurn: 4,
 		},
 	}

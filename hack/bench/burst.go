@@ -16,18 +16,18 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// creators is how many Turns are being created at the same time: enough to keep the API server busy.
+// creators is the number of Turns that are being created at the same time: enough to keep the API server busy.
 const creators = 32
 
-// burstResult is what became of Turns that were created at once.
+// burstResult is the result of Turns that were created at once.
 type burstResult struct {
 	wall       time.Duration   // from the first creation to the last completion
-	durations  []time.Duration // status.durationMilliseconds, one a Turn
+	durations  []time.Duration // status.durationMilliseconds, one per Turn
 	latencies  []time.Duration // from a Turn's creation to its completion, as a client sees them
 	failed     map[string]int  // Turns that did not succeed, by reason
 	byExecutor map[string]int  // Turns by the executor that ran them
-	steps      int             // of all of them
-	toolCalls  int             // of all of them
+	steps      int             // the total of all Turns
+	toolCalls  int             // the total of all Turns
 }
 
 // burst creates n Turns at once and watches them until all have finished.
@@ -35,7 +35,7 @@ func (b *bench) burst(ctx context.Context, prefix string, n int) (*burstResult, 
 	return b.burstOf(ctx, n, func(i int) *v1alpha1.Turn { return newTurn(fmt.Sprintf("%s-%d", prefix, i), b.payload) })
 }
 
-// burstOf is burst with Turns of any kind.
+// burstOf is like burst, but creates the Turns with newOne.
 func (b *bench) burstOf(ctx context.Context, n int, newOne func(int) *v1alpha1.Turn) (*burstResult, error) {
 	var mu sync.Mutex
 	created := make(map[string]time.Time, n)
@@ -77,11 +77,11 @@ func (b *bench) burstOf(ctx context.Context, n int, newOne func(int) *v1alpha1.T
 	return result, nil
 }
 
-// watchFinished calls a function once for each Turn that has finished, until it has answered n times that the Turn counts.
+// watchFinished calls counts once for each finished Turn, until counts has returned true n times.
 func (b *bench) watchFinished(ctx context.Context, n int, counts func(*v1alpha1.Turn) bool) error {
 	counted := 0
 	seen := make(map[string]bool, n)
-	// A client that read thousands of Turns that have long finished would slow down what is measured.
+	// A client that reads thousands of old finished Turns would slow down the measurement.
 	list := cache.NewFilteredListWatchFromClient(b.turns, "turns", namespace, func(o *metav1.ListOptions) {
 		o.LabelSelector = "!" + finishedLabel
 	})

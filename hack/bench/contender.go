@@ -9,7 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/hack/stack"
 )
 
-// contender is a program that runs Turns, or several that do so together.
+// contender is one program that runs Turns, or several programs that do so together.
 type contender struct {
 	name    string
 	members []member
@@ -17,51 +17,53 @@ type contender struct {
 
 // member is one program of a contender.
 type member struct {
-	// name of the program, and of its log.
+	// name is the name of the program and of its log.
 	name string
-	// path of the executable file.
+	// path is the path of the executable file.
 	path string
-	// args are what the program is told, given where it runs.
+	// args returns the arguments of the program for its environment.
 	args func(site) []string
-	// env holds KEY=VALUE beside what it inherits.
+	// env holds KEY=VALUE pairs in addition to the inherited environment.
 	env []string
 	// ready is the path of the readiness probe.
 	ready string
-	// executor is the name that Turns are bound to; empty for a program that runs none.
+	// executor is the name that Turns are bound to. It is empty for a program that runs no Turns.
 	executor string
 }
 
-// site is what a program is to work with.
+// site holds the addresses and folders that a program works with.
 type site struct {
 	kubeconfig string
-	modelURL   string // the model's base URL
+	modelURL   string // the base URL of the model server
 	probes     string // address for the readiness probe
 	metrics    string // address for metrics
 	dir        string // folder for data
 }
 
-// managerMember is a manager, with more arguments than it needs to run here.
+// managerMember returns a manager. args are arguments beyond those that it needs in the benchmark.
 func managerMember(path, name, executor string, args ...string) member {
-	told := func(s site) []string {
+	arguments := func(s site) []string {
 		return append([]string{
-			"--kubeconfig", s.kubeconfig, "--data-dir", s.dir, "--namespace", systemNamespace, "--executor-name", withDefault(executor, name),
-			"--metrics-bind-address", s.metrics, "--read-bind-address", "0", "--health-probe-bind-address", s.probes, "--log-format", "json",
+			"--kubeconfig", s.kubeconfig, "--data-dir", s.dir, "--namespace", systemNamespace, "--executor-name",
+			withDefault(executor, name),
+			"--metrics-bind-address", s.metrics, "--read-bind-address", "0", "--health-probe-bind-address", s.probes,
+			"--log-format", "json",
 			"--tool-allow-cidrs", "127.0.0.0/8,::1/128",
 		}, args...)
 	}
-	return member{name: name, path: path, ready: "/readyz", executor: executor, args: told}
+	return member{name: name, path: path, ready: "/readyz", executor: executor, args: arguments}
 }
 
 func managerContender(path string) contender {
 	return contender{name: "manager", members: []member{managerMember(path, "manager", "bench")}}
 }
 
-// contenders are those of the phase floor.
+// contenders are the programs that the phase floor compares.
 type contenders struct {
 	manager, floor, minimal contender
 }
 
-// contendersOf takes the manager's executable file and that of this program.
+// contendersOf returns the contenders. manager is the manager's executable file, and self that of this program.
 func contendersOf(manager, self string) contenders {
 	return contenders{
 		manager: managerContender(manager),
@@ -70,11 +72,13 @@ func contendersOf(manager, self string) contenders {
 	}
 }
 
-// floorContender is the floor, which works with the Turns of an API group.
+// floorContender returns the floor for the Turns of an API group.
 func floorContender(self, name, group string) contender {
-	return contender{name: name, members: []member{{name: name, path: self, ready: "/", executor: floorCommand, args: func(s site) []string {
-		return []string{floorCommand, "--kubeconfig", s.kubeconfig, "--model-url", s.modelURL, "--listen", s.probes, "--group", group}
-	}}}}
+	return contender{name: name, members: []member{
+		{name: name, path: self, ready: "/", executor: floorCommand, args: func(s site) []string {
+			return []string{floorCommand, "--kubeconfig", s.kubeconfig, "--model-url", s.modelURL, "--listen", s.probes, "--group", group}
+		}},
+	}}
 }
 
 func withDefault(s, otherwise string) string {
@@ -84,17 +88,17 @@ func withDefault(s, otherwise string) string {
 	return s
 }
 
-// team is a contender that runs.
+// team is a contender that is running.
 type team []*running
 
-// running is one program of it.
+// running is one running program of a team.
 type running struct {
 	member
 	*stack.Process
 	metricsURL string
 }
 
-// start starts the programs of a contender, one after another, each when the one before is ready.
+// start starts the programs of a contender one after another. Each starts when the previous one is ready.
 func (b *bench) start(ctx context.Context, c contender) (team, error) {
 	var all team
 	for _, m := range c.members {
@@ -116,7 +120,8 @@ func (b *bench) startMember(ctx context.Context, m member, dir string) (*running
 		}
 	}
 	process, err := b.stack.StartProgram(ctx, stack.Program{
-		Name: m.name, Path: m.path, Args: m.args(s), Env: m.env, Listen: []string{s.probes, s.metrics}, ReadyURL: "http://" + s.probes + m.ready,
+		Name: m.name, Path: m.path, Args: m.args(s), Env: m.env, Listen: []string{s.probes, s.metrics},
+		ReadyURL: "http://" + s.probes + m.ready,
 	})
 	if err != nil {
 		return nil, err
@@ -124,10 +129,11 @@ func (b *bench) startMember(ctx context.Context, m member, dir string) (*running
 	return &running{member: m, Process: process, metricsURL: "http://" + s.metrics + "/metrics"}, nil
 }
 
-// warmUpTries bounds the bursts until all executors are at work: a new one gets Turns only once it has renewed its Lease.
+// warmUpTries bounds the bursts until all executors run Turns. A new executor gets Turns only after it has renewed
+// its Lease.
 const warmUpTries = 20
 
-// warmUp runs Turns, unmeasured, until each executor has had some.
+// warmUp runs Turns without measuring them, until each executor has run some.
 func (b *bench) warmUp(ctx context.Context, t team, prefix string) error {
 	idle := map[string]bool{}
 	for _, p := range t {
@@ -150,10 +156,10 @@ func (b *bench) warmUp(ctx context.Context, t team, prefix string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("failed to warm up: in %d bursts no Turn was bound to %v", warmUpTries, idle)
+	return fmt.Errorf("failed to warm up: no Turn was bound to %v in %d bursts", idle, warmUpTries)
 }
 
-// stop stops the programs, the youngest first.
+// stop stops the programs in the reverse order of their start.
 func (t team) stop() error {
 	for i := range t {
 		if err := t[len(t)-1-i].Stop(); err != nil {

@@ -6,11 +6,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// deleteTries bounds how often a deletion is repeated.
+// deleteTries bounds the attempts of a deletion.
 const deleteTries = 20
 
-// deleteMany deletes a collection. Of thousands of objects the API server deletes as many as it has time for in one request, and then says
-// that its time was over: it is asked again for the rest.
+// deleteMany deletes a collection. With thousands of objects, the API server deletes as many as it can within the
+// request's timeout and then returns a timeout error. deleteMany repeats the request for the rest.
 func deleteMany(ctx context.Context, request func(context.Context) error) error {
 	var err error
 	for range deleteTries {

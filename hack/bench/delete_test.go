@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-func TestADeletionGoesOnAfterItsTimeIsOver(t *testing.T) {
+func TestADeletionIsRepeatedAfterATimeout(t *testing.T) {
 	over, gone := apierrors.NewTimeoutError("the time is over", 1), errors.New("gone")
 	for name, tc := range map[string]struct {
 		answers []error

@@ -11,20 +11,20 @@ import (
 
 // ExecutorsReport compares one process with a controller and two executors, on one PostgreSQL.
 type ExecutorsReport struct {
-	// Capacity is how many Turns the one process runs at once.
+	// Capacity is the number of slots of the one process.
 	Capacity int `json:"capacity"`
 	// One is a process with both roles.
 	One *Measurement `json:"one"`
-	// Half is a controller and two executors of half that capacity each: what the division costs.
+	// Half is a controller and two executors with half that capacity each. It shows the cost of the division.
 	Half *Measurement `json:"half"`
-	// Same is a controller and two executors of that capacity each: what one more executor brings.
+	// Same is a controller and two executors with that capacity each. It shows the gain of a second executor.
 	Same *Measurement `json:"same"`
 }
 
-// compareExecutors measures the three on one server, each with an empty database.
+// compareExecutors measures the three setups on one PostgreSQL server, each with an empty database.
 func (b *bench) compareExecutors(ctx context.Context) (*ExecutorsReport, error) {
 	if b.skipsExecutors() {
-		b.say("leaving out the two executors: %v", errNoPostgres)
+		b.say("skipping the phase with two executors: %v", errNoPostgres)
 		return nil, nil //nolint:nilnil // a phase that is left out has no report, which is no failure
 	}
 	server, err := b.startPostgres(ctx)
@@ -61,12 +61,14 @@ func twoExecutors(name, path string, capacity int) contender {
 	c := contender{name: name, members: []member{managerMember(path, "controller", "", "--roles", "controller")}}
 	for i := range 2 {
 		executor := fmt.Sprintf("executor-%d", i+1)
-		c.members = append(c.members, managerMember(path, executor, executor, "--roles", "executor", "--max-concurrent-turns", strconv.Itoa(capacity)))
+		c.members = append(c.members, managerMember(path, executor, executor, "--roles", "executor",
+			"--max-concurrent-turns", strconv.Itoa(capacity)))
 	}
 	return c
 }
 
-// storing returns the contender with its journal in a database, named in the environment because its URL holds a password.
+// storing returns the contender with its journal in a database. The URL is in the environment because it contains a
+// password.
 func (c contender) storing(database string) contender {
 	for i := range c.members {
 		c.members[i].env = append(c.members[i].env, "CAPSTAN_STORE="+database)
@@ -74,8 +76,8 @@ func (c contender) storing(database string) contender {
 	return c
 }
 
-// spread is how many times as many Turns the busiest executor has run as the least busy one, NaN for one executor alone and
-// infinite where one has run none.
+// spread returns the Turns of the busiest executor divided by the Turns of the least busy one. It is NaN for a
+// single executor, and infinite if an executor has run no Turns.
 func (m *Measurement) spread() float64 {
 	var turns []int
 	for _, p := range m.Processes {
@@ -89,7 +91,7 @@ func (m *Measurement) spread() float64 {
 	return float64(slices.Max(turns)) / float64(slices.Min(turns))
 }
 
-// table shows the one process, and the two others beside it, each with its ratio to the one.
+// table shows the one process and, beside it, both setups with two executors and their ratios to the one process.
 func (r *ExecutorsReport) table(s Setup) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Two executors on PostgreSQL: %s\n\n", s.head())
@@ -101,13 +103,14 @@ func (r *ExecutorsReport) table(s Setup) string {
 		fmt.Fprintf(&text, line, row.name, orNone(one, row.print),
 			orNone(half, row.print), orNone(quotient(half, one), number), orNone(same, row.print), orNone(quotient(same, one), number))
 	}
-	fmt.Fprintf(&text, "\n1 x %d is one process with both roles that runs %d Turns at once; beside it a controller and two executors of half that\n"+
+	fmt.Fprintf(&text, "\n1 x %d is one process with both roles that runs %d Turns at once; beside it a "+
+		"controller and two executors of half that\n"+
 		"capacity each, and of all of it each. Were CPUs no limit, Turns per second would be 1 and up to 2 times those of the one.\n",
 		r.Capacity, r.Capacity)
 	return text.String()
 }
 
-// executorsRow is one line of the table; its value is NaN for a contender that has none.
+// executorsRow is one line of the table. Its value is NaN for a contender without such a value.
 type executorsRow struct {
 	name  string
 	of    func(*Measurement) float64
@@ -122,7 +125,7 @@ func (r *ExecutorsReport) rows() []executorsRow {
 		{"creation to completion, p95, ms", func(m *Measurement) float64 { return m.Completion.P95 }, number},
 		{"API writes per Turn", func(m *Measurement) float64 { return m.WritesPerTurn }, number},
 	}
-	// parts adds what each process of the two executors has of something; the one process has no such part.
+	// parts adds one line for each process of the setup with two executors. The one process has no such lines.
 	parts := func(of func(Process) float64, print func(float64) string) {
 		for i, p := range r.Same.Processes {
 			if math.IsNaN(of(p)) {
@@ -150,7 +153,7 @@ func (r *ExecutorsReport) rows() []executorsRow {
 	return rows
 }
 
-// orNone prints a value, and a dash for none.
+// orNone prints a value, or a dash if the value is NaN.
 func orNone(v float64, print func(float64) string) string {
 	if math.IsNaN(v) {
 		return "-"

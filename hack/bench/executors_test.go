@@ -14,11 +14,14 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// What is tried here is the measuring, all of it, on a few Turns: the ratios of so few say nothing.
+// TestRealManagersAreMeasuredInAllRoles tests the measuring with a few Turns. The ratios of so few Turns say
+// nothing.
 func TestRealManagersAreMeasuredInAllRoles(t *testing.T) {
 	o, err := parse([]string{
-		"--only", "executors,finished", "--manager", builtManager(t), "--turns", "8", "--warmup", "1", "--latency", "20ms", "--reply-chars", "40",
-		"--capacity", "4", "--finished", "130", "--bursts", "1", "--quiet", "50ms", "--crds", filepath.Join("..", "..", "config", "crd", "bases"),
+		"--only", "executors,finished", "--manager", builtManager(t), "--turns", "8", "--warmup", "1", "--latency",
+		"20ms", "--reply-chars", "40",
+		"--capacity", "4", "--finished", "130", "--bursts", "1", "--quiet", "50ms", "--crds",
+		filepath.Join("..", "..", "config", "crd", "bases"),
 	}, t.Output())
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +32,7 @@ func TestRealManagersAreMeasuredInAllRoles(t *testing.T) {
 		t.Fatalf("measure: %v", err)
 	}
 	if r.Manager != nil || r.Floor != nil {
-		t.Error("the floor was measured, which nobody asked for")
+		t.Error("the floor was measured without a request")
 	}
 	for name, tc := range map[string]struct {
 		got       *Measurement
@@ -63,7 +66,7 @@ func TestRealManagersAreMeasuredInAllRoles(t *testing.T) {
 	}
 }
 
-func TestExecutorsAreLeftOutWithoutPostgreSQLUnlessAskedFor(t *testing.T) {
+func TestExecutorsPhaseIsSkippedWithoutPostgreSQL(t *testing.T) {
 	t.Setenv(namedServer, "")
 	t.Setenv(postgresPrograms, "")
 	var said bytes.Buffer
@@ -97,12 +100,14 @@ func exampleExecutors() *ExecutorsReport {
 			Processes: []Process{{Name: "one", Turns: new(300), CPUPerTurn: 8, PeakMemoryMiB: 80}},
 		},
 		Half: &Measurement{
-			TurnsPerSecond: 19, WallSeconds: 15.75, Completion: Percentiles{8000, 14000}, WritesPerTurn: 3.8, CPUPerTurn: 9, PeakMemoryMiB: 180,
+			TurnsPerSecond: 19, WallSeconds: 15.75, Completion: Percentiles{8000, 14000}, WritesPerTurn: 3.8,
+			CPUPerTurn: 9, PeakMemoryMiB: 180,
 			Processes: two(150, 150),
 		},
 		Same: &Measurement{
-			TurnsPerSecond: 38, WallSeconds: 7.5, Completion: Percentiles{4000, 7000}, WritesPerTurn: 3.8, CPUPerTurn: 9, PeakMemoryMiB: 180,
-			Processes: two(200, 100),
+			TurnsPerSecond: 38, WallSeconds: 7.5, Completion: Percentiles{4000, 7000}, WritesPerTurn: 3.8, CPUPerTurn: 9,
+			PeakMemoryMiB: 180,
+			Processes:     two(200, 100),
 		},
 	}
 }

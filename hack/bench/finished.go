@@ -19,45 +19,45 @@ import (
 )
 
 const (
-	// fewFinished is how many finished Turns there are where there are few.
+	// fewFinished is the number of finished Turns on the side with few of them.
 	fewFinished = 100
 
-	// progressEvery is how many finished Turns are made between two lines of progress.
+	// progressEvery is the number of finished Turns that are created between two lines of progress.
 	progressEvery = 2000
 
-	// moreBursts is how many times as many bursts are run where the first ones show a cost above its bound.
+	// moreBursts multiplies the number of bursts if the first ones show a cost above its bound.
 	moreBursts = 3
 
-	// silentIntervals is how often in a row settleInterval must pass without requests. The manager asks what became of a Turn
-	// two seconds after it was deleted.
+	// silentIntervals is the number of consecutive settleIntervals that must pass without requests. The manager
+	// still looks up a deleted Turn two seconds after the deletion.
 	silentIntervals = 4
 
 	// quietTimeout bounds the wait for a process to become quiet.
 	quietTimeout = 5 * time.Minute
-	// scrapeInterval is the time between two looks at metrics, in which the next garbage collection is awaited. The looks
-	// themselves make the garbage for it.
+	// scrapeInterval is the time between two scrapes while the benchmark waits for the next garbage collection. The
+	// scrapes themselves produce the garbage that triggers the collection.
 	scrapeInterval = 50 * time.Millisecond
-	// quietChange is by how much memory may have changed between two samples of a quiet process, as a part of it.
+	// quietChange is the fraction by which the memory of a quiet process may change between two samples.
 	quietChange = 0.02
 )
 
 // Metrics of the manager.
 const (
 	metricCollections = "go_gc_cycles_total_gc_cycles_total"
-	metricLiveHeap    = "go_gc_heap_live_bytes" // what the last collection has found alive
+	metricLiveHeap    = "go_gc_heap_live_bytes" // the heap that the last collection has found alive
 	metricStacks      = "go_memory_classes_heap_stacks_bytes"
 	metricRequests    = "rest_client_requests_total"
 )
 
-// side is one of the two API servers that are compared, with its manager.
+// side is one of the two compared API servers, with its manager.
 type side struct {
 	*bench
 	load Load
 	team team
 }
 
-// compareFinished measures a manager beside few finished Turns and one beside many. Each has an API server of its own, so
-// that bursts of Turns take turns: whatever else the machine does slows down both.
+// compareFinished measures one manager beside few finished Turns and one beside many. Each has an API server of its
+// own, so that the bursts can alternate between them. Other load on the machine then slows down both.
 func (b *bench) compareFinished(ctx context.Context) (*FinishedReport, error) {
 	crowded, err := b.beside(ctx, "many")
 	if err != nil {
@@ -68,7 +68,7 @@ func (b *bench) compareFinished(ctx context.Context) (*FinishedReport, error) {
 	r := &FinishedReport{}
 	start := time.Now()
 	for _, s := range []*side{few, many} {
-		// No manager runs meanwhile: it would bind them between their creation and their end.
+		// No manager may run now: it would bind the Turns between their creation and their end.
 		if err := s.makeFinished(ctx, s.load.Finished); err != nil {
 			return nil, err
 		}
@@ -90,7 +90,7 @@ func (b *bench) compareFinished(ctx context.Context) (*FinishedReport, error) {
 	return r, nil
 }
 
-// beside returns a benchmark with a control plane of its own, which is stopped with this one's.
+// beside returns a benchmark with a control plane of its own, which stops together with this benchmark's.
 func (b *bench) beside(ctx context.Context, name string) (*bench, error) {
 	other := *b
 	other.dir = filepath.Join(b.dir, name)
@@ -100,7 +100,7 @@ func (b *bench) beside(ctx context.Context, name string) (*bench, error) {
 	return &other, other.startCluster(ctx)
 }
 
-// makeFinished makes so many finished Turns.
+// makeFinished creates this many finished Turns.
 func (b *bench) makeFinished(ctx context.Context, count int) error {
 	start := time.Now()
 	var made atomic.Int64
@@ -130,7 +130,10 @@ func (b *bench) makeFinished(ctx context.Context, count int) error {
 func (s *side) start(ctx context.Context) error {
 	start := time.Now()
 	var err error
-	if s.team, err = s.bench.start(ctx, contender{name: "finished", members: []member{managerMember(s.manager, "manager", "bench")}}); err != nil {
+	if s.team, err = s.bench.start(ctx, contender{
+		name:    "finished",
+		members: []member{managerMember(s.manager, "manager", "bench")},
+	}); err != nil {
 		return err
 	}
 	s.load.ReadySeconds = time.Since(start).Seconds()
@@ -142,8 +145,8 @@ func (s *side) start(ctx context.Context) error {
 	return err
 }
 
-// runBursts lets both sides run Turns, in turns, and wait until they are idle again. Where a ratio is above its bound, it
-// takes more bursts, once, to tell a cost from the noise of the machine.
+// runBursts runs bursts on both sides alternately, each after the manager is idle again. If a ratio is above its
+// bound, runBursts adds bursts once, to tell a cost from the noise of the machine.
 func (b *bench) runBursts(ctx context.Context, few, many *side) error {
 	for _, s := range []*side{few, many} {
 		if err := s.warmUp(ctx, s.team, "beside"); err != nil {
@@ -154,16 +157,16 @@ func (b *bench) runBursts(ctx context.Context, few, many *side) error {
 	for i := 0; i < count; i++ {
 		order := []*side{few, many}
 		if i%2 == 1 {
-			slices.Reverse(order) // so that neither always finds what the other has left behind
+			slices.Reverse(order) // so that the leftovers of the other side do not always hit the same one
 		}
 		for _, s := range order {
 			if err := s.measureBurst(ctx, i); err != nil {
-				return fmt.Errorf("with %d of them: %w", s.load.Finished, err)
+				return fmt.Errorf("with %d finished Turns: %w", s.load.Finished, err)
 			}
 		}
 		if i == b.bursts-1 && medianRatios(few.load.Bursts, many.load.Bursts).exceeds(finishedBound) {
 			count = moreBursts * b.bursts
-			b.say("a ratio is above %.2f: %d bursts more, to be sure", finishedBound, count-b.bursts)
+			b.say("a ratio is above %.2f: %d more bursts to confirm it", finishedBound, count-b.bursts)
 		}
 	}
 	for _, s := range []*side{few, many} {
@@ -179,7 +182,8 @@ func (b *bench) runBursts(ctx context.Context, few, many *side) error {
 	return nil
 }
 
-// measureBurst runs one burst of Turns, where those of the one before are gone: each finds as many finished Turns.
+// measureBurst runs one burst of Turns after the previous ones are deleted, so that the number of finished Turns
+// stays the same.
 func (s *side) measureBurst(ctx context.Context, i int) error {
 	if err := s.deleteTurns(ctx); err != nil {
 		return err
@@ -211,14 +215,14 @@ func (s *side) measureBurst(ctx context.Context, i int) error {
 	return nil
 }
 
-// expense is what a manager has taken so far.
+// expense is the total cost of a manager so far.
 type expense struct {
 	cpu      time.Duration
-	requests float64 // to the API server
+	requests float64 // requests to the API server
 }
 
-// whenSilent waits until the manager has sent no requests for a while, but for a Lease and a look at the API server now and then: some work follows a
-// Turn's end, or its deletion, by seconds.
+// whenSilent waits until the manager has sent no requests for a while, except for a Lease and an occasional read of
+// the API server. Some work follows the end or the deletion of a Turn by seconds.
 func (s *side) whenSilent(ctx context.Context) (expense, error) {
 	now := expense{}
 	silent := 0
@@ -238,8 +242,7 @@ func (s *side) whenSilent(ctx context.Context) (expense, error) {
 	return now, err
 }
 
-// whenQuiet waits until the memory of a process has stayed as it is from one garbage collection to a later one, and returns
-// that.
+// whenQuiet waits until the memory of a process is the same after two garbage collections, and returns it.
 func (s *side) whenQuiet(ctx context.Context) (Memory, error) {
 	start := time.Now()
 	var last, now Memory
@@ -250,13 +253,14 @@ func (s *side) whenQuiet(ctx context.Context) (Memory, error) {
 		return err == nil && now.near(last), err
 	})
 	if err != nil {
-		return Memory{}, fmt.Errorf("failed to wait until the manager's memory stays as it is (last %+v, before %+v): %w", now, last, err)
+		return Memory{}, fmt.Errorf("failed to wait until the manager's memory is stable (last %+v, before %+v): %w", now, last, err)
 	}
-	s.say("%d finished Turns, idle after %.0f s: %s MiB resident, live heap of %s MiB", s.load.Finished, time.Since(start).Seconds(), number(now.ResidentMiB), number(now.HeapMiB))
+	s.say("%d finished Turns, idle after %.0f s: %s MiB resident, live heap of %s MiB", s.load.Finished,
+		time.Since(start).Seconds(), number(now.ResidentMiB), number(now.HeapMiB))
 	return now, nil
 }
 
-// memoryAfterCollection waits for the next garbage collection.
+// memoryAfterCollection waits for the next garbage collection and returns the memory after it.
 func memoryAfterCollection(ctx context.Context, p *running) (Memory, error) {
 	var first, now scraped
 	err := wait.PollUntilContextCancel(ctx, scrapeInterval, true, func(ctx context.Context) (bool, error) {
@@ -280,7 +284,7 @@ func (m Memory) near(earlier Memory) bool {
 	return same(m.ResidentMiB, earlier.ResidentMiB) && same(m.HeapMiB, earlier.HeapMiB)
 }
 
-// scraped is what the manager says of itself.
+// scraped holds values from the manager's metrics.
 type scraped struct{ collections, liveHeap, stacks, requests float64 }
 
 // scrape reads the metrics of a manager.
@@ -293,7 +297,7 @@ func scrape(ctx context.Context, url string) (s scraped, err error) {
 	if err != nil {
 		return s, fmt.Errorf("failed to read the manager's metrics: %w", err)
 	}
-	defer func() { _ = response.Body.Close() }() // it was read to its end, or the error is of more use
+	defer func() { _ = response.Body.Close() }() // the body was read to its end, or the other error is more useful
 	return parseScraped(response.Body)
 }
 
@@ -315,7 +319,7 @@ func parseScraped(text io.Reader) (scraped, error) {
 	return s, nil
 }
 
-// medianCost returns the medians of the costs of bursts, each for itself.
+// medianCost returns the costs of a median burst. It takes the median of each kind of cost separately.
 func medianCost(bursts []Cost) Cost {
 	of := func(value func(Cost) float64) float64 {
 		values := make([]float64, 0, len(bursts))
@@ -331,18 +335,22 @@ func medianCost(bursts []Cost) Cost {
 	}
 }
 
-// medianRatios returns the medians of how many times the cost of a burst the other side's was, each for itself. What slows
-// down the machine for a while slows down both, so they say more than the ratios of the medians. There are as many of both.
+// medianRatios divides the cost of each burst with many finished Turns by the cost of its pair with few, and
+// returns the median of each kind of ratio. A slow phase of the machine hits both bursts of a pair, so these
+// medians say more than the ratios of the medians. Both slices must have the same length.
 func medianRatios(few, many []Cost) Cost {
 	var ratios []Cost
 	for i, f := range few {
 		m := many[i]
-		ratios = append(ratios, Cost{CPU: quotient(m.CPU, f.CPU), Requests: quotient(m.Requests, f.Requests), Time: quotient(m.Time, f.Time)})
+		ratios = append(ratios, Cost{
+			CPU: quotient(m.CPU, f.CPU), Requests: quotient(m.Requests, f.Requests),
+			Time: quotient(m.Time, f.Time),
+		})
 	}
 	return medianCost(ratios)
 }
 
-// median returns the middle value, the mean of the two in the middle where there is none, and 0 of none at all.
+// median returns the middle value, the mean of the two middle values if their number is even, or 0 for no values.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)

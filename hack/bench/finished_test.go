@@ -63,7 +63,7 @@ func TestMedian(t *testing.T) {
 }
 
 func TestRatiosAreThoseOfBurstsAtTheSameTime(t *testing.T) {
-	// The machine was slow in the second pair: the medians alone, 2 and 10, would say 5 times the time.
+	// The machine was slow in the second pair. The ratio of the medians, 2 and 10, would be 5 for the time.
 	few := []Cost{{CPU: 1, Requests: 3, Time: 2}, {CPU: 1, Requests: 3, Time: 10}, {CPU: 1, Requests: 3, Time: 1}}
 	many := []Cost{{CPU: 1, Requests: 6, Time: 10}, {CPU: 2, Requests: 3, Time: 11}, {CPU: 1.5, Requests: 3, Time: 1}}
 	if diff := cmp.Diff(Cost{CPU: 1.5, Requests: 1, Time: 1.1}, medianRatios(few, many)); diff != "" {
@@ -173,13 +173,19 @@ func TestRatiosAboveTheirBoundAreAnError(t *testing.T) {
 	}{
 		"all within":    {func(*FinishedReport) {}, ""},
 		"as it is read": {func(r *FinishedReport) { r.Ratios.Time = 1.3049 }, ""},
-		"memory":        {func(r *FinishedReport) { r.Many.Idle.ResidentMiB = 200 }, "memory when idle, MiB: 70.0 beside 100 finished Turns, 200 beside 20000, which is 2.86 times"},
-		"the heap":      {func(r *FinishedReport) { r.Many.After.HeapMiB = 20 }, "live heap, MiB"},
-		"CPU":           {func(r *FinishedReport) { r.Ratios.CPU = 1.31 }, "CPU per Turn, ms"},
-		"requests":      {func(r *FinishedReport) { r.Ratios.Requests = 2 }, "API requests per Turn"},
-		"time":          {func(r *FinishedReport) { r.Ratios.Time = 2 }, "time per Turn, ms"},
-		"failed Turns":  {func(r *FinishedReport) { r.Many.FailedTurns = map[string]int{v1alpha1.TurnReasonModelFailed: 3} }, "beside 20000 finished ones map[ModelFailed:3]"},
-		"a slow start":  {func(r *FinishedReport) { r.Many.ReadySeconds, r.Many.StartPeakMiB = 100, 1000 }, ""},
+		"memory": {
+			func(r *FinishedReport) { r.Many.Idle.ResidentMiB = 200 },
+			"memory when idle, MiB: 70.0 beside 100 finished Turns, 200 beside 20000, 2.86 times",
+		},
+		"the heap": {func(r *FinishedReport) { r.Many.After.HeapMiB = 20 }, "live heap, MiB"},
+		"CPU":      {func(r *FinishedReport) { r.Ratios.CPU = 1.31 }, "CPU per Turn, ms"},
+		"requests": {func(r *FinishedReport) { r.Ratios.Requests = 2 }, "API requests per Turn"},
+		"time":     {func(r *FinishedReport) { r.Ratios.Time = 2 }, "time per Turn, ms"},
+		"failed Turns": {
+			func(r *FinishedReport) { r.Many.FailedTurns = map[string]int{v1alpha1.TurnReasonModelFailed: 3} },
+			"beside 20000 finished ones map[ModelFailed:3]",
+		},
+		"a slow start": {func(r *FinishedReport) { r.Many.ReadySeconds, r.Many.StartPeakMiB = 100, 1000 }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			finished := exampleFinished()

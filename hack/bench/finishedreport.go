@@ -8,54 +8,55 @@ import (
 	"strings"
 )
 
-// finishedBound is how many times the memory of an idle manager, and the cost of a Turn, may be beside many finished Turns
-// what they are beside few.
+// finishedBound is the maximum ratio between many and few finished Turns, for the memory of an idle manager and for
+// the cost of a Turn.
 const finishedBound = 1.3
 
-// FinishedReport compares a manager beside few finished Turns with the same beside many.
+// FinishedReport compares a manager beside few finished Turns with a manager beside many.
 type FinishedReport struct {
-	// MakingSeconds is how long it took to make the finished Turns.
+	// MakingSeconds is the time that the creation of the finished Turns took.
 	MakingSeconds float64 `json:"makingSeconds"`
 	Few           Load    `json:"few"`
 	Many          Load    `json:"many"`
-	// Ratios are the medians of the ratios between two bursts, one beside many and one beside few, at about the same time.
+	// Ratios are the medians of the ratios between two bursts at about the same time, one beside many finished
+	// Turns and one beside few.
 	Ratios Cost `json:"ratios"`
 }
 
-// Load is what a manager needs beside so many finished Turns.
+// Load is the cost of a manager beside this many finished Turns.
 type Load struct {
 	Finished int `json:"finished"`
 	// ReadySeconds is from the start of the process until it is ready.
 	ReadySeconds float64 `json:"readySeconds"`
 	// StartCPUSeconds is the CPU time until it was idle.
 	StartCPUSeconds float64 `json:"startCPUSeconds"`
-	// StartPeakMiB is the most memory that was resident until it was idle.
+	// StartPeakMiB is the peak of the resident memory until it was idle.
 	StartPeakMiB float64 `json:"startPeakMiB"`
-	// Idle is before the first Turn, After is when it is idle again.
+	// Idle is the memory before the first Turn, and After the memory when the manager is idle again.
 	Idle  Memory `json:"idle"`
 	After Memory `json:"after"`
-	// Cost is the median of those of the bursts.
+	// Cost is the median cost of the bursts.
 	Cost        Cost           `json:"cost"`
 	Bursts      []Cost         `json:"bursts"`
 	FailedTurns map[string]int `json:"failedTurns,omitempty"`
 }
 
-// Memory of a process right after a garbage collection.
+// Memory is the memory of a process right after a garbage collection.
 type Memory struct {
 	ResidentMiB float64 `json:"residentMiB"`
-	// HeapMiB is what the collection has found alive.
+	// HeapMiB is the heap that the collection has found alive.
 	HeapMiB float64 `json:"heapMiB"`
-	// StacksMiB is what the stacks of goroutines take.
+	// StacksMiB is the memory of the stacks of goroutines.
 	StacksMiB float64 `json:"stacksMiB"`
 }
 
-// Cost is what one Turn takes.
+// Cost is the cost of one Turn.
 type Cost struct {
-	// CPU of the manager, in milliseconds.
+	// CPU is the CPU time of the manager, in milliseconds.
 	CPU float64 `json:"cpuMilliseconds"`
-	// Requests that the manager has sent to the API server, Leases included.
+	// Requests counts the manager's requests to the API server, including Leases.
 	Requests float64 `json:"apiRequests"`
-	// Time of a burst less the model's latency, divided by its Turns, in milliseconds.
+	// Time is the time of a burst without the model's latency, divided by the number of Turns, in milliseconds.
 	Time float64 `json:"milliseconds"`
 }
 
@@ -66,7 +67,7 @@ func (c Cost) exceeds(bound float64) bool { return max(c.CPU, c.Requests, c.Time
 type comparison struct {
 	name             string
 	few, many, ratio float64
-	bound            float64 // of the ratio; 0 for none
+	bound            float64 // of the ratio; 0 means none
 }
 
 func (r *FinishedReport) comparisons() []comparison {
@@ -91,7 +92,7 @@ func (r *FinishedReport) comparisons() []comparison {
 // exceeded reports whether the ratio, as it is printed, is above its bound.
 func (c comparison) exceeded() bool { return c.bound > 0 && math.Round(c.ratio*100)/100 > c.bound }
 
-// failure is an error if not every Turn has succeeded, or a ratio is above its bound.
+// failure returns an error if a Turn has failed or a ratio is above its bound.
 func (r *FinishedReport) failure() error {
 	var errs []error
 	for _, l := range []Load{r.Few, r.Many} {
@@ -101,7 +102,7 @@ func (r *FinishedReport) failure() error {
 	}
 	for _, c := range r.comparisons() {
 		if c.exceeded() {
-			errs = append(errs, fmt.Errorf("%s: %s beside %d finished Turns, %s beside %d, which is %.2f times as much and may be %.2f times",
+			errs = append(errs, fmt.Errorf("%s: %s beside %d finished Turns, %s beside %d, %.2f times as much, more than %.2f times",
 				strings.TrimSpace(c.name), number(c.few), r.Few.Finished, number(c.many), r.Many.Finished, c.ratio, c.bound))
 		}
 	}
@@ -123,7 +124,8 @@ func (r *FinishedReport) table(s Setup) string {
 		}
 		fmt.Fprintf(&text, line, c.name, number(c.few), number(c.many), fmt.Sprintf("%.2f", c.ratio), bound, mark)
 	}
-	fmt.Fprintf(&text, "\nMemory is taken right after a garbage collection, when it stays as it is. Costs per Turn and their ratios are medians, of the\n"+
+	fmt.Fprintf(&text, "\nMemory is taken right after a garbage collection, when it stays as it is. Costs per "+
+		"Turn and their ratios are medians, of the\n"+
 		"bursts and of pairs of bursts; the time is that of a burst less the model's latency, divided by its Turns. It took %.0f s to\n"+
 		"make the finished Turns.\n", r.MakingSeconds)
 	return text.String()

@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// everyNthExpires is how many finished Turns there are to one that is deleted some time after its end: after a day, so
-	// not while it is measured.
+	// everyNthExpires is the ratio of finished Turns to those with a TTL: one in everyNthExpires has one. The TTL
+	// is a day, so no Turn is deleted during the measurement.
 	everyNthExpires = 4
 	daySeconds      = 24 * 60 * 60
 
-	// Answers have from shortest to shortest+(lengths-1)*lengthStep characters.
+	// The answers have from shortestAnswer to shortestAnswer+(answerLengths-1)*answerStep characters.
 	shortestAnswer = 900
 	answerLengths  = 8
 	answerStep     = 200
 )
 
-// finishedTurn returns the finished Turn of a number, with a status as a manager writes it.
+// finishedTurn returns the finished Turn with this number, with a status like the one that a manager writes.
 func finishedTurn(i int, now time.Time) *v1alpha1.Turn {
 	turn := newTurn(fmt.Sprintf("finished-%d", i), 0)
 	turn.Labels = map[string]string{finishedLabel: "true"}
@@ -51,7 +51,8 @@ func finishedTurn(i int, now time.Time) *v1alpha1.Turn {
 			Cost: &v1alpha1.Cost{Amount: "0.00345", Currency: "USD"},
 		},
 		Decision: &v1alpha1.Decision{
-			Key: hashOf("decision", i), Strategy: v1alpha1.StrategyDirectAnswer, PromptRenderHash: hashOf("render", 0), ContextHash: contextHash,
+			Key: hashOf("decision", i), Strategy: v1alpha1.StrategyDirectAnswer, PromptRenderHash: hashOf("render", 0),
+			ContextHash: contextHash,
 		},
 	}
 	return turn
@@ -66,7 +67,8 @@ func endedConditions(end time.Time) []metav1.Condition {
 		{v1alpha1.ConditionFinalized, v1alpha1.TurnReasonFinalized, "the record is complete"},
 	} {
 		conditions = append(conditions, metav1.Condition{
-			Type: c.kind, Status: metav1.ConditionTrue, Reason: c.reason, Message: c.message, ObservedGeneration: 1, LastTransitionTime: metav1.NewTime(end),
+			Type: c.kind, Status: metav1.ConditionTrue, Reason: c.reason, Message: c.message, ObservedGeneration: 1,
+			LastTransitionTime: metav1.NewTime(end),
 		})
 	}
 	return conditions
@@ -88,7 +90,7 @@ func preparationOf(i int, contextHash string) *v1alpha1.Preparation {
 	return p
 }
 
-// answerOf returns an answer of words, each its own: nothing may keep one copy for all.
+// answerOf returns an answer whose text is unique, so that no process can keep one copy for all Turns.
 func answerOf(i int) string {
 	length := shortestAnswer + i%answerLengths*answerStep
 	var text strings.Builder

@@ -23,8 +23,9 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// floor does for a Turn what nobody can do without: see it, claim it with a status write, ask the model, and write the
-// answer. It has no prompt, no record, no retries, no limits and no restart.
+// floor is the program that the manager is compared with. It does the minimum for a Turn, so no operator could cost
+// less: it sees the Turn, claims it with a status write, asks the model, and writes the answer. It has no prompt,
+// no journal, no retries, no limits and no restart.
 type floor struct {
 	turns    rest.Interface
 	modelURL string
@@ -126,7 +127,7 @@ func (f *floor) ask(ctx context.Context, message string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = response.Body.Close() }() // it was read to its end, or the error is of more use
+	defer func() { _ = response.Body.Close() }() // the body was read to its end, or the other error is more useful
 	if response.StatusCode != http.StatusOK {
 		return "", fmt.Errorf("the model answered %s", response.Status)
 	}
@@ -156,7 +157,7 @@ func (f *floor) ask(ctx context.Context, message string) (string, error) {
 	return "", fmt.Errorf("the model's answer ended without [DONE]")
 }
 
-// serveProbe answers 200 from the time the Turns are being watched.
+// serveProbe answers 200 as soon as the Turns are being watched.
 func (f *floor) serveProbe(ctx context.Context, address string, ready func() bool) {
 	server := &http.Server{Addr: address, ReadHeaderTimeout: time.Second}
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -164,7 +165,7 @@ func (f *floor) serveProbe(ctx context.Context, address string, ready func() boo
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // nobody asks for readiness after the end
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // after the end, no process needs the probe
 	defer stop()
 	if err := server.ListenAndServe(); ctx.Err() == nil {
 		f.fail(fmt.Errorf("failed to serve the readiness probe: %w", err))

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// toolMessage is in each request to the model that has the result of a tool.
+// toolMessage is part of each model request that contains the result of a tool.
 var toolMessage = []byte(`"tool_call_id"`)
 
-// gate lets nobody who has called a tool through to the model until it is opened.
+// gate holds model requests with a tool result until it is opened.
 type gate struct {
-	size int // how many are to wait at the same time
+	size int // the number of requests that must wait at the same time
 
 	mu      sync.Mutex
 	waiting int
-	all     chan struct{} // closed once so many have waited at the same time
+	all     chan struct{} // closed when size requests wait at the same time
 	opened  chan struct{}
 }
 
@@ -27,10 +27,10 @@ func newGate(size int) *gate {
 	return &gate{size: size, all: make(chan struct{}), opened: make(chan struct{})}
 }
 
-// open lets all through who wait, and all who come.
+// open lets all waiting and all later requests through.
 func (g *gate) open() { close(g.opened) }
 
-// full waits until so many wait at the same time.
+// full waits until size requests wait at the same time.
 func (g *gate) full(ctx context.Context, atMost time.Duration) error {
 	timer := time.NewTimer(atMost)
 	defer timer.Stop()
@@ -42,16 +42,16 @@ func (g *gate) full(ctx context.Context, atMost time.Duration) error {
 	case <-timer.C:
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return fmt.Errorf("after %s only %d of %d Turns wait for the model at the same time", atMost, g.waiting, g.size)
+		return fmt.Errorf("only %d of %d Turns wait for the model at the same time after %s", g.waiting, g.size, atMost)
 	}
 }
 
-// before returns the model with the gate before it.
+// before returns a handler that sends requests through the gate to the model.
 func (g *gate) before(model http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			return // the client has gone
+			return // the client is gone
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		if bytes.Contains(body, toolMessage) && !g.wait(r.Context()) {
@@ -61,7 +61,7 @@ func (g *gate) before(model http.Handler) http.Handler {
 	})
 }
 
-// wait waits until the gate is opened, and says whether the client has waited for it.
+// wait waits until the gate is opened. It reports false if the client is gone before that.
 func (g *gate) wait(ctx context.Context) bool {
 	g.count(1)
 	defer g.count(-1)
@@ -73,7 +73,7 @@ func (g *gate) wait(ctx context.Context) bool {
 	}
 }
 
-// count counts who comes and goes.
+// count changes the number of waiting requests.
 func (g *gate) count(change int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

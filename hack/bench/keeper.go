@@ -15,34 +15,34 @@ import (
 )
 
 const (
-	// restartPause is the time after which a process that has ended is started again.
+	// restartPause is the time after which a process that has ended is restarted.
 	restartPause = time.Second
-	// sampleInterval is the time between two looks at its memory.
+	// sampleInterval is the time between two samples of the memory.
 	sampleInterval = 100 * time.Millisecond
-	// pollInterval is the time between two looks at whether it is ready.
+	// pollInterval is the time between two readiness probes.
 	pollInterval = 50 * time.Millisecond
 )
 
-// keeper keeps a program running, as a kubelet does, and counts how often it has ended by itself.
+// keeper keeps a program running, as a kubelet does, and counts how often the program ended by itself.
 type keeper struct {
 	dir     string
 	program stack.Program
 	ready   string // URL of the readiness probe
 	say     func(format string, args ...any)
 
-	again chan chan struct{} // asks for a restart that does not count
+	again chan chan struct{} // requests a restart that does not count
 	stop  context.CancelFunc
 	done  chan struct{}
 
 	mu       sync.Mutex
 	starts   int
 	restarts int
-	peak     uint64 // the most memory that one of the processes ever had resident, in bytes
-	pid      int    // 0 while none runs
+	peak     uint64 // the peak of the resident memory of all processes, in bytes
+	pid      int    // 0 while no process is running
 }
 
-// keep starts a program and keeps it running until close is called. Its logs are in a folder, one for each start. ready is the
-// URL that answers 200 once it is ready.
+// keep starts a program and keeps it running until close is called. The logs go to dir, one file for each start.
+// ready is a URL that returns 200 when the program is ready.
 func keep(ctx context.Context, dir string, program stack.Program, ready string, say func(string, ...any)) *keeper {
 	ctx, stop := context.WithCancel(ctx)
 	k := &keeper{dir: dir, program: program, ready: ready, say: say, again: make(chan chan struct{}), stop: stop, done: make(chan struct{})}
@@ -57,7 +57,8 @@ func (k *keeper) close() {
 	<-k.done
 }
 
-// restart stops the program, which does not count, and returns when it is being started again.
+// restart stops the program without counting the end, and returns when the old process has ended. The next start may
+// not have begun then.
 func (k *keeper) restart(ctx context.Context) error {
 	stopped := make(chan struct{})
 	select {
@@ -109,11 +110,11 @@ func (k *keeper) generation(ctx context.Context) {
 func (k *keeper) stopProgram(s *stack.Stack) {
 	k.runs(0)
 	if err := s.Stop(); err != nil {
-		k.say("%v", err) // it was killed in the end; what it did until then counts all the same
+		k.say("%v", err) // a process that had to be killed still counts with its work so far
 	}
 }
 
-// ended counts an end that was not asked for and waits a little.
+// ended counts an unexpected end and waits a little.
 func (k *keeper) ended(ctx context.Context, err error) {
 	k.mu.Lock()
 	k.restarts++
@@ -135,7 +136,7 @@ func (k *keeper) runs(pid int) {
 	k.pid = pid
 }
 
-// sample notes the peak of the memory: that of a process which has ended is not to be had.
+// sample records the peak of the memory, because it cannot be read after the process has ended.
 func (k *keeper) sample(ctx context.Context) {
 	ticker := time.NewTicker(sampleInterval)
 	defer ticker.Stop()
@@ -151,7 +152,7 @@ func (k *keeper) sample(ctx context.Context) {
 		if pid == 0 {
 			continue
 		}
-		if u, err := useOf(pid); err == nil { // it may have ended meanwhile
+		if u, err := useOf(pid); err == nil { // the process may have ended meanwhile
 			k.mu.Lock()
 			k.peak = max(k.peak, u.peakMemory)
 			k.mu.Unlock()
@@ -159,14 +160,14 @@ func (k *keeper) sample(ctx context.Context) {
 	}
 }
 
-// counts returns the number of ends that nobody asked for, and the peak of the memory in bytes.
+// counts returns the number of unexpected ends and the peak of the memory in bytes.
 func (k *keeper) counts() (restarts int, peak uint64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.restarts, k.peak
 }
 
-// waitReady waits until the program is ready, at most for a time.
+// waitReady waits until the program is ready, for at most this time.
 func (k *keeper) waitReady(ctx context.Context, atMost time.Duration) error {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, atMost, true, func(ctx context.Context) (bool, error) {

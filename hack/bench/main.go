@@ -1,13 +1,14 @@
-// Command bench measures what Capstan costs, on a real control plane and against a fake model of a fixed latency, in five
-// phases:
+// Command bench measures the cost of Capstan, on a real control plane and against a fake model with a fixed
+// latency. It has five phases:
 //
-//   - floor: many Turns at once, beside a bare client-go program that does for each Turn only what nobody can do without;
+//   - floor: many Turns at once, beside a bare client-go program that does the minimum for each Turn;
 //   - executors: many Turns at once in one process, beside a controller and two executors, on one PostgreSQL;
-//   - tools: many Turns in flight that have called a tool each, and Turns of one step beside Turns of many. Memory and API writes have
-//     bounds;
-//   - finished: a manager with few finished Turns in the API server, beside the same with thousands. Here there are bounds, too;
-//   - neighbours: a tenant with a steady load, beside tenants that attack the manager in one way each. It runs only where it is
-//     asked for. The load and the manager have bounds.
+//   - tools: many Turns in flight that have called a tool each, and Turns of one step beside Turns of many steps.
+//     Memory and API writes have bounds;
+//   - finished: a manager with few finished Turns in the API server, beside a manager with thousands. It has
+//     bounds, too;
+//   - neighbours: a tenant with a steady load, beside tenants that attack the manager, each in one way. It runs
+//     only on request. The load and the manager have bounds.
 package main
 
 import (
@@ -29,10 +30,11 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// floorCommand is the argument that makes this program the floor instead.
+// floorCommand is the argument that makes this program run as the floor, the bare client-go program that the manager
+// is compared with.
 const floorCommand = "floor"
 
-// options are the flags.
+// options holds the values of the flags.
 type options struct {
 	manager    string
 	crds       string
@@ -47,25 +49,25 @@ type options struct {
 	finished   int
 	bursts     int
 	quiet      time.Duration
-	settle     time.Duration // settleInterval but in tests
+	settle     time.Duration // settleInterval, except in tests
 	timeout    time.Duration
 	output     string
 	neighbours neighbourOptions
 }
 
-// The phases, in their order.
+// The phases, in the order in which they run.
 const (
 	phaseFloor     = "floor"
 	phaseExecutors = "executors"
 	phaseTools     = "tools"
 	phaseFinished  = "finished"
-	// phaseNeighbours takes root and 10 to 20 minutes, so that it must be asked for.
+	// phaseNeighbours needs root and takes 10 to 20 minutes, so it runs only on request.
 	phaseNeighbours = "neighbours"
 )
 
 var phases = []string{phaseFloor, phaseExecutors, phaseTools, phaseFinished, phaseNeighbours}
 
-// runs reports whether a phase was asked for; all but phaseNeighbours are unless some are named.
+// runs reports whether a phase runs. Without --only, all phases but phaseNeighbours run.
 func (o *options) runs(phase string) bool {
 	return len(o.only) == 0 && phase != phaseNeighbours || slices.Contains(o.only, phase)
 }
@@ -81,7 +83,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
-	// What is worth knowing comes back as errors.
+	// The benchmark gets everything that it needs to know as errors.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	if len(args) > 0 && args[0] == floorCommand {
@@ -95,7 +97,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("failed to find this program's own file: %w", err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("not done within --timeout %s", o.timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("timed out after --timeout %s", o.timeout))
 	defer cancel()
 	report, err := measure(ctx, o, contendersOf(o.manager, self), progress)
 	if err != nil {
@@ -111,29 +113,32 @@ func parse(args []string, usage io.Writer) (options, error) {
 	o := options{settle: settleInterval}
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(usage)
-	f.StringVar(&o.manager, "manager", "bin/manager", "the manager's executable file")
+	f.StringVar(&o.manager, "manager", "bin/manager", "path of the manager's executable file")
 	f.StringVar(&o.crds, "crds", "config/crd/bases", "folder of the CRDs")
 	f.IntVar(&o.turns, "turns", 300, "Turns to create at once")
-	f.IntVar(&o.warmup, "warmup", 50, "Turns to run before, unmeasured")
-	f.DurationVar(&o.latency, "latency", 2*time.Second, "time the model takes until its answer begins")
+	f.IntVar(&o.warmup, "warmup", 50, "Turns to run before the measurement")
+	f.DurationVar(&o.latency, "latency", 2*time.Second, "time until the model begins its answer")
 	f.IntVar(&o.replyChars, "reply-chars", 400, "length of the model's answer, in characters, at least 1")
 	f.IntVar(&o.payload, "payload", 0, "length of the facts in each Turn, in characters, at most 262144")
-	f.Func("only", "phases to run, separated by commas: "+strings.Join(phases, ", ")+"; default: all but "+phaseNeighbours, func(list string) error {
-		o.only = strings.Split(list, ",")
-		return nil
-	})
-	f.IntVar(&o.capacity, "capacity", 50, "Turns that one process runs at once where two executors are compared with it, an even number")
+	f.Func("only", "phases to run, separated by commas: "+strings.Join(phases, ", ")+"; default: all but "+phaseNeighbours,
+		func(list string) error {
+			o.only = strings.Split(list, ",")
+			return nil
+		})
+	f.IntVar(&o.capacity, "capacity", 50, "slots of the process that is compared with two executors, an even number")
 	f.IntVar(&o.inFlight, "in-flight", 1000, "Turns with tools to have in flight at once, from 1 to 100000")
-	f.IntVar(&o.finished, "finished", 20_000, fmt.Sprintf("finished Turns to make, more than %d", fewFinished))
-	f.IntVar(&o.bursts, "bursts", 5, "bursts of Turns beside few and beside many finished ones, of which the medians count; three times as many if a ratio is above its bound")
-	f.DurationVar(&o.quiet, "quiet", 10*time.Second, "time for which the memory of an idle process must stay as it is to count")
+	f.IntVar(&o.finished, "finished", 20_000, fmt.Sprintf("finished Turns to create, more than %d", fewFinished))
+	f.IntVar(&o.bursts, "bursts", 5, "bursts of Turns beside few and beside many finished Turns; the report "+
+		"shows medians, of three times as many bursts if a ratio is above its bound")
+	f.DurationVar(&o.quiet, "quiet", 10*time.Second, "time for which the memory of an idle process must be stable")
 	var attackNames []string
-	f.Func("attacks", "attacks of the phase neighbours, separated by commas: "+namesOf(attacks())+"; default: all", func(list string) error {
-		attackNames = strings.Split(list, ",")
-		return nil
-	})
+	f.Func("attacks", "attacks of the phase neighbours, separated by commas: "+namesOf(attacks())+"; default: all",
+		func(list string) error {
+			attackNames = strings.Split(list, ",")
+			return nil
+		})
 	sizes := map[string]int{}
-	f.Func("attack-sizes", "other sizes of attacks, such as names=100000,burst=10000", func(list string) error {
+	f.Func("attack-sizes", "sizes that replace the attacks' own, such as names=100000,burst=10000", func(list string) error {
 		for one := range strings.SplitSeq(list, ",") {
 			name, size, ok := strings.Cut(one, "=")
 			n, err := strconv.Atoi(size)
@@ -144,10 +149,11 @@ func parse(args []string, usage io.Writer) (options, error) {
 		}
 		return nil
 	})
-	f.DurationVar(&o.neighbours.window, "window", 15*time.Second, "time for which the victim of an attack is measured without the attacker, and at least beside it, from 1s to 10m")
+	f.DurationVar(&o.neighbours.window, "window", 15*time.Second,
+		"time for which the victim is measured without the attacker, and minimum time with the attacker, from 1s to 10m")
 	f.DurationVar(&o.neighbours.interval, "victim-interval", 200*time.Millisecond, "time between two Turns of the victim, from 10ms to 10s")
-	f.IntVar(&o.neighbours.memoryMiB, "memory-mib", 512, "memory of the manager under attack, in MiB, from 64 to 65536")
-	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "time for the whole benchmark")
+	f.IntVar(&o.neighbours.memoryMiB, "memory-mib", 512, "memory limit of the manager under attack, in MiB, from 64 to 65536")
+	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "time limit of the whole benchmark")
 	f.StringVar(&o.output, "o", outputTable, "output: table or json")
 	if err := f.Parse(args); err != nil {
 		return o, err

@@ -19,7 +19,7 @@ import (
 	"github.com/capstan-dev/capstan/hack/stack"
 )
 
-// bench is one benchmark under way.
+// bench is a benchmark that is running.
 type bench struct {
 	options
 	stack    *stack.Stack
@@ -33,8 +33,8 @@ type bench struct {
 	fail     func(error) // ends the benchmark
 }
 
-// measure runs the phases that were asked for, one after another, with the same control plane and model. Logs are kept if
-// it fails.
+// measure runs the selected phases one after another, with the same control plane and model. It keeps the logs if a
+// phase fails.
 func measure(ctx context.Context, o options, c contenders, progress io.Writer) (report *Report, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -44,12 +44,12 @@ func measure(ctx context.Context, o options, c contenders, progress io.Writer) (
 	}
 	b.stack = stack.New(b.dir, cancel)
 	defer func() {
-		// What ended the benchmark says more than the request that it broke off.
+		// The cause of the cancellation says more than the error of the request that it interrupted.
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause
 		}
 		if err = errors.Join(err, b.stack.Stop()); err != nil {
-			err = fmt.Errorf("%w\nlogs are kept in %s", err, b.dir)
+			err = fmt.Errorf("%w\nthe logs are in %s", err, b.dir)
 			return
 		}
 		err = os.RemoveAll(b.dir)
@@ -66,7 +66,7 @@ func measure(ctx context.Context, o options, c contenders, progress io.Writer) (
 	return b.phases(ctx, c)
 }
 
-// phases runs what was asked for. The finished Turns come last, for they stay.
+// phases runs the selected phases. The phase finished runs last, because its Turns stay.
 func (b *bench) phases(ctx context.Context, c contenders) (*Report, error) {
 	report := &Report{Setup: setupOf(b.options, runtime.NumCPU())}
 	var err error
@@ -107,10 +107,10 @@ func (b *bench) phases(ctx context.Context, c contenders) (*Report, error) {
 	return report, nil
 }
 
-// singleTurns is how many Turns run one after another.
+// singleTurns is the number of Turns that run one after another.
 const singleTurns = 10
 
-// singles runs Turns one after another, on a machine that does nothing else.
+// singles runs Turns one after another, on a machine without other load.
 func (b *bench) singles(ctx context.Context, name string) (Percentiles, error) {
 	b.say("%s: %d Turns, one after another", name, singleTurns)
 	var latencies []time.Duration
@@ -125,10 +125,11 @@ func (b *bench) singles(ctx context.Context, name string) (Percentiles, error) {
 }
 
 func (b *bench) say(format string, args ...any) {
-	_, _ = fmt.Fprintf(b.progress, "bench: "+format+"\n", args...) // progress that nobody reads is no failure
+	// a failure to print progress must not fail the benchmark
+	_, _ = fmt.Fprintf(b.progress, "bench: "+format+"\n", args...)
 }
 
-// startModel serves the fake model from this process; the processes that are measured are others.
+// startModel serves the fake model from this process, so that the measured processes do not contain it.
 func (b *bench) startModel(ctx context.Context) (stop func(), err error) {
 	text := "x"
 	b.model, err = server.New(server.Config{Rules: []server.Rule{{
@@ -147,11 +148,11 @@ func (b *bench) startModel(ctx context.Context) (stop func(), err error) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = httpServer.Serve(listener) // always http.ErrServerClosed: a listener that is there does not fail otherwise
+		_ = httpServer.Serve(listener) // always http.ErrServerClosed, because the listener cannot fail otherwise
 	}()
 	return func() {
 		b.model.Close()
-		_ = httpServer.Close() // its connections are of no more use to anybody
+		_ = httpServer.Close() // by now, no process uses its connections
 		<-done
 	}, nil
 }
@@ -161,7 +162,7 @@ func (b *bench) startCluster(ctx context.Context) error {
 	if b.cluster, err = b.stack.StartControlPlane(ctx, b.crds); err != nil {
 		return err
 	}
-	b.cluster.Config.QPS = -1 // no limit of this client's own
+	b.cluster.Config.QPS = -1 // this client has no rate limit
 	if b.api, err = client.New(b.cluster.Config, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("failed to make a client: %w", err)
 	}
@@ -176,8 +177,8 @@ func (b *bench) startCluster(ctx context.Context) error {
 	return nil
 }
 
-// contend starts a contender, lets it run some Turns to warm up, measures it over the Turns proper, stops it and
-// deletes its Turns.
+// contend starts a contender, runs some Turns to warm it up, and measures it with the counted Turns. Then it stops
+// the contender and deletes the Turns.
 func (b *bench) contend(ctx context.Context, c contender) (*Measurement, error) {
 	t, err := b.start(ctx, c)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// minimalVersion is the API group of the minimal object: a Turn that has only the fields which the floor reads and writes, and whose
-// schema has no rules.
+// minimalVersion is the API group and version of the minimal object. That is a Turn with only the fields that the
+// floor reads and writes, and a schema without rules.
 var minimalVersion = schema.GroupVersion{Group: "bench.capstan.dev", Version: v1alpha1.GroupVersion.Version}
 
 //go:embed minimal-crd.yaml
@@ -26,13 +26,14 @@ func (b *bench) installMinimal() error {
 	if err := yaml.UnmarshalStrict(minimalCRD, crd); err != nil {
 		return fmt.Errorf("failed to read the CRD of the minimal object: %w", err)
 	}
-	if _, err := envtest.InstallCRDs(b.cluster.Config, envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{crd}}); err != nil {
+	if _, err := envtest.InstallCRDs(b.cluster.Config,
+		envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{crd}}); err != nil {
 		return fmt.Errorf("failed to install the CRD of the minimal object: %w", err)
 	}
 	return nil
 }
 
-// contendMinimal is contend with minimal objects.
+// contendMinimal is like contend, but with minimal objects.
 func (b *bench) contendMinimal(ctx context.Context, c contender) (*Measurement, error) {
 	if err := b.installMinimal(); err != nil {
 		return nil, err

@@ -20,42 +20,43 @@ import (
 )
 
 const (
-	// victimLatency is the time until the victim's model begins to answer. A Turn of the victim asks twice, and calls a tool in
-	// between.
+	// victimLatency is the time until the victim's model begins to answer. A Turn of the victim makes two model
+	// requests and calls a tool between them.
 	victimLatency = 250 * time.Millisecond
 
-	// readyPatience bounds the wait for the manager at first; one that dies under an attack is not waited for.
+	// readyPatience bounds the wait for the manager's first start. The test does not wait for a manager that dies
+	// under an attack.
 	readyPatience = time.Minute
 	// managerStop is the time between SIGTERM and SIGKILL.
 	managerStop = 15 * time.Second
 	// scrapeTimeout bounds one scrape of the manager's metrics.
 	scrapeTimeout = 10 * time.Second
-	// warmUpTime is how long the victim runs before it is measured.
+	// warmUpTime is the time for which the victim runs before it is measured.
 	warmUpTime = 3 * time.Second
 
-	// maxStolen is how many per cent of the CPUs' time a host may give to its other machines while the victim is measured; an attack is
-	// tried maxTries times for that.
+	// maxStolen is the percentage of CPU time that the host may take for its other machines while the victim is
+	// measured. If the host takes more, the attack is repeated, at most maxTries times in all.
 	maxStolen = 5
 	maxTries  = 3
 )
 
-// neighbourOptions are the flags of the phase neighbours.
+// neighbourOptions holds the flags of the phase neighbours.
 type neighbourOptions struct {
 	attacks   []attack
-	window    time.Duration // in which the victim is measured under an attack
+	window    time.Duration // for which the victim is measured under an attack
 	interval  time.Duration // between two Turns of the victim
 	memoryMiB int
 }
 
-// neighbourhood is where victim and attackers live.
+// neighbourhood is the environment of the victim and the attackers.
 type neighbourhood struct {
 	*bench
 	group  *memoryGroup
 	victim *victim
 }
 
-// compareNeighbours measures a tenant beside each attacker in turn, each time with a new manager that has the same bound on its
-// memory.
+// compareNeighbours measures the victim beside each attacker in turn. Each attack gets a new manager with the same
+// memory limit.
 func (b *bench) compareNeighbours(ctx context.Context) (*NeighboursReport, error) {
 	n := &neighbourhood{bench: b}
 	var err error
@@ -115,8 +116,8 @@ func (b *bench) startVictim(ctx context.Context) (*victim, error) {
 	return v, v.createVictim(ctx)
 }
 
-// quietest measures an attack again, a few times, while the machine's host has served other machines meanwhile: the ratio would be theirs.
-// It returns the report of the try that lost the least time.
+// quietest repeats an attack a few times while the host takes CPU time for its other machines, because the ratio
+// would measure them. It returns the report of the attempt with the least stolen time.
 func quietest(measure func(try int) (*AttackReport, error)) (*AttackReport, error) {
 	var best *AttackReport
 	for try := 1; try <= maxTries; try++ {
@@ -150,7 +151,8 @@ func (n *neighbourhood) under(ctx context.Context, a attack, try int) (result *A
 	if a.volumeMiB > 0 {
 		volume, unmount, mountErr := mountVolume(ctx, dir, a.volumeMiB)
 		if mountErr != nil {
-			return nil, fmt.Errorf("the attack needs a volume of its own, so leave it out with --attacks where none can be mounted: %w", mountErr)
+			return nil, fmt.Errorf("the attack needs a volume of its own, which cannot be mounted: select other attacks with --attacks: %w",
+				mountErr)
 		}
 		defer func() { err = errors.Join(err, unmount()) }()
 		data = volume
@@ -168,7 +170,7 @@ func (n *neighbourhood) under(ctx context.Context, a attack, try int) (result *A
 	return result, errors.Join(tenant.clean(ctx), n.victim.clean(ctx), os.RemoveAll(filepath.Join(dir, "data")))
 }
 
-// startManager starts a manager within the bound and keeps it running.
+// startManager starts a manager within the memory limit and keeps it running.
 func (n *neighbourhood) startManager(ctx context.Context, dir, data string) (k *keeper, metricsURL string, err error) {
 	m := managerMember(n.manager, "manager", "bench", "--shutdown-grace-seconds", "2")
 	s := site{kubeconfig: n.cluster.Kubeconfig, dir: data}
@@ -188,9 +190,12 @@ func (n *neighbourhood) startManager(ctx context.Context, dir, data string) (k *
 	return k, "http://" + s.metrics + "/metrics", nil
 }
 
-// measure runs the attack.
+// measure runs the attack and returns its report.
 func (n *neighbourhood) measure(ctx context.Context, a attack, tenant *attacker, k *keeper, metricsURL string) (*AttackReport, error) {
-	result := &AttackReport{Name: a.name, Size: a.size, What: fmt.Sprintf(a.what, a.size), needsServer: a.needsServer, grouped: n.group != nil}
+	result := &AttackReport{
+		Name: a.name, Size: a.size, What: fmt.Sprintf(a.what, a.size), needsServer: a.needsServer,
+		grouped: n.group != nil,
+	}
 	killsBefore, err := n.group.kills()
 	if err != nil {
 		return nil, err
@@ -234,19 +239,19 @@ func (n *neighbourhood) measure(ctx context.Context, a attack, tenant *attacker,
 	return result, err
 }
 
-// restart restarts the manager and returns what became of the first Turns of the victim, which are slow in any case: an executor
-// gets Turns once it has renewed its Lease.
+// restart restarts the manager and returns the load of the victim's first Turns. They are always slow, because an
+// executor gets Turns only after it has renewed its Lease.
 func (n *neighbourhood) restart(ctx context.Context, a attack, k *keeper) (*VictimLoad, error) {
 	if err := k.restart(ctx); err != nil {
 		return nil, err
 	}
 	if err := k.waitReady(ctx, readyPatience); err != nil {
-		n.say("%v", err) // what becomes of the victim tells the rest
+		n.say("%v", err) // the load of the victim shows the rest
 	}
 	return n.victim.load(ctx, a.name+"-again", warmUpTime, nil)
 }
 
-// beside measures the victim while the attack runs, and until it is over.
+// beside measures the victim while the attack runs, until the attack is over.
 func (n *neighbourhood) beside(ctx context.Context, a attack, tenant *attacker) (*VictimLoad, error) {
 	over := make(chan struct{})
 	var load *VictimLoad
@@ -269,7 +274,7 @@ func (n *neighbourhood) beside(ctx context.Context, a attack, tenant *attacker) 
 	return load, group.Wait()
 }
 
-// scrapeOnce reads the manager's metrics once. The zero value stands for a manager that does not answer.
+// scrapeOnce reads the manager's metrics once. It returns the zero value if the manager does not answer.
 func scrapeOnce(ctx context.Context, url string) Scrape {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
@@ -282,7 +287,7 @@ func scrapeOnce(ctx context.Context, url string) Scrape {
 	if err != nil {
 		return Scrape{}
 	}
-	defer func() { _ = response.Body.Close() }() // it was read to its end
+	defer func() { _ = response.Body.Close() }() // the body was read to its end
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		return Scrape{}
@@ -296,5 +301,5 @@ func scrapeOnce(ctx context.Context, url string) Scrape {
 	return s
 }
 
-// metricReconciles is controller-runtime's count of reconciles.
+// metricReconciles is controller-runtime's counter of reconciles.
 const metricReconciles = "controller_runtime_reconcile_total"

@@ -16,7 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/hack/stack"
 )
 
-// What is tried here is the measuring, on one small attack by a real manager: times of so few Turns say nothing.
+// TestARealManagerIsAttacked tests the measuring with one small attack on a real manager. The times of so few Turns
+// say nothing.
 func TestARealManagerIsAttacked(t *testing.T) {
 	o, err := parse([]string{
 		"--only", "neighbours", "--manager", builtManager(t), "--attacks", "replies", "--attack-sizes", "replies=1", "--window", "2s",
@@ -33,56 +34,89 @@ func TestARealManagerIsAttacked(t *testing.T) {
 		t.Fatalf("other phases or attacks than the one were measured: %+v", r)
 	}
 	a := r.Neighbours.Attacks[0]
-	if a.Name != "replies" || a.Size != 1 || a.Requests == 0 || a.SentMiB < 0.9 || a.PeakMiB < 20 || a.Restarts != 0 || a.Scrape.Bytes == 0 || a.Scrape.Reconciles == 0 {
+	if a.Name != "replies" || a.Size != 1 || a.Requests == 0 || a.SentMiB < 0.9 || a.PeakMiB < 20 || a.Restarts != 0 ||
+		a.Scrape.Bytes == 0 || a.Scrape.Reconciles == 0 {
 		t.Errorf("the attack is implausible: %+v", a)
 	}
 	for name, l := range map[string]*VictimLoad{"without": a.Without, "with": a.With} {
-		// A Turn asks a model twice that takes a quarter of a second to begin.
-		if l.Turns < 2 || l.failures() != 0 || l.Latency.P50 < 500 || l.Newcomer.P50 < 500 || l.Latency.P95 > 1000*l.Seconds || l.TurnsPerSecond <= 0 {
+		// A Turn makes two requests to a model that needs a quarter of a second to begin its answer.
+		if l.Turns < 2 || l.failures() != 0 || l.Latency.P50 < 500 || l.Newcomer.P50 < 500 ||
+			l.Latency.P95 > 1000*l.Seconds || l.TurnsPerSecond <= 0 {
 			t.Errorf("the victim %s the attacker is implausible: %+v", name, l)
 		}
 	}
 }
 
-// attackReport returns one that keeps to all bounds, at the bounds themselves.
+// attackReport returns a report in which every value is at its bound.
 func attackReport() AttackReport {
 	return AttackReport{
 		Name: "burst", Size: 3, What: "3 Turns at once", Requests: 1, needsServer: true, PeakMiB: 512, Scrape: Scrape{Bytes: scrapeBound},
-		Without: &VictimLoad{Turns: 10, Latency: Percentiles{P50: 500, P95: 600}, Newcomer: Percentiles{P50: 550, P95: 700}, TurnsPerSecond: 5},
-		With:    &VictimLoad{Turns: 10, Latency: Percentiles{P50: 1000, P95: 1200}, Newcomer: Percentiles{P50: 1100, P95: 1400}, TurnsPerSecond: 2.5},
+		Without: &VictimLoad{
+			Turns: 10, Latency: Percentiles{P50: 500, P95: 600},
+			Newcomer: Percentiles{P50: 550, P95: 700}, TurnsPerSecond: 5,
+		},
+		With: &VictimLoad{
+			Turns: 10, Latency: Percentiles{P50: 1000, P95: 1200},
+			Newcomer: Percentiles{P50: 1100, P95: 1400}, TurnsPerSecond: 2.5,
+		},
 	}
 }
 
-func TestAttacksAreHeldToTheirBounds(t *testing.T) {
+func TestAttackReportChecksItsBounds(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		change func(*AttackReport)
 		want   string
 	}{
 		"all well": {"the bounds themselves are allowed", func(*AttackReport) {}, ""},
-		"p50":      {"more than twice as slow", func(r *AttackReport) { r.With.Latency.P50 = 1010 }, "latency p50: 500 without the attacker, 1010 beside it, which is 2.02 times as slow"},
-		"p95":      {"more than twice as slow", func(r *AttackReport) { r.With.Latency.P95 = 1800 }, "latency p95: 600 without the attacker, 1800 beside it, which is 3.00 times as slow"},
-		"newcomer": {"new objects must not wait either", func(r *AttackReport) { r.With.Newcomer.P95 = 2100 }, "newcomer latency p95: 700 without"},
+		"p50": {
+			"more than twice as slow", func(r *AttackReport) { r.With.Latency.P50 = 1010 },
+			"latency p50: 500 without the attacker, 1010 beside it, 2.02 times as slow",
+		},
+		"p95": {
+			"more than twice as slow", func(r *AttackReport) { r.With.Latency.P95 = 1800 },
+			"latency p95: 600 without the attacker, 1800 beside it, 3.00 times as slow",
+		},
+		"newcomer": {
+			"new objects must not wait either", func(r *AttackReport) { r.With.Newcomer.P95 = 2100 },
+			"newcomer latency p95: 700 without",
+		},
 		"throughput": {
 			"less than half", func(r *AttackReport) { r.With.TurnsPerSecond = 2 },
-			"Turns per second: 5.00 without the attacker, 2.00 beside it, which is 2.50 times as slow",
+			"Turns per second: 5.00 without the attacker, 2.00 beside it, 2.50 times as slow",
 		},
-		"nothing succeeds":  {"no rate is infinitely slower", func(r *AttackReport) { r.With.TurnsPerSecond = 0 }, "+Inf times as slow"},
-		"a failure":         {"no Turn may fail", func(r *AttackReport) { r.With.Failed = map[string]int{"DeadlineExceeded": 1} }, "1 of 10 Turns of the victim failed: map[DeadlineExceeded:1]"},
-		"a failure before":  {"it would measure nothing", func(r *AttackReport) { r.Without.Failed = map[string]int{"NotCreated": 2} }, "2 Turns of the victim failed without an attacker"},
-		"a restart":         {"none is allowed", func(r *AttackReport) { r.Restarts, r.OutOfMemoryKills = 3, 2 }, "the manager restarted 3 times, 2 of them for lack of memory"},
-		"memory":            {"where no control group bounds it", func(r *AttackReport) { r.PeakMiB = 513 }, "had 513 MiB resident, and may have 512 MiB"},
+		"nothing succeeds": {"no rate is infinitely slower", func(r *AttackReport) { r.With.TurnsPerSecond = 0 }, "+Inf times as slow"},
+		"a failure": {
+			"no Turn may fail", func(r *AttackReport) { r.With.Failed = map[string]int{"DeadlineExceeded": 1} },
+			"1 of 10 Turns of the victim failed: map[DeadlineExceeded:1]",
+		},
+		"a failure before": {
+			"it would measure nothing", func(r *AttackReport) { r.Without.Failed = map[string]int{"NotCreated": 2} },
+			"2 Turns of the victim failed without an attacker",
+		},
+		"a restart": {
+			"none is allowed", func(r *AttackReport) { r.Restarts, r.OutOfMemoryKills = 3, 2 },
+			"the manager restarted 3 times, 2 of them for lack of memory",
+		},
+		"memory": {
+			"where no control group bounds it", func(r *AttackReport) { r.PeakMiB = 513 },
+			"had 513 MiB resident, more than 512 MiB",
+		},
 		"memory of a group": {"the group has bounded what counts", func(r *AttackReport) { r.PeakMiB, r.grouped = 513, true }, ""},
-		"a large scrape":    {"tenants choose no labels", func(r *AttackReport) { r.Scrape.Bytes++ }, "a scrape of the manager's metrics has 1048577 bytes"},
-		"no scrape":         {"a manager that does not answer", func(r *AttackReport) { r.Scrape = Scrape{} }, "could not be read"},
-		"no attack":         {"a server that nobody asked", func(r *AttackReport) { r.Requests = 0 }, "nothing was measured"},
+		"a large scrape": {
+			"tenants choose no labels", func(r *AttackReport) { r.Scrape.Bytes++ },
+			"a scrape of the manager's metrics has 1048577 bytes",
+		},
+		"no scrape": {"a manager that does not answer", func(r *AttackReport) { r.Scrape = Scrape{} }, "could not be read"},
+		"no attack": {"a server without requests", func(r *AttackReport) { r.Requests = 0 }, "nothing was measured"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := attackReport()
 			tc.change(&a)
 			r := &NeighboursReport{MemoryMiB: 512, Attacks: []AttackReport{attackReport(), a}}
 			err := r.failure()
-			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), "burst: "+tc.want) && !strings.Contains(err.Error(), tc.want) {
+			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), "burst: "+tc.want) &&
+				!strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error %v, want %q: %s", err, tc.want, tc.reason)
 			}
 			if exceeded := strings.Contains(r.table(Setup{}), "EXCEEDED"); exceeded != (tc.want != "") {
@@ -95,7 +129,10 @@ func TestAttacksAreHeldToTheirBounds(t *testing.T) {
 func TestTheTableShowsTheVictimWithAndWithoutTheAttacker(t *testing.T) {
 	a := attackReport()
 	a.With.Newcomer.P95, a.Restarts, a.With.StolenPercent = 1500, 1, 3.4
-	r := &NeighboursReport{MemoryMiB: 512, Bound: "control group v2", IntervalMilliseconds: 200, WindowSeconds: 15, Attacks: []AttackReport{a}}
+	r := &NeighboursReport{
+		MemoryMiB: 512, Bound: "control group v2", IntervalMilliseconds: 200, WindowSeconds: 15,
+		Attacks: []AttackReport{a},
+	}
 	got := strings.Join(strings.Fields(r.table(Setup{CPUs: 2})), " ")
 	for _, want := range []string{
 		"each 200ms (open loop), a manager in 512 MiB (control group v2), 2 CPUs",
@@ -115,7 +152,8 @@ func TestAVictimsLoadIsCounted(t *testing.T) {
 		outcomes = append(outcomes, victimOutcome{latency: time.Duration(i+1) * time.Second})
 	}
 	outcomes = append(outcomes,
-		victimOutcome{newcomer: true, latency: 3 * time.Second}, victimOutcome{newcomer: true, latency: 90 * time.Second, failed: reasonUnfinished})
+		victimOutcome{newcomer: true, latency: 3 * time.Second},
+		victimOutcome{newcomer: true, latency: 90 * time.Second, failed: reasonUnfinished})
 	got := newVictimLoad(outcomes, 10*time.Second)
 	want := &VictimLoad{
 		Turns: 22, Seconds: 10, Latency: Percentiles{P50: 10_000, P95: 19_000}, Newcomer: Percentiles{P50: 3000, P95: 90_000},
@@ -136,14 +174,17 @@ func TestAttacksAreChosenByTheirNames(t *testing.T) {
 		t.Errorf("two attacks: %v (%v)", namesOf(some), err)
 	}
 	_, err = parseAttacks([]string{"peace"}, map[string]int{"war": 1, "burst": 0})
-	for _, want := range []string{`--attacks: "peace" must be one of listings,`, `--attack-sizes: "war" must be one of`, "the size of burst must be from 1 to 100000, not 0"} {
+	for _, want := range []string{
+		`--attacks: "peace" must be one of listings,`, `--attack-sizes: "war" must be one of`,
+		"the size of burst must be from 1 to 100000, not 0",
+	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v lacks %q", err, want)
 		}
 	}
 }
 
-// kept keeps a shell's program, and returns a function that waits for it to have started so many times.
+// kept keeps a program running, and returns a function that waits until it has started this many times.
 func kept(t *testing.T, program, path string, args []string) (k *keeper, started func(times int)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -165,8 +206,8 @@ func kept(t *testing.T, program, path string, args []string) (k *keeper, started
 	}
 }
 
-func TestAKeeperCountsEndsThatNobodyAskedFor(t *testing.T) {
-	// It ends by itself the first time, and then stays.
+func TestAKeeperCountsUnexpectedEnds(t *testing.T) {
+	// The program ends by itself the first time, and keeps running the second time.
 	mark := filepath.Join(t.TempDir(), "mark")
 	k, started := kept(t, "mortal", "/bin/sh", []string{"-c", `echo started; [ -e "$0" ] && exec sleep 60; : >"$0"; exit 3`, mark})
 	started(2)
@@ -183,10 +224,10 @@ func TestAKeeperCountsEndsThatNobodyAskedFor(t *testing.T) {
 	}
 }
 
-func TestAMemoryGroupBoundsWhatRunsInIt(t *testing.T) {
+func TestAMemoryGroupBoundsItsProcesses(t *testing.T) {
 	g, err := newMemoryGroup(32 << 20)
 	if err != nil {
-		// Control groups take root and their hierarchy: elsewhere the report must say that there is none.
+		// Control groups need root and a mounted hierarchy. Elsewhere the report must say that there is none.
 		if os.Geteuid() == 0 && !errors.Is(err, os.ErrPermission) && !strings.Contains(err.Error(), "control group") {
 			t.Errorf("error %q says nothing of the control group", err)
 		}
@@ -200,7 +241,7 @@ func TestAMemoryGroupBoundsWhatRunsInIt(t *testing.T) {
 			t.Errorf("remove: %v", err)
 		}
 	})
-	// tail keeps a line that does not end in memory.
+	// tail keeps an unfinished line in memory.
 	path, args := g.command("/bin/sh", []string{"-c", "echo started; head -c 200000000 /dev/zero | tail -n 1 >/dev/null; exit 1"})
 	k, started := kept(t, "greedy", path, args)
 	started(2)
@@ -213,7 +254,7 @@ func TestAMemoryGroupBoundsWhatRunsInIt(t *testing.T) {
 	}
 }
 
-func TestTimesSlowerAreAsTheyArePrinted(t *testing.T) {
+func TestSlowdownIsRoundedAsPrinted(t *testing.T) {
 	for _, tc := range []struct{ value, other, want float64 }{{10, 5, 2}, {2.004, 1, 2}, {2.006, 1, 2.01}, {1, 0, math.Inf(1)}} {
 		if got := times(tc.value, tc.other); got != tc.want {
 			t.Errorf("%v to %v: %v, want %v", tc.value, tc.other, got, tc.want)

@@ -10,48 +10,48 @@ import (
 )
 
 const (
-	// neighbourBound is how many times as slow the victim may be beside an attacker.
+	// neighbourBound is the maximum factor by which an attacker may slow down the victim.
 	neighbourBound = 2
-	// scrapeBound bounds a scrape of the manager's metrics, in bytes.
+	// scrapeBound is the maximum size of a scrape of the manager's metrics, in bytes.
 	scrapeBound = 1 << 20
 )
 
-// NeighboursReport is what became of a victim beside each attacker.
+// NeighboursReport compares the victim's load with and without each attacker.
 type NeighboursReport struct {
 	MemoryMiB int `json:"memoryMiB"`
-	// Bound says what kept the manager within it.
+	// Bound names the mechanism that bounded the manager's memory.
 	Bound string `json:"bound"`
-	// IntervalMilliseconds is between two of the victim's Turns.
+	// IntervalMilliseconds is the time between two Turns of the victim.
 	IntervalMilliseconds int64          `json:"intervalMilliseconds"`
 	WindowSeconds        float64        `json:"windowSeconds"`
 	Attacks              []AttackReport `json:"attacks"`
 }
 
-// AttackReport is one attack.
+// AttackReport is the result of one attack.
 type AttackReport struct {
 	Name    string      `json:"name"`
 	Size    int         `json:"size"`
 	What    string      `json:"what"`
 	Without *VictimLoad `json:"without"`
 	With    *VictimLoad `json:"with"`
-	// Restarts is how often the manager ended by itself, OutOfMemoryKills how often for lack of memory.
+	// Restarts counts the unexpected ends of the manager, and OutOfMemoryKills the ones for lack of memory.
 	Restarts         int     `json:"restarts"`
 	OutOfMemoryKills int     `json:"outOfMemoryKills"`
 	PeakMiB          float64 `json:"peakMiB"`
-	// Requests and SentMiB are what the attacker's servers have answered.
+	// Requests and SentMiB count the requests to the attacker's servers and the data in their responses.
 	Requests int64   `json:"requests"`
 	SentMiB  float64 `json:"sentMiB"`
 	Scrape   Scrape  `json:"scrape"`
 
 	needsServer bool
-	grouped     bool // in a control group, which bounds the memory itself
+	grouped     bool // whether a control group bounds the memory
 }
 
-// Scrape is one scrape of the manager's metrics after an attack.
+// Scrape describes one scrape of the manager's metrics after an attack.
 type Scrape struct {
 	Bytes        int     `json:"bytes"`
 	Milliseconds float64 `json:"milliseconds"`
-	// Reconciles since the start of the process.
+	// Reconciles counts the reconciles since the start of the process.
 	Reconciles int64 `json:"reconciles"`
 }
 
@@ -59,10 +59,10 @@ type Scrape struct {
 type victimRow struct {
 	name          string
 	without, with float64
-	ratio         float64 // how many times as slow, infinite where nothing succeeded
+	ratio         float64 // the slowdown, or infinite if no Turn succeeded
 }
 
-// rows are the measures that are held to the bound.
+// rows returns the measures that have a bound.
 func (r *AttackReport) rows() []victimRow {
 	slower := func(name string, without, with float64) victimRow {
 		return victimRow{name, without, with, times(with, without)}
@@ -75,7 +75,7 @@ func (r *AttackReport) rows() []victimRow {
 	}
 }
 
-// times is how many times another value something is, as it is printed; infinite where there is no other.
+// times returns value divided by other, rounded as it is printed, or infinity if other is not positive.
 func times(value, other float64) float64 {
 	if other <= 0 {
 		return math.Inf(1)
@@ -83,10 +83,10 @@ func times(value, other float64) float64 {
 	return math.Round(value/other*100) / 100
 }
 
-// stolen is how many per cent of the CPUs' time were not the machine's, in the worse of the two windows.
+// stolen returns the percentage of CPU time that the host took for other machines, in the worse of the two windows.
 func (r *AttackReport) stolen() float64 { return max(r.Without.StolenPercent, r.With.StolenPercent) }
 
-// worst is the largest ratio.
+// worst returns the largest ratio.
 func (r *AttackReport) worst() float64 {
 	worst := 0.0
 	for _, row := range r.rows() {
@@ -95,13 +95,13 @@ func (r *AttackReport) worst() float64 {
 	return worst
 }
 
-// failure is an error if the attack has harmed the victim or the manager, or has not taken place.
+// failure returns an error if the attack has harmed the victim or the manager, or has not taken place.
 func (r *AttackReport) failure(memoryMiB int) error {
 	var errs []error
 	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(r.Name+": "+format, args...)) }
 	for _, row := range r.rows() {
 		if row.ratio > neighbourBound {
-			add("%s: %s without the attacker, %s beside it, which is %.2f times as slow and may be %d times", row.name,
+			add("%s: %s without the attacker, %s beside it, %.2f times as slow, more than %d times", row.name,
 				number(row.without), number(row.with), row.ratio, neighbourBound)
 		}
 	}
@@ -114,23 +114,24 @@ func (r *AttackReport) failure(memoryMiB int) error {
 	if r.Restarts > 0 {
 		add("the manager restarted %d times, %d of them for lack of memory", r.Restarts, r.OutOfMemoryKills)
 	}
-	// Pages of the executable file count as resident and may belong to another group, such as that of a manager before.
+	// Pages of the executable file count as resident. They may belong to another group, such as the group of an
+	// earlier manager.
 	if !r.grouped && r.PeakMiB > float64(memoryMiB) {
-		add("the manager had %s MiB resident, and may have %d MiB", number(r.PeakMiB), memoryMiB)
+		add("the manager had %s MiB resident, more than %d MiB", number(r.PeakMiB), memoryMiB)
 	}
 	if r.Scrape.Bytes == 0 {
 		add("the manager's metrics could not be read within %s", scrapeTimeout)
 	}
 	if r.Scrape.Bytes > scrapeBound {
-		add("a scrape of the manager's metrics has %d bytes, and may have %d", r.Scrape.Bytes, scrapeBound)
+		add("a scrape of the manager's metrics has %d bytes, more than %d", r.Scrape.Bytes, scrapeBound)
 	}
 	if r.needsServer && r.Requests == 0 {
-		add("the attacker's server was never asked: nothing was measured")
+		add("the attacker's server received no request: nothing was measured")
 	}
 	return errors.Join(errs...)
 }
 
-// failure is an error if one of the attacks did harm.
+// failure returns an error if one of the attacks did harm.
 func (r *NeighboursReport) failure() error {
 	var errs []error
 	for i := range r.Attacks {
@@ -139,15 +140,18 @@ func (r *NeighboursReport) failure() error {
 	return errors.Join(errs...)
 }
 
-// summary says in one line what became of the victim.
+// summary describes the victim's load in one line.
 func (r *AttackReport) summary() string {
-	return fmt.Sprintf("p95 %s ms without (bound after %s), %s ms beside it (bound after %s); at most %s times as slow; %d of %d Turns failed; %d restarts; peak %s MiB; %.0f %% of the CPUs stolen",
-		number(r.Without.Latency.P95), number(r.Without.Bound.P95), number(r.With.Latency.P95), number(r.With.Bound.P95), number(r.worst()), r.With.failures(), r.With.Turns, r.Restarts, number(r.PeakMiB), r.stolen())
+	return fmt.Sprintf("p95 %s ms without (bound after %s), %s ms beside it (bound after %s); at most %s times "+
+		"as slow; %d of %d Turns failed; %d restarts; peak %s MiB; %.0f %% of the CPUs stolen",
+		number(r.Without.Latency.P95), number(r.Without.Bound.P95), number(r.With.Latency.P95), number(r.With.Bound.P95),
+		number(r.worst()), r.With.failures(), r.With.Turns, r.Restarts, number(r.PeakMiB), r.stolen())
 }
 
 func (r *NeighboursReport) table(s Setup) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "A victim beside attackers in another namespace: a Turn of 2 requests and a call of a tool each %s (open loop), a manager in\n"+
+	fmt.Fprintf(&text, "A victim beside attackers in another namespace: a Turn of 2 requests and a call of a "+
+		"tool each %s (open loop), a manager in\n"+
 		"%d MiB (%s), %d CPUs\n\n", time.Duration(r.IntervalMilliseconds)*time.Millisecond, r.MemoryMiB, r.Bound, s.CPUs)
 	const line = "%-10s%14s%14s%16s%14s%8s%8s%10s%8s%8s%s\n"
 	fmt.Fprintf(&text, line, "attack", "p50, ms", "p95, ms", "newcomer, ms", "Turns/s", "ratio", "failed", "restarts", "MiB", "stolen", "")
@@ -171,9 +175,12 @@ func (r *NeighboursReport) table(s Setup) string {
 		fmt.Fprintf(&text, "%-10s%s (%d requests, %s MiB sent; %d reconciles; a scrape of %d KiB)\n",
 			a.Name, a.What, a.Requests, number(a.SentMiB), a.Scrape.Reconciles, a.Scrape.Bytes>>10)
 	}
-	fmt.Fprintf(&text, "\nEach measure of the victim is shown without the attacker > beside it, %s each at least; the ratio is the worst of the four. Turns\n"+
-		"of newcomers come with a new Agent, ModelProvider and ToolServer, one each second; their p95 counts. At most are allowed: a ratio\n"+
-		"of %d, no failed Turn, no restart, %d MiB and a scrape of %d KiB. Stolen is the time of the CPUs that this machine's host gave to\n"+
+	fmt.Fprintf(&text, "\nEach measure of the victim is shown without the attacker > beside it, %s each at "+
+		"least; the ratio is the worst of the four. Turns\n"+
+		"of newcomers come with a new Agent, ModelProvider and ToolServer, one each second; their p95 counts. "+
+		"At most are allowed: a ratio\n"+
+		"of %d, no failed Turn, no restart, %d MiB and a scrape of %d KiB. Stolen is the time of the CPUs that "+
+		"this machine's host gave to\n"+
 		"other machines: above %d %%, an attack is tried again, up to %d times, and the ratio means little.\n",
 		time.Duration(r.WindowSeconds*float64(time.Second)), neighbourBound, r.MemoryMiB, scrapeBound>>10, maxStolen, maxTries)
 	return text.String()

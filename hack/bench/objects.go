@@ -22,13 +22,14 @@ import (
 )
 
 const (
-	systemNamespace = "capstan-system" // of the manager's Leases
-	namespace       = "bench"          // of the Turns and all they need
-	objectName      = "bench"          // of all they need
-	finishedLabel   = "bench-finished" // on Turns that are made as finished ones
+	systemNamespace = "capstan-system" // the namespace of the manager's Leases
+	namespace       = "bench"          // the namespace of the Turns and of all objects that they need
+	objectName      = "bench"          // the name of the objects that the Turns need
+	finishedLabel   = "bench-finished" // on Turns that are created as finished ones
 	modelName       = "bench"
 
-	// maxFacts and maxFactChars are the API's own bounds.
+	// maxFacts bounds the facts of a Turn of the benchmark, and so --payload; the API allows 128. A Turn can run only
+	// if its whole spec has at most 96 KiB. maxFactChars is the limit of the API for one fact.
 	maxFacts     = 64
 	maxFactChars = 4096
 )
@@ -40,7 +41,8 @@ func init() {
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 }
 
-// turnClient returns client-go's plain REST client for the Turns of an API group: Capstan's, or that of the minimal object.
+// turnClient returns client-go's plain REST client for the Turns of an API group: Capstan's group or the one of the
+// minimal object (see minimalVersion).
 func turnClient(config *rest.Config, version schema.GroupVersion) (rest.Interface, error) {
 	types := runtime.NewScheme()
 	types.AddKnownTypes(version, &v1alpha1.Turn{}, &v1alpha1.TurnList{})
@@ -57,11 +59,11 @@ func turnClient(config *rest.Config, version schema.GroupVersion) (rest.Interfac
 	return c, nil
 }
 
-// objects returns all that a Turn needs, in an order in which they can be created.
+// objects returns all objects that a Turn needs, in an order in which they can be created.
 func objects(modelURL string, latency time.Duration) []client.Object {
 	meta := metav1.ObjectMeta{Name: objectName, Namespace: namespace}
 	reference := v1alpha1.ObjectReference{Name: objectName}
-	// A Turn that is slow should be seen as slow, not end at its deadline.
+	// A slow Turn should show up as slow and not end at its deadline.
 	timeout := int32(math.Ceil(latency.Seconds())) + 600
 	return []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: systemNamespace}},
@@ -82,7 +84,7 @@ func objects(modelURL string, latency time.Duration) []client.Object {
 	}
 }
 
-// newTurn returns a Turn with facts of so many characters in all.
+// newTurn returns a Turn whose facts have payload characters in all.
 func newTurn(name string, payload int) *v1alpha1.Turn {
 	turn := &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
@@ -95,7 +97,7 @@ func newTurn(name string, payload int) *v1alpha1.Turn {
 	return turn
 }
 
-// factsOf returns a context with facts of so many characters in all.
+// factsOf returns a context whose facts have chars characters in all.
 func factsOf(chars int) *v1alpha1.TurnContext {
 	c := &v1alpha1.TurnContext{}
 	for i := 0; chars > 0; i++ {
@@ -106,15 +108,16 @@ func factsOf(chars int) *v1alpha1.TurnContext {
 	return c
 }
 
-// deleteTurns makes room for the next burst, which should not find the Turns of this one. Finished Turns that were made as
-// such stay.
+// deleteTurns deletes the Turns of a burst, so that they do not affect the next one. It keeps the Turns that were
+// created as finished ones.
 func (b *bench) deleteTurns(ctx context.Context) error {
 	others, err := labels.NewRequirement(finishedLabel, selection.DoesNotExist, nil)
 	if err != nil {
 		return err
 	}
 	err = deleteMany(ctx, func(ctx context.Context) error {
-		return b.turns.Delete().Namespace(namespace).Resource("turns").Param("labelSelector", labels.NewSelector().Add(*others).String()).Do(ctx).Error()
+		return b.turns.Delete().Namespace(namespace).Resource("turns").Param("labelSelector",
+			labels.NewSelector().Add(*others).String()).Do(ctx).Error()
 	})
 	if err != nil {
 		return fmt.Errorf("failed to delete the Turns: %w", err)

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// namedServer and postgresPrograms are the environment variables with the URL of a PostgreSQL and with the folder of
-	// one's programs. The tests take them too.
+	// namedServer and postgresPrograms are environment variables: the URL of a PostgreSQL, and the folder of the
+	// programs of one. The tests use the same variables.
 	namedServer      = "CAPSTAN_TEST_POSTGRES"
 	postgresPrograms = "CAPSTAN_POSTGRES_BIN"
 )
 
-// errNoPostgres says what to do.
-var errNoPostgres = fmt.Errorf("there is no PostgreSQL: run through make, or set %s to the folder that hack/postgres/get.sh prints, "+
-	"or %s to the URL of a server whose user may make databases", postgresPrograms, namedServer)
+// errNoPostgres tells the user how to provide a PostgreSQL.
+var errNoPostgres = fmt.Errorf("no PostgreSQL is available: run through make, or set %s to the folder that hack/postgres/get.sh prints, "+
+	"or %s to the URL of a server whose user may create databases", postgresPrograms, namedServer)
 
-// havePostgres reports whether there is a PostgreSQL to work with.
+// havePostgres reports whether a PostgreSQL is available.
 func havePostgres() bool { return os.Getenv(namedServer) != "" || os.Getenv(postgresPrograms) != "" }
 
-// startPostgres returns the URL of a server: the one that is named, or one that runs until the stack is stopped. It writes
-// to disk as it would in earnest.
+// startPostgres returns the URL of the named server, or of a new one that runs until the stack stops. A new server
+// writes to disk as in production.
 func (b *bench) startPostgres(ctx context.Context) (string, error) {
 	if named := os.Getenv(namedServer); named != "" {
 		return named, nil
@@ -47,11 +47,13 @@ func (b *bench) startPostgres(ctx context.Context) (string, error) {
 	return server.URL("postgres"), nil
 }
 
-// newDatabase makes an empty database on a server and returns its URL. The database goes when the stack is stopped.
+// newDatabase creates an empty database on a server and returns its URL. The database is dropped when the stack
+// stops.
 func (b *bench) newDatabase(ctx context.Context, server string) (string, error) {
 	location, err := url.Parse(server)
 	if err != nil {
-		return "", fmt.Errorf("%s is not a URL", namedServer) // without the error: it shows the URL, which may hold a password
+		// the error is left out because it shows the URL, which may contain a password
+		return "", fmt.Errorf("%s is not a URL", namedServer)
 	}
 	name := "capstan_bench_" + strings.ReplaceAll(uuid.NewString(), "-", "")
 	if err := execute(ctx, server, "CREATE DATABASE "+name); err != nil {
@@ -77,7 +79,8 @@ func execute(ctx context.Context, server, statement string) error {
 	return nil
 }
 
-// skipsExecutors reports whether the phase with PostgreSQL is left out, because nobody has asked for it by name.
+// skipsExecutors reports whether the phase is left out because there is no PostgreSQL and --only does not name the
+// phase.
 func (b *bench) skipsExecutors() bool {
 	return !havePostgres() && !slices.Contains(b.only, phaseExecutors)
 }

@@ -16,21 +16,22 @@ const (
 	outputJSON  = "json"
 )
 
-// Report is the outcome of a benchmark: of those of its phases that were run.
+// Report is the result of a benchmark. It contains the phases that were run.
 type Report struct {
 	Setup   Setup        `json:"setup"`
 	Manager *Measurement `json:"manager,omitempty"`
-	// Floor is the same for a bare client-go program, and Minimal for one that works with minimal objects in the place of Turns.
+	// Floor is the same measurement for a bare client-go program. Minimal is the one for that program with minimal
+	// objects instead of Turns.
 	Floor     *Measurement     `json:"floor,omitempty"`
 	Minimal   *Measurement     `json:"minimal,omitempty"`
 	Executors *ExecutorsReport `json:"executors,omitempty"`
 	Tools     *ToolsReport     `json:"tools,omitempty"`
 	Finished  *FinishedReport  `json:"finished,omitempty"`
-	// Neighbours is absent unless it was asked for.
+	// Neighbours is nil unless the phase was requested.
 	Neighbours *NeighboursReport `json:"neighbours,omitempty"`
 }
 
-// Setup is what was measured, and on what.
+// Setup describes the measured load and the machine.
 type Setup struct {
 	Turns               int   `json:"turns"`
 	LatencyMilliseconds int64 `json:"latencyMilliseconds"`
@@ -39,49 +40,55 @@ type Setup struct {
 	CPUs                int   `json:"cpus"`
 }
 
-// Measurement is what a contender needed for the Turns: one program, or several together.
+// Measurement is the cost of the Turns for a contender, which is one program or several together.
 type Measurement struct {
 	TurnsPerSecond float64 `json:"turnsPerSecond"`
-	// WallSeconds is from the first creation to the last completion.
+	// WallSeconds is the time from the first creation to the last completion.
 	WallSeconds float64 `json:"wallSeconds"`
 	// Overhead is status.durationMilliseconds less the model's latency.
 	Overhead Percentiles `json:"overheadMilliseconds"`
-	// Completion is from a Turn's creation to its completion, as a client sees them; creating many at once is part of it.
+	// Completion is the time from a Turn's creation to its completion, as a client sees them. It includes the time
+	// for creating many Turns at once.
 	Completion Percentiles `json:"creationToCompletionMilliseconds"`
-	// Single is from creation to completion, less the model's latency, of Turns that run one after another.
+	// Single is the time from creation to completion, less the model's latency, of Turns that run one after
+	// another.
 	Single Percentiles `json:"singleMilliseconds"`
-	// WritesPerTurn are requests that write to the API server, but for the creation of the Turns and for Leases.
+	// WritesPerTurn counts the writes to the API server, except for the creation of the Turns and for Leases.
 	WritesPerTurn       float64            `json:"apiWritesPerTurn"`
 	WritesPerTurnByKind map[string]float64 `json:"apiWritesPerTurnByKind"`
 	LeaseWrites         float64            `json:"leaseWrites"`
 	CPUPerTurn          float64            `json:"cpuMillisecondsPerTurn"`
-	// ServerCPUPerTurn is that of kube-apiserver, the creation of the Turns and the benchmark's own watch included.
+	// ServerCPUPerTurn is the CPU time of kube-apiserver, including the creation of the Turns and the benchmark's
+	// watch.
 	ServerCPUPerTurn     float64        `json:"apiServerCPUMillisecondsPerTurn"`
 	PeakMemoryMiB        float64        `json:"peakMemoryMiB"`
 	ModelRequestsPerTurn float64        `json:"modelRequestsPerTurn"`
 	FailedTurns          map[string]int `json:"failedTurns,omitempty"`
-	// Processes are the programs that CPU and memory are the sums of.
+	// Processes are the programs whose CPU time and memory are summed up.
 	Processes []Process `json:"processes,omitempty"`
 }
 
-// Process is one program's part in a Measurement.
+// Process is the part of one program in a Measurement.
 type Process struct {
 	Name string `json:"name"`
-	// Turns is how many of the Turns it has run; nil for a process that is no executor.
+	// Turns is the number of Turns that the process has run; it is nil for a process that is not an executor.
 	Turns *int `json:"turns,omitempty"`
-	// CPUPerTurn is per Turn of all, whoever ran it.
+	// CPUPerTurn divides the process's CPU time by the number of all Turns, including those of other executors.
 	CPUPerTurn    float64 `json:"cpuMillisecondsPerTurn"`
 	PeakMemoryMiB float64 `json:"peakMemoryMiB"`
 }
 
-// Percentiles of a sample, in milliseconds.
+// Percentiles holds percentiles of a sample, in milliseconds.
 type Percentiles struct {
 	P50 float64 `json:"p50"`
 	P95 float64 `json:"p95"`
 }
 
 func setupOf(o options, cpus int) Setup {
-	return Setup{Turns: o.turns, LatencyMilliseconds: o.latency.Milliseconds(), ReplyChars: o.replyChars, PayloadChars: o.payload, CPUs: cpus}
+	return Setup{
+		Turns: o.turns, LatencyMilliseconds: o.latency.Milliseconds(), ReplyChars: o.replyChars,
+		PayloadChars: o.payload, CPUs: cpus,
+	}
 }
 
 func newMeasurement(result *burstResult, t team, before, after sample, latency time.Duration) *Measurement {
@@ -112,16 +119,17 @@ func newMeasurement(result *burstResult, t team, before, after sample, latency t
 	return m
 }
 
-// writesPerTurn returns what was written between two samples but for the creation of so many Turns: by kind, and in all.
+// writesPerTurn returns the writes between two samples, by kind and in all, without the creation of this many
+// Turns.
 func writesPerTurn(before, after sample, turns float64) (byKind map[string]float64, all float64) {
 	byKind = map[string]float64{}
 	written := after.writes.minus(before.writes)
-	written["POST turns"] -= turns // the benchmark's own
+	written["POST turns"] -= turns // created by the benchmark itself
 	sum := 0.0
 	for kind, count := range written {
 		if count != 0 {
 			byKind[kind] = count / turns
-			sum += count // whole numbers, whose sum is exact in any order
+			sum += count // whole numbers, so their sum is exact in any order
 		}
 	}
 	return byKind, sum / turns
@@ -130,7 +138,7 @@ func writesPerTurn(before, after sample, turns float64) (byKind map[string]float
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 func mebibytes(bytes uint64) float64       { return float64(bytes) / (1 << 20) }
 
-// percentiles returns those of a sample by the nearest rank, each value less some part of it.
+// percentiles returns the percentiles of a sample by the nearest rank. It subtracts less from each value.
 func percentiles(values []time.Duration, less time.Duration) Percentiles {
 	sorted := slices.Sorted(slices.Values(values))
 	rank := func(percent int) float64 {
@@ -143,7 +151,7 @@ func percentiles(values []time.Duration, less time.Duration) Percentiles {
 	return Percentiles{P50: rank(50), P95: rank(95)}
 }
 
-// failure is an error if not every Turn has succeeded, or something has grown beyond its bound.
+// failure returns an error if a Turn has failed or a value is above its bound.
 func (r *Report) failure() error {
 	var errs []error
 	check := func(name string, m *Measurement) {
@@ -197,7 +205,7 @@ func (r *Report) write(out io.Writer, format string) error {
 	return err
 }
 
-// head says what was measured, as the first line of a table.
+// head describes the setup in the first line of a table.
 func (s Setup) head() string {
 	return fmt.Sprintf("%d Turns at once, model latency %s, answers of %d characters, facts of %d, %d CPUs",
 		s.Turns, time.Duration(s.LatencyMilliseconds)*time.Millisecond, s.ReplyChars, s.PayloadChars, s.CPUs)
@@ -209,9 +217,11 @@ func (r *Report) floorTable() string {
 	const line = "%-36s%10s%10s%8s%10s%8s\n"
 	fmt.Fprintf(&text, line, "", "manager", "floor", "ratio", "minimal", "ratio")
 	for _, row := range r.rows() {
-		fmt.Fprintf(&text, line, row.name, number(row.manager), number(row.floor), ratio(row.manager, row.floor), number(row.minimal), ratio(row.manager, row.minimal))
+		fmt.Fprintf(&text, line, row.name, number(row.manager), number(row.floor), ratio(row.manager, row.floor),
+			number(row.minimal), ratio(row.manager, row.minimal))
 	}
-	fmt.Fprintf(&text, "\nThe floor is a bare client-go program: watch, one status write, one model request, one status write. Minimal is the same with\n"+
+	fmt.Fprintf(&text, "\nThe floor is a bare client-go program: watch, one status write, one model request, "+
+		"one status write. Minimal is the same with\n"+
 		"an object that has only the fields which this takes.\n"+
 		"API writes leave out the benchmark's own creation of the Turns, and Leases (manager %.0f, floor %.0f in all).\n",
 		r.Manager.LeaseWrites, r.Floor.LeaseWrites)
@@ -251,7 +261,7 @@ func (r *Report) rows() []row {
 	return rows
 }
 
-// number prints with as many decimals as say something.
+// number prints a value with as many decimals as are meaningful.
 func number(v float64) string {
 	switch {
 	case v == 0:
@@ -265,7 +275,7 @@ func number(v float64) string {
 	}
 }
 
-// ratio prints how many times another value something is, and nothing where there is no other.
+// ratio prints value divided by other, or a dash if other is not positive.
 func ratio(value, other float64) string {
 	if other <= 0 {
 		return "-"
@@ -273,7 +283,7 @@ func ratio(value, other float64) string {
 	return fmt.Sprintf("%.2f", value/other)
 }
 
-// quotient is how many times another value something is, 0 where there is no other.
+// quotient returns value divided by other, or 0 if other is not positive.
 func quotient(value, other float64) float64 {
 	if other <= 0 {
 		return 0

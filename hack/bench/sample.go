@@ -20,46 +20,46 @@ import (
 )
 
 const (
-	// requestsMetric is kube-apiserver's count of the requests it has answered.
+	// requestsMetric is kube-apiserver's counter of answered requests.
 	requestsMetric = "apiserver_request_total"
 	// serverCPUMetric is kube-apiserver's own CPU time, in seconds.
 	serverCPUMetric = "process_cpu_seconds_total"
 
-	// settleInterval is how long no object may have been written for the work to count as done: Events are written
-	// behind their Turns.
+	// settleInterval is the time without writes after which the work counts as done. Events are written after their
+	// Turns.
 	settleInterval = time.Second
 	settleTimeout  = 30 * time.Second
 )
 
-// mutating holds the verbs of requestsMetric that write.
+// mutating lists the verbs of requestsMetric that write.
 var mutating = []string{"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"}
 
-// writes counts requests to the API server by what they write, such as "PUT turns/status". What was refused has its
-// HTTP status at its end.
+// writes counts requests to the API server by the resource that they write, such as "PUT turns/status". The name of
+// a refused request ends with its HTTP status.
 type writes map[string]float64
 
-// sample is the state of all counters at one time.
+// sample holds all counters at one time.
 type sample struct {
 	counters
-	uses          []use // of each program, in its contender's order
+	uses          []use // of each program of the measured contender, in its order
 	modelRequests int64
 }
 
-// counters are those of kube-apiserver.
+// counters holds the counters of kube-apiserver.
 type counters struct {
 	writes    writes
-	leases    float64       // writes of Leases, which grow with time, not with Turns
-	serverCPU time.Duration // what kube-apiserver itself has taken
+	leases    float64       // writes of Leases, which depend on time and not on the number of Turns
+	serverCPU time.Duration // the CPU time of kube-apiserver
 }
 
-// use is what a process has taken so far.
+// use is the resource usage of a process so far.
 type use struct {
 	cpu        time.Duration
-	memory     uint64 // what it has resident, in bytes
-	peakMemory uint64 // the most it ever had resident, in bytes
+	memory     uint64 // the resident memory, in bytes
+	peakMemory uint64 // the peak of the resident memory, in bytes
 }
 
-// settled waits until nothing is written any more and takes a sample.
+// settled waits until the writes have stopped and takes a sample.
 func (b *bench) settled(ctx context.Context, t team) (sample, error) {
 	var last counters
 	err := wait.PollUntilContextTimeout(ctx, b.settle, settleTimeout, true, func(ctx context.Context) (bool, error) {
@@ -106,7 +106,7 @@ func parseCounters(text io.Reader) (counters, error) {
 		}
 		switch count := metric.GetCounter().GetValue(); {
 		case !slices.Contains(mutating, labels["verb"]) || strings.HasSuffix(labels["resource"], "reviews"):
-			// Access reviews are posted, and write nothing.
+			// Access reviews are POST requests that write nothing.
 		case labels["resource"] == "leases":
 			found.leases += count
 		default:
@@ -116,7 +116,7 @@ func parseCounters(text io.Reader) (counters, error) {
 	return found, nil
 }
 
-// parseMetrics reads metrics in Prometheus' text format. It fails if one of these is not among them.
+// parseMetrics parses metrics in Prometheus' text format. It returns an error if one of the names is missing.
 func parseMetrics(text io.Reader, names ...string) (map[string]*dto.MetricFamily, error) {
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(text)
@@ -145,7 +145,7 @@ func writeName(labels map[string]string) string {
 	return name
 }
 
-// minus returns what was written between an earlier count and this one.
+// minus returns the writes between an earlier count and this one.
 func (w writes) minus(earlier writes) writes {
 	difference := writes{}
 	for name, count := range w {
@@ -156,11 +156,11 @@ func (w writes) minus(earlier writes) writes {
 	return difference
 }
 
-// useOf returns what a process has taken so far.
+// useOf returns the resource usage of a process so far.
 func useOf(pid int) (use, error) {
 	process, err := procfs.NewProc(pid)
 	if err != nil {
-		return use{}, fmt.Errorf("failed to look at process %d, which takes Linux: %w", pid, err)
+		return use{}, fmt.Errorf("failed to read process %d, which requires Linux: %w", pid, err)
 	}
 	stat, err := process.Stat()
 	if err != nil {

@@ -2,14 +2,14 @@ package main
 
 import "github.com/prometheus/procfs"
 
-// cpuTime is what the machine's CPUs have done since its start, in seconds of one CPU.
+// cpuTime is the total time of the machine's CPUs since its start, in seconds of one CPU.
 type cpuTime struct {
 	all float64
-	// stolen is what a host has given to its other machines while this one had work.
+	// stolen is the time that the host has given to its other machines while this one had work.
 	stolen float64
 }
 
-// readCPUTime reads the time of the CPUs. The zero value stands for a machine that does not tell.
+// readCPUTime reads the time of the CPUs. It returns the zero value on a machine that does not publish it.
 func readCPUTime() cpuTime {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
@@ -23,7 +23,7 @@ func readCPUTime() cpuTime {
 	return cpuTime{all: t.User + t.Nice + t.System + t.Idle + t.Iowait + t.IRQ + t.SoftIRQ + t.Steal, stolen: t.Steal}
 }
 
-// stolenSince returns how many per cent of the CPUs' time were stolen since then.
+// stolenSince returns the percentage of CPU time that was stolen since then.
 func (t cpuTime) stolenSince(then cpuTime) float64 {
 	if t.all <= then.all {
 		return 0

@@ -21,30 +21,32 @@ import (
 )
 
 const (
-	toolsName = "bench-tools" // of the Agent with tools, its model and its server of tools
+	toolsName = "bench-tools" // the name of the Agent with tools, its model and its tool server
 
-	// holdTimeout bounds the time until a thousand Turns are in flight, readyTimeout that until an Agent's tools are known.
+	// holdTimeout bounds the time until all Turns are in flight, and readyTimeout the time until the tools of an
+	// Agent are known.
 	holdTimeout  = 2 * time.Minute
 	readyTimeout = time.Minute
 
-	// manySteps is how many steps a Turn of many has; one has no call of a tool at all.
+	// manySteps is the number of steps of a long Turn. A Turn of one step calls no tool.
 	manySteps = 20
-	// stepTurns is how many Turns of so many steps run at once: few enough that each is quick.
+	// stepTurns is the number of such Turns that run at once: few enough that each is quick.
 	stepTurns = 10
-	// stepTries bounds the tries until no Turn has lasted progressAfter, from when a Turn's progress is written, which counts apart.
+	// stepTries bounds the attempts until all Turns are shorter than progressAfter. After that time the progress of
+	// a Turn is written to its status, and that write would distort the count.
 	stepTries     = 5
 	progressAfter = 5 * time.Second
 )
 
-// The messages of the Turns, by which the model tells them apart.
+// The messages of the Turns, by which the fake model distinguishes them.
 const (
 	messageHold      = "hold: search, then wait"
 	messageOneStep   = "one step: answer"
 	messageManySteps = "many steps: search again and again"
 )
 
-// compareTools measures a manager with many Turns in flight that have called a tool each, and what Turns of one step and of
-// many cost the API server.
+// compareTools measures a manager with many Turns in flight that have called a tool each. It also measures the API
+// writes of Turns of one step and of many steps.
 func (b *bench) compareTools(ctx context.Context) (*ToolsReport, error) {
 	g := newGate(b.inFlight)
 	modelURL, toolsURL, err := b.startToolSite(ctx, g)
@@ -70,7 +72,7 @@ func (b *bench) compareTools(ctx context.Context) (*ToolsReport, error) {
 	}
 	r := &ToolsReport{InFlight: b.inFlight, FailedTurns: map[string]int{}}
 	if err := b.measureHeld(ctx, t[0], g, r); err != nil {
-		return nil, fmt.Errorf("failed to hold the Turns: %w", err)
+		return nil, fmt.Errorf("failed to measure Turns in flight: %w", err)
 	}
 	for _, s := range []struct {
 		steps   int
@@ -84,7 +86,7 @@ func (b *bench) compareTools(ctx context.Context) (*ToolsReport, error) {
 	return r, t.stop()
 }
 
-// startToolSite serves a model behind a gate, and tools, both from this process, until the stack is stopped.
+// startToolSite serves a model behind a gate, and tools, both from this process, until the stack stops.
 func (b *bench) startToolSite(ctx context.Context, g *gate) (modelURL, toolsURL string, err error) {
 	model, err := server.New(toolModel(b.replyChars), server.WithKeptRequests(0))
 	if err != nil {
@@ -92,7 +94,7 @@ func (b *bench) startToolSite(ctx context.Context, g *gate) (modelURL, toolsURL 
 	}
 	desk, err := tickets.NewDesk(nil)
 	if err != nil {
-		return "", "", fmt.Errorf("failed to set up the server of tools: %w", err)
+		return "", "", fmt.Errorf("failed to set up the tool server: %w", err)
 	}
 	if modelURL, err = b.serve(ctx, g.before(model)); err != nil {
 		return "", "", err
@@ -101,7 +103,7 @@ func (b *bench) startToolSite(ctx context.Context, g *gate) (modelURL, toolsURL 
 	return modelURL + "/v1", toolsURL + "/mcp", err
 }
 
-// serve serves HTTP at a free address until the stack is stopped, and returns the URL.
+// serve serves HTTP at a free address until the stack stops, and returns the URL.
 func (b *bench) serve(ctx context.Context, handler http.Handler) (string, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -111,7 +113,7 @@ func (b *bench) serve(ctx context.Context, handler http.Handler) (string, error)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = web.Serve(listener) // always http.ErrServerClosed: a listener that is there does not fail otherwise
+		_ = web.Serve(listener) // always http.ErrServerClosed, because the listener cannot fail otherwise
 	}()
 	b.stack.OnStop(func() error {
 		err := web.Close()
@@ -121,8 +123,8 @@ func (b *bench) serve(ctx context.Context, handler http.Handler) (string, error)
 	return "http://" + listener.Addr().String(), nil
 }
 
-// toolModel has the model call a tool as often as the message says, with other arguments each time, and then answer: a call
-// that was made already would not reach the server again.
+// toolModel returns a model that calls a tool as often as the message says and then answers. Each call has
+// different arguments, because a repeated call would not reach the server.
 func toolModel(replyChars int) server.Config {
 	text := "x"
 	answer := server.Reply{Text: &text, Repeat: replyChars, IgnoreMaxTokens: true}
@@ -137,10 +139,10 @@ func toolModel(replyChars int) server.Config {
 	}}
 }
 
-// toolObjects returns what a Turn with tools needs beside the other objects.
+// toolObjects returns the objects that a Turn with tools needs in addition to those of objects.
 func toolObjects(modelURL, toolsURL string) []client.Object {
 	own := metav1.ObjectMeta{Name: toolsName, Namespace: namespace}
-	const seconds = 600 // a Turn that is slow should be seen as slow, not end at its deadline
+	const seconds = 600 // a slow Turn should show up as slow and not end at its deadline
 	return []client.Object{
 		&v1alpha1.ModelProvider{ObjectMeta: own, Spec: v1alpha1.ModelProviderSpec{
 			Type: v1alpha1.ProviderTypeOpenAI, BaseURL: modelURL,
@@ -154,12 +156,15 @@ func toolObjects(modelURL, toolsURL string) []client.Object {
 			PromptProfileRef: v1alpha1.ObjectReference{Name: objectName},
 			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.ObjectReference{Name: toolsName}, Model: modelName}},
 			Tools:            []v1alpha1.AgentTool{{ServerRef: &v1alpha1.ObjectReference{Name: toolsName}}},
-			Limits:           &v1alpha1.Limits{TimeoutSeconds: new(int32(seconds)), MaxSteps: new(int32(30)), MaxToolCalls: new(int32(100))},
+			Limits: &v1alpha1.Limits{
+				TimeoutSeconds: new(int32(seconds)), MaxSteps: new(int32(30)),
+				MaxToolCalls: new(int32(100)),
+			},
 		}},
 	}
 }
 
-// toolTurns returns a function that makes the Turns of a message.
+// toolTurns returns a function that creates Turns with a message.
 func toolTurns(prefix, message string, payload int) func(int) *v1alpha1.Turn {
 	return func(i int) *v1alpha1.Turn {
 		turn := newTurn(fmt.Sprintf("%s-%d", prefix, i), payload)
@@ -185,7 +190,7 @@ func (b *bench) waitForTools(ctx context.Context) error {
 	return nil
 }
 
-// measureHeld has all Turns wait for the model at the same time, looks at what the manager takes, and lets them end.
+// measureHeld makes all Turns wait for the model at the same time, measures the manager, and lets the Turns end.
 func (b *bench) measureHeld(ctx context.Context, p *running, g *gate, r *ToolsReport) error {
 	before, err := useOf(p.PID())
 	if err != nil {
@@ -210,7 +215,8 @@ func (b *bench) measureHeld(ctx context.Context, p *running, g *gate, r *ToolsRe
 		if r.Held, err = memoryAfterCollection(ctx, p); err != nil {
 			return err
 		}
-		b.say("tools: %d Turns in flight: %s MiB resident, live heap of %s MiB", b.inFlight, number(r.Held.ResidentMiB), number(r.Held.HeapMiB))
+		b.say("tools: %d Turns in flight: %s MiB resident, live heap of %s MiB", b.inFlight, number(r.Held.ResidentMiB),
+			number(r.Held.HeapMiB))
 		g.open()
 		return nil
 	})
@@ -223,7 +229,8 @@ func (b *bench) measureHeld(ctx context.Context, p *running, g *gate, r *ToolsRe
 	return err
 }
 
-// measureSteps counts the writes of Turns of so many steps, none of which has lasted so long that its progress was written.
+// measureSteps counts the API writes of Turns with this many steps. It repeats the burst if a Turn was so slow that
+// its progress was written.
 func (b *bench) measureSteps(ctx context.Context, t team, steps int, message string) (StepsCost, error) {
 	for try := range stepTries {
 		c, err := b.stepsCost(ctx, t, fmt.Sprintf("steps-%d-%d", steps, try), message)
@@ -231,9 +238,10 @@ func (b *bench) measureSteps(ctx context.Context, t team, steps int, message str
 			c.Steps = steps
 			return c, err
 		}
-		b.say("tools: a Turn of %d steps took %.1f s, and its progress was written: once more", steps, c.LongestSeconds)
+		b.say("tools: a Turn of %d steps took %.1f s, so its progress was written: repeating", steps, c.LongestSeconds)
 	}
-	return StepsCost{}, fmt.Errorf("in %d tries a Turn has lasted %s or longer, and its progress was written: the machine is too busy", stepTries, progressAfter)
+	return StepsCost{}, fmt.Errorf("in each of %d attempts a Turn took %s or longer, so its progress was written: the machine is too busy",
+		stepTries, progressAfter)
 }
 
 func (b *bench) stepsCost(ctx context.Context, t team, prefix, message string) (StepsCost, error) {

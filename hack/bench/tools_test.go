@@ -12,10 +12,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestGateHoldsWhoHasCalledATool(t *testing.T) {
+func TestGateHoldsRequestsWithToolResults(t *testing.T) {
 	g := newGate(2)
 	web := httptest.NewServer(g.before(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(w, r.Body) // what the model is asked, if it can still be read
+		_, _ = io.Copy(w, r.Body) // echoes the request, if it can still be read
 	})))
 	defer web.Close()
 	ask := func(body string) string {
@@ -27,7 +27,7 @@ func TestGateHoldsWhoHasCalledATool(t *testing.T) {
 		if err != nil {
 			return err.Error()
 		}
-		defer func() { _ = response.Body.Close() }() // it was read to its end
+		defer func() { _ = response.Body.Close() }() // the body was read to its end
 		text, err := io.ReadAll(response.Body)
 		if err != nil {
 			return err.Error()
@@ -36,7 +36,7 @@ func TestGateHoldsWhoHasCalledATool(t *testing.T) {
 	}
 	const first, later = `{"messages": []}`, `{"messages": [{"tool_call_id": "1"}]}`
 	if got := ask(first); got != first {
-		t.Errorf("before a call of a tool the model was asked %q, want %q", got, first)
+		t.Errorf("before the tool call the model received %q, want %q", got, first)
 	}
 	answers := make(chan string, 2)
 	go func() { answers <- ask(later) }()
@@ -55,18 +55,18 @@ func TestGateHoldsWhoHasCalledATool(t *testing.T) {
 	g.open()
 	for range 2 {
 		if got := <-answers; got != later {
-			t.Errorf("the model was asked %q, want %q", got, later)
+			t.Errorf("the model received %q, want %q", got, later)
 		}
 	}
 }
 
-func TestGateForgetsWhoHasGone(t *testing.T) {
+func TestGateForgetsClientsThatLeave(t *testing.T) {
 	g := newGate(2)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 2 {
 		if g.wait(gone) {
-			t.Error("somebody who has gone was let through")
+			t.Error("a request whose client has gone was let through")
 		}
 	}
 	if g.waiting != 0 {
@@ -79,27 +79,42 @@ func TestGateForgetsWhoHasGone(t *testing.T) {
 	}
 }
 
-// toolsReport returns one that keeps to all bounds.
+// toolsReport returns a report that keeps within all bounds.
 func toolsReport() *ToolsReport {
 	return &ToolsReport{
 		InFlight: 1000, IdleMiB: 100, Held: Memory{ResidentMiB: 280, HeapMiB: 90}, PeakMiB: 300,
-		One:  StepsCost{Steps: 1, CountedSteps: 1, WritesPerTurn: 3, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 3}},
-		Many: StepsCost{Steps: 20, CountedSteps: 20, ToolCalls: 19, WritesPerTurn: 3, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 3}},
+		One: StepsCost{Steps: 1, CountedSteps: 1, WritesPerTurn: 3, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 3}},
+		Many: StepsCost{
+			Steps: 20, CountedSteps: 20, ToolCalls: 19, WritesPerTurn: 3,
+			WritesPerTurnByKind: map[string]float64{"PUT turns/status": 3},
+		},
 	}
 }
 
-func TestToolsAreHeldToTheirBounds(t *testing.T) {
+func TestToolsReportChecksItsBounds(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		change func(*ToolsReport)
 		want   string
 	}{
-		"all well":      {"the bounds themselves are allowed", func(*ToolsReport) {}, ""},
-		"fewer writes":  {"no more is asked for", func(r *ToolsReport) { r.Many.WritesPerTurn = 2 }, ""},
-		"memory":        {"above its bound", func(r *ToolsReport) { r.PeakMiB = 301 }, "peak memory: 301 MiB with 1000 Turns in flight, and may be 300 MiB"},
-		"more writes":   {"steps must not cost writes", func(r *ToolsReport) { r.Many.WritesPerTurn = 3.1 }, "3.10 for one of 20 steps, 3.00 for one of 1"},
-		"too few calls": {"Turns that call no tools measure nothing", func(r *ToolsReport) { r.Many.ToolCalls = 18 }, "20.0 steps and 18.0 calls of tools, and should have made 20 and 19"},
-		"failed Turns":  {"they measure nothing either", func(r *ToolsReport) { r.FailedTurns = map[string]int{"Deadline": 1} }, "not all Turns succeeded: in flight map[Deadline:1]"},
+		"all well":     {"the bounds themselves are allowed", func(*ToolsReport) {}, ""},
+		"fewer writes": {"fewer than for one step", func(r *ToolsReport) { r.Many.WritesPerTurn = 2 }, ""},
+		"memory": {
+			"above its bound", func(r *ToolsReport) { r.PeakMiB = 301 },
+			"peak memory: 301 MiB until all of the 1000 Turns in flight had ended, more than 300 MiB",
+		},
+		"more writes": {
+			"steps must not cost writes", func(r *ToolsReport) { r.Many.WritesPerTurn = 3.1 },
+			"3.10 for one of 20 steps, 3.00 for one of 1",
+		},
+		"too few calls": {
+			"Turns that call no tools measure nothing", func(r *ToolsReport) { r.Many.ToolCalls = 18 },
+			"20.0 steps and 18.0 tool calls, want 20 and 19",
+		},
+		"failed Turns": {
+			"they measure nothing either",
+			func(r *ToolsReport) { r.FailedTurns = map[string]int{"Deadline": 1} }, "not all Turns succeeded: in flight map[Deadline:1]",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := toolsReport()
@@ -113,6 +128,14 @@ func TestToolsAreHeldToTheirBounds(t *testing.T) {
 				t.Errorf("the table says EXCEEDED: %t, want %t", exceeded, want)
 			}
 		})
+	}
+}
+
+func TestPeakMemoryMayGrowWithTheTurnsInFlight(t *testing.T) {
+	for inFlight, want := range map[int]int{1: 300, 1000: 300, 1030: 301, 5500: 450, 10_000: 600, 19_000: 900} {
+		if got := peakBoundMiB(inFlight); got != want {
+			t.Errorf("%d Turns in flight may need %d MiB, want %d", inFlight, got, want)
+		}
 	}
 }
 

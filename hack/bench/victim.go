@@ -26,14 +26,15 @@ const (
 	victimNamespace = "victim"
 	// newcomerInterval is the time between two Turns of the victim whose Agent, ModelProvider and ToolServer are new.
 	newcomerInterval = time.Second
-	// drainTimeout bounds the wait for the victim's Turns once no more are created: what has not ended then has failed.
+	// drainTimeout bounds the wait for the victim's Turns after the last creation. Turns that have not ended then
+	// have failed.
 	drainTimeout = 30 * time.Second
 
 	reasonUnfinished = "Unfinished"
 	reasonNotCreated = "NotCreated"
 )
 
-// victim creates Turns at a steady rate, whatever becomes of them (an open loop), and watches them end.
+// victim creates Turns at a steady rate without waiting for earlier ones (an open loop), and watches them end.
 type victim struct {
 	api      client.Client
 	turns    rest.Interface
@@ -47,38 +48,38 @@ type victim struct {
 
 // awaited is a Turn that has not ended.
 type awaited struct {
-	ended chan *v1alpha1.Turn // has room for one
+	ended chan *v1alpha1.Turn // has a buffer of one
 	bound time.Time           // when an executor was first seen; zero before
-	state string              // that was seen last
+	state string              // the state that was seen last
 }
 
-// VictimLoad is what became of the victim's Turns.
+// VictimLoad is the result of the victim's Turns.
 type VictimLoad struct {
 	Turns int `json:"turns"`
-	// Seconds is from the first creation to the last end.
+	// Seconds is the time from the first creation to the last end.
 	Seconds float64 `json:"seconds"`
-	// Latency is from a Turn's creation to its end, as a client sees them.
+	// Latency is the time from a Turn's creation to its end, as a client sees them.
 	Latency Percentiles `json:"latencyMilliseconds"`
-	// Newcomer is the same for Turns whose Agent, ModelProvider and ToolServer were created with them.
+	// Newcomer is the latency of Turns whose Agent, ModelProvider and ToolServer were created with them.
 	Newcomer Percentiles `json:"newcomerLatencyMilliseconds"`
-	// Bound is from a Turn's creation until an executor had it, of all Turns: it tells where time is lost.
+	// Bound is the time from a Turn's creation until it was bound, for all Turns. It shows where time is lost.
 	Bound Percentiles `json:"boundMilliseconds"`
-	// TurnsPerSecond is how many succeeded.
+	// TurnsPerSecond is the rate of Turns that succeeded.
 	TurnsPerSecond float64 `json:"turnsPerSecond"`
-	// StolenPercent is how much of the CPUs' time the machine's host gave to its other machines meanwhile.
+	// StolenPercent is the percentage of CPU time that the host took for its other machines meanwhile.
 	StolenPercent float64        `json:"stolenPercent"`
 	Failed        map[string]int `json:"failed,omitempty"`
 }
 
-// victimOutcome is what became of one Turn of the victim.
+// victimOutcome is the result of one Turn of the victim.
 type victimOutcome struct {
 	newcomer bool
-	latency  time.Duration // at least that for a Turn that has not ended
-	bound    time.Duration // until an executor had it, at least that for a Turn that none had
+	latency  time.Duration // a lower bound for a Turn that has not ended
+	bound    time.Duration // until it was bound; a lower bound for a Turn that never was
 	failed   string        // the reason; empty for a Turn that succeeded
 }
 
-// watch notes the ends of Turns until the context ends.
+// watch records the ends of Turns until the context ends.
 func (v *victim) watch(ctx context.Context) error {
 	list := cache.NewListWatchFromClient(v.turns, "turns", victimNamespace, fields.Everything())
 	_, err := watchtools.UntilWithSync(ctx, list, &v1alpha1.Turn{}, nil, func(event watch.Event) (bool, error) {
@@ -110,7 +111,7 @@ func (v *victim) saw(turn *v1alpha1.Turn) {
 	}
 }
 
-// load creates Turns for a time, and on until a channel is closed, and waits for their ends.
+// load creates Turns for at least the given time and until the channel is closed, and waits for their ends.
 func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration, until <-chan struct{}) (*VictimLoad, error) {
 	var group sync.WaitGroup
 	var mu sync.Mutex
@@ -155,7 +156,7 @@ func (v *victim) load(ctx context.Context, prefix string, atLeast time.Duration,
 	return l, nil
 }
 
-// runTurn creates a Turn, for a newcomer with all that it needs, and waits for its end.
+// runTurn creates a Turn, for a newcomer with all objects that it needs, and waits for its end.
 func (v *victim) runTurn(ctx context.Context, name string, newcomer bool) victimOutcome {
 	a := &awaited{ended: make(chan *v1alpha1.Turn, 1)}
 	v.mu.Lock()
@@ -189,7 +190,7 @@ func (v *victim) runTurn(ctx context.Context, name string, newcomer bool) victim
 		case c == nil || c.Status != metav1.ConditionTrue:
 			return outcome(turn.StateReason())
 		case turn.Status.Steps == nil || turn.Status.Steps.ToolCalls != 1:
-			return outcome("WithoutItsTool") // it did not do the work that is measured
+			return outcome("WithoutItsTool") // it did not do the work that the benchmark measures
 		}
 		return outcome("")
 	case <-ctx.Done():
@@ -225,7 +226,7 @@ func newVictimLoad(outcomes []victimOutcome, took time.Duration) *VictimLoad {
 	return l
 }
 
-// failures is the number of Turns that failed.
+// failures returns the number of Turns that failed.
 func (l *VictimLoad) failures() int {
 	sum := 0
 	for n := range maps.Values(l.Failed) {
@@ -234,7 +235,7 @@ func (l *VictimLoad) failures() int {
 	return sum
 }
 
-// victimObjects returns a ModelProvider, a ToolServer and an Agent of a name.
+// victimObjects returns a ModelProvider, a ToolServer and an Agent with this name.
 func victimObjects(name, modelURL, toolsURL string) []client.Object {
 	own := metav1.ObjectMeta{Name: name, Namespace: victimNamespace}
 	reference := v1alpha1.ObjectReference{Name: name}
@@ -260,7 +261,8 @@ func newVictimTurn(name, agent string) *v1alpha1.Turn {
 
 // createVictim creates the victim's namespace and the objects of its steady Turns.
 func (v *victim) createVictim(ctx context.Context) error {
-	all := slices.Concat([]client.Object{newNamespace(victimNamespace), newProfile(victimNamespace)}, victimObjects(victimNamespace, v.modelURL, v.toolsURL))
+	all := slices.Concat([]client.Object{newNamespace(victimNamespace), newProfile(victimNamespace)},
+		victimObjects(victimNamespace, v.modelURL, v.toolsURL))
 	for _, object := range all {
 		if err := v.api.Create(ctx, object); err != nil {
 			return fmt.Errorf("failed to create %T %q: %w", object, object.GetName(), err)
@@ -269,7 +271,7 @@ func (v *victim) createVictim(ctx context.Context) error {
 	return nil
 }
 
-// clean deletes the Turns and what newcomers have made.
+// clean deletes the Turns and the objects of the newcomers.
 func (v *victim) clean(ctx context.Context) error {
 	var errs []error
 	all := client.InNamespace(victimNamespace)

@@ -9,12 +9,12 @@ import (
 	"path/filepath"
 )
 
-// inMemory is where images of volumes lie where there is such a folder: what a disk writes in a millisecond takes a loop device on that disk
-// up to 70, which is not what is to be measured.
+// inMemory is the folder for the images of volumes, if it exists. A loop device on a disk needs up to 70
+// milliseconds for a write that takes the disk one millisecond, and the benchmark should not measure that.
 const inMemory = "/dev/shm"
 
-// mountVolume makes a volume of a size in a folder, as the volume of a journal is in a cluster, and returns where it is mounted.
-// It takes Linux, root and loop devices.
+// mountVolume creates a volume of a size in a folder, like the volume of a journal in a cluster, and returns its
+// mount point. It needs Linux, root and loop devices.
 func mountVolume(ctx context.Context, folder string, mebibytes int) (dir string, unmount func() error, err error) {
 	dir = filepath.Join(folder, "volume")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -34,8 +34,8 @@ func mountVolume(ctx context.Context, folder string, mebibytes int) (dir string,
 	}, nil
 }
 
-// newImage makes an image of a size in bytes. All of it is there from the start, so that its memory is this process's and not that of the
-// manager, which has a bound.
+// newImage creates an image of a size in bytes. It allocates the whole image at once, so that the memory belongs to
+// this process and not to the manager, which has a memory limit.
 func newImage(folder string, size int64) (path string, err error) {
 	if info, err := os.Stat(inMemory); err == nil && info.IsDir() {
 		folder = inMemory

@@ -15,20 +15,20 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// approvalInterval is the time between two looks at what waits for a decision.
+// approvalInterval is the time between two checks for pending calls.
 const approvalInterval = 150 * time.Millisecond
 
-// deciderName is the name of the test's user, by which the API server knows who has decided.
+// deciderName is the user name under which the test decides about calls.
 const deciderName = "admin"
 
-// approver decides about the calls that wait for it, as people do: after a while, and as the Turn's message has it.
+// approver decides about pending calls as people do: after a delay, and as the Turn's message requires.
 type approver struct {
 	*rig
 	phase string
-	// slowest is the longest that it thinks, by rand.
+	// slowest bounds the random delay of a decision.
 	slowest time.Duration
 	rand    *rand.Rand
-	// due is when it decides about each call that it has seen, and made what it has decided about.
+	// due holds the time of the decision for each call seen so far. made holds the calls that have been decided.
 	due  map[string]time.Time
 	made map[string]bool
 }
@@ -37,7 +37,7 @@ func (r *rig) newApprover(phase string, slowest time.Duration) *approver {
 	return &approver{rig: r, phase: phase, slowest: slowest, rand: r.fork(), due: map[string]time.Time{}, made: map[string]bool{}}
 }
 
-// run decides until ctx ends. The API server may be away.
+// run decides about calls until ctx ends. It tolerates an API server that is down.
 func (a *approver) run(ctx context.Context) error {
 	for pause(ctx, approvalInterval) {
 		var turns v1alpha1.TurnList
@@ -56,12 +56,12 @@ func (a *approver) run(ctx context.Context) error {
 	return nil
 }
 
-// callKey names a call for ever, as its idempotency key does.
+// callKey returns the idempotency key of a call, which never changes.
 func callKey(uid string, step int32, callID string) string {
 	return fmt.Sprintf("%s/%d/%s", uid, step, callID)
 }
 
-// decide decides about a call once, when it is time.
+// decide decides about a call once, when its delay is over.
 func (a *approver) decide(ctx context.Context, t *v1alpha1.Turn, p v1alpha1.PendingApproval) error {
 	key := callKey(string(t.UID), p.Step, p.CallID)
 	if a.made[key] {
@@ -78,22 +78,24 @@ func (a *approver) decide(ctx context.Context, t *v1alpha1.Turn, p v1alpha1.Pend
 		ObjectMeta: metav1.ObjectMeta{Namespace: a.phase, Name: "decision-" + hex.EncodeToString(hash[:8])},
 		Spec: v1alpha1.ToolApprovalSpec{
 			TurnRef: v1alpha1.ObjectReference{Name: t.Name}, TurnUID: string(t.UID), RequestID: p.RequestID, Step: p.Step, CallID: p.CallID,
-			ToolName: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash, ArgumentsHash: p.ArgumentsHash, Decision: v1alpha1.ApprovalApproved, DecidedBy: deciderName,
+			ToolName: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash, ArgumentsHash: p.ArgumentsHash,
+			Decision: v1alpha1.ApprovalApproved, DecidedBy: deciderName,
 		},
 	}
 	if isDenied(t.Spec.Message) {
 		approval.Spec.Decision = v1alpha1.ApprovalDenied
 	}
 	switch err := a.api.Create(ctx, approval); {
-	case err == nil, apierrors.IsAlreadyExists(err): // one that was there is of an attempt of which no answer came back
+	// an existing approval comes from an earlier attempt whose answer was lost
+	case err == nil, apierrors.IsAlreadyExists(err):
 		a.made[key] = true
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
 		return fmt.Errorf("failed to decide about a call of Turn %q: %w", t.Name, err)
 	}
-	return nil // else the API server is away
+	return nil // otherwise the API server is down
 }
 
-// decisions are what the API server has of them, by call.
+// decisions returns the decisions that the API server holds, by the keys of their calls.
 func (r *rig) decisions(ctx context.Context, phase string) (map[string]v1alpha1.ApprovalDecision, error) {
 	var all v1alpha1.ToolApprovalList
 	if err := r.api.List(ctx, &all, client.InNamespace(phase)); err != nil {

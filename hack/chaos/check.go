@@ -11,38 +11,41 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// checker compares the evidence.
+// checker compares the parts of the evidence with each other.
 type checker struct {
 	evidence
 	figures
 	broken []violation
-	// requests of all journals, by ID, and intents and the names of their Turns, by key.
+	// requests holds the requests of all journals by ID. intents and names hold the intents and the names of their
+	// Turns, by key.
 	requests map[string]*request
 	intents  map[string][]*intent
 	names    map[string]string
-	// asking are the calls that people were asked about, by key, and children the Turns of sub-agents by the UID of their parents.
+	// asking holds the calls that required approval, by key. children holds the Turns of sub-agents, by the UID of
+	// their parent.
 	asking   map[string]*approval
 	children map[string][]*v1alpha1.Turn
-	// byID are the requests that the model's server has got.
+	// byID holds the requests that the model server has received.
 	byID map[string][]asked
 }
 
-// check says what the evidence amounts to, and which guarantees did not hold.
+// check returns the figures of the evidence and the guarantees that did not hold.
 func check(e evidence) (figures, []violation) {
 	c := &checker{
-		evidence: e, requests: map[string]*request{}, intents: map[string][]*intent{}, names: map[string]string{}, byID: map[string][]asked{},
+		evidence: e, requests: map[string]*request{}, intents: map[string][]*intent{}, names: map[string]string{},
+		byID:   map[string][]asked{},
 		asking: map[string]*approval{}, children: map[string][]*v1alpha1.Turn{},
 	}
 	for _, a := range e.Asked {
 		c.byID[a.ID] = append(c.byID[a.ID], a)
 	}
 	c.figures.Turns = len(e.Turns)
-	c.family()
+	c.findChildren()
 	for _, t := range e.Turns {
 		c.turn(t)
 	}
 	c.strays()
-	c.calls()
+	c.checkCallCounts()
 	c.approvals()
 	c.sessions()
 	c.bill()
@@ -77,7 +80,7 @@ func (c *checker) turn(e turnEvidence) {
 		c.wrong(everyTurnFinished, t.Name, "its state is %q: %s", t.StateReason(), messageOf(t))
 	}
 	if h.result == nil {
-		c.wrong(everyTurnFinished, t.Name, "its journal has no end")
+		c.wrong(everyTurnFinished, t.Name, "its journal has no result")
 	}
 	c.cuts(t.Name, h)
 	c.status(t, h)
@@ -93,23 +96,24 @@ func (c *checker) turn(e turnEvidence) {
 		key := callKey(string(t.UID), int32(a.Step), a.CallID) //nolint:gosec // because a Turn of the test has a few steps
 		c.asking[key], c.names[key] = a, t.Name
 	}
-	c.told(t, h)
-	c.delegated(t, h)
+	c.checkUnknownOutcomesShown(t, h)
+	c.checkSubAgents(t, h)
 }
 
 func messageOf(t *v1alpha1.Turn) string {
 	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); c != nil {
 		return c.Message
 	}
-	return "nobody has looked at it"
+	return "no controller has seen the Turn yet"
 }
 
-// cuts checks that what was cut off was cut off by a kill, and that such calls have the end they must have.
+// cuts checks that only kills have cut off requests and calls, and that calls that were cut off have the right
+// outcome.
 func (c *checker) cuts(turn string, h *history) {
 	byKill := func(f *flight) {
 		inFlight := func(k kill) bool { return !k.To.Before(f.begun) && !k.From.After(f.cut) }
-		if f.lost() && !f.awaits && !f.cut.IsZero() && !slices.ContainsFunc(c.Kills, inFlight) {
-			c.wrong(knownOutcomes, turn, "%s was cut off between %s and %s, and nothing was killed then", f.what,
+		if f.lost() && !f.toSubAgent && !f.cut.IsZero() && !slices.ContainsFunc(c.Kills, inFlight) {
+			c.wrong(knownOutcomes, turn, "%s was cut off between %s and %s, but no process was killed in that time", f.what,
 				f.begun.Format("15:04:05.000"), f.cut.Format("15:04:05.000"))
 		}
 	}
@@ -119,15 +123,15 @@ func (c *checker) cuts(turn string, h *history) {
 	for _, i := range h.intents {
 		byKill(&i.flight)
 		if i.lost() && !i.repeatable() && i.outcome != loop.Unknown {
-			c.wrong(knownOutcomes, turn, "%s was in flight at a kill, and its outcome is said to be %q", i.what, i.outcome)
+			c.wrong(knownOutcomes, turn, "%s was in flight at a kill, but its recorded outcome is %q", i.what, i.outcome)
 		}
 	}
 	if h.result != nil && len(h.unfinishedCalls()) > 0 {
-		c.wrong(wholeJournals, turn, "calls %q have no end", h.unfinishedCalls())
+		c.wrong(wholeJournals, turn, "calls %q have no outcome", h.unfinishedCalls())
 	}
 }
 
-// status checks what the status says by what the journal says.
+// status compares the figures in the status with the journal.
 func (c *checker) status(t *v1alpha1.Turn, h *history) {
 	var got v1alpha1.StepCounts
 	if t.Status.Steps != nil {
@@ -135,7 +139,8 @@ func (c *checker) status(t *v1alpha1.Turn, h *history) {
 	}
 	count := func(n int) int32 { return int32(n) } //nolint:gosec // because a Turn of the test has a few steps
 	want := v1alpha1.StepCounts{
-		Count: count(len(h.steps)), Resumes: count(max(0, h.runs-1-h.parked)), UnknownOutcomes: count(len(h.unknown())), Compactions: count(h.compactions),
+		Count: count(len(h.steps)), Resumes: count(max(0, h.runs-1-h.parked)), UnknownOutcomes: count(len(h.unknown())),
+		Compactions: count(h.compactions),
 	}
 	for _, r := range h.requests {
 		if !r.unsent {
@@ -147,15 +152,15 @@ func (c *checker) status(t *v1alpha1.Turn, h *history) {
 			want.ToolCalls++
 		}
 	}
-	want.ModelRetries = got.ModelRetries // how they are counted is not the test's concern
+	want.ModelRetries = got.ModelRetries // the test does not check how retries are counted
 	if got != want {
-		c.wrong(everyTurnFinished, t.Name, "its status counts %+v, and its journal %+v", got, want)
+		c.wrong(everyTurnFinished, t.Name, "its status counts %+v, but its journal has %+v", got, want)
 	}
 	if got.UnknownOutcomes != want.UnknownOutcomes {
 		c.wrong(knownOutcomes, t.Name, "its status reports %d unknown outcomes of %d", got.UnknownOutcomes, want.UnknownOutcomes)
 	}
 	if t.Epoch() < h.epoch {
-		c.wrong(wholeJournals, t.Name, "its status has epoch %d, and its journal %d", t.Epoch(), h.epoch)
+		c.wrong(wholeJournals, t.Name, "its status has epoch %d, but its journal has %d", t.Epoch(), h.epoch)
 	}
 	c.Resumes += int(got.Resumes)
 	c.UnknownReported += int(got.UnknownOutcomes)
@@ -173,16 +178,17 @@ func (c *checker) status(t *v1alpha1.Turn, h *history) {
 	}
 	c.Reported.add(u.InputTokens, u.OutputTokens)
 	if u.InputTokens != used.InputTokens || u.OutputTokens != used.OutputTokens {
-		c.wrong(exactUsage, t.Name, "its status says %d+%d tokens, and its journal %d+%d", u.InputTokens, u.OutputTokens, used.InputTokens, used.OutputTokens)
+		c.wrong(exactUsage, t.Name, "its status has %d+%d tokens, but its journal has %d+%d", u.InputTokens,
+			u.OutputTokens, used.InputTokens, used.OutputTokens)
 	}
 }
 
-// request checks one request by what the model's server has seen of it.
+// request compares one request with the model server's records.
 func (c *checker) request(turn string, r *request) {
 	seen := c.byID[r.ID]
 	if len(seen) > 1 {
 		c.Repeated++
-		c.wrong(paidOnce, turn, "the model's server got %s %d times", r.what, len(seen))
+		c.wrong(paidOnce, turn, "the model server received %s %d times", r.what, len(seen))
 	}
 	switch {
 	case r.lost() && len(seen) > 0:
@@ -190,7 +196,7 @@ func (c *checker) request(turn string, r *request) {
 	case r.lost():
 		c.LostUnsent++
 	case r.replied && len(seen) == 0:
-		c.wrong(paidOnce, turn, "the journal has a reply to %s, which the model's server never got", r.what)
+		c.wrong(paidOnce, turn, "the journal has a reply to %s, which the model server never received", r.what)
 	case !r.replied && len(seen) > 0:
 		c.Failures++
 	case !r.replied:
@@ -198,32 +204,34 @@ func (c *checker) request(turn string, r *request) {
 	}
 	for _, a := range seen {
 		if r.replied && (a.Input != r.usage.InputTokens || a.Output != r.usage.OutputTokens) {
-			c.wrong(exactUsage, turn, "%s was billed %d+%d tokens, and the journal has %d+%d", r.what, a.Input, a.Output, r.usage.InputTokens, r.usage.OutputTokens)
+			c.wrong(exactUsage, turn, "%s was billed %d+%d tokens, but the journal has %d+%d", r.what, a.Input, a.Output,
+				r.usage.InputTokens, r.usage.OutputTokens)
 		}
 	}
 }
 
-// strays checks that nothing was asked or called of which no journal tells.
+// strays checks that the servers have received no request and no call that is missing in the journals.
 func (c *checker) strays() {
 	c.Requests = len(c.Asked)
 	for _, a := range c.Asked {
 		if c.requests[a.ID] == nil {
 			c.Repeated++
-			c.wrong(paidOnce, "", "the model's server got request %q, which no journal has", a.ID)
+			c.wrong(paidOnce, "", "the model server received request %q, which no journal has", a.ID)
 		}
 	}
 	if sum := c.Replies + c.Failures + c.LostSent; sum != c.Requests {
-		c.wrong(paidOnce, "", "the model's server got %d requests, and the journals have %d: %d replies, %d failures, %d in flight at a kill",
+		c.wrong(paidOnce, "", "the model server received %d requests, but the journals have %d: %d replies, %d "+
+			"failures, %d in flight at a kill",
 			c.Requests, sum, c.Replies, c.Failures, c.LostSent)
 	}
 	for key := range c.Called {
 		if c.intents[key] == nil {
-			c.wrong(calledOnce, "", "the tools' server got call %q, which no journal has", key)
+			c.wrong(calledOnce, "", "the tool server received call %q, which no journal has", key)
 		}
 	}
 }
 
-// bill checks that what was billed is what the statuses say and what was lost, request by request.
+// bill compares the billed tokens of each request with the statuses and with the requests that were lost.
 func (c *checker) bill() {
 	for _, a := range c.Asked {
 		if !a.Billed {
@@ -232,17 +240,19 @@ func (c *checker) bill() {
 		c.Billed.add(a.Input, a.Output)
 		switch r := c.requests[a.ID]; {
 		case r == nil:
-			c.wrong(exactUsage, "", "request %q was billed, and no journal has it", a.ID)
+			c.wrong(exactUsage, "", "request %q was billed, but no journal has it", a.ID)
 		case r.lost():
 			c.Lost.add(a.Input, a.Output)
 		case !r.replied && (a.Input != r.usage.InputTokens || a.Output != r.usage.OutputTokens):
-			c.wrong(exactUsage, "", "%s was billed %d+%d tokens, and the journal has a failure of %d+%d", r.what, a.Input, a.Output, r.usage.InputTokens, r.usage.OutputTokens)
+			c.wrong(exactUsage, "", "%s was billed %d+%d tokens, but the journal has a failure with %d+%d", r.what,
+				a.Input, a.Output, r.usage.InputTokens, r.usage.OutputTokens)
 		}
 	}
 	sum := c.Reported
 	sum.add(c.Lost.Input-c.Estimated.Input, c.Lost.Output)
 	if sum != c.Billed {
-		c.wrong(exactUsage, "", "%+v tokens were billed; the statuses have %+v, of which %+v are estimates for requests that were cut off, and replies that were lost took %+v",
+		c.wrong(exactUsage, "", "%+v tokens were billed; the statuses have %+v, including estimates of %+v for "+
+			"requests that were cut off; lost replies used %+v",
 			c.Billed, c.Reported, c.Estimated, c.Lost)
 	}
 }

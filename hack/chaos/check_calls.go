@@ -9,14 +9,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// told checks that the model was told of each unknown outcome, and of no other. Older messages may be gone from later requests. A
-// Turn of a Session is shown what earlier Turns were told, too.
-func (c *checker) told(t *v1alpha1.Turn, h *history) {
+// checkUnknownOutcomesShown checks that the model saw each unknown outcome, and no other one. Compaction may remove
+// older messages from later requests. In a Session, the model also sees the unknown outcomes of earlier Turns.
+func (c *checker) checkUnknownOutcomesShown(t *v1alpha1.Turn, h *history) {
 	said := map[string]bool{}
 	for _, r := range h.requests {
 		for _, a := range c.byID[r.ID] {
 			for _, id := range a.Unknown {
-				// What an identical call is refused for is not its own outcome.
+				// The refusal of an identical call also mentions the unknown outcome, but that outcome is not its
+				// own.
 				if !h.refusedForTwin(id) && (h.asks(id) || !c.unknownInSession(t, id)) {
 					said[id] = true
 				}
@@ -25,11 +26,11 @@ func (c *checker) told(t *v1alpha1.Turn, h *history) {
 	}
 	c.UnknownTold += len(said)
 	if got, want := slices.Sorted(maps.Keys(said)), h.unknown(); !slices.Equal(got, want) {
-		c.wrong(knownOutcomes, t.Name, "the model was told of %d unknown outcomes of %d: %q, not %q", len(got), len(want), got, want)
+		c.wrong(knownOutcomes, t.Name, "the model saw %d unknown outcomes, want %d: %q, want %q", len(got), len(want), got, want)
 	}
 }
 
-// unknownInSession says whether a call of a Turn of the same Session ended with nobody knowing.
+// unknownInSession reports whether the outcome of this call is unknown in a Turn of the same Session.
 func (c *checker) unknownInSession(t *v1alpha1.Turn, callID string) bool {
 	return slices.ContainsFunc(c.evidence.Turns, func(e turnEvidence) bool {
 		return t.Spec.SessionRef != nil && e.Turn.Spec.SessionRef != nil && *t.Spec.SessionRef == *e.Turn.Spec.SessionRef &&
@@ -37,12 +38,12 @@ func (c *checker) unknownInSession(t *v1alpha1.Turn, callID string) bool {
 	})
 }
 
-// calls checks each call by how often the tools' server has got it.
-func (c *checker) calls() {
+// checkCallCounts compares each call with the number of times that the tool server has received it.
+func (c *checker) checkCallCounts() {
 	for key, intents := range c.intents {
 		last := intents[len(intents)-1]
-		if last.awaits {
-			continue // no server has got it
+		if last.toSubAgent {
+			continue // no server has received this call
 		}
 		got := c.Called[key]
 		name := c.names[key]
@@ -50,7 +51,7 @@ func (c *checker) calls() {
 			c.Repeatable++
 			c.RepeatableMade += got.Times
 			if got.Times > len(intents) {
-				c.wrong(calledOnce, name, "%s was made %d times, and intended %d times", last.what, got.Times, len(intents))
+				c.wrong(calledOnce, name, "%s was made %d times, but intended %d times", last.what, got.Times, len(intents))
 			}
 			continue
 		}
@@ -65,13 +66,13 @@ func (c *checker) calls() {
 			c.Unknown++
 			c.UnknownMade += min(got.Times, 1)
 		case last.outcome == loop.Succeeded && got.Times == 0:
-			c.wrong(knownOutcomes, name, "the journal has a result of %s, which the tools' server never got", last.what)
+			c.wrong(knownOutcomes, name, "the journal has a result of %s, which the tool server never received", last.what)
 		}
 	}
 }
 
-// approvals checks the calls that need approval by what the API server has of decisions: each that was made was approved, and each
-// that was approved was to be made.
+// approvals compares the calls that require approval with the decisions at the API server: each call that was made
+// was approved, and each approved call was intended.
 func (c *checker) approvals() {
 	for key, a := range c.asking {
 		c.Awaited++
@@ -80,7 +81,8 @@ func (c *checker) approvals() {
 		case a.decision == nil:
 			c.wrong(approvedOnly, c.names[key], "call %q of step %d still waits for a decision", a.CallID, a.Step)
 		case a.decision.Approved != (decided == v1alpha1.ApprovalApproved):
-			c.wrong(approvedOnly, c.names[key], "the journal says of call %q of step %d that its approval is %t, and the API server has %q", a.CallID, a.Step, a.decision.Approved, decided)
+			c.wrong(approvedOnly, c.names[key], "call %q of step %d: the journal has the approval %t, but the API server has %q", a.CallID,
+				a.Step, a.decision.Approved, decided)
 		}
 		switch decided {
 		case v1alpha1.ApprovalApproved:
@@ -89,7 +91,7 @@ func (c *checker) approvals() {
 				c.ApprovedMade++
 			}
 			if c.intents[key] == nil {
-				c.wrong(approvedOnly, c.names[key], "call %q of step %d was approved, and was not to be made", a.CallID, a.Step)
+				c.wrong(approvedOnly, c.names[key], "call %q of step %d was approved, but it has no intent", a.CallID, a.Step)
 			}
 		case v1alpha1.ApprovalDenied:
 			c.Denied++
@@ -100,13 +102,13 @@ func (c *checker) approvals() {
 	}
 	for key, call := range c.Called {
 		if call.Tool == toolWipe && c.Decided[key] != v1alpha1.ApprovalApproved {
-			c.wrong(approvedOnly, c.names[key], "the tools' server got call %q, which nobody has approved", key)
+			c.wrong(approvedOnly, c.names[key], "the tool server received call %q, which was not approved", key)
 		}
 	}
 }
 
-// family finds the Turns of sub-agents.
-func (c *checker) family() {
+// findChildren finds the Turns of sub-agents.
+func (c *checker) findChildren() {
 	known := map[string]bool{}
 	for _, t := range c.evidence.Turns {
 		known[string(t.Turn.UID)] = true
@@ -119,14 +121,14 @@ func (c *checker) family() {
 		c.Children++
 		c.children[string(owner.UID)] = append(c.children[string(owner.UID)], t.Turn)
 		if !known[string(owner.UID)] {
-			c.wrong(oneChild, t.Turn.Name, "it is the child of %q, which is not there", owner.Name)
+			c.wrong(oneChild, t.Turn.Name, "it is a child of %q, which does not exist", owner.Name)
 		}
 	}
 }
 
-// delegated checks that each call of a sub-agent has made the one Turn whose answer it has got, and that what these took is what
-// the status says.
-func (c *checker) delegated(t *v1alpha1.Turn, h *history) {
+// checkSubAgents checks two facts: each call of a sub-agent created exactly one Turn and received its answer, and the
+// status includes the usage of these Turns.
+func (c *checker) checkSubAgents(t *v1alpha1.Turn, h *history) {
 	var answered, there []string
 	for _, f := range h.finishes {
 		if f.Name == toolHelper && f.Spent != nil {
@@ -135,7 +137,7 @@ func (c *checker) delegated(t *v1alpha1.Turn, h *history) {
 	}
 	calls := map[string]bool{}
 	for _, i := range h.intents {
-		if i.awaits {
+		if i.toSubAgent {
 			calls[i.IdempotencyKey] = true
 		}
 	}
@@ -152,7 +154,8 @@ func (c *checker) delegated(t *v1alpha1.Turn, h *history) {
 	slices.Sort(answered)
 	slices.Sort(there)
 	if len(calls) != len(there) || !slices.Equal(answered, there) {
-		c.wrong(oneChild, t.Name, "%d calls of sub-agents have got the answers of %q, and there are the Turns %q", len(calls), answered, there)
+		c.wrong(oneChild, t.Name, "%d calls of sub-agents received the answers of %q, but the child Turns are %q",
+			len(calls), answered, there)
 	}
 	var said tokens
 	if u := t.Status.SubAgentUsage; u != nil {
@@ -160,6 +163,6 @@ func (c *checker) delegated(t *v1alpha1.Turn, h *history) {
 	}
 	c.OfChildren.add(said.Input, said.Output)
 	if said != took {
-		c.wrong(exactUsage, t.Name, "its status says that sub-agents took %+v tokens, and theirs say %+v", said, took)
+		c.wrong(exactUsage, t.Name, "its status reports %+v tokens of sub-agents, but their statuses report %+v", said, took)
 	}
 }

@@ -26,25 +26,32 @@ func (s *scribe) decide(step int, id string, approved bool) {
 }
 
 func (s *scribe) refuse(step int, id, name string) {
-	s.write(journal.ToolFinished, loop.Finish{Step: step, CallID: id, Name: name, Outcome: loop.Refused, Class: tool.Denied})
+	s.write(journal.ToolFinished, loop.CallResult{Step: step, CallID: id, Name: name, Outcome: loop.Refused, Class: tool.Denied})
 }
 
-// answered is the end of a call of a sub-agent.
+// answered writes the outcome of a call of a sub-agent.
 func (s *scribe) answered(step int, id, child string) {
-	s.write(journal.ToolFinished, loop.Finish{
-		Step: step, CallID: id, Name: toolHelper, Outcome: loop.Succeeded, Spent: &tool.Spent{Turn: child, Usage: model.Usage{InputTokens: 20, OutputTokens: 4}},
+	s.write(journal.ToolFinished, loop.CallResult{
+		Step: step, CallID: id, Name: toolHelper, Outcome: loop.Succeeded,
+		Spent: &tool.Spent{Turn: child, Usage: model.Usage{InputTokens: 20, OutputTokens: 4}},
 	})
 }
 
-// summarise asks for a summary before a step, and gets it.
+// summarise writes a request for a summary before a step, and its reply.
 func (s *scribe) summarise(step int) {
-	s.write(journal.ModelRequested, loop.Request{Step: step, Purpose: loop.ForCompaction, Attempt: 1, ID: fmt.Sprintf("%s/%d", s.turn(), len(s.entries)+1)})
-	s.write(journal.ModelReplied, loop.Step{Step: step, Purpose: loop.ForCompaction, Reply: model.Reply{Text: "So far.", Usage: model.Usage{InputTokens: 10, OutputTokens: 2}}})
+	s.write(journal.ModelRequested, loop.Request{
+		Step: step, Purpose: loop.ForCompaction, Attempt: 1,
+		ID: fmt.Sprintf("%s/%d", s.turn(), len(s.entries)+1),
+	})
+	s.write(journal.ModelReplied, loop.Step{
+		Step: step, Purpose: loop.ForCompaction,
+		Reply: model.Reply{Text: "So far.", Usage: model.Usage{InputTokens: 10, OutputTokens: 2}},
+	})
 }
 
 const childUID = "uid-2"
 
-// saga is a Turn that does all that a Turn can do, with the one of its sub-agent. It was killed once, in a wave.
+// saga is a Turn that uses every feature of a Turn, with the Turn of its sub-agent. A kill hit it once, in a wave.
 func saga() evidence {
 	s := &scribe{}
 	s.run(1)
@@ -75,7 +82,7 @@ func saga() evidence {
 	s.refuse(2, "e", toolWipe)                 // 26
 	s.ask(3, 1)                                // 27
 	s.reply(3, "f wipe")                       // 28
-	s.refuse(3, "f", toolWipe)                 // 29: nobody is asked again
+	s.refuse(3, "f", toolWipe)                 // 29: no second approval is requested
 	s.summarise(4)                             // 30, 31
 	s.write(journal.Compacted, loop.Compaction{From: 2, Summary: "So far."})
 	s.ask(4, 1) // 33
@@ -96,16 +103,21 @@ func saga() evidence {
 		return &v1alpha1.Turn{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid)},
 			Status: v1alpha1.TurnStatus{
-				Executor:   &v1alpha1.ExecutorBinding{Name: "e", Epoch: epoch},
-				Conditions: []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: v1alpha1.TurnReasonCompleted}},
-				Steps:      &steps, Usage: &v1alpha1.Usage{InputTokens: 10 * requests, OutputTokens: 2 * requests},
+				Executor: &v1alpha1.ExecutorBinding{Name: "e", Epoch: epoch},
+				Conditions: []metav1.Condition{{
+					Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue,
+					Reason: v1alpha1.TurnReasonCompleted,
+				}},
+				Steps: &steps, Usage: &v1alpha1.Usage{InputTokens: 10 * requests, OutputTokens: 2 * requests},
 			},
 		}
 	}
 	parent := done("t", uid, 4, v1alpha1.StepCounts{Count: 4, ModelRequests: 5, ToolCalls: 4, Resumes: 1, Compactions: 1}, 5)
 	parent.Status.SubAgentUsage = &v1alpha1.Usage{InputTokens: 20, OutputTokens: 4}
 	own := done("child", childUID, 1, v1alpha1.StepCounts{Count: 2, ModelRequests: 2, ToolCalls: 1}, 2)
-	own.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: "t", UID: uid, Controller: new(true)}}
+	own.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: "t", UID: uid, Controller: new(true)},
+	}
 	e := evidence{
 		Turns: []turnEvidence{{Entries: s.entries, Turn: parent}, {Entries: child.entries, Turn: own}},
 		Called: map[string]called{
@@ -120,7 +132,7 @@ func saga() evidence {
 	return e
 }
 
-func TestASagaInWhichAllHolds(t *testing.T) {
+func TestIntactEvidenceOfAllFeaturesHasNoViolation(t *testing.T) {
 	got, broken := check(saga())
 	if len(broken) > 0 {
 		t.Errorf("violations: %+v", broken)
@@ -139,8 +151,9 @@ func TestASagaInWhichAllHolds(t *testing.T) {
 	}
 }
 
-// TestAPhaseThatLacksSomethingProvesNothing about that.
-func TestAPhaseThatLacksSomethingProvesNothing(t *testing.T) {
+// TestAPhaseWithoutAFeatureFails checks that a phase whose Turns leave out a feature fails, because it
+// proves nothing about that feature.
+func TestAPhaseWithoutAFeatureFails(t *testing.T) {
 	p := newPhaseReport(story())
 	p.mixes()
 	if len(p.Violations) != 6 || !strings.Contains(p.Violations[0].What, "proves nothing") {
@@ -148,7 +161,7 @@ func TestAPhaseThatLacksSomethingProvesNothing(t *testing.T) {
 	}
 }
 
-func TestEachGuaranteeOfToolsIsMissedWhenItIsBroken(t *testing.T) {
+func TestEachBrokenGuaranteeOfToolsIsReported(t *testing.T) {
 	remove := func(from, to int) func(*evidence) {
 		return func(e *evidence) {
 			rewrite(e, func(all []journal.Entry) []journal.Entry { return slices.Delete(all, from-1, to) })
@@ -163,51 +176,111 @@ func TestEachGuaranteeOfToolsIsMissedWhenItIsBroken(t *testing.T) {
 		want   guarantee
 		says   string
 	}{
-		"SummaryAgain": {"a summary that was bought twice", add(31, 4, func(s *scribe) { s.summarise(4) }), paidOnce, "(compaction) was made although"},
+		"SummaryAgain": {
+			"a summary that was bought twice", add(31, 4, func(s *scribe) { s.summarise(4) }), paidOnce,
+			"(compaction) was made although",
+		},
 		"SummaryUsedTwice": {"a summary that replaces messages twice", add(32, 4, func(s *scribe) {
 			s.write(journal.Compacted, loop.Compaction{})
 		}), wholeJournals, "2 times, by 1 summaries"},
-		"Miscounts":    {"a status that does not tell of a compaction", func(e *evidence) { e.Turns[0].Turn.Status.Steps.Compactions = 0 }, everyTurnFinished, "its status counts"},
-		"ExposedAgain": {"tools that are exposed anew", add(8, 2, func(s *scribe) { s.write(journal.ToolsExposed, struct{}{}) }), wholeJournals, "exposes tools once more"},
+		"Miscounts": {
+			"a status that does not tell of a compaction",
+			func(e *evidence) { e.Turns[0].Turn.Status.Steps.Compactions = 0 }, everyTurnFinished, "its status counts",
+		},
+		"ExposedAgain": {
+			"a tool list that is recorded again",
+			add(8, 2, func(s *scribe) { s.write(journal.ToolsExposed, struct{}{}) }), wholeJournals, "records the tool list again",
+		},
 
-		"CutOffNotParked":  {"a status that takes a park for a run that was cut off", func(e *evidence) { e.Turns[0].Turn.Status.Steps.Resumes = 3 }, everyTurnFinished, "its status counts"},
-		"ParkedAtWork":     {"a run that parks while a call is under way", add(6, 1, func(s *scribe) { s.park(1) }), wholeJournals, "is in flight"},
-		"ParkedForNothing": {"a run that parks without a cause", add(9, 2, func(s *scribe) { s.park(1) }), wholeJournals, "nothing to wait for"},
-		"ParkedAndWorks":   {"a run that goes on after it has parked", add(12, 2, func(s *scribe) { s.intend(1, "c", toolHelper, 2) }), wholeJournals, "follows the park"},
+		"CutOffNotParked": {
+			"a status that takes a park for a run that was cut off",
+			func(e *evidence) { e.Turns[0].Turn.Status.Steps.Resumes = 3 }, everyTurnFinished, "its status counts",
+		},
+		"ParkedAtWork": {
+			"a run that parks while a call is under way", add(6, 1, func(s *scribe) { s.park(1) }),
+			wholeJournals, "is in flight",
+		},
+		"ParkedForNothing": {
+			"a run that parks without a cause", add(9, 2, func(s *scribe) { s.park(1) }), wholeJournals,
+			"but 0 and 0 are open",
+		},
+		"ParkedAndWorks": {
+			"a run that continues after its park",
+			add(12, 2, func(s *scribe) { s.intend(1, "c", toolHelper, 2) }), wholeJournals, "follows the park",
+		},
 
-		"NotInAWave":  {"a call that does harm beside others", add(6, 1, func(s *scribe) { s.intend(1, "c", toolCount, 1) }), wholeJournals, "is in flight in the same run"},
-		"WaveCutOff":  {"a call of a wave that nothing cut off", func(e *evidence) { e.Kills = nil }, knownOutcomes, "nothing was killed then"},
-		"LookedAgain": {"a call of a wave that was made again although it had ended", add(8, 2, func(s *scribe) { s.intend(1, "a", toolLook, 2) }), calledOnce, "although it had ended"},
+		"NotInAWave": {
+			"a call that does harm beside others",
+			add(6, 1, func(s *scribe) { s.intend(1, "c", toolCount, 1) }), wholeJournals, "is in flight in the same run",
+		},
+		"WaveCutOff": {
+			"a call of a wave that was cut off without a kill", func(e *evidence) { e.Kills = nil },
+			knownOutcomes, "no process was killed",
+		},
+		"LookedAgain": {
+			"a call of a wave that was made again although it had ended",
+			add(8, 2, func(s *scribe) { s.intend(1, "a", toolLook, 2) }), calledOnce, "although it had ended",
+		},
 
-		"NobodyAsked":   {"a call that nobody was asked about", remove(18, 18), approvedOnly, "nobody was asked"},
-		"NotApproved":   {"a call before it is decided about", remove(22, 22), approvedOnly, "no approval of it"},
-		"DeniedAndMade": {"a call that was denied and is made", add(26, 4, func(s *scribe) { s.intend(2, "e", toolWipe, 1) }), approvedOnly, "no approval of it"},
-		"DeniedArrived": {"a call that was denied and arrived", func(e *evidence) { e.Called[uid+"/2/e"] = called{toolWipe, 1} }, approvedOnly, "which nobody has approved"},
-		"Forged":        {"an approval that the API server has not", func(e *evidence) { delete(e.Decided, uid+"/2/d") }, approvedOnly, `the API server has ""`},
-		"Overruled":     {"a denial that the journal takes for an approval", func(e *evidence) { e.Decided[uid+"/2/d"] = v1alpha1.ApprovalDenied }, approvedOnly, `the API server has "Denied"`},
-		"AskedTwice":    {"people who were asked twice", add(19, 3, func(s *scribe) { s.request(2, "d", toolWipe) }), approvedOnly, "was asked for twice"},
-		"DecidedTwice":  {"a decision that was taken twice", add(23, 4, func(s *scribe) { s.decide(2, "d", false) }), approvedOnly, "was decided about twice"},
-		"Expired": {"a decision that came too late", func(e *evidence) {
+		"NotRequested": {"a decision without a request for approval", remove(18, 18), approvedOnly, "without a request for approval"},
+		"NotApproved":  {"a call before its decision", remove(22, 22), approvedOnly, "no approval of it"},
+		"DeniedAndMade": {
+			"a call that was denied and is made",
+			add(26, 4, func(s *scribe) { s.intend(2, "e", toolWipe, 1) }), approvedOnly, "no approval of it",
+		},
+		"DeniedArrived": {
+			"a call that was denied and arrived",
+			func(e *evidence) { e.Called[uid+"/2/e"] = called{toolWipe, 1} }, approvedOnly, "which was not approved",
+		},
+		"Forged": {
+			"an approval that the API server has not", func(e *evidence) { delete(e.Decided, uid+"/2/d") },
+			approvedOnly, `the API server has ""`,
+		},
+		"Overruled": {
+			"a denial that the journal takes for an approval",
+			func(e *evidence) { e.Decided[uid+"/2/d"] = v1alpha1.ApprovalDenied }, approvedOnly, `the API server has "Denied"`,
+		},
+		"AskedTwice": {
+			"an approval that was requested twice",
+			add(19, 3, func(s *scribe) { s.request(2, "d", toolWipe) }), approvedOnly, "was requested twice",
+		},
+		"DecidedTwice": {
+			"a decision that was made twice", add(23, 4, func(s *scribe) { s.decide(2, "d", false) }),
+			approvedOnly, "was decided twice",
+		},
+		"Expired": {"an expired decision", func(e *evidence) {
 			e.Turns[0].Entries[22].Payload = []byte(`{"step":2,"callID":"e","approved":false,"expired":true}`)
-		}, approvedOnly, "was over"},
+		}, approvedOnly, "has expired"},
 		"Undecided":  {"a call that still waits", remove(23, 23), approvedOnly, "still waits for a decision"},
-		"NotMade":    {"a call that was approved and given up", remove(24, 25), approvedOnly, "was not to be made"},
+		"NotMade":    {"an approved call without an intent", remove(24, 25), approvedOnly, "but it has no intent"},
 		"NeverAsked": {"a refusal without a denial", remove(23, 23), wholeJournals, "was Refused"},
 
-		"NoChild": {"a child that is not there", func(e *evidence) { e.Turns = e.Turns[:1] }, oneChild, "there are the Turns []"},
+		"NoChild": {"a child that does not exist", func(e *evidence) { e.Turns = e.Turns[:1] }, oneChild, "the child Turns are []"},
 		"TwoChildren": {"a call that made two children", func(e *evidence) {
 			twin := e.Turns[1]
 			twin.Turn = twin.Turn.DeepCopy()
 			twin.Turn.Name, twin.Turn.UID = "twin", "uid-3"
 			e.Turns = append(e.Turns, twin)
 		}, oneChild, `["child" "twin"]`},
-		"Orphan": {"a child without a parent", func(e *evidence) { e.Turns[1].Turn.OwnerReferences[0].UID = "gone" }, oneChild, "which is not there"},
+		"Orphan": {
+			"a child without a parent", func(e *evidence) { e.Turns[1].Turn.OwnerReferences[0].UID = "gone" },
+			oneChild, "which does not exist",
+		},
 		"WrongChild": {"the answer of another Turn", func(e *evidence) {
 			e.Turns[0].Entries[14].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[14].Payload), `"child"`, `"other"`, 1))
 		}, oneChild, `["other"]`},
-		"ChildForFree": {"a status that does not tell what a child took", func(e *evidence) { e.Turns[0].Turn.Status.SubAgentUsage = nil }, exactUsage, "theirs say {Input:20 Output:4}"},
-		"CountedTwice": {"what a child took, counted as the parent's own", func(e *evidence) { e.Turns[0].Turn.Status.Usage.InputTokens += 20 }, exactUsage, "its status says 70+10"},
-		"ChildFails":   {"a child that has not ended", func(e *evidence) { e.Turns[1].Turn.Status.Conditions[0].Status = "Unknown" }, everyTurnFinished, "its state is"},
+		"ChildForFree": {
+			"a status without the usage of a child",
+			func(e *evidence) { e.Turns[0].Turn.Status.SubAgentUsage = nil }, exactUsage, "their statuses report {Input:20 Output:4}",
+		},
+		"CountedTwice": {
+			"usage of a child, counted as the parent's own",
+			func(e *evidence) { e.Turns[0].Turn.Status.Usage.InputTokens += 20 }, exactUsage, "its status has 70+10",
+		},
+		"ChildFails": {
+			"a child that has not ended",
+			func(e *evidence) { e.Turns[1].Turn.Status.Conditions[0].Status = "Unknown" }, everyTurnFinished, "its state is",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := saga()

@@ -7,14 +7,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// sessionEvidence is a Session as the API server has it, with its journal.
+// sessionEvidence is a Session as the API server returns it, with its journal.
 type sessionEvidence struct {
 	Session *v1alpha1.Session
 	Entries []journal.Entry
 }
 
-// sessions checks that each Session has each of its Turns once, that its totals add up, and that no Turn buys a summary of the
-// conversation that an earlier Turn has bought.
+// sessions checks that each Session contains each of its Turns once, that its totals add up, and that no Turn pays
+// again for a summary that an earlier Turn has paid for.
 func (c *checker) sessions() {
 	for _, e := range c.Sessions {
 		c.session(e)
@@ -54,17 +54,18 @@ func (c *checker) session(e sessionEvidence) {
 	}
 	c.SessionTurns += turns
 	if len(added) != turns {
-		c.wrong(wholeSessions, name, "its history has %d Turns, and there are %d", len(added), turns)
+		c.wrong(wholeSessions, name, "its history has %d Turns, but there are %d", len(added), turns)
 	}
 	var said tokens
 	if u := e.Session.Status.Usage; u != nil {
 		said.add(u.InputTokens, u.OutputTokens)
 	}
 	if e.Session.Status.Turns != int64(turns) || said != used {
-		c.wrong(wholeSessions, name, "its status has %d Turns and %+v tokens, and its Turns are %d with %+v", e.Session.Status.Turns, said, turns, used)
+		c.wrong(wholeSessions, name, "its status has %d Turns and %+v tokens, but there are %d Turns with %+v",
+			e.Session.Status.Turns, said, turns, used)
 	}
-	// A conversation grows by one answer a Turn, and a summary makes room for several of them.
+	// A conversation grows by one answer per Turn, and a summary replaces several answers.
 	if 2*summaries > turns {
-		c.wrong(paidOnce, name, "its %d Turns have bought %d summaries of one conversation", turns, summaries)
+		c.wrong(paidOnce, name, "its %d Turns have paid for %d summaries of one conversation", turns, summaries)
 	}
 }

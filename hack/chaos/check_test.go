@@ -23,12 +23,12 @@ import (
 
 const uid = "uid-1"
 
-// at is a second of the stories' day.
+// at returns a second of the day on which the stories happen.
 func at(second int) time.Time { return time.Date(2026, 1, 1, 12, 0, second, 0, time.UTC) }
 
-// scribe writes a journal, an entry a second.
+// scribe writes a journal with one entry per second.
 type scribe struct {
-	// uid of the Turn; empty for uid.
+	// uid is the UID of the Turn. If it is empty, the constant uid is used.
 	uid     string
 	entries []journal.Entry
 	epoch   int64
@@ -57,7 +57,10 @@ func (s *scribe) park(approvals int, turns ...string) {
 }
 
 func (s *scribe) ask(step, attempt int) {
-	s.write(journal.ModelRequested, loop.Request{Step: step, Provider: "p", Model: "m", Attempt: attempt, ID: fmt.Sprintf("%s/%d", s.turn(), len(s.entries)+1), EstimatedTokens: 9})
+	s.write(journal.ModelRequested, loop.Request{
+		Step: step, Provider: "p", Model: "m", Attempt: attempt,
+		ID: fmt.Sprintf("%s/%d", s.turn(), len(s.entries)+1), EstimatedTokens: 9,
+	})
 }
 
 func (s *scribe) reply(step int, calls ...string) {
@@ -84,7 +87,7 @@ func (s *scribe) intend(step int, id, name string, attempt int) {
 }
 
 func (s *scribe) finish(step int, id, name string, outcome loop.Outcome) {
-	f := loop.Finish{Step: step, CallID: id, Name: name, Outcome: outcome}
+	f := loop.CallResult{Step: step, CallID: id, Name: name, Outcome: outcome}
 	if outcome == loop.Unknown {
 		f.Class = tool.OutcomeUnknown
 	}
@@ -95,7 +98,7 @@ func (s *scribe) end() {
 	s.write(journal.Finalized, turn.Result{Stop: turn.StopCompleted, Message: "the model answered"})
 }
 
-// story is a Turn that was killed twice: while a request was under way, and while a call was that must not be made twice.
+// story is a Turn that was killed twice: during a request, and during a call that must not be made twice.
 func story() evidence {
 	s := &scribe{}
 	s.run(1)
@@ -122,10 +125,13 @@ func story() evidence {
 		Turns: []turnEvidence{{Entries: s.entries, Turn: &v1alpha1.Turn{
 			ObjectMeta: metav1.ObjectMeta{Name: "t", UID: types.UID(uid)},
 			Status: v1alpha1.TurnStatus{
-				Executor:   &v1alpha1.ExecutorBinding{Name: "e", Epoch: 3},
-				Conditions: []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: v1alpha1.TurnReasonCompleted}},
-				Steps:      &v1alpha1.StepCounts{Count: 3, ModelRequests: 4, ModelRetries: 1, ToolCalls: 3, UnknownOutcomes: 1, Resumes: 2},
-				// The request that was cut off counts by its estimate, 9.
+				Executor: &v1alpha1.ExecutorBinding{Name: "e", Epoch: 3},
+				Conditions: []metav1.Condition{{
+					Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue,
+					Reason: v1alpha1.TurnReasonCompleted,
+				}},
+				Steps: &v1alpha1.StepCounts{Count: 3, ModelRequests: 4, ModelRetries: 1, ToolCalls: 3, UnknownOutcomes: 1, Resumes: 2},
+				// The request that was cut off counts with its estimate, 9.
 				Usage: &v1alpha1.Usage{InputTokens: 39, OutputTokens: 6, TotalTokens: 45, Estimated: true},
 			},
 		}}},
@@ -137,7 +143,7 @@ func story() evidence {
 	}
 }
 
-func TestAStoryInWhichAllHolds(t *testing.T) {
+func TestIntactEvidenceHasNoViolation(t *testing.T) {
 	got, broken := check(story())
 	if len(broken) > 0 {
 		t.Errorf("violations: %+v", broken)
@@ -152,8 +158,9 @@ func TestAStoryInWhichAllHolds(t *testing.T) {
 	}
 }
 
-// TestKillsThatNobodySaw are stories in which all holds as well: what was in flight never arrived, or was repeated rightly.
-func TestKillsThatNobodySaw(t *testing.T) {
+// TestKillsWithoutVisibleEffect has stories in which all guarantees hold: the request or the call in flight never
+// arrived, or was rightly repeated.
+func TestKillsWithoutVisibleEffect(t *testing.T) {
 	e := story()
 	e.Asked = e.Asked[1:]
 	delete(e.Called, uid+"/1/b")
@@ -171,13 +178,13 @@ func TestKillsThatNobodySaw(t *testing.T) {
 	s.intend(1, "a", "look", 2)
 	s.finish(1, "a", "look", loop.Succeeded)
 	if h := readHistory(uid, s.entries); len(h.broken) > 0 {
-		t.Errorf("a call that does no harm may be made again: %+v", h.broken)
+		t.Errorf("a harmless call may be made again: %+v", h.broken)
 	}
 }
 
-// TestATurnIsShownWhatEarlierTurnsOfItsSessionWereTold: the next Turn of the Session has the unknown outcome in its history. It is
-// not its own, and in another Session it would be a lie.
-func TestATurnIsShownWhatEarlierTurnsOfItsSessionWereTold(t *testing.T) {
+// TestUnknownOutcomesOfEarlierTurnsOfTheSession checks a later Turn of the Session, which has the unknown
+// outcome in its history. The outcome does not belong to that Turn, and in another Session it would be wrong.
+func TestUnknownOutcomesOfEarlierTurnsOfTheSession(t *testing.T) {
 	next := &scribe{uid: "uid-2"}
 	next.run(1)
 	next.ask(1, 1)
@@ -194,12 +201,12 @@ func TestATurnIsShownWhatEarlierTurnsOfItsSessionWereTold(t *testing.T) {
 		e.Asked = append(e.Asked, asked{ID: "uid-2/2", Billed: true, Input: 10, Output: 2, Unknown: []string{"b"}})
 		got, broken := check(e)
 		if len(broken) != want || got.UnknownTold != 1+want {
-			t.Errorf("Session %q: told of %d, violations: %+v", session, got.UnknownTold, broken)
+			t.Errorf("Session %q: %d unknown outcomes shown, violations: %+v", session, got.UnknownTold, broken)
 		}
 	}
 }
 
-// rewrite replaces the journal of the story by what a change makes of it: entries get places and times anew.
+// rewrite replaces the journal of the story with the result of change, and gives the entries new numbers and times.
 func rewrite(e *evidence, change func([]journal.Entry) []journal.Entry) {
 	entries := change(slices.Clone(e.Turns[0].Entries))
 	for i := range entries {
@@ -208,7 +215,7 @@ func rewrite(e *evidence, change func([]journal.Entry) []journal.Entry) {
 	e.Turns[0].Entries = entries
 }
 
-// insert puts what a scribe writes in an epoch behind the first n entries.
+// insert inserts the entries that a scribe writes in an epoch after the first n entries.
 func insert(n int, epoch int64, write func(*scribe)) func([]journal.Entry) []journal.Entry {
 	return func(entries []journal.Entry) []journal.Entry {
 		s := &scribe{epoch: epoch, entries: slices.Clone(entries[:n])}
@@ -217,7 +224,7 @@ func insert(n int, epoch int64, write func(*scribe)) func([]journal.Entry) []jou
 	}
 }
 
-func TestEachGuaranteeIsMissedWhenItIsBroken(t *testing.T) {
+func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 	status := func(e *evidence) *v1alpha1.TurnStatus { return &e.Turns[0].Turn.Status }
 	for name, tc := range map[string]struct {
 		reason string
@@ -231,64 +238,156 @@ func TestEachGuaranteeIsMissedWhenItIsBroken(t *testing.T) {
 		"Failed": {"a Turn that ended without an answer", func(e *evidence) {
 			status(e).Conditions[0].Status, status(e).Conditions[0].Reason = "False", "ModelFailed"
 		}, everyTurnFinished, `"ModelFailed"`},
-		"NoEnd":     {"a journal without an end", func(e *evidence) { e.Turns[0].Entries = e.Turns[0].Entries[:16] }, everyTurnFinished, "has no end"},
-		"Miscounts": {"a status that counts other resumes", func(e *evidence) { status(e).Steps.Resumes = 1 }, everyTurnFinished, "its status counts"},
+		"NoEnd": {
+			"a journal without a result", func(e *evidence) { e.Turns[0].Entries = e.Turns[0].Entries[:16] },
+			everyTurnFinished, "has no result",
+		},
+		"Miscounts": {
+			"a status that counts other resumes", func(e *evidence) { status(e).Steps.Resumes = 1 },
+			everyTurnFinished, "its status counts",
+		},
 
 		"RepliedStep": {"a request for a step that has its reply", func(e *evidence) {
 			rewrite(e, insert(14, 3, func(s *scribe) { s.ask(2, 2) }))
-		}, paidOnce, "for step 2 was made although the journal had the reply"},
-		"SentTwice":  {"one request that arrived twice", func(e *evidence) { e.Asked = append(e.Asked, e.Asked[2]) }, paidOnce, "2 times"},
-		"Stray":      {"a request of which no journal tells", func(e *evidence) { e.Asked = append(e.Asked, asked{ID: uid + "/99"}) }, paidOnce, "which no journal has"},
-		"Anonymous":  {"a request without a name", func(e *evidence) { e.Asked[0].ID = "" }, paidOnce, `request ""`},
-		"Invented":   {"a reply that nobody gave", func(e *evidence) { e.Asked = e.Asked[:3] }, paidOnce, "never got"},
-		"TwoReplies": {"two replies for one step", func(e *evidence) { rewrite(e, insert(12, 3, func(s *scribe) { s.ask(2, 1); s.reply(2) })) }, paidOnce, "is a reply to step 2"},
+		}, paidOnce, "for step 2 was made although the journal already had the reply"},
+		"SentTwice": {"one request that arrived twice", func(e *evidence) { e.Asked = append(e.Asked, e.Asked[2]) }, paidOnce, "2 times"},
+		"Stray": {
+			"a request that no journal has",
+			func(e *evidence) { e.Asked = append(e.Asked, asked{ID: uid + "/99"}) }, paidOnce, "which no journal has",
+		},
+		"Anonymous": {"a request without a name", func(e *evidence) { e.Asked[0].ID = "" }, paidOnce, `request ""`},
+		"Invented":  {"a reply that the model server never gave", func(e *evidence) { e.Asked = e.Asked[:3] }, paidOnce, "never received"},
+		"TwoReplies": {
+			"two replies for one step",
+			func(e *evidence) { rewrite(e, insert(12, 3, func(s *scribe) { s.ask(2, 1); s.reply(2) })) }, paidOnce, "is a reply to step 2",
+		},
 		"WrongNumber": {"a request under the name of another", func(e *evidence) {
 			e.Turns[0].Entries[10].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[10].Payload), "/11", "/12", 1))
-		}, paidOnce, "should be called"},
+		}, paidOnce, "must have the ID"},
 
-		"MadeTwice":     {"a call that arrived twice", func(e *evidence) { e.Called[uid+"/2/c"] = called{Tool: "count", Times: 2} }, calledOnce, "was made 2 times"},
-		"UnknownTwice":  {"a call of unknown outcome that arrived twice", func(e *evidence) { e.Called[uid+"/1/b"] = called{Tool: "count", Times: 2} }, calledOnce, "was made 2 times"},
-		"LookedTwice":   {"a call that may be repeated, but was not to be", func(e *evidence) { e.Called[uid+"/1/a"] = called{Tool: "look", Times: 2} }, calledOnce, "intended 1 times"},
-		"NotIntended":   {"a call of which no journal tells", func(e *evidence) { e.Called[uid+"/3/x"] = called{Tool: "count", Times: 1} }, calledOnce, "which no journal has"},
-		"NotAskedFor":   {"a call that no reply asked for", func(e *evidence) { rewrite(e, insert(14, 3, func(s *scribe) { s.intend(2, "x", "count", 1) })) }, calledOnce, "no reply asked for it"},
-		"IntendedTwice": {"a call that was intended once more", func(e *evidence) { rewrite(e, insert(9, 3, func(s *scribe) { s.intend(1, "b", "count", 2) })) }, calledOnce, "was intended again"},
+		"MadeTwice": {
+			"a call that arrived twice",
+			func(e *evidence) { e.Called[uid+"/2/c"] = called{Tool: "count", Times: 2} }, calledOnce, "was made 2 times",
+		},
+		"UnknownTwice": {
+			"a call of unknown outcome that arrived twice",
+			func(e *evidence) { e.Called[uid+"/1/b"] = called{Tool: "count", Times: 2} }, calledOnce, "was made 2 times",
+		},
+		"LookedTwice": {
+			"a repeatable call that was made more often than intended",
+			func(e *evidence) { e.Called[uid+"/1/a"] = called{Tool: "look", Times: 2} }, calledOnce, "intended 1 times",
+		},
+		"NotIntended": {
+			"a call that no journal has",
+			func(e *evidence) { e.Called[uid+"/3/x"] = called{Tool: "count", Times: 1} }, calledOnce, "which no journal has",
+		},
+		"NotInReply": {
+			"a call that no reply contains",
+			func(e *evidence) { rewrite(e, insert(14, 3, func(s *scribe) { s.intend(2, "x", "count", 1) })) }, calledOnce,
+			"no reply contains it",
+		},
+		"IntendedTwice": {"a call that was intended once more", func(
+			e *evidence,
+		) {
+			rewrite(e, insert(9, 3, func(s *scribe) { s.intend(1, "b", "count", 2) }))
+		}, calledOnce, "was intended again"},
 		"Harmless": {"a call that does harm and is said to do none", func(e *evidence) {
 			e.Turns[0].Entries[12].Payload = []byte(strings.Replace(string(e.Turns[0].Entries[12].Payload), "Destructive", "Idempotent", 1))
-		}, calledOnce, "is said to be Idempotent"},
-		"EndedTwice": {"a call with two ends", func(e *evidence) {
+		}, calledOnce, "has the recorded effect Idempotent"},
+		"EndedTwice": {"a call with two outcomes", func(e *evidence) {
 			rewrite(e, insert(14, 3, func(s *scribe) { s.finish(2, "c", "count", loop.Unknown) }))
-		}, calledOnce, "has ended twice"},
+		}, calledOnce, "has two outcomes"},
 
-		"NoKill":       {"something that was cut off by nothing", func(e *evidence) { e.Kills = e.Kills[:1] }, knownOutcomes, "nothing was killed then"},
-		"KillBefore":   {"a kill that was before it began", func(e *evidence) { e.Kills[1] = kill{at(6), at(7)} }, knownOutcomes, "nothing was killed then"},
-		"KillAfter":    {"a kill that was after the next run began", func(e *evidence) { e.Kills[0] = kill{at(4), at(5)} }, knownOutcomes, "nothing was killed then"},
-		"SameEpoch":    {"a run that gave up what it had begun", func(e *evidence) { e.Turns[0].Entries[2].Epoch = 1 }, knownOutcomes, "without a new epoch"},
-		"NotReported":  {"a status that does not report it", func(e *evidence) { status(e).Steps.UnknownOutcomes = 0 }, knownOutcomes, "reports 0 unknown outcomes of 1"},
-		"NotTold":      {"a model that is not told", func(e *evidence) { e.Asked[2].Unknown, e.Asked[3].Unknown = nil, nil }, knownOutcomes, "told of 0 unknown outcomes of 1"},
-		"ToldOfOther":  {"a model that is told of a call that has a result", func(e *evidence) { e.Asked[3].Unknown = []string{"c"} }, knownOutcomes, "told of 2 unknown outcomes of 1"},
-		"Pretended":    {"a result of a call that was cut off", func(e *evidence) { e.Turns[0].Entries[9] = story14() }, knownOutcomes, "was not in flight"},
-		"Overcautious": {"an unknown outcome of a call that nothing cut off", func(e *evidence) { e.Turns[0].Entries[13].Payload = unknownC() }, knownOutcomes, "no kill has cut it off"},
-		"NeverCalled":  {"a result of a call that never arrived", func(e *evidence) { delete(e.Called, uid+"/2/c") }, knownOutcomes, "never got"},
+		"NoKill": {
+			"a call that was cut off without a kill", func(e *evidence) { e.Kills = e.Kills[:1] },
+			knownOutcomes, "no process was killed",
+		},
+		"KillBefore": {
+			"a kill before the call began", func(e *evidence) { e.Kills[1] = kill{at(6), at(7)} },
+			knownOutcomes, "no process was killed",
+		},
+		"KillAfter": {
+			"a kill after the next run began", func(e *evidence) { e.Kills[0] = kill{at(4), at(5)} },
+			knownOutcomes, "no process was killed",
+		},
+		"SameEpoch": {
+			"a run that gave up what it had begun", func(e *evidence) { e.Turns[0].Entries[2].Epoch = 1 },
+			knownOutcomes, "without a new epoch",
+		},
+		"NotReported": {
+			"a status that does not report it", func(e *evidence) { status(e).Steps.UnknownOutcomes = 0 },
+			knownOutcomes, "reports 0 unknown outcomes of 1",
+		},
+		"NotTold": {
+			"a model that does not see the outcome",
+			func(e *evidence) { e.Asked[2].Unknown, e.Asked[3].Unknown = nil, nil }, knownOutcomes, "saw 0 unknown outcomes, want 1",
+		},
+		"ToldOfOther": {
+			"a model that sees an unknown outcome of a call with a result",
+			func(e *evidence) { e.Asked[3].Unknown = []string{"c"} }, knownOutcomes, "saw 2 unknown outcomes, want 1",
+		},
+		"Pretended": {
+			"a result of a call that was cut off", func(e *evidence) { e.Turns[0].Entries[9] = story14() },
+			knownOutcomes, "was not in flight",
+		},
+		"Overcautious": {
+			"an unknown outcome of a call that nothing cut off",
+			func(e *evidence) { e.Turns[0].Entries[13].Payload = unknownC() }, knownOutcomes, "no kill has cut it off",
+		},
+		"NeverCalled": {
+			"a result of a call that never arrived", func(e *evidence) { delete(e.Called, uid+"/2/c") },
+			knownOutcomes, "never received",
+		},
 
-		"StatusUsage":  {"a status with other tokens than the journal", func(e *evidence) { status(e).Usage.InputTokens = 40 }, exactUsage, "its status says 40+6 tokens"},
-		"NotEstimated": {"a request that was cut off and counts as nothing", func(e *evidence) { status(e).Usage.InputTokens = 30 }, exactUsage, "its status says 30+6 tokens"},
-		"NoUsage":      {"a status without tokens", func(e *evidence) { status(e).Usage = nil }, exactUsage, "its status says 0+0 tokens"},
-		"OtherBill":    {"a reply that was billed for other tokens", func(e *evidence) { e.Asked[1].Output = 3 }, exactUsage, "was billed 10+3 tokens"},
-		"NotBilled":    {"tokens that nobody billed", func(e *evidence) { e.Asked[1].Billed = false }, exactUsage, "were billed"},
-		"BilledStrays": {"tokens of a request that no journal has", func(e *evidence) { e.Asked = append(e.Asked, asked{ID: "x", Billed: true, Input: 1}) }, exactUsage, "no journal has it"},
+		"StatusUsage": {
+			"a status with other tokens than the journal",
+			func(e *evidence) { status(e).Usage.InputTokens = 40 }, exactUsage, "its status has 40+6 tokens",
+		},
+		"NotEstimated": {
+			"a request that was cut off without an estimate",
+			func(e *evidence) { status(e).Usage.InputTokens = 30 }, exactUsage, "its status has 30+6 tokens",
+		},
+		"NoUsage": {"a status without tokens", func(e *evidence) { status(e).Usage = nil }, exactUsage, "its status has 0+0 tokens"},
+		"OtherBill": {
+			"a reply that was billed for other tokens", func(e *evidence) { e.Asked[1].Output = 3 },
+			exactUsage, "was billed 10+3 tokens",
+		},
+		"NotBilled": {"tokens that were not billed", func(e *evidence) { e.Asked[1].Billed = false }, exactUsage, "were billed"},
+		"BilledStrays": {
+			"tokens of a request that no journal has",
+			func(e *evidence) { e.Asked = append(e.Asked, asked{ID: "x", Billed: true, Input: 1}) }, exactUsage, "no journal has it",
+		},
 
-		"Gap":        {"a journal that lacks an entry", func(e *evidence) { e.Turns[0].Entries = slices.Delete(e.Turns[0].Entries, 0, 1) }, wholeJournals, "has the place 2"},
-		"OlderEpoch": {"an entry of an older epoch", func(e *evidence) { e.Turns[0].Entries[10].Epoch = 2 }, wholeJournals, "is of epoch 2, after one of epoch 3"},
-		"NoRun":      {"an epoch that no run began", func(e *evidence) { e.Turns[0].Entries[10].Epoch = 4 }, wholeJournals, "does not follow a run.started of that epoch"},
-		"AfterEnd":   {"an entry after the end", func(e *evidence) { rewrite(e, insert(17, 3, func(s *scribe) { s.ask(4, 1) })) }, wholeJournals, "follows the end"},
-		"OldStatus":  {"a status of an older epoch than the journal's", func(e *evidence) { status(e).Executor.Epoch = 2 }, wholeJournals, "its status has epoch 2"},
-		"GoesOn": {"a run that goes on while a request is in flight", func(e *evidence) {
+		"Gap": {
+			"a journal that lacks an entry",
+			func(e *evidence) { e.Turns[0].Entries = slices.Delete(e.Turns[0].Entries, 0, 1) }, wholeJournals, "has the number 2",
+		},
+		"OlderEpoch": {
+			"an entry of an older epoch", func(e *evidence) { e.Turns[0].Entries[10].Epoch = 2 },
+			wholeJournals, "is of epoch 2, after one of epoch 3",
+		},
+		"NoRun": {
+			"an epoch that no run began", func(e *evidence) { e.Turns[0].Entries[10].Epoch = 4 },
+			wholeJournals, "does not follow a run.started of that epoch",
+		},
+		"AfterEnd": {
+			"an entry after the end",
+			func(e *evidence) { rewrite(e, insert(17, 3, func(s *scribe) { s.ask(4, 1) })) }, wholeJournals, "follows the end",
+		},
+		"OldStatus": {
+			"a status of an older epoch than the journal's",
+			func(e *evidence) { status(e).Executor.Epoch = 2 }, wholeJournals, "its status has epoch 2",
+		},
+		"Continues": {"a run that continues while a request is in flight", func(e *evidence) {
 			rewrite(e, func(all []journal.Entry) []journal.Entry { return slices.Delete(all, 11, 12) })
 		}, wholeJournals, "is in flight"},
 		"Unanswered": {"a request before all calls have ended", func(e *evidence) {
 			rewrite(e, func(all []journal.Entry) []journal.Entry { return slices.Delete(all, 9, 10) })
 		}, wholeJournals, "had ended"},
-		"Unreadable": {"an entry that cannot be read", func(e *evidence) { e.Turns[0].Entries[4].Payload = []byte("{") }, wholeJournals, "cannot be read"},
+		"Unreadable": {
+			"an entry that cannot be read", func(e *evidence) { e.Turns[0].Entries[4].Payload = []byte("{") },
+			wholeJournals, "cannot be read",
+		},
 		"RefusedCall": {"a call that was refused", func(e *evidence) {
 			rewrite(e, insert(14, 3, func(s *scribe) { s.finish(2, "d", "count", loop.Refused) }))
 		}, wholeJournals, "was Refused"},
@@ -307,21 +406,21 @@ func TestEachGuaranteeIsMissedWhenItIsBroken(t *testing.T) {
 	}
 }
 
-// story14 is the end of call b as if it had given a result, in the place of the one that says that nobody knows.
+// story14 returns an entry in which call b succeeded, to replace the one with the unknown outcome.
 func story14() journal.Entry {
 	s := &scribe{epoch: 3, entries: make([]journal.Entry, 9)}
 	s.finish(1, "b", "count", loop.Succeeded)
 	return s.entries[9]
 }
 
-// unknownC says of call c that nobody knows its outcome.
+// unknownC returns an entry in which the outcome of call c is unknown.
 func unknownC() json.RawMessage {
 	s := &scribe{epoch: 3}
 	s.finish(2, "c", "count", loop.Unknown)
 	return s.entries[0].Payload
 }
 
-func TestKillsThatMetNothingProveNothing(t *testing.T) {
+func TestKillsOfIdleManagersProveNothing(t *testing.T) {
 	s := &scribe{}
 	s.run(1)
 	s.ask(1, 1)

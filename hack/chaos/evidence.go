@@ -7,50 +7,50 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// evidence is all that a phase has left behind, each part from who saw it: the API server, the store, the model's server, the
-// tools' server, and the test itself.
+// evidence is everything that a phase leaves behind. Each part comes from its own witness: the API server, the
+// store, the model server, the tool server, or the test itself.
 type evidence struct {
 	Turns []turnEvidence
-	// Sessions are those of the Turns.
+	// Sessions are the Sessions of the Turns.
 	Sessions []sessionEvidence
-	// Asked are the requests that the model's server has got.
+	// Asked are the requests that the model server has received.
 	Asked []asked
-	// Called are the calls that the tools' server has got, by their key.
+	// Called are the calls that the tool server has received, by their keys.
 	Called map[string]called
-	// Decided are the decisions about calls that the API server has, by the calls' keys.
+	// Decided are the decisions that the API server holds, by the keys of their calls.
 	Decided map[string]v1alpha1.ApprovalDecision
-	// Kills are the moments in which a process was ended, or stopped for longer than its Lease.
+	// Kills are the times at which a process was killed, or paused for longer than its Lease.
 	Kills []kill
 }
 
-// turnEvidence is a Turn as the API server has it, with its journal.
+// turnEvidence is a Turn as the API server returns it, with its journal.
 type turnEvidence struct {
 	Turn    *v1alpha1.Turn
 	Entries []journal.Entry
 }
 
-// asked is a request as the model's server has got it.
+// asked is a request as the model server has received it.
 type asked struct {
-	// ID that the client gave it.
+	// ID is the request ID that the client chose.
 	ID string
-	// Billed says whether it was billed, Input and Output for how many tokens.
+	// Billed reports whether the server billed the request. Input and Output are the billed tokens.
 	Billed        bool
 	Input, Output int64
-	// Unknown are the IDs of the calls of which it says that their outcome is unknown.
+	// Unknown holds the IDs of the calls whose outcome the request calls unknown.
 	Unknown []string
 }
 
-// called is a call as the tools' server has got it.
+// called is a call as the tool server has received it.
 type called struct {
-	// Tool that was called, and how often.
+	// Tool is the name of the called tool, and Times the number of calls.
 	Tool  string
 	Times int
 }
 
-// kill is when a process was ended: at some instant between two.
+// kill is the death of a process, at some instant between From and To.
 type kill struct{ From, To time.Time }
 
-// guarantee is one of the things that the test is about.
+// guarantee is a property that the test checks.
 type guarantee string
 
 // The guarantees, in the order of the report.
@@ -58,25 +58,28 @@ const (
 	everyTurnFinished guarantee = "every Turn finished"
 	paidOnce          guarantee = "no recorded reply was requested again"
 	calledOnce        guarantee = "each side-effecting call was made at most once"
-	knownOutcomes     guarantee = "unknown outcomes are those in flight at a kill, and reported"
-	approvedOnly      guarantee = "calls that need approval were made if approved, and only then"
+	knownOutcomes     guarantee = "unknown outcomes: only calls in flight at a kill, all reported"
+	approvedOnly      guarantee = "calls that require approval were made if approved, and only then"
 	oneChild          guarantee = "each call of a sub-agent made one child Turn"
 	exactUsage        guarantee = "usage equals what the model server billed"
-	wholeSessions     guarantee = "a Session has each Turn once, and totals that add up"
-	lostJournals      guarantee = "a Turn that lost its journal says so and repeats nothing"
+	wholeSessions     guarantee = "a Session has each Turn once, and correct totals"
+	lostJournals      guarantee = "a Turn that lost its journal reports it and repeats nothing"
 	wholeJournals     guarantee = "journals have no gap and no entry of an older epoch"
-	livingProcess     guarantee = "no manager at work ended but by a kill"
+	livingProcess     guarantee = "a running manager ended only by a kill"
 	movedInTime       guarantee = "Turns of a lost executor move within the Lease's time"
 	fencedZombie      guarantee = "an executor that wakes up late writes nothing"
 )
 
-// guarantees are all of them that every phase checks.
-var guarantees = []guarantee{everyTurnFinished, paidOnce, calledOnce, knownOutcomes, approvedOnly, oneChild, exactUsage, wholeSessions, wholeJournals}
+// guarantees lists the guarantees that every phase checks.
+var guarantees = []guarantee{
+	everyTurnFinished, paidOnce, calledOnce, knownOutcomes, approvedOnly, oneChild, exactUsage,
+	wholeSessions, wholeJournals,
+}
 
 // violation is a guarantee that did not hold.
 type violation struct {
 	Guarantee guarantee `json:"guarantee"`
-	// Turn is its name, empty where it is not about one.
+	// Turn is the name of the Turn, or empty if the violation concerns no single Turn.
 	Turn string `json:"turn,omitempty"`
 	What string `json:"what"`
 }

@@ -15,24 +15,25 @@ import (
 )
 
 const (
-	// moveSlack is what Turns may take to move beyond the time of a Lease.
+	// moveSlack is the time that Turns may need to move, in addition to the duration of a Lease.
 	moveSlack = 5 * time.Second
-	// movePatience is how long they are watched for.
+	// movePatience bounds the time for which the test waits until they have moved.
 	movePatience = 60 * time.Second
-	// sharePatience bounds the time until both executors are at work.
+	// sharePatience bounds the time until both executors run Turns.
 	sharePatience = 30 * time.Second
-	// soonestLoss and latestLoss are the times in which an executor is lost after both are at work.
+	// soonestLoss and latestLoss bound the time between the moment when both executors run Turns and the loss of
+	// one.
 	soonestLoss, latestLoss = 200 * time.Millisecond, 1500 * time.Millisecond
-	// wakeTime is what an executor that wakes up gets to do harm in.
+	// wakeTime is the time in which an executor that wakes up could do harm.
 	wakeTime = 6 * time.Second
 )
 
-// couple is one controller and two executors.
-type couple struct {
+// executorsPhase is one controller and two executors.
+type executorsPhase struct {
 	*rig
 	phase string
 	store journalStore
-	// facts and violations are for the report.
+	// facts and violations go into the report.
 	facts      []fact
 	violations []violation
 	kills      []kill
@@ -40,9 +41,9 @@ type couple struct {
 	controller, first, second *process
 }
 
-// executors loses one of two executors: first by a kill, then by a pause from which it wakes up late.
+// executors loses one of two executors: first by a kill, then by a pause that ends too late.
 func (r *rig) executors(ctx context.Context) (*phaseReport, error) {
-	c := &couple{rig: r, phase: "executors"}
+	c := &executorsPhase{rig: r, phase: "executors"}
 	r.tools.setSlowest(slowestSlowCall) // so that calls are in flight, too
 	defer r.tools.setSlowest(slowestCall)
 	var err error
@@ -56,10 +57,10 @@ func (r *rig) executors(ctx context.Context) (*phaseReport, error) {
 	defer fail(nil)
 	defer beside(ctx, fail, r.newApprover(c.phase, slowestDecision).run)()
 	if err := c.killed(ctx); err != nil {
-		return nil, fmt.Errorf("an executor that is killed: %w", err)
+		return nil, fmt.Errorf("phase with a killed executor: %w", err)
 	}
 	if err := c.paused(ctx); err != nil {
-		return nil, fmt.Errorf("an executor that is paused: %w", err)
+		return nil, fmt.Errorf("phase with a paused executor: %w", err)
 	}
 	if err := errors.Join(c.first.stop(), c.second.stop(), c.controller.stop()); err != nil {
 		return nil, err
@@ -75,15 +76,15 @@ func (r *rig) executors(ctx context.Context) (*phaseReport, error) {
 	return p, nil
 }
 
-func (c *couple) fact(what, format string, args ...any) {
+func (c *executorsPhase) fact(what, format string, args ...any) {
 	c.facts = append(c.facts, fact{what, fmt.Sprintf(format, args...)})
 }
 
-func (c *couple) wrong(g guarantee, turn, format string, args ...any) {
+func (c *executorsPhase) wrong(g guarantee, turn, format string, args ...any) {
 	c.violations = append(c.violations, violation{Guarantee: g, Turn: turn, What: fmt.Sprintf(format, args...)})
 }
 
-func (c *couple) start(ctx context.Context) (err error) {
+func (c *executorsPhase) start(ctx context.Context) (err error) {
 	for _, p := range []struct {
 		into        **process
 		name, roles string
@@ -95,20 +96,22 @@ func (c *couple) start(ctx context.Context) (err error) {
 	return errors.Join(c.controller.waitReady(ctx), c.counts(ctx, c.first), c.counts(ctx, c.second))
 }
 
-func (c *couple) spec(name, roles string) managerSpec {
-	return managerSpec{name: name, phase: c.phase, roles: roles, store: c.store.url(), capacity: 100, trace: c.trace(name)}
+func (c *executorsPhase) spec(name, roles string) managerSpec {
+	return managerSpec{name: name, namespace: c.phase, roles: roles, store: c.store.url(), capacity: 100, trace: c.trace(name)}
 }
 
-func (c *couple) trace(name string) string { return c.dir + "/logs/" + c.phase + "-" + name + ".trace" }
+func (c *executorsPhase) trace(name string) string {
+	return c.dir + "/logs/" + c.phase + "-" + name + ".trace"
+}
 
-// killed kills the first executor, and starts it again when its Turns have moved.
-func (c *couple) killed(ctx context.Context) error {
+// killed kills the first executor and restarts it after its Turns have moved.
+func (c *executorsPhase) killed(ctx context.Context) error {
 	if err := c.atWork(ctx, "killed"); err != nil {
 		return err
 	}
 	at := c.first.kill()
 	c.kills = append(c.kills, at)
-	// Of the dead nothing changes any more.
+	// The list cannot change after the read, because a dead process binds no Turn.
 	mine, err := c.boundTo(ctx, c.first.spec.name)
 	if err != nil {
 		return err
@@ -119,10 +122,12 @@ func (c *couple) killed(ctx context.Context) error {
 	if err := c.allFinished(ctx, c.phase); err != nil {
 		return err
 	}
-	// The next one stops itself when it is about to write the end of a Turn, so that it has that in its hands when it wakes up.
+	// The next executor stops itself just before it writes the end of a Turn, so that this write is still to be
+	// made when it wakes up.
 	spec := c.first.spec
 	spec.pause = &failpoint.Point{
-		Turn: failpoint.AnyTurn, Effect: failpoint.Write, When: failpoint.Before, Detail: failpoint.DetailEnd, Nth: max(1, c.executorTurns/8),
+		Turn: failpoint.AnyTurn, Effect: failpoint.Write, When: failpoint.Before, Detail: failpoint.DetailEnd,
+		Nth: max(1, c.executorTurns/8),
 	}
 	if c.first, err = c.startManager(ctx, spec); err != nil {
 		return err
@@ -130,8 +135,8 @@ func (c *couple) killed(ctx context.Context) error {
 	return c.counts(ctx, c.first)
 }
 
-// paused lets the first executor sleep until its Turns have moved, and watches what it does when it wakes up.
-func (c *couple) paused(ctx context.Context) error {
+// paused pauses the first executor until its Turns have moved, and checks the executor's writes after it wakes up.
+func (c *executorsPhase) paused(ctx context.Context) error {
 	if err := c.atWork(ctx, "paused"); err != nil {
 		return err
 	}
@@ -147,7 +152,7 @@ func (c *couple) paused(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Some have ended then, and others are at work: it is to meet both.
+	// The executor must meet both kinds of Turns when it wakes up: finished ones and running ones.
 	before, err := c.someFinished(ctx, mine)
 	if err != nil {
 		return err
@@ -156,7 +161,7 @@ func (c *couple) paused(ctx context.Context) error {
 	if err := c.first.resume(); err != nil {
 		return err
 	}
-	c.say("executors: the first one wakes up after %s", awake.Sub(asleep).Round(time.Millisecond))
+	c.say("executors: the first executor continues after a pause of %s", awake.Sub(asleep).Round(time.Millisecond))
 	if err := c.allFinished(ctx, c.phase); err != nil {
 		return err
 	}
@@ -165,13 +170,13 @@ func (c *couple) paused(ctx context.Context) error {
 }
 
 // atWork creates Turns and waits until both executors are in the middle of many.
-func (c *couple) atWork(ctx context.Context, prefix string) error {
+func (c *executorsPhase) atWork(ctx context.Context, prefix string) error {
 	for i := range c.executorTurns {
 		if err := c.createTurn(ctx, c.phase, fmt.Sprintf("%s-%03d", prefix, i), lasting[i%len(lasting)], i); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, sharePatience, fmt.Errorf("not within %s", sharePatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, sharePatience, fmt.Errorf("timed out after %s", sharePatience))
 	defer cancel()
 	for {
 		bound := map[string]int{}
@@ -187,30 +192,30 @@ func (c *couple) atWork(ctx context.Context, prefix string) error {
 			return nil
 		}
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to see both executors at work; they share the Turns like this: %v: %w", bound, context.Cause(ctx))
+			return fmt.Errorf("failed to wait until both executors run Turns (Turns per executor: %v): %w", bound, context.Cause(ctx))
 		}
 	}
 }
 
 // asleep waits until the first executor has stopped itself.
-func (c *couple) asleep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, sharePatience, fmt.Errorf("not within %s", sharePatience))
+func (c *executorsPhase) asleep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, sharePatience, fmt.Errorf("timed out after %s", sharePatience))
 	defer cancel()
 	for !c.first.stopped() {
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to see it stop itself at %s: %w", c.first.spec.pause, context.Cause(ctx))
+			return fmt.Errorf("failed to wait until the executor stops itself at %s: %w", c.first.spec.pause, context.Cause(ctx))
 		}
 	}
 	return nil
 }
 
-// counts waits until the controller knows that an executor is there: it has renewed its Lease since it was started.
-func (c *couple) counts(ctx context.Context, p *process) error {
+// counts waits until the executor has renewed its Lease since the process started, so that the controller uses it.
+func (c *executorsPhase) counts(ctx context.Context, p *process) error {
 	begun := time.Now()
 	if err := p.waitReady(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fmt.Errorf("not within %s", startPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fmt.Errorf("timed out after %s", startPatience))
 	defer cancel()
 	key := client.ObjectKey{Namespace: c.phase, Name: executor.LeasePrefix + p.spec.name}
 	for {
@@ -220,13 +225,13 @@ func (c *couple) counts(ctx context.Context, p *process) error {
 			return nil
 		}
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to see executor %q renew its Lease: %w", p.spec.name, context.Cause(ctx))
+			return fmt.Errorf("failed to wait until executor %q renews its Lease: %w", p.spec.name, context.Cause(ctx))
 		}
 	}
 }
 
-// boundTo are the Turns that an executor has, by name.
-func (c *couple) boundTo(ctx context.Context, name string) (map[string]*v1alpha1.Turn, error) {
+// boundTo returns the Turns that are bound to an executor, by name.
+func (c *executorsPhase) boundTo(ctx context.Context, name string) (map[string]*v1alpha1.Turn, error) {
 	turns, err := c.turns(ctx, c.phase)
 	if err != nil {
 		return nil, err
@@ -240,12 +245,12 @@ func (c *couple) boundTo(ctx context.Context, name string) (map[string]*v1alpha1
 	return bound, nil
 }
 
-// move waits until the Turns of the first executor have moved, and says how long that took.
-func (c *couple) move(ctx context.Context, how string, mine map[string]*v1alpha1.Turn, lost time.Time) error {
+// move waits until the Turns of the first executor have moved, and records how long the move took.
+func (c *executorsPhase) move(ctx context.Context, how string, mine map[string]*v1alpha1.Turn, lost time.Time) error {
 	if len(mine) == 0 {
-		return errors.New("it had no Turns: nothing can move")
+		return errors.New("the executor had no Turns that could move: this proves nothing")
 	}
-	c.say("executors: %s of the first one with %d Turns at work", how, len(mine))
+	c.say("executors: %s to the first executor with %d running Turns", how, len(mine))
 	ctx, cancel := context.WithTimeoutCause(ctx, movePatience, fmt.Errorf("its Turns have not moved within %s", movePatience))
 	defer cancel()
 	for {
@@ -264,13 +269,13 @@ func (c *couple) move(ctx context.Context, how string, mine map[string]*v1alpha1
 	c.fact("Turns of an executor lost by "+how, "%d", len(mine))
 	c.fact("  all had moved after", "%.1f s (a Lease lasts %s)", took.Seconds(), executor.LeaseDuration)
 	if took > executor.LeaseDuration+moveSlack {
-		c.wrong(movedInTime, "", "they took %s after %s, of a Lease of %s", took, how, executor.LeaseDuration)
+		c.wrong(movedInTime, "", "the Turns moved %s after %s, with a Lease of %s", took, how, executor.LeaseDuration)
 	}
 	return nil
 }
 
-// someFinished waits until one of these Turns has finished, and returns all that have.
-func (c *couple) someFinished(ctx context.Context, mine map[string]*v1alpha1.Turn) (map[string]*v1alpha1.Turn, error) {
+// someFinished waits until one of these Turns has finished, and returns all of them that have.
+func (c *executorsPhase) someFinished(ctx context.Context, mine map[string]*v1alpha1.Turn) (map[string]*v1alpha1.Turn, error) {
 	for {
 		turns, err := c.turns(ctx, c.phase)
 		if err != nil {
@@ -291,9 +296,10 @@ func (c *couple) someFinished(ctx context.Context, mine map[string]*v1alpha1.Tur
 	}
 }
 
-// zombie checks that the first executor, which slept from one time to another, has written nothing of the Turns that it had. One
-// that was parked later on may be bound to it anew, and is its own then.
-func (c *couple) zombie(ctx context.Context, mine, before map[string]*v1alpha1.Turn, asleep, awake time.Time) error {
+// zombie checks that the first executor, which was paused from asleep to awake, has written nothing for the Turns
+// that it had. A Turn that was parked later may be bound to this executor again; its writes to that Turn are
+// legitimate.
+func (c *executorsPhase) zombie(ctx context.Context, mine, before map[string]*v1alpha1.Turn, asleep, awake time.Time) error {
 	uids := map[string]bool{}
 	for name, was := range mine {
 		uids[string(was.UID)] = true
@@ -303,19 +309,19 @@ func (c *couple) zombie(ctx context.Context, mine, before map[string]*v1alpha1.T
 		}
 		b := t.Status.Executor
 		if b.Epoch <= was.Epoch() || b.Name != c.second.spec.name && b.Epoch == was.Epoch()+1 {
-			c.wrong(fencedZombie, name, "its status has executor %q and epoch %d, after epoch %d", b.Name, b.Epoch, was.Epoch())
+			c.wrong(fencedZombie, name, "its status has executor %q and epoch %d after epoch %d", b.Name, b.Epoch, was.Epoch())
 		}
 		if f := before[name]; f != nil && f.ResourceVersion != t.ResourceVersion {
 			c.wrong(fencedZombie, name, "it had finished and was written again (version %s, then %s)", f.ResourceVersion, t.ResourceVersion)
 		}
 		if at := lastWrite(t, c.first.spec.name); b.Name != c.first.spec.name && at.After(awake) {
-			c.wrong(fencedZombie, name, "the API server notes a write of the executor that woke up, at %s", at.Format("15:04:05"))
+			c.wrong(fencedZombie, name, "the managed fields show a write of the executor that woke up, at %s", at.Format("15:04:05"))
 		}
 	}
 	return c.attempts(uids, asleep, awake, len(before))
 }
 
-// lastWrite is when a client wrote an object last, to the second, by what the API server notes.
+// lastWrite returns the time of the last write by a field manager, in seconds, according to the managed fields.
 func lastWrite(o client.Object, manager string) time.Time {
 	var last time.Time
 	for _, f := range o.GetManagedFields() {

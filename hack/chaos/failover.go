@@ -13,10 +13,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// pair is a primary with a synchronous standby, as managers reach them by one URL.
+// pair is a primary with a synchronous standby. Managers reach both by one URL.
 type pair struct{ primary, standby *postgrestest.Server }
 
-// startPair starts both. They are stopped with the rig.
+// startPair starts the primary and the standby. They stop together with the rig.
 func (r *rig) startPair(ctx context.Context) (*pair, error) {
 	bin, err := postgresPrograms()
 	if err != nil {
@@ -48,8 +48,8 @@ func (p *pair) url() string { return p.primary.Both(p.standby, "postgres") }
 
 func (p *pair) open(ctx context.Context) (keptJournal, error) { return postgres.Open(ctx, p.url()) }
 
-// outage is a failover, the only one: the primary refuses to write and keeps its connections, and after a while the standby takes
-// its place.
+// outage causes a failover. The primary refuses writes and keeps its connections; after a while the standby is
+// promoted. A pair can fail over only once.
 func (p *pair) outage(ctx context.Context, d time.Duration) (string, error) {
 	ctx = context.WithoutCancel(ctx)
 	if err := configure(ctx, p.primary, "ALTER SYSTEM SET default_transaction_read_only = on"); err != nil {
@@ -77,19 +77,21 @@ func configure(ctx context.Context, s *postgrestest.Server, statement string) (e
 func postgresPrograms() (string, error) {
 	bin := os.Getenv(postgresVariable)
 	if bin == "" {
-		return "", fmt.Errorf("failed to find PostgreSQL: %s is not set; run through make, or set it to what hack/postgres/get.sh prints", postgresVariable)
+		return "", fmt.Errorf("failed to find PostgreSQL: %s is not set; run through make, or set it to the "+
+			"folder that hack/postgres/get.sh prints", postgresVariable)
 	}
 	return bin, nil
 }
 
-// failover fails the database over while Turns are at work. Nothing is killed: each Turn must end as if nothing had happened.
+// failover fails the database over while Turns are running. No process is killed, so each Turn must end as if there
+// had been no failover.
 func (r *rig) failover(ctx context.Context) (*phaseReport, error) {
 	const phase = "failover"
 	store, err := r.startPair(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m, err := r.startManager(ctx, managerSpec{name: "manager", phase: phase, store: store.url(), capacity: 100})
+	m, err := r.startManager(ctx, managerSpec{name: "manager", namespace: phase, store: store.url(), capacity: 100})
 	if err != nil {
 		return nil, err
 	}
@@ -132,13 +134,13 @@ func (r *rig) failover(ctx context.Context) (*phaseReport, error) {
 	return p, nil
 }
 
-// someCalls waits until so many different side effects were made.
+// someCalls waits until the tool server has received n different side effects.
 func (r *rig) someCalls(ctx context.Context, n int) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("not within %s", lossPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("timed out after %s", lossPatience))
 	defer cancel()
 	for r.tools.made() < n {
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to see %d calls of tools: %d were made: %w", n, r.tools.made(), context.Cause(ctx))
+			return fmt.Errorf("failed to wait for %d tool calls: %d were made: %w", n, r.tools.made(), context.Cause(ctx))
 		}
 	}
 	return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// history is what the journal of a Turn says of its runs, and what is wrong with the journal itself. It is the test's own
-// reading of the journal: what the engine reads out of it is what is to be checked.
+// history is the course of a Turn according to its journal, with the faults of the journal itself. The test reads
+// journals with code of its own, because the engine's reading is the thing under test.
 type history struct {
 	uid      string
 	entries  int
@@ -21,64 +21,68 @@ type history struct {
 	runs     int
 	requests []*request
 	intents  []*intent
-	finishes []loop.Finish
-	// steps are the replies that are steps, and asides those beside them.
+	finishes []loop.CallResult
+	// steps are the replies that are steps, and asides the other replies.
 	steps, asides []loop.Step
-	// approvals are the decisions that were asked for.
+	// approvals are the requests for a decision.
 	approvals []*approval
-	// exposures, compactions and waves count the tools' exposures, the summaries, and the calls that were made together.
+	// exposures, compactions and waves count the frozen tool lists, the summaries, and the groups of calls that
+	// were made together.
 	exposures, compactions, waves int
-	// parked counts the runs that went on after a park, and cutOff those that went on after anything else.
+	// parked counts the runs that continued after a park, and cutOff the runs that continued after anything else.
 	parked, cutOff int
-	// waits is true while the last entry is a park.
+	// waits is true if the last entry is a park.
 	waits  bool
 	result *turn.Result
 	broken []violation
 
-	// open are what is in flight by the journal: a request, or intents that the same run has not ended yet.
+	// open holds everything in flight: a request, or intents that the same run has not ended yet.
 	open []*flight
 }
 
-// flight is something that was begun: a request or a call.
+// flight is a request or a call that was begun.
 type flight struct {
 	what  string
 	epoch int64
 	begun time.Time
-	// awaits is true for a call of a sub-agent: the run ends while the child is under way, and the next one calls again.
-	awaits bool
-	// ended is true when the journal has its outcome from the same run, else cut is when the next run began.
+	// toSubAgent is true for a call of a sub-agent: the run ends while the child runs, and the next run makes the call
+	// again.
+	toSubAgent bool
+	// ended is true if the same run has recorded the outcome. Otherwise cut is the time at which the next run
+	// began.
 	ended bool
 	cut   time.Time
 }
 
-// lost says whether nobody knows what became of it.
+// lost reports whether the outcome is unknown.
 func (f *flight) lost() bool { return !f.ended }
 
-// request to a model.
+// request is a request to a model.
 type request struct {
 	flight
 	loop.Request
-	// replied says that the journal has the reply, usage is what it took; a failure has some, too.
+	// replied is true if the journal has the reply. usage is the usage of the reply or of the failure.
 	replied, unsent bool
 	usage           model.Usage
 }
 
-// intent of a call.
+// intent is the intent of a call.
 type intent struct {
 	flight
 	loop.Intent
 	outcome loop.Outcome
 }
 
-// approval is a decision that was asked for.
+// approval is a request for a decision.
 type approval struct {
 	loop.Approval
-	// decision is nil while there is none.
+	// decision is nil until the decision is recorded.
 	decision *loop.Decision
 }
 
-// repeatable says whether a call may be made twice. It is the test that knows, whatever the journal says of the effect.
-func (i *intent) repeatable() bool { return i.Name == toolLook || i.awaits }
+// repeatable reports whether a call may be made twice. It ignores the effect in the journal, because the test
+// checks it.
+func (i *intent) repeatable() bool { return i.Name == toolLook || i.toSubAgent }
 
 func (h *history) wrong(g guarantee, format string, args ...any) {
 	h.broken = append(h.broken, violation{Guarantee: g, What: fmt.Sprintf(format, args...)})
@@ -89,7 +93,7 @@ func readHistory(uid string, entries []journal.Entry) *history {
 	h := &history{uid: uid, entries: len(entries)}
 	for i, e := range entries {
 		if e.Seq != int64(i)+1 {
-			h.wrong(wholeJournals, "entry %d of the journal has the place %d", i+1, e.Seq)
+			h.wrong(wholeJournals, "entry %d of the journal has the number %d", i+1, e.Seq)
 		}
 		if err := h.read(e); err != nil {
 			h.wrong(wholeJournals, "entry %d (%s) of the journal cannot be read: %v", e.Seq, e.Kind, err)
@@ -123,7 +127,7 @@ func (h *history) read(e journal.Entry) error {
 		return decoded(e, h.failed)
 	case journal.ToolsExposed:
 		if h.exposures++; h.exposures > 1 {
-			h.wrong(wholeJournals, "entry %d exposes tools once more", e.Seq)
+			h.wrong(wholeJournals, "entry %d records the tool list again", e.Seq)
 		}
 	case journal.Compacted:
 		h.compacted(e)
@@ -151,12 +155,12 @@ func decoded[T any](e journal.Entry, take func(journal.Entry, T)) error {
 	return nil
 }
 
-// started begins a run: what was in flight is lost.
+// started begins a run: everything that was in flight is lost.
 func (h *history) started(e journal.Entry) {
 	for _, f := range h.open {
 		f.cut = e.Time
 		if e.Epoch == f.epoch {
-			h.wrong(knownOutcomes, "%s was given up without a new epoch, so not by a kill", f.what)
+			h.wrong(knownOutcomes, "%s was abandoned without a new epoch, so not because of a kill", f.what)
 		}
 	}
 	switch {
@@ -170,18 +174,18 @@ func (h *history) started(e journal.Entry) {
 	h.runs++
 }
 
-// waiting is what the journal says of a park.
+// waiting is the payload of a park.
 type waiting struct {
 	Approvals int      `json:"approvals"`
 	Turns     []string `json:"turns"`
 }
 
-// parks ends a run that waits. Nothing but calls of sub-agents may be under way, and there must be something to wait for.
+// parks ends a run that waits. Only calls of sub-agents may be in flight, and the run must wait for something.
 func (h *history) parks(e journal.Entry, w waiting) {
 	h.waits = true
 	var at []*flight
 	for _, f := range h.open {
-		if !f.awaits {
+		if !f.toSubAgent {
 			h.wrong(wholeJournals, "the run parks in entry %d while %s is in flight", e.Seq, f.what)
 			continue
 		}
@@ -194,12 +198,12 @@ func (h *history) parks(e journal.Entry, w waiting) {
 		}
 	}
 	if w.Approvals != 0 && w.Approvals != undecided || len(w.Turns) != len(at) || w.Approvals+len(w.Turns) == 0 {
-		h.wrong(wholeJournals, "the run parks in entry %d for %d decisions and %d Turns, and %d and %d are open: nothing to wait for, or something else",
+		h.wrong(wholeJournals, "the run parks in entry %d for %d decisions and %d Turns, but %d and %d are open",
 			e.Seq, w.Approvals, len(w.Turns), undecided, len(at))
 	}
 }
 
-// idle checks that nothing is in flight when something else begins.
+// idle checks that nothing is in flight when a request or a call begins.
 func (h *history) idle(e journal.Entry, what string) {
 	for _, f := range h.open {
 		h.wrong(wholeJournals, "%s in entry %d while %s is in flight in the same run", what, e.Seq, f.what)
@@ -213,11 +217,12 @@ func (h *history) requested(e journal.Entry, r loop.Request) {
 		what += " (" + string(r.Purpose) + ")"
 	}
 	h.idle(e, what)
-	if r.Step <= len(h.steps) || slices.ContainsFunc(h.asides, func(s loop.Step) bool { return s.Step == r.Step && s.Purpose == r.Purpose }) {
-		h.wrong(paidOnce, "%s was made although the journal had the reply", what)
+	if r.Step <= len(h.steps) || slices.ContainsFunc(h.asides,
+		func(s loop.Step) bool { return s.Step == r.Step && s.Purpose == r.Purpose }) {
+		h.wrong(paidOnce, "%s was made although the journal already had the reply", what)
 	}
 	if want := fmt.Sprintf("%s/%d", h.uid, e.Seq); r.ID != want {
-		h.wrong(paidOnce, "%s should be called %q", what, want)
+		h.wrong(paidOnce, "%s must have the ID %q", what, want)
 	}
 	if missing := h.unfinishedCalls(); len(missing) > 0 {
 		h.wrong(wholeJournals, "%s was made before calls %q had ended", what, missing)
@@ -227,7 +232,7 @@ func (h *history) requested(e journal.Entry, r loop.Request) {
 	h.open = []*flight{&sent.flight}
 }
 
-// unfinishedCalls are the IDs of the calls of the last reply that have no end yet.
+// unfinishedCalls returns the IDs of those calls of the last reply that have no outcome yet.
 func (h *history) unfinishedCalls() []string {
 	if len(h.steps) == 0 {
 		return nil
@@ -235,14 +240,14 @@ func (h *history) unfinishedCalls() []string {
 	var ids []string
 	last := h.steps[len(h.steps)-1]
 	for _, c := range last.Reply.ToolCalls {
-		if !slices.ContainsFunc(h.finishes, func(f loop.Finish) bool { return f.Step == last.Step && f.CallID == c.ID }) {
+		if !slices.ContainsFunc(h.finishes, func(f loop.CallResult) bool { return f.Step == last.Step && f.CallID == c.ID }) {
 			ids = append(ids, c.ID)
 		}
 	}
 	return ids
 }
 
-// land takes something that has ended out of what is in flight, and says whether it was among that.
+// land removes a request or a call that has ended from open, and reports whether it was in flight.
 func (h *history) land(f *flight) bool {
 	i := slices.Index(h.open, f)
 	if i < 0 {
@@ -253,9 +258,10 @@ func (h *history) land(f *flight) bool {
 	return true
 }
 
-// pending returns the request in flight, if it is one for a step and a purpose.
+// pending returns the request in flight if it belongs to this step and purpose, and nil otherwise.
 func (h *history) pending(e journal.Entry, step int, purpose loop.Purpose) *request {
-	if n := len(h.requests); n > 0 && h.requests[n-1].Step == step && h.requests[n-1].Purpose == purpose && h.land(&h.requests[n-1].flight) {
+	if n := len(h.requests); n > 0 && h.requests[n-1].Step == step && h.requests[n-1].Purpose == purpose &&
+		h.land(&h.requests[n-1].flight) {
 		return h.requests[n-1]
 	}
 	h.wrong(wholeJournals, "entry %d (%s) for step %d has no request in flight", e.Seq, e.Kind, step)
@@ -282,7 +288,7 @@ func (h *history) failed(e journal.Entry, a loop.Attempt) {
 	}
 }
 
-// unknown are the IDs of the calls that ended with nobody knowing, sorted.
+// unknown returns the sorted IDs of the calls whose outcome is unknown.
 func (h *history) unknown() []string {
 	var ids []string
 	for _, f := range h.finishes {

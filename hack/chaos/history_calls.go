@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// compacted checks that each summary that was paid for replaces messages once.
+// compacted checks that each paid summary replaces messages once.
 func (h *history) compacted(e journal.Entry) {
 	h.idle(e, "older messages are replaced")
 	if h.compactions++; h.compactions > len(h.asides) {
@@ -18,7 +18,7 @@ func (h *history) compacted(e journal.Entry) {
 	}
 }
 
-// approvalOf is the decision that was asked for about a call; nil if none was.
+// approvalOf returns the request for a decision about a call, or nil if there was none.
 func (h *history) approvalOf(step int, callID string) *approval {
 	for _, a := range h.approvals {
 		if a.Step == step && a.CallID == callID {
@@ -29,10 +29,10 @@ func (h *history) approvalOf(step int, callID string) *approval {
 }
 
 func (h *history) asked(e journal.Entry, a loop.Approval) {
-	what := fmt.Sprintf("a decision about call %q of %s in step %d", a.CallID, a.Name, a.Step)
-	h.idle(e, what+" was asked for")
+	what := fmt.Sprintf("the approval of call %q of %s in step %d", a.CallID, a.Name, a.Step)
+	h.idle(e, what+" was requested")
 	if h.approvalOf(a.Step, a.CallID) != nil {
-		h.wrong(approvedOnly, "%s was asked for twice", what)
+		h.wrong(approvedOnly, "%s was requested twice", what)
 		return
 	}
 	h.approvals = append(h.approvals, &approval{Approval: a})
@@ -42,25 +42,25 @@ func (h *history) decided(_ journal.Entry, d loop.Decision) {
 	a := h.approvalOf(d.Step, d.CallID)
 	switch {
 	case a == nil:
-		h.wrong(approvedOnly, "call %q of step %d was decided about, and nobody was asked", d.CallID, d.Step)
+		h.wrong(approvedOnly, "call %q of step %d was decided without a request for approval", d.CallID, d.Step)
 	case a.decision != nil:
-		h.wrong(approvedOnly, "call %q of step %d was decided about twice", d.CallID, d.Step)
+		h.wrong(approvedOnly, "call %q of step %d was decided twice", d.CallID, d.Step)
 	case d.Expired:
-		h.wrong(approvedOnly, "the time for a decision about call %q of step %d was over", d.CallID, d.Step)
+		h.wrong(approvedOnly, "the approval of call %q of step %d has expired", d.CallID, d.Step)
 		a.decision = &d
 	default:
 		a.decision = &d
 	}
 }
 
-// wasDenied says whether somebody has denied a call of a tool.
+// wasDenied reports whether any call of this tool was denied.
 func (h *history) wasDenied(name string) bool {
 	return slices.ContainsFunc(h.approvals, func(a *approval) bool { return a.Name == name && a.decision != nil && !a.decision.Approved })
 }
 
 func (h *history) intended(e journal.Entry, i loop.Intent) {
 	what := fmt.Sprintf("call %q of %s in step %d", i.CallID, i.Name, i.Step)
-	made := &intent{flight: flight{what: what, epoch: e.Epoch, begun: e.Time, awaits: i.Name == toolHelper}, Intent: i}
+	made := &intent{flight: flight{what: what, epoch: e.Epoch, begun: e.Time, toSubAgent: i.Name == toolHelper}, Intent: i}
 	if h.joins(made) {
 		if len(h.open) == 1 {
 			h.waves++
@@ -69,7 +69,7 @@ func (h *history) intended(e journal.Entry, i loop.Intent) {
 		h.idle(e, what)
 	}
 	if i.Effect.Repeatable() != made.repeatable() {
-		h.wrong(calledOnce, "%s is said to be %s", what, i.Effect)
+		h.wrong(calledOnce, "%s has the recorded effect %s", what, i.Effect)
 	}
 	if before := h.intentOf(i.Step, i.CallID); before != nil {
 		switch {
@@ -80,19 +80,20 @@ func (h *history) intended(e journal.Entry, i loop.Intent) {
 		}
 	}
 	if !h.askedFor(i) {
-		h.wrong(calledOnce, "%s was intended, and no reply asked for it", what)
+		h.wrong(calledOnce, "%s was intended, but no reply contains it", what)
 	}
 	if h.twinIsUnknown(i.Step, i.CallID) {
-		h.wrong(calledOnce, "%s was intended, and nobody knows whether an identical call of the same reply was made", what)
+		h.wrong(calledOnce, "%s was intended, but the outcome of an identical call of the same reply is unknown", what)
 	}
 	if a := h.approvalOf(i.Step, i.CallID); i.Name == toolWipe && (a == nil || a.decision == nil || !a.decision.Approved) {
-		h.wrong(approvedOnly, "%s was intended, and the journal has no approval of it", what)
+		h.wrong(approvedOnly, "%s was intended, but the journal has no approval of it", what)
 	}
 	h.intents = append(h.intents, made)
 	h.open = append(h.open, &made.flight)
 }
 
-// joins says whether a call may be made beside all that is in flight: all of them only look.
+// joins reports whether a call may be made while others are in flight: all of them must be calls of toolLook in the
+// same step.
 func (h *history) joins(made *intent) bool {
 	if len(h.open) == 0 || made.Name != toolLook {
 		return false
@@ -106,18 +107,19 @@ func (h *history) askedFor(i loop.Intent) bool {
 	if i.Step != len(h.steps) {
 		return false
 	}
-	return slices.ContainsFunc(h.steps[i.Step-1].Reply.ToolCalls, func(c model.ToolCall) bool { return c.ID == i.CallID && c.Name == i.Name })
+	return slices.ContainsFunc(h.steps[i.Step-1].Reply.ToolCalls,
+		func(c model.ToolCall) bool { return c.ID == i.CallID && c.Name == i.Name })
 }
 
-// asks says whether a reply of the Turn asks for a call of this ID.
+// asks reports whether a reply of the Turn contains a call with this ID.
 func (h *history) asks(callID string) bool {
 	return slices.ContainsFunc(h.steps, func(s loop.Step) bool {
 		return slices.ContainsFunc(s.Reply.ToolCalls, func(c model.ToolCall) bool { return c.ID == callID })
 	})
 }
 
-// twinIsUnknown says whether the same reply has asked for an identical call whose outcome nobody knows: the model has not been told
-// of it when this one would be made.
+// twinIsUnknown reports whether the same reply contains an identical call with an unknown outcome. When the second
+// call would be made, the model has not yet seen that outcome.
 func (h *history) twinIsUnknown(step int, callID string) bool {
 	if step < 1 || step > len(h.steps) {
 		return false
@@ -129,14 +131,14 @@ func (h *history) twinIsUnknown(step int, callID string) bool {
 	})
 }
 
-// refusedForTwin says whether a call was refused because nobody knows whether an identical one was made.
+// refusedForTwin reports whether a call was refused because the outcome of an identical call is unknown.
 func (h *history) refusedForTwin(callID string) bool {
-	return slices.ContainsFunc(h.finishes, func(f loop.Finish) bool {
+	return slices.ContainsFunc(h.finishes, func(f loop.CallResult) bool {
 		return f.CallID == callID && f.Outcome == loop.Refused && h.twinIsUnknown(f.Step, f.CallID)
 	})
 }
 
-// outcomeOf is what became of a call; empty for one that has not ended.
+// outcomeOf returns the outcome of a call, or an empty one if the call has not ended.
 func (h *history) outcomeOf(step int, callID string) loop.Outcome {
 	for _, f := range h.finishes {
 		if f.Step == step && f.CallID == callID {
@@ -146,7 +148,7 @@ func (h *history) outcomeOf(step int, callID string) loop.Outcome {
 	return ""
 }
 
-// intentOf is the newest intent of a call.
+// intentOf returns the newest intent of a call, or nil if there is none.
 func (h *history) intentOf(step int, callID string) *intent {
 	for _, i := range slices.Backward(h.intents) {
 		if i.Step == step && i.CallID == callID {
@@ -156,10 +158,10 @@ func (h *history) intentOf(step int, callID string) *intent {
 	return nil
 }
 
-func (h *history) finished(e journal.Entry, f loop.Finish) {
+func (h *history) finished(e journal.Entry, f loop.CallResult) {
 	what := fmt.Sprintf("call %q of %s in step %d", f.CallID, f.Name, f.Step)
-	if slices.ContainsFunc(h.finishes, func(b loop.Finish) bool { return b.Step == f.Step && b.CallID == f.CallID }) {
-		h.wrong(calledOnce, "%s has ended twice", what)
+	if slices.ContainsFunc(h.finishes, func(b loop.CallResult) bool { return b.Step == f.Step && b.CallID == f.CallID }) {
+		h.wrong(calledOnce, "%s has two outcomes", what)
 	}
 	h.finishes = append(h.finishes, f)
 	i := h.intentOf(f.Step, f.CallID)
@@ -170,18 +172,18 @@ func (h *history) finished(e journal.Entry, f loop.Finish) {
 	switch f.Outcome {
 	case loop.Unknown:
 		if i == nil || inFlight || i.repeatable() || f.Class != tool.OutcomeUnknown {
-			h.wrong(knownOutcomes, "the outcome of %s is called unknown, and no kill has cut it off", what)
+			h.wrong(knownOutcomes, "the outcome of %s is unknown, but no kill has cut it off", what)
 		}
 	case loop.Refused, loop.Reused:
-		// A call of these plans is refused for a denial, its own or that of another call of the tool, and where nobody knows whether an
-		// identical one was made.
+		// In these plans, a call is refused for two reasons: this call or another call of the tool was denied, or
+		// the outcome of an identical call is unknown.
 		denial := f.Class == tool.Denied && h.wasDenied(f.Name)
 		if i != nil || !denial && !h.twinIsUnknown(f.Step, f.CallID) {
 			h.wrong(wholeJournals, "%s was %s: %s", what, f.Outcome, f.Content)
 		}
 	case loop.Succeeded, loop.Failed:
 		if !inFlight {
-			h.wrong(knownOutcomes, "entry %d says that %s has %s, and it was not in flight", e.Seq, what, f.Outcome)
+			h.wrong(knownOutcomes, "entry %d records that %s has %s, but it was not in flight", e.Seq, what, f.Outcome)
 			return
 		}
 		h.land(&i.flight)

@@ -9,36 +9,37 @@ import (
 )
 
 const (
-	// A manager is killed within these times of being ready; one in six is killed while it starts.
+	// A manager is killed within these times after it is ready; one in six kills hits a manager that is still
+	// starting.
 	soonestKill, latestKill = 100 * time.Millisecond, 2500 * time.Millisecond
 	latestStartKill         = 1500 * time.Millisecond
 	startKillsOneIn         = 6
-	// restartPause is the time in which a process that ended is started again.
+	// restartPause bounds the time after which a process that ended is started again.
 	restartPause = 300 * time.Millisecond
 )
 
-// keeper keeps a manager running, under one name, as a kubelet does.
+// keeper keeps one manager running, under one name, as a kubelet does.
 type keeper struct {
 	*rig
 	spec managerSpec
-	// atWork is how often it was killed when it had been ready.
+	// atWork counts the kills of a manager that was ready.
 	atWork atomic.Int64
 
 	mu      sync.Mutex
 	current *process
 	kills   []kill
-	// exits are ends that were no kills.
+	// exits lists the ends of processes that were not killed.
 	exits []exit
 }
 
-// exit is the end of a process that ended by itself; ready says that it had been at work.
+// exit is the end of a process that was not killed. If ready is true, the process had become ready before.
 type exit struct {
 	at    time.Time
 	ready bool
 	how   string
 }
 
-// run keeps a manager running until ctx ends, and then asks it to stop.
+// run keeps a manager running until ctx ends, and then stops it in order.
 func (k *keeper) run(ctx context.Context) error {
 	for {
 		p, err := k.startManager(ctx, k.spec)
@@ -65,7 +66,7 @@ func (k *keeper) run(ctx context.Context) error {
 	}
 }
 
-// killing kills the manager again and again, as often as it is to be, and each time while there are Turns to be run.
+// killing kills the manager until it has been killed --kills times. It kills only while there are unfinished Turns.
 func (k *keeper) killing(ctx context.Context, r *rand.Rand, l *loader) {
 	for ctx.Err() == nil && k.atWork.Load() < int64(k.rig.kills) {
 		k.mu.Lock()
@@ -98,7 +99,7 @@ func (k *keeper) strike(p *process) {
 	ready := isClosed(p.ready)
 	at := p.kill()
 	if !p.killed() {
-		return // it was faster
+		return // the process ended before the signal arrived
 	}
 	k.mu.Lock()
 	k.kills = append(k.kills, at)
@@ -108,9 +109,9 @@ func (k *keeper) strike(p *process) {
 	}
 }
 
-// judge counts the ends that were no kills. A manager may end when it cannot start for want of a server; one that is at work
-// waits for it.
-func (k *keeper) judge(p *phaseReport, d *disturber) int {
+// judge reports ends without a kill that an outage does not explain. A manager may end if it cannot start during an
+// outage. A manager that is ready must wait for the server instead.
+func (k *keeper) judge(p *phaseReport, d *outageMaker) int {
 	for _, e := range k.exits {
 		if e.ready || !d.explains(e.at) {
 			p.wrong(livingProcess, "at %s the manager ended by itself: %s", e.at.Format("15:04:05.000"), e.how)

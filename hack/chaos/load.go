@@ -20,15 +20,16 @@ import (
 )
 
 const (
-	objectName = "chaos" // of all that a Turn needs
+	objectName = "chaos" // the name of all objects that a Turn needs
 	modelName  = "chaos"
 
-	// slowestCall is the longest a tool takes, and slowestWay the longest a request to the model is on the way.
+	// slowestCall bounds the time of a tool call, and slowestWay the delay of a request on its way to the model
+	// server.
 	slowestCall = 150 * time.Millisecond
-	// slowestSlowCall is that where Turns are to last.
+	// slowestSlowCall replaces slowestCall in phases with slow Turns.
 	slowestSlowCall = 1200 * time.Millisecond
 	slowestWay      = 30 * time.Millisecond
-	// retryInterval is the time between two attempts at the API server, which may be away.
+	// retryInterval is the time between two attempts to reach the API server, which may be down.
 	retryInterval = 300 * time.Millisecond
 )
 
@@ -40,7 +41,7 @@ func init() {
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 }
 
-// prepare makes the namespace of a phase and all that its Turns need.
+// prepare creates the namespace of a phase and all objects that its Turns need.
 func (r *rig) prepare(ctx context.Context, phase string) error {
 	meta := metav1.ObjectMeta{Name: objectName, Namespace: phase}
 	provider := v1alpha1.ModelProviderSpec{
@@ -48,7 +49,7 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 		CredentialsRef: &v1alpha1.SecretKeyReference{Name: objectName, Key: "apiKey"},
 	}
 	narrow := provider
-	narrow.Models = []v1alpha1.Model{{Name: modelName, ContextWindow: new(int64(narrowWindow))}}
+	narrow.Models = []v1alpha1.Model{{Name: modelName, ContextWindow: new(int64(narrowWindowTokens))}}
 	for _, object := range []client.Object{
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: phase}},
 		&corev1.Secret{ObjectMeta: meta, StringData: map[string]string{"apiKey": "chaos-key"}},
@@ -72,32 +73,32 @@ func (r *rig) prepare(ctx context.Context, phase string) error {
 	return nil
 }
 
-// agent is an Agent that uses a ModelProvider, with the tools of the test's server and others.
+// agent returns an Agent that uses a ModelProvider, the test's tool server and other tools.
 func agent(phase, name, provider string, tools ...v1alpha1.AgentTool) *v1alpha1.Agent {
 	reference := v1alpha1.ObjectReference{Name: objectName}
 	return &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: phase}, Spec: v1alpha1.AgentSpec{
 		PromptProfileRef: reference,
 		Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: modelName}},
 		Tools:            append([]v1alpha1.AgentTool{{ServerRef: &reference, RequireApproval: []string{toolWipe}}}, tools...),
-		// A Turn is to end by its answer, however long the outages take.
+		// A Turn must end with its answer, even after long outages.
 		Limits: &v1alpha1.Limits{
 			TimeoutSeconds: new(int32(3600)), StartingDeadlineSeconds: new(int32(3600)), MaxSteps: new(int32(10)),
 		},
 	}}
 }
 
-// createTurn creates a Turn of a plan, for as long as ctx lives and the API server is away.
+// createTurn creates a Turn of a plan. While the API server is down, it retries until ctx ends.
 func (r *rig) createTurn(ctx context.Context, phase, name string, p plan, number int) error {
 	for {
 		t := &v1alpha1.Turn{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: phase},
 			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: p.agent}, Message: p.message(number)},
 		}
-		if p.talks {
+		if p.inSession {
 			t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: objectName}
 		}
 		err := r.api.Create(ctx, t)
-		// One that was there already is of an attempt of which no answer came back.
+		// An existing Turn comes from an earlier attempt whose answer was lost.
 		if err == nil || apierrors.IsAlreadyExists(err) {
 			return nil
 		}
@@ -107,7 +108,7 @@ func (r *rig) createTurn(ctx context.Context, phase, name string, p plan, number
 	}
 }
 
-// turns returns the Turns of a phase, however long the API server is away.
+// turns returns the Turns of a phase. While the API server is down, it retries until ctx ends.
 func (r *rig) turns(ctx context.Context, phase string) ([]v1alpha1.Turn, error) {
 	for {
 		var list v1alpha1.TurnList
@@ -152,7 +153,7 @@ func (r *rig) allFinished(ctx context.Context, phase string) error {
 	}
 }
 
-// collect gathers the evidence of a phase, when all is quiet.
+// collect gathers the evidence of a phase after all Turns have finished.
 func (r *rig) collect(ctx context.Context, phase string, store journalStore, kills []kill) (_ evidence, err error) {
 	e := evidence{Called: r.tools.calls(), Kills: kills}
 	if e.Asked, err = r.asked(); err != nil {
@@ -191,7 +192,7 @@ func (r *rig) collect(ctx context.Context, phase string, store journalStore, kil
 	return e, nil
 }
 
-// asked is what the model's server has got.
+// asked returns the requests that the model server has received.
 func (r *rig) asked() ([]asked, error) {
 	requests := r.model.Requests()
 	if n := r.model.Stats().Requests; n != int64(len(requests)) {
@@ -201,7 +202,7 @@ func (r *rig) asked() ([]asked, error) {
 	for i := range requests {
 		q := &requests[i]
 		if !q.Billed && len(q.Body) > 0 && q.Body[0] == '"' {
-			continue // a kill has cut it off on the way: the server has got a part of it, and does nothing
+			continue // a kill cut off the request: the server received only a part and ignored it
 		}
 		var body struct {
 			Messages []struct {

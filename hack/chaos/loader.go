@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	// pollInterval is the time between two looks at all Turns.
+	// pollInterval is the time between two reads of all Turns.
 	pollInterval = 500 * time.Millisecond
-	// sayInterval is the time between two lines that say how far it is.
+	// sayInterval is the time between two lines of progress.
 	sayInterval = 10 * time.Second
 )
 
-// loader creates Turns little by little, so that there are some at each kill, and watches them finish.
+// loader creates Turns little by little, so that some are running at each kill, and waits until they finish.
 type loader struct {
 	*rig
 	phase string
-	// most is how many there are to be, and kills how many kills they are spread over; killed counts those.
+	// most is the number of Turns to create. They are spread over kills kills, and killed counts the kills so far.
 	most, kills int
 	killed      *atomic.Int64
 
 	created, unfinished atomic.Int64
 }
 
-// feed creates the Turns, and goes on with more of them if there are none left before all is done.
+// feed creates the Turns. If all Turns finish before done reports true, it creates more.
 func (l *loader) feed(ctx context.Context, done func() bool) error {
 	share := max(1, (l.most+l.kills-1)/l.kills)
 	for ctx.Err() == nil {
@@ -49,11 +49,11 @@ func (l *loader) feed(ctx context.Context, done func() bool) error {
 	return nil
 }
 
-// await returns when all Turns have finished, and nothing else is left to be done.
+// await returns after done reports true and all Turns have finished.
 func (l *loader) await(ctx context.Context, done func() bool) error {
 	said := time.Now()
 	for {
-		isDone, created := done(), l.created.Load() // before the Turns are counted
+		isDone, created := done(), l.created.Load() // read both before counting the Turns
 		turns, err := l.turns(ctx, l.phase)
 		if err != nil {
 			return err

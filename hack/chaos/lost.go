@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// suspendedOneIn is how many of the Turns of the phase lost there are to one that is suspended before the loss.
+	// suspendedOneIn is the ratio of Turns to suspended Turns: one in suspendedOneIn is suspended before the loss.
 	suspendedOneIn = 5
 	// lossPatience bounds the time until enough Turns are in the middle of their work.
 	lossPatience = 60 * time.Second
 )
 
-// loser runs Turns on one store and goes on with them on another, as a Pod does whose emptyDir goes with it.
-type loser struct {
+// lossPhase runs Turns on one store and continues them on another one, like a Pod that loses its emptyDir.
+type lossPhase struct {
 	*rig
 	phase string
 	facts []fact
 	found []violation
 }
 
-// lost takes the journals away from Turns that run, wait for people, wait for Turns of sub-agents, or are suspended: once from a
-// manager that was killed, and once from one that was asked to stop. Then it puts an older copy of a store in its place, of SQLite and of
-// PostgreSQL.
+// lost removes the journals of Turns that run, wait for approval, wait for sub-agents, or are suspended: once after
+// the manager was killed, and once after it was stopped in order. Then it replaces a store with an older copy, for
+// SQLite and for PostgreSQL.
 func (r *rig) lost(ctx context.Context) (*phaseReport, error) {
-	l := &loser{rig: r, phase: "lost"}
+	l := &lossPhase{rig: r, phase: "lost"}
 	r.tools.setSlowest(slowestSlowCall) // so that calls are in flight
 	defer r.tools.setSlowest(slowestCall)
 	for i, how := range []string{"SIGKILL", "SIGTERM"} {
@@ -50,21 +50,22 @@ func (r *rig) lost(ctx context.Context) (*phaseReport, error) {
 	return p, nil
 }
 
-func (l *loser) wrong(g guarantee, turn, format string, args ...any) {
+func (l *lossPhase) wrong(g guarantee, turn, format string, args ...any) {
 	l.found = append(l.found, violation{Guarantee: g, Turn: turn, What: fmt.Sprintf(format, args...)})
 }
 
-func (l *loser) fact(what, format string, args ...any) {
+func (l *lossPhase) fact(what, format string, args ...any) {
 	l.facts = append(l.facts, fact{what, fmt.Sprintf(format, args...)})
 }
 
-// spec of a manager on one of the stores of a round.
-func (l *loser) spec(store journalStore) managerSpec {
-	return managerSpec{name: "manager", phase: l.phase, store: store.url(), capacity: 100}
+// spec returns the specification of a manager on one of the stores of a round.
+func (l *lossPhase) spec(store journalStore) managerSpec {
+	return managerSpec{name: "manager", namespace: l.phase, store: store.url(), capacity: 100}
 }
 
-// round runs Turns until they are in the middle of their work, ends the manager, and has another finish them without the journals.
-func (l *loser) round(ctx context.Context, number int, how string) error {
+// round runs Turns until they are in the middle of their work and ends the manager. Then another manager finishes
+// the Turns without the journals.
+func (l *lossPhase) round(ctx context.Context, number int, how string) error {
 	old, fresh := l.newSQLite(fmt.Sprintf("lost-%d-old", number)), l.newSQLite(fmt.Sprintf("lost-%d-new", number))
 	p, err := l.startManager(ctx, l.spec(old))
 	if err != nil {
@@ -109,7 +110,7 @@ func (l *loser) round(ctx context.Context, number int, how string) error {
 	return l.check(ctx, how, begun, before)
 }
 
-// belongs says whether a Turn is one of these, or the Turn of a sub-agent of one.
+// belongs reports whether a Turn has one of these names, or is the Turn of a sub-agent of such a Turn.
 func belongs(t *v1alpha1.Turn, names map[string]bool) bool {
 	if owner, ok := translate.Parent(t); ok {
 		return names[owner.Name]
@@ -117,9 +118,10 @@ func belongs(t *v1alpha1.Turn, names map[string]bool) bool {
 	return names[t.Name]
 }
 
-// atWork waits until some of the Turns wait for people, and enough calls have been made. Then some Turns are suspended.
-func (l *loser) atWork(ctx context.Context, names map[string]bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("not within %s", lossPatience))
+// atWork waits until some of the Turns wait for approval and enough calls have been made. Then it suspends some
+// Turns.
+func (l *lossPhase) atWork(ctx context.Context, names map[string]bool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("timed out after %s", lossPatience))
 	defer cancel()
 	for {
 		turns, err := l.turns(ctx, l.phase)
@@ -140,12 +142,13 @@ func (l *loser) atWork(ctx context.Context, names map[string]bool) error {
 			return l.suspend(ctx, turns, names)
 		}
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to see Turns in the middle of their work: %d run and %d wait for people: %w", at, parked, context.Cause(ctx))
+			return fmt.Errorf("failed to wait for Turns in the middle of their work: %d are running and %d wait for approval: %w", at,
+				parked, context.Cause(ctx))
 		}
 	}
 }
 
-func (l *loser) suspend(ctx context.Context, turns []v1alpha1.Turn, names map[string]bool) error {
+func (l *lossPhase) suspend(ctx context.Context, turns []v1alpha1.Turn, names map[string]bool) error {
 	n := 0
 	for i := range turns {
 		t := &turns[i]
@@ -162,8 +165,8 @@ func (l *loser) suspend(ctx context.Context, turns []v1alpha1.Turn, names map[st
 	return nil
 }
 
-// activate takes the suspended Turns up again.
-func (l *loser) activate(ctx context.Context) error {
+// activate sets all suspended Turns to Active again.
+func (l *lossPhase) activate(ctx context.Context) error {
 	turns, err := l.turns(ctx, l.phase)
 	if err != nil {
 		return err
@@ -179,7 +182,7 @@ func (l *loser) activate(ctx context.Context) error {
 	return nil
 }
 
-func (l *loser) desire(ctx context.Context, t *v1alpha1.Turn, state v1alpha1.DesiredState) error {
+func (l *lossPhase) desire(ctx context.Context, t *v1alpha1.Turn, state v1alpha1.DesiredState) error {
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"spec": {"desiredState": %q}}`, state))
 	if err := l.api.Patch(ctx, t, patch); err != nil {
 		return fmt.Errorf("failed to make Turn %q %s: %w", t.Name, state, err)
@@ -187,8 +190,8 @@ func (l *loser) desire(ctx context.Context, t *v1alpha1.Turn, state v1alpha1.Des
 	return nil
 }
 
-// begun are the UIDs of the Turns that have not finished and of which a store has entries.
-func (l *loser) begun(ctx context.Context, old journalStore) (_ map[string]bool, err error) {
+// begun returns the UIDs of the unfinished Turns that have entries in a store.
+func (l *lossPhase) begun(ctx context.Context, old journalStore) (_ map[string]bool, err error) {
 	turns, err := l.turns(ctx, l.phase)
 	if err != nil {
 		return nil, err
@@ -218,8 +221,9 @@ func (l *loser) begun(ctx context.Context, old journalStore) (_ map[string]bool,
 	return begun, nil
 }
 
-// check holds what the Turns say against what the tools' server has seen: before are its effects when the journals were lost.
-func (l *loser) check(ctx context.Context, how string, begun map[string]bool, before map[effect]int) error {
+// check compares the statuses of the Turns with the calls that the tool server has received. before holds the
+// server's side effects at the moment when the journals were lost.
+func (l *lossPhase) check(ctx context.Context, how string, begun map[string]bool, before map[effect]int) error {
 	turns, err := l.turns(ctx, l.phase)
 	if err != nil {
 		return err
@@ -229,7 +233,8 @@ func (l *loser) check(ctx context.Context, how string, begun map[string]bool, be
 		made += n
 		if n > 1 {
 			twice++
-			l.wrong(calledOnce, e.Turn, "%s of step %d, place %d, was called %d times, %d of them before the journal was lost", e.Tool, e.Step, e.Place, n, before[e])
+			l.wrong(calledOnce, e.Turn, "%s of step %d, place %d, was called %d times, %d of them before the journal was lost", e.Tool,
+				e.Step, e.Place, n, before[e])
 		}
 	}
 	lost, unknown := 0, 0
@@ -251,20 +256,21 @@ func (l *loser) check(ctx context.Context, how string, begun map[string]bool, be
 	return nil
 }
 
-// one checks what a Turn says whose journal was lost.
-func (l *loser) one(t *v1alpha1.Turn) {
+// one checks the status of a Turn whose journal was lost.
+func (l *lossPhase) one(t *v1alpha1.Turn) {
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 	_, child := translate.Parent(t)
 	switch {
-	case child && t.Status.StopReason == v1alpha1.StopCancelled: // its parent has lost its journal, too, and ended first
+	// its parent has lost its journal, too, and ended first
+	case child && t.Status.StopReason == v1alpha1.StopCancelled:
 	case c == nil || t.Status.StopReason != v1alpha1.StopInterrupted:
 		l.wrong(lostJournals, t.Name, "it ended as %q: %s", t.Status.StopReason, messageOf(t))
 	case !strings.Contains(c.Message, "the journal of the turn was lost"):
 		l.wrong(lostJournals, t.Name, "its message does not say that the journal was lost: %s", c.Message)
 	case !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionJournalLost):
-		l.wrong(lostJournals, t.Name, "it has no condition %s", v1alpha1.ConditionJournalLost)
+		l.wrong(lostJournals, t.Name, "it lacks the condition %s", v1alpha1.ConditionJournalLost)
 	case t.Status.Steps == nil || t.Status.Steps.UnknownOutcomes == 0:
-		l.wrong(lostJournals, t.Name, "it may have called tools, and counts no unknown outcome")
+		l.wrong(lostJournals, t.Name, "it may have called tools, but counts no unknown outcome")
 	}
 }
 

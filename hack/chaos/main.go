@@ -1,8 +1,9 @@
-// Command chaos is the kill test. It runs Turns of several steps on a real control plane and a real store, kills managers at
-// random instants and between any two effects, stops the API server and the store, pauses executors, and then compares what
-// the journals and the statuses say with what the servers of the model and of the tools have seen.
+// Command chaos is the kill test. It runs Turns of several steps on a real control plane and a real store.
+// Meanwhile it kills managers at random instants and between any two effects, stops the API server and the store,
+// and pauses executors. Then it compares the journals and the statuses with the requests that the model server and
+// the tool server have received.
 //
-// It prints its figures, and exits with 1 if a guarantee did not hold.
+// It prints its figures and exits with 1 if a guarantee did not hold.
 package main
 
 import (
@@ -24,13 +25,13 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// options are the flags.
+// options holds the values of the flags.
 type options struct {
 	manager string
 	crds    string
 	turns   int
 	kills   int
-	// executorTurns is how many Turns each part of the phase with two executors runs.
+	// executorTurns is the number of Turns in each part of the phase with two executors.
 	executorTurns int
 	outages       int
 	points        string
@@ -41,7 +42,7 @@ type options struct {
 	output        string
 }
 
-// The values of flags.
+// The values that the flags accept.
 const (
 	storePostgres = "postgres"
 	storeSQLite   = "sqlite"
@@ -51,7 +52,7 @@ const (
 	outputJSON    = "json"
 )
 
-// phases in the order in which they run.
+// phases lists the phases in the order in which they run.
 var phases = []struct {
 	name string
 	run  func(*rig, context.Context) (*phaseReport, error)
@@ -74,14 +75,14 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, out, progress io.Writer) error {
-	// What is worth knowing comes back as errors.
+	// The test gets everything that it needs to know as errors.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	o, err := parse(args, progress)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("not done within --timeout %s", o.timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, o.timeout, fmt.Errorf("timed out after --timeout %s", o.timeout))
 	defer cancel()
 	return withRig(ctx, o, progress, func(ctx context.Context, r *rig) error {
 		report := &report{Seed: o.seed, Store: o.store}
@@ -106,17 +107,18 @@ func parse(args []string, usage io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("chaos", flag.ContinueOnError)
 	f.SetOutput(usage)
-	f.StringVar(&o.manager, "manager", "bin/chaos-manager", "the executable file of the manager with the test's hooks")
+	f.StringVar(&o.manager, "manager", "bin/chaos-manager", "path of the executable file of the manager with the test's hooks")
 	f.StringVar(&o.crds, "crds", "config/crd/bases", "folder of the CRDs")
 	f.IntVar(&o.turns, "turns", 200, "Turns of the phase random")
-	f.IntVar(&o.kills, "kills", 20, "how often the phase random kills the manager at work, at least")
-	f.IntVar(&o.outages, "outages", 3, "how often the phase random stops the API server, and how often the store, at least")
+	f.IntVar(&o.kills, "kills", 20, "minimum number of kills of a running manager in the phase random")
+	f.IntVar(&o.outages, "outages", 3, "minimum number of outages in the phase random, for the API server and for the store each")
 	f.IntVar(&o.executorTurns, "executor-turns", 40, "Turns of each part of the phases executors, failover and lost")
-	f.StringVar(&o.points, "points", pointsAll, "crash points of the phase points: all, or after for those after each effect")
-	f.StringVar(&o.store, "store", storePostgres, "store of the phases random and points: postgres or sqlite; executors and failover always use PostgreSQL, and lost SQLite")
-	f.StringVar(&o.only, "only", "", "run this phase alone: random, points, executors, failover or lost")
-	f.Uint64Var(&o.seed, "seed", 0, "seed of all that is random here; 0 takes one and prints it")
-	f.DurationVar(&o.timeout, "timeout", 15*time.Minute, "time for the whole test")
+	f.StringVar(&o.points, "points", pointsAll, "crash points of the phase points: all, or after for only the points after an effect")
+	f.StringVar(&o.store, "store", storePostgres,
+		"store of the phases random and points: postgres or sqlite; executors and failover always use PostgreSQL, and lost uses both")
+	f.StringVar(&o.only, "only", "", "run only this phase: random, points, executors, failover or lost")
+	f.Uint64Var(&o.seed, "seed", 0, "seed of the random numbers; 0 chooses a seed and prints it")
+	f.DurationVar(&o.timeout, "timeout", 15*time.Minute, "time limit of the whole test")
 	f.StringVar(&o.output, "o", outputText, "output: text or json")
 	if err := f.Parse(args); err != nil {
 		return o, err

@@ -29,7 +29,7 @@ import (
 func TestParse(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
-		want string // of the error; empty for none
+		want string // part of the error; empty for none
 	}{
 		"Defaults":    {nil, ""},
 		"OnePhase":    {[]string{"--only", "points", "--store", "sqlite", "--points", "after"}, ""},
@@ -56,7 +56,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestAPointStandsBetweenAnyTwoEffects: before and after each one, and each is one that the manager can be told.
+// TestAPointStandsBetweenAnyTwoEffects checks that there is a point before and after each effect, and that the
+// manager accepts each of them.
 func TestAPointStandsBetweenAnyTwoEffects(t *testing.T) {
 	all := options{points: pointsAll}.scenarios()
 	names := map[string]bool{}
@@ -71,10 +72,11 @@ func TestAPointStandsBetweenAnyTwoEffects(t *testing.T) {
 			}
 		}
 	}
-	// Bind, expose, prepare, three replies of three effects each, three calls of three each, the end in the journal and the status.
+	// Bind, expose and prepare; three replies and three calls of three effects each; the end in the journal and in
+	// the status.
 	const short = 3 + 3*3 + 3*3 + 2
-	// A wave, a call that is approved, one that is denied, one of a sub-agent with two of the child, a compaction, identical calls,
-	// calls with hostile IDs, and a Turn of a Session.
+	// A wave, an approved call, a denied call, a call of a sub-agent and two effects of the child, a compaction,
+	// identical calls, calls with hostile IDs, and a Turn of a Session.
 	const others = 6 + 8 + 2 + 7 + 2 + 5 + 4 + 6 + 5
 	const alone, goingOn = short + others, 4
 	if got := len(all); got != 2*(alone+goingOn) {
@@ -85,7 +87,7 @@ func TestAPointStandsBetweenAnyTwoEffects(t *testing.T) {
 	}
 }
 
-func TestTheRulesAreWhatTheModelTakes(t *testing.T) {
+func TestTheFakeModelAcceptsTheRules(t *testing.T) {
 	if _, err := server.New(server.Config{Rules: rules(rand.New(rand.NewPCG(1, 1)))}); err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +111,8 @@ func TestNoTwoCallsOfATurnAreTheSame(t *testing.T) {
 	}
 }
 
-// TestThePlansAreFollowed: whatever the results are, and also when older messages are gone.
+// TestThePlansAreFollowed checks that the fake model follows the plans for all kinds of tool results, and after
+// compactions.
 func TestThePlansAreFollowed(t *testing.T) {
 	fake, err := server.New(server.Config{Rules: rules(rand.New(rand.NewPCG(1, 1)))})
 	if err != nil {
@@ -118,7 +121,10 @@ func TestThePlansAreFollowed(t *testing.T) {
 	t.Cleanup(fake.Close)
 	web := httptest.NewServer(fake)
 	t.Cleanup(web.Close)
-	provider := openai.New(openai.Config{BaseURL: web.URL + "/v1", Policy: netpolicy.Permissive(), ConnectTimeout: time.Minute, IdleTimeout: time.Minute})
+	provider := openai.New(openai.Config{
+		BaseURL: web.URL + "/v1", Policy: netpolicy.Permissive(),
+		ConnectTimeout: time.Minute, IdleTimeout: time.Minute,
+	})
 	t.Cleanup(provider.Close)
 	var offered []model.Tool
 	for _, name := range []string{toolCount, toolLook, toolWipe, toolHelper} {
@@ -145,7 +151,7 @@ func TestThePlansAreFollowed(t *testing.T) {
 	}
 }
 
-// TestTheToolServerCountsByKey calls it as the manager does.
+// TestTheToolServerCountsByKey calls the tool server as the manager does.
 func TestTheToolServerCountsByKey(t *testing.T) {
 	s := newToolServer(time.Millisecond)
 	web := httptest.NewServer(s)
@@ -154,7 +160,10 @@ func TestTheToolServerCountsByKey(t *testing.T) {
 	t.Cleanup(servers.Close)
 	object := &v1alpha1.ToolServer{
 		ObjectMeta: metav1.ObjectMeta{Name: objectName, Namespace: "n", UID: "uid"},
-		Spec:       v1alpha1.ToolServerSpec{Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: web.URL}, Tools: declarations()},
+		Spec: v1alpha1.ToolServerSpec{
+			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: web.URL},
+			Tools: declarations(),
+		},
 	}
 	tools, err := servers.Tools(t.Context(), object)
 	if err != nil {
@@ -164,15 +173,18 @@ func TestTheToolServerCountsByKey(t *testing.T) {
 	for _, offered := range tools {
 		effects[offered.Name] = offered.Effect
 	}
-	if diff := cmp.Diff(map[string]tool.Effect{toolCount: tool.Destructive, toolWipe: tool.Destructive, toolLook: tool.ReadOnly}, effects); diff != "" {
+	if diff := cmp.Diff(map[string]tool.Effect{toolCount: tool.Destructive, toolWipe: tool.Destructive, toolLook: tool.ReadOnly},
+		effects); diff != "" {
 		t.Errorf("tools (-want +got):\n%s", diff)
 	}
 	for _, key := range []string{"a", "b", "a", ""} {
-		if _, err := servers.Caller(object, toolCount).Call(t.Context(), tool.Call{IdempotencyKey: key, Arguments: []byte(`{"step": 1, "place": 1}`)}); err != nil {
+		if _, err := servers.Caller(object, toolCount).Call(t.Context(),
+			tool.Call{IdempotencyKey: key, Arguments: []byte(`{"step": 1, "place": 1}`)}); err != nil {
 			t.Errorf("call %q: %v", key, err)
 		}
 	}
-	result, err := servers.Caller(object, toolLook).Call(t.Context(), tool.Call{IdempotencyKey: "c", Arguments: []byte(`{"step": 1, "place": 1, "chars": 600}`)})
+	result, err := servers.Caller(object, toolLook).Call(t.Context(),
+		tool.Call{IdempotencyKey: "c", Arguments: []byte(`{"step": 1, "place": 1, "chars": 600}`)})
 	if err != nil || len(result.Content) < 600 || len(result.Content) > 700 {
 		t.Errorf("a long look gives %d bytes: %v", len(result.Content), err)
 	}
@@ -185,7 +197,7 @@ func TestTheToolServerCountsByKey(t *testing.T) {
 	}
 }
 
-func TestAReportTellsWhatDidNotHold(t *testing.T) {
+func TestTheReportListsViolations(t *testing.T) {
 	good := newPhaseReport(story())
 	good.Name = "good"
 	e := story()
@@ -198,7 +210,8 @@ func TestAReportTellsWhatDidNotHold(t *testing.T) {
 		t.Errorf("a report in which all holds fails: %v", err)
 	}
 	r.Phases = append(r.Phases, bad)
-	if err := r.failure(); err == nil || !strings.Contains(err.Error(), "bad: "+string(calledOnce)) || strings.Contains(err.Error(), "good") {
+	if err := r.failure(); err == nil || !strings.Contains(err.Error(), "bad: "+string(calledOnce)) ||
+		strings.Contains(err.Error(), "good") {
 		t.Errorf("the failure is %v", err)
 	}
 	if err := r.write(&text, outputText); err != nil {
@@ -222,7 +235,7 @@ func TestAReportTellsWhatDidNotHold(t *testing.T) {
 	}
 }
 
-func TestATraceThatIsCutOffIsReadAsFarAsItGoes(t *testing.T) {
+func TestATruncatedTraceIsReadUpToItsEnd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trace")
 	text := `{"Effect":"tool.call","Turn":"a"}` + "\n" + `{"Effect":"journal.append","Turn":"b","Error":"no"}` + "\n" + `{"Eff`
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

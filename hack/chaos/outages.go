@@ -9,31 +9,31 @@ import (
 )
 
 const (
-	// Between two outages there is some time, and each takes some.
+	// The bounds of the time between two outages, and of the duration of an outage.
 	soonestOutage, latestOutage   = 2 * time.Second, 5 * time.Second
 	shortestOutage, longestOutage = 1500 * time.Millisecond, 4 * time.Second
-	// aftermath is how long after an outage a manager may still end for it.
+	// aftermath is the time after an outage in which a manager may still end because of the outage.
 	aftermath = 5 * time.Second
 )
 
-// disturber stops the API server and the store for a while, again and again.
-type disturber struct {
+// outageMaker stops the API server and the store for short times until the phase ends.
+type outageMaker struct {
 	*rig
 	store journalStore
 	rand  *rand.Rand
 
 	mu       sync.Mutex
 	ways     map[string]int
-	outages  []kill // from the beginning of each to its end
+	outages  []kill // from the beginning to the end of each outage
 	api, own int    // how often the API server and the store were stopped
 }
 
-// run disturbs until ctx ends.
-func (d *disturber) run(ctx context.Context) error {
+// run causes outages until ctx ends.
+func (d *outageMaker) run(ctx context.Context) error {
 	for i := 0; pause(ctx, between(d.rand, soonestOutage, latestOutage)); i++ {
 		from, takes := time.Now(), between(d.rand, shortestOutage, longestOutage)
 		away := d.apiServerDown
-		switch i % 4 { // the store every other time, and the API server in two ways
+		switch i % 4 { // the store every second time, and the API server in two ways
 		case 1, 3:
 			away = d.store.outage
 		case 2:
@@ -49,7 +49,7 @@ func (d *disturber) run(ctx context.Context) error {
 	return nil
 }
 
-func (d *disturber) apiServerDown(ctx context.Context, takes time.Duration) (string, error) {
+func (d *outageMaker) apiServerDown(ctx context.Context, takes time.Duration) (string, error) {
 	restart, err := d.cluster.KillAPIServer()
 	if err != nil {
 		return "", err
@@ -58,7 +58,7 @@ func (d *disturber) apiServerDown(ctx context.Context, takes time.Duration) (str
 	return "API server killed", restart()
 }
 
-func (d *disturber) apiServerPaused(ctx context.Context, takes time.Duration) (string, error) {
+func (d *outageMaker) apiServerPaused(ctx context.Context, takes time.Duration) (string, error) {
 	resume, err := d.cluster.PauseAPIServer()
 	if err != nil {
 		return "", err
@@ -67,7 +67,7 @@ func (d *disturber) apiServerPaused(ctx context.Context, takes time.Duration) (s
 	return "API server paused", resume()
 }
 
-func (d *disturber) note(how string, own bool, outage kill) {
+func (d *outageMaker) note(how string, own bool, outage kill) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ways[how]++
@@ -79,15 +79,15 @@ func (d *disturber) note(how string, own bool, outage kill) {
 	}
 }
 
-// enough says whether each was stopped as often as it is to be.
-func (d *disturber) enough() bool {
+// enough reports whether the API server and the store were each stopped as often as --outages requires.
+func (d *outageMaker) enough() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return min(d.api, d.own) >= d.options.outages
 }
 
-// explains says whether a process may have ended then for want of a server.
-func (d *disturber) explains(at time.Time) bool {
+// explains reports whether a process that ended at this time may have ended because of an outage.
+func (d *outageMaker) explains(at time.Time) bool {
 	for _, o := range d.outages {
 		if !at.Before(o.From) && at.Before(o.To.Add(aftermath)) {
 			return true

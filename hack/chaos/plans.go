@@ -8,29 +8,29 @@ import (
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 )
 
-// plan is a course of a Turn: the tools that each reply asks for, until the last reply answers.
+// plan scripts a Turn: which tools each reply calls, until the last reply answers.
 type plan struct {
 	name string
-	// agent is the name of the Agent that follows it.
+	// agent is the name of the Agent that runs the plan.
 	agent string
 	steps [][]string
-	// child is what a sub-agent is told to follow.
+	// child is the plan that a sub-agent follows.
 	child string
-	// chars is how long what toolLook gives is at least.
+	// chars is the minimum length of a result of toolLook.
 	chars int
-	// fastest and slowest that a reply takes, in milliseconds.
+	// fastest and slowest bound the time of a reply, in milliseconds.
 	fastest, slowest int
 	// same makes the calls of one tool in a step identical.
 	same bool
-	// hostile gives calls the IDs of a hostile model server: see hostileID.
+	// hostile gives the calls the IDs that a hostile model server would give: see hostileID.
 	hostile bool
-	// talks is true for the Turns of Sessions. Their replies are told by the results after the user's message, because the
-	// history holds the replies of earlier Turns.
-	talks bool
+	// inSession is true for the Turns of Sessions. The fake model finds the next reply of such a Turn by counting the
+	// tool results after the user's message, because the history also holds replies of earlier Turns.
+	inSession bool
 }
 
-// The tools: toolCount and toolWipe must not be called twice, toolLook may be. toolWipe needs somebody's approval. toolHelper is
-// another Agent.
+// The tools. toolCount and toolWipe must not be called twice; toolLook may be. toolWipe requires approval.
+// toolHelper is another Agent.
 const (
 	toolCount  = "count"
 	toolLook   = "look"
@@ -40,28 +40,28 @@ const (
 
 // The Agents.
 const (
-	// agentMain has all tools, and agentHelper is the one that it may call, which has those of the server alone.
+	// agentMain has all tools. It may call agentHelper, which has only the tools of the tool server.
 	agentMain   = "main"
 	agentHelper = "helper"
-	// agentNarrow is like agentMain, and its model takes so little that long conversations are compacted.
+	// agentNarrow is like agentMain, but its model has a small context window, so long conversations are compacted.
 	agentNarrow = "narrow"
 )
 
-// longLook is the length of what is looked at in a conversation that grows until it is compacted. The narrow model takes as many
-// tokens as three of them and the rest of the prompt have.
+// longLook is the length of a toolLook result in a conversation that grows until it is compacted, in characters.
+// Three such results and the rest of the prompt fill narrowWindowTokens, the context window of the narrow model.
 const (
-	longLook     = 6000
-	narrowWindow = 6000
+	longLook           = 6000
+	narrowWindowTokens = 6000
 )
 
 const (
-	// longID is how many characters hostile IDs share.
+	// longID is the number of characters that hostile IDs have in common.
 	longID = 200
 	// longAnswer is the length of an answer of a conversation that grows until it is compacted.
 	longAnswer = 3000
 )
 
-// denied is in the name of plans whose calls that need it are not approved.
+// denied is part of the names of the plans whose calls are denied instead of approved.
 const denied = "denied"
 
 // The plans of Turns.
@@ -78,7 +78,7 @@ var (
 		name: "plan-approved", agent: agentMain, fastest: 10, slowest: 400,
 		steps: [][]string{{toolCount}, {toolLook, toolWipe, toolCount}, {toolWipe, toolWipe}},
 	}
-	refused = plan{
+	deniedCalls = plan{
 		name: "plan-" + denied, agent: agentMain, fastest: 10, slowest: 400,
 		steps: [][]string{{toolCount}, {toolWipe, toolCount}, {toolLook, toolWipe}},
 	}
@@ -90,7 +90,7 @@ var (
 		name: "plan-wide", agent: agentNarrow, fastest: 10, slowest: 400, chars: longLook,
 		steps: [][]string{{toolLook}, {toolLook, toolCount}, {toolLook}, {toolCount}, {toolLook}},
 	}
-	// siblings ask for the same call several times in one reply.
+	// siblings requests the same call several times in one reply.
 	siblings = plan{
 		name: "plan-siblings", agent: agentMain, fastest: 10, slowest: 400, same: true,
 		steps: [][]string{{toolCount, toolCount}, {toolLook, toolCount, toolCount}, {toolCount}},
@@ -101,16 +101,16 @@ var (
 	}
 	// talk is a Turn of a Session. Its answer is long, so that the conversation is compacted again and again.
 	talk = plan{
-		name: "plan-talk", agent: agentNarrow, fastest: 10, slowest: 200, talks: true, steps: [][]string{{toolCount}},
+		name: "plan-talk", agent: agentNarrow, fastest: 10, slowest: 200, inSession: true, steps: [][]string{{toolCount}},
 	}
-	// task is what sub-agents do.
+	// task is the plan of the sub-agents.
 	task = plan{name: "plan-task", fastest: 10, slowest: 200, steps: [][]string{{toolCount}, {toolLook, toolCount}}}
 
-	// mixed are the plans of the phase random, in turn.
-	mixed = []plan{long, waves, approved, refused, nested, wide, siblings, hostile, talk}
+	// mixed lists the plans that the phase random uses in turn.
+	mixed = []plan{long, waves, approved, deniedCalls, nested, wide, siblings, hostile, talk}
 )
 
-// The plans of Turns in which a manager dies at a point: one for each thing that a Turn can do.
+// The plans of Turns in which a manager dies at a point: one for each feature that a Turn can use.
 var (
 	short = plan{
 		name: "plan-short", agent: agentMain, fastest: 1, slowest: 5, steps: [][]string{{toolCount, toolLook}, {toolCount}},
@@ -119,26 +119,28 @@ var (
 		name: "plan-short-wave", agent: agentMain, fastest: 1, slowest: 5, steps: [][]string{{toolLook, toolLook, toolLook, toolCount}},
 	}
 	shortApproved = plan{name: "plan-short-approved", agent: agentMain, fastest: 1, slowest: 5, steps: [][]string{{toolWipe}}}
-	shortRefused  = plan{name: "plan-short-" + denied, agent: agentMain, fastest: 1, slowest: 5, steps: [][]string{{toolWipe}}}
+	shortDenied   = plan{name: "plan-short-" + denied, agent: agentMain, fastest: 1, slowest: 5, steps: [][]string{{toolWipe}}}
 	shortNested   = plan{
 		name: "plan-short-nested", agent: agentMain, fastest: 1, slowest: 5, child: shortTask.name, steps: [][]string{{toolHelper}},
 	}
 	shortWide = plan{
-		name: "plan-short-wide", agent: agentNarrow, fastest: 1, slowest: 5, chars: longLook, steps: [][]string{{toolLook}, {toolLook}, {toolLook}},
+		name: "plan-short-wide", agent: agentNarrow, fastest: 1, slowest: 5, chars: longLook,
+		steps: [][]string{{toolLook}, {toolLook}, {toolLook}},
 	}
 	shortSiblings = plan{
 		name: "plan-short-siblings", agent: agentMain, fastest: 1, slowest: 5, same: true, steps: [][]string{{toolCount, toolCount}},
 	}
 	shortHostile = plan{
-		name: "plan-short-hostile", agent: agentMain, fastest: 1, slowest: 5, hostile: true, steps: [][]string{{toolCount, toolCount}, {toolWipe}},
+		name: "plan-short-hostile", agent: agentMain, fastest: 1, slowest: 5, hostile: true,
+		steps: [][]string{{toolCount, toolCount}, {toolWipe}},
 	}
 	shortTalk = plan{
-		name: "plan-short-talk", agent: agentNarrow, fastest: 1, slowest: 5, talks: true, steps: [][]string{{toolCount}},
+		name: "plan-short-talk", agent: agentNarrow, fastest: 1, slowest: 5, inSession: true, steps: [][]string{{toolCount}},
 	}
 	shortTask = plan{name: "plan-short-task", fastest: 1, slowest: 5, steps: [][]string{{toolCount}}}
 )
 
-// The plans of Turns that last: an executor is lost in the middle of many.
+// The plans of slow Turns, so that an executor can be lost in the middle of many of them.
 var (
 	slow = plan{
 		name: "plan-slow", agent: agentMain, fastest: 200, slowest: 1000,
@@ -157,34 +159,34 @@ var (
 		steps: [][]string{{toolCount}, {toolHelper}, {toolLook, toolCount}},
 	}
 	slowTask = plan{name: "plan-slow-task", fastest: 200, slowest: 1000, steps: [][]string{{toolCount}, {toolLook, toolCount}}}
-	// lasting are these but for the task, in turn.
+	// lasting lists the slow plans, except for the task of sub-agents. The phases use them in turn.
 	lasting = []plan{slow, slowWaves, slowApproved, slowNested}
 )
 
 var plans = []plan{
-	long, waves, approved, refused, nested, wide, siblings, hostile, talk, task,
-	short, shortWave, shortApproved, shortRefused, shortNested, shortWide, shortSiblings, shortHostile, shortTalk, shortTask,
+	long, waves, approved, deniedCalls, nested, wide, siblings, hostile, talk, task,
+	short, shortWave, shortApproved, shortDenied, shortNested, shortWide, shortSiblings, shortHostile, shortTalk, shortTask,
 	slow, slowWaves, slowApproved, slowNested, slowTask,
 }
 
-// paces is how many Turns of a plan differ in how long their replies take.
+// paces is the number of different paces at which the Turns of a plan receive their replies.
 const paces = 8
 
-// message is what a Turn of the plan says.
+// message returns the message of a Turn that follows the plan.
 func (p plan) message(number int) string { return follow(p.name, number) }
 
 func follow(plan string, number int) string {
 	return fmt.Sprintf("Follow %s at pace-%d.", plan, number%paces)
 }
 
-// isDenied says whether the calls that need it are not approved, of a Turn that says this.
+// isDenied reports whether calls that require approval are denied for the Turn with this message.
 func isDenied(message string) bool { return strings.Contains(message, denied) }
 
-// doing is what the reply of a step says beside its calls. The next reply is told by it: results may be refusals, and older
-// messages go away.
+// doing returns the text of a reply at this step. The fake model recognizes the next step by this text, because
+// tool results may be refusals and older messages may be compacted.
 func doing(step int) string { return fmt.Sprintf("I am at step %d.", step) }
 
-// rules are those of the fake model: one for summaries, and for each plan, pace and step a reply, which takes a while.
+// rules returns the rules of the fake model: one for summaries, and one delayed reply for each plan, pace and step.
 func rules(r *rand.Rand) []server.Rule {
 	all := []server.Rule{{
 		When:  server.When{SystemContains: "You shorten conversations."},
@@ -199,13 +201,13 @@ func rules(r *rand.Rand) []server.Rule {
 					Fault: server.Fault{LatencyMilliseconds: p.fastest + r.IntN(p.slowest-p.fastest+1)},
 				}
 				switch {
-				case p.talks:
+				case p.inSession:
 					rule.When.ToolMessages = new(p.results(done))
 				case done > 0:
 					rule.When.AnyContains = doing(done)
 				}
 				switch {
-				case done == len(p.steps) && p.talks:
+				case done == len(p.steps) && p.inSession:
 					rule.Reply.Text, rule.Reply.Repeat = new("All is well. "), longAnswer/len("All is well. ")
 				case done == len(p.steps):
 					rule.Reply.Text = new("Done.")
@@ -219,7 +221,7 @@ func rules(r *rand.Rand) []server.Rule {
 	return all
 }
 
-// results is how many results of tools come before the reply after this many steps.
+// results returns the number of tool results before the reply that follows this many steps.
 func (p plan) results(done int) int {
 	n := 0
 	for _, step := range p.steps[:done] {
@@ -228,8 +230,9 @@ func (p plan) results(done int) int {
 	return n
 }
 
-// hostileID is the ID that a hostile model server gives a call. All IDs of the first calls of replies share more characters than
-// any record of them may have, and all others are equal, in one reply and over all.
+// hostileID returns the call ID that a hostile model server gives. The IDs of the first calls of all replies differ
+// only after their first longID characters, and are so long that Capstan replaces each as a whole. All other IDs are
+// equal, within a reply and across replies.
 func hostileID(step, place int) string {
 	if place == 1 {
 		return strings.Repeat("x", longID) + fmt.Sprintf("-%d", step)
@@ -237,7 +240,7 @@ func hostileID(step, place int) string {
 	return "call"
 }
 
-// calls are those of a step. No two of a Turn are the same, unless the plan says so.
+// calls returns the calls of a step. All calls of a Turn differ, unless the plan asks for identical ones.
 func (p plan) calls(step, pace int) []server.ToolCall {
 	var all []server.ToolCall
 	for i, name := range p.steps[step-1] {

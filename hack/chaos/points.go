@@ -9,19 +9,20 @@ import (
 	"github.com/capstan-dev/capstan/hack/chaos/failpoint"
 )
 
-// pointPatience bounds the time until a manager has died at its point, and until its Turn has finished after that.
+// pointPatience bounds the time until a manager has died at its point, and then the time until its Turn has
+// finished.
 const pointPatience = 45 * time.Second
 
 // pointResult is a row of the report.
 type pointResult struct {
 	Point string `json:"point"`
-	// Resumes and UnknownOutcomes of the Turn, by its status.
+	// Resumes and UnknownOutcomes are taken from the status of the Turn.
 	Resumes         int32 `json:"resumes"`
 	UnknownOutcomes int32 `json:"unknownOutcomes"`
 	ModelRequests   int32 `json:"modelRequests"`
 }
 
-// points kills the manager between any two effects, each in a Turn of its own.
+// points kills the manager between any two effects, each time in a Turn of its own.
 func (r *rig) points(ctx context.Context) (*phaseReport, error) {
 	const phase = "points"
 	store, err := r.storeOf(ctx, phase)
@@ -31,7 +32,7 @@ func (r *rig) points(ctx context.Context) (*phaseReport, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	defer beside(ctx, fail, r.newApprover(phase, 0).run)()
-	// One manager finishes a Turn and then waits for the next one, to die in it.
+	// Each manager finishes the Turn of the previous point. Then it waits for the next Turn and dies in that Turn.
 	all := r.scenarios()
 	var deaths []failpoint.Point
 	for _, s := range all {
@@ -39,7 +40,7 @@ func (r *rig) points(ctx context.Context) (*phaseReport, error) {
 	}
 	var kills []kill
 	start := func() (*process, error) {
-		spec := managerSpec{name: "manager", phase: phase, store: store.url(), capacity: 10}
+		spec := managerSpec{name: "manager", namespace: phase, store: store.url(), capacity: 10}
 		if len(deaths) > 0 {
 			spec.point = &deaths[0]
 			deaths = deaths[1:]
@@ -107,11 +108,12 @@ func diesAt(ctx context.Context, p *process, point failpoint.Point) error {
 	select {
 	case <-p.done:
 		if !p.killed() {
-			return fmt.Errorf("the manager that was to die at %s ended by itself: %s", point, p.exit())
+			return fmt.Errorf("the manager ended before it reached %s: %s", point, p.exit())
 		}
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("the manager did not get to %s within %s: no such thing happens to a Turn any more, or not so often; see %s", point, pointPatience, p.log)
+		return fmt.Errorf("the manager did not reach %s within %s: a Turn no longer has this effect, or not as often; see %s", point,
+			pointPatience, p.log)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -119,7 +121,9 @@ func diesAt(ctx context.Context, p *process, point failpoint.Point) error {
 
 // finishes waits until a Turn has finished.
 func (r *rig) finishes(ctx context.Context, phase, name string, p *process) (*v1alpha1.Turn, error) {
-	bounded, cancel := context.WithTimeoutCause(ctx, pointPatience, fmt.Errorf("Turn %q has not finished within %s; see %s", name, pointPatience, p.log)) //nolint:staticcheck // because Turn is a name
+	//nolint:staticcheck // because Turn is a name
+	late := fmt.Errorf("Turn %q has not finished within %s; see %s", name, pointPatience, p.log)
+	bounded, cancel := context.WithTimeoutCause(ctx, pointPatience, late)
 	defer cancel()
 	for {
 		t, err := r.turn(bounded, phase, name)
@@ -131,7 +135,7 @@ func (r *rig) finishes(ctx context.Context, phase, name string, p *process) (*v1
 		case t.IsFinished():
 			return t, nil
 		case isClosed(p.done):
-			return nil, fmt.Errorf("the manager that was to finish Turn %q ended: %s", name, p.exit())
+			return nil, fmt.Errorf("the manager ended before Turn %q finished: %s", name, p.exit())
 		}
 		pause(bounded, probeInterval)
 	}

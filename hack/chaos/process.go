@@ -18,25 +18,25 @@ import (
 )
 
 const (
-	// startPatience bounds the time until a manager is ready, and stopPatience that in which it stops.
+	// startPatience bounds the time until a manager is ready, and stopPatience the time until it stops.
 	startPatience = 60 * time.Second
 	stopPatience  = 30 * time.Second
 	probeInterval = 50 * time.Millisecond
 )
 
-// managerSpec says what a manager is to be.
+// managerSpec describes a manager process.
 type managerSpec struct {
-	// name of the executor, and phase, which names the namespace of its Turns and its Leases.
-	name, phase string
-	// roles, separated by commas; empty for both.
+	// name is the name of the executor. namespace has its Turns and its Leases.
+	name, namespace string
+	// roles are separated by commas. Empty means both roles.
 	roles string
 	// store is the URL of the store.
 	store string
-	// capacity is how many Turns it runs at once.
+	// capacity is the number of slots.
 	capacity int
-	// point at which it dies, and pause at which it stops itself; nil for none.
+	// point is where the process dies, and pause where it stops itself. Nil means never.
 	point, pause *failpoint.Point
-	// trace is the path of the trace of its effects; empty for none.
+	// trace is the path of the trace of its effects. If it is empty, no trace is written.
 	trace string
 }
 
@@ -46,19 +46,20 @@ type process struct {
 	log   string
 	probe string
 	cmd   *exec.Cmd
-	// ready is closed when it is ready for the first time, done when it has ended; err is set before.
+	// ready is closed when the process is ready for the first time, and done when it has ended. err is set before
+	// done is closed.
 	ready, done chan struct{}
 	err         error
 }
 
-// startManager starts a manager. It ends with the rig at the latest, and its log is added to that of its forerunners.
+// startManager starts a manager, which ends with the rig at the latest. Processes of one name share a log file.
 func (r *rig) startManager(ctx context.Context, spec managerSpec) (*process, error) {
 	address, err := stack.FreeAddress(ctx)
 	if err != nil {
 		return nil, err
 	}
 	p := &process{
-		spec: spec, log: filepath.Join(r.dir, "logs", spec.phase+"-"+spec.name+".log"), probe: "http://" + address + "/readyz",
+		spec: spec, log: filepath.Join(r.dir, "logs", spec.namespace+"-"+spec.name+".log"), probe: "http://" + address + "/readyz",
 		ready: make(chan struct{}), done: make(chan struct{}),
 	}
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -66,7 +67,7 @@ func (r *rig) startManager(ctx context.Context, spec managerSpec) (*process, err
 		return nil, fmt.Errorf("failed to open the log of a manager: %w", err)
 	}
 	p.cmd = exec.CommandContext(context.WithoutCancel(ctx), r.manager,
-		"--kubeconfig", r.cluster.Kubeconfig, "--namespace", spec.phase, "--watch-namespaces", spec.phase,
+		"--kubeconfig", r.cluster.Kubeconfig, "--namespace", spec.namespace, "--watch-namespaces", spec.namespace,
 		"--executor-name", spec.name, "--max-concurrent-turns", strconv.Itoa(spec.capacity),
 		"--metrics-bind-address", "0", "--read-bind-address", "0", "--health-probe-bind-address", address, "--shutdown-grace-seconds", "5",
 		"--tool-allow-cidrs", "127.0.0.0/8,::1/128")
@@ -81,7 +82,7 @@ func (r *rig) startManager(ctx context.Context, spec managerSpec) (*process, err
 		p.cmd.Env = append(p.cmd.Env, "CAPSTAN_PAUSE_AT="+spec.pause.String())
 	}
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C in the terminal is for the test
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C in the terminal must only reach the test
 	if err := errors.Join(p.cmd.Start(), out.Close()); err != nil {
 		return nil, fmt.Errorf("failed to start %s: %w", r.manager, err)
 	}
@@ -97,7 +98,7 @@ func (r *rig) startManager(ctx context.Context, spec managerSpec) (*process, err
 	return p, nil
 }
 
-// watch notes when the process is ready.
+// watch closes ready when the process is ready.
 func (p *process) watch(ctx context.Context) {
 	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	ticker := time.NewTicker(probeInterval)
@@ -137,13 +138,14 @@ func (p *process) waitReady(ctx context.Context) error {
 	case <-p.done:
 		return fmt.Errorf("manager %q ended before it was ready: %s", p.spec.name, p.exit())
 	case <-timer.C:
-		return fmt.Errorf("manager %q was not ready within %s; the end of %s:\n%s", p.spec.name, startPatience, p.log, stack.Tail(p.log, tailLines))
+		return fmt.Errorf("manager %q was not ready within %s; the end of %s:\n%s", p.spec.name, startPatience, p.log,
+			stack.Tail(p.log, tailLines))
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// kill ends the process with SIGKILL, also one that was paused, and says when that was.
+// kill ends the process with SIGKILL, even if it was paused, and returns the time of its death.
 func (p *process) kill() kill {
 	k := kill{From: time.Now()}
 	_ = p.cmd.Process.Kill() // fails only for a process that has ended
@@ -152,30 +154,30 @@ func (p *process) kill() kill {
 	return k
 }
 
-// resume lets a process go on that was stopped.
+// resume continues a process that was stopped.
 func (p *process) resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// stopped says whether the process was stopped by SIGSTOP, as /proc has it.
+// stopped reports whether the process was stopped by SIGSTOP, according to /proc.
 func (p *process) stopped() bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	if err != nil {
 		return false
 	}
-	// PID (NAME) STATE ...: the name may hold anything.
+	// The format is PID (NAME) STATE ..., where the name may contain any character.
 	rest := stat[bytes.LastIndexByte(stat, ')')+1:]
 	return bytes.HasPrefix(bytes.TrimSpace(rest), []byte("T"))
 }
 
-// stop asks the process to stop, once it can be asked. One that does not, or with an error, is an error.
+// stop stops the process in order, after it is ready. It returns an error if the process does not stop or fails.
 func (p *process) stop() error {
 	timer := time.NewTimer(stopPatience)
 	defer timer.Stop()
-	select { // before that a signal just ends it
+	select { // before it is ready, a signal would kill it
 	case <-p.ready:
 	case <-p.done:
 	case <-timer.C:
 		p.kill()
-		return fmt.Errorf("manager %q was not ready to be stopped within %s", p.spec.name, stopPatience)
+		return fmt.Errorf("manager %q was not ready within %s, so it could not be stopped in order", p.spec.name, stopPatience)
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -187,21 +189,21 @@ func (p *process) stop() error {
 		return fmt.Errorf("manager %q did not stop within %s of SIGTERM", p.spec.name, stopPatience)
 	}
 	if p.err != nil {
-		return fmt.Errorf("manager %q ended with an error when it was asked to stop: %s", p.spec.name, p.exit())
+		return fmt.Errorf("manager %q ended with an error after SIGTERM: %s", p.spec.name, p.exit())
 	}
 	return nil
 }
 
-// killed says whether the process, which has ended, was ended by SIGKILL.
+// killed reports whether the process ended by SIGKILL. It must have ended.
 func (p *process) killed() bool {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
-// tailLines is how much of a log an error shows.
+// tailLines is the number of lines of a log that an error shows.
 const tailLines = 5
 
-// exit says how the process ended.
+// exit describes how the process ended.
 func (p *process) exit() string {
 	how := "exit status 0"
 	if p.err != nil {

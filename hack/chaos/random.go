@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// slowestDecision is the longest that people take to decide about a call.
+// slowestDecision bounds the delay of a decision about a call.
 const slowestDecision = time.Second
 
-// random runs many Turns while the manager is killed, and the API server and the store are stopped, all at random instants.
+// random runs many Turns while the test kills the manager and stops the API server and the store, all at random
+// instants.
 func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 	const phase = "random"
 	store, err := r.storeOf(ctx, phase)
@@ -20,8 +21,8 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	k := &keeper{rig: r, spec: managerSpec{name: "manager", phase: phase, store: store.url(), capacity: 20}}
-	d := &disturber{rig: r, store: store, rand: r.fork(), ways: map[string]int{}}
+	k := &keeper{rig: r, spec: managerSpec{name: "manager", namespace: phase, store: store.url(), capacity: 20}}
+	d := &outageMaker{rig: r, store: store, rand: r.fork(), ways: map[string]int{}}
 	l := &loader{rig: r, phase: phase, most: r.options.turns, kills: r.kills, killed: &k.atWork}
 	killing := r.fork()
 
@@ -47,9 +48,9 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 		return nil, err
 	}
 	p := newPhaseReport(e)
-	p.add("manager killed at work", int(k.atWork.Load()))
-	p.add("manager killed while it started", len(k.kills)-int(k.atWork.Load()))
-	p.add("manager could not start for want of its servers", k.judge(p, d))
+	p.add("kills of a running manager", int(k.atWork.Load()))
+	p.add("kills of a starting manager", len(k.kills)-int(k.atWork.Load()))
+	p.add("failed starts of the manager during outages", k.judge(p, d))
 	for _, how := range slices.Sorted(maps.Keys(d.ways)) {
 		p.add(how, d.ways[how])
 	}
@@ -60,7 +61,8 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 	return p, nil
 }
 
-// beside runs functions beside what follows, until stop is called, which waits for their end. The first that fails ends all.
+// beside runs functions in the background until stop is called. stop waits for their end. The first function that
+// fails calls fail with its error.
 func beside(ctx context.Context, fail context.CancelCauseFunc, all ...func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup

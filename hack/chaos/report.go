@@ -8,23 +8,23 @@ import (
 	"strings"
 )
 
-// report is the outcome of the test.
+// report is the result of the test.
 type report struct {
 	Seed   uint64         `json:"seed"`
 	Store  string         `json:"store"`
 	Phases []*phaseReport `json:"phases"`
 }
 
-// phaseReport is the outcome of a phase.
+// phaseReport is the result of a phase.
 type phaseReport struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
-	// Done is what the test did to the processes and measured of them, in the words of the report.
+	// Done lists what the test did to the processes and measured on them, in the words of the report.
 	Done    []fact  `json:"done"`
 	Figures figures `json:"figures"`
-	// Points are the crash points of that phase.
+	// Points are the crash points of the phase points.
 	Points []pointResult `json:"points,omitempty"`
-	// Checked are the guarantees that were looked at, and Violations those that did not hold.
+	// Checked are the guarantees that the phase checks, and Violations the ones that did not hold.
 	Checked    []guarantee `json:"checked"`
 	Violations []violation `json:"violations,omitempty"`
 }
@@ -41,21 +41,21 @@ func newPhaseReport(e evidence) *phaseReport {
 	p.Figures, p.Violations = check(e)
 	p.checked(guarantees...)
 	if len(e.Kills) > 0 && p.Figures.CutOff == 0 {
-		p.wrong(everyTurnFinished, "%d kills have met no Turn at work: this proves nothing", len(e.Kills))
+		p.wrong(everyTurnFinished, "%d kills have hit no running Turn: this proves nothing", len(e.Kills))
 	}
 	return p
 }
 
-// mixes checks that the Turns of a phase have done all that a Turn can do.
+// mixes checks that the Turns of a phase have used every feature of a Turn.
 func (p *phaseReport) mixes() {
 	f := p.Figures
 	p.has(map[string]int{
 		"calls in waves": f.Waves, "calls that were approved": f.Approved, "calls that were denied": f.Denied,
-		"Turns of sub-agents": f.Children, "compactions": f.Compactions, "parked Turns that went on": f.Parked,
+		"Turns of sub-agents": f.Children, "compactions": f.Compactions, "parked Turns that continued": f.Parked,
 	})
 }
 
-// has checks that there were some of each.
+// has checks that no count is zero.
 func (p *phaseReport) has(counts map[string]int) {
 	for what, n := range counts {
 		if n == 0 {
@@ -91,7 +91,7 @@ func (p *phaseReport) verdict() string {
 	return "all guarantees held"
 }
 
-// failure is an error if a guarantee did not hold.
+// failure returns an error if a guarantee did not hold.
 func (r *report) failure() error {
 	var names []string
 	n := 0
@@ -109,7 +109,7 @@ func (r *report) failure() error {
 	return fmt.Errorf("%d violations of these guarantees: %s", n, strings.Join(names, "; "))
 }
 
-// maxShown bounds the violations that are shown of each guarantee.
+// maxShown bounds the number of violations that the report shows per guarantee.
 const maxShown = 5
 
 func (r *report) write(out io.Writer, format string) error {
@@ -130,7 +130,7 @@ func (r *report) write(out io.Writer, format string) error {
 func (p *phaseReport) text(out *strings.Builder) {
 	fmt.Fprintf(out, "\n== %s (%.0f s)\n", p.Name, p.Seconds)
 	facts := p.Done
-	if p.Figures != (figures{}) { // else the phase has figures of its own
+	if p.Figures != (figures{}) { // otherwise the phase has only figures of its own
 		facts = slices.Concat(p.Done, p.Figures.facts())
 	}
 	for _, f := range facts {
@@ -157,37 +157,37 @@ func (p *phaseReport) text(out *strings.Builder) {
 	}
 }
 
-// facts are the figures in words.
+// facts returns the figures as lines of the report.
 func (f figures) facts() []fact {
 	line := func(what, format string, args ...any) fact { return fact{what, fmt.Sprintf(format, args...)} }
 	return []fact{
 		line("Turns, finished with an answer", "%d of %d", f.Finished, f.Turns),
-		line("  of which of sub-agents", "%d, by %d calls", f.Children, f.Delegated),
-		line("  of which of Sessions", "%d", f.SessionTurns),
+		line("  of sub-agents", "%d, by %d calls", f.Children, f.Delegated),
+		line("  of Sessions", "%d", f.SessionTurns),
 		line("resumes, by the statuses", "%d", f.Resumes),
-		line("runs that went on: of Turns cut off, of parked ones", "%d, %d", f.CutOff, f.Parked),
+		line("continued runs: after a cut-off, after a park", "%d, %d", f.CutOff, f.Parked),
 		line("journal entries", "%d", f.Entries),
-		line("requests that the model's server got", "%d", f.Requests),
+		line("requests that the model server received", "%d", f.Requests),
 		line("  = replies in the journals", "%d (%d for compactions)", f.Replies, f.Asides),
 		line("  + failures in the journals", "%d", f.Failures),
 		line("  + in flight at a kill, and sent", "%d", f.LostSent),
-		line("in flight at a kill, or failed, and never sent", "%d, %d", f.LostUnsent, f.Unsent),
+		line("never sent: in flight at a kill, failed", "%d, %d", f.LostUnsent, f.Unsent),
 		line("recorded replies that were requested again", "%d", f.Repeated),
 		line("side-effecting calls: intended", "%d", f.Intended),
 		line("  made", "%d", f.Made),
 		line("  made twice", "%d", f.Twice),
-		line("  in flight at a kill, so of unknown outcome", "%d (%d were made)", f.Unknown, f.UnknownMade),
-		line("  reported as such in statuses, told to the model", "%d, %d", f.UnknownReported, f.UnknownTold),
-		line("calls that may be repeated, and how often they were made", "%d, %d", f.Repeatable, f.RepeatableMade),
+		line("  in flight at a kill, so with unknown outcome", "%d (%d were made)", f.Unknown, f.UnknownMade),
+		line("  reported in statuses, shown to the model", "%d, %d", f.UnknownReported, f.UnknownTold),
+		line("calls that may be repeated, times made", "%d, %d", f.Repeatable, f.RepeatableMade),
 		line("  waves of several at once", "%d", f.Waves),
-		line("calls that people were asked about", "%d", f.Awaited),
-		line("  approved, and made of these", "%d, %d", f.Approved, f.ApprovedMade),
-		line("  denied, and made of these", "%d, %d", f.Denied, f.DeniedMade),
+		line("calls that required approval", "%d", f.Awaited),
+		line("  approved, of these made", "%d, %d", f.Approved, f.ApprovedMade),
+		line("  denied, of these made", "%d, %d", f.Denied, f.DeniedMade),
 		line("compactions", "%d", f.Compactions),
 		line("tokens billed, in + out", "%d + %d", f.Billed.Input, f.Billed.Output),
 		line("  = in the statuses", "%d + %d", f.Reported.Input, f.Reported.Output),
 		line("    estimates for requests that were cut off", "%d", f.Estimated.Input),
-		line("    those of sub-agents, which their parents report too", "%d + %d", f.OfChildren.Input, f.OfChildren.Output),
+		line("    of sub-agents, which their parents report too", "%d + %d", f.OfChildren.Input, f.OfChildren.Output),
 		line("  + billed for replies in flight at a kill", "%d + %d", f.Lost.Input, f.Lost.Output),
 	}
 }

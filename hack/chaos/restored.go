@@ -14,11 +14,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/executor"
 )
 
-// positionsPassed is how many positions a Lease must publish after a copy was made: the store may be ahead of the Lease by two.
+// positionsPassed is the number of positions that a Lease must publish after the copy was made. The position of the
+// store may be two ahead of the position in the Lease.
 const positionsPassed = 3
 
-// restoredCopies runs Turns, copies the store, goes on, kills the manager, and puts the copy in the place of the store.
-func (l *loser) restoredCopies(ctx context.Context) error {
+// restoredCopies tests both kinds of stores: it runs Turns, copies the store, lets the Turns continue, kills the
+// manager and replaces the store with the copy.
+func (l *lossPhase) restoredCopies(ctx context.Context) error {
 	database, err := l.postgres(ctx)
 	if err != nil {
 		return err
@@ -26,7 +28,7 @@ func (l *loser) restoredCopies(ctx context.Context) error {
 	for name, store := range map[string]journalStore{"sqlite": l.newSQLite("restored"), "postgresql": database} {
 		old, ok := store.(copiedStore)
 		if !ok {
-			return fmt.Errorf("no copy can be made of the store of %s", name)
+			return fmt.Errorf("the store %s cannot be copied", name)
 		}
 		if err := l.restored(ctx, name, old); err != nil {
 			return fmt.Errorf("an older copy of %s: %w", name, err)
@@ -35,7 +37,7 @@ func (l *loser) restoredCopies(ctx context.Context) error {
 	return nil
 }
 
-func (l *loser) restored(ctx context.Context, name string, store copiedStore) error {
+func (l *lossPhase) restored(ctx context.Context, name string, store copiedStore) error {
 	p, err := l.startManager(ctx, l.spec(store))
 	if err != nil {
 		return err
@@ -55,7 +57,7 @@ func (l *loser) restored(ctx context.Context, name string, store copiedStore) er
 	if err := l.passed(ctx, name); err != nil {
 		return err
 	}
-	if err := l.someCalls(ctx, l.tools.made()+2); err != nil { // those of the last Turns are in flight
+	if err := l.someCalls(ctx, l.tools.made()+2); err != nil { // the calls of the last Turns are in flight
 		return err
 	}
 	p.kill()
@@ -80,21 +82,22 @@ func (l *loser) restored(ctx context.Context, name string, store copiedStore) er
 }
 
 // passed creates Turns until a Lease has published positions that the copy cannot have.
-func (l *loser) passed(ctx context.Context, name string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("not within %s", lossPatience))
+func (l *lossPhase) passed(ctx context.Context, name string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("timed out after %s", lossPatience))
 	defer cancel()
 	first, err := l.position(ctx)
 	if err != nil {
 		return err
 	}
 	for i, now := 0, first; now < first+positionsPassed; i++ {
-		if i%20 == 0 { // one each second, so that there is always one at work
+		if i%20 == 0 { // one each second, so that a Turn is always running
 			if err := l.createTurn(ctx, l.phase, fmt.Sprintf("%s-after-%03d", name, i/20), lasting[i/20%len(lasting)], i/20); err != nil {
 				return err
 			}
 		}
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to see a Lease with a position from %d on: %d: %w", first+positionsPassed, now, context.Cause(ctx))
+			return fmt.Errorf("failed to wait for a Lease with position %d or later (now %d): %w", first+positionsPassed,
+				now, context.Cause(ctx))
 		}
 		if now, err = l.position(ctx); err != nil {
 			return err
@@ -103,8 +106,8 @@ func (l *loser) passed(ctx context.Context, name string) error {
 	return nil
 }
 
-// position is the one that the Lease of the manager publishes; 0 for none.
-func (l *loser) position(ctx context.Context) (int64, error) {
+// position returns the position that the Lease of the manager publishes.
+func (l *lossPhase) position(ctx context.Context) (int64, error) {
 	var lease coordinationv1.Lease
 	if err := l.api.Get(ctx, client.ObjectKey{Namespace: l.phase, Name: executor.LeasePrefix + "manager"}, &lease); err != nil {
 		return 0, fmt.Errorf("failed to get the Lease of the manager: %w", err)
@@ -112,8 +115,8 @@ func (l *loser) position(ctx context.Context) (int64, error) {
 	return strconv.ParseInt(lease.Annotations[executor.PositionAnnotation], 10, 64)
 }
 
-// checkRestored holds what the Turns say against what the tools' server has seen.
-func (l *loser) checkRestored(ctx context.Context, name string, begun map[string]bool, before map[effect]int) error {
+// checkRestored compares the statuses of the Turns with the calls that the tool server has received.
+func (l *lossPhase) checkRestored(ctx context.Context, name string, begun map[string]bool, before map[effect]int) error {
 	turns, err := l.turns(ctx, l.phase)
 	if err != nil {
 		return err
@@ -122,7 +125,8 @@ func (l *loser) checkRestored(ctx context.Context, name string, begun map[string
 	for e, n := range l.tools.effects() {
 		if n > 1 && n > before[e] {
 			twice++
-			l.wrong(calledOnce, e.Turn, "%s of step %d, place %d, was called %d times, %d of them before the copy of %s was restored", e.Tool, e.Step, e.Place, n, before[e], name)
+			l.wrong(calledOnce, e.Turn, "%s of step %d, place %d, was called %d times, %d of them before the copy of %s was restored",
+				e.Tool, e.Step, e.Place, n, before[e], name)
 		}
 	}
 	lost := 0
@@ -131,12 +135,13 @@ func (l *loser) checkRestored(ctx context.Context, name string, begun map[string
 		if begun[string(t.UID)] && t.Status.StopReason == v1alpha1.StopInterrupted {
 			lost++
 			if !meta.IsStatusConditionTrue(t.Status.Conditions, v1alpha1.ConditionJournalLost) {
-				l.wrong(lostJournals, t.Name, "it was interrupted, and has no condition %s: %s", v1alpha1.ConditionJournalLost, messageOf(t))
+				l.wrong(lostJournals, t.Name, "it was interrupted, but lacks the condition %s: %s",
+					v1alpha1.ConditionJournalLost, messageOf(t))
 			}
 		}
 	}
 	if lost == 0 {
-		l.wrong(lostJournals, name, "an older copy was restored, and no Turn of %d says so", len(begun))
+		l.wrong(lostJournals, name, "an older copy was restored, but none of %d Turns reports it", len(begun))
 	}
 	l.fact("Turns in the middle of their work when an older copy of "+name+" was restored", "%d", len(begun))
 	l.fact("  interrupted, and calls made twice", "%d, %d", lost, twice)

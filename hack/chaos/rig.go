@@ -18,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/hack/stack"
 )
 
-// rig is what the phases run on: one control plane, one server of the model and one of the tools.
+// rig is the environment of the phases: one control plane, one model server and one tool server.
 type rig struct {
 	options
 	dir      string
@@ -31,28 +31,29 @@ type rig struct {
 	toolsURL string
 	progress io.Writer
 	started  time.Time
-	// random is the source of what is random. One goroutine at a time has it; others get one of their own by fork.
+	// source provides the random numbers of the test. Only one goroutine may use it; other goroutines use fork.
 	source *rand.Rand
-	// shared is a PostgreSQL, started when it is first needed.
+	// shared is the PostgreSQL server. It starts when a phase needs it for the first time.
 	shared journalStore
 }
 
-// withRig starts a rig, has it used, and stops it. The logs are kept if anything fails.
+// withRig starts a rig, calls use with it, and stops it. It keeps the logs if anything fails.
 func withRig(ctx context.Context, o options, progress io.Writer, use func(context.Context, *rig) error) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	r := &rig{options: o, progress: progress, started: time.Now(), source: rand.New(rand.NewPCG(o.seed, 1))} //nolint:gosec // because it is to be repeated
+	//nolint:gosec // because it is to be repeated
+	r := &rig{options: o, progress: progress, started: time.Now(), source: rand.New(rand.NewPCG(o.seed, 1))}
 	if r.dir, err = os.MkdirTemp("", "capstan-chaos-"); err != nil {
 		return fmt.Errorf("failed to make a folder: %w", err)
 	}
 	r.stack = stack.New(r.dir, cancel)
 	defer func() {
-		// What ended the test says more than the request that it broke off.
+		// The cause of the cancellation says more than the error of the request that it interrupted.
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause
 		}
 		if err = errors.Join(err, r.stack.Stop()); err != nil {
-			err = fmt.Errorf("%w\nlogs are kept in %s; the same again: --seed %d", err, filepath.Join(r.dir, "logs"), o.seed)
+			err = fmt.Errorf("%w\nthe logs are in %s; to repeat this run, use --seed %d", err, filepath.Join(r.dir, "logs"), o.seed)
 			return
 		}
 		err = os.RemoveAll(r.dir)
@@ -78,7 +79,7 @@ func (r *rig) start(ctx context.Context) error {
 		r.model.Close()
 		return nil
 	})
-	// A request spends some time on the way, too: a kill then finds it sent, and nobody has seen it.
+	// Delay each request on its way, so that a kill can hit a request that was sent and has not arrived.
 	late := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if pause(req.Context(), rand.N(slowestWay)) { //nolint:gosec // because it is to be random, not secret
 			r.model.ServeHTTP(w, req)
@@ -100,7 +101,7 @@ func (r *rig) start(ctx context.Context) error {
 	return stack.InstallApprovalPolicy(ctx, r.cluster.Config, "config/policy")
 }
 
-// serve serves a handler from this process, which is never killed, until the rig stops.
+// serve serves a handler in this process, which is never killed, until the rig stops.
 func (r *rig) serve(ctx context.Context, handler http.Handler) (url string, err error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -110,10 +111,10 @@ func (r *rig) serve(ctx context.Context, handler http.Handler) (url string, err 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = web.Serve(listener) // always http.ErrServerClosed: a listener that is there does not fail otherwise
+		_ = web.Serve(listener) // always http.ErrServerClosed, because the listener cannot fail otherwise
 	}()
 	r.stack.OnStop(func() error {
-		_ = web.Close() // its connections are of no more use to anybody
+		_ = web.Close() // by now, no process uses its connections
 		<-done
 		return nil
 	})
@@ -122,21 +123,21 @@ func (r *rig) serve(ctx context.Context, handler http.Handler) (url string, err 
 
 // say prints a line of progress.
 func (r *rig) say(format string, args ...any) {
-	// Progress that nobody reads is no failure.
+	// A failure to print progress must not fail the test.
 	_, _ = fmt.Fprintf(r.progress, "chaos: %6.1fs  %s\n", time.Since(r.started).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// fork is a source of random numbers for another goroutine.
+// fork returns a source of random numbers for another goroutine.
 func (r *rig) fork() *rand.Rand {
 	return rand.New(rand.NewPCG(r.source.Uint64(), r.source.Uint64())) //nolint:gosec // because it is to be repeated
 }
 
-// between draws a duration from one to another.
+// between returns a random duration in the range from..to.
 func between(r *rand.Rand, from, to time.Duration) time.Duration {
 	return from + time.Duration(r.Int64N(int64(to-from)+1))
 }
 
-// postgres is the server that is shared by all phases that want one.
+// postgres returns the PostgreSQL server that all phases share.
 func (r *rig) postgres(ctx context.Context) (journalStore, error) {
 	var err error
 	if r.shared == nil {
@@ -146,7 +147,7 @@ func (r *rig) postgres(ctx context.Context) (journalStore, error) {
 	return r.shared, err
 }
 
-// storeOf is the store of a phase that may have any.
+// storeOf returns the store of a phase that works with either kind of store.
 func (r *rig) storeOf(ctx context.Context, phase string) (journalStore, error) {
 	if r.store == storeSQLite {
 		return r.newSQLite(phase), nil
@@ -154,7 +155,7 @@ func (r *rig) storeOf(ctx context.Context, phase string) (journalStore, error) {
 	return r.postgres(ctx)
 }
 
-// phase runs a phase alone: what the servers have seen before is forgotten.
+// phase runs one phase after it has reset the records of the servers.
 func (r *rig) phase(ctx context.Context, name string, run func(*rig, context.Context) (*phaseReport, error)) (*phaseReport, error) {
 	r.model.Reset()
 	r.tools.reset()

@@ -7,14 +7,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// scenario is a Turn of a plan whose managers die at these points, one after another, until the last one finishes it.
+// scenario is a Turn of a plan. A manager dies at each of the points, one after another; the last manager finishes
+// the Turn.
 type scenario struct {
 	name   string
 	plan   plan
 	points []failpoint.Point
 }
 
-// childOf stands for the Turns of sub-agents of a scenario's Turn.
+// childOf is the pattern for the Turns of sub-agents of a scenario's Turn.
 const childOf = "-" + failpoint.AnyTurn
 
 func having(e failpoint.Effect, detail string, nth int) failpoint.Point {
@@ -25,7 +26,7 @@ func appended(k journal.Kind, nth int) failpoint.Point {
 	return having(failpoint.Append, string(k), nth)
 }
 
-// effects are all that a Turn of the short plan does to the world, in their order.
+// effects lists every effect of a Turn of the short plan, in order.
 func effects() []failpoint.Point {
 	all := []failpoint.Point{
 		having(failpoint.Write, failpoint.DetailBind, 1),
@@ -46,7 +47,7 @@ func effects() []failpoint.Point {
 	return append(all, appended(journal.Finalized, 1), having(failpoint.Write, failpoint.DetailEnd, 1))
 }
 
-// more are the effects of the other plans that the short one does not have, in their order.
+// more lists the effects that only the other plans have, in order.
 func more() []scenario {
 	var all []scenario
 	add := func(p plan, points ...failpoint.Point) {
@@ -54,39 +55,41 @@ func more() []scenario {
 			all = append(all, scenario{plan: p, points: []failpoint.Point{point}})
 		}
 	}
-	// Three calls that are in flight together, and one after them.
+	// Three calls that are in flight together, and one call after them.
 	add(shortWave, appended(journal.ToolIntended, 1), having(failpoint.Call, toolLook, 2), appended(journal.ToolFinished, 1),
 		appended(journal.ToolFinished, 3), appended(journal.ToolIntended, 2), having(failpoint.Call, toolCount, 1))
-	// A call that waits for people: the Turn is unbound, and bound anew when they have decided.
-	add(shortApproved, appended(journal.ApprovalRequested, 1), appended(journal.RunParked, 1), having(failpoint.Write, failpoint.DetailPark, 1),
+	// A call that waits for approval: the Turn is unbound, and bound again after the decision.
+	add(shortApproved, appended(journal.ApprovalRequested, 1), appended(journal.RunParked, 1),
+		having(failpoint.Write, failpoint.DetailPark, 1),
 		having(failpoint.Write, failpoint.DetailClaim, 1), appended(journal.ApprovalDecided, 1), appended(journal.ToolIntended, 1),
 		having(failpoint.Call, toolWipe, 1), appended(journal.ToolFinished, 1))
-	add(shortRefused, appended(journal.ApprovalDecided, 1), appended(journal.ToolFinished, 1))
-	// A call of a sub-agent: the child is made, and the Turn waits for it.
-	add(shortNested, appended(journal.ToolIntended, 1), having(failpoint.Create, "", 1), appended(journal.RunParked, 1), having(failpoint.Write, failpoint.DetailPark, 1),
+	add(shortDenied, appended(journal.ApprovalDecided, 1), appended(journal.ToolFinished, 1))
+	// A call of a sub-agent: Capstan creates the child, and the Turn waits for it.
+	add(shortNested, appended(journal.ToolIntended, 1), having(failpoint.Create, "", 1), appended(journal.RunParked, 1),
+		having(failpoint.Write, failpoint.DetailPark, 1),
 		having(failpoint.Write, failpoint.DetailClaim, 1), appended(journal.ToolIntended, 2), appended(journal.ToolFinished, 1))
-	// The child dies as its parent does.
+	// The child dies at an effect as its parent does.
 	for _, point := range []failpoint.Point{having(failpoint.Call, toolCount, 1), having(failpoint.Write, failpoint.DetailEnd, 1)} {
 		point.Turn = childOf
 		add(shortNested, point)
 	}
-	// A summary takes the place of older messages before the last request.
+	// A summary replaces older messages before the last request.
 	last := len(shortWide.steps) + 1
 	add(shortWide, appended(journal.ModelRequested, last), having(failpoint.Request, "", last), appended(journal.ModelReplied, last),
 		appended(journal.Compacted, 1), appended(journal.ModelRequested, last+1))
-	// The first of two identical calls: the second must not be made once nobody knows of the first.
+	// The first of two identical calls. If its outcome is unknown, the second must not be made.
 	add(shortSiblings, appended(journal.ToolIntended, 1), having(failpoint.Call, toolCount, 1), appended(journal.ToolFinished, 1),
 		having(failpoint.Call, toolCount, 2))
-	// Calls whose IDs are equal, or differ only behind what a record of them may have.
+	// Calls whose IDs are equal, or differ only after the part of an ID that Capstan keeps.
 	add(shortHostile, appended(journal.ModelReplied, 1), having(failpoint.Call, toolCount, 1), having(failpoint.Call, toolCount, 2),
 		appended(journal.ApprovalRequested, 1), appended(journal.ApprovalDecided, 1), having(failpoint.Call, toolWipe, 1))
-	// A Turn of a Session: it adds itself to the history, and the totals to the status, before its own end.
+	// A Turn of a Session. Before its own end, it adds itself to the history and its totals to the status.
 	add(shortTalk, appended(journal.Prepared, 1), appended(journal.Finalized, 1), appended(journal.SessionTurn, 1),
 		having(failpoint.Write, failpoint.DetailTotals, 1), having(failpoint.Write, failpoint.DetailEnd, 1))
 	return all
 }
 
-// again are the effects of the manager that goes on: it dies at them after another one has died while a call was under way.
+// again lists the effects at which the second manager dies, after the first one died during a call.
 func again() []failpoint.Point {
 	return []failpoint.Point{
 		having(failpoint.Write, failpoint.DetailClaim, 1),
@@ -96,7 +99,8 @@ func again() []failpoint.Point {
 	}
 }
 
-// scenarios are all deaths that are tried: at each effect alone, and at each of going on after one.
+// scenarios returns all deaths that the phase tries: one at each effect, and a second one while the Turn continues
+// after the first.
 func (o options) scenarios() []scenario {
 	whens := []failpoint.When{failpoint.Before, failpoint.After}
 	if o.points == pointsAfter {
@@ -106,7 +110,7 @@ func (o options) scenarios() []scenario {
 	add := func(of plan, points ...failpoint.Point) {
 		s := scenario{name: fmt.Sprintf("point-%03d", len(all)), plan: of}
 		for _, p := range points {
-			p.Turn = s.name + p.Turn // that of a child begins with its parent's
+			p.Turn = s.name + p.Turn // the name of a child begins with its parent's name
 			s.points = append(s.points, p)
 		}
 		all = append(all, s)

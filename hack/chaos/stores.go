@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver by which the test holds the file
+	_ "modernc.org/sqlite" // the driver with which the test locks and copies the file
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/postgres"
@@ -18,41 +18,42 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// postgresVariable names the folder of PostgreSQL's programs.
+// postgresVariable is the environment variable that names the folder of PostgreSQL's programs.
 const postgresVariable = "CAPSTAN_POSTGRES_BIN"
 
-// keptJournal is a journal that was opened to be read.
+// keptJournal is a journal that the test has opened for reading.
 type keptJournal interface {
 	journal.Journal
 	Close() error
 }
 
-// journalStore is where managers keep their journals.
+// journalStore is a store in which managers keep their journals.
 type journalStore interface {
-	// url is what --store takes.
+	// url returns the value for --store.
 	url() string
-	// open opens it beside the managers.
+	// open opens the store for reading while managers use it.
 	open(ctx context.Context) (keptJournal, error)
-	// outage makes it fail for a while. how says in which way.
+	// outage makes the store fail for the duration d and returns a description of the failure.
 	outage(ctx context.Context, d time.Duration) (how string, err error)
 }
 
-// copiedStore is a store of which an older copy can take the place.
+// copiedStore is a store that can be replaced by an older copy of itself.
 type copiedStore interface {
 	journalStore
-	// copied makes a copy of now, and returns what puts it in the place of the store. No manager may use the store then.
+	// copied makes a copy and returns a function that replaces the store with the copy. No manager may use the
+	// store during the replacement.
 	copied(ctx context.Context) (restore func(context.Context) error, err error)
 }
 
-// postgresStore is a server of the test's own.
+// postgresStore is a PostgreSQL server that the test has started.
 type postgresStore struct {
 	server *postgrestest.Server
-	// outages counts them: every other one is a demotion.
+	// outages counts the outages: every second one is a demotion.
 	outages atomic.Int64
 }
 
-// startPostgres starts a server that is stopped with the rest. Commits need not reach the disk: processes die here, and the
-// machine does not.
+// startPostgres starts a server that stops together with the rig. Commits need not reach the disk, because
+// processes die in this test and the machine does not.
 func (r *rig) startPostgres(ctx context.Context) (journalStore, error) {
 	bin, err := postgresPrograms()
 	if err != nil {
@@ -72,14 +73,14 @@ func (s *postgresStore) open(ctx context.Context) (keptJournal, error) {
 	return postgres.Open(ctx, s.url())
 }
 
-// copied is a dump of the database.
+// copied makes a dump of the database.
 func (s *postgresStore) copied(ctx context.Context) (func(context.Context) error, error) {
 	return s.server.Dump(ctx, "postgres")
 }
 
-// outage crashes the server, and starts it again after a while; or it demotes it.
+// outage either crashes the server and starts it again after d, or demotes it for d.
 func (s *postgresStore) outage(ctx context.Context, d time.Duration) (string, error) {
-	ctx = context.WithoutCancel(ctx) // what was stopped is started again
+	ctx = context.WithoutCancel(ctx) // restart the server even if ctx has ended
 	if s.outages.Add(1)%2 == 0 {
 		return "PostgreSQL demoted, with its connections kept", s.demoted(ctx, d)
 	}
@@ -90,7 +91,8 @@ func (s *postgresStore) outage(ctx context.Context, d time.Duration) (string, er
 	return "PostgreSQL crashed", s.server.Resume(ctx)
 }
 
-// demoted makes the server refuse to write for a while, as a primary does that a failover has demoted, and keeps all connections.
+// demoted makes the server refuse writes for a while and keep all connections, like a primary that a failover has
+// demoted.
 func (s *postgresStore) demoted(ctx context.Context, d time.Duration) error {
 	if err := configure(ctx, s.server, "ALTER SYSTEM SET default_transaction_read_only = on"); err != nil {
 		return err
@@ -99,7 +101,7 @@ func (s *postgresStore) demoted(ctx context.Context, d time.Duration) error {
 	return configure(ctx, s.server, "ALTER SYSTEM RESET default_transaction_read_only")
 }
 
-// sqliteStore is a file.
+// sqliteStore is an SQLite file.
 type sqliteStore struct{ path string }
 
 func (r *rig) newSQLite(name string) journalStore {
@@ -112,7 +114,7 @@ func (s *sqliteStore) open(ctx context.Context) (keptJournal, error) {
 	return sqlite.OpenReader(ctx, s.path)
 }
 
-// copied is a copy of the file as it is at one moment.
+// copied makes a consistent copy of the file.
 func (s *sqliteStore) copied(ctx context.Context) (_ func(context.Context) error, err error) {
 	file := s.path + ".copy"
 	db, err := sql.Open("sqlite", "file:"+s.path+"?_pragma=busy_timeout(10000)")
@@ -133,7 +135,7 @@ func (s *sqliteStore) copied(ctx context.Context) (_ func(context.Context) error
 	}, nil
 }
 
-// outage holds the file for itself for a while, so that nobody can write to it.
+// outage locks the file for a while, so that no manager can write to it.
 func (s *sqliteStore) outage(ctx context.Context, d time.Duration) (_ string, err error) {
 	ctx = context.WithoutCancel(ctx)
 	db, err := sql.Open("sqlite", "file:"+s.path+"?_pragma=busy_timeout(10000)")
@@ -147,9 +149,9 @@ func (s *sqliteStore) outage(ctx context.Context, d time.Duration) (_ string, er
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	if _, err := conn.ExecContext(ctx, "BEGIN EXCLUSIVE"); err != nil {
-		return "", fmt.Errorf("failed to hold the file of the journal: %w", err)
+		return "", fmt.Errorf("failed to lock the journal file: %w", err)
 	}
 	pause(ctx, d)
 	_, err = conn.ExecContext(ctx, "ROLLBACK")
-	return "SQLite's file held by another process", err
+	return "SQLite file locked by another process", err
 }

@@ -17,33 +17,33 @@ import (
 )
 
 const (
-	// sessionTimeout ends the sessions of managers that were killed.
+	// sessionTimeout ends the MCP sessions of managers that were killed.
 	sessionTimeout = time.Minute
-	// maxLook bounds what toolLook gives, in characters.
+	// maxLook bounds the length of a toolLook result, in characters.
 	maxLook = 20_000
 )
 
-// toolServer is the server of the test's tools, by the Model Context Protocol. It counts each call by its key when it arrives,
-// and answers after a while.
+// toolServer is the MCP server with the test's tools. It counts each call by its key when the call arrives, and
+// answers after a delay.
 type toolServer struct {
 	http.Handler
 
 	mu sync.Mutex
-	// slowest is the longest that an answer takes.
+	// slowest bounds the delay of an answer.
 	slowest time.Duration
 	called  map[string]called
-	// done counts the side effects, whatever IDs the model gave the calls.
+	// done counts the side effects. It does not depend on the call IDs of the model.
 	done map[effect]int
 }
 
-// effect is a side-effecting call of a Turn's plan.
+// effect is a side-effecting call in the plan of a Turn.
 type effect struct {
-	// Turn is the UID.
+	// Turn is the UID of the Turn.
 	Turn, Tool  string
 	Step, Place int
 }
 
-// callArguments are those of all tools.
+// callArguments are the arguments of all tools.
 type callArguments struct {
 	Step  int `json:"step"`
 	Place int `json:"place"`
@@ -61,7 +61,7 @@ func newToolServer(slowest time.Duration) *toolServer {
 	return s
 }
 
-// declarations are what the ToolServer says of the effects of the tools.
+// declarations returns the effects that the ToolServer declares for the tools.
 func declarations() []v1alpha1.ToolDeclaration {
 	return []v1alpha1.ToolDeclaration{
 		{Name: toolCount, Effect: v1alpha1.ToolEffectDestructive},
@@ -70,21 +70,21 @@ func declarations() []v1alpha1.ToolDeclaration {
 	}
 }
 
-// add adds a tool.
 func (s *toolServer) add(server *sdk.Server, name, description string, hints *sdk.ToolAnnotations) {
 	tool := &sdk.Tool{Name: name, Description: description, Annotations: hints}
 	sdk.AddTool(server, tool, func(ctx context.Context, r *sdk.CallToolRequest, a callArguments) (*sdk.CallToolResult, any, error) {
 		key, _ := r.Params.Meta[mcp.IdempotencyKey].(string)
 		n, wait := s.count(key, name, a)
 		if !pause(ctx, wait) {
-			return nil, nil, context.Cause(ctx) // who has gone away needs no answer
+			return nil, nil, context.Cause(ctx) // the caller is gone and needs no answer
 		}
 		text := fmt.Sprintf(`{"count": %d}`, n) + strings.Repeat(" All is well.", min(max(0, a.Chars), maxLook)/len(" All is well."))
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil, nil
 	})
 }
 
-// count counts a call, and says how many there were and how long it takes. One without a key is counted, too: no journal has it.
+// count counts a call and returns the number of different calls and the delay of the answer. It also counts a call
+// without a key, which no journal has.
 func (s *toolServer) count(key, tool string, a callArguments) (calls int, takes time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,35 +99,35 @@ func (s *toolServer) count(key, tool string, a callArguments) (calls int, takes 
 	return len(s.called), takes
 }
 
-// calls are those since the last reset.
+// calls returns the calls since the last reset.
 func (s *toolServer) calls() map[string]called {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.called)
 }
 
-// effects are the side effects since the last reset.
+// effects returns the side effects since the last reset.
 func (s *toolServer) effects() map[effect]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.done)
 }
 
-// made is how many different side effects there were since the last reset.
+// made returns the number of different side effects since the last reset.
 func (s *toolServer) made() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.done)
 }
 
-// reset forgets all calls.
+// reset removes all recorded calls.
 func (s *toolServer) reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.called, s.done = map[string]called{}, map[effect]int{}
 }
 
-// pause lets time pass, and says whether ctx lives.
+// pause waits for the duration d and reports whether ctx is still active.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

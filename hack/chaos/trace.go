@@ -13,14 +13,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// attempts checks, by the trace of the first executor, that nothing that it tried on these Turns after it woke up was done.
-func (c *couple) attempts(uids map[string]bool, asleep, awake time.Time, finished int) error {
+// attempts checks, by the trace of the first executor, that none of its writes to these Turns after it woke up
+// succeeded.
+func (c *executorsPhase) attempts(uids map[string]bool, asleep, awake time.Time, finished int) error {
 	steps, err := readTrace(c.trace(c.first.spec.name))
 	if err != nil {
 		return err
 	}
 	fenced, conflicts := 0, 0
-	own := map[string]bool{} // those that it was given anew: journals show that their runs are of a newer epoch
+	own := map[string]bool{} // Turns that were bound to it again: their journals have runs with a newer epoch
 	for _, s := range steps {
 		if !uids[s.Turn] || s.End.Before(awake) || own[s.Turn] {
 			continue
@@ -35,9 +36,10 @@ func (c *couple) attempts(uids map[string]bool, asleep, awake time.Time, finishe
 		case s.Effect == failpoint.Write && s.Error != "":
 			conflicts++
 		case s.Begin.Before(asleep) || s.Error != "":
-			// What it had begun before, it may have done before.
+			// An effect that began before the sleep may have succeeded before it.
 		case s.Effect == failpoint.Append || s.Effect == failpoint.Write:
-			c.wrong(fencedZombie, s.Turn, "%s %q that it began at %s, after its sleep, was done", s.Effect, s.Details, s.Begin.Format("15:04:05.000"))
+			c.wrong(fencedZombie, s.Turn, "%s %q that it began at %s, after its sleep, was done", s.Effect, s.Details,
+				s.Begin.Format("15:04:05.000"))
 		}
 	}
 	c.fact("  of which had ended when it woke up", "%d", finished)
@@ -49,7 +51,7 @@ func (c *couple) attempts(uids map[string]bool, asleep, awake time.Time, finishe
 	return nil
 }
 
-// readTrace reads what a manager wrote down. The last line of one that was killed may be cut off.
+// readTrace reads the trace of a manager. If the manager was killed, the last line may be cut off and is skipped.
 func readTrace(path string) ([]failpoint.Step, error) {
 	f, err := os.Open(path)
 	if err != nil {

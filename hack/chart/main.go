@@ -1,13 +1,14 @@
-// Command chart copies what is generated elsewhere into the Helm chart, so that both ways to install Capstan, the
-// manifests in config and the chart, have one source:
+// Command chart copies generated files into the Helm chart, so that both ways to install Capstan, the manifests in
+// config and the chart, have one source:
 //
 //   - config/crd/bases/*.yaml, byte for byte, to charts/capstan/files/crds;
 //   - the rules of the ClusterRole and of the Role in config/rbac/role.yaml to charts/capstan/files, where the chart's
 //     templates put them into the Roles that its values ask for;
-//   - the policies in config/policy and the roles of people in config/rbac, byte for byte, to charts/capstan/files, where templates
-//     take their specs and rules;
-//   - the defaults of charts/capstan/values.yaml to charts/capstan/files, where a template takes those that an upgrade with --reuse-values
-//     lacks, and with their comments to the table of values in charts/capstan/README.md.
+//   - the policies in config/policy and the roles of people in config/rbac, byte for byte, to charts/capstan/files,
+//     where templates take their specs and rules;
+//   - the defaults of charts/capstan/values.yaml to charts/capstan/files, where a template takes those that an
+//     upgrade with --reuse-values lacks, and with their comments to the table of values in
+//     charts/capstan/README.md.
 //
 // Run it from the root of the repository: go run ./hack/chart. Running it again changes nothing.
 package main
@@ -32,13 +33,13 @@ const (
 	crdTarget  = "charts/capstan/files/crds"
 	roleSource = "config/rbac/role.yaml"
 
-	// managerRules are those of the ClusterRole: they hold in each watched namespace.
+	// managerRules are the rules of the ClusterRole. They apply in each watched namespace.
 	managerRules = "charts/capstan/files/manager-rules.yaml"
-	// ownRules are those of the Role: they hold in the manager's own namespace.
+	// ownRules are the rules of the Role. They apply in the manager's own namespace.
 	ownRules = "charts/capstan/files/own-namespace-rules.yaml"
 )
 
-// copied are the files that the chart has byte for byte, and where it has them.
+// copied maps the files that are copied byte for byte to their paths in the chart.
 var copied = map[string]string{
 	"config/policy/toolapproval_policy.yaml": "charts/capstan/files/toolapproval-policy.yaml",
 	"config/policy/reference_policy.yaml":    "charts/capstan/files/reference-policy.yaml",
@@ -54,7 +55,7 @@ func main() {
 	}
 }
 
-// sync brings the chart under root up to date.
+// sync updates the chart below root.
 func sync(root string) error {
 	if err := syncCRDs(filepath.Join(root, crdSource), filepath.Join(root, crdTarget)); err != nil {
 		return err
@@ -77,7 +78,7 @@ func sync(root string) error {
 	return nil
 }
 
-// syncCRDs makes the YAML files of target the same as those of source; one that source no longer has goes.
+// syncCRDs makes the YAML files in target equal to those in source. It removes files that source no longer has.
 func syncCRDs(source, target string) error {
 	found, err := filepath.Glob(filepath.Join(source, "*.yaml"))
 	if err != nil {
@@ -116,7 +117,8 @@ func syncCRDs(source, target string) error {
 	return nil
 }
 
-// syncRules writes the rules of the one ClusterRole and of the one Role in the generated manifest to files of their own.
+// syncRules writes the rules of the only ClusterRole and of the only Role in the generated manifest to separate
+// files.
 func syncRules(root string) error {
 	data, err := os.ReadFile(filepath.Join(root, roleSource))
 	if err != nil {
@@ -128,7 +130,8 @@ func syncRules(root string) error {
 	}
 	for kind, target := range map[string]string{"ClusterRole": managerRules, "Role": ownRules} {
 		if len(rules[kind]) == 0 {
-			return fmt.Errorf("failed to find a %s with rules in %s: the chart needs one; see internal/controller/rbac.go", kind, roleSource)
+			return fmt.Errorf("failed to find a %s with rules in %s: the chart needs one; see internal/controller/rbac.go",
+				kind, roleSource)
 		}
 		text, err := yaml.Marshal(rules[kind])
 		if err != nil {
@@ -142,8 +145,8 @@ func syncRules(root string) error {
 	return nil
 }
 
-// rulesByKind returns the rules of each role in a manifest of several documents. A second role of one kind is an
-// error: the chart would not know in which namespace its rules hold.
+// rulesByKind returns the rules of each role in a manifest with several documents. A second role of the same kind
+// is an error, because the chart would not know in which namespace its rules apply.
 func rulesByKind(manifest []byte) (map[string][]rbacv1.PolicyRule, error) {
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
 	rules := map[string][]rbacv1.PolicyRule{}
@@ -155,7 +158,7 @@ func rulesByKind(manifest []byte) (map[string][]rbacv1.PolicyRule, error) {
 		if err != nil {
 			return nil, fmt.Errorf("failed to split documents: %w", err)
 		}
-		// A Role has the same fields as a ClusterRole, but for the aggregation, which controller-gen does not write.
+		// A Role has the fields of a ClusterRole except for the aggregation, which controller-gen does not write.
 		var role rbacv1.Role
 		if err := yaml.UnmarshalStrict(document, &role); err != nil {
 			return nil, fmt.Errorf("failed to decode role: %w", err)
@@ -170,7 +173,7 @@ func rulesByKind(manifest []byte) (map[string][]rbacv1.PolicyRule, error) {
 	}
 }
 
-// write puts data into path unless it is there already, so that an unchanged file keeps its time.
+// write writes data to path, unless the file is unchanged, so that it keeps its modification time.
 func write(path string, data []byte) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil

@@ -14,7 +14,7 @@ const (
 	role        = "kind: Role\nmetadata: {name: manager}\nrules: [{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get]}]\n"
 )
 
-// repository makes a folder that looks like the repository to sync, and returns its root.
+// repository creates a folder that looks like the repository for sync, and returns its root.
 func repository(t *testing.T, roles string, crds map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -108,10 +108,22 @@ func TestSyncRefuses(t *testing.T) {
 		crds   map[string]string
 		want   string
 	}{
-		"NoCRDs":       {reason: "an empty chart would remove every kind", roles: clusterRole + "---\n" + role, want: "failed to find a CRD"},
-		"NoRole":       {reason: "the manager could hold no Lease", roles: clusterRole, crds: crds, want: "failed to find a Role with rules"},
-		"TwoRoles":     {reason: "it is not known where the second holds", roles: clusterRole + "---\n" + role + "---\n" + role, crds: crds, want: "there must be one Role only"},
-		"UnknownField": {reason: "it would be lost in the chart", roles: clusterRole + "aggregationRule: {}\n---\n" + role, crds: crds, want: "aggregationRule"},
+		"NoCRDs": {
+			reason: "an empty chart would remove every kind", roles: clusterRole + "---\n" + role,
+			want: "failed to find a CRD",
+		},
+		"NoRole": {
+			reason: "the manager could hold no Lease", roles: clusterRole, crds: crds,
+			want: "failed to find a Role with rules",
+		},
+		"TwoRoles": {
+			reason: "it is not known where the second holds",
+			roles:  clusterRole + "---\n" + role + "---\n" + role, crds: crds, want: "there must be one Role only",
+		},
+		"UnknownField": {
+			reason: "it would be lost in the chart",
+			roles:  clusterRole + "aggregationRule: {}\n---\n" + role, crds: crds, want: "aggregationRule",
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -145,21 +157,30 @@ resources:
   limits:
     memory: 1Gi
 `)
-	put(t, filepath.Join(root, schemaSource), `{"definitions": {"count": {"oneOf": [{"type": "null"}, {"type": "integer"}]}, "group": {"properties": {"tag": {"type": "string"}}}, "resources": {"properties": {"limits": {}}}},
-		"properties": {"replicas": {}, "image": {"$ref": "#/definitions/group"}, "labels": {"type": "object"}, "user": {"type": ["integer", "null"]}, "pods": {"$ref": "#/definitions/count"},
+	put(t, filepath.Join(root, schemaSource),
+		`{"definitions": {"count": {"oneOf": [{"type": "null"}, {"type": "integer"}]}, `+
+			`"group": {"properties": {"tag": {"type": "string"}}}, `+
+			`"resources": {"properties": {"limits": {}}}},
+		"properties": {"replicas": {}, "image": {"$ref": "#/definitions/group"}, "labels": {"type": "object"}, `+
+			`"user": {"type": ["integer", "null"]}, "pods": {"$ref": "#/definitions/count"},
 		"resources": {"properties": {"limits": {"type": "object"}}}}}`)
 	for range 2 { // the second run must find nothing to do
 		if err := sync(root); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want := "Before\n\n" + tableHead + "| `replicas` | `2` | How many Pods. |\n| `image` |  | What a \\| group is. |\n| `image.tag` | `\"\"` | Its tag. |\n" +
-		"| `labels` | `{a: \"1\"}` | The user's own. |\n| `user` | `65532` | Null lets the platform choose. |\n| `pods` | `1` | Null: another decides. |\n| `resources` | `{limits: {memory: 1Gi}}` | Kubernetes' own. |\n\nAfter\n"
+	want := "Before\n\n" + tableHead + "| `replicas` | `2` | How many Pods. |\n| `image` |  | What a \\| group " +
+		"is. |\n| `image.tag` | `\"\"` | Its tag. |\n" +
+		"| `labels` | `{a: \"1\"}` | The user's own. |\n| `user` | `65532` | Null lets the platform choose. " +
+		"|\n| `pods` | `1` | Null: another decides. |\n| `resources` | `{limits: {memory: 1Gi}}` | Kubernetes' own. |\n\nAfter\n"
 	if got := get(t, filepath.Join(root, readmeTarget)); got != want {
 		t.Errorf("README = %q\nwant %q", got, want)
 	}
 	defaults := get(t, filepath.Join(root, defaultsTarget))
-	for text, isThere := range map[string]bool{"- replicas": true, "- tag": true, "- user": false, "- pods": false, "- limits": false, "memory: 1Gi": true, "a: \"1\"": true} {
+	for text, isThere := range map[string]bool{
+		"- replicas": true, "- tag": true, "- user": false, "- pods": false,
+		"- limits": false, "memory: 1Gi": true, "a: \"1\"": true,
+	} {
 		if strings.Contains(defaults, text) != isThere {
 			t.Errorf("defaults = %s\nhave %q: %t, want %t", defaults, text, !isThere, isThere)
 		}

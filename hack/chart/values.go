@@ -16,12 +16,12 @@ const (
 	valuesSource = "charts/capstan/values.yaml"
 	schemaSource = "charts/capstan/values.schema.json"
 	readmeTarget = "charts/capstan/README.md"
-	// defaults has each default with its path.
+	// defaultsTarget is the file with each default value and its path.
 	defaultsTarget = "charts/capstan/files/defaults.yaml"
 	tableHead      = "| value | default | what it does |\n| --- | --- | --- |\n"
 )
 
-// value is one of values.yaml. A value that has others below it has no default of its own.
+// value is an entry of values.yaml. A value with other values below it has no default of its own.
 type value struct {
 	path, comment string
 	node          *yamlv3.Node
@@ -29,13 +29,14 @@ type value struct {
 	mayBeNull     bool
 }
 
-// valueSchema is the part of the schema that says where values end: what has no properties is the user's own.
+// valueSchema is the part of the schema that shows where values end. The content of an object without properties
+// belongs to the user.
 type valueSchema struct {
 	Type       any                    `json:"type"`
 	Ref        string                 `json:"$ref"`
 	OneOf      []valueSchema          `json:"oneOf"`
 	Properties map[string]valueSchema `json:"properties"`
-	// Definitions are those of the root.
+	// Definitions are the definitions of the root schema.
 	Definitions map[string]valueSchema `json:"definitions"`
 }
 
@@ -110,7 +111,8 @@ func walk(prefix string, mapping *yamlv3.Node, schema valueSchema, definitions m
 			of = definitions[name]
 		}
 		v := value{
-			path: prefix + key.Value, comment: comment(key.HeadComment), node: node, // The inside of resources is Kubernetes' own: a user takes a limit away by null.
+			path: prefix + key.Value, comment: comment(key.HeadComment), node: node,
+			// The fields inside resources belong to Kubernetes: a user removes a limit with null.
 			isGroup:   len(of.Properties) > 0 && len(node.Content) > 0 && key.Value != "resources",
 			mayBeNull: of.allowsNull(),
 		}
@@ -122,7 +124,7 @@ func walk(prefix string, mapping *yamlv3.Node, schema valueSchema, definitions m
 	return all
 }
 
-// comment joins the lines of a comment. Of several paragraphs the last speaks of the value.
+// comment joins the lines of a comment. If there are several paragraphs, only the last one describes the value.
 func comment(text string) string {
 	if i := strings.LastIndex(text, "\n\n"); i >= 0 {
 		text = text[i:]
@@ -134,7 +136,7 @@ func comment(text string) string {
 	return strings.Join(words, " ")
 }
 
-// shown is a default on one line, as values.yaml has it.
+// shown returns a default on one line, in the form of values.yaml.
 func shown(n *yamlv3.Node) string {
 	if n.Kind == yamlv3.MappingNode {
 		var items []string
@@ -156,7 +158,8 @@ func shown(n *yamlv3.Node) string {
 	return n.Value
 }
 
-// defaultsOf writes each default with its path. A default that a user may set to null is left out: Helm hands null on as a value that is missing.
+// defaultsOf returns the file with each default and its path. It leaves out defaults that a user may set to null,
+// because Helm passes null on as a missing value.
 func defaultsOf(all []value) []byte {
 	type entry struct {
 		Path  []string `json:"path"`
@@ -169,13 +172,13 @@ func defaultsOf(all []value) []byte {
 		}
 		var decoded any
 		if err := v.node.Decode(&decoded); err != nil {
-			panic(err) // it was read before
+			panic(err) // the node was decoded before
 		}
 		entries = append(entries, entry{strings.Split(v.path, "."), decoded})
 	}
 	text, err := yaml.Marshal(entries)
 	if err != nil {
-		panic(err) // these are plain values
+		panic(err) // plain values can always be encoded
 	}
 	return append([]byte("# The defaults of "+valuesSource+" by their paths, copied by hack/chart; do not edit.\n"), text...)
 }

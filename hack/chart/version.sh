@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# version.sh check: fails if the chart differs from what it was when its version last changed.
-# version.sh bump: raises the last number of the version, and keeps the values of the version before for the tests of upgrades.
-# version.sh previous: prints the last commit that has the chart with the version before.
+# version.sh check: fails if the chart has changed since the last change of its version.
+#
+# version.sh bump: raises the last number of the version, and keeps the old values for the tests of upgrades.
+#
+# version.sh previous: prints the last commit of the chart with the previous version.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 chart=charts/capstan

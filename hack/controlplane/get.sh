@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
-# get.sh [--all]: prints a folder that holds etcd, kube-apiserver and kubectl, and with --all the other programs of a cluster of one
-# node, too; progress goes to standard error.
+# get.sh [--all]: prints a folder that contains etcd, kube-apiserver and kubectl. With --all, it also contains the
+# other programs of a cluster with one node. Progress goes to standard error.
 #
-# In this order: $KUBEBUILDER_ASSETS, if it holds them; what an earlier call has kept; setup-envtest's download, without --all; a build
-# of all programs from the Go modules pinned in go.mod beside this file (minutes, once per version, for tests and make e2e alike).
-# Kept under $CAPSTAN_CACHE, else the user's cache folder.
+# The script tries these sources in order:
+#  1. $KUBEBUILDER_ASSETS, if it contains the programs;
+#  2. the programs that an earlier call has kept;
+#  3. the download of setup-envtest, without --all;
+#  4. a build of all programs from the Go modules pinned in go.mod beside this file. It takes minutes, once per
+#     version, and serves tests and make e2e.
+#
+# Programs are kept under $CAPSTAN_CACHE, otherwise in the user's cache folder.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 programs=(etcd kube-apiserver kubectl)
@@ -24,7 +29,7 @@ complete() {
 
 if [ -n "${KUBEBUILDER_ASSETS:-}" ]; then
   complete "$KUBEBUILDER_ASSETS" && { echo "$KUBEBUILDER_ASSETS"; exit 0; }
-  # A download for the tests holds no kubelet; that is no reason to stop.
+  # A download for the tests contains no kubelet, which is no reason to stop.
   [ -n "$all" ] || { say "KUBEBUILDER_ASSETS=$KUBEBUILDER_ASSETS does not hold ${programs[*]}; unset it or point it to a folder that does"; exit 1; }
 fi
 
@@ -35,12 +40,12 @@ dir=$cache/$version-$(go env GOOS)-$(go env GOARCH)-$key
 complete "$dir" && { echo "$dir"; exit 0; }
 mkdir -p "$cache"
 
-# One call at a time fills the cache; a second one waits and then finds it filled.
+# Only one call at a time fills the cache. A second call waits and then finds the programs.
 exec 9>"$cache/.lock"
 if command -v flock >/dev/null; then flock 9; fi
 complete "$dir" && { echo "$dir"; exit 0; }
 
-# The release binaries are a download of seconds where the network allows it.
+# If the network allows it, the release binaries are downloaded in seconds.
 minor=${version#v}
 if [ -z "$all" ] && [ "${CAPSTAN_CONTROLPLANE:-}" != build ]; then
   say "asking setup-envtest for Kubernetes ${minor%.*}"
@@ -58,7 +63,7 @@ start=$SECONDS
 (while sleep 30; do say "still building, $((SECONDS - start)) s"; done) 9>&- &
 ticker=$!
 v=k8s.io/component-base/version
-# Without the stamp the programs call themselves v0.0.0-master and every version check fails.
+# Without the version stamp, the programs report v0.0.0-master and every version check fails.
 (cd "$here" && CGO_ENABLED=0 go build -mod=readonly -buildvcs=false -o "$tmp/controlplane" -ldflags "-s -w \
   -X $v.gitVersion=$version -X $v.gitMajor=1 -X $v.gitMinor=$(cut -d. -f2 <<<"$version") \
   -X k8s.io/client-go/pkg/version.gitVersion=$version" .) >&2 9>&-

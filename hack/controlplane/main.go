@@ -1,6 +1,7 @@
-// Command controlplane is etcd, kubectl and the programs of a Kubernetes cluster of one node in one executable; the name it is called
-// by selects the program. The tests use etcd, kube-apiserver and kubectl, make e2e all of them. It exists for machines that cannot
-// download the release binaries: see get.sh beside it.
+// Command controlplane is etcd, kubectl and the programs of a Kubernetes cluster with one node in a single
+// executable. The name under which it is started selects the program. The tests use etcd, kube-apiserver and
+// kubectl; make e2e uses all of them. It exists for machines that cannot download the release binaries; see get.sh
+// beside it.
 package main
 
 import (
@@ -8,7 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	_ "time/tzdata" // an image or a machine without time zones
+	_ "time/tzdata" // for an image or a machine without time zones
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
@@ -25,7 +26,7 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// servers are the programs of Kubernetes that run until they are stopped, by name.
+// servers lists the Kubernetes programs that run until they are stopped, by name.
 var servers = map[string]func() *cobra.Command{
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
 	"kube-controller-manager": controllermanager.NewControllerManagerCommand,

@@ -1,5 +1,5 @@
-// Command crds finishes the CRDs that controller-gen wrote: it joins the lines of each paragraph of a description, so that
-// kubectl explain breaks them where the terminal ends and not where the Go comment did.
+// Command crds post-processes the CRDs of controller-gen. It joins the lines of each paragraph in a description, so
+// that kubectl explain breaks lines at the width of the terminal and not where the Go comment did.
 //
 //	go run ./hack/crds config/crd/bases
 package main
@@ -55,14 +55,15 @@ func rewrite(file string) error {
 	out.WriteString("---\n")
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
-	encoder.CompactSeqIndent() // as controller-gen writes them
+	encoder.CompactSeqIndent() // in the style of controller-gen
 	if err := errors.Join(encoder.Encode(&document), encoder.Close()); err != nil {
 		return fmt.Errorf("failed to write %q: %w", file, err)
 	}
 	return os.WriteFile(file, out.Bytes(), 0o600)
 }
 
-// join joins the lines of all descriptions below a node. A property of the name description is a mapping and stays.
+// join joins the lines of all descriptions below a node. A property named description is a mapping and stays
+// unchanged.
 func join(n *yaml.Node) {
 	for i, child := range n.Content {
 		if n.Kind == yaml.MappingNode && i%2 == 1 && n.Content[i-1].Value == "description" && child.Kind == yaml.ScalarNode {
@@ -74,7 +75,7 @@ func join(n *yaml.Node) {
 	}
 }
 
-// brk is a line break within a paragraph: none beside an empty line, and none before an entry of a list.
+// brk matches a line break within a paragraph. A break next to an empty line or before a list item does not match.
 var brk = regexp.MustCompile(`([^\n])\n([^\n\s-])`)
 
 func paragraphs(text string) string {

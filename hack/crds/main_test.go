@@ -10,11 +10,24 @@ import (
 
 func TestRewriteJoinsLinesOfParagraphs(t *testing.T) {
 	for name, tc := range map[string]struct{ reason, in, want string }{
-		"lines":      {"a comment's line ends mean nothing", "---\ndescription: |-\n  one\n  two\n  three\n", "---\ndescription: one two three\n"},
-		"paragraphs": {"an empty line does", "---\ndescription: |-\n  one\n  two\n\n  three\n", "---\ndescription: |-\n  one two\n\n  three\n"},
-		"list":       {"so does an entry of a list", "---\ndescription: |-\n  these:\n  - one\n  - two\n", "---\ndescription: |-\n  these:\n  - one\n  - two\n"},
-		"field":      {"a field of that name has a description of its own", "---\nproperties:\n  description:\n    description: |-\n      one\n      two\n    type: string\n", "---\nproperties:\n  description:\n    description: one two\n    type: string\n"},
-		"other":      {"other texts stay", "---\nmessage: |-\n  one\n  two\n", "---\nmessage: |-\n  one\n  two\n"},
+		"lines": {
+			"a comment's line ends mean nothing", "---\ndescription: |-\n  one\n  two\n  three\n",
+			"---\ndescription: one two three\n",
+		},
+		"paragraphs": {
+			"an empty line does", "---\ndescription: |-\n  one\n  two\n\n  three\n",
+			"---\ndescription: |-\n  one two\n\n  three\n",
+		},
+		"list": {
+			"so does an entry of a list", "---\ndescription: |-\n  these:\n  - one\n  - two\n",
+			"---\ndescription: |-\n  these:\n  - one\n  - two\n",
+		},
+		"field": {
+			"a field of that name has a description of its own",
+			"---\nproperties:\n  description:\n    description: |-\n      one\n      two\n    type: string\n",
+			"---\nproperties:\n  description:\n    description: one two\n    type: string\n",
+		},
+		"other": {"other texts stay", "---\nmessage: |-\n  one\n  two\n", "---\nmessage: |-\n  one\n  two\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -22,7 +35,7 @@ func TestRewriteJoinsLinesOfParagraphs(t *testing.T) {
 			if err := os.WriteFile(file, []byte(tc.in), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // the second time changes nothing
+			for range 2 { // the second run must change nothing
 				if err := run(dir); err != nil {
 					t.Fatal(err)
 				}

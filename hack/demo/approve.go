@@ -18,11 +18,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 )
 
-// approver is who decides about calls: a ServiceAccount, since the control plane knows no people.
+// approver is the ServiceAccount that decides about calls, because the control plane has no users for people.
 const approver = "grace"
 
-// allowApprovals installs what decisions need: the role of who may decide, somebody who has it, and the policy that takes nobody's
-// word for who they are.
+// allowApprovals installs the objects that decisions need: the role for approvers, an approver with that role, and
+// the policy that verifies who has made a decision.
 func (d *demo) allowApprovals(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"apply", "-f", filepath.Join(d.config, "rbac", "people_roles.yaml")},
@@ -54,7 +54,8 @@ func (d *demo) allowApprovals(ctx context.Context) error {
 	return nil
 }
 
-// approve lets the calls be made that a Turn waits for, by the command line, as a person would, and shows what it shows.
+// approve approves the calls for which a Turn waits. It runs the command line, as a person would, and prints the
+// output.
 func (d *demo) approve(ctx context.Context, turn *v1alpha1.Turn) error {
 	if err := await(ctx, d.approvable); err != nil {
 		return err
@@ -70,7 +71,7 @@ func (d *demo) approve(ctx context.Context, turn *v1alpha1.Turn) error {
 	return nil
 }
 
-// await waits for a time of day.
+// await waits until a point in time.
 func await(ctx context.Context, at time.Time) error {
 	timer := time.NewTimer(time.Until(at))
 	defer timer.Stop()

@@ -23,17 +23,17 @@ import (
 )
 
 const (
-	// modelAddress is where the ModelProviders of the examples expect the model, and toolsAddress where their ToolServer expects
-	// the tools.
+	// modelAddress is the address of the model in the ModelProviders of the examples. toolsAddress is the address
+	// of the tool server in their ToolServer.
 	modelAddress = "127.0.0.1:8089"
 	toolsAddress = "127.0.0.1:8090"
-	// loopback are the networks of this machine, which a manager connects to only if it is told to.
+	// loopback lists the networks of this machine. A manager connects to them only if a flag allows it.
 	loopback = "127.0.0.0/8,::1/128"
-	// systemNamespace is where the manager keeps its Leases.
+	// systemNamespace is the namespace of the manager's Leases.
 	systemNamespace = "capstan-system"
-	// turnNamespace is where kubectl applies manifests that name none.
+	// turnNamespace is the namespace for manifests without a namespace.
 	turnNamespace = metav1.NamespaceDefault
-	// tailLines is how much of each log a failure shows.
+	// tailLines is the number of lines of each log that a failure shows.
 	tailLines = 12
 )
 
@@ -46,31 +46,35 @@ func init() {
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 }
 
-// demo is one run.
+// demo is one run of the demo.
 type demo struct {
 	options
 	workspace workspace
 	out       io.Writer
 	started   time.Time
 
-	// Set as the parts come up.
+	// The following fields are set when the parts are ready.
 	stack   *stack.Stack
 	cluster *stack.ControlPlane
 	api     client.WithWatch
-	// token of who decides about calls, and when a decision is used: not at once after the policy was installed.
+	// token is the approver's token. approvable is the time from which decisions are accepted; just after the
+	// policy was installed they are not.
 	token      string
 	approvable time.Time
-	// shown are the states of Turns that were printed last, by name.
+	// shown holds the last printed states of the Turns, by name.
 	shown map[string]string
 }
 
-// act is a part of the demo: manifests, and the Turn among them that it waits for.
+// act is a part of the demo: a title, manifests, and the Turn in them that the demo waits for.
 type act struct{ title, manifests, turn string }
 
 func (d *demo) acts() []act {
 	all := []act{{"One Turn: a question, and facts that bear on it", d.manifests, d.turn}}
 	if d.tools != "" {
-		all = append(all, act{"One Turn with tools: it searches, reads, hands work on, and asks before it closes a ticket", d.tools, d.toolsTurn})
+		all = append(all, act{
+			"One Turn with tools: it searches, reads, hands work on, and asks before it closes a ticket",
+			d.tools, d.toolsTurn,
+		})
 	}
 	return all
 }
@@ -79,7 +83,8 @@ func newDemo(o options, w workspace, out io.Writer) *demo {
 	return &demo{options: o, workspace: w, out: out, started: time.Now(), shown: map[string]string{}}
 }
 
-// run is the whole story: start, apply, watch, show; then stop, or stay until a signal. It always stops what it started.
+// run runs the whole demo: start, apply, watch, show; then it stops, or stays until a signal arrives. It always
+// stops the parts that it has started.
 func (d *demo) run(signals context.Context) (err error) {
 	ctx, cancel := context.WithCancelCause(signals)
 	defer cancel(nil)
@@ -89,7 +94,7 @@ func (d *demo) run(signals context.Context) (err error) {
 	d.stack = stack.New(d.workspace.dir, cancel)
 	defer func() {
 		if cause := context.Cause(ctx); err != nil && cause != nil {
-			err = cause // a program that ended says more than the call that this broke off
+			err = cause // the end of a program says more than the call that it interrupted
 		}
 		err = d.finish(err, signals.Err() != nil)
 	}()
@@ -107,7 +112,7 @@ func (d *demo) run(signals context.Context) (err error) {
 	return d.stay(ctx, signals)
 }
 
-// finish says what went wrong, if anything did, and stops everything.
+// finish prints the error, if there is one, and stops everything.
 func (d *demo) finish(err error, interrupted bool) error {
 	switch {
 	case err != nil && interrupted:
@@ -142,7 +147,7 @@ func (d *demo) startControlPlane(ctx context.Context) error {
 }
 
 func (d *demo) startPrograms(ctx context.Context) error {
-	d.step("Starting a fake model server on %s, and a server of tools on %s", modelAddress, toolsAddress)
+	d.step("Starting a fake model server on %s, and a tool server on %s", modelAddress, toolsAddress)
 	for _, p := range []stack.Program{
 		{
 			Name: "fakemodel", Path: d.fakemodel, Args: []string{"--listen", modelAddress, "--rules", d.rules},
@@ -166,7 +171,8 @@ func (d *demo) startPrograms(ctx context.Context) error {
 		Name: "manager", Path: d.manager,
 		Args: []string{
 			"--kubeconfig", d.cluster.Kubeconfig, "--namespace", systemNamespace, "--executor-name", "demo",
-			"--data-dir", d.workspace.path("data"), "--metrics-bind-address", "0", "--read-bind-address", "127.0.0.1:0", "--health-probe-bind-address", probes,
+			"--data-dir", d.workspace.path("data"), "--metrics-bind-address", "0", "--read-bind-address", "127.0.0.1:0",
+			"--health-probe-bind-address", probes,
 			"--tool-allow-cidrs", loopback, "--log-format", "console",
 		},
 		Listen: []string{probes}, ReadyURL: "http://" + probes + "/readyz",
@@ -192,7 +198,7 @@ func (d *demo) play(ctx context.Context) error {
 	return nil
 }
 
-// apply sends manifests to the API server as a user would.
+// apply applies manifests as a user would.
 func (d *demo) apply(ctx context.Context, manifests string) error {
 	d.step("kubectl apply -f %s", manifests)
 	output, err := d.kubectl(ctx, "apply", "-f", manifests)
@@ -203,11 +209,11 @@ func (d *demo) apply(ctx context.Context, manifests string) error {
 	return nil
 }
 
-// explain says why the demo failed, and what the programs last said.
+// explain prints why the demo failed, and the ends of the programs' logs.
 func (d *demo) explain(err error) {
 	d.print("\nFailed: %v\n\n", err)
 	for _, log := range d.stack.Logs() {
-		// The control plane's logs are long; what the error tells already is not repeated.
+		// Leave out the control plane's logs, which are long, and logs that the error already contains.
 		name := filepath.Base(log)
 		if !slices.Contains([]string{"manager.log", "fakemodel.log", "toolserver.log"}, name) || strings.Contains(err.Error(), log) {
 			continue
@@ -224,12 +230,12 @@ func (d *demo) step(format string, args ...any) {
 	d.print("%6.1fs  %s\n", time.Since(d.started).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// print writes to the reader; one who has gone away does not end the demo before it has cleaned up.
+// print writes to the output. It ignores errors, so that a closed terminal does not prevent the cleanup.
 func (d *demo) print(format string, args ...any) {
 	_, _ = fmt.Fprintf(d.out, format, args...)
 }
 
-// indent puts spaces before each line and a line break after the last.
+// indent indents each line and adds a line break after the last one.
 func indent(text string, by int) string {
 	margin := strings.Repeat(" ", by)
 	return margin + strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n"+margin) + "\n"

@@ -20,7 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/hack/stack"
 )
 
-// TestMain lets the test's own executable be a demo that is under way: "hold FOLDER" has the folder until SIGTERM.
+// TestMain lets the test's own executable play a running demo: "hold FOLDER" holds the folder's lock until SIGTERM.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "hold" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestStopEndsTheDemoThatRuns(t *testing.T) {
+func TestStopEndsTheRunningDemo(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestStopEndsTheDemoThatRuns(t *testing.T) {
 	}
 }
 
-func TestSecondDemoIsToldAboutTheKeptOne(t *testing.T) {
+func TestSecondDemoReportsTheKeptOne(t *testing.T) {
 	w := workspace{dir: t.TempDir()}
 	release, err := w.claim()
 	if err != nil {
@@ -128,7 +128,7 @@ func TestClearLeavesNothingOfAnEarlierDemoAndIsIgnoredByGit(t *testing.T) {
 	}
 }
 
-func TestDemoThatFailsSaysWhyAndStops(t *testing.T) {
+func TestFailedDemoReportsTheReasonAndStops(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", t.TempDir())
 	var out bytes.Buffer
 	o, err := parse(nil, &out)
@@ -160,7 +160,10 @@ func TestFailureShowsTheLogsButNoneTwice(t *testing.T) {
 	d := newDemo(options{}, w, &out)
 	d.stack = stack.New(w.dir, nil)
 	d.explain(fmt.Errorf("manager ended; the end of %s: last words of manager", w.path("logs/manager.log")))
-	for words, want := range map[string]int{"last words of manager": 1, "last words of fakemodel": 1, "last words of toolserver": 1, "last words of etcd": 0} {
+	for words, want := range map[string]int{
+		"last words of manager": 1, "last words of fakemodel": 1,
+		"last words of toolserver": 1, "last words of etcd": 0,
+	} {
 		if got := strings.Count(out.String(), words); got != want {
 			t.Errorf("%q is shown %d times, want %d:\n%s", words, got, want, out.String())
 		}
@@ -174,19 +177,31 @@ func TestStateOfATurnInWords(t *testing.T) {
 	}{
 		"not looked at": {nil, ""},
 		"waits": {
-			[]metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: v1alpha1.TurnReasonWaitingForAgent, Message: "no Agent"}},
+			[]metav1.Condition{{
+				Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown,
+				Reason: v1alpha1.TurnReasonWaitingForAgent, Message: "no Agent",
+			}},
 			"WaitingForAgent: no Agent",
 		},
 		"runs": {
-			[]metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: v1alpha1.TurnReasonRunning, Message: "on demo"}},
+			[]metav1.Condition{{
+				Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown,
+				Reason: v1alpha1.TurnReasonRunning, Message: "on demo",
+			}},
 			"Running",
 		},
 		"succeeded": {
-			[]metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: v1alpha1.TurnReasonCompleted, Message: "answered"}},
+			[]metav1.Condition{{
+				Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue,
+				Reason: v1alpha1.TurnReasonCompleted, Message: "answered",
+			}},
 			"Completed",
 		},
 		"failed": {
-			[]metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionFalse, Reason: v1alpha1.TurnReasonModelFailed, Message: "401"}},
+			[]metav1.Condition{{
+				Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionFalse,
+				Reason: v1alpha1.TurnReasonModelFailed, Message: "401",
+			}},
 			"ModelFailed: 401",
 		},
 	} {
@@ -202,8 +217,14 @@ func TestSummaryShowsWhatTheStatusHolds(t *testing.T) {
 	duration := int64(1249)
 	turn := &v1alpha1.Turn{Status: v1alpha1.TurnStatus{
 		DurationMilliseconds: &duration,
-		Result:               &v1alpha1.TurnResult{Text: "Two things.\n\nShall we?", Citations: &v1alpha1.Citations{Local: []string{"a.md", "b.md"}}},
-		Usage:                &v1alpha1.Usage{InputTokens: 7, OutputTokens: 3, TotalTokens: 10, Cost: &v1alpha1.Cost{Amount: "0.01", Currency: "USD"}},
+		Result: &v1alpha1.TurnResult{
+			Text:      "Two things.\n\nShall we?",
+			Citations: &v1alpha1.Citations{Local: []string{"a.md", "b.md"}},
+		},
+		Usage: &v1alpha1.Usage{
+			InputTokens: 7, OutputTokens: 3, TotalTokens: 10,
+			Cost: &v1alpha1.Cost{Amount: "0.01", Currency: "USD"},
+		},
 	}}
 	want := `Answer
   Two things.
@@ -272,10 +293,15 @@ func TestStatesArePrintedOnceEach(t *testing.T) {
 	var out bytes.Buffer
 	d := newDemo(options{}, workspace{}, &out)
 	turn := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "x"}}
-	for _, reason := range []string{"", v1alpha1.TurnReasonRunning, v1alpha1.TurnReasonRunning, v1alpha1.TurnReasonWaitingForSubAgent, v1alpha1.TurnReasonRunning} {
+	for _, reason := range []string{
+		"", v1alpha1.TurnReasonRunning, v1alpha1.TurnReasonRunning,
+		v1alpha1.TurnReasonWaitingForSubAgent, v1alpha1.TurnReasonRunning,
+	} {
 		turn.Status.Conditions = nil
 		if reason != "" {
-			turn.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: reason}}
+			turn.Status.Conditions = []metav1.Condition{
+				{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown, Reason: reason},
+			}
 		}
 		if err := d.follow(t.Context(), turn); err != nil {
 			t.Fatal(err)

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	// backgroundVariable marks the process that stays, started by the one in the terminal.
+	// backgroundVariable marks the background process that the process in the terminal has started.
 	backgroundVariable = "CAPSTAN_DEMO_BACKGROUND"
 
-	// stopTimeout bounds the wait for a kept demo to stop; each of its parts is killed earlier than that.
+	// stopTimeout bounds the wait for a kept demo to stop. Each of its parts is killed earlier than that.
 	stopTimeout  = 2 * time.Minute
 	pollInterval = 100 * time.Millisecond
 )
 
-// stop ends the demo that runs in the workspace, if any, and waits until all of it has stopped.
+// stop stops the demo that runs in the workspace, if there is one, and waits for its end.
 func (w workspace) stop(ctx context.Context, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
@@ -49,13 +49,13 @@ func (w workspace) stop(ctx context.Context, out io.Writer) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("failed to see the demo stop: %w; its logs are in %s", ctx.Err(), w.path("logs"))
+			return fmt.Errorf("failed to wait until the demo stops: %w; its logs are in %s", ctx.Err(), w.path("logs"))
 		case <-ticker.C:
 		}
 	}
 }
 
-// terminate asks the process that holds the lock to stop; ok is false while it has not said yet who it is.
+// terminate sends SIGTERM to the process that holds the lock. ok is false until that process has written its PID.
 func (w workspace) terminate() (ok bool, err error) {
 	s, err := w.read()
 	if err != nil || s.PID == 0 {
@@ -67,17 +67,17 @@ func (w workspace) terminate() (ok bool, err error) {
 	return true, nil
 }
 
-// stay says how to use the demo, lets go of the terminal, and keeps everything running until a signal, or until one of
-// the programs has ended.
+// stay prints how to use the demo and closes the terminal's pipe. It keeps everything running until a signal
+// arrives or a program ends.
 func (d *demo) stay(ctx, signals context.Context) error {
 	if err := d.workspace.write(state{PID: os.Getpid(), Kept: true, Kubeconfig: d.cluster.Kubeconfig}); err != nil {
 		return err
 	}
 	d.sayKept()
-	// The process in the terminal takes the end of this pipe as the sign that it may go. Standard error is a log.
+	// The end of this pipe tells the process in the terminal to exit. Standard error is a log.
 	d.out = os.Stderr
 	if err := os.Stdout.Close(); err != nil {
-		return fmt.Errorf("failed to let go of the terminal: %w", err)
+		return fmt.Errorf("failed to close the terminal's pipe: %w", err)
 	}
 	<-ctx.Done()
 	if signals.Err() != nil {
@@ -86,8 +86,8 @@ func (d *demo) stay(ctx, signals context.Context) error {
 	return context.Cause(ctx)
 }
 
-// runInBackground runs this program again in a session of its own, passes on what it prints, and returns when the demo
-// has failed, or has succeeded and stays. A Ctrl-C until then stops all of it.
+// runInBackground runs this program again in a session of its own and copies its output. It returns when the demo
+// has failed, or has succeeded and stays. Until then, a Ctrl-C stops everything.
 func (w workspace) runInBackground(ctx context.Context, args []string, out io.Writer) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -101,7 +101,7 @@ func (w workspace) runInBackground(ctx context.Context, args []string, out io.Wr
 		return w.explainBusy()
 	}
 	defer release()
-	// What a demo that was killed has said about itself must not pass for what this one says.
+	// The state of an earlier demo that was killed must not be mistaken for this one's.
 	if err := ignore(os.Remove(w.path("state.json")), fs.ErrNotExist); err != nil {
 		return fmt.Errorf("failed to clear the demo's state: %w", err)
 	}

@@ -1,8 +1,8 @@
-// Command demo shows Capstan at work on this machine: it starts a real control plane, the fake model server, a server of tools
-// and the manager, applies the quickstart's manifests and shows what becomes of the Turn, then those of an agent with tools, whose
-// call it approves, and stops everything again.
+// Command demo shows Capstan at work on this machine. It starts a real control plane, the fake model server, a tool
+// server and the manager. Then it applies the manifests of the quickstart and shows the progress of the Turn. After
+// that it does the same for an Agent with tools, and approves its call. In the end it stops everything.
 //
-// With KEEP=1 or --keep it leaves all of it running in the background, until --stop.
+// With KEEP=1 or --keep, everything stays running in the background until --stop.
 package main
 
 import (
@@ -21,10 +21,11 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// workFolder holds logs, data, the kubeconfig and the state of a demo that was kept; it ignores itself in Git.
+// workFolder holds logs, data, the kubeconfig and the state of a demo that was kept. It contains a .gitignore for
+// itself.
 const workFolder = ".demo"
 
-// options are the flags.
+// options holds the values of the flags.
 type options struct {
 	manager, fakemodel, toolserver, capstan string
 	rules, manifests, tools, crds, config   string
@@ -45,11 +46,11 @@ func main() {
 	}
 }
 
-// shownError is an error that the reader has seen already.
+// shownError is an error that was already printed.
 type shownError struct{ error }
 
 func run(ctx context.Context, args []string, out, errOut io.Writer) error {
-	// The libraries' own logs are noise here: what matters comes back as errors.
+	// The logs of the libraries are noise here: the important facts are returned as errors.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	o, err := parse(args, errOut)
@@ -75,20 +76,20 @@ func parse(args []string, usage io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("demo", flag.ContinueOnError)
 	f.SetOutput(usage)
-	f.StringVar(&o.manager, "manager", "bin/manager", "the manager's executable file")
-	f.StringVar(&o.fakemodel, "fakemodel", "bin/fakemodel", "the fake model server's executable file")
-	f.StringVar(&o.toolserver, "toolserver", "bin/toolserver", "the executable file of the server of tools")
-	f.StringVar(&o.capstan, "capstan", "bin/capstan", "the command line's executable file, which approves a call")
-	f.StringVar(&o.rules, "rules", "hack/fakemodel/rules.yaml", "what the fake model says")
+	f.StringVar(&o.manager, "manager", "bin/manager", "path of the manager's executable file")
+	f.StringVar(&o.fakemodel, "fakemodel", "bin/fakemodel", "path of the fake model server's executable file")
+	f.StringVar(&o.toolserver, "toolserver", "bin/toolserver", "path of the tool server's executable file")
+	f.StringVar(&o.capstan, "capstan", "bin/capstan", "path of the command line's executable file, which approves a call")
+	f.StringVar(&o.rules, "rules", "hack/fakemodel/rules.yaml", "rules file of the fake model")
 	f.StringVar(&o.manifests, "manifests", "examples/quickstart", "folder of manifests to apply")
-	f.StringVar(&o.tools, "tools", "examples/tools", "folder of manifests to apply afterwards; empty for none")
+	f.StringVar(&o.tools, "tools", "examples/tools", "second folder of manifests to apply, or empty")
 	f.StringVar(&o.crds, "crds", "config/crd/bases", "folder of the CRDs")
-	f.StringVar(&o.config, "config", "config", "folder of the role of approvers, and of the policy about them")
+	f.StringVar(&o.config, "config", "config", "folder of the approver role and of the approval policy")
 	f.StringVar(&o.turn, "turn", "open-loops", "name of the Turn to wait for")
 	f.StringVar(&o.toolsTurn, "tools-turn", "printer-works", "name of the Turn of --tools")
-	f.DurationVar(&o.timeout, "timeout", time.Minute, "time for each Turn to finish")
-	f.BoolVar(&o.keep, "keep", os.Getenv("KEEP") == "1", "leave everything running (KEEP=1)")
-	f.BoolVar(&o.stop, "stop", false, "stop what an earlier call has kept running")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "time limit of each Turn")
+	f.BoolVar(&o.keep, "keep", os.Getenv("KEEP") == "1", "keep everything running (KEEP=1)")
+	f.BoolVar(&o.stop, "stop", false, "stop the demo that an earlier call has kept running")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}

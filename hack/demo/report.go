@@ -17,13 +17,13 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// Events are written behind the status they tell of.
+// Events are written after the status change that they report.
 const (
 	eventInterval = 50 * time.Millisecond
 	eventTimeout  = 5 * time.Second
 )
 
-// report prints what came out: as kubectl shows it, then the answer and its record, then the Events.
+// report prints the Turn as kubectl shows it, then the answer and its record, then the Events.
 func (d *demo) report(ctx context.Context, turn *v1alpha1.Turn) error {
 	if err := d.show(ctx, "get", "turn", turn.Name, "-o", "wide"); err != nil {
 		return err
@@ -35,7 +35,7 @@ func (d *demo) report(ctx context.Context, turn *v1alpha1.Turn) error {
 	return d.show(ctx, "events", "--for", "turn/"+turn.Name)
 }
 
-// show runs kubectl and prints the command and what it says.
+// show prints a kubectl command and its output.
 func (d *demo) show(ctx context.Context, args ...string) error {
 	output, err := d.kubectl(ctx, args...)
 	if err != nil {
@@ -45,10 +45,10 @@ func (d *demo) show(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// kubectl runs the control plane's own kubectl against it and returns what it printed.
+// kubectl runs the control plane's own kubectl and returns its output.
 func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, d.cluster.Kubectl, args...)
-	// Its caches would otherwise go to the user's home.
+	// Keep its caches out of the user's home folder.
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+d.cluster.Kubeconfig, "KUBECACHEDIR="+d.workspace.path("data/kubectl"))
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -58,7 +58,7 @@ func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// waitForEvent waits until an Event about the Turn is there.
+// waitForEvent waits until an Event about the Turn exists.
 func (d *demo) waitForEvent(ctx context.Context, turn *v1alpha1.Turn) error {
 	var events corev1.EventList
 	err := wait.PollUntilContextTimeout(ctx, eventInterval, eventTimeout, true, func(ctx context.Context) (bool, error) {
@@ -71,7 +71,7 @@ func (d *demo) waitForEvent(ctx context.Context, turn *v1alpha1.Turn) error {
 	return nil
 }
 
-// summary is the part of a finished Turn's status that a reader asks for first.
+// summary returns the most important part of a finished Turn's status.
 func summary(turn *v1alpha1.Turn) string {
 	var text strings.Builder
 	line := func(name, format string, args ...any) {
@@ -116,7 +116,7 @@ func summary(turn *v1alpha1.Turn) string {
 	return text.String()
 }
 
-// describeCall is a call of a tool on one line: its step, its name, what became of it, and who had a say in it.
+// describeCall describes a tool call on one line: its step, its name, its outcome, and who decided about it.
 func describeCall(c v1alpha1.ToolCallRecord) string {
 	text := fmt.Sprintf("step %d  %-15s %-9s %5d ms", c.Step, c.Name, c.Outcome, c.DurationMilliseconds)
 	if c.Turn != "" {
@@ -128,7 +128,7 @@ func describeCall(c v1alpha1.ToolCallRecord) string {
 	return text
 }
 
-// wrap breaks lines between words where they grow longer than a width.
+// wrap breaks lines between words if they are longer than width.
 func wrap(text string, width int) string {
 	var lines []string
 	for line := range strings.SplitSeq(text, "\n") {
@@ -145,7 +145,7 @@ func wrap(text string, width int) string {
 	return strings.Join(lines, "\n")
 }
 
-// sayNext says where to go from a demo that is about to stop.
+// sayNext prints the next steps, for a demo that is about to stop.
 func (d *demo) sayNext() {
 	d.print(`
 Next
@@ -156,7 +156,7 @@ Next
 `, d.capstan+" render -f "+d.manifests)
 }
 
-// sayKept says how to use a demo that stays.
+// sayKept prints how to use a demo that stays.
 func (d *demo) sayKept() {
 	path := ""
 	if _, err := exec.LookPath("kubectl"); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// waitForTurn watches Turns until one of them has finished, prints their states whenever one changes, and approves what they ask
-// for. It fails when the Turn does not succeed, is deleted, or takes too long.
+// waitForTurn watches Turns until the named one has finished. It prints each change of a state and approves pending
+// calls. It returns an error if the Turn does not succeed, is deleted, or takes too long.
 func (d *demo) waitForTurn(ctx context.Context, name string) (*v1alpha1.Turn, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, fmt.Errorf("it has not finished within %s", d.timeout))
 	defer cancel()
@@ -28,7 +28,7 @@ func (d *demo) waitForTurn(ctx context.Context, name string) (*v1alpha1.Turn, er
 		case !ok:
 			return false, fmt.Errorf("unexpected %T", event.Object)
 		case event.Type == watch.Deleted && seen.Name == name:
-			return false, errors.New("somebody deleted it")
+			return false, errors.New("the Turn was deleted")
 		}
 		if err := d.follow(ctx, seen); err != nil || seen.Name != name {
 			return false, err
@@ -43,12 +43,13 @@ func (d *demo) waitForTurn(ctx context.Context, name string) (*v1alpha1.Turn, er
 		return nil, fmt.Errorf("failed to see Turn %q finish (last seen: %q): %w", name, d.shown[name], err)
 	}
 	if !meta.IsStatusConditionTrue(turn.Status.Conditions, v1alpha1.ConditionSucceeded) {
-		return nil, fmt.Errorf("Turn %q ended without success: %s", name, describeState(turn)) //nolint:staticcheck // because Turn is a name
+		//nolint:staticcheck // because Turn is a name
+		return nil, fmt.Errorf("Turn %q ended without success: %s", name, describeState(turn))
 	}
 	return turn, nil
 }
 
-// follow prints the state of a Turn if it has changed, and approves what it waits for.
+// follow prints the state of a Turn if it has changed, and approves the calls that the Turn waits for.
 func (d *demo) follow(ctx context.Context, turn *v1alpha1.Turn) error {
 	state := describeState(turn)
 	if state == d.shown[turn.Name] {
@@ -62,7 +63,7 @@ func (d *demo) follow(ctx context.Context, turn *v1alpha1.Turn) error {
 	return d.approve(ctx, turn)
 }
 
-// watchTurns lists and watches the Turns of the demo, those of sub-agents included.
+// watchTurns lists and watches the Turns of the demo, including those of sub-agents.
 func (d *demo) watchTurns() *cache.ListWatch {
 	options := func(raw metav1.ListOptions) *client.ListOptions {
 		return &client.ListOptions{Namespace: turnNamespace, Raw: &raw}
@@ -78,12 +79,12 @@ func (d *demo) watchTurns() *cache.ListWatch {
 	}
 }
 
-// describeState returns the reason of the Turn's main condition; where the Turn waits or has failed, the message too.
+// describeState returns the reason of the Turn's main condition, and the message if the Turn waits or has failed.
 func describeState(turn *v1alpha1.Turn) string {
 	c := meta.FindStatusCondition(turn.Status.Conditions, v1alpha1.ConditionSucceeded)
 	switch {
 	case c == nil:
-		return "" // nobody has looked at it yet
+		return "" // no controller has seen the Turn yet
 	case c.Status == metav1.ConditionTrue, c.Reason == v1alpha1.TurnReasonRunning, c.Message == "":
 		return c.Reason
 	default:

@@ -10,23 +10,23 @@ import (
 	"syscall"
 )
 
-// workspace is the folder of a demo. One demo runs in it at a time: it holds a lock as long as its process lives,
-// however that ends, so that nothing here depends on process ids that may be somebody else's by now.
+// workspace is the folder of a demo. Only one demo at a time runs in it: the demo's process holds a lock until the
+// process ends, in whatever way. So no code relies on process IDs that another process may have reused.
 type workspace struct{ dir string }
 
-// state is what a running demo says about itself.
+// state is the state that a running demo publishes.
 type state struct {
-	// PID of the process that holds the lock, and that stops everything when it gets SIGTERM.
+	// PID is the process that holds the lock. It stops everything when it receives SIGTERM.
 	PID int `json:"pid"`
-	// Kept is true when the demo has succeeded and stays.
+	// Kept is true after the demo has succeeded and stays.
 	Kept bool `json:"kept"`
-	// Kubeconfig is the path of the kubeconfig, when it is kept.
+	// Kubeconfig is the path of the kubeconfig of a kept demo.
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 }
 
 func (w workspace) path(name string) string { return filepath.Join(w.dir, name) }
 
-// lock takes the workspace; busy is true when another demo has it.
+// lock takes the lock of the workspace. busy is true if another demo holds it.
 func (w workspace) lock() (release func(), busy bool, err error) {
 	if err := os.MkdirAll(w.dir, 0o700); err != nil {
 		return nil, false, fmt.Errorf("failed to make the demo's folder: %w", err)
@@ -40,10 +40,11 @@ func (w workspace) lock() (release func(), busy bool, err error) {
 		err = errors.Join(ignore(err, syscall.EWOULDBLOCK), f.Close())
 		return nil, true, err
 	}
-	return func() { _ = f.Close() }, false, nil // closing releases it, and so does the end of the process
+	// closing the file releases the lock, and so does the end of the process
+	return func() { _ = f.Close() }, false, nil
 }
 
-// claim takes the workspace for a new demo, or says who has it.
+// claim takes the workspace for a new demo. If another demo has it, the error describes that demo.
 func (w workspace) claim() (release func(), err error) {
 	unlock, busy, err := w.lock()
 	if err != nil {
@@ -57,7 +58,7 @@ func (w workspace) claim() (release func(), err error) {
 		return nil, err
 	}
 	return func() {
-		_ = os.Remove(w.path("state.json")) // nobody trusts it without the lock
+		_ = os.Remove(w.path("state.json")) // without the lock, readers ignore the file
 		unlock()
 	}, nil
 }
@@ -68,13 +69,14 @@ func (w workspace) explainBusy() error {
 	case err != nil:
 		return err
 	case s.Kept:
-		return fmt.Errorf("a demo is running already: use it with \"export KUBECONFIG=%s\", or stop it with \"make demo-stop\"", s.Kubeconfig)
+		return fmt.Errorf("a demo is running already: use it with \"export KUBECONFIG=%s\", or stop it with \"make demo-stop\"",
+			s.Kubeconfig)
 	default:
-		return fmt.Errorf("another demo is under way (process %d): wait for its end, or stop it with \"make demo-stop\"", s.PID)
+		return fmt.Errorf("another demo is running (process %d): wait for its end, or stop it with \"make demo-stop\"", s.PID)
 	}
 }
 
-// clear removes what an earlier demo left.
+// clear removes the files of an earlier demo.
 func (w workspace) clear() error {
 	for _, name := range []string{"logs", "data", "kubeconfig"} {
 		if err := os.RemoveAll(w.path(name)); err != nil {
@@ -95,7 +97,7 @@ func (w workspace) write(s state) error {
 	if err != nil {
 		return fmt.Errorf("failed to encode the demo's state: %w", err)
 	}
-	// Readers see the old file or the new one, never a part.
+	// Readers see either the old file or the new one, never a part of it.
 	next := w.path("state.json.new")
 	if err := os.WriteFile(next, content, 0o600); err != nil {
 		return fmt.Errorf("failed to write the demo's state: %w", err)
@@ -106,7 +108,7 @@ func (w workspace) write(s state) error {
 	return nil
 }
 
-// read returns the state, an empty one where there is none.
+// read returns the state, or an empty one if there is none.
 func (w workspace) read() (state, error) {
 	var s state
 	content, err := os.ReadFile(w.path("state.json"))
@@ -122,7 +124,7 @@ func (w workspace) read() (state, error) {
 	return s, nil
 }
 
-// ignore returns no error for one that is expected.
+// ignore returns nil for an expected error.
 func ignore(err, expected error) error {
 	if errors.Is(err, expected) {
 		return nil

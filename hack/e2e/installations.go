@@ -21,39 +21,42 @@ import (
 )
 
 const (
-	// postgresPort is where PostgreSQL listens, at the address of the node.
+	// postgresPort is the port of PostgreSQL at the address of the node.
 	postgresPort = 15432
-	// turnsWaiting is how many Turns wait for an approval while the release is removed.
+	// turnsWaiting is the number of Turns that wait for an approval while the release is removed.
 	turnsWaiting = 3
-	// waiting is the label of their round.
+	// waiting is the value of the label round on these Turns.
 	waiting = "waiting"
 )
 
-// setBudget installs a PodDisruptionBudget, and waits until it lets the one Pod go.
+// setBudget installs a PodDisruptionBudget and waits until it allows the eviction of the one Pod.
 func setBudget(ctx context.Context, t *test) error {
 	if err := t.install(ctx, "podDisruptionBudget.enabled=true"); err != nil {
 		return err
 	}
-	return t.kubectl(ctx, "-n", system, "wait", "poddisruptionbudget/capstan", "--for=jsonpath={.status.disruptionsAllowed}=1", "--timeout", patience.String())
+	return t.kubectl(ctx, "-n", system, "wait", "poddisruptionbudget/capstan",
+		"--for=jsonpath={.status.disruptionsAllowed}=1", "--timeout", patience.String())
 }
 
-// drain takes the manager from the only node, checks that its Turns were handed back, and lets Pods onto the node again. The servers stay: one of
-// them counts the effects.
+// drain evicts the manager from the only node, checks that its Turns were handed back, and makes the node
+// schedulable again. The servers stay, because one of them counts the effects.
 func drain(ctx context.Context, t *test, r *result) error {
-	err := t.kubectl(ctx, "drain", node.Name, "--pod-selector=app.kubernetes.io/name=capstan", "--delete-emptydir-data", "--timeout", patience.String())
+	err := t.kubectl(ctx, "drain", node.Name, "--pod-selector=app.kubernetes.io/name=capstan", "--delete-emptydir-data",
+		"--timeout", patience.String())
 	if err == nil {
 		err = t.findHandedBack(ctx, r)
 	}
-	r.Disturbed = time.Now() // what counts is the take-over by the new Pod
+	r.Disturbed = time.Now() // measures only the takeover by the new Pod
 	return errors.Join(err, t.kubectl(ctx, "uncordon", node.Name))
 }
 
-// upgradeToPrevious gives the release the chart of the version before, and its manager.
+// upgradeToPrevious upgrades the release to the chart and the manager of the previous version.
 func (t *test) upgradeToPrevious(ctx context.Context) error {
 	return t.upgradeTo(ctx, t.previous("chart"), "image.registry=e2e.local", "image.repository=previous", "image.tag=v1")
 }
 
-// noWayBack says why the release cannot go back to the version before: the schema of the journal does not. It is empty if it can.
+// noWayBack returns the reason why the release cannot go back to the previous version: the schema of the journal
+// has changed. It returns an empty string if the release can go back.
 func noWayBack(t *test) (string, error) {
 	before, err := os.ReadFile(t.previous("migrations"))
 	if err != nil {
@@ -66,7 +69,7 @@ func noWayBack(t *test) (string, error) {
 	if len(now) == len(strings.Fields(string(before))) {
 		return "", nil
 	}
-	return "the schema of the journal is newer than that of the version before, and does not go back", nil
+	return "the journal's schema is newer than that of the previous version and cannot go back", nil
 }
 
 func installPrevious(ctx context.Context, t *test) error {
@@ -76,26 +79,27 @@ func installPrevious(ctx context.Context, t *test) error {
 	return t.ready(ctx)
 }
 
-// previous is a path below what previous.sh has written.
+// previous returns a path below the output of previous.sh.
 func (t *test) previous(name string) string {
 	return filepath.Join(t.options.programs, "previous", name)
 }
 
-// installNamespaced installs the chart for one namespace, with a read API, and checks its rights and its test.
+// installNamespaced installs the chart for one namespace with a read API. It checks the manager's rights and runs
+// the chart's test.
 func installNamespaced(ctx context.Context, t *test) error {
-	certificateFile, keyFile := t.cluster.Pair("read-api")
-	if err := t.kubectl(ctx, "-n", system, "create", "secret", "tls", "capstan-read", "--cert="+certificateFile, "--key="+keyFile); err != nil {
+	if err := t.replaceReadCertificate(ctx, "read-api"); err != nil {
 		return err
 	}
-	if err := t.install(ctx, "watchNamespaces={"+work+"}", "readAPI.enabled=true", "readAPI.tlsSecret=capstan-read"); err != nil {
+	if err := t.install(ctx, "watchNamespaces={"+work+"}", "readAPI.enabled=true", "readAPI.tlsSecret="+readSecret); err != nil {
 		return err
 	}
 	if err := t.helmTest(ctx, "ok: read API: https://capstan-read.capstan-system.svc answers"); err != nil {
 		return err
 	}
 	for namespace, want := range map[string]string{work: "yes", "examples": "no"} {
-		// It fails with the answer no.
-		if got, _ := t.output(ctx, "", t.cluster.Kubectl, "auth", "can-i", "list", "turns.capstan.dev", "-n", namespace, "--as=system:serviceaccount:"+system+":capstan"); strings.TrimSpace(got) != want {
+		// The command fails if the answer is no.
+		if got, _ := t.output(ctx, "", t.cluster.Kubectl, "auth", "can-i", "list", "turns.capstan.dev", "-n", namespace,
+			"--as=system:serviceaccount:"+system+":capstan"); strings.TrimSpace(got) != want {
 			return fmt.Errorf("the manager may list the Turns of namespace %s: %q, want %s", namespace, got, want)
 		}
 	}
@@ -105,23 +109,26 @@ func installNamespaced(ctx context.Context, t *test) error {
 	return t.api.Create(ctx, beyond)
 }
 
-// leaveNamespaced checks that no manager has looked at the Turn of the other namespace, that one does when the release serves all of them again, and that
-// it ends.
+// leaveNamespaced checks that no manager has touched the Turn of the other namespace. After the release serves all
+// namespaces again, a manager must run that Turn to its end.
 func leaveNamespaced(ctx context.Context, t *test) error {
-	status, err := t.output(ctx, "", t.cluster.Kubectl, "-n", "examples", "get", "turn/beyond", "-o", "jsonpath={.status.conditions}{.status.executor}")
+	status, err := t.output(ctx, "", t.cluster.Kubectl, "-n", "examples", "get", "turn/beyond", "-o",
+		"jsonpath={.status.conditions}{.status.executor}")
 	if err != nil {
 		return err
 	}
 	if status != "" {
-		return fmt.Errorf("the Turn of a namespace that is not served says %s, want nothing", status)
+		return fmt.Errorf("the Turn of a namespace that is not served has the status %s, want none", status)
 	}
 	if err := t.install(ctx); err != nil {
 		return err
 	}
-	return t.kubectl(ctx, "-n", "examples", "wait", "turn/beyond", "--for=jsonpath={.status.completionTime}", "--timeout", patience.String())
+	return t.kubectl(ctx, "-n", "examples", "wait", "turn/beyond", "--for=jsonpath={.status.completionTime}", "--timeout",
+		patience.String())
 }
 
-// installPostgres starts a PostgreSQL beside the cluster, and installs the chart with its journal there, with two executors.
+// installPostgres starts a PostgreSQL outside the cluster. It installs the chart with the journal in that database
+// and with two executors.
 func installPostgres(ctx context.Context, t *test) error {
 	access := filepath.Join(t.cluster.Volumes(), "pg_hba.conf")
 	rules := "local all all scram-sha-256\nhost all all 10.244.0.0/24 scram-sha-256\n"
@@ -129,19 +136,22 @@ func installPostgres(ctx context.Context, t *test) error {
 		return err
 	}
 	var err error
-	if t.database, err = postgrestest.Start(ctx, t.options.postgres, "fsync=off", "listen_addresses="+node.Address, "port="+strconv.Itoa(postgresPort), "hba_file="+access); err != nil {
+	if t.database, err = postgrestest.Start(ctx, t.options.postgres, "fsync=off", "listen_addresses="+node.Address,
+		"port="+strconv.Itoa(postgresPort), "hba_file="+access); err != nil {
 		return err
 	}
 	user, password := t.database.Login()
-	secret := fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: capstan-store, namespace: %s}\nstringData: {password: %s}\n", system, password)
+	secret := fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: capstan-store, namespace: %s}\nstringData: {password: %s}\n",
+		system, password)
 	if err := t.apply(ctx, secret); err != nil {
 		return err
 	}
-	return t.install(ctx, fmt.Sprintf("store.url=postgres://%s@%s/postgres?sslmode=disable", user, net.JoinHostPort(node.Address, strconv.Itoa(postgresPort))),
+	return t.install(ctx, fmt.Sprintf("store.url=postgres://%s@%s/postgres?sslmode=disable", user,
+		net.JoinHostPort(node.Address, strconv.Itoa(postgresPort))),
 		"store.passwordSecret.name=capstan-store", "executor.separate=true", "executor.replicas=2")
 }
 
-// startWaiting creates Turns whose call is to be approved, and waits until they wait.
+// startWaiting creates Turns whose call requires approval, and waits until they are waiting.
 func startWaiting(ctx context.Context, t *test) error {
 	if err := t.install(ctx); err != nil {
 		return err
@@ -168,17 +178,19 @@ func (t *test) stillWaiting(ctx context.Context) error {
 		return err
 	}
 	if len(turns) != turnsWaiting {
-		return fmt.Errorf("there are %d Turns that wait for an approval, want %d", len(turns), turnsWaiting)
+		return fmt.Errorf("%d Turns wait for an approval, want %d", len(turns), turnsWaiting)
 	}
 	for i := range turns {
 		if turn := &turns[i]; turn.IsFinished() || len(turn.Status.PendingApprovals) != 1 {
-			return fmt.Errorf("the Turn %s says %q and has %d calls that wait for an approval, want one", turn.Name, message(turn), len(turn.Status.PendingApprovals))
+			return fmt.Errorf("the Turn %s has the message %q and %d calls that wait for an approval, want one",
+				turn.Name, message(turn), len(turn.Status.PendingApprovals))
 		}
 	}
 	return nil
 }
 
-// settled waits until decisions count: those of the first seconds after the policy was installed may not have been checked.
+// settled waits until decisions count. Decisions made in the first seconds after the installation of the policy do
+// not count, because the API server may not have checked them.
 func (t *test) settled(ctx context.Context) error {
 	out, err := t.output(ctx, "", t.cluster.Kubectl, "get", "validatingadmissionpolicy/capstan-system-capstan-toolapprovals",
 		"validatingadmissionpolicybinding/capstan-system-capstan-toolapprovals", "-o", "jsonpath={.items[*].metadata.creationTimestamp}")
@@ -199,7 +211,8 @@ func (t *test) settled(ctx context.Context) error {
 	return nil
 }
 
-// approveWaiting checks that the Turns still wait in the new release, approves their calls, and checks that each call was made once.
+// approveWaiting checks that the Turns still wait in the new release, approves their calls, and checks that each
+// call was made once.
 func approveWaiting(ctx context.Context, t *test) error {
 	if err := t.stillWaiting(ctx); err != nil {
 		return err
@@ -209,14 +222,15 @@ func approveWaiting(ctx context.Context, t *test) error {
 		return err
 	}
 	if len(wiped) > 0 {
-		return fmt.Errorf("disks were wiped before that was approved: %v", wiped)
+		return fmt.Errorf("disks were wiped before the approval: %v", wiped)
 	}
 	if err := t.settled(ctx); err != nil {
 		return err
 	}
 	for i := range turnsWaiting {
 		name := fmt.Sprintf("%s-%d", waiting, i)
-		if _, err := t.output(ctx, "", filepath.Join(t.options.programs, "capstan"), "approve", name, "--namespace", work, "-y", "--without-arguments"); err != nil {
+		if _, err := t.output(ctx, "", filepath.Join(t.options.programs, "capstan"), "approve", name, "--namespace", work,
+			"-y", "--without-arguments"); err != nil {
 			return err
 		}
 	}
@@ -224,7 +238,8 @@ func approveWaiting(ctx context.Context, t *test) error {
 	if err := t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
 		var err error
 		turns, err = t.turns(ctx, waiting)
-		return !slices.ContainsFunc(turns, func(turn v1alpha1.Turn) bool { return !turn.IsFinished() }), "approved Turns have not finished", err
+		return !slices.ContainsFunc(turns, func(turn v1alpha1.Turn) bool { return !turn.IsFinished() }),
+			"approved Turns have not finished", err
 	}); err != nil {
 		return err
 	}
@@ -233,7 +248,8 @@ func approveWaiting(ctx context.Context, t *test) error {
 	}
 	for i := range turns {
 		if turn := &turns[i]; turn.StateReason() != v1alpha1.TurnReasonCompleted || wiped[turn.Name] != 1 {
-			return fmt.Errorf("the Turn %s ended as %s and wiped its disk %d times after its approval, want Completed and once: %s", turn.Name, turn.StateReason(), wiped[turn.Name], message(turn))
+			return fmt.Errorf("the Turn %s ended as %s and wiped its disk %d times after its approval, want Completed and once: %s",
+				turn.Name, turn.StateReason(), wiped[turn.Name], message(turn))
 		}
 	}
 	return nil

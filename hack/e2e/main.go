@@ -1,9 +1,15 @@
-// Command e2e tries Capstan as it is installed: it runs a cluster with a real kubelet on this machine, installs the Helm chart with
-// few values, runs helm test, follows its NOTES to a first answer, applies the example of NOTES all at once, applies the quickstart and the example with tools, and then
-// lets Turns make destructive calls while the manager is disturbed: its Pod is deleted, upgraded, drained from the node, removed with the release, and more; rounds lists them all. A tool server in the cluster
-// counts the effects. It prints a table, and fails if an effect happened twice or a Turn did not end.
+// Command e2e tests an installed Capstan. It runs a cluster with a real kubelet on this machine and then:
 //
-// It removes all that it made, also after a failure or Ctrl-C; on a failure the logs stay.
+//  1. installs the Helm chart with few values and runs helm test;
+//  2. follows the chart's NOTES to a first answer, and applies the example in NOTES all at once;
+//  3. applies the quickstart and the example with tools;
+//  4. lets Turns make destructive calls while the manager is disturbed: its Pod is deleted, upgraded, drained from
+//     the node, removed with the release, and more; see rounds.
+//
+// A tool server in the cluster counts the effects. The command prints a table. It fails if an effect happened twice
+// or a Turn did not end.
+//
+// It removes everything that it created, even after a failure or Ctrl-C. After a failure, it keeps the logs.
 package main
 
 import (
@@ -27,11 +33,11 @@ import (
 )
 
 const (
-	// cleanUpPatience bounds the end, which Ctrl-C does not cut short.
+	// cleanUpPatience bounds the cleanup, which Ctrl-C does not interrupt.
 	cleanUpPatience = 2 * time.Minute
 )
 
-// options are the flags.
+// options holds the values of the flags.
 type options struct {
 	kubernetes, postgres, programs, image, cni, state, logs, root string
 	rounds                                                        string
@@ -57,15 +63,16 @@ func start(ctx context.Context, args []string, out io.Writer) (err error) {
 	f.StringVar(&o.kubernetes, "kubernetes", "", "folder with etcd and the programs of Kubernetes")
 	f.StringVar(&o.postgres, "postgres", "", "folder with the programs of PostgreSQL's server")
 	f.StringVar(&o.programs, "programs", "bin/e2e", "folder with the static programs that make e2e builds")
-	f.StringVar(&o.image, "image", "", "OCI archive of the manager's image, as make image writes it, under the name that the chart gives it")
+	f.StringVar(&o.image, "image", "", "OCI archive of the manager's image, as make image writes it, under the "+
+		"name that the chart gives it")
 	f.StringVar(&o.cni, "cni", "/usr/lib/cni", "folder with the CNI plugins bridge, host-local and loopback")
-	f.StringVar(&o.state, "state", "/run/capstan-e2e", "folder for what the cluster writes, removed at the end")
-	f.StringVar(&o.logs, "logs", ".e2e", "folder for logs, which stay after a failure")
+	f.StringVar(&o.state, "state", "/run/capstan-e2e", "folder for the cluster's files, removed at the end")
+	f.StringVar(&o.logs, "logs", ".e2e", "folder for logs, which are kept after a failure")
 	f.StringVar(&o.root, "root", ".", "the root of the repository")
 	f.StringVar(&o.rounds, "rounds", "", "rounds to run, separated by commas; default: all")
-	f.DurationVar(&o.timeout, "timeout", 20*time.Minute, "bound of the whole run")
-	f.BoolVar(&o.down, "down", false, "remove what an earlier run has left, and do nothing else")
-	f.BoolVar(&o.keep, "keep", false, "leave the cluster running; --down removes it")
+	f.DurationVar(&o.timeout, "timeout", 20*time.Minute, "time limit of the whole run")
+	f.BoolVar(&o.down, "down", false, "only remove the remains of an earlier run")
+	f.BoolVar(&o.keep, "keep", false, "keep the cluster running; --down removes it")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -95,12 +102,12 @@ func newCluster(o options) (*node.Cluster, error) {
 		return nil, err
 	}
 	archive := func(name string) string { return filepath.Join(o.programs, "images", name+"_1_image.tar") }
-	// make image writes the two archives side by side.
+	// make image writes the two archives into the same folder.
 	examples := filepath.Join(filepath.Dir(o.image), strings.Replace(filepath.Base(o.image), "capstan_", "capstan-examples_", 1))
 	return node.New(node.Config{
 		Kubernetes: o.kubernetes, CoreDNS: archive("coredns"), Pause: archive("pause"), CNI: o.cni, State: o.state, Logs: o.logs,
 		Images: []node.Image{
-			// The name that the chart gives it by default.
+			// The default image name of the chart.
 			{Reference: "docker.io/capstan-dev/capstan:" + version, Archive: o.image},
 			{Reference: "e2e.local/fakemodel:1", Archive: archive("fakemodel")},
 			{Reference: "e2e.local/toolserver:1", Archive: archive("toolserver")},
@@ -111,7 +118,7 @@ func newCluster(o options) (*node.Cluster, error) {
 	})
 }
 
-// run brings the cluster up, runs the test, and removes the cluster whatever has happened.
+// run starts the cluster, runs the test, and removes the cluster in any case.
 func run(ctx context.Context, o options, cluster *node.Cluster, out io.Writer) (err error) {
 	t := &test{options: o, cluster: cluster, out: out, begun: time.Now()}
 	defer func() {
@@ -125,8 +132,9 @@ func run(ctx context.Context, o options, cluster *node.Cluster, out io.Writer) (
 			t.say("The logs are in %s", o.logs)
 		}
 		if o.keep {
-			// PostgreSQL ends with this process: with --keep, a manager that has its journal there does not work any more.
-			t.say("The cluster runs on: export KUBECONFIG=%s; make e2e-down removes it", cluster.Kubeconfig)
+			// PostgreSQL ends with this process. With --keep, a manager whose journal is in that database no longer
+			// works.
+			t.say("The cluster keeps running: export KUBECONFIG=%s; make e2e-down removes it", cluster.Kubeconfig)
 			return
 		}
 		if t.database != nil {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# needs.sh: fails if this machine cannot run make e2e, and says what is missing and how to get it. It changes nothing that stays.
+# needs.sh: fails if this machine cannot run make e2e, and prints the missing parts and how to get them. It leaves
+# no changes.
 set -euo pipefail
 state=/run/capstan-e2e # of main.go
 missing=() packages=()
@@ -8,7 +9,7 @@ lacks() { missing+=("$1"); }
 program() { # program NAME PACKAGE
   PATH=$PATH:/usr/sbin:/sbin command -v "$1" >/dev/null || { lacks "the program $1"; packages+=("$2"); }
 }
-# own PID: whether it is a process of an earlier run, which the next one removes.
+# own PID: whether the process belongs to an earlier run, which the next run removes.
 own() { tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline" | grep -qF "$state/"; }
 
 if [ "$(uname -s)" != Linux ]; then lacks "Linux: a kubelet runs nowhere else"; fi
@@ -25,7 +26,7 @@ if [ -z "$cni" ]; then
   packages+=(containernetworking-plugins)
 fi
 
-# A kubelet makes control groups: in each hierarchy of version 1, or in the one of version 2.
+# A kubelet creates control groups: in each hierarchy of version 1, or in the hierarchy of version 2.
 if [ "$(id -u)" -eq 0 ]; then
   for group in /sys/fs/cgroup /sys/fs/cgroup/memory /sys/fs/cgroup/pids; do
     if [ -e /sys/fs/cgroup/cgroup.controllers ] && [ "$group" != /sys/fs/cgroup ]; then continue; fi
@@ -34,16 +35,16 @@ if [ "$(id -u)" -eq 0 ]; then
       lacks "the right to make control groups in $group: run it in a privileged container, or on a machine of its own"
     fi
   done
-  # A namespace of mounts shows the right that containers take.
+  # A mount namespace tests the right that containers need.
   unshare --mount true 2>/dev/null || lacks "the right to mount (CAP_SYS_ADMIN): run it in a privileged container"
   [ -e /proc/sys/net/bridge/bridge-nf-call-iptables ] || modprobe br_netfilter 2>/dev/null ||
     lacks "the kernel module br_netfilter (modprobe br_netfilter)"
 fi
 
-# One cluster at a time: addresses, control groups and the tables of kube-proxy belong to the whole machine.
+# Only one cluster can run at a time: addresses, control groups and kube-proxy's tables belong to the whole machine.
 for proc in /proc/[0-9]*; do
   pid=${proc#/proc/}
-  # A process may end while it is looked at.
+  # A process may end during the check.
   case $({ tr '\0' ' ' <"$proc/cmdline" | cut -d' ' -f1; } 2>/dev/null || true) in
     *kubelet | *kube-proxy | *k3s | *k0s) own "$pid" || lacks "a machine without another Kubernetes node: process $pid runs one" ;;
   esac

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// firstAnswerHeading begins the paragraph of NOTES with the commands that lead to a first answer.
+// firstAnswerHeading begins the paragraph of NOTES with the commands for a first answer.
 const firstAnswerHeading = "For a first answer"
 
-// notesCommands returns the commands of that paragraph, in their order.
+// notesCommands returns the commands of that paragraph, in order.
 func notesCommands(notes string) []string {
 	_, paragraph, _ := strings.Cut(notes, firstAnswerHeading)
 	var commands []string
@@ -26,7 +26,7 @@ func notesCommands(notes string) []string {
 	return commands
 }
 
-// firstAnswer follows the NOTES of the release word by word, in a namespace that enforces restricted Pod Security.
+// firstAnswer follows the NOTES of the release literally, in a namespace that enforces restricted Pod Security.
 func (t *test) firstAnswer(ctx context.Context) error {
 	notes, err := t.output(ctx, "", filepath.Join(t.options.programs, "helm"), "get", "notes", "capstan", "--namespace", system)
 	if err != nil {
@@ -34,7 +34,7 @@ func (t *test) firstAnswer(ctx context.Context) error {
 	}
 	commands := notesCommands(notes)
 	if len(commands) != 4 {
-		return fmt.Errorf("NOTES lead to a first answer by %d commands after helm install, want 4: %q", len(commands), commands)
+		return fmt.Errorf("NOTES list %d commands for a first answer after helm install, want 4: %q", len(commands), commands)
 	}
 	if err := t.kubectl(ctx, "label", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted"); err != nil {
 		return err
@@ -42,14 +42,14 @@ func (t *test) firstAnswer(ctx context.Context) error {
 	if err := t.follow(ctx, commands...); err != nil {
 		return err
 	}
-	// Without the wait for the servers: the Turn comes first, and waits for them itself.
+	// This time without waiting for the servers: the Turn is created first and must wait for them itself.
 	t.say("Applying the same example all at once, the servers last")
 	return t.follow(ctx, "kubectl create namespace at-once",
 		`sed 's|\.default:|.at-once:|' examples/cluster/*.yaml examples/cluster/servers/*.yaml | kubectl -n at-once apply -f -`,
 		strings.Replace(commands[3], "-n default", "-n at-once", 1))
 }
 
-// follow runs commands in the repository, the last of which must show the answer of examples/cluster.
+// follow runs commands in the repository. The last command must show the answer of examples/cluster.
 func (t *test) follow(ctx context.Context, commands ...string) error {
 	var shown string
 	for _, command := range commands {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# previous.sh FOLDER ARCHITECTURE: writes the chart of the version before, and the manager of the last commit that had it, to FOLDER.
+# previous.sh FOLDER ARCHITECTURE: writes two things to FOLDER: the previous version of the chart, and the manager
+# of the last commit that had that version.
 set -euo pipefail
 folder=$(realpath -m "$1")
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -13,6 +14,6 @@ mkdir -p "$folder"
 (cd "$sources" && CGO_ENABLED=0 GOOS=linux GOARCH=$2 GOAMD64=v1 GOARM64=v8.0 GOFIPS140=off GOEXPERIMENT='' \
   go build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=previous' -o "$folder/manager" ./cmd/manager)
 mv "$sources/charts/capstan" "$folder/chart"
-# The journal's schema does not go back.
+# The schema of the journal cannot go back.
 ls "$sources/internal/store/sqlite/migrations" >"$folder/migrations"
 echo "$commit-$2" >"$folder/commit"

@@ -18,49 +18,66 @@ import (
 )
 
 const (
-	// turnsPerRound is how many Turns a round has, each with one destructive call.
+	// turnsPerRound is the number of Turns in a round. Each makes one destructive call.
 	turnsPerRound = 30
-	// enoughCalls is how many calls must have arrived before the manager is disturbed: some Turns are then in a call, others before it.
+	// enoughCalls is the number of calls that must have arrived before the manager is disturbed. At that time, some
+	// Turns are in a call and others have not made theirs.
 	enoughCalls = turnsPerRound / 3
-	// takeOver is the time from the loss of a manager until a Turn is bound to another, if the new container starts within promptStart. One
-	// that starts later takes as much longer.
+	// takeOver bounds the time from the loss of a manager until a Turn is bound to another one, if the new
+	// container starts within promptStart. A later start adds its delay.
 	takeOver, promptStart = 15 * time.Second, 2 * time.Second
-	// grace is how long a Pod that is asked to stop lets calls go on. Calls of up to longCall are then cut off in part.
+	// grace is the time in seconds for which a Pod that stops lets calls continue. Calls of up to longCall seconds
+	// are cut off in part.
 	grace, longCall = 25, 40
 )
 
 // round is one way to disturb a manager whose Turns make calls.
 type round struct {
 	name, what string
-	// seconds returns how long the call of a Turn takes, by the Turn's number.
+	// seconds returns the duration of a Turn's call, by the number of the Turn.
 	seconds func(number int) int
-	// prepare brings the release into the state in which it is disturbed, and says what it finds wrong; nil if it is in it.
+	// prepare brings the release into the state for the disturbance. If it is nil, the release is already in that
+	// state.
 	prepare func(context.Context, *test) error
-	// disturb disturbs the manager. It may wait until the new one is to be there.
+	// disturb disturbs the manager. It may wait until the new manager should exist.
 	disturb func(context.Context, *test, *result) error
-	// impossible says why there is no such round for this version; nil if there always is.
+	// impossible returns the reason why this version cannot have the round. If it is nil, the round is always
+	// possible.
 	impossible func(*test) (string, error)
-	// after looks at what the round has left, and brings the release back to the chart's defaults; nil if there is nothing to do.
+	// after checks the state after the round and brings the release back to the chart's defaults. If it is nil,
+	// there is nothing to do.
 	after func(context.Context, *test) error
-	// lost says that the journal does not survive, abrupt that the manager has no time to stop, one that of several executors only the one
-	// with the most Turns is disturbed.
+	// lost means that the journal does not survive. abrupt means that the manager has no time to stop. one means
+	// that only the executor with the most Turns is disturbed.
 	lost, abrupt, one bool
 }
 
 var rounds = []round{
 	{name: "delete", what: "the Pod is deleted", seconds: upTo(longCall), disturb: deletePod()},
 	{name: "force", what: "the Pod is force-deleted", seconds: upTo(8), abrupt: true, disturb: deletePod("--grace-period=0", "--force")},
-	{name: "upgrade", what: "helm upgrade --set log.level=debug", seconds: upTo(longCall), disturb: func(ctx context.Context, t *test, _ *result) error {
-		return t.upgrade(ctx, "log.level=debug")
-	}},
+	{
+		name: "upgrade", what: "helm upgrade --set log.level=debug", seconds: upTo(longCall),
+		disturb: func(ctx context.Context, t *test, _ *result) error {
+			return t.upgrade(ctx, "log.level=debug")
+		},
+	},
 	{name: "drain", what: "the node is drained, with a PodDisruptionBudget", seconds: upTo(longCall), prepare: setBudget, disturb: drain},
-	{name: "forward", what: "helm upgrade from the chart before, with its manager", seconds: upTo(longCall), prepare: installPrevious, disturb: func(ctx context.Context, t *test, _ *result) error {
-		return t.upgrade(ctx)
-	}},
-	{name: "back", what: "helm upgrade to the chart before, with its manager", seconds: upTo(longCall), prepare: installDefaults, disturb: func(ctx context.Context, t *test, _ *result) error {
-		return t.upgradeToPrevious(ctx)
-	}, after: installDefaults, impossible: noWayBack},
-	{name: "uninstall", what: "helm uninstall, then install again", seconds: upTo(60), prepare: startWaiting, disturb: uninstall, after: approveWaiting},
+	{
+		name: "forward", what: "helm upgrade from the previous chart and manager", seconds: upTo(longCall),
+		prepare: installPrevious, disturb: func(ctx context.Context, t *test, _ *result) error {
+			return t.upgrade(ctx)
+		},
+	},
+	{
+		name: "back", what: "helm upgrade to the previous chart and manager", seconds: upTo(longCall),
+		prepare: installDefaults, disturb: func(ctx context.Context, t *test, _ *result) error {
+			return t.upgradeToPrevious(ctx)
+		}, after: installDefaults, impossible: noWayBack,
+	},
+	{
+		name: "uninstall", what: "helm uninstall, then install again", seconds: upTo(60), prepare: startWaiting,
+		disturb: uninstall, after: approveWaiting,
+	},
 	{
 		name: "namespaced", what: "the Pod is force-deleted, with watchNamespaces and a read API", seconds: upTo(8), abrupt: true,
 		prepare: installNamespaced, disturb: deletePod("--grace-period=0", "--force"), after: leaveNamespaced,
@@ -83,7 +100,7 @@ var rounds = []round{
 // installDefaults brings the release back to the chart's default values.
 func installDefaults(ctx context.Context, t *test) error { return t.install(ctx) }
 
-// upTo spreads the calls between 2 seconds and a maximum.
+// upTo spreads the durations of the calls between 2 seconds and a maximum.
 func upTo(most int) func(int) int {
 	return func(number int) int { return 2 + number*(most-2)/(turnsPerRound-1) }
 }
@@ -96,7 +113,8 @@ func deletePod(args ...string) func(context.Context, *test, *result) error {
 	}
 }
 
-// uninstall removes the release, checks that its Turns were handed back and its volume is left, and installs it again.
+// uninstall removes the release and checks that its Turns were handed back and its volume remains. Then it installs
+// the release again.
 func uninstall(ctx context.Context, t *test, r *result) error {
 	if err := t.helm(ctx, "uninstall", "capstan", "--namespace", system); err != nil {
 		return err
@@ -107,7 +125,8 @@ func uninstall(ctx context.Context, t *test, r *result) error {
 	if err := t.stillWaiting(ctx); err != nil {
 		r.fail("after helm uninstall: %v", err)
 	}
-	left, err := t.output(ctx, "", t.cluster.Kubectl, "-n", system, "get", "deployments,pods,jobs,serviceaccounts,roles,rolebindings", "-l", "app.kubernetes.io/part-of=capstan", "-o", "name")
+	left, err := t.output(ctx, "", t.cluster.Kubectl, "-n", system, "get",
+		"deployments,pods,jobs,serviceaccounts,roles,rolebindings", "-l", "app.kubernetes.io/part-of=capstan", "-o", "name")
 	if err != nil {
 		return err
 	}
@@ -117,11 +136,11 @@ func uninstall(ctx context.Context, t *test, r *result) error {
 	if err := t.kubectl(ctx, "-n", system, "get", "pvc", "capstan-data"); err != nil {
 		r.fail("helm uninstall has not kept the journal: %v", err)
 	}
-	r.Disturbed = time.Now() // what counts is the take-over by the new release
+	r.Disturbed = time.Now() // measures only the takeover by the new release
 	return t.upgrade(ctx)
 }
 
-// findHandedBack looks whether the Turns that have not finished are bound to no executor, when there is none.
+// findHandedBack checks that unfinished Turns are bound to no executor while no manager runs.
 func (t *test) findHandedBack(ctx context.Context, r *result) error {
 	turns, err := t.turns(ctx, r.round.name)
 	if err != nil {
@@ -134,7 +153,8 @@ func (t *test) findHandedBack(ctx context.Context, r *result) error {
 		}
 		r.HandedBack++
 		if turn.BoundTo() != "" || !strings.Contains(message(turn), "waits for an executor") {
-			r.fail("Turn %s is bound to %q and says %q when no executor is left, want it handed back", turn.Name, turn.BoundTo(), message(turn))
+			r.fail("Turn %s is bound to %q with the message %q when no executor is left, want it handed back", turn.Name,
+				turn.BoundTo(), message(turn))
 		}
 	}
 	if r.HandedBack == 0 {
@@ -143,21 +163,24 @@ func (t *test) findHandedBack(ctx context.Context, r *result) error {
 	return nil
 }
 
-// result is what a round has found.
+// result is the result of a round.
 type result struct {
 	round round
-	// Turns by the reason of their end.
+	// Ends counts the Turns by the reason of their end.
 	Ends map[string]int
-	// Effects are the disks that were wiped, Repeated those that were wiped more than once.
+	// Effects counts the disks that were wiped, and Repeated the disks that were wiped more than once.
 	Effects, Repeated int
-	// Unknown is the number of unknown outcomes that status shows, Interrupted of Turns that say that the journal was lost.
+	// Unknown counts the unknown outcomes in the statuses, and Interrupted the Turns that report a lost journal.
 	Unknown, Interrupted int
-	// InFlight are the Turns that were bound when the manager was disturbed, HandedBack those that were bound to no executor when none was left.
+	// InFlight counts the Turns that were bound when the manager was disturbed. HandedBack counts the Turns that
+	// were bound to no executor when no manager was left.
 	InFlight, HandedBack int
-	// Victim is the executor that is disturbed, in a round that disturbs one of several. The Turns of the others are no part of InFlight.
+	// Victim is the executor to disturb, if the round disturbs one of several. InFlight does not count the Turns of
+	// the others.
 	Victim string
-	// Disturbed is when that was. The others count from then: Gone until the Pods of the old manager were, Started until the
-	// container of the new one ran, First until it had one of the Turns, All until it had all that had not finished.
+	// Disturbed is the time of the disturbance. The durations begin then: Gone ends when the old Pods are gone,
+	// Started when the new container runs, First when a Turn is bound to the new executor, and All when all
+	// unfinished Turns are.
 	Disturbed                 time.Time
 	Gone, Started, First, All time.Duration
 	Failures                  []string
@@ -171,7 +194,7 @@ func (r *result) fail(format string, args ...any) {
 func (t *test) round(ctx context.Context, r round) error {
 	if r.impossible != nil {
 		if why, err := r.impossible(t); err != nil || why != "" {
-			t.say("No round %s: %s", r.name, why)
+			t.say("Skipping round %s: %s", r.name, why)
 			return err
 		}
 	}
@@ -231,14 +254,15 @@ func (t *test) round(ctx context.Context, r round) error {
 	return nil
 }
 
-// keepVictim returns the executor that has the most of the Turns, and takes those of the others out. With no others there is no victim.
+// keepVictim returns the executor with the most Turns and removes the Turns of the others from old. If there is
+// only one executor, it removes all Turns and returns an empty string.
 func keepVictim(old map[string]string) string {
 	turns := map[string]int{}
 	for _, executor := range old {
 		turns[executor]++
 	}
 	if len(turns) < 2 {
-		clear(old) // which proves nothing
+		clear(old) // a round with one executor proves nothing
 		return ""
 	}
 	victim := ""
@@ -262,7 +286,7 @@ func (t *test) createTurn(ctx context.Context, r round, number int) error {
 	return nil
 }
 
-// turns are those of a round.
+// turns returns the Turns of a round.
 func (t *test) turns(ctx context.Context, round string) ([]v1alpha1.Turn, error) {
 	var list v1alpha1.TurnList
 	err := t.api.List(ctx, &list, client.InNamespace(work), client.MatchingLabels{"round": round})
@@ -297,13 +321,14 @@ func (t *test) awaitCalls(ctx context.Context, round string) error {
 	})
 }
 
-// awaitTakeOver waits until no Turn is bound to the executor that had it, and notes how long that took.
+// awaitTakeOver waits until no Turn is bound to its old executor, and records the times.
 func (t *test) awaitTakeOver(ctx context.Context, r *result, old map[string]string) error {
 	first := ""
 	pods := slices.Compact(slices.Sorted(maps.Values(old)))
 	err := t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
 		if r.Gone == 0 {
-			there, err := t.output(ctx, "", t.cluster.Kubectl, append([]string{"-n", system, "get", "pods", "--ignore-not-found", "-o", "name"}, pods...)...)
+			there, err := t.output(ctx, "", t.cluster.Kubectl,
+				append([]string{"-n", system, "get", "pods", "--ignore-not-found", "-o", "name"}, pods...)...)
 			if err != nil {
 				return false, "", err
 			}
@@ -334,14 +359,16 @@ func (t *test) awaitTakeOver(ctx context.Context, r *result, old map[string]stri
 		return errors.New("no Turn has moved to another executor: this proves nothing")
 	}
 	started, err := t.started(ctx, first)
-	r.Started = max(0, started.Sub(r.Disturbed)) // another executor may have run before
+	r.Started = max(0, started.Sub(r.Disturbed)) // another executor may have been running before
 	r.judgeTakeOver()
 	return err
 }
 
-// started returns when the container of a manager was started, in whole seconds. An executor has the name of its Pod.
+// started returns the start time of a manager's container, in whole seconds. The name of an executor is its Pod's
+// name.
 func (t *test) started(ctx context.Context, pod string) (time.Time, error) {
-	out, err := t.output(ctx, "", t.cluster.Kubectl, "-n", system, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].state.running.startedAt}")
+	out, err := t.output(ctx, "", t.cluster.Kubectl, "-n", system, "get", "pod", pod, "-o",
+		"jsonpath={.status.containerStatuses[0].state.running.startedAt}")
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -352,8 +379,9 @@ func (t *test) started(ctx context.Context, pod string) (time.Time, error) {
 	return at, nil
 }
 
-// judgeTakeOver holds the time of a take-over against what is promised. A manager that stops in order uses its grace time, and no Turn is moved
-// before it has ended, so there the time counts since its Pod was gone and the new container was started.
+// judgeTakeOver compares the time of a takeover with the guarantee. A manager that stops in order uses its grace
+// period, and its Turns do not move before it has ended. In that case, the time begins when the old Pod is gone and
+// the new container is started.
 func (r *result) judgeTakeOver() {
 	begun := r.Started - promptStart
 	if r.round.abrupt {
@@ -362,12 +390,13 @@ func (r *result) judgeTakeOver() {
 		begun = max(begun, r.Gone-promptStart)
 	}
 	if most := begun + takeOver; r.First > most {
-		r.fail("the first Turn moved %.1f s after the manager was disturbed and %.1f s after the new container was started, want at most %.1f s and %.1f s",
+		r.fail("the first Turn moved %.1f s after the manager was disturbed and %.1f s after the new container "+
+			"was started, want at most %.1f s and %.1f s",
 			r.First.Seconds(), (r.First - r.Started).Seconds(), most.Seconds(), (most - r.Started).Seconds())
 	}
 }
 
-// awaitEnd waits until all Turns of a round have finished, and counts what became of them.
+// awaitEnd waits until all Turns of a round have finished, and counts their ends.
 func (t *test) awaitEnd(ctx context.Context, r *result) error {
 	var turns []v1alpha1.Turn
 	err := t.poll(ctx, 2*patience, func(ctx context.Context) (bool, string, error) {
@@ -392,7 +421,7 @@ func (t *test) awaitEnd(ctx context.Context, r *result) error {
 	return nil
 }
 
-// judge holds the Turns of a round against what the tool server has counted.
+// judge compares the Turns of a round with the counts of the tool server.
 func (r *result) judge(turns []v1alpha1.Turn, wiped map[string]int) {
 	if len(turns) != turnsPerRound {
 		r.fail("there are %d Turns, want %d", len(turns), turnsPerRound)
@@ -418,20 +447,20 @@ func (r *result) judge(turns []v1alpha1.Turn, wiped map[string]int) {
 		case effects == 0 && unknown == 0 && !lost:
 			r.fail("Turn %s never wiped its disk and ended as %s: %s", turn.Name, turn.StateReason(), message(turn))
 		case lost && !r.round.lost:
-			r.fail("Turn %s says that its journal was lost: %s", turn.Name, message(turn))
+			r.fail("Turn %s reports a lost journal: %s", turn.Name, message(turn))
 		case lost && effects > 0 && unknown == 0:
 			r.fail("Turn %s wiped its disk and lost its journal, and reports no unknown outcome", turn.Name)
 		}
 	}
 	if r.round.lost && r.Interrupted == 0 {
-		r.fail("no Turn says that its journal was lost")
+		r.fail("no Turn reports a lost journal")
 	}
 	if !r.round.lost && r.Unknown == 0 {
 		r.fail("no call was in flight when the manager was gone: this proves nothing")
 	}
 }
 
-// message is that of the Turn's condition Succeeded.
+// message returns the message of the Turn's condition Succeeded.
 func message(turn *v1alpha1.Turn) string {
 	for _, c := range turn.Status.Conditions {
 		if c.Type == v1alpha1.ConditionSucceeded {
@@ -441,9 +470,9 @@ func message(turn *v1alpha1.Turn) string {
 	return ""
 }
 
-// poll calls check until it is true. An error of the API server is looked at again, as a person would.
+// poll calls check until it returns true. It retries after an error of the API server, as a person would.
 func (t *test) poll(ctx context.Context, most time.Duration, check func(context.Context) (bool, string, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("not within %s", most))
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("timed out after %s", most))
 	defer cancel()
 	for {
 		done, state, err := check(ctx)
@@ -461,9 +490,10 @@ func (t *test) poll(ctx context.Context, most time.Duration, check func(context.
 	}
 }
 
-// printTable prints the figures of all rounds. That nobody reads them is no failure.
+// printTable prints the figures of all rounds. A failure to print is ignored.
 func (t *test) printTable() {
-	_, _ = fmt.Fprintf(t.out, "\n%-10s %6s %10s %8s %9s %8s %8s %9s %10s %12s %10s %10s   %s\n", "round", "Turns", "in flight", "effects", "repeated", "unknown", "lost",
+	_, _ = fmt.Fprintf(t.out, "\n%-10s %6s %10s %8s %9s %8s %8s %9s %10s %12s %10s %10s   %s\n", "round", "Turns",
+		"in flight", "effects", "repeated", "unknown", "lost",
 		"old gone", "new start", "first bound", "of that", "all bound", "ends")
 	for _, r := range t.results {
 		total := 0
@@ -474,6 +504,7 @@ func (t *test) printTable() {
 			r.round.name, total, r.InFlight, r.Effects, r.Repeated, r.Unknown, r.Interrupted,
 			r.Gone.Seconds(), r.Started.Seconds(), r.First.Seconds(), (r.First - r.Started).Seconds(), r.All.Seconds(), r.Ends)
 	}
-	_, _ = fmt.Fprintln(t.out, "\nold gone: until the Pod of the manager was gone; new start: until the container of the next manager was started; first bound: until it had the first Turn; of that: between the two")
+	_, _ = fmt.Fprintln(t.out, "\nold gone: until the Pod of the manager was gone; new start: until the "+
+		"container of the next manager was started; first bound: until it had the first Turn; of that: between the two")
 	_, _ = fmt.Fprintln(t.out)
 }

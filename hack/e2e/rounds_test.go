@@ -12,18 +12,28 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// TestWhatARoundFinds: a round whose Turns have all wiped their disks once passes, and each fault is found.
-func TestWhatARoundFinds(t *testing.T) {
+// TestEachFaultOfARoundIsFound checks that a round passes if all Turns have wiped their disks once, and that it
+// finds each fault.
+func TestEachFaultOfARoundIsFound(t *testing.T) {
 	for name, tc := range map[string]struct {
 		lost   bool
 		change func(turns []v1alpha1.Turn, wiped map[string]int)
-		// want is part of the one failure; empty for none.
+		// part of the one expected failure, or empty
 		want string
 	}{
-		"as it must be":  {},
-		"none in flight": {change: func(turns []v1alpha1.Turn, _ map[string]int) { turns[0].Status.Steps = nil }, want: "no call was in flight"},
-		"wiped twice":    {change: func(_ []v1alpha1.Turn, wiped map[string]int) { wiped["round-03"] = 2 }, want: "Turn round-03 wiped its disk 2 times"},
-		"never wiped":    {change: func(_ []v1alpha1.Turn, wiped map[string]int) { delete(wiped, "round-03") }, want: "Turn round-03 never wiped"},
+		"as it must be": {},
+		"none in flight": {
+			change: func(turns []v1alpha1.Turn, _ map[string]int) { turns[0].Status.Steps = nil },
+			want:   "no call was in flight",
+		},
+		"wiped twice": {
+			change: func(_ []v1alpha1.Turn, wiped map[string]int) { wiped["round-03"] = 2 },
+			want:   "Turn round-03 wiped its disk 2 times",
+		},
+		"never wiped": {
+			change: func(_ []v1alpha1.Turn, wiped map[string]int) { delete(wiped, "round-03") },
+			want:   "Turn round-03 never wiped",
+		},
 		"unknown, and wiped": {change: func(turns []v1alpha1.Turn, _ map[string]int) {
 			turns[3].Status.Steps = &v1alpha1.StepCounts{UnknownOutcomes: 1}
 		}},
@@ -31,10 +41,16 @@ func TestWhatARoundFinds(t *testing.T) {
 			turns[3].Status.Steps = &v1alpha1.StepCounts{UnknownOutcomes: 1}
 			delete(wiped, "round-03")
 		}},
-		"a journal lost":      {change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 1) }, want: "says that its journal was lost"},
-		"lost, as expected":   {lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 1) }},
-		"lost, and no word":   {lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 0) }, want: "reports no unknown outcome"},
-		"not lost, unnoticed": {lost: true, want: "no Turn says that its journal was lost"},
+		"a journal lost": {
+			change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 1) },
+			want:   "reports a lost journal",
+		},
+		"lost, as expected": {lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 1) }},
+		"lost, and no word": {
+			lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 0) },
+			want: "reports no unknown outcome",
+		},
+		"not lost, unnoticed": {lost: true, want: "no Turn reports a lost journal"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			turns, wiped := make([]v1alpha1.Turn, turnsPerRound), map[string]int{}
@@ -59,19 +75,23 @@ func TestWhatARoundFinds(t *testing.T) {
 	}
 }
 
-// loses takes the journal of a Turn, which then reports unknown outcomes.
+// loses marks the journal of a Turn as lost. The Turn then reports unknown outcomes.
 func loses(turn *v1alpha1.Turn, unknown int32) {
 	turn.Status.Steps = &v1alpha1.StepCounts{UnknownOutcomes: unknown}
-	turn.Status.Conditions = append(turn.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionJournalLost, Status: metav1.ConditionTrue, Reason: "StoreChanged"})
+	turn.Status.Conditions = append(turn.Status.Conditions,
+		metav1.Condition{Type: v1alpha1.ConditionJournalLost, Status: metav1.ConditionTrue, Reason: "StoreChanged"})
 }
 
 func says(turn *v1alpha1.Turn, message string) {
-	turn.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: "Completed", Message: message}}
+	turn.Status.Conditions = []metav1.Condition{
+		{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: "Completed", Message: message},
+	}
 }
 
-// TestNotesCommands: the commands of one paragraph are taken, and no others.
+// TestNotesCommands checks that only the commands of one paragraph are used.
 func TestNotesCommands(t *testing.T) {
-	notes := "Installed.\n\n   kubectl get pods\n\nFor a first answer, run:\n\n   kubectl create namespace a\n   kubectl apply -f b\n\nThe last one ends.\n\n   kubectl get turn\n"
+	notes := "Installed.\n\n   kubectl get pods\n\nFor a first answer, run:\n\n   kubectl create namespace a\n  " +
+		" kubectl apply -f b\n\nThe last one ends.\n\n   kubectl get turn\n"
 	if got, want := notesCommands(notes), []string{"kubectl create namespace a", "kubectl apply -f b"}; !slices.Equal(got, want) {
 		t.Errorf("commands = %q, want %q", got, want)
 	}
@@ -80,8 +100,9 @@ func TestNotesCommands(t *testing.T) {
 	}
 }
 
-// TestTheTimeOfATakeOver: what is promised counts from the loss of the manager, and what the new container took beyond a prompt start is added.
-func TestTheTimeOfATakeOver(t *testing.T) {
+// TestTakeOverTime checks that the guaranteed time begins with the loss of the manager. The delay of the new
+// container beyond a prompt start is added.
+func TestTakeOverTime(t *testing.T) {
 	for name, tc := range map[string]struct {
 		abrupt               bool
 		gone, started, first float64
@@ -109,7 +130,7 @@ func TestTheTimeOfATakeOver(t *testing.T) {
 	}
 }
 
-// TestSomeCallsOutlastTheGraceTime of the manager, in the rounds in which it has one.
+// TestSomeCallsOutlastTheGraceTime checks the longest call in all rounds in which the manager has a grace period.
 func TestSomeCallsOutlastTheGraceTime(t *testing.T) {
 	for _, r := range rounds {
 		if longest := r.seconds(turnsPerRound - 1); !r.abrupt && longest <= grace {
@@ -125,7 +146,8 @@ func TestCallsOfARoundTakeDifferentTimes(t *testing.T) {
 	}
 }
 
-// TestOneOfSeveralExecutorsIsTheVictim: the one with the most Turns, and theirs alone are in flight.
+// TestOneOfSeveralExecutorsIsTheVictim checks that the executor with the most Turns is chosen, and that only its
+// Turns count as in flight.
 func TestOneOfSeveralExecutorsIsTheVictim(t *testing.T) {
 	for name, tc := range map[string]struct {
 		old  map[string]string

@@ -23,15 +23,15 @@ import (
 )
 
 const (
-	// system is the namespace of Capstan, work that of the Turns that wipe disks.
+	// system is the namespace of Capstan, and work the namespace of the Turns that wipe disks.
 	system, work = "capstan-system", "wipes"
-	// pollInterval is the time between two looks at Turns.
+	// pollInterval is the time between two reads of the Turns.
 	pollInterval = 200 * time.Millisecond
-	// patience bounds what a busy machine of two cores does in a few seconds.
+	// patience bounds operations that take a few seconds on a busy machine with two cores.
 	patience = 2 * time.Minute
 )
 
-// test is a run against one cluster.
+// test is a run of the test against one cluster.
 type test struct {
 	options options
 	cluster *node.Cluster
@@ -39,18 +39,18 @@ type test struct {
 	begun   time.Time
 	api     client.Client
 	results []result
-	// chart is the path of the chart as it is packaged.
+	// chart is the path of the packaged chart.
 	chart string
-	// database is the PostgreSQL of the rounds that need one; nil before.
+	// database is the PostgreSQL of the rounds that need one, or nil before the first of them.
 	database *postgrestest.Server
 }
 
 func (t *test) say(format string, args ...any) {
-	// Progress that nobody reads is no failure.
+	// A failure to print progress must not fail the test.
 	_, _ = fmt.Fprintf(t.out, "%6.1f s  %s\n", time.Since(t.begun).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// run is the whole test: the installation, the examples, the rounds, the table.
+// run runs the whole test: the installation, the examples, the rounds, the table.
 func (t *test) run(ctx context.Context) error {
 	if err := t.connect(); err != nil {
 		return err
@@ -70,17 +70,21 @@ func (t *test) run(ctx context.Context) error {
 	if err := t.helmTest(ctx); err != nil {
 		return err
 	}
-	t.say("Following NOTES to a first answer")
+	t.say("Following NOTES for a first answer")
 	if err := t.firstAnswer(ctx); err != nil {
 		return err
 	}
 	t.say("Running examples/quickstart and examples/tools, whose call is approved")
 	errs := errors.Join(t.quickstart(ctx), t.tools(ctx))
+	t.say("Giving a team access: one person asks, another approves at the read API, and its certificate is replaced")
+	if err := t.team(ctx); err != nil {
+		errs = errors.Join(errs, fmt.Errorf("a team: %w", err))
+	}
 	for _, r := range rounds {
 		if o := t.options.rounds; o != "" && !slices.Contains(strings.Split(o, ","), r.name) {
 			continue
 		}
-		// A later round has nothing to do with what went wrong in an earlier one, unless the test itself is at an end.
+		// A failed round does not affect the later ones, unless the whole test has been stopped.
 		if err := t.round(ctx, r); err != nil {
 			errs = errors.Join(errs, fmt.Errorf("round %s: %w", r.name, err))
 			if ctx.Err() != nil {
@@ -95,7 +99,7 @@ func (t *test) run(ctx context.Context) error {
 	return errs
 }
 
-// connect makes a client for the kinds of Capstan.
+// connect creates a client for the kinds of Capstan.
 func (t *test) connect() error {
 	config, err := clientcmd.BuildConfigFromFlags("", t.cluster.Kubeconfig)
 	if err != nil {
@@ -109,9 +113,10 @@ func (t *test) connect() error {
 	return err
 }
 
-// startServers makes the default StorageClass with a volume, the servers, and the namespaces.
+// startServers creates the default StorageClass with a volume, the servers, and the namespaces.
 func (t *test) startServers(ctx context.Context) error {
-	if err := os.MkdirAll(filepath.Join(t.cluster.Volumes(), "journal"), 0o755); err != nil { //nolint:gosec // because the kubelet gives it to the Pod's group
+	//nolint:gosec // because the kubelet gives it to the Pod's group
+	if err := os.MkdirAll(filepath.Join(t.cluster.Volumes(), "journal"), 0o755); err != nil {
 		return err
 	}
 	manifest := strings.ReplaceAll(storageManifest, "$VOLUMES", t.cluster.Volumes())
@@ -143,7 +148,7 @@ func (t *test) startServers(ctx context.Context) error {
 	return nil
 }
 
-// install installs the chart, or upgrades the release.
+// install installs the chart or upgrades the release, and waits until the manager is ready.
 func (t *test) install(ctx context.Context, values ...string) error {
 	if err := t.upgrade(ctx, values...); err != nil {
 		return err
@@ -154,7 +159,7 @@ func (t *test) install(ctx context.Context, values ...string) error {
 	return t.apply(ctx, wipeManifest)
 }
 
-// packageChart makes the archive of the chart, as a release has it.
+// packageChart packages the chart as for a release.
 func (t *test) packageChart(ctx context.Context) error {
 	if err := t.helm(ctx, "package", filepath.Join(t.options.root, "charts/capstan"), "--destination", t.options.logs); err != nil {
 		return err
@@ -167,7 +172,7 @@ func (t *test) packageChart(ctx context.Context) error {
 	return nil
 }
 
-// upgrade changes the release and does not wait. Values that are not given are the chart's defaults.
+// upgrade changes the release and does not wait. Values that are not given have the chart's defaults.
 func (t *test) upgrade(ctx context.Context, values ...string) error {
 	return t.upgradeTo(ctx, t.chart, values...)
 }
@@ -180,12 +185,14 @@ func (t *test) upgradeTo(ctx context.Context, chart string, values ...string) er
 	return t.helm(ctx, args...)
 }
 
-// ready waits until the manager is, and executors of their own are.
+// ready waits until the manager and separate executors, if there are any, are ready.
 func (t *test) ready(ctx context.Context) error {
-	return t.kubectl(ctx, "-n", system, "rollout", "status", "deployment", "-l", "app.kubernetes.io/name=capstan", "--timeout", patience.String())
+	return t.kubectl(ctx, "-n", system, "rollout", "status", "deployment", "-l", "app.kubernetes.io/name=capstan",
+		"--timeout", patience.String())
 }
 
-// helmTest runs the chart's test of the installation. Each of says must be part of its log. Its Pod goes, so that nothing is left when the release does.
+// helmTest runs the chart's test of the installation. Its log must contain each of says. helmTest removes the
+// test's Pod, so that nothing is left after the release is removed.
 func (t *test) helmTest(ctx context.Context, says ...string) error {
 	if err := t.helm(ctx, "test", "capstan", "--namespace", system); err != nil {
 		return err
@@ -194,7 +201,10 @@ func (t *test) helmTest(ctx context.Context, says ...string) error {
 	if err != nil {
 		return err
 	}
-	for _, want := range append([]string{"ok: custom resource definitions: ", "ok: Deployment capstan: ", "ok: executors: ", "ok: leader: "}, says...) {
+	for _, want := range append([]string{
+		"ok: custom resource definitions: ", "ok: Deployment capstan: ",
+		"ok: executors: ", "ok: leader: ",
+	}, says...) {
 		if !strings.Contains(out, want) {
 			return fmt.Errorf("the log of helm test is %s, want %q", out, want)
 		}
@@ -217,14 +227,15 @@ func (t *test) tools(ctx context.Context) error {
 	if err := t.kubectl(ctx, append(wait, "--for=jsonpath={.status.pendingApprovals}")...); err != nil {
 		return err
 	}
-	// The arguments are shown only to users with a token, which the administrator of this cluster has not.
-	if _, err := t.output(ctx, "", filepath.Join(t.options.programs, "capstan"), "approve", "printer-works", "--namespace", "examples", "-y", "--without-arguments"); err != nil {
+	// The command shows arguments only to users with a token. The administrator of this cluster has none.
+	if _, err := t.output(ctx, "", filepath.Join(t.options.programs, "capstan"), "approve", "printer-works",
+		"--namespace", "examples", "-y", "--without-arguments"); err != nil {
 		return err
 	}
 	return t.kubectl(ctx, append(wait, "--for=condition=Succeeded")...)
 }
 
-// applyExample applies an example whose servers are Pods of this cluster, and not processes beside the manager.
+// applyExample applies an example whose servers are Pods of this cluster instead of processes next to the manager.
 func (t *test) applyExample(ctx context.Context, name string) error {
 	files, err := filepath.Glob(filepath.Join(t.options.root, "examples", name, "*.yaml"))
 	if err != nil {
@@ -237,7 +248,8 @@ func (t *test) applyExample(ctx context.Context, name string) error {
 			return err
 		}
 		manifest.WriteString("---\n")
-		manifest.WriteString(strings.NewReplacer("127.0.0.1:8089", "demo-model.examples:8089", "127.0.0.1:8090", "tickets.examples:8090").Replace(string(data)))
+		manifest.WriteString(strings.NewReplacer("127.0.0.1:8089", "demo-model.examples:8089", "127.0.0.1:8090",
+			"tickets.examples:8090").Replace(string(data)))
 	}
 	return t.apply(ctx, manifest.String(), "-n", "examples")
 }
@@ -257,19 +269,26 @@ func (t *test) helm(ctx context.Context, args ...string) error {
 	return err
 }
 
-// output runs a program against the cluster and returns its standard output.
+// output runs a program against the cluster, as its administrator, and returns its standard output.
 func (t *test) output(ctx context.Context, stdin, program string, args ...string) (string, error) {
+	return t.outputAs(ctx, t.cluster.Kubeconfig, stdin, program, args...)
+}
+
+// outputAs runs a program against the cluster with a kubeconfig, and returns its standard output.
+func (t *test) outputAs(ctx context.Context, kubeconfig, stdin, program string, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+t.cluster.Kubeconfig, "HELM_CACHE_HOME="+t.options.logs, "HELM_CONFIG_HOME="+t.options.logs, "HELM_DATA_HOME="+t.options.logs)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HELM_CACHE_HOME="+t.options.logs,
+		"HELM_CONFIG_HOME="+t.options.logs, "HELM_DATA_HOME="+t.options.logs)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return stdout.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+		return stdout.String(), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err,
+			strings.TrimSpace(stderr.String()))
 	}
 	return stdout.String(), nil
 }
 
-// saveEvidence writes what a person needs to find out what went wrong.
+// saveEvidence writes the files that a person needs to investigate a failure.
 func (t *test) saveEvidence(ctx context.Context) {
 	for file, args := range map[string][]string{
 		"objects.txt":      {"get", "all,pvc,pv,leases", "-A", "-o", "wide"},
@@ -285,11 +304,11 @@ func (t *test) saveEvidence(ctx context.Context) {
 		if err != nil {
 			out += err.Error()
 		}
-		_ = os.WriteFile(filepath.Join(t.options.logs, file), []byte(out), 0o600) // a log less is no reason to stop
+		_ = os.WriteFile(filepath.Join(t.options.logs, file), []byte(out), 0o600) // a missing log is no reason to stop
 	}
 }
 
-// appVersion reads the tag that the chart gives its image.
+// appVersion reads the image tag of the chart.
 func appVersion(path string) (string, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

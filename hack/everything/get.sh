@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# get.sh: prints the path of the reference MCP server's program, which `node PATH streamableHttp` runs on port $PORT;
-# progress goes to standard error.
+# get.sh: prints the path of the reference MCP server's program, which `node PATH streamableHttp` runs on port
+# $PORT. Progress goes to standard error.
 #
-# In this order: $CAPSTAN_MCP_EVERYTHING, if it is a file; what an earlier call has kept; npm, by package-lock.json. Node 18
-# or newer is found in PATH, or installed as Debian's packages nodejs and npm with apt-get.
-# Kept under $CAPSTAN_CACHE, else the user's cache folder.
+# The script tries these sources in order: $CAPSTAN_MCP_EVERYTHING, if it is a file; the program that an earlier
+# call has kept; npm, with package-lock.json. It uses node 18 or newer from PATH, or installs Debian's packages
+# nodejs and npm with apt-get.
+#
+# The program is kept under $CAPSTAN_CACHE, otherwise in the user's cache folder.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-oldest=18 # for which package-lock.json is made
+oldest=18 # the oldest version that package-lock.json supports
 entry=node_modules/@modelcontextprotocol/server-everything/dist/index.js
 
 say() { echo "everything: $*" >&2; }
@@ -18,7 +20,7 @@ if [ -n "${CAPSTAN_MCP_EVERYTHING:-}" ]; then
   exit 1
 fi
 
-# has_node: whether PATH has a node that is new enough.
+# has_node: whether PATH contains a node that is new enough.
 has_node() {
   local version
   version=$(node --version 2>/dev/null | sed -n 's/^v\([0-9]*\).*/\1/p')
@@ -46,7 +48,7 @@ dir=$cache/$key
 [ -f "$dir/$entry" ] && { echo "$dir/$entry"; exit 0; }
 mkdir -p "$cache"
 
-# One call at a time fills the cache; a second one waits and then finds it filled.
+# Only one call at a time fills the cache. A second call waits and then finds the program.
 exec 9>"$cache/.lock"
 if command -v flock >/dev/null; then flock 9; fi
 [ -f "$dir/$entry" ] && { echo "$dir/$entry"; exit 0; }

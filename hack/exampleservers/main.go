@@ -1,4 +1,5 @@
-// Command exampleservers holds the fake model and the tool server in one program, for the image that examples/cluster runs.
+// Command exampleservers contains the fake model and the tool server in one program. It is the program of the image
+// in examples/cluster.
 package main
 
 import (
@@ -25,7 +26,10 @@ func main() {
 }
 
 func newCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "exampleservers", Short: "Serve a fake model, or tools, for the examples", SilenceUsage: true, SilenceErrors: true}
+	cmd := &cobra.Command{
+		Use: "exampleservers", Short: "Serve a fake model, or tools, for the examples",
+		SilenceUsage: true, SilenceErrors: true,
+	}
 	cmd.AddCommand(fakemodel.New(), toolserver.New())
 	return cmd
 }

@@ -1,5 +1,5 @@
-// Command fakemodel serves the OpenAI chat-completions API with answers computed from the requests by rules in a file. It stands
-// in for a model in the demo and in benchmarks; tests import package server beside it.
+// Command fakemodel serves the OpenAI chat-completions API. It computes its answers from the requests by rules in a
+// file. It stands in for a model in the demo; tests and benchmarks import package server instead.
 package main
 
 import (

@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 )
 
-// TestDemoRules asks the demo's model with and without facts.
+// TestDemoRules tests the demo's model with and without facts.
 func TestDemoRules(t *testing.T) {
 	client := demoModel(t)
 	for name, tc := range map[string]struct {

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# get.sh: prints the folder of PostgreSQL's server programs (initdb, pg_ctl, postgres, pg_basebackup); progress goes to standard error.
+# get.sh: prints the folder of PostgreSQL's server programs (initdb, pg_ctl, postgres, pg_basebackup). Progress goes
+# to standard error.
 #
-# In this order: $CAPSTAN_POSTGRES_BIN, if it holds them; pg_config's folder; the newest of Debian's folders; PATH;
-# Debian's package postgresql, installed with apt-get. No server is left running by an installation: tests start their own.
+# The script tries these sources in order: $CAPSTAN_POSTGRES_BIN, if it contains the programs; pg_config's folder;
+# the newest of Debian's folders; PATH; Debian's package postgresql, installed with apt-get. An installation leaves
+# no server running, because tests start their own.
 set -euo pipefail
 programs=(initdb pg_ctl postgres pg_basebackup)
-oldest=13 # of which the tests know that it works
+oldest=13 # the oldest version that the tests support
 debian=${CAPSTAN_POSTGRES_DEBIAN:-/usr/lib/postgresql}
 
 say() { echo "postgres: $*" >&2; }
@@ -13,7 +15,7 @@ complete() {
   local p
   for p in "${programs[@]}"; do [ -x "$1/$p" ] || return 1; done
 }
-# fits: whether a folder holds the programs, and they are new enough.
+# fits: whether a folder contains the programs in a supported version.
 fits() {
   local version
   complete "$1" || return 1
@@ -26,7 +28,7 @@ find_programs() {
   while read -r dir; do
     if fits "$dir"; then echo "$dir"; return; fi
   done < <(printf '%s\n' "$debian"/*/bin | sort -rV)
-  # A link in PATH leads to the folder that has the rest beside it.
+  # A link in PATH leads to the folder with the other programs.
   if dir=$(command -v postgres) && dir=$(dirname "$(readlink -f "$dir")") && fits "$dir"; then echo "$dir"; return; fi
   return 1
 }
@@ -51,7 +53,7 @@ say "installing Debian's package postgresql"
 before=$(pg_lsclusters -h 2>/dev/null | awk '{print $1 "/" $2}' || true)
 apt install -y --no-install-recommends postgresql || { apt update && apt install -y --no-install-recommends postgresql; } ||
   { say "apt-get could not install it: $other"; exit 1; }
-# The package makes a cluster and starts it on the default port. Nobody asked for that one.
+# The package creates a cluster and starts it on the default port. Remove it, because it was not requested.
 while read -r version name _; do
   grep -qxF "$version/$name" <<<"$before" || "${as_root[@]}" pg_dropcluster --stop "$version" "$name" >&2
 done < <(pg_lsclusters -h)

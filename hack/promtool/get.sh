@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# get.sh: prints the path of promtool, which checks and tests alerts; progress goes to standard error.
+# get.sh: prints the path of promtool, which checks and tests alerts. Progress goes to standard error.
 #
-# In this order: $CAPSTAN_PROMTOOL, if it is a program; PATH; what an earlier call has kept; Debian's package prometheus, of which promtool is
-# taken without installing it. Kept under $CAPSTAN_CACHE, else the user's cache folder.
+# The script tries these sources in order: $CAPSTAN_PROMTOOL, if it is a program; PATH; the program that an earlier
+# call has kept; promtool from Debian's package prometheus, which is not installed. The program is kept under
+# $CAPSTAN_CACHE, otherwise in the user's cache folder.
 set -euo pipefail
 say() { echo "promtool: $*" >&2; }
 

@@ -17,14 +17,14 @@ import (
 	"strings"
 )
 
-// archivesSpec says what the archives of the command line hold.
+// archivesSpec describes the archives of the command line.
 type archivesSpec struct {
 	release
 	programs programs
-	// completions is a folder with a file for each shell.
+	// completions is a folder with one completion file per shell.
 	completions string
 	license     string
-	// url is where the files of dist are downloaded from.
+	// url is the base URL from which the files of dist will be downloaded.
 	url string
 }
 
@@ -45,7 +45,7 @@ func runArchives(args []string, out io.Writer) error {
 	return s.write(out)
 }
 
-// write writes an archive for each platform, its SBOM, and the manifest for krew.
+// write writes an archive and its SBOM for each platform, and the manifest for krew.
 func (s *archivesSpec) write(out io.Writer) error {
 	if len(s.programs) == 0 {
 		return errors.New("-program must name a program for at least one platform")
@@ -93,7 +93,7 @@ func (s *archivesSpec) write(out io.Writer) error {
 	return os.WriteFile(s.path(krewFile), manifest, 0o644) //nolint:gosec // because it is published
 }
 
-// cliArchive is the name of the archive of the command line for a platform.
+// cliArchive returns the name of the command line's archive for a platform.
 func cliArchive(version string, p platform) string {
 	end := ".tar.gz"
 	if p.os == "windows" {
@@ -130,11 +130,14 @@ func packTar(entries []entry) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// writeTar writes a tar archive; a name with a slash at its end is a folder.
+// writeTar writes a tar archive. A name that ends with a slash is a folder.
 func writeTar(to io.Writer, entries []entry) error {
 	w := tar.NewWriter(to)
 	for _, e := range entries {
-		header := &tar.Header{Name: e.name, Mode: e.mode, Uid: e.owner, Gid: e.owner, Size: int64(len(e.data)), ModTime: e.when, Typeflag: tar.TypeReg}
+		header := &tar.Header{
+			Name: e.name, Mode: e.mode, Uid: e.owner, Gid: e.owner, Size: int64(len(e.data)),
+			ModTime: e.when, Typeflag: tar.TypeReg,
+		}
 		if strings.HasSuffix(e.name, "/") {
 			header.Typeflag = tar.TypeDir
 		}
@@ -166,7 +169,7 @@ func packZip(entries []entry) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// unpack returns the files of a .tar.gz, .tgz or .zip, in their order.
+// unpack returns the files of a .tar.gz, .tgz or .zip, in order.
 func unpack(file string) ([]entry, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {

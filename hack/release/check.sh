@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# check.sh VERSION: fails if what is checked out cannot be released as this version, and says why.
+# check.sh VERSION: fails if the checked-out commit cannot be released as this version, and prints the reason.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 version=$1
@@ -12,6 +12,10 @@ chart=$(sed -n 's/^appVersion: *"\(.*\)"$/\1/p' charts/capstan/Chart.yaml)
   wrong "the appVersion of charts/capstan/Chart.yaml is $chart: the chart would install another image; set it to \"$version\", and commit"
 grep -qF "image: capstan-dev/capstan:$version" config/manager/deployment.yaml ||
   wrong "config/manager/deployment.yaml does not name the image capstan-dev/capstan:$version: correct it, and commit"
+for manifest in examples/cluster/servers/*.yaml; do
+  other=$(sed -n "s|.*image: \(capstan-dev/capstan-examples:.*\)|\1|p" "$manifest" | grep -vxF "capstan-dev/capstan-examples:$version" || true)
+  [ -z "$other" ] || wrong "$manifest names the image $other: set its tag to $version, and commit"
+done
 changed=$(git status --porcelain) || wrong "git does not know which commit this is: release from a clone"
 [ -z "$changed" ] || wrong "the tree differs from its commit: commit or remove these files:"$'\n'"$changed"
 if tagged=$(git rev-parse -q --verify "refs/tags/v$version^{commit}") && [ "$tagged" != "$(git rev-parse HEAD)" ]; then

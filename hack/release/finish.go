@@ -17,7 +17,7 @@ const (
 	provenanceFile = "provenance.json"
 )
 
-// runFinish makes the chart's package the same at any time, and writes the provenance and the checksums of all files.
+// runFinish makes the chart's package reproducible, and writes the provenance and the checksums of all files.
 func runFinish(args []string, out io.Writer) error {
 	var r release
 	f := flag.NewFlagSet("finish", flag.ContinueOnError)
@@ -41,7 +41,7 @@ func runFinish(args []string, out io.Writer) error {
 	return r.finish(*builder, out)
 }
 
-// repack gives all files of a chart's package the time of the release: Helm gives them the time at which it packed them.
+// repack gives all files in a chart's package the time of the release. Helm gives them the time of the packaging.
 func (r *release) repack(chart string) error {
 	entries, err := unpack(chart)
 	if err != nil {
@@ -51,7 +51,7 @@ func (r *release) repack(chart string) error {
 		entries[i].when, entries[i].mode = r.time(), 0o644
 	}
 	slices.SortStableFunc(entries, func(a, b entry) int {
-		// Helm reads a chart fastest where Chart.yaml is the first file.
+		// Helm reads a chart fastest if Chart.yaml is the first file.
 		first := func(e entry) int {
 			if strings.Count(e.name, "/") == 1 && strings.HasSuffix(e.name, "/Chart.yaml") {
 				return 0
@@ -104,7 +104,7 @@ func (r *release) finish(builder string, out io.Writer) error {
 	return os.WriteFile(r.path(checksumsFile), sums.Bytes(), 0o644) //nolint:gosec // because it is published
 }
 
-// sums returns the files of dist with their sums, without the file of checksums itself.
+// sums returns the files of dist with their checksums, except for the checksum file itself.
 func (r *release) sums() ([]subject, error) {
 	files, err := os.ReadDir(r.dist)
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *release) sums() ([]subject, error) {
 	return all, nil
 }
 
-// imageDigests returns the images of the OCI archives of dist by name.
+// imageDigests returns the images in the OCI archives of dist, by name.
 func (r *release) imageDigests() ([]subject, error) {
 	archives, err := filepath.Glob(r.path(imageArchive("*", r.version)))
 	if err != nil {

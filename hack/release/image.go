@@ -28,29 +28,29 @@ import (
 )
 
 const (
-	// nonroot is the user of an image, by number: Kubernetes can check runAsNonRoot only so.
+	// nonroot is the numeric user of an image, because Kubernetes can check runAsNonRoot only with a number.
 	nonroot = "65532:65532"
-	// source is where the project is.
+	// source is the URL of the project.
 	source = "https://github.com/capstan-dev/capstan"
 
 	mediaTypeSBOM       types.MediaType = "application/vnd.cyclonedx+json"
 	mediaTypeProvenance types.MediaType = "application/vnd.in-toto+json"
 
-	// annotationName is where containerd finds the name that it gives an image of an archive.
+	// annotationName is the annotation from which containerd takes the name of an image in an archive.
 	annotationName = "io.containerd.image.name"
 	annotationRef  = "org.opencontainers.image.ref.name"
 )
 
-// imageSpec says what an image is made of.
+// imageSpec describes the content of an image.
 type imageSpec struct {
 	release
-	// reference is the image's name with its tag, and name the start of the names of its archives.
+	// reference is the image's name with its tag. name is the prefix of the names of its archives.
 	reference, name    string
 	title, description string
 	user               string
 	programs           programs
 	builder            string
-	// plain leaves out the provenance and the archives for docker load: images of tests.
+	// plain leaves out the provenance and the archives for docker load. It is used for test images.
 	plain bool
 }
 
@@ -75,7 +75,7 @@ func runImage(args []string, out io.Writer) error {
 	return s.write(out)
 }
 
-// write writes the archives of the image and says where they are.
+// write writes the archives of the image and prints their paths.
 func (s *imageSpec) write(out io.Writer) error {
 	tag, err := name.NewTag(s.reference, name.WithDefaultRegistry("docker.io"))
 	if err != nil {
@@ -114,14 +114,15 @@ func (s *imageSpec) write(out io.Writer) error {
 	return nil
 }
 
-// imageArchive is the name of the OCI archive of an image, and dockerArchive that of one for docker load.
+// imageArchive returns the name of an image's OCI archive, and dockerArchive the name of its archive for docker
+// load.
 func imageArchive(image, version string) string { return image + "_" + version + "_image.tar" }
 
 func dockerArchive(image, version string, p platform) string {
 	return image + "_" + version + "_image_" + p.fileName() + ".docker.tar"
 }
 
-// index returns the image of all platforms, and those of each, in the order of their programs.
+// index returns the index of all platforms and the image of each platform, in the order of the programs.
 func (s *imageSpec) index() (v1.ImageIndex, []v1.Image, error) {
 	slices.SortFunc(s.programs, func(a, b program) int { return cmp.Compare(a.platform.String(), b.platform.String()) })
 	base, err := baseLayer()
@@ -162,7 +163,10 @@ func (s *imageSpec) image(base v1.Layer, p program) (v1.Image, error) {
 		return nil, err
 	}
 	img, err = mutate.Append(img,
-		mutate.Addendum{Layer: base, History: v1.History{Created: v1.Time{Time: time.Unix(0, 0).UTC()}, CreatedBy: "certificates, user and folders"}},
+		mutate.Addendum{Layer: base, History: v1.History{
+			Created:   v1.Time{Time: time.Unix(0, 0).UTC()},
+			CreatedBy: "certificates, user and folders",
+		}},
 		mutate.Addendum{Layer: top, History: v1.History{Created: created, CreatedBy: "the program " + entrypoint}})
 	if err != nil {
 		return nil, err
@@ -182,7 +186,7 @@ func (s *imageSpec) labels() map[string]string {
 	}
 }
 
-// entry is a file of a layer; a name with a slash at its end is a folder.
+// entry is a file of a layer. A name that ends with a slash is a folder.
 type entry struct {
 	name  string
 	mode  int64
@@ -191,7 +195,8 @@ type entry struct {
 	when  time.Time
 }
 
-// baseLayer is what each image has beside its program. It is the same in all versions that trust the same authorities.
+// baseLayer returns the files of each image other than its program. The layer stays the same until the trusted
+// authorities change.
 func baseLayer() (v1.Layer, error) {
 	const users = "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n"
 	const groups = "root:x:0:\nnonroot:x:65532:\n"
@@ -206,18 +211,19 @@ func baseLayer() (v1.Layer, error) {
 		{name: "tmp/", mode: 0o1777, when: never},
 		{name: "var/", mode: 0o755, when: never},
 		{name: "var/lib/", mode: 0o755, when: never},
-		// A folder for the journal that the user can write to, for runs without a volume.
+		// A folder for the journal with write access for the user, for runs without a volume.
 		{name: "var/lib/capstan/", mode: 0o750, owner: 65532, when: never},
 	})
 }
 
-// authorities returns the roots of trust of Mozilla's list as Go's maintainers publish them. A root whose trust is limited in a way that
-// a file of certificates cannot express is left out.
+// authorities returns the root certificates of Mozilla's list as published by the Go project. It leaves out roots
+// whose trust has constraints that a certificate file cannot express.
 func authorities() []byte {
 	var out bytes.Buffer
 	for root := range bundle.Roots() {
 		if root.Constraint == nil {
-			pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}) //nolint:errcheck,gosec // because a bytes.Buffer takes all
+			//nolint:errcheck,gosec // because a bytes.Buffer takes all
+			pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate})
 		}
 	}
 	return out.Bytes()
@@ -233,7 +239,7 @@ func layer(entries []entry) (v1.Layer, error) {
 	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 }
 
-// attachments returns what refers to the image: the SBOM of each platform, and the provenance of all.
+// attachments returns the artifacts that refer to the image: the SBOM of each platform, and the provenance of all.
 func (s *imageSpec) attachments(name string, index v1.ImageIndex, images []v1.Image) ([]v1.Image, error) {
 	var attached []v1.Image
 	for at, img := range images {
@@ -278,13 +284,13 @@ func (s *imageSpec) attachment(to partial.Describable, mediaType types.MediaType
 	if err != nil {
 		return nil, err
 	}
-	// The type of the configuration is the type of the artifact, as the OCI image specification has it.
+	// The media type of the configuration is the artifact type, as the OCI image specification defines.
 	img = mutate.ConfigMediaType(img, mediaType)
 	img = mutate.Annotations(img, map[string]string{"org.opencontainers.image.created": s.time().Format(time.RFC3339)}).(v1.Image)
 	return mutate.Subject(img, v1.Descriptor{MediaType: about.MediaType, Size: about.Size, Digest: about.Digest}).(v1.Image), nil
 }
 
-// writeLayout writes an OCI archive: the image under its name, and what refers to it.
+// writeLayout writes an OCI archive with the image under its name, and with the artifacts that refer to the image.
 func writeLayout(file string, tag name.Tag, index v1.ImageIndex, attached []v1.Image) error {
 	folder, err := os.MkdirTemp(filepath.Dir(file), ".layout-")
 	if err != nil {
@@ -307,13 +313,13 @@ func writeLayout(file string, tag name.Tag, index v1.ImageIndex, attached []v1.I
 	return packFolder(folder, file)
 }
 
-// canonical is the whole name of an image as containerd and the kubelet write it.
+// canonical returns the full name of an image in the form that containerd and the kubelet use.
 func canonical(tag name.Tag) string {
 	registry := strings.Replace(tag.RegistryStr(), "index.docker.io", "docker.io", 1)
 	return registry + "/" + tag.RepositoryStr() + ":" + tag.TagStr()
 }
 
-// packFolder packs the files of a folder, in the order of their names and without times.
+// packFolder packs the files of a folder, sorted by name and without times.
 func packFolder(folder, file string) error {
 	var names []string
 	err := filepath.WalkDir(folder, func(path string, d os.DirEntry, err error) error {

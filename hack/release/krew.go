@@ -4,7 +4,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// krewFile is the manifest of the kubectl plugin, as krew's index names it.
+// krewFile is the name of the kubectl plugin's manifest in krew's index.
 const krewFile = "krew.yaml"
 
 // krewPlugin is a manifest of krew's version v1alpha2.
@@ -37,7 +37,7 @@ type krewSelector struct {
 	MatchLabels map[string]string `json:"matchLabels"`
 }
 
-// krewMove says which file of the archive is installed, and into which folder.
+// krewMove selects a file of the archive and the folder in which it is installed.
 type krewMove struct {
 	From string `json:"from"`
 	To   string `json:"to"`

@@ -12,12 +12,12 @@ import (
 // archived is an OCI archive, unpacked into a temporary folder.
 type archived struct {
 	folder string
-	// name is the whole name of the image, digest that of its index.
+	// name is the full name of the image, and digest the digest of its index.
 	name   string
 	digest v1.Hash
-	// root lists the image and what refers to it.
+	// root lists the image and the artifacts that refer to it.
 	root v1.ImageIndex
-	// index is the image.
+	// index is the index of the image.
 	index v1.ImageIndex
 	// attached are the artifacts that refer to the image or to one of its platforms.
 	attached []v1.Image

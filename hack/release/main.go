@@ -1,5 +1,5 @@
-// Command release makes images and release archives from programs that the Makefile has built, and checks them. It needs neither a
-// Docker engine nor a registry. The same programs, version and time give the same bytes.
+// Command release makes images and release archives from programs that the Makefile has built, and checks them. It
+// needs neither a Docker engine nor a registry. The same programs, version and time produce the same bytes.
 //
 //	release image     packs programs as a multi-platform OCI image and as archives for docker load
 //	release archives  packs the command line for each platform, and writes the manifest for krew
@@ -33,7 +33,7 @@ func main() {
 	}
 }
 
-// errUsage names the commands.
+// errUsage lists the commands.
 var errUsage = errors.New("the first argument must be image, archives, finish, verify or push")
 
 func run(ctx context.Context, args []string, out io.Writer) error {
@@ -55,21 +55,21 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return errUsage
 }
 
-// release says what is released. All that is written has its version and its time.
+// release identifies a release. Its version and time are in everything that the command writes.
 type release struct {
-	// version has no v in front: 0.1.0.
+	// version is the version without a leading v, such as 0.1.0.
 	version string
 	// revision is the commit.
 	revision string
-	// epoch is the time of the commit in seconds since 1970, as SOURCE_DATE_EPOCH has it.
+	// epoch is the time of the commit in seconds since 1970, as in SOURCE_DATE_EPOCH.
 	epoch int64
 	// dist is the folder of the results.
 	dist string
 }
 
 func (r *release) addFlags(f *flag.FlagSet) {
-	f.StringVar(&r.version, "version", "", "version of what is released, without a v in front")
-	f.StringVar(&r.revision, "revision", "", "commit that it is built from")
+	f.StringVar(&r.version, "version", "", "version of the release, without a leading v")
+	f.StringVar(&r.revision, "revision", "", "commit of the release")
 	f.Int64Var(&r.epoch, "epoch", 0, "time of the commit, in seconds since 1970: SOURCE_DATE_EPOCH")
 	f.StringVar(&r.dist, "dist", "dist", "folder of the results")
 }
@@ -89,7 +89,7 @@ func (r *release) time() time.Time { return time.Unix(r.epoch, 0).UTC() }
 // path returns the path of a result.
 func (r *release) path(name string) string { return filepath.Join(r.dist, name) }
 
-// platform is an operating system and an architecture by Go's names.
+// platform is an operating system and an architecture, with Go's names.
 type platform struct{ os, arch string }
 
 func (p platform) String() string      { return p.os + "/" + p.arch }
@@ -110,7 +110,7 @@ func parsePlatform(text string) (platform, error) {
 	return platform{system, arch}, nil
 }
 
-// program is an executable file for one platform. Its SBOM lies beside it, with .cdx.json at the end of its name.
+// program is an executable file for one platform. Its SBOM is beside it, with the suffix .cdx.json.
 type program struct {
 	platform platform
 	path     string
@@ -127,12 +127,12 @@ func (p program) sbom() ([]byte, error) {
 
 const sbomSuffix = ".cdx.json"
 
-// programs is a flag: OS/ARCHITECTURE=PATH, as often as there are platforms.
+// programs is a flag that may be repeated, once per platform: OS/ARCHITECTURE=PATH.
 type programs []program
 
 func (p *programs) String() string { return "" }
 
-// Set adds one program.
+// Set implements flag.Value. It adds one program.
 func (p *programs) Set(text string) error {
 	name, path, found := strings.Cut(text, "=")
 	if !found || path == "" {

@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// localBuilder stands for a build that no hosted builder answers for.
+	// localBuilder is the builder ID of a build on a developer's machine, without a hosted builder.
 	localBuilder = source + "/blob/main/docs/releases.md#a-build-on-your-own-machine"
 	buildType    = source + "/blob/main/docs/releases.md#how-it-is-built"
 
 	typeProvenance = "https://slsa.dev/provenance/v1"
 )
 
-// subject is a result by its name and its SHA-256 in hexadecimal.
+// subject is the name of a result and its SHA-256 in hexadecimal.
 type subject struct{ name, sha256 string }
 
-// provenance returns an in-toto statement that says what results were built from. It is not signed, and has no time of its own: the same
-// build gives the same bytes.
+// provenance returns an in-toto statement about the sources of the results. The statement is not signed and
+// contains no timestamp, so the same build produces the same bytes.
 func provenance(r release, builder string, subjects []subject) ([]byte, error) {
 	external, err := structpb.NewStruct(map[string]any{"repository": source, "version": r.version, "sourceDateEpoch": float64(r.epoch)})
 	if err != nil {
@@ -36,7 +36,9 @@ func provenance(r release, builder string, subjects []subject) ([]byte, error) {
 			ResolvedDependencies: []*intoto.ResourceDescriptor{{
 				Uri: "git+" + source, Digest: map[string]string{"gitCommit": r.revision},
 			}, {
-				Name: "go", Annotations: &structpb.Struct{Fields: map[string]*structpb.Value{"version": structpb.NewStringValue(runtime.Version())}},
+				Name: "go", Annotations: &structpb.Struct{
+					Fields: map[string]*structpb.Value{"version": structpb.NewStringValue(runtime.Version())},
+				},
 				Uri: "https://go.dev/dl/?mode=json&include=all#" + runtime.Version(),
 			}},
 		},
@@ -47,7 +49,8 @@ func provenance(r release, builder string, subjects []subject) ([]byte, error) {
 	}
 	statement := &intoto.Statement{Type: intoto.StatementTypeUri, PredicateType: typeProvenance, Predicate: &structpb.Struct{}}
 	for _, s := range subjects {
-		statement.Subject = append(statement.Subject, &intoto.ResourceDescriptor{Name: s.name, Digest: map[string]string{"sha256": s.sha256}})
+		statement.Subject = append(statement.Subject,
+			&intoto.ResourceDescriptor{Name: s.name, Digest: map[string]string{"sha256": s.sha256}})
 	}
 	predicate, err := protojson.Marshal(build)
 	if err != nil {
@@ -63,7 +66,7 @@ func provenance(r release, builder string, subjects []subject) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// protojson varies its white space on purpose.
+	// protojson varies its white space deliberately.
 	var out bytes.Buffer
 	if err := json.Indent(&out, data, "", "  "); err != nil {
 		return nil, err

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
-// runPush pushes an OCI archive: the image under a tag, and its SBOMs and its provenance as referrers. The credentials are those of
-// docker login, podman login or a credential helper.
+// runPush pushes an OCI archive: the image under a tag, and its SBOMs and its provenance as referrers. It uses the
+// credentials of docker login, podman login or a credential helper.
 func runPush(ctx context.Context, args []string, out io.Writer) error {
 	f := flag.NewFlagSet("push", flag.ContinueOnError)
 	archive := f.String("archive", "", "path of the OCI archive that make image has written")
@@ -46,7 +46,7 @@ func (a *archived) push(ctx context.Context, tag name.Tag, out io.Writer) error 
 	if err != nil {
 		return err
 	}
-	// What refers to the image is pushed after it and before its tag: who reads the tag finds all of it.
+	// Push the artifacts after the image and before the tag, so that a reader of the tag finds all of them.
 	if err := pusher.Push(ctx, tag.Context().Digest(a.digest.String()), a.index); err != nil {
 		return fmt.Errorf("failed to push the image to %s: %w", tag.Context(), err)
 	}
@@ -56,7 +56,7 @@ func (a *archived) push(ctx context.Context, tag name.Tag, out io.Writer) error 
 			return err
 		}
 		if err := pusher.Push(ctx, tag.Context().Digest(digest.String()), img); err != nil {
-			return fmt.Errorf("failed to push what refers to the image to %s: %w", tag.Context(), err)
+			return fmt.Errorf("failed to push the referrers of the image to %s: %w", tag.Context(), err)
 		}
 	}
 	if err := pusher.Push(ctx, tag, a.index); err != nil {

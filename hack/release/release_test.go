@@ -32,10 +32,11 @@ const (
 	epoch    = "1700000000"
 )
 
-// host is the platform of this machine. The tests run on Linux, as an image does.
+// host is the platform of this machine. The tests run on Linux, like an image.
 var host = platform{"linux", runtime.GOARCH}
 
-// build compiles a program that prints its version, for each platform, with an SBOM beside it, and returns them as arguments.
+// build compiles a program that prints its version, with an SBOM, for each platform. It returns the programs as
+// command-line arguments.
 func build(t *testing.T, name string, platforms ...platform) []string {
 	t.Helper()
 	folder := t.TempDir()
@@ -69,7 +70,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// command runs the program, and returns its error with what it has printed.
+// command runs the program and returns its output and its error.
 func command(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -109,7 +110,7 @@ func opened(t *testing.T, dist string) *archived {
 	return a
 }
 
-// both are the platforms of the tests' images.
+// both are the platforms of the test images.
 var both = []platform{{"linux", "amd64"}, {"linux", "arm64"}}
 
 func TestAnImageHoldsTheProgramOfEachPlatform(t *testing.T) {
@@ -140,8 +141,10 @@ func TestAnImageHoldsTheProgramOfEachPlatform(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if config.Config.User != "65532:65532" || config.Config.Entrypoint[0] != "/manager" || config.Architecture != p.arch || config.Created.Unix() != 1700000000 {
-			t.Errorf("%s: config = %+v of %s, made at %s; want /manager as 65532, at the time of the commit", p, config.Config, config.Architecture, config.Created)
+		if config.Config.User != "65532:65532" || config.Config.Entrypoint[0] != "/manager" ||
+			config.Architecture != p.arch || config.Created.Unix() != 1700000000 {
+			t.Errorf("%s: config = %+v of %s, made at %s; want /manager as 65532, at the time of the commit", p,
+				config.Config, config.Architecture, config.Created)
 		}
 		if got := config.Config.Labels["org.opencontainers.image.revision"]; got != revision {
 			t.Errorf("%s: the revision is %q, want %s", p, got, revision)
@@ -208,14 +211,14 @@ func TestAnImageTrustsTheAuthorities(t *testing.T) {
 	}
 }
 
-// TestTheSameProgramsGiveTheSameBytes in another folder and at another time.
+// TestTheSameProgramsGiveTheSameBytes makes the release again in another folder and at another time.
 func TestTheSameProgramsGiveTheSameBytes(t *testing.T) {
 	var sums []string
 	manager, cli := build(t, "manager", both...), build(t, "capstan", host, platform{"windows", "amd64"})
 	for range 2 {
 		dist := t.TempDir()
 		makeRelease(t, dist, manager, cli)
-		// The time at which Helm packed the chart is another one.
+		// The chart was packaged at another time.
 		data, err := os.ReadFile(filepath.Join(dist, checksumsFile))
 		if err != nil {
 			t.Fatal(err)
@@ -227,7 +230,7 @@ func TestTheSameProgramsGiveTheSameBytes(t *testing.T) {
 	}
 }
 
-// packed counts the charts' packages: each has another time, as Helm gives it.
+// packed counts the packages of the chart. Each has a different time, as if Helm had made it.
 var packed int64
 
 // makeRelease writes a whole release.
@@ -235,17 +238,24 @@ func makeRelease(t *testing.T, dist string, manager, cli []string) {
 	t.Helper()
 	makeImage(t, dist, manager)
 	work := t.TempDir()
-	for _, file := range []string{"LICENSE", "completions/capstan.bash", "completions/_capstan", "completions/capstan.fish", "completions/capstan.ps1"} {
+	for _, file := range []string{
+		"LICENSE", "completions/capstan.bash", "completions/_capstan",
+		"completions/capstan.fish", "completions/capstan.ps1",
+	} {
 		write(t, filepath.Join(work, file), "# "+file)
 	}
 	args := append([]string{
-		"archives", "-license", filepath.Join(work, "LICENSE"), "-completions", filepath.Join(work, "completions"), "-url", "https://example.com/v" + version,
+		"archives", "-license", filepath.Join(work, "LICENSE"), "-completions", filepath.Join(work, "completions"),
+		"-url", "https://example.com/v" + version,
 	}, common(dist)...)
 	must(t, append(args, cli...)...)
 	packed++
 	when := time.Unix(1600000000+packed, 0)
 	chart, err := packTar([]entry{
-		{name: "capstan/Chart.yaml", mode: 0o644, data: []byte("name: capstan\nversion: 0.9.0\nappVersion: \"" + version + "\"\n"), when: when},
+		{
+			name: "capstan/Chart.yaml", mode: 0o644,
+			data: []byte("name: capstan\nversion: 0.9.0\nappVersion: \"" + version + "\"\n"), when: when,
+		},
 		{name: "capstan/values.yaml", mode: 0o644, data: []byte("image: {repository: capstan-dev/capstan, tag: \"\"}\n"), when: when},
 	})
 	if err != nil {
@@ -261,7 +271,7 @@ func verified(t *testing.T, dist string) (string, error) {
 		"-platforms", "linux/amd64 linux/arm64", "-cli-platforms", host.String()+" windows/amd64")
 }
 
-func TestVerifyFindsWhatIsWrong(t *testing.T) {
+func TestVerifyFindsEachFault(t *testing.T) {
 	manager, cli := build(t, "manager", both...), build(t, "capstan", host, platform{"windows", "amd64"})
 	whole := t.TempDir()
 	makeRelease(t, whole, manager, cli)
@@ -271,7 +281,7 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 	hostArchive := cliArchive(version, host)
 	for name, tc := range map[string]struct {
 		change func(t *testing.T, dist string)
-		// again is whether the sums are made anew, so that they hide the change.
+		// again recomputes the checksums, so that they hide the change.
 		again bool
 		want  []string
 	}{
@@ -284,11 +294,11 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 			if err := os.Remove(filepath.Join(dist, hostArchive)); err != nil {
 				t.Fatal(err)
 			}
-		}, false, []string{hostArchive + " is named and not there"}},
+		}, false, []string{hostArchive + " is listed but does not exist"}},
 		"a file more": {func(t *testing.T, dist string) {
 			t.Helper()
 			write(t, filepath.Join(dist, "more"), "x")
-		}, false, []string{"more is not named"}},
+		}, false, []string{"more is not listed"}},
 		"an archive of another program": {func(t *testing.T, dist string) {
 			t.Helper()
 			repacked, err := packTar([]entry{{name: "capstan", mode: 0o755, data: []byte("x")}})
@@ -299,7 +309,10 @@ func TestVerifyFindsWhatIsWrong(t *testing.T) {
 		}, true, []string{"archive " + host.String() + ": " + hostArchive + " lacks LICENSE", "krew manifest: " + hostArchive}},
 		"a chart of another version": {func(t *testing.T, dist string) {
 			t.Helper()
-			chart, err := packTar([]entry{{name: "capstan/Chart.yaml", mode: 0o644, data: []byte("name: capstan\nversion: 0.9.0\nappVersion: 1.2.2\n")}})
+			chart, err := packTar([]entry{{
+				name: "capstan/Chart.yaml", mode: 0o644,
+				data: []byte("name: capstan\nversion: 0.9.0\nappVersion: 1.2.2\n"),
+			}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -369,7 +382,7 @@ func change(t *testing.T, path string, to func([]byte) []byte) {
 	write(t, path, string(to(data)))
 }
 
-// TestPush pushes to a real registry, which then lists what refers to the image.
+// TestPush pushes to a real registry and checks that it lists the referrers of the image.
 func TestPush(t *testing.T) {
 	dist := t.TempDir()
 	makeImage(t, dist, build(t, "manager", both...))
@@ -404,7 +417,8 @@ func TestPush(t *testing.T) {
 		t.Fatal(err)
 	}
 	for digest, want := range map[v1.Hash]string{
-		a.digest: string(mediaTypeProvenance), manifest.Manifests[0].Digest: string(mediaTypeSBOM), manifest.Manifests[1].Digest: string(mediaTypeSBOM),
+		a.digest: string(mediaTypeProvenance), manifest.Manifests[0].Digest: string(mediaTypeSBOM),
+		manifest.Manifests[1].Digest: string(mediaTypeSBOM),
 	} {
 		index, err := remote.Referrers(tag.Context().Digest(digest.String()))
 		if err != nil {
@@ -417,7 +431,7 @@ func TestPush(t *testing.T) {
 	}
 }
 
-func TestFlagsThatAreWrong(t *testing.T) {
+func TestInvalidFlagsAreRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args []string
 		want string
@@ -446,7 +460,7 @@ func TestFlagsThatAreWrong(t *testing.T) {
 	}
 }
 
-// TestAnArchiveStaysInItsFolder: a path of an archive that leads out of it is refused.
+// TestAnArchiveStaysInItsFolder checks that an archive with a path outside its folder is refused.
 func TestAnArchiveStaysInItsFolder(t *testing.T) {
 	var packed bytes.Buffer
 	if err := writeTar(&packed, []entry{{name: "../escaped", data: []byte("x")}}); err != nil {
@@ -459,9 +473,11 @@ func TestAnArchiveStaysInItsFolder(t *testing.T) {
 	}
 }
 
-// TestProvenanceIsWhatSLSADescribes by its own words, not by those of the library that writes it.
-func TestProvenanceIsWhatSLSADescribes(t *testing.T) {
-	data, err := provenance(release{version: version, revision: revision, epoch: 1700000000}, localBuilder, []subject{{"a", strings.Repeat("0", 64)}})
+// TestProvenanceMatchesSLSA checks the statement against SLSA's field names, not against the library that
+// writes it.
+func TestProvenanceMatchesSLSA(t *testing.T) {
+	data, err := provenance(release{version: version, revision: revision, epoch: 1700000000}, localBuilder,
+		[]subject{{"a", strings.Repeat("0", 64)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -491,7 +507,8 @@ func TestProvenanceIsWhatSLSADescribes(t *testing.T) {
 	if err := json.Unmarshal(data, &s); err != nil {
 		t.Fatal(err)
 	}
-	if s.Type != "https://in-toto.io/Statement/v1" || s.PredicateType != "https://slsa.dev/provenance/v1" || s.Subject[0].Digest["sha256"] == "" {
+	if s.Type != "https://in-toto.io/Statement/v1" || s.PredicateType != "https://slsa.dev/provenance/v1" ||
+		s.Subject[0].Digest["sha256"] == "" {
 		t.Errorf("the statement is %s, want one of in-toto with SLSA's provenance", data)
 	}
 	p := s.Predicate

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# reproduce.sh VERSION DIST: builds the commit that is checked out once more, in another folder, and fails if any file of the release
-# in DIST differs. IMAGE_PLATFORMS, CLI_PLATFORMS and BUILDER are those of the release.
+# reproduce.sh VERSION DIST: builds the checked-out commit again in another folder, and fails if any file of the
+# release in DIST differs. IMAGE_PLATFORMS, CLI_PLATFORMS and BUILDER must be the values of the release.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 version=$1 dist=$(realpath "$2")

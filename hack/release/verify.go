@@ -25,14 +25,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// verifier checks the files of a release. All that is wrong is told, not just the first of it.
+// verifier checks the files of a release. It reports all faults, not only the first one.
 type verifier struct {
 	release
 	// image is the name of the manager's image, without tag.
 	image string
-	// examples is the name of the image with the servers of examples/cluster, empty if it is not part of the release.
+	// examples is the name of the image with the servers of examples/cluster, or empty if the release has none.
 	examples string
-	// platforms are those of the image, cliPlatforms those of the command line.
+	// platforms are the platforms of the image, and cliPlatforms those of the command line.
 	platforms, cliPlatforms []platform
 
 	out    io.Writer
@@ -43,8 +43,8 @@ type verifier struct {
 func runVerify(ctx context.Context, args []string, out io.Writer) error {
 	v := &verifier{out: out, images: map[string]v1.Hash{}}
 	f := flag.NewFlagSet("verify", flag.ContinueOnError)
-	f.StringVar(&v.version, "version", "", "version that all must have, without a v in front")
-	f.StringVar(&v.revision, "revision", "", "commit that all must be built from")
+	f.StringVar(&v.version, "version", "", "expected version, without a leading v")
+	f.StringVar(&v.revision, "revision", "", "expected commit")
 	f.StringVar(&v.dist, "dist", "dist", "folder of the release")
 	f.StringVar(&v.image, "image", "capstan-dev/capstan", "name of the image without tag, as the chart has it")
 	f.StringVar(&v.examples, "examples", "", "name of the image of examples/cluster without tag; empty if there is none")
@@ -99,7 +99,7 @@ func (v *verifier) step(name string, check func() error) {
 	fmt.Fprintf(v.out, "%-22s %s\n", name, result) //nolint:errcheck // because progress that nobody reads is no failure
 }
 
-// checksums holds each file to the file of sums, which must name all files and no other.
+// checksums compares each file with the checksum file, which must list exactly the files of the release.
 func (v *verifier) checksums() error {
 	data, err := os.ReadFile(v.path(checksumsFile))
 	if err != nil {
@@ -121,19 +121,19 @@ func (v *verifier) checksums() error {
 	for _, s := range have {
 		switch sum, known := want[s.name]; {
 		case !known:
-			errs = append(errs, fmt.Errorf("%s is not named", s.name))
+			errs = append(errs, fmt.Errorf("%s is not listed", s.name))
 		case sum != s.sha256:
 			errs = append(errs, fmt.Errorf("%s has the sum %s, want %s", s.name, s.sha256, sum))
 		}
 		delete(want, s.name)
 	}
 	for name := range want {
-		errs = append(errs, fmt.Errorf("%s is named and not there", name))
+		errs = append(errs, fmt.Errorf("%s is listed but does not exist", name))
 	}
 	return errors.Join(errs...)
 }
 
-// archive checks the archive of the command line for a platform, and runs the one for this machine.
+// archive checks the archive of the command line for a platform. It runs the program if it is for this machine.
 func (v *verifier) archive(ctx context.Context, p platform) error {
 	file := cliArchive(v.version, p)
 	entries, err := unpack(v.path(file))
@@ -141,7 +141,10 @@ func (v *verifier) archive(ctx context.Context, p platform) error {
 		return err
 	}
 	program := "capstan" + p.executable()
-	for _, want := range []string{program, "LICENSE", "completions/capstan.bash", "completions/_capstan", "completions/capstan.fish", "completions/capstan.ps1"} {
+	for _, want := range []string{
+		program, "LICENSE", "completions/capstan.bash", "completions/_capstan",
+		"completions/capstan.fish", "completions/capstan.ps1",
+	} {
 		if len(find(entries, want)) == 0 {
 			return fmt.Errorf("%s lacks %s", file, want)
 		}
@@ -156,11 +159,12 @@ func (v *verifier) archive(ctx context.Context, p platform) error {
 	return v.program(ctx, find(entries, program), p, "version")
 }
 
-// program checks for which platform a program is built and, if this machine is of that kind, that it prints the version.
+// program checks the platform that a program is built for. If the program is for this machine, it must print the
+// version.
 func (v *verifier) program(ctx context.Context, data []byte, p platform, ask string) error {
 	info, err := buildinfo.Read(bytes.NewReader(data))
 	if err != nil {
-		return fmt.Errorf("failed to read what the program of %s is built from: %w", p, err)
+		return fmt.Errorf("failed to read the build information of the program of %s: %w", p, err)
 	}
 	settings := map[string]string{}
 	for _, s := range info.Settings {
@@ -193,7 +197,7 @@ func (v *verifier) program(ctx context.Context, data []byte, p platform, ask str
 	return nil
 }
 
-// sbom checks that a parts list is one of this version and names the modules of the program.
+// sbom checks that an SBOM is of this version and lists the modules of the program.
 func (v *verifier) sbom(data, program []byte) error {
 	var list struct {
 		BOMFormat string `json:"bomFormat"`
@@ -211,7 +215,8 @@ func (v *verifier) sbom(data, program []byte) error {
 		return fmt.Errorf("failed to read the SBOM: %w", err)
 	}
 	if list.BOMFormat != "CycloneDX" || list.Metadata.Component.Version != v.version {
-		return fmt.Errorf("the SBOM is %s of version %s, want CycloneDX of version %s", list.BOMFormat, list.Metadata.Component.Version, v.version)
+		return fmt.Errorf("the SBOM is %s of version %s, want CycloneDX of version %s", list.BOMFormat,
+			list.Metadata.Component.Version, v.version)
 	}
 	named := map[string]bool{}
 	for _, c := range list.Components {
@@ -229,8 +234,8 @@ func (v *verifier) sbom(data, program []byte) error {
 	return nil
 }
 
-// checkImage checks the OCI archive, and that the archives for docker load hold the same images.
-// The program is asked for its version with the flag ask, which is empty if it has none.
+// checkImage checks the OCI archive, and that the archives for docker load hold the same images. ask is the flag
+// that makes the program print its version, or empty if the program has none.
 func (v *verifier) checkImage(ctx context.Context, image, ask string) error {
 	base := filepath.Base(image)
 	a, err := openArchive(v.path(imageArchive(base, v.version)))
@@ -284,7 +289,7 @@ func (v *verifier) checkImage(ctx context.Context, image, ask string) error {
 	return v.statement(statement, map[string]string{a.name: a.digest.Hex})
 }
 
-// platformImage checks the image of one platform, and returns its program.
+// platformImage checks the image of one platform and returns its program.
 func (v *verifier) platformImage(ctx context.Context, img v1.Image, p platform, ask string) ([]byte, error) {
 	config, err := img.ConfigFile()
 	if err != nil {
@@ -311,14 +316,15 @@ func (v *verifier) platformImage(ctx context.Context, img v1.Image, p platform, 
 	return program, v.program(ctx, program, p, ask)
 }
 
-// refersTo returns the content of the one artifact of a type that refers to an image.
+// refersTo returns the content of the only artifact of a type that refers to an image.
 func (a *archived) refersTo(digest v1.Hash, mediaType string) ([]byte, error) {
 	for _, img := range a.attached {
 		manifest, err := img.Manifest()
 		if err != nil {
 			return nil, err
 		}
-		if manifest.Subject == nil || manifest.Subject.Digest != digest || string(manifest.Config.MediaType) != mediaType || len(manifest.Layers) != 1 {
+		if manifest.Subject == nil || manifest.Subject.Digest != digest ||
+			string(manifest.Config.MediaType) != mediaType || len(manifest.Layers) != 1 {
 			continue
 		}
 		layers, err := img.Layers()
@@ -335,7 +341,7 @@ func (a *archived) refersTo(digest v1.Hash, mediaType string) ([]byte, error) {
 	return nil, fmt.Errorf("no artifact of the type %s refers to %s", mediaType, digest)
 }
 
-// sameAsDocker checks that an archive for docker load holds the same image.
+// sameAsDocker checks that an archive for docker load contains the same image.
 func (v *verifier) sameAsDocker(img v1.Image, file string) error {
 	loaded, err := tarball.ImageFromPath(file, nil)
 	if err != nil {
@@ -355,7 +361,7 @@ func (v *verifier) sameAsDocker(img v1.Image, file string) error {
 	return validate.Image(loaded)
 }
 
-// krew checks the manifest against the archives.
+// krew compares the manifest with the archives.
 func (v *verifier) krew() error {
 	data, err := os.ReadFile(v.path(krewFile))
 	if err != nil {
@@ -440,12 +446,13 @@ func (v *verifier) chart() error {
 		return err
 	}
 	if values.Image.Repository != v.image || values.Image.Tag != "" {
-		return fmt.Errorf("it installs the image %s:%s, want %s and the tag of its appVersion", values.Image.Repository, values.Image.Tag, v.image)
+		return fmt.Errorf("it installs the image %s:%s, want %s and the tag of its appVersion", values.Image.Repository,
+			values.Image.Tag, v.image)
 	}
 	return nil
 }
 
-// provenance checks that the statement names all files and images, with their sums, and the commit.
+// provenance checks that the statement lists all files and images with their checksums, and the commit.
 func (v *verifier) provenance() error {
 	data, err := os.ReadFile(v.path(provenanceFile))
 	if err != nil {

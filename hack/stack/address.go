@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// FreeAddress returns an address of 127.0.0.1 with a port that is free now. Nothing reserves it.
+// FreeAddress returns an address of 127.0.0.1 with a port that is free now. It does not reserve the port.
 func FreeAddress(ctx context.Context) (string, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -18,7 +18,7 @@ func FreeAddress(ctx context.Context) (string, error) {
 	return address, listener.Close()
 }
 
-// checkFree fails when something listens on an address already, and says what to do then.
+// checkFree returns an error with advice if another process listens on the address.
 func checkFree(ctx context.Context, address string) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {

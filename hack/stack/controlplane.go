@@ -13,30 +13,32 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// controlPlaneTimeout bounds the start of etcd and of kube-apiserver, each; a busy machine of two cores takes a tenth.
+// controlPlaneTimeout bounds the start of etcd and of kube-apiserver, each. On a busy machine with two cores, a
+// start takes a tenth of it.
 const controlPlaneTimeout = 60 * time.Second
 
-// assetsVariable names the folder that holds etcd, kube-apiserver and kubectl.
+// assetsVariable is the environment variable with the folder that holds etcd, kube-apiserver and kubectl.
 const assetsVariable = "KUBEBUILDER_ASSETS"
 
 // ControlPlane is a running etcd and kube-apiserver with Capstan's CRDs.
 type ControlPlane struct {
-	// Config reaches the API server as an administrator.
+	// Config is the configuration of a client with administrator rights.
 	Config *rest.Config
-	// Kubeconfig is the absolute path of a file that does the same, readable by its owner only.
+	// Kubeconfig is the absolute path of a kubeconfig with the same rights. Only its owner can read the file.
 	Kubeconfig string
 	// Kubectl is the path of a kubectl of the API server's version.
 	Kubectl string
 
 	env      *envtest.Environment
 	stopOnce sync.Once
-	// certificates is the folder of an API server that was killed: envtest forgets to remove it.
+	// certificates is the certificate folder of an API server that was killed, because envtest does not remove it.
 	certificates string
 }
 
 // StartControlPlane starts etcd and kube-apiserver on free ports of 127.0.0.1, installs the CRDs of a folder and
-// writes the kubeconfig. It fails when KUBEBUILDER_ASSETS does not name a folder with the programs, or when one of them
-// does not become ready; the error then ends with its log. A cancelled context is noticed once they have started.
+// writes the kubeconfig. It returns an error if KUBEBUILDER_ASSETS does not name a folder with the programs, or if
+// a program does not become ready; in the second case, the error ends with the program's log. A cancelled ctx takes
+// effect only after both have started.
 func (s *Stack) StartControlPlane(ctx context.Context, crds string) (*ControlPlane, error) {
 	assets, err := findAssets()
 	if err != nil {
@@ -78,7 +80,7 @@ func (c *ControlPlane) stop() error {
 	return err
 }
 
-// logControlPlane lets etcd and kube-apiserver write to logs. The function it returns closes this process's ends.
+// logControlPlane opens logs for etcd and kube-apiserver. The returned function closes this process's descriptors.
 func (s *Stack) logControlPlane(env *envtest.Environment) (func(), error) {
 	etcd, err := s.openLog("etcd")
 	if err != nil {
@@ -92,7 +94,7 @@ func (s *Stack) logControlPlane(env *envtest.Environment) (func(), error) {
 	apiServer := env.ControlPlane.GetAPIServer()
 	apiServer.Out, apiServer.Err = server, server
 	return func() {
-		_ = etcd.Close() // the children hold their own descriptors, and nothing was written through this one
+		_ = etcd.Close() // the children have their own descriptors, and nothing was written through this one
 		_ = server.Close()
 	}, nil
 }
@@ -102,7 +104,7 @@ func (s *Stack) writeKubeconfig(content []byte) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("failed to find the path of the kubeconfig: %w", err)
 	}
-	// A file that is there keeps its mode when it is written, so it goes first.
+	// Remove the old file first, because writing to an existing file would keep its mode.
 	if err := os.RemoveAll(path); err != nil {
 		return "", fmt.Errorf("failed to replace the kubeconfig: %w", err)
 	}

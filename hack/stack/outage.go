@@ -11,9 +11,9 @@ import (
 	"syscall"
 )
 
-// KillAPIServer ends kube-apiserver with SIGKILL, as a crash would. restart starts it again, at the same address and with
-// the same certificates, and returns when it answers. etcd stays, so that nothing that was written is lost. It works on
-// Linux, and must not be called while the control plane is stopped.
+// KillAPIServer ends kube-apiserver with SIGKILL, like a crash. restart starts it again, at the same address and
+// with the same certificates, and returns when it answers. etcd keeps running, so that no write is lost.
+// KillAPIServer needs Linux and must not be called while the control plane is stopped.
 func (c *ControlPlane) KillAPIServer() (restart func() error, err error) {
 	if err := c.signalAPIServer(syscall.SIGKILL); err != nil {
 		return nil, err
@@ -27,8 +27,8 @@ func (c *ControlPlane) KillAPIServer() (restart func() error, err error) {
 	}, nil
 }
 
-// PauseAPIServer stops kube-apiserver with SIGSTOP: connections stay open, and nothing answers. resume lets it go on. It
-// works on Linux.
+// PauseAPIServer stops kube-apiserver with SIGSTOP: connections stay open, but nothing answers. resume continues
+// it. PauseAPIServer needs Linux.
 func (c *ControlPlane) PauseAPIServer() (resume func() error, err error) {
 	if err := c.signalAPIServer(syscall.SIGSTOP); err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (c *ControlPlane) signalAPIServer(sig syscall.Signal) error {
 	return nil
 }
 
-// childOf finds the living child of a process that runs a program with an argument.
+// childOf returns the running child of a process with this program and argument.
 func childOf(parent int, program, argument string) (int, error) {
 	folders, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -57,7 +57,7 @@ func childOf(parent int, program, argument string) (int, error) {
 	for _, folder := range folders {
 		command, err := os.ReadFile(filepath.Join(folder, "cmdline"))
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the process has ended meanwhile
 		}
 		args := bytes.Split(bytes.TrimRight(command, "\x00"), []byte{0})
 		if filepath.Base(string(args[0])) != program || !contains(args, argument) || !isChild(folder, parent) {
@@ -77,13 +77,13 @@ func contains(args [][]byte, argument string) bool {
 	return false
 }
 
-// isChild says whether a process is the child of another and has not ended.
+// isChild reports whether a process is a child of parent and has not ended.
 func isChild(folder string, parent int) bool {
 	stat, err := os.ReadFile(filepath.Join(folder, "stat"))
 	if err != nil {
 		return false
 	}
-	// PID (NAME) STATE PARENT ...: the name may hold anything, also a parenthesis.
+	// The format is PID (NAME) STATE PARENT ..., where the name may contain any character, even a parenthesis.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	return len(fields) > 1 && fields[0] != "Z" && fields[1] == strconv.Itoa(parent)
 }

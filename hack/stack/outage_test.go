@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-func TestAnAPIServerThatWasAwayIsTheSameAgain(t *testing.T) {
+func TestAPIServerKeepsItsObjectsAfterAnOutage(t *testing.T) {
 	s := New(t.TempDir(), nil)
 	t.Cleanup(func() { stopped(t, s) })
 	cluster, err := s.StartControlPlane(t.Context(), filepath.Join("..", "..", "config", "crd", "bases"))
@@ -24,7 +24,7 @@ func TestAnAPIServerThatWasAwayIsTheSameAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// read says whether the API server answers within a time.
+	// read returns an error unless the API server answers within the time.
 	read := func(patience time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()

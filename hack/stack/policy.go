@@ -16,9 +16,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 )
 
-// InstallApprovalPolicy creates the policy by which the API server checks who decides about calls, and its binding, from the files
-// of a folder, which is config/policy. It returns when managers use the decisions that are made from then on, which takes some
-// seconds, or with the cause of a context that ends before.
+// InstallApprovalPolicy creates the policy with which the API server checks who decides about calls, and its
+// binding. folder contains their files; it is config/policy. The function returns when managers accept decisions
+// made from now on, which takes some seconds, or with the cause of ctx if ctx ends first.
 func InstallApprovalPolicy(ctx context.Context, config *rest.Config, folder string) error {
 	var policy admissionv1.ValidatingAdmissionPolicy
 	var binding admissionv1.ValidatingAdmissionPolicyBinding

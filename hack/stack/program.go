@@ -19,24 +19,24 @@ const (
 	probeTimeout        = 2 * time.Second
 )
 
-// Program says what to run and how to see that it is ready.
+// Program describes a program to run and its readiness probe.
 type Program struct {
-	// Name of the program in messages, and of its log.
+	// Name is the name of the program in messages and of its log.
 	Name string
-	// Path of the executable file.
+	// Path is the path of the executable file.
 	Path string
-	// Args of the program, without its name.
+	// Args are the arguments of the program, without its name.
 	Args []string
-	// Env holds KEY=VALUE for its environment, beside what it has from this process. Secrets belong here: arguments are seen
-	// by everybody on the machine.
+	// Env holds KEY=VALUE pairs in addition to this process's environment. Pass secrets here, because every user of
+	// the machine can see arguments.
 	Env []string
-	// Listen holds the host:port addresses the program will listen on; they must be free when it starts.
+	// Listen holds the host:port addresses on which the program will listen. They must be free before the start.
 	Listen []string
-	// ReadyURL is asked until it answers 200. Without it the program counts as ready once it runs.
+	// ReadyURL is requested until it returns 200. If it is empty, the program is ready as soon as it runs.
 	ReadyURL string
-	// StartTimeout bounds the time until it is ready; 30 s if it is 0.
+	// StartTimeout bounds the time until the program is ready. 0 means 30 s.
 	StartTimeout time.Duration
-	// StopTimeout is the time between SIGTERM and SIGKILL; 30 s if it is 0.
+	// StopTimeout is the time between SIGTERM and SIGKILL. 0 means 30 s.
 	StopTimeout time.Duration
 }
 
@@ -48,14 +48,15 @@ type Process struct {
 	program  Program
 	cmd      *exec.Cmd
 	stopOnce sync.Once
-	stopping chan struct{} // closed when it is about to be stopped
-	done     chan struct{} // closed when it has ended; err is set before
+	stopping chan struct{} // closed when the process is about to be stopped
+	done     chan struct{} // closed when the process has ended; err is set before
 	err      error
 }
 
-// StartProgram runs a program in a process group of its own, so that a Ctrl-C in the terminal does not reach it before
-// its turn, and waits until it is ready. It fails when an address is taken, when the program cannot be run, ends early
-// (the error then ends with its log), or is not ready in time.
+// StartProgram starts a program and waits until it is ready. The program has a process group of its own, so that a
+// Ctrl-C in the terminal reaches it only through Stop. StartProgram returns an error if an address is in use, or if
+// the program cannot be run, ends early or is not ready in time. The error for a program that ended includes the
+// end of its log.
 func (s *Stack) StartProgram(ctx context.Context, program Program) (*Process, error) {
 	for _, address := range program.Listen {
 		if err := checkFree(ctx, address); err != nil {
@@ -67,7 +68,7 @@ func (s *Stack) StartProgram(ctx context.Context, program Program) (*Process, er
 		return nil, err
 	}
 	p := &Process{Log: log.Name(), program: program, stopping: make(chan struct{}), done: make(chan struct{})}
-	// Cancelling the context must not kill it: Stop does, when those that depend on it have gone.
+	// Cancelling the context must not kill the program: Stop ends it after the programs that depend on it.
 	p.cmd = exec.CommandContext(context.WithoutCancel(ctx), program.Path, program.Args...)
 	p.cmd.Env = append(os.Environ(), program.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
@@ -88,10 +89,11 @@ func (s *Stack) StartProgram(ctx context.Context, program Program) (*Process, er
 	return p, nil
 }
 
-// PID returns the process id.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Stop ends the process before the rest of its stack: SIGTERM first, SIGKILL after its StopTimeout, which is an error.
+// Stop ends the process before the rest of its stack. It sends SIGTERM first, and SIGKILL after StopTimeout, which
+// is an error.
 func (p *Process) Stop() error { return p.stop() }
 
 func (p *Process) stop() error {
@@ -121,7 +123,7 @@ func (p *Process) terminate() error {
 		p.program.Name, withDefault(p.program.StopTimeout, defaultStopTimeout), withTail(p.Log)))
 }
 
-// signal reaches the whole process group, children of the program included.
+// signal sends a signal to the whole process group, including children of the program.
 func (p *Process) signal(sig syscall.Signal) error {
 	return syscall.Kill(-p.PID(), sig)
 }
@@ -135,13 +137,13 @@ func (p *Process) ended() bool {
 	}
 }
 
-// watch reports an end that nobody asked for.
+// watch reports an unexpected end of the process.
 func (p *Process) watch(report func(error)) {
 	select {
 	case <-p.stopping:
 	case <-p.done:
 		select {
-		case <-p.stopping: // both at once: it was stopped
+		case <-p.stopping: // both happened at once: the process was stopped
 		default:
 			report(fmt.Errorf("%s ended unexpectedly (%s)%s", p.program.Name, p.exit(), withTail(p.Log)))
 		}
@@ -174,7 +176,7 @@ func (p *Process) waitReady(ctx context.Context) error {
 	return nil
 }
 
-// answers reports whether a URL answers 200 now; what else it does counts as not yet.
+// answers reports whether a URL returns 200 now. Any other result counts as not ready.
 func answers(ctx context.Context, client *http.Client, url string) bool {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 var clientScheme = runtime.NewScheme()
 
-// served returns a program that is this test's executable in another role.
+// served returns a program that runs this test's executable in another role.
 func served(t *testing.T, role string) Program {
 	t.Helper()
 	self, err := os.Executable()
@@ -57,5 +57,5 @@ func serve(stubborn bool, address string) {
 	}()
 	<-ctx.Done()
 	fmt.Println("stopping")
-	os.Exit(0) //nolint:gocritic // the process ends, and with it what was deferred
+	os.Exit(0) //nolint:gocritic // the process ends without running deferred functions
 }

@@ -1,7 +1,8 @@
-// Package stack starts and stops what Capstan runs against on one machine: a real etcd and kube-apiserver, and
-// programs beside them such as the manager and the fake model server. The demo and the benchmark are built on it.
+// Package stack starts and stops a local environment for Capstan: a real etcd and kube-apiserver, and programs
+// beside them such as the manager and the fake model server. The demo, the benchmark, the kill test and test suites
+// use it.
 //
-// Everything is stopped in the reverse order of its start, by one call that is meant to be deferred:
+// One deferred call stops everything in the reverse order of its start:
 //
 //	s := stack.New(dir, cancel)
 //	defer s.Stop()
@@ -18,7 +19,7 @@ import (
 	"sync"
 )
 
-// Stack is a control plane and programs that are stopped together. Its methods may be called from several goroutines.
+// Stack is a control plane and programs that are stopped together. A Stack is safe for concurrent use.
 type Stack struct {
 	dir    string
 	onExit func(error)
@@ -27,12 +28,12 @@ type Stack struct {
 	running []stopper
 }
 
-// stopper is something that was started; stop is called any number of times, and acts once.
+// stopper is a part that was started. stop may be called repeatedly; only the first call has an effect.
 type stopper interface{ stop() error }
 
-// New returns an empty stack that keeps its kubeconfig and logs in a folder, made when it is first needed. When a
-// program ends although nobody stopped it, onExit gets an error that says so, with the end of the program's log; a
-// context's cancel function fits. It may be nil.
+// New returns an empty stack that keeps its kubeconfig and logs in dir, which it creates when it first needs the
+// folder. If a program ends without being stopped, the stack calls onExit with an error that contains the end of
+// the program's log. onExit may be nil; the cancel function of a context is a suitable value.
 func New(dir string, onExit func(error)) *Stack {
 	if onExit == nil {
 		onExit = func(error) {}
@@ -40,8 +41,8 @@ func New(dir string, onExit func(error)) *Stack {
 	return &Stack{dir: dir, onExit: onExit}
 }
 
-// Stop stops all that was started, the youngest first, and waits for its end: for each program at most the
-// StopTimeout it was given. It returns what went wrong on the way, and nil when called again.
+// Stop stops everything in the reverse order of its start and waits for the ends, for each program at most for its
+// StopTimeout. It returns the errors of this call. A second call returns nil.
 func (s *Stack) Stop() error {
 	s.mu.Lock()
 	running := s.running
@@ -55,20 +56,20 @@ func (s *Stack) Stop() error {
 	return errors.Join(errs...)
 }
 
-// OnStop lets Stop call a function too, once, after all that is started from now on has stopped: for what was started in
-// another way, such as a database.
+// OnStop registers a function that Stop calls once, after everything that is started from now on has stopped. Use
+// it for parts that the stack has not started itself, such as a database.
 func (s *Stack) OnStop(stop func() error) { s.push(stopFunc(stop)) }
 
-// stopFunc is a function as a stopper. Stop is the only one to call it, and forgets what it has called.
+// stopFunc is a function as a stopper. Only Stop calls it, at most once.
 type stopFunc func() error
 
 func (f stopFunc) stop() error { return f() }
 
-// Logs returns the paths of the logs of all that was started with this stack, or of an earlier one in its folder.
+// Logs returns the paths of all logs in the stack's folder, including those of an earlier stack.
 func (s *Stack) Logs() []string {
 	logs, err := filepath.Glob(filepath.Join(s.logDir(), "*.log"))
 	if err != nil {
-		return nil // the folder's name holds a pattern of Glob that is malformed
+		return nil // the name of the folder contains a malformed pattern
 	}
 	return logs
 }
@@ -81,8 +82,8 @@ func (s *Stack) push(r stopper) {
 
 func (s *Stack) logDir() string { return filepath.Join(s.dir, "logs") }
 
-// openLog makes an empty log of that name. Children write to the file themselves, so they outlive neither a pipe nor
-// a goroutine of this process.
+// openLog creates an empty log with this name. Children write to the file directly, so that they depend on no pipe
+// and on no goroutine of this process.
 func (s *Stack) openLog(name string) (*os.File, error) {
 	if err := os.MkdirAll(s.logDir(), 0o700); err != nil {
 		return nil, fmt.Errorf("failed to make the folder for logs: %w", err)

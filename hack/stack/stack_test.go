@@ -27,8 +27,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 )
 
-// TestMain lets the test's own executable play the program that a test starts: "serve ADDRESS" answers every request
-// with 200 until SIGTERM, which "stubborn ADDRESS" ignores.
+// TestMain lets the test's own executable play the program that a test starts: "serve ADDRESS" answers every
+// request with 200 until SIGTERM, and "stubborn ADDRESS" ignores SIGTERM.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && (os.Args[1] == "serve" || os.Args[1] == "stubborn") {
 		serve(os.Args[1] == "stubborn", os.Args[2])
@@ -45,7 +45,7 @@ func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 		t.Fatalf("StartControlPlane: %v", err)
 	}
 
-	// Through the kubeconfig, as a user would.
+	// Use the kubeconfig, as a user would.
 	config, err := clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig)
 	if err != nil {
 		t.Fatalf("the kubeconfig cannot be read: %v", err)
@@ -67,7 +67,8 @@ func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 		kinds = append(kinds, crds.Items[i].Spec.Names.Kind)
 	}
 	slices.Sort(kinds)
-	if diff := cmp.Diff([]string{"Agent", "ModelProvider", "PromptProfile", "Session", "ToolApproval", "ToolServer", "Turn"}, kinds); diff != "" {
+	if diff := cmp.Diff([]string{"Agent", "ModelProvider", "PromptProfile", "Session", "ToolApproval", "ToolServer", "Turn"},
+		kinds); diff != "" {
 		t.Errorf("kinds that the API server knows (-want +got):\n%s", diff)
 	}
 
@@ -86,7 +87,8 @@ func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 	}
 }
 
-// installsThePolicy checks that a control plane gets the policy of ToolApprovals, and that decisions count when it has.
+// installsThePolicy checks that a control plane gets the policy of ToolApprovals, and that decisions count after
+// that.
 func installsThePolicy(t *testing.T, cluster *ControlPlane) {
 	t.Helper()
 	config := filepath.Join("..", "..", "config", "policy")
@@ -98,19 +100,23 @@ func installsThePolicy(t *testing.T, cluster *ControlPlane) {
 		t.Fatal(err)
 	}
 	check := approvals.NewPolicy(approvals.DefaultPolicy, clientset.AdmissionregistrationV1(), time.Now, logr.Discard()).Check
-	made := []v1alpha1.ToolApproval{{ObjectMeta: metav1.ObjectMeta{Name: "a", CreationTimestamp: metav1.NewTime(time.Now().Truncate(time.Second))}}}
+	made := []v1alpha1.ToolApproval{{ObjectMeta: metav1.ObjectMeta{
+		Name:              "a",
+		CreationTimestamp: metav1.NewTime(time.Now().Truncate(time.Second)),
+	}}}
 	if checked, why, err := check(t.Context(), made); len(checked) != 1 || why != "" || err != nil {
 		t.Errorf("a decision that is made now is not used: %q, %v", why, err)
 	}
 	if err := InstallApprovalPolicy(t.Context(), cluster.Config, config); err == nil || !strings.Contains(err.Error(), "already exists") {
 		t.Errorf("error %v, want one that says that the policy is there", err)
 	}
-	if err := InstallApprovalPolicy(t.Context(), cluster.Config, t.TempDir()); err == nil || !strings.Contains(err.Error(), "failed to read the policy of ToolApprovals") {
+	if err := InstallApprovalPolicy(t.Context(), cluster.Config, t.TempDir()); err == nil ||
+		!strings.Contains(err.Error(), "failed to read the policy of ToolApprovals") {
 		t.Errorf("error %v, want one about the files", err)
 	}
 }
 
-func TestControlPlaneWithoutItsProgramsSaysWhatToDo(t *testing.T) {
+func TestControlPlaneWithoutProgramsFailsWithAdvice(t *testing.T) {
 	for name, assets := range map[string]string{"not set": "", "an empty folder": t.TempDir()} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(assetsVariable, assets)
@@ -205,7 +211,10 @@ func TestProgramThatCannotStart(t *testing.T) {
 		},
 		"never ready": {
 			t.Context(),
-			Program{Path: "/bin/sh", Args: []string{"-c", "exec sleep 600"}, ReadyURL: "http://127.0.0.1:1", StartTimeout: time.Millisecond},
+			Program{
+				Path: "/bin/sh", Args: []string{"-c", "exec sleep 600"}, ReadyURL: "http://127.0.0.1:1",
+				StartTimeout: time.Millisecond,
+			},
 			[]string{"no 200 from http://127.0.0.1:1 within 1ms", "child.log is empty"},
 		},
 		"interrupted": {
@@ -234,7 +243,8 @@ func TestProgramThatCannotStart(t *testing.T) {
 func TestProgramThatEndsByItselfIsReported(t *testing.T) {
 	exits := make(chan error, 1)
 	s := New(t.TempDir(), func(err error) { exits <- err })
-	if _, err := s.StartProgram(t.Context(), Program{Name: "child", Path: "/bin/sh", Args: []string{"-c", "echo out of luck; exit 4"}}); err != nil {
+	if _, err := s.StartProgram(t.Context(),
+		Program{Name: "child", Path: "/bin/sh", Args: []string{"-c", "echo out of luck; exit 4"}}); err != nil {
 		t.Fatalf("StartProgram: %v", err)
 	}
 	err := <-exits
@@ -246,7 +256,7 @@ func TestProgramThatEndsByItselfIsReported(t *testing.T) {
 	stopped(t, s)
 }
 
-func TestStopGoesFromTheYoungestToTheOldestAndOnAfterAFailure(t *testing.T) {
+func TestStopEndsProgramsInReverseOrderAndContinuesAfterAFailure(t *testing.T) {
 	var order []string
 	s := New(t.TempDir(), nil)
 	for _, name := range []string{"etcd", "model", "manager"} {

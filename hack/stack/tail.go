@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// tailLines and tailBytes bound what of a log is shown in an error.
+	// tailLines and tailBytes bound the part of a log that an error shows.
 	tailLines = 15
 	tailBytes = 8 << 10
 )
 
-// Tail returns the last lines of a log, at most 8 KiB of them, and an empty string for one that cannot be read.
+// Tail returns the last lines of a log, at most 8 KiB, or an empty string if the log cannot be read.
 func Tail(path string, lines int) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
-	// A log shorter than that is read from its beginning.
+	// Read a log that is shorter than tailBytes from its beginning.
 	_, seekErr := f.Seek(-tailBytes, io.SeekEnd)
 	if seekErr != nil {
 		_, seekErr = f.Seek(0, io.SeekStart)
@@ -33,7 +33,7 @@ func Tail(path string, lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// withTail returns the end of a log as the end of an error's message.
+// withTail returns the end of a log, formatted as the end of an error message.
 func withTail(path string) string {
 	tail := Tail(path, tailLines)
 	if tail == "" {

@@ -1,5 +1,5 @@
-// Command toolserver serves the tickets of a small helpdesk as tools, over the Model Context Protocol. It stands in for a
-// server of tools in the demo; tests import package tickets beside it.
+// Command toolserver serves the tickets of a small helpdesk as tools, over the Model Context Protocol. It is the
+// tool server of the demo; tests import package tickets instead.
 package main
 
 import (

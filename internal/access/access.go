@@ -1,5 +1,5 @@
-// Package access knows who has sent an HTTP request and whether they may do what it asks for: the API server says so, by a TokenReview and
-// a SubjectAccessReview.
+// Package access authenticates and authorizes HTTP requests. It asks the API server, with a TokenReview and a
+// SubjectAccessReview.
 package access
 
 import (
@@ -20,73 +20,79 @@ import (
 )
 
 const (
-	// keepGranted and keepDenied are how long an answer of the API server is taken for granted. A denial is soon asked again:
-	// the right may just have been given.
+	// keepGranted and keepDenied are how long an answer of the API server is used. A denial is used for a short
+	// time, because the right may be granted soon.
 	keepGranted, keepDenied = 5 * time.Second, time.Second
-	// mostAnswers bounds the answers that are kept, and mostTokens the tokens that are remembered, of each sort.
+	// mostAnswers bounds the stored answers. mostTokens bounds the stored tokens: those that the API server knows,
+	// and those that it does not know.
 	mostAnswers, mostTokens = 1024, 1024
-	// keepKnown is how long a token that the API server knew is remembered as one that it may know again.
+	// keepKnown is how long a token that the API server knew counts as one that it may know again.
 	keepKnown = time.Hour
-	// mostReviews bounds the reviews that the API server is asked at once of tokens that it knew, and mostStrange those of
-	// tokens never seen: invented tokens do not keep out a user who is at work.
+	// mostReviews bounds the concurrent reviews of tokens that the API server knew. mostStrange bounds those of
+	// unknown tokens, so that invented tokens do not block active users.
 	mostReviews, mostStrange = 16, 8
-	// reviewWait is how long a request waits for its turn to be reviewed, and reviewTimeout bounds the review.
+	// reviewWait is how long a request waits until its review may begin. reviewTimeout bounds the review.
 	reviewWait, reviewTimeout = 2 * time.Second, 10 * time.Second
 )
 
-// Right is what a request needs: a verb on one object, or on a path that is no resource. It is comparable.
+// Right is the right that a request needs: a verb on an object, or on a path that is not a resource. It is
+// comparable.
 type Right struct {
 	Verb string
-	// Path is set for a path that is no resource, such as /metrics; the fields after it are empty then.
+	// Path is set for a path that is not a resource, such as /metrics; the fields after it are empty then.
 	Path                                  string
 	Group, Version, Resource, Subresource string
-	// Namespace and Name are those of the object.
+	// Namespace and Name are the namespace and the name of the object.
 	Namespace, Name string
 }
 
 // Refusal says why a request is not answered.
 type Refusal struct {
-	// Status is that of HTTP: 401 for a token that is not known, 403 for a user who may not, 503 if the API server could not be asked.
+	// Status is the HTTP status: 401 for an unknown token, 403 for a user who lacks the right, 503 if the API
+	// server could not be asked.
 	Status int
-	// User is who may not, with the status 403.
+	// User is the user who lacks the right. It is set only with the status 403.
 	User string
-	// Message says what is wrong and what to do, except with the status 403: that depends on the right.
+	// Message describes the problem and the remedy. It is empty with the status 403, because the message then depends
+	// on the right.
 	Message string
 }
 
-// Guard asks the API server. It keeps hashes of tokens, no token. It is safe for concurrent use.
+// Guard authenticates and authorizes requests. It stores hashes of tokens, and no token. It is safe for concurrent
+// use.
 type Guard struct {
 	reviews kubernetes.Interface
-	// audiences are those for which a token may be made; none for that of the API server.
+	// audiences are the audiences that a token may have; none means the audience of the API server.
 	audiences []string
-	// answers, by token and right, are of tokens that the API server knows. What it does not know is kept elsewhere: invented
-	// tokens must not push answers out.
+	// answers has the answers by token and right, for tokens that the API server knows. Unknown tokens are stored
+	// elsewhere, so that invented tokens cannot push answers out.
 	answers *cache.LRUExpireCache
-	// known and unknown are tokens, by whether the API server knew them when it was asked last.
+	// known and unknown are the tokens that the API server knew, or did not know, at its last review.
 	known, unknown *cache.LRUExpireCache
-	// knownSlots and strangeSlots bound the reviews at once.
+	// knownSlots and strangeSlots bound the concurrent reviews.
 	knownSlots, strangeSlots chan struct{}
 }
 
-// verdict is what the API server said: who it is, and why they may not, nil if they may.
+// verdict is the answer of the API server: the user, and the refusal, which is nil if the user has the right.
 type verdict struct {
 	user    string
 	refused *Refusal
 }
 
-// question is what an answer is kept for.
+// question is the key of a stored answer.
 type question struct {
 	token [sha256.Size]byte
 	right Right
 }
 
-// clock is the time of day as the cache wants it.
+// clock adapts a function that returns the time of day to the interface of the cache.
 type clock func() time.Time
 
 // Now returns the time of day.
 func (c clock) Now() time.Time { return c() }
 
-// New returns a Guard that accepts tokens that were made for one of these audiences; none for that of the API server.
+// New returns a Guard that accepts tokens for one of these audiences. If audiences is empty, it accepts tokens for
+// the audience of the API server.
 func New(reviews kubernetes.Interface, audiences []string, now func() time.Time) *Guard {
 	return &Guard{
 		reviews:    reviews,
@@ -98,11 +104,12 @@ func New(reviews kubernetes.Interface, audiences []string, now func() time.Time)
 	}
 }
 
-// Check returns the name of the user whose bearer token a request has, or why they have not got a right.
+// Check returns the name of the user whose bearer token a request has, or a refusal if that user lacks the right.
 func (g *Guard) Check(ctx context.Context, r *http.Request, right Right) (user string, refused *Refusal) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
-		return "", refuse(http.StatusUnauthorized, "there is no bearer token: send one that the API server knows, such as that of kubectl create token NAME%s", g.option())
+		return "", refuse(http.StatusUnauthorized,
+			"the request has no bearer token: send a token of this cluster, for example from kubectl create token NAME%s", g.option())
 	}
 	q := question{token: sha256.Sum256([]byte(token)), right: right}
 	if answer, ok := g.unknown.Get(q.token); ok {
@@ -128,7 +135,7 @@ func (g *Guard) Check(ctx context.Context, r *http.Request, right Right) (user s
 	return v.user, v.refused
 }
 
-// wait asks as soon as not too many others do. Tokens that the API server knew wait among themselves.
+// wait asks the API server as soon as there is a slot. Known and unknown tokens have separate slots.
 func (g *Guard) wait(ctx context.Context, token string, right Right, known bool) verdict {
 	slots := g.strangeSlots
 	if known {
@@ -145,30 +152,30 @@ func (g *Guard) wait(ctx context.Context, token string, right Right, known bool)
 	return g.ask(ctx, token, right)
 }
 
-// ask asks the API server who it is and what they may.
+// ask asks the API server for the user of a token, and whether that user has the right.
 func (g *Guard) ask(ctx context.Context, token string, right Right) verdict {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	who, err := g.reviews.AuthenticationV1().TokenReviews().Create(ctx,
 		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: g.audiences}}, metav1.CreateOptions{})
 	if err != nil {
-		return verdict{refused: away("tokenreviews of authentication.k8s.io", err)}
+		return verdict{refused: unavailable("tokenreviews of authentication.k8s.io", err)}
 	}
 	if !who.Status.Authenticated || !g.isFor(who.Status.Audiences) {
 		return verdict{refused: refuse(http.StatusUnauthorized,
-			"the API server does not know the token: it may have expired, or be that of another cluster or for another audience; get a new one, "+
-				"such as that of kubectl create token NAME%s", g.option())}
+			"the API server rejects the token: it may have expired, or belong to another cluster or audience; get a new one, "+
+				"for example from kubectl create token NAME%s", g.option())}
 	}
 	return verdict{user: who.Status.User.Username, refused: g.allowed(ctx, who.Status.User, right)}
 }
 
-// isFor reports whether a token that is valid for some audiences was made for one of this Guard. An authenticator that knows no audiences
-// returns none: its tokens are those of the API server.
+// isFor reports whether a token that is valid for some audiences is valid for one of this Guard's. An authenticator
+// that does not support audiences returns none: its tokens are for the API server.
 func (g *Guard) isFor(audiences []string) bool {
 	return len(g.audiences) == 0 || slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(g.audiences, a) })
 }
 
-// option is that by which kubectl makes a token for this Guard.
+// option returns the option of kubectl create token for this Guard.
 func (g *Guard) option() string {
 	if len(g.audiences) == 0 {
 		return ""
@@ -192,9 +199,10 @@ func (g *Guard) allowed(ctx context.Context, user authenticationv1.UserInfo, rig
 			Namespace: right.Namespace, Name: right.Name,
 		}
 	}
-	may, err := g.reviews.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	may, err := g.reviews.AuthorizationV1().SubjectAccessReviews().Create(ctx,
+		&authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 	if err != nil {
-		return away("subjectaccessreviews of authorization.k8s.io", err)
+		return unavailable("subjectaccessreviews of authorization.k8s.io", err)
 	}
 	if !may.Status.Allowed {
 		return &Refusal{Status: http.StatusForbidden, User: user.Username}
@@ -202,16 +210,17 @@ func (g *Guard) allowed(ctx context.Context, user authenticationv1.UserInfo, rig
 	return nil
 }
 
-// away is the refusal for reviews that could not be made.
-func away(what string, err error) *Refusal {
-	return refuse(http.StatusServiceUnavailable, "the manager cannot ask the API server who you are and what you may: failed to create %s: %s", what, err)
+// unavailable returns the refusal for a review that could not be made.
+func unavailable(what string, err error) *Refusal {
+	return refuse(http.StatusServiceUnavailable,
+		"the manager cannot check your rights with the API server: failed to create %s: %s", what, err)
 }
 
 func refuse(status int, format string, args ...any) *Refusal {
 	return &Refusal{Status: status, Message: fmt.Sprintf(format, args...)}
 }
 
-// Handler answers with next if the user of a request may get the path that it asks for, which is no resource.
+// Handler calls next if the user of a request may use the requested path, which is not a resource.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		right := Right{Verb: strings.ToLower(r.Method), Path: r.URL.Path}
@@ -226,7 +235,8 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		case http.StatusServiceUnavailable:
 			w.Header().Set("Retry-After", "2")
 		}
-		http.Error(w, cmp.Or(refused.Message, fmt.Sprintf("%q may not %s %s: it takes a rule with nonResourceURLs [%s] and verbs [%s]",
-			refused.User, right.Verb, right.Path, right.Path, right.Verb)), refused.Status)
+		http.Error(w, cmp.Or(refused.Message,
+			fmt.Sprintf("user %q may not %s %s: this requires a rule with nonResourceURLs [%s] and verbs [%s]",
+				refused.User, right.Verb, right.Path, right.Path, right.Verb)), refused.Status)
 	})
 }

@@ -18,33 +18,35 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 )
 
-// reviewer is an API server that takes its time: it knows the tokens that begin with good, and lets everybody read.
+// reviewer is a slow API server. It authenticates the tokens that begin with "good", and authorizes all reads.
 type reviewer struct {
 	*fake.Clientset
 	// asked counts the reviews of tokens.
 	asked atomic.Int64
-	// audiences are those that it says of each token.
+	// audiences are the audiences that it returns for each token.
 	audiences []string
 }
 
 func newReviewer() *reviewer {
 	r := &reviewer{Clientset: fake.NewClientset()}
 	r.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		review := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview) //nolint:forcetypeassert // because it is that
+		//nolint:forcetypeassert // because it is that
+		review := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
 		r.asked.Add(1)
 		review.Status.Authenticated, review.Status.User.Username = strings.HasPrefix(review.Spec.Token, "good"), review.Spec.Token
 		review.Status.Audiences = r.audiences
 		return true, review, nil
 	})
 	r.PrependReactor("create", "subjectaccessreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		review := a.(k8stesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview) //nolint:forcetypeassert // because it is that
+		//nolint:forcetypeassert // because it is that
+		review := a.(k8stesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		review.Status.Allowed = true
 		return true, review, nil
 	})
 	return r
 }
 
-// with is a request with a token.
+// with returns a request with a token.
 func with(t *testing.T, token string) *http.Request {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody)
@@ -52,7 +54,7 @@ func with(t *testing.T, token string) *http.Request {
 	return r
 }
 
-// statusOf asks whether a token lets read a Turn: 200 if it does.
+// statusOf returns the status of a request to read a Turn with a token: 200 if the token allows it.
 func statusOf(t *testing.T, g *Guard, token, turn string) int {
 	t.Helper()
 	user, refused := g.Check(t.Context(), with(t, token), Right{Verb: "get", Resource: "turns", Namespace: "helpdesk", Name: turn})
@@ -65,7 +67,7 @@ func statusOf(t *testing.T, g *Guard, token, turn string) int {
 	return http.StatusOK
 }
 
-func TestAnInventedTokenIsUnknownForEveryTurn(t *testing.T) {
+func TestInventedTokenIsUnknownForEveryTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newReviewer()
@@ -86,7 +88,7 @@ func TestAnInventedTokenIsUnknownForEveryTurn(t *testing.T) {
 	})
 }
 
-func TestInventedTokensKeepOutNobodyWhoIsAtWork(t *testing.T) {
+func TestInventedTokensDoNotBlockActiveUsers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := New(newReviewer(), nil, time.Now)
@@ -101,7 +103,7 @@ func TestInventedTokensKeepOutNobodyWhoIsAtWork(t *testing.T) {
 		}
 		begun := time.Now()
 		if got := statusOf(t, g, "good too", "first"); got != http.StatusServiceUnavailable {
-			t.Errorf("want who was never seen told to come again, have %d", got)
+			t.Errorf("want status 503 for an unknown token, have %d", got)
 		}
 		if waited := time.Since(begun); waited != reviewWait {
 			t.Errorf("want a wait of %s, have %s", reviewWait, waited)
@@ -109,7 +111,7 @@ func TestInventedTokensKeepOutNobodyWhoIsAtWork(t *testing.T) {
 		var served sync.WaitGroup
 		served.Go(func() {
 			if got := statusOf(t, g, "good too", "first"); got != http.StatusOK {
-				t.Errorf("want who was never seen asked about once there is a place, have %d", got)
+				t.Errorf("want a review of an unknown token when there is a slot, have %d", got)
 			}
 		})
 		synctest.Wait()
@@ -118,20 +120,24 @@ func TestInventedTokensKeepOutNobodyWhoIsAtWork(t *testing.T) {
 	})
 }
 
-// TestATokenMustBeMadeForTheAudience: an authenticator that ignores audiences says so by naming none.
-func TestATokenMustBeMadeForTheAudience(t *testing.T) {
+// TestTokenMustHaveTheAudience also covers an authenticator that ignores audiences, and therefore returns
+// none.
+func TestTokenMustHaveTheAudience(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		wanted, has []string
 		want        int
 	}{
-		"none wanted":        {has: []string{"https://kubernetes.default.svc"}, want: http.StatusOK},
-		"none wanted, none":  {want: http.StatusOK},
-		"the wanted one":     {wanted: []string{"capstan"}, has: []string{"capstan"}, want: http.StatusOK},
-		"one of several":     {wanted: []string{"capstan", "logs"}, has: []string{"other", "logs"}, want: http.StatusOK},
-		"another":            {wanted: []string{"capstan"}, has: []string{"vault"}, want: http.StatusUnauthorized},
-		"that of the server": {wanted: []string{"capstan"}, has: []string{"https://kubernetes.default.svc"}, want: http.StatusUnauthorized},
-		"not known":          {wanted: []string{"capstan"}, want: http.StatusUnauthorized},
+		"no audience required":             {has: []string{"https://kubernetes.default.svc"}, want: http.StatusOK},
+		"no audience required, none given": {want: http.StatusOK},
+		"the required audience":            {wanted: []string{"capstan"}, has: []string{"capstan"}, want: http.StatusOK},
+		"one of several audiences":         {wanted: []string{"capstan", "logs"}, has: []string{"other", "logs"}, want: http.StatusOK},
+		"another":                          {wanted: []string{"capstan"}, has: []string{"vault"}, want: http.StatusUnauthorized},
+		"the audience of the API server": {
+			wanted: []string{"capstan"}, has: []string{"https://kubernetes.default.svc"},
+			want: http.StatusUnauthorized,
+		},
+		"unknown": {wanted: []string{"capstan"}, want: http.StatusUnauthorized},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,7 +145,8 @@ func TestATokenMustBeMadeForTheAudience(t *testing.T) {
 			r.audiences = tc.has
 			var asked []string
 			r.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
-				asked = a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview).Spec.Audiences //nolint:forcetypeassert // because it is that
+				//nolint:forcetypeassert // because it is that
+				asked = a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview).Spec.Audiences
 				return false, nil, nil
 			})
 			if got := statusOf(t, New(r, tc.wanted, time.Now), "good", "first"); got != tc.want {
@@ -152,13 +159,14 @@ func TestATokenMustBeMadeForTheAudience(t *testing.T) {
 	}
 }
 
-// TestAHandlerServesOnlyWhoMayGetThePath, and says nothing else than what is missing.
-func TestAHandlerServesOnlyWhoMayGetThePath(t *testing.T) {
+// TestHandlerChecksTheRightToThePath checks that a refusal says only which right is missing.
+func TestHandlerChecksTheRightToThePath(t *testing.T) {
 	t.Parallel()
 	r := newReviewer()
 	var paths []authorizationv1.NonResourceAttributes
 	r.PrependReactor("create", "subjectaccessreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		review := a.(k8stesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview) //nolint:forcetypeassert // because it is that
+		//nolint:forcetypeassert // because it is that
+		review := a.(k8stesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		paths = append(paths, *review.Spec.NonResourceAttributes)
 		review.Status.Allowed = review.Spec.User == "good scraper"
 		return true, review, nil
@@ -169,9 +177,12 @@ func TestAHandlerServesOnlyWhoMayGetThePath(t *testing.T) {
 		body   string
 	}{
 		"good scraper": {http.StatusOK, "figures"},
-		"good other":   {http.StatusForbidden, `"good other" may not get /metrics: it takes a rule with nonResourceURLs [/metrics] and verbs [get]`},
-		"invented":     {http.StatusUnauthorized, "the API server does not know the token"},
-		"":             {http.StatusUnauthorized, "there is no bearer token"},
+		"good other": {
+			http.StatusForbidden,
+			`user "good other" may not get /metrics: this requires a rule with nonResourceURLs [/metrics] and verbs [get]`,
+		},
+		"invented": {http.StatusUnauthorized, "the API server rejects the token"},
+		"":         {http.StatusUnauthorized, "the request has no bearer token"},
 	} {
 		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
 		if token != "" {

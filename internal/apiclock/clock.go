@@ -1,10 +1,10 @@
-// Package apiclock tells the time by the clock of the API server, so that all processes of Capstan measure a Turn by one clock,
-// however wrong the clocks of their machines are.
+// Package apiclock tells the time by the clock of the API server. So all processes of Capstan measure a Turn by one
+// clock, however wrong the clocks of their machines are.
 //
-// Each response of the API server has its time in whole seconds, in the header Date. A response bounds the distance between that
-// clock and the one of this machine: the server wrote the header between the sending of the request and the arrival of the
-// response. The bounds of many responses together are narrow. Between responses the time goes on by the monotonic clock of this
-// process, which nobody sets.
+// Each response of the API server carries its time in the header Date, in whole seconds. The server wrote the
+// header between the sending of the request and the arrival of the response, so each response bounds the offset
+// between the two clocks. The bounds of many responses together are narrow. Between responses, time advances by the
+// monotonic clock of this process, which cannot be set.
 package apiclock
 
 import (
@@ -15,79 +15,84 @@ import (
 )
 
 const (
-	// Tolerance is how far the clock of this machine may be off before people are told.
+	// Tolerance is how far the clock of this machine may be off before Capstan logs a warning.
 	Tolerance = 2 * time.Second
 
-	// resolution is that of the header Date.
+	// resolution is the resolution of the header Date.
 	resolution = time.Second
-	// drift is by how much the bounds widen with time, because no two clocks run at the same speed: 200 parts per million.
+	// drift is the divisor by which the bounds widen with time, because no two clocks run at the same speed: 1/5000
+	// is 200 parts per million.
 	drift = 5000
-	// jitter is by how much samples may contradict what is known and still be of the same clock: API servers of one cluster may
-	// differ by as much.
+	// jitter is how far a sample may contradict the known bounds and still count as the same clock. The clocks of a
+	// cluster's API servers may differ by as much.
 	jitter = 2 * time.Second
-	// stepSamples and stepTime are how many samples, over which time, it takes to believe that the clock of the API server, or of
-	// this machine, has jumped.
+	// stepSamples and stepTime are the number of samples, and the time that they must span, before Clock accepts
+	// that the clock of the API server, or of this machine, has jumped.
 	stepSamples = 3
 	stepTime    = 5 * time.Second
 	// warnAgain is the least time between two warnings.
 	warnAgain = 10 * time.Minute
 )
 
-// bounds are the least and the greatest that the clock of the API server is ahead of the local one.
+// bounds limit the offset: how far the clock of the API server is ahead of the local clock.
 type bounds struct{ low, high time.Duration }
 
-// meet returns what two bounds have in common; ok is false if that is nothing.
-func (b bounds) meet(o bounds) (common bounds, ok bool) {
+// intersect returns the intersection of two bounds. ok is false if it is empty.
+func (b bounds) intersect(o bounds) (common bounds, ok bool) {
 	common = bounds{max(b.low, o.low), min(b.high, o.high)}
 	return common, common.low <= common.high
 }
 
-// gap returns what lies between two bounds that have nothing in common.
+// gap returns the interval between two bounds that do not intersect.
 func (b bounds) gap(o bounds) bounds {
 	return bounds{min(b.high, o.high), max(b.low, o.low)}
 }
 
-// nearest returns the value within the bounds that is nearest to 0: a machine whose clock may be right keeps it.
+// nearest returns the value within the bounds that is nearest to 0: if the clock of this machine may be right, its
+// time is kept.
 func (b bounds) nearest() time.Duration { return min(max(0, b.low), b.high) }
 
-// Clock tells the time of the API server. Before the first response it tells that of this machine. Now never goes back. It is
-// safe for concurrent use.
+// Clock tells the time of the API server. Before the first response, it tells the time of this machine. Now never
+// goes back. Clock is safe for concurrent use.
 type Clock struct {
-	// local is the clock of this machine, and start its first reading: the time since then is measured by the monotonic clock.
+	// local is the clock of this machine, and start is its first reading. The time since start is measured by the
+	// monotonic clock.
 	local func() time.Time
 	start time.Time
-	// observe is told the distance to the clock of this machine after each sample; it may be nil.
+	// observe receives the offset after each sample. It may be nil.
 	observe func(time.Duration)
 	log     logr.Logger
 
 	mu sync.Mutex
-	// synced is set by the first sample. known are the bounds by then, as of the local time knownAt.
+	// synced is set by the first sample. known are the current bounds of the offset, computed at the local time
+	// knownAt.
 	synced  bool
 	known   bounds
 	knownAt time.Duration
-	// other are the bounds of samples that contradict what is known, otherCount how many there are in a row, and otherSince the
-	// local time of the first.
-	other      bounds
-	otherCount int
-	otherSince time.Duration
-	// told is what Now said last, and toldAt the local time at which it said so.
-	told   time.Time
-	toldAt time.Duration
-	// warned is the distance that people were told last, warnedAt when; warnedAt is negative before.
+	// contradicting are the bounds of samples that contradict the known bounds. contradictingCount is the number of
+	// such samples in a row; contradictingSince is the local time of the first.
+	contradicting      bounds
+	contradictingCount int
+	contradictingSince time.Duration
+	// lastNow is the last result of Now, at the local time lastNowAt.
+	lastNow   time.Time
+	lastNowAt time.Duration
+	// warned is the offset in the last warning, and warnedAt its local time. warnedAt is negative before the first
+	// warning.
 	warned, warnedAt time.Duration
 }
 
-// New returns a clock that goes on by a local one. observe is told by how much the clock of the API server is ahead of the local
-// one after each sample; it may be nil, and must not call the clock.
+// New returns a clock that advances by a local one. observe receives, after each sample, how far the clock of the
+// API server is ahead of the local one. observe may be nil, and must not call the clock.
 func New(local func() time.Time, observe func(time.Duration), log logr.Logger) *Clock {
 	start := local()
-	return &Clock{local: local, start: start, observe: observe, log: log, told: start.Round(0), warnedAt: -1}
+	return &Clock{local: local, start: start, observe: observe, log: log, lastNow: start.Round(0), warnedAt: -1}
 }
 
 // Now returns the time by the clock of the API server.
 //
-// It never goes back. Where the API server's clock was set back, time passes at half its speed until the two meet: what is
-// measured meanwhile is too short by half at most, and not without end.
+// It never goes back. If the API server's clock was set back, Now advances at half speed until the two meet. So a
+// time that is measured meanwhile is too short by half at most, and the clock never stands still.
 func (c *Clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,21 +101,21 @@ func (c *Clock) Now() time.Time {
 	if c.synced {
 		now = now.Add(c.known.nearest())
 	}
-	passed := max(0, at-c.toldAt)
-	if slow := c.told.Add(passed / 2); now.Before(slow) {
+	passed := max(0, at-c.lastNowAt)
+	if slow := c.lastNow.Add(passed / 2); now.Before(slow) {
 		now = slow
 	}
-	c.told, c.toldAt = now, at
+	c.lastNow, c.lastNowAt = now, at
 	return now
 }
 
-// Local returns a moment on the local clock, for a sample.
+// Local returns the current time of the local clock, for Sample.
 func (c *Clock) Local() time.Duration { return c.elapsed() }
 
-// elapsed is the local time since the start. It needs no lock.
+// elapsed returns the local time since start. It needs no lock.
 func (c *Clock) elapsed() time.Duration { return c.local().Sub(c.start) }
 
-// Sample takes in that the API server wrote a date, in whole seconds, between two moments of Local.
+// Sample records that the API server wrote a date, in whole seconds, between two times of Local.
 func (c *Clock) Sample(date time.Time, sent, received time.Duration) {
 	if received < sent {
 		return // the local clock was set meanwhile
@@ -119,7 +124,7 @@ func (c *Clock) Sample(date time.Time, sent, received time.Duration) {
 	sample := bounds{server - received, server + resolution - sent}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.take(sample, received)
+	c.combine(sample, received)
 	offset := c.known.nearest()
 	if c.observe != nil {
 		c.observe(offset)
@@ -127,16 +132,16 @@ func (c *Clock) Sample(date time.Time, sent, received time.Duration) {
 	c.warn(offset, received)
 }
 
-// take brings a sample together with what is known.
-func (c *Clock) take(sample bounds, at time.Duration) {
+// combine combines a sample with the known bounds.
+func (c *Clock) combine(sample bounds, at time.Duration) {
 	if !c.synced {
-		c.synced, c.told = true, c.start.Round(0).Add(at+sample.nearest())
-		c.known, c.knownAt, c.toldAt = sample, at, at
+		c.synced, c.lastNow = true, c.start.Round(0).Add(at+sample.nearest())
+		c.known, c.knownAt, c.lastNowAt = sample, at, at
 		return
 	}
 	wider := max(0, at-c.knownAt) / drift
 	known := bounds{c.known.low - wider, c.known.high + wider}
-	common, agree := known.meet(sample)
+	common, agree := known.intersect(sample)
 	if !agree {
 		between := known.gap(sample)
 		if between.high-between.low > jitter {
@@ -145,28 +150,28 @@ func (c *Clock) take(sample bounds, at time.Duration) {
 		}
 		common = between
 	}
-	c.known, c.knownAt, c.otherCount = common, at, 0
+	c.known, c.knownAt, c.contradictingCount = common, at, 0
 }
 
-// contradict takes in a sample that is far from what is known. One alone may be of a machine whose clock is wrong, or of a proxy;
-// several that agree mean that a clock has jumped.
+// contradict records a sample that is far from the known bounds. A single one may come from a machine with a wrong
+// clock, or from a proxy. Several that agree mean that a clock has jumped.
 func (c *Clock) contradict(sample bounds, at time.Duration) {
-	common, agree := c.other.meet(sample)
-	if c.otherCount == 0 || !agree {
-		c.other, c.otherCount, c.otherSince = sample, 1, at
+	common, agree := c.contradicting.intersect(sample)
+	if c.contradictingCount == 0 || !agree {
+		c.contradicting, c.contradictingCount, c.contradictingSince = sample, 1, at
 		return
 	}
-	c.other = common
-	c.otherCount++
-	if c.otherCount < stepSamples || at-c.otherSince < stepTime && at >= c.otherSince {
+	c.contradicting = common
+	c.contradictingCount++
+	if c.contradictingCount < stepSamples || at-c.contradictingSince < stepTime && at >= c.contradictingSince {
 		return
 	}
-	c.log.Info("The clock of the API server and the clock of this machine have moved apart: following the API server",
-		"before", c.known.nearest().String(), "now", c.other.nearest().String())
-	c.known, c.knownAt, c.otherCount = c.other, at, 0
+	c.log.Info("The clock of the API server or of this machine has jumped: following the API server",
+		"before", c.known.nearest().String(), "now", c.contradicting.nearest().String())
+	c.known, c.knownAt, c.contradictingCount = c.contradicting, at, 0
 }
 
-// warn tells people where the clock of this machine is off by more than Tolerance.
+// warn logs a warning if the clock of this machine is off by more than Tolerance.
 func (c *Clock) warn(offset, at time.Duration) {
 	if offset.Abs() <= Tolerance {
 		return
@@ -175,6 +180,7 @@ func (c *Clock) warn(offset, at time.Duration) {
 		return
 	}
 	c.warned, c.warnedAt = offset, max(0, at)
-	c.log.Info("Warning: the clock of this machine differs from that of the API server, which is used instead: set it right, as with NTP",
+	c.log.Info("Warning: the clock of this machine differs from the clock of the API server, which is used "+
+		"instead: correct it, for example with NTP",
 		"offsetSeconds", offset.Seconds())
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/go-logr/logr/funcr"
 )
 
-// epoch is when the tests begin, by the clock that is right.
+// epoch is the start of the tests by the correct clock.
 var epoch = time.Date(2026, 6, 11, 15, 4, 5, 300_000_000, time.UTC)
 
 // world is a machine and API servers, with clocks that are wrong by any amount.
 type world struct {
 	*Clock
-	// passed is the time since the start, and local by how much the clock of the machine is wrong.
+	// passed is the time since the start, and local is the error of the machine's clock.
 	passed, local time.Duration
-	// speed is by how much the clock of the machine goes too fast, in parts per million.
+	// speed is how much too fast the machine's clock runs, in parts per million.
 	speed int64
-	// offsets are those that were observed, and lines were logged.
+	// offsets holds the observed offsets, and lines the log messages.
 	offsets []time.Duration
 	lines   []string
 }
@@ -39,10 +39,10 @@ func (w *world) machine() time.Time {
 	return epoch.Add(w.passed + w.local + time.Duration(int64(w.passed)/1_000_000*w.speed))
 }
 
-// right is the right time.
+// right returns the correct time.
 func (w *world) right() time.Time { return epoch.Add(w.passed) }
 
-// ask sends a request to an API server whose clock is wrong, after a wait.
+// ask waits, and then sends a request to an API server whose clock is wrong.
 func (w *world) ask(wait, thither, back, wrong time.Duration) {
 	w.passed += wait
 	sent := w.Local()
@@ -52,15 +52,18 @@ func (w *world) ask(wait, thither, back, wrong time.Duration) {
 	w.Sample(date, sent, w.Local())
 }
 
-// off is by how much the clock differs from the right time.
+// off returns the error of the Clock.
 func (w *world) off() time.Duration { return w.Now().Sub(w.right()) }
 
-func TestTheTimeIsThatOfTheAPIServer(t *testing.T) {
-	for name, local := range map[string]time.Duration{"right": 0, "ahead": 10 * time.Minute, "behind": -10 * time.Minute, "of another century": -60 * 365 * 24 * time.Hour} {
+func TestClockFollowsAPIServer(t *testing.T) {
+	for name, local := range map[string]time.Duration{
+		"right": 0, "ahead": 10 * time.Minute, "behind": -10 * time.Minute,
+		"of another century": -60 * 365 * 24 * time.Hour,
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(local)
 			if got := w.off(); got != local {
-				t.Fatalf("before the first response the clock is off by %s, want the clock of the machine, which is off by %s", got, local)
+				t.Fatalf("before the first response the clock is off by %s, want the error of the machine's clock, %s", got, local)
 			}
 			w.ask(0, 10*time.Millisecond, 10*time.Millisecond, 0)
 			if got := w.off(); got.Abs() > time.Second {
@@ -73,14 +76,15 @@ func TestTheTimeIsThatOfTheAPIServer(t *testing.T) {
 				t.Errorf("after many responses the clock is off by %s, want at most 100ms", got)
 			}
 			if got := w.off(); local == 0 && got != 0 {
-				t.Errorf("a clock that is right was set by %s", got)
+				t.Errorf("a correct clock was changed by %s", got)
 			}
 		})
 	}
 }
 
-// TestNothingMovesTheClockFar: whatever the delays are, the clock is never further off than a response can tell.
-func TestNothingMovesTheClockFar(t *testing.T) {
+// TestErrorIsBoundedByOneResponse checks that the error of the Clock never exceeds the uncertainty of one response,
+// whatever the delays are.
+func TestErrorIsBoundedByOneResponse(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		upTo := func(d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d))) }
@@ -102,8 +106,9 @@ func TestNothingMovesTheClockFar(t *testing.T) {
 	}
 }
 
-// TestAPIServersThatDiffer a little are one clock: the time stays between theirs.
-func TestAPIServersThatDiffer(t *testing.T) {
+// TestSlightlyDifferentAPIServers checks that API servers with slightly different clocks count as one clock: the time
+// stays between theirs.
+func TestSlightlyDifferentAPIServers(t *testing.T) {
 	w := newWorld(time.Hour)
 	for i := range 200 {
 		w.ask(730*time.Millisecond, time.Millisecond, time.Millisecond, time.Duration(i%2)*400*time.Millisecond)
@@ -113,8 +118,11 @@ func TestAPIServersThatDiffer(t *testing.T) {
 	}
 }
 
-func TestAServerWhoseClockIsWrong(t *testing.T) {
-	for name, wrong := range map[string]time.Duration{"ahead": 10 * time.Minute, "behind": -10 * time.Minute, "at the beginning of time": -56 * 365 * 24 * time.Hour} {
+func TestServerWithWrongClock(t *testing.T) {
+	for name, wrong := range map[string]time.Duration{
+		"ahead": 10 * time.Minute, "behind": -10 * time.Minute,
+		"at the beginning of time": -56 * 365 * 24 * time.Hour,
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(0)
 			w.ask(0, time.Millisecond, time.Millisecond, 0)
@@ -123,14 +131,14 @@ func TestAServerWhoseClockIsWrong(t *testing.T) {
 				w.ask(time.Second, time.Millisecond, time.Millisecond, 0)
 			}
 			if off := w.off(); off.Abs() > time.Second {
-				t.Errorf("one of two servers sets the clock off by %s, want that the other is believed, which was there first", off)
+				t.Errorf("a second server with a wrong clock sets the clock off by %s, want the first server believed", off)
 			}
 		})
 	}
 }
 
-// TestABurstOfWrongDates is not believed at once, however long.
-func TestABurstOfWrongDates(t *testing.T) {
+// TestBurstOfWrongDates checks that even a long burst is not believed at once.
+func TestBurstOfWrongDates(t *testing.T) {
 	w := newWorld(0)
 	w.ask(0, time.Millisecond, time.Millisecond, 0)
 	for range 100 {
@@ -141,14 +149,15 @@ func TestABurstOfWrongDates(t *testing.T) {
 	}
 }
 
-// TestAClockThatJumps, of the machine or of the API server, is followed, and the time never goes back.
-func TestAClockThatJumps(t *testing.T) {
+// TestClockJump checks that the Clock follows a jump of the machine's or the API server's clock, and never
+// goes back.
+func TestClockJump(t *testing.T) {
 	for name, tc := range map[string]struct{ local, server time.Duration }{
-		"the machine is set forward":            {10 * time.Minute, 0},
-		"the machine is set back":               {-10 * time.Minute, 0},
-		"the server is set forward":             {0, 10 * time.Minute},
-		"the server is set back":                {0, -10 * time.Minute},
-		"both are set, as by one administrator": {-3 * time.Minute, -3 * time.Minute},
+		"the machine is set forward":      {10 * time.Minute, 0},
+		"the machine is set back":         {-10 * time.Minute, 0},
+		"the server is set forward":       {0, 10 * time.Minute},
+		"the server is set back":          {0, -10 * time.Minute},
+		"both are set by the same amount": {-3 * time.Minute, -3 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(0)
@@ -172,8 +181,8 @@ func TestAClockThatJumps(t *testing.T) {
 	}
 }
 
-// TestTimeThatWasSetBackPassesSlowly, and not not at all: what waits for it must not wait without end.
-func TestTimeThatWasSetBackPassesSlowly(t *testing.T) {
+// TestTimeAdvancesAfterSetBack checks that the time still passes, so that a timeout still ends.
+func TestTimeAdvancesAfterSetBack(t *testing.T) {
 	w := newWorld(0)
 	w.ask(0, 0, 0, 0)
 	for range 10 {
@@ -182,17 +191,18 @@ func TestTimeThatWasSetBackPassesSlowly(t *testing.T) {
 	before := w.Now()
 	w.passed += time.Minute
 	if got := w.Now().Sub(before); got != 30*time.Second {
-		t.Errorf("in a minute the clock goes on by %s, want 30s", got)
+		t.Errorf("in a minute the clock advances by %s, want 30s", got)
 	}
 }
 
-func TestPeopleAreTold(t *testing.T) {
+func TestWarning(t *testing.T) {
 	w := newWorld(-30 * time.Second)
 	for range 100 {
 		w.ask(time.Second, time.Millisecond, time.Millisecond, 0)
 	}
-	if len(w.lines) != 1 || !strings.Contains(w.lines[0], "differs from that of the API server") || !strings.Contains(w.lines[0], `"offsetSeconds"=`) {
-		t.Errorf("logged %q, want one warning with the figure", w.lines)
+	if len(w.lines) != 1 || !strings.Contains(w.lines[0], "differs from the clock of the API server") ||
+		!strings.Contains(w.lines[0], `"offsetSeconds"=`) {
+		t.Errorf("logged %q, want one warning with the offset", w.lines)
 	}
 	if len(w.offsets) != 100 || (w.offsets[99]-30*time.Second).Abs() > time.Second {
 		t.Errorf("observed %d offsets, the last %s; want 100, the last about 30s", len(w.offsets), w.offsets[len(w.offsets)-1])
@@ -207,11 +217,11 @@ func TestPeopleAreTold(t *testing.T) {
 		small.ask(time.Second, time.Millisecond, time.Millisecond, 0)
 	}
 	if len(small.lines) != 0 {
-		t.Errorf("logged %q of a clock that is nearly right", small.lines)
+		t.Errorf("logged %q for a nearly correct clock", small.lines)
 	}
 }
 
-// TestTheTransport takes in what an API server says, and nothing else.
+// TestTheTransport checks that only the responses of an API server are sampled.
 func TestTheTransport(t *testing.T) {
 	ahead := time.Now().Add(time.Hour).UTC().Format(http.TimeFormat)
 	for name, tc := range map[string]struct {
@@ -220,12 +230,12 @@ func TestTheTransport(t *testing.T) {
 		header map[string]string
 		want   bool
 	}{
-		"a response":          {"it has the time", http.StatusOK, map[string]string{"Date": ahead}, true},
-		"a refusal":           {"the API server has written it, too", http.StatusForbidden, map[string]string{"Date": ahead}, true},
-		"no date":             {"a proxy may take it away", http.StatusOK, map[string]string{"Date": ""}, false},
+		"a response":          {"it carries the time", http.StatusOK, map[string]string{"Date": ahead}, true},
+		"a refusal":           {"the API server wrote it, too", http.StatusForbidden, map[string]string{"Date": ahead}, true},
+		"no date":             {"a proxy may remove it", http.StatusOK, map[string]string{"Date": ""}, false},
 		"garbage":             {"it is no date", http.StatusOK, map[string]string{"Date": "soon"}, false},
-		"out of a cache":      {"it is of an earlier time", http.StatusOK, map[string]string{"Date": ahead, "Age": "3"}, false},
-		"a proxy that cannot": {"the date is the proxy's", http.StatusBadGateway, map[string]string{"Date": ahead}, false},
+		"from a cache":        {"its date is old", http.StatusOK, map[string]string{"Date": ahead, "Age": "3"}, false},
+		"an error of a proxy": {"the date is the proxy's", http.StatusBadGateway, map[string]string{"Date": ahead}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

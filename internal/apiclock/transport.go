@@ -4,7 +4,7 @@ import (
 	"net/http"
 )
 
-// Wrap returns a transport that takes a sample of each response of the API server, as rest.Config.Wrap wants it.
+// Wrap returns a transport that takes a sample from each response of the API server. It fits rest.Config.Wrap.
 func (c *Clock) Wrap(next http.RoundTripper) http.RoundTripper {
 	return &transport{clock: c, next: next}
 }
@@ -14,8 +14,8 @@ type transport struct {
 	next  http.RoundTripper
 }
 
-// RoundTrip sends a request. A response without a date that can be read says nothing of the time, nor does one that comes from a
-// proxy: out of its cache, or because it does not reach the API server.
+// RoundTrip sends a request. It takes no sample from a response without a readable date, and none from a response
+// of a proxy, which came from the proxy's cache or did not reach the API server.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent := t.clock.Local()
 	response, err := t.next.RoundTrip(r)
@@ -29,5 +29,5 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// WrappedRoundTripper returns the transport within, which client-go looks for.
+// WrappedRoundTripper returns the wrapped transport. client-go looks for this method.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }

@@ -1,6 +1,7 @@
-// Package approvals says which ToolApprovals count. A ToolApproval bears the name of who has decided, which is what its author has
-// written unless the API server has checked it, by the ValidatingAdmissionPolicy that comes with Capstan. So one that was made
-// while the policy was not in force is not used, and none is while it is not.
+// Package approvals decides which ToolApprovals count. A ToolApproval contains the name of its author, but only the
+// API server can verify that name, with the ValidatingAdmissionPolicy that comes with Capstan. So a ToolApproval
+// does not count if it was created while the policy was not in force, and none counts while the policy is not in
+// force.
 package approvals
 
 import (
@@ -12,21 +13,21 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// Check returns those of some ToolApprovals that may be used, in their order. why tells people on one line why the others may not
-// be and what to do about it, and is empty if there are no others. An error says that nobody could find out: it may be tried
-// again. A Check may be called from several goroutines.
+// Check returns the ToolApprovals that may be used, in the given order. why is a message of one line: it says why
+// the others may not be used and what to do about it. It is empty if there are no others. An error means that this
+// is unknown now; the caller may try again. A Check must be safe for concurrent use.
 type Check func(ctx context.Context, made []v1alpha1.ToolApproval) (checked []v1alpha1.ToolApproval, why string, err error)
 
-// Trust is the Check that takes every ToolApproval, for clusters where something else than the policy makes sure that it bears its
-// author's name.
+// Trust is the Check that accepts every ToolApproval. It is for clusters where something other than the policy
+// verifies the author's name.
 func Trust(_ context.Context, made []v1alpha1.ToolApproval) (checked []v1alpha1.ToolApproval, why string, err error) {
 	return made, "", nil
 }
 
-// maxNamed is how many ToolApprovals are named.
+// maxNamed is the number of ToolApprovals that a message names.
 const maxNamed = 3
 
-// unused says that ToolApprovals, at least one, are not used, in the same words whatever their order.
+// unused returns the message that at least one ToolApproval is not used. It does not depend on their order.
 func unused(made []v1alpha1.ToolApproval, why string) string {
 	names := make([]string, 0, len(made))
 	for i := range made {

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
-// named are ToolApprovals of these names.
+// named returns ToolApprovals with these names.
 func named(names ...string) []v1alpha1.ToolApproval {
 	var all []v1alpha1.ToolApproval
 	for _, name := range names {
@@ -27,7 +27,7 @@ func named(names ...string) []v1alpha1.ToolApproval {
 	return all
 }
 
-func TestWhatIsSaidOfToolApprovalsThatAreNotUsed(t *testing.T) {
+func TestMessageAboutUnusedToolApprovals(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		made   []v1alpha1.ToolApproval
@@ -45,7 +45,7 @@ func TestWhatIsSaidOfToolApprovalsThatAreNotUsed(t *testing.T) {
 	}
 }
 
-func TestTrustTakesAll(t *testing.T) {
+func TestTrustAcceptsAll(t *testing.T) {
 	made := named("a", "b")
 	got, why, err := Trust(t.Context(), made)
 	if diff := cmp.Diff(made, got); diff != "" || why != "" || err != nil {
@@ -53,7 +53,7 @@ func TestTrustTakesAll(t *testing.T) {
 	}
 }
 
-func TestHowLongAFindingIsGood(t *testing.T) {
+func TestFindingExpires(t *testing.T) {
 	before, after := now.Add(-time.Minute), now.Add(time.Second)
 	for name, tc := range map[string]struct {
 		reason string
@@ -61,15 +61,27 @@ func TestHowLongAFindingIsGood(t *testing.T) {
 		newest time.Time
 		want   bool
 	}{
-		"never looked":     {"nobody knows", finding{}, before, false},
-		"just looked":      {"the policy was there after the decision", finding{at: now.Add(-29 * time.Second), newest: before}, before, true},
+		"never looked": {"there is no finding", finding{}, before, false},
+		"just looked": {
+			"the policy was there after the decision",
+			finding{at: now.Add(-29 * time.Second), newest: before},
+			before, true,
+		},
 		"looked long ago":  {"it may have gone", finding{at: now.Add(-30 * time.Second), newest: before}, before, false},
 		"a newer decision": {"the policy may have gone before it was made", finding{at: now, newest: now}, after, false},
 		"an older one":     {"the policy was there after it", finding{at: now, newest: now}, before, true},
-		"amiss":            {"whatever is decided meanwhile", finding{at: now.Add(-4 * time.Second), wrong: "it is not installed", newest: before}, after, true},
-		"amiss for long":   {"somebody may have installed it", finding{at: now.Add(-5 * time.Second), wrong: "it is not installed"}, before, false},
+		"wrong": {
+			"it is used for 5 seconds, whatever is decided meanwhile",
+			finding{at: now.Add(-4 * time.Second), wrong: "it is not installed", newest: before},
+			after, true,
+		},
+		"wrong for long": {
+			"it may have been installed since then",
+			finding{at: now.Add(-5 * time.Second), wrong: "it is not installed"},
+			before, false,
+		},
 		"the clock was set back": {
-			"nobody knows how old it is", finding{at: after, newest: before}, before, false,
+			"its age is unknown", finding{at: after, newest: before}, before, false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,8 +92,9 @@ func TestHowLongAFindingIsGood(t *testing.T) {
 	}
 }
 
-// TestNobodyWaitsForALookLongerThanTheyLive: somebody else's look may take long.
-func TestNobodyWaitsForALookLongerThanTheyLive(t *testing.T) {
+// TestWaitForALookEndsWithTheContext checks that a caller stops waiting for another caller's read of the
+// policy when its own ctx ends.
+func TestWaitForALookEndsWithTheContext(t *testing.T) {
 	p := NewPolicy(DefaultPolicy, nil, func() time.Time { return now }, logr.Discard())
 	p.looking <- struct{}{}
 	stopped := errors.New("stopped")
@@ -95,7 +108,7 @@ func TestNobodyWaitsForALookLongerThanTheyLive(t *testing.T) {
 	}
 }
 
-func TestSinceWhenAnObjectIsAsItIs(t *testing.T) {
+func TestUnchangedSince(t *testing.T) {
 	at := func(seconds int, subresource string) metav1.ManagedFieldsEntry {
 		return metav1.ManagedFieldsEntry{Time: new(metav1.NewTime(now.Add(time.Duration(seconds) * time.Second))), Subresource: subresource}
 	}
@@ -105,13 +118,24 @@ func TestSinceWhenAnObjectIsAsItIs(t *testing.T) {
 		changes    []metav1.ManagedFieldsEntry
 		want       time.Time
 	}{
-		"never changed":        {"labels may be", 1, []metav1.ManagedFieldsEntry{at(9, "")}, now},
-		"changed":              {"it may have been anything before", 2, []metav1.ManagedFieldsEntry{at(9, ""), at(5, "")}, now.Add(9 * time.Second)},
-		"status":               {"which says nothing about it", 2, []metav1.ManagedFieldsEntry{at(5, ""), at(9, "status")}, now.Add(5 * time.Second)},
-		"changed, and no time": {"nobody has noted it", 2, []metav1.ManagedFieldsEntry{{}}, now},
+		"never changed": {"labels may be", 1, []metav1.ManagedFieldsEntry{at(9, "")}, now},
+		"changed": {
+			"it may have been anything before", 2,
+			[]metav1.ManagedFieldsEntry{at(9, ""), at(5, "")},
+			now.Add(9 * time.Second),
+		},
+		"status": {
+			"which says nothing about it", 2,
+			[]metav1.ManagedFieldsEntry{at(5, ""), at(9, "status")},
+			now.Add(5 * time.Second),
+		},
+		"changed, and no time": {"the time of the change is unknown", 2, []metav1.ManagedFieldsEntry{{}}, now},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := asItIs(&metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now), Generation: tc.generation, ManagedFields: tc.changes})
+			got := unchangedSince(&metav1.ObjectMeta{
+				CreationTimestamp: metav1.NewTime(now), Generation: tc.generation,
+				ManagedFields: tc.changes,
+			})
 			if !got.Equal(tc.want) {
 				t.Errorf("since %s, want %s: %s", got, tc.want, tc.reason)
 			}

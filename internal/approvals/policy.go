@@ -18,50 +18,53 @@ import (
 // DefaultPolicy is the name of the policy, and of its binding, in config/policy.
 const DefaultPolicy = "capstan-toolapprovals"
 
-// Settle is how long after policy and binding were made, or changed, a ToolApproval counts as checked. An API server takes up a new policy
-// within about a second, and times of objects are cut to whole seconds.
+// Settle is the time after the last change of the policy and its binding from which ToolApprovals count as checked.
+// An API server starts to enforce a new policy within about a second, and the times of objects have whole seconds.
 const Settle = 5 * time.Second
 
 const (
-	// keepGood and keepBad are how long a look at the policy is good for. What is wrong is likely to be mended soon.
+	// keepGood and keepBad are how long a finding about the policy is used. A faulty policy is likely to be
+	// corrected soon.
 	keepGood = 30 * time.Second
 	keepBad  = 5 * time.Second
-	// lookTimeout bounds a look at the policy: others wait for it.
+	// lookTimeout bounds one read of the policy, because other callers wait for it.
 	lookTimeout = 10 * time.Second
 )
 
-// Policy checks ToolApprovals by the ValidatingAdmissionPolicy of the cluster and its binding, which have one name. It reads them
-// when it is asked about a ToolApproval, and keeps what it found for a short while.
+// Policy checks ToolApprovals with the ValidatingAdmissionPolicy of the cluster and its binding, which have the
+// same name. It reads both when it checks a ToolApproval, and keeps its finding for a short time.
 type Policy struct {
 	name string
 	api  admissionclient.AdmissionregistrationV1Interface
 	now  func() time.Time
 	log  logr.Logger
 
-	// looking holds a token while somebody has last.
+	// looking is a lock for last: it holds a token while a goroutine uses last.
 	looking chan struct{}
 	last    finding
 }
 
-// finding is what a look at the policy has found.
+// finding is the result of one read of the policy.
 type finding struct {
-	// at is when it was looked at by our own clock; zero for never.
+	// at is the time of the read by this machine's clock; zero if there was none.
 	at time.Time
-	// wrong says why the API server does not check, as far as can be known; empty if it does, and then since says from when on.
+	// wrong says why the API server may not check who decides. If wrong is empty, the API server checks, and since
+	// is the time from which it has done so.
 	wrong string
 	since time.Time
-	// newest is when the newest of the ToolApprovals was made that were known by then: the policy was there after them.
+	// newest is the creation time of the newest ToolApproval that was known at the read: the policy was in force
+	// after it.
 	newest time.Time
 }
 
-// NewPolicy returns a Policy of this name, which takes get on both kinds of object. It logs when the API server begins or ceases to
-// check.
+// NewPolicy returns a Policy with this name. The client needs the verb get on both kinds of objects. The Policy
+// logs when the API server begins or stops to check who decides.
 func NewPolicy(name string, api admissionclient.AdmissionregistrationV1Interface, now func() time.Time, log logr.Logger) *Policy {
 	return &Policy{name: name, api: api, now: now, log: log, looking: make(chan struct{}, 1)}
 }
 
-// Check is a Check: a ToolApproval may be used if policy and binding were made, and last changed, some time before it, and are
-// there now.
+// Check implements the type Check. A ToolApproval may be used if the policy and its binding are in force now, and
+// were created and last changed some time before it.
 func (p *Policy) Check(ctx context.Context, made []v1alpha1.ToolApproval) (checked []v1alpha1.ToolApproval, why string, err error) {
 	if len(made) == 0 {
 		return nil, "", nil
@@ -71,7 +74,8 @@ func (p *Policy) Check(ctx context.Context, made []v1alpha1.ToolApproval) (check
 		return nil, "", err
 	}
 	if f.wrong != "" {
-		return nil, unused(made, "it is not known that the API server checks who decides: "+f.wrong+". What it has not checked does not count later either: delete it then, and decide anew"), nil
+		return nil, unused(made, "Capstan cannot confirm that the API server checks who decides: "+f.wrong+
+			". A ToolApproval that was not checked does not count later either: delete it then, and decide again"), nil
 	}
 	var early []v1alpha1.ToolApproval
 	for i := range made {
@@ -82,13 +86,13 @@ func (p *Policy) Check(ctx context.Context, made []v1alpha1.ToolApproval) (check
 		}
 	}
 	if len(early) > 0 {
-		why = unused(early, fmt.Sprintf("the API server has not checked who decided, which it does since %s by the ValidatingAdmissionPolicy %s: "+
-			"delete what is from before, and decide anew", f.since.UTC().Format(time.RFC3339), p.name))
+		why = unused(early, fmt.Sprintf("the API server has checked who decides only since %s (ValidatingAdmissionPolicy %s): "+
+			"delete older ToolApprovals, and decide again", f.since.UTC().Format(time.RFC3339), p.name))
 	}
 	return checked, why, nil
 }
 
-// find looks at the policy, unless somebody has just done so.
+// find returns the last finding if it may still be used, or else reads the policy.
 func (p *Policy) find(ctx context.Context, made []v1alpha1.ToolApproval) (finding, error) {
 	select {
 	case p.looking <- struct{}{}:
@@ -113,8 +117,8 @@ func (p *Policy) find(ctx context.Context, made []v1alpha1.ToolApproval) (findin
 	return found, nil
 }
 
-// holds says whether a finding is still good, for ToolApprovals of which the newest was made at that time. Of one that came after
-// the look nobody knows whether the policy was there.
+// holds reports whether a finding may still be used for ToolApprovals of which the newest was created at newest. It
+// may not if a ToolApproval was created after the read, because the policy may have been removed before that.
 func (f finding) holds(now, newest time.Time) bool {
 	age := now.Sub(f.at)
 	if f.at.IsZero() || age < 0 {
@@ -126,13 +130,13 @@ func (f finding) holds(now, newest time.Time) bool {
 	return age < keepGood && !newest.After(f.newest)
 }
 
-// tell logs what is news.
+// tell logs a finding that differs from the last one.
 func (p *Policy) tell(found finding) {
 	switch {
 	case found.wrong != "" && found.wrong != p.last.wrong:
-		p.log.Info("Not using decisions about calls of tools: it is not known that the API server checks who decides", "cause", found.wrong)
+		p.log.Info("Not using ToolApprovals: cannot confirm that the API server checks who decides", "cause", found.wrong)
 	case found.wrong == "" && p.last.wrong != "":
-		p.log.Info("Using decisions about calls of tools again: the API server checks who decides", "policy", p.name, "since", found.since)
+		p.log.Info("Using ToolApprovals again: the API server checks who decides", "policy", p.name, "since", found.since)
 	}
 }
 
@@ -148,19 +152,19 @@ func (p *Policy) look(ctx context.Context) (finding, error) {
 	if wrong, err := p.unread("ValidatingAdmissionPolicyBinding", err); wrong != "" || err != nil {
 		return finding{wrong: wrong}, err
 	}
-	if wrong := amiss(policy, binding); wrong != "" {
+	if wrong := weakness(policy, binding); wrong != "" {
 		return finding{wrong: wrong}, nil
 	}
-	since := asItIs(policy)
-	if s := asItIs(binding); s.After(since) {
+	since := unchangedSince(policy)
+	if s := unchangedSince(binding); s.After(since) {
 		since = s
 	}
 	return finding{since: since.Add(Settle)}, nil
 }
 
-// asItIs is since when an object has been as it is: since it was made, or if its spec has changed, since anything of it but its
-// status has. A binding may have audited before it denied.
-func asItIs(o metav1.Object) time.Time {
+// unchangedSince returns the time since which an object has been unchanged. That is its creation or, if its spec has
+// changed, the last change outside its status: a binding may have only audited before it denied.
+func unchangedSince(o metav1.Object) time.Time {
 	since := o.GetCreationTimestamp().Time
 	if o.GetGeneration() <= 1 {
 		return since
@@ -173,47 +177,53 @@ func asItIs(o metav1.Object) time.Time {
 	return since
 }
 
-// unread says what an error of the API server means: what is wrong, or that nobody knows.
+// unread interprets an error of the API server: either the policy is missing or unreadable, which wrong describes,
+// or the state is unknown.
 func (p *Policy) unread(kind string, err error) (wrong string, unknown error) {
 	switch {
 	case err == nil:
 		return "", nil
 	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("the %s %s is not installed: install it by kubectl apply -k config/policy, or by the chart with approvalPolicy.install=true, "+
-			"under the name that --approval-policy gives", kind, p.name), nil
+		return fmt.Sprintf("the %s %s is not installed: install it with kubectl apply -k config/policy, or with "+
+			"the chart and approvalPolicy.install=true, "+
+			"under the name in --approval-policy", kind, p.name), nil
 	case apierrors.IsForbidden(err):
-		return fmt.Sprintf("the manager may not get the %s %s: give it the rule of config/rbac/role.yaml about it", kind, p.name), nil
+		return fmt.Sprintf("the manager may not get the %s %s: grant it the rule for this kind in config/rbac/role.yaml", kind, p.name), nil
 	}
 	return "", fmt.Errorf("failed to get the %s %q, by which the API server checks who decides about calls: %w", kind, p.name, err)
 }
 
-// isNarrowed says whether a policy leaves some of the objects out that its rules name. The API server gives empty selectors.
+// isNarrowed reports whether a policy excludes some of the objects that its rules name. The API server stores empty
+// selectors by default.
 func isNarrowed(m *admissionv1.MatchResources) bool {
 	if m == nil {
-		return true // and holds for none
+		return true // without constraints it applies to no object
 	}
 	selects := func(s *metav1.LabelSelector) bool { return s != nil && len(s.MatchLabels)+len(s.MatchExpressions) > 0 }
 	return selects(m.NamespaceSelector) || selects(m.ObjectSelector) || len(m.ExcludeResourceRules) > 0
 }
 
-// amiss says why a policy and its binding refuse nothing, or not everything; empty if they do. What the policy's rules and
-// expressions say is its author's business.
-func amiss(policy *admissionv1.ValidatingAdmissionPolicy, binding *admissionv1.ValidatingAdmissionPolicyBinding) string {
+// weakness returns why a policy and its binding do not deny all invalid requests, or an empty text if they do. It does
+// not judge the policy's rules and expressions, for which the author of the policy is responsible.
+func weakness(policy *admissionv1.ValidatingAdmissionPolicy, binding *admissionv1.ValidatingAdmissionPolicyBinding) string {
 	const ofPolicy, ofBinding = "the ValidatingAdmissionPolicy ", "the ValidatingAdmissionPolicyBinding "
 	fails := policy.Spec.FailurePolicy
 	switch {
 	case fails != nil && *fails != admissionv1.Fail:
 		return fmt.Sprintf("%s%s has the failurePolicy %s: set it to Fail", ofPolicy, policy.Name, *fails)
 	case len(policy.Spec.MatchConditions) > 0:
-		return ofPolicy + policy.Name + " has matchConditions, so that it does not hold for all: take them away"
+		return ofPolicy + policy.Name + " has matchConditions, so it does not apply to all requests: remove them"
 	case isNarrowed(policy.Spec.MatchConstraints):
-		return ofPolicy + policy.Name + " has a selector or excludeResourceRules in its matchConstraints, so that it does not hold for all: take them away"
+		return ofPolicy + policy.Name + " has a selector or excludeResourceRules in its matchConstraints, so it " +
+			"does not apply to all requests: remove them"
 	case binding.Spec.PolicyName != policy.Name:
-		return fmt.Sprintf("%s%s binds the policy %s: set its policyName to %s", ofBinding, binding.Name, binding.Spec.PolicyName, policy.Name)
+		return fmt.Sprintf("%s%s binds the policy %s: set its policyName to %s", ofBinding, binding.Name,
+			binding.Spec.PolicyName, policy.Name)
 	case !slices.Contains(binding.Spec.ValidationActions, admissionv1.Deny):
-		return fmt.Sprintf("%s%s has the validationActions %v, which deny nothing: set them to Deny", ofBinding, binding.Name, binding.Spec.ValidationActions)
+		return fmt.Sprintf("%s%s has the validationActions %v, which deny nothing: set them to Deny", ofBinding,
+			binding.Name, binding.Spec.ValidationActions)
 	case binding.Spec.MatchResources != nil:
-		return ofBinding + binding.Name + " has matchResources, so that it does not hold for all: take them away"
+		return ofBinding + binding.Name + " has matchResources, so it does not apply to all requests: remove them"
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
-// Package barrier takes the credentials of a namespace out of all that a process writes about the objects of that namespace: status,
-// Events and log lines. It is the second barrier. The first are the adapters, each of which redacts the credential that its own server
-// was sent, and the engine, which redacts the texts of models and tools before it records them.
+// Package barrier removes the credentials of a namespace from everything that a process writes about the objects of
+// that namespace: status, Events and log lines. It is the second barrier. The first barrier are the adapters, each
+// of which redacts the credential that it has sent to its server, and the engine, which redacts the texts of models
+// and tools before it records them.
 package barrier
 
 import (
@@ -16,7 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// Client returns a client that redacts the texts of a status when it updates one. known are the credentials of all namespaces.
+// Client returns a client that redacts the texts of a status in each update. known are the credentials of all
+// namespaces.
 func Client(c client.Client, known *redact.Set) client.Client {
 	return &redacting{Client: c, known: known}
 }
@@ -26,7 +28,7 @@ type redacting struct {
 	known *redact.Set
 }
 
-// Status returns what writes a status.
+// Status returns the writer for statuses.
 func (r *redacting) Status() client.SubResourceWriter {
 	return &statusWriter{SubResourceWriter: r.Client.Status(), known: r.known}
 }
@@ -36,7 +38,8 @@ type statusWriter struct {
 	known *redact.Set
 }
 
-// Update writes the status of an object, whose texts it redacts in place: the caller goes on with what it has written.
+// Update writes the status of an object. It redacts the texts in the object itself, so the caller continues with
+// the texts as written.
 func (w *statusWriter) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
 	clean := w.known.In(o.GetNamespace())
 	for _, text := range texts(o) {
@@ -49,8 +52,8 @@ func (w *statusWriter) Update(ctx context.Context, o client.Object, options ...c
 	return w.SubResourceWriter.Update(ctx, o, options...)
 }
 
-// texts are the parts of a status that may quote servers. Names, hashes, enums and numbers are not among them: an object must stay
-// the one that it is, whatever a credential looks like.
+// texts returns the parts of a status that may quote servers. Names, hashes, enums and numbers are not redacted: an
+// object must keep its identity, whatever a credential looks like.
 func texts(o client.Object) []*string {
 	switch o := o.(type) {
 	case *v1alpha1.Turn:
@@ -97,7 +100,8 @@ func elements(list []string) []*string {
 	return all
 }
 
-// Events returns a recorder that redacts what Events say, by the namespace of the object that they are about.
+// Events returns a recorder that redacts the notes of Events. The namespace of the regarded object decides which
+// credentials are removed.
 func Events(to events.EventRecorder, known *redact.Set) events.EventRecorder {
 	return &recorder{to, known}
 }

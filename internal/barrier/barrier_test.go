@@ -28,13 +28,17 @@ func known() *redact.Set {
 	return s
 }
 
-// everywhere are objects whose texts hold the key, and whose names and reasons look like credentials.
-func everywhere(namespace string) []client.Object {
+// objectsWithKey returns objects whose texts contain the key, and whose names and reasons look like credentials.
+func objectsWithKey(namespace string) []client.Object {
 	meta := metav1.ObjectMeta{Namespace: namespace, Name: "support"}
-	conditions := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Failed", Message: "it said " + key, LastTransitionTime: metav1.Now()}}
+	conditions := []metav1.Condition{{
+		Type: "Ready", Status: metav1.ConditionFalse, Reason: "Failed",
+		Message: "it said " + key, LastTransitionTime: metav1.Now(),
+	}}
 	return []client.Object{
 		&v1alpha1.Turn{ObjectMeta: meta, Status: v1alpha1.TurnStatus{Conditions: conditions, Result: &v1alpha1.TurnResult{
-			Text: key, Preview: key, Data: &apiextensionsv1.JSON{Raw: []byte(`{"a":"` + key + `"}`)}, Citations: &v1alpha1.Citations{Local: []string{key}},
+			Text: key, Preview: key, Data: &apiextensionsv1.JSON{Raw: []byte(`{"a":"` + key + `"}`)},
+			Citations: &v1alpha1.Citations{Local: []string{key}},
 		}, Executor: &v1alpha1.ExecutorBinding{Name: "support", Epoch: 1}}},
 		&v1alpha1.ToolServer{ObjectMeta: meta, Status: v1alpha1.ToolServerStatus{
 			Conditions: conditions, ServerName: key, ServerVersion: key, ProtocolVersion: key,
@@ -53,7 +57,7 @@ func TestClientRedactsStatus(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, namespace := range []string{"helpdesk", "sales"} {
-		for _, o := range everywhere(namespace) {
+		for _, o := range objectsWithKey(namespace) {
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(o).WithStatusSubresource(o).Build()
 			if err := barrier.Client(c, known()).Status().Update(t.Context(), o); err != nil {
 				t.Fatal(err)
@@ -75,7 +79,7 @@ func TestClientRedactsStatus(t *testing.T) {
 	}
 }
 
-// written is the status of an object as the API server has it.
+// written returns the status of an object in the API server.
 func written(t *testing.T, c client.Client, o client.Object) string {
 	t.Helper()
 	if err := c.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
@@ -96,7 +100,8 @@ func TestEventsRedactsNotes(t *testing.T) {
 	to := events.NewFakeRecorder(2)
 	recorder := barrier.Events(to, known())
 	for _, namespace := range []string{"helpdesk", "sales"} {
-		recorder.Eventf(&v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}, nil, "Warning", "Failed", "Run", "%s: 100%%", key)
+		recorder.Eventf(&v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}, nil, "Warning", "Failed",
+			"Run", "%s: 100%%", key)
 	}
 	if got := <-to.Events; got != "Warning Failed [redacted]: 100%" {
 		t.Errorf("the Event is %q", got)
@@ -114,10 +119,16 @@ func TestLogRedactsLinesOfTheNamespace(t *testing.T) {
 		write  func()
 		hidden bool
 	}{
-		"an error about a turn": {func() { log.Error(wrong, "Failed", "turn", types.NamespacedName{Namespace: "helpdesk", Name: "one"}) }, true},
-		"a value":               {func() { log.Info("Failed", "turn", types.NamespacedName{Namespace: "helpdesk"}, "cause", key) }, true},
-		"an error as a value":   {func() { log.Info("Failed", "namespace", "helpdesk", "cause", wrong) }, true},
-		"values of the logger":  {func() { log.WithName("x").WithValues("toolServer", "helpdesk/desk").Info("Failed", "cause", key) }, true},
+		"an error about a turn": {
+			func() { log.Error(wrong, "Failed", "turn", types.NamespacedName{Namespace: "helpdesk", Name: "one"}) },
+			true,
+		},
+		"a value":             {func() { log.Info("Failed", "turn", types.NamespacedName{Namespace: "helpdesk"}, "cause", key) }, true},
+		"an error as a value": {func() { log.Info("Failed", "namespace", "helpdesk", "cause", wrong) }, true},
+		"values of the logger": {
+			func() { log.WithName("x").WithValues("toolServer", "helpdesk/desk").Info("Failed", "cause", key) },
+			true,
+		},
 		"an object": {func() {
 			log.Error(wrong, "Failed", "object", &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk"}})
 		}, true},

@@ -11,8 +11,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// Log returns a logger that redacts the errors and texts of a line by the namespaces that its values name. A line that names no
-// namespace stays as it is: a credential of one namespace must not change what the log says of another, or of the process.
+// Log returns a logger that redacts the errors and texts of a line with the credentials of the namespaces that its
+// values name. A line that names no namespace stays unchanged: a credential of one namespace must not change log
+// lines about another one, or about the process.
 func Log(to logr.Logger, known *redact.Set) logr.Logger {
 	sink := to.GetSink()
 	if sink == nil {
@@ -27,11 +28,11 @@ func Log(to logr.Logger, known *redact.Set) logr.Logger {
 type logSink struct {
 	to    logr.LogSink
 	known *redact.Set
-	// namespaces that the values of the logger name.
+	// namespaces are the namespaces that the values of the logger name.
 	namespaces []string
 }
 
-// Init does nothing: the sink behind has been initialised.
+// Init does nothing, because the wrapped sink is initialized already.
 func (*logSink) Init(logr.RuntimeInfo) {}
 
 // Enabled reports whether lines of a level are written.
@@ -53,17 +54,17 @@ func (s *logSink) Error(err error, message string, values ...any) {
 	s.to.Error(err, message, s.clean(values)...)
 }
 
-// WithValues returns a sink whose lines have more values.
+// WithValues returns a sink whose lines have further values.
 func (s *logSink) WithValues(values ...any) logr.LogSink {
 	return &logSink{s.to.WithValues(s.clean(values)...), s.known, named(s.namespaces, values)}
 }
 
-// WithName returns a sink with a longer name.
+// WithName returns a sink with a further name.
 func (s *logSink) WithName(name string) logr.LogSink {
 	return &logSink{s.to.WithName(name), s.known, s.namespaces}
 }
 
-// WithCallDepth returns a sink whose caller is further up.
+// WithCallDepth returns a sink that skips further callers.
 func (s *logSink) WithCallDepth(depth int) logr.LogSink {
 	deep, ok := s.to.(logr.CallDepthLogSink)
 	if !ok {

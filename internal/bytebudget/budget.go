@@ -1,17 +1,22 @@
-// Package bytebudget shares memory among namespaces: what they hold for long, and what passes through. It counts bytes, and neither
-// allocates nor frees any.
+// Package bytebudget shares memory among namespaces: memory that they hold for long, and memory for data that
+// passes through. It counts bytes, and neither allocates nor frees memory.
 //
 // # Shares
 //
-// A namespace may hold seven times as much as is free in a pool. So one that is alone may use seven eighths, and there is always room
-// for another one at once; of two that want all they can get each has seven fifteenths, and so on.
+// A namespace may hold seven times as much as is free in a pool. So a namespace that is alone may use seven
+// eighths, and there is always space for another one at once. Two namespaces that want as much as possible get
+// seven fifteenths each, and so on.
 //
 // # Order
 //
-// Nobody waits for bytes of a pool while holding bytes of the same pool or of a later one: conversations and listings come first, then
-// replies and results. Who holds a reply or a result needs no further bytes until it is given back, so every wait ends. Who needs more
-// of what it holds already asks with Resize, which does not wait: who is refused gives all of it back, and waits with nothing. So does
-// who holds a reply and counts it with its conversation.
+// There are two pools: first the one of listings, conversations and contents, then the one of replies and results. A
+// holder of bytes never waits for bytes of the same pool or of an earlier one. The holder of a reply or a result needs
+// no further bytes, so every wait ends:
+//
+//  1. A conversation and a content grow with Resize and Cover, which do not wait.
+//  2. If a conversation may not grow, its Turn releases all its bytes, also those of its newest reply, and then waits.
+//  3. If a content may not grow, its reader waits for a reply or a result of the maximum size, and then releases the
+//     content.
 package bytebudget
 
 import (
@@ -21,38 +26,48 @@ import (
 	"sync"
 )
 
-// Kind is what the bytes are for.
+// Kind is the purpose of bytes.
 type Kind string
 
 const (
 	// Listings are the tools that servers have listed.
 	Listings Kind = "listings"
-	// Conversations are the messages of running Turns: their requests, histories, replies and results of tools so far.
+	// Conversations are the messages of running Turns: their requests, histories, replies and tool results so far.
 	Conversations Kind = "conversations"
-	// Replies are those of models, from the reading on: until they count as conversations, and answers until their Turns are written.
+	// Contents are replies of models and results of tools of at most MaxContent bytes: a reply until it counts as part
+	// of its conversation, a result until it is decoded.
+	Contents Kind = "contents"
+	// Replies are larger replies of models, from the start of their reading until they count as conversations. Answers
+	// count until their Turns are written.
 	Replies Kind = "replies"
-	// Results are answers of tool servers that are being read.
+	// Results are larger responses of tool servers that are being read.
 	Results Kind = "results"
 )
 
 // Kinds returns all kinds, in the order in which they are reserved.
-func Kinds() []Kind { return []Kind{Listings, Conversations, Replies, Results} }
+func Kinds() []Kind { return []Kind{Listings, Conversations, Contents, Replies, Results} }
 
 const (
-	// perFree is how many times what is free a namespace may hold.
+	// perFree is how many times the free bytes a namespace may hold.
 	perFree = 7
-	// maxWaiting bounds those of a namespace that wait for a pool.
+	// maxWaiting bounds the waiting reservations of a namespace in a pool.
 	maxWaiting = 4096
 )
 
-// Errors of reservations.
+// MaxContent is the maximum size of a reservation that Cover makes, in bytes, and minContent the minimum.
+const (
+	MaxContent = 256 << 10
+	minContent = 16 << 10
+)
+
+// The errors of reservations.
 var (
-	// ErrTooLarge means that what is wanted is more than one namespace can ever hold.
-	ErrTooLarge = errors.New("it is more than one namespace may hold")
-	// ErrShort means that there are not as many bytes now.
-	ErrShort = errors.New("the memory is used up")
-	// ErrQueueFull means that too many wait already.
-	ErrQueueFull = fmt.Errorf("%w, and %d of the namespace wait for it", ErrShort, maxWaiting)
+	// ErrTooLarge means that a namespace can never hold so many bytes.
+	ErrTooLarge = errors.New("one namespace can never hold so much")
+	// ErrShort means that so many bytes are not available now.
+	ErrShort = errors.New("the memory budget is used up")
+	// ErrQueueFull means that too many reservations of the namespace already wait.
+	ErrQueueFull = fmt.Errorf("%w, and %d reservations of the namespace already wait", ErrShort, maxWaiting)
 )
 
 // Budget is the memory that namespaces share. It is safe for concurrent use. A nil Budget has no bound.
@@ -60,7 +75,8 @@ type Budget struct {
 	held, passing pool
 }
 
-// New returns a budget: held bytes for listings and conversations, and passing bytes for replies and results.
+// New returns a budget with held bytes for listings, conversations and contents, and passing bytes for replies and
+// results.
 func New(held, passing int64) *Budget {
 	b := &Budget{}
 	b.held.init(held)
@@ -68,7 +84,7 @@ func New(held, passing int64) *Budget {
 	return b
 }
 
-// Account returns what reserves bytes of a kind for a namespace.
+// Account returns the account from which a namespace reserves bytes of a kind.
 func (b *Budget) Account(namespace string, kind Kind) Account {
 	return Account{budget: b, namespace: namespace, kind: kind}
 }
@@ -80,16 +96,17 @@ func (b *Budget) pool(kind Kind) *pool {
 	return &b.held
 }
 
-// Use is what is used of a kind.
+// Use is the current use of a kind.
 type Use struct {
-	// Bytes that are held, and Waiting, how many wait for some.
+	// Bytes is the number of bytes that are held. Waiting is the number of waiting reservations.
 	Bytes   int64
 	Waiting int
-	// Refused is how many reservations were refused so far, and Size the bytes of the pool, which kinds share.
+	// Refused is the number of refused reservations so far. Size is the size of the pool in bytes, which several
+	// kinds share.
 	Refused, Size int64
 }
 
-// Use returns what is used of a kind.
+// Use returns the current use of a kind.
 func (b *Budget) Use(kind Kind) Use {
 	p := b.pool(kind)
 	p.mu.Lock()
@@ -106,7 +123,7 @@ type Account struct {
 	kind      Kind
 }
 
-// Most returns how many bytes one reservation can have; 0 for no bound.
+// Most returns the largest possible reservation in bytes, or 0 if there is no bound.
 func (a Account) Most() int64 {
 	if a.budget == nil {
 		return 0
@@ -114,7 +131,7 @@ func (a Account) Most() int64 {
 	return a.budget.pool(a.kind).most()
 }
 
-// Contended reports whether others wait for bytes of the same pool.
+// Contended reports whether reservations wait for bytes of the same pool.
 func (a Account) Contended() bool {
 	if a.budget == nil {
 		return false
@@ -125,8 +142,9 @@ func (a Account) Contended() bool {
 	return len(p.queues) > 0
 }
 
-// Reserve waits for so many bytes. The caller holds no bytes of this pool, nor of a later one. It returns the cause of ctx if that ends
-// first, ErrTooLarge if the bytes can never be had, and ErrQueueFull if too many of the namespace wait.
+// Reserve waits until it can reserve the bytes. The caller must not hold bytes of this pool or of a later one.
+// Reserve returns the cause of ctx if ctx ends first, ErrTooLarge if so many bytes can never be reserved, and
+// ErrQueueFull if too many reservations of the namespace wait.
 func (a Account) Reserve(ctx context.Context, bytes int64) (*Reservation, error) {
 	r := &Reservation{account: a}
 	if a.budget == nil {
@@ -139,23 +157,30 @@ func (a Account) Reserve(ctx context.Context, bytes int64) (*Reservation, error)
 	return r, nil
 }
 
-// Try reserves so many bytes if they can be had now. It returns ErrTooLarge or ErrShort.
+// Try reserves the bytes if they are available now. It returns ErrTooLarge or ErrShort.
 func (a Account) Try(bytes int64) (*Reservation, error) {
 	r := &Reservation{account: a}
 	return r, r.Resize(bytes)
+}
+
+// Content returns a reservation for content whose size is not known before it has arrived. It has no bytes yet. See
+// Cover.
+func (a Account) Content() *Reservation {
+	a.kind = Contents
+	return &Reservation{account: a}
 }
 
 func (a Account) failed(bytes int64, err error) error {
 	return fmt.Errorf("failed to reserve %d bytes for %s of namespace %q: %w", bytes, a.kind, a.namespace, err)
 }
 
-// Reservation is bytes that are held. One goroutine at a time uses it. A nil Reservation holds none.
+// Reservation is a number of reserved bytes. It is not safe for concurrent use. A nil Reservation holds no bytes.
 type Reservation struct {
 	account Account
 	bytes   int64
 }
 
-// Bytes returns how many bytes are held.
+// Bytes returns the number of reserved bytes.
 func (r *Reservation) Bytes() int64 {
 	if r == nil {
 		return 0
@@ -163,8 +188,8 @@ func (r *Reservation) Bytes() int64 {
 	return r.bytes
 }
 
-// Resize holds so many bytes from now on. More bytes are had now or not at all: then those of before are kept, and the error is
-// ErrTooLarge or ErrShort.
+// Resize changes the number of reserved bytes. It does not wait: if more bytes are not available now, the
+// reservation stays unchanged and the error is ErrTooLarge or ErrShort.
 func (r *Reservation) Resize(bytes int64) error {
 	a := r.account
 	if a.budget == nil {
@@ -177,29 +202,43 @@ func (r *Reservation) Resize(bytes int64) error {
 	return nil
 }
 
-// Release gives all bytes back. It may be called again, and then does nothing.
+// Cover makes the reservation at least as large as the content that has arrived. It does not wait, and doubles the
+// reservation so that it seldom has to ask. Cover returns false if the content is larger than MaxContent, or if the
+// bytes cannot be had now. The caller then reserves what a Reply or a Result can need, and releases this reservation.
+func (r *Reservation) Cover(bytes int64) bool {
+	if bytes <= r.bytes {
+		return true
+	}
+	size := max(r.bytes, minContent)
+	for size < bytes {
+		size *= 2
+	}
+	return size <= MaxContent && r.Resize(size) == nil
+}
+
+// Release releases all bytes. It may be called again, and then does nothing.
 func (r *Reservation) Release() {
 	if r == nil || r.bytes == 0 {
 		return
 	}
 	a := r.account
-	_ = a.budget.pool(a.kind).resize(a, r.bytes, 0) // which does not fail
+	_ = a.budget.pool(a.kind).resize(a, r.bytes, 0) // it cannot fail
 	r.bytes = 0
 }
 
-// pool is bytes that kinds share.
+// pool is the bytes that several kinds share.
 type pool struct {
 	mu   sync.Mutex
 	size int64
 	used int64
-	// namespaces is what each holds; those that hold nothing are not there.
+	// namespaces has the bytes of each namespace. A namespace that holds nothing has no entry.
 	namespaces map[string]int64
-	// queues are those who wait, by namespace, first come first; empty ones are not there.
+	// queues has the waiting reservations of each namespace in their order. There are no empty queues.
 	queues map[string][]*waiter
 	kinds  map[Kind]Use
 }
 
-// waiter waits for bytes. Who grants them closes ready.
+// waiter is a waiting reservation. ready is closed when it is granted.
 type waiter struct {
 	account Account
 	bytes   int64
@@ -210,16 +249,16 @@ func (p *pool) init(size int64) {
 	p.size, p.namespaces, p.queues, p.kinds = size, map[string]int64{}, map[string][]*waiter{}, map[Kind]Use{}
 }
 
-// most is what a namespace can hold that is alone.
+// most returns the bytes that a namespace can hold if it is alone.
 func (p *pool) most() int64 { return p.size / (perFree + 1) * perFree }
 
-// fits reports whether so many more bytes are within the share of a namespace. The caller holds the lock.
+// fits reports whether so many more bytes are within the share of a namespace. The caller must hold the lock.
 func (p *pool) fits(namespace string, more int64) bool {
 	free := p.size - p.used - more
 	return free >= 0 && p.namespaces[namespace]+more <= free*perFree
 }
 
-// add counts bytes that are taken, or given back. The caller holds the lock.
+// add counts bytes that are reserved, or released if more is negative. The caller must hold the lock.
 func (p *pool) add(a Account, more int64) {
 	p.used += more
 	if p.namespaces[a.namespace] += more; p.namespaces[a.namespace] == 0 {
@@ -234,7 +273,7 @@ func (p *pool) count(kind Kind, change func(*Use)) {
 	p.kinds[kind] = u
 }
 
-// refuse counts a reservation that is refused, and returns why.
+// refuse counts a refused reservation, and returns why.
 func (p *pool) refuse(kind Kind, why error) error {
 	p.count(kind, func(u *Use) { u.Refused++ })
 	return why
@@ -257,7 +296,7 @@ func (p *pool) resize(a Account, from, to int64) error {
 	return nil
 }
 
-// mustYield reports whether a namespace that holds less than this one waits. The caller holds the lock.
+// mustYield reports whether another namespace waits that holds less than this one. The caller must hold the lock.
 func (p *pool) mustYield(namespace string) bool {
 	for other := range p.queues {
 		if other != namespace && p.namespaces[other] < p.namespaces[namespace] {
@@ -283,7 +322,7 @@ func (p *pool) reserve(ctx context.Context, a Account, bytes int64) error {
 	return nil // it was granted at the same time
 }
 
-// enqueue takes bytes if nobody waits who has more right to them, or returns a waiter for them.
+// enqueue reserves the bytes if no waiting reservation comes first, or returns a waiter.
 func (p *pool) enqueue(a Account, bytes int64) (*waiter, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -306,21 +345,21 @@ func (p *pool) enqueue(a Account, bytes int64) (*waiter, error) {
 	}
 }
 
-// leave takes a waiter out of its queue, and reports whether it was still there.
+// leave removes a waiter from its queue, and reports whether it was still there.
 func (p *pool) leave(w *waiter) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, other := range p.queues[w.account.namespace] {
 		if other == w {
 			p.dequeue(w.account.namespace, i)
-			p.grant() // the next may want less
+			p.grant() // the next one may want less
 			return true
 		}
 	}
 	return false
 }
 
-// dequeue takes the waiter at a place out of a queue. The caller holds the lock.
+// dequeue removes the waiter at index i from a queue. The caller must hold the lock.
 func (p *pool) dequeue(namespace string, i int) {
 	queue := p.queues[namespace]
 	p.count(queue[i].account.kind, func(u *Use) { u.Waiting-- })
@@ -334,8 +373,9 @@ func (p *pool) dequeue(namespace string, i int) {
 	}
 }
 
-// grant gives bytes to those who wait: the namespace that holds the least first, and within it in order. Who does not fit is passed
-// over: a large reservation that has to wait for long must not keep other namespaces waiting. The caller holds the lock.
+// grant grants bytes to waiters: first to the namespace that holds the least, and within a namespace in order. A
+// waiter that does not fit is skipped, because a large reservation that must wait for long must not block other
+// namespaces. The caller must hold the lock.
 func (p *pool) grant() {
 	passed := map[string]bool{}
 	for {
@@ -359,7 +399,7 @@ func (p *pool) grant() {
 	}
 }
 
-// less orders namespaces by what they hold, then by name. The caller holds the lock.
+// less orders namespaces by the bytes that they hold, then by name. The caller must hold the lock.
 func (p *pool) less(a, b string) bool {
 	if p.namespaces[a] != p.namespaces[b] {
 		return p.namespaces[a] < p.namespaces[b]

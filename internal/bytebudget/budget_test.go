@@ -17,8 +17,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const size = 8000
 
-// checked fails unless the books of a pool are right: bytes by namespace and by kind add up, and nobody is beyond the pool.
-func checked(t *testing.T, p *pool) {
+// checkPool fails the test unless the counters of a pool are consistent: the bytes by namespace and by kind add up,
+// and do not exceed the pool.
+func checkPool(t *testing.T, p *pool) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,8 +46,9 @@ func checked(t *testing.T, p *pool) {
 	}
 }
 
-// TestOneNamespaceLeavesRoomForAnother: whatever one takes, the next has its first bytes at once, and what the first gives back.
-func TestOneNamespaceLeavesRoomForAnother(t *testing.T) {
+// TestOneNamespaceLeavesBytesForAnother checks that, whatever one namespace holds, the next one gets its first bytes
+// at once, and then the bytes that the first one releases.
+func TestOneNamespaceLeavesBytesForAnother(t *testing.T) {
 	b := New(size, size)
 	greedy := b.Account("greedy", Conversations)
 	var all []*Reservation
@@ -67,7 +69,8 @@ func TestOneNamespaceLeavesRoomForAnother(t *testing.T) {
 	if err != nil {
 		t.Fatalf("another namespace gets nothing: %v", err)
 	}
-	// What the greedy one gives back goes to the one that holds less, until both hold about the same, however fast the greedy one asks.
+	// The bytes that the greedy namespace releases go to the namespace that holds less, until both hold about the
+	// same, however often the greedy one asks.
 	for range 200 {
 		all[0].Release()
 		all = all[1:]
@@ -82,10 +85,10 @@ func TestOneNamespaceLeavesRoomForAnother(t *testing.T) {
 	if got := victim.Bytes(); got < size*6/15 || got > size*8/15 {
 		t.Errorf("of two that want all, the second gets %d bytes of %d, want about seven fifteenths", got, size)
 	}
-	checked(t, &b.held)
+	checkPool(t, &b.held)
 }
 
-func TestReservationsThatCannotBe(t *testing.T) {
+func TestImpossibleReservations(t *testing.T) {
 	b := New(size, size)
 	a := b.Account("a", Replies)
 	if _, err := a.Reserve(t.Context(), size); !errors.Is(err, ErrTooLarge) {
@@ -105,11 +108,11 @@ func TestReservationsThatCannotBe(t *testing.T) {
 		t.Errorf("a wait that ends = %v, want its cause", err)
 	}
 	r.Release()
-	r.Release() // which does nothing
+	r.Release() // does nothing
 	if u := b.Use(Replies); u.Bytes != 0 || u.Waiting != 0 || u.Refused != 2 || u.Size != size {
 		t.Errorf("Use = %+v, want nothing held and two refusals", u)
 	}
-	checked(t, &b.passing)
+	checkPool(t, &b.passing)
 }
 
 func TestTheQueueIsBounded(t *testing.T) {
@@ -133,7 +136,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 			t.Errorf("%d wait, want %d", u.Waiting, maxWaiting)
 		}
 		if !a.Contended() {
-			t.Error("nobody is said to wait")
+			t.Error("no waiting reservation is counted")
 		}
 		if _, err := a.Reserve(t.Context(), 1); !errors.Is(err, ErrQueueFull) || !errors.Is(err, ErrShort) {
 			t.Errorf("one more = %v, want ErrQueueFull, which is an ErrShort", err)
@@ -148,8 +151,9 @@ func TestTheQueueIsBounded(t *testing.T) {
 	})
 }
 
-// TestALargeReservationKeepsNobodyElseWaiting: a tenant cannot stop others by asking for more than there is.
-func TestALargeReservationKeepsNobodyElseWaiting(t *testing.T) {
+// TestLargeReservationDoesNotBlockOthers checks that a tenant cannot stop others by asking for more than is
+// available.
+func TestLargeReservationDoesNotBlockOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(size, size)
 		long, err := b.Account("long", Conversations).Try(4000)
@@ -169,12 +173,12 @@ func TestALargeReservationKeepsNobodyElseWaiting(t *testing.T) {
 		done.Wait()
 		small.Release()
 		long.Release()
-		checked(t, &b.held)
+		checkPool(t, &b.held)
 	})
 }
 
-// TestEveryWaitEnds has many Turns of several namespaces do what Turns do, in every order that chance finds: each holds a
-// conversation that grows, gives it back where it may not grow, and reads replies while it holds it. All must come to their end.
+// TestEveryWaitEnds runs many Turns of several namespaces in random order. Each holds a conversation that grows,
+// releases it if it may not grow, and reads replies while it holds it. All of them must end.
 func TestEveryWaitEnds(t *testing.T) {
 	for seed := range uint64(30) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -183,9 +187,9 @@ func TestEveryWaitEnds(t *testing.T) {
 				var all sync.WaitGroup
 				for i := range 60 {
 					random := rand.New(rand.NewPCG(seed, uint64(i)))
-					all.Go(func() { life(t, b, strings.Repeat("n", i%5), random) }) // one has no name
+					all.Go(func() { runTurn(t, b, strings.Repeat("n", i%5), random) }) // one namespace has an empty name
 				}
-				all.Wait() // which synctest ends as a deadlock if they wait for each other
+				all.Wait() // synctest reports a deadlock if they wait for each other
 				for _, p := range []*pool{&b.held, &b.passing} {
 					if p.used != 0 || len(p.queues) != 0 {
 						t.Errorf("%d bytes and %d queues are left", p.used, len(p.queues))
@@ -196,8 +200,8 @@ func TestEveryWaitEnds(t *testing.T) {
 	}
 }
 
-// life is that of a Turn: steps of growing size.
-func life(t *testing.T, b *Budget, namespace string, random *rand.Rand) {
+// runTurn runs the steps of one Turn, which grow in size.
+func runTurn(t *testing.T, b *Budget, namespace string, random *rand.Rand) {
 	conversation := b.Account(namespace, Conversations)
 	held := &Reservation{account: conversation}
 	defer func() { held.Release() }()
@@ -212,19 +216,62 @@ func life(t *testing.T, b *Budget, namespace string, random *rand.Rand) {
 				return
 			}
 		}
-		reply, err := b.Account(namespace, Replies).Reserve(t.Context(), 1+random.Int64N(b.passing.most()))
+		// The content of a reply, which becomes too large, or the pool is short.
+		replies := b.Account(namespace, Replies)
+		content := replies.Content()
+		_ = content.Resize(random.Int64N(600))
+		reply, err := replies.Reserve(t.Context(), 1+random.Int64N(b.passing.most()))
 		if err != nil {
 			t.Errorf("Reserve = %v", err)
 			return
 		}
-		checked(t, &b.held)
-		checked(t, &b.passing)
+		content.Release()
+		checkPool(t, &b.held)
+		checkPool(t, &b.passing)
 		reply.Release()
 	}
 }
 
-// TestNoBudgetHasNoBound: the command line works without one.
-func TestNoBudgetHasNoBound(t *testing.T) {
+// TestContentGrowsWithoutAWait checks that a content holds about as many bytes as have arrived, up to a bound, in the
+// pool of the conversations.
+func TestContentGrowsWithoutAWait(t *testing.T) {
+	b := New(1<<20, size)
+	content := b.Account("a", Replies).Content()
+	for _, tc := range []struct {
+		bytes, held int64
+		covered     bool
+	}{
+		{0, 0, true},
+		{1, minContent, true},
+		{minContent, minContent, true},
+		{minContent + 1, 2 * minContent, true},
+		{10, 2 * minContent, true},
+		{MaxContent, MaxContent, true},
+		{MaxContent + 1, MaxContent, false},
+	} {
+		if covered := content.Cover(tc.bytes); covered != tc.covered || content.Bytes() != tc.held || b.Use(Contents).Bytes != tc.held {
+			t.Errorf("Cover(%d) = %t with %d bytes, want %t with %d", tc.bytes, covered, content.Bytes(), tc.covered, tc.held)
+		}
+	}
+	others, err := b.Account("a", Conversations).Try(400 << 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := b.Account("a", Results).Content()
+	if !second.Cover(minContent) || second.Cover(MaxContent) || second.Bytes() != minContent {
+		t.Errorf("with a pool that is short, %d bytes are held, want those of before", second.Bytes())
+	}
+	for _, r := range []*Reservation{content, others, second} {
+		r.Release()
+	}
+	checkPool(t, &b.held)
+	if b.held.used != 0 {
+		t.Errorf("%d bytes are left", b.held.used)
+	}
+}
+
+// TestNilBudgetHasNoBound checks the nil Budget, which the command line uses.
+func TestNilBudgetHasNoBound(t *testing.T) {
 	var b *Budget
 	for _, a := range []Account{{}, b.Account("a", Listings)} {
 		r, err := a.Reserve(t.Context(), 1<<60)

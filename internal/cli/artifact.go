@@ -18,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
 func addArtifactFlag(cmd *cobra.Command, artifact *string) {
@@ -26,7 +26,7 @@ func addArtifactFlag(cmd *cobra.Command, artifact *string) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("artifact", cobra.NoFileCompletions))
 }
 
-// content prints an artifact.
+// content prints the content of an artifact to standard output.
 func (j *journals) content(ctx context.Context, turn, artifact string) (err error) {
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
@@ -58,10 +58,11 @@ func (j *journals) printArtifact(ctx context.Context, r journalReader, artifact 
 	return nil
 }
 
-// sha256Form is what no name of an artifact looks like.
+// sha256Form matches a SHA-256 in hexadecimal. No artifact name looks like that.
 var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// hashOf returns the SHA-256 of an artifact that a journal names.
+// hashOf returns the SHA-256 of an artifact. The artifact is given by its SHA-256 or by a name from the Turn's
+// journal.
 func hashOf(ctx context.Context, r journalReader, artifact string) (string, error) {
 	if sha256Form.MatchString(artifact) {
 		return artifact, nil
@@ -79,20 +80,20 @@ func hashOf(ctx context.Context, r journalReader, artifact string) (string, erro
 			return sha256, nil
 		}
 		if name != "" {
-			names = append(names, screen.Line(name, longestID))
+			names = append(names, termsafe.Line(name, longestID))
 		}
 	}
 	if len(names) == 0 {
-		return "", fmt.Errorf("the Turn has no artifact %q: it has none by now", artifact)
+		return "", fmt.Errorf("the Turn has no artifact %q: it has no artifacts so far", artifact)
 	}
 	return "", fmt.Errorf("the Turn has no artifact %q: it has %s", artifact, strings.Join(names, ", "))
 }
 
-// artifactOf is the artifact that an entry names for people; empty for most.
+// artifactOf returns the name and the SHA-256 of the artifact in an entry. Both are empty for most entries.
 func artifactOf(e journal.Entry) (name, sha256 string, err error) {
 	switch e.Kind { //nolint:exhaustive // because the others name none
 	case journal.ToolFinished:
-		var f loop.Finish
+		var f loop.CallResult
 		err = json.Unmarshal(e.Payload, &f)
 		return f.ArtifactName, f.Artifact, err
 	case journal.Finalized:
@@ -104,7 +105,7 @@ func artifactOf(e journal.Entry) (name, sha256 string, err error) {
 	return "", "", err
 }
 
-// printSafely prints what may be anything on a terminal.
+// printSafely prints content that may hold terminal control characters. It removes them if Out is a terminal.
 func (e Environment) printSafely(r io.Reader) error {
 	data, err := io.ReadAll(r)
 	if err != nil {

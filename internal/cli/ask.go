@@ -7,28 +7,30 @@ import (
 	"io"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// errNoReply is the error for a person who is gone.
+// errNoReply is the error for a question to which the input ended without a reply.
 var errNoReply = errors.New("there was no reply")
 
-// asker asks a person who sits at a terminal. One question is asked at a time.
+// asker asks a person questions at a terminal, one at a time.
 type asker struct {
 	env Environment
 	in  *bufio.Reader
 }
 
-// canAsk reports whether a person reads what is asked, and can reply.
+// canAsk reports whether a person can read a question and reply: standard input and standard error are terminals.
 func (e Environment) canAsk() bool { return e.InIsTerminal && e.ErrIsTerminal }
 
 func newAsker(env Environment) *asker {
 	return &asker{env: env, in: bufio.NewReader(env.In)}
 }
 
-// yes asks a question, and reports whether the reply is yes; an empty one is no. It returns errNoReply at the end of the input,
-// and the cause of a ctx that ends first: nothing can be asked after that, since the reading of the reply goes on until there is
-// one or the program ends.
+// yes asks a question and reports whether the reply is yes. An empty reply means no. At the end of the input, yes
+// returns errNoReply.
+//
+// If ctx ends first, yes returns its cause. The asker must not be used again then: the goroutine that reads the
+// reply runs until a line arrives or the program ends.
 func (a *asker) yes(ctx context.Context, question string) (bool, error) {
 	type reply struct {
 		line string
@@ -36,7 +38,7 @@ func (a *asker) yes(ctx context.Context, question string) (bool, error) {
 	}
 	replies := make(chan reply, 1)
 	for {
-		if _, err := io.WriteString(a.env.Err, screen.Safe(question)+" [y/N] "); err != nil {
+		if _, err := io.WriteString(a.env.Err, termsafe.Safe(question)+" [y/N] "); err != nil {
 			return false, err
 		}
 		go func() {

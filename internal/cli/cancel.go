@@ -16,17 +16,19 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-const cancelHelp = `cancel ends a Turn of a cluster, with what there is by then: it sets spec.desiredState to Cancelled, and its executor stops at once. A
-call that is under way is told to stop; of one that does harm, nobody knows then whether it was done. The Turns of its sub-agents are
-cancelled with it. It takes get and patch on turns.
+const cancelHelp = `cancel ends a Turn of a cluster and keeps its results so far. It sets spec.desiredState to Cancelled,
+and the Turn's executor stops the run at once. A tool call in progress is cancelled, too; the outcome of
+a destructive call may then be unknown. The Turns of sub-agents are cancelled with it.
+
+cancel requires the rights get and patch on turns.
 
 Exit codes:
-  0    the Turn is to be cancelled, or was before
-  1    it is not: it has ended already, or there is none
+  0    the Turn is being cancelled, or was cancelled before
+  1    it is not, for example because it has ended or does not exist
   2    the flags are wrong
   130  interrupted`
 
-// canceller holds the flags of cancel.
+// canceller holds the flags of capstan cancel.
 type canceller struct {
 	env       Environment
 	namespace string
@@ -38,15 +40,16 @@ func newCancel(env Environment) *cobra.Command {
 	c := &canceller{env: env, output: outputText}
 	cmd := &cobra.Command{
 		Use: "cancel TURN", Short: "Cancel a Turn of a cluster", Long: cancelHelp, Args: oneTurn,
-		Example: `  # end it with what there is
+		Example: `  # end the Turn and keep its results so far
   capstan cancel close-tickets -n helpdesk
 
-  # and see how
+  # watch how it ends
   capstan logs -f close-tickets -n helpdesk`,
 		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd.Context(), args[0]) },
 	}
 	f := cmd.Flags()
-	f.StringVarP(&c.namespace, "namespace", "n", "", "namespace of the Turn; default: that of the kubeconfig's context, else default")
+	f.StringVarP(&c.namespace, "namespace", "n", "",
+		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
 	f.VarP(objectOutput{&c.output}, "output", "o", "output format")
 	c.cluster.addAPIFlags(f)
 	completeObjects(cmd)
@@ -77,11 +80,11 @@ func (c *canceller) cancel(ctx context.Context, turn string) error {
 	if err != nil {
 		return err
 	}
-	title, before := kindTurn+" "+namespace+"/"+name, cmp.Or(t.StateReason(), "not looked at yet")
+	title, before := kindTurn+" "+namespace+"/"+name, cmp.Or(t.StateReason(), "not set yet")
 	if t.IsFinished() {
 		return fail(ExitFailed, fmt.Errorf("%s has ended already (%s): there is nothing to cancel", title, before))
 	}
-	said := fmt.Sprintf("%s is to be cancelled already; its state is %s", title, before)
+	said := fmt.Sprintf("%s is already being cancelled; its state is %s", title, before)
 	if t.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
 		said = fmt.Sprintf("%s is cancelled; its state was %s", title, before)
 		if err := patchCancelled(ctx, api, t); err != nil {
@@ -92,16 +95,17 @@ func (c *canceller) cancel(ctx context.Context, turn string) error {
 	return c.env.printObject(t, "turn.capstan.dev", said, c.output)
 }
 
-// patchCancelled asks for the end of the Turn that was looked at, and of no other of its name.
+// patchCancelled sets desiredState to Cancelled. The patch holds the UID, so it never changes a newer Turn of the
+// same name.
 func patchCancelled(ctx context.Context, api client.Client, t *v1alpha1.Turn) error {
 	title := kindTurn + " " + t.Namespace + "/" + t.Name
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q},"spec":{"desiredState":%q}}`, t.UID, v1alpha1.DesiredStateCancelled)
 	err := api.Patch(ctx, t, client.RawPatch("application/merge-patch+json", []byte(patch)))
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return fail(ExitFailed, errors.New(title+" has gone meanwhile"))
+		return fail(ExitFailed, errors.New(title+" was deleted in the meantime"))
 	case apierrors.IsForbidden(err):
-		return fail(ExitFailed, fmt.Errorf("you may not cancel %s: %w; it takes patch on turns of capstan.dev", title, err))
+		return fail(ExitFailed, fmt.Errorf("you may not cancel %s: %w; this requires the right to patch turns.capstan.dev", title, err))
 	case err != nil:
 		return fail(ExitFailed, fmt.Errorf("failed to cancel %s: %w", title, err))
 	}

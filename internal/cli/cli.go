@@ -1,5 +1,5 @@
-// Package cli is Capstan's command line. It reads manifests and drives the operator's own engine with them, without a
-// cluster: what it prepares and what it records is what a cluster would.
+// Package cli is Capstan's command line. It reads manifests and runs the operator's own engine on them, without a
+// cluster: prompts and records are the same as in a cluster.
 package cli
 
 import (
@@ -13,23 +13,24 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// Environment is what the command line takes from the process it runs in.
+// Environment holds all that the command line uses from its process.
 type Environment struct {
-	// Program is the name it was called by; kubectl-capstan is shown as kubectl capstan.
+	// Program is the name by which the program was called. kubectl-capstan appears as kubectl capstan in help
+	// texts.
 	Program string
-	// Version of the program.
+	// Version is the version of the program.
 	Version string
-	// In is what the path "-" reads and where replies come from, Out takes results, Err all else.
+	// In is read for the path "-" and for replies to questions. Out receives results, Err everything else.
 	In       io.Reader
 	Out, Err io.Writer
-	// OutIsTerminal and ErrIsTerminal say where a person looks on, and InIsTerminal whether they can reply.
+	// InIsTerminal, OutIsTerminal and ErrIsTerminal report whether In, Out and Err are terminals.
 	InIsTerminal, OutIsTerminal, ErrIsTerminal bool
-	// LookupEnv finds environment variables, as os.LookupEnv does.
+	// LookupEnv returns the value of an environment variable, as os.LookupEnv does. It must not be nil.
 	LookupEnv func(name string) (value string, ok bool)
-	// Now is the time of day.
+	// Now returns the current time. It must not be nil.
 	Now func() time.Time
 }
 
@@ -41,26 +42,27 @@ const (
 	ExitFailed = 1
 	// ExitUsage: the flags are wrong, or manifests cannot be read or are invalid.
 	ExitUsage = 2
-	// ExitParked: the Turn waits for somebody's decision, and there is nobody to ask.
+	// ExitParked: the Turn requires an approval, and there is no terminal at which to ask for it.
 	ExitParked = 3
-	// ExitDiffers: a comparison found a difference. Where one was asked for, ExitUsage is ExitFailed, so that 2 means nothing
-	// else.
+	// ExitDiffers: render --diff found a difference. With --diff, usage errors exit with ExitFailed instead of
+	// ExitUsage, so that 2 always means a difference.
 	ExitDiffers = 2
-	// ExitInterrupted: Ctrl-C, or a request to stop.
+	// ExitInterrupted: the program received Ctrl-C or SIGTERM.
 	ExitInterrupted = 130
 )
 
 const exitCodesHelp = `Exit codes:
   0    the Turn succeeded, or was prepared
-  1    it did not succeed, or could not be prepared
+  1    the Turn did not succeed, or could not be prepared
   2    the flags are wrong, or manifests cannot be read or are invalid
-  3    it waits for a decision about a call of a tool, and there is no terminal to ask at
+  3    a tool call requires approval, and there is no terminal at which to ask
   130  interrupted`
 
-// Execute runs the command line, tells on Err what went wrong, and returns the exit code. A ctx that ends is a Ctrl-C.
+// Execute runs the command line, prints errors to Err and returns the exit code. The end of ctx has the effect of
+// Ctrl-C.
 func Execute(ctx context.Context, env Environment, args []string) int {
 	root := Command(env)                      //nolint:contextcheck // because cobra hands the context to the commands
-	root.SetArgs(append([]string{}, args...)) // never nil, which would mean those of the process
+	root.SetArgs(append([]string{}, args...)) // never nil: cobra would then use the arguments of the process
 	ran, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return ExitOK
@@ -79,37 +81,38 @@ func Execute(ctx context.Context, env Environment, args []string) int {
 	return code
 }
 
-// compares reports whether a comparison was asked for. It looks at the words of the command line, since flags that are
-// wrong are not parsed to the end.
+// compares reports whether the user asked for a comparison. It searches the arguments themselves, because cobra
+// does not parse all flags if one of them is wrong.
 func compares(ran *cobra.Command, args []string) bool {
 	return ran.Flags().Lookup(diffFlag) != nil && slices.ContainsFunc(args, func(arg string) bool {
 		return arg == "--"+diffFlag || strings.HasPrefix(arg, "--"+diffFlag+"=")
 	})
 }
 
-// Command returns the root command. Its errors are for Execute to tell.
+// Command returns the root command. The command prints no errors; Execute does.
 func Command(env Environment) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "capstan",
 		Short: "Render and run the Turns of LLM agents, and read their journals",
-		Long: `capstan drives Capstan's engine without a cluster: it reads the manifests that a cluster would get, checks them as a
-cluster would, and makes the same prompts, answers and records of them. With and without a cluster it reads the journals
-of Turns: logs for people, export for programs. In a cluster it decides about calls of tools that Turns wait for, and cancels
-Turns.
+		Long: `capstan runs Capstan's engine without a cluster. It reads the manifests that a cluster would get, checks
+them as a cluster would, and makes the same prompts, answers and records.
+
+With and without a cluster, capstan prints the journals of Turns: logs for people, export for programs.
+In a cluster it approves and denies tool calls, and cancels Turns.
 
 ` + exitCodesHelp + `
 
-With --diff, render has codes of its own: see its help.`,
-		Example: `  # what would the model be told?
+With --diff, render has other exit codes: see its help.`,
+		Example: `  # show the messages that the model would receive
   capstan render -f examples/quickstart
 
-  # ask it
+  # run the Turn
   capstan run -f examples/quickstart
 
   # follow a Turn in the cluster
   capstan logs -n helpdesk open-loops -f
 
-  # look at the call of a tool that it waits for, and decide
+  # review its pending tool call, and decide
   capstan approve -n helpdesk open-loops`,
 		Version: env.Version, SilenceErrors: true, SilenceUsage: true,
 	}
@@ -136,9 +139,9 @@ func newVersion(env Environment) *cobra.Command {
 	}
 }
 
-// tell writes a line to Err. That it cannot be written cannot be told to anybody.
+// tell writes a line to Err. It ignores write errors, because there is no other place to report them.
 func (e Environment) tell(format string, args ...any) {
-	_, _ = io.WriteString(e.Err, screen.Safe(fmt.Sprintf(format, args...))+"\n")
+	_, _ = io.WriteString(e.Err, termsafe.Safe(fmt.Sprintf(format, args...))+"\n")
 }
 
 // print writes a result to Out.

@@ -82,7 +82,8 @@ func TestHelp(t *testing.T) {
 		got := capstan(t, args...).mustEnd(t, cli.ExitOK)
 		mustSay(t, got.out, "Exit codes:", "  130  interrupted", "Examples:", "-f examples/quickstart")
 	}
-	mustSay(t, capstan(t, "render", "--help").out, "Exit codes with --diff:", "  2    the prompts differ", "--diff OTHER", "--skills-file PATH")
+	mustSay(t, capstan(t, "render", "--help").out, "Exit codes with --diff:", "  2    the prompts differ", "--diff OTHER",
+		"--skills-file PATH")
 	mustSay(t, call{program: "kubectl-capstan"}.run(t.Context(), "run", "--help").out, "kubectl capstan run -f PATH")
 }
 

@@ -7,13 +7,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/capstan-dev/capstan/internal/manifest"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// longestHint is how many characters of a message a completion shows.
+// longestHint is the number of characters of a message that a completion shows.
 const longestHint = 60
 
-// complete registers what shells may complete for the flags of a source.
+// complete registers shell completions for the flags of a source.
 func (s *source) complete(cmd *cobra.Command) {
 	for flag, f := range map[string]cobra.CompletionFunc{
 		"turn":      s.completeTurns,
@@ -21,13 +21,13 @@ func (s *source) complete(cmd *cobra.Command) {
 		"now":       cobra.NoFileCompletions,
 		"namespace": cobra.NoFileCompletions,
 	} {
-		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, f)) // fails for a flag that does not exist only
+		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, f)) // fails only for a flag that does not exist
 	}
 	cobra.CheckErr(cmd.MarkFlagFilename("skills-file", "yaml", "yml"))
 }
 
-// completeTurns lists the Turns of the manifests on the command line. Where those cannot be read it lists none: the
-// command itself says why.
+// completeTurns lists the Turns of the manifests on the command line. It returns no names if the manifests cannot
+// be read; the command itself reports that error.
 func (s *source) completeTurns(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	paths := slices.DeleteFunc(slices.Concat(s.files, args), func(path string) bool { return path == "-" })
 	set, err := manifest.Load(cmd.Context(), paths, manifest.Options{Namespace: s.namespace})
@@ -44,7 +44,7 @@ func (s *source) completeTurns(cmd *cobra.Command, args []string, _ string) ([]s
 		if uses[name] > 1 {
 			name = t.Namespace + "/" + t.Name
 		}
-		found = append(found, cobra.CompletionWithDesc(name, strings.TrimSpace(screen.Line(t.Spec.Message, longestHint))))
+		found = append(found, cobra.CompletionWithDesc(name, strings.TrimSpace(termsafe.Line(t.Spec.Message, longestHint))))
 	}
 	return found, cobra.ShellCompDirectiveNoFileComp
 }

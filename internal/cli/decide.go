@@ -14,59 +14,61 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// verb is one of the two commands that decide about calls.
+// verb describes one of the two commands that decide about calls, approve and deny.
 type verb struct {
 	name, done string
 	decision   v1alpha1.ApprovalDecision
 	short      string
 }
 
-// The verbs.
 var (
-	approving = verb{"approve", "approved", v1alpha1.ApprovalApproved, "Approve calls of tools that a Turn waits for"}
-	denying   = verb{"deny", "denied", v1alpha1.ApprovalDenied, "Deny calls of tools that a Turn waits for"}
+	approving = verb{"approve", "approved", v1alpha1.ApprovalApproved, "Approve the pending tool calls of a Turn"}
+	denying   = verb{"deny", "denied", v1alpha1.ApprovalDenied, "Deny the pending tool calls of a Turn"}
 )
 
-const decideHelp = `%[1]s shows the calls of tools that a Turn of a cluster waits for, with their arguments, asks, and creates a ToolApproval that says
-they are %[2]s. %[3]s
+const decideHelp = `%[1]s shows the pending tool calls of a Turn in a cluster with their arguments, asks for confirmation,
+and creates a ToolApproval that says they are %[2]s. %[3]s
 
-The arguments are read from the Turn's journal, as capstan logs does it, and must be those whose hash the Turn's status has: the
-decision holds for these and no others. Line feeds within texts, and all that a screen does not show, are written out.
+The arguments come from the Turn's journal, which is read as by capstan logs. Their hash must match the
+hash in the Turn's status, and the decision applies to exactly these arguments. Line feeds within texts
+and invisible characters are shown as escapes.
 
-Who decides is whom the API server takes you for, by your kubeconfig or by --token. It takes get on turns and on turns/log and create
-on toolapprovals, as the ClusterRole with the label capstan.dev/role=approver gives, and for the arguments what capstan logs needs beside.
+You decide as the user whom the API server knows from your kubeconfig or --token. %[1]s requires get on
+turns and turns/log, and create on toolapprovals, which the ClusterRole with the label
+capstan.dev/role=approver grants. The arguments require the other rights of capstan logs, too.
 
-Several calls are asked for one by one, or with --all at once. Without a terminal, -y stands for the reply, and --call or --all
-says which call where there are several. Where the arguments cannot be read a call is approved only with --without-arguments.
+If several calls are pending, %[1]s asks about them one by one, or with --all about all at once. Without a
+terminal, -y replaces the confirmation, and --call or --all must select the calls if there are several.
+If the arguments of a call cannot be read, it is approved only with --without-arguments.
 
 Exit codes:
   0    the calls are %[2]s
-  1    at least one is not
+  1    at least one call is not
   2    the flags are wrong
   130  interrupted`
 
-const decideExamples = `  # look at the call that the Turn waits for, and decide
+const decideExamples = `  # review the pending call, and decide
   capstan %[1]s close-tickets -n helpdesk
 
-  # say why: the model is told, and the record keeps it
+  # give a reason for the model and the record
   capstan %[1]s close-tickets --reason "as agreed on Monday"
 
-  # one of several calls
+  # decide about one of several calls
   capstan %[1]s close-tickets --call call_2
 
-  # all of them, without being asked
+  # decide about all calls without confirmation
   capstan %[1]s close-tickets --all -y -o name`
 
-// effects of the decisions, as the help has them.
+// decisionEffects says for each decision what the Turn does next. The help texts contain it.
 var decisionEffects = map[v1alpha1.ApprovalDecision]string{
-	v1alpha1.ApprovalApproved: "The Turn then goes on and makes them.",
-	v1alpha1.ApprovalDenied:   "The Turn then goes on without them, and the model is told that they were denied.",
+	v1alpha1.ApprovalApproved: "The Turn then continues and makes the calls.",
+	v1alpha1.ApprovalDenied:   "The Turn then continues without the calls, and the model learns that they were denied.",
 }
 
-// decider holds the flags of approve and deny.
+// decider holds the flags of capstan approve and capstan deny.
 type decider struct {
 	env       Environment
 	verb      verb
@@ -87,12 +89,13 @@ func newDecide(env Environment, v verb) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return d.run(cmd.Context(), args[0]) },
 	}
 	f := cmd.Flags()
-	f.StringVarP(&d.namespace, "namespace", "n", "", "namespace of the Turn; default: that of the kubeconfig's context, else default")
-	f.StringVar(&d.call, "call", "", "`ID` of the one call to decide about; default: all that wait, one by one")
-	f.BoolVar(&d.all, "all", false, "decide about all calls that wait at once")
-	f.StringVar(&d.reason, "reason", "", "why, for the model and the record; at most 1024 characters")
-	f.BoolVarP(&d.yes, "yes", "y", false, "do not ask")
-	f.BoolVar(&d.unseen, "without-arguments", false, "decide also where the arguments cannot be read, by their hash alone")
+	f.StringVarP(&d.namespace, "namespace", "n", "",
+		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
+	f.StringVar(&d.call, "call", "", "`ID` of the only call to decide about; default: all pending calls, one by one")
+	f.BoolVar(&d.all, "all", false, "decide about all pending calls at once")
+	f.StringVar(&d.reason, "reason", "", "reason for the model and the record; at most 1024 characters")
+	f.BoolVarP(&d.yes, "yes", "y", false, "do not ask for confirmation")
+	f.BoolVar(&d.unseen, "without-arguments", false, "decide even if the arguments cannot be read, by their hash alone")
 	f.VarP(objectOutput{&d.output}, "output", "o", "output format")
 	d.cluster.addFlags(f)
 	cmd.MarkFlagsMutuallyExclusive("call", "all")
@@ -120,10 +123,10 @@ func (d *decider) run(ctx context.Context, turn string) error {
 	return interruptedOr(watched, c.decide(watched))
 }
 
-// longestReason is how many characters the reason of a decision may have.
+// longestReason is the maximum length of a decision's reason, in characters.
 const longestReason = 1024
 
-// open looks at the Turn and finds out who decides.
+// open gets the Turn, selects the pending calls and finds out who the user is.
 func (d *decider) open(ctx context.Context, turn string) (*decisions, error) {
 	namespace, name, err := splitName(turn, d.namespace)
 	if err != nil {
@@ -141,7 +144,7 @@ func (d *decider) open(ctx context.Context, turn string) (*decisions, error) {
 	if err != nil {
 		return nil, err
 	}
-	calls, err := d.chosen(t)
+	calls, err := d.selected(t)
 	if err != nil {
 		return nil, err
 	}
@@ -152,12 +155,12 @@ func (d *decider) open(ctx context.Context, turn string) (*decisions, error) {
 	return &decisions{decider: d, api: api, turn: t, calls: calls, who: who}, nil
 }
 
-// chosen are the calls that the flags name, of those that wait.
-func (d *decider) chosen(t *v1alpha1.Turn) ([]v1alpha1.PendingApproval, error) {
+// selected returns the pending calls that the flags select.
+func (d *decider) selected(t *v1alpha1.Turn) ([]v1alpha1.PendingApproval, error) {
 	title := t.Namespace + "/" + t.Name
 	pending := t.Status.PendingApprovals
 	if len(pending) == 0 {
-		return nil, fail(ExitFailed, fmt.Errorf("%s %s awaits no approval: %s", kindTurn, title, state(t)))
+		return nil, fail(ExitFailed, fmt.Errorf("%s %s has no pending call: %s", kindTurn, title, state(t)))
 	}
 	if d.call != "" {
 		var found []v1alpha1.PendingApproval
@@ -167,52 +170,54 @@ func (d *decider) chosen(t *v1alpha1.Turn) ([]v1alpha1.PendingApproval, error) {
 			}
 		}
 		if len(found) == 0 {
-			return nil, fail(ExitFailed, fmt.Errorf("--call: Turn %s awaits no approval of a call %q: it waits for %s", title, d.call, callsOf(pending)))
+			return nil, fail(ExitFailed, fmt.Errorf("--call: Turn %s has no pending call %q; its pending calls are %s",
+				title, d.call, callsOf(pending)))
 		}
 		return found, nil
 	}
 	if len(pending) > 1 && d.yes && !d.all {
-		return nil, fmt.Errorf("turn %s awaits approval of %d calls: say with --call which one, or take them --all: %s", title, len(pending), callsOf(pending))
+		return nil, fmt.Errorf("turn %s has %d pending calls: select one with --call, or all with --all: %s", title,
+			len(pending), callsOf(pending))
 	}
 	if !d.yes && !d.env.canAsk() {
-		return nil, errors.New("there is no terminal to ask at: look at the call with capstan logs, and then say -y")
+		return nil, errors.New("there is no terminal at which to ask: review the call with capstan logs, and then add -y")
 	}
 	return pending, nil
 }
 
-// state says in a few words where a Turn is.
+// state describes the state of a Turn in a few words.
 func state(t *v1alpha1.Turn) string {
 	if t.IsFinished() {
 		return fmt.Sprintf("it has ended (%s)", cmp.Or(t.StateReason(), "without a reason"))
 	}
 	if children := t.Status.AwaitedTurns; len(children) > 0 && t.StateReason() == v1alpha1.TurnReasonWaitingForSubAgent {
-		return "it waits for its sub-agents, which may need one: look at " + strings.Join(children, ", ")
+		return "it waits for its sub-agents, which may have pending calls: see " + strings.Join(children, ", ")
 	}
-	return fmt.Sprintf("its state is %s", cmp.Or(t.StateReason(), "not known yet: nobody has looked at it"))
+	return fmt.Sprintf("its state is %s", cmp.Or(t.StateReason(), "not known yet: the controller has not handled it"))
 }
 
-// callsOf lists calls.
+// callsOf returns the IDs and tool names of calls, as a list for messages.
 func callsOf(pending []v1alpha1.PendingApproval) string {
 	all := make([]string, 0, len(pending))
 	for _, p := range pending {
-		all = append(all, fmt.Sprintf("%s (%s)", screen.Line(p.CallID, longestID), screen.Line(p.Name, longestID)))
+		all = append(all, fmt.Sprintf("%s (%s)", termsafe.Line(p.CallID, longestID), termsafe.Line(p.Name, longestID)))
 	}
 	return strings.Join(all, ", ")
 }
 
-// objectOutput is the value of -o of commands that print objects.
+// objectOutput is the value of -o of commands that print an object.
 type objectOutput struct{ *outputFormat }
 
-// outputName prints the kind and the name of an object.
+// outputName prints an object as kind/name.
 const outputName outputFormat = "name"
 
-// objectFormats are the values of objectOutput.
+// objectFormats lists the values of objectOutput.
 var objectFormats = []string{string(outputText), string(outputJSON), string(outputYAML), string(outputName)}
 
-// Type names the values in help texts.
+// Type returns the values for help texts.
 func (objectOutput) Type() string { return strings.Join(objectFormats, "|") }
 
-// Set takes a value of the command line.
+// Set parses a value of the command line.
 func (f objectOutput) Set(value string) error {
 	if value == string(outputName) {
 		*f.outputFormat = outputName
@@ -224,13 +229,14 @@ func (f objectOutput) Set(value string) error {
 	return nil
 }
 
-// completeObjects registers what shells may complete for commands that print objects.
+// completeObjects registers shell completions for the flags of commands that print an object.
 func completeObjects(cmd *cobra.Command) {
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(objectFormats, cobra.ShellCompDirectiveNoFileComp)))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))
 }
 
-// completion lists the Turns of the cluster that are wanted. Where that fails it lists none: the command itself says why.
+// completion lists the Turns of the cluster for which wanted returns true. It returns no names if the Turns cannot
+// be listed; the command itself reports that error.
 func (c *clusterFlags) completion(namespace *string, wanted func(*v1alpha1.Turn) bool) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -244,11 +250,11 @@ func (c *clusterFlags) completion(namespace *string, wanted func(*v1alpha1.Turn)
 	}
 }
 
-// printObject prints an object, or for people a line.
+// printObject prints an object in the given format. The text format prints line instead.
 func (e Environment) printObject(o metav1.Object, resource, line string, format outputFormat) error {
 	switch format {
 	case outputText:
-		return e.print(screen.Safe(line) + "\n")
+		return e.print(termsafe.Safe(line) + "\n")
 	case outputName:
 		return e.print(resource + "/" + o.GetName() + "\n")
 	case outputJSON, outputYAML:

@@ -7,26 +7,27 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
 const (
-	// mostArguments bounds the lines of arguments that are shown, and widestArguments the characters.
+	// mostArguments is the maximum number of lines of arguments that are shown, widestArguments the maximum number
+	// of bytes.
 	mostArguments, widestArguments = 200, 16_000
 )
 
-// show is what a person decides by.
+// show returns the text that a person sees before the decision about a call.
 func (c *decisions) show(p v1alpha1.PendingApproval, arguments json.RawMessage) string {
 	rows := []row{
 		{"turn", c.turn.Namespace + "/" + c.turn.Name},
-		{"agent", screen.Line(c.turn.Spec.AgentRef.Name, longestID)},
+		{"agent", termsafe.Line(c.turn.Spec.AgentRef.Name, longestID)},
 	}
-	elsewhere := fmt.Sprintf("capstan logs %s -n %s shows all", c.turn.Name, c.turn.Namespace)
+	elsewhere := fmt.Sprintf("run capstan logs %s -n %s to see all", c.turn.Name, c.turn.Namespace)
 	return callCard(rows, cardOf(p), arguments, elsewhere, c.env.Now())
 }
 
-// card is a call that waits for a decision.
+// card holds the facts about a pending call that a person sees.
 type card struct {
 	tool, toolServerUID, schemaHash string
 	step                            int
@@ -41,43 +42,44 @@ func cardOf(p v1alpha1.PendingApproval) card {
 	}
 }
 
-// callCard shows a call and its arguments. Those that are too long are cut, and elsewhere says where they are whole.
+// callCard returns the facts about a call and its arguments. Long arguments are cut, and elsewhere says how to see
+// all of them.
 func callCard(rows []row, c card, arguments json.RawMessage, elsewhere string, now time.Time) string {
-	rows = append(rows, row{"tool", screen.Exact(screen.Line(c.tool, longestID))})
-	if c.toolServerUID != "" { // that of a sub-agent is its Agent's
-		rows = append(rows, row{"of uid", screen.Line(c.toolServerUID, longestID)})
+	rows = append(rows, row{"tool", termsafe.Exact(termsafe.Line(c.tool, longestID))})
+	if c.toolServerUID != "" { // a sub-agent has the UID of its Agent here
+		rows = append(rows, row{"source", termsafe.Line(c.toolServerUID, longestID)})
 	}
 	rows = append(rows,
-		row{"schema", screen.Line(c.schemaHash, longestID)},
+		row{"schema", termsafe.Line(c.schemaHash, longestID)},
 		row{"step", fmt.Sprint(c.step)},
-		row{"call", screen.Exact(screen.Line(c.callID, longestID))},
-		row{"request", screen.Line(c.requestID, longestID)},
+		row{"call", termsafe.Exact(termsafe.Line(c.callID, longestID))},
+		row{"request", termsafe.Line(c.requestID, longestID)},
 		row{"asked", c.requested.UTC().Format(time.RFC3339)},
 		row{"expires", expiry(c.expires, now)},
-		row{"hash", screen.Line(c.hash, longestID)},
+		row{"hash", termsafe.Line(c.hash, longestID)},
 	)
-	text := "A call awaits approval\n" + table(rows)
+	text := "A tool call requires approval\n" + table(rows)
 	if arguments == nil {
 		return text
 	}
 	shown, more := shortened(transcript.Arguments(arguments))
 	text += "arguments\n" + shown
 	if more > 0 {
-		text += fmt.Sprintf("%s more lines or a part of one are not shown: %s\n", screen.Thousands(more), elsewhere)
+		text += fmt.Sprintf("%s more lines, or a part of one, are not shown: %s\n", termsafe.Thousands(more), elsewhere)
 	}
 	return text
 }
 
-// expiry says until when, and how long that is.
+// expiry returns when a request expires, and how much time is left.
 func expiry(at, now time.Time) string {
 	left := at.Sub(now).Round(time.Second)
 	if left <= 0 {
-		return at.UTC().Format(time.RFC3339) + ", which is over: the call counts as denied"
+		return at.UTC().Format(time.RFC3339) + ", which has passed: the call is denied"
 	}
 	return fmt.Sprintf("%s, in %s", at.UTC().Format(time.RFC3339), left)
 }
 
-// shortened keeps the first lines of a text, and says how many it leaves out or cuts.
+// shortened returns the first lines of a text, and the number of lines that it leaves out or cuts.
 func shortened(text string) (kept string, more int) {
 	lines := strings.SplitAfter(text, "\n")
 	room := widestArguments

@@ -19,20 +19,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// decisions are about calls of one Turn.
+// decisions decides about calls of one Turn.
 type decisions struct {
 	*decider
 	api   client.Client
 	turn  *v1alpha1.Turn
 	calls []v1alpha1.PendingApproval
-	// who decides, as the API server knows them.
+	// who is the name of the user, according to the API server.
 	who string
 }
 
-// turnOf gets a Turn.
+// turnOf gets a Turn from the cluster.
 func turnOf(ctx context.Context, api client.Client, namespace, name string) (*v1alpha1.Turn, error) {
 	var t v1alpha1.Turn
 	err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &t)
@@ -45,7 +45,7 @@ func turnOf(ctx context.Context, api client.Client, namespace, name string) (*v1
 	return &t, nil
 }
 
-// whoAmI returns the name by which the API server knows who asks.
+// whoAmI returns the name of the user, according to the API server.
 func whoAmI(ctx context.Context, api client.Client) (string, error) {
 	var review authenticationv1.SelfSubjectReview
 	if err := api.Create(ctx, &review); err != nil {
@@ -54,7 +54,7 @@ func whoAmI(ctx context.Context, api client.Client) (string, error) {
 	return review.Status.UserInfo.Username, nil
 }
 
-// decide shows the calls, asks, and creates the decisions.
+// decide shows the calls, asks for a reply and creates the ToolApprovals.
 func (c *decisions) decide(ctx context.Context) error {
 	arguments, unread := c.arguments(ctx)
 	if ctx.Err() != nil {
@@ -72,7 +72,7 @@ func (c *decisions) decide(ctx context.Context) error {
 	for _, group := range groups {
 		err := c.decideTogether(ctx, ask, group, arguments, unread)
 		if ctx.Err() != nil || errors.Is(err, errNoReply) {
-			c.env.tell("") // the question has no end of line yet
+			c.env.tell("") // end the line of the question
 			return fail(ExitFailed, err)
 		}
 		undecided = append(undecided, err)
@@ -83,11 +83,13 @@ func (c *decisions) decide(ctx context.Context) error {
 	return nil
 }
 
-// decideTogether decides about calls by one reply.
-func (c *decisions) decideTogether(ctx context.Context, ask *asker, group []v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error) error {
+// decideTogether decides about a group of calls with one reply.
+func (c *decisions) decideTogether(
+	ctx context.Context, ask *asker, group []v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error,
+) error {
 	names := make([]string, 0, len(group))
 	for _, p := range group {
-		names = append(names, screen.Line(p.CallID, longestID))
+		names = append(names, termsafe.Line(p.CallID, longestID))
 		shown, err := c.seen(p, arguments, unread)
 		if err != nil {
 			return err
@@ -95,12 +97,12 @@ func (c *decisions) decideTogether(ctx context.Context, ask *asker, group []v1al
 		c.env.tell("%s", strings.TrimSuffix(c.show(p, shown), "\n"))
 	}
 	if !c.yes {
-		ok, err := ask.yes(ctx, fmt.Sprintf("%s as %s?", c.verb.name, screen.Exact(c.who)))
+		ok, err := ask.yes(ctx, fmt.Sprintf("%s as %s?", c.verb.name, termsafe.Exact(c.who)))
 		if err != nil {
-			return fmt.Errorf("nothing was decided about %s: %w", strings.Join(names, ", "), err)
+			return fmt.Errorf("no decision was made about %s: %w", strings.Join(names, ", "), err)
 		}
 		if !ok {
-			return fmt.Errorf("nothing was decided about %s", strings.Join(names, ", "))
+			return fmt.Errorf("no decision was made about %s", strings.Join(names, ", "))
 		}
 	}
 	var failed []error
@@ -110,30 +112,33 @@ func (c *decisions) decideTogether(ctx context.Context, ask *asker, group []v1al
 	return errors.Join(failed...)
 }
 
-// seen returns the arguments of a call, nil for those that cannot be read and need not be: who denies a call need not know them. Not to
-// be asked is no reason: what nobody has seen is approved only by somebody who says so.
+// seen returns the arguments of a call. It returns nil if they cannot be read and are not needed: a denial does not
+// need them, and --without-arguments waives them. -y alone does not waive them, because a call must not be approved
+// unseen by accident.
 func (c *decisions) seen(p v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error) (json.RawMessage, error) {
 	if found, ok := arguments[requestKey(p)]; ok {
 		return found, nil
 	}
 	why, need := unread, !c.unseen && c.verb.decision == v1alpha1.ApprovalApproved
 	if why == nil {
-		why = errors.New("the journal has none with the hash that the Turn's status has: it may be damaged, or in another store")
+		why = errors.New("the journal has no arguments with the hash in the Turn's status: it may be damaged, or in another store")
 	}
 	if !need {
-		c.env.tell("note: the arguments of %s cannot be shown: %s", screen.Line(p.CallID, longestID), why)
+		c.env.tell("note: the arguments of %s cannot be shown: %s", termsafe.Line(p.CallID, longestID), why)
 		return nil, nil //nolint:nilnil // because they need not be known
 	}
-	return nil, fmt.Errorf("the arguments of %s cannot be read, so nothing was approved: %w; to approve them unseen, by the hash %s, say --without-arguments",
-		screen.Line(p.CallID, longestID), why, p.ArgumentsHash)
+	return nil, fmt.Errorf("the arguments of %s cannot be read, so the call was not approved: %w; to approve it "+
+		"unseen, by the hash %s, add --without-arguments",
+		termsafe.Line(p.CallID, longestID), why, p.ArgumentsHash)
 }
 
-// requestKey names a request for approval with all that a decision names. No two requests have the same.
+// requestKey identifies a request for an approval by all fields that a decision names. No two requests have the
+// same key.
 func requestKey(p v1alpha1.PendingApproval) string {
 	return fmt.Sprintf("%q %d %q %q %q %q %q", p.RequestID, p.Step, p.CallID, p.Name, p.ToolServerUID, p.SchemaHash, p.ArgumentsHash)
 }
 
-// argumentsHash is the SHA-256 of arguments, as the engine makes it.
+// argumentsHash returns the SHA-256 of arguments, as the engine computes it.
 func argumentsHash(arguments json.RawMessage) string {
 	data, err := canonical.JSON(arguments)
 	if err != nil {
@@ -142,8 +147,8 @@ func argumentsHash(arguments json.RawMessage) string {
 	return canonical.Sum(data)
 }
 
-// arguments reads those of the calls that wait from the Turn's journal. Each is what its hash says: nobody between can put
-// others in their place.
+// arguments reads the arguments of the pending calls from the Turn's journal. Their keys contain a hash of the
+// arguments, so altered arguments match no pending call.
 func (c *decisions) arguments(ctx context.Context) (found map[string]json.RawMessage, err error) {
 	reader, err := c.cluster.open(ctx, c.env, c.turn.Namespace, c.turn.Name)
 	if err != nil {
@@ -163,38 +168,44 @@ func (c *decisions) arguments(ctx context.Context) (found map[string]json.RawMes
 			return found, fmt.Errorf("failed to read entry %d (%q): %w", e.Seq, e.Kind, err)
 		}
 		found[requestKey(v1alpha1.PendingApproval{
-			RequestID: a.Request, Step: int32(a.Step), CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash, //nolint:gosec // because a step is at most 1000, and any other is found by nobody
+			//nolint:gosec // because a step is at most 1000, and any other is found by nobody
+			Step:      int32(a.Step),
+			RequestID: a.Request, CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash,
 			ArgumentsHash: argumentsHash(a.Arguments),
 		})] = a.Arguments
 	}
 	if r, ok := reader.(*remote); ok && r.uid != "" && r.uid != string(c.turn.UID) {
-		return nil, fmt.Errorf("the journal is that of another Turn of this name, with UID %s", r.uid)
+		return nil, fmt.Errorf("the journal belongs to another Turn of this name, with UID %s", r.uid)
 	}
 	return found, nil
 }
 
-// create writes a decision down.
+// create creates the ToolApproval for one call.
 func (c *decisions) create(ctx context.Context, p v1alpha1.PendingApproval) error {
 	a := c.approval(p)
 	err := c.api.Create(ctx, a)
-	what := fmt.Sprintf("call %s (%s) of Turn %s/%s", screen.Line(p.CallID, longestID), screen.Line(p.Name, longestID), c.turn.Namespace, c.turn.Name)
+	what := fmt.Sprintf("call %s (%s) of Turn %s/%s", termsafe.Line(p.CallID, longestID),
+		termsafe.Line(p.Name, longestID), c.turn.Namespace, c.turn.Name)
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		return c.already(ctx, a, what)
+		return c.reportEarlier(ctx, a, what)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("%q may not decide about the %s: %w; it takes create on toolapprovals of capstan.dev, as this gives: "+
-			"kubectl create rolebinding approver -n %s --clusterrole %s --user %s", c.who, what, err, c.turn.Namespace, roleName(ctx, c.api, "approver"), c.who)
+		return fmt.Errorf("%q may not decide about the %s: %w; this requires the right to create "+
+			"toolapprovals.capstan.dev, which this command grants: "+
+			"kubectl create rolebinding approver -n %s --clusterrole %s --user %s", c.who, what, err, c.turn.Namespace,
+			roleName(ctx, c.api, "approver"), c.who)
 	case err != nil:
 		return fmt.Errorf("failed to decide about the %s: %w", what, err)
 	}
-	a.APIVersion, a.Kind = v1alpha1.GroupVersion.String(), kindToolApproval // which the client takes away
+	a.APIVersion, a.Kind = v1alpha1.GroupVersion.String(), kindToolApproval // the client clears both fields
 	return c.env.printObject(a, toolApprovals, fmt.Sprintf("%s was %s by %s", what, c.verb.done, c.who), c.output)
 }
 
 // toolApprovals is the resource, as kubectl names it.
 const toolApprovals = "toolapproval.capstan.dev"
 
-// approval is the object that holds the decision. Its name is the same whoever decides: the first decision is the one.
+// approval returns the object that holds the decision. Its name does not depend on the user or the decision, so
+// that only the first decision can be created.
 func (c *decisions) approval(p v1alpha1.PendingApproval) *v1alpha1.ToolApproval {
 	const digits, longest = 16, 253
 	key := fmt.Sprintf("%s/%s", c.turn.UID, requestKey(p))
@@ -208,14 +219,16 @@ func (c *decisions) approval(p v1alpha1.PendingApproval) *v1alpha1.ToolApproval 
 		},
 		Spec: v1alpha1.ToolApprovalSpec{
 			TurnRef: v1alpha1.ObjectReference{Name: c.turn.Name}, TurnUID: string(c.turn.UID), RequestID: p.RequestID,
-			Step: p.Step, CallID: p.CallID, ToolName: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash, ArgumentsHash: p.ArgumentsHash,
-			Decision: c.verb.decision, Reason: c.reason, DecidedBy: c.who,
+			Step: p.Step, CallID: p.CallID, ToolName: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash,
+			ArgumentsHash: p.ArgumentsHash,
+			Decision:      c.verb.decision, Reason: c.reason, DecidedBy: c.who,
 		},
 	}
 }
 
-// unused is why the Turn does not use a decision, by its own word; empty if it says nothing of that.
-func (c *decisions) unused(name string) string {
+// unusedReason returns the reason for which the Turn does not use a decision, from the message of its condition. It
+// returns an empty string if the message has none.
+func (c *decisions) unusedReason(name string) string {
 	state := meta.FindStatusCondition(c.turn.Status.Conditions, v1alpha1.ConditionSucceeded)
 	if state == nil {
 		return ""
@@ -224,22 +237,24 @@ func (c *decisions) unused(name string) string {
 	if !found {
 		return ""
 	}
-	return screen.Line(why, longestReason)
+	return termsafe.Line(why, longestReason)
 }
 
-// already says what was decided before. The same decision once more is none that failed.
-func (c *decisions) already(ctx context.Context, a *v1alpha1.ToolApproval, what string) error {
+// reportEarlier reports an earlier decision about the same call. It returns an error unless that decision is the
+// same and counts.
+func (c *decisions) reportEarlier(ctx context.Context, a *v1alpha1.ToolApproval, what string) error {
 	var before v1alpha1.ToolApproval
 	if err := c.api.Get(ctx, client.ObjectKeyFromObject(a), &before); err != nil {
-		return fmt.Errorf("somebody has decided about the %s already; failed to see what: %w", what, err)
+		return fmt.Errorf("there is already a decision about the %s; failed to read it: %w", what, err)
 	}
-	said := fmt.Sprintf("%s was %s already, by %s at %s", what, strings.ToLower(string(before.Spec.Decision)),
-		screen.Line(before.Spec.DecidedBy, longestID), before.CreationTimestamp.UTC().Format("2006-01-02T15:04:05Z"))
+	said := fmt.Sprintf("%s was already %s by %s at %s", what, strings.ToLower(string(before.Spec.Decision)),
+		termsafe.Line(before.Spec.DecidedBy, longestID), before.CreationTimestamp.UTC().Format("2006-01-02T15:04:05Z"))
 	if before.Spec.Reason != "" {
-		said += ": " + screen.Line(before.Spec.Reason, longestReason)
+		said += ": " + termsafe.Line(before.Spec.Reason, longestReason)
 	}
-	if why := c.unused(before.Name); why != "" {
-		return fmt.Errorf("%s, and that does not count: %s. Whoever may delete it does so by kubectl delete %s %s -n %s; then decide anew", said, why, toolApprovals, before.Name, before.Namespace)
+	if why := c.unusedReason(before.Name); why != "" {
+		return fmt.Errorf("%s, but the Turn does not use this decision: %s; delete it with kubectl delete %s %s "+
+			"-n %s, and then decide again", said, why, toolApprovals, before.Name, before.Namespace)
 	}
 	if before.Spec.Decision != c.verb.decision {
 		return errors.New(said)

@@ -9,21 +9,22 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// errDiffer ends a comparison that found a difference. There is nothing to tell beside what was printed.
+// errDiffer ends a comparison that found a difference. Execute prints no message for it, because the differences
+// have been printed.
 var errDiffer = errors.New("the prompts differ")
 
-// standardInput is the path that stands for it.
+// standardInput is the path that stands for standard input.
 const standardInput = "-"
 
-// comparison is a prompt before and after a change.
+// comparison holds a prompt before and after a change.
 type comparison struct {
 	turn string
-	// oldPath and newPath are where the states were read.
+	// oldPath and newPath are the paths from which the states were read.
 	oldPath, newPath string
-	// fromOther are the objects behind the old prompt that were read from oldPath.
+	// fromOther lists the objects behind the old prompt that were read from oldPath.
 	fromOther []string
 
 	before, after *prepare.Prepared
@@ -31,7 +32,7 @@ type comparison struct {
 	tools         []toolChange
 }
 
-// compare prints what the change from the old state to the new one does to the prompt.
+// compare prints how the prompt changes from the old state to the new one.
 func (r *renderer) compare(ctx context.Context, args []string) error {
 	paths := slices.Concat(r.files, args)
 	switch {
@@ -52,8 +53,8 @@ func (r *renderer) compare(ctx context.Context, args []string) error {
 	if err != nil {
 		return oldState(err)
 	}
-	c := &comparison{turn: after.title(), oldPath: place(r.other), newPath: place(paths...)}
-	now := r.clock()() // one for both, so that nothing but the change shows
+	c := &comparison{turn: after.title(), oldPath: pathNames(r.other), newPath: pathNames(paths...)}
+	now := r.clock()() // the same time for both states, so that only the change shows
 	if c.after, err = r.prepared(ctx, after, now); err != nil {
 		return err
 	}
@@ -71,33 +72,34 @@ func (r *renderer) compare(ctx context.Context, args []string) error {
 	return r.tellDifference(c)
 }
 
-// prepared makes the messages of one state.
-func (r *renderer) prepared(ctx context.Context, p *project, now time.Time) (*prepare.Prepared, error) {
+// prepared returns the messages of one state.
+func (r *renderer) prepared(ctx context.Context, p *bundle, now time.Time) (*prepare.Prepared, error) {
 	known, closed := r.connections(p)
 	defer closed()
 	return p.prepare(ctx, now, known)
 }
 
-// oldState says of an error that it is one of the old state, some files of which may be those of the new one.
+// oldState wraps an error that occurred in the old state. Some files of that state may belong to the new one.
 func oldState(err error) error {
-	return fail(ExitFailed, fmt.Errorf("--diff: the old state, which is OTHER and what OTHER lacks of -f, cannot be prepared: %w", err))
+	return fail(ExitFailed, fmt.Errorf("--diff: the old state, which is OTHER with the missing objects from -f, cannot be prepared: %w",
+		err))
 }
 
-// place names paths.
-func place(paths ...string) string {
+// pathNames returns the names of paths for messages.
+func pathNames(paths ...string) string {
 	shown := make([]string, 0, len(paths))
 	for _, path := range paths {
 		if path == standardInput {
 			path = "standard input"
 		}
-		shown = append(shown, screen.Line(path, longestID))
+		shown = append(shown, termsafe.Line(path, longestID))
 	}
 	return strings.Join(shown, ", ")
 }
 
-// attribute notes which objects of the old prompt the other manifests hold. That they hold none is an error: nothing would
-// ever differ from them, which is not what they were named for.
-func (c *comparison) attribute(before *project, origin func(kind, namespace, name string) (string, int)) error {
+// attribute records which objects of the old prompt come from OTHER. It fails if none do: such a comparison could
+// never find a difference, and the user must have meant another path.
+func (c *comparison) attribute(before *bundle, origin func(kind, namespace, name string) (string, int)) error {
 	var unchanged []string
 	for _, o := range before.objectNames() {
 		title := o.kind + " " + before.turn.Namespace + "/" + o.name
@@ -108,17 +110,16 @@ func (c *comparison) attribute(before *project, origin func(kind, namespace, nam
 		}
 	}
 	if len(c.fromOther) == 0 {
-		return fail(ExitFailed, fmt.Errorf("--diff: %s holds nothing that the prompt is made of: it must hold at least one of %s",
+		return fail(ExitFailed, fmt.Errorf("--diff: the prompt does not depend on any object in %s, which must contain at least one of %s",
 			c.oldPath, strings.Join(unchanged, ", ")))
 	}
 	return nil
 }
 
-// objectName names an object in the namespace of the Turn.
 type objectName struct{ kind, name string }
 
-// objectNames are the objects that the messages were made of.
-func (p *project) objectNames() []objectName {
+// objectNames returns the objects from which the messages were made.
+func (p *bundle) objectNames() []objectName {
 	all := []objectName{{kindTurn, p.turn.Name}, {kindAgent, p.agent.Name}, {kindPromptProfile, p.profile.Name}}
 	if p.session != nil {
 		if _, ok := p.set.Session(p.session.Namespace, p.session.Name); ok {
@@ -145,7 +146,7 @@ func (p *project) objectNames() []objectName {
 	return append(all, slices.Compact(maps)...)
 }
 
-// differs reports whether a model would get anything else than before.
+// differs reports whether the model receives anything else than before.
 func (c *comparison) differs() bool { return len(c.messages)+len(c.tools) > 0 }
 
 func (r *renderer) tellDifference(c *comparison) error {
@@ -166,5 +167,5 @@ func (r *renderer) difference(c *comparison) (string, error) {
 	if r.output != outputText {
 		return encode(c.record(), r.output)
 	}
-	return r.env.coloured(screen.Safe(c.text())), nil
+	return r.env.coloured(termsafe.Safe(c.text())), nil
 }

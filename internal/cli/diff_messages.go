@@ -13,33 +13,33 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 )
 
-// change is what became of a part of a prompt.
+// change says how a part of a prompt changed.
 type change string
 
-// The changes.
 const (
 	added   change = "Added"
 	removed change = "Removed"
 	changed change = "Changed"
 )
 
-// messageChange is what became of one message. Its JSON form is part of the output of render --diff.
+// messageChange is the change of one message. Its JSON form is part of the output of render --diff.
 type messageChange struct {
-	// Position of the message, from 1: in the new prompt, or in the old one if it was removed.
+	// Position is the position of the message, starting at 1: in the new prompt, or in the old one if the message
+	// was removed.
 	Position int `json:"position"`
-	// Role and Name of the message; OldRole is the role it had, empty if it is the same.
+	// Role and Name are those of the message. OldRole is its former role; it is empty if the role has not changed.
 	Role    model.Role `json:"role"`
 	OldRole model.Role `json:"oldRole,omitempty"`
 	Name    string     `json:"name"`
 	Change  change     `json:"change"`
-	// Diff is a unified diff of the content, empty if the same content changed its role or its cache boundary.
+	// Diff is a unified diff of the content. It is empty if only the role or the cache boundary changed.
 	Diff string `json:"diff"`
 
 	before, after model.Message
 }
 
-// compareMessages returns the messages that are not the same. Those of one name are compared in their order: all but the
-// history have a name of their own, and their order is fixed.
+// compareMessages returns the messages that differ. It compares messages of the same name in their order. Only the
+// messages of the history share a name; the order of all others is fixed.
 func compareMessages(before, after []model.Message) ([]messageChange, error) {
 	old := map[string][]int{}
 	for i, m := range before {
@@ -74,8 +74,8 @@ func compareMessages(before, after []model.Message) ([]messageChange, error) {
 	return changes, nil
 }
 
-// unified returns a unified diff of two texts, empty if they are the same. Messages seldom end with a line feed; where
-// none of the two does, no line says so.
+// unified returns a unified diff of two texts, or an empty string if they are equal. Most messages end without a
+// line feed; if both do, the diff does not mention that.
 func unified(name, before, after string) (string, error) {
 	if !strings.HasSuffix(before, "\n") && !strings.HasSuffix(after, "\n") {
 		before, after = ended(before), ended(after)
@@ -94,13 +94,14 @@ func ended(text string) string {
 	return text + "\n"
 }
 
-// toolChange is what became of a tool that the model is told of. Its JSON form is part of the output of render --diff.
+// toolChange is the change of a tool that is offered to the model. Its JSON form is part of the output of render
+// --diff.
 type toolChange struct {
 	Name   string `json:"name"`
 	Change change `json:"change"`
 }
 
-// compareTools returns the tools that are not the same, and those whose place changed.
+// compareTools returns the tools that differ, and those whose position changed.
 func compareTools(before, after []prompt.Tool) []toolChange {
 	changes := []toolChange{}
 	at := func(tools []prompt.Tool, name string) int {
@@ -122,7 +123,7 @@ func compareTools(before, after []prompt.Tool) []toolChange {
 	return changes
 }
 
-// diffRecord is what render --diff prints as JSON.
+// diffRecord is the output of render --diff as JSON.
 type diffRecord struct {
 	Differs     bool            `json:"differs"`
 	Messages    []messageChange `json:"messages"`
@@ -130,7 +131,7 @@ type diffRecord struct {
 	Preparation preparations    `json:"preparation"`
 }
 
-// preparations are the records of both states, as a Turn's status has them.
+// preparations holds the preparation records of both states, in the form of a Turn's status.
 type preparations struct {
 	Old *v1alpha1.Preparation `json:"old"`
 	New *v1alpha1.Preparation `json:"new"`

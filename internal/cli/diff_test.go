@@ -51,10 +51,10 @@ Report
   guardrails        none → serious
 `
 
-// sha256 matches a hash of a prompt.
+// sha256 matches the hash of a prompt.
 var sha256 = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
 
-// newer is complete with a change of the profile.
+// newer returns the complete manifests with a changed profile.
 func newer(t *testing.T) files {
 	t.Helper()
 	return complete().with(t, "profile.yaml", "Answer questions about", "Politely answer questions about").
@@ -78,12 +78,13 @@ func TestDiffExitCodes(t *testing.T) {
 	broken := files{"profile.yaml": strings.Replace(profileYAML, "{{ .product }}", "{{ .prodcut }}", 1)}.written(t, nowhere)
 	invalid := files{"profile.yaml": strings.Replace(profileYAML, "identity:", "identitty:", 1)}.written(t, nowhere)
 	stranger := files{"provider.yaml": providerYAML}.written(t, nowhere)
-	orphan := files{"agent.yaml": strings.Replace(agentYAML, "promptProfileRef: {name: support}", "promptProfileRef: {name: gone}", 1)}.written(t, nowhere)
+	orphan := files{"agent.yaml": strings.Replace(agentYAML, "promptProfileRef: {name: support}",
+		"promptProfileRef: {name: gone}", 1)}.written(t, nowhere)
 	for name, tc := range map[string]struct {
 		reason string
 		args   []string
 		code   int
-		want   []string // parts of what is printed
+		want   []string // parts of the output
 	}{
 		"the same": {
 			"one line says so",
@@ -98,29 +99,74 @@ func TestDiffExitCodes(t *testing.T) {
 			[]string{"the prompts are the same"},
 		},
 		"an old state that does not render": {
-			"it is told from the new one",
+			"the error names the old state",
 			[]string{"--diff", broken},
 			cli.ExitFailed,
-			[]string{"--diff: the old state, ", filepath.Join(broken, "profile.yaml") + ": PromptProfile default/support: spec.instructions:1:27: "},
+			[]string{"--diff: the old state, ", filepath.Join(broken, "profile.yaml") +
+				": PromptProfile default/support: spec.instructions:1:27: "},
 		},
 		"an old Agent whose profile is gone": {
-			"the reference is named", []string{"--diff", orphan}, cli.ExitFailed, []string{"--diff: the old state, ", `PromptProfile "default/gone" is not in the manifests`},
+			"the reference is named",
+			[]string{"--diff", orphan},
+			cli.ExitFailed,
+			[]string{"--diff: the old state, ", `PromptProfile "default/gone" is not in the manifests`},
 		},
-		"invalid manifests": {"2 would say that they differ", []string{"--diff", invalid}, cli.ExitFailed, []string{"spec.identitty: unknown field"}},
-		"nothing of the prompt": {
+		"invalid manifests": {
+			"2 would say that they differ",
+			[]string{"--diff", invalid},
+			cli.ExitFailed,
+			[]string{"spec.identitty: unknown field"},
+		},
+		"no object of the prompt": {
 			"it would never differ",
 			[]string{"--diff", stranger},
 			cli.ExitFailed,
-			[]string{"--diff: " + stranger + " holds nothing that the prompt is made of: it must hold at least one of Turn default/first, Agent default/support, PromptProfile default/support"},
+			[]string{"--diff: the prompt does not depend on any object in " + stranger +
+				", which must contain at least one of Turn default/first, Agent default/support, PromptProfile default/support"},
 		},
-		"no such file":            {"it is named", []string{"--diff", "none.yaml"}, cli.ExitFailed, []string{"none.yaml: failed to find it"}},
-		"an empty path":           {"a variable was not set", []string{"--diff", ""}, cli.ExitFailed, []string{"--diff must name a file, a directory or -", "render --help"}},
-		"an unknown flag before":  {"flags are not parsed to the end", []string{"--frobnicate", "--diff", now}, cli.ExitFailed, []string{"unknown flag", "render --help"}},
-		"an unknown flag after":   {"2 would say that they differ", []string{"--diff=" + now, "--frobnicate"}, cli.ExitFailed, []string{"unknown flag"}},
-		"no value":                {"2 would say that they differ", []string{"--diff"}, cli.ExitFailed, []string{"flag needs an argument: --diff"}},
-		"an unknown Turn":         {"2 would say that they differ", []string{"--diff", now, "--turn", "x"}, cli.ExitFailed, []string{"--turn: "}},
-		"standard input twice":    {"one of them would be empty", []string{"--diff", "-", "-"}, cli.ExitFailed, []string{"must not both read standard input"}},
-		"an unknown flag without": {"no comparison was asked for", []string{"--frobnicate"}, cli.ExitUsage, []string{"unknown flag"}},
+		"no such file": {
+			"it is named",
+			[]string{"--diff", "none.yaml"},
+			cli.ExitFailed,
+			[]string{"none.yaml: failed to find it"},
+		},
+		"an empty path": {
+			"a variable was not set",
+			[]string{"--diff", ""},
+			cli.ExitFailed,
+			[]string{"--diff must name a file, a directory or -", "render --help"},
+		},
+		"an unknown flag before": {
+			"flags are not parsed to the end",
+			[]string{"--frobnicate", "--diff", now},
+			cli.ExitFailed,
+			[]string{"unknown flag", "render --help"},
+		},
+		"an unknown flag after": {
+			"2 would say that they differ",
+			[]string{"--diff=" + now, "--frobnicate"},
+			cli.ExitFailed,
+			[]string{"unknown flag"},
+		},
+		"no value": {
+			"2 would say that they differ",
+			[]string{"--diff"},
+			cli.ExitFailed,
+			[]string{"flag needs an argument: --diff"},
+		},
+		"an unknown Turn": {
+			"2 would say that they differ",
+			[]string{"--diff", now, "--turn", "x"},
+			cli.ExitFailed,
+			[]string{"--turn: "},
+		},
+		"standard input twice": {
+			"one of them would be empty",
+			[]string{"--diff", "-", "-"},
+			cli.ExitFailed,
+			[]string{"must not both read standard input"},
+		},
+		"an unknown flag without": {"the flag --diff is not set", []string{"--frobnicate"}, cli.ExitUsage, []string{"unknown flag"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,14 +185,16 @@ func TestDiffOfAConfigMap(t *testing.T) {
 		with(t, "agent.yaml", "  limits:", "  skills: {loaded: [refunds]}\n  limits:")
 	f["notes.yaml"] = strings.Replace(notesYAML, "a week", "a month", 1)
 	old := notesYAML + "---\n" + strings.Replace(notesYAML, "name: notes", "name: others", 1)
-	got := call{stdin: old}.run(t.Context(), "render", "-f", f.written(t, nowhere), "--diff", "-", "--now", noon).mustEnd(t, cli.ExitDiffers)
+	got := call{stdin: old}.run(t.Context(), "render", "-f", f.written(t, nowhere), "--diff", "-", "--now",
+		noon).mustEnd(t, cli.ExitDiffers)
 	mustSay(t, got.out, "--- standard input: ConfigMap default/notes\n", "\n-Pay back within a week.\n+Pay back within a month.\n")
 }
 
 func TestDiffOfTurns(t *testing.T) {
 	t.Parallel()
 	dir := rich(t).written(t, nowhere)
-	oldTurn := files{"turn.yaml": strings.Replace(turnYAML, "  message:", "  history: [{role: User, content: Hello}, {role: Assistant, content: Hi}]\n  message:", 1)}
+	oldTurn := files{"turn.yaml": strings.Replace(turnYAML, "  message:",
+		"  history: [{role: User, content: Hello}, {role: Assistant, content: Hi}]\n  message:", 1)}
 	got := capstan(t, "render", "-f", dir, "--diff", oldTurn.written(t, nowhere), "--now", noon).mustEnd(t, cli.ExitDiffers)
 	mustSay(t, got.out, "memory_context (system) added, ", "3. history (user) removed, 5 characters\n@@ -1 +0,0 @@\n-Hello\n",
 		"4. history (assistant) removed", "  messages ", "  sections ", "added live_context\n", "\nNewly left out\n", "  memory m11 ",
@@ -159,9 +207,10 @@ func TestDiffOfTurns(t *testing.T) {
 	mustSay(t, back.out, "\nNo longer left out\n", "removed live_context\n")
 }
 
-func TestDiffOfToolsThatNoTextTellsOf(t *testing.T) {
+func TestDiffShowsToolsThatAreNotInTheMessages(t *testing.T) {
 	t.Parallel()
-	f := complete().with(t, "profile.yaml", "{behavior: Be brief.}", "{tools: Use tools.}\n  sections: [agent, tools]\n"+skillOf("notes", "refunds"))
+	f := complete().with(t, "profile.yaml", "{behavior: Be brief.}",
+		"{tools: Use tools.}\n  sections: [agent, tools]\n"+skillOf("notes", "refunds"))
 	f["notes.yaml"] = notesYAML
 	old := files{"agent.yaml": f["agent.yaml"]}.written(t, nowhere)
 	dir := f.with(t, "agent.yaml", "  limits:", "  skills: {available: [refunds]}\n  limits:").written(t, nowhere)
@@ -169,7 +218,7 @@ func TestDiffOfToolsThatNoTextTellsOf(t *testing.T) {
 	mustSay(t, got.out, "  tools  added load_skill\n")
 }
 
-func TestDiffTakesOneClock(t *testing.T) {
+func TestDiffUsesOneTimeForBothStates(t *testing.T) {
 	t.Parallel()
 	dir := complete().with(t, "agent.yaml", "description: Answers questions.", "description: Answers.").written(t, nowhere)
 	got := capstan(t, "render", "-f", dir, "--diff", complete().written(t, nowhere)).mustEnd(t, cli.ExitDiffers)
@@ -243,7 +292,7 @@ func TestDiffColours(t *testing.T) {
 	}
 }
 
-func TestMessagesCannotForgeADiff(t *testing.T) {
+func TestMessagesCannotImitateADiff(t *testing.T) {
 	t.Parallel()
 	hostile := `"What?\n\nReport\n  promptHash  same\n4. user_message (user) removed\n+++ x\e[2J"`
 	dir := complete().with(t, "turn.yaml", "What is up?", hostile).written(t, nowhere)

@@ -5,14 +5,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// text shows a comparison to a person. At the start of a line a space, a plus, a minus, a backslash and an at sign are those
-// of a diff; all other lines are this tool's, so that no message can pass for one of them.
+// text returns the comparison for a person. Only lines of a diff start with a space, a plus, a minus, a backslash
+// or an at sign. No message can therefore imitate the other lines.
 func (c *comparison) text() string {
 	if !c.differs() {
-		return fmt.Sprintf("%s: the prompts are the same: %d messages, promptHash %s\n", c.turn, len(c.after.Messages), c.after.Report.PromptHash)
+		return fmt.Sprintf("%s: the prompts are the same: %d messages, promptHash %s\n", c.turn, len(c.after.Messages),
+			c.after.Report.PromptHash)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: the prompts differ\n", c.turn)
@@ -34,28 +35,28 @@ func (c *comparison) text() string {
 	return b.String()
 }
 
-// heading says which message changed and how.
+// heading returns a line that says which message changed, and how.
 func (m messageChange) heading() string {
 	role := string(m.Role)
 	if m.OldRole != "" {
 		role = arrow(string(m.OldRole), role)
 	}
-	sizes := screen.Thousands(chars(m.after))
+	sizes := termsafe.Thousands(chars(m.after))
 	switch m.Change {
 	case removed:
-		sizes = screen.Thousands(chars(m.before))
+		sizes = termsafe.Thousands(chars(m.before))
 	case changed:
-		sizes = arrow(screen.Thousands(chars(m.before)), sizes)
+		sizes = arrow(termsafe.Thousands(chars(m.before)), sizes)
 	case added:
 	}
 	text := fmt.Sprintf("%d. %s (%s) %s, %s characters", m.Position, m.Name, role, strings.ToLower(string(m.Change)), sizes)
 	if from, to := m.before.StableChars, m.after.StableChars; from != to && m.Change == changed {
-		text += ", cache boundary at " + arrow(screen.Thousands(from), screen.Thousands(to))
+		text += ", cache boundary at " + arrow(termsafe.Thousands(from), termsafe.Thousands(to))
 	}
 	return text
 }
 
-// hunks is a unified diff without the names of its files.
+// hunks returns a unified diff without the lines that name the files.
 func hunks(diff string) string {
 	if at := strings.Index(diff, "\n@@ "); at >= 0 {
 		return diff[at+1:]
@@ -70,14 +71,14 @@ func arrow(from, to string) string {
 	return from + " → " + to
 }
 
-// changedRows are the rows of the report that are not the same, the old value before the new one. Of lists they say what
-// came and went.
+// changedRows returns the rows of the report that differ, with the old value before the new one. For lists they
+// name the added and removed items.
 func (c *comparison) changedRows() []row {
 	before, after := reportRows(c.before), reportRows(c.after)
 	lists := map[string]string{
 		"sections": listChange(c.before.Report.Sections, c.after.Report.Sections),
 		"tools":    c.toolsText(),
-		// What is blank follows from the sections.
+		// The blank sections follow from the sections.
 		"blank sections": "",
 	}
 	rows := []row{
@@ -94,7 +95,7 @@ func (c *comparison) changedRows() []row {
 	return rows
 }
 
-// changedValue says both values, nothing if they are the same.
+// changedValue returns both values, or an empty string if they are equal.
 func changedValue(before, after string) string {
 	if before == after {
 		return ""
@@ -108,12 +109,13 @@ func changedValue(before, after string) string {
 	return before + " → " + after
 }
 
-// listChange says what a list gained and lost, or its new order.
+// listChange returns the items that a list gained and lost, or its new order.
 func listChange(before, after []string) string {
 	lacks := func(list []string) func(string) bool {
 		return func(s string) bool { return slices.Contains(list, s) }
 	}
-	text := gainsAndLosses(slices.DeleteFunc(slices.Clone(after), lacks(before)), slices.DeleteFunc(slices.Clone(before), lacks(after)), nil)
+	text := gainsAndLosses(slices.DeleteFunc(slices.Clone(after), lacks(before)),
+		slices.DeleteFunc(slices.Clone(before), lacks(after)), nil)
 	if text == "" && !slices.Equal(before, after) {
 		text = "now in the order " + names(after)
 	}
@@ -141,12 +143,12 @@ func gainsAndLosses(gained, lost, other []string) string {
 	return strings.Join(parts, "; ")
 }
 
-// without returns the rows that another list lacks.
+// without returns the rows that are not in others.
 func without(rows, others []row) []row {
 	return slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return slices.Contains(others, r) })
 }
 
-// The colours of a diff, as terminals are told them.
+// The colours of a diff, as terminal escape sequences.
 const (
 	colourAdded   = "\x1b[32m"
 	colourRemoved = "\x1b[31m"
@@ -154,7 +156,8 @@ const (
 	colourEnd     = "\x1b[0m"
 )
 
-// coloured returns a diff with colours if Out is a terminal and the environment does not forbid them, see no-color.org.
+// coloured adds colours to a diff. It returns the diff unchanged if Out is not a colour terminal or if NO_COLOR is
+// set (see no-color.org).
 func (e Environment) coloured(diff string) string {
 	noColour, _ := e.LookupEnv("NO_COLOR")
 	if !e.OutIsTerminal || noColour != "" || e.dumb() {

@@ -11,13 +11,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/manifest"
 )
 
-// failure is an error with the exit code it ends in. Errors that are none come from the parsing of the command line.
+// failure is an error with its exit code. Errors of other types come from parsing the command line.
 type failure struct {
 	code int
 	err  error
 }
 
-// Error returns the cause's message.
+// Error returns the message of the cause.
 func (f *failure) Error() string { return f.err.Error() }
 
 // Unwrap returns the cause.
@@ -25,7 +25,7 @@ func (f *failure) Unwrap() error { return f.err }
 
 func fail(code int, err error) error { return &failure{code: code, err: err} }
 
-// explain returns the exit code of an error and the text to print.
+// explain returns the exit code and the message of an error.
 func explain(err error) (code int, message string) {
 	code = ExitUsage
 	if f, ok := errors.AsType[*failure](err); ok {
@@ -37,13 +37,13 @@ func explain(err error) (code int, message string) {
 	return code, strings.TrimSpace(err.Error())
 }
 
-// isProblemOfInput reports whether the command line was right, so that its help would not help.
+// isProblemOfInput reports whether the flags are correct, so that the help text would not solve the problem.
 func isProblemOfInput(err error) bool {
 	_, ok := errors.AsType[*failure](err)
 	return ok
 }
 
-// flagError adds the flag that an unknown one may have been meant for.
+// flagError adds a suggestion to the error of an unknown flag.
 func flagError(cmd *cobra.Command, err error) error {
 	unknown, ok := errors.AsType[*pflag.NotExistError](err)
 	if !ok || len(unknown.GetSpecifiedName()) < 2 {
@@ -57,10 +57,11 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// mostTypos is how many letters a word may differ in from the one it was meant for.
+// mostTypos is the maximum edit distance between a misspelt word and a suggestion.
 const mostTypos = 2
 
-// closest returns the candidate that a misspelt word was probably meant for, empty if there is none.
+// closest returns the candidate that is most similar to a misspelt word, or an empty string if none is similar
+// enough.
 func closest(word string, candidates []string) string {
 	best, bestDistance := "", mostTypos+1
 	for _, c := range candidates {
@@ -71,7 +72,8 @@ func closest(word string, candidates []string) string {
 	return best
 }
 
-// distance counts the bytes to insert, delete or replace to make b of a.
+// distance returns the edit distance of two words: how many bytes must be inserted, deleted or replaced to turn a
+// into b.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -8,34 +8,36 @@ import (
 	"github.com/capstan-dev/capstan/internal/readapi"
 )
 
-const exportHelp = `export turn prints the journal of a Turn as JSON lines, one entry a line: seq, epoch, kind, version, time, payload.
+const exportHelp = `export turn prints the journal of a Turn as JSON lines, one line per entry: seq, epoch, kind, version, time,
+payload.
 
-By default what was said is left out: messages, replies, arguments and results of tools, parameters, memories, reasons of
-failures. What stays is a fixed list: the course of the Turn, with names of objects, tools and models, numbers and times. In
-the place of all else stands {"redacted": true, "bytes": N, "hmacSHA256": "..."}, and in a cluster it never leaves the
-manager. The hash has a random key that is forgotten: it is the same for what is the same in this export, and tells nothing
-else. --with-content leaves nothing out.
+By default the content is redacted: messages, replies, arguments and results of tools, parameters,
+memories and reasons of failures. A fixed list says what is kept: the course of the Turn, with names of
+objects, tools and models, numbers and times. Each other value is replaced by
+{"redacted": true, "bytes": N, "hmacSHA256": "..."}; in a cluster, it never leaves the manager. The hash
+uses a random key that is discarded: equal values of this export have equal hashes, and a hash reveals
+nothing else. --with-content redacts nothing.
 
---artifact prints the content of an artifact instead, such as the whole output of a tool: by its name, as call-2-1 or answer.txt, or
-by the SHA-256 that the journal or the Turn's status has.
+--artifact prints the content of an artifact instead, such as the whole output of a tool. Name the
+artifact, such as call-2-1 or answer.txt, or give its SHA-256 from the journal or the Turn's status.
 
-Where the journal is, and what it takes to read it, is as for capstan logs.
+export finds the journal like capstan logs, and requires the same rights.
 
 `
 
-const exportExamples = `  # the course of a Turn, to keep or to hand on
+const exportExamples = `  # keep or share the course of a Turn
   capstan export turn open-loops -n helpdesk >open-loops.jsonl
 
-  # how long each step took
+  # print the duration of each step
   capstan export turn open-loops | jq 'select(.kind == "model.replied").payload | {step, durationMilliseconds}'
 
-  # with all that was said
+  # include the content
   capstan export turn open-loops --with-content
 
-  # the whole output of a tool
+  # print the whole output of a tool
   capstan export turn open-loops --artifact call-2-1`
 
-// exporter holds the flags of export turn.
+// exporter holds the flags of capstan export turn.
 type exporter struct {
 	journals
 	withContent bool
@@ -52,7 +54,7 @@ func newExport(env Environment) *cobra.Command {
 	}
 	x := &exporter{journals: journals{env: env}}
 	cmd := &cobra.Command{
-		Use: "turn TURN", Short: "Print the journal of a Turn as JSON lines, without what was said",
+		Use: "turn TURN", Short: "Print the journal of a Turn as JSON lines, by default without content",
 		Long: exportHelp + logsExitCodes, Example: exportExamples, Args: oneTurn,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if x.artifact != "" {
@@ -63,7 +65,7 @@ func newExport(env Environment) *cobra.Command {
 		},
 	}
 	x.addFlags(cmd)
-	cmd.Flags().BoolVar(&x.withContent, "with-content", false, "leave nothing out")
+	cmd.Flags().BoolVar(&x.withContent, "with-content", false, "include the content")
 	addArtifactFlag(cmd, &x.artifact)
 	parent.AddCommand(cmd)
 	return parent

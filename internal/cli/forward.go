@@ -31,14 +31,14 @@ import (
 )
 
 const (
-	// forwardTimeout bounds the time in which a forwarded port must be ready.
+	// forwardTimeout is how long find waits for a forwarded port to become ready.
 	forwardTimeout = 20 * time.Second
-	// dialTimeout bounds the time in which a server of this machine must answer.
+	// dialTimeout is how long find waits for a server on this machine to accept a connection.
 	dialTimeout = 3 * time.Second
 )
 
-// find connects to an executor that has the journal of a Turn: its own, else any other, which has it too where they share
-// the store.
+// find connects to an executor that can read the journal of a Turn. It tries the Turn's own executor first, then
+// the others, which have the journal if the executors share the store.
 func (c *clusterFlags) find(ctx context.Context, config *rest.Config, api client.Client, namespace, name string) (*connection, error) {
 	var t v1alpha1.Turn
 	if err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &t); err != nil {
@@ -52,8 +52,10 @@ func (c *clusterFlags) find(ctx context.Context, config *rest.Config, api client
 		own = e.Name
 	}
 	var leases coordinationv1.LeaseList
-	if err := api.List(ctx, &leases, client.InNamespace(c.managerNamespace), client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue}); err != nil {
-		return nil, fail(ExitFailed, elsewhere(fmt.Sprintf("failed to list the Leases of executors in --manager-namespace %q", c.managerNamespace), err))
+	if err := api.List(ctx, &leases, client.InNamespace(c.managerNamespace),
+		client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue}); err != nil {
+		return nil, fail(ExitFailed, elsewhere(
+			fmt.Sprintf("failed to list the Leases of executors in --manager-namespace %q", c.managerNamespace), err))
 	}
 	var tried []error
 	for _, l := range byNearness(leases.Items, executor.LeasePrefix+own) {
@@ -67,15 +69,18 @@ func (c *clusterFlags) find(ctx context.Context, config *rest.Config, api client
 		tried = append(tried, err)
 	}
 	if len(tried) == 0 {
-		return nil, fail(ExitFailed, fmt.Errorf("%w: --manager-namespace %q has no Lease of one; is the manager there, and does it run?", errNowhere, c.managerNamespace))
+		return nil, fail(ExitFailed, fmt.Errorf(
+			"%w: --manager-namespace %q has no Lease of an executor; check that the manager runs in this namespace",
+			errNowhere, c.managerNamespace))
 	}
 	return nil, fail(ExitFailed, fmt.Errorf("%w: %w", errNowhere, errors.Join(tried...)))
 }
 
-// elsewhere says, where something is not allowed, how to do without it.
+// elsewhere wraps an error of the API server. If access was denied, the message says that --server avoids the
+// request.
 func elsewhere(what string, err error) error {
 	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%s: %w; with --server and the URL of the manager's read API it is not needed", what, err)
+		return fmt.Errorf("%s: %w; this right is not needed with --server and the URL of the manager's read API", what, err)
 	}
 	if apierrors.IsUnauthorized(err) {
 		return fmt.Errorf("%s: %w", what, err)
@@ -83,7 +88,7 @@ func elsewhere(what string, err error) error {
 	return fmt.Errorf("%w: %s: %w", errNowhere, what, err)
 }
 
-// byNearness sorts Leases: that of a name first, then those that were renewed last.
+// byNearness sorts Leases: the Lease named own comes first, then the others, the most recently renewed first.
 func byNearness(leases []coordinationv1.Lease, own string) []coordinationv1.Lease {
 	renewed := func(l coordinationv1.Lease) time.Time {
 		if l.Spec.RenewTime == nil {
@@ -103,8 +108,9 @@ func byNearness(leases []coordinationv1.Lease, own string) []coordinationv1.Leas
 	return leases
 }
 
-// reach connects to one executor: straight to it if its Lease says where it listens, else by a port that the API server
-// forwards to its pod. A Lease is believed only as far as this machine: a token goes nowhere else because of one.
+// reach connects to one executor. It connects directly if the executor's Lease names an address on this machine,
+// else through a port that the API server forwards to the Pod. It ignores other addresses, so that a forged Lease
+// cannot direct the user's token elsewhere.
 func (c *clusterFlags) reach(ctx context.Context, config *rest.Config, as reader, l coordinationv1.Lease) (*connection, error) {
 	if at := l.Annotations[readapi.AddressAnnotation]; strings.HasPrefix(at, "http://") && readapi.CheckServer(at) == nil {
 		if err := listens(ctx, at); err != nil {
@@ -120,13 +126,13 @@ func (c *clusterFlags) reach(ctx context.Context, config *rest.Config, as reader
 		return nil, fmt.Errorf("failed to forward a port to pod %s/%s: %w", c.managerNamespace, pod, err)
 	}
 	base := plainTransport()
-	return c.connected(ctx, config, as, f.url, told{base, f}, func() {
+	return c.connected(ctx, config, as, f.url, errorLogTransport{base, f}, func() {
 		base.CloseIdleConnections()
 		f.stop()
 	})
 }
 
-// listens fails if nobody listens at a URL: the Lease of a manager that was killed is there for a while.
+// listens returns an error if no process listens at a URL. The Lease of a killed manager still exists for a while.
 func listens(ctx context.Context, at string) error {
 	u, err := url.Parse(at)
 	if err != nil {
@@ -139,23 +145,24 @@ func listens(ctx context.Context, at string) error {
 	return conn.Close()
 }
 
-// forwarding is a port of this machine that leads to a pod.
+// forwarding is a local port that is forwarded to a Pod.
 type forwarding struct {
 	url  string
 	stop func()
-	// words are what was said about connections that failed.
-	words *words
+	// errorLog holds the error messages about connections that failed.
+	errorLog *errorLog
 }
 
-// forward forwards a port to a pod, by websockets, else by SPDY, as kubectl does.
+// forward forwards a local port to a Pod. Like kubectl it uses WebSockets and falls back to SPDY.
 func forward(ctx context.Context, config *rest.Config, namespace, pod, port string) (*forwarding, error) {
 	dialer, err := dialerOf(config, namespace, pod)
 	if err != nil {
 		return nil, err
 	}
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	ready, said := make(chan struct{}), &words{}
-	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(life, dialer, []string{"127.0.0.1"}, []string{"0:" + port}, ready, io.Discard, said)
+	ready, said := make(chan struct{}), &errorLog{}
+	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(life, dialer, []string{"127.0.0.1"},
+		[]string{"0:" + port}, ready, io.Discard, said)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -178,12 +185,12 @@ func forward(ctx context.Context, config *rest.Config, namespace, pod, port stri
 				cancel()
 				<-ended
 			}
-			return &forwarding{url: fmt.Sprintf("http://127.0.0.1:%d", ports[0].Local), stop: stop, words: said}, nil
+			return &forwarding{url: fmt.Sprintf("http://127.0.0.1:%d", ports[0].Local), stop: stop, errorLog: said}, nil
 		}
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-timer.C:
-		err = fmt.Errorf("it was not ready within %s", forwardTimeout)
+		err = fmt.Errorf("the forwarded port was not ready within %s", forwardTimeout)
 	}
 	cancel()
 	return nil, err
@@ -209,39 +216,39 @@ func dialerOf(config *rest.Config, namespace, pod string) (httpstream.Dialer, er
 	}), nil
 }
 
-// words collects what is written, up to a bound.
-type words struct {
+// errorLog collects written text up to a limit of maxErrorLog bytes. It is safe for concurrent use.
+type errorLog struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-const mostWords = 4 << 10
+const maxErrorLog = 4 << 10
 
-// Write takes a text in.
-func (w *words) Write(p []byte) (int, error) {
+// Write adds text, and discards the text over the limit.
+func (w *errorLog) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.text.Write(p[:min(len(p), mostWords-min(mostWords, w.text.Len()))])
+	w.text.Write(p[:min(len(p), maxErrorLog-min(maxErrorLog, w.text.Len()))])
 	return len(p), nil
 }
 
-// String returns what was written.
-func (w *words) String() string {
+// String returns the collected text.
+func (w *errorLog) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return strings.TrimSpace(w.text.String())
 }
 
-// told adds to the error of a connection what was said about its forwarding.
-type told struct {
+// errorLogTransport is a transport that adds the messages of the port forwarding to the error of a request.
+type errorLogTransport struct {
 	http.RoundTripper
 	by *forwarding
 }
 
 // RoundTrip sends a request.
-func (t told) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t errorLogTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := t.RoundTripper.RoundTrip(r)
-	if said := t.by.words.String(); err != nil && said != "" {
+	if said := t.by.errorLog.String(); err != nil && said != "" {
 		err = fmt.Errorf("%w: %s", err, said)
 	}
 	return response, err

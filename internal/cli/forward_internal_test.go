@@ -22,7 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/readapi"
 )
 
-// kubelet forwards ports as an API server does that speaks SPDY alone, to where the port of its pods leads.
+// kubelet forwards ports like an API server that supports only SPDY. Each Pod's port leads to target.
 type kubelet struct {
 	target string
 	mu     sync.Mutex
@@ -59,7 +59,7 @@ func (k *kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = conn.Close()
 }
 
-// pipe connects a stream with the target.
+// pipe connects a stream to the target.
 func (k *kubelet) pipe(ctx context.Context, s httpstream.Stream) {
 	defer s.Reset() //nolint:errcheck // because the stream has ended
 	var d net.Dialer
@@ -75,7 +75,7 @@ func (k *kubelet) pipe(ctx context.Context, s httpstream.Stream) {
 	_, _ = io.Copy(s, to)
 }
 
-// pods serves the ports of pods, of which capstan-0 leads to the handler.
+// pods serves the ports of Pods. The port of capstan-0 leads to the handler.
 func pods(t *testing.T, handler http.Handler) (*kubelet, *rest.Config) {
 	t.Helper()
 	target := httptest.NewServer(handler)
@@ -87,7 +87,7 @@ func pods(t *testing.T, handler http.Handler) (*kubelet, *rest.Config) {
 	return k, &rest.Config{Host: api.URL, BearerToken: "mine"}
 }
 
-func TestAPortIsForwardedToTheExecutor(t *testing.T) {
+func TestPortIsForwardedToExecutor(t *testing.T) {
 	t.Parallel()
 	k, config := pods(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/octet-stream")
@@ -107,7 +107,8 @@ func TestAPortIsForwardedToTheExecutor(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, err := io.ReadAll(body)
-	if want := "/v1/namespaces/helpdesk/turns/first/artifacts/" + strings.Repeat("a", 64) + " for Bearer mine"; err != nil || string(text) != want || body.Close() != nil {
+	if want := "/v1/namespaces/helpdesk/turns/first/artifacts/" + strings.Repeat("a", 64) +
+		" for Bearer mine"; err != nil || string(text) != want || body.Close() != nil {
 		t.Errorf("want %q from the pod, have %q (%v)", want, text, err)
 	}
 	k.mu.Lock()
@@ -118,20 +119,23 @@ func TestAPortIsForwardedToTheExecutor(t *testing.T) {
 	}
 }
 
-func TestAPodThatIsGoneIsNamed(t *testing.T) {
+func TestErrorNamesMissingPod(t *testing.T) {
 	t.Parallel()
 	_, config := pods(t, http.NotFoundHandler())
 	flags := &clusterFlags{managerNamespace: "capstan-system"}
-	_, err := flags.reach(t.Context(), config, reader{}, coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "capstan-executor-capstan-1"}})
-	if err == nil || !strings.Contains(err.Error(), "failed to forward a port to pod capstan-system/capstan-1") || !strings.Contains(err.Error(), "not found") {
+	_, err := flags.reach(t.Context(), config, reader{},
+		coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "capstan-executor-capstan-1"}})
+	if err == nil || !strings.Contains(err.Error(), "failed to forward a port to pod capstan-system/capstan-1") ||
+		!strings.Contains(err.Error(), "not found") {
 		t.Errorf("want the pod that is gone named, have %v", err)
 	}
 }
 
-func TestALeaseLeadsNoTokenAway(t *testing.T) {
+func TestLeaseCannotRedirectToken(t *testing.T) {
 	t.Parallel()
 	for name, address := range map[string]string{
-		"another machine": "http://192.0.2.1:8082", "with TLS": "https://example.com", "user info": "http://127.0.0.1@192.0.2.1:80", "rubbish": "x",
+		"another machine": "http://192.0.2.1:8082", "with TLS": "https://example.com",
+		"user info": "http://127.0.0.1@192.0.2.1:80", "rubbish": "x",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -158,7 +162,9 @@ func TestByNearness(t *testing.T) {
 	lease := func(name string, age time.Duration) coordinationv1.Lease {
 		return coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       coordinationv1.LeaseSpec{RenewTime: &metav1.MicroTime{Time: time.Date(2026, 4, 9, 12, 0, 0, 0, time.UTC).Add(-age)}},
+			Spec: coordinationv1.LeaseSpec{
+				RenewTime: &metav1.MicroTime{Time: time.Date(2026, 4, 9, 12, 0, 0, 0, time.UTC).Add(-age)},
+			},
 		}
 	}
 	never := coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "never"}}
@@ -172,7 +178,7 @@ func TestByNearness(t *testing.T) {
 	}
 }
 
-func TestATokenIsNeeded(t *testing.T) {
+func TestTokenIsRequired(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("want no request without a token") }))
 	t.Cleanup(server.Close)
@@ -181,9 +187,17 @@ func TestATokenIsNeeded(t *testing.T) {
 		config rest.Config
 		want   string
 	}{
-		"certificate":  {"a certificate is for the API server alone", rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: []byte("x")}}, "kubectl create token"},
-		"password":     {"so is a password", rest.Config{Username: "ada", Password: "x"}, "kubectl create token"},
-		"impersonated": {"the read API would take it for the one behind", rest.Config{BearerToken: "t", Impersonate: rest.ImpersonationConfig{UserName: "eve"}}, "as somebody else"},
+		"certificate": {
+			"only the API server accepts certificates",
+			rest.Config{TLSClientConfig: rest.TLSClientConfig{CertData: []byte("x")}},
+			"kubectl create token",
+		},
+		"password": {"only the API server accepts passwords", rest.Config{Username: "ada", Password: "x"}, "kubectl create token"},
+		"impersonated": {
+			"the read API would see the impersonating user",
+			rest.Config{BearerToken: "t", Impersonate: rest.ImpersonationConfig{UserName: "eve"}},
+			"impersonates another user",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -22,32 +22,33 @@ import (
 )
 
 const (
-	// pageOfUIDs is how many journals are listed at once.
+	// pageOfUIDs is the number of journals that one request lists.
 	pageOfUIDs = 256
-	// localPoll is the time between two looks at a journal that is followed.
+	// localPoll is the interval at which a followed journal is read again.
 	localPoll = 500 * time.Millisecond
 )
 
-// local is the journal of a Turn of capstan run.
+// local reads the journal of one Turn from a folder of capstan run.
 type local struct {
 	store *sqlite.Reader
 	uid   string
 }
 
-// localTurn is a Turn of which a folder has the journal.
-type localTurn struct {
+// storedTurn identifies a Turn whose journal is in a folder.
+type storedTurn struct {
 	uid, namespace, name string
 	began                time.Time
 }
 
-func (t localTurn) title() string { return t.namespace + "/" + t.name }
+func (t storedTurn) title() string { return t.namespace + "/" + t.name }
 
-// openFolder opens the journals of a folder to read them, also while a run writes them. They must be there: reading makes none.
+// openFolder opens the journals of a folder for reading, even while capstan run writes them. It fails if they do
+// not exist and creates no file.
 func openFolder(ctx context.Context, dir string) (*sqlite.Reader, error) {
 	path := filepath.Join(dir, journalFile)
 	if _, err := os.Stat(path); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
-			err = fmt.Errorf("there is no %s: capstan run --data-dir %s makes it", path, dir)
+			err = fmt.Errorf("%s does not exist: capstan run --data-dir %s creates it", path, dir)
 		}
 		return nil, fail(ExitFailed, fmt.Errorf("--data-dir: %w", err))
 	}
@@ -58,7 +59,8 @@ func openFolder(ctx context.Context, dir string) (*sqlite.Reader, error) {
 	return s, nil
 }
 
-// openLocal finds the journal of a Turn in a folder: that of a UID, else the newest of the name.
+// openLocal returns a reader of a Turn's journal in a folder: the journal with the given UID, or else the newest
+// one of the name.
 func openLocal(ctx context.Context, env Environment, dir, namespace, name, uid string) (journalReader, error) {
 	s, err := openFolder(ctx, dir)
 	if err != nil {
@@ -72,37 +74,38 @@ func openLocal(ctx context.Context, env Environment, dir, namespace, name, uid s
 	return &local{store: s, uid: found.uid}, nil
 }
 
-func choose(ctx context.Context, env Environment, s *sqlite.Reader, dir, namespace, name, uid string) (localTurn, error) {
+func choose(ctx context.Context, env Environment, s *sqlite.Reader, dir, namespace, name, uid string) (storedTurn, error) {
 	all, err := listLocal(ctx, s)
 	if err != nil {
-		return localTurn{}, err
+		return storedTurn{}, err
 	}
 	title := namespace + "/" + name
-	var found []localTurn
+	var found []storedTurn
 	for _, t := range all {
 		if t.title() == title {
 			found = append(found, t)
 		}
 	}
 	if len(found) == 0 {
-		return localTurn{}, fmt.Errorf("%s has no journal of Turn %s: it has those of %s", dir, title, titles(all))
+		return storedTurn{}, fmt.Errorf("%s has no journal of Turn %s; it has journals of these Turns: %s", dir, title, titles(all))
 	}
 	if uid != "" {
-		i := slices.IndexFunc(found, func(t localTurn) bool { return t.uid == uid })
+		i := slices.IndexFunc(found, func(t storedTurn) bool { return t.uid == uid })
 		if i < 0 {
-			return localTurn{}, fmt.Errorf("--uid: %s has no Turn %s with the UID %q: it has %s", dir, title, uid, uids(found))
+			return storedTurn{}, fmt.Errorf("--uid: %s has no Turn %s with the UID %q: it has %s", dir, title, uid, uids(found))
 		}
 		return found[i], nil
 	}
 	if n := len(found); n > 1 {
-		env.tell("note: %s has had %d Turns %s; this is the newest, and --uid picks another: %s", dir, n, title, uids(found[1:]))
+		env.tell("note: %s has journals of %d Turns %s; this is the newest one, and --uid selects another: %s", dir, n,
+			title, uids(found[1:]))
 	}
 	return found[0], nil
 }
 
-// listLocal lists the Turns of which there are journals, newest first.
-func listLocal(ctx context.Context, s *sqlite.Reader) ([]localTurn, error) {
-	var all []localTurn
+// listLocal returns the Turns that have a journal, newest first.
+func listLocal(ctx context.Context, s *sqlite.Reader) ([]storedTurn, error) {
+	var all []storedTurn
 	for after := ""; ; {
 		page, err := s.UIDs(ctx, after, pageOfUIDs)
 		if err != nil {
@@ -122,28 +125,28 @@ func listLocal(ctx context.Context, s *sqlite.Reader) ([]localTurn, error) {
 		}
 		after = page[len(page)-1]
 	}
-	slices.SortFunc(all, func(a, b localTurn) int { return cmp.Or(b.began.Compare(a.began), cmp.Compare(a.uid, b.uid)) })
+	slices.SortFunc(all, func(a, b storedTurn) int { return cmp.Or(b.began.Compare(a.began), cmp.Compare(a.uid, b.uid)) })
 	return all, nil
 }
 
-// firstOf says whose journal it is; ok is false for that of a Session.
-func firstOf(ctx context.Context, s *sqlite.Reader, uid string) (t localTurn, ok bool, err error) {
+// firstOf returns the Turn to which a journal belongs. ok is false for the journal of a Session.
+func firstOf(ctx context.Context, s *sqlite.Reader, uid string) (t storedTurn, ok bool, err error) {
 	for e, err := range s.Read(ctx, uid, 0) {
 		if err != nil {
 			return t, false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
 		}
-		if e.Kind == journal.PreparationInput && journal.Fill(ctx, s, uid, &e) != nil { // it may be large, and kept as an artifact
-			return t, false, ctx.Err() // one that is damaged must not hide the others
+		if e.Kind == journal.PreparationInput && journal.Fill(ctx, s, uid, &e) != nil { // a large payload is kept as an artifact
+			return t, false, ctx.Err() // a damaged journal must not hide the others
 		}
-		t = localTurn{uid: uid, began: e.Time}
+		t = storedTurn{uid: uid, began: e.Time}
 		t.namespace, t.name, ok = transcript.Title(e)
 		break
 	}
 	return t, ok, nil
 }
 
-// titles names Turns, each once.
-func titles(all []localTurn) string {
+// titles lists the names of Turns, each once.
+func titles(all []storedTurn) string {
 	var names []string
 	for _, t := range all {
 		if !slices.Contains(names, t.title()) {
@@ -158,8 +161,8 @@ func titles(all []localTurn) string {
 	return cmp.Or(strings.Join(names, ", ")+more, "none")
 }
 
-// uids lists Turns of one name by what tells them apart.
-func uids(all []localTurn) string {
+// uids lists Turns of the same name by UID and start time.
+func uids(all []storedTurn) string {
 	more := ""
 	if n := len(all) - mostListed; n > 0 {
 		all, more = all[:mostListed], fmt.Sprintf(" and %d more", n)
@@ -171,8 +174,8 @@ func uids(all []localTurn) string {
 	return strings.Join(parts, ", ") + more
 }
 
-// localTurns are the names of the Turns of a folder, for completion.
-func localTurns(ctx context.Context, dir, namespace string) (found []string, err error) {
+// storedTurns returns the names of the Turns of a folder, for completion.
+func storedTurns(ctx context.Context, dir, namespace string) (found []string, err error) {
 	s, err := openFolder(ctx, dir)
 	if err != nil {
 		return nil, err
@@ -196,7 +199,8 @@ func localTurns(ctx context.Context, dir, namespace string) (found []string, err
 
 func (l *local) close() error { return l.store.Close() }
 
-// entries follows a journal by looking at it again until its last entry is there: another process may write it.
+// entries returns the entries of the journal. With Follow it polls the journal until the last entry appears,
+// because another process may be writing it.
 func (l *local) entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.Entry, error] {
 	return func(yield func(journal.Entry, error) bool) {
 		poll := time.NewTicker(localPoll)

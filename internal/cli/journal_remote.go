@@ -16,29 +16,31 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// followPatience is how long a journal that is followed may be out of reach: an executor that is lost is replaced within
-// less.
+// followPatience is how long a followed journal may be out of reach. A lost executor is replaced in less time.
 const followPatience = 2 * time.Minute
 
-// connection is a way to a read API.
+// connection is a connection to a read API.
 type connection struct {
 	*readapi.Client
 	close func()
 }
 
-// remote is the journal of a Turn of a cluster.
+// remote reads the journal of one Turn from a cluster.
 type remote struct {
 	env             Environment
 	namespace, name string
-	// connect finds a server that has the journal. Where it is changes when the Turn moves.
+	// connect connects to a server that has the journal. The server changes when the Turn moves to another
+	// executor.
 	connect func(ctx context.Context) (*connection, error)
-	// uid is that of the Turn whose journal has been begun, empty before and where no server says it.
+	// uid is the UID of the Turn whose journal is being read. It is empty before the first reply, and if the server
+	// does not send it.
 	uid string
 }
 
 func (*remote) close() error { return nil }
 
-// entries reads the journal. One that is followed is read on elsewhere when the connection breaks.
+// entries returns the entries of the journal. With Follow it connects again when the connection breaks, and
+// continues after the last entry.
 func (r *remote) entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.Entry, error] {
 	q.Namespace, q.Name = r.namespace, r.name
 	return func(yield func(journal.Entry, error) bool) {
@@ -52,18 +54,20 @@ func (r *remote) entries(ctx context.Context, q readapi.Query) iter.Seq2[journal
 			if progress {
 				reached = r.env.Now()
 			}
-			if progress && (q.After > after || reached.Sub(since) > wait.MaxInterval) { // not of a server that breaks off at once
+			// A server that closes each connection at once does not reset the wait.
+			if progress && (q.After > after || reached.Sub(since) > wait.MaxInterval) {
 				wait.Reset()
 			}
 			switch {
 			case stopped || err == nil:
 				return
-			case !q.Follow, !begun, !passes(err) && (!progress || !expired(err)), ctx.Err() != nil, r.env.Now().Sub(reached) > followPatience:
+			case !q.Follow, !begun, !passes(err) && (!progress || !expired(err)), ctx.Err() != nil,
+				r.env.Now().Sub(reached) > followPatience:
 				yield(journal.Entry{}, err)
 				return
 			}
 			again := wait.NextBackOff()
-			r.env.tell("Reading on after entry %d in %s: %s", q.After, again.Round(100*time.Millisecond), err)
+			r.env.tell("Reading continues after entry %d in %s: %s", q.After, again.Round(100*time.Millisecond), err)
 			select {
 			case <-time.After(again):
 			case <-ctx.Done():
@@ -72,8 +76,8 @@ func (r *remote) entries(ctx context.Context, q readapi.Query) iter.Seq2[journal
 	}
 }
 
-// once reads by one connection until that ends. progress is whether the server has begun to answer, be it that the Turn has said
-// nothing since; stopped whether the consumer has had enough.
+// once reads through one connection until it ends. progress reports whether the server has begun its reply, even if
+// there were no new entries. stopped reports whether the consumer wants no more entries.
 func (r *remote) once(ctx context.Context, q *readapi.Query, yield func(journal.Entry, error) bool) (progress, stopped bool, err error) {
 	c, err := r.connect(ctx)
 	if err != nil {
@@ -97,20 +101,21 @@ func (r *remote) once(ctx context.Context, q *readapi.Query, yield func(journal.
 	return progress, false, nil
 }
 
-// pin notes whose journal it is, and fails if it was that of another Turn before.
+// pin stores the UID of the Turn, and returns an error if the journal belonged to another Turn before.
 func (r *remote) pin(uid string) error {
 	if r.uid != "" && uid != "" && uid != r.uid {
-		return fmt.Errorf("the Turn was made anew while its journal was read: what was read is of the one with UID %s, which is gone, "+
-			"and there is one with UID %s now; read that from its beginning", r.uid, uid)
+		return fmt.Errorf("the Turn was deleted and created again while its journal was read: the output so far "+
+			"is of the Turn with UID %s, "+
+			"and the new one has UID %s; read its journal from the start", r.uid, uid)
 	}
 	r.uid = cmp.Or(r.uid, uid)
 	return nil
 }
 
-// errNowhere is the error of a connection that could not be made just now.
+// errNowhere is the error for a connection that cannot be made now and may succeed later.
 var errNowhere = errors.New("no executor can be reached")
 
-// passes reports whether an error may be gone when the journal is asked for again.
+// passes reports whether another attempt to read the journal may succeed.
 func passes(err error) bool {
 	if e, ok := errors.AsType[*readapi.Error](err); ok {
 		return e.Status == http.StatusServiceUnavailable
@@ -118,8 +123,8 @@ func passes(err error) bool {
 	return (errors.Is(err, readapi.ErrBroken) && !errors.Is(err, errNoToken)) || errors.Is(err, errNowhere)
 }
 
-// expired reports whether a journal that was being followed ended with the token that was sent. The next connection makes a new one where it
-// can, and is refused before it has begun where it cannot.
+// expired reports whether the token expired while a journal was followed. The next connection creates a new token
+// if it can; if it cannot, the server refuses it before any progress.
 func expired(err error) bool {
 	e, ok := errors.AsType[*readapi.Error](err)
 	return ok && e.Status == http.StatusUnauthorized
@@ -135,22 +140,22 @@ func (r *remote) artifact(ctx context.Context, sha256 string) (io.ReadCloser, er
 		c.close()
 		return nil, err
 	}
-	return &closing{ReadCloser: body, then: c.close}, nil
+	return &closingBody{ReadCloser: body, then: c.close}, nil
 }
 
-// closing is a body whose connection goes with it.
-type closing struct {
+// closingBody is a body that closes its connection, too.
+type closingBody struct {
 	io.ReadCloser
 	then func()
 }
 
-// Close closes both.
-func (c *closing) Close() error {
+// Close closes the body and the connection.
+func (c *closingBody) Close() error {
 	defer c.then()
 	return c.ReadCloser.Close()
 }
 
-// explained makes an error of a journal one that a person understands.
+// explained returns an error that tells the user why the journal could not be read.
 func explained(err error) error {
 	if errors.Is(err, errNoToken) {
 		return errNoToken

@@ -14,7 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/readapi"
 )
 
-// followed follows a journal that a server gives in parts, one a connection, each of which is broken off but the last.
+// followed follows a journal that a server returns in parts, one per connection. The server breaks each connection
+// except the last one.
 func followed(t *testing.T, parts ...part) (seqs []int64, failure error) {
 	t.Helper()
 	var n atomic.Int64
@@ -51,15 +52,15 @@ func followed(t *testing.T, parts ...part) (seqs []int64, failure error) {
 	return seqs, nil
 }
 
-// part is what a server gives until the connection breaks.
+// part is what a server sends before the connection breaks.
 type part struct{ uid, body string }
 
-// said is an entry.
+// said returns the JSON of an entry.
 func said(seq int) string {
 	return fmt.Sprintf(`{"seq":%d,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:00Z","payload":{}}`+"\n", seq)
 }
 
-func TestFollowingGoesOnWhereNothingHasBeenSaidYet(t *testing.T) {
+func TestFollowContinuesWithoutNewEntries(t *testing.T) {
 	t.Parallel()
 	got, err := followed(t, part{"a", "\n"}, part{"a", said(1)}, part{"a", "\n"}, part{"a", said(2)})
 	if err != nil || fmt.Sprint(got) != "[1 2]" {
@@ -67,15 +68,15 @@ func TestFollowingGoesOnWhereNothingHasBeenSaidYet(t *testing.T) {
 	}
 }
 
-func TestFollowingEndsWithTheTurn(t *testing.T) {
+func TestFollowEndsWhenTheTurnIsReplaced(t *testing.T) {
 	t.Parallel()
 	got, err := followed(t, part{"a", said(1)}, part{"b", said(1) + said(2)})
-	if err == nil || !strings.Contains(err.Error(), "the Turn was made anew") || fmt.Sprint(got) != "[1]" {
+	if err == nil || !strings.Contains(err.Error(), "the Turn was deleted and created again") || fmt.Sprint(got) != "[1]" {
 		t.Errorf("want no entry of another Turn of the name, have %v, %v", got, err)
 	}
 }
 
-func TestFollowingAServerThatDoesNotSayWhoseJournalItIs(t *testing.T) {
+func TestFollowWithoutUIDFromServer(t *testing.T) {
 	t.Parallel()
 	got, err := followed(t, part{"", said(1)}, part{"a", said(2)}, part{"", said(3)})
 	if err != nil || fmt.Sprint(got) != "[1 2 3]" {

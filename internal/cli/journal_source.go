@@ -14,32 +14,34 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// journals says where the journal of a Turn is; the flags of logs and export.
+// journals holds the flags of logs and export, which say where the journal of a Turn is.
 type journals struct {
 	env Environment
-	// namespace of the Turn, empty for the usual one.
+	// namespace is the namespace of the Turn. If it is empty, the default namespace is used.
 	namespace string
-	// dataDir is the folder of capstan run, empty for a cluster; uid picks one of several Turns there.
+	// dataDir is a folder of capstan run, or empty to read from a cluster. uid selects one of several Turns of the
+	// same name in that folder.
 	dataDir, uid string
 	cluster      clusterFlags
 }
 
 // journalReader reads the journal of one Turn.
 type journalReader interface {
-	// entries returns the entries that a query wants; the reader knows of which Turn. With Follow it goes on until the Turn
-	// has ended, and survives what it can.
+	// entries returns the entries of the Turn's journal that a query selects. With Follow it continues until the
+	// Turn has ended and recovers from temporary failures.
 	entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.Entry, error]
-	// artifact returns the content of an artifact.
+	// artifact returns the content of an artifact. The caller must close it.
 	artifact(ctx context.Context, sha256 string) (io.ReadCloser, error)
-	// close ends the work with it.
+	// close releases the reader's resources.
 	close() error
 }
 
 func (j *journals) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVarP(&j.namespace, "namespace", "n", "", "namespace of the Turn; default: that of the kubeconfig's context, else default")
-	f.StringVar(&j.dataDir, "data-dir", "", "read the journal that capstan run keeps in this folder, and no cluster's")
-	f.StringVar(&j.uid, "uid", "", "with --data-dir: UID of the Turn, where several had its name; default: the newest")
+	f.StringVarP(&j.namespace, "namespace", "n", "",
+		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
+	f.StringVar(&j.dataDir, "data-dir", "", "read a journal that capstan run keeps in this folder, instead of one in a cluster")
+	f.StringVar(&j.uid, "uid", "", "with --data-dir: UID of the Turn if several have the same name; default: the newest")
 	j.cluster.addFlags(f)
 	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
 	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))
@@ -49,7 +51,8 @@ func (j *journals) addFlags(cmd *cobra.Command) {
 	}
 }
 
-// open finds the journal of a Turn, NAME or NAMESPACE/NAME. The reader must be closed.
+// open returns a reader of the journal of a Turn, given as NAME or NAMESPACE/NAME. The caller must close the
+// reader.
 func (j *journals) open(ctx context.Context, turn string) (journalReader, error) {
 	namespace, name, err := splitName(turn, j.namespace)
 	if err != nil {
@@ -59,12 +62,12 @@ func (j *journals) open(ctx context.Context, turn string) (journalReader, error)
 		return openLocal(ctx, j.env, j.dataDir, namespace, name, j.uid)
 	}
 	if j.uid != "" {
-		return nil, errors.New("--uid needs --data-dir: in a cluster the name of a Turn says which")
+		return nil, errors.New("--uid requires --data-dir: in a cluster, the name identifies the Turn")
 	}
 	return j.cluster.open(ctx, j.env, namespace, name)
 }
 
-// splitName takes NAME or NAMESPACE/NAME of a Turn apart. A namespace that --namespace gives is that of a mere name.
+// splitName splits NAME or NAMESPACE/NAME of a Turn. The --namespace in given applies to a NAME alone.
 func splitName(turn, given string) (namespace, name string, err error) {
 	namespace, name, qualified := strings.Cut(turn, "/")
 	switch {
@@ -79,7 +82,8 @@ func splitName(turn, given string) (namespace, name string, err error) {
 	return namespace, name, nil
 }
 
-// completeTurns lists the Turns of the folder or of the cluster. Where that fails it lists none: the command itself says why.
+// completeTurns lists the Turns of the folder or of the cluster. It returns no names if they cannot be listed; the
+// command itself reports that error.
 func (j *journals) completeTurns(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -87,7 +91,7 @@ func (j *journals) completeTurns(cmd *cobra.Command, args []string, _ string) ([
 	var found []string
 	var err error
 	if j.dataDir != "" {
-		found, err = localTurns(cmd.Context(), j.dataDir, j.namespace)
+		found, err = storedTurns(cmd.Context(), j.dataDir, j.namespace)
 	} else {
 		found, err = j.cluster.turns(cmd.Context(), j.namespace, anyTurn)
 	}

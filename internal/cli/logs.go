@@ -12,59 +12,62 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
-const logsHelp = `logs prints the journal of a Turn: what the user asked, each step of the model with its tokens, its cost and its time, each
-call of a tool with its result or why there is none, failures and retries, and the end. The system prompt is not part of it:
-see capstan render.
+const logsHelp = `logs prints the journal of a Turn: the user's message, each step of the model with its tokens, cost and
+duration, each tool call with its result or the reason why there is none, failures and retries, and the
+end. It does not print the system prompt: see capstan render.
 
-In a cluster the journal is asked of the manager. A port is forwarded to the pod of the Turn's executor, or --server says
-where the manager serves. Who you are says the bearer token of your kubeconfig, or --token. A kubeconfig with a client certificate
-has none: then a token of --service-account is made, for ten minutes. It takes get on turns/log, as the ClusterRole with the
-label capstan.dev/role=turn-reader gives, and for the forwarding list on leases and get and create on pods/portforward in the
+In a cluster, logs reads the journal from the manager, through a port that is forwarded to the Pod of
+the Turn's executor, or at the address in --server. The bearer token of your kubeconfig or --token
+authenticates you. If your kubeconfig has a client certificate instead of a token, logs creates a token
+for --service-account, which is valid for ten minutes.
+
+logs requires get on turns/log, which the ClusterRole with the label capstan.dev/role=turn-reader grants.
+The forwarded port also requires list on leases, and get and create on pods/portforward, in the
 manager's namespace.
 
-With --data-dir it is the journal that capstan run keeps there.
+With --data-dir, logs reads a journal that capstan run keeps there.
 
-With -f it waits for what is added, until the Turn has ended. It reads on elsewhere if the Turn moves to another executor. On a
-terminal, standard error shows meanwhile what goes on. The Turn of a sub-agent has a journal of its own, under the name that the line
-of its call has.
+With -f, logs waits for new entries until the Turn has ended, even if the Turn moves to another executor.
+On a terminal, standard error shows the current activity in the meantime. The Turn of a sub-agent has its
+own journal; the line of the call contains the name of that Turn.
 
-An output that was too long for the model is shown as far as the model saw it; --artifact prints the whole, by the name that stands
-below it.
+If an output was too long for the model, logs prints the part that the model received. --artifact prints
+the whole output, by the name below it.
 
-What was said stands behind bars ("| "); what a terminal would act on is written out, as \u001b. -o json prints the entries
-as JSON lines with all they hold.
+Content stands behind bars ("| "), and control characters are shown as escapes such as \u001b. -o json
+prints the complete entries as JSON lines.
 
 `
 
 const logsExitCodes = `Exit codes:
   0    the journal was read
-  1    it could not be read
+  1    the journal could not be read
   2    the flags are wrong
   130  interrupted`
 
-const logsExamples = `  # what a Turn did
+const logsExamples = `  # show what a Turn did
   capstan logs open-loops -n helpdesk
 
-  # as it happens
+  # follow a Turn
   capstan logs -f open-loops
 
-  # the whole output of a call, which the model saw a part of
+  # print the whole output of a call of which the model received a part
   capstan logs open-loops --artifact call-2-1
 
-  # with the rights of a ServiceAccount
+  # use the rights of a ServiceAccount
   capstan logs open-loops --token "$(kubectl create token auditor)"
 
-  # from a manager that serves at an address of its own
-  capstan logs open-loops --server https://capstan.example:8443
+  # read from the Service of the read API
+  capstan logs open-loops --server https://capstan.example
 
-  # what capstan run has kept
+  # read a journal that capstan run has kept
   capstan logs open-loops --data-dir data`
 
-// logs holds the flags of logs.
+// logs holds the flags of capstan logs.
 type logs struct {
 	journals
 	follow   bool
@@ -80,15 +83,16 @@ func newLogs(env Environment) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error { return l.run(cmd.Context(), args[0]) },
 	}
 	l.addFlags(cmd)
-	cmd.Flags().BoolVarP(&l.follow, "follow", "f", false, "wait for what is added, until the Turn has ended")
+	cmd.Flags().BoolVarP(&l.follow, "follow", "f", false, "wait for new entries until the Turn has ended")
 	cmd.Flags().VarP(textOrJSON{&l.output}, "output", "o", "output format")
 	addArtifactFlag(cmd, &l.artifact)
 	cmd.MarkFlagsMutuallyExclusive("artifact", "follow")
-	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
-// oneTurn checks that there is one argument.
+// oneTurn returns an error unless there is exactly one argument.
 func oneTurn(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return errors.New("name one Turn, as NAME or NAMESPACE/NAME")
@@ -102,7 +106,7 @@ func (l *logs) run(ctx context.Context, turn string) error {
 	}
 	var live *spinner
 	if l.follow {
-		if live = l.env.watch(); live != nil {
+		if live = l.env.startSpinner(); live != nil {
 			defer live.close()
 		}
 	}
@@ -115,12 +119,13 @@ func (l *logs) run(ctx context.Context, turn string) error {
 	}
 	n, err := l.read(ctx, turn, readapi.Query{Follow: l.follow}, show)
 	if err == nil && n == 0 {
-		l.env.tell("note: the journal of Turn %s has no entry: it has not run, or its journal is in another store; its status says more", screen.Line(turn, longestID))
+		l.env.tell("note: the journal of Turn %s is empty: the Turn has not run, or its journal is in another "+
+			"store; see the status of the Turn", termsafe.Line(turn, longestID))
 	}
 	return err
 }
 
-// waiting shows what is waited for after each entry, until the last.
+// waiting wraps show: after each entry, the spinner shows what the Turn is waiting for, until the last entry.
 func waiting(live *spinner, show func(journal.Entry) error) func(journal.Entry) error {
 	const next = "waiting for the next entry"
 	var now activities
@@ -139,7 +144,7 @@ func waiting(live *spinner, show func(journal.Entry) error) func(journal.Entry) 
 	}
 }
 
-// read hands the entries that a query wants to a function, and returns how many there were. A signal ends it.
+// read passes the entries that a query selects to take, and returns their number. A signal stops it.
 func (j *journals) read(ctx context.Context, turn string, q readapi.Query, take func(journal.Entry) error) (n int, err error) {
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
@@ -149,11 +154,11 @@ func (j *journals) read(ctx context.Context, turn string, q readapi.Query, take 
 		return 0, interruptedOr(watched, err)
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	n, err = each(r.entries(watched, q), take)
+	n, err = forEach(r.entries(watched, q), take)
 	return n, interruptedOr(watched, err)
 }
 
-func each(entries iter.Seq2[journal.Entry, error], take func(journal.Entry) error) (n int, err error) {
+func forEach(entries iter.Seq2[journal.Entry, error], take func(journal.Entry) error) (n int, err error) {
 	for e, err := range entries {
 		if err != nil {
 			return n, fail(ExitFailed, explained(err))
@@ -166,7 +171,7 @@ func each(entries iter.Seq2[journal.Entry, error], take func(journal.Entry) erro
 	return n, nil
 }
 
-// interruptedOr returns that a person has stopped the program, if that is why something failed.
+// interruptedOr returns err, or an error that says "interrupted" if a signal was the cause of err.
 func interruptedOr(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return fail(ExitInterrupted, errors.New("interrupted"))
@@ -174,21 +179,21 @@ func interruptedOr(ctx context.Context, err error) error {
 	return err
 }
 
-// stdout is Out as a writer whose errors say what failed.
+// stdout is a writer to Out whose errors name standard output.
 type stdout struct{ env Environment }
 
 // Write writes to Out.
 func (s stdout) Write(p []byte) (int, error) { return len(p), s.env.print(string(p)) }
 
-// jsonLine prints an entry as JSON on a line.
+// jsonLine prints an entry as one line of JSON.
 func (e Environment) jsonLine(entry journal.Entry) error {
 	data, err := readapi.Marshal(entry)
 	if err != nil {
 		return err
 	}
 	text := string(data)
-	if e.OutIsTerminal { // what is written out is JSON, too
-		text = screen.Safe(text)
+	if e.OutIsTerminal { // the escaped text is JSON, too
+		text = termsafe.Safe(text)
 	}
 	return e.print(text + "\n")
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli"
 )
 
-// screenful is what a terminal is sent. Each time more has come, come has a token.
+// screenful holds the output to a terminal. The channel come holds an item after new output.
 type screenful struct {
 	mu   sync.Mutex
 	text strings.Builder
 	come chan struct{}
 }
 
-// Write adds to it.
+// Write adds output.
 func (s *screenful) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,7 +35,7 @@ func (s *screenful) String() string {
 	return s.text.String()
 }
 
-// wait waits until the text is there.
+// wait waits until the output contains a text.
 func (s *screenful) wait(ctx context.Context, t *testing.T, text string) {
 	t.Helper()
 	for !strings.Contains(s.String(), text) {
@@ -47,7 +47,7 @@ func (s *screenful) wait(ctx context.Context, t *testing.T, text string) {
 	}
 }
 
-func TestFollowingOnATerminalShowsWhatGoesOn(t *testing.T) {
+func TestFollowShowsActivityOnTerminal(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, "rules: [{times: 2, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
 	dir, data := complete().written(t, url), t.TempDir()
@@ -57,7 +57,7 @@ func TestFollowingOnATerminalShowsWhatGoesOn(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	seen, ended := &screenful{come: make(chan struct{}, 1)}, make(chan int, 1)
-	go func() { // results and all else go to the same terminal
+	go func() { // results and messages go to the same terminal
 		ended <- cli.Execute(ctx, cli.Environment{
 			In: strings.NewReader(""), Out: seen, Err: seen, OutIsTerminal: true, ErrIsTerminal: true,
 			LookupEnv: func(string) (string, bool) { return "", false }, Now: ticking(),
@@ -88,7 +88,8 @@ func TestFollowingOnATerminalShowsWhatGoesOn(t *testing.T) {
 		t.Errorf("want nothing of the spinner to stay on the screen; -want +have:\n%s", diff)
 	}
 	for name, c := range map[string]call{"elsewhere": {}, "dumb": {terminal: true, env: map[string]string{"TERM": "dumb"}}} {
-		if got := c.run(t.Context(), "logs", "-f", "first", "--data-dir", data).mustEnd(t, cli.ExitOK); got.out != plain.out || got.err != "" {
+		if got := c.run(t.Context(), "logs", "-f", "first", "--data-dir", data).mustEnd(t, cli.ExitOK); got.out != plain.out ||
+			got.err != "" {
 			t.Errorf("%s: want lines only, have %q and %q", name, got.out, got.err)
 		}
 	}

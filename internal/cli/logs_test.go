@@ -17,11 +17,13 @@ import (
 
 // skilled is a model that loads a skill before it answers.
 const skilled = `rules:
-- {when: {toolMessages: 0}, reply: {text: Let me see., toolCalls: [{id: call_1, name: load_skill, arguments: '{"key":"refunds"}'}], usage: {promptTokens: 100, completionTokens: 20}}}
+- {when: {toolMessages: 0}, reply: {text: Let me see., ` +
+	`toolCalls: [{id: call_1, name: load_skill, arguments: '{"key":"refunds"}'}], ` +
+	`usage: {promptTokens: 100, completionTokens: 20}}}
 - {reply: {text: "Within a week.", usage: {promptTokens: 150, completionTokens: 10}}}
 `
 
-// ran runs the one Turn of these files, with a skill, and returns the folder of its journal.
+// ran runs the Turn of the complete manifests with a skill, and returns the folder of its journal.
 func ran(t *testing.T, rules string) (data string) {
 	t.Helper()
 	_, url := fake(t, rules)
@@ -32,7 +34,7 @@ func ran(t *testing.T, rules string) (data string) {
 	return data
 }
 
-// measured are durations and hashes, which are not the matter of these tests.
+// measured matches durations and hashes, which these tests ignore.
 var measured = regexp.MustCompile(`, [0-9.]+ s\b|[0-9a-f]{64}`)
 
 func TestLogsOfALocalTurn(t *testing.T) {
@@ -82,8 +84,9 @@ func TestRunShowsStepsAndCallsOnATerminal(t *testing.T) {
 	_, url := fake(t, skilled)
 	f := complete().with(t, "agent.yaml", "  limits:", "  skills: {available: [refunds]}\n  limits:")
 	f["profile.yaml"] += "  skills: [{key: refunds, name: Refunds, content: Pay back within a week.}]\n"
-	// A terminal that cannot wipe lines off has no spinner, whose lines depend on the time.
-	got := call{terminal: true, env: map[string]string{"TERM": "dumb"}}.run(t.Context(), "run", "-f", f.written(t, url)).mustEnd(t, cli.ExitOK)
+	// A terminal that cannot erase lines shows no spinner. The spinner's output would depend on the time.
+	got := call{terminal: true, env: map[string]string{"TERM": "dumb"}}.run(t.Context(), "run", "-f",
+		f.written(t, url)).mustEnd(t, cli.ExitOK)
 	want := `Asking small of ModelProvider demo: What is up?
 Step 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD, asks for load_skill
 Calling load_skill (call_1)
@@ -107,10 +110,13 @@ func TestLogsAsJSON(t *testing.T) {
 	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "-o", "yaml").mustEnd(t, cli.ExitUsage).err, "must be text or json")
 }
 
-func TestExportLeavesOutWhatWasSaid(t *testing.T) {
+func TestExportRedactsContent(t *testing.T) {
 	t.Parallel()
 	data := ran(t, skilled)
-	said := []string{"What is up?", "Nothing much.", "Within a week.", "Pay back", "Let me see.", "Answer questions", "notes/a.md", `\"refunds\"`}
+	said := []string{
+		"What is up?", "Nothing much.", "Within a week.", "Pay back", "Let me see.", "Answer questions",
+		"notes/a.md", `\"refunds\"`,
+	}
 	got := capstan(t, "export", "turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
 	whole := capstan(t, "export", "turn", "first", "--data-dir", data, "--with-content").mustEnd(t, cli.ExitOK)
 	for _, text := range said {
@@ -119,7 +125,8 @@ func TestExportLeavesOutWhatWasSaid(t *testing.T) {
 		}
 	}
 	mustSay(t, whole.out, said...)
-	mustSay(t, got.out, `"redacted":true,"bytes":11`, `"name":"load_skill"`, `"outcome":"Succeeded"`, `"stop":"Completed"`, `"inputTokens":250`)
+	mustSay(t, got.out, `"redacted":true,"bytes":11`, `"name":"load_skill"`, `"outcome":"Succeeded"`,
+		`"stop":"Completed"`, `"inputTokens":250`)
 	kinds := func(text string) (all []string) {
 		for line := range strings.Lines(text) {
 			var e struct{ Kind string }
@@ -151,11 +158,12 @@ func TestExportOfAnArtifact(t *testing.T) {
 	if shown := (call{terminal: true}).run(t.Context(), args...).mustEnd(t, cli.ExitOK); strings.Contains(shown.out, "\x1b") {
 		t.Error("want nothing that steers a terminal")
 	}
-	mustSay(t, capstan(t, "export", "turn", "first", "--data-dir", data, "--artifact", strings.Repeat("0", 64)).mustEnd(t, cli.ExitFailed).err,
+	mustSay(t, capstan(t, "export", "turn", "first", "--data-dir", data, "--artifact", strings.Repeat("0", 64)).mustEnd(t,
+		cli.ExitFailed).err,
 		"--artifact: the journal has no such artifact")
 }
 
-func TestSeveralTurnsOfAName(t *testing.T) {
+func TestTurnsOfTheSameName(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, answers)
 	data := t.TempDir()
@@ -165,17 +173,19 @@ func TestSeveralTurnsOfAName(t *testing.T) {
 	}
 	newest := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
 	mustSay(t, newest.out, "What else?")
-	mustSay(t, newest.err, "note: "+data+" has had 2 Turns default/first; this is the newest, and --uid picks another: ", " ("+noon+")")
+	mustSay(t, newest.err, "note: "+data+" has journals of 2 Turns default/first; this is the newest one, and --uid selects another: ",
+		" ("+noon+")")
 	uid := regexp.MustCompile(`another: (\S+) \(`).FindStringSubmatch(newest.err)[1]
 	older := capstan(t, "logs", "first", "--data-dir", data, "--uid", uid).mustEnd(t, cli.ExitOK)
 	mustSay(t, older.out, "What is up?")
 	if older.err != "" {
 		t.Errorf("want no word about what was picked, have %q", older.err)
 	}
-	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "--uid", "x").mustEnd(t, cli.ExitFailed).err, `--uid: `, `has no Turn default/first with the UID "x"`, uid)
+	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "--uid", "x").mustEnd(t, cli.ExitFailed).err, `--uid: `,
+		`has no Turn default/first with the UID "x"`, uid)
 }
 
-func TestLogsThatCannotBeRead(t *testing.T) {
+func TestLogsErrors(t *testing.T) {
 	t.Parallel()
 	data := ran(t, skilled)
 	for name, tc := range map[string]struct {
@@ -184,19 +194,66 @@ func TestLogsThatCannotBeRead(t *testing.T) {
 		code   int
 		want   string
 	}{
-		"unknown":    {"the Turns there are, are named", []string{"logs", "other", "--data-dir", data}, cli.ExitFailed, "has no journal of Turn default/other: it has those of default/first"},
-		"namespace":  {"a name is one of a namespace", []string{"logs", "first", "-n", "b", "--data-dir", data}, cli.ExitFailed, "has no journal of Turn b/first"},
-		"two":        {"one cannot be in two namespaces", []string{"logs", "a/first", "-n", "b", "--data-dir", data}, cli.ExitUsage, "name different namespaces"},
-		"malformed":  {"a path is no name", []string{"logs", "a/b/c", "--data-dir", data}, cli.ExitUsage, "must be NAME or NAMESPACE/NAME"},
-		"no folder":  {"reading makes no journal", []string{"logs", "first", "--data-dir", filepath.Join(data, "x")}, cli.ExitFailed, "capstan run --data-dir"},
-		"none":       {"it must be said which", []string{"logs", "--data-dir", data}, cli.ExitUsage, "name one Turn"},
-		"both":       {"it is here or there", []string{"logs", "first", "--data-dir", data, "--context", "x"}, cli.ExitUsage, "[context data-dir]"},
-		"uid":        {"it picks in a folder", []string{"logs", "first", "--uid", "x"}, cli.ExitUsage, "--uid needs --data-dir"},
-		"kubeconfig": {"the way without a cluster is named", []string{"logs", "first", "--kubeconfig", filepath.Join(data, "x")}, cli.ExitUsage, "name the folder of capstan run with --data-dir"},
-		"in clear":   {"a token is a secret", []string{"logs", "first", "--server", "http://192.0.2.1:80", "--token", "t"}, cli.ExitUsage, "must begin with https"},
-		"no server":  {"nobody listens there", []string{"logs", "first", "--server", nowhere, "--token", "t"}, cli.ExitFailed, "failed to read the journal: the connection broke: "},
-		"export":     {"a kind is needed", []string{"export"}, cli.ExitUsage, "capstan export turn NAME"},
-		"uid export": {"the same flags", []string{"export", "turn", "x", "--data-dir", data}, cli.ExitFailed, "has no journal of Turn default/x"},
+		"unknown": {
+			"the error names the existing Turns",
+			[]string{"logs", "other", "--data-dir", data},
+			cli.ExitFailed, "has no journal of Turn default/other; it has journals of these Turns: default/first",
+		},
+		"namespace": {
+			"names belong to a namespace",
+			[]string{"logs", "first", "-n", "b", "--data-dir", data},
+			cli.ExitFailed, "has no journal of Turn b/first",
+		},
+		"two": {
+			"one cannot be in two namespaces",
+			[]string{"logs", "a/first", "-n", "b", "--data-dir", data},
+			cli.ExitUsage, "name different namespaces",
+		},
+		"malformed": {
+			"a path is not a name",
+			[]string{"logs", "a/b/c", "--data-dir", data},
+			cli.ExitUsage,
+			"must be NAME or NAMESPACE/NAME",
+		},
+		"no folder": {
+			"reading creates no journal",
+			[]string{"logs", "first", "--data-dir", filepath.Join(data, "x")},
+			cli.ExitFailed, "capstan run --data-dir",
+		},
+		"none": {"the name is required", []string{"logs", "--data-dir", data}, cli.ExitUsage, "name one Turn"},
+		"both": {
+			"the journal is local or in a cluster",
+			[]string{"logs", "first", "--data-dir", data, "--context", "x"},
+			cli.ExitUsage, "[context data-dir]",
+		},
+		"uid": {
+			"it selects a Turn in a folder",
+			[]string{"logs", "first", "--uid", "x"},
+			cli.ExitUsage,
+			"--uid requires --data-dir",
+		},
+		"kubeconfig": {
+			"the error says how to do without a cluster",
+			[]string{"logs", "first", "--kubeconfig", filepath.Join(data, "x")},
+			cli.ExitUsage, "set --data-dir to the folder of capstan run",
+		},
+		"in clear": {
+			"a token is a secret",
+			[]string{"logs", "first", "--server", "http://192.0.2.1:80", "--token", "t"},
+			cli.ExitUsage, "must begin with https",
+		},
+		"no server": {
+			"no server listens there",
+			[]string{"logs", "first", "--server", nowhere, "--token", "t"},
+			cli.ExitFailed, "failed to read the journal: the connection broke: ",
+		},
+		"export": {"a kind is required", []string{"export"}, cli.ExitUsage, "capstan export turn NAME"},
+		"uid export": {
+			"the same flags",
+			[]string{"export", "turn", "x", "--data-dir", data},
+			cli.ExitFailed,
+			"has no journal of Turn default/x",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -207,7 +264,7 @@ func TestLogsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestFollowingALocalTurn(t *testing.T) {
+func TestFollowLocalTurn(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, "rules: [{times: 1, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
 	dir, data := complete().written(t, url), t.TempDir()
@@ -218,10 +275,11 @@ func TestFollowingALocalTurn(t *testing.T) {
 	go func() { logs <- call{}.run(t.Context(), "logs", "-f", "first", "--data-dir", data) }()
 	capstan(t, args...).mustEnd(t, cli.ExitOK)
 	got := (<-logs).mustEnd(t, cli.ExitOK)
-	mustSay(t, got.out, "  run 1    executor local, epoch 1", "  run 2    executor local, epoch 2", "| Back.\n", "Completed: the model answered\n", "resumed 1 time")
+	mustSay(t, got.out, "  run 1    executor local, epoch 1", "  run 2    executor local, epoch 2", "| Back.\n",
+		"Completed: the model answered\n", "resumed 1 time")
 }
 
-func TestFollowingIsInterrupted(t *testing.T) {
+func TestFollowIsInterrupted(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, "rules: [{fault: {hang: AfterHeaders}}]")
 	dir, data := complete().written(t, url), t.TempDir()
@@ -231,7 +289,7 @@ func TestFollowingIsInterrupted(t *testing.T) {
 	mustSay(t, call{}.run(ctx, "logs", "-f", "first", "--data-dir", data).mustEnd(t, cli.ExitInterrupted).err, "capstan: interrupted\n")
 }
 
-func TestTurnsOfAFolderAreCompleted(t *testing.T) {
+func TestCompletionOfTurnsInAFolder(t *testing.T) {
 	t.Parallel()
 	data := ran(t, skilled)
 	for _, command := range [][]string{{"logs"}, {"export", "turn"}} {
@@ -244,7 +302,7 @@ func TestTurnsOfAFolderAreCompleted(t *testing.T) {
 	}
 }
 
-func TestATurnOfAnOlderVersionIsFound(t *testing.T) {
+func TestLogsFindTurnOfOlderVersion(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	s, err := sqlite.Open(t.Context(), filepath.Join(data, "capstan-run.db"))
@@ -257,7 +315,10 @@ func TestATurnOfAnOlderVersionIsFound(t *testing.T) {
 		"b": {Artifact: large.SHA256, Artifacts: []journal.Artifact{large}},
 	} {
 		first.Seq, first.Epoch, first.Kind, first.Version = 1, 1, journal.PreparationInput, 1
-		end := journal.Entry{Seq: 2, Epoch: 1, Kind: journal.Finalized, Version: 1, Payload: json.RawMessage(`{"stop":"Completed","message":"done"}`)}
+		end := journal.Entry{
+			Seq: 2, Epoch: 1, Kind: journal.Finalized, Version: 1,
+			Payload: json.RawMessage(`{"stop":"Completed","message":"done"}`),
+		}
 		if err := s.Append(t.Context(), uid, first, end); err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +331,7 @@ func TestATurnOfAnOlderVersionIsFound(t *testing.T) {
 	}
 }
 
-func TestAConversationIsNoTurn(t *testing.T) {
+func TestLogsIgnoreJournalOfSession(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)
 	dir, data := conversing(t).written(t, url), t.TempDir()
@@ -283,11 +344,12 @@ func TestAConversationIsNoTurn(t *testing.T) {
 	if err != nil || len(uids) != 2 || s.Close() != nil {
 		t.Fatalf("want the journals of a Turn and of a Session, have %v (%v)", uids, err)
 	}
-	mustSay(t, capstan(t, "logs", "chat", "--data-dir", data).mustEnd(t, cli.ExitFailed).err, "it has those of default/first")
+	mustSay(t, capstan(t, "logs", "chat", "--data-dir", data).mustEnd(t, cli.ExitFailed).err,
+		"it has journals of these Turns: default/first")
 }
 
-// TestReadersSeeTheHistoryOfATurn: the journal of a Turn refers to what was said before, and readers see it.
-func TestReadersSeeTheHistoryOfATurn(t *testing.T) {
+// TestLogsShowHistoryOfTurn: the journal of a Turn refers to the earlier messages, and readers see them.
+func TestLogsShowHistoryOfTurn(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)
 	dir, data := conversing(t).written(t, url), t.TempDir()

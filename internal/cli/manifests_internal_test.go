@@ -12,17 +12,23 @@ import (
 func TestLocated(t *testing.T) {
 	t.Parallel()
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "default", Name: name} }
-	p := &project{
+	p := &bundle{
 		set: &manifest.Set{}, turn: &v1alpha1.Turn{ObjectMeta: named("first")},
 		agent: &v1alpha1.Agent{ObjectMeta: named("support")}, profile: &v1alpha1.PromptProfile{ObjectMeta: named("friendly")},
 	}
 	for name, tc := range map[string]struct{ reason, message, want string }{
-		"a field of the profile": {"it gets the object's name", "PromptProfile spec.mode: bad", "PromptProfile default/friendly: spec.mode: bad"},
-		"a whole spec":           {"so does it", "Turn spec: too large", "Turn default/first: spec: too large"},
-		"metadata":               {"so do they", "Agent metadata.name: must be given", "Agent default/support: metadata.name: must be given"},
-		"a tool":                 {"tools are the Agent's", "tools[0].name: bad", "Agent default/support: tools[0].name: bad"},
-		"a sentence":             {"a kind alone is no place", "Turn after Turn fails", "Turn after Turn fails"},
-		"another error":          {"it stays as it is", "failed to read it", "failed to read it"},
+		"a field of the profile": {
+			"the object's name is added", "PromptProfile spec.mode: bad",
+			"PromptProfile default/friendly: spec.mode: bad",
+		},
+		"a whole spec": {"the object's name is added", "Turn spec: too large", "Turn default/first: spec: too large"},
+		"metadata": {
+			"the object's name is added", "Agent metadata.name: must be given",
+			"Agent default/support: metadata.name: must be given",
+		},
+		"a tool":        {"tools are the Agent's", "tools[0].name: bad", "Agent default/support: tools[0].name: bad"},
+		"a sentence":    {"a kind alone is not a field", "Turn after Turn fails", "Turn after Turn fails"},
+		"another error": {"it stays unchanged", "failed to read it", "failed to read it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -22,16 +22,16 @@ const (
 	outputYAML outputFormat = "yaml"
 )
 
-// outputFormats are the values of -o, for messages and completion.
+// outputFormats lists the values of -o, for messages and completion.
 var outputFormats = []string{string(outputText), string(outputJSON), string(outputYAML)}
 
 // String returns the format.
 func (f *outputFormat) String() string { return string(*f) }
 
-// Type names the values in help texts.
+// Type returns the values for help texts.
 func (f *outputFormat) Type() string { return strings.Join(outputFormats, "|") }
 
-// Set takes a value of the command line.
+// Set parses a value of the command line.
 func (f *outputFormat) Set(value string) error {
 	if !slices.Contains(outputFormats, value) {
 		message := "must be text, json or yaml"
@@ -44,13 +44,13 @@ func (f *outputFormat) Set(value string) error {
 	return nil
 }
 
-// textOrJSON is the value of -o where there is no YAML.
+// textOrJSON is the value of -o of commands that cannot print YAML.
 type textOrJSON struct{ *outputFormat }
 
-// Type names the values in help texts.
+// Type returns the values for help texts.
 func (textOrJSON) Type() string { return "text|json" }
 
-// Set takes a value of the command line.
+// Set parses a value of the command line.
 func (f textOrJSON) Set(value string) error {
 	if value != string(outputText) && value != string(outputJSON) {
 		return errors.New("must be text or json")
@@ -58,10 +58,10 @@ func (f textOrJSON) Set(value string) error {
 	return f.outputFormat.Set(value)
 }
 
-// instant is the value of --now; the zero time if it was not given.
+// instant is the value of --now. It is the zero time if the flag is not set.
 type instant struct{ time.Time }
 
-// String returns the time, empty if it was not given.
+// String returns the time in RFC 3339, or an empty string if the flag is not set.
 func (i *instant) String() string {
 	if i.IsZero() {
 		return ""
@@ -69,21 +69,21 @@ func (i *instant) String() string {
 	return i.Format(time.RFC3339Nano)
 }
 
-// Type names the values in help texts.
+// Type returns the format for help texts.
 func (i *instant) Type() string { return "RFC3339" }
 
-// Set takes a value of the command line.
+// Set parses a value of the command line.
 func (i *instant) Set(value string) error {
 	t, err := time.Parse(time.RFC3339, value)
 	if err != nil || t.IsZero() {
-		return errors.New("must be a time of RFC 3339, such as 2026-04-09T10:00:00Z")
+		return errors.New("must be an RFC 3339 time, such as 2026-04-09T10:00:00Z")
 	}
 	i.Time = t
 	return nil
 }
 
-// encode returns an object as JSON or YAML that ends with a line feed. Unlike the default of encoding/json it keeps <, >
-// and & readable, which prompts are full of.
+// encode returns an object as JSON or YAML that ends with a line feed. It does not escape <, > and &, which are
+// frequent in prompts.
 func encode(object any, format outputFormat) (string, error) {
 	var buf bytes.Buffer
 	e := json.NewEncoder(&buf)
@@ -102,7 +102,7 @@ func encode(object any, format outputFormat) (string, error) {
 	return string(text), nil
 }
 
-// forScreen returns a text as it may go to Out: without the control characters that a terminal would act on, if it is one.
+// forScreen removes control characters from a text if Out is a terminal, because the terminal would obey them.
 func (e Environment) forScreen(text string) string {
 	if !e.OutIsTerminal {
 		return text

@@ -12,31 +12,34 @@ import (
 )
 
 const (
-	// defaultReader is the ServiceAccount as which journals are read by default where there is no token.
+	// defaultReader is the ServiceAccount that reads journals by default if the kubeconfig has no token.
 	defaultReader = "capstan-turn-reader"
-	// readerSeconds is how long its token is valid: the least that the API server allows.
+	// readerSeconds is the lifetime of its token: the minimum that the API server allows.
 	readerSeconds = 600
 )
 
-// reader makes tokens of ServiceAccounts of a Turn's namespace, with the rights of the kubeconfig.
+// reader creates tokens for ServiceAccounts of a Turn's namespace, with the rights of the kubeconfig.
 type reader struct {
 	api       client.Client
 	namespace string
 }
 
-// token returns a new token of a ServiceAccount. The API server has it made only for users who may create serviceaccounts/token of it.
+// token returns a new token for a ServiceAccount. The user must have the right to create the subresource
+// serviceaccounts/token.
 func (r reader) token(ctx context.Context, name string) (string, error) {
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(readerSeconds))}}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: r.namespace, Name: name}}
 	if err := r.api.SubResource("token").Create(ctx, account, request); err != nil {
-		return "", fmt.Errorf("the kubeconfig has no bearer token (it may have a client certificate), and a token of ServiceAccount %s/%s, by which the journal is "+
-			"read then, could not be made: %w; the page about access, docs/access.md, says how to set it up; or give a token with --token", r.namespace, name, err)
+		return "", fmt.Errorf("the kubeconfig has no bearer token (it may have a client certificate), and no "+
+			"token could be created for ServiceAccount %s/%s, "+
+			"which reads the journal then: %w; docs/access.md says how to set this up; or pass a token with --token",
+			r.namespace, name, err)
 	}
 	return request.Status.Token, nil
 }
 
-// bearsToken reports whether a kubeconfig may have a bearer token: a text, a file, or what a plug-in gets. A plug-in may also get a client
-// certificate; then the request says that there is no token.
+// bearsToken reports whether a kubeconfig may have a bearer token: a text, a file or the output of a plug-in. A
+// plug-in may return a client certificate instead; the request then fails with errNoToken.
 func bearsToken(config *rest.Config) bool {
 	return config.BearerToken != "" || config.BearerTokenFile != "" || config.ExecProvider != nil || config.AuthProvider != nil
 }

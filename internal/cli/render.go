@@ -11,61 +11,62 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 	"github.com/capstan-dev/capstan/internal/toolbox"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// renderer holds the flags of render.
+// renderer holds the flags of capstan render.
 type renderer struct {
 	*source
-	// other is the path of the old state to compare with, empty for none.
+	// other is the path of the old state for a comparison. If it is empty, nothing is compared.
 	other string
-	// discover asks ToolServers for their tools.
+	// discover connects to the ToolServers to list their tools.
 	discover bool
 }
 
-// diffFlag is the flag that makes render compare; what exit codes mean depends on it.
+// diffFlag is the flag that makes render compare. It changes the meaning of the exit codes.
 const diffFlag = "diff"
 
-const renderHelp = `render prepares a Turn and prints the messages that the first model of its Agent would get (or the one that the Turn
-names), and how they came about. It asks no model and needs no Secret. With --now, the same manifests give the same bytes
-each time.
+const renderHelp = `render prepares a Turn and prints the messages that the first model of its Agent would receive, or the
+model that the Turn names, and a report on how the messages were made. It sends no request to a model and
+needs no Secret. With --now, the same manifests always give the same bytes.
 
-Of the Agent's tools it shows the sub-agents. With --discover it connects to the ToolServers too and asks for theirs, which may take
-Secrets; no tool is called, also none that fills the context of a Turn.
+Of the Agent's tools, render shows only the sub-agents. With --discover it also connects to the
+ToolServers and lists their tools, which may require Secrets. It calls no tools, not even context packs.
 
-The text output puts "| " before each line of a message, and marks where the part of the system prompt ends that
-providers can cache; take -o json for the messages as they are. The messages of a Session's earlier Turns are not among
-them: only its store has these.
+The text output puts "| " before each line of a message, and marks the end of the part of the system
+prompt that providers can cache. Use -o json for the exact messages. The messages of earlier Turns of a
+Session are not shown, because only the store of the Session has them.
 
-With --diff it prints what a change does to the prompt: -f is the new state, OTHER (a file, a directory or -) the old one.
-Objects of OTHER stand in for those of -f with the same kind, namespace and name; what OTHER does not hold counts as
-unchanged and is taken from -f. OTHER may so be a whole folder, or just the one PromptProfile as it was. It must hold
-something that the prompt is made of. Both states are prepared for the same Turn and the same time.
+With --diff, render prints how a change affects the prompt: -f is the new state, and OTHER (a file, a
+directory or -) is the old one. Objects of OTHER replace those of -f with the same kind, namespace and
+name; all other objects are taken from -f. OTHER may be a whole directory, or only the old version of one
+PromptProfile. The prompt must depend on at least one object in OTHER. Both states are prepared for the
+same Turn and the same time.
 
 Exit codes:
   0    the Turn was prepared
-  1    it could not be prepared
+  1    the Turn could not be prepared
   2    the flags are wrong, or manifests cannot be read or are invalid
   130  interrupted
 
 Exit codes with --diff:
   0    the prompts are the same
-  1    anything went wrong, wrong flags and invalid manifests included
+  1    an error occurred, including wrong flags and invalid manifests
   2    the prompts differ
   130  interrupted`
 
-const renderExamples = `  # the messages, to read
+const renderExamples = `  # print the messages for people
   capstan render -f examples/quickstart
 
-  # the system prompt as it is
+  # print the exact system prompt
   capstan render -f examples/quickstart -o json | jq -r '.messages[0].content'
 
-  # one Turn of several, at a given time
+  # select one of several Turns, at a given time
   capstan render -f examples/quickstart --turn open-loops --now 2026-04-09T10:00:00Z
 
-  # what the working tree changes in the prompt, against the main branch
+  # compare the prompt of the working tree with the main branch
   git show main:examples/quickstart/promptprofile.yaml | capstan render -f examples/quickstart --diff -`
 
 func newRender(env Environment) *cobra.Command {
@@ -82,22 +83,22 @@ func newRender(env Environment) *cobra.Command {
 		},
 	}
 	r.addFlags(cmd)
-	cmd.Flags().StringVar(&r.other, diffFlag, "", "print what changes in the prompt from `OTHER`, a file, a directory or -, to what -f names")
-	cmd.Flags().BoolVar(&r.discover, "discover", false, "connect to the ToolServers, to show their tools")
+	cmd.Flags().StringVar(&r.other, diffFlag, "", "print how the prompt changes from `OTHER` (a file, a directory or -) to -f")
+	cmd.Flags().BoolVar(&r.discover, "discover", false, "connect to the ToolServers to list their tools")
 	r.complete(cmd)
 	cobra.CheckErr(cmd.MarkFlagFilename(diffFlag, "yaml", "yml", "json"))
 	return cmd
 }
 
-// rendering is what render prints as JSON.
+// rendering is the output of render as JSON.
 type rendering struct {
-	// Messages as the model would get them.
+	// Messages are the messages to the model.
 	Messages []model.Message `json:"messages"`
-	// Tools that the model would be told of.
+	// Tools are the tools that the model is offered.
 	Tools []prompt.Tool `json:"tools"`
-	// Preparation as a Turn's status has it.
+	// Preparation is the record that a Turn's status would hold.
 	Preparation *v1alpha1.Preparation `json:"preparation"`
-	// Assembly is how the content of the messages came about.
+	// Assembly describes how the content of the messages was chosen.
 	Assembly turncontext.Assembly `json:"assembly"`
 }
 
@@ -113,7 +114,7 @@ func (r *renderer) render(ctx context.Context, args []string) error {
 	r.withoutTools(p)
 	r.withoutHistory(p)
 	if r.output == outputText {
-		return r.env.print(screen.Safe(renderText(p, prepared)))
+		return r.env.print(termsafe.Safe(renderText(p, prepared)))
 	}
 	text, err := encode(rendering{
 		Messages: prepared.Messages, Tools: append([]prompt.Tool{}, prepared.Tools...),
@@ -125,20 +126,21 @@ func (r *renderer) render(ctx context.Context, args []string) error {
 	return r.env.print(text)
 }
 
-// withoutHistory says what a Turn of a Session would be told beside what is shown.
-func (r *renderer) withoutHistory(p *project) {
+// withoutHistory prints a note if the Turn belongs to a Session, because the history is not shown.
+func (r *renderer) withoutHistory(p *bundle) {
 	if p.session != nil {
-		r.env.tell("note: what was said before in Session %s/%s is not shown; a run puts it before the message", p.session.Namespace, p.session.Name)
+		r.env.tell("note: the earlier messages of Session %s/%s are not shown; a run puts them before the message",
+			p.session.Namespace, p.session.Name)
 	}
 }
 
-// preparation is the record of a preparation as a Turn's status has it.
+// preparation returns the record of a preparation as a Turn's status holds it.
 func preparation(p *prepare.Prepared) *v1alpha1.Preparation {
 	return translate.Report(&p.Report, p.Provider, p.Model, len(p.Messages))
 }
 
-// prepare makes the messages for the model that is asked first, as the start of a run does.
-func (p *project) prepare(ctx context.Context, now time.Time, known toolbox.Servers) (*prepare.Prepared, error) {
+// prepare returns the messages for the first model, as the start of a run makes them.
+func (p *bundle) prepare(ctx context.Context, now time.Time, known toolbox.Servers) (*prepare.Prepared, error) {
 	prepared, err := p.messages(ctx, now, known)
 	if err != nil {
 		return nil, fail(ExitFailed, p.located(err.Error()))
@@ -146,7 +148,7 @@ func (p *project) prepare(ctx context.Context, now time.Time, known toolbox.Serv
 	return prepared, nil
 }
 
-func (p *project) messages(ctx context.Context, now time.Time, known toolbox.Servers) (*prepare.Prepared, error) {
+func (p *bundle) messages(ctx context.Context, now time.Time, known toolbox.Servers) (*prepare.Prepared, error) {
 	at, err := translate.FirstModel(p.turn, p.agent)
 	if err != nil {
 		return nil, err

@@ -9,16 +9,16 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// longestID is how many characters of a name or an id are shown.
+// longestID is the maximum number of characters shown of a name or an ID.
 const longestID = 256
 
-// row is a line of a report: what it is about, and what there is to say. Neither has line feeds or tabs.
+// row is a line of a report: a name and a value. Neither contains line feeds or tabs.
 type row struct{ name, value string }
 
-// table lines up rows; those with nothing to say are left out.
+// table aligns rows in columns. It leaves out rows with an empty value.
 func table(rows []row) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -31,19 +31,19 @@ func table(rows []row) string {
 	return b.String()
 }
 
-// reportRows say how the messages came about.
+// reportRows returns rows that describe how the messages were made.
 func reportRows(p *prepare.Prepared) []row {
 	r, from := p.Report, p.Report.Provenance
 	return []row{
-		{"promptProfile", screen.Line(fmt.Sprintf("%s (%s %s)", r.Profile.Name, r.Profile.ID, r.Profile.Version), longestID)},
+		{"promptProfile", termsafe.Line(fmt.Sprintf("%s (%s %s)", r.Profile.Name, r.Profile.ID, r.Profile.Version), longestID)},
 		{"promptRenderHash", r.RenderHash},
 		{"promptHash", r.PromptHash},
 		{"contextHash", r.ContextHash},
 		{"mode", string(r.Mode)},
 		{"sections", cmp.Or(names(r.Sections), "none")},
 		{"blank sections", names(blankSections(r))},
-		{"stableChars", screen.Thousands(r.StableChars)},
-		{"dynamicChars", screen.Thousands(r.DynamicChars)},
+		{"stableChars", termsafe.Thousands(r.StableChars)},
+		{"dynamicChars", termsafe.Thousands(r.DynamicChars)},
 		{"tools", cmp.Or(names(toolNames(p)), "none")},
 		{"expression", expressionText(p.Assembly.Expression)},
 		{"responseStyle", styleText(p.Assembly.ResponseStyle)},
@@ -55,16 +55,16 @@ func reportRows(p *prepare.Prepared) []row {
 	}
 }
 
-// names lists names and ids on one line.
+// names returns names and IDs as a list on one line.
 func names(all []string) string {
 	shown := make([]string, 0, len(all))
 	for _, name := range all {
-		shown = append(shown, screen.Line(name, longestID))
+		shown = append(shown, termsafe.Line(name, longestID))
 	}
 	return strings.Join(shown, ", ")
 }
 
-// blankSections are those that were asked for and had nothing to say.
+// blankSections returns the sections that the prompt should have and that had no content.
 func blankSections(r prepare.Report) []string {
 	return slices.DeleteFunc(slices.Clone(r.SectionsAsked), func(name string) bool { return slices.Contains(r.Sections, name) })
 }
@@ -77,7 +77,7 @@ func toolNames(p *prepare.Prepared) []string {
 	return all
 }
 
-// usedOf says how many of some candidates were used, empty if there were none.
+// usedOf returns how many of the candidates were used, or an empty string if there were none.
 func usedOf(used, dropped []string) string {
 	if len(used)+len(dropped) == 0 {
 		return ""
@@ -89,7 +89,7 @@ func usedOf(used, dropped []string) string {
 	return text
 }
 
-// expressionText says in which fields an expression differs from what it is where nobody says anything.
+// expressionText returns the fields of an expression that differ from the default.
 func expressionText(e turncontext.Expression) string {
 	d := turncontext.DefaultExpression()
 	var parts []string
@@ -102,10 +102,10 @@ func expressionText(e turncontext.Expression) string {
 		{"explanationDensity", string(e.ExplanationDensity), string(d.ExplanationDensity)},
 	} {
 		if f.have != f.usual && f.have != "" {
-			parts = append(parts, f.name+" "+screen.Line(f.have, longestID))
+			parts = append(parts, f.name+" "+termsafe.Line(f.have, longestID))
 		}
 	}
-	return cmp.Or(strings.Join(parts, ", "), "as by default")
+	return cmp.Or(strings.Join(parts, ", "), "default")
 }
 
 func styleText(s turncontext.ResponseStyle) string {
@@ -114,7 +114,7 @@ func styleText(s turncontext.ResponseStyle) string {
 		parts = append(parts, fmt.Sprintf("preferMarkdown %t", *s.PreferMarkdown))
 	}
 	if s.MaxAnswerChars != nil {
-		parts = append(parts, "maxAnswerChars "+screen.Thousands(*s.MaxAnswerChars))
+		parts = append(parts, "maxAnswerChars "+termsafe.Thousands(*s.MaxAnswerChars))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -126,20 +126,23 @@ func contributionsText(r prepare.Report) string {
 		if c.Trusted {
 			trust = "trusted"
 		}
-		parts = append(parts, fmt.Sprintf("%s (%s, %s characters)", screen.Line(c.Name, longestID), trust, screen.Thousands(c.Chars)))
+		parts = append(parts, fmt.Sprintf("%s (%s, %s characters)", termsafe.Line(c.Name, longestID), trust, termsafe.Thousands(c.Chars)))
 	}
 	return strings.Join(parts, ", ")
 }
 
-// leftOutRows say what was given and is not in the prompt, and why.
+// leftOutRows returns rows that name what was left out of the prompt, and why.
 func leftOutRows(p *prepare.Prepared) []row {
 	var rows []row
 	for _, d := range p.Assembly.Dropped {
-		rows = append(rows, row{d.Kind + " " + screen.Line(d.ID, longestID), d.Reason})
+		rows = append(rows, row{d.Kind + " " + termsafe.Line(d.ID, longestID), d.Reason})
 	}
 	for _, c := range p.Report.Contributions {
 		if c.LeftOut > 0 {
-			rows = append(rows, row{"contribution " + screen.Line(c.Name, longestID), fmt.Sprintf("cut by %s characters", screen.Thousands(c.LeftOut))})
+			rows = append(rows, row{
+				"contribution " + termsafe.Line(c.Name, longestID),
+				fmt.Sprintf("cut by %s characters", termsafe.Thousands(c.LeftOut)),
+			})
 		}
 	}
 	return rows

@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli"
 )
 
-// rich is a Turn with something of all that a report speaks of.
+// rich returns manifests that fill every row of a report.
 func rich(t *testing.T) files {
 	t.Helper()
 	f := complete().with(t, "profile.yaml", "  overrides: {behavior: Be brief.}\n", skillOf("notes", "refunds")+`  overlays:
@@ -73,7 +73,7 @@ Left out
   contribution notes     cut by 11 characters
 `
 
-// lineUp returns a text with each run of spaces within a line as one.
+// lineUp replaces each run of spaces within a line by one space.
 func lineUp(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {
@@ -82,7 +82,7 @@ func lineUp(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// report returns the text from the report on, with its hashes and sizes replaced.
+// report returns the text from the report on, with hashes and sizes replaced.
 func report(t *testing.T, text string) string {
 	t.Helper()
 	_, rest, found := strings.Cut(text, "\nReport\n")
@@ -98,7 +98,7 @@ func report(t *testing.T, text string) string {
 	return lineUp(strings.Join(lines, "\n"))
 }
 
-func TestReportSaysWhatWasUsedAndLeftOut(t *testing.T) {
+func TestReportListsUsedAndLeftOutParts(t *testing.T) {
 	t.Parallel()
 	got := capstan(t, "render", "-f", rich(t).written(t, nowhere), "--now", noon).mustEnd(t, cli.ExitOK)
 	if diff := cmp.Diff(lineUp(wantRichReport), report(t, got.out)); diff != "" {
@@ -143,7 +143,7 @@ func TestRenderAssembly(t *testing.T) {
 	mustSay(t, out, `"system": []`)
 }
 
-func TestListsOfNothingAreLists(t *testing.T) {
+func TestEmptyListsAreLists(t *testing.T) {
 	t.Parallel()
 	out := capstan(t, "render", "-f", complete().written(t, nowhere), "-o", "json").mustEnd(t, cli.ExitOK).out
 	mustSay(t, out, `"tools": []`, `"developer": []`, `"guardrail": []`, `"usedMemoryIDs": []`, `"usedOverlayIDs": []`)
@@ -165,20 +165,27 @@ func TestRenderKindsOfPrompts(t *testing.T) {
 		},
 		"no sections": {
 			"the prompt is empty, and no bar says otherwise", "profile.yaml", "  overrides:", "  sections: []\n  overrides:",
-			[]string{"1. system_prompt (system), 0 characters\n\n2. runtime_metadata", "  sections          none\n", "  stableChars       0\n"},
+			[]string{
+				"1. system_prompt (system), 0 characters\n\n2. runtime_metadata", "  sections          none\n",
+				"  stableChars       0\n",
+			},
 		},
 		"mode None": {
 			"the prompt is one line", "profile.yaml", "  overrides:", "  mode: None\n  overrides:",
 			[]string{"  mode              None\n", "  sections          none\n", "  dynamicChars      0\n"},
 		},
 		"sections of the profile's choice": {
-			"those that are asked for and blank are told", "profile.yaml", "  overrides:", "  sections: [environment, subject, agent]\n  overrides:",
+			"those that are asked for and blank are told", "profile.yaml", "  overrides:",
+			"  sections: [environment, subject, agent]\n  overrides:",
 			[]string{"  sections          environment, agent\n  blank sections    subject\n"},
 		},
 		"an overlay without a place": {
-			"what the model is not told is told to the reader", "profile.yaml", "  overrides:",
+			"the report names sections that the model does not receive", "profile.yaml", "  overrides:",
 			"  sections: [agent]\n  overlays: [{id: kind, source: team, text: Be kind.}]\n  overrides:",
-			[]string{"\nLeft out\n  overlay kind  ", "  the prompt has no section turn_instructions\n  text PromptProfile spec.instructions  "},
+			[]string{
+				"\nLeft out\n  overlay kind  ",
+				"  the prompt has no section turn_instructions\n  text PromptProfile spec.instructions  ",
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -215,6 +222,6 @@ func TestSkillsFile(t *testing.T) {
 	bad := skillFile(t, "- {key: escalate}\n")
 	for _, command := range []string{"render", "run"} {
 		got := capstan(t, command, "-f", dir, "--skills-file", bad).mustEnd(t, cli.ExitUsage)
-		mustSay(t, got.err, "--skills-file: ", bad, "[0]: content must be given")
+		mustSay(t, got.err, "--skills-file: ", bad, "[0]: content is required")
 	}
 }

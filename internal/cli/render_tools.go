@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// connections are those to the ToolServers: none, unless they are to be asked for their tools.
-func (r *renderer) connections(p *project) (known toolbox.Servers, closed func()) {
+// connections returns connections to the ToolServers. Without --discover it connects to none and lists no tools.
+func (r *renderer) connections(p *bundle) (known toolbox.Servers, closed func()) {
 	if !r.discover {
 		return unasked{}, func() {}
 	}
@@ -25,20 +25,20 @@ func (r *renderer) connections(p *project) (known toolbox.Servers, closed func()
 	return &reachable{Cache: cache, tell: func(text string) { r.env.tell("%s", text) }}, cache.Close
 }
 
-// unasked are ToolServers that nobody asks.
+// unasked is a toolbox.Servers without connections.
 type unasked struct{}
 
-// Tools returns none.
+// Tools returns no tools.
 func (unasked) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
 
-// Current returns none: nothing is called.
+// Current returns no tools, because none is called.
 func (unasked) Current(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
 
-// Caller returns nil: nothing is called.
+// Caller returns nil, because no tool is called.
 func (unasked) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil }
 
-// tools are those that the model would be told of, chosen as for a run.
-func (p *project) tools(ctx context.Context, known toolbox.Servers) ([]prompt.Tool, error) {
+// tools returns the tools that the model is offered. They are selected as in a run.
+func (p *bundle) tools(ctx context.Context, known toolbox.Servers) ([]prompt.Tool, error) {
 	offers, err := p.box(p.turn, known).Offers(ctx)
 	if err != nil {
 		return nil, err
@@ -51,8 +51,8 @@ func (p *project) tools(ctx context.Context, known toolbox.Servers) ([]prompt.To
 	return tool.Prompted(tool.Choose(offers, tool.Reserved(), in.Selection).Tools), nil
 }
 
-// withoutTools says which ToolServers were not asked.
-func (r *renderer) withoutTools(p *project) {
+// withoutTools prints a note that names the ToolServers whose tools are not shown.
+func (r *renderer) withoutTools(p *bundle) {
 	if r.discover {
 		return
 	}
@@ -63,6 +63,6 @@ func (r *renderer) withoutTools(p *project) {
 		}
 	}
 	if len(names) > 0 {
-		r.env.tell("note: the tools of ToolServer %s are not shown, as nobody was asked for them: say --discover", strings.Join(names, ", "))
+		r.env.tell("note: the tools of ToolServer %s are not shown: add --discover to list them", strings.Join(names, ", "))
 	}
 }

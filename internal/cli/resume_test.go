@@ -16,10 +16,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli"
 )
 
-// testTimeout bounds the wait for a condition that never comes true.
+// testTimeout limits the wait for a condition.
 const testTimeout = 20 * time.Second
 
-// interrupted runs a command line and interrupts it once the model has been asked.
+// interrupted runs a command line and interrupts it after the first request to the model.
 func interrupted(t *testing.T, model *server.Server, args ...string) output {
 	t.Helper()
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -50,7 +50,7 @@ func decoded(t *testing.T, text string) v1alpha1.Turn {
 	return turn
 }
 
-func TestAFinishedTurnIsNotBoughtTwice(t *testing.T) {
+func TestFinishedTurnDoesNotRunAgain(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, answers)
 	dir, data := complete().written(t, url), t.TempDir()
@@ -60,7 +60,7 @@ func TestAFinishedTurnIsNotBoughtTwice(t *testing.T) {
 	if diff := cmp.Diff(first.out, again.out); diff != "" {
 		t.Errorf("want the Turn as it ended; -first +again:\n%s", diff)
 	}
-	mustSay(t, again.err, "note: the Turn had ended at "+noon+" and is not run again", data)
+	mustSay(t, again.err, "note: the Turn ended at "+noon+" and does not run again", data)
 	if n := model.Stats().Requests; n != 1 {
 		t.Errorf("want one request for two runs, have %d", n)
 	}
@@ -70,7 +70,7 @@ func TestAFinishedTurnIsNotBoughtTwice(t *testing.T) {
 	}
 }
 
-func TestAChangedTurnIsRunAnew(t *testing.T) {
+func TestChangedTurnRunsAgain(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		reason         string
@@ -82,11 +82,11 @@ func TestAChangedTurnIsRunAnew(t *testing.T) {
 		"agent":         {"another limit", "agent.yaml", "timeoutSeconds: 30", "timeoutSeconds: 20", 2},
 		"provider":      {"another price", "provider.yaml", `outputPerMillion: "2"`, `outputPerMillion: "3"`, 2},
 		"time to live":  {"it has no effect", "turn.yaml", "message:", "ttlSecondsAfterFinished: 5\n  message:", 1},
-		"rotated key":   {"it bears on no answer", "secret.yaml", key, "another", 1},
-		"nothing":       {"comments are no input", "turn.yaml", "kind: Turn", "kind: Turn # mine", 1},
+		"rotated key":   {"it does not change the answer", "secret.yaml", key, "another", 1},
+		"nothing":       {"comments do not count", "turn.yaml", "kind: Turn", "kind: Turn # mine", 1},
 		"ConfigMap":     {"another text in the prompt", "notes.yaml", "The shop is closed.", "The shop is open.", 2},
 		"other key":     {"nothing refers to it", "notes.yaml", "Pay back within a week.", "Pay back.", 1},
-		"name of files": {"nor is where it stands", "agent.yaml", "kind: Agent", "kind: Agent\n", 1},
+		"name of files": {"nor do positions in a file", "agent.yaml", "kind: Agent", "kind: Agent\n", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -102,15 +102,16 @@ func TestAChangedTurnIsRunAnew(t *testing.T) {
 	}
 }
 
-// noted is complete with a contribution from a ConfigMap.
+// noted returns the complete manifests with a contribution from a ConfigMap.
 func noted(t *testing.T) files {
 	t.Helper()
-	f := complete().with(t, "turn.yaml", "  context:\n", "  context:\n    contributions: [{name: notes, configMapKeyRef: {name: notes, key: today}}]\n")
+	f := complete().with(t, "turn.yaml", "  context:\n",
+		"  context:\n    contributions: [{name: notes, configMapKeyRef: {name: notes, key: today}}]\n")
 	f["notes.yaml"] = notesYAML
 	return f
 }
 
-func TestATurnWithOtherManagerSkillsIsRunAnew(t *testing.T) {
+func TestTurnWithOtherManagerSkillsRunsAgain(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, answers)
 	dir, data := complete().written(t, url), t.TempDir()
@@ -123,27 +124,27 @@ func TestATurnWithOtherManagerSkillsIsRunAnew(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedTurnGoesOnFromItsJournal(t *testing.T) {
+func TestInterruptedTurnContinuesFromJournal(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, "rules: [{times: 1, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
 	dir, data := complete().written(t, url), t.TempDir()
 	args := []string{"run", "-f", dir, "--data-dir", data, "-o", "json"}
 	got := interrupted(t, model, args...).mustEnd(t, cli.ExitInterrupted)
-	mustSay(t, got.err, "Turn default/first: interrupted before it ended; run the same command again to go on")
+	mustSay(t, got.err, "Turn default/first: interrupted before it ended; run the same command again to continue")
 	if got.out != "" {
 		t.Errorf("want no Turn printed that has not ended, have:\n%s", got.out)
 	}
 	again := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, cli.ExitOK)
 	mustSay(t, again.out, "Back.")
-	mustSay(t, again.err, "The Turn went on from its journal.")
+	mustSay(t, again.err, "The Turn continued from its journal.")
 	turn := decoded(t, capstan(t, args...).mustEnd(t, cli.ExitOK).out)
 	if turn.Status.Result.Text != "Back." || turn.Epoch() != 2 || turn.Status.Steps.Resumes != 1 {
 		t.Errorf("want the answer of a second binding, have %+v of %+v", turn.Status.Result, turn.Status.Executor)
 	}
 }
 
-// TestATurnThatRunsIsNotRunTwice: neither does the second one buy anything, nor does it take the Turn from the first.
-func TestATurnThatRunsIsNotRunTwice(t *testing.T) {
+// TestRunningTurnIsNotStartedTwice: the second run sends no request to the model, and the first run keeps the Turn.
+func TestRunningTurnIsNotStartedTwice(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, "rules: [{times: 1, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
 	dir, data := complete().written(t, url), t.TempDir()
@@ -158,8 +159,9 @@ func TestATurnThatRunsIsNotRunTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := capstan(t, args...).mustEnd(t, cli.ExitFailed)
-	mustSay(t, second.err, "another process uses it (process ", "another capstan run works with the same --data-dir: wait for it, or use another folder")
-	capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK) // reading is no use
+	mustSay(t, second.err, "another process uses it (process ",
+		"another capstan run uses the same --data-dir: wait for it, or use another folder")
+	capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK) // reading does not count as use
 	if s := model.Stats(); s.Requests != 1 || s.InFlight != 1 {
 		t.Errorf("want the request of the first run and no other, have %+v", s)
 	}
@@ -171,7 +173,7 @@ func TestATurnThatRunsIsNotRunTwice(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedTurnWithoutAJournalIsCancelled(t *testing.T) {
+func TestInterruptedTurnWithoutJournalIsCancelled(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {
 		model, url := fake(t, "rules: [{fault: {hang: BeforeHeaders}}]")
@@ -193,7 +195,7 @@ func TestAnInterruptionBeforeTheRun(t *testing.T) {
 	mustSay(t, got.err, "Turn default/first: Cancelled: interrupted: the turn was cancelled")
 }
 
-func TestTheTemporaryJournalIsRemoved(t *testing.T) {
+func TestTemporaryJournalIsRemoved(t *testing.T) {
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
 	dir := filepath.Join(t.TempDir(), "manifests")
@@ -208,7 +210,7 @@ func TestTheTemporaryJournalIsRemoved(t *testing.T) {
 	}
 }
 
-func TestTheKeyIsNotInTheJournal(t *testing.T) {
+func TestKeyIsNotInJournal(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, "rules: [{fault: {echoAuthorization: true}}]")
 	data := t.TempDir()
@@ -228,9 +230,9 @@ func TestTheKeyIsNotInTheJournal(t *testing.T) {
 	}
 }
 
-func TestADataDirThatCannotBeUsed(t *testing.T) {
+func TestUnusableDataDir(t *testing.T) {
 	t.Parallel()
 	dir := complete().written(t, nowhere)
 	got := capstan(t, "run", "-f", dir, "--data-dir", filepath.Join(dir, "turn.yaml")).mustEnd(t, cli.ExitFailed)
-	mustSay(t, got.err, "failed to make the folder of the journal", "turn.yaml")
+	mustSay(t, got.err, "failed to create the folder of the journal", "turn.yaml")
 }

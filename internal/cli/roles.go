@@ -7,11 +7,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// roleLabel is on the ClusterRoles for people. Its value says which one it is; their names depend on how Capstan was installed.
+// roleLabel is the label of the ClusterRoles for people. Its value is the role; the names of the ClusterRoles
+// depend on how Capstan was installed.
 const roleLabel = "capstan.dev/role"
 
-// roleName returns the name of a ClusterRole for people as this cluster has it. Where the user may not list them, or there is none, it
-// returns the command that an administrator finds it by, in the form of the shell.
+// roleName returns the name of a ClusterRole for people in this cluster. If the user may not list ClusterRoles, or
+// if there is none, it returns a shell substitution with the command that finds the name.
 func roleName(ctx context.Context, api client.Client, role string) string {
 	var list rbacv1.ClusterRoleList
 	if err := api.List(ctx, &list, client.MatchingLabels{roleLabel: role}, client.Limit(1)); err != nil || len(list.Items) == 0 {

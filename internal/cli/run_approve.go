@@ -9,30 +9,30 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
 // approvalMode is the value of --approve.
 type approvalMode string
 
 const (
-	// approveAsk asks at a terminal, and without one leaves the Turn waiting.
+	// approveAsk asks at a terminal. Without a terminal, the Turn waits.
 	approveAsk approvalMode = "ask"
 	// approveAll approves all calls, and approveNone denies them.
 	approveAll  approvalMode = "all"
 	approveNone approvalMode = "none"
 )
 
-// approvalModes are the values of --approve, for messages and completion.
+// approvalModes lists the values of --approve, for messages and completion.
 var approvalModes = []string{string(approveAsk), string(approveAll), string(approveNone)}
 
 // String returns the mode.
 func (m *approvalMode) String() string { return string(*m) }
 
-// Type names the values in help texts.
+// Type returns the values for help texts.
 func (*approvalMode) Type() string { return strings.Join(approvalModes, "|") }
 
-// Set takes a value of the command line.
+// Set parses a value of the command line.
 func (m *approvalMode) Set(value string) error {
 	if !slices.Contains(approvalModes, value) {
 		return errors.New("must be ask, all or none")
@@ -41,23 +41,24 @@ func (m *approvalMode) Set(value string) error {
 	return nil
 }
 
-// decidedBy is who decides where no cluster knows people by name.
+// decidedBy is the name of the approver, because without a cluster people have no names.
 const decidedBy = "local user"
 
-// errExpired is the cause of a question that nobody has answered in time.
-var errExpired = errors.New("the time for a decision is over")
+// errExpired is the cause of a question that expired without a reply.
+var errExpired = errors.New("the request for approval has expired")
 
-// waitingCall names a request for approval of a Turn: what it shows never changes.
+// waitingCall identifies a request for an approval. The call that the request shows never changes.
 type waitingCall struct {
 	turnUID, request string
 }
 
-func waitingOf(w *work, a loop.Approval) waitingCall {
+func waitingOf(w *localTurn, a loop.Approval) waitingCall {
 	return waitingCall{string(w.turn.UID), a.Request}
 }
 
-// decide returns what was decided about a call in time, nil if nothing was. It never asks: the time of the Turn runs meanwhile.
-func (j *job) decide(w *work, a loop.Approval) *loop.Decision {
+// decide returns the decision about a call, or nil if there is none or if the request has expired. It never asks a
+// question, because the Turn's time is running.
+func (j *localRun) decide(w *localTurn, a loop.Approval) *loop.Decision {
 	d := a.Decided(false)
 	d.By = decidedBy
 	switch j.approve {
@@ -77,9 +78,9 @@ func (j *job) decide(w *work, a loop.Approval) *loop.Decision {
 	return d
 }
 
-// resolve asks about a call that waits, and reports whether the Turn can go on: there is a reply, the time for one is over, or
-// the run is to end. The time of no Turn runs while it is asked.
-func (j *job) resolve(w *work, a loop.Approval) (bool, error) {
+// resolve asks for a decision about a pending call. It reports whether the Turn can continue: there is a reply, the
+// request has expired, or the run is being stopped. The Turn's time does not run during the question.
+func (j *localRun) resolve(w *localTurn, a loop.Approval) (bool, error) {
 	now := j.clock()()
 	switch {
 	case !now.Before(a.Expires):
@@ -96,24 +97,24 @@ func (j *job) resolve(w *work, a loop.Approval) (bool, error) {
 	switch {
 	case errors.Is(err, errNoReply):
 		j.env.tell("")
-		j.ask = nil // and nobody is there for the next one
+		j.ask = nil // and no later question would get a reply
 		return false, nil
 	case ctx.Err() != nil && err != nil:
 		j.env.tell("")
-		j.ask = nil // the reply may still come, and would be taken for one to the next question
+		j.ask = nil // a late reply would count for the next question
 		return true, nil
 	case err != nil:
-		return false, fail(ExitFailed, fmt.Errorf("failed to ask about %s: %w", screen.Line(a.CallID, longestID), err))
+		return false, fail(ExitFailed, fmt.Errorf("failed to ask about %s: %w", termsafe.Line(a.CallID, longestID), err))
 	}
 	j.decided[waitingOf(w, a)] = approved
 	return true, nil
 }
 
-// card shows a call that waits.
-func (j *job) card(w *work, a loop.Approval) string {
-	elsewhere := "--data-dir keeps the journal, of which capstan logs shows all"
+// card returns the text that a person sees before the decision about a call.
+func (j *localRun) card(w *localTurn, a loop.Approval) string {
+	elsewhere := "with --data-dir, capstan logs shows all"
 	if j.dataDir != "" {
-		elsewhere = fmt.Sprintf("capstan logs %s/%s --data-dir %s shows all", w.turn.Namespace, w.turn.Name, j.dataDir)
+		elsewhere = fmt.Sprintf("run capstan logs %s/%s --data-dir %s to see all", w.turn.Namespace, w.turn.Name, j.dataDir)
 	}
 	rows := []row{{"turn", w.turn.Namespace + "/" + w.turn.Name}, {"agent", w.agent.Name}}
 	return callCard(rows, card{
@@ -122,16 +123,17 @@ func (j *job) card(w *work, a loop.Approval) string {
 	}, a.Arguments, elsewhere, j.clock()())
 }
 
-// waits says what a Turn waits for that has not ended, and what to do.
-func (r *runner) waits() error {
-	message := "a decision is needed about " + strings.Join(r.undecided, ", ") + ": "
+// waits returns an error that names the pending calls and says what to do.
+func (r *runCommand) waits() error {
+	message := "approval is required for " + strings.Join(r.undecided, ", ") + ": "
 	if r.dataDir == "" {
-		return errors.New(message + "run it at a terminal, which asks, or with --approve=all or --approve=none; with --data-dir it could go on from here")
+		return errors.New(message + "run the command at a terminal, or with --approve=all or --approve=none; " +
+			"with --data-dir, the Turn could continue from here")
 	}
-	return errors.New(message + "run the same command again at a terminal, which asks, or with --approve=all or --approve=none")
+	return errors.New(message + "run the same command again at a terminal, or with --approve=all or --approve=none")
 }
 
-// elapsed is how long a Turn has had, but for the time in which people were asked.
-func (j *job) elapsed(w *work) time.Duration {
+// elapsed returns how long a Turn has run, without the time of questions.
+func (j *localRun) elapsed(w *localTurn) time.Duration {
 	return time.Since(w.begun) - (j.asking - w.asked)
 }

@@ -14,17 +14,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// readSecret is a providers.SecretReader of the manifests.
-func (p *project) readSecret(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
+// readSecret is a providers.SecretReader that reads from the manifests.
+func (p *bundle) readSecret(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
 	if secret, ok := p.set.Secret(key.Namespace, key.Name); ok {
 		return secret, nil
 	}
 	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
 }
 
-// chain finds the providers of the Agent's models. As in a cluster, all must be there before any is asked. A Turn that is
-// to be prepared only asks none, and needs no Secret.
-func (r *runner) chain(ctx context.Context, p *project, cache *providers.Cache) ([]translate.Link, error) {
+// chain returns the providers of the Agent's models. As in a cluster, all must exist before the first is used. A
+// Turn with PrepareOnly uses no provider and needs no Secret.
+func (r *runCommand) chain(ctx context.Context, p *bundle, cache *providers.Cache) ([]translate.Link, error) {
 	var chain []translate.Link
 	for i, m := range p.agent.Spec.Models {
 		object, ok := p.set.ModelProvider(p.turn.Namespace, m.ProviderRef.Name)
@@ -34,7 +34,7 @@ func (r *runner) chain(ctx context.Context, p *project, cache *providers.Cache) 
 		}
 		link := translate.Link{Reference: m, Object: object}
 		if p.turn.Spec.Execution == v1alpha1.ExecutionPrepareOnly {
-			link.Provider = providers.Unusable(object.Name, errors.New("a Turn that is prepared only asks no model"))
+			link.Provider = providers.Unusable(object.Name, errors.New("a Turn with execution PrepareOnly sends no request to a model"))
 		} else {
 			provider, err := cache.Get(ctx, object)
 			if err != nil {
@@ -47,11 +47,11 @@ func (r *runner) chain(ctx context.Context, p *project, cache *providers.Cache) 
 	return chain, nil
 }
 
-// noSecret adds to the error of a missing credential where it is wanted and where it may come from.
-func (p *project) noSecret(kind, name string, err error) error {
+// noSecret adds to the error of a missing credential which object needs it and how to provide it.
+func (p *bundle) noSecret(kind, name string, err error) error {
 	message := err.Error()
 	if missing, ok := errors.AsType[*providers.SecretError](err); ok {
-		message = fmt.Sprintf("%s (the manifests hold %s), or give it with --env-secret %s/%s=ENVVAR",
+		message = fmt.Sprintf("%s (the manifests contain %s), or pass it with --env-secret %s/%s=ENVVAR",
 			missing.Reason, p.held(kindSecret), missing.Secret, missing.Key)
 	}
 	return p.problem(kind, name, "", message)

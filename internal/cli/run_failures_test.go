@@ -56,16 +56,17 @@ func TestRunDeadline(t *testing.T) {
 	mustSay(t, got.err, "Turn default/first: DeadlineExceeded: ", "limits.timeoutSeconds")
 }
 
-func TestRunWithoutWhatItNeeds(t *testing.T) {
+func TestRunWithMissingObjects(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		remove string
 		want   string
 	}{
-		"no Secret": {"secret.yaml", `provider.yaml: ModelProvider default/demo: Secret "model-key" does not exist in namespace "default": ` +
-			`create it with key "apiKey" (the manifests hold none), or give it with --env-secret model-key/apiKey=ENVVAR`},
+		"no Secret": {"secret.yaml", `provider.yaml: ModelProvider default/demo: Secret "model-key" does not ` +
+			`exist in namespace "default": ` +
+			`create it with key "apiKey" (the manifests contain none), or pass it with --env-secret model-key/apiKey=ENVVAR`},
 		"no ModelProvider": {"provider.yaml", `agent.yaml: Agent default/support: spec.models[0].providerRef.name: ` +
-			`ModelProvider "default/demo" is not in the manifests, which hold none: correct the name, or name its file with -f too`},
+			`ModelProvider "default/demo" is not in the manifests, which contain none: correct the name, or add its file with -f`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -21,24 +21,24 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// journalFile is the name of the journal in --data-dir. It is not the manager's, which forgets Turns that its cluster
-// does not know.
+// journalFile is the name of the journal in --data-dir. It differs from the manager's journal, because a manager
+// deletes the journals of Turns that its cluster does not have.
 const journalFile = "capstan-run.db"
 
-// store is a journal that may be a temporary one.
+// store is a SQLite store, which may be temporary.
 type store struct {
 	*sqlite.Store
-	// temporary is the folder to remove at the end, empty for none.
+	// temporary is the folder to remove at the end. It is empty if the journal is kept.
 	temporary string
 }
 
-// openStore opens the journal of --data-dir, or a temporary one. Both are readable by their owner only.
-func (r *runner) openStore(ctx context.Context) (*store, error) {
+// openStore opens the journal of --data-dir, or a temporary one. Only the owner can read either.
+func (r *runCommand) openStore(ctx context.Context) (*store, error) {
 	dir, temporary := r.dataDir, ""
 	if dir == "" {
 		var err error
 		if dir, err = os.MkdirTemp("", "capstan-run-"); err != nil {
-			return nil, fmt.Errorf("failed to make a folder for the journal: %w", err)
+			return nil, fmt.Errorf("failed to create a folder for the journal: %w", err)
 		}
 		temporary = dir
 	}
@@ -48,7 +48,7 @@ func (r *runner) openStore(ctx context.Context) (*store, error) {
 			err = errors.Join(err, os.RemoveAll(temporary))
 		}
 		if errors.Is(err, sqlite.ErrInUse) {
-			err = fmt.Errorf("%w; another capstan run works with the same --data-dir: wait for it, or use another folder", err)
+			err = fmt.Errorf("%w; another capstan run uses the same --data-dir: wait for it, or use another folder", err)
 		}
 		return nil, err
 	}
@@ -66,18 +66,18 @@ func (s *store) close() error {
 	return nil
 }
 
-// past is what a journal says of earlier runs; zero if there were none.
-type past struct {
-	// first and last are the first entry and the last one.
+// earlierRuns describes the earlier runs of a Turn. It is the zero value if there were none.
+type earlierRuns struct {
+	// first and last are the first and the last entry of the journal.
 	first, last journal.Entry
 }
 
-// past reads how far the Turn has got.
-func (s *store) past(ctx context.Context, uid string) (past, error) {
-	var p past
+// earlierRuns reads the first and the last entry of a Turn's journal.
+func (s *store) earlierRuns(ctx context.Context, uid string) (earlierRuns, error) {
+	var p earlierRuns
 	for e, err := range s.Read(ctx, uid, 0) {
 		if err != nil {
-			return past{}, fmt.Errorf("failed to read the journal: %w", err)
+			return earlierRuns{}, fmt.Errorf("failed to read the journal: %w", err)
 		}
 		if p.last = e; e.Seq == 1 {
 			p.first = e
@@ -86,9 +86,10 @@ func (s *store) past(ctx context.Context, uid string) (past, error) {
 	return p, nil
 }
 
-// identity returns the UID of the Turn: the same for the same inputs, another for any that differ. What does not bear on
-// the run is no input: desiredState, the time to live, and Secrets, which may be rotated.
-func (p *project) identity(ctx context.Context, now time.Time) (types.UID, error) {
+// identity returns the UID of the Turn. The same inputs give the same UID, and any change gives another one.
+// desiredState, the time to live and Secrets do not count as inputs: they do not change the run, and Secrets may be
+// rotated.
+func (p *bundle) identity(ctx context.Context, now time.Time) (types.UID, error) {
 	inputs := struct {
 		Namespace, Turn, Agent, Profile string
 		Now                             time.Time `json:",omitzero"`
@@ -99,7 +100,7 @@ func (p *project) identity(ctx context.Context, now time.Time) (types.UID, error
 		ConfigMaps                      map[string]*string `json:",omitempty"`
 		ManagerSkills                   []prepare.Skill    `json:",omitempty"`
 		Subject                         string             `json:",omitempty"`
-		// ToolServers and SubAgents are those that the Turn may use, directly or by others.
+		// ToolServers and SubAgents are those that the Turn may use, directly or through sub-agents.
 		ToolServers map[string]v1alpha1.ToolServerSpec `json:",omitempty"`
 		SubAgents   map[string]subAgentSpec            `json:",omitempty"`
 	}{
@@ -133,22 +134,23 @@ func (p *project) identity(ctx context.Context, now time.Time) (types.UID, error
 	return uidOf(data), nil
 }
 
-// subAgentSpec is what makes a sub-agent.
+// subAgentSpec holds the objects that define a sub-agent.
 type subAgentSpec struct {
 	Agent       v1alpha1.AgentSpec
 	Profile     string
 	ProfileSpec v1alpha1.PromptProfileSpec
 }
 
-// uidOf is the UID of whatever these bytes identify.
+// uidOf returns the UID that these bytes identify.
 func uidOf(data []byte) types.UID {
-	const version = 8 // of UUIDs whose making is the maker's own
+	const version = 8 // UUID version 8: the vendor defines how it is made
 	return types.UID(uuid.NewHash(sha256.New(), uuid.Nil, data, version).String())
 }
 
-// contents returns what the objects refer to in ConfigMaps, by name and key, nil for what is missing. What is read to make
-// the messages is what bears on them, so it is found by reading. Where that fails, the run will fail likewise and say why.
-func (p *project) contents(ctx context.Context, now time.Time) map[string]*string {
+// contents returns the values that the objects take from ConfigMaps, by name and key; a missing value is nil. It
+// prepares the messages and records which keys are read. If that fails, the run fails with the same error and
+// reports it.
+func (p *bundle) contents(ctx context.Context, now time.Time) map[string]*string {
 	for _, member := range p.team {
 		_, _ = translate.Preparation(ctx, member.objects(), now)
 	}
@@ -159,15 +161,15 @@ func (p *project) contents(ctx context.Context, now time.Time) map[string]*strin
 	return found
 }
 
-// binding is one run's hold on a Turn.
+// binding is the assignment of a Turn to one run.
 type binding struct {
 	epoch int64
 	clock func() time.Time
-	// ended is when the Turn had ended already, zero if it had not.
+	// ended is when the Turn ended in an earlier run. It is zero if the Turn had not ended.
 	ended time.Time
 }
 
-// end returns when the Turn ended: now, if it had not before.
+// end returns when the Turn ended: in an earlier run, or else now.
 func (b binding) end() time.Time {
 	if b.ended.IsZero() {
 		return b.clock()
@@ -175,20 +177,20 @@ func (b binding) end() time.Time {
 	return b.ended
 }
 
-// bind takes hold of a Turn. One that had stopped gets a new epoch and its time anew, as after a suspension; one that had ended
-// is shown with the epoch and the times it had.
-func (r *runner) bind(t *v1alpha1.Turn, p past) binding {
+// bind binds a Turn to this run. An unfinished Turn gets a new epoch and its full time again, as after a
+// suspension. A finished Turn is shown with its old epoch and times.
+func (r *runCommand) bind(t *v1alpha1.Turn, p earlierRuns) binding {
 	b := boundAfter(p, r.clock())
 	if !b.ended.IsZero() {
-		r.env.tell("note: the Turn had ended at %s and is not run again: change it, or remove %s, to run it anew",
+		r.env.tell("note: the Turn ended at %s and does not run again: to run it again, change it or delete %s",
 			b.ended.Format(time.RFC3339), filepath.Join(r.dataDir, journalFile))
 	}
 	b.write(t, p)
 	return b
 }
 
-// boundAfter is the hold on a Turn of which the journal knows this.
-func boundAfter(p past, clock func() time.Time) binding {
+// boundAfter returns the binding that follows the earlier runs of a Turn.
+func boundAfter(p earlierRuns, clock func() time.Time) binding {
 	if p.last.Kind == journal.Finalized {
 		return binding{epoch: p.last.Epoch, clock: clock, ended: p.last.Time}
 	}
@@ -196,7 +198,7 @@ func boundAfter(p past, clock func() time.Time) binding {
 }
 
 // write writes into the status what a cluster writes when it binds a Turn.
-func (b binding) write(t *v1alpha1.Turn, p past) {
+func (b binding) write(t *v1alpha1.Turn, p earlierRuns) {
 	now := b.end()
 	start := metav1.NewMicroTime(now)
 	if !b.ended.IsZero() {

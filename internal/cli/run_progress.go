@@ -10,18 +10,18 @@ import (
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
-// longestQuestion is how many characters of the message a progress line repeats.
+// longestQuestion is the number of characters of the user's message that a progress line repeats.
 const longestQuestion = 60
 
-// progress is a journal that tells a person what is added to it: each request, reply and call, and no word of them but the
-// beginning of the question.
+// progress is a journal that prints a line for each request, reply and call that is appended. The lines contain no
+// text of the conversation except the start of the user's message.
 type progress struct {
 	journal.Journal
 	env      Environment
 	question string
-	// agent is the name of the sub-agent whose Turn it is; empty for the Turn that was asked for.
+	// agent is the name of the sub-agent that the Turn runs. It is empty for the Turn of the command line.
 	agent string
-	// live shows what goes on; nil shows nothing.
+	// live shows the current activity. If it is nil, no activity is shown.
 	live *spinner
 
 	mu    sync.Mutex
@@ -29,7 +29,7 @@ type progress struct {
 	now   activities
 }
 
-// Append adds entries and tells of them.
+// Append appends entries and prints a line for each.
 func (p *progress) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if err := p.Journal.Append(ctx, uid, entries...); err != nil {
 		return err
@@ -42,7 +42,8 @@ func (p *progress) Append(ctx context.Context, uid string, entries ...journal.En
 	return nil
 }
 
-// tell tells of an entry. The end is told by the report, and an entry that cannot be read is not worth a word here.
+// tell prints a line about an entry. It prints nothing about the end, which the report covers, or about entries
+// that cannot be read.
 func (p *progress) tell(e journal.Entry) {
 	for _, a := range e.Artifacts {
 		if a.SHA256 != e.Artifact {
@@ -68,7 +69,7 @@ func (p *progress) tell(e journal.Entry) {
 		}
 		line += ": " + p.question
 	}
-	if e.Kind != journal.ToolFinished && e.Kind != journal.ApprovalRequested { // which begin with the name of the tool
+	if e.Kind != journal.ToolFinished && e.Kind != journal.ApprovalRequested { // those headlines start with the name of a tool
 		line = strings.ToUpper(line[:1]) + line[1:]
 	}
 	if p.agent != "" {
@@ -77,7 +78,7 @@ func (p *progress) tell(e journal.Entry) {
 	p.env.tell("%s", line)
 }
 
-// follow notes what goes on from an entry on, and shows it.
+// follow updates the current activity after an entry, and shows it.
 func (p *progress) follow(e journal.Entry) {
 	if p.live == nil || !p.now.follow(e) {
 		return

@@ -10,16 +10,16 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// longestSource is how many characters of a source's name are shown.
+// longestSource is the maximum number of characters shown of a source's name.
 const longestSource = 512
 
-// report prints what became of a Turn, and returns the error for one that did not succeed. The result is nil for a Turn
-// that was not run.
-func (r *runner) report(p *project, t *v1alpha1.Turn, result *turn.Result) error {
+// report prints the outcome of a Turn, and returns an error if the Turn did not succeed. The result is nil if the
+// Turn did not run.
+func (r *runCommand) report(p *bundle, t *v1alpha1.Turn, result *turn.Result) error {
 	text, err := r.answer(t, result)
 	if err != nil {
 		return fail(ExitFailed, err)
@@ -33,8 +33,8 @@ func (r *runner) report(p *project, t *v1alpha1.Turn, result *turn.Result) error
 	return r.verdict(p, t)
 }
 
-// answer returns what goes to standard output.
-func (r *runner) answer(t *v1alpha1.Turn, result *turn.Result) (string, error) {
+// answer returns the text for standard output.
+func (r *runCommand) answer(t *v1alpha1.Turn, result *turn.Result) (string, error) {
 	if r.output != outputText {
 		return encode(t, r.output)
 	}
@@ -48,8 +48,8 @@ func (r *runner) answer(t *v1alpha1.Turn, result *turn.Result) (string, error) {
 	return text, nil
 }
 
-// remarks tell a person what the answer took and is based on. Programs find the same in the Turn.
-func (r *runner) remarks(t *v1alpha1.Turn, result *turn.Result) {
+// remarks prints the usage and the sources of the answer for a person. Programs find them in the Turn.
+func (r *runCommand) remarks(t *v1alpha1.Turn, result *turn.Result) {
 	if r.output != outputText {
 		return
 	}
@@ -57,20 +57,20 @@ func (r *runner) remarks(t *v1alpha1.Turn, result *turn.Result) {
 		r.env.tell("%s answered in place of %s", f.To, f.From)
 	}
 	if r.wentOn {
-		r.env.tell("The Turn went on from its journal.")
+		r.env.tell("The Turn continued from its journal.")
 	}
 	r.env.tell("%s", translate.Summary(t))
 	if t.Status.Result != nil && t.Status.Result.Citations != nil {
 		sources := make([]string, 0, len(t.Status.Result.Citations.Local))
 		for _, s := range t.Status.Result.Citations.Local {
-			sources = append(sources, screen.Line(s, longestSource))
+			sources = append(sources, termsafe.Line(s, longestSource))
 		}
 		r.env.tell("Sources: %s", strings.Join(sources, ", "))
 	}
 }
 
-// verdict returns the error for a Turn that did not succeed.
-func (r *runner) verdict(p *project, t *v1alpha1.Turn) error {
+// verdict returns an error if the Turn did not succeed.
+func (r *runCommand) verdict(p *bundle, t *v1alpha1.Turn) error {
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 	if c != nil && c.Status == metav1.ConditionTrue {
 		return nil
@@ -87,7 +87,7 @@ func (r *runner) verdict(p *project, t *v1alpha1.Turn) error {
 	}
 	code := ExitFailed
 	if t.Status.StopReason == v1alpha1.StopCancelled && t.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
-		// Nobody but Ctrl-C cancels a Turn that is to be Active.
+		// Only Ctrl-C cancels a Turn whose desired state is Active.
 		code, cause = ExitInterrupted, fmt.Errorf("interrupted: %w", cause)
 	}
 	return fail(code, fmt.Errorf("%s: %s: %w", p.title(), c.Reason, cause))

@@ -13,8 +13,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// conversation returns a Session of the Turn's namespace: that of the manifests, else a new one, as a cluster makes it.
-func (p *project) conversation(name string) *v1alpha1.Session {
+// sessionOf returns a Session of the Turn's namespace: the one in the manifests, or else a new one, which a
+// cluster would create, too.
+func (p *bundle) sessionOf(name string) *v1alpha1.Session {
 	s := &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Namespace: p.turn.Namespace, Name: name}}
 	if held, ok := p.set.Session(p.turn.Namespace, name); ok {
 		s = held.DeepCopy()
@@ -23,15 +24,16 @@ func (p *project) conversation(name string) *v1alpha1.Session {
 	return s
 }
 
-// sessionUID is the UID of a Session without a cluster: the same as long as it has its name, whatever becomes of the rest.
+// sessionUID returns the UID of a Session without a cluster. It depends only on the namespace and the name, so that
+// a changed Session keeps its history.
 func sessionUID(namespace, name string) types.UID {
-	data, _ := json.Marshal(map[string]string{"Session": name, "Namespace": namespace}) // texts always marshal
+	data, _ := json.Marshal(map[string]string{"Session": name, "Namespace": namespace}) // maps of strings always marshal
 	return uidOf(data)
 }
 
-// converse brings the status of the Turn's Session up to date with what the store holds of it. It ends a Turn that has not
-// begun and finds the budget of its Session used up, as a cluster does, and reports whether it did.
-func (r *runner) converse(ctx context.Context, p *project, t *v1alpha1.Turn, s *store, before past) (closed bool, err error) {
+// enterSession updates the status of the Turn's Session from the store. If the budget of the Session is used up, it
+// ends a Turn that has not started, as a cluster does, and reports whether it did.
+func (r *runCommand) enterSession(ctx context.Context, p *bundle, t *v1alpha1.Turn, s *store, before earlierRuns) (closed bool, err error) {
 	if p.session == nil {
 		return false, nil
 	}
@@ -40,7 +42,7 @@ func (r *runner) converse(ctx context.Context, p *project, t *v1alpha1.Turn, s *
 		return false, fail(ExitFailed, err)
 	}
 	if r.dataDir == "" {
-		r.env.tell("note: Session %s/%s begins anew and is forgotten at the end: name a folder with --data-dir to keep it",
+		r.env.tell("note: Session %s/%s starts without a history and is not kept: set --data-dir to a folder to keep it",
 			p.session.Namespace, p.session.Name)
 	}
 	now := r.clock()()

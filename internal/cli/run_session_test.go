@@ -8,9 +8,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli"
 )
 
-// memory is a model that answers the second question only if it is told of the first answer.
+// memory is a model that answers the second question only if it has received its first answer.
 const memory = `rules:
-- {when: {contains: again, anyContains: "It is Monday."}, reply: {text: "Monday, as I said.", usage: {promptTokens: 200, completionTokens: 20}}}
+- {when: {contains: again, anyContains: "It is Monday."}, ` +
+	`reply: {text: "Monday, as I said.", usage: {promptTokens: 200, completionTokens: 20}}}
 - {when: {contains: again}, reply: {text: "I have no idea."}}
 - {reply: {text: "It is Monday.", usage: {promptTokens: 100, completionTokens: 20}}}
 `
@@ -30,7 +31,7 @@ metadata: {name: chat}
 spec: {subject: Order 1042}
 `
 
-// conversing are two Turns of one Session.
+// conversing returns two Turns of one Session.
 func conversing(t *testing.T) files {
 	t.Helper()
 	f := complete().with(t, "turn.yaml", "  message:", "  sessionRef: {name: chat}\n  message:")
@@ -38,7 +39,7 @@ func conversing(t *testing.T) files {
 	return f
 }
 
-func TestTurnsOfOneSessionGoOnFromEachOther(t *testing.T) {
+func TestTurnsOfASessionSeeEarlierMessages(t *testing.T) {
 	t.Parallel()
 	for name, manifest := range map[string]string{"made here": "", "of the manifests": sessionYAML} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +69,7 @@ func TestTurnsOfOneSessionGoOnFromEachOther(t *testing.T) {
 	}
 }
 
-func TestASessionWithoutAFolderBeginsAnew(t *testing.T) {
+func TestSessionWithoutDataDirIsNotKept(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)
 	dir := conversing(t).written(t, url)
@@ -76,10 +77,10 @@ func TestASessionWithoutAFolderBeginsAnew(t *testing.T) {
 	if got.out != "I have no idea.\n" {
 		t.Errorf("want no history, have %q", got.out)
 	}
-	mustSay(t, got.err, "note: Session default/chat begins anew and is forgotten at the end: name a folder with --data-dir to keep it")
+	mustSay(t, got.err, "note: Session default/chat starts without a history and is not kept: set --data-dir to a folder to keep it")
 }
 
-func TestTheBudgetOfASession(t *testing.T) {
+func TestBudgetOfSession(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, memory)
 	f := conversing(t)
@@ -92,7 +93,7 @@ func TestTheBudgetOfASession(t *testing.T) {
 	if turn := decoded(t, got.out); turn.Status.StopReason != v1alpha1.StopSessionClosed {
 		t.Errorf("want the Turn ended as in a cluster, have %+v", turn.Status)
 	}
-	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK) // it has its place already
+	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK) // the Turn is in the Session already
 	f.with(t, "session.yaml", "maxTurns: 1", "maxTurns: 2")
 	got = capstan(t, "run", "-f", f.written(t, url), "--turn", "second", "--data-dir", data).mustEnd(t, cli.ExitOK)
 	if got.out != "Monday, as I said.\n" {
@@ -103,7 +104,7 @@ func TestTheBudgetOfASession(t *testing.T) {
 	}
 }
 
-func TestAnotherSubjectMakesAnotherTurn(t *testing.T) {
+func TestOtherSubjectMakesAnotherTurn(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, memory)
 	data := t.TempDir()
@@ -124,7 +125,7 @@ func TestRenderOfATurnWithASession(t *testing.T) {
 	dir := f.written(t, nowhere)
 	got := capstan(t, "render", "-f", dir, "--turn", "second").mustEnd(t, cli.ExitOK)
 	mustSay(t, got.out, "Order 1042")
-	mustSay(t, got.err, "note: what was said before in Session default/chat is not shown; a run puts it before the message")
+	mustSay(t, got.err, "note: the earlier messages of Session default/chat are not shown; a run puts them before the message")
 
 	changed := strings.Replace(sessionYAML, "1042", "1043", 1)
 	diff := call{stdin: changed}.run(t.Context(), "render", "-f", dir, "--turn", "second", "--diff", "-").mustEnd(t, cli.ExitDiffers)
@@ -136,7 +137,7 @@ func TestRenderOfATurnWithASession(t *testing.T) {
 	}
 }
 
-func TestASessionIsChecked(t *testing.T) {
+func TestSessionIsValidated(t *testing.T) {
 	t.Parallel()
 	f := conversing(t)
 	f["session.yaml"] = strings.Replace(sessionYAML, "{subject: Order 1042}", `{budget: {maxCost: "free"}}`, 1)

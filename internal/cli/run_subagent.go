@@ -15,15 +15,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// toolbox has the tools of a Turn's Agent.
-func (j *job) toolbox(w *work) *toolbox.Box {
+// toolbox returns the tools of the Agent of a Turn.
+func (j *localRun) toolbox(w *localTurn) *toolbox.Box {
 	box := w.box(w.turn, j.servers)
-	box.Call = func(agent string) tool.Caller { return &subAgent{job: j, parent: w, agent: agent} }
+	box.Call = func(agent string) tool.Caller { return &subAgent{localRun: j, parent: w, agent: agent} }
 	return box
 }
 
-// box has the tools of the project's Agent, for a Turn. Its sub-agents cannot be called.
-func (p *project) box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
+// box returns the tools of the bundle's Agent for a Turn. The sub-agents among them cannot be called yet.
+func (p *bundle) box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
 	box := &toolbox.Box{
 		Agent: p.agent, MaxDepth: v1alpha1.MaxDepth(t.Spec.Limits, p.agent.Spec.Limits), Servers: servers,
 		MaxDescendants: v1alpha1.MaxDescendants(t.Spec.Limits, p.agent.Spec.Limits),
@@ -42,7 +42,8 @@ func (p *project) box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
 	return box
 }
 
-// goneUnless is the error for an object that the manifests lack. That they have all was checked before.
+// goneUnless returns a NotFound error unless held is true. It is a safeguard: find has checked that the manifests
+// hold all objects.
 func goneUnless(held bool, kind, name string) error {
 	if held {
 		return nil
@@ -50,7 +51,7 @@ func goneUnless(held bool, kind, name string) error {
 	return apierrors.NewNotFound(schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: kind}, name)
 }
 
-// reachable are connections to ToolServers that tell of those that cannot be reached.
+// reachable is a cache of connections to ToolServers. It prints one note for each server that cannot be reached.
 type reachable struct {
 	*toolservers.Cache
 	tell func(string)
@@ -59,8 +60,8 @@ type reachable struct {
 	told map[string]bool
 }
 
-// Tools returns the tools of a server now. Of one that is out of reach none are known, which toolbox.ErrUnknown says: there is no
-// status that would know them.
+// Tools returns the current tools of a server. It returns toolbox.ErrUnknown if the server cannot be reached,
+// because without a cluster no status holds its last known tools.
 func (s *reachable) Tools(ctx context.Context, server *v1alpha1.ToolServer) ([]tool.Tool, error) {
 	listing, err := s.Discover(ctx, server)
 	if err == nil {
@@ -81,14 +82,14 @@ func (s *reachable) Tools(ctx context.Context, server *v1alpha1.ToolServer) ([]t
 	return nil, toolbox.ErrUnknown
 }
 
-// subAgent makes calls of another Agent: each is a Turn of its own, which runs here while the one that calls is parked.
+// subAgent calls another Agent. Each call is a Turn of its own, which runs while the calling Turn is parked.
 type subAgent struct {
-	job    *job
-	parent *work
-	agent  string
+	localRun *localRun
+	parent   *localTurn
+	agent    string
 }
 
-// Call makes the child, or finds it, and returns its answer, or a *tool.Pending while it has none.
+// Call creates or finds the child Turn. It returns the child's answer, or a *tool.Pending if there is none yet.
 func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	t, err := translate.ChildOf(s.parent.turn, s.parent.agent, s.agent, c)
 	if err != nil {
@@ -104,15 +105,15 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	return translate.ChildResult(child.turn, child.result.Text)
 }
 
-// child is the work of a call, the same when the call is made again.
-func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (*work, error) {
+// child returns the child Turn of a call. A repeated call gets the same child.
+func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (*localTurn, error) {
 	s.parent.mu.Lock()
 	defer s.parent.mu.Unlock()
 	if known := s.parent.children[t.Name]; known != nil {
 		return known, nil
 	}
 	t.UID, t.Generation = uidOf([]byte(string(s.parent.turn.UID)+"/"+t.Name)), 1
-	before, err := s.job.store.past(ctx, string(t.UID))
+	before, err := s.localRun.store.earlierRuns(ctx, string(t.UID))
 	if err != nil {
 		return nil, err
 	}
@@ -122,9 +123,9 @@ func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (*work, error) {
 	}
 	p := *member
 	p.turn = t
-	b := boundAfter(before, s.job.clock())
+	b := boundAfter(before, s.localRun.clock())
 	b.write(t, before)
-	w, err := s.job.begin(&p, t, b)
+	w, err := s.localRun.begin(&p, t, b)
 	if err != nil {
 		return nil, err
 	}

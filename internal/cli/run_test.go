@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli"
 )
 
-// answers has a fixed usage, so that costs can be written out.
+// answers has a fixed usage, so that the tests know the costs.
 const answers = `apiKeys: [` + key + `]
 rules:
 - reply: {text: "All is well.", usage: {promptTokens: 100, completionTokens: 20}}
@@ -140,7 +140,7 @@ Completed, strategy DirectAnswer, 120 tokens, cost 0.00014 USD
 Sources: notes/a.md
 `
 	if diff := cmp.Diff(want, measured.ReplaceAllString(got.err, "")); diff != "" {
-		t.Errorf("want each step on a line, and what it took; -want +have:\n%s", diff)
+		t.Errorf("want each step on a line with its usage; -want +have:\n%s", diff)
 	}
 }
 
@@ -167,18 +167,20 @@ func TestRunPrintsTheTurnAsAClusterWritesIt(t *testing.T) {
 	if diff := cmp.Diff(wantTurn, strings.Replace(out.out, string(turn.UID), "UID", 1)); diff != "" {
 		t.Errorf("want the whole Turn; -want +have:\n%s", diff)
 	}
-	wantSteps := "Asking small of ModelProvider demo: What is up?\nStep 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD\n"
+	wantSteps := "Asking small of ModelProvider demo: What is up?\nStep 1: small of ModelProvider demo, 120 " +
+		"tokens (100 in, 20 out), cost 0.00014 USD\n"
 	if diff := cmp.Diff(wantSteps, measured.ReplaceAllString(out.err, "")); diff != "" {
 		t.Errorf("want the steps alone beside the Turn where all went well; -want +have:\n%s", diff)
 	}
-	if quiet := capstan(t, "run", "-f", dir, "--now", noon, "-o", "yaml", "-q").mustEnd(t, cli.ExitOK); quiet.err != "" || quiet.out != out.out {
+	if quiet := capstan(t, "run", "-f", dir, "--now", noon, "-o", "yaml", "-q").mustEnd(t, cli.ExitOK); quiet.err != "" ||
+		quiet.out != out.out {
 		t.Errorf("want nothing beside the Turn where nothing else is wanted, have:\n%s", quiet.err)
 	}
 	rendered := capstan(t, "render", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, cli.ExitOK)
 	mustSay(t, rendered.out, turn.Status.Preparation.PromptRenderHash, turn.Status.Preparation.PromptHash)
 }
 
-func TestRunSendsWhatRenderShows(t *testing.T) {
+func TestRunSendsRenderedMessages(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, answers)
 	dir := complete().written(t, url)
@@ -227,7 +229,8 @@ func TestRunTakesKeysFromTheEnvironment(t *testing.T) {
 	}
 }
 
-// TestRunHidesKeysOfOthers has a model that writes the key of another provider of the Agent, in plain and with invisible characters.
+// TestRunHidesKeysOfOthers: a model writes the key of another provider of the Agent, plain and with invisible
+// characters.
 func TestRunHidesKeysOfOthers(t *testing.T) {
 	t.Parallel()
 	const other = "sk-the-key-of-another-provider"
@@ -256,7 +259,7 @@ func TestRunFallsBackAlongTheChain(t *testing.T) {
 	mustSay(t, got.err, "Asking small of", "Asking spare of", "demo/spare answered in place of demo/small")
 }
 
-func TestRunHonoursWhatTheTurnAsks(t *testing.T) {
+func TestRunFollowsTheSpecOfTheTurn(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		reason, spec string
@@ -270,7 +273,7 @@ func TestRunHonoursWhatTheTurnAsks(t *testing.T) {
 		},
 		"Suspended": {
 			"a suspended Turn waits", "desiredState: Suspended", cli.ExitFailed, "Suspended",
-			"Turn default/first: Suspended: the turn is suspended; set desiredState to Active to go on",
+			"Turn default/first: Suspended: the turn is suspended; set desiredState to Active to continue",
 		},
 		"PrepareOnly": {"only the prompt is made, which takes no Secret", "execution: PrepareOnly", cli.ExitOK, "Prepared", "Prepared, "},
 	} {

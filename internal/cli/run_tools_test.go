@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli"
 )
 
-// turnOf reads a Turn that was printed as JSON.
+// turnOf decodes a Turn from JSON.
 func turnOf(t *testing.T, text string) *v1alpha1.Turn {
 	t.Helper()
 	var turn v1alpha1.Turn
@@ -42,7 +42,7 @@ func TestRunCallsTheToolsOfAServer(t *testing.T) {
 	}
 }
 
-func TestRunDecidesAsTheFlagSays(t *testing.T) {
+func TestRunWithApproveFlag(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, mode, closed, outcome string }{
 		"all":  {"the user has approved all", "all", "1042", "Succeeded"},
@@ -52,10 +52,12 @@ func TestRunDecidesAsTheFlagSays(t *testing.T) {
 			t.Parallel()
 			_, url := fake(t, closing)
 			tools := serveTools(t, "")
-			got := capstan(t, "run", "-f", withTools(t, tools.url, approved).written(t, url), "-o", "json", "--approve", tc.mode).mustEnd(t, cli.ExitOK)
+			got := capstan(t, "run", "-f", withTools(t, tools.url, approved).written(t, url), "-o", "json", "--approve",
+				tc.mode).mustEnd(t, cli.ExitOK)
 			record := turnOf(t, got.out).Status.ToolCalls[0]
 			if tools.calls() != tc.closed || string(record.Outcome) != tc.outcome || record.DecidedBy != "local user" {
-				t.Errorf("%s: want %q closed and the outcome %s by the local user, have %q and %+v", tc.reason, tc.closed, tc.outcome, tools.calls(), record)
+				t.Errorf("%s: want %q closed and the outcome %s by the local user, have %q and %+v", tc.reason, tc.closed,
+					tc.outcome, tools.calls(), record)
 			}
 		})
 	}
@@ -73,7 +75,10 @@ func TestRunAsksAtATerminal(t *testing.T) {
 		"yes":     {"the call is made", "y\n", "1042", cli.ExitOK, "The call call_1 of step 1 was approved by local user\n"},
 		"no":      {"it is not", "n\n", "", cli.ExitOK, "The call call_1 of step 1 was denied by local user\n"},
 		"unclear": {"it is asked again", "what?\nyes\n", "1042", cli.ExitOK, "Please reply y or n.\n"},
-		"gone":    {"nobody has decided", "", "", cli.ExitParked, "AwaitingApproval: a decision is needed about close_ticket (call_1): run it at a terminal, which asks"},
+		"gone": {
+			"there is no decision", "", "", cli.ExitParked,
+			"AwaitingApproval: approval is required for close_ticket (call_1): run the command at a terminal",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,22 +89,23 @@ func TestRunAsksAtATerminal(t *testing.T) {
 			if tools.calls() != tc.closed {
 				t.Errorf("%s: want %q closed, have %q", tc.reason, tc.closed, tools.calls())
 			}
-			mustSay(t, got.err, tc.want, "  tool     close_ticket\n", "  call     call_1\n", "arguments\n| {\n|   \"id\": \"1042\",\n|   \"note\": \"a\\nb\"\n| }\napprove? [y/N] ")
-			if strings.Contains(got.err, "went on from its journal") {
+			mustSay(t, got.err, tc.want, "  tool     close_ticket\n", "  call     call_1\n",
+				"arguments\n| {\n|   \"id\": \"1042\",\n|   \"note\": \"a\\nb\"\n| }\napprove? [y/N] ")
+			if strings.Contains(got.err, "continued from its journal") {
 				t.Error("want nothing said of an earlier run: there was none")
 			}
 		})
 	}
 }
 
-func TestARunThatWaitsGoesOnLater(t *testing.T) {
+func TestWaitingTurnContinuesLater(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, closing)
 	tools := serveTools(t, "")
 	dir, data := withTools(t, tools.url, approved).written(t, url), t.TempDir()
 	for _, output := range []string{"text", "json"} {
 		waits := capstan(t, "run", "-f", dir, "--data-dir", data, "-o", output).mustEnd(t, cli.ExitParked)
-		mustSay(t, waits.err, "AwaitingApproval: a decision is needed about close_ticket (call_1): run the same command again at a terminal")
+		mustSay(t, waits.err, "AwaitingApproval: approval is required for close_ticket (call_1): run the same command again at a terminal")
 		if output == "json" {
 			pending := turnOf(t, waits.out).Status.PendingApprovals
 			if len(pending) != 1 || pending[0].CallID != "call_1" || len(pending[0].ArgumentsHash) != 64 {
@@ -110,14 +116,15 @@ func TestARunThatWaitsGoesOnLater(t *testing.T) {
 	if tools.calls() != "" || model.Stats().Requests != 1 {
 		t.Errorf("want one request and no call, have %d and %q", model.Stats().Requests, tools.calls())
 	}
-	later := call{terminal: true, stdin: "y\n", env: map[string]string{"TERM": "dumb"}}.run(t.Context(), "run", "-f", dir, "--data-dir", data).mustEnd(t, cli.ExitOK)
-	mustSay(t, later.err, "The Turn went on from its journal.")
+	later := call{terminal: true, stdin: "y\n", env: map[string]string{"TERM": "dumb"}}.run(t.Context(), "run", "-f", dir,
+		"--data-dir", data).mustEnd(t, cli.ExitOK)
+	mustSay(t, later.err, "The Turn continued from its journal.")
 	if tools.calls() != "1042" || model.Stats().Requests != 2 {
 		t.Errorf("want the call made once, and nothing asked again, have %q and %d requests", tools.calls(), model.Stats().Requests)
 	}
 }
 
-func TestARunIsInterruptedWhileItAsks(t *testing.T) {
+func TestRunIsInterruptedDuringQuestion(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, closing)
 	tools := serveTools(t, "")
@@ -132,7 +139,7 @@ func TestARunIsInterruptedWhileItAsks(t *testing.T) {
 	}
 }
 
-// hooked is a reader that tells when it is read.
+// hooked is a reader that calls hook on each read.
 type hooked struct {
 	io.Reader
 	hook func()
@@ -143,31 +150,33 @@ func (h hooked) Read(p []byte) (int, error) {
 	return h.Reader.Read(p)
 }
 
-// delegating are manifests of an agent that hands work on to another, which may close tickets.
+// delegating returns manifests of an Agent that calls another Agent, which may close tickets.
 func delegating(t *testing.T, tools string) files {
 	t.Helper()
 	f := complete().with(t, "agent.yaml", "  limits:", "  tools:\n  - agentRef: {name: closer}\n  limits:")
 	f["closer.yaml"] = strings.Replace(strings.Replace(withTools(t, tools, approved)["agent.yaml"], "{name: support}", "{name: closer}", 1),
 		"promptProfileRef: {name: support}", "promptProfileRef: {name: closer}", 1)
-	f["closer-profile.yaml"] = strings.NewReplacer("name: support", "name: closer", "Answer questions about", "Close tickets of").Replace(profileYAML)
+	f["closer-profile.yaml"] = strings.NewReplacer("name: support", "name: closer", "Answer questions about",
+		"Close tickets of").Replace(profileYAML)
 	f["tools.yaml"] = strings.ReplaceAll(toolServerYAML, "TOOLSURL", tools)
 	return f
 }
 
 const delegated = `rules:
-- {when: {systemContains: Close tickets, toolMessages: 0, hasTools: true}, reply: {toolCalls: [{id: c1, name: close_ticket, arguments: '{"id": "1042"}'}]}}
+- {when: {systemContains: Close tickets, toolMessages: 0, hasTools: true}, ` +
+	`reply: {toolCalls: [{id: c1, name: close_ticket, arguments: '{"id": "1042"}'}]}}
 - {when: {systemContains: Close tickets}, reply: {text: "Done as asked."}}
 - {when: {toolMessages: 0, hasTools: true}, reply: {toolCalls: [{id: call_1, name: closer, arguments: '{"task": "Close 1042."}'}]}}
 - {reply: {text: 'The closer said: {{ range .Messages }}{{ if eq .Role "tool" }}{{ .Content }}{{ end }}{{ end }}'}}
 `
 
-func TestASubAgentRunsHereAndItsCallsAreAskedFor(t *testing.T) {
+func TestRunAsksAboutCallsOfSubAgents(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, delegated)
 	tools := serveTools(t, "")
 	dir, data := delegating(t, tools.url).written(t, url), t.TempDir()
 	waits := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, cli.ExitParked)
-	mustSay(t, waits.err, "WaitingForSubAgent: a decision is needed about close_ticket (c1)")
+	mustSay(t, waits.err, "WaitingForSubAgent: approval is required for close_ticket (c1)")
 
 	args := []string{"run", "-f", dir, "--data-dir", data, "-o", "json"}
 	got := call{terminal: true, stdin: "y\n", env: map[string]string{"TERM": "dumb"}}.run(t.Context(), args...).mustEnd(t, cli.ExitOK)
@@ -177,26 +186,28 @@ func TestASubAgentRunsHereAndItsCallsAreAskedFor(t *testing.T) {
 	}
 	record := turn.Status.ToolCalls[0]
 	if !strings.HasPrefix(record.Turn, "first-") || turn.Status.SubAgentUsage == nil || turn.Status.SubAgentUsage.TotalTokens == 0 {
-		t.Errorf("want the child and what it took in the status, have %+v and %+v", record, turn.Status.SubAgentUsage)
+		t.Errorf("want the child and its usage in the status, have %+v and %+v", record, turn.Status.SubAgentUsage)
 	}
 	mustSay(t, got.err, "  agent    closer\n", "closer> Asking small of ModelProvider demo", "closer> Completed: the model answered\n")
 	child := capstan(t, "logs", record.Turn, "--data-dir", data).mustEnd(t, cli.ExitOK)
-	mustSay(t, child.out, "Turn default/"+record.Turn+"\n", "| Close 1042.\n", "the call c1 of step 1 was approved by local user", "| Done as asked.\n")
+	mustSay(t, child.out, "Turn default/"+record.Turn+"\n", "| Close 1042.\n",
+		"the call c1 of step 1 was approved by local user", "| Done as asked.\n")
 	again := capstan(t, args...).mustEnd(t, cli.ExitOK)
 	if diff := cmp.Diff(turn.Status.ToolCalls, turnOf(t, again.out).Status.ToolCalls); diff != "" || model.Stats().Requests != 4 {
 		t.Errorf("want the same shown again and nothing asked, have %d requests and -first +again:\n%s", model.Stats().Requests, diff)
 	}
 }
 
-func TestASubAgentThatFailsIsDataForTheModel(t *testing.T) {
+func TestModelReceivesFailureOfSubAgent(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, strings.Replace(delegated, `{text: "Done as asked."}`, `{text: half, finishReason: length}`, 1))
 	tools := serveTools(t, "")
 	got := capstan(t, "run", "-f", delegating(t, tools.url).written(t, url), "--approve=all").mustEnd(t, cli.ExitOK)
-	mustSay(t, got.out, "The closer said: error (failed): the sub-agent did not succeed (OutputInvalid)\n<tool-output ", "\nIts answer by then:\nhalf\n</tool-output ")
+	mustSay(t, got.out, "The closer said: error (failed): the sub-agent did not succeed (OutputInvalid)\n<tool-output ",
+		"\nIts answer by then:\nhalf\n</tool-output ")
 }
 
-func TestAToolServerThatIsAwayIsTold(t *testing.T) {
+func TestRunReportsUnreachableToolServer(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, closing)
 	got := capstan(t, "run", "-f", withTools(t, "http://127.0.0.1:1/mcp", "").written(t, url)).mustEnd(t, cli.ExitOK)
@@ -210,7 +221,7 @@ func TestAToolServerThatIsAwayIsTold(t *testing.T) {
 	}
 }
 
-func TestAToolServersTokenComesFromASecret(t *testing.T) {
+func TestTokenOfToolServerComesFromSecret(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, closing)
 	tools := serveTools(t, key)
@@ -218,7 +229,7 @@ func TestAToolServersTokenComesFromASecret(t *testing.T) {
 	f["tools.yaml"] += "  credentialsRef: {name: tickets, key: token}\n"
 	dir := f.written(t, url)
 	missing := capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitFailed)
-	mustSay(t, missing.err, "tools.yaml: ToolServer default/tickets: ", "or give it with --env-secret tickets/token=ENVVAR")
+	mustSay(t, missing.err, "tools.yaml: ToolServer default/tickets: ", "or pass it with --env-secret tickets/token=ENVVAR")
 	c := call{env: map[string]string{"TICKETS": key}}
 	got := c.run(t.Context(), "run", "-f", dir, "--env-secret", "tickets/token=TICKETS").mustEnd(t, cli.ExitOK)
 	if tools.calls() != "1042" || strings.Contains(got.out+got.err, key) {
@@ -226,14 +237,25 @@ func TestAToolServersTokenComesFromASecret(t *testing.T) {
 	}
 }
 
-func TestWhatAnAgentsToolsReferToMustBeThere(t *testing.T) {
+func TestObjectsOfAgentToolsMustExist(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		reason, from, to, want string
 	}{
-		"a server":  {"its tools cannot be called", "agentRef: {name: closer}", "serverRef: {name: gone}", `agent.yaml: Agent default/support: spec.tools[0].serverRef.name: ToolServer "default/gone" is not in the manifests, which hold default/tickets`},
-		"an agent":  {"it cannot be called", "agentRef: {name: closer}", "agentRef: {name: gone}", `agent.yaml: Agent default/support: spec.tools[0].agentRef.name: Agent "default/gone" is not in the manifests, which hold default/closer, default/support`},
-		"a profile": {"the sub-agent could not run", "", "", `closer.yaml: Agent default/closer: spec.promptProfileRef.name: PromptProfile "default/closer" is not in the manifests`},
+		"a server": {
+			"its tools cannot be called", "agentRef: {name: closer}", "serverRef: {name: gone}",
+			`agent.yaml: Agent default/support: spec.tools[0].serverRef.name: ToolServer "default/gone" is not ` +
+				`in the manifests, which contain default/tickets`,
+		},
+		"an agent": {
+			"it cannot be called", "agentRef: {name: closer}", "agentRef: {name: gone}",
+			`agent.yaml: Agent default/support: spec.tools[0].agentRef.name: Agent "default/gone" is not in the ` +
+				`manifests, which contain default/closer, default/support`,
+		},
+		"a profile": {
+			"the sub-agent could not run", "", "",
+			`closer.yaml: Agent default/closer: spec.promptProfileRef.name: PromptProfile "default/closer" is not in the manifests`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -251,33 +273,36 @@ func TestWhatAnAgentsToolsReferToMustBeThere(t *testing.T) {
 	}
 }
 
-func TestRunShowsStepsWithoutATerminalUnlessItIsToBeQuiet(t *testing.T) {
+func TestQuietHidesSteps(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, closing)
 	tools := serveTools(t, "")
 	dir := withTools(t, tools.url, "").written(t, url)
 	got := capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitOK)
-	mustSay(t, got.err, "The model is offered 2 tools\n", "Asking small of ModelProvider demo: What is up?\n", "Calling close_ticket (call_1)\n")
+	mustSay(t, got.err, "The model is offered 2 tools\n", "Asking small of ModelProvider demo: What is up?\n",
+		"Calling close_ticket (call_1)\n")
 	if strings.Contains(got.err, "\x1b") {
 		t.Errorf("want plain lines where no terminal is, have %q", got.err)
 	}
 	for _, flag := range []string{"-q", "--quiet"} {
 		for where, c := range map[string]call{"elsewhere": {}, "terminal": {terminal: true}} {
 			quiet := c.run(t.Context(), "run", "-f", dir, flag).mustEnd(t, cli.ExitOK)
-			if !strings.Contains(quiet.out, "Ticket 1042 is closed.") || !strings.HasPrefix(quiet.err, "Completed, strategy ToolAssisted, ") || strings.Contains(quiet.err, "\x1b") {
+			if !strings.Contains(quiet.out, "Ticket 1042 is closed.") ||
+				!strings.HasPrefix(quiet.err, "Completed, strategy ToolAssisted, ") || strings.Contains(quiet.err, "\x1b") {
 				t.Errorf("%s, %s: want no steps and all else, have %q and:\n%s", where, flag, quiet.out, quiet.err)
 			}
 		}
 	}
 }
 
-func TestRenderShowsToolsOfServersWhereThatIsAsked(t *testing.T) {
+func TestRenderDiscoversToolsOfServers(t *testing.T) {
 	t.Parallel()
 	tools := serveTools(t, "")
-	dir := delegating(t, tools.url).with(t, "agent.yaml", "  tools:\n", "  tools:\n  - serverRef: {name: tickets}\n    allow: [get_*]\n").written(t, nowhere)
+	dir := delegating(t, tools.url).with(t, "agent.yaml", "  tools:\n",
+		"  tools:\n  - serverRef: {name: tickets}\n    allow: [get_*]\n").written(t, nowhere)
 	offline := capstan(t, "render", "-f", dir).mustEnd(t, cli.ExitOK)
 	mustSay(t, offline.out, "tools             closer, read_artifact\n")
-	mustSay(t, offline.err, "note: the tools of ToolServer tickets are not shown, as nobody was asked for them: say --discover\n")
+	mustSay(t, offline.err, "note: the tools of ToolServer tickets are not shown: add --discover to list them\n")
 	online := capstan(t, "render", "-f", dir, "--discover", "-o", "json").mustEnd(t, cli.ExitOK)
 	var got struct {
 		Tools []struct{ Name, Description string }
@@ -285,12 +310,13 @@ func TestRenderShowsToolsOfServersWhereThatIsAsked(t *testing.T) {
 	if err := json.Unmarshal([]byte(online.out), &got); err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Tools) != 3 || got.Tools[0].Name != "get_ticket" || got.Tools[0].Description != "Returns a ticket." || got.Tools[1].Name != "closer" || online.err != "" {
+	if len(got.Tools) != 3 || got.Tools[0].Name != "get_ticket" || got.Tools[0].Description != "Returns a ticket." ||
+		got.Tools[1].Name != "closer" || online.err != "" {
 		t.Errorf("want the tools as a run has them, and no note, have %+v and %q", got.Tools, online.err)
 	}
 }
 
-func TestAnArtifactIsFoundByItsName(t *testing.T) {
+func TestArtifactIsFoundByName(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, `rules:
 - {when: {toolMessages: 0}, reply: {toolCalls: [{id: call_1, name: get_ticket, arguments: '{"id": "long"}'}]}}
@@ -313,7 +339,7 @@ func TestAnArtifactIsFoundByItsName(t *testing.T) {
 	}
 }
 
-func TestADecisionThatComesTooLateIsADenial(t *testing.T) {
+func TestLateDecisionIsADenial(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, closing)
 	tools := serveTools(t, "")
@@ -321,10 +347,10 @@ func TestADecisionThatComesTooLateIsADenial(t *testing.T) {
 	dir, data := f.written(t, url), t.TempDir()
 	capstan(t, "run", "-f", dir, "--data-dir", data, "--now", noon).mustEnd(t, cli.ExitParked)
 	logs := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
-	mustSay(t, logs.out, "close_ticket (call_1) awaits approval, until 2026-04-09T12:00:01Z")
-	// The clock of the tests is half a second later each time somebody looks at it.
+	mustSay(t, logs.out, "close_ticket (call_1) requires approval until 2026-04-09T12:00:01Z")
+	// Each call of the tests' clock adds half a second.
 	late := capstan(t, "run", "-f", f.written(t, url), "--data-dir", t.TempDir(), "-o", "json").mustEnd(t, cli.ExitOK)
-	mustSay(t, late.err, "Nobody has decided in time about the call call_1 of step 1: it counts as denied\n")
+	mustSay(t, late.err, "The request for approval of the call call_1 of step 1 has expired: the call is denied\n")
 	if tools.calls() != "" {
 		t.Errorf("want nothing closed, have %q", tools.calls())
 	}

@@ -20,13 +20,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// key is the credential of the tests; no output may hold it.
+// key is the credential of the tests. No output may contain it.
 const key = "sk-very-secret-4711"
 
-// noon is the time that tests fix.
+// noon is a fixed time for tests.
 const noon = "2026-04-09T12:00:00Z"
 
-// manifests of one Turn. BASEURL stands for the model server.
+// Manifests of one Turn. BASEURL is replaced by the URL of the model server.
 const (
 	agentYAML = `apiVersion: capstan.dev/v1alpha1
 kind: Agent
@@ -86,15 +86,15 @@ spec:
 `
 )
 
-// skillOf is the skill refunds, whose content is in a ConfigMap, as a field of a PromptProfile.
+// skillOf returns a field of a PromptProfile with the skill refunds, whose content is in a ConfigMap.
 func skillOf(configMap, key string) string {
 	return "  skills: [{key: refunds, name: Refunds, contentFrom: {configMapKeyRef: {name: " + configMap + ", key: " + key + "}}}]\n"
 }
 
-// files are manifests by the name of their file.
+// files maps the names of files to manifests.
 type files map[string]string
 
-// complete is all that a run needs.
+// complete returns all manifests that a run needs.
 func complete() files {
 	return files{
 		"agent.yaml": agentYAML, "profile.yaml": profileYAML, "provider.yaml": providerYAML,
@@ -102,7 +102,7 @@ func complete() files {
 	}
 }
 
-// with returns the files with one text of one of them replaced.
+// with returns a copy of the files with a text of one file replaced.
 func (f files) with(t *testing.T, name, old, replacement string) files {
 	t.Helper()
 	if !strings.Contains(f[name], old) {
@@ -112,7 +112,7 @@ func (f files) with(t *testing.T, name, old, replacement string) files {
 	return f
 }
 
-// written puts files into a new directory and returns it.
+// written writes the files into a new directory and returns its path.
 func (f files) written(t *testing.T, baseURL string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -125,10 +125,10 @@ func (f files) written(t *testing.T, baseURL string) string {
 	return dir
 }
 
-// nowhere is a base URL for tests that ask no model.
+// nowhere is a base URL for tests that send no request to a model.
 const nowhere = "http://127.0.0.1:1/v1"
 
-// fake serves a model by rules and returns its base URL.
+// fake starts a fake model with rules, and returns it with its base URL.
 func fake(t *testing.T, rules string) (model *server.Server, baseURL string) {
 	t.Helper()
 	cfg, err := server.ParseConfig([]byte(rules))
@@ -140,20 +140,20 @@ func fake(t *testing.T, rules string) (model *server.Server, baseURL string) {
 	}
 	web := httptest.NewServer(model)
 	t.Cleanup(web.Close)
-	t.Cleanup(model.Close) // runs before web.Close, which would wait for hangs
+	t.Cleanup(model.Close) // runs before web.Close, which would wait for requests that hang
 	return model, web.URL + "/v1"
 }
 
-// output is what a command line left behind.
+// output is the result of a command line.
 type output struct {
 	code     int
 	out, err string
 }
 
-// call is a command line in its surroundings.
+// call is a command line with its environment.
 type call struct {
 	stdin    string
-	in       io.Reader // in place of stdin, if it is not nil
+	in       io.Reader // used instead of stdin if it is not nil
 	env      map[string]string
 	terminal bool
 	program  string
@@ -174,7 +174,7 @@ func (c call) run(ctx context.Context, args ...string) output {
 	return output{code, out.String(), errOut.String()}
 }
 
-// ticking returns a clock that is half a second later each time it is asked.
+// ticking returns a clock. Each call adds half a second.
 func ticking() func() time.Time {
 	var mu sync.Mutex
 	now := time.Date(2026, 4, 9, 12, 0, 0, 0, time.UTC)
@@ -186,13 +186,13 @@ func ticking() func() time.Time {
 	}
 }
 
-// capstan executes a plain command line.
+// capstan runs a command line without input.
 func capstan(t *testing.T, args ...string) output {
 	t.Helper()
 	return call{}.run(t.Context(), args...)
 }
 
-// mustSay fails unless the text holds all parts.
+// mustSay fails the test unless the text contains all parts.
 func mustSay(t *testing.T, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
@@ -202,7 +202,7 @@ func mustSay(t *testing.T, text string, parts ...string) {
 	}
 }
 
-// mustEnd fails unless the exit code is as wanted.
+// mustEnd fails the test unless the exit code is code.
 func (o output) mustEnd(t *testing.T, code int) output {
 	t.Helper()
 	if o.code != code {

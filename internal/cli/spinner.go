@@ -9,58 +9,59 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
 const (
-	// frame is the time between two pictures of a spinner, and frames are these.
+	// frame is the time between two frames of the spinner, and frames are their characters.
 	frame  = 120 * time.Millisecond
 	frames = `-\|/`
-	// longestActivity is how many characters of an activity are shown: more than fits a line could not be wiped off.
+	// longestActivity is the maximum number of characters shown of an activity. A longer one could wrap, and a
+	// wrapped line cannot be erased.
 	longestActivity = 60
-	// wipe goes to the beginning of the line and empties it.
+	// wipe moves to the start of the line and erases it.
 	wipe = "\r\x1b[K"
 )
 
-// watch puts a spinner on the terminal that Err is, and has Out and Err write around it. It must be closed. It is nil, and nothing
-// changes, where Err is none that can wipe a line off.
-func (e *Environment) watch() *spinner {
+// startSpinner starts a spinner on the terminal of Err, and makes Out and Err write around it. The caller must
+// close the spinner. startSpinner returns nil and changes nothing if Err is not a terminal that can erase a line.
+func (e *Environment) startSpinner() *spinner {
 	if !e.ErrIsTerminal || e.dumb() {
 		return nil
 	}
 	s := newSpinner(e.Err)
-	e.Out, e.Err = around{s, e.Out}, around{s, e.Err}
+	e.Out, e.Err = clearingWriter{s, e.Out}, clearingWriter{s, e.Err}
 	return s
 }
 
-// dumb reports whether a terminal knows no colours and cannot wipe a line off.
+// dumb reports whether the terminal has no colours and cannot erase a line.
 func (e *Environment) dumb() bool {
 	kind, _ := e.LookupEnv("TERM")
 	return kind == "dumb"
 }
 
-// around writes elsewhere, where the spinner's line may be, too.
-type around struct {
+// clearingWriter is a writer to a terminal that may show the spinner's line.
+type clearingWriter struct {
 	*spinner
 	out io.Writer
 }
 
-// Write writes when the line is wiped off.
-func (a around) Write(p []byte) (int, error) {
+// Write erases the spinner's line and then writes.
+func (a clearingWriter) Write(p []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.clear()
 	return a.out.Write(p)
 }
 
-// spinner shows on the last line of a terminal what goes on and for how long. Whatever else is written there goes around it, so
-// that the line is wiped off before. It is safe for concurrent use.
+// spinner shows the current activity and its duration on the last line of a terminal. All other output must go
+// through clearingWriter, which erases the line first. It is safe for concurrent use.
 type spinner struct {
 	out   io.Writer
 	since func(time.Time) time.Duration
 
 	mu sync.Mutex
-	// activity that is shown since begun, empty for none; drawn is true while a line of it is on the screen.
+	// activity is shown since begun; it is empty for none. drawn is true while the line is on the screen.
 	activity string
 	begun    time.Time
 	drawn    bool
@@ -69,7 +70,7 @@ type spinner struct {
 	stop, stopped chan struct{}
 }
 
-// newSpinner returns a spinner on a terminal. It must be closed.
+// newSpinner returns a spinner on a terminal. The caller must close it.
 func newSpinner(terminal io.Writer) *spinner {
 	s := &spinner{out: terminal, since: time.Since, stop: make(chan struct{}), stopped: make(chan struct{})}
 	go s.spin()
@@ -90,15 +91,16 @@ func (s *spinner) spin() {
 	}
 }
 
-// show shows another activity, from now on; empty for none.
+// show replaces the activity. An empty activity shows nothing.
 func (s *spinner) show(activity string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.clear()
-	s.activity, s.begun = screen.Line(activity, longestActivity), time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	//nolint:forbidigo // because a duration is measured, not a time of day
+	s.activity, s.begun = termsafe.Line(activity, longestActivity), time.Now()
 }
 
-// close wipes the line off and ends the spinner.
+// close erases the line and stops the spinner.
 func (s *spinner) close() {
 	close(s.stop)
 	<-s.stopped
@@ -114,11 +116,11 @@ func (s *spinner) draw() {
 	s.turned++
 	picture := frames[s.turned%len(frames)]
 	s.drawn = true
-	// That a picture cannot be drawn matters to nobody.
+	// A failed write does not matter: the spinner is only decoration.
 	_, _ = fmt.Fprintf(s.out, "%s%c %s, %.0f s", wipe, picture, s.activity, s.since(s.begun).Truncate(time.Second).Seconds())
 }
 
-// clear wipes the line off, if there is one.
+// clear erases the line if it is on the screen.
 func (s *spinner) clear() {
 	if s.drawn {
 		s.drawn = false
@@ -126,10 +128,10 @@ func (s *spinner) clear() {
 	}
 }
 
-// activities are the things that go on at the same time, in the order in which they began.
+// activities are the activities at the moment, in the order in which they began.
 type activities []struct{ key, what string }
 
-// follow notes what goes on from an entry of a journal on, and reports whether that may be something else than before.
+// follow updates the activities after a journal entry, and reports whether they may have changed.
 func (a *activities) follow(e journal.Entry) (changed bool) {
 	var said struct {
 		Step         int
@@ -143,11 +145,11 @@ func (a *activities) follow(e journal.Entry) (changed bool) {
 	const request = "request"
 	switch e.Kind {
 	case journal.ModelRequested:
-		*a = a.begin(request, "waiting for "+screen.Line(said.Model, longestActivity))
+		*a = a.begin(request, "waiting for "+termsafe.Line(said.Model, longestActivity))
 	case journal.ModelReplied, journal.ModelFailed:
 		*a = a.end(request)
 	case journal.ToolIntended:
-		*a = a.begin(call, screen.Line(said.Name, longestActivity)+" at work")
+		*a = a.begin(call, termsafe.Line(said.Name, longestActivity)+" is running")
 	case journal.ToolFinished:
 		*a = a.end(call)
 	case journal.RunStarted, journal.RunParked, journal.Finalized:
@@ -158,12 +160,12 @@ func (a *activities) follow(e journal.Entry) (changed bool) {
 	return true
 }
 
-// begin returns them with one more.
+// begin returns the activities with one more.
 func (a activities) begin(key, what string) activities {
 	return append(a.end(key), struct{ key, what string }{key, what})
 }
 
-// end returns them without one.
+// end returns the activities without one.
 func (a activities) end(key string) activities {
 	var rest activities
 	for _, one := range a {
@@ -174,7 +176,7 @@ func (a activities) end(key string) activities {
 	return rest
 }
 
-// String names them on one line.
+// String returns the activities on one line.
 func (a activities) String() string {
 	all := make([]string, 0, len(a))
 	for _, one := range a {

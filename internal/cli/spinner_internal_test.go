@@ -12,12 +12,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-func TestASpinnerShowsWhatGoesOnAndGetsOutOfTheWay(t *testing.T) {
+func TestSpinnerShowsActivityAndIsErased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		env := Environment{Out: &out, Err: &out, ErrIsTerminal: true, LookupEnv: func(string) (string, bool) { return "", false }}
-		s := env.watch()
+		s := env.startSpinner()
 		look := func() string {
 			synctest.Wait()
 			s.mu.Lock()
@@ -28,7 +28,7 @@ func TestASpinnerShowsWhatGoesOnAndGetsOutOfTheWay(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if got := look(); got != "" {
-			t.Errorf("nothing goes on: want nothing, have %q", got)
+			t.Errorf("there is no activity: want no output, have %q", got)
 		}
 		s.show("waiting for small\x1b[2J\nand " + strings.Repeat("x", 200))
 		time.Sleep(2500 * time.Millisecond)
@@ -60,33 +60,36 @@ func TestASpinnerShowsWhatGoesOnAndGetsOutOfTheWay(t *testing.T) {
 	})
 }
 
-func TestNoSpinnerWhereALineCannotBeWipedOff(t *testing.T) {
+func TestNoSpinnerIfLinesCannotBeErased(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		reason   string
 		terminal bool
 		kind     string
 	}{
-		"a file":          {"a file is no screen", false, "xterm"},
-		"a dumb terminal": {"it cannot wipe a line off", true, "dumb"},
+		"a file":          {"a file is not a terminal", false, "xterm"},
+		"a dumb terminal": {"it cannot erase a line", true, "dumb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out, errOut bytes.Buffer
-			env := Environment{Out: &out, Err: &errOut, ErrIsTerminal: tc.terminal, LookupEnv: func(string) (string, bool) { return tc.kind, true }}
-			if s := env.watch(); s != nil || env.Out != &out || env.Err != &errOut {
-				t.Errorf("%s: want no spinner, and what is written as it is", tc.reason)
+			env := Environment{
+				Out: &out, Err: &errOut, ErrIsTerminal: tc.terminal,
+				LookupEnv: func(string) (string, bool) { return tc.kind, true },
+			}
+			if s := env.startSpinner(); s != nil || env.Out != &out || env.Err != &errOut {
+				t.Errorf("%s: want no spinner, and unchanged output", tc.reason)
 			}
 		})
 	}
 }
 
-// nowhere is a journal that keeps nothing.
+// nowhereJournal is a journal that stores nothing.
 type nowhereJournal struct{ journal.Journal }
 
 func (nowhereJournal) Append(context.Context, string, ...journal.Entry) error { return nil }
 
-func TestASpinnerFollowsTheJournal(t *testing.T) {
+func TestSpinnerFollowsJournal(t *testing.T) {
 	t.Parallel()
 	s := &spinner{out: io.Discard, since: time.Since}
 	p := &progress{Journal: nowhereJournal{}, env: Environment{Err: io.Discard}, live: s}
@@ -96,13 +99,13 @@ func TestASpinnerFollowsTheJournal(t *testing.T) {
 	}{
 		{journal.ModelRequested, `{"step":1,"model":"small"}`, "waiting for small"},
 		{journal.ModelReplied, `{"step":1,"model":"small","reply":{}}`, ""},
-		{journal.ToolIntended, `{"step":1,"callID":"a","name":"search"}`, "search at work"},
-		{journal.ToolIntended, `{"step":1,"callID":"b","name":"read"}`, "search at work, read at work"},
-		{journal.ToolRepaired, `{"step":1,"callID":"c","name":"x"}`, "search at work, read at work"},
-		{journal.ToolFinished, `{"step":1,"callID":"a","name":"search"}`, "read at work"},
-		{journal.ToolIntended, `{"step":1,"callID":"b","name":"read","attempt":2}`, "read at work"},
+		{journal.ToolIntended, `{"step":1,"callID":"a","name":"search"}`, "search is running"},
+		{journal.ToolIntended, `{"step":1,"callID":"b","name":"read"}`, "search is running, read is running"},
+		{journal.ToolRepaired, `{"step":1,"callID":"c","name":"x"}`, "search is running, read is running"},
+		{journal.ToolFinished, `{"step":1,"callID":"a","name":"search"}`, "read is running"},
+		{journal.ToolIntended, `{"step":1,"callID":"b","name":"read","attempt":2}`, "read is running"},
 		{journal.RunParked, `{"approvals":1}`, ""},
-		{journal.ToolIntended, `{"step":2,"callID":"a","name":"search"}`, "search at work"},
+		{journal.ToolIntended, `{"step":2,"callID":"a","name":"search"}`, "search is running"},
 		{journal.RunStarted, `{"name":"first"}`, ""},
 		{journal.ModelRequested, `{"step":3,"model":"small"}`, "waiting for small"},
 		{journal.ModelFailed, `{"step":3,"model":"small"}`, ""},

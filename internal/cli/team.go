@@ -8,15 +8,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/secrets"
 )
 
-// assemble finds the Agent's ToolServers, its sub-agents, their profiles, and so on, each once. As in a cluster, all must be
-// there before anything is done.
-func (p *project) assemble() error {
-	p.team = map[string]*project{}
-	return p.join(p.team)
+// findTeam finds the ToolServers, the sub-agents and the PromptProfiles that the Agent uses directly or indirectly.
+// As in a cluster, all must exist before the Turn starts.
+func (p *bundle) findTeam() error {
+	p.team = map[string]*bundle{}
+	return p.addTo(p.team)
 }
 
-// join adds the Agent and all that it may hand work on to.
-func (p *project) join(team map[string]*project) error {
+// addTo adds the Agent, its sub-agents and their sub-agents to team.
+func (p *bundle) addTo(team map[string]*bundle) error {
 	team[p.agent.Name] = p
 	for i, entry := range p.agent.Spec.Tools {
 		field := func(ref string) string { return fmt.Sprintf("spec.tools[%d].%s.name", i, ref) }
@@ -38,7 +38,7 @@ func (p *project) join(team map[string]*project) error {
 		if err := member.findProfile(); err != nil {
 			return err
 		}
-		if err := member.join(team); err != nil {
+		if err := member.addTo(team); err != nil {
 			return err
 		}
 	}
@@ -46,7 +46,7 @@ func (p *project) join(team map[string]*project) error {
 }
 
 // findProfile finds the PromptProfile of the Agent.
-func (p *project) findProfile() error {
+func (p *bundle) findProfile() error {
 	var ok bool
 	ref := p.agent.Spec.PromptProfileRef.Name
 	if p.profile, ok = p.set.PromptProfile(p.turn.Namespace, ref); !ok {
@@ -55,8 +55,8 @@ func (p *project) findProfile() error {
 	return nil
 }
 
-// servers are the ToolServers of the Agent, in the order of its tools.
-func (p *project) servers() []*v1alpha1.ToolServer {
+// servers returns the ToolServers of the Agent, in the order of its tools.
+func (p *bundle) servers() []*v1alpha1.ToolServer {
 	var all []*v1alpha1.ToolServer
 	for _, entry := range p.agent.Spec.Tools {
 		if entry.ServerRef == nil {
@@ -69,11 +69,12 @@ func (p *project) servers() []*v1alpha1.ToolServer {
 	return all
 }
 
-// checkSecrets fails if a ToolServer of the Agent lacks a Secret. In a cluster its calls would fail; here somebody can mend it.
-func (p *project) checkSecrets(ctx context.Context) error {
+// checkSecrets returns an error if a ToolServer of the Agent lacks a Secret. In a cluster only the calls would
+// fail; here the user can add the Secret first.
+func (p *bundle) checkSecrets(ctx context.Context) error {
 	read := secrets.Reader(p.readSecret)
 	for _, s := range p.servers() {
-		to := "" // nobody is asked at a server without an address
+		to := "" // a server without an address receives no request
 		if s.Spec.MCP != nil {
 			to = s.Spec.MCP.URL
 		}

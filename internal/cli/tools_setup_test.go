@@ -11,7 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// toolServer is an MCP server of somebody else's making, with three tools.
+// toolServer is an MCP server with three tools, built with the reference SDK.
 type toolServer struct {
 	url string
 
@@ -19,14 +19,14 @@ type toolServer struct {
 	closed []string
 }
 
-// calls are the tickets that were closed.
+// calls returns the tickets that were closed.
 func (s *toolServer) calls() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return strings.Join(s.closed, ",")
 }
 
-// serveTools serves tools until the end of the test. With a token it asks for that.
+// serveTools serves tools until the test ends. If token is not empty, the server requires it.
 func serveTools(t *testing.T, token string) *toolServer {
 	t.Helper()
 	s := &toolServer{}
@@ -74,14 +74,15 @@ spec:
   type: MCP
   mcp: {url: TOOLSURL}
 `
-	// closing is a model that closes the ticket that it is asked to close, and says what came of it.
+	// closing is a model that closes the requested ticket and then repeats the result of the call.
 	closing = `rules:
-- {when: {toolMessages: 0, hasTools: true}, reply: {toolCalls: [{id: call_1, name: close_ticket, arguments: '{"id": "1042", "note": "a\nb"}'}]}}
+- {when: {toolMessages: 0, hasTools: true}, ` +
+		`reply: {toolCalls: [{id: call_1, name: close_ticket, arguments: '{"id": "1042", "note": "a\nb"}'}]}}
 - {reply: {text: 'It said: {{ range .Messages }}{{ if eq .Role "tool" }}{{ .Content }}{{ end }}{{ end }}'}}
 `
 )
 
-// withTools is all that a run with tools needs. more goes into the entry of the Agent's tools.
+// withTools returns all manifests that a run with tools needs. more is added to the entry of the Agent's tools.
 func withTools(t *testing.T, url, more string) files {
 	t.Helper()
 	f := complete().with(t, "agent.yaml", "  limits:", "  tools:\n  - serverRef: {name: tickets}\n"+more+"  limits:")
@@ -89,5 +90,5 @@ func withTools(t *testing.T, url, more string) files {
 	return f
 }
 
-// approved makes a person approve each closing.
+// approved requires an approval for each closing of a ticket.
 const approved = "    requireApproval: [\"close_*\"]\n"

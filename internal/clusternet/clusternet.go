@@ -1,5 +1,5 @@
-// Package clusternet knows the addresses of the cluster that a manager works for: the ranges of its Services, Pods and nodes, and the
-// addresses of each Service. It implements netpolicy.Cluster.
+// Package clusternet knows the addresses of the manager's cluster: the ranges of its Services, Pods and nodes, and
+// the addresses of each Service. It implements netpolicy.Cluster.
 package clusternet
 
 import (
@@ -24,44 +24,47 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// patience bounds the wait for the first answer of the API server. It is shorter than the time-outs of connections.
-const patience = 4 * time.Second
+// firstAnswerTimeout bounds the wait for the first answer of the API server. It is shorter than the timeouts of
+// connections.
+const firstAnswerTimeout = 4 * time.Second
 
-// Private returns the prefixes that count as the cluster's while its own are not known: those of private networks, in which clusters
-// take their addresses.
+// Private returns the prefixes that count as the cluster's while its own prefixes are unknown. They are the private
+// networks, from which clusters take their addresses.
 func Private() []string {
 	return []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"}
 }
 
-// Network is the network of a cluster. It is safe for concurrent use. Start fills it.
+// Network is the network of a cluster. It is empty until Start runs. It is safe for concurrent use.
 type Network struct {
 	clientset kubernetes.Interface
 	now       func() time.Time
 	log       logr.Logger
-	// given are the ranges by the operator's word; empty to ask the API server.
-	given []netpolicy.Range
+	// configured holds the ranges that the operator has set; if it is empty, the API server is asked.
+	configured []netpolicy.Range
 
 	mu sync.Mutex
-	// nodes and services are the ranges by the names of their objects, each with what is wrong with the knowledge of them.
+	// nodes and services hold the ranges by the names of their objects, and why they may be incomplete.
 	nodes, services knowledge
-	// ranges are all of them, nil after a change.
+	// ranges holds all ranges together; nil after a change.
 	ranges []netpolicy.Range
-	// known is closed when both were asked for.
+	// known is closed when the API server has answered for both kinds.
 	known chan struct{}
 
 	names names
 }
 
-// knowledge is what the API server says of one kind of objects.
+// knowledge holds the API server's answers about one kind of objects.
 type knowledge struct {
 	ranges map[string][]netpolicy.Range
-	// asked says whether there was an answer.
+	// asked reports whether there was an answer.
 	asked bool
-	// unknown says why the ranges are not all; empty if they are. It is for messages, after "because".
+	// unknown says why the ranges are incomplete; empty if they are complete. Messages use it after the word
+	// "because".
 	unknown string
 }
 
-// New returns the network of a cluster. Given are its ranges by the operator's word: then nobody is asked for them. now is the time.
+// New returns the network of a cluster. given holds the ranges that the operator has set; if it is not empty, the
+// API server is not asked. now returns the current time.
 func New(clientset kubernetes.Interface, given []netip.Prefix, now func() time.Time, log logr.Logger) *Network {
 	n := &Network{
 		clientset: clientset, now: now, log: log, known: make(chan struct{}),
@@ -69,30 +72,34 @@ func New(clientset kubernetes.Interface, given []netip.Prefix, now func() time.T
 		names: names{known: map[[2]string]*service{}},
 	}
 	for _, prefix := range given {
-		n.given = append(n.given, netpolicy.Range{Prefix: prefix, What: "an address of the cluster, by the manager's --" + netpolicy.ClusterFlag})
+		n.configured = append(n.configured, netpolicy.Range{
+			Prefix: prefix,
+			What:   "an address of the cluster, by the manager's --" + netpolicy.ClusterFlag,
+		})
 	}
 	return n
 }
 
-// NeedLeaderElection is false: every process that connects must know.
+// NeedLeaderElection returns false: every process that connects to endpoints needs the ranges.
 func (n *Network) NeedLeaderElection() bool { return false }
 
-// Start follows Nodes and ServiceCIDRs until ctx ends, unless the operator has named the ranges. It implements manager.Runnable.
+// Start watches Nodes and ServiceCIDRs until ctx ends, unless the operator has set the ranges. It implements
+// manager.Runnable.
 func (n *Network) Start(ctx context.Context) error {
-	if len(n.given) > 0 {
+	if len(n.configured) > 0 {
 		<-ctx.Done()
 		return nil
 	}
 	nodes, services := n.clientset.CoreV1().Nodes(), n.clientset.NetworkingV1().ServiceCIDRs()
 	var all sync.WaitGroup
 	all.Go(func() {
-		n.follow(ctx, "Nodes", &n.nodes, &corev1.Node{}, &cache.ListWatch{
+		n.watchKind(ctx, "Nodes", &n.nodes, &corev1.Node{}, &cache.ListWatch{
 			ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return nodes.List(ctx, o) },
 			WatchFuncWithContext: nodes.Watch,
 		}, ofNode)
 	})
 	all.Go(func() {
-		n.follow(ctx, "ServiceCIDRs", &n.services, &networkingv1.ServiceCIDR{}, &cache.ListWatch{
+		n.watchKind(ctx, "ServiceCIDRs", &n.services, &networkingv1.ServiceCIDR{}, &cache.ListWatch{
 			ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return services.List(ctx, o) },
 			WatchFuncWithContext: services.Watch,
 		}, ofServiceCIDR)
@@ -101,49 +108,53 @@ func (n *Network) Start(ctx context.Context) error {
 	return nil
 }
 
-// follow keeps what is known of one kind up to date.
-func (n *Network) follow(ctx context.Context, kind string, about *knowledge, object runtime.Object, source *cache.ListWatch, of func(any) []netpolicy.Range) {
+// watchKind watches one kind and updates its ranges.
+func (n *Network) watchKind(
+	ctx context.Context, kind string, about *knowledge, object runtime.Object, source *cache.ListWatch, of func(any) []netpolicy.Range,
+) {
 	informer := cache.NewSharedInformer(cache.ToListWatcherWithWatchListSemantics(source, n.clientset), object, 0)
 	put := func(o any) {
 		if m, ok := o.(metav1.Object); ok {
-			n.put(about, m.GetName(), of(o))
+			n.setRanges(about, m.GetName(), of(o))
 		}
 	}
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: put, UpdateFunc: func(_, o any) { put(o) },
 		DeleteFunc: func(o any) {
 			if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(o); err == nil {
-				n.put(about, key, nil)
+				n.setRanges(about, key, nil)
 			}
 		},
 	})
 	failed := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
-			n.answered(kind, about, fmt.Sprintf("the manager cannot list %s", kind))
+			n.recordAnswer(kind, about, fmt.Sprintf("the manager cannot list %s", kind))
 		}
-		n.log.V(1).Info("Failed to watch the network of the cluster, trying again", "kind", kind, "reason", err.Error())
+		n.log.V(1).Info("Failed to watch the network of the cluster; retrying", "kind", kind, "reason", err.Error())
 	})
 	trimmed := informer.SetTransform(trim)
 	if err != nil || failed != nil || trimmed != nil {
-		n.answered(kind, about, fmt.Sprintf("%s cannot be watched", kind)) // only after the start of the informer, which is below
+		// This error is possible only after the informer has started, which is below
+		n.recordAnswer(kind, about, fmt.Sprintf("%s cannot be watched", kind))
 		return
 	}
 	var both sync.WaitGroup
 	both.Go(func() {
-		if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) { // when put has had them all
-			n.answered(kind, about, "")
+		if cache.WaitForCacheSync(ctx.Done(), registration.HasSynced) { // now put has received all objects
+			n.recordAnswer(kind, about, "")
 		}
 	})
 	informer.RunWithContext(ctx)
 	both.Wait()
 }
 
-// answered notes that the API server has said what there is, or that it will not.
-func (n *Network) answered(kind string, about *knowledge, unknown string) {
+// recordAnswer records that the API server has listed one kind, or refuses to.
+func (n *Network) recordAnswer(kind string, about *knowledge, unknown string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if unknown != "" && about.unknown != unknown {
-		n.log.Info("Refusing private addresses to ModelProviders and ToolServers, unless --"+netpolicy.AllowFlag+" has them: the ranges of the cluster are not known. Name them by --"+
+		n.log.Info("Refusing private addresses to ModelProviders and ToolServers unless --"+netpolicy.AllowFlag+
+			" contains them, because the ranges of the cluster are unknown: set them with --"+
 			netpolicy.ClusterFlag, "kind", kind, "reason", unknown)
 	}
 	about.asked, about.unknown, n.ranges = true, unknown, nil
@@ -156,13 +167,13 @@ func (n *Network) answered(kind string, about *knowledge, unknown string) {
 	}
 }
 
-// put notes the ranges of one object; none for one that is gone.
-func (n *Network) put(about *knowledge, name string, ranges []netpolicy.Range) {
+// setRanges records the ranges of one object; nil for a deleted object.
+func (n *Network) setRanges(about *knowledge, name string, ranges []netpolicy.Range) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	old, has := about.ranges[name]
 	if has && slices.Equal(old, ranges) {
-		return // as with most news of a Node
+		return // most updates of a Node change no range
 	}
 	n.ranges = nil
 	if ranges == nil {
@@ -172,13 +183,13 @@ func (n *Network) put(about *knowledge, name string, ranges []netpolicy.Range) {
 	about.ranges[name] = ranges
 }
 
-// Ranges returns the prefixes of the cluster. Where the API server does not say all of them, those of private networks are among them.
-// It waits for the first answer of the API server, some seconds at most.
+// Ranges returns the prefixes of the cluster. If the API server does not report all of them, Ranges adds those of
+// private networks. It waits for the first answer of the API server, for up to firstAnswerTimeout.
 func (n *Network) Ranges(ctx context.Context) ([]netpolicy.Range, error) {
-	if len(n.given) > 0 {
-		return n.given, nil
+	if len(n.configured) > 0 {
+		return n.configured, nil
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(firstAnswerTimeout)
 	defer timer.Stop()
 	select {
 	case <-n.known:
@@ -201,8 +212,9 @@ func (n *Network) all() []netpolicy.Range {
 			all = append(all, about.ranges[name]...)
 		}
 	}
-	if why := n.unknown(); why != "" {
-		what := "a private address, and the ranges of the cluster are not known, because " + why + " (the manager's --" + netpolicy.ClusterFlag + " would name them)"
+	if why := n.unknownReason(); why != "" {
+		what := "a private address, and the ranges of the cluster are not known, because " + why + " (the manager's --" +
+			netpolicy.ClusterFlag + " would name them)"
 		for _, prefix := range Private() {
 			all = append(all, netpolicy.Range{Prefix: netip.MustParsePrefix(prefix), What: what})
 		}
@@ -210,8 +222,8 @@ func (n *Network) all() []netpolicy.Range {
 	return all
 }
 
-// unknown says why the ranges are not all that the cluster has.
-func (n *Network) unknown() string {
+// unknownReason returns why the ranges may be incomplete; empty if they are complete.
+func (n *Network) unknownReason() string {
 	switch {
 	case !n.nodes.asked || !n.services.asked:
 		return "the API server has not answered yet"
@@ -270,7 +282,7 @@ func add(ranges []netpolicy.Range, cidr, what string) []netpolicy.Range {
 	return ranges
 }
 
-// trim leaves of a Node what counts here: a cluster may have thousands.
+// trim removes everything from a Node that is not needed here, because a cluster may have thousands of Nodes.
 func trim(o any) (any, error) {
 	node, ok := o.(*corev1.Node)
 	if !ok {
@@ -283,8 +295,9 @@ func trim(o any) (any, error) {
 	}, nil
 }
 
-// serviceOf returns the names of Services that a host name may be of, in a namespace: NAME.NAMESPACE, NAME.NAMESPACE.svc and what begins so,
-// and the same with the name of a Pod in front. A name without a namespace is none: it would be resolved in the manager's own.
+// serviceOf returns the names of the Services in a namespace that a host name may refer to. It accepts
+// NAME.NAMESPACE, NAME.NAMESPACE.svc and names that begin so, each also with the name of a Pod in front. A host
+// name without a namespace refers to none: it would be resolved in the manager's own namespace.
 func serviceOf(namespace, host string) []string {
 	labels := strings.Split(strings.ToLower(strings.TrimSuffix(host, ".")), ".")
 	var all []string

@@ -23,7 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// started follows a cluster until the end of the test.
+// started watches a cluster until the end of the test.
 func started(t *testing.T, clientset *fake.Clientset, given ...netip.Prefix) *clusternet.Network {
 	t.Helper()
 	n := clusternet.New(clientset, given, time.Now, logr.Discard())
@@ -39,7 +39,7 @@ func started(t *testing.T, clientset *fake.Clientset, given ...netip.Prefix) *cl
 	return n
 }
 
-// reason returns why an address is refused; empty if it is not.
+// reason returns why an address is refused; empty if it is not refused.
 func reason(t *testing.T, n *clusternet.Network, addr string) string {
 	t.Helper()
 	err := (*netpolicy.Policy)(nil).Of(n).In("mine").Check(t.Context(), "x.example", netip.MustParseAddr(addr))
@@ -56,10 +56,13 @@ func cluster(podCIDRs ...string) []runtime.Object {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Spec: corev1.NodeSpec{PodCIDRs: podCIDRs}, Status: corev1.NodeStatus{
 		Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.202.7.7"}, {Type: corev1.NodeHostName, Address: "n1"}},
 	}}
-	return []runtime.Object{node, &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}}}
+	return []runtime.Object{node, &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}},
+	}}
 }
 
-func TestRangesOfTheCluster(t *testing.T) {
+func TestClusterRanges(t *testing.T) {
 	forbid := func(resource string) func(*fake.Clientset) {
 		return func(c *fake.Clientset) {
 			c.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
@@ -72,19 +75,32 @@ func TestRangesOfTheCluster(t *testing.T) {
 		objects []runtime.Object
 		given   []netip.Prefix
 		set     func(*fake.Clientset)
-		want    map[string]string // what is said of an address; empty if it is reached
+		want    map[string]string // the message about each address; empty if it may be reached
 	}{
 		"all known": {"", cluster("10.201.7.0/24"), nil, nil, map[string]string{
-			"10.201.7.9": "the cluster's Pods", "10.202.7.7": "the cluster's nodes", "10.96.3.4": "the cluster's Services", "10.203.0.1": "", "93.184.216.34": "",
+			"10.201.7.9": "the cluster's Pods", "10.202.7.7": "the cluster's nodes",
+			"10.96.3.4": "the cluster's Services", "10.203.0.1": "", "93.184.216.34": "",
 		}},
 		"Pods unknown": {"their range may be any private one", cluster(), nil, nil, map[string]string{
-			"10.203.0.1": "because Nodes have no podCIDRs", "fd12::1": "because Nodes have no podCIDRs", "10.96.3.4": "the cluster's Services", "93.184.216.34": "",
+			"10.203.0.1": "because Nodes have no podCIDRs", "fd12::1": "because Nodes have no podCIDRs",
+			"10.96.3.4": "the cluster's Services", "93.184.216.34": "",
 		}},
-		"no right to Nodes": {"", cluster("10.201.7.0/24"), nil, forbid("nodes"), map[string]string{"10.203.0.1": "because the manager cannot list Nodes", "93.184.216.34": ""}},
-		"no ServiceCIDRs":   {"as before Kubernetes 1.33", cluster("10.201.7.0/24"), nil, forbid("servicecidrs"), map[string]string{"10.203.0.1": "because the manager cannot list ServiceCIDRs"}},
-		"named": {"the operator's word is the last", cluster(), []netip.Prefix{netip.MustParsePrefix("10.203.0.0/16")}, nil, map[string]string{
-			"10.203.0.1": "by the manager's --cluster-cidrs", "10.204.0.1": "", "10.96.3.4": "",
-		}},
+		"no right to Nodes": {
+			"", cluster("10.201.7.0/24"), nil, forbid("nodes"),
+			map[string]string{"10.203.0.1": "because the manager cannot list Nodes", "93.184.216.34": ""},
+		},
+		"no ServiceCIDRs": {
+			"as before Kubernetes 1.33", cluster("10.201.7.0/24"), nil, forbid("servicecidrs"),
+			map[string]string{"10.203.0.1": "because the manager cannot list ServiceCIDRs"},
+		},
+		"named": {
+			"the operator's ranges apply alone", cluster(),
+			[]netip.Prefix{netip.MustParsePrefix("10.203.0.0/16")},
+			nil,
+			map[string]string{
+				"10.203.0.1": "by the manager's --cluster-cidrs", "10.204.0.1": "", "10.96.3.4": "",
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			clientset := fake.NewClientset(tc.objects...)
@@ -101,8 +117,8 @@ func TestRangesOfTheCluster(t *testing.T) {
 	}
 }
 
-// TestAClusterThatIsNotKnownYet refuses what may be in it.
-func TestAClusterThatIsNotKnownYet(t *testing.T) {
+// TestUnknownCluster checks that addresses that may belong to the cluster are refused.
+func TestUnknownCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := clusternet.New(fake.NewClientset(), nil, time.Now, logr.Discard())
 		if got := reason(t, n, "10.203.0.1"); !strings.Contains(got, "the API server has not answered yet") {
@@ -111,10 +127,11 @@ func TestAClusterThatIsNotKnownYet(t *testing.T) {
 	})
 }
 
-// TestServicesAreKnownWhileTheAPIServerIsAway by what it said before.
-func TestServicesAreKnownWhileTheAPIServerIsAway(t *testing.T) {
+// TestServicesWhileAPIServerIsUnreachable checks that the last known addresses are used.
+func TestServicesWhileAPIServerIsUnreachable(t *testing.T) {
 	clientset := fake.NewClientset(&corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "mine", Name: "tickets"}, Spec: corev1.ServiceSpec{ClusterIP: "10.96.3.4", ClusterIPs: []string{"10.96.3.4"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "mine", Name: "tickets"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "10.96.3.4", ClusterIPs: []string{"10.96.3.4"}},
 	})
 	now := time.Now()
 	n := clusternet.New(clientset, nil, func() time.Time { return now }, logr.Discard())
@@ -129,9 +146,9 @@ func TestServicesAreKnownWhileTheAPIServerIsAway(t *testing.T) {
 	})
 	now = now.Add(time.Hour)
 	if ok, err := serves("tickets.mine.svc"); !ok || err != nil {
-		t.Errorf("Serves = %t, %v; want what was said before", ok, err)
+		t.Errorf("Serves = %t, %v; want the last known addresses", ok, err)
 	}
 	if ok, err := serves("other.mine.svc"); ok || err == nil {
-		t.Errorf("Serves = %t, %v; want an error that may pass", ok, err)
+		t.Errorf("Serves = %t, %v; want a temporary error", ok, err)
 	}
 }

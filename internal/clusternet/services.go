@@ -16,28 +16,28 @@ import (
 )
 
 const (
-	// serviceTTL is how long what is known of a Service is used without asking again.
+	// serviceTTL is how long the addresses of a Service are used before they are read again.
 	serviceTTL = 10 * time.Second
-	// maxNames bounds the Services that are kept, of all namespaces.
+	// maxNames bounds the number of cached Services of all namespaces.
 	maxNames = 4096
-	// maxEndpoints bounds what is read of a Service without an address of its own.
+	// maxEndpoints bounds the EndpointSlices that are read for a headless Service.
 	maxEndpoints = 100
 )
 
-// names keeps the addresses of Services.
+// names caches the addresses of Services.
 type names struct {
 	mu    sync.Mutex
 	known map[[2]string]*service
 }
 
-// service is what was last known of one.
+// service holds the last known addresses of one Service.
 type service struct {
 	addrs []netip.Addr
 	read  time.Time
 }
 
-// Serves reports whether a host name is that of a Service of the namespace, and an address is one of its own, or, for a headless Service,
-// of its Pods. While the API server is away, what it said before holds.
+// Serves reports whether a host name refers to a Service of the namespace and addr is an address of that Service, or
+// of its Pods if it is headless. While the API server is unreachable, the last known addresses apply.
 func (n *Network) Serves(ctx context.Context, namespace, host string, addr netip.Addr) (bool, error) {
 	if namespace == "" {
 		return false, nil
@@ -54,7 +54,7 @@ func (n *Network) Serves(ctx context.Context, namespace, host string, addr netip
 	return false, nil
 }
 
-// addresses returns those of a Service; none of one that does not exist.
+// addresses returns the addresses of a Service; none if it does not exist.
 func (n *Network) addresses(ctx context.Context, namespace, name string) ([]netip.Addr, error) {
 	key := [2]string{namespace, name}
 	n.names.mu.Lock()
@@ -67,7 +67,8 @@ func (n *Network) addresses(ctx context.Context, namespace, name string) ([]neti
 	switch {
 	case err == nil:
 	case apierrors.IsForbidden(err):
-		return nil, nil // then no Service is one's own; the message about the address says what else helps
+		// Then no Service counts as one of the namespace; the message about the address says what else helps
+		return nil, nil
 	case before != nil:
 		return before.addrs, nil
 	default:
@@ -94,16 +95,17 @@ func (n *Network) read(ctx context.Context, namespace, name string) ([]netip.Add
 		return nil, fmt.Errorf("failed to get Service %q: %w", name, err)
 	}
 	if s.Spec.Type == corev1.ServiceTypeExternalName {
-		return nil, nil // its name leads elsewhere, and what is there is judged as if it were named itself
+		return nil, nil // its name leads to another host, whose addresses are checked as if the URL named it
 	}
 	if s.Spec.ClusterIP != corev1.ClusterIPNone {
 		return parsed(s.Spec.ClusterIPs), nil
 	}
 	if len(s.Spec.Selector) == 0 {
-		return nil, nil // somebody has written its endpoints by hand, to wherever they like
+		return nil, nil // its endpoints were written by hand, and may be any addresses
 	}
 	slices, err := n.clientset.DiscoveryV1().EndpointSlices(namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: discoveryv1.LabelServiceName + "=" + name + "," + discoveryv1.LabelManagedBy + "=endpointslice-controller.k8s.io", Limit: maxEndpoints,
+		LabelSelector: discoveryv1.LabelServiceName + "=" + name + "," + discoveryv1.LabelManagedBy + "=endpointslice-controller.k8s.io",
+		Limit:         maxEndpoints,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("failed to list the EndpointSlices of Service %q: %w", name, err)

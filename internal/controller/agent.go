@@ -24,37 +24,40 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// AgentReconciler says whether an agent can run Turns: whether all it refers to is there.
+// AgentReconciler reports whether an Agent can run Turns: whether everything that it refers to exists.
 type AgentReconciler struct {
 	Client client.Client
 	Now    func() time.Time
-	// ConfigMaps reads the ConfigMaps of a namespace.
+	// ConfigMaps returns a reader of the ConfigMaps of a namespace.
 	ConfigMaps func(namespace string) translate.ConfigMaps
 	// ManagerSkills are available to every Agent.
 	ManagerSkills []prepare.Skill
-	// Recheck is how often agents are looked at where ConfigMaps may not be watched; 0 watches them.
+	// Recheck is the interval at which Agents are reconciled where ConfigMaps may not be watched. If Recheck is 0,
+	// the reconciler watches ConfigMaps.
 	Recheck time.Duration
-	// ProbeInterval is the time between two looks at an endpoint that answers. It bounds how long an object is new.
+	// ProbeInterval is the time between two probes of an endpoint that answers. It bounds how long an object counts
+	// as new.
 	ProbeInterval time.Duration
 }
 
-// SetupWithManager registers the reconciler. An agent is looked at when its spec changes, and when something it refers
-// to appears, changes or goes.
+// SetupWithManager registers the reconciler. An Agent is reconciled when its spec changes, and when an object that
+// it refers to appears, changes or is deleted.
 func (r *AgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Agent{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.PromptProfile{}, users(r.Client, &v1alpha1.AgentList{}, indexAgentProfile)).
-		Watches(&v1alpha1.ModelProvider{}, users(r.Client, &v1alpha1.AgentList{}, indexAgentProvider)).
-		Watches(&v1alpha1.ToolServer{}, users(r.Client, &v1alpha1.AgentList{}, indexAgentToolServer), builder.WithPredicates(toolServerNews())).
+		Watches(&v1alpha1.PromptProfile{}, referrers(r.Client, &v1alpha1.AgentList{}, indexAgentProfile)).
+		Watches(&v1alpha1.ModelProvider{}, referrers(r.Client, &v1alpha1.AgentList{}, indexAgentProvider)).
+		Watches(&v1alpha1.ToolServer{}, referrers(r.Client, &v1alpha1.AgentList{}, indexAgentToolServer),
+			builder.WithPredicates(toolServerChanged())).
 		Watches(&v1alpha1.Agent{}, callers(r.Client), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(inTurn(renderingsAtOnce, renderingsOfNamespace))
+		WithOptions(fairOptions(renderingsAtOnce, renderingsOfNamespace))
 	if r.Recheck == 0 {
 		b = b.Watches(&corev1.ConfigMap{}, agentsOfConfigMap(r.Client), builder.OnlyMetadata)
 	}
 	return b.Complete(r)
 }
 
-// Reconcile looks at what one agent refers to and reports.
+// Reconcile checks the objects that one Agent refers to, and reports the result.
 func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var a v1alpha1.Agent
 	if err := r.Client.Get(ctx, req.NamespacedName, &a); err != nil {
@@ -77,7 +80,7 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	profile.set(&a.Status.Conditions, v1alpha1.ConditionProfileResolved, a.Generation, now)
 	models.set(&a.Status.Conditions, v1alpha1.ConditionModelsResolved, a.Generation, now)
 	tools.set(&a.Status.Conditions, v1alpha1.ConditionToolsResolved, a.Generation, now)
-	sum := readiness(profile, models, tools)
+	sum := combineFindings(profile, models, tools)
 	sum.set(&a.Status.Conditions, v1alpha1.ConditionReady, a.Generation, now)
 	sum.stall(&a.Status.Conditions, a.Generation, now, sum.reason == v1alpha1.ReasonInvalidTimeZone)
 	a.Status.PromptRenderHash, a.Status.Tools = hash, exposed
@@ -86,11 +89,11 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	if equality.Semantic.DeepEqual(before, &a.Status) {
 		return again, profile.failure
 	}
-	again, err = written(again, r.Client.Status().Update(ctx, &a))
+	again, err = resultAfterWrite(again, r.Client.Status().Update(ctx, &a))
 	return again, errors.Join(profile.failure, err)
 }
 
-// earliest is the first of these times, which are 0 where there is none.
+// earliest returns the shortest of the times that are not 0; 0 if there is none.
 func earliest(times ...time.Duration) time.Duration {
 	var first time.Duration
 	for _, t := range times {
@@ -101,20 +104,23 @@ func earliest(times ...time.Duration) time.Duration {
 	return first
 }
 
-// awaited says that Turns wait for an object that is new and does not answer, and for how long; it says nothing of any other. The reason is
-// said and the message is not: it is on the object, and would be written to each Agent and each Turn that waits.
-func (r *AgentReconciler) awaited(kind string, o client.Object, c *metav1.Condition) (why string, left time.Duration) {
-	if !isAway(c) {
+// awaitedNew returns why Turns wait for an object, and for how long. Turns wait only for an object that is new and
+// does not answer; for any other it returns nothing. why gives the reason and not the message. The message is on
+// the object, and each change of it would be written to every Agent and every waiting Turn.
+func (r *AgentReconciler) awaitedNew(kind string, o client.Object, c *metav1.Condition) (why string, left time.Duration) {
+	if !isUnreachable(c) {
 		return "", 0
 	}
-	if left = stillNew(r.Now(), o, r.ProbeInterval); left <= 0 {
+	if left = newUntil(r.Now(), o, r.ProbeInterval); left <= 0 {
 		return "", 0
 	}
-	return fmt.Sprintf("%s %q is new and does not answer (%s): turns wait for it until it is %s old", kind, o.GetName(), c.Reason, newFor(r.ProbeInterval)), left
+	return fmt.Sprintf("%s %q is new and does not answer (%s): turns wait for it until it is %s old", kind, o.GetName(),
+		c.Reason, newAge(r.ProbeInterval)), left
 }
 
-// readiness sums findings up: the first that does not hold is the reason, the messages of all are told.
-func readiness(findings ...finding) finding {
+// combineFindings combines findings. The reason is that of the first finding that does not hold; the message joins the
+// messages of all that do not.
+func combineFindings(findings ...finding) finding {
 	sum := finding{holds: true, reason: v1alpha1.ReasonReady, message: "the agent can run turns"}
 	var messages []string
 	for _, f := range findings {
@@ -132,8 +138,8 @@ func readiness(findings ...finding) finding {
 	return sum
 }
 
-// resolveProfile finds the agent's profile and renders the two together. The hash is that of the rendering, if there is
-// one.
+// resolveProfile finds the Agent's profile and renders both together. hash is the hash of the rendered prompt; it
+// is empty if rendering failed.
 func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent) (f finding, hash string, err error) {
 	name := a.Spec.PromptProfileRef.Name
 	var p v1alpha1.PromptProfile
@@ -145,16 +151,23 @@ func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent)
 	}
 	switch c := ready(p.Status.Conditions, p.Generation); {
 	case c == nil:
-		return finding{reason: v1alpha1.ReasonProfileNotRendered, message: fmt.Sprintf("PromptProfile %q is not rendered yet", name)}, "", nil
+		return finding{
+			reason:  v1alpha1.ReasonProfileNotRendered,
+			message: fmt.Sprintf("PromptProfile %q is not rendered yet", name),
+		}, "", nil
 	case c.Status != metav1.ConditionTrue:
-		return finding{reason: v1alpha1.ReasonProfileNotReady, message: fmt.Sprintf("PromptProfile %q is not ready: %s", name, c.Message)}, "", nil
+		return finding{
+			reason:  v1alpha1.ReasonProfileNotReady,
+			message: fmt.Sprintf("PromptProfile %q is not ready: %s", name, c.Message),
+		}, "", nil
 	}
 	if _, err := translate.Location(a); err != nil {
-		return finding{reason: v1alpha1.ReasonInvalidTimeZone, message: err.Error()}, "", nil //nolint:nilerr // because the error is the finding
+		f := finding{reason: v1alpha1.ReasonInvalidTimeZone, message: err.Error()}
+		return f, "", nil //nolint:nilerr // because the error is the finding
 	}
 	report, err := r.sample(ctx, a, &p)
 	if failure, ok := errors.AsType[*translate.UnreadableError](err); ok {
-		return unreadable(failure), "", nil
+		return unreadableConfigMap(failure), "", nil
 	}
 	if wrong, ok := errors.AsType[*invalid.Error](err); ok {
 		return finding{reason: unrenderedReason(err, wrong.Field), message: wrong.Error()}, "", nil
@@ -162,11 +175,14 @@ func (r *AgentReconciler) resolveProfile(ctx context.Context, a *v1alpha1.Agent)
 	if err != nil {
 		return finding{}, "", err
 	}
-	resolved := finding{holds: true, reason: v1alpha1.ReasonResolved, message: fmt.Sprintf("PromptProfile %q, version %s", name, p.Spec.Version)}
+	resolved := finding{
+		holds: true, reason: v1alpha1.ReasonResolved,
+		message: fmt.Sprintf("PromptProfile %q, version %s", name, p.Spec.Version),
+	}
 	return resolved, report.RenderHash, nil
 }
 
-// unrenderedReason is the reason of an agent that does not render: the field tells whose fault it is.
+// unrenderedReason returns the reason for an Agent that does not render. The field tells which object is at fault.
 func unrenderedReason(err error, field string) string {
 	_, missing := errors.AsType[*translate.MissingError](err)
 	switch {
@@ -180,7 +196,7 @@ func unrenderedReason(err error, field string) string {
 	return v1alpha1.ReasonProfileNotReady
 }
 
-// sample renders the agent's prompt as a Turn without parameters would get it.
+// sample renders the Agent's prompt for a Turn without parameters.
 func (r *AgentReconciler) sample(ctx context.Context, a *v1alpha1.Agent, p *v1alpha1.PromptProfile) (prompt.Report, error) {
 	maps := r.ConfigMaps(a.Namespace)
 	agent, err := translate.Agent(ctx, a, maps)
@@ -194,9 +210,9 @@ func (r *AgentReconciler) sample(ctx context.Context, a *v1alpha1.Agent, p *v1al
 	return prepare.Sample(agent, profile, r.ManagerSkills, a.Spec.Models[0].Model)
 }
 
-// resolveModels finds the providers of the agent's chain. An endpoint that is out of reach does not count: the Turn that
-// needs it will try, and has the rest of the chain. While it is new, its server may be about to start: Turns wait for it unless
-// another endpoint of the chain answers.
+// resolveModels finds the providers of the Agent's chain of models. An unreachable endpoint does not make the Agent
+// unready: a Turn tries it, and has the rest of the chain. If the object is new, its server may be starting. Then
+// Turns wait for it, unless another endpoint of the chain answers.
 func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) (finding, error) {
 	var missing, unready, starting []string
 	var answers bool
@@ -211,7 +227,7 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 			continue
 		}
 		c := ready(p.Status.Conditions, p.Generation)
-		why, left := r.awaited("ModelProvider", &p, c)
+		why, left := r.awaitedNew("ModelProvider", &p, c)
 		switch {
 		case c == nil:
 			unready = append(unready, fmt.Sprintf("ModelProvider %q is not checked yet", name))
@@ -232,5 +248,5 @@ func (r *AgentReconciler) resolveModels(ctx context.Context, a *v1alpha1.Agent) 
 	case len(unready) > 0:
 		return finding{reason: v1alpha1.ReasonProviderNotReady, message: strings.Join(unready, "; "), after: after}, nil
 	}
-	return finding{holds: true, reason: v1alpha1.ReasonResolved, message: "all model providers are there"}, nil
+	return finding{holds: true, reason: v1alpha1.ReasonResolved, message: "all model providers exist"}, nil
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolbox"
 )
 
-// lookAtSubAgent adds what another Agent is as a tool.
-func (r *AgentReconciler) lookAtSubAgent(ctx context.Context, found *toolFindings, entry *v1alpha1.AgentTool) error {
+// addSubAgent adds another Agent as a tool.
+func (r *AgentReconciler) addSubAgent(ctx context.Context, found *toolFindings, entry *v1alpha1.AgentTool) error {
 	name, a := entry.AgentRef.Name, found.agent
 	var sub v1alpha1.Agent
 	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: a.Namespace, Name: name}, &sub); err != nil {
 		if !apierrors.IsNotFound(err) {
 			return fmt.Errorf("failed to get sub-agent %q: %w", name, err)
 		}
-		found.missingAgents = append(found.missingAgents, fmt.Sprintf("Agent %q, a sub-agent, does not exist", name))
+		found.missingAgents = append(found.missingAgents, fmt.Sprintf("sub-agent %q does not exist", name))
 		return nil
 	}
 	most := v1alpha1.MaxDepth(a.Spec.Limits)
@@ -43,11 +43,11 @@ func (r *AgentReconciler) lookAtSubAgent(ctx context.Context, found *toolFinding
 	}
 	tools := []tool.Tool{toolbox.SubAgent(*entry, &sub)}
 	found.offer(entry, "", tools)
-	found.check(entry, fmt.Sprintf("sub-agent %q", name), tools)
+	found.checkPatterns(entry, fmt.Sprintf("sub-agent %q", name), tools)
 	return nil
 }
 
-// leadsBack says whether an agent can be reached from a sub-agent of it. It looks at each agent once.
+// leadsBack reports whether an Agent can be reached from one of its sub-agents. It visits each Agent once.
 func (r *AgentReconciler) leadsBack(ctx context.Context, a *v1alpha1.Agent, from string) (bool, error) {
 	seen, next := map[string]bool{from: true}, []string{from}
 	for len(next) > 0 {
@@ -71,8 +71,8 @@ func (r *AgentReconciler) leadsBack(ctx context.Context, a *v1alpha1.Agent, from
 	return false, nil
 }
 
-// callers maps an Agent to those that reach it as a sub-agent, also by way of others: whether one leads back to itself is up to
-// all that are between.
+// callers maps an Agent to the Agents that reach it as a sub-agent, directly or through others. Whether an Agent
+// leads back to itself depends on all Agents in between.
 func callers(c client.Client) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		var all []reconcile.Request
@@ -89,7 +89,7 @@ func callers(c client.Client) handler.EventHandler {
 	})
 }
 
-// subAgentNames are the sub-agents that an agent names, each once, in order.
+// subAgentNames returns the sub-agents that an Agent names, each once, in order.
 func subAgentNames(a *v1alpha1.Agent) []string {
-	return namedBy(a, func(t v1alpha1.AgentTool) *v1alpha1.ObjectReference { return t.AgentRef })
+	return uniqueNames(a, func(t v1alpha1.AgentTool) *v1alpha1.ObjectReference { return t.AgentRef })
 }

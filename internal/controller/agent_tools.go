@@ -20,37 +20,41 @@ import (
 )
 
 const (
-	// maxExposed is how many tools the status of an agent lists.
+	// maxExposed is the number of tools that the status of an Agent lists.
 	maxExposed = 128
-	// maxNotes is how many remarks the message of a condition makes: an agent may have 32 entries of 128 patterns each.
+	// maxNotes bounds the number of notes in the message of a condition. An Agent may have 32 entries of 128
+	// patterns each.
 	maxNotes = 8
 )
 
-// toolFindings are what one look at the tools of an agent found.
+// toolFindings holds the results of one check of an Agent's tools.
 type toolFindings struct {
 	agent *v1alpha1.Agent
-	// offers of the entries, in their order.
+	// offers holds the offers of the entries, in order.
 	offers []tool.Offer
-	// missing are the ToolServers and the sub-agents that are not there, unasked the ToolServers that nobody has asked for their
-	// tools yet, or that are new and do not answer, and notes what else people should know.
+	// missingServers and missingAgents name ToolServers and sub-agents that do not exist. unasked names ToolServers
+	// whose tools are not known yet, because they have not been asked or are new and do not answer. notes holds
+	// further remarks for people.
 	missingServers, missingAgents, unasked, notes []string
-	// after is when to look again, 0 if an event will tell.
+	// after is when to check again; 0 if an event will do so.
 	after time.Duration
 }
 
-// resolveTools finds the ToolServers and sub-agents of an agent, and says which tools a Turn would be offered by now. Nobody
-// is asked: a server's tools are those of its status. One that is away does not count: calls of its tools fail, or, if it was never
-// reached, Turns run without them and say so. But it must have been asked, and one that is new may be about to start: Turns wait for
-// that as they wait for what is missing.
+// resolveTools finds the ToolServers and sub-agents of an Agent, and returns the tools that a Turn would be offered
+// now. It sends no requests: the tools of a server are those in its status.
+//
+// An unreachable server does not make the Agent unready. Calls of its tools fail. If the server was never reached,
+// Turns run without its tools and say so. There are two exceptions, for which Turns wait as they wait for a missing
+// server: a server that has not been asked yet, and one that is new and may be starting.
 func (r *AgentReconciler) resolveTools(ctx context.Context, a *v1alpha1.Agent) (finding, []v1alpha1.ExposedTool, error) {
 	if len(a.Spec.Tools) == 0 {
 		return finding{holds: true, reason: v1alpha1.ReasonResolved, message: "the agent names no tools"}, nil, nil
 	}
 	found := &toolFindings{agent: a}
 	for i := range a.Spec.Tools {
-		look := r.lookAtServer
+		look := r.addServer
 		if a.Spec.Tools[i].AgentRef != nil {
-			look = r.lookAtSubAgent
+			look = r.addSubAgent
 		}
 		if err := look(ctx, found, &a.Spec.Tools[i]); err != nil {
 			return finding{}, nil, err
@@ -61,11 +65,11 @@ func (r *AgentReconciler) resolveTools(ctx context.Context, a *v1alpha1.Agent) (
 		return finding{}, nil, err
 	}
 	exposed := found.exposed(pinned)
-	return found.sum(), exposed, nil
+	return found.combined(), exposed, nil
 }
 
-// lookAtServer adds what a ToolServer offers.
-func (r *AgentReconciler) lookAtServer(ctx context.Context, found *toolFindings, entry *v1alpha1.AgentTool) error {
+// addServer adds the tools that a ToolServer offers.
+func (r *AgentReconciler) addServer(ctx context.Context, found *toolFindings, entry *v1alpha1.AgentTool) error {
 	name := entry.ServerRef.Name
 	var s v1alpha1.ToolServer
 	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: found.agent.Namespace, Name: name}, &s); err != nil {
@@ -75,13 +79,14 @@ func (r *AgentReconciler) lookAtServer(ctx context.Context, found *toolFindings,
 		found.missingServers = append(found.missingServers, fmt.Sprintf("ToolServer %q does not exist", name))
 		return nil
 	}
-	// The reason is said and the message is not: it is on the ToolServer, and would be written to each Agent whenever it changes.
+	// The notes give the reason and not the message. The message is on the ToolServer, and each change of it would
+	// be written to every Agent.
 	c, known := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady), s.Status.LastDiscoveryTime != nil
-	why, left := r.awaited("ToolServer", &s, c)
+	why, left := r.awaitedNew("ToolServer", &s, c)
 	switch {
-	case !asked(&s) && c != nil && c.ObservedGeneration == s.Generation:
+	case !wasAsked(&s) && c != nil && c.ObservedGeneration == s.Generation:
 		found.unasked = append(found.unasked, fmt.Sprintf("ToolServer %q could not be asked for its tools yet (%s)", name, c.Reason))
-	case !asked(&s):
+	case !wasAsked(&s):
 		found.unasked = append(found.unasked, fmt.Sprintf("ToolServer %q is not checked yet", name))
 	case !known && why != "":
 		found.unasked, found.after = append(found.unasked, why), earliest(found.after, left)
@@ -90,26 +95,28 @@ func (r *AgentReconciler) lookAtServer(ctx context.Context, found *toolFindings,
 	case c != nil && c.Status != metav1.ConditionTrue:
 		found.note("ToolServer %q is not ready (%s) and was never reached: turns run without its tools until it is", name, c.Reason)
 	}
-	tools, unusable := discovered(&s)
+	tools, unusable := toolsInStatus(&s)
 	found.offer(entry, name, tools)
-	if n := len(matching(unusable, entry.Allow)); n > 0 {
-		found.note("no model can be offered %d of the tools of ToolServer %q: its status.tools[].unusable says why", n, name)
+	if n := len(matchingTools(unusable, entry.Allow)); n > 0 {
+		found.note("models cannot be offered %d of the tools of ToolServer %q: see its status.tools[].unusable", n, name)
 	}
-	if all := slices.Concat(tools, unusable); known && int(s.Status.ToolCount) == len(all) { // else there may be more than are known
-		found.check(entry, fmt.Sprintf("ToolServer %q", name), all)
+	// Otherwise the server has tools that are not listed
+	if all := slices.Concat(tools, unusable); known && int(s.Status.ToolCount) == len(all) {
+		found.checkPatterns(entry, fmt.Sprintf("ToolServer %q", name), all)
 	}
 	return nil
 }
 
-// asked says whether a server was asked for its tools since its spec is what it is, or has told them before. One whose Secret
-// is missing was not.
-func asked(s *v1alpha1.ToolServer) bool {
+// wasAsked reports whether a server was asked for its tools since its spec last changed, or has listed them before. A
+// server whose Secret is missing was not asked.
+func wasAsked(s *v1alpha1.ToolServer) bool {
 	c := ready(s.Status.Conditions, s.Generation)
-	return s.Status.LastDiscoveryTime != nil || c != nil && !asksNobody(c.Reason)
+	return s.Status.LastDiscoveryTime != nil || c != nil && !sendsNoRequest(c.Reason)
 }
 
-// discovered are the tools of a server by its status, and those of which it says that no model can be offered them.
-func discovered(s *v1alpha1.ToolServer) (tools, unusable []tool.Tool) {
+// toolsInStatus returns the tools in the status of a server. unusable holds those that no model can be offered, by the
+// status.
+func toolsInStatus(s *v1alpha1.ToolServer) (tools, unusable []tool.Tool) {
 	for i := range s.Status.Tools {
 		t := &s.Status.Tools[i]
 		one := tool.Tool{
@@ -124,16 +131,17 @@ func discovered(s *v1alpha1.ToolServer) (tools, unusable []tool.Tool) {
 	return tools, unusable
 }
 
-// matching are the tools whose names fit one of the patterns; all if there are none.
-func matching(tools []tool.Tool, patterns []string) []tool.Tool {
-	names := make([]tool.Tool, 0, len(tools)) // without a server: only the names matter here
+// matchingTools returns the tools whose names match one of the patterns; all tools if there are no patterns.
+func matchingTools(tools []tool.Tool, patterns []string) []tool.Tool {
+	names := make([]tool.Tool, 0, len(tools)) // without server, because only the names matter here
 	for _, t := range tools {
 		names = append(names, tool.Tool{Tool: prompt.Tool{Name: t.Name}})
 	}
 	return tool.Expose([]tool.Offer{{Tools: names, Allow: patterns}}, nil)
 }
 
-// pinned are the tools that the agent's profile pins; none if there is no profile, which another condition says.
+// pinned returns the tools that the Agent's profile pins. If there is no profile, it returns none: another
+// condition reports that.
 func (r *AgentReconciler) pinned(ctx context.Context, a *v1alpha1.Agent) ([]string, error) {
 	var p v1alpha1.PromptProfile
 	key := client.ObjectKey{Namespace: a.Namespace, Name: a.Spec.PromptProfileRef.Name}
@@ -153,22 +161,22 @@ func (f *toolFindings) offer(entry *v1alpha1.AgentTool, server string, tools []t
 	f.offers = append(f.offers, tool.Offer{Server: server, Tools: tools, Allow: entry.Allow, RequireApproval: entry.RequireApproval})
 }
 
-// check says which patterns of an entry match none of its tools: one that was to have a call approved and does not is worse
-// than one that was to allow it.
-func (f *toolFindings) check(entry *v1alpha1.AgentTool, of string, tools []tool.Tool) {
+// checkPatterns notes the patterns of an entry that match none of its tools. A requireApproval pattern that matches
+// nothing is worse than such an allow pattern: calls would be made without approval.
+func (f *toolFindings) checkPatterns(entry *v1alpha1.AgentTool, of string, tools []tool.Tool) {
 	for _, list := range []struct {
 		field    string
 		patterns []string
 	}{{"allow", entry.Allow}, {"requireApproval", entry.RequireApproval}} {
 		for _, pattern := range list.patterns {
-			if len(matching(tools, []string{pattern})) == 0 {
+			if len(matchingTools(tools, []string{pattern})) == 0 {
 				f.note("%s %q matches no tool of %s", list.field, pattern, of)
 			}
 		}
 	}
 }
 
-// exposed are the tools that a Turn would be offered, and after them those that fill its context.
+// exposed returns the tools that a Turn would be offered, followed by the context packs.
 func (f *toolFindings) exposed(pinned []string) []v1alpha1.ExposedTool {
 	policy := v1alpha1.ToolPolicy{}
 	if p := f.agent.Spec.ToolPolicy; p != nil {
@@ -180,7 +188,7 @@ func (f *toolFindings) exposed(pinned []string) []v1alpha1.ExposedTool {
 	switch {
 	case leftOut > 0 && policy.Selection == v1alpha1.ToolSelectionSemantic:
 		kept = offered
-		f.note("a turn is offered those tools that fit its message best: toolPolicy.maxToolsPerTurn is %d", most)
+		f.note("a turn is offered the tools that fit its message best: toolPolicy.maxToolsPerTurn is %d", most)
 	case leftOut > 0:
 		f.note("not all tools are offered: toolPolicy.maxToolsPerTurn is %d", most)
 	}
@@ -201,24 +209,24 @@ func (f *toolFindings) exposed(pinned []string) []v1alpha1.ExposedTool {
 	return all
 }
 
-// sum is the finding of all entries together.
-func (f *toolFindings) sum() finding {
+// combined returns the finding for all entries together.
+func (f *toolFindings) combined() finding {
 	all := slices.Concat(f.missingServers, f.missingAgents, f.unasked, f.notes)
 	switch {
 	case len(f.missingServers) > 0:
-		return finding{reason: v1alpha1.ReasonToolServerNotFound, message: several(all)}
+		return finding{reason: v1alpha1.ReasonToolServerNotFound, message: joinNotes(all)}
 	case len(f.missingAgents) > 0:
-		return finding{reason: v1alpha1.ReasonSubAgentNotFound, message: several(all)}
+		return finding{reason: v1alpha1.ReasonSubAgentNotFound, message: joinNotes(all)}
 	case len(f.unasked) > 0:
-		return finding{reason: v1alpha1.ReasonToolServerNotReady, message: several(all), after: f.after}
+		return finding{reason: v1alpha1.ReasonToolServerNotReady, message: joinNotes(all), after: f.after}
 	case len(all) > 0:
-		return finding{holds: true, reason: v1alpha1.ReasonResolved, message: several(all)}
+		return finding{holds: true, reason: v1alpha1.ReasonResolved, message: joinNotes(all)}
 	}
-	return finding{holds: true, reason: v1alpha1.ReasonResolved, message: "all tool servers and sub-agents are there"}
+	return finding{holds: true, reason: v1alpha1.ReasonResolved, message: "all tool servers and sub-agents exist"}
 }
 
-// several joins remarks, each once, as many as a message may have.
-func several(remarks []string) string {
+// joinNotes joins remarks, each once, up to maxNotes.
+func joinNotes(remarks []string) string {
 	var once []string
 	for _, remark := range remarks {
 		if !slices.Contains(once, remark) {
@@ -231,12 +239,12 @@ func several(remarks []string) string {
 	return strings.Join(once, "; ")
 }
 
-// toolServerNames are the ToolServers that an agent names, each once, in order.
+// toolServerNames returns the ToolServers that an Agent names, each once, in order.
 func toolServerNames(a *v1alpha1.Agent) []string {
-	return namedBy(a, func(t v1alpha1.AgentTool) *v1alpha1.ObjectReference { return t.ServerRef })
+	return uniqueNames(a, func(t v1alpha1.AgentTool) *v1alpha1.ObjectReference { return t.ServerRef })
 }
 
-func namedBy(a *v1alpha1.Agent, ref func(v1alpha1.AgentTool) *v1alpha1.ObjectReference) []string {
+func uniqueNames(a *v1alpha1.Agent, ref func(v1alpha1.AgentTool) *v1alpha1.ObjectReference) []string {
 	var names []string
 	for _, t := range a.Spec.Tools {
 		if to := ref(t); to != nil && !slices.Contains(names, to.Name) {

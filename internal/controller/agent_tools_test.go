@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// newServer is a ToolServer that has answered with these tools.
+// newServer returns a ToolServer that has listed these tools.
 func newServer(name string, tools ...v1alpha1.DiscoveredTool) *v1alpha1.ToolServer {
 	found := metav1.NewTime(now)
 	var declared []v1alpha1.ToolDeclaration // a status grants no effect that the spec does not declare
@@ -35,21 +35,21 @@ func readyAs(status metav1.ConditionStatus, reason string) metav1.Condition {
 	return metav1.Condition{Type: v1alpha1.ConditionReady, Status: status, Reason: reason, ObservedGeneration: 1}
 }
 
-func away(reason string) func(*v1alpha1.ToolServer) {
+func apiUnreachable(reason string) func(*v1alpha1.ToolServer) {
 	return func(s *v1alpha1.ToolServer) {
 		s.Status.Conditions = []metav1.Condition{readyAs(metav1.ConditionFalse, reason)}
 	}
 }
 
-// unreached makes a server one that nobody has ever reached.
-func unreached(reason string) func(*v1alpha1.ToolServer) {
+// neverReached makes a ToolServer one that was never reached.
+func neverReached(reason string) func(*v1alpha1.ToolServer) {
 	return func(s *v1alpha1.ToolServer) {
 		s.Status.LastDiscoveryTime, s.Status.ToolCount, s.Status.Tools = nil, 0, nil
-		away(reason)(s)
+		apiUnreachable(reason)(s)
 	}
 }
 
-// createdAgo makes an object so old.
+// createdAgo sets the age of an object.
 func createdAgo(d time.Duration) func(*v1alpha1.ToolServer) {
 	return func(s *v1alpha1.ToolServer) { s.CreationTimestamp = metav1.NewTime(now.Add(-d)) }
 }
@@ -65,8 +65,8 @@ func toolOf(name string, effect v1alpha1.ToolEffect) v1alpha1.DiscoveredTool {
 	return v1alpha1.DiscoveredTool{Name: name, Effect: effect, Role: v1alpha1.ToolRoleOther, SchemaHash: "a1b2"}
 }
 
-// unfit is a tool that no model can be told of.
-func unfit(name string) v1alpha1.DiscoveredTool {
+// unusableTool returns a tool that no model can be offered.
+func unusableTool(name string) v1alpha1.DiscoveredTool {
 	t := toolOf(name, v1alpha1.ToolEffectReadOnly)
 	t.Unusable = `the type of the schema is not "object"`
 	return t
@@ -108,16 +108,16 @@ func approved(patterns ...string) func(*v1alpha1.AgentTool) {
 	return func(t *v1alpha1.AgentTool) { t.RequireApproval = patterns }
 }
 
-// subAgent is an Agent with these entries of tools.
+// subAgent returns an Agent with these entries in spec.tools.
 func subAgent(name string, tools ...v1alpha1.AgentTool) *v1alpha1.Agent {
 	return &v1alpha1.Agent{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, Generation: 1}, Spec: v1alpha1.AgentSpec{Tools: tools},
 	}
 }
 
-// lookAtTools returns what is said of the tools of an agent, as "reason: message", and what it is offered, as
-// "name source effect role", with a star where somebody must approve.
-func lookAtTools(t *testing.T, a *v1alpha1.Agent, others ...client.Object) (said string, holds bool, offered []string) {
+// reconcileTools returns the condition of an Agent's tools as "reason: message", and the tools that it is offered as
+// "name source effect role". A star marks a tool that requires approval.
+func reconcileTools(t *testing.T, a *v1alpha1.Agent, others ...client.Object) (message string, holds bool, offered []string) {
 	t.Helper()
 	r := &AgentReconciler{Client: inMemory(t, append(others, a)...), Now: func() time.Time { return now }, ProbeInterval: time.Minute}
 	found, exposed, err := r.resolveTools(t.Context(), a)
@@ -136,7 +136,8 @@ func lookAtTools(t *testing.T, a *v1alpha1.Agent, others ...client.Object) (said
 
 func TestToolsOfAnAgent(t *testing.T) {
 	tickets := func() *v1alpha1.ToolServer {
-		return newServer("tickets", toolOf("close_ticket", v1alpha1.ToolEffectDestructive), toolOf("search_tickets", v1alpha1.ToolEffectReadOnly))
+		return newServer("tickets", toolOf("close_ticket", v1alpha1.ToolEffectDestructive),
+			toolOf("search_tickets", v1alpha1.ToolEffectReadOnly))
 	}
 	const (
 		search = "search_tickets tickets ReadOnly Other"
@@ -153,14 +154,15 @@ func TestToolsOfAnAgent(t *testing.T) {
 		"none": {
 			"an agent need not have tools", subAgent("desk"), nil, "Resolved: the agent names no tools", false, nil,
 		},
-		"all there": {
-			"each tool once, in the order of the server, with who must approve", subAgent("desk", ofServer("tickets", approved("close_*"))),
+		"everything exists": {
+			"each tool is listed once, in the server's order, with its approval",
+			subAgent("desk", ofServer("tickets", approved("close_*"))),
 			[]client.Object{tickets()},
-			"Resolved: all tool servers and sub-agents are there", false,
+			"Resolved: all tool servers and sub-agents exist", false,
 			[]string{closes + " *", search},
 		},
 		"a server that is missing": {
-			"nobody can say what it would offer; the others are listed all the same",
+			"its tools are unknown; the others are still listed",
 			subAgent("desk", ofServer("gone"), ofServer("tickets", allow("search_*"))),
 			[]client.Object{tickets()},
 			`ToolServerNotFound: ToolServer "gone" does not exist`, true,
@@ -168,170 +170,187 @@ func TestToolsOfAnAgent(t *testing.T) {
 		},
 		"a sub-agent that is missing": {
 			"it cannot be called", subAgent("desk", ofAgent("gone")), nil,
-			`SubAgentNotFound: Agent "gone", a sub-agent, does not exist`, true, nil,
+			`SubAgentNotFound: sub-agent "gone" does not exist`, true, nil,
 		},
 		"both missing": {
-			"the messages of all are told, the reason is that of the servers", subAgent("desk", ofAgent("a"), ofServer("b"), ofServer("b")), nil,
-			`ToolServerNotFound: ToolServer "b" does not exist; Agent "a", a sub-agent, does not exist`, true, nil,
+			"the message names both, and the reason is that of the servers",
+			subAgent("desk", ofAgent("a"), ofServer("b"), ofServer("b")), nil,
+			`ToolServerNotFound: ToolServer "b" does not exist; sub-agent "a" does not exist`, true, nil,
 		},
 		"a server that is down": {
 			"it may be back when a Turn calls it, and its tools are known", subAgent("desk", ofServer("tickets", allow("search_*"))),
-			[]client.Object{altered(tickets(), away(v1alpha1.ReasonEndpointUnreachable))},
+			[]client.Object{altered(tickets(), apiUnreachable(v1alpha1.ReasonEndpointUnreachable))},
 			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable): calls of its tools fail until it is`, false,
 			[]string{search},
 		},
-		"a server that nobody has looked at": {
-			"turns wait for the first look; nothing is said of patterns before", subAgent("desk", ofServer("new", allow("x")), ofServer("new")),
+		"a server that is not checked yet": {
+			"turns wait for the first check, and patterns are not checked before",
+			subAgent("desk", ofServer("new", allow("x")), ofServer("new")),
 			[]client.Object{&v1alpha1.ToolServer{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "new"}}},
 			`ToolServerNotReady: ToolServer "new" is not checked yet`, true, nil,
 		},
 		"a server that was never reached": {
-			"turns wait no longer than for the first look, and have none of its tools then", subAgent("desk", ofServer("new", allow("x"))),
-			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonEndpointUnreachable))},
-			`Resolved: ToolServer "new" is not ready (EndpointUnreachable) and was never reached: turns run without its tools until it is`, false, nil,
+			"turns wait only for the first check, and then run without its tools", subAgent("desk", ofServer("new", allow("x"))),
+			[]client.Object{altered(newServer("new"), neverReached(v1alpha1.ReasonEndpointUnreachable))},
+			`Resolved: ToolServer "new" is not ready (EndpointUnreachable) and was never reached: turns run without its tools until it is`,
+			false, nil,
 		},
 		"a new server that was not reached yet": {
-			"its Pods may start with it, and a turn keeps the tools that it began with", subAgent("desk", ofServer("new", allow("x"))),
-			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonEndpointUnreachable), createdAgo(119*time.Second))},
-			`ToolServerNotReady: ToolServer "new" is new and does not answer (EndpointUnreachable): turns wait for it until it is 2m0s old`, true, nil,
+			"its Pods may still be starting, and a turn keeps its first tool list", subAgent("desk", ofServer("new", allow("x"))),
+			[]client.Object{altered(newServer("new"), neverReached(v1alpha1.ReasonEndpointUnreachable), createdAgo(119*time.Second))},
+			`ToolServerNotReady: ToolServer "new" is new and does not answer (EndpointUnreachable): turns wait for it until it is 2m0s old`,
+			true, nil,
 		},
 		"a server that was new for two minutes": {
-			"it is away", subAgent("desk", ofServer("new", allow("x"))),
-			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonEndpointUnreachable), createdAgo(2*time.Minute))},
-			`Resolved: ToolServer "new" is not ready (EndpointUnreachable) and was never reached: turns run without its tools until it is`, false, nil,
+			"it is unreachable", subAgent("desk", ofServer("new", allow("x"))),
+			[]client.Object{altered(newServer("new"), neverReached(v1alpha1.ReasonEndpointUnreachable), createdAgo(2*time.Minute))},
+			`Resolved: ToolServer "new" is not ready (EndpointUnreachable) and was never reached: turns run without its tools until it is`,
+			false, nil,
 		},
 		"a new server at an address that is refused": {
-			"no Pod that starts changes that", subAgent("desk", ofServer("new", allow("x"))),
-			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonAddressRefused), createdAgo(time.Second))},
-			`Resolved: ToolServer "new" is not ready (AddressRefused) and was never reached: turns run without its tools until it is`, false, nil,
+			"a Pod that starts does not change that", subAgent("desk", ofServer("new", allow("x"))),
+			[]client.Object{altered(newServer("new"), neverReached(v1alpha1.ReasonAddressRefused), createdAgo(time.Second))},
+			`Resolved: ToolServer "new" is not ready (AddressRefused) and was never reached: turns run without its tools until it is`,
+			false, nil,
 		},
 		"a new server that was reached before": {
 			"its tools are known", subAgent("desk", ofServer("tickets", allow("search_*"))),
-			[]client.Object{altered(tickets(), away(v1alpha1.ReasonEndpointUnreachable), createdAgo(time.Second))},
+			[]client.Object{altered(tickets(), apiUnreachable(v1alpha1.ReasonEndpointUnreachable), createdAgo(time.Second))},
 			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable): calls of its tools fail until it is`, false,
 			[]string{search},
 		},
 		"a corrected server that was never reached": {
 			"the address may be right now", subAgent("desk", ofServer("new")),
-			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonEndpointUnreachable), func(s *v1alpha1.ToolServer) { s.Generation++ })},
+			[]client.Object{altered(newServer("new"), neverReached(v1alpha1.ReasonEndpointUnreachable),
+				func(s *v1alpha1.ToolServer) { s.Generation++ })},
 			`ToolServerNotReady: ToolServer "new" is not checked yet`, true, nil,
 		},
 		"a server that lacks its Secret": {
-			"nobody could ask it: the Secret may be applied after it", subAgent("desk", ofServer("new")),
-			[]client.Object{altered(newServer("new"), unreached(v1alpha1.ReasonSecretNotFound))},
+			"it could not be asked: its Secret may be applied later", subAgent("desk", ofServer("new")),
+			[]client.Object{altered(newServer("new"), neverReached(v1alpha1.ReasonSecretNotFound))},
 			`ToolServerNotReady: ToolServer "new" could not be asked for its tools yet (SecretNotFound)`, true, nil,
 		},
 		"a changed server whose tools are known": {
-			"each turn asks for itself, and has those that are known otherwise", subAgent("desk", ofServer("tickets", allow("search_*"))),
-			[]client.Object{altered(tickets(), away(v1alpha1.ReasonSecretNotFound), func(s *v1alpha1.ToolServer) { s.Generation++ })},
+			"each turn asks the server itself, and otherwise has the known tools", subAgent("desk", ofServer("tickets", allow("search_*"))),
+			[]client.Object{altered(tickets(), apiUnreachable(v1alpha1.ReasonSecretNotFound),
+				func(s *v1alpha1.ToolServer) { s.Generation++ })},
 			`Resolved: ToolServer "tickets" is not ready (SecretNotFound): calls of its tools fail until it is`, false,
 			[]string{search},
 		},
-		"tools that no model can be told of": {
-			"they are not offered, which is said of those that are allowed; a pattern that matches one of them is not misspelt",
+		"tools that no model can be offered": {
+			"they are not offered, and the message counts the allowed ones; a pattern that matches one is not misspelt",
 			subAgent("desk", ofServer("odd", allow("a*", "good", "bad"), approved("bad"))),
-			[]client.Object{newServer("odd", unfit("arr"), unfit("array"), unfit("bad"), toolOf("good", v1alpha1.ToolEffectReadOnly), unfit("worse"))},
-			`Resolved: no model can be offered 3 of the tools of ToolServer "odd": its status.tools[].unusable says why`, false,
+			[]client.Object{newServer("odd", unusableTool("arr"), unusableTool("array"), unusableTool("bad"),
+				toolOf("good", v1alpha1.ToolEffectReadOnly), unusableTool("worse"))},
+			`Resolved: models cannot be offered 3 of the tools of ToolServer "odd": see its status.tools[].unusable`, false,
 			[]string{"good odd ReadOnly Other"},
 		},
 		"patterns that match nothing": {
-			"a misspelt approval lets a call through that somebody was to see",
+			"a misspelt requireApproval lets calls through without approval",
 			subAgent("desk", ofServer("tickets", allow("search_*", "find_*"), approved("Close_ticket"))),
 			[]client.Object{tickets()},
-			`Resolved: allow "find_*" matches no tool of ToolServer "tickets"; requireApproval "Close_ticket" matches no tool of ToolServer "tickets"`,
+			`Resolved: allow "find_*" matches no tool of ToolServer "tickets"; requireApproval "Close_ticket" ` +
+				`matches no tool of ToolServer "tickets"`,
 			false,
 			[]string{search},
 		},
 		"more tools than are listed": {
-			"a pattern may match one that is not known here", subAgent("desk", ofServer("tickets", allow("search_*", "find_*"))),
+			"a pattern may match a tool that is not listed", subAgent("desk", ofServer("tickets", allow("search_*", "find_*"))),
 			[]client.Object{altered(tickets(), func(s *v1alpha1.ToolServer) { s.Status.ToolCount = 300 })},
-			"Resolved: all tool servers and sub-agents are there", false,
+			"Resolved: all tool servers and sub-agents exist", false,
 			[]string{search},
 		},
-		"two servers with a tool of one name": {
-			"both get the name of their server", subAgent("desk", ofServer("a"), ofServer("b")),
-			[]client.Object{newServer("a", toolOf("find", v1alpha1.ToolEffectReadOnly)), newServer("b", toolOf("find", v1alpha1.ToolEffectIdempotent))},
-			"Resolved: all tool servers and sub-agents are there", false,
+		"two servers with tools of the same name": {
+			"both names get their server as a prefix", subAgent("desk", ofServer("a"), ofServer("b")),
+			[]client.Object{
+				newServer("a", toolOf("find", v1alpha1.ToolEffectReadOnly)),
+				newServer("b", toolOf("find", v1alpha1.ToolEffectIdempotent)),
+			},
+			"Resolved: all tool servers and sub-agents exist", false,
 			[]string{"a_find a ReadOnly Other", "b_find b Idempotent Other"},
 		},
-		"a tool that fills the context": {
-			"it stands after those that the model is offered", subAgent("desk", ofServer("a")),
+		"a context pack": {
+			"it is listed after the tools that the model is offered", subAgent("desk", ofServer("a")),
 			[]client.Object{newServer("a", packOf("notes"), toolOf("z", v1alpha1.ToolEffectReadOnly))},
-			"Resolved: all tool servers and sub-agents are there", false,
+			"Resolved: all tool servers and sub-agents exist", false,
 			[]string{"z a ReadOnly Other", "notes a ReadOnly ContextPack"},
 		},
-		"more tools that fill the context than are called": {
-			"only so many are", subAgent("desk", ofServer("a")),
+		"too many context packs": {
+			"only the first four are called", subAgent("desk", ofServer("a")),
 			[]client.Object{newServer("a", packOf("p1"), packOf("p2"), packOf("p3"), packOf("p4"), packOf("p5"))},
 			"Resolved: only the first 4 tools of the role ContextPack are called", false,
 			[]string{"p1 a ReadOnly ContextPack", "p2 a ReadOnly ContextPack", "p3 a ReadOnly ContextPack", "p4 a ReadOnly ContextPack"},
 		},
 		"a sub-agent": {
-			"it has a name that a model can be told, and somebody may have to approve",
+			"its name is valid for a model, and it may require approval",
 			subAgent("desk", ofAgent("research.team", approved("*"))),
 			[]client.Object{subAgent("research.team")},
-			"Resolved: all tool servers and sub-agents are there", false,
+			"Resolved: all tool servers and sub-agents exist", false,
 			[]string{"research_team research.team Idempotent Other *"},
 		},
 		"a sub-agent under another name": {
-			"an approval by the Agent's name would match nothing", subAgent("desk", ofAgent("research", approved("research"), func(e *v1alpha1.AgentTool) { e.Name = "ask" })),
+			"a requireApproval pattern with the Agent's name matches nothing", subAgent("desk",
+				ofAgent("research", approved("research"), func(e *v1alpha1.AgentTool) { e.Name = "ask" })),
 			[]client.Object{subAgent("research")},
 			`Resolved: requireApproval "research" matches no tool of sub-agent "research"`, false,
 			[]string{"ask research Idempotent Other"},
 		},
 		"itself": {
-			"it is allowed, and said", subAgent("desk", ofAgent("desk")), nil,
+			"it is allowed, and the message says so", subAgent("desk", ofAgent("desk")), nil,
 			"Resolved: the agent names itself as a sub-agent: limits.maxDepth bounds how deep that goes", false,
 			[]string{"desk desk Idempotent Other"},
 		},
-		"a circle": {
-			"it is allowed, and said, however long it is", subAgent("desk", ofAgent("a")),
+		"a cycle": {
+			"it is allowed, and the message says so for any length", subAgent("desk", ofAgent("a")),
 			[]client.Object{subAgent("a", ofAgent("b")), subAgent("b", ofAgent("b"), ofAgent("gone"), ofAgent("desk"))},
 			`Resolved: sub-agent "a" leads back to this agent: limits.maxDepth bounds how deep that goes`, false,
 			[]string{"a a Idempotent Other"},
 		},
-		"a circle of others": {
-			"that is not this agent's", subAgent("desk", ofAgent("a")),
+		"a cycle of other agents": {
+			"it does not include this agent", subAgent("desk", ofAgent("a")),
 			[]client.Object{subAgent("a", ofAgent("a"))},
-			"Resolved: all tool servers and sub-agents are there", false,
+			"Resolved: all tool servers and sub-agents exist", false,
 			[]string{"a a Idempotent Other"},
 		},
 		"no depth": {
-			"such an agent hands nothing on", altered(subAgent("desk", ofAgent("a")), func(a *v1alpha1.Agent) {
+			"an agent without depth has no sub-agents", altered(subAgent("desk", ofAgent("a")), func(a *v1alpha1.Agent) {
 				a.Spec.Limits = &v1alpha1.Limits{MaxDepth: new(int32(0))}
 			}),
 			[]client.Object{subAgent("a")},
 			`Resolved: sub-agent "a" is not offered: limits.maxDepth is 0`, false, nil,
 		},
 		"no descendants": {
-			"nor does this one", altered(subAgent("desk", ofAgent("a")), func(a *v1alpha1.Agent) {
+			"an agent without descendants has no sub-agents", altered(subAgent("desk", ofAgent("a")), func(a *v1alpha1.Agent) {
 				a.Spec.Limits = &v1alpha1.Limits{MaxDescendants: new(int32(0))}
 			}),
 			[]client.Object{subAgent("a")},
 			`Resolved: sub-agent "a" is not offered: limits.maxDescendants is 0`, false, nil,
 		},
 		"too many tools": {
-			"the first are offered, and those that the profile pins", altered(subAgent("desk", ofServer("a")), func(a *v1alpha1.Agent) {
+			"the first tools are offered, and the pinned ones", altered(subAgent("desk", ofServer("a")), func(a *v1alpha1.Agent) {
 				a.Spec.PromptProfileRef.Name = "house"
 				a.Spec.ToolPolicy = &v1alpha1.ToolPolicy{MaxToolsPerTurn: 2}
 			}),
-			[]client.Object{newServer("a", toolsNamed(9, "t%d")...), houseProfile(func(p *v1alpha1.PromptProfileSpec) { p.PinnedTools = []string{"t7"} })},
+			[]client.Object{
+				newServer("a", toolsNamed(9, "t%d")...),
+				houseProfile(func(p *v1alpha1.PromptProfileSpec) { p.PinnedTools = []string{"t7"} }),
+			},
 			"Resolved: not all tools are offered: toolPolicy.maxToolsPerTurn is 2", false,
 			[]string{"t0 a ReadOnly Other", "t7 a ReadOnly Other"},
 		},
 		"too many tools, chosen by message": {
-			"which of them is up to the message", altered(subAgent("desk", ofServer("a")), func(a *v1alpha1.Agent) {
+			"the choice depends on the message", altered(subAgent("desk", ofServer("a")), func(a *v1alpha1.Agent) {
 				a.Spec.ToolPolicy = &v1alpha1.ToolPolicy{MaxToolsPerTurn: 1, Selection: v1alpha1.ToolSelectionSemantic}
 			}),
 			[]client.Object{newServer("a", toolsNamed(2, "t%d")...)},
-			"Resolved: a turn is offered those tools that fit its message best: toolPolicy.maxToolsPerTurn is 1", false,
+			"Resolved: a turn is offered the tools that fit its message best: toolPolicy.maxToolsPerTurn is 1", false,
 			[]string{"t0 a ReadOnly Other", "t1 a ReadOnly Other"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			said, holds, offered := lookAtTools(t, tc.agent, tc.others...)
-			if said != tc.want || holds == tc.lacks {
-				t.Errorf("got %t, %s\nwant %t, %s: %s", holds, said, !tc.lacks, tc.want, tc.reason)
+			message, holds, offered := reconcileTools(t, tc.agent, tc.others...)
+			if message != tc.want || holds == tc.lacks {
+				t.Errorf("got %t, %s\nwant %t, %s: %s", holds, message, !tc.lacks, tc.want, tc.reason)
 			}
 			if diff := cmp.Diff(tc.offers, offered); diff != "" {
 				t.Errorf("offered (-want +got): %s\n%s", tc.reason, diff)
@@ -340,7 +359,7 @@ func TestToolsOfAnAgent(t *testing.T) {
 	}
 }
 
-func TestWhatIsSaidOfToolsIsBounded(t *testing.T) {
+func TestMessageAboutToolsIsBounded(t *testing.T) {
 	patterns := make([]string, 64)
 	for i := range patterns {
 		patterns[i] = fmt.Sprintf("%03d-%s", i, strings.Repeat("x", 100))
@@ -349,20 +368,20 @@ func TestWhatIsSaidOfToolsIsBounded(t *testing.T) {
 	for range 32 {
 		entries = append(entries, ofServer("a", allow(patterns...), approved(patterns...)))
 	}
-	said, _, _ := lookAtTools(t, subAgent("desk", entries...), newServer("a", toolOf("b", v1alpha1.ToolEffectReadOnly)))
-	if len(said) > 2048 || !strings.HasSuffix(said, "; and more") {
-		t.Errorf("got %d bytes, want some remarks and a word that there are more: %s", len(said), said)
+	message, _, _ := reconcileTools(t, subAgent("desk", entries...), newServer("a", toolOf("b", v1alpha1.ToolEffectReadOnly)))
+	if len(message) > 2048 || !strings.HasSuffix(message, "; and more") {
+		t.Errorf("got %d bytes, want the first notes and \"and more\": %s", len(message), message)
 	}
 	policy := func(a *v1alpha1.Agent) {
 		a.Spec.ToolPolicy = &v1alpha1.ToolPolicy{MaxToolsPerTurn: 1, Selection: v1alpha1.ToolSelectionSemantic}
 	}
-	_, _, offered := lookAtTools(t, altered(subAgent("desk", ofServer("a")), policy), newServer("a", toolsNamed(256, "t%03d")...))
+	_, _, offered := reconcileTools(t, altered(subAgent("desk", ofServer("a")), policy), newServer("a", toolsNamed(256, "t%03d")...))
 	if len(offered) != 128 {
 		t.Errorf("the status lists %d tools, want the first 128", len(offered))
 	}
 }
 
-// TestAnAgentWithoutItsToolsIsNotReady looks at the whole of it, twice: the second look writes nothing.
+// TestAnAgentWithoutItsToolsIsNotReady reconciles an Agent twice and checks that the second time writes nothing.
 func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
 	a := deskAgent(func(s *v1alpha1.AgentSpec) { s.Models, s.Tools = nil, []v1alpha1.AgentTool{ofServer("tickets")} })
 	a.Spec.Models = []v1alpha1.ModelReference{{Model: "m", ProviderRef: v1alpha1.ObjectReference{Name: "demo"}}}
@@ -371,7 +390,7 @@ func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
 		Status:     v1alpha1.ModelProviderStatus{Conditions: []metav1.Condition{readyAs(metav1.ConditionTrue, v1alpha1.ReasonReady)}},
 	}
 	c := inMemory(t, houseProfile(), provider, a)
-	if _, err := lookAtProfile(t, c, nil); err != nil {
+	if _, err := reconcileProfile(t, c, nil); err != nil {
 		t.Fatal(err)
 	}
 	look := func() *v1alpha1.Agent {
@@ -386,7 +405,7 @@ func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
 		}
 		return &got
 	}
-	said := func(a *v1alpha1.Agent) string {
+	conditionsOf := func(a *v1alpha1.Agent) string {
 		var all []string
 		for _, c := range a.Status.Conditions {
 			all = append(all, fmt.Sprintf("%s=%s %s", c.Type, c.Status, c.Reason))
@@ -394,8 +413,9 @@ func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
 		return strings.Join(all, ", ")
 	}
 	first := look()
-	const lacking = "ProfileResolved=True Resolved, ModelsResolved=True Resolved, ToolsResolved=False ToolServerNotFound, Ready=False ToolServerNotFound"
-	if got := said(first); got != lacking {
+	const lacking = "ProfileResolved=True Resolved, ModelsResolved=True Resolved, ToolsResolved=False " +
+		"ToolServerNotFound, Ready=False ToolServerNotFound"
+	if got := conditionsOf(first); got != lacking {
 		t.Errorf("got %s\nwant %s", got, lacking)
 	}
 	if err := c.Create(t.Context(), newServer("tickets", toolOf("search", v1alpha1.ToolEffectReadOnly))); err != nil {
@@ -403,7 +423,7 @@ func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
 	}
 	second := look()
 	const complete = "ProfileResolved=True Resolved, ModelsResolved=True Resolved, ToolsResolved=True Resolved, Ready=True Ready"
-	if got := said(second); got != complete {
+	if got := conditionsOf(second); got != complete {
 		t.Errorf("got %s\nwant %s", got, complete)
 	}
 	want := []v1alpha1.ExposedTool{{Name: "search", Server: "tickets", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleOther}}
@@ -411,9 +431,10 @@ func TestAnAgentWithoutItsToolsIsNotReady(t *testing.T) {
 		t.Errorf("status.tools (-want +got):\n%s", diff)
 	}
 	if second.Status.PromptRenderHash == "" || second.Status.PromptRenderHash != first.Status.PromptRenderHash {
-		t.Errorf("hash went from %q to %q, want one that tools do not change", first.Status.PromptRenderHash, second.Status.PromptRenderHash)
+		t.Errorf("the hash changed from %q to %q, want a hash that does not depend on tools",
+			first.Status.PromptRenderHash, second.Status.PromptRenderHash)
 	}
 	if third := look(); third.ResourceVersion != second.ResourceVersion {
-		t.Error("a look that found nothing new has written")
+		t.Error("a reconciliation without changes wrote the status")
 	}
 }

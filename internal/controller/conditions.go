@@ -14,13 +14,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// finding is what one look at an object found: whether something about it holds, and why.
+// finding is the result of one check of an object: whether something holds, and why.
 type finding struct {
 	holds           bool
 	reason, message string
-	// failure is why the look is to be tried again, nil if an event will tell when.
+	// failure is the error for which the check must be retried; nil if an event will start the next check.
 	failure error
-	// after is when to look again, 0 if an event will tell.
+	// after is when to check again; 0 if an event will start the next check.
 	after time.Duration
 }
 
@@ -36,8 +36,9 @@ func (f finding) set(conditions *[]metav1.Condition, kind string, generation int
 	})
 }
 
-// stall writes the condition Stalled with what the finding says, or removes it. An object is stalled if nothing but a change of its own spec
-// helps: GitOps tools then report failure at once. One that waits for another object is not, because the same sync may bring that.
+// stall writes the finding as the condition Stalled, or removes that condition. An object is stalled if only a
+// change of its own spec helps; GitOps tools then report failure at once. An object that waits for another object
+// is not stalled, because the same sync may bring that object.
 func (f finding) stall(conditions *[]metav1.Condition, generation int64, now time.Time, stalled bool) {
 	if !stalled {
 		meta.RemoveStatusCondition(conditions, v1alpha1.ConditionStalled)
@@ -46,7 +47,7 @@ func (f finding) stall(conditions *[]metav1.Condition, generation int64, now tim
 	finding{holds: true, reason: f.reason, message: f.message}.set(conditions, v1alpha1.ConditionStalled, generation, now)
 }
 
-// ready returns the Ready condition if it speaks of the newest generation of its object, else nil.
+// ready returns the Ready condition if it is about the newest generation of its object, otherwise nil.
 func ready(conditions []metav1.Condition, generation int64) *metav1.Condition {
 	c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 	if c == nil || c.ObservedGeneration != generation {
@@ -55,8 +56,8 @@ func ready(conditions []metav1.Condition, generation int64) *metav1.Condition {
 	return c
 }
 
-// unsendable says what is wrong with a value that an object takes from a Secret, or with a header. Nobody was asked.
-func unsendable(err *secrets.Error) finding {
+// secretFinding returns the finding for a faulty header or value from a Secret. No request was sent.
+func secretFinding(err *secrets.Error) finding {
 	f := finding{reason: v1alpha1.ReasonSecretNotFound, message: err.Reason}
 	switch err.Kind {
 	case secrets.Missing:
@@ -68,26 +69,27 @@ func unsendable(err *secrets.Error) finding {
 	return f
 }
 
-// asksNobody reports whether a reason means that nobody was asked, because of the object or its Secrets.
-func asksNobody(reason string) bool {
+// sendsNoRequest reports whether a reason means that no request was sent, because of the object or its Secrets.
+func sendsNoRequest(reason string) bool {
 	return reason == v1alpha1.ReasonSecretNotFound || reason == v1alpha1.ReasonHostNotAllowed || reason == v1alpha1.ReasonHeaderRefused
 }
 
-// steady keeps the message of a failure that lasts: what an endpoint or a resolver says differs from look to look (request
-// ids, ports, addresses), and each change would be written here, to every Agent and to every Turn that waits for one.
-func steady(found finding, conditions []metav1.Condition, generation int64) finding {
+// keepMessage keeps the message of a failure that lasts. The messages of an endpoint or a resolver differ from check to
+// check by request IDs, ports and addresses. Each change would be written here, to every Agent and to every Turn
+// that waits for one.
+func keepMessage(found finding, conditions []metav1.Condition, generation int64) finding {
 	c := ready(conditions, generation)
-	// What is said of a Secret changes only with the Secret.
-	lasting := !found.holds && !asksNobody(found.reason)
+	// A message about a Secret changes only with the Secret.
+	lasting := !found.holds && !sendsNoRequest(found.reason)
 	if lasting && c != nil && c.Reason == found.reason {
 		found.message = c.Message
 	}
 	return found
 }
 
-// announceReady emits an Event when an object stops or begins to be ready, or is not ready for another reason than before. A failure that lasts
-// is no news, and neither is an object that is ready from its first look on.
-func announceReady(to events.EventRecorder, o client.Object, action string, before, after []metav1.Condition) {
+// emitReadyEvent emits an Event when an object becomes ready or not ready, or when the reason changes while it is
+// not ready. It emits none while a failure lasts, and none for an object that is ready at its first check.
+func emitReadyEvent(to events.EventRecorder, o client.Object, action string, before, after []metav1.Condition) {
 	was, is := meta.FindStatusCondition(before, v1alpha1.ConditionReady), meta.FindStatusCondition(after, v1alpha1.ConditionReady)
 	switch broken := is.Status != metav1.ConditionTrue; {
 	case was == nil && !broken, was != nil && was.Status == is.Status && was.Reason == is.Reason:

@@ -19,7 +19,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// profileConfigMaps are the names of the ConfigMaps that a profile takes texts from.
+// profileConfigMaps returns the names of the ConfigMaps that a profile takes texts from.
 func profileConfigMaps(o client.Object) []string {
 	p, ok := o.(*v1alpha1.PromptProfile)
 	if !ok {
@@ -34,7 +34,7 @@ func profileConfigMaps(o client.Object) []string {
 	return names
 }
 
-// agentConfigMaps are the names of the ConfigMaps that an agent takes texts from, beside those of its profile.
+// agentConfigMaps returns the names of the ConfigMaps that an Agent takes texts from, without those of its profile.
 func agentConfigMaps(o client.Object) []string {
 	a, ok := o.(*v1alpha1.Agent)
 	if !ok {
@@ -43,8 +43,8 @@ func agentConfigMaps(o client.Object) []string {
 	return contributionConfigMaps(a.Spec.Contributions)
 }
 
-// awaitedConfigMaps are the names of the ConfigMaps that must be there before a Turn is bound. One that was bound before may
-// have them in its journal, unless it was given back without a prompt.
+// awaitedConfigMaps returns the names of the ConfigMaps that must exist before a Turn is bound. The journal of a
+// Turn that was bound before may hold their texts, unless the Turn was handed back without a prompt.
 func awaitedConfigMaps(o client.Object) []string {
 	t, ok := o.(*v1alpha1.Turn)
 	if !ok || t.IsFinished() || t.Spec.Context == nil || t.Epoch() > 0 && !lacksPrompt(t) {
@@ -63,14 +63,15 @@ func contributionConfigMaps(list []v1alpha1.Contribution) []string {
 	return names
 }
 
-// requestsFor returns a request for each object of a list's kind that the cache finds in a namespace by a field.
+// requestsFor returns a request for each object that the cache finds by a field in a namespace. list gives the
+// kind.
 func requestsFor(ctx context.Context, c client.Client, list client.ObjectList, namespace, field, value string) []reconcile.Request {
 	if err := c.List(ctx, list, client.InNamespace(namespace), client.MatchingFields{field: value}); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the objects that refer to another", "field", field, "name", value)
 		return nil
 	}
 	var requests []reconcile.Request
-	_ = meta.EachListItem(list, func(o runtime.Object) error { // the function returns no error
+	_ = meta.EachListItem(list, func(o runtime.Object) error { // the function never returns an error
 		if object, ok := o.(client.Object); ok {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
 		}
@@ -79,15 +80,16 @@ func requestsFor(ctx context.Context, c client.Client, list client.ObjectList, n
 	return requests
 }
 
-// users maps an object to those of a list's kind that refer to it.
-func users(c client.Client, list client.ObjectList, field string) handler.EventHandler {
+// referrers maps an object to the objects that refer to it. list gives their kind.
+func referrers(c client.Client, list client.ObjectList, field string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		return requestsFor(ctx, c, list.DeepCopyObject().(client.ObjectList), o.GetNamespace(), field, o.GetName())
 	})
 }
 
-// agentsOfConfigMap maps a ConfigMap to the agents whose prompts have texts of it: those that name it, and those whose
-// profile does. The status of such a profile need not change with the text, so that its event would not do.
+// agentsOfConfigMap maps a ConfigMap to the Agents whose prompts contain its texts: those that name it, and those
+// whose profile names it. The event of such a profile is not enough, because its status may stay the same when the
+// text changes.
 func agentsOfConfigMap(c client.Client) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 		requests := requestsFor(ctx, c, &v1alpha1.AgentList{}, o.GetNamespace(), indexAgentConfigMap, o.GetName())
@@ -98,14 +100,14 @@ func agentsOfConfigMap(c client.Client) handler.EventHandler {
 	})
 }
 
-// appears lets through that an object has appeared.
-func appears() predicate.Predicate {
+// isCreated passes the creation of an object.
+func isCreated() predicate.Predicate {
 	no := func(event.UpdateEvent) bool { return false }
 	return predicate.Funcs{UpdateFunc: no, DeleteFunc: func(event.DeleteEvent) bool { return false }}
 }
 
-// missingConfigMap says which of the ConfigMaps that a Turn awaits is not there or may not be read, the first of them; empty
-// if all are there. Turns without ConfigMaps ask nobody.
+// missingConfigMap returns why the first missing or unreadable ConfigMap of a Turn cannot be used; empty if all are
+// there. For Turns without ConfigMaps it reads nothing.
 func missingConfigMap(ctx context.Context, c client.Reader, t *v1alpha1.Turn) (string, error) {
 	if len(awaitedConfigMaps(t)) == 0 {
 		return "", nil
@@ -123,7 +125,7 @@ func missingConfigMap(ctx context.Context, c client.Reader, t *v1alpha1.Turn) (s
 		case apierrors.IsNotFound(err):
 			return what + " does not exist", nil
 		case apierrors.IsForbidden(err):
-			return what + " cannot be read: " + whyUnread(err), nil
+			return what + " cannot be read: " + readFailure(err), nil
 		case err != nil:
 			return "", fmt.Errorf("failed to look for ConfigMap %q: %w", ref.Name, err)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// now is when the decisions are made; the Turns of these tests were created a minute before.
+// now is the time of the decisions. The Turns of these tests were created a minute earlier.
 var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 func turnWith(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
@@ -20,7 +20,10 @@ func turnWith(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "helpdesk", Name: "one", UID: "uid-one", Generation: 1, CreationTimestamp: metav1.NewTime(now.Add(-time.Minute)),
 		},
-		Spec: v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: "Hello", DesiredState: v1alpha1.DesiredStateActive},
+		Spec: v1alpha1.TurnSpec{
+			AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: "Hello",
+			DesiredState: v1alpha1.DesiredStateActive,
+		},
 	}
 	for _, f := range change {
 		f(t)
@@ -93,19 +96,20 @@ func agentWith(status metav1.ConditionStatus, message string, change ...func(*v1
 
 func modelsResolved(status metav1.ConditionStatus) func(*v1alpha1.Agent) {
 	return func(a *v1alpha1.Agent) {
-		a.Status.Conditions = append(a.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionModelsResolved, Status: status, ObservedGeneration: 1})
+		a.Status.Conditions = append(a.Status.Conditions,
+			metav1.Condition{Type: v1alpha1.ConditionModelsResolved, Status: status, ObservedGeneration: 1})
 	}
 }
 
-// givenBack is a Turn that its executor gave back, to wait for this.
-func givenBack(reason string) func(*v1alpha1.Turn) {
+// handedBack makes a Turn one that its executor handed back and that now waits for this reason.
+func handedBack(reason string) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) {
 		t.Status.Executor.Name = ""
 		t.Status.Conditions[0].Reason = reason
 	}
 }
 
-// unprepared is a Turn that its executor gave back without a prompt.
+// unprepared makes a Turn one that its executor handed back without a prompt.
 func unprepared(t *v1alpha1.Turn) {
 	condition(t, v1alpha1.ConditionPrepared, metav1.ConditionUnknown, v1alpha1.TurnReasonNotPrepared, now)
 }
@@ -117,49 +121,55 @@ func TestDecide(t *testing.T) {
 	const untilStart = byDefault - time.Minute + time.Second
 	huge := func(t *v1alpha1.Turn) { t.Spec.Message = strings.Repeat("x", v1alpha1.MaxSpecBytes) }
 	suspended := decision{
-		action: wait, reason: v1alpha1.TurnReasonSuspended, message: "the turn is suspended; set desiredState to Active to go on",
+		action: wait, reason: v1alpha1.TurnReasonSuspended, message: "the turn is suspended; set desiredState to Active to continue",
 	}
 	for name, tc := range map[string]struct {
 		turn    *v1alpha1.Turn
 		agent   *v1alpha1.Agent
-		lives   bool
+		alive   bool
 		missing string
 		recheck time.Duration
 		want    decision
 	}{
-		"a new Turn of a ready agent is admitted": {
-			turn: turnWith(), agent: ready, want: decision{action: admit, after: untilStart},
+		"a new Turn of a ready agent is scheduled": {
+			turn: turnWith(), agent: ready, want: decision{action: schedule, after: untilStart},
 		},
 		"a finished Turn without a time to live is left alone": {
 			turn: turnWith(finished(time.Hour)), want: decision{action: nothing},
 		},
-		"a finished Turn is looked at again when its time to live is over": {
+		"a finished Turn is reconciled again when its time to live is over": {
 			turn: turnWith(finished(time.Second), keeps(60)), want: decision{action: nothing, after: 59 * time.Second},
 		},
-		"a finished Turn is removed to the second": {
+		"a finished Turn is removed when its time to live is over": {
 			turn: turnWith(finished(time.Minute), keeps(60)), want: decision{action: remove},
 		},
-		"a finished Turn with a newer spec is observed, and kept for its time": {
+		"a finished Turn with a newer spec is observed, and kept until its time to live is over": {
 			turn: turnWith(finished(time.Second), keeps(60), func(t *v1alpha1.Turn) { t.Generation = 2 }),
 			want: decision{action: observe, after: 59 * time.Second},
 		},
-		"the end goes before all else": {
+		"finished goes before everything else": {
 			turn: turnWith(finished(time.Hour), desires(v1alpha1.DesiredStateCancelled), huge), want: decision{action: nothing},
 		},
-		"a bound Turn is its executor's, cancelled or not": {
-			turn: turnWith(boundTo("e"), started(time.Hour), desires(v1alpha1.DesiredStateCancelled)), agent: ready, lives: true,
+		"a bound Turn is left to its executor, even if it is cancelled": {
+			turn: turnWith(boundTo("e"), started(time.Hour), desires(v1alpha1.DesiredStateCancelled)), agent: ready, alive: true,
 			want: decision{action: follow},
 		},
-		"a Turn of a lost executor is admitted anew, within its time": {
-			turn: turnWith(boundTo("e"), started(30*time.Second)), agent: ready, want: decision{action: admit, after: 30 * time.Second},
+		"a Turn of a lost executor is bound anew before its deadline": {
+			turn: turnWith(boundTo("e"), started(30*time.Second)), agent: ready, want: decision{action: schedule, after: 30 * time.Second},
 		},
 		"a Turn of a lost executor can be cancelled": {
 			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), agent: ready,
-			want: decision{action: settle, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled while it was not running"},
+			want: decision{
+				action: finalize, reason: v1alpha1.TurnReasonCancelled,
+				message: "the turn was cancelled while it was not running",
+			},
 		},
 		"a Turn of a lost executor without its agent can be cancelled": {
 			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)),
-			want: decision{action: settle, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled while it was not running"},
+			want: decision{
+				action: finalize, reason: v1alpha1.TurnReasonCancelled,
+				message: "the turn was cancelled while it was not running",
+			},
 		},
 		"a Turn of a lost executor can be suspended": {
 			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateSuspended)), agent: ready, want: suspended,
@@ -167,25 +177,25 @@ func TestDecide(t *testing.T) {
 		"a Turn of a lost executor ends when its time is over": {
 			turn: turnWith(boundTo("e"), started(2*time.Minute)), agent: ready,
 			want: decision{
-				action: settle, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				action: finalize, reason: v1alpha1.TurnReasonDeadlineExceeded,
 				message: "the turn reached its time limit of 1m0s while no executor ran it; it was Running",
 			},
 		},
-		"the lowest limit counts, the agent's too": {
+		"the lowest limit applies, including the agent's": {
 			turn: turnWith(boundTo("e"), started(20*time.Second), limited(v1alpha1.Limits{TimeoutSeconds: new(int32(30))})),
 			agent: agentWith(metav1.ConditionTrue, "", func(a *v1alpha1.Agent) {
 				a.Spec.Limits = &v1alpha1.Limits{TimeoutSeconds: new(int32(10))}
 			}),
 			want: decision{
-				action: settle, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				action: finalize, reason: v1alpha1.TurnReasonDeadlineExceeded,
 				message: "the turn reached its time limit of 10s while no executor ran it; it was Running",
 			},
 		},
-		"cancelling goes before the size of the spec": {
+		"cancellation goes before the size of the spec": {
 			turn: turnWith(desires(v1alpha1.DesiredStateCancelled), huge), agent: ready,
 			want: decision{action: end, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled before it ran"},
 		},
-		"suspending goes before the deadline": {
+		"suspension goes before the deadline": {
 			turn:  turnWith(desires(v1alpha1.DesiredStateSuspended), limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(1))})),
 			agent: ready, want: suspended,
 		},
@@ -193,35 +203,39 @@ func TestDecide(t *testing.T) {
 			turn: turnWith(huge, limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(1))})), agent: ready,
 			want: decision{
 				action: end, reason: v1alpha1.TurnReasonInvalidSpec,
-				message: "spec is 98411 bytes of JSON and must be at most 98304: shorten message, history, context or shaping, or put texts into a ConfigMap",
+				message: "spec is 98411 bytes of JSON and must be at most 98304: shorten message, history, " +
+					"context or shaping, or put texts into a ConfigMap",
 			},
 		},
-		"a Turn that waited too long ends, and says for what": {
-			turn: turnWith(waitsAs(v1alpha1.TurnReasonWaitingForAgent, 11*time.Second), limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(10))})),
+		"a Turn that waited too long ends, and its message says why it waited": {
+			turn: turnWith(waitsAs(v1alpha1.TurnReasonWaitingForAgent, 11*time.Second),
+				limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(10))})),
 			want: decision{
 				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
-				message: `the turn did not start within 10s (limits.startingDeadlineSeconds); it was WaitingForAgent: Agent "support" does not exist in namespace "helpdesk"`,
+				message: `the turn did not start within 10s (limits.startingDeadlineSeconds); it was ` +
+					`WaitingForAgent: Agent "support" does not exist in namespace "helpdesk"`,
 			},
 		},
-		"the time to start counts from the creation where nobody has looked yet": {
+		"the starting deadline counts from the creation before the first reconciliation": {
 			turn: turnWith(limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(59))})), agent: ready,
 			want: decision{
 				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
 				message: "the turn did not start within 59s (limits.startingDeadlineSeconds)",
 			},
 		},
-		"the time to start begins anew when a suspension ends": {
-			turn:  turnWith(waitsAs(v1alpha1.TurnReasonSuspended, 50*time.Second), limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(10))})),
-			agent: ready, want: decision{action: admit, after: 10 * time.Second},
+		"the starting deadline starts anew after a suspension": {
+			turn: turnWith(waitsAs(v1alpha1.TurnReasonSuspended, 50*time.Second),
+				limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(10))})),
+			agent: ready, want: decision{action: schedule, after: 10 * time.Second},
 		},
-		"a Turn without its agent waits, until its time to start is over": {
+		"a Turn without its agent waits until its starting deadline": {
 			turn: turnWith(),
 			want: decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: untilStart,
 				message: `Agent "support" does not exist in namespace "helpdesk"`,
 			},
 		},
-		"a Turn that ran before and waits for its agent ends in time": {
+		"a Turn that has run and waits for its agent ends at its deadline": {
 			turn: turnWith(started(30 * time.Second)),
 			want: decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 30 * time.Second,
@@ -235,54 +249,59 @@ func TestDecide(t *testing.T) {
 				message: `Agent "support" is not ready: its profile is missing`,
 			},
 		},
-		"what is said of an older spec of the agent does not count": {
+		"a condition for an older spec of the agent does not count": {
 			turn: turnWith(), agent: agentWith(metav1.ConditionTrue, "", func(a *v1alpha1.Agent) { a.Generation = 2 }),
 			want: decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: untilStart, message: `Agent "support" is not checked yet`,
 			},
 		},
-		"a queued Turn stays in its queue while its changed agent is looked at": {
+		"a queued Turn keeps its position while its changed agent is checked": {
 			turn: turnWith(waitsAs(v1alpha1.TurnReasonQueued, 10*time.Second)), agent: agentWith("", ""),
 			want: decision{action: hold, after: byDefault - 9*time.Second},
 		},
-		"a Turn that may have its prompt goes on, whatever has become of its profile": {
-			turn: turnWith(boundTo("e"), started(30*time.Second)), agent: noProfile, want: decision{action: admit, after: 30 * time.Second},
+		"a Turn that may have its prompt continues, even if its profile is faulty": {
+			turn: turnWith(boundTo("e"), started(30*time.Second)), agent: noProfile,
+			want: decision{action: schedule, after: 30 * time.Second},
 		},
-		"a Turn that may have its prompt waits for the moment in which its profile is looked at": {
+		"a Turn that may have its prompt waits while its profile is rendered": {
 			turn: turnWith(boundTo("e"), started(30*time.Second)),
-			agent: agentWith(metav1.ConditionFalse, "its profile is not rendered yet", modelsResolved(metav1.ConditionTrue), func(a *v1alpha1.Agent) {
-				meta.SetStatusCondition(&a.Status.Conditions, metav1.Condition{
-					Type: v1alpha1.ConditionProfileResolved, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonProfileNotRendered,
-				})
-			}),
+			agent: agentWith(metav1.ConditionFalse, "its profile is not rendered yet",
+				modelsResolved(metav1.ConditionTrue), func(a *v1alpha1.Agent) {
+					meta.SetStatusCondition(&a.Status.Conditions, metav1.Condition{
+						Type: v1alpha1.ConditionProfileResolved, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonProfileNotRendered,
+					})
+				}),
 			want: decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 30 * time.Second,
 				message: `Agent "support" is not ready: its profile is not rendered yet`,
 			},
 		},
-		"a Turn that may have its prompt goes on when its models are back, although its profile has gone meanwhile": {
-			turn:  turnWith(boundTo("e"), started(30*time.Second), givenBack(v1alpha1.TurnReasonWaitingForAgent)),
-			agent: noProfile, want: decision{action: admit, after: 30 * time.Second},
+		"a Turn that may have its prompt continues when its models are back, although its profile was deleted": {
+			turn:  turnWith(boundTo("e"), started(30*time.Second), handedBack(v1alpha1.TurnReasonWaitingForAgent)),
+			agent: noProfile, want: decision{action: schedule, after: 30 * time.Second},
 		},
-		"a Turn that has no prompt yet goes on when its agent is ready": {
-			turn:  turnWith(boundTo("e"), started(30*time.Second), givenBack(v1alpha1.TurnReasonWaitingForAgent), unprepared),
-			agent: ready, want: decision{action: admit, after: 30 * time.Second},
+		"a Turn without a prompt continues when its agent is ready": {
+			turn:  turnWith(boundTo("e"), started(30*time.Second), handedBack(v1alpha1.TurnReasonWaitingForAgent), unprepared),
+			agent: ready, want: decision{action: schedule, after: 30 * time.Second},
 		},
-		"a Turn that has run is cancelled with what its journal holds, whatever has become of its profile": {
+		"a Turn that has run is cancelled by an executor with its journal, even without its profile": {
 			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), agent: noProfile,
-			want: decision{action: settle, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled while it was not running"},
+			want: decision{
+				action: finalize, reason: v1alpha1.TurnReasonCancelled,
+				message: "the turn was cancelled while it was not running",
+			},
 		},
-		"a Turn that has run ends in time with what its journal holds, whatever has become of its models": {
-			turn:  turnWith(boundTo("e"), started(2*time.Minute), givenBack(v1alpha1.TurnReasonWaitingForAgent)),
+		"a Turn that has run ends at its deadline by an executor with its journal, even without its models": {
+			turn:  turnWith(boundTo("e"), started(2*time.Minute), handedBack(v1alpha1.TurnReasonWaitingForAgent)),
 			agent: agentWith(metav1.ConditionFalse, "its provider is missing", modelsResolved(metav1.ConditionFalse)),
 			want: decision{
-				action: settle, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				action: finalize, reason: v1alpha1.TurnReasonDeadlineExceeded,
 				message: "the turn reached its time limit of 1m0s while no executor ran it; it was WaitingForAgent: " +
 					`Agent "support" is not ready: its provider is missing`,
 			},
 		},
-		"a Turn that never had a prompt ends in time where it is, and says what it waited for": {
-			turn:  turnWith(boundTo("e"), started(2*time.Minute), givenBack(v1alpha1.TurnReasonWaitingForAgent), unprepared),
+		"a Turn without a prompt ends at its deadline without an executor, and says why it waited": {
+			turn:  turnWith(boundTo("e"), started(2*time.Minute), handedBack(v1alpha1.TurnReasonWaitingForAgent), unprepared),
 			agent: noProfile,
 			want: decision{
 				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
@@ -290,16 +309,22 @@ func TestDecide(t *testing.T) {
 					`Agent "support" is not ready: its profile is missing`,
 			},
 		},
-		"a Turn looks again for its ConfigMap where no event will tell": {
+		"a Turn is rechecked for its ConfigMap where no event reports it": {
 			turn: turnWith(), agent: ready, missing: `ConfigMap "terms" does not exist`, recheck: time.Second,
-			want: decision{action: wait, reason: v1alpha1.TurnReasonPending, after: time.Second, message: `ConfigMap "terms" does not exist`},
+			want: decision{
+				action: wait, reason: v1alpha1.TurnReasonPending, after: time.Second,
+				message: `ConfigMap "terms" does not exist`,
+			},
 		},
-		"a Turn does not wait for its ConfigMap beyond its time to start": {
+		"a Turn does not wait for its ConfigMap beyond its starting deadline": {
 			turn: turnWith(), agent: ready, missing: `ConfigMap "terms" does not exist`, recheck: time.Hour,
-			want: decision{action: wait, reason: v1alpha1.TurnReasonPending, after: untilStart, message: `ConfigMap "terms" does not exist`},
+			want: decision{
+				action: wait, reason: v1alpha1.TurnReasonPending, after: untilStart,
+				message: `ConfigMap "terms" does not exist`,
+			},
 		},
-		"a Turn that has no prompt yet was given back, and waits": {
-			turn:  turnWith(boundTo("e"), started(30*time.Second), givenBack(v1alpha1.TurnReasonWaitingForAgent), unprepared),
+		"a Turn that was handed back without a prompt waits": {
+			turn:  turnWith(boundTo("e"), started(30*time.Second), handedBack(v1alpha1.TurnReasonWaitingForAgent), unprepared),
 			agent: noProfile,
 			want: decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 30 * time.Second,
@@ -314,23 +339,28 @@ func TestDecide(t *testing.T) {
 				message: `Agent "support" is not ready: its provider is missing`,
 			},
 		},
-		"a Turn whose ConfigMap is missing waits for it, until its time to start is over": {
+		"a Turn waits for a missing ConfigMap until its starting deadline": {
 			turn: turnWith(), agent: ready, missing: `ConfigMap "terms" does not exist`,
-			want: decision{action: wait, reason: v1alpha1.TurnReasonPending, after: untilStart, message: `ConfigMap "terms" does not exist`},
+			want: decision{
+				action: wait, reason: v1alpha1.TurnReasonPending, after: untilStart,
+				message: `ConfigMap "terms" does not exist`,
+			},
 		},
-		"an agent that is not ready goes before a ConfigMap that is missing": {
+		"an agent that is not ready goes before a missing ConfigMap": {
 			turn: turnWith(), missing: `ConfigMap "terms" does not exist`,
 			want: decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: untilStart,
 				message: `Agent "support" does not exist in namespace "helpdesk"`,
 			},
 		},
-		"a Turn that waited too long for a ConfigMap says so": {
-			turn:  turnWith(waitsAs(v1alpha1.TurnReasonPending, 11*time.Second), limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(10))})),
+		"a Turn that waited too long for a ConfigMap names it": {
+			turn: turnWith(waitsAs(v1alpha1.TurnReasonPending, 11*time.Second),
+				limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(10))})),
 			agent: ready, missing: `ConfigMap "terms" does not exist`,
 			want: decision{
 				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
-				message: `the turn did not start within 10s (limits.startingDeadlineSeconds); it was Pending: ConfigMap "terms" does not exist`,
+				message: `the turn did not start within 10s (limits.startingDeadlineSeconds); it was Pending: ` +
+					`ConfigMap "terms" does not exist`,
 			},
 		},
 		"a Turn that waits for a ConfigMap can be cancelled": {
@@ -340,9 +370,12 @@ func TestDecide(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, turn := range wholeAndStripped(tc.turn) {
-				got := decide(view{turn: turn, agent: tc.agent, executorLives: tc.lives, missing: tc.missing, recheck: tc.recheck, now: now})
+				got := decide(snapshot{
+					turn: turn, agent: tc.agent, executorAlive: tc.alive, missing: tc.missing,
+					recheck: tc.recheck, now: now,
+				})
 				if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(decision{})); diff != "" {
-					t.Errorf("the decision is another (-want +got):\n%s", diff)
+					t.Errorf("decision (-want +got):\n%s", diff)
 				}
 			}
 		})

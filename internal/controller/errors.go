@@ -18,13 +18,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// staleInterval is how soon an object is looked at again whose write lost against a newer one. The event of that newer
-// one may not do: most predicates drop a change of labels or annotations.
+// staleInterval is how soon an object is reconciled again after a write that lost against a newer one. The event of
+// the newer write may not be enough, because most predicates drop changes of labels and annotations.
 const staleInterval = 50 * time.Millisecond
 
-// written is what a reconciliation that wrote returns. A write that lost is no error: the cache was behind. Nor is one
-// whose object is gone.
-func written(then ctrl.Result, err error) (ctrl.Result, error) {
+// resultAfterWrite returns the result of a reconciliation that has written an object. A conflict is not an error:
+// the cache was behind. A deleted object is not an error either.
+func resultAfterWrite(then ctrl.Result, err error) (ctrl.Result, error) {
 	switch {
 	case apierrors.IsConflict(err):
 		return ctrl.Result{RequeueAfter: staleInterval}, nil
@@ -34,44 +34,47 @@ func written(then ctrl.Result, err error) (ctrl.Result, error) {
 	return then, nil
 }
 
-// The bounds of the waits between two looks at an object of which a look failed.
+// minRetryDelay and maxRetryDelay bound the waits between retries of an object whose reconciliation failed.
 const (
-	retryFirst = 100 * time.Millisecond
-	retryMost  = 30 * time.Second
+	minRetryDelay = 100 * time.Millisecond
+	maxRetryDelay = 30 * time.Second
 )
 
-// retries makes a controller look again at what failed at least every retryMost: a missing right, for one, is granted
-// without an event.
-func retries() controller.Options {
-	return controller.Options{RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst, retryMost)}
+// retryOptions makes a controller retry a failed object at least every maxRetryDelay. A missing right, for example, is
+// granted without an event.
+func retryOptions() controller.Options {
+	return controller.Options{
+		RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](minRetryDelay, maxRetryDelay),
+	}
 }
 
-// inTurn are the options of a controller that looks at several objects side by side and serves namespaces in turn: of one
-// namespace it has fewer under way than there are workers. So no namespace takes all workers, however many objects it has.
-func inTurn(workers, ofNamespace int) controller.Options {
-	options := retries()
+// fairOptions returns the options of a controller that reconciles several objects in parallel and serves namespaces in
+// turn. At most ofNamespace workers handle objects of one namespace, so that no namespace occupies all workers,
+// however many objects it has.
+func fairOptions(workers, ofNamespace int) controller.Options {
+	options := retryOptions()
 	options.MaxConcurrentReconciles, options.NewQueue = workers, fairqueue.For(ofNamespace)
 	return options
 }
 
-// Prompts are rendered for each look at a PromptProfile or an Agent, which takes the processor and then waits for one write. Of one
-// namespace one is rendered at a time.
+// Each reconciliation of a PromptProfile or an Agent renders prompts, which needs a processor, and then waits for
+// one write. Per namespace, one is rendered at a time.
 const (
 	renderingsAtOnce      = 4
 	renderingsOfNamespace = 1
 )
 
-// unreadable is the finding of an object whose ConfigMap could not be read.
-func unreadable(err *translate.UnreadableError) finding {
+// unreadableConfigMap returns the finding for an object whose ConfigMap could not be read.
+func unreadableConfigMap(err *translate.UnreadableError) finding {
 	return finding{
 		reason:  v1alpha1.ReasonConfigMapUnreadable,
-		message: fmt.Sprintf("%s: ConfigMap %q cannot be read: %s", err.Field, err.Name, whyUnread(err.Err)), failure: err,
+		message: fmt.Sprintf("%s: ConfigMap %q cannot be read: %s", err.Field, err.Name, readFailure(err.Err)), failure: err,
 	}
 }
 
-// whyUnread says why a read failed, in words that are the same at each attempt: conditions hold no ports and no ids of
-// requests. The log has all of it.
-func whyUnread(err error) string {
+// readFailure says why a read failed, in words that are the same at each attempt: conditions contain no ports and no
+// request IDs. The log has the complete error.
+func readFailure(err error) string {
 	var status apierrors.APIStatus
 	switch reason := apierrors.ReasonForError(err); {
 	case !errors.As(err, &status):

@@ -21,194 +21,203 @@ import (
 	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
-// ExecutorReconciler watches the Leases of executors: it wakes waiting Turns when an executor appears, and the Turns of
-// one whose Lease has run out, so that they are bound anew.
+// ExecutorReconciler watches the Leases of executors. When an executor appears, it wakes waiting Turns. When a
+// Lease expires, it wakes the Turns of that executor, so that they are bound anew.
 type ExecutorReconciler struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
 	Now  func() time.Time
-	// Namespace of the Leases.
+	// Namespace is the namespace of the Leases.
 	Namespace string
-	// Self is the executor of this process, empty if it has none. It is alive as long as this code runs, whatever its Lease
-	// says, and still takes no Turns before it holds one.
+	// Self is the name of the executor in this process; empty if there is none. It counts as alive while this code
+	// runs, whatever its Lease says. It still gets no Turns before it holds its Lease.
 	Self string
-	// Exclusive says that no executor but Self works while this process leads: they work only while they lead, as executors with a
-	// journal in SQLite do. Whoever wins the election then knows that all others are gone.
+	// Exclusive means that no executor but Self works while this process leads. Executors with a journal in SQLite
+	// work only while they lead, so the winner of an election knows that all others have stopped.
 	Exclusive bool
-	// SelfStore is where that executor keeps journals, as it was last known. Its Lease may be one of an earlier process, which
-	// had another store.
+	// SelfStore returns the store of that executor, as it was last known. Its Lease may be from an earlier process,
+	// which had another store. If SelfStore is nil, the Lease is used.
 	SelfStore func() executor.StoreIdentity
-	// Turns is told whom to look at again.
+	// Turns enqueues the Turns to reconcile again.
 	Turns *TurnReconciler
 
 	leases leases
-	// space is what the executors say of the journals' quotas.
+	// space holds the executors' reports on the journal quotas.
 	space journalSpace
-	// known are the capacities of the executors that may get Turns, by name. The one worker of this controller owns it.
-	known map[string]int
+	// capacities maps the names of the executors that may get Turns to their capacities. Only the one worker of this
+	// controller uses it.
+	capacities map[string]int
 }
 
-// SetupWithManager registers the reconciler, and follows the Leases from the start of the process.
+// SetupWithManager registers the reconciler. It also watches the Leases from the start of the process.
 func (r *ExecutorReconciler) SetupWithManager(mgr ctrl.Manager) error {
-	if err := mgr.Add(follower{r, mgr.GetCache()}); err != nil {
+	if err := mgr.Add(leaseWatcher{r, mgr.GetCache()}); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("executor").For(&coordinationv1.Lease{}).Complete(r)
 }
 
-// Reconcile looks at one Lease.
+// Reconcile handles one Lease.
 func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	name, ok := strings.CutPrefix(req.Name, executor.LeasePrefix)
 	if !ok || req.Namespace != r.Namespace {
 		return ctrl.Result{}, nil
 	}
-	if err := r.start(ctx); err != nil {
+	if err := r.startLeading(ctx); err != nil {
 		return ctrl.Result{}, err
 	}
 	var lease coordinationv1.Lease
 	if err := r.Client.Get(ctx, req.NamespacedName, &lease); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.leases.forget(req.Name)
-			return ctrl.Result{}, r.lost(ctx, name)
+			return ctrl.Result{}, r.executorLost(ctx, name)
 		}
 		return ctrl.Result{}, err
 	}
-	left, trusted := r.leases.look(&lease, r.Now())
+	left, trusted := r.leases.check(&lease, r.Now())
 	switch {
 	case r.Exclusive && name != r.Self:
-		return r.bury(ctx, name, &lease)
+		return r.deleteExpiredLease(ctx, name, &lease)
 	case left <= 0:
-		return r.lapsed(ctx, name, &lease)
+		return r.handleExpiredLease(ctx, name, &lease)
 	}
 	if trusted {
 		r.space.see(&lease)
 		if err := r.wakeForSpace(ctx); err != nil {
 			return ctrl.Result{}, err
 		}
-		if err := r.found(ctx, name, capacityOf(&lease)); err != nil {
+		if err := r.executorFound(ctx, name, capacityOf(&lease)); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
 	return ctrl.Result{RequeueAfter: left}, nil
 }
 
-// How long the Lease of an executor that is gone is kept. Pods have a new name each, so that their Leases would pile up.
+// These constants say how long the Lease of a lost executor is kept. Each Pod has a new name, so Leases would
+// accumulate.
 const (
-	// leaseKept is the time for a Lease that alone knows the position of its store: a copy of the store that is restored meanwhile is
-	// compared with it.
-	leaseKept = time.Hour
-	// coveredLeaseKept is the time for one whose position another executor has reached, for people who look for it.
-	coveredLeaseKept = 5 * time.Minute
+	// maxLeaseRetention applies while no other Lease has reached the position of its store. A copy of the store that is
+	// restored meanwhile is compared with this position.
+	maxLeaseRetention = time.Hour
+	// coveredLeaseRetention applies once another executor has reached the position. The Lease is then kept only for
+	// people who look for it.
+	coveredLeaseRetention = 5 * time.Minute
 )
 
-// liveTimeout bounds the look at a Lease that seems to have run out.
-const liveTimeout = 5 * time.Second
+// leaseReadTimeout bounds the read of a Lease that seems to have expired.
+const leaseReadTimeout = 5 * time.Second
 
-// lapsed judges an executor whose Lease seems to have run out. That may be the fault of the watch, or of the API server, and
-// then a living executor must keep its Turns: so the API server is asked, and where it gives no answer nobody is judged.
-func (r *ExecutorReconciler) lapsed(ctx context.Context, name string, lease *coordinationv1.Lease) (ctrl.Result, error) {
+// handleExpiredLease handles a Lease that seems to have expired. The watch or the API server may be at fault, and
+// then a living executor must keep its Turns. So the Lease is read from the API server. If the API server does not
+// answer, no executor is declared lost.
+func (r *ExecutorReconciler) handleExpiredLease(ctx context.Context, name string, lease *coordinationv1.Lease) (ctrl.Result, error) {
 	if r.leases.isLost(lease, r.Now()) {
-		return r.bury(ctx, name, lease)
+		return r.deleteExpiredLease(ctx, name, lease)
 	}
-	bounded, cancel := context.WithTimeout(ctx, liveTimeout)
+	bounded, cancel := context.WithTimeout(ctx, leaseReadTimeout)
 	defer cancel()
 	var now coordinationv1.Lease
 	switch err := r.Live.Get(bounded, client.ObjectKeyFromObject(lease), &now); {
 	case apierrors.IsNotFound(err):
-		r.leases.lose(lease, r.Now()) // and forgotten when the cache shows it, which would else take it for a new one
-		return ctrl.Result{}, r.lost(ctx, name)
+		// the Lease is forgotten only when the cache shows its deletion; until then the cache would show it as a
+		// new one
+		r.leases.markLost(lease, r.Now())
+		return ctrl.Result{}, r.executorLost(ctx, name)
 	case err != nil:
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to look at a lease that seems to have run out; its executor keeps its turns for now", "executor", name)
-		r.leases.blind(r.Now())
-		return ctrl.Result{RequeueAfter: liveTimeout}, nil
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to read a lease that seems to have expired; its executor keeps its turns for now",
+			"executor", name)
+		r.leases.recordOutage(r.Now())
+		return ctrl.Result{RequeueAfter: leaseReadTimeout}, nil
 	}
-	if left, _ := r.leases.look(&now, r.Now()); left > 0 {
-		return ctrl.Result{RequeueAfter: left}, nil // it was renewed, and the cache will show it
+	if left, _ := r.leases.check(&now, r.Now()); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil // the executor has renewed it, and the cache will show that
 	}
-	r.leases.lose(&now, r.Now())
-	return r.bury(ctx, name, &now)
+	r.leases.markLost(&now, r.Now())
+	return r.deleteExpiredLease(ctx, name, &now)
 }
 
-// bury brings back the Turns of an executor that is gone, and deletes its Lease when nobody has renewed it for long.
-func (r *ExecutorReconciler) bury(ctx context.Context, name string, lease *coordinationv1.Lease) (ctrl.Result, error) {
-	if err := r.lost(ctx, name); err != nil {
+// deleteExpiredLease wakes the Turns of a lost executor. It deletes the executor's Lease if the Lease has not been
+// renewed for long.
+func (r *ExecutorReconciler) deleteExpiredLease(ctx context.Context, name string, lease *coordinationv1.Lease) (ctrl.Result, error) {
+	if err := r.executorLost(ctx, name); err != nil {
 		return ctrl.Result{}, err
 	}
-	kept, err := r.keeps(ctx, lease)
+	kept, err := r.leaseRetention(ctx, lease)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	unchanged := r.leases.unchanged(lease, r.Now())
+	unchanged := r.leases.unchangedFor(lease, r.Now())
 	switch {
-	case unchanged < coveredLeaseKept:
-		return ctrl.Result{RequeueAfter: coveredLeaseKept - unchanged}, nil
+	case unchanged < coveredLeaseRetention:
+		return ctrl.Result{RequeueAfter: coveredLeaseRetention - unchanged}, nil
 	case unchanged < kept: // an executor that covers it may appear at any time
-		return ctrl.Result{RequeueAfter: min(coveredLeaseKept, kept-unchanged)}, nil
+		return ctrl.Result{RequeueAfter: min(coveredLeaseRetention, kept-unchanged)}, nil
 	}
 	err = r.Client.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})
-	if apierrors.IsConflict(err) { // it was renewed after all, and the watch tells
+	if apierrors.IsConflict(err) { // the executor has renewed it after all, and the watch will show that
 		return ctrl.Result{}, nil
 	}
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-// keeps returns how long the Lease of an executor that is gone is kept.
-func (r *ExecutorReconciler) keeps(ctx context.Context, lease *coordinationv1.Lease) (time.Duration, error) {
-	all, err := r.list(ctx)
+// leaseRetention returns how long the Lease of a lost executor is kept.
+func (r *ExecutorReconciler) leaseRetention(ctx context.Context, lease *coordinationv1.Lease) (time.Duration, error) {
+	all, err := r.listLeases(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("failed to list the leases of executors: %w", err)
 	}
 	for i := range all {
-		if l := &all[i]; l.Name != lease.Name && covers(l, lease) {
-			if left, trusted := r.leases.look(l, r.Now()); left > 0 && trusted {
-				return coveredLeaseKept, nil
+		if l := &all[i]; l.Name != lease.Name && coversPosition(l, lease) {
+			if left, trusted := r.leases.check(l, r.Now()); left > 0 && trusted {
+				return coveredLeaseRetention, nil
 			}
 		}
 	}
-	return leaseKept, nil
+	return maxLeaseRetention, nil
 }
 
-// covers reports whether a Lease has the position of the store of another one, or a later one.
-func covers(l, other *coordinationv1.Lease) bool {
+// coversPosition reports whether l has the store position of another Lease, or a later one.
+func coversPosition(l, other *coordinationv1.Lease) bool {
 	id := other.Annotations[executor.StoreAnnotation]
 	was, errWas := strconv.ParseInt(other.Annotations[executor.PositionAnnotation], 10, 64)
 	is, errIs := strconv.ParseInt(l.Annotations[executor.PositionAnnotation], 10, 64)
 	return id != "" && l.Annotations[executor.StoreAnnotation] == id && errWas == nil && errIs == nil && is >= was
 }
 
-// start sees, once, the Leases that there are before anything happens to them. Only a leader gets here.
-func (r *ExecutorReconciler) start(ctx context.Context) error {
-	if err := r.watch(ctx); err != nil {
+// startLeading records, once, the existing Leases before any of them changes, and that this process leads. Only a
+// leader calls it.
+func (r *ExecutorReconciler) startLeading(ctx context.Context) error {
+	if err := r.recordLeases(ctx); err != nil {
 		return err
 	}
 	r.leases.lead(r.Now())
 	return nil
 }
 
-// watch sees, once, the Leases that there are.
-func (r *ExecutorReconciler) watch(ctx context.Context) error {
+// recordLeases records, once, the existing Leases.
+func (r *ExecutorReconciler) recordLeases(ctx context.Context) error {
 	if r.leases.started() {
 		return nil
 	}
-	all, err := r.list(ctx)
+	all, err := r.listLeases(ctx)
 	if err == nil {
-		r.leases.start(all, r.Now())
+		r.leases.recordExisting(all, r.Now())
 	}
 	return err
 }
 
-// follower sees the Leases from the start of a process, whether it leads or not.
-type follower struct {
+// leaseWatcher watches the Leases from the start of a process, whether the process leads or not.
+type leaseWatcher struct {
 	executors *ExecutorReconciler
 	cache     cache.Cache
 }
 
-// NeedLeaderElection is false.
-func (follower) NeedLeaderElection() bool { return false }
+// NeedLeaderElection returns false.
+func (leaseWatcher) NeedLeaderElection() bool { return false }
 
-// Start follows the Leases until ctx ends.
-func (f follower) Start(ctx context.Context) error {
+// Start watches the Leases until ctx ends.
+func (f leaseWatcher) Start(ctx context.Context) error {
 	informer, err := f.cache.GetInformer(ctx, &coordinationv1.Lease{})
 	if err != nil {
 		return fmt.Errorf("failed to watch leases: %w", err)
@@ -218,7 +227,7 @@ func (f follower) Start(ctx context.Context) error {
 		return fmt.Errorf("failed to watch leases: %w", err)
 	}
 	if toolscache.WaitForCacheSync(ctx.Done(), registration.HasSynced) {
-		if err := f.executors.watch(ctx); err != nil {
+		if err := f.executors.recordLeases(ctx); err != nil {
 			return fmt.Errorf("failed to list leases: %w", err)
 		}
 	}
@@ -226,11 +235,11 @@ func (f follower) Start(ctx context.Context) error {
 	return informer.RemoveEventHandler(registration)
 }
 
-func (f follower) handler() toolscache.ResourceEventHandler {
+func (f leaseWatcher) handler() toolscache.ResourceEventHandler {
 	r := f.executors
 	see := func(obj any) {
 		if lease, ok := obj.(*coordinationv1.Lease); ok && lease.Namespace == r.Namespace {
-			r.leases.see(lease, r.Now())
+			r.leases.observe(lease, r.Now())
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
@@ -247,34 +256,35 @@ func (f follower) handler() toolscache.ResourceEventHandler {
 	}
 }
 
-// lost brings back the Turns of an executor that is gone.
-func (r *ExecutorReconciler) lost(ctx context.Context, name string) error {
-	delete(r.known, name)
+// executorLost wakes the Turns of a lost executor.
+func (r *ExecutorReconciler) executorLost(ctx context.Context, name string) error {
+	delete(r.capacities, name)
 	r.space.forget(executor.LeasePrefix + name)
-	if err := errors.Join(r.wakeForSpace(ctx), r.publish(ctx)); err != nil {
+	if err := errors.Join(r.wakeForSpace(ctx), r.publishExecutors(ctx)); err != nil {
 		return err
 	}
 	return r.wakeTurnsOf(ctx, name)
 }
 
-// found brings back who waits for an executor. A renewal is no news; one that appears, or takes more Turns than before, is.
-func (r *ExecutorReconciler) found(ctx context.Context, name string, capacity int) error {
-	if err := r.publish(ctx); err != nil {
+// executorFound wakes the Turns that wait for an executor. It does so only if the executor has just appeared or its
+// capacity has changed; a renewal changes nothing.
+func (r *ExecutorReconciler) executorFound(ctx context.Context, name string, capacity int) error {
+	if err := r.publishExecutors(ctx); err != nil {
 		return err
 	}
-	if now, known := r.known[name]; known && now == capacity {
+	if now, known := r.capacities[name]; known && now == capacity {
 		return nil
 	}
-	if r.known == nil {
-		r.known = map[string]int{}
+	if r.capacities == nil {
+		r.capacities = map[string]int{}
 	}
-	r.known[name] = capacity
+	r.capacities[name] = capacity
 	return r.wakeTurnsOfLost(ctx)
 }
 
-// publish tells the scheduler which executors may get Turns.
-func (r *ExecutorReconciler) publish(ctx context.Context) error {
-	all, err := r.live(ctx)
+// publishExecutors passes the executors that may get Turns to the scheduler.
+func (r *ExecutorReconciler) publishExecutors(ctx context.Context) error {
+	all, err := r.aliveExecutors(ctx)
 	if err != nil {
 		return fmt.Errorf("failed to list executors: %w", err)
 	}
@@ -282,7 +292,7 @@ func (r *ExecutorReconciler) publish(ctx context.Context) error {
 	return nil
 }
 
-// wakeTurnsOfLost brings back the Turns that are bound to executors that do not live: there was none to take them.
+// wakeTurnsOfLost wakes the Turns that are bound to lost executors: until now there was no executor to take them.
 func (r *ExecutorReconciler) wakeTurnsOfLost(ctx context.Context) error {
 	var turns v1alpha1.TurnList
 	if err := r.Client.List(ctx, &turns, client.UnsafeDisableDeepCopy); err != nil {
@@ -291,14 +301,14 @@ func (r *ExecutorReconciler) wakeTurnsOfLost(ctx context.Context) error {
 	for i := range turns.Items {
 		t := &turns.Items[i]
 		name := t.BoundTo()
-		if _, lives := r.known[name]; name != "" && name != r.Self && !lives {
+		if _, alive := r.capacities[name]; name != "" && name != r.Self && !alive {
 			r.Turns.enqueue(client.ObjectKeyFromObject(t), fairqueue.Normal)
 		}
 	}
 	return nil
 }
 
-// capacityOf reads how many Turns an executor takes; 0 if its Lease does not say.
+// capacityOf returns the number of Turns that an executor takes; 0 if its Lease does not say.
 func capacityOf(l *coordinationv1.Lease) int {
 	n, err := strconv.Atoi(l.Annotations[executor.CapacityAnnotation])
 	if err != nil {
@@ -318,12 +328,12 @@ func (r *ExecutorReconciler) wakeTurnsOf(ctx context.Context, name string) error
 	return nil
 }
 
-// live are the executors that may get Turns.
-func (r *ExecutorReconciler) live(ctx context.Context) ([]scheduler.Executor, error) {
-	if err := r.start(ctx); err != nil {
+// aliveExecutors returns the executors that may get Turns.
+func (r *ExecutorReconciler) aliveExecutors(ctx context.Context) ([]scheduler.Executor, error) {
+	if err := r.startLeading(ctx); err != nil {
 		return nil, err
 	}
-	leases, err := r.list(ctx)
+	leases, err := r.listLeases(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -335,15 +345,15 @@ func (r *ExecutorReconciler) live(ctx context.Context) ([]scheduler.Executor, er
 		if r.Exclusive && name != r.Self {
 			continue
 		}
-		capacity := capacityOf(l) // 0 where the executor stops: what it is given it hands back
-		if _, trusted := r.leases.look(l, now); trusted && capacity > 0 {
+		capacity := capacityOf(l) // 0 while the executor stops: it would hand new Turns back
+		if _, trusted := r.leases.check(l, now); trusted && capacity > 0 {
 			all = append(all, scheduler.Executor{Name: name, Capacity: capacity, Store: r.storeOf(name, l)})
 		}
 	}
 	return all, nil
 }
 
-// storeOf returns where an executor keeps journals.
+// storeOf returns the store in which an executor keeps journals.
 func (r *ExecutorReconciler) storeOf(name string, l *coordinationv1.Lease) executor.StoreIdentity {
 	if name == r.Self && r.SelfStore != nil {
 		return r.SelfStore()
@@ -351,18 +361,19 @@ func (r *ExecutorReconciler) storeOf(name string, l *coordinationv1.Lease) execu
 	return executor.StoreIdentity{ID: l.Annotations[executor.StoreAnnotation], Incarnation: l.Annotations[executor.IncarnationAnnotation]}
 }
 
-func (r *ExecutorReconciler) list(ctx context.Context) ([]coordinationv1.Lease, error) {
+func (r *ExecutorReconciler) listLeases(ctx context.Context) ([]coordinationv1.Lease, error) {
 	var leases coordinationv1.LeaseList
-	err := r.Client.List(ctx, &leases, client.InNamespace(r.Namespace), client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue})
+	err := r.Client.List(ctx, &leases, client.InNamespace(r.Namespace),
+		client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue})
 	return leases.Items, err
 }
 
-// lives says whether an executor may still be at work.
-func (r *ExecutorReconciler) lives(ctx context.Context, name string) (bool, error) {
+// isAlive reports whether an executor may still be running.
+func (r *ExecutorReconciler) isAlive(ctx context.Context, name string) (bool, error) {
 	if name == r.Self || r.Exclusive {
 		return name == r.Self, nil
 	}
-	if err := r.start(ctx); err != nil {
+	if err := r.startLeading(ctx); err != nil {
 		return false, err
 	}
 	var l coordinationv1.Lease

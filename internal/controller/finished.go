@@ -21,51 +21,51 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// Fields by which the API server selects Turns.
+// The API server selects Turns by these fields.
 const (
-	// FieldCompletionTime is empty for a Turn that has not finished.
+	// FieldCompletionTime is empty for an unfinished Turn.
 	FieldCompletionTime = "status.completionTime"
 	// FieldExecutor is the executor that a Turn is or was bound to.
 	FieldExecutor = "status.executor.name"
 )
 
-// Journals is told of Turns whose journals may be of no more use. It must not block.
+// Journals receives Turns whose journals may no longer be needed. Its methods must not block.
 type Journals interface {
-	// Finished is told of a Turn that has finished a moment ago, mostly.
+	// Finished receives a Turn that, in most cases, has just finished.
 	Finished(uid types.UID)
-	// Deleted is told of a finished Turn that is gone, mostly.
+	// Deleted receives a finished Turn that, in most cases, was deleted.
 	Deleted(o client.Object)
 }
 
-// FinishedTurns deletes Turns whose time to live is over, and notes that the newest spec of a finished Turn was seen. The cache
-// holds no finished Turn, however many there are; nor does this: it watches them, and keeps the names of those about which
-// something is to be done, now or later. It implements manager.Runnable.
+// FinishedTurns deletes Turns whose time to live is over, and updates status.observedGeneration of finished Turns.
+// The cache holds no finished Turns, however many exist. FinishedTurns does not hold them either: it watches them,
+// and keeps the names of those that need an action now or later. It implements manager.Runnable.
 type FinishedTurns struct {
-	// Client writes, Reader reads from the API server, Watcher lists and watches there.
+	// Client writes to the API server; Reader reads from it; Watcher lists and watches there.
 	Client  client.Client
 	Reader  client.Reader
 	Watcher client.WithWatch
-	// Namespaces that are watched; none for all.
+	// Namespaces are the namespaces to watch. If there are none, all namespaces are watched.
 	Namespaces []string
-	// Journals is told what the watch shows; nil tells nobody.
+	// Journals receives the Turns that the watch shows. It may be nil.
 	Journals Journals
-	// Now is the time of day.
+	// Now returns the current time.
 	Now func() time.Time
 	Log logr.Logger
 
 	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
 }
 
-// finishedAtOnce is how many finished Turns are looked at side by side.
+// finishedAtOnce is the number of finished Turns that are handled in parallel.
 const finishedAtOnce = 4
 
-// NeedLeaderElection is true: one process does it.
+// NeedLeaderElection returns true: only one process does this work.
 func (f *FinishedTurns) NeedLeaderElection() bool { return true }
 
-// Start works until ctx ends.
+// Start handles finished Turns until ctx ends.
 func (f *FinishedTurns) Start(ctx context.Context) error {
 	f.queue = workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryMost),
+		workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minRetryDelay, maxRetryDelay),
 		workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{Name: "finished-turns"})
 	namespaces := f.Namespaces
 	if len(namespaces) == 0 {
@@ -106,20 +106,20 @@ func (f *FinishedTurns) listerWatcher(namespace string) *cache.ListWatch {
 	}
 }
 
-// work looks at Turns until the queue is shut down.
+// work handles Turns until the queue is shut down.
 func (f *FinishedTurns) work(ctx context.Context) {
 	for {
 		key, stopped := f.queue.Get()
 		if stopped {
 			return
 		}
-		after, err := f.look(ctx, key)
+		after, err := f.handle(ctx, key)
 		switch {
 		case ctx.Err() != nil:
-		case apierrors.IsConflict(err): // somebody else changed it: that is no news to anybody
+		case apierrors.IsConflict(err): // another client changed the Turn, which needs no log message
 			f.queue.AddRateLimited(key)
 		case err != nil:
-			f.Log.Error(err, "Failed to look after a finished turn, trying again", "turn", key)
+			f.Log.Error(err, "Failed to handle a finished turn; retrying", "turn", key)
 			f.queue.AddRateLimited(key)
 		default:
 			f.queue.Forget(key)
@@ -131,17 +131,17 @@ func (f *FinishedTurns) work(ctx context.Context) {
 	}
 }
 
-// look does what is to be done about a Turn now, as the API server has it, and returns when to look again, 0 for when the
-// watch tells.
-func (f *FinishedTurns) look(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
+// handle carries out the due action for a Turn, as the API server has it. It returns when to look again; 0 if the watch
+// will report the next change.
+func (f *FinishedTurns) handle(ctx context.Context, key types.NamespacedName) (time.Duration, error) {
 	var t v1alpha1.Turn
 	if err := f.Reader.Get(ctx, key, &t); err != nil {
 		return 0, client.IgnoreNotFound(err)
 	}
 	if !t.IsFinished() || !t.DeletionTimestamp.IsZero() {
-		return 0, nil // another one of that name, or gone but for a finalizer
+		return 0, nil // another Turn of that name, or held only by a finalizer
 	}
-	d := decide(view{turn: &t, now: f.Now()})
+	d := decide(snapshot{turn: &t, now: f.Now()})
 	var err error
 	switch d.action {
 	case remove:
@@ -149,14 +149,14 @@ func (f *FinishedTurns) look(ctx context.Context, key types.NamespacedName) (tim
 	case observe:
 		t.Status.ObservedGeneration = t.Generation
 		err = f.Client.Status().Update(ctx, &t)
-	case nothing, follow, hold, end, wait, admit, park, gather, cancel, settle:
+	case nothing, follow, hold, end, wait, schedule, park, cancelSubAgents, cancel, finalize:
 	}
-	again, err := written(ctrl.Result{RequeueAfter: d.after}, err)
+	again, err := resultAfterWrite(ctrl.Result{RequeueAfter: d.after}, err)
 	return again.RequeueAfter, err
 }
 
-// saw puts a Turn that the watch has shown into the queue, if there is something to do about it.
-func (f *FinishedTurns) saw(o any) {
+// enqueueIfDue adds a Turn that the watch has shown to the queue if it needs an action.
+func (f *FinishedTurns) enqueueIfDue(o any) {
 	t, ok := o.(*v1alpha1.Turn)
 	if !ok {
 		return
@@ -164,7 +164,7 @@ func (f *FinishedTurns) saw(o any) {
 	if !t.IsFinished() || !t.DeletionTimestamp.IsZero() {
 		return
 	}
-	switch d := decide(view{turn: t, now: f.Now()}); {
+	switch d := decide(snapshot{turn: t, now: f.Now()}); {
 	case d.action != nothing:
 		f.queue.Add(client.ObjectKeyFromObject(t))
 	case d.after > 0:
@@ -172,25 +172,25 @@ func (f *FinishedTurns) saw(o any) {
 	}
 }
 
-// finishedStore is where the reflector puts the Turns: it keeps none of them.
+// finishedStore receives the Turns of the reflector. It keeps none of them.
 type finishedStore struct{ *FinishedTurns }
 
-// Add is told of a Turn that has finished.
+// Add receives a Turn that has finished.
 func (f finishedStore) Add(o any) error {
 	if t, ok := o.(*v1alpha1.Turn); ok && f.Journals != nil {
 		f.Journals.Finished(t.UID)
 	}
-	f.saw(o)
+	f.enqueueIfDue(o)
 	return nil
 }
 
-// Update is told of a finished Turn that has changed.
+// Update receives a finished Turn that has changed.
 func (f finishedStore) Update(o any) error {
-	f.saw(o)
+	f.enqueueIfDue(o)
 	return nil
 }
 
-// Delete is told of a finished Turn that was deleted.
+// Delete receives a finished Turn that was deleted.
 func (f finishedStore) Delete(o any) error {
 	if t, ok := o.(*v1alpha1.Turn); ok && f.Journals != nil {
 		f.Journals.Deleted(t)
@@ -198,18 +198,19 @@ func (f finishedStore) Delete(o any) error {
 	return nil
 }
 
-// Replace is told of all Turns that have finished.
+// Replace receives all finished Turns.
 func (f finishedStore) Replace(all []any, _ string) error {
 	for _, o := range all {
-		f.saw(o)
+		f.enqueueIfDue(o)
 	}
 	return nil
 }
 
-// Resync has nothing to do: what is due later is in the queue.
+// Resync does nothing: the queue holds everything that is due later.
 func (f finishedStore) Resync() error { return nil }
 
-// Transformer returns what the reflector applies to the Turns that it must hold until it has all of a first list.
+// Transformer returns the function that reduces Turns, because the reflector holds all Turns of a first list until
+// it is complete.
 func (f finishedStore) Transformer() cache.TransformFunc {
 	return func(o any) (any, error) {
 		t, ok := o.(*v1alpha1.Turn)

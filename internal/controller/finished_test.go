@@ -18,22 +18,23 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// told is what journals were told.
-type told struct{ finished, deleted []string }
+// journalCalls records the calls to Journals.
+type journalCalls struct{ finished, deleted []string }
 
-func (j *told) Finished(uid types.UID) { j.finished = append(j.finished, string(uid)) }
+func (j *journalCalls) Finished(uid types.UID) { j.finished = append(j.finished, string(uid)) }
 
-func (j *told) Deleted(o client.Object) { j.deleted = append(j.deleted, o.GetName()) }
+func (j *journalCalls) Deleted(o client.Object) { j.deleted = append(j.deleted, o.GetName()) }
 
-// newFinished is what looks after finished Turns, on an API server in memory. It must be made within a bubble.
-func newFinished(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) (*FinishedTurns, *told) {
+// newFinished returns a FinishedTurns on an API server in memory. It must be called within a synctest bubble.
+func newFinished(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) (*FinishedTurns, *journalCalls) {
 	t.Helper()
-	b := newBench(t, funcs, objects...)
-	start, journals := time.Now(), &told{}
+	b := newTestEnv(t, funcs, objects...)
+	start, journals := time.Now(), &journalCalls{}
 	f := &FinishedTurns{
 		Client: b.client, Reader: b.client, Journals: journals, Log: logr.Discard(),
-		Now:   func() time.Time { return now.Add(time.Since(start)) },
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](retryFirst, retryMost)),
+		Now: func() time.Time { return now.Add(time.Since(start)) },
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](minRetryDelay, maxRetryDelay)),
 	}
 	done := make(chan struct{})
 	go func() {
@@ -54,25 +55,33 @@ func TestFinishedTurns(t *testing.T) {
 		reason string
 		turn   *v1alpha1.Turn
 		funcs  interceptor.Funcs
-		// at is when the Turn is looked at, after it was seen.
+		// at is when the Turn is handled, counted from its first event.
 		at           time.Duration
 		wantGone     bool
 		wantObserved int64
 	}{
-		"Kept":           {reason: "nobody asked for its end", turn: turnWith(finished(0)), at: 1000 * time.Hour, wantObserved: 1},
-		"NotYet":         {reason: "its time is not over", turn: turnWith(finished(0), keeps(60)), at: 59 * time.Second, wantObserved: 1},
-		"Over":           {reason: "its time is over", turn: turnWith(finished(0), keeps(60)), at: 61 * time.Second, wantGone: true},
-		"OverBefore":     {reason: "its time was over while nobody looked", turn: turnWith(finished(time.Hour), keeps(60)), at: time.Second, wantGone: true},
-		"Changed":        {reason: "people wait for the newest generation to be seen", turn: turnWith(finished(0), changed), at: time.Second, wantObserved: 2},
+		"Kept":   {reason: "it has no time to live", turn: turnWith(finished(0)), at: 1000 * time.Hour, wantObserved: 1},
+		"NotYet": {reason: "its time is not over", turn: turnWith(finished(0), keeps(60)), at: 59 * time.Second, wantObserved: 1},
+		"Over":   {reason: "its time is over", turn: turnWith(finished(0), keeps(60)), at: 61 * time.Second, wantGone: true},
+		"OverBefore": {
+			reason: "its time was over before the process started",
+			turn:   turnWith(finished(time.Hour), keeps(60)), at: time.Second, wantGone: true,
+		},
+		"Changed": {
+			reason: "people wait for the newest generation to be observed",
+			turn:   turnWith(finished(0), changed), at: time.Second, wantObserved: 2,
+		},
 		"ChangedAndOver": {reason: "both", turn: turnWith(finished(0), changed, keeps(60)), at: 61 * time.Second, wantGone: true},
 		"Broken": {
-			reason: "what fails is tried again", funcs: failing(broken, broken), turn: turnWith(finished(0), changed), at: time.Minute, wantObserved: 2,
+			reason: "a failed write is retried", funcs: failing(broken, broken), turn: turnWith(finished(0), changed),
+			at: time.Minute, wantObserved: 2,
 		},
 		"Conflict": {
-			reason: "what is overtaken is looked at again", funcs: failing(conflict), turn: turnWith(finished(0), changed), at: time.Second, wantObserved: 2,
+			reason: "a conflicting write is retried", funcs: failing(conflict), turn: turnWith(finished(0), changed),
+			at: time.Second, wantObserved: 2,
 		},
 		"Leaving": {
-			reason: "somebody's finalizer holds it", at: time.Hour, wantObserved: 1,
+			reason: "a finalizer holds it", at: time.Hour, wantObserved: 1,
 			turn: turnWith(finished(0), keeps(1), func(t *v1alpha1.Turn) {
 				t.DeletionTimestamp, t.Finalizers = &metav1.Time{Time: now}, []string{"example.com/keep"}
 			}),
@@ -89,18 +98,19 @@ func TestFinishedTurns(t *testing.T) {
 				var got v1alpha1.Turn
 				err := f.Reader.Get(t.Context(), client.ObjectKeyFromObject(tc.turn), &got)
 				if gone := err != nil; gone != tc.wantGone || got.Status.ObservedGeneration != tc.wantObserved {
-					t.Errorf("%s: gone %t, observed generation %d; want %t, %d", tc.reason, gone, got.Status.ObservedGeneration, tc.wantGone, tc.wantObserved)
+					t.Errorf("%s: deleted %t, observed generation %d; want %t, %d", tc.reason, gone,
+						got.Status.ObservedGeneration, tc.wantGone, tc.wantObserved)
 				}
 				if diff := cmp.Diff([]string{"uid-one"}, journals.finished); diff != "" {
-					t.Errorf("the journals were told (-want +got):\n%s", diff)
+					t.Errorf("calls to Journals (-want +got):\n%s", diff)
 				}
 			})
 		})
 	}
 }
 
-// TestATimeToLiveThatChangesCounts: it may be shortened and lengthened after the end.
-func TestATimeToLiveThatChangesCounts(t *testing.T) {
+// TestChangedTimeToLiveApplies checks that the time to live may be shortened and lengthened after the end.
+func TestChangedTimeToLiveApplies(t *testing.T) {
 	for name, tc := range map[string]struct{ before, after int32 }{"shortened": {3600, 60}, "lengthened": {30, 60}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -134,11 +144,13 @@ func TestATimeToLiveThatChangesCounts(t *testing.T) {
 	}
 }
 
-// TestATurnThatChangedSinceItWasReadIsNotDeleted: its time to live may have been lengthened.
-func TestATurnThatChangedSinceItWasReadIsNotDeleted(t *testing.T) {
+// TestChangedTurnIsNotDeleted checks this because its time to live may have been lengthened.
+func TestChangedTurnIsNotDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		deletes := 0
-		funcs := interceptor.Funcs{Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+		funcs := interceptor.Funcs{Delete: func(ctx context.Context, c client.WithWatch, o client.Object,
+			opts ...client.DeleteOption,
+		) error {
 			if deletes++; deletes == 1 {
 				var now v1alpha1.Turn
 				if err := c.Get(ctx, client.ObjectKeyFromObject(o), &now); err != nil {
@@ -151,7 +163,7 @@ func TestATurnThatChangedSinceItWasReadIsNotDeleted(t *testing.T) {
 		}}
 		turn := turnWith(finished(0), keeps(0))
 		f, _ := newFinished(t, funcs, turn)
-		f.saw(turn)
+		f.enqueueIfDue(turn)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if err := f.Reader.Get(t.Context(), client.ObjectKeyFromObject(turn), turn); err != nil || deletes != 1 {
@@ -160,19 +172,19 @@ func TestATurnThatChangedSinceItWasReadIsNotDeleted(t *testing.T) {
 	})
 }
 
-func TestTheJournalsAreToldOfDeletions(t *testing.T) {
+func TestJournalsReceiveDeletions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, journals := newFinished(t, interceptor.Funcs{})
 		if err := (finishedStore{f}).Delete(turnWith(finished(0))); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff([]string{"one"}, journals.deleted); diff != "" {
-			t.Errorf("the journals were told (-want +got):\n%s", diff)
+			t.Errorf("calls to Journals (-want +got):\n%s", diff)
 		}
 	})
 }
 
-func TestWhatIsHeldOfAFinishedTurnIsWhatDecides(t *testing.T) {
+func TestFinishedTurnIsReducedToDecidingFields(t *testing.T) {
 	whole := turnWith(finished(time.Minute), keeps(600), changed, func(t *v1alpha1.Turn) {
 		t.Labels, t.Status.Result = map[string]string{"a": "b"}, &v1alpha1.TurnResult{Text: "a long answer"}
 	})
@@ -182,9 +194,9 @@ func TestWhatIsHeldOfAFinishedTurnIsWhatDecides(t *testing.T) {
 	}
 	cut := held.(*v1alpha1.Turn)
 	if cut.Spec.Message != "" || cut.Status.Result != nil || cut.Labels != nil {
-		t.Errorf("%+v is held, want no more than decides", cut)
+		t.Errorf("%+v is held, want only the fields that decisions need", cut)
 	}
-	if got, want := decide(view{turn: cut, now: now}), decide(view{turn: whole, now: now}); got != want {
-		t.Errorf("decided %+v, want %+v as for the whole Turn", got, want)
+	if got, want := decide(snapshot{turn: cut, now: now}), decide(snapshot{turn: whole, now: now}); got != want {
+		t.Errorf("decided %+v, want %+v as for the complete Turn", got, want)
 	}
 }

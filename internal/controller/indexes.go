@@ -9,7 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// The fields by which the cache finds objects.
+// The cache finds objects by these fields.
 const (
 	indexProfileConfigMap = "spec:configMapKeyRef.name"
 	indexAgentProfile     = "spec.promptProfileRef.name"
@@ -17,13 +17,14 @@ const (
 	indexAgentConfigMap   = "spec:configMapKeyRef.name"
 	indexAgentToolServer  = "spec.tools.serverRef.name"
 	indexAgentSubAgent    = "spec.tools.agentRef.name"
-	indexTurnAgent        = "spec.agentRef.name"         // of Turns that have not ended
-	indexTurnExecutor     = "status.executor.name:bound" // of Turns that have not ended
-	indexTurnConfigMap    = "spec:configMapKeyRef.name"  // of Turns that have no prompt
-	indexTurnSession      = "spec.sessionRef.name"       // of Turns that have not ended; the API server selects by it, too
+	indexTurnAgent        = "spec.agentRef.name"         // unfinished Turns
+	indexTurnExecutor     = "status.executor.name:bound" // unfinished Turns
+	indexTurnConfigMap    = "spec:configMapKeyRef.name"  // Turns without a prompt
+	indexTurnSession      = "spec.sessionRef.name"       // unfinished Turns; the API server selects by this field, too
 )
 
-// SetupIndexes makes the cache find objects by what they refer to. It must be called once, before the reconcilers are set up.
+// SetupIndexes adds the indexes by which the cache finds objects that refer to another object. It must be called
+// once, before the reconcilers are set up.
 func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	for _, i := range []struct {
 		object client.Object
@@ -57,7 +58,7 @@ func SetupIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return setupTurnIndexes(ctx, indexer)
 }
 
-// turnAgent is the Agent of a Turn that has not ended.
+// turnAgent returns the Agent of an unfinished Turn.
 func turnAgent(o client.Object) []string {
 	if t := o.(*v1alpha1.Turn); !t.IsFinished() {
 		return []string{t.Spec.AgentRef.Name}
@@ -65,7 +66,7 @@ func turnAgent(o client.Object) []string {
 	return nil
 }
 
-// turnSession is the Session of a Turn that has not ended.
+// turnSession returns the Session of an unfinished Turn.
 func turnSession(o client.Object) []string {
 	if t := o.(*v1alpha1.Turn); t.Spec.SessionRef != nil && !t.IsFinished() {
 		return []string{t.Spec.SessionRef.Name}
@@ -73,7 +74,7 @@ func turnSession(o client.Object) []string {
 	return nil
 }
 
-// providerNames are the providers of an agent's chain, each once, in order.
+// providerNames returns the providers of an Agent's chain of models, each once, in order.
 func providerNames(a *v1alpha1.Agent) []string {
 	var names []string
 	seen := map[string]bool{}

@@ -14,11 +14,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/quota"
 )
 
-// journalSpace is what the Leases of living executors say of the journals' quotas: controllers have no store. The zero value knows of none.
+// journalSpace holds what the Leases of living executors report about the journal quotas, because a controller has
+// no store. The zero value has no reports.
 type journalSpace struct {
 	mu      sync.Mutex
 	reports map[string]journalReport // by the name of the Lease
-	// tight are the namespaces whose new Turns waited when that was last looked at; the empty one stands for all.
+	// tight holds the namespaces whose new Turns waited at the last check; the empty name stands for all
+	// namespaces.
 	tight []string
 }
 
@@ -27,7 +29,7 @@ type journalReport struct {
 	report *quota.Report
 }
 
-// see notes what the Lease of a living executor says.
+// see records the report in the Lease of a living executor.
 func (s *journalSpace) see(l *coordinationv1.Lease) {
 	text := l.Annotations[executor.JournalUseAnnotation]
 	s.mu.Lock()
@@ -41,14 +43,14 @@ func (s *journalSpace) see(l *coordinationv1.Lease) {
 	s.reports[l.Name] = journalReport{text, quota.Decode(text)}
 }
 
-// forget drops what the Lease of an executor that is gone has said.
+// forget drops the report of a lost executor.
 func (s *journalSpace) forget(lease string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.reports, lease)
 }
 
-// of returns what the quotas mean for a namespace: the strictest of what the executors say.
+// of returns the effect of the quotas on a namespace: the strictest of the executors' reports.
 func (s *journalSpace) of(namespace string) quota.Verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +63,8 @@ func (s *journalSpace) of(namespace string) quota.Verdict {
 	return strictest
 }
 
-// opened returns the namespaces whose Turns need not wait any more, since it was last called; the empty one stands for all.
+// opened returns the namespaces whose Turns no longer need to wait, since the last call. The empty name stands for
+// all namespaces.
 func (s *journalSpace) opened() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +79,7 @@ func (s *journalSpace) opened() []string {
 	return opened
 }
 
-// wakeForSpace brings back the Turns that waited for space that there is now.
+// wakeForSpace wakes the Turns that waited for journal space that is now free.
 func (r *ExecutorReconciler) wakeForSpace(ctx context.Context) error {
 	for _, namespace := range r.space.opened() {
 		var turns v1alpha1.TurnList
@@ -92,12 +95,15 @@ func (r *ExecutorReconciler) wakeForSpace(ctx context.Context) error {
 	return nil
 }
 
-// whenJournalsFull makes a new Turn wait while the journals of its namespace, or of all, are near their quota. One that has run goes on
-// until the quota is used up; then it waits as new ones do.
-func whenJournalsFull(v view) (decision, bool) {
+// whenJournalsFull makes a new Turn wait while the journals of its namespace, or of all namespaces, are near their
+// quota. A Turn that has already run continues until the quota is used up, and then waits like a new one.
+func whenJournalsFull(v snapshot) (decision, bool) {
 	fresh := v.turn.Epoch() == 0 || v.turn.StateReason() == v1alpha1.TurnReasonWaitingForJournalSpace
 	if !v.journals.Running && (!v.journals.New || !fresh) {
 		return decision{}, false
 	}
-	return decision{action: wait, reason: v1alpha1.TurnReasonWaitingForJournalSpace, message: v.journals.Message, after: untilDeadline(v)}, true
+	return decision{
+		action: wait, reason: v1alpha1.TurnReasonWaitingForJournalSpace, message: v.journals.Message,
+		after: untilDeadline(v),
+	}, true
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/quota"
 )
 
-// tight, spent and idle are what an executor may say of the journals of the namespace helpdesk.
+// tight, spent, full and idle are reports of an executor on the journals of the namespace helpdesk.
 var (
 	tight = &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: 85, Limit: 100}}}
 	spent = &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: 100, Limit: 100}}}
@@ -27,11 +27,11 @@ func TestWhenJournalsFull(t *testing.T) {
 	ready := agentWith(metav1.ConditionTrue, "")
 	began := func(t *v1alpha1.Turn) {
 		boundTo("gone")(t)
-		givenBack(v1alpha1.TurnReasonPending)(t)
+		handedBack(v1alpha1.TurnReasonPending)(t)
 	}
 	waited := func(t *v1alpha1.Turn) {
 		boundTo("gone")(t)
-		givenBack(v1alpha1.TurnReasonWaitingForJournalSpace)(t)
+		handedBack(v1alpha1.TurnReasonWaitingForJournalSpace)(t)
 	}
 	for name, tc := range map[string]struct {
 		reason string
@@ -39,37 +39,39 @@ func TestWhenJournalsFull(t *testing.T) {
 		report *quota.Report
 		want   action
 	}{
-		"new, space":           {"", turnWith(), idle, admit},
-		"new, nothing known":   {"", turnWith(), nil, admit},
-		"new, tight":           {"the rest is for those that run", turnWith(), tight, wait},
-		"new, all tight":       {"", turnWith(), full, wait},
-		"began, tight":         {"it finishes", turnWith(began), tight, admit},
-		"began, spent":         {"it goes on from its journal later", turnWith(began), spent, wait},
-		"had to wait, tight":   {"it would have to wait again at once", turnWith(waited), tight, wait},
-		"had to wait, space":   {"", turnWith(waited), idle, admit},
-		"bound, spent":         {"its executor stops it", turnWith(boundTo("other")), spent, follow},
-		"cancelled, spent":     {"it ends", turnWith(desires(v1alpha1.DesiredStateCancelled)), spent, end},
-		"out of time, spent":   {"it ends, and its journal says how", turnWith(began, started(24*time.Hour)), spent, settle},
-		"to be removed, spent": {"which makes space", turnWith(finished(time.Hour), keeps(1)), spent, remove},
+		"new, space":                {"", turnWith(), idle, schedule},
+		"new, no report":            {"", turnWith(), nil, schedule},
+		"new, tight":                {"the rest is for running Turns", turnWith(), tight, wait},
+		"new, all namespaces tight": {"", turnWith(), full, wait},
+		"has run, tight":            {"it finishes", turnWith(began), tight, schedule},
+		"has run, spent":            {"it continues from its journal later", turnWith(began), spent, wait},
+		"waited before, tight":      {"it would have to wait again at once", turnWith(waited), tight, wait},
+		"waited before, space":      {"", turnWith(waited), idle, schedule},
+		"bound, spent":              {"its executor stops it", turnWith(boundTo("other")), spent, follow},
+		"cancelled, spent":          {"it ends", turnWith(desires(v1alpha1.DesiredStateCancelled)), spent, end},
+		"past its deadline, spent":  {"it ends with its journal", turnWith(began, started(24*time.Hour)), spent, finalize},
+		"expired, spent":            {"its removal frees space", turnWith(finished(time.Hour), keeps(1)), spent, remove},
 	} {
-		v := view{turn: tc.turn, agent: ready, executorLives: true, journals: tc.report.Of("helpdesk"), now: now}
+		v := snapshot{turn: tc.turn, agent: ready, executorAlive: true, journals: tc.report.Of("helpdesk"), now: now}
 		got := decide(v)
 		if got.action != tc.want {
 			t.Errorf("%s: %s, want %s: %s", name, got.action, tc.want, tc.reason)
 		}
 		if got.action == wait && (got.reason != v1alpha1.TurnReasonWaitingForJournalSpace || got.message == "" || got.after <= 0) {
-			t.Errorf("%s: %+v, want a reason, a message and a time after which its deadline is looked at", name, got)
+			t.Errorf("%s: %+v, want a reason, a message and a requeue for its deadline", name, got)
 		}
 	}
 }
 
-// TestSpaceIsToldByLeases wakes those who waited when an executor says that there is space again, or nobody says that there is none.
-func TestSpaceIsToldByLeases(t *testing.T) {
+// TestLeasesReportJournalSpace checks that waiting Turns are woken when an executor reports free space again, or
+// when no executor reports a lack of space any more.
+func TestLeasesReportJournalSpace(t *testing.T) {
 	waits := turnWith(waitsAs(v1alpha1.TurnReasonWaitingForJournalSpace, time.Second))
 	queued := turnWith(waitsAs(v1alpha1.TurnReasonQueued, time.Second), func(t *v1alpha1.Turn) { t.Name, t.UID = "queued", "u2" })
-	elsewhere := turnWith(waitsAs(v1alpha1.TurnReasonWaitingForJournalSpace, time.Second), func(t *v1alpha1.Turn) { t.Namespace, t.UID = "sales", "u3" })
+	elsewhere := turnWith(waitsAs(v1alpha1.TurnReasonWaitingForJournalSpace, time.Second),
+		func(t *v1alpha1.Turn) { t.Namespace, t.UID = "sales", "u3" })
 	lease := leaseOf("other", 3, now)
-	b := newBench(t, interceptor.Funcs{}, waits, queued, elsewhere, lease)
+	b := newTestEnv(t, interceptor.Funcs{}, waits, queued, elsewhere, lease)
 	clock := now
 	b.executors.Now = func() time.Time { return clock }
 	look := func(why string, report *quota.Report, after time.Duration, running, fresh bool, woken ...string) {
@@ -87,19 +89,19 @@ func TestSpaceIsToldByLeases(t *testing.T) {
 			t.Fatal(err)
 		}
 		if v := b.executors.space.of("helpdesk"); v.Running != running || v.New != fresh {
-			t.Errorf("%s: %+v, want new Turns to wait: %t, and those that run: %t", why, v, fresh, running)
+			t.Errorf("%s: %+v, want new Turns to wait: %t, and running Turns: %t", why, v, fresh, running)
 		}
 		if diff := cmp.Diff(woken, b.woken); diff != "" {
-			t.Errorf("%s: woke others (-want +got):\n%s", why, diff)
+			t.Errorf("%s: woken (-want +got):\n%s", why, diff)
 		}
 	}
-	look("all is well", idle, 0, false, false)
+	look("the namespace is below its quota", idle, 0, false, false)
 	look("the namespace is near its quota", tight, 5*time.Second, false, true)
-	look("and uses it up", spent, 5*time.Second, true, true)
-	look("which is still too much", tight, 5*time.Second, false, true)
-	look("then there is space again", idle, 5*time.Second, false, false, "one")
-	look("all are near the quota of all", full, 5*time.Second, false, true)
-	look("and there is space again for all", idle, 5*time.Second, false, false, "one", "one")
-	look("once more", spent, 5*time.Second, true, true)
-	look("an executor that is gone says nothing", nil, time.Minute, false, false, "one")
+	look("the namespace has used up its quota", spent, 5*time.Second, true, true)
+	look("the namespace is still near its quota", tight, 5*time.Second, false, true)
+	look("the namespace has space again", idle, 5*time.Second, false, false, "one")
+	look("the quota of all namespaces is nearly used up", full, 5*time.Second, false, true)
+	look("all namespaces have space again", idle, 5*time.Second, false, false, "one", "one")
+	look("the namespace has used up its quota again", spent, 5*time.Second, true, true)
+	look("the report of a lost executor does not count", nil, time.Minute, false, false, "one")
 }

@@ -10,56 +10,62 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 )
 
-// leases judges who holds a Lease by the time at which this process saw it change, and not by the times within it: the
-// clocks of other machines may be wrong by any amount. It is the way in which client-go elects a leader.
+// leases decides who holds a Lease by when this process saw the Lease change, not by the times inside it: the
+// clocks of other machines may be wrong by any amount. client-go elects a leader in the same way.
 //
-// A process follows the Leases from its start, before it leads: the Lease of an executor and that of leader election, which a lost
-// process has held both, then expire at the same time. A Lease that does not change says something only while Leases can be
-// written. A leader knows that they can: it renews its own. A process that does not lead knows it from the renewals of others
-// that it sees: after a gap in them, each Lease gets its time anew.
+// A process watches the Leases from its start, before it leads. So the Lease of an executor and that of leader
+// election expire at the same time if one lost process held both.
 //
-// The informer's handler, the one worker of the executor controller and the workers of the Turn controller share it.
+// An unchanged Lease is a sign of a lost holder only while Leases can be written. A leader knows that they can,
+// because it renews its own. Another process knows it from the renewals that it sees. After a gap in them, each
+// Lease is given its full duration again.
+//
+// leases is shared by the informer's handler, the one worker of the executor controller and the workers of the Turn
+// controller.
 type leases struct {
 	mu   sync.Mutex
 	seen map[string]sighting
-	// watching is true once all Leases that there were at the start have been seen: one that is new then was just made.
+	// watching is true once all Leases that existed at the start have been recorded. A Lease that is new after that
+	// was just created.
 	watching bool
 	// leading is true once this process leads.
 	leading bool
-	// renewal is when this process last saw a renewal of any Lease.
-	renewal time.Time
-	// writable is since when Leases can be written, as far as this process knows; no Lease expires earlier than its duration later.
-	writable time.Time
+	// lastRenewal is when this process last saw a renewal of any Lease.
+	lastRenewal time.Time
+	// writableSince is the time since which Leases can be written, as far as this process knows. No Lease expires
+	// before its duration has passed since then.
+	writableSince time.Time
 }
 
-// renewalGap is the longest time between two renewals that this process sees while Leases can be written: each executor renews
-// every 3 s, or 3.1 s with its jitter. An executor that lives is silent for no longer than an outage and one such interval, which
-// together must be shorter than executor.LeaseDuration.
+// renewalGap is the longest time between two renewals that this process sees while Leases can be written. Each
+// executor renews every 3 s, or 3.1 s with jitter. A living executor is silent for no longer than an outage plus
+// one such interval. Together they must be shorter than executor.LeaseDuration.
 const renewalGap = 6 * time.Second
 
-// sighting is what this process knows of one Lease.
+// sighting holds everything that this process knows about one Lease.
 type sighting struct {
 	uid  types.UID
 	spec coordinationv1.LeaseSpec
-	// version is the newest resource version of the Lease that was seen.
+	// version is the newest resource version of the Lease that this process has seen.
 	version string
-	// changed is when this process saw the Lease as it is for the first time, with the reading of its monotonic clock.
+	// changed is when this process first saw the Lease as it is now, with a reading of the monotonic clock.
 	changed time.Time
-	// lost is the verdict on its holder, which only a look at the API server gives: the cache may be cut off.
+	// lost means that the holder counts as lost. Only a read from the API server sets it, because the cache may be
+	// cut off.
 	lost bool
-	// renewed is whether the Lease has changed before the eyes of this process, so that somebody is known to be there.
+	// renewed is true if this process has seen the Lease change, so that its holder is known to be running.
 	renewed bool
 }
 
-// start notes the Leases that there are before anything happens to them. Only the first call counts.
-func (l *leases) start(all []coordinationv1.Lease, now time.Time) {
+// recordExisting records the existing Leases before any of them changes. Only the first call has an effect.
+func (l *leases) recordExisting(all []coordinationv1.Lease, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.watching {
 		return
 	}
 	for i := range all {
-		l.note(&all[i], now)
+		l.record(&all[i], now)
 	}
 	l.watching = true
 }
@@ -71,7 +77,7 @@ func (l *leases) started() bool {
 	return l.watching
 }
 
-// lead notes that this process leads from now on. Only the first call counts.
+// lead records that this process leads from now on. Only the first call has an effect.
 func (l *leases) lead(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,31 +85,34 @@ func (l *leases) lead(now time.Time) {
 		return
 	}
 	l.leading = true
-	if now.Sub(l.renewal) > renewalGap {
-		l.writable = now
+	if now.Sub(l.lastRenewal) > renewalGap {
+		l.writableSince = now
 	}
 }
 
-// see notes a Lease as the informer shows it.
-func (l *leases) see(lease *coordinationv1.Lease, now time.Time) {
+// observe records a Lease as the informer shows it.
+func (l *leases) observe(lease *coordinationv1.Lease, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.note(lease, now)
+	l.record(lease, now)
 }
 
-// look notes a Lease as the cache has it. left is how long its holder counts as alive from now on, 0 or less if it does not;
-// trusted is whether it may get Turns.
+// check records a Lease as the cache has it. left is how long its holder still counts as alive; it is 0 or less if
+// the holder does not. trusted reports whether the holder may get Turns.
 //
-// A Lease is held for its duration after it was seen to change; the first look at it is a change. So the Turns of an executor
-// that died before this process was there are bound anew one duration after its start, and not before: it might live. New ones
-// need more than that: the Lease must have been seen to be renewed, or speak of a renewal that is recent by the clock here.
-func (l *leases) look(lease *coordinationv1.Lease, now time.Time) (left time.Duration, trusted bool) {
+// A Lease is held for its duration after each change that this process sees. The first look counts as a change. So
+// if an executor died before this process started, its Turns are bound anew one duration after the start. They must
+// not be bound earlier, because the executor might be alive.
+//
+// New Turns require more. This process must have seen a renewal of the Lease, or the Lease must show a renewal that
+// is recent by the clock of this process.
+func (l *leases) check(lease *coordinationv1.Lease, now time.Time) (left time.Duration, trusted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.note(lease, now)
-	duration := held(&s.spec)
+	s := l.record(lease, now)
+	duration := heldFor(&s.spec)
 	silent := now.Sub(s.changed)
-	left = duration - min(silent, now.Sub(l.writable))
+	left = duration - min(silent, now.Sub(l.writableSince))
 	if duration <= 0 || left <= 0 {
 		return 0, false
 	}
@@ -111,26 +120,26 @@ func (l *leases) look(lease *coordinationv1.Lease, now time.Time) (left time.Dur
 	return left, silent < duration && (s.renewed || (age < duration && age > -duration))
 }
 
-// isLost reports whether the holder of a Lease counts as gone: it has released it, or the verdict was given.
+// isLost reports whether the holder of a Lease counts as lost: it has released the Lease, or markLost was called.
 func (l *leases) isLost(lease *coordinationv1.Lease, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.note(lease, now)
-	return held(&s.spec) <= 0 || s.lost
+	s := l.record(lease, now)
+	return heldFor(&s.spec) <= 0 || s.lost
 }
 
-// lose gives the verdict on the holder of a Lease. A change of the Lease takes it back.
-func (l *leases) lose(lease *coordinationv1.Lease, now time.Time) {
+// markLost marks the holder of a Lease as lost. A change of the Lease removes the mark.
+func (l *leases) markLost(lease *coordinationv1.Lease, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.note(lease, now)
+	s := l.record(lease, now)
 	s.lost = true
 	l.seen[lease.Name] = s
 }
 
-// blind notes that the API server gave no answer: nobody could renew a Lease, or be seen to. All that were not lost before
-// get their time anew.
-func (l *leases) blind(now time.Time) {
+// recordOutage records that the API server did not answer: meanwhile no Lease could be renewed or read. All Leases that
+// were not lost before are given their full duration again.
+func (l *leases) recordOutage(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for name, s := range l.seen {
@@ -141,23 +150,23 @@ func (l *leases) blind(now time.Time) {
 	}
 }
 
-// unchanged is for how long a Lease has been as the cache has it.
-func (l *leases) unchanged(lease *coordinationv1.Lease, now time.Time) time.Duration {
+// unchangedFor returns for how long a Lease has been as the cache shows it.
+func (l *leases) unchangedFor(lease *coordinationv1.Lease, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return now.Sub(l.note(lease, now).changed)
+	return now.Sub(l.record(lease, now).changed)
 }
 
-// forget drops a Lease that is gone: one of that name that appears is another one.
+// forget drops a deleted Lease. A Lease that appears later with the same name is a new one.
 func (l *leases) forget(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.seen, name)
 }
 
-// note returns what is known of a Lease after this look at it. A look at the cache may come after one at the API server and
-// show what was before: that is no change of the Lease, and what is known stays.
-func (l *leases) note(lease *coordinationv1.Lease, now time.Time) sighting {
+// record records a Lease and returns what is known about it. A read from the cache may follow a read from the API
+// server and return an older version. That is no change, and the newer knowledge stays.
+func (l *leases) record(lease *coordinationv1.Lease, now time.Time) sighting {
 	last, known := l.seen[lease.Name]
 	if known {
 		if order, err := resourceversion.CompareResourceVersion(lease.ResourceVersion, last.version); err == nil && order < 0 {
@@ -177,16 +186,16 @@ func (l *leases) note(lease *coordinationv1.Lease, now time.Time) sighting {
 	}
 	l.seen[lease.Name] = s
 	if s.renewed {
-		if !l.leading && now.Sub(l.renewal) > renewalGap {
-			l.writable = now
+		if !l.leading && now.Sub(l.lastRenewal) > renewalGap {
+			l.writableSince = now
 		}
-		l.renewal = now
+		l.lastRenewal = now
 	}
 	return s
 }
 
-// held is for how long a Lease is held after each renewal; 0 if it was released, or never held.
-func held(s *coordinationv1.LeaseSpec) time.Duration {
+// heldFor returns for how long a Lease is held after each renewal; 0 if it was released or never held.
+func heldFor(s *coordinationv1.LeaseSpec) time.Duration {
 	if s.HolderIdentity == nil || *s.HolderIdentity == "" || s.RenewTime == nil || s.LeaseDurationSeconds == nil {
 		return 0
 	}

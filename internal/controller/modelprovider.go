@@ -21,7 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// ModelProviderReconciler checks that a provider's Secrets are there and that its endpoint answers.
+// ModelProviderReconciler checks that a provider's Secrets exist and that its endpoint answers.
 type ModelProviderReconciler struct {
 	Client    client.Client
 	Providers *providers.Cache
@@ -31,15 +31,15 @@ type ModelProviderReconciler struct {
 	ProbeInterval time.Duration
 }
 
-// SetupWithManager registers the reconciler. A provider is looked at when its spec changes, and at intervals.
+// SetupWithManager registers the reconciler. A ModelProvider is reconciled when its spec changes, and at intervals.
 func (r *ModelProviderReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.ModelProvider{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(probes()).
+		WithOptions(probeOptions()).
 		Complete(r)
 }
 
-// Reconcile probes one provider and reports on it.
+// Reconcile probes one provider and reports the result.
 func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var p v1alpha1.ModelProvider
 	if err := r.Client.Get(ctx, req.NamespacedName, &p); err != nil {
@@ -50,29 +50,29 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		return ctrl.Result{}, err
 	}
 	before := p.Status.DeepCopy()
-	found = steady(found, p.Status.Conditions, p.Generation)
+	found = keepMessage(found, p.Status.Conditions, p.Generation)
 	found.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, r.Now())
 	p.Status.ObservedGeneration = p.Generation
-	again := nextLook(r.Now(), &p, p.Status.Conditions, r.ProbeInterval)
+	again := nextProbe(r.Now(), &p, p.Status.Conditions, r.ProbeInterval)
 	if equality.Semantic.DeepEqual(before, &p.Status) {
 		return again, nil
 	}
 	err = r.Client.Status().Update(ctx, &p)
 	if err == nil {
-		announceReady(r.Events, &p, "Probe", before.Conditions, p.Status.Conditions)
+		emitReadyEvent(r.Events, &p, "Probe", before.Conditions, p.Status.Conditions)
 	}
-	return written(again, err)
+	return resultAfterWrite(again, err)
 }
 
-// probe reads the provider's Secrets and asks its endpoint for the list of models, which costs nothing. It returns an
-// error only if the Secrets could not be read.
+// probe reads the provider's Secrets and requests the list of models from its endpoint, which costs nothing. It
+// returns an error only if the Secrets could not be read.
 func (r *ModelProviderReconciler) probe(ctx context.Context, p *v1alpha1.ModelProvider) (finding, error) {
 	provider, err := r.Providers.Fresh(ctx, p)
 	if missing, ok := errors.AsType[*providers.SecretError](err); ok {
-		return unsendable(missing), nil
+		return secretFinding(missing), nil
 	}
 	if apierrors.IsForbidden(err) {
-		// Only those who grant the manager its rights can help, and they look here.
+		// Only the people who grant the manager its rights can help, and they look here.
 		return finding{reason: v1alpha1.ReasonSecretNotFound, message: err.Error()}, nil
 	}
 	if err != nil {
@@ -82,7 +82,7 @@ func (r *ModelProviderReconciler) probe(ctx context.Context, p *v1alpha1.ModelPr
 	defer cancel()
 	listed, err := provider.Probe(ctx)
 	if err != nil {
-		return failedProbe(ctx, p.Name, err), nil
+		return probeFailure(ctx, p.Name, err), nil
 	}
 	answers := "the endpoint answers"
 	if !listed {
@@ -91,8 +91,9 @@ func (r *ModelProviderReconciler) probe(ctx context.Context, p *v1alpha1.ModelPr
 	return finding{holds: true, reason: v1alpha1.ReasonReady, message: answers}, nil
 }
 
-// failedProbe says what a failed probe means. The provider's name is left out: the object says it.
-func failedProbe(ctx context.Context, name string, err error) finding {
+// probeFailure translates the error of a probe into a finding. It omits the provider's name, which the object shows
+// already.
+func probeFailure(ctx context.Context, name string, err error) finding {
 	failure := model.AsError(err)
 	f := finding{
 		reason:  v1alpha1.ReasonEndpointUnreachable,

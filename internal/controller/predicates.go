@@ -10,8 +10,9 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// turnNews lets through what the reconciler acts on, so that the status writes of binding and running wake nobody.
-func turnNews() predicate.Predicate {
+// turnChanged passes the changes that the reconciler acts on. The status writes of a binding and of a running Turn do
+// not pass.
+func turnChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.Turn)
 		after, isTurn := e.ObjectNew.(*v1alpha1.Turn)
@@ -25,17 +26,18 @@ func turnNews() predicate.Predicate {
 	}}
 }
 
-// appearsAlone keeps new Turns of Sessions out: the watch that keeps the queues of Sessions brings them.
-func appearsAlone() predicate.Predicate {
+// createdWithoutSession blocks new Turns of Sessions: the watch that maintains the queues of Sessions enqueues them.
+func createdWithoutSession() predicate.Predicate {
 	return predicate.Funcs{CreateFunc: func(e event.CreateEvent) bool {
 		t, ok := e.Object.(*v1alpha1.Turn)
 		return ok && t.Spec.SessionRef == nil
 	}}
 }
 
-// toolServerNews lets through what an Agent says of a ToolServer: what its tools are, whether it is ready, and whether it was asked
-// for them at all. A look that found nothing new wakes no Agent, nor does a new spec of a server whose tools are known.
-func toolServerNews() predicate.Predicate {
+// toolServerChanged passes the changes of a ToolServer that an Agent's status reports: its tools, its readiness, and
+// whether it was asked for its tools at all. A check without news does not pass, and neither does a new spec of a
+// server whose tools are known.
+func toolServerChanged() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			before, ok := e.ObjectOld.(*v1alpha1.ToolServer)
@@ -45,7 +47,7 @@ func toolServerNews() predicate.Predicate {
 			}
 			was := meta.FindStatusCondition(before.Status.Conditions, v1alpha1.ConditionReady)
 			is := meta.FindStatusCondition(after.Status.Conditions, v1alpha1.ConditionReady)
-			return before.UID != after.UID || (was == nil) != (is == nil) || asked(before) != asked(after) ||
+			return before.UID != after.UID || (was == nil) != (is == nil) || wasAsked(before) != wasAsked(after) ||
 				(was != nil && (was.Status != is.Status || was.Reason != is.Reason)) ||
 				before.Status.ToolCount != after.Status.ToolCount || !slices.Equal(before.Status.Tools, after.Status.Tools)
 		},

@@ -12,58 +12,59 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairqueue"
 )
 
-// Probes of endpoints wait for the network, and an endpoint that hangs keeps its worker for as long as a probe may take. A worker that waits
-// costs next to nothing, so there are many, and few of them are of one namespace: endpoints that hang delay the others of their namespace,
-// and it takes the endpoints of sixteen namespaces to delay those of another.
+// A probe waits for the network, and an endpoint that hangs blocks its worker for as long as a probe may take. A
+// waiting worker costs almost nothing, so there are many workers, and only a few may serve one namespace. Endpoints
+// that hang therefore delay only their own namespace. To delay another one, the endpoints of sixteen namespaces
+// must hang.
 const (
 	probesAtOnce      = 64
 	probesOfNamespace = 4
 )
 
-// probeTimeout bounds one probe, whatever time-outs its object has. Only the first look at a ToolServer, and one at a server that was
-// ready, may take as long as the object allows.
+// probeTimeout bounds one probe, whatever timeouts its object has. Only the first look at a ToolServer, and a look
+// at one that was ready, may take as long as the object allows.
 const probeTimeout = 10 * time.Second
 
-// probes are the options of a controller that looks at endpoints.
-func probes() controller.Options { return inTurn(probesAtOnce, probesOfNamespace) }
+// probeOptions returns the options of a controller that probes endpoints.
+func probeOptions() controller.Options { return fairOptions(probesAtOnce, probesOfNamespace) }
 
-// soonest and latest bound how soon an endpoint that is not ready is looked at again. Secrets are not watched: that would take
-// the right to list them.
+// soonest and latest bound the time until the next probe of an endpoint that is not ready. Polling is needed
+// because Secrets are not watched: that would require the right to list them.
 const (
-	soonest = time.Second
-	latest  = 30 * time.Second
-	// latestNew is latest for an object that is new.
-	latestNew = 5 * time.Second
+	minProbeDelay = time.Second
+	maxProbeDelay = 30 * time.Second
+	// maxProbeDelayNew replaces latest for a new object.
+	maxProbeDelayNew = 5 * time.Second
 )
 
-// nextLook is when to look again at an endpoint that has just been looked at. One that is not ready is looked at after as long as
-// it has been so, which doubles the time from one look to the next; while it is new, Turns wait for it, and it is looked at sooner.
-// Within a namespace, objects that are new or were changed go first.
-func nextLook(now time.Time, o client.Object, conditions []metav1.Condition, interval time.Duration) ctrl.Result {
+// nextProbe returns when to probe an endpoint again. An endpoint that is not ready is probed after as long as it has
+// not been ready, so the interval doubles each time. While its object is new, Turns wait for it, and it is probed
+// sooner. Within a namespace, new and changed objects go first.
+func nextProbe(now time.Time, o client.Object, conditions []metav1.Condition, interval time.Duration) ctrl.Result {
 	again := ctrl.Result{RequeueAfter: interval, Priority: new(fairqueue.Low)}
 	if c := ready(conditions, o.GetGeneration()); c != nil && c.Status != metav1.ConditionTrue {
-		most := latest
-		if stillNew(now, o, interval) > 0 {
-			most = latestNew
+		most := maxProbeDelay
+		if newUntil(now, o, interval) > 0 {
+			most = maxProbeDelayNew
 		}
-		again.RequeueAfter = min(max(soonest, now.Sub(c.LastTransitionTime.Time)), most, interval)
+		again.RequeueAfter = min(max(minProbeDelay, now.Sub(c.LastTransitionTime.Time)), most, interval)
 	}
 	return again
 }
 
-// newAtMost bounds how long a ModelProvider or a ToolServer is new. The Pods of its server may have been created with it, and start
-// meanwhile.
-const newAtMost = 2 * time.Minute
+// maxNewAge bounds how long a ModelProvider or a ToolServer counts as new. The Pods of its server may have been
+// created at the same time and may still be starting.
+const maxNewAge = 2 * time.Minute
 
-// newFor is how long after its creation a ModelProvider or a ToolServer is new.
-func newFor(interval time.Duration) time.Duration { return min(newAtMost, 2*interval) }
+// newAge returns how long after its creation a ModelProvider or a ToolServer counts as new.
+func newAge(interval time.Duration) time.Duration { return min(maxNewAge, 2*interval) }
 
-// stillNew is how long an object stays new, 0 or less if it is no more.
-func stillNew(now time.Time, o client.Object, interval time.Duration) time.Duration {
-	return o.GetCreationTimestamp().Add(newFor(interval)).Sub(now)
+// newUntil returns how long an object still counts as new; 0 or less if it no longer does.
+func newUntil(now time.Time, o client.Object, interval time.Duration) time.Duration {
+	return o.GetCreationTimestamp().Add(newAge(interval)).Sub(now)
 }
 
-// isAway reports whether the Ready condition of an object says that its endpoint could not be reached.
-func isAway(c *metav1.Condition) bool {
+// isUnreachable reports whether the Ready condition of an object says that its endpoint could not be reached.
+func isUnreachable(c *metav1.Condition) bool {
 	return c != nil && c.Status != metav1.ConditionTrue && c.Reason == v1alpha1.ReasonEndpointUnreachable
 }

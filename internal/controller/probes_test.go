@@ -20,7 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// tarpit accepts connections and says nothing.
+// tarpit accepts connections and never answers.
 type tarpit struct {
 	net.Listener
 	accepted atomic.Int32
@@ -47,10 +47,10 @@ func newTarpit(t *testing.T) *tarpit {
 	return p
 }
 
-// TestServersThatHangDelayNoOtherNamespace runs the controller as the manager does, with 600 servers that never answer in one
-// namespace, and then one that does in another.
-func TestServersThatHangDelayNoOtherNamespace(t *testing.T) {
-	d := newDesk(t, netpolicy.Permissive())
+// TestHangingServersDelayOnlyTheirNamespace runs the controller as the manager does. One namespace has 600 servers
+// that never answer; then another namespace gets a server that does.
+func TestHangingServersDelayOnlyTheirNamespace(t *testing.T) {
+	d := newToolServerEnv(t, netpolicy.Permissive())
 	d.add("search", "Searches.", nil)
 	p := newTarpit(t)
 	const hanging = 600
@@ -59,7 +59,8 @@ func TestServersThatHangDelayNoOtherNamespace(t *testing.T) {
 		s := &v1alpha1.ToolServer{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "tarpits", Name: fmt.Sprintf("tarpit-%d", i), Generation: 1},
 			Spec: v1alpha1.ToolServerSpec{
-				Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: "http://" + p.Addr().String() + "/mcp"}, ConnectTimeoutSeconds: 60,
+				Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: "http://" + p.Addr().String() + "/mcp"},
+				ConnectTimeoutSeconds: 60,
 			},
 		}
 		if err := d.Client.Create(t.Context(), s); err != nil {
@@ -67,7 +68,7 @@ func TestServersThatHangDelayNoOtherNamespace(t *testing.T) {
 		}
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(s)})
 	}
-	options := probes()
+	options := probeOptions()
 	options.Reconciler, options.Logger, options.SkipNameValidation = d.ToolServerReconciler, logr.Discard(), new(true)
 	c, err := controller.NewUnmanaged("toolserver", options)
 	if err != nil {
@@ -102,9 +103,9 @@ func TestServersThatHangDelayNoOtherNamespace(t *testing.T) {
 		}
 		return readinessOf(&s) == "True Ready: the server answers"
 	})
-	// None of the looks at a tarpit has ended: each takes a minute.
+	// No look at a tarpit has ended yet: each takes a minute.
 	if n := p.accepted.Load(); n != probesOfNamespace {
-		t.Errorf("%d looks of one namespace are under way, want %d", n, probesOfNamespace)
+		t.Errorf("%d probes of one namespace are running, want %d", n, probesOfNamespace)
 	}
 }
 
@@ -113,27 +114,28 @@ func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !holds(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for %s", what)
+			t.Fatalf("timed out waiting for %s", what)
 		}
 		<-time.After(5 * time.Millisecond)
 	}
 }
 
-// TestAnotherLookAtAServerThatHangsIsShort: it must not keep a worker for all of connectTimeoutSeconds each time.
-func TestAnotherLookAtAServerThatHangsIsShort(t *testing.T) {
+// TestRepeatedProbeOfHangingServerIsShort checks that a later look does not occupy a worker for all of
+// connectTimeoutSeconds.
+func TestRepeatedProbeOfHangingServerIsShort(t *testing.T) {
 	p := newTarpit(t)
-	d := newDesk(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
+	d := newToolServerEnv(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
 		s.Spec.MCP.URL, s.Spec.ConnectTimeoutSeconds = "http://"+p.Addr().String()+"/mcp", 60
 		s.Status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonEndpointUnreachable,
 			Message: "it hangs", ObservedGeneration: 1, LastTransitionTime: metav1.NewTime(now),
 		}}
 	})
-	s, again := d.looks(t, 8*time.Second)
+	s, again := d.reconcileAfter(t, 8*time.Second)
 	if got := readinessOf(s); got != "False EndpointUnreachable: it hangs" || again.RequeueAfter != 8*time.Second {
-		t.Errorf("got %q, to be looked at again after %s; want the server to be left alone for as long as it has hung", got, again.RequeueAfter)
+		t.Errorf("got %q, requeued after %s; want the server left alone for as long as it has hung", got, again.RequeueAfter)
 	}
 	if again.Priority == nil || *again.Priority != fairqueue.Low {
-		t.Errorf("the next look has priority %v, want new objects to go before it", again.Priority)
+		t.Errorf("the next probe has priority %v, want new objects to go before it", again.Priority)
 	}
 }

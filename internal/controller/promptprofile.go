@@ -20,35 +20,36 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// sampleModel and sampleAgent stand in for the agent of a profile's own rendering.
+// sampleModel and sampleAgent are the model and the Agent that a profile is rendered with.
 const (
 	sampleAgent = "sample"
 	sampleModel = "sample-model"
 )
 
-// PromptProfileReconciler renders each profile, so that a fault in it is known before any Turn uses it.
+// PromptProfileReconciler renders each profile, so that people see its faults before a Turn uses it.
 type PromptProfileReconciler struct {
 	Client client.Client
 	Now    func() time.Time
-	// ConfigMaps reads the ConfigMaps of a namespace.
+	// ConfigMaps returns a reader of the ConfigMaps of a namespace.
 	ConfigMaps func(namespace string) translate.ConfigMaps
-	// Recheck is how often profiles are looked at where ConfigMaps may not be watched; 0 watches them.
+	// Recheck is the interval at which profiles are reconciled where ConfigMaps may not be watched. If Recheck is
+	// 0, the reconciler watches ConfigMaps.
 	Recheck time.Duration
 }
 
-// SetupWithManager registers the reconciler. A profile is looked at when its spec changes, and when a ConfigMap that it
-// names appears, changes or goes.
+// SetupWithManager registers the reconciler. A profile is reconciled when its spec changes, and when a ConfigMap
+// that it names appears, changes or is deleted.
 func (r *PromptProfileReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.PromptProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(inTurn(renderingsAtOnce, renderingsOfNamespace))
+		WithOptions(fairOptions(renderingsAtOnce, renderingsOfNamespace))
 	if r.Recheck == 0 {
-		b = b.Watches(&corev1.ConfigMap{}, users(r.Client, &v1alpha1.PromptProfileList{}, indexProfileConfigMap), builder.OnlyMetadata)
+		b = b.Watches(&corev1.ConfigMap{}, referrers(r.Client, &v1alpha1.PromptProfileList{}, indexProfileConfigMap), builder.OnlyMetadata)
 	}
 	return b.Complete(r)
 }
 
-// Reconcile renders one profile and reports on it.
+// Reconcile renders one profile and reports the result.
 func (r *PromptProfileReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var p v1alpha1.PromptProfile
 	if err := r.Client.Get(ctx, req.NamespacedName, &p); err != nil {
@@ -60,11 +61,12 @@ func (r *PromptProfileReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	if equality.Semantic.DeepEqual(before, &p.Status) {
 		return again, failure
 	}
-	again, err := written(again, r.Client.Status().Update(ctx, &p))
+	again, err := resultAfterWrite(again, r.Client.Status().Update(ctx, &p))
 	return again, errors.Join(failure, err)
 }
 
-// report sets what became of the profile. It returns an error if a ConfigMap could not be read, which is to be tried again.
+// report renders the profile and sets its status. It returns an error if a ConfigMap could not be read; the caller
+// must retry.
 func (r *PromptProfileReconciler) report(ctx context.Context, p *v1alpha1.PromptProfile) error {
 	now := r.Now()
 	ready := finding{holds: true, reason: v1alpha1.ReasonReady, message: fmt.Sprintf("version %s renders", p.Spec.Version)}
@@ -74,7 +76,7 @@ func (r *PromptProfileReconciler) report(ctx context.Context, p *v1alpha1.Prompt
 	wrong, isWrong := errors.AsType[*invalid.Error](err)
 	switch {
 	case isUnreadable:
-		ready = unreadable(failure)
+		ready = unreadableConfigMap(failure)
 	case isMissing:
 		ready = finding{reason: v1alpha1.ReasonConfigMapNotFound, message: err.Error()}
 	case isWrong:
@@ -87,13 +89,14 @@ func (r *PromptProfileReconciler) report(ctx context.Context, p *v1alpha1.Prompt
 		s.StableChars, s.DynamicChars = int64(report.StableChars), int64(report.DynamicChars)
 	}
 	ready.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, now)
-	// Nothing but another text cures a text that does not render: kstatus then need not wait. A ConfigMap may appear.
+	// Only another text fixes a text that does not render, so kstatus need not wait. A missing ConfigMap may
+	// appear.
 	ready.stall(&p.Status.Conditions, p.Generation, now, !ready.holds && !isMissing && !isUnreadable)
 	p.Status.ObservedGeneration = p.Generation
 	return ready.failure
 }
 
-// sample renders the profile as an agent without properties of its own would get it.
+// sample renders the profile for an Agent without properties of its own.
 func (r *PromptProfileReconciler) sample(ctx context.Context, p *v1alpha1.PromptProfile) (prompt.Report, error) {
 	profile, err := translate.Profile(ctx, p, r.ConfigMaps(p.Namespace))
 	if err != nil {

@@ -30,22 +30,22 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// bench is the two reconcilers that bind Turns, on an API server in memory.
-type bench struct {
+// testEnv holds the two reconcilers that bind Turns, on an API server in memory.
+type testEnv struct {
 	client    client.WithWatch
 	turns     *TurnReconciler
 	executors *ExecutorReconciler
-	// woken are the Turns that were brought back.
+	// woken holds the names of the Turns that were enqueued.
 	woken []string
 }
 
-func newBench(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *bench {
+func newTestEnv(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *testEnv {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{}
+	b := &testEnv{}
 	b.client = interceptor.NewClient(interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
 		WithStatusSubresource(&v1alpha1.Turn{}, &v1alpha1.Agent{}, &v1alpha1.Session{}).
 		WithIndex(&v1alpha1.Turn{}, indexTurnSession, turnSession).
@@ -60,22 +60,28 @@ func newBench(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) *
 			return []string{o.(*v1alpha1.Turn).BoundTo()}
 		}).
 		WithIndex(&v1alpha1.Turn{}, indexTurnParent, parentOfTurn).
-		WithIndex(&v1alpha1.ToolApproval{}, indexApprovalTurn, turnOfApproval).Build(), b.shows()), funcs)
+		WithIndex(&v1alpha1.ToolApproval{}, indexApprovalTurn, turnOfApproval).Build(), b.showWrites()), funcs)
 	clock := func() time.Time { return now }
-	b.turns = &TurnReconciler{Client: b.client, Reader: b.client, Live: b.client, Events: events.NewFakeRecorder(10), Now: clock, Approvals: approvals.Trust}
-	b.executors = &ExecutorReconciler{Client: b.client, Live: b.client, Now: clock, Namespace: "capstan-system", Self: "self", Turns: b.turns}
+	b.turns = &TurnReconciler{
+		Client: b.client, Reader: b.client, Live: b.client, Events: events.NewFakeRecorder(10),
+		Now: clock, Approvals: approvals.Trust,
+	}
+	b.executors = &ExecutorReconciler{
+		Client: b.client, Live: b.client, Now: clock, Namespace: "capstan-system",
+		Self: "self", Turns: b.turns,
+	}
 	b.turns.Executors = b.executors
 	b.turns.slots = scheduler.New(scheduler.Limits{}, func(turn scheduler.Key, _ bool) { b.woken = append(b.woken, turn.Name) })
 	for _, o := range objects {
 		b.show(t.Context(), b.client, o)
 	}
-	queue := turnQueue(&recordingQueue{bench: b})
+	queue := turnQueue(&recordingQueue{testEnv: b})
 	b.turns.queue.Store(&queue)
 	return b
 }
 
-// shows has the queues of the Sessions see each write at once.
-func (b *bench) shows() interceptor.Funcs {
+// showWrites passes each write to the queues of the Sessions at once.
+func (b *testEnv) showWrites() interceptor.Funcs {
 	return interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			err := c.Create(ctx, o, opts...)
@@ -92,7 +98,9 @@ func (b *bench) shows() interceptor.Funcs {
 			b.show(ctx, c, o)
 			return err
 		},
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+			opts ...client.SubResourceUpdateOption,
+		) error {
 			err := c.SubResource(sub).Update(ctx, o, opts...)
 			b.show(ctx, c, o)
 			return err
@@ -100,8 +108,8 @@ func (b *bench) shows() interceptor.Funcs {
 	}
 }
 
-// show has the queues of the Sessions see a Turn as it is stored, or that it is not.
-func (b *bench) show(ctx context.Context, c client.Reader, o client.Object) {
+// show passes a Turn to the queues of the Sessions as it is stored, or removes it if it does not exist.
+func (b *testEnv) show(ctx context.Context, c client.Reader, o client.Object) {
 	t, ok := o.(*v1alpha1.Turn)
 	if !ok {
 		return
@@ -111,31 +119,31 @@ func (b *bench) show(ctx context.Context, c client.Reader, o client.Object) {
 		b.turns.queues.forget(t.UID)
 		return
 	}
-	b.turns.queues.show(&stored)
+	b.turns.queues.observe(&stored)
 }
 
-// recordingQueue is the part of a queue that reconcilers use.
+// recordingQueue implements the part of a queue that reconcilers use.
 type recordingQueue struct {
 	turnQueue
-	bench *bench
+	testEnv *testEnv
 }
 
-// Add notes who was brought back.
-func (q *recordingQueue) Add(r reconcile.Request) { q.bench.woken = append(q.bench.woken, r.Name) }
+// Add records the name of the enqueued Turn.
+func (q *recordingQueue) Add(r reconcile.Request) { q.testEnv.woken = append(q.testEnv.woken, r.Name) }
 
-// holding is how many Turns hold slots.
-func (b *bench) holding() int {
+// holdingSlots returns the number of Turns that hold slots.
+func (b *testEnv) holdingSlots() int {
 	n, _ := b.turns.slots.Counts()
 	return n
 }
 
-// queued is how many Turns wait for a slot.
-func (b *bench) queued() int {
+// queued returns the number of Turns that wait for a slot.
+func (b *testEnv) queued() int {
 	_, n := b.turns.slots.Counts()
 	return n
 }
 
-// wants is the request of a Turn that is younger than those of turnWith.
+// wants returns the request of a Turn that is younger than the Turns of turnWith.
 func wants(turn, agent string) scheduler.Request {
 	return scheduler.Request{
 		Turn:  scheduler.Key{Namespace: "helpdesk", Name: turn},
@@ -143,12 +151,12 @@ func wants(turn, agent string) scheduler.Request {
 	}
 }
 
-func (b *bench) look(t *testing.T, name string) (ctrl.Result, error) {
+func (b *testEnv) reconcile(t *testing.T, name string) (ctrl.Result, error) {
 	t.Helper()
 	return b.turns.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "helpdesk", Name: name}})
 }
 
-func (b *bench) turn(t *testing.T, name string) *v1alpha1.Turn {
+func (b *testEnv) turn(t *testing.T, name string) *v1alpha1.Turn {
 	t.Helper()
 	var turn v1alpha1.Turn
 	if err := b.client.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: name}, &turn); err != nil {
@@ -169,10 +177,13 @@ func leaseOf(name string, capacity int, renewed time.Time) *coordinationv1.Lease
 	}
 }
 
-// failing makes writes of status fail: the n-th with the n-th error, nil for none, and all later ones not.
+// failing makes writes of status fail: the nth write fails with the nth error, or succeeds if that is nil. All
+// later writes succeed.
 func failing(failures ...error) interceptor.Funcs {
 	n := 0
-	return interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	return interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+		opts ...client.SubResourceUpdateOption,
+	) error {
 		n++
 		if n <= len(failures) && failures[n-1] != nil {
 			return failures[n-1]
@@ -185,31 +196,31 @@ var (
 	turnResource = schema.GroupResource{Group: "capstan.dev", Resource: "turns"}
 	conflict     = apierrors.NewConflict(turnResource, "one", errors.New("changed"))
 	notFound     = apierrors.NewNotFound(turnResource, "one")
-	broken       = apierrors.NewInternalError(errors.New("etcd is away"))
+	broken       = apierrors.NewInternalError(errors.New("etcd is unreachable"))
 	forbidden    = apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "a", errors.New("no rule"))
 )
 
-func TestBindingIsOneWriteThatClaims(t *testing.T) {
-	b := newBench(t, interceptor.Funcs{}, turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
-	if result, err := b.look(t, "one"); err != nil || !result.IsZero() {
+func TestBindingIsOneWrite(t *testing.T) {
+	b := newTestEnv(t, interceptor.Funcs{}, turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	if result, err := b.reconcile(t, "one"); err != nil || !result.IsZero() {
 		t.Fatalf("got %v, %v", result, err)
 	}
 	got := b.turn(t, "one")
 	if diff := cmp.Diff(&v1alpha1.ExecutorBinding{Name: "self", Epoch: 1}, got.Status.Executor); diff != "" {
-		t.Errorf("the binding is another (-want +got):\n%s", diff)
+		t.Errorf("binding (-want +got):\n%s", diff)
 	}
 	if !got.Status.StartTime.Time.Equal(now) || got.StateReason() != v1alpha1.TurnReasonRunning {
-		t.Errorf("the claim must start the Turn: %+v", got.Status)
+		t.Errorf("the binding must start the Turn: %+v", got.Status)
 	}
 }
 
-// TestBindingThatLostComesBack: the event of the write that won may be one that no predicate lets through.
-// TestATurnWhoseTimeIsOverIsEndedByTheNextExecutor: its journal may hold an answer that was paid for.
-func TestATurnWhoseTimeIsOverIsEndedByTheNextExecutor(t *testing.T) {
-	b := newBench(t, interceptor.Funcs{}, turnWith(boundTo("lost"), started(90*time.Second)), agentWith(metav1.ConditionTrue, ""))
-	result, err := b.look(t, "one")
+// TestNextExecutorEndsOverdueTurn checks this because the Turn's journal may hold an answer that
+// was paid for.
+func TestNextExecutorEndsOverdueTurn(t *testing.T) {
+	b := newTestEnv(t, interceptor.Funcs{}, turnWith(boundTo("lost"), started(90*time.Second)), agentWith(metav1.ConditionTrue, ""))
+	result, err := b.reconcile(t, "one")
 	if err != nil || result.RequeueAfter != 30*time.Second {
-		t.Fatalf("got %v, %v; want another look when the Turn is given up", result, err)
+		t.Fatalf("got %v, %v; want a requeue for the time at which the controller ends the Turn", result, err)
 	}
 	if got := b.turn(t, "one"); got.StateReason() != v1alpha1.TurnReasonPending || got.BoundTo() != "" {
 		t.Fatalf("without an executor the Turn must wait: %+v", got.Status)
@@ -222,51 +233,55 @@ func TestATurnWhoseTimeIsOverIsEndedByTheNextExecutor(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Contains(b.woken, "one") {
-		t.Errorf("woken: %v, want the Turn: the executor that has appeared can end it", b.woken)
+		t.Errorf("woken: %v, want the Turn: the new executor can end it", b.woken)
 	}
-	if _, err := b.look(t, "one"); err != nil {
+	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.turn(t, "one"); got.BoundTo() != "next" || got.Epoch() != 2 {
-		t.Errorf("the Turn must be bound to be ended: %+v", got.Status.Executor)
+		t.Errorf("the Turn must be bound so that the executor ends it: %+v", got.Status.Executor)
 	}
 	b.woken = nil
 	b.turns.slots.SetExecutors([]scheduler.Executor{{Name: "next", Capacity: 1}, {Name: "another", Capacity: 1}})
 	if len(b.woken) != 0 {
-		t.Errorf("woken: %v, want nobody: the Turn awaits no executor any more", b.woken)
+		t.Errorf("woken: %v, want none: the Turn no longer awaits an executor", b.woken)
 	}
 }
 
-// TestATurnThatWaitedTooLongAfterItsSuspension had run, so its journal knows what was paid for: it is bound to be ended, also by the
-// next executor if that one is lost. The Turns of its sub-agents end first.
-func TestATurnThatWaitedTooLongAfterItsSuspension(t *testing.T) {
+// TestOverdueAfterSuspension checks a Turn that has run, so that its journal knows the usage. An
+// executor must end it, and if that executor is lost, the next one must. The Turns of its sub-agents end first.
+func TestOverdueAfterSuspension(t *testing.T) {
 	waited := func(t *v1alpha1.Turn) {
 		t.CreationTimestamp = metav1.NewTime(now.Add(-2 * time.Hour))
 		condition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, v1alpha1.TurnReasonQueued, now.Add(-11*time.Minute))
 	}
-	turn := turnWith(boundTo("lost"), givenBack(v1alpha1.TurnReasonQueued), waited)
-	if d := decide(view{turn: turn, now: now, waits: waits{unfinished: []*v1alpha1.Turn{turnWith()}}}); d.action != gather {
-		t.Errorf("with a sub-agent at work: %+v, want its end first", d)
+	turn := turnWith(boundTo("lost"), handedBack(v1alpha1.TurnReasonQueued), waited)
+	if d := decide(snapshot{
+		turn: turn, now: now,
+		awaited: waitProgress{unfinished: []*v1alpha1.Turn{turnWith()}},
+	}); d.action != cancelSubAgents {
+		t.Errorf("with a running sub-agent: %+v, want the sub-agent to end first", d)
 	}
-	b := newBench(t, interceptor.Funcs{}, turn, agentWith(metav1.ConditionTrue, ""), leaseOf("next", 1, now))
-	if _, err := b.look(t, "one"); err != nil {
+	b := newTestEnv(t, interceptor.Funcs{}, turn, agentWith(metav1.ConditionTrue, ""), leaseOf("next", 1, now))
+	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}
 	got := b.turn(t, "one")
 	if got.BoundTo() != "next" || got.Epoch() != 2 || !got.Status.Executor.Overdue {
-		t.Fatalf("the binding is %+v, want one to be ended", got.Status.Executor)
+		t.Fatalf("the binding is %+v, want overdue", got.Status.Executor)
 	}
 	if again := translate.Bind(got, nil, "third", "", ""); !again.Overdue {
-		t.Error("an executor after that must end it, too")
+		t.Error("the next executor must end it, too")
 	}
 	if translate.Suspend(got); got.Status.Executor.Overdue {
-		t.Error("a Turn that is suspended anew has its time to start anew")
+		t.Error("a second suspension must restart the starting deadline")
 	}
 }
 
-// TestATurnThatNoExecutorCanEnd: the journal knows what was paid for, so the Turn waits for an executor that can read it. If none
-// comes, it ends with what its status knows, and says of a call without an end that nobody knows.
-func TestATurnThatNoExecutorCanEnd(t *testing.T) {
+// TestTurnEndsWithoutExecutor checks that a Turn waits for an executor that can read its journal, which knows the
+// usage. If none comes, the Turn ends with the facts in its status, and a call without a result gets an unknown
+// outcome.
+func TestTurnEndsWithoutExecutor(t *testing.T) {
 	for complete, want := range map[bool]int32{false: 1, true: 0} {
 		turn := turnWith(boundTo("lost"), func(t *v1alpha1.Turn) {
 			t.Status.Executor.SideEffects, t.Status.Executor.JournalComplete = true, complete
@@ -279,22 +294,34 @@ func TestATurnThatNoExecutorCanEnd(t *testing.T) {
 	called := func(t *v1alpha1.Turn) {
 		t.Status.Executor.SideEffects = true
 		t.Status.Steps = &v1alpha1.StepCounts{Count: 1, ToolCalls: 2}
-		t.Status.ToolCalls = []v1alpha1.ToolCallRecord{{CallID: "a", Outcome: v1alpha1.ToolCallSucceeded}, {CallID: "b", Outcome: v1alpha1.ToolCallPending}}
+		t.Status.ToolCalls = []v1alpha1.ToolCallRecord{
+			{CallID: "a", Outcome: v1alpha1.ToolCallSucceeded},
+			{CallID: "b", Outcome: v1alpha1.ToolCallPending},
+		}
 	}
 	for name, tc := range map[string]struct {
 		state v1alpha1.DesiredState
 		age   time.Duration
 		want  string
 	}{
-		"cancelled":                   {v1alpha1.DesiredStateCancelled, 90 * time.Second, v1alpha1.TurnReasonPending},
-		"cancelled, and nobody came":  {v1alpha1.DesiredStateCancelled, 130 * time.Second, v1alpha1.TurnReasonCancelled},
-		"out of time, nobody came":    {v1alpha1.DesiredStateActive, 130 * time.Second, v1alpha1.TurnReasonDeadlineExceeded},
-		"out of time, somebody might": {v1alpha1.DesiredStateActive, 90 * time.Second, v1alpha1.TurnReasonPending},
+		"cancelled": {
+			v1alpha1.DesiredStateCancelled, 90 * time.Second,
+			v1alpha1.TurnReasonPending,
+		},
+		"cancelled, and no executor appears": {
+			v1alpha1.DesiredStateCancelled, 130 * time.Second,
+			v1alpha1.TurnReasonCancelled,
+		},
+		"past its deadline, and no executor appears": {
+			v1alpha1.DesiredStateActive, 130 * time.Second,
+			v1alpha1.TurnReasonDeadlineExceeded,
+		},
+		"past its deadline, and an executor may still appear": {v1alpha1.DesiredStateActive, 90 * time.Second, v1alpha1.TurnReasonPending},
 	} {
 		t.Run(name, func(t *testing.T) {
 			turn := turnWith(boundTo("lost"), started(tc.age), called, desires(tc.state))
-			b := newBench(t, interceptor.Funcs{}, turn, agentWith(metav1.ConditionTrue, ""))
-			if _, err := b.look(t, "one"); err != nil {
+			b := newTestEnv(t, interceptor.Funcs{}, turn, agentWith(metav1.ConditionTrue, ""))
+			if _, err := b.reconcile(t, "one"); err != nil {
 				t.Fatal(err)
 			}
 			got := b.turn(t, "one")
@@ -305,29 +332,31 @@ func TestATurnThatNoExecutorCanEnd(t *testing.T) {
 			if got.IsFinished() {
 				outcome, unknown = v1alpha1.ToolCallUnknown, 1
 			}
-			if c := got.Status.ToolCalls; c[0].Outcome != v1alpha1.ToolCallSucceeded || c[1].Outcome != outcome || got.Status.Steps.UnknownOutcomes != unknown {
+			if c := got.Status.ToolCalls; c[0].Outcome != v1alpha1.ToolCallSucceeded || c[1].Outcome != outcome ||
+				got.Status.Steps.UnknownOutcomes != unknown {
 				t.Errorf("got %+v with %d unknown outcomes, want %s for the second call", c, got.Status.Steps.UnknownOutcomes, outcome)
 			}
 		})
 	}
 }
 
-// TestNobodyKnowsWhatARunOfALostExecutorHasBegun: that nothing was begun when it was bound says nothing any more.
-func TestNobodyKnowsWhatARunOfALostExecutorHasBegun(t *testing.T) {
+// TestJournalOfLostExecutorIsIncomplete checks that status.executor.journalComplete does not survive a
+// lost executor: the journal may have entries by now.
+func TestJournalOfLostExecutorIsIncomplete(t *testing.T) {
 	nothing := func(t *v1alpha1.Turn) {
 		t.Status.Executor.StoreID, t.Status.Executor.JournalEntries, t.Status.Executor.JournalComplete = "old", new(int64(0)), true
 	}
-	b := newBench(t, interceptor.Funcs{}, turnWith(boundTo("lost"), started(time.Second), nothing), agentWith(metav1.ConditionTrue, ""))
-	if _, err := b.look(t, "one"); err != nil {
+	b := newTestEnv(t, interceptor.Funcs{}, turnWith(boundTo("lost"), started(time.Second), nothing), agentWith(metav1.ConditionTrue, ""))
+	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.turn(t, "one"); got.BoundTo() != "" || got.Status.Executor.JournalComplete {
-		t.Fatalf("the binding is %+v, want none, and nothing said of the journal", got.Status.Executor)
+		t.Fatalf("the binding is %+v, want none, and an unknown journal", got.Status.Executor)
 	}
 	if err := b.client.Create(t.Context(), leaseOf("next", 1, now)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.look(t, "one"); err != nil {
+	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}
 	if got := b.turn(t, "one").Status.Executor; got.Name != "next" || got.StoreID != "old" || got.JournalComplete {
@@ -335,68 +364,70 @@ func TestNobodyKnowsWhatARunOfALostExecutorHasBegun(t *testing.T) {
 	}
 }
 
-// TestWhatIsSaidOfThePromptIsOfTheLastRun: a run may have made the prompt and been killed.
-func TestWhatIsSaidOfThePromptIsOfTheLastRun(t *testing.T) {
-	waiting := turnWith(boundTo("e"), givenBack(v1alpha1.TurnReasonWaitingForAgent), unprepared)
-	cancelled := turnWith(boundTo("e"), givenBack(v1alpha1.TurnReasonWaitingForAgent), unprepared, desires(v1alpha1.DesiredStateCancelled))
+// TestPreparedConditionIsOfLastRun checks that the condition Prepared of an earlier run is removed: the last
+// run may have prepared the prompt and been killed.
+func TestPreparedConditionIsOfLastRun(t *testing.T) {
+	waiting := turnWith(boundTo("e"), handedBack(v1alpha1.TurnReasonWaitingForAgent), unprepared)
+	cancelled := turnWith(boundTo("e"), handedBack(v1alpha1.TurnReasonWaitingForAgent), unprepared, desires(v1alpha1.DesiredStateCancelled))
 	for name, turn := range map[string]*v1alpha1.Turn{"bound again": waiting, "ended": cancelled} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, interceptor.Funcs{}, turn, agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
-			if _, err := b.look(t, "one"); err != nil {
+			b := newTestEnv(t, interceptor.Funcs{}, turn, agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+			if _, err := b.reconcile(t, "one"); err != nil {
 				t.Fatal(err)
 			}
 			got := b.turn(t, "one")
 			if c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionPrepared); c != nil {
-				t.Errorf("the Turn is %s and still says %+v", got.StateReason(), c)
+				t.Errorf("the Turn is %s and still has the condition %+v", got.StateReason(), c)
 			}
 		})
 	}
 }
 
-func TestBindingThatLostComesBack(t *testing.T) {
-	b := newBench(t, failing(conflict), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
-	result, err := b.look(t, "one")
+func TestBindingConflictIsRetried(t *testing.T) {
+	b := newTestEnv(t, failing(conflict), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	result, err := b.reconcile(t, "one")
 	if err != nil || result.RequeueAfter != staleInterval {
-		t.Fatalf("a binding that lost must be tried again soon, got %v, %v", result, err)
+		t.Fatalf("got %v, %v; want a quick retry of a binding that lost a conflict", result, err)
 	}
-	if b.holding() != 0 {
-		t.Error("a binding that lost must give its place back")
+	if b.holdingSlots() != 0 {
+		t.Error("a binding that lost a conflict must release its slot")
 	}
-	if _, err := b.look(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
+	if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
 		t.Errorf("the second attempt must bind the Turn: %v", err)
 	}
 }
 
-func TestBindingOfATurnThatIsGone(t *testing.T) {
-	b := newBench(t, failing(notFound), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
-	if result, err := b.look(t, "one"); err != nil || !result.IsZero() {
-		t.Errorf("a Turn that is gone is no error, got %v, %v", result, err)
+func TestBindingOfDeletedTurn(t *testing.T) {
+	b := newTestEnv(t, failing(notFound), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	if result, err := b.reconcile(t, "one"); err != nil || !result.IsZero() {
+		t.Errorf("got %v, %v; want no error for a deleted Turn", result, err)
 	}
-	if b.holding() != 0 {
-		t.Error("a Turn that is gone must give its place back")
+	if b.holdingSlots() != 0 {
+		t.Error("a deleted Turn must release its slot")
 	}
 }
 
-// TestBindingOfUnknownOutcomeKeepsItsPlace: a write whose answer was lost may have been done.
-func TestBindingOfUnknownOutcomeKeepsItsPlace(t *testing.T) {
-	b := newBench(t, failing(broken), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
-	if _, err := b.look(t, "one"); !apierrors.IsInternalError(err) {
-		t.Fatalf("the error must bring the Turn back, got %v", err)
+// TestBindingWithUnknownOutcomeKeepsSlot checks that a Turn keeps its slot if the response to its binding was
+// lost, because the write may have succeeded.
+func TestBindingWithUnknownOutcomeKeepsSlot(t *testing.T) {
+	b := newTestEnv(t, failing(broken), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+	if _, err := b.reconcile(t, "one"); !apierrors.IsInternalError(err) {
+		t.Fatalf("got %v, want the error, which requeues the Turn", err)
 	}
-	if b.holding() != 1 {
-		t.Error("the place must be kept")
+	if b.holdingSlots() != 1 {
+		t.Error("the slot must be kept")
 	}
-	if _, err := b.look(t, "one"); err != nil || b.turn(t, "one").Epoch() != 1 {
+	if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").Epoch() != 1 {
 		t.Errorf("the second attempt must bind the Turn: %v", err)
 	}
 }
 
-// TestStaleTurnKeepsItsPlace: a Turn that was bound, and is looked at again before the cache shows it, must not be taken
-// for one that waits.
-func TestStaleTurnKeepsItsPlace(t *testing.T) {
-	b := newBench(t, failing(nil, conflict), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
+// TestStaleTurnKeepsSlot checks a Turn that was bound and is reconciled before the cache shows that. It must
+// not count as waiting.
+func TestStaleTurnKeepsSlot(t *testing.T) {
+	b := newTestEnv(t, failing(nil, conflict), turnWith(), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now))
 	stale := b.turn(t, "one")
-	if _, err := b.look(t, "one"); err != nil {
+	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}
 	b.turns.Client = interceptor.NewClient(b.client, interceptor.Funcs{
@@ -408,47 +439,50 @@ func TestStaleTurnKeepsItsPlace(t *testing.T) {
 			return c.Get(ctx, key, o, opts...)
 		},
 	})
-	if result, err := b.look(t, "one"); err != nil || result.RequeueAfter != staleInterval {
-		t.Errorf("a Turn must be looked at again when the cache is up to date, got %v, %v", result, err)
+	if result, err := b.reconcile(t, "one"); err != nil || result.RequeueAfter != staleInterval {
+		t.Errorf("got %v, %v; want a requeue for when the cache is up to date", result, err)
 	}
-	if b.holding() != 1 {
-		t.Error("the place of a Turn that runs was given away")
+	if b.holdingSlots() != 1 {
+		t.Error("the slot of a running Turn was given away")
 	}
 	b.turns.Client = b.client
-	if result, err := b.look(t, "one"); err != nil || !result.IsZero() {
-		t.Errorf("a bound Turn is its executor's, got %v, %v", result, err)
+	if result, err := b.reconcile(t, "one"); err != nil || !result.IsZero() {
+		t.Errorf("got %v, %v; want the bound Turn left to its executor", result, err)
 	}
 }
 
-func TestWritesThatLostComeBack(t *testing.T) {
+func TestWriteConflictsAreRetried(t *testing.T) {
 	for name, turn := range map[string]*v1alpha1.Turn{
 		"waiting":   turnWith(),
 		"ending":    turnWith(desires(v1alpha1.DesiredStateCancelled)),
 		"observing": turnWith(finished(0), func(t *v1alpha1.Turn) { t.Generation = 2 }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, failing(conflict), turn)
-			if result, err := b.look(t, "one"); err != nil || result.RequeueAfter != staleInterval {
+			b := newTestEnv(t, failing(conflict), turn)
+			if result, err := b.reconcile(t, "one"); err != nil || result.RequeueAfter != staleInterval {
 				t.Errorf("got %v, %v", result, err)
 			}
 			if events := b.turns.Events.(*events.FakeRecorder).Events; len(events) != 0 {
-				t.Errorf("an end that was not written must not be told: %s", <-events)
+				t.Errorf("an end that was not written emitted an Event: %s", <-events)
 			}
 		})
 	}
 }
 
-// TestATurnThatCannotBeLookedAtIsPassed: it keeps its place in the queue, and the place that it was woken for goes to the next.
-func TestATurnThatCannotBeLookedAtIsPassed(t *testing.T) {
+// TestFailingTurnIsSkipped checks that the Turn keeps its position in the queue, and that the slot
+// that was reserved for it goes to the next Turn.
+func TestFailingTurnIsSkipped(t *testing.T) {
 	queued := turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0))
-	for name, b := range map[string]*bench{
-		"its look fails": newBench(t, interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			if _, ok := o.(*v1alpha1.Agent); ok {
-				return broken
-			}
-			return c.Get(ctx, key, o, opts...)
-		}}, queued.DeepCopy()),
-		"nobody has looked at its agent": newBench(t, interceptor.Funcs{}, queued.DeepCopy(), agentWith("", "")),
+	for name, b := range map[string]*testEnv{
+		"its reconciliation fails": newTestEnv(t, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+				if _, ok := o.(*v1alpha1.Agent); ok {
+					return broken
+				}
+				return c.Get(ctx, key, o, opts...)
+			},
+		}, queued.DeepCopy()),
+		"its agent is not checked yet": newTestEnv(t, interceptor.Funcs{}, queued.DeepCopy(), agentWith("", "")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			one := []scheduler.Executor{{Name: "self", Capacity: 1}}
@@ -460,34 +494,36 @@ func TestATurnThatCannotBeLookedAtIsPassed(t *testing.T) {
 				t.Fatalf("woken: %v, want the Turn", b.woken)
 			}
 			b.woken = nil
-			if _, err := b.look(t, "one"); client.IgnoreNotFound(err) != nil && !apierrors.IsInternalError(err) {
+			if _, err := b.reconcile(t, "one"); client.IgnoreNotFound(err) != nil && !apierrors.IsInternalError(err) {
 				t.Fatal(err)
 			}
 			if !slices.Equal(b.woken, []string{"next"}) {
-				t.Errorf("woken: %v, want the next", b.woken)
+				t.Errorf("woken: %v, want the next Turn", b.woken)
 			}
 			if !b.turns.slots.Waits(requestOf(queued).Turn) {
-				t.Error("the Turn has lost its place in the queue")
+				t.Error("the Turn has lost its position in the queue")
 			}
 		})
 	}
 }
 
-func TestSeedIsTriedAgain(t *testing.T) {
+func TestSeedIsRetried(t *testing.T) {
 	failures := 1
-	b := newBench(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-		if failures--; failures >= 0 {
-			return broken
-		}
-		return c.List(ctx, list, opts...)
-	}}, turnWith(boundTo("self")))
-	if _, err := b.look(t, "one"); !apierrors.IsInternalError(err) {
-		t.Errorf("a list that failed must bring the Turn back, got %v", err)
+	b := newTestEnv(t, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if failures--; failures >= 0 {
+				return broken
+			}
+			return c.List(ctx, list, opts...)
+		},
+	}, turnWith(boundTo("self")))
+	if _, err := b.reconcile(t, "one"); !apierrors.IsInternalError(err) {
+		t.Errorf("got %v, want the error of the failed list", err)
 	}
-	if _, err := b.look(t, "one"); err != nil {
+	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Error(err)
 	}
-	if b.holding() != 1 {
-		t.Error("a Turn that was bound before the start must have its place")
+	if b.holdingSlots() != 1 {
+		t.Error("a Turn that was bound before the start must have its slot")
 	}
 }

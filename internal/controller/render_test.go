@@ -22,7 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// texts are ConfigMaps by name, then by key.
+// texts holds the data of ConfigMaps by name and key.
 type texts map[string]map[string]string
 
 func (m texts) in(string) translate.ConfigMaps {
@@ -65,8 +65,8 @@ func inMemory(t *testing.T, objects ...client.Object) client.Client {
 		WithStatusSubresource(&v1alpha1.PromptProfile{}, &v1alpha1.Agent{}).Build()
 }
 
-// lookAtProfile returns what is said of a profile.
-func lookAtProfile(t *testing.T, c client.Client, maps texts) (*v1alpha1.PromptProfile, error) {
+// reconcileProfile reconciles a profile and returns it.
+func reconcileProfile(t *testing.T, c client.Client, maps texts) (*v1alpha1.PromptProfile, error) {
 	t.Helper()
 	r := &PromptProfileReconciler{Client: c, Now: func() time.Time { return now }, ConfigMaps: maps.in}
 	key := client.ObjectKey{Namespace: "helpdesk", Name: "house"}
@@ -107,7 +107,8 @@ func TestProfilesThatDoNotRender(t *testing.T) {
 		"a skill of a ConfigMap": {
 			change: func(s *v1alpha1.PromptProfileSpec) { s.Skills = []v1alpha1.Skill{skillFrom("skills")} },
 			maps:   texts{"skills": {"text": broken}},
-			reason: "RenderFailed", message: `PromptProfile spec.skills[0].contentFrom, key "text" of ConfigMap "skills":2:8: `, stalled: true,
+			reason: "RenderFailed", message: `PromptProfile spec.skills[0].contentFrom, key "text" of ConfigMap "skills":2:8: `,
+			stalled: true,
 		},
 		"the prefix": {
 			change: func(s *v1alpha1.PromptProfileSpec) { s.StablePrefix = broken },
@@ -117,26 +118,29 @@ func TestProfilesThatDoNotRender(t *testing.T) {
 			change: func(s *v1alpha1.PromptProfileSpec) { s.DynamicSuffix = broken },
 			reason: "RenderFailed", message: "PromptProfile spec.dynamicSuffix:2:8: ", stalled: true,
 		},
-		"a section nobody knows": {
+		"an unknown section": {
 			change: func(s *v1alpha1.PromptProfileSpec) { s.Sections = []string{"agent", "weather"} },
 			reason: "RenderFailed", message: "PromptProfile spec.sections[1]: ", stalled: true,
 		},
-		"a ConfigMap that is missing": {
+		"a missing ConfigMap": {
 			change: func(s *v1alpha1.PromptProfileSpec) { s.Skills = []v1alpha1.Skill{skillFrom("skills")} },
-			reason: "ConfigMapNotFound", message: `PromptProfile spec.skills[0].contentFrom.configMapKeyRef: ConfigMap "skills" does not exist`,
+			reason: "ConfigMapNotFound", message: `PromptProfile spec.skills[0].contentFrom.configMapKeyRef: ` +
+				`ConfigMap "skills" does not exist`,
 		},
-		"a key that is missing": {
+		"a missing key": {
 			change: func(s *v1alpha1.PromptProfileSpec) { s.Contributions = fromConfigMaps("notes") }, maps: texts{"notes": {}},
-			reason: "ConfigMapNotFound", message: `PromptProfile spec.contributions[1].configMapKeyRef: ConfigMap "notes" has no key "text"`,
+			reason: "ConfigMapNotFound", message: `PromptProfile spec.contributions[1].configMapKeyRef: ` +
+				`ConfigMap "notes" has no key "text"`,
 		},
 		"a ConfigMap that is too long": {
 			change: func(s *v1alpha1.PromptProfileSpec) { s.Contributions = fromConfigMaps("notes") },
 			maps:   texts{"notes": {"text": strings.Repeat("x", 65537)}},
-			reason: "RenderFailed", message: `key "text" of ConfigMap "notes" has 65537 characters and may have 65536`, stalled: true,
+			reason: "RenderFailed", message: `key "text" of ConfigMap "notes" has 65537 characters but may have at most 65536`,
+			stalled: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := lookAtProfile(t, inMemory(t, houseProfile(tc.change)), tc.maps)
+			p, err := reconcileProfile(t, inMemory(t, houseProfile(tc.change)), tc.maps)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -151,29 +155,30 @@ func TestProfilesThatDoNotRender(t *testing.T) {
 	}
 }
 
-// TestAConfigMapThatCannotBeRead: what was said of an older generation must not stand.
+// TestAConfigMapThatCannotBeRead checks that the condition of an older generation does not stay.
 func TestAConfigMapThatCannotBeRead(t *testing.T) {
 	unreadable := func(list *[]v1alpha1.Contribution) { *list = fromConfigMaps("unreadable") }
 	says := func(t *testing.T, conditions []metav1.Condition, err error, kind, field string) {
 		t.Helper()
 		want := metav1.Condition{
 			Type: kind, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonConfigMapUnreadable, ObservedGeneration: 2,
-			Message: field + `.contributions[1].configMapKeyRef: ConfigMap "unreadable" cannot be read: the API server answered 500 InternalError`,
+			Message: field + `.contributions[1].configMapKeyRef: ConfigMap "unreadable" cannot be read: the API ` +
+				`server answered 500 InternalError`,
 		}
 		got := meta.FindStatusCondition(conditions, kind)
 		if diff := cmp.Diff(&want, got, cmpopts.IgnoreFields(metav1.Condition{}, "LastTransitionTime")); diff != "" {
-			t.Errorf("the condition is another (-want +got):\n%s", diff)
+			t.Errorf("condition (-want +got):\n%s", diff)
 		}
 		if !apierrors.IsInternalError(err) {
-			t.Errorf("got %v, want the error: it brings the object back", err)
+			t.Errorf("got %v, want the error, which requeues the object", err)
 		}
 		if meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionStalled) {
-			t.Error("the object must not be stalled: it is tried again")
+			t.Error("the object must not be stalled, because it is retried")
 		}
 	}
 	t.Run("of a profile", func(t *testing.T) {
 		c := inMemory(t, houseProfile())
-		p, err := lookAtProfile(t, c, nil)
+		p, err := reconcileProfile(t, c, nil)
 		if err != nil || !meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionReady) {
 			t.Fatalf("got %v, %+v; want a profile that is ready", err, p.Status)
 		}
@@ -182,18 +187,18 @@ func TestAConfigMapThatCannotBeRead(t *testing.T) {
 		if err := c.Update(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}
-		p, err = lookAtProfile(t, c, nil)
+		p, err = reconcileProfile(t, c, nil)
 		says(t, p.Status.Conditions, err, v1alpha1.ConditionReady, "PromptProfile spec")
 		version := p.ResourceVersion
-		if p, _ = lookAtProfile(t, c, nil); p.ResourceVersion != version {
-			t.Error("another look that fails alike must write nothing")
+		if p, _ = reconcileProfile(t, c, nil); p.ResourceVersion != version {
+			t.Error("a second reconciliation with the same error must write nothing")
 		}
 	})
 	t.Run("of an agent", func(t *testing.T) {
 		a := deskAgent(func(s *v1alpha1.AgentSpec) { unreadable(&s.Contributions) })
 		a.Generation = 2
 		c := inMemory(t, houseProfile(), a)
-		if _, err := lookAtProfile(t, c, nil); err != nil {
+		if _, err := reconcileProfile(t, c, nil); err != nil {
 			t.Fatal(err)
 		}
 		r := &AgentReconciler{Client: c, Now: func() time.Time { return now }, ConfigMaps: texts{}.in}
@@ -205,17 +210,18 @@ func TestAConfigMapThatCannotBeRead(t *testing.T) {
 	})
 }
 
-// TestObjectsAreLookedAtAgainWhereNoEventTells: a ConfigMap may change, and nobody may watch it.
-func TestObjectsAreLookedAtAgainWhereNoEventTells(t *testing.T) {
+// TestObjectsAreRecheckedWithoutEvents checks that objects are reconciled at intervals where ConfigMaps may
+// not be watched.
+func TestObjectsAreRecheckedWithoutEvents(t *testing.T) {
 	c := inMemory(t, houseProfile(), deskAgent())
 	clock := func() time.Time { return now }
 	profiles := &PromptProfileReconciler{Client: c, Now: clock, ConfigMaps: texts{}.in, Recheck: time.Minute}
 	agents := &AgentReconciler{Client: c, Now: clock, ConfigMaps: texts{}.in, Recheck: time.Minute}
-	for range 2 { // the second look finds nothing new
+	for range 2 { // the second time changes nothing
 		for name, r := range map[string]reconcile.Reconciler{"house": profiles, "desk": agents} {
 			result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "helpdesk", Name: name}})
 			if err != nil || result.RequeueAfter != time.Minute {
-				t.Errorf("%s: got %v, %v; want another look after a minute", name, result, err)
+				t.Errorf("%s: got %v, %v; want a requeue after a minute", name, result, err)
 			}
 		}
 	}
@@ -229,15 +235,16 @@ func TestAgentsThatDoNotRender(t *testing.T) {
 		change          func(*v1alpha1.AgentSpec)
 		reason, message string
 	}{
-		"a loaded skill nobody knows": {
+		"an unknown loaded skill": {
 			change: func(s *v1alpha1.AgentSpec) { s.Skills = &v1alpha1.AgentSkills{Loaded: []string{"refunds", "rebates"}} },
-			reason: "SkillNotFound", message: `Agent spec.skills.loaded[1]: "rebates" is not a skill of PromptProfile "house", which has: refunds`,
+			reason: "SkillNotFound", message: `Agent spec.skills.loaded[1]: "rebates" is not a skill of ` +
+				`PromptProfile "house", which has: refunds`,
 		},
-		"an available skill nobody knows": {
+		"an unknown available skill": {
 			change: func(s *v1alpha1.AgentSpec) { s.Skills = &v1alpha1.AgentSkills{Available: []string{"rebates"}} },
 			reason: "SkillNotFound", message: `Agent spec.skills.available[0]: "rebates"`,
 		},
-		"a ConfigMap that is missing": {
+		"a missing ConfigMap": {
 			change: func(s *v1alpha1.AgentSpec) { s.Contributions = fromConfigMaps("notes") },
 			reason: "ConfigMapNotFound", message: `Agent spec.contributions[1].configMapKeyRef: ConfigMap "notes" does not exist`,
 		},
@@ -248,7 +255,7 @@ func TestAgentsThatDoNotRender(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := inMemory(t, houseProfile(skills), deskAgent(tc.change))
-			if _, err := lookAtProfile(t, c, nil); err != nil {
+			if _, err := reconcileProfile(t, c, nil); err != nil {
 				t.Fatal(err)
 			}
 			f := resolved(t, c, nil)
@@ -259,7 +266,7 @@ func TestAgentsThatDoNotRender(t *testing.T) {
 	}
 }
 
-// resolved is what is found out about the agent's profile.
+// resolved returns the finding about the Agent's profile.
 func resolved(t *testing.T, c client.Client, maps texts) finding {
 	t.Helper()
 	r := &AgentReconciler{Client: c, Now: func() time.Time { return now }, ConfigMaps: maps.in}
@@ -274,18 +281,19 @@ func resolved(t *testing.T, c client.Client, maps texts) finding {
 	return f
 }
 
-// TestAProfileThatLostItsConfigMap: the agent may be looked at before its profile is.
+// TestAProfileThatLostItsConfigMap checks an Agent that is reconciled before its profile.
 func TestAProfileThatLostItsConfigMap(t *testing.T) {
 	c := inMemory(t, houseProfile(func(s *v1alpha1.PromptProfileSpec) { s.Skills = []v1alpha1.Skill{skillFrom("skills")} }), deskAgent())
-	if _, err := lookAtProfile(t, c, texts{"skills": {"text": "Ask first."}}); err != nil {
+	if _, err := reconcileProfile(t, c, texts{"skills": {"text": "Ask first."}}); err != nil {
 		t.Fatal(err)
 	}
 	got := resolved(t, c, nil)
 	want := finding{
-		reason:  v1alpha1.ReasonConfigMapNotFound,
-		message: `PromptProfile spec.skills[0].contentFrom.configMapKeyRef: ConfigMap "skills" does not exist: create it, or correct the name`,
+		reason: v1alpha1.ReasonConfigMapNotFound,
+		message: `PromptProfile spec.skills[0].contentFrom.configMapKeyRef: ConfigMap "skills" does not exist: ` +
+			`create it, or correct the name`,
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(finding{})); diff != "" {
-		t.Errorf("the finding is another (-want +got):\n%s", diff)
+		t.Errorf("finding (-want +got):\n%s", diff)
 	}
 }

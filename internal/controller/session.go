@@ -17,24 +17,25 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// SessionReconciler says whether a Session takes Turns, and deletes it when its time is over. What its Turns took is written
-// by their executors; a write of conditions that comes between fails, and is done again on what is there then.
+// SessionReconciler reports whether a Session takes Turns, and deletes it when its time to live is over. Executors
+// write the totals of its Turns. If such a write comes between, the reconciler's write of conditions fails and is
+// repeated on the new status.
 type SessionReconciler struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
 	Now  func() time.Time
-	// Turns keeps Turns from entering a Session while it is deleted.
+	// Turns keeps Turns from entering a Session while it is being deleted.
 	Turns *TurnReconciler
 }
 
-// SetupWithManager registers the reconciler. A Session is looked at when its spec or its totals change, when one of its Turns
-// ends or goes, and when its time is over.
+// SetupWithManager registers the reconciler. A Session is reconciled when its spec or its totals change, when one
+// of its Turns ends or is deleted, and when its time to live is over.
 func (r *SessionReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.Session{}, builder.WithPredicates(sessionNews())).
-		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(sessionOf), builder.WithPredicates(leavesSession())).
-		WithOptions(inTurn(bindingsAtOnce, bindingsOfNamespace)).
+		For(&v1alpha1.Session{}, builder.WithPredicates(sessionChanged())).
+		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(sessionOf), builder.WithPredicates(turnLeft())).
+		WithOptions(fairOptions(bindingsAtOnce, bindingsOfNamespace)).
 		Complete(r)
 }
 
@@ -47,7 +48,7 @@ func sessionOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}}}
 }
 
-// Reconcile looks at one Session.
+// Reconcile handles one Session.
 func (r *SessionReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	var s v1alpha1.Session
 	if err := r.Client.Get(ctx, req.NamespacedName, &s); err != nil {
@@ -59,7 +60,7 @@ func (r *SessionReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 	now := r.Now()
 	left, ends := untilSessionEnds(&s, now)
 	if ends && left <= 0 {
-		named, err := isNamed(ctx, r.Client, &s, client.MatchingFields{indexTurnSession: s.Name})
+		named, err := hasTurns(ctx, r.Client, &s, client.MatchingFields{indexTurnSession: s.Name})
 		if err != nil {
 			return ctrl.Result{}, err
 		}
@@ -67,22 +68,22 @@ func (r *SessionReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 			return r.remove(ctx, &s)
 		}
 	}
-	// A Session that outlives its time is looked at again when one of its Turns leaves.
+	// If unfinished Turns keep a Session beyond its time, the end of such a Turn reconciles it again.
 	again := ctrl.Result{RequeueAfter: max(0, left)}
 	before := s.Status.DeepCopy()
-	reportSession(&s, now)
+	setSessionConditions(&s, now)
 	if equality.Semantic.DeepEqual(before, &s.Status) {
 		return again, nil
 	}
-	return written(again, r.Client.Status().Update(ctx, &s))
+	return resultAfterWrite(again, r.Client.Status().Update(ctx, &s))
 }
 
-// reportSession sets whether a Session takes Turns. One whose budget is used up does not until somebody raises it, which
-// kstatus calls stalled.
-func reportSession(s *v1alpha1.Session, now time.Time) {
+// setSessionConditions sets the conditions of a Session. A Session whose budget is used up takes no Turns until the
+// budget is raised, which kstatus calls stalled.
+func setSessionConditions(s *v1alpha1.Session, now time.Time) {
 	ready := finding{holds: true, reason: v1alpha1.ReasonOpen, message: "the session takes turns"}
 	if meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionHistoryComplete) == nil {
-		finding{holds: true, reason: v1alpha1.ReasonHistoryComplete, message: "the journal has all that was said"}.
+		finding{holds: true, reason: v1alpha1.ReasonHistoryComplete, message: "the journal holds the whole conversation"}.
 			set(&s.Status.Conditions, v1alpha1.ConditionHistoryComplete, s.Generation, now)
 	}
 	if why := translate.WaitsForHistory(s); why != "" {
@@ -99,7 +100,7 @@ func reportSession(s *v1alpha1.Session, now time.Time) {
 	s.Status.ObservedGeneration = s.Generation
 }
 
-// untilSessionEnds is how long a Session is still kept; ends is false for one that is kept until somebody deletes it.
+// untilSessionEnds returns how long a Session is still kept. ends is false if the Session has no time to live.
 func untilSessionEnds(s *v1alpha1.Session, now time.Time) (left time.Duration, ends bool) {
 	if s.Spec.TTLSecondsAfterLastTurn == nil {
 		return 0, false
@@ -111,24 +112,24 @@ func untilSessionEnds(s *v1alpha1.Session, now time.Time) (left time.Duration, e
 	return since.Add(time.Duration(*s.Spec.TTLSecondsAfterLastTurn) * time.Second).Sub(now), true
 }
 
-// remove deletes a Session whose time is over, unless it has changed meanwhile or the API server has an unfinished Turn that
-// names it, which the cache has not yet. While the lock is held no Turn can enter the Session: one that comes later finds it
-// gone, and makes another.
+// remove deletes a Session whose time is over, unless it has changed since it was read. It also keeps the Session
+// if the API server has an unfinished Turn of it that the cache does not show yet. While the lock is held, no Turn
+// can enter the Session. A Turn that comes later finds the Session gone and creates another.
 func (r *SessionReconciler) remove(ctx context.Context, s *v1alpha1.Session) (ctrl.Result, error) {
-	r.Turns.entering.Lock()
-	defer r.Turns.entering.Unlock()
-	named, err := isNamed(ctx, r.Live, s, client.MatchingFields{indexTurnSession: s.Name, FieldCompletionTime: ""})
+	r.Turns.enterMu.Lock()
+	defer r.Turns.enterMu.Unlock()
+	named, err := hasTurns(ctx, r.Live, s, client.MatchingFields{indexTurnSession: s.Name, FieldCompletionTime: ""})
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	if named {
 		return ctrl.Result{RequeueAfter: staleInterval}, nil
 	}
-	return written(ctrl.Result{}, r.Client.Delete(ctx, s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}))
+	return resultAfterWrite(ctrl.Result{}, r.Client.Delete(ctx, s, client.Preconditions{UID: &s.UID, ResourceVersion: &s.ResourceVersion}))
 }
 
-// isNamed reports whether a reader has a Turn that names a Session, of those that have certain fields.
-func isNamed(ctx context.Context, c client.Reader, s *v1alpha1.Session, fields client.MatchingFields) (bool, error) {
+// hasTurns reports whether c finds a Turn with these fields. The fields must select Turns that name the Session.
+func hasTurns(ctx context.Context, c client.Reader, s *v1alpha1.Session, fields client.MatchingFields) (bool, error) {
 	var turns v1alpha1.TurnList
 	if err := c.List(ctx, &turns, client.InNamespace(s.Namespace), client.Limit(1), client.UnsafeDisableDeepCopy, fields); err != nil {
 		return false, fmt.Errorf("failed to list the turns of session %q: %w", s.Name, err)

@@ -13,32 +13,34 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// sessionNews lets through what the reconciler of Sessions acts on: a new spec, and totals that an executor has written. Its
-// own writes, of conditions alone, are neither.
-func sessionNews() predicate.Predicate {
+// sessionChanged passes the changes that the reconciler of Sessions acts on: a new spec, and totals that an executor
+// has written. The reconciler's own writes change only conditions and do not pass.
+func sessionChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		before, ok := e.ObjectOld.(*v1alpha1.Session)
 		after, isSession := e.ObjectNew.(*v1alpha1.Session)
 		if !ok || !isSession {
 			return false
 		}
-		return before.UID != after.UID || before.Generation != after.Generation || !equality.Semantic.DeepEqual(totalsOf(before), totalsOf(after))
+		return before.UID != after.UID || before.Generation != after.Generation ||
+			!equality.Semantic.DeepEqual(totalsOf(before), totalsOf(after))
 	}}
 }
 
-// totalsOf is the part of a Session's status that executors write.
+// totalsOf returns the part of a Session's status that executors write.
 func totalsOf(s *v1alpha1.Session) v1alpha1.SessionStatus {
 	totals := s.Status
 	totals.ObservedGeneration, totals.Conditions = 0, nil
-	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionHistoryComplete); c != nil && c.Status == metav1.ConditionFalse {
+	if c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionHistoryComplete); c != nil &&
+		c.Status == metav1.ConditionFalse {
 		totals.Conditions = []metav1.Condition{*c}
 	}
 	return totals
 }
 
-// sessionOpens lets through what may let the first Turn of a Session go on: another budget, and the end of a Session that was
-// being deleted. Nobody waits for one that appears: it is made for its first Turn.
-func sessionOpens() predicate.Predicate {
+// sessionMayOpen passes the changes that may let the first Turn of a Session continue: a new budget, and the end of a
+// Session that was being deleted. A new Session does not pass: its first Turn creates it and does not wait for it.
+func sessionMayOpen() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -47,8 +49,8 @@ func sessionOpens() predicate.Predicate {
 	}
 }
 
-// leavesSession lets through that a Turn has ended or is gone.
-func leavesSession() predicate.Predicate {
+// turnLeft passes the end and the deletion of a Turn.
+func turnLeft() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -59,9 +61,13 @@ func leavesSession() predicate.Predicate {
 	}
 }
 
-// queueOfSessionNews lets through what concerns other Turns of a Session: that one ends or goes, is suspended, waits for people or goes on, or
-// changes its place among those of its second because somebody changed it before it was looked at.
-func queueOfSessionNews() predicate.Predicate {
+// sessionQueueChanged passes the changes of a Turn that concern other Turns of its Session:
+//
+//  1. It ends, is deleted, is suspended or resumed.
+//  2. It starts or stops waiting for people.
+//  3. Its order among the Turns created in the same second changes, because another client changed it before its
+//     first reconciliation.
+func sessionQueueChanged() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -76,14 +82,14 @@ func queueOfSessionNews() predicate.Predicate {
 			if after.Spec.SessionRef == nil {
 				return false
 			}
-			return holdsSession(before) != holdsSession(after) || before.Spec.DesiredState != after.Spec.DesiredState ||
+			return blocksSession(before) != blocksSession(after) || before.Spec.DesiredState != after.Spec.DesiredState ||
 				awaitsPeople(before) != awaitsPeople(after) ||
 				(after.Epoch() == 0 && sessionOrder(before) != sessionOrder(after))
 		},
 	}
 }
 
-// reportUnlisted logs that the cache could not list what an event concerns.
-func reportUnlisted(ctx context.Context, err error) {
+// logListFailure logs that the cache could not list the objects that an event concerns.
+func logListFailure(ctx context.Context, err error) {
 	ctrl.LoggerFrom(ctx).Error(err, "Failed to list the turns that wait")
 }

@@ -11,43 +11,46 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// sessionQueues order the Turns of each Session, so that a look at one Turn does not list all others of its Session. The watch adds
-// and removes Turns. Status writes of this process only change those that are there, and the watch does not undo a newer write. So the
-// queues are at most as old as the cache; the write that binds a Turn decides, as its resource version must be the newest.
+// sessionQueues orders the Turns of each Session, so that a decision about one Turn need not list all Turns of its
+// Session.
 //
-// A search takes logarithmic time, and a change of the order moves pointers in one slice. The zero value is ready to use, and safe for concurrent use. Turns are shared with the cache:
-// they must not be changed.
+// The watch adds and removes Turns. Status writes of this process only update Turns that are in a queue, and the
+// watch does not undo a newer write. So the queues are never older than the cache. The write that binds a Turn
+// still decides, because it needs the newest resource version.
+//
+// A search takes logarithmic time; a change of the order moves pointers in one slice. The zero value is ready to
+// use. sessionQueues is safe for concurrent use. The cache shares the Turns, so they must not be changed.
 type sessionQueues struct {
 	mu     sync.Mutex
 	turns  map[types.UID]*v1alpha1.Turn
 	queues map[client.ObjectKey]*sessionQueue // by Session
 }
 
-// sessionQueue has the Turns of one Session.
+// sessionQueue holds the Turns of one Session.
 type sessionQueue struct {
-	// unfinished is the number of its Turns, with those that keep no other waiting.
+	// unfinished counts the Session's unfinished Turns, including those that keep no other Turn waiting.
 	unfinished int
-	// order has the Turns that keep the later ones waiting, in the order of compareInSession.
+	// order holds the Turns that keep later Turns waiting, in the order of compareInSession.
 	order []*v1alpha1.Turn
-	// entered is the Turn that this process bound last, or tried to.
+	// entered is the Turn that this process bound last, or tried to bind.
 	entered types.UID
 }
 
-// sessionKey is the Session of a Turn, which must have one.
+// sessionKey returns the key of a Turn's Session. The Turn must have one.
 func sessionKey(t *v1alpha1.Turn) client.ObjectKey {
 	return client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
 }
 
-// show brings a Turn up to date as the watch has it.
-func (s *sessionQueues) show(t *v1alpha1.Turn) {
+// observe updates a Turn as the watch delivers it.
+func (s *sessionQueues) observe(t *v1alpha1.Turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.put(t)
 }
 
-// wrote brings a Turn up to date as a write of this process returned it. One that the watch has not shown yet, or shows no more,
-// is left out: nothing would ever remove it.
-func (s *sessionQueues) wrote(t *v1alpha1.Turn) {
+// updateWritten updates a Turn as a write of this process returned it. It ignores a Turn that the watch has not
+// shown yet, or no longer shows, because no event would remove that Turn.
+func (s *sessionQueues) updateWritten(t *v1alpha1.Turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.turns[t.UID] != nil {
@@ -81,13 +84,13 @@ func (s *sessionQueues) put(t *v1alpha1.Turn) {
 		q.unfinished++
 	}
 	s.turns[t.UID] = t
-	if holdsSession(t) {
+	if blocksSession(t) {
 		at, _ := q.search(t)
 		q.order = slices.Insert(q.order, at, t)
 	}
 }
 
-// forget removes a Turn that the watch shows no more.
+// forget removes a Turn that the watch no longer shows.
 func (s *sessionQueues) forget(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +110,7 @@ func (s *sessionQueues) remove(uid types.UID) {
 	}
 }
 
-// ahead returns the Turn just ahead of this one in its Session, nil if it is the first. It need not be known.
+// ahead returns the Turn directly ahead of t in its Session, or nil if t is first. t need not be in a queue.
 func (s *sessionQueues) ahead(t *v1alpha1.Turn) *v1alpha1.Turn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,15 +120,15 @@ func (s *sessionQueues) ahead(t *v1alpha1.Turn) *v1alpha1.Turn {
 	}
 	at, _ := q.search(t)
 	for at--; at >= 0; at-- {
-		if m := q.order[at]; m.UID != t.UID { // it may be known as it was, or as it is since
+		if m := q.order[at]; m.UID != t.UID { // the queue may hold an older or newer version of t
 			return m
 		}
 	}
 	return nil
 }
 
-// first returns the first Turn of a Session, and the first that comes after t, each nil if there is none. If t is nil, both are
-// the same.
+// first returns the first Turn of a Session, and the first Turn after t. Each is nil if there is none. If t is nil,
+// both are the same.
 func (s *sessionQueues) first(session client.ObjectKey, t *v1alpha1.Turn) (first, next *v1alpha1.Turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,8 +149,8 @@ func (s *sessionQueues) first(session client.ObjectKey, t *v1alpha1.Turn) (first
 	return q.order[0], next
 }
 
-// lastEntered returns the Turn that entered the Session of t last, nil if that is t or has left. known is false if the watch has not
-// shown t yet, or shows it no more.
+// lastEntered returns the Turn that last entered the Session of t. It returns nil if that is t itself or a Turn
+// that has left. known is false if the watch has not shown t yet, or no longer shows it.
 func (s *sessionQueues) lastEntered(t *v1alpha1.Turn) (last *v1alpha1.Turn, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +163,7 @@ func (s *sessionQueues) lastEntered(t *v1alpha1.Turn) (last *v1alpha1.Turn, know
 	return last, true
 }
 
-// enter notes that a Turn is about to be bound as the first of its Session.
+// enter records that a Turn is about to be bound as the first of its Session.
 func (s *sessionQueues) enter(t *v1alpha1.Turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +172,7 @@ func (s *sessionQueues) enter(t *v1alpha1.Turn) {
 	}
 }
 
-// drop removes a Turn from the order, if it is there.
+// drop removes a Turn from the order if it is there.
 func (q *sessionQueue) drop(t *v1alpha1.Turn) {
 	if at, found := q.search(t); found {
 		q.order = slices.Delete(q.order, at, at+1)

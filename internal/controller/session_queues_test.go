@@ -21,7 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// queueModel is what sessionQueues do, by looking at all Turns each time.
+// queueModel does the same as sessionQueues by searching all Turns each time.
 type queueModel map[types.UID]*v1alpha1.Turn
 
 func (m queueModel) show(t *v1alpha1.Turn) {
@@ -48,11 +48,11 @@ func sessionVersion(t *v1alpha1.Turn) int {
 	return n
 }
 
-// order is the queue of a Session without one Turn.
+// order returns the queue of a Session without one Turn.
 func (m queueModel) order(session client.ObjectKey, without types.UID) []*v1alpha1.Turn {
 	var turns []*v1alpha1.Turn
 	for _, t := range m {
-		if sessionKey(t) == session && holdsSession(t) && t.UID != without {
+		if sessionKey(t) == session && blocksSession(t) && t.UID != without {
 			turns = append(turns, t)
 		}
 	}
@@ -81,7 +81,8 @@ func (m queueModel) first(session client.ObjectKey, t *v1alpha1.Turn) (first, ne
 	return first, next
 }
 
-// TestSessionQueuesAgreeWithAModel: whatever comes, late, twice or out of order, the queues say what a search of all Turns says.
+// TestSessionQueuesAgreeWithAModel checks that the queues give the same result as a search of all Turns, even if
+// events come late, twice or out of order.
 func TestSessionQueuesAgreeWithAModel(t *testing.T) {
 	for seed := range uint64(30) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -90,17 +91,17 @@ func TestSessionQueuesAgreeWithAModel(t *testing.T) {
 			turn := someTurn(random, step)
 			versions = append(versions, turn)
 			if random.IntN(4) == 0 {
-				turn = versions[random.IntN(len(versions))] // one that was overtaken
+				turn = versions[random.IntN(len(versions))] // a version that a newer one has overtaken
 			}
 			switch random.IntN(8) {
 			case 0:
 				queues.forget(turn.UID)
 				delete(model, turn.UID)
 			case 1:
-				queues.wrote(turn)
+				queues.updateWritten(turn)
 				model.wrote(turn)
 			default:
-				queues.show(turn)
+				queues.observe(turn)
 				model.show(turn)
 			}
 			asked := someTurn(random, step)
@@ -118,18 +119,18 @@ func TestSessionQueuesAgreeWithAModel(t *testing.T) {
 			queues.forget(uid)
 		}
 		if len(queues.turns)+len(queues.queues) != 0 {
-			t.Fatalf("seed %d: %d Turns and %d queues are left of those that are gone", seed, len(queues.turns), len(queues.queues))
+			t.Fatalf("seed %d: %d Turns and %d queues remain after all Turns were deleted", seed, len(queues.turns), len(queues.queues))
 		}
 	}
 }
 
-// someTurn is one of a few Turns of two Sessions, in some state.
+// someTurn returns one of a few Turns of two Sessions, in a random state.
 func someTurn(random *rand.Rand, version int) *v1alpha1.Turn {
 	n := random.IntN(16)
-	turn := mate(fmt.Sprint("t", n), time.Duration(n/4)*time.Second, storedAs(strconv.Itoa(1000+version)))
+	turn := sessionTurn(fmt.Sprint("t", n), time.Duration(n/4)*time.Second, storedAs(strconv.Itoa(1000+version)))
 	turn.Spec.SessionRef = &v1alpha1.ObjectReference{Name: fmt.Sprint("talk", n%2)}
 	states := []func(*v1alpha1.Turn){
-		func(*v1alpha1.Turn) {}, func(*v1alpha1.Turn) {}, ordered(int64(n)), boundTo("e"), ran, deleted, finished(0),
+		func(*v1alpha1.Turn) {}, func(*v1alpha1.Turn) {}, ordered(int64(n)), boundTo("e"), wasBound, deleted, finished(0),
 		desires(v1alpha1.DesiredStateCancelled), desires(v1alpha1.DesiredStateSuspended),
 	}
 	states[random.IntN(len(states))](turn)
@@ -143,41 +144,44 @@ func nameOf(t *v1alpha1.Turn) string {
 	return t.Name + "@" + t.ResourceVersion
 }
 
-// TestATurnEntersItsSessionOnceTheWatchShowsIt: a Turn that its queue does not have could be bound beside another unseen.
-func TestATurnEntersItsSessionOnceTheWatchShowsIt(t *testing.T) {
-	b := newBench(t, interceptor.Funcs{}, mate("a", 0), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
+// TestTurnEntersSessionAfterWatchShowsIt checks this because two Turns that their queue does not have could
+// be bound at the same time.
+func TestTurnEntersSessionAfterWatchShowsIt(t *testing.T) {
+	b := newTestEnv(t, interceptor.Funcs{}, sessionTurn("a", 0), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
 	b.turns.queues.forget("uid-a")
-	if result, err := b.look(t, "a"); err != nil || result.RequeueAfter != staleInterval || b.turn(t, "a").BoundTo() != "" {
-		t.Fatalf("got %v, %v, want another look when the watch is up to date", result, err)
+	if result, err := b.reconcile(t, "a"); err != nil || result.RequeueAfter != staleInterval || b.turn(t, "a").BoundTo() != "" {
+		t.Fatalf("got %v, %v, want a requeue for when the watch is up to date", result, err)
 	}
-	b.turns.queues.show(b.turn(t, "a"))
-	if _, err := b.look(t, "a"); err != nil || b.turn(t, "a").BoundTo() != "self" {
+	b.turns.queues.observe(b.turn(t, "a"))
+	if _, err := b.reconcile(t, "a"); err != nil || b.turn(t, "a").BoundTo() != "self" {
 		t.Errorf("the Turn must be bound: %v", err)
 	}
 }
 
-// TestABindingWhoseAnswerWasLostKeepsOthersOut, as long as the watch does not show whether it was done.
-func TestABindingWhoseAnswerWasLostKeepsOthersOut(t *testing.T) {
-	b := newBench(t, failing(broken), mate("late", 0), mate("last", -time.Second), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
-	if _, err := b.look(t, "late"); err == nil {
-		t.Fatal("the answer must be lost")
+// TestBindingWithUnknownOutcomeBlocksOthers checks this while the watch does not show whether the binding
+// succeeded.
+func TestBindingWithUnknownOutcomeBlocksOthers(t *testing.T) {
+	b := newTestEnv(t, failing(broken), sessionTurn("late", 0), sessionTurn("last", -time.Second),
+		agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
+	if _, err := b.reconcile(t, "late"); err == nil {
+		t.Fatal("the write must fail")
 	}
-	early := mate("early", time.Second)
+	early := sessionTurn("early", time.Second)
 	early.ResourceVersion = ""
 	if err := b.client.Create(t.Context(), early); err != nil {
 		t.Fatal(err)
 	}
-	if result, err := b.look(t, "early"); err != nil || result.RequeueAfter != staleInterval || b.turn(t, "early").BoundTo() != "" {
-		t.Errorf("got %v, %v, want another look when it is known what became of the binding", result, err)
+	if result, err := b.reconcile(t, "early"); err != nil || result.RequeueAfter != staleInterval || b.turn(t, "early").BoundTo() != "" {
+		t.Errorf("got %v, %v, want a requeue until the outcome of the binding is known", result, err)
 	}
-	b.turns.slots.Release(client.ObjectKeyFromObject(mate("late", 0))) // it was not done
-	if _, err := b.look(t, "early"); err != nil || b.turn(t, "early").BoundTo() != "self" {
-		t.Errorf("the older Turn must go then: %v", err)
+	b.turns.slots.Release(client.ObjectKeyFromObject(sessionTurn("late", 0))) // it did not succeed
+	if _, err := b.reconcile(t, "early"); err != nil || b.turn(t, "early").BoundTo() != "self" {
+		t.Errorf("the older Turn must be bound then: %v", err)
 	}
 }
 
-// TestEventsOfASessionWakeTheNextAlone: an end wakes one Turn, however many wait.
-func TestEventsOfASessionWakeTheNextAlone(t *testing.T) {
+// TestSessionEventsWakeOnlyNextTurn checks that the end of a Turn wakes one other Turn, however many wait.
+func TestSessionEventsWakeOnlyNextTurn(t *testing.T) {
 	r := &TurnReconciler{}
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()
@@ -193,41 +197,44 @@ func TestEventsOfASessionWakeTheNextAlone(t *testing.T) {
 	const turns = 100
 	all := make([]*v1alpha1.Turn, turns)
 	for i := range all {
-		all[i] = mate(fmt.Sprint("t", i), 0, storedAs(strconv.Itoa(1000+i)))
+		all[i] = sessionTurn(fmt.Sprint("t", i), 0, storedAs(strconv.Itoa(1000+i)))
 		handle.Create(t.Context(), event.CreateEvent{Object: all[i]}, queue)
 	}
 	if got := woken(); len(got) != turns {
-		t.Fatalf("%d Turns were looked at when they appeared, want all", len(got))
+		t.Fatalf("%d Turns were enqueued when they appeared, want all", len(got))
 	}
 	handle.Create(t.Context(), event.CreateEvent{Object: turnWith()}, queue)
 	if got := woken(); got != nil {
-		t.Errorf("woken: %v, want none: the reconciler's own watch brings a Turn without a Session", got)
+		t.Errorf("woken: %v, want none: the reconciler's own watch enqueues a Turn without a Session", got)
 	}
-	bound := mate("t0", 0, storedAs("2000"), ordered(1000), boundTo("e"))
+	bound := sessionTurn("t0", 0, storedAs("2000"), ordered(1000), boundTo("e"))
 	handle.Update(t.Context(), event.UpdateEvent{ObjectOld: all[0], ObjectNew: bound}, queue)
 	if got := woken(); got != nil {
 		t.Errorf("woken by a binding: %v, want none", got)
 	}
 	handle.Delete(t.Context(), event.DeleteEvent{Object: bound}, queue)
 	if got := woken(); !slices.Equal(got, []string{"t1"}) {
-		t.Errorf("woken by the end of the first: %v, want the next", got)
+		t.Errorf("woken by the end of the first: %v, want the next Turn", got)
 	}
 	handle.Delete(t.Context(), event.DeleteEvent{Object: all[50]}, queue)
 	if got := woken(); !slices.Equal(got, []string{"t1", "t51"}) {
-		t.Errorf("woken by the end of one in between: %v, want the first, and the one that waited for it", got)
+		t.Errorf("woken by the end of a middle one: %v, want the first, and the one that waited for it", got)
 	}
 }
 
-// TestATurnOfABurstIsWrittenOnceWhileItWaits, and once to be bound; no Event is sent of either.
-func TestATurnOfABurstIsWrittenOnceWhileItWaits(t *testing.T) {
+// TestTurnOfBurstIsWrittenOnceWhileWaiting checks that each Turn is written once while it waits and once to be
+// bound, and that neither emits an Event.
+func TestTurnOfBurstIsWrittenOnceWhileWaiting(t *testing.T) {
 	writes := map[string]int{}
-	b := newBench(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	b := newTestEnv(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string,
+		o client.Object, opts ...client.SubResourceUpdateOption,
+	) error {
 		writes[o.GetName()]++
 		return c.SubResource(sub).Update(ctx, o, opts...)
 	}}, agentWith(metav1.ConditionTrue, ""), leaseOf("self", 99, now))
 	const turns = 20
 	for i := range turns {
-		turn := mate(fmt.Sprintf("t%02d", i), 0)
+		turn := sessionTurn(fmt.Sprintf("t%02d", i), 0)
 		turn.ResourceVersion = ""
 		turn.Status.SessionOrder = int64(i + 1)
 		if err := b.client.Create(t.Context(), turn); err != nil {
@@ -236,16 +243,16 @@ func TestATurnOfABurstIsWrittenOnceWhileItWaits(t *testing.T) {
 	}
 	for i := range turns {
 		name := fmt.Sprintf("t%02d", i)
-		for range 2 { // looks at all: what is no news is not written
+		for range 2 { // reconciles all Turns: unchanged ones are not written
 			for j := i; j < turns; j++ {
-				if _, err := b.look(t, fmt.Sprintf("t%02d", j)); err != nil {
+				if _, err := b.reconcile(t, fmt.Sprintf("t%02d", j)); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		turn := b.turn(t, name)
 		if turn.BoundTo() == "" {
-			t.Fatalf("%s must be bound, is %s", name, turn.StateReason())
+			t.Fatalf("%s is %s, want it bound", name, turn.StateReason())
 		}
 		if err := b.client.Delete(t.Context(), turn); err != nil {
 			t.Fatal(err)
@@ -254,46 +261,46 @@ func TestATurnOfABurstIsWrittenOnceWhileItWaits(t *testing.T) {
 			t.Errorf("the status of %s was written %d times, want %d", name, writes[name], want)
 		}
 		if i+1 < turns {
-			if got := b.turns.matesOf(t.Context(), turn); len(got) != 1 || got[0].Name != fmt.Sprintf("t%02d", i+1) {
-				t.Errorf("woken by the end of %s: %v, want the next alone", name, got)
+			if got := b.turns.affectedTurns(t.Context(), turn); len(got) != 1 || got[0].Name != fmt.Sprintf("t%02d", i+1) {
+				t.Errorf("woken by the end of %s: %v, want only the next Turn", name, got)
 			}
 		}
 	}
-	if told := b.turns.Events.(*events.FakeRecorder).Events; len(told) != 0 {
-		t.Errorf("an Event was sent of a Turn that waits: %s", <-told)
+	if emitted := b.turns.Events.(*events.FakeRecorder).Events; len(emitted) != 0 {
+		t.Errorf("an Event was emitted for a waiting Turn: %s", <-emitted)
 	}
 }
 
-// BenchmarkOneLookInABurst is what a look at the last of many Turns of a Session costs: the search for the Turn ahead, and for those
-// that an event about it concerns.
-func BenchmarkOneLookInABurst(b *testing.B) {
+// BenchmarkReconcileInBurst measures the reconciliation of the last of many Turns of a Session. It searches for the
+// Turn ahead, and for the Turns that an event about it concerns.
+func BenchmarkReconcileInBurst(b *testing.B) {
 	for _, turns := range []int{100, 5000} {
 		queues, list := &sessionQueues{}, []v1alpha1.Turn{}
 		for i := range turns {
-			turn := mate(fmt.Sprint("t", i), 0, storedAs(strconv.Itoa(1000+i)))
-			queues.show(turn)
+			turn := sessionTurn(fmt.Sprint("t", i), 0, storedAs(strconv.Itoa(1000+i)))
+			queues.observe(turn)
 			list = append(list, *turn)
 		}
 		last := &list[turns-1]
 		b.Run(fmt.Sprintf("list of %d", turns), func(b *testing.B) {
 			for b.Loop() {
-				mates := slices.Clone(list) // as the cache returns them
-				if aheadOf(last, mates) == nil {
-					b.Fatal("nobody is ahead")
+				others := slices.Clone(list) // as the cache reothers them
+				if turnAhead(last, others) == nil {
+					b.Fatal("no Turn is ahead")
 				}
 			}
 		})
 		b.Run(fmt.Sprintf("queue of %d", turns), func(b *testing.B) {
 			for b.Loop() {
 				if queues.ahead(last) == nil {
-					b.Fatal("nobody is ahead")
+					b.Fatal("no Turn is ahead")
 				}
 			}
 		})
 		b.Run(fmt.Sprintf("end and creation among %d", turns), func(b *testing.B) {
 			for b.Loop() {
 				queues.forget(list[0].UID)
-				queues.show(&list[0])
+				queues.observe(&list[0])
 			}
 		})
 	}

@@ -20,13 +20,13 @@ import (
 
 var talk = client.ObjectKey{Namespace: "helpdesk", Name: "talk"}
 
-func (b *bench) lookAtSession(t *testing.T) (ctrl.Result, error) {
+func (b *testEnv) reconcileSession(t *testing.T) (ctrl.Result, error) {
 	t.Helper()
 	r := &SessionReconciler{Client: b.client, Live: b.turns.Live, Now: b.turns.Now, Turns: b.turns}
 	return r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk})
 }
 
-func (b *bench) session(t *testing.T) *v1alpha1.Session {
+func (b *testEnv) session(t *testing.T) *v1alpha1.Session {
 	t.Helper()
 	var s v1alpha1.Session
 	if err := b.client.Get(t.Context(), talk, &s); err != nil {
@@ -35,7 +35,7 @@ func (b *bench) session(t *testing.T) *v1alpha1.Session {
 	return &s
 }
 
-func (b *bench) hasSession(t *testing.T) bool {
+func (b *testEnv) hasSession(t *testing.T) bool {
 	t.Helper()
 	err := b.client.Get(t.Context(), talk, &v1alpha1.Session{})
 	if client.IgnoreNotFound(err) != nil {
@@ -44,7 +44,7 @@ func (b *bench) hasSession(t *testing.T) bool {
 	return err == nil
 }
 
-// showing is a client whose reads of one object show it as it was.
+// showing returns a client that returns an old version of one object.
 func showing(c client.WithWatch, old client.Object) client.WithWatch {
 	return interceptor.NewClient(c, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -70,12 +70,12 @@ func beingDeleted(s *v1alpha1.Session) {
 	s.DeletionTimestamp = &metav1.Time{Time: now}
 }
 
-func TestSessionSaysWhetherItTakesTurns(t *testing.T) {
-	b := newBench(t, interceptor.Funcs{}, sessionWith(took(2), keptFor(7200)))
+func TestSessionReadiness(t *testing.T) {
+	b := newTestEnv(t, interceptor.Funcs{}, sessionWith(usedTurns(2), keptFor(7200)))
 	says := func(status metav1.ConditionStatus, reason, message string, stalled bool) {
 		t.Helper()
-		if result, err := b.lookAtSession(t); err != nil || result.RequeueAfter != time.Hour {
-			t.Errorf("got %v, %v, want to look again when its time is over", result, err)
+		if result, err := b.reconcileSession(t); err != nil || result.RequeueAfter != time.Hour {
+			t.Errorf("got %v, %v, want a requeue for the end of its time to live", result, err)
 		}
 		s := b.session(t)
 		c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionReady)
@@ -93,7 +93,7 @@ func TestSessionSaysWhetherItTakesTurns(t *testing.T) {
 	version := b.session(t).ResourceVersion
 	says(metav1.ConditionTrue, v1alpha1.ReasonOpen, "the session takes turns", false)
 	if got := b.session(t).ResourceVersion; got != version {
-		t.Error("what is no news must not be written")
+		t.Error("an unchanged status was written")
 	}
 
 	s := b.session(t)
@@ -110,23 +110,24 @@ func TestSessionSaysWhetherItTakesTurns(t *testing.T) {
 	}
 	says(metav1.ConditionTrue, v1alpha1.ReasonOpen, "the session takes turns", false)
 	if got := b.session(t).Status.Turns; got != 3 {
-		t.Errorf("status.turns is %d: the totals are the executors'", got)
+		t.Errorf("status.turns is %d: only executors write the totals", got)
 	}
 }
 
-// TestSessionThatAnExecutorWritesAtTheSameTime: the write of conditions loses, silently, and is done again.
-func TestSessionThatAnExecutorWritesAtTheSameTime(t *testing.T) {
-	b := newBench(t, failing(apierrors.NewConflict(schema.GroupResource{Resource: "sessions"}, "talk", nil)), sessionWith())
-	if result, err := b.lookAtSession(t); err != nil || result.RequeueAfter != staleInterval {
-		t.Errorf("got %v, %v, want another look soon", result, err)
+// TestSessionWriteConflict checks that the write of conditions loses without an error and is
+// repeated.
+func TestSessionWriteConflict(t *testing.T) {
+	b := newTestEnv(t, failing(apierrors.NewConflict(schema.GroupResource{Resource: "sessions"}, "talk", nil)), sessionWith())
+	if result, err := b.reconcileSession(t); err != nil || result.RequeueAfter != staleInterval {
+		t.Errorf("got %v, %v, want a quick requeue", result, err)
 	}
-	if _, err := b.lookAtSession(t); err != nil || len(b.session(t).Status.Conditions) == 0 {
+	if _, err := b.reconcileSession(t); err != nil || len(b.session(t).Status.Conditions) == 0 {
 		t.Errorf("the second write must succeed: %v", err)
 	}
 }
 
 func TestSessionEnds(t *testing.T) {
-	named := mate("names", 0)
+	named := sessionTurn("names", 0)
 	for name, tc := range map[string]struct {
 		reason  string
 		session *v1alpha1.Session
@@ -134,44 +135,53 @@ func TestSessionEnds(t *testing.T) {
 		after   time.Duration
 		kept    bool
 	}{
-		"for ever":          {"one without a time is kept", sessionWith(), nil, 0, true},
-		"since creation":    {"one without Turns counts from its creation", sessionWith(keptFor(3601)), nil, time.Second, true},
-		"over":              {"its time is over to the second", sessionWith(keptFor(3600)), nil, 0, false},
-		"since last":        {"one with Turns counts from the end of the last", sessionWith(keptFor(3600), lastTurn(time.Minute)), nil, 59 * time.Minute, true},
-		"over since last":   {"and ends so long after it", sessionWith(keptFor(3600), lastTurn(time.Hour)), nil, 0, false},
-		"named":             {"a Turn that has not ended keeps it", sessionWith(keptFor(60)), []client.Object{named}, 0, true},
-		"named by finished": {"a finished one does not", sessionWith(keptFor(60)), []client.Object{mate("done", 0, finished(0))}, 0, false},
-		"being deleted":     {"one that is being deleted is left alone", sessionWith(keptFor(60), beingDeleted), nil, 0, true},
+		"forever":        {"a Session without a time to live is kept", sessionWith(), nil, 0, true},
+		"since creation": {"without Turns, the time counts from the creation", sessionWith(keptFor(3601)), nil, time.Second, true},
+		"over":           {"its time is over at this second", sessionWith(keptFor(3600)), nil, 0, false},
+		"since last": {
+			"with Turns, the time counts from the end of the last",
+			sessionWith(keptFor(3600), lastTurn(time.Minute)), nil, 59 * time.Minute, true,
+		},
+		"over since last": {"it ends after the time to live", sessionWith(keptFor(3600), lastTurn(time.Hour)), nil, 0, false},
+		"named":           {"an unfinished Turn keeps it", sessionWith(keptFor(60)), []client.Object{named}, 0, true},
+		"named by finished": {
+			"a finished Turn does not keep it", sessionWith(keptFor(60)),
+			[]client.Object{sessionTurn("done", 0, finished(0))},
+			0, false,
+		},
+		"being deleted": {"a Session that is being deleted is left alone", sessionWith(keptFor(60), beingDeleted), nil, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, interceptor.Funcs{}, append(tc.turns, tc.session)...)
-			if result, err := b.lookAtSession(t); err != nil || result.RequeueAfter != tc.after {
-				t.Errorf("%s: got %v, %v, want to look again after %s", tc.reason, result, err, tc.after)
+			b := newTestEnv(t, interceptor.Funcs{}, append(tc.turns, tc.session)...)
+			if result, err := b.reconcileSession(t); err != nil || result.RequeueAfter != tc.after {
+				t.Errorf("%s: got %v, %v, want a requeue after %s", tc.reason, result, err, tc.after)
 			}
 			if got := b.hasSession(t); got != tc.kept {
-				t.Errorf("%s: it is there: %t, want %t", tc.reason, got, tc.kept)
+				t.Errorf("%s: it exists: %t, want %t", tc.reason, got, tc.kept)
 			}
 		})
 	}
 }
 
-// TestSessionIsKeptForATurnThatTheCacheHasNotYet: only the API server knows all Turns.
-func TestSessionIsKeptForATurnThatTheCacheHasNotYet(t *testing.T) {
-	b := newBench(t, interceptor.Funcs{}, sessionWith(keptFor(60)), mate("just-made", 0))
+// TestSessionIsKeptForUncachedTurn checks this because only the API server knows all Turns.
+func TestSessionIsKeptForUncachedTurn(t *testing.T) {
+	b := newTestEnv(t, interceptor.Funcs{}, sessionWith(keptFor(60)), sessionTurn("just-made", 0))
 	r := &SessionReconciler{Live: b.client, Now: b.turns.Now, Turns: b.turns, Client: interceptor.NewClient(b.client, interceptor.Funcs{
 		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return nil },
 	})}
-	if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk}); err != nil || result.RequeueAfter != staleInterval {
-		t.Errorf("got %v, %v, want another look when the cache is up to date", result, err)
+	if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk}); err != nil ||
+		result.RequeueAfter != staleInterval {
+		t.Errorf("got %v, %v, want a requeue for when the cache is up to date", result, err)
 	}
 	if !b.hasSession(t) {
-		t.Error("the session of a Turn that was just made is gone")
+		t.Error("the session of a new Turn was deleted")
 	}
 }
 
-// TestSessionThatChangedIsNotDeleted: its time may have been changed, or a Turn may have ended.
-func TestSessionThatChangedIsNotDeleted(t *testing.T) {
-	b := newBench(t, interceptor.Funcs{}, sessionWith(keptFor(60)))
+// TestChangedSessionIsNotDeleted checks this because its time to live may have changed, or a Turn may have
+// ended.
+func TestChangedSessionIsNotDeleted(t *testing.T) {
+	b := newTestEnv(t, interceptor.Funcs{}, sessionWith(keptFor(60)))
 	old := b.session(t)
 	s := b.session(t)
 	s.Spec.TTLSecondsAfterLastTurn = nil
@@ -179,19 +189,20 @@ func TestSessionThatChangedIsNotDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &SessionReconciler{Client: showing(b.client, old), Live: b.client, Now: b.turns.Now, Turns: b.turns}
-	if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk}); err != nil || result.RequeueAfter != staleInterval {
-		t.Errorf("got %v, %v, want another look", result, err)
+	if result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: talk}); err != nil ||
+		result.RequeueAfter != staleInterval {
+		t.Errorf("got %v, %v, want a requeue", result, err)
 	}
 	if !b.hasSession(t) {
-		t.Error("a session that is to be kept is gone")
+		t.Error("a session that must be kept was deleted")
 	}
 }
 
-func TestSessionNews(t *testing.T) {
+func TestSessionChanged(t *testing.T) {
 	changed := func(f func(*v1alpha1.Session)) *v1alpha1.Session { return sessionWith(f) }
 	for name, tc := range map[string]struct {
-		after       *v1alpha1.Session
-		news, opens bool
+		after          *v1alpha1.Session
+		changed, opens bool
 	}{
 		"another spec":    {changed(func(s *v1alpha1.Session) { s.Generation++ }), true, true},
 		"another session": {changed(func(s *v1alpha1.Session) { s.UID = "another" }), true, true},
@@ -205,68 +216,71 @@ func TestSessionNews(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := event.UpdateEvent{ObjectOld: sessionWith(), ObjectNew: tc.after}
-			if got := sessionNews().Update(e); got != tc.news {
-				t.Errorf("for the session: let through: %t, want %t", got, tc.news)
+			if got := sessionChanged().Update(e); got != tc.changed {
+				t.Errorf("for the session: passes: %t, want %t", got, tc.changed)
 			}
-			if got := sessionOpens().Update(e); got != tc.opens {
-				t.Errorf("for its turns: let through: %t, want %t", got, tc.opens)
+			if got := sessionMayOpen().Update(e); got != tc.opens {
+				t.Errorf("for its turns: passes: %t, want %t", got, tc.opens)
 			}
 		})
 	}
-	if !sessionOpens().Delete(event.DeleteEvent{Object: sessionWith()}) || sessionOpens().Create(event.CreateEvent{Object: sessionWith()}) {
-		t.Error("a session that goes lets its Turns have another, and one that appears was made for one")
+	if !sessionMayOpen().Delete(event.DeleteEvent{Object: sessionWith()}) ||
+		sessionMayOpen().Create(event.CreateEvent{Object: sessionWith()}) {
+		t.Error("the deletion of a session must pass, because its Turns may create another; its creation must not")
 	}
 }
 
-func TestTurnsThatLeaveASession(t *testing.T) {
+func TestTurnLeft(t *testing.T) {
 	for name, tc := range map[string]struct {
 		after *v1alpha1.Turn
 		want  bool
 	}{
-		"its end":                   {mate("a", 0, finished(0)), true},
-		"a Turn that was made anew": {mate("a", 0, func(t *v1alpha1.Turn) { t.UID = "another" }), true},
-		"a binding":                 {mate("a", 0, boundTo("e")), false},
+		"its end":                      {sessionTurn("a", 0, finished(0)), true},
+		"a Turn that was created anew": {sessionTurn("a", 0, func(t *v1alpha1.Turn) { t.UID = "another" }), true},
+		"a binding":                    {sessionTurn("a", 0, boundTo("e")), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := leavesSession().Update(event.UpdateEvent{ObjectOld: mate("a", 0), ObjectNew: tc.after}); got != tc.want {
-				t.Errorf("let through: %t, want %t", got, tc.want)
+			if got := turnLeft().Update(event.UpdateEvent{ObjectOld: sessionTurn("a", 0), ObjectNew: tc.after}); got != tc.want {
+				t.Errorf("passes: %t, want %t", got, tc.want)
 			}
 		})
 	}
 }
 
-// TestNoTurnEntersASessionWhileItIsDeleted: between the look for Turns that name it and the deletion none may come.
-func TestNoTurnEntersASessionWhileItIsDeleted(t *testing.T) {
-	b := newBench(t, interceptor.Funcs{}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 1, now), sessionWith(keptFor(60)))
+// TestNoTurnEntersSessionDuringDeletion checks that no Turn can enter between the list of the Session's Turns
+// and the deletion.
+func TestNoTurnEntersSessionDuringDeletion(t *testing.T) {
+	b := newTestEnv(t, interceptor.Funcs{}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""),
+		leaseOf("self", 1, now), sessionWith(keptFor(60)))
 	entered, looked := 0, 0
 	b.turns.Live = interceptor.NewClient(b.client, interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			entered++
-			if b.turns.entering.TryLock() {
-				b.turns.entering.Unlock()
+			if b.turns.enterMu.TryLock() {
+				b.turns.enterMu.Unlock()
 				t.Error("a Session may be deleted while a Turn enters it")
 			}
 			return c.Get(ctx, key, o, opts...)
 		},
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 			looked++
-			if b.turns.entering.TryRLock() {
-				b.turns.entering.RUnlock()
+			if b.turns.enterMu.TryRLock() {
+				b.turns.enterMu.RUnlock()
 				t.Error("a Turn may enter a Session while it is deleted")
 			}
 			return c.List(ctx, list, opts...)
 		},
 	})
-	if _, err := b.look(t, "one"); err != nil {
+	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.client.Delete(t.Context(), b.turn(t, "one")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.lookAtSession(t); err != nil || b.hasSession(t) {
-		t.Errorf("the Session must be gone: %v", err)
+	if _, err := b.reconcileSession(t); err != nil || b.hasSession(t) {
+		t.Errorf("the Session must be deleted: %v", err)
 	}
 	if entered != 1 || looked != 1 {
-		t.Errorf("the Session was entered %d times and searched %d times, want once each", entered, looked)
+		t.Errorf("the Session was entered %d times and its Turns were listed %d times, want once each", entered, looked)
 	}
 }

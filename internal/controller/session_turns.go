@@ -19,12 +19,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// compareInSession orders the Turns of a Session: one that was ever bound goes first, then the older one. Turns of the same
-// second go in the order in which the API server stored them.
+// compareInSession orders the Turns of a Session: Turns that were ever bound go first, then older Turns. Turns
+// created in the same second are ordered as the API server stored them.
 //
-// The place of a Turn that was never bound only ever moves back, and a Turn is bound only as the first, by a write that fails
-// if it has changed since. So two Turns of one Session are never bound at once, although what the cache shows of the other may
-// be old.
+// Two Turns of one Session are never bound at the same time, even if the cache shows an old state of the other
+// Turn:
+//
+//  1. The position of a Turn that was never bound only moves back.
+//  2. Only the first Turn is bound, and the write that binds it fails if it has changed since.
 func compareInSession(a, b *v1alpha1.Turn) int {
 	return cmp.Or(
 		cmp.Compare(min(1, b.Epoch()), min(1, a.Epoch())),
@@ -34,8 +36,9 @@ func compareInSession(a, b *v1alpha1.Turn) int {
 	)
 }
 
-// sessionOrder is the place of a Turn among those of its second: the resource version of its creation, as long as nobody has
-// written it, which the first write of what it waits for keeps. It is 0 where resource versions are no numbers.
+// sessionOrder returns the position of a Turn among the Turns created in the same second. It is the resource
+// version at the creation of the Turn. The first status write stores it, before the resource version changes.
+// sessionOrder returns 0 if resource versions are not numbers.
 func sessionOrder(t *v1alpha1.Turn) int64 {
 	if t.Status.SessionOrder > 0 {
 		return t.Status.SessionOrder
@@ -47,8 +50,8 @@ func sessionOrder(t *v1alpha1.Turn) int64 {
 	return version
 }
 
-// keepSessionOrder notes the order of a Turn that waits, before the write of it changes the resource version. It reports
-// whether that is news.
+// keepSessionOrder stores the order of a waiting Turn, before a write changes its resource version. It reports
+// whether the status has changed.
 func keepSessionOrder(t *v1alpha1.Turn) bool {
 	if t.Spec.SessionRef == nil || t.Status.SessionOrder > 0 {
 		return false
@@ -57,48 +60,48 @@ func keepSessionOrder(t *v1alpha1.Turn) bool {
 	return t.Status.SessionOrder > 0
 }
 
-// holdsSession says whether a Turn keeps the later ones of its Session waiting. A cancelled Turn does so only if it was ever
-// bound, until its executor has written its end: what it took belongs to the Session.
-func holdsSession(t *v1alpha1.Turn) bool {
+// blocksSession reports whether later Turns of the Session must wait for this Turn. They wait for a cancelled Turn
+// only if it was ever bound, until its executor has written its end: its usage counts in the Session.
+func blocksSession(t *v1alpha1.Turn) bool {
 	if t.IsFinished() || !t.DeletionTimestamp.IsZero() {
 		return false
 	}
 	return t.Spec.DesiredState != v1alpha1.DesiredStateCancelled || t.Epoch() > 0
 }
 
-// aheadOf returns the Turn just ahead of this one in its Session, nil if it is the first.
-func aheadOf(t *v1alpha1.Turn, mates []v1alpha1.Turn) *v1alpha1.Turn {
+// turnAhead returns the Turn directly ahead of this one in its Session, or nil if this one is first.
+func turnAhead(t *v1alpha1.Turn, others []v1alpha1.Turn) *v1alpha1.Turn {
 	var last *v1alpha1.Turn
-	for i := range mates {
-		m := &mates[i]
-		if m.UID != t.UID && holdsSession(m) && compareInSession(m, t) < 0 && (last == nil || compareInSession(m, last) > 0) {
+	for i := range others {
+		m := &others[i]
+		if m.UID != t.UID && blocksSession(m) && compareInSession(m, t) < 0 && (last == nil || compareInSession(m, last) > 0) {
 			last = m
 		}
 	}
 	return last
 }
 
-// matesAhead is the Turn just ahead of this one in its Session, for a view.
-func (r *TurnReconciler) matesAhead(t *v1alpha1.Turn) []v1alpha1.Turn {
+// turnsAhead returns the Turn directly ahead of this one in its Session, for a snapshot.
+func (r *TurnReconciler) turnsAhead(t *v1alpha1.Turn) []v1alpha1.Turn {
 	if m := r.queues.ahead(t); m != nil {
 		return []v1alpha1.Turn{*m}
 	}
 	return nil
 }
 
-// whenSessionBusy makes a Turn wait for the one ahead of it in its Session.
-func whenSessionBusy(v view) (decision, bool) {
-	why := sessionBusy(v)
+// whenSessionBusy makes a Turn wait for the Turn ahead of it in its Session.
+func whenSessionBusy(v snapshot) (decision, bool) {
+	why := sessionBusyReason(v)
 	if why == "" {
 		return decision{}, false
 	}
 	return decision{action: wait, reason: v1alpha1.TurnReasonWaitingForSession, message: why, after: untilDeadline(v)}, true
 }
 
-// sessionBusy says which Turn this one waits for in its Session, empty if it is its turn. It names the one just ahead and not
-// the one that runs: so a Turn that ends changes what one other waits for, and not what all do.
-func sessionBusy(v view) string {
-	m := aheadOf(v.turn, v.mates)
+// sessionBusyReason says which Turn of the Session this one waits for; it is empty if this one is first. It names the
+// Turn directly ahead, not the one that runs. So the end of a Turn changes the status of one other Turn only.
+func sessionBusyReason(v snapshot) string {
+	m := turnAhead(v.turn, v.sessionTurns)
 	if m == nil {
 		return ""
 	}
@@ -107,30 +110,30 @@ func sessionBusy(v view) string {
 	case m.Spec.DesiredState == v1alpha1.DesiredStateSuspended:
 		message += ", and is suspended: set its desiredState to Active or Cancelled"
 	case awaitsPeople(m):
-		message += fmt.Sprintf(", and waits for a decision: capstan approve %s, or capstan deny %s", m.Name, m.Name)
+		message += fmt.Sprintf(", and requires a decision: run capstan approve %s or capstan deny %s", m.Name, m.Name)
 	}
 	return message
 }
 
-// awaitsPeople says whether a Turn is parked until somebody decides about its calls.
+// awaitsPeople reports whether a Turn is parked until a person decides about its calls.
 func awaitsPeople(t *v1alpha1.Turn) bool {
 	return isParked(t) && t.StateReason() == v1alpha1.TurnReasonAwaitingApproval
 }
 
-// whenSessionDeleted makes a Turn wait until a Session that is being deleted is gone. It gets a new one then.
-func whenSessionDeleted(v view) (decision, bool) {
+// whenSessionDeleted makes a Turn wait while its Session is being deleted. After that, the Turn gets a new Session.
+func whenSessionDeleted(v snapshot) (decision, bool) {
 	if v.session.DeletionTimestamp.IsZero() {
 		return decision{}, false
 	}
 	return decision{
 		action: wait, reason: v1alpha1.TurnReasonWaitingForSession, after: untilDeadline(v),
-		message: fmt.Sprintf("Session %q is being deleted; a new one is made when it is gone", v.session.Name),
+		message: fmt.Sprintf("Session %q is being deleted; a new one is created after that", v.session.Name),
 	}, true
 }
 
-// whenSessionClosed ends a Turn that comes after the budget of its Session was used up. One that was bound before is part of
-// what the budget was for.
-func whenSessionClosed(v view) (decision, bool) {
+// whenSessionClosed ends a new Turn if the budget of its Session is used up. A Turn that was bound before
+// continues: it started within the budget.
+func whenSessionClosed(v snapshot) (decision, bool) {
 	used := translate.BudgetUsed(v.session)
 	if used == "" || v.turn.Epoch() > 0 {
 		return decision{}, false
@@ -141,8 +144,9 @@ func whenSessionClosed(v view) (decision, bool) {
 	}, true
 }
 
-// whenHistoryLost makes a Turn wait whose Session has lost its history, where the Session's policy says so.
-func whenHistoryLost(v view) (decision, bool) {
+// whenHistoryLost makes a Turn wait if its Session has lost its history and the Session's policy says that Turns
+// wait.
+func whenHistoryLost(v snapshot) (decision, bool) {
 	why := translate.WaitsForHistory(v.session)
 	if why == "" {
 		return decision{}, false
@@ -153,43 +157,50 @@ func whenHistoryLost(v view) (decision, bool) {
 	}, true
 }
 
-// enterAlone decides on a Turn that may be bound, while no other Turn of its Session is being bound, until leave is called. One that
-// comes while another is comes back soon: a burst in one Session must not keep the workers waiting. Most Turns of a burst do not
-// get here, because they are not the first of their Session.
-func (r *TurnReconciler) enterAlone(ctx context.Context, v view) (_ view, d decision, leave func(), err error) {
+// enterExclusively decides about a Turn that may be bound. Until leave is called, no other Turn of its Session is
+// bound.
+//
+// If another Turn of the Session is being bound, this one is held and reconciled again soon: a burst in one Session
+// must not block the workers. Most Turns of a burst do not get this far, because they are not the first of their
+// Session.
+func (r *TurnReconciler) enterExclusively(ctx context.Context, v snapshot) (_ snapshot, d decision, leave func(), err error) {
 	key := sessionKey(v.turn)
-	if _, busy := r.sessions.LoadOrStore(key, nil); busy {
+	if _, busy := r.enteringSessions.LoadOrStore(key, nil); busy {
 		return v, decision{action: hold, after: staleInterval}, func() {}, nil
 	}
-	leave = func() { r.sessions.Delete(key) }
-	v.mates = r.matesAhead(v.turn)
-	if d = decide(v); d.action == admit {
+	leave = func() { r.enteringSessions.Delete(key) }
+	v.sessionTurns = r.turnsAhead(v.turn)
+	if d = decide(v); d.action == schedule {
 		d, err = r.enter(ctx, v, d)
 	}
 	return v, d, leave, err
 }
 
-// enter decides on a Turn that may be bound by what its Session says, which is made if it is not there. A Turn that was bound
-// before has entered it, unless the Session was deleted before its prompt was made.
+// enter decides by the Session of a Turn that may be bound. It creates the Session if it does not exist. A Turn
+// that was bound before has already entered, unless its Session was deleted before its prompt was made.
 //
-// The Session is read from the API server. An executor writes what a Turn took into the Session before it writes the end of
-// the Turn. This Turn got here because the cache showed the end of the one ahead, or showed it no more; so the Session was
-// written before this read began, which therefore cannot miss it, as a read of the cache could: it follows Sessions and Turns
-// apart. And a budget that was raised before the Turn was created opens the Session for it.
-func (r *TurnReconciler) enter(ctx context.Context, v view, d decision) (decision, error) {
+// The Session is read from the API server, because the cache could miss the last Turn's usage:
+//
+//  1. An executor writes the usage of a Turn into the Session before it writes the end of the Turn.
+//  2. This Turn got here because the cache showed the end of the Turn ahead, or no longer showed that Turn. So the
+//     Session was written before this read begins.
+//  3. The cache watches Sessions and Turns separately, so its Session may be older than its Turns.
+//
+// Reading from the API server also means that a budget raised before the Turn was created opens the Session for it.
+func (r *TurnReconciler) enter(ctx context.Context, v snapshot, d decision) (decision, error) {
 	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
 		return d, nil
 	}
-	// Where API servers stamp creations by clocks that differ, a Turn may be older than one that was bound before it came. The queue
-	// shows that binding, unless the answer to it was lost.
+	// If API servers stamp creation times by clocks that differ, a Turn may be older than one that was bound before
+	// it appeared. The queue shows that binding, unless the response to it was lost.
 	last, known := r.queues.lastEntered(v.turn)
 	if !known || last != nil && last.BoundTo() == "" && r.slots.Holds(client.ObjectKeyFromObject(last)) {
 		return decision{action: hold, after: staleInterval}, nil
 	}
-	r.entering.RLock()
-	defer r.entering.RUnlock()
+	r.enterMu.RLock()
+	defer r.enterMu.RUnlock()
 	var err error
-	if v.session, err = r.session(ctx, v.turn); err != nil || v.session == nil {
+	if v.session, err = r.getOrCreateSession(ctx, v.turn); err != nil || v.session == nil {
 		return decision{action: hold, after: staleInterval}, err
 	}
 	for _, p := range []policy{whenSessionDeleted, whenSessionClosed, whenHistoryLost} {
@@ -201,9 +212,9 @@ func (r *TurnReconciler) enter(ctx context.Context, v view, d decision) (decisio
 	return d, nil
 }
 
-// session reads the Session of a Turn, or makes it. It is nil if somebody else made it just now, or the namespace is being
-// deleted.
-func (r *TurnReconciler) session(ctx context.Context, t *v1alpha1.Turn) (*v1alpha1.Session, error) {
+// getOrCreateSession reads or creates the Session of a Turn. It returns nil if another client created the Session
+// just now, or if the namespace is being deleted.
+func (r *TurnReconciler) getOrCreateSession(ctx context.Context, t *v1alpha1.Turn) (*v1alpha1.Session, error) {
 	key := sessionKey(t)
 	s := &v1alpha1.Session{}
 	err := r.Live.Get(ctx, key, s)
@@ -218,19 +229,21 @@ func (r *TurnReconciler) session(ctx context.Context, t *v1alpha1.Turn) (*v1alph
 	case apierrors.IsAlreadyExists(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil, nil //nolint:nilnil // because "look again" is an answer, not an error
 	case err != nil:
-		return nil, fmt.Errorf("failed to make session %q: %w", key.Name, err)
+		return nil, fmt.Errorf("failed to create session %q: %w", key.Name, err)
 	}
 	return s, nil
 }
 
-// sessionEvents keeps the queues of the Sessions up to date, and then brings those Turns back that an event concerns. A new Turn of a
-// Session is brought here and not by the reconciler's own watch, so that its queue has it when it is looked at.
+// sessionEvents updates the queues of the Sessions, and then enqueues the Turns that an event concerns. New Turns
+// of Sessions are enqueued here, not by the reconciler's own watch, so that the queue has a Turn before it is
+// reconciled.
 func (r *TurnReconciler) sessionEvents() handler.EventHandler {
-	news, itself, others := queueOfSessionNews(), &handler.EnqueueRequestForObject{}, handler.EnqueueRequestsFromMapFunc(r.matesOf)
+	changed, itself, others := sessionQueueChanged(), &handler.EnqueueRequestForObject{},
+		handler.EnqueueRequestsFromMapFunc(r.affectedTurns)
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q turnQueue) {
 			if t, ok := e.Object.(*v1alpha1.Turn); ok && t.Spec.SessionRef != nil {
-				r.queues.show(t)
+				r.queues.observe(t)
 				itself.Create(ctx, e, q)
 			}
 		},
@@ -239,9 +252,9 @@ func (r *TurnReconciler) sessionEvents() handler.EventHandler {
 				if e.ObjectOld.GetUID() != t.UID {
 					r.queues.forget(e.ObjectOld.GetUID())
 				}
-				r.queues.show(t)
+				r.queues.observe(t)
 			}
-			if news.Update(e) {
+			if changed.Update(e) {
 				others.Update(ctx, e, q)
 			}
 		},
@@ -252,28 +265,29 @@ func (r *TurnReconciler) sessionEvents() handler.EventHandler {
 	}
 }
 
-// matesOf maps a Turn that has left the queue of its Session, or whose place or state there has changed, to those that this
-// may concern: the first, which may now go, and the next after it, which named it. All others go on waiting for the same Turn.
-func (r *TurnReconciler) matesOf(_ context.Context, o client.Object) []reconcile.Request {
+// affectedTurns maps a Turn that has left its Session's queue, or has changed there, to the Turns that this may
+// concern. These are the first Turn, which may now be bound, and the next Turn after it, whose message names it.
+// All others still wait for the same Turn as before.
+func (r *TurnReconciler) affectedTurns(_ context.Context, o client.Object) []reconcile.Request {
 	t, ok := o.(*v1alpha1.Turn)
 	if !ok || t.Spec.SessionRef == nil {
 		return nil
 	}
 	first, next := r.queues.first(sessionKey(t), t)
 	if first == next {
-		return unbound(first)
+		return requestIfUnbound(first)
 	}
-	return append(unbound(first), unbound(next)...)
+	return append(requestIfUnbound(first), requestIfUnbound(next)...)
 }
 
-// firstOf maps a Session to the first Turn of its queue: all others wait for that one.
-func (r *TurnReconciler) firstOf(_ context.Context, o client.Object) []reconcile.Request {
+// firstTurnOf maps a Session to the first Turn of its queue. All others wait for that one.
+func (r *TurnReconciler) firstTurnOf(_ context.Context, o client.Object) []reconcile.Request {
 	first, _ := r.queues.first(client.ObjectKeyFromObject(o), nil)
-	return unbound(first)
+	return requestIfUnbound(first)
 }
 
-// unbound is a request for a Turn that no executor has, none if t is nil.
-func unbound(t *v1alpha1.Turn) []reconcile.Request {
+// requestIfUnbound returns a request for a Turn if it is not bound. It returns none if t is nil.
+func requestIfUnbound(t *v1alpha1.Turn) []reconcile.Request {
 	if t == nil || t.BoundTo() != "" {
 		return nil
 	}

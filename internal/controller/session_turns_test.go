@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// mate is a Turn of the session that these tests are about, older than the Turn of turnWith by so much.
-func mate(name string, older time.Duration, change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
+// sessionTurn returns a Turn of the Session of these tests. It is older than the Turn of turnWith by this duration.
+func sessionTurn(name string, older time.Duration, change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	return turnWith(append([]func(*v1alpha1.Turn){inSession, func(t *v1alpha1.Turn) {
 		t.Name, t.UID = name, types.UID("uid-"+name)
 		t.CreationTimestamp.Time = t.CreationTimestamp.Add(-older)
@@ -33,8 +33,8 @@ func ordered(order int64) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) { t.Status.SessionOrder = order }
 }
 
-// ran is a Turn that was bound and handed back.
-func ran(t *v1alpha1.Turn) { t.Status.Executor = &v1alpha1.ExecutorBinding{Epoch: 1} }
+// wasBound makes a Turn one that was bound and handed back.
+func wasBound(t *v1alpha1.Turn) { t.Status.Executor = &v1alpha1.ExecutorBinding{Epoch: 1} }
 
 func deleted(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} }
 
@@ -46,7 +46,7 @@ func listOf(turns ...*v1alpha1.Turn) []v1alpha1.Turn {
 	return list
 }
 
-func TestTurnsOfASessionWaitForTheOneAhead(t *testing.T) {
+func TestTurnsWaitForTurnAhead(t *testing.T) {
 	const first = `Turn "a" of Session "talk" goes first`
 	cancelled, suspended := desires(v1alpha1.DesiredStateCancelled), desires(v1alpha1.DesiredStateSuspended)
 	for name, tc := range map[string]struct {
@@ -55,39 +55,103 @@ func TestTurnsOfASessionWaitForTheOneAhead(t *testing.T) {
 		others []*v1alpha1.Turn
 		want   string
 	}{
-		"alone":                 {"a Turn does not wait for itself", turnWith(inSession), nil, ""},
-		"no session":            {"a Turn without a session waits for nobody", turnWith(), nil, ""},
-		"older":                 {"the older goes first", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second)}, first},
-		"younger":               {"the younger waits", turnWith(inSession), []*v1alpha1.Turn{mate("a", -time.Second)}, ""},
-		"just ahead":            {"it names the one just ahead", turnWith(inSession), []*v1alpha1.Turn{mate("b", 2*time.Second), mate("a", time.Second), mate("c", 3*time.Second)}, first},
-		"stored earlier":        {"within a second the one that was stored first goes first", turnWith(inSession), []*v1alpha1.Turn{mate("a", 0, storedAs("99"))}, first},
-		"stored later":          {"versions are numbers, not texts", turnWith(inSession, storedAs("99")), []*v1alpha1.Turn{mate("a", 0)}, ""},
-		"written since":         {"the order of a Turn that was written since is kept", turnWith(inSession), []*v1alpha1.Turn{mate("a", 0, storedAs("101"), ordered(99))}, first},
-		"order kept":            {"so is the Turn's own", turnWith(inSession, storedAs("200"), ordered(100)), []*v1alpha1.Turn{mate("a", 0, storedAs("101"))}, ""},
-		"no numbers":            {"where versions are no numbers, UIDs break ties", turnWith(inSession, storedAs("x")), []*v1alpha1.Turn{mate("a", 0, storedAs("y"))}, first},
-		"younger and bound":     {"one that was ever bound goes first", turnWith(inSession), []*v1alpha1.Turn{mate("a", -time.Second, boundTo("e"))}, first},
-		"younger and ran":       {"also when it was handed back", turnWith(inSession), []*v1alpha1.Turn{mate("a", -time.Second, ran)}, first},
-		"ran itself":            {"and when it is this one", turnWith(inSession, ran), []*v1alpha1.Turn{mate("a", time.Second)}, ""},
-		"suspended":             {"a suspended one keeps its place, and says how to go on", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, suspended)}, first + ", and is suspended: set its desiredState to Active or Cancelled"},
-		"parked":                {"one that waits for people says who can help", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, parked(waiting("x")))}, first + ", and waits for a decision: capstan approve a, or capstan deny a"},
-		"waits for a sub-agent": {"nobody can help", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, parked(nil, "child"))}, first},
-		"cancelled":             {"a cancelled one that never ran does not keep its place", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, cancelled)}, ""},
-		"cancelled and running": {"one that runs still does", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, cancelled, boundTo("e"))}, first},
-		"finished":              {"a finished one does not", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, finished(0))}, ""},
-		"deleted":               {"one that is being deleted does not", turnWith(inSession), []*v1alpha1.Turn{mate("a", time.Second, deleted)}, ""},
+		"alone":      {"a Turn does not wait for itself", turnWith(inSession), nil, ""},
+		"no session": {"a Turn without a session does not wait", turnWith(), nil, ""},
+		"older":      {"the older goes first", turnWith(inSession), []*v1alpha1.Turn{sessionTurn("a", time.Second)}, first},
+		"younger":    {"the younger Turn waits", turnWith(inSession), []*v1alpha1.Turn{sessionTurn("a", -time.Second)}, ""},
+		"just ahead": {
+			"the message names the Turn directly ahead", turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("b", 2*time.Second), sessionTurn("a", time.Second), sessionTurn("c", 3*time.Second)},
+			first,
+		},
+		"stored earlier": {
+			"within a second, the Turn that was stored first goes first", turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("a", 0, storedAs("99"))},
+			first,
+		},
+		"stored later": {
+			"resource versions are compared as numbers", turnWith(inSession, storedAs("99")),
+			[]*v1alpha1.Turn{sessionTurn("a", 0)},
+			"",
+		},
+		"written since": {
+			"a write does not change the order", turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("a", 0, storedAs("101"), ordered(99))},
+			first,
+		},
+		"order kept": {
+			"a write does not change the Turn's own order",
+			turnWith(inSession, storedAs("200"), ordered(100)),
+			[]*v1alpha1.Turn{sessionTurn("a", 0, storedAs("101"))},
+			"",
+		},
+		"no numbers": {
+			"if resource versions are not numbers, UIDs break ties",
+			turnWith(inSession, storedAs("x")),
+			[]*v1alpha1.Turn{sessionTurn("a", 0, storedAs("y"))},
+			first,
+		},
+		"younger and bound": {
+			"a Turn that was ever bound goes first", turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("a", -time.Second, boundTo("e"))},
+			first,
+		},
+		"younger and ran": {
+			"also if it was handed back", turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("a", -time.Second, wasBound)},
+			first,
+		},
+		"ran itself": {
+			"also if it is this one", turnWith(inSession, wasBound),
+			[]*v1alpha1.Turn{sessionTurn("a", time.Second)},
+			"",
+		},
+		"suspended": {
+			"a suspended Turn keeps its position, and the message says how to continue it",
+			turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("a", time.Second, suspended)},
+			first + ", and is suspended: set its desiredState to Active or Cancelled",
+		},
+		"parked": {"the message says how to decide", turnWith(inSession), []*v1alpha1.Turn{sessionTurn("a",
+			time.Second, parked(waiting("x")))}, first + ", and requires a decision: run capstan approve a or capstan deny a"},
+		"waits for a sub-agent": {
+			"no decision is needed", turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("a", time.Second, parked(nil, "child"))},
+			first,
+		},
+		"cancelled": {
+			"a cancelled Turn that never ran does not block", turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("a", time.Second, cancelled)},
+			"",
+		},
+		"cancelled and running": {
+			"a cancelled Turn that runs still blocks", turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("a", time.Second, cancelled, boundTo("e"))},
+			first,
+		},
+		"finished": {
+			"a finished Turn does not block", turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("a", time.Second, finished(0))},
+			"",
+		},
+		"deleted": {
+			"a Turn that is being deleted does not block", turnWith(inSession),
+			[]*v1alpha1.Turn{sessionTurn("a", time.Second, deleted)},
+			"",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := view{turn: tc.turn, agent: agentWith(metav1.ConditionTrue, ""), now: now}
+			v := snapshot{turn: tc.turn, agent: agentWith(metav1.ConditionTrue, ""), now: now}
 			if tc.turn.Spec.SessionRef != nil {
-				v.mates = listOf(append(tc.others, tc.turn)...)
+				v.sessionTurns = listOf(append(tc.others, tc.turn)...)
 			}
-			want := decision{action: admit}
+			want := decision{action: schedule}
 			if tc.want != "" {
 				want = decision{action: wait, reason: v1alpha1.TurnReasonWaitingForSession, message: tc.want}
 			}
 			got := decide(v)
 			if got.after <= 0 {
-				t.Errorf("%s: the Turn must be looked at when its time is over, got %s", tc.reason, got.after)
+				t.Errorf("%s: requeued after %s, want a requeue for the deadline", tc.reason, got.after)
 			}
 			got.after = 0
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(decision{})); diff != "" {
@@ -97,26 +161,28 @@ func TestTurnsOfASessionWaitForTheOneAhead(t *testing.T) {
 	}
 }
 
-// TestOneTurnOfASessionIsFirst: whatever the Turns of a session are like, exactly one does not wait.
-func TestOneTurnOfASessionIsFirst(t *testing.T) {
+// TestExactlyOneTurnOfSessionIsFirst checks that exactly one Turn of a Session does not wait, whatever their states
+// are.
+func TestExactlyOneTurnOfSessionIsFirst(t *testing.T) {
 	all := listOf(
-		mate("a", 0), mate("b", 0), mate("c", 0, storedAs("99")), mate("d", 0, ordered(98)), mate("e", time.Second, desires(v1alpha1.DesiredStateSuspended)),
-		mate("f", -time.Second, ran), mate("g", 0, storedAs("x")), mate("h", -time.Second),
+		sessionTurn("a", 0), sessionTurn("b", 0), sessionTurn("c", 0, storedAs("99")), sessionTurn("d", 0, ordered(98)),
+		sessionTurn("e", time.Second, desires(v1alpha1.DesiredStateSuspended)),
+		sessionTurn("f", -time.Second, wasBound), sessionTurn("g", 0, storedAs("x")), sessionTurn("h", -time.Second),
 	)
 	var free []string
 	for i := range all {
-		if aheadOf(&all[i], all) == nil {
+		if turnAhead(&all[i], all) == nil {
 			free = append(free, all[i].Name)
 		}
 	}
 	if !slices.Equal(free, []string{"f"}) {
-		t.Errorf("these may go: %v, want the one that was bound, alone", free)
+		t.Errorf("these may be bound: %v, want only the Turn that was bound before", free)
 	}
 }
 
 func TestPoliciesOfSessions(t *testing.T) {
 	ready := agentWith(metav1.ConditionTrue, "")
-	busy := []*v1alpha1.Turn{mate("a", time.Second)}
+	busy := []*v1alpha1.Turn{sessionTurn("a", time.Second)}
 	for name, tc := range map[string]struct {
 		reason string
 		turn   *v1alpha1.Turn
@@ -124,23 +190,28 @@ func TestPoliciesOfSessions(t *testing.T) {
 		want   decision
 	}{
 		"time to start": {
-			"a Turn that waited too long says for whom",
-			turnWith(inSession, waitsAs(v1alpha1.TurnReasonWaitingForSession, 11*time.Second), limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(10))})), ready,
+			"a Turn that waited too long names the Turn ahead",
+			turnWith(inSession, waitsAs(v1alpha1.TurnReasonWaitingForSession, 11*time.Second),
+				limited(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(10))})), ready,
 			decision{
 				action: end, reason: v1alpha1.TurnReasonDeadlineExceeded,
-				message: `the turn did not start within 10s (limits.startingDeadlineSeconds); it was WaitingForSession: Turn "a" of Session "talk" goes first`,
+				message: `the turn did not start within 10s (limits.startingDeadlineSeconds); it was ` +
+					`WaitingForSession: Turn "a" of Session "talk" goes first`,
 			},
 		},
 		"cancelled": {
-			"a Turn that waits can be cancelled", turnWith(inSession, desires(v1alpha1.DesiredStateCancelled)), ready,
+			"a waiting Turn can be cancelled", turnWith(inSession, desires(v1alpha1.DesiredStateCancelled)), ready,
 			decision{action: end, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled before it ran"},
 		},
 		"suspended": {
-			"a Turn that waits can be suspended", turnWith(inSession, desires(v1alpha1.DesiredStateSuspended)), ready,
-			decision{action: wait, reason: v1alpha1.TurnReasonSuspended, message: "the turn is suspended; set desiredState to Active to go on"},
+			"a waiting Turn can be suspended", turnWith(inSession, desires(v1alpha1.DesiredStateSuspended)), ready,
+			decision{
+				action: wait, reason: v1alpha1.TurnReasonSuspended,
+				message: "the turn is suspended; set desiredState to Active to continue",
+			},
 		},
 		"no agent": {
-			"the session goes before the agent: the Turn ahead may wait for that", turnWith(inSession), nil,
+			"the session goes before the agent, because the Turn ahead may wait for the agent", turnWith(inSession), nil,
 			decision{
 				action: wait, reason: v1alpha1.TurnReasonWaitingForSession, message: `Turn "a" of Session "talk" goes first`,
 				after: 9*time.Minute + time.Second,
@@ -148,7 +219,7 @@ func TestPoliciesOfSessions(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := decide(view{turn: tc.turn, agent: tc.agent, mates: listOf(append(busy, tc.turn)...), now: now})
+			got := decide(snapshot{turn: tc.turn, agent: tc.agent, sessionTurns: listOf(append(busy, tc.turn)...), now: now})
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(decision{})); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 			}
@@ -166,8 +237,8 @@ func sessionWith(change ...func(*v1alpha1.Session)) *v1alpha1.Session {
 	return s
 }
 
-// took gives a Session a budget of 3 turns and so many that ended.
-func took(turns int64) func(*v1alpha1.Session) {
+// usedTurns gives a Session a budget of 3 Turns, and this number of finished Turns.
+func usedTurns(turns int64) func(*v1alpha1.Session) {
 	return func(s *v1alpha1.Session) {
 		s.Spec.Budget = &v1alpha1.SessionBudget{MaxTurns: new(int32(3))}
 		s.Status.Turns = turns
@@ -182,25 +253,31 @@ func TestPoliciesOfEntry(t *testing.T) {
 		closed  string
 		deleted string
 	}{
-		"open": {reason: "a Turn enters while there is budget", turn: turnWith(inSession), session: sessionWith(took(2))},
+		"open": {reason: "a Turn enters while budget is left", turn: turnWith(inSession), session: sessionWith(usedTurns(2))},
 		"closed": {
-			reason: "a Turn that comes when the budget is used up ends, with the figures", turn: turnWith(inSession), session: sessionWith(took(3)),
+			reason: "a new Turn ends if the budget is used up, and the message has the figures",
+			turn:   turnWith(inSession), session: sessionWith(usedTurns(3)),
 			closed: `the budget of Session "talk" is used up: 3 of 3 turns (spec.budget.maxTurns); raise it, and create a new Turn`,
 		},
-		"bound before": {reason: "a Turn that was bound is part of what the budget was for", turn: turnWith(inSession, ran), session: sessionWith(took(3))},
+		"bound before": {
+			reason: "a Turn that was bound before continues", turn: turnWith(inSession, wasBound),
+			session: sessionWith(usedTurns(3)),
+		},
 		"being deleted": {
-			reason: "a Turn waits for a session that goes, whatever its budget", turn: turnWith(inSession),
-			session: sessionWith(took(3), func(s *v1alpha1.Session) { s.DeletionTimestamp = &metav1.Time{Time: now} }),
+			reason: "a Turn waits for a session that is being deleted, whatever its budget", turn: turnWith(inSession),
+			session: sessionWith(usedTurns(3), func(s *v1alpha1.Session) { s.DeletionTimestamp = &metav1.Time{Time: now} }),
 			closed:  `the budget of Session "talk" is used up: 3 of 3 turns (spec.budget.maxTurns); raise it, and create a new Turn`,
-			deleted: `Session "talk" is being deleted; a new one is made when it is gone`,
+			deleted: `Session "talk" is being deleted; a new one is created after that`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := view{turn: tc.turn, session: tc.session, now: now}
-			if d, ok := whenSessionClosed(v); ok != (tc.closed != "") || d.message != tc.closed || (ok && (d.action != end || d.reason != v1alpha1.TurnReasonSessionClosed)) {
+			v := snapshot{turn: tc.turn, session: tc.session, now: now}
+			if d, ok := whenSessionClosed(v); ok != (tc.closed != "") || d.message != tc.closed ||
+				(ok && (d.action != end || d.reason != v1alpha1.TurnReasonSessionClosed)) {
 				t.Errorf("%s: closed: got %t, %+v, want %q", tc.reason, ok, d, tc.closed)
 			}
-			if d, ok := whenSessionDeleted(v); ok != (tc.deleted != "") || d.message != tc.deleted || (ok && (d.action != wait || d.after <= 0)) {
+			if d, ok := whenSessionDeleted(v); ok != (tc.deleted != "") || d.message != tc.deleted ||
+				(ok && (d.action != wait || d.after <= 0)) {
 				t.Errorf("%s: being deleted: got %t, %+v, want %q", tc.reason, ok, d, tc.deleted)
 			}
 		})

@@ -9,21 +9,22 @@ import (
 )
 
 const (
-	// annotationSpecBytes is where a stripped Turn has the length of the JSON of its spec. Only the cache has it: a write of status does
-	// not touch annotations, and a user's own value is replaced.
+	// annotationSpecBytes is the annotation of a stripped Turn that holds the length of its spec as JSON. Only the
+	// cache has it. Status writes do not change annotations, and a user's own value is replaced.
 	annotationSpecBytes = "cache.capstan.dev/spec-bytes"
-	// ownPrefix begins the labels that this package reads.
+	// ownPrefix is the prefix of the labels that this package reads.
 	ownPrefix = "capstan.dev/"
 )
 
-// Strip removes from a Turn what no decision about it needs: the texts of its request, the schema of its answer, and what others note
-// on it. The Turn may be stripped already. A stripped Turn can be written with its status, or be patched; the API server refuses it
-// as a whole object, because its message is empty.
+// Strip removes everything from a Turn that no decision about it needs: the texts of the request, the schema of the
+// answer, and other clients' labels and annotations. Strip may be called again on a stripped Turn. A stripped Turn
+// can be patched, and its status can be written. The API server refuses it as a whole object, because its message
+// is empty.
 func Strip(t *v1alpha1.Turn) {
 	if isStripped(t) {
 		return
 	}
-	// A spec always marshals: it came as JSON.
+	// A spec always marshals, because it was decoded from JSON.
 	size, _ := json.Marshal(&t.Spec)
 	t.Labels = OwnLabels(t.Labels)
 	t.Annotations = map[string]string{annotationSpecBytes: strconv.Itoa(len(size))}
@@ -32,7 +33,7 @@ func Strip(t *v1alpha1.Turn) {
 	s.Context = strippedContext(s.Context)
 }
 
-// OwnLabels returns those of some labels that Capstan reads; nil for none.
+// OwnLabels returns the labels that Capstan reads; nil if there are none.
 func OwnLabels(labels map[string]string) map[string]string {
 	var own map[string]string
 	for name, value := range labels {
@@ -46,12 +47,12 @@ func OwnLabels(labels map[string]string) map[string]string {
 	return own
 }
 
-// isStripped reports whether a Turn was stripped: the API server has none with an empty message.
+// isStripped reports whether a Turn was stripped: the API server has no Turn with an empty message.
 func isStripped(t *v1alpha1.Turn) bool {
 	return t.Spec.Message == "" && t.Annotations[annotationSpecBytes] != ""
 }
 
-// strippedContext keeps the references to ConfigMaps, each at its place; nil if there is none.
+// strippedContext keeps only the references to ConfigMaps, each at its index. It returns nil if there are none.
 func strippedContext(c *v1alpha1.TurnContext) *v1alpha1.TurnContext {
 	if c == nil || len(contributionConfigMaps(c.Contributions)) == 0 {
 		return nil
@@ -63,7 +64,7 @@ func strippedContext(c *v1alpha1.TurnContext) *v1alpha1.TurnContext {
 	return kept
 }
 
-// checkSize returns an error if the spec of a Turn is too large, also of one that was stripped.
+// checkSize returns an error if the spec of a Turn is too large. It also works for a stripped Turn.
 func checkSize(t *v1alpha1.Turn) error {
 	if !isStripped(t) {
 		return t.Spec.CheckSize()

@@ -13,14 +13,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// wholeAndStripped are a Turn and what the cache keeps of it: decisions about both are the same.
+// wholeAndStripped returns a Turn and its stripped form in the cache: decisions about both must be the same.
 func wholeAndStripped(turn *v1alpha1.Turn) []*v1alpha1.Turn {
 	stripped := turn.DeepCopy()
 	Strip(stripped)
 	return []*v1alpha1.Turn{turn, stripped}
 }
 
-// large is a Turn that holds as much as a tenant may give it.
+// large returns a Turn with as much data as a tenant may store in it.
 func large() *v1alpha1.Turn {
 	text := strings.Repeat("x", 1000)
 	t := turnWith(func(t *v1alpha1.Turn) {
@@ -63,10 +63,10 @@ func TestStripKeepsWhatDecisionsNeed(t *testing.T) {
 		}},
 	}
 	got := whole.DeepCopy()
-	for range 2 { // the cache may strip what it has stripped
+	for range 2 { // the cache may strip a stripped Turn again
 		Strip(got)
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Fatalf("the cache keeps other things (-want +got):\n%s", diff)
+			t.Fatalf("stripped Turn (-want +got):\n%s", diff)
 		}
 	}
 	if kept, err := json.Marshal(got); err != nil || len(kept) > 2000 {
@@ -77,8 +77,8 @@ func TestStripKeepsWhatDecisionsNeed(t *testing.T) {
 	}
 }
 
-// TestStripBelievesNoAnnotation: a user who writes the annotation gets no Turn past the bound.
-func TestStripBelievesNoAnnotation(t *testing.T) {
+// TestStripIgnoresForgedAnnotation checks that a user cannot pass the size limit with a forged annotation.
+func TestStripIgnoresForgedAnnotation(t *testing.T) {
 	turn := turnWith(func(t *v1alpha1.Turn) {
 		t.Annotations = map[string]string{annotationSpecBytes: "1"}
 		t.Spec.Message = strings.Repeat("x", v1alpha1.MaxSpecBytes)
@@ -90,8 +90,8 @@ func TestStripBelievesNoAnnotation(t *testing.T) {
 	}
 }
 
-// TestAStrippedTurnWaitsForItsConfigMap: the message names the same place of the spec.
-func TestAStrippedTurnWaitsForItsConfigMap(t *testing.T) {
+// TestStrippedTurnWaitsForConfigMap checks that the message names the same field of the spec.
+func TestStrippedTurnWaitsForConfigMap(t *testing.T) {
 	client := inMemory(t)
 	for _, turn := range wholeAndStripped(large()) {
 		missing, err := missingConfigMap(t.Context(), client, turn)

@@ -37,23 +37,27 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
-// desk is the reconciler of ToolServers with one of them, a real MCP server behind it, and a clock that the test moves.
-type desk struct {
+// toolServerEnv is the reconciler of ToolServers with one ToolServer, a real MCP server, and a clock that the test
+// moves.
+type toolServerEnv struct {
 	*ToolServerReconciler
 	tools *mcp.Server
 	url   string
-	// answer stands before the server where it is set.
+	// answer replaces the responses of the server if it is set.
 	answer atomic.Pointer[http.HandlerFunc]
-	// secret is what reading any Secret returns.
+	// secret is returned by each read of a Secret.
 	secret    *corev1.Secret
 	secretErr error
 	clock     time.Time
 	events    *events.FakeRecorder
 }
 
-func newDesk(t *testing.T, policy *netpolicy.Policy, change ...func(*v1alpha1.ToolServer)) *desk {
+func newToolServerEnv(t *testing.T, policy *netpolicy.Policy, change ...func(*v1alpha1.ToolServer)) *toolServerEnv {
 	t.Helper()
-	d := &desk{tools: mcp.NewServer(&mcp.Implementation{Name: "tickets", Version: "1.2.3"}, nil), clock: now, events: events.NewFakeRecorder(100)}
+	d := &toolServerEnv{
+		tools: mcp.NewServer(&mcp.Implementation{Name: "tickets", Version: "1.2.3"}, nil), clock: now,
+		events: events.NewFakeRecorder(100),
+	}
 	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return d.tools }, nil)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if answer := d.answer.Load(); answer != nil {
@@ -90,16 +94,19 @@ func newDesk(t *testing.T, policy *netpolicy.Policy, change ...func(*v1alpha1.To
 	return d
 }
 
-// add gives the server a tool.
-func (d *desk) add(name, description string, annotations *mcp.ToolAnnotations) {
-	d.tools.AddTool(&mcp.Tool{Name: name, Description: description, Annotations: annotations, InputSchema: json.RawMessage(`{"type":"object"}`)},
+// add adds a tool to the server.
+func (d *toolServerEnv) add(name, description string, annotations *mcp.ToolAnnotations) {
+	d.tools.AddTool(&mcp.Tool{
+		Name: name, Description: description, Annotations: annotations,
+		InputSchema: json.RawMessage(`{"type":"object"}`),
+	},
 		func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 			return &mcp.CallToolResult{}, nil
 		})
 }
 
-// answers has every request answered with an HTTP status.
-func (d *desk) answers(status int, body string) {
+// respondWith makes the server respond to each request with this HTTP status.
+func (d *toolServerEnv) respondWith(status int, body string) {
 	answer := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body))
@@ -107,8 +114,8 @@ func (d *desk) answers(status int, body string) {
 	d.answer.Store(&answer)
 }
 
-// looks looks after a while, and returns what the object says then.
-func (d *desk) looks(t *testing.T, after time.Duration) (*v1alpha1.ToolServer, ctrl.Result) {
+// reconcileAfter advances the clock, reconciles the ToolServer and returns it.
+func (d *toolServerEnv) reconcileAfter(t *testing.T, after time.Duration) (*v1alpha1.ToolServer, ctrl.Result) {
 	t.Helper()
 	d.clock = d.clock.Add(after)
 	key := client.ObjectKey{Namespace: "helpdesk", Name: "tickets"}
@@ -123,7 +130,7 @@ func (d *desk) looks(t *testing.T, after time.Duration) (*v1alpha1.ToolServer, c
 	return &s, result
 }
 
-// readiness returns "status reason: message" of the Ready condition of the newest spec.
+// readinessOf returns "status reason: message" of the Ready condition for the newest spec.
 func readinessOf(s *v1alpha1.ToolServer) string {
 	c := ready(s.Status.Conditions, s.Generation)
 	if c == nil {
@@ -133,44 +140,52 @@ func readinessOf(s *v1alpha1.ToolServer) string {
 }
 
 func TestToolsOfAServer(t *testing.T) {
-	d := newDesk(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
+	d := newToolServerEnv(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
 		s.Spec.Tools = []v1alpha1.ToolDeclaration{
-			{Name: "search", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleLocalSearch}, {Name: "close", Effect: v1alpha1.ToolEffectIdempotent}, {Name: "serach"},
+			{Name: "search", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleLocalSearch},
+			{Name: "close", Effect: v1alpha1.ToolEffectIdempotent},
+			{Name: "serach"},
 		}
 	})
 	d.add("search", "Finds\ntickets.\x1b[31m "+strings.Repeat("ü", 300), &mcp.ToolAnnotations{ReadOnlyHint: true})
 	d.add("close", "", nil)
 	d.add("open", "", nil)
-	s, result := d.looks(t, 0)
-	if want := `True Ready: the server answers; it has no tool "serach", which spec.tools names: check the spelling`; readinessOf(s) != want {
+	s, result := d.reconcileAfter(t, 0)
+	if want := `True Ready: the server answers; spec.tools declares "serach", which the server does not have: ` +
+		`check the spelling`; readinessOf(s) != want {
 		t.Errorf("got %s\nwant %s", readinessOf(s), want)
 	}
 	if result.RequeueAfter != time.Minute || s.Status.ObservedGeneration != 1 {
-		t.Errorf("got %+v, generation %d; want another look after the interval", result, s.Status.ObservedGeneration)
+		t.Errorf("got %+v, generation %d; want a requeue after the interval", result, s.Status.ObservedGeneration)
 	}
 	if s.Status.ServerName != "tickets" || s.Status.ServerVersion != "1.2.3" || s.Status.ProtocolVersion == "" || s.Status.ToolCount != 3 {
-		t.Errorf("got %+v, want what the server says of itself", s.Status)
+		t.Errorf("got %+v, want the server's name and version", s.Status)
 	}
 	hash := s.Status.Tools[0].SchemaHash
 	want := []v1alpha1.DiscoveredTool{
 		{Name: "close", Effect: v1alpha1.ToolEffectIdempotent, Role: v1alpha1.ToolRoleOther, SchemaHash: hash},
 		{Name: "open", Effect: v1alpha1.ToolEffectDestructive, Role: v1alpha1.ToolRoleOther, SchemaHash: hash},
-		{Name: "search", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleLocalSearch, SchemaHash: hash, Description: s.Status.Tools[2].Description},
+		{
+			Name: "search", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleLocalSearch, SchemaHash: hash,
+			Description: s.Status.Tools[2].Description,
+		},
 	}
 	if diff := cmp.Diff(want, s.Status.Tools); diff != "" || len(hash) != 16 {
 		t.Errorf("tools (-want +got), hash %q:\n%s", hash, diff)
 	}
-	if text := s.Status.Tools[2].Description; !strings.HasPrefix(text, "Finds tickets.") || strings.ContainsAny(text, "\n\x1b") || len([]rune(text)) != 256 {
-		t.Errorf("description is %q, want the first 256 characters on one line, without those that no terminal should get", text)
+	if text := s.Status.Tools[2].Description; !strings.HasPrefix(text, "Finds tickets.") ||
+		strings.ContainsAny(text, "\n\x1b") || len([]rune(text)) != 256 {
+		t.Errorf("description is %q, want the first 256 characters on one line, without characters that are unsafe for terminals", text)
 	}
-	if again, _ := d.looks(t, time.Minute); again.ResourceVersion != s.ResourceVersion {
-		t.Error("a look that found nothing new has written")
+	if again, _ := d.reconcileAfter(t, time.Minute); again.ResourceVersion != s.ResourceVersion {
+		t.Error("a reconciliation without changes wrote the status")
 	}
 }
 
-// TestARemarkOnEffects says where a server and its spec differ, and what to write.
-func TestARemarkOnEffects(t *testing.T) {
-	d := newDesk(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
+// TestEffectRemarks checks that a message says where a server and its spec differ, and what to write into the
+// spec.
+func TestEffectRemarks(t *testing.T) {
+	d := newToolServerEnv(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
 		s.Spec.Tools = []v1alpha1.ToolDeclaration{
 			{Name: "find", Role: v1alpha1.ToolRoleContextPack},
 			{Name: "wipe", Effect: v1alpha1.ToolEffectReadOnly},
@@ -186,76 +201,82 @@ func TestARemarkOnEffects(t *testing.T) {
 	d.add("known", "", read)
 	d.add("sum", "", read)
 	d.add("plain", "", nil)
-	s, _ := d.looks(t, 0)
+	s, _ := d.reconcileAfter(t, 0)
 	const want = `True Ready: the server answers; ` +
-		`the server claims that "find", "get" is ReadOnly, and spec.tools does not declare it, so it counts as Destructive: ` +
-		`if the claim is true, write {name: find, effect: ReadOnly} to spec.tools, and so for each; ` +
-		`the server claims that "note" is Idempotent, and spec.tools does not declare it, so it counts as Destructive: ` +
-		`if the claim is true, write {name: note, effect: Idempotent} to spec.tools, and so for each; ` +
-		`the server's hints contradict the effect that spec.tools declares of "wipe", which counts as Destructive: declare it so, or correct the server's annotations; ` +
+		`the server claims that "find", "get" is ReadOnly, but spec.tools declares no effect, so it counts as Destructive: ` +
+		`if the claim is true, add {name: find, effect: ReadOnly} to spec.tools, for each of these tools; ` +
+		`the server claims that "note" is Idempotent, but spec.tools declares no effect, so it counts as Destructive: ` +
+		`if the claim is true, add {name: note, effect: Idempotent} to spec.tools, for each of these tools; ` +
+		`the server's hints contradict the effect that spec.tools declares for "wipe", so it counts as ` +
+		`Destructive: declare effect: Destructive, or correct the server's annotations; ` +
 		`the context pack "find" is not called, because its effect is not ReadOnly: declare effect: ReadOnly in spec.tools if it only reads`
 	if got := readinessOf(s); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 	for _, x := range s.Status.Tools {
-		if want := map[bool]v1alpha1.ToolEffect{true: v1alpha1.ToolEffectReadOnly, false: v1alpha1.ToolEffectDestructive}[x.Name == "sum"]; x.Effect != want {
+		if want := map[bool]v1alpha1.ToolEffect{
+			true:  v1alpha1.ToolEffectReadOnly,
+			false: v1alpha1.ToolEffectDestructive,
+		}[x.Name == "sum"]; x.Effect != want {
 			t.Errorf("%s is %s, want %s", x.Name, x.Effect, want)
 		}
 	}
 }
 
 func TestToolsChange(t *testing.T) {
-	d := newDesk(t, netpolicy.Permissive())
+	d := newToolServerEnv(t, netpolicy.Permissive())
 	d.add("a", "", nil)
-	first, _ := d.looks(t, 0)
+	first, _ := d.reconcileAfter(t, 0)
 	d.add("b", "", nil)
 
-	s, result := d.looks(t, 2*time.Second)
-	if s.ResourceVersion != first.ResourceVersion || result.RequeueAfter != changesApart-2*time.Second {
-		t.Errorf("got %+v, want the server left alone for %s: one that changes all the time is written no more often", result, changesApart)
+	s, result := d.reconcileAfter(t, 2*time.Second)
+	if s.ResourceVersion != first.ResourceVersion || result.RequeueAfter != minChangeInterval-2*time.Second {
+		t.Errorf("got %+v, want the server left alone for %s: frequent changes must not cause frequent writes", result, minChangeInterval)
 	}
-	s, _ = d.looks(t, 3*time.Second)
+	s, _ = d.reconcileAfter(t, 3*time.Second)
 	if s.Status.ToolCount != 2 || !s.Status.LastDiscoveryTime.Time.Equal(d.clock) {
-		t.Errorf("got %d tools at %s, want both by now", s.Status.ToolCount, s.Status.LastDiscoveryTime)
+		t.Errorf("got %d tools at %s, want both", s.Status.ToolCount, s.Status.LastDiscoveryTime)
 	}
 
-	d.answers(http.StatusInternalServerError, "")
-	s, _ = d.looks(t, time.Minute)
+	d.respondWith(http.StatusInternalServerError, "")
+	s, _ = d.reconcileAfter(t, time.Minute)
 	if !strings.HasPrefix(readinessOf(s), "False EndpointUnreachable: ") || s.Status.ToolCount != 2 || len(s.Status.Tools) != 2 {
-		t.Errorf("got %s with %d tools, want those of before to stay", readinessOf(s), len(s.Status.Tools))
+		t.Errorf("got %s with %d tools, want the earlier tools to stay", readinessOf(s), len(s.Status.Tools))
 	}
 
 	d.answer.Store(nil)
 	d.tools.RemoveTools("a", "b")
-	s, _ = d.looks(t, time.Minute)
+	s, _ = d.reconcileAfter(t, time.Minute)
 	if s.Status.ToolCount != 0 || len(s.Status.Tools) != 0 || readinessOf(s) != "True Ready: the server answers" {
-		t.Errorf("got %s with %d tools, want none of them left", readinessOf(s), len(s.Status.Tools))
+		t.Errorf("got %s with %d tools, want none", readinessOf(s), len(s.Status.Tools))
 	}
 
-	s.Generation++ // a new spec is looked at whatever has just changed
+	s.Generation++ // a new spec is checked even just after a change
 	s.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "c"}}
 	if err := d.Client.Update(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	if s, _ = d.looks(t, time.Second); !strings.Contains(readinessOf(s), `it has no tool "c"`) {
-		t.Errorf("got %q, want the new spec to be looked at", readinessOf(s))
+	if s, _ = d.reconcileAfter(t, time.Second); !strings.Contains(readinessOf(s),
+		`spec.tools declares "c", which the server does not have`) {
+		t.Errorf("got %q, want the new spec to be checked", readinessOf(s))
 	}
 }
 
-// TestANameOfAChangeWakesTheReconciler: what a connection says comes to the queue, and before there is one nothing happens.
-func TestANameOfAChangeWakesTheReconciler(t *testing.T) {
-	b := &bench{}
+// TestReportedChangeIsEnqueued checks that a change that a connection reports reaches the queue. Before the
+// queue exists, a report has no effect.
+func TestReportedChangeIsEnqueued(t *testing.T) {
+	b := &testEnv{}
 	r := &ToolServerReconciler{}
-	r.changed(types.NamespacedName{Name: "early"})
-	queue := turnQueue(&recordingQueue{bench: b})
+	r.enqueueChanged(types.NamespacedName{Name: "early"})
+	queue := turnQueue(&recordingQueue{testEnv: b})
 	r.queue.Store(&queue)
-	r.changed(types.NamespacedName{Name: "tickets"})
+	r.enqueueChanged(types.NamespacedName{Name: "tickets"})
 	if !slices.Equal(b.woken, []string{"tickets"}) {
-		t.Errorf("woken are %v, want the server that has said so", b.woken)
+		t.Errorf("woken: %v, want the server that reported the change", b.woken)
 	}
 }
 
-func TestAServerThatCannotBeUsed(t *testing.T) {
+func TestFailingToolServer(t *testing.T) {
 	named := func(s *v1alpha1.ToolServer) {
 		s.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "token", Key: "k"}
 	}
@@ -263,54 +284,68 @@ func TestAServerThatCannotBeUsed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		policy *netpolicy.Policy
-		set    func(*desk)
+		set    func(*toolServerEnv)
 		change func(*v1alpha1.ToolServer)
-		want   []string // the beginning of the condition, and what else it says
+		want   []string // the beginning of the condition, and other parts of it
 	}{
 		"no Secret": {
-			"it is to be made", netpolicy.Permissive(), func(d *desk) { d.secretErr = apierrors.NewNotFound(secrets, "token") }, named,
+			"it must be created", netpolicy.Permissive(), func(
+				d *toolServerEnv,
+			) {
+				d.secretErr = apierrors.NewNotFound(secrets, "token")
+			}, named,
 			[]string{"False SecretNotFound: ", `Secret "token"`, `"k"`},
 		},
 		"a token that is too long": {
-			"no server takes it, and looking for it in texts takes room", netpolicy.Permissive(),
-			func(d *desk) {
+			"no server accepts it, and redacting it needs memory", netpolicy.Permissive(),
+			func(d *toolServerEnv) {
 				d.secret = &corev1.Secret{Data: map[string][]byte{"k": bytes.Repeat([]byte("t"), 1000<<10)}}
 			}, named,
 			[]string{"False SecretNotFound: ", `key "k" of Secret "token" in namespace`, "is 1024000 bytes long", "at most 16384"},
 		},
 		"no right to read it": {
-			"only those who grant it can help", netpolicy.Permissive(), func(d *desk) { d.secretErr = apierrors.NewForbidden(secrets, "token", errors.New("no")) },
+			"only people who grant the right can help", netpolicy.Permissive(), func(
+				d *toolServerEnv,
+			) {
+				d.secretErr = apierrors.NewForbidden(secrets, "token", errors.New("no"))
+			},
 			named,
 			[]string{"False SecretNotFound: ", "forbidden"},
 		},
 		"the token is refused": {
-			"another token is wanted", netpolicy.Permissive(), func(d *desk) {
+			"another token is needed", netpolicy.Permissive(), func(d *toolServerEnv) {
 				d.secret = &corev1.Secret{Data: map[string][]byte{"k": []byte("tok-secret")}}
-				d.answers(http.StatusUnauthorized, "tok-secret is wrong")
+				d.respondWith(http.StatusUnauthorized, "tok-secret is wrong")
 			}, named, []string{"False CredentialsRejected: ", "HTTP 401", `key "k" of Secret "token"`},
 		},
 		"the server fails": {
-			"it may be well again", netpolicy.Permissive(), func(d *desk) { d.answers(http.StatusBadGateway, "") }, nil,
+			"it may recover", netpolicy.Permissive(), func(d *toolServerEnv) { d.respondWith(http.StatusBadGateway, "") }, nil,
 			[]string{"False EndpointUnreachable: ", "HTTP 502"},
 		},
-		"a server that is not the author's": {
-			"its page is not for the author to read", netpolicy.Permissive(), func(d *desk) { d.answers(http.StatusInternalServerError, "database password is hunter2") }, nil,
+		"a server of another owner": {
+			"its response is not shown to the author", netpolicy.Permissive(),
+			func(d *toolServerEnv) { d.respondWith(http.StatusInternalServerError, "database password is hunter2") }, nil,
 			[]string{"False EndpointUnreachable: the server failed (HTTP 500)"},
 		},
-		"nobody listens": {
-			"it may come up", netpolicy.Permissive(), func(*desk) {}, func(s *v1alpha1.ToolServer) { s.Spec.MCP.URL = "http://127.0.0.1:1/mcp" },
+		"no server listens": {
+			"it may come up", netpolicy.Permissive(), func(*toolServerEnv) {}, func(
+				s *v1alpha1.ToolServer,
+			) {
+				s.Spec.MCP.URL = "http://127.0.0.1:1/mcp"
+			},
 			[]string{"False EndpointUnreachable: ", "refused"},
 		},
 		"no memory for its list": {
-			"the ToolServers of the namespace hold their share", netpolicy.Permissive(), func(d *desk) { d.Servers.Share(bytebudget.New(8, 8)) }, nil,
+			"the ToolServers of the namespace hold their share", netpolicy.Permissive(),
+			func(d *toolServerEnv) { d.Servers.Share(bytebudget.New(8, 8)) }, nil,
 			[]string{"False MemoryUsedUp: ", "have the server list fewer tools"},
 		},
-		"something else answers": {
-			"the URL is wrong", netpolicy.Permissive(), func(d *desk) { d.answers(http.StatusOK, "<html>Hello</html>") }, nil,
+		"another program answers": {
+			"the URL is wrong", netpolicy.Permissive(), func(d *toolServerEnv) { d.respondWith(http.StatusOK, "<html>Hello</html>") }, nil,
 			[]string{"False ProtocolError: ", "mcp.url"},
 		},
 		"an address that is refused": {
-			"the operator of the cluster must allow it", nil, func(*desk) {}, nil,
+			"the operator of the cluster must allow it", nil, func(*toolServerEnv) {}, nil,
 			[]string{"False AddressRefused: ", "127.0.0.1", "--tool-allow-cidrs"},
 		},
 	} {
@@ -319,9 +354,9 @@ func TestAServerThatCannotBeUsed(t *testing.T) {
 			if tc.change != nil {
 				change = append(change, tc.change)
 			}
-			d := newDesk(t, tc.policy, change...)
+			d := newToolServerEnv(t, tc.policy, change...)
 			tc.set(d)
-			s, result := d.looks(t, 0)
+			s, result := d.reconcileAfter(t, 0)
 			got := readinessOf(s)
 			if !strings.HasPrefix(got, tc.want[0]) || strings.Contains(got, "tok-secret") {
 				t.Errorf("got %q, want %q: %s", got, tc.want, tc.reason)
@@ -332,58 +367,60 @@ func TestAServerThatCannotBeUsed(t *testing.T) {
 				}
 			}
 			if result.RequeueAfter != time.Second || s.Status.LastDiscoveryTime != nil {
-				t.Errorf("got another look after %s, want one second, and no discovery", result.RequeueAfter)
+				t.Errorf("requeued after %s, want one second, and no discovery", result.RequeueAfter)
 			}
-			again, result := d.looks(t, 8*time.Second)
+			again, result := d.reconcileAfter(t, 8*time.Second)
 			if again.ResourceVersion != s.ResourceVersion || result.RequeueAfter != 8*time.Second {
-				t.Errorf("got another write, or a look after %s; want none, and the time to double: %q", result.RequeueAfter, readinessOf(again))
+				t.Errorf("got another write, or a requeue after %s; want no write, and the interval doubled: %q",
+					result.RequeueAfter, readinessOf(again))
 			}
 		})
 	}
 }
 
-func TestALookThatFoundOutNothingIsTriedAgain(t *testing.T) {
-	d := newDesk(t, nil, func(s *v1alpha1.ToolServer) {
+func TestUnsentRequestIsRetried(t *testing.T) {
+	d := newToolServerEnv(t, nil, func(s *v1alpha1.ToolServer) {
 		s.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "token", Key: "k"}
 	})
-	d.secretErr = apierrors.NewServiceUnavailable("the API server is away")
+	d.secretErr = apierrors.NewServiceUnavailable("the API server is unreachable")
 	key := client.ObjectKey{Namespace: "helpdesk", Name: "tickets"}
 	if _, err := d.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err == nil {
-		t.Error("got no error, want one: nothing is known of the server then")
+		t.Error("got no error, want one: the server was not asked")
 	}
 	var s v1alpha1.ToolServer
 	if err := d.Client.Get(t.Context(), key, &s); err != nil {
 		t.Fatal(err)
 	}
 	if len(s.Status.Conditions) != 0 {
-		t.Errorf("got %v, want nothing written of the server", s.Status.Conditions)
+		t.Errorf("got %v, want an unchanged status", s.Status.Conditions)
 	}
 	if err := d.Client.Delete(t.Context(), &s); err != nil {
 		t.Fatal(err)
 	}
 	if result, err := d.Reconcile(t.Context(), reconcile.Request{NamespacedName: key}); err != nil || result != (ctrl.Result{}) {
-		t.Errorf("got %+v, %v for one that is gone, want nothing more to do", result, err)
+		t.Errorf("got %+v, %v for a deleted ToolServer, want nothing to do", result, err)
 	}
 }
 
-func TestWhatIsSaidOfManyTools(t *testing.T) {
+func TestMessageAboutManyTools(t *testing.T) {
 	var listing toolservers.Listing
 	for i := range 300 {
 		listing.Tools = append(listing.Tools, tool.Tool{
 			Tool: prompt.Tool{Name: fmt.Sprintf("t%03d", i)}, Effect: tool.ReadOnly, Schema: json.RawMessage(`{"type":"object"}`),
 		})
 	}
-	for i := range 10 { // no model can be told of arguments that are no object
+	for i := range 10 { // models accept only arguments that are an object
 		listing.Tools[i].Schema = json.RawMessage(`{"type":"array"}`)
 	}
 	s := &v1alpha1.ToolServer{ObjectMeta: metav1.ObjectMeta{Name: "many"}}
 	for i := range 20 {
 		s.Spec.Tools = append(s.Spec.Tools, v1alpha1.ToolDeclaration{Name: fmt.Sprintf("x%d", i)})
 	}
-	const want = `the server answers; it has no tool "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7" and more, which spec.tools names: check the spelling; ` +
-		`no model can be offered "t000", "t001", "t002", "t003", "t004", "t005", "t006", "t007" and more: status.tools[].unusable says why; ` +
+	const want = `the server answers; spec.tools declares "x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7" and ` +
+		`more, which the server does not have: check the spelling; ` +
+		`models cannot be offered "t000", "t001", "t002", "t003", "t004", "t005", "t006", "t007" and more: see status.tools[].unusable; ` +
 		`status.tools lists the first 256 of its tools`
-	if got := discover(s, listing, now); got != want {
+	if got := writeListing(s, listing, now); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 	if s.Status.ToolCount != 300 || len(s.Status.Tools) != 256 {
@@ -395,35 +432,36 @@ func TestWhatIsSaidOfManyTools(t *testing.T) {
 		}
 	}
 	before := s.Status.LastDiscoveryTime
-	discover(s, toolservers.Listing{Tools: listing.Tools[:299]}, now.Add(time.Hour))
+	writeListing(s, toolservers.Listing{Tools: listing.Tools[:299]}, now.Add(time.Hour))
 	if s.Status.ToolCount != 299 || s.Status.LastDiscoveryTime.Equal(before) {
-		t.Error("a tool that goes beyond those that are listed is a change, too")
+		t.Error("a change of an unlisted tool must count")
 	}
 }
 
-// TestWhyAToolIsUnusable is told once of a schema: of several things that are wrong any may be told, and each change is written.
-func TestWhyAToolIsUnusable(t *testing.T) {
+// TestUnusableReasonIsStable checks that the message stays the same for the same schema: a validator may report any of
+// several faults, and each change is written.
+func TestUnusableReasonIsStable(t *testing.T) {
 	wrong := func(schema string) toolservers.Listing {
 		return toolservers.Listing{Tools: []tool.Tool{{Tool: prompt.Tool{Name: "t"}, Schema: json.RawMessage(schema)}}}
 	}
 	const pattern = `{"type":"object","properties":{"a":{"type":"string","pattern":"("}}}`
 	s := &v1alpha1.ToolServer{}
-	discover(s, wrong(pattern), now)
+	writeListing(s, wrong(pattern), now)
 	why := s.Status.Tools[0].Unusable
 	if !strings.HasPrefix(why, "the schema cannot be used: ") || strings.Contains(why, "\n") || len(why) > 256 {
-		t.Errorf("got %q, want why, on one line", why)
+		t.Errorf("got %q, want the fault on one line", why)
 	}
-	s.Status.Tools[0].Unusable = "told before"
-	discover(s, wrong(pattern), now)
-	if got := s.Status.Tools[0].Unusable; got != "told before" {
-		t.Errorf("got %q of the same schema, want what was told before", got)
+	s.Status.Tools[0].Unusable = "reported before"
+	writeListing(s, wrong(pattern), now)
+	if got := s.Status.Tools[0].Unusable; got != "reported before" {
+		t.Errorf("got %q for the same schema, want the earlier message", got)
 	}
-	discover(s, wrong(`7`), now)
+	writeListing(s, wrong(`7`), now)
 	if got := s.Status.Tools[0].Unusable; got != "the schema is not a JSON object" {
-		t.Errorf("got %q of another schema, want what is wrong with that", got)
+		t.Errorf("got %q for another schema, want its own fault", got)
 	}
-	discover(s, wrong(`{"type":"object"}`), now)
+	writeListing(s, wrong(`{"type":"object"}`), now)
 	if got := s.Status.Tools[0].Unusable; got != "" {
-		t.Errorf("got %q of a schema that is mended, want nothing", got)
+		t.Errorf("got %q for a corrected schema, want none", got)
 	}
 }

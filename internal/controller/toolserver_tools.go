@@ -11,23 +11,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
 const (
-	// maxDiscovered is how many tools the status of a server lists, and maxDescription how long their descriptions are, in
-	// characters.
+	// maxDiscovered is the number of tools that the status of a server lists. maxDescription is the length of their
+	// descriptions, in characters.
 	maxDiscovered  = 256
 	maxDescription = 256
-	// maxNamed is how many names a message lists.
+	// maxNamed is the number of names that a message lists.
 	maxNamed = 8
 )
 
-// discover writes into the status of a server what it has said of itself and its tools, and returns what to tell people.
-func discover(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.Time) string {
-	s.Status.ServerName, s.Status.ServerVersion, s.Status.ProtocolVersion = listing.ServerName, listing.ServerVersion, listing.ProtocolVersion
+// writeListing writes a server's name, versions and tools into its status. It returns the message for people.
+func writeListing(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.Time) string {
+	s.Status.ServerName, s.Status.ServerVersion, s.Status.ProtocolVersion = listing.ServerName, listing.ServerVersion,
+		listing.ProtocolVersion
 	before := map[string]v1alpha1.DiscoveredTool{}
 	for _, t := range s.Status.Tools {
 		before[t.Name] = t
@@ -38,10 +39,11 @@ func discover(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.Time
 			Name: t.Name, Description: oneLine(t.Description), Effect: v1alpha1.ToolEffect(t.Effect), Role: v1alpha1.ToolRole(t.Role),
 			SchemaHash: toolservers.SchemaHash(t.Schema),
 		}
-		found.Unusable = unusable(t, found.SchemaHash, before[t.Name])
+		found.Unusable = unusableReason(t, found.SchemaHash, before[t.Name])
 		tools = append(tools, found)
 	}
-	if count := int32(len(listing.Tools)); s.Status.LastDiscoveryTime == nil || count != s.Status.ToolCount || !slices.Equal(tools, s.Status.Tools) { //nolint:gosec // because a list has at most 1000 tools
+	count := int32(len(listing.Tools)) //nolint:gosec // because a list has at most 1000 tools
+	if s.Status.LastDiscoveryTime == nil || count != s.Status.ToolCount || !slices.Equal(tools, s.Status.Tools) {
 		s.Status.ToolCount, s.Status.Tools = count, tools
 		found := metav1.NewTime(now)
 		s.Status.LastDiscoveryTime = &found
@@ -49,9 +51,10 @@ func discover(s *v1alpha1.ToolServer, listing toolservers.Listing, now time.Time
 	return strings.Join(append([]string{"the server answers"}, remarks(s, listing)...), "; ")
 }
 
-// unusable says why no model can be offered a tool; nothing if one can. Of several things that are wrong with a schema any may be
-// told, so what was said before of the same schema stays: each change would be written, here and to the Agents that use it.
-func unusable(t tool.Tool, hash string, before v1alpha1.DiscoveredTool) string {
+// unusableReason returns why no model can be offered a tool; empty if one can. If a schema has several faults, the
+// validator may report any of them. So the earlier message for the same schema stays: each change would be written
+// here and to the Agents that use the tool.
+func unusableReason(t tool.Tool, hash string, before v1alpha1.DiscoveredTool) string {
 	err := tool.Unusable(t)
 	switch {
 	case err == nil:
@@ -62,7 +65,7 @@ func unusable(t tool.Tool, hash string, before v1alpha1.DiscoveredTool) string {
 	return cmp.Or(oneLine(err.Error()), "the schema of its arguments cannot be used")
 }
 
-// remarks are what people should know of the tools of a server that answers.
+// remarks returns remarks for people about the tools of a server that answers.
 func remarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string {
 	tools := listing.Tools
 	var unknown, all []string
@@ -72,11 +75,11 @@ func remarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string {
 		}
 	}
 	if len(unknown) > 0 {
-		all = append(all, "it has no tool "+quoted(unknown)+", which spec.tools names: check the spelling")
+		all = append(all, "spec.tools declares "+quotedNames(unknown)+", which the server does not have: check the spelling")
 	}
 	offered := tool.Choose([]tool.Offer{{Server: s.Name, Tools: tools}}, nil, tool.Selection{Most: len(tools)})
 	if len(offered.Unusable) > 0 {
-		all = append(all, "no model can be offered "+quoted(offered.Unusable)+": status.tools[].unusable says why")
+		all = append(all, "models cannot be offered "+quotedNames(offered.Unusable)+": see status.tools[].unusable")
 	}
 	all = append(all, effectRemarks(s, listing)...)
 	if len(tools) > maxDiscovered {
@@ -85,7 +88,7 @@ func remarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string {
 	return all
 }
 
-// effectRemarks say where the server and the spec differ about the effects of tools, and what to write.
+// effectRemarks says where the server and the spec disagree about the effects of tools, and how to resolve it.
 func effectRemarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string {
 	declared := map[string]v1alpha1.ToolDeclaration{}
 	for _, d := range s.Spec.Tools {
@@ -109,22 +112,24 @@ func effectRemarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string
 	var all []string
 	for _, effect := range []tool.Effect{tool.ReadOnly, tool.Idempotent} {
 		if names := claimed[effect]; len(names) > 0 {
-			all = append(all, fmt.Sprintf("the server claims that %s is %s, and spec.tools does not declare it, so it counts as Destructive: "+
-				"if the claim is true, write {name: %s, effect: %s} to spec.tools, and so for each", quoted(names), effect, names[0], effect))
+			all = append(all, fmt.Sprintf("the server claims that %s is %s, but spec.tools declares no effect, "+
+				"so it counts as Destructive: if the claim is true, add {name: %s, effect: %s} to spec.tools, for each of these tools",
+				quotedNames(names), effect, names[0], effect))
 		}
 	}
 	if len(contradicted) > 0 {
-		all = append(all, "the server's hints contradict the effect that spec.tools declares of "+quoted(contradicted)+
-			", which counts as Destructive: declare it so, or correct the server's annotations")
+		all = append(all, "the server's hints contradict the effect that spec.tools declares for "+quotedNames(contradicted)+
+			", so it counts as Destructive: declare effect: Destructive, or correct the server's annotations")
 	}
 	if len(packs) > 0 {
-		all = append(all, "the context pack "+quoted(packs)+" is not called, because its effect is not ReadOnly: declare effect: ReadOnly in spec.tools if it only reads")
+		all = append(all, "the context pack "+quotedNames(packs)+" is not called, because its effect is not ReadOnly: "+
+			"declare effect: ReadOnly in spec.tools if it only reads")
 	}
 	return all
 }
 
-// quoted lists names, as many as a message may have.
-func quoted(names []string) string {
+// quotedNames returns a list of quoted names, up to maxNamed.
+func quotedNames(names []string) string {
 	var all []string
 	for _, name := range names[:min(len(names), maxNamed)] {
 		all = append(all, fmt.Sprintf("%q", name))
@@ -136,9 +141,9 @@ func quoted(names []string) string {
 	return text
 }
 
-// oneLine is what a status says of a tool: the beginning of its server's words, on one line.
+// oneLine returns the beginning of a server's text, on one line, for a status.
 func oneLine(text string) string {
-	line := fence.Line(text)
+	line := untrusted.Line(text)
 	if utf8.RuneCountInString(line) > maxDescription {
 		return string([]rune(line)[:maxDescription])
 	}

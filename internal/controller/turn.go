@@ -31,81 +31,95 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// TurnReconciler binds Turns to executors and ends those that never get to run. While a Turn is bound its executor owns
-// its status. Its cache holds the Turns that have not finished: one that is not found has finished or was deleted, which is
-// the same to those who wait for its place. FinishedTurns looks after what comes then.
+// TurnReconciler binds Turns to executors, and ends Turns that never run. While a Turn is bound, its executor owns
+// its status.
+//
+// The reconciler's cache holds only unfinished Turns. If a Turn is not found, it has finished or was deleted. Both
+// mean the same to the Turns that wait for its slot. FinishedTurns handles Turns after their end.
 type TurnReconciler struct {
 	Client    client.Client
 	Events    events.EventRecorder
 	Executors *ExecutorReconciler
 	Now       func() time.Time
-	// Reader tells whether the ConfigMaps of Turns exist: the cache, or the API server where they may not be watched.
+	// Reader reads the metadata of ConfigMaps that Turns name: from the cache, or from the API server if ConfigMaps
+	// may not be watched.
 	Reader client.Reader
 	// Live reads Sessions from the API server.
 	Live client.Reader
-	// Ceiling is what no Turn goes beyond, whatever it and its Agent say; nil for nothing. Executors have the same.
+	// Ceiling bounds the limits of all Turns, whatever a Turn and its Agent say. If Ceiling is nil, there is no
+	// bound. Executors have the same ceiling.
 	Ceiling *v1alpha1.Limits
-	// Approvals says which decisions about calls may be used.
+	// Approvals reports which decisions about calls may be used.
 	Approvals approvals.Check
-	// Recheck is how often Turns that wait for a ConfigMap are looked at where ConfigMaps may not be watched; 0 watches them.
+	// Recheck is the interval at which the reconciler looks for ConfigMaps that Turns wait for, where ConfigMaps
+	// may not be watched. If Recheck is 0, the reconciler watches ConfigMaps.
 	Recheck time.Duration
 
-	// Limits bound what one namespace takes.
+	// Limits bounds the slots and the queue of one namespace.
 	Limits scheduler.Limits
 
 	slots *scheduler.Slots
-	// entering is held while Turns are told what their Session says, and locked while a Session is deleted that none names.
-	entering sync.RWMutex
-	wrote    scheduler.Expectations
-	// waiting are the Turns that wait for something but people and sub-agents.
+	// enterMu is read-locked while a decision about a Turn depends on its Session. It is locked while a Session
+	// that no Turn names is deleted.
+	enterMu      sync.RWMutex
+	expectations scheduler.Expectations
+	// waiting holds the Turns that wait, except those that wait for people or sub-agents.
 	waiting waitingTurns
-	// queues order the unfinished Turns of each Session. sessions are those of which a Turn is being bound: see enterAlone.
-	queues   sessionQueues
-	sessions sync.Map
-	seed     struct {
+	// queues orders the unfinished Turns of each Session. sessions holds the keys of the Sessions of which a Turn
+	// is being bound: see enterExclusively.
+	queues           sessionQueues
+	enteringSessions sync.Map
+	seed             struct {
 		sync.Mutex
 		done bool
 	}
-	// queue of the controller, nil before it has started. Other controllers may start earlier and wake Turns.
+	// queue is the queue of the controller, or nil before the controller has started. Other controllers may start
+	// earlier and wake Turns.
 	queue atomic.Pointer[turnQueue]
 }
 
 type turnQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// bindingsAtOnce is how many Turns are looked at side by side: each binding waits for one write. Of one namespace it is fewer, so
-// that no namespace takes all workers.
+// bindingsAtOnce is the number of Turns that are reconciled in parallel: each binding waits for one write.
+// bindingsOfNamespace is lower, so that no namespace occupies all workers.
 const (
 	bindingsAtOnce      = 16
 	bindingsOfNamespace = 12
 )
 
-// SetupWithManager registers the reconciler. A Turn is looked at when it appears, when its spec changes, when it has
-// ended or was handed back, when a change of its Agent bears on it, when a ConfigMap that it waits for appears, when it is its
-// turn in its Session, when somebody has decided about one of its calls (and from time to time while such a decision may not be
-// used), when the Turn of a sub-agent that it waits for has ended, when the Turn that waits for it has, and when it has got a slot.
+// SetupWithManager registers the reconciler. These events reconcile a Turn:
+//
+//  1. The Turn appears, its spec changes, it ends, or its executor hands it back.
+//  2. Its Agent changes in a way that concerns the Turn, or a ConfigMap that it waits for appears.
+//  3. It becomes the first of its Session.
+//  4. A person decides about one of its calls. While such a decision may not be used, the Turn is also reconciled
+//     at intervals.
+//  5. The Turn of a sub-agent that it waits for ends, or its parent Turn ends.
+//  6. It gets a slot.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
-	metrics.Waiting(r.waiting.counted)
+	metrics.Waiting(r.waiting.countsByCause)
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.Turn{}, builder.WithPredicates(turnNews(), appearsAlone())).
+		For(&v1alpha1.Turn{}, builder.WithPredicates(turnChanged(), createdWithoutSession())).
 		Watches(&v1alpha1.Turn{}, r.slotEvents()).
 		Watches(&v1alpha1.Agent{}, r.agentEvents()).
 		Watches(&v1alpha1.Turn{}, r.sessionEvents()).
-		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(r.relativesOf), builder.WithPredicates(concernsRelatives())).
-		Watches(&v1alpha1.ToolApproval{}, handler.EnqueueRequestsFromMapFunc(turnOf), builder.WithPredicates(decisionMade())).
-		Watches(&v1alpha1.Session{}, handler.EnqueueRequestsFromMapFunc(r.firstOf), builder.WithPredicates(sessionOpens())).
+		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(r.relativesOf), builder.WithPredicates(relativesChanged())).
+		Watches(&v1alpha1.ToolApproval{}, handler.EnqueueRequestsFromMapFunc(turnOf), builder.WithPredicates(approvalCreated())).
+		Watches(&v1alpha1.Session{}, handler.EnqueueRequestsFromMapFunc(r.firstTurnOf), builder.WithPredicates(sessionMayOpen())).
 		WatchesRawSource(source.Func(func(_ context.Context, q turnQueue) error {
 			r.queue.Store(&q)
 			return nil
 		})).
-		WithOptions(inTurn(bindingsAtOnce, bindingsOfNamespace))
+		WithOptions(fairOptions(bindingsAtOnce, bindingsOfNamespace))
 	if r.Recheck == 0 {
-		b = b.Watches(&corev1.ConfigMap{}, users(r.Client, &v1alpha1.TurnList{}, indexTurnConfigMap), builder.OnlyMetadata, builder.WithPredicates(appears()))
+		b = b.Watches(&corev1.ConfigMap{}, referrers(r.Client, &v1alpha1.TurnList{}, indexTurnConfigMap),
+			builder.OnlyMetadata, builder.WithPredicates(isCreated()))
 	}
 	return b.Complete(r)
 }
 
-// wake brings a Turn back for the scheduler.
+// wake enqueues a Turn for the scheduler.
 func (r *TurnReconciler) wake(turn scheduler.Key, urgent bool) {
 	if urgent {
 		r.enqueue(turn, fairqueue.Urgent)
@@ -127,7 +141,7 @@ func (r *TurnReconciler) enqueue(turn scheduler.Key, priority int) {
 	}
 }
 
-// Reconcile looks at one Turn, decides, and acts. What an action means for the Turn's slot, the action says.
+// Reconcile evaluates one Turn and carries out the action. Each action states what happens to the Turn's slot.
 func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if err := r.seedSlots(ctx); err != nil {
 		return ctrl.Result{}, err
@@ -136,7 +150,7 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if err := r.Client.Get(ctx, req.NamespacedName, &t); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.slots.Release(req.NamespacedName)
-			r.wrote.Forget(req.NamespacedName)
+			r.expectations.Forget(req.NamespacedName)
 			r.waiting.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -146,10 +160,10 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 		r.waiting.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
-	if r.wrote.IsStale(&t) {
+	if r.expectations.IsStale(&t) {
 		return ctrl.Result{RequeueAfter: staleInterval}, nil
 	}
-	v, d, leave, err := r.judge(ctx, &t)
+	v, d, leave, err := r.evaluate(ctx, &t)
 	defer leave()
 	if err != nil {
 		r.useSlot(&t, deferSlot)
@@ -158,14 +172,14 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if use := d.action.slot(); use != reserveSlot {
 		r.useSlot(&t, use)
 		result, err := r.act(ctx, v, d)
-		return r.noteWait(&t, v.agent, result, err)
+		return r.warnLongWait(&t, v.agent, result, err)
 	}
-	result, use, err := r.schedule(ctx, v, d)
+	result, use, err := r.actWithSlot(ctx, v, d)
 	r.useSlot(&t, use)
-	return r.noteWait(&t, v.agent, result, err)
+	return r.warnLongWait(&t, v.agent, result, err)
 }
 
-// useSlot tells the scheduler what becomes of the slot of a Turn.
+// useSlot reports to the scheduler what happens to the slot of a Turn.
 func (r *TurnReconciler) useSlot(t *v1alpha1.Turn, use slotUse) {
 	switch key := client.ObjectKeyFromObject(t); use {
 	case releaseSlot:
@@ -178,31 +192,31 @@ func (r *TurnReconciler) useSlot(t *v1alpha1.Turn, use slotUse) {
 	}
 }
 
-// act does what was decided, where that needs no slot.
-func (r *TurnReconciler) act(ctx context.Context, v view, d decision) (ctrl.Result, error) {
+// act carries out an action that needs no slot.
+func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.Result, error) {
 	t, again := v.turn, ctrl.Result{RequeueAfter: d.after}
 	switch d.action {
 	case wait:
-		return written(again, r.wait(ctx, t, d.reason, d.message))
+		return resultAfterWrite(again, r.reportWait(ctx, t, d.reason, d.message))
 	case park:
-		return written(again, r.park(ctx, v, d))
-	case gather: // which the watch then shows
-		return written(again, r.gather(ctx, v))
-	case cancel: // which the watch then shows
-		return written(again, r.cancelTurn(ctx, t))
+		return resultAfterWrite(again, r.updateParked(ctx, v, d))
+	case cancelSubAgents: // the watch shows the change
+		return resultAfterWrite(again, r.cancelSubAgents(ctx, v))
+	case cancel: // the watch shows the change
+		return resultAfterWrite(again, r.cancelTurn(ctx, t))
 	case end:
-		return written(again, r.end(ctx, t, d))
+		return resultAfterWrite(again, r.endTurn(ctx, t, d))
 	case remove:
-		return written(again, removeTurn(ctx, r.Client, t))
+		return resultAfterWrite(again, removeTurn(ctx, r.Client, t))
 	case observe:
 		t.Status.ObservedGeneration = t.Generation
-		return written(again, r.updateStatus(ctx, t))
-	case nothing, follow, hold, admit, settle:
+		return resultAfterWrite(again, r.updateStatus(ctx, t))
+	case nothing, follow, hold, schedule, finalize:
 	}
 	return again, nil
 }
 
-// seedSlots notes, once, what was bound before this process started.
+// seedSlots confirms, once, the slots of the Turns that were bound before this process started.
 func (r *TurnReconciler) seedSlots(ctx context.Context) error {
 	r.seed.Lock()
 	defer r.seed.Unlock()
@@ -211,7 +225,7 @@ func (r *TurnReconciler) seedSlots(ctx context.Context) error {
 	}
 	var turns v1alpha1.TurnList
 	if err := r.Client.List(ctx, &turns, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("failed to list the turns that are bound: %w", err)
+		return fmt.Errorf("failed to list the bound turns: %w", err)
 	}
 	for i := range turns.Items {
 		if t := &turns.Items[i]; t.BoundTo() != "" && t.DeletionTimestamp.IsZero() {
@@ -222,7 +236,7 @@ func (r *TurnReconciler) seedSlots(ctx context.Context) error {
 	return nil
 }
 
-// requestOf is the request of a Turn of whose Agent nothing is said.
+// requestOf returns the request of a Turn, without the limit of its Agent.
 func requestOf(t *v1alpha1.Turn) scheduler.Request {
 	return scheduler.Request{
 		Turn: client.ObjectKeyFromObject(t), Agent: scheduler.Agent{Key: agentKey(t)}, Since: t.CreationTimestamp.Time,
@@ -234,39 +248,39 @@ func agentKey(t *v1alpha1.Turn) client.ObjectKey {
 	return client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
 }
 
-// judge gathers what a decision about a Turn is made from, and decides. A Turn that may be bound enters its Session first. leave
-// must be called when the decision has been acted on.
-func (r *TurnReconciler) judge(ctx context.Context, t *v1alpha1.Turn) (v view, d decision, leave func(), err error) {
+// evaluate collects the facts about a Turn and decides. A Turn that may be bound enters its Session first. The caller
+// must call leave after it has carried out the decision.
+func (r *TurnReconciler) evaluate(ctx context.Context, t *v1alpha1.Turn) (v snapshot, d decision, leave func(), err error) {
 	leave = func() {}
-	if v, err = r.view(ctx, t); err != nil {
+	if v, err = r.snapshot(ctx, t); err != nil {
 		return v, decision{}, leave, err
 	}
-	if d = decide(v); d.action != admit {
+	if d = decide(v); d.action != schedule {
 		return v, d, leave, nil
 	}
 	if t.Spec.SessionRef != nil {
-		return r.enterAlone(ctx, v)
+		return r.enterExclusively(ctx, v)
 	}
 	return v, d, leave, nil
 }
 
-// view gathers what a decision is made from.
-func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, error) {
-	v := view{turn: t, ceiling: r.Ceiling, recheck: r.Recheck, journals: r.Executors.space.of(t.Namespace), now: r.Now()}
+// snapshot collects the facts that a decision about a Turn depends on.
+func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapshot, error) {
+	v := snapshot{turn: t, ceiling: r.Ceiling, recheck: r.Recheck, journals: r.Executors.space.of(t.Namespace), now: r.Now()}
 	if t.IsFinished() {
 		return v, nil
 	}
 	var err error
-	if v.abandoned, err = r.isAbandoned(ctx, t); err != nil {
+	if v.orphaned, err = r.isOrphaned(ctx, t); err != nil {
 		return v, err
 	}
 	if t.BoundTo() == "" {
-		if v.waits, err = r.waits(ctx, t); err != nil {
+		if v.awaited, err = r.waitProgress(ctx, t); err != nil {
 			return v, err
 		}
 	}
 	if name := t.BoundTo(); name != "" {
-		if v.executorLives, err = r.Executors.lives(ctx, name); err != nil {
+		if v.executorAlive, err = r.Executors.isAlive(ctx, name); err != nil {
 			return v, fmt.Errorf("failed to get the lease of executor %q: %w", name, err)
 		}
 	}
@@ -278,50 +292,55 @@ func (r *TurnReconciler) view(ctx context.Context, t *v1alpha1.Turn) (view, erro
 		return v, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef.Name, err)
 	}
 	if t.Spec.SessionRef != nil {
-		v.mates = r.matesAhead(t)
+		v.sessionTurns = r.turnsAhead(t)
 	}
 	v.missing, err = missingConfigMap(ctx, r.Reader, t)
 	return v, err
 }
 
-// schedule asks for a slot for a Turn and binds it, and says what becomes of the slot.
-func (r *TurnReconciler) schedule(ctx context.Context, v view, d decision) (ctrl.Result, slotUse, error) {
-	// An executor that appears while they are listed wakes the Turn.
+// actWithSlot requests a slot for a Turn and binds the Turn. It also returns what happens to the slot.
+func (r *TurnReconciler) actWithSlot(ctx context.Context, v snapshot, d decision) (ctrl.Result, slotUse, error) {
+	// From here on, an executor that appears wakes the Turn, even while the executors are being listed.
 	r.slots.AwaitExecutor(client.ObjectKeyFromObject(v.turn))
-	executors, err := r.Executors.live(ctx)
+	executors, err := r.Executors.aliveExecutors(ctx)
 	if err != nil {
 		return ctrl.Result{}, deferSlot, fmt.Errorf("failed to list executors: %w", err)
 	}
-	if d.action == settle {
-		return r.settle(ctx, v, d, executors)
+	if d.action == finalize {
+		return r.finalize(ctx, v, d, executors)
 	}
-	return r.admit(ctx, v, d, executors)
+	return r.schedule(ctx, v, d, executors)
 }
 
-// admit binds a Turn if there is a slot for it, by one write that claims it.
-func (r *TurnReconciler) admit(ctx context.Context, v view, d decision, executors []scheduler.Executor) (ctrl.Result, slotUse, error) {
+// schedule binds a Turn if it gets a slot. One status write binds it.
+func (r *TurnReconciler) schedule(
+	ctx context.Context, v snapshot, d decision, executors []scheduler.Executor,
+) (ctrl.Result, slotUse, error) {
 	wanted := requestOf(v.turn)
 	wanted.Agent = agentInfo(v.agent)
 	switch verdict := r.slots.Reserve(wanted, executors); verdict.Cause {
 	case scheduler.NoCause:
-		return r.bind(ctx, v, named(executors, verdict.Executor), false)
+		return r.bind(ctx, v, executorByName(executors, verdict.Executor), false)
 	case scheduler.QueueFull:
 		full := decision{action: end, reason: v1alpha1.TurnReasonQueueFull, message: verdict.Message}
-		result, err := written(ctrl.Result{}, r.end(ctx, v.turn, full))
+		result, err := resultAfterWrite(ctrl.Result{}, r.endTurn(ctx, v.turn, full))
 		return result, releaseSlot, err
 	case scheduler.NoExecutor:
 		if v.turn.StateReason() == v1alpha1.TurnReasonQueued {
-			return ctrl.Result{RequeueAfter: d.after}, keepSlot, nil // as while the only executor starts again: it waits on
+			// For example while the only executor restarts: the Turn stays Queued
+			return ctrl.Result{RequeueAfter: d.after}, keepSlot, nil
 		}
-		result, err := written(ctrl.Result{RequeueAfter: d.after}, r.wait(ctx, v.turn, v1alpha1.TurnReasonPending, verdict.Message))
+		result, err := resultAfterWrite(ctrl.Result{RequeueAfter: d.after},
+			r.reportWait(ctx, v.turn, v1alpha1.TurnReasonPending, verdict.Message))
 		return result, keepSlot, err
 	default:
-		result, err := written(ctrl.Result{RequeueAfter: d.after}, r.wait(ctx, v.turn, v1alpha1.TurnReasonQueued, verdict.Message))
+		result, err := resultAfterWrite(ctrl.Result{RequeueAfter: d.after},
+			r.reportWait(ctx, v.turn, v1alpha1.TurnReasonQueued, verdict.Message))
 		return result, keepSlot, err
 	}
 }
 
-// agentInfo is what the scheduler learns of an Agent.
+// agentInfo returns the facts about an Agent that the scheduler uses.
 func agentInfo(a *v1alpha1.Agent) scheduler.Agent {
 	info := scheduler.Agent{Key: client.ObjectKeyFromObject(a), Version: 1}
 	if version, err := strconv.ParseInt(a.ResourceVersion, 10, 64); err == nil {
@@ -333,31 +352,35 @@ func agentInfo(a *v1alpha1.Agent) scheduler.Agent {
 	return info
 }
 
-// named is the executor of a name.
-func named(executors []scheduler.Executor, name string) scheduler.Executor {
+// executorByName returns the executor with a name. It must be in the list.
+func executorByName(executors []scheduler.Executor, name string) scheduler.Executor {
 	i := slices.IndexFunc(executors, func(e scheduler.Executor) bool { return e.Name == name })
 	return executors[i]
 }
 
-// settle binds a Turn that is to end, so that its executor ends it with all that the journal holds, and charges its Session. Where there
-// is no executor, the Turn waits for one, as long as untilGivenUp says. Then it ends with what its status knows.
-func (r *TurnReconciler) settle(ctx context.Context, v view, d decision, executors []scheduler.Executor) (ctrl.Result, slotUse, error) {
+// finalize binds a Turn that is about to end. Its executor then ends it with everything that the journal holds, and
+// charges its Session. If no executor is running, the Turn waits for one for up to finalizeGrace. After that, the
+// controller ends it with the facts in its status.
+func (r *TurnReconciler) finalize(
+	ctx context.Context, v snapshot, d decision, executors []scheduler.Executor,
+) (ctrl.Result, slotUse, error) {
 	if name := r.slots.ReserveOverLimit(requestOf(v.turn), executors); name != "" {
 		overdue := d.reason == v1alpha1.TurnReasonDeadlineExceeded && v.turn.Status.StartTime == nil
-		return r.bind(ctx, v, named(executors, name), overdue)
+		return r.bind(ctx, v, executorByName(executors, name), overdue)
 	}
-	if left := v.untilGivenUp(); left > 0 {
-		// The Turn goes on looking: an executor that appears wakes it.
-		result, err := written(ctrl.Result{RequeueAfter: left}, r.wait(ctx, v.turn, v1alpha1.TurnReasonPending, "no executor is running"))
+	if left := v.finalizeGrace(); left > 0 {
+		// The Turn still awaits an executor: one that appears wakes it.
+		result, err := resultAfterWrite(ctrl.Result{RequeueAfter: left},
+			r.reportWait(ctx, v.turn, v1alpha1.TurnReasonPending, "no executor is running"))
 		return result, keepSlot, err
 	}
-	result, err := written(ctrl.Result{}, r.end(ctx, v.turn, d))
+	result, err := resultAfterWrite(ctrl.Result{}, r.endTurn(ctx, v.turn, d))
 	return result, releaseSlot, err
 }
 
-// bind writes that a Turn has its slot, which claims it. overdue says that it is bound to be ended, because it waited too long for its
-// start after a suspension.
-func (r *TurnReconciler) bind(ctx context.Context, v view, to scheduler.Executor, overdue bool) (ctrl.Result, slotUse, error) {
+// bind binds a Turn to its slot with one status write. overdue means that the executor must end the Turn, because
+// it waited too long for its start after a suspension.
+func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Executor, overdue bool) (ctrl.Result, slotUse, error) {
 	t, name := v.turn, to.Name
 	first, waited := t.Epoch() == 0, v.now.Sub(t.WaitingSince())
 	translate.Unpark(t, v.now)
@@ -365,13 +388,13 @@ func (r *TurnReconciler) bind(ctx context.Context, v view, to scheduler.Executor
 	translate.Start(t, v.now)
 	t.Status.Executor = translate.Bind(t, v.agent, name, to.Store.ID, to.Store.Incarnation)
 	t.Status.Executor.Overdue = t.Status.Executor.Overdue || overdue
-	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared) // what an earlier run said of it
+	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared) // an earlier run set it
 	switch err := r.updateStatus(ctx, t); {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		result, err := written(ctrl.Result{}, err)
+		result, err := resultAfterWrite(ctrl.Result{}, err)
 		return result, releaseSlot, err
 	case err != nil:
-		// The write may have been done all the same, so the Turn keeps its slot until it is looked at again.
+		// The write may have succeeded all the same, so the Turn keeps its slot until the next reconciliation.
 		return ctrl.Result{}, keepSlot, fmt.Errorf("failed to bind the turn to executor %q: %w", name, err)
 	}
 	if first {
@@ -380,13 +403,13 @@ func (r *TurnReconciler) bind(ctx context.Context, v view, to scheduler.Executor
 	if name == r.Executors.Self {
 		return ctrl.Result{}, confirmSlot, nil
 	}
-	// If the executor's Lease runs out before the cache shows this binding, the Turn is not among those that are then
-	// bound anew.
+	// If the executor's Lease expires before the cache shows this binding, the Turn is not among the Turns that are
+	// bound anew. So look again after the Lease would have expired.
 	return ctrl.Result{RequeueAfter: executor.LeaseDuration}, confirmSlot, nil
 }
 
-// wait writes down what a Turn waits for, if that is news. A Turn of a lost executor is unbound by it.
-func (r *TurnReconciler) wait(ctx context.Context, t *v1alpha1.Turn, reason, message string) error {
+// reportWait writes to the status why a Turn waits, if that has changed. It also unbinds the Turn of a lost executor.
+func (r *TurnReconciler) reportWait(ctx context.Context, t *v1alpha1.Turn, reason, message string) error {
 	more := keepSessionOrder(t)
 	if t.BoundTo() != "" {
 		translate.Abandon(t.Status.Executor)
@@ -394,7 +417,7 @@ func (r *TurnReconciler) wait(ctx context.Context, t *v1alpha1.Turn, reason, mes
 		more = true
 	}
 	if reason == v1alpha1.TurnReasonSuspended && t.Status.StartTime != nil {
-		translate.Suspend(t) // its time starts anew when it goes on
+		translate.Suspend(t) // its time starts anew when it continues
 		more = true
 	}
 	more = translate.PauseClock(t, false, r.Now()) || more
@@ -404,18 +427,19 @@ func (r *TurnReconciler) wait(ctx context.Context, t *v1alpha1.Turn, reason, mes
 	return r.updateStatus(ctx, t)
 }
 
-// updateStatus writes a status as it follows from what was read; it fails with a conflict if the Turn has changed since.
+// updateStatus writes a status that was computed from the Turn as it was read. If the Turn has changed since, it
+// fails with a conflict.
 func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) error {
 	if err := r.Client.Status().Update(ctx, t); err != nil {
 		return err
 	}
-	r.wrote.Expect(t)
-	r.queues.wrote(t)
+	r.expectations.Expect(t)
+	r.queues.updateWritten(t)
 	return nil
 }
 
-// end ends a Turn that did not run, then tells people.
-func (r *TurnReconciler) end(ctx context.Context, t *v1alpha1.Turn, d decision) error {
+// endTurn ends a Turn that did not run, and then emits an Event.
+func (r *TurnReconciler) endTurn(ctx context.Context, t *v1alpha1.Turn, d decision) error {
 	if t.Status.Executor != nil {
 		t.Status.Executor.Name = ""
 	}

@@ -10,134 +10,138 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// action is what to do about a Turn.
+// action says what the reconciler does about a Turn.
 type action string
 
 const (
 	// nothing: there is nothing left to do.
 	nothing action = "nothing"
-	// follow: the executor that the Turn is bound to acts.
+	// follow: the Turn is bound, and its executor acts.
 	follow action = "follow"
-	// hold: the Turn cannot go on at present, and is looked at again soon. It keeps its position in the queue.
+	// hold: the Turn cannot continue at present, and is reconciled again soon. It keeps its position in the queue.
 	hold action = "hold"
 	// remove: delete the Turn.
 	remove action = "remove"
-	// observe: write down that the newest spec of a finished Turn was seen.
+	// observe: write status.observedGeneration of a finished Turn whose spec has changed.
 	observe action = "observe"
-	// end: the Turn has ended without a run.
+	// end: end the Turn without a run.
 	end action = "end"
-	// wait: write down what the Turn waits for.
+	// wait: write to the status what the Turn waits for.
 	wait action = "wait"
-	// admit: find a free place and bind the Turn.
-	admit action = "admit"
-	// park: the Turn goes on waiting for people or for the Turns of sub-agents.
+	// schedule: find a free slot and bind the Turn.
+	schedule action = "schedule"
+	// park: the Turn still waits for people or for the Turns of sub-agents.
 	park action = "park"
-	// gather: ask for the ends of the Turns of sub-agents, which come before that of the Turn.
-	gather action = "gather"
-	// cancel: ask for the end of the Turn.
+	// cancelSubAgents: cancel the Turns of sub-agents, which must end before the Turn does.
+	cancelSubAgents action = "cancelSubAgents"
+	// cancel: set the Turn's desiredState to Cancelled.
 	cancel action = "cancel"
-	// settle: bind the Turn to an executor to be ended there, from its journal; end it where there is no executor.
-	settle action = "settle"
+	// finalize: bind the Turn to an executor, which ends it from its journal. If there is no executor, end it without
+	// one.
+	finalize action = "finalize"
 )
 
-// slotUse is what an action means for the slot of a Turn, and for its wait for one.
+// slotUse says what an action does with the slot of a Turn, and with its position in the queue for slots.
 type slotUse int
 
 const (
 	// keepSlot: nothing changes.
 	keepSlot slotUse = iota
-	// releaseSlot: the Turn needs no slot now. One that it has goes to the next.
+	// releaseSlot: the Turn needs no slot now. If it has one, the slot goes to the next Turn.
 	releaseSlot
-	// deferSlot: the Turn waits for a slot and cannot take one at present. One that is reserved for it goes to the next.
+	// deferSlot: the Turn waits for a slot and cannot take one at present. If a slot is reserved for it, the slot
+	// goes to the next Turn.
 	deferSlot
 	// confirmSlot: the Turn has the slot of the executor that it is bound to.
 	confirmSlot
-	// reserveSlot: the action asks for a slot, and says itself what becomes of it.
+	// reserveSlot: the action requests a slot, and returns what happens to it.
 	reserveSlot
 )
 
-// slot says what an action means for the slot of the Turn.
+// slot returns what an action does with the slot of the Turn.
 func (a action) slot() slotUse {
 	switch a {
-	case nothing, remove, observe, end, wait, park, gather:
+	case nothing, remove, observe, end, wait, park, cancelSubAgents:
 		return releaseSlot
 	case follow:
 		return confirmSlot
 	case hold:
 		return deferSlot
-	case admit, settle:
+	case schedule, finalize:
 		return reserveSlot
-	case cancel: // the change of the spec brings the Turn back
+	case cancel: // the change of the spec enqueues the Turn
 	}
 	return keepSlot
 }
 
-// decision is an action and what to say of it.
+// decision is an action, with the reason and the message that the status gets.
 type decision struct {
 	action          action
 	reason, message string
-	// after is when to look again, 0 if an event will tell.
+	// after is when to reconcile the Turn again; 0 if an event will do so.
 	after time.Duration
 }
 
-// view is all that a decision about a Turn is made from.
-type view struct {
+// snapshot holds all facts that a decision about a Turn depends on.
+type snapshot struct {
 	turn *v1alpha1.Turn
-	// agent of the Turn, its limits within the ceiling, nil if there is none; ceiling is nil for none.
+	// agent is the Agent of the Turn, with its limits within the ceiling; nil if it does not exist. ceiling is nil
+	// if there is none.
 	agent   *v1alpha1.Agent
 	ceiling *v1alpha1.Limits
-	// executorLives is whether the executor that the Turn is bound to holds its Lease.
-	executorLives bool
-	// missing says which ConfigMap the Turn waits for, empty if there is none; recheck is when to look for it again, 0 if an
-	// event will tell.
+	// executorAlive reports whether the executor that the Turn is bound to holds its Lease.
+	executorAlive bool
+	// missing says which ConfigMap the Turn waits for; empty if none is missing. recheck is when to look for it
+	// again; 0 if an event will say so.
 	missing string
 	recheck time.Duration
-	// mates are unfinished Turns of the Turn's Session, with the one just ahead of it if there is one. They are the cache's.
-	mates []v1alpha1.Turn
-	// waits is what has become of what a parked Turn waits for.
-	waits waits
-	// abandoned is true for the Turn of a sub-agent for which nobody waits any more.
-	abandoned bool
-	// session of a Turn that is about to enter it, nil before.
+	// sessionTurns holds unfinished Turns of the Turn's Session, at least the one directly ahead of it, if any. They
+	// belong to the cache and must not be changed.
+	sessionTurns []v1alpha1.Turn
+	// awaited is the progress of everything that a parked Turn waits for.
+	awaited waitProgress
+	// orphaned is true for the Turn of a sub-agent if no parent Turn waits for it any more.
+	orphaned bool
+	// session is the Session that the Turn is about to enter; nil before.
 	session *v1alpha1.Session
-	// journals is what the quotas of the journals mean for the Turn's namespace.
+	// journals is the effect of the journal quotas on the Turn's namespace.
 	journals quota.Verdict
 	now      time.Time
 }
 
-// policy is one rule: it decides, or leaves the decision to the next one.
-type policy func(view) (decision, bool)
+// policy is one rule. It returns a decision, or false to leave the decision to the next policy.
+type policy func(snapshot) (decision, bool)
 
-// policies in their order: the ends first, the work last.
+// policies holds the policies in order: first those that end a Turn, last those that let it run.
 var policies = []policy{
 	whenFinished,
-	whenAbandoned,
+	whenOrphaned,
 	whenBound,
-	whenSubAgentsWork,
+	whenSubAgentsRunning,
 	whenCancelled,
 	whenSuspended,
 	whenSpecTooLarge,
 	whenStartingDeadlineExceeded,
 	whenDeadlineExceeded,
-	whenAwaiting,
+	whenParked,
 	whenSessionBusy,
 	whenAgentNotReady,
 	whenConfigMapMissing,
 	whenJournalsFull,
 }
 
-// decide says what to do about a Turn. It is pure.
-func decide(v view) decision {
+// decide returns what to do about a Turn. It is pure.
+func decide(v snapshot) decision {
 	for _, p := range policies {
 		if d, ok := p(v); ok {
 			return d
 		}
 	}
-	return decision{action: admit, after: untilDeadline(v)}
+	return decision{action: schedule, after: untilDeadline(v)}
 }
 
 // whenFinished keeps a finished Turn until its time to live is over.
-func whenFinished(v view) (decision, bool) {
+func whenFinished(v snapshot) (decision, bool) {
 	if !v.turn.IsFinished() {
 		return decision{}, false
 	}
@@ -154,15 +158,15 @@ func whenFinished(v view) (decision, bool) {
 	return d, true
 }
 
-// whenBound leaves a Turn to its executor, as long as that lives.
-func whenBound(v view) (decision, bool) {
-	if v.turn.BoundTo() == "" || !v.executorLives {
+// whenBound leaves a Turn to its executor as long as the executor is alive.
+func whenBound(v snapshot) (decision, bool) {
+	if v.turn.BoundTo() == "" || !v.executorAlive {
 		return decision{}, false
 	}
 	return decision{action: follow}, true
 }
 
-func whenCancelled(v view) (decision, bool) {
+func whenCancelled(v snapshot) (decision, bool) {
 	if v.turn.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
 		return decision{}, false
 	}
@@ -170,29 +174,29 @@ func whenCancelled(v view) (decision, bool) {
 	if v.turn.Epoch() > 0 {
 		message = "the turn was cancelled while it was not running"
 	}
-	return decision{action: ending(v), reason: v1alpha1.TurnReasonCancelled, message: message}, true
+	return decision{action: endAction(v), reason: v1alpha1.TurnReasonCancelled, message: message}, true
 }
 
-// ending is how to end a Turn: one that has run has a journal, which knows what was asked and paid for, whatever has become
-// of its agent, its profile and its models. Nothing was asked without a prompt.
-func ending(v view) action {
+// endAction returns the action that ends a Turn. If the Turn has run, its journal knows all requests and their cost,
+// whatever has happened to its Agent, profile and models. Without a prompt there were no requests.
+func endAction(v snapshot) action {
 	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
-		return settle
+		return finalize
 	}
 	return end
 }
 
-func whenSuspended(v view) (decision, bool) {
+func whenSuspended(v snapshot) (decision, bool) {
 	if v.turn.Spec.DesiredState != v1alpha1.DesiredStateSuspended {
 		return decision{}, false
 	}
 	return decision{
 		action: wait, reason: v1alpha1.TurnReasonSuspended,
-		message: "the turn is suspended; set desiredState to Active to go on",
+		message: "the turn is suspended; set desiredState to Active to continue",
 	}, true
 }
 
-func whenSpecTooLarge(v view) (decision, bool) {
+func whenSpecTooLarge(v snapshot) (decision, bool) {
 	err := checkSize(v.turn)
 	if err == nil {
 		return decision{}, false
@@ -200,63 +204,67 @@ func whenSpecTooLarge(v view) (decision, bool) {
 	return decision{action: end, reason: v1alpha1.TurnReasonInvalidSpec, message: err.Error()}, true
 }
 
-// whenStartingDeadlineExceeded ends a Turn that has waited too long for its start, the first one or the one after a suspension.
-func whenStartingDeadlineExceeded(v view) (decision, bool) {
+// whenStartingDeadlineExceeded ends a Turn that has waited too long for its start: its first start, or the start
+// after a suspension.
+func whenStartingDeadlineExceeded(v snapshot) (decision, bool) {
 	if v.turn.Status.StartTime != nil || untilDeadline(v) > 0 {
 		return decision{}, false
 	}
 	limit := v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))
-	return decision{action: ending(v), reason: v1alpha1.TurnReasonDeadlineExceeded, message: fmt.Sprintf(
-		"the turn did not start within %s (limits.startingDeadlineSeconds)%s", limit, waited(v))}, true
+	return decision{action: endAction(v), reason: v1alpha1.TurnReasonDeadlineExceeded, message: fmt.Sprintf(
+		"the turn did not start within %s (limits.startingDeadlineSeconds)%s", limit, waitDescription(v))}, true
 }
 
-// waited says what a Turn waited for.
-func waited(v view) string {
+// waitDescription returns what a Turn was waiting for, as the end of a message.
+func waitDescription(v snapshot) string {
 	message := ""
 	if c := v.turn.StateReason(); c != "" {
 		message = "; it was " + c
 	}
 	_, why := agentReadiness(v)
-	if why = cmp.Or(sessionBusy(v), why, v.missing); why != "" {
+	if why = cmp.Or(sessionBusyReason(v), why, v.missing); why != "" {
 		message += ": " + why
 	}
 	return message
 }
 
-// whenDeadlineExceeded ends a Turn whose time ran out while no executor had it. A Turn without an agent has the default.
-func whenDeadlineExceeded(v view) (decision, bool) {
+// whenDeadlineExceeded ends a Turn whose time ran out while it was not bound. Without an Agent the default limits
+// apply.
+func whenDeadlineExceeded(v snapshot) (decision, bool) {
 	if v.turn.Status.StartTime == nil || untilDeadline(v) > 0 {
 		return decision{}, false
 	}
 	limit := v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v))
-	return decision{action: ending(v), reason: v1alpha1.TurnReasonDeadlineExceeded, message: fmt.Sprintf(
-		"the turn reached its time limit of %s while no executor ran it%s", limit, waited(v))}, true
+	return decision{action: endAction(v), reason: v1alpha1.TurnReasonDeadlineExceeded, message: fmt.Sprintf(
+		"the turn reached its time limit of %s while no executor ran it%s", limit, waitDescription(v))}, true
 }
 
-func agentLimits(v view) *v1alpha1.Limits {
+func agentLimits(v snapshot) *v1alpha1.Limits {
 	if v.agent == nil {
 		return translate.Bounded(&v1alpha1.Agent{}, v.turn, v.ceiling).Spec.Limits
 	}
-	return v.agent.Spec.Limits // the view has it within the ceiling
+	return v.agent.Spec.Limits // snapshot has bounded them by the ceiling
 }
 
-// untilDeadline is how long the Turn may still be without an executor: until it starts, or goes on.
-func untilDeadline(v view) time.Duration {
+// untilDeadline returns how long the Turn may still wait without an executor: until its start, or until it
+// continues.
+func untilDeadline(v snapshot) time.Duration {
 	if v.turn.Status.StartTime != nil {
 		return translate.Left(v.turn, v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v)), v.now)
 	}
 	limit := v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))
-	// Times of objects are cut to whole seconds; a Turn must not be ended earlier than it asked for.
+	// Object times are truncated to whole seconds; a Turn must not end earlier than its limit.
 	since := v.turn.WaitingSince().Add(time.Second)
 	if v.turn.StateReason() == v1alpha1.TurnReasonSuspended {
-		since = v.now // its suspension ends with this look at it
+		since = v.now // this reconciliation ends its suspension
 	}
 	return min(since.Add(limit).Sub(v.now), limit+time.Second)
 }
 
-// untilGivenUp is how long a Turn whose time is over still waits for an executor: as long again as its time limit, or its starting
-// deadline, because the journal may hold an answer that was paid for. A Turn that never ran has no journal.
-func (v view) untilGivenUp() time.Duration {
+// finalizeGrace returns how long a Turn still waits for an executor after its time is over. It waits once more for
+// as long as its time limit, or its starting deadline, because the journal may hold an answer that was paid for. A
+// Turn that never ran has no journal.
+func (v snapshot) finalizeGrace() time.Duration {
 	switch {
 	case v.turn.Epoch() == 0:
 		return 0

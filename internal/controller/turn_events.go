@@ -17,14 +17,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairqueue"
 )
 
-// slotEvents releases the slot of a Turn as soon as the watch shows that the Turn has ended, is gone or was unbound, and so gives
-// it to the next, whatever waits in the queue of the reconciler. It adds nothing to that queue.
+// slotEvents releases the slot of a Turn as soon as the watch shows that the Turn has ended, was deleted or was
+// unbound. The slot goes to the next Turn at once, however long the queue of the reconciler is. The handler adds
+// nothing to that queue.
 func (r *TurnReconciler) slotEvents() handler.EventHandler {
 	return handler.Funcs{
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ turnQueue) {
 			before, ok := e.ObjectOld.(*v1alpha1.Turn)
 			after, isTurn := e.ObjectNew.(*v1alpha1.Turn)
-			if !ok || !isTurn || r.wrote.IsStale(after) { // this process has bound it anew since
+			if !ok || !isTurn || r.expectations.IsStale(after) { // this process has bound it anew since
 				return
 			}
 			switch key := client.ObjectKeyFromObject(after); {
@@ -38,15 +39,15 @@ func (r *TurnReconciler) slotEvents() handler.EventHandler {
 			key := client.ObjectKeyFromObject(e.Object)
 			var now v1alpha1.Turn
 			if err := r.Client.Get(ctx, key, &now); err == nil && now.UID != e.Object.GetUID() {
-				return // the cache has another Turn of that name already
+				return // the cache already has another Turn of that name
 			}
 			r.slots.Release(key)
 		},
 	}
 }
 
-// agentEvents tells the scheduler of Agents, and brings those Turns back for which a change may change something. A Turn that waits
-// for a slot is not one of them as long as its Agent stays ready: the scheduler knows the Agent's new limit.
+// agentEvents passes changes of Agents to the scheduler, and enqueues the Turns that a change may concern. While an
+// Agent stays ready, its Turns that wait for a slot are not enqueued: the scheduler knows the Agent's new limit.
 func (r *TurnReconciler) agentEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, _ turnQueue) {
@@ -65,13 +66,13 @@ func (r *TurnReconciler) agentEvents() handler.EventHandler {
 				key := client.ObjectKeyFromObject(a)
 				r.slots.ForgetAgent(key)
 				_, why := agentReadinessOf(nil, key)
-				r.wakeConcerned(ctx, a, func(t *v1alpha1.Turn) bool { return r.isConcerned(t, why) })
+				r.wakeUnbound(ctx, a, func(t *v1alpha1.Turn) bool { return r.isConcerned(t, why) })
 			}
 		},
 	}
 }
 
-// agentChanged acts on an Agent that appeared, if before is nil, or changed.
+// agentChanged handles an Agent that has changed, or that has appeared if before is nil.
 func (r *TurnReconciler) agentChanged(ctx context.Context, before, after *v1alpha1.Agent) {
 	key := client.ObjectKeyFromObject(after)
 	r.slots.SetAgent(agentInfo(after))
@@ -80,24 +81,24 @@ func (r *TurnReconciler) agentChanged(ctx context.Context, before, after *v1alph
 		r.slots.Resume(key)
 	}
 	if before != nil && !equality.Semantic.DeepEqual(before.Spec.Limits, after.Spec.Limits) {
-		r.wakeConcerned(ctx, after, func(*v1alpha1.Turn) bool { return true }) // their deadlines may be others
+		r.wakeUnbound(ctx, after, func(*v1alpha1.Turn) bool { return true }) // their deadlines may have changed
 		return
 	}
 	if !checked || before != nil && !readinessChanged(before, after) {
-		return // what is not checked yet will be in a moment
+		return // an Agent that is not checked yet will be checked in a moment
 	}
-	r.wakeConcerned(ctx, after, func(t *v1alpha1.Turn) bool { return r.isConcerned(t, why) })
+	r.wakeUnbound(ctx, after, func(t *v1alpha1.Turn) bool { return r.isConcerned(t, why) })
 }
 
-// readinessChanged reports whether an Agent says something else of its readiness.
+// readinessChanged reports whether the status or the message of an Agent's readiness has changed.
 func readinessChanged(before, after *v1alpha1.Agent) bool {
 	was := ready(before.Status.Conditions, before.Generation)
 	is := ready(after.Status.Conditions, after.Generation)
 	return (was == nil) != (is == nil) || was != nil && (was.Status != is.Status || was.Message != is.Message)
 }
 
-// isConcerned reports whether the readiness of its Agent may change something about a Turn that is not bound; why is why the Agent
-// is not ready, empty if it is.
+// isConcerned reports whether the readiness of its Agent may matter to an unbound Turn. why says why the Agent is
+// not ready; it is empty if the Agent is ready.
 func (r *TurnReconciler) isConcerned(t *v1alpha1.Turn, why string) bool {
 	switch t.StateReason() {
 	case v1alpha1.TurnReasonWaitingForAgent:
@@ -111,10 +112,11 @@ func (r *TurnReconciler) isConcerned(t *v1alpha1.Turn, why string) bool {
 	return false
 }
 
-// wakeConcerned brings those of an Agent's Turns back that are not bound and that a change concerns, the oldest first.
-func (r *TurnReconciler) wakeConcerned(ctx context.Context, a *v1alpha1.Agent, concerned func(*v1alpha1.Turn) bool) {
+// wakeUnbound enqueues the unbound Turns of an Agent that a change concerns, the oldest first.
+func (r *TurnReconciler) wakeUnbound(ctx context.Context, a *v1alpha1.Agent, concerned func(*v1alpha1.Turn) bool) {
 	var turns v1alpha1.TurnList
-	err := r.Client.List(ctx, &turns, client.InNamespace(a.Namespace), client.MatchingFields{indexTurnAgent: a.Name}, client.UnsafeDisableDeepCopy)
+	err := r.Client.List(ctx, &turns, client.InNamespace(a.Namespace), client.MatchingFields{indexTurnAgent: a.Name},
+		client.UnsafeDisableDeepCopy)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the turns of an agent", "agent", a.Name)
 		return

@@ -19,20 +19,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// crowd is the Turn reconciler with a queue as the controller has it, in which many Turns wait.
-type crowd struct {
-	*bench
+// schedulerHarness is the Turn reconciler with a queue as in the controller, in which many Turns wait.
+type schedulerHarness struct {
+	*testEnv
 	queue *fairqueue.Queue
 	turns []*v1alpha1.Turn
-	// writes is how often the status of each Turn was written.
+	// writes counts the status writes by Turn.
 	writes map[string]int
 }
 
-// newCrowd makes so many Turns of one Agent, a minute apart, and looks at each once.
-func newCrowd(t *testing.T, turns, capacity int) *crowd {
+// newSchedulerHarness creates Turns of one Agent, a minute apart, and reconciles each once.
+func newSchedulerHarness(t *testing.T, turns, capacity int) *schedulerHarness {
 	t.Helper()
 	objects := []client.Object{agentWith(metav1.ConditionTrue, ""), leaseOf("self", capacity, now)}
-	c := &crowd{writes: map[string]int{}}
+	c := &schedulerHarness{writes: map[string]int{}}
 	for i := range turns {
 		turn := turnWith(func(turn *v1alpha1.Turn) {
 			turn.Name, turn.UID = fmt.Sprintf("turn-%05d", i), types.UID(fmt.Sprint(i))
@@ -41,33 +41,35 @@ func newCrowd(t *testing.T, turns, capacity int) *crowd {
 		c.turns = append(c.turns, turn)
 		objects = append(objects, turn)
 	}
-	c.bench = newBench(t, interceptor.Funcs{
-		SubResourceUpdate: func(ctx context.Context, api client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	c.testEnv = newTestEnv(t, interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, api client.Client, sub string, o client.Object,
+			opts ...client.SubResourceUpdateOption,
+		) error {
 			c.writes[o.GetName()]++
 			return api.SubResource(sub).Update(ctx, o, opts...)
 		},
 	}, objects...)
-	c.queue = fairqueue.New("turn", retries().RateLimiter, bindingsOfNamespace)
+	c.queue = fairqueue.New("turn", retryOptions().RateLimiter, bindingsOfNamespace)
 	t.Cleanup(c.queue.ShutDown)
 	queue := turnQueue(c.queue)
-	c.bench.turns.queue.Store(&queue)
-	c.bench.turns.slots = scheduler.New(scheduler.Limits{}, c.bench.turns.wake)
+	c.testEnv.turns.queue.Store(&queue)
+	c.testEnv.turns.slots = scheduler.New(scheduler.Limits{}, c.testEnv.turns.wake)
 	for _, turn := range c.turns {
 		c.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(turn)})
 	}
-	c.works(t, c.queue.Len())
+	c.reconcileNext(t, c.queue.Len())
 	return c
 }
 
-// works looks at so many Turns of the queue.
-func (c *crowd) works(t *testing.T, n int) {
+// reconcileNext reconciles the next n Turns of the queue.
+func (c *schedulerHarness) reconcileNext(t *testing.T, n int) {
 	t.Helper()
 	for range n {
 		r, shutdown := c.queue.Get()
 		if shutdown {
 			t.Fatal("the queue is shut down")
 		}
-		if _, err := c.bench.turns.Reconcile(t.Context(), r); err != nil {
+		if _, err := c.testEnv.turns.Reconcile(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
 		c.queue.Done(r)
@@ -75,7 +77,7 @@ func (c *crowd) works(t *testing.T, n int) {
 }
 
 // bound returns the Turns that are bound.
-func (c *crowd) bound(t *testing.T) (all []v1alpha1.Turn) {
+func (c *schedulerHarness) bound(t *testing.T) (all []v1alpha1.Turn) {
 	t.Helper()
 	var turns v1alpha1.TurnList
 	if err := c.client.List(t.Context(), &turns); err != nil {
@@ -89,19 +91,19 @@ func (c *crowd) bound(t *testing.T) (all []v1alpha1.Turn) {
 	return all
 }
 
-// TestSlotsAreFilledThoughTheQueueIsLong: the slot of a Turn that ends is given on by the watch, and the Turn that has got it goes
-// before all that the queue holds.
-func TestSlotsAreFilledThoughTheQueueIsLong(t *testing.T) {
+// TestSlotsAreFilledDespiteLongQueue checks that the watch passes on the slot of a Turn that ends, and that the
+// Turn that gets it overtakes the whole queue.
+func TestSlotsAreFilledDespiteLongQueue(t *testing.T) {
 	const capacity, turns = 25, 200
-	c := newCrowd(t, turns, capacity)
+	c := newSchedulerHarness(t, turns, capacity)
 	first := c.bound(t)
 	if len(first) != capacity {
 		t.Fatalf("%d Turns are bound, want %d", len(first), capacity)
 	}
-	for _, turn := range c.turns { // as when their Agent has changed
+	for _, turn := range c.turns { // as after a change of their Agent
 		c.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(turn)})
 	}
-	events := c.bench.turns.slotEvents()
+	events := c.testEnv.turns.slotEvents()
 	for i := range first {
 		turn := &first[i]
 		if err := c.client.Delete(t.Context(), turn); err != nil {
@@ -109,10 +111,10 @@ func TestSlotsAreFilledThoughTheQueueIsLong(t *testing.T) {
 		}
 		events.Delete(t.Context(), event.DeleteEvent{Object: turn}, c.queue)
 	}
-	if running, queued := c.bench.turns.slots.Counts(); running != capacity || queued != turns-2*capacity {
-		t.Fatalf("%d Turns hold slots and %d wait before anything was looked at; want all %d slots taken", running, queued, capacity)
+	if running, queued := c.testEnv.turns.slots.Counts(); running != capacity || queued != turns-2*capacity {
+		t.Fatalf("%d Turns hold slots and %d wait before any reconciliation; want all %d slots taken", running, queued, capacity)
 	}
-	c.works(t, capacity+bindingsOfNamespace) // those that were next in line go before
+	c.reconcileNext(t, capacity+bindingsOfNamespace) // Turns that were next in line go before it
 	second := c.bound(t)
 	if got := len(second); got != capacity {
 		t.Errorf("%d Turns are bound while %d are in the queue, want all %d slots in use", got, c.queue.Len(), capacity)
@@ -129,10 +131,11 @@ func TestSlotsAreFilledThoughTheQueueIsLong(t *testing.T) {
 	}
 }
 
-// TestAPatchedAgentBringsNoWaitingTurnBack: its Turns wait for a slot, whatever the Agent says, as long as it stays ready.
-func TestAPatchedAgentBringsNoWaitingTurnBack(t *testing.T) {
-	c := newCrowd(t, 100, 3)
-	events := c.bench.turns.agentEvents()
+// TestPatchedAgentWakesNoWaitingTurn checks that a change of an Agent that stays ready does not enqueue its
+// Turns that wait for a slot.
+func TestPatchedAgentWakesNoWaitingTurn(t *testing.T) {
+	c := newSchedulerHarness(t, 100, 3)
+	events := c.testEnv.turns.agentEvents()
 	agent := agentWith(metav1.ConditionTrue, "")
 	for i := range 40 {
 		patched := agent.DeepCopy()
@@ -146,12 +149,12 @@ func TestAPatchedAgentBringsNoWaitingTurnBack(t *testing.T) {
 		agent = checked
 	}
 	if n := c.queue.Len(); n != 0 {
-		t.Errorf("40 patches brought %d Turns back, want none: nothing about them has changed", n)
+		t.Errorf("40 patches enqueued %d Turns, want none: nothing about them has changed", n)
 	}
 }
 
-// TestAnAgentBringsTheTurnsBackThatItConcerns, each once.
-func TestAnAgentBringsTheTurnsBackThatItConcerns(t *testing.T) {
+// TestAgentWakesConcernedTurns checks that each of these Turns is enqueued once.
+func TestAgentWakesConcernedTurns(t *testing.T) {
 	newer := func(a *v1alpha1.Agent) {
 		a.Generation++
 		a.Status.Conditions[0].ObservedGeneration++
@@ -167,21 +170,42 @@ func TestAnAgentBringsTheTurnsBackThatItConcerns(t *testing.T) {
 		before, after *v1alpha1.Agent
 		want          bool
 	}{
-		"it is ready":              {"the Turn may go on", waitsFor(`Agent "support" is not ready: no profile`), notReady, ready, true},
-		"it appears":               {"the Turn may go on", waitsFor(`Agent "support" does not exist in namespace "helpdesk"`), nil, ready, true},
-		"something else is amiss":  {"the Turn says so", waitsFor(`Agent "support" is not ready: no profile`), notReady, agentWith(metav1.ConditionFalse, "no model"), true},
-		"the same is amiss":        {"the Turn says so already", waitsFor(`Agent "support" is not ready: no profile`), agentWith(metav1.ConditionTrue, ""), notReady, false},
-		"it is not ready any more": {"a Turn that queues says so", turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0)), ready, notReady, true},
-		"it is not checked yet":    {"it will be in a moment", turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0)), ready, agentWith(metav1.ConditionTrue, "", func(a *v1alpha1.Agent) { a.Generation++ }), false},
-		"other limits": {"the deadline of the Turn is another", turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0)), ready, agentWith(metav1.ConditionTrue, "", newer, func(a *v1alpha1.Agent) {
-			a.Spec.Limits = &v1alpha1.Limits{StartingDeadlineSeconds: new(int32(1))}
-		}), true},
-		"it is gone":            {"the Turn says so", turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0)), ready, nil, true},
-		"the Turn is suspended": {"it waits for something else", turnWith(waitsAs(v1alpha1.TurnReasonSuspended, 0)), notReady, ready, false},
-		"the Turn is bound":     {"its executor has it", turnWith(boundTo("self")), notReady, ready, false},
+		"it is ready": {"the Turn may continue", waitsFor(`Agent "support" is not ready: no profile`), notReady, ready, true},
+		"it appears": {
+			"the Turn may continue",
+			waitsFor(`Agent "support" does not exist in namespace "helpdesk"`), nil, ready, true,
+		},
+		"the fault is another one": {
+			"the Turn's message changes", waitsFor(`Agent "support" is not ready: no profile`),
+			notReady, agentWith(metav1.ConditionFalse, "no model"), true,
+		},
+		"the fault is the same": {
+			"the Turn has this message already",
+			waitsFor(`Agent "support" is not ready: no profile`), agentWith(metav1.ConditionTrue, ""), notReady, false,
+		},
+		"it is no longer ready": {
+			"a queued Turn's message changes", turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0)),
+			ready, notReady, true,
+		},
+		"it is not checked yet": {
+			"it will be checked in a moment", turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0)),
+			ready, agentWith(metav1.ConditionTrue, "", func(a *v1alpha1.Agent) { a.Generation++ }), false,
+		},
+		"other limits": {
+			"the deadline of the Turn changes", turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0)), ready,
+			agentWith(metav1.ConditionTrue, "", newer, func(a *v1alpha1.Agent) {
+				a.Spec.Limits = &v1alpha1.Limits{StartingDeadlineSeconds: new(int32(1))}
+			}), true,
+		},
+		"it was deleted": {"the Turn's message changes", turnWith(waitsAs(v1alpha1.TurnReasonQueued, 0)), ready, nil, true},
+		"the Turn is suspended": {
+			"it waits for another change", turnWith(waitsAs(v1alpha1.TurnReasonSuspended, 0)),
+			notReady, ready, false,
+		},
+		"the Turn is bound": {"its executor acts", turnWith(boundTo("self")), notReady, ready, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, interceptor.Funcs{}, tc.turn)
+			b := newTestEnv(t, interceptor.Funcs{}, tc.turn)
 			events, ctx := b.turns.agentEvents(), context.Background()
 			switch {
 			case tc.before == nil:
@@ -192,30 +216,32 @@ func TestAnAgentBringsTheTurnsBackThatItConcerns(t *testing.T) {
 				events.Update(ctx, event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}, nil)
 			}
 			if got := len(b.woken) == 1; got != tc.want || len(b.woken) > 1 {
-				t.Errorf("woken: %v, want the Turn: %t, because %s", b.woken, tc.want, tc.reason)
+				t.Errorf("woken: %v, want the Turn woken: %t, because %s", b.woken, tc.want, tc.reason)
 			}
 		})
 	}
 }
 
-// TestABurstInOneSessionKeepsNoWorkerWaiting: while a Turn of it is being bound, another comes back later.
-func TestABurstInOneSessionKeepsNoWorkerWaiting(t *testing.T) {
-	b := newBench(t, interceptor.Funcs{}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
-	b.turns.sessions.Store(client.ObjectKey{Namespace: "helpdesk", Name: turnWith(inSession).Spec.SessionRef.Name}, nil)
-	if result, err := b.look(t, "one"); err != nil || result.RequeueAfter != staleInterval {
-		t.Fatalf("got %v, %v; want another look soon", result, err)
+// TestBurstInSessionBlocksNoWorker checks that a Turn is requeued while another Turn of its Session is
+// being bound.
+func TestBurstInSessionBlocksNoWorker(t *testing.T) {
+	b := newTestEnv(t, interceptor.Funcs{}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
+	b.turns.enteringSessions.Store(client.ObjectKey{Namespace: "helpdesk", Name: turnWith(inSession).Spec.SessionRef.Name}, nil)
+	if result, err := b.reconcile(t, "one"); err != nil || result.RequeueAfter != staleInterval {
+		t.Fatalf("got %v, %v; want a quick requeue", result, err)
 	}
 	if b.turn(t, "one").BoundTo() != "" {
-		t.Error("the Turn was bound beside another of its Session")
+		t.Error("the Turn was bound at the same time as another Turn of its Session")
 	}
-	b.turns.sessions.Clear()
-	if _, err := b.look(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
+	b.turns.enteringSessions.Clear()
+	if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
 		t.Errorf("the Turn must be bound once the other is: %v", err)
 	}
 }
 
-// TestASlotIsReleasedByTheWatch, and not by an event that is older than what this process wrote.
-func TestASlotIsReleasedByTheWatch(t *testing.T) {
+// TestWatchReleasesSlot checks this, and that an event older than the last write of this process releases
+// nothing.
+func TestWatchReleasesSlot(t *testing.T) {
 	bound := turnWith(boundTo("self"), func(t *v1alpha1.Turn) { t.ResourceVersion = "5" })
 	change := func(version string, f func(*v1alpha1.Turn)) *v1alpha1.Turn {
 		after := bound.DeepCopy()
@@ -228,15 +254,16 @@ func TestASlotIsReleasedByTheWatch(t *testing.T) {
 		after *v1alpha1.Turn
 		holds bool
 	}{
-		"it ends":                 {change("6", func(t *v1alpha1.Turn) { translate.End(t, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted, "", now) }), false},
+		"it ends": {change("6",
+			func(t *v1alpha1.Turn) { translate.End(t, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted, "", now) }), false},
 		"it is unbound":           {change("6", unbind), false},
 		"it is being deleted":     {change("6", func(t *v1alpha1.Turn) { t.DeletionTimestamp = new(metav1.NewTime(now)) }), false},
-		"it goes on":              {change("6", func(*v1alpha1.Turn) {}), true},
+		"it still runs":           {change("6", func(*v1alpha1.Turn) {}), true},
 		"it was bound anew since": {change("4", unbind), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, interceptor.Funcs{})
-			b.turns.wrote.Expect(bound)
+			b := newTestEnv(t, interceptor.Funcs{})
+			b.turns.expectations.Expect(bound)
 			b.turns.slots.Confirm(requestOf(bound), "self")
 			b.turns.slotEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: bound, ObjectNew: tc.after}, nil)
 			if got := b.turns.slots.Holds(client.ObjectKeyFromObject(bound)); got != tc.holds {

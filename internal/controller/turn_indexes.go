@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	indexTurnParent   = "metadata.ownerReferences.uid:turn" // of Turns of sub-agents that have not ended
-	indexApprovalTurn = "spec.turnRef.name"                 // of ToolApprovals
+	indexTurnParent   = "metadata.ownerReferences.uid:turn" // unfinished Turns of sub-agents
+	indexApprovalTurn = "spec.turnRef.name"                 // ToolApprovals
 )
 
-// setupTurnIndexes makes the cache find what Turns wait for.
+// setupTurnIndexes adds the indexes by which the cache finds the objects that Turns wait for.
 func setupTurnIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	if err := indexer.IndexField(ctx, &v1alpha1.Turn{}, indexTurnParent, parentOfTurn); err != nil {
 		return fmt.Errorf("failed to index turns by %s: %w", indexTurnParent, err)
@@ -26,7 +26,7 @@ func setupTurnIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// parentOfTurn is the UID of the Turn that has called a sub-agent whose Turn has not ended.
+// parentOfTurn returns the UID of the parent of an unfinished Turn of a sub-agent.
 func parentOfTurn(o client.Object) []string {
 	t := o.(*v1alpha1.Turn)
 	if owner, ok := translate.Parent(t); ok && !t.IsFinished() {
@@ -35,7 +35,7 @@ func parentOfTurn(o client.Object) []string {
 	return nil
 }
 
-// turnOfApproval is the name of the Turn that a ToolApproval is about.
+// turnOfApproval returns the name of the Turn that a ToolApproval decides about.
 func turnOfApproval(o client.Object) []string {
 	return []string{o.(*v1alpha1.ToolApproval).Spec.TurnRef.Name}
 }

@@ -17,18 +17,19 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// waits is what has become of what a parked Turn waits for, as the cache has it.
-type waits struct {
-	// decided says of each of the Turn's pendingApprovals whether somebody has decided.
+// waitProgress is the progress of everything that a parked Turn waits for, as the cache shows it.
+type waitProgress struct {
+	// decided reports for each of the Turn's pendingApprovals whether there is a decision.
 	decided []bool
-	// unused says why decisions about them may not be used, empty if there are none of that kind.
+	// unused says why some decisions may not be used; empty if there are none of that kind.
 	unused string
-	// unfinished are those of the Turn's awaitedTurns that have not ended; they are the cache's.
+	// unfinished holds the Turn's awaitedTurns that have not ended. They belong to the cache and must not be
+	// changed.
 	unfinished []*v1alpha1.Turn
 }
 
-// isParked says whether an executor has given the Turn back because it waits for people or for the Turns of sub-agents, and
-// nobody has seen since that it may go on.
+// isParked reports whether a Turn is parked: its executor has handed it back because it waits for people or
+// sub-agents, and no reconciliation has since found that it can continue.
 func isParked(t *v1alpha1.Turn) bool {
 	if t.IsFinished() || t.BoundTo() != "" {
 		return false
@@ -37,64 +38,68 @@ func isParked(t *v1alpha1.Turn) bool {
 	return reason == v1alpha1.TurnReasonAwaitingApproval || reason == v1alpha1.TurnReasonWaitingForSubAgent
 }
 
-// whenAwaiting leaves a parked Turn where it is until there is something for its executor to do: somebody has decided about a
-// call, or the time for that is over, or all awaited Turns have ended.
-func whenAwaiting(v view) (decision, bool) {
+// whenParked keeps a Turn parked until its executor has something to do. That is when a person has decided about
+// a call, when a call's approval has expired, or when all awaited Turns have ended.
+func whenParked(v snapshot) (decision, bool) {
 	t := v.turn
-	if !isParked(t) || (len(t.Status.AwaitedTurns) > 0 && len(v.waits.unfinished) == 0) {
+	if !isParked(t) || (len(t.Status.AwaitedTurns) > 0 && len(v.awaited.unfinished) == 0) {
 		return decision{}, false
 	}
 	d := decision{action: park}
 	d.reason, d.message = translate.Awaits(t)
-	if v.waits.unused != "" {
-		d.message += "; " + v.waits.unused
-		d.wakeIn(unusedRecheck)
+	if v.awaited.unused != "" {
+		d.message += "; " + v.awaited.unused
+		d.wakeWithin(unusedRecheck)
 	}
 	for i, p := range t.Status.PendingApprovals {
 		left := p.ExpiryTime.Sub(v.now)
-		// An older version shows too little of a call: its executor asks again.
-		if v.waits.isDecided(i) || left <= 0 || p.RequestID == "" {
+		// A request without an ID comes from an older version, which showed too little of the call: the executor
+		// requests the approval again.
+		if v.awaited.isDecided(i) || left <= 0 || p.RequestID == "" {
 			return decision{}, false
 		}
-		d.wakeIn(left)
+		d.wakeWithin(left)
 	}
 	if len(t.Status.PendingApprovals) == 0 {
 		if len(t.Status.AwaitedTurns) == 0 {
-			return decision{}, false // nothing is waited for
+			return decision{}, false // the Turn waits for nothing
 		}
 		if !v.childParked() {
-			d.wakeIn(untilDeadline(v))
+			d.wakeWithin(untilDeadline(v))
 		}
 	}
 	return d, true
 }
 
-// unusedRecheck is how often Turns are looked at that somebody has decided about in a way that may not be used: what is amiss
-// is in objects that nobody watches.
+// unusedRecheck is the interval at which a Turn is reconciled while a decision about one of its calls may not be
+// used. The cause is in objects that the manager does not watch.
 const unusedRecheck = 10 * time.Second
 
-// wakeIn looks at the Turn again after some time at the latest.
-func (d *decision) wakeIn(after time.Duration) {
+// wakeWithin makes sure that the Turn is reconciled again no later than after this time.
+func (d *decision) wakeWithin(after time.Duration) {
 	if after = max(after, time.Millisecond); d.after == 0 || after < d.after {
 		d.after = after
 	}
 }
 
-func (w waits) isDecided(i int) bool { return i < len(w.decided) && w.decided[i] }
+func (w waitProgress) isDecided(i int) bool { return i < len(w.decided) && w.decided[i] }
 
-// childParked says whether a Turn that is waited for waits for people itself.
-func (v view) childParked() bool {
-	return slices.ContainsFunc(v.waits.unfinished, func(t *v1alpha1.Turn) bool { return t.Status.ParkedTime != nil })
+// childParked reports whether an awaited Turn is itself waiting for people.
+func (v snapshot) childParked() bool {
+	return slices.ContainsFunc(v.awaited.unfinished, func(t *v1alpha1.Turn) bool { return t.Status.ParkedTime != nil })
 }
 
-// clockStops says whether the time of a parked Turn does not run: while people are waited for, by it or by a Turn that it
-// waits for.
-func (v view) clockStops() bool { return len(v.turn.Status.PendingApprovals) > 0 || v.childParked() }
+// clockPaused reports whether the time limit of a parked Turn is paused. It is paused while the Turn, or a Turn that
+// it waits for, is waiting for people.
+func (v snapshot) clockPaused() bool {
+	return len(v.turn.Status.PendingApprovals) > 0 || v.childParked()
+}
 
-// waits finds out what has become of what a Turn waits for that is bound to nobody. The cache shows a child before it shows that its parent
-// waits for it, as one watch follows both: so one that is not there has ended or is gone.
-func (r *TurnReconciler) waits(ctx context.Context, t *v1alpha1.Turn) (waits, error) {
-	var w waits
+// waitProgress returns the progress of everything that an unbound Turn waits for. One watch delivers parent and
+// child, and the child is created first. So the cache shows a child before it shows that its parent waits for it,
+// and a child that is missing has ended or was deleted.
+func (r *TurnReconciler) waitProgress(ctx context.Context, t *v1alpha1.Turn) (waitProgress, error) {
+	var w waitProgress
 	if len(t.Status.PendingApprovals) > 0 {
 		var err error
 		if w.decided, w.unused, err = r.decided(ctx, t); err != nil {
@@ -115,13 +120,14 @@ func (r *TurnReconciler) waits(ctx context.Context, t *v1alpha1.Turn) (waits, er
 	return w, nil
 }
 
-// decided says of each of the Turn's pendingApprovals whether somebody has decided, and why there are decisions that may not be
-// used.
+// decided reports for each of the Turn's pendingApprovals whether there is a decision. unused says why some
+// decisions may not be used.
 func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn) (decided []bool, unused string, err error) {
 	var known v1alpha1.ToolApprovalList
-	err = r.Client.List(ctx, &known, client.InNamespace(t.Namespace), client.MatchingFields{indexApprovalTurn: t.Name}, client.UnsafeDisableDeepCopy)
+	err = r.Client.List(ctx, &known, client.InNamespace(t.Namespace), client.MatchingFields{indexApprovalTurn: t.Name},
+		client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return nil, "", fmt.Errorf("failed to list the decisions about calls of the turn: %w", err)
+		return nil, "", fmt.Errorf("failed to list the turn's tool approvals: %w", err)
 	}
 	var about []v1alpha1.ToolApproval
 	for _, a := range known.Items {
@@ -139,69 +145,71 @@ func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn) (decided
 	return decided, unused, nil
 }
 
-// park writes what is news of a Turn that goes on waiting: mostly nothing.
-func (r *TurnReconciler) park(ctx context.Context, v view, d decision) error {
-	news := translate.PauseClock(v.turn, v.clockStops(), v.now)
-	if !translate.Wait(v.turn, d.reason, d.message, v.now) && !news {
+// updateParked updates the status of a Turn that stays parked. Mostly nothing has changed, and nothing is written.
+func (r *TurnReconciler) updateParked(ctx context.Context, v snapshot, d decision) error {
+	changed := translate.PauseClock(v.turn, v.clockPaused(), v.now)
+	if !translate.Wait(v.turn, d.reason, d.message, v.now) && !changed {
 		return nil
 	}
 	return r.updateStatus(ctx, v.turn)
 }
 
-// children are the unfinished Turns of a Turn's sub-agents, as the cache has them: they must not be changed.
+// children returns the unfinished Turns of a Turn's sub-agents. They belong to the cache and must not be changed.
 func (r *TurnReconciler) children(ctx context.Context, t *v1alpha1.Turn) ([]v1alpha1.Turn, error) {
 	var turns v1alpha1.TurnList
-	err := r.Client.List(ctx, &turns, client.InNamespace(t.Namespace), client.MatchingFields{indexTurnParent: string(t.UID)}, client.UnsafeDisableDeepCopy)
+	err := r.Client.List(ctx, &turns, client.InNamespace(t.Namespace),
+		client.MatchingFields{indexTurnParent: string(t.UID)}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("failed to list the turns of sub-agents: %w", err)
 	}
 	return turns.Items, nil
 }
 
-// whenSubAgentsWork asks for the ends of the Turns that a Turn waits for, before the Turn itself ends: so what they take is known by
-// then, and nobody works on for a Turn that has ended. A Turn whose time is over waits for that as long as for an executor.
-func whenSubAgentsWork(v view) (decision, bool) {
+// whenSubAgentsRunning cancels the Turns that a Turn waits for, before the Turn itself ends. So their usage is known
+// by then, and no sub-agent works for a Turn that has ended. A Turn whose time is over waits for them for up to
+// finalizeGrace.
+func whenSubAgentsRunning(v snapshot) (decision, bool) {
 	t := v.turn
-	if t.BoundTo() != "" || len(v.waits.unfinished) == 0 {
+	if t.BoundTo() != "" || len(v.awaited.unfinished) == 0 {
 		return decision{}, false
 	}
 	if t.Spec.DesiredState == v1alpha1.DesiredStateCancelled {
-		return decision{action: gather}, true
+		return decision{action: cancelSubAgents}, true
 	}
 	active := t.Spec.DesiredState != v1alpha1.DesiredStateSuspended
-	if left := v.untilGivenUp(); active && untilDeadline(v) <= 0 && left > 0 {
-		return decision{action: gather, after: left}, true
+	if left := v.finalizeGrace(); active && untilDeadline(v) <= 0 && left > 0 {
+		return decision{action: cancelSubAgents, after: left}, true
 	}
 	return decision{}, false
 }
 
-// gather asks for the ends of the Turns that a Turn waits for.
-func (r *TurnReconciler) gather(ctx context.Context, v view) error {
-	for _, child := range v.waits.unfinished {
+// cancelSubAgents cancels the Turns that a Turn waits for.
+func (r *TurnReconciler) cancelSubAgents(ctx context.Context, v snapshot) error {
+	for _, child := range v.awaited.unfinished {
 		if child.Spec.DesiredState == v1alpha1.DesiredStateCancelled || !child.DeletionTimestamp.IsZero() {
 			continue
 		}
-		if err := r.cancelTurn(ctx, child.DeepCopy()); client.IgnoreNotFound(err) != nil { // the cache has the child itself
+		if err := r.cancelTurn(ctx, child.DeepCopy()); client.IgnoreNotFound(err) != nil { // the cache owns child
 			return err
 		}
 	}
 	return nil
 }
 
-// whenAbandoned cancels the Turn of a sub-agent for which nobody waits any more.
-func whenAbandoned(v view) (decision, bool) {
-	if !v.abandoned || v.turn.Spec.DesiredState == v1alpha1.DesiredStateCancelled {
+// whenOrphaned cancels the Turn of a sub-agent that no parent Turn waits for any more.
+func whenOrphaned(v snapshot) (decision, bool) {
+	if !v.orphaned || v.turn.Spec.DesiredState == v1alpha1.DesiredStateCancelled {
 		return decision{}, false
 	}
 	return decision{action: cancel}, true
 }
 
-// isAbandoned says whether a Turn is one of a sub-agent whose parent was cancelled, has ended or is gone. The cache has every
-// parent that has not ended: it came before its child.
-func (r *TurnReconciler) isAbandoned(ctx context.Context, t *v1alpha1.Turn) (bool, error) {
+// isOrphaned reports whether a Turn belongs to a sub-agent and its parent was cancelled, has ended or was deleted.
+// The cache has every unfinished parent, because a parent is older than its child.
+func (r *TurnReconciler) isOrphaned(ctx context.Context, t *v1alpha1.Turn) (bool, error) {
 	owner, ok := translate.Parent(t)
 	if _, called := t.Labels[translate.ParentLabel]; !ok || !called {
-		return false, nil // somebody else has made it, who may let Turns own each other
+		return false, nil // another client has created it; its Turns may own each other for other reasons
 	}
 	var parent v1alpha1.Turn
 	err := r.Client.Get(ctx, types.NamespacedName{Namespace: t.Namespace, Name: owner.Name}, &parent)
@@ -209,28 +217,28 @@ func (r *TurnReconciler) isAbandoned(ctx context.Context, t *v1alpha1.Turn) (boo
 	case apierrors.IsNotFound(err):
 		return true, nil
 	case err != nil:
-		return false, fmt.Errorf("failed to get turn %q, which has called this one: %w", owner.Name, err)
+		return false, fmt.Errorf("failed to get parent turn %q: %w", owner.Name, err)
 	}
 	return parent.UID != owner.UID || isOver(&parent), nil
 }
 
-// isOver says whether nobody waits for the Turns of a Turn's sub-agents.
+// isOver reports whether a Turn no longer waits for the Turns of its sub-agents.
 func isOver(t *v1alpha1.Turn) bool {
 	return t.IsFinished() || !t.DeletionTimestamp.IsZero() || t.Spec.DesiredState == v1alpha1.DesiredStateCancelled
 }
 
-// cancelTurn asks for the end of a Turn.
+// cancelTurn requests the cancellation of a Turn.
 func (r *TurnReconciler) cancelTurn(ctx context.Context, t *v1alpha1.Turn) error {
 	before := t.DeepCopy()
 	t.Spec.DesiredState = v1alpha1.DesiredStateCancelled
 	if err := r.Client.Patch(ctx, t, client.MergeFrom(before)); err != nil {
 		return err
 	}
-	r.wrote.Expect(t)
+	r.expectations.Expect(t)
 	return nil
 }
 
-// turnOf maps a ToolApproval to the Turn that it is about.
+// turnOf maps a ToolApproval to its Turn.
 func turnOf(_ context.Context, o client.Object) []reconcile.Request {
 	a, ok := o.(*v1alpha1.ToolApproval)
 	if !ok {
@@ -239,7 +247,7 @@ func turnOf(_ context.Context, o client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: a.Namespace, Name: a.Spec.TurnRef.Name}}}
 }
 
-// relativesOf maps a Turn to the one that waits for it, and to those of its sub-agents if it is over.
+// relativesOf maps a Turn to its parent, and to the unfinished Turns of its sub-agents.
 func (r *TurnReconciler) relativesOf(ctx context.Context, o client.Object) []reconcile.Request {
 	t, ok := o.(*v1alpha1.Turn)
 	if !ok {
@@ -251,7 +259,7 @@ func (r *TurnReconciler) relativesOf(ctx context.Context, o client.Object) []rec
 	}
 	children, err := r.children(ctx, t)
 	if err != nil {
-		reportUnlisted(ctx, err)
+		logListFailure(ctx, err)
 	}
 	for i := range children {
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&children[i])})
@@ -259,9 +267,9 @@ func (r *TurnReconciler) relativesOf(ctx context.Context, o client.Object) []rec
 	return requests
 }
 
-// concernsRelatives lets through what bears on the Turns above and below one: that it is over, and that it begins or ends to
-// wait for people.
-func concernsRelatives() predicate.Predicate {
+// relativesChanged passes the changes of a Turn that concern its parent and its children: the Turn is over, or it
+// starts or stops waiting for people.
+func relativesChanged() predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -273,8 +281,8 @@ func concernsRelatives() predicate.Predicate {
 	}
 }
 
-// decisionMade lets through that a ToolApproval appears: it never changes.
-func decisionMade() predicate.Predicate {
+// approvalCreated passes the creation of a ToolApproval. A ToolApproval never changes.
+func approvalCreated() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(event.UpdateEvent) bool { return false },
 		DeleteFunc: func(event.DeleteEvent) bool { return false },

@@ -10,12 +10,14 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// whenAgentNotReady makes a Turn wait for its agent. One that queues keeps its place in the queue for the moment in which
-// a changed agent is looked at; one that may have its prompt already goes on.
-func whenAgentNotReady(v view) (decision, bool) {
+// whenAgentNotReady makes a Turn wait for its Agent. There are two exceptions:
+//
+//  1. While a changed Agent is being checked, a queued Turn keeps its position in the queue.
+//  2. A Turn that may already have its prompt continues.
+func whenAgentNotReady(v snapshot) (decision, bool) {
 	checked, why := agentReadiness(v)
 	switch {
-	case why == "", checked && mayGoOn(v):
+	case why == "", checked && mayContinue(v):
 		return decision{}, false
 	case !checked && v.turn.StateReason() == v1alpha1.TurnReasonQueued:
 		return decision{action: hold, after: untilDeadline(v)}, true
@@ -23,13 +25,13 @@ func whenAgentNotReady(v view) (decision, bool) {
 	return decision{action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilDeadline(v)}, true
 }
 
-// agentReadiness says why the agent cannot run Turns, empty if it can, and whether that is known: nobody may have looked at
-// its newest spec.
-func agentReadiness(v view) (checked bool, why string) {
+// agentReadiness returns why the Agent cannot run Turns, or an empty string if it can. checked is false if the
+// newest spec of the Agent has not been checked yet.
+func agentReadiness(v snapshot) (checked bool, why string) {
 	return agentReadinessOf(v.agent, agentKey(v.turn))
 }
 
-// agentReadinessOf is agentReadiness for an Agent of a name, nil if it does not exist.
+// agentReadinessOf is agentReadiness for an Agent with this key. The Agent is nil if it does not exist.
 func agentReadinessOf(a *v1alpha1.Agent, key client.ObjectKey) (checked bool, why string) {
 	if a == nil {
 		return true, fmt.Sprintf("Agent %q does not exist in namespace %q", key.Name, key.Namespace)
@@ -44,25 +46,27 @@ func agentReadinessOf(a *v1alpha1.Agent, key client.ObjectKey) (checked bool, wh
 	return true, ""
 }
 
-// mayGoOn says whether a Turn may go on although its agent is not ready: if it was bound before, its journal may have the
-// prompt, which no change of a profile alters. Its models must be there, and its profile be looked at, which is a moment.
-func mayGoOn(v view) bool {
+// mayContinue reports whether a Turn may continue although its Agent is not ready. If the Turn was bound before, its
+// journal may hold the prompt, and no change of a profile alters that. Its models must exist, and its profile must
+// have been rendered, which takes only a moment.
+func mayContinue(v snapshot) bool {
 	if v.agent == nil || v.turn.Epoch() == 0 || lacksPrompt(v.turn) {
 		return false
 	}
 	conditions := v.agent.Status.Conditions
 	profile := meta.FindStatusCondition(conditions, v1alpha1.ConditionProfileResolved)
-	return meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionModelsResolved) && (profile == nil || profile.Reason != v1alpha1.ReasonProfileNotRendered)
+	return meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionModelsResolved) &&
+		(profile == nil || profile.Reason != v1alpha1.ReasonProfileNotRendered)
 }
 
-// lacksPrompt says whether the executor that had the Turn last gave it back because no prompt could be made.
+// lacksPrompt reports whether the last executor handed the Turn back because it could not prepare a prompt.
 func lacksPrompt(t *v1alpha1.Turn) bool {
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionPrepared)
 	return c != nil && c.Reason == v1alpha1.TurnReasonNotPrepared
 }
 
-// whenConfigMapMissing makes a Turn wait for a ConfigMap that it names itself.
-func whenConfigMapMissing(v view) (decision, bool) {
+// whenConfigMapMissing makes a Turn wait for a ConfigMap that its own spec names.
+func whenConfigMapMissing(v snapshot) (decision, bool) {
 	if v.missing == "" {
 		return decision{}, false
 	}

@@ -18,19 +18,20 @@ import (
 )
 
 const (
-	// waitWarning is for how long a Turn waits for one cause before an Event says so. A Turn with a short starting deadline has its
-	// Event after half of that.
+	// waitWarning is how long a Turn waits for one cause before an Event reports it. A Turn with a short starting
+	// deadline gets its Event after half of that deadline.
 	waitWarning = time.Minute
-	// warningsOfNamespace bounds these Events: thousands of Turns may wait for one Agent.
+	// warningsOfNamespace bounds the number of these Events: thousands of Turns may wait for one Agent.
 	warningsOfNamespace = 10
-	// warningWindow is the time in which a namespace has that many of them for one cause.
+	// warningWindow is the period in which a namespace gets at most that many Events for one cause.
 	warningWindow = 10 * time.Minute
 )
 
-// waitingTurns are the Turns that wait for something but people and sub-agents: since when, and whether an Event has said so. They count in
-// the metrics. The zero value has none.
+// waitingTurns records the Turns that wait, except those that wait for people or sub-agents: since when each waits,
+// and whether an Event has reported it. The metrics count them. The zero value has none.
 //
-// A leader that takes over knows no such Turn: it waits as long as its predecessor did before it warns, and may warn once more.
+// A new leader knows no waiting Turns. So it waits as long as its predecessor did before it warns, and may warn
+// once more.
 type waitingTurns struct {
 	mu       sync.Mutex
 	turns    map[client.ObjectKey]waitingTurn
@@ -46,14 +47,14 @@ type waitingTurn struct {
 	warned bool
 }
 
-// warningBudget is how many Events were emitted for a cause since a moment.
+// warningBudget counts the Events for a cause since a time.
 type warningBudget struct {
 	since   time.Time
 	emitted int
 }
 
-// waitsFor returns why a Turn waits, if a wait for that is worth a warning.
-func waitsFor(t *v1alpha1.Turn) (reason string, ok bool) {
+// waitReason returns why a Turn waits. ok is false if that wait needs no warning.
+func waitReason(t *v1alpha1.Turn) (reason string, ok bool) {
 	if t.IsFinished() || t.BoundTo() != "" || !t.DeletionTimestamp.IsZero() {
 		return "", false
 	}
@@ -65,11 +66,12 @@ func waitsFor(t *v1alpha1.Turn) (reason string, ok bool) {
 	return "", false
 }
 
-// see notes a Turn as it is now. It reports whether an Event is to say that the Turn waits, and whether that is the last one for its
-// cause for a while; else left is when to look again, 0 if there is no need to.
-func (w *waitingTurns) see(t *v1alpha1.Turn, patience time.Duration, now time.Time) (warn, last bool, left time.Duration) {
+// observe records a Turn as it is now. warn reports whether to emit an Event about its wait. last reports whether that
+// is the last Event for its cause in this window. If warn is false, left is when to look again; 0 if there is no
+// need to.
+func (w *waitingTurns) observe(t *v1alpha1.Turn, patience time.Duration, now time.Time) (warn, last bool, left time.Duration) {
 	key := client.ObjectKeyFromObject(t)
-	reason, ok := waitsFor(t)
+	reason, ok := waitReason(t)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !ok {
@@ -90,11 +92,11 @@ func (w *waitingTurns) see(t *v1alpha1.Turn, patience time.Duration, now time.Ti
 		return false, false, left
 	}
 	known.warned = true
-	warn, last = w.take(metrics.Wait{Namespace: t.Namespace, Reason: reason}, now)
+	warn, last = w.takeWarning(metrics.Wait{Namespace: t.Namespace, Reason: reason}, now)
 	return warn, last, 0
 }
 
-// forget notes that a Turn is gone.
+// forget drops a deleted Turn.
 func (w *waitingTurns) forget(key client.ObjectKey) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -125,15 +127,15 @@ func (w *waitingTurns) count(cause metrics.Wait, by int) {
 	}
 }
 
-// counted returns how many Turns wait, by cause.
-func (w *waitingTurns) counted() map[metrics.Wait]int {
+// countsByCause returns the number of waiting Turns by cause.
+func (w *waitingTurns) countsByCause() map[metrics.Wait]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.counts)
 }
 
-// take takes an Event from the budget of a cause, if there is one left. Budgets whose time is over are dropped.
-func (w *waitingTurns) take(cause metrics.Wait, now time.Time) (granted, last bool) {
+// takeWarning takes an Event from the budget of a cause, if one is left. It drops the budgets whose window is over.
+func (w *waitingTurns) takeWarning(cause metrics.Wait, now time.Time) (granted, last bool) {
 	for c, b := range w.warnings {
 		if now.Sub(b.since) >= warningWindow {
 			delete(w.warnings, c)
@@ -154,25 +156,28 @@ func (w *waitingTurns) take(cause metrics.Wait, now time.Time) (granted, last bo
 	return true, b.emitted == warningsOfNamespace
 }
 
-// noteWait emits the Event of a Turn that has waited for long, once for each cause, and sees to it that the Turn is looked at when that time
-// has come. result and err are those of the look at the Turn that has just ended.
-func (r *TurnReconciler) noteWait(t *v1alpha1.Turn, agent *v1alpha1.Agent, result ctrl.Result, err error) (ctrl.Result, error) {
+// warnLongWait emits an Event for a Turn that has waited long, once for each cause. It also shortens the requeue so
+// that the Turn is reconciled when that time comes. result and err are those of the reconciliation that has just
+// ended.
+func (r *TurnReconciler) warnLongWait(t *v1alpha1.Turn, agent *v1alpha1.Agent, result ctrl.Result, err error) (ctrl.Result, error) {
 	if err != nil {
 		return result, err
 	}
 	patience := min(waitWarning, v1alpha1.StartingDeadline(t.Spec.Limits, limitsOf(agent))/2)
-	warn, last, left := r.waiting.see(t, patience, r.Now())
+	warn, last, left := r.waiting.observe(t, patience, r.Now())
 	if left > 0 && (result.RequeueAfter == 0 || left < result.RequeueAfter) {
 		result.RequeueAfter = left
 	}
 	if warn {
-		said := fmt.Sprintf("the turn has waited for %s and is still %s: %s", r.Now().Sub(t.WaitingSince()).Round(time.Second), t.StateReason(),
+		message := fmt.Sprintf("the turn has waited for %s and is still %s: %s",
+			r.Now().Sub(t.WaitingSince()).Round(time.Second), t.StateReason(),
 			meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded).Message)
 		if last {
-			said = fmt.Sprintf("%d turns of this namespace have waited too long as %s; for %s no more of them get an Event. This one: %s",
-				warningsOfNamespace, t.StateReason(), warningWindow, said)
+			message = fmt.Sprintf("%d turns of this namespace have waited too long in state %s; no more of "+
+				"these Events are emitted for %s. This turn: %s",
+				warningsOfNamespace, t.StateReason(), warningWindow, message)
 		}
-		r.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventWaitingLong, "Wait", "%s", translate.Note(said))
+		r.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventWaitingLong, "Wait", "%s", translate.Note(message))
 	}
 	return result, nil
 }

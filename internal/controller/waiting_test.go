@@ -18,10 +18,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// waitingBench is a bench with a clock that the test moves.
-func waitingBench(t *testing.T, objects ...client.Object) (b *bench, clock *time.Time, recorded func() []string) {
+// newWaitingEnv returns a testEnv with a clock that the test moves.
+func newWaitingEnv(t *testing.T, objects ...client.Object) (b *testEnv, clock *time.Time, recorded func() []string) {
 	t.Helper()
-	b = newBench(t, interceptor.Funcs{}, objects...)
+	b = newTestEnv(t, interceptor.Funcs{}, objects...)
 	at := now
 	b.turns.Now = func() time.Time { return at }
 	recorder := events.NewFakeRecorder(1000)
@@ -37,85 +37,86 @@ func drain(recorder *events.FakeRecorder) []string {
 	return all
 }
 
-// created is a Turn that appears now.
+// created makes a Turn one that appears at this time.
 func created(name string) func(*v1alpha1.Turn) {
 	return func(t *v1alpha1.Turn) { t.Name, t.UID, t.CreationTimestamp = name, "", metav1.NewTime(now) }
 }
 
-func TestATurnThatWaitsLongSaysSoOnceForEachCause(t *testing.T) {
-	b, clock, recorded := waitingBench(t, turnWith(created("one")))
-	result, err := b.look(t, "one")
+func TestLongWaitEmitsOneEventPerCause(t *testing.T) {
+	b, clock, recorded := newWaitingEnv(t, turnWith(created("one")))
+	result, err := b.reconcile(t, "one")
 	if err != nil || result.RequeueAfter != waitWarning {
-		t.Fatalf("the first look: %v, %v; want the next one after %s, when the Turn has waited too long", result, err, waitWarning)
+		t.Fatalf("first reconciliation: %v, %v; want the next one after %s, when the Turn has waited too long", result, err, waitWarning)
 	}
 	*clock = clock.Add(waitWarning - time.Second)
-	if result, err = b.look(t, "one"); err != nil || result.RequeueAfter != time.Second || len(recorded()) > 0 {
-		t.Fatalf("a look before that: %v, %v; want no Event and another look after a second", result, err)
+	if result, err = b.reconcile(t, "one"); err != nil || result.RequeueAfter != time.Second || len(recorded()) > 0 {
+		t.Fatalf("earlier reconciliation: %v, %v; want no Event and a requeue after a second", result, err)
 	}
 	*clock = clock.Add(time.Second)
 	for range 3 {
-		if _, err = b.look(t, "one"); err != nil {
+		if _, err = b.reconcile(t, "one"); err != nil {
 			t.Fatal(err)
 		}
 		*clock = clock.Add(waitWarning)
 	}
-	want := []string{`Warning WaitingLong the turn has waited for 1m0s and is still WaitingForAgent: Agent "support" does not exist in namespace "helpdesk"`}
+	want := []string{`Warning WaitingLong the turn has waited for 1m0s and is still WaitingForAgent: Agent ` +
+		`"support" does not exist in namespace "helpdesk"`}
 	if diff := cmp.Diff(want, recorded()); diff != "" {
 		t.Errorf("Events (-want +got):\n%s", diff)
 	}
 
-	// Another cause has a minute of its own.
+	// Each cause has its own minute.
 	if err := b.client.Create(t.Context(), agentWith(metav1.ConditionTrue, "")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.look(t, "one"); err != nil || len(recorded()) > 0 {
+	if _, err := b.reconcile(t, "one"); err != nil || len(recorded()) > 0 {
 		t.Fatalf("got an Event, or %v, as soon as the cause changed", err)
 	}
 	*clock = clock.Add(waitWarning)
-	if _, err := b.look(t, "one"); err != nil {
+	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}
 	if got := recorded(); len(got) != 1 || !strings.Contains(got[0], "is still Pending: no executor is running") {
 		t.Errorf("Events for the second cause = %q, want one", got)
 	}
-	if diff := cmp.Diff(map[metrics.Wait]int{{Namespace: "helpdesk", Reason: "Pending"}: 1}, b.turns.waiting.counted()); diff != "" {
-		t.Errorf("Turns that wait (-want +got):\n%s", diff)
+	if diff := cmp.Diff(map[metrics.Wait]int{{Namespace: "helpdesk", Reason: "Pending"}: 1}, b.turns.waiting.countsByCause()); diff != "" {
+		t.Errorf("waiting Turns (-want +got):\n%s", diff)
 	}
 
-	// An executor appears, and the Turn waits no more.
+	// An executor appears, so the Turn no longer waits.
 	if err := b.client.Create(t.Context(), leaseOf("self", 1, *clock)); err != nil {
 		t.Fatal(err)
 	}
 	b.executors.Now = b.turns.Now
-	if _, err := b.look(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
+	if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
 		t.Fatalf("the Turn was not bound: %v", err)
 	}
-	if n := b.turns.waiting.counted(); len(n) > 0 {
-		t.Errorf("Turns that wait = %v, want none", n)
+	if n := b.turns.waiting.countsByCause(); len(n) > 0 {
+		t.Errorf("waiting Turns = %v, want none", n)
 	}
 }
 
-func TestAShortStartingDeadlineWarnsEarlier(t *testing.T) {
-	b, clock, recorded := waitingBench(t, turnWith(created("one"), func(t *v1alpha1.Turn) {
+func TestShortStartingDeadlineWarnsEarlier(t *testing.T) {
+	b, clock, recorded := newWaitingEnv(t, turnWith(created("one"), func(t *v1alpha1.Turn) {
 		t.Spec.Limits = &v1alpha1.Limits{StartingDeadlineSeconds: new(int32(20))}
 	}))
-	if result, err := b.look(t, "one"); err != nil || result.RequeueAfter != 10*time.Second {
-		t.Fatalf("the first look: %v, %v; want the next one after 10s", result, err)
+	if result, err := b.reconcile(t, "one"); err != nil || result.RequeueAfter != 10*time.Second {
+		t.Fatalf("first reconciliation: %v, %v; want the next one after 10s", result, err)
 	}
 	*clock = clock.Add(10 * time.Second)
-	if _, err := b.look(t, "one"); err != nil || len(recorded()) != 1 {
+	if _, err := b.reconcile(t, "one"); err != nil || len(recorded()) != 1 {
 		t.Errorf("got no Event before the Turn ends (%v)", err)
 	}
 }
 
-// TestThousandsOfWaitsAreAFewEvents holds for one namespace and one cause; others have their own Events.
-func TestThousandsOfWaitsAreAFewEvents(t *testing.T) {
+// TestWaitEventsAreBounded checks one namespace and one cause. Others have their own Events.
+func TestWaitEventsAreBounded(t *testing.T) {
 	const many = 200
 	objects := []client.Object{turnWith(created("other"), func(t *v1alpha1.Turn) { t.Namespace = "sales" })}
 	for i := range many {
 		objects = append(objects, turnWith(created(fmt.Sprint("turn-", i))))
 	}
-	b, clock, recorded := waitingBench(t, objects...)
+	b, clock, recorded := newWaitingEnv(t, objects...)
 	all := func() {
 		t.Helper()
 		for _, o := range objects {
@@ -130,10 +131,12 @@ func TestThousandsOfWaitsAreAFewEvents(t *testing.T) {
 	all()
 	got := recorded()
 	if len(got) != warningsOfNamespace+1 {
-		t.Errorf("%d Turns that wait gave %d Events, want %d for one namespace and one for the other", many+1, len(got), warningsOfNamespace)
+		t.Errorf("%d waiting Turns caused %d Events, want %d for one namespace and one for the other", many+1, len(got),
+			warningsOfNamespace)
 	}
 	last := got[len(got)-1]
-	if want := "Warning WaitingLong 10 turns of this namespace have waited too long as WaitingForAgent; for 10m0s no more of them get an Event"; !strings.HasPrefix(last, want) {
+	if want := "Warning WaitingLong 10 turns of this namespace have waited too long in state WaitingForAgent; " +
+		"no more of these Events are emitted for 10m0s"; !strings.HasPrefix(last, want) {
 		t.Errorf("the last Event = %q, want it to begin with %q", last, want)
 	}
 	for _, o := range objects {
@@ -143,28 +146,28 @@ func TestThousandsOfWaitsAreAFewEvents(t *testing.T) {
 	}
 	all()
 	if n := len(b.turns.waiting.turns); n != 0 {
-		t.Errorf("%d Turns that are gone are still known, want none", n)
+		t.Errorf("%d deleted Turns are still recorded, want none", n)
 	}
 }
 
-func TestAServerThatBreaksIsOneEvent(t *testing.T) {
-	d := newDesk(t, netpolicy.Permissive())
-	d.looks(t, 0)
+func TestFailingServerEmitsOneEvent(t *testing.T) {
+	d := newToolServerEnv(t, netpolicy.Permissive())
+	d.reconcileAfter(t, 0)
 	if got := drain(d.events); len(got) > 0 {
-		t.Errorf("Events of a server that answers from its first look on = %q, want none", got)
+		t.Errorf("Events of a server that always answers = %q, want none", got)
 	}
-	d.answers(503, "down")
+	d.respondWith(503, "down")
 	for range 4 {
-		d.looks(t, time.Minute)
+		d.reconcileAfter(t, time.Minute)
 	}
 	if got := drain(d.events); len(got) != 1 || !strings.HasPrefix(got[0], "Warning EndpointUnreachable ") {
-		t.Errorf("Events of four failed looks = %q, want one", got)
+		t.Errorf("Events of four failed checks = %q, want one", got)
 	}
-	d.answers(401, "no")
-	d.looks(t, time.Minute)
+	d.respondWith(401, "no")
+	d.reconcileAfter(t, time.Minute)
 	d.answer.Store(nil)
-	d.looks(t, time.Minute)
-	d.looks(t, time.Minute)
+	d.reconcileAfter(t, time.Minute)
+	d.reconcileAfter(t, time.Minute)
 	got := drain(d.events)
 	if len(got) != 2 || !strings.HasPrefix(got[0], "Warning CredentialsRejected ") || got[1] != "Normal Ready the server answers" {
 		t.Errorf("Events of another failure, and of the recovery = %q", got)

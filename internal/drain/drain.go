@@ -1,5 +1,5 @@
-// Package drain stops the Pods of Deployments and waits until they are gone. helm uninstall does it before it removes the rights by
-// which these Pods hand their Turns back.
+// Package drain stops the Pods of Deployments and waits until they are gone. helm uninstall uses it before it
+// removes the rights that these Pods need to hand their Turns back.
 package drain
 
 import (
@@ -21,16 +21,16 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// pollInterval is the time between two looks at the Pods.
+// pollInterval is the time between two checks of the Pods.
 const pollInterval = time.Second
 
-// Options say what to stop.
+// Options name the Deployments to stop.
 type Options struct {
-	// Namespace of the Deployments.
+	// Namespace is the namespace of the Deployments.
 	Namespace string
-	// Deployments are their names; one that does not exist counts as stopped.
+	// Deployments are the names of the Deployments. A Deployment that does not exist counts as stopped.
 	Deployments []string
-	// Timeout bounds the whole drain; it must be longer than the Pods' termination grace period.
+	// Timeout bounds the whole drain. It must be longer than the Pods' termination grace period.
 	Timeout time.Duration
 }
 
@@ -38,11 +38,13 @@ type Options struct {
 func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Namespace, "namespace", "capstan-system", "namespace of the Deployments")
 	f.StringSliceVar(&o.Deployments, "deployments", []string{"capstan"}, "names of the Deployments, separated by commas")
-	f.DurationVar(&o.Timeout, "timeout", 70*time.Second, "how long to wait for the Pods; must be longer than their termination grace period")
+	f.DurationVar(&o.Timeout, "timeout", 70*time.Second,
+		"how long to wait for the Pods; must be longer than their termination grace period")
 }
 
-// Run scales the Deployments to zero and waits until all of their Pods are gone. It tries again after errors of the API server. When
-// the time is over it returns an error that names the Pods that were seen last, or, where none were seen, the last error of the API server.
+// Run scales the Deployments to zero and waits until all of their Pods are gone. It tries again after errors of the
+// API server. After the timeout it returns an error that names the remaining Pods as last seen, or the last error
+// of the API server if no Pods were seen.
 func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -58,7 +60,7 @@ func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.
 		case err == nil:
 			stopped, left, failure = none, pods, nil
 		case len(left) == 0:
-			failure = err // else the Pods that were seen last say more: the last look may fail because the time is over
+			failure = err // otherwise keep the Pods: the last check may fail because of the timeout
 		}
 		return stopped, nil
 	})
@@ -71,7 +73,8 @@ func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.
 	case failure != nil:
 		return fmt.Errorf("failed to see the Pods of %s stop within %s: %w", strings.Join(o.Deployments, ", "), o.Timeout, failure)
 	}
-	return fmt.Errorf("these Pods in namespace %s have not stopped within %s: %s; delete them, or remove the release without waiting for them: helm uninstall --no-hooks",
+	return fmt.Errorf("these Pods in namespace %s have not stopped within %s: %s; delete them, or remove the "+
+		"release without waiting for them: helm uninstall --no-hooks",
 		o.Namespace, o.Timeout, strings.Join(left, ", "))
 }
 
@@ -81,7 +84,8 @@ type drainer struct {
 	log       logr.Logger
 }
 
-// look scales what is not scaled yet, and reports whether no Pod is left; left are the names of those that are.
+// look scales the Deployments that are not scaled yet. It reports whether no Pod is left, and returns the names of
+// the Pods that are left.
 func (d *drainer) look(ctx context.Context, deployments []string) (stopped bool, left []string, err error) {
 	stopped = true
 	for _, name := range deployments {
@@ -95,7 +99,8 @@ func (d *drainer) look(ctx context.Context, deployments []string) (stopped bool,
 	return stopped, left, nil
 }
 
-// stop scales one Deployment to zero and returns the names of its Pods. none is true once it has no Pod, and will make none.
+// stop scales one Deployment to zero and returns the names of its Pods. none is true once the Deployment has no
+// Pods and will not create any.
 func (d *drainer) stop(ctx context.Context, name string) (none bool, pods []string, err error) {
 	deployment, err := d.clients.AppsV1().Deployments(d.namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -107,7 +112,8 @@ func (d *drainer) stop(ctx context.Context, name string) (none bool, pods []stri
 	scaled := deployment.Spec.Replicas != nil && *deployment.Spec.Replicas == 0
 	if !scaled {
 		d.log.Info("Scaling to zero", "deployment", name)
-		_, err := d.clients.AppsV1().Deployments(d.namespace).Patch(ctx, name, types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{}, "scale")
+		_, err := d.clients.AppsV1().Deployments(d.namespace).Patch(ctx, name, types.MergePatchType,
+			[]byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{}, "scale")
 		if err != nil {
 			return false, nil, fmt.Errorf("failed to scale Deployment %q to zero: %w", name, err)
 		}
@@ -115,7 +121,7 @@ func (d *drainer) stop(ctx context.Context, name string) (none bool, pods []stri
 	if pods, err = d.pods(ctx, deployment); err != nil {
 		return false, nil, err
 	}
-	// The Deployment's controller must have seen the change, or it may make a Pod after this look.
+	// The Deployment's controller must have seen the change; otherwise it may still create a Pod.
 	seen := scaled && deployment.Status.ObservedGeneration >= deployment.Generation && deployment.Status.Replicas == 0
 	return seen && len(pods) == 0, pods, nil
 }

@@ -15,17 +15,18 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// interrupted returns the end of a Turn whose journal is of no use, or a *loop.Parked or *unreadError as account does: it ends with what its
-// status knows.
+// interrupted ends a Turn whose journal cannot be used, with the data of its status. It returns the errors of
+// account.
 func (r *run) interrupted(ctx context.Context, message string) error {
 	return r.account(ctx, &cutOffError{stop: turn.StopInterrupted, message: message})
 }
 
-// account completes the end of a Turn whose journal is lost or of no use: it takes in what the Turns of sub-agents took, and charges the Session.
-// It returns cut then, a *loop.Parked while such a Turn has not ended, and an *unreadError if it must be tried again.
+// account completes the end of a Turn whose journal is lost or cannot be used: it adds the usage of the sub-agents'
+// Turns, and charges the Session. Then it returns cut. It returns a *loop.Parked while such a Turn has not ended,
+// and an *unreadError if the attempt must be repeated.
 func (r *run) account(ctx context.Context, cut *cutOffError) error {
 	var err error
-	if cut.subAgents, err = r.gather(ctx); err != nil {
+	if cut.subAgents, err = r.collectUsage(ctx); err != nil {
 		return err
 	}
 	place, err := r.chargeKnown(ctx, func(t *v1alpha1.Turn) { r.cutShort(t, cut) })
@@ -39,16 +40,17 @@ func (r *run) account(ctx context.Context, cut *cutOffError) error {
 	return cut
 }
 
-// cutShort puts the end of a Turn whose journal is lost or of no use into its status, which is then written.
+// cutShort puts the end of a Turn whose journal is lost or cannot be used into its status, which the caller then
+// writes.
 func (r *run) cutShort(t *v1alpha1.Turn, cut *cutOffError) {
-	r.progress.tell(t)
+	r.progress.copyTo(t)
 	translate.TakeIn(t, cut.subAgents)
 	translate.CutOff(t, cut.stop, cut.message, cut.loss, r.executor.Now())
 }
 
-// gather returns what the Turns of sub-agents took, as their status says. It asks for the end of each that has not ended: nobody has
-// a use for its answer. Then it returns a *loop.Parked.
-func (r *run) gather(ctx context.Context) ([]*tool.Spent, error) {
+// collectUsage returns the usages of the sub-agents' Turns, from their status. It cancels each Turn that has not ended,
+// because its answer is no longer needed, and then returns a *loop.Parked.
+func (r *run) collectUsage(ctx context.Context) ([]*tool.Spent, error) {
 	var turns v1alpha1.TurnList
 	label := client.MatchingLabels{translate.ParentLabel: translate.ParentLabelOf(r.turn.Name)}
 	if err := r.executor.Reader.List(ctx, &turns, client.InNamespace(r.turn.Namespace), label); err != nil {
@@ -76,7 +78,7 @@ func (r *run) gather(ctx context.Context) ([]*tool.Spent, error) {
 	return spent, nil
 }
 
-// cancelChild asks for the end of the Turn of a sub-agent.
+// cancelChild cancels the Turn of a sub-agent.
 func (r *run) cancelChild(ctx context.Context, child *v1alpha1.Turn) error {
 	if child.Spec.DesiredState == v1alpha1.DesiredStateCancelled || !child.DeletionTimestamp.IsZero() {
 		return nil
@@ -89,9 +91,12 @@ func (r *run) cancelChild(ctx context.Context, child *v1alpha1.Turn) error {
 	return nil
 }
 
-// chargeKnown adds a Turn that ends without a result of the engine to the history of its Session, with what its status says by its
-// end. It returns the place of the Turn there, and nil if there is nothing to charge: the Turn has no Session, or is not known to
-// have asked a model, or its Session is gone or cannot be read.
+// chargeKnown adds a Turn that ends without a result of the engine to the history of its Session. The charge is the
+// status of the Turn after end has changed it. chargeKnown returns the place of the Turn in that history, or nil if
+// there is nothing to charge:
+//
+//   - The Turn has no Session, or is not known to have asked a model.
+//   - The Session is gone, or its history cannot be read.
 func (r *run) chargeKnown(ctx context.Context, end func(*v1alpha1.Turn)) (*turn.Place, error) {
 	e := r.executor
 	s, err := e.session(ctx, r.turn)
@@ -99,10 +104,11 @@ func (r *run) chargeKnown(ctx context.Context, end func(*v1alpha1.Turn)) (*turn.
 		return nil, err
 	}
 	t := r.turn.DeepCopy()
-	r.progress.tell(t)
+	r.progress.copyTo(t)
 	asked := t.Status.Steps != nil && t.Status.Steps.ModelRequests > 0
 	end(t)
-	if start := t.Status.StartTime; !asked && t.Status.Usage == nil && t.Status.SubAgentUsage == nil || start != nil && s.CreationTimestamp.After(start.Time) {
+	if start := t.Status.StartTime; !asked && t.Status.Usage == nil && t.Status.SubAgentUsage == nil || start != nil &&
+		s.CreationTimestamp.After(start.Time) {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
 	known := turn.Session{UID: string(s.UID), Name: s.Name, Known: translate.KnownTotals(s)}

@@ -27,26 +27,26 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// household is a Turn of a Session, "one", that calls a sub-agent, then a tool, and then answers. Its sub-agent calls the tool, and
-// then answers. The journals are in a file.
-type household struct {
+// sessionHarness is a Turn of the Session "one" that calls a sub-agent, then a tool, and then answers. Its sub-agent
+// calls the tool, and then answers. The journals are in a file.
+type sessionHarness struct {
 	*Executor
 	t     *testing.T
 	path  string
 	store *sqlite.Store
-	// within is called within the call of the tool by the Turn of a name, with its run.
+	// within maps the name of a Turn to a function that is called, with its run, while that Turn calls the tool.
 	within map[string]func(*run)
-	// billed is how many tokens the model has billed to the Turn and to its sub-agent.
+	// billed is the number of tokens that the model has billed to each of the two Turns.
 	billed map[string]int64
 	runs   map[string]*run
 }
 
-// The names of the Turns of a household, for billed and within.
+// The names of the two Turns of a sessionHarness, as keys of billed and within.
 const parent, child = "parent", "child"
 
-func newHousehold(t *testing.T) *household {
+func newSessionHarness(t *testing.T) *sessionHarness {
 	t.Helper()
-	h := &household{
+	h := &sessionHarness{
 		t: t, path: filepath.Join(t.TempDir(), "journal.db"), billed: map[string]int64{}, runs: map[string]*run{},
 		within: map[string]func(*run){},
 	}
@@ -74,7 +74,7 @@ func newHousehold(t *testing.T) *household {
 	return h
 }
 
-func (h *household) open() {
+func (h *sessionHarness) open() {
 	h.t.Helper()
 	var err error
 	if h.store, err = sqlite.Open(h.t.Context(), h.path); err != nil {
@@ -83,8 +83,8 @@ func (h *household) open() {
 	h.Engine, h.Store = &turn.Engine{Journal: h.store, Now: h.Now}, store.NewTracker(h.store, store.TrackerOptions{})
 }
 
-// lose puts an empty store in the place of the one that there is.
-func (h *household) lose() {
+// lose replaces the store with an empty one.
+func (h *sessionHarness) lose() {
 	h.t.Helper()
 	if err := h.store.Close(); err != nil {
 		h.t.Fatal(err)
@@ -97,13 +97,14 @@ func (h *household) lose() {
 	h.open()
 }
 
-// damage appends an entry that makes no sense to the journal of the Turn.
-func (h *household) damage() {
+// damage appends an invalid entry to the journal of the Turn.
+func (h *sessionHarness) damage() {
 	h.t.Helper()
 	last, err := h.store.Last(h.t.Context(), "uid-one")
 	if err == nil {
 		err = h.store.Append(h.t.Context(), "uid-one", journal.Entry{
-			Seq: last + 1, Epoch: h.get(parent).Epoch(), Kind: journal.ModelReplied, Version: journal.PayloadVersion, Payload: []byte(`"nonsense"`), Time: now,
+			Seq: last + 1, Epoch: h.get(parent).Epoch(), Kind: journal.ModelReplied, Version: journal.PayloadVersion,
+			Payload: []byte(`"nonsense"`), Time: now,
 		})
 	}
 	if err != nil {
@@ -111,8 +112,8 @@ func (h *household) damage() {
 	}
 }
 
-// Generate is the model of both: it calls what it has not called yet.
-func (h *household) Generate(_ context.Context, r model.Request) (model.Reply, error) {
+// Generate answers for both Agents: it calls the first tool that has not been called yet.
+func (h *sessionHarness) Generate(_ context.Context, r model.Request) (model.Reply, error) {
 	who, usage := child, model.Usage{InputTokens: 7, OutputTokens: 2}
 	calls := []model.ToolCall{{ID: "c1", Name: "look", Arguments: `{}`}}
 	for _, m := range r.Messages {
@@ -134,8 +135,8 @@ func (h *household) Generate(_ context.Context, r model.Request) (model.Reply, e
 	return model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}, nil
 }
 
-// get reads the Turn or that of its sub-agent; nil if it is not there.
-func (h *household) get(who string) *v1alpha1.Turn {
+// get reads the Turn or its sub-agent's Turn; it returns nil if that Turn does not exist.
+func (h *sessionHarness) get(who string) *v1alpha1.Turn {
 	h.t.Helper()
 	var turns v1alpha1.TurnList
 	if err := h.Reader.List(h.t.Context(), &turns); err != nil {
@@ -149,8 +150,8 @@ func (h *household) get(who string) *v1alpha1.Turn {
 	return nil
 }
 
-// change writes the Turn or that of its sub-agent, whatever is changed.
-func (h *household) change(who string, do func(*v1alpha1.Turn)) {
+// change updates the spec and the status of the Turn or of its sub-agent's Turn.
+func (h *sessionHarness) change(who string, do func(*v1alpha1.Turn)) {
 	h.t.Helper()
 	t := h.get(who)
 	do(t)
@@ -162,11 +163,12 @@ func (h *household) change(who string, do func(*v1alpha1.Turn)) {
 	}
 }
 
-// cancel asks for the end of a Turn.
-func (h *household) cancel(who string) { h.change(who, desires(v1alpha1.DesiredStateCancelled)) }
+// cancel cancels a Turn.
+func (h *sessionHarness) cancel(who string) { h.change(who, desires(v1alpha1.DesiredStateCancelled)) }
 
-// run binds a Turn as the controller does, and runs it until it ends, rests, or what happens within its call stops it.
-func (h *household) run(who string) *v1alpha1.Turn {
+// run binds a Turn as the controller does. It runs the Turn until it ends, waits, or is stopped by the function of
+// its tool call.
+func (h *sessionHarness) run(who string) *v1alpha1.Turn {
 	h.t.Helper()
 	id, err := h.store.State(h.t.Context())
 	if err != nil {
@@ -185,7 +187,7 @@ func (h *household) run(who string) *v1alpha1.Turn {
 		first:        t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor),
 		cancellation: newCancellation(h.t.Context()), interrupt: make(chan struct{}),
 	}
-	r.follow(t.Spec.DesiredState)
+	r.handleDesiredState(t.Spec.DesiredState)
 	h.runs[who] = r
 	h.Tools = func(context.Context, *v1alpha1.Agent) []tool.Tool {
 		return []tool.Tool{{
@@ -203,13 +205,13 @@ func (h *household) run(who string) *v1alpha1.Turn {
 	result, err := r.execute(ctx)
 	r.turn = r.progress.stop()
 	if !errors.Is(err, errKilled) {
-		r.conclude(ctx, result, err)
+		r.writeOutcome(ctx, result, err)
 	}
 	return h.get(who)
 }
 
 // remove deletes a Turn, and its children as the garbage collector does.
-func (h *household) remove(who string) {
+func (h *sessionHarness) remove(who string) {
 	h.t.Helper()
 	for _, w := range []string{who, child} {
 		if t := h.get(w); t != nil {
@@ -218,8 +220,8 @@ func (h *household) remove(who string) {
 	}
 }
 
-// deleted is a Turn that is deleted while it runs.
-func (h *household) deleted(r *run) {
+// deleted deletes a Turn while it runs.
+func (h *sessionHarness) deleted(r *run) {
 	h.remove(parent)
 	h.mu.Lock()
 	r.gone = true
@@ -227,8 +229,8 @@ func (h *household) deleted(r *run) {
 	r.abandon(errSuperseded)
 }
 
-// leader charges the Turn as the leader does when it sees that it is gone.
-func (h *household) leader() {
+// leader charges the Turn as the leader does when it sees that the Turn is gone.
+func (h *sessionHarness) leader() {
 	h.t.Helper()
 	charger := &Charger{Engine: h.Engine, Reader: h.Reader, Client: h.Client, Now: h.Now, Log: h.Log}
 	for range 2 {
@@ -238,33 +240,33 @@ func (h *household) leader() {
 	}
 }
 
-// The states of the household from which a Turn ends.
+// The following functions bring the sessionHarness into the states from which a Turn ends.
 
-// parked: its sub-agent was killed within its work.
-func (h *household) parked() {
+// parked: the sub-agent was killed during its work.
+func (h *sessionHarness) parked() {
 	h.t.Helper()
 	h.run(parent)
 	h.within[child] = kill
 	h.run(child)
 }
 
-// served: its sub-agent has ended, and the Turn has not taken its answer.
-func (h *household) served() {
+// served: the sub-agent has ended, and the Turn has not read its answer.
+func (h *sessionHarness) served() {
 	h.t.Helper()
 	h.run(parent)
 	h.run(child)
 }
 
-// suspended: it has taken the answer of its sub-agent, and was then suspended.
-func (h *household) suspended() {
+// suspended: the Turn has read the answer of its sub-agent, and was then suspended.
+func (h *sessionHarness) suspended() {
 	h.t.Helper()
 	h.served()
 	h.within[parent] = suspend
 	h.run(parent)
 }
 
-// killed: it has taken the answer of its sub-agent, has written its progress, and was then killed.
-func (h *household) killed() {
+// killed: the Turn has read the answer of its sub-agent, has written its progress, and was then killed.
+func (h *sessionHarness) killed() {
 	h.t.Helper()
 	h.served()
 	h.within[parent] = func(r *run) {
@@ -274,46 +276,79 @@ func (h *household) killed() {
 	h.run(parent)
 }
 
-// late is a Turn whose time is over.
+// late makes the Turn's time limit end.
 func late(t *v1alpha1.Turn) {
 	t.Status.StartTime = new(metav1.NewMicroTime(now.Add(-24 * time.Hour)))
 }
 
-// TestWhateverEndsATurn its status has what it took, and what its sub-agents took, and the totals of its Session have both. So they
-// are all that the model has billed.
-func TestWhateverEndsATurn(t *testing.T) {
+// TestEveryEndRecordsAllUsage checks that every end of a Turn leaves its usage and its sub-agents' usage in its status,
+// and both in the totals of its Session. Together they equal the tokens that the model has billed.
+func TestEveryEndRecordsAllUsage(t *testing.T) {
 	for name, tc := range map[string]struct {
-		state func(*household)
-		end   func(*household)
+		state func(*sessionHarness)
+		end   func(*sessionHarness)
 		// want is the reason of the Turn's end; empty for a Turn that is gone.
 		want string
 	}{
-		"it finishes":                             {(*household).served, func(h *household) { h.run(parent) }, v1alpha1.TurnReasonCompleted},
-		"cancelled while parked":                  {(*household).parked, func(h *household) { h.cancel(parent); h.cancel(child); h.run(child); h.run(parent) }, v1alpha1.TurnReasonCancelled},
-		"cancelled while its sub-agent has ended": {(*household).served, func(h *household) { h.cancel(parent); h.run(parent) }, v1alpha1.TurnReasonCancelled},
-		"cancelled while suspended":               {(*household).suspended, func(h *household) { h.cancel(parent); h.run(parent) }, v1alpha1.TurnReasonCancelled},
-		"cancelled while it runs": {(*household).served, func(h *household) {
-			h.within[parent] = func(r *run) { r.follow(v1alpha1.DesiredStateCancelled) }
+		"it ends normally": {
+			(*sessionHarness).served, func(h *sessionHarness) { h.run(parent) },
+			v1alpha1.TurnReasonCompleted,
+		},
+		"cancelled while parked": {
+			(*sessionHarness).parked,
+			func(h *sessionHarness) { h.cancel(parent); h.cancel(child); h.run(child); h.run(parent) }, v1alpha1.TurnReasonCancelled,
+		},
+		"cancelled while its sub-agent has ended": {
+			(*sessionHarness).served,
+			func(h *sessionHarness) { h.cancel(parent); h.run(parent) }, v1alpha1.TurnReasonCancelled,
+		},
+		"cancelled while suspended": {
+			(*sessionHarness).suspended,
+			func(h *sessionHarness) { h.cancel(parent); h.run(parent) }, v1alpha1.TurnReasonCancelled,
+		},
+		"cancelled while it runs": {(*sessionHarness).served, func(h *sessionHarness) {
+			h.within[parent] = func(r *run) { r.handleDesiredState(v1alpha1.DesiredStateCancelled) }
 			h.run(parent)
 		}, v1alpha1.TurnReasonCancelled},
-		"cancelled after it was killed": {(*household).killed, func(h *household) { h.cancel(parent); h.run(parent) }, v1alpha1.TurnReasonCancelled},
-		"out of time while parked": {(*household).parked, func(h *household) {
+		"cancelled after it was killed": {
+			(*sessionHarness).killed,
+			func(h *sessionHarness) { h.cancel(parent); h.run(parent) }, v1alpha1.TurnReasonCancelled,
+		},
+		"out of time while parked": {(*sessionHarness).parked, func(h *sessionHarness) {
 			h.change(parent, late)
 			h.cancel(child)
 			h.run(child)
 			h.run(parent)
 		}, v1alpha1.TurnReasonDeadlineExceeded},
-		"out of time after it was killed":    {(*household).killed, func(h *household) { h.change(parent, late); h.run(parent) }, v1alpha1.TurnReasonDeadlineExceeded},
-		"lost while its sub-agent has ended": {(*household).served, func(h *household) { h.lose(); h.run(parent) }, v1alpha1.TurnReasonInterrupted},
-		"lost while suspended":               {(*household).suspended, func(h *household) { h.lose(); h.run(parent) }, v1alpha1.TurnReasonInterrupted},
-		"lost after it was killed":           {(*household).killed, func(h *household) { h.lose(); h.run(parent) }, v1alpha1.TurnReasonInterrupted},
-		"lost and cancelled":                 {(*household).suspended, func(h *household) { h.lose(); h.cancel(parent); h.run(parent) }, v1alpha1.TurnReasonCancelled},
-		"lost and out of time":               {(*household).suspended, func(h *household) { h.lose(); h.change(parent, late); h.run(parent) }, v1alpha1.TurnReasonDeadlineExceeded},
-		"lost while its sub-agent works": {func(h *household) { // whose journal is in another store
+		"out of time after it was killed": {
+			(*sessionHarness).killed,
+			func(h *sessionHarness) { h.change(parent, late); h.run(parent) }, v1alpha1.TurnReasonDeadlineExceeded,
+		},
+		"lost while its sub-agent has ended": {
+			(*sessionHarness).served,
+			func(h *sessionHarness) { h.lose(); h.run(parent) }, v1alpha1.TurnReasonInterrupted,
+		},
+		"lost while suspended": {
+			(*sessionHarness).suspended,
+			func(h *sessionHarness) { h.lose(); h.run(parent) }, v1alpha1.TurnReasonInterrupted,
+		},
+		"lost after it was killed": {
+			(*sessionHarness).killed,
+			func(h *sessionHarness) { h.lose(); h.run(parent) }, v1alpha1.TurnReasonInterrupted,
+		},
+		"lost and cancelled": {
+			(*sessionHarness).suspended,
+			func(h *sessionHarness) { h.lose(); h.cancel(parent); h.run(parent) }, v1alpha1.TurnReasonCancelled,
+		},
+		"lost and out of time": {
+			(*sessionHarness).suspended,
+			func(h *sessionHarness) { h.lose(); h.change(parent, late); h.run(parent) }, v1alpha1.TurnReasonDeadlineExceeded,
+		},
+		"lost while its sub-agent works": {func(h *sessionHarness) { // the sub-agent's journal is in another store
 			h.run(parent)
 			h.within[child] = func(r *run) { r.progress.due(); kill(r) }
 			h.run(child)
-		}, func(h *household) {
+		}, func(h *sessionHarness) {
 			h.lose()
 			if t := h.run(parent); t.IsFinished() || h.get(child).Spec.DesiredState != v1alpha1.DesiredStateCancelled {
 				h.t.Errorf("status %+v; want the Turn to wait for its sub-agent, which is cancelled", t.Status)
@@ -321,33 +356,48 @@ func TestWhateverEndsATurn(t *testing.T) {
 			h.run(child)
 			h.run(parent)
 		}, v1alpha1.TurnReasonInterrupted},
-		"damaged while suspended":               {(*household).suspended, func(h *household) { h.damage(); h.run(parent) }, v1alpha1.TurnReasonInterrupted},
-		"damaged while its sub-agent has ended": {(*household).served, func(h *household) { h.damage(); h.run(parent) }, v1alpha1.TurnReasonInterrupted},
-		"its sub-agent is deleted":              {(*household).parked, func(h *household) { h.remove(child); h.run(parent) }, v1alpha1.TurnReasonCompleted},
-		"its sub-agent is deleted, and it is cancelled": {(*household).parked, func(h *household) {
+		"damaged while suspended": {
+			(*sessionHarness).suspended,
+			func(h *sessionHarness) { h.damage(); h.run(parent) }, v1alpha1.TurnReasonInterrupted,
+		},
+		"damaged while its sub-agent has ended": {
+			(*sessionHarness).served,
+			func(h *sessionHarness) { h.damage(); h.run(parent) }, v1alpha1.TurnReasonInterrupted,
+		},
+		"its sub-agent is deleted": {
+			(*sessionHarness).parked,
+			func(h *sessionHarness) { h.remove(child); h.run(parent) }, v1alpha1.TurnReasonCompleted,
+		},
+		"its sub-agent is deleted, and it is cancelled": {(*sessionHarness).parked, func(h *sessionHarness) {
 			h.remove(child)
 			h.cancel(parent)
 			h.run(parent)
 		}, v1alpha1.TurnReasonCancelled},
 
-		"deleted while parked":                  {(*household).parked, func(h *household) { h.remove(parent); h.leader() }, ""},
-		"deleted while its sub-agent has ended": {(*household).served, func(h *household) { h.remove(parent); h.leader() }, ""},
-		"deleted before its sub-agent is": {(*household).served, func(h *household) {
+		"deleted while parked":                  {(*sessionHarness).parked, func(h *sessionHarness) { h.remove(parent); h.leader() }, ""},
+		"deleted while its sub-agent has ended": {(*sessionHarness).served, func(h *sessionHarness) { h.remove(parent); h.leader() }, ""},
+		"deleted before its sub-agent is": {(*sessionHarness).served, func(h *sessionHarness) {
 			remove(h.t, h.Executor, h.get(parent))
 			h.leader()
 		}, ""},
-		"deleted while suspended":     {(*household).suspended, func(h *household) { h.remove(parent); h.leader() }, ""},
-		"deleted after it was killed": {(*household).killed, func(h *household) { h.remove(parent); h.leader() }, ""},
-		"deleted while it runs":       {(*household).served, func(h *household) { h.within[parent] = h.deleted; h.run(parent) }, ""},
-		"deleted while it runs, seen by both": {(*household).served, func(h *household) {
+		"deleted while suspended":     {(*sessionHarness).suspended, func(h *sessionHarness) { h.remove(parent); h.leader() }, ""},
+		"deleted after it was killed": {(*sessionHarness).killed, func(h *sessionHarness) { h.remove(parent); h.leader() }, ""},
+		"deleted while it runs": {
+			(*sessionHarness).served,
+			func(h *sessionHarness) { h.within[parent] = h.deleted; h.run(parent) }, "",
+		},
+		"deleted while it runs, seen by both": {(*sessionHarness).served, func(h *sessionHarness) {
 			h.within[parent] = h.deleted
 			h.run(parent)
 			h.leader()
 		}, ""},
-		"deleted after it has ended": {(*household).served, func(h *household) { h.run(parent); h.remove(parent); h.leader() }, ""},
+		"deleted after it has ended": {
+			(*sessionHarness).served,
+			func(h *sessionHarness) { h.run(parent); h.remove(parent); h.leader() }, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHousehold(t)
+			h := newSessionHarness(t)
 			tc.state(h)
 			if h.billed[parent] == 0 || h.billed[child] == 0 {
 				t.Fatalf("billed %v, want that both have asked the model", h.billed)
@@ -391,9 +441,10 @@ func tokensOf(u *v1alpha1.Usage) int64 {
 	return u.TotalTokens
 }
 
-// TestASessionIsNotChargedWhileASubAgentOfADeletedTurnIsThere: what it takes until its end counts, too.
-func TestASessionIsNotChargedWhileASubAgentOfADeletedTurnIsThere(t *testing.T) {
-	h := newHousehold(t)
+// TestSessionIsChargedAfterSubAgentsOfADeletedTurnEnd checks that the Session is charged only when the
+// sub-agent has ended, because its usage until then counts, too.
+func TestSessionIsChargedAfterSubAgentsOfADeletedTurnEnd(t *testing.T) {
+	h := newSessionHarness(t)
 	h.parked()
 	remove(t, h.Executor, h.get(parent))
 	charger := &Charger{Engine: h.Engine, Reader: h.Reader, Client: h.Client, Now: h.Now, Log: h.Log}

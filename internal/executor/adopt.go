@@ -10,14 +10,18 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// claimsAtOnce is how many Turns are claimed at once at the start: as many as the controller binds at once.
+// claimsAtOnce is the number of Turns that are claimed at once during the start. It equals the number of Turns that
+// the controller binds at once.
 const claimsAtOnce = 8
 
-// adopt claims a Turn that was bound to this name before the process started, with a new epoch, so that nothing an earlier
-// process may still do counts. It does not wait for that; adoptions does. While the API server is away the claim is tried
-// again. The run begins when the watch shows the claim: so it never begins for a Turn that the watch has seen go. As many claims are
-// first tried at once as Turns are bound at once, so that a start does no more at a time than the work after it; a claim that failed is
-// in nobody's way.
+// adopt claims a Turn that was bound to this name before the process started. The claim is a new epoch, so that
+// writes of an earlier process are refused. adopt does not wait for the claim; adoptions does.
+//
+//   - While the API server is unavailable, the claim is tried again.
+//   - The run begins when the watch shows the claim, so it never begins for a Turn whose deletion the watch has
+//     already shown.
+//   - The first attempts share claimsAtOnce slots, so that the start causes no more load than normal work. Repeated
+//     attempts use no slot, so a failed claim does not block others.
 func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.WaitGroup) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -43,7 +47,7 @@ func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.
 			claimed, _ = e.persist(ctx, t, t.Epoch(), claim)
 		}
 		if claimed != nil {
-			e.Log.Info("Taking up a turn of an earlier process", "turn", client.ObjectKeyFromObject(t), "epoch", claimed.Epoch())
+			e.Log.Info("Taking over a turn of an earlier process", "turn", client.ObjectKeyFromObject(t), "epoch", claimed.Epoch())
 		}
 	})
 }

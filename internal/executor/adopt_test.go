@@ -18,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// watch is what the executor hears of Turns, as the cache would tell it.
+// watch delivers events of Turns to the executor, as the cache would.
 type watch struct {
 	cache.ResourceEventHandler
 	adoptions sync.WaitGroup
@@ -30,19 +30,20 @@ func newWatch(ctx context.Context, e *Executor) *watch {
 	return w
 }
 
-func TestAdoptClaimsWhatWasBoundHere(t *testing.T) {
+func TestAdoptClaimsBoundTurns(t *testing.T) {
 	other := turnWith(boundTo("other", 3), func(t *v1alpha1.Turn) { t.Name, t.UID = "two", "uid-two" })
-	// The API server is away at first.
+	// The API server is unavailable at first.
 	e, store := newExecutor(t, failing(broken), append(surroundings(), turnWith(boundTo(me, 4)), other)...)
 	before := stored(t, e)
 	w := newWatch(t.Context(), e)
 	w.OnAdd(before, true)
 	w.OnAdd(other, true)
-	w.OnUpdate(before, before) // by somebody who has changed a label
+	w.OnUpdate(before, before) // as if a client had changed a label
 	w.adoptions.Wait()
 	claimed := stored(t, e)
 	if claimed.Epoch() != 5 || len(store.entries(t)) > 0 {
-		t.Fatalf("the Turn has %+v and %d entries, want it claimed and not begun before that is seen", claimed.Status.Executor, len(store.entries(t)))
+		t.Fatalf("the Turn has %+v and %d entries, want it claimed and not begun before that is seen",
+			claimed.Status.Executor, len(store.entries(t)))
 	}
 	w.OnUpdate(before, claimed)
 	e.all.Wait()
@@ -55,8 +56,9 @@ func TestAdoptClaimsWhatWasBoundHere(t *testing.T) {
 	}
 }
 
-// TestAClaimedTurnThatGoesBeforeItIsSeenIsNotRun: the watch shows its end, and the claim never.
-func TestAClaimedTurnThatGoesBeforeItIsSeenIsNotRun(t *testing.T) {
+// TestClaimedTurnThatDisappearsIsNotRun checks that a Turn does not run if the watch shows its end, but
+// never its claim.
+func TestClaimedTurnThatDisappearsIsNotRun(t *testing.T) {
 	e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith())...)
 	w := newWatch(t.Context(), e)
 	before := stored(t, e)
@@ -69,12 +71,15 @@ func TestAClaimedTurnThatGoesBeforeItIsSeenIsNotRun(t *testing.T) {
 	}
 }
 
-// TestATurnThatCannotBeClaimedKeepsNoOtherWaiting: without a Lease an executor gets no Turns at all.
-func TestATurnThatCannotBeClaimedKeepsNoOtherWaiting(t *testing.T) {
+// TestFailingClaimDoesNotBlockOthers checks that a failing claim delays the start by at most
+// LeaseDuration: without a Lease, an executor gets no Turns at all.
+func TestFailingClaimDoesNotBlockOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var taken atomic.Bool
 		e, _ := newExecutor(t, interceptor.Funcs{
-			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+				opts ...client.SubResourceUpdateOption,
+			) error {
 				if !taken.Load() {
 					return broken
 				}
@@ -113,8 +118,9 @@ func TestAdoptEndsWithTheProcess(t *testing.T) {
 	}
 }
 
-// TestAStartClaimsFewTurnsAtOnce: thousands of Turns that an earlier process has left are not written all at once.
-func TestAStartClaimsFewTurnsAtOnce(t *testing.T) {
+// TestStartClaimsFewTurnsAtOnce checks that the start does not claim thousands of Turns of an earlier process all
+// at once.
+func TestStartClaimsFewTurnsAtOnce(t *testing.T) {
 	const left = 100
 	objects := surroundings()
 	for i := range left {
@@ -124,7 +130,9 @@ func TestAStartClaimsFewTurnsAtOnce(t *testing.T) {
 	}
 	var now, most atomic.Int32
 	e, _ := newExecutor(t, interceptor.Funcs{
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+			opts ...client.SubResourceUpdateOption,
+		) error {
 			if n := now.Add(1); n > most.Load() {
 				most.Store(n)
 			}

@@ -24,21 +24,23 @@ import (
 type Charger struct {
 	// Engine ends the Turns in their journals.
 	Engine *turn.Engine
-	// Reader reads from the API server, Client writes the status of Sessions.
+	// Reader reads from the API server. Client writes the status of Sessions.
 	Reader client.Reader
 	Client client.Client
-	// Now is the time of day.
+	// Now returns the time of day.
 	Now func() time.Time
 	Log logr.Logger
 }
 
-// chargeTries is how often a Turn is charged against others who write the same journal or the same Session.
+// chargeTries is how often a charge is tried if others write the same journal or the same Session.
 const chargeTries = 5
 
-// Charge ends a Turn whose object is gone in its journal, and adds what it took to the history and to the totals of its Session. It
-// does each of them once, however often it is called and whoever else does it. It does nothing for a UID that is no Turn's, for a
-// Turn without a Session, and for a Session that is gone. It fails while Turns of its sub-agents are there and have not ended. An error
-// may go away; a journal that cannot be read is logged instead.
+// Charge ends a deleted Turn in its journal, and adds its usage to the history and to the totals of its Session.
+// Each of these happens once, however often and by whomever Charge is called.
+//
+// Charge does nothing if the UID belongs to no Turn, if the Turn has no Session, or if the Session is gone. It
+// fails while Turns of the Turn's sub-agents exist that have not ended. A later call may succeed after an error. A
+// journal that cannot be read is logged and is not an error.
 func (c *Charger) Charge(ctx context.Context, uid string) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
@@ -56,7 +58,7 @@ func (c *Charger) Charge(ctx context.Context, uid string) error {
 	return err
 }
 
-// charge does it once.
+// charge makes one attempt.
 func (c *Charger) charge(ctx context.Context, uid string) error {
 	a, err := c.Engine.Abandoned(ctx, uid, family{c.Reader, c.Engine}.took)
 	if err != nil || a == nil {
@@ -71,12 +73,12 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 		return fmt.Errorf("failed to get session %q: %w", key.Name, err)
 	}
 	if string(s.UID) != a.Session.UID {
-		return nil // another one of its name
+		return nil // another Session of this name
 	}
 	a.Session.Known = translate.KnownTotals(&s)
 	place, err := a.Charge(a.Session)
 	if waits, ok := errors.AsType[*loop.Parked](err); ok {
-		return fmt.Errorf("the turns of its sub-agents are not gone yet: %s", strings.Join(waits.Turns, ", "))
+		return fmt.Errorf("the turns of its sub-agents have not ended yet: %s", strings.Join(waits.Turns, ", "))
 	}
 	if err != nil || place == nil {
 		return err
@@ -84,10 +86,11 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 	return writeTotals(ctx, c.Reader, c.Client, key, place, c.Now())
 }
 
-// chargeTimeout bounds the time in which a run charges its Turn. The janitor does it otherwise.
+// chargeTimeout bounds the time in which a run charges its Turn. After that, the cleanup of the journals charges
+// it.
 const chargeTimeout = 30 * time.Second
 
-// charge charges the Turn to its Session if it has left the watch because it was deleted.
+// charge charges the Turn to its Session if the Turn has left the watch because it was deleted.
 func (r *run) charge(ctx context.Context) {
 	e := r.executor
 	if r.turn.Spec.SessionRef == nil || !r.hasLeft() {
@@ -112,7 +115,7 @@ func (r *run) hasLeft() bool {
 	return r.gone
 }
 
-// isDeleted asks the API server whether the Turn is gone. One of its name with another UID is another one.
+// isDeleted asks the API server whether the Turn is gone. A Turn of the same name with another UID is another Turn.
 func (r *run) isDeleted(ctx context.Context) (bool, error) {
 	now := &metav1.PartialObjectMetadata{}
 	now.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("Turn"))

@@ -21,7 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// caller is a model that calls the tool "look" and takes 15 tokens for that.
+// caller is a model that calls the tool "look", with a usage of 15 tokens.
 type caller struct{}
 
 func (caller) Generate(context.Context, model.Request) (model.Reply, error) {
@@ -31,17 +31,18 @@ func (caller) Generate(context.Context, model.Request) (model.Reply, error) {
 	}, nil
 }
 
-// talk is the Session of the Turn.
+// talk returns the Session of the Turn.
 func talk() *v1alpha1.Session {
 	return &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "talk", UID: "uid-talk"}}
 }
 
-// inTalk makes a Turn one of the Session that asks a model.
+// inTalk adds a Turn that asks a model to the Session.
 func inTalk(t *v1alpha1.Turn) {
 	t.Spec.SessionRef, t.Spec.Execution = &v1alpha1.ObjectReference{Name: "talk"}, v1alpha1.ExecutionRun
 }
 
-// calling is an executor with a run of the Turn that has been answered once and is within a call. Its journals are in a file.
+// calling returns an executor that runs the Turn: the model has replied once, and the tool call is under way. The
+// journals are in a file.
 func calling(t *testing.T, funcs interceptor.Funcs, change ...func(*v1alpha1.Turn)) (*Executor, *sqlite.Store) {
 	t.Helper()
 	e, _ := newExecutor(t, funcs, append(surroundings(), talk(), turnWith(append(change, inTalk)...))...)
@@ -64,7 +65,8 @@ func calling(t *testing.T, funcs interceptor.Funcs, change ...func(*v1alpha1.Tur
 	})
 	e.Tools = func(context.Context, *v1alpha1.Agent) []tool.Tool {
 		return []tool.Tool{{
-			Tool: prompt.Tool{Name: "look", Description: "Looks it up."}, Effect: tool.ReadOnly, Caller: look, Schema: json.RawMessage(`{"type":"object"}`),
+			Tool: prompt.Tool{Name: "look", Description: "Looks it up."}, Effect: tool.ReadOnly, Caller: look,
+			Schema: json.RawMessage(`{"type":"object"}`),
 		}}
 	}
 	e.observe(t.Context(), stored(t, e))
@@ -80,12 +82,12 @@ func remove(t *testing.T, e *Executor, o client.Object) {
 	}
 }
 
-// charged is how many Turns the totals of the Session and its history have, and how many tokens.
+// charged counts the Turns and the tokens in the totals of the Session and in its history.
 type charged struct {
 	Turns, Tokens, HistoryTurns, HistoryTokens int64
 }
 
-// once is what the Session has when the Turn was charged to it once.
+// once is the charge of a Turn that was charged to the Session once.
 var once = charged{Turns: 1, Tokens: 15, HistoryTurns: 1, HistoryTokens: 15}
 
 func chargedTo(t *testing.T, e *Executor, j journal.Journal) charged {
@@ -98,23 +100,26 @@ func chargedTo(t *testing.T, e *Executor, j journal.Journal) charged {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := charged{Turns: s.Status.Turns, HistoryTurns: h.Totals.Turns, HistoryTokens: h.Totals.Usage.InputTokens + h.Totals.Usage.OutputTokens}
+	got := charged{
+		Turns: s.Status.Turns, HistoryTurns: h.Totals.Turns,
+		HistoryTokens: h.Totals.Usage.InputTokens + h.Totals.Usage.OutputTokens,
+	}
 	if s.Status.Usage != nil {
 		got.Tokens = s.Status.Usage.TotalTokens
 	}
 	return got
 }
 
-// TestADeletedTurnIsChargedToItsSession: what it took was paid for, whatever its user did with the object.
-func TestADeletedTurnIsChargedToItsSession(t *testing.T) {
+// TestDeletedTurnIsChargedToItsSession checks that deleting a Turn does not hide its usage, which was paid for.
+func TestDeletedTurnIsChargedToItsSession(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		// change is what happens to the objects before the watch says that the Turn is gone.
+		// change changes the objects before the watch reports that the Turn is gone.
 		change func(*testing.T, *Executor)
 		want   charged
 	}{
-		"deleted": {"its run charges it", func(t *testing.T, e *Executor) { remove(t, e, stored(t, e)) }, once},
-		"made anew": {"the new one of its name is another Turn", func(t *testing.T, e *Executor) {
+		"deleted": {"its run charges the Session", func(t *testing.T, e *Executor) { remove(t, e, stored(t, e)) }, once},
+		"recreated": {"the new Turn of this name is another Turn", func(t *testing.T, e *Executor) {
 			remove(t, e, stored(t, e))
 			again := turnWith(boundTo("other", 1), inTalk)
 			again.UID = "uid-two"
@@ -122,15 +127,17 @@ func TestADeletedTurnIsChargedToItsSession(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, once},
-		"bound elsewhere": {"it goes on there", func(*testing.T, *Executor) {}, charged{}},
-		"without its Session": {"nobody has a use for it", func(t *testing.T, e *Executor) {
+		"bound elsewhere": {"it continues there", func(*testing.T, *Executor) {}, charged{}},
+		"without its Session": {"no Session has a use for it", func(t *testing.T, e *Executor) {
 			remove(t, e, stored(t, e))
 			remove(t, e, talk())
 		}, charged{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			writes := 0
-			e, store := calling(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			e, store := calling(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client,
+				sub string, o client.Object, opts ...client.SubResourceUpdateOption,
+			) error {
 				if _, ok := o.(*v1alpha1.Turn); ok {
 					writes++
 				}
@@ -157,10 +164,13 @@ func TestADeletedTurnIsChargedToItsSession(t *testing.T) {
 	}
 }
 
-// TestADeletedTurnIsChargedOnce: the process may be killed between any two writes, and others charge it, too.
-func TestADeletedTurnIsChargedOnce(t *testing.T) {
+// TestDeletedTurnIsChargedOnce checks that a Turn is charged once even if the process is killed between any two
+// writes and others charge the Turn as well.
+func TestDeletedTurnIsChargedOnce(t *testing.T) {
 	fails := true
-	e, store := calling(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	e, store := calling(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string,
+		o client.Object, opts ...client.SubResourceUpdateOption,
+	) error {
 		if _, ok := o.(*v1alpha1.Session); ok && fails {
 			return broken
 		}
@@ -197,8 +207,9 @@ func TestADeletedTurnIsChargedOnce(t *testing.T) {
 	}
 }
 
-// TestATurnBehindAFinalizerIsCancelled: it is there to be read until the finalizer goes.
-func TestATurnBehindAFinalizerIsCancelled(t *testing.T) {
+// TestDeletedTurnWithFinalizerIsCancelled checks that a deleted Turn ends as cancelled, and stays readable until its
+// finalizer is removed.
+func TestDeletedTurnWithFinalizerIsCancelled(t *testing.T) {
 	e, store := calling(t, interceptor.Funcs{}, func(t *v1alpha1.Turn) { t.Finalizers = []string{"example.com/hold"} })
 	remove(t, e, stored(t, e))
 	e.observe(t.Context(), stored(t, e))

@@ -7,54 +7,58 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// continuity is all that decides whether a run may go on from the journal that it has found.
+// continuity has all facts that decide whether a run may continue from the journal that it has found.
 type continuity struct {
-	// first is true where no other run can have begun anything, and exact where known is all that the runs before have written.
+	// first is true if no other run can have begun anything. exact is true if known counts all entries that the
+	// earlier runs have written.
 	first, exact bool
-	// recorded is the store of the runs before, as the binding has it; its ID is empty where the binding does not say. own is the
-	// store of this run.
+	// recorded is the store of the earlier runs, from the binding; its ID is empty if the binding does not name a
+	// store. own is the store of this run.
 	recorded, own store.Identity
-	// found is what the journal has, and known the least number of entries that it must have; 0 where that is not known.
+	// found describes the journal. known is the number of entries that the journal must have at least; 0 if that is
+	// unknown.
 	found finding
 	known int64
-	// effects is true where a tool that is not ReadOnly may have been called, and rerun where the Turn's spec lets it start over
-	// all the same.
+	// effects is true if a tool that is not ReadOnly may have been called. rerun is true if the Turn's spec allows
+	// it to start over nevertheless.
 	effects, rerun bool
-	// ending is true for a Turn that only has to end, because it was cancelled or its time is over.
+	// ending is true if the Turn only has to end, because it was cancelled or its time is over.
 	ending bool
 }
 
-// finding is what a run has found of a journal: how many entries there are, and whether the end of the Turn is one of them.
+// finding describes the journal that a run has found: its number of entries, and whether one of them is the end of
+// the Turn.
 type finding struct {
 	entries int64
 	ended   bool
 }
 
-// verdict says what a run does.
+// verdict is the decision about a run.
 type verdict string
 
 const (
-	// goOn: the journal is whole.
-	goOn verdict = "go on"
-	// startOver: the journal is lost, and a repetition does no harm or was asked for.
+	// continueRun means that the journal is complete.
+	continueRun verdict = "continue"
+	// startOver means that the journal is lost, and that a repetition is harmless or was requested.
 	startOver verdict = "start over"
-	// giveUp: the journal is lost, and the Turn ends with what its status says.
-	giveUp verdict = "give up"
+	// endTurn means that the journal is lost, and that the Turn ends with the data of its status.
+	endTurn verdict = "end"
 )
 
-// judge returns what to do.
+// judge returns the decision.
 func (c continuity) judge() verdict {
 	switch {
 	case c.loss() == "":
-		return goOn
+		return continueRun
 	case c.ending, c.effects && !c.rerun:
-		return giveUp
+		return endTurn
 	}
 	return startOver
 }
 
-// loss returns the reason of the condition JournalLost, or an empty string if the journal is whole. A run appends before its first
-// consequence, and a store of the same incarnation has all that it has confirmed. Nothing follows the end of a Turn.
+// loss returns the reason of the condition JournalLost, or an empty string if the journal is complete. Three facts
+// decide: a run appends to the journal before it has any other effect; a store that keeps its incarnation keeps all
+// entries that it has confirmed; and no entry follows the end of a Turn.
 func (c continuity) loss() string {
 	switch {
 	case c.found.ended, c.first && c.known == 0:
@@ -67,29 +71,33 @@ func (c continuity) loss() string {
 		return ""
 	case c.found.entries == 0:
 		return v1alpha1.TurnReasonJournalMissing
-	case c.recorded.ID == "": // an older version has bound the Turn; its journal is there
+	case c.recorded.ID == "": // an older version bound the Turn; its journal exists
 		return ""
 	}
 	return v1alpha1.TurnReasonEntriesUncertain
 }
 
-// facts say which store had the journal of a Turn and which one is there, for people.
+// facts returns a message that names the store that had the journal and the store of this run.
 func (c continuity) facts(executor string) string {
 	switch c.loss() {
 	case v1alpha1.TurnReasonOtherStore:
-		return fmt.Sprintf("it was in store %q, and executor %q uses store %q, which has %s of it", c.recorded.ID, executor, c.own.ID, entries(c.found.entries))
+		return fmt.Sprintf("it was in store %q, and executor %q uses store %q, which has %s of it", c.recorded.ID,
+			executor, c.own.ID, entries(c.found.entries))
 	case v1alpha1.TurnReasonEntriesMissing:
-		return fmt.Sprintf("store %q had at least %s of it and has %s: an older copy of the store was restored, or a replica without the newest entries took over",
+		return fmt.Sprintf("store %q had at least %s of it and has %s: an older copy of the store was restored, "+
+			"or a replica without the newest entries took over",
 			c.own.ID, entries(c.known), entries(c.found.entries))
 	}
 	if c.recorded.ID == "" {
-		return fmt.Sprintf("store %q of executor %q has no entry of it, and the version of Capstan that bound the turn before did not record its store", c.own.ID, executor)
+		return fmt.Sprintf("store %q of executor %q has no entry of it, and the version of Capstan that bound "+
+			"the turn before did not record its store", c.own.ID, executor)
 	}
 	lost := "may have lost later ones"
 	if c.found.entries == 0 {
 		lost = "may have lost them"
 	}
-	return fmt.Sprintf("store %q has %s of it and %s: an older copy of the store was restored, or it failed over (incarnation %q, before %q)",
+	return fmt.Sprintf("store %q has %s of it and %s: an older copy of the store was restored, or it failed "+
+		"over (incarnation %q, before %q)",
 		c.own.ID, entries(c.found.entries), lost, c.own.Incarnation, c.recorded.Incarnation)
 }
 

@@ -8,8 +8,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-func TestWhatARunDoesAboutTheJournalThatItFinds(t *testing.T) {
-	a, b, failedOver := store.Identity{ID: "a", Incarnation: "1"}, store.Identity{ID: "b", Incarnation: "1"}, store.Identity{ID: "a", Incarnation: "2"}
+func TestContinuityJudge(t *testing.T) {
+	a, b, failedOver := store.Identity{ID: "a", Incarnation: "1"}, store.Identity{ID: "b", Incarnation: "1"},
+		store.Identity{ID: "a", Incarnation: "2"}
 	for name, tc := range map[string]struct {
 		reason string
 		c      continuity
@@ -18,113 +19,120 @@ func TestWhatARunDoesAboutTheJournalThatItFinds(t *testing.T) {
 		says   string
 	}{
 		"first run": {
-			reason: "nothing was before it",
-			c:      continuity{first: true, recorded: a, own: a, effects: true}, want: goOn,
+			reason: "no run was before it",
+			c:      continuity{first: true, recorded: a, own: a, effects: true}, want: continueRun,
 		},
 		"first run, bound by an older version": {
-			reason: "nothing was before it, and the version does not record stores",
-			c:      continuity{first: true, own: a, effects: true}, want: goOn,
+			reason: "no run was before it, and that version does not record stores",
+			c:      continuity{first: true, own: a, effects: true}, want: continueRun,
 		},
 		"first run after a failover": {
-			reason: "nothing was before it that could be lost",
-			c:      continuity{first: true, recorded: a, own: failedOver, effects: true}, want: goOn,
+			reason: "no entries existed that could be lost",
+			c:      continuity{first: true, recorded: a, own: failedOver, effects: true}, want: continueRun,
 		},
 		"first run that is tried again after entries went missing": {
-			reason: "this process knows how many there were",
+			reason: "this process knows the number of entries",
 			c:      continuity{first: true, recorded: a, own: a, known: 3, effects: true},
-			loss:   v1alpha1.TurnReasonEntriesMissing, want: giveUp, says: `store "a" had at least 3 entries of it and has no entry`,
+			loss:   v1alpha1.TurnReasonEntriesMissing, want: endTurn, says: `store "a" had at least 3 entries of it and has no entry`,
 		},
-		"the journal is whole": {
-			reason: "it has what the status knows, and more",
-			c:      continuity{recorded: a, own: a, found: finding{entries: 7}, known: 5, effects: true}, want: goOn,
+		"the journal is complete": {
+			reason: "it has at least the entries that the status knows",
+			c:      continuity{recorded: a, own: a, found: finding{entries: 7}, known: 5, effects: true}, want: continueRun,
 		},
 		"killed before the first append": {
-			reason: "a store that keeps what it has confirmed and has nothing proves that nothing was begun",
-			c:      continuity{recorded: a, own: a, effects: true}, want: goOn,
+			reason: "an empty journal in a store that keeps confirmed entries proves that no run has begun anything",
+			c:      continuity{recorded: a, own: a, effects: true}, want: continueRun,
 		},
 		"a new emptyDir": {
 			reason: "the store is another one",
 			c:      continuity{recorded: a, own: b, effects: true},
-			loss:   v1alpha1.TurnReasonOtherStore, want: giveUp, says: `it was in store "a", and executor "me" uses store "b", which has no entry of it`,
+			loss:   v1alpha1.TurnReasonOtherStore, want: endTurn,
+			says: `it was in store "a", and executor "me" uses store "b", which has no entry of it`,
 		},
 		"a new emptyDir, with tools that only read": {
-			reason: "a repetition does no harm",
+			reason: "a repetition is harmless",
 			c:      continuity{recorded: a, own: b},
 			loss:   v1alpha1.TurnReasonOtherStore, want: startOver,
 		},
 		"a new emptyDir, and the spec says Rerun": {
-			reason: "that was asked for",
+			reason: "the spec asks for it",
 			c:      continuity{recorded: a, own: b, effects: true, rerun: true},
 			loss:   v1alpha1.TurnReasonOtherStore, want: startOver,
 		},
-		"a new emptyDir, of a Turn that is to end": {
-			reason: "there is nothing to start over for",
+		"a new emptyDir, and the Turn only has to end": {
+			reason: "the Turn does not need to start over",
 			c:      continuity{recorded: a, own: b, rerun: true, ending: true},
-			loss:   v1alpha1.TurnReasonOtherStore, want: giveUp,
+			loss:   v1alpha1.TurnReasonOtherStore, want: endTurn,
 		},
 		"another store that has entries": {
-			reason: "nobody knows whether they are all",
+			reason: "the other entries may be missing",
 			c:      continuity{recorded: a, own: b, found: finding{entries: 9}, known: 5, effects: true},
-			loss:   v1alpha1.TurnReasonOtherStore, want: giveUp, says: "which has 9 entries of it",
+			loss:   v1alpha1.TurnReasonOtherStore, want: endTurn, says: "which has 9 entries of it",
 		},
 		"an older copy of the file": {
 			reason: "it has fewer entries than the status knows",
 			c:      continuity{recorded: a, own: a, found: finding{entries: 1}, known: 5, effects: true},
-			loss:   v1alpha1.TurnReasonEntriesMissing, want: giveUp, says: `store "a" had at least 5 entries of it and has 1 entry: an older copy of the store was restored`,
+			loss:   v1alpha1.TurnReasonEntriesMissing, want: endTurn,
+			says: `store "a" had at least 5 entries of it and has 1 entry: an older copy of the store was restored`,
 		},
 		"an older copy that is empty": {
 			reason: "it has fewer entries than the status knows",
 			c:      continuity{recorded: a, own: a, known: 1, effects: true},
-			loss:   v1alpha1.TurnReasonEntriesMissing, want: giveUp,
+			loss:   v1alpha1.TurnReasonEntriesMissing, want: endTurn,
 		},
 		"a failover that lost everything": {
 			reason: "an empty journal proves nothing in a store that may have lost confirmed appends",
 			c:      continuity{recorded: a, own: failedOver, effects: true},
-			loss:   v1alpha1.TurnReasonJournalMissing, want: giveUp, says: `store "a" has no entry of it and may have lost them: an older copy of the store was restored, or it failed over (incarnation "2", before "1")`,
+			loss:   v1alpha1.TurnReasonJournalMissing, want: endTurn,
+			says: `store "a" has no entry of it and may have lost them: an older copy of the store was ` +
+				`restored, or it failed over (incarnation "2", before "1")`,
 		},
-		"a store that may have lost entries, and lost none that is known": {
+		"a store that may have lost entries, but has all that are known": {
 			reason: "a call may have been made after the last entry that is left",
 			c:      continuity{recorded: a, own: failedOver, found: finding{entries: 5}, known: 4, effects: true},
-			loss:   v1alpha1.TurnReasonEntriesUncertain, want: giveUp, says: `store "a" has 5 entries of it and may have lost later ones`,
+			loss:   v1alpha1.TurnReasonEntriesUncertain, want: endTurn, says: `store "a" has 5 entries of it and may have lost later ones`,
 		},
 		"a store that may have lost entries, with tools that only read": {
-			reason: "a repetition does no harm",
+			reason: "a repetition is harmless",
 			c:      continuity{recorded: a, own: failedOver, found: finding{entries: 4}, known: 4},
 			loss:   v1alpha1.TurnReasonEntriesUncertain, want: startOver,
 		},
-		"a store that may have lost entries, and all that there were are there": {
-			reason: "the run before handed the Turn back, and said how many there were",
-			c:      continuity{exact: true, recorded: a, own: failedOver, found: finding{entries: 4}, known: 4, effects: true}, want: goOn,
+		"a store that may have lost entries, but has all of them": {
+			reason: "the previous run handed the Turn back with the number of entries",
+			c:      continuity{exact: true, recorded: a, own: failedOver, found: finding{entries: 4}, known: 4, effects: true},
+			want:   continueRun,
 		},
 		"a store that has lost entries of a Turn that was handed back": {
-			reason: "the run before said how many there were",
+			reason: "the previous run recorded the number of entries",
 			c:      continuity{exact: true, recorded: a, own: failedOver, found: finding{entries: 3}, known: 4, effects: true},
-			loss:   v1alpha1.TurnReasonEntriesMissing, want: giveUp,
+			loss:   v1alpha1.TurnReasonEntriesMissing, want: endTurn,
 		},
 		"a store that may have lost entries, and has the end of the Turn": {
-			reason: "nothing follows that",
-			c:      continuity{recorded: a, own: failedOver, found: finding{entries: 9, ended: true}, known: 4, effects: true}, want: goOn,
+			reason: "no entry follows the end",
+			c:      continuity{recorded: a, own: failedOver, found: finding{entries: 9, ended: true}, known: 4, effects: true},
+			want:   continueRun,
 		},
-		"handed back before anything was begun, and another store": {
-			reason: "there is nothing to lose",
-			c:      continuity{first: true, exact: true, recorded: a, own: b, effects: true}, want: goOn,
+		"handed back before it began, and another store": {
+			reason: "there are no entries to lose",
+			c:      continuity{first: true, exact: true, recorded: a, own: b, effects: true}, want: continueRun,
 		},
 		"a failover that lost a part that is known": {
-			reason: "the status knows of more",
+			reason: "the status knows of more entries",
 			c:      continuity{recorded: a, own: failedOver, found: finding{entries: 3}, known: 4, effects: true},
-			loss:   v1alpha1.TurnReasonEntriesMissing, want: giveUp,
+			loss:   v1alpha1.TurnReasonEntriesMissing, want: endTurn,
 		},
 		"bound before by an older version, with entries": {
-			reason: "its journal is there",
-			c:      continuity{own: a, found: finding{entries: 4}, effects: true}, want: goOn,
+			reason: "its journal exists",
+			c:      continuity{own: a, found: finding{entries: 4}, effects: true}, want: continueRun,
 		},
 		"bound before by an older version, without entries": {
-			reason: "nothing proves that it is not lost",
+			reason: "it may be lost",
 			c:      continuity{own: a, effects: true},
-			loss:   v1alpha1.TurnReasonJournalMissing, want: giveUp, says: "the version of Capstan that bound the turn before did not record its store",
+			loss:   v1alpha1.TurnReasonJournalMissing, want: endTurn,
+			says: "the version of Capstan that bound the turn before did not record its store",
 		},
 		"bound before by an older version, without entries and without tools": {
-			reason: "a repetition does no harm",
+			reason: "a repetition is harmless",
 			c:      continuity{own: a},
 			loss:   v1alpha1.TurnReasonJournalMissing, want: startOver,
 		},

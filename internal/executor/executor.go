@@ -1,6 +1,8 @@
-// Package executor runs the Turns that are bound to this process: the one place where the engine meets the cluster.
+// Package executor runs the Turns that are bound to this process. It is the only package that connects the engine
+// with the cluster.
 //
-// A run is one goroutine, owned by this package. While a Turn is bound, its executor is the only writer of its status.
+// Each run is one goroutine, owned by this package. While a Turn is bound, its executor is the only writer of its
+// status.
 package executor
 
 import (
@@ -37,89 +39,102 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// The causes a run is abandoned for.
+// The causes for which a run is abandoned.
 var (
-	// errSuperseded: the Turn is no longer this run's. It is bound elsewhere, has ended or is gone.
+	// errSuperseded means that the Turn no longer belongs to this run: it is bound elsewhere, has ended, or is
+	// gone.
 	errSuperseded = errors.New("the turn is bound elsewhere")
-	// errStopping: this process is out of time to stop in.
+	// errStopping means that the time in which this process must stop is over.
 	errStopping = errors.New("the executor is stopping")
 )
 
 // Executor runs the Turns bound to its name. It implements manager.Runnable.
 type Executor struct {
-	// Name that Turns are bound to; the name of this process's pod.
+	// Name is the name that Turns are bound to: the name of this process's Pod.
 	Name string
-	// Capacity is how many Turns the controller may bind to it at once.
+	// Capacity is the number of Turns that the controller may bind to this executor at once.
 	Capacity int
-	// Elected makes the executor wait until its process leads: its store belongs to one process at a time.
+	// Elected makes the executor wait until its process is the leader. It is set if only one process at a time may
+	// use the store.
 	Elected bool
-	// Namespace of the Lease by which the controller knows that it lives.
+	// Namespace is the namespace of the executor's Lease. The Lease tells the controller that the executor is
+	// alive.
 	Namespace string
-	// LeaseAnnotations are what else the Lease says; one that is empty is not there.
+	// LeaseAnnotations are further annotations of the Lease. An annotation with an empty value is removed.
 	LeaseAnnotations map[string]string
-	// Client reads from the cache and writes status, Reader reads from the API server.
+	// Client reads from the cache and writes status. Reader reads from the API server.
 	Client client.Client
 	Reader client.Reader
-	// Store is where the Engine keeps journals.
+	// Store is the store in which the Engine keeps journals.
 	Store *store.Tracker
-	// Cache whose Turns are watched. It holds all that are bound to this executor and none that has finished.
+	// Cache is the cache whose Turns are watched. It holds every Turn that is bound to this executor, and no
+	// finished one.
 	Cache ctrlcache.Cache
 	// Leases writes the Lease.
 	Leases kubernetes.Interface
-	// Events tells people.
+	// Events emits the Events of Turns and Sessions.
 	Events events.EventRecorder
 	// Engine runs Turns.
 	Engine *turn.Engine
-	// Ceiling is what no Turn goes beyond, whatever it and its Agent say; nil for nothing.
+	// Ceiling is the highest value of each limit for any Turn. If Ceiling is nil, limits have no ceiling.
 	Ceiling *v1alpha1.Limits
-	// Approvals says which decisions about calls may be used.
+	// Approvals checks which decisions about calls may be used.
 	Approvals approvals.Check
-	// Memory is what conversations of running Turns are held in; nil has no bound.
+	// Memory is the budget for the conversations of running Turns. If Memory is nil, it is unlimited.
 	Memory *bytebudget.Budget
-	// Provider returns what asks a ModelProvider.
+	// Provider returns the client for the endpoint of a ModelProvider.
 	Provider func(*v1alpha1.ModelProvider) model.Provider
 	// Servers are the connections to ToolServers.
 	Servers toolbox.Servers
-	// Credentials are those that this process uses, by namespace: no run records them. nil for none.
+	// Credentials are the credentials that this process uses, by namespace. Runs remove them from everything that
+	// they record. If Credentials is nil, nothing is removed.
 	Credentials *redact.Set
-	// Tools returns tools that Turns of an Agent are offered beside those of its spec; nil for none.
+	// Tools returns further tools that are offered to the Turns of an Agent, besides those of its spec. If Tools is
+	// nil, there are none.
 	Tools func(context.Context, *v1alpha1.Agent) []tool.Tool
-	// ConfigMaps reads the ConfigMaps of a namespace.
+	// ConfigMaps returns the reader for the ConfigMaps of a namespace.
 	ConfigMaps func(namespace string) translate.ConfigMaps
 	// ManagerSkills are available to every Agent.
 	ManagerSkills []prepare.Skill
-	// Quota returns the last report of the journals' quotas; nil if there is none. If Quota is nil, there never is.
+	// Quota returns the last report of the journals' quotas, or nil if there is none. If Quota is nil, there is
+	// never a report.
 	Quota func() *quota.Report
-	// Processors is passed by the work that large texts of Turns are: their namespaces take turns. If Processors is nil, all work at once.
-	Processors *fairgate.Gate
-	// Writes is passed before a status is made that is to be written, so that few are held while many Turns end at once. If Writes is nil, all
-	// are made at once.
+	// Processors limits how much work on large texts is done at once; namespaces take turns. If Processors is nil,
+	// there is no limit.
+	Processors *fairgate.Processors
+	// Writes limits how many statuses are prepared and written at once, so that few of them are in memory while
+	// many Turns end. If Writes is nil, there is no limit.
 	Writes *fairgate.Gate
-	// Forecast is told which Turns run, for what their journals will still grow by; nil if nobody wants to know.
+	// Forecast receives the start and end of each run, to estimate how much the journals will still grow. It may be
+	// nil.
 	Forecast *quota.Forecast
-	// Stopping is told that the executor has begun to stop, after which it hands back what does not end in time; nil tells nobody.
+	// Stopping is called when the executor begins to stop; it then hands back the Turns that do not end in time.
+	// Stopping may be nil.
 	Stopping func()
-	// Now is the time of day.
+	// Now returns the time of day.
 	Now func() time.Time
-	// Grace is how long runs may go on after the process was asked to stop. They then have a fifth of it, and at least
-	// a second, to be handed back.
+	// Grace is how long runs may continue after the process was asked to stop. Handing back the remaining Turns may
+	// then take another fifth of Grace, at least one second.
 	Grace time.Duration
 	// Log of the executor.
 	Log logr.Logger
 
-	// agents and providers are those that runs hold, by their versions.
+	// agents and providers keep one copy of each version of an object, which the runs that use it share.
 	agents    shared.Values[version, v1alpha1.Agent]
 	providers shared.Values[version, v1alpha1.ModelProvider]
 
 	mu   sync.Mutex
 	runs map[types.UID]*run
-	// done are the epochs that need no run any more, until the watch shows that too: an event from before must not start one.
+	// done has the epochs that need no run any more. An entry stays until the watch has caught up, because an older
+	// event must not start a run.
 	done map[types.UID]int64
-	// claims has room for the Turns of an earlier process that are claimed at the same time; nil before there is one.
+	// claims limits how many Turns of an earlier process are claimed at the same time. It is nil before the first
+	// claim.
 	claims chan struct{}
-	// draining is set when no run may start any more, stopped when no Turn may be handed back any more.
+	// draining is set when no run may start any more. stopped is set when no Turn may be handed back any more.
 	draining, stopped bool
-	// all are the goroutines of runs and adoptions, returns those that give back what is bound while the executor stops.
+	// all counts the goroutines of runs and adoptions. returns counts the goroutines that hand back the Turns that
+	// are bound while the executor stops.
 	all, returns sync.WaitGroup
 }
 
@@ -134,25 +149,25 @@ func versionOf(o client.Object) version {
 	return version{client.ObjectKeyFromObject(o), o.GetUID(), o.GetResourceVersion()}
 }
 
-// NeedLeaderElection is true where one process at a time may have the store.
+// NeedLeaderElection reports whether only one process at a time may use the store.
 func (e *Executor) NeedLeaderElection() bool { return e.Elected }
 
-// Start takes up the Turns that an earlier process of this name left, then those that are bound to it, until ctx ends;
-// it returns when all of them have ended or were handed back.
+// Start takes over the Turns that an earlier process of this name left, then runs the Turns that are bound to it,
+// until ctx ends. It returns when all of them have ended or were handed back.
 func (e *Executor) Start(ctx context.Context) error {
 	e.mu.Lock()
 	e.runs, e.done = map[types.UID]*run{}, map[types.UID]int64{}
 	e.mu.Unlock()
-	// Runs outlive ctx by the grace period, so they hang on a context of their own.
+	// Runs outlive ctx by the grace period, so they have a context of their own.
 	work, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 
 	unwatch, err := e.begin(ctx, work)
 	if err != nil {
 		e.drain(stop)
-		e.settle(stop)
+		e.stopHandBacks(stop)
 		if ctx.Err() != nil {
-			return nil // a start that was cut short by the stop has not failed
+			return nil // a stop during the start is not a failure
 		}
 		return err
 	}
@@ -164,12 +179,13 @@ func (e *Executor) Start(ctx context.Context) error {
 	lease.withdraw(work)
 	e.drain(stop)
 	err = unwatch()
-	e.settle(stop)
+	e.stopHandBacks(stop)
 	lease.release()
 	return err
 }
 
-// begin follows all Turns until unwatch is called. It returns when those of an earlier process are claimed, or a while later.
+// begin watches all Turns until unwatch is called. It returns when the Turns of an earlier process are claimed, or
+// when that takes too long.
 func (e *Executor) begin(ctx, work context.Context) (unwatch func() error, err error) {
 	informer, err := e.Cache.GetInformer(ctx, &v1alpha1.Turn{})
 	if err != nil {
@@ -191,9 +207,9 @@ func (e *Executor) begin(ctx, work context.Context) (unwatch func() error, err e
 	return unwatch, nil
 }
 
-// awaitAdoptions waits for the Turns of an earlier process to be claimed, so that the controller learns of this executor when
-// it has them. Those that take longer than a Lease lasts go on beside: one Turn that cannot be written must not keep all
-// others from an executor.
+// awaitAdoptions waits until the Turns of an earlier process are claimed, so that the controller learns of this
+// executor when it already has them. After LeaseDuration it stops waiting, and the other claims continue in the
+// background: one Turn that cannot be written must not keep all others from an executor.
 func (e *Executor) awaitAdoptions(ctx context.Context, adoptions *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {
@@ -210,7 +226,8 @@ func (e *Executor) awaitAdoptions(ctx context.Context, adoptions *sync.WaitGroup
 	}
 }
 
-// handler follows the Turns of the watch. Those that were there before it get what adopt does.
+// handler returns the handler for the Turns of the watch. It calls adopt for Turns that were bound to this executor
+// before the watch began.
 func (e *Executor) handler(work context.Context, adopt func(*v1alpha1.Turn)) cache.ResourceEventHandler {
 	return cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, before bool) {
@@ -224,7 +241,7 @@ func (e *Executor) handler(work context.Context, adopt func(*v1alpha1.Turn)) cac
 		},
 		UpdateFunc: func(old, obj any) {
 			if t, ok := obj.(*v1alpha1.Turn); ok {
-				// A list after a gap in the watch shows one that was deleted and made anew as a change.
+				// After a gap in the watch, a Turn that was deleted and created anew appears as a change.
 				if before, ok := old.(*v1alpha1.Turn); ok && before.UID != t.UID {
 					e.gone(before)
 				}
@@ -242,8 +259,8 @@ func (e *Executor) handler(work context.Context, adopt func(*v1alpha1.Turn)) cac
 	}
 }
 
-// observe brings the run of a Turn in line with what the Turn says now. It never blocks. The watch alone calls it, so that
-// what it is told of one Turn is never older than what it was told before.
+// observe brings the run of a Turn in line with the Turn's current state. It never blocks. Only the watch calls it,
+// so it never receives an older state of a Turn after a newer one.
 func (e *Executor) observe(work context.Context, t *v1alpha1.Turn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -255,13 +272,14 @@ func (e *Executor) observe(work context.Context, t *v1alpha1.Turn) {
 	case mine && t.Epoch() > e.done[t.UID]:
 		e.start(work, t)
 	case !mine:
-		delete(e.done, t.UID) // the watch knows it, too
+		delete(e.done, t.UID) // the watch has caught up
 	}
 }
 
-// start begins a run; an executor that stops gives the Turn back instead. The caller holds the lock.
+// start begins a run. If the executor is stopping, start hands the Turn back instead. The caller must hold the
+// lock.
 func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
-	ctx, abandon := context.WithCancelCause(fairgate.With(work, e.Processors, t.Namespace))
+	ctx, abandon := context.WithCancelCause(e.Processors.With(work, t.Namespace))
 	r := &run{
 		executor: e, turn: t, namespace: t.Namespace, epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
 		binding:      *t.Status.Executor.DeepCopy(),
@@ -270,12 +288,12 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	}
 	if e.draining {
 		e.done[t.UID] = t.Epoch()
-		if !e.stopped { // else the Lease goes next, which does it
+		if !e.stopped { // otherwise releasing the Lease, which is next, frees the Turn
 			e.returns.Go(func() { r.handBack(ctx) })
 		}
 		return
 	}
-	r.follow(t.Spec.DesiredState)
+	r.handleDesiredState(t.Spec.DesiredState)
 	e.runs[t.UID] = r
 	delete(e.done, t.UID)
 	counted := metrics.Started(t.Namespace)
@@ -288,7 +306,8 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	})
 }
 
-// ended forgets a run, and begins the next one if the Turn was bound to this executor anew while the run wound up.
+// ended removes a run, and starts the next one if the Turn was bound to this executor anew while the run was
+// ending.
 func (e *Executor) ended(work context.Context, r *run) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -301,8 +320,8 @@ func (e *Executor) ended(work context.Context, r *run) {
 	}
 }
 
-// gone is told that a Turn has left the watch: it has ended, is bound elsewhere or to nobody, or was deleted. A run of it stops in
-// each case, and then finds out whether there is something to charge.
+// gone handles a Turn that has left the watch: it has ended, is bound elsewhere or not at all, or was deleted. In
+// each case its run stops, and then finds out whether it must charge the Session.
 func (e *Executor) gone(t *v1alpha1.Turn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -313,7 +332,8 @@ func (e *Executor) gone(t *v1alpha1.Turn) {
 	}
 }
 
-// drain asks all runs to stop at their next safe point, gives them the grace period, then makes them stop and waits.
+// drain asks all runs to stop at their next safe point and waits for the grace period. Then it cancels the
+// remaining runs and waits for them.
 func (e *Executor) drain(stop context.CancelCauseFunc) {
 	e.mu.Lock()
 	e.draining = true
@@ -346,12 +366,12 @@ func (e *Executor) drain(stop context.CancelCauseFunc) {
 	select {
 	case <-done:
 	case <-handBack.C:
-		e.Log.Info("Leaving turns behind; their next executor takes them up from the journal", "executor", e.Name)
+		e.Log.Info("Leaving unfinished turns; their next executor continues them from the journal", "executor", e.Name)
 	}
 }
 
-// settle ends, after drain, what gives Turns back.
-func (e *Executor) settle(stop context.CancelCauseFunc) {
+// stopHandBacks stops, after drain, the goroutines that hand Turns back, and waits for them.
+func (e *Executor) stopHandBacks(stop context.CancelCauseFunc) {
 	e.mu.Lock()
 	e.stopped = true
 	e.mu.Unlock()

@@ -18,14 +18,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// family finds out what the Turns of sub-agents took: as their status says, or as their journals say where they are gone.
+// family finds the usage of sub-agents' Turns: in their status, or in their journals if the Turns are gone.
 type family struct {
 	reader client.Reader
 	engine *turn.Engine
 }
 
-// took returns what the Turn of a call took, or a *tool.Pending while it has not ended. uid is its UID, empty where that is not known.
-// A Turn that belongs to somebody else by now, as after a deletion of its parent alone, took nothing for this parent.
+// took returns the usage of the Turn of a call, or a *tool.Pending while that Turn has not ended. uid is the UID of
+// that Turn, or empty if it is unknown. A Turn that now has another owner, for example after only its parent was
+// deleted, has no usage for this parent.
 func (f family) took(ctx context.Context, parent turn.Gone, call loop.Intent, uid string) (tool.Result, error) {
 	object := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: parent.Namespace, Name: parent.Name, UID: types.UID(parent.UID)}}
 	var child v1alpha1.Turn
@@ -48,8 +49,8 @@ func (f family) took(ctx context.Context, parent turn.Gone, call loop.Intent, ui
 	return tool.Result{Spent: translate.Spent(&child), Descendants: translate.Descendants(&child)}, nil
 }
 
-// left returns what a Turn took whose object is gone, or a *tool.Pending while a Turn of its own sub-agents has not ended. It returns
-// nil where nothing is known: its UID is not, or its journal is gone or cannot be read.
+// left returns the usage of a Turn whose object is gone, or a *tool.Pending while a Turn of its own sub-agents has
+// not ended. It returns nil if the usage is unknown: the UID is empty, or the journal is gone or cannot be read.
 func (f family) left(ctx context.Context, uid string) (*tool.Spent, error) {
 	if uid == "" {
 		return nil, nil //nolint:nilnil // because "not known" is an answer, not an error

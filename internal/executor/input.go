@@ -22,7 +22,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// input gathers what a run of the Turn needs. It fails if the Agent has gone since the Turn was bound.
+// input gathers everything that a run of the Turn needs. It fails if the Agent was deleted after the Turn was
+// bound, unless the Turn only has to end.
 func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	e, t := r.executor, r.turn
 	found := new(v1alpha1.Agent)
@@ -30,7 +31,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	if err := e.Client.Get(ctx, key, found); err != nil && (!apierrors.IsNotFound(err) || !r.endsWithoutAgent()) {
 		return nil, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
 	}
-	r.agent = e.agents.Of(versionOf(found), found) // thousands of Turns have the same
+	r.agent = e.agents.Of(versionOf(found), found) // thousands of Turns share one Agent
 	agent := translate.Bounded(r.agent, t, e.Ceiling)
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
 	for _, m := range agent.Spec.Models {
@@ -56,16 +57,18 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		in.Session.OnLoss = e.onLoss(t)
 	}
 	if ahead := start.Sub(now); ahead > apiclock.Tolerance {
-		e.Log.Info("Warning: a turn was started later than now, so that a clock is wrong; it gets the whole of its time", "turn", r.key(), "aheadSeconds", ahead.Seconds())
+		e.Log.Info("Warning: the start time of a turn is in the future, so a clock is wrong; the turn gets its full time limit", "turn",
+			r.key(), "aheadSeconds", ahead.Seconds())
 	}
 	if in.Timeout = translate.Left(t, in.Limit, now); t.Status.Executor.Overdue {
-		in.Timeout, in.TimeOver = 0, fmt.Sprintf("the turn did not go on within %s of the end of its suspension (limits.startingDeadlineSeconds)",
+		in.Timeout, in.TimeOver = 0, fmt.Sprintf(
+			"the turn did not continue within %s after the end of its suspension (limits.startingDeadlineSeconds)",
 			v1alpha1.StartingDeadline(t.Spec.Limits, agent.Spec.Limits))
 	}
 	in.Entries, in.BeforeEffect, in.Hold = &r.entries, r.beforeEffect, r.hold
 	in.Keep = r.keep
 	in.Opened = func(ctx context.Context, entries int64, ended bool) error {
-		return r.opened(ctx, finding{entries, ended}, &in, agent)
+		return r.checkJournal(ctx, finding{entries, ended}, &in, agent)
 	}
 	in.Cancel, in.Interrupt, in.Redact = r.cancelled, r.interrupt, e.Credentials.In(t.Namespace)
 	in.Toolbox, in.Decide, in.Progress, in.Child = r.toolbox(agent), r.decide, r.progress.note, r.child
@@ -79,7 +82,8 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	return &in, nil
 }
 
-// endsWithoutAgent says whether a Turn whose Agent is gone is to end: it asks no model, and its journal says what it took.
+// endsWithoutAgent reports whether a Turn whose Agent is gone must end. Such a Turn needs no model, and its journal
+// has its usage.
 func (r *run) endsWithoutAgent() bool {
 	t := r.turn
 	none := translate.Bounded(&v1alpha1.Agent{}, t, r.executor.Ceiling)
@@ -87,27 +91,32 @@ func (r *run) endsWithoutAgent() bool {
 		translate.Left(t, v1alpha1.Timeout(t.Spec.Limits, none.Spec.Limits), r.executor.Now()) <= 0
 }
 
-// notReadyError is a prompt that cannot be made because something is not there; the Turn waits for that.
+// notReadyError means that the prompt cannot be made because an object is missing or not ready. The Turn waits for
+// that object.
 type notReadyError struct {
-	// reason and message of the wait.
+	// reason and message are the reason and the message of the wait.
 	reason, message string
 }
 
 func (e *notReadyError) Error() string { return e.message }
 
-// agentNotReady is the wait for an agent that cannot run Turns for a cause.
+// agentNotReady returns the wait for an Agent that cannot run Turns because of cause.
 func agentNotReady(name, cause string) error {
 	return &notReadyError{v1alpha1.TurnReasonWaitingForAgent, fmt.Sprintf("Agent %q is not ready: %s", name, cause)}
 }
 
-// preparation returns what the messages of a Turn are made of. It returns a *notReadyError if the profile or a ConfigMap has
-// gone since the Turn was bound. A Turn that was bound before is bound again even where its agent is not ready, because its
-// journal may have the messages; if they must be made, that is looked at here.
-func (e *Executor) preparation(ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, start time.Time) (prepare.Input, error) {
+// preparation returns the input for the messages of a Turn. It returns a *notReadyError if the profile or a
+// ConfigMap was deleted after the Turn was bound. A Turn that was bound before is bound again even if its Agent is
+// not ready, because its journal may hold the messages. If the messages must be made, preparation checks that the
+// Agent is ready.
+func (e *Executor) preparation(
+	ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent, session *v1alpha1.Session, start time.Time,
+) (prepare.Input, error) {
 	if session == nil && t.Spec.SessionRef != nil {
 		return prepare.Input{}, sessionGone(t.Spec.SessionRef.Name)
 	}
-	if c := meta.FindStatusCondition(agent.Status.Conditions, v1alpha1.ConditionReady); t.Epoch() > 1 && c != nil && c.Status != metav1.ConditionTrue {
+	if c := meta.FindStatusCondition(agent.Status.Conditions, v1alpha1.ConditionReady); t.Epoch() > 1 && c != nil &&
+		c.Status != metav1.ConditionTrue {
 		return prepare.Input{}, agentNotReady(agent.Name, c.Message)
 	}
 	var profile v1alpha1.PromptProfile
@@ -124,8 +133,8 @@ func (e *Executor) preparation(ctx context.Context, t *v1alpha1.Turn, agent *v1a
 	return in, awaitingConfigMap(err, agent.Name)
 }
 
-// awaitingConfigMap makes a ConfigMap that does not exist something to wait for. One that lacks a key stays the error that
-// ends the Turn.
+// awaitingConfigMap turns the error about a missing ConfigMap into a wait. If the ConfigMap exists but lacks a key,
+// the error is returned unchanged and ends the Turn.
 func awaitingConfigMap(err error, agent string) error {
 	missing, ok := errors.AsType[*translate.MissingError](err)
 	if !ok || missing.Key != "" {
@@ -137,7 +146,8 @@ func awaitingConfigMap(err error, agent string) error {
 	return agentNotReady(agent, err.Error())
 }
 
-// link finds the provider of one model. One that cannot be asked says why when it is its turn in the chain.
+// link returns the provider of one model. If that provider cannot be used, it returns the cause when the chain
+// reaches it.
 func (e *Executor) link(ctx context.Context, namespace string, m v1alpha1.ModelReference) translate.Link {
 	l := translate.Link{Reference: m}
 	object := new(v1alpha1.ModelProvider)

@@ -16,40 +16,42 @@ import (
 )
 
 const (
-	// LeaseLabel marks the Leases of executors; its value is LeaseLabelValue.
+	// LeaseLabel marks the Leases of executors. Its value is LeaseLabelValue.
 	LeaseLabel = "capstan.dev/component"
 	// LeaseLabelValue is the value of LeaseLabel.
 	LeaseLabelValue = "executor"
-	// CapacityAnnotation of a Lease is how many Turns may be bound to its executor at once; 0 while the executor stops.
+	// CapacityAnnotation is the number of Turns that may be bound to the executor of a Lease at once. It is 0 while
+	// the executor stops.
 	CapacityAnnotation = "capstan.dev/max-concurrent-turns"
-	// StoreAnnotation of a Lease is the ID of the store in which the executor keeps journals.
+	// StoreAnnotation is the ID of the store in which the executor of a Lease keeps journals.
 	StoreAnnotation = "capstan.dev/store-id"
-	// IncarnationAnnotation of a Lease is the incarnation of that store.
+	// IncarnationAnnotation is the incarnation of that store.
 	IncarnationAnnotation = "capstan.dev/store-incarnation"
-	// PositionAnnotation of a Lease is a position that the store has reached, in decimal digits. A store that is behind it has lost entries.
+	// PositionAnnotation is a position that the store has reached, in decimal digits. A store that is behind this
+	// position has lost entries.
 	PositionAnnotation = "capstan.dev/store-position"
-	// JournalUseAnnotation of a Lease is how much of their quotas the journals use, as JSON of quota.Report.
+	// JournalUseAnnotation says how much of their quotas the journals use, as the JSON of a quota.Report.
 	JournalUseAnnotation = "capstan.dev/journal-use"
-	// LeasePrefix stands before an executor's name in the name of its Lease.
+	// LeasePrefix precedes the executor's name in the name of its Lease.
 	LeasePrefix = "capstan-executor-"
 
-	// LeaseDuration is how long an executor counts as alive after it renewed its Lease.
+	// LeaseDuration is how long an executor counts as alive after it has renewed its Lease.
 	LeaseDuration = 10 * time.Second
 
 	leaseInterval = 3 * time.Second
 )
 
-// heldLease is the Lease of an executor at work.
+// heldLease is the Lease of a running executor.
 type heldLease struct {
 	executor *Executor
-	// taking is false when no Turns are to be bound to the executor any more.
+	// taking is false when no more Turns may be bound to the executor.
 	taking atomic.Bool
-	// release takes the Lease away.
+	// release releases the Lease.
 	release func()
 }
 
-// PublishedPosition returns the greatest position that the Leases of a namespace have for the store of an ID; 0 for none. Those of executors
-// that are gone count as well.
+// PublishedPosition returns the highest position that the Leases of a namespace report for the store with the given
+// ID, or 0 if there is none. The Leases of executors that are gone count as well.
 func PublishedPosition(ctx context.Context, leases kubernetes.Interface, namespace, id string) (int64, error) {
 	all, err := leases.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{LabelSelector: LeaseLabel + "=" + LeaseLabelValue})
 	if err != nil {
@@ -65,7 +67,7 @@ func PublishedPosition(ctx context.Context, leases kubernetes.Interface, namespa
 	return most, nil
 }
 
-// holdLease tells the controller that this executor lives, until release is called.
+// holdLease creates the executor's Lease and renews it until release is called.
 func (e *Executor) holdLease(ctx context.Context) *heldLease {
 	h := &heldLease{executor: e}
 	h.taking.Store(true)
@@ -89,7 +91,7 @@ func (e *Executor) holdLease(ctx context.Context) *heldLease {
 	return h
 }
 
-// describe writes what the controller is to know of the executor.
+// describe writes the labels and annotations that the controller reads.
 func (h *heldLease) describe(l *coordinationv1.Lease) {
 	capacity := 0
 	if h.taking.Load() {
@@ -109,28 +111,29 @@ func (h *heldLease) describe(l *coordinationv1.Lease) {
 	if use := h.executor.JournalUse(); use != nil {
 		l.Annotations[JournalUseAnnotation] = use.Encode()
 	} else {
-		delete(l.Annotations, JournalUseAnnotation) // of an earlier process
+		delete(l.Annotations, JournalUseAnnotation) // left by an earlier process
 	}
 	for name, value := range h.executor.LeaseAnnotations {
 		if value == "" {
-			delete(l.Annotations, name) // of an earlier process
+			delete(l.Annotations, name) // left by an earlier process
 		} else {
 			l.Annotations[name] = value
 		}
 	}
 }
 
-// withdrawTimeout bounds the time in which the controller is told that an executor stops.
+// withdrawTimeout bounds the write that announces that an executor stops.
 const withdrawTimeout = time.Second
 
-// withdraw tells the controller to bind no more Turns to this executor, which still lives: what is handed back next would
-// come here again. If that fails, the next renewal tells it.
+// withdraw asks the controller to bind no more Turns to this executor, which is still alive. Otherwise the Turns
+// that it hands back next would be bound to it again. If the write fails, the next renewal of the Lease announces
+// the stop.
 func (h *heldLease) withdraw(ctx context.Context) {
 	h.taking.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
 	leases := h.executor.Leases.CoordinationV1().Leases(h.executor.Namespace)
-	err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // the heartbeat writes it, too
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error { // the heartbeat also writes the Lease
 		l, err := leases.Get(ctx, LeasePrefix+h.executor.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -140,7 +143,7 @@ func (h *heldLease) withdraw(ctx context.Context) {
 		return err
 	})
 	if err != nil {
-		h.executor.Log.Info("Failed to tell that no more turns are taken; the next renewal of the lease does",
+		h.executor.Log.Info("Failed to announce that this executor takes no more turns; the next renewal of the lease announces it",
 			"executor", h.executor.Name, "cause", err.Error())
 	}
 }

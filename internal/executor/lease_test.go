@@ -14,8 +14,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// TestAnExecutorThatStopsTellsThatItTakesNoMore: and its heartbeat, which may write at the same time, does not undo it.
-func TestAnExecutorThatStopsTellsThatItTakesNoMore(t *testing.T) {
+// TestStoppingExecutorOffersNoCapacity checks that the Lease of a stopping executor offers no capacity,
+// and that the heartbeat, which may write at the same time, does not undo that.
+func TestStoppingExecutorOffersNoCapacity(t *testing.T) {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "capstan-system", Name: LeasePrefix + me, Annotations: map[string]string{CapacityAnnotation: "10"},
 	}}
@@ -30,7 +31,10 @@ func TestAnExecutorThatStopsTellsThatItTakesNoMore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &heldLease{executor: &Executor{Name: me, Namespace: "capstan-system", Capacity: 10, Leases: clientset, Store: stores, Log: logr.Discard()}}
+	h := &heldLease{executor: &Executor{
+		Name: me, Namespace: "capstan-system", Capacity: 10, Leases: clientset,
+		Store: stores, Log: logr.Discard(),
+	}}
 	h.taking.Store(true)
 	h.withdraw(t.Context())
 	got, err := clientset.CoordinationV1().Leases("capstan-system").Get(t.Context(), LeasePrefix+me, metav1.GetOptions{})
@@ -46,7 +50,8 @@ func TestAnExecutorThatStopsTellsThatItTakesNoMore(t *testing.T) {
 	}
 }
 
-// TestPublishedPosition is the greatest of one store, also that of an executor that is gone.
+// TestPublishedPosition checks that the position is the highest one of the store, including the Leases of executors
+// that are gone.
 func TestPublishedPosition(t *testing.T) {
 	lease := func(name, id, position string) *coordinationv1.Lease {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
@@ -56,7 +61,8 @@ func TestPublishedPosition(t *testing.T) {
 	}
 	other := lease("other", "a", "9")
 	other.Namespace = "elsewhere"
-	clientset := fake.NewClientset(lease("one", "a", "3"), lease("two", "a", "12"), lease("three", "b", "20"), lease("four", "a", "many"), other)
+	clientset := fake.NewClientset(lease("one", "a", "3"), lease("two", "a", "12"), lease("three", "b", "20"),
+		lease("four", "a", "many"), other)
 	for id, want := range map[string]int64{"a": 12, "b": 20, "c": 0} {
 		if got, err := PublishedPosition(t.Context(), clientset, "capstan-system", id); got != want || err != nil {
 			t.Errorf("PublishedPosition of store %q: %d, %v; want %d", id, got, err, want)
@@ -64,8 +70,8 @@ func TestPublishedPosition(t *testing.T) {
 	}
 }
 
-// TestALeasePublishesThePositionOfTheStore that a mark has confirmed, and no other.
-func TestALeasePublishesThePositionOfTheStore(t *testing.T) {
+// TestLeasePublishesStorePosition checks that a Lease has only positions that the store has confirmed.
+func TestLeasePublishesStorePosition(t *testing.T) {
 	stores := store.NewTracker(&journaltest.Memory{}, store.TrackerOptions{})
 	h := &heldLease{executor: &Executor{Name: me, Store: stores}}
 	for _, want := range []string{"0", "1"} {

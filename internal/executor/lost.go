@@ -15,22 +15,22 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// cutOffError ends a Turn without a result of the engine: with what its status knows.
+// cutOffError ends a Turn that has no result of the engine. The Turn ends with the data of its status.
 type cutOffError struct {
 	stop turn.Stop
-	// message says why, for people.
+	// message says why, for users.
 	message string
-	// loss is what became of the journal; nil for a journal that is there.
+	// loss describes the loss of the journal; nil if the journal is not lost.
 	loss *translate.Loss
-	// subAgents are what the Turns of sub-agents took.
+	// subAgents are the usages of the sub-agents' Turns.
 	subAgents []*tool.Spent
 }
 
 func (e *cutOffError) Error() string { return e.message }
 
-// opened judges the journal that the run has found, before the run does anything. It returns nil if the run may go on, a
-// *cutOffError if the Turn must end, and another error if that cannot be judged now.
-func (r *run) opened(ctx context.Context, found finding, in *turn.Input, agent *v1alpha1.Agent) error {
+// checkJournal checks the journal that the run has found, before the run does anything. It returns nil if the run may
+// continue, a *cutOffError if the Turn must end, and another error if the check is not possible now.
+func (r *run) checkJournal(ctx context.Context, found finding, in *turn.Input, agent *v1alpha1.Agent) error {
 	e := r.executor
 	own, err := e.identity(ctx, r.epoch)
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *run) opened(ctx context.Context, found finding, in *turn.Input, agent *
 	}
 	c := continuity{
 		first:    r.first,
-		exact:    r.binding.JournalComplete || r.store.Load() != nil, // this run knows all entries of the journal that it has gone on from
+		exact:    r.binding.JournalComplete || r.store.Load() != nil, // a continued run knows all entries
 		recorded: store.Identity{ID: r.binding.StoreID, Incarnation: r.binding.StoreIncarnation},
 		own:      own, found: found, known: r.entries.Load(),
 		effects: r.binding.SideEffects || r.binding.StoreID == "" && mayAffect(r.turn, agent, in.Tools),
@@ -50,31 +50,34 @@ func (r *run) opened(ctx context.Context, found finding, in *turn.Input, agent *
 	}
 	loss := &translate.Loss{Reason: c.loss(), Facts: c.facts(e.Name), Entries: found.entries, SideEffects: c.effects}
 	switch c.judge() {
-	case giveUp:
+	case endTurn:
 		return r.cutOff(in, loss)
 	case startOver:
 		if err := r.startOver(ctx, own, loss); err != nil {
 			return err
 		}
-	case goOn:
+	case continueRun:
 	}
 	r.entries.Store(found.entries)
 	r.store.Store(&own)
 	return nil
 }
 
-// cutOff returns the end of a Turn whose journal is lost.
+// cutOff returns the error that ends a Turn whose journal is lost.
 func (r *run) cutOff(in *turn.Input, loss *translate.Loss) error {
 	switch {
 	case r.cancelled.Err() != nil:
 		return &cutOffError{stop: turn.StopCancelled, message: "the turn was cancelled, and " + loss.Message(r.turn), loss: loss}
 	case in.Timeout <= 0:
-		return &cutOffError{stop: turn.StopDeadline, message: fmt.Sprintf("the turn reached its time limit of %s, and %s", in.Limit, loss.Message(r.turn)), loss: loss}
+		return &cutOffError{
+			stop:    turn.StopDeadline,
+			message: fmt.Sprintf("the turn reached its time limit of %s, and %s", in.Limit, loss.Message(r.turn)), loss: loss,
+		}
 	}
 	return &cutOffError{stop: turn.StopInterrupted, message: loss.Message(r.turn), loss: loss}
 }
 
-// startOver writes into the status that the Turn begins anew in another store, before it does.
+// startOver records in the status that the Turn starts over in another store, before the Turn does so.
 func (r *run) startOver(ctx context.Context, own store.Identity, loss *translate.Loss) error {
 	e := r.executor
 	message := loss.StartOver()
@@ -87,13 +90,14 @@ func (r *run) startOver(ctx context.Context, own store.Identity, loss *translate
 		return err
 	}
 	metrics.JournalLost(written, metrics.LossRerun)
-	e.Log.Info("The journal of a turn was lost; it starts over from what is left", "entries", loss.Entries, "turn", r.key(), "epoch", r.epoch, "reason", loss.Reason, "detail", loss.Facts)
+	e.Log.Info("The journal of a turn was lost; the turn starts over from the entries that are left", "entries",
+		loss.Entries, "turn", r.key(), "epoch", r.epoch, "reason", loss.Reason, "detail", loss.Facts)
 	e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Rerun", "%s", translate.Note(message))
 	return nil
 }
 
-// beforeEffect writes into the status that the Turn has side effects, before the first call that may have one, where the
-// binding does not say so. Mostly it does.
+// beforeEffect records in the status that the Turn has side effects, before the first call that may have one. It
+// writes nothing if the binding already says so, which is the usual case.
 func (r *run) beforeEffect(ctx context.Context) error {
 	if r.binding.SideEffects {
 		return nil
@@ -102,11 +106,12 @@ func (r *run) beforeEffect(ctx context.Context) error {
 		r.stamp(t, false)
 		t.Status.Executor.SideEffects = true
 	})
-	r.binding.SideEffects = r.binding.SideEffects || err == nil // an API server with an older CRD does not keep it
+	r.binding.SideEffects = r.binding.SideEffects || err == nil // an API server with an older CRD drops the field
 	return err
 }
 
-// write changes the status of the Turn while it runs. The error is errSuperseded for a Turn that is not this run's any more.
+// write changes the status of the Turn during the run. It returns errSuperseded if the Turn no longer belongs to
+// this run.
 func (r *run) write(ctx context.Context, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
 	written, err := r.executor.persist(ctx, r.turn, r.epoch, change)
 	switch {
@@ -120,21 +125,21 @@ func (r *run) write(ctx context.Context, change func(*v1alpha1.Turn)) (*v1alpha1
 	return written, nil
 }
 
-// stamp writes into a binding what this run knows of the journal: which store has it, how many entries there are, and whether that is
-// all because the run hands the Turn back. A run that has found nothing, and was not the first, leaves what the binding says: that
-// there is nothing does not prove that there never was.
+// stamp writes into a binding what this run knows of the journal: its store, its number of entries, and whether
+// that number is complete because the run hands the Turn back. If this run found no entries and was not the first,
+// stamp leaves the binding unchanged, because an empty journal does not prove that there were never any entries.
 func (r *run) stamp(t *v1alpha1.Turn, handBack bool) {
 	b, own, n := t.Status.Executor, r.store.Load(), r.entries.Load()
 	switch {
 	case own != nil && (n > 0 || r.first):
 		b.StoreID, b.StoreIncarnation, b.JournalEntries, b.JournalComplete = own.ID, own.Incarnation, new(n), handBack
-	case r.first && !r.tried: // it has not begun, and no run of a newer epoch has
+	case r.first && !r.tried: // this run has not begun, and no run of a newer epoch has
 		b.JournalEntries, b.JournalComplete = new(int64(0)), handBack
 	}
 }
 
-// confirm brings the store of the run up to date after the store got another incarnation: if it has all entries that this run knows of, the
-// journal is whole there.
+// confirm updates the store of the run after the store changed its incarnation. If the store still has all entries
+// that this run knows of, the journal is complete in the new incarnation, too.
 func (r *run) confirm(ctx context.Context, uid string) {
 	e := r.executor
 	own, now := r.store.Load(), e.Store.Last().Identity
@@ -147,8 +152,8 @@ func (r *run) confirm(ctx context.Context, uid string) {
 	}
 }
 
-// lose writes the end of a Turn whose journal cannot be used, then tells people.
-func (r *run) lose(ctx context.Context, cut *cutOffError) {
+// endCutOff writes the end of a Turn whose journal cannot be used, then emits its Events.
+func (r *run) endCutOff(ctx context.Context, cut *cutOffError) {
 	e := r.executor
 	written, _ := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) { r.cutShort(t, cut) })
 	if written == nil {
@@ -163,10 +168,11 @@ func (r *run) lose(ctx context.Context, cut *cutOffError) {
 	e.announceEnd(written, cut.stop)
 }
 
-// StoreIdentity says which store an executor keeps journals in.
+// StoreIdentity identifies the store in which an executor keeps journals.
 type StoreIdentity = store.Identity
 
-// identity returns the identity of the store. A first run can go by the last answer: nothing was before it.
+// identity returns the identity of the store. The first run may use the last known identity, because no journal
+// existed before it.
 func (e *Executor) identity(ctx context.Context, epoch int64) (store.Identity, error) {
 	if last := e.Store.Last(); epoch == 1 && last.ID != "" {
 		return last.Identity, nil
@@ -174,8 +180,8 @@ func (e *Executor) identity(ctx context.Context, epoch int64) (store.Identity, e
 	return e.Store.Ask(ctx)
 }
 
-// mayAffect reports whether a Turn may call a tool that is not ReadOnly, as its Agent stands, or as the tools say that the
-// executor offers to all Agents.
+// mayAffect reports whether a Turn may call a tool that is not ReadOnly: a tool of its Agent's current spec, or one
+// of own, the tools that the executor offers to all Agents.
 func mayAffect(t *v1alpha1.Turn, agent *v1alpha1.Agent, own []tool.Tool) bool {
 	return translate.MayAffect(t, agent) || slices.ContainsFunc(own, func(o tool.Tool) bool { return o.Effect != tool.ReadOnly })
 }

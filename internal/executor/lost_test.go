@@ -25,21 +25,23 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// errKilled is the end of a process in these tests: it writes nothing any more.
+// errKilled is the end of a process in these tests: the process writes nothing after it.
 var errKilled = errors.New("killed")
 
-// shop is a Turn that buys something once, and the processes that run it one after another. Their store is a real file.
-type shop struct {
+// purchaseHarness is a Turn that buys something once, and the processes that run it one after another. Their store
+// is a real file.
+type purchaseHarness struct {
 	*Executor
 	t    *testing.T
 	path string
-	// effect of the tool, calls that were made, and during, which is called within each; it may be nil.
+	// effect is the effect of the tool, and calls counts its calls. during is called within each call; it may be
+	// nil.
 	effect tool.Effect
 	calls  int
 	during func(*run)
 	// asked is called with each request to the model; it may be nil.
 	asked func(*run)
-	// at is the process that runs the Turn, and journals its store.
+	// at is the process that runs the Turn, and journals is its store.
 	at       *run
 	journals *sqlite.Store
 	// writes counts the writes of status.
@@ -50,12 +52,14 @@ type shop struct {
 	bug bool
 }
 
-func newShop(t *testing.T, change ...func(*v1alpha1.Turn)) *shop {
+func newPurchaseHarness(t *testing.T, change ...func(*v1alpha1.Turn)) *purchaseHarness {
 	t.Helper()
-	s := &shop{t: t, path: filepath.Join(t.TempDir(), "journal.db"), effect: tool.Destructive}
+	s := &purchaseHarness{t: t, path: filepath.Join(t.TempDir(), "journal.db"), effect: tool.Destructive}
 	unbound := func(o *v1alpha1.Turn) { o.Spec.Execution, o.Status.Executor = v1alpha1.ExecutionRun, nil }
 	s.Executor, _ = newExecutor(t, interceptor.Funcs{
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+			opts ...client.SubResourceUpdateOption,
+		) error {
 			s.writes++
 			return c.SubResource(sub).Update(ctx, o, opts...)
 		},
@@ -64,8 +68,8 @@ func newShop(t *testing.T, change ...func(*v1alpha1.Turn)) *shop {
 	return s
 }
 
-// Generate asks for one call, and then answers.
-func (s *shop) Generate(ctx context.Context, r model.Request) (model.Reply, error) {
+// Generate makes one call, and then answers.
+func (s *purchaseHarness) Generate(ctx context.Context, r model.Request) (model.Reply, error) {
 	if s.asked != nil {
 		s.asked(s.at)
 	}
@@ -82,8 +86,8 @@ func (s *shop) Generate(ctx context.Context, r model.Request) (model.Reply, erro
 	}, nil
 }
 
-// open opens the store that there is.
-func (s *shop) open() *sqlite.Store {
+// open opens the existing store.
+func (s *purchaseHarness) open() *sqlite.Store {
 	s.t.Helper()
 	journals, err := sqlite.Open(s.t.Context(), s.path)
 	if err != nil {
@@ -92,8 +96,9 @@ func (s *shop) open() *sqlite.Store {
 	return journals
 }
 
-// bind binds the Turn as the controller does; predicted is what it expects of side effects.
-func (s *shop) bind(predicted bool) {
+// bind binds the Turn as the controller does. predicted is the controller's expectation whether the Turn has side
+// effects.
+func (s *purchaseHarness) bind(predicted bool) {
 	s.t.Helper()
 	journals, t := s.open(), stored(s.t, s.Executor)
 	id, err := s.newTracker(journals).Ask(s.t.Context())
@@ -110,8 +115,8 @@ func (s *shop) bind(predicted bool) {
 	}
 }
 
-// newTracker follows the store as a process does that starts.
-func (s *shop) newTracker(journals store.Marked) *store.Tracker {
+// newTracker returns the tracker of a process that starts.
+func (s *purchaseHarness) newTracker(journals store.Marked) *store.Tracker {
 	return store.NewTracker(journals, store.TrackerOptions{Published: func(context.Context, string) (int64, error) {
 		if s.bug {
 			panic("a bug")
@@ -120,8 +125,8 @@ func (s *shop) newTracker(journals store.Marked) *store.Tracker {
 	}})
 }
 
-// run is a process that runs the Turn as it is bound. kill in during ends it.
-func (s *shop) run(change ...func(*run)) *v1alpha1.Turn {
+// run starts a process that runs the Turn as it is bound. The function during can kill it.
+func (s *purchaseHarness) run(change ...func(*run)) *v1alpha1.Turn {
 	s.t.Helper()
 	journals := s.open()
 	defer func() {
@@ -143,19 +148,22 @@ func (s *shop) run(change ...func(*run)) *v1alpha1.Turn {
 	}
 	s.at, s.journals = r, journals
 	s.Tools = func(context.Context, *v1alpha1.Agent) []tool.Tool {
-		return []tool.Tool{{Tool: prompt.Tool{Name: "buy"}, Effect: s.effect, Caller: tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
-			s.calls++
-			if s.during != nil {
-				s.during(r)
-			}
-			return tool.Result{Content: "bought"}, context.Cause(ctx)
-		})}}
+		return []tool.Tool{{
+			Tool: prompt.Tool{Name: "buy"}, Effect: s.effect,
+			Caller: tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+				s.calls++
+				if s.during != nil {
+					s.during(r)
+				}
+				return tool.Result{Content: "bought"}, context.Cause(ctx)
+			}),
+		}}
 	}
 	r.progress.begin(ctx, r.turn, r.writeProgress)
 	result, err := r.execute(ctx)
 	r.turn = r.progress.stop()
 	if !errors.Is(err, errKilled) {
-		r.conclude(ctx, result, err)
+		r.writeOutcome(ctx, result, err)
 	}
 	return stored(s.t, s.Executor)
 }
@@ -163,11 +171,11 @@ func (s *shop) run(change ...func(*run)) *v1alpha1.Turn {
 // kill ends a process at once.
 func kill(r *run) { r.abandon(errKilled) }
 
-// suspended is a Turn that is suspended while it runs.
-func suspend(r *run) { r.follow(v1alpha1.DesiredStateSuspended) }
+// suspend suspends a Turn while it runs.
+func suspend(r *run) { r.handleDesiredState(v1alpha1.DesiredStateSuspended) }
 
 // lose deletes the store.
-func (s *shop) lose() {
+func (s *purchaseHarness) lose() {
 	s.t.Helper()
 	for _, suffix := range []string{"", "-wal", "-shm"} {
 		if err := os.Remove(s.path + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -176,10 +184,10 @@ func (s *shop) lose() {
 	}
 }
 
-// killedOnce is a shop whose first process was killed while it bought.
-func killedOnce(t *testing.T, predicted bool, change ...func(*v1alpha1.Turn)) *shop {
+// killedOnce returns a purchaseHarness whose first process was killed during the purchase.
+func killedOnce(t *testing.T, predicted bool, change ...func(*v1alpha1.Turn)) *purchaseHarness {
 	t.Helper()
-	s := newShop(t, change...)
+	s := newPurchaseHarness(t, change...)
 	s.during = kill
 	s.bind(predicted)
 	if got := s.run(); s.calls != 1 || got.IsFinished() {
@@ -191,17 +199,20 @@ func killedOnce(t *testing.T, predicted bool, change ...func(*v1alpha1.Turn)) *s
 
 func rerun(t *v1alpha1.Turn) { t.Spec.OnJournalLoss = v1alpha1.JournalLossRerun }
 
-// mustBeLost fails unless the Turn has ended for a reason because its journal was lost, and says so.
-func (s *shop) mustBeLost(got *v1alpha1.Turn, reason, loss string) {
+// mustBeLost fails the test unless the Turn has ended for the given reason and reports the loss of its journal.
+func (s *purchaseHarness) mustBeLost(got *v1alpha1.Turn, reason, loss string) {
 	s.t.Helper()
-	main, lost := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionSucceeded), meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost)
-	if main.Status != metav1.ConditionFalse || main.Reason != reason || !strings.Contains(main.Message, "the journal of the turn was lost: ") {
+	main, lost := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionSucceeded),
+		meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost)
+	if main.Status != metav1.ConditionFalse || main.Reason != reason ||
+		!strings.Contains(main.Message, "the journal of the turn was lost: ") {
 		s.t.Errorf("Succeeded is %+v, want it False with reason %s, and to say that the journal was lost", main, reason)
 	}
 	if lost == nil || lost.Status != metav1.ConditionTrue || lost.Reason != loss {
 		s.t.Errorf("JournalLost is %+v, want it True with reason %s", lost, loss)
 	}
-	if events := strings.Join(recorded(s.Executor), "\n"); !strings.Contains(events, "Warning JournalLost the journal of the turn was lost") && !strings.Contains(events, "Warning JournalLost the turn ") {
+	if events := strings.Join(recorded(s.Executor), "\n"); !strings.Contains(events,
+		"Warning JournalLost the journal of the turn was lost") && !strings.Contains(events, "Warning JournalLost the turn ") {
 		s.t.Errorf("Events %q, want one that says so", events)
 	}
 	if n := got.Status.Steps.UnknownOutcomes; n != 1 {
@@ -212,7 +223,7 @@ func (s *shop) mustBeLost(got *v1alpha1.Turn, reason, loss string) {
 	}
 }
 
-func TestACallIsNotMadeAgainWhereTheJournalIsLost(t *testing.T) {
+func TestCallIsNotRepeatedAfterJournalLoss(t *testing.T) {
 	s := killedOnce(t, true)
 	s.lose()
 	s.bind(true)
@@ -224,8 +235,8 @@ func TestACallIsNotMadeAgainWhereTheJournalIsLost(t *testing.T) {
 	}
 }
 
-func TestACallIsNotMadeAgainWhereTheJournalOfASuspendedTurnIsLost(t *testing.T) {
-	s := newShop(t)
+func TestCallIsNotRepeatedAfterJournalLossOfASuspendedTurn(t *testing.T) {
+	s := newPurchaseHarness(t)
 	s.during = suspend
 	s.bind(true)
 	if got := s.run(); got.StateReason() != v1alpha1.TurnReasonSuspended || *got.Status.Executor.JournalEntries == 0 {
@@ -237,10 +248,10 @@ func TestACallIsNotMadeAgainWhereTheJournalOfASuspendedTurnIsLost(t *testing.T) 
 	s.mustBeLost(s.run(), v1alpha1.TurnReasonInterrupted, v1alpha1.TurnReasonOtherStore)
 }
 
-// copied returns a copy of the store of now.
-func (s *shop) copied() []byte {
+// copied returns a copy of the current store.
+func (s *purchaseHarness) copied() []byte {
 	s.t.Helper()
-	if err := s.open().Close(); err != nil { // so that all of it is in the one file
+	if err := s.open().Close(); err != nil { // so that the file contains everything
 		s.t.Fatal(err)
 	}
 	data, err := os.ReadFile(s.path)
@@ -250,8 +261,8 @@ func (s *shop) copied() []byte {
 	return data
 }
 
-// restore puts a copy in the place of the store.
-func (s *shop) restore(data []byte) {
+// restore replaces the store with a copy.
+func (s *purchaseHarness) restore(data []byte) {
 	s.t.Helper()
 	s.lose()
 	if err := os.WriteFile(s.path, data, 0o600); err != nil {
@@ -259,8 +270,8 @@ func (s *shop) restore(data []byte) {
 	}
 }
 
-// publish makes the position of the store that of a Lease, as each executor does.
-func (s *shop) publish() {
+// publish writes the position of the store into a Lease, as each executor does.
+func (s *purchaseHarness) publish() {
 	s.t.Helper()
 	journals := s.open()
 	tracker := s.newTracker(journals)
@@ -271,22 +282,22 @@ func (s *shop) publish() {
 	}
 }
 
-// TestACallIsNotMadeAgainWhereAnOlderCopyOfTheStoreIsRestored: the copy is of before the Turn began, or of the time before the call; and the
-// Turn is one that was suspended, so that its status knows how many entries there were, or one that was killed, so that a Lease alone knows
-// how far the store was.
-func TestACallIsNotMadeAgainWhereAnOlderCopyOfTheStoreIsRestored(t *testing.T) {
+// TestCallIsNotRepeatedAfterAnOlderStoreIsRestored checks that a restored store never leads to a second
+// call. The copy is from before the Turn began, or from before the call. The Turn was suspended, so that its status
+// has the number of entries; or it was killed, so that only a Lease has the position of the store.
+func TestCallIsNotRepeatedAfterAnOlderStoreIsRestored(t *testing.T) {
 	for name, tc := range map[string]struct {
 		during func(*run)
 		begun  bool
 		loss   string
 	}{
-		"suspended, and a copy without it": {suspend, false, v1alpha1.TurnReasonEntriesMissing},
-		"suspended, and a copy with it":    {suspend, true, v1alpha1.TurnReasonEntriesMissing},
-		"killed, and a copy without it":    {kill, false, v1alpha1.TurnReasonJournalMissing},
-		"killed, and a copy with it":       {kill, true, v1alpha1.TurnReasonEntriesUncertain},
+		"suspended, copy from before the Turn": {suspend, false, v1alpha1.TurnReasonEntriesMissing},
+		"suspended, copy from before the call": {suspend, true, v1alpha1.TurnReasonEntriesMissing},
+		"killed, copy from before the Turn":    {kill, false, v1alpha1.TurnReasonJournalMissing},
+		"killed, copy from before the call":    {kill, true, v1alpha1.TurnReasonEntriesUncertain},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShop(t)
+			s := newPurchaseHarness(t)
 			s.bind(true)
 			old := s.copied()
 			if tc.begun {
@@ -312,27 +323,29 @@ func TestACallIsNotMadeAgainWhereAnOlderCopyOfTheStoreIsRestored(t *testing.T) {
 	}
 }
 
-// TestATurnGoesOnInARestoredCopyThatHasAllOfIt: it was suspended before the copy was made.
-func TestATurnGoesOnInARestoredCopyThatHasAllOfIt(t *testing.T) {
-	s := newShop(t)
+// TestTurnContinuesInACompleteRestoredStore checks that a Turn continues in a copy that was made after the Turn
+// was suspended.
+func TestTurnContinuesInACompleteRestoredStore(t *testing.T) {
+	s := newPurchaseHarness(t)
 	s.bind(true)
 	s.during = suspend
 	s.run()
 	s.during = nil
 	old := s.copied()
-	s.published = 100 // other Turns went on
+	s.published = 100 // other Turns have written since
 	s.restore(old)
 	s.bind(true)
 	got := s.run()
-	if got.StateReason() != v1alpha1.TurnReasonCompleted || s.calls != 1 || meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost) != nil {
+	if got.StateReason() != v1alpha1.TurnReasonCompleted || s.calls != 1 ||
+		meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost) != nil {
 		t.Errorf("%s after %d calls, want it completed as if nothing had been", got.StateReason(), s.calls)
 	}
 }
 
-// TestAnEmptyJournalIsNoProofLater: a run that was not the first, found nothing and handed the Turn back has not proved that there never was
-// anything.
-func TestAnEmptyJournalIsNoProofLater(t *testing.T) {
-	s := newShop(t)
+// TestEmptyJournalOfALaterRunProvesNothing checks that a later run that found no entries, and handed the Turn back,
+// does not prove that there never were any.
+func TestEmptyJournalOfALaterRunProvesNothing(t *testing.T) {
+	s := newPurchaseHarness(t)
 	s.bind(true)
 	old := s.copied()
 	s.during = kill
@@ -341,7 +354,8 @@ func TestAnEmptyJournalIsNoProofLater(t *testing.T) {
 	s.restore(old)
 	s.bind(true)
 	profile := &v1alpha1.PromptProfile{}
-	if err := errors.Join(s.Client.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: "house"}, profile), s.Client.Delete(t.Context(), profile)); err != nil {
+	if err := errors.Join(s.Client.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: "house"}, profile),
+		s.Client.Delete(t.Context(), profile)); err != nil {
 		t.Fatal(err)
 	}
 	s.run()
@@ -352,18 +366,19 @@ func TestAnEmptyJournalIsNoProofLater(t *testing.T) {
 	if got := stored(t, s.Executor); got.IsFinished() || got.BoundTo() != "" || got.Status.Executor.JournalComplete {
 		t.Fatalf("executor %+v, want the Turn handed back, and nothing said of its journal", got.Status.Executor)
 	}
-	s.published = 100 // another executor has known it, and was away
+	s.published = 100 // known to another executor, which was unavailable
 	s.bind(true)
 	s.mustBeLost(s.run(), v1alpha1.TurnReasonInterrupted, v1alpha1.TurnReasonJournalMissing)
 }
 
-// TestARunThatLivesThroughAFailoverIsNotLostAfterIt: its progress says that its journal is whole in the new incarnation.
-func TestARunThatLivesThroughAFailoverIsNotLostAfterIt(t *testing.T) {
-	s := newShop(t)
+// TestRunSurvivesAFailoverOfTheStore checks that the progress of such a run says that its journal is
+// complete in the new incarnation.
+func TestRunSurvivesAFailoverOfTheStore(t *testing.T) {
+	s := newPurchaseHarness(t)
 	s.bind(true)
 	s.during = func(r *run) {
 		s.published = 100
-		if _, err := s.newTracker(s.journals).Ask(t.Context()); err != nil { // another process judges it
+		if _, err := s.newTracker(s.journals).Ask(t.Context()); err != nil { // another process checks the store
 			t.Error(err)
 		}
 		if _, err := s.Store.Ask(t.Context()); err != nil {
@@ -384,10 +399,11 @@ func TestARunThatLivesThroughAFailoverIsNotLostAfterIt(t *testing.T) {
 	}
 }
 
-// TestWhatTheStatusKnowsOutlivesADamagedJournalAndAPanic: the run that finds them has read nothing.
-func TestWhatTheStatusKnowsOutlivesADamagedJournalAndAPanic(t *testing.T) {
-	for name, harm := range map[string]func(*shop){
-		"damaged": func(s *shop) {
+// TestStatusSurvivesADamagedJournalAndAPanic checks that the Turn ends with the data of its status if
+// its run could not read the journal.
+func TestStatusSurvivesADamagedJournalAndAPanic(t *testing.T) {
+	for name, harm := range map[string]func(*purchaseHarness){
+		"damaged": func(s *purchaseHarness) {
 			journals := s.open()
 			e := journal.Entry{Epoch: 1, Kind: journal.ModelReplied, Time: now, Payload: []byte(`[]`)}
 			last, err := journals.Last(s.t.Context(), "uid-one")
@@ -396,7 +412,7 @@ func TestWhatTheStatusKnowsOutlivesADamagedJournalAndAPanic(t *testing.T) {
 				s.t.Fatal(err)
 			}
 		},
-		"panic": func(s *shop) { s.bug = true },
+		"panic": func(s *purchaseHarness) { s.bug = true },
 	} {
 		for _, unlisted := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, and the status lists no call: %t", name, unlisted), func(t *testing.T) {
@@ -406,7 +422,8 @@ func TestWhatTheStatusKnowsOutlivesADamagedJournalAndAPanic(t *testing.T) {
 					known.Status.Steps = &v1alpha1.StepCounts{Count: 3, ModelRequests: 3, ToolCalls: 2}
 					known.Status.Usage = &v1alpha1.Usage{InputTokens: 30, TotalTokens: 30}
 					known.Status.ToolCalls = []v1alpha1.ToolCallRecord{
-						{CallID: "a", Name: "buy", Step: 1, Outcome: v1alpha1.ToolCallSucceeded}, {CallID: "b", Name: "buy", Step: 2, Outcome: v1alpha1.ToolCallPending},
+						{CallID: "a", Name: "buy", Step: 1, Outcome: v1alpha1.ToolCallSucceeded},
+						{CallID: "b", Name: "buy", Step: 2, Outcome: v1alpha1.ToolCallPending},
 					}
 					if err := s.Client.Status().Update(t.Context(), known); err != nil {
 						t.Fatal(err)
@@ -418,31 +435,35 @@ func TestWhatTheStatusKnowsOutlivesADamagedJournalAndAPanic(t *testing.T) {
 				steps, usage := got.Status.Steps, got.Status.Usage
 				if unlisted {
 					if got.StateReason() != v1alpha1.TurnReasonInterrupted || steps == nil || steps.UnknownOutcomes < 1 {
-						t.Errorf("%s, steps %+v; want it interrupted, and the call that no status lists of unknown outcome", got.StateReason(), steps)
+						t.Errorf("%s, steps %+v; want it interrupted, and the call that no status lists of unknown outcome",
+							got.StateReason(), steps)
 					}
 					return
 				}
-				if got.StateReason() != v1alpha1.TurnReasonInterrupted || steps == nil || steps.Count < 3 || steps.ModelRequests < 3 || steps.UnknownOutcomes < 1 ||
-					usage == nil || usage.InputTokens < 30 || len(got.Status.ToolCalls) != 2 || got.Status.ToolCalls[1].Outcome != v1alpha1.ToolCallUnknown {
-					t.Errorf("%s, steps %+v, usage %+v, calls %+v; want it interrupted with no less than was known", got.StateReason(), steps, usage, got.Status.ToolCalls)
+				if got.StateReason() != v1alpha1.TurnReasonInterrupted || steps == nil || steps.Count < 3 ||
+					steps.ModelRequests < 3 || steps.UnknownOutcomes < 1 ||
+					usage == nil || usage.InputTokens < 30 || len(got.Status.ToolCalls) != 2 ||
+					got.Status.ToolCalls[1].Outcome != v1alpha1.ToolCallUnknown {
+					t.Errorf("%s, steps %+v, usage %+v, calls %+v; want it interrupted with no less than was known",
+						got.StateReason(), steps, usage, got.Status.ToolCalls)
 				}
 			})
 		}
 	}
 }
 
-func TestATurnWithoutSideEffectsStartsOverWhereItsJournalIsLost(t *testing.T) {
+func TestTurnWithoutSideEffectsStartsOverAfterJournalLoss(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
 		effect  tool.Effect
 		effects bool
 		change  []func(*v1alpha1.Turn)
 	}{
-		"read-only": {"a repetition does no harm", tool.ReadOnly, false, nil},
+		"read-only": {"a repetition is harmless", tool.ReadOnly, false, nil},
 		"Rerun":     {"the spec asks for it", tool.Destructive, true, []func(*v1alpha1.Turn){rerun}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShop(t, tc.change...)
+			s := newPurchaseHarness(t, tc.change...)
 			s.effect, s.during = tc.effect, kill
 			s.bind(tc.effects)
 			s.run()
@@ -452,8 +473,9 @@ func TestATurnWithoutSideEffectsStartsOverWhereItsJournalIsLost(t *testing.T) {
 			got := s.run()
 			lost := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost)
 			if got.StateReason() != v1alpha1.TurnReasonCompleted || s.calls != 2 || lost == nil || lost.Status != metav1.ConditionTrue ||
-				!strings.Contains(lost.Message, "starts over, and its status does not count what it used before") {
-				t.Errorf("%s after %d calls, JournalLost %+v; want it started over, and said so: %s", got.StateReason(), s.calls, lost, tc.reason)
+				!strings.Contains(lost.Message, "starts over, and its status does not count its earlier usage") {
+				t.Errorf("%s after %d calls, JournalLost %+v; want it started over, and said so: %s", got.StateReason(),
+					s.calls, lost, tc.reason)
 			}
 			if events := recorded(s.Executor); len(events) != 2 || !strings.HasPrefix(events[0], "Warning JournalLost ") {
 				t.Errorf("Events %q, want the loss and the end", events)
@@ -465,15 +487,16 @@ func TestATurnWithoutSideEffectsStartsOverWhereItsJournalIsLost(t *testing.T) {
 	}
 }
 
-// TestATurnThatHadBegunNothingGoesOn: a kill between the binding and the first append, and a Turn that was handed back before.
-func TestATurnThatHadBegunNothingGoesOn(t *testing.T) {
+// TestTurnThatHasNotBegunContinues covers a kill between the binding and the first append, and a Turn that was
+// handed back before.
+func TestTurnThatHasNotBegunContinues(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		before func(*shop)
+		before func(*purchaseHarness)
 	}{
-		"killed": {"the store that keeps what it has confirmed has nothing", func(*shop) {}},
-		"handed back, and another store": {"its status says that nothing was begun", func(s *shop) {
-			s.draining = true // so that it is handed back at once
+		"killed": {"a store that keeps confirmed entries has none", func(*purchaseHarness) {}},
+		"handed back, and another store": {"its status says that no run has begun anything", func(s *purchaseHarness) {
+			s.draining = true // so that the Turn is handed back at once
 			s.mu.Lock()
 			s.start(s.t.Context(), stored(s.t, s.Executor))
 			s.mu.Unlock()
@@ -486,24 +509,25 @@ func TestATurnThatHadBegunNothingGoesOn(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShop(t)
+			s := newPurchaseHarness(t)
 			s.bind(true)
 			tc.before(s)
 			s.bind(true)
 			got := s.run()
-			if got.StateReason() != v1alpha1.TurnReasonCompleted || s.calls != 1 || meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost) != nil {
+			if got.StateReason() != v1alpha1.TurnReasonCompleted || s.calls != 1 ||
+				meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost) != nil {
 				t.Errorf("%s after %d calls, want it completed as if nothing had been: %s", got.StateReason(), s.calls, tc.reason)
 			}
 		})
 	}
 }
 
-func TestTheEndOfATurnWhoseJournalIsLostSaysSo(t *testing.T) {
+func TestEndAfterJournalLossReportsTheLoss(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		change func(*run)
 	}{
-		v1alpha1.TurnReasonCancelled:        {"it was cancelled", func(r *run) { r.follow(v1alpha1.DesiredStateCancelled) }},
+		v1alpha1.TurnReasonCancelled:        {"it was cancelled", func(r *run) { r.handleDesiredState(v1alpha1.DesiredStateCancelled) }},
 		v1alpha1.TurnReasonDeadlineExceeded: {"its time is over", func(r *run) { r.turn.Status.StartTime.Time = now.AddDate(0, 0, -2) }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -515,11 +539,12 @@ func TestTheEndOfATurnWhoseJournalIsLostSaysSo(t *testing.T) {
 	}
 }
 
-// TestAnEffectIsRecordedBeforeItIsMade: the binding expected none.
-func TestAnEffectIsRecordedBeforeItIsMade(t *testing.T) {
+// TestSideEffectIsRecordedBeforeTheCall checks that the status reports side effects before the first call that has
+// one, although the binding expected none.
+func TestSideEffectIsRecordedBeforeTheCall(t *testing.T) {
 	for effect, want := range map[tool.Effect]bool{tool.Destructive: true, tool.Idempotent: true, tool.ReadOnly: false} {
 		t.Run(string(effect), func(t *testing.T) {
-			s := newShop(t)
+			s := newPurchaseHarness(t)
 			s.effect = effect
 			var known bool
 			s.during = func(*run) { known = stored(t, s.Executor).Status.Executor.SideEffects }
@@ -537,8 +562,8 @@ func TestAnEffectIsRecordedBeforeItIsMade(t *testing.T) {
 	}
 }
 
-func TestATurnWithEffectsThatWereExpectedEndsWithOneWrite(t *testing.T) {
-	s := newShop(t)
+func TestExpectedSideEffectsNeedNoExtraWrite(t *testing.T) {
+	s := newPurchaseHarness(t)
 	s.bind(true)
 	s.writes = 0
 	if got := s.run(); got.StateReason() != v1alpha1.TurnReasonCompleted || s.writes != 1 {
@@ -546,8 +571,8 @@ func TestATurnWithEffectsThatWereExpectedEndsWithOneWrite(t *testing.T) {
 	}
 }
 
-// TestALostJournalKeepsWhatTheStatusKnows: calls that had ended, and those that wait for approval.
-func TestALostJournalKeepsWhatTheStatusKnows(t *testing.T) {
+// TestStatusSurvivesJournalLoss covers calls that had ended, and calls that wait for approval.
+func TestStatusSurvivesJournalLoss(t *testing.T) {
 	s := killedOnce(t, true)
 	s.lose()
 	s.bind(true)
@@ -573,8 +598,9 @@ func TestALostJournalKeepsWhatTheStatusKnows(t *testing.T) {
 	if all := strings.Join(outcomes, ", "); all != "a Succeeded, b Unknown, c Unknown" {
 		t.Errorf("calls %s, want those that had not ended unknown, also the one that waited: it may have been approved", all)
 	}
-	if got.Status.Steps.Count != 3 || got.Status.Steps.UnknownOutcomes != 3 || got.Status.Usage.InputTokens != 30 || len(got.Status.PendingApprovals) > 0 {
-		t.Errorf("status %+v, want what was known, two more unknown outcomes, and no call that waits", got.Status)
+	if got.Status.Steps.Count != 3 || got.Status.Steps.UnknownOutcomes != 3 || got.Status.Usage.InputTokens != 30 ||
+		len(got.Status.PendingApprovals) > 0 {
+		t.Errorf("status %+v, want the known data, two more unknown outcomes, and no waiting call", got.Status)
 	}
 	main := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionSucceeded)
 	for _, want := range []string{"can no longer be approved; one that was approved before may have been made", "one-child"} {

@@ -20,7 +20,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// longReplies is a model that says a lot with each call of a tool, for so many steps, and then answers.
+// longReplies is a model that sends a long text with each tool call, for the given number of steps, and then
+// answers.
 type longReplies struct {
 	steps, bytes int
 	asked        atomic.Int32
@@ -37,7 +38,8 @@ func (m *longReplies) Generate(context.Context, model.Request) (model.Reply, err
 	}, nil
 }
 
-// longWinded is an executor whose model says so much in so many steps, with a budget of so many bytes for conversations.
+// longWinded returns an executor with that model, and with a memory budget of the given number of bytes for
+// conversations.
 func longWinded(t *testing.T, m *longReplies, held int64) *Executor {
 	t.Helper()
 	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) {
@@ -55,13 +57,15 @@ func longWinded(t *testing.T, m *longReplies, held int64) *Executor {
 	return e
 }
 
-// TestAConversationHasABound: a model that sends long replies for many steps ends its Turn, and not the manager.
-func TestAConversationHasABound(t *testing.T) {
+// TestConversationIsBounded checks that a model that sends long replies for many steps ends its Turn, and not the
+// manager.
+func TestConversationIsBounded(t *testing.T) {
 	m := &longReplies{steps: 90, bytes: 1 << 20}
-	e := longWinded(t, m, 64<<20) // of which one Turn may hold 28 MiB, for a conversation of about 9
+	e := longWinded(t, m, 64<<20) // one Turn may hold 28 MiB of it: a conversation of about 9 MiB
 	got := runs(t, e)
 	message := got.Status.Conditions[0].Message
-	if got.StateReason() != v1alpha1.TurnReasonBudgetExceeded || !strings.Contains(message, "of the manager's memory: ask for shorter replies") {
+	if got.StateReason() != v1alpha1.TurnReasonBudgetExceeded ||
+		!strings.Contains(message, "of the manager's memory: ask for shorter replies") {
 		t.Errorf("the Turn is %s: %s\nwant BudgetExceeded with a remedy", got.StateReason(), message)
 	}
 	if asked := m.asked.Load(); asked < 8 || asked > 11 {
@@ -72,8 +76,9 @@ func TestAConversationHasABound(t *testing.T) {
 	}
 }
 
-// TestATurnWaitsForMemory gives back what it holds, says that it waits, and then goes on from its journal: no request is sent twice.
-func TestATurnWaitsForMemory(t *testing.T) {
+// TestTurnWaitsForMemory checks that a waiting Turn releases its memory, reports the wait in its status, and then
+// continues from its journal without sending a request twice.
+func TestTurnWaitsForMemory(t *testing.T) {
 	m := &longReplies{steps: 5, bytes: 100 << 10}
 	e := longWinded(t, m, 16<<20)
 	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
@@ -82,12 +87,13 @@ func TestATurnWaitsForMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.observe(t.Context(), stored(t, e))
-	for waits := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message, "waits for memory"); runtime.Gosched() {
+	for waits := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message,
+		"waiting for memory"); runtime.Gosched() {
 		if time.Now().After(waits) {
 			t.Fatalf("the status does not say that the Turn waits for memory: %s", stored(t, e).Status.Conditions[0].Message)
 		}
 	}
-	for e.Memory.Use(bytebudget.Conversations).Waiting == 0 { // it is about to wait on, once the status is written
+	for e.Memory.Use(bytebudget.Conversations).Waiting == 0 { // until it waits again, after the status is written
 		runtime.Gosched()
 	}
 	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.Most() {
@@ -107,8 +113,8 @@ func TestATurnWaitsForMemory(t *testing.T) {
 	}
 }
 
-// TestATurnThatWaitsForMemoryCanBeStopped: it is handed back, and holds nothing.
-func TestATurnThatWaitsForMemoryCanBeStopped(t *testing.T) {
+// TestWaitForMemoryCanBeStopped checks that such a Turn is handed back and holds no memory.
+func TestWaitForMemoryCanBeStopped(t *testing.T) {
 	m := &longReplies{steps: 5, bytes: 100 << 10}
 	e := longWinded(t, m, 16<<20)
 	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
@@ -130,8 +136,9 @@ func TestATurnThatWaitsForMemoryCanBeStopped(t *testing.T) {
 	}
 }
 
-// heldReplies is a model whose replies hold memory until they are released, as those of an endpoint do. It asks for memory of replies
-// itself, and waits for it: a Turn that kept the memory of its last reply would wait for itself.
+// heldReplies is a model whose replies hold memory until they are released, as the replies of an endpoint do. It
+// also waits for memory of that kind itself, so a Turn that kept the memory of its last reply would wait for
+// itself.
 type heldReplies struct {
 	*longReplies
 	account bytebudget.Account
@@ -148,9 +155,9 @@ func (m *heldReplies) Generate(ctx context.Context, req model.Request) (model.Re
 	return reply, err
 }
 
-// TestAReplyHoldsMemoryUntilItsTurnHasEnded: what was read counts until its Turn is written to the API server with its answer, and while
-// tools are called it counts with the conversation alone.
-func TestAReplyHoldsMemoryUntilItsTurnHasEnded(t *testing.T) {
+// TestReplyHoldsMemoryUntilItsTurnHasEnded checks that the answer holds its memory until the Turn is written to
+// the API server. During tool calls, the reply counts only as part of the conversation.
+func TestReplyHoldsMemoryUntilItsTurnHasEnded(t *testing.T) {
 	m := &longReplies{steps: 3, bytes: 200 << 10}
 	e := longWinded(t, m, 16<<20)
 	account := e.Memory.Account("helpdesk", bytebudget.Replies)
@@ -165,8 +172,10 @@ func TestAReplyHoldsMemoryUntilItsTurnHasEnded(t *testing.T) {
 		all := tools(ctx, a)
 		all[0].Caller = tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
 			called++
-			if replies, conversations := use(); replies != 0 || conversations < int64(called*m.bytes*perByte-freeConversation*perByte) {
-				t.Errorf("call %d: %d bytes are held for replies and %d for the conversation, want none and three times its length", called, replies, conversations)
+			if replies, conversations := use(); replies != 0 ||
+				conversations < int64(called*m.bytes*perByte-unreservedConversation*perByte) {
+				t.Errorf("call %d: %d bytes are held for replies and %d for the conversation, want none and three times its length", called,
+					replies, conversations)
 			}
 			return tool.Result{Content: "fine"}, nil
 		})
@@ -174,7 +183,9 @@ func TestAReplyHoldsMemoryUntilItsTurnHasEnded(t *testing.T) {
 	}
 	var ends int
 	e.Client = interceptor.NewClient(e.Client.(client.WithWatch), interceptor.Funcs{
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+			opts ...client.SubResourceUpdateOption,
+		) error {
 			if turn, ok := o.(*v1alpha1.Turn); ok && turn.Status.StopReason != "" {
 				ends++
 				if replies, _ := use(); replies != held.bytes {

@@ -16,22 +16,22 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// TestObserveOfARun: what a run of epoch 2 does when its Turn changes.
+// TestObserveOfARun checks the effect of changes of a Turn on its run of epoch 2.
 func TestObserveOfARun(t *testing.T) {
 	deleted := func(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} }
 	for name, tc := range map[string]struct {
 		turn *v1alpha1.Turn
-		// wantCause ends the run, wantStop stops it at the next safe point.
+		// wantCause is the cause that ends the run, and wantStop reports whether it stops at the next safe point.
 		wantCause  error
 		wantStop   bool
 		wantCancel bool
-		// wantNext is whether the Turn gets a run after this one.
+		// wantNext reports whether the Turn gets a run after this one.
 		wantNext bool
 	}{
-		"nothing that matters":               {turn: turnWith(boundTo(me, 2))},
-		"an event from before":               {turn: turnWith(boundTo(me, 1))},
-		"an event from before, of another":   {turn: turnWith(boundTo("other", 1))},
-		"an unbinding from before":           {turn: turnWith(boundTo("", 1))},
+		"an irrelevant change":               {turn: turnWith(boundTo(me, 2))},
+		"an old event":                       {turn: turnWith(boundTo(me, 1))},
+		"an old event of another executor":   {turn: turnWith(boundTo("other", 1))},
+		"an old unbinding":                   {turn: turnWith(boundTo("", 1))},
 		"a suspension":                       {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateSuspended)), wantStop: true},
 		"a cancellation":                     {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateCancelled)), wantCancel: true},
 		"a deletion behind a finalizer":      {turn: turnWith(boundTo(me, 2), deleted), wantCancel: true},
@@ -58,7 +58,7 @@ func TestObserveOfARun(t *testing.T) {
 				t.Errorf("asked to stop soon: %t, want %t", got, tc.wantStop)
 			}
 			if got := r.cancelled.Err() != nil; got != tc.wantCancel {
-				t.Errorf("told of the cancellation: %t, want %t", got, tc.wantCancel)
+				t.Errorf("cancelled: %t, want %t", got, tc.wantCancel)
 			}
 			if got := r.next != nil; got != tc.wantNext {
 				t.Errorf("another run follows: %t, want %t", got, tc.wantNext)
@@ -70,20 +70,22 @@ func TestObserveOfARun(t *testing.T) {
 	}
 }
 
-// TestObserveStartsRuns: which Turns without a run get one.
+// TestObserveStartsRuns checks which Turns without a run get one.
 func TestObserveStartsRuns(t *testing.T) {
 	for name, tc := range map[string]struct {
 		turn *v1alpha1.Turn
 		done int64
 		want bool
 	}{
-		"a Turn that is bound here":                 {turn: turnWith(), want: true},
-		"a Turn that is bound here again":           {turn: turnWith(boundTo(me, 2)), done: 1, want: true},
-		"an event from before it was given back":    {turn: turnWith(boundTo(me, 1)), done: 1},
-		"a Turn of another executor":                {turn: turnWith(boundTo("other", 1))},
-		"a Turn that is unbound":                    {turn: turnWith(boundTo("", 1))},
-		"a Turn that has ended":                     {turn: turnWith(finished)},
-		"a Turn that is being deleted":              {turn: turnWith(func(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} })},
+		"a Turn that is bound here":               {turn: turnWith(), want: true},
+		"a Turn that is bound here again":         {turn: turnWith(boundTo(me, 2)), done: 1, want: true},
+		"an event from before it was handed back": {turn: turnWith(boundTo(me, 1)), done: 1},
+		"a Turn of another executor":              {turn: turnWith(boundTo("other", 1))},
+		"a Turn that is unbound":                  {turn: turnWith(boundTo("", 1))},
+		"a Turn that has ended":                   {turn: turnWith(finished)},
+		"a Turn that is being deleted": {
+			turn: turnWith(func(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} }),
+		},
 		"a Turn that was cancelled in the meantime": {turn: turnWith(desires(v1alpha1.DesiredStateCancelled)), want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -101,23 +103,27 @@ func TestObserveStartsRuns(t *testing.T) {
 	}
 }
 
-// TestATurnThatWasMadeAnewIsAnotherOne: a list after a gap in the watch shows it as a change of the one that is gone.
-func TestATurnThatWasMadeAnewIsAnotherOne(t *testing.T) {
+// TestRecreatedTurnGetsItsOwnRun checks that a Turn that was deleted and created anew gets its own run. After
+// a gap in the watch, a list shows it as a change.
+func TestRecreatedTurnGetsItsOwnRun(t *testing.T) {
 	second := turnWith(func(t *v1alpha1.Turn) { t.UID = "uid-two" })
 	for name, tc := range map[string]struct {
 		reason string
 		after  *v1alpha1.Turn
 		cause  error
 	}{
-		"made anew": {"the run of a Turn that is gone ends, and the other gets its own", second, errSuperseded},
-		"changed":   {"the run of a Turn that has changed goes on", turnWith(), nil},
+		"recreated": {"the run of the deleted Turn ends, and the new Turn gets its own", second, errSuperseded},
+		"changed":   {"the run of a changed Turn continues", turnWith(), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), tc.after)...)
 			before := turnWith()
 			ctx, abandon := context.WithCancelCause(t.Context())
 			defer abandon(nil)
-			first := &run{executor: e, turn: before, epoch: 1, abandon: abandon, cancellation: newCancellation(t.Context()), interrupt: make(chan struct{})}
+			first := &run{
+				executor: e, turn: before, epoch: 1, abandon: abandon,
+				cancellation: newCancellation(t.Context()), interrupt: make(chan struct{}),
+			}
 			e.runs["uid-one"] = first
 			newWatch(t.Context(), e).OnUpdate(before, stored(t, e))
 			e.all.Wait()
@@ -131,8 +137,8 @@ func TestATurnThatWasMadeAnewIsAnotherOne(t *testing.T) {
 	}
 }
 
-func TestRunThatCannotBeginGivesTheTurnBackOnce(t *testing.T) {
-	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith()) // without its agent
+func TestRunThatCannotBeginHandsTheTurnBackOnce(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith()) // without its Agent
 	read := stored(t, e)
 	e.observe(t.Context(), read)
 	e.all.Wait()
@@ -142,20 +148,23 @@ func TestRunThatCannotBeginGivesTheTurnBackOnce(t *testing.T) {
 	}
 	e.observe(t.Context(), read) // the event of its binding, late
 	if len(e.runs) != 0 {
-		t.Error("an event from before must not start it again")
+		t.Error("an old event must not start it again")
 	}
 	e.observe(t.Context(), got)
 	if len(e.done) != 0 {
-		t.Error("what the watch has shown needs no note")
+		t.Error("the watch has already shown it")
 	}
 }
 
-// TestAFinishedRunLeavesNothingBehind: an event of before the end must not start another run, and after it nothing is left.
-func TestAFinishedRunLeavesNothingBehind(t *testing.T) {
+// TestFinishedRunIsForgotten checks that an event from before the end does not start another run, and that
+// the executor then forgets the Turn.
+func TestFinishedRunIsForgotten(t *testing.T) {
 	for name, early := range map[string]bool{"the watch is behind the run": false, "the watch shows the end before the run is over": true} {
 		t.Run(name, func(t *testing.T) {
 			var tell func()
-			funcs := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+			funcs := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string,
+				o client.Object, opts ...client.SubResourceUpdateOption,
+			) error {
 				err := c.SubResource(sub).Update(ctx, o, opts...)
 				tell()
 				return err
@@ -174,7 +183,7 @@ func TestAFinishedRunLeavesNothingBehind(t *testing.T) {
 			}
 			written := len(store.entries(t))
 			if !early {
-				e.observe(t.Context(), read) // somebody had changed a label before the end
+				e.observe(t.Context(), read) // as if a client had changed a label before the end
 				e.all.Wait()
 				e.gone(read)
 			}
@@ -188,17 +197,22 @@ func TestAFinishedRunLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// TestATurnThatIsBoundHereAnewWhileItsRunWindsUpGetsAnother: the watch tells of that once.
-func TestATurnThatIsBoundHereAnewWhileItsRunWindsUpGetsAnother(t *testing.T) {
+// TestTurnThatIsBoundAgainWhileItsRunEndsRunsAgain checks that the new binding, which the watch reports
+// once, starts a new run.
+func TestTurnThatIsBoundAgainWhileItsRunEndsRunsAgain(t *testing.T) {
 	for name, tc := range map[string]struct {
 		then func(*Executor, *v1alpha1.Turn)
 		want bool
 	}{
-		"and stays so":             {func(*Executor, *v1alpha1.Turn) {}, true},
-		"and then goes":            {func(e *Executor, t *v1alpha1.Turn) { e.gone(t) }, false},
-		"and then goes elsewhere":  {func(e *Executor, _ *v1alpha1.Turn) { e.observe(context.Background(), turnWith(boundTo("other", 3))) }, false},
-		"and is then to be ended":  {func(e *Executor, _ *v1alpha1.Turn) { e.draining = true }, false},
-		"and the watch says twice": {func(e *Executor, t *v1alpha1.Turn) { e.observe(context.Background(), t) }, true},
+		"and stays bound":     {func(*Executor, *v1alpha1.Turn) {}, true},
+		"and is then deleted": {func(e *Executor, t *v1alpha1.Turn) { e.gone(t) }, false},
+		"and is then bound elsewhere": {func(e *Executor,
+			_ *v1alpha1.Turn,
+		) {
+			e.observe(context.Background(), turnWith(boundTo("other", 3)))
+		}, false},
+		"and is then cancelled":          {func(e *Executor, _ *v1alpha1.Turn) { e.draining = true }, false},
+		"and the watch reports it twice": {func(e *Executor, t *v1alpha1.Turn) { e.observe(context.Background(), t) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(boundTo(me, 2)))...)
@@ -216,8 +230,9 @@ func TestATurnThatIsBoundHereAnewWhileItsRunWindsUpGetsAnother(t *testing.T) {
 	}
 }
 
-// TestAStoppingExecutorGivesBackWhatItIsGiven: the controller does not know yet that it stops.
-func TestAStoppingExecutorGivesBackWhatItIsGiven(t *testing.T) {
+// TestStoppingExecutorHandsBackNewTurns checks that Turns are handed back if the controller binds them before
+// it learns that the executor stops.
+func TestStoppingExecutorHandsBackNewTurns(t *testing.T) {
 	e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith())...)
 	e.draining = true
 	read := stored(t, e)
@@ -229,9 +244,9 @@ func TestAStoppingExecutorGivesBackWhatItIsGiven(t *testing.T) {
 	}
 }
 
-// TestRunGoesOnAfterAnAppendOfUnknownOutcome: an append may have been done although it failed; the next one then finds
-// the journal longer than it should be.
-func TestRunGoesOnAfterAnAppendOfUnknownOutcome(t *testing.T) {
+// TestRunContinuesAfterAnAppendOfUnknownOutcome checks that a run continues if an append succeeded although it
+// returned an error. The next append then finds the journal longer than expected.
+func TestRunContinuesAfterAnAppendOfUnknownOutcome(t *testing.T) {
 	for name, failure := range map[string]error{
 		"a failure": errors.New("disk I/O error"), "a journal that grew": journal.ErrSequence,
 	} {
@@ -251,23 +266,25 @@ func TestFencedRun(t *testing.T) {
 	for name, tc := range map[string]struct {
 		stored, want *v1alpha1.ExecutorBinding
 	}{
-		"leaves a Turn that is bound elsewhere as it is": {
+		"does not change a Turn that is bound elsewhere": {
 			&v1alpha1.ExecutorBinding{Name: "other", Epoch: 5}, &v1alpha1.ExecutorBinding{Name: "other", Epoch: 5},
 		},
-		"gives a Turn back that is bound here still, to get a newer epoch": {
+		"hands back a Turn that is still bound here, to get a newer epoch": {
 			&v1alpha1.ExecutorBinding{Name: me, Epoch: 1}, &v1alpha1.ExecutorBinding{Epoch: 1},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) { t.Status.Executor = tc.stored }))...)
-			if err := store.Append(t.Context(), "uid-one", journal.Entry{Seq: 1, Epoch: 5, Kind: "note", Version: 1, Payload: []byte("{}")}); err != nil {
+			e, store := newExecutor(t, interceptor.Funcs{},
+				append(surroundings(), turnWith(func(t *v1alpha1.Turn) { t.Status.Executor = tc.stored }))...)
+			if err := store.Append(t.Context(), "uid-one",
+				journal.Entry{Seq: 1, Epoch: 5, Kind: "note", Version: 1, Payload: []byte("{}")}); err != nil {
 				t.Fatal(err)
 			}
 			read := turnWith()
 			if tc.stored.Name == me {
 				read.ResourceVersion = stored(t, e).ResourceVersion
 			} else {
-				read.ResourceVersion = "1" // from before
+				read.ResourceVersion = "1" // an older version
 			}
 			e.observe(t.Context(), read)
 			e.all.Wait()
@@ -281,13 +298,17 @@ func TestFencedRun(t *testing.T) {
 	}
 }
 
-// TestATurnWaitsForItsStore: what was paid for is in the journal, so that nothing ends the Turn without it.
-func TestATurnWaitsForItsStore(t *testing.T) {
+// TestTurnWaitsForItsStore checks that nothing ends a Turn without its journal, which holds the work that was paid
+// for.
+func TestTurnWaitsForItsStore(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*v1alpha1.Turn)
 		reason string
 	}{
-		"beyond its deadline":    {func(t *v1alpha1.Turn) { t.Status.StartTime = new(metav1.NewMicroTime(now.Add(-time.Hour))) }, v1alpha1.TurnReasonDeadlineExceeded},
+		"beyond its deadline": {
+			func(t *v1alpha1.Turn) { t.Status.StartTime = new(metav1.NewMicroTime(now.Add(-time.Hour))) },
+			v1alpha1.TurnReasonDeadlineExceeded,
+		},
 		"though it is cancelled": {desires(v1alpha1.DesiredStateCancelled), v1alpha1.TurnReasonCancelled},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -297,7 +318,7 @@ func TestATurnWaitsForItsStore(t *testing.T) {
 				}))...)
 				store.readError = errors.New("disk I/O error")
 				e.observe(t.Context(), stored(t, e))
-				time.Sleep(24 * time.Hour) // of the bubble's clock
+				time.Sleep(24 * time.Hour) // on the fake clock
 				if got := stored(t, e); got.IsFinished() || got.BoundTo() != me {
 					t.Errorf("after a day without its store the Turn is %+v, want it where it was", got.Status)
 				}
@@ -313,7 +334,7 @@ func TestATurnWaitsForItsStore(t *testing.T) {
 	}
 }
 
-func TestAJournalOfANewerVersionIsLeftToThatVersion(t *testing.T) {
+func TestJournalOfANewerVersionIsNotTouched(t *testing.T) {
 	e, store := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith())...)
 	newer := journal.Entry{Seq: 1, Epoch: 1, Kind: journal.Prepared, Version: journal.PayloadVersion + 1, Payload: []byte("{}")}
 	if err := store.Append(t.Context(), "uid-one", newer); err != nil {
@@ -333,12 +354,12 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-func TestAnExecutorThatStopsSaysSo(t *testing.T) {
+func TestStoppingIsCalled(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
-	told := 0
-	e.Stopping, e.Grace = func() { told++ }, time.Hour
+	called := 0
+	e.Stopping, e.Grace = func() { called++ }, time.Hour
 	e.drain(func(error) { t.Error("runs were abandoned although there are none") })
-	if told != 1 || !e.draining {
-		t.Errorf("told %d times, draining %t; want once, true", told, e.draining)
+	if called != 1 || !e.draining {
+		t.Errorf("called %d times, draining %t; want once, true", called, e.draining)
 	}
 }

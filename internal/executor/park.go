@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// park unbinds a Turn that waits for people or for the Turns of sub-agents, by one write. It then holds no place. People are
-// told of calls that they have not been asked about before.
+// park unbinds a Turn that waits for approvals or for the Turns of sub-agents, in one write. The Turn then has no
+// slot. An Event asks for the approvals that were not requested before.
 func (r *run) park(ctx context.Context, waits *loop.Parked) {
 	e := r.executor
 	before := r.turn.Status.PendingApprovals
@@ -27,14 +27,15 @@ func (r *run) park(ctx context.Context, waits *loop.Parked) {
 		return
 	}
 	metrics.Parked(written)
-	if asked := newly(before, written.Status.PendingApprovals); len(asked) > 0 {
+	if asked := newApprovalTools(before, written.Status.PendingApprovals); len(asked) > 0 {
 		e.Events.Eventf(written, nil, corev1.EventTypeNormal, v1alpha1.EventAwaitingApproval, "Approve", "%s",
-			translate.Note(fmt.Sprintf("a decision is needed about %s: capstan approve %s, or capstan deny %s", strings.Join(asked, ", "), written.Name, written.Name)))
+			translate.Note(fmt.Sprintf("approval required for %s: run capstan approve %s or capstan deny %s",
+				strings.Join(asked, ", "), written.Name, written.Name)))
 	}
 }
 
-// newly are the tools of the calls that nobody was asked about before, each once.
-func newly(before, now []v1alpha1.PendingApproval) []string {
+// newApprovalTools returns the tools of the calls that were not pending before, each tool once.
+func newApprovalTools(before, now []v1alpha1.PendingApproval) []string {
 	var names []string
 	for _, p := range now {
 		known := slices.ContainsFunc(before, func(b v1alpha1.PendingApproval) bool {
@@ -47,8 +48,8 @@ func newly(before, now []v1alpha1.PendingApproval) []string {
 	return names
 }
 
-// parkedAgain says whether a run has parked its Turn as it found it, as where the clocks of the controller and of this process
-// differ.
+// parkedAgain reports whether a run has parked its Turn without any progress, as can happen if the clocks of the
+// controller and of this process differ.
 func (r *run) parkedAgain(waits *loop.Parked) bool {
 	_, any := r.progress.last()
 	if any || r.epoch == 1 {
@@ -63,15 +64,16 @@ func (r *run) parkedAgain(waits *loop.Parked) bool {
 }
 
 const (
-	// approvalsPage is how many decisions are read from the API server at once.
+	// approvalsPage is the number of ToolApprovals that one request to the API server reads.
 	approvalsPage = 500
-	// fieldApprovalTurn is the name of the Turn that a ToolApproval is about, by which the API server selects.
+	// fieldApprovalTurn is the selectable field of a ToolApproval that names its Turn.
 	fieldApprovalTurn = "spec.turnRef.name"
 )
 
-// decide returns the decision about a request, or nil if none has been made. Only a request that the status listed when the Turn was
-// bound has one: people have seen no other. A Turn that was bound before may have been bound again because of a decision that this
-// process has not heard of yet.
+// decide returns the decision about a request, or nil if none has been made. A request can only have a decision if
+// the status already listed it when the Turn was bound: people have seen no other. If the Turn was bound before, a
+// decision that is not in this process's cache yet may be the reason for the new binding, so decide also asks the
+// API server.
 func (r *run) decide(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
 	e, t := r.executor, r.turn
 	if !translate.Lists(t, a) {
@@ -88,8 +90,8 @@ func (r *run) decide(ctx context.Context, a loop.Approval) (*loop.Decision, erro
 	return e.decideLive(ctx, t, a)
 }
 
-// decision returns what was decided about a call by the decisions that may be used. The controller tells people why others are
-// not.
+// decision returns the decision about a call, using only those ToolApprovals that may be used. The controller
+// reports why others may not.
 func (e *Executor) decision(ctx context.Context, about []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) (*loop.Decision, error) {
 	checked, _, err := e.Approvals(ctx, about)
 	if err != nil {
@@ -106,7 +108,7 @@ func (e *Executor) decideLive(ctx context.Context, t *v1alpha1.Turn, a loop.Appr
 		var page v1alpha1.ToolApprovalList
 		err := e.Reader.List(ctx, &page, append(ofTurn, client.InNamespace(t.Namespace), client.Limit(approvalsPage), next)...)
 		if apierrors.IsBadRequest(err) && len(ofTurn) > 0 {
-			ofTurn = nil // a CRD of an older version does not have the field: all are read then
+			ofTurn = nil // an older CRD does not have the selectable field: read all
 			continue
 		}
 		if err != nil {
@@ -119,7 +121,7 @@ func (e *Executor) decideLive(ctx context.Context, t *v1alpha1.Turn, a loop.Appr
 	}
 }
 
-// unlistedDecisions is an error after which the run is tried again.
+// unlistedDecisions returns an error after which the run tries again.
 func unlistedDecisions(err error) error {
 	return &unreadError{fmt.Errorf("failed to list the decisions about calls: %w", err)}
 }

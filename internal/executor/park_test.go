@@ -21,22 +21,27 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// asks is a call that waits for a decision since the beginning of the run.
+// asks returns a call whose approval was requested after the run began.
 func asks(callID, name string) loop.Approval {
-	return loop.Approval{Request: "request of " + callID, Step: 1, CallID: callID, Name: name, ToolServerUID: "server", SchemaHash: "schema", Arguments: []byte(`{"secret":1}`), ArgumentsHash: "hash", Requested: now.Add(time.Second), Expires: now.Add(time.Hour)}
+	return loop.Approval{
+		Request: "request of " + callID, Step: 1, CallID: callID, Name: name, ToolServerUID: "server",
+		SchemaHash: "schema", Arguments: []byte(`{"secret":1}`), ArgumentsHash: "hash", Requested: now.Add(time.Second),
+		Expires: now.Add(time.Hour),
+	}
 }
 
 func decides(name, callID string, d v1alpha1.ApprovalDecision) *v1alpha1.ToolApproval {
 	return &v1alpha1.ToolApproval{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, CreationTimestamp: metav1.NewTime(now)},
 		Spec: v1alpha1.ToolApprovalSpec{
-			TurnRef: v1alpha1.ObjectReference{Name: "one"}, TurnUID: "uid-one", RequestID: "request of " + callID, Step: 1, CallID: callID, ToolName: "x", ToolServerUID: "server", SchemaHash: "schema", ArgumentsHash: "hash",
+			TurnRef: v1alpha1.ObjectReference{Name: "one"}, TurnUID: "uid-one", RequestID: "request of " + callID,
+			Step: 1, CallID: callID, ToolName: "x", ToolServerUID: "server", SchemaHash: "schema", ArgumentsHash: "hash",
 			Decision: d, DecidedBy: "jane", Reason: "because",
 		},
 	}
 }
 
-// decided is the decision about a call of x that jane has made.
+// decided returns jane's decision about a call of x.
 func decided(approved bool) *loop.Decision {
 	a := asks("a", "x")
 	d := a.Decided(approved)
@@ -44,7 +49,7 @@ func decided(approved bool) *loop.Decision {
 	return d
 }
 
-// listing is a Turn whose status lists a call of x.
+// listing returns a change that adds a call of x to the status of a Turn.
 func listing(t *v1alpha1.Turn) {
 	boundTo(me, 1)(t)
 	bound := t.Status.Executor
@@ -53,7 +58,7 @@ func listing(t *v1alpha1.Turn) {
 	translate.Unpark(t, now)
 }
 
-// recorded takes the Events that there are.
+// recorded returns the Events so far.
 func recorded(e *Executor) []string {
 	var got []string
 	for all := e.Events.(*events.FakeRecorder).Events; len(all) > 0; {
@@ -62,9 +67,11 @@ func recorded(e *Executor) []string {
 	return got
 }
 
-func TestAParkedTurnIsReleasedByOneWrite(t *testing.T) {
+func TestParkNeedsOneWrite(t *testing.T) {
 	writes := 0
-	funcs := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	funcs := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+		opts ...client.SubResourceUpdateOption,
+	) error {
 		writes++
 		return c.SubResource(sub).Update(ctx, o, opts...)
 	}}
@@ -75,34 +82,41 @@ func TestAParkedTurnIsReleasedByOneWrite(t *testing.T) {
 	r.park(t.Context(), &loop.Parked{Approvals: []loop.Approval{asks("a", "delete"), asks("b", "delete"), asks("c", "send")}})
 	got := stored(t, e)
 	s := got.Status
-	if got.BoundTo() != "" || got.Epoch() != 1 || got.StateReason() != v1alpha1.TurnReasonAwaitingApproval || s.ParkedTime == nil || len(s.PendingApprovals) != 3 {
-		t.Errorf("status %+v, want a Turn that is bound to nobody and waits for three decisions", s)
+	if got.BoundTo() != "" || got.Epoch() != 1 || got.StateReason() != v1alpha1.TurnReasonAwaitingApproval ||
+		s.ParkedTime == nil || len(s.PendingApprovals) != 3 {
+		t.Errorf("status %+v, want an unbound Turn that waits for three decisions", s)
 	}
 	if s.Steps == nil || s.Steps.Count != 1 || len(s.ToolCalls) != 1 || s.ToolCalls[0].Outcome != v1alpha1.ToolCallPending || writes != 1 {
-		t.Errorf("%d writes: steps %+v, calls %+v; want one write that says what was done by then", writes, s.Steps, s.ToolCalls)
+		t.Errorf("%d writes: steps %+v, calls %+v; want one write with the progress so far", writes, s.Steps, s.ToolCalls)
 	}
-	want := []string{"Normal AwaitingApproval a decision is needed about tool delete, tool send: capstan approve one, or capstan deny one"}
+	want := []string{"Normal AwaitingApproval approval required for tool delete, tool send: run capstan approve one or capstan deny one"}
 	if diff := cmp.Diff(want, recorded(e)); diff != "" {
 		t.Errorf("Events: -want +got:\n%s", diff)
 	}
 }
 
-func TestPeopleAreAskedOnce(t *testing.T) {
+func TestApprovalIsRequestedOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		before []v1alpha1.PendingApproval
 		parked loop.Parked
 		want   int
 	}{
-		"known":       {"they were asked about it", []v1alpha1.PendingApproval{{RequestID: "request of a", Step: 1, CallID: "a", ArgumentsHash: "hash"}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 0},
-		"another":     {"they were asked about another one", []v1alpha1.PendingApproval{{RequestID: "request of another", Step: 1, CallID: "a", ArgumentsHash: "hash"}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 1},
-		"a sub-agent": {"nobody needs to do anything", nil, loop.Parked{Turns: []string{"child"}}, 0},
-		"a long list": {"one Event all the same", nil, loop.Parked{Approvals: manyApprovals(100)}, 1},
-		"somebody's":  {"it is not this run's any more", nil, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 0},
+		"known": {"it was requested before", []v1alpha1.PendingApproval{{
+			RequestID: "request of a", Step: 1,
+			CallID: "a", ArgumentsHash: "hash",
+		}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 0},
+		"another": {"another one was requested before", []v1alpha1.PendingApproval{{
+			RequestID: "request of another",
+			Step:      1, CallID: "a", ArgumentsHash: "hash",
+		}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 1},
+		"a sub-agent": {"no person must do anything", nil, loop.Parked{Turns: []string{"child"}}, 0},
+		"a long list": {"still one Event", nil, loop.Parked{Approvals: manyApprovals(100)}, 1},
+		"superseded":  {"it no longer belongs to this run", nil, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			holder := me
-			if name == "somebody's" {
+			if name == "superseded" {
 				holder = "other"
 			}
 			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo(holder, 1)))
@@ -129,16 +143,19 @@ func manyApprovals(n int) []loop.Approval {
 	return all
 }
 
-// newRun is a run of the Turn that has begun.
+// newRun returns a run of the Turn that has begun.
 func newRun(t *testing.T, e *Executor) *run {
 	t.Helper()
-	r := &run{executor: e, turn: stored(t, e), namespace: stored(t, e).Namespace, epoch: 1, begun: now, cancellation: newCancellation(t.Context()), interrupt: make(chan struct{})}
+	r := &run{
+		executor: e, turn: stored(t, e), namespace: stored(t, e).Namespace, epoch: 1, begun: now,
+		cancellation: newCancellation(t.Context()), interrupt: make(chan struct{}),
+	}
 	r.progress.begin(t.Context(), r.turn, r.writeProgress)
 	t.Cleanup(func() { r.progress.stop() })
 	return r
 }
 
-func TestARunThatParksAgainWithoutNewsWaitsALittle(t *testing.T) {
+func TestRunThatParksAgainWithoutProgressWaits(t *testing.T) {
 	early := asks("a", "x")
 	early.Requested = now.Add(-time.Second)
 	for name, tc := range map[string]struct {
@@ -148,9 +165,9 @@ func TestARunThatParksAgainWithoutNewsWaitsALittle(t *testing.T) {
 		parked loop.Parked
 		want   bool
 	}{
-		"the first run":    {"it has asked", 1, false, loop.Parked{Approvals: []loop.Approval{early}}, false},
-		"a call was ended": {"there was something to do", 2, true, loop.Parked{Approvals: []loop.Approval{early}}, false},
-		"a new request":    {"there was something to do", 2, false, loop.Parked{Approvals: []loop.Approval{early, asks("b", "x")}}, false},
+		"the first run":    {"it has requested approval", 1, false, loop.Parked{Approvals: []loop.Approval{early}}, false},
+		"a call was ended": {"it made progress", 2, true, loop.Parked{Approvals: []loop.Approval{early}}, false},
+		"a new request":    {"it made progress", 2, false, loop.Parked{Approvals: []loop.Approval{early, asks("b", "x")}}, false},
 		"nothing":          {"it was bound too early", 2, false, loop.Parked{Approvals: []loop.Approval{early}}, true},
 		"no sub-agent":     {"it was bound too early", 3, false, loop.Parked{Turns: []string{"child"}}, true},
 	} {
@@ -172,24 +189,35 @@ func TestDecide(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		epoch  int64
-		// cached and stored are the decisions that the cache and the API server have.
+		// cached and stored are the decisions in the cache and in the API server.
 		cached, stored []client.Object
 		want           *loop.Decision
 		reads          int
 	}{
-		"none yet, of a first run":   {"nobody was asked before", 1, nil, nil, nil, 0},
-		"none yet, of a later run":   {"the cache may be behind", 2, nil, nil, nil, 1},
-		"in the cache":               {"that is enough", 2, []client.Object{decides("x", "a", v1alpha1.ApprovalApproved)}, nil, approved, 0},
-		"not in the cache yet":       {"the controller has seen it", 2, []client.Object{decides("y", "b", v1alpha1.ApprovalDenied)}, []client.Object{decides("x", "a", v1alpha1.ApprovalApproved)}, approved, 1},
-		"about another Turn's calls": {"nobody has decided", 2, nil, []client.Object{decides("y", "b", v1alpha1.ApprovalDenied)}, nil, 1},
+		"none yet, in the first run": {"no approval was requested before", 1, nil, nil, nil, 0},
+		"none yet, in a later run":   {"the cache may be behind", 2, nil, nil, nil, 1},
+		"in the cache": {
+			"that is enough", 2,
+			[]client.Object{decides("x", "a", v1alpha1.ApprovalApproved)},
+			nil, approved, 0,
+		},
+		"not in the cache yet": {
+			"the controller has seen it", 2,
+			[]client.Object{decides("y", "b", v1alpha1.ApprovalDenied)},
+			[]client.Object{decides("x", "a", v1alpha1.ApprovalApproved)},
+			approved, 1,
+		},
+		"about another Turn's calls": {"there is no decision", 2, nil, []client.Object{decides("y", "b", v1alpha1.ApprovalDenied)}, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, append(tc.cached, turnWith(listing))...)
 			reads := 0
-			live, _ := newExecutor(t, interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-				reads++
-				return c.List(ctx, list, opts...)
-			}}, append(tc.stored, turnWith(listing))...)
+			live, _ := newExecutor(t, interceptor.Funcs{
+				List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+					reads++
+					return c.List(ctx, list, opts...)
+				},
+			}, append(tc.stored, turnWith(listing))...)
 			e.Reader = live.Reader
 			r := newRun(t, e)
 			r.epoch = tc.epoch
@@ -201,8 +229,9 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestADecisionAboutACallThatTheStatusDoesNotListIsNone, whatever it names: nobody was shown that call.
-func TestADecisionAboutACallThatTheStatusDoesNotListIsNone(t *testing.T) {
+// TestDecisionAboutAnUnlistedCallDoesNotCount checks that such a decision does not count, whatever it
+// names, because no user was shown that call.
+func TestDecisionAboutAnUnlistedCallDoesNotCount(t *testing.T) {
 	for name, change := range map[string]func(*v1alpha1.PendingApproval){
 		"no call":        nil,
 		"other request":  func(p *v1alpha1.PendingApproval) { p.RequestID = "other" },
@@ -226,9 +255,9 @@ func TestADecisionAboutACallThatTheStatusDoesNotListIsNone(t *testing.T) {
 	}
 }
 
-// TestADecisionThatMayNotBeUsedIsNone: neither one that the cache has nor one that the API server has. One that was made beside it
-// counts.
-func TestADecisionThatMayNotBeUsedIsNone(t *testing.T) {
+// TestUncheckedDecisionDoesNotCount checks that such a decision does not count, in the cache or in the API
+// server. A valid decision beside it counts.
+func TestUncheckedDecisionDoesNotCount(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		epoch  int64
@@ -237,8 +266,8 @@ func TestADecisionThatMayNotBeUsedIsNone(t *testing.T) {
 		want *loop.Decision
 		asks int
 	}{
-		"the first run":  {"nobody has decided", 1, "", nil, 1},
-		"a later run":    {"the API server has no other", 2, "", nil, 2},
+		"the first run":  {"there is no decision", 1, "", nil, 1},
+		"a later run":    {"the API server has no other decision", 2, "", nil, 2},
 		"another one":    {"the denial came first, and does not count", 1, "second", decided(true), 1},
 		"the first one":  {"it denies", 1, "first", decided(false), 1},
 		"of other calls": {"it is not about this one", 1, "other", nil, 1},
@@ -246,14 +275,16 @@ func TestADecisionThatMayNotBeUsedIsNone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			first := decides("first", "a", v1alpha1.ApprovalDenied)
 			first.CreationTimestamp = metav1.NewTime(now.Add(-time.Second))
-			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(listing), first, decides("second", "a", v1alpha1.ApprovalApproved), decides("other", "b", v1alpha1.ApprovalApproved))
+			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(listing), first,
+				decides("second", "a", v1alpha1.ApprovalApproved), decides("other", "b", v1alpha1.ApprovalApproved))
 			asked := 0
 			e.Approvals = func(_ context.Context, made []v1alpha1.ToolApproval) ([]v1alpha1.ToolApproval, string, error) {
 				asked++
 				if len(made) != 2 {
 					t.Errorf("asked about %d decisions, want the two about the call", len(made))
 				}
-				return slices.DeleteFunc(slices.Clone(made), func(a v1alpha1.ToolApproval) bool { return a.Name != tc.may }), "some are not used", nil
+				return slices.DeleteFunc(slices.Clone(made), func(a v1alpha1.ToolApproval) bool { return a.Name != tc.may }),
+					"some are not used", nil
 			}
 			r := newRun(t, e)
 			r.epoch = tc.epoch
@@ -265,8 +296,8 @@ func TestADecisionThatMayNotBeUsedIsNone(t *testing.T) {
 	}
 }
 
-// TestARunWaitsWhereNobodyCanSayWhetherADecisionMayBeUsed: it goes on with the next attempt.
-func TestARunWaitsWhereNobodyCanSayWhetherADecisionMayBeUsed(t *testing.T) {
+// TestRunRetriesWhenDecisionsCannotBeChecked checks that the run continues with the next attempt.
+func TestRunRetriesWhenDecisionsCannotBeChecked(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(listing), decides("x", "a", v1alpha1.ApprovalApproved))
 	e.Approvals = func(context.Context, []v1alpha1.ToolApproval) ([]v1alpha1.ToolApproval, string, error) {
 		return nil, "", broken
@@ -277,9 +308,11 @@ func TestARunWaitsWhereNobodyCanSayWhetherADecisionMayBeUsed(t *testing.T) {
 	}
 }
 
-// TestDecisionsThatCannotBeReadAreReadAgain: the run goes on with the next attempt.
-func TestDecisionsThatCannotBeReadAreReadAgain(t *testing.T) {
-	e, _ := newExecutor(t, interceptor.Funcs{List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return broken }}, turnWith())
+// TestRunRetriesWhenDecisionsCannotBeRead checks that the run continues with the next attempt.
+func TestRunRetriesWhenDecisionsCannotBeRead(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error { return broken },
+	}, turnWith())
 	r := newRun(t, e)
 	listing(r.turn)
 	_, err := r.decide(t.Context(), asks("a", "x"))

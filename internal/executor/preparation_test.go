@@ -27,12 +27,12 @@ func contributesFrom(name string) func(*v1alpha1.Turn) {
 	}
 }
 
-// reading makes an executor read ConfigMaps in this way.
+// reading makes an executor read ConfigMaps with read.
 func reading(e *Executor, read translate.ConfigMaps) {
 	e.ConfigMaps = func(string) translate.ConfigMaps { return read }
 }
 
-// runs runs the Turn and returns what became of it.
+// runs runs the Turn and returns it as stored.
 func runs(t *testing.T, e *Executor) *v1alpha1.Turn {
 	t.Helper()
 	e.observe(t.Context(), stored(t, e))
@@ -62,14 +62,15 @@ func TestPreparationThatFails(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(tc.change))...)
 			reading(e, tc.read)
 			got := runs(t, e)
-			if message := got.Status.Conditions[0].Message; got.StateReason() != v1alpha1.TurnReasonPreparationFailed || !strings.HasPrefix(message, tc.want) {
+			if message := got.Status.Conditions[0].Message; got.StateReason() != v1alpha1.TurnReasonPreparationFailed ||
+				!strings.HasPrefix(message, tc.want) {
 				t.Errorf("the Turn is %s: %s\nwant PreparationFailed: %s", got.StateReason(), message, tc.want)
 			}
 		})
 	}
 }
 
-func TestAConfigMapThatCannotBeReadIsTriedAgain(t *testing.T) {
+func TestUnreadableConfigMapIsReadAgain(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(contributesFrom("notes")))...)
 	reads := 0
 	reading(e, func(context.Context, v1alpha1.ConfigMapKeyReference) (string, error) {
@@ -79,11 +80,11 @@ func TestAConfigMapThatCannotBeReadIsTriedAgain(t *testing.T) {
 		return "read", nil
 	})
 	if got := runs(t, e); got.StateReason() != v1alpha1.TurnReasonPrepared || got.Epoch() != 1 {
-		t.Errorf("the same run must go on: %+v", got.Status)
+		t.Errorf("the same run must continue: %+v", got.Status)
 	}
 }
 
-func TestAConfigMapThatIsNeverReadEndsTheTurnAtItsDeadline(t *testing.T) {
+func TestUnreadableConfigMapEndsTheTurnAtItsDeadline(t *testing.T) {
 	start := metav1.NewMicroTime(now.Add(50*time.Millisecond - time.Minute))
 	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(contributesFrom("notes"), func(t *v1alpha1.Turn) {
 		t.Status.StartTime = &start
@@ -99,7 +100,7 @@ func TestAConfigMapThatIsNeverReadEndsTheTurnAtItsDeadline(t *testing.T) {
 	}
 }
 
-func TestATurnWhoseProfileIsGoneIsHandedBack(t *testing.T) {
+func TestTurnWithoutProfileIsHandedBack(t *testing.T) {
 	var without []client.Object
 	for _, o := range surroundings() {
 		if _, ok := o.(*v1alpha1.PromptProfile); !ok {
@@ -110,25 +111,26 @@ func TestATurnWhoseProfileIsGoneIsHandedBack(t *testing.T) {
 	waitsForAgent(t, runs(t, e), `Agent "support" is not ready: PromptProfile "house" does not exist`)
 }
 
-// waitsForAgent checks that a Turn was handed back to wait for its agent.
+// waitsForAgent checks that a Turn was handed back to wait for its Agent.
 func waitsForAgent(t *testing.T, got *v1alpha1.Turn, want string) {
 	t.Helper()
 	waitsUnprepared(t, got, v1alpha1.TurnReasonWaitingForAgent, want)
 }
 
-// waitsUnprepared checks that a Turn was handed back to wait for something, and that it says that it has no prompt.
+// waitsUnprepared checks that a Turn was handed back to wait, and that its status says that it has no prompt.
 func waitsUnprepared(t *testing.T, got *v1alpha1.Turn, reason, want string) {
 	t.Helper()
 	if message := got.Status.Conditions[0].Message; got.BoundTo() != "" || got.StateReason() != reason || message != want {
 		t.Errorf("the Turn is %s: %s\nwant it handed back, %s: %s", got.StateReason(), message, reason, want)
 	}
-	if c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionPrepared); c == nil || c.Status != metav1.ConditionUnknown || c.Reason != v1alpha1.TurnReasonNotPrepared {
+	if c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionPrepared); c == nil ||
+		c.Status != metav1.ConditionUnknown || c.Reason != v1alpha1.TurnReasonNotPrepared {
 		t.Errorf("Prepared is %+v, want Unknown, NotPrepared", c)
 	}
 }
 
-// TestAConfigMapThatWentAwayIsWaitedFor: it was there when the Turn was bound.
-func TestAConfigMapThatWentAwayIsWaitedFor(t *testing.T) {
+// TestTurnWaitsForADeletedConfigMap covers a ConfigMap that existed when the Turn was bound.
+func TestTurnWaitsForADeletedConfigMap(t *testing.T) {
 	const absent = `configMapKeyRef: ConfigMap "notes" does not exist: create it, or correct the name`
 	ofProfile, ofAgent := surroundings(), surroundings()
 	from := turnWith(contributesFrom("notes")).Spec.Context.Contributions
@@ -138,9 +140,18 @@ func TestAConfigMapThatWentAwayIsWaitedFor(t *testing.T) {
 		objects         []client.Object
 		reason, message string
 	}{
-		"of the turn":    {append(surroundings(), turnWith(contributesFrom("notes"))), "Pending", "Turn spec.context.contributions[0]." + absent},
-		"of the profile": {append(ofProfile, turnWith()), "WaitingForAgent", `Agent "support" is not ready: PromptProfile spec.contributions[0].` + absent},
-		"of the agent":   {append(ofAgent, turnWith()), "WaitingForAgent", `Agent "support" is not ready: Agent spec.contributions[0].` + absent},
+		"of the turn": {
+			append(surroundings(), turnWith(contributesFrom("notes"))), "Pending",
+			"Turn spec.context.contributions[0]." + absent,
+		},
+		"of the profile": {
+			append(ofProfile, turnWith()), "WaitingForAgent",
+			`Agent "support" is not ready: PromptProfile spec.contributions[0].` + absent,
+		},
+		"of the agent": {
+			append(ofAgent, turnWith()), "WaitingForAgent",
+			`Agent "support" is not ready: Agent spec.contributions[0].` + absent,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, tc.objects...)
@@ -149,8 +160,9 @@ func TestAConfigMapThatWentAwayIsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestATurnIsEndedFromItsJournal: its agent is there, and nothing else of what it was made of.
-func TestATurnIsEndedFromItsJournal(t *testing.T) {
+// TestTurnEndsFromItsJournal checks that a Turn can end if, of the objects that it was made from, only its
+// Agent still exists.
+func TestTurnEndsFromItsJournal(t *testing.T) {
 	long := metav1.NewMicroTime(now.Add(-time.Hour))
 	for name, tc := range map[string]struct {
 		change func(*v1alpha1.Turn)
@@ -188,8 +200,9 @@ func TestATurnIsEndedFromItsJournal(t *testing.T) {
 	}
 }
 
-// TestATurnWithoutItsMessagesWaitsForItsAgent: it was bound again because its journal might have had them.
-func TestATurnWithoutItsMessagesWaitsForItsAgent(t *testing.T) {
+// TestTurnWithoutMessagesWaitsForItsAgent covers a Turn that was bound again because its journal might have
+// held the messages.
+func TestTurnWithoutMessagesWaitsForItsAgent(t *testing.T) {
 	objects := surroundings()
 	objects[0].(*v1alpha1.Agent).Status.Conditions = []metav1.Condition{{
 		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Message: "its profile does not render",
@@ -198,7 +211,7 @@ func TestATurnWithoutItsMessagesWaitsForItsAgent(t *testing.T) {
 	waitsForAgent(t, runs(t, e), `Agent "support" is not ready: its profile does not render`)
 	for _, entry := range store.entries(t) {
 		if entry.Kind == journal.Prepared {
-			t.Error("messages were made of what is not ready")
+			t.Error("messages were made from objects that are not ready")
 		}
 	}
 }

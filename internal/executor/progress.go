@@ -11,36 +11,38 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// progressInterval is the least time from the start of a run to the first write of its progress, and between two of them.
+// progressInterval is the shortest time from the start of a run to the first write of its progress, and between two
+// writes.
 const progressInterval = 5 * time.Second
 
-// progressDelay is how long what a run has done waits to be written where there was nothing for a while: mostly it is the
-// answer, and the end follows at once, which says it, too.
+// progressDelay is how long new progress waits for its write if there was none for an interval. That progress is
+// usually the answer, and the write of the end follows at once and includes it.
 const progressDelay = time.Second
 
-// progressWriter writes the status of a Turn and returns that as written; nil if it is not the run's any more.
+// progressWriter writes the status of a Turn and returns the Turn as written, or nil if it no longer belongs to the
+// run.
 type progressWriter func(context.Context, *v1alpha1.Turn, turn.Progress) (*v1alpha1.Turn, error)
 
-// progress writes into the status of a Turn what its run has done by now, from time to time: most runs end before the first
-// such write. It writes one at a time, and none once stop has returned.
+// progress writes the progress of a run into the status of its Turn at intervals. Most runs end before the first
+// write. It makes one write at a time, and none after stop has returned.
 type progress struct {
 	write progressWriter
-	// life of the writes.
+	// life is the context of the writes.
 	life context.Context //nolint:containedctx // because a timer begins them
 	end  context.CancelFunc
 
 	mu sync.Mutex
-	// turn as its last write left it.
+	// turn is the Turn as its last write left it.
 	turn *v1alpha1.Turn
-	// newest is what there is to say, told counts how often there was something, and dirty is true while it is not written.
+	// newest is the newest progress, notes counts the calls of note, and dirty is true while newest is not written.
 	newest turn.Progress
-	told   int
+	notes  int
 	dirty  bool
-	// idle is true when the interval is over and there is nothing to write.
+	// idle is true if the interval is over and there is nothing to write.
 	idle bool
-	// timer runs while there may be no write yet.
+	// timer runs while no write is allowed yet.
 	timer *time.Timer
-	// over is set when nothing is written any more.
+	// over is set when nothing must be written any more.
 	over   bool
 	writes sync.WaitGroup
 }
@@ -54,19 +56,19 @@ func (p *progress) begin(ctx context.Context, t *v1alpha1.Turn, write progressWr
 	p.timer = time.AfterFunc(progressInterval, p.due)
 }
 
-// note takes in what the run has done by now. It returns at once.
+// note stores the newest progress of the run. It does not block.
 func (p *progress) note(n turn.Progress) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.newest, p.dirty = n, true
-	p.told++
+	p.notes++
 	if p.idle && !p.over {
 		p.idle = false
 		p.timer.Reset(progressDelay)
 	}
 }
 
-// due writes what there is, and starts the next interval. Its timer calls it.
+// due writes the newest progress, if any, and starts the next interval. The timer calls it.
 func (p *progress) due() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +90,7 @@ func (p *progress) due() {
 	case written != nil:
 		p.turn = written
 	case err == nil, isRefused(err):
-		p.over = true // it is somebody else's, or will be refused again; the end of the run is told all the same
+		p.over = true // the Turn is not ours, or the write would be refused again; the end is written anyway
 	default:
 		p.dirty = true
 	}
@@ -97,7 +99,7 @@ func (p *progress) due() {
 	}
 }
 
-// stop ends the writes, at once also where one is under way, and returns the Turn as the last one left it.
+// stop ends the writes, and cancels a write that is under way. It returns the Turn as the last write left it.
 func (p *progress) stop() *v1alpha1.Turn {
 	p.mu.Lock()
 	p.over = true
@@ -110,28 +112,28 @@ func (p *progress) stop() *v1alpha1.Turn {
 	return p.turn
 }
 
-// wrote notes that the run itself has written the status.
+// wrote stores the Turn after the run itself has written its status.
 func (p *progress) wrote(t *v1alpha1.Turn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.turn = t
 }
 
-// last is what the run has done, and whether that is anything at all.
+// last returns the newest progress of the run, and whether there is any.
 func (p *progress) last() (newest turn.Progress, any bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.newest, p.told > 0
+	return p.newest, p.notes > 0
 }
 
-// tell puts what the run has done into the status of its Turn, which is then written.
-func (p *progress) tell(t *v1alpha1.Turn) {
+// copyTo puts the newest progress into the status of the Turn, which the caller then writes.
+func (p *progress) copyTo(t *v1alpha1.Turn) {
 	if done, any := p.last(); any {
 		translate.Progress(t, done)
 	}
 }
 
-// writeProgress writes the progress of a run once.
+// writeProgress makes one write of the progress.
 func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, n turn.Progress) (*v1alpha1.Turn, error) {
 	r.confirm(ctx, string(t.UID))
 	written, err := r.executor.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) {

@@ -13,10 +13,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// steps is a progress of so many steps.
+// steps returns a progress with n steps.
 func steps(n int) turn.Progress { return turn.Progress{Counts: turn.Counts{Steps: n}} }
 
-// writesOf begins a progress that notes what is written, and when since its beginning.
+// writesOf begins a progress, and returns it with a function that lists its writes and the time of each since the
+// beginning.
 func writesOf(ctx context.Context, fail func(n int) error) (p *progress, writes func() (steps []int, at []time.Duration)) {
 	p = &progress{}
 	begin := time.Now()
@@ -34,20 +35,40 @@ func writesOf(ctx context.Context, fail func(n int) error) (p *progress, writes 
 	return p, func() ([]int, []time.Duration) { return all, at }
 }
 
-func TestProgressIsWrittenFromTimeToTime(t *testing.T) {
+func TestProgressIsWrittenAtIntervals(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		// told is when the run has taken a step.
-		told []time.Duration
-		// until is when the run ends.
+		// noted are the times at which the run takes a step.
+		noted []time.Duration
+		// until is the time at which the run ends.
 		until time.Duration
 		want  []int
 		at    []time.Duration
 	}{
-		"a short run":      {"its end says it all", []time.Duration{1 * time.Second, 4 * time.Second}, 4999 * time.Millisecond, nil, nil},
-		"a run of a while": {"what there is after five seconds", []time.Duration{1 * time.Second, 4 * time.Second}, 30 * time.Second, []int{2}, []time.Duration{5 * time.Second}},
-		"a late step":      {"it has waited long enough", []time.Duration{17 * time.Second}, 30 * time.Second, []int{1}, []time.Duration{18 * time.Second}},
-		"a late answer":    {"the end follows at once", []time.Duration{17 * time.Second}, 17500 * time.Millisecond, nil, nil},
+		"a short run": {
+			"its end includes the progress",
+			[]time.Duration{1 * time.Second, 4 * time.Second},
+			4999 * time.Millisecond, nil, nil,
+		},
+		"a run of some time": {
+			"the progress after five seconds",
+			[]time.Duration{1 * time.Second, 4 * time.Second},
+			30 * time.Second,
+			[]int{2},
+			[]time.Duration{5 * time.Second},
+		},
+		"a late step": {
+			"the interval is over",
+			[]time.Duration{17 * time.Second},
+			30 * time.Second,
+			[]int{1},
+			[]time.Duration{18 * time.Second},
+		},
+		"a late answer": {
+			"the end follows at once and includes it",
+			[]time.Duration{17 * time.Second},
+			17500 * time.Millisecond, nil, nil,
+		},
 		"many steps": {
 			"the newest, every five seconds",
 			[]time.Duration{1 * time.Second, 6 * time.Second, 7 * time.Second, 8 * time.Second, 22 * time.Second, 24 * time.Second},
@@ -55,13 +76,13 @@ func TestProgressIsWrittenFromTimeToTime(t *testing.T) {
 			[]int{1, 4, 5, 6},
 			[]time.Duration{5 * time.Second, 10 * time.Second, 23 * time.Second, 28 * time.Second},
 		},
-		"no step": {"there is nothing to say", nil, time.Hour, nil, nil},
+		"no step": {"there is no progress", nil, time.Hour, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p, writes := writesOf(t.Context(), nil)
 				passed := time.Duration(0)
-				for i, at := range tc.told {
+				for i, at := range tc.noted {
 					time.Sleep(at - passed)
 					passed = at
 					p.note(steps(i + 1))
@@ -89,7 +110,7 @@ func TestProgressThatCannotBeWritten(t *testing.T) {
 		err    error
 		want   int
 	}{
-		"while the API server is away": {"it is tried again after the interval, without anything new", broken, 2},
+		"while the API server is away": {"it is tried again after the interval, even without new progress", broken, 2},
 		"as it is":                     {"it would be refused again", refusal, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +132,8 @@ func TestProgressThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestTheEndDoesNotWaitForProgress: a write that hangs is cut off, and the run goes on from what the last one left.
+// TestTheEndDoesNotWaitForProgress checks that a hanging write is cancelled, and that the run continues with the
+// Turn as the last successful write left it.
 func TestTheEndDoesNotWaitForProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &progress{}
@@ -129,11 +151,14 @@ func TestTheEndDoesNotWaitForProgress(t *testing.T) {
 	})
 }
 
-// TestProgressOfARun: the end of a run is one write, with the version that its progress has left.
+// TestProgressOfARun checks that the end of a run needs one write, because it uses the resource version of the last
+// progress.
 func TestProgressOfARun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var conflicts int
-		funcs := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+		funcs := interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string,
+			o client.Object, opts ...client.SubResourceUpdateOption,
+		) error {
 			err := c.SubResource(sub).Update(ctx, o, opts...)
 			if err != nil {
 				conflicts++
@@ -157,8 +182,9 @@ func TestProgressOfARun(t *testing.T) {
 	})
 }
 
-// TestProgressOfATurnThatIsBoundElsewhereIsNotWritten: it is not this run's any more.
-func TestProgressOfATurnThatIsBoundElsewhereIsNotWritten(t *testing.T) {
+// TestProgressIsNotWrittenToATurnBoundElsewhere checks that a run does not write to a Turn that no longer
+// belongs to it.
+func TestProgressIsNotWrittenToATurnBoundElsewhere(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo("other", 2)))
 	r := &run{executor: e, turn: turnWith(func(t *v1alpha1.Turn) { t.ResourceVersion = "1" }), epoch: 1}
 	written, err := r.writeProgress(t.Context(), r.turn, steps(1))

@@ -19,50 +19,52 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// run is one run of one Turn, of one epoch.
+// run is one run of a Turn, within one epoch.
 type run struct {
 	executor *Executor
-	// turn as it was when the run began, and from its end as its last write left it. It may be the cache's own object and must not be
-	// changed. The run's goroutine alone uses it.
+	// turn is the Turn as it was when the run began; after the run, it is the Turn as the last write left it. It
+	// may be the cache's own object and must not be changed. Only the run's goroutine uses it.
 	turn *v1alpha1.Turn
-	// agent is the Turn's as the last attempt has read it: runs share it for as long as one of them holds it.
+	// agent is the Turn's Agent as the last attempt read it. Runs with the same version of an Agent share one copy.
 	agent *v1alpha1.Agent
-	// namespace of the Turn, for all goroutines.
+	// namespace is the Turn's namespace. All goroutines may read it.
 	namespace string
-	// epoch the run belongs to, and when the run began.
+	// epoch is the epoch of the run, and begun is the time at which the run began.
 	epoch int64
 	begun time.Time
-	// binding is that of the Turn, as this run last read or wrote it. The run's goroutine alone uses it.
+	// binding is the Turn's binding as this run last read or wrote it. Only the run's goroutine uses it.
 	binding v1alpha1.ExecutorBinding
-	// store is where the journal is, nil before the run has found that it may go on from it; entries is how many entries the
-	// journal is known to have.
+	// store is the store that holds the journal. It is nil until the run has found that it may continue from the
+	// journal. entries is the known number of entries in the journal.
 	store   atomic.Pointer[store.Identity]
 	entries atomic.Int64
-	// first is true where no run before can have begun anything, and tried once the engine was asked to run the Turn.
+	// first is true if no earlier run can have begun anything. tried is true once the engine was asked to run the
+	// Turn.
 	first, tried bool
-	// progress writes what the run does, while it goes on.
+	// progress writes the run's progress while it runs.
 	progress progress
-	// memory is what the run holds of the budget, nil for nothing. The run's goroutine alone uses it.
+	// memory is the run's reservation in the memory budget, or nil for none. Only the run's goroutine uses it.
 	memory *bytebudget.Reservation
-	// reply releases the memory of the newest reply, nil where none is kept. The run's goroutine alone uses it.
+	// reply releases the memory of the newest reply. It is nil if no reply is kept. Only the run's goroutine uses
+	// it.
 	reply func()
-	// abandon ends the life of the run at once, for a cause; its Turn goes on elsewhere or is gone.
+	// abandon ends the run at once, with a cause. The Turn continues elsewhere or is gone.
 	abandon context.CancelCauseFunc
-	// cancellation of the Turn: the run ends it.
+	// cancellation is the signal that the Turn was cancelled. The run then ends the Turn.
 	cancellation
-	// interrupt is closed to stop the run at the next safe point.
+	// interrupt is closed to stop the run at its next safe point.
 	interrupt     chan struct{}
 	interruptOnce sync.Once
-	// suspended is true while the Turn is to be suspended.
+	// suspended is true while the Turn's desired state is Suspended.
 	suspended atomic.Bool
 
-	// noSpace is why the run is to wait for space for its journal; nil if it need not.
+	// noSpace is the message that says why the run must wait for journal space. It is nil if the run need not wait.
 	noSpace atomic.Pointer[string]
 
-	// gone is set when the Turn has left the watch. The executor's lock guards it.
+	// gone is true if the Turn has left the watch. The executor's lock guards it.
 	gone bool
-	// next is the Turn as it was bound to this executor anew while the run winds up; nil if it was not. The executor's lock
-	// guards it.
+	// next is the Turn's new binding to this executor, which arrived while this run was ending; nil if there is
+	// none. The executor's lock guards it.
 	next *v1alpha1.Turn
 }
 
@@ -73,25 +75,26 @@ type cancellation struct {
 	cancel    context.CancelFunc
 }
 
-// newCancellation returns a signal that has the values of ctx, and does not end with it.
+// newCancellation returns a signal that has the values of ctx and does not end with ctx.
 func newCancellation(ctx context.Context) cancellation {
 	var c cancellation
 	c.cancelled, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	return c
 }
 
-// observe brings the run in line with what its Turn says now; mine says whether the Turn is bound to this executor and is to go on.
-// A Turn that is being deleted, and that a finalizer still holds, ends as a cancelled one. The caller holds the executor's lock.
+// observe brings the run in line with the Turn's current state. mine reports whether the Turn is bound to this
+// executor and is not being deleted. A Turn that is being deleted, but that a finalizer still holds, ends as a
+// cancelled one. The caller must hold the executor's lock.
 func (r *run) observe(t *v1alpha1.Turn, mine bool) {
 	r.gone, r.next = false, nil
 	switch {
-	case t.Epoch() < r.epoch: // from before
+	case t.Epoch() < r.epoch: // an event of an earlier epoch
 	case t.DeletionTimestamp != nil && t.BoundTo() == r.executor.Name && t.Epoch() == r.epoch:
-		r.follow(v1alpha1.DesiredStateCancelled)
+		r.handleDesiredState(v1alpha1.DesiredStateCancelled)
 	case mine && t.Epoch() == r.epoch:
-		r.follow(t.Spec.DesiredState)
+		r.handleDesiredState(t.Spec.DesiredState)
 	default:
-		// Its own last write may come back this way; the run has ended by then or is about to.
+		// The run's own last write may cause this event too; the run has then ended or is about to end.
 		r.abandon(errSuperseded)
 		if mine {
 			r.next = t
@@ -99,8 +102,8 @@ func (r *run) observe(t *v1alpha1.Turn, mine bool) {
 	}
 }
 
-// follow does what the Turn's desiredState asks for.
-func (r *run) follow(s v1alpha1.DesiredState) {
+// handleDesiredState acts on the Turn's desired state.
+func (r *run) handleDesiredState(s v1alpha1.DesiredState) {
 	r.suspended.Store(s == v1alpha1.DesiredStateSuspended)
 	switch s {
 	case v1alpha1.DesiredStateCancelled:
@@ -108,7 +111,7 @@ func (r *run) follow(s v1alpha1.DesiredState) {
 	case v1alpha1.DesiredStateSuspended:
 		r.stopSoon()
 	case v1alpha1.DesiredStateActive:
-		// A run that was asked to stop stops all the same; the controller binds the Turn again.
+		// A run that was asked to stop still stops; the controller binds the Turn again.
 	}
 }
 
@@ -116,22 +119,22 @@ func (r *run) stopSoon() { r.interruptOnce.Do(func() { close(r.interrupt) }) }
 
 func (r *run) key() client.ObjectKey { return client.ObjectKeyFromObject(r.turn) }
 
-// run runs the Turn and writes what became of it.
+// run runs the Turn and writes the outcome into its status.
 func (r *run) run(ctx context.Context) {
 	r.progress.begin(ctx, r.turn, r.writeProgress)
 	result, err := r.execute(ctx)
 	r.turn = r.progress.stop()
-	r.conclude(ctx, result, err)
-	// Not before: the result has the text of the answer until it is written.
+	r.writeOutcome(ctx, result, err)
+	// Release the memory only here: the result holds the text of the answer until it is written.
 	r.keep(nil)
 	r.memory.Release()
 }
 
-// conclude writes what became of the Turn, as far as it is still this run's. It is apart from run, so that nothing of it is held
-// while the Turn waits for a model.
-func (r *run) conclude(ctx context.Context, result *turn.Result, err error) {
+// writeOutcome writes the outcome of the run, if the Turn still belongs to this run. It is a separate function so that
+// its stack frame does not exist while the Turn waits for a model.
+func (r *run) writeOutcome(ctx context.Context, result *turn.Result, err error) {
 	log := r.executor.Log.WithValues("turn", r.key(), "epoch", r.epoch)
-	// What became of the Turn is written even if the run was abandoned, as far as the Turn is still its own.
+	// The outcome is written even if the run was abandoned, as long as the Turn still belongs to this run.
 	write := context.WithoutCancel(ctx)
 	notReady, isNotReady := errors.AsType[*notReadyError](err)
 	parked, isParked := errors.AsType[*loop.Parked](err)
@@ -141,7 +144,7 @@ func (r *run) conclude(ctx context.Context, result *turn.Result, err error) {
 		r.finish(write, result)
 		log.V(1).Info("Ran a turn", "stop", result.Stop, "requests", result.Counts.ModelRequests)
 	case isCutOff:
-		r.lose(write, cut)
+		r.endCutOff(write, cut)
 		log.Info("Ended a turn without a result", "stop", cut.stop, "cause", cut.message)
 	case errors.Is(err, errSuperseded):
 		log.Info("Left a turn that is no longer bound here")
@@ -160,28 +163,32 @@ func (r *run) conclude(ctx context.Context, result *turn.Result, err error) {
 		r.releaseUnprepared(write, notReady)
 		log.Info("Handed a turn back", "cause", notReady.message)
 	default:
-		// This holds for a fenced run, too: if the Turn is bound elsewhere, nothing is written; if it is still bound
-		// here, it needs an epoch newer than the journal's.
+		// A fenced run ends here, too. If the Turn is bound elsewhere, handBack writes nothing. If it is still
+		// bound here, it needs an epoch newer than the journal's.
 		r.handBack(write)
 		log.Info("Handed a turn back", "cause", err.Error())
 	}
 }
 
-// handBack gives the Turn back as one that another executor may have.
+// handBack unbinds the Turn so that another executor can run it.
 func (r *run) handBack(ctx context.Context) {
-	r.release(ctx, v1alpha1.TurnReasonPending, "handed back by executor "+r.executor.Name+"; waits for an executor")
+	r.release(ctx, v1alpha1.TurnReasonPending, "handed back by executor "+r.executor.Name+"; waiting for an executor")
 }
 
-// The bounds of the waits between attempts to go on, after the journal or a ConfigMap could not be read.
+// The bounds of the waits between attempts when the journal or a ConfigMap cannot be read.
 const (
 	retryFirst = 200 * time.Millisecond
 	retryMost  = 10 * time.Second
 )
 
-// execute runs the engine until the Turn has ended or must stop. A journal that cannot be read, or holds what this run does
-// not know of (an append that was done although it seemed to fail), is read again: the Turn goes on from what it holds. A
-// ConfigMap that could not be read is read again, too. That goes on beyond the Turn's deadline, where the engine ends it
-// with all that the journal holds: what was paid for is not lost because the store is away for long.
+// execute runs the engine until the Turn has ended or must stop. Attempts are repeated in these cases:
+//
+//   - The journal cannot be read, or it holds an entry that this run does not know: an append that succeeded
+//     although it seemed to fail. The next attempt continues from the journal.
+//   - A ConfigMap cannot be read.
+//
+// Attempts continue beyond the Turn's deadline. The engine then ends the Turn with everything that the journal
+// holds, so no paid work is lost because the store is unavailable for long.
 func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 	var again waits
 	for {
@@ -197,14 +204,14 @@ func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 
 // waits is the state of the waits between attempts.
 type waits struct {
-	// wait has the lengths of the waits; nil before the first.
+	// wait has the lengths of the waits. It is nil before the first wait.
 	wait *backoff.ExponentialBackOff
-	// told is true once the cancellation of the Turn has ended a wait.
-	told bool
+	// cancelSeen is true once the cancellation of the Turn has ended a wait.
+	cancelSeen bool
 }
 
-// awaitRetry waits before the next attempt. It returns why there is none. It is apart from execute, whose frame is on the stack of each
-// waiting Turn.
+// awaitRetry waits before the next attempt. It returns an error if there must be no further attempt. It is a
+// separate function because the frame of execute is on the stack of each waiting Turn.
 func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 	r.keep(nil) // the next attempt reads the reply from the journal
 	if short, isShort := errors.AsType[*shortError](err); isShort {
@@ -224,15 +231,15 @@ func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 		again.wait.InitialInterval, again.wait.MaxInterval = retryFirst, retryMost
 	}
 	cancelled := r.cancelled.Done()
-	if again.told {
-		cancelled = nil // the engine ends it without what could not be read; the waits go on if that fails
+	if again.cancelSeen {
+		cancelled = nil // the engine ends the Turn without the missing data; if that fails, the waits continue
 	}
 	timer := time.NewTimer(again.wait.NextBackOff())
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-cancelled:
-		again.told = true
+		again.cancelSeen = true
 	case <-ctx.Done():
 	case <-r.interrupt:
 		return loop.ErrInterrupted
@@ -240,15 +247,16 @@ func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 	return nil
 }
 
-// attempt runs the engine once. It waits for a while where the Turn is then to be handed back.
+// attempt runs the engine once. If the Turn must then be handed back because something is missing, attempt first
+// waits for a while.
 func (r *run) attempt(ctx context.Context) (*turn.Result, error) {
 	in, err := r.input(ctx)
 	if _, again := errors.AsType[*unreadError](err); again {
 		return nil, err
 	}
 	if err != nil {
-		r.hesitate(ctx)
-		return nil, &giveBackError{err}
+		r.delayHandBack(ctx)
+		return nil, &handBackError{err}
 	}
 	if err := r.awaitSpace(ctx); err != nil {
 		return nil, err
@@ -258,19 +266,19 @@ func (r *run) attempt(ctx context.Context) (*turn.Result, error) {
 		return nil, r.account(ctx, cut)
 	}
 	if errors.Is(err, journal.ErrDamaged) {
-		return nil, r.interrupted(ctx, "the turn cannot go on, because its record makes no sense: "+err.Error())
+		return nil, r.interrupted(ctx, "the turn cannot continue from its journal: "+err.Error())
 	}
 	if errors.Is(err, errPanicked) {
-		return nil, r.interrupted(ctx, "the run failed within Capstan, which is a bug: see the log of its executor")
+		return nil, r.interrupted(ctx, "the run failed because of a bug in Capstan: see the log of its executor")
 	}
 	if r.isFutile(err) {
-		r.hesitate(ctx)
+		r.delayHandBack(ctx)
 	}
 	return result, err
 }
 
-// isFutile says whether a run has come to nothing, and the next would as well if it began at once: what the Turn needs is
-// missing, or what it waits for has not come.
+// isFutile reports whether a new run that began at once would fail in the same way: the Turn needs something that
+// is missing, or the Turn waits for something that has not happened.
 func (r *run) isFutile(err error) bool {
 	if _, notReady := errors.AsType[*notReadyError](err); notReady {
 		return true
@@ -279,20 +287,20 @@ func (r *run) isFutile(err error) bool {
 	return ok && r.parkedAgain(parked) || errors.Is(err, journal.ErrNewer)
 }
 
-// giveBackError is a run that cannot begin.
-type giveBackError struct{ error }
+// handBackError means that the run cannot begin.
+type handBackError struct{ error }
 
 // Unwrap returns the cause.
-func (e *giveBackError) Unwrap() error { return e.error }
+func (e *handBackError) Unwrap() error { return e.error }
 
-// errPanicked is the end of a run in a panic of the engine.
+// errPanicked means that the engine panicked.
 var errPanicked = errors.New("the engine panicked")
 
-// engine runs the engine. A panic in it ends its Turn, and not the process with all other Turns.
+// engine runs the engine. If the engine panics, only this Turn ends; the process and all other Turns continue.
 func (r *run) engine(ctx context.Context, in *turn.Input) (result *turn.Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			// What it panicked with may hold a part of the prompt; the stack does not.
+			// The panic value may hold a part of the prompt; the stack does not.
 			r.executor.Log.Error(errors.New("panic in the engine"), "Failed to run a turn", "turn", r.key(), "stack", string(debug.Stack()))
 			result, err = nil, errPanicked
 		}
@@ -305,9 +313,9 @@ func (r *run) engine(ctx context.Context, in *turn.Input) (result *turn.Result, 
 	return result, err
 }
 
-// hesitate waits before a Turn is handed back because what it needs is missing, longer with each epoch: the controller may
-// still think that it is there, and bind the Turn at once again.
-func (r *run) hesitate(ctx context.Context) {
+// delayHandBack waits before a Turn is handed back because something that it needs is missing. Otherwise a controller
+// that still believes that it exists could bind the Turn again at once. The wait grows with each epoch.
+func (r *run) delayHandBack(ctx context.Context) {
 	timer := time.NewTimer(min(100*time.Millisecond<<min(r.epoch, 10), 10*time.Second))
 	defer timer.Stop()
 	select {
@@ -318,12 +326,13 @@ func (r *run) hesitate(ctx context.Context) {
 	}
 }
 
-// isFinal reports whether the Turn is not to be tried again by this run: it ends or stops here, is somebody else's, waits for
-// something, or is a newer version's.
+// isFinal reports whether this run must not try the Turn again: the Turn has ended, stops here, waits for
+// something, belongs to another run, or has the journal of a newer version of Capstan.
 func isFinal(err error) bool {
-	_, giveBack := errors.AsType[*giveBackError](err)
+	_, handBack := errors.AsType[*handBackError](err)
 	_, notReady := errors.AsType[*notReadyError](err)
 	_, parked := errors.AsType[*loop.Parked](err)
 	_, cutOff := errors.AsType[*cutOffError](err)
-	return giveBack || notReady || parked || cutOff || errors.Is(err, errSuperseded) || errors.Is(err, loop.ErrInterrupted) || errors.Is(err, journal.ErrFenced) || errors.Is(err, journal.ErrNewer)
+	return handBack || notReady || parked || cutOff || errors.Is(err, errSuperseded) ||
+		errors.Is(err, loop.ErrInterrupted) || errors.Is(err, journal.ErrFenced) || errors.Is(err, journal.ErrNewer)
 }

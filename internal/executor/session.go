@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// session returns the Session that a Turn names, as the API server has it: what is left of its budget must be right. It is
-// nil for a Turn without one, and where the Session has gone since the Turn was bound.
+// session returns the Session that a Turn names, read from the API server because the rest of its budget must be
+// exact. It returns nil if the Turn has no Session, or if the Session was deleted after the Turn was bound.
 func (e *Executor) session(ctx context.Context, t *v1alpha1.Turn) (*v1alpha1.Session, error) {
 	if t.Spec.SessionRef == nil {
 		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
@@ -33,19 +33,21 @@ func (e *Executor) session(ctx context.Context, t *v1alpha1.Turn) (*v1alpha1.Ses
 	return &s, nil
 }
 
-// unreadError is something that could not be read and is worth another try, as while the API server is away.
+// unreadError means that something could not be read and that another attempt may succeed, for example while the
+// API server is unavailable.
 type unreadError struct{ error }
 
 // Unwrap returns the cause.
 func (e *unreadError) Unwrap() error { return e.error }
 
-// sessionGone is the wait of a Turn that has no prompt yet for a Session that was deleted after the Turn was bound.
+// sessionGone returns the wait of a Turn without a prompt whose Session was deleted after the Turn was bound.
 func sessionGone(name string) error {
-	return &notReadyError{v1alpha1.TurnReasonWaitingForSession, fmt.Sprintf("Session %q was deleted; it is made anew", name)}
+	return &notReadyError{v1alpha1.TurnReasonWaitingForSession, fmt.Sprintf("Session %q was deleted; Capstan creates it again", name)}
 }
 
-// onLoss returns what happens when a Turn finds that the history of earlier Turns of its Session was lost: the Session says so, and
-// the Turn goes on or waits, as the Session's policy says.
+// onLoss returns the function that a Turn calls if the history of earlier Turns of its Session is lost. The
+// function records the loss in the Session's status. Then the Turn continues or waits, as the Session's policy
+// says.
 func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing int64) error {
 	key := client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.SessionRef.Name}
 	return func(ctx context.Context, missing int64) error {
@@ -59,7 +61,7 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 			}
 			e.Log.Info("The history of a session was lost", "session", key, "missingTurns", s.Status.MissingTurns)
 			e.Events.Eventf(&s, nil, corev1.EventTypeWarning, v1alpha1.EventHistoryLost, "Recall",
-				"The journal does not have the history of %d of %d turns any more", s.Status.MissingTurns, s.Status.Turns)
+				"The journal no longer has the history of %d of %d turns", s.Status.MissingTurns, s.Status.Turns)
 		}
 		if why := translate.WaitsForHistory(&s); why != "" {
 			return &notReadyError{v1alpha1.TurnReasonWaitingForSession, fmt.Sprintf("Session %q: %s", key.Name, why)}
@@ -68,8 +70,8 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 	}
 }
 
-// total writes what the Turns of a Session took by now into its status, until that succeeds. It comes before the end of the
-// Turn is written, so that whoever sees that end sees these totals.
+// total writes the current totals of a Session into its status, and repeats that until it succeeds. It runs before
+// the end of the Turn is written, so that a client that sees that end also sees these totals.
 func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.Place, end time.Time) {
 	if place == nil {
 		return
@@ -80,16 +82,16 @@ func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.Plac
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		return struct{}{}, writeTotals(ctx, e.Reader, e.Client, key, place, end)
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, wait time.Duration) {
-		if !apierrors.IsConflict(err) { // somebody else changed the Session: that is no news to anybody
+		if !apierrors.IsConflict(err) { // a conflict is normal and needs no log message
 			e.Log.Error(err, "Failed to write the status of a session, trying again", "session", key, "in", wait)
 		}
 	}))
 	if err != nil {
-		e.Log.Error(err, "Gave up writing the status of a session", "session", key)
+		e.Log.Error(err, "Stopped writing the status of a session", "session", key)
 	}
 }
 
-// writeTotals writes the totals once. A Session that has gone, or was made anew meanwhile, has no use for them.
+// writeTotals makes one attempt to write the totals. It does nothing if the Session is gone or was created anew.
 func writeTotals(
 	ctx context.Context, reader client.Reader, writer client.Client, key client.ObjectKey, place *turn.Place, end time.Time,
 ) error {
@@ -105,7 +107,7 @@ func writeTotals(
 	case apierrors.IsNotFound(err):
 		return nil
 	case isRefused(err):
-		return backoff.Permanent(errors.Join(errors.New("the API server refused the totals of the session, which its history has"), err))
+		return backoff.Permanent(errors.Join(errors.New("the API server refused the totals of the session; its history has them"), err))
 	}
 	return err
 }

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const me = "capstan-0"
 
-// now is the time of these tests.
+// now is the current time in these tests.
 var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 var (
@@ -45,7 +45,7 @@ var (
 	refusal      = apierrors.NewInvalid(schema.GroupKind{Group: "capstan.dev", Kind: "Turn"}, "one", nil)
 )
 
-// turnWith is a Turn that is bound to this executor, and asks no model.
+// turnWith returns a Turn that is bound to this executor and asks no model.
 func turnWith(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	start := metav1.NewMicroTime(now.Add(-time.Second))
 	t := &v1alpha1.Turn{
@@ -80,7 +80,7 @@ func finished(t *v1alpha1.Turn) {
 	t.Status.Conditions[0].Status, t.Status.Conditions[0].Reason = metav1.ConditionTrue, v1alpha1.TurnReasonCompleted
 }
 
-// surroundings are what a Turn needs to be prepared.
+// surroundings returns the objects that a Turn needs for its preparation.
 func surroundings() []client.Object {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "helpdesk", Name: name} }
 	ref := func(name string) v1alpha1.ObjectReference { return v1alpha1.ObjectReference{Name: name} }
@@ -93,14 +93,14 @@ func surroundings() []client.Object {
 	}
 }
 
-// memory is a journal that fails as it is told.
+// memory is a journal whose methods can be made to fail.
 type memory struct {
 	journaltest.Memory
 
 	mu sync.Mutex
-	// appendErrors are what the next appends return, after they have added their entries.
+	// appendErrors are the errors that the next appends return, after they have added their entries.
 	appendErrors []error
-	// readError is what reads return while it is set.
+	// readError is the error that reads return while it is set.
 	readError error
 	// read is called before each read.
 	read func()
@@ -132,7 +132,7 @@ func (m *memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 	return nil
 }
 
-// entries of the Turn.
+// entries returns the entries of the Turn.
 func (m *memory) entries(t *testing.T) []journal.Entry {
 	t.Helper()
 	all, err := journal.Collect(t.Context(), &m.Memory, "uid-one")
@@ -142,7 +142,7 @@ func (m *memory) entries(t *testing.T) []journal.Entry {
 	return all
 }
 
-// newExecutor is an executor on an API server in memory.
+// newExecutor returns an executor with an API server in memory.
 func newExecutor(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) (*Executor, *memory) {
 	t.Helper()
 	scheme := runtime.NewScheme()
@@ -158,21 +158,25 @@ func newExecutor(t *testing.T, funcs interceptor.Funcs, objects ...client.Object
 	journals := &memory{}
 	return &Executor{
 		Name: me, Capacity: 10, Client: c, Reader: c, Events: events.NewFakeRecorder(10),
-		Engine: &turn.Engine{Journal: journals, Now: clock}, Store: store.NewTracker(journals, store.TrackerOptions{}), Provider: providers.NewCache(nil, clock, nil, nil).Lazy, Now: clock, Log: logr.Discard(),
+		Engine: &turn.Engine{Journal: journals, Now: clock}, Store: store.NewTracker(journals, store.TrackerOptions{}),
+		Provider: providers.NewCache(nil, clock, nil, nil).Lazy, Now: clock, Log: logr.Discard(),
 		ConfigMaps: func(string) translate.ConfigMaps { return noConfigMaps }, Approvals: approvals.Trust,
 		runs: map[types.UID]*run{}, done: map[types.UID]int64{},
 	}, journals
 }
 
-// noConfigMaps are those of a namespace that has none.
+// noConfigMaps reads ConfigMaps in a namespace that has none.
 func noConfigMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
 	return translate.ConfigMapValue(ref, nil)
 }
 
-// failing makes writes of status fail: the n-th with the n-th error, nil for none, and all later ones not.
+// failing makes writes of the status fail: the n-th write returns the n-th error, and later writes succeed. A nil
+// error means success.
 func failing(failures ...error) interceptor.Funcs {
 	n := 0
-	return interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption) error {
+	return interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, o client.Object,
+		opts ...client.SubResourceUpdateOption,
+	) error {
 		n++
 		if n <= len(failures) && failures[n-1] != nil {
 			return failures[n-1]

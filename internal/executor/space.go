@@ -8,10 +8,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
-// untilPublished is how long after a measurement the Leases have said what it means to those who bind Turns.
+// untilPublished is the time after a measurement within which the Leases report it to the controller.
 const untilPublished = 2 * leaseInterval
 
-// JournalUse returns the last report of the journals' quotas; nil if there is none.
+// JournalUse returns the last report of the journals' quotas, or nil if there is none.
 func (e *Executor) JournalUse() *quota.Report {
 	if e.Quota == nil {
 		return nil
@@ -19,9 +19,10 @@ func (e *Executor) JournalUse() *quota.Report {
 	return e.Quota()
 }
 
-// awaitSpace returns loop.ErrInterrupted if the run may not begin because of the quotas of journals. A controller may have bound the
-// Turn before it knew of that: the Leases tell it some seconds after the measurement. The run waits for as long, so that the Turn is not
-// bound again at once. A Turn that is to end is ended all the same, which takes little space.
+// awaitSpace returns loop.ErrInterrupted if the quotas of the journals do not allow the run to begin. The
+// controller may have bound the Turn before it knew about the quota, because the Leases report a measurement some
+// seconds later. The run waits for these seconds first, so that the Turn is not bound again at once. A Turn that
+// must end may begin, because its end needs little space.
 func (r *run) awaitSpace(ctx context.Context) error {
 	v := r.executor.JournalUse().Of(r.namespace)
 	begins := r.first && !r.tried
@@ -43,8 +44,9 @@ func (r *run) awaitSpace(ctx context.Context) error {
 	return loop.ErrInterrupted
 }
 
-// Measured stops the runs of namespaces whose quota is used up, at their next safe point: they go on from their journals when there is
-// space again. So what Turns write beyond a quota is what they write between two measurements and until a step has ended.
+// Measured stops the runs of namespaces whose quota is used up, at their next safe point. They continue from their
+// journals when there is space again. So Turns exceed a quota only by the bytes that they write between two
+// measurements and until the current step ends.
 func (e *Executor) Measured(report *quota.Report) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// TestRunsWaitOnceTheQuotaIsUsedUp: up to then they go on.
-func TestRunsWaitOnceTheQuotaIsUsedUp(t *testing.T) {
+// TestRunsStopWhenTheQuotaIsUsedUp checks that runs continue until then.
+func TestRunsStopWhenTheQuotaIsUsedUp(t *testing.T) {
 	budget := func(used int64) *quota.Report {
 		return &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: used, Limit: 100}}}
 	}
@@ -39,17 +39,17 @@ func TestRunsWaitOnceTheQuotaIsUsedUp(t *testing.T) {
 	}
 	e.Measured(budget(100))
 	if !stopped() {
-		t.Fatal("the run goes on, want it to stop at its next safe point")
+		t.Fatal("the run continues, want it to stop at its next safe point")
 	}
 	r.turn = r.progress.stop()
-	r.conclude(t.Context(), nil, loop.ErrInterrupted)
+	r.writeOutcome(t.Context(), nil, loop.ErrInterrupted)
 	got := stored(t, e)
 	if got.BoundTo() != "" || got.IsFinished() || got.StateReason() != v1alpha1.TurnReasonWaitingForJournalSpace {
 		t.Errorf("the Turn is bound to %q as %s, want it to wait for space", got.BoundTo(), got.StateReason())
 	}
 }
 
-// TestRunsEndWhileTheQuotaIsMeasured finds a data race, which only the race detector sees.
+// TestRunsEndWhileTheQuotaIsMeasured checks for a data race, so it can only fail with the race detector.
 func TestRunsEndWhileTheQuotaIsMeasured(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
 	r := newRun(t, e)
@@ -58,14 +58,14 @@ func TestRunsEndWhileTheQuotaIsMeasured(t *testing.T) {
 	go func() {
 		defer close(ended)
 		r.turn = r.progress.stop()
-		r.conclude(t.Context(), nil, loop.ErrInterrupted)
+		r.writeOutcome(t.Context(), nil, loop.ErrInterrupted)
 	}()
 	e.Measured(&quota.Report{})
 	<-ended
 }
 
-// TestARunThatMayNotBeginWaitsForSpace runs on a clock of its own.
-func TestARunThatMayNotBeginWaitsForSpace(t *testing.T) {
+// TestRunThatMayNotBeginWaitsForSpace uses a fake clock.
+func TestRunThatMayNotBeginWaitsForSpace(t *testing.T) {
 	const full, tight, free = 100, 85, 10
 	for name, tc := range map[string]struct {
 		reason  string
@@ -74,26 +74,30 @@ func TestARunThatMayNotBeginWaitsForSpace(t *testing.T) {
 		waits   time.Duration
 		stopped bool
 	}{
-		"free":               {"nothing is amiss", free, func(*run) {}, 0, false},
-		"new, tight":         {"the controller did not know yet", tight, func(r *run) { r.first = true }, untilPublished, true},
-		"begun, tight":       {"Turns that run finish", tight, func(*run) {}, 0, false},
-		"tried, tight":       {"it runs already", tight, func(r *run) { r.first, r.tried = true, true }, 0, false},
-		"begun, used up":     {"nobody goes on", full, func(*run) {}, untilPublished, true},
+		"free":               {"there is enough space", free, func(*run) {}, 0, false},
+		"new, tight":         {"the controller did not know that yet", tight, func(r *run) { r.first = true }, untilPublished, true},
+		"begun, tight":       {"running Turns may finish", tight, func(*run) {}, 0, false},
+		"tried, tight":       {"it already runs", tight, func(r *run) { r.first, r.tried = true, true }, 0, false},
+		"begun, used up":     {"no Turn continues", full, func(*run) {}, untilPublished, true},
 		"overdue, used up":   {"it only ends", full, func(r *run) { r.binding.Overdue = true }, 0, false},
 		"cancelled":          {"it only ends", full, func(r *run) { r.cancel() }, 0, false},
 		"asked to stop":      {"it stops at once", full, func(r *run) { r.stopSoon() }, 0, true},
-		"cancelled meantime": {"it is ended then", full, func(r *run) { time.AfterFunc(time.Second, r.cancel) }, time.Second, false},
+		"cancelled meantime": {"it then ends", full, func(r *run) { time.AfterFunc(time.Second, r.cancel) }, time.Second, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				report := &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: tc.used, Limit: 100}}}
 				e := &Executor{Quota: func() *quota.Report { return report }}
-				r := &run{executor: e, namespace: "helpdesk", epoch: 1, cancellation: newCancellation(t.Context()), interrupt: make(chan struct{})}
+				r := &run{
+					executor: e, namespace: "helpdesk", epoch: 1, cancellation: newCancellation(t.Context()),
+					interrupt: make(chan struct{}),
+				}
 				tc.change(r)
 				begun := time.Now()
 				err := r.awaitSpace(t.Context())
 				if errors.Is(err, loop.ErrInterrupted) != tc.stopped || time.Since(begun) != tc.waits {
-					t.Errorf("awaitSpace = %v after %s, want it stopped: %t, after %s: %s", err, time.Since(begun), tc.stopped, tc.waits, tc.reason)
+					t.Errorf("awaitSpace = %v after %s, want it stopped: %t, after %s: %s", err, time.Since(begun),
+						tc.stopped, tc.waits, tc.reason)
 				}
 				if (r.noSpace.Load() != nil) != tc.stopped {
 					t.Errorf("the run waits for space: %v, want %t", r.noSpace.Load(), tc.stopped)
@@ -103,9 +107,12 @@ func TestARunThatMayNotBeginWaitsForSpace(t *testing.T) {
 	}
 }
 
-func TestTheLeaseSaysHowMuchJournalsUse(t *testing.T) {
+func TestLeasePublishesJournalUse(t *testing.T) {
 	report := &quota.Report{Total: quota.Budget{Used: 90, Limit: 100}}
-	e := &Executor{Name: me, Capacity: 10, Store: store.NewTracker(&journaltest.Memory{}, store.TrackerOptions{}), Quota: func() *quota.Report { return report }}
+	e := &Executor{
+		Name: me, Capacity: 10, Store: store.NewTracker(&journaltest.Memory{}, store.TrackerOptions{}),
+		Quota: func() *quota.Report { return report },
+	}
 	lease := &coordinationv1.Lease{}
 	h := &heldLease{executor: e}
 	h.describe(lease)

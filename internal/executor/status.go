@@ -19,16 +19,16 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// finish writes the end of a Turn, then tells people. The API server may be away: the write is tried until it succeeds
-// or the Turn is somebody else's; the journal holds the result meanwhile.
+// finish writes the end of a Turn, then emits its Events. If the API server is unavailable, the write is repeated
+// until it succeeds or the Turn belongs to another run. Meanwhile the journal holds the result.
 func (r *run) finish(ctx context.Context, result *turn.Result) {
 	e := r.executor
 	now := e.Now()
 	e.total(ctx, r.turn, result.Session, now)
 	written, err := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) { translate.Finish(t, result, now) })
 	if isRefused(err) {
-		// The schema of the cluster and of this process may differ in the middle of an upgrade.
-		message := "the API server refused the record of the turn, which its journal has: " + err.Error()
+		// During an upgrade, the CRD of the cluster may differ from the types of this process.
+		message := "the API server refused the status of the turn; its journal has the whole record: " + err.Error()
 		written, _ = e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
 			translate.End(t, metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed, message, now)
 		})
@@ -41,14 +41,14 @@ func (r *run) finish(ctx context.Context, result *turn.Result) {
 	e.announce(written, result)
 }
 
-// release unbinds a Turn that has not ended.
+// release unbinds an unfinished Turn.
 func (r *run) release(ctx context.Context, reason, message string) {
 	now := r.executor.Now()
 	r.unbind(ctx, func(t *v1alpha1.Turn) { translate.Wait(t, reason, message, now) })
 }
 
-// suspend unbinds a Turn that was suspended: it gets its time anew when it goes on. What it has just begun to wait for, nil for
-// nothing, is noted as far as it is Turns of sub-agents.
+// suspend unbinds a suspended Turn. Its time limit starts anew when it continues. waits is what the Turn has just
+// begun to wait for, or nil; only Turns of sub-agents are recorded.
 func (r *run) suspend(ctx context.Context, waits *loop.Parked) {
 	now := r.executor.Now()
 	r.unbind(ctx, func(t *v1alpha1.Turn) {
@@ -56,30 +56,30 @@ func (r *run) suspend(ctx context.Context, waits *loop.Parked) {
 		if waits != nil && len(waits.Turns) > 0 {
 			translate.Await(t, waits.Turns)
 		}
-		translate.Wait(t, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to go on", now)
+		translate.Wait(t, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to continue", now)
 	})
 }
 
-// releaseUnprepared unbinds a Turn whose prompt cannot be made yet. It writes down that there is none, or the controller
-// would bind the Turn again for what its journal may hold.
+// releaseUnprepared unbinds a Turn whose prompt cannot be made yet. It records that there is no prompt: otherwise
+// the controller would bind the Turn again, because the journal might hold one.
 func (r *run) releaseUnprepared(ctx context.Context, why *notReadyError) {
 	now := r.executor.Now()
 	r.unbind(ctx, func(t *v1alpha1.Turn) {
 		translate.Wait(t, why.reason, why.message, now)
 		meta.SetStatusCondition(&t.Status.Conditions, metav1.Condition{
 			Type: v1alpha1.ConditionPrepared, Status: metav1.ConditionUnknown, Reason: v1alpha1.TurnReasonNotPrepared,
-			Message: "the prompt is not made yet", ObservedGeneration: t.Generation, LastTransitionTime: metav1.NewTime(now),
+			Message: "the prompt has not been prepared yet", ObservedGeneration: t.Generation, LastTransitionTime: metav1.NewTime(now),
 		})
 	})
 }
 
-// unbind writes that the Turn is bound to nobody, what its run has done, and what else there is to say. It returns the Turn as
-// written, nil if it is not this run's any more.
+// unbind removes the binding of the Turn, records the progress of its run, and applies also. It returns the Turn as
+// written, or nil if the Turn no longer belongs to this run.
 func (r *run) unbind(ctx context.Context, also func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	released, _ := r.executor.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
 		t.Status.Executor.Name = ""
 		r.stamp(t, true)
-		r.progress.tell(t)
+		r.progress.copyTo(t)
 		also(t)
 	})
 	if released != nil {
@@ -88,13 +88,13 @@ func (r *run) unbind(ctx context.Context, also func(*v1alpha1.Turn)) *v1alpha1.T
 	return released
 }
 
-// isRefused reports whether the API server will not take an object as it is.
+// isRefused reports whether the API server rejects an object as it is, so that a repetition cannot succeed.
 func isRefused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsRequestEntityTooLargeError(err)
 }
 
-// persist updates a status until that succeeds. It returns nil if the Turn is gone or bound elsewhere, and an error, which
-// is logged, if ctx ends first or the API server refuses what was to be written.
+// persist updates a status until the update succeeds. It returns nil if the Turn is gone or bound elsewhere. It
+// returns an error, and logs it, if ctx ends first or the API server refuses the status.
 func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
@@ -108,20 +108,21 @@ func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, c
 		e.Log.Error(err, "Failed to write the status of a turn, trying again", "turn", client.ObjectKeyFromObject(t), "in", wait)
 	}))
 	if err != nil {
-		e.Log.Error(err, "Gave up writing the status of a turn", "turn", client.ObjectKeyFromObject(t))
+		e.Log.Error(err, "Stopped writing the status of a turn", "turn", client.ObjectKeyFromObject(t))
 	}
 	return written, err
 }
 
-// maxConflicts bounds the attempts of one update against others who write the same object.
+// maxConflicts bounds the attempts of one update if others write the same object.
 const maxConflicts = 10
 
-// update changes the status of a Turn that is bound to this executor with an epoch, when it is its namespace's turn. On a conflict (somebody
-// changed the spec) it reads the Turn from the API server and judges again whose it is. It returns the Turn as written, nil if it is
-// gone, has ended or is not ours, and an error if the write may succeed later.
+// update changes the status of a Turn that is bound to this executor with the given epoch. It first waits until the
+// Writes gate admits its namespace. On a conflict, for example because the spec changed, it reads the Turn from the
+// API server and checks the binding again. It returns the Turn as written, nil if the Turn is gone, has ended or is
+// no longer ours, and an error if the write may succeed later.
 func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
 	if err := e.Writes.Enter(ctx, t.Namespace); err != nil {
-		return nil, fmt.Errorf("the write of turn %q had to wait for others: %w", t.Name, err)
+		return nil, fmt.Errorf("failed to wait until turn %q could be written: %w", t.Name, err)
 	}
 	defer e.Writes.Leave(t.Namespace)
 	current, again := t.DeepCopy(), false
@@ -133,9 +134,9 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 		err := e.Client.Status().Update(ctx, current)
 		switch {
 		case err == nil:
-			current.ManagedFields = nil // which nobody here asks for
+			current.ManagedFields = nil // not used here
 			if !again && current.Generation == t.Generation {
-				current.Spec = t.Spec // it is the same, and need not be held twice
+				current.Spec = t.Spec // the same spec need not be in memory twice
 			}
 			return current, nil
 		case apierrors.IsNotFound(err):
@@ -155,10 +156,13 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 	return nil, fmt.Errorf("failed to write the status of turn %q: others changed it %d times meanwhile", t.Name, maxConflicts)
 }
 
-// announce emits the Events of a Turn that has ended: at most two. They hold no word of the conversation. Of what there is
-// to say beside the end, that is told which somebody should do something about: that the Turn went without tools that it was to
-// have, then that a model was replaced by another one, then
-// that the conversation is near its bound, then that the Turn was cut off and went on.
+// announce emits the Events of a Turn that has ended: at most two, and without any word of the conversation.
+// Besides the end it emits only the most important of these findings:
+//
+//  1. The Turn ran without tools that it should have had.
+//  2. Another model answered in place of the first one.
+//  3. The conversation has come near its context window.
+//  4. The Turn was interrupted and continued from its journal.
 func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 	switch {
 	case len(result.ToolServersMissing) > 0:
@@ -169,15 +173,15 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 			"%s", translate.Note(result.Fallback.To+" answered in place of "+result.Fallback.From))
 	case result.Warned:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventContextWarning, "Warn",
-			"the conversation has come near the context window of its model (compactions %d)", result.Counts.Compactions)
+			"the conversation is close to the context window of its model (compactions %d)", result.Counts.Compactions)
 	case result.Counts.Resumes > 0:
 		e.Events.Eventf(t, nil, corev1.EventTypeNormal, v1alpha1.EventResumed, "Resume",
-			"the turn went on from its journal (resumes %d, epoch %d)", result.Counts.Resumes, t.Epoch())
+			"the turn continued from its journal (resumes %d, epoch %d)", result.Counts.Resumes, t.Epoch())
 	}
 	e.announceEnd(t, result.Stop)
 }
 
-// announceEnd emits the Event of the end of a Turn.
+// announceEnd emits the Event for the end of a Turn.
 func (e *Executor) announceEnd(t *v1alpha1.Turn, stop turn.Stop) {
 	kind, reason := corev1.EventTypeNormal, v1alpha1.EventSucceeded
 	switch {

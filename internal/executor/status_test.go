@@ -27,23 +27,35 @@ import (
 func TestUpdate(t *testing.T) {
 	for name, tc := range map[string]struct {
 		funcs interceptor.Funcs
-		// stored is the Turn as the API server has it, read as the executor knows it.
+		// stored is the Turn in the API server, and read is the version that the executor has read.
 		stored, read *v1alpha1.Turn
 		epoch        int64
 		wantWritten  bool
 		wantErr      bool
 	}{
-		"a Turn of ours is written":                        {failing(), turnWith(), turnWith(), 1, true, false},
-		"a conflict is judged again, and written":          {failing(conflict, conflict), turnWith(), turnWith(), 1, true, false},
-		"a Turn that was read as somebody else's is not":   {failing(), turnWith(), turnWith(boundTo("other", 1)), 1, false, false},
-		"a Turn that was rebound meanwhile is not":         {failing(conflict), turnWith(boundTo("other", 2)), turnWith(), 1, false, false},
-		"a Turn that was rebound to us is the new run's":   {failing(conflict), turnWith(boundTo(me, 2)), turnWith(), 1, false, false},
-		"a Turn that was handed back is not":               {failing(conflict), turnWith(boundTo("", 1)), turnWith(), 1, false, false},
-		"a Turn that has ended is not":                     {failing(conflict), turnWith(finished), turnWith(), 1, false, false},
-		"a new Turn of the old name is not":                {failing(conflict), turnWith(func(t *v1alpha1.Turn) { t.UID = "new" }), turnWith(), 1, false, false},
+		"a Turn of ours is written":                               {failing(), turnWith(), turnWith(), 1, true, false},
+		"a conflict is checked again, and written":                {failing(conflict, conflict), turnWith(), turnWith(), 1, true, false},
+		"a Turn that was bound elsewhere when it was read is not": {failing(), turnWith(), turnWith(boundTo("other", 1)), 1, false, false},
+		"a Turn that was rebound meanwhile is not": {
+			failing(conflict), turnWith(boundTo("other", 2)),
+			turnWith(), 1, false, false,
+		},
+		"a Turn that was rebound to us is the new run's": {
+			failing(conflict), turnWith(boundTo(me, 2)),
+			turnWith(), 1, false, false,
+		},
+		"a Turn that was handed back is not": {
+			failing(conflict), turnWith(boundTo("", 1)),
+			turnWith(), 1, false, false,
+		},
+		"a Turn that has ended is not": {failing(conflict), turnWith(finished), turnWith(), 1, false, false},
+		"a new Turn of the same name is not": {
+			failing(conflict),
+			turnWith(func(t *v1alpha1.Turn) { t.UID = "new" }), turnWith(), 1, false, false,
+		},
 		"a Turn that is gone is no error":                  {failing(notFound), turnWith(), turnWith(), 1, false, false},
 		"a Turn that is gone after a conflict is no error": {failing(conflict), nil, turnWith(), 1, false, false},
-		"a server's error is told":                         {failing(broken), turnWith(), turnWith(), 1, false, true},
+		"an error of the API server is returned":           {failing(broken), turnWith(), turnWith(), 1, false, true},
 		"conflicts without end are an error":               {failing(manyConflicts()...), turnWith(), turnWith(), 1, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +67,8 @@ func TestUpdate(t *testing.T) {
 			if tc.stored != nil {
 				tc.read.ResourceVersion = stored(t, e).ResourceVersion
 			}
-			written, err := e.update(t.Context(), tc.read, tc.epoch, func(t *v1alpha1.Turn) { t.Status.StopReason = v1alpha1.StopCompleted })
+			written, err := e.update(t.Context(), tc.read, tc.epoch,
+				func(t *v1alpha1.Turn) { t.Status.StopReason = v1alpha1.StopCompleted })
 			if (written != nil) != tc.wantWritten || (err != nil) != tc.wantErr {
 				t.Fatalf("wrote %v, error %v", written != nil, err)
 			}
@@ -80,7 +93,7 @@ func manyConflicts() []error {
 	return all
 }
 
-func TestPersistTriesUntilItSucceeds(t *testing.T) {
+func TestPersistRetriesUntilItSucceeds(t *testing.T) {
 	e, _ := newExecutor(t, failing(broken, broken, conflict, errors.New("connection refused")), turnWith())
 	read := stored(t, e)
 	written, _ := e.persist(t.Context(), read, 1, func(t *v1alpha1.Turn) { t.Status.StopReason = v1alpha1.StopCompleted })
@@ -89,7 +102,7 @@ func TestPersistTriesUntilItSucceeds(t *testing.T) {
 	}
 }
 
-func TestAStatusIsMadeWhenItIsItsTurn(t *testing.T) {
+func TestStatusIsMadeAfterTheWritesGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer, made := make(chan struct{}), 0
 		e, _ := newExecutor(t, interceptor.Funcs{
@@ -115,7 +128,7 @@ func TestAStatusIsMadeWhenItIsItsTurn(t *testing.T) {
 		if synctest.Wait(); made != 2 {
 			t.Errorf("%d statuses were made when the first was written, want one more", made)
 		}
-		e.Writes.Open() // as one that stops does
+		e.Writes.Open() // as a stopping executor does
 		if synctest.Wait(); made != 3 {
 			t.Errorf("%d statuses were made when all may be, want all 3", made)
 		}
@@ -136,7 +149,7 @@ func TestPersistEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestReleaseOfASuspendedTurnGivesItsTimeBack(t *testing.T) {
+func TestSuspendResetsTheTimeLimit(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
 	r := &run{executor: e, turn: stored(t, e), epoch: 1}
 	r.suspend(t.Context(), &loop.Parked{Turns: []string{"child"}})
@@ -149,16 +162,16 @@ func TestReleaseOfASuspendedTurnGivesItsTimeBack(t *testing.T) {
 	}
 }
 
-func TestFinishOfATurnThatIsNotOursTellsNobody(t *testing.T) {
+func TestFinishOfATurnBoundElsewhereEmitsNoEvent(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo("other", 2)))
 	r := &run{executor: e, turn: turnWith(), epoch: 1}
 	r.turn.ResourceVersion = "1"
 	r.finish(t.Context(), &turn.Result{Stop: turn.StopCompleted})
 	if len(e.Events.(*events.FakeRecorder).Events) != 0 {
-		t.Error("an end that was not written must not be told")
+		t.Error("an end that was not written must not cause an Event")
 	}
 	if stored(t, e).IsFinished() {
-		t.Error("an old run must not end a Turn that is somebody else's")
+		t.Error("an old run must not end a Turn of another run")
 	}
 }
 
@@ -183,24 +196,38 @@ func TestAnnounce(t *testing.T) {
 		result *turn.Result
 		want   []string
 	}{
-		"an answer":            {result(turn.StopCompleted), []string{"Normal Succeeded Completed" + numbers}},
-		"a preparation":        {result(turn.StopPrepared), []string{"Normal Succeeded Prepared" + numbers}},
-		"a cancelled Turn":     {result(turn.StopCancelled), []string{"Normal Cancelled Cancelled" + numbers}},
-		"a failure":            {result(turn.StopModelError, func(r *turn.Result) { r.Message = "provider \"a\": HTTP 500" }), []string{"Warning Failed ModelFailed" + numbers + `: provider "a": HTTP 500`}},
-		"an answer of a spare": {result(turn.StopCompleted, fallback), []string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers}},
-		"a Turn that went on":  {result(turn.StopCompleted, resumed), []string{"Normal Resumed the turn went on from its journal (resumes 1, epoch 2)", "Normal Succeeded Completed" + numbers}},
-		"a tool's answer":      {result(turn.StopToolEnded), []string{"Normal Succeeded Completed" + numbers}},
+		"an answer":        {result(turn.StopCompleted), []string{"Normal Succeeded Completed" + numbers}},
+		"a preparation":    {result(turn.StopPrepared), []string{"Normal Succeeded Prepared" + numbers}},
+		"a cancelled Turn": {result(turn.StopCancelled), []string{"Normal Cancelled Cancelled" + numbers}},
+		"a failure": {
+			result(turn.StopModelError, func(r *turn.Result) { r.Message = "provider \"a\": HTTP 500" }),
+			[]string{"Warning Failed ModelFailed" + numbers + `: provider "a": HTTP 500`},
+		},
+		"an answer of a spare": {
+			result(turn.StopCompleted, fallback),
+			[]string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers},
+		},
+		"a Turn that continued": {
+			result(turn.StopCompleted, resumed),
+			[]string{"Normal Resumed the turn continued from its journal (resumes 1, epoch 2)", "Normal Succeeded Completed" + numbers},
+		},
+		"a tool's answer": {result(turn.StopToolEnded), []string{"Normal Succeeded Completed" + numbers}},
 		"a long conversation": {result(turn.StopCompleted, warned, resumed), []string{
-			"Warning ContextWarning the conversation has come near the context window of its model (compactions 2)", "Normal Succeeded Completed" + numbers,
+			"Warning ContextWarning the conversation is close to the context window of its model (compactions 2)",
+			"Normal Succeeded Completed" + numbers,
 		}},
 		"a spare and a long conversation": {result(turn.StopCompleted, warned, fallback), []string{
 			"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers,
 		}},
 		"without tools": {result(turn.StopCompleted, toolless, fallback, warned), []string{
-			"Warning ToolsMissing the turn ran without the tools of ToolServer tickets, wiki, which nobody had ever reached when the turn began",
+			"Warning ToolsMissing the turn ran without the tools of ToolServer tickets, wiki, which had never " +
+				"been reached when the turn began",
 			"Normal Succeeded Completed" + numbers,
 		}},
-		"both, of which a word": {result(turn.StopCompleted, resumed, fallback), []string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers}},
+		"a fallback and a resume": {
+			result(turn.StopCompleted, resumed, fallback),
+			[]string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo(me, 2)))
@@ -224,16 +251,16 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-func TestARecordThatTheAPIServerRefusesEndsTheTurnWithoutIt(t *testing.T) {
+func TestRefusedStatusEndsTheTurnWithoutIt(t *testing.T) {
 	refused := apierrors.NewInvalid(schema.GroupKind{Group: "capstan.dev", Kind: "Turn"}, "one", nil)
 	e, _ := newExecutor(t, failing(refused), append(surroundings(), turnWith())...)
 	e.observe(t.Context(), stored(t, e))
 	e.all.Wait()
 	got := stored(t, e)
 	if got.StateReason() != v1alpha1.TurnReasonModelFailed || got.Status.Preparation != nil {
-		t.Fatalf("status %+v, want an end without the record: what is refused once is refused for ever", got.Status)
+		t.Fatalf("status %+v, want an end without the record: the API server would refuse it again", got.Status)
 	}
-	if m := got.Status.Conditions[0].Message; !strings.Contains(m, "the API server refused the record of the turn") {
+	if m := got.Status.Conditions[0].Message; !strings.Contains(m, "the API server refused the status of the turn") {
 		t.Errorf("message %q does not say why", m)
 	}
 }

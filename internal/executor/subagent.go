@@ -19,26 +19,27 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// subAgent makes calls of another Agent: each is a Turn, a child of the one that calls. A call that is made again finds the
-// Turn that it has made. It is safe for concurrent use.
+// subAgent calls another Agent. Each call is a Turn, a child of the calling Turn. A repeated call finds the Turn
+// that it has already created. subAgent is safe for concurrent use.
 type subAgent struct {
 	executor *Executor
-	// parent is the Turn that calls, and caller its Agent.
+	// parent is the calling Turn, and caller is its Agent.
 	parent *v1alpha1.Turn
 	caller *v1alpha1.Agent
-	// agent is the name of the Agent that is called.
+	// agent is the name of the called Agent.
 	agent string
 }
 
-// Call makes the child, or finds it, and returns its answer, or a *tool.Pending while it has none. While the API server or the
-// journal is away it is tried again until ctx ends. Where nobody knows by then whether the child was made, or what it has
-// answered, the call is pending, too: the controller wakes the parent, and the next attempt looks.
+// Call creates the child or finds it. It returns the child's answer, or a *tool.Pending while there is none. While
+// the API server or the journal is unavailable, Call tries again until ctx ends. If it is then unknown whether the
+// child was created, or how it ended, the call is pending as well: the controller wakes the parent, and the next
+// attempt checks again.
 func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	wanted, err := translate.ChildOf(s.parent, s.caller, s.agent, c)
 	if err != nil {
 		return tool.Result{Descendants: new(0)}, err
 	}
-	// A request of before, or of an earlier run, may have created the child although nobody has seen it.
+	// An earlier request, or an earlier run, may have created the child without seeing the response.
 	unseen := c.Attempt > 1
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
@@ -58,8 +59,8 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	return result, err
 }
 
-// attempt makes the child or finds it; unseen says that a request of before may have created it. Errors that are no *tool.Error
-// and no *tool.Pending are those of the API server and of the journal.
+// attempt creates the child or finds it. unseen reports whether an earlier request may have created the child. An
+// error that is neither a *tool.Error nor a *tool.Pending comes from the API server or from the journal.
 func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Call, unseen bool) (tool.Result, error) {
 	if c.Attempt > 1 {
 		result, err := s.find(ctx, wanted)
@@ -80,13 +81,13 @@ func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Ca
 	}
 	result, err := s.find(ctx, wanted)
 	if apierrors.IsNotFound(err) {
-		return s.gone(ctx, wanted, "") // in this moment
+		return s.gone(ctx, wanted, "") // deleted between the two requests
 	}
 	return result, err
 }
 
-// gone is the end of a call whose Turn was deleted before its answer was taken. What it took counts, as far as its journal can be
-// read.
+// gone ends a call whose Turn was deleted before its answer was read. The usage of that Turn counts, as far as its
+// journal can be read.
 func (s *subAgent) gone(ctx context.Context, wanted *v1alpha1.Turn, uid string) (tool.Result, error) {
 	spent, err := family{s.executor.Reader, s.executor.Engine}.left(ctx, uid)
 	if err != nil {
@@ -95,8 +96,8 @@ func (s *subAgent) gone(ctx context.Context, wanted *v1alpha1.Turn, uid string) 
 	return tool.Result{Spent: spent}, goneError(wanted.Name)
 }
 
-// goneError is the end of a call whose Turn was deleted before its answer was taken, and is not made anew: what it did would
-// be done twice.
+// goneError returns the error of a call whose Turn was deleted before its answer was read. Capstan does not create
+// that Turn again, because its work would be done twice.
 func goneError(name string) error {
 	return &tool.Error{
 		Class:   tool.OutcomeUnknown,
@@ -104,7 +105,7 @@ func goneError(name string) error {
 	}
 }
 
-// find returns what became of the child that there is.
+// find returns the result of the existing child.
 func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn) (tool.Result, error) {
 	child := &v1alpha1.Turn{}
 	if err := s.executor.Reader.Get(ctx, client.ObjectKeyFromObject(wanted), child); err != nil {
@@ -112,14 +113,17 @@ func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn) (tool.Result
 	}
 	switch {
 	case !translate.SameChild(child, wanted, s.parent):
-		return tool.Result{Descendants: new(0)}, &tool.Error{Class: tool.Failed, Message: fmt.Sprintf("there is another Turn of the name %q, which is not this call's", wanted.Name)}
+		return tool.Result{Descendants: new(0)}, &tool.Error{
+			Class:   tool.Failed,
+			Message: fmt.Sprintf("there is another Turn of the name %q, which is not this call's", wanted.Name),
+		}
 	case !child.IsFinished():
 		return tool.Result{}, &tool.Pending{Turn: wanted.Name, UID: string(child.UID)}
 	}
 	return s.outcome(ctx, child)
 }
 
-// outcome is what became of a child. What it took counts also where its answer cannot be read.
+// outcome returns the result of a child. The child's usage counts even if its answer cannot be read.
 func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Result, error) {
 	answer, err := s.answer(ctx, child)
 	if err != nil {
@@ -128,13 +132,15 @@ func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Resu
 	return translate.ChildResult(child, answer)
 }
 
-// child returns what the Turn of a call of a sub-agent took, for a run that ends its Turn without the answer, or a *tool.Pending.
+// child returns the usage of a sub-agent's Turn for a run that ends without waiting for its answer, or a
+// *tool.Pending.
 func (r *run) child(ctx context.Context, call loop.Intent, uid string) (tool.Result, error) {
 	e := r.executor
-	return family{e.Reader, e.Engine}.took(ctx, turn.Gone{UID: string(r.turn.UID), Namespace: r.turn.Namespace, Name: r.turn.Name}, call, uid)
+	return family{e.Reader, e.Engine}.took(ctx,
+		turn.Gone{UID: string(r.turn.UID), Namespace: r.turn.Namespace, Name: r.turn.Name}, call, uid)
 }
 
-// answer of a child, whole: its status may have the beginning alone.
+// answer returns the whole answer of a child. The child's status may have only its beginning.
 func (s *subAgent) answer(ctx context.Context, child *v1alpha1.Turn) (string, error) {
 	r := child.Status.Result
 	switch {
@@ -145,7 +151,7 @@ func (s *subAgent) answer(ctx context.Context, child *v1alpha1.Turn) (string, er
 	}
 	a, err := s.executor.Engine.Journal.Artifact(ctx, string(child.UID), r.Artifacts[0].SHA256)
 	if errors.Is(err, journal.ErrNoArtifact) {
-		return r.Text, nil // its journal is gone: the beginning is better than nothing
+		return r.Text, nil // its journal is gone: return the beginning
 	}
 	if err != nil {
 		return "", fmt.Errorf("failed to read the answer of turn %q: %w", child.Name, err)
@@ -157,15 +163,17 @@ func (s *subAgent) answer(ctx context.Context, child *v1alpha1.Turn) (string, er
 	return string(content), nil
 }
 
-// isAway says whether an error is neither the outcome of a call nor that there is none yet.
+// isAway reports whether an error comes from an unavailable API server or journal: it neither ends the call nor
+// says that the call is pending.
 func isAway(err error) bool {
 	_, failed := errors.AsType[*tool.Error](err)
 	_, pending := errors.AsType[*tool.Pending](err)
 	return !failed && !pending
 }
 
-// refused is the end of a call whose Turn the API server will not take, unless an earlier request has created it after all: an
-// API server may refuse a Turn, as for a quota, before it looks whether there is one of the name. Other errors stay as they are.
+// refused ends a call whose Turn the API server refuses. An earlier request may have created the Turn after all,
+// because an API server may refuse a Turn, for example for a quota, before it checks whether the name exists. Other
+// errors are returned unchanged.
 func (s *subAgent) refused(ctx context.Context, wanted *v1alpha1.Turn, err error, unseen bool) (tool.Result, error) {
 	refusal := refusalOf(err)
 	if isAway(refusal) {
@@ -176,12 +184,12 @@ func (s *subAgent) refused(ctx context.Context, wanted *v1alpha1.Turn, err error
 	}
 	result, err := s.find(ctx, wanted)
 	if apierrors.IsNotFound(err) {
-		return tool.Result{}, refusal // that request may still be under way, so that what was reserved stays so
+		return tool.Result{}, refusal // that request may still be under way, so keep the reservation
 	}
 	return result, err
 }
 
-// refusalOf is the failure of a call whose Turn the API server will not take; other errors stay as they are.
+// refusalOf returns the failure of a call whose Turn the API server refuses. Other errors are returned unchanged.
 func refusalOf(err error) error {
 	const message = "the API server does not take the Turn of the sub-agent"
 	switch {
@@ -195,7 +203,7 @@ func refusalOf(err error) error {
 	return err
 }
 
-// reasonOf is what the API server says.
+// reasonOf returns the message of the API server.
 func reasonOf(err error) string {
 	if status, ok := errors.AsType[*apierrors.StatusError](err); ok {
 		return status.ErrStatus.Message

@@ -25,16 +25,19 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// callHelper calls the sub-agent, always the same call.
+// callHelper calls the sub-agent; each time it is the same call.
 func callHelper(ctx context.Context, e *Executor, parent *v1alpha1.Turn, change ...func(*tool.Call)) (tool.Result, error) {
-	c := tool.Call{Step: 1, CallID: "call-1", Arguments: json.RawMessage(`{"task": "Look it up.", "context": "It is blue."}`), Left: tool.Left{Time: time.Minute}}
+	c := tool.Call{
+		Step: 1, CallID: "call-1",
+		Arguments: json.RawMessage(`{"task": "Look it up.", "context": "It is blue."}`), Left: tool.Left{Time: time.Minute},
+	}
 	for _, f := range change {
 		f(&c)
 	}
 	return (&subAgent{executor: e, parent: parent, caller: &v1alpha1.Agent{}, agent: "helper"}).Call(ctx, c)
 }
 
-// children are the Turns beside the one that calls.
+// children returns all Turns except the calling one.
 func children(t *testing.T, e *Executor) []v1alpha1.Turn {
 	t.Helper()
 	var turns v1alpha1.TurnList
@@ -55,8 +58,12 @@ func ends(t *testing.T, e *Executor, status metav1.ConditionStatus, reason strin
 	t.Helper()
 	child := &children(t, e)[0]
 	child.Status.Result = result
-	child.Status.Usage = &v1alpha1.Usage{InputTokens: 10, OutputTokens: 5, TotalTokens: 15, Cost: &v1alpha1.Cost{Amount: "0.5", Currency: "USD"}}
-	meta.SetStatusCondition(&child.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionSucceeded, Status: status, Reason: reason, Message: "so it ended"})
+	child.Status.Usage = &v1alpha1.Usage{
+		InputTokens: 10, OutputTokens: 5, TotalTokens: 15,
+		Cost: &v1alpha1.Cost{Amount: "0.5", Currency: "USD"},
+	}
+	meta.SetStatusCondition(&child.Status.Conditions,
+		metav1.Condition{Type: v1alpha1.ConditionSucceeded, Status: status, Reason: reason, Message: "so it ended"})
 	if err := e.Client.Status().Update(t.Context(), child); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +75,7 @@ func isPending(err error) bool {
 	return ok
 }
 
-func TestACallOfASubAgentIsOneTurn(t *testing.T) {
+func TestSubAgentCallIsOneTurn(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
 	for range 3 {
 		if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
@@ -76,16 +83,21 @@ func TestACallOfASubAgentIsOneTurn(t *testing.T) {
 		}
 	}
 	all := children(t, e)
-	if len(all) != 1 || all[0].Spec.AgentRef.Name != "helper" || all[0].Spec.Message != "Look it up.\n\nContext:\nIt is blue." || *all[0].Spec.Depth != 1 {
+	if len(all) != 1 || all[0].Spec.AgentRef.Name != "helper" ||
+		all[0].Spec.Message != "Look it up.\n\nContext:\nIt is blue." || *all[0].Spec.Depth != 1 {
 		t.Fatalf("Turns %+v, want the one that the call asks for", all)
 	}
-	if _, err := callHelper(t.Context(), e, stored(t, e), func(c *tool.Call) { c.CallID = "call-2" }); !isPending(err) || len(children(t, e)) != 2 {
+	if _, err := callHelper(t.Context(), e, stored(t, e), func(c *tool.Call) { c.CallID = "call-2" }); !isPending(err) ||
+		len(children(t, e)) != 2 {
 		t.Errorf("error %v, want another Turn for another call", err)
 	}
 }
 
-func TestWhatBecameOfASubAgent(t *testing.T) {
-	spent := &tool.Spent{Usage: model.Usage{InputTokens: 10, OutputTokens: 5}, Cost: &model.Cost{Amount: decimal.RequireFromString("0.5"), Currency: "USD"}}
+func TestResultOfASubAgent(t *testing.T) {
+	spent := &tool.Spent{
+		Usage: model.Usage{InputTokens: 10, OutputTokens: 5},
+		Cost:  &model.Cost{Amount: decimal.RequireFromString("0.5"), Currency: "USD"},
+	}
 	for name, tc := range map[string]struct {
 		reason  string
 		status  metav1.ConditionStatus
@@ -94,10 +106,16 @@ func TestWhatBecameOfASubAgent(t *testing.T) {
 		want    string
 		failure string
 	}{
-		"an answer":           {"is the result", metav1.ConditionTrue, "Completed", "42", "42", ""},
-		"no answer":           {"is an empty one", metav1.ConditionTrue, "Completed", "", "", ""},
-		"a failure":           {"is data for the model", metav1.ConditionFalse, "ModelFailed", "", "", "the sub-agent did not succeed (ModelFailed): so it ended"},
-		"a failure with text": {"which may be of use", metav1.ConditionFalse, "StepLimitExceeded", "about 42", "", "the sub-agent did not succeed (StepLimitExceeded): so it ended\nIts answer by then:\nabout 42"},
+		"an answer": {"it is the result", metav1.ConditionTrue, "Completed", "42", "42", ""},
+		"no answer": {"is an empty one", metav1.ConditionTrue, "Completed", "", "", ""},
+		"a failure": {
+			"it is data for the model", metav1.ConditionFalse, "ModelFailed", "", "",
+			"the sub-agent did not succeed (ModelFailed): so it ended",
+		},
+		"a failure with text": {
+			"the text may be useful", metav1.ConditionFalse, "StepLimitExceeded", "about 42", "",
+			"the sub-agent did not succeed (StepLimitExceeded): so it ended\nIts answer by then:\nabout 42",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
@@ -120,7 +138,7 @@ func TestWhatBecameOfASubAgent(t *testing.T) {
 	}
 }
 
-// cmpError is an error that has no words where there is none.
+// cmpError returns err, or an error without a message if err is nil.
 func cmpError(err error) error {
 	if err == nil {
 		return &tool.Error{}
@@ -128,8 +146,9 @@ func cmpError(err error) error {
 	return err
 }
 
-// TestALongAnswerOfASubAgentIsWhole: its status has the beginning alone.
-func TestALongAnswerOfASubAgentIsWhole(t *testing.T) {
+// TestLongAnswerOfASubAgentIsComplete checks that the whole answer is returned although the child's status has only
+// its beginning.
+func TestLongAnswerOfASubAgentIsComplete(t *testing.T) {
 	for name, kept := range map[string]bool{"its journal has it": true, "its journal is gone": false} {
 		t.Run(name, func(t *testing.T) {
 			e, store := newExecutor(t, interceptor.Funcs{}, turnWith())
@@ -144,7 +163,8 @@ func TestALongAnswerOfASubAgentIsWhole(t *testing.T) {
 			want := "long"
 			if kept {
 				want = whole
-				if err := store.Append(t.Context(), string(child.UID), journal.Entry{Seq: 1, Epoch: 1, Kind: "note", Artifacts: []journal.Artifact{a}}); err != nil {
+				if err := store.Append(t.Context(), string(child.UID),
+					journal.Entry{Seq: 1, Epoch: 1, Kind: "note", Artifacts: []journal.Artifact{a}}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -156,24 +176,28 @@ func TestALongAnswerOfASubAgentIsWhole(t *testing.T) {
 	}
 }
 
-func TestATurnThatIsNotTheCalls(t *testing.T) {
+func TestForeignTurnIsNotTheResultOfACall(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
 	if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
 		t.Fatal(err)
 	}
 	theirs := children(t, e)[0]
-	theirs.OwnerReferences[0].UID = "somebody"
+	theirs.OwnerReferences[0].UID = "another"
 	if err := e.Client.Update(t.Context(), &theirs); err != nil {
 		t.Fatal(err)
 	}
 	_, err := callHelper(t.Context(), e, stored(t, e))
-	if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tool.Failed || !strings.Contains(failure.Message, "which is not this call's") {
+	if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tool.Failed ||
+		!strings.Contains(failure.Message, "which is not this call's") {
 		t.Errorf("error %v, want a failure that says that the name is taken", err)
 	}
 }
 
-func TestArgumentsThatASubAgentCannotWorkWith(t *testing.T) {
-	for name, arguments := range map[string]string{"no object": `[]`, "a number": `{"task": 1}`, "no task": `{}`, "too long": fmt.Sprintf(`{"task": %q}`, strings.Repeat("x", 40_000))} {
+func TestInvalidArgumentsOfASubAgent(t *testing.T) {
+	for name, arguments := range map[string]string{
+		"no object": `[]`, "a number": `{"task": 1}`, "no task": `{}`,
+		"too long": fmt.Sprintf(`{"task": %q}`, strings.Repeat("x", 40_000)),
+	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
 			_, err := callHelper(t.Context(), e, stored(t, e), func(c *tool.Call) { c.Arguments = json.RawMessage(arguments) })
@@ -184,18 +208,20 @@ func TestArgumentsThatASubAgentCannotWorkWith(t *testing.T) {
 	}
 }
 
-func TestACallThatTheAPIServerRefuses(t *testing.T) {
+func TestCallThatTheAPIServerRefuses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		err  error
 		want tool.Class
 	}{
 		"as invalid":    {refusal, tool.InvalidArguments},
-		"for no right":  {apierrors.NewForbidden(turnResource, "one", errors.New("exceeded quota")), tool.Unavailable},
+		"as forbidden":  {apierrors.NewForbidden(turnResource, "one", errors.New("exceeded quota")), tool.Unavailable},
 		"as too large":  {apierrors.NewRequestEntityTooLargeError("limit"), tool.InvalidArguments},
 		"without Turns": {apierrors.NewNotFound(turnResource, ""), tool.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e, _ := newExecutor(t, interceptor.Funcs{Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return tc.err }}, turnWith())
+			e, _ := newExecutor(t, interceptor.Funcs{
+				Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return tc.err },
+			}, turnWith())
 			_, err := callHelper(t.Context(), e, stored(t, e))
 			if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tc.want {
 				t.Errorf("error %v, want one of the class %s", err, tc.want)
@@ -204,22 +230,25 @@ func TestACallThatTheAPIServerRefuses(t *testing.T) {
 	}
 }
 
-// TestACallWhileTheAPIServerIsAway: it is tried again, and a Turn that was made although that seemed to fail is found.
-func TestACallWhileTheAPIServerIsAway(t *testing.T) {
+// TestCallWhileTheAPIServerIsUnavailable checks that the call is tried again, and that it finds a Turn that was created
+// although the request seemed to fail.
+func TestCallWhileTheAPIServerIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := 3
-		e, _ := newExecutor(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			away--
-			switch {
-			case away > 0:
-				return errors.New("connection refused")
-			case away == 0:
-				return errors.Join(c.Create(ctx, o, opts...), errors.New("connection lost"))
-			}
-			return c.Create(ctx, o, opts...)
-		}}, turnWith())
+		e, _ := newExecutor(t, interceptor.Funcs{
+			Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+				away--
+				switch {
+				case away > 0:
+					return errors.New("connection refused")
+				case away == 0:
+					return errors.Join(c.Create(ctx, o, opts...), errors.New("connection lost"))
+				}
+				return c.Create(ctx, o, opts...)
+			},
+		}, turnWith())
 		if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) || len(children(t, e)) != 1 {
-			t.Errorf("error %v, want a call that goes on", err)
+			t.Errorf("error %v, want a call that continues", err)
 		}
 		away = 1 << 30
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -231,25 +260,28 @@ func TestACallWhileTheAPIServerIsAway(t *testing.T) {
 	})
 }
 
-// TestACallThatIsMadeAgain: the Turn that it has made is looked for, and one that was made is not made anew.
-func TestACallThatIsMadeAgain(t *testing.T) {
+// TestRepeatedCall checks that a repeated call finds its Turn, and does not create the Turn anew if it was
+// deleted.
+func TestRepeatedCall(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason        string
 		made, awaited bool
 		want          tool.Class
 		creates       int
 	}{
-		"there":           {"it is found", true, true, "", 0},
-		"there, unnoted":  {"the run was cut off between the two writes", true, false, "", 0},
-		"deleted":         {"what it did would be done twice", false, true, tool.OutcomeUnknown, 0},
-		"never made here": {"the run was cut off before", false, false, "", 1},
+		"there":                     {"it is found", true, true, "", 0},
+		"created, but not recorded": {"the run was cut off between the two writes", true, false, "", 0},
+		"deleted":                   {"its work would be done twice", false, true, tool.OutcomeUnknown, 0},
+		"never created":             {"the run was cut off before", false, false, "", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			creates := 0
-			e, _ := newExecutor(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-				creates++
-				return c.Create(ctx, o, opts...)
-			}}, turnWith())
+			e, _ := newExecutor(t, interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+					creates++
+					return c.Create(ctx, o, opts...)
+				},
+			}, turnWith())
 			if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
 				t.Fatal(err)
 			}
@@ -264,7 +296,8 @@ func TestACallThatIsMadeAgain(t *testing.T) {
 			}
 			creates = 0
 			_, err := callHelper(t.Context(), e, parent, func(c *tool.Call) { c.Attempt = 2 })
-			if failure, ok := errors.AsType[*tool.Error](err); ok != (tc.want != "") || (ok && failure.Class != tc.want) || (!ok && !isPending(err)) {
+			if failure, ok := errors.AsType[*tool.Error](err); ok != (tc.want != "") ||
+				(ok && failure.Class != tc.want) || (!ok && !isPending(err)) {
 				t.Errorf("error %v, want %q: %s", err, tc.want, tc.reason)
 			}
 			if creates != tc.creates {
@@ -274,15 +307,15 @@ func TestACallThatIsMadeAgain(t *testing.T) {
 	}
 }
 
-// unreadable is a journal whose store is away.
+// unreadable is a journal whose store is unavailable.
 type unreadable struct{ journal.Journal }
 
 func (unreadable) Artifact(context.Context, string, string) (journal.Artifact, error) {
 	return journal.Artifact{}, errors.New("connection refused")
 }
 
-// TestAnAnswerThatCannotBeReadYet is waited for: nothing of it is lost.
-func TestAnAnswerThatCannotBeReadYet(t *testing.T) {
+// TestUnreadableAnswer checks that the call waits for the answer and loses nothing of it.
+func TestUnreadableAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e, store := newExecutor(t, interceptor.Funcs{}, turnWith())
 		if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
@@ -297,42 +330,46 @@ func TestAnAnswerThatCannotBeReadYet(t *testing.T) {
 		defer cancel()
 		got, err := callHelper(ctx, e, stored(t, e), func(c *tool.Call) { c.Attempt = 2 })
 		if !isPending(err) || ctx.Err() == nil || got.Spent == nil || got.Spent.Usage.InputTokens != 10 {
-			t.Errorf("%+v, error %v; want a call that is still pending at the end of its time, and what it took", got, err)
+			t.Errorf("%+v, error %v; want a call that is still pending when its time is over, and its usage", got, err)
 		}
 	})
 }
 
-// TestTurnsThatACallCreates: of a call that surely created none, none count, and where nobody knows, nothing is said.
-func TestTurnsThatACallCreates(t *testing.T) {
+// TestDescendantsOfACall checks the number of descendants: 0 if the call surely created no Turn, and none if
+// that is unknown.
+func TestDescendantsOfACall(t *testing.T) {
 	forbidden := apierrors.NewForbidden(turnResource, "one", errors.New("exceeded quota"))
 	lost := errors.New("connection lost")
 	for name, tc := range map[string]struct {
 		reason string
-		// answers of the API server to the creation of a Turn, which it creates first where they say so.
+		// answers are the errors of the API server for the creation of a Turn. If created is set, the first request
+		// creates the Turn before its error.
 		answers []error
 		created bool
 		attempt int
 		want    *int
 		pending bool
 	}{
-		"refused":                       {"there is no Turn", []error{forbidden}, false, 1, new(0), false},
-		"refused after no answer":       {"the first request may still be under way", []error{lost, forbidden}, false, 1, nil, false},
-		"created, then refused":         {"the Turn of the first request is found", []error{lost, forbidden}, true, 1, nil, true},
-		"refused, to the second run":    {"a request of the first may still be under way", []error{forbidden}, false, 2, nil, false},
-		"arguments that cannot be used": {"nothing is asked", nil, false, 1, new(0), false},
+		"refused":                    {"there is no Turn", []error{forbidden}, false, 1, new(0), false},
+		"refused after no answer":    {"the first request may still be under way", []error{lost, forbidden}, false, 1, nil, false},
+		"created, then refused":      {"the Turn of the first request is found", []error{lost, forbidden}, true, 1, nil, true},
+		"refused, in the second run": {"a request of the first run may still be under way", []error{forbidden}, false, 2, nil, false},
+		"invalid arguments":          {"no request is sent", nil, false, 1, new(0), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := 0
-				e, _ := newExecutor(t, interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-					n++
-					if n == 1 && tc.created {
-						if err := c.Create(ctx, o, opts...); err != nil {
-							return err
+				e, _ := newExecutor(t, interceptor.Funcs{
+					Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+						n++
+						if n == 1 && tc.created {
+							if err := c.Create(ctx, o, opts...); err != nil {
+								return err
+							}
 						}
-					}
-					return tc.answers[n-1]
-				}}, turnWith())
+						return tc.answers[n-1]
+					},
+				}, turnWith())
 				got, err := callHelper(t.Context(), e, stored(t, e), func(c *tool.Call) {
 					c.Attempt, c.Descendants = tc.attempt, 5
 					if tc.answers == nil {
@@ -350,8 +387,8 @@ func TestTurnsThatACallCreates(t *testing.T) {
 	}
 }
 
-// TestWhatAChildTook is asked when its caller ends without its answer.
-func TestWhatAChildTook(t *testing.T) {
+// TestUsageOfAChild checks the usage of a child whose caller ends without its answer.
+func TestUsageOfAChild(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
 	if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
 		t.Fatal(err)
@@ -372,15 +409,16 @@ func TestWhatAChildTook(t *testing.T) {
 		t.Errorf("%+v, %v; want what the child took", got, err)
 	}
 	cut, ok := errors.AsType[*cutOffError](r.interrupted(t.Context(), "a bug"))
-	if !ok || cut.stop != "Interrupted" || len(cut.subAgents) != 1 || cut.subAgents[0].Usage.InputTokens != 10 || cut.subAgents[0].Cost.Amount.String() != "0.5" {
+	if !ok || cut.stop != "Interrupted" || len(cut.subAgents) != 1 || cut.subAgents[0].Usage.InputTokens != 10 ||
+		cut.subAgents[0].Cost.Amount.String() != "0.5" {
 		t.Fatalf("%+v; want the end, with what the child took", cut)
 	}
 	theirs := children(t, e)[0]
-	theirs.OwnerReferences[0].UID = "somebody"
+	theirs.OwnerReferences[0].UID = "another"
 	if err := e.Client.Update(t.Context(), &theirs); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := r.child(t.Context(), intent, ""); err != nil || got.Spent != nil {
-		t.Errorf("%+v, %v; want nothing of a Turn of somebody else", got, err)
+		t.Errorf("%+v, %v; want nothing of a Turn with another owner", got, err)
 	}
 }

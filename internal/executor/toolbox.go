@@ -12,7 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolbox"
 )
 
-// toolbox has the tools of the Turn's Agent. A ToolServer or a sub-agent that has gone since the Turn was bound is waited for.
+// toolbox returns the tools of the Turn's Agent. If a ToolServer or a sub-agent was deleted after the Turn was
+// bound, the Turn waits for it.
 func (r *run) toolbox(agent *v1alpha1.Agent) *toolbox.Box {
 	t := r.turn
 	box := &toolbox.Box{
@@ -36,7 +37,7 @@ func (r *run) toolbox(agent *v1alpha1.Agent) *toolbox.Box {
 	return box
 }
 
-// entry reads what an entry of an Agent's tools names.
+// entry reads the object that an entry of the Agent's tools names.
 func (r *run) entry(ctx context.Context, agent *v1alpha1.Agent, kind, name string, object client.Object) error {
 	err := r.executor.Client.Get(ctx, client.ObjectKey{Namespace: r.turn.Namespace, Name: name}, object)
 	if apierrors.IsNotFound(err) {
@@ -45,8 +46,8 @@ func (r *run) entry(ctx context.Context, agent *v1alpha1.Agent, kind, name strin
 	return err
 }
 
-// pinned are the names of the tools that the Agent's profile pins; none if there is no profile, which is found out when the
-// prompt is made.
+// pinned returns the names of the tools that the Agent's profile pins. It returns none if the profile does not
+// exist; the preparation of the prompt then reports that.
 func (e *Executor) pinned(ctx context.Context, agent *v1alpha1.Agent) ([]string, error) {
 	if len(agent.Spec.Tools) == 0 {
 		return nil, nil

@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// equipped are surroundings whose agent has these tools, and whose profile pins two.
+// equipped returns surroundings whose Agent has these tools, and whose profile pins two of them.
 func equipped(tools ...v1alpha1.AgentTool) []client.Object {
 	all := surroundings()
 	all[0].(*v1alpha1.Agent).Spec.Tools = tools
@@ -36,12 +36,35 @@ func TestToolboxOfATurn(t *testing.T) {
 		want string
 		wait string
 	}{
-		"a sub-agent":              {"it is there", func(*v1alpha1.Turn) {}, []v1alpha1.AgentTool{agentTool("support")}, "support", ""},
-		"as deep as can be":        {"it hands nothing on", func(t *v1alpha1.Turn) { t.Spec.Depth = new(int32(3)) }, []v1alpha1.AgentTool{agentTool("support")}, "", ""},
-		"not to hand on":           {"the Turn says so", func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{MaxDepth: new(int32(0))} }, []v1alpha1.AgentTool{agentTool("support")}, "", ""},
-		"no Turn left":             {"the Turn says so", func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{MaxDescendants: new(int32(0))} }, []v1alpha1.AgentTool{agentTool("support")}, "", ""},
-		"a sub-agent that is gone": {"it is waited for", func(*v1alpha1.Turn) {}, []v1alpha1.AgentTool{agentTool("gone")}, "", `Agent "support" is not ready: Agent "gone" does not exist`},
-		"a server that is gone":    {"it is waited for", func(*v1alpha1.Turn) {}, []v1alpha1.AgentTool{serverTools("gone")}, "", `Agent "support" is not ready: ToolServer "gone" does not exist`},
+		"a sub-agent": {"it exists", func(*v1alpha1.Turn) {}, []v1alpha1.AgentTool{agentTool("support")}, "support", ""},
+		"at the maximum depth": {
+			"it must not call sub-agents",
+			func(t *v1alpha1.Turn) { t.Spec.Depth = new(int32(3)) },
+			[]v1alpha1.AgentTool{agentTool("support")},
+			"", "",
+		},
+		"without depth": {
+			"the Turn says so",
+			func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{MaxDepth: new(int32(0))} },
+			[]v1alpha1.AgentTool{agentTool("support")},
+			"", "",
+		},
+		"without descendants": {
+			"the Turn says so",
+			func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{MaxDescendants: new(int32(0))} },
+			[]v1alpha1.AgentTool{agentTool("support")},
+			"", "",
+		},
+		"a sub-agent that is gone": {
+			"the Turn waits for it", func(*v1alpha1.Turn) {},
+			[]v1alpha1.AgentTool{agentTool("gone")},
+			"", `Agent "support" is not ready: Agent "gone" does not exist`,
+		},
+		"a server that is gone": {
+			"the Turn waits for it", func(*v1alpha1.Turn) {},
+			[]v1alpha1.AgentTool{serverTools("gone")},
+			"", `Agent "support" is not ready: ToolServer "gone" does not exist`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, append(equipped(tc.tools...), turnWith(tc.turn))...)
@@ -51,7 +74,8 @@ func TestToolboxOfATurn(t *testing.T) {
 			}
 			offers, err := in.Toolbox.Offers(t.Context())
 			if tc.wait != "" {
-				if wait, ok := errors.AsType[*notReadyError](err); !ok || wait.reason != v1alpha1.TurnReasonWaitingForAgent || wait.message != tc.wait {
+				if wait, ok := errors.AsType[*notReadyError](err); !ok ||
+					wait.reason != v1alpha1.TurnReasonWaitingForAgent || wait.message != tc.wait {
 					t.Errorf("error %v, want to wait: %s", err, tc.wait)
 				}
 				return
@@ -75,9 +99,9 @@ func TestPinnedTools(t *testing.T) {
 		objects []client.Object
 		want    []string
 	}{
-		"of a profile":           {"its names", equipped(agentTool("support")), []string{"search", "ask"}},
-		"of an agent without":    {"nothing is to be chosen", equipped(), nil},
-		"of a profile that went": {"the preparation says so", append(equipped(agentTool("support"))[:1:1], equipped()[2]), nil},
+		"of a profile":         {"its names", equipped(agentTool("support")), []string{"search", "ask"}},
+		"of an agent without":  {"there are no tools to choose from", equipped(), nil},
+		"of a deleted profile": {"the preparation reports it", append(equipped(agentTool("support"))[:1:1], equipped()[2]), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, append(tc.objects, turnWith())...)
@@ -89,9 +113,10 @@ func TestPinnedTools(t *testing.T) {
 	}
 }
 
-// TestTheTimeOfATurnThatWasParked: what it waited for people does not count.
-func TestTheTimeOfATurnThatWasParked(t *testing.T) {
-	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) { t.Status.ParkedMilliseconds = 400 }))...)
+// TestTimeOfAParkedTurn checks that the wait for an approval does not count as time of the Turn.
+func TestTimeOfAParkedTurn(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{},
+		append(surroundings(), turnWith(func(t *v1alpha1.Turn) { t.Status.ParkedMilliseconds = 400 }))...)
 	in, err := newRun(t, e).input(t.Context())
 	if err != nil || in.Timeout != in.Limit-600*1_000_000 {
 		t.Errorf("%s of %s are left (error %v), want all but the 600 ms that it ran", in.Timeout, in.Limit, err)

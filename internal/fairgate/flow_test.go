@@ -7,10 +7,7 @@ import (
 	"time"
 )
 
-// flows is a gate for streams alone, that lets one in at once.
-func flows() *Gate { return &Gate{flows: New(1, 1)} }
-
-// pieces has so many pieces of a stream pass, and says how long that took.
+// pieces passes n pieces of a stream, and returns the time that this took.
 func pieces(ctx context.Context, n int) time.Duration {
 	var f Flow
 	begun := time.Now()
@@ -20,9 +17,9 @@ func pieces(ctx context.Context, n int) time.Duration {
 	return time.Since(begun)
 }
 
-func TestAStreamWaitsForEachBatch(t *testing.T) {
+func TestStreamWaitsForEachBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx := With(t.Context(), flows(), "a")
+		ctx := NewProcessors(1).With(t.Context(), "a")
 		ended, end := context.WithCancel(ctx)
 		end()
 		for name, tc := range map[string]struct {
@@ -34,8 +31,7 @@ func TestAStreamWaitsForEachBatch(t *testing.T) {
 			"one batch":                {ctx, batch, batchTime},
 			"many":                     {ctx, 100 * batch, 100 * batchTime},
 			"no namespace":             {t.Context(), 100 * batch, 0},
-			"no gate":                  {With(t.Context(), nil, "a"), 100 * batch, 0},
-			"a gate for large work":    {With(t.Context(), New(1, 1), "a"), 100 * batch, 0},
+			"no processors":            {(*Processors)(nil).With(t.Context(), "a"), 100 * batch, 0},
 			"a context that has ended": {ended, 100 * batch, 0},
 		} {
 			if got := pieces(tc.ctx, tc.pieces); got != tc.want {
@@ -45,11 +41,12 @@ func TestAStreamWaitsForEachBatch(t *testing.T) {
 	})
 }
 
-// TestStreamsOfNamespacesTakeTurns: a hundred streams of one namespace delay that of another by two batches for each of its own.
+// TestStreamsOfNamespacesTakeTurns checks that a hundred streams of one namespace delay each batch of another
+// namespace's stream by two batches.
 func TestStreamsOfNamespacesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gate := flows()
-		ctx, stop := context.WithCancel(With(t.Context(), gate, "attacker"))
+		processors := NewProcessors(1)
+		ctx, stop := context.WithCancel(processors.With(t.Context(), "attacker"))
 		for range 100 {
 			go func() {
 				for ctx.Err() == nil {
@@ -58,12 +55,12 @@ func TestStreamsOfNamespacesTakeTurns(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		if got := pieces(With(t.Context(), gate, "victim"), 10*batch); got > 31*batchTime {
+		if got := pieces(processors.With(t.Context(), "victim"), 10*batch); got > 31*batchTime {
 			t.Errorf("ten batches took %s, want no more than two of the attacker before each", got)
 		}
 		stop()
 		synctest.Wait()
-		if g := gate.flows; g.free != 1 || len(g.inside) > 0 || len(g.waiting) > 0 {
+		if g := processors.streams; g.free != 1 || len(g.inside) > 0 || len(g.waiting) > 0 {
 			t.Errorf("the gate remembers %+v", g)
 		}
 	})

@@ -1,4 +1,5 @@
-// Package fairgate lets namespaces take turns at something of which a process does a bounded number at once.
+// Package fairgate lets namespaces take turns at an activity that a process may do only a bounded number of times
+// at once.
 package fairgate
 
 import (
@@ -9,34 +10,34 @@ import (
 	"time"
 )
 
-// alone is how long no other namespace must have come for a namespace to have the gate for itself.
+// alone is how long no other namespace must have entered before a namespace may use the whole gate.
 const alone = 10 * time.Second
 
-// Gate lets a bounded number in at once, and of one namespace fewer while others come as well. So a namespace with thousands of
-// goroutines before the gate neither fills it nor makes another namespace wait behind them: namespaces that wait are let in by turns, and
-// within one those who came first. Gate is safe for concurrent use. A nil Gate lets everybody in.
+// Gate bounds how many goroutines are inside at once, with a lower bound for each namespace while several
+// namespaces use the gate. So a namespace with thousands of goroutines neither fills the gate nor makes another
+// namespace wait behind them. Waiting namespaces enter in turn, and the goroutines of one namespace in the order of
+// their arrival. Gate is safe for concurrent use. A nil Gate has no bound.
 type Gate struct {
 	ofNamespace int
-	// flows is the gate of Flow; nil where there is none.
-	flows *Gate
 
 	mu   sync.Mutex
 	free int
 	open bool
-	// came are the two namespaces that came last, the last one first.
+	// came are the two namespaces that called Enter most recently, the newest first.
 	came [2]struct {
 		namespace string
 		at        time.Time
 	}
-	// inside is how many of a namespace are inside; waiting those that are not, first come first. No entry is 0, or empty.
+	// inside is the number of goroutines inside, and waiting are the waiting ones in order, both by namespace. They
+	// have no entries that are 0 or empty.
 	inside  map[string]int
 	waiting map[string][]chan struct{}
-	// turns are the namespaces with goroutines that wait, the next one first.
+	// turns are the namespaces with waiting goroutines, the next one first.
 	turns []string
 }
 
-// New returns a gate that lets atOnce in at once, and of one namespace at most ofNamespace while another has come within 10 seconds. Both
-// are at least 1.
+// New returns a gate that lets in at most atOnce goroutines, and at most ofNamespace of one namespace if another
+// one has called Enter within the last 10 seconds. Both must be at least 1.
 func New(atOnce, ofNamespace int) *Gate {
 	if atOnce < 1 || ofNamespace < 1 {
 		panic(fmt.Sprintf("fairgate: New(%d, %d): both must be at least 1", atOnce, ofNamespace))
@@ -44,7 +45,8 @@ func New(atOnce, ofNamespace int) *Gate {
 	return &Gate{ofNamespace: ofNamespace, free: atOnce, inside: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
-// Enter waits until it is the namespace's turn. Unless it returns an error, which is why ctx has ended, Leave must be called.
+// Enter waits until it is the namespace's turn. It returns an error only if ctx ends. If it returns nil, the caller
+// must call Leave.
 func (g *Gate) Enter(ctx context.Context, namespace string) error {
 	if g == nil {
 		return nil
@@ -76,7 +78,7 @@ func (g *Gate) Enter(ctx context.Context, namespace string) error {
 	return nil // it was let in at the same time
 }
 
-// Leave makes room for the next. The namespace is that of Enter.
+// Leave lets in the next goroutine. The namespace must be the one that was given to Enter.
 func (g *Gate) Leave(namespace string) {
 	if g == nil {
 		return
@@ -91,7 +93,8 @@ func (g *Gate) Leave(namespace string) {
 	}
 }
 
-// Open lets all in from now on, those that wait as well: a process that stops has little time for what it must write.
+// Open lets in all goroutines from now on, including those that wait. A process that stops has little time for its
+// last writes.
 func (g *Gate) Open() {
 	if g == nil {
 		return
@@ -109,8 +112,8 @@ func (g *Gate) Open() {
 	g.turns = nil
 }
 
-// next lets one in, of the first namespace that may have one more inside, and puts that namespace behind the others. It reports
-// whether there was one.
+// next lets in one goroutine of the first namespace that is below its bound, and moves that namespace behind the
+// others. It reports whether there was one.
 func (g *Gate) next() bool {
 	for i, namespace := range g.turns {
 		if !g.mayEnter(namespace) {
@@ -125,7 +128,7 @@ func (g *Gate) next() bool {
 	return false
 }
 
-// come notes that a namespace has come.
+// come records a call of Enter.
 func (g *Gate) come(namespace string) {
 	if g.came[0].namespace != namespace {
 		g.came[1] = g.came[0]
@@ -133,7 +136,7 @@ func (g *Gate) come(namespace string) {
 	g.came[0].namespace, g.came[0].at = namespace, time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 }
 
-// mayEnter says whether one more of a namespace may be inside, if there is room.
+// mayEnter reports whether one more goroutine of a namespace may enter if the gate is not full.
 func (g *Gate) mayEnter(namespace string) bool {
 	other := g.came[0]
 	if other.namespace == namespace {
@@ -147,7 +150,7 @@ func (g *Gate) admit(namespace string) {
 	g.inside[namespace]++
 }
 
-// remove takes one from those who wait. A namespace of which nobody waits has no turn.
+// remove removes a waiting goroutine. It also removes the turn of a namespace without waiting goroutines.
 func (g *Gate) remove(namespace string, i int) {
 	if left := slices.Delete(g.waiting[namespace], i, i+1); len(left) > 0 {
 		g.waiting[namespace] = left

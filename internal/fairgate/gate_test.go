@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// enter enters in a goroutine of its own and tells who got in.
+// enter enters in a new goroutine, and reports the namespace when it is inside.
 func enter(t *testing.T, g *Gate, namespace string, in chan<- string) {
 	t.Helper()
 	go func() {
@@ -28,7 +28,7 @@ func enter(t *testing.T, g *Gate, namespace string, in chan<- string) {
 	synctest.Wait()
 }
 
-func TestANamespaceDoesNotFillTheGate(t *testing.T) {
+func TestNamespaceDoesNotFillTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, in := New(4, 3), make(chan string, 10)
 		enter(t, g, "calm", in)
@@ -61,7 +61,7 @@ func TestANamespaceDoesNotFillTheGate(t *testing.T) {
 	})
 }
 
-func TestANamespaceAloneFillsTheGate(t *testing.T) {
+func TestSingleNamespaceFillsTheGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, in := New(4, 2), make(chan string, 10)
 		for range 5 {
@@ -79,7 +79,7 @@ func TestANamespaceAloneFillsTheGate(t *testing.T) {
 			t.Errorf("%d were let in, inside are %v; want all but one of the busy namespace, and one place free", len(in), g.inside)
 		}
 		time.Sleep(alone + 1)
-		g.Leave("calm") // who leaves lets in who may enter by then
+		g.Leave("calm") // Leave lets in a goroutine that may enter by then
 		for range 3 {
 			enter(t, g, "busy", in)
 		}
@@ -111,11 +111,11 @@ func TestNamespacesTakeTurns(t *testing.T) {
 	})
 }
 
-func TestAWaitEndsWithItsContext(t *testing.T) {
+func TestWaitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, in := New(1, 1), make(chan string, 2)
 		enter(t, g, "a", in)
-		why := errors.New("no longer wanted")
+		why := errors.New("cancelled by the test")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		left := make(chan error)
 		go func() { left <- g.Enter(ctx, "b") }()
@@ -136,8 +136,8 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestTheGateIsNeverOverfull has waits that end while they are let in.
-func TestTheGateIsNeverOverfull(t *testing.T) {
+// TestGateIsNeverOverfull has waits that end while they are let in.
+func TestGateIsNeverOverfull(t *testing.T) {
 	const atOnce, ofNamespace = 4, 3
 	g := New(atOnce, ofNamespace)
 	var inside atomic.Int32
@@ -167,7 +167,7 @@ func TestTheGateIsNeverOverfull(t *testing.T) {
 	}
 }
 
-func TestAnOpenGateLetsAllIn(t *testing.T) {
+func TestOpenGateLetsAllIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, in := New(1, 1), make(chan string, 10)
 		for _, namespace := range []string{"a", "a", "b", "c"} {
@@ -187,7 +187,7 @@ func TestAnOpenGateLetsAllIn(t *testing.T) {
 	})
 }
 
-func TestWithoutAGateAllGetIn(t *testing.T) {
+func TestNilGateLetsAllIn(t *testing.T) {
 	var g *Gate
 	if err := g.Enter(t.Context(), "a"); err != nil {
 		t.Error(err)

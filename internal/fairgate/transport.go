@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// Writes to the API server that are under way at once. They are few: what is under way takes the API server's processors from what comes
-// next. A write takes about 5 to 15 milliseconds, so that a namespace beside others still has hundreds in a second.
+// The bounds for concurrent writes to the API server. They are small, because writes that are under way take the
+// API server's processors from the next ones. A write takes about 5 to 15 milliseconds, so a namespace beside
+// others can still make hundreds of writes in a second.
 const (
 	writesAtOnce      = 16
 	writesOfNamespace = 3
@@ -15,13 +16,15 @@ const (
 // Writes returns a gate for writes to the API server: see Wrap.
 func Writes() *Gate { return New(writesAtOnce, writesOfNamespace) }
 
-// Prepared returns a gate for what is about to be written, which is made only behind it: a write that waits at the gate of Writes has an
-// object and its encoding, and that of a Turn takes about 10 KiB. It lets in four times as many as Writes, so that one always waits there.
+// Prepared returns a gate for objects that are about to be written. An object must be made only after it has passed
+// this gate: a write that waits at the gate of Writes has its object and the encoding in memory, about 10 KiB for a
+// Turn. Prepared admits four times as many as Writes, so that there is always a write that waits there.
 func Prepared() *Gate { return New(4*writesAtOnce, 4*writesOfNamespace) }
 
-// Wrap returns a transport to the API server, as rest.Config.Wrap wants it, whose writes pass the gate, so that namespaces take turns. They
-// wait here and not in the API server, which takes a manager for one user and serves what it sends in the order in which it comes. Reads do
-// not wait, nor do Leases, whose holders must not lose them because others are busy, nor what belongs to no namespace.
+// Wrap returns a transport to the API server, for rest.Config.Wrap, whose writes pass the gate, so that namespaces
+// take turns. They wait here because the API server treats a manager as one user and serves its requests in the
+// order of their arrival. These requests do not wait: reads; Leases, whose holders must not lose them because
+// others are busy; and objects without a namespace.
 func (g *Gate) Wrap(next http.RoundTripper) http.RoundTripper { return &transport{next: next, gate: g} }
 
 type transport struct {
@@ -29,7 +32,7 @@ type transport struct {
 	gate *Gate
 }
 
-// RoundTrip sends a request, a write when it is its namespace's turn. A write is over when the API server has begun to answer.
+// RoundTrip sends a request; a write first passes the gate. A write ends when the API server begins to answer.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	namespace := writtenNamespace(r)
 	if namespace == "" {
@@ -37,7 +40,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if err := t.gate.Enter(r.Context(), namespace); err != nil {
 		if r.Body != nil {
-			_ = r.Body.Close() // as RoundTrip must; nothing was read from it
+			_ = r.Body.Close() // required of RoundTrip; nothing was read from it
 		}
 		return nil, err
 	}
@@ -45,11 +48,11 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.next.RoundTrip(r)
 }
 
-// WrappedRoundTripper lets client-go find the transport within.
+// WrappedRoundTripper returns the wrapped transport, for client-go.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// writtenNamespace returns the namespace that a request writes to; empty for a request that need not wait. A path is
-// /api/v1/namespaces/NAMESPACE/RESOURCE/… or /apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/…
+// writtenNamespace returns the namespace that a request writes to, or an empty text if the request need not wait. A
+// path is /api/v1/namespaces/NAMESPACE/RESOURCE/… or /apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/…
 func writtenNamespace(r *http.Request) string {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return ""

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// held is a server whose answers wait until the test lets them go.
+// held is a server that delays its answers until the test releases them.
 type held struct {
 	*httptest.Server
 	arrived chan string
@@ -29,7 +29,7 @@ func newHeld(t *testing.T) *held {
 	return h
 }
 
-func TestWritesOfANamespaceLeaveRoomForOthers(t *testing.T) {
+func TestWritesOfANamespaceDoNotBlockOthers(t *testing.T) {
 	server := newHeld(t)
 	transport := &http.Transport{}
 	client := &http.Client{Transport: Writes().Wrap(transport)}
@@ -50,14 +50,14 @@ func TestWritesOfANamespaceLeaveRoomForOthers(t *testing.T) {
 	}
 	const status = "/apis/capstan.dev/v1alpha1/namespaces/busy/turns/one/status"
 	send(t.Context(), http.MethodPut, "/apis/capstan.dev/v1alpha1/namespaces/calm/turns/one/status")
-	<-server.arrived // the busy namespace is not alone
+	<-server.arrived // another namespace uses the gate, too
 	for range 3 * writesOfNamespace {
 		send(t.Context(), http.MethodPut, status)
 	}
 	for range writesOfNamespace {
 		<-server.arrived
 	}
-	// Each of these would wait for ever if it waited for the busy namespace.
+	// Each of these would wait forever if it waited for the busy namespace.
 	for _, r := range []struct{ method, path string }{
 		{http.MethodGet, "/apis/capstan.dev/v1alpha1/namespaces/busy/turns/one"},
 		{http.MethodPut, "/apis/coordination.k8s.io/v1/namespaces/busy/leases/capstan"},
@@ -72,7 +72,7 @@ func TestWritesOfANamespaceLeaveRoomForOthers(t *testing.T) {
 			t.Errorf("%s arrived, want %s", got, want)
 		}
 	}
-	// What is given up while it waits is not sent.
+	// A request that is cancelled while it waits is not sent.
 	ctx, cancel := context.WithCancel(t.Context())
 	send(ctx, http.MethodDelete, "/apis/capstan.dev/v1alpha1/namespaces/busy/turns/one")
 	cancel()

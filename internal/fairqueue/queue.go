@@ -1,4 +1,4 @@
-// Package fairqueue is the queue of a controller that serves namespaces in turn.
+// Package fairqueue provides a queue for controllers that serves namespaces in turn.
 package fairqueue
 
 import (
@@ -13,22 +13,23 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Priorities within a namespace. Between namespaces they count for nothing.
+// Priorities order the requests within a namespace. They have no effect between namespaces.
 const (
-	// Urgent is for what others wait for, as a Turn that holds a slot and is not bound yet.
+	// Urgent is for requests that others wait for, such as a Turn that has a slot and is not bound yet.
 	Urgent = 100
-	// Normal is for news.
+	// Normal is for changes.
 	Normal = 0
-	// Low is for routine, as a look at what has been looked at before. The objects that are there at the start have it, too.
+	// Low is for routine work, such as checking an object again. Objects that exist at the start also have this
+	// priority.
 	Low = handler.LowPriority
 )
 
-// Queue hands out requests. Of each namespace a bounded number is under way at a time: handed out, or next in line. The others of
-// the namespace wait apart, those of the highest priority first, and then in their order. So a namespace with thousands of
-// requests neither takes all workers, as long as the bound is below their number, nor makes another namespace wait for more than
-// the bound.
+// Queue hands out requests. A bounded number of requests of each namespace is under way at a time: handed out, or
+// next in line. The other requests of the namespace wait separately, ordered by priority and then by age. So a
+// namespace with thousands of requests does not occupy all workers, as long as the bound is smaller than their
+// number, and another namespace waits for no more requests than the bound.
 //
-// Waits, retries and metrics are those of package workqueue. Queue is safe for concurrent use.
+// Delays, retries and metrics are those of package workqueue. Queue is safe for concurrent use.
 type Queue struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
 	line *line
@@ -36,15 +37,16 @@ type Queue struct {
 
 var _ priorityqueue.PriorityQueue[reconcile.Request] = (*Queue)(nil)
 
-// New returns a queue. The name is that of its metrics; atOnce is how many requests of a namespace are under way at once, at
-// least 1.
+// New returns a queue. name is the name of its metrics. atOnce is the number of requests of a namespace that may be
+// under way at once, at least 1.
 func New(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], atOnce int) *Queue {
 	l := &line{
 		TypedInterface: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[reconcile.Request]{Name: name}),
 		atOnce:         atOnce, underWay: map[reconcile.Request]*entry{}, namespaces: map[string]*namespace{},
 		later: map[reconcile.Request]int{},
 	}
-	delays := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[reconcile.Request]{Name: name, Queue: delayed{l}})
+	delays := workqueue.NewTypedDelayingQueueWithConfig(
+		workqueue.TypedDelayingQueueConfig[reconcile.Request]{Name: name, Queue: delayed{l}})
 	return &Queue{
 		TypedRateLimitingInterface: workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
 			workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name, DelayingQueue: delays}),
@@ -52,9 +54,11 @@ func New(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], atO
 	}
 }
 
-// For returns the option NewQueue of a controller.
+// For returns the NewQueue option of a controller.
 func For(atOnce int) func(string, workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
-	return func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+	return func(
+		name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
+	) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 		return New(name, limiter, atOnce)
 	}
 }
@@ -62,7 +66,7 @@ func For(atOnce int) func(string, workqueue.TypedRateLimiter[reconcile.Request])
 // Add adds a request of normal priority.
 func (q *Queue) Add(r reconcile.Request) { q.line.add(r, Normal) }
 
-// AddAfter adds a request of normal priority after a while.
+// AddAfter adds a request of normal priority after a delay.
 func (q *Queue) AddAfter(r reconcile.Request, after time.Duration) {
 	q.AddWithOpts(priorityqueue.AddOpts{After: after}, r)
 }
@@ -72,7 +76,8 @@ func (q *Queue) AddRateLimited(r reconcile.Request) {
 	q.AddWithOpts(priorityqueue.AddOpts{RateLimited: true}, r)
 }
 
-// AddWithOpts adds requests with a priority, at once or later. One that waits already has the highest of its priorities.
+// AddWithOpts adds requests with a priority, at once or later. A request that already waits keeps the highest of
+// its priorities.
 func (q *Queue) AddWithOpts(o priorityqueue.AddOpts, requests ...reconcile.Request) {
 	priority := Normal
 	if o.Priority != nil {
@@ -92,7 +97,7 @@ func (q *Queue) AddWithOpts(o priorityqueue.AddOpts, requests ...reconcile.Reque
 	}
 }
 
-// GetWithPriority waits for a request. Done must be called with it.
+// GetWithPriority waits for a request. The caller must call Done with it.
 func (q *Queue) GetWithPriority() (r reconcile.Request, priority int, shutdown bool) {
 	r, shutdown = q.line.Get()
 	if shutdown {
@@ -107,7 +112,7 @@ func (q *Queue) Get() (r reconcile.Request, shutdown bool) {
 	return r, shutdown
 }
 
-// line holds what is to be handed out. The queue within has what is under way.
+// line holds the waiting requests. The embedded queue holds the requests that are under way.
 type line struct {
 	workqueue.TypedInterface[reconcile.Request]
 	atOnce int
@@ -117,33 +122,33 @@ type line struct {
 	namespaces map[string]*namespace
 	added      uint64
 	waiting    int
-	// later are the priorities of requests that are added after a while.
+	// later has the priorities of requests that are added after a delay.
 	later map[reconcile.Request]int
 }
 
-// namespace has the requests of one namespace that are not under way, and the number of those that are.
+// namespace has the waiting requests of one namespace, and the number of its requests that are under way.
 type namespace struct {
 	underWay int
 	waiting  entries
 	known    map[reconcile.Request]*entry
 }
 
-// entry is a request that waits, or is under way.
+// entry is a request that waits or is under way.
 type entry struct {
 	request  reconcile.Request
 	priority int
-	// number orders entries of one priority.
+	// number orders entries of the same priority.
 	number uint64
 	at     int
-	// begun says that the request was handed out; again that it was added since, with this priority.
+	// begun is true if the request was handed out. again is true if it was added since then, with againPriority.
 	begun, again  bool
 	againPriority int
 }
 
-// delayed adds requests whose time has come, for the delaying queue.
+// delayed adds requests whose delay is over. The delaying queue uses it.
 type delayed struct{ *line }
 
-// Add adds a request with the priority that was kept for it.
+// Add adds a request with the priority that was stored for it.
 func (d delayed) Add(r reconcile.Request) {
 	d.mu.Lock()
 	priority, ok := d.later[r]
@@ -155,7 +160,7 @@ func (d delayed) Add(r reconcile.Request) {
 	d.add(r, priority)
 }
 
-// addLater keeps the priority of a request that is added after a while.
+// addLater stores the priority of a request that is added after a delay.
 func (l *line) addLater(r reconcile.Request, priority int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,7 +207,7 @@ func (l *line) add(r reconcile.Request, priority int) {
 	l.advance(n)
 }
 
-// advance lets requests of a namespace get under way, up to the bound.
+// advance moves waiting requests of a namespace to those under way, up to the bound.
 func (l *line) advance(n *namespace) {
 	for n.underWay < l.atOnce && len(n.waiting) > 0 {
 		e := heap.Pop(&n.waiting).(*entry)
@@ -214,7 +219,7 @@ func (l *line) advance(n *namespace) {
 	}
 }
 
-// begin notes that a request was handed out, and returns its priority.
+// begin records that a request was handed out, and returns its priority.
 func (l *line) begin(r reconcile.Request) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -223,7 +228,8 @@ func (l *line) begin(r reconcile.Request) int {
 	return e.priority
 }
 
-// Done notes that a request is done. If it was added meanwhile, it waits again, behind the others of its priority.
+// Done records that a request is done. If it was added meanwhile, it waits again, behind the others of its
+// priority.
 func (l *line) Done(r reconcile.Request) {
 	l.mu.Lock()
 	e, n := l.underWay[r], l.namespaces[r.Namespace]
@@ -240,14 +246,14 @@ func (l *line) Done(r reconcile.Request) {
 	}
 }
 
-// Len returns how many requests wait to be handed out.
+// Len returns the number of requests that wait to be handed out.
 func (l *line) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.waiting + l.TypedInterface.Len()
 }
 
-// entries is a heap of requests, the next at its top.
+// entries is a heap of waiting requests with the next one at the top.
 type entries []*entry
 
 // Len is part of heap.Interface.

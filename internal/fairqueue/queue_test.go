@@ -25,7 +25,7 @@ func newQueue(t *testing.T, atOnce int) *Queue {
 	return q
 }
 
-// takes hands out so many requests and leaves them under way.
+// takes takes n requests and leaves them under way.
 func takes(t *testing.T, q *Queue, n int) (names []string) {
 	t.Helper()
 	for range n {
@@ -38,7 +38,7 @@ func takes(t *testing.T, q *Queue, n int) (names []string) {
 	return names
 }
 
-func TestANamespaceDoesNotTakeAllWorkers(t *testing.T) {
+func TestNamespaceDoesNotTakeAllWorkers(t *testing.T) {
 	q := newQueue(t, 3)
 	for i := range 1000 {
 		q.Add(of("many", fmt.Sprintf("%04d", i)))
@@ -57,7 +57,8 @@ func TestANamespaceDoesNotTakeAllWorkers(t *testing.T) {
 	}
 }
 
-// TestNamespacesTakeTurns: what comes later from another namespace waits for as many requests as the bound says.
+// TestNamespacesTakeTurns checks that a later request of another namespace waits for no more requests than the
+// bound.
 func TestNamespacesTakeTurns(t *testing.T) {
 	q := newQueue(t, 1)
 	for _, ns := range []string{"a", "b", "c"} {
@@ -76,11 +77,11 @@ func TestNamespacesTakeTurns(t *testing.T) {
 		t.Errorf("the order is another (-want +got):\n%s", diff)
 	}
 	if len(q.line.namespaces) != 0 || len(q.line.underWay) != 0 {
-		t.Errorf("the queue keeps %v and %v of what is done", q.line.namespaces, q.line.underWay)
+		t.Errorf("the queue keeps %v and %v of requests that are done", q.line.namespaces, q.line.underWay)
 	}
 }
 
-func TestPrioritiesCountWithinANamespace(t *testing.T) {
+func TestPrioritiesApplyWithinANamespace(t *testing.T) {
 	q := newQueue(t, 1)
 	add := func(priority int, names ...string) {
 		for _, name := range names {
@@ -91,7 +92,7 @@ func TestPrioritiesCountWithinANamespace(t *testing.T) {
 	add(Low, "old", "raised")
 	add(Normal, "news")
 	add(Urgent, "urgent", "raised")
-	add(Low, "urgent") // which lowers nothing
+	add(Low, "urgent") // does not lower the priority
 	q.Add(of("b", "other"))
 	var got []string
 	for range 6 {
@@ -105,8 +106,9 @@ func TestPrioritiesCountWithinANamespace(t *testing.T) {
 	}
 }
 
-// TestARequestIsInOneWorkersHands: one that is added meanwhile comes back once, when it is done.
-func TestARequestIsInOneWorkersHands(t *testing.T) {
+// TestRequestIsHandedToOneWorkerAtATime checks that a request that is added while a worker has it is handed out once
+// more, after it is done.
+func TestRequestIsHandedToOneWorkerAtATime(t *testing.T) {
 	q := newQueue(t, 2)
 	q.Add(of("a", "x"))
 	q.Add(of("a", "x"))
@@ -116,15 +118,15 @@ func TestARequestIsInOneWorkersHands(t *testing.T) {
 	}
 	q.Add(of("a", "y"))
 	if got := takes(t, q, 1); got[0] != "a/y" || q.Len() != 0 {
-		t.Fatalf("got %v, %d wait; want a request that nobody has", got, q.Len())
+		t.Fatalf("got %v, %d wait; want a request that no worker has", got, q.Len())
 	}
 	q.Done(of("a", "x"))
 	if got := takes(t, q, 1); got[0] != "a/x" || q.Len() != 0 {
-		t.Errorf("got %v, %d wait; want what was added meanwhile, once", got, q.Len())
+		t.Errorf("got %v, %d wait; want the request that was added meanwhile, once", got, q.Len())
 	}
 }
 
-func TestWhatIsAddedLaterKeepsItsPriority(t *testing.T) {
+func TestDelayedRequestKeepsItsPriority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(t, 1)
 		low, urgent := Low, Urgent
@@ -143,7 +145,7 @@ func TestWhatIsAddedLaterKeepsItsPriority(t *testing.T) {
 			got = append(got, r.Name)
 			q.Done(r)
 		}
-		// What came first was in line before the others were there.
+		// The first request was in line before the others were added.
 		if want := []string{"failed", "urgent", "normal", "low"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
@@ -163,7 +165,7 @@ func TestShutDownEndsTheWait(t *testing.T) {
 	}
 }
 
-// BenchmarkQueue adds a request to a queue of many, and hands one out.
+// BenchmarkQueue adds a request to a long queue, and takes one.
 func BenchmarkQueue(b *testing.B) {
 	q := New("bench", workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, time.Minute), 4)
 	defer q.ShutDown()

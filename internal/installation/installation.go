@@ -1,5 +1,5 @@
-// Package installation says whether an installation works: the test of the Helm chart. It reads what the API server shows and asks the read
-// API for an answer. It changes nothing.
+// Package installation checks whether an installation works; it is the test of the Helm chart. It reads objects
+// from the API server and sends one request to the read API. It changes nothing.
 package installation
 
 import (
@@ -25,23 +25,23 @@ import (
 )
 
 const (
-	// pollInterval is the time between two looks at what does not work yet.
+	// pollInterval is the time between two checks of the steps that do not work yet.
 	pollInterval = time.Second
-	// lookTimeout bounds one look.
+	// lookTimeout bounds one check of one step.
 	lookTimeout = 10 * time.Second
 )
 
-// Options say what to look at.
+// Options says what to check.
 type Options struct {
-	// Namespace of the Deployments and of the Leases.
+	// Namespace is the namespace of the Deployments and of the Leases.
 	Namespace string
-	// Deployments are their names; each must be ready.
+	// Deployments are the names of the Deployments, all of which must be ready.
 	Deployments []string
-	// LeaderElection says that a manager must hold the Lease of the leader.
+	// LeaderElection means that a manager must hold the Lease of the leader.
 	LeaderElection bool
-	// ReadURL is that of the read API, https://HOST; empty if there is none.
+	// ReadURL is the URL of the read API, https://HOST; empty if there is none.
 	ReadURL string
-	// Timeout bounds the whole test. A manager may have just been installed.
+	// Timeout bounds the whole test. It should allow for a manager that was just installed.
 	Timeout time.Duration
 }
 
@@ -49,19 +49,20 @@ type Options struct {
 func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.Namespace, "namespace", "capstan-system", "namespace of the Deployments")
 	f.StringSliceVar(&o.Deployments, "deployments", []string{"capstan"}, "names of the Deployments, separated by commas")
-	f.BoolVar(&o.LeaderElection, "leader-elect", true, "whether the managers elect a leader, which must be there")
-	f.StringVar(&o.ReadURL, "read-url", "", "URL of the read API, https://HOST; empty: do not ask it")
-	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "how long to wait for all of it")
+	f.BoolVar(&o.LeaderElection, "leader-elect", true, "whether the managers elect a leader; if so, a manager must hold its Lease")
+	f.StringVar(&o.ReadURL, "read-url", "", "URL of the read API, https://HOST; if empty, it is not checked")
+	f.DurationVar(&o.Timeout, "timeout", 2*time.Minute, "how long to wait until everything works")
 }
 
-// step is one thing that must work. look returns in a few words what it has found.
+// step is one part of the installation that must work. check returns a short description of its result.
 type step struct {
-	name string
-	look func(context.Context) (string, error)
+	name  string
+	check func(context.Context) (string, error)
 }
 
-// Check looks until all works, and writes a line to out for each thing that does. When the time is over it returns an error that says what does not
-// work and what the last look has found. Its requests carry no credentials to the read API.
+// Check repeats the steps until all work, and writes a line to out for each step that does. When the timeout
+// passes, it returns an error with the failed steps and their last errors. Its request to the read API carries no
+// credentials.
 func Check(ctx context.Context, clients kubernetes.Interface, o Options, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -70,7 +71,7 @@ func Check(ctx context.Context, clients kubernetes.Interface, o Options, out io.
 		var failing []step
 		var errs error
 		for _, s := range left {
-			found, err := s.try(ctx)
+			found, err := s.run(ctx)
 			if err != nil {
 				failing, errs = append(failing, s), errors.Join(errs, fmt.Errorf("%s: %w", s.name, err))
 				continue
@@ -84,17 +85,18 @@ func Check(ctx context.Context, clients kubernetes.Interface, o Options, out io.
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the installation does not work within %s: %w", o.Timeout, errs)
+			return fmt.Errorf("the installation did not work within %s: %w", o.Timeout, errs)
 		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// try looks once. The last look may go on for as long as any, so that it says what is wrong, and not that the time is over.
-func (s step) try(ctx context.Context) (string, error) {
+// run checks the step once. The last check gets its full lookTimeout even if the whole test times out first, so
+// that its error names the fault and not the timeout.
+func (s step) run(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), lookTimeout, fmt.Errorf("no answer within %s", lookTimeout))
 	defer cancel()
-	found, err := s.look(ctx)
+	found, err := s.check(ctx)
 	if err != nil && ctx.Err() != nil {
 		return "", context.Cause(ctx)
 	}
@@ -107,30 +109,35 @@ func steps(clients kubernetes.Interface, o Options) []step {
 	}}}
 	for _, name := range o.Deployments {
 		all = append(all, step{"Deployment " + name, func(ctx context.Context) (string, error) {
-			return deployment(ctx, clients, o.Namespace, name)
+			return checkDeployment(ctx, clients, o.Namespace, name)
 		}})
 	}
 	seen := renewals{}
-	all = append(all, step{"executors", func(ctx context.Context) (string, error) { return seen.executors(ctx, clients, o.Namespace) }})
+	all = append(all, step{"executors", func(ctx context.Context) (string, error) {
+		return seen.checkExecutors(ctx, clients, o.Namespace)
+	}})
 	if o.LeaderElection {
-		all = append(all, step{"leader", func(ctx context.Context) (string, error) { return seen.leader(ctx, clients, o.Namespace) }})
+		all = append(all, step{"leader", func(ctx context.Context) (string, error) { return seen.checkLeader(ctx, clients, o.Namespace) }})
 	}
 	if o.ReadURL != "" {
-		all = append(all, step{"read API", func(ctx context.Context) (string, error) { return readAPI(ctx, o.ReadURL, time.Now()) }}) //nolint:forbidigo // because certificates are judged by the clock of who connects
+		all = append(all, step{"read API", func(ctx context.Context) (string, error) {
+			now := time.Now() //nolint:forbidigo // because certificates are judged by the clock of who connects
+			return checkReadAPI(ctx, o.ReadURL, now)
+		}})
 	}
 	return all
 }
 
-// deployment looks whether all Pods of a Deployment are those of its newest template, and ready.
-func deployment(ctx context.Context, clients kubernetes.Interface, namespace, name string) (string, error) {
+// checkDeployment checks that all Pods of a Deployment have its newest template and are ready.
+func checkDeployment(ctx context.Context, clients kubernetes.Interface, namespace, name string) (string, error) {
 	d, err := clients.AppsV1().Deployments(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return "", err
 	}
-	return judge(d)
+	return checkRollout(d)
 }
 
-func judge(d *appsv1.Deployment) (string, error) {
+func checkRollout(d *appsv1.Deployment) (string, error) {
 	want := int32(1)
 	if d.Spec.Replicas != nil {
 		want = *d.Spec.Replicas
@@ -139,20 +146,21 @@ func judge(d *appsv1.Deployment) (string, error) {
 	case want == 0:
 		return "", errors.New("it is scaled to zero: no Pod runs")
 	case s.ObservedGeneration < d.Generation:
-		return "", errors.New("its controller has not seen the last change yet")
+		return "", errors.New("its controller has not observed the last change yet")
 	case s.UpdatedReplicas < want || s.AvailableReplicas < want:
-		return "", fmt.Errorf("%d of %d Pods are of the newest template and %d are ready: kubectl -n %s describe pods, and their logs, say why",
+		return "", fmt.Errorf("%d of %d Pods have the newest template and %d are ready: see kubectl -n %s "+
+			"describe pods, and the logs of the Pods",
 			s.UpdatedReplicas, want, s.AvailableReplicas, d.Namespace)
 	}
 	return fmt.Sprintf("%d of %d Pods are ready", d.Status.AvailableReplicas, want), nil
 }
 
-// renewals are the times at which Leases were renewed, as they were seen first, by name. A holder that lives renews its Lease: that takes no clock
-// that is the same on all nodes.
+// renewals holds the renewal time that was first seen for each Lease, by name. A living holder renews its Lease.
+// Comparing renewals needs no clock that is the same on all nodes.
 type renewals map[string]metav1.MicroTime
 
-// goesOn reports whether a Lease was renewed since it was seen first.
-func (r renewals) goesOn(l *coordinationv1.Lease) bool {
+// wasRenewed reports whether a Lease was renewed since it was first seen.
+func (r renewals) wasRenewed(l *coordinationv1.Lease) bool {
 	if l.Spec.RenewTime == nil || l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
 		return false
 	}
@@ -163,51 +171,55 @@ func (r renewals) goesOn(l *coordinationv1.Lease) bool {
 	return known && !before.Equal(l.Spec.RenewTime)
 }
 
-// executors looks whether one lives and takes Turns.
-func (r renewals) executors(ctx context.Context, clients kubernetes.Interface, namespace string) (string, error) {
-	all, err := clients.CoordinationV1().Leases(namespace).List(ctx, metav1.ListOptions{LabelSelector: executor.LeaseLabel + "=" + executor.LeaseLabelValue})
+// checkExecutors checks that at least one executor is alive and takes Turns.
+func (r renewals) checkExecutors(ctx context.Context, clients kubernetes.Interface, namespace string) (string, error) {
+	all, err := clients.CoordinationV1().Leases(namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: executor.LeaseLabel + "=" + executor.LeaseLabelValue})
 	if err != nil {
 		return "", err
 	}
 	var alive []string
-	places := 0
+	slots := 0
 	for i := range all.Items {
 		l := &all.Items[i]
 		capacity, err := strconv.Atoi(l.Annotations[executor.CapacityAnnotation])
-		if r.goesOn(l) && err == nil && capacity > 0 {
-			alive, places = append(alive, strings.TrimPrefix(l.Name, executor.LeasePrefix)), places+capacity
+		if r.wasRenewed(l) && err == nil && capacity > 0 {
+			alive, slots = append(alive, strings.TrimPrefix(l.Name, executor.LeasePrefix)), slots+capacity
 		}
 	}
 	if len(alive) == 0 {
-		return "", fmt.Errorf("none of %d renews its Lease in namespace %s and takes Turns: no Turn can run", len(all.Items), namespace)
+		return "", fmt.Errorf("none of %d executors in namespace %s renews its Lease and takes Turns: no Turn can run",
+			len(all.Items), namespace)
 	}
-	return fmt.Sprintf("%s can run %d Turns at once", strings.Join(alive, ", "), places), nil
+	return fmt.Sprintf("%s can run %d Turns at once", strings.Join(alive, ", "), slots), nil
 }
 
-// leader looks whether a manager holds the Lease of the leader.
-func (r renewals) leader(ctx context.Context, clients kubernetes.Interface, namespace string) (string, error) {
+// checkLeader checks that a manager holds the Lease of the leader.
+func (r renewals) checkLeader(ctx context.Context, clients kubernetes.Interface, namespace string) (string, error) {
 	l, err := clients.CoordinationV1().Leases(namespace).Get(ctx, manager.LeaderElectionID, metav1.GetOptions{})
 	if err != nil {
 		return "", err
 	}
-	if !r.goesOn(l) {
+	if !r.wasRenewed(l) {
 		return "", fmt.Errorf("no manager renews Lease %s in namespace %s: no Turn is bound", l.Name, namespace)
 	}
 	return "a manager leads", nil
 }
 
-// readAPI asks for a journal without credentials, which the read API must refuse as such. The certificate is of the name by which people reach it,
-// which is not known here: no more than its time is judged, and nothing is sent that must not be read.
-func readAPI(ctx context.Context, url string, now time.Time) (string, error) {
+// checkReadAPI requests a journal without credentials. The read API must refuse the request for that reason. Its
+// certificate is for the name that people use, which is unknown here. So only the validity period is checked, and
+// the request contains nothing confidential.
+func checkReadAPI(ctx context.Context, url string, now time.Time) (string, error) {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		InsecureSkipVerify: true, //nolint:gosec // because nothing is sent but the request for a journal that nobody may have
 		VerifyConnection: func(s tls.ConnectionState) error {
-			return inTime(s.PeerCertificates[0], now)
+			return checkValidity(s.PeerCertificates[0], now)
 		},
 	}}
 	defer transport.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/v1/namespaces/default/turns/none/journal", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		strings.TrimSuffix(url, "/")+"/v1/namespaces/default/turns/none/journal", nil)
 	if err != nil {
 		return "", err
 	}
@@ -215,17 +227,17 @@ func readAPI(ctx context.Context, url string, now time.Time) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = response.Body.Close() }() // nothing is read of it
+	defer func() { _ = response.Body.Close() }() // the body is not needed
 	if response.StatusCode != http.StatusUnauthorized {
 		return "", fmt.Errorf("%s answers a request without credentials with %s, want 401", url, response.Status)
 	}
-	return url + " answers, and asks for credentials", nil
+	return url + " answers, and requires credentials", nil
 }
 
-// inTime returns an error if a certificate does not hold now.
-func inTime(c *x509.Certificate, now time.Time) error {
+// checkValidity returns an error if a certificate is not valid now.
+func checkValidity(c *x509.Certificate, now time.Time) error {
 	if now.Before(c.NotBefore) || now.After(c.NotAfter) {
-		return fmt.Errorf("its certificate holds from %s to %s, and now is %s: renew the Secret of readAPI.tlsSecret",
+		return fmt.Errorf("its certificate is valid from %s to %s, and the time is %s: renew the Secret of readAPI.tlsSecret",
 			c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
 	return nil

@@ -13,22 +13,41 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestADeploymentIsReadyWhenAllItsPodsAre(t *testing.T) {
+func TestDeploymentIsReadyWhenAllPodsAre(t *testing.T) {
 	for name, tc := range map[string]struct {
 		replicas *int32
 		status   appsv1.DeploymentStatus
 		// want is part of the error; empty for none.
 		want string
 	}{
-		"ready":               {new(int32(2)), appsv1.DeploymentStatus{ObservedGeneration: 3, UpdatedReplicas: 2, AvailableReplicas: 2}, ""},
-		"one by default":      {nil, appsv1.DeploymentStatus{ObservedGeneration: 3, UpdatedReplicas: 1, AvailableReplicas: 1}, ""},
-		"scaled to zero":      {new(int32(0)), appsv1.DeploymentStatus{ObservedGeneration: 3}, "scaled to zero"},
-		"the change is new":   {new(int32(1)), appsv1.DeploymentStatus{ObservedGeneration: 2, UpdatedReplicas: 1, AvailableReplicas: 1}, "last change"},
-		"the old Pod is left": {new(int32(1)), appsv1.DeploymentStatus{ObservedGeneration: 3, UpdatedReplicas: 0, AvailableReplicas: 1}, "0 of 1 Pods are of the newest template"},
-		"one is not ready":    {new(int32(2)), appsv1.DeploymentStatus{ObservedGeneration: 3, UpdatedReplicas: 2, AvailableReplicas: 1}, "1 are ready"},
+		"ready": {
+			new(int32(2)),
+			appsv1.DeploymentStatus{ObservedGeneration: 3, UpdatedReplicas: 2, AvailableReplicas: 2},
+			"",
+		},
+		"one by default": {nil, appsv1.DeploymentStatus{ObservedGeneration: 3, UpdatedReplicas: 1, AvailableReplicas: 1}, ""},
+		"scaled to zero": {new(int32(0)), appsv1.DeploymentStatus{ObservedGeneration: 3}, "scaled to zero"},
+		"the change is new": {
+			new(int32(1)),
+			appsv1.DeploymentStatus{ObservedGeneration: 2, UpdatedReplicas: 1, AvailableReplicas: 1},
+			"last change",
+		},
+		"the old Pod still runs": {
+			new(int32(1)),
+			appsv1.DeploymentStatus{ObservedGeneration: 3, UpdatedReplicas: 0, AvailableReplicas: 1},
+			"0 of 1 Pods have the newest template",
+		},
+		"one is not ready": {
+			new(int32(2)),
+			appsv1.DeploymentStatus{ObservedGeneration: 3, UpdatedReplicas: 2, AvailableReplicas: 1},
+			"1 are ready",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := judge(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Generation: 3}, Spec: appsv1.DeploymentSpec{Replicas: tc.replicas}, Status: tc.status})
+			_, err := checkRollout(&appsv1.Deployment{
+				ObjectMeta: metav1.ObjectMeta{Generation: 3},
+				Spec:       appsv1.DeploymentSpec{Replicas: tc.replicas}, Status: tc.status,
+			})
 			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("error = %v, want %q", err, tc.want)
 			}
@@ -36,7 +55,7 @@ func TestADeploymentIsReadyWhenAllItsPodsAre(t *testing.T) {
 	}
 }
 
-func TestAHolderLivesWhenItsLeaseIsRenewed(t *testing.T) {
+func TestHolderIsAliveWhenLeaseIsRenewed(t *testing.T) {
 	at := time.Date(2020, time.January, 1, 0, 0, 0, 0, time.UTC) // of a clock that is far behind
 	lease := func(holder *string, renewed *time.Time) *coordinationv1.Lease {
 		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "capstan-executor-a"}}
@@ -60,13 +79,13 @@ func TestAHolderLivesWhenItsLeaseIsRenewed(t *testing.T) {
 		{lease(new(""), &later), false},
 		{lease(nil, &later), false},
 	} {
-		if got := seen.goesOn(look.lease); got != look.want {
-			t.Errorf("look %d: lives = %t, want %t", i, got, look.want)
+		if got := seen.wasRenewed(look.lease); got != look.want {
+			t.Errorf("check %d: renewed = %t, want %t", i, got, look.want)
 		}
 	}
 }
 
-func TestTheReadAPIAsksForCredentials(t *testing.T) {
+func TestReadAPIRequiresCredentials(t *testing.T) {
 	status, asked := http.StatusUnauthorized, ""
 	web := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = r.Header.Get("Authorization")
@@ -74,22 +93,23 @@ func TestTheReadAPIAsksForCredentials(t *testing.T) {
 	}))
 	t.Cleanup(web.Close)
 	now := web.Certificate().NotBefore.Add(time.Hour)
-	if found, err := readAPI(t.Context(), web.URL, now); err != nil || !strings.Contains(found, "answers") || asked != "" {
+	if found, err := checkReadAPI(t.Context(), web.URL, now); err != nil || !strings.Contains(found, "answers") || asked != "" {
 		t.Errorf("found %q, %v, and sent the credentials %q; want an answer, and none sent", found, err, asked)
 	}
 	status = http.StatusOK
-	if _, err := readAPI(t.Context(), web.URL, now); err == nil || !strings.Contains(err.Error(), "200 OK, want 401") {
-		t.Errorf("something else that answers: %v, want an error", err)
+	if _, err := checkReadAPI(t.Context(), web.URL, now); err == nil || !strings.Contains(err.Error(), "200 OK, want 401") {
+		t.Errorf("another program answers: %v, want an error", err)
 	}
 	status = http.StatusUnauthorized
-	if _, err := readAPI(t.Context(), web.URL, web.Certificate().NotAfter.Add(time.Second)); err == nil || !strings.Contains(err.Error(), "readAPI.tlsSecret") {
-		t.Errorf("a certificate that is over: %v, want an error that names its Secret", err)
+	if _, err := checkReadAPI(t.Context(), web.URL, web.Certificate().NotAfter.Add(time.Second)); err == nil ||
+		!strings.Contains(err.Error(), "readAPI.tlsSecret") {
+		t.Errorf("an expired certificate: %v, want an error that names its Secret", err)
 	}
 	web.Close()
-	if _, err := readAPI(t.Context(), web.URL, now); err == nil {
-		t.Error("nothing listens, want an error")
+	if _, err := checkReadAPI(t.Context(), web.URL, now); err == nil {
+		t.Error("no server listens, want an error")
 	}
-	if err := inTime(&x509.Certificate{NotBefore: now.Add(time.Second), NotAfter: now.Add(time.Hour)}, now); err == nil {
-		t.Error("a certificate of the future, want an error")
+	if err := checkValidity(&x509.Certificate{NotBefore: now.Add(time.Second), NotAfter: now.Add(time.Hour)}, now); err == nil {
+		t.Error("a certificate that is not valid yet, want an error")
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/executor"
 )
 
-// cacheOptions say what this process keeps of the cluster: what it works with, and no more.
+// cacheOptions returns the options of the cache, so that this process keeps only the objects that it uses.
 func cacheOptions(o Options) cache.Options {
 	options := cache.Options{
 		DefaultTransform: withoutBookkeeping,
@@ -37,8 +37,8 @@ func cacheOptions(o Options) cache.Options {
 	return options
 }
 
-// turnsOf selects the Turns that a process works with: those that have not finished, and of them, for an executor alone, those
-// that are bound to it. A Turn that finishes leaves the cache as if it were deleted.
+// turnsOf returns the selector of the Turns that a process uses: unfinished Turns and, for an executor alone, only
+// those that are bound to it. A Turn that finishes leaves the cache as if it were deleted.
 func turnsOf(o Options) fields.Selector {
 	unfinished := fields.OneTermEqualSelector(controller.FieldCompletionTime, "")
 	if o.has(RoleController) {
@@ -47,15 +47,16 @@ func turnsOf(o Options) fields.Selector {
 	return fields.AndSelectors(fields.OneTermEqualSelector(controller.FieldExecutor, o.ExecutorName), unfinished)
 }
 
-// withoutBookkeeping strips from an object what nobody here asks for, before the cache keeps it: who wrote what, and the annotations and
-// labels of others. The API server bounds none of them but by the size of an object, so that a namespace could fill the memory of all with
-// them. A write of status touches none of that. Leases say what they say in annotations.
+// withoutBookkeeping removes unused metadata from an object before it is cached: managed fields, and the
+// annotations and labels of others. Only the size of an object bounds these, so one namespace could otherwise fill
+// the memory of all. A write of status does not change them. Leases keep their annotations, which hold their data.
 func withoutBookkeeping(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {
 		return in, nil //nolint:nilerr // because what is no object, such as a tombstone, stays as it is
 	}
-	// It may be applied to what it has returned, which others read by then: that is not written again.
+	// The transform may receive an object that it has already returned, which others read by then. It does not
+	// write to such an object.
 	if o.GetManagedFields() != nil {
 		o.SetManagedFields(nil)
 	}
@@ -71,8 +72,8 @@ func withoutBookkeeping(in any) (any, error) {
 	return in, nil
 }
 
-// withoutRequests strips Turns that this process does not run: thousands of them may wait, and what they ask is read when they are
-// bound. Those that are bound to this executor stay whole, because it runs them.
+// withoutRequests removes the requests from Turns that this process does not run. Thousands of Turns may wait, and
+// their requests are read when they are bound. Turns that are bound to this executor stay complete.
 func withoutRequests(executorName string) toolscache.TransformFunc {
 	return func(in any) (any, error) {
 		t, ok := in.(*v1alpha1.Turn)

@@ -13,15 +13,19 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-func TestTheCacheHoldsTheTurnsThatARoleWorksWith(t *testing.T) {
+func TestCacheHoldsTheTurnsOfARole(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		roles  []string
 		want   string
 	}{
-		"Both":       {"whoever may lead needs all that are to be bound", nil, "status.completionTime="},
+		"Both":       {"a possible leader needs all Turns that may be bound", nil, "status.completionTime="},
 		"Controller": {"the same", []string{RoleController}, "status.completionTime="},
-		"Executor":   {"others' Turns are not its own", []string{RoleExecutor}, "status.executor.name=capstan-3,status.completionTime="},
+		"Executor": {
+			"Turns of other executors are not its own",
+			[]string{RoleExecutor},
+			"status.executor.name=capstan-3,status.completionTime=",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := turnsOf(Options{Roles: tc.roles, ExecutorName: "capstan-3"}).String(); got != tc.want {
@@ -31,34 +35,35 @@ func TestTheCacheHoldsTheTurnsThatARoleWorksWith(t *testing.T) {
 	}
 }
 
-func TestTheCacheKeepsNoBookkeeping(t *testing.T) {
+func TestCacheDropsUnusedMetadata(t *testing.T) {
 	full := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{
 		Name: "one", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
 		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: "{}", "example.com/long": strings.Repeat("x", 250_000)},
 		Labels:      map[string]string{"example.com/many": "yes", "capstan.dev/parent": "two"},
 	}}
 	want := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "one", Labels: map[string]string{"capstan.dev/parent": "two"}}}
-	for range 2 { // it may be applied to what it has returned
+	for range 2 { // the cache may apply it to its own result
 		got, err := withoutBookkeeping(full)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("the cache must keep what somebody reads (-want +got):\n%s", diff)
+			t.Errorf("the cache must keep metadata that is used (-want +got):\n%s", diff)
 		}
 	}
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"capstan.dev/capacity": "5"}}}
 	if _, err := withoutBookkeeping(lease); err != nil || lease.Annotations["capstan.dev/capacity"] != "5" {
-		t.Errorf("a Lease has %v, %v; want its annotations kept: they are what it says", lease.Annotations, err)
+		t.Errorf("a Lease has %v, %v; want its annotations kept: they hold its data", lease.Annotations, err)
 	}
 	tombstone := toolscache.DeletedFinalStateUnknown{Key: "a/b"}
 	if got, err := withoutBookkeeping(tombstone); err != nil || got != any(tombstone) {
-		t.Errorf("got %v, %v; want what is no object as it was", got, err)
+		t.Errorf("got %v, %v; want an unchanged value that is not an object", got, err)
 	}
 }
 
-// TestTheCacheHoldsNoRequestsOfTurnsThatDoNotRunHere: thousands of suspended Turns of 96 KiB each do not fill the memory.
-func TestTheCacheHoldsNoRequestsOfTurnsThatDoNotRunHere(t *testing.T) {
+// TestCacheDropsRequestsOfTurnsThatRunElsewhere checks that thousands of suspended Turns of 96 KiB each do not
+// fill the memory.
+func TestCacheDropsRequestsOfTurnsThatRunElsewhere(t *testing.T) {
 	for name, tc := range map[string]struct {
 		executor *v1alpha1.ExecutorBinding
 		want     string

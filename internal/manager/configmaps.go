@@ -21,11 +21,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// configMapReader reads ConfigMaps from the API server: their texts are not kept in a cache. Each that a namespace is asked
-// for reads a ConfigMap once, so that all texts of one preparation are of one version; it is for one goroutine.
+// configMapReader returns a function that returns a reader for the ConfigMaps of a namespace. They are read from
+// the API server, because their texts are not cached. Each reader reads a ConfigMap only once, so that all texts of
+// one preparation have the same version. A reader is not safe for concurrent use.
 func configMapReader(r client.Reader) func(namespace string) translate.ConfigMaps {
 	return func(namespace string) translate.ConfigMaps {
-		known := map[string]map[string]string{} // by name; nil for a ConfigMap that does not exist
+		known := map[string]map[string]string{} // by name; nil if the ConfigMap does not exist
 		return func(ctx context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
 			data, ok := known[ref.Name]
 			if !ok {
@@ -40,7 +41,7 @@ func configMapReader(r client.Reader) func(namespace string) translate.ConfigMap
 	}
 }
 
-// configMapData returns the data of a ConfigMap, nil if there is none.
+// configMapData returns the data of a ConfigMap, or nil if it does not exist.
 func configMapData(ctx context.Context, r client.Reader, key types.NamespacedName) (map[string]string, error) {
 	var m corev1.ConfigMap
 	if err := r.Get(ctx, key, &m); err != nil {
@@ -52,9 +53,12 @@ func configMapData(ctx context.Context, r client.Reader, key types.NamespacedNam
 	return m.Data, nil
 }
 
-// configMapsSeen returns what tells whether a ConfigMap exists, and how often objects that name one are looked at: the
-// cache, and 0 for when an event tells; or the API server where ConfigMaps may not be watched.
-func configMapsSeen(ctx context.Context, mgr ctrl.Manager, clientset kubernetes.Interface, o Options, log logr.Logger) (client.Reader, time.Duration, error) {
+// configMapsSeen returns the reader that shows whether a ConfigMap exists, and the interval at which objects that
+// name a ConfigMap must be checked again. If this process may watch ConfigMaps, the reader is the cache, and the
+// interval is 0 because events report changes. Otherwise the reader is the API server.
+func configMapsSeen(
+	ctx context.Context, mgr ctrl.Manager, clientset kubernetes.Interface, o Options, log logr.Logger,
+) (client.Reader, time.Duration, error) {
 	watched, err := mayWatchConfigMaps(ctx, clientset.AuthorizationV1(), o.WatchNamespaces, log)
 	if err != nil || watched {
 		return mgr.GetClient(), 0, err
@@ -62,9 +66,12 @@ func configMapsSeen(ctx context.Context, mgr ctrl.Manager, clientset kubernetes.
 	return mgr.GetAPIReader(), time.Duration(o.ProbeIntervalSeconds) * time.Second, nil
 }
 
-// mayWatchConfigMaps reports whether this process may list and watch the ConfigMaps of these namespaces, none for all. If
-// it may not, it logs so, and what is lost: a role that was written by hand, or for an older version, may lack the rule.
-func mayWatchConfigMaps(ctx context.Context, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespaces []string, log logr.Logger) (bool, error) {
+// mayWatchConfigMaps reports whether this process may list and watch the ConfigMaps of the given namespaces; none
+// means all. If it may not, it logs the missing rule and the effect: a role that was written by hand, or for an
+// older version, may lack the rule.
+func mayWatchConfigMaps(
+	ctx context.Context, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespaces []string, log logr.Logger,
+) (bool, error) {
 	if len(namespaces) == 0 {
 		namespaces = []string{metav1.NamespaceAll}
 	}
@@ -79,16 +86,18 @@ func mayWatchConfigMaps(ctx context.Context, reviews authorizationclient.SelfSub
 		}
 	}
 	if len(without) > 0 {
-		log.Info("The manager may not list and watch ConfigMaps: objects that name one are looked at anew every --probe-interval-seconds, "+
-			"and not at once when it changes. Add the rule to the manager's role and start it again",
+		log.Info("The manager may not list and watch ConfigMaps, so it checks objects that name one only every --probe-interval-seconds, "+
+			"and not when it changes. Add the rule to the manager's role, and restart the manager",
 			"missingIn", without, "rule", `apiGroups: [""], resources: [configmaps], verbs: [get, list, watch]`)
 	}
 	return len(without) == 0, nil
 }
 
-// mayAll reports whether this process may do all this with the ConfigMaps of a namespace. Where it may not even ask, it is
-// taken that it may not.
-func mayAll(ctx context.Context, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespace string, verbs ...string) (bool, error) {
+// mayAll reports whether this process may use all these verbs on the ConfigMaps of a namespace. If the process may
+// not even ask, mayAll returns false.
+func mayAll(
+	ctx context.Context, reviews authorizationclient.SelfSubjectAccessReviewsGetter, namespace string, verbs ...string,
+) (bool, error) {
 	for _, verb := range verbs {
 		review, err := reviews.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
@@ -99,7 +108,7 @@ func mayAll(ctx context.Context, reviews authorizationclient.SelfSubjectAccessRe
 			return false, nil
 		}
 		if err != nil {
-			return false, fmt.Errorf("failed to ask whether this process may %s ConfigMaps: %w", verb, err)
+			return false, fmt.Errorf("failed to check whether this process may %s ConfigMaps: %w", verb, err)
 		}
 		if !review.Status.Allowed {
 			return false, nil
@@ -108,8 +117,8 @@ func mayAll(ctx context.Context, reviews authorizationclient.SelfSubjectAccessRe
 	return true, nil
 }
 
-// identityOnly strips the metadata of a ConfigMap to what tells it from others, before the cache keeps it: an annotation
-// may hold a copy of its text, as kubectl apply leaves one.
+// identityOnly removes all metadata of a ConfigMap that does not identify it, before the object is cached. An
+// annotation may hold a copy of its text, as kubectl apply writes one.
 func identityOnly(o any) (any, error) {
 	if m, ok := o.(*metav1.PartialObjectMetadata); ok {
 		m.ObjectMeta = metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}

@@ -27,7 +27,10 @@ import (
 func TestConfigMapReader(t *testing.T) {
 	away := errors.New("the API server is away")
 	c := fake.NewClientBuilder().WithObjects(
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms"}, Data: map[string]string{"a.md": "Three days."}},
+		&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms"},
+			Data:       map[string]string{"a.md": "Three days."},
+		},
 		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "empty"}},
 	).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
@@ -43,28 +46,44 @@ func TestConfigMapReader(t *testing.T) {
 		missing                           string
 		err                               error
 	}{
-		"Value":     {reason: "the value of the key", namespace: "helpdesk", configMap: "terms", key: "a.md", want: "Three days."},
-		"NoKey":     {reason: "a key that is not there is told", namespace: "helpdesk", configMap: "terms", key: "b.md", missing: `ConfigMap "terms" has no key "b.md" in its data: add it, or correct the key`},
-		"NoData":    {reason: "an empty ConfigMap is there", namespace: "helpdesk", configMap: "empty", key: "a.md", missing: `ConfigMap "empty" has no key "a.md" in its data: add it, or correct the key`},
-		"Elsewhere": {reason: "another namespace's is not seen", namespace: "sales", configMap: "terms", key: "a.md", missing: `ConfigMap "terms" does not exist: create it, or correct the name`},
-		"Away":      {reason: "a read that failed is not a ConfigMap that is missing", namespace: "helpdesk", configMap: "unreadable", key: "a.md", err: away},
+		"Value": {reason: "the value of the key", namespace: "helpdesk", configMap: "terms", key: "a.md", want: "Three days."},
+		"NoKey": {
+			reason: "a missing key is an error", namespace: "helpdesk", configMap: "terms", key: "b.md",
+			missing: `ConfigMap "terms" has no key "b.md" in its data: add it, or correct the key`,
+		},
+		"NoData": {
+			reason: "an empty ConfigMap exists", namespace: "helpdesk", configMap: "empty", key: "a.md",
+			missing: `ConfigMap "empty" has no key "a.md" in its data: add it, or correct the key`,
+		},
+		"Elsewhere": {
+			reason: "a ConfigMap of another namespace is not visible", namespace: "sales", configMap: "terms",
+			key: "a.md", missing: `ConfigMap "terms" does not exist: create it, or correct the name`,
+		},
+		"Away": {
+			reason: "a failed read does not mean that the ConfigMap is missing", namespace: "helpdesk",
+			configMap: "unreadable", key: "a.md", err: away,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := configMapReader(c)(tc.namespace)(t.Context(), v1alpha1.ConfigMapKeyReference{Name: tc.configMap, Key: tc.key})
 			missing, isMissing := errors.AsType[*translate.MissingError](err)
-			if got != tc.want || isMissing != (tc.missing != "") || (isMissing && missing.Reason != tc.missing) || !errors.Is(err, tc.err) && tc.err != nil {
+			if got != tc.want || isMissing != (tc.missing != "") || (isMissing && missing.Reason != tc.missing) ||
+				!errors.Is(err, tc.err) && tc.err != nil {
 				t.Errorf("%s: got %q, %v", tc.reason, got, err)
 			}
 		})
 	}
 }
 
-// TestOnePreparationReadsAConfigMapOnce: texts of two versions do not mix.
-func TestOnePreparationReadsAConfigMapOnce(t *testing.T) {
+// TestPreparationReadsAConfigMapOnce checks that a preparation does not mix texts of two versions.
+func TestPreparationReadsAConfigMapOnce(t *testing.T) {
 	gets := map[string]int{}
 	away := errors.New("the API server is away")
 	c := fake.NewClientBuilder().WithObjects(
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms"}, Data: map[string]string{"a.md": "old", "b.md": "old"}},
+		&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms"},
+			Data:       map[string]string{"a.md": "old", "b.md": "old"},
+		},
 	).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if gets[key.Name]++; key.Name == "flaky" && gets[key.Name] == 1 {
@@ -85,15 +104,18 @@ func TestOnePreparationReadsAConfigMapOnce(t *testing.T) {
 	if got := read(first, "terms", "a.md"); got != "old" {
 		t.Fatalf("got %q, want the text", got)
 	}
-	update := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms"}, Data: map[string]string{"a.md": "new", "b.md": "new"}}
+	update := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms"},
+		Data:       map[string]string{"a.md": "new", "b.md": "new"},
+	}
 	if err := c.Update(t.Context(), update); err != nil {
 		t.Fatal(err)
 	}
 	if got := read(first, "terms", "b.md"); got != "old" || gets["terms"] != 1 {
-		t.Errorf("the same preparation got %q after %d reads, want what it has read, after 1", got, gets["terms"])
+		t.Errorf("the same preparation got %q after %d reads, want the text of its first read, after 1", got, gets["terms"])
 	}
 	if got := read(reader("helpdesk"), "terms", "b.md"); got != "new" {
-		t.Errorf("the next preparation got %q, want what is there now", got)
+		t.Errorf("the next preparation got %q, want the current text", got)
 	}
 	const gone = `ConfigMap "absent" does not exist: create it, or correct the name`
 	if a, b := read(first, "absent", "a"), read(first, "absent", "b"); a != gone || b != gone || gets["absent"] != 1 {
@@ -118,33 +140,33 @@ func TestMayWatchConfigMaps(t *testing.T) {
 		err        error
 	}{
 		"Everywhere": {
-			reason: "one look for all namespaces", want: true,
+			reason: "one review for all namespaces", want: true,
 			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Namespace == "", nil },
 		},
 		"InEach": {
-			reason: "a right in each of the namespaces does", namespaces: []string{"sales", "helpdesk"}, want: true,
+			reason: "a right in each of the namespaces is enough", namespaces: []string{"sales", "helpdesk"}, want: true,
 			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Namespace != "", nil },
 		},
 		"NotEverywhere": {
-			reason: "a right in some namespaces is none in all", log: `["all namespaces"]`,
+			reason: "a right in some namespaces is not a right in all", log: `["all namespaces"]`,
 			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Namespace != "", nil },
 		},
 		"NotInOne": {
-			reason: "the namespace is named", namespaces: []string{"sales", "helpdesk"}, log: `["helpdesk"]`,
+			reason: "the message names the namespace", namespaces: []string{"sales", "helpdesk"}, log: `["helpdesk"]`,
 			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Namespace == "sales", nil },
 		},
 		"ListAlone": {
-			reason: "to list is not to watch", log: `["all namespaces"]`,
+			reason: "the right to list is not the right to watch", log: `["all namespaces"]`,
 			may: func(a *authorizationv1.ResourceAttributes) (bool, error) { return a.Verb == "list", nil },
 		},
 		"MayNotAsk": {
-			reason: "Turns run without an answer, too", log: `["all namespaces"]`,
+			reason: "Turns also run without an answer", log: `["all namespaces"]`,
 			may: func(*authorizationv1.ResourceAttributes) (bool, error) {
 				return false, apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no rule"))
 			},
 		},
 		"Away": {
-			reason: "an API server that is away is no answer", err: away,
+			reason: "an unavailable API server is not an answer", err: away,
 			may: func(*authorizationv1.ResourceAttributes) (bool, error) { return false, away },
 		},
 	} {
@@ -173,7 +195,7 @@ func TestMayWatchConfigMaps(t *testing.T) {
 	}
 }
 
-func TestTheCacheKeepsNoTextOfAConfigMap(t *testing.T) {
+func TestCacheDropsTextsOfConfigMaps(t *testing.T) {
 	full := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "helpdesk", Name: "terms", UID: "u", ResourceVersion: "7", Labels: map[string]string{"a": "b"},
 		Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: `{"data":{"a.md":"Three days."}}`},
@@ -182,7 +204,9 @@ func TestTheCacheKeepsNoTextOfAConfigMap(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms", UID: "u", ResourceVersion: "7"}}
+	want := &metav1.PartialObjectMetadata{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms", UID: "u", ResourceVersion: "7"},
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the cache must keep what tells it from others, and no more (-want +got):\n%s", diff)
 	}

@@ -17,29 +17,32 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// kinds are the resources of capstan.dev, without which a manager can do nothing.
+// kinds are the resources of capstan.dev that a manager needs.
 var kinds = []string{"agents", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns"}
 
-// errNoDefinitions says that definitions are missing, and which.
+// errNoDefinitions means that CustomResourceDefinitions are missing; the wrapping error names them.
 var errNoDefinitions = errors.New("install them with the chart (crds.install) or with make install")
 
-// definitionsHealth looks whether the definitions are there.
+// definitionsHealth checks that the CustomResourceDefinitions exist.
 func definitionsHealth(d discovery.DiscoveryInterface, log logr.Logger) *health {
-	return &health{of: "the installation of the custom resource definitions", meanwhile: "nothing can be read or written", log: log, check: func(ctx context.Context) error {
-		if err := CheckDefinitions(ctx, d); errors.Is(err, errNoDefinitions) {
-			return err
-		}
-		return nil // without an answer the check of the API server fails
-	}}
+	return &health{
+		of: "the installation of the custom resource definitions", meanwhile: "nothing can be read or written",
+		log: log, check: func(ctx context.Context) error {
+			if err := CheckDefinitions(ctx, d); errors.Is(err, errNoDefinitions) {
+				return err
+			}
+			return nil // without an answer, the check of the API server fails
+		},
+	}
 }
 
-// CheckDefinitions returns an error that is errNoDefinitions if definitions of capstan.dev are missing. The API server tells everyone who has
-// logged in which kinds it serves.
+// CheckDefinitions returns an error that wraps errNoDefinitions if CustomResourceDefinitions of capstan.dev are
+// missing. Every authenticated user may ask the API server which kinds it serves.
 func CheckDefinitions(ctx context.Context, d discovery.DiscoveryInterface) error {
 	var served metav1.APIResourceList
 	err := d.RESTClient().Get().AbsPath("apis", v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version).Do(ctx).Into(&served)
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("failed to look for the custom resource definitions: %w", err)
+		return fmt.Errorf("failed to check for the custom resource definitions: %w", err)
 	}
 	var missing []string
 	for _, kind := range kinds {
@@ -53,7 +56,8 @@ func CheckDefinitions(ctx context.Context, d discovery.DiscoveryInterface) error
 	return nil
 }
 
-// awaitDefinitions waits until the definitions are there, as they may be installed beside the manager, for as long as for a store, and says so.
+// awaitDefinitions waits until the CustomResourceDefinitions exist, at most storePatience, and logs each failure.
+// They may be installed at the same time as the manager.
 func awaitDefinitions(ctx context.Context, d discovery.DiscoveryInterface, log logr.Logger) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second

@@ -18,7 +18,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// serving is an API server that serves these resources of capstan.dev; nil for none, as without any definition.
+// serving returns a client of an API server that serves these resources of capstan.dev. nil means none, as if no
+// CustomResourceDefinition were installed.
 func serving(t *testing.T) (d discovery.DiscoveryInterface, resources *atomic.Pointer[[]string]) {
 	t.Helper()
 	resources = &atomic.Pointer[[]string]{}
@@ -28,7 +29,10 @@ func serving(t *testing.T) (d discovery.DiscoveryInterface, resources *atomic.Po
 			w.WriteHeader(http.StatusNotFound)
 			return
 		}
-		list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: v1alpha1.GroupVersion.String()}
+		list := metav1.APIResourceList{
+			TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
+			GroupVersion: v1alpha1.GroupVersion.String(),
+		}
 		for _, name := range *now {
 			list.APIResources = append(list.APIResources, metav1.APIResource{Name: name}, metav1.APIResource{Name: name + "/status"})
 		}
@@ -43,7 +47,7 @@ func serving(t *testing.T) (d discovery.DiscoveryInterface, resources *atomic.Po
 	return d, resources
 }
 
-func TestAManagerWithoutDefinitionsIsNotReady(t *testing.T) {
+func TestManagerWithoutDefinitionsIsNotReady(t *testing.T) {
 	d, resources := serving(t)
 	h := definitionsHealth(d, logr.Discard())
 	expect := func(says string) {
@@ -65,14 +69,15 @@ func TestAManagerWithoutDefinitionsIsNotReady(t *testing.T) {
 	expect("")
 }
 
-func TestTheStartWaitsForDefinitions(t *testing.T) {
+func TestStartWaitsForDefinitions(t *testing.T) {
 	d, resources := serving(t)
 	var lines []string
 	log := funcr.New(func(_, args string) {
 		lines = append(lines, args)
-		resources.Store(&kinds) // once it was told, they are there
+		resources.Store(&kinds) // they exist after the first wait was logged
 	}, funcr.Options{})
-	if err := awaitDefinitions(t.Context(), d, log); err != nil || len(lines) != 1 || !strings.Contains(lines[0], "Waiting for the custom resource definitions") {
+	if err := awaitDefinitions(t.Context(), d, log); err != nil || len(lines) != 1 ||
+		!strings.Contains(lines[0], "Waiting for the custom resource definitions") {
 		t.Errorf("awaitDefinitions = %v after %q; want it to wait, and to say so", err, lines)
 	}
 }

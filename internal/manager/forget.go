@@ -14,19 +14,20 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// sweepInterval is the time between two sweeps: ModelProviders are kept for ten of them without use, what is known of ToolServers for sixty.
+// sweepInterval is the time between two sweeps. An unused ModelProvider is kept for ten sweeps, and the listing of
+// a ToolServer for sixty.
 const sweepInterval = time.Minute
 
-// connections are what a process keeps for the objects of a kind: with each, its credentials.
+// connections is a cache of the connections to objects of a kind, with their credentials.
 type connections interface {
-	// Forget drops those of one object.
+	// Forget removes the connections of one object.
 	Forget(key types.NamespacedName)
-	// Sweep drops those that are not used.
+	// Sweep removes unused connections.
 	Sweep()
 }
 
-// addForgetting has a process of any role forget connections and credentials when their objects are deleted. A process without
-// reconcilers would keep them for ever.
+// addForgetting makes a process of any role remove connections and credentials when their objects are deleted.
+// Without it, a process without reconcilers would keep them forever.
 func (p *parts) addForgetting(ctx context.Context) error {
 	for kind, kept := range map[client.Object]connections{&v1alpha1.ModelProvider{}: p.providers, &v1alpha1.ToolServer{}: p.servers} {
 		if err := forgetDeleted(ctx, p.manager.GetCache(), kind, kept); err != nil {
@@ -51,7 +52,7 @@ func (p *parts) addForgetting(ctx context.Context) error {
 	return nil
 }
 
-// forgetDeleted drops what is kept for objects of a kind that are deleted.
+// forgetDeleted removes the connections of deleted objects of a kind.
 func forgetDeleted(ctx context.Context, informers cache.Informers, kind client.Object, kept connections) error {
 	informer, err := informers.GetInformer(ctx, kind)
 	if err != nil {
@@ -63,7 +64,8 @@ func forgetDeleted(ctx context.Context, informers cache.Informers, kind client.O
 	return nil
 }
 
-// forgetting drops what is kept for an object that is deleted, or replaced by another one of its name.
+// forgetting returns a handler that removes the connections of an object that is deleted, or replaced by another
+// object of its name.
 func forgetting(kept connections) toolscache.ResourceEventHandlerFuncs {
 	return toolscache.ResourceEventHandlerFuncs{
 		DeleteFunc: func(o any) {
@@ -77,7 +79,7 @@ func forgetting(kept connections) toolscache.ResourceEventHandlerFuncs {
 		UpdateFunc: func(before, after any) {
 			old, isOld := before.(client.Object)
 			replaced, isNew := after.(client.Object)
-			if isOld && isNew && old.GetUID() != replaced.GetUID() { // the deletion was missed
+			if isOld && isNew && old.GetUID() != replaced.GetUID() { // the event of the deletion was missed
 				kept.Forget(client.ObjectKeyFromObject(old))
 			}
 		},

@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// forgotten notes what is to be forgotten.
+// forgotten records the objects that must be forgotten.
 type forgotten struct {
 	mu   sync.Mutex
 	keys []string

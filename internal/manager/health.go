@@ -18,30 +18,30 @@ import (
 )
 
 const (
-	// checkInterval is the time between two looks, however often the readiness probe asks.
+	// checkInterval is the time between two checks. It does not depend on the readiness probe.
 	checkInterval = 5 * time.Second
-	// checkTimeout bounds one look.
+	// checkTimeout bounds one check.
 	checkTimeout = 10 * time.Second
 )
 
-// health looks at something that the process cannot work without, at intervals, and keeps what it found for the readiness
-// probe. It implements manager.Runnable, on every replica: one that stands by must be able to take over.
+// health checks something that the process needs at intervals, and keeps the last finding for the readiness probe.
+// It implements manager.Runnable and runs on every replica, because a standby must be able to take over.
 type health struct {
-	// of names it, as "the store of the journal"; meanwhile says what an outage means.
+	// of names the checked part, such as "the store of the journal". meanwhile describes the effect of an outage.
 	of, meanwhile string
-	// check fails if it does not work.
+	// check returns an error if the part does not work.
 	check func(context.Context) error
 	log   logr.Logger
 	found atomic.Pointer[finding]
 }
 
-// finding is what the last look at the store has found; err is nil if all is well.
+// finding is the result of the last check. err is nil if everything works.
 type finding struct{ err error }
 
-// NeedLeaderElection is false.
+// NeedLeaderElection returns false.
 func (h *health) NeedLeaderElection() bool { return false }
 
-// Start looks until ctx ends. A change is logged, with its cause.
+// Start runs the checks until ctx ends. It logs each change with its cause.
 func (h *health) Start(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -61,7 +61,7 @@ func (h *health) look(ctx context.Context) {
 	defer cancel()
 	err := h.check(bounded)
 	if ctx.Err() != nil {
-		return // cut short by the stop, which says nothing
+		return // cancelled by the stop: no finding
 	}
 	before := h.found.Swap(&finding{err})
 	was := before != nil && before.err != nil
@@ -73,11 +73,11 @@ func (h *health) look(ctx context.Context) {
 	}
 }
 
-// ready is the readiness check: it asks nobody.
+// ready is the readiness check. It sends no request.
 func (h *health) ready(*http.Request) error {
 	last := h.found.Load()
 	if last == nil {
-		return errors.New(h.of + " was not looked at yet")
+		return errors.New(h.of + " has not been checked yet")
 	}
 	if last.err != nil {
 		return fmt.Errorf("%s does not work: %w", h.of, last.err)
@@ -85,7 +85,7 @@ func (h *health) ready(*http.Request) error {
 	return nil
 }
 
-// storeHealth looks at the store of the journal, and marks its position, which the Lease of the executor then publishes.
+// storeHealth checks the store of the journal and marks its position, which the executor's Lease then publishes.
 func storeHealth(s store.Store, identity *store.Tracker, log logr.Logger) *health {
 	return &health{of: "the store of the journal", meanwhile: "Turns wait for it", log: log, check: func(ctx context.Context) error {
 		if err := s.Check(ctx); err != nil {
@@ -95,32 +95,35 @@ func storeHealth(s store.Store, identity *store.Tracker, log logr.Logger) *healt
 	}}
 }
 
-// apiHealth looks at the API server, by a read that goes through to its store: that of the Lease of leader election, which need not be
-// there.
+// apiHealth checks the API server with a read that reaches its storage: it reads the Lease of leader election,
+// which need not exist.
 func apiHealth(leases kubernetes.Interface, namespace string, log logr.Logger) *health {
-	return &health{of: "the API server", meanwhile: "what runs goes on, and what ends is written when it is back", log: log, check: func(ctx context.Context) error {
-		return reachable(ctx, leases, namespace)
-	}}
+	return &health{
+		of: "the API server", meanwhile: "running Turns continue, and results are written when it is available again", log: log,
+		check: func(ctx context.Context) error {
+			return reachable(ctx, leases, namespace)
+		},
+	}
 }
 
-// reachable fails if the API server gives no answer within 5 s, or says that it cannot.
+// reachable fails if the API server does not answer within 5 s, or answers that it is unavailable.
 func reachable(ctx context.Context, leases kubernetes.Interface, namespace string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, apiTimeout, fmt.Errorf("it gave no answer within %s", apiTimeout))
 	defer cancel()
 	_, err := leases.CoordinationV1().Leases(namespace).Get(ctx, LeaderElectionID, metav1.GetOptions{})
 	switch {
 	case err == nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err):
-		return nil // it answers
+		return nil // any of these is an answer
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
 	return err
 }
 
-// apiTimeout bounds one question to the API server.
+// apiTimeout bounds one request to the API server.
 const apiTimeout = 5 * time.Second
 
-// awaitAPIServer waits until the API server answers, for as long as for a store, and says so each time.
+// awaitAPIServer waits until the API server answers, at most storePatience, and logs each failure.
 func awaitAPIServer(ctx context.Context, leases kubernetes.Interface, namespace string, log logr.Logger) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
@@ -137,7 +140,7 @@ func awaitAPIServer(ctx context.Context, leases kubernetes.Interface, namespace 
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("the API server refused the credentials: %w", err)
 	case err != nil && ctx.Err() == nil:
-		return fmt.Errorf("gave up waiting for the API server, for about %s: is the kubeconfig right? %w", storePatience, err)
+		return fmt.Errorf("stopped waiting for the API server after about %s, check the kubeconfig: %w", storePatience, err)
 	}
 	return err
 }

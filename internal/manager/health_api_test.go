@@ -14,7 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// apiServer answers each request with a status, or not at all where that is 0.
+// apiServer returns a client of an API server that answers each request with status. It does not answer while
+// status is 0.
 func apiServer(t *testing.T, status *atomic.Int64) kubernetes.Interface {
 	t.Helper()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -32,19 +33,19 @@ func apiServer(t *testing.T, status *atomic.Int64) kubernetes.Interface {
 	return client
 }
 
-func TestTheAPIServerIsReachable(t *testing.T) {
+func TestReachable(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		status int64
 		says   string
 	}{
-		"there is none yet":      {"it answers", http.StatusNotFound, ""},
-		"a right is missing":     {"it answers", http.StatusForbidden, ""},
-		"its store is away":      {"nothing could be written", http.StatusInternalServerError, "an error on the server"},
-		"it does not know us":    {"nothing could be written", http.StatusUnauthorized, "provide credentials"},
-		"it gives no answer":     {"a paused server looks so", 0, "cancelled by the test"},
-		"it has too much to do":  {"writes would fail as well", http.StatusTooManyRequests, "too many requests"},
-		"it is about to go away": {"writes would fail as well", http.StatusServiceUnavailable, "unable to handle the request"},
+		"the Lease does not exist yet": {"it answers", http.StatusNotFound, ""},
+		"a right is missing":           {"it answers", http.StatusForbidden, ""},
+		"its store is away":            {"writes would fail", http.StatusInternalServerError, "an error on the server"},
+		"the credentials are invalid":  {"writes would fail", http.StatusUnauthorized, "provide credentials"},
+		"it gives no answer":           {"as if it were paused", 0, "cancelled by the test"},
+		"it is overloaded":             {"writes would fail as well", http.StatusTooManyRequests, "too many requests"},
+		"it is shutting down":          {"writes would fail as well", http.StatusServiceUnavailable, "unable to handle the request"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var status atomic.Int64
@@ -69,20 +70,22 @@ func (e testError) Error() string { return string(e) }
 
 const errCancelledByTest = testError("cancelled by the test")
 
-func TestTheStartWaitsForTheAPIServer(t *testing.T) {
+func TestStartWaitsForTheAPIServer(t *testing.T) {
 	var status atomic.Int64
 	status.Store(http.StatusInternalServerError)
 	var lines []string
 	log := funcr.New(func(_, args string) {
 		lines = append(lines, args)
-		status.Store(http.StatusNotFound) // once it was told, it is there
+		status.Store(http.StatusNotFound) // the API server answers after the first wait was logged
 	}, funcr.Options{})
 	client := apiServer(t, &status)
-	if err := awaitAPIServer(t.Context(), client, "capstan-system", log); err != nil || len(lines) != 1 || !strings.Contains(lines[0], "Waiting for the API server") {
+	if err := awaitAPIServer(t.Context(), client, "capstan-system", log); err != nil || len(lines) != 1 ||
+		!strings.Contains(lines[0], "Waiting for the API server") {
 		t.Errorf("awaitAPIServer = %v after %q; want it to wait, and to say so", err, lines)
 	}
 	status.Store(http.StatusUnauthorized)
-	if err := awaitAPIServer(t.Context(), client, "capstan-system", log); err == nil || !strings.Contains(err.Error(), "refused the credentials") || len(lines) != 1 {
+	if err := awaitAPIServer(t.Context(), client, "capstan-system", log); err == nil ||
+		!strings.Contains(err.Error(), "refused the credentials") || len(lines) != 1 {
 		t.Errorf("awaitAPIServer = %v after %q; want no wait for what waiting does not help", err, lines)
 	}
 }

@@ -28,7 +28,7 @@ func TestReadinessFollowsTheStore(t *testing.T) {
 				return nil
 			},
 		}
-		if err := h.ready(nil); err == nil || !strings.Contains(err.Error(), "not looked at yet") {
+		if err := h.ready(nil); err == nil || !strings.Contains(err.Error(), "has not been checked yet") {
 			t.Errorf("before the first look: %v, want not ready", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -40,9 +40,9 @@ func TestReadinessFollowsTheStore(t *testing.T) {
 			lines  int
 		}{{false, "", 0}, {true, "no space left on device", 1}, {true, "no space left on device", 1}, {false, "", 2}} {
 			broken.Store(step.broken)
-			time.Sleep(checkInterval) // of the bubble's clock
+			time.Sleep(checkInterval) // on the fake clock
 			synctest.Wait()
-			for range 100 { // a probe that asks often makes no look
+			for range 100 { // frequent probes cause no checks
 				err := h.ready(nil)
 				if (err != nil) != step.broken || err != nil && !strings.Contains(err.Error(), step.want) {
 					t.Fatalf("ready = %v with a store that is broken: %t", err, step.broken)
@@ -62,7 +62,7 @@ func TestReadinessFollowsTheStore(t *testing.T) {
 	})
 }
 
-func TestLooksAreBounded(t *testing.T) {
+func TestChecksAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &health{
 			of: "the store of the journal", meanwhile: "Turns wait for it",

@@ -14,20 +14,22 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolbox"
 )
 
-// Hooks stand between the parts of a process, so that a program of one's own can offer tools to Agents, and watch or cut off
-// each effect: what is appended to a journal, asked of a model or of a tool, written to a status. Each may be nil, for nothing.
+// Hooks are placed between the parts of a process. With them, a program that embeds the manager can offer tools to
+// Agents, and observe or block each effect: appends to journals, requests to models and tools, and writes of
+// status. Each hook may be nil, which changes nothing.
 type Hooks struct {
-	// Tools returns the tools that Turns of an Agent are offered.
+	// Tools returns further tools for the Turns of an Agent.
 	Tools func(ctx context.Context, a *v1alpha1.Agent) []tool.Tool
-	// Journal returns what stands before the journal of the runs.
+	// Journal wraps the journal of the runs.
 	Journal func(journal.Journal) journal.Journal
-	// Provider returns what stands before a ModelProvider of this name, whenever a run is to ask it.
+	// Provider wraps the client of the ModelProvider with this name. It is called whenever a run is about to use
+	// that client.
 	Provider func(name string, p model.Provider) model.Provider
-	// Servers returns what stands before the connections to ToolServers by which runs call tools.
+	// Servers wraps the connections to ToolServers by which runs call tools.
 	Servers func(toolbox.Servers) toolbox.Servers
-	// Status returns what stands before the client by which runs and the Turn reconciler write the status of Turns.
+	// Status wraps the client by which runs and the Turn reconciler write the status of Turns.
 	Status func(client.Client) client.Client
-	// Clock is the clock of this machine; nil for time.Now.
+	// Clock is the clock of this machine. If Clock is nil, time.Now is used.
 	Clock func() time.Time
 }
 
@@ -59,7 +61,7 @@ func (h Hooks) status(c client.Client) client.Client {
 	return h.Status(c)
 }
 
-// provider returns what a run asks of a ModelProvider.
+// provider returns the function that returns the client of a ModelProvider for a run.
 func (h Hooks) provider(known *providers.Cache) func(*v1alpha1.ModelProvider) model.Provider {
 	if h.Provider == nil {
 		return known.Lazy

@@ -15,8 +15,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// TestAManagerComparesItsStoreWithTheLeases before it does anything: also with that of an executor that is gone.
-func TestAManagerComparesItsStoreWithTheLeases(t *testing.T) {
+// TestManagerComparesItsStoreWithTheLeases checks that it does so at the start, and that the Lease of an executor
+// that is gone counts as well.
+func TestManagerComparesItsStoreWithTheLeases(t *testing.T) {
 	for name, behind := range map[string]bool{"as far as published": false, "an older copy": true} {
 		t.Run(name, func(t *testing.T) {
 			journals, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
@@ -37,7 +38,8 @@ func TestAManagerComparesItsStoreWithTheLeases(t *testing.T) {
 				position = "7"
 			}
 			lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "capstan-system", Name: executor.LeasePrefix + "gone", Labels: map[string]string{executor.LeaseLabel: executor.LeaseLabelValue},
+				Namespace: "capstan-system", Name: executor.LeasePrefix + "gone",
+				Labels:      map[string]string{executor.LeaseLabel: executor.LeaseLabelValue},
 				Annotations: map[string]string{executor.StoreAnnotation: before.ID, executor.PositionAnnotation: position},
 			}}
 			recorder := events.NewFakeRecorder(2)
@@ -56,7 +58,8 @@ func TestAManagerComparesItsStoreWithTheLeases(t *testing.T) {
 			for e := range recorder.Events {
 				told = append(told, e)
 			}
-			if behind != (len(told) == 1 && strings.Contains(told[0], "Warning StoreLostEntries") && strings.Contains(told[0], "it is at position 1 and had reached 7")) {
+			if behind != (len(told) == 1 && strings.Contains(told[0], "Warning StoreLostEntries") &&
+				strings.Contains(told[0], "it is at position 1 and had reached 7")) {
 				t.Errorf("Events %q, want one of a loss: %t", told, behind)
 			}
 		})

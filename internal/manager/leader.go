@@ -14,50 +14,54 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// LeaderElectionID names the Lease by which managers agree on who leads.
+// LeaderElectionID is the name of the Lease for leader election.
 const LeaderElectionID = "capstan-manager"
 
-// A leader stops at the latest 8.5 s after it has sent the last renewal that succeeded: the answer takes up to leaseTimeout, the next
-// renewal follows after leaderRetry, and is tried for leaderRenewal. Others may lead leaderLease after they saw that renewal, so there are
-// 1.5 s or more in which the process of the old leader ends.
+// A leader stops at the latest 8.5 s after it has sent its last successful renewal: the answer takes up to
+// leaseTimeout, the next renewal follows after leaderRetry, and is tried for leaderRenewal. Another process may
+// become the leader leaderLease after it saw that renewal, so the process of the old leader has at least 1.5 s to
+// end.
 const (
 	leaderLease   = 10 * time.Second
 	leaderRenewal = 5 * time.Second
 	leaderRetry   = 1500 * time.Millisecond
-	// leaderLook is the time between two looks at a Lease that another process holds.
+	// leaderLook is the time between two reads of a Lease that another process holds.
 	leaderLook = time.Second
 	// leaseTimeout bounds one request for that Lease.
 	leaseTimeout = 2 * time.Second
 )
 
 // errNotRenewed ends the work of a leader that could not renew its Lease.
-var errNotRenewed = errors.New("the Lease of leader election was not renewed in time: this process leads no longer")
+var errNotRenewed = errors.New("the Lease of leader election was not renewed in time: this process is no longer the leader")
 
-// leaderLock is the Lease of the leader. A process that does not lead waits in Get until the Lease is free, so that it leads at the
-// moment when the Lease ends. The elector of client-go alone looks at intervals of 2 to 4.4 s.
+// leaderLock is the Lease of the leader. A process that is not the leader waits in Get until the Lease is free, so
+// it becomes the leader as soon as the Lease expires. The elector of client-go alone checks at intervals of 2 to
+// 4.4 s.
 //
-// The Lease of another process ends when this process has seen no change of it for the time that the Lease lasts, by the
-// monotonic clock of this process. The write that takes the Lease names the version that was seen, so the API server refuses it if the
-// Lease was renewed meanwhile.
+// The Lease of another process has expired if this process has seen no change of it for the duration of the Lease,
+// by its own monotonic clock. The write that takes the Lease names the version that was seen, so the API server
+// refuses it if the Lease was renewed meanwhile.
 //
 // Only one goroutine at a time may use it.
 type leaderLock struct {
 	*resourcelock.LeaseLock
-	// renewed is when this process sent the last write of the Lease that succeeded; zero if it has never led. From then on Get returns at once.
+	// renewed is when this process sent its last successful write of the Lease. It is zero if the process has never
+	// been the leader. Afterwards, Get returns at once.
 	renewed time.Time
-	// seen is the record as it was seen last, since is when it was seen like that for the first time.
+	// seen is the last record that was read, and since is when it was read for the first time.
 	seen  []byte
 	since time.Time
 }
 
-// newLeader returns the Lease of the leader. It is held under the executor's name if that was given: a container that was
-// killed and started again has the same one, and leads again at once. A random name would wait until the Lease ends.
+// newLeader returns the Lease of the leader. If the executor's name was set explicitly, it is the identity of the
+// holder: a container that was killed and restarted has the same name, and leads again at once. With a random name,
+// it would wait until the Lease expires.
 func newLeader(o Options, cfg *rest.Config) (*leaderLock, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Timeout = leaseTimeout
 	leases, err := coordinationclient.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("failed to make a client for leader election: %w", err)
+		return nil, fmt.Errorf("failed to create a client for leader election: %w", err)
 	}
 	identity := o.ExecutorName
 	if !o.NameGiven {
@@ -74,11 +78,12 @@ func newLeaderLock(namespace, identity string, leases coordinationclient.LeasesG
 	}}
 }
 
-// Get returns the record of the Lease. While another process holds the Lease, Get waits, unless this process has led. When the Lease has
-// ended, the record that Get returns has no holder.
+// Get returns the record of the Lease. While another process holds the Lease, Get waits, unless this process has
+// been the leader. If the Lease has expired, the record has no holder.
 //
-// Once the time for a renewal is over, Get fails at once. The elector would otherwise try to give the Lease up before it reports that it is
-// lost, for as long as a request takes, and this process would still work when another leads.
+// Once the time for a renewal is over, Get fails at once. Otherwise the elector would try to release the Lease
+// before it reports its loss. That could take as long as one request, and this process would still work while
+// another one leads.
 func (l *leaderLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	led := !l.renewed.IsZero()
 	if led && time.Since(l.renewed) >= leaderRetry+leaderRenewal {
@@ -103,7 +108,8 @@ func (l *leaderLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecor
 	}
 }
 
-// look reads the Lease and notes whether it has changed. The first look begins the time of a Lease, so a process looks as soon as it starts.
+// look reads the Lease and records whether it has changed. The first look starts the time after which the Lease
+// expires, so a process calls look as soon as it starts.
 func (l *leaderLock) look(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.LeaseLock.Get(ctx)
 	if err == nil && (l.seen == nil || !bytes.Equal(raw, l.seen)) {
@@ -112,12 +118,12 @@ func (l *leaderLock) look(ctx context.Context) (*resourcelock.LeaderElectionReco
 	return record, raw, err
 }
 
-// Create makes the Lease, held by this process.
+// Create creates the Lease, held by this process.
 func (l *leaderLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return l.write(func() error { return l.LeaseLock.Create(ctx, record) })
 }
 
-// Update takes the Lease, renews it or gives it up.
+// Update acquires, renews or releases the Lease.
 func (l *leaderLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	return l.write(func() error { return l.LeaseLock.Update(ctx, record) })
 }

@@ -17,13 +17,14 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 )
 
-// candidate is a process that takes part in the election. The channels are closed when it leads, and when it does no longer.
+// candidate is a process that takes part in leader election. The channels are closed when it becomes the leader,
+// and when it is no longer the leader.
 type candidate struct {
 	lock          *leaderLock
 	leads, stands chan struct{}
 }
 
-// newCandidate returns a candidate with a client of its own, so that it can be cut off alone.
+// newCandidate returns a candidate with its own client, so that a test can cut off this one alone.
 func newCandidate(name string, clientset *fake.Clientset) *candidate {
 	return &candidate{
 		lock:  newLeaderLock("capstan-system", name, clientset.CoordinationV1()),
@@ -31,7 +32,7 @@ func newCandidate(name string, clientset *fake.Clientset) *candidate {
 	}
 }
 
-// run takes part as a manager does, until ctx ends.
+// run takes part in the election as a manager does, until ctx ends.
 func (c *candidate) run(ctx context.Context, t *testing.T) {
 	t.Helper()
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -58,35 +59,53 @@ func leaderOf(name string, renewed time.Time, duration time.Duration) *coordinat
 	}
 }
 
-// TestALeaderThatIsLostIsReplacedWhenItsLeaseEnds: not at the next of several looks.
-func TestALeaderThatIsLostIsReplacedWhenItsLeaseEnds(t *testing.T) {
+// TestLostLeaderIsReplacedWhenItsLeaseExpires checks that the candidate does not wait for a next periodic
+// check.
+func TestLostLeaderIsReplacedWhenItsLeaseExpires(t *testing.T) {
 	second := func(n int) time.Duration { return time.Duration(n) * time.Second }
 	for name, tc := range map[string]struct {
 		reason string
-		// skew is that of the lost leader's clock, duration how long its Lease lasts.
+		// skew is the clock error of the lost leader, and duration is the duration of its Lease.
 		skew, duration time.Duration
-		// looked is how long before the election the candidate has seen the Lease for the first time.
+		// looked is how long before the election the candidate saw the Lease for the first time.
 		looked time.Duration
-		// renewals are when the old leader still renews, in seconds after the start of the election.
+		// renewals are the times at which the old leader still renews, in seconds after the start of the election.
 		renewals []int
-		// released is when the old leader gives its Lease up, in seconds after that; 0 for never.
+		// released is the time at which the old leader releases its Lease, in seconds after the start; 0 for never.
 		released int
-		// after is when the candidate leads, no sooner, and by most when at the latest.
+		// after and most are the earliest and the latest time at which the candidate may become the leader.
 		after, most time.Duration
 	}{
-		"lost":                      {reason: "its Lease counts from the first look", duration: second(10), after: second(10), most: second(10)},
-		"lost, with a clock behind": {reason: "no clock but the candidate's counts", skew: -time.Hour, duration: second(10), after: second(10), most: second(10)},
-		"lost, with a clock ahead":  {reason: "no clock but the candidate's counts", skew: time.Hour, duration: second(10), after: second(10), most: second(10)},
-		"of an older version":       {reason: "a Lease lasts as long as it says", duration: second(15), after: second(15), most: second(15)},
-		"seen at the start":         {reason: "the time in which the candidate starts counts", duration: second(10), looked: second(4), after: second(6), most: second(6)},
+		"lost": {
+			reason: "its Lease counts from the first look", duration: second(10),
+			after: second(10), most: second(10),
+		},
+		"lost, with a clock behind": {
+			reason: "only the candidate's clock counts", skew: -time.Hour, duration: second(10),
+			after: second(10), most: second(10),
+		},
+		"lost, with a clock ahead": {
+			reason: "only the candidate's clock counts", skew: time.Hour, duration: second(10),
+			after: second(10), most: second(10),
+		},
+		"of an older version": {
+			reason: "a Lease lasts as long as it says", duration: second(15), after: second(15),
+			most: second(15),
+		},
+		"seen at the start": {
+			reason: "the time of the start counts", duration: second(10), looked: second(4),
+			after: second(6), most: second(6),
+		},
 		"seen long ago": {
-			reason: "a start that takes longer than the Lease waits no more", duration: second(10), looked: second(30), most: 0,
+			reason: "a start that takes longer than the Lease does not wait", duration: second(10), looked: second(30), most: 0,
 		},
 		"renewed": {
-			reason: "each renewal begins the time anew, when it is seen", duration: second(10), renewals: []int{3, 6}, after: second(16), most: second(17),
+			reason: "the time starts again when a renewal is seen", duration: second(10), renewals: []int{3, 6},
+			after: second(16), most: second(17),
 		},
 		"renewed during the start": {
-			reason: "what was seen before is over", duration: second(10), looked: second(8), renewals: []int{1}, after: second(11), most: second(12),
+			reason: "the record that was seen before is outdated", duration: second(10), looked: second(8),
+			renewals: []int{1}, after: second(11), most: second(12),
 		},
 		"released": {reason: "a Lease without a holder is free", duration: second(10), released: 3, after: second(3), most: second(4)},
 	} {
@@ -136,8 +155,8 @@ func TestALeaderThatIsLostIsReplacedWhenItsLeaseEnds(t *testing.T) {
 	}
 }
 
-// TestAContainerThatStartsAgainLeadsAtOnce: it has the name of the process before it.
-func TestAContainerThatStartsAgainLeadsAtOnce(t *testing.T) {
+// TestRestartedContainerLeadsAtOnce checks that it does, because it has the name of the previous process.
+func TestRestartedContainerLeadsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCandidate("same", fake.NewClientset(leaderOf("same", time.Now(), 10*time.Second)))
 		begun := time.Now()
@@ -152,8 +171,9 @@ func TestAContainerThatStartsAgainLeadsAtOnce(t *testing.T) {
 	})
 }
 
-// TestALeaderThatIsCutOffStopsBeforeAnotherLeads, whatever moment the cut falls on and however late the answers before it were.
-func TestALeaderThatIsCutOffStopsBeforeAnotherLeads(t *testing.T) {
+// TestDisconnectedLeaderStopsBeforeAnotherLeads checks that for any moment of the cut, and for slow answers before
+// it.
+func TestDisconnectedLeaderStopsBeforeAnotherLeads(t *testing.T) {
 	const margin = 1500 * time.Millisecond
 	for cut := 20 * time.Second; cut < 24*time.Second; cut += 400 * time.Millisecond {
 		for _, lag := range []time.Duration{0, time.Second, leaseTimeout - time.Millisecond} {
@@ -192,8 +212,8 @@ func TestALeaderThatIsCutOffStopsBeforeAnotherLeads(t *testing.T) {
 	}
 }
 
-// cutOff is a connection to the API server on which the answers to writes take lag, and that falls silent when away is closed: a request
-// then ends when its time is over.
+// cutOff is a connection to the API server. Answers to writes take lag. After away is closed there are no answers:
+// each request then ends with its timeout.
 type cutOff struct {
 	coordinationclient.LeasesGetter
 	away chan struct{}
@@ -238,8 +258,9 @@ func (c cutOffLeases) Update(ctx context.Context, l *coordinationv1.Lease, o met
 	return l, err
 }
 
-// TestALeaseThatIsRenewedAtTheLastMomentIsNotTaken: the API server refuses the write of a candidate that has not seen the renewal.
-func TestALeaseThatIsRenewedAtTheLastMomentIsNotTaken(t *testing.T) {
+// TestLeaseThatIsRenewedAtTheLastMomentIsNotTaken checks that the API server refuses the write of a candidate that
+// has not seen the renewal.
+func TestLeaseThatIsRenewedAtTheLastMomentIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := leaderOf("old", time.Now(), 10*time.Second)
 		clientset := fake.NewClientset(old)

@@ -36,13 +36,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
-// Scheme returns a scheme with the kinds the manager works with.
+// Scheme returns a scheme with the kinds that the manager uses.
 func Scheme() (*runtime.Scheme, error) {
 	s := runtime.NewScheme()
 	return s, errors.Join(clientgoscheme.AddToScheme(s), v1alpha1.AddToScheme(s))
 }
 
-// RESTConfig returns how to reach the API server.
+// RESTConfig returns the configuration for the API server.
 func (o *Options) RESTConfig() (*rest.Config, error) {
 	if o.Kubeconfig == "" {
 		return ctrl.GetConfig()
@@ -54,7 +54,7 @@ func (o *Options) RESTConfig() (*rest.Config, error) {
 	return cfg, nil
 }
 
-// Run runs the manager until ctx ends and all that it runs has stopped. Options must be valid.
+// Run runs the manager until ctx ends and everything that it has started has stopped. The options must be valid.
 func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err error) {
 	at, err := o.location()
 	if err != nil {
@@ -70,7 +70,10 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	credentials := redact.NewSet()
 	log = barrier.Log(log, credentials)
 	clock := apiclock.New(o.Hooks.clock(), metrics.ClockOffset, log.WithName("clock"))
-	p := &parts{options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, local: o.Hooks.clock(), credentials: credentials, log: log}
+	p := &parts{
+		options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, local: o.Hooks.clock(),
+		credentials: credentials, log: log,
+	}
 	if p.policy, err = o.netPolicy(); err != nil {
 		return err
 	}
@@ -82,15 +85,16 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 			return fmt.Errorf("--skills-file: %w", err)
 		}
 	}
-	// The API server's priority and fairness holds clients back where that is needed; a rate of our own would only queue
-	// status writes. It knows nothing of tenants, so they take turns here.
+	// The client has no rate limit of its own, which would only queue status writes: the API server's priority and
+	// fairness slows clients down where that is needed. It does not know tenants, so writes pass a gate where
+	// namespaces take turns.
 	p.config = rest.CopyConfig(cfg)
 	p.config.QPS = -1
 	p.config.Wrap(clock.Wrap)
 	p.writes = fairgate.Writes()
 	p.config.Wrap(p.writes.Wrap)
 	if p.clientset, err = kubernetes.NewForConfig(p.config); err != nil {
-		return fmt.Errorf("failed to make a client: %w", err)
+		return fmt.Errorf("failed to create a client: %w", err)
 	}
 	p.access = access.New(p.clientset, o.TokenAudiences, clock.Now)
 	var leader *leaderLock
@@ -98,12 +102,13 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		if leader, err = newLeader(o, p.config); err != nil {
 			return err
 		}
-		// The time of a lost leader's Lease begins before the store is open. Without an answer it begins later.
+		// This look starts the time after which the Lease of a lost leader expires, even before the store is open.
+		// If it fails, that time starts later.
 		_, _, _ = leader.look(ctx)
 	}
 	if p.store, err = openStore(ctx, &o, log); err != nil {
 		if ctx.Err() != nil {
-			return nil // a start that was cut short by the stop has not failed
+			return nil // a stop during the start is not a failure
 		}
 		return err
 	}
@@ -111,13 +116,13 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 
 	if err := awaitAPIServer(ctx, p.clientset, o.Namespace, log); err != nil {
 		if ctx.Err() != nil {
-			return nil // a start that was cut short by the stop has not failed
+			return nil // a stop during the start is not a failure
 		}
 		return err
 	}
 	if err := awaitDefinitions(ctx, p.clientset.Discovery(), log); err != nil {
 		if ctx.Err() != nil {
-			return nil // a start that was cut short by the stop has not failed
+			return nil // a stop during the start is not a failure
 		}
 		return err
 	}
@@ -135,7 +140,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	p.client = barrier.Client(writer, p.credentials)
 	if err := p.identify(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil // a start that was cut short by the stop has not failed
+			return nil // a stop during the start is not a failure
 		}
 		return err
 	}
@@ -163,7 +168,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	defer p.providers.Close()
 	p.servers = toolservers.NewCache(read, p.policy, time.Now, log.WithName("tool-servers"))
 	p.servers.Share(p.memory)
-	p.processors = fairgate.Processors()
+	p.processors = fairgate.HalfOfProcessors()
 	p.servers.TakeTurns(p.processors)
 	p.servers.NoteIn(p.credentials)
 	metrics.Memory(p.memory)
@@ -177,7 +182,8 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	return p.manager.Start(ctx)
 }
 
-// newManager makes the manager, which leads when it has the Lease; leader is nil if it need not.
+// newManager creates the manager, which becomes the leader when it has the Lease. leader is nil if there is no
+// leader election.
 func newManager(o Options, cfg *rest.Config, leader *leaderLock, guard *access.Guard, log logr.Logger) (ctrl.Manager, error) {
 	scheme, err := Scheme()
 	if err != nil {
@@ -189,14 +195,15 @@ func newManager(o Options, cfg *rest.Config, leader *leaderLock, guard *access.G
 	}
 	stop := o.grace() + o.grace()/5 + 5*time.Second
 	options := ctrl.Options{
-		// What the library says of its own parts, dozens of lines at each start, is for those who debug it. Errors are shown at any level.
+		// controller-runtime logs dozens of lines about its own parts at each start; they are shown at the debug
+		// level. Errors are always shown.
 		Scheme: scheme, Logger: log.V(1),
 		Metrics:                       served,
 		HealthProbeBindAddress:        "0", // see probes
 		LeaderElection:                leader != nil,
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       &stop,
-		// Names of controllers are checked per process; tests start several managers in one.
+		// The names of controllers must be unique per process, but tests start several managers in one process.
 		Controller: config.Controller{SkipNameValidation: new(true)},
 		Cache:      cacheOptions(o),
 	}
@@ -206,7 +213,7 @@ func newManager(o Options, cfg *rest.Config, leader *leaderLock, guard *access.G
 	}
 	mgr, err := ctrl.NewManager(cfg, options)
 	if err != nil {
-		return nil, fmt.Errorf("failed to make the manager: %w", err)
+		return nil, fmt.Errorf("failed to create the manager: %w", err)
 	}
 	if watcher != nil {
 		return mgr, mgr.Add(watcher)
@@ -217,10 +224,10 @@ func newManager(o Options, cfg *rest.Config, leader *leaderLock, guard *access.G
 // everywhere runs on every replica, not only on the leader.
 type everywhere struct{ manager.Runnable }
 
-// NeedLeaderElection is false.
+// NeedLeaderElection returns false.
 func (everywhere) NeedLeaderElection() bool { return false }
 
-// add adds what the roles of this process need.
+// add adds the parts that the roles of this process need.
 func (p *parts) add(ctx context.Context) (err error) {
 	if err := checkNamespace(ctx, p.clientset, p.options.Namespace); err != nil {
 		return err
@@ -242,39 +249,42 @@ func (p *parts) add(ctx context.Context) (err error) {
 	return p.addForgetting(ctx)
 }
 
-// checkNamespace fails if the namespace of the Leases does not exist: without a Lease no Turn would ever be bound. It asks
-// by what it may do anyway, the creation of a Lease, of which nothing stays.
+// checkNamespace fails if the namespace of the Leases does not exist: without a Lease, no Turn would ever be bound.
+// It uses a right that the manager has anyway, with a dry-run creation of a Lease.
 func checkNamespace(ctx context.Context, leases kubernetes.Interface, namespace string) error {
 	probe := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{GenerateName: "capstan-probe-"}}
 	_, err := leases.CoordinationV1().Leases(namespace).Create(ctx, probe, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("--namespace %q does not exist in the cluster: create it, or name one that does", namespace)
+		return fmt.Errorf("--namespace %q does not exist in the cluster: create it, or name an existing namespace", namespace)
 	}
 	if err != nil {
-		return fmt.Errorf("failed to try to create a Lease in --namespace %q: %w", namespace, err)
+		return fmt.Errorf("failed to check that Leases can be created in --namespace %q: %w", namespace, err)
 	}
 	return nil
 }
 
-// checkWatched fails if the manager has no rights in a namespace of --watch-namespaces, as where the chart's Roles are missing: its cache
-// would never be filled. A namespace that does not exist is said, and may be created later. It asks by what it may do anyway, the
-// creation of an Event, of which nothing stays.
+// checkWatched fails if the manager has no rights in a namespace of --watch-namespaces, for example because the
+// chart's Roles are missing: its cache would never be filled. A namespace that does not exist is logged, because it
+// may be created later. checkWatched uses a right that the manager has anyway, with a dry-run creation of an Event.
 func checkWatched(ctx context.Context, clients kubernetes.Interface, namespaces []string, log logr.Logger) error {
 	for _, ns := range namespaces {
 		_, err := clients.EventsV1().Events(ns).Create(ctx, &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{GenerateName: "capstan-probe-"}},
 			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		switch {
 		case apierrors.IsNotFound(err):
-			log.Info("Warning: a namespace of --watch-namespaces does not exist: create it, or leave it out; until then nothing is served in it", "namespace", ns)
+			log.Info("Warning: a namespace of --watch-namespaces does not exist: create it, or remove it from "+
+				"the flag; until then, the manager does nothing there", "namespace", ns)
 		case apierrors.IsForbidden(err):
 			return fmt.Errorf("--watch-namespaces: namespace %q does not exist, or the manager has no rights in it: "+
-				"create the namespace, and then its Role and RoleBinding (with the chart by helm upgrade), or leave it out: %w", ns, err)
+				"create the namespace, and then its Role and RoleBinding (with the chart by helm upgrade), or remove it from the flag: %w",
+				ns, err)
 		}
 	}
 	return nil
 }
 
-// secretReader reads Secrets from the API server, one by one: the manager may not list them, and keeps none.
+// secretReader returns a reader that gets Secrets from the API server one by one. The manager may not list Secrets,
+// and does not cache them.
 func secretReader(r client.Reader) providers.SecretReader {
 	return func(ctx context.Context, key types.NamespacedName) (*corev1.Secret, error) {
 		var s corev1.Secret

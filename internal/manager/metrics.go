@@ -24,21 +24,21 @@ import (
 )
 
 const (
-	// mostScrapes bounds the scrapes at once: each makes a text of all metrics.
+	// mostScrapes bounds concurrent scrapes, because each scrape renders all metrics in memory.
 	mostScrapes = 4
-	// seriesInterval is the time between two looks at which objects are there whose series are to stay.
+	// seriesInterval is the time between two removals of the series of deleted objects.
 	seriesInterval = time.Minute
 )
 
-// metricsSecure reports whether /metrics is served over TLS, to users who may get it: everywhere but on the loopback interface. A
-// certificate asks for it there, too.
+// metricsSecure reports whether /metrics is served over TLS, to authorized users only. That is the case everywhere
+// but on the loopback interface, and there as well if a certificate is configured.
 func (o *Options) metricsSecure() bool {
 	host, _, err := net.SplitHostPort(o.MetricsBindAddress)
 	return err == nil && (o.MetricsTLSCertFile != "" || !readapi.IsLoopback(host))
 }
 
-// metricsOptions are those of the server of /metrics. watcher keeps its certificate up to date; it is nil if there is none but one
-// that the server makes itself.
+// metricsOptions returns the options of the metrics server. watcher keeps its certificate up to date; it is nil if
+// the server has no certificate, or creates its own.
 func (o *Options) metricsOptions(guard *access.Guard) (options metricsserver.Options, watcher *certwatcher.CertWatcher, err error) {
 	options = metricsserver.Options{
 		BindAddress: o.MetricsBindAddress,
@@ -52,7 +52,7 @@ func (o *Options) metricsOptions(guard *access.Guard) (options metricsserver.Opt
 		return func(_ logr.Logger, next http.Handler) (http.Handler, error) { return guard.Handler(next), nil }, nil
 	}
 	options.TLSOpts = []func(*tls.Config){func(c *tls.Config) {
-		c.MinVersion, c.NextProtos = tls.VersionTLS12, []string{"http/1.1"} // a scrape needs no streams
+		c.MinVersion, c.NextProtos = tls.VersionTLS12, []string{"http/1.1"} // a scrape does not need HTTP/2
 	}}
 	if o.MetricsTLSCertFile != "" {
 		if watcher, err = certwatcher.New(o.MetricsTLSCertFile, o.MetricsTLSKeyFile); err != nil {
@@ -63,15 +63,16 @@ func (o *Options) metricsOptions(guard *access.Guard) (options metricsserver.Opt
 	return options, watcher, nil
 }
 
-// checkMetrics returns what is wrong with the options of /metrics.
+// checkMetrics returns the first error in the options of /metrics.
 func (o *Options) checkMetrics() error {
 	if (o.MetricsTLSCertFile == "") != (o.MetricsTLSKeyFile == "") {
-		return fmt.Errorf("--metrics-tls-cert-file %q and --metrics-tls-key-file %q must be given together", o.MetricsTLSCertFile, o.MetricsTLSKeyFile)
+		return fmt.Errorf("--metrics-tls-cert-file %q and --metrics-tls-key-file %q must be set together",
+			o.MetricsTLSCertFile, o.MetricsTLSKeyFile)
 	}
 	return nil
 }
 
-// addSweeper drops the metrics of objects that are gone.
+// addSweeper adds the removal of the metrics of deleted objects.
 func (p *parts) addSweeper() error {
 	return p.manager.Add(everywhere{manager.RunnableFunc(func(ctx context.Context) error {
 		tick := time.NewTicker(seriesInterval)
@@ -86,17 +87,19 @@ func (p *parts) addSweeper() error {
 			if err == nil {
 				metrics.Sweep(live)
 			} else if ctx.Err() == nil {
-				p.log.Error(err, "Failed to list the objects whose metrics are to stay")
+				p.log.Error(err, "Failed to list the objects whose metrics must be kept")
 			}
 		}
 	})})
 }
 
-// liveSeries returns the namespaces with an Agent or a ModelProvider, and the ModelProviders of each, from the cache.
+// liveSeries returns the namespaces that have an Agent or a ModelProvider, and the ModelProviders of each, from the
+// cache.
 func liveSeries(ctx context.Context, cache client.Reader) (metrics.Live, error) {
 	var agents v1alpha1.AgentList
 	var providers v1alpha1.ModelProviderList
-	if err := errors.Join(cache.List(ctx, &agents, client.UnsafeDisableDeepCopy), cache.List(ctx, &providers, client.UnsafeDisableDeepCopy)); err != nil {
+	if err := errors.Join(cache.List(ctx, &agents, client.UnsafeDisableDeepCopy),
+		cache.List(ctx, &providers, client.UnsafeDisableDeepCopy)); err != nil {
 		return nil, err
 	}
 	live := metrics.Live{}

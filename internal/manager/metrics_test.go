@@ -15,8 +15,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/metrics"
 )
 
-// TestMetricsLeaveThisMachineOverTLSOnly, to users who may get them.
-func TestMetricsLeaveThisMachineOverTLSOnly(t *testing.T) {
+// TestMetricsNeedTLSBeyondThisMachine checks that metrics leave this machine only over TLS, and only to
+// authorized users.
+func TestMetricsNeedTLSBeyondThisMachine(t *testing.T) {
 	for address, secure := range map[string]bool{
 		"127.0.0.1:8080": false, "[::1]:8080": false, "localhost:8080": false, "0": false,
 		":8443": true, "0.0.0.0:8443": true, "[::]:8443": true, "10.0.0.1:8443": true, "capstan.example:8443": true,
@@ -24,7 +25,8 @@ func TestMetricsLeaveThisMachineOverTLSOnly(t *testing.T) {
 		o := Options{MetricsBindAddress: address}
 		options, watcher, err := o.metricsOptions(nil)
 		if err != nil || watcher != nil || options.SecureServing != secure || (options.FilterProvider != nil) != secure {
-			t.Errorf("%s: secure is %t with a guard: %t, %v; want both %t", address, options.SecureServing, options.FilterProvider != nil, err, secure)
+			t.Errorf("%s: secure is %t with a guard: %t, %v; want both %t", address, options.SecureServing,
+				options.FilterProvider != nil, err, secure)
 		}
 	}
 	file := filepath.Join(t.TempDir(), "none.pem")
@@ -34,14 +36,14 @@ func TestMetricsLeaveThisMachineOverTLSOnly(t *testing.T) {
 	}
 }
 
-// failingLists is a cache that is not there.
+// failingLists is a cache that is unavailable.
 type failingLists struct{ client.Reader }
 
 func (failingLists) List(context.Context, client.ObjectList, ...client.ListOption) error {
 	return errCancelledByTest
 }
 
-func TestSeriesStayForWhatIsThere(t *testing.T) {
+func TestSeriesOfExistingObjectsStay(t *testing.T) {
 	scheme, err := Scheme()
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +58,7 @@ func TestSeriesStayForWhatIsThere(t *testing.T) {
 	got, err := liveSeries(t.Context(), c)
 	want := metrics.Live{"agents": {}, "helpdesk": {"openai": true, "vllm": true}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("error %v; what is there (-want +got):\n%s", err, diff)
+		t.Errorf("error %v; live series (-want +got):\n%s", err, diff)
 	}
 	if _, err := liveSeries(t.Context(), failingLists{}); err == nil {
 		t.Error("want the error of a list: an empty cache would drop the series of all")

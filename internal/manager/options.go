@@ -1,4 +1,4 @@
-// Package manager wires the parts of the manager together: flags, cache, controllers, executor, journal.
+// Package manager connects the parts of the manager: flags, cache, controllers, executor and journal.
 package manager
 
 import (
@@ -26,130 +26,204 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// EnvPrefix stands before a flag's name, in capitals and with underscores, in the name of its environment variable.
+// EnvPrefix begins the names of the flags' environment variables. The flag's name follows, in capitals and with
+// underscores.
 const EnvPrefix = "CAPSTAN_"
 
 // The roles of a process.
 const (
-	// RoleController binds Turns to executors, ends those that never get to run and looks after the objects of all kinds.
+	// RoleController binds Turns to executors, ends the Turns that never run, and reconciles the objects of all
+	// kinds.
 	RoleController = "controller"
 	// RoleExecutor runs the Turns that are bound to the process.
 	RoleExecutor = "executor"
 )
 
-// Options of the manager. Each has a flag and an environment variable; the flag wins. Hooks alone has none.
+// Options are the options of the manager. Each option has a flag and an environment variable; the flag takes
+// precedence. Only Hooks has neither.
 type Options struct {
-	// Roles of this process, RoleController and RoleExecutor; none for both.
+	// Roles are the roles of this process, RoleController and RoleExecutor. If Roles is empty, the process has both.
 	Roles []string
-	// Kubeconfig is the path of a kubeconfig file; empty for the cluster the process runs in, or $KUBECONFIG.
+	// Kubeconfig is the path of a kubeconfig file. If it is empty, the process uses the cluster that it runs in, or
+	// $KUBECONFIG.
 	Kubeconfig string
-	// DataDir holds the journal unless Store says otherwise.
+	// DataDir is the folder of the journal, unless Store names another place.
 	DataDir string
-	// Store is the URL of the journal's store: sqlite:///PATH, or postgres://... as package postgres takes it. It may hold a
-	// password.
+	// Store is the URL of the journal's store: sqlite:///PATH, or postgres://... as package postgres accepts it. It
+	// may contain a password.
 	Store string
-	// Namespace of the manager's own Leases.
+	// Namespace is the namespace of the manager's own Leases.
 	Namespace string
-	// ExecutorName is what Turns are bound to.
+	// ExecutorName is the name that Turns are bound to.
 	ExecutorName string
-	// NameGiven says that somebody chose the name, so that no two processes have it. The leader is then known by it, and
-	// leads again at once after a restart; by default, two processes on one host would take each other for the same.
+	// NameGiven is true if the name was set explicitly, so that no two processes have it. The leader then uses it
+	// as its identity, and leads again at once after a restart. With the default name, two processes on one host
+	// would be taken for the same leader.
 	NameGiven bool
-	// WatchNamespaces are the namespaces whose objects count; none for all.
+	// WatchNamespaces are the namespaces that the manager watches. If it is empty, the manager watches all of them.
 	WatchNamespaces []string
-	// LeaderElect makes the controller wait until no other leads, and the executor too if the store belongs to one process.
+	// LeaderElect makes the controller wait until no other manager is the leader. The executor waits too, if only
+	// one process at a time may use the store.
 	LeaderElect bool
-	// MaxConcurrentTurns is how many Turns this process runs at once, at least 1; 0 for as many as its memory holds.
+	// MaxConcurrentTurns is the number of Turns that this process runs at once, at least 1. 0 means as many as fit
+	// into its memory.
 	MaxConcurrentTurns int
-	// MemoryLimit is how much memory the process may use, as a quantity such as 512Mi; empty for what its cgroup or its machine says.
+	// MemoryLimit is how much memory the process may use, as a quantity such as 512Mi. If it is empty, the limit of
+	// the process's cgroup or machine applies.
 	MemoryLimit string
-	// MaxRunningTurnsPerNamespace is how many Turns of one namespace may run at once, as scheduler.ParseShare reads it; empty for any
-	// number. MaxQueuedTurnsPerNamespace is how many may wait for a slot, 0 for any number. Both count for the role controller.
+	// MaxRunningTurnsPerNamespace is how many Turns of one namespace may run at once, as scheduler.ParseShare reads
+	// it; empty means any number. MaxQueuedTurnsPerNamespace is how many may wait for a slot; 0 means any number.
+	// Only the controller role uses them.
 	MaxRunningTurnsPerNamespace string
 	MaxQueuedTurnsPerNamespace  int
-	// MetricsBindAddress and HealthProbeBindAddress are host:port; "0" for none.
+	// MetricsBindAddress and HealthProbeBindAddress are host:port, or "0" for no server.
 	MetricsBindAddress, HealthProbeBindAddress string
-	// MetricsTLSCertFile and MetricsTLSKeyFile are the paths of PEM files, which are read again when they change; empty for a
-	// certificate that each process makes for itself, and for plain HTTP on the loopback interface.
+	// MetricsTLSCertFile and MetricsTLSKeyFile are the paths of PEM files, which are read again when they change.
+	// If they are empty, the process creates its own certificate, or serves plain HTTP on the loopback interface.
 	MetricsTLSCertFile, MetricsTLSKeyFile string
-	// ReadBindAddress is the host:port of the read API; "0" for none. Beyond the loopback it needs ReadTLSCertFile and
-	// ReadTLSKeyFile, the paths of PEM files.
+	// ReadBindAddress is the host:port of the read API, or "0" for none. An address beyond the loopback interface
+	// needs ReadTLSCertFile and ReadTLSKeyFile, the paths of PEM files.
 	ReadBindAddress, ReadTLSCertFile, ReadTLSKeyFile string
-	// ReadTLSBindAddress is the host:port of the read API over TLS, beside ReadBindAddress, which has plain HTTP then; "0" for none.
+	// ReadTLSBindAddress is the host:port of a second listener of the read API, which uses TLS, or "0" for none.
+	// ReadBindAddress then serves plain HTTP.
 	ReadTLSBindAddress string
-	// TokenAudiences are those of which a token of the read API and of /metrics must have one; none for that of the API server.
+	// TokenAudiences are the audiences that the read API and /metrics accept; a token must have one of them. If it
+	// is empty, the audience of the API server is required.
 	TokenAudiences []string
-	// LogFormat is json or console, LogLevel is error, info or debug.
+	// LogFormat is json or console. LogLevel is error, info or debug.
 	LogFormat, LogLevel string
-	// ShutdownGraceSeconds is how long runs may go on after the process was asked to stop, from 0.
+	// ShutdownGraceSeconds is how long runs may continue after the process was asked to stop; at least 0.
 	ShutdownGraceSeconds int
-	// SkillsFile is the path of a file with skills that are available to every Agent; empty for none.
+	// SkillsFile is the path of a file with skills that are available to every Agent. It may be empty.
 	SkillsFile string
-	// ProbeIntervalSeconds is the time between two probes of a model provider, at least 1.
+	// ProbeIntervalSeconds is the time between two checks of a ModelProvider, of a ToolServer, or of a ConfigMap that
+	// cannot be watched; at least 1.
 	ProbeIntervalSeconds int
-	// JournalRetention is how long the journal of a Turn or a Session is kept after its object was deleted; 0 for not at all.
+	// JournalRetention is how long the journal of a Turn or a Session is kept after its object was deleted. 0 means
+	// that it is not kept.
 	JournalRetention time.Duration
-	// JournalQuota and JournalQuotaPerNamespace are how much the journals of all namespaces, and of each, may use, such as 20Gi; empty
-	// for what follows from the store's volume: see quota.Limits.
+	// JournalQuota and JournalQuotaPerNamespace are the bytes that the journals of all namespaces, and of each, may
+	// use, such as 20Gi. If one is empty, it is derived from the store's volume: see quota.Limits.
 	JournalQuota, JournalQuotaPerNamespace string
-	// ToolAllowCIDRs and ToolDenyCIDRs are prefixes of addresses that tool servers and model providers may, or may not, be
-	// reached at, beyond the built-in table of package netpolicy.
+	// ToolAllowCIDRs and ToolDenyCIDRs are the address prefixes where tool servers and model providers may, or may
+	// not, be reached. They extend the built-in table of package netpolicy.
 	ToolAllowCIDRs, ToolDenyCIDRs []string
-	// ClusterCIDRs are the prefixes of the cluster's Services, Pods and nodes; none to ask the API server for them.
+	// ClusterCIDRs are the prefixes of the cluster's Services, Pods and nodes. If it is empty, the manager asks the
+	// API server.
 	ClusterCIDRs []string
-	// Limits are what no Turn goes beyond, by the names of the fields of limits; none for no such ceiling.
+	// Limits are the ceilings of the limits of all Turns, by the names of the fields of limits. It may be empty.
 	Limits map[string]string
-	// ApprovalPolicy is the name of the ValidatingAdmissionPolicy, and of its binding, without which no decision about a call is
-	// used; empty for approvals.DefaultPolicy.
+	// ApprovalPolicy is the name of the ValidatingAdmissionPolicy, and of its binding. Decisions about calls are
+	// used only if both exist. If the name is empty, approvals.DefaultPolicy applies.
 	ApprovalPolicy string
-	// RolePrefix is what the names of the ClusterRoles for people begin with in this installation, for messages that name one; empty if
-	// there are no such roles.
+	// RolePrefix is how the names of this installation's ClusterRoles for people begin. Messages that name such a
+	// role use it. It is empty if there are no such roles.
 	RolePrefix string
-	// TrustDecidedBy uses decisions without that policy.
+	// TrustDecidedBy allows decisions to be used without that policy.
 	TrustDecidedBy bool
-	// Hooks stand between the parts of this process.
+	// Hooks can replace the connections between the parts of this process.
 	Hooks Hooks
 }
 
-// AddFlags adds a flag for each option, with its default and what it does.
+// AddFlags adds a flag for each option, with its default and its description.
 func (o *Options) AddFlags(f *pflag.FlagSet) {
 	host, _ := os.Hostname()
-	f.StringSliceVar(&o.Roles, "roles", []string{RoleController, RoleExecutor}, "what this process does, separated by commas: controller binds Turns to executors, executor runs those that are bound to it. With PostgreSQL they may be processes of their own, and any number of executors work at once")
-	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig file; default: the cluster this process runs in, else $KUBECONFIG or ~/.kube/config")
-	f.StringVar(&o.DataDir, "data-dir", "data", "folder for the journal, made if it is not there")
-	f.StringVar(&o.Store, "store", "", "where the journal is kept, as a URL: sqlite:///PATH, or postgres://USER@HOST:PORT/DATABASE with the password in $PGPASSWORD; default: journal.db in --data-dir")
+	f.StringSliceVar(&o.Roles, "roles", []string{RoleController, RoleExecutor},
+		"roles of this process, separated by commas: controller binds Turns to executors, executor runs the "+
+			"Turns that are bound to it. With PostgreSQL, each role can have its own processes, "+
+			"and any number of executors can run at once")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "",
+		"path of a kubeconfig file; default: the cluster this process runs in, else $KUBECONFIG or ~/.kube/config")
+	f.StringVar(&o.DataDir, "data-dir", "data", "folder of the journal, created if it does not exist")
+	f.StringVar(&o.Store, "store", "", "URL of the store of the journal: sqlite:///PATH, or "+
+		"postgres://USER@HOST:PORT/DATABASE with the password in $PGPASSWORD; default: journal.db in --data-dir")
 	f.StringVar(&o.Namespace, "namespace", "capstan-system", "namespace of this manager's own Leases; it must exist")
-	f.StringVar(&o.ExecutorName, "executor-name", strings.ToLower(host), "name that Turns are bound to, the same after a restart; default: the host name, which is the pod's name")
-	f.StringSliceVar(&o.WatchNamespaces, "watch-namespaces", nil, "namespaces whose objects count, separated by commas; default: all")
-	f.BoolVar(&o.LeaderElect, "leader-elect", false, "control only while no other manager leads; needed for more than one replica with the role controller. Executors that share a PostgreSQL work all the same; with SQLite, who does not lead runs no Turns")
-	f.IntVar(&o.MaxConcurrentTurns, "max-concurrent-turns", 0, "how many Turns this process runs at once; more wait as Queued. 0 is as many as the memory limit holds: two thirds of what GOMEMLIMIT has beyond 56 MiB, at 64 KiB a Turn, from 16 to 10000")
-	f.StringVar(&o.MemoryLimit, "memory-limit", "", "how much memory this process may use, as a quantity of at least 64Mi such as 512Mi; default: the limit of its cgroup, else a quarter of the machine's memory. GOMEMLIMIT is a tenth less, and at least 24 MiB less, unless the environment sets it")
-	f.StringVar(&o.MaxRunningTurnsPerNamespace, "max-running-turns-per-namespace", "90%", "how many Turns of one namespace may run at once; more wait as Queued. A number, 0 for any, or a percentage of the slots of all executors, rounded up, which holds while Agents of at least two namespaces exist")
-	f.IntVar(&o.MaxQueuedTurnsPerNamespace, "max-queued-turns-per-namespace", 10_000, "how many Turns of one namespace may wait for a slot; a new one beyond that ends as QueueFull. 0 for any number")
-	f.StringVar(&o.MetricsBindAddress, "metrics-bind-address", "127.0.0.1:8080", `address of /metrics, "0" for none; on one that is not of this machine alone it is served over TLS, to users who may get the path /metrics`)
-	f.StringVar(&o.MetricsTLSCertFile, "metrics-tls-cert-file", "", "path of a PEM file with the certificate of /metrics, read again when it changes; default: one that this process makes for itself, or plain HTTP on the loopback interface")
+	f.StringVar(&o.ExecutorName, "executor-name", strings.ToLower(host),
+		"name that Turns are bound to; it must be the same after a restart; default: the host name, which is the Pod's name")
+	f.StringSliceVar(&o.WatchNamespaces, "watch-namespaces", nil, "namespaces to watch, separated by commas; default: all")
+	f.BoolVar(&o.LeaderElect, "leader-elect", false,
+		"act as the controller only while no other manager is the leader; required for more than one replica "+
+			"with the role controller. Executors that share a PostgreSQL database always run Turns; "+
+			"with SQLite, only the leader runs Turns")
+	f.IntVar(&o.MaxConcurrentTurns, "max-concurrent-turns", 0,
+		"number of Turns that this process runs at once; more Turns wait as Queued. 0 means as many as fit into "+
+			"the memory limit: two thirds of the part of GOMEMLIMIT beyond 56 MiB, at 64 KiB for each Turn, from 16 to 10000")
+	f.StringVar(&o.MemoryLimit, "memory-limit", "",
+		"memory that this process may use, as a quantity of at least 64Mi such as 512Mi; default: the limit of "+
+			"its cgroup, or else a quarter of the machine's memory. GOMEMLIMIT is a tenth less, "+
+			"and at least 24 MiB less, unless the environment sets it")
+	f.StringVar(&o.MaxRunningTurnsPerNamespace, "max-running-turns-per-namespace", "90%",
+		"number of Turns of one namespace that may run at once; more Turns wait as Queued. A number (0 means no "+
+			"limit), or a percentage of the slots of all executors, rounded up, "+
+			"which applies while Agents of at least two namespaces exist")
+	f.IntVar(&o.MaxQueuedTurnsPerNamespace, "max-queued-turns-per-namespace", 10_000,
+		"number of Turns of one namespace that may wait for a slot; further Turns end as QueueFull. 0 means no limit")
+	f.StringVar(&o.MetricsBindAddress, "metrics-bind-address", "127.0.0.1:8080",
+		`address of /metrics, "0" for none; an address that other machines can reach uses TLS, and serves only `+
+			`users with the verb get on the path /metrics`)
+	f.StringVar(&o.MetricsTLSCertFile, "metrics-tls-cert-file", "",
+		"path of a PEM file with the certificate of /metrics, read again when it changes; default: a "+
+			"certificate that this process creates, or plain HTTP on the loopback interface")
 	f.StringVar(&o.MetricsTLSKeyFile, "metrics-tls-key-file", "", "path of a PEM file with the key of that certificate")
 	f.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", "127.0.0.1:8081", `address of /healthz and /readyz, "0" for none`)
-	f.StringVar(&o.ReadBindAddress, "read-bind-address", "127.0.0.1:8082", `address of the read API, which serves the journals of Turns to who may get turns/log, "0" for none; one that is not of this machine alone needs --read-tls-cert-file and --read-tls-key-file`)
-	f.StringVar(&o.ReadTLSCertFile, "read-tls-cert-file", "", "path of a PEM file with the certificate of the read API, read again when it changes; default: plain HTTP")
-	f.StringVar(&o.ReadTLSBindAddress, "read-tls-bind-address", "0", `address of the read API over TLS beside --read-bind-address, which then has plain HTTP for this machine and forwarded ports; "0" for none`)
+	f.StringVar(&o.ReadBindAddress, "read-bind-address", "127.0.0.1:8082",
+		`address of the read API, which serves the journals of Turns to users with the verb get on turns/log, `+
+			`"0" for none; an address that other machines can reach needs --read-tls-cert-file and --read-tls-key-file`)
+	f.StringVar(&o.ReadTLSCertFile, "read-tls-cert-file", "",
+		"path of a PEM file with the certificate of the read API, read again when it changes; default: plain HTTP")
+	f.StringVar(&o.ReadTLSBindAddress, "read-tls-bind-address", "0",
+		`second address of the read API, which uses TLS, "0" for none; --read-bind-address then serves plain `+
+			`HTTP, for this machine and forwarded ports`)
 	f.StringVar(&o.ReadTLSKeyFile, "read-tls-key-file", "", "path of a PEM file with the key of that certificate")
-	f.StringSliceVar(&o.TokenAudiences, "token-audiences", nil, "audiences for which a token that is sent to the read API or to /metrics may be made, separated by commas; default: that of the API server")
-	f.StringVar(&o.LogFormat, "log-format", "json", "json or console")
-	f.StringVar(&o.LogLevel, "log-level", "info", "error, info or debug")
-	f.IntVar(&o.ShutdownGraceSeconds, "shutdown-grace-seconds", 25, "how long model requests in flight may go on when the process is asked to stop, in seconds; what is left then is handed back. Keep it below the pod's termination grace period")
-	f.StringVar(&o.SkillsFile, "skills-file", "", "path of a YAML file with skills that are available to every Agent: a list of key, name, description and content; read once, at the start")
-	f.IntVar(&o.ProbeIntervalSeconds, "probe-interval-seconds", 60, "time between two probes of a model provider, in seconds; a probe costs no tokens")
-	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour, "how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m (no unit is longer than an hour); 0 forgets it at once")
-	f.StringVar(&o.JournalQuota, "journal-quota", "", "how many bytes all journals may use, such as 20Gi; from 80 % on new Turns wait, and at 100 % those that run wait as well; default: nine tenths of the volume with SQLite, no quota with PostgreSQL")
-	f.StringVar(&o.JournalQuotaPerNamespace, "journal-quota-per-namespace", "", "how many bytes the journals of a namespace may use, such as 2Gi; default: as many as are left free of the quota of all, so that a namespace alone may use half of it, and each of two a third")
-	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil, "prefixes of IP addresses that tool servers and model providers may be reached at, separated by commas, such as 127.0.0.0/8,::1/128; default: all but loopback, link-local, multicast and cloud metadata addresses, and those of the cluster that are not of a Service of the same namespace. The longest prefix that holds an address decides")
-	f.StringSliceVar(&o.ToolDenyCIDRs, netpolicy.DenyFlag, nil, "prefixes of IP addresses that tool servers and model providers may not be reached at, separated by commas; among equal prefixes this goes before --"+netpolicy.AllowFlag)
-	f.StringSliceVar(&o.ClusterCIDRs, netpolicy.ClusterFlag, nil, "prefixes of IP addresses of the cluster's Services, Pods and nodes, separated by commas: ModelProviders and ToolServers reach of them only Services of their own namespace and what --"+netpolicy.AllowFlag+" has; default: those of Nodes and ServiceCIDRs, and all private addresses where these do not say all")
-	f.StringToStringVar(&o.Limits, "limits", nil, "ceilings of the limits of all Turns, by the names of the fields of limits, such as maxSteps=20,timeoutSeconds=600,maxTokens=500000,maxCost=2.50; of these, the Agent's and the Turn's limits the lowest holds. A ceiling is no default. timeoutSeconds is 3600 unless it is given. All processes must have the same")
-	f.StringVar(&o.ApprovalPolicy, "approval-policy", approvals.DefaultPolicy, "name of the ValidatingAdmissionPolicy, and of its binding, by which the API server lets nobody decide about a call of a tool in the name of another; while they are not there, no decision is used. config/policy and the chart install them")
-	f.StringVar(&o.RolePrefix, "role-prefix", "capstan", "what the names of the ClusterRoles for people begin with, for messages that name one, such as capstan-turn-reader; empty if there are none")
-	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false, "use decisions about calls of tools without that policy: only where something else makes sure that spec.decidedBy of a ToolApproval is the user who creates it")
+	f.StringSliceVar(&o.TokenAudiences, "token-audiences", nil,
+		"audiences that the read API and /metrics accept in tokens, separated by commas; default: the audience of the API server")
+	f.StringVar(&o.LogFormat, "log-format", "json", "format of the log: json or console")
+	f.StringVar(&o.LogLevel, "log-level", "info", "level of the log: error, info or debug")
+	f.IntVar(&o.ShutdownGraceSeconds, "shutdown-grace-seconds", 25,
+		"how long running model requests may continue after the process was asked to stop, in seconds; "+
+			"unfinished Turns are then handed back. Keep it below the Pod's termination grace period")
+	f.StringVar(&o.SkillsFile, "skills-file", "",
+		"path of a YAML file with skills that are available to every Agent: a list of key, name, description "+
+			"and content; read once at the start")
+	f.IntVar(&o.ProbeIntervalSeconds, "probe-interval-seconds", 60,
+		"time between two checks of a ModelProvider or a ToolServer that answers, in seconds, and of the "+
+			"ConfigMaps that an object names if this process may not watch them; a check costs no tokens")
+	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour,
+		"how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m "+
+			"(h is the largest unit); 0 means that it is not kept")
+	f.StringVar(&o.JournalQuota, "journal-quota", "",
+		"bytes that all journals may use, such as 20Gi; at 80 % new Turns wait, and at 100 % running Turns wait "+
+			"as well; default: nine tenths of the volume with SQLite, no quota with PostgreSQL")
+	f.StringVar(&o.JournalQuotaPerNamespace, "journal-quota-per-namespace", "",
+		"bytes that the journals of one namespace may use, such as 2Gi; default: as much as is free in the "+
+			"quota of all, so that one namespace alone may use half of it, and each of two a third")
+	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil,
+		"prefixes of IP addresses that tool servers and model providers may have, separated by commas, such as "+
+			"127.0.0.0/8,::1/128; default: all except loopback, link-local, multicast and cloud metadata addresses, "+
+			"and addresses of the cluster that do not belong to a Service of the same namespace. "+
+			"The longest prefix that contains an address decides")
+	f.StringSliceVar(&o.ToolDenyCIDRs, netpolicy.DenyFlag, nil,
+		"prefixes of IP addresses that tool servers and model providers must not have, separated by commas; of "+
+			"two equal prefixes, this one takes precedence over --"+netpolicy.AllowFlag)
+	f.StringSliceVar(&o.ClusterCIDRs, netpolicy.ClusterFlag, nil,
+		"prefixes of IP addresses of the cluster's Services, Pods and nodes, separated by commas; of these, "+
+			"ModelProviders and ToolServers may use only Services of their own namespace and the prefixes in --"+netpolicy.AllowFlag+
+			"; default: the addresses of Nodes and ServiceCIDRs, and all private addresses if these are incomplete")
+	f.StringToStringVar(&o.Limits, "limits", nil,
+		"ceilings of the limits of all Turns, by the names of the fields of limits, such as "+
+			"maxSteps=20,timeoutSeconds=600,maxTokens=500000,maxCost=2.50; "+
+			"the lowest of the ceiling and the limits of the Agent and the Turn applies. A ceiling is not a default. "+
+			"timeoutSeconds is 3600 unless it is set. All processes must have the same ceilings")
+	f.StringVar(&o.ApprovalPolicy, "approval-policy", approvals.DefaultPolicy,
+		"name of the ValidatingAdmissionPolicy, and of its binding, by which the API server ensures that no "+
+			"user decides about a tool call in the name of another; decisions are used only if both exist. "+
+			"config/policy and the chart install them")
+	f.StringVar(&o.RolePrefix, "role-prefix", "capstan",
+		"beginning of the names of the ClusterRoles for people, such as capstan in capstan-turn-reader, for "+
+			"messages that name a role; empty if there are none")
+	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false,
+		"use decisions about tool calls without that policy; set it only if something else ensures that "+
+			"spec.decidedBy of a ToolApproval is the user who creates it")
 }
 
 // Memory returns how much memory the process may use.
@@ -161,29 +235,30 @@ func (o *Options) Memory() (memory.Limit, error) {
 	return memory.Detect(given)
 }
 
-// timeoutCeiling is the ceiling of timeoutSeconds where --limits gives none. A Turn may ask for a day; as many such Turns as there are
-// slots would hold all of them for a day. A Turn that waits for people or sub-agents holds none, and its time does not count.
+// timeoutCeiling is the ceiling of timeoutSeconds if --limits does not set it. A Turn may ask for a day, and a few
+// such Turns could then occupy all slots for a day. A Turn that waits for an approval or a sub-agent has no slot,
+// and its time does not count.
 const timeoutCeiling = "3600"
 
-// ceiling is what no Turn goes beyond.
+// ceiling returns the ceilings of the limits of all Turns.
 func (o *Options) ceiling() (*v1alpha1.Limits, error) {
 	limits := map[string]string{"timeoutSeconds": timeoutCeiling}
 	maps.Copy(limits, o.Limits)
 	return translate.Ceiling(limits)
 }
 
-// scheduling is what one namespace may take. The options must be valid.
+// scheduling returns the limits of one namespace. The options must be valid.
 func (o *Options) scheduling() (scheduler.Limits, error) {
 	running, err := scheduler.ParseShare(cmp.Or(o.MaxRunningTurnsPerNamespace, "0"))
 	return scheduler.Limits{Running: running, Queued: o.MaxQueuedTurnsPerNamespace}, err
 }
 
-// netPolicy says which addresses tool servers and model providers may be reached at.
+// netPolicy returns the policy for the addresses of tool servers and model providers.
 func (o *Options) netPolicy() (*netpolicy.Policy, error) {
 	return netpolicy.Parse(o.ToolAllowCIDRs, o.ToolDenyCIDRs)
 }
 
-// quotas are those of the journals.
+// quotas returns the quotas of the journals.
 func (o *Options) quotas() (l quota.Limits, err error) {
 	var errs [2]error
 	l.Total, errs[0] = quotaOf("journal-quota", o.JournalQuota)
@@ -191,10 +266,10 @@ func (o *Options) quotas() (l quota.Limits, err error) {
 	return l, errors.Join(errs[:]...)
 }
 
-// minQuota is the least quota: less is a mistake in the unit.
+// minQuota is the smallest quota. A smaller one is probably a mistake in the unit.
 const minQuota = 1 << 20
 
-// quotaOf reads a number of bytes; empty is 0.
+// quotaOf parses a number of bytes. An empty text is 0.
 func quotaOf(flag, text string) (int64, error) {
 	if text == "" {
 		return 0, nil
@@ -206,7 +281,8 @@ func quotaOf(flag, text string) (int64, error) {
 	return q.Value(), nil
 }
 
-// FromEnvironment sets the flags that were not given from their environment variables: --data-dir from CAPSTAN_DATA_DIR.
+// FromEnvironment sets the flags that were not given from their environment variables, for example --data-dir from
+// CAPSTAN_DATA_DIR.
 func FromEnvironment(f *pflag.FlagSet, lookup func(string) (string, bool)) error {
 	var errs []error
 	f.VisitAll(func(flag *pflag.Flag) {
@@ -222,7 +298,7 @@ func FromEnvironment(f *pflag.FlagSet, lookup func(string) (string, bool)) error
 	return errors.Join(errs...)
 }
 
-// Validate returns all that is wrong with the options, each with its flag.
+// Validate returns all errors in the options, each with its flag.
 func (o *Options) Validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {
@@ -236,13 +312,16 @@ func (o *Options) Validate() error {
 	for _, ns := range o.WatchNamespaces {
 		check(len(validation.IsDNS1123Label(ns)) == 0, "--watch-namespaces: %q must be the name of a namespace", ns)
 	}
-	check(o.MaxConcurrentTurns >= 0 && o.MaxConcurrentTurns <= 100_000, "--max-concurrent-turns %d must be from 1 to 100000, or 0 for as many as the memory holds", o.MaxConcurrentTurns)
+	check(o.MaxConcurrentTurns >= 0 && o.MaxConcurrentTurns <= 100_000,
+		"--max-concurrent-turns %d must be from 1 to 100000, or 0 for as many as fit into the memory", o.MaxConcurrentTurns)
 	_, wrong := memory.Parse(o.MemoryLimit)
 	check(wrong == nil, "--memory-limit: %w", wrong)
 	check(o.LogFormat == "json" || o.LogFormat == "console", "--log-format %q must be json or console", o.LogFormat)
 	check(o.LogLevel == "error" || o.LogLevel == "info" || o.LogLevel == "debug", "--log-level %q must be error, info or debug", o.LogLevel)
-	check(o.ShutdownGraceSeconds >= 0 && o.ShutdownGraceSeconds <= 3600, "--shutdown-grace-seconds %d must be from 0 to 3600", o.ShutdownGraceSeconds)
-	check(o.ProbeIntervalSeconds >= 1 && o.ProbeIntervalSeconds <= 86400, "--probe-interval-seconds %d must be from 1 to 86400", o.ProbeIntervalSeconds)
+	check(o.ShutdownGraceSeconds >= 0 && o.ShutdownGraceSeconds <= 3600,
+		"--shutdown-grace-seconds %d must be from 0 to 3600", o.ShutdownGraceSeconds)
+	check(o.ProbeIntervalSeconds >= 1 && o.ProbeIntervalSeconds <= 86400,
+		"--probe-interval-seconds %d must be from 1 to 86400", o.ProbeIntervalSeconds)
 	for flag, address := range map[string]string{
 		"metrics-bind-address": o.MetricsBindAddress, "health-probe-bind-address": o.HealthProbeBindAddress,
 	} {
@@ -254,11 +333,15 @@ func (o *Options) Validate() error {
 	wrong = readapi.CheckAddress(o.ReadBindAddress, o.ReadTLSBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile)
 	check(wrong == nil, "%w", wrong)
 	for _, audience := range o.TokenAudiences {
-		check(audience != "" && len(audience) <= 1024, "--token-audiences: an audience must have from 1 to 1024 characters, got %d", len(audience))
+		check(audience != "" && len(audience) <= 1024,
+			"--token-audiences: an audience must have from 1 to 1024 characters, got %d", len(audience))
 	}
-	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s", o.JournalRetention, maxRetention)
-	check(o.RolePrefix == "" || len(validation.IsDNS1123Subdomain(o.RolePrefix)) == 0, "--role-prefix %q must be the beginning of the names of ClusterRoles", o.RolePrefix)
-	check(o.ApprovalPolicy == "" || len(validation.IsDNS1123Subdomain(o.ApprovalPolicy)) == 0, "--approval-policy %q must be the name of a ValidatingAdmissionPolicy", o.ApprovalPolicy)
+	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s",
+		o.JournalRetention, maxRetention)
+	check(o.RolePrefix == "" || len(validation.IsDNS1123Subdomain(o.RolePrefix)) == 0,
+		"--role-prefix %q must be a valid beginning of the names of ClusterRoles", o.RolePrefix)
+	check(o.ApprovalPolicy == "" || len(validation.IsDNS1123Subdomain(o.ApprovalPolicy)) == 0,
+		"--approval-policy %q must be the name of a ValidatingAdmissionPolicy", o.ApprovalPolicy)
 	_, wrong = o.quotas()
 	check(wrong == nil, "%w", wrong)
 	_, wrong = netpolicy.ParseCluster(o.ClusterCIDRs)
@@ -277,18 +360,19 @@ func (o *Options) Validate() error {
 	for _, role := range o.Roles {
 		ok := role == RoleController || role == RoleExecutor
 		known = known && ok
-		check(ok, "--roles: %q must be %s or %s, in lower case, with nothing but a comma between them", role, RoleController, RoleExecutor)
+		check(ok, "--roles: %q must be %s or %s, in lower case, separated only by commas", role, RoleController, RoleExecutor)
 	}
 	check(err != nil || !known || at.shared() || o.has(RoleController) && o.has(RoleExecutor),
-		"--roles %s needs a store that processes can share: name a PostgreSQL with --store postgres://..., or give this process both roles",
+		"--roles %s needs a store that processes can share: set --store to a PostgreSQL database "+
+			"(postgres://...), or give this process both roles",
 		strings.Join(o.Roles, ","))
 	return errors.Join(errs...)
 }
 
-// maxRetention bounds the time for which journals are kept: ten years.
+// maxRetention is the longest time for which journals may be kept: ten years.
 const maxRetention = 10 * 365 * 24 * time.Hour
 
-// elects reports whether the process takes part in the election of a leader: an executor alone has nothing to lead.
+// elects reports whether the process takes part in leader election. An executor alone has nothing to lead.
 func (o *Options) elects() bool { return o.LeaderElect && o.has(RoleController) }
 
 // has reports whether the process has a role.

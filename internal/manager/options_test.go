@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// parsed are the options after these arguments and this environment.
+// parsed returns the options after these arguments and this environment.
 func parsed(t *testing.T, env map[string]string, args ...string) (Options, error) {
 	t.Helper()
 	var o Options
@@ -29,7 +29,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.ExecutorName = "manager-0" // a host name, which a test cannot know
+	o.ExecutorName = "manager-0" // replaces the host name
 	if err := o.Validate(); err != nil {
 		t.Errorf("the defaults must be valid: %v", err)
 	}
@@ -37,7 +37,8 @@ func TestDefaultsAreValid(t *testing.T) {
 		Roles: []string{RoleController, RoleExecutor}, JournalRetention: 24 * time.Hour,
 		MaxRunningTurnsPerNamespace: "90%", MaxQueuedTurnsPerNamespace: 10_000,
 		DataDir: "data", Namespace: "capstan-system", ExecutorName: "manager-0",
-		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082", ReadTLSBindAddress: "0", RolePrefix: "capstan", LogFormat: "json", LogLevel: "info",
+		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082",
+		ReadTLSBindAddress: "0", RolePrefix: "capstan", LogFormat: "json", LogLevel: "info",
 		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60, ApprovalPolicy: "capstan-toolapprovals",
 	}
 	if diff := cmp.Diff(want, o); diff != "" {
@@ -45,7 +46,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 }
 
-func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
+func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 	for _, tc := range []struct{ name, value, flag string }{
 		{"CAPSTAN_KUBECONFIG", "/k", "kubeconfig"},
 		{"CAPSTAN_DATA_DIR", "/d", "data-dir"},
@@ -96,7 +97,7 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 				t.Errorf("the flag is %q, want %q", got, tc.value)
 			}
 			if flag.Usage == "" {
-				t.Error("the flag must say what it does")
+				t.Error("the flag must have a help text")
 			}
 		})
 	}
@@ -110,7 +111,7 @@ func TestEveryFlagHasHelpAndAnEnvironmentTwin(t *testing.T) {
 	}
 }
 
-func TestFlagsWinOverTheEnvironment(t *testing.T) {
+func TestFlagsTakePrecedenceOverTheEnvironment(t *testing.T) {
 	o, err := parsed(t, map[string]string{"CAPSTAN_MAX_CONCURRENT_TURNS": "7", "CAPSTAN_LOG_LEVEL": "debug"}, "--max-concurrent-turns", "9")
 	if err != nil || o.MaxConcurrentTurns != 9 || o.LogLevel != "debug" {
 		t.Errorf("got %d, %q, %v; want 9 from the flag and debug from the environment", o.MaxConcurrentTurns, o.LogLevel, err)
@@ -131,43 +132,94 @@ func TestValidate(t *testing.T) {
 		change func(*Options)
 		want   string
 	}{
-		"a role that is no name":    {func(o *Options) { o.RolePrefix = "Mine" }, `--role-prefix "Mine" must be the beginning of the names of ClusterRoles`},
-		"a policy that is no name":  {func(o *Options) { o.ApprovalPolicy = "Mine" }, `--approval-policy "Mine" must be the name of a ValidatingAdmissionPolicy`},
+		"an invalid role prefix": {
+			func(o *Options) { o.RolePrefix = "Mine" },
+			`--role-prefix "Mine" must be a valid beginning of the names of ClusterRoles`,
+		},
+		"an invalid policy name": {
+			func(o *Options) { o.ApprovalPolicy = "Mine" },
+			`--approval-policy "Mine" must be the name of a ValidatingAdmissionPolicy`,
+		},
 		"no executor name":          {func(o *Options) { o.ExecutorName = "" }, "--executor-name"},
 		"an executor name of a Mac": {func(o *Options) { o.ExecutorName = "Ada's" }, "--executor-name"},
 		"a long executor name":      {func(o *Options) { o.ExecutorName = strings.Repeat("a", 201) }, "at most 200 characters"},
 		"no namespace":              {func(o *Options) { o.Namespace = "" }, "--namespace"},
 		"a namespace with a dot":    {func(o *Options) { o.WatchNamespaces = []string{"a", "b.c"} }, `--watch-namespaces: "b.c"`},
-		"fewer than no Turns":       {func(o *Options) { o.MaxConcurrentTurns = -1 }, "--max-concurrent-turns -1 must be from 1 to 100000"},
-		"a share that is none":      {func(o *Options) { o.MaxRunningTurnsPerNamespace = "many" }, `--max-running-turns-per-namespace: "many" must be a whole number`},
-		"a share beyond all":        {func(o *Options) { o.MaxRunningTurnsPerNamespace = "101%" }, "--max-running-turns-per-namespace"},
-		"a queue shorter than none": {func(o *Options) { o.MaxQueuedTurnsPerNamespace = -1 }, "--max-queued-turns-per-namespace -1 must be from 1 to 1000000"},
-		"memory without a number":   {func(o *Options) { o.MemoryLimit = "much" }, `--memory-limit: "much" must be a quantity of bytes such as 512Mi`},
-		"too little memory":         {func(o *Options) { o.MemoryLimit = "32Mi" }, `--memory-limit: "32Mi" must be at least 64Mi`},
-		"too many Turns":            {func(o *Options) { o.MaxConcurrentTurns = 100_001 }, "--max-concurrent-turns"},
-		"an unknown log format":     {func(o *Options) { o.LogFormat = "xml" }, `--log-format "xml" must be json or console`},
-		"an unknown log level":      {func(o *Options) { o.LogLevel = "" }, "--log-level"},
-		"a negative grace period":   {func(o *Options) { o.ShutdownGraceSeconds = -1 }, "--shutdown-grace-seconds"},
-		"no probe interval":         {func(o *Options) { o.ProbeIntervalSeconds = 0 }, "--probe-interval-seconds"},
-		"another kind of store":     {func(o *Options) { o.Store = "mysql://me:hunter2@db" }, "begins with sqlite://, postgres:// or postgresql://"},
-		"settings for a store":      {func(o *Options) { o.Store = "host=db password=hunter2" }, "begins with sqlite://, postgres:// or postgresql://"},
-		"an unescaped password":     {func(o *Options) { o.Store = "postgres://me:1/hunter2@db/d" }, "--store: failed to read the URL"},
-		"a store's unknown option":  {func(o *Options) { o.Store = "postgres://me:hunter2@db/d?sslmode=maybe" }, "sslmode"},
-		"a store without a path":    {func(o *Options) { o.Store = "sqlite://data" }, "--store"},
-		"a certificate and no key":  {func(o *Options) { o.MetricsTLSCertFile = "/c" }, `--metrics-tls-cert-file "/c" and --metrics-tls-key-file "" must be given together`},
-		"an empty audience":         {func(o *Options) { o.TokenAudiences = []string{"a", ""} }, "--token-audiences: an audience must have from 1 to 1024 characters, got 0"},
-		"an unknown role":           {func(o *Options) { o.Roles = []string{"worker"} }, `--roles: "worker" must be controller or executor`},
-		"an executor with SQLite":   {func(o *Options) { o.Roles = []string{RoleExecutor} }, "--roles executor needs a store that processes can share: name a PostgreSQL with --store postgres://"},
-		"a controller with SQLite":  {func(o *Options) { o.Roles = []string{RoleController} }, "or give this process both roles"},
-		"tokens in the clear":       {func(o *Options) { o.ReadBindAddress = ":8082" }, `--read-bind-address ":8082" is not of this machine alone`},
-		"a certificate alone":       {func(o *Options) { o.ReadTLSCertFile = "tls.crt" }, "must be given together"},
-		"a network without length":  {func(o *Options) { o.ToolAllowCIDRs = []string{"everything"} }, `--tool-allow-cidrs: "everything" must be a prefix of IP addresses`},
-		"a network with an address": {func(o *Options) { o.ToolDenyCIDRs = []string{"10.0.0.1/8"} }, `--tool-deny-cidrs: "10.0.0.1/8" has bits beyond its length: write 10.0.0.0/8`},
-		"a negative retention":      {func(o *Options) { o.JournalRetention = -time.Second }, "--journal-retention -1s must be from 0"},
-		"a quota of no number":      {func(o *Options) { o.JournalQuota = "lots" }, `--journal-quota "lots" must be a number of bytes of at least 1Mi, such as 20Gi`},
-		"a quota of a few bytes":    {func(o *Options) { o.JournalQuotaPerNamespace = "20" }, `--journal-quota-per-namespace "20" must be a number of bytes`},
-		"a negative quota":          {func(o *Options) { o.JournalQuota = "-1Gi" }, "--journal-quota"},
-		"an endless retention":      {func(o *Options) { o.JournalRetention = 100_000 * time.Hour }, "--journal-retention"},
+		"a negative number of Turns": {
+			func(o *Options) { o.MaxConcurrentTurns = -1 },
+			"--max-concurrent-turns -1 must be from 1 to 100000",
+		},
+		"an invalid share": {
+			func(o *Options) { o.MaxRunningTurnsPerNamespace = "many" },
+			`--max-running-turns-per-namespace: "many" must be a whole number`,
+		},
+		"a share beyond all": {func(o *Options) { o.MaxRunningTurnsPerNamespace = "101%" }, "--max-running-turns-per-namespace"},
+		"a negative queue": {
+			func(o *Options) { o.MaxQueuedTurnsPerNamespace = -1 },
+			"--max-queued-turns-per-namespace -1 must be from 1 to 1000000",
+		},
+		"memory without a number": {
+			func(o *Options) { o.MemoryLimit = "much" },
+			`--memory-limit: "much" must be a quantity of bytes such as 512Mi`,
+		},
+		"too little memory":       {func(o *Options) { o.MemoryLimit = "32Mi" }, `--memory-limit: "32Mi" must be at least 64Mi`},
+		"too many Turns":          {func(o *Options) { o.MaxConcurrentTurns = 100_001 }, "--max-concurrent-turns"},
+		"an unknown log format":   {func(o *Options) { o.LogFormat = "xml" }, `--log-format "xml" must be json or console`},
+		"an unknown log level":    {func(o *Options) { o.LogLevel = "" }, "--log-level"},
+		"a negative grace period": {func(o *Options) { o.ShutdownGraceSeconds = -1 }, "--shutdown-grace-seconds"},
+		"no probe interval":       {func(o *Options) { o.ProbeIntervalSeconds = 0 }, "--probe-interval-seconds"},
+		"another kind of store": {
+			func(o *Options) { o.Store = "mysql://me:hunter2@db" },
+			"begins with sqlite://, postgres:// or postgresql://",
+		},
+		"settings for a store": {
+			func(o *Options) { o.Store = "host=db password=hunter2" },
+			"begins with sqlite://, postgres:// or postgresql://",
+		},
+		"an unescaped password":    {func(o *Options) { o.Store = "postgres://me:1/hunter2@db/d" }, "--store: failed to read the URL"},
+		"a store's unknown option": {func(o *Options) { o.Store = "postgres://me:hunter2@db/d?sslmode=maybe" }, "sslmode"},
+		"a store without a path":   {func(o *Options) { o.Store = "sqlite://data" }, "--store"},
+		"a certificate and no key": {
+			func(o *Options) { o.MetricsTLSCertFile = "/c" },
+			`--metrics-tls-cert-file "/c" and --metrics-tls-key-file "" must be set together`,
+		},
+		"an empty audience": {
+			func(o *Options) { o.TokenAudiences = []string{"a", ""} },
+			"--token-audiences: an audience must have from 1 to 1024 characters, got 0",
+		},
+		"an unknown role": {
+			func(o *Options) { o.Roles = []string{"worker"} },
+			`--roles: "worker" must be controller or executor`,
+		},
+		"an executor with SQLite": {
+			func(o *Options) { o.Roles = []string{RoleExecutor} },
+			"--roles executor needs a store that processes can share: set --store to a PostgreSQL database (postgres://",
+		},
+		"a controller with SQLite": {func(o *Options) { o.Roles = []string{RoleController} }, "or give this process both roles"},
+		"unencrypted tokens": {
+			func(o *Options) { o.ReadBindAddress = ":8082" },
+			`--read-bind-address ":8082" is reachable from other machines`,
+		},
+		"a certificate without a key": {func(o *Options) { o.ReadTLSCertFile = "tls.crt" }, "must be set together"},
+		"a network without length": {
+			func(o *Options) { o.ToolAllowCIDRs = []string{"everything"} },
+			`--tool-allow-cidrs: "everything" must be a prefix of IP addresses`,
+		},
+		"a network with an address": {
+			func(o *Options) { o.ToolDenyCIDRs = []string{"10.0.0.1/8"} },
+			`--tool-deny-cidrs: "10.0.0.1/8" has bits beyond its length: write 10.0.0.0/8`,
+		},
+		"a negative retention": {func(o *Options) { o.JournalRetention = -time.Second }, "--journal-retention -1s must be from 0"},
+		"an invalid quota": {
+			func(o *Options) { o.JournalQuota = "lots" },
+			`--journal-quota "lots" must be a number of bytes of at least 1Mi, such as 20Gi`,
+		},
+		"a quota of a few bytes": {
+			func(o *Options) { o.JournalQuotaPerNamespace = "20" },
+			`--journal-quota-per-namespace "20" must be a number of bytes`,
+		},
+		"a negative quota":     {func(o *Options) { o.JournalQuota = "-1Gi" }, "--journal-quota"},
+		"an endless retention": {func(o *Options) { o.JournalRetention = 100_000 * time.Hour }, "--journal-retention"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, err := parsed(t, nil, "--executor-name", "e")
@@ -186,7 +238,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestValidateTellsAllAtOnce(t *testing.T) {
+func TestValidateReturnsAllErrors(t *testing.T) {
 	err := (&Options{}).Validate()
 	for _, flag := range []string{"--executor-name", "--namespace", "--log-format", "--log-level", "--probe-interval-seconds"} {
 		if err == nil || !strings.Contains(err.Error(), flag) {
@@ -201,11 +253,19 @@ func TestRolesOfProcessesThatShareAStore(t *testing.T) {
 		args                 []string
 		controller, executor bool
 	}{
-		"Default":    {"one process does all", nil, true, true},
-		"None":       {"an option that was not set is no reason to do nothing", []string{"--roles="}, true, true},
-		"Both":       {"the order does not count", []string{"--roles=executor,controller"}, true, true},
-		"Controller": {"with a store that is shared, others run the Turns", []string{"--roles=controller", "--store=postgres://me@db/d"}, true, false},
-		"Executor":   {"with a store that is shared, another one controls", []string{"--roles=executor", "--store=postgres://me@db/d"}, false, true},
+		"Default": {"one process does all", nil, true, true},
+		"None":    {"an empty option means both roles", []string{"--roles="}, true, true},
+		"Both":    {"the order does not count", []string{"--roles=executor,controller"}, true, true},
+		"Controller": {
+			"with a shared store, other processes run the Turns",
+			[]string{"--roles=controller", "--store=postgres://me@db/d"},
+			true, false,
+		},
+		"Executor": {
+			"with a shared store, another process is the controller",
+			[]string{"--roles=executor", "--store=postgres://me@db/d"},
+			false, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o, err := parsed(t, nil, append(tc.args, "--executor-name=e")...)
@@ -219,16 +279,17 @@ func TestRolesOfProcessesThatShareAStore(t *testing.T) {
 	}
 }
 
-// TestTheTimeOfATurnHasACeiling: without one, Turns of one namespace could keep all slots for a day.
-func TestTheTimeOfATurnHasACeiling(t *testing.T) {
+// TestDefaultCeilingOfTheTimeout checks the default ceiling: without one, the Turns of one namespace could occupy
+// all slots for a day.
+func TestDefaultCeilingOfTheTimeout(t *testing.T) {
 	for name, tc := range map[string]struct {
 		given map[string]string
 		want  int32
 	}{
 		"by default":          {nil, 3600},
 		"beside other limits": {map[string]string{"maxSteps": "3"}, 3600},
-		"where it is given":   {map[string]string{"timeoutSeconds": "86400"}, 86400},
-		"where it is lower":   {map[string]string{"timeoutSeconds": "60"}, 60},
+		"if it is set":        {map[string]string{"timeoutSeconds": "86400"}, 86400},
+		"if it is lower":      {map[string]string{"timeoutSeconds": "60"}, 60},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{Limits: tc.given}

@@ -15,15 +15,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
-// probes serves /healthz and /readyz. A client on this machine is told which check fails, and why, below /readyz/; any other client
-// learns only whether all is well.
+// probes serves /healthz and /readyz. Only a client on this machine can read, below /readyz/, which check fails and
+// why. Other clients learn only whether the process is healthy.
 type probes struct {
 	checks map[string]healthz.Checker
-	// listener is nil if nothing is served.
+	// listener is nil if the probes are not served.
 	listener net.Listener
 }
 
-// newProbes listens at an address already, unless it is "0". Close ends that, also where the manager is never started.
+// newProbes listens at address at once, unless the address is "0". The caller must call Close, even if the manager
+// is never started.
 func newProbes(ctx context.Context, address string) (*probes, error) {
 	p := &probes{checks: map[string]healthz.Checker{}}
 	if address == "" || address == "0" {
@@ -36,14 +37,15 @@ func newProbes(ctx context.Context, address string) (*probes, error) {
 	return p, nil
 }
 
-// Close ends the probes.
+// Close closes the listener.
 func (p *probes) Close() {
 	if p.listener != nil {
-		_ = p.listener.Close() // closed already, where it has served
+		_ = p.listener.Close() // already closed if the server has run
 	}
 }
 
-// addTo has a manager serve the probes. It adds a check of its own: the cache must be filled, whether the process leads or not.
+// addTo makes the manager serve the probes. It adds a check that the cache is filled, whether the process leads or
+// not.
 func (p *probes) addTo(mgr ctrl.Manager) error {
 	var synced atomic.Bool
 	p.checks["cache"] = func(*http.Request) error {
@@ -86,7 +88,7 @@ func (p *probes) handler() http.Handler {
 	return mux
 }
 
-// answer says whether all is well, and nothing else.
+// answer reports only whether the process is healthy.
 func (p *probes) answer(w http.ResponseWriter, r *http.Request) {
 	for _, check := range p.checks {
 		if check(r) != nil {
@@ -97,7 +99,7 @@ func (p *probes) answer(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, "ok")
 }
 
-// isLocal reports whether a request comes from this machine, or through a forwarded port of this pod.
+// isLocal reports whether a request comes from this machine, or through a forwarded port of this Pod.
 func isLocal(r *http.Request) bool {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	ip := net.ParseIP(host)

@@ -10,38 +10,42 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 )
 
-// TestOtherMachinesLearnOnlyWhetherAllIsWell: names of checks and reasons, which hold paths and addresses, stay on this machine.
-func TestOtherMachinesLearnOnlyWhetherAllIsWell(t *testing.T) {
+// TestOtherMachinesSeeNoDetailsOfChecks checks that the names of checks, and causes with paths and addresses,
+// are not visible from other machines.
+func TestOtherMachinesSeeNoDetailsOfChecks(t *testing.T) {
 	const secret = "failed to dial db.internal"
-	broken := map[string]healthz.Checker{"store": func(*http.Request) error { return errors.New(secret) }, "cache": func(*http.Request) error { return nil }}
+	broken := map[string]healthz.Checker{
+		"store": func(*http.Request) error { return errors.New(secret) },
+		"cache": func(*http.Request) error { return nil },
+	}
 	well := map[string]healthz.Checker{"store": func(*http.Request) error { return nil }, "cache": func(*http.Request) error { return nil }}
 	for name, tc := range map[string]struct {
 		checks     map[string]healthz.Checker
 		from, path string
 		status     int
-		body       string // all of it, or a part where it begins with *
+		body       string // the whole body, or a part of it if it begins with *
 	}{
-		"alive, here":                    {broken, "127.0.0.1:1", "/healthz", 200, "ok"},
-		"alive, elsewhere":               {broken, "10.0.0.1:1", "/healthz", 200, "ok"},
-		"ready, elsewhere":               {well, "10.0.0.1:1", "/readyz", 200, "ok"},
-		"not ready, elsewhere":           {broken, "10.0.0.1:1", "/readyz", 503, "not ready\n"},
-		"not ready, wordy, elsewhere":    {broken, "10.0.0.1:1", "/readyz?verbose=1", 503, "not ready\n"},
-		"not ready, from IPv6":           {broken, "[2001:db8::1]:1", "/readyz", 503, "not ready\n"},
-		"a check, elsewhere":             {broken, "10.0.0.1:1", "/readyz/store", 404, "404 page not found\n"},
-		"a check that works, elsewhere":  {broken, "10.0.0.1:1", "/readyz/cache", 404, "404 page not found\n"},
-		"a check that is not, elsewhere": {broken, "10.0.0.1:1", "/readyz/other", 404, "404 page not found\n"},
-		"an address that is none":        {broken, "", "/readyz", 503, "not ready\n"},
-		"ready, here":                    {well, "127.0.0.1:1", "/readyz", 200, "ok"},
-		"not ready, here":                {broken, "127.0.0.1:1", "/readyz", 500, "*[-]store failed"},
-		"not ready, here, by IPv6":       {broken, "[::1]:1", "/readyz", 500, "*[-]store failed"},
-		"a check, here":                  {broken, "127.0.0.1:1", "/readyz/store", 500, "*" + secret},
-		"a check that works, here":       {broken, "127.0.0.1:1", "/readyz/cache", 200, "ok"},
-		"nothing else":                   {well, "127.0.0.1:1", "/metrics", 404, "404 page not found\n"},
+		"alive, here":                   {broken, "127.0.0.1:1", "/healthz", 200, "ok"},
+		"alive, elsewhere":              {broken, "10.0.0.1:1", "/healthz", 200, "ok"},
+		"ready, elsewhere":              {well, "10.0.0.1:1", "/readyz", 200, "ok"},
+		"not ready, elsewhere":          {broken, "10.0.0.1:1", "/readyz", 503, "not ready\n"},
+		"not ready, verbose, elsewhere": {broken, "10.0.0.1:1", "/readyz?verbose=1", 503, "not ready\n"},
+		"not ready, from IPv6":          {broken, "[2001:db8::1]:1", "/readyz", 503, "not ready\n"},
+		"a check, elsewhere":            {broken, "10.0.0.1:1", "/readyz/store", 404, "404 page not found\n"},
+		"a check that works, elsewhere": {broken, "10.0.0.1:1", "/readyz/cache", 404, "404 page not found\n"},
+		"an unknown check, elsewhere":   {broken, "10.0.0.1:1", "/readyz/other", 404, "404 page not found\n"},
+		"an invalid address":            {broken, "", "/readyz", 503, "not ready\n"},
+		"ready, here":                   {well, "127.0.0.1:1", "/readyz", 200, "ok"},
+		"not ready, here":               {broken, "127.0.0.1:1", "/readyz", 500, "*[-]store failed"},
+		"not ready, here, by IPv6":      {broken, "[::1]:1", "/readyz", 500, "*[-]store failed"},
+		"a check, here":                 {broken, "127.0.0.1:1", "/readyz/store", 500, "*" + secret},
+		"a check that works, here":      {broken, "127.0.0.1:1", "/readyz/cache", 200, "ok"},
+		"nothing else":                  {well, "127.0.0.1:1", "/metrics", 404, "404 page not found\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, tc.path, http.NoBody)
 			r.RemoteAddr = tc.from
-			r.Header.Set("X-Forwarded-For", "127.0.0.1") // which anyone may write
+			r.Header.Set("X-Forwarded-For", "127.0.0.1") // which any client may set
 			w := httptest.NewRecorder()
 			(&probes{checks: tc.checks}).handler().ServeHTTP(w, r)
 			got := w.Body.String()
@@ -69,7 +73,8 @@ func TestNoProbesWithoutAnAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	if _, err := newProbes(t.Context(), p.listener.Addr().String()); err == nil || !strings.Contains(err.Error(), "--health-probe-bind-address") {
+	if _, err := newProbes(t.Context(), p.listener.Addr().String()); err == nil ||
+		!strings.Contains(err.Error(), "--health-probe-bind-address") {
 		t.Errorf("got %v, want an error that names the flag", err)
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/readapi"
 )
 
-// addReads adds the read API, on every replica, and returns what the Lease of the executor says of it.
+// addReads adds the read API, on every replica. It returns the annotations that publish its address in the Lease of
+// the executor.
 func (p *parts) addReads(ctx context.Context) (annotations map[string]string, err error) {
 	o := p.options
 	annotations = map[string]string{readapi.AddressAnnotation: "", readapi.PortAnnotation: ""}
@@ -19,13 +20,14 @@ func (p *parts) addReads(ctx context.Context) (annotations map[string]string, er
 	}
 	p.reads, err = readapi.Listen(ctx, readapi.Options{
 		Address: o.ReadBindAddress, TLSAddress: o.ReadTLSBindAddress, CertFile: o.ReadTLSCertFile, KeyFile: o.ReadTLSKeyFile,
-		Journal: p.store, Credentials: p.credentials, Turns: p.manager.GetAPIReader(), Access: p.access, RolePrefix: o.RolePrefix, Now: p.now, Log: p.log.WithName("read-api"),
+		Journal: p.store, Credentials: p.credentials, Turns: p.manager.GetAPIReader(), Access: p.access,
+		RolePrefix: o.RolePrefix, Now: p.now, Log: p.log.WithName("read-api"),
 	})
 	if err != nil {
 		return nil, err
 	}
 	url := p.reads.URL()
-	if host, ok := strings.CutPrefix(url, "http://"); ok { // a port of a pod is forwarded to its loopback, without TLS
+	if host, ok := strings.CutPrefix(url, "http://"); ok { // forwarded ports of a Pod end at its loopback interface
 		_, inPod := os.LookupEnv("KUBERNETES_SERVICE_HOST")
 		if _, port, err := net.SplitHostPort(host); err == nil && inPod {
 			annotations[readapi.PortAnnotation] = port
@@ -36,9 +38,9 @@ func (p *parts) addReads(ctx context.Context) (annotations map[string]string, er
 	return annotations, p.manager.Add(p.reads)
 }
 
-// closeReads gives the address of the read API free, also where it never got to serve.
+// closeReads closes the listener of the read API, even if it has never served.
 func (p *parts) closeReads() {
 	if p.reads != nil {
-		_ = p.reads.Close() // closed already, where it has served
+		_ = p.reads.Close() // already closed if the server has run
 	}
 }

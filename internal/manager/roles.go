@@ -23,7 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/fairgate"
-	"github.com/capstan-dev/capstan/internal/janitor"
+	"github.com/capstan-dev/capstan/internal/journalgc"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
@@ -36,51 +36,53 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
-// parts are what the roles of a process work with.
+// parts are the parts of a process that its roles use.
 type parts struct {
 	options   Options
 	manager   ctrl.Manager
 	config    *rest.Config
 	clientset kubernetes.Interface
-	// writes is what the writes of all namespaces to the API server pass.
+	// writes is the gate that the writes of all namespaces to the API server pass.
 	writes *fairgate.Gate
-	// processors is what work on large texts passes.
-	processors *fairgate.Gate
-	// access knows who may read journals and metrics.
+	// processors are for work on large texts, and for streams.
+	processors *fairgate.Processors
+	// access checks who may read journals and metrics.
 	access *access.Guard
-	// client writes the status of all objects, and status that of Turns.
+	// client is the client for all objects. status is the client for the status of Turns, which Hooks.Status may
+	// wrap.
 	client, status client.Client
 	store          store.Store
-	// shared says that other processes may work with the store at the same time.
+	// shared is true if other processes may use the store at the same time.
 	shared bool
-	// events tells people what concerns the process as a whole.
+	// events emits Events about the process as a whole.
 	events events.EventRecorder
-	// identity is that of the store, as it was last known.
+	// identity is the last known identity of the store.
 	identity *store.Tracker
-	// approvals says which decisions about calls may be used.
+	// approvals checks which decisions about calls may be used.
 	approvals approvals.Check
-	// ceiling is what no Turn goes beyond.
+	// ceiling has the ceilings of the limits of all Turns.
 	ceiling *v1alpha1.Limits
-	// policy says which addresses tool servers and model providers may be reached at.
+	// policy decides at which addresses tool servers and model providers may be reached.
 	policy *netpolicy.Policy
-	// memory is what namespaces share.
+	// memory is the budget that namespaces share.
 	memory *bytebudget.Budget
-	// providers and servers are the connections of all roles.
+	// providers and servers are the connections that all roles share.
 	providers *providers.Cache
 	servers   *toolservers.Cache
-	// credentials are those that the connections have, by namespace: nothing that this process writes may repeat them.
+	// credentials are the credentials of these connections, by namespace. Nothing that this process writes may
+	// contain them.
 	credentials *redact.Set
-	// reads serves journals; nil if nobody is to be served. leaseAnnotations say where.
+	// reads serves journals; it is nil if the read API is off. leaseAnnotations publish its address.
 	reads            *readapi.Server
 	leaseAnnotations map[string]string
 	skills           []prepare.Skill
-	// now is the time by the clock of the API server, by which all that a status says is measured. local is the clock of this
-	// machine, by which Leases are judged.
+	// now returns the time by the clock of the API server, which all times in a status use. local returns the time
+	// by the clock of this machine, which decides when Leases expire.
 	now, local func() time.Time
 	log        logr.Logger
 }
 
-// addController adds the reconcilers and what looks after finished Turns and old journals.
+// addController adds the reconcilers, and the cleanup of finished Turns and old journals.
 func (p *parts) addController(ctx context.Context) error {
 	mgr, o := p.manager, p.options
 	if err := controller.SetupIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
@@ -99,16 +101,22 @@ func (p *parts) addController(ctx context.Context) error {
 		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
 		Approvals: p.approvals, Ceiling: p.ceiling, Limits: limits,
 	}
-	turns.Executors = &controller.ExecutorReconciler{Client: p.client, Live: mgr.GetAPIReader(), Now: p.local, Namespace: o.Namespace, Turns: turns}
+	turns.Executors = &controller.ExecutorReconciler{
+		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local,
+		Namespace: o.Namespace, Turns: turns,
+	}
 	if o.has(RoleExecutor) {
 		turns.Executors.Self = o.ExecutorName
 		turns.Executors.SelfStore = func() executor.StoreIdentity { return p.identity.Last().Identity }
-		turns.Executors.Exclusive = !p.shared && o.elects() // the executor then works only while it leads
+		turns.Executors.Exclusive = !p.shared && o.elects() // the executor then works only while its process leads
 	}
 	probeInterval := time.Duration(o.ProbeIntervalSeconds) * time.Second
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
 		&controller.PromptProfileReconciler{Client: p.client, Now: p.now, ConfigMaps: configMaps, Recheck: recheck},
-		&controller.ModelProviderReconciler{Client: p.client, Events: p.events, Providers: p.providers, Now: p.now, ProbeInterval: probeInterval},
+		&controller.ModelProviderReconciler{
+			Client: p.client, Events: p.events, Providers: p.providers, Now: p.now,
+			ProbeInterval: probeInterval,
+		},
 		&controller.ToolServerReconciler{Client: p.client, Events: p.events, Servers: p.servers, Now: p.now, ProbeInterval: probeInterval},
 		&controller.AgentReconciler{
 			Client: p.client, Now: p.now, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck, ProbeInterval: probeInterval,
@@ -121,7 +129,7 @@ func (p *parts) addController(ctx context.Context) error {
 			return fmt.Errorf("failed to set up %T: %w", r, err)
 		}
 	}
-	// This runs where the reconcilers do: in the leader.
+	// Like the reconcilers, this runs only in the leader.
 	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		defer metrics.Controls()()
 		<-ctx.Done()
@@ -132,7 +140,7 @@ func (p *parts) addController(ctx context.Context) error {
 	return p.addKeepers()
 }
 
-// addNetwork has the policy of connections know the addresses of the cluster.
+// addNetwork gives the addresses of the cluster to the policy for connections.
 func (p *parts) addNetwork() error {
 	given, err := netpolicy.ParseCluster(p.options.ClusterCIDRs)
 	if err != nil {
@@ -143,21 +151,24 @@ func (p *parts) addNetwork() error {
 	return p.manager.Add(network)
 }
 
-// addKeepers adds what looks after that which outlives the work: finished Turns, and journals of those that are gone.
+// addKeepers adds the cleanup of finished Turns, and of the journals of deleted objects.
 func (p *parts) addKeepers() error {
 	mgr := p.manager
-	watcher, err := client.NewWithWatch(p.config, client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	watcher, err := client.NewWithWatch(p.config,
+		client.Options{HTTPClient: mgr.GetHTTPClient(), Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
-		return fmt.Errorf("failed to make a client that watches: %w", err)
+		return fmt.Errorf("failed to create a client that can watch: %w", err)
 	}
 	engine := &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now}
 	charger := &executor.Charger{
 		Engine: engine, Reader: mgr.GetAPIReader(), Client: p.status, Now: p.now,
-		Log: p.log.WithName("janitor"),
+		Log: p.log.WithName("journalgc"),
 	}
-	journals := &janitor.Janitor{
-		Store: p.store, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Namespaces: p.options.WatchNamespaces, Namespace: engine.Namespace,
-		Turns: p.client, Reference: engine.Reference, Retention: p.options.JournalRetention, Now: p.now, Log: p.log.WithName("janitor"), Charge: charger.Charge,
+	journals := &journalgc.Collector{
+		Store: p.store, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Namespaces: p.options.WatchNamespaces,
+		Namespace: engine.Namespace,
+		Turns:     p.client, Reference: engine.Reference, Retention: p.options.JournalRetention, Now: p.now,
+		Log: p.log.WithName("journalgc"), Charge: charger.Charge,
 	}
 	if err := mgr.Add(journals); err != nil {
 		return err
@@ -171,7 +182,7 @@ func (p *parts) addKeepers() error {
 // addExecutor adds the executor.
 func (p *parts) addExecutor(ctx context.Context) error {
 	mgr, o := p.manager, p.options
-	if !o.has(RoleController) { // else the reconcilers have them in the cache
+	if !o.has(RoleController) { // otherwise the reconcilers have them in the cache
 		for _, kind := range []client.Object{
 			&v1alpha1.Turn{}, &v1alpha1.Agent{}, &v1alpha1.PromptProfile{}, &v1alpha1.ModelProvider{}, &v1alpha1.Session{},
 			&v1alpha1.ToolServer{}, &v1alpha1.ToolApproval{},
@@ -191,10 +202,13 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Name: o.ExecutorName, Capacity: o.MaxConcurrentTurns, Elected: !p.shared, Namespace: o.Namespace,
 		LeaseAnnotations: p.leaseAnnotations, Store: p.identity,
 		Client: p.status, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: p.clientset, Events: p.events,
-		Engine: &turn.Engine{Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now, Waiting: func(in turn.Input, err error, again time.Duration) {
-			log.Error(err, "Failed to write the journal of a turn, trying again",
-				"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
-		}},
+		Engine: &turn.Engine{
+			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now,
+			Waiting: func(in turn.Input, err error, again time.Duration) {
+				log.Error(err, "Failed to write the journal of a turn, trying again",
+					"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
+			},
+		},
 		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
 		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
@@ -204,10 +218,10 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))
 }
 
-// approvalCheck says which decisions about calls may be used.
+// approvalCheck returns the check for which decisions about calls may be used.
 func approvalCheck(o Options, clientset kubernetes.Interface, now func() time.Time, log logr.Logger) approvals.Check {
 	if o.TrustDecidedBy {
-		log.Info("Using decisions about calls of tools whoever has signed them, as --trust-decided-by says")
+		log.Info("Using ToolApprovals without checking their author, because --trust-decided-by is set")
 		return approvals.Trust
 	}
 	name := cmp.Or(o.ApprovalPolicy, approvals.DefaultPolicy)

@@ -21,20 +21,21 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// location says where the journal is kept. One of path and url is set.
+// location says where the journal is kept. Either path or url is set.
 type location struct {
-	// path of an SQLite file.
+	// path is the path of an SQLite file.
 	path string
-	// url of a PostgreSQL database. It may hold a password and is never shown; hosts and database are what may be.
+	// url is the URL of a PostgreSQL database. It may contain a password and must not be logged; hosts and database
+	// may.
 	url      string
 	hosts    []string
 	database string
 }
 
-// shared reports whether several processes may work with the store at once.
+// shared reports whether several processes may use the store at once.
 func (l location) shared() bool { return l.url != "" }
 
-// shown is what a log may say of a location, as keys and values.
+// shown returns the parts of a location that a log may show, as keys and values.
 func (l location) shown() []any {
 	if l.url == "" {
 		return []any{"store", "sqlite", "journal", l.path}
@@ -42,7 +43,7 @@ func (l location) shown() []any {
 	return []any{"store", "postgresql", "hosts", l.hosts, "database", l.database}
 }
 
-// location reads --store. Its value is in no error: it may hold a password.
+// location parses --store. Errors do not contain its value, because it may contain a password.
 func (o *Options) location() (location, error) {
 	if o.Store == "" {
 		return location{path: filepath.Join(o.DataDir, "journal.db")}, nil
@@ -63,11 +64,11 @@ func (o *Options) location() (location, error) {
 		return location{url: o.Store, hosts: hosts, database: database}, nil
 	}
 	return location{}, errors.New("--store must be a URL that begins with sqlite://, postgres:// or postgresql:// " +
-		"(its value is not shown, it may hold a password)")
+		"(its value is not shown, because it may contain a password)")
 }
 
-// openStore opens the journal that the options name. It waits for a PostgreSQL that is away, and for a file that another process uses.
-// Close must be called.
+// openStore opens the journal that the options name. It waits for a PostgreSQL that is unavailable, and for a file
+// that another process uses. The caller must call Close.
 func openStore(ctx context.Context, o *Options, log logr.Logger) (store.Store, error) {
 	l, err := o.location()
 	if err != nil {
@@ -75,7 +76,7 @@ func openStore(ctx context.Context, o *Options, log logr.Logger) (store.Store, e
 	}
 	log = log.WithValues(l.shown()...)
 	if l.url == "" {
-		// The Pod before this one may still run.
+		// The process of the previous Pod may still run.
 		return await(ctx, log, sqlite.IsInUse, func(ctx context.Context) (store.Store, error) {
 			s, err := sqlite.Open(ctx, l.path)
 			return orNil(s, err)
@@ -87,7 +88,7 @@ func openStore(ctx context.Context, o *Options, log logr.Logger) (store.Store, e
 	})
 }
 
-// orNil keeps a nil pointer from becoming a store that is not nil.
+// orNil prevents a nil pointer from becoming a non-nil interface.
 func orNil[S store.Store](s S, err error) (store.Store, error) {
 	if err != nil {
 		return nil, err
@@ -95,13 +96,15 @@ func orNil[S store.Store](s S, err error) (store.Store, error) {
 	return s, nil
 }
 
-// storePatience bounds the wait for a store that is away at the start. It is short of the time after which the chart's
-// liveness probe would end the process without a word: so the reason is the last line of its log, and the kubelet starts
-// it again, with growing waits and in sight of all.
+// storePatience is how long the start waits for an unavailable store. It is shorter than the time after which the
+// chart's liveness probe would kill the process without a message. So the last line of the log states the reason,
+// and the kubelet restarts the process with growing, visible delays.
 const storePatience = 30 * time.Second
 
-// await opens a store. As long as it is away it tries again, and says so each time.
-func await(ctx context.Context, log logr.Logger, away func(error) bool, open func(context.Context) (store.Store, error)) (store.Store, error) {
+// await opens a store. While the store is unavailable, it logs each failure and tries again.
+func await(
+	ctx context.Context, log logr.Logger, away func(error) bool, open func(context.Context) (store.Store, error),
+) (store.Store, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
 	waited := false
@@ -116,13 +119,13 @@ func await(ctx context.Context, log logr.Logger, away func(error) bool, open fun
 		log.Info("Waiting for the store of the journal", "cause", err.Error(), "in", wait.Round(time.Millisecond).String())
 	}))
 	if err != nil && waited && ctx.Err() == nil {
-		return nil, fmt.Errorf("gave up waiting for the store of the journal, for about %s: %w", storePatience, err)
+		return nil, fmt.Errorf("stopped waiting for the store of the journal after about %s: %w", storePatience, err)
 	}
 	return s, err
 }
 
-// identify learns which store this is, and compares it with what the Leases of executors say of it, before a Turn is bound or run and before
-// this process publishes a position of its own.
+// identify reads the identity of the store and compares it with the Leases of executors. It runs before a Turn is
+// bound or run, and before this process publishes a position of its own.
 func (p *parts) identify(ctx context.Context) error {
 	p.identity = store.NewTracker(p.store, store.TrackerOptions{
 		Published: func(ctx context.Context, id string) (int64, error) {
@@ -134,24 +137,30 @@ func (p *parts) identify(ctx context.Context) error {
 	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
 	_, err := backoff.Retry(ctx, func() (store.Identity, error) { return p.identity.Ask(ctx) }, backoff.WithBackOff(wait),
 		backoff.WithMaxElapsedTime(storePatience), backoff.WithNotify(func(err error, wait time.Duration) {
-			p.log.Info("Waiting to learn which store the journal is in", "cause", err.Error(), "in", wait.Round(time.Millisecond).String())
+			p.log.Info("Waiting for the identity of the store of the journal", "cause", err.Error(), "in",
+				wait.Round(time.Millisecond).String())
 		}))
 	if err != nil {
-		return fmt.Errorf("failed to learn which store the journal is in: %w", err)
+		return fmt.Errorf("failed to read the identity of the store of the journal: %w", err)
 	}
 	return nil
 }
 
-// entriesLost tells people that the store may have lost entries that it had confirmed. Each Turn tells for itself what becomes of it.
+// entriesLost logs that the store may have lost confirmed entries, and emits an Event. Each Turn reports for itself
+// how that affects it.
 func (p *parts) entriesLost(known int64, found, now store.State) {
 	cause := "it has failed over to another server, and nothing proves that this one has all entries"
 	if found.Position < known {
-		cause = fmt.Sprintf("it is at position %d and had reached %d: an older copy of it was restored, or a replica without the newest entries took over",
+		cause = fmt.Sprintf("it is at position %d and had reached %d: an older copy of it was restored, or a "+
+			"replica without the newest entries took over",
 			found.Position, known)
 	}
 	p.log.Info("The store may have lost entries of the journal that it had confirmed", "storeID", now.ID, "cause", cause,
 		"incarnation", now.Incarnation, "incarnationBefore", found.Incarnation)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: p.options.Namespace, Name: executor.LeasePrefix + p.options.ExecutorName}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: p.options.Namespace,
+		Name:      executor.LeasePrefix + p.options.ExecutorName,
+	}}
 	p.events.Eventf(lease, nil, corev1.EventTypeWarning, v1alpha1.EventStoreLostEntries, "Compare",
 		"store %q may have lost entries of the journal that it had confirmed: %s", now.ID, cause)
 }

@@ -25,15 +25,31 @@ func TestLocation(t *testing.T) {
 		options Options
 		want    []any
 	}{
-		"DataDir":  {"the default is a file in the data folder", Options{DataDir: "/var/lib/capstan"}, []any{"store", "sqlite", "journal", "/var/lib/capstan/journal.db"}},
-		"File":     {"the URL wins over the data folder", Options{DataDir: "/var/lib/capstan", Store: "sqlite:///srv/j.db"}, []any{"store", "sqlite", "journal", "/srv/j.db"}},
-		"Postgres": {"nothing of the user may be shown", Options{Store: "postgres://me:hunter2@db/d"}, []any{"store", "postgresql", "hosts", []string{"db:5432"}, "database", "d"}},
-		"LongName": {"PostgreSQL's own programs know both names", Options{Store: "postgresql://me@a:1,b:2/d"}, []any{"store", "postgresql", "hosts", []string{"a:1", "b:2"}, "database", "d"}},
+		"DataDir": {
+			"the default is a file in the data folder",
+			Options{DataDir: "/var/lib/capstan"},
+			[]any{"store", "sqlite", "journal", "/var/lib/capstan/journal.db"},
+		},
+		"File": {
+			"the URL takes precedence over the data folder",
+			Options{DataDir: "/var/lib/capstan", Store: "sqlite:///srv/j.db"},
+			[]any{"store", "sqlite", "journal", "/srv/j.db"},
+		},
+		"Postgres": {
+			"the user must not be shown",
+			Options{Store: "postgres://me:hunter2@db/d"},
+			[]any{"store", "postgresql", "hosts", []string{"db:5432"}, "database", "d"},
+		},
+		"LongName": {
+			"PostgreSQL's own programs know both names",
+			Options{Store: "postgresql://me@a:1,b:2/d"},
+			[]any{"store", "postgresql", "hosts", []string{"a:1", "b:2"}, "database", "d"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := tc.options.location()
 			if diff := cmp.Diff(tc.want, l.shown()); diff != "" || err != nil {
-				t.Errorf("%s: %v, what is shown (-want +got):\n%s", tc.reason, err, diff)
+				t.Errorf("%s: %v, shown values (-want +got):\n%s", tc.reason, err, diff)
 			}
 		})
 	}
@@ -58,8 +74,9 @@ func TestOpenStore(t *testing.T) {
 	}
 }
 
-// TestOpenStoreWaitsForTheProcessBefore: a Pod is replaced while the old one still runs.
-func TestOpenStoreWaitsForTheProcessBefore(t *testing.T) {
+// TestOpenStoreWaitsForThePreviousProcess checks that a new Pod waits for the store while the process of the old Pod
+// still runs.
+func TestOpenStoreWaitsForThePreviousProcess(t *testing.T) {
 	o := Options{Store: "sqlite://" + filepath.Join(t.TempDir(), "journal.db")}
 	before, err := openStore(t.Context(), &o, logr.Discard())
 	if err != nil {
@@ -68,7 +85,7 @@ func TestOpenStoreWaitsForTheProcessBefore(t *testing.T) {
 	var said string
 	log := funcr.New(func(_, args string) {
 		said = args
-		if err := before.Close(); err != nil { // which may be called more than once
+		if err := before.Close(); err != nil { // Close may be called more than once
 			t.Error(err)
 		}
 	}, funcr.Options{})
@@ -84,7 +101,7 @@ func TestOpenStoreWaitsForTheProcessBefore(t *testing.T) {
 	}
 }
 
-func TestOpenStoreSaysWhatIsWrong(t *testing.T) {
+func TestOpenStoreErrors(t *testing.T) {
 	for name, tc := range map[string]struct{ url, want string }{
 		"a folder in the way": {"sqlite://" + t.TempDir(), "failed to open the journal"},
 		"another program":     {"mysql://me:hunter2@db/d", "--store must be a URL"},
@@ -96,7 +113,7 @@ func TestOpenStoreSaysWhatIsWrong(t *testing.T) {
 			var text strings.Builder
 			log := funcr.New(func(_, args string) { text.WriteString(args) }, funcr.Options{})
 			s, err := openStore(t.Context(), &Options{Store: tc.url}, log)
-			if s != nil || err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "gave up") {
+			if s != nil || err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "stopped") {
 				t.Errorf("openStore = %v, %v; want at once an error with %q", s, err, tc.want)
 			}
 			if text.Len() > 0 {
@@ -110,22 +127,28 @@ func TestOpenStoreSaysWhatIsWrong(t *testing.T) {
 type opened struct{ store.Store }
 
 func TestAwait(t *testing.T) {
-	away, wrong := errors.New("nobody listens"), errors.New("wrong password")
+	away, wrong := errors.New("connection refused"), errors.New("wrong password")
 	for name, tc := range map[string]struct {
 		reason string
-		// after is when the store comes; before that the error is err.
+		// after is when the store becomes available. Until then, opening it fails with err.
 		after time.Duration
 		err   error
-		// stop is when the process is asked to stop, if ever.
+		// stop is when the process is asked to stop; 0 for never.
 		stop time.Duration
 		want error
 		says string
 	}{
-		"There": {reason: "no wait without a need"},
-		"Comes": {reason: "a server that starts beside us is waited for", after: 20 * time.Second, err: away},
-		"Stays": {reason: "a server that does not come is a reason to fail, in sight", after: time.Hour, err: away, want: away, says: "gave up waiting"},
-		"Wrong": {reason: "what is wrong stays wrong", after: 20 * time.Second, err: wrong, want: wrong, says: "wrong password"},
-		"Stop":  {reason: "a process that is asked to stop does not wait", after: time.Hour, err: away, stop: 5 * time.Second, want: context.Canceled},
+		"There": {reason: "a store that opens needs no wait"},
+		"Comes": {reason: "the wait covers a server that starts at the same time", after: 20 * time.Second, err: away},
+		"Stays": {
+			reason: "a server that stays unavailable is a visible failure", after: time.Hour, err: away, want: away,
+			says: "stopped waiting",
+		},
+		"Wrong": {reason: "a permanent error is not repeated", after: 20 * time.Second, err: wrong, want: wrong, says: "wrong password"},
+		"Stop": {
+			reason: "a process that must stop does not wait", after: time.Hour, err: away, stop: 5 * time.Second,
+			want: context.Canceled,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -144,7 +167,8 @@ func TestAwait(t *testing.T) {
 					}
 					return opened{}, nil
 				})
-				if !errors.Is(err, tc.want) || tc.want == nil && err != nil || (s == nil) != (err != nil) || err != nil && !strings.Contains(err.Error(), tc.says) {
+				if !errors.Is(err, tc.want) || tc.want == nil && err != nil || (s == nil) != (err != nil) || err != nil &&
+					!strings.Contains(err.Error(), tc.says) {
 					t.Errorf("await = %v, %v; want %v with %q: %s", s, err, tc.want, tc.says, tc.reason)
 				}
 				if took := time.Since(begin); took > storePatience {

@@ -9,14 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// configMapFields are the fields of a ConfigMap beside its metadata.
+// configMapFields are the allowed fields of a ConfigMap.
 var configMapFields = []string{"apiVersion", "kind", "metadata", "immutable", "data", "binaryData"}
 
-// addConfigMap takes a ConfigMap into the set.
+// addConfigMap adds a ConfigMap to the set.
 func (l *loader) addConfigMap(ctx context.Context, at origin, object map[string]any) {
 	configMap, findings := readConfigMap(ctx, object, l.opts.Namespace)
 	key := objectKey{"ConfigMap", types.NamespacedName{Namespace: configMap.Namespace, Name: configMap.Name}}
-	if l.claim(at, key, findings) {
+	if l.register(at, key, findings) {
 		l.set.configMaps[key.NamespacedName] = configMap
 	}
 }
@@ -47,7 +47,7 @@ func readConfigMap(ctx context.Context, object map[string]any, namespace string)
 		size += len(decoded)
 		return ""
 	})...)
-	if size > corev1.MaxSecretSize { // the bound of ConfigMaps too
+	if size > corev1.MaxSecretSize { // a ConfigMap has the same bound
 		findings = append(findings, finding{"", fmt.Sprintf("must hold at most %d bytes: it has %d", corev1.MaxSecretSize, size)})
 	}
 	return configMap, findings

@@ -14,8 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// readMeta returns the metadata of a Secret or a ConfigMap as it would be when it is created, and what is wrong with it or
-// with the names of the object's fields. These kinds have no CRD, so their checks are written out.
+// readMeta returns the metadata of a Secret or a ConfigMap as a server would store it on creation. The findings
+// concern the metadata and unknown fields of the object. These kinds have no CRD, so their checks are written out
+// here.
 func readMeta(ctx context.Context, object map[string]any, namespace string, fields []string) (*metav1.ObjectMeta, []finding) {
 	meta, present, unknown, err := objectmeta.GetObjectMetaWithOptions(object, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
 	if err != nil {
@@ -33,7 +34,7 @@ func readMeta(ctx context.Context, object map[string]any, namespace string, fiel
 	for _, path := range unknown {
 		findings = append(findings, finding{path, "unknown field: check its spelling and indentation"})
 	}
-	forgetServer(meta)
+	dropServerFields(meta)
 	if meta.Namespace == "" {
 		meta.Namespace = namespace
 	}
@@ -55,8 +56,8 @@ func readImmutable(object map[string]any) (*bool, []finding) {
 	return nil, nil
 }
 
-// eachValue calls take with each entry of a field; take returns what is wrong with the value.
-func eachValue(object map[string]any, name string, take func(key, value string) (wrong string)) []finding {
+// eachValue calls set with each entry of a field; set returns a message if the value is wrong, or "".
+func eachValue(object map[string]any, name string, set func(key, value string) (wrong string)) []finding {
 	if object[name] == nil {
 		return nil
 	}
@@ -72,10 +73,10 @@ func eachValue(object map[string]any, name string, take func(key, value string) 
 		}
 		value, ok := entries[key].(string)
 		if !ok && entries[key] != nil {
-			findings = append(findings, finding{path, "must be a text: put it in quotes"})
+			findings = append(findings, finding{path, "must be a string: put it in quotes"})
 			continue
 		}
-		if wrong := take(key, value); wrong != "" {
+		if wrong := set(key, value); wrong != "" {
 			findings = append(findings, finding{path, wrong})
 		}
 	}

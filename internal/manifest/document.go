@@ -19,13 +19,13 @@ const maxDocuments = 10_000
 
 // document is one YAML or JSON document of a file, as text.
 type document struct {
-	line int // where it begins, counted from 1
+	line int // first line in the file, counted from 1
 	text []byte
 	json bool
 }
 
-// split cuts a file into its documents: YAML at the lines that separate documents, JSON after each object. It leaves out
-// YAML documents that hold only comments.
+// split cuts a file into its documents: YAML at separator lines, JSON after each object. It leaves out YAML
+// documents that hold only comments.
 func split(name string, text []byte) ([]document, error) {
 	if !utf8.Valid(text) {
 		return nil, errors.New("must be UTF-8 text")
@@ -45,8 +45,8 @@ func split(name string, text []byte) ([]document, error) {
 	return found, err
 }
 
-// splitJSON reads a stream of JSON objects. Flow-style YAML begins with a brace too, so an error only says that the text
-// is no JSON.
+// splitJSON reads a stream of JSON objects. Flow-style YAML also begins with a brace, so an error only means that
+// the text is not JSON.
 func splitJSON(text []byte) ([]document, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
 		return nil, errors.New("must be JSON objects")
@@ -71,8 +71,8 @@ func splitJSON(text []byte) ([]document, error) {
 	}
 }
 
-// splitYAML cuts at lines that begin with "---" or "...". In YAML both end a document wherever they occur at the start of
-// a line, block scalars included, so no parser is needed for it.
+// splitYAML cuts at lines that begin with "---" or "...". In YAML, both end a document wherever they begin a line,
+// even within a block scalar, so no parser is needed.
 func splitYAML(text []byte) ([]document, error) {
 	var found []document
 	number, begin, beginLine, end := 0, 0, 1, 0
@@ -86,7 +86,7 @@ func splitYAML(text []byte) ([]document, error) {
 		number++
 		if rest, ok := separator(line); ok {
 			if rest != "" && !strings.HasPrefix(rest, "#") {
-				return nil, fmt.Errorf("must have nothing but a comment after the separator on line %d", number)
+				return nil, fmt.Errorf("must have only a comment after the separator on line %d", number)
 			}
 			flush(end + len(line))
 		}
@@ -96,7 +96,7 @@ func splitYAML(text []byte) ([]document, error) {
 	return found, nil
 }
 
-// separator reports whether a line separates documents, and what follows on it.
+// separator reports whether a line separates documents, and returns the rest of that line.
 func separator(line []byte) (rest string, ok bool) {
 	for _, mark := range []string{"---", "..."} {
 		after, found := strings.CutPrefix(string(line), mark)
@@ -116,13 +116,13 @@ func onlyComments(text []byte) bool {
 	return true
 }
 
-// decode returns the document as a JSON object. Keys that occur twice are refused.
+// decode returns the document as a JSON object. It refuses keys that occur twice.
 func (d document) decode() (map[string]any, error) {
 	text := d.text
 	if !d.json {
 		converted, err := yaml.YAMLToJSONStrict(text)
 		if err != nil {
-			// Once more with the lines before it, so that the line numbers of the parser are those of the file.
+			// Parse again with as many empty lines before, so that the parser's line numbers are those of the file.
 			_, err = yaml.YAMLToJSONStrict(append(bytes.Repeat([]byte("\n"), d.line-1), text...))
 			return nil, fmt.Errorf("must be YAML: %w", cause(err))
 		}
@@ -143,7 +143,7 @@ func (d document) decode() (map[string]any, error) {
 	return object, nil
 }
 
-// cause returns the parser's own error, below what its callers wrapped around it.
+// cause returns the innermost error: the parser's own, without the text that its callers added.
 func cause(err error) error {
 	for {
 		inner := errors.Unwrap(err)

@@ -5,21 +5,22 @@ import (
 	"strings"
 )
 
-// Error is one thing that is wrong with a manifest.
+// Error is one mistake in a manifest.
 type Error struct {
-	// File is the path the manifest was read from; "-" is standard input.
+	// File is the path from which the manifest was read; "-" is standard input.
 	File string
-	// Line is where the object's document begins, counted from 1; 0 if the file holds no other document.
+	// Line is the first line of the object's document, counted from 1. It is 0 if the file holds only this
+	// document.
 	Line int
-	// Kind, Namespace and Name are the object's, as far as they are known.
+	// Kind, Namespace and Name are those of the object, as far as they are known.
 	Kind, Namespace, Name string
-	// Field is the path of the field, such as spec.message; empty if the problem is not that of one field.
+	// Field is the path of the field, such as spec.message. It is empty if the mistake does not concern one field.
 	Field string
-	// Message says what must be different.
+	// Message says what the manifest must have instead.
 	Message string
 }
 
-// Error returns the problem on one line: place, object, field, message.
+// Error returns the mistake on one line: place, object, field, message.
 func (e *Error) Error() string {
 	parts := make([]string, 0, 4)
 	if place := (origin{e.File, e.Line}).String(); place != "" {
@@ -34,7 +35,7 @@ func (e *Error) Error() string {
 	return oneLine(strings.Join(append(parts, e.Message), ": "))
 }
 
-// oneLine joins the lines of a text, since some parsers give their reasons on lines of their own.
+// oneLine joins the lines of a text, because some parsers return several lines.
 func oneLine(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {
@@ -43,10 +44,10 @@ func oneLine(text string) string {
 	return strings.Join(lines, " ")
 }
 
-// Errors is all that is wrong with a set of manifests, in the order of the files.
+// Errors holds all mistakes of a set of manifests, in the order of the files.
 type Errors []*Error
 
-// Error returns the problems, one a line.
+// Error returns the mistakes, one per line.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i, problem := range e {
@@ -55,7 +56,7 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap gives errors.As and errors.Is each problem.
+// Unwrap returns the mistakes for errors.As and errors.Is.
 func (e Errors) Unwrap() []error {
 	all := make([]error, len(e))
 	for i, problem := range e {
@@ -64,13 +65,13 @@ func (e Errors) Unwrap() []error {
 	return all
 }
 
-// origin is where an object was read. The line is 0 where the file alone says it.
+// origin is the place of an object in the manifests. The line is 0 if the file has no other document.
 type origin struct {
 	file string
 	line int
 }
 
-// String returns the place as editors understand it: file:line.
+// String returns the place in the form that editors understand: file:line.
 func (o origin) String() string {
 	if o.line == 0 {
 		return o.file
@@ -78,7 +79,7 @@ func (o origin) String() string {
 	return fmt.Sprintf("%s:%d", o.file, o.line)
 }
 
-// describe names an object as precisely as it is known: Turn helpdesk/open-loops.
+// describe names an object with all that is known of it, such as Turn helpdesk/open-loops.
 func describe(kind, namespace, name string) string {
 	switch {
 	case name == "":

@@ -18,18 +18,20 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// Options say how manifests are read.
+// Options configures Load.
 type Options struct {
-	// Stdin is what the path "-" reads. Without it, that path is refused.
+	// Stdin is the reader for the path "-". If it is nil, that path is refused.
 	Stdin io.Reader
-	// Namespace is that of objects which name none. Default: default.
+	// Namespace is the namespace of objects that do not name one. Default: default.
 	Namespace string
 }
 
-// Load reads the manifests of files, of directories with all below them, and, for the path "-", of standard input. It
-// keeps Agents, PromptProfiles, ModelProviders, ToolServers, Turns, Sessions, ConfigMaps and Secrets; it checks ToolApprovals and
-// leaves them out. If anything is wrong, the error is an
-// Errors with all there is to correct, or says that the embedded schemas cannot be used.
+// Load reads manifests from files, from directories with everything below them, and from standard input for the
+// path "-".
+//
+// It keeps Agents, PromptProfiles, ModelProviders, ToolServers, Turns, Sessions, ConfigMaps and Secrets. It
+// validates ToolApprovals and then ignores them. If a manifest has mistakes, the error is an Errors with all of
+// them; any other error means that the embedded schemas cannot be used.
 func Load(ctx context.Context, paths []string, opts Options) (*Set, error) {
 	if len(paths) == 0 {
 		return nil, errors.New("failed to load manifests: name a file, a directory or - for standard input")
@@ -62,7 +64,7 @@ func Load(ctx context.Context, paths []string, opts Options) (*Set, error) {
 	return l.set, nil
 }
 
-// loader is one call of Load.
+// loader holds the state of one call of Load.
 type loader struct {
 	opts     Options
 	kinds    map[string]*kindSchema
@@ -102,16 +104,16 @@ func (l *loader) loadFile(ctx context.Context, file string) {
 	}
 }
 
-// add takes an object into the set, or notes why not.
+// add adds an object to the set, or records why it cannot.
 func (l *loader) add(ctx context.Context, at origin, object map[string]any) {
 	apiVersion, _ := object["apiVersion"].(string)
 	kind, _ := object["kind"].(string)
 	version, err := schema.ParseGroupVersion(apiVersion)
 	switch {
 	case apiVersion == "":
-		l.problem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "apiVersion", Message: "must be given, as a text"})
+		l.problem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "apiVersion", Message: "is required, as a string"})
 	case kind == "":
-		l.problem(&Error{File: at.file, Line: at.line, Field: "kind", Message: "must be given, as a text"})
+		l.problem(&Error{File: at.file, Line: at.line, Field: "kind", Message: "is required, as a string"})
 	case err != nil:
 		l.problem(&Error{File: at.file, Line: at.line, Kind: kind, Field: "apiVersion", Message: err.Error()})
 	case isList(version, kind):
@@ -123,12 +125,12 @@ func (l *loader) add(ctx context.Context, at origin, object map[string]any) {
 	case apiVersion == "v1" && kind == "ConfigMap":
 		l.addConfigMap(ctx, at, object)
 	default:
-		l.set.Ignored = append(l.set.Ignored, fmt.Sprintf("%s: %s: left out, since Capstan does not use %s of %s",
+		l.set.Ignored = append(l.set.Ignored, fmt.Sprintf("%s: %s: ignored: Capstan does not use %s of %s",
 			at, describe(kind, "", nameOf(object)), kind, apiVersion))
 	}
 }
 
-// isList recognises what kubectl get -o yaml prints for several objects.
+// isList recognizes the lists that kubectl get -o yaml prints for several objects.
 func isList(version schema.GroupVersion, kind string) bool {
 	if version.Group == v1alpha1.GroupVersion.Group {
 		return strings.HasSuffix(kind, "List")
@@ -165,13 +167,14 @@ func (l *loader) addOurs(ctx context.Context, at origin, version schema.GroupVer
 		})
 		return
 	}
-	meta, findings := known.admit(ctx, object, l.opts.Namespace)
+	meta, findings := known.defaultAndValidate(ctx, object, l.opts.Namespace)
 	key := objectKey{kind, types.NamespacedName{Namespace: meta.Namespace, Name: cmp.Or(meta.Name, nameOf(object))}}
-	if !l.claim(at, key, findings) {
+	if !l.register(at, key, findings) {
 		return
 	}
 	if kind == "ToolApproval" {
-		l.set.Ignored = append(l.set.Ignored, fmt.Sprintf("%s: %s: left out, since a ToolApproval decides about a Turn of a cluster: capstan run asks, or takes --approve",
+		l.set.Ignored = append(l.set.Ignored, fmt.Sprintf(
+			"%s: %s: ignored: a ToolApproval decides about a Turn in a cluster; capstan run asks for decisions, or takes --approve",
 			at, describe(kind, key.Namespace, key.Name)))
 		return
 	}
@@ -180,13 +183,14 @@ func (l *loader) addOurs(ctx context.Context, at origin, version schema.GroupVer
 	}
 }
 
-// claim notes what is wrong with an object, its repetition included, and reports whether it can be taken.
-func (l *loader) claim(at origin, key objectKey, findings []finding) bool {
+// register records where an object is, and its problems: the findings, and whether another object has its kind and
+// name. It reports whether the object has no problems.
+func (l *loader) register(at origin, key objectKey, findings []finding) bool {
 	for _, f := range findings {
 		l.report(at, key, f)
 	}
 	if first, taken := l.set.origins[key]; taken && key.Name != "" {
-		l.report(at, key, finding{"metadata.name", fmt.Sprintf("must be unique: %s holds the same object", first)})
+		l.report(at, key, finding{"metadata.name", fmt.Sprintf("must be unique: %s has the same object", first)})
 		return false
 	}
 	l.set.origins[key] = at
@@ -200,28 +204,28 @@ func (l *loader) report(at origin, key objectKey, f finding) {
 	})
 }
 
-// store keeps a valid object under its type.
+// store adds a valid object to the objects of its kind.
 func (s *Set) store(kind string, name types.NamespacedName, object map[string]any) (err error) {
 	switch kind {
 	case "Agent":
-		s.agents[name], err = typed[v1alpha1.Agent](object)
+		s.agents[name], err = convert[v1alpha1.Agent](object)
 	case "ModelProvider":
-		s.providers[name], err = typed[v1alpha1.ModelProvider](object)
+		s.providers[name], err = convert[v1alpha1.ModelProvider](object)
 	case "PromptProfile":
-		s.profiles[name], err = typed[v1alpha1.PromptProfile](object)
+		s.profiles[name], err = convert[v1alpha1.PromptProfile](object)
 	case "ToolServer":
-		s.servers[name], err = typed[v1alpha1.ToolServer](object)
+		s.servers[name], err = convert[v1alpha1.ToolServer](object)
 	case "Turn":
-		s.turns[name], err = typed[v1alpha1.Turn](object)
+		s.turns[name], err = convert[v1alpha1.Turn](object)
 	case "Session":
-		s.sessions[name], err = typed[v1alpha1.Session](object)
+		s.sessions[name], err = convert[v1alpha1.Session](object)
 	default:
-		err = fmt.Errorf("failed to keep it: kind %q has a schema and no type", kind)
+		err = fmt.Errorf("failed to store it: kind %q has a schema but no Go type", kind)
 	}
 	return err
 }
 
-func typed[T any](object map[string]any) (*T, error) {
+func convert[T any](object map[string]any) (*T, error) {
 	into := new(T)
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object, into); err != nil {
 		return nil, fmt.Errorf("failed to convert it: %w", err)

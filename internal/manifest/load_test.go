@@ -37,8 +37,8 @@ metadata: {name: notes}
 `
 )
 
-// written puts files into a new directory and returns it.
-func written(t *testing.T, content map[string]string) string {
+// writeFiles writes files into a new directory and returns its path.
+func writeFiles(t *testing.T, content map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range content {
@@ -103,7 +103,8 @@ func TestLoadReads(t *testing.T) {
 		"flow-style YAML": {
 			"it begins like JSON",
 			map[string]string{
-				"a.yaml": "{apiVersion: capstan.dev/v1alpha1, kind: Turn, metadata: {name: first}, spec: {agentRef: {name: a}, message: m}}",
+				"a.yaml": "{apiVersion: capstan.dev/v1alpha1, kind: Turn, metadata: {name: first}, spec: " +
+					"{agentRef: {name: a}, message: m}}",
 			},
 			[]string{"default/first"},
 		},
@@ -115,7 +116,8 @@ func TestLoadReads(t *testing.T) {
 		},
 		"a list": {
 			"kubectl get -o yaml prints one",
-			map[string]string{"a.yaml": "apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(turn), "\n", "\n  ")},
+			map[string]string{"a.yaml": "apiVersion: v1\nkind: List\nitems:\n- " +
+				strings.ReplaceAll(strings.TrimSpace(turn), "\n", "\n  ")},
 			[]string{"default/first"},
 		},
 		"another namespace": {
@@ -127,7 +129,7 @@ func TestLoadReads(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			set, err := manifest.Load(t.Context(), []string{written(t, tc.files)}, manifest.Options{})
+			set, err := manifest.Load(t.Context(), []string{writeFiles(t, tc.files)}, manifest.Options{})
 			if err != nil {
 				t.Fatalf("%s: %v", tc.reason, err)
 			}
@@ -143,14 +145,14 @@ func TestLoadRefuses(t *testing.T) {
 	cases := map[string]struct {
 		reason string
 		files  map[string]string
-		want   []string // the error's lines, without the directory
+		want   []string // lines of the error, without the directory
 	}{
 		"each fault of each file": {
 			"people want to correct all at once",
 			map[string]string{"a.yaml": blankTurn, "b.yaml": turn + "---\n" + strings.Replace(agent, "spec:", "sepc:", 1)},
 			[]string{
 				`a.yaml: Turn default/blank: spec.message: Invalid value: " ": message must not be blank: ` +
-					`white space, control and zero-width characters alone say nothing`,
+					`it must have more than white space, control and zero-width characters`,
 				"b.yaml:6: Agent default/support: sepc: unknown field: check its spelling and indentation",
 				"b.yaml:6: Agent default/support: spec: Required value",
 			},
@@ -158,10 +160,10 @@ func TestLoadRefuses(t *testing.T) {
 		"the same object twice": {
 			"one of them would be lost",
 			map[string]string{"a.yaml": turn, "b.yaml": turn},
-			[]string{"b.yaml: Turn default/first: metadata.name: must be unique: a.yaml holds the same object"},
+			[]string{"b.yaml: Turn default/first: metadata.name: must be unique: a.yaml has the same object"},
 		},
 		"an unknown kind of ours": {
-			"it is a slip, not somebody else's object",
+			"it is a mistake, not an object of another system",
 			map[string]string{"a.yaml": strings.Replace(turn, "kind: Turn", "kind: Trun", 1)},
 			[]string{"a.yaml: Trun first: unknown kind in capstan.dev/v1alpha1: " +
 				"must be one of Agent, ModelProvider, PromptProfile, Session, ToolApproval, ToolServer, Turn in capstan.dev/v1alpha1"},
@@ -173,9 +175,9 @@ func TestLoadRefuses(t *testing.T) {
 				"must be one of Agent, ModelProvider, PromptProfile, Session, ToolApproval, ToolServer, Turn in capstan.dev/v1alpha1"},
 		},
 		"no kind": {
-			"it cannot be told what it is",
+			"its kind is unknown",
 			map[string]string{"a.yaml": "apiVersion: v1\n"},
-			[]string{"a.yaml: kind: must be given, as a text"},
+			[]string{"a.yaml: kind: is required, as a string"},
 		},
 		"a generated name": {
 			"only a server generates names",
@@ -184,8 +186,14 @@ func TestLoadRefuses(t *testing.T) {
 		},
 		"metadata of wrong types": {
 			"the message must name the part",
-			map[string]string{"a.yaml": strings.Replace(turn, "{name: first}", "{name: first, labels: [a]}", 1), "b.yaml": strings.Replace(turn, "{name: first}", "5", 1)},
-			[]string{"a.yaml: Turn first: metadata.labels: must not be of the type array", "b.yaml: Turn: metadata: must not be of the type number"},
+			map[string]string{
+				"a.yaml": strings.Replace(turn, "{name: first}", "{name: first, labels: [a]}", 1),
+				"b.yaml": strings.Replace(turn, "{name: first}", "5", 1),
+			},
+			[]string{
+				"a.yaml: Turn first: metadata.labels: must not be of the type array",
+				"b.yaml: Turn: metadata: must not be of the type number",
+			},
 		},
 		"a key twice": {
 			"one of the values would be lost",
@@ -203,27 +211,29 @@ func TestLoadRefuses(t *testing.T) {
 			[]string{"a.yaml: must be an object with apiVersion, kind and metadata"},
 		},
 		"other encodings": {
-			"they would be read as something else",
+			"YAML would read them as other values",
 			map[string]string{"a.yaml": "a: \xff\xfe"},
 			[]string{"a.yaml: must be UTF-8 text"},
 		},
 		"a Secret that is not encoded": {
 			"no message may repeat the value",
-			map[string]string{"a.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {key: not-base64!}\nstringData: {port: 80}\n"},
+			map[string]string{"a.yaml": "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\ndata: {key: " +
+				"not-base64!}\nstringData: {port: 80}\n"},
 			[]string{
 				"a.yaml: Secret default/s: data[key]: must be base64: use stringData for a value that is not encoded",
-				"a.yaml: Secret default/s: stringData[port]: must be a text: put it in quotes",
+				"a.yaml: Secret default/s: stringData[port]: must be a string: put it in quotes",
 			},
 		},
 		"a ConfigMap that a server would refuse": {
 			"the slip would show as a prompt without the text",
-			map[string]string{"a.yaml": configMap + "immutable: \"no\"\ndta: {k: v}\ndata: {\"a b\": x, port: 5, twice: x}\nbinaryData: {twice: eA==, raw: \"!\"}\n"},
+			map[string]string{"a.yaml": configMap +
+				"immutable: \"no\"\ndta: {k: v}\ndata: {\"a b\": x, port: 5, twice: x}\nbinaryData: {twice: eA==, raw: \"!\"}\n"},
 			[]string{
 				"a.yaml: ConfigMap default/notes: dta: unknown field: check its spelling and indentation",
 				"a.yaml: ConfigMap default/notes: immutable: must be true or false",
 				"a.yaml: ConfigMap default/notes: data[a b]: a valid config key must consist of alphanumeric characters, '-', '_' or '.' " +
 					"(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
-				"a.yaml: ConfigMap default/notes: data[port]: must be a text: put it in quotes",
+				"a.yaml: ConfigMap default/notes: data[port]: must be a string: put it in quotes",
 				"a.yaml: ConfigMap default/notes: binaryData[raw]: must be base64: use data for a value that is not encoded",
 				"a.yaml: ConfigMap default/notes: binaryData[twice]: must not be in data too",
 			},
@@ -236,7 +246,7 @@ func TestLoadRefuses(t *testing.T) {
 		"the same ConfigMap twice": {
 			"one of them would be lost",
 			map[string]string{"a.yaml": configMap, "b.yaml": configMap},
-			[]string{"b.yaml: ConfigMap default/notes: metadata.name: must be unique: a.yaml holds the same object"},
+			[]string{"b.yaml: ConfigMap default/notes: metadata.name: must be unique: a.yaml has the same object"},
 		},
 		"a directory without manifests": {
 			"the path is probably wrong",
@@ -252,7 +262,7 @@ func TestLoadRefuses(t *testing.T) {
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := written(t, tc.files)
+			dir := writeFiles(t, tc.files)
 			_, err := manifest.Load(t.Context(), []string{dir}, manifest.Options{})
 			if err == nil {
 				t.Fatalf("%s: Load succeeded, want an error", tc.reason)
@@ -267,7 +277,7 @@ func TestLoadRefuses(t *testing.T) {
 
 func TestLoadPaths(t *testing.T) {
 	t.Parallel()
-	dir := written(t, map[string]string{"turn.yaml": turn, "x.txt": agent})
+	dir := writeFiles(t, map[string]string{"turn.yaml": turn, "x.txt": agent})
 	t.Run("a file of any extension, and standard input", func(t *testing.T) {
 		t.Parallel()
 		set, err := manifest.Load(t.Context(), []string{filepath.Join(dir, "x.txt"), "-"},
@@ -306,8 +316,11 @@ func TestLoadPaths(t *testing.T) {
 		paths []string
 		want  string
 	}{
-		"no path":           {nil, "failed to load manifests: name a file, a directory or - for standard input"},
-		"a path of nothing": {[]string{filepath.Join(dir, "none")}, filepath.Join(dir, "none") + ": failed to find it: no such file or directory"},
+		"no path": {nil, "failed to load manifests: name a file, a directory or - for standard input"},
+		"a path of nothing": {
+			[]string{filepath.Join(dir, "none")},
+			filepath.Join(dir, "none") + ": failed to find it: no such file or directory",
+		},
 		"no standard input": {[]string{"-"}, "-: failed to read standard input: there is none"},
 	}
 	for name, tc := range refused {
@@ -322,7 +335,10 @@ func TestLoadPaths(t *testing.T) {
 }
 
 func FuzzLoad(f *testing.F) {
-	for _, seed := range []string{agent, turn, blankTurn + "---\n" + configMap, "{}", "[]", "---", "...", "a: &a [*a]", `{"a":1}{"b":2}`, "{", "\x00"} {
+	for _, seed := range []string{
+		agent, turn, blankTurn + "---\n" + configMap, "{}", "[]", "---", "...", "a: &a [*a]",
+		`{"a":1}{"b":2}`, "{", "\x00",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

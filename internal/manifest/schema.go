@@ -17,15 +17,15 @@ import (
 	"github.com/capstan-dev/capstan/config/crd"
 )
 
-// kindSchema is what an API server works with once it has read a CRD. It is safe for concurrent use.
+// kindSchema holds the validators that an API server derives from a CRD. It is safe for concurrent use.
 type kindSchema struct {
 	structural *structuralschema.Structural
 	openAPI    validation.SchemaValidator
 	rules      *cel.Validator
 }
 
-// schemas returns the schema of each of our kinds. Compiling the CEL rules takes tens of milliseconds, so it is
-// done once, and not before it is needed.
+// schemas returns the schema of each of our kinds. It compiles the CEL rules once, on the first call, because that
+// takes tens of milliseconds.
 var schemas = sync.OnceValues(compileSchemas)
 
 func compileSchemas() (map[string]*kindSchema, error) {
@@ -52,7 +52,7 @@ func compileSchemas() (map[string]*kindSchema, error) {
 	return compiled, nil
 }
 
-// compile takes the steps that an API server takes when it begins to serve a CRD. Our CRDs have one version.
+// compile performs the steps of an API server that starts to serve a CRD. Our CRDs have one version.
 func compile(definition *apiextensionsv1.CustomResourceDefinition) (*kindSchema, error) {
 	internal := &apiextensions.JSONSchemaProps{}
 	external := definition.Spec.Versions[0].Schema.OpenAPIV3Schema
@@ -63,7 +63,7 @@ func compile(definition *apiextensionsv1.CustomResourceDefinition) (*kindSchema,
 	if err != nil {
 		return nil, fmt.Errorf("failed to make the schema structural: %w", err)
 	}
-	structural = structural.DeepCopy() // pruning changes the defaults, which belong to internal
+	structural = structural.DeepCopy() // PruneDefaults changes the defaults, which internal still uses
 	if err := defaulting.PruneDefaults(structural); err != nil {
 		return nil, fmt.Errorf("failed to prune the defaults: %w", err)
 	}

@@ -16,14 +16,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// secretFields are the fields of a Secret beside its metadata.
+// secretFields are the allowed fields of a Secret.
 var secretFields = []string{"apiVersion", "kind", "metadata", "type", "immutable", "data", "stringData"}
 
-// addSecret takes a Secret into the set. It has no CRD, so the checks are written out here; no message repeats a value.
+// addSecret adds a Secret to the set. Secrets have no CRD, so the checks are written out here. No message repeats a
+// value.
 func (l *loader) addSecret(ctx context.Context, at origin, object map[string]any) {
 	secret, findings := readSecret(ctx, object, l.opts.Namespace)
 	key := objectKey{"Secret", types.NamespacedName{Namespace: secret.Namespace, Name: secret.Name}}
-	if l.claim(at, key, findings) {
+	if l.register(at, key, findings) {
 		l.set.secrets[key.NamespacedName] = secret
 	}
 }
@@ -36,13 +37,13 @@ func readSecret(ctx context.Context, object map[string]any, namespace string) (*
 	return secret, append(findings, readValues(object, secret)...)
 }
 
-// readValues fills in the type and the data of a Secret. As on a server, stringData wins over data.
+// readValues fills in the type and the data of a Secret. As on a server, stringData overrides data.
 func readValues(object map[string]any, secret *corev1.Secret) []finding {
 	var findings []finding
 	if kind, ok := object["type"].(string); ok {
 		secret.Type = corev1.SecretType(kind)
 	} else if object["type"] != nil {
-		findings = append(findings, finding{"type", "must be a text"})
+		findings = append(findings, finding{"type", "must be a string"})
 	}
 	var wrong []finding
 	secret.Immutable, wrong = readImmutable(object)
@@ -61,13 +62,17 @@ func readValues(object map[string]any, secret *corev1.Secret) []finding {
 	})...)
 }
 
-// variableName matches the names that environment variables are given by custom, and hardly any credential.
+// variableName matches the conventional names of environment variables, and hardly any credential.
 var variableName = regexp.MustCompile(`^[A-Z_][A-Z0-9_]{0,62}$`)
 
-// SetSecretFromEnv sets one key of a Secret to the value of an environment variable, over what the manifests say. The spec
-// is NAME/KEY=ENVVAR, which sets it in each namespace that the Set has objects in, or NAMESPACE/NAME/KEY=ENVVAR. A Secret
-// that the manifests lack is made. The lookup is os.LookupEnv or the like. No error repeats the value, nor what may be a
-// value that was given in place of a variable's name.
+// SetSecretFromEnv sets one key of a Secret to the value of an environment variable, and overrides the manifests.
+// It creates the Secret if the manifests do not hold it. lookup is os.LookupEnv or a substitute. The spec has one
+// of two forms:
+//  1. NAME/KEY=ENVVAR sets the key in each namespace in which the Set has objects.
+//  2. NAMESPACE/NAME/KEY=ENVVAR sets it in one namespace.
+//
+// No error repeats the value, nor a text after "=" that does not look like a variable's name: it may be the
+// credential itself.
 func (s *Set) SetSecretFromEnv(spec string, lookup func(name string) (value string, ok bool)) error {
 	target, variable, ok := strings.Cut(spec, "=")
 	parts := strings.Split(target, "/")
@@ -94,7 +99,7 @@ func (s *Set) SetSecretFromEnv(spec string, lookup func(name string) (value stri
 	value, ok := lookup(variable)
 	if !ok || value == "" {
 		if !variableName.MatchString(variable) {
-			return fmt.Errorf("failed to set %q: what stands after = must be the name of an environment variable that is set", target)
+			return fmt.Errorf("failed to set %q: the text after = must be the name of an environment variable that is set", target)
 		}
 		return fmt.Errorf("failed to set %q: environment variable %q must be set and not empty", target, variable)
 	}
@@ -118,21 +123,21 @@ func (s *Set) setSecret(name types.NamespacedName, key, value string) {
 	secret.Data[key] = []byte(value)
 }
 
-// namespaces returns the namespaces of our objects, sorted; default if there are none.
+// namespaces returns the namespaces of our objects, sorted; it returns default if there are no objects.
 func (s *Set) namespaces() []string {
 	used := map[string]bool{}
-	note(used, s.agents)
-	note(used, s.profiles)
-	note(used, s.providers)
-	note(used, s.servers)
-	note(used, s.turns)
+	addNamespaces(used, s.agents)
+	addNamespaces(used, s.profiles)
+	addNamespaces(used, s.providers)
+	addNamespaces(used, s.servers)
+	addNamespaces(used, s.turns)
 	if len(used) == 0 {
 		return []string{metav1.NamespaceDefault}
 	}
 	return slices.Sorted(maps.Keys(used))
 }
 
-func note[T any](used map[string]bool, objects map[types.NamespacedName]T) {
+func addNamespaces[T any](used map[string]bool, objects map[types.NamespacedName]T) {
 	for name := range objects {
 		used[name.Namespace] = true
 	}

@@ -14,10 +14,11 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// Set holds the objects of some manifests, valid and with their defaults. Its objects have no status and generation 0,
-// since no API server has seen them; they belong to the Set and must not be changed.
+// Set holds the objects of manifests, valid and with their defaults. They have no status and generation 0, because
+// no API server has stored them. The objects belong to the Set and must not be changed.
 type Set struct {
-	// Ignored has a line for each object that was left out because Capstan has no use for its kind.
+	// Ignored has one line for each object that Load left out: objects of kinds that Capstan does not use, and
+	// ToolApprovals, which decide about Turns in a cluster.
 	Ignored []string
 
 	agents     map[types.NamespacedName]*v1alpha1.Agent
@@ -28,7 +29,7 @@ type Set struct {
 	sessions   map[types.NamespacedName]*v1alpha1.Session
 	secrets    map[types.NamespacedName]*corev1.Secret
 	configMaps map[types.NamespacedName]*corev1.ConfigMap
-	// origins says where each object was read.
+	// origins maps each object to its place in the manifests.
 	origins map[objectKey]origin
 }
 
@@ -76,7 +77,7 @@ func (s *Set) Session(namespace, name string) (session *v1alpha1.Session, ok boo
 	return session, ok
 }
 
-// Secret returns a Secret, its stringData merged into its data; ok is false if the manifests do not hold it.
+// Secret returns a Secret, with its stringData merged into its data; ok is false if the manifests do not hold it.
 func (s *Set) Secret(namespace, name string) (secret *corev1.Secret, ok bool) {
 	secret, ok = s.secrets[types.NamespacedName{Namespace: namespace, Name: name}]
 	return secret, ok
@@ -88,18 +89,18 @@ func (s *Set) ConfigMap(namespace, name string) (configMap *corev1.ConfigMap, ok
 	return configMap, ok
 }
 
-// Over returns a set with the objects of s and, where s lacks an object, that of base. It shares the objects with both and
-// ignores nothing.
+// Over returns a set with the objects of s, and with those of base that s lacks. It shares the objects with both
+// sets; Ignored is empty.
 func (s *Set) Over(base *Set) *Set {
 	return &Set{
-		agents: over(s.agents, base.agents), profiles: over(s.profiles, base.profiles), providers: over(s.providers, base.providers),
-		servers: over(s.servers, base.servers), turns: over(s.turns, base.turns), sessions: over(s.sessions, base.sessions),
-		secrets: over(s.secrets, base.secrets), configMaps: over(s.configMaps, base.configMaps),
-		origins: over(s.origins, base.origins),
+		agents: merge(s.agents, base.agents), profiles: merge(s.profiles, base.profiles), providers: merge(s.providers, base.providers),
+		servers: merge(s.servers, base.servers), turns: merge(s.turns, base.turns), sessions: merge(s.sessions, base.sessions),
+		secrets: merge(s.secrets, base.secrets), configMaps: merge(s.configMaps, base.configMaps),
+		origins: merge(s.origins, base.origins),
 	}
 }
 
-func over[K comparable, V any](top, base map[K]V) map[K]V {
+func merge[K comparable, V any](top, base map[K]V) map[K]V {
 	all := maps.Clone(base)
 	maps.Copy(all, top)
 	return all
@@ -112,8 +113,8 @@ func (s *Set) Turns() []*v1alpha1.Turn {
 	})
 }
 
-// Turn returns the Turn of a name, which may be given as NAMESPACE/NAME. With an empty name it returns the only Turn. The
-// error lists the Turns there are.
+// Turn returns the Turn with a name, which may be NAMESPACE/NAME. For an empty name it returns the only Turn. The
+// error lists the Turns to choose from.
 func (s *Set) Turn(name string) (*v1alpha1.Turn, error) {
 	var found []*v1alpha1.Turn
 	for _, turn := range s.Turns() {
@@ -125,15 +126,15 @@ func (s *Set) Turn(name string) (*v1alpha1.Turn, error) {
 	case len(found) == 1:
 		return found[0], nil
 	case len(s.turns) == 0:
-		return nil, errors.New("failed to choose a Turn: the manifests hold none")
+		return nil, errors.New("failed to choose a Turn: the manifests have none")
 	case len(found) == 0:
-		return nil, fmt.Errorf("failed to find Turn %q: the manifests hold %s", name, list(s.Turns()))
+		return nil, fmt.Errorf("failed to find Turn %q: the manifests have %s", name, list(s.Turns()))
 	default:
 		return nil, fmt.Errorf("failed to choose a Turn: name one of %s", list(found))
 	}
 }
 
-// list names Turns, at most 10 of them.
+// list returns the names of Turns, at most 10 of them.
 func list(turns []*v1alpha1.Turn) string {
 	const most = 10
 	names := make([]string, 0, most)

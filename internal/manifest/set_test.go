@@ -19,7 +19,7 @@ func loaded(t *testing.T, documents ...string) *manifest.Set {
 	return set
 }
 
-func TestObjectsAreAsAfterCreation(t *testing.T) {
+func TestObjectsMatchCreatedOnes(t *testing.T) {
 	t.Parallel()
 	exported := strings.Replace(turn, "{name: first}",
 		"{name: first, uid: u, resourceVersion: '7', generation: 3, creationTimestamp: '2026-01-01T00:00:00Z', labels: {a: b}}", 1) +
@@ -46,7 +46,7 @@ func TestObjectsAreAsAfterCreation(t *testing.T) {
 func TestIgnored(t *testing.T) {
 	t.Parallel()
 	service := strings.Replace(configMap, "kind: ConfigMap", "kind: Service", 1)
-	want := []string{"-:1: Service notes: left out, since Capstan does not use Service of v1"}
+	want := []string{"-:1: Service notes: ignored: Capstan does not use Service of v1"}
 	if diff := cmp.Diff(want, loaded(t, service, turn).Ignored); diff != "" {
 		t.Errorf("Ignored (-want +got):\n%s", diff)
 	}
@@ -61,14 +61,18 @@ func TestTurnChoice(t *testing.T) {
 		name      string
 		want, err string
 	}{
-		"the only one":            {[]string{turn}, "", "default/first", ""},
-		"by name":                 {[]string{turn, second}, "second", "default/second", ""},
-		"by namespace and name":   {[]string{turn, elsewhere}, "helpdesk/first", "helpdesk/first", ""},
-		"none":                    {[]string{agent}, "", "", "failed to choose a Turn: the manifests hold none"},
-		"several":                 {[]string{turn, second}, "", "", "failed to choose a Turn: name one of default/first, default/second"},
-		"an unknown one":          {[]string{turn}, "third", "", `failed to find Turn "third": the manifests hold default/first`},
-		"a name of two of them":   {[]string{turn, elsewhere}, "first", "", "failed to choose a Turn: name one of default/first, helpdesk/first"},
-		"an unknown name of none": {[]string{agent}, "first", "", "failed to choose a Turn: the manifests hold none"},
+		"the only one":          {[]string{turn}, "", "default/first", ""},
+		"by name":               {[]string{turn, second}, "second", "default/second", ""},
+		"by namespace and name": {[]string{turn, elsewhere}, "helpdesk/first", "helpdesk/first", ""},
+		"none":                  {[]string{agent}, "", "", "failed to choose a Turn: the manifests have none"},
+		"several":               {[]string{turn, second}, "", "", "failed to choose a Turn: name one of default/first, default/second"},
+		"an unknown one":        {[]string{turn}, "third", "", `failed to find Turn "third": the manifests have default/first`},
+		"a name of two of them": {
+			[]string{turn, elsewhere},
+			"first", "",
+			"failed to choose a Turn: name one of default/first, helpdesk/first",
+		},
+		"an unknown name of none": {[]string{agent}, "first", "", "failed to choose a Turn: the manifests have none"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -101,18 +105,31 @@ func TestSecrets(t *testing.T) {
 		want map[string]string // namespace/name/key to value
 		err  string
 	}{
-		"stringData over data":         {"", map[string]string{"default/s/a": "a", "default/s/b": "text"}, ""},
-		"over the manifest's":          {"s/a=KEY", map[string]string{"default/s/a": "from-env", "default/s/b": "text", "helpdesk/s/a": "from-env"}, ""},
-		"a new Secret":                 {"new/k=KEY", map[string]string{"default/new/k": "from-env", "helpdesk/new/k": "from-env"}, ""},
-		"one namespace":                {"helpdesk/s/a=KEY", map[string]string{"default/s/a": "a", "helpdesk/s/a": "from-env"}, ""},
-		"no key":                       {"s=KEY", nil, `failed to read "s": must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR`},
-		"no variable":                  {"s/a", nil, "failed to read the Secret key: must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR"},
-		"a value for a variable":       {"s/a=sk-4711", nil, `failed to set "s/a": what stands after = must be the name of an environment variable that is set`},
-		"a variable that is not set":   {"s/a=OTHER", nil, `failed to set "s/a": environment variable "OTHER" must be set and not empty`},
-		"a variable that is empty":     {"s/a=EMPTY", nil, `failed to set "s/a": environment variable "EMPTY" must be set and not empty`},
-		"a name that is none":          {"S/a=KEY", nil, `failed to read "S/a": the Secret's name "S" a lowercase RFC 1123 subdomain must consist of`},
-		"a key that is none":           {"s/a b=KEY", nil, `failed to read "s/a b": the key "a b" a valid config key must consist of`},
-		"a namespace that is none":     {"N/s/a=KEY", nil, `failed to read "N/s/a": the namespace "N" a lowercase RFC 1123 label must consist of`},
+		"stringData over data": {"", map[string]string{"default/s/a": "a", "default/s/b": "text"}, ""},
+		"over the manifest's": {
+			"s/a=KEY",
+			map[string]string{"default/s/a": "from-env", "default/s/b": "text", "helpdesk/s/a": "from-env"},
+			"",
+		},
+		"a new Secret":  {"new/k=KEY", map[string]string{"default/new/k": "from-env", "helpdesk/new/k": "from-env"}, ""},
+		"one namespace": {"helpdesk/s/a=KEY", map[string]string{"default/s/a": "a", "helpdesk/s/a": "from-env"}, ""},
+		"no key":        {"s=KEY", nil, `failed to read "s": must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR`},
+		"no variable":   {"s/a", nil, "failed to read the Secret key: must be NAME/KEY=ENVVAR or NAMESPACE/NAME/KEY=ENVVAR"},
+		"a value for a variable": {
+			"s/a=sk-4711", nil,
+			`failed to set "s/a": the text after = must be the name of an environment variable that is set`,
+		},
+		"a variable that is not set": {"s/a=OTHER", nil, `failed to set "s/a": environment variable "OTHER" must be set and not empty`},
+		"a variable that is empty":   {"s/a=EMPTY", nil, `failed to set "s/a": environment variable "EMPTY" must be set and not empty`},
+		"an invalid name": {
+			"S/a=KEY", nil,
+			`failed to read "S/a": the Secret's name "S" a lowercase RFC 1123 subdomain must consist of`,
+		},
+		"an invalid key": {"s/a b=KEY", nil, `failed to read "s/a b": the key "a b" a valid config key must consist of`},
+		"an invalid namespace": {
+			"N/s/a=KEY", nil,
+			`failed to read "N/s/a": the namespace "N" a lowercase RFC 1123 label must consist of`,
+		},
 		"too many parts of the target": {"a/b/c/d=KEY", nil, `failed to read "a/b/c/d": must be NAME/KEY=ENVVAR`},
 	}
 	for name, tc := range cases {
@@ -203,7 +220,7 @@ func TestASession(t *testing.T) {
 		t.Errorf("Session returned %+v, %t: want it as it was written", got, ok)
 	}
 	if got.Status.ObservedGeneration != 0 || len(got.Status.Conditions) != 0 {
-		t.Errorf("the status is %+v, want none: nobody has looked at it", got.Status)
+		t.Errorf("the status is %+v, want none: no controller has processed it", got.Status)
 	}
 	if _, ok := set.Session("helpdesk", "chat"); ok {
 		t.Error("want a Session of its own namespace only")

@@ -11,35 +11,35 @@ import (
 	"strings"
 )
 
-// Bounds of what Load reads. They are far beyond what an API server would take, and keep a wrong path (a disk image, the
-// root directory) from filling the memory.
+// Bounds of one call of Load. They far exceed what an API server accepts. They keep a wrong path, such as a disk
+// image or the root directory, from filling the memory.
 const (
 	maxFileBytes = 8 << 20
 	maxFiles     = 1000
 )
 
-// standardInput is the path that stands for standard input.
+// standardInput is the path of standard input.
 const standardInput = "-"
 
-// files returns the files a path stands for: itself, or if it is a directory, all manifests in it and below, in lexical
-// order. Names that begin with a period are left out, as are kustomization files, which are no objects.
+// files returns the files for a path: the file itself or, for a directory, all manifests in and below it, in
+// lexical order. It leaves out names that begin with a period, and kustomization files, which are not objects.
 func files(path string) ([]string, error) {
 	if path == standardInput {
 		return []string{path}, nil
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("failed to find it: %w", bare(err))
+		return nil, fmt.Errorf("failed to find it: %w", withoutPath(err))
 	}
 	if !info.IsDir() {
 		return []string{filepath.Clean(path)}, nil
 	}
 	var found []string
-	// As a file system of its own, since a walk by path would not enter a directory that is a symbolic link.
+	// os.DirFS enters the directory even if path is a symbolic link; a walk by path would not.
 	err = fs.WalkDir(os.DirFS(path), ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
-			return fmt.Errorf("failed to read %q: %w", name, bare(err))
+			return fmt.Errorf("failed to read %q: %w", name, withoutPath(err))
 		case name != "." && strings.HasPrefix(entry.Name(), "."):
 			if entry.IsDir() {
 				return filepath.SkipDir
@@ -75,7 +75,7 @@ func read(path string, stdin io.Reader) ([]byte, error) {
 	}
 	file, err := os.Open(path) //nolint:gosec // because which files to read is for the caller to say
 	if err != nil {
-		return nil, fmt.Errorf("failed to open it: %w", bare(err))
+		return nil, fmt.Errorf("failed to open it: %w", withoutPath(err))
 	}
 	text, err := readBounded(file)
 	return text, errors.Join(err, file.Close())
@@ -84,7 +84,7 @@ func read(path string, stdin io.Reader) ([]byte, error) {
 func readBounded(r io.Reader) ([]byte, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxFileBytes+1))
 	if err != nil {
-		return nil, fmt.Errorf("failed to read it: %w", bare(err))
+		return nil, fmt.Errorf("failed to read it: %w", withoutPath(err))
 	}
 	if len(text) > maxFileBytes {
 		return nil, fmt.Errorf("failed to read it: it must be at most %d MiB", maxFileBytes>>20)
@@ -92,8 +92,8 @@ func readBounded(r io.Reader) ([]byte, error) {
 	return text, nil
 }
 
-// bare takes the path off an error of the file system, since whoever reports it names the file already.
-func bare(err error) error {
+// withoutPath removes the path from an error of the file system, because the message of the caller has it already.
+func withoutPath(err error) error {
 	if failed, ok := errors.AsType[*fs.PathError](err); ok {
 		return failed.Err
 	}

@@ -22,11 +22,12 @@ spec:
 	toolApproval = `apiVersion: capstan.dev/v1alpha1
 kind: ToolApproval
 metadata: {name: first-1}
-spec: {turnRef: {name: first}, turnUID: u, requestID: r, step: 1, callID: c, toolName: t, schemaHash: cd, argumentsHash: ab, decision: Approved, decidedBy: ada}
+spec: {turnRef: {name: first}, turnUID: u, requestID: r, step: 1, callID: c, toolName: t, ` +
+		`schemaHash: cd, argumentsHash: ab, decision: Approved, decidedBy: ada}
 `
 )
 
-// withTools is the Agent with more in its spec.
+// withTools returns the Agent with additional text in its spec.
 func withTools(more string) string {
 	return strings.Replace(agent, "{promptProfileRef", "{"+more+", promptProfileRef", 1)
 }
@@ -35,11 +36,12 @@ func TestAToolServer(t *testing.T) {
 	t.Parallel()
 	set := loaded(t, toolServer)
 	got, ok := set.ToolServer("default", "tickets")
-	if !ok || got.Spec.MCP.URL != "http://tickets.tools:8080/mcp" || got.Spec.CallTimeoutSeconds != 45 || got.Spec.ConnectTimeoutSeconds != 5 {
+	if !ok || got.Spec.MCP.URL != "http://tickets.tools:8080/mcp" || got.Spec.CallTimeoutSeconds != 45 ||
+		got.Spec.ConnectTimeoutSeconds != 5 {
 		t.Errorf("ToolServer returned %+v, %t: want it as it was written, with its defaults", got, ok)
 	}
 	if got.Status.ObservedGeneration != 0 || len(got.Status.Conditions) != 0 {
-		t.Errorf("the status is %+v, want none: nobody has looked at it", got.Status)
+		t.Errorf("the status is %+v, want none: no controller has processed it", got.Status)
 	}
 	if _, ok := set.ToolServer("helpdesk", "tickets"); ok {
 		t.Error("want a ToolServer of its own namespace only")
@@ -56,7 +58,7 @@ func TestAToolServer(t *testing.T) {
 	}
 }
 
-func TestASecretFromTheEnvironmentIsSetWhereAToolServerIs(t *testing.T) {
+func TestSecretFromEnvIsSetInTheNamespaceOfAToolServer(t *testing.T) {
 	t.Parallel()
 	set := loaded(t, strings.Replace(toolServer, "{name: tickets}", "{name: tickets, namespace: helpdesk}", 1))
 	if err := set.SetSecretFromEnv("tickets/token=KEY", func(string) (string, bool) { return "value", true }); err != nil {
@@ -67,22 +69,33 @@ func TestASecretFromTheEnvironmentIsSetWhereAToolServerIs(t *testing.T) {
 	}
 }
 
-func TestAToolApprovalIsCheckedAndLeftOut(t *testing.T) {
+func TestToolApprovalIsValidatedAndIgnored(t *testing.T) {
 	t.Parallel()
-	want := []string{"-:1: ToolApproval default/first-1: left out, since a ToolApproval decides about a Turn of a cluster: capstan run asks, or takes --approve"}
+	want := []string{"-:1: ToolApproval default/first-1: ignored: a ToolApproval decides about a Turn in a " +
+		"cluster; capstan run asks for decisions, or takes --approve"}
 	if diff := cmp.Diff(want, loaded(t, toolApproval, turn).Ignored); diff != "" {
 		t.Errorf("Ignored (-want +got):\n%s", diff)
 	}
 }
 
-func TestWrongToolsAreRefused(t *testing.T) {
+func TestInvalidToolsAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, text, want string }{
-		"no endpoint":          {"an MCP server is somewhere", strings.Replace(toolServer, `  mcp: {url: "http://tickets.tools:8080/mcp"}`+"\n", "", 1), "mcp must be given for a server of type MCP"},
-		"credentials in a URL": {"a URL is no place for a token", strings.Replace(toolServer, "tickets.tools", "u:p@tickets.tools", 1), "url must not hold credentials"},
-		"unknown field":        {"a slip is told", toolServer + "  tool: []\n", "spec.tool: unknown field"},
-		"unknown decision":     {"a decision is one of two", strings.Replace(toolApproval, "Approved", "Yes", 1), "spec.decision: Unsupported value"},
-		"a tool of nobody":     {"a tool is of a server or an agent", withTools("tools: [{maxCalls: 3}]"), "exactly one of serverRef and agentRef must be given"},
+		"no endpoint": {"an MCP server is somewhere", strings.Replace(toolServer,
+			`  mcp: {url: "http://tickets.tools:8080/mcp"}`+"\n", "", 1), "mcp must be given for a server of type MCP"},
+		"credentials in a URL": {
+			"a URL is no place for a token",
+			strings.Replace(toolServer, "tickets.tools", "u:p@tickets.tools", 1), "url must not contain credentials",
+		},
+		"unknown field": {"a mistake is reported", toolServer + "  tool: []\n", "spec.tool: unknown field"},
+		"unknown decision": {
+			"a decision is one of two", strings.Replace(toolApproval, "Approved", "Yes", 1),
+			"spec.decision: Unsupported value",
+		},
+		"a tool of neither": {
+			"a tool is of a server or an agent", withTools("tools: [{maxCalls: 3}]"),
+			"exactly one of serverRef and agentRef must be given",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -94,13 +107,14 @@ func TestWrongToolsAreRefused(t *testing.T) {
 	}
 }
 
-func TestToolsOfAnAgentHaveTheirDefaults(t *testing.T) {
+func TestToolsOfAnAgentGetDefaults(t *testing.T) {
 	t.Parallel()
 	set := loaded(t, withTools("tools: [{serverRef: {name: tickets}, allow: [get_*]}], toolPolicy: {effects: ReadOnly}"))
 	got, ok := set.Agent("default", "support")
 	want := v1alpha1.ToolPolicy{
 		ArgumentValidation: v1alpha1.ArgumentValidationEnforce, Selection: v1alpha1.ToolSelectionDeclared,
-		MaxToolsPerTurn: v1alpha1.DefaultMaxToolsPerTurn, Execution: v1alpha1.ToolExecutionParallel, Effects: v1alpha1.AllowedEffectsReadOnly,
+		MaxToolsPerTurn: v1alpha1.DefaultMaxToolsPerTurn, Execution: v1alpha1.ToolExecutionParallel,
+		Effects: v1alpha1.AllowedEffectsReadOnly,
 	}
 	if !ok || got.Spec.ToolPolicy == nil {
 		t.Fatalf("Agent returned %+v, %t", got, ok)

@@ -18,17 +18,17 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 )
 
-// longestQuote is how many characters of a bad value an error message repeats.
+// longestQuote is how many characters of a wrong value an error message repeats.
 const longestQuote = 64
 
-// finding is a problem of one field.
+// finding is a mistake in one field.
 type finding struct {
 	field, message string
 }
 
-// admit makes an object what an API server would store when it is created, and returns what that server would refuse it
-// for: decoding with its strict checks, pruning, defaulting, then validation.
-func (k *kindSchema) admit(ctx context.Context, object map[string]any, namespace string) (*metav1.ObjectMeta, []finding) {
+// defaultAndValidate changes an object to the form that an API server would store on creation, and returns the
+// mistakes for which that server would refuse it. The order is: strict decoding, pruning, defaulting, validation.
+func (k *kindSchema) defaultAndValidate(ctx context.Context, object map[string]any, namespace string) (*metav1.ObjectMeta, []finding) {
 	meta, present, unknown, err := objectmeta.GetObjectMetaWithOptions(object, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
 	if err != nil {
 		return &metav1.ObjectMeta{}, []finding{malformed(err)}
@@ -46,7 +46,7 @@ func (k *kindSchema) admit(ctx context.Context, object map[string]any, namespace
 		findings = append(findings, finding{path, "unknown field: check its spelling and indentation"})
 	}
 
-	forgetServer(meta)
+	dropServerFields(meta)
 	if meta.Namespace == "" {
 		meta.Namespace = namespace
 	}
@@ -63,8 +63,9 @@ func (k *kindSchema) admit(ctx context.Context, object map[string]any, namespace
 	return meta, findings
 }
 
-// forgetServer removes what only a server sets, so that the output of kubectl get -o yaml is a manifest too.
-func forgetServer(meta *metav1.ObjectMeta) {
+// dropServerFields removes the fields that only a server sets, so that the output of kubectl get -o yaml is a valid
+// manifest.
+func dropServerFields(meta *metav1.ObjectMeta) {
 	meta.UID = ""
 	meta.ResourceVersion = ""
 	meta.Generation = 0
@@ -74,8 +75,8 @@ func forgetServer(meta *metav1.ObjectMeta) {
 	meta.ManagedFields = nil
 }
 
-// validate composes the checks as an API server does for the creation of a custom resource. Our schemas embed no
-// resources, whose metadata would need a check of its own.
+// validate runs the same checks as an API server on the creation of a custom resource. Our schemas embed no
+// resources, so no embedded metadata needs a check.
 func (k *kindSchema) validate(ctx context.Context, object map[string]any, meta *metav1.ObjectMeta) field.ErrorList {
 	problems := apivalidation.ValidateObjectMetaDeclaratively(ctx, operation.Create, meta, nil, true,
 		apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"), true)
@@ -88,19 +89,20 @@ func (k *kindSchema) validate(ctx context.Context, object map[string]any, meta *
 	return append(problems, broken...)
 }
 
-// blocksRules reports whether CEL rules cannot be trusted with the object: values of a wrong type would break them, and
-// values beyond their bounds could cost more than the rules were admitted for.
+// blocksRules reports whether the mistakes make it unsafe to run CEL rules on the object. Values of a wrong type
+// would break the rules, and values beyond their bounds could exceed the cost for which the rules were admitted.
 func blocksRules(problems field.ErrorList) bool {
 	for _, problem := range problems {
 		switch problem.Type { //nolint:exhaustive // because all other types leave the rules sound
-		case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany, field.ErrorTypeTypeInvalid:
+		case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany,
+			field.ErrorTypeTypeInvalid:
 			return true
 		}
 	}
 	return false
 }
 
-// shorten returns a problem that repeats no more than the beginning of a bad value.
+// shorten returns the error with at most the beginning of a wrong value.
 func shorten(problem *field.Error) *field.Error {
 	short := *problem
 	if text, ok := problem.BadValue.(string); ok {
@@ -115,7 +117,7 @@ func shorten(problem *field.Error) *field.Error {
 	return &short
 }
 
-// malformed says which part of the metadata has a wrong type.
+// malformed returns a finding for the part of the metadata that has a wrong type.
 func malformed(err error) finding {
 	path := "metadata"
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {

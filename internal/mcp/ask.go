@@ -5,10 +5,12 @@ import (
 	"time"
 )
 
-// lastWord is how much longer than it may take a connection is waited for that is being made: it knows why it took too long.
-const lastWord = 250 * time.Millisecond
+// connectGrace is how much longer than ConnectTimeout a caller waits for a connection attempt, so that the attempt
+// itself can report why it took too long.
+const connectGrace = 250 * time.Millisecond
 
-// Tools returns what the server offers, asked within maxAge, connecting if need be. Where that fails it returns an *Error, and beside it what was known before, nil for nothing.
+// Tools returns the tools of the server, from a list that is at most maxAge old. It connects if necessary. On
+// failure it returns an *Error together with the last known list, which is nil if there is none.
 func (c *Client) Tools(ctx context.Context, maxAge time.Duration) (*Listing, error) {
 	known, enough, err := c.enough(maxAge)
 	if enough {
@@ -22,8 +24,8 @@ func (c *Client) Tools(ctx context.Context, maxAge time.Duration) (*Listing, err
 	return l, nil
 }
 
-// enough says whether what is known is not to be asked for again: it is fresh, somebody asks just now, or the server could not be
-// asked a moment ago. If it is not enough, the caller asks, and tells asked when that is over.
+// enough reports whether the known list can be used without a request: it is fresh, another caller is asking now,
+// or the server failed a moment ago. If it is not enough, the caller must send the request and then call asked.
 func (c *Client) enough(maxAge time.Duration) (known *Listing, enough bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,10 +48,11 @@ func (c *Client) asked() {
 	c.asking--
 }
 
-// Discover asks the server now, connecting if need be, also when it could not be reached a moment ago. The error is an *Error.
+// Discover lists the tools now, even if the server failed a moment ago. It connects if necessary. The error is an
+// *Error.
 func (c *Client) Discover(ctx context.Context) (*Listing, error) { return c.ask(ctx, false) }
 
-// ask asks the server for its tools. A session that the server has ended is made anew, once.
+// ask lists the tools of the server. If the server has ended the session, ask starts a new one, once.
 func (c *Client) ask(ctx context.Context, patience bool) (*Listing, error) {
 	done, err := c.use()
 	if err != nil {
@@ -60,7 +63,7 @@ func (c *Client) ask(ctx context.Context, patience bool) (*Listing, error) {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(caller, c.cfg.ConnectTimeout)
 	defer cancel()
-	connecting, cancel := context.WithTimeout(caller, c.cfg.ConnectTimeout+lastWord)
+	connecting, cancel := context.WithTimeout(caller, c.cfg.ConnectTimeout+connectGrace)
 	defer cancel()
 	for again := true; ; again = false {
 		s, made, err := c.connected(connecting, patience)
@@ -79,15 +82,15 @@ func (c *Client) ask(ctx context.Context, patience bool) (*Listing, error) {
 		default:
 			failed := c.discovery(ctx, err)
 			if caller.Err() == nil {
-				c.putOff(failed)
+				c.backOff(failed)
 			}
 			return nil, failed
 		}
 	}
 }
 
-// keep takes note of a list, and tells of it if it is another than before. It returns the one to use: of two that are alike, the
-// first, so that what is made of it can be used again.
+// keep stores a list and calls OnChange if it differs from the known one. It returns the list to use: if both are
+// equal, the known one, so that values derived from it can be reused.
 func (c *Client) keep(l *Listing) *Listing {
 	c.mu.Lock()
 	known := c.listing
@@ -105,23 +108,23 @@ func (c *Client) keep(l *Listing) *Listing {
 	return l
 }
 
-// Known is what the server was last known to offer; nil for nothing.
+// Known returns the last known list of tools, or nil if there is none.
 func (c *Client) Known() *Listing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.listing
 }
 
-// noteChange is told that the tools may have changed.
+// noteChange records that the tools may have changed.
 func (c *Client) noteChange() {
 	select {
 	case c.changed <- struct{}{}:
-	default: // it is known already
+	default: // a change is already recorded
 	}
 }
 
-// watch asks for the tools when the server has said that they have changed, until the client ends. It is not a use: a client
-// that nobody uses rests all the same.
+// watch lists the tools again each time the server reports a change, until the client ends. This does not count as
+// use: an unused client still becomes idle.
 func (c *Client) watch() {
 	var pace settling
 	for {
@@ -138,7 +141,7 @@ func (c *Client) watch() {
 			return
 		}
 		select {
-		case <-c.changed: // more of the same
+		case <-c.changed: // several reports need only one request
 		default:
 		}
 		c.refresh()
@@ -146,14 +149,14 @@ func (c *Client) watch() {
 	}
 }
 
-// settling is how long a server is left alone after it said that its tools have changed: the longer, the more often it says so
-// just after it was asked.
+// settling computes how long to wait after a server has reported a change. The wait grows while reports keep
+// arriving shortly after a request.
 type settling struct {
-	asked time.Time // when it was last asked
+	asked time.Time // time of the last request
 	wait  time.Duration
 }
 
-// next returns how long to wait after a change that became known at a time: from settle to maxSettle.
+// next returns the wait after a change that was reported at the given time. It is between settle and maxSettle.
 func (s *settling) next(now time.Time) time.Duration {
 	if s.wait == 0 || now.Sub(s.asked) > 2*s.wait {
 		s.wait = settle
@@ -163,7 +166,7 @@ func (s *settling) next(now time.Time) time.Duration {
 	return s.wait
 }
 
-// refresh asks for the tools in the session that there is. If it cannot have them, the next who wants them asks.
+// refresh lists the tools in the current session. If that fails, the next caller of Tools sends the request again.
 func (c *Client) refresh() {
 	c.mu.Lock()
 	s := c.session

@@ -12,19 +12,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
-// freeBytes of an answer are read without asking for room.
-const freeBytes = 256 << 10
+// unreservedBytes is the number of bytes of a response that are read without a memory reservation.
+const unreservedBytes = 4 << 10
 
-// readAll reads the body of an answer. Its error is errTooLong, or that of reading.
+// readAll reads the body of a response. It returns errTooLong, errSlow or the error of reading.
 func (s *stream) readAll(resp *http.Response) ([]byte, error) {
-	var body bytes.Buffer
-	_, err := io.CopyN(&body, resp.Body, freeBytes)
-	if err == io.EOF { //nolint:errorlint // because io.CopyN returns it as it is
-		return body.Bytes(), nil
-	}
-	if err != nil {
-		return nil, err
-	}
 	size := int64(MaxResponseBytes)
 	if resp.ContentLength > size {
 		return nil, errTooLong
@@ -32,13 +24,28 @@ func (s *stream) readAll(resp *http.Response) ([]byte, error) {
 	if resp.ContentLength > 0 {
 		size = resp.ContentLength
 	}
-	if err := s.ex.hold(s.ctx, s.wire.share, s.wire.memory, size, s.cancel); err != nil {
-		return nil, err
+	var body bytes.Buffer
+	in := paced{io.LimitReader(resp.Body, MaxResponseBytes+1), s.ex}
+	for known, all := int64(unreservedBytes), false; !all; {
+		_, err := io.CopyN(&body, in, known-int64(body.Len()))
+		if err == io.EOF { //nolint:errorlint // because io.CopyN returns it as it is
+			return body.Bytes(), nil
+		}
+		if err != nil {
+			return nil, s.tooSlow(err)
+		}
+		if int64(body.Len()) == resp.ContentLength {
+			return body.Bytes(), nil
+		}
+		known = min(2*known, max(size, known+1))
+		if all, err = s.ex.reserve(s.ctx, s.wire, known, size, s.cancel); err != nil {
+			return nil, err
+		}
 	}
 	if resp.ContentLength > 0 {
-		body.Grow(int(size) - body.Len() + bytes.MinRead)
+		body.Grow(max(int(size)-body.Len(), 0) + bytes.MinRead)
 	}
-	if _, err := body.ReadFrom(paced{io.LimitReader(resp.Body, MaxResponseBytes+1-freeBytes), s.ex}); err != nil {
+	if _, err := body.ReadFrom(in); err != nil {
 		return nil, s.tooSlow(err)
 	}
 	if body.Len() > MaxResponseBytes {
@@ -47,16 +54,17 @@ func (s *stream) readAll(resp *http.Response) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
-// present is a member of a message that is there, whatever it says: it is not copied.
+// present is a member of a JSON message of which only the presence matters. Its value is not copied.
 type present bool
 
-// UnmarshalJSON takes note of it.
+// UnmarshalJSON sets p to true.
 func (p *present) UnmarshalJSON([]byte) error {
 	*p = true
 	return nil
 }
 
-// isResponse says whether a message is the response to a request, when it is the turn of the context's namespace to find out.
+// isResponse reports whether a message is the response to a request. It decodes a large message when it is the turn
+// of the context's namespace.
 func isResponse(ctx context.Context, message []byte, call jsonrpc.ID) bool {
 	defer fairgate.Large(ctx, len(message))()
 	var m struct {

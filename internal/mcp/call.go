@@ -13,12 +13,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// IdempotencyKey is the member of a call's _meta that names the call for ever, for servers that can use it.
+// IdempotencyKey is the member of a call's _meta that identifies the call permanently. Servers can use it to
+// recognize a repeated call.
 const IdempotencyKey = "capstan.dev/idempotencyKey"
 
-// Call calls a tool by the name that the server gives it. The error is a *tool.Error. A call is sent once. If the session was over,
-// it is sent once more in a new one: a repeatable call always, any other only if nothing of the first was sent. What a server says
-// of the session in answer to a call does not prove that it has not made the call.
+// Call calls a tool by its name on the server. The error is a *tool.Error.
+//
+// Call sends the request once. If the session was over, it sends the request again in a new session: a repeatable
+// call always, any other call only if no byte of the first request was sent. A server that reports the end of the
+// session in its response to a call may still have made the call.
 func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Result, error) {
 	done, err := c.use()
 	if err != nil {
@@ -42,11 +45,13 @@ func (c *Client) Call(ctx context.Context, name string, call tool.Call) (tool.Re
 	}
 }
 
-// attempt calls a tool once. Lost means that the call may be sent again, because the session was over.
-func (c *Client) attempt(ctx context.Context, name string, params *sdk.CallToolParams, repeatable bool) (result tool.Result, lost bool, err error) {
+// attempt sends a call once. lost reports that the session was over and that the call may be sent again.
+func (c *Client) attempt(
+	ctx context.Context, name string, params *sdk.CallToolParams, repeatable bool,
+) (result tool.Result, lost bool, err error) {
 	ex := &exchange{}
 	defer ex.end()
-	s, err := c.alive(ctx, repeatable)
+	s, err := c.liveSession(ctx, repeatable)
 	if err != nil {
 		return tool.Result{}, false, c.failure(ctx, ex, err)
 	}
@@ -71,15 +76,15 @@ func (c *Client) attempt(ctx context.Context, name string, params *sdk.CallToolP
 		s.lost.Store(true)
 		c.drop(s)
 		if !repeatable && ex.sent.Load() {
-			return tool.Result{}, false, c.doubtful(err)
+			return tool.Result{}, false, c.unknownOutcome(err)
 		}
 	}
 	return tool.Result{}, lost, c.failure(ctx, ex, err)
 }
 
-// alive returns a session for a call. A call that must not be made twice must not be what finds out that the session is over, so
-// that a ping asks the server before. Whatever else becomes of the ping, the call is made.
-func (c *Client) alive(ctx context.Context, repeatable bool) (*session, error) {
+// liveSession returns a session for a call. A call that must not be repeated must not be the request that discovers
+// the end of a session, so alive sends a ping first. Any other outcome of the ping is ignored.
+func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, error) {
 	s, made, err := c.connected(ctx, true)
 	if err != nil || made || repeatable || s.ID() == "" {
 		return s, err
@@ -96,14 +101,14 @@ func (c *Client) alive(ctx context.Context, repeatable bool) (*session, error) {
 	return s, err
 }
 
-// wireResult is the result of a call on the wire.
+// wireResult is the JSON form of the result of a call.
 type wireResult struct {
 	Content           []wireContent   `json:"content"`
 	StructuredContent json.RawMessage `json:"structuredContent"`
 	IsError           bool            `json:"isError"`
 }
 
-// wireContent is one part of a result. What it has depends on its type.
+// wireContent is the JSON form of one part of a result. Its members depend on its type.
 type wireContent struct {
 	Type     string `json:"type"`
 	Text     string `json:"text"`
@@ -120,13 +125,13 @@ type wireContent struct {
 	} `json:"resource"`
 }
 
-// result makes of a result what a model can read.
+// result converts a result to text for the model.
 func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
 	var parts []string
 	text := false
 	for _, content := range r.Content {
 		text = text || content.Type == "text"
-		parts = append(parts, content.words())
+		parts = append(parts, content.describe())
 	}
 	if structured := string(r.StructuredContent); !text && structured != "" && structured != "null" {
 		parts = append(parts, structured)
@@ -138,8 +143,8 @@ func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
 	return tool.Result{Content: content}, nil
 }
 
-// words are one part of a result: text as it is, and of anything else what it is.
-func (w *wireContent) words() string {
+// describe returns one part of a result as text: a text unchanged, any other content as a short description.
+func (w *wireContent) describe() string {
 	switch w.Type {
 	case "text":
 		return w.Text
@@ -163,7 +168,7 @@ func (w *wireContent) words() string {
 	return fmt.Sprintf("[%.64s]", w.Type)
 }
 
-// blob says what something is that a model cannot read, and how long.
+// blob returns the type and the size of content that a model cannot read.
 func blob(kind, otherwise, base64 string) string {
 	if kind == "" {
 		kind = otherwise

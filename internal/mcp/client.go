@@ -1,8 +1,13 @@
-// Package mcp calls the tools of MCP servers over streamable HTTP, on top of github.com/modelcontextprotocol/go-sdk.
+// Package mcp calls the tools of MCP servers over streamable HTTP, on top of
+// github.com/modelcontextprotocol/go-sdk.
 //
-// The SDK speaks the protocol; what goes over the network passes through package code of its own (wire and stream), which
-// bounds what is read, knows whether a call may have reached its server, keeps one failed request from ending the others, and answers what servers
-// ask for.
+// The SDK implements the protocol. The HTTP traffic goes through this package (wire and stream), which adds the
+// following:
+//
+//   - It limits the size of responses.
+//   - It knows whether a call may have reached its server.
+//   - It keeps one failed request from ending the others.
+//   - It replies to requests of the server.
 package mcp
 
 import (
@@ -23,69 +28,71 @@ import (
 )
 
 const (
-	// DefaultIdle is how long a connection is kept without use.
+	// DefaultIdle is how long an unused connection is kept.
 	DefaultIdle = 10 * time.Minute
-	// firstBackoff and maxBackoff bound the time in which a server that could not be reached is not tried again.
+	// firstBackoff and maxBackoff limit the pause after a failed connection attempt.
 	firstBackoff = 500 * time.Millisecond
 	maxBackoff   = 30 * time.Second
-	// settle is how long a server is left alone after it said that its tools have changed: it may say so of each.
-	// While changes keep coming, the time doubles up to maxSettle.
+	// settle is the pause after a server has reported a change of its tools, because it may report each tool
+	// separately. While reports keep arriving, the pause doubles up to maxSettle.
 	settle    = 300 * time.Millisecond
 	maxSettle = 30 * time.Second
-	// idleConnection is how long a TCP connection is kept for another request: less than the 5 s of many servers, which
-	// otherwise may close it just when a call is written, and then nobody knows what became of the call.
+	// idleConnection is how long an idle TCP connection is kept. Many servers close theirs after 5 s. If that
+	// happens while a call is being written, the outcome of the call is unknown, so ours closes earlier.
 	idleConnection = 4 * time.Second
 )
 
-// Config of a connection.
+// Config configures a Client.
 type Config struct {
-	// Name of the server, for messages.
+	// Name is the name of the server in messages.
 	Name string
-	// URL of its endpoint.
+	// URL is the URL of the server's endpoint.
 	URL string
-	// Token is sent as a bearer token if it is not empty.
+	// Token is sent as a bearer token unless it is empty.
 	Token string
-	// CredentialsFrom says where the token comes from, for messages, such as `key "token" of Secret "tickets"`.
+	// CredentialsFrom names the source of the token in messages, such as `key "token" of Secret "tickets"`.
 	CredentialsFrom string
 	// Headers are sent with each request.
 	Headers []Header
-	// Earlier are secrets that requests to the server have carried before. They are kept out of texts like those of now.
+	// Earlier holds secrets that earlier requests carried. They are redacted from texts like the current ones.
 	Earlier []string
-	// ConnectTimeout bounds a connection from its first packet to the list of tools.
+	// ConnectTimeout limits the time from the first packet to the list of tools.
 	ConnectTimeout time.Duration
-	// Policy says which addresses are connected to; nil for the built-in table.
+	// Policy decides which addresses may be connected to. If it is nil, the built-in table applies.
 	Policy *netpolicy.Policy
-	// Roots are the certificate authorities that are trusted; nil for the system's.
+	// Roots are the trusted certificate authorities. If it is nil, those of the system are trusted.
 	Roots *x509.CertPool
-	// Memory is what large answers are read into; the zero value is 32 MiB that such clients share.
+	// Memory is the budget for responses. All clients with the zero value share 32 MiB for large responses, and 16 MiB
+	// for small ones.
 	Memory bytebudget.Account
-	// Listings is what the list of tools is held in; the zero value has no bound.
+	// Listings is the budget for lists of tools. The zero value has no limit.
 	Listings bytebudget.Account
-	// Processors is passed by the work that large answers are, as work of Namespace; if it is nil, all work at once.
-	Processors *fairgate.Gate
+	// Processors limits the concurrent processing of large responses, and namespaces take turns; this client
+	// belongs to Namespace. If Processors is nil, there is no limit.
+	Processors *fairgate.Processors
 	Namespace  string
-	// Idle is how long the connection is kept without use; DefaultIdle if 0.
+	// Idle is how long an unused connection is kept. If it is 0, DefaultIdle applies.
 	Idle time.Duration
-	// Now is the clock.
+	// Now returns the current time. It must not be nil.
 	Now func() time.Time
-	// Log is told what goes wrong where nobody waits for it.
+	// Log receives failures that no caller waits for.
 	Log logr.Logger
-	// OnChange is called when the tools of the server are found to differ from what they were; nil tells nobody. It returns
-	// soon.
+	// OnChange is called when the tools of the server have changed. It must return quickly. If it is nil, changes
+	// are not reported.
 	OnChange func()
-	// OnIdle is called when the session has ended because nobody has used the client for the time of Idle; nil tells nobody. It
-	// returns soon.
+	// OnIdle is called when the session has ended because the client was unused for the time of Idle. It must
+	// return quickly. If it is nil, the end is not reported.
 	OnIdle func()
 }
 
-// Header is sent with each request.
+// Header is an HTTP header that is sent with each request.
 type Header struct {
 	Name, Value string
-	// Secret values are kept out of messages and results.
+	// Secret keeps the value out of messages and results.
 	Secret bool
 }
 
-// Secrets returns the credentials among a token, empty for none, and headers.
+// Secrets returns the credentials in a token, which may be empty, and in headers.
 func Secrets(token string, headers []Header) []string {
 	var secrets []string
 	if token != "" {
@@ -99,22 +106,22 @@ func Secrets(token string, headers []Header) []string {
 	return secrets
 }
 
-// Client is a connection to one server, which all calls share. It connects when it is needed, and again when the connection was
-// lost; a server that cannot be reached is tried again after a while that grows to 30 s, and calls in between fail at once. It
-// is safe for concurrent use.
+// Client is a connection to one server, which all calls share. It connects on first use and again after the
+// connection was lost. After a failed attempt it pauses for up to 30 s, during which calls fail at once. It is safe
+// for concurrent use.
 type Client struct {
 	cfg       Config
 	transport *http.Transport
 	http      *http.Client
 	redactor  *redact.Redactor
-	share     *room
-	// life ends all requests but the last one of each session, which takes leave.
+	budget    *serverBudget
+	// life ends all requests except the last one of each session, which ends the session on the server.
 	life context.Context //nolint:containedctx // because it is the life of the connection, not of a call
 	end  context.CancelFunc
-	// changed holds a token when the server says that its tools have changed.
+	// changed holds an item if the server has reported a change of its tools.
 	changed  chan struct{}
 	watching sync.Once
-	// running are the goroutines of the client.
+	// running counts the goroutines of the client.
 	running sync.WaitGroup
 
 	mu         sync.Mutex
@@ -125,7 +132,7 @@ type Client struct {
 	pause      *backoff.ExponentialBackOff
 	listing    *Listing
 	listed     time.Time
-	asking     int // how many ask for the list just now
+	asking     int // number of callers that are listing the tools
 	uses       int
 	idle       *time.Timer
 	retired    bool
@@ -133,7 +140,7 @@ type Client struct {
 	ended      bool
 }
 
-// New returns a client. Nothing is sent until it is used. Close or Retire ends it.
+// New returns a client. It sends nothing before its first use. The caller must call Close or Retire.
 func New(cfg Config) *Client {
 	if cfg.Idle == 0 {
 		cfg.Idle = DefaultIdle
@@ -141,7 +148,10 @@ func New(cfg Config) *Client {
 	if cfg.Memory.Most() == 0 {
 		cfg.Memory = process
 	}
-	c := &Client{cfg: cfg, transport: netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots), changed: make(chan struct{}, 1), pause: newPause(), share: newRoom()}
+	c := &Client{
+		cfg: cfg, transport: netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots),
+		changed: make(chan struct{}, 1), pause: newPause(), budget: newServerBudget(),
+	}
 	c.transport.IdleConnTimeout = idleConnection
 	c.http = &http.Client{Transport: &headers{base: c.transport, cfg: &c.cfg}, CheckRedirect: netpolicy.CheckRedirect}
 	c.redactor = redact.New(append(Secrets(cfg.Token, cfg.Headers), cfg.Earlier...)...)
@@ -149,9 +159,9 @@ func New(cfg Config) *Client {
 	return c
 }
 
-// inTurn returns a context under which the work on large answers passes Config.Processors.
+// inTurn returns a context in which the processing of large responses is limited by Config.Processors.
 func (c *Client) inTurn(ctx context.Context) context.Context {
-	return fairgate.With(ctx, c.cfg.Processors, c.cfg.Namespace)
+	return c.cfg.Processors.With(ctx, c.cfg.Namespace)
 }
 
 func newPause() *backoff.ExponentialBackOff {
@@ -161,10 +171,10 @@ func newPause() *backoff.ExponentialBackOff {
 	return b
 }
 
-// nextPause is how long to wait after one more failure.
+// nextPause returns the pause after another failure.
 func nextPause(b *backoff.ExponentialBackOff) time.Duration { return min(b.NextBackOff(), maxBackoff) }
 
-// use says that the client is in use, until the function that it returns is called. It fails once the client was ended.
+// use marks the client as used until the returned function is called. It returns an error if the client was closed.
 func (c *Client) use() (done func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,11 +199,11 @@ func (c *Client) unuse() {
 		c.closed = true
 		return
 	}
-	c.idle = time.AfterFunc(c.cfg.Idle, c.rest)
+	c.idle = time.AfterFunc(c.cfg.Idle, c.becomeIdle)
 }
 
-// rest ends the session of a client that nobody has used for a while. What is known of the tools stays.
-func (c *Client) rest() {
+// becomeIdle ends the session of an unused client. The list of tools is kept.
+func (c *Client) becomeIdle() {
 	c.mu.Lock()
 	resting := c.uses == 0 && !c.closed
 	if resting {
@@ -205,7 +215,7 @@ func (c *Client) rest() {
 	}
 }
 
-// Retire ends the client when all that it does now is done, and returns at once.
+// Retire returns at once, and ends the client when its current work is done.
 func (c *Client) Retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,7 +225,7 @@ func (c *Client) Retire() {
 	}
 }
 
-// Close ends the client and all that it does, and returns when that has ended.
+// Close cancels all work of the client and returns when the work has ended.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -224,14 +234,14 @@ func (c *Client) Close() {
 	c.running.Wait()
 }
 
-// Ended says whether nothing is left of a client that was retired or closed.
+// Ended reports whether a retired or closed client has released all its resources.
 func (c *Client) Ended() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ended
 }
 
-// finish ends what a closed client has.
+// finish releases the resources of a closed client.
 func (c *Client) finish() {
 	c.end()
 	c.mu.Lock()
@@ -246,11 +256,11 @@ func (c *Client) finish() {
 	}
 	c.transport.CloseIdleConnections()
 	c.mu.Lock()
-	c.ended, c.listing = true, nil // who holds an ended client must not hold its list
+	c.ended, c.listing = true, nil // a reference to an ended client must not keep its list in memory
 	c.mu.Unlock()
 }
 
-// isProtocol says whether a header is the protocol's: what it says, only the client knows.
+// isProtocol reports whether a header belongs to the protocol. Only the client may set such headers.
 func isProtocol(name string) bool {
 	switch name = http.CanonicalHeaderKey(name); name {
 	case "Accept", "Accept-Encoding", "Content-Type", "Content-Length", "Transfer-Encoding", http.CanonicalHeaderKey(lastEventIDHeader):
@@ -259,13 +269,13 @@ func isProtocol(name string) bool {
 	return strings.HasPrefix(name, "Mcp-")
 }
 
-// headers adds the configured headers to each request.
+// headers is a transport that adds the configured headers to each request.
 type headers struct {
 	base http.RoundTripper
 	cfg  *Config
 }
 
-// RoundTrip sends one request.
+// RoundTrip sends a request.
 func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 	out := req.Clone(req.Context())
 	for _, header := range h.cfg.Headers {
@@ -275,7 +285,7 @@ func (h *headers) RoundTrip(req *http.Request) (*http.Response, error) {
 		out.Header.Set(header.Name, header.Value)
 		switch http.CanonicalHeaderKey(header.Name) {
 		case "Idempotency-Key", "X-Idempotency-Key":
-			out.GetBody = nil // with it, net/http would take any such header for leave to send a call again of its own accord
+			out.GetBody = nil // with GetBody and such a header, net/http would repeat a call by itself
 		}
 	}
 	if h.cfg.Token != "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// kinds of servers: with sessions and without, with streams of events and without.
+// kinds are servers with and without sessions, and with and without streams of events.
 var kinds = map[string]*sdk.StreamableHTTPOptions{
 	"sessions, events": nil,
 	"sessions, JSON":   {JSONResponse: true},
@@ -34,9 +34,10 @@ func TestCall(t *testing.T) {
 				type out struct {
 					Sum int `json:"sum"`
 				}
-				sdk.AddTool(s, &sdk.Tool{Name: "sum", Description: "Adds."}, func(_ context.Context, _ *sdk.CallToolRequest, i in) (*sdk.CallToolResult, out, error) {
-					return nil, out{i.A + i.B}, nil
-				})
+				sdk.AddTool(s, &sdk.Tool{Name: "sum", Description: "Adds."},
+					func(_ context.Context, _ *sdk.CallToolRequest, i in) (*sdk.CallToolResult, out, error) {
+						return nil, out{i.A + i.B}, nil
+					})
 			})
 			metas := make(chan map[string]any, 1)
 			s.tamper(func(_ http.ResponseWriter, _ *http.Request, m message) bool {
@@ -70,7 +71,7 @@ func TestConcurrentCallsShareOneConnection(t *testing.T) {
 			arrived.Add(calls)
 			s := serve(t, options, plain("meet", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 				arrived.Done()
-				arrived.Wait() // nobody gets an answer before all are here
+				arrived.Wait() // no call is answered before all have arrived
 				return text(string(r.Params.Arguments)), nil
 			}))
 			c := client(t, s.URL)
@@ -97,7 +98,7 @@ func TestConcurrentCallsShareOneConnection(t *testing.T) {
 	}
 }
 
-func TestASlowCallEndsWithItsContext(t *testing.T) {
+func TestSlowCallEndsWithContext(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		cancel bool
@@ -118,7 +119,7 @@ func TestASlowCallEndsWithItsContext(t *testing.T) {
 			if _, err := c.Discover(patient(t)); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(patient(t), 3*time.Second) // enough to make the call on a busy machine
+			ctx, cancel := context.WithTimeout(patient(t), 3*time.Second) // enough for the call on a busy machine
 			if tc.cancel {
 				ctx, cancel = context.WithCancel(patient(t))
 				go func() { <-begun; cancel() }()
@@ -137,7 +138,7 @@ func TestASlowCallEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestAClientThatIsClosedEndsItsCalls(t *testing.T) {
+func TestCloseEndsCalls(t *testing.T) {
 	begun := make(chan struct{})
 	release := make(chan struct{})
 	defer close(release)
@@ -165,7 +166,7 @@ func TestAClientThatIsClosedEndsItsCalls(t *testing.T) {
 	}
 }
 
-func TestAClientThatRetiresLetsItsCallsEnd(t *testing.T) {
+func TestRetireWaitsForCalls(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})
 	s := serve(t, nil, plain("wait", func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		close(begun)
@@ -187,7 +188,7 @@ func TestAClientThatRetiresLetsItsCallsEnd(t *testing.T) {
 	eventually(t, "the client to end once nothing uses it", c.Ended)
 }
 
-func TestAnIdleConnectionIsClosedAndMadeAgain(t *testing.T) {
+func TestIdleConnectionIsClosedAndReopened(t *testing.T) {
 	s := serve(t, nil, says("hello", "hi"))
 	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Idle = 50 * time.Millisecond })
 	for range 2 {

@@ -4,36 +4,39 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync/atomic"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// protocol is the newest version that has sessions and change notifications in one stream. Servers that know only newer ones
-// are asked for those.
+// protocol is the newest version that has sessions, and change notifications in one stream. Servers that support
+// only newer versions get a second request without it.
 const protocol = "2025-11-25"
 
-// session is what the protocol calls so: from initialize to its end.
+// session is a session of the protocol, from the initialize request to its end.
 type session struct {
 	*sdk.ClientSession
-	// lost is true when the server has ended it.
+	// lost is true if the server has ended the session.
 	lost atomic.Bool
 }
 
-// close takes leave of the server. What is under way ends before.
+// close tells the server that the session ends. It waits for requests in progress.
 func (s *session) close() {
-	_ = s.Close() // a server that does not hear it will end the session itself
+	_ = s.Close() // the server ends the session itself if it misses this request
 }
 
-// attempt is a connection that is being made. What it came to is set before done is closed.
+// attempt is an attempt to connect. Its results are set before done is closed.
 type attempt struct {
 	done    chan struct{}
 	session *session
 	err     error
 }
 
-// connected returns the session, after connecting if there is none; made says that this call has waited for that. Of all who want one at the same time only one connects. With patience, a server that could not be reached is not tried again before its pause is over.
+// connected returns the session, and connects first if there is none. made reports that the call waited for a new
+// connection. Concurrent callers share one attempt. With patience, a server that failed is not tried again before
+// its pause is over.
 func (c *Client) connected(ctx context.Context, patience bool) (s *session, made bool, err error) {
 	c.mu.Lock()
 	switch {
@@ -62,7 +65,7 @@ func (c *Client) connected(ctx context.Context, patience bool) (s *session, made
 	}
 }
 
-// connect makes the connection that is waited for.
+// connect makes the connection for which callers wait.
 func (c *Client) connect() {
 	ctx, cancel := context.WithTimeout(c.life, c.cfg.ConnectTimeout)
 	defer cancel()
@@ -75,7 +78,7 @@ func (c *Client) connect() {
 	c.connecting = nil
 	a.session, a.err = s, err
 	if err != nil {
-		c.putOffLocked(err)
+		c.backOffLocked(err)
 	} else {
 		c.session = s
 	}
@@ -85,7 +88,7 @@ func (c *Client) connect() {
 		c.keep(listing)
 		c.watching.Do(func() { c.running.Go(c.watch) })
 		c.running.Go(func() {
-			_ = s.Wait() // that it is over is all that counts
+			_ = s.Wait() // only the end matters, not its error
 			s.lost.Store(true)
 		})
 		if ended {
@@ -95,26 +98,33 @@ func (c *Client) connect() {
 	close(a.done)
 }
 
-// putOff has a server left alone for a while, because it could not be used.
-func (c *Client) putOff(cause error) {
+// backOff starts the pause after a failure.
+func (c *Client) backOff(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.putOffLocked(cause)
+	c.backOffLocked(cause)
 }
 
-func (c *Client) putOffLocked(cause error) {
+func (c *Client) backOffLocked(cause error) {
 	c.failed, c.retryAt = cause, c.cfg.Now().Add(nextPause(c.pause))
 }
 
-// dial connects, greets and lists the tools.
+// dial connects, initializes a session and lists the tools.
 func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 	s := &session{}
-	w := &wire{client: c.http, url: c.cfg.URL, life: c.life, share: c.share, memory: c.cfg.Memory, onChange: c.noteChange, onLost: func() { s.lost.Store(true) }}
-	transport := &sdk.StreamableClientTransport{Endpoint: c.cfg.URL, HTTPClient: &http.Client{Transport: w}, MaxRetries: -1, MaxEventSize: MaxResponseBytes + 1024}
-	// Retries are those of the stream; the SDK would give the whole connection up after its own.
+	w := &wire{
+		client: c.http, url: c.cfg.URL, life: c.life, budget: c.budget, memory: c.cfg.Memory,
+		onChange: c.noteChange, onLost: func() { s.lost.Store(true) },
+	}
+	transport := &sdk.StreamableClientTransport{
+		Endpoint: c.cfg.URL, HTTPClient: &http.Client{Transport: w},
+		MaxRetries: -1, MaxEventSize: MaxResponseBytes + 1024,
+	}
+	// The stream has its own retries. After the SDK's retries fail, the SDK would end the whole connection.
 	client := sdk.NewClient(&sdk.Implementation{Name: "capstan", Version: "1"}, &sdk.ClientOptions{
 		Capabilities: &sdk.ClientCapabilities{}, MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true},
-		// The stream deals with the notification; the handler makes the SDK subscribe to it where the protocol wants that.
+		// The stream handles the notification. With a handler, the SDK subscribes to it if the protocol version
+		// requires a subscription.
 		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {},
 	})
 	ex, newer := &exchange{whole: true}, &exchange{whole: true}
@@ -128,23 +138,52 @@ func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	ex.free() // the list may need the room
+	shorten(s.InitializeResult())
+	ex.free() // the list may need the memory
 	newer.free()
 	listing, err := c.list(ctx, s)
 	if err != nil {
-		c.running.Go(s.close) // whoever waits is to hear the reason now
+		c.running.Go(s.close) // in the background: the caller must get the error now
 		return nil, nil, err
 	}
 	return s, listing, nil
 }
 
-// wantsNewer says whether a server has answered that it does not know the greeting of older versions.
+// maxServerInfo bounds the name and the version of a server, in bytes.
+const maxServerInfo = 1 << 10
+
+// shorten removes from the response to initialize whatever nobody reads. The SDK keeps the response for as long as the
+// session lives, which is after its memory reservation was released, and it may have up to MaxResponseBytes.
+func shorten(r *sdk.InitializeResult) {
+	if r == nil {
+		return
+	}
+	r.Instructions, r.Meta = "", nil
+	if c := r.Capabilities; c != nil {
+		c.Experimental, c.Extensions = nil, nil
+	}
+	if info := r.ServerInfo; info != nil {
+		r.ServerInfo = &sdk.Implementation{Name: shortLabel(info.Name), Version: shortLabel(info.Version)}
+	}
+}
+
+// shortLabel returns a copy of a label, or nothing if the label is longer than any real one. A longer label is not
+// cut, because a part of a credential at its end would not be recognized.
+func shortLabel(label string) string {
+	if len(label) > maxServerInfo {
+		return ""
+	}
+	return strings.Clone(label)
+}
+
+// wantsNewer reports whether the server has replied that it does not support the initialize request of older
+// versions.
 func wantsNewer(ex *exchange) bool {
 	answer, err := ex.decode(nil)
 	return err == nil && answer != nil && (answer.Code == jsonrpc.CodeMethodNotFound || answer.Code == sdk.CodeUnsupportedProtocolVersion)
 }
 
-// drop gives a session up. What is under way in it goes on.
+// drop removes the current session, so that the next caller connects again. Requests in progress continue.
 func (c *Client) drop(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,7 +198,7 @@ func (c *Client) dropLocked(s *session) {
 	c.running.Go(s.close)
 }
 
-// isLost says whether an error means that the session is over, and the request was not taken.
+// isLost reports whether an error means that the session is over and that the server did not process the request.
 func isLost(err error, ex *exchange) bool {
 	return errors.Is(err, errSession) || errors.Is(err, sdk.ErrSessionMissing) || !ex.sent.Load() && errors.Is(err, sdk.ErrConnectionClosed)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// zipped answers with a compressed body.
+// zipped responds with a compressed body.
 func zipped(t *testing.T, status int, kind, encoding string) func(http.ResponseWriter, *http.Request) {
 	t.Helper()
 	var zip bytes.Buffer
@@ -33,7 +33,7 @@ func zipped(t *testing.T, status int, kind, encoding string) func(http.ResponseW
 	}
 }
 
-// TestCompressedResponses are refused before any of them is read.
+// TestCompressedResponses: compressed responses are refused without reading their body.
 func TestCompressedResponses(t *testing.T) {
 	const want = `the server sends a compressed response (Content-Encoding: gzip), which is refused: turn compression off there`
 	for name, tc := range map[string]struct {
@@ -47,7 +47,10 @@ func TestCompressedResponses(t *testing.T) {
 	}{
 		"JSON":   {"the call may have been made", 200, jsonType, tool.OutcomeUnknown, want, mcp.Protocol, want},
 		"events": {"at any type", 200, events, tool.OutcomeUnknown, want, mcp.Protocol, want},
-		"401":    {"the status says enough", 401, jsonType, tool.Denied, "the server refused the credentials (HTTP 401)", mcp.Refused, "the server refused the credentials (HTTP 401)"},
+		"401": {
+			"the status says enough", 401, jsonType, tool.Denied, "the server refused the credentials (HTTP 401)",
+			mcp.Refused, "the server refused the credentials (HTTP 401)",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, nil, says("hello", "hi"))

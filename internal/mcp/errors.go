@@ -17,41 +17,42 @@ import (
 )
 
 const (
-	// maxDetail bounds what a message quotes of a server, and maxMessage what a tool says of its failure, in code points.
+	// maxDetail is the maximum length of a quotation from a server, and maxMessage that of a tool's error text, in
+	// code points.
 	maxDetail  = 300
 	maxMessage = 2000
 
-	// setURL is what to do about a server that redirects.
+	// setURL tells the user how to handle a redirect.
 	setURL = "set mcp.url to the final one"
 )
 
-// Kind is what is wrong with a server.
+// Kind classifies why a server cannot be used.
 type Kind string
 
-// The kinds.
 const (
-	// Refused means that the server does not accept the credentials.
+	// Refused means that the server rejects the credentials.
 	Refused Kind = "Refused"
-	// Unreachable means that there is no connection, or no answer in time.
+	// Unreachable means that there is no connection, or no response in time.
 	Unreachable Kind = "Unreachable"
-	// Protocol means that what answers is no MCP server that can be worked with.
+	// Protocol means that the endpoint is not an MCP server, or not one that Capstan can use.
 	Protocol Kind = "Protocol"
-	// NoMemory means that there is no memory for what the server lists.
+	// NoMemory means that there is not enough memory for the server's list of tools.
 	NoMemory Kind = "NoMemory"
 )
 
 // Error says why a server cannot be used, on one line of a few hundred characters, without credentials.
 type Error struct {
 	Kind Kind
-	// Message is Capstan's own word. A status holds nothing else.
+	// Message is text by Capstan. A status contains only this part.
 	Message string
-	// Said is what the other side has said, or the network; may be empty. It is for journals, and for whoever runs the program on their own.
+	// Said is text by the server or the network; it may be empty. It is for journals, and for people who run the
+	// command line themselves.
 	Said string
-	// Err is the cause, and may hold credentials: it is not for messages.
+	// Err is the cause. It may contain credentials, so it must not appear in messages.
 	Err error
 }
 
-// Error returns the message, and what the other side has said.
+// Error returns Message, followed by Said.
 func (e *Error) Error() string {
 	if e.Said == "" {
 		return e.Message
@@ -62,7 +63,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// discovery says why a server cannot be used.
+// discovery returns the Error for a server that cannot be used.
 func (c *Client) discovery(ctx context.Context, err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
@@ -89,7 +90,8 @@ func (c *Client) discovery(ctx context.Context, err error) *Error {
 	case errors.Is(err, errSlow):
 		return as(Unreachable, errSlow.Error(), "")
 	case errors.Is(err, errTooLong), errors.Is(err, errProtocol):
-		return as(Protocol, fmt.Sprintf("what answers at mcp.url is not an MCP server over streamable HTTP (%s): check its path", rootOf(err)), "")
+		return as(Protocol, fmt.Sprintf("the endpoint at mcp.url is not an MCP server over streamable HTTP (%s): check its path",
+			rootOf(err)), "")
 	case isTrust(err):
 		return as(Unreachable, "the server's certificate is not trusted: "+netpolicy.Cause(err), rootCause(err))
 	case errors.Is(err, ErrClosed):
@@ -131,13 +133,16 @@ func (c *Client) statusMessage(e *statusError) string {
 	return fmt.Sprintf("the server refused the request (HTTP %d): check the path of mcp.url", e.status)
 }
 
-// failure says what has become of a call without a response.
+// failure returns the error for a call without a response.
 func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Error {
 	as := func(class tool.Class, format string, args ...any) *tool.Error {
 		return &tool.Error{Class: class, Message: c.prefix() + fmt.Sprintf(format, args...), Err: err}
 	}
 	withStatus := func(class tool.Class, said *statusError) *tool.Error {
-		return &tool.Error{Class: class, Message: c.prefix() + c.statusMessage(said), Said: c.redactor.Line(said.detail, maxDetail), Err: err}
+		return &tool.Error{
+			Class: class, Message: c.prefix() + c.statusMessage(said),
+			Said: c.redactor.Line(said.detail, maxDetail), Err: err,
+		}
 	}
 	said, refused := errors.AsType[*statusError](err)
 	encoded, isEncoded := errors.AsType[*netpolicy.EncodedError](err)
@@ -173,8 +178,9 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 	return as(tool.OutcomeUnknown, "%s", errBroken)
 }
 
-// doubtful is the failure of a call that must not be made twice, and that the server has answered by ending the session.
-func (c *Client) doubtful(err error) *tool.Error {
+// unknownOutcome returns the error for a call that must not be repeated, if the server has replied to it by ending
+// the session.
+func (c *Client) unknownOutcome(err error) *tool.Error {
 	failure := &tool.Error{Class: tool.OutcomeUnknown, Message: c.prefix() + errSession.Error() + ", and may have made the call", Err: err}
 	if said, ok := errors.AsType[*sessionError](err); ok {
 		failure.Said = c.redactor.Line(said.detail, maxDetail)
@@ -184,7 +190,7 @@ func (c *Client) doubtful(err error) *tool.Error {
 
 func (c *Client) prefix() string { return fmt.Sprintf("tool server %q: ", c.cfg.Name) }
 
-// rootOf is the one of this package's errors that is in an error.
+// rootOf returns the error of this package that err wraps, or err if there is none.
 func rootOf(err error) error {
 	for _, known := range []error{errTooLong, errSlow, errProtocol, errSession, netpolicy.ErrRedirect, errBroken} {
 		if errors.Is(err, known) {
@@ -194,7 +200,7 @@ func rootOf(err error) error {
 	return err
 }
 
-// answered says what an error means that the server has answered a call with.
+// answered returns the error for a call to which the server has replied with a protocol error.
 func (c *Client) answered(name string, said *jsonrpc.Error) *tool.Error {
 	class := tool.Failed
 	switch {
@@ -203,20 +209,24 @@ func (c *Client) answered(name string, said *jsonrpc.Error) *tool.Error {
 	case said.Code == jsonrpc.CodeInvalidParams:
 		class = tool.InvalidArguments
 	}
-	return &tool.Error{Class: class, Message: c.prefix() + "it answers the call with an error", Said: c.redactor.Text(said.Message, maxMessage), Err: said}
+	return &tool.Error{
+		Class: class, Message: c.prefix() + "it answers the call with an error",
+		Said: c.redactor.Text(said.Message, maxMessage), Err: said,
+	}
 }
 
-// isUnknown says whether a server means by a message that it has no such tool. The protocol has no code for that.
+// isUnknown reports whether a message says that the server has no such tool. The protocol has no error code for
+// that.
 func isUnknown(name, message string) bool {
 	text := strings.ToLower(message)
 	return strings.Contains(text, "unknown tool") ||
 		strings.Contains(text, strings.ToLower(name)) && (strings.Contains(text, "not found") || strings.Contains(text, "does not exist"))
 }
 
-// coded matches how servers on the reference SDK report the errors of the protocol: within the result of a tool.
+// coded matches the form in which servers on the reference SDK report protocol errors: as the result of a tool.
 var coded = regexp.MustCompile(`^MCP error (-326\d\d): `)
 
-// reported says what an error means that is the result of a tool.
+// reported returns the error for a tool result that is marked as an error.
 func (c *Client) reported(name, text string) *tool.Error {
 	class := tool.Failed
 	if m := coded.FindStringSubmatch(text); m != nil {
@@ -233,24 +243,24 @@ func (c *Client) reported(name, text string) *tool.Error {
 	return &tool.Error{Class: class, Message: "the tool failed", Said: text}
 }
 
-// isTrust says whether a connection failed because of the server's certificate.
+// isTrust reports whether a connection failed because of the server's certificate.
 func isTrust(err error) bool {
 	_, verification := errors.AsType[*tls.CertificateVerificationError](err)
 	_, authority := errors.AsType[x509.UnknownAuthorityError](err)
 	return verification || authority
 }
 
-// isTransport says whether an error came up on the way, not from the server: the SDK marks those with an error of the protocol's
-// own type.
+// isTransport reports whether an error occurred in the transport, not in the server. The SDK marks such errors with
+// the type of protocol errors.
 func isTransport(err error) bool {
 	said, ok := errors.AsType[*jsonrpc.Error](err)
 	return ok && said.Code == codeRejected
 }
 
-// codeRejected is the code of the SDK's mark.
+// codeRejected is the code by which the SDK marks transport errors.
 const codeRejected = -32005
 
-// rootCause is the innermost error: the outer ones repeat the URL.
+// rootCause returns the message of the innermost error. The outer errors only repeat the URL.
 func rootCause(err error) string {
 	for {
 		if many, ok := err.(interface{ Unwrap() []error }); ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// event reads one event and returns its message; nil for an event without one. An event that is cut off is none.
+// event reads one event and returns its message, or nil if the event has none. An incomplete event is not returned.
 func (s *stream) event() ([]byte, error) {
 	var data []byte
 	message := true
@@ -35,10 +35,10 @@ func (s *stream) event() ([]byte, error) {
 		switch string(field) {
 		case "data":
 			if data != nil {
-				data = append(data, ' ') // between lines of JSON, a space says as much
+				data = append(data, ' ') // in JSON, a space between lines is equivalent
 			}
-			if data == nil && len(value) > freeBytes {
-				data, s.line = value, nil // as it is: it is large
+			if data == nil && len(value) > unreservedBytes {
+				data, s.line = value, nil // not copied, because it is large
 				continue
 			}
 			data = append(data, value...)
@@ -54,9 +54,9 @@ func (s *stream) event() ([]byte, error) {
 	}
 }
 
-// readLine reads one whole line, without its end.
+// readLine reads a line and returns it without its end.
 func (s *stream) readLine() ([]byte, error) {
-	if cap(s.line) > maxNoticeBytes {
+	if cap(s.line) > unreservedBytes { // its reservation may have been released
 		s.line = nil
 	}
 	s.line = s.line[:0]
@@ -65,11 +65,11 @@ func (s *stream) readLine() ([]byte, error) {
 		if s.left -= len(part); s.left < 0 {
 			return nil, errTooLong
 		}
-		if s.size += len(part); s.size > freeBytes && !s.standing {
-			if err := s.ex.hold(s.ctx, s.wire.share, s.wire.memory, MaxResponseBytes, s.cancel); err != nil {
+		if s.size += len(part); s.size > unreservedBytes && !s.standing {
+			if _, err := s.ex.reserve(s.ctx, s.wire, int64(s.size), MaxResponseBytes, s.cancel); err != nil {
 				return nil, err
 			}
-			s.ex.came(len(part))
+			s.ex.received(len(part))
 		}
 		s.line = append(s.line, part...)
 		if err == nil {
@@ -81,7 +81,7 @@ func (s *stream) readLine() ([]byte, error) {
 	}
 }
 
-// handle deals with one message.
+// handle processes one message.
 func (s *stream) handle(data []byte) {
 	if len(data) == 0 {
 		return
@@ -96,7 +96,7 @@ func (s *stream) handle(data []byte) {
 	message, err := jsonrpc.DecodeMessage(data)
 	if err != nil {
 		if !s.standing {
-			s.give(errProtocol)
+			s.abort(errProtocol)
 		}
 		return
 	}
@@ -114,7 +114,7 @@ func (s *stream) handle(data []byte) {
 	}
 }
 
-// refuse answers a request of the server: nothing but a ping is served.
+// refuse replies to a request of the server. It serves only pings.
 func (s *stream) refuse(m *jsonrpc.Request) {
 	answer := &jsonrpc.Response{ID: m.ID, Result: json.RawMessage("{}")}
 	if m.Method != "ping" {
@@ -136,6 +136,6 @@ func (s *stream) refuse(m *jsonrpc.Request) {
 	req.Header.Set("Content-Type", jsonType)
 	req.Header.Set("Accept", jsonType+", "+eventsType)
 	if resp, err := s.wire.client.Do(req); err == nil {
-		_ = resp.Body.Close() // whether it was heard matters to the server alone
+		_ = resp.Body.Close() // the outcome matters only to the server
 	}
 }

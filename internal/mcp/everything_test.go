@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestEverything works with the reference server, which others have made.
+// TestEverything uses the reference server, an independent implementation.
 func TestEverything(t *testing.T) {
 	server := everythingtest.Start(t)
 	changes := make(chan struct{}, 10)
@@ -27,7 +27,8 @@ func TestEverything(t *testing.T) {
 	for _, found := range l.Tools {
 		known[found.Name] = found
 	}
-	if sum := known["get-sum"]; sum.Description == "" || !strings.Contains(string(sum.Schema), `"a"`) || tool.Judge("", sum.Hints) != tool.Destructive {
+	if sum := known["get-sum"]; sum.Description == "" || !strings.Contains(string(sum.Schema), `"a"`) ||
+		tool.Judge("", sum.Hints) != tool.Destructive {
 		t.Errorf("get-sum = %+v", sum)
 	}
 	for name := range known {
@@ -41,14 +42,23 @@ func TestEverything(t *testing.T) {
 		tool, arguments string
 		want            []string
 	}{
-		"echo":            {"echo", `{"message":"hello"}`, []string{"Echo: hello"}},
-		"sum":             {"get-sum", `{"a":40,"b":2}`, []string{"The sum of 40 and 2 is 42."}},
-		"image":           {"get-tiny-image", `{}`, []string{"[image/png, ", " bytes]"}},
-		"annotated":       {"get-annotated-message", `{"messageType":"error","includeImage":true}`, []string{"Error: Operation failed\n[image/png, "}},
-		"structured":      {"get-structured-content", `{"location":"Chicago"}`, []string{`"temperature":`}},
-		"links":           {"get-resource-links", `{"count":2}`, []string{"Here are 2 resource links", "Blob Resource 1 <demo://resource/", "Text Resource 2 <demo://resource/"}},
-		"resource":        {"get-resource-reference", `{"resourceType":"Text","resourceId":1}`, []string{"demo://resource/"}},
-		"long":            {"trigger-long-running-operation", `{"duration":1,"steps":4}`, []string{"Long running operation completed. Duration: 1 seconds, Steps: 4."}},
+		"echo":  {"echo", `{"message":"hello"}`, []string{"Echo: hello"}},
+		"sum":   {"get-sum", `{"a":40,"b":2}`, []string{"The sum of 40 and 2 is 42."}},
+		"image": {"get-tiny-image", `{}`, []string{"[image/png, ", " bytes]"}},
+		"annotated": {
+			"get-annotated-message", `{"messageType":"error","includeImage":true}`,
+			[]string{"Error: Operation failed\n[image/png, "},
+		},
+		"structured": {"get-structured-content", `{"location":"Chicago"}`, []string{`"temperature":`}},
+		"links": {
+			"get-resource-links", `{"count":2}`,
+			[]string{"Here are 2 resource links", "Blob Resource 1 <demo://resource/", "Text Resource 2 <demo://resource/"},
+		},
+		"resource": {"get-resource-reference", `{"resourceType":"Text","resourceId":1}`, []string{"demo://resource/"}},
+		"long": {
+			"trigger-long-running-operation", `{"duration":1,"steps":4}`,
+			[]string{"Long running operation completed. Duration: 1 seconds, Steps: 4."},
+		},
 		"logs in between": {"toggle-simulated-logging", `{}`, []string{"Started simulated"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +88,7 @@ func TestEverything(t *testing.T) {
 		})
 	}
 	t.Run("time-out", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(patient(t), 3*time.Second) // enough to make the call on a busy machine
+		ctx, cancel := context.WithTimeout(patient(t), 3*time.Second) // enough for the call on a busy machine
 		defer cancel()
 		_, err := call(ctx, c, "trigger-long-running-operation", `{"duration":60}`)
 		if e := tool.AsError(err); err == nil || e.Class != tool.Timeout {
@@ -86,7 +96,7 @@ func TestEverything(t *testing.T) {
 		}
 	})
 	t.Run("cancel", func(t *testing.T) {
-		door := server.Door(t)
+		door := server.Proxy(t)
 		c := client(t, door.URL)
 		if _, err := c.Discover(patient(t)); err != nil {
 			t.Fatal(err)
@@ -98,7 +108,7 @@ func TestEverything(t *testing.T) {
 			_, err := call(ctx, c, "trigger-long-running-operation", `{"duration":60}`)
 			ended <- err
 		}()
-		door.Taken(patient(t), "trigger-long-running-operation")
+		door.AwaitCall(patient(t), "trigger-long-running-operation")
 		cancel()
 		err := <-ended
 		if e := tool.AsError(err); err == nil || e.Class != tool.OutcomeUnknown {
@@ -107,7 +117,7 @@ func TestEverything(t *testing.T) {
 	})
 }
 
-func TestEverythingIsKilledAndComesBack(t *testing.T) {
+func TestEverythingIsKilledAndRestarted(t *testing.T) {
 	server := everythingtest.Start(t)
 	now := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	c := client(t, server.URL, func(cfg *mcp.Config) { cfg.Now = now.read })

@@ -7,27 +7,33 @@ import (
 	"sync/atomic"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 )
 
-// exchange is what is noted of one request on its way.
+// exchange records the progress and the response of one request.
 type exchange struct {
-	// whole hands the answer on to the SDK as it is; otherwise it gets an empty one, since the answer is kept here.
+	// whole passes the response to the SDK unchanged. Otherwise the SDK gets an empty response, because the
+	// exchange keeps the real one.
 	whole bool
-	// sent is true when the request may have reached the server.
+	// sent is true if the request may have reached the server.
 	sent atomic.Bool
 
 	mu       sync.Mutex
 	response []byte
-	// cut is why there is no response, where the SDK would not say.
+	// cut is the reason for a missing response, if the SDK does not report it.
 	cut error
-	// owned says that somebody frees what is held, the room of a large answer, and ended that this was done for good.
+	// owned is true if a caller will release content and reservation, the memory of a small and of a large
+	// response. ended is true after the final release.
 	owned, ended bool
-	held         *held
+	content      *bytebudget.Reservation
+	reservation  *reservation
 }
 
 type exchangeKey struct{}
 
-// withExchange has what becomes of a request be noted. The caller frees the exchange when it is done with the answer.
+// withExchange returns a context that records a request in ex. The caller must free ex when it no longer needs the
+// response.
 func withExchange(ctx context.Context, ex *exchange) context.Context {
 	ex.owned = true
 	return context.WithValue(ctx, exchangeKey{}, ex)
@@ -44,8 +50,8 @@ func (ex *exchange) keep(response []byte) {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
 	ex.response = response
-	if ex.held != nil {
-		ex.held.arrived()
+	if ex.reservation != nil {
+		ex.reservation.arrived()
 	}
 }
 
@@ -55,7 +61,7 @@ func (ex *exchange) fail(cause error) {
 	ex.cut = cause
 }
 
-// cause is why there is no response: what was noted, else what the SDK says.
+// cause returns the reason for a missing response: the recorded one, or else err.
 func (ex *exchange) cause(err error) error {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
@@ -65,8 +71,8 @@ func (ex *exchange) cause(err error) error {
 	return err
 }
 
-// decode decodes the result of the response, or returns the error that the server has answered with. Without a response
-// it fails with errBroken.
+// decode decodes the result of the response, or returns the error in the response. It fails with errBroken if there
+// is no response.
 func (ex *exchange) decode(result any) (*jsonrpc.Error, error) {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
@@ -83,14 +89,14 @@ func (ex *exchange) decode(result any) (*jsonrpc.Error, error) {
 	return answer.Error, nil
 }
 
-// size of the response, in bytes.
+// size returns the size of the response in bytes.
 func (ex *exchange) size() int {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
 	return len(ex.response)
 }
 
-// stub is the message that the SDK gets for a response.
+// stub returns the message that the SDK gets as the response.
 func (ex *exchange) stub(id jsonrpc.ID, response []byte) []byte {
 	if ex.whole {
 		return response

@@ -24,7 +24,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// calls has a function deal with calls of tools alone.
+// calls returns a function that handles only calls of tools with f.
 func calls(f func(http.ResponseWriter, *http.Request)) func(http.ResponseWriter, *http.Request, message) bool {
 	return func(w http.ResponseWriter, r *http.Request, m message) bool {
 		if m.Method != "tools/call" {
@@ -39,7 +39,7 @@ func answer(status int, kind, body string) func(http.ResponseWriter, *http.Reque
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", kind)
 		w.WriteHeader(status)
-		_, _ = w.Write([]byte(body)) // a client that is gone shows in the test
+		_, _ = w.Write([]byte(body)) // the test notices a client that is gone
 	}
 }
 
@@ -48,18 +48,18 @@ const (
 	events   = "text/event-stream"
 )
 
-// moved redirects to another place.
+// moved redirects to another path.
 func moved(status int) func(http.ResponseWriter, *http.Request) {
 	return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", status) }
 }
 
 func hangUp(w http.ResponseWriter, _ *http.Request) {
 	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-		_ = conn.Close() // that is the point
+		_ = conn.Close() // the connection must break
 	}
 }
 
-// TestFailedCalls has a server answer calls in all ways that it should not, and then as it should.
+// TestFailedCalls: a server responds to calls in every wrong way, and then correctly.
 func TestFailedCalls(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -67,29 +67,78 @@ func TestFailedCalls(t *testing.T) {
 		class  tool.Class
 		want   string
 	}{
-		"401":           {"credentials do not get better by asking again", answer(401, "text/plain", "bad token "+token), tool.Denied, `the server refused the credentials (HTTP 401): check key "token" of Secret "demo": bad token [redacted]`},
-		"403":           {"nor do rights", answer(403, jsonType, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`), tool.Denied, "HTTP 403"},
-		"404":           {"a careless server answers so when it has made the call", answer(404, "text/plain", "gone"), tool.OutcomeUnknown, "the server has ended the session, and may have made the call: gone"},
-		"429":           {"it was refused before it was done", answer(429, "text/plain", ""), tool.Unavailable, "HTTP 429"},
-		"500":           {"who knows how far it got", answer(500, "text/html", "<h1>Oops</h1>"), tool.OutcomeUnknown, "the server failed (HTTP 500): <h1>Oops</h1>"},
-		"503":           {"a gateway may have passed it on", answer(503, "text/plain", ""), tool.OutcomeUnknown, "HTTP 503"},
-		"refused":       {"who knows what an error is about that names no request", answer(400, jsonType, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad `+token+`"}}`), tool.Failed, "the server refused the request (HTTP 400)"},
-		"504, JSON":     {"a gateway's error is none of the protocol", answer(504, jsonType, `{"error":{"code":504,"message":"upstream"}}`), tool.OutcomeUnknown, "the server failed (HTTP 504)"},
-		"408":           {"nor is that of one that waited for the rest", answer(408, jsonType, `{"error":{"code":1,"message":"late"}}`), tool.OutcomeUnknown, "HTTP 408"},
-		"302":           {"the result may be there", moved(302), tool.OutcomeUnknown, "the server redirects elsewhere, and may have dealt with the request: set mcp.url to the final one"},
-		"303":           {"the result is there", moved(303), tool.OutcomeUnknown, "the server redirects elsewhere, and may have dealt with the request"},
-		"303, nowhere":  {"wherever that is", answer(303, "", ""), tool.OutcomeUnknown, "HTTP 303"},
-		"307":           {"the call is to be made elsewhere", moved(307), tool.Unavailable, "the server redirects elsewhere, and the call was not made: set mcp.url to the final one"},
-		"hung up":       {"it had the request", hangUp, tool.OutcomeUnknown, "the connection broke before the response was there"},
-		"half an event": {"it had begun to answer", answer(200, events, "data: {\"jsonrpc\":"), tool.OutcomeUnknown, "the connection broke"},
-		"no event":      {"it had nothing to say", answer(200, events, ""), tool.OutcomeUnknown, "the connection broke"},
-		"bad event":     {"what it says makes no sense", answer(200, events, "data: hello\n\n"), tool.OutcomeUnknown, "not of the Model Context Protocol"},
-		"other answer":  {"the answer is to another question", answer(200, events, "data: {\"jsonrpc\":\"2.0\",\"id\":4711,\"result\":{}}\n\n"), tool.OutcomeUnknown, "the connection broke"},
-		"HTML":          {"a login page is no answer", answer(200, "text/html", "<html>"), tool.OutcomeUnknown, "not of the Model Context Protocol"},
-		"bad JSON":      {"nor is half of one", answer(200, jsonType, `{"jsonrpc":"2.0","id":3,"result":`), tool.OutcomeUnknown, "not of the Model Context Protocol"},
-		"a list":        {"nor are many", answer(200, jsonType, `[]`), tool.OutcomeUnknown, "not of the Model Context Protocol"},
-		"202":           {"nor is none", answer(202, "", ""), tool.Unavailable, "HTTP 202"},
-		"huge": {"nobody reads that", func(w http.ResponseWriter, _ *http.Request) {
+		"401": {
+			"credentials do not get better by asking again", answer(401, "text/plain", "bad token "+token),
+			tool.Denied, `the server refused the credentials (HTTP 401): check key "token" of Secret "demo": bad token [redacted]`,
+		},
+		"403": {
+			"nor do rights", answer(403, jsonType, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`),
+			tool.Denied, "HTTP 403",
+		},
+		"404": {
+			"a careless server answers so when it has made the call", answer(404, "text/plain", "gone"),
+			tool.OutcomeUnknown, "the server has ended the session, and may have made the call: gone",
+		},
+		"429": {"it was refused before it was done", answer(429, "text/plain", ""), tool.Unavailable, "HTTP 429"},
+		"500": {
+			"who knows how far it got", answer(500, "text/html", "<h1>Oops</h1>"), tool.OutcomeUnknown,
+			"the server failed (HTTP 500): <h1>Oops</h1>",
+		},
+		"503": {"a gateway may have passed it on", answer(503, "text/plain", ""), tool.OutcomeUnknown, "HTTP 503"},
+		"refused": {
+			"an error without a request ID may belong to any request",
+			answer(400, jsonType, `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad `+token+`"}}`),
+			tool.Failed, "the server refused the request (HTTP 400)",
+		},
+		"504, JSON": {
+			"a gateway's error is none of the protocol",
+			answer(504, jsonType, `{"error":{"code":504,"message":"upstream"}}`), tool.OutcomeUnknown, "the server failed (HTTP 504)",
+		},
+		"408": {
+			"nor is that of one that waited for the rest",
+			answer(408, jsonType, `{"error":{"code":1,"message":"late"}}`), tool.OutcomeUnknown, "HTTP 408",
+		},
+		"302": {
+			"the result may be there", moved(302), tool.OutcomeUnknown,
+			"the server redirects elsewhere, and may have dealt with the request: set mcp.url to the final one",
+		},
+		"303": {
+			"the result is there", moved(303), tool.OutcomeUnknown,
+			"the server redirects elsewhere, and may have dealt with the request",
+		},
+		"303, nowhere": {"wherever that is", answer(303, "", ""), tool.OutcomeUnknown, "HTTP 303"},
+		"307": {
+			"the call is to be made elsewhere", moved(307), tool.Unavailable,
+			"the server redirects elsewhere, and the call was not made: set mcp.url to the final one",
+		},
+		"hung up": {
+			"the server received the request", hangUp, tool.OutcomeUnknown,
+			"the connection broke before the response was there",
+		},
+		"half an event": {
+			"the response is incomplete", answer(200, events, "data: {\"jsonrpc\":"), tool.OutcomeUnknown,
+			"the connection broke",
+		},
+		"no event": {"the stream ends without a response", answer(200, events, ""), tool.OutcomeUnknown, "the connection broke"},
+		"bad event": {
+			"the event is not a message", answer(200, events, "data: hello\n\n"), tool.OutcomeUnknown,
+			"not of the Model Context Protocol",
+		},
+		"other answer": {
+			"the response belongs to another request",
+			answer(200, events, "data: {\"jsonrpc\":\"2.0\",\"id\":4711,\"result\":{}}\n\n"), tool.OutcomeUnknown, "the connection broke",
+		},
+		"HTML": {
+			"a login page is no answer", answer(200, "text/html", "<html>"), tool.OutcomeUnknown,
+			"not of the Model Context Protocol",
+		},
+		"bad JSON": {
+			"nor is half of one", answer(200, jsonType, `{"jsonrpc":"2.0","id":3,"result":`),
+			tool.OutcomeUnknown, "not of the Model Context Protocol",
+		},
+		"a list": {"nor are many", answer(200, jsonType, `[]`), tool.OutcomeUnknown, "not of the Model Context Protocol"},
+		"202":    {"nor is none", answer(202, "", ""), tool.Unavailable, "HTTP 202"},
+		"huge": {"the response is too long", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", jsonType)
 			for chunk := bytes.Repeat([]byte("x"), 1<<20); ; {
 				if _, err := w.Write(chunk); err != nil {
@@ -97,7 +146,7 @@ func TestFailedCalls(t *testing.T) {
 				}
 			}
 		}, tool.OutcomeUnknown, "the response exceeds 8 MiB"},
-		"huge event": {"at no rate", func(w http.ResponseWriter, _ *http.Request) {
+		"huge event": {"the event is too long", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", events)
 			for chunk := []byte("data: " + strings.Repeat("x", 1<<20)); ; {
 				if _, err := w.Write(chunk); err != nil {
@@ -105,9 +154,10 @@ func TestFailedCalls(t *testing.T) {
 				}
 			}
 		}, tool.OutcomeUnknown, "the response exceeds 8 MiB"},
-		"endless events": {"nor in pieces", func(w http.ResponseWriter, _ *http.Request) {
+		"endless events": {"the events together are too long", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", events)
-			event := "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"x\":\"" + strings.Repeat("x", 1<<18) + "\"}}\n\n"
+			event := "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"x\":\"" +
+				strings.Repeat("x", 1<<18) + "\"}}\n\n"
 			for {
 				if _, err := w.Write([]byte(event)); err != nil {
 					return
@@ -134,17 +184,18 @@ func TestFailedCalls(t *testing.T) {
 	}
 }
 
-// TestACallIsSentOnce has a server hang up on a call that comes in a connection which was used before: net/http sends such a
-// request again of its own accord if a header says that this does no harm.
-func TestACallIsSentOnce(t *testing.T) {
+// TestCallIsSentOnce: a server closes the connection during a call on a reused connection. net/http repeats such a
+// request by itself if a header says that this is harmless.
+func TestCallIsSentOnce(t *testing.T) {
 	for name, header := range map[string]mcp.Header{
-		"no such header": {Name: "X-Team", Value: "blue"}, "the header": {Name: "Idempotency-Key", Value: "k"}, "its older name": {Name: "x-idempotency-key", Value: "k"},
-		"an empty one": {Name: "Idempotency-Key"},
+		"no such header": {Name: "X-Team", Value: "blue"}, "the header": {Name: "Idempotency-Key", Value: "k"},
+		"its older name": {Name: "x-idempotency-key", Value: "k"},
+		"an empty one":   {Name: "Idempotency-Key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, &sdk.StreamableHTTPOptions{JSONResponse: true}, says("hello", "hi"))
 			c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Headers = []mcp.Header{header} })
-			// A connection is free again a moment after its answer, and until then a call gets a new one.
+			// A connection is free a moment after its response. Until then, a call gets a new connection.
 			eventually(t, "a call in a connection that was used before", func() bool {
 				s.tamper(nil)
 				if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
@@ -171,8 +222,8 @@ func TestACallIsSentOnce(t *testing.T) {
 	}
 }
 
-// TestASlowServerLeavesTheOthersAlone has one announce large answers, begin them, and not go on.
-func TestASlowServerLeavesTheOthersAlone(t *testing.T) {
+// TestSlowServerDoesNotBlockOthers: a server starts large responses and then stops sending.
+func TestSlowServerDoesNotBlockOthers(t *testing.T) {
 	for name, tc := range map[string]struct{ kind, length, begin string }{
 		"events":               {events, "", "data: "},
 		"JSON":                 {jsonType, "", ""},
@@ -186,8 +237,8 @@ func TestASlowServerLeavesTheOthersAlone(t *testing.T) {
 				if tc.length != "" {
 					w.Header().Set("Content-Length", tc.length)
 				}
-				_, _ = w.Write([]byte(tc.begin + strings.Repeat("x", 300<<10))) // a client that is gone shows in the test
-				_ = http.NewResponseController(w).Flush()                       // likewise
+				_, _ = w.Write([]byte(tc.begin + strings.Repeat("x", 300<<10))) // the test notices a client that is gone
+				_ = http.NewResponseController(w).Flush()                       // see above
 				begun <- struct{}{}
 				<-r.Context().Done()
 			}))
@@ -197,7 +248,7 @@ func TestASlowServerLeavesTheOthersAlone(t *testing.T) {
 			defer leave()
 			stuck := client(t, slow.URL)
 			for range cap(begun) {
-				all.Go(func() { _, _ = call(ctx, stuck, "hello", `{}`) }) // it ends with the test
+				all.Go(func() { _, _ = call(ctx, stuck, "hello", `{}`) }) // the call ends with the test
 			}
 			for range cap(begun) {
 				<-begun
@@ -211,8 +262,8 @@ func TestASlowServerLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
-// TestOneBrokenCallLeavesTheOthersAlone breaks calls of a session in which another is under way.
-func TestOneBrokenCallLeavesTheOthersAlone(t *testing.T) {
+// TestBrokenCallDoesNotAffectOthers: calls of a session break while another call is in progress.
+func TestBrokenCallDoesNotAffectOthers(t *testing.T) {
 	for name, handle := range map[string]func(http.ResponseWriter, *http.Request){
 		"hung up": hangUp, "401": answer(401, "", ""), "405": answer(405, "", ""), "500": answer(500, "", ""), "302": answer(302, "", ""),
 		"HTML": answer(200, "text/html", "<html>"), "bad JSON": answer(200, jsonType, "{"), "bad event": answer(200, events, "data: {\n\n"),
@@ -239,7 +290,7 @@ func TestOneBrokenCallLeavesTheOthersAlone(t *testing.T) {
 				got <- fmt.Sprint(result, err)
 			}()
 			<-begun
-			_ = failure(t, c, "hello") // that it fails is enough
+			_ = failure(t, c, "hello") // only the failure matters
 			close(release)
 			if g := <-got; g != "done<nil>" {
 				t.Errorf("the other call gave %s, want its result", g)
@@ -248,7 +299,7 @@ func TestOneBrokenCallLeavesTheOthersAlone(t *testing.T) {
 	}
 }
 
-func TestAnEndedSessionIsMadeAnewAndTheCallRepeatedOnce(t *testing.T) {
+func TestEndedSessionIsReplacedAndCallRepeatedOnce(t *testing.T) {
 	for name, options := range map[string]*sdk.StreamableHTTPOptions{"events": nil, "JSON": {JSONResponse: true}} {
 		t.Run(name, func(t *testing.T) {
 			var made atomic.Int32
@@ -261,7 +312,7 @@ func TestAnEndedSessionIsMadeAnewAndTheCallRepeatedOnce(t *testing.T) {
 					t.Fatalf("call %d = %q, %v; want it made once", want+1, got, err)
 				}
 				for session := range s.Sessions() {
-					_ = session.Close() // as of a server that was restarted
+					_ = session.Close() // as if the server had restarted
 				}
 			}
 			if _, err := c.Discover(patient(t)); err != nil {
@@ -271,7 +322,7 @@ func TestAnEndedSessionIsMadeAnewAndTheCallRepeatedOnce(t *testing.T) {
 	}
 }
 
-// clock is set by hand.
+// clock is a clock that the test advances.
 type clock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -289,7 +340,7 @@ func (c *clock) advance(d time.Duration) {
 	c.now = c.now.Add(d)
 }
 
-func TestAServerThatIsAwayIsTriedAgainAfterAWhile(t *testing.T) {
+func TestUnreachableServerIsRetriedAfterPause(t *testing.T) {
 	s := serve(t, nil, says("hello", "hi"))
 	var attempts atomic.Int32
 	away := func(w http.ResponseWriter, r *http.Request, _ message) bool {
@@ -310,7 +361,7 @@ func TestAServerThatIsAwayIsTriedAgainAfterAWhile(t *testing.T) {
 			t.Fatalf("round %d: the server was not tried again", round)
 		}
 		for range 5 {
-			_ = failure(t, c, "hello") // that it fails is enough
+			_ = failure(t, c, "hello") // only the failure matters
 		}
 		if attempts.Load() != tried {
 			t.Fatalf("round %d: the server was tried again at once, want a pause", round)
@@ -324,7 +375,7 @@ func TestAServerThatIsAwayIsTriedAgainAfterAWhile(t *testing.T) {
 	s.tamper(away)
 	s.web.CloseClientConnections()
 	now.advance(time.Hour)
-	_ = failure(t, c, "hello") // that it fails is enough
+	_ = failure(t, c, "hello") // only the failure matters
 	s.tamper(nil)
 	if _, err := c.Discover(patient(t)); err != nil {
 		t.Errorf("Discover = %v; want no pause for it", err)
@@ -354,21 +405,57 @@ func TestConnecting(t *testing.T) {
 		kind   mcp.Kind
 		want   string
 	}{
-		"loopback": {"a cluster's objects must not reach into the manager", elsewhere.URL, nil, mcp.Unreachable, "connections to 127.0.0.1 are refused: it is a loopback address; the manager's --tool-allow-cidrs=127.0.0.1/32 would allow it"},
-		"metadata": {"nor its cloud's credentials", "http://169.254.169.254/mcp", netpolicy.Permissive(), mcp.Unreachable, "connections to 169.254.169.254 are refused"},
-		"closed":   {"nobody listens", closed.URL, netpolicy.Permissive(), mcp.Unreachable, "the connection to the server failed: connection refused"},
-		"no name":  {"nobody is there", "http://nowhere.invalid/mcp", netpolicy.Permissive(), mcp.Unreachable, "the connection to the server failed: lookup nowhere.invalid"},
-		"silent":   {"nobody answers", "http://" + silent.Addr().String(), netpolicy.Permissive(), mcp.Unreachable, "no answer within 1s"},
+		"loopback": {
+			"a cluster's objects must not reach into the manager", elsewhere.URL, nil, mcp.Unreachable,
+			"connections to 127.0.0.1 are refused: it is a loopback address; the manager's --tool-allow-cidrs=127.0.0.1/32 would allow it",
+		},
+		"metadata": {
+			"nor its cloud's credentials", "http://169.254.169.254/mcp", netpolicy.Permissive(), mcp.Unreachable,
+			"connections to 169.254.169.254 are refused",
+		},
+		"closed": {
+			"no server listens", closed.URL, netpolicy.Permissive(), mcp.Unreachable,
+			"the connection to the server failed: connection refused",
+		},
+		"no name": {
+			"the host does not exist", "http://nowhere.invalid/mcp", netpolicy.Permissive(), mcp.Unreachable,
+			"the connection to the server failed: lookup nowhere.invalid",
+		},
+		"silent": {
+			"the server does not reply", "http://" + silent.Addr().String(), netpolicy.Permissive(),
+			mcp.Unreachable, "no answer within 1s",
+		},
 		"redirect": {"a redirect would carry the token along", with(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
 		}), netpolicy.Permissive(), mcp.Protocol, "the server redirects to another address: set mcp.url to the final one"},
-		"401":         {"without a token that fits", with(answer(401, "", token)), netpolicy.Permissive(), mcp.Refused, `the server refused the credentials (HTTP 401): check key "token" of Secret "demo": [redacted]`},
-		"404":         {"another path", with(answer(404, "text/plain", "no such page")), netpolicy.Permissive(), mcp.Protocol, "the server refused the request (HTTP 404): check the path of mcp.url: no such page"},
-		"502":         {"behind a gateway", with(answer(502, "text/plain", "")), netpolicy.Permissive(), mcp.Unreachable, "the server failed (HTTP 502)"},
-		"banner":      {"a server of another kind", banner(t), netpolicy.Permissive(), mcp.Unreachable, "the connection to the server failed: "},
-		"a website":   {"another kind of server", with(answer(200, "text/html", "<html>")), netpolicy.Permissive(), mcp.Protocol, "what answers at mcp.url is not an MCP server over streamable HTTP"},
-		"no MCP":      {"another protocol", with(answer(200, jsonType, "{}")), netpolicy.Permissive(), mcp.Protocol, "what answers at mcp.url is not an MCP server over streamable HTTP"},
-		"certificate": {"somebody else", tlsSite(t).URL, netpolicy.Permissive(), mcp.Unreachable, "the server's certificate is not trusted: x509: certificate signed by unknown authority"},
+		"401": {
+			"without a token that fits", with(answer(401, "", token)), netpolicy.Permissive(), mcp.Refused,
+			`the server refused the credentials (HTTP 401): check key "token" of Secret "demo": [redacted]`,
+		},
+		"404": {
+			"another path", with(answer(404, "text/plain", "no such page")), netpolicy.Permissive(),
+			mcp.Protocol, "the server refused the request (HTTP 404): check the path of mcp.url: no such page",
+		},
+		"502": {
+			"behind a gateway", with(answer(502, "text/plain", "")), netpolicy.Permissive(), mcp.Unreachable,
+			"the server failed (HTTP 502)",
+		},
+		"banner": {
+			"a server of another kind", banner(t), netpolicy.Permissive(), mcp.Unreachable,
+			"the connection to the server failed: ",
+		},
+		"a website": {
+			"another kind of server", with(answer(200, "text/html", "<html>")), netpolicy.Permissive(),
+			mcp.Protocol, "the endpoint at mcp.url is not an MCP server over streamable HTTP",
+		},
+		"no MCP": {
+			"another protocol", with(answer(200, jsonType, "{}")), netpolicy.Permissive(), mcp.Protocol,
+			"the endpoint at mcp.url is not an MCP server over streamable HTTP",
+		},
+		"certificate": {
+			"the server is not trusted", tlsSite(t).URL, netpolicy.Permissive(), mcp.Unreachable,
+			"the server's certificate is not trusted: x509: certificate signed by unknown authority",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := client(t, tc.url, func(cfg *mcp.Config) {
@@ -403,7 +490,7 @@ func TestConnecting(t *testing.T) {
 	}
 }
 
-// banner is a server that does not speak HTTP.
+// banner starts a server that does not speak HTTP.
 func banner(t *testing.T) string {
 	t.Helper()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -412,19 +499,20 @@ func banner(t *testing.T) string {
 			t.Error(err)
 			return
 		}
-		_, _ = conn.Write([]byte("SSH-2.0-OpenSSH\r\n")) // the client shows whether it came
+		_, _ = conn.Write([]byte("SSH-2.0-OpenSSH\r\n")) // the client shows whether it arrived
 		_ = conn.Close()
 	}))
 	t.Cleanup(web.Close)
 	return web.URL
 }
 
-// tlsSite is a server with a certificate that no system trusts.
+// tlsSite starts a server with a certificate that no system trusts.
 func tlsSite(t *testing.T) *httptest.Server {
 	t.Helper()
 	server := sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1"}, nil)
 	says("hello", "hi")(server)
-	web := httptest.NewUnstartedServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
+	web := httptest.NewUnstartedServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
+		&sdk.StreamableHTTPOptions{Stateless: true}))
 	web.Config.ErrorLog = discard
 	web.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	web.StartTLS()

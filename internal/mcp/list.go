@@ -21,41 +21,42 @@ import (
 )
 
 const (
-	// MaxTools bounds how many tools a server may list.
+	// MaxTools is the maximum number of tools that a server may list.
 	MaxTools = 1000
-	// MaxListBytes bounds the whole list, in bytes.
+	// MaxListBytes is the maximum size of the whole list, in bytes.
 	MaxListBytes = 4 << 20
-	// MaxName bounds the name of a tool, in bytes; one with a longer name is left out.
+	// MaxName is the maximum length of a tool's name, in bytes. A tool with a longer name is left out.
 	MaxName = 128
-	// MaxDescription bounds what is kept of a tool's description, in bytes.
+	// MaxDescription is the maximum length of a tool's description, in bytes. A longer one is cut.
 	MaxDescription = 8 << 10
-	// maxPages bounds how many pages a list may have.
+	// maxPages is the maximum number of pages of a list.
 	maxPages = 200
 )
 
-// Listing is what a server says of itself and its tools.
+// Listing describes a server and its tools.
 type Listing struct {
-	// ServerName, ServerVersion and ProtocolVersion are as the server says.
+	// ServerName, ServerVersion and ProtocolVersion come from the server.
 	ServerName, ServerVersion, ProtocolVersion string
-	// Tools by name.
+	// Tools is sorted by name.
 	Tools []Tool
-	// hash tells one list from another.
+	// hash differs if the lists differ.
 	hash [sha256.Size]byte
 }
 
-// Tool is what a server says of one of its tools.
+// Tool describes a tool of a server.
 type Tool struct {
 	Name, Description string
-	// Schema is the JSON Schema of the arguments, compact; an object of anything where the server gives none that is one.
+	// Schema is the compact JSON Schema of the arguments. It allows any object if the server has no schema or an
+	// invalid one.
 	Schema json.RawMessage
-	// Hints of the server on the tool's effect.
+	// Hints are the server's hints about the tool's effect.
 	Hints tool.Hints
 }
 
-// anything is the schema of arguments of which nothing is known.
+// anything is the schema of unknown arguments.
 var anything = json.RawMessage(`{"type":"object"}`)
 
-// wireTool is a tool on the wire.
+// wireTool is the JSON form of a tool.
 type wireTool struct {
 	Name        string          `json:"name"`
 	Title       string          `json:"title"`
@@ -68,7 +69,7 @@ type wireTool struct {
 	} `json:"annotations"`
 }
 
-// list asks a session for all tools.
+// list lists all tools of a session.
 func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 	l := &Listing{}
 	if hello := s.InitializeResult(); hello != nil {
@@ -82,7 +83,8 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 	for pages := range maxPages {
 		page, size, err := s.page(ctx, cursor)
 		if err != nil && pages > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return nil, fmt.Errorf("%w: its list of tools has no end, or is too slow for connectTimeoutSeconds: pages within %s: %d, and each names another",
+			return nil, fmt.Errorf("%w: its list of tools has no end, or is too slow for connectTimeoutSeconds: "+
+				"pages within %s: %d, and each names another",
 				errLimit, c.cfg.ConnectTimeout, pages)
 		}
 		if err != nil {
@@ -94,7 +96,7 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 		large := fairgate.Large(ctx, size)
 		for _, t := range page.Tools {
 			if t.Name == "" || len(t.Name) > MaxName || !utf8.ValidString(t.Name) || seen[t.Name] || c.redactor.Whole(t.Name) != t.Name {
-				continue // it could not be called, not be told from another, or not be named
+				continue // no such tool can be called or shown under a unique name
 			}
 			seen[t.Name] = true
 			l.Tools = append(l.Tools, c.tool(t))
@@ -114,13 +116,13 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 	return nil, fmt.Errorf("%w: its list of tools has more than %d pages", errLimit, maxPages)
 }
 
-// wirePage is a page of a list on the wire.
+// wirePage is the JSON form of a page of a list.
 type wirePage struct {
 	Tools      []wireTool `json:"tools"`
 	NextCursor string     `json:"nextCursor"`
 }
 
-// page asks for one page of the list, and says how many bytes it has.
+// page requests one page of the list, and returns it with its size in bytes.
 func (s *session) page(ctx context.Context, cursor string) (*wirePage, int, error) {
 	ex := &exchange{}
 	defer ex.end()
@@ -143,13 +145,14 @@ func (s *session) page(ctx context.Context, cursor string) (*wirePage, int, erro
 	return page, ex.size(), nil
 }
 
-// errNoMemory means that there is no memory for a list.
+// errNoMemory means that there is not enough memory for a list.
 var errNoMemory = errors.New("the memory for lists of tools is used up")
 
-// perTool is what a tool takes beside its texts, in bytes: with what is made of it for the Agents.
+// perTool is the memory for a tool without its texts, in bytes. It includes the values that Agents derive from the
+// tool.
 const perTool = 1 << 10
 
-// bytes is about what a list takes, its server included.
+// bytes returns the approximate memory of a list, including the facts about the server.
 func (l *Listing) bytes() int64 {
 	n := int64(perTool)
 	for _, t := range l.Tools {
@@ -158,25 +161,27 @@ func (l *Listing) bytes() int64 {
 	return n
 }
 
-// reserved is a list whose memory is reserved for as long as anybody holds it. A list that is known already takes no more. It returns
-// errNoMemory if the namespace may not hold it.
+// reserved reserves memory for a list. The reservation is released when the list is garbage. If the known list is
+// equal, reserved returns that list and reserves nothing. It returns errNoMemory if the budget of the namespace is
+// used up.
 func (c *Client) reserved(l *Listing) (*Listing, error) {
 	if known := c.Known(); known != nil && known.hash == l.hash {
 		return known, nil
 	}
-	held, err := c.cfg.Listings.Try(l.bytes())
+	reservation, err := c.cfg.Listings.Try(l.bytes())
 	if err != nil {
-		return nil, fmt.Errorf("%w: its list takes %d KiB, and the tool servers of the namespace may hold no more: have the server list fewer tools or shorter "+
+		return nil, fmt.Errorf("%w: its list takes %d KiB, and the tool servers of the namespace may hold no "+
+			"more: have the server list fewer tools or shorter "+
 			"schemas, delete ToolServers, or raise the manager's memory limit", errNoMemory, l.bytes()>>10)
 	}
-	runtime.AddCleanup(l, func(held *bytebudget.Reservation) { held.Release() }, held)
+	runtime.AddCleanup(l, func(reservation *bytebudget.Reservation) { reservation.Release() }, reservation)
 	return l, nil
 }
 
-// errLimit means that a server offers more than is taken.
+// errLimit means that a server lists more than Capstan accepts.
 var errLimit = errors.New("the server offers too much")
 
-// finish puts the tools in order and says by a hash what they are.
+// finish sorts the tools and computes the hash.
 func (l *Listing) finish() *Listing {
 	slices.SortFunc(l.Tools, func(a, b Tool) int { return strings.Compare(a.Name, b.Name) })
 	h := sha256.New()
@@ -190,20 +195,21 @@ func (l *Listing) finish() *Listing {
 	return l
 }
 
-// tool makes of a tool on the wire one that can be kept. A server that repeats credentials in it is not quoted.
+// tool converts the JSON form of a tool. It redacts credentials that the server repeats.
 func (c *Client) tool(t wireTool) Tool {
 	description := t.Description
 	if description == "" {
 		description = t.Title
 	}
-	// It is cut last: that could leave a part of a credential.
+	// Redact before cutting: a cut could leave a part of a credential that the redactor does not recognize.
 	if description = c.redactor.Whole(strings.ToValidUTF8(description, "\uFFFD")); len(description) > MaxDescription {
 		description = strings.ToValidUTF8(description[:MaxDescription], "") + "..."
 	}
 	kept := Tool{Name: t.Name, Description: description, Schema: anything}
 	var schema bytes.Buffer
-	if err := json.Compact(&schema, []byte(c.redactor.Whole(string(t.InputSchema)))); err == nil && bytes.HasPrefix(schema.Bytes(), []byte("{")) {
-		kept.Schema = slices.Clone(schema.Bytes()) // what was no JSON without a credential is like no schema
+	if err := json.Compact(&schema, []byte(c.redactor.Whole(string(t.InputSchema)))); err == nil &&
+		bytes.HasPrefix(schema.Bytes(), []byte("{")) {
+		kept.Schema = slices.Clone(schema.Bytes()) // a schema that redaction has made invalid counts as missing
 	}
 	if hints := t.Annotations; hints != nil {
 		kept.Hints = tool.Hints{ReadOnly: hints.ReadOnly, Idempotent: hints.Idempotent, Destructive: hints.Destructive}
@@ -211,8 +217,8 @@ func (c *Client) tool(t wireTool) Tool {
 	return kept
 }
 
-// SchemaHash is the first 16 hexadecimal digits of the SHA-256 of a JSON Schema, whatever its white space and the order of its
-// members; of a text that is no JSON, that of the text.
+// SchemaHash returns the first 16 hexadecimal digits of the SHA-256 of a JSON Schema. White space and the order of
+// members do not change it. The hash of invalid JSON is that of the text.
 func SchemaHash(schema json.RawMessage) string {
 	canonical := []byte(schema)
 	decoder := json.NewDecoder(bytes.NewReader(schema))

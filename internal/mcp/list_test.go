@@ -23,7 +23,8 @@ func TestDiscover(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, options, says("b", ""), func(s *sdk.Server) {
 				s.AddTool(&sdk.Tool{
-					Name: "a", Description: "Does a.", InputSchema: json.RawMessage(`{"type": "object", "properties": {"z": {"type": "integer"}, "a": {"maximum": 12345678901234567890}}}`),
+					Name: "a", Description: "Does a.", InputSchema: json.RawMessage(
+						`{"type": "object", "properties": {"z": {"type": "integer"}, "a": {"maximum": 12345678901234567890}}}`),
 				}, nil)
 			})
 			l, err := client(t, s.URL).Discover(patient(t))
@@ -34,7 +35,8 @@ func TestDiscover(t *testing.T) {
 				t.Errorf("server %q %q, protocol %q", l.ServerName, l.ServerVersion, l.ProtocolVersion)
 			}
 			want := []mcp.Tool{
-				{Name: "a", Description: "Does a.", Schema: json.RawMessage(`{"type":"object","properties":{"z":{"type":"integer"},"a":{"maximum":12345678901234567890}}}`)},
+				{Name: "a", Description: "Does a.", Schema: json.RawMessage(
+					`{"type":"object","properties":{"z":{"type":"integer"},"a":{"maximum":12345678901234567890}}}`)},
 				{Name: "b", Schema: json.RawMessage(`{"type":"object"}`)},
 			}
 			if diff := cmp.Diff(want, l.Tools); diff != "" {
@@ -44,7 +46,7 @@ func TestDiscover(t *testing.T) {
 	}
 }
 
-// TestHints are what the server says. Of whether a tool destroys something, nothing is not false.
+// TestHints: the client returns the server's hints. For destructiveHint, missing differs from false.
 func TestHints(t *testing.T) {
 	for annotations, want := range map[string]tool.Hints{
 		``:                                     {},
@@ -68,7 +70,7 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// lists answers requests for tools with pages of one's own making.
+// lists responds to requests for tools with the given pages.
 func lists(page func(cursor string) string) func(http.ResponseWriter, *http.Request, message) bool {
 	return func(w http.ResponseWriter, r *http.Request, m message) bool {
 		if m.Method != "tools/list" {
@@ -94,30 +96,46 @@ func TestHostileLists(t *testing.T) {
 		tools  int
 		want   string
 	}{
-		"at the limit": {"a thousand are taken", func(string) string { return `{"tools":[` + many(1000, `{"name":"t%d"}`) + `]}` }, 1000, ""},
-		"too many":     {"and no more", func(string) string { return `{"tools":[` + many(1001, `{"name":"t%d"}`) + `]}` }, 0, "it lists more than 1000 tools"},
+		"at the limit": {
+			"a thousand tools are allowed",
+			func(string) string { return `{"tools":[` + many(1000, `{"name":"t%d"}`) + `]}` }, 1000, "",
+		},
+		"too many": {
+			"more are refused",
+			func(string) string { return `{"tools":[` + many(1001, `{"name":"t%d"}`) + `]}` }, 0, "it lists more than 1000 tools",
+		},
 		"too long": {"whatever their number", func(string) string {
 			return `{"tools":[{"name":"a","description":"` + strings.Repeat("x", 4<<20) + `"}]}`
 		}, 0, "its list of tools exceeds 4 MiB"},
-		"without end": {"there must be one", func(string) string { n++; return fmt.Sprintf(`{"tools":[],"nextCursor":"%d"}`, n) }, 0, "has more than 200 pages"},
-		"in a circle": {"a page again is no page", func(string) string { return `{"tools":[{"name":"a"}],"nextCursor":"x"}` }, 1, ""},
-		"pages": {"all of them", func(cursor string) string {
+		"without end": {
+			"a list must end", func(string) string { n++; return fmt.Sprintf(`{"tools":[],"nextCursor":"%d"}`, n) }, 0,
+			"has more than 200 pages",
+		},
+		"in a circle": {
+			"a repeated cursor ends the list",
+			func(string) string { return `{"tools":[{"name":"a"}],"nextCursor":"x"}` }, 1, "",
+		},
+		"pages": {"all pages are read", func(cursor string) string {
 			if cursor == "" {
 				return `{"tools":[{"name":"a"}],"nextCursor":"x"}`
 			}
 			return `{"tools":[{"name":"b"}]}`
 		}, 2, ""},
 		"credentials": {"a list is kept, and shown", func(string) string {
-			return `{"tools":[{"name":"` + token + `"},{"name":"a","description":"` + strings.Repeat("x", mcp.MaxDescription-10) + token + `","inputSchema":{"type":"object","default":"%2Dx` + token + `"}}]}`
+			return `{"tools":[{"name":"` + token + `"},{"name":"a","description":"` +
+				strings.Repeat("x", mcp.MaxDescription-10) + token + `","inputSchema":{"type":"object","default":"%2Dx` + token + `"}}]}`
 		}, 1, ""},
-		"odd names": {"what cannot be called is left out, and so is what cannot be told apart", func(string) string {
+		"odd names": {"tools that cannot be called or distinguished are left out", func(string) string {
 			return `{"tools":[{"name":""},{"name":"` + strings.Repeat("x", 129) + `"},{"name":"a"},{"name":"a"}]}`
 		}, 1, ""},
-		"odd schemas": {"a tool without arguments that make sense takes any", func(string) string {
+		"odd schemas": {"a tool without a valid schema accepts any arguments", func(string) string {
 			return `{"tools":[{"name":"a","inputSchema":[]},{"name":"b","inputSchema":null},{"name":"c","inputSchema":"x"}]}`
 		}, 3, ""},
-		"no list":      {"a server without tools has none", func(string) string { return `{}` }, 0, ""},
-		"another type": {"this is no list", func(string) string { return `{"tools":{"a":1}}` }, 0, "what answers at mcp.url is not an MCP server"},
+		"no list": {"a server without tools has none", func(string) string { return `{}` }, 0, ""},
+		"another type": {
+			"the response is not a list", func(string) string { return `{"tools":{"a":1}}` }, 0,
+			"the endpoint at mcp.url is not an MCP server",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, nil, says("hello", ""))
@@ -147,8 +165,8 @@ func TestHostileLists(t *testing.T) {
 	}
 }
 
-// TestAListWithoutEnd has a server that takes its time over each page, and has always one more.
-func TestAListWithoutEnd(t *testing.T) {
+// TestEndlessList: a server is slow with each page and always has another one.
+func TestEndlessList(t *testing.T) {
 	s := serve(t, nil, says("hello", ""))
 	var pages atomic.Int32
 	s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
@@ -159,14 +177,15 @@ func TestAListWithoutEnd(t *testing.T) {
 		return lists(func(string) string { return fmt.Sprintf(`{"tools":[],"nextCursor":"%d"}`, pages.Load()) })(w, r, m)
 	})
 	_, err := client(t, s.URL, func(cfg *mcp.Config) { cfg.ConnectTimeout = time.Second }).Discover(patient(t))
-	const want = "the server offers too much: its list of tools has no end, or is too slow for connectTimeoutSeconds: pages within 1s: 3, and each names another"
+	const want = "the server offers too much: its list of tools has no end, or is too slow for " +
+		"connectTimeoutSeconds: pages within 1s: 3, and each names another"
 	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Protocol || e.Error() != want {
 		t.Errorf("Discover = %v, want %q", err, want)
 	}
 }
 
-// TestALargeGreetingLeavesRoomForTheList: both take of the same share.
-func TestALargeGreetingLeavesRoomForTheList(t *testing.T) {
+// TestLargeInitializeResponseLeavesMemoryForList: both use the same share of memory.
+func TestLargeInitializeResponseLeavesMemoryForList(t *testing.T) {
 	s := serve(t, nil)
 	long := strings.Repeat("x", 300<<10)
 	s.Server = sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1"}, &sdk.ServerOptions{Instructions: long})
@@ -176,8 +195,8 @@ func TestALargeGreetingLeavesRoomForTheList(t *testing.T) {
 	}
 }
 
-// TestAServerThatIsNamedAfterItsToken must not have that shown.
-func TestAServerThatIsNamedAfterItsToken(t *testing.T) {
+// TestTokenInServerNameIsRedacted: the token in the server's name must not be shown.
+func TestTokenInServerNameIsRedacted(t *testing.T) {
 	s := serve(t, nil, says("hello", ""))
 	s.Server = sdk.NewServer(&sdk.Implementation{Name: "I am " + token, Version: "1-" + token}, nil)
 	l, err := client(t, s.URL).Discover(patient(t))
@@ -209,7 +228,7 @@ func TestToolsThatChange(t *testing.T) {
 			if got := names(); got != "a" {
 				t.Fatalf("tools %q", got)
 			}
-			for probe := 0; len(changes) == 0 && probe < 60; probe++ { // until the stream is there
+			for probe := 0; len(changes) == 0 && probe < 60; probe++ { // until the stream is open
 				awaitStream(t, s, 1)
 				says("a", fmt.Sprint(probe))(s.Server)
 				says(fmt.Sprintf("probe%d", probe), "")(s.Server)
@@ -234,7 +253,8 @@ func TestToolsThatChange(t *testing.T) {
 	}
 }
 
-// awaitStream waits until the server has been asked so often for its stream of notifications, and has begun it.
+// awaitStream waits until the server has received the given number of requests for its stream of notifications, and
+// has opened the last one.
 func awaitStream(t *testing.T, s *site, times int) {
 	t.Helper()
 	eventually(t, "the stream of notifications", func() bool {
@@ -248,7 +268,7 @@ func awaitStream(t *testing.T, s *site, times int) {
 	})
 }
 
-func TestAStreamThatBrokeIsTakenUpAgain(t *testing.T) {
+func TestBrokenStreamIsResumed(t *testing.T) {
 	s := serve(t, nil, says("a", "1"))
 	changes := make(chan struct{}, 10)
 	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.OnChange = func() { changes <- struct{}{} } })
@@ -258,18 +278,18 @@ func TestAStreamThatBrokeIsTakenUpAgain(t *testing.T) {
 	awaitStream(t, s, 1)
 	var conflicts atomic.Int32
 	s.tamper(func(w http.ResponseWriter, r *http.Request, _ message) bool {
-		if r.Method == http.MethodGet && conflicts.Add(1) == 1 { // as of a server that has not noticed yet
+		if r.Method == http.MethodGet && conflicts.Add(1) == 1 { // the server has not noticed yet that the stream is free
 			answer(409, "text/plain", "the stream is taken")(w, r)
 			return true
 		}
 		return false
 	})
 	s.web.CloseClientConnections()
-	says("b", "2")(s.Server) // while nobody listens
+	says("b", "2")(s.Server) // while no client listens
 	select {
 	case <-changes:
 	case <-time.After(patience):
-		t.Fatal("nobody was told of the change")
+		t.Fatal("OnChange was not called")
 	}
 	l, err := c.Tools(patient(t), time.Hour)
 	if err != nil || len(l.Tools) != 2 {
@@ -278,7 +298,7 @@ func TestAStreamThatBrokeIsTakenUpAgain(t *testing.T) {
 	awaitStream(t, s, 3)
 }
 
-func TestAServerWithoutAStreamIsAskedOnce(t *testing.T) {
+func TestServerWithoutStreamIsAskedOnce(t *testing.T) {
 	for name, handle := range map[string]func(http.ResponseWriter, *http.Request){
 		"405": answer(405, "text/plain", ""), "400": answer(400, "text/plain", ""), "a website": answer(200, "text/html", "<html>"),
 	} {
@@ -304,7 +324,7 @@ func TestAServerWithoutAStreamIsAskedOnce(t *testing.T) {
 	}
 }
 
-func TestToolsAreKnownWhenTheServerIsAway(t *testing.T) {
+func TestToolsAreKnownWhileServerIsUnreachable(t *testing.T) {
 	s := serve(t, nil, says("a", "1"))
 	now := &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Now = now.read })
@@ -331,13 +351,13 @@ func TestToolsAreKnownWhenTheServerIsAway(t *testing.T) {
 	if s.listings() != before {
 		t.Error("a server that does not answer is asked each time, want a pause")
 	}
-	nobody := client(t, s.URL)
-	if l, err := nobody.Tools(patient(t), time.Minute); err == nil || l != nil {
+	fresh := client(t, s.URL)
+	if l, err := fresh.Tools(patient(t), time.Minute); err == nil || l != nil {
 		t.Errorf("Tools = %+v, %v; want nothing of a server that was never reached", l, err)
 	}
 }
 
-// TestNewerProtocol has a server that knows no sessions, and no greeting of older versions.
+// TestNewerProtocol: a server supports neither sessions nor the initialize request of older versions.
 func TestNewerProtocol(t *testing.T) {
 	s := serve(t, &sdk.StreamableHTTPOptions{Stateless: true}, says("a", "1"))
 	s.tamper(func(w http.ResponseWriter, r *http.Request, m message) bool {
@@ -357,7 +377,7 @@ func TestNewerProtocol(t *testing.T) {
 	}
 }
 
-func TestServersAreServedNothing(t *testing.T) {
+func TestRequestsOfServersAreRefused(t *testing.T) {
 	asked := make(chan error, 4)
 	s := serve(t, nil, plain("ask", func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 		_, err := r.Session.CreateMessage(ctx, &sdk.CreateMessageParams{MaxTokens: 1}) //nolint:staticcheck // because servers still ask

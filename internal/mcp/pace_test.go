@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestAServerThatKeepsChangingIsAskedLessAndLess has changes come at intervals after the server was asked.
-func TestAServerThatKeepsChangingIsAskedLessAndLess(t *testing.T) {
+// TestWaitGrowsWhileToolsKeepChanging: changes arrive at intervals after each request.
+func TestWaitGrowsWhileToolsKeepChanging(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var pace settling
 	flood := func(times int, interval time.Duration) (last time.Duration) {
@@ -42,8 +42,8 @@ func TestAServerThatKeepsChangingIsAskedLessAndLess(t *testing.T) {
 	}
 }
 
-// TestAServerCannotHaveItsStreamAskedForAllTheTime has a server ask for what time it likes between connections.
-func TestAServerCannotHaveItsStreamAskedForAllTheTime(t *testing.T) {
+// TestRetryTimeOfServerIsBounded: a server requests various retry times between connections.
+func TestRetryTimeOfServerIsBounded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason   string
 		events   string
@@ -52,10 +52,19 @@ func TestAServerCannotHaveItsStreamAskedForAllTheTime(t *testing.T) {
 		atLeast  time.Duration
 		atMost   time.Duration
 	}{
-		"no time":       {"the pause grows while nothing arrives", "retry: 0\n\n", true, 20, 4 * time.Minute, 20 * time.Minute},
-		"with messages": {"a second at least", "retry: 0\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n", true, 20, 20 * time.Second, 30 * time.Second},
-		"long":          {"what it asks for", "retry: 25000\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n", true, 4, 100 * time.Second, 100 * time.Second},
-		"an answer":     {"its stream, too", "retry: 0\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n", false, 20, 2 * time.Second, 2 * time.Second},
+		"no time": {"the pause grows while nothing arrives", "retry: 0\n\n", true, 20, 4 * time.Minute, 20 * time.Minute},
+		"with messages": {
+			"the pause is at least a second", "retry: 0\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n",
+			true, 20, 20 * time.Second, 30 * time.Second,
+		},
+		"long": {
+			"the server's time is used", "retry: 25000\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n",
+			true, 4, 100 * time.Second, 100 * time.Second,
+		},
+		"a response": {
+			"its stream has a minimum pause, too",
+			"retry: 0\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n", false, 20, 2 * time.Second, 2 * time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -8,13 +8,13 @@ import (
 	"net/http"
 )
 
-// peek reads the message of a request and returns a body that has it again.
+// peek reads the message of a request, and returns it with an equal body.
 func peek(r *http.Request) (io.ReadCloser, message) {
-	body, _ := io.ReadAll(r.Body) // a body that is cut off shows in the test
+	body, _ := io.ReadAll(r.Body) // the test notices an incomplete body
 	var m message
 	_ = json.Unmarshal(body, &m) // a request without a message has none
 	return io.NopCloser(bytes.NewReader(body)), m
 }
 
-// discard is where HTTP servers write what clients do wrong on purpose.
+// discard swallows the logs of HTTP servers about the clients' deliberate errors.
 var discard = log.New(io.Discard, "", 0)

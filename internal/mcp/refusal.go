@@ -11,21 +11,21 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// isFailure says whether a status means that a request came to nothing on its way or in the server, whatever is said beside it:
-// what became of the request is not known.
+// isFailure reports whether a status means that a request failed on its way or in the server. The body does not
+// matter: the outcome of the request is unknown.
 func isFailure(status int) bool {
 	return status == http.StatusRequestTimeout || status >= http.StatusInternalServerError
 }
 
-// refused is a status other than 200. A response to this very request is its answer, since the server has dealt
-// with it, whatever the status.
+// refused handles a response with a status other than 200. If the body is a response to this request, it counts
+// whatever the status is, because the server has processed the request.
 func (w *wire) refused(req *http.Request, resp *http.Response, ex *exchange, call jsonrpc.ID, body []byte) (*http.Response, error) {
 	said := responseTo(call, body, ex.whole)
 	if said == nil || kindOf(resp.StatusCode) == Refused {
 		return nil, w.status(req, resp.StatusCode, string(body[:min(len(body), maxErrorBytes)]))
 	}
 	if req.Header.Get(sessionHeader) != "" && namesSession(string(body)) {
-		w.onLost() // the request has had its answer; the next one needs another session
+		w.onLost() // this request has its response; the next one needs a new session
 	}
 	answer, err := jsonrpc.EncodeMessage(said)
 	if err != nil {
@@ -35,8 +35,9 @@ func (w *wire) refused(req *http.Request, resp *http.Response, ex *exchange, cal
 	return reply(req, resp, http.StatusOK, jsonType, answer), nil
 }
 
-// responseTo returns what a body says in response to a request; nil if it is not about that request. Servers write the number of
-// a request as a text, too. A greeting has no outcome, so that an error without a number will do for it.
+// responseTo returns the response in a body, or nil if the body is not about the request. The ID may be a number or
+// the same number as a text. The initialize request has no side effect, so for it an error without an ID is
+// accepted, too.
 func responseTo(call jsonrpc.ID, body []byte, greeting bool) *jsonrpc.Response {
 	var said struct {
 		ID     json.RawMessage `json:"id"`
@@ -69,7 +70,7 @@ func responseTo(call jsonrpc.ID, body []byte, greeting bool) *jsonrpc.Response {
 	return r
 }
 
-// refusal is nil for a status that is none.
+// refusal returns an error for a status other than 2xx, and nil otherwise.
 func (w *wire) refusal(req *http.Request, resp *http.Response) error {
 	if resp.StatusCode >= http.StatusOK && resp.StatusCode < http.StatusMultipleChoices {
 		return nil
@@ -77,9 +78,9 @@ func (w *wire) refusal(req *http.Request, resp *http.Response) error {
 	return w.status(req, resp.StatusCode, detailOf(resp))
 }
 
-// detailOf is what a server says about a refusal.
+// detailOf returns the start of the body of a refusal.
 func detailOf(resp *http.Response) string {
-	detail, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes)) // what there is of it will do
+	detail, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBytes)) // a partial text is good enough
 	return string(detail)
 }
 
@@ -91,17 +92,18 @@ func (w *wire) status(req *http.Request, status int, detail string) error {
 	return &statusError{status: status, detail: detail}
 }
 
-// isOver says whether a server means by a refusal that it does not know the session. That is 404; servers on the examples of the
-// reference SDK say 400 and name the session. By the protocol it has not taken the request then, but an error of its own business
-// may look the same.
+// isOver reports whether a refusal means that the server does not know the session. The protocol's status for that
+// is 404; servers based on examples of the reference SDK send 400 and mention the session. According to the
+// protocol, such a server has not processed the request, but an error of the tool itself may look the same.
 func isOver(req *http.Request, status int, detail string) bool {
 	return req.Header.Get(sessionHeader) != "" && (status == http.StatusNotFound || status == http.StatusBadRequest && namesSession(detail))
 }
 
-// namesSession says whether a server speaks of the session of the protocol, and not of one of its own business.
+// namesSession reports whether a text is about a protocol session, not about a session of the server's application.
 func namesSession(detail string) bool {
 	text := strings.ToLower(detail)
-	return slices.ContainsFunc([]string{"session id", "session not found", "invalid session", "mcp-session-id", "no valid session"}, func(phrase string) bool {
-		return strings.Contains(text, phrase)
-	})
+	return slices.ContainsFunc([]string{"session id", "session not found", "invalid session", "mcp-session-id", "no valid session"},
+		func(phrase string) bool {
+			return strings.Contains(text, phrase)
+		})
 }

@@ -15,31 +15,73 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestRefusalsOfCalls has a server refuse a call in a session. A call that must not be made twice is sent once, whatever the server
-// says of the session. A repeatable one is sent again if the session is over.
+// TestRefusalsOfCalls: a server refuses a call in a session. A call that must not be repeated is sent once,
+// whatever the server says about the session. A repeatable call is sent again if the session is over.
 func TestRefusalsOfCalls(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		status int
-		body   string // with the number of the request for %s
-		sent   int32  // of a repeatable call
+		body   string // %s is replaced by the request's number
+		sent   int32  // number of requests for a repeatable call
 		class  tool.Class
 		want   string
 	}{
-		"400, answered":         {"the tool speaks of a session of its own", 400, `{"id":%s,"error":{"code":-32000,"message":"the shopping session is over"}}`, 1, tool.Failed, "the shopping session is over"},
-		"400, of the session":   {"an answer is one whatever it says", 400, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Session not found"}}`, 1, tool.Failed, "Session not found"},
-		"404, answered":         {"the server has no such thing, and knows the session", 404, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"no such order"}}`, 1, tool.Failed, "no such order"},
-		"404, number as a text": {"some servers write it so", 404, `{"id":"%s","error":{"code":-32000,"message":"no such order"}}`, 1, tool.Failed, "no such order"},
-		"404, odd error":        {"it is about this call", 404, `{"id":%s,"error":"no such order"}`, 1, tool.Failed, "no such order"},
-		"404, long":             {"an answer has no length of its own", 404, `{"id":%s,"error":{"code":-32000,"message":"` + strings.Repeat("x", 20<<10) + `"}}`, 1, tool.Failed, "xxx"},
-		"400, invalid":          {"", 400, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"bad"}}`, 1, tool.InvalidArguments, "bad"},
-		"400, session word":     {"that is no session of the protocol", 400, `{"id":null,"error":{"code":-32000,"message":"the shopping session is over"}}`, 1, tool.Failed, "HTTP 400"},
-		"400, no session":       {"it was not taken", 400, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`, 2, tool.Unavailable, "the server has ended the session"},
-		"404, no session":       {"it was not taken", 404, `{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`, 2, tool.Unavailable, "the server has ended the session"},
-		"404, another's":        {"it is about nothing that was asked", 404, `{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}`, 2, tool.Unavailable, "the server has ended the session"},
-		"404, worked":           {"the server may have done the work", 404, "no such page", 2, tool.Unavailable, "the server has ended the session"},
-		"400, charged":          {"the shop's session has an ID, too", 400, "checkout session id 5 was already charged", 2, tool.Unavailable, "the server has ended the session"},
-		"500, not found":        {"who knows how far it got", 500, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, 1, tool.OutcomeUnknown, "HTTP 500"},
+		"400, answered": {
+			"the tool speaks of a session of its own", 400,
+			`{"id":%s,"error":{"code":-32000,"message":"the shopping session is over"}}`, 1, tool.Failed, "the shopping session is over",
+		},
+		"400, of the session": {
+			"an answer is one whatever it says", 400,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Session not found"}}`, 1, tool.Failed, "Session not found",
+		},
+		"404, answered": {
+			"the server has no such thing, and knows the session", 404,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"no such order"}}`, 1, tool.Failed, "no such order",
+		},
+		"404, number as a text": {
+			"some servers write it so", 404,
+			`{"id":"%s","error":{"code":-32000,"message":"no such order"}}`, 1, tool.Failed, "no such order",
+		},
+		"404, odd error": {"it is about this call", 404, `{"id":%s,"error":"no such order"}`, 1, tool.Failed, "no such order"},
+		"404, long": {
+			"an answer has no length of its own", 404,
+			`{"id":%s,"error":{"code":-32000,"message":"` + strings.Repeat("x", 20<<10) + `"}}`, 1, tool.Failed, "xxx",
+		},
+		"400, invalid": {
+			"", 400, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"bad"}}`, 1,
+			tool.InvalidArguments, "bad",
+		},
+		"400, session word": {
+			"that is no session of the protocol", 400,
+			`{"id":null,"error":{"code":-32000,"message":"the shopping session is over"}}`, 1, tool.Failed, "HTTP 400",
+		},
+		"400, no session": {
+			"it was not taken", 400,
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`,
+			2, tool.Unavailable, "the server has ended the session",
+		},
+		"404, no session": {
+			"it was not taken", 404,
+			`{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`, 2, tool.Unavailable,
+			"the server has ended the session",
+		},
+		"404, another's": {
+			"it is about nothing that was asked", 404,
+			`{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}`, 2,
+			tool.Unavailable, "the server has ended the session",
+		},
+		"404, worked": {
+			"the server may have done the work", 404, "no such page", 2, tool.Unavailable,
+			"the server has ended the session",
+		},
+		"400, charged": {
+			"the shop's session has an ID, too", 400, "checkout session id 5 was already charged",
+			2, tool.Unavailable, "the server has ended the session",
+		},
+		"500, not found": {
+			"who knows how far it got", 500,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, 1, tool.OutcomeUnknown, "HTTP 500",
+		},
 	} {
 		for i, kind := range []string{jsonType, "text/plain", jsonType, "text/plain"} {
 			repeatable := i < 2
@@ -69,7 +111,8 @@ func TestRefusalsOfCalls(t *testing.T) {
 					t.Fatalf("Call = %v; want a *tool.Error", err)
 				}
 				if e.Class != class || !strings.Contains(e.Error(), want) || sent.Load() != wantSent {
-					t.Errorf("Call = %s %.200q, sent %d times; want %s with %q, sent %d times: %s", e.Class, e.Error(), sent.Load(), class, want, wantSent, tc.reason)
+					t.Errorf("Call = %s %.200q, sent %d times; want %s with %q, sent %d times: %s", e.Class, e.Error(),
+						sent.Load(), class, want, wantSent, tc.reason)
 				}
 				s.tamper(nil)
 				if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
@@ -80,9 +123,10 @@ func TestRefusalsOfCalls(t *testing.T) {
 	}
 }
 
-// TestADestructiveCallIsNeverTheProbeOfASession ends the session between calls, as a restart of the server does. The client must
-// find that out by a ping, and send the call once, in a new session. It sends no ping for a repeatable call.
-func TestADestructiveCallIsNeverTheProbeOfASession(t *testing.T) {
+// TestDestructiveCallNeverProbesSession: the session ends between two calls, as after a restart of the
+// server. The client must discover that with a ping, and send the call once, in a new session. It sends no ping
+// before a repeatable call.
+func TestDestructiveCallNeverProbesSession(t *testing.T) {
 	for _, repeatable := range []bool{false, true} {
 		t.Run(fmt.Sprintf("repeatable %t", repeatable), func(t *testing.T) {
 			var made, sent, pings, over atomic.Int32
@@ -127,8 +171,8 @@ func TestADestructiveCallIsNeverTheProbeOfASession(t *testing.T) {
 	}
 }
 
-// TestAPingThatFailsHoldsNoCallBack has a server that knows the session, and no ping.
-func TestAPingThatFailsHoldsNoCallBack(t *testing.T) {
+// TestFailedPingDoesNotBlockCall: a server knows the session but does not support pings.
+func TestFailedPingDoesNotBlockCall(t *testing.T) {
 	for name, handle := range map[string]func(http.ResponseWriter, *http.Request){
 		"hung up": hangUp, "405": answer(405, "", ""), "500": answer(500, "", ""), "404, answered": nil,
 	} {
@@ -162,8 +206,8 @@ func TestAPingThatFailsHoldsNoCallBack(t *testing.T) {
 	}
 }
 
-// TestHeadersOfTheProtocolAreTheClients has headers configured that would change what the client says.
-func TestHeadersOfTheProtocolAreTheClients(t *testing.T) {
+// TestConfiguredHeadersCannotReplaceProtocolHeaders: configured headers must not replace headers of the protocol.
+func TestConfiguredHeadersCannotReplaceProtocolHeaders(t *testing.T) {
 	s := serve(t, nil, says("hello", "hi"))
 	c := client(t, s.URL, func(cfg *mcp.Config) {
 		for _, name := range []string{"mcp-session-id", "Mcp-Protocol-Version", "last-event-id", "Accept", "content-type", "X-Mine"} {

@@ -20,26 +20,63 @@ func TestResults(t *testing.T) {
 		result string
 		want   string
 	}{
-		"text":                 {"", `{"content":[{"type":"text","text":"one\ntwo"}]}`, "one\ntwo"},
-		"texts":                {"one to a line", `{"content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}`, "one\ntwo"},
-		"nothing":              {"", `{"content":[]}`, ""},
-		"no content":           {"it is required, but missed by nobody", `{}`, ""},
-		"structured":           {"it is the result where there is no text", `{"content":[],"structuredContent":{"b": 1, "a": [2]}}`, `{"b": 1, "a": [2]}`},
-		"structured and text":  {"servers give both for clients that know one: it is the same", `{"content":[{"type":"text","text":"{\"a\":1}"}],"structuredContent":{"a":1}}`, `{"a":1}`},
-		"structured and image": {"", `{"content":[{"type":"image","data":"","mimeType":"image/png"}],"structuredContent":{"a":1}}`, "[image/png, 0 bytes]\n{\"a\":1}"},
-		"image":                {"no model reads base64", `{"content":[{"type":"image","data":"aGVsbG8=","mimeType":"image/png"}]}`, "[image/png, 5 bytes]"},
-		"audio":                {"", `{"content":[{"type":"audio","data":"aGVsbG8h","mimeType":"audio/wav"}]}`, "[audio/wav, 6 bytes]"},
-		"no type":              {"", `{"content":[{"type":"image","data":"aGVsbG8h"}]}`, "[image, 6 bytes]"},
-		"link":                 {"", `{"content":[{"type":"resource_link","name":"n","title":"The page","uri":"https://example.com/a"}]}`, "The page <https://example.com/a>"},
-		"link without title":   {"", `{"content":[{"type":"resource_link","name":"n","uri":"demo://1"}]}`, "n <demo://1>"},
-		"resource":             {"", `{"content":[{"type":"resource","resource":{"uri":"demo://1","text":"its text"}}]}`, "its text"},
-		"binary resource":      {"", `{"content":[{"type":"resource","resource":{"uri":"demo://1","mimeType":"application/pdf","blob":"aGVsbG8="}}]}`, "[application/pdf, 5 bytes] <demo://1>"},
-		"empty resource":       {"", `{"content":[{"type":"resource"}]}`, "[resource]"},
-		"unheard of":           {"of a later version", `{"content":[{"type":"hologram","text":"x"},{"type":"text","text":"y"}]}`, "[hologram]\ny"},
-		"not UTF-8":            {"", `{"content":[{"type":"text","text":"a` + "\xff" + `b"}]}`, "a\uFFFDb"},
-		"credentials":          {"a server that repeats them must not tell the model", `{"content":[{"type":"text","text":"I was called with ` + token + `"}]}`, "I was called with [redacted]"},
-		"credentials, escaped": {"however it writes them", `{"content":[],"structuredContent":{"esc":"` + "tok\\u002d0123456789abcdefghijklmnop" + `","url":"tok%2d0123456789abcdefghijklmnop","base64":"` + base64.StdEncoding.EncodeToString([]byte("Bearer "+token)) + `","part":"` + token[:28] + `"}}`, `{"esc":"[redacted]","url":"[redacted]","base64":"QmVhcmVyIH[redacted]A==","part":"[redacted]"}`},
-		"long":                 {"what is too long for the model, others cut", `{"content":[{"type":"text","text":"` + strings.Repeat("x", 5<<20) + `"}]}`, strings.Repeat("x", 5<<20)},
+		"text": {"", `{"content":[{"type":"text","text":"one\ntwo"}]}`, "one\ntwo"},
+		"texts": {
+			"each text is a line",
+			`{"content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]}`, "one\ntwo",
+		},
+		"nothing":    {"", `{"content":[]}`, ""},
+		"no content": {"the field is required, but it is not needed", `{}`, ""},
+		"structured": {
+			"it is the result where there is no text",
+			`{"content":[],"structuredContent":{"b": 1, "a": [2]}}`, `{"b": 1, "a": [2]}`,
+		},
+		"structured and text": {
+			"both have the same content, for clients that know only one",
+			`{"content":[{"type":"text","text":"{\"a\":1}"}],"structuredContent":{"a":1}}`, `{"a":1}`,
+		},
+		"structured and image": {
+			"", `{"content":[{"type":"image","data":"","mimeType":"image/png"}],"structuredContent":{"a":1}}`,
+			"[image/png, 0 bytes]\n{\"a\":1}",
+		},
+		"image": {
+			"no model reads base64",
+			`{"content":[{"type":"image","data":"aGVsbG8=","mimeType":"image/png"}]}`, "[image/png, 5 bytes]",
+		},
+		"audio":   {"", `{"content":[{"type":"audio","data":"aGVsbG8h","mimeType":"audio/wav"}]}`, "[audio/wav, 6 bytes]"},
+		"no type": {"", `{"content":[{"type":"image","data":"aGVsbG8h"}]}`, "[image, 6 bytes]"},
+		"link": {
+			"", `{"content":[{"type":"resource_link","name":"n","title":"The page","uri":"https://example.com/a"}]}`,
+			"The page <https://example.com/a>",
+		},
+		"link without title": {"", `{"content":[{"type":"resource_link","name":"n","uri":"demo://1"}]}`, "n <demo://1>"},
+		"resource":           {"", `{"content":[{"type":"resource","resource":{"uri":"demo://1","text":"its text"}}]}`, "its text"},
+		"binary resource": {
+			"",
+			`{"content":[{"type":"resource","resource":{"uri":"demo://1","mimeType":"application/pdf","blob":"aGVsbG8="}}]}`,
+			"[application/pdf, 5 bytes] <demo://1>",
+		},
+		"empty resource": {"", `{"content":[{"type":"resource"}]}`, "[resource]"},
+		"unheard of": {
+			"a later version may define it",
+			`{"content":[{"type":"hologram","text":"x"},{"type":"text","text":"y"}]}`, "[hologram]\ny",
+		},
+		"not UTF-8": {"", `{"content":[{"type":"text","text":"a` + "\xff" + `b"}]}`, "a\uFFFDb"},
+		"credentials": {
+			"a server that repeats them must not tell the model",
+			`{"content":[{"type":"text","text":"I was called with ` + token + `"}]}`, "I was called with [redacted]",
+		},
+		"credentials, escaped": {
+			"however it writes them",
+			`{"content":[],"structuredContent":{"esc":"` + "tok\\u002d0123456789abcdefghijklmnop" +
+				`","url":"tok%2d0123456789abcdefghijklmnop","base64":"` +
+				base64.StdEncoding.EncodeToString([]byte("Bearer "+token)) + `","part":"` + token[:28] + `"}}`,
+			`{"esc":"[redacted]","url":"[redacted]","base64":"QmVhcmVyIH[redacted]A==","part":"[redacted]"}`,
+		},
+		"long": {
+			"the loop cuts texts that are too long for the model",
+			`{"content":[{"type":"text","text":"` + strings.Repeat("x", 5<<20) + `"}]}`, strings.Repeat("x", 5<<20),
+		},
 	} {
 		for kind, wrap := range map[string]string{jsonType: "%s", events: "event: message\r\nid: 1\r\ndata: %s\r\n\r\n"} {
 			t.Run(name+", "+kind, func(t *testing.T) {
@@ -85,15 +122,18 @@ func TestErrorsOfTools(t *testing.T) {
 	for name, tc := range map[string]struct {
 		class tool.Class
 		want  string
-		said  string // in words of the server, and not in Capstan's
+		said  string // the server's text, which Capstan's message does not contain
 	}{
 		"fails":             {tool.Failed, "the tool failed", "there is no order 7"},
 		"silent":            {tool.Failed, "the tool failed and does not say why", ""},
 		"long":              {tool.Failed, "the tool failed", strings.Repeat("ü", 2000) + "..."},
 		"leaks":             {tool.Failed, "the tool failed", "with [redacted]"},
 		"reference-unknown": {tool.Unavailable, "the tool failed", "MCP error -32602: Tool reference-unknown not found"},
-		"reference-invalid": {tool.InvalidArguments, "the tool failed", "MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid"},
-		"no-such-tool":      {tool.Unavailable, `tool server "demo": it answers the call with an error`, `unknown tool "no-such-tool"`},
+		"reference-invalid": {
+			tool.InvalidArguments, "the tool failed",
+			"MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid",
+		},
+		"no-such-tool": {tool.Unavailable, `tool server "demo": it answers the call with an error`, `unknown tool "no-such-tool"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if e := failure(t, c, name); e.Class != tc.class || e.Message != tc.want || e.Said != tc.said {
@@ -107,19 +147,20 @@ func TestErrorsOfTools(t *testing.T) {
 	}
 }
 
-// TestAnAnswerThatIsFetchedLater has a server that hangs up on purpose while it works, as newer servers do, and has the answer
-// when the client comes back.
-func TestAnAnswerThatIsFetchedLater(t *testing.T) {
+// TestResponseIsFetchedAfterReconnect: a server closes the connection deliberately while it works, as newer servers
+// do. It sends the response when the client reconnects.
+func TestResponseIsFetchedAfterReconnect(t *testing.T) {
 	for name, hang := range map[string]func(*site, *sdk.CallToolRequest){
 		"the server hangs up":   func(_ *site, r *sdk.CallToolRequest) { r.Extra.CloseSSEStream(sdk.CloseSSEStreamArgs{RetryAfter: 1}) },
 		"the connection breaks": func(s *site, _ *sdk.CallToolRequest) { s.web.CloseClientConnections() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s *site
-			s = serve(t, &sdk.StreamableHTTPOptions{EventStore: sdk.NewMemoryEventStore(nil)}, plain("slow", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-				hang(s, r)
-				return text("done"), nil
-			}))
+			s = serve(t, &sdk.StreamableHTTPOptions{EventStore: sdk.NewMemoryEventStore(nil)},
+				plain("slow", func(_ context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+					hang(s, r)
+					return text("done"), nil
+				}))
 			if got, err := call(patient(t), client(t, s.URL), "slow", `{}`); err != nil || got != "done" {
 				t.Errorf("Call = %q, %v; want the answer", got, err)
 			}
@@ -127,7 +168,7 @@ func TestAnAnswerThatIsFetchedLater(t *testing.T) {
 	}
 }
 
-func TestAConnectionServesManyCalls(t *testing.T) {
+func TestCallsReuseConnection(t *testing.T) {
 	for name, options := range kinds {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, options, says("hello", "hi"))

@@ -22,12 +22,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is long enough for anything here to happen.
+// patience is longer than any step of these tests needs.
 const patience = time.Minute
 
 const token = "tok-0123456789abcdefghijklmnop"
 
-// site is a real MCP server over HTTP, whose answers a test may tamper with.
+// site is a real MCP server over HTTP. A test may change its responses.
 type site struct {
 	*sdk.Server
 	URL string
@@ -40,7 +40,7 @@ type site struct {
 	lists  int
 }
 
-// message is what a test may know of a message of the protocol.
+// message holds the parts of a protocol message that the tests use.
 type message struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
@@ -51,7 +51,7 @@ type message struct {
 	} `json:"params"`
 }
 
-// serve starts a server; of options, each may change it.
+// serve starts a server with options and tools.
 func serve(t *testing.T, options *sdk.StreamableHTTPOptions, tools ...func(*sdk.Server)) *site {
 	t.Helper()
 	s := &site{Server: sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1.2.3"}, nil)}
@@ -59,7 +59,8 @@ func serve(t *testing.T, options *sdk.StreamableHTTPOptions, tools ...func(*sdk.
 		add(s.Server)
 	}
 	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.Server }, options)
-	s.web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handle(w, r, handler) })) //nolint:contextcheck // because what is noted of a request outlives it
+	//nolint:contextcheck // because what is noted of a request outlives it
+	s.web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handle(w, r, handler) }))
 	s.URL = s.web.URL + "/mcp"
 	t.Cleanup(func() {
 		for session := range s.Sessions() {
@@ -71,7 +72,7 @@ func serve(t *testing.T, options *sdk.StreamableHTTPOptions, tools ...func(*sdk.
 	return s
 }
 
-// tamper has a function see each request first; true means that it has dealt with it.
+// tamper sets a function that sees each request first. It returns true if it has handled the request.
 func (s *site) tamper(before func(http.ResponseWriter, *http.Request, message) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,14 +95,14 @@ func (s *site) handle(w http.ResponseWriter, r *http.Request, next http.Handler)
 	next.ServeHTTP(w, r)
 }
 
-// requests returns what has arrived so far, without bodies.
+// requests returns the requests so far, without bodies.
 func (s *site) requests() []*http.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]*http.Request{}, s.seen...)
 }
 
-// listings is how often the tools were asked for.
+// listings returns how often the tools were listed.
 func (s *site) listings() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +124,7 @@ func client(t *testing.T, url string, mutate ...func(*mcp.Config)) *mcp.Client {
 	return c
 }
 
-// patient returns a context that ends when the test does, or after long enough for anything to happen.
+// patient returns a context that ends with the test, or after patience.
 func patient(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -131,13 +132,13 @@ func patient(t *testing.T) context.Context {
 	return ctx
 }
 
-// call calls a tool with arguments in JSON.
+// call calls a tool with JSON arguments.
 func call(ctx context.Context, c *mcp.Client, name, arguments string) (string, error) {
 	result, err := c.Call(ctx, name, tool.Call{IdempotencyKey: "turn-1/2/c3", Arguments: json.RawMessage(arguments)})
 	return result.Content, err
 }
 
-// failure calls a tool and returns the error, which must be a *tool.Error without credentials.
+// failure calls a tool and returns the error. The error must be a *tool.Error without credentials.
 func failure(t *testing.T, c *mcp.Client, name string) *tool.Error {
 	t.Helper()
 	got, err := call(patient(t), c, name, `{}`)
@@ -167,7 +168,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// text is a result of one text.
+// text returns a result with one text.
 func text(s string) *sdk.CallToolResult {
 	return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: s}}}
 }
@@ -179,7 +180,7 @@ func plain(name string, handle sdk.ToolHandler) func(*sdk.Server) {
 	}
 }
 
-// says adds a tool that has one answer.
+// says adds a tool that always returns the same text.
 func says(name, answer string) func(*sdk.Server) {
 	return plain(name, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) { return text(answer), nil })
 }

@@ -16,67 +16,69 @@ import (
 )
 
 const (
-	// maxNoticeBytes bounds one event of the stream that no request has asked for. Nothing reserves memory for it, and each ToolServer may
-	// have such a stream. What matters there, a change of the tools and pings, has less than 1 KiB.
+	// maxNoticeBytes is the maximum size of an event in the standing stream. No memory is reserved for it, and each
+	// ToolServer may have such a stream. The important events, changes of the tools and pings, have less than 1
+	// KiB.
 	maxNoticeBytes = 64 << 10
-	// maxResumes bounds how often the stream of an answer is taken up again without anything new.
+	// maxResumes is how often the stream of a response is resumed without a new message.
 	maxResumes = 3
-	// drainTimeout and drainBytes bound what is read after an answer, so that its connection can be used again.
-	// minRetry is how long the standing stream is left alone after it broke, whatever shorter time the server asks for, and
-	// minResume the stream of an answer.
+	// drainTimeout and drainBytes limit what is read after a response, so that its connection can be reused.
+	// minRetry is the minimum pause before the standing stream is opened again, even if the server asks for a
+	// shorter one. minResume is the minimum pause for the stream of a response.
 	minRetry     = time.Second
 	minResume    = 100 * time.Millisecond
 	drainTimeout = 250 * time.Millisecond
 	drainBytes   = 4 << 10
 )
 
-// stream is a stream of events, taken up again where it broke if the server allows that. The SDK is given of it the response
-// that is waited for, and nothing else: what servers tell and ask is dealt with here, one message after the other, so that
-// nothing piles up.
+// stream is a stream of events. It is resumed after a break if the server supports that. The SDK sees only the
+// response that it waits for. The stream handles notifications and requests of the server itself, one after
+// another, so that none accumulate.
 type stream struct {
 	wire    *wire
 	ctx     context.Context //nolint:containedctx // because it is the request's
 	cancel  context.CancelCauseFunc
-	release func() // parts the request from its caller
+	release func() // detaches the request from its caller
 	header  http.Header
 	ex      *exchange
-	// call is waited for; a standing stream waits for none.
+	// call is the ID of the request whose response is awaited. A standing stream has none.
 	call     jsonrpc.ID
 	standing bool
 
 	body  io.ReadCloser
 	lines *bufio.Reader
-	size  int // of the event that is being read, in bytes
+	size  int // size of the current event in bytes
 	line  []byte
-	left  int // bytes that may still be read
+	left  int // number of bytes that may still be read
 	flow  fairgate.Flow
 
 	lastID  string
-	retry   time.Duration // that the server asks for; 0 if it does not
+	retry   time.Duration // requested by the server; 0 if it has not requested any
 	pause   *backoff.ExponentialBackOff
 	resumes int
 	out     []byte
 	done    bool
 }
 
-// standing returns the stream of what a server tells without being asked. It connects when it is read, for as long as the
-// session lives, and again when it broke.
+// standing returns the stream for messages that no request has asked for. It connects on the first read, and again
+// after a break, until the session ends.
 func (w *wire) standing(req *http.Request) *http.Response {
 	ctx, cancel := context.WithCancelCause(req.Context())
-	stop := context.AfterFunc(w.life, func() { cancel(ErrClosed) }) //nolint:contextcheck // because the connection may end before the request
+	//nolint:contextcheck // because the connection may end before the request
+	stop := context.AfterFunc(w.life, func() { cancel(ErrClosed) })
 	s := &stream{wire: w, ctx: ctx, cancel: cancel, release: func() { stop() }, header: req.Header, standing: true, pause: newPause()}
 	resp := reply(req, &http.Response{}, http.StatusOK, eventsType, nil)
 	resp.Body, resp.ContentLength = s, -1
 	return resp
 }
 
-// begin reads from a body, at most so many bytes.
+// begin starts to read at most limit bytes from a body.
 func (s *stream) begin(body io.ReadCloser, limit int) {
 	s.body, s.left = body, limit
 	s.lines = bufio.NewReader(body)
 }
 
-// Read returns what is for the SDK.
+// Read returns data for the SDK.
 func (s *stream) Read(p []byte) (int, error) {
 	for len(s.out) == 0 {
 		if s.done {
@@ -93,7 +95,8 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close ends the stream. After an answer, little and not for long is read before, since the server ends it just then.
+// Close ends the stream. After a response it first reads up to drainBytes for up to drainTimeout, because the
+// server ends the stream just then.
 func (s *stream) Close() error {
 	s.release()
 	defer s.cancel(ErrClosed)
@@ -102,50 +105,50 @@ func (s *stream) Close() error {
 	}
 	if s.done && !s.standing && len(s.out) == 0 {
 		timer := time.AfterFunc(drainTimeout, func() { s.cancel(ErrClosed) })
-		_, _ = io.CopyN(io.Discard, s.body, drainBytes) // nothing of it is needed
+		_, _ = io.CopyN(io.Discard, s.body, drainBytes) // the data is not needed
 		timer.Stop()
 	}
 	return s.body.Close()
 }
 
-// await reads one event of the stream of an answer.
+// await reads one event of the stream of a response.
 func (s *stream) await() {
 	data, err := s.event()
 	switch {
 	case err == nil:
 		if s.handle(data); !s.done {
-			s.ex.free() // it was no answer
+			s.ex.free() // the event was not the response
 		}
 	case errors.Is(err, errTooLong), errors.Is(err, errSlow):
-		s.give(err)
+		s.abort(err)
 	case s.lastID == "" || s.resumes >= maxResumes:
-		s.give(errBroken)
+		s.abort(errBroken)
 	default:
 		s.resumes++
 		s.resume()
 	}
 }
 
-// give gives up waiting for an answer.
-func (s *stream) give(cause error) {
+// abort stops waiting for a response.
+func (s *stream) abort(cause error) {
 	s.ex.fail(cause)
 	s.done = true
 }
 
-// resume takes up the stream of an answer where it broke.
+// resume resumes the stream of a response after a break.
 func (s *stream) resume() {
-	_ = s.body.Close() // it is broken
+	_ = s.body.Close() // the body is broken
 	if s.pause == nil {
 		s.pause = newPause()
 	}
 	if !s.sleep() {
-		s.give(errBroken)
+		s.abort(errBroken)
 		return
 	}
 	resp, err := s.get() //nolint:bodyclose // because the stream closes it
 	if err != nil {
 		if refusal, refused := errors.AsType[*statusError](err); refused && !passing(refusal.status) || errors.Is(err, errSession) {
-			s.give(errBroken)
+			s.abort(errBroken)
 		}
 		s.body = http.NoBody
 		s.lines.Reset(s.body)
@@ -154,10 +157,10 @@ func (s *stream) resume() {
 	s.begin(resp.Body, s.left)
 }
 
-// listen reads one event of the standing stream, or connects it. It returns when that is done.
+// listen reads one event of the standing stream, or connects the stream.
 func (s *stream) listen() {
 	if s.body == nil {
-		s.tune()
+		s.openStream()
 		return
 	}
 	s.left = maxNoticeBytes
@@ -166,21 +169,21 @@ func (s *stream) listen() {
 		s.handle(data)
 		return
 	}
-	_ = s.body.Close() // it is broken
+	_ = s.body.Close() // the body is broken
 	s.body = nil
 	if !s.sleep() {
 		s.done = true
 	}
 }
 
-// tune connects the standing stream. A server that has none is not asked again.
-func (s *stream) tune() {
+// openStream connects the standing stream. It waits for the end if the server has no such stream.
+func (s *stream) openStream() {
 	resp, err := s.get() //nolint:bodyclose // because the stream closes it
 	refusal, refused := errors.AsType[*statusError](err)
 	switch {
 	case err == nil:
 		if s.lines != nil {
-			s.wire.onChange() // who knows what was told in between
+			s.wire.onChange() // changes may have been missed
 		}
 		s.begin(resp.Body, maxNoticeBytes)
 	case errors.Is(err, errSession), refused && !passing(refusal.status):
@@ -191,8 +194,8 @@ func (s *stream) tune() {
 	}
 }
 
-// passing says whether a refusal of a stream may be none in a while. A server says conflict while it has not noticed yet that the
-// stream before is gone.
+// passing reports whether the refusal of a stream may be temporary. A server replies with Conflict until it notices
+// that the previous stream has ended.
 func passing(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -201,7 +204,7 @@ func passing(status int) bool {
 	return status >= http.StatusInternalServerError
 }
 
-// get asks for the stream, from the last event on. A server that answers with something else has refused.
+// get requests the stream, starting after the last event. A reply of another content type counts as a refusal.
 func (s *stream) get() (*http.Response, error) {
 	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, s.wire.url, http.NoBody)
 	if err != nil {
@@ -222,15 +225,16 @@ func (s *stream) get() (*http.Response, error) {
 		err = &statusError{status: resp.StatusCode}
 	}
 	if err != nil {
-		_ = resp.Body.Close() // nothing of it is needed
+		_ = resp.Body.Close() // the body is not needed
 		return nil, err
 	}
 	return resp, nil
 }
 
-// sleep waits before the next attempt, and says whether there is to be one.
+// sleep waits before the next attempt, and reports whether there should be one.
 func (s *stream) sleep() bool {
-	// What the server asks for may be longer than the pause, which grows while no message arrives, and never shorter.
+	// The server may ask for a longer wait than the pause, which grows while no message arrives, but not for a
+	// shorter one.
 	wait := nextPause(s.pause)
 	if s.standing && s.retry > 0 {
 		wait = max(wait, s.retry, minRetry)

@@ -9,17 +9,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/mcp"
 )
 
-// TestLargeAnswersTakeTurns: what takes a processor long waits while others are busy with such work, and what is short does not.
-func TestLargeAnswersTakeTurns(t *testing.T) {
+// TestLargeResponsesTakeTurns: a long response waits while other namespaces use the processors. A short response
+// does not wait.
+func TestLargeResponsesTakeTurns(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	s := serve(t, nil, says("long", long), says("short", "hello"))
-	gate := fairgate.New(1, 1)
-	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Processors, cfg.Namespace = gate, "team" })
-	if err := gate.Enter(t.Context(), "others"); err != nil {
-		t.Fatal(err)
-	}
+	processors := fairgate.NewProcessors(1)
+	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Processors, cfg.Namespace = processors, "team" })
+	others := processors.With(t.Context(), "others")
+	done := fairgate.Large(others, 1<<20)
 	if got, err := call(patient(t), c, "short", `{}`); err != nil || got != "hello" {
-		t.Errorf("Call = %q, %v; want what is short at once", got, err)
+		t.Errorf("Call = %q, %v; want the short response at once", got, err)
 	}
 	ended := make(chan string, 1)
 	go func() {
@@ -34,11 +34,9 @@ func TestLargeAnswersTakeTurns(t *testing.T) {
 		t.Errorf("the call has given %d bytes, want it to wait for its turn", len(got))
 	case <-time.After(300 * time.Millisecond):
 	}
-	gate.Leave("others")
+	done()
 	if got := <-ended; got != long {
 		t.Errorf("the call has given %d bytes, want %d", len(got), len(long))
 	}
-	if err := gate.Enter(t.Context(), "others"); err != nil {
-		t.Error("the gate must be free again")
-	}
+	fairgate.Large(others, 1<<20)() // which waits forever if the client has not ended its work
 }

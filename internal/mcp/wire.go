@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// MaxResponseBytes bounds what is read of the answer to one request, whatever the server sends.
+	// MaxResponseBytes is the maximum number of bytes that are read of the response to one request.
 	MaxResponseBytes = 8 << 20
-	// maxErrorBytes bounds what is read of a refusal.
+	// maxErrorBytes is the maximum number of bytes that are read of a refusal.
 	maxErrorBytes = 16 << 10
-	// noticeTimeout bounds a message that has no answer, and farewellTimeout the last message of a session.
+	// noticeTimeout limits a message without a response, and farewellTimeout the last message of a session.
 	noticeTimeout   = 5 * time.Second
 	farewellTimeout = 2 * time.Second
 )
@@ -40,53 +40,54 @@ const (
 )
 
 var (
-	// ErrClosed means that a client was ended.
+	// ErrClosed means that the client was closed.
 	ErrClosed = errors.New("the connection was ended")
 
 	errSession  = errors.New("the server has ended the session")
 	errTooLong  = fmt.Errorf("the response exceeds %d MiB", MaxResponseBytes>>20)
 	errProtocol = errors.New("the response is not of the Model Context Protocol")
 	errBroken   = errors.New("the connection broke before the response was there")
-	// errMoved is a redirect that servers answer with when they have dealt with a request: the result is elsewhere.
+	// errMoved is a redirect that servers send after they have processed a request: the result is at another
+	// address.
 	errMoved = fmt.Errorf("%w, and may have dealt with the request", netpolicy.ErrRedirect)
 )
 
 // statusError is an HTTP status that refuses a request.
 type statusError struct {
 	status int
-	// detail is what the server says about it.
+	// detail is the text of the server about the refusal.
 	detail string
 }
 
-// sessionError is a refusal by which a server means that it does not know the session. It wraps errSession.
+// sessionError is a refusal because the server does not know the session. It wraps errSession.
 type sessionError struct {
-	// detail is what the server says about it.
+	// detail is the text of the server about the refusal.
 	detail string
 }
 
-// Error says that the session is over.
+// Error returns the message of errSession.
 func (e *sessionError) Error() string { return errSession.Error() }
 
 // Unwrap returns errSession.
 func (e *sessionError) Unwrap() error { return errSession }
 
-// Error returns the status.
+// Error returns the status code as text.
 func (e *statusError) Error() string { return fmt.Sprintf("HTTP %d", e.status) }
 
-// wire sends the requests of one session.
+// wire is the transport for the requests of one session.
 type wire struct {
 	client *http.Client
 	url    string
 	life   context.Context //nolint:containedctx // because it is the life of the connection
-	// share is the server's of the room for large answers.
-	share *room
-	// memory is what large answers are read into.
+	// budget is the server's share of the budget for large responses.
+	budget *serverBudget
+	// memory is the budget for large responses.
 	memory bytebudget.Account
-	// onChange is told that the tools may have changed, onLost that the session is over.
+	// onChange is called when the tools may have changed, onLost when the session is over.
 	onChange, onLost func()
 }
 
-// RoundTrip sends one request of the SDK.
+// RoundTrip sends a request of the SDK.
 func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch req.Method {
 	case http.MethodGet:
@@ -99,10 +100,10 @@ func (w *wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	return w.brief(req.Clone(ctx))
 }
 
-// post sends one message.
+// post sends a message.
 func (w *wire) post(req *http.Request) (*http.Response, error) {
 	body, err := io.ReadAll(req.Body)
-	_ = req.Body.Close() // it is in memory
+	_ = req.Body.Close() // the body is in memory
 	if err != nil {
 		return nil, err
 	}
@@ -111,9 +112,9 @@ func (w *wire) post(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if call, ok := message.(*jsonrpc.Request); ok && call.IsCall() {
-		if call.Method != "tools/call" { // all others may be sent again, where a connection turns out to be closed: net/http does so then
+		if call.Method != "tools/call" { // net/http may repeat all other requests if the connection turns out to be closed
 			req = req.Clone(req.Context())
-			req.Header["X-Idempotency-Key"] = nil // a mark for net/http, which sends no such header
+			req.Header["X-Idempotency-Key"] = nil // tells net/http that it may repeat the request; the header is not sent
 		}
 		return w.call(req, body, call.ID)
 	}
@@ -129,20 +130,20 @@ func setBody(req *http.Request, body []byte) {
 	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 }
 
-// bound returns a context that ends with another, with the connection, and after a time.
+// bound returns a context that ends with ctx, with the connection, or after limit.
 func (w *wire) bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	stop := context.AfterFunc(w.life, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// brief sends a request whose answer has no content that counts.
+// brief sends a request whose response has no relevant content.
 func (w *wire) brief(req *http.Request) (*http.Response, error) {
 	resp, err := w.do(req)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = resp.Body.Close() }() // nothing of it is needed
+	defer func() { _ = resp.Body.Close() }() // the body is not needed
 	if err := w.refusal(req, resp); err != nil {
 		return nil, err
 	}
@@ -154,8 +155,9 @@ func (w *wire) do(req *http.Request) (*http.Response, error) {
 	out := req.Clone(req.Context())
 	out.RequestURI = ""
 	resp, err := w.client.Do(out)
-	if err != nil && resp != nil && (resp.StatusCode == http.StatusFound || resp.StatusCode == http.StatusSeeOther) && errors.Is(err, netpolicy.ErrRedirect) {
-		_ = resp.Body.Close() // it is closed already
+	if err != nil && resp != nil && (resp.StatusCode == http.StatusFound || resp.StatusCode == http.StatusSeeOther) &&
+		errors.Is(err, netpolicy.ErrRedirect) {
+		_ = resp.Body.Close() // it is already closed
 		return nil, errMoved
 	}
 	if err != nil {
@@ -164,13 +166,14 @@ func (w *wire) do(req *http.Request) (*http.Response, error) {
 	return plain(resp)
 }
 
-// plain returns a response that is not compressed. Of one that is, only a status that refuses counts.
+// plain returns resp if it is not compressed. For a compressed response it returns an error, or the bare status if
+// that is a refusal.
 func plain(resp *http.Response) (*http.Response, error) {
 	err := netpolicy.CheckPlain(resp)
 	if err == nil {
 		return resp, nil
 	}
-	_ = resp.Body.Close() // nothing of it is read
+	_ = resp.Body.Close() // the body is not read
 	if resp.StatusCode < http.StatusBadRequest {
 		return nil, err
 	}
@@ -178,14 +181,16 @@ func plain(resp *http.Response) (*http.Response, error) {
 	return resp, nil
 }
 
-// call sends a request that has an answer, and returns with the answer, or with the stream that brings it.
+// call sends a request that has a response. It returns the response, or the stream that contains it.
 func (w *wire) call(req *http.Request, body []byte, id jsonrpc.ID) (*http.Response, error) {
 	ex := exchangeOf(req.Context())
-	// The answer's last bytes may be read when the caller is gone: its connection can then serve another call.
+	// The context outlives the caller, so that the last bytes of a response can be read and its connection reused.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(req.Context()))
 	parting := []func() bool{
-		context.AfterFunc(req.Context(), func() { cancel(context.Cause(req.Context())) }), //nolint:contextcheck // because it is the request's
-		context.AfterFunc(w.life, func() { cancel(ErrClosed) }),                           //nolint:contextcheck // because the connection may end before the request
+		//nolint:contextcheck // because it is the request's
+		context.AfterFunc(req.Context(), func() { cancel(context.Cause(req.Context())) }),
+		//nolint:contextcheck // because the connection may end before the request
+		context.AfterFunc(w.life, func() { cancel(ErrClosed) }),
 	}
 	release := func() {
 		for _, stop := range parting {
@@ -196,7 +201,10 @@ func (w *wire) call(req *http.Request, body []byte, id jsonrpc.ID) (*http.Respon
 	setBody(out, body)
 	resp, err := w.do(out)
 	if err == nil {
-		resp, err = w.answer(req, resp, ex, &stream{wire: w, ctx: ctx, cancel: cancel, release: release, header: req.Header, call: id, ex: ex})
+		resp, err = w.answer(req, resp, ex, &stream{
+			wire: w, ctx: ctx, cancel: cancel, release: release,
+			header: req.Header, call: id, ex: ex,
+		})
 	}
 	if err != nil {
 		release()
@@ -206,8 +214,7 @@ func (w *wire) call(req *http.Request, body []byte, id jsonrpc.ID) (*http.Respon
 	return resp, nil
 }
 
-// answer makes of a response what the SDK is given. It never breaks the whole connection: what is wrong with one response is an
-// error of its request.
+// answer converts a response for the SDK. A broken response fails only its own request, never the whole connection.
 func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *stream) (*http.Response, error) {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if resp.StatusCode == http.StatusOK && kind == eventsType {
@@ -217,7 +224,7 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 	}
 	defer s.cancel(nil)
 	defer s.release()
-	defer func() { _ = resp.Body.Close() }() // what counts of it was read
+	defer func() { _ = resp.Body.Close() }() // the relevant part has been read
 	if isFailure(resp.StatusCode) {
 		return nil, w.status(req, resp.StatusCode, detailOf(resp))
 	}
@@ -237,7 +244,7 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 	return reply(req, resp, http.StatusOK, jsonType, ex.stub(s.call, body)), nil
 }
 
-// reply is a response with a body in memory.
+// reply returns a response with a body in memory.
 func reply(req *http.Request, to *http.Response, status int, kind string, body []byte) *http.Response {
 	header := http.Header{}
 	if id := to.Header.Get(sessionHeader); id != "" {

@@ -1,5 +1,5 @@
-// Package memory decides how much memory the process uses, and who uses it: it derives the limits of the process from its cgroup, and
-// shares a budget of bytes among namespaces.
+// Package memory decides how much memory the process uses, and for what: it derives the limits of the process from
+// its cgroup, and shares a budget of bytes among namespaces.
 package memory
 
 import (
@@ -16,23 +16,24 @@ import (
 
 const (
 	mebibyte = 1 << 20
-	// MinLimit is the smallest memory limit that a manager works within, in bytes.
+	// MinLimit is the smallest memory limit that a manager accepts, in bytes.
 	MinLimit = 64 * mebibyte
-	// machineShare is the part of the machine's memory that counts as the limit where no cgroup sets one: a quarter.
+	// machineShare is the part of the machine's memory that is the limit if no cgroup sets one: a quarter.
 	machineShare = 4
-	// minHeadroom is the least memory that is left to what Go's runtime does not count, in bytes: the page cache of SQLite's file, and
-	// the binary itself.
+	// minHeadroom is the least memory that is left for uses that Go's runtime does not count, in bytes: the page
+	// cache of SQLite's file, and the binary itself.
 	minHeadroom = 24 * mebibyte
-	// base is what a manager takes without a Turn, in bytes, as make bench measures it, with room for a cluster's objects.
+	// base is the memory that a manager needs without a Turn, with space for a cluster's objects, in bytes, as make
+	// bench measures it.
 	base = 56 * mebibyte
-	// TurnBytes is what a Turn of the usual size takes while it waits for a model, with the garbage that it leaves, in bytes, as make
-	// bench measures it. What a Turn has beyond that counts in the Budget.
+	// TurnBytes is the memory of a Turn of usual size that waits for a model, including its garbage, in bytes, as
+	// make bench measures it. The Budget counts the memory that a Turn needs beyond that.
 	TurnBytes = 64 << 10
-	// minTurns and maxTurns bound the default of the concurrent Turns.
+	// minTurns and maxTurns bound the default number of concurrent Turns.
 	minTurns, maxTurns = 16, 10_000
 )
 
-// Source says where a limit comes from.
+// Source is the origin of a limit.
 type Source string
 
 // The sources of a limit.
@@ -44,15 +45,15 @@ const (
 
 // Limit is the memory that the process may use.
 type Limit struct {
-	// Bytes of the limit.
+	// Bytes is the limit.
 	Bytes int64
-	// Source of the limit.
+	// Source is the origin of the limit.
 	Source Source
-	// Go is the soft limit of Go's runtime, in bytes: GOMEMLIMIT where the environment sets it.
+	// Go is the soft limit of Go's runtime, in bytes. It is GOMEMLIMIT if the environment sets it.
 	Go int64
 }
 
-// Parse returns the bytes of a limit such as 512Mi; 0 for an empty text. The limit is at least MinLimit.
+// Parse returns the bytes of a limit such as 512Mi, or 0 for an empty text. The limit must be at least MinLimit.
 func Parse(text string) (int64, error) {
 	if text == "" {
 		return 0, nil
@@ -67,8 +68,8 @@ func Parse(text string) (int64, error) {
 	return q.Value(), nil
 }
 
-// Detect returns the limit of this process: the one that was given in bytes, else that of the cgroup (v1 or v2), else a quarter of the
-// machine's memory. given is 0 if none was given.
+// Detect returns the limit of this process: given, in bytes, if it is not 0; otherwise the limit of the cgroup (v1
+// or v2); otherwise a quarter of the machine's memory.
 func Detect(given int64) (Limit, error) {
 	l, err := detect(given, memlimit.FromCgroup, memlimit.FromSystem)
 	if userSet() {
@@ -89,12 +90,13 @@ func detect(given int64, cgroup, machine memlimit.Provider) (Limit, error) {
 	}
 	bytes, err := machine()
 	if err != nil {
-		return Limit{}, fmt.Errorf("failed to find out how much memory there is, give --memory-limit: %w", err)
+		return Limit{}, fmt.Errorf("failed to detect the available memory, set --memory-limit: %w", err)
 	}
 	return limitOf(int64(min(bytes/machineShare, math.MaxInt64)), FromMachine), nil
 }
 
-// limitOf is a limit with the soft limit of Go's runtime: a tenth less, and at least minHeadroom less.
+// limitOf returns a limit with the soft limit of Go's runtime, which is a tenth smaller, and at least minHeadroom
+// smaller.
 func limitOf(bytes int64, source Source) Limit {
 	return Limit{Bytes: bytes, Source: source, Go: max(bytes-max(bytes/10, minHeadroom), bytes/2)}
 }
@@ -106,20 +108,22 @@ func (l Limit) Apply() {
 	}
 }
 
-// usable is the memory beyond base, in bytes.
+// usable returns the memory beyond base, in bytes.
 func (l Limit) usable() int64 { return max(0, min(l.Go, l.Bytes)-base) }
 
-// Turns returns how many Turns the process runs at once by default: as many as two thirds of the memory beyond 56 MiB hold, at 64 KiB
-// each, from 16 to 10,000.
+// Turns returns the default number of Turns that the process runs at once: as many as fit into two thirds of the
+// memory beyond 56 MiB, at 64 KiB each, from 16 to 10,000.
 func (l Limit) Turns() int {
 	return int(min(max(l.usable()*2/3/TurnBytes, minTurns), maxTurns))
 }
 
-// minPassing is the least that replies and results share, in bytes: one namespace gets room for the longest result.
+// minPassing is the smallest budget for replies and results, in bytes. With it, one namespace has space for the
+// longest result.
 const minPassing = 10 * mebibyte
 
-// NewBudget returns what namespaces share: a third of the memory beyond 56 MiB, which is what the Turns leave. Two thirds of that are for
-// listings of tools and for conversations, at least 8 MiB, and one third for replies and results that pass through, at least 10 MiB.
+// NewBudget returns the budget that namespaces share: a third of the memory beyond 56 MiB, which the Turns leave.
+// Two thirds of that budget are for listings of tools and for conversations, at least 8 MiB. One third is for
+// replies and results that pass through, at least 10 MiB.
 func (l Limit) NewBudget() *bytebudget.Budget {
 	return bytebudget.New(l.shares())
 }

@@ -23,10 +23,19 @@ func TestDetect(t *testing.T) {
 		bytes           int64
 		source          Source
 	}{
-		"given":                        {given: 300 * mebibyte, cgroup: memlimit.Limit(512 * mebibyte), machine: memlimit.Limit(8 * gibibyte), bytes: 300 * mebibyte, source: FromFlag},
-		"cgroup":                       {cgroup: memlimit.Limit(512 * mebibyte), machine: memlimit.Limit(8 * gibibyte), bytes: 512 * mebibyte, source: FromCgroup},
-		"no limit":                     {cgroup: none, machine: memlimit.Limit(8 * gibibyte), bytes: 2 * gibibyte, source: FromMachine},
-		"a limit that limits nothing":  {cgroup: memlimit.Limit(math.MaxInt64), machine: memlimit.Limit(8 * gibibyte), bytes: 2 * gibibyte, source: FromMachine},
+		"given": {
+			given: 300 * mebibyte, cgroup: memlimit.Limit(512 * mebibyte),
+			machine: memlimit.Limit(8 * gibibyte), bytes: 300 * mebibyte, source: FromFlag,
+		},
+		"cgroup": {
+			cgroup: memlimit.Limit(512 * mebibyte), machine: memlimit.Limit(8 * gibibyte),
+			bytes: 512 * mebibyte, source: FromCgroup,
+		},
+		"no limit": {cgroup: none, machine: memlimit.Limit(8 * gibibyte), bytes: 2 * gibibyte, source: FromMachine},
+		"a limit that limits nothing": {
+			cgroup: memlimit.Limit(math.MaxInt64), machine: memlimit.Limit(8 * gibibyte),
+			bytes: 2 * gibibyte, source: FromMachine,
+		},
 		"a cgroup that cannot be read": {cgroup: fails, machine: memlimit.Limit(4 * gibibyte), bytes: gibibyte, source: FromMachine},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +50,7 @@ func TestDetect(t *testing.T) {
 	}
 }
 
-// TestSharesOfALimit states what is made of the limits that the documentation names.
+// TestSharesOfALimit has the limits that the documentation names, and the values that follow from them.
 func TestSharesOfALimit(t *testing.T) {
 	for _, c := range []struct {
 		limit, goLimit, turns, held, passing int64
@@ -62,7 +71,8 @@ func TestSharesOfALimit(t *testing.T) {
 	}
 }
 
-// TestApplyKeepsGOMEMLIMIT: who sets GOMEMLIMIT knows more of the machine than the manager does.
+// TestApplyKeepsGOMEMLIMIT checks that GOMEMLIMIT takes precedence, because its author knows more about the machine
+// than the manager.
 func TestApplyKeepsGOMEMLIMIT(t *testing.T) {
 	before := debug.SetMemoryLimit(-1)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })

@@ -4,5 +4,6 @@ package memory_test
 
 import "github.com/capstan-dev/capstan/internal/memory"
 
-// mostInEngine is how much a waiting Turn may take in the engine, in bytes, with the race detector, whose frames are larger.
+// mostInEngine is the memory that a waiting Turn may use in the engine, in bytes. With the race detector, stack
+// frames are larger.
 const mostInEngine = memory.TurnBytes

@@ -28,10 +28,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// modelEnvironment makes this program a model server instead of a test: its memory must not count as that of the Turns.
+// modelEnvironment makes this program a model server instead of a test, so that the server's memory does not count
+// as memory of the Turns.
 const modelEnvironment = "CAPSTAN_TEST_SERVE_MODEL"
 
-// waitingTurns is how many Turns wait at once: enough that what they share does not count.
+// waitingTurns is the number of Turns that wait at once. There are enough of them that shared memory does not
+// matter.
 const waitingTurns = 400
 
 func TestMain(m *testing.M) {
@@ -42,15 +44,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serveModel asks each Turn for a call of a tool, and never answers the request after that. It prints its URL, then a line for each
-// Turn that waits. It ends with its input.
+// serveModel answers the first request of each Turn with a tool call, and never answers the next one. It prints its
+// URL, then a line for each waiting Turn. It ends when its input ends.
 func serveModel() {
 	out := bufio.NewWriter(os.Stdout)
 	var mu sync.Mutex
 	say := func(text string) {
 		mu.Lock()
 		defer mu.Unlock()
-		_, _ = fmt.Fprintln(out, text) // the test finds out that nothing comes
+		_, _ = fmt.Fprintln(out, text) // the test notices the missing line
 		_ = out.Flush()
 	}
 	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +64,9 @@ func serveModel() {
 			<-r.Context().Done()
 		default:
 			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"search","arguments":"{\"query\":\"printer\"}"}}]},"finish_reason":"tool_calls"}]}`+"\n\ndata: [DONE]\n\n")
+			_, _ = io.WriteString(w, `data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","type":"function",`+
+				`"function":{"name":"search","arguments":"{\"query\":\"printer\"}"}}]},"finish_reason":"tool_calls"}]}`+
+				"\n\ndata: [DONE]\n\n")
 		}
 	}))
 	say(model.URL)
@@ -71,7 +75,7 @@ func serveModel() {
 	model.Close()
 }
 
-// startModel starts serveModel. Its lines come from the scanner.
+// startModel starts serveModel. The scanner reads its lines.
 func startModel(t *testing.T) (string, *bufio.Scanner) {
 	t.Helper()
 	self, err := os.Executable()
@@ -93,7 +97,7 @@ func startModel(t *testing.T) (string, *bufio.Scanner) {
 	}
 	t.Cleanup(func() {
 		_ = in.Close()
-		_ = cmd.Wait() // it may have been killed with the test's context
+		_ = cmd.Wait() // the test's context may have killed it
 	})
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() {
@@ -102,20 +106,21 @@ func startModel(t *testing.T) (string, *bufio.Scanner) {
 	return lines.Text(), lines
 }
 
-// desk is a toolbox of two tools.
-type desk struct{}
+// fakeToolbox is a toolbox with two tools.
+type fakeToolbox struct{}
 
-func (desk) Offers(context.Context) ([]tool.Offer, error) {
-	schema := json.RawMessage(`{"type":"object","properties":{"query":{"type":"string","description":"What to look for."},"limit":{"type":"integer","default":5}},"required":["query"]}`)
+func (fakeToolbox) Offers(context.Context) ([]tool.Offer, error) {
+	schema := json.RawMessage(`{"type":"object","properties":{"query":{"type":"string","description":"What to ` +
+		`look for."},"limit":{"type":"integer","default":5}},"required":["query"]}`)
 	return []tool.Offer{{Server: "tickets", Tools: []tool.Tool{
 		{Tool: prompt.Tool{Name: "search", Description: "Searches the tickets of the help desk."}, Schema: schema, Effect: tool.ReadOnly},
 		{Tool: prompt.Tool{Name: "comment", Description: "Adds a comment to a ticket."}, Schema: schema},
 	}}}, nil
 }
 
-func (desk) Effect(_ context.Context, t tool.Tool) (tool.Effect, error) { return t.Effect, nil }
+func (fakeToolbox) Effect(_ context.Context, t tool.Tool) (tool.Effect, error) { return t.Effect, nil }
 
-func (desk) Caller(tool.Tool) tool.Caller {
+func (fakeToolbox) Caller(tool.Tool) tool.Caller {
 	return tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
 		return tool.Result{Content: "T-1: the printer is on fire"}, nil
 	})
@@ -123,20 +128,26 @@ func (desk) Caller(tool.Tool) tool.Caller {
 
 func inputOf(i int, p *openai.Provider) turn.Input {
 	return turn.Input{
-		UID: fmt.Sprintf("uid-%d", i), Epoch: 1, Namespace: "default", Name: fmt.Sprintf("turn-%d", i), Timeout: time.Hour, Limit: time.Hour,
+		UID: fmt.Sprintf("uid-%d", i), Epoch: 1, Namespace: "default", Name: fmt.Sprintf("turn-%d", i),
+		Timeout: time.Hour, Limit: time.Hour,
 		Chain:  []loop.Candidate{{ProviderName: "endpoint", Model: "m", Provider: p, Retry: loop.Retry{MaxAttempts: 1}}},
-		Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25}, Toolbox: desk{}, Selection: tool.Selection{Most: 9}, Cancel: context.Background(),
+		Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25}, Toolbox: fakeToolbox{}, Selection: tool.Selection{Most: 9},
+		Cancel: context.Background(),
 		Preparation: func(context.Context) (prepare.Input, error) {
 			return prepare.Input{
 				Agent: prepare.Agent{Name: "helper"}, Now: time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC),
-				Profile: prepare.Profile{Name: "support", ID: "support.default", Version: "1.0.0", Identity: &turncontext.Identity{SystemPrompt: "Be brief."}},
-				Turn:    prepare.Turn{Name: fmt.Sprintf("turn-%d", i), Message: fmt.Sprintf("What is new of printer %d?", i)},
+				Profile: prepare.Profile{
+					Name: "support", ID: "support.default", Version: "1.0.0",
+					Identity: &turncontext.Identity{SystemPrompt: "Be brief."},
+				},
+				Turn: prepare.Turn{Name: fmt.Sprintf("turn-%d", i), Message: fmt.Sprintf("What is new of printer %d?", i)},
 			}, nil
 		},
 	}
 }
 
-// held returns the bytes of the live heap and of stacks. A collection halves each stack that is mostly free.
+// held returns the bytes of the live heap and of stacks. A garbage collection halves each stack that is mostly
+// free.
 func held() uint64 {
 	var m runtime.MemStats
 	for range 5 {
@@ -146,9 +157,9 @@ func held() uint64 {
 	return m.HeapAlloc + m.StackInuse
 }
 
-// TestAWaitingTurnTakesLittle, as thousands wait for their models at the same time, and the default of the concurrent Turns counts on
-// TurnBytes for each.
-func TestAWaitingTurnTakesLittle(t *testing.T) {
+// TestMemoryOfAWaitingTurn checks the memory of a waiting Turn. Thousands of Turns wait for their models at the
+// same time, and the default number of concurrent Turns assumes TurnBytes for each.
+func TestMemoryOfAWaitingTurn(t *testing.T) {
 	url, lines := startModel(t)
 	journals, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
 	if err != nil {
@@ -183,7 +194,7 @@ func TestAWaitingTurnTakesLittle(t *testing.T) {
 			}
 		}
 	}
-	const first = 20 // they fill the caches that all share
+	const first = 20 // they fill the shared caches
 	start(0, first)
 	before := held()
 	start(first, first+waitingTurns)

@@ -7,53 +7,56 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Tenants choose the names of namespaces, ModelProviders and models, so the series that these names make are bounded. A namespace has
-// its own share, which no other can use up.
+// Tenants choose the names of namespaces, ModelProviders and models, so the series that these names make are
+// bounded. A namespace has its own share, which no other can use up.
 const (
-	// mostNamespaces is how many namespaces have series of their own.
+	// mostNamespaces is the number of namespaces that have their own series.
 	mostNamespaces = 256
-	// mostModels is how many pairs of a ModelProvider and a model have series of their own in one namespace.
+	// mostModels is the number of pairs of a ModelProvider and a model that have their own series in one namespace.
 	mostModels = 16
-	// mostCurrencies is how many currencies have series of their own in one namespace.
+	// mostCurrencies is the number of currencies that have their own series in one namespace.
 	mostCurrencies = 4
-	// Other is the value of the labels namespace, provider, model and currency for all that is beyond these bounds.
+	// Other is the value of the labels namespace, provider, model and currency for everything beyond these bounds.
 	Other = "other"
-	// keepGone is for how many sweeps the series of an object that is gone stay, so that they are scraped once more.
+	// keepGone is the number of sweeps for which the series of a deleted object stay, so that they are scraped once
+	// more.
 	keepGone = 15
-	// keepIdle is after how many sweeps without use series may make room for others.
+	// keepIdle is the number of sweeps without use after which series may make room for others.
 	keepIdle = 60
 )
 
-// Live says which namespaces have something that Turns need, and which ModelProviders each of them has.
+// Live has the namespaces that contain objects that Turns need, and the ModelProviders of each.
 type Live map[string]map[string]bool
 
-// Sweep drops the series of namespaces and ModelProviders that are gone, some time after their last use. The manager calls it once a minute.
+// Sweep removes the series of deleted namespaces and ModelProviders, some time after their last use. The manager
+// calls it once a minute.
 func Sweep(live Live) { known.sweep(live) }
 
-// known are the labels that have series.
+// known has the labels that have series.
 var known = &bounds{}
 
-// bounds admits values of labels. Its lock is held while the series that it admits are counted, so that none is left behind by a sweep.
+// bounds decides which values of labels get series. Its lock is held while a series is counted, so that a sweep
+// cannot leave a series behind.
 type bounds struct {
 	mu         sync.Mutex
 	namespaces map[string]*namespaceSeries
 }
 
-// namespaceSeries is a namespace that has series of its own.
+// namespaceSeries is a namespace that has its own series.
 type namespaceSeries struct {
-	// running is how many of its Turns run.
+	// running is the number of its Turns that run.
 	running int
-	// idle is for how many sweeps nothing was counted.
+	// idle is the number of sweeps since the last count.
 	idle   int
 	models map[pair]*int
-	// currencies are those that have series, in no order.
+	// currencies are the currencies that have series, unordered.
 	currencies []string
 }
 
-// pair is a model of a ModelProvider. The int that bounds keeps of it is for how many sweeps nothing was counted.
+// pair is a model of a ModelProvider. Its value in the map models is the number of sweeps since the last count.
 type pair struct{ provider, model string }
 
-// in calls count with the value of the label namespace, and with what is known of the namespace; nil for Other.
+// in calls count with the value of the label namespace and with the state of the namespace, which is nil for Other.
 func (b *bounds) in(name string, count func(label string, n *namespaceSeries)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -73,7 +76,7 @@ func (b *bounds) in(name string, count func(label string, n *namespaceSeries)) {
 	count(name, n)
 }
 
-// evict drops the namespace that was idle for the longest time, if that is long enough.
+// evict removes the namespace that was idle for the longest time, if that is at least keepIdle sweeps.
 func (b *bounds) evict() bool {
 	longest, idle := "", keepIdle-1
 	for name, n := range b.namespaces {
@@ -87,7 +90,7 @@ func (b *bounds) evict() bool {
 	return longest != ""
 }
 
-// admit returns the labels provider and model of a pair. name is that of the namespace, which is nil for Other.
+// admit returns the labels provider and model of a pair. name is the name of the namespace; n is nil for Other.
 func (n *namespaceSeries) admit(name string, p pair) pair {
 	if n == nil {
 		return pair{Other, Other}
@@ -118,7 +121,7 @@ func (n *namespaceSeries) currency(name string) string {
 	return name
 }
 
-// evict drops the pair that was idle for the longest time, if that is long enough.
+// evict removes the pair that was idle for the longest time, if that is at least keepIdle sweeps.
 func (n *namespaceSeries) evict(name string) bool {
 	var longest *pair
 	most := keepIdle - 1

@@ -15,8 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// start gives a test metrics without series.
-func start(t *testing.T) {
+// resetMetrics gives a test metrics without any series.
+func resetMetrics(t *testing.T) {
 	t.Helper()
 	reset := func() {
 		known = &bounds{}
@@ -63,7 +63,7 @@ func seriesOf(c prometheus.Collector) int {
 	return n
 }
 
-// scrape returns what a scrape of one metric gets.
+// scrape returns the text that a scrape of one metric receives.
 func scrape(c prometheus.Collector) (string, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(c)
@@ -77,9 +77,10 @@ func scrape(c prometheus.Collector) (string, error) {
 	return text.String(), err
 }
 
-// TestATenantCannotMakeSeriesWithoutBound, by whatever names, nor take those of another.
-func TestATenantCannotMakeSeriesWithoutBound(t *testing.T) {
-	start(t)
+// TestSeriesOfATenantAreBounded checks that no names of a tenant create unlimited series, or use up the
+// series of another tenant.
+func TestSeriesOfATenantAreBounded(t *testing.T) {
+	resetMetrics(t)
 	spend("victim", "openai", "gpt")
 	for i := range 5_000 {
 		spend("hostile", fmt.Sprintf("provider-%d", i%50), fmt.Sprintf("model-%d", i))
@@ -102,9 +103,10 @@ func TestATenantCannotMakeSeriesWithoutBound(t *testing.T) {
 	}
 }
 
-// TestNamespacesAreBounded: what is beyond the bound is counted together, and Turns that run are counted down where they were counted up.
+// TestNamespacesAreBounded checks that namespaces beyond the bound are counted together, and that each running Turn
+// is counted down under the label under which it was counted up.
 func TestNamespacesAreBounded(t *testing.T) {
-	start(t)
+	resetMetrics(t)
 	var done []func()
 	for i := range mostNamespaces + 10 {
 		done = append(done, Started(fmt.Sprintf("ns-%d", i)))
@@ -132,9 +134,10 @@ func TestNamespacesAreBounded(t *testing.T) {
 	}
 }
 
-// TestSeriesOfDeletedObjectsAreDropped, once they were surely scraped, and no others.
+// TestSeriesOfDeletedObjectsAreDropped checks that only these series are removed, and only after they were surely
+// scraped.
 func TestSeriesOfDeletedObjectsAreDropped(t *testing.T) {
-	start(t)
+	resetMetrics(t)
 	live := Live{"helpdesk": {"openai": true, "old": true}, "sales": {"openai": true}}
 	spend("helpdesk", "openai", "gpt")
 	spend("helpdesk", "old", "gpt")
@@ -171,9 +174,9 @@ func TestSeriesOfDeletedObjectsAreDropped(t *testing.T) {
 	}
 }
 
-// TestIdleSeriesMakeRoom for models and namespaces that are in use.
+// TestIdleSeriesMakeRoom checks that idle series make room for models and namespaces in use.
 func TestIdleSeriesMakeRoom(t *testing.T) {
-	start(t)
+	resetMetrics(t)
 	live := Live{}
 	for i := range mostNamespaces {
 		live[fmt.Sprintf("ns-%d", i)] = map[string]bool{"p": true}

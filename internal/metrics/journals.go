@@ -8,26 +8,32 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Journals tells how much the store of the journals holds.
+// Journals reports the size of the store of the journals.
 func Journals(s store.Size) { journals.size.Store(&s) }
 
 // Purged counts journals that were purged.
 func Purged(n int) { purged.Add(float64(n)) }
 
-// journalSize has the gauges of the store. They are shown by the process that looks after the store, once it has looked:
-// a zero of all others would be wrong.
+// journalSize has the gauges of the store. Only the process that measures the store exports them, after its first
+// measurement: a zero from all others would be wrong.
 type journalSize struct{ size atomic.Pointer[store.Size] }
 
-// gauges of the store.
+// gauges are the gauges of the store.
 var gauges = []struct {
 	desc  *prometheus.Desc
 	value func(*store.Size) int64
 }{
-	{gauge("capstan_journals", "Journals of turns and sessions in the store, retired ones included."), func(s *store.Size) int64 { return s.Journals }},
-	{gauge("capstan_journals_retired", "Journals of deleted turns and sessions that wait to be purged."), func(s *store.Size) int64 { return s.Retired }},
+	{
+		gauge("capstan_journals", "Journals of turns and sessions in the store, retired ones included."),
+		func(s *store.Size) int64 { return s.Journals },
+	},
+	{
+		gauge("capstan_journals_retired", "Journals of deleted turns and sessions that wait to be purged."),
+		func(s *store.Size) int64 { return s.Retired },
+	},
 	{gauge("capstan_journal_entries", "Entries of all journals."), func(s *store.Size) int64 { return s.Entries }},
 	{gauge("capstan_journal_artifacts", "Artifacts of all journals."), func(s *store.Size) int64 { return s.Artifacts }},
-	{gauge("capstan_journal_bytes", "Bytes that the store of the journals takes."), func(s *store.Size) int64 { return s.Bytes }},
+	{gauge("capstan_journal_bytes", "Bytes that the store of the journals uses."), func(s *store.Size) int64 { return s.Bytes }},
 }
 
 func gauge(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
@@ -39,7 +45,7 @@ func (j *journalSize) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the gauges as they were when the store was last looked at.
+// Collect sends the gauges with the values of the last measurement.
 func (j *journalSize) Collect(out chan<- prometheus.Metric) {
 	s := j.size.Load()
 	if s == nil {

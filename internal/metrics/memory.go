@@ -8,26 +8,39 @@ import (
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 )
 
-// Memory has the gauges show what namespaces hold of a budget. The kinds are their only label: namespaces have no bound.
+// Memory makes the gauges show the use of a budget. The kinds are their only label, because the number of
+// namespaces is not bounded.
 func Memory(b *bytebudget.Budget) { memory.budget.Store(b) }
 
-// memoryUse has the gauges of the budget; they are shown once there is one.
+// memoryUse has the gauges of the budget. They are exported once a budget is set.
 type memoryUse struct {
 	budget atomic.Pointer[bytebudget.Budget]
 }
 
 var memory = &memoryUse{}
 
-// memoryGauges are those of each kind.
+// memoryGauges are the gauges of each kind.
 var memoryGauges = []struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
 	value func(bytebudget.Use) int64
 }{
-	{byKind("capstan_memory_bytes", "Bytes of the memory budget that namespaces hold."), prometheus.GaugeValue, func(u bytebudget.Use) int64 { return u.Bytes }},
-	{byKind("capstan_memory_budget_bytes", "Bytes of the memory budget."), prometheus.GaugeValue, func(u bytebudget.Use) int64 { return u.Size }},
-	{byKind("capstan_memory_waiting", "Reservations of memory that wait."), prometheus.GaugeValue, func(u bytebudget.Use) int64 { return int64(u.Waiting) }},
-	{byKind("capstan_memory_refused_total", "Reservations of memory that were refused."), prometheus.CounterValue, func(u bytebudget.Use) int64 { return u.Refused }},
+	{
+		byKind("capstan_memory_bytes", "Bytes of the memory budget that namespaces hold."), prometheus.GaugeValue,
+		func(u bytebudget.Use) int64 { return u.Bytes },
+	},
+	{
+		byKind("capstan_memory_budget_bytes", "Bytes of the memory budget."), prometheus.GaugeValue,
+		func(u bytebudget.Use) int64 { return u.Size },
+	},
+	{
+		byKind("capstan_memory_waiting", "Reservations of memory that wait."), prometheus.GaugeValue,
+		func(u bytebudget.Use) int64 { return int64(u.Waiting) },
+	},
+	{
+		byKind("capstan_memory_refused_total", "Reservations of memory that were refused."), prometheus.CounterValue,
+		func(u bytebudget.Use) int64 { return u.Refused },
+	},
 }
 
 func byKind(name, help string) *prometheus.Desc {
@@ -41,7 +54,7 @@ func (m *memoryUse) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends what is held now.
+// Collect sends the current use.
 func (m *memoryUse) Collect(out chan<- prometheus.Metric) {
 	b := m.budget.Load()
 	if b == nil {

@@ -1,4 +1,4 @@
-// Package metrics counts what becomes of Turns, on the registry that the manager serves.
+// Package metrics counts Turns and their outcomes, on the registry that the manager serves.
 package metrics
 
 import (
@@ -16,12 +16,13 @@ var (
 	running = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "capstan_turns_running", Help: "Turns that this executor is running.",
 	}, []string{"namespace"})
-	// Capacity is how many Turns this process runs at once.
+	// Capacity is the number of Turns that this process runs at once.
 	Capacity = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "capstan_turns_capacity", Help: "Turns that this executor runs at once.",
+		Name: "capstan_turns_capacity", Help: "Turns that this executor can run at once.",
 	})
 	controllers = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "capstan_controller_active", Help: "Whether this process controls: 1 if so, 0 in an executor and in a replica that waits to lead.",
+		Name: "capstan_controller_active", Help: "Whether this process is the active controller: 1 if it is, 0 " +
+			"in an executor and in a standby replica.",
 	})
 	ended    = counter("capstan_turns_total", "Turns that have ended, by the reason of their main condition.", "reason")
 	duration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -34,19 +35,23 @@ var (
 		"Tokens used by turns that have ended, by provider, model and type (input, output), and whether a part is estimated.",
 		"provider", "model", "type", "estimated")
 	toolCalls       = counter("capstan_tool_calls_total", "Calls of tools, of turns that have ended.")
-	contextWarnings = counter("capstan_context_warnings_total", "Turns that have ended and whose conversation has come near the model's context window.")
-	compactions     = counter("capstan_compactions_total", "Summaries that replaced older messages, of turns that have ended.")
-	parked          = counter("capstan_turns_parked_total", "Times that turns gave up their place to wait, by the reason of their main condition.", "reason")
-	journalsLost    = counter("capstan_journals_lost_total",
-		"Journals of turns that a later run found lost, by what became of the turn (interrupted, rerun).", "outcome")
+	contextWarnings = counter("capstan_context_warnings_total",
+		"Turns that have ended and whose conversation has come near the model's context window.")
+	compactions = counter("capstan_compactions_total", "Summaries that replaced older messages, of turns that have ended.")
+	parked      = counter("capstan_turns_parked_total",
+		"Times that turns released their slot to wait, by the reason of their main condition.", "reason")
+	journalsLost = counter("capstan_journals_lost_total",
+		"Journals of turns that a later run found lost, by the outcome of the turn (interrupted, rerun).", "outcome")
 	queueWait = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "capstan_turn_wait_seconds", Help: "Time from the creation of a turn, or the end of its suspension, to its first binding to an executor.",
+		Name: "capstan_turn_wait_seconds", Help: "Time from the creation of a turn, or the end of its " +
+			"suspension, to its first binding to an executor.",
 		Buckets: []float64{1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
 	}, []string{"namespace"})
-	cost = counter("capstan_cost_total", "Cost of turns that have ended, without that of their sub-agents, by currency.", "currency")
-	// vectors are all that have the label namespace.
+	cost = counter("capstan_cost_total", "Cost of turns that have ended, without the cost of their sub-agents, by currency.", "currency")
+	// vectors are all metrics with the label namespace.
 	vectors = []vector{
-		running.MetricVec, ended.MetricVec, duration.MetricVec, modelRequests.MetricVec, modelRetries.MetricVec, tokens.MetricVec, toolCalls.MetricVec,
+		running.MetricVec, ended.MetricVec, duration.MetricVec, modelRequests.MetricVec, modelRetries.MetricVec,
+		tokens.MetricVec, toolCalls.MetricVec,
 		contextWarnings.MetricVec, compactions.MetricVec, parked.MetricVec, journalsLost.MetricVec,
 		queueWait.MetricVec, cost.MetricVec,
 	}
@@ -54,7 +59,7 @@ var (
 		Name: "capstan_journals_purged_total", Help: "Journals of deleted turns and sessions that were purged.",
 	})
 	clockOffset = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "capstan_clock_offset_seconds", Help: "How far the clock of the API server is ahead of that of this machine.",
+		Name: "capstan_clock_offset_seconds", Help: "How far the clock of the API server is ahead of the clock of this machine.",
 	})
 	journals   = &journalSize{}
 	journalUse = &journalUses{}
@@ -66,33 +71,34 @@ type vector interface {
 	DeletePartialMatch(labels prometheus.Labels) int
 }
 
-// counter makes a counter with the label namespace before its own.
+// counter returns a counter with the label namespace before its other labels.
 func counter(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append([]string{"namespace"}, labels...))
 }
 
-// Loss is what became of a Turn whose journal was lost.
+// Loss is the outcome of a Turn whose journal was lost.
 type Loss string
 
 const (
 	// LossInterrupted means that the Turn ended.
 	LossInterrupted Loss = "interrupted"
-	// LossRerun means that it started over.
+	// LossRerun means that the Turn started over.
 	LossRerun Loss = "rerun"
 )
 
 func init() {
-	metrics.Registry.MustRegister(running, Capacity, controllers, ended, duration, modelRequests, modelRetries, tokens, toolCalls, contextWarnings, compactions, parked, journalsLost,
+	metrics.Registry.MustRegister(running, Capacity, controllers, ended, duration, modelRequests, modelRetries, tokens,
+		toolCalls, contextWarnings, compactions, parked, journalsLost,
 		waiting, queueWait, cost, purged, clockOffset, journals, journalUse, memory)
 }
 
-// Controls notes that this process controls, until done is called.
+// Controls records that this process is the active controller, until done is called.
 func Controls() (done func()) {
 	controllers.Inc()
 	return controllers.Dec
 }
 
-// Started counts a Turn of a namespace that runs, until done is called.
+// Started counts a running Turn of a namespace, until done is called.
 func Started(namespace string) (done func()) {
 	known.in(namespace, func(label string, n *namespaceSeries) {
 		count := func(by int) {
@@ -111,7 +117,7 @@ func Started(namespace string) (done func()) {
 	return done
 }
 
-// Ended counts a Turn that has ended, once its status is written; result is nil for one that was not run.
+// Ended counts a Turn that has ended, after its status was written. result is nil if the Turn was not run.
 func Ended(t *v1alpha1.Turn, result *turn.Result) {
 	known.in(t.Namespace, func(label string, n *namespaceSeries) {
 		ended.WithLabelValues(label, t.StateReason()).Inc()
@@ -142,20 +148,20 @@ func Ended(t *v1alpha1.Turn, result *turn.Result) {
 	})
 }
 
-// Bound counts a Turn that was bound to an executor for the first time, after a wait.
+// Bound counts a Turn that was bound to an executor for the first time. waited is its waiting time.
 func Bound(namespace string, waited time.Duration) {
 	known.in(namespace, func(label string, _ *namespaceSeries) { queueWait.WithLabelValues(label).Observe(waited.Seconds()) })
 }
 
-// ClockOffset notes how far the clock of the API server is ahead of that of this machine.
+// ClockOffset records how far the clock of the API server is ahead of the clock of this machine.
 func ClockOffset(d time.Duration) { clockOffset.Set(d.Seconds()) }
 
-// Parked counts a Turn that waits for people or for the Turns of sub-agents, once its status is written.
+// Parked counts a Turn that was parked, after its status was written.
 func Parked(t *v1alpha1.Turn) {
 	known.in(t.Namespace, func(label string, _ *namespaceSeries) { parked.WithLabelValues(label, t.StateReason()).Inc() })
 }
 
-// JournalLost counts a Turn whose journal was lost, once its status is written.
+// JournalLost counts a Turn whose journal was lost, after its status was written.
 func JournalLost(t *v1alpha1.Turn, l Loss) {
 	known.in(t.Namespace, func(label string, _ *namespaceSeries) { journalsLost.WithLabelValues(label, string(l)).Inc() })
 }

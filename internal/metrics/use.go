@@ -9,29 +9,33 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxNamespaces bounds the namespaces that have series of their own: those with the fullest quotas.
+// maxNamespaces bounds the namespaces that have their own series: those with the fullest quotas.
 const maxNamespaces = 20
 
-// Use is how much of its quota the journals use, in bytes. A quota of 0 is none.
+// Use is the use of the journals' quotas, in bytes. A quota of 0 means no quota.
 type Use struct {
 	Bytes, Quota int64
 	Namespaces   map[string]NamespaceUse
 }
 
-// NamespaceUse is how much of its quota a namespace uses, in bytes. A quota of 0 is none.
+// NamespaceUse is the use of a namespace's quota, in bytes. A quota of 0 means no quota.
 type NamespaceUse struct{ Bytes, Quota int64 }
 
-// JournalUse tells how much of their quotas the journals use.
+// JournalUse reports the use of the journals' quotas.
 func JournalUse(u Use) { journalUse.use.Store(&u) }
 
-// journalUses has the gauges of the journals' quotas. They are shown by a process that measures, once it has.
+// journalUses has the gauges of the journals' quotas. Only a process that measures exports them, after its first
+// measurement.
 type journalUses struct{ use atomic.Pointer[Use] }
 
 var (
-	usedBytes      = gauge("capstan_journal_used_bytes", "Bytes that journals use, without the room that purged ones have left.")
+	usedBytes      = gauge("capstan_journal_used_bytes", "Bytes that journals use, without the free space that purged journals have left.")
 	quotaBytes     = gauge("capstan_journal_quota_bytes", "Bytes that all journals may use; 0 for no quota.")
-	namespaceBytes = prometheus.NewDesc("capstan_journal_namespace_used_bytes", "Bytes that the journals of a namespace use, of the 20 namespaces with the fullest quotas.", []string{"namespace"}, nil)
-	namespaceQuota = prometheus.NewDesc("capstan_journal_namespace_quota_bytes", "Bytes that the journals of a namespace may use, of the 20 namespaces with the fullest quotas; 0 for no quota.", []string{"namespace"}, nil)
+	namespaceBytes = prometheus.NewDesc("capstan_journal_namespace_used_bytes",
+		"Bytes that the journals of a namespace use, of the 20 namespaces with the fullest quotas.", []string{"namespace"}, nil)
+	namespaceQuota = prometheus.NewDesc("capstan_journal_namespace_quota_bytes",
+		"Bytes that the journals of a namespace may use, of the 20 namespaces with the fullest quotas; 0 for no quota.",
+		[]string{"namespace"}, nil)
 )
 
 // Describe sends the descriptions of all gauges.
@@ -41,7 +45,7 @@ func (j *journalUses) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect sends the gauges as they were last measured.
+// Collect sends the gauges with the values of the last measurement.
 func (j *journalUses) Collect(out chan<- prometheus.Metric) {
 	u := j.use.Load()
 	if u == nil {
@@ -59,12 +63,13 @@ func (j *journalUses) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// fullest are the namespaces that have series of their own.
+// fullest returns the namespaces that have their own series.
 func (u *Use) fullest() []string {
 	full := func(namespace string) float64 {
 		n := u.Namespaces[namespace]
 		return float64(n.Bytes) / float64(max(n.Quota, 1))
 	}
-	all := slices.SortedFunc(maps.Keys(u.Namespaces), func(a, b string) int { return cmp.Or(cmp.Compare(full(b), full(a)), cmp.Compare(a, b)) })
+	all := slices.SortedFunc(maps.Keys(u.Namespaces),
+		func(a, b string) int { return cmp.Or(cmp.Compare(full(b), full(a)), cmp.Compare(a, b)) })
 	return all[:min(len(all), maxNamespaces)]
 }

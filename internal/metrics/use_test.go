@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/metrics"
 )
 
-// TestJournalUse has series for 20 namespaces at most: a tenant may make as many as it likes.
+// TestJournalUse checks that at most 20 namespaces have series, because a tenant may create any number of them.
 func TestJournalUse(t *testing.T) {
 	u := metrics.Use{Bytes: 3000, Quota: 5000, Namespaces: map[string]metrics.NamespaceUse{"full": {Bytes: 99, Quota: 100}}}
 	for i := range 1000 {

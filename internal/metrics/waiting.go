@@ -6,25 +6,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Wait is why Turns of a namespace wait: the reason of their main condition.
+// Wait is a group of waiting Turns: their namespace, and the reason of their main condition.
 type Wait struct{ Namespace, Reason string }
 
-// Waiting tells how to find out how many Turns wait. count is asked by each scrape, must return soon and must be safe for concurrent use.
+// Waiting sets the function that counts the waiting Turns. Each scrape calls count, so it must return soon and must
+// be safe for concurrent use.
 func Waiting(count func() map[Wait]int) { waiting.count.Store(&count) }
 
-// waits has the gauge of Turns that wait. It is shown by the process that controls.
+// waits has the gauge of waiting Turns. Only the active controller exports it.
 type waits struct {
 	count atomic.Pointer[func() map[Wait]int]
 }
 
 var turnsWaiting = prometheus.NewDesc("capstan_turns_waiting",
-	"Turns that wait for their start, or to go on, by the reason of their main condition. Those that wait for people or sub-agents are not among them.",
+	"Turns that wait to start or to continue, by the reason of their main condition. Turns that wait for "+
+		"approvals or sub-agents are not counted.",
 	[]string{"namespace", "reason"}, nil)
 
 // Describe sends the description of the gauge.
 func (w *waits) Describe(out chan<- *prometheus.Desc) { out <- turnsWaiting }
 
-// Collect sends how many Turns wait now. The namespaces are bounded as those of all metrics are.
+// Collect sends the number of Turns that wait now. The number of namespaces is bounded as for all metrics.
 func (w *waits) Collect(out chan<- prometheus.Metric) {
 	count := w.count.Load()
 	if count == nil {

@@ -12,9 +12,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// TestWaitingTurnsAreBounded: the namespaces beyond the bound count together, and none is lost.
+// TestWaitingTurnsAreBounded checks that the namespaces beyond the bound are counted together, and that no Turn is
+// lost.
 func TestWaitingTurnsAreBounded(t *testing.T) {
-	start(t)
+	resetMetrics(t)
 	now := map[Wait]int{}
 	for i := range mostNamespaces + 10 {
 		now[Wait{fmt.Sprintf("ns-%d", i), "Queued"}] = 2
@@ -26,7 +27,8 @@ func TestWaitingTurnsAreBounded(t *testing.T) {
 	count := func() map[Wait]int { return now }
 	w.count.Store(&count)
 	text, err := scrape(w)
-	if err != nil || seriesOf(w) != mostNamespaces+1 || !strings.Contains(text, `capstan_turns_waiting{namespace="other",reason="Queued"} 20`) {
+	if err != nil || seriesOf(w) != mostNamespaces+1 ||
+		!strings.Contains(text, `capstan_turns_waiting{namespace="other",reason="Queued"} 20`) {
 		t.Errorf("there are %d series, %v; want %d and one of the others, with 20 Turns", seriesOf(w), err, mostNamespaces)
 	}
 	clear(now)
@@ -35,9 +37,9 @@ func TestWaitingTurnsAreBounded(t *testing.T) {
 	}
 }
 
-// TestCostsAreBounded: a tenant writes the currency of a price.
+// TestCostsAreBounded checks the bound of currencies, which tenants choose in their prices.
 func TestCostsAreBounded(t *testing.T) {
-	start(t)
+	resetMetrics(t)
 	pay := func(namespace, currency string) {
 		one := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: namespace}}
 		Ended(one, &turn.Result{Record: finalize.Record{Cost: &finalize.Cost{Amount: "0.25", Currency: currency}}})

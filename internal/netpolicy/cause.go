@@ -12,9 +12,10 @@ import (
 	"syscall"
 )
 
-// Cause says in this program's own words why a connection failed; empty for what it does not know. The text of an error may quote the other
-// side, such as the first line of a server that does not speak HTTP or the names in a certificate. Whoever writes an object may read its
-// status, and must not read so what only this process can reach.
+// Cause returns why a connection failed, in this program's own words, or an empty text if it does not know the
+// error. The text of an error may quote the server: for example the first line of a server that does not speak
+// HTTP, or the names in a certificate. The author of an object may read its status, and must not learn from it
+// about servers that only this process can reach.
 func Cause(err error) string {
 	if name, ok := errors.AsType[*net.DNSError](err); ok {
 		switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// cluster has the Services of its namespaces at their addresses.
+// cluster has Services of namespaces, and their addresses.
 type cluster struct {
 	services map[string]string // by namespace and host
 	err      error
@@ -29,27 +29,52 @@ func (c cluster) Serves(_ context.Context, namespace, host string, addr netip.Ad
 }
 
 func TestAddressesOfTheCluster(t *testing.T) {
-	mine := cluster{services: map[string]string{"mine tickets.mine.svc": "10.96.0.7", "theirs secrets.theirs.svc": "10.96.0.8", "mine wild.mine.svc": "169.254.169.254"}}
+	mine := cluster{services: map[string]string{
+		"mine tickets.mine.svc":     "10.96.0.7",
+		"theirs secrets.theirs.svc": "10.96.0.8", "mine wild.mine.svc": "169.254.169.254",
+	}}
 	for name, tc := range map[string]struct {
 		allow, deny []string
 		namespace   string
 		host, addr  string
 		want        string // of the message; empty if it is allowed
 	}{
-		"one's own Service":                    {nil, nil, "mine", "tickets.mine.svc", "10.96.0.7", ""},
-		"a neighbour's":                        {nil, nil, "mine", "secrets.theirs.svc", "10.96.0.8", `it is an address of the cluster's Services, and "secrets.theirs.svc" is no Service of namespace "mine"; the manager's --tool-allow-cidrs=10.96.0.8/32 would allow it`},
-		"one's own, by a rebound name":         {nil, nil, "mine", "tickets.mine.svc", "10.96.0.8", "of the cluster's Services"},
-		"another form of an address":           {nil, nil, "mine", "x.example", "::ffff:10.96.0.8", "of the cluster's Services"},
-		"NAT64":                                {nil, nil, "mine", "x.example", "64:ff9b::a60:8", "of the cluster's Services"},
-		"IPv6":                                 {nil, nil, "mine", "x.example", "fd00:5::9", "of the cluster's Services"},
-		"a node":                               {nil, nil, "mine", "x.example", "192.168.7.5", "of the cluster's nodes"},
-		"another machine":                      {nil, nil, "mine", "x.example", "192.168.7.6", ""},
-		"outside":                              {nil, nil, "mine", "x.example", "93.184.216.34", ""},
-		"metadata as a Service":                {nil, nil, "mine", "wild.mine.svc", "169.254.169.254", "metadata service"},
-		"the range, by name":                   {[]string{"10.96.0.0/12"}, nil, "mine", "x.example", "10.96.0.8", ""},
-		"one address, by name":                 {[]string{"10.96.0.8"}, nil, "mine", "x.example", "10.96.0.8", ""},
-		"a wide rule":                          {[]string{"10.0.0.0/8", "0.0.0.0/0"}, nil, "mine", "x.example", "10.96.0.8", "of the cluster's Services"},
-		"one's own, where Services are denied": {nil, []string{"10.96.0.0/12"}, "mine", "tickets.mine.svc", "10.96.0.7", "--tool-deny-cidrs=10.96.0.0/12 denies it"},
+		"a Service of the same namespace": {nil, nil, "mine", "tickets.mine.svc", "10.96.0.7", ""},
+		"a Service of another namespace": {
+			nil, nil, "mine", "secrets.theirs.svc", "10.96.0.8",
+			`it is an address of the cluster's Services, and "secrets.theirs.svc" is not a Service of namespace ` +
+				`"mine"; the manager's --tool-allow-cidrs=10.96.0.8/32 would allow it`,
+		},
+		"a Service of the same namespace, by a rebound name": {
+			nil, nil, "mine", "tickets.mine.svc", "10.96.0.8",
+			"of the cluster's Services",
+		},
+		"another form of an address": {
+			nil, nil, "mine", "x.example", "::ffff:10.96.0.8",
+			"of the cluster's Services",
+		},
+		"NAT64": {
+			nil, nil, "mine", "x.example", "64:ff9b::a60:8",
+			"of the cluster's Services",
+		},
+		"IPv6":                  {nil, nil, "mine", "x.example", "fd00:5::9", "of the cluster's Services"},
+		"a node":                {nil, nil, "mine", "x.example", "192.168.7.5", "of the cluster's nodes"},
+		"another machine":       {nil, nil, "mine", "x.example", "192.168.7.6", ""},
+		"outside":               {nil, nil, "mine", "x.example", "93.184.216.34", ""},
+		"metadata as a Service": {nil, nil, "mine", "wild.mine.svc", "169.254.169.254", "metadata service"},
+		"the range, by name":    {[]string{"10.96.0.0/12"}, nil, "mine", "x.example", "10.96.0.8", ""},
+		"one address, by name":  {[]string{"10.96.0.8"}, nil, "mine", "x.example", "10.96.0.8", ""},
+		"a wide rule": {
+			[]string{"10.0.0.0/8", "0.0.0.0/0"},
+			nil, "mine",
+			"x.example", "10.96.0.8", "of the cluster's Services",
+		},
+		"a Service of the same namespace, but Services are denied": {
+			nil,
+			[]string{"10.96.0.0/12"},
+			"mine",
+			"tickets.mine.svc", "10.96.0.7", "--tool-deny-cidrs=10.96.0.0/12 denies it",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := netpolicy.Parse(tc.allow, tc.deny)
@@ -63,13 +88,15 @@ func TestAddressesOfTheCluster(t *testing.T) {
 			}
 		})
 	}
-	away := (*netpolicy.Policy)(nil).Of(cluster{err: errors.New("away")}).In("mine").Check(t.Context(), "x.example", netip.MustParseAddr("10.96.0.8"))
+	away := (*netpolicy.Policy)(nil).Of(cluster{err: errors.New("away")}).In("mine").Check(t.Context(), "x.example",
+		netip.MustParseAddr("10.96.0.8"))
 	if _, refused := errors.AsType[*netpolicy.Refused](away); refused || away == nil {
 		t.Errorf("while the cluster is not known: %v, want an error that may pass", away)
 	}
 }
 
-// TestRebinding connects by a name that the policy has seen at one's own Service before, and that stands for another address now.
+// TestRebinding connects by a name that first stood for a Service of its own namespace, and then for another
+// address.
 func TestRebinding(t *testing.T) {
 	dial := (*netpolicy.Policy)(nil).Of(cluster{services: map[string]string{"mine 192.168.7.5": "10.96.0.7"}}).In("mine").DialContext(0)
 	_, err := dial(t.Context(), "tcp", "192.168.7.5:80")
@@ -81,8 +108,10 @@ func TestRebinding(t *testing.T) {
 func TestReservedHeaders(t *testing.T) {
 	for name, want := range map[string]bool{
 		"Cookie": true, "host": true, "X-Forwarded-For": true, "X_Real_IP": true, "Impersonate-Extra-Scopes": true, "x-remote-user": true,
-		"Transfer-Encoding": true, "Keep-Alive": true, "Accept-Encoding": true, "Forwarded": true, "X-Forwarded": true, "Proxy-Connection": true,
-		"X-Api-Key": false, "X-Team": false, "Hosted-By": false, "X-Forward": false, "Cookies": false, "Accept-Language": false, "Mcp-Tenant": false,
+		"Transfer-Encoding": true, "Keep-Alive": true, "Accept-Encoding": true, "Forwarded": true, "X-Forwarded": true,
+		"Proxy-Connection": true,
+		"X-Api-Key":        false, "X-Team": false, "Hosted-By": false, "X-Forward": false, "Cookies": false,
+		"Accept-Language": false, "Mcp-Tenant": false,
 	} {
 		if got := netpolicy.CheckHeader(name) != nil; got != want {
 			t.Errorf("%s is refused: %t, want %t", name, got, want)

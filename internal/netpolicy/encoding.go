@@ -6,22 +6,23 @@ import (
 	"strings"
 )
 
-// EncodedError means that a server sends a compressed response although none was asked for. A compressed body of 1 MB can hold
-// 1 GB, so none is read.
+// EncodedError means that a server sends a compressed response although none was requested. It is not read, because
+// a compressed body of 1 MB can expand to 1 GB.
 type EncodedError struct {
-	// Encoding is what the response says, at most 32 characters.
+	// Encoding is the value of Content-Encoding, at most 32 characters.
 	Encoding string
 }
 
-// Error says what to do.
+// Error returns the message, which says what to do.
 func (e *EncodedError) Error() string {
-	return fmt.Sprintf("the server sends a compressed response (Content-Encoding: %s), which is refused: turn compression off there, or have it honour \"Accept-Encoding: identity\"", e.Encoding)
+	return fmt.Sprintf("the server sends a compressed response (Content-Encoding: %s), which is refused: turn "+
+		"compression off there, or make it honor \"Accept-Encoding: identity\"", e.Encoding)
 }
 
 // maxEncoding bounds the name of an encoding in a message, in bytes.
 const maxEncoding = 32
 
-// AskPlain asks for a response without compression. It must come after all other headers are set.
+// AskPlain requests a response without compression. It must be called after all other headers are set.
 func AskPlain(req *http.Request) { req.Header.Set("Accept-Encoding", "identity") }
 
 // CheckPlain returns an *EncodedError if the body of a response is compressed.
@@ -36,7 +37,7 @@ func CheckPlain(resp *http.Response) error {
 	return nil
 }
 
-// legible returns the name of an encoding if it looks like one: a server may write anything there.
+// legible returns the name of an encoding if it looks like one, because a server may send any text.
 func legible(encoding string) string {
 	if len(encoding) > maxEncoding || strings.Trim(encoding, "abcdefghijklmnopqrstuvwxyz0123456789-_.") != "" {
 		return "unknown"

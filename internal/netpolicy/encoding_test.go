@@ -19,19 +19,19 @@ func TestCheckPlain(t *testing.T) {
 		headers []string
 		want    string
 	}{
-		"none":         {"most say nothing", nil, ""},
-		"empty":        {"which says nothing", []string{""}, ""},
-		"identity":     {"as was asked for", []string{"identity"}, ""},
-		"capitals":     {"names are without case", []string{"Identity, IDENTITY"}, ""},
+		"none":         {"most servers send no header", nil, ""},
+		"empty":        {"it has no effect", []string{""}, ""},
+		"identity":     {"as requested", []string{"identity"}, ""},
+		"capitals":     {"names are case-insensitive", []string{"Identity, IDENTITY"}, ""},
 		"gzip":         {"", []string{"gzip"}, "gzip"},
-		"x-gzip":       {"the same by its old name", []string{"X-GZIP"}, "x-gzip"},
+		"x-gzip":       {"the old name of the same encoding", []string{"X-GZIP"}, "x-gzip"},
 		"deflate":      {"", []string{"deflate"}, "deflate"},
 		"br":           {"", []string{"br"}, "br"},
 		"zstd":         {"", []string{"zstd"}, "zstd"},
-		"twice":        {"one within the other", []string{"identity, gzip, br"}, "gzip"},
+		"twice":        {"nested encodings", []string{"identity, gzip, br"}, "gzip"},
 		"second line":  {"a header may be there more than once", []string{"identity", "gzip"}, "gzip"},
-		"no encoding":  {"whatever it is, it is not read", []string{"sk-secret/" + strings.Repeat("x", 100)}, "unknown"},
-		"a credential": {"of an echo nothing is repeated", []string{"Bearer sk"}, "unknown"},
+		"no encoding":  {"unknown encodings are not read", []string{"sk-secret/" + strings.Repeat("x", 100)}, "unknown"},
+		"a credential": {"an echo is not repeated", []string{"Bearer sk"}, "unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := netpolicy.CheckPlain(&http.Response{Header: http.Header{"Content-Encoding": tc.headers}})
@@ -43,14 +43,14 @@ func TestCheckPlain(t *testing.T) {
 	}
 }
 
-// TestTransportInflatesNothing also where it is a server's own idea to compress.
-func TestTransportInflatesNothing(t *testing.T) {
+// TestTransportDecompressesNothing also covers a server that compresses without being asked.
+func TestTransportDecompressesNothing(t *testing.T) {
 	asked := make(chan []string, 1)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked <- r.Header.Values("Accept-Encoding")
 		w.Header().Set("Content-Encoding", "gzip")
 		zip := gzip.NewWriter(w)
-		_, _ = zip.Write(make([]byte, 1<<20)) // a client that is gone shows in the test
+		_, _ = zip.Write(make([]byte, 1<<20)) // errors of the client fail the test
 		_ = zip.Close()
 	}))
 	t.Cleanup(web.Close)
@@ -67,7 +67,8 @@ func TestTransportInflatesNothing(t *testing.T) {
 	body, err := io.ReadAll(resp.Body)
 	_ = resp.Body.Close() // it was read
 	if err != nil || len(body) > 64<<10 || resp.Uncompressed || netpolicy.CheckPlain(resp) == nil {
-		t.Errorf("%d bytes, uncompressed %t, %v; want the compressed bytes, and the response known as such", len(body), resp.Uncompressed, err)
+		t.Errorf("%d bytes, uncompressed %t, %v; want the compressed bytes, and the response known as such", len(body),
+			resp.Uncompressed, err)
 	}
 	if got := <-asked; len(got) > 0 {
 		t.Errorf("Accept-Encoding %q was sent, want no compression asked for", got)

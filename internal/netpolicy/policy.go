@@ -1,6 +1,6 @@
-// Package netpolicy says which addresses this process connects to on behalf of the objects of a cluster: whoever may write a
-// ToolServer or a ModelProvider must not reach what only the process may reach. Addresses are judged when a connection is
-// made, after names were resolved, so that no name hides one.
+// Package netpolicy decides which addresses this process connects to for the objects of a cluster. A user who may
+// write a ToolServer or a ModelProvider must not reach addresses that only the process may reach. Addresses are
+// checked when a connection is made, after names were resolved, so that no name can hide an address.
 package netpolicy
 
 import (
@@ -11,45 +11,46 @@ import (
 	"strings"
 )
 
-// The flags of the manager that the operator of a cluster adds rules with.
+// The flags of the manager by which the operator of a cluster adds rules.
 const (
-	// AllowFlag takes prefixes that may be connected to.
+	// AllowFlag names the prefixes to which connections are allowed.
 	AllowFlag = "tool-allow-cidrs"
-	// DenyFlag takes prefixes that may not.
+	// DenyFlag names the prefixes to which connections are denied.
 	DenyFlag = "tool-deny-cidrs"
-	// ClusterFlag takes the prefixes of the cluster's Services, Pods and nodes.
+	// ClusterFlag names the prefixes of the cluster's Services, Pods and nodes.
 	ClusterFlag = "cluster-cidrs"
 )
 
 // maxRules bounds each of the operator's lists.
 const maxRules = 1000
 
-// Policy says which IP addresses may be connected to. Of all prefixes that hold an address the longest decides, as in a routing
-// table; among equal ones, what the operator denies goes before what the operator allows, and that before the built-in table.
-// An IPv6 address that stands for an IPv4 address must be allowed as both. A Policy does not change and is safe for concurrent use; nil is the
-// built-in table alone.
+// Policy decides which IP addresses this process may connect to. The longest prefix that contains an address
+// decides, as in a routing table. Among equal prefixes, the operator's denials come first, then the operator's
+// permissions, then the built-in table. An IPv6 address that represents an IPv4 address must be allowed as both. A
+// Policy does not change and is safe for concurrent use. A nil Policy has only the built-in table.
 //
-// The addresses of a cluster come after that: one that only a shorter prefix allows is refused, unless it is that of a Service of the
-// namespace on whose behalf the connection is made.
+// An address of the cluster is refused unless one of these holds: the operator allows it with a prefix that is at
+// least as long as the cluster's prefix, or it belongs to a Service of the namespace for which the connection is made.
 type Policy struct {
 	entries []entry
-	// cluster may be nil: there is none then.
+	// cluster is nil if the process works for no cluster.
 	cluster   Cluster
 	namespace string
 }
 
-// Cluster knows the addresses of the cluster that a process works for. It is safe for concurrent use.
+// Cluster knows the addresses of the cluster of this process. It must be safe for concurrent use.
 type Cluster interface {
-	// Ranges returns the prefixes of its Services, Pods and nodes. It waits until they are known, for as long as ctx lives.
+	// Ranges returns the prefixes of its Services, Pods and nodes. It waits until they are known or ctx ends.
 	Ranges(ctx context.Context) ([]Range, error)
-	// Serves reports whether a host name is that of a Service of a namespace, and an address is one that the Service has.
+	// Serves reports whether a host name is the name of a Service of a namespace, and an address is one of that
+	// Service's addresses.
 	Serves(ctx context.Context, namespace, host string, addr netip.Addr) (bool, error)
 }
 
 // Range is a prefix of addresses of a cluster.
 type Range struct {
 	Prefix netip.Prefix
-	// What says what its addresses are, for messages, such as "an address of the cluster's Services".
+	// What describes the addresses for messages, such as "an address of the cluster's Services".
 	What string
 }
 
@@ -58,7 +59,7 @@ func (p *Policy) Of(cluster Cluster) *Policy {
 	return &Policy{entries: p.rules(), cluster: cluster}
 }
 
-// In returns the policy for connections on behalf of objects of a namespace.
+// In returns the policy for connections for objects of a namespace.
 func (p *Policy) In(namespace string) *Policy {
 	if p == nil || p.cluster == nil {
 		return p
@@ -73,11 +74,11 @@ func (p *Policy) rules() []entry {
 	return p.entries
 }
 
-// entry is a prefix with what it says; of two of the same length the later one wins.
+// entry is a prefix and its rule. Of two entries with the same length, the later one decides.
 type entry struct {
 	prefix netip.Prefix
 	allow  bool
-	// what the addresses are, for messages; empty where the operator has named them.
+	// what describes the addresses for messages; empty for a prefix of the operator.
 	what string
 }
 
@@ -91,15 +92,15 @@ func builtInEntries() []entry {
 	return entries
 }
 
-// Parse returns the policy of an operator's prefixes, such as 10.0.0.0/8, fd00::/8 or 127.0.0.1, at most 1,000 each. The error
-// says all that is wrong with them, each with its flag and value.
+// Parse returns the policy of an operator's prefixes, such as 10.0.0.0/8, fd00::/8 or 127.0.0.1, at most 1,000 of
+// each kind. The error names all invalid prefixes, each with its flag and value.
 func Parse(allow, deny []string) (*Policy, error) {
 	p := &Policy{entries: builtInEntries()}
 	return p, errors.Join(p.add(AllowFlag, allow, true), p.add(DenyFlag, deny, false))
 }
 
-// Permissive is for a program that one person runs for themselves: it may connect to the machine itself, too, and still to no
-// metadata service.
+// Permissive returns the policy for a program that one person runs for themselves. It may also connect to its own
+// machine, but not to a metadata service.
 func Permissive() *Policy {
 	p := &Policy{entries: builtInEntries()}
 	for _, r := range builtIn {
@@ -126,7 +127,7 @@ func (p *Policy) add(flag string, values []string, allow bool) error {
 	return errors.Join(errs...)
 }
 
-// parse reads a prefix, or an address alone.
+// parse parses a prefix, or a single address.
 func parse(value string) (netip.Prefix, error) {
 	text := strings.TrimSpace(value)
 	prefix, err := netip.ParsePrefix(text)
@@ -138,7 +139,7 @@ func parse(value string) (netip.Prefix, error) {
 		prefix = netip.PrefixFrom(addr, addr.BitLen())
 	}
 	if prefix.Addr().Is4In6() {
-		return prefix, errors.New("must be written as an IPv4 prefix: addresses of the form ::ffff:a.b.c.d are judged as a.b.c.d")
+		return prefix, errors.New("must be written as an IPv4 prefix: addresses of the form ::ffff:a.b.c.d are treated as a.b.c.d")
 	}
 	if prefix != prefix.Masked() {
 		return prefix, fmt.Errorf("has bits beyond its length: write %s", prefix.Masked())
@@ -146,8 +147,8 @@ func parse(value string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// ParseCluster returns the prefixes that an operator names as those of the cluster, at most 1,000. The error says all that is wrong with
-// them, each with its flag and value.
+// ParseCluster returns the prefixes that an operator names as those of the cluster, at most 1,000. The error names
+// all invalid prefixes, each with its flag and value.
 func ParseCluster(values []string) ([]netip.Prefix, error) {
 	p := &Policy{}
 	if err := p.add(ClusterFlag, values, false); err != nil {
@@ -160,8 +161,8 @@ func ParseCluster(values []string) ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// Check returns nil for an address that may be connected to because a host was named, and else a *Refused, or why the address cannot
-// be judged now.
+// Check checks an address that host resolves to. It returns nil if connections to it are allowed, a *Refused if
+// they are not, and another error if the address cannot be checked now.
 func (p *Policy) Check(ctx context.Context, host string, addr netip.Addr) error {
 	addr = addr.WithZone("")
 	if v4, ok := embedded(addr); ok {
@@ -172,7 +173,7 @@ func (p *Policy) Check(ctx context.Context, host string, addr netip.Addr) error 
 	return p.judge(ctx, host, addr, addr)
 }
 
-// judge looks an address up, on behalf of one that may stand for it.
+// judge checks addr by the rules. asked is the address in the error, which differs from addr if it represents addr.
 func (p *Policy) judge(ctx context.Context, host string, asked, addr netip.Addr) error {
 	var best *entry
 	rules := p.rules()
@@ -183,7 +184,7 @@ func (p *Policy) judge(ctx context.Context, host string, asked, addr netip.Addr)
 	}
 	switch {
 	case best == nil:
-		return &Refused{Addr: asked, Reason: "it is no IP address"}
+		return &Refused{Addr: asked, Reason: "it is not an IP address"}
 	case !best.allow && best.what == "":
 		return &Refused{Addr: asked, Reason: fmt.Sprintf("the manager's --%s=%s denies it", DenyFlag, best.prefix)}
 	case !best.allow:
@@ -194,7 +195,7 @@ func (p *Policy) judge(ctx context.Context, host string, asked, addr netip.Addr)
 	return p.judgeWithin(ctx, best, host, asked, addr)
 }
 
-// judgeWithin judges an address that a rule allows, by the ranges of the cluster.
+// judgeWithin checks an address that a rule allows against the ranges of the cluster.
 func (p *Policy) judgeWithin(ctx context.Context, rule *entry, host string, asked, addr netip.Addr) error {
 	ranges, err := p.cluster.Ranges(ctx)
 	if err != nil {
@@ -217,30 +218,31 @@ func (p *Policy) judgeWithin(ctx context.Context, rule *entry, host string, aske
 	case own:
 		return nil
 	}
-	return refuse(asked, addr, fmt.Sprintf("%s, and %q is no Service of namespace %q", within.What, host, p.namespace))
+	return refuse(asked, addr, fmt.Sprintf("%s, and %q is not a Service of namespace %q", within.What, host, p.namespace))
 }
 
 func refuse(asked, addr netip.Addr, what string) *Refused {
-	return &Refused{Addr: asked, Reason: fmt.Sprintf("it is %s; the manager's --%s=%s would allow it", what, AllowFlag, netip.PrefixFrom(addr, addr.BitLen()))}
+	return &Refused{Addr: asked, Reason: fmt.Sprintf("it is %s; the manager's --%s=%s would allow it", what, AllowFlag,
+		netip.PrefixFrom(addr, addr.BitLen()))}
 }
 
-// Refused says that an address is not connected to. Nothing was sent to it.
+// Refused means that the policy does not allow an address. Nothing was sent to that address.
 type Refused struct {
-	// Addr is the address; none where a host was refused as it is written.
+	// Addr is the address. It is not set if a host was refused because of its form.
 	Addr netip.Addr
-	// Host is what stands for the address where a proxy would have connected to it; empty otherwise.
+	// Host is the host name if a proxy would have connected to it; empty otherwise.
 	Host string
-	// Reason says what it is, and which flag of the manager decides about it.
+	// Reason describes the address, and names the manager's flag that decides.
 	Reason string
 }
 
-// Error says so.
+// Error returns the message.
 func (r *Refused) Error() string {
 	switch {
 	case r.Host == "":
 		return fmt.Sprintf("connections to %s are refused: %s", r.Addr, r.Reason)
 	case !r.Addr.IsValid():
-		return fmt.Sprintf("connections to %q by way of a proxy are refused: %s", r.Host, r.Reason)
+		return fmt.Sprintf("connections to %q through a proxy are refused: %s", r.Host, r.Reason)
 	}
-	return fmt.Sprintf("connections to %q by way of a proxy are refused: of its address %s, %s", r.Host, r.Addr, r.Reason)
+	return fmt.Sprintf("connections to %q through a proxy are refused because of its address %s: %s", r.Host, r.Addr, r.Reason)
 }

@@ -11,27 +11,32 @@ import (
 	"time"
 )
 
-// lookupTimeout bounds the resolution of a name that a proxy will resolve itself.
+// lookupTimeout bounds the resolution of a name that the proxy will resolve itself.
 const lookupTimeout = 2 * time.Second
 
-// errProxy means that the proxy of the environment is not an address.
+// errProxy means that the proxy of the environment is not a valid URL.
 var errProxy = errors.New("the manager's HTTPS_PROXY or HTTP_PROXY is not the URL of a proxy: correct it")
 
-// Proxy returns a function for http.Transport.Proxy that takes the proxy from the environment (HTTPS_PROXY and the like). The
-// proxy's own address is judged by the dialer. A target is refused if it is written as an address that is refused or in a form
-// that only some read as an address, if it names the proxy itself, or if any address that its name has here is refused. Many
-// clusters cannot resolve the names of the outside: of a name without an address here the proxy decides, but for those under
-// .internal, by which clouds name their metadata services. The error is a *Refused, or says that the environment is wrong.
+// Proxy returns a function for http.Transport.Proxy that takes the proxy from the environment (HTTPS_PROXY and
+// similar variables). The dialer checks the proxy's own address. A target is refused in these cases:
+//
+//  1. It is an address that the policy refuses, or has a form that only some programs read as an address.
+//  2. It names the proxy's own machine.
+//  3. An address that its name has in this process is refused.
+//  4. Its name has no address in this process and is under .internal, where clouds name their metadata services.
+//     For other names without an address, the proxy decides, because many clusters cannot resolve names outside.
+//
+// The error is a *Refused, or says that the environment is wrong.
 func (p *Policy) Proxy() func(*http.Request) (*url.URL, error) {
 	return p.proxy(http.ProxyFromEnvironment)
 }
 
-// proxy is Proxy for an environment.
+// proxy is Proxy with a given environment.
 func (p *Policy) proxy(environment func(*http.Request) (*url.URL, error)) func(*http.Request) (*url.URL, error) {
 	return func(req *http.Request) (*url.URL, error) {
 		proxy, err := environment(req)
 		if err != nil {
-			return nil, errProxy // what is wrong is not repeated: the address may hold a password
+			return nil, errProxy // the original error may contain a password
 		}
 		if proxy == nil {
 			return nil, nil //nolint:nilnil // because net/http means by it that there is no proxy
@@ -43,8 +48,10 @@ func (p *Policy) proxy(environment func(*http.Request) (*url.URL, error)) func(*
 	}
 }
 
-// checkHost judges a target of a proxy.
-func (p *Policy) checkHost(ctx context.Context, host string, lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)) error {
+// checkHost checks a target of a proxy.
+func (p *Policy) checkHost(
+	ctx context.Context, host string, lookup func(ctx context.Context, network, host string) ([]netip.Addr, error),
+) error {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return p.Check(ctx, host, addr)
 	}
@@ -60,7 +67,8 @@ func (p *Policy) checkHost(ctx context.Context, host string, lookup func(ctx con
 	defer cancel()
 	addrs, err := lookup(ctx, "ip", name)
 	if err != nil && last == "internal" {
-		return &Refused{Host: host, Reason: "it is a name within a network that has no address here; name the host in NO_PROXY to reach it without the proxy"}
+		return &Refused{Host: host, Reason: "it is an internal name that the manager cannot resolve; add the " +
+			"host to NO_PROXY to connect without the proxy"}
 	}
 	for _, addr := range addrs {
 		err := p.Check(ctx, name, addr.Unmap())
@@ -75,8 +83,8 @@ func (p *Policy) checkHost(ctx context.Context, host string, lookup func(ctx con
 	return nil
 }
 
-// isNumber says whether the last label of a host has some read the whole as an IPv4 address, such as 127.1, 0x7f000001 or
-// 017700000001.
+// isNumber reports whether some programs read a host with this last label as an IPv4 address, such as 127.1,
+// 0x7f000001 or 017700000001.
 func isNumber(label string) bool {
 	digits, set := label, "0123456789"
 	if strings.HasPrefix(label, "0x") {

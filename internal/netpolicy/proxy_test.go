@@ -12,8 +12,9 @@ import (
 	"testing"
 )
 
-// TestAProxyThatIsNone is not repeated: its address may hold a password, and the error goes into a status.
-func TestAProxyThatIsNone(t *testing.T) {
+// TestInvalidProxyIsNotQuoted checks that the error does not repeat an invalid proxy URL: it may contain a
+// password, and the error appears in a status.
+func TestInvalidProxyIsNotQuoted(t *testing.T) {
 	_, err := Permissive().proxy(func(*http.Request) (*url.URL, error) {
 		return nil, errors.New(`invalid proxy address "http://ada:sk-secret@proxy:port"`)
 	})(httptest.NewRequest(http.MethodGet, "https://api.example", http.NoBody))
@@ -26,19 +27,39 @@ func TestTargetsOfAProxy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		host   string
-		addrs  []string // that the name has here
+		addrs  []string // that the name has in this process
 		want   string
 	}{
-		"outside":           {"", "api.example", []string{"93.184.216.34"}, ""},
-		"unknown":           {"the proxy alone resolves it", "api.example", nil, ""},
-		"one of many":       {"the proxy may take any", "api.example", []string{"93.184.216.34", "::ffff:169.254.169.254"}, `connections to "api.example" by way of a proxy are refused: of its address 169.254.169.254, it is an address of a cloud's metadata service; the manager's --tool-allow-cidrs=169.254.169.254/32 would allow it`},
-		"internal, known":   {"its address is what counts", "models.internal", []string{"10.0.0.1"}, ""},
-		"internal, unknown": {"it may be the proxy's cloud", "Metadata.google.internal.", nil, `connections to "Metadata.google.internal." by way of a proxy are refused: it is a name within a network that has no address here; name the host in NO_PROXY to reach it without the proxy`},
-		"localhost":         {"whatever it is here", "localhost", []string{"93.184.216.34"}, `connections to "localhost" by way of a proxy are refused: it is the proxy's own machine`},
-		"decimal":           {"it is read as an address there", "2130706433", nil, `connections to "2130706433" by way of a proxy are refused: write it as an IPv4 address of four decimal numbers`},
+		"outside": {"", "api.example", []string{"93.184.216.34"}, ""},
+		"unknown": {"the proxy alone resolves it", "api.example", nil, ""},
+		"one of many": {
+			"the proxy may use any of them", "api.example",
+			[]string{"93.184.216.34", "::ffff:169.254.169.254"},
+			`connections to "api.example" through a proxy are refused because of its address 169.254.169.254: ` +
+				`it is an address of a cloud's metadata service; the manager's --tool-allow-cidrs=169.254.169.254/32 would allow it`,
+		},
+		"internal, known": {"its address decides", "models.internal", []string{"10.0.0.1"}, ""},
+		"internal, unknown": {
+			"it may be the proxy's cloud", "Metadata.google.internal.", nil,
+			`connections to "Metadata.google.internal." through a proxy are refused: it is an internal name ` +
+				`that the manager cannot resolve; add the host to NO_PROXY to connect without the proxy`,
+		},
+		"localhost": {
+			"it is the proxy's own machine", "localhost",
+			[]string{"93.184.216.34"},
+			`connections to "localhost" through a proxy are refused: it is the proxy's own machine`,
+		},
+		"decimal": {
+			"the proxy may read it as an address", "2130706433", nil,
+			`connections to "2130706433" through a proxy are refused: write it as an IPv4 address of four decimal numbers`,
+		},
 		"a number in front": {"it is a name", "1.example", nil, ""},
 		"hex in a name":     {"it is a name", "0xcafe-g", nil, ""},
-		"an address":        {"", "169.254.169.254", nil, "connections to 169.254.169.254 are refused: it is an address of a cloud's metadata service; the manager's --tool-allow-cidrs=169.254.169.254/32 would allow it"},
+		"an address": {
+			"", "169.254.169.254", nil,
+			"connections to 169.254.169.254 are refused: it is an address of a cloud's metadata service; the " +
+				"manager's --tool-allow-cidrs=169.254.169.254/32 would allow it",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := (*Policy)(nil).checkHost(t.Context(), tc.host, func(context.Context, string, string) (found []netip.Addr, err error) {

@@ -2,8 +2,9 @@ package netpolicy
 
 import "net/netip"
 
-// builtIn is what holds where the operator says nothing: all but what belongs to the machine itself, and the services by
-// which clouds hand their credentials to who asks from within. Those are single addresses, so that no wider rule opens them.
+// builtIn are the rules without any flag: all addresses are allowed, except those of the machine itself, and the
+// services from which cloud machines get credentials. The latter are single addresses, so that a wider rule cannot
+// allow them.
 var builtIn = []rule{
 	{"0.0.0.0/0", "an address like any other", true},
 	{"::/0", "an address like any other", true},
@@ -37,10 +38,10 @@ var builtIn = []rule{
 
 const metadata = "an address of a cloud's metadata service"
 
-// rule of the built-in table.
+// rule is a rule of the built-in table.
 type rule struct {
 	prefix string
-	// what its addresses are, for messages.
+	// what describes its addresses for messages.
 	what  string
 	allow bool
 }
@@ -54,7 +55,7 @@ var (
 	teredo     = netip.MustParsePrefix("2001::/32")
 )
 
-// embedded returns the IPv4 address that an IPv6 address stands for, if it does.
+// embedded returns the IPv4 address that an IPv6 address represents, if there is one.
 func embedded(addr netip.Addr) (netip.Addr, bool) {
 	bytes := addr.As16()
 	switch {
@@ -67,7 +68,7 @@ func embedded(addr netip.Addr) (netip.Addr, bool) {
 	if bytes[8]&^2 == 0 && bytes[9] == 0 && bytes[10] == 0x5e && bytes[11] == 0xfe { // ISATAP, within any prefix
 		return netip.AddrFrom4([4]byte(bytes[12:])), true
 	}
-	if teredo.Contains(addr) { // which hides the client's address by inverting it
+	if teredo.Contains(addr) { // inverts the bits of the client's address
 		return netip.AddrFrom4([4]byte{^bytes[12], ^bytes[13], ^bytes[14], ^bytes[15]}), true
 	}
 	return netip.Addr{}, false

@@ -14,35 +14,38 @@ import (
 	"time"
 )
 
-// ErrRedirect means that an HTTP server redirects to another place, or something other than a GET.
+// ErrRedirect means that an HTTP server redirects a GET to another server, or redirects another method.
 var ErrRedirect = errors.New("the server redirects elsewhere")
 
-// maxRedirects bounds how often a GET is redirected within one server.
+// maxRedirects bounds the redirects of a GET within one server.
 const maxRedirects = 5
 
-// DialContext returns a function for http.Transport.DialContext that connects only to addresses that the policy allows: it looks
-// at each address when it connects to it. The timeout bounds a connection, the resolution of its name included. Errors hold a
-// *Refused if an address is refused.
+// DialContext returns a function for http.Transport.DialContext that connects only to addresses that the policy
+// allows. It checks each address when it connects to it. timeout bounds the whole connection, including the
+// resolution of its name. Errors wrap a *Refused if an address is refused.
 func (p *Policy) DialContext(timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil || !strings.HasPrefix(network, "tcp") {
-			return nil, fmt.Errorf("connections to %q over %q are not made", address, network)
+			return nil, fmt.Errorf("connections to %q over %q are not supported", address, network)
 		}
-		dialer := net.Dialer{Timeout: timeout, KeepAlive: 30 * time.Second, ControlContext: func(ctx context.Context, _, address string, _ syscall.RawConn) error {
-			target, err := netip.ParseAddrPort(address)
-			if err != nil {
-				return fmt.Errorf("failed to read the address %q: %w", address, err)
-			}
-			return p.Check(ctx, host, target.Addr())
-		}}
+		dialer := net.Dialer{
+			Timeout: timeout, KeepAlive: 30 * time.Second,
+			ControlContext: func(ctx context.Context, _, address string, _ syscall.RawConn) error {
+				target, err := netip.ParseAddrPort(address)
+				if err != nil {
+					return fmt.Errorf("failed to parse the address %q: %w", address, err)
+				}
+				return p.Check(ctx, host, target.Addr())
+			},
+		}
 		return dialer.DialContext(ctx, network, address)
 	}
 }
 
-// Transport returns an HTTP transport with the dialer of a policy. Roots are the certificate authorities that are trusted; nil
-// for the system's. It uses no proxy: one would connect in its place, to what it likes. It asks for no compression and undoes
-// none: see CheckPlain.
+// Transport returns an HTTP transport with the dialer of a policy. roots are the trusted certificate authorities;
+// nil means those of the system. The transport uses no proxy, which would connect instead of it, to any address. It
+// requests no compression and decompresses nothing: see CheckPlain.
 func Transport(p *Policy, connectTimeout time.Duration, roots *x509.CertPool) *http.Transport {
 	return &http.Transport{
 		DialContext: p.DialContext(connectTimeout), TLSHandshakeTimeout: connectTimeout,
@@ -52,8 +55,8 @@ func Transport(p *Policy, connectTimeout time.Duration, roots *x509.CertPool) *h
 	}
 }
 
-// CheckRedirect is for http.Client.CheckRedirect: it follows a GET within the same scheme, host and port, and nothing else, since a redirected request
-// carries its headers, and so their secrets, along. The error is ErrRedirect.
+// CheckRedirect is for http.Client.CheckRedirect. It follows only redirects of a GET within the same scheme, host
+// and port, because a redirected request carries its headers, and so its secrets. The error is ErrRedirect.
 func CheckRedirect(req *http.Request, via []*http.Request) error {
 	first := via[0]
 	if req.Method != http.MethodGet || first.Method != http.MethodGet || len(via) > maxRedirects ||
@@ -63,15 +66,15 @@ func CheckRedirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// Roots returns the system's certificate authorities with those of a bundle in PEM beside them. It is an error if the bundle
-// has none.
+// Roots returns the system's certificate authorities and those of a PEM bundle. It returns an error if the bundle
+// has no certificate.
 func Roots(bundle []byte) (*x509.CertPool, error) {
 	roots, err := x509.SystemCertPool()
 	if err != nil {
-		roots = x509.NewCertPool() // a system without any: the bundle stands alone
+		roots = x509.NewCertPool() // the system has none
 	}
 	if !roots.AppendCertsFromPEM(bundle) {
-		return nil, errors.New("no certificate in PEM is in it")
+		return nil, errors.New("it contains no PEM certificate")
 	}
 	return roots, nil
 }

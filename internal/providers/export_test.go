@@ -1,7 +1,7 @@
 package providers
 
-// Keep is for how many sweeps a provider is kept without use.
-const Keep = keep
+// MaxIdleSweeps is the number of sweeps for which an unused provider is kept.
+const MaxIdleSweeps = maxIdleSweeps
 
 // Len returns the number of entries.
 func (c *Cache) Len() int {

@@ -18,14 +18,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// TestNothingIsLeftOfDeletedProviders creates and deletes many, each with a connection, and with one more use by a Turn that outlives its
-// object.
-func TestNothingIsLeftOfDeletedProviders(t *testing.T) {
-	_, c := newWorld(t, secretValue)
+// TestDeletedProvidersAreReleased creates and deletes many providers, each with a connection. A Turn that
+// outlives its object uses one of them once more.
+func TestDeletedProvidersAreReleased(t *testing.T) {
+	_, c := newFakeCluster(t, secretValue)
 	var mu sync.Mutex
 	open := map[net.Conn]bool{}
 	closed := make(chan struct{}, 1)
-	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"data":[]}`)) }))
+	web := httptest.NewUnstartedServer(http.HandlerFunc(
+		func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"data":[]}`)) }))
 	web.Config.ConnState = func(conn net.Conn, state http.ConnState) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -59,9 +60,9 @@ func TestNothingIsLeftOfDeletedProviders(t *testing.T) {
 	for i := range 50 {
 		all = append(all, use(i))
 		c.Forget(types.NamespacedName{Namespace: "demo", Name: fmt.Sprintf("p%d", i)})
-		all = append(all, use(i)) // by a Turn that still runs
+		all = append(all, use(i)) // a Turn that still runs uses it once more
 	}
-	for range providers.Keep {
+	for range providers.MaxIdleSweeps {
 		c.Sweep()
 	}
 	use(1000) // in use
@@ -74,7 +75,7 @@ func TestNothingIsLeftOfDeletedProviders(t *testing.T) {
 		}
 	}
 	runtime.GC()
-	runtime.GC() // the first may find what closes a connection at work
+	runtime.GC() // a connection may still be closing during the first collection
 	kept := 0
 	for _, p := range all {
 		if p.Value() != nil {
@@ -89,10 +90,11 @@ func TestNothingIsLeftOfDeletedProviders(t *testing.T) {
 	}
 }
 
-// TestCredentialsAreNotedWhileTheyAreKept follows the key of an object through a rotation, a new object of its name and its deletion.
-func TestCredentialsAreNotedWhileTheyAreKept(t *testing.T) {
+// TestKnownCredentialsFollowTheCache follows the key of an object through a rotation, the creation of another
+// object with the same name, and its deletion.
+func TestKnownCredentialsFollowTheCache(t *testing.T) {
 	const before, after, replaced = "key-of-yesterday-0123", "key-of-today-4567", "key-of-another-89ab"
-	w, c := newWorld(t, before)
+	w, c := newFakeCluster(t, before)
 	known := redact.NewSet()
 	c.NoteIn(known)
 	p := object("http://one.example/v1")
@@ -109,10 +111,10 @@ func TestCredentialsAreNotedWhileTheyAreKept(t *testing.T) {
 	expect("before the first use", text)
 	mustGet(t, c, p)
 	expect("after the first use", "[redacted] "+after+" "+replaced)
-	w.set(func(w *world) { w.data["apiKey"], w.now = []byte(after), w.now.Add(time.Minute) })
+	w.set(func(w *fakeCluster) { w.data["apiKey"], w.now = []byte(after), w.now.Add(time.Minute) })
 	mustGet(t, c, p)
 	expect("after a rotation", "[redacted] [redacted] "+replaced)
-	w.set(func(w *world) { w.data["apiKey"], w.now = []byte(replaced), w.now.Add(time.Minute) })
+	w.set(func(w *fakeCluster) { w.data["apiKey"], w.now = []byte(replaced), w.now.Add(time.Minute) })
 	p.UID = "2"
 	mustGet(t, c, p)
 	expect("with another object of the name", before+" "+after+" [redacted]")

@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/secrets"
 )
 
-// Lazy returns the provider of an object, which reads its Secrets when it is asked: a Turn that never gets to it reads
-// none, and a reading that failed is tried again with the request.
+// Lazy returns a provider that reads its Secrets when the first request needs them. A Turn that sends no request
+// reads none, and a reading that failed is repeated with the next request.
 func (c *Cache) Lazy(p *v1alpha1.ModelProvider) model.Provider { return &lazy{cache: c, object: p} }
 
 type lazy struct {
@@ -23,8 +23,8 @@ type lazy struct {
 	object *v1alpha1.ModelProvider
 }
 
-// Generate asks the provider, or says why it cannot be asked. While the API server is away it waits, for as long as ctx
-// lives: an outage of the API server is no failure of a model, and must not use up the attempts.
+// Generate sends the request, or returns why it cannot be sent. While the API server cannot be reached, it waits
+// until ctx ends: an outage of the API server is not a failure of the model and must not use up its attempts.
 func (l *lazy) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
 	err = l.Ask(ctx, &req, &reply)
 	return reply, err
@@ -39,7 +39,8 @@ func (l *lazy) Ask(ctx context.Context, req *model.Request, reply *model.Reply) 
 	return p.Ask(ctx, req, reply)
 }
 
-// provider is what asks now. It is not inlined: the stack of a waiting Turn would hold its variables.
+// provider returns the provider for a request. It must not be inlined: its variables would stay on the stack of a
+// waiting Turn.
 //
 //go:noinline
 func (l *lazy) provider(ctx context.Context) (*openai.Provider, error) {
@@ -54,7 +55,7 @@ func (l *lazy) provider(ctx context.Context) (*openai.Provider, error) {
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0))
 }
 
-// Unusable returns a provider that answers each request with why it cannot be asked. A chain goes on to its next model.
+// Unusable returns a provider that fails each request with this cause. A chain then continues with its next model.
 func Unusable(name string, cause error) model.Provider {
 	return unusable{unsent(name, cause)}
 }
@@ -66,7 +67,9 @@ func (u unusable) Generate(context.Context, model.Request) (model.Reply, error) 
 	return model.Reply{}, u.err
 }
 
-// unsent is the error of a request that never left. A missing credential stays missing for now; any other cause may pass.
+// unsent returns the error for a request that was never sent. A Secret that cannot be used counts as an
+// authentication error, which a repetition does not cure. Any other cause may pass, so it counts as a network
+// error.
 func unsent(name string, cause error) *model.Error {
 	kind := model.Network
 	if _, ok := errors.AsType[*SecretError](cause); ok {

@@ -15,12 +15,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// models lists no models, over TLS with a certificate of its own.
+// models serves an empty list of models over TLS, with its own certificate.
 func models(t *testing.T) *httptest.Server {
 	t.Helper()
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(`{"data":[]}`)) // a client that is gone shows in the test
+		_, _ = w.Write([]byte(`{"data":[]}`)) // if the client is gone, the test fails anyway
 	}))
 	web.Config.ErrorLog = log.New(io.Discard, "", 0)
 	web.StartTLS()
@@ -30,8 +30,8 @@ func models(t *testing.T) *httptest.Server {
 
 func TestCABundle(t *testing.T) {
 	web := models(t)
-	w, c := newWorld(t, secretValue)
-	w.set(func(w *world) {
+	w, c := newFakeCluster(t, secretValue)
+	w.set(func(w *fakeCluster) {
 		w.data["ca.crt"] = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw})
 	})
 	o := object(web.URL + "/v1")
@@ -58,22 +58,24 @@ func TestCABundle(t *testing.T) {
 	if again, err := c.Fresh(t.Context(), o); err != nil || again != one {
 		t.Errorf("the same bundle again made another provider (%v), want its connections kept", err)
 	}
-	w.set(func(w *world) { w.data["ca.crt"] = []byte("not a certificate") })
+	w.set(func(w *fakeCluster) { w.data["ca.crt"] = []byte("not a certificate") })
 	_, err = c.Fresh(t.Context(), o)
-	const want = `key "ca.crt" of Secret "openai" in namespace "demo" holds no certificate in PEM: put the certificates of the authorities there, as -----BEGIN CERTIFICATE-----`
+	const want = `key "ca.crt" of Secret "openai" in namespace "demo" has no certificate in PEM: put the ` +
+		`certificates of the authorities there, as -----BEGIN CERTIFICATE-----`
 	if e, ok := errors.AsType[*providers.SecretError](err); !ok || e.Error() != want || e.Key != "ca.crt" {
-		t.Errorf("a bundle that is none: %v, want a *SecretError %q", err, want)
+		t.Errorf("an invalid bundle: %v, want a *SecretError %q", err, want)
 	}
 }
 
 func TestRefusedAddress(t *testing.T) {
 	web := models(t)
-	w, _ := newWorld(t, secretValue)
+	w, _ := newFakeCluster(t, secretValue)
 	c := providers.NewCache(w.read, w.clock, nil, nil)
 	t.Cleanup(c.Close)
 	_, err := c.Lazy(object(web.URL+"/v1")).Generate(t.Context(), model.Request{Model: "m"})
 	e := model.AsError(err)
-	const want = `provider "main": connections to 127.0.0.1 are refused: it is a loopback address; the manager's --tool-allow-cidrs=127.0.0.1/32 would allow it`
+	const want = `provider "main": connections to 127.0.0.1 are refused: it is a loopback address; the ` +
+		`manager's --tool-allow-cidrs=127.0.0.1/32 would allow it`
 	if e.Kind != model.InvalidRequest || !e.Unsent || e.Message != want {
 		t.Errorf("Generate = %s %q, unsent %t; want InvalidRequest %q, unsent: no retry will help", e.Kind, e.Message, e.Unsent, want)
 	}

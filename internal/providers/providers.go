@@ -1,5 +1,5 @@
-// Package providers turns ModelProvider objects and their Secrets into providers that can be asked, and keeps them, so
-// that Turns share connections and a thousand Turns do not read a Secret a thousand times.
+// Package providers creates clients for ModelProviders from their objects and Secrets, and caches them. Turns share
+// the connections, and a thousand Turns do not read a Secret a thousand times.
 package providers
 
 import (
@@ -22,72 +22,74 @@ import (
 // secretTTL is how long a credential is used before its Secret is read again.
 const secretTTL = 10 * time.Second
 
-// keep is for how many sweeps a provider is kept without use.
-const keep = 10
+// maxIdleSweeps is the number of sweeps for which an unused provider is kept.
+const maxIdleSweeps = 10
 
-// secretTimeout bounds the reading of one provider's Secrets.
+// secretTimeout bounds the time for reading one provider's Secrets.
 const secretTimeout = 10 * time.Second
 
-// SecretReader reads a Secret. A Secret that does not exist is an error that apierrors.IsNotFound knows.
+// SecretReader reads a Secret. Its error satisfies apierrors.IsNotFound if the Secret does not exist.
 type SecretReader = secrets.Reader
 
-// SecretError is a Secret that is missing, or lacks what a provider needs of it.
+// SecretError means that a provider cannot use a Secret or a header; see secrets.Error.
 type SecretError = secrets.Error
 
-// Cache holds the providers that are in use. It is safe for concurrent use.
+// Cache caches providers by object. It is safe for concurrent use.
 type Cache struct {
-	secrets SecretReader
-	now     func() time.Time
-	policy  *netpolicy.Policy
-	memory  *bytebudget.Budget
-	known   *redact.Set
+	secrets      SecretReader
+	now          func() time.Time
+	policy       *netpolicy.Policy
+	memory       *bytebudget.Budget
+	knownSecrets *redact.Set
 
 	mu      sync.Mutex
 	entries map[types.NamespacedName]*entry
 }
 
-// entry is one provider; its lock makes all who want it wait for one reading of its Secrets, each as long as it may.
+// entry is one provider. All callers that need the provider wait for one reading of its Secrets, each until its own
+// context ends.
 type entry struct {
-	lock     chan struct{} // holds one token while somebody has the lock
+	lock     chan struct{} // a lock with room for one token: a token in it means locked
 	provider *openai.Provider
 	config   openai.Config
-	earlier  []string // secrets of before
-	bundle   string   // of certificate authorities, in PEM
+	earlier  []string // earlier values of the credentials
+	bundle   string   // certificates of authorities, in PEM
 	uid      types.UID
 	version  int64
 	read     time.Time
-	// idle is how many sweeps have been since the entry was last asked for. The cache's lock guards it.
+	// idle is the number of sweeps since the entry was last used. Cache.mu guards it.
 	idle int
 }
 
-// NewCache returns an empty cache of providers that connect to what a policy allows, and read long replies into a memory budget; a nil
-// policy is the built-in table, and a nil budget has no bound.
+// NewCache returns an empty cache. Its providers connect only to addresses that the policy allows, and read long
+// replies into the memory budget. A nil policy is the built-in table, and a nil budget has no bound.
 func NewCache(secrets SecretReader, now func() time.Time, policy *netpolicy.Policy, memory *bytebudget.Budget) *Cache {
 	return &Cache{secrets: secrets, now: now, policy: policy, memory: memory, entries: map[types.NamespacedName]*entry{}}
 }
 
-// NoteIn has a set know the credentials of the providers for as long as the cache keeps them. It is called before the cache is used.
-func (c *Cache) NoteIn(known *redact.Set) { c.known = known }
+// NoteIn makes the set contain the credentials of the providers for as long as the cache keeps them. It must be
+// called before the cache is used.
+func (c *Cache) NoteIn(known *redact.Set) { c.knownSecrets = known }
 
-// note says which credentials an entry has. One that was forgotten meanwhile has none.
-func (c *Cache) note(key types.NamespacedName, e *entry) {
+// updateKnown puts the credentials of an entry into the set, unless the cache has forgotten the entry.
+func (c *Cache) updateKnown(key types.NamespacedName, e *entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.entries[key] == e {
-		c.known.Put(key.Namespace, owner(key), append(e.config.Secrets(), e.earlier...))
+		c.knownSecrets.Put(key.Namespace, owner(key), append(e.config.Secrets(), e.earlier...))
 	}
 }
 
 // owner names an object within its namespace.
 func owner(key types.NamespacedName) string { return "ModelProvider/" + key.Name }
 
-// Get returns the provider of an object, with credentials at most 10 s old, or older ones while the API server is away. It returns a *SecretError if they are not to
-// be had, or the error of reading them.
+// Get returns the provider of an object. Its credentials are at most 10 s old, or older while the API server cannot
+// be reached. Get returns a *SecretError if the credentials cannot be used, or the error of reading them.
 func (c *Cache) Get(ctx context.Context, p *v1alpha1.ModelProvider) (*openai.Provider, error) {
 	return c.get(ctx, p, secretTTL)
 }
 
-// Fresh is Get with credentials read now.
+// Fresh is Get, but always reads the credentials again.
 func (c *Cache) Fresh(ctx context.Context, p *v1alpha1.ModelProvider) (*openai.Provider, error) {
 	return c.get(ctx, p, 0)
 }
@@ -114,14 +116,14 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	defer cancel()
 	config, bundle, err := c.config(bounded, p)
 	if err != nil && ttl > 0 && secrets.IsAway(err) && e.provider != nil && e.uid == p.UID && e.version == p.Generation {
-		e.read = c.now() // the credentials of before serve while the API server is away; it is asked again in a while
+		e.read = c.now() // the old credentials serve for another secretTTL; then the API server is tried again
 		return e.provider, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	if e.provider == nil || bundle != e.bundle || !reflect.DeepEqual(config, e.config) {
-		trusting := config // with what cannot be compared
+		trusting := config // with Roots and Earlier, which DeepEqual must not compare
 		if bundle != "" {
 			if trusting.Roots, err = netpolicy.Roots([]byte(bundle)); err != nil {
 				return nil, fmt.Errorf("failed to read the CA bundle of provider %q: %w", p.Name, err)
@@ -137,18 +139,18 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 		}
 		trusting.Earlier = e.earlier
 		e.provider, e.config, e.bundle = openai.New(trusting), config, bundle
-		c.note(key, e)
+		c.updateKnown(key, e)
 	}
 	e.uid, e.version, e.read = p.UID, p.Generation, c.now()
 	return e.provider, nil
 }
 
-// Forget drops the provider of an object that is gone.
+// Forget drops the provider of an object that was deleted.
 func (c *Cache) Forget(key types.NamespacedName) {
 	c.mu.Lock()
 	e := c.entries[key]
 	delete(c.entries, key)
-	c.known.Put(key.Namespace, owner(key), nil)
+	c.knownSecrets.Put(key.Namespace, owner(key), nil)
 	c.mu.Unlock()
 	if e == nil {
 		return
@@ -156,12 +158,13 @@ func (c *Cache) Forget(key types.NamespacedName) {
 	e.close()
 }
 
-// Sweep forgets the providers that were not used since the tenth sweep before. A Turn that outlives its object may use it once more after Forget.
+// Sweep forgets the providers that were not used since the tenth sweep before. It finds the entries that Forget
+// missed: a Turn that outlives its object may use the provider once more after Forget.
 func (c *Cache) Sweep() {
 	c.mu.Lock()
 	var idle []types.NamespacedName
 	for key, e := range c.entries {
-		if e.idle++; e.idle > keep {
+		if e.idle++; e.idle > maxIdleSweeps {
 			idle = append(idle, key)
 		}
 	}
@@ -171,7 +174,7 @@ func (c *Cache) Sweep() {
 	}
 }
 
-// acquire takes the lock. Only waiting for it ends with ctx.
+// acquire takes the lock. If the lock is free it succeeds even when ctx has ended.
 func (e *entry) acquire(ctx context.Context) error {
 	select {
 	case e.lock <- struct{}{}:
@@ -188,7 +191,7 @@ func (e *entry) acquire(ctx context.Context) error {
 
 func (e *entry) unlock() { <-e.lock }
 
-// close drops the provider with its idle connections and its credentials. Requests under way go on.
+// close drops the provider with its idle connections and its credentials. Requests under way continue.
 func (e *entry) close() {
 	e.lock <- struct{}{}
 	defer e.unlock()
@@ -207,7 +210,7 @@ func (c *Cache) Close() {
 	}
 }
 
-// config returns how to reach an endpoint, but for its CA bundle, which is in PEM.
+// config returns the configuration of a provider, and its CA bundle in PEM.
 func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg openai.Config, bundle string, err error) {
 	cfg = openai.Config{
 		Name: p.Name, BaseURL: p.Spec.BaseURL, Policy: c.policy.In(p.Namespace), Memory: c.memory.Account(p.Namespace, bytebudget.Replies),

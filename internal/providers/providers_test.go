@@ -30,16 +30,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const secretValue = "sk-0123456789-very-secret"
 
-// world is what a cache reads from: Secrets, and a clock that stands still.
-type world struct {
+// fakeCluster is the environment of a cache: Secrets, and a clock that stands still.
+type fakeCluster struct {
 	mu    sync.Mutex
-	data  map[string][]byte // of the Secret "openai"; nil: there is none
+	data  map[string][]byte // data of the Secret "openai"; nil if the Secret does not exist
 	err   error
 	reads int
 	now   time.Time
 }
 
-func (w *world) read(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
+func (w *fakeCluster) read(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reads++
@@ -52,22 +52,22 @@ func (w *world) read(_ context.Context, key types.NamespacedName) (*corev1.Secre
 	return &corev1.Secret{Data: w.data}, nil
 }
 
-func (w *world) clock() time.Time {
+func (w *fakeCluster) clock() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.now
 }
 
 // set changes the world between two calls of the cache.
-func (w *world) set(change func(*world)) {
+func (w *fakeCluster) set(change func(*fakeCluster)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change(w)
 }
 
-func newWorld(t *testing.T, key string) (*world, *providers.Cache) {
+func newFakeCluster(t *testing.T, key string) (*fakeCluster, *providers.Cache) {
 	t.Helper()
-	w := &world{data: map[string][]byte{"apiKey": []byte(key)}, now: time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)}
+	w := &fakeCluster{data: map[string][]byte{"apiKey": []byte(key)}, now: time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)}
 	c := providers.NewCache(w.read, w.clock, netpolicy.Permissive(), nil)
 	t.Cleanup(c.Close)
 	return w, c
@@ -84,13 +84,13 @@ func object(url string) *v1alpha1.ModelProvider {
 	}
 }
 
-// endpoint serves an empty list of models and hands over the headers it was sent.
+// endpoint serves an empty list of models and passes on the headers of each request.
 func endpoint(t *testing.T) (url string, sent func(p *openai.Provider) http.Header) {
 	t.Helper()
 	headers := make(chan http.Header, 1)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		headers <- r.Header
-		_, _ = w.Write([]byte(`{"data":[]}`)) // a client that is gone shows in the test
+		_, _ = w.Write([]byte(`{"data":[]}`)) // if the client is gone, the test fails anyway
 	}))
 	t.Cleanup(web.Close)
 	return web.URL + "/v1", func(p *openai.Provider) http.Header {
@@ -114,11 +114,11 @@ func mustGet(t *testing.T, c *providers.Cache, p *v1alpha1.ModelProvider) *opena
 
 func TestCredentials(t *testing.T) {
 	for name, tc := range map[string]struct{ reason, value, want string }{
-		"bare":     {"the key is sent as it is", secretValue, "Bearer " + secretValue},
-		"new line": {"what an editor adds is no part of it", "\n" + secretValue + " \r\n", "Bearer " + secretValue},
+		"bare":     {"the key is sent unchanged", secretValue, "Bearer " + secretValue},
+		"new line": {"white space of an editor is not part of the key", "\n" + secretValue + " \r\n", "Bearer " + secretValue},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, c := newWorld(t, tc.value)
+			_, c := newFakeCluster(t, tc.value)
 			url, sent := endpoint(t)
 			if got := sent(mustGet(t, c, object(url))).Get("Authorization"); got != tc.want {
 				t.Errorf("Authorization is %q, want %q: %s", got, tc.want, tc.reason)
@@ -128,7 +128,7 @@ func TestCredentials(t *testing.T) {
 }
 
 func TestHeaders(t *testing.T) {
-	w, c := newWorld(t, secretValue)
+	w, c := newFakeCluster(t, secretValue)
 	w.data["org"] = []byte("org-7\n")
 	plain := "as it is"
 	url, sent := endpoint(t)
@@ -155,20 +155,51 @@ func TestHeaders(t *testing.T) {
 func TestUnusableCredentials(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		change func(*world)
+		change func(*fakeCluster)
 		want   string
 	}{
-		"no Secret": {"the message says where to create it", func(w *world) { w.data = nil }, `Secret "openai" does not exist in namespace "demo": create it with key "apiKey"`},
-		"no key":    {"and what is missing in it", func(w *world) { w.data = map[string][]byte{"other": []byte(secretValue)} }, `Secret "openai" in namespace "demo" has no key "apiKey": add it`},
-		"empty":     {"an empty key is no key", func(w *world) { w.data["apiKey"] = nil }, `key "apiKey" of Secret "openai" in namespace "demo" is empty: put the credential there`},
-		"blank":     {"nor is white space", func(w *world) { w.data["apiKey"] = []byte(" \n") }, `key "apiKey" of Secret "openai" in namespace "demo" is empty: put the credential there`},
-		"umlaut":    {"a header holds ASCII only", func(w *world) { w.data["apiKey"] = []byte(secretValue + "ü") }, `key "apiKey" of Secret "openai" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
-		"two lines": {"on one line", func(w *world) { w.data["apiKey"] = []byte(secretValue + "\nmore") }, `key "apiKey" of Secret "openai" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
-		"too long":  {"it would be looked for in every text", func(w *world) { w.data["apiKey"] = []byte(strings.Repeat("k", 1000<<10)) }, `key "apiKey" of Secret "openai" in namespace "demo" is 1024000 bytes long, and a credential has at most 16384: store the bare credential`},
-		"binary":    {"and no binary", func(w *world) { w.data["apiKey"] = []byte(secretValue + "\xff") }, `key "apiKey" of Secret "openai" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
+		"no Secret": {
+			"the message says where to create it", func(w *fakeCluster) { w.data = nil },
+			`Secret "openai" does not exist in namespace "demo": create it with key "apiKey"`,
+		},
+		"no key": {
+			"the message names the missing key",
+			func(w *fakeCluster) { w.data = map[string][]byte{"other": []byte(secretValue)} },
+			`Secret "openai" in namespace "demo" has no key "apiKey": add it`,
+		},
+		"empty": {
+			"an empty key is no key", func(w *fakeCluster) { w.data["apiKey"] = nil },
+			`key "apiKey" of Secret "openai" in namespace "demo" is empty: put the credential there`,
+		},
+		"blank": {
+			"white space is no key either", func(w *fakeCluster) { w.data["apiKey"] = []byte(" \n") },
+			`key "apiKey" of Secret "openai" in namespace "demo" is empty: put the credential there`,
+		},
+		"umlaut": {
+			"a header holds ASCII only", func(w *fakeCluster) { w.data["apiKey"] = []byte(secretValue + "ü") },
+			`key "apiKey" of Secret "openai" in namespace "demo" has characters that an HTTP header cannot ` +
+				`carry: store the credential alone`,
+		},
+		"two lines": {
+			"a header has one line", func(w *fakeCluster) { w.data["apiKey"] = []byte(secretValue + "\nmore") },
+			`key "apiKey" of Secret "openai" in namespace "demo" has characters that an HTTP header cannot ` +
+				`carry: store the credential alone`,
+		},
+		"too long": {
+			"the search for it in texts would be expensive",
+			func(w *fakeCluster) { w.data["apiKey"] = []byte(strings.Repeat("k", 1000<<10)) },
+			`key "apiKey" of Secret "openai" in namespace "demo" is 1024000 bytes long, but a credential may ` +
+				`have at most 16384: store the credential alone`,
+		},
+		"binary": {
+			"a header has no binary data",
+			func(w *fakeCluster) { w.data["apiKey"] = []byte(secretValue + "\xff") },
+			`key "apiKey" of Secret "openai" in namespace "demo" has characters that an HTTP header cannot ` +
+				`carry: store the credential alone`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, c := newWorld(t, secretValue)
+			w, c := newFakeCluster(t, secretValue)
 			w.set(tc.change)
 			_, err := c.Get(t.Context(), object("http://localhost/v1"))
 			failure, ok := errors.AsType[*providers.SecretError](err)
@@ -181,7 +212,7 @@ func TestUnusableCredentials(t *testing.T) {
 			if strings.Contains(err.Error(), secretValue) {
 				t.Errorf("the error holds the secret: %v", err)
 			}
-			w.set(func(w *world) { w.data = map[string][]byte{"apiKey": []byte(secretValue)} })
+			w.set(func(w *fakeCluster) { w.data = map[string][]byte{"apiKey": []byte(secretValue)} })
 			if _, err := c.Get(t.Context(), object("http://localhost/v1")); err != nil {
 				t.Errorf("Get: %v, want the Secret as it is now: a failure is not kept", err)
 			}
@@ -189,8 +220,8 @@ func TestUnusableCredentials(t *testing.T) {
 	}
 }
 
-func TestFailedReading(t *testing.T) {
-	w, c := newWorld(t, secretValue)
+func TestReadError(t *testing.T) {
+	w, c := newFakeCluster(t, secretValue)
 	w.err = errors.New("the API server is away")
 	_, err := c.Get(t.Context(), object("http://localhost/v1"))
 	const want = `failed to read Secret "openai" in namespace "demo": the API server is away`
@@ -202,35 +233,57 @@ func TestFailedReading(t *testing.T) {
 func TestCache(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason      string
-		change      func(*world, *v1alpha1.ModelProvider)
+		change      func(*fakeCluster, *v1alpha1.ModelProvider)
 		same        bool
 		reads       int
 		wantBearer  string
 		forgetFirst bool
 	}{
-		"at once":     {"nothing is read again", func(*world, *v1alpha1.ModelProvider) {}, true, 1, secretValue, false},
-		"almost 10 s": {"not before its time", func(w *world, _ *v1alpha1.ModelProvider) { w.now, w.data = w.now.Add(9999*time.Millisecond), nil }, true, 1, secretValue, false},
-		"after 10 s":  {"the same Secret gives the same provider and its connections", func(w *world, _ *v1alpha1.ModelProvider) { w.now = w.now.Add(10 * time.Second) }, true, 2, secretValue, false},
-		"rotated": {"a new key is used after 10 s", func(w *world, _ *v1alpha1.ModelProvider) {
+		"at once": {"the Secret is not read again", func(*fakeCluster, *v1alpha1.ModelProvider) {}, true, 1, secretValue, false},
+		"almost 10 s": {"the provider is still fresh", func(w *fakeCluster,
+			_ *v1alpha1.ModelProvider,
+		) {
+			w.now, w.data = w.now.Add(9999*time.Millisecond), nil
+		}, true, 1, secretValue, false},
+		"after 10 s": {
+			"the same Secret gives the same provider and its connections",
+			func(w *fakeCluster, _ *v1alpha1.ModelProvider) { w.now = w.now.Add(10 * time.Second) }, true, 2, secretValue, false,
+		},
+		"rotated": {"a new key is used after 10 s", func(w *fakeCluster, _ *v1alpha1.ModelProvider) {
 			w.now, w.data["apiKey"] = w.now.Add(10*time.Second), []byte("sk-new-key")
 		}, false, 2, "sk-new-key", false},
-		"spec changed":  {"a new generation counts at once", func(_ *world, p *v1alpha1.ModelProvider) { p.Generation, p.Spec.BaseURL = 2, p.Spec.BaseURL+"/" }, false, 2, secretValue, false},
-		"other object":  {"so does an object that was created anew", func(w *world, p *v1alpha1.ModelProvider) { p.UID, w.data["apiKey"] = "2", []byte("sk-new-key") }, false, 2, "sk-new-key", false},
-		"forgotten":     {"what was forgotten is made anew", func(*world, *v1alpha1.ModelProvider) {}, false, 2, secretValue, true},
-		"other version": {"a status write changes nothing", func(_ *world, p *v1alpha1.ModelProvider) { p.ResourceVersion = "9" }, true, 1, secretValue, false},
+		"spec changed": {"a new generation counts at once", func(_ *fakeCluster,
+			p *v1alpha1.ModelProvider,
+		) {
+			p.Generation, p.Spec.BaseURL = 2, p.Spec.BaseURL+"/"
+		}, false, 2, secretValue, false},
+		"other object": {"a new object with the name counts at once", func(w *fakeCluster,
+			p *v1alpha1.ModelProvider,
+		) {
+			p.UID, w.data["apiKey"] = "2", []byte("sk-new-key")
+		}, false, 2, "sk-new-key", false},
+		"forgotten": {
+			"a forgotten provider is created again", func(*fakeCluster, *v1alpha1.ModelProvider) {}, false,
+			2, secretValue, true,
+		},
+		"other version": {
+			"a status write changes nothing",
+			func(_ *fakeCluster, p *v1alpha1.ModelProvider) { p.ResourceVersion = "9" }, true, 1, secretValue, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, c := newWorld(t, secretValue)
+			w, c := newFakeCluster(t, secretValue)
 			url, sent := endpoint(t)
 			p := object(url)
 			first := mustGet(t, c, p)
-			w.set(func(w *world) { tc.change(w, p) })
+			w.set(func(w *fakeCluster) { tc.change(w, p) })
 			if tc.forgetFirst {
 				c.Forget(types.NamespacedName{Namespace: "demo", Name: "main"})
 			}
 			second := mustGet(t, c, p)
 			if (first == second) != tc.same || w.reads != tc.reads {
-				t.Errorf("the same provider: %t after %d reads, want %t after %d: %s", first == second, w.reads, tc.same, tc.reads, tc.reason)
+				t.Errorf("the same provider: %t after %d reads, want %t after %d: %s", first == second, w.reads, tc.same,
+					tc.reads, tc.reason)
 			}
 			if got := sent(second).Get("Authorization"); got != "Bearer "+tc.wantBearer {
 				t.Errorf("Authorization is %q, want the key %q: %s", got, tc.wantBearer, tc.reason)
@@ -239,42 +292,44 @@ func TestCache(t *testing.T) {
 	}
 }
 
-func TestFreshReadsNow(t *testing.T) {
-	w, c := newWorld(t, secretValue)
+func TestFreshReadsAgain(t *testing.T) {
+	w, c := newFakeCluster(t, secretValue)
 	p := object("http://localhost/v1")
 	first := mustGet(t, c, p)
-	w.set(func(w *world) { w.data["apiKey"] = []byte("sk-new-key") })
+	w.set(func(w *fakeCluster) { w.data["apiKey"] = []byte("sk-new-key") })
 	fresh, err := c.Fresh(t.Context(), p)
 	if err != nil || fresh == first || mustGet(t, c, p) != fresh || w.reads != 2 {
 		t.Errorf("Fresh: %v after %d reads, want the new key at once, and for all after it", err, w.reads)
 	}
 }
 
-// TestARotatedKey is kept out of texts, as is the one that replaced it: endpoints write of keys that they were sent before.
-func TestARotatedKey(t *testing.T) {
-	w, c := newWorld(t, "sk-the-first-key-0123456789")
+// TestRotatedKeysAreRedacted proves that the old and the new key are both removed from texts: endpoints quote keys
+// that they received before.
+func TestRotatedKeysAreRedacted(t *testing.T) {
+	w, c := newFakeCluster(t, "sk-the-first-key-0123456789")
 	url := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
-		// A client that is gone shows in the test.
+		// If the client is gone, the test fails anyway.
 		_, _ = w.Write([]byte("not " + r.Header.Get("Authorization") + ", sk-the-first-key-0123456789 nor sk-the-second-key-987654321"))
 	}))
 	t.Cleanup(url.Close)
 	p := object(url.URL)
 	for i, key := range []string{"sk-the-first-key-0123456789", "sk-the-second-key-987654321", "sk-the-third-key-5555555555"} {
-		w.set(func(w *world) { w.data["apiKey"] = []byte(key) })
+		w.set(func(w *fakeCluster) { w.data["apiKey"] = []byte(key) })
 		one, err := c.Fresh(t.Context(), p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = one.Probe(t.Context())
-		if err == nil || strings.Contains(err.Error(), "first") || i > 0 && strings.Contains(err.Error(), "second") || strings.Contains(err.Error(), "third") {
-			t.Errorf("with key %d: %v, want no key of now or before", i+1, err)
+		if err == nil || strings.Contains(err.Error(), "first") || i > 0 && strings.Contains(err.Error(), "second") ||
+			strings.Contains(err.Error(), "third") {
+			t.Errorf("with key %d: %v, want neither the old nor the new key", i+1, err)
 		}
 	}
 }
 
-func TestManyShareOneReading(t *testing.T) {
-	w, c := newWorld(t, secretValue)
+func TestCallersShareOneReading(t *testing.T) {
+	w, c := newFakeCluster(t, secretValue)
 	p := object("http://localhost/v1")
 	var wg sync.WaitGroup
 	got := make([]*openai.Provider, 200)
@@ -298,8 +353,8 @@ func TestManyShareOneReading(t *testing.T) {
 	}
 }
 
-func TestNamespacesAreApart(t *testing.T) {
-	_, c := newWorld(t, secretValue)
+func TestNamespacesAreIsolated(t *testing.T) {
+	_, c := newFakeCluster(t, secretValue)
 	other := object("http://localhost/v1")
 	other.Namespace = "other"
 	mustGet(t, c, object("http://localhost/v1"))
@@ -307,13 +362,13 @@ func TestNamespacesAreApart(t *testing.T) {
 	if _, err := c.Get(t.Context(), other); err == nil || err.Error() != want {
 		t.Errorf("Get: %v, want %q: no object uses the Secret of another namespace", err, want)
 	}
-	c.Forget(types.NamespacedName{Namespace: "demo", Name: "unknown"}) // is no mistake
+	c.Forget(types.NamespacedName{Namespace: "demo", Name: "unknown"}) // must not fail
 }
 
-// TestLazy: a provider whose Secret cannot be read for now can be asked when it can.
+// TestLazy proves that a provider whose Secret could not be read works as soon as the Secret can be read.
 func TestLazy(t *testing.T) {
-	w, c := newWorld(t, secretValue)
-	w.set(func(w *world) {
+	w, c := newFakeCluster(t, secretValue)
+	w.set(func(w *fakeCluster) {
 		w.err = apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "openai", errors.New("no such right"))
 	})
 	p := c.Lazy(object("http://127.0.0.1:1/v1"))
@@ -324,7 +379,7 @@ func TestLazy(t *testing.T) {
 			t.Fatalf("Generate: %#v, want a failure that may pass, of a request that never left", err)
 		}
 	}
-	w.set(func(w *world) { w.err = nil })
+	w.set(func(w *fakeCluster) { w.err = nil })
 	_, err := p.Generate(t.Context(), model.Request{Model: "m"})
 	if e, ok := errors.AsType[*model.Error](err); !ok || e.Unsent {
 		t.Errorf("Generate: %#v, want a request that was sent, to an endpoint that does not answer", err)
@@ -336,8 +391,14 @@ func TestUnusable(t *testing.T) {
 		cause error
 		want  model.Error
 	}{
-		"credentials": {&providers.SecretError{Secret: "s", Reason: "it is not there"}, model.Error{Kind: model.Auth, Message: `provider "main": it is not there`}},
-		"anything":    {errors.New("the API server is away"), model.Error{Kind: model.Network, Message: `provider "main": the API server is away`}},
+		"credentials": {
+			&providers.SecretError{Secret: "s", Reason: "it is not there"},
+			model.Error{Kind: model.Auth, Message: `provider "main": it is not there`},
+		},
+		"anything": {
+			errors.New("the API server is away"),
+			model.Error{Kind: model.Network, Message: `provider "main": the API server is away`},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := providers.Unusable("main", tc.cause).Generate(t.Context(), model.Request{})
@@ -349,51 +410,53 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-func TestTheAPIServerIsAway(t *testing.T) {
+func TestUnreachableAPIServer(t *testing.T) {
 	away := errors.New("connection refused")
-	t.Run("credentials of before serve", func(t *testing.T) {
-		w, c := newWorld(t, secretValue)
+	t.Run("old credentials stay in use", func(t *testing.T) {
+		w, c := newFakeCluster(t, secretValue)
 		before, err := c.Get(t.Context(), object("http://one.example/v1"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.set(func(w *world) { w.err, w.now = away, w.now.Add(time.Hour) })
+		w.set(func(w *fakeCluster) { w.err, w.now = away, w.now.Add(time.Hour) })
 		for range 2 {
 			if p, err := c.Get(t.Context(), object("http://one.example/v1")); p != before || err != nil {
-				t.Errorf("Get = %p, %v; want the provider of before, %p", p, err, before)
+				t.Errorf("Get = %p, %v; want the earlier provider, %p", p, err, before)
 			}
 		}
 		if w.reads != 2 {
 			t.Errorf("the Secret was read %d times, want 2: it is tried again after a while only", w.reads)
 		}
 		if _, err := c.Fresh(t.Context(), object("http://one.example/v1")); !errors.Is(err, away) {
-			t.Errorf("Fresh: %v, want what keeps it from reading", err)
+			t.Errorf("Fresh: %v, want the cause", err)
 		}
 		changed := object("http://two.example/v1")
 		changed.Generation = 2
 		if _, err := c.Get(t.Context(), changed); !errors.Is(err, away) {
-			t.Errorf("Get of a changed object: %v, want no provider of before", err)
+			t.Errorf("Get of a changed object: %v, want no earlier provider", err)
 		}
 	})
 	t.Run("a first request waits for it", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			w := &world{err: away, now: time.Now()}
+			w := &fakeCluster{err: away, now: time.Now()}
 			c := providers.NewCache(w.read, w.clock, netpolicy.Permissive(), nil)
-			time.AfterFunc(time.Minute, func() { w.set(func(w *world) { w.err = nil }) }) // and the Secret is not there then
+			time.AfterFunc(time.Minute, func() { w.set(func(w *fakeCluster) { w.err = nil }) }) // the Secret does not exist at that time
 			begin := time.Now()
 			_, err := c.Lazy(object("http://one.example/v1")).Generate(t.Context(), model.Request{})
 			failure, ok := errors.AsType[*model.Error](err)
 			if !ok || failure.Kind != model.Auth || !failure.Unsent || time.Since(begin) < time.Minute {
-				t.Errorf("Generate: %v after %s; want the missing Secret, and no sooner than the API server answers", err, time.Since(begin))
+				t.Errorf("Generate: %v after %s; want the missing Secret, and no sooner than the API server answers", err,
+					time.Since(begin))
 			}
 		})
 	})
 	t.Run("a request does not outlive its Turn", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			w := &world{err: away, now: time.Now()}
+			w := &fakeCluster{err: away, now: time.Now()}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			_, err := providers.NewCache(w.read, w.clock, netpolicy.Permissive(), nil).Lazy(object("http://one.example/v1")).Generate(ctx, model.Request{})
+			_, err := providers.NewCache(w.read, w.clock, netpolicy.Permissive(),
+				nil).Lazy(object("http://one.example/v1")).Generate(ctx, model.Request{})
 			if failure, ok := errors.AsType[*model.Error](err); !ok || !failure.Unsent {
 				t.Errorf("Generate: %v, want an error of a request that never left", err)
 			}

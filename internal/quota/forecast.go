@@ -3,28 +3,28 @@ package quota
 import "sync"
 
 const (
-	// weight is the part that one more Turn has in what is usual for its namespace: 1 of 8.
+	// weight is the inverse weight of one more Turn in the usual size of its namespace: 1 of 8.
 	weight = 8
-	// maxUsual bounds the namespaces of which a Forecast knows what is usual.
+	// maxUsual bounds the namespaces whose usual size a Forecast knows.
 	maxUsual = 4096
 )
 
-// Forecast says how much the Turns that run here will still write to their journals, as far as can be told from those that ended: what a
-// model is about to send has no size before it has come, and by then the Turn must be able to write it. The zero value knows of no Turn.
-// It is safe for concurrent use. A nil Forecast expects nothing.
+// Forecast estimates how much the running Turns of this process will still write to their journals, from the Turns
+// that have ended. The size of a model's reply is not known before it arrives, and the Turn must then be able to
+// write it. The zero value has no Turns. Forecast is safe for concurrent use. A nil Forecast expects nothing.
 type Forecast struct {
 	mu      sync.Mutex
 	running map[string]*growing // by the UIDs of the Turns
 	usual   map[string]int64    // bytes of a journal, by namespace
 }
 
-// growing is the journal of a Turn that runs.
+// growing is the journal of a running Turn.
 type growing struct {
 	namespace string
 	written   int64
 }
 
-// Begin notes that a Turn runs.
+// Begin records that a Turn runs.
 func (f *Forecast) Begin(uid, namespace string) {
 	if f == nil {
 		return
@@ -39,7 +39,8 @@ func (f *Forecast) Begin(uid, namespace string) {
 	}
 }
 
-// End notes that a Turn runs no more. whole says that it began and ended in this run, so that what it wrote is a whole journal.
+// End records that a Turn no longer runs. whole must be true if the Turn began and ended in this run, so that its
+// bytes are a whole journal.
 func (f *Forecast) End(uid string, whole bool) {
 	if f == nil {
 		return
@@ -63,12 +64,12 @@ func (f *Forecast) End(uid string, whole bool) {
 		if len(f.usual) < maxUsual {
 			break
 		}
-		delete(f.usual, other) // any one: its next Turn tells anew
+		delete(f.usual, other) // any namespace: its next Turn sets it again
 	}
 	f.usual[g.namespace] = g.written
 }
 
-// wrote notes that a Turn has written to its journal.
+// wrote records that a Turn has written to its journal.
 func (f *Forecast) wrote(uid string, bytes int64) {
 	if f == nil {
 		return

@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// forecast is a Meter of a store in which nothing is used yet, with a quota of 100 MiB for each namespace.
+// forecast is a Meter for an empty store, with a quota of 100 MiB for each namespace.
 type forecast struct {
 	*quota.Meter
 	t       *testing.T
@@ -24,21 +24,23 @@ type forecast struct {
 func newForecast(t *testing.T) *forecast {
 	t.Helper()
 	m := &quota.Meter{
-		Store: &uses{use: store.Use{Free: -1}}, Limits: quota.Limits{PerNamespace: 100 << 20}, Forecast: &quota.Forecast{}, Log: logr.Discard(),
+		Store: &uses{use: store.Use{Free: -1}}, Limits: quota.Limits{PerNamespace: 100 << 20},
+		Forecast: &quota.Forecast{}, Log: logr.Discard(),
 	}
 	return &forecast{Meter: m, t: t, journal: m.Journal(&journaltest.Memory{})}
 }
 
-// writes has a Turn write about so many MiB.
+// writes makes a Turn write about the given number of MiB.
 func (f *forecast) writes(uid string, mebibytes int) {
 	f.t.Helper()
 	payload := json.RawMessage(`"` + strings.Repeat("x", mebibytes<<20) + `"`)
-	if err := f.journal.Append(f.t.Context(), uid, journal.Entry{Seq: 1, Epoch: 1, Kind: journal.ModelReplied, Version: 1, Payload: payload}); err != nil {
+	if err := f.journal.Append(f.t.Context(), uid,
+		journal.Entry{Seq: 1, Epoch: 1, Kind: journal.ModelReplied, Version: 1, Payload: payload}); err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-// verdict of namespace "a", now.
+// verdict returns the current verdict for namespace "a".
 func (f *forecast) verdict() quota.Verdict {
 	f.t.Helper()
 	if err := f.Measure(f.t.Context()); err != nil {
@@ -47,7 +49,7 @@ func (f *forecast) verdict() quota.Verdict {
 	return quota.Decode(f.Last().Encode()).Of("a")
 }
 
-func TestWhatRunningTurnsWillWriteCounts(t *testing.T) {
+func TestExpectedBytesCount(t *testing.T) {
 	f := newForecast(t)
 	begin := func(first, end int) {
 		for i := first; i < end; i++ {
@@ -61,14 +63,15 @@ func TestWhatRunningTurnsWillWriteCounts(t *testing.T) {
 	f.writes("turn-0", 4)
 	f.Forecast.End("turn-0", true)
 	v := f.verdict()
-	if want := "use 0.0 KiB of the 100 MiB that it may have, and the Turns that run will write about 116 MiB more; new Turns wait"; !v.New || v.Running || !strings.Contains(v.Message, want) {
-		t.Errorf("%+v, want new Turns to wait, those that run to go on, and a message with %q", v, want)
+	if want := "use 0.0 KiB of their quota of 100 MiB, and running Turns will write about 116 MiB more; new Turns wait"; !v.New ||
+		v.Running || !strings.Contains(v.Message, want) {
+		t.Errorf("%+v, want new Turns to wait, running Turns to continue, and a message with %q", v, want)
 	}
 	for i := 1; i < 15; i++ {
 		f.writes(fmt.Sprint("turn-", i), 4)
 	}
 	if v := f.verdict(); v.New {
-		t.Errorf("%+v, want no wait: of the Turns that run, 14 have written what is usual", v)
+		t.Errorf("%+v, want no wait: 14 of the running Turns have written the usual size", v)
 	}
 	begin(30, 36)
 	if v := f.verdict(); !v.New {
@@ -82,7 +85,7 @@ func TestWhatRunningTurnsWillWriteCounts(t *testing.T) {
 	}
 }
 
-func TestWhatIsUsualFollowsTheTurns(t *testing.T) {
+func TestForecastFollowsTheTurns(t *testing.T) {
 	f := newForecast(t)
 	for i := range 40 {
 		uid := fmt.Sprint("turn-", i)
@@ -102,12 +105,12 @@ func TestWhatIsUsualFollowsTheTurns(t *testing.T) {
 	if v := f.verdict(); v.New {
 		t.Errorf("%+v: a part of a journal says nothing of a whole one", v)
 	}
-	// Twice is once, and who never began does not end.
+	// A second Begin or End has no effect, nor has an End without a Begin.
 	f.Forecast.Begin("next", "a")
 	f.Forecast.End("never", true)
 }
 
-func TestAForecastForgetsOneNamespaceForANewOne(t *testing.T) {
+func TestForecastForgetsANamespaceForANewOne(t *testing.T) {
 	f := newForecast(t)
 	ended := func(namespace string, mebibytes int) {
 		f.Forecast.Begin(namespace, namespace)
@@ -124,7 +127,7 @@ func TestAForecastForgetsOneNamespaceForANewOne(t *testing.T) {
 	}
 }
 
-func TestWithoutAForecastNothingIsExpected(t *testing.T) {
+func TestNilForecastExpectsNothing(t *testing.T) {
 	var f *quota.Forecast
 	f.Begin("turn", "a")
 	f.End("turn", true)

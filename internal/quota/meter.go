@@ -14,40 +14,41 @@ import (
 )
 
 const (
-	// interval is the time between two measurements, soonest the least where much is being appended meanwhile.
-	interval = 5 * time.Second
-	soonest  = 250 * time.Millisecond
-	// step is the part of the least quota after which the use is measured again before its time: a namespace of many Turns
-	// writes hundreds of MiB in one interval.
+	// interval is the time between two measurements. minInterval is the shortest time between them, which applies if
+	// much was appended meanwhile.
+	interval    = 5 * time.Second
+	minInterval = 250 * time.Millisecond
+	// step is the part of the smallest quota (1 of 64) after which the use is measured again early: a namespace
+	// with many Turns can write hundreds of MiB in one interval.
 	step = 64
-	// share is how many times as long as a measurement took the store is left alone after it.
+	// share bounds the load of measurements: after one, the store is not measured for this many times its duration.
 	share = 20
 	// timeout bounds a measurement.
 	timeout = time.Minute
 )
 
-// Meter measures the use of a store, again and again. It implements manager.Runnable.
+// Meter measures the use of a store at intervals. It implements manager.Runnable.
 type Meter struct {
-	// Store that is measured.
+	// Store is the store that is measured.
 	Store store.Meter
-	// Limits that it is judged by.
+	// Limits are the quotas.
 	Limits Limits
-	// Forecast is told what is appended, and says what is still to come; nil expects nothing.
+	// Forecast receives the bytes that are appended, and returns the bytes that are still expected. It may be nil.
 	Forecast *Forecast
-	// Changed receives each Report, in the goroutine that measures. If Changed is nil, nobody does.
+	// Changed receives each Report, in the goroutine that measures. It may be nil.
 	Changed func(*Report)
 	// Log receives failures.
 	Log logr.Logger
 
 	last atomic.Pointer[Report]
-	// appended is how many bytes were appended since the last measurement began, and much holds a token once that is a step.
+	// appended is the number of bytes since the last measurement began. early holds a token once they reach a step.
 	appended atomic.Int64
-	much     chan struct{}
+	early    chan struct{}
 }
 
-// Journal returns a journal that tells the Meter how much is appended to it. It is called before Start, at most once.
+// Journal returns a journal that reports its appends to the Meter. It must be called before Start, at most once.
 func (m *Meter) Journal(j journal.Journal) journal.Journal {
-	m.much = make(chan struct{}, 1)
+	m.early = make(chan struct{}, 1)
 	return &metered{Journal: j, meter: m}
 }
 
@@ -56,7 +57,7 @@ type metered struct {
 	meter *Meter
 }
 
-// Append appends, and tells how much.
+// Append appends entries, and reports their size to the Meter.
 func (m *metered) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if err := m.Journal.Append(ctx, uid, entries...); err != nil {
 		return err
@@ -67,7 +68,7 @@ func (m *metered) Append(ctx context.Context, uid string, entries ...journal.Ent
 	return nil
 }
 
-// note has the store measured soon once much was appended.
+// note starts an early measurement once much was appended.
 func (m *Meter) note(bytes int64) {
 	last := m.last.Load()
 	if last == nil {
@@ -81,15 +82,15 @@ func (m *Meter) note(bytes int64) {
 		return
 	}
 	select {
-	case m.much <- struct{}{}:
-	default: // it is to be measured already
+	case m.early <- struct{}{}:
+	default: // a measurement is already requested
 	}
 }
 
-// NeedLeaderElection is false: each process with an executor publishes what it knows.
+// NeedLeaderElection returns false: each process with an executor publishes its own Report.
 func (m *Meter) NeedLeaderElection() bool { return false }
 
-// Last returns the newest Report; nil if there is none.
+// Last returns the newest Report, or nil if there is none.
 func (m *Meter) Last() *Report { return m.last.Load() }
 
 // Start measures until ctx ends.
@@ -104,23 +105,23 @@ func (m *Meter) Start(ctx context.Context) error {
 		m.appended.Store(0)
 		begun := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 		if err := m.Measure(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrClosed) {
-			m.Log.Error(err, "Failed to learn how much room the journals use; the last figures hold")
+			m.Log.Error(err, "Failed to measure the journals; the last measurement stays valid")
 		}
 		pause := share * time.Since(begun)
-		earliest = time.Now().Add(max(soonest, pause)) //nolint:forbidigo // because a duration is measured, not a time of day
+		earliest = time.Now().Add(max(minInterval, pause)) //nolint:forbidigo // because a duration is measured, not a time of day
 		next.Reset(max(interval, pause))
 	}
 }
 
-// await waits for the next measurement: until its time has come, or, not before earliest, until much was appended. It returns false once
-// ctx has ended.
+// await waits for the next measurement: until it is due, or until much was appended, but then not before earliest.
+// It returns false once ctx has ended.
 func (m *Meter) await(ctx context.Context, due <-chan time.Time, earliest time.Time) bool {
 	select {
 	case <-ctx.Done():
 		return false
 	case <-due:
 		return true
-	case <-m.much:
+	case <-m.early:
 	}
 	early := time.NewTimer(time.Until(earliest))
 	defer early.Stop()
@@ -133,11 +134,11 @@ func (m *Meter) await(ctx context.Context, due <-chan time.Time, earliest time.T
 	return true
 }
 
-// Measure measures once. Where that fails, the last Report holds.
+// Measure makes one measurement. If it fails, the last Report stays valid.
 func (m *Meter) Measure(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	expected := m.Forecast.expected() // before the use is known: what is written meanwhile counts twice, and not never
+	expected := m.Forecast.expected() // first, so that bytes written meanwhile count twice instead of never
 	u, err := m.Store.Use(ctx)
 	if err != nil {
 		return err
@@ -151,7 +152,7 @@ func (m *Meter) Measure(ctx context.Context) error {
 	return nil
 }
 
-// metricsOf are the figures for the metrics.
+// metricsOf returns the figures for the metrics.
 func metricsOf(l Limits, u store.Use, r Report) metrics.Use {
 	all := metrics.Use{Bytes: r.Total.Used, Quota: r.Total.Limit, Namespaces: map[string]metrics.NamespaceUse{}}
 	for namespace, used := range u.Namespaces {

@@ -1,5 +1,6 @@
-// Package quota says whose journals use how much of the store's room, and who must wait for more. The process of an executor measures
-// and publishes a Report, because controllers have no store; controllers and executors read it.
+// Package quota decides how much of the store the journals of a namespace may use, and which Turns must wait for
+// more space. The executor's process measures the use and publishes a Report in its Lease. Controllers, which have
+// no store, and executors read the Report.
 package quota
 
 import (
@@ -13,51 +14,55 @@ import (
 )
 
 const (
-	// tightTenths of a quota, and new Turns wait. The rest is for those that run.
+	// tightTenths is the part of a quota, in tenths, from which new Turns wait. The rest is for running Turns.
 	tightTenths = 8
-	// volumeTenths of a volume are for journals where no quota is given: the rest is for the log of the database, and for a volume that
-	// others use as well.
+	// volumeTenths is the part of a volume, in tenths, that journals may use if no quota is given. The rest is for
+	// the log of the database, and for other users of the volume.
 	volumeTenths = 9
-	// userParts is of how many parts of the quota of all a namespace uses one before it counts among those that share it.
+	// userParts decides which namespaces share the total quota: those that use at least one of this many parts of
+	// it.
 	userParts = 20
-	// maxNamespaces bounds the namespaces that a Report names, those with the fullest quotas first. A Lease holds it.
+	// maxNamespaces bounds the namespaces in a Report, because a Lease holds it. Those with the fullest quotas come
+	// first.
 	maxNamespaces = 500
 )
 
 // Limits are the quotas of the journals, in bytes.
 type Limits struct {
-	// Total bounds all journals; 0 for nine tenths of the store's volume, or for nothing if the store does not know its volume. A
-	// volume with less room than Total bounds them, too.
+	// Total bounds all journals. 0 means nine tenths of the store's volume, or no bound if the store does not know
+	// its volume. If the volume has less space than Total, the volume bounds the journals.
 	Total int64
-	// PerNamespace bounds the journals of a namespace; 0 for as much as is left free of the quota of all: a namespace alone may use
-	// half of it, and each of two a third. With no quota for all, it is none.
+	// PerNamespace bounds the journals of a namespace. 0 means as much as is free in the total quota: one namespace
+	// alone may use half of that quota, and each of two namespaces a third. Without a total quota, 0 means no
+	// bound.
 	PerNamespace int64
 }
 
-// Budget is what is used of a quota, in bytes. A Limit of 0 or less is no quota.
+// Budget is the use of a quota, in bytes. A Limit of 0 or less means no quota.
 type Budget struct {
 	Used int64 `json:"used"`
-	// Expected is what Turns that run will still write.
+	// Expected is the number of bytes that running Turns will still write.
 	Expected int64 `json:"expected,omitempty"`
 	Limit    int64 `json:"limit"`
-	// Share is up to where Turns that run go on although others have left less than that; 0 for Limit.
+	// Share is the use up to which running Turns continue even if others have left less than that; 0 means Limit.
 	Share int64 `json:"share,omitempty"`
 }
 
-// Tight reports whether so much is used, or will be when the Turns that run have ended, that new Turns wait: 80 %.
+// Tight reports whether new Turns must wait: the use, including the expected bytes of running Turns, has reached 80
+// %.
 func (b Budget) Tight() bool {
 	return b.Limit > 0 && b.Used+b.Expected >= b.Limit/10*tightTenths
 }
 
-// Spent reports whether all is used, so that Turns that run must wait as well. What they will write does not count: they would wait for
-// themselves.
+// Spent reports whether running Turns must wait as well, because the quota is used up. Their expected bytes do not
+// count: otherwise they would wait for themselves.
 func (b Budget) Spent() bool { return b.Limit > 0 && b.Used >= max(b.Limit, b.Share) }
 
-// inUse says how much of the quota is used, and what is still to come.
+// inUse returns a text with the used and the expected bytes of the quota.
 func (b Budget) inUse() string {
-	text := Bytes(b.Used) + " of the " + Bytes(b.Limit) + " that it may have"
+	text := Bytes(b.Used) + " of their quota of " + Bytes(b.Limit)
 	if b.Expected > 0 {
-		text += ", and the Turns that run will write about " + Bytes(b.Expected) + " more"
+		text += ", and running Turns will write about " + Bytes(b.Expected) + " more"
 	}
 	return text
 }
@@ -68,15 +73,16 @@ func fuller(a, b Budget) int {
 	return cmp.Compare(full(b), full(a))
 }
 
-// Report is what controllers and executors need to know of the use of a store.
+// Report is the use of a store, as controllers and executors need it.
 type Report struct {
 	// Total is the budget of all journals.
 	Total Budget `json:"total"`
-	// Namespaces are the budgets of namespaces that are tight, at most 500.
+	// Namespaces are the budgets of tight namespaces, at most 500.
 	Namespaces map[string]Budget `json:"namespaces,omitempty"`
 }
 
-// Judge returns the Report of a use. expected are the bytes that the Turns of each namespace will still write.
+// Judge returns the Report for a use. expected is the number of bytes that the Turns of each namespace will still
+// write.
 func (l Limits) Judge(u store.Use, expected map[string]int64) Report {
 	r := Report{Total: Budget{Used: u.Bytes, Limit: l.total(u)}}
 	budgets := map[string]Budget{}
@@ -99,7 +105,7 @@ func (l Limits) Judge(u store.Use, expected map[string]int64) Report {
 	return r
 }
 
-// total is the quota of all journals; 0 for none.
+// total returns the quota of all journals; 0 means none.
 func (l Limits) total(u store.Use) int64 {
 	if u.Free < 0 {
 		return l.Total
@@ -120,8 +126,9 @@ func (l Limits) namespace(u store.Use, namespace string, expected map[string]int
 	return b
 }
 
-// part is up to where the Turns of a namespace run that has no quota of its own, whatever others have written: an equal part of the quota
-// of all, among at least two. So who writes much stops the Turns of nobody who has written less than that.
+// part returns the use up to which Turns of a namespace without its own quota may run, whatever others have
+// written: an equal part of the total quota, among at least two namespaces. So a namespace that writes much stops
+// no namespace that has written less than its part.
 func part(u store.Use, total int64) int64 {
 	var users int64
 	for _, used := range u.Namespaces {
@@ -132,15 +139,15 @@ func part(u store.Use, total int64) int64 {
 	return total / max(users, 2)
 }
 
-// Verdict is what a Report means for the Turns of one namespace.
+// Verdict is the meaning of a Report for the Turns of one namespace.
 type Verdict struct {
-	// New is true if new Turns must wait, and Running if those that run must as well.
+	// New is true if new Turns must wait. Running is true if running Turns must wait as well.
 	New, Running bool
-	// Message says why and what to do; empty if nobody must wait.
+	// Message says why Turns must wait, and what to do; empty if no Turn must wait.
 	Message string
 }
 
-// Of returns what a Report means for a namespace. A nil Report means nothing.
+// Of returns the verdict for a namespace. With a nil Report, no Turn must wait.
 func (r *Report) Of(namespace string) Verdict {
 	if r == nil {
 		return Verdict{}
@@ -149,16 +156,18 @@ func (r *Report) Of(namespace string) Verdict {
 	v := Verdict{New: total.Tight() || own.Tight(), Running: total.Spent() || own.Spent()}
 	switch {
 	case own.Tight() && (own.Spent() || !total.Spent()):
-		v.Message = fmt.Sprintf("the journals of namespace %q use %s; new Turns wait from 80 %% on: "+
-			"delete finished Turns and Sessions that nobody needs, or have --journal-quota-per-namespace raised", namespace, own.inUse())
+		v.Message = fmt.Sprintf("the journals of namespace %q use %s; new Turns wait from 80 %%: "+
+			"delete finished Turns and Sessions that are no longer needed, or have an administrator raise --journal-quota-per-namespace",
+			namespace, own.inUse())
 	case total.Tight():
-		v.Message = fmt.Sprintf("the journals of all namespaces use %s of %s; new Turns wait from 80 %% on: "+
-			"delete finished Turns and Sessions that nobody needs, or have the volume or --journal-quota enlarged", Bytes(total.Used), Bytes(total.Limit))
+		v.Message = fmt.Sprintf("the journals of all namespaces use %s of %s; new Turns wait from 80 %%: "+
+			"delete finished Turns and Sessions that are no longer needed, or have an administrator enlarge the volume or --journal-quota",
+			Bytes(total.Used), Bytes(total.Limit))
 	}
 	return v
 }
 
-// Bytes writes a number of bytes as a person reads it, rounded so that a message does not change with each byte.
+// Bytes formats a number of bytes for people, rounded so that a message does not change with each byte.
 func Bytes(n int64) string {
 	units := []string{"KiB", "MiB", "GiB", "TiB", "PiB"}
 	value, unit := float64(n)/1024, 0
@@ -171,19 +180,19 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.1f %s", value, units[unit])
 }
 
-// Encode writes a Report as the annotation of a Lease.
+// Encode returns a Report as the annotation of a Lease.
 func (r *Report) Encode() string {
 	if r == nil {
 		return ""
 	}
 	text, err := json.Marshal(r)
 	if err != nil {
-		return "" // it has nothing that cannot be written
+		return "" // cannot happen
 	}
 	return string(text)
 }
 
-// Decode reads what Encode wrote; nil for anything else.
+// Decode parses a text from Encode. It returns nil for any other text.
 func Decode(text string) *Report {
 	var r Report
 	if text == "" || json.Unmarshal([]byte(text), &r) != nil {
@@ -192,7 +201,7 @@ func Decode(text string) *Report {
 	return &r
 }
 
-// Tight are the namespaces whose new Turns wait, in order; the empty one stands for all.
+// Tight returns the sorted namespaces whose new Turns wait. An empty name stands for all namespaces.
 func (r *Report) Tight() []string {
 	if r == nil {
 		return nil

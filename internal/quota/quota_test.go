@@ -22,7 +22,7 @@ import (
 
 const gib = 1 << 30
 
-// verdict is what a use means for namespace a: n if new Turns wait, r if those that run wait as well.
+// verdict returns the verdict for namespace a as letters: n if new Turns wait, r if running Turns wait as well.
 func verdict(l quota.Limits, u store.Use) string {
 	report := l.Judge(u, nil)
 	v := quota.Decode(report.Encode()).Of("a")
@@ -46,33 +46,123 @@ func TestJudge(t *testing.T) {
 		use    store.Use
 		want   string
 	}{
-		"nothing known":        {"no quota, no wait", quota.Limits{}, store.Use{Bytes: 100 * gib, Free: -1, Namespaces: map[string]int64{"a": 100 * gib}}, ""},
-		"empty volume":         {"", quota.Limits{}, store.Use{Bytes: 4096, Free: 100 * gib}, ""},
-		"below":                {"", quota.Limits{PerNamespace: 10 * gib}, store.Use{Free: -1, Namespaces: map[string]int64{"a": 8*gib - 1000}}, ""},
-		"80 % of a namespace":  {"new Turns wait, those that run finish", quota.Limits{PerNamespace: 10 * gib}, store.Use{Free: -1, Namespaces: map[string]int64{"a": 8 * gib}}, "n"},
-		"100 % of a namespace": {"they wait as well", quota.Limits{PerNamespace: 10 * gib}, store.Use{Free: -1, Namespaces: map[string]int64{"a": 10 * gib}}, "nr"},
-		"another namespace":    {"it is no matter of this one", quota.Limits{PerNamespace: 10 * gib}, store.Use{Free: -1, Namespaces: map[string]int64{"a": gib, "b": 20 * gib}}, ""},
-		"80 % of all":          {"", quota.Limits{Total: 10 * gib}, store.Use{Bytes: 8 * gib, Free: -1}, "n"},
-		"100 % of all":         {"", quota.Limits{Total: 10 * gib}, store.Use{Bytes: 10 * gib, Free: -1}, "nr"},
-		"the volume":           {"nine tenths of it are for journals", quota.Limits{}, store.Use{Bytes: 73 * gib, Free: 27 * gib}, "n"},
-		"the volume, full":     {"", quota.Limits{}, store.Use{Bytes: 91 * gib, Free: 9 * gib}, "nr"},
-		"another process":      {"it fills the volume, which has less for journals then", quota.Limits{}, store.Use{Bytes: 9 * gib, Free: 2 * gib}, "n"},
-		"more than the volume": {"a quota does not enlarge it", quota.Limits{Total: 1000 * gib}, store.Use{Bytes: 73 * gib, Free: 27 * gib}, "n"},
-		"alone":                {"a namespace alone may have half", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 39 * gib, Free: -1, Namespaces: map[string]int64{"a": 39 * gib}}, ""},
-		"alone, tight":         {"", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 41 * gib, Free: -1, Namespaces: map[string]int64{"a": 41 * gib}}, "n"},
-		"alone, half":          {"", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 45 * gib, Free: -1, Namespaces: map[string]int64{"a": 45 * gib}}, "nr"},
-		"two":                  {"each of two may have a third, and its running Turns half", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 60 * gib, Free: -1, Namespaces: map[string]int64{"a": 30 * gib, "b": 30 * gib}}, "n"},
-		"two, one with half":   {"it stops beside one that has less", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 83 * gib, Free: -1, Namespaces: map[string]int64{"a": 45 * gib, "b": 38 * gib}}, "nr"},
-		"two, one with less":   {"it goes on beside one that has half", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 83 * gib, Free: -1, Namespaces: map[string]int64{"a": 38 * gib, "b": 45 * gib}}, "n"},
-		"beside a newcomer":    {"what others write does not stop its running Turns", quota.Limits{Total: 100 * gib}, store.Use{Bytes: 57 * gib, Free: -1, Namespaces: map[string]int64{"a": 43 * gib, "b": 14 * gib}}, "n"},
+		"nothing known": {
+			"no quota, no wait",
+			quota.Limits{},
+			store.Use{Bytes: 100 * gib, Free: -1, Namespaces: map[string]int64{"a": 100 * gib}},
+			"",
+		},
+		"empty volume": {"", quota.Limits{}, store.Use{Bytes: 4096, Free: 100 * gib}, ""},
+		"below": {
+			"",
+			quota.Limits{PerNamespace: 10 * gib},
+			store.Use{Free: -1, Namespaces: map[string]int64{"a": 8*gib - 1000}},
+			"",
+		},
+		"80 % of a namespace": {
+			"new Turns wait, those that run finish",
+			quota.Limits{PerNamespace: 10 * gib},
+			store.Use{Free: -1, Namespaces: map[string]int64{"a": 8 * gib}},
+			"n",
+		},
+		"100 % of a namespace": {
+			"they wait as well",
+			quota.Limits{PerNamespace: 10 * gib},
+			store.Use{Free: -1, Namespaces: map[string]int64{"a": 10 * gib}},
+			"nr",
+		},
+		"another namespace": {
+			"another namespace is not affected",
+			quota.Limits{PerNamespace: 10 * gib},
+			store.Use{Free: -1, Namespaces: map[string]int64{"a": gib, "b": 20 * gib}},
+			"",
+		},
+		"80 % of all":      {"", quota.Limits{Total: 10 * gib}, store.Use{Bytes: 8 * gib, Free: -1}, "n"},
+		"100 % of all":     {"", quota.Limits{Total: 10 * gib}, store.Use{Bytes: 10 * gib, Free: -1}, "nr"},
+		"the volume":       {"nine tenths of it are for journals", quota.Limits{}, store.Use{Bytes: 73 * gib, Free: 27 * gib}, "n"},
+		"the volume, full": {"", quota.Limits{}, store.Use{Bytes: 91 * gib, Free: 9 * gib}, "nr"},
+		"another process": {
+			"it leaves less of the volume for journals",
+			quota.Limits{},
+			store.Use{Bytes: 9 * gib, Free: 2 * gib},
+			"n",
+		},
+		"more than the volume": {
+			"a quota does not enlarge it",
+			quota.Limits{Total: 1000 * gib},
+			store.Use{Bytes: 73 * gib, Free: 27 * gib},
+			"n",
+		},
+		"alone": {
+			"a namespace alone may have half",
+			quota.Limits{Total: 90 * gib},
+			store.Use{Bytes: 39 * gib, Free: -1, Namespaces: map[string]int64{"a": 39 * gib}},
+			"",
+		},
+		"alone, tight": {
+			"",
+			quota.Limits{Total: 90 * gib},
+			store.Use{Bytes: 41 * gib, Free: -1, Namespaces: map[string]int64{"a": 41 * gib}},
+			"n",
+		},
+		"alone, half": {
+			"",
+			quota.Limits{Total: 90 * gib},
+			store.Use{Bytes: 45 * gib, Free: -1, Namespaces: map[string]int64{"a": 45 * gib}},
+			"nr",
+		},
+		"two": {
+			"each of two may have a third, and its running Turns half",
+			quota.Limits{Total: 90 * gib},
+			store.Use{Bytes: 60 * gib, Free: -1, Namespaces: map[string]int64{"a": 30 * gib, "b": 30 * gib}},
+			"n",
+		},
+		"two, one with half": {
+			"it stops beside one that has less",
+			quota.Limits{Total: 90 * gib},
+			store.Use{Bytes: 83 * gib, Free: -1, Namespaces: map[string]int64{"a": 45 * gib, "b": 38 * gib}},
+			"nr",
+		},
+		"two, one with less": {
+			"it continues beside one that has half",
+			quota.Limits{Total: 90 * gib},
+			store.Use{Bytes: 83 * gib, Free: -1, Namespaces: map[string]int64{"a": 38 * gib, "b": 45 * gib}},
+			"n",
+		},
+		"beside a newcomer": {
+			"other namespaces do not stop its running Turns",
+			quota.Limits{Total: 100 * gib},
+			store.Use{Bytes: 57 * gib, Free: -1, Namespaces: map[string]int64{"a": 43 * gib, "b": 14 * gib}},
+			"n",
+		},
 		"beside many that use little": {"they do not make the shares small", quota.Limits{Total: 100 * gib}, store.Use{
 			Bytes: 59 * gib, Free: -1,
 			Namespaces: map[string]int64{"a": 43 * gib, "b": 4 * gib, "c": 4 * gib, "d": 4 * gib, "e": 4 * gib},
 		}, "n"},
-		"of three":                {"a third each", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 70 * gib, Free: -1, Namespaces: map[string]int64{"a": 30 * gib, "b": 20 * gib, "c": 20 * gib}}, "nr"},
-		"beside a large one":      {"a small one goes on while the large one waits", quota.Limits{Total: 90 * gib}, store.Use{Bytes: 50 * gib, Free: -1, Namespaces: map[string]int64{"a": 5 * gib, "b": 45 * gib}}, ""},
-		"of its own, within all":  {"a quota of its own goes before the share", quota.Limits{Total: 90 * gib, PerNamespace: 60 * gib}, store.Use{Bytes: 45 * gib, Free: -1, Namespaces: map[string]int64{"a": 45 * gib}}, ""},
-		"nothing free, small use": {"a share is never without a bound", quota.Limits{Total: gib}, store.Use{Bytes: 2 * gib, Free: -1, Namespaces: map[string]int64{"a": 5}}, "nr"},
+		"of three": {
+			"a third each",
+			quota.Limits{Total: 90 * gib},
+			store.Use{Bytes: 70 * gib, Free: -1, Namespaces: map[string]int64{"a": 30 * gib, "b": 20 * gib, "c": 20 * gib}},
+			"nr",
+		},
+		"beside a large one": {
+			"a small one continues while the large one waits",
+			quota.Limits{Total: 90 * gib},
+			store.Use{Bytes: 50 * gib, Free: -1, Namespaces: map[string]int64{"a": 5 * gib, "b": 45 * gib}},
+			"",
+		},
+		"of its own, within all": {
+			"its own quota takes precedence over the share",
+			quota.Limits{Total: 90 * gib, PerNamespace: 60 * gib},
+			store.Use{Bytes: 45 * gib, Free: -1, Namespaces: map[string]int64{"a": 45 * gib}},
+			"",
+		},
+		"nothing free, small use": {
+			"a share always has a bound",
+			quota.Limits{Total: gib},
+			store.Use{Bytes: 2 * gib, Free: -1, Namespaces: map[string]int64{"a": 5}},
+			"nr",
+		},
 	} {
 		if got := verdict(tc.limits, tc.use); got != tc.want {
 			t.Errorf("%s: %q, want %q: %s", name, got, tc.want, tc.reason)
@@ -86,12 +176,18 @@ func TestMessages(t *testing.T) {
 		want   string
 	}{
 		"a namespace": {
-			quota.Report{Total: quota.Budget{Used: 5 * gib, Limit: 20 * gib}, Namespaces: map[string]quota.Budget{"a": {Used: 3*gib + gib/4, Limit: 4 * gib}}},
-			`the journals of namespace "a" use 3.2 GiB of the 4.0 GiB that it may have; new Turns wait from 80 % on: delete finished Turns and Sessions that nobody needs, or have --journal-quota-per-namespace raised`,
+			quota.Report{
+				Total:      quota.Budget{Used: 5 * gib, Limit: 20 * gib},
+				Namespaces: map[string]quota.Budget{"a": {Used: 3*gib + gib/4, Limit: 4 * gib}},
+			},
+			`the journals of namespace "a" use 3.2 GiB of their quota of 4.0 GiB; new Turns wait from 80 %: ` +
+				`delete finished Turns and Sessions that are no longer needed, ` +
+				`or have an administrator raise --journal-quota-per-namespace`,
 		},
 		"all": {
 			quota.Report{Total: quota.Budget{Used: 17 * gib, Limit: 20 * gib}},
-			"the journals of all namespaces use 17 GiB of 20 GiB; new Turns wait from 80 % on: delete finished Turns and Sessions that nobody needs, or have the volume or --journal-quota enlarged",
+			"the journals of all namespaces use 17 GiB of 20 GiB; new Turns wait from 80 %: delete finished " +
+				"Turns and Sessions that are no longer needed, or have an administrator enlarge the volume or --journal-quota",
 		},
 	} {
 		if got := tc.report.Of("a").Message; got != tc.want {
@@ -100,7 +196,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestReportIsBounded, as a Lease holds it.
+// TestReportIsBounded checks the bound, because a Lease holds the Report.
 func TestReportIsBounded(t *testing.T) {
 	u := store.Use{Free: -1, Namespaces: map[string]int64{}}
 	for i := range 10_000 {
@@ -120,7 +216,7 @@ func TestReportIsBounded(t *testing.T) {
 	}
 }
 
-// uses is a store that uses what a test says.
+// uses is a store whose use the test sets.
 type uses struct {
 	use store.Use
 	err error
@@ -131,7 +227,10 @@ func (u *uses) Use(context.Context) (store.Use, error) { return u.use, u.err }
 func TestMeterKeepsTheLastReport(t *testing.T) {
 	s := &uses{use: store.Use{Free: -1, Namespaces: map[string]int64{"a": gib}}}
 	var changed []*quota.Report
-	m := &quota.Meter{Store: s, Limits: quota.Limits{PerNamespace: gib}, Log: logr.Discard(), Changed: func(r *quota.Report) { changed = append(changed, r) }}
+	m := &quota.Meter{
+		Store: s, Limits: quota.Limits{PerNamespace: gib}, Log: logr.Discard(),
+		Changed: func(r *quota.Report) { changed = append(changed, r) },
+	}
 	if m.Last() != nil {
 		t.Error("there is a report before the first measurement")
 	}
@@ -155,7 +254,7 @@ func (c *counted) Use(context.Context) (store.Use, error) {
 	return store.Use{Bytes: 1 << 20, Free: -1}, nil
 }
 
-// TestMeterMeasuresSoonAfterMuchWasAppended runs on a clock of its own.
+// TestMeterMeasuresSoonAfterMuchWasAppended uses a fake clock.
 func TestMeterMeasuresSoonAfterMuchWasAppended(t *testing.T) {
 	for name, limits := range map[string]quota.Limits{
 		"of all":                   {Total: 64 << 20},
@@ -166,7 +265,7 @@ func TestMeterMeasuresSoonAfterMuchWasAppended(t *testing.T) {
 	}
 }
 
-// measuresSoon has a Meter measure by limits of which a step is 1 MiB.
+// measuresSoon checks a Meter with limits of which a step is 1 MiB.
 func measuresSoon(t *testing.T, limits quota.Limits) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -181,14 +280,17 @@ func measuresSoon(t *testing.T, limits quota.Limits) {
 			t.Helper()
 			seq++
 			payload := json.RawMessage(`"` + strings.Repeat("x", bytes-2) + `"`)
-			if err := j.Append(ctx, "turn", journal.Entry{Seq: seq, Epoch: 1, Kind: journal.ModelReplied, Version: 1, Payload: payload}); err != nil {
+			if err := j.Append(ctx, "turn", journal.Entry{
+				Seq: seq, Epoch: 1, Kind: journal.ModelReplied, Version: 1,
+				Payload: payload,
+			}); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
 		}
 		after := func(wait time.Duration, want int64, why string) {
 			t.Helper()
-			time.Sleep(wait) // by the clock of the test
+			time.Sleep(wait) // on the fake clock
 			synctest.Wait()
 			if got := s.measurements.Load(); got != want {
 				t.Errorf("%d measurements, want %d: %s", got, want, why)
@@ -196,15 +298,18 @@ func measuresSoon(t *testing.T, limits quota.Limits) {
 		}
 		after(time.Second, 1, "the first is at once")
 		write(1<<20 - 1<<10)
-		after(0, 1, "less than a step is no reason")
+		after(0, 1, "less than a step causes no measurement")
 		write(1 << 10)
-		after(0, 2, "with this it is a step of a 64th of the quota")
+		after(0, 2, "now it is a step: 1 of 64 of the quota")
 		write(8 << 20)
-		after(100*time.Millisecond, 2, "the store is left alone for a moment")
+		after(100*time.Millisecond, 2, "the store is not measured for a moment")
 		after(200*time.Millisecond, 3, "then it is measured again")
 		after(4*time.Second, 3, "nothing was appended since")
 		after(time.Second, 4, "the time has come")
-		if err := j.Append(ctx, "turn", journal.Entry{Seq: 1, Epoch: 1, Kind: journal.ModelReplied, Version: 1, Payload: json.RawMessage("1")}); !errors.Is(err, journal.ErrSequence) {
+		if err := j.Append(ctx, "turn", journal.Entry{
+			Seq: 1, Epoch: 1, Kind: journal.ModelReplied, Version: 1,
+			Payload: json.RawMessage("1"),
+		}); !errors.Is(err, journal.ErrSequence) {
 			t.Errorf("Append of a place that is taken: %v, want the journal's own refusal", err)
 		}
 		cancel()

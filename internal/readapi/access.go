@@ -10,8 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/access"
 )
 
-// check returns the name of the user who has the token of a request, or why they may not read the conversation of a Turn. It
-// says nothing of whether that exists.
+// check returns the name of the user who has sent a request, or a refusal if that user may not read the
+// conversation of a Turn. The answer does not reveal whether the Turn exists.
 func (s *Server) check(ctx context.Context, r *http.Request, turn types.NamespacedName) (user string, refused *Error) {
 	user, no := s.o.Access.Check(ctx, r, access.Right{
 		Verb: "get", Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: "turns", Subresource: "log",
@@ -21,17 +21,19 @@ func (s *Server) check(ctx context.Context, r *http.Request, turn types.Namespac
 	case no == nil:
 		return user, nil
 	case no.Status == http.StatusForbidden:
-		return "", refuse(no.Status, "%q may not read what was said in Turn %q of namespace %q: it takes a rule with apiGroups [%s], "+
+		return "", refuse(no.Status, "user %q may not read the conversation of Turn %q in namespace %q: this "+
+			"requires a rule with apiGroups [%s], "+
 			"resources [turns/log] and verbs [get] there%s",
-			no.User, turn.Name, turn.Namespace, v1alpha1.GroupVersion.Group, s.suchAs())
+			no.User, turn.Name, turn.Namespace, v1alpha1.GroupVersion.Group, s.roleHint())
 	}
 	return "", &Error{Status: no.Status, Message: no.Message}
 }
 
-// suchAs names the role that gives the right to read, if this installation has one.
-func (s *Server) suchAs() string {
+// roleHint returns the part of a message that names the role for readers, or an empty text if this installation has
+// none.
+func (s *Server) roleHint() string {
 	if s.o.RolePrefix == "" {
 		return ""
 	}
-	return ", such as a RoleBinding to the ClusterRole " + s.o.RolePrefix + "-turn-reader gives"
+	return ", for example by a RoleBinding to the ClusterRole " + s.o.RolePrefix + "-turn-reader"
 }

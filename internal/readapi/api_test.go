@@ -10,22 +10,25 @@ import (
 func TestCheckAddress(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, address, cert, key, want string }{
-		"off":          {"none is asked for", "0", "", "", ""},
-		"empty":        {"none is asked for", "", "", "", ""},
-		"loopback":     {"nobody else can listen in", "127.0.0.1:8082", "", "", ""},
-		"another":      {"all of 127/8 is the loopback", "127.0.0.9:0", "", "", ""},
-		"IPv6":         {"so is this", "[::1]:8082", "", "", ""},
-		"by name":      {"a name that everybody knows", "localhost:8082", "", "", ""},
-		"everywhere":   {"a token would cross a network", ":8082", "", "", "not of this machine alone"},
-		"one address":  {"so here", "192.0.2.1:8082", "", "", "give --read-tls-cert-file and --read-tls-key-file"},
-		"other name":   {"who knows where it leads", "manager:8082", "", "", "not of this machine alone"},
-		"unspecified":  {"it is every address", "0.0.0.0:8082", "", "", "not of this machine alone"},
+		"off":        {"none is asked for", "0", "", "", ""},
+		"empty":      {"none is asked for", "", "", "", ""},
+		"loopback":   {"other machines cannot read it", "127.0.0.1:8082", "", "", ""},
+		"another":    {"all of 127/8 is the loopback", "127.0.0.9:0", "", "", ""},
+		"IPv6":       {"so is this", "[::1]:8082", "", "", ""},
+		"by name":    {"a well-known name", "localhost:8082", "", "", ""},
+		"everywhere": {"a token would cross a network", ":8082", "", "", "is reachable from other machines"},
+		"one address": {
+			"a single address is reachable, too", "192.0.2.1:8082", "", "",
+			"set --read-tls-cert-file and --read-tls-key-file",
+		},
+		"other name":   {"the name may lead anywhere", "manager:8082", "", "", "is reachable from other machines"},
+		"unspecified":  {"it is every address", "0.0.0.0:8082", "", "", "is reachable from other machines"},
 		"with TLS":     {"a certificate keeps tokens secret", ":8443", "tls.crt", "tls.key", ""},
-		"half":         {"a certificate is worth nothing without its key", "127.0.0.1:8082", "tls.crt", "", "must be given together"},
-		"other half":   {"nor a key alone", "0", "", "tls.key", "must be given together"},
-		"no port":      {"it must be said", "127.0.0.1", "", "", "must be host:port"},
-		"lookalike":    {"a name may begin with an address", "127.0.0.1.example.com:80", "", "", "not of this machine alone"},
-		"more than 4s": {"it is no address", "127.0.0.1:1:2", "", "", "must be host:port"},
+		"half":         {"a certificate needs its key", "127.0.0.1:8082", "tls.crt", "", "must be set together"},
+		"other half":   {"a key needs its certificate", "0", "", "tls.key", "must be set together"},
+		"no port":      {"the port is required", "127.0.0.1", "", "", "must be host:port"},
+		"lookalike":    {"a name may begin with an address", "127.0.0.1.example.com:80", "", "", "is reachable from other machines"},
+		"more than 4s": {"it is not an address", "127.0.0.1:1:2", "", "", "must be host:port"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -39,9 +42,9 @@ func TestCheckAddressForTLS(t *testing.T) {
 	for name, tc := range map[string]struct{ reason, address, tls, cert, want string }{
 		"beside the loopback": {"the chart serves people and forwarded ports so", "127.0.0.1:8082", ":8444", "tls", ""},
 		"alone":               {"nothing else is asked for", "0", ":8444", "tls", ""},
-		"without one":         {"nobody could tell whom a token goes to", "127.0.0.1:8082", ":8444", "", "needs a certificate"},
-		"no port":             {"it must be said", "0", "capstan", "tls", "--read-tls-bind-address \"capstan\" must be host:port"},
-		"the other is open":   {"the certificate is not for that one", ":8082", ":8444", "tls", "not of this machine alone"},
+		"without one":         {"the client could not verify the server", "127.0.0.1:8082", ":8444", "", "needs a certificate"},
+		"no port":             {"the port is required", "0", "capstan", "tls", "--read-tls-bind-address \"capstan\" must be host:port"},
+		"the other is open":   {"the certificate is not for that one", ":8082", ":8444", "tls", "is reachable from other machines"},
 		"off":                 {"the certificate is for the one address", ":8082", "0", "tls", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,12 +57,12 @@ func TestCheckAddressForTLS(t *testing.T) {
 func TestCheckServer(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, server, want string }{
-		"here":      {"nobody else can listen in", "http://127.0.0.1:8082", ""},
+		"here":      {"other machines cannot read it", "http://127.0.0.1:8082", ""},
 		"elsewhere": {"a certificate keeps tokens secret", "https://capstan.example", ""},
 		"in clear":  {"a token would cross a network", "http://capstan.example", "must begin with https"},
 		"user info": {"what stands before @ is no host", "http://127.0.0.1@capstan.example", "must begin with https"},
-		"no scheme": {"it must be said", "127.0.0.1:8082", "must be a URL"},
-		"a file":    {"nobody serves there", "file:///etc/passwd", "must be a URL"},
+		"no scheme": {"the port is required", "127.0.0.1:8082", "must be a URL"},
+		"a file":    {"no server listens there", "file:///etc/passwd", "must be a URL"},
 		"rubbish":   {"it is no URL", "http://[", "must be a URL"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +72,7 @@ func TestCheckServer(t *testing.T) {
 	}
 }
 
-// wanted fails the test unless the error holds a text, or is nil for an empty one.
+// wanted fails the test unless the error contains the text want, or is nil if want is empty.
 func wanted(t *testing.T, err error, want, reason string) {
 	t.Helper()
 	if (err == nil) != (want == "") || (err != nil && !strings.Contains(err.Error(), want)) {

@@ -22,7 +22,8 @@ func (s *Server) serveArtifact(w http.ResponseWriter, r *http.Request, v visit) 
 		return refused
 	}
 	if redact {
-		return refuse(http.StatusBadRequest, "an artifact cannot be redacted: all of it was said; ask without redact, or for the journal")
+		return refuse(http.StatusBadRequest,
+			"an artifact cannot be redacted, because all of it is conversation: request it without redact, or request the journal")
 	}
 	release, refused := s.hold(r.Context(), v.user)
 	if refused != nil {
@@ -55,7 +56,7 @@ func (s *Server) serveArtifact(w http.ResponseWriter, r *http.Request, v visit) 
 	return nil
 }
 
-// flag reads a parameter that is true or false, false if it is not there.
+// flag parses a parameter that is true or false. It is false if it is missing.
 func flag(r *http.Request, name string) (bool, *Error) {
 	text := r.URL.Query().Get(name)
 	if text == "" {

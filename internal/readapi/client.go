@@ -16,23 +16,24 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// ErrBroken is returned where the connection broke before the journal ended: whoever asks again from the last entry gets the
-// rest, there or elsewhere.
+// ErrBroken means that the connection broke before the journal ended. A new query that starts after the last entry
+// returns the rest, from this server or another one.
 var ErrBroken = errors.New("the connection broke")
 
-// silence is how long a stream may be silent before it counts as broken. A server beats more often.
+// silence is how long a stream may be silent before it counts as broken. A server sends something more often.
 const silence = time.Minute
 
-// maxRefusal bounds what is read of a refusal, in bytes.
+// maxRefusal bounds the bytes that are read of a refusal.
 const maxRefusal = 64 << 10
 
-// Client reads what a Server serves.
+// Client reads journals and artifacts from a Server.
 type Client struct {
 	base *url.URL
 	http *http.Client
 }
 
-// NewClient returns a client of a server, whose URL CheckServer must allow. transport adds the bearer token.
+// NewClient returns a client of the server with the given URL, which CheckServer must allow. transport adds the
+// bearer token.
 func NewClient(server string, transport http.RoundTripper) (*Client, error) {
 	if err := CheckServer(server); err != nil {
 		return nil, err
@@ -43,28 +44,28 @@ func NewClient(server string, transport http.RoundTripper) (*Client, error) {
 	}
 	return &Client{base: base, http: &http.Client{
 		Transport: transport,
-		// A token is for this server and no other.
+		// The token is for this server only, so redirects are not followed.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// Query says what of which journal is wanted.
+// Query selects a journal and the part of it to return.
 type Query struct {
-	// Namespace and Name of the Turn.
+	// Namespace and Name identify the Turn.
 	Namespace, Name string
-	// After is the last entry that is known; 0 for none.
+	// After is the sequence number of the last known entry, or 0 for none.
 	After int64
-	// Follow waits for what is added, until the Turn has ended.
+	// Follow makes the stream wait for new entries until the Turn has ended.
 	Follow bool
-	// Redact leaves out what was said.
+	// Redact leaves out the words of the conversation.
 	Redact bool
-	// Opened is called once the server has begun to answer, before the first entry, with the UID of the Turn; empty if it does
-	// not say. Its error ends the journal. It may be nil.
+	// Opened is called once the server has begun to answer, before the first entry. turnUID is empty if the server
+	// does not send it. If Opened returns an error, the journal ends with that error. Opened may be nil.
 	Opened func(turnUID string) error
 }
 
-// Journal returns the entries of a Turn's journal in order, with their payloads. It stops after an error: an *Error that the
-// server gave, or one that is ErrBroken.
+// Journal returns the entries of a Turn's journal in order, with their payloads. It stops after an error: an *Error
+// from the server, or an error that wraps ErrBroken.
 func (c *Client) Journal(ctx context.Context, q Query) iter.Seq2[journal.Entry, error] {
 	return func(yield func(journal.Entry, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -83,7 +84,7 @@ func (c *Client) Journal(ctx context.Context, q Query) iter.Seq2[journal.Entry, 
 				return
 			}
 		}
-		lines := json.NewDecoder(wakeful(response.Body, cancel))
+		lines := json.NewDecoder(withSilenceTimeout(response.Body, cancel))
 		for {
 			var next struct {
 				line
@@ -107,7 +108,7 @@ func (c *Client) Journal(ctx context.Context, q Query) iter.Seq2[journal.Entry, 
 	}
 }
 
-// Artifact returns the content of an artifact of a Turn's journal. It must be closed.
+// Artifact returns the content of an artifact of a Turn's journal. The caller must close it.
 func (c *Client) Artifact(ctx context.Context, namespace, name, sha256 string) (io.ReadCloser, error) {
 	response, err := c.get(ctx, namespace, name, "artifacts/"+url.PathEscape(sha256), nil, "application/octet-stream")
 	if err != nil {
@@ -121,7 +122,7 @@ func (c *Client) get(ctx context.Context, namespace, name, what string, q url.Va
 	u.RawQuery = q.Encode()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("failed to make the request: %w", err)
+		return nil, fmt.Errorf("failed to create the request: %w", err)
 	}
 	response, err := c.http.Do(r)
 	if err != nil {
@@ -134,20 +135,21 @@ func (c *Client) get(ctx context.Context, namespace, name, what string, q url.Va
 	return nil, c.refusal(response)
 }
 
-// refusal reads why a server gave no journal, and closes the response.
+// refusal returns the error that a server sent instead of the requested data, and closes the response.
 func (c *Client) refusal(response *http.Response) error {
 	defer response.Body.Close() //nolint:errcheck // because the refusal is what matters
 	var e Error
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxRefusal))
 	if err != nil || json.Unmarshal(data, &e) != nil || e.Message == "" {
-		return fmt.Errorf("%s answered %q and no journal: it is no read API of Capstan, or there is something between", c.base.Host, response.Status)
+		return fmt.Errorf("%s answered %q instead of a journal: it is not a read API of Capstan, or a proxy in between has answered",
+			c.base.Host, response.Status)
 	}
 	e.Status = response.StatusCode
 	return &e
 }
 
-// wakeful returns a reader that gives up when there is nothing to read for too long.
-func wakeful(r io.Reader, giveUp func()) io.Reader {
+// withSilenceTimeout returns a reader that calls giveUp when nothing arrives for too long.
+func withSilenceTimeout(r io.Reader, giveUp func()) io.Reader {
 	return &guarded{r: r, timer: time.AfterFunc(silence, giveUp)}
 }
 
@@ -156,7 +158,7 @@ type guarded struct {
 	timer *time.Timer
 }
 
-// Read reads, and notes that something came.
+// Read reads, and restarts the timer.
 func (g *guarded) Read(p []byte) (int, error) {
 	g.timer.Reset(silence)
 	n, err := g.r.Read(p)

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// clientOf returns a client of a server that answers so.
+// clientOf returns a client of a server with this handler.
 func clientOf(t *testing.T, answer http.HandlerFunc) *readapi.Client {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -38,7 +38,7 @@ func lines(text string) http.HandlerFunc {
 
 const oneLine = `{"seq":1,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:00Z","payload":{"name":"first"}}` + "\n"
 
-func TestWhatAServerMayAnswer(t *testing.T) {
+func TestResponsesOfServers(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		reason  string
@@ -48,15 +48,21 @@ func TestWhatAServerMayAnswer(t *testing.T) {
 		status  int
 		want    string
 	}{
-		"a journal": {"blank lines are beats", lines("\n" + oneLine + "\n\n" + strings.Replace(oneLine, `"seq":1`, `"seq":2`, 1)), 2, false, 0, ""},
-		"nothing":   {"a Turn may have no journal yet", lines(""), 0, false, 0, ""},
+		"a journal": {
+			"blank lines are beats",
+			lines("\n" + oneLine + "\n\n" + strings.Replace(oneLine, `"seq":1`, `"seq":2`, 1)), 2, false, 0, "",
+		},
+		"nothing": {"a Turn may have no journal yet", lines(""), 0, false, 0, ""},
 		"broken off": {"a transfer that is not ended is not the end", func(w http.ResponseWriter, r *http.Request) {
 			lines(oneLine)(w, r)
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}, 1, true, 0, "the connection broke"},
 		"within a line": {"nor is half a line", lines(oneLine + `{"seq":`), 1, true, 0, "the connection broke"},
-		"an error":      {"what follows could not be read", lines(oneLine + `{"status":503,"error":"the store is away"}` + "\n"), 1, false, 503, "the store is away"},
+		"an error": {
+			"what follows could not be read",
+			lines(oneLine + `{"status":503,"error":"the store is away"}` + "\n"), 1, false, 503, "the store is away",
+		},
 		"a refusal": {"it says what to do", func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusForbidden)
 			_, _ = io.WriteString(w, `{"status":403,"error":"you may not"}`)
@@ -64,14 +70,14 @@ func TestWhatAServerMayAnswer(t *testing.T) {
 		"a proxy": {"something else listens there", func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusBadGateway)
 			_, _ = io.WriteString(w, "<html>")
-		}, 0, false, 0, `answered "502 Bad Gateway" and no journal`},
+		}, 0, false, 0, `answered "502 Bad Gateway" instead of a journal`},
 		"a page": {"a page is no journal", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			_, _ = io.WriteString(w, "<html>")
-		}, 0, false, 0, `answered "200 OK" and no journal`},
+		}, 0, false, 0, `answered "200 OK" instead of a journal`},
 		"another place": {"a token goes to the server that was named, and no other", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
-		}, 0, false, 0, `answered "302 Found" and no journal`},
+		}, 0, false, 0, `answered "302 Found" instead of a journal`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,7 +101,7 @@ func TestWhatAServerMayAnswer(t *testing.T) {
 	}
 }
 
-func TestWhatAServerIsAsked(t *testing.T) {
+func TestRequestsToServers(t *testing.T) {
 	t.Parallel()
 	var got string
 	c := clientOf(t, func(w http.ResponseWriter, r *http.Request) {

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// gate bounds what goes on at once, in all and for each user, so that one who reads slowly does not keep the others out. It is
-// safe for concurrent use.
+// gate bounds the number of concurrent requests, in total and for each user, so that a user who reads slowly does
+// not block the others. It is safe for concurrent use.
 type gate struct {
 	all chan struct{}
-	// each is how many a user may have.
+	// each is the number of slots of one user.
 	each int
 
 	mu    sync.Mutex
 	users map[string]*visitor
 }
 
-// visitor is a user who is in, or waits.
+// visitor is a user who has slots or waits for one.
 type visitor struct {
 	slots chan struct{}
-	// present counts the calls that use it: it is forgotten with the last.
+	// present counts the calls that use the visitor. The visitor is removed after the last one.
 	present int
 }
 
@@ -28,8 +28,8 @@ func newGate(all, each int) *gate {
 	return &gate{all: make(chan struct{}, all), each: each, users: map[string]*visitor{}}
 }
 
-// enter waits for a place, at most for a time: 0 for not at all. Who may not have one of their own does not wait among the
-// others. leave must be called if ok.
+// enter waits for a slot, at most for the given time; 0 means that it does not wait. A user whose own slots are
+// used up does not wait for one of the common slots. If ok is true, the caller must call leave.
 func (g *gate) enter(ctx context.Context, user string, wait time.Duration) (leave func(), ok bool) {
 	v := g.arrive(user)
 	over, stop := context.WithTimeout(ctx, wait)
@@ -70,7 +70,7 @@ func (g *gate) depart(user string, v *visitor) {
 	}
 }
 
-// take takes a slot, one that is free even if there is no time to wait.
+// take takes a slot. It takes a free slot even if ctx has already ended.
 func take(ctx context.Context, slots chan struct{}) bool {
 	select {
 	case slots <- struct{}{}:

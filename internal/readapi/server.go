@@ -25,71 +25,76 @@ import (
 )
 
 const (
-	// mostStreams bounds the journals and artifacts that are read at once, and userStreams those of one user.
+	// mostStreams bounds the journals and artifacts that are read at once. userStreams is the bound for each user.
 	mostStreams, userStreams = 64, 16
-	// mostLarge bounds the artifacts in memory at once, and userLarge those of one user.
+	// mostLarge bounds the artifacts in memory at once. userLarge is the bound for each user.
 	mostLarge, userLarge = 4, 2
-	// largeWait is how long a request waits until an artifact may be in memory.
+	// largeWait is how long a request waits for memory for an artifact.
 	largeWait = 5 * time.Second
-	// largeGrace and slowest, in bytes a second, bound how long an artifact is in memory for a reader who is slow.
+	// largeGrace and slowest, in bytes per second, bound how long an artifact stays in memory for a slow reader.
 	largeGrace = 10 * time.Second
 	slowest    = 64 << 10
-	// bodyTimeout bounds how long a body that nobody wants may take.
+	// bodyTimeout bounds the time for the body of a request that is refused because of its body.
 	bodyTimeout = 5 * time.Second
-	// headerTimeout and maxHeaderBytes bound what a client may send.
+	// headerTimeout and maxHeaderBytes bound the headers of a request.
 	headerTimeout  = 10 * time.Second
 	maxHeaderBytes = 64 << 10
-	// getTimeout bounds a look at a Turn.
+	// getTimeout bounds one request for a Turn.
 	getTimeout = 10 * time.Second
-	// stopTimeout is how long a stop waits for streams to break off.
+	// stopTimeout is how long a stop waits until streams have ended.
 	stopTimeout = 5 * time.Second
 )
 
-// Options of a Server. CertFile, KeyFile and the times may be zero.
+// Options configure a Server. CertFile, KeyFile and the durations may be zero.
 type Options struct {
-	// Address to listen at, host:port; CheckAddress must allow it.
+	// Address is the host:port of the server. CheckAddress must allow it.
 	Address string
-	// TLSAddress is where TLS is spoken, host:port. Address has plain HTTP then. If it is empty, Address has TLS if there is a CertFile.
+	// TLSAddress is the host:port of a second listener, which uses TLS; Address then serves plain HTTP. If
+	// TLSAddress is empty, Address uses TLS if there is a CertFile.
 	TLSAddress string
-	// CertFile and KeyFile are paths of PEM files, which are read again when they change; without them the server speaks plain HTTP.
+	// CertFile and KeyFile are paths of PEM files, which are read again when they change. Without them, the server
+	// uses plain HTTP.
 	CertFile, KeyFile string
-	// Journal of all Turns.
+	// Journal holds the journals of all Turns.
 	Journal journal.Journal
-	// Turns reads from the API server, not from a cache.
+	// Turns reads Turns from the API server, not from a cache.
 	Turns client.Reader
-	// Access knows who has a token and what they may.
+	// Access authenticates and authorizes the users.
 	Access *access.Guard
-	// RolePrefix is what the name of the ClusterRole for readers begins with; empty if there is none.
+	// RolePrefix is the beginning of the name of the ClusterRole for readers. It is empty if there is no such role.
 	RolePrefix string
-	// Credentials are those that this process uses, by namespace: no answer has them, also where a journal has them. nil for none.
+	// Credentials are the credentials that this process uses, by namespace. They are removed from every answer,
+	// even if a journal contains them. If Credentials is nil, nothing is removed.
 	Credentials *redact.Set
-	// Now is the time of day. It must be the real one: connections have deadlines.
+	// Now returns the time of day. It must be the real time, because connections have deadlines.
 	Now func() time.Time
 	// Log of the server.
 	Log logr.Logger
-	// Poll is the time between two looks at a journal that is followed; 500 ms if 0.
+	// Poll is the time between two reads of a journal that is followed; 500 ms if 0.
 	Poll time.Duration
-	// Beat is the time after which a stream with nothing to say says so; 15 s if 0.
+	// Beat is the time after which a silent stream sends an empty line; 15 s if 0.
 	Beat time.Duration
-	// Recheck is the time after which a stream that lasts is asked again whether its Turn is there and may be read; 15 s if 0.
+	// Recheck is the interval at which a stream checks that its Turn exists and that its user may still read it; 15
+	// s if 0.
 	Recheck time.Duration
-	// WriteTimeout bounds each piece that is sent, so that a reader may be slow but not asleep; 30 s if 0.
+	// WriteTimeout bounds the write of each piece, so that a client may be slow but must keep reading; 30 s if 0.
 	WriteTimeout time.Duration
 }
 
-// Server serves journals. It implements manager.Runnable, on every replica.
+// Server serves journals. It implements manager.Runnable and runs on every replica.
 type Server struct {
 	o Options
-	// listeners are open; the first one is at Address, unless there is none.
+	// listeners are the open listeners. The first one is at Address, unless Address is not set.
 	listeners []net.Listener
 	// certificate is nil without TLS.
 	certificate *certwatcher.CertWatcher
 	http        *http.Server
-	// streams and large bound what goes on at once.
+	// streams and large bound the concurrent requests.
 	streams, large *gate
 }
 
-// Listen returns a server that listens at its address already; Start serves. Who does not start it closes it.
+// Listen returns a server that already listens at its addresses; Start serves. A caller that does not call Start
+// must call Close.
 func Listen(ctx context.Context, o Options) (*Server, error) {
 	if err := CheckAddress(o.Address, o.TLSAddress, o.CertFile, o.KeyFile); err != nil {
 		return nil, err
@@ -137,7 +142,7 @@ func orElse(d, otherwise time.Duration) time.Duration {
 	return d
 }
 
-// URL returns where the server listens: at Address, else at TLSAddress.
+// URL returns the URL of the listener at Address, or at TLSAddress if Address is not set.
 func (s *Server) URL() string {
 	scheme := "http://"
 	if s.o.CertFile != "" && (!listens(s.o.TLSAddress) || !listens(s.o.Address)) {
@@ -146,7 +151,7 @@ func (s *Server) URL() string {
 	return scheme + s.listeners[0].Addr().String()
 }
 
-// TLSURL returns where the server listens at TLSAddress, empty for nowhere.
+// TLSURL returns the URL of the listener at TLSAddress, or an empty text if there is none.
 func (s *Server) TLSURL() string {
 	if !listens(s.o.TLSAddress) {
 		return ""
@@ -154,7 +159,7 @@ func (s *Server) TLSURL() string {
 	return "https://" + s.listeners[len(s.listeners)-1].Addr().String()
 }
 
-// Close ends a server that was not started.
+// Close closes the listeners of a server that was not started.
 func (s *Server) Close() error {
 	var errs []error
 	for _, l := range s.listeners {
@@ -163,10 +168,11 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// NeedLeaderElection is false: every replica with a store serves.
+// NeedLeaderElection returns false: every replica with a store serves.
 func (s *Server) NeedLeaderElection() bool { return false }
 
-// Start serves until ctx ends. Streams are broken off then, so that who follows a Turn knows to look elsewhere.
+// Start serves until ctx ends. It then breaks off all streams, so that clients that follow a Turn connect to
+// another server.
 func (s *Server) Start(ctx context.Context) error {
 	s.http.BaseContext = func(net.Listener) context.Context { return ctx }
 	s.o.Log.Info("Serving journals", "address", s.URL(), "tls", s.TLSURL())
@@ -194,7 +200,7 @@ func (s *Server) Start(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
 	defer cancel()
 	if err := s.http.Shutdown(bounded); err != nil {
-		s.o.Log.Info("Breaking off what still reads a journal", "cause", err.Error())
+		s.o.Log.Info("Closing connections that still read a journal", "cause", err.Error())
 		if err := s.http.Close(); err != nil {
 			return fmt.Errorf("failed to stop serving journals: %w", err)
 		}
@@ -214,17 +220,17 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc(turns+"artifacts/{sha256}", s.granted(s.serveArtifact))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, refuse(http.StatusNotFound,
-			"there is GET /v1/namespaces/NAMESPACE/turns/NAME/journal and .../artifacts/SHA256, and nothing else"))
+			"this API serves only GET /v1/namespaces/NAMESPACE/turns/NAME/journal and .../artifacts/SHA256"))
 	})
-	return s.bodiless(mux)
+	return s.refuseBodies(mux)
 }
 
-// bodiless refuses requests with a body, before it is known whose they are. The server would wait for the rest of the body
-// after the answer, which may never come.
-func (s *Server) bodiless(next http.Handler) http.Handler {
+// refuseBodies refuses requests with a body, before it authenticates them. The server would otherwise wait after its
+// answer for the rest of the body, which may never arrive.
+func (s *Server) refuseBodies(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
-		if err := control.SetWriteDeadline(time.Time{}); err != nil { // that of the request before on this connection
+		if err := control.SetWriteDeadline(time.Time{}); err != nil { // reset the last request's deadline
 			panic(http.ErrAbortHandler)
 		}
 		if r.ContentLength == 0 {
@@ -239,19 +245,19 @@ func (s *Server) bodiless(next http.Handler) http.Handler {
 	})
 }
 
-// visit is a request of somebody who may read the Turn, with that Turn as it was when they came.
+// visit is a request of a user who may read the Turn. turn is the Turn as it was at the start of the request.
 type visit struct {
 	user string
 	turn *v1alpha1.Turn
 }
 
-// granted calls what answers a request of somebody who may read the Turn. Whether there is one is looked at last: only who may
-// read it learns that.
+// granted calls serve for requests of users who may read the Turn. It reads the Turn only after that check, so that
+// other users do not learn whether the Turn exists.
 func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, visit) *Error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		key := types.NamespacedName{Namespace: r.PathValue("namespace"), Name: r.PathValue("name")}
 		if len(validation.IsDNS1123Label(key.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(key.Name)) > 0 {
-			answer(w, refuse(http.StatusBadRequest, "the namespace and the name of the Turn must be names of Kubernetes"))
+			answer(w, refuse(http.StatusBadRequest, "the namespace and the name of the Turn must be valid names of Kubernetes objects"))
 			return
 		}
 		user, refused := s.check(r.Context(), r, key)
@@ -262,7 +268,8 @@ func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, visit) *
 		leave, ok := s.streams.enter(r.Context(), user, 0)
 		if !ok {
 			answer(w, refuse(http.StatusServiceUnavailable,
-				"too many journals are read at once, %d in all or %d as %q: try again in a moment", mostStreams, userStreams, user))
+				"too many journals are read at once, at most %d in total and %d by user %q: try again in a moment",
+				mostStreams, userStreams, user))
 			return
 		}
 		defer leave()
@@ -276,7 +283,7 @@ func (s *Server) granted(serve func(http.ResponseWriter, *http.Request, visit) *
 	}
 }
 
-// hold waits until an artifact may be in memory for a user. release must be called if it is not refused.
+// hold waits until there is memory for an artifact of this user. The caller must call release if refused is nil.
 func (s *Server) hold(ctx context.Context, user string) (release func(), refused *Error) {
 	leave, ok := s.large.enter(ctx, user, largeWait)
 	switch {
@@ -286,10 +293,10 @@ func (s *Server) hold(ctx context.Context, user string) (release func(), refused
 		panic(http.ErrAbortHandler)
 	}
 	return nil, refuse(http.StatusServiceUnavailable,
-		"too many artifacts are read at once, %d in all or %d as %q: try again in a moment", mostLarge, userLarge, user)
+		"too many artifacts are read at once, at most %d in total and %d by user %q: try again in a moment", mostLarge, userLarge, user)
 }
 
-// largeTime is how long an artifact may be in memory for a reader.
+// largeTime returns how long an artifact of this size may stay in memory for a reader.
 func largeTime(bytes int) time.Duration {
 	return largeGrace + time.Duration(bytes)*time.Second/slowest
 }
@@ -309,7 +316,7 @@ func (s *Server) turn(ctx context.Context, key types.NamespacedName) (*v1alpha1.
 	return &t, nil
 }
 
-// answer sends a refusal.
+// answer sends an error.
 func answer(w http.ResponseWriter, e *Error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -322,13 +329,13 @@ func answer(w http.ResponseWriter, e *Error) {
 		h.Set("Retry-After", "2")
 	}
 	w.WriteHeader(e.Status)
-	_ = json.NewEncoder(w).Encode(e) // a client that is gone cannot be told
+	_ = json.NewEncoder(w).Encode(e) // the client may be gone
 }
 
-// failureOf is what a client is told of an error of the store.
+// failureOf returns the error that a client receives if the store fails.
 func failureOf(err error) *Error {
 	if errors.Is(err, journal.ErrNewer) {
 		return refuse(http.StatusInternalServerError, "%s", err)
 	}
-	return refuse(http.StatusServiceUnavailable, "the store of the journal fails: %s", err)
+	return refuse(http.StatusServiceUnavailable, "the store of the journal failed: %s", err)
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
-// stream is one journal on its way to one client.
+// stream sends one journal to one client.
 type stream struct {
 	server  *Server
 	request *http.Request
@@ -24,15 +24,15 @@ type stream struct {
 	key     types.NamespacedName
 	uid     string
 	user    string
-	// after is the last entry that was sent.
+	// after is the sequence number of the last entry that was sent.
 	after  int64
 	follow bool
-	// redactor takes out what was said; nil where that is to be seen.
+	// redactor removes the words of the conversation; it is nil if they must be sent.
 	redactor *transcript.Redactor
-	// recheck ticks when it must be asked again whether all this may go on.
+	// recheck ticks when the stream must check its rights and its Turn again.
 	recheck *time.Ticker
-	// last is true once the last entry was sent, and over once nothing will be added to the journal even so: its Turn has
-	// finished without one or is gone.
+	// last is true once the last entry was sent. over is true once nothing will be added to the journal although it
+	// has no last entry: its Turn has finished without one, or is gone.
 	last, over bool
 }
 
@@ -66,8 +66,8 @@ func (s *Server) serveJournal(w http.ResponseWriter, r *http.Request, v visit) *
 	return st.run(r.Context())
 }
 
-// run sends what there is, and what is added, until there is nothing more to come. A stream that must end before that is
-// broken off, so that the client knows; one that has not begun is refused.
+// run sends the existing entries and then the new ones, until the last entry. If the stream must end earlier, it is
+// broken off, so that the client knows. If it has not begun yet, run returns an error.
 func (st *stream) run(ctx context.Context) *Error {
 	beat, poll := time.NewTicker(st.server.o.Beat), time.NewTicker(st.server.o.Poll)
 	defer beat.Stop()
@@ -78,7 +78,7 @@ func (st *stream) run(ctx context.Context) *Error {
 		return failure
 	}
 	for {
-		over := st.over // known before the journal is read, so that its end is among what is read
+		over := st.over // read before the journal, whose entries then include its end
 		if failure := st.send(ctx); failure != nil {
 			if !st.out.begun {
 				return failure
@@ -88,7 +88,7 @@ func (st *stream) run(ctx context.Context) *Error {
 		if over || st.last || !st.follow {
 			return nil
 		}
-		if !st.out.begun { // who follows is to know that there is nothing yet
+		if !st.out.begun { // the client must learn that there are no entries yet
 			st.must(st.out.Write([]byte("\n")))
 		}
 		select {
@@ -105,25 +105,25 @@ func (st *stream) run(ctx context.Context) *Error {
 	}
 }
 
-// fail tells why the stream ends early.
+// fail sends the reason why the stream ends early, and breaks it off.
 func (st *stream) fail(ctx context.Context, failure *Error) {
 	if ctx.Err() == nil {
 		st.server.o.Log.V(1).Info("Breaking off a journal", "turn", st.key, "cause", failure.Message)
 		if data, err := json.Marshal(failure); err == nil {
-			_, _ = st.out.Write(append(data, '\n')) // it is broken off anyway
+			_, _ = st.out.Write(append(data, '\n')) // the stream is broken off in any case
 		}
 	}
 	panic(http.ErrAbortHandler)
 }
 
-// must breaks the stream off where the client cannot be written to.
+// must breaks the stream off if a write to the client has failed.
 func (st *stream) must(_ int, err error) {
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// look asks again whether the client may read the Turn, and how that is.
+// look checks again that the client may read the Turn, and whether the Turn has finished.
 func (st *stream) look(ctx context.Context) *Error {
 	if _, refused := st.server.check(ctx, st.request, st.key); refused != nil {
 		return refused
@@ -140,7 +140,7 @@ func (st *stream) look(ctx context.Context) *Error {
 	return nil
 }
 
-// resume looks whether the entry that the client has already is the last one there will be.
+// resume checks whether the client already has the last entry of the journal.
 func (st *stream) resume(ctx context.Context) *Error {
 	if st.after == 0 {
 		return nil
@@ -155,7 +155,8 @@ func (st *stream) resume(ctx context.Context) *Error {
 	return nil
 }
 
-// send sends the entries that were not sent yet. A journal that is long is sent only while it may be read.
+// send sends the new entries. While it sends a long journal, it checks at intervals that the client may still read
+// it.
 func (st *stream) send(ctx context.Context) *Error {
 	for e, err := range st.server.o.Journal.Read(ctx, st.uid, st.after) {
 		if err != nil {
@@ -177,7 +178,8 @@ func (st *stream) send(ctx context.Context) *Error {
 	return nil
 }
 
-// sendOne sends an entry. Those that have an artifact are few at a time, since they may be large, and are not sent slowly.
+// sendOne sends one entry. Entries with an artifact may be large, so only few of them are sent at a time, and each
+// must be read within a time limit.
 func (st *stream) sendOne(ctx context.Context, e journal.Entry) *Error {
 	large := e.Artifact != "" || turn.Refers(e)
 	if large {
@@ -199,7 +201,7 @@ func (st *stream) sendOne(ctx context.Context, e journal.Entry) *Error {
 	return nil
 }
 
-// line is an entry as it is sent.
+// line returns the line for an entry.
 func (st *stream) line(ctx context.Context, e journal.Entry) ([]byte, *Error) {
 	if err := journal.Fill(ctx, st.server.o.Journal, st.uid, &e); err != nil {
 		return nil, failureOf(err)
@@ -221,14 +223,15 @@ func (st *stream) line(ctx context.Context, e journal.Entry) ([]byte, *Error) {
 	return append(data, '\n'), nil
 }
 
-// writer sends what is written at once, in pieces, each of which has a time in which the client must take it.
+// writer sends each write at once, in pieces. The client must accept each piece within a time limit.
 type writer struct {
 	to      http.ResponseWriter
 	control *http.ResponseController
-	// deadline returns when the next piece must be sent, and limit is when all of them must be, zero for never.
+	// deadline returns the time by which the next piece must be sent. limit is the time by which all pieces must be
+	// sent; zero means no limit.
 	deadline func() time.Time
 	limit    time.Time
-	// begun is whether anything was written.
+	// begun reports whether anything was written.
 	begun bool
 }
 
@@ -239,7 +242,7 @@ func (s *Server) writer(w http.ResponseWriter) *writer {
 	}
 }
 
-// pieceBytes bounds a piece.
+// pieceBytes bounds the size of a piece.
 const pieceBytes = 256 << 10
 
 // Write sends data.
@@ -255,7 +258,8 @@ func (w *writer) Write(data []byte) (int, error) {
 		if err := w.control.SetWriteDeadline(deadline); err != nil {
 			return sent, err
 		}
-		n, err := w.to.Write(piece) //nolint:gosec // because it is JSON or an octet stream by its type, and no browser may take it for anything else
+		//nolint:gosec // because it is JSON or an octet stream by its type, and no browser may take it for anything else
+		n, err := w.to.Write(piece)
 		sent += n
 		if err != nil {
 			return sent, err

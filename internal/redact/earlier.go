@@ -3,14 +3,14 @@ package redact
 import "slices"
 
 const (
-	// maxEarlier bounds how many values of before are known, and maxEarlierBytes their length together, in bytes.
+	// maxEarlier bounds the number of earlier values, and maxEarlierBytes bounds their total length in bytes.
 	maxEarlier      = 16
 	maxEarlierBytes = 64 << 10
 )
 
-// Earlier returns the values that secrets had before, the latest last, after they were changed from old to now: a run that began
-// with an old value goes on, and servers keep what they were sent. It keeps at most 16, of
-// at most 64 KiB together: the oldest are dropped first.
+// Earlier returns the earlier values of secrets that changed from old to now, the newest last. They are still
+// needed: a run that began with an old value continues, and servers keep the values that they received. It keeps at
+// most 16 values of at most 64 KiB together, and drops the oldest first.
 func Earlier(earlier, old, now []string) []string {
 	var all []string
 	for _, value := range append(slices.Clone(earlier), old...) {
@@ -27,5 +27,5 @@ func Earlier(earlier, old, now []string) []string {
 		first--
 		size += len(all[first])
 	}
-	return slices.Clone(all[first:]) // without the room of those that are dropped
+	return slices.Clone(all[first:]) // without the memory of the dropped values
 }

@@ -15,7 +15,7 @@ func TestEarlier(t *testing.T) {
 	for i := range 40 {
 		many = append(many, fmt.Sprint("v", i))
 	}
-	long := make([]string, 6) // each as long as a credential may be
+	long := make([]string, 6) // each has the maximum length of a credential
 	for i := range long {
 		long[i] = strings.Repeat(fmt.Sprint(i), 16<<10)
 	}
@@ -31,8 +31,18 @@ func TestEarlier(t *testing.T) {
 		"of several": {"only one has changed", nil, []string{"a", "b"}, []string{"a", "c"}, []string{"b"}},
 		"twice":      {"the latest is last", []string{"a", "b"}, []string{"a"}, []string{"c"}, []string{"b", "a"}},
 		"many":       {"the latest stay", many[:39], many[39:], []string{"now"}, many[24:]},
-		"long":       {"as many of the latest stay as have 64 KiB together", append([]string{"a"}, long[:5]...), long[5:], []string{"now"}, long[2:]},
-		"longer":     {"an older one does not take the place of a newer one", []string{"a", long[0], long[1], long[2], long[3]}, []string{"b"}, []string{"now"}, []string{long[1], long[2], long[3], "b"}},
+		"long": {
+			"as many of the latest stay as have 64 KiB together", append([]string{"a"}, long[:5]...), long[5:],
+			[]string{"now"},
+			long[2:],
+		},
+		"longer": {
+			"an older one does not take the place of a newer one",
+			[]string{"a", long[0], long[1], long[2], long[3]},
+			[]string{"b"},
+			[]string{"now"},
+			[]string{long[1], long[2], long[3], "b"},
+		},
 	} {
 		if diff := cmp.Diff(tc.want, redact.Earlier(tc.earlier, tc.old, tc.now)); diff != "" {
 			t.Errorf("%s: %s: -want +got:\n%s", name, tc.reason, diff)

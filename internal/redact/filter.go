@@ -6,24 +6,27 @@ import (
 )
 
 const (
-	// gram is how many bytes at the beginning of a pivot the filter knows, and shortGram is that of short forms.
+	// gram is the number of bytes at the beginning of a pivot that the filter knows. shortGram is that number for
+	// short forms.
 	gram, shortGram = 8, minSecret
-	// filterBits is the size of the filter: with 1,000 forms, one place of a text in 60 passes it by chance.
+	// filterBits is the size of the filter. With 1,000 forms, one position of a text in 60 passes the filter by
+	// chance.
 	filterBits = 16
-	// mixer spreads the bits of a gram: the golden ratio of 64 bits.
+	// mixer spreads the bits of a gram: it is the golden ratio in 64 bits.
 	mixer = 0x9e3779b97f4a7c15
 )
 
-// filter finds the forms that may be in a text, in one pass for folded forms and one for the others, however many there are.
+// filter finds the forms that may be in a text. It needs one pass for folded forms and one for the others, for any
+// number of forms.
 type filter struct {
 	folded, others grams
 }
 
-// grams are the beginnings of pivots.
+// grams has the beginnings of pivots.
 type grams struct {
 	size int
 	bits [1 << filterBits / 64]uint64
-	// ids are the numbers of the grams, and forms those of the forms that have a gram of a number.
+	// ids are the numbers of the grams. forms are the indexes of the forms with a gram, by its number.
 	ids   map[uint64]int
 	forms [][]int
 }
@@ -40,7 +43,7 @@ func newFilter(forms []form) *filter {
 	return f
 }
 
-// add has the gram at the beginning of a pivot, which is no shorter, lead to a form.
+// add maps the gram at the beginning of a pivot to a form. The pivot must not be shorter than a gram.
 func (g *grams) add(pivot []byte, form int) {
 	key := g.at(pivot)
 	id, known := g.ids[key]
@@ -54,7 +57,7 @@ func (g *grams) add(pivot []byte, form int) {
 	g.forms[id] = append(g.forms[id], form)
 }
 
-// at is the gram that a text begins with.
+// at returns the gram at the beginning of a text.
 func (g *grams) at(text []byte) uint64 {
 	if g.size == shortGram {
 		return uint64(binary.LittleEndian.Uint32(text))
@@ -62,12 +65,13 @@ func (g *grams) at(text []byte) uint64 {
 	return binary.LittleEndian.Uint64(text)
 }
 
-// candidates returns the forms whose pivot is in a view. Its time grows with the length of the view: each gram is followed up once.
+// candidates returns the forms whose pivot is in a view. Its time is linear in the length of the view, because each
+// gram is checked only once.
 func (r *Redactor) candidates(v *view) []int {
 	return r.in(&r.filter.folded, v.low, r.in(&r.filter.others, v.text, nil))
 }
 
-// in adds the forms of grams whose pivot is in a text.
+// in adds the forms of g whose pivot is in a text to found.
 func (r *Redactor) in(g *grams, text []byte, found []int) []int {
 	if len(g.forms) == 0 {
 		return found

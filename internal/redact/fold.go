@@ -9,19 +9,21 @@ import (
 	"golang.org/x/text/unicode/rangetable"
 )
 
-// delete7 is the control character at the end of ASCII.
+// delete7 is the DEL character at the end of ASCII.
 const delete7 = 0x7f
 
-// ignorable are the characters that a reader does not see or reads past, and that hide a text from a search: formats (spaces of no
-// width, marks of direction, tags), those that Unicode lets every reader ignore (fillers, the soft hyphen, the grapheme joiner),
-// variation selectors, marks on other characters, and control characters.
-var ignorable = rangetable.Merge(unicode.Cc, unicode.Cf, unicode.Mn, unicode.Me, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
+// ignorable are the characters that a reader does not notice, and that hide a text from a search: format characters
+// (zero-width spaces, direction marks, tags), the default ignorable characters of Unicode (fillers, the soft
+// hyphen, the grapheme joiner), variation selectors, combining marks, and control characters.
+var ignorable = rangetable.Merge(unicode.Cc, unicode.Cf, unicode.Mn, unicode.Me, unicode.Variation_Selector,
+	unicode.Other_Default_Ignorable_Code_Point)
 
 // isIgnorable reports whether a character is neither visible nor white space.
 func isIgnorable(r rune) bool { return !unicode.IsSpace(r) && unicode.Is(ignorable, r) }
 
-// fold returns a character as it is compared: nothing for one that is not visible, the plain letter for one of another width or
-// style or with marks on it. Plain is true for a character that is compared as it is.
+// fold returns the text by which a character is compared: an empty text for an invisible character, and the plain
+// letter for a letter of another width or style, or with marks. plain is true if the character is compared
+// unchanged; folded is empty then.
 func fold(r rune) (folded string, plain bool) {
 	switch {
 	case r > ' ' && r < delete7:
@@ -42,7 +44,7 @@ func fold(r rune) (folded string, plain bool) {
 	}, string(decomposed)), false
 }
 
-// lower writes a text with its ASCII letters in lower case over another.
+// lower returns text with its ASCII letters in lower case. It overwrites over.
 func lower(over, text []byte) []byte {
 	over = append(over[:0], text...)
 	for i, c := range over {

@@ -9,31 +9,32 @@ import (
 )
 
 const (
-	// minRest is the shortest text after the scheme of a header's value that is taken for a secret of its own, and minCore the
-	// shortest text within base64, in bytes: what is shorter turns up by chance.
+	// minRest is the shortest text after the scheme of a header's value that counts as a secret itself. minCore is
+	// the shortest text within base64 that is searched for. Both are in bytes; shorter texts occur by chance.
 	minRest = 8
 	minCore = 6
-	// minHex is the shortest secret that is looked for in hexadecimal digits, in bytes.
+	// minHex is the shortest secret that is searched for in hexadecimal digits, in bytes.
 	minHex = minParted / 2
-	// minParted is the shortest form of which a part gives the secret away in any text, in bytes.
+	// minParted is the length of the shortest form whose parts reveal the secret in any text, in bytes.
 	minParted = 16
 )
 
-// form is one of the texts that give a secret away, as it stands in a view.
+// form is one of the texts that reveal a secret, as it appears in a view.
 type form struct {
 	text []byte
-	// folded says that it counts whatever the case of its letters is, as that of hexadecimal digits; its text is in lower case. A
-	// short form may be another word in another case.
+	// folded is true if the case of letters is ignored, for example because of hexadecimal digits; text is then in
+	// lower case. Short forms are not folded, because they may be another word in another case.
 	folded bool
-	// pivot is the part of it that is looked for, and start its place. What is found is followed to both sides as far as it is
-	// the form, and counts from so many bytes on.
+	// pivot is the part of the form that is searched for, and start is its offset. A match is extended to both
+	// sides as far as the text equals the form. It counts if it then has at least least bytes.
 	pivot []byte
 	start int
 	least int
 }
 
-// newForm returns a form. Its pivot is the middle half, which is in each part of three quarters, so that one search finds
-// all of them. A middle that repeats itself would be found over and over where a text repeats it; such a form counts as a whole.
+// newForm returns a form. Its pivot is the middle half, which is in each part of three quarters, so that one search
+// finds all of these parts. A periodic middle would be found again and again in a text that repeats it, so such a
+// form counts only as a whole.
 func newForm(text string) form {
 	f := form{text: []byte(text), least: len(text), folded: len(text) >= minParted}
 	f.pivot = f.text
@@ -47,7 +48,7 @@ func newForm(text string) form {
 	return f
 }
 
-// in is the text of a view that the form is compared with.
+// in returns the text of a view that the form is compared with.
 func (f *form) in(v *view) []byte {
 	if f.folded {
 		return v.low
@@ -55,7 +56,7 @@ func (f *form) in(v *view) []byte {
 	return v.text
 }
 
-// period is by how much a text must be moved to fall on itself.
+// period returns the smallest shift by which a text matches itself.
 func period(text []byte) int {
 	// border[i] is the length of the longest part that both begins and ends text[:i+1] and is shorter than it.
 	border := make([]int, len(text))
@@ -72,7 +73,7 @@ func period(text []byte) int {
 	return len(text) - border[len(text)-1]
 }
 
-// whole finds what gives the form away in any text, and adds its places.
+// whole finds the occurrences that reveal the form in any text, and adds their positions to found.
 func (f *form) whole(v *view, found []span) []span {
 	text := f.in(v)
 	for at := 0; ; {
@@ -95,8 +96,8 @@ func (f *form) whole(v *view, found []span) []span {
 	}
 }
 
-// formsOf are the texts that give secrets away. Escapes are undone before they are looked for, so that they need no forms of
-// their own, but where undoing them changes the secret.
+// formsOf returns the texts that reveal secrets. Views have no escapes, so escaped secrets need no form, unless the
+// removal of escapes changes the secret itself.
 func formsOf(secrets []string) []string {
 	var all []string
 	var vs views
@@ -122,8 +123,8 @@ func formsOf(secrets []string) []string {
 	return all
 }
 
-// credentials are a secret and what of it is one by itself: what comes after a scheme, such as Bearer, and the password of
-// Basic.
+// credentials returns a secret and the parts of it that are secrets themselves: the text after a scheme such as
+// Bearer, and the password of Basic.
 func credentials(secret string) []string {
 	all := []string{secret}
 	scheme, rest, _ := strings.Cut(strings.TrimSpace(secret), " ")
@@ -140,8 +141,8 @@ func credentials(secret string) []string {
 	return all
 }
 
-// cores are what is the same in base64 of all texts that hold a secret: with none, one or two bytes of another before it within
-// a group of three, and without the digits that it shares with what stands around it.
+// cores returns the base64 digits that all texts that contain a secret have in common. The secret may begin at one
+// of three positions within a group of three bytes. Digits that depend on the neighboring bytes are left out.
 func cores(secret string) []string {
 	var all []string
 	for before := range 3 {

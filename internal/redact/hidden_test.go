@@ -12,20 +12,23 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// between sets a text between all characters of another.
+// between inserts a text between all characters of another one.
 func between(s, what string) string { return strings.Join(strings.Split(s, ""), what) }
 
-// shifted moves the printable characters of ASCII to another place of Unicode.
+// shifted moves the printable ASCII characters to another range of Unicode.
 func shifted(s string, by rune) string {
 	return strings.Map(func(r rune) rune { return r + by }, s)
 }
 
-// TestHiddenCharacters have a secret look to a reader as it is, and to a search as something else.
+// TestHiddenCharacters covers secrets that look unchanged to a reader, but differ for a plain search.
 func TestHiddenCharacters(t *testing.T) {
 	hidden := map[string]string{
-		"space of no width": "\u200b", "joiner": "\u200d", "no-break space of no width": "\ufeff", "word joiner": "\u2060", "soft hyphen": "\u00ad",
-		"grapheme joiner": "\u034f", "variation selector": "\ufe0f", "variation selector 17": "\U000e0100", "tag": "\U000e0041", "mark of direction": "\u202e",
-		"isolate": "\u2068", "Hangul filler": "\u3164", "Mongolian vowel separator": "\u180e", "invisible times": "\u2062", "musical": "\U0001d173",
+		"space of no width": "\u200b", "joiner": "\u200d", "no-break space of no width": "\ufeff",
+		"word joiner": "\u2060", "soft hyphen": "\u00ad",
+		"grapheme joiner": "\u034f", "variation selector": "\ufe0f", "variation selector 17": "\U000e0100",
+		"tag": "\U000e0041", "mark of direction": "\u202e",
+		"isolate": "\u2068", "Hangul filler": "\u3164", "Mongolian vowel separator": "\u180e",
+		"invisible times": "\u2062", "musical": "\U0001d173",
 		"annotation": "\ufff9", "NUL": "\x00", "escape": "\x1b", "delete": "\x7f", "control of Latin-1": "\u0085\u009c", "accent": "\u0301",
 		"overlay": "\u0336", "enclosing": "\u20e0", "many": strings.Repeat("\u200b\ufe0f\U000e0041", 4), "with a space": "\u200b \u200b",
 	}
@@ -47,9 +50,9 @@ func TestHiddenCharacters(t *testing.T) {
 				text = write(what)
 			}
 			if kind == "HTML" && strings.ContainsAny(what, "\x00\u0085") {
-				continue // HTML reads the numbers of these as other characters, which are visible
+				continue // HTML maps the numbers of these to other, visible characters
 			}
-			// What is around the secret in base64 shares its last digit.
+			// Text before and after the secret shares its first and last base64 digits.
 			if got := r.Whole("<" + text + ">"); letters(got) != "redacted" && letters(got) != "redactedA" {
 				t.Errorf("%s, %s: %q is left", name, kind, got)
 			}
@@ -60,7 +63,7 @@ func TestHiddenCharacters(t *testing.T) {
 	}
 }
 
-// letters are the letters and digits of ASCII in a text.
+// letters returns the ASCII letters and digits of a text.
 func letters(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z' {
@@ -70,7 +73,7 @@ func letters(s string) string {
 	}, s)
 }
 
-// utf16s writes a text as JSON may: each unit of UTF-16 by its number.
+// utf16s writes each UTF-16 unit of a text as a number, as JSON may do.
 func utf16s(s string) string {
 	var out strings.Builder
 	for _, r := range s {
@@ -83,7 +86,7 @@ func utf16s(s string) string {
 	return out.String()
 }
 
-// octets writes each byte of a text by its number.
+// octets writes each byte of a text as a number.
 func octets(s, format string) string {
 	var out strings.Builder
 	for _, b := range []byte(s) {
@@ -92,7 +95,7 @@ func octets(s, format string) string {
 	return out.String()
 }
 
-// TestFoldedCharacters are other characters that a model reads as those of the secret.
+// TestFoldedCharacters covers other characters that a model reads as the characters of the secret.
 func TestFoldedCharacters(t *testing.T) {
 	r := redact.New(secret)
 	for name, tc := range map[string]struct{ text, want string }{
@@ -116,7 +119,7 @@ func TestFoldedCharacters(t *testing.T) {
 	}
 }
 
-// TestHiddenAcrossChunks has more invisible characters in a secret than a chunk has bytes.
+// TestHiddenAcrossChunks has a secret with more invisible characters than a chunk has bytes.
 func TestHiddenAcrossChunks(t *testing.T) {
 	r := redact.New(secret)
 	for _, gap := range []int{100, 5_000, 50_000} {
@@ -129,8 +132,8 @@ func TestHiddenAcrossChunks(t *testing.T) {
 	}
 }
 
-// TestTimeIsLinear has texts and secrets that would take a search very long that begins anew at each place. What it would take shows as a
-// test that does not end.
+// TestTimeIsLinear has texts and secrets that take very long in a search that starts again at each position. Such a
+// search shows as a test that does not end.
 func TestTimeIsLinear(t *testing.T) {
 	const size = 1 << 20
 	var alike []string
@@ -139,8 +142,10 @@ func TestTimeIsLinear(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"a letter": strings.Repeat("a", size), "a digit at times": strings.Repeat(strings.Repeat("a", 2000)+"0", size/2001),
-		"escapes": strings.Repeat(`\\`, size/2), "percent": strings.Repeat("%25", size/3), "ampersands": strings.Repeat("&amp;", size/5), "entities": strings.Repeat("&a;", size/3),
-		"invisible": strings.Repeat("\u200b", size/3), "surrogates": strings.Repeat(`\ud83d`, size/6), "octets": strings.Repeat("%e2", size/3), "marks": strings.Repeat("e\u0301", size/3),
+		"escapes": strings.Repeat(`\\`, size/2), "percent": strings.Repeat("%25",
+			size/3), "ampersands": strings.Repeat("&amp;", size/5), "entities": strings.Repeat("&a;", size/3),
+		"invisible": strings.Repeat("\u200b", size/3), "surrogates": strings.Repeat(`\ud83d`, size/6),
+		"octets": strings.Repeat("%e2", size/3), "marks": strings.Repeat("e\u0301", size/3),
 		"almost": strings.Repeat(alike[0][:len(alike[0])*3/4-1], size/3000),
 	} {
 		if got := redact.New(alike...).Whole(text); len(got) > 2*len(text) {
@@ -149,7 +154,7 @@ func TestTimeIsLinear(t *testing.T) {
 	}
 }
 
-// FuzzWhole hides a secret in texts of any kind.
+// FuzzWhole hides a secret in arbitrary texts.
 func FuzzWhole(f *testing.F) {
 	f.Add("before", "after", "\u200b", uint64(1))
 	f.Add(`{"a":"\u00`, `"}`, "%E2%80%8B", uint64(2))
@@ -179,6 +184,6 @@ func FuzzWhole(f *testing.F) {
 		if utf8.ValidString(text) && !utf8.ValidString(got) {
 			t.Errorf("%q is no UTF-8, of %q", got, text)
 		}
-		_ = r.Line(text, 300) // it must not fail
+		_ = r.Line(text, 300) // must not panic
 	})
 }

@@ -5,8 +5,9 @@ import (
 	"encoding/json"
 )
 
-// JSON returns a JSON document whose strings and names of members are redacted. redact returns a text without credentials. A document
-// in which it finds nothing is returned as it is; what is no JSON becomes a JSON string that is redacted as a whole.
+// JSON returns a JSON document with redacted strings and member names. redact returns a text without credentials. A
+// document without credentials is returned unchanged. A document that is not JSON becomes one JSON string, redacted
+// as a whole.
 func JSON(document []byte, redact func(text string) string) []byte {
 	text := string(document)
 	clean := redact(text)
@@ -23,7 +24,7 @@ func JSON(document []byte, redact func(text string) string) []byte {
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(inside(value, redact)); err != nil {
-		return []byte(`"` + redacted + `"`) // cannot be: it was decoded just now
+		return []byte(`"` + redacted + `"`) // cannot happen: it was just decoded
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// longest is the length of the longest credential that Secrets may hold, in bytes.
+// longest is the maximum length of a credential in a Secret, in bytes.
 const longest = 16 << 10
 
-// credentialOf returns a random credential of base64 digits, the same each time.
+// credentialOf returns a random credential of base64 digits. It is the same in each run.
 func credentialOf(size int) string {
 	random := rand.NewChaCha8([32]byte{1})
 	raw := make([]byte, size)
@@ -22,8 +22,8 @@ func credentialOf(size int) string {
 	return base64.StdEncoding.EncodeToString(raw)[:size]
 }
 
-// TestRedactorIsSmall bounds the heap that a redactor keeps, in times of its credential. The forms of a credential alone are 7 to
-// 11 times as long: itself, three or six in base64 and one in hexadecimal digits.
+// TestRedactorIsSmall bounds the heap of a redactor, as a multiple of its credential. The forms of a credential
+// alone are 7 to 11 times as long: the credential, three or six forms in base64, and one in hexadecimal digits.
 func TestRedactorIsSmall(t *testing.T) {
 	const most = 16
 	credential := credentialOf(longest)
@@ -43,13 +43,13 @@ func TestRedactorIsSmall(t *testing.T) {
 // heap returns the size of the heap without garbage, in bytes.
 func heap() uint64 {
 	runtime.GC()
-	runtime.GC() // the first one may still leave what a finalizer or a pool holds
+	runtime.GC() // finalizers and pools may keep objects during the first collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
 
-// TestPartsOfALongCredential has parts of a credential of the greatest length in messages: 12 bytes give it away.
+// TestPartsOfALongCredential checks that parts of 12 bytes of the longest credential are removed from messages.
 func TestPartsOfALongCredential(t *testing.T) {
 	credential := credentialOf(longest)
 	r := redact.New(credential)
@@ -82,13 +82,14 @@ func TestPartsOfALongCredential(t *testing.T) {
 			t.Errorf("%q is less than a part, and became %q", text, r.Line(text, 1000))
 		}
 	}
-	// Parts that touch are one, and those that do not stay apart.
+	// Adjacent parts are replaced together, separate parts separately.
 	if got := r.Line(credential[100:140]+credential[100:140]+"-"+credential[9000:9012], 1000); got != "[redacted]-[redacted]" {
 		t.Errorf("of three parts %q is left", got)
 	}
 }
 
-// TestRepeatingLongCredential has a credential and a message that repeat one letter: all their windows are the same.
+// TestRepeatingLongCredential has a credential and a message that repeat one letter, so that all their windows are
+// equal.
 func TestRepeatingLongCredential(t *testing.T) {
 	r := redact.New(strings.Repeat("a", longest))
 	if got := r.Line(strings.Repeat("a", longest), 1000); got != "[redacted]" {
@@ -102,20 +103,23 @@ func BenchmarkNew(b *testing.B) {
 			credential := credentialOf(size)
 			b.ReportAllocs()
 			for b.Loop() {
-				_ = redact.New(credential) // how long it takes is the question
+				_ = redact.New(credential) // the test is about the time
 			}
 		})
 	}
 }
 
 func BenchmarkLine(b *testing.B) {
-	for name, text := range map[string]string{"short": "the endpoint answered with an error", "long": strings.Repeat(`{"a":"b\u0026c"} `, 1000)} {
+	for name, text := range map[string]string{
+		"short": "the endpoint answered with an error",
+		"long":  strings.Repeat(`{"a":"b\u0026c"} `, 1000),
+	} {
 		for kind, size := range map[string]int{"64 B": 64, "1 KiB": 1 << 10, "16 KiB": longest} {
 			b.Run(name+"/"+kind, func(b *testing.B) {
 				r := redact.New(credentialOf(size))
 				b.ReportAllocs()
 				for b.Loop() {
-					_ = r.Line(text, 300) // how long it takes is the question
+					_ = r.Line(text, 300) // the test is about the time
 				}
 			})
 		}

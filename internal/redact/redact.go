@@ -1,9 +1,10 @@
-// Package redact makes texts that a server wrote fit for messages: bounded, printable, and free of the credentials that it was
-// sent, which some servers repeat.
+// Package redact makes texts of servers safe for messages: bounded, printable, and without the credentials that the
+// server received. Some servers repeat their credentials.
 //
-// A credential is found as it is and as formats write it: with escapes of JSON, URLs and HTML, also mixed and one within the
-// other, within base64 at any place, and with white space put into it. There are ways without number to hide it, such as backwards: nobody
-// can look for all of them, and a server that means harm has the credential anyway.
+// A credential is found as it is, and in the forms that formats write: with escapes of JSON, URLs and HTML, also
+// mixed and nested; anywhere within base64; and with white space in it. There is an unlimited number of other ways
+// to hide it, for example backwards. No search can find all of them, and a malicious server has the credential
+// anyway.
 package redact
 
 import (
@@ -13,11 +14,12 @@ import (
 )
 
 const (
-	// maxExamined bounds what is looked at of a text for a message, in bytes.
+	// maxExamined bounds the examined part of a text for a message, in bytes.
 	maxExamined = 16 << 10
-	// minSecret is the shortest text that is taken for a secret, in bytes.
+	// minSecret is the shortest text that counts as a secret, in bytes.
 	minSecret = 4
-	// window is how much of a secret gives it away in a message, in bytes: a server may show a part of a key.
+	// window is the length of the shortest part of a secret that reveals it in a message, in bytes. A server may
+	// show a part of a key.
 	window = 12
 
 	redacted = "[redacted]"
@@ -27,14 +29,14 @@ const (
 type Redactor struct {
 	forms   []form
 	filter  *filter
-	longest int // of the forms, in bytes
-	// short are the parts of forms that are not folded that give them away in a message, by their length. Such forms are of less
-	// than 16 bytes: the parts of longer ones would take far more room than the secrets.
+	longest int // the longest form, in bytes
+	// short has the parts of unfolded forms that reveal them in a message, by their length. Unfolded forms are
+	// shorter than 16 bytes: the parts of longer forms would need far more memory than the secrets.
 	short [window + 1]map[string]bool
 }
 
-// New returns a redactor of secrets; one of less than 4 bytes is not taken for one. It keeps 7 to 11 times
-// the length of the secrets, and twice that of those that begin with a scheme, such as Bearer.
+// New returns a redactor of secrets. A text of less than 4 bytes does not count as a secret. The redactor keeps 7
+// to 11 times the length of the secrets, and twice that for secrets that begin with a scheme, such as Bearer.
 func New(secrets ...string) *Redactor {
 	r := searching(secrets)
 	for _, f := range r.forms {
@@ -52,7 +54,7 @@ func New(secrets ...string) *Redactor {
 	return r
 }
 
-// searching returns a redactor of secrets for Whole alone.
+// searching returns a redactor of secrets that supports only Whole.
 func searching(secrets []string) *Redactor {
 	r := &Redactor{}
 	for _, text := range slices.Compact(slices.Sorted(slices.Values(formsOf(secrets)))) {
@@ -64,21 +66,22 @@ func searching(secrets []string) *Redactor {
 	return r
 }
 
-// Line returns a text as one printable line of at most so many code points, and an ellipsis where it was longer. Parts of
-// secrets are left out, too, from 12 bytes on. Shortening comes last: it could leave a part of a secret.
+// Line returns a text as one printable line of at most most code points, with an ellipsis if it was longer. It also
+// removes parts of secrets of at least 12 bytes. It shortens the text last, because a shortened secret might not be
+// found.
 func (r *Redactor) Line(text string, most int) string {
 	return shorten(r.redact(oneLine(text[:min(len(text), maxExamined)])), most)
 }
 
-// Text returns a text of at most so many code points, and an ellipsis where it was longer, with its lines as they are, and
-// otherwise as Line does.
+// Text is like Line, but keeps the lines of the text.
 func (r *Redactor) Text(text string, most int) string {
 	return shorten(r.redact(printable(text[:min(len(text), maxExamined)])), most)
 }
 
-// Whole returns all of a text without the secrets, for texts of any length, which are no messages: the rest of it stays as it is.
-// Of a secret of 16 bytes or more, a part of three quarters is left out, too. Less of it, and a part of a shorter one, cannot be
-// told from what the text has to say, and stays. The time that it takes grows with the length of the text, and not faster.
+// Whole returns a text of any length without the secrets. It keeps the rest of the text unchanged, so it does not
+// make it fit for a message. Of a secret of 16 bytes or more, it also removes a part of three quarters. A shorter
+// part, and a part of a shorter secret, could be normal text, and stays. Its time is linear in the length of the
+// text.
 func (r *Redactor) Whole(text string) string {
 	if len(r.forms) == 0 {
 		return text
@@ -86,7 +89,7 @@ func (r *Redactor) Whole(text string) string {
 	return replace(text, r.scan(text))
 }
 
-// redact replaces all parts of secrets.
+// redact replaces all secrets and all parts of them that reveal them.
 func (r *Redactor) redact(text string) string {
 	var hidden []span
 	var vs views
@@ -99,7 +102,7 @@ func (r *Redactor) redact(text string) string {
 	return replace(text, hidden)
 }
 
-// parts finds the parts of a length that are known of forms that are not folded, and adds their places.
+// parts finds known parts of one length of the unfolded forms, and adds their positions to hidden.
 func parts(v *view, known map[string]bool, size int, hidden []span) []span {
 	if len(known) == 0 {
 		return hidden
@@ -112,7 +115,8 @@ func parts(v *view, known map[string]bool, size int, hidden []span) []span {
 	return hidden
 }
 
-// foldedParts finds the windows of folded forms, and adds their places. Its time grows with the length of the view and of the forms.
+// foldedParts finds windows of folded forms, and adds their positions to hidden. Its time is linear in the length
+// of the view and of the forms.
 func (r *Redactor) foldedParts(v *view, hidden []span) []span {
 	var in *windows
 	found := false
@@ -133,7 +137,7 @@ func (r *Redactor) foldedParts(v *view, hidden []span) []span {
 	return hidden
 }
 
-// span is a part of a text, from a byte up to another.
+// span is a part of a text, from a byte offset up to another one.
 type span struct{ from, to int }
 
 // replace replaces parts of a text.
@@ -144,7 +148,7 @@ func replace(text string, hidden []span) string {
 	slices.SortFunc(hidden, func(a, b span) int { return a.from - b.from })
 	var out strings.Builder
 	out.Grow(len(text))
-	end := -1 // of the part before
+	end := -1 // end of the previous part
 	for _, h := range hidden {
 		if h.from > end {
 			out.WriteString(text[max(end, 0):h.from])
@@ -156,12 +160,12 @@ func replace(text string, hidden []span) string {
 	return out.String()
 }
 
-// oneLine makes a text printable, on one line.
+// oneLine returns a text as one printable line.
 func oneLine(text string) string {
 	return strings.Join(strings.Fields(printable(text)), " ")
 }
 
-// printable drops what is neither printable nor white space.
+// printable removes characters that are neither printable nor white space.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) || unicode.IsSpace(r) {

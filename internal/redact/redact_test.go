@@ -16,15 +16,18 @@ func TestRedactor(t *testing.T) {
 		got    string
 		want   string
 	}{
-		"line":           {"one line, printable", r.Line("a\n b\x00\tc", 100), "a b c"},
-		"line, secret":   {"also where it was broken", r.Line("key "+secret[:20]+"\n"+secret[20:], 100), "key [redacted]"},
-		"line, escaped":  {"or escaped", r.Line(`{"p":"pass \"word\""}`, 100), `{"p":"[redacted]"}`},
-		"line, long":     {"shortened after it was redacted", r.Line("aa "+secret, 5), "aa [r..."},
-		"line, short":    {"what is too short is no secret", r.Line("abc", 100), "abc"},
-		"text":           {"lines stay", r.Text("a\nb\x1b[31m\n"+secret, 100), "a\nb[31m\n[redacted]"},
-		"text, bytes":    {"all is UTF-8", r.Text("a\xffb", 100), "a\uFFFDb"},
-		"text, long":     {"", r.Text(strings.Repeat("ü", 30), 10), strings.Repeat("ü", 10) + "..."},
-		"whole":          {"of any length, and otherwise as it is", r.Whole("\x00" + secret + strings.Repeat("x", 100_000)), "\x00[redacted]" + strings.Repeat("x", 100_000)},
+		"line":          {"one line, printable", r.Line("a\n b\x00\tc", 100), "a b c"},
+		"line, secret":  {"also where it was broken", r.Line("key "+secret[:20]+"\n"+secret[20:], 100), "key [redacted]"},
+		"line, escaped": {"or escaped", r.Line(`{"p":"pass \"word\""}`, 100), `{"p":"[redacted]"}`},
+		"line, long":    {"shortened after it was redacted", r.Line("aa "+secret, 5), "aa [r..."},
+		"line, short":   {"a text that is too short is not a secret", r.Line("abc", 100), "abc"},
+		"text":          {"lines stay", r.Text("a\nb\x1b[31m\n"+secret, 100), "a\nb[31m\n[redacted]"},
+		"text, bytes":   {"all is UTF-8", r.Text("a\xffb", 100), "a\uFFFDb"},
+		"text, long":    {"", r.Text(strings.Repeat("ü", 30), 10), strings.Repeat("ü", 10) + "..."},
+		"whole": {
+			"of any length, and otherwise as it is",
+			r.Whole("\x00" + secret + strings.Repeat("x", 100_000)), "\x00[redacted]" + strings.Repeat("x", 100_000),
+		},
 		"whole, a part":  {"only all of it", r.Whole(secret[:20]), secret[:20]},
 		"without secret": {"", redact.New().Line("anything", 100), "anything"},
 	} {

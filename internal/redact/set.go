@@ -5,29 +5,30 @@ import (
 	"sync"
 )
 
-// Set knows the credentials that a process has read, by namespace: those of one namespace are never looked for in texts of another,
-// so nobody learns from a redaction that another namespace has a value. A nil Set knows none. It is safe for concurrent use.
+// Set has the credentials that a process has read, by namespace. A text is searched only for the credentials of its
+// own namespace, so a redaction never reveals that another namespace has a certain value. A nil Set has no
+// credentials. Set is safe for concurrent use.
 type Set struct {
 	mu         sync.RWMutex
 	namespaces map[string]*known
 }
 
-// known are the credentials of a namespace, by the object that they were read for.
+// known has the credentials of a namespace, by the object for which they were read.
 type known struct {
 	owners map[string][]string
-	// redactor knows all of them; nil until it is used after a change.
+	// redactor searches for all of them. It is nil from a change until its next use.
 	redactor *Redactor
 }
 
 // NewSet returns an empty set.
 func NewSet() *Set { return &Set{namespaces: map[string]*known{}} }
 
-// minShared is the shortest credential that a Set looks for, in bytes. Servers that want no key are often given a word, such as EMPTY or
-// ollama, and texts of the whole namespace may have that word.
+// minShared is the shortest credential that a Set searches for, in bytes. Servers that need no key are often given
+// a word, such as EMPTY or ollama, and any text of the namespace may contain that word.
 const minShared = 8
 
-// Put replaces the credentials of an object, which owner names within its namespace. Without credentials the object is forgotten. A
-// credential of less than 8 bytes is not looked for.
+// Put replaces the credentials of an object, which owner names within its namespace. If credentials is empty, the
+// object is removed. Credentials of less than 8 bytes are ignored.
 func (s *Set) Put(namespace, owner string, credentials []string) {
 	if s == nil {
 		return
@@ -54,7 +55,7 @@ func (s *Set) Put(namespace, owner string, credentials []string) {
 	}
 }
 
-// Whole returns a text without the credentials that are known of a namespace by now, as Redactor.Whole does.
+// Whole returns a text without the current credentials of a namespace, as Redactor.Whole does.
 func (s *Set) Whole(namespace, text string) string {
 	if r := s.of(namespace); r != nil && text != "" {
 		return r.Whole(text)
@@ -62,12 +63,12 @@ func (s *Set) Whole(namespace, text string) string {
 	return text
 }
 
-// In returns Whole for a namespace. It knows what is put into the set later.
+// In returns Whole for a namespace. The function also uses credentials that are put into the set later.
 func (s *Set) In(namespace string) func(text string) string {
 	return func(text string) string { return s.Whole(namespace, text) }
 }
 
-// of returns what knows the credentials of a namespace; nil if there are none.
+// of returns the redactor of a namespace, or nil if it has no credentials.
 func (s *Set) of(namespace string) *Redactor {
 	if s == nil {
 		return nil

@@ -25,7 +25,7 @@ func TestSetKnowsCredentialsOfOneNamespace(t *testing.T) {
 	}
 }
 
-func TestSetFollowsItsObjects(t *testing.T) {
+func TestSetForgetsObjects(t *testing.T) {
 	const before, after = "key-of-yesterday-0123", "key-of-today-4567"
 	s := redact.NewSet()
 	clean := s.In("team-a")
@@ -36,7 +36,7 @@ func TestSetFollowsItsObjects(t *testing.T) {
 	if got := clean(before + " " + after); got != "[redacted] "+after {
 		t.Errorf("with the first key: %q", got)
 	}
-	s.Put("team-a", "ModelProvider/main", []string{after, before}) // as after a rotation: a server may still repeat the old one
+	s.Put("team-a", "ModelProvider/main", []string{after, before}) // as after a rotation
 	if got := clean(before + " " + after); got != "[redacted] [redacted]" {
 		t.Errorf("after a rotation: %q", got)
 	}
@@ -57,7 +57,7 @@ func TestSetFollowsItsObjects(t *testing.T) {
 	}
 }
 
-// TestSetIsSafe changes a set while others read it; the race detector judges.
+// TestSetIsSafe changes a set while others read it, for the race detector.
 func TestSetIsSafe(t *testing.T) {
 	s := redact.NewSet()
 	done := make(chan struct{})
@@ -91,14 +91,15 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// BenchmarkSet is a scan of a text without a match, by how many credentials the namespace has.
+// BenchmarkSet scans a text without a match, for different numbers of credentials in the namespace.
 func BenchmarkSet(b *testing.B) {
 	for _, size := range []int{200, 4 << 10, 1 << 20} {
 		text := strings.Repeat(`{"id":12345,"title":"A title \u0026 more","text":"Lorem ipsum dolor sit amet."},`, size/80+1)[:size]
 		for _, count := range []int{0, 1, 100, 1000} {
 			s := redact.NewSet()
 			for i := range count {
-				s.Put("team-a", fmt.Sprintf("ModelProvider/%d", i), []string{fmt.Sprintf("sk-%d-%d", i*7654321, i), fmt.Sprintf("short%d", i)})
+				s.Put("team-a", fmt.Sprintf("ModelProvider/%d", i),
+					[]string{fmt.Sprintf("sk-%d-%d", i*7654321, i), fmt.Sprintf("short%d", i)})
 			}
 			b.Run(fmt.Sprintf("%d bytes/%d objects", size, count), func(b *testing.B) {
 				b.SetBytes(int64(size))

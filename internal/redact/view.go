@@ -11,33 +11,34 @@ import (
 )
 
 const (
-	// maxDepth bounds how many escapes within escapes are undone: JSON in a text in JSON, sent in a URL, and those that a secret
-	// itself seems to have.
+	// maxDepth bounds how many nested escapes are removed: JSON in a JSON text that is sent in a URL, and escapes
+	// that a secret itself seems to have.
 	maxDepth = 5
-	// chunk is how much of a text is viewed at once, in bytes that are visible, and reach how much longer than a form its escapes
-	// may be, in times: of what follows upon a chunk, so much is viewed with it.
+	// chunk is how much of a text is viewed at once, in visible bytes. reach is how many times longer than a form
+	// its escaped text may be; so much of the text after a chunk is viewed together with it.
 	chunk = 64 << 10
 	reach = 40
-	// maxEntity bounds the entities of HTML that are undone, in bytes. None has a longer name.
+	// maxEntity bounds the HTML entities that are decoded, in bytes. No entity has a longer name.
 	maxEntity = 34
 )
 
-// view is a text without white space and without what no reader sees, as it reads once its escapes are undone so many times.
-// Characters are folded: a letter of another width or style, or with marks on it, is the letter.
+// view is a text without white space and invisible characters, after a number of rounds of removing escapes.
+// Characters are folded: a letter of another width or style, or with marks on it, becomes the plain letter.
 type view struct {
 	text []byte
-	// low is the text with its ASCII letters in lower case: each byte stands at the same place.
+	// low is the text with its ASCII letters in lower case. Each byte keeps its position.
 	low []byte
-	// from and to are where in the text each byte comes from, if the view is placed: that takes longer than all else.
+	// from and to are the positions in the original text that each byte comes from. They exist only if placed is
+	// true, because they take most of the time.
 	from, to []int32
 	placed   bool
 }
 
-// views are made one after the other.
+// views are the two buffers for successive views of a text.
 type views struct{ now, next view }
 
-// scan finds the secrets in a text, chunk by chunk: the places of a view take more room than its text. They are noted only for
-// chunks that hold something.
+// scan finds the secrets in a text, chunk by chunk. The positions of a view need more memory than its text, so they
+// are computed only for chunks that contain a secret.
 func (r *Redactor) scan(text string) []span {
 	var hidden []span
 	var vs views
@@ -65,7 +66,7 @@ func (r *Redactor) scan(text string) []span {
 	}
 }
 
-// suspects says whether a text may hold a secret.
+// suspects reports whether a text may contain a secret.
 func (r *Redactor) suspects(vs *views, text string) bool {
 	for v := range vs.of(text, false) {
 		if len(r.candidates(v)) > 0 {
@@ -75,7 +76,8 @@ func (r *Redactor) suspects(vs *views, text string) bool {
 	return false
 }
 
-// visible returns how long the beginning of a text is that has so many visible bytes, and all the invisible ones behind them.
+// visible returns the length of the beginning of a text that has the given number of visible bytes, and all
+// invisible bytes after them.
 func visible(text string, bytes int) int {
 	if len(text) <= bytes {
 		return len(text)
@@ -98,7 +100,8 @@ func visible(text string, bytes int) int {
 	return len(text)
 }
 
-// of yields a text with its escapes undone no times, once and so on. A view is good until the next.
+// of yields views of a text: with no escapes removed, with one round removed, and so on. A view is valid until the
+// next one.
 func (vs *views) of(text string, placed bool) iter.Seq[*view] {
 	return func(yield func(*view) bool) {
 		vs.now.placed, vs.next.placed = placed, placed
@@ -113,7 +116,7 @@ func (vs *views) of(text string, placed bool) iter.Seq[*view] {
 	}
 }
 
-// pack makes of a view a text without what is not visible.
+// pack makes a view of the visible part of a text.
 func (v *view) pack(text string) {
 	v.text, v.from, v.to = v.text[:0], v.from[:0], v.to[:0]
 	begin := 0
@@ -140,7 +143,7 @@ func (v *view) pack(text string) {
 	v.low = lower(v.low, v.text)
 }
 
-// keep adds a part of a text as it is.
+// keep appends a part of a text unchanged.
 func (v *view) keep(text string, from, to int) {
 	v.text = append(v.text, text[from:to]...)
 	for i := from; v.placed && i < to; i++ {
@@ -148,8 +151,8 @@ func (v *view) keep(text string, from, to int) {
 	}
 }
 
-// put adds the folded form of a character at a place of the text. White space parts what is around it; anything else that leaves
-// nothing does not, and belongs to the byte before it.
+// put appends the folded form of a character at a position of the text. White space separates its neighbors. Any
+// other character that folds to nothing belongs to the byte before it.
 func (v *view) put(r rune, folded string, from, to int) {
 	v.text = append(v.text, folded...)
 	if !v.placed {
@@ -163,11 +166,11 @@ func (v *view) put(r rune, folded string, from, to int) {
 	}
 }
 
-// source is the place in the text of a part of the view.
+// source returns the position in the text of a part of the view.
 func (v *view) source(from, to int) span { return span{int(v.from[from]), int(v.to[to-1])} }
 
-// together says whether a part of the view has no white space in the text: a short secret with white space in it may be two
-// words.
+// together reports whether a part of the view has no white space in the text. A short secret with white space in it
+// may be two words.
 func (v *view) together(from, to int) bool {
 	for i := from + 1; i < to; i++ {
 		if v.from[i] > v.to[i-1] {
@@ -177,7 +180,7 @@ func (v *view) together(from, to int) bool {
 	return true
 }
 
-// unescape makes of another view what this one reads once its escapes are undone, and says whether it has any.
+// unescape makes the view into from this one by removing one round of escapes, and reports whether there were any.
 func (v *view) unescape(into *view) bool {
 	into.text, into.from, into.to = into.text[:0], into.from[:0], into.to[:0]
 	begin := 0
@@ -212,7 +215,7 @@ func (v *view) unescape(into *view) bool {
 	return true
 }
 
-// take adds a part of another view as it is.
+// take appends a part of another view unchanged.
 func (v *view) take(of *view, from, to int) {
 	v.text = append(v.text, of.text[from:to]...)
 	if v.placed {
@@ -220,7 +223,8 @@ func (v *view) take(of *view, from, to int) {
 	}
 }
 
-// escape is the character that a text begins with as an escape of so many bytes; 0 for none.
+// escape returns the character that is escaped at the beginning of a text, and the length of the escape in bytes; 0
+// if there is none.
 func escape(text []byte) (r rune, size int) {
 	switch text[0] {
 	case '\\':
@@ -233,7 +237,7 @@ func escape(text []byte) (r rune, size int) {
 	return 0, 0
 }
 
-// backslash is an escape of JSON, JavaScript and the like.
+// backslash decodes an escape of JSON, JavaScript and similar languages.
 func backslash(text []byte) (r rune, size int) {
 	if len(text) < 2 {
 		return 0, 0
@@ -242,7 +246,7 @@ func backslash(text []byte) (r rune, size int) {
 	case '"', '\'', '\\', '/':
 		return rune(c), 2
 	case 'b', 'f', 'n', 'r', 't':
-		return ' ', 2 // or the like, which no view has
+		return ' ', 2 // or another character that views leave out
 	case 'u':
 		return unit(text)
 	case 'x':
@@ -251,7 +255,7 @@ func backslash(text []byte) (r rune, size int) {
 	return 0, 0
 }
 
-// unit is an escape of JSON: a character, or two escapes that are the halves of one.
+// unit decodes an escape of JSON: a character, or the two halves of a surrogate pair.
 func unit(text []byte) (r rune, size int) {
 	r, size = hexadecimal(text, 2, 4)
 	if size == 0 || !utf16.IsSurrogate(r) || len(text) < size+2 || text[size] != '\\' || text[size+1] != 'u' {
@@ -265,8 +269,8 @@ func unit(text []byte) (r rune, size int) {
 	return r, size
 }
 
-// octets is an escape of a byte, after so many bytes that begin it, or of all bytes of a character, each of which is escaped so.
-// A byte of no character is the character of its number.
+// octets decodes an escape of one byte, or the escapes of all bytes of a character. begin is the length of the text
+// that begins each escape. A byte that is no part of a character becomes the character with its number.
 func octets(text []byte, begin int) (r rune, size int) {
 	r, size = hexadecimal(text, begin, 2)
 	if size == 0 || r < utf8.RuneSelf {
@@ -288,7 +292,7 @@ func octets(text []byte, begin int) (r rune, size int) {
 	return r, size
 }
 
-// hexadecimal is an escape of so many digits after what begins it.
+// hexadecimal decodes an escape with the given number of digits after the text that begins it.
 func hexadecimal(text []byte, begin, digits int) (r rune, size int) {
 	if len(text) < begin+digits {
 		return 0, 0
@@ -303,7 +307,7 @@ func hexadecimal(text []byte, begin, digits int) (r rune, size int) {
 	return r, begin + digits
 }
 
-// entity is an escape of HTML.
+// entity decodes an escape of HTML.
 func entity(text []byte) (r rune, size int) {
 	end := bytes.IndexByte(text[:min(len(text), maxEntity)], ';') + 1
 	if end == 0 || text[1] != '#' && (text[1]|0x20 < 'a' || text[1]|0x20 > 'z') {

@@ -13,14 +13,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// token has what each of the formats escapes.
+// token contains the characters that the formats escape.
 const token = `Super&Secret/Token+12345<"%41>`
 
 // writings are the ways in which servers write a text.
 var writings = map[string]func(string) string{
 	"as it is": func(s string) string { return s },
 	"JSON of Go": func(s string) string {
-		text, _ := json.Marshal(s) // a text can be written
+		text, _ := json.Marshal(s) // a string can always be encoded
 		return string(text[1 : len(text)-1])
 	},
 	"JSON in small":    func(s string) string { return unicodes(s, `\u%04x`) },
@@ -40,7 +40,7 @@ var writings = map[string]func(string) string{
 
 var small = strings.NewReplacer("%2B", "%2b", "%2F", "%2f", "%3C", "%3c", "%3E", "%3e")
 
-// unicodes writes each character by its number.
+// unicodes writes each character as a number.
 func unicodes(s, format string) string {
 	var out strings.Builder
 	for _, r := range s {
@@ -49,12 +49,12 @@ func unicodes(s, format string) string {
 	return out.String()
 }
 
-func TestWholeKnowsHowServersWriteASecret(t *testing.T) {
+func TestWholeFindsEncodedSecrets(t *testing.T) {
 	for _, secret := range []string{token, secret, "pass&word", "a/b+", `back\\slash-%2526`, "Bearer " + token, "with spaces & more"} {
 		r := redact.New(secret)
 		for inner, write := range writings {
 			for outer, wrap := range writings {
-				around := wrap("é a+b&c/") // which has the same escapes
+				around := wrap("é a+b&c/") // it has the same escapes
 				got := r.Whole(around + wrap(write(secret)) + around)
 				if got != around+"[redacted]"+around {
 					t.Errorf("%q: %s within %s: %q of %q", secret, inner, outer, got, wrap(write(secret)))
@@ -81,26 +81,70 @@ func TestWhole(t *testing.T) {
 		"a tool that echoes": {
 			"Go escapes & for HTML, and the last member has all but the last byte",
 			[]string{"Super&Secret/Token+12345"},
-			`{"plain":"Super&Secret/Token+12345","esc":"Super\u0026Secret/Token+12345","url":"Super%26Secret%2FToken%2B12345","part":"Super&Secret/Token+1234"}`,
+			`{"plain":"Super&Secret/Token+12345","esc":"Super\u0026Secret/Token+12345",` +
+				`"url":"Super%26Secret%2FToken%2B12345","part":"Super&Secret/Token+1234"}`,
 			`{"plain":"[redacted]","esc":"[redacted]","url":"[redacted]","part":"[redacted]"}`,
 		},
-		"JSON in JSON":        {"as of a tool that passes a result on", []string{token}, `"{\"a\":\"Super\\u0026Secret/Token+12345\\u003c\\\"%41\\u003e\",\n\"b\":1}"`, `"{\"a\":\"[redacted]\",\n\"b\":1}"`},
-		"nothing":             {"what holds no secret stays, byte by byte", []string{token}, "a\\u0026b %41 &amp; \x00\xff \t\r\n", "a\\u0026b %41 &amp; \x00\xff \t\r\n"},
-		"no secret":           {"", nil, token, token},
-		"too short":           {"it would be found everywhere", []string{"abc", `\u0041b`}, `abc Ab`, "abc Ab"},
-		"short":               {"", []string{"abcd"}, "xabcdy", "x[redacted]y"},
-		"short, two words":    {"white space in it makes it another text", []string{"theme"}, "the men of the\nme theme", "the men of the\nme [redacted]"},
-		"short, a part":       {"is any text", []string{"pass&word-12345"}, "pass&word-1234", "pass&word-1234"},
-		"with white space":    {"put into it", []string{secret}, secret[:20] + "\n" + secret[20:] + "\n", "[redacted]\n"},
-		"three quarters":      {"give it away", []string{secret}, "x" + secret[8:] + "x " + secret[:26] + " " + secret[4:30], "x[redacted]x [redacted] [redacted]"},
-		"less":                {"may be another text", []string{secret}, secret[:25] + " " + secret[10:], secret[:25] + " " + secret[10:]},
-		"side by side":        {"is one", []string{secret, token}, secret + token + secret + "x", "[redacted]x"},
-		"repeats itself":      {"it counts as a whole", []string{strings.Repeat("ab", 20)}, strings.Repeat("ab", 19) + "-" + strings.Repeat("ab", 21), strings.Repeat("ab", 19) + "-[redacted]ab"},
-		"at once":             {"one may hold another", []string{"inner-secret-0123", "outer-inner-secret-0123-outer"}, "<outer-inner-secret-0123-outer>", "<[redacted]>"},
-		"the token alone":     {"of a header's value with its scheme", []string{"Token 0123456789"}, "0123456789 Token 0123456789", "[redacted] [redacted]"},
-		"the password":        {"of Basic", []string{"Basic " + encode([]byte("ada:love<lace"))}, `{"user":"ada","password":"love\u003clace"}`, `{"user":"ada","password":"[redacted]"}`},
-		"base64":              {"of the header, in lines", []string{long}, "a " + wrapped + " b", "a " + wrapped[:10] + "[redacted]" + wrapped[len(wrapped)-3:] + " b"},
-		"base64 in a URL":     {"with its own digits, which are escaped", []string{"??>>??>>~~~~"}, "a=" + url.QueryEscape(base64.StdEncoding.EncodeToString([]byte("??>>??>>~~~~"))) + "&b=" + base64.URLEncoding.EncodeToString([]byte("??>>??>>~~~~")), "a=[redacted]&b=[redacted]"},
+		"JSON in JSON": {
+			"as of a tool that passes a result on",
+			[]string{token},
+			`"{\"a\":\"Super\\u0026Secret/Token+12345\\u003c\\\"%41\\u003e\",\n\"b\":1}"`, `"{\"a\":\"[redacted]\",\n\"b\":1}"`,
+		},
+		"nothing": {
+			"what holds no secret stays, byte by byte",
+			[]string{token},
+			"a\\u0026b %41 &amp; \x00\xff \t\r\n", "a\\u0026b %41 &amp; \x00\xff \t\r\n",
+		},
+		"no secret": {"", nil, token, token},
+		"too short": {"it would be found everywhere", []string{"abc", `\u0041b`}, `abc Ab`, "abc Ab"},
+		"short":     {"", []string{"abcd"}, "xabcdy", "x[redacted]y"},
+		"short, two words": {
+			"white space in it makes it another text",
+			[]string{"theme"},
+			"the men of the\nme theme",
+			"the men of the\nme [redacted]",
+		},
+		"short, a part":    {"is any text", []string{"pass&word-12345"}, "pass&word-1234", "pass&word-1234"},
+		"with white space": {"put into it", []string{secret}, secret[:20] + "\n" + secret[20:] + "\n", "[redacted]\n"},
+		"three quarters": {
+			"give it away",
+			[]string{secret},
+			"x" + secret[8:] + "x " + secret[:26] + " " + secret[4:30], "x[redacted]x [redacted] [redacted]",
+		},
+		"less":         {"may be another text", []string{secret}, secret[:25] + " " + secret[10:], secret[:25] + " " + secret[10:]},
+		"side by side": {"is one", []string{secret, token}, secret + token + secret + "x", "[redacted]x"},
+		"repeats itself": {
+			"it counts as a whole",
+			[]string{strings.Repeat("ab", 20)},
+			strings.Repeat("ab", 19) + "-" + strings.Repeat("ab", 21), strings.Repeat("ab", 19) + "-[redacted]ab",
+		},
+		"at once": {
+			"one may hold another",
+			[]string{"inner-secret-0123", "outer-inner-secret-0123-outer"},
+			"<outer-inner-secret-0123-outer>", "<[redacted]>",
+		},
+		"the token alone": {
+			"of a header's value with its scheme",
+			[]string{"Token 0123456789"},
+			"0123456789 Token 0123456789", "[redacted] [redacted]",
+		},
+		"the password": {
+			"of Basic",
+			[]string{"Basic " + encode([]byte("ada:love<lace"))},
+			`{"user":"ada","password":"love\u003clace"}`, `{"user":"ada","password":"[redacted]"}`,
+		},
+		"base64": {
+			"of the header, in lines",
+			[]string{long},
+			"a " + wrapped + " b",
+			"a " + wrapped[:10] + "[redacted]" + wrapped[len(wrapped)-3:] + " b",
+		},
+		"base64 in a URL": {
+			"with its own digits, which are escaped",
+			[]string{"??>>??>>~~~~"},
+			"a=" + url.QueryEscape(base64.StdEncoding.EncodeToString([]byte("??>>??>>~~~~"))) + "&b=" +
+				base64.URLEncoding.EncodeToString([]byte("??>>??>>~~~~")), "a=[redacted]&b=[redacted]",
+		},
 		"of another encoding": {"there is no end of them", []string{"abcdefgh"}, "a-b-c-d-e-f-g-h", "a-b-c-d-e-f-g-h"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +155,7 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// TestWholeOfBase64 has secrets at all places of texts that are written in base64.
+// TestWholeOfBase64 has secrets at all positions of base64 texts.
 func TestWholeOfBase64(t *testing.T) {
 	r := redact.New(secret)
 	for before := range 7 {
@@ -120,8 +164,9 @@ func TestWholeOfBase64(t *testing.T) {
 				text := kind.EncodeToString([]byte(strings.Repeat("u", before) + secret + strings.Repeat("v", after)))
 				got := r.Whole("x " + text + " y")
 				front, back, found := strings.Cut(got, "[redacted]")
-				// A digit at each end may be shared with what stands beside the secret.
-				if !found || len(front) > 2+(before*8+5)/6 || len(back) > 2+(after*8+5)/6+3 || !strings.HasPrefix("x "+text, front) || !strings.HasSuffix(text+" y", back) {
+				// The digit at each end may depend on the neighboring bytes.
+				if !found || len(front) > 2+(before*8+5)/6 || len(back) > 2+(after*8+5)/6+3 ||
+					!strings.HasPrefix("x "+text, front) || !strings.HasSuffix(text+" y", back) {
 					t.Errorf("%d bytes before, %d after: %q of %q", before, after, got, text)
 				}
 			}
@@ -131,7 +176,7 @@ func TestWholeOfBase64(t *testing.T) {
 
 // TestWholeOfLongTexts has secrets at and around all borders of chunks.
 func TestWholeOfLongTexts(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2)) // the same each time
+	random := rand.New(rand.NewPCG(1, 2)) // the same in each run
 	escaped := unicodes(secret, `\u%04x`)
 	r := redact.New(secret)
 	var text, want strings.Builder
@@ -141,16 +186,20 @@ func TestWholeOfLongTexts(t *testing.T) {
 		want.WriteString(gap + "[redacted]")
 	}
 	if got := r.Whole(text.String()); got != want.String() {
-		t.Errorf("%d bytes of %d are not what is wanted, %d bytes; it holds the secret %d times", len(got), text.Len(), want.Len(), strings.Count(got, escaped))
+		t.Errorf("got %d bytes of %d, want %d bytes; they contain the secret %d times", len(got), text.Len(), want.Len(),
+			strings.Count(got, escaped))
 	}
-	huge := strings.Repeat(secret+"/", 20_000)[:600_000] // a secret that is longer than chunks
+	huge := strings.Repeat(secret+"/", 20_000)[:600_000] // a secret that is longer than a chunk
 	if got := redact.New(huge[7:]).Whole("x" + huge + "y"); got != "xsk-demo[redacted]y" {
 		t.Errorf("of a huge secret %.100q is left", got)
 	}
 }
 
 func BenchmarkWhole(b *testing.B) {
-	row, err := json.Marshal(map[string]any{"id": 12345, "title": "A <b>title</b> & \"more\"", "url": "https://example.com/a?b=c%20d&e=f", "text": strings.Repeat("Lorem ipsum dolor sit amet. ", 10)})
+	row, err := json.Marshal(map[string]any{
+		"id": 12345, "title": "A <b>title</b> & \"more\"",
+		"url": "https://example.com/a?b=c%20d&e=f", "text": strings.Repeat("Lorem ipsum dolor sit amet. ", 10),
+	})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -176,7 +225,7 @@ func BenchmarkWhole(b *testing.B) {
 				b.SetBytes(int64(len(text)))
 				b.ReportAllocs()
 				for b.Loop() {
-					_ = r.Whole(text) // how long it takes is the question
+					_ = r.Whole(text) // the test is about the time
 				}
 			})
 		}

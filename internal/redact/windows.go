@@ -5,12 +5,13 @@ import (
 	"hash/maphash"
 )
 
-// windows are the windows of a text, each of them once, in a hash table with open addressing. It is made for one message, which is
-// short: a table of the windows of all forms would be some 400 times as large as the credentials, for as long as they are known.
+// windows is a hash table with open addressing that has each window of a text once. It is created for one message,
+// which is short. A permanent table of the windows of all forms would be about 400 times as large as the
+// credentials.
 type windows struct {
 	text []byte
-	seed maphash.Seed // a new one each time, so that no text can be made whose windows collide
-	// slots hold 0 or the first place of a window, counted from 1. It is negative once the window is marked.
+	seed maphash.Seed // random, so that no text can cause collisions on purpose
+	// slots hold 0, or the first position of a window, counted from 1. The position of a marked window is negative.
 	slots []int32
 }
 
@@ -28,7 +29,7 @@ func newWindows(text []byte) *windows {
 	return w
 }
 
-// slot returns the slot that a window has, or would have.
+// slot returns the slot of a window, or the slot where it would be.
 func (w *windows) slot(of []byte) *int32 {
 	last := uint64(len(w.slots) - 1) //nolint:gosec // because a length is not negative
 	for i := maphash.Bytes(w.seed, of); ; i++ {
@@ -40,7 +41,7 @@ func (w *windows) slot(of []byte) *int32 {
 	}
 }
 
-// mark marks the windows that a form has, too. It reports whether there are any.
+// mark marks the windows that also occur in a form. It reports whether there are any.
 func (w *windows) mark(form []byte) bool {
 	found := false
 	for i := range len(form) - window + 1 {
@@ -53,5 +54,5 @@ func (w *windows) mark(form []byte) bool {
 	return found
 }
 
-// marked reports whether the window at a place of the text is marked.
+// marked reports whether the window at a position of the text is marked.
 func (w *windows) marked(at int) bool { return *w.slot(w.text[at : at+window]) < 0 }

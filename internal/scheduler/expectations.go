@@ -8,9 +8,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Expectations remember which version of an object this process wrote last, until the cache shows it. An object that was
-// bound a moment ago looks as if it still waited; a reconciler that acted on that would give its slot away. The zero value is
-// ready to use, and safe for concurrent use.
+// Expectations remembers which version of an object this process wrote last, until the cache shows that version. A
+// Turn that was just bound still looks unbound in the cache. A reconciler that acted on the old version would give
+// away its slot. The zero value is ready to use. Expectations is safe for concurrent use.
 type Expectations struct {
 	mu       sync.Mutex
 	versions map[Key]expectation
@@ -21,7 +21,7 @@ type expectation struct {
 	version string
 }
 
-// Expect remembers an object as a write returned it.
+// Expect records an object as a write returned it.
 func (w *Expectations) Expect(o client.Object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -31,7 +31,7 @@ func (w *Expectations) Expect(o client.Object) {
 	w.versions[client.ObjectKeyFromObject(o)] = expectation{uid: o.GetUID(), version: o.GetResourceVersion()}
 }
 
-// IsStale reports whether an object, as it was read, lacks the last write.
+// IsStale reports whether an object, as it was read, is older than the last write.
 func (w *Expectations) IsStale(o client.Object) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -40,14 +40,15 @@ func (w *Expectations) IsStale(o client.Object) bool {
 	if !ok {
 		return false
 	}
-	if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), last.version); last.uid == o.GetUID() && err == nil && order < 0 {
+	if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), last.version); last.uid == o.GetUID() &&
+		err == nil && order < 0 {
 		return true
 	}
 	delete(w.versions, key)
 	return false
 }
 
-// Forget drops an object that is gone.
+// Forget drops a deleted object.
 func (w *Expectations) Forget(key Key) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -12,17 +12,20 @@ import (
 
 func TestExpectations(t *testing.T) {
 	version := func(uid, version string) *v1alpha1.Turn {
-		return &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "one", UID: types.UID(uid), ResourceVersion: version}}
+		return &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "helpdesk", Name: "one", UID: types.UID(uid),
+			ResourceVersion: version,
+		}}
 	}
 	for name, tc := range map[string]struct {
 		read *v1alpha1.Turn
 		want bool
 	}{
-		"an older version":               {version("a", "9"), true},
-		"the one that was written":       {version("a", "10"), false},
-		"a newer one":                    {version("a", "11"), false},
-		"another object of the name":     {version("b", "9"), false},
-		"a version that cannot be known": {version("a", "x"), false},
+		"an older version":                  {version("a", "9"), true},
+		"the written version":               {version("a", "10"), false},
+		"a newer one":                       {version("a", "11"), false},
+		"another object with this name":     {version("b", "9"), false},
+		"a version that cannot be compared": {version("a", "x"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var w Expectations
@@ -31,11 +34,11 @@ func TestExpectations(t *testing.T) {
 			}
 			w.Expect(version("a", "10"))
 			if got := w.IsStale(tc.read); got != tc.want {
-				t.Errorf("missing: %t, want %t", got, tc.want)
+				t.Errorf("stale: %t, want %t", got, tc.want)
 			}
 			w.Forget(client.ObjectKeyFromObject(tc.read))
 			if w.IsStale(tc.read) {
-				t.Error("what is forgotten is not missing")
+				t.Error("a forgotten object must not be stale")
 			}
 		})
 	}

@@ -2,14 +2,15 @@ package scheduler
 
 import "container/heap"
 
-// element is what a ranking holds. It remembers its position there, so that it can be moved or removed without a search.
+// element is an element of a ranking. It stores its own position, so that it can be moved or removed without a
+// search.
 type element interface {
 	comparable
 	position() *int
 }
 
-// ranking orders elements, the first at its top. All operations but first are logarithmic. An element is in at most one ranking
-// of its kind; its position is 0 where it is in none, and else counts from 1.
+// ranking orders elements; the first is at the top. All operations except first take logarithmic time. An element
+// is in at most one ranking of its kind. Its position counts from 1; 0 means that it is in no ranking.
 type ranking[E element] struct {
 	elements []E
 	before   func(a, b E) bool
@@ -18,8 +19,9 @@ type ranking[E element] struct {
 // first returns the element at the top. The ranking must not be empty.
 func (r *ranking[E]) first() E { return r.elements[0] }
 
-// place brings the ranking up to date about an element: it belongs there or not, and its rank may have changed.
-func (r *ranking[E]) place(e E, belongs bool) {
+// update adds, moves or removes an element. belongs says whether it belongs in the ranking; its rank may have
+// changed.
+func (r *ranking[E]) update(e E, belongs bool) {
 	at := *e.position()
 	switch {
 	case belongs && at > 0:

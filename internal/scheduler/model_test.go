@@ -12,7 +12,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// model does what Slots does, in the most obvious way: it searches all Turns for each slot.
+// model does the same as Slots in the simplest way: it searches all Turns for each slot.
 type model struct {
 	limits    Limits
 	turns     map[Key]*modelTurn
@@ -49,7 +49,7 @@ func (m *model) learn(a Agent) {
 	}
 }
 
-// tidy forgets the limits of Agents that neither exist nor have Turns.
+// tidy removes the limits of Agents that neither exist nor have Turns.
 func (m *model) tidy() {
 	for key, a := range m.agents {
 		if !a.known && m.count(func(t *modelTurn) bool { return t.Agent.Key == key }) == 0 {
@@ -88,7 +88,7 @@ func (m *model) atOnce() int {
 	return m.limits.Running.of(m.capacity(), len(tenants))
 }
 
-// eligible are the Turns that may have a free slot, those that go first first.
+// eligible returns the Turns that may have a free slot, in the order in which they get it.
 func (m *model) eligible() []*modelTurn {
 	first := map[Key]*modelTurn{}
 	for _, t := range m.turns {
@@ -166,7 +166,7 @@ func (m *model) setExecutors(executors []Executor) {
 	}
 }
 
-// drive does to Slots and to the model what the bytes say, and compares the two after each step.
+// drive applies the operations that next encodes to Slots and to the model, and compares the two after each step.
 func drive(t *testing.T, next func(n int) int, steps int) {
 	t.Helper()
 	limits := Limits{Queued: next(3) * 4}
@@ -188,7 +188,10 @@ func drive(t *testing.T, next func(n int) int, steps int) {
 	for step := range steps {
 		version++
 		ns := fmt.Sprintf("ns-%d", min(next(3), next(3)))
-		agent := Agent{Key: Key{Namespace: ns, Name: fmt.Sprintf("agent-%d", next(3))}, Most: next(4), Version: max(0, version-int64(next(9)))}
+		agent := Agent{
+			Key: Key{Namespace: ns, Name: fmt.Sprintf("agent-%d", next(3))}, Most: next(4),
+			Version: max(0, version-int64(next(9))),
+		}
 		number := next(12)
 		r := Request{
 			Turn:  Key{Namespace: ns, Name: fmt.Sprintf("turn-%d", number)},
@@ -207,7 +210,8 @@ func drive(t *testing.T, next func(n int) int, steps int) {
 			m.setExecutors(executors)
 			want, refused := m.reserve(r)
 			got := s.Reserve(r, executors)
-			if got.Executor != want || (got.Cause == QueueFull) != refused || (got.Cause == NoCause) != (want != "") || (got.Message == "") != (want != "") {
+			if got.Executor != want || (got.Cause == QueueFull) != refused || (got.Cause == NoCause) != (want != "") ||
+				(got.Message == "") != (want != "") {
 				t.Fatalf("step %d: %s = %+v, want %q, refused %t", step, what, got, want, refused)
 			}
 		case 5:
@@ -301,7 +305,7 @@ func drive(t *testing.T, next func(n int) int, steps int) {
 	}
 }
 
-// compare fails the test if the two do not agree, or if the counts of Slots are wrong.
+// compare fails the test if the two disagree, or if the counts of Slots are wrong.
 func compare(t *testing.T, s *Slots, m *model, when string) {
 	t.Helper()
 	type shown struct {
@@ -332,16 +336,17 @@ func compare(t *testing.T, s *Slots, m *model, when string) {
 		wantAgents[key.String()] = limit{a.most, a.version, a.known}
 	}
 	if diff := gocmp.Diff(wantAgents, gotAgents); diff != "" {
-		t.Fatalf("%s: the Agents (-want +got):\n%s", when, diff)
+		t.Fatalf("%s: Agents (-want +got):\n%s", when, diff)
 	}
 	for name, n := range s.namespaces {
-		if n.running != m.running(name) || n.waiting != m.count(func(t *modelTurn) bool { return t.Turn.Namespace == name && t.state == waiting }) {
+		if n.running != m.running(name) || n.waiting != m.count(
+			func(t *modelTurn) bool { return t.Turn.Namespace == name && t.state == waiting }) {
 			t.Fatalf("%s: namespace %s counts %d running, %d waiting", when, name, n.running, n.waiting)
 		}
 	}
 }
 
-// TestSlotsAgreeWithASimpleModel does the same random operations to both.
+// TestSlotsAgreeWithASimpleModel applies the same random operations to both.
 func TestSlotsAgreeWithASimpleModel(t *testing.T) {
 	for seed := range uint64(60) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {

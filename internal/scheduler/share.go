@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// Share is a number of slots, or a part of all slots. The zero value is any number.
+// Share is a number of slots, or a percentage of all slots. The zero value means no limit.
 type Share struct {
 	count, percent int
 }
 
-// ParseShare reads a whole number from 0 (any number) to 1000000, or a percentage from 1% to 100%.
+// ParseShare parses a whole number from 0 (no limit) to 1000000, or a percentage from 1% to 100%.
 func ParseShare(text string) (Share, error) {
 	number, isPart := strings.CutSuffix(text, "%")
 	n, err := strconv.Atoi(number)
@@ -24,7 +24,7 @@ func ParseShare(text string) (Share, error) {
 	return Share{}, fmt.Errorf("%q must be a whole number from 0 to 1000000, or a percentage from 1%% to 100%%", text)
 }
 
-// String returns the share as ParseShare reads it.
+// String returns the share in the format of ParseShare.
 func (s Share) String() string {
 	if s.percent > 0 {
 		return strconv.Itoa(s.percent) + "%"
@@ -32,8 +32,8 @@ func (s Share) String() string {
 	return strconv.Itoa(s.count)
 }
 
-// of returns how many of so many slots the share is, 0 for any number. A percentage is rounded up, and holds only where
-// there are at least two tenants: a single one has nobody to leave slots to.
+// of returns the share as a number of slots; 0 means no limit. A percentage is rounded up. It applies only if there
+// are at least two tenants: a single tenant need not leave slots to others.
 func (s Share) of(slots, tenants int) int {
 	switch {
 	case s.percent == 0:

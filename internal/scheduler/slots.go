@@ -1,8 +1,8 @@
-// Package scheduler decides which Turn gets which slot of which executor, and keeps what that needs: who waits, who holds a slot,
-// which Leases hold, and which writes of this process the cache does not show yet.
+// Package scheduler decides which Turn gets which slot of which executor. It tracks the waiting Turns, the reserved
+// and bound slots, and the writes of this process that the cache does not show yet.
 //
-// Its core, Slots, is pure: it knows no API server and no clock. Each operation takes time that is logarithmic in the number of
-// Turns, and linear in the number of executors, which are few.
+// Its core, Slots, is pure: it uses no API server and no clock. Each operation takes time that is logarithmic in
+// the number of Turns, and linear in the number of executors, which is small.
 package scheduler
 
 import (
@@ -23,21 +23,22 @@ type Key = types.NamespacedName
 
 // Executor is an executor that Turns can be bound to.
 type Executor struct {
-	// Name of the executor.
+	// Name is the name of the executor.
 	Name string
-	// Capacity is how many Turns may be bound to it at once.
+	// Capacity is the number of Turns that may be bound to the executor at once.
 	Capacity int
-	// Store is where it keeps journals; the zero value if it does not say, as an executor of an older version.
+	// Store is the store in which the executor keeps journals. It is the zero value if the executor does not report
+	// one, as an older version does not.
 	Store executor.StoreIdentity
 }
 
-// Agent is what the scheduler knows of an Agent.
+// Agent holds the scheduler's facts about an Agent.
 type Agent struct {
 	Key Key
-	// Most is how many of its Turns may run at once; 0 for any number.
+	// Most is the number of the Agent's Turns that may run at once; 0 means no limit.
 	Most int
-	// Version orders what is said of the limit: an older version changes nothing, nor does 0, which says that the limit is not
-	// known.
+	// Version orders reports of the limit: a report with an older version has no effect. Version 0 means that the
+	// limit is unknown, and has no effect either.
 	Version int64
 }
 
@@ -47,7 +48,8 @@ type Request struct {
 	Agent Agent
 	// Since orders the Turns of a namespace: the earliest goes first.
 	Since time.Time
-	// Admitted says that the Turn has queued or run before: it is never refused because too many Turns queue.
+	// Admitted means that the Turn has queued or run before. Such a Turn is never refused because too many Turns
+	// are queued.
 	Admitted bool
 }
 
@@ -60,15 +62,15 @@ func (r *Request) compare(other *Request) int {
 	)
 }
 
-// Limits bound what one namespace takes.
+// Limits bound the slots and the queue of one namespace.
 type Limits struct {
-	// Running is how many Turns of one namespace may hold slots at once.
+	// Running is the number of Turns of one namespace that may hold slots at once.
 	Running Share
-	// Queued is how many Turns of one namespace may wait for a slot at once; 0 for any number.
+	// Queued is the number of Turns of one namespace that may wait for a slot at once; 0 means no limit.
 	Queued int
 }
 
-// Cause is why a Turn gets no slot now.
+// Cause is the reason for which a Turn gets no slot now.
 type Cause int
 
 const (
@@ -76,13 +78,14 @@ const (
 	NoCause Cause = iota
 	// NoExecutor means that no executor is running.
 	NoExecutor
-	// Full means that all slots are taken, or others go first, because their namespace runs fewer Turns or because they have waited longer.
+	// Full means that all slots are taken, or that other Turns go first, because their namespace runs fewer Turns
+	// or because they have waited longer.
 	Full
-	// AgentLimit means that the Agent runs as many Turns as it may.
+	// AgentLimit means that the Agent already runs as many Turns as it may.
 	AgentLimit
-	// NamespaceLimit means that the namespace runs as many Turns as it may.
+	// NamespaceLimit means that the namespace already runs as many Turns as it may.
 	NamespaceLimit
-	// AgentOrder means that an earlier Turn of the Agent waits, too.
+	// AgentOrder means that an earlier Turn of the Agent is waiting, too.
 	AgentOrder
 	// QueueFull means that too many Turns of the namespace wait. The Turn is refused and does not wait.
 	QueueFull
@@ -90,19 +93,20 @@ const (
 
 // Verdict is the answer to a request.
 type Verdict struct {
-	// Executor has the slot; empty if there is none.
+	// Executor is the executor with the slot; empty if the Turn gets none.
 	Executor string
-	// Cause and Message say why there is no slot. The message names the limit that counts.
+	// Cause and Message say why the Turn gets no slot. Message names the limit that applies.
 	Cause   Cause
 	Message string
 }
 
-// Slots gives slots to Turns. A free slot goes to the namespace that runs the fewest Turns, within it to the Turn that has waited
-// longest. So however many Turns of one namespace wait, the first of another waits for one slot to become free.
+// Slots assigns slots to Turns. A free slot goes to the namespace that runs the fewest Turns, and within the
+// namespace to the Turn that has waited longest. So the first Turn of a namespace waits for only one slot to become
+// free, however many Turns of another namespace wait.
 //
-// A slot that becomes free is given to the next Turn at once, by whoever frees it, and that Turn is woken: it holds the slot from
-// then on, and asks for it with Reserve. So no slot stays free while a Turn waits that may have it, however long the queue of the
-// reconciler is. A Turn that holds a slot and does not use it must call Defer or Release.
+// The call that frees a slot reserves it for the next Turn at once and wakes that Turn, which then obtains it with
+// Reserve. So no slot stays free while an eligible Turn waits, however long the queue of the reconciler is. A Turn
+// that does not use its reserved slot must call Defer or Release.
 //
 // Slots is safe for concurrent use.
 type Slots struct {
@@ -113,37 +117,40 @@ type Slots struct {
 	turns      map[Key]*turn
 	agents     map[Key]*agent
 	namespaces map[string]*namespace
-	// eligible are the namespaces with an Agent that is eligible, those that go first at the top.
+	// eligible ranks the namespaces that have an eligible Agent. The namespace that goes first is at the top.
 	eligible ranking[*namespace]
-	// executors by name; used are the slots that are taken, by executor, also of executors that are gone.
+	// executors is sorted by name. used counts the occupied slots by executor, including executors that are gone.
 	executors []Executor
 	used      map[string]int
-	// atOnce is how many Turns of a namespace may hold slots; 0 for any number.
-	atOnce int
+	// namespaceLimit is the number of Turns of a namespace that may hold slots; 0 means no limit.
+	namespaceLimit int
 	// tenants is the number of namespaces that have an Agent.
 	tenants int
-	// awaiting are the Turns that must learn of an executor that appears: they were told that there is none, or are about to ask.
+	// awaiting holds the Turns to wake when an executor appears: they were refused because no executor was running,
+	// or are about to request a slot.
 	awaiting map[Key]struct{}
-	// appeared says that an executor has appeared, or takes more Turns, since those were woken.
-	appeared bool
+	// executorAppeared means that an executor has appeared, or has gained capacity, since the Turns in awaiting
+	// were last woken.
+	executorAppeared bool
 }
 
-// state of a Turn that the scheduler knows.
+// state is the state of a Turn in the scheduler.
 type state int
 
 const (
 	// waiting: the Turn waits for a slot.
 	waiting state = iota
-	// reserved: the Turn holds a slot, and its binding is not confirmed.
+	// reserved: the Turn holds a slot, but its binding is not confirmed.
 	reserved
-	// bound: the Turn holds a slot, as the API server has it.
+	// bound: the Turn holds a slot, and the API server has its binding.
 	bound
 )
 
 type turn struct {
 	Request
 	state state
-	// deferred says that the Turn cannot take a slot at present. It keeps the later Turns of its Agent waiting, and nobody else.
+	// deferred means that the Turn cannot take a slot at present. It keeps only the later Turns of its Agent
+	// waiting.
 	deferred bool
 	executor string
 	agent    *agent
@@ -155,19 +162,19 @@ func (t *turn) position() *int { return &t.at }
 type agent struct {
 	Agent
 	namespace *namespace
-	// known says that the Agent exists.
+	// known means that the Agent exists.
 	known bool
-	// running is how many of its Turns hold slots.
+	// running is the number of the Agent's Turns that hold slots.
 	running int
 	waiting ranking[*turn]
-	// deferred are those of its waiting Turns that cannot take a slot at present.
+	// deferred holds the waiting Turns that cannot take a slot at present.
 	deferred map[*turn]struct{}
 	at       int
 }
 
 func (a *agent) position() *int { return &a.at }
 
-// isEligible reports whether the first Turn of an Agent may have a slot as far as the Agent is concerned.
+// isEligible reports whether the Agent allows a slot for its first waiting Turn.
 func (a *agent) isEligible() bool {
 	return a.waiting.Len() > 0 && !a.waiting.first().deferred && !a.isFull()
 }
@@ -176,19 +183,20 @@ func (a *agent) isFull() bool { return a.Most > 0 && a.running >= a.Most }
 
 type namespace struct {
 	name string
-	// agents is how many Agents the scheduler keeps of it, known how many of them exist.
+	// agents is the number of the namespace's Agents in the scheduler; known is the number of these that exist.
 	agents, known int
-	// running and waiting are numbers of Turns.
+	// running and waiting count Turns.
 	running, waiting int
-	// eligible are its Agents whose first Turn may have a slot, the one that has waited longest at the top.
+	// eligible ranks the Agents whose first Turn may have a slot. The Agent whose Turn has waited longest is at the
+	// top.
 	eligible ranking[*agent]
 	at       int
 }
 
 func (n *namespace) position() *int { return &n.at }
 
-// New returns the scheduler's slots. wake brings a Turn back to its reconciler; urgent says that it holds a slot. It must return
-// soon and must not call Slots.
+// New returns Slots without Turns. wake must enqueue a Turn in its reconciler; urgent means that the Turn holds a
+// slot. wake must return quickly and must not call Slots.
 func New(limits Limits, wake func(turn Key, urgent bool)) *Slots {
 	s := &Slots{
 		limits: limits, wake: wake,
@@ -201,12 +209,13 @@ func New(limits Limits, wake func(turn Key, urgent bool)) *Slots {
 			) < 0
 		}},
 	}
-	s.setAtOnce()
+	s.updateNamespaceLimit()
 	return s
 }
 
-// Reserve asks for a slot. The Turn gets one, or waits and is woken when it has one; a Turn that holds a reserved slot gets that. A
-// Turn that was bound gives that slot up first. executors are those that may get Turns now.
+// Reserve requests a slot. The Turn gets one, or waits and is woken when it gets one. If the Turn already has a
+// reserved slot, it gets that slot. If the Turn was bound, it first gives up that slot. executors are the executors
+// that may get Turns now.
 func (s *Slots) Reserve(r Request, executors []Executor) Verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,7 +231,7 @@ func (s *Slots) Reserve(r Request, executors []Executor) Verdict {
 	waited := t != nil && t.state == waiting
 	t = s.replace(t, r)
 	s.setAgent(r.Agent)
-	s.queue(t, true)
+	s.setWaiting(t, true)
 	s.fill(t)
 	if t.state == reserved {
 		return Verdict{Executor: t.executor}
@@ -231,18 +240,19 @@ func (s *Slots) Reserve(r Request, executors []Executor) Verdict {
 		s.drop(t)
 		s.fill(nil)
 		return Verdict{Cause: QueueFull, Message: fmt.Sprintf(
-			"%d Turns of namespace %q wait for a slot, and no more may (--max-queued-turns-per-namespace)", s.limits.Queued, n.name)}
+			"%d turns of namespace %q already wait for a slot, which is the limit (--max-queued-turns-per-namespace)",
+			s.limits.Queued, n.name)}
 	}
-	return s.whyNot(t)
+	return s.refusal(t)
 }
 
-// whyNot says why a Turn that waits has no slot.
-func (s *Slots) whyNot(t *turn) Verdict {
+// refusal returns why a waiting Turn has no slot.
+func (s *Slots) refusal(t *turn) Verdict {
 	n := t.agent.namespace
 	switch {
 	case t.agent.isFull():
 		return Verdict{Cause: AgentLimit, Message: fmt.Sprintf(
-			"Agent %q runs as many turns as it may at once (maxParallelTurns is %d)", t.agent.Key.Name, t.agent.Most)}
+			"Agent %q already runs as many turns as it may (maxParallelTurns is %d)", t.agent.Key.Name, t.agent.Most)}
 	case t.agent.waiting.first() != t:
 		return Verdict{Cause: AgentOrder, Message: fmt.Sprintf("earlier turns of Agent %q go first", t.agent.Key.Name)}
 	case len(s.executors) == 0:
@@ -250,13 +260,14 @@ func (s *Slots) whyNot(t *turn) Verdict {
 		return Verdict{Cause: NoExecutor, Message: "no executor is running"}
 	case s.isFull(n):
 		return Verdict{Cause: NamespaceLimit, Message: fmt.Sprintf(
-			"namespace %q runs as many turns as it may at once: %d (--max-running-turns-per-namespace is %s)", n.name, s.atOnce, s.limits.Running)}
+			"namespace %q already runs as many turns as it may: %d (--max-running-turns-per-namespace is %s)", n.name,
+			s.namespaceLimit, s.limits.Running)}
 	}
-	return Verdict{Cause: Full, Message: "all executors run as many turns as they can"}
+	return Verdict{Cause: Full, Message: "all slots of all executors are taken"}
 }
 
-// ReserveOverLimit reserves a slot beyond all limits, for a Turn that is to end: it asks no model. It returns the executor, empty
-// if there is none; the Turn then goes on awaiting one.
+// ReserveOverLimit reserves a slot beyond all limits, for a Turn that only ends: it calls no model. It returns the
+// executor. If none is running, it returns an empty string, and an executor that appears wakes the Turn.
 func (s *Slots) ReserveOverLimit(r Request, executors []Executor) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,20 +286,20 @@ func (s *Slots) ReserveOverLimit(r Request, executors []Executor) string {
 	s.setAgent(r.Agent)
 	name, _ := s.freest()
 	name = cmp.Or(name, s.executors[0].Name)
-	s.hold(t, reserved, name)
+	s.occupy(t, reserved, name)
 	s.fill(nil)
 	return name
 }
 
-// AwaitExecutor notes that executors are about to be listed for a Turn: one that appears before the Turn asks for a slot then wakes
-// it. The Turn is in nobody's way.
+// AwaitExecutor must be called before the executors are listed for a Turn. If an executor appears before the Turn
+// requests a slot, the Turn is woken. The call does not affect other Turns.
 func (s *Slots) AwaitExecutor(turn Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.awaiting[turn] = struct{}{}
 }
 
-// Confirm notes that a Turn is bound, as the API server has it.
+// Confirm records that the API server has the binding of a Turn.
 func (s *Slots) Confirm(r Request, executor string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,11 +311,11 @@ func (s *Slots) Confirm(r Request, executor string) {
 	}
 	t = s.replace(t, r)
 	s.setAgent(r.Agent)
-	s.hold(t, bound, executor)
+	s.occupy(t, bound, executor)
 	s.fill(nil)
 }
 
-// Release notes that a Turn neither holds a slot nor waits for one. Its slot goes to the next.
+// Release records that a Turn neither holds a slot nor waits for one. Its slot goes to the next Turn.
 func (s *Slots) Release(turn Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,7 +326,8 @@ func (s *Slots) Release(turn Key) {
 	}
 }
 
-// ReleaseBound is Release for a Turn whose binding is confirmed; of any other, a reconciler has seen more than the caller.
+// ReleaseBound is Release for a Turn whose binding is confirmed. It ignores any other Turn, because its reconciler
+// has newer information than the caller.
 func (s *Slots) ReleaseBound(turn Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -325,8 +337,8 @@ func (s *Slots) ReleaseBound(turn Key) {
 	}
 }
 
-// Defer notes that a Turn that waits, or has a slot reserved, cannot take a slot at present. Its slot goes to the next; the Turn
-// keeps its position in the queue and must ask again, or wait for Resume.
+// Defer records that a Turn cannot take a slot at present. If a slot is reserved for it, the slot goes to the next
+// Turn. The Turn keeps its position in the queue. It must call Reserve again or wait for Resume.
 func (s *Slots) Defer(turn Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -338,7 +350,7 @@ func (s *Slots) Defer(turn Key) {
 	s.fill(nil)
 }
 
-// SetAgent notes that an Agent exists, and its limit.
+// SetAgent records that an Agent exists, and its limit.
 func (s *Slots) SetAgent(a Agent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -347,19 +359,19 @@ func (s *Slots) SetAgent(a Agent) {
 	s.fill(nil)
 }
 
-// ForgetAgent notes that an Agent is gone. Its Turns go on waiting.
+// ForgetAgent records that an Agent was deleted. Its Turns still wait.
 func (s *Slots) ForgetAgent(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a := s.agents[key]; a != nil {
 		s.exists(key, false)
 		a.Version = 0
-		s.tidy(a)
+		s.removeIfUnused(a)
 		s.fill(nil)
 	}
 }
 
-// Resume lets the Turns of an Agent that were deferred have slots again.
+// Resume makes the deferred Turns of an Agent eligible again.
 func (s *Slots) Resume(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -371,11 +383,11 @@ func (s *Slots) Resume(key Key) {
 		t.deferred = false
 	}
 	clear(a.deferred)
-	s.rank(a)
+	s.updateRank(a)
 	s.fill(nil)
 }
 
-// SetExecutors notes which executors may get Turns now. Free slots go to Turns that wait.
+// SetExecutors records which executors may get Turns now. Free slots go to waiting Turns.
 func (s *Slots) SetExecutors(executors []Executor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -410,8 +422,8 @@ func (s *Slots) Counts() (running, queued int) {
 	return running, queued
 }
 
-// setExecutors replaces the executors; fill must follow. Reserved slots of those that are gone are given up; bound Turns keep theirs
-// until their reconciler releases them.
+// setExecutors replaces the executors. The caller must then call fill. Reserved slots of removed executors are
+// given up. Bound Turns keep their slots until their reconciler releases them.
 func (s *Slots) setExecutors(executors []Executor) {
 	executors = slices.SortedFunc(slices.Values(executors), func(a, b Executor) int { return strings.Compare(a.Name, b.Name) })
 	if slices.Equal(executors, s.executors) {
@@ -435,46 +447,48 @@ func (s *Slots) setExecutors(executors []Executor) {
 			}
 		}
 	}
-	s.setAtOnce()
-	s.appeared = s.appeared || more
+	s.updateNamespaceLimit()
+	s.executorAppeared = s.executorAppeared || more
 }
 
-// requeue has a Turn wait anew, without the slot that it may have reserved.
+// requeue makes a Turn wait again. If it has a reserved slot, it gives up the slot.
 func (s *Slots) requeue(t *turn, deferred bool) {
 	t = s.replace(t, t.Request)
 	if t.deferred = deferred; deferred {
 		t.agent.deferred[t] = struct{}{}
 	}
-	s.queue(t, true)
+	s.setWaiting(t, true)
 }
 
-// replace makes the entry of a Turn anew, without slot and wait. before is the entry that there was, nil if there was none.
+// replace creates the entry of a Turn anew, without slot or queue position. before is its previous entry, or nil.
 func (s *Slots) replace(before *turn, r Request) *turn {
 	if before != nil {
-		s.leave(before)
+		s.detach(before)
 	}
 	t := &turn{Request: r, agent: s.agentOf(r.Agent.Key)}
 	s.turns[r.Turn] = t
 	return t
 }
 
-// setAtOnce works out how many Turns of a namespace may run at once.
-func (s *Slots) setAtOnce() {
+// updateNamespaceLimit computes how many Turns of a namespace may run at once.
+func (s *Slots) updateNamespaceLimit() {
 	capacity := 0
 	for _, e := range s.executors {
 		capacity += e.Capacity
 	}
-	if atOnce := s.limits.Running.of(capacity, s.tenants); atOnce != s.atOnce {
-		s.atOnce = atOnce
+	if atOnce := s.limits.Running.of(capacity, s.tenants); atOnce != s.namespaceLimit {
+		s.namespaceLimit = atOnce
 		for _, n := range s.namespaces {
-			s.rankNamespace(n)
+			s.updateNamespaceRank(n)
 		}
 	}
 }
 
-func (s *Slots) isFull(n *namespace) bool { return s.atOnce > 0 && n.running >= s.atOnce }
+func (s *Slots) isFull(n *namespace) bool {
+	return s.namespaceLimit > 0 && n.running >= s.namespaceLimit
+}
 
-// agentOf returns the Agent of a key, after making it if it is not there.
+// agentOf returns the Agent with a key. It creates the Agent if necessary.
 func (s *Slots) agentOf(key Key) *agent {
 	if a := s.agents[key]; a != nil {
 		return a
@@ -495,7 +509,7 @@ func (s *Slots) agentOf(key Key) *agent {
 	return a
 }
 
-// setAgent takes over the limit of an Agent, unless a newer version of it is known.
+// setAgent takes over the limit of an Agent, unless a newer version is known.
 func (s *Slots) setAgent(from Agent) {
 	a := s.agentOf(from.Key)
 	if from.Version == 0 || from.Version < a.Version {
@@ -504,11 +518,11 @@ func (s *Slots) setAgent(from Agent) {
 	a.Version = from.Version
 	if a.Most != from.Most {
 		a.Most = from.Most
-		s.rank(a)
+		s.updateRank(a)
 	}
 }
 
-// exists notes whether an Agent exists, and so whether its namespace is a tenant.
+// exists records whether an Agent exists, and thus whether its namespace is a tenant.
 func (s *Slots) exists(key Key, known bool) {
 	a := s.agentOf(key)
 	if a.known == known {
@@ -524,12 +538,12 @@ func (s *Slots) exists(key Key, known bool) {
 	}
 	if (before > 0) != (n.known > 0) {
 		s.tenants += n.known - before
-		s.setAtOnce()
+		s.updateNamespaceLimit()
 	}
 }
 
-// tidy forgets an Agent of which nothing is left.
-func (s *Slots) tidy(a *agent) {
+// removeIfUnused removes an Agent that does not exist and has no Turns.
+func (s *Slots) removeIfUnused(a *agent) {
 	if a.known || a.running > 0 || a.waiting.Len() > 0 {
 		return
 	}
@@ -539,8 +553,8 @@ func (s *Slots) tidy(a *agent) {
 	}
 }
 
-// queue has a Turn wait, or no longer wait.
-func (s *Slots) queue(t *turn, waits bool) {
+// setWaiting makes a Turn wait, or stop waiting.
+func (s *Slots) setWaiting(t *turn, waits bool) {
 	if (t.at > 0) != waits {
 		if waits {
 			t.agent.namespace.waiting++
@@ -548,59 +562,59 @@ func (s *Slots) queue(t *turn, waits bool) {
 			t.agent.namespace.waiting--
 		}
 	}
-	t.agent.waiting.place(t, waits)
-	s.rank(t.agent)
+	t.agent.waiting.update(t, waits)
+	s.updateRank(t.agent)
 }
 
-// hold gives a Turn a slot.
-func (s *Slots) hold(t *turn, as state, executor string) {
+// occupy gives a slot to a Turn.
+func (s *Slots) occupy(t *turn, as state, executor string) {
 	t.state, t.executor = as, executor
 	s.used[executor]++
 	t.agent.running++
 	t.agent.namespace.running++
-	s.rank(t.agent)
+	s.updateRank(t.agent)
 }
 
-// drop forgets a Turn, its slot and its wait, and what is only known for it.
+// drop removes a Turn with its slot and its queue position, and its Agent if nothing else needs the Agent.
 func (s *Slots) drop(t *turn) {
-	s.leave(t)
-	s.tidy(t.agent)
+	s.detach(t)
+	s.removeIfUnused(t.agent)
 }
 
-// leave takes a Turn out, with its slot and its wait. What is known of its Agent stays.
-func (s *Slots) leave(t *turn) {
+// detach removes a Turn with its slot and its queue position. Its Agent stays.
+func (s *Slots) detach(t *turn) {
 	delete(s.turns, t.Turn)
 	delete(t.agent.deferred, t)
 	if t.state == waiting {
-		s.queue(t, false)
+		s.setWaiting(t, false)
 	} else {
 		if s.used[t.executor]--; s.used[t.executor] == 0 {
 			delete(s.used, t.executor)
 		}
 		t.agent.running--
 		t.agent.namespace.running--
-		s.rank(t.agent)
+		s.updateRank(t.agent)
 	}
 }
 
-// rank brings the rankings up to date after an Agent has changed.
-func (s *Slots) rank(a *agent) {
-	a.namespace.eligible.place(a, a.isEligible())
-	s.rankNamespace(a.namespace)
+// updateRank updates the rankings after a change of an Agent.
+func (s *Slots) updateRank(a *agent) {
+	a.namespace.eligible.update(a, a.isEligible())
+	s.updateNamespaceRank(a.namespace)
 }
 
-func (s *Slots) rankNamespace(n *namespace) {
-	s.eligible.place(n, n.eligible.Len() > 0 && !s.isFull(n))
+func (s *Slots) updateNamespaceRank(n *namespace) {
+	s.eligible.update(n, n.eligible.Len() > 0 && !s.isFull(n))
 }
 
-// fill gives free slots to Turns that wait, as long as there are both, and wakes them, but for the one that asks. It also wakes the
-// Turns that await an executor, if one has appeared.
+// fill gives free slots to waiting Turns as long as there are both, and wakes those Turns, except the one that
+// asks. If an executor has appeared, it also wakes the Turns that await one.
 func (s *Slots) fill(asks *turn) {
-	s.give(asks)
-	if !s.appeared {
+	s.assign(asks)
+	if !s.executorAppeared {
 		return
 	}
-	s.appeared = false
+	s.executorAppeared = false
 	for key := range s.awaiting {
 		if t := s.turns[key]; t == nil || t.state == waiting {
 			s.wake(key, false)
@@ -609,22 +623,22 @@ func (s *Slots) fill(asks *turn) {
 	clear(s.awaiting)
 }
 
-func (s *Slots) give(asks *turn) {
+func (s *Slots) assign(asks *turn) {
 	for s.eligible.Len() > 0 {
 		name, free := s.freest()
 		if free == 0 {
 			return
 		}
 		t := s.eligible.first().eligible.first().waiting.first()
-		s.queue(t, false)
-		s.hold(t, reserved, name)
+		s.setWaiting(t, false)
+		s.occupy(t, reserved, name)
 		if t != asks {
 			s.wake(t.Turn, true)
 		}
 	}
 }
 
-// freest returns the executor with the most free slots, the first by name among equals, and how many are free on it.
+// freest returns the executor with the most free slots and the number of these; among equals, the first by name.
 func (s *Slots) freest() (name string, free int) {
 	for _, e := range s.executors {
 		if left := e.Capacity - s.used[e.Name]; left > free {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// harness is Slots with a record of the Turns that it wakes.
+// harness is Slots with a record of the woken Turns.
 type harness struct {
 	*Slots
 	t     *testing.T
@@ -22,7 +22,8 @@ func newHarness(t *testing.T, limits Limits) *harness {
 	return h
 }
 
-// wants is the request of a Turn, "namespace/agent/turn". Turns whose names come later in the alphabet are younger.
+// wants returns the request of a Turn, "namespace/agent/turn". Turns whose names come later in the alphabet are
+// younger.
 func wants(namespace, agent, turn string, most int) Request {
 	return Request{
 		Turn:  Key{Namespace: namespace, Name: turn},
@@ -46,7 +47,7 @@ func (h *harness) expect(why string, turns ...string) {
 	h.woken = nil
 }
 
-func TestSlotsGoToTheFreestExecutor(t *testing.T) {
+func TestSlotsGoToFreestExecutor(t *testing.T) {
 	h := newHarness(t, Limits{})
 	all := []Executor{{Name: "small", Capacity: 1}, {Name: "large", Capacity: 3}, {Name: "also", Capacity: 1}}
 	var got []string
@@ -54,13 +55,13 @@ func TestSlotsGoToTheFreestExecutor(t *testing.T) {
 		v := h.Reserve(wants("n", "agent", turn, 0), all)
 		got = append(got, v.Executor+v.Message)
 	}
-	want := []string{"large", "large", "also", "large", "small", "all executors run as many turns as they can"}
+	want := []string{"large", "large", "also", "large", "small", "all slots of all executors are taken"}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the slots are others (-want +got):\n%s", diff)
+		t.Errorf("slots (-want +got):\n%s", diff)
 	}
 }
 
-func TestReserveSaysWhyThereIsNoSlot(t *testing.T) {
+func TestReserveCauses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		limits    Limits
 		request   Request
@@ -68,12 +69,28 @@ func TestReserveSaysWhyThereIsNoSlot(t *testing.T) {
 		cause     Cause
 		message   string
 	}{
-		"no executor":         {Limits{}, wants("n", "agent", "z", 0), nil, NoExecutor, "no executor is running"},
-		"a full executor":     {Limits{}, wants("n", "agent", "z", 0), executors(1), Full, "all executors run as many turns as they can"},
-		"an earlier Turn":     {Limits{}, wants("n", "queued", "z", 0), executors(1), AgentOrder, `earlier turns of Agent "queued" go first`},
-		"the Agent's limit":   {Limits{}, wants("n", "busy", "z", 1), executors(9), AgentLimit, `Agent "busy" runs as many turns as it may at once (maxParallelTurns is 1)`},
-		"the namespace's":     {Limits{Running: Share{count: 1}}, wants("n", "agent", "z", 0), executors(9), NamespaceLimit, `namespace "n" runs as many turns as it may at once: 1 (--max-running-turns-per-namespace is 1)`},
-		"too many that queue": {Limits{Queued: 1}, wants("n", "agent", "z", 0), executors(1), QueueFull, `1 Turns of namespace "n" wait for a slot, and no more may (--max-queued-turns-per-namespace)`},
+		"no executor":     {Limits{}, wants("n", "agent", "z", 0), nil, NoExecutor, "no executor is running"},
+		"a full executor": {Limits{}, wants("n", "agent", "z", 0), executors(1), Full, "all slots of all executors are taken"},
+		"an earlier Turn": {
+			Limits{},
+			wants("n", "queued", "z", 0), executors(1), AgentOrder,
+			`earlier turns of Agent "queued" go first`,
+		},
+		"the Agent's limit": {
+			Limits{},
+			wants("n", "busy", "z", 1), executors(9), AgentLimit,
+			`Agent "busy" already runs as many turns as it may (maxParallelTurns is 1)`,
+		},
+		"the namespace's": {
+			Limits{Running: Share{count: 1}},
+			wants("n", "agent", "z", 0), executors(9),
+			NamespaceLimit, `namespace "n" already runs as many turns as it may: 1 (--max-running-turns-per-namespace is 1)`,
+		},
+		"too many queued Turns": {
+			Limits{Queued: 1},
+			wants("n", "agent", "z", 0), executors(1), QueueFull,
+			`1 turns of namespace "n" already wait for a slot, which is the limit (--max-queued-turns-per-namespace)`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, tc.limits)
@@ -91,24 +108,25 @@ func TestReserveSaysWhyThereIsNoSlot(t *testing.T) {
 	}
 }
 
-// TestASlotIsHandedOnAtOnce: nobody has to ask for it, so it does not matter how long the next Turn takes to be looked at.
-func TestASlotIsHandedOnAtOnce(t *testing.T) {
+// TestFreedSlotIsReservedAtOnce checks that the next Turn gets the slot without a request, so that the length of the
+// reconciler's queue does not matter.
+func TestFreedSlotIsReservedAtOnce(t *testing.T) {
 	h := newHarness(t, Limits{})
 	for _, turn := range []string{"a", "b", "c", "d"} {
 		h.Reserve(wants("n", "agent", turn, 0), executors(2))
 	}
 	h.Release(Key{Namespace: "n", Name: "b"})
-	h.expect("the next Turn must have the slot", "n/c")
+	h.expect("the next Turn must hold the slot", "n/c")
 	if v := h.Reserve(wants("m", "agent", "a", 0), executors(2)); v.Executor != "" {
-		t.Errorf("a Turn that comes later took the slot: %+v", v)
+		t.Errorf("a later Turn took the slot: %+v", v)
 	}
 	if v := h.Reserve(wants("n", "agent", "c", 0), executors(2)); v.Executor != "e0" {
-		t.Errorf("the Turn must find its slot: %+v", v)
+		t.Errorf("the Turn must get its reserved slot: %+v", v)
 	}
-	h.expect("nobody else has a slot")
+	h.expect("no other Turn has a slot")
 }
 
-func TestAFewTurnsDoNotWaitBehindAThousandOfAnotherNamespace(t *testing.T) {
+func TestSmallNamespaceDoesNotWaitBehindLargeOne(t *testing.T) {
 	h := newHarness(t, Limits{})
 	for i := range 1000 {
 		h.Reserve(wants("many", fmt.Sprintf("agent-%d", i%7), fmt.Sprintf("m%04d", i), 0), executors(3, 2))
@@ -119,11 +137,11 @@ func TestAFewTurnsDoNotWaitBehindAThousandOfAnotherNamespace(t *testing.T) {
 	for i := range 3 {
 		h.Release(Key{Namespace: "many", Name: fmt.Sprintf("m%04d", i)})
 	}
-	// Both run two Turns then: who has waited longest goes first.
+	// Both namespaces then run two Turns, so the Turn that has waited longest goes first.
 	h.expect("the slots must go to the namespace that runs fewer", "few/x", "few/y", "many/m0005")
 }
 
-func TestAReservedSlotIsPassedOn(t *testing.T) {
+func TestUnusedReservedSlotIsPassedOn(t *testing.T) {
 	key := Key{Namespace: "n", Name: "b"}
 	for name, tc := range map[string]struct {
 		reason string
@@ -131,7 +149,7 @@ func TestAReservedSlotIsPassedOn(t *testing.T) {
 		waits  bool
 	}{
 		"released": {"its Turn was cancelled", func(h *harness) { h.Release(key) }, false},
-		"deferred": {"a look at its Turn failed", func(h *harness) { h.Defer(key) }, true},
+		"deferred": {"the reconciliation of its Turn failed", func(h *harness) { h.Defer(key) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, Limits{})
@@ -139,7 +157,7 @@ func TestAReservedSlotIsPassedOn(t *testing.T) {
 				h.Reserve(wants("n", "agent-"+turn, turn, 0), executors(1))
 			}
 			h.Release(Key{Namespace: "n", Name: "a"})
-			h.expect("the first of those that wait", "n/b")
+			h.expect("the first waiting Turn", "n/b")
 			tc.leave(h)
 			h.expect(tc.reason, "n/c")
 			if h.Waits(key) != tc.waits {
@@ -149,8 +167,9 @@ func TestAReservedSlotIsPassedOn(t *testing.T) {
 	}
 }
 
-// TestADeferredTurnKeepsItsAgentsTurnsWaiting, and those of no other Agent; they go on in their order.
-func TestADeferredTurnKeepsItsAgentsTurnsWaiting(t *testing.T) {
+// TestDeferredTurnBlocksOnlyItsAgent checks this, and that Turns of other Agents do not wait. The waiting
+// Turns then continue in their order.
+func TestDeferredTurnBlocksOnlyItsAgent(t *testing.T) {
 	h := newHarness(t, Limits{})
 	h.Reserve(wants("n", "third", "a", 0), executors(1))
 	for _, turn := range []string{"b", "c"} {
@@ -163,27 +182,28 @@ func TestADeferredTurnKeepsItsAgentsTurnsWaiting(t *testing.T) {
 	h.SetExecutors(executors(3))
 	h.expect("the later Turn must wait for the earlier one")
 	h.Resume(Key{Namespace: "n", Name: "agent"})
-	h.expect("both go on, in their order", "n/b", "n/c")
+	h.expect("both continue in their order", "n/b", "n/c")
 }
 
-func TestALimitOfAnAgentIsTheNewest(t *testing.T) {
+func TestNewestAgentLimitApplies(t *testing.T) {
 	h := newHarness(t, Limits{})
 	agent := Agent{Key: Key{Namespace: "n", Name: "agent"}, Most: 1, Version: 5}
 	h.SetAgent(agent)
 	for _, turn := range []string{"a", "b", "c", "d"} {
-		h.Reserve(wants("n", "agent", turn, 9), executors(9)) // as an older version said
+		h.Reserve(wants("n", "agent", turn, 9), executors(9)) // as an older version of the Agent said
 	}
 	agent.Most, agent.Version = 3, 6
 	h.SetAgent(agent)
-	h.expect("a raised limit lets waiting Turns go at once", "n/b", "n/c")
+	h.expect("a raised limit gives slots to waiting Turns at once", "n/b", "n/c")
 	h.ForgetAgent(agent.Key)
 	agent.Most, agent.Version = 0, 2
 	h.SetAgent(agent)
-	h.expect("an Agent that was made anew has another limit", "n/d")
+	h.expect("an Agent that was created anew has its own limit", "n/d")
 }
 
-// TestANamespaceLeavesSlotsToOthers: a percentage holds from the second tenant on, a number always.
-func TestANamespaceLeavesSlotsToOthers(t *testing.T) {
+// TestNamespaceShare checks that a percentage applies from the second tenant on, and a number
+// always.
+func TestNamespaceShare(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
 		limit   string
@@ -191,10 +211,10 @@ func TestANamespaceLeavesSlotsToOthers(t *testing.T) {
 		slots   int
 		want    int
 	}{
-		"alone":                {"a single tenant leaves slots to nobody", "90%", 1, 20, 20},
-		"two tenants":          {"each leaves some to the other", "90%", 2, 20, 18},
-		"few slots":            {"a part of a slot counts as one", "90%", 2, 5, 5},
-		"a number":             {"a number is a number", "7", 1, 20, 7},
+		"alone":                {"a single tenant may use all slots", "90%", 1, 20, 20},
+		"two tenants":          {"each leaves slots to the other", "90%", 2, 20, 18},
+		"few slots":            {"a fraction of a slot is rounded up", "90%", 2, 5, 5},
+		"a number":             {"a number does not depend on tenants", "7", 1, 20, 7},
 		"any number":           {"0 is no limit", "0", 2, 20, 20},
 		"all":                  {"100% is no limit", "100%", 2, 20, 20},
 		"more than there are ": {"a number above the slots is no limit", "50", 2, 20, 20},
@@ -223,7 +243,7 @@ func TestANamespaceLeavesSlotsToOthers(t *testing.T) {
 				}
 				h.ForgetAgent(Key{Namespace: "n1", Name: "agent"})
 				if len(h.woken) != tc.slots-tc.want-1 {
-					t.Errorf("woken: %v, want the Turns that may have the last slots now", h.woken)
+					t.Errorf("woken: %v, want the Turns that now get the last slots", h.woken)
 				}
 			}
 		})
@@ -238,8 +258,8 @@ func TestParseShareRefuses(t *testing.T) {
 	}
 }
 
-// TestATurnThatWasAdmittedIsNotRefused: after a restart all Turns ask again, in any order.
-func TestATurnThatWasAdmittedIsNotRefused(t *testing.T) {
+// TestAdmittedTurnIsNotRefused checks a restart, after which all Turns request slots again in any order.
+func TestAdmittedTurnIsNotRefused(t *testing.T) {
 	h := newHarness(t, Limits{Queued: 1})
 	h.Reserve(wants("n", "agent", "a", 0), executors(1))
 	for _, turn := range []string{"b", "c"} {
@@ -257,18 +277,19 @@ func TestATurnThatWasAdmittedIsNotRefused(t *testing.T) {
 	}
 }
 
-func TestATurnThatComesBackGivesItsSlotUpFirst(t *testing.T) {
+func TestReturningTurnReleasesItsSlotFirst(t *testing.T) {
 	h := newHarness(t, Limits{})
 	r := wants("n", "agent", "a", 1)
 	h.Reserve(r, executors(1))
 	h.Confirm(r, "e0")
 	if v := h.Reserve(r, executors(1)); v.Executor != "e0" {
-		t.Errorf("a Turn of a lost executor must not stand in its own way: %+v", v)
+		t.Errorf("a Turn of a lost executor must not be blocked by its old slot: %+v", v)
 	}
 }
 
-// TestReleaseBoundLeavesWhatIsNewer: an event that shows an unbinding may come when the Turn has reserved a slot anew.
-func TestReleaseBoundLeavesWhatIsNewer(t *testing.T) {
+// TestReleaseBoundIgnoresNewerReservation checks an event that shows an unbinding after the Turn has reserved a slot
+// again.
+func TestReleaseBoundIgnoresNewerReservation(t *testing.T) {
 	h := newHarness(t, Limits{})
 	r := wants("n", "agent", "a", 0)
 	h.Reserve(r, executors(1))
@@ -287,33 +308,34 @@ func TestReserveOverLimit(t *testing.T) {
 	h := newHarness(t, Limits{Running: Share{count: 1}})
 	h.Reserve(wants("n", "agent", "a", 1), executors(1))
 	if name := h.ReserveOverLimit(wants("n", "agent", "b", 1), nil); name != "" {
-		t.Errorf("got %q, want none where there is no executor", name)
+		t.Errorf("got %q, want none without an executor", name)
 	}
 	h.SetExecutors(executors(1))
-	h.expect("the Turn must learn of an executor that appears", "n/a", "n/b")
+	h.expect("an executor that appears must wake the Turn", "n/a", "n/b")
 	if name := h.ReserveOverLimit(wants("n", "agent", "b", 1), executors(1)); name != "e0" {
-		t.Errorf("got %q, want the executor though it is full: a Turn that ends asks no model", name)
+		t.Errorf("got %q, want the executor although it is full: a Turn that ends calls no model", name)
 	}
 	if running, _ := h.Counts(); running != 2 {
 		t.Errorf("%d Turns hold slots, want 2", running)
 	}
 }
 
-// TestAnExecutorThatAppearsWhileTheyAreListedWakes the Turn for which they are listed.
-func TestAnExecutorThatAppearsWhileTheyAreListedWakes(t *testing.T) {
+// TestExecutorAppearingDuringListWakesTurn checks that it wakes the Turn for which the executors are
+// listed.
+func TestExecutorAppearingDuringListWakesTurn(t *testing.T) {
 	h := newHarness(t, Limits{})
 	r := wants("n", "agent", "a", 0)
 	h.AwaitExecutor(r.Turn)
-	h.SetExecutors(executors(1)) // it appears after the listing found none
-	h.expect("the Turn is about to ask", "n/a")
+	h.SetExecutors(executors(1)) // it appears after the list was found empty
+	h.expect("the Turn is about to request a slot", "n/a")
 	if v := h.Reserve(r, nil); v.Cause != NoExecutor {
 		t.Errorf("got %+v, want none", v)
 	}
 	h.SetExecutors(executors(1))
-	h.expect("and is told again, with its slot", "n/a")
+	h.expect("the Turn is woken again with its slot", "n/a")
 }
 
-func TestReservedSlotsOfALostExecutorAreGivenUp(t *testing.T) {
+func TestReservedSlotsOfLostExecutorAreReleased(t *testing.T) {
 	h := newHarness(t, Limits{})
 	bound := wants("n", "agent", "a", 0)
 	h.Reserve(bound, executors(2))
@@ -322,7 +344,7 @@ func TestReservedSlotsOfALostExecutorAreGivenUp(t *testing.T) {
 	h.SetExecutors([]Executor{{Name: "other", Capacity: 1}})
 	h.expect("the Turn whose binding is not written has a slot elsewhere", "n/b")
 	if !h.Holds(bound.Turn) {
-		t.Error("a bound Turn keeps its slot until it is looked at: its executor may live")
+		t.Error("a bound Turn keeps its slot until it is reconciled: its executor may be alive")
 	}
 }
 
@@ -344,7 +366,7 @@ func BenchmarkSlots(b *testing.B) {
 			}
 			next = request(0).Turn
 			i := waiting + 1000
-			for b.Loop() { // a Turn ends, the next has its slot, and another one comes
+			for b.Loop() { // a Turn ends, the next Turn gets its slot, and a new Turn comes
 				s.Release(next)
 				s.Reserve(request(i), all)
 				i++

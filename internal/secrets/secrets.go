@@ -1,4 +1,4 @@
-// Package secrets reads the values that objects of the API take from keys of Secrets.
+// Package secrets reads values from keys of Secrets to which objects of the API refer.
 package secrets
 
 import (
@@ -16,45 +16,48 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// Reader reads a Secret. A Secret that does not exist is an error that apierrors.IsNotFound knows.
+// Reader reads a Secret. Its error satisfies apierrors.IsNotFound if the Secret does not exist.
 type Reader func(ctx context.Context, key types.NamespacedName) (*corev1.Secret, error)
 
-// AllowedHosts is the annotation by which whoever keeps a Secret says where its values may be sent: a list of [SCHEME://]HOST[:PORT],
-// separated by commas. A host that begins with "*." stands for all below it. Without the annotation there is no such bound.
+// AllowedHosts is an annotation of Secrets. It names the hosts to which the Secret's values may be sent, as a list
+// of [SCHEME://]HOST[:PORT], separated by commas. A host that begins with "*." stands for all hosts below it.
+// Without the annotation the values may be sent to any host.
 const AllowedHosts = "capstan.dev/allowed-hosts"
 
-// MaxCredential is the greatest length of a value that is sent in a header, in bytes and without surrounding white space. Servers take
-// headers of 8 to 16 KiB, and what looks for a credential in texts keeps some ten times its length.
+// MaxCredential is the greatest length of a value that is sent in a header, in bytes and without surrounding white
+// space. Servers accept headers of 8 to 16 KiB. The search for a credential in texts needs about ten times its
+// length in memory.
 const MaxCredential = 16 << 10
 
-// Kind is what is wrong with a value that an object takes from a Secret.
+// Kind classifies the errors of this package.
 type Kind int
 
 // The kinds.
 const (
-	// Missing means that the Secret is not there, or lacks what is needed of it.
+	// Missing means that the Secret does not exist, or lacks the key or a usable value.
 	Missing Kind = iota
-	// OtherHost means that the Secret is bound to other hosts.
+	// OtherHost means that the Secret's annotation does not allow the host.
 	OtherHost
 	// ReservedHeader means that the object sets a header that it must not set.
 	ReservedHeader
 )
 
-// Error is a Secret that is missing, lacks what is needed of it or must not be sent, or a header that must not be.
+// Error means that a Secret is missing, has no usable value or must not be sent, or that a header must not be set.
 type Error struct {
-	// Kind is what is wrong.
+	// Kind is the class of the error.
 	Kind Kind
-	// Secret and Key that are wanted; empty for what is wrong without one.
+	// Secret and Key name the value; they are empty for an error that concerns no Secret.
 	Secret, Key string
-	// Reason says what is wrong and what to do.
+	// Reason names the cause and says how to correct it.
 	Reason string
 }
 
 // Error returns the reason.
 func (e *Error) Error() string { return e.Reason }
 
-// Header returns the value of a key as an HTTP header to a URL can carry it, without surrounding white space. It returns an *Error if it
-// is not to be had, is longer than MaxCredential or must not be sent there, or the error of reading it.
+// Header returns the value of a key for an HTTP header of a request to a URL, without surrounding white space. It
+// returns an *Error if the value is missing, is longer than MaxCredential or must not be sent there. Any other
+// error is that of reading the Secret.
 func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference, to string) (string, error) {
 	value, secret, err := r.value(ctx, namespace, ref, "put the credential there")
 	if err != nil {
@@ -62,33 +65,37 @@ func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.Secre
 	}
 	if hosts, bound := secret.Annotations[AllowedHosts]; bound && !allows(hosts, to) {
 		return "", &Error{Kind: OtherHost, Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
-			"Secret %q in namespace %q is bound to other hosts than that of %s: its annotation %s would have to name it", ref.Name, namespace, to, AllowedHosts)}
+			"Secret %q in namespace %q must not be sent to %s: its annotation %s does not name the host", ref.Name,
+			namespace, to, AllowedHosts)}
 	}
 	if len(value) > MaxCredential {
-		return "", refuse(namespace, ref, fmt.Sprintf("is %d bytes long, and a credential has at most %d: store the bare credential", len(value), MaxCredential))
+		return "", refuse(namespace, ref, fmt.Sprintf("is %d bytes long, but a credential may have at most %d: store the credential alone",
+			len(value), MaxCredential))
 	}
 	for _, c := range value {
 		if c < 0x20 || c > 0x7e {
-			return "", refuse(namespace, ref, "holds characters that no HTTP header can carry: store the bare credential")
+			return "", refuse(namespace, ref, "has characters that an HTTP header cannot carry: store the credential alone")
 		}
 	}
 	return value, nil
 }
 
-// CABundle returns the certificates of authorities that a key holds in PEM, without surrounding white space. It returns an *Error
-// if there are none, or the error of reading it.
+// CABundle returns the certificates of authorities that a key holds in PEM, without surrounding white space. It
+// returns an *Error if there are none. Any other error is that of reading the Secret.
 func (r Reader) CABundle(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference) (string, error) {
 	value, _, err := r.value(ctx, namespace, ref, "put the certificates of the authorities there, in PEM")
 	if err != nil {
 		return "", err
 	}
 	if _, err := netpolicy.Roots([]byte(value)); err != nil {
-		return "", refuse(namespace, ref, "holds no certificate in PEM: put the certificates of the authorities there, as -----BEGIN CERTIFICATE-----")
+		return "", refuse(namespace, ref, "has no certificate in PEM: put the certificates of the authorities "+
+			"there, as -----BEGIN CERTIFICATE-----")
 	}
 	return value, nil
 }
 
-// Headers returns the values of headers to a URL, in their order. It returns an *Error also for a header that must not be set.
+// Headers returns the values of headers of a request to a URL, in the order of the headers. In addition to the
+// errors of Header, it returns an *Error for a header that must not be set.
 func (r Reader) Headers(ctx context.Context, namespace string, headers []v1alpha1.Header, to string) ([]string, error) {
 	values := make([]string, 0, len(headers))
 	for _, h := range headers {
@@ -110,7 +117,9 @@ func (r Reader) Headers(ctx context.Context, namespace string, headers []v1alpha
 	return values, nil
 }
 
-func (r Reader) value(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference, empty string) (string, *corev1.Secret, error) {
+func (r Reader) value(
+	ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference, empty string,
+) (string, *corev1.Secret, error) {
 	secret, err := r(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -131,7 +140,7 @@ func (r Reader) value(ctx context.Context, namespace string, ref v1alpha1.Secret
 	return value, secret, nil
 }
 
-// allows reports whether a list of hosts has that of a URL.
+// allows reports whether a list of hosts, as in AllowedHosts, contains the host of a URL.
 func allows(hosts, to string) bool {
 	target, err := url.Parse(to)
 	if err != nil {
@@ -143,11 +152,13 @@ func allows(hosts, to string) bool {
 			scheme, rest = strings.ToLower(target.Scheme), scheme
 		}
 		bound, err := url.Parse(scheme + "://" + rest)
-		if err != nil || bound.Hostname() == "" || scheme != strings.ToLower(target.Scheme) || bound.Port() != "" && portOf(bound) != portOf(target) {
+		if err != nil || bound.Hostname() == "" || scheme != strings.ToLower(target.Scheme) || bound.Port() != "" &&
+			portOf(bound) != portOf(target) {
 			continue
 		}
 		host := strings.TrimSuffix(strings.ToLower(target.Hostname()), ".")
-		if below, wild := strings.CutPrefix(bound.Hostname(), "*"); host == bound.Hostname() || wild && strings.HasPrefix(below, ".") && strings.HasSuffix(host, below) {
+		if below, wild := strings.CutPrefix(bound.Hostname(), "*"); host == bound.Hostname() || wild &&
+			strings.HasPrefix(below, ".") && strings.HasSuffix(host, below) {
 			return true
 		}
 	}
@@ -165,10 +176,14 @@ func portOf(u *url.URL) string {
 }
 
 func refuse(namespace string, ref v1alpha1.SecretKeyReference, why string) error {
-	return &Error{Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf("key %q of Secret %q in namespace %q %s", ref.Key, ref.Name, namespace, why)}
+	return &Error{
+		Secret: ref.Name, Key: ref.Key,
+		Reason: fmt.Sprintf("key %q of Secret %q in namespace %q %s", ref.Key, ref.Name, namespace, why),
+	}
 }
 
-// IsAway reports whether a Secret could not be read because the API server gave no answer, or none that will last.
+// IsAway reports whether a Secret could not be read because the API server did not answer, or answered with an
+// error that will pass.
 func IsAway(err error) bool {
 	if _, ok := errors.AsType[*Error](err); ok || err == nil {
 		return false

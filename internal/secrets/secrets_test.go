@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/secrets"
 )
 
-// of reads from one Secret, "s".
-func of(data map[string]string) secrets.Reader {
+// readerOf returns a Reader with one Secret, "s".
+func readerOf(data map[string]string) secrets.Reader {
 	return func(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
 		if key != (types.NamespacedName{Namespace: "demo", Name: "s"}) {
 			return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, key.Name)
@@ -32,26 +32,55 @@ func of(data map[string]string) secrets.Reader {
 
 func TestHeader(t *testing.T) {
 	longest := strings.Repeat("x", secrets.MaxCredential)
-	read := of(map[string]string{"token": " abc def\n", "empty": " \n", "binary": "a\x00b", "accent": "é", "longest": " " + longest + "\n", "longer": longest + "x"})
+	read := readerOf(map[string]string{
+		"token": " abc def\n", "empty": " \n", "binary": "a\x00b", "accent": "é",
+		"longest": " " + longest + "\n", "longer": longest + "x",
+	})
 	for name, tc := range map[string]struct {
 		ref  v1alpha1.SecretKeyReference
 		want string
 		err  string
 	}{
-		"value":     {v1alpha1.SecretKeyReference{Name: "s", Key: "token"}, "abc def", ""},
-		"no Secret": {v1alpha1.SecretKeyReference{Name: "t", Key: "token"}, "", `Secret "t" does not exist in namespace "demo": create it with key "token"`},
-		"no key":    {v1alpha1.SecretKeyReference{Name: "s", Key: "other"}, "", `Secret "s" in namespace "demo" has no key "other": add it`},
-		"empty":     {v1alpha1.SecretKeyReference{Name: "s", Key: "empty"}, "", `key "empty" of Secret "s" in namespace "demo" is empty: put the credential there`},
-		"binary":    {v1alpha1.SecretKeyReference{Name: "s", Key: "binary"}, "", `key "binary" of Secret "s" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
-		"longest":   {v1alpha1.SecretKeyReference{Name: "s", Key: "longest"}, longest, ""},
-		"longer":    {v1alpha1.SecretKeyReference{Name: "s", Key: "longer"}, "", `key "longer" of Secret "s" in namespace "demo" is 16385 bytes long, and a credential has at most 16384: store the bare credential`},
-		"accent":    {v1alpha1.SecretKeyReference{Name: "s", Key: "accent"}, "", `key "accent" of Secret "s" in namespace "demo" holds characters that no HTTP header can carry: store the bare credential`},
+		"value": {v1alpha1.SecretKeyReference{Name: "s", Key: "token"}, "abc def", ""},
+		"no Secret": {
+			v1alpha1.SecretKeyReference{Name: "t", Key: "token"},
+			"",
+			`Secret "t" does not exist in namespace "demo": create it with key "token"`,
+		},
+		"no key": {
+			v1alpha1.SecretKeyReference{Name: "s", Key: "other"},
+			"",
+			`Secret "s" in namespace "demo" has no key "other": add it`,
+		},
+		"empty": {
+			v1alpha1.SecretKeyReference{Name: "s", Key: "empty"},
+			"",
+			`key "empty" of Secret "s" in namespace "demo" is empty: put the credential there`,
+		},
+		"binary": {
+			v1alpha1.SecretKeyReference{Name: "s", Key: "binary"},
+			"",
+			`key "binary" of Secret "s" in namespace "demo" has characters that an HTTP header cannot carry: store the credential alone`,
+		},
+		"longest": {v1alpha1.SecretKeyReference{Name: "s", Key: "longest"}, longest, ""},
+		"longer": {
+			v1alpha1.SecretKeyReference{Name: "s", Key: "longer"},
+			"",
+			`key "longer" of Secret "s" in namespace "demo" is 16385 bytes long, but a credential may have at ` +
+				`most 16384: store the credential alone`,
+		},
+		"accent": {
+			v1alpha1.SecretKeyReference{Name: "s", Key: "accent"},
+			"",
+			`key "accent" of Secret "s" in namespace "demo" has characters that an HTTP header cannot carry: store the credential alone`,
+		},
 	} {
 		got, err := read.Header(t.Context(), "demo", tc.ref, "https://api.example/v1")
 		if got != tc.want {
 			t.Errorf("%s: %.100q, want %.100q", name, got, tc.want)
 		}
-		if e, ok := errors.AsType[*secrets.Error](err); ok != (tc.err != "") || ok && (e.Reason != tc.err || e.Secret != tc.ref.Name || e.Key != tc.ref.Key) {
+		if e, ok := errors.AsType[*secrets.Error](err); ok != (tc.err != "") || ok &&
+			(e.Reason != tc.err || e.Secret != tc.ref.Name || e.Key != tc.ref.Key) {
 			t.Errorf("%s: %v, want %q", name, err, tc.err)
 		}
 	}
@@ -59,22 +88,32 @@ func TestHeader(t *testing.T) {
 
 func TestHeaders(t *testing.T) {
 	ref := v1alpha1.SecretKeyReference{Name: "s", Key: "token"}
-	got, err := of(map[string]string{"token": "abc"}).Headers(t.Context(), "demo", []v1alpha1.Header{
+	got, err := readerOf(map[string]string{"token": "abc"}).Headers(t.Context(), "demo", []v1alpha1.Header{
 		{Name: "A", Value: new("plain")}, {Name: "B", ValueFrom: &v1alpha1.HeaderSource{SecretKeyRef: ref}}, {Name: "C"},
 	}, "https://api.example/v1")
 	if diff := cmp.Diff([]string{"plain", "abc", ""}, got); diff != "" || err != nil {
 		t.Errorf("Headers: %v, -want +got:\n%s", err, diff)
 	}
-	if _, err := of(nil).Headers(t.Context(), "demo", []v1alpha1.Header{{Name: "B", ValueFrom: &v1alpha1.HeaderSource{SecretKeyRef: ref}}}, "https://api.example/v1"); err == nil {
+	if _, err := readerOf(nil).Headers(t.Context(), "demo",
+		[]v1alpha1.Header{{Name: "B", ValueFrom: &v1alpha1.HeaderSource{SecretKeyRef: ref}}}, "https://api.example/v1"); err == nil {
 		t.Error("a header without its Secret was made")
 	}
 }
 
 func TestAllowedHosts(t *testing.T) {
 	for hosts, tc := range map[string]struct{ allowed, refused []string }{
-		"api.example":              {[]string{"https://api.example/v1", "http://API.example:8080", "https://api.example."}, []string{"https://evil.example", "https://api.example.evil.example", "https://xapi.example", "https://a.api.example"}},
-		"b.example, *.api.example": {[]string{"https://b.example", "https://a.api.example", "https://x.y.api.example"}, []string{"https://api.example", "https://xapi.example", "https://a.b.example"}},
-		"https://api.example:443":  {[]string{"https://api.example/v1", "https://api.example:443"}, []string{"http://api.example", "https://api.example:8443", "http://api.example:443"}},
+		"api.example": {
+			[]string{"https://api.example/v1", "http://API.example:8080", "https://api.example."},
+			[]string{"https://evil.example", "https://api.example.evil.example", "https://xapi.example", "https://a.api.example"},
+		},
+		"b.example, *.api.example": {
+			[]string{"https://b.example", "https://a.api.example", "https://x.y.api.example"},
+			[]string{"https://api.example", "https://xapi.example", "https://a.b.example"},
+		},
+		"https://api.example:443": {
+			[]string{"https://api.example/v1", "https://api.example:443"},
+			[]string{"http://api.example", "https://api.example:8443", "http://api.example:443"},
+		},
 		"api.example:80":           {[]string{"http://api.example"}, []string{"https://api.example"}},
 		"[fd00::1]:8080":           {[]string{"http://[fd00::1]:8080/mcp"}, []string{"http://[fd00::2]:8080/mcp", "http://[fd00::1]/mcp"}},
 		"":                         {nil, []string{"https://api.example"}},
@@ -93,7 +132,8 @@ func TestAllowedHosts(t *testing.T) {
 			}
 		}
 		for _, to := range tc.refused {
-			_, err := secrets.Reader(read).Headers(t.Context(), "demo", []v1alpha1.Header{{Name: "A", ValueFrom: &v1alpha1.HeaderSource{SecretKeyRef: ref}}}, to)
+			_, err := secrets.Reader(read).Headers(t.Context(), "demo",
+				[]v1alpha1.Header{{Name: "A", ValueFrom: &v1alpha1.HeaderSource{SecretKeyRef: ref}}}, to)
 			e, ok := errors.AsType[*secrets.Error](err)
 			if !ok || e.Kind != secrets.OtherHost {
 				t.Errorf("%q, %s: %v, want it refused", hosts, to, err)
@@ -103,8 +143,11 @@ func TestAllowedHosts(t *testing.T) {
 }
 
 func TestReservedHeaders(t *testing.T) {
-	for _, name := range []string{"Cookie", "HOST", "x-forwarded-for", "X_Forwarded_Host", "Impersonate-User", "X-Remote-Group", "Proxy-Authorization", "te"} {
-		_, err := of(nil).Headers(t.Context(), "demo", []v1alpha1.Header{{Name: name, Value: new("v")}}, "https://api.example/v1")
+	for _, name := range []string{
+		"Cookie", "HOST", "x-forwarded-for", "X_Forwarded_Host", "Impersonate-User",
+		"X-Remote-Group", "Proxy-Authorization", "te",
+	} {
+		_, err := readerOf(nil).Headers(t.Context(), "demo", []v1alpha1.Header{{Name: name, Value: new("v")}}, "https://api.example/v1")
 		if e, ok := errors.AsType[*secrets.Error](err); !ok || e.Kind != secrets.ReservedHeader {
 			t.Errorf("%s: %v, want it refused", name, err)
 		}

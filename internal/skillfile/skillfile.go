@@ -1,4 +1,4 @@
-// Package skillfile reads the skills that are available to every Agent from a file.
+// Package skillfile reads from a file the skills that are available to every Agent.
 package skillfile
 
 import (
@@ -16,7 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 )
 
-// The bounds of a file, in skills and in Unicode code points: those that the API sets for the skills of a PromptProfile.
+// The bounds of a file, in skills and in Unicode code points. The API sets the same bounds for the skills of a
+// PromptProfile.
 const (
 	maxSkills           = 32
 	maxKeyChars         = 63
@@ -27,21 +28,21 @@ const (
 
 var validKey = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$`)
 
-// entry is one skill as the file has it.
+// entry is one skill in the file.
 type entry struct {
-	// Key by which models name the skill.
+	// Key is the name by which models load the skill.
 	Key string `json:"key"`
-	// Name of the skill; the key if it is blank.
+	// Name is the name of the skill; if it is blank, the key is used.
 	Name string `json:"name"`
-	// Description of when to use it; may be empty.
+	// Description says when to use the skill; it may be empty.
 	Description string `json:"description"`
-	// Content of the skill, which is no template.
+	// Content is the text of the skill. It is not a template.
 	Content string `json:"content"`
 }
 
-// Load reads the skills of a YAML file: a list of at most 32 entries with key, name, description and content, of which
-// key and content must be given. They are returned in their order. The error names the file and, of all entries that are
-// wrong, the entry and the field.
+// Load reads the skills of a YAML file and returns them in their order. The file is a list of at most 32 entries
+// with key, name, description and content; key and content are required. The error names the file, and the entry
+// and field of each mistake.
 func Load(path string) ([]prepare.Skill, error) {
 	data, err := os.ReadFile(path) //nolint:gosec // because the file is the one that the operator names
 	if err != nil {
@@ -64,21 +65,21 @@ func parse(data []byte) ([]prepare.Skill, error) {
 		return nil, errors.New("it must be a list of skills, each with key and content")
 	}
 	if len(list) > maxSkills {
-		return nil, fmt.Errorf("it has %d skills and may have %d: leave some out", len(list), maxSkills)
+		return nil, fmt.Errorf("it has %d skills but may have at most %d: remove some", len(list), maxSkills)
 	}
 	var skills []prepare.Skill
 	var wrong []error
-	places := map[string]int{}
+	firstIndex := map[string]int{}
 	for i, raw := range list {
 		e, err := read(raw)
-		if first, taken := places[e.Key]; err == nil && taken {
-			err = fmt.Errorf("key %q is that of [%d] already: use another", e.Key, first)
+		if first, taken := firstIndex[e.Key]; err == nil && taken {
+			err = fmt.Errorf("key %q is already used by [%d]: use another one", e.Key, first)
 		}
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("[%d]: %w", i, err))
 			continue
 		}
-		places[e.Key] = i
+		firstIndex[e.Key] = i
 		skills = append(skills, prepare.Skill{Key: e.Key, Name: e.Name, Description: e.Description, Content: e.Content})
 	}
 	if len(wrong) > 0 {
@@ -87,7 +88,7 @@ func parse(data []byte) ([]prepare.Skill, error) {
 	return skills, nil
 }
 
-// read reads one entry and checks it.
+// read decodes and validates one entry.
 func read(raw json.RawMessage) (entry, error) {
 	var e entry
 	decoder := json.NewDecoder(bytes.NewReader(raw))
@@ -97,30 +98,31 @@ func read(raw json.RawMessage) (entry, error) {
 	}
 	switch {
 	case e.Key == "":
-		return e, errors.New("key must be given")
+		return e, errors.New("key is required")
 	case len(e.Key) > maxKeyChars || !validKey.MatchString(e.Key):
-		return e, fmt.Errorf("key %q must be at most %d letters, digits, '_' and '-', starting and ending with a letter or digit", e.Key, maxKeyChars)
+		return e, fmt.Errorf("key %q must be at most %d letters, digits, '_' and '-', starting and ending with a letter or digit",
+			e.Key, maxKeyChars)
 	case strings.TrimSpace(e.Content) == "":
-		return e, errors.New("content must be given and not blank")
+		return e, errors.New("content is required and must not be blank")
 	}
 	for _, f := range []struct {
 		name, value string
 		most        int
 	}{{"name", e.Name, maxNameChars}, {"description", e.Description, maxDescriptionChars}, {"content", e.Content, maxContentChars}} {
 		if n := utf8.RuneCountInString(f.value); n > f.most {
-			return e, fmt.Errorf("%s has %d characters and may have %d: shorten it", f.name, n, f.most)
+			return e, fmt.Errorf("%s has %d characters but may have at most %d: shorten it", f.name, n, f.most)
 		}
 	}
 	return e, nil
 }
 
-// reason says in the file's words what the decoder found.
+// reason returns a decoder's error in the terms of the file.
 func reason(err error) error {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		if wrong.Field == "" {
 			return errors.New("must be a skill: a mapping with key and content")
 		}
-		return fmt.Errorf("%s must be a text", wrong.Field)
+		return fmt.Errorf("%s must be a string", wrong.Field)
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return fmt.Errorf("unknown field %s: use key, name, description and content", name)

@@ -28,7 +28,8 @@ func TestLoad(t *testing.T) {
 	}{
 		"Whole": {
 			reason: "the order of the file is that of the prompt",
-			text:   "- key: refunds\n  name: Refunds\n  description: when money goes back\n  content: |\n    Ask for the order.\n- {key: a-1_B, content: \"{{ as it is }}\"}\n",
+			text: "- key: refunds\n  name: Refunds\n  description: when money goes back\n  content: |\n    " +
+				"Ask for the order.\n- {key: a-1_B, content: \"{{ as it is }}\"}\n",
 			want: []prepare.Skill{
 				{Key: "refunds", Name: "Refunds", Description: "when money goes back", Content: "Ask for the order.\n"},
 				{Key: "a-1_B", Content: "{{ as it is }}"},
@@ -54,25 +55,35 @@ func TestLoadErrorsNameFileEntryAndField(t *testing.T) {
 		text string
 		want []string
 	}{
-		"not YAML":         {text: "a: [", want: []string{"it must be YAML"}},
-		"not a list":       {text: "skills: []", want: []string{"it must be a list of skills"}},
-		"not a mapping":    {text: "- refunds", want: []string{"[0]: must be a skill"}},
-		"an unknown field": {text: "- {key: a, content: b, when: now}", want: []string{`[0]: unknown field "when": use key, name, description and content`}},
-		"a field twice":    {text: "- {key: a, key: b, content: c}", want: []string{`key "key" already set`}},
-		"a wrong type":     {text: "- {key: a, content: [b]}", want: []string{"[0]: content must be a text"}},
-		"no key":           {text: "- {content: b}", want: []string{"[0]: key must be given"}},
-		"a bad key":        {text: "- {key: \"a b\", content: c}", want: []string{`[0]: key "a b" must be`}},
-		"a long key":       {text: "- {key: " + strings.Repeat("a", 64) + ", content: c}", want: []string{"at most 63 letters"}},
-		"no content":       {text: "- {key: a}", want: []string{"[0]: content must be given and not blank"}},
-		"blank content":    {text: "- {key: a, content: \" \\n\"}", want: []string{"[0]: content must be given and not blank"}},
-		"a key twice":      {text: "- {key: a, content: b}\n- {key: a, content: c}", want: []string{`[1]: key "a" is that of [0] already`}},
-		"a long name":      {text: "- {key: a, content: b, name: " + strings.Repeat("ü", 129) + "}", want: []string{"[0]: name has 129 characters and may have 128"}},
-		"a long description": {
-			text: "- {key: a, content: b, description: " + strings.Repeat("d", 1025) + "}", want: []string{"[0]: description has 1025 characters"},
+		"not YAML":      {text: "a: [", want: []string{"it must be YAML"}},
+		"not a list":    {text: "skills: []", want: []string{"it must be a list of skills"}},
+		"not a mapping": {text: "- refunds", want: []string{"[0]: must be a skill"}},
+		"an unknown field": {
+			text: "- {key: a, content: b, when: now}",
+			want: []string{`[0]: unknown field "when": use key, name, description and content`},
 		},
-		"long content": {text: "- {key: a, content: " + strings.Repeat("c", 65537) + "}", want: []string{"[0]: content has 65537 characters"}},
-		"too many":     {text: strings.Repeat("- {}\n", 33), want: []string{"it has 33 skills and may have 32"}},
-		"all at once":  {text: "- {key: a}\n- {content: b}", want: []string{"[0]: content must be given", "[1]: key must be given"}},
+		"a field twice": {text: "- {key: a, key: b, content: c}", want: []string{`key "key" already set`}},
+		"a wrong type":  {text: "- {key: a, content: [b]}", want: []string{"[0]: content must be a string"}},
+		"no key":        {text: "- {content: b}", want: []string{"[0]: key is required"}},
+		"a bad key":     {text: "- {key: \"a b\", content: c}", want: []string{`[0]: key "a b" must be`}},
+		"a long key":    {text: "- {key: " + strings.Repeat("a", 64) + ", content: c}", want: []string{"at most 63 letters"}},
+		"no content":    {text: "- {key: a}", want: []string{"[0]: content is required and must not be blank"}},
+		"blank content": {text: "- {key: a, content: \" \\n\"}", want: []string{"[0]: content is required and must not be blank"}},
+		"a key twice":   {text: "- {key: a, content: b}\n- {key: a, content: c}", want: []string{`[1]: key "a" is already used by [0]`}},
+		"a long name": {
+			text: "- {key: a, content: b, name: " + strings.Repeat("ü", 129) + "}",
+			want: []string{"[0]: name has 129 characters but may have at most 128"},
+		},
+		"a long description": {
+			text: "- {key: a, content: b, description: " + strings.Repeat("d", 1025) + "}",
+			want: []string{"[0]: description has 1025 characters"},
+		},
+		"long content": {
+			text: "- {key: a, content: " + strings.Repeat("c", 65537) + "}",
+			want: []string{"[0]: content has 65537 characters"},
+		},
+		"too many":    {text: strings.Repeat("- {}\n", 33), want: []string{"it has 33 skills but may have at most 32"}},
+		"all at once": {text: "- {key: a}\n- {content: b}", want: []string{"[0]: content is required", "[1]: key is required"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, tc.text)
@@ -89,7 +100,7 @@ func TestLoadErrorsNameFileEntryAndField(t *testing.T) {
 	}
 }
 
-func TestLoadOfAFileThatIsMissing(t *testing.T) {
+func TestLoadOfAMissingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "absent.yaml")
 	if _, err := Load(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("the error must name the file: %v", err)

@@ -1,6 +1,6 @@
-// Package statuswriter writes the status of Turns with small requests and small responses. A client sends the whole object and
-// is sent it back, with its managed fields. Of a request to the subresource status the API server uses the status alone, and
-// the caller has it already.
+// Package statuswriter writes the status of Turns with small requests and small responses. An ordinary client sends
+// the whole object and receives it back, with its managed fields. But the API server uses only the status of a
+// request to the status subresource, and the caller already has that status.
 package statuswriter
 
 import (
@@ -20,31 +20,32 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// metadataOnly asks the API server for the metadata of the object that it has written. An API server that does not do that sends the
-// whole object, of which the metadata is read all the same.
+// metadataOnly asks the API server to return only the metadata of the written object. An API server that does not
+// support this returns the whole object, and its metadata is read just the same.
 const metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
-// Client returns a client that is c, but that updates the status of a Turn in this way. config and transport are those of c.
+// Client returns a client that behaves like c but updates the status of Turns in this way. config and transport
+// must be those of c.
 func Client(c client.Client, config *rest.Config, transport *http.Client) (client.Client, error) {
 	known := runtime.NewScheme()
-	metav1.AddToGroupVersion(known, schema.GroupVersion{Version: "v1"}) // for the metav1.Status of a refusal
+	metav1.AddToGroupVersion(known, schema.GroupVersion{Version: "v1"}) // to decode the metav1.Status of an error
 	config = rest.CopyConfig(config)
 	config.APIPath, config.GroupVersion = "/apis", &v1alpha1.GroupVersion
 	config.NegotiatedSerializer = serializer.NewCodecFactory(known).WithoutConversion()
 	turns, err := rest.RESTClientForConfigAndClient(config, transport)
 	if err != nil {
-		return nil, fmt.Errorf("failed to make a client for the status of Turns: %w", err)
+		return nil, fmt.Errorf("failed to create a client for the status of Turns: %w", err)
 	}
-	return &lean{Client: c, turns: turns}, nil
+	return &statusClient{Client: c, turns: turns}, nil
 }
 
-type lean struct {
+type statusClient struct {
 	client.Client
 	turns rest.Interface
 }
 
-// Status returns what writes a status.
-func (l *lean) Status() client.SubResourceWriter {
+// Status returns a client that writes a status.
+func (l *statusClient) Status() client.SubResourceWriter {
 	return &writer{SubResourceWriter: l.Client.Status(), turns: l.turns}
 }
 
@@ -53,15 +54,15 @@ type writer struct {
 	turns rest.Interface
 }
 
-// request is a Turn with what the API server uses of it.
+// request is a Turn with only the fields that the API server uses.
 type request struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        identity            `json:"metadata"`
 	Status          v1alpha1.TurnStatus `json:"status"`
 }
 
-// identity says which object is to be written, and which version of it. An object without a version is written whatever has become of
-// it, as clients do.
+// identity says which object to write, and which version of it. Without a resource version, the write never
+// conflicts, as with any client.
 type identity struct {
 	Namespace       string    `json:"namespace"`
 	Name            string    `json:"name"`
@@ -69,8 +70,8 @@ type identity struct {
 	ResourceVersion string    `json:"resourceVersion,omitempty"`
 }
 
-// Update writes the status of an object. A Turn gets its new resource version, and is otherwise left as it is; its times keep a
-// precision that the API server does not store.
+// Update writes the status of an object. A Turn gets its new resource version and otherwise stays as it is. So its
+// times keep a precision that the API server does not store.
 func (w *writer) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
 	t, ok := o.(*v1alpha1.Turn)
 	if !ok || len(options) > 0 {
@@ -86,16 +87,16 @@ func (w *writer) Update(ctx context.Context, o client.Object, options ...client.
 	}
 	result := w.turns.Put().Namespace(t.Namespace).Resource("turns").Name(t.Name).SubResource("status").
 		SetHeader("Content-Type", runtime.ContentTypeJSON).SetHeader("Accept", metadataOnly).Body(body).Do(ctx)
-	if err := result.Error(); err != nil { // which says what the API server said, as Raw does not
+	if err := result.Error(); err != nil { // unlike Raw, Error returns the API server's message
 		return err //nolint:wrapcheck // because callers look at it as at the error of any client
 	}
 	answer, err := result.Raw()
 	if err != nil {
-		return fmt.Errorf("failed to read the answer about turn %q, whose status was written: %w", t.Name, err)
+		return fmt.Errorf("failed to read the response to the status write of turn %q: %w", t.Name, err)
 	}
 	var written metav1.PartialObjectMetadata
 	if err := json.Unmarshal(answer, &written); err != nil {
-		return fmt.Errorf("failed to read the metadata of turn %q, whose status was written: %w", t.Name, err)
+		return fmt.Errorf("failed to decode the response to the status write of turn %q: %w", t.Name, err)
 	}
 	t.ResourceVersion = written.ResourceVersion
 	return nil

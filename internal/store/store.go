@@ -1,5 +1,4 @@
-// Package store says what the process asks of the place where journals are kept, beside keeping them. Its sub-packages are
-// such places.
+// Package store defines the interface of the stores that keep journals. Its sub-packages implement it.
 package store
 
 import (
@@ -10,64 +9,69 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// ErrClosed is returned by calls on a store that was closed.
+// ErrClosed is returned by calls on a closed store.
 var ErrClosed = errors.New("the journal is closed")
 
-// Store is a place where journals are kept. It is safe for concurrent use.
+// Store keeps journals. It is safe for concurrent use.
 type Store interface {
 	journal.Journal
 	Keeper
 	Meter
 
-	// State says which store this is, and its position. It is cheap, changes nothing, and asks the store each time: a failover may
-	// come between two calls.
+	// State returns the identity and the position of the store. It is cheap and changes nothing. It asks the server
+	// each time, because a failover may happen between two calls.
 	State(ctx context.Context) (State, error)
 
-	// Mark gives the store a new position, if this process has appended since its last mark. When it returns, the mark is as safe as an
-	// append. least is the greatest position that the store is known to have had. A store that is behind it, or that has failed
-	// over to a server which nothing proves to be complete, gets a new incarnation and a position beyond least in the same write.
-	// Where there is nothing to write, Mark does what State does.
+	// Mark gives the store a new position if this process has appended since its last mark. When Mark returns, the
+	// mark is as durable as an append. least is the greatest position that the store is known to have had.
+	//
+	// Mark also assigns a new incarnation, and a position beyond least, in the same write if the store is behind
+	// least, or has failed over to a server that may be incomplete. If there is nothing to write, Mark only returns
+	// the state.
 	Mark(ctx context.Context, least int64) (State, error)
 
-	// Check fails if the journal could not be written now, or if what is written would be lost. The error says what to do.
-	// It takes at most as long as ctx allows.
+	// Check fails if the journal cannot be written now, or if a write would be lost. The error says what to do.
+	// Check takes at most as long as ctx allows.
 	Check(ctx context.Context) error
 
-	// Close ends the work with the store. Later calls get ErrClosed. It may be called more than once.
+	// Close closes the store. Later calls return ErrClosed. Close may be called more than once.
 	Close() error
 }
 
-// Keeper keeps journals for a while after their objects are gone, and then forgets them.
+// Keeper keeps journals for a while after their objects are gone, and then deletes them.
 type Keeper interface {
-	// Retire marks the journals of Turns and Sessions that are gone, at a time to the microsecond. One that is retired
-	// already keeps its first time, and a UID without entries is passed over. A retired journal is read as before, and
-	// takes appends of a run that has not stopped yet; it stays retired then.
+	// Retire marks the journals of deleted Turns and Sessions as retired at the given time, to the microsecond. A
+	// retired journal keeps its first time, and UIDs without entries are skipped. A retired journal can still be
+	// read. It accepts appends of a run that has not stopped yet, and stays retired.
 	Retire(ctx context.Context, at time.Time, uids ...string) error
 
-	// Purge deletes journals that were retired at or before a time, oldest first, at most so many. It returns how many
-	// it has deleted, also beside an error; fewer than most means that there are no more. Nothing is left of them,
-	// so that an append of a run that has not stopped yet is refused as out of sequence. Who reads a journal that is being
-	// deleted may see a part of it. It takes as long as ctx allows, and lets appends pass meanwhile.
+	// Purge deletes up to most journals that were retired at or before the given time, oldest first. It returns the
+	// number of deleted journals, even with an error; fewer than most means that there are no more.
+	//
+	// A later append of a run that has not stopped yet is refused as out of sequence, because no entry is left. A
+	// concurrent reader may see a part of the journal. Purge takes as long as ctx allows, and does not block
+	// appends for long.
 	Purge(ctx context.Context, before time.Time, most int) (purged int, err error)
 
-	// UIDs returns the UIDs of journals that have entries and are not retired, those after a UID, at most so many,
-	// in an order of the store's. The empty string begins, and the last UID of a page begins the next one.
+	// UIDs returns up to most UIDs of journals that have entries and are not retired. They follow the UID after, in
+	// an order that the store defines. To list all, start with the empty string and continue with the last UID of
+	// each page.
 	UIDs(ctx context.Context, after string, most int) ([]string, error)
 
-	// Size returns how much there is. It is cheap, however much that is.
+	// Size returns the size of the store. It is cheap even for a large store.
 	Size(ctx context.Context) (Size, error)
 }
 
-// Size is how much a store holds. A store says which of the numbers are estimates.
+// Size is the size of a store. Each store documents which numbers are estimates.
 type Size struct {
-	// Journals with entries, retired ones included.
+	// Journals is the number of journals with entries, including retired ones.
 	Journals int64
-	// Retired journals, which wait to be purged.
+	// Retired is the number of retired journals, which wait to be purged.
 	Retired int64
-	// Entries of all journals.
+	// Entries is the number of entries of all journals.
 	Entries int64
-	// Artifacts of all journals.
+	// Artifacts is the number of artifacts of all journals.
 	Artifacts int64
-	// Bytes that the store takes, with its indexes and with the room that purged journals have left in it.
+	// Bytes is the disk space of the store, including indexes and the space that purged journals have left.
 	Bytes int64
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// loss is what a Tracker has told of one.
+// loss is a loss that a Tracker has reported.
 type loss struct{ known, found int64 }
 
-// follower is a process that follows a store, and what it has told.
+// follower is a process that follows a store. It records reported losses.
 type follower struct {
 	*store.Tracker
 	published int64
@@ -45,8 +45,8 @@ func appendTo(t *testing.T, m *journaltest.Memory, uid string) {
 	}
 }
 
-// TestAStoreIsComparedWithWhatWasPublished before anything relies on it.
-func TestAStoreIsComparedWithWhatWasPublished(t *testing.T) {
+// TestStoreIsComparedWithPublishedPosition: the comparison happens on the first call of Ask.
+func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason    string
 		published int64
@@ -64,7 +64,7 @@ func TestAStoreIsComparedWithWhatWasPublished(t *testing.T) {
 			}
 			f := follow(m)
 			f.published = tc.published
-			for range 2 { // once is enough
+			for range 2 { // the second call compares nothing
 				id, err := f.Ask(t.Context())
 				if err != nil || id.ID != before.ID || (id != before.Identity) != (tc.losses != nil) || f.Last().Identity != id {
 					t.Errorf("Ask: %+v, %v; want the store %+v, with a new incarnation where it is behind: %s", id, err, before, tc.reason)
@@ -77,8 +77,8 @@ func TestAStoreIsComparedWithWhatWasPublished(t *testing.T) {
 	}
 }
 
-// TestAStoreThatCannotBeComparedIsNotReliedOn: the API server is away.
-func TestAStoreThatCannotBeComparedIsNotReliedOn(t *testing.T) {
+// TestIncomparableStoreIsNotUsed: the API server is out of reach.
+func TestIncomparableStoreIsNotUsed(t *testing.T) {
 	f := follow(&journaltest.Memory{})
 	f.failure = errors.New("away")
 	if id, err := f.Ask(t.Context()); !errors.Is(err, f.failure) || id != (store.Identity{}) || f.Last() != (store.State{}) {
@@ -90,8 +90,8 @@ func TestAStoreThatCannotBeComparedIsNotReliedOn(t *testing.T) {
 	}
 }
 
-// TestAStoreThatGoesBackWhileItIsUsed: the process notices by itself, with its next question.
-func TestAStoreThatGoesBackWhileItIsUsed(t *testing.T) {
+// TestStoreIsReplacedByOlderCopy: the process notices on its next call.
+func TestStoreIsReplacedByOlderCopy(t *testing.T) {
 	older, newer := &journaltest.Memory{}, &journaltest.Memory{}
 	used := &replaceable{newer}
 	f := follow(used)
@@ -126,17 +126,17 @@ func TestAStoreThatGoesBackWhileItIsUsed(t *testing.T) {
 	}
 }
 
-// replaceable is a store that an older copy of it takes the place of.
+// replaceable is a store that can be replaced by an older copy.
 type replaceable struct{ *journaltest.Memory }
 
-// State has the ID that a copy has.
+// State returns the state with the ID "a", because a copy has the same ID.
 func (r *replaceable) State(ctx context.Context) (store.State, error) {
 	s, err := r.Memory.State(ctx)
 	s.ID = "a"
 	return s, err
 }
 
-// Mark does that, too.
+// Mark marks the store and returns the state with the ID "a".
 func (r *replaceable) Mark(ctx context.Context, least int64) (store.State, error) {
 	s, err := r.Memory.Mark(ctx, least)
 	s.ID = "a"

@@ -6,29 +6,29 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// Meter knows how much of its room a store uses, and for whom.
+// Meter measures how much space a store uses, in total and by namespace.
 type Meter interface {
-	// Use returns how much is used. It looks at each journal's head, so its time grows with the number of journals: a caller must
-	// leave the store alone for some time between two calls.
+	// Use returns how much space is used. It reads the head of each journal, so its time grows with the number of
+	// journals. Callers must wait for some time between two calls.
 	Use(ctx context.Context) (Use, error)
 }
 
-// Use is how much of its room a store uses.
+// Use is the space that a store uses.
 type Use struct {
-	// Bytes of all journals, without the room that purged ones have left.
+	// Bytes is the size of all journals, without the space that purged journals have left.
 	Bytes int64
-	// Free is how many bytes the store's volume has left for journals, with the room that purged ones have left. It is negative if
-	// the store does not know.
+	// Free is the number of bytes that are free for journals on the store's volume, including the space that purged
+	// journals have left. It is negative if the store does not know.
 	Free int64
-	// Namespaces are the bytes of the journals of each namespace, retired ones included, by BytesOf. The journals of an older
-	// version are in none.
+	// Namespaces holds the bytes of the journals of each namespace, including retired ones, according to BytesOf.
+	// Journals written by an older version belong to no namespace.
 	Namespaces map[string]int64
 }
 
-// entryBytes is what an entry counts beside its payload: its place, kind and time, and its row in an index.
+// entryBytes is counted for each entry in addition to its payload: its sequence number, kind, time and index row.
 const entryBytes = 128
 
-// BytesOf returns how many bytes entries count with their artifacts.
+// BytesOf returns the number of bytes that are counted for entries and their artifacts.
 func BytesOf(entries []journal.Entry) int64 {
 	var n int64
 	for _, e := range entries {
@@ -40,7 +40,7 @@ func BytesOf(entries []journal.Entry) int64 {
 	return n
 }
 
-// NamespaceOf returns the namespace that entries name; empty for none.
+// NamespaceOf returns the namespace of entries, or an empty string if they name none.
 func NamespaceOf(entries []journal.Entry) string {
 	for _, e := range entries {
 		if e.Namespace != "" {

@@ -10,21 +10,21 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// route leads from a tool of a Turn to what calls it: objects are found by their names when a call is made. A person who approves a
-// call approves it for one object and one schema, so the route of such a tool ends where either has changed.
+// route calls a tool of a Turn. It looks up the objects by name at each call. A person approves a call for one
+// object and one schema, so a route of such a tool fails if either has changed.
 type route struct {
 	box    *Box
 	source tool.Source
-	// approved is true for a tool that requires approval, and schema is the hash of its schema then.
+	// approved is true for a tool that requires approval; schema is then the hash of its schema.
 	approved bool
 	schema   string
 }
 
-// Call calls the tool. A tool that requires approval is looked at once more, as writing the intent to the journal may take long: the
-// call goes to the very object that was looked at.
+// Call calls the tool. A tool that requires approval is checked once more, because writing the intent to the
+// journal may take long. The call goes to the same object that was checked.
 func (r *route) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	if r.source.Agent != "" {
-		// A call that is made again looks for the Turn that it has made: nothing new is released.
+		// A repeated call looks for the Turn that it has created, so it causes nothing new and needs no check.
 		if r.approved && c.Attempt <= 1 {
 			if err := r.checkAgent(ctx); err != nil {
 				return tool.Result{}, err
@@ -42,7 +42,7 @@ func (r *route) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	return r.box.Servers.Caller(server, r.source.Name).Call(ctx, c)
 }
 
-// Check implements tool.Checker. It asks the server for its tools.
+// Check implements tool.Checker. It asks the server for its current tools.
 func (r *route) Check(ctx context.Context) error {
 	if r.source.Agent != "" {
 		return r.checkAgent(ctx)
@@ -59,36 +59,42 @@ func (r *route) checkAgent(ctx context.Context) error {
 	if err != nil {
 		return &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("there is no agent %q any more", r.source.Agent), Err: err}
 	}
-	return r.same(kindAgent, r.source.Agent, agent.UID)
+	return r.checkUID(kindAgent, r.source.Agent, agent.UID)
 }
 
 func (r *route) checkServer(ctx context.Context, server *v1alpha1.ToolServer) error {
-	if err := r.same(kindToolServer, r.source.Server, server.UID); err != nil {
+	if err := r.checkUID(kindToolServer, r.source.Server, server.UID); err != nil {
 		return err
 	}
 	tools, err := r.box.Servers.Current(ctx, server)
 	if err != nil {
 		return &tool.Error{
 			Class: tool.Unavailable, Err: err,
-			Message: fmt.Sprintf("tool server %q could not be asked whether the tool is still the one that was approved, and the call was not made", r.source.Server),
+			Message: fmt.Sprintf("tool server %q could not be asked whether the tool is still the one that was "+
+				"approved, and the call was not made", r.source.Server),
 		}
 	}
 	for _, t := range tools {
 		if t.Name != r.source.Name {
 			continue
 		}
-		// What the Turn has went through Expose, too, which completes a schema.
-		if now := tool.Expose([]tool.Offer{{Server: server.Name, Tools: []tool.Tool{t}}}, nil); len(now) == 1 && now[0].SchemaHash() == r.schema {
+		// The schema that the Turn knows went through Expose, which completes a schema.
+		if now := tool.Expose([]tool.Offer{{Server: server.Name, Tools: []tool.Tool{t}}}, nil); len(now) == 1 &&
+			now[0].SchemaHash() == r.schema {
 			return nil
 		}
 	}
-	return changed("the tool %q of tool server %q has another schema since this turn began, or is gone: answer without it", r.source.Name, r.source.Server)
+	return changed("the tool %q of tool server %q has another schema since this turn began, or is gone: answer without it", r.source.Name,
+		r.source.Server)
 }
 
 func (r *route) server(ctx context.Context) (*v1alpha1.ToolServer, error) {
 	server, err := r.box.Server(ctx, r.source.Server)
 	if err != nil {
-		return nil, &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("there is no tool server %q any more", r.source.Server), Err: err}
+		return nil, &tool.Error{
+			Class:   tool.Unavailable,
+			Message: fmt.Sprintf("there is no tool server %q any more", r.source.Server), Err: err,
+		}
 	}
 	return server, nil
 }
@@ -99,8 +105,9 @@ const (
 	kindAgent      = "Agent"
 )
 
-// same returns an error if an object is not the one that the Turn knows. The Turn of an older version knows no UID.
-func (r *route) same(kind, name string, uid types.UID) error {
+// checkUID returns an error if an object is not the one that the Turn knows. A Turn of an older version knows no UID,
+// and passes.
+func (r *route) checkUID(kind, name string, uid types.UID) error {
 	if r.source.UID == "" || r.source.UID == string(uid) {
 		return nil
 	}

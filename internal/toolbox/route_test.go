@@ -15,34 +15,35 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolbox"
 )
 
-// desk is a cluster with one ToolServer and one Agent, both of which can be replaced.
-type desk struct {
+// fakeCluster is a cluster with one ToolServer and one Agent; a test can replace both.
+type fakeCluster struct {
 	uid    types.UID
 	schema string
 	err    error
 	calls  int
 }
 
-func (d *desk) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) {
+func (d *fakeCluster) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) {
 	return []tool.Tool{
-		{Tool: prompt.Tool{Name: "look"}, Schema: json.RawMessage(d.schema)}, {Tool: prompt.Tool{Name: "close"}, Schema: json.RawMessage(d.schema)},
+		{Tool: prompt.Tool{Name: "look"}, Schema: json.RawMessage(d.schema)},
+		{Tool: prompt.Tool{Name: "close"}, Schema: json.RawMessage(d.schema)},
 	}, d.err
 }
 
-func (d *desk) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
+func (d *fakeCluster) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
 	return d.Tools(ctx, s)
 }
 
-func (d *desk) Caller(*v1alpha1.ToolServer, string) tool.Caller { return d }
+func (d *fakeCluster) Caller(*v1alpha1.ToolServer, string) tool.Caller { return d }
 
 // Call counts calls.
-func (d *desk) Call(context.Context, tool.Call) (tool.Result, error) {
+func (d *fakeCluster) Call(context.Context, tool.Call) (tool.Result, error) {
 	d.calls++
 	return tool.Result{Content: "done"}, nil
 }
 
-// box has one tool of each kind, of which people approve close and helper.
-func (d *desk) box() *toolbox.Box {
+// box returns a toolbox with one tool of each kind; close and helper require approval.
+func (d *fakeCluster) box() *toolbox.Box {
 	agent := &v1alpha1.Agent{}
 	agent.Spec.Tools = []v1alpha1.AgentTool{
 		{ServerRef: &v1alpha1.ObjectReference{Name: "tickets"}, RequireApproval: []string{"close"}},
@@ -60,25 +61,35 @@ func (d *desk) box() *toolbox.Box {
 	}
 }
 
-// TestARouteEndsWhereItsToolWasReplaced for tools that require approval: what a person approved is not what would be called.
-func TestARouteEndsWhereItsToolWasReplaced(t *testing.T) {
+// TestApprovedToolMustNotBeReplaced proves that a tool that requires approval is not called after a
+// replacement: the call would not be the approved one.
+func TestApprovedToolMustNotBeReplaced(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
 		tool    string
-		change  func(*desk)
+		change  func(*fakeCluster)
 		changed bool
 		made    bool
 	}{
-		"nothing":          {"it is the same tool", "close", func(*desk) {}, false, true},
-		"server":           {"another ToolServer has the name", "close", func(d *desk) { d.uid = "second" }, true, false},
-		"schema":           {"it takes other arguments", "close", func(d *desk) { d.schema = `{"type":"object","properties":{"all":{"type":"boolean"}}}` }, true, false},
-		"same schema":      {"white space and order say nothing", "close", func(d *desk) { d.schema = ` { "properties" : {"id":{"type" : "string"}}, "type":"object" }` }, false, true},
-		"away":             {"nobody knows what it is", "close", func(d *desk) { d.err = errors.New("away") }, false, false},
-		"agent":            {"another Agent has the name", "helper", func(d *desk) { d.uid = "second" }, true, false},
-		"without approval": {"nobody was shown anything", "look", func(d *desk) { d.uid, d.schema, d.err = "second", `{}`, errors.New("away") }, false, true},
+		"nothing": {"it is the same tool", "close", func(*fakeCluster) {}, false, true},
+		"server":  {"another ToolServer has the name", "close", func(d *fakeCluster) { d.uid = "second" }, true, false},
+		"schema": {
+			"it takes other arguments", "close",
+			func(d *fakeCluster) { d.schema = `{"type":"object","properties":{"all":{"type":"boolean"}}}` }, true, false,
+		},
+		"same schema": {
+			"white space and order do not matter", "close",
+			func(d *fakeCluster) { d.schema = ` { "properties" : {"id":{"type" : "string"}}, "type":"object" }` }, false, true,
+		},
+		"away":  {"its identity is unknown", "close", func(d *fakeCluster) { d.err = errors.New("away") }, false, false},
+		"agent": {"another Agent has the name", "helper", func(d *fakeCluster) { d.uid = "second" }, true, false},
+		"without approval": {
+			"no approver saw the tool", "look",
+			func(d *fakeCluster) { d.uid, d.schema, d.err = "second", `{}`, errors.New("away") }, false, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := &desk{uid: "first", schema: `{"type":"object","properties":{"id":{"type":"string"}}}`}
+			d := &fakeCluster{uid: "first", schema: `{"type":"object","properties":{"id":{"type":"string"}}}`}
 			box := d.box()
 			offers, err := box.Offers(t.Context())
 			if err != nil {
@@ -116,8 +127,9 @@ func TestARouteEndsWhereItsToolWasReplaced(t *testing.T) {
 	}
 }
 
-// TestTheEffectThatAToolHasNow is by what its owner declares now, of the very ToolServer that the Turn knows.
-func TestTheEffectThatAToolHasNow(t *testing.T) {
+// TestEffectIsTheCurrentDeclaration proves that the effect is the current declaration of the very ToolServer that the
+// Turn knows.
+func TestEffectIsTheCurrentDeclaration(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		source tool.Source
@@ -125,16 +137,36 @@ func TestTheEffectThatAToolHasNow(t *testing.T) {
 		err    error
 		want   tool.Effect
 	}{
-		"declared":         {"its owner says so", tool.Source{Server: "tickets", Name: "look", UID: "first"}, "ReadOnly", nil, tool.ReadOnly},
-		"corrected":        {"its owner says so now", tool.Source{Server: "tickets", Name: "look", UID: "first"}, "Destructive", nil, tool.Destructive},
-		"not declared":     {"nobody says anything", tool.Source{Server: "tickets", Name: "close", UID: "first"}, "ReadOnly", nil, tool.Destructive},
-		"replaced":         {"another ToolServer has the name", tool.Source{Server: "tickets", Name: "look", UID: "zeroth"}, "ReadOnly", nil, tool.Destructive},
-		"of an old Turn":   {"its journal has no UID", tool.Source{Server: "tickets", Name: "look"}, "ReadOnly", nil, tool.ReadOnly},
-		"server gone":      {"nobody says anything", tool.Source{Server: "tickets", Name: "look", UID: "first"}, "ReadOnly", errors.New("gone"), tool.Destructive},
+		"declared": {
+			"the ToolServer declares it",
+			tool.Source{Server: "tickets", Name: "look", UID: "first"},
+			"ReadOnly", nil, tool.ReadOnly,
+		},
+		"corrected": {
+			"the ToolServer declares it now",
+			tool.Source{Server: "tickets", Name: "look", UID: "first"},
+			"Destructive", nil, tool.Destructive,
+		},
+		"not declared": {
+			"no effect is declared",
+			tool.Source{Server: "tickets", Name: "close", UID: "first"},
+			"ReadOnly", nil, tool.Destructive,
+		},
+		"replaced": {
+			"another ToolServer has the name",
+			tool.Source{Server: "tickets", Name: "look", UID: "zeroth"},
+			"ReadOnly", nil, tool.Destructive,
+		},
+		"of an old Turn": {"its journal has no UID", tool.Source{Server: "tickets", Name: "look"}, "ReadOnly", nil, tool.ReadOnly},
+		"server gone": {
+			"no declaration can be read",
+			tool.Source{Server: "tickets", Name: "look", UID: "first"},
+			"ReadOnly", errors.New("gone"), tool.Destructive,
+		},
 		"of another agent": {"a call finds its Turn", tool.Source{Agent: "helper", UID: "zeroth"}, "", nil, tool.Idempotent},
 	} {
 		t.Run(name, func(t *testing.T) {
-			box := (&desk{}).box()
+			box := (&fakeCluster{}).box()
 			box.Server = func(context.Context, string) (*v1alpha1.ToolServer, error) {
 				s := &v1alpha1.ToolServer{ObjectMeta: metav1.ObjectMeta{Name: "tickets", UID: "first"}}
 				s.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "look", Effect: tc.effect}}
@@ -145,11 +177,11 @@ func TestTheEffectThatAToolHasNow(t *testing.T) {
 			}
 		})
 	}
-	box := (&desk{}).box()
+	box := (&fakeCluster{}).box()
 	ended, end := context.WithCancel(t.Context())
 	end()
 	box.Server = func(context.Context, string) (*v1alpha1.ToolServer, error) { return nil, context.Canceled }
 	if _, err := box.Effect(ended, tool.Tool{Source: tool.Source{Server: "tickets"}}); !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v of a run that has ended, want that nothing was found out", err)
+		t.Errorf("error %v of a run that has ended, want its cause", err)
 	}
 }

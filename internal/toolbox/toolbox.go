@@ -1,4 +1,4 @@
-// Package toolbox gives a Turn the tools of its Agent: those of ToolServers, and other Agents.
+// Package toolbox provides the tools of an Agent to its Turns: the tools of ToolServers, and other Agents.
 package toolbox
 
 import (
@@ -13,43 +13,46 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// ErrUnknown means that nothing is known of the tools of a server: it is out of reach, and nobody has ever reached it.
+// ErrUnknown means that the tools of a server are unknown: the server cannot be reached now and was never reached
+// before.
 var ErrUnknown = errors.New("the server was never reached, and its tools are not known")
 
 // Servers are connections to ToolServers.
 type Servers interface {
-	// Tools returns the tools of a server as they are known, with what the ToolServer says of them. It may connect, and then
-	// takes no longer than the server's connectTimeoutSeconds. A server that is out of reach has those that it had before; if
-	// nothing is known of it, those of its status, with schemas that allow everything. It returns ErrUnknown if that has none
-	// either, because nobody has ever reached the server.
+	// Tools returns the known tools of a server, with what its ToolServer declares about them. It may connect, for
+	// at most the server's connectTimeoutSeconds. If the server cannot be reached, Tools returns the first of
+	// these:
+	//  1. The tools that the server had before.
+	//  2. The tools in the ToolServer's status, with schemas that allow everything.
+	//  3. ErrUnknown, because the server was never reached.
 	Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
-	// Current returns the tools of a server as it has them now: it asks the server, and takes no longer than the server's
-	// connectTimeoutSeconds. It fails if the server cannot be asked.
+	// Current asks the server and returns the tools that it has now. It takes at most the server's
+	// connectTimeoutSeconds, and fails if the server cannot be asked.
 	Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error)
-	// Caller returns what calls a tool by the name that its server gives it. It never fails: a call of a tool that cannot be
-	// called says why.
+	// Caller returns the caller of a tool, given the tool's name at its server. It never fails: if the tool cannot
+	// be called, each call returns the cause.
 	Caller(s *v1alpha1.ToolServer, name string) tool.Caller
 }
 
 // Box is the toolbox of one Turn. It implements turn.Toolbox.
 type Box struct {
-	// Agent whose tools they are.
+	// Agent is the Agent whose tools the Box provides.
 	Agent *v1alpha1.Agent
-	// Depth of the Turn, and MaxDepth: a Turn that is as deep has no sub-agents.
+	// Depth is the depth of the Turn. At MaxDepth the Turn has no sub-agents.
 	Depth, MaxDepth int
-	// MaxDescendants is how many Turns sub-agents may create; with 0 the Turn has no sub-agents.
+	// MaxDescendants is how many Turns sub-agents may create. If it is 0, the Turn has no sub-agents.
 	MaxDescendants int
-	// Server and SubAgent return the ToolServer and the Agent of a name.
+	// Server returns the ToolServer, and SubAgent the Agent, with a name.
 	Server   func(ctx context.Context, name string) (*v1alpha1.ToolServer, error)
 	SubAgent func(ctx context.Context, name string) (*v1alpha1.Agent, error)
-	// Servers are the connections.
+	// Servers holds the connections to ToolServers.
 	Servers Servers
-	// Call returns what calls a sub-agent.
+	// Call returns the caller of a sub-agent.
 	Call func(agent string) tool.Caller
 }
 
-// Offers returns what the entries of the Agent's tools offer now, in their order. A server of whose tools nothing is known is
-// an offer without tools that says so.
+// Offers returns the offers of the Agent's tool entries now, in their order. If the tools of a server are unknown,
+// its offer has no tools and Missing is set.
 func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
 	var offers []tool.Offer
 	for _, entry := range b.Agent.Spec.Tools {
@@ -81,7 +84,8 @@ func (b *Box) Offers(ctx context.Context) ([]tool.Offer, error) {
 	return offers, nil
 }
 
-// SubAgent is another Agent as a tool. A call of it may be made again: it finds the Turn that it has made.
+// SubAgent returns another Agent as a tool. Its effect is Idempotent: a repeated call finds the Turn that the first
+// one created.
 func SubAgent(entry v1alpha1.AgentTool, agent *v1alpha1.Agent) tool.Tool {
 	name := entry.Name
 	if name == "" {
@@ -93,8 +97,9 @@ func SubAgent(entry v1alpha1.AgentTool, agent *v1alpha1.Agent) tool.Tool {
 	}
 }
 
-// Effect returns the effect that a tool has by what its ToolServer declares now: Destructive where that declares none, is gone, or is
-// another one than the Turn knows. A sub-agent keeps its effect: a call of it finds its Turn. It fails only when ctx ends.
+// Effect returns the effect of a tool, as its ToolServer declares it now. The effect is Destructive if the
+// ToolServer declares none, does not exist any more, or is not the one that the Turn knows. A sub-agent keeps its
+// effect, because a repeated call finds its Turn. Effect fails only when ctx ends.
 func (b *Box) Effect(ctx context.Context, t tool.Tool) (tool.Effect, error) {
 	if t.Source.Server == "" {
 		return t.Effect, nil
@@ -109,7 +114,8 @@ func (b *Box) Effect(ctx context.Context, t tool.Tool) (tool.Effect, error) {
 	return tool.Judge(DeclaredEffect(server, t.Source.Name), tool.Hints{}), nil
 }
 
-// DeclaredEffect returns the effect that a ToolServer declares of a tool, by the tool's name at its server; empty for none.
+// DeclaredEffect returns the effect that a ToolServer declares for a tool, given the tool's name at its server. It
+// returns "" if none is declared.
 func DeclaredEffect(s *v1alpha1.ToolServer, name string) tool.Effect {
 	i := slices.IndexFunc(s.Spec.Tools, func(d v1alpha1.ToolDeclaration) bool { return d.Name == name })
 	if i < 0 {
@@ -118,7 +124,8 @@ func DeclaredEffect(s *v1alpha1.ToolServer, name string) tool.Effect {
 	return tool.Effect(s.Spec.Tools[i].Effect)
 }
 
-// Caller returns what calls a tool that was offered, now or to an earlier run. It is a tool.Checker.
+// Caller returns the caller of a tool that was offered to this run or an earlier one. The caller implements
+// tool.Checker.
 func (b *Box) Caller(t tool.Tool) tool.Caller {
 	r := &route{box: b, source: t.Source, approved: t.RequiresApproval}
 	if r.approved {

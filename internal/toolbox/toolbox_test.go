@@ -14,21 +14,21 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolbox"
 )
 
-// known are servers by name: what they answer when they are asked for their tools.
-type known map[string]func() ([]tool.Tool, error)
+// fakeServers maps the name of a server to its answer when it is asked for its tools.
+type fakeServers map[string]func() ([]tool.Tool, error)
 
-func (k known) Tools(_ context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
+func (k fakeServers) Tools(_ context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
 	return k[s.Name]()
 }
 
 // Current returns the same as Tools.
-func (k known) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
+func (k fakeServers) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
 	return k.Tools(ctx, s)
 }
 
-func (known) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil }
+func (fakeServers) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil }
 
-func boxOf(servers known, names ...string) *toolbox.Box {
+func boxOf(servers fakeServers, names ...string) *toolbox.Box {
 	agent := &v1alpha1.Agent{}
 	for _, name := range names {
 		agent.Spec.Tools = append(agent.Spec.Tools, v1alpha1.AgentTool{ServerRef: &v1alpha1.ObjectReference{Name: name}})
@@ -41,7 +41,7 @@ func boxOf(servers known, names ...string) *toolbox.Box {
 func TestOffersOfServers(t *testing.T) {
 	find := tool.Tool{Tool: prompt.Tool{Name: "find"}}
 	broken := errors.New("the process stops")
-	servers := known{
+	servers := fakeServers{
 		"web":    func() ([]tool.Tool, error) { return []tool.Tool{find}, nil },
 		"empty":  func() ([]tool.Tool, error) { return nil, nil },
 		"new":    func() ([]tool.Tool, error) { return nil, toolbox.ErrUnknown },
@@ -53,14 +53,14 @@ func TestOffersOfServers(t *testing.T) {
 		want   []tool.Offer
 		err    error
 	}{
-		"a server without tools": {"it is not one of which nothing is known", []string{"empty"}, []tool.Offer{{Server: "empty"}}, nil},
-		"a server of which nothing is known": {
-			"the others offer what they have, and the Turn can say which is missing",
+		"a server without tools": {"its tools are known: it has none", []string{"empty"}, []tool.Offer{{Server: "empty"}}, nil},
+		"a server with unknown tools": {
+			"the others offer their tools, and the Turn can name the missing server",
 			[]string{"new", "web"},
 			[]tool.Offer{{Server: "new", Missing: true}, {Server: "web", Tools: []tool.Tool{find}}},
 			nil,
 		},
-		"a failure": {"a later run may have more luck", []string{"new", "broken"}, nil, broken},
+		"a failure": {"a later run may succeed", []string{"new", "broken"}, nil, broken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := boxOf(servers, tc.names...).Offers(t.Context())

@@ -20,13 +20,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/redact"
 )
 
-// TestNothingIsLeftOfDeletedServers creates and deletes many, each with a connection, and with one more use by a Turn that outlives its
-// object, and one that was about to connect when the object was deleted.
-func TestNothingIsLeftOfDeletedServers(t *testing.T) {
+// TestDeletedServersLeaveNothing creates and deletes many ToolServers, each with a connection. Each is used once
+// more by a Turn that outlives its object, and by a caller that was about to connect when the object was deleted.
+func TestDeletedServersLeaveNothing(t *testing.T) {
 	server := sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1"}, nil)
-	server.AddTool(&sdk.Tool{Name: "a", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		return &sdk.CallToolResult{}, nil
-	})
+	server.AddTool(&sdk.Tool{Name: "a", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{}, nil
+		})
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	defer web.Close()
 	c := NewCache(func(context.Context, types.NamespacedName) (*corev1.Secret, error) {
@@ -55,7 +56,7 @@ func TestNothingIsLeftOfDeletedServers(t *testing.T) {
 		}
 		c.Forget(types.NamespacedName{Namespace: "demo", Name: s.Name})
 		if e.client != nil || e.settings.token != "" {
-			t.Fatal("the token is kept, want it gone with the object")
+			t.Fatal("the token is kept, want it forgotten with the object")
 		}
 		late, err := c.connection(t.Context(), e, s, secretTTL) // was about to connect
 		if err != nil {
@@ -64,16 +65,16 @@ func TestNothingIsLeftOfDeletedServers(t *testing.T) {
 		if _, err := late.Discover(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Tools(t.Context(), s); err != nil { // a Turn that still runs
+		if _, err := c.Tools(t.Context(), s); err != nil { // a Turn that is still running
 			t.Fatal(err)
 		}
 	}
-	for range keep {
+	for range maxIdleSweeps {
 		c.Sweep()
 	}
 	c.Sweep()
 	if got := known.Whole("demo", "token-0"); got != "token-0" {
-		t.Errorf("the token is still known, want it forgotten with its objects: %q", got)
+		t.Errorf("the token is still redacted, want it forgotten with its objects: %q", got)
 	}
 	deadline := time.After(time.Minute)
 	for {
@@ -91,7 +92,7 @@ func TestNothingIsLeftOfDeletedServers(t *testing.T) {
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-deadline:
-			t.Fatalf("%d sessions, %d entries and %d ended connections are left, want none", sessions, entries, retired)
+			t.Fatalf("%d sessions, %d entries and %d ended connections remain, want none", sessions, entries, retired)
 		}
 	}
 }

@@ -20,12 +20,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestAConnectionThatIsNotUsedIsGivenUp calls a tool, waits until the connection and the token are gone, and calls it again.
-func TestAConnectionThatIsNotUsedIsGivenUp(t *testing.T) {
+// TestIdleConnectionIsClosed calls a tool, waits until the connection and the token are gone, and calls
+// the tool again.
+func TestIdleConnectionIsClosed(t *testing.T) {
 	server := sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1"}, nil)
-	server.AddTool(&sdk.Tool{Name: "a", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		return &sdk.CallToolResult{}, nil
-	})
+	server.AddTool(&sdk.Tool{Name: "a", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{}, nil
+		})
 	web := httptest.NewServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, nil))
 	defer web.Close()
 	c := NewCache(func(context.Context, types.NamespacedName) (*corev1.Secret, error) {
@@ -35,9 +37,12 @@ func TestAConnectionThatIsNotUsedIsGivenUp(t *testing.T) {
 	defer c.Close()
 	known := redact.NewSet()
 	c.NoteIn(known)
-	s := &v1alpha1.ToolServer{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "tickets", UID: "u1", Generation: 1}, Spec: v1alpha1.ToolServerSpec{
-		MCP: &v1alpha1.MCPEndpoint{URL: web.URL}, CredentialsRef: &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"},
-	}}
+	s := &v1alpha1.ToolServer{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "tickets", UID: "u1", Generation: 1},
+		Spec: v1alpha1.ToolServerSpec{
+			MCP: &v1alpha1.MCPEndpoint{URL: web.URL}, CredentialsRef: &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"},
+		},
+	}
 	for range 2 {
 		if tools, err := c.Tools(t.Context(), s); err != nil || len(tools) != 1 {
 			t.Fatalf("Tools = %v, %v", tools, err)
@@ -54,17 +59,17 @@ func TestAConnectionThatIsNotUsedIsGivenUp(t *testing.T) {
 			select {
 			case <-time.After(10 * time.Millisecond):
 			case <-deadline:
-				t.Fatal("the connection is kept, want it given up with its token")
+				t.Fatal("the connection is kept, want it closed and its token forgotten")
 			}
 			e.lock <- struct{}{}
 			gone = e.client == nil && e.settings.token == ""
 			e.unlock()
 		}
 		if got := known.Whole("demo", "token-0"); got != "token-0" {
-			t.Errorf("the token is still known, want it forgotten with its connection: %q", got)
+			t.Errorf("the token is still redacted, want it forgotten with its connection: %q", got)
 		}
-		if e.before(t.Context(), s) == nil {
-			t.Error("what is known of the tools is gone, want it kept for a server that is away")
+		if e.lastKnown(t.Context(), s) == nil {
+			t.Error("the known tools are gone, want them kept for an unreachable server")
 		}
 	}
 }

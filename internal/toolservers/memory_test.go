@@ -17,9 +17,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/mcp"
 )
 
-// TestListsOfToolsHaveABound has a namespace name more servers with long lists than there is memory for. What is too much is refused,
-// however often it is looked at and at each start, and another namespace has its own.
-func TestListsOfToolsHaveABound(t *testing.T) {
+// TestToolListsAreBounded has more servers with long lists in a namespace than the memory budget allows. The
+// surplus is refused at each look and after each start. Another namespace has its own share.
+func TestToolListsAreBounded(t *testing.T) {
 	s := serve(t)
 	schema := json.RawMessage(`{"type":"object","description":"` + strings.Repeat("x", 200<<10) + `"}`)
 	s.AddTool(&sdk.Tool{Name: "long", InputSchema: schema}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
@@ -36,14 +36,14 @@ func TestListsOfToolsHaveABound(t *testing.T) {
 			})
 		}
 		for i := range 10 {
-			for range 2 { // a second look takes no more
+			for range 2 { // a second look reserves nothing more
 				_, err := c.Discover(patient(t), server("greedy", i))
 				failure, refused := errors.AsType[*mcp.Error](err)
 				if refused = refused && failure.Kind == mcp.NoMemory; refused != (i >= fit) || err != nil && !refused {
 					t.Fatalf("start %d, server %d: %v, want %d lists", start, i, err, fit)
 				}
 				if refused && !strings.Contains(err.Error(), "have the server list fewer tools") {
-					t.Errorf("the refusal says no remedy: %v", err)
+					t.Errorf("the refusal names no remedy: %v", err)
 				}
 			}
 		}
@@ -53,7 +53,7 @@ func TestListsOfToolsHaveABound(t *testing.T) {
 		for i := range fit {
 			c.Forget(client.ObjectKeyFromObject(server("greedy", i)))
 		}
-		eventually(t, "the lists of servers that are gone to be given back", func() bool {
+		eventually(t, "the memory of deleted servers' lists to be released", func() bool {
 			runtime.GC()
 			_, err := c.Discover(patient(t), server("greedy", 99))
 			return err == nil

@@ -27,15 +27,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is long enough for anything here to happen.
+// patience is long enough for any event in these tests.
 const patience = time.Minute
 
 var _ toolbox.Servers = (*toolservers.Cache)(nil)
 
-// world is what a cache reads from: Secrets, and a clock that stands still.
+// world holds the Secrets and the fixed time that a cache reads.
 type world struct {
 	mu    sync.Mutex
-	data  map[string][]byte // of the Secret "tickets"; nil: there is none
+	data  map[string][]byte // of the Secret "tickets", which does not exist if data is nil
 	err   error
 	reads int
 	now   time.Time
@@ -75,8 +75,8 @@ func newWorld(t *testing.T) (*world, *toolservers.Cache) {
 	return w, c
 }
 
-// site is a real MCP server that notes the tokens it was sent.
-type site struct {
+// fakeToolServer is a real MCP server that records the tokens that it receives.
+type fakeToolServer struct {
 	*sdk.Server
 	URL string
 	web *httptest.Server
@@ -86,9 +86,9 @@ type site struct {
 	tokens []string
 }
 
-func serve(t *testing.T, names ...string) *site {
+func serve(t *testing.T, names ...string) *fakeToolServer {
 	t.Helper()
-	s := &site{Server: sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1.2.3"}, nil)}
+	s := &fakeToolServer{Server: sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1.2.3"}, nil)}
 	for _, name := range names {
 		s.add(name)
 	}
@@ -116,21 +116,24 @@ func serve(t *testing.T, names ...string) *site {
 }
 
 // add adds a tool that answers with its own name.
-func (s *site) add(name string) {
-	s.AddTool(&sdk.Tool{Name: name, Description: "Says " + name + ".", InputSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`)},
+func (s *fakeToolServer) add(name string) {
+	s.AddTool(&sdk.Tool{
+		Name: name, Description: "Says " + name + ".",
+		InputSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`),
+	},
 		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
 			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: name}}}, nil
 		})
 }
 
-func (s *site) setDown(down bool) {
+func (s *fakeToolServer) setDown(down bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.down = down
 }
 
-// sent returns the tokens that were sent, each once, in the order in which they came up.
-func (s *site) sent() []string {
+// sent returns the tokens that the server received, each once, in order.
+func (s *fakeToolServer) sent() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string
@@ -144,8 +147,8 @@ func (s *site) sent() []string {
 	return all
 }
 
-// sessions is how many sessions the server has.
-func (s *site) sessions() int {
+// sessions returns the number of the server's sessions.
+func (s *fakeToolServer) sessions() int {
 	n := 0
 	for range s.Sessions() {
 		n++
@@ -153,7 +156,7 @@ func (s *site) sessions() int {
 	return n
 }
 
-// object is a ToolServer.
+// object returns a ToolServer.
 func object(url string, mutate ...func(*v1alpha1.ToolServer)) *v1alpha1.ToolServer {
 	s := &v1alpha1.ToolServer{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "tickets", UID: "u1", Generation: 1},
@@ -168,7 +171,7 @@ func object(url string, mutate ...func(*v1alpha1.ToolServer)) *v1alpha1.ToolServ
 	return s
 }
 
-// patient returns a context that ends when the test does, or after long enough for anything to happen.
+// patient returns a context that ends with the test, or after patience.
 func patient(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -11,29 +11,31 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/mcp"
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 	"github.com/capstan-dev/capstan/internal/secrets"
 	"github.com/capstan-dev/capstan/internal/toolbox"
 )
 
-// Listing is what a server says of itself, and its tools with what the ToolServer says of them.
+// Listing is a server's description of itself, and its tools combined with the declarations of the ToolServer.
 type Listing struct {
-	// ServerName, ServerVersion and ProtocolVersion are as the server says, cut to what a status can hold.
+	// ServerName, ServerVersion and ProtocolVersion are the server's own words, truncated to fit into a status.
 	ServerName, ServerVersion, ProtocolVersion string
-	// Tools by name. Their schemas are shared and not to be written to.
+	// Tools is sorted by name. Their schemas are shared and must not be changed.
 	Tools []tool.Tool
-	// Hints of the server on the effects of tools that have any, by name. They are for people: the Tools have the effects that count.
+	// Hints holds the server's hints on effects, by the names of the tools that have any. Hints are for people; the
+	// effects in Tools are the ones that apply.
 	Hints map[string]tool.Hints
 }
 
-// SchemaHash is the first 16 hexadecimal digits of the SHA-256 of a JSON Schema, whatever its white space and the order of its
-// members.
+// SchemaHash returns the first 16 hexadecimal digits of the SHA-256 of a JSON Schema. White space and the order of
+// members do not change the hash.
 func SchemaHash(schema json.RawMessage) string { return mcp.SchemaHash(schema) }
 
-// Discover asks a server for its tools now, with Secrets read now, and takes no longer than connectTimeoutSeconds beside the
-// reading of Secrets. The error is a *secrets.Error, an *mcp.Error, or that of reading a Secret.
+// Discover requests the tools of a server now, with Secrets that are read now. It takes no longer than
+// connectTimeoutSeconds, plus the time to read Secrets. The error is a *secrets.Error, an *mcp.Error, or the error
+// of reading a Secret.
 func (c *Cache) Discover(ctx context.Context, s *v1alpha1.ToolServer) (Listing, error) {
 	e, err := c.entry(s)
 	if err != nil {
@@ -49,12 +51,13 @@ func (c *Cache) Discover(ctx context.Context, s *v1alpha1.ToolServer) (Listing, 
 	}
 	clean := c.known.In(s.Namespace)
 	return Listing{
-		ServerName: cut(clean(l.ServerName), 253), ServerVersion: cut(clean(l.ServerVersion), 64), ProtocolVersion: cut(clean(l.ProtocolVersion), 32),
-		Tools: c.offers(e, s, l), Hints: hints(l),
+		ServerName: cut(clean(l.ServerName), 253), ServerVersion: cut(clean(l.ServerVersion), 64),
+		ProtocolVersion: cut(clean(l.ProtocolVersion), 32),
+		Tools:           c.offers(e, s, l), Hints: hints(l),
 	}, nil
 }
 
-// hints are those of the tools that have any.
+// hints returns the hints of the tools that have any.
 func hints(l *mcp.Listing) map[string]tool.Hints {
 	all := map[string]tool.Hints{}
 	for _, t := range l.Tools {
@@ -65,16 +68,19 @@ func hints(l *mcp.Listing) map[string]tool.Hints {
 	return all
 }
 
-// cut makes a text fit for a field of so many characters: on one line, without those that no terminal should get.
+// cut makes a text fit into a field of most characters: on one line, without characters that are unsafe for
+// terminals.
 func cut(text string, most int) string {
-	kept, _ := fence.Cap(fence.StripLine(text), most)
+	kept, _ := untrusted.Cap(untrusted.StripLine(text), most)
 	return strings.TrimSpace(kept)
 }
 
-// Tools returns the tools of a server, by name, as they were known at most a minute ago. It connects if need be, and then takes no longer than
-// the server's connectTimeoutSeconds. A server that is out of reach has those that it had before; if nothing is known of it,
-// those of its status, with schemas that allow everything. It fails when ctx ends, and with toolbox.ErrUnknown if the status says
-// that nobody has ever reached the server.
+// Tools returns the tools of a server by name, from a list that is at most a minute old. It connects if necessary,
+// which takes no longer than the server's connectTimeoutSeconds.
+//
+// If the server is unreachable, Tools returns the last known tools. If there are none, it returns those in the
+// status, with schemas that allow everything. It fails when ctx ends. It returns toolbox.ErrUnknown if the status
+// says that the server was never reached.
 func (c *Cache) Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
 	e, err := c.entry(s)
 	if err != nil {
@@ -89,23 +95,24 @@ func (c *Cache) Tools(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool,
 		return nil, context.Cause(ctx)
 	}
 	if l == nil {
-		l = e.before(ctx, s)
+		l = e.lastKnown(ctx, s)
 	}
 	switch {
 	case err != nil && l == nil && s.Status.LastDiscoveryTime == nil && len(s.Status.Tools) == 0:
-		c.log.Info("A tool server that was never reached has no tools to offer", "toolServer", e.key.String(), "reason", err.Error())
+		c.log.Info("A tool server that was never reached has no known tools", "toolServer", e.key.String(), "reason", err.Error())
 		return nil, toolbox.ErrUnknown
 	case err != nil:
-		c.log.V(1).Info("Offering tools as they were known before", "toolServer", e.key.String(), "known", l != nil, "reason", err.Error())
+		c.log.V(1).Info("Offering the last known tools of a tool server", "toolServer", e.key.String(), "known", l != nil,
+			"reason", err.Error())
 	}
 	if l == nil {
-		return ofStatus(s), nil
+		return toolsInStatus(s), nil
 	}
 	return c.offers(e, s, l), nil
 }
 
-// Current returns the tools of a server as it has them now. It asks the server, and takes no longer than the server's
-// connectTimeoutSeconds beside the reading of Secrets. It fails if the server cannot be asked.
+// Current returns the tools that a server has now. It asks the server, which takes no longer than its
+// connectTimeoutSeconds, plus the time to read Secrets. It fails if the server does not answer.
 func (c *Cache) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Tool, error) {
 	e, err := c.entry(s)
 	if err != nil {
@@ -122,8 +129,8 @@ func (c *Cache) Current(ctx context.Context, s *v1alpha1.ToolServer) ([]tool.Too
 	return c.offers(e, s, l), nil
 }
 
-// Caller returns what calls a tool by the name that its server gives it. It never fails: a call of a tool that cannot be
-// called says why.
+// Caller returns the caller of a tool. name is the tool's name on its server. Caller never fails: a call that
+// cannot be made returns an error.
 func (c *Cache) Caller(s *v1alpha1.ToolServer, name string) tool.Caller {
 	return tool.CallerFunc(func(ctx context.Context, call tool.Call) (tool.Result, error) {
 		for again := true; ; again = false {
@@ -143,13 +150,13 @@ func (c *Cache) call(ctx context.Context, s *v1alpha1.ToolServer, name string, c
 		client, err = c.connection(ctx, e, s, secretTTL)
 	}
 	if err != nil {
-		return tool.Result{}, unusable(s.Name, err)
+		return tool.Result{}, connectionError(s.Name, err)
 	}
 	return client.Call(ctx, name, call)
 }
 
-// unusable is the failure of a call for which there is no connection.
-func unusable(server string, err error) *tool.Error {
+// connectionError returns the error of a call for which there is no connection.
+func connectionError(server string, err error) *tool.Error {
 	message, said := "its credentials could not be read, and the call was not made", ""
 	if e, ok := errors.AsType[*secrets.Error](err); ok {
 		message = e.Reason
@@ -159,7 +166,8 @@ func unusable(server string, err error) *tool.Error {
 	return &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("tool server %q: %s", server, message), Said: said, Err: err}
 }
 
-// offers returns what a list offers by what an object says of it.
+// offers returns the tools of a list with the declarations of the object. It reuses the last result if nothing has
+// changed.
 func (c *Cache) offers(e *entry, s *v1alpha1.ToolServer, l *mcp.Listing) []tool.Tool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -170,8 +178,8 @@ func (c *Cache) offers(e *entry, s *v1alpha1.ToolServer, l *mcp.Listing) []tool.
 	return slices.Clone(e.offered)
 }
 
-// before returns what an object was last known to offer, nil for nothing.
-func (e *entry) before(ctx context.Context, s *v1alpha1.ToolServer) *mcp.Listing {
+// lastKnown returns the last known list of an object, or nil.
+func (e *entry) lastKnown(ctx context.Context, s *v1alpha1.ToolServer) *mcp.Listing {
 	if e.acquire(ctx) == nil {
 		defer e.unlock()
 		if e.client != nil && e.uid == s.UID && e.client.Known() != nil {
@@ -186,8 +194,9 @@ func (e *entry) before(ctx context.Context, s *v1alpha1.ToolServer) *mcp.Listing
 	return e.known
 }
 
-// merge adds what an object says of its tools to what its server says. redact returns a text without the credentials of the
-// namespace: a server may know those of another one. A tool that has one in its name could not be called, and is left out.
+// merge combines the tools of a server with the declarations of its ToolServer. redact removes the credentials of
+// the namespace from a text, because a server may know those of another server. A tool with a credential in its
+// name is left out: it could not be called.
 func merge(s *v1alpha1.ToolServer, l *mcp.Listing, redact func(text string) string) []tool.Tool {
 	tools := make([]tool.Tool, 0, len(l.Tools))
 	for _, t := range l.Tools {
@@ -197,41 +206,43 @@ func merge(s *v1alpha1.ToolServer, l *mcp.Listing, redact func(text string) stri
 		schema := t.Schema
 		if clean := redact(string(schema)); clean != string(schema) {
 			if schema = json.RawMessage(clean); !json.Valid(schema) {
-				schema = anything
+				schema = anySchema
 			}
 		}
-		tools = append(tools, declared(s, tool.Tool{
-			Tool: prompt.Tool{Name: t.Name, Description: redact(t.Description)}, Schema: schema, Effect: tool.Judge(toolbox.DeclaredEffect(s, t.Name), t.Hints),
+		tools = append(tools, withDeclarations(s, tool.Tool{
+			Tool: prompt.Tool{Name: t.Name, Description: redact(t.Description)}, Schema: schema,
+			Effect: tool.Judge(toolbox.DeclaredEffect(s, t.Name), t.Hints),
 		}))
 	}
 	return tools
 }
 
-// ofStatus returns the tools that the status of an object lists, but for those that it says no model can be told of.
-func ofStatus(s *v1alpha1.ToolServer) []tool.Tool {
+// toolsInStatus returns the tools in the status of an object, except those that the status marks as unusable.
+func toolsInStatus(s *v1alpha1.ToolServer) []tool.Tool {
 	tools := make([]tool.Tool, 0, len(s.Status.Tools))
 	for _, t := range s.Status.Tools {
 		if t.Unusable != "" {
 			continue
 		}
-		tools = append(tools, declared(s, tool.Tool{
-			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Schema: anything, Effect: KnownEffect(s, &t),
+		tools = append(tools, withDeclarations(s, tool.Tool{
+			Tool: prompt.Tool{Name: t.Name, Description: t.Description}, Schema: anySchema, Effect: KnownEffect(s, &t),
 		}))
 	}
 	return tools
 }
 
-// KnownEffect returns the effect of a tool of which only the status of an object is known: the one that the object declares, or a
-// stricter one if the status has it, which is then by a hint of the server. A status that an older version wrote grants nothing.
+// KnownEffect returns the effect of a tool of which only the status is known. It is the declared effect, or the one
+// in the status if that is stricter, which then comes from a hint of the server. A status that an older version
+// wrote grants nothing.
 func KnownEffect(s *v1alpha1.ToolServer, t *v1alpha1.DiscoveredTool) tool.Effect {
 	return tool.Stricter(toolbox.DeclaredEffect(s, t.Name), tool.Effect(t.Effect))
 }
 
-// anything is the schema of arguments of which nothing is known.
-var anything = json.RawMessage(`{"type":"object"}`)
+// anySchema is the schema of unknown arguments.
+var anySchema = json.RawMessage(`{"type":"object"}`)
 
-// declared adds what an object says of a tool, but for its effect, to what is known of it.
-func declared(s *v1alpha1.ToolServer, t tool.Tool) tool.Tool {
+// withDeclarations adds the declarations of the ToolServer to a tool, except for the effect.
+func withDeclarations(s *v1alpha1.ToolServer, t tool.Tool) tool.Tool {
 	t.Source = tool.Source{Server: s.Name, Name: t.Name}
 	t.Role = tool.Other
 	t.Timeout = time.Duration(s.Spec.CallTimeoutSeconds) * time.Second

@@ -1,5 +1,5 @@
-// Package toolservers turns ToolServer objects and their Secrets into connections, and keeps them, so that Turns share one
-// connection to each server and what is known of its tools.
+// Package toolservers creates connections from ToolServer objects and their Secrets, and caches them. So Turns
+// share one connection to each server, and one list of its tools.
 package toolservers
 
 import (
@@ -26,21 +26,22 @@ import (
 )
 
 const (
-	// secretTTL is how long a credential is used before its Secret is read again, and secretTimeout bounds the reading of those
-	// of one server.
+	// secretTTL is how long a credential is used before its Secret is read again. secretTimeout bounds the reads of
+	// the Secrets of one server.
 	secretTTL     = 10 * time.Second
 	secretTimeout = 10 * time.Second
-	// listTTL is how long a list of tools is used without asking for it again: a server may forget to say that it has changed,
-	// and what says so may get lost.
+	// listTTL is how long a list of tools is used before it is requested again. A server may fail to report a
+	// change, and its report may get lost.
 	listTTL = time.Minute
-	// keep is for how many sweeps what is known of a server is kept without use.
-	keep = 60
-	// defaultConnect is the time to connect where an object says nothing, as of one that no API server has filled in.
+	// maxIdleSweeps is the number of sweeps for which the entry of an unused server is kept.
+	maxIdleSweeps = 60
+	// defaultConnect is the connect timeout if the object has none, for example because no API server has set its
+	// defaults.
 	defaultConnect = 5 * time.Second
 )
 
-// Cache holds the connections that are in use, at most one for each ToolServer. It is safe for concurrent use and implements
-// toolbox.Servers.
+// Cache holds the connections in use, at most one for each ToolServer. It implements toolbox.Servers. It is safe
+// for concurrent use.
 type Cache struct {
 	secrets secrets.Reader
 	policy  *netpolicy.Policy
@@ -48,9 +49,9 @@ type Cache struct {
 	log     logr.Logger
 	memory  *bytebudget.Budget
 	known   *redact.Set
-	// processors is passed by work on large answers.
-	processors *fairgate.Gate
-	// idle is how long a connection is kept without use; 0 for mcp.DefaultIdle.
+	// processors are for work on large answers.
+	processors *fairgate.Processors
+	// idle is how long an unused connection is kept; 0 means mcp.DefaultIdle.
 	idle time.Duration
 
 	mu       sync.Mutex
@@ -60,21 +61,23 @@ type Cache struct {
 	closed   bool
 }
 
-// entry is one server; its lock makes all who want it wait for one reading of its Secrets, each as long as it may.
+// entry is the cache entry of one server. Its lock makes all callers wait for one read of the server's Secrets.
+// Each caller waits until its own context ends.
 type entry struct {
 	key      types.NamespacedName
-	lock     chan struct{} // holds one token while somebody has the lock
+	lock     chan struct{} // holds one token while the entry is locked
 	client   *mcp.Client
 	settings settings
-	earlier  []string // secrets of before
+	earlier  []string // credentials used before the current ones
 	uid      types.UID
 	version  int64
 	read     time.Time
-	// idle is how many sweeps have been since the entry was last asked for. The cache's lock guards it.
+	// idle is the number of sweeps since the entry was last requested. The cache's lock guards it.
 	idle int
 
 	mu sync.Mutex
-	// known is what the object of a UID was last known to offer, and offered the same as tools for a generation of it.
+	// known is the last known list of the object with the UID knownUID. offered holds the tools made from the list
+	// offeredAs for the object's generation offeredFor.
 	known      *mcp.Listing
 	knownUID   types.UID
 	offered    []tool.Tool
@@ -82,31 +85,33 @@ type entry struct {
 	offeredFor int64
 }
 
-// settings are all that makes one connection another.
+// settings holds everything that requires a new connection when it changes.
 type settings struct {
 	url, token, from, bundle string
 	headers                  []mcp.Header
 	connect                  time.Duration
 }
 
-// NewCache returns an empty cache of servers that are reached at what a policy allows; a nil policy is the built-in table. Close
-// ends it.
+// NewCache returns an empty cache. Its servers are reached as the policy allows; if policy is nil, the built-in
+// table applies. The caller must call Close.
 func NewCache(read secrets.Reader, policy *netpolicy.Policy, now func() time.Time, log logr.Logger) *Cache {
 	return &Cache{secrets: read, policy: policy, now: now, log: log, entries: map[types.NamespacedName]*entry{}}
 }
 
-// Share has connections read large answers, and hold lists of tools, within a memory budget. It holds for connections that are made
-// later, so it is set before the cache is used.
+// Share sets the memory budget within which connections read large answers and hold lists of tools. It applies to
+// later connections, so it must be called before the cache is used.
 func (c *Cache) Share(memory *bytebudget.Budget) { c.memory = memory }
 
-// TakeTurns has the namespaces of connections take turns at what keeps a processor busy. It is called before the cache is used.
-func (c *Cache) TakeTurns(processors *fairgate.Gate) { c.processors = processors }
+// TakeTurns sets the gate at which namespaces take turns with work that needs a processor. It must be called before
+// the cache is used.
+func (c *Cache) TakeTurns(processors *fairgate.Processors) { c.processors = processors }
 
-// NoteIn has a set know the credentials of the connections for as long as the cache keeps them. It is called before the cache is used.
+// NoteIn sets the set that knows the connections' credentials for as long as the cache keeps them. It must be
+// called before the cache is used.
 func (c *Cache) NoteIn(known *redact.Set) { c.known = known }
 
-// note says which credentials an entry has. One that was forgotten meanwhile has none.
-func (c *Cache) note(e *entry) {
+// recordCredentials records the credentials of an entry. It ignores an entry that was forgotten meanwhile.
+func (c *Cache) recordCredentials(e *entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.entries[e.key] == e {
@@ -117,8 +122,8 @@ func (c *Cache) note(e *entry) {
 // owner names an object within its namespace.
 func owner(key types.NamespacedName) string { return "ToolServer/" + key.Name }
 
-// OnChange has f called when the tools of a server are found to differ from what they were, with the object's name. f returns
-// soon. It holds for connections that are made later, so it is set before the cache is used.
+// OnChange sets a function that is called with the name of a ToolServer when its tools have changed. f must return
+// quickly. OnChange applies to later connections, so it must be called before the cache is used.
 func (c *Cache) OnChange(f func(types.NamespacedName)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +139,7 @@ func (c *Cache) changed(key types.NamespacedName) {
 	}
 }
 
-// Forget ends the connection of an object that is gone. Calls under way go on.
+// Forget ends the connection of a deleted object. Running calls continue.
 func (c *Cache) Forget(key types.NamespacedName) {
 	c.mu.Lock()
 	e := c.entries[key]
@@ -152,17 +157,18 @@ func (c *Cache) Forget(key types.NamespacedName) {
 	e.client, e.settings, e.earlier = nil, settings{}, nil
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.known, e.offered, e.offeredAs = nil, nil, nil // a connection that is ending holds the entry, and must not hold its list
+	// A connection that is ending refers to the entry, which must not hold the list
+	e.known, e.offered, e.offeredAs = nil, nil, nil
 }
 
-// Sweep forgets what was not used since the sixtieth sweep before, and connections that have ended. A Turn that outlives the object of its server may use
-// it once more after Forget.
+// Sweep forgets the entries that the last sixty sweeps found unused, and connections that have ended. This is also
+// needed after Forget: a Turn that outlives the ToolServer may use the server once more.
 func (c *Cache) Sweep() {
 	c.mu.Lock()
 	c.retired = slices.DeleteFunc(c.retired, (*mcp.Client).Ended)
 	var idle []types.NamespacedName
 	for key, e := range c.entries {
-		if e.idle++; e.idle > keep {
+		if e.idle++; e.idle > maxIdleSweeps {
 			idle = append(idle, key)
 		}
 	}
@@ -172,23 +178,23 @@ func (c *Cache) Sweep() {
 	}
 }
 
-// cool gives a connection up that has not been used for a while, with its credentials: an entry that was forgotten may have been in use just
-// then. What is known of the tools stays.
-func (c *Cache) cool(e *entry, client *mcp.Client) {
+// dropIdle gives up a connection that has been unused for a while, with its credentials. An entry may get a connection
+// again if it is forgotten while in use. The known tools stay.
+func (c *Cache) dropIdle(e *entry, client *mcp.Client) {
 	select {
 	case e.lock <- struct{}{}:
 	default:
-		return // somebody is about to use it
+		return // another caller is about to use it
 	}
 	defer e.unlock()
 	if e.client == client {
 		c.retire(client)
 		e.client, e.settings, e.earlier = nil, settings{}, nil
-		c.note(e)
+		c.recordCredentials(e)
 	}
 }
 
-// retire ends a connection when the calls under way have ended.
+// retire ends a connection after its running calls.
 func (c *Cache) retire(client *mcp.Client) {
 	client.Retire()
 	c.mu.Lock()
@@ -196,7 +202,7 @@ func (c *Cache) retire(client *mcp.Client) {
 	c.retired = append(slices.DeleteFunc(c.retired, (*mcp.Client).Ended), client)
 }
 
-// Close ends all connections with the calls under way, and returns when they have ended.
+// Close ends all connections and their running calls, and returns when they have ended.
 func (c *Cache) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -241,8 +247,9 @@ func (c *Cache) entry(s *v1alpha1.ToolServer) (*entry, error) {
 	return e, nil
 }
 
-// connection returns the client of an object, with credentials at most so old, or older ones while the API server is away. It
-// returns a *secrets.Error if they are not to be had, or the error of reading them.
+// connection returns the client of an object, with credentials that are at most ttl old. While the API server is
+// unreachable, they may be older. It returns a *secrets.Error if the credentials are missing, or the error of
+// reading them.
 func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer, ttl time.Duration) (*mcp.Client, error) {
 	if err := e.acquire(ctx); err != nil {
 		return nil, err
@@ -256,14 +263,15 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 	defer cancel()
 	settings, err := c.settings(bounded, s)
 	if err != nil && ttl > 0 && secrets.IsAway(err) && current {
-		e.read = c.now() // the credentials of before serve while the API server is away; it is asked again in a while
+		e.read = c.now() // the old credentials serve while the API server is unreachable; it is asked again after ttl
 		return e.client, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	if e.client == nil || e.uid != s.UID || !reflect.DeepEqual(settings, e.settings) {
-		earlier := redact.Earlier(e.earlier, mcp.Secrets(e.settings.token, e.settings.headers), mcp.Secrets(settings.token, settings.headers))
+		earlier := redact.Earlier(e.earlier, mcp.Secrets(e.settings.token, e.settings.headers),
+			mcp.Secrets(settings.token, settings.headers))
 		if e.uid != s.UID {
 			earlier = nil
 		}
@@ -275,7 +283,7 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 			c.retire(e.client)
 		}
 		e.client, e.settings, e.earlier = client, settings, earlier
-		c.note(e)
+		c.recordCredentials(e)
 	}
 	e.uid, e.version, e.read = s.UID, s.Generation, c.now()
 	return e.client, nil
@@ -298,8 +306,9 @@ func (c *Cache) newClient(name string, e *entry, s settings, earlier []string) (
 	client = mcp.New(mcp.Config{
 		Name: name, URL: s.url, Token: s.token, CredentialsFrom: s.from, Headers: s.headers, Earlier: earlier, ConnectTimeout: s.connect,
 		Memory: c.memory.Account(e.key.Namespace, bytebudget.Results), Listings: c.memory.Account(e.key.Namespace, bytebudget.Listings),
-		Processors: c.processors, Namespace: e.key.Namespace, Policy: c.policy.In(e.key.Namespace), Roots: roots, Now: c.now, OnChange: func() { c.changed(e.key) },
-		Idle: c.idle, OnIdle: func() { c.cool(e, client) },
+		Processors: c.processors, Namespace: e.key.Namespace, Policy: c.policy.In(e.key.Namespace), Roots: roots,
+		Now: c.now, OnChange: func() { c.changed(e.key) },
+		Idle: c.idle, OnIdle: func() { c.dropIdle(e, client) },
 		Log: c.log.WithValues("toolServer", e.key.String()),
 	})
 	return client, nil
@@ -332,7 +341,7 @@ func (c *Cache) settings(ctx context.Context, s *v1alpha1.ToolServer) (out setti
 	return out, err
 }
 
-// acquire takes the lock. Only waiting for it ends with ctx.
+// acquire takes the lock. If ctx ends while it waits, it returns the cause.
 func (e *entry) acquire(ctx context.Context) error {
 	select {
 	case e.lock <- struct{}{}:

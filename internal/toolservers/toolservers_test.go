@@ -28,12 +28,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
-func TestToolsAreAsDeclared(t *testing.T) {
+func TestToolsHaveDeclarations(t *testing.T) {
 	s := serve(t, "close", "find", "plain")
 	_, c := newWorld(t)
 	o := object(s.URL, func(o *v1alpha1.ToolServer) {
 		o.Spec.Tools = []v1alpha1.ToolDeclaration{
-			{Name: "find", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleWebSearch, CallTimeoutSeconds: new(int32(20)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce},
+			{
+				Name: "find", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleWebSearch,
+				CallTimeoutSeconds: new(int32(20)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce,
+			},
 			{Name: "close", EndsTurn: v1alpha1.EndsTurnOnSuccess},
 			{Name: "gone", Effect: v1alpha1.ToolEffectReadOnly},
 		}
@@ -41,7 +44,8 @@ func TestToolsAreAsDeclared(t *testing.T) {
 	schema := json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`)
 	want := []tool.Tool{
 		{
-			Tool: prompt.Tool{Name: "close", Description: "Says close.", EndsTurn: true}, Schema: schema, Effect: tool.Destructive, Role: tool.Other,
+			Tool: prompt.Tool{Name: "close", Description: "Says close.", EndsTurn: true}, Schema: schema,
+			Effect: tool.Destructive, Role: tool.Other,
 			Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "close"},
 		},
 		{
@@ -64,28 +68,32 @@ func TestToolsAreAsDeclared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(toolservers.Listing{ServerName: "site", ServerVersion: "1.2.3", ProtocolVersion: "2025-11-25", Tools: want, Hints: map[string]tool.Hints{}}, l); diff != "" {
+	if diff := cmp.Diff(toolservers.Listing{
+		ServerName: "site", ServerVersion: "1.2.3", ProtocolVersion: "2025-11-25",
+		Tools: want, Hints: map[string]tool.Hints{},
+	}, l); diff != "" {
 		t.Errorf("Discover: -want +got:\n%s", diff)
 	}
 	got[0].Name = "renamed"
 	again, err := c.Tools(patient(t), o)
 	if err != nil || again[0].Name != "close" {
-		t.Errorf("Tools = %v, %v; want no Turn to change those of another", names(again), err)
+		t.Errorf("Tools = %v, %v; want a copy that one Turn can change without affecting another", names(again), err)
 	}
 	if &again[0].Schema[0] != &got[0].Schema[0] {
-		t.Error("each Turn has a schema of its own, want one for all")
+		t.Error("each Turn has its own schema, want one shared schema")
 	}
 	o.Generation, o.Spec.Tools = 2, nil
 	if changed, err := c.Tools(patient(t), o); err != nil || changed[1].Effect != tool.Destructive {
-		t.Errorf("Tools = %+v, %v; want those of the object as it is now", changed, err)
+		t.Errorf("Tools = %+v, %v; want the current declarations of the object", changed, err)
 	}
 	if n := s.sessions(); n != 1 {
-		t.Errorf("%d sessions, want the one to be kept: where the server is has not changed", n)
+		t.Errorf("%d sessions, want one: the server's address has not changed", n)
 	}
 }
 
-// TestHintsOfAServerGrantNothing has a server that claims that all of its tools only read, and one that claims otherwise.
-func TestHintsOfAServerGrantNothing(t *testing.T) {
+// TestHintsGrantNothing uses a server that claims that all of its tools only read, and one that claims the
+// opposite.
+func TestHintsGrantNothing(t *testing.T) {
 	s := serve(t)
 	for name, hints := range map[string]*sdk.ToolAnnotations{
 		"claims": {ReadOnlyHint: true}, "repeats": {IdempotentHint: true, DestructiveHint: new(false)}, "reads": {ReadOnlyHint: true},
@@ -115,7 +123,8 @@ func TestHintsOfAServerGrantNothing(t *testing.T) {
 		got[x.Name] = x.Effect
 	}
 	want := map[string]tool.Effect{
-		"claims": tool.Destructive, "repeats": tool.Destructive, "reads": tool.ReadOnly, "writes": tool.Destructive, "said": tool.Destructive,
+		"claims": tool.Destructive, "repeats": tool.Destructive, "reads": tool.ReadOnly, "writes": tool.Destructive,
+		"said":   tool.Destructive,
 		"stores": tool.Idempotent,
 	}
 	if diff := cmp.Diff(want, got); diff != "" || len(l.Hints) != 6 {
@@ -123,10 +132,13 @@ func TestHintsOfAServerGrantNothing(t *testing.T) {
 	}
 }
 
-// TestWhatAServerSaysOfItself is for a status, whatever it says.
-func TestWhatAServerSaysOfItself(t *testing.T) {
+// TestServerNameAndVersion checks that any name and version fit into a status.
+func TestServerNameAndVersion(t *testing.T) {
 	s := serve(t, "a")
-	s.Server = sdk.NewServer(&sdk.Implementation{Name: "\x1b[31mTickets\n& more\xff\u202e" + strings.Repeat("é", 300), Version: "1\u2028 token-0 " + strings.Repeat("x", 100)}, nil)
+	s.Server = sdk.NewServer(&sdk.Implementation{
+		Name:    "\x1b[31mTickets\n& more\xff\u202e" + strings.Repeat("é", 300),
+		Version: "1\u2028 token-0 " + strings.Repeat("x", 100),
+	}, nil)
 	_, c := newWorld(t)
 	l, err := c.Discover(patient(t), object(s.URL))
 	if err != nil {
@@ -140,12 +152,14 @@ func TestWhatAServerSaysOfItself(t *testing.T) {
 	}
 }
 
-// TestARotatedToken is kept out of results, as is the one that replaced it: a server may keep what it was sent.
-func TestARotatedToken(t *testing.T) {
+// TestRotatedToken checks that the old and the new token are kept out of results: a server may store the tokens
+// that it receives.
+func TestRotatedToken(t *testing.T) {
 	s := serve(t)
-	s.AddTool(&sdk.Tool{Name: "log", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
-		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: strings.Join(s.sent(), ", ")}}}, nil
-	})
+	s.AddTool(&sdk.Tool{Name: "log", InputSchema: json.RawMessage(`{"type":"object"}`)},
+		func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+			return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: strings.Join(s.sent(), ", ")}}}, nil
+		})
 	w, c := newWorld(t)
 	o := object(s.URL)
 	for i, token := range []string{"the-first-token-0123456789", "the-second-token-987654321"} {
@@ -157,7 +171,7 @@ func TestARotatedToken(t *testing.T) {
 	}
 }
 
-func TestOneConnectionForAll(t *testing.T) {
+func TestOneConnectionPerServer(t *testing.T) {
 	s := serve(t, "a")
 	w, c := newWorld(t)
 	o := object(s.URL)
@@ -195,7 +209,7 @@ func TestCredentials(t *testing.T) {
 	}
 	must()
 	w.set(func(w *world) { w.data["token"] = []byte(" token-1\n") })
-	must() // within the time that a credential is used without looking again
+	must() // within secretTTL, so the Secret is not read
 	w.set(func(w *world) { w.now = w.now.Add(10 * time.Second) })
 	must()
 	if diff := cmp.Diff([]string{"Bearer token-0", "Bearer token-1"}, s.sent()); diff != "" {
@@ -204,7 +218,7 @@ func TestCredentials(t *testing.T) {
 	eventually(t, "the connection with the old token to end", func() bool { return s.sessions() == 1 })
 
 	w.set(func(w *world) { w.now, w.err = w.now.Add(time.Minute), errors.New("no route to the API server") })
-	must() // the credential of before serves
+	must() // the old credential is still used
 
 	w.set(func(w *world) { w.now, w.err, w.data = w.now.Add(time.Minute), nil, nil })
 	_, err := call(t, c, o, "a")
@@ -216,7 +230,7 @@ func TestCredentials(t *testing.T) {
 		t.Errorf("Discover = %v, want a *secrets.Error", err)
 	}
 	if got, err := c.Tools(patient(t), o); err != nil || len(got) != 1 {
-		t.Errorf("Tools = %v, %v; want those that are known", names(got), err)
+		t.Errorf("Tools = %v, %v; want the known tools", names(got), err)
 	}
 }
 
@@ -225,57 +239,74 @@ func isSecret(err error) bool {
 	return ok
 }
 
-func TestAServerThatIsAway(t *testing.T) {
+func TestUnreachableServer(t *testing.T) {
 	s := serve(t, "a")
 	w, c := newWorld(t)
 	s.setDown(true)
 	o := object(s.URL, func(o *v1alpha1.ToolServer) {
-		o.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "a", Effect: v1alpha1.ToolEffectReadOnly}, {Name: "b", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleContextPack}}
-		o.Status.Tools = []v1alpha1.DiscoveredTool{{Name: "a", Description: "Was.", Effect: v1alpha1.ToolEffectReadOnly}, {Name: "b", Effect: v1alpha1.ToolEffectDestructive}, {Name: "old", Effect: v1alpha1.ToolEffectReadOnly}}
+		o.Spec.Tools = []v1alpha1.ToolDeclaration{
+			{Name: "a", Effect: v1alpha1.ToolEffectReadOnly},
+			{Name: "b", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleContextPack},
+		}
+		o.Status.Tools = []v1alpha1.DiscoveredTool{
+			{Name: "a", Description: "Was.", Effect: v1alpha1.ToolEffectReadOnly},
+			{Name: "b", Effect: v1alpha1.ToolEffectDestructive},
+			{Name: "old", Effect: v1alpha1.ToolEffectReadOnly},
+		}
 	})
 	if got, err := c.Tools(patient(t), object(s.URL)); len(got) > 0 || !errors.Is(err, toolbox.ErrUnknown) {
-		t.Errorf("Tools = %v, %v; want that nothing is known of a server that nobody has ever reached", got, err)
+		t.Errorf("Tools = %v, %v; want ErrUnknown for a server that was never reached", got, err)
 	}
-	o.Status.Tools = append(o.Status.Tools, v1alpha1.DiscoveredTool{Name: "c", Effect: v1alpha1.ToolEffectReadOnly, Unusable: "its schema is odd"})
+	o.Status.Tools = append(o.Status.Tools,
+		v1alpha1.DiscoveredTool{Name: "c", Effect: v1alpha1.ToolEffectReadOnly, Unusable: "its schema is odd"})
 	schema := json.RawMessage(`{"type":"object"}`)
 	want := []tool.Tool{
-		{Tool: prompt.Tool{Name: "a", Description: "Was."}, Schema: schema, Effect: tool.ReadOnly, Role: tool.Other, Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "a"}},
-		{Tool: prompt.Tool{Name: "b"}, Schema: schema, Effect: tool.Destructive, Role: tool.ContextPack, Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "b"}},
-		// An older version wrote into the status what the server's hints granted.
-		{Tool: prompt.Tool{Name: "old"}, Schema: schema, Effect: tool.Destructive, Role: tool.Other, Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "old"}},
+		{
+			Tool: prompt.Tool{Name: "a", Description: "Was."}, Schema: schema, Effect: tool.ReadOnly, Role: tool.Other,
+			Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "a"},
+		},
+		{
+			Tool: prompt.Tool{Name: "b"}, Schema: schema, Effect: tool.Destructive, Role: tool.ContextPack,
+			Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "b"},
+		},
+		// An older version wrote the effects into the status that the server's hints granted.
+		{
+			Tool: prompt.Tool{Name: "old"}, Schema: schema, Effect: tool.Destructive, Role: tool.Other,
+			Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "old"},
+		},
 	}
 	got, err := c.Tools(patient(t), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("tools of a server that was never reached are those of the status that a model can be told of: -want +got:\n%s", diff)
+		t.Errorf("usable tools in the status of a server that was never reached: -want +got:\n%s", diff)
 	}
 	_, err = c.Discover(patient(t), o)
 	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Unreachable || e.Message != "the server failed (HTTP 503)" {
 		t.Errorf("Discover = %v, want it unreachable", err)
 	}
 	if _, err := call(t, c, o, "a"); tool.AsError(err).Class != tool.Unavailable {
-		t.Errorf("Call = %v, want Unavailable: it was not made", err)
+		t.Errorf("Call = %v, want Unavailable, because the call was not made", err)
 	}
 
 	s.setDown(false)
 	if l, err := c.Discover(patient(t), o); err != nil || len(l.Tools) != 1 {
-		t.Fatalf("Discover = %v, %v; want the server as soon as it is back", names(l.Tools), err)
+		t.Fatalf("Discover = %v, %v; want the tools as soon as the server is back", names(l.Tools), err)
 	}
 	s.setDown(true)
 	w.set(func(w *world) { w.now = w.now.Add(time.Hour) })
 	if got, err := c.Tools(patient(t), o); err != nil || len(got) != 1 || got[0].Description != "Says a." {
-		t.Errorf("Tools = %+v, %v; want those that it had", got, err)
+		t.Errorf("Tools = %+v, %v; want the last known tools", got, err)
 	}
 	ended, cancel := context.WithCancel(patient(t))
 	cancel()
 	if _, err := c.Tools(ended, o); !errors.Is(err, context.Canceled) {
-		t.Errorf("Tools for nobody = %v, want the end of the context", err)
+		t.Errorf("Tools with a cancelled context = %v, want the context's cause", err)
 	}
 }
 
-func TestAnotherObjectIsAnotherServer(t *testing.T) {
+func TestRecreatedObject(t *testing.T) {
 	s, other := serve(t, "a"), serve(t, "b")
 	_, c := newWorld(t)
 	if got, err := c.Tools(patient(t), object(s.URL)); err != nil || len(got) != 1 {
@@ -283,14 +314,14 @@ func TestAnotherObjectIsAnotherServer(t *testing.T) {
 	}
 	moved := object(other.URL, func(o *v1alpha1.ToolServer) { o.Generation = 2 })
 	if got, err := c.Tools(patient(t), moved); err != nil || names(got)[0] != "b" {
-		t.Errorf("Tools = %v, %v; want those of where the object points now", names(got), err)
+		t.Errorf("Tools = %v, %v; want those of the object's new address", names(got), err)
 	}
 	eventually(t, "the old connection to end", func() bool { return s.sessions() == 0 })
 
 	other.setDown(true)
 	recreated := object(other.URL, func(o *v1alpha1.ToolServer) { o.UID = "u2" })
 	if got, err := c.Tools(patient(t), recreated); !errors.Is(err, toolbox.ErrUnknown) || len(got) != 0 {
-		t.Errorf("Tools = %v, %v; want that nothing is known: what is, is of an object of the same name that is gone", names(got), err)
+		t.Errorf("Tools = %v, %v; want ErrUnknown: the known tools belong to a deleted object with the same name", names(got), err)
 	}
 	other.setDown(false)
 	if _, err := c.Discover(patient(t), recreated); err != nil {
@@ -309,7 +340,7 @@ func TestAnotherObjectIsAnotherServer(t *testing.T) {
 	}
 }
 
-func TestChangesAreTold(t *testing.T) {
+func TestChangesAreReported(t *testing.T) {
 	s := serve(t, "a")
 	_, c := newWorld(t)
 	changed := make(chan types.NamespacedName, 100)
@@ -319,7 +350,8 @@ func TestChangesAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.add("b")
-	if _, err := c.Discover(patient(t), o); err != nil { // in case the server said so before anybody listened
+	// In case the server reported a change before the connection listened
+	if _, err := c.Discover(patient(t), o); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -328,7 +360,7 @@ func TestChangesAreTold(t *testing.T) {
 			t.Errorf("%s has changed", key)
 		}
 	case <-time.After(patience):
-		t.Fatal("nobody was told of the change")
+		t.Fatal("no change was reported")
 	}
 	if got, err := c.Tools(patient(t), o); err != nil || strings.Join(names(got), " ") != "a b" {
 		t.Errorf("Tools = %v, %v; want the new one, too", names(got), err)
@@ -337,7 +369,8 @@ func TestChangesAreTold(t *testing.T) {
 
 func TestTLS(t *testing.T) {
 	server := sdk.NewServer(&sdk.Implementation{Name: "site", Version: "1"}, nil)
-	web := httptest.NewUnstartedServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{Stateless: true}))
+	web := httptest.NewUnstartedServer(sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server },
+		&sdk.StreamableHTTPOptions{Stateless: true}))
 	web.Config.ErrorLog = log.New(io.Discard, "", 0)
 	web.StartTLS()
 	t.Cleanup(web.Close)
@@ -351,7 +384,8 @@ func TestTLS(t *testing.T) {
 	}{
 		"its own": {pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}), ""},
 		"missing": {nil, `Secret "tickets" in namespace "demo" has no key "ca.crt": add it`},
-		"bad":     {[]byte("x"), `key "ca.crt" of Secret "tickets" in namespace "demo" holds no certificate in PEM: put the certificates of the authorities there, as -----BEGIN CERTIFICATE-----`},
+		"bad": {[]byte("x"), `key "ca.crt" of Secret "tickets" in namespace "demo" has no certificate in ` +
+			`PEM: put the certificates of the authorities there, as -----BEGIN CERTIFICATE-----`},
 	} {
 		w.set(func(w *world) {
 			if w.data["ca.crt"] = tc.bundle; tc.bundle == nil {
@@ -371,7 +405,8 @@ func TestRefusedAddress(t *testing.T) {
 	c := toolservers.NewCache(w.read, nil, w.clock, logr.Discard())
 	t.Cleanup(c.Close)
 	_, err := c.Discover(patient(t), object(s.URL))
-	const want = "connections to 127.0.0.1 are refused: it is a loopback address; the manager's --tool-allow-cidrs=127.0.0.1/32 would allow it"
+	const want = "connections to 127.0.0.1 are refused: it is a loopback address; the manager's " +
+		"--tool-allow-cidrs=127.0.0.1/32 would allow it"
 	if e, ok := errors.AsType[*mcp.Error](err); !ok || e.Kind != mcp.Unreachable || e.Message != want {
 		t.Errorf("Discover = %v, want %q", err, want)
 	}

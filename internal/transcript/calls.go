@@ -11,13 +11,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// longestNames is how many characters of a list of tools are shown.
+// longestNames is the maximum number of characters shown of a list of tools.
 const longestNames = 1024
 
-// ofTools is the headline of an entry about tools and their calls.
+// ofTools returns the headline of an entry about tools and their calls.
 func ofTools(e journal.Entry) (string, error) {
 	switch e.Kind { //nolint:exhaustive // because the others are not about tools
 	case journal.ToolsExposed:
@@ -34,14 +34,14 @@ func ofTools(e journal.Entry) (string, error) {
 	return of(e, finished)
 }
 
-// exposed is empty for a Turn that has no tools, as most.
+// exposed returns an empty string for a Turn without tools, which most Turns are.
 func exposed(x tool.Exposure) string {
 	if len(x.Tools)+len(x.Packs)+len(x.Unusable)+len(x.Missing)+x.LeftOut == 0 {
 		return ""
 	}
 	packs, leftOut, unusable, missing := "", "", "", ""
 	if n := len(x.Missing); n > 0 {
-		missing = "NO TOOLS of " + number(n, "server") + ", never reached"
+		missing = "NO TOOLS of " + number(n, "server") + " that could not be reached"
 	}
 	if n := len(x.Unusable); n > 0 {
 		unusable = fmt.Sprintf("%d unusable", n)
@@ -50,7 +50,7 @@ func exposed(x tool.Exposure) string {
 		packs = number(n, "tool") + " for the context"
 	}
 	if x.LeftOut > 0 {
-		leftOut = fmt.Sprintf("%d left out, as there are too many", x.LeftOut)
+		leftOut = fmt.Sprintf("%d left out because there are too many", x.LeftOut)
 	}
 	return "the model is offered " + join(number(len(x.Tools), "tool"), packs, leftOut, unusable, missing)
 }
@@ -64,18 +64,18 @@ func repaired(r loop.Repair) string {
 }
 
 func approvalRequested(a loop.Approval) string {
-	return fmt.Sprintf("%s awaits approval, until %s", call(a.Name, a.CallID), a.Expires.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("%s requires approval until %s", call(a.Name, a.CallID), a.Expires.UTC().Format(time.RFC3339))
 }
 
 func approvalDecided(d loop.Decision) string {
-	what := fmt.Sprintf("the call %s of step %d", screen.Line(d.CallID, longestName), d.Step)
+	what := fmt.Sprintf("the call %s of step %d", termsafe.Line(d.CallID, longestName), d.Step)
 	by := ""
 	if d.By != "" {
-		by = " by " + screen.Line(d.By, longestName)
+		by = " by " + termsafe.Line(d.By, longestName)
 	}
 	switch {
 	case d.Expired:
-		return "nobody has decided in time about " + what + ": it counts as denied"
+		return "the request for approval of " + what + " has expired: the call is denied"
 	case d.Approved:
 		return what + " was approved" + by
 	}
@@ -86,40 +86,40 @@ func intended(i loop.Intent) string {
 	text := "calling " + call(i.Name, i.CallID)
 	switch {
 	case i.Retry:
-		text += " once more, as it gave no result in time"
+		text += " again, because it timed out"
 	case i.Attempt > 1:
 		text += fmt.Sprintf(" (attempt %d)", i.Attempt)
 	}
 	return text
 }
 
-func finished(f loop.Finish) string {
-	what, class := call(f.Name, f.CallID), screen.Line(string(f.Class), longestName)
+func finished(f loop.CallResult) string {
+	what, class := call(f.Name, f.CallID), termsafe.Line(string(f.Class), longestName)
 	child := ""
 	if s := f.Spent; s != nil {
-		child = join(prefixed("Turn ", screen.Line(s.Turn, longestName)), spent(s.Usage, s.Cost))
+		child = join(prefixed("Turn ", termsafe.Line(s.Turn, longestName)), spent(s.Usage, s.Cost))
 	}
 	switch f.Outcome {
 	case loop.Succeeded:
-		return join(what+" succeeded", screen.Thousands(f.Bytes)+" bytes", took(f.DurationMS), child)
+		return join(what+" succeeded", termsafe.Thousands(f.Bytes)+" bytes", took(f.DurationMS), child)
 	case loop.Failed:
 		return join(fmt.Sprintf("%s failed (%s)", what, class), took(f.DurationMS), child)
 	case loop.Refused:
 		return fmt.Sprintf("%s was not called (%s)", what, class)
 	case loop.Reused:
-		return what + " was not called: the same call has succeeded before, and its result is given again"
+		return what + " was not called: the same call succeeded before, and its result is reused"
 	case loop.Unknown:
-		return join(what+": OUTCOME UNKNOWN, nobody knows whether it was done", took(f.DurationMS), child)
+		return join(what+": OUTCOME UNKNOWN, the call may or may not have been made", took(f.DurationMS), child)
 	}
-	return what + ": " + screen.Line(string(f.Outcome), longestName)
+	return what + ": " + termsafe.Line(string(f.Outcome), longestName)
 }
 
-// call names one call of a tool.
+// call returns the name and the ID of a tool call.
 func call(name, id string) string {
-	return fmt.Sprintf("%s (%s)", cmp.Or(screen.Line(name, longestName), "a tool without a name"), screen.Line(id, longestName))
+	return fmt.Sprintf("%s (%s)", cmp.Or(termsafe.Line(name, longestName), "a tool without a name"), termsafe.Line(id, longestName))
 }
 
-// prefixed puts a word before a text; nothing stays nothing.
+// prefixed puts word before a text. An empty text stays empty.
 func prefixed(word, text string) string {
 	if text == "" {
 		return ""
@@ -127,7 +127,7 @@ func prefixed(word, text string) string {
 	return word + text
 }
 
-// offered is the row of the head that names the tools.
+// offered returns the rows of the head that name the tools.
 func offered(x tool.Exposure) string {
 	if exposed(x) == "" {
 		return ""
@@ -135,31 +135,32 @@ func offered(x tool.Exposure) string {
 	list := func(tools []tool.Tool) string {
 		names := make([]string, 0, len(tools))
 		for _, t := range tools {
-			name := screen.Line(t.Name, longestName)
+			name := termsafe.Line(t.Name, longestName)
 			if t.RequiresApproval {
 				name += " (with approval)"
 			}
 			names = append(names, name)
 		}
-		return screen.Line(strings.Join(names, ", "), longestNames)
+		return termsafe.Line(strings.Join(names, ", "), longestNames)
 	}
 	text := row("tools", cmp.Or(list(x.Tools), "none"))
 	if len(x.Packs) > 0 {
 		text += row("context", list(x.Packs))
 	}
 	if len(x.Unusable) > 0 {
-		text += row("unusable", screen.Line(strings.Join(x.Unusable, ", "), longestNames))
+		text += row("unusable", termsafe.Line(strings.Join(x.Unusable, ", "), longestNames))
 	}
 	if len(x.Missing) > 0 {
-		text += row("missing", screen.Line("tools of ToolServer "+strings.Join(x.Missing, ", "), longestNames)+": never reached")
+		text += row("missing", termsafe.Line("tools of ToolServer "+strings.Join(x.Missing, ", "),
+			longestNames)+": the server could not be reached")
 	}
 	if x.LeftOut > 0 {
-		text += row("left out", number(x.LeftOut, "tool")+", as there are too many")
+		text += row("left out", number(x.LeftOut, "tool")+" because there are too many")
 	}
 	return text
 }
 
-// repair shows what was done to arguments, and what they are since.
+// repair returns the changes to arguments, and the arguments after the repair.
 func repair(r loop.Repair) string {
 	var b strings.Builder
 	for _, c := range r.Changes {
@@ -168,17 +169,17 @@ func repair(r loop.Repair) string {
 	return b.String() + "  became\n" + Arguments(r.After)
 }
 
-// outcome shows what the model was told of a call, without the fence around it.
-func outcome(f loop.Finish) string {
+// outcome returns the result of a call that the model received, without the fence around it.
+func outcome(f loop.CallResult) string {
 	text := quoted(unfenced(f.Content))
 	if f.Artifact != "" {
-		text += row("whole", "artifact "+join(screen.Line(f.ArtifactName, longestName), screen.Line(f.Artifact, longestName)))
+		text += row("whole", "artifact "+join(termsafe.Line(f.ArtifactName, longestName), termsafe.Line(f.Artifact, longestName)))
 	}
 	return text + quoted(f.Stack)
 }
 
-// unfenced is the output of a tool without the lines that keep it apart for the model. Bars do that for people. What Capstan
-// says before it stays.
+// unfenced removes the fence from the output of a tool, because bars separate the output for people. Text that
+// Capstan adds before the output stays.
 func unfenced(content string) string {
 	const opening, closing = "<tool-output ", "</tool-output "
 	before, output := "", content
@@ -194,13 +195,13 @@ func unfenced(content string) string {
 	return before + inner
 }
 
-// Arguments returns a call's arguments as people read them before they decide: JSON with line feeds, each line behind a bar.
-// Of it a terminal acts on nothing, and nothing in it is hidden. What is no JSON is shown as it is. Line feeds within texts stay
-// escaped, as JSON has them.
+// Arguments returns the arguments of a call for a person who decides about it: indented JSON, with a bar before
+// each line. It contains no control characters and no hidden characters. Text that is not JSON is not indented.
+// Line feeds within JSON strings stay escaped.
 func Arguments(arguments json.RawMessage) string {
 	var b bytes.Buffer
 	if json.Indent(&b, arguments, "", "  ") != nil {
-		return screen.Exact(quoted(string(arguments)))
+		return termsafe.Exact(quoted(string(arguments)))
 	}
-	return screen.Exact(quoted(b.String()))
+	return termsafe.Exact(quoted(b.String()))
 }

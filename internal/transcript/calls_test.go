@@ -5,61 +5,84 @@ import (
 	"testing"
 	"time"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
-// written is an entry, a second after the one before it.
+// written returns an entry. Its time is one second after the previous entry.
 func written(seq int64, kind journal.Kind, payload string) journal.Entry {
-	return journal.Entry{Seq: seq, Epoch: 1, Kind: kind, Version: 1, Time: noon.Add(time.Duration(seq) * time.Second), Payload: json.RawMessage(payload)}
+	return journal.Entry{
+		Seq: seq, Epoch: 1, Kind: kind, Version: 1, Time: noon.Add(time.Duration(seq) * time.Second),
+		Payload: json.RawMessage(payload),
+	}
 }
 
-// eventful are entries of each kind that is about tools and long conversations.
+// eventful returns entries of each kind that is about tools or long conversations.
 func eventful() []journal.Entry {
 	var all []journal.Entry
 	add := func(kind journal.Kind, payload string) { all = append(all, written(int64(len(all)+1), kind, payload)) }
-	add(journal.ToolsExposed, `{"nonce":"N0NCE","tools":[{"name":"get_ticket"},{"name":"close_ticket","requiresApproval":true}],"packs":[{"name":"find_context"}],"unusable":["odd\u001b[2Jname"],"missing":["wiki","mail\u001b[2J"],"leftOut":1}`)
+	add(journal.ToolsExposed, `{"nonce":"N0NCE","tools":[{"name":"get_ticket"},{"name":"close_ticket","requiresApproval":true}],`+
+		`"packs":[{"name":"find_context"}],"unusable":["odd\u001b[2Jname"],`+
+		`"missing":["wiki","mail\u001b[2J"],"leftOut":1}`)
 	add(journal.ContextWarned, `{"tokens":7100,"contextWindow":10000}`)
 	add(journal.ModelRequested, `{"step":1,"purpose":"compaction","provider":"demo","model":"small","attempt":1}`)
-	add(journal.ModelFailed, `{"step":1,"purpose":"compaction","provider":"demo","model":"small","kind":"Overloaded","message":"busy","usage":{}}`)
-	add(journal.ModelReplied, `{"step":1,"purpose":"compaction","provider":"demo","model":"small","reply":{"text":"They want a ticket closed.","finishReason":"stop","usage":{"inputTokens":90,"outputTokens":10}}}`)
+	add(journal.ModelFailed, `{"step":1,"purpose":"compaction","provider":"demo","model":"small",`+
+		`"kind":"Overloaded","message":"busy","usage":{}}`)
+	add(journal.ModelReplied, `{"step":1,"purpose":"compaction","provider":"demo","model":"small",`+
+		`"reply":{"text":"They want a ticket closed.","finishReason":"stop","usage":{"inputTokens":90,"outputTokens":10}}}`)
 	add(journal.Compacted, `{"from":2,"summary":"They want a ticket closed.","forced":true,"tokens":9100}`)
-	add(journal.ModelReplied, `{"step":2,"provider":"demo","model":"small","reply":{"text":"","reasoning":"Which ticket?","toolCalls":[{"id":"c1","name":"close_ticket","arguments":"{\"id\":\"1042\"}"}],"finishReason":"tool_calls"}}`)
-	add(journal.ToolRepaired, `{"step":2,"callID":"c1","name":"close_ticket","attempt":1,"before":"{\"id\":\"1042\"}","after":{"id":1042},"changes":["/id: \"1042\" became 1042"]}`)
-	add(journal.ApprovalRequested, `{"step":2,"callID":"c1","name":"close_ticket","arguments":{"id":1042,"note":"a\u001b[2Jb\nc"},"argumentsHash":"ab","requested":"2026-04-09T12:00:09Z","expires":"2026-04-10T12:00:09Z"}`)
+	add(journal.ModelReplied, `{"step":2,"provider":"demo","model":"small","reply":{"text":"","reasoning":"Which ticket?",`+
+		`"toolCalls":[{"id":"c1","name":"close_ticket","arguments":"{\"id\":\"1042\"}"}],"finishReason":"tool_calls"}}`)
+	add(journal.ToolRepaired, `{"step":2,"callID":"c1","name":"close_ticket","attempt":1,`+
+		`"before":"{\"id\":\"1042\"}","after":{"id":1042},"changes":["/id: \"1042\" became 1042"]}`)
+	add(journal.ApprovalRequested, `{"step":2,"callID":"c1","name":"close_ticket","arguments":{"id":1042,"note":"a\u001b[2Jb\nc"},`+
+		`"argumentsHash":"ab","requested":"2026-04-09T12:00:09Z","expires":"2026-04-10T12:00:09Z"}`)
 	add(journal.ApprovalDecided, `{"step":2,"callID":"c1","approved":true,"by":"ada@example.com","reason":"it is done"}`)
 	add(journal.ApprovalDecided, `{"step":2,"callID":"c2","approved":false,"by":"ada@example.com"}`)
 	add(journal.ApprovalDecided, `{"step":2,"callID":"c3","approved":false,"expired":true}`)
 	add(journal.ToolFinished, `{"step":2,"callID":"c4","name":"get_ticket","outcome":"Reused","content":"open"}`)
-	add(journal.ToolFinished, `{"step":2,"callID":"c5","name":"dump","outcome":"Succeeded","content":"head ... tail","bytes":20000,"artifact":"ab12","artifactName":"call-2-5","durationMilliseconds":1200}`)
-	add(journal.ToolFinished, `{"step":2,"callID":"c6","name":"writer","outcome":"Succeeded","content":"done","bytes":4,"spent":{"turn":"first-2-c6","usage":{"inputTokens":100,"outputTokens":20}}}`)
+	add(journal.ToolFinished, `{"step":2,"callID":"c5","name":"dump","outcome":"Succeeded","content":"head ... `+
+		`tail","bytes":20000,"artifact":"ab12","artifactName":"call-2-5","durationMilliseconds":1200}`)
+	add(journal.ToolFinished, `{"step":2,"callID":"c6","name":"writer","outcome":"Succeeded",`+
+		`"content":"done","bytes":4,"spent":{"turn":"first-2-c6","usage":{"inputTokens":100,"outputTokens":20}}}`)
 	add(journal.OutputRejected, `{"step":3,"message":"/total: must be a number"}`)
 	add(journal.ModelRequested, `{"step":4,"purpose":"reflection","provider":"demo","model":"small","attempt":1}`)
 	add(journal.Reflected, `{"step":4,"replaced":true,"text":"{\"total\": 3}"}`)
 	add(journal.Reflected, `{"step":5,"text":"{\"total\": 3}"}`)
-	add(journal.Finalized, `{"stop":"ToolEnded","message":"a tool ended the turn","counts":{"steps":4,"modelRequests":6,"toolCalls":3,"toolRetries":1,"toolRepairs":1,"compactions":1,"reflections":2},`+
-		`"record":{"usage":{"inputTokens":1,"outputTokens":1}},"subAgents":{"usage":{"inputTokens":100,"outputTokens":20},"cost":{"amount":"0.01","currency":"USD"}}}`)
+	add(journal.Finalized, `{"stop":"ToolEnded","message":"a tool ended the `+
+		`turn","counts":{"steps":4,"modelRequests":6,"toolCalls":3,"toolRetries":1,"toolRepairs":1,"compactions":1,"reflections":2},`+
+		`"record":{"usage":{"inputTokens":1,"outputTokens":1}},"subAgents":{"usage":{"inputTokens":100,"outputTokens":20},`+
+		`"cost":{"amount":"0.01","currency":"USD"}}}`)
 	return all
 }
 
-func TestATranscriptOfTools(t *testing.T) {
+func TestTranscriptOfTools(t *testing.T) {
 	t.Parallel()
 	got := shown(t, eventful())
 	golden(t, "eventful", got)
 }
 
-func TestTheFenceOfAnOutputIsNotShown(t *testing.T) {
+func TestFenceOfOutputIsNotShown(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, content, want string }{
-		"fenced":      {"the bars do that for people", fence.Tool("N0NCE", "more", "one\ntwo"), "| one\n| two\n"},
-		"empty":       {"nothing is there", fence.Tool("N0NCE", "", ""), ""},
-		"behind":      {"what Capstan says before it stays", "error (failed): it broke\n" + fence.Tool("N0NCE", "", "one"), "| error (failed): it broke\n| one\n"},
-		"not closed":  {"it is no fence", "<tool-output N0NCE> x\none", "| <tool-output N0NCE> x\n| one\n"},
-		"others":      {"a fence with another code is what a tool wrote", "<tool-output A> x\none\n</tool-output B>", "| <tool-output A> x\n| one\n| </tool-output B>\n"},
-		"not fenced":  {"it is shown as it is", "one", "| one\n"},
-		"one line":    {"it cannot be a fence", "<tool-output N0NCE>", "| <tool-output N0NCE>\n"},
-		"within text": {"a fence is all that there is", "see <tool-output A> x\none\n</tool-output A>", "| see <tool-output A> x\n| one\n| </tool-output A>\n"},
+		"fenced": {"bars replace the fence for people", untrusted.Tool("N0NCE", "more", "one\ntwo"), "| one\n| two\n"},
+		"empty":  {"the output is empty", untrusted.Tool("N0NCE", "", ""), ""},
+		"behind": {
+			"Capstan's text before the fence stays",
+			"error (failed): it broke\n" + untrusted.Tool("N0NCE", "", "one"), "| error (failed): it broke\n| one\n",
+		},
+		"not closed": {"this is not a fence", "<tool-output N0NCE> x\none", "| <tool-output N0NCE> x\n| one\n"},
+		"others": {
+			"a fence with another nonce is text of a tool", "<tool-output A> x\none\n</tool-output B>",
+			"| <tool-output A> x\n| one\n| </tool-output B>\n",
+		},
+		"not fenced": {"the text is shown unchanged", "one", "| one\n"},
+		"one line":   {"it cannot be a fence", "<tool-output N0NCE>", "| <tool-output N0NCE>\n"},
+		"within text": {
+			"a fence surrounds the whole output", "see <tool-output A> x\none\n</tool-output A>",
+			"| see <tool-output A> x\n| one\n| </tool-output A>\n",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -67,7 +90,8 @@ func TestTheFenceOfAnOutputIsNotShown(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := shown(t, []journal.Entry{written(1, journal.ToolFinished, `{"name":"x","callID":"c","outcome":"Succeeded","content":`+string(content)+`}`)})
+			got := shown(t, []journal.Entry{written(1, journal.ToolFinished,
+				`{"name":"x","callID":"c","outcome":"Succeeded","content":`+string(content)+`}`)})
 			if want := "12:00:01Z x (c) succeeded, 0 bytes\n" + tc.want; got != want {
 				t.Errorf("%s: want %q, have %q", tc.reason, want, got)
 			}
@@ -75,7 +99,7 @@ func TestTheFenceOfAnOutputIsNotShown(t *testing.T) {
 	}
 }
 
-func TestATurnWithoutToolsSaysNothingOfThem(t *testing.T) {
+func TestTurnWithoutToolsHasNoToolRows(t *testing.T) {
 	t.Parallel()
 	none := written(1, journal.ToolsExposed, `{"nonce":"n"}`)
 	if got := shown(t, []journal.Entry{none}); got != "" {
@@ -89,12 +113,18 @@ func TestATurnWithoutToolsSaysNothingOfThem(t *testing.T) {
 func TestArguments(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, arguments, want string }{
-		"an object":   {"people read lines", `{"id":1042,"tags":["a","b"]}`, "| {\n|   \"id\": 1042,\n|   \"tags\": [\n|     \"a\",\n|     \"b\"\n|   ]\n| }\n"},
-		"a line feed": {"a text must not pass for more arguments", `{"a":"x\ny"}`, "| {\n|   \"a\": \"x\\ny\"\n| }\n"},
-		"an escape":   {"a terminal must not act on it", "{\"a\":\"\u009b31m\u202e\"}", "| {\n|   \"a\": \"\\u009b31m\\u202e\"\n| }\n"},
-		"hidden":      {"what is not seen must not be approved", "{\"a\":\"x\u200by\u00adz\U000e0041\"}", "| {\n|   \"a\": \"x\\u200by\\u00adz\\U000e0041\"\n| }\n"},
-		"no JSON":     {"it is shown all the same", "oops", "| oops\n"},
-		"nothing":     {"there is nothing to show", "", ""},
+		"an object": {
+			"indented JSON is easier to read", `{"id":1042,"tags":["a","b"]}`,
+			"| {\n|   \"id\": 1042,\n|   \"tags\": [\n|     \"a\",\n|     \"b\"\n|   ]\n| }\n",
+		},
+		"a line feed": {"a text must not imitate arguments", `{"a":"x\ny"}`, "| {\n|   \"a\": \"x\\ny\"\n| }\n"},
+		"an escape":   {"a terminal must not obey it", "{\"a\":\"\u009b31m\u202e\"}", "| {\n|   \"a\": \"\\u009b31m\\u202e\"\n| }\n"},
+		"hidden": {
+			"hidden text must not be approved", "{\"a\":\"x\u200by\u00adz\U000e0041\"}",
+			"| {\n|   \"a\": \"x\\u200by\\u00adz\\U000e0041\"\n| }\n",
+		},
+		"no JSON": {"other text is shown, too", "oops", "| oops\n"},
+		"nothing": {"there is nothing to show", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

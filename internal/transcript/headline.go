@@ -1,5 +1,5 @@
-// Package transcript shows the journal of a Turn to people, and takes out of it what was said where only its course may be
-// seen.
+// Package transcript shows the journal of a Turn to people. It also redacts the content of a journal for readers
+// who may only see the course of the Turn.
 package transcript
 
 import (
@@ -12,18 +12,19 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
 const (
-	// longestName is how many characters of a name are shown.
+	// longestName is the maximum number of characters shown of a name.
 	longestName = 256
-	// longestReason is how many characters of a reason are shown: of an endpoint's words, for example.
+	// longestReason is the maximum number of characters shown of a reason, such as an endpoint's error text.
 	longestReason = 2048
 )
 
-// Headline says on one line what an entry is about, without a word of what was said but for the reasons of failures. It is
-// empty for entries that need none. The payload must be there. It is safe for a terminal.
+// Headline returns one line that describes an entry. It contains no content of the conversation except reasons of
+// failures. It is empty for entries that need no line. The payload must be present. The result is safe for a
+// terminal.
 func Headline(e journal.Entry) (string, error) {
 	text, err := headline(e)
 	if err != nil {
@@ -35,7 +36,7 @@ func Headline(e journal.Entry) (string, error) {
 func headline(e journal.Entry) (string, error) {
 	switch e.Kind {
 	case journal.RunStarted, journal.PreparationInput, journal.PromptRendered, journal.Prepared, journal.SessionTurn:
-		return "", nil // the head of a transcript tells of them
+		return "", nil // the head of a transcript shows them
 	case journal.RunParked:
 		return of(e, waiting)
 	case journal.ModelRequested:
@@ -54,13 +55,14 @@ func headline(e journal.Entry) (string, error) {
 		return of(e, reflected)
 	case journal.ContextWarned:
 		return of(e, warned)
-	case journal.ToolsExposed, journal.ToolRepaired, journal.ApprovalRequested, journal.ApprovalDecided, journal.ToolIntended, journal.ToolFinished:
+	case journal.ToolsExposed, journal.ToolRepaired, journal.ApprovalRequested, journal.ApprovalDecided,
+		journal.ToolIntended, journal.ToolFinished:
 		return ofTools(e)
 	}
-	return screen.Line(string(e.Kind), longestName), nil
+	return termsafe.Line(string(e.Kind), longestName), nil
 }
 
-// of reads the payload of an entry and says something of it.
+// of decodes the payload of an entry and passes it to say.
 func of[T any](e journal.Entry, say func(T) string) (string, error) {
 	var v T
 	if err := json.Unmarshal(e.Payload, &v); err != nil {
@@ -69,7 +71,7 @@ func of[T any](e journal.Entry, say func(T) string) (string, error) {
 	return say(v), nil
 }
 
-// parked is what the journal says of a run that ended because its Turn waits.
+// parked is the payload of an entry about a parked run.
 type parked struct {
 	Approvals int      `json:"approvals"`
 	Turns     []string `json:"turns"`
@@ -78,12 +80,12 @@ type parked struct {
 func waiting(p parked) string {
 	var all []string
 	if p.Approvals > 0 {
-		all = append(all, number(p.Approvals, "decision"))
+		all = append(all, number(p.Approvals, "approval"))
 	}
 	for _, name := range p.Turns {
-		all = append(all, "turn "+screen.Line(name, longestName))
+		all = append(all, "turn "+termsafe.Line(name, longestName))
 	}
-	return screen.Line("parked, waits for "+strings.Join(all, " and "), longestReason)
+	return termsafe.Line("parked, waiting for "+strings.Join(all, " and "), longestReason)
 }
 
 func requested(r loop.Request) string {
@@ -95,7 +97,7 @@ func requested(r loop.Request) string {
 	case loop.ForReflection:
 		text += " to check its draft"
 	default:
-		text += " for " + screen.Line(string(r.Purpose), longestName)
+		text += " for " + termsafe.Line(string(r.Purpose), longestName)
 	}
 	if r.Attempt > 1 {
 		text += fmt.Sprintf(" (attempt %d)", r.Attempt)
@@ -117,21 +119,21 @@ func failed(a loop.Attempt) string {
 	if a.Said != "" {
 		why += ": " + a.Said
 	}
-	return join(fmt.Sprintf("%s: %s: %s", what, screen.Line(string(a.Kind), longestName), screen.Line(why, longestReason)),
+	return join(fmt.Sprintf("%s: %s: %s", what, termsafe.Line(string(a.Kind), longestName), termsafe.Line(why, longestReason)),
 		spent(a.Usage, a.Cost), took(a.DurationMS))
 }
 
 func replied(s loop.Step) string {
 	text := fmt.Sprintf("step %d", s.Step)
 	if s.Last {
-		text = "last answer, out of steps"
+		text = "last answer, no steps left"
 	}
 	if of := purpose(s.Purpose); of != "" {
 		text = of
 	}
 	names := make([]string, 0, len(s.Reply.ToolCalls))
 	for _, c := range s.Reply.ToolCalls {
-		names = append(names, screen.Line(c.Name, longestName))
+		names = append(names, termsafe.Line(c.Name, longestName))
 	}
 	asks := ""
 	if len(names) > 0 {
@@ -139,12 +141,12 @@ func replied(s loop.Step) string {
 	}
 	cut := ""
 	if s.Reply.FinishReason == model.FinishLength {
-		cut = "cut off at a limit of its length"
+		cut = "cut off at the length limit"
 	}
 	return join(text+": "+served(s.Provider, s.Model), spent(s.Reply.Usage, s.Cost), took(s.DurationMS), cut, asks)
 }
 
-// purpose says what a request is for that makes no step; empty for one that does.
+// purpose returns the purpose of a request that is not a step, or an empty string for a step.
 func purpose(p loop.Purpose) string {
 	switch p {
 	case loop.ForStep:
@@ -154,20 +156,20 @@ func purpose(p loop.Purpose) string {
 	case loop.ForReflection:
 		return "check of the draft"
 	}
-	return screen.Line(string(p), longestName)
+	return termsafe.Line(string(p), longestName)
 }
 
 func rejected(r loop.Rejection) string {
-	return fmt.Sprintf("the answer of step %d does not fit the schema, and was sent back", r.Step)
+	return fmt.Sprintf("the answer of step %d does not match the schema and was sent back", r.Step)
 }
 
 func compacted(c loop.Compaction) string {
 	text := fmt.Sprintf("messages before step %d were replaced by a summary", c.From)
 	if c.Tokens > 0 {
-		text += fmt.Sprintf(", at about %s tokens", screen.Thousands(c.Tokens))
+		text += fmt.Sprintf(", at about %s tokens", termsafe.Thousands(c.Tokens))
 	}
 	if c.Forced {
-		text += ", because the endpoint said that the prompt is too long"
+		text += ", because the endpoint reported that the prompt is too long"
 	}
 	return text
 }
@@ -176,30 +178,31 @@ func reflected(r loop.Reflection) string {
 	if r.Replaced {
 		return fmt.Sprintf("the draft of step %d was checked and replaced", r.Step)
 	}
-	return fmt.Sprintf("the draft of step %d was checked and stays", r.Step)
+	return fmt.Sprintf("the draft of step %d was checked and kept", r.Step)
 }
 
 func warned(w loop.Warning) string {
-	return fmt.Sprintf("the conversation is near the context window: about %s of %s tokens", screen.Thousands(w.Tokens), screen.Thousands(w.ContextWindow))
+	return fmt.Sprintf("the conversation is near the context window: about %s of %s tokens", termsafe.Thousands(w.Tokens),
+		termsafe.Thousands(w.ContextWindow))
 }
 
 func ended(r turn.Result) string {
-	return fmt.Sprintf("%s: %s", screen.Line(string(r.Stop), longestName), screen.Line(r.Message, longestReason))
+	return fmt.Sprintf("%s: %s", termsafe.Line(string(r.Stop), longestName), termsafe.Line(r.Message, longestReason))
 }
 
-// served names a model as the commands do.
+// served returns the names of a model and its ModelProvider.
 func served(provider, name string) string {
-	return fmt.Sprintf("%s of ModelProvider %s", screen.Line(name, longestName), screen.Line(provider, longestName))
+	return fmt.Sprintf("%s of ModelProvider %s", termsafe.Line(name, longestName), termsafe.Line(provider, longestName))
 }
 
-// spent says what a request took, empty if nobody said.
+// spent returns the usage and the cost of a request, or an empty string if the usage is unknown.
 func spent(u model.Usage, c *model.Cost) string {
 	if u == (model.Usage{}) {
 		return ""
 	}
 	text := tokens(u)
 	if c != nil {
-		text += fmt.Sprintf(", cost %s %s", c.Amount, screen.Line(c.Currency, longestName))
+		text += fmt.Sprintf(", cost %s %s", c.Amount, termsafe.Line(c.Currency, longestName))
 	}
 	return text
 }
@@ -207,13 +210,13 @@ func spent(u model.Usage, c *model.Cost) string {
 func tokens(u model.Usage) string {
 	form := "%s tokens (%s in, %s out)"
 	if u.Estimated {
-		form = "%s tokens (%s in, %s out, in part estimated)"
+		form = "%s tokens (%s in, %s out, partly estimated)"
 	}
-	return fmt.Sprintf(form, screen.Thousands(u.InputTokens+u.OutputTokens),
-		screen.Thousands(u.InputTokens), screen.Thousands(u.OutputTokens))
+	return fmt.Sprintf(form, termsafe.Thousands(u.InputTokens+u.OutputTokens),
+		termsafe.Thousands(u.InputTokens), termsafe.Thousands(u.OutputTokens))
 }
 
-// took says how long something lasted, empty for a time too short to measure.
+// took returns a duration, or an empty string if it is too short to measure.
 func took(ms int64) string {
 	if ms == 0 {
 		return ""
@@ -221,7 +224,7 @@ func took(ms int64) string {
 	return fmt.Sprintf("%.1f s", (time.Duration(ms) * time.Millisecond).Seconds())
 }
 
-// join puts a comma between the parts that are there.
+// join joins the parts that are not empty with commas.
 func join(parts ...string) string {
 	var there []string
 	for _, p := range parts {

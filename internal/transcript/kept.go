@@ -8,23 +8,23 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// What the scalars that stay look like. What does not is redacted, whatever its field is called.
+// The forms of scalars that are kept. A value of another form is redacted, whatever the name of its field is.
 var (
-	// word of an enumeration, a kind, a section, a tag.
+	// word is a word of an enumeration, a kind, a section or a tag.
 	word = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
-	// name of an object or a model, also several with slashes between them.
+	// name is the name of an object or a model, or several names with slashes in between.
 	name = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.:/@+-]{0,511}$`)
-	// digest in hexadecimal.
+	// digest is a hash in hexadecimal.
 	digest = regexp.MustCompile(`^[0-9a-f]{16,128}$`)
-	// amount of money.
+	// amount is an amount of money.
 	amount = regexp.MustCompile(`^[0-9]{1,30}(\.[0-9]{1,30})?$`)
-	// artifact of a call, as the engine names it.
+	// output is the name that the engine gives to the artifact of a call.
 	output = regexp.MustCompile(`^call-[0-9]{1,6}-[0-9]{1,6}$`)
-	// instant of time.
+	// instant is a time.
 	instant = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,20}(Z|[+-][0-9]{2}:[0-9]{2})$`)
 )
 
-// looksLike keeps texts of a form.
+// looksLike returns a rule that keeps texts of a form.
 func looksLike(form *regexp.Regexp) scalar {
 	return func(value json.RawMessage) bool {
 		var text string
@@ -32,7 +32,7 @@ func looksLike(form *regexp.Regexp) scalar {
 	}
 }
 
-// Rules for scalars.
+// The rules for scalars.
 var (
 	aWord    = looksLike(word)
 	aName    = looksLike(name)
@@ -50,7 +50,7 @@ var (
 	})
 )
 
-// Rules for parts that several payloads have.
+// The rules for parts that several payloads share.
 var (
 	usage = fields{
 		"inputTokens": aNumber, "outputTokens": aNumber, "reasoningTokens": aNumber, "cacheReadTokens": aNumber,
@@ -67,20 +67,23 @@ var (
 	}}
 	offers = each{fields{
 		"name": aName, "endsTurn": aSwitch, "effect": aWord, "role": aWord, "timeout": aNumber, "retryOnTimeout": aSwitch,
-		"maxCalls": aNumber, "requiresApproval": aSwitch, "trusted": aSwitch, "source": fields{"server": aName, "name": aName, "agent": aName},
+		"maxCalls": aNumber, "requiresApproval": aSwitch, "trusted": aSwitch,
+		"source":     fields{"server": aName, "name": aName, "agent": aName},
 		"parameters": each{fields{"name": aName, "type": aWord, "required": aSwitch}},
 	}}
 	history = fields{"sessionUID": aName, "first": aNumber, "through": aNumber, "at": aNumber, "messages": aNumber}
 	report  = fields{
-		"mode": aWord, "chars": aNumber, "stableChars": aNumber, "dynamicChars": aNumber, "sectionsAsked": each{aWord}, "sections": each{aWord},
+		"mode": aWord, "chars": aNumber, "stableChars": aNumber, "dynamicChars": aNumber, "sectionsAsked": each{aWord},
+		"sections":  each{aWord},
 		"toolCount": aNumber, "renderHash": aDigest, "profile": revision,
 		"contributions": each{fields{"name": aName, "trusted": aSwitch, "chars": aNumber, "leftOut": aNumber}},
 		"variables":     each{aName}, "replacedBytes": aNumber,
 	}
 )
 
-// kept is what stays of the payload of each kind. Of a kind that is not here nothing does. Hashes of what was said are not
-// here, nor is what holds the id of a call: renderHash is one of the part of a prompt that all Turns of an agent share.
+// kept holds the rules for the payload of each kind. Nothing is kept of a kind without rules. Hashes of content are
+// not kept, nor are values that contain the ID of a call. renderHash is kept, because it is the hash of a part of
+// the prompt that all Turns of an Agent share.
 var kept = map[journal.Kind]rule{
 	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName},
 	journal.RunParked:  fields{"approvals": aNumber, "turns": each{aName}},
@@ -94,19 +97,23 @@ var kept = map[journal.Kind]rule{
 		"renderHash": aDigest, "variables": each{aName},
 	}),
 	journal.Prepared: fields{
-		"provider": aName, "model": aName, "messages": each{message}, "tools": tools, "skills": each{fields{"key": aName}}, "report": report,
+		"provider": aName, "model": aName, "messages": each{message}, "tools": tools,
+		"skills": each{fields{"key": aName}}, "report": report,
 		"history": history,
 	},
 	journal.ToolsExposed: fields{"tools": offers, "packs": offers, "leftOut": aNumber, "missing": each{aName}, "effectsDeclared": aSwitch},
 	journal.ModelRequested: fields{
-		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "attempt": aNumber, "id": aName, "estimatedTokens": aNumber, "estimatedCost": cost,
+		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "attempt": aNumber, "id": aName,
+		"estimatedTokens": aNumber, "estimatedCost": cost,
 	},
 	journal.ModelFailed: fields{
-		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "kind": aWord, "usage": usage, "cost": cost, "durationMilliseconds": aNumber,
-		"unsent": aSwitch,
+		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "kind": aWord, "usage": usage, "cost": cost,
+		"durationMilliseconds": aNumber,
+		"unsent":               aSwitch,
 	},
 	journal.ModelReplied: fields{
-		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "cost": cost, "durationMilliseconds": aNumber, "last": aSwitch,
+		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "cost": cost,
+		"durationMilliseconds": aNumber, "last": aSwitch,
 		"reply": fields{"toolCalls": calls, "finishReason": aWord, "usage": usage},
 	},
 	journal.ToolRepaired: fields{"step": aNumber, "callID": callID{}, "name": toolName{}, "attempt": aNumber},
@@ -115,7 +122,8 @@ var kept = map[journal.Kind]rule{
 	},
 	journal.ApprovalDecided: fields{"step": aNumber, "callID": callID{}, "approved": aSwitch, "expired": aSwitch, "by": aName},
 	journal.ToolIntended: fields{
-		"step": aNumber, "callID": callID{}, "name": toolName{}, "effect": aWord, "attempt": aNumber, "retry": aSwitch, "descendants": aNumber,
+		"step": aNumber, "callID": callID{}, "name": toolName{}, "effect": aWord, "attempt": aNumber, "retry": aSwitch,
+		"descendants": aNumber,
 	},
 	journal.ToolFinished: fields{
 		"step": aNumber, "callID": callID{}, "name": toolName{}, "outcome": aWord, "class": aWord, "bytes": aNumber,
@@ -128,7 +136,8 @@ var kept = map[journal.Kind]rule{
 	journal.Finalized: fields{
 		"stop": aWord, "preparation": report, "provider": aName, "model": aName, "messageCount": aNumber,
 		"counts": fields{
-			"steps": aNumber, "modelRequests": aNumber, "modelRetries": aNumber, "toolCalls": aNumber, "unknownOutcomes": aNumber, "resumes": aNumber,
+			"steps": aNumber, "modelRequests": aNumber, "modelRetries": aNumber, "toolCalls": aNumber,
+			"unknownOutcomes": aNumber, "resumes": aNumber,
 			"toolRepairs": aNumber, "toolRetries": aNumber, "compactions": aNumber, "reflections": aNumber,
 		},
 		"record": fields{
@@ -142,7 +151,8 @@ var kept = map[journal.Kind]rule{
 			"callID": callID{}, "name": toolName{}, "step": aNumber, "outcome": aWord, "durationMilliseconds": aNumber, "bytes": aNumber,
 			"artifact": anOutput, "turn": aName, "decidedBy": aName,
 		}},
-		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aSwitch, "missingTurns": aNumber, "subAgents": fields{"usage": usage, "cost": cost},
+		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aSwitch, "missingTurns": aNumber,
+		"subAgents":   fields{"usage": usage, "cost": cost},
 		"descendants": aNumber,
 	},
 	journal.SessionTurn: fields{

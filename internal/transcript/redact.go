@@ -11,51 +11,54 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// Redacted stands in the place of something that was said.
+// Redacted replaces a redacted value.
 type Redacted struct {
-	// Redacted is true.
+	// Redacted is always true.
 	Redacted bool `json:"redacted"`
-	// Bytes of what stood here: of a text its UTF-8, of anything else its JSON.
+	// Bytes is the size of the value: of its UTF-8 for a text, of its JSON for any other value.
 	Bytes int `json:"bytes"`
-	// HMACSHA256 of these bytes, in hexadecimal, with a key that its Redactor alone has: what is equal within one export can
-	// be told, and nothing can be guessed from it.
+	// HMACSHA256 is a hash of these bytes in hexadecimal, with a key that only the Redactor knows. Equal values of
+	// one export have equal hashes, but the hash does not reveal the value.
 	HMACSHA256 string `json:"hmacSHA256"`
 }
 
-// Redactor takes out of the entries of one journal what was said, for one export. What stays is what a fixed list names: the
-// course of the Turn, that is names of objects, tools and models, numbers, times and words of enumerations, each as long as it
-// looks like one. All else, what a later version adds included, becomes a Redacted.
+// Redactor redacts the content of the entries of one journal, for one export. A fixed list says what is kept: names
+// of objects, tools and models, numbers, times and words of enumerations, each only if it has the expected form.
+// All other values become a Redacted, including those that a later version adds.
 //
-// What a model wrote does not stay, be it short: the name of a tool does if the engine has offered or called a tool of that
-// name, and the id of a call becomes its place, "call 1.2" for the second that step 1 asks for. Both are learned from the
-// entries: they are to be handed over in order, and where the first ones are left out, more is redacted. It is not safe for
-// concurrent use.
+// Even short texts by a model are not kept:
+//
+//  1. A tool name is kept only if the engine has offered or called a tool of that name.
+//  2. The ID of a call is replaced by its position, such as "call 1.2" for the second call of step 1.
+//
+// The Redactor learns both from the entries, so they must be passed in order. If the first entries are missing,
+// more is redacted. A Redactor is not safe for concurrent use.
 type Redactor struct {
 	key []byte
-	// tools are the names that the engine vouches for.
+	// tools holds the names of tools that the engine has offered or called.
 	tools map[string]bool
-	// step of the object at hand, and the places of the calls that each step asks for.
+	// step is the step of the current object. places holds the positions of calls.
 	step   int
 	places map[place]string
-	// before is how many calls were made before the model was asked.
+	// before is the number of calls that were made before the first request to the model.
 	before int
 }
 
-// place is where the id of a call means something: endpoints use an id again in another step.
+// place identifies a call. The step is part of it, because endpoints may reuse an ID in another step.
 type place struct {
 	step int
 	id   string
 }
 
-// NewRedactor returns a Redactor with a key of its own.
+// NewRedactor returns a Redactor with a new key.
 func NewRedactor() *Redactor {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // it never fails
 	return &Redactor{key: key, tools: map[string]bool{}, places: map[place]string{}}
 }
 
-// Redact returns an entry without what was said, and without the artifact that its payload was read from, whose name is a
-// hash of it. The payload must be there.
+// Redact returns a redacted entry. It also removes the artifact from which the payload was read, because the
+// artifact's name is a hash of the content. The payload must be present.
 func (r *Redactor) Redact(e journal.Entry) (journal.Entry, error) {
 	r.learn(e)
 	payload, err := r.redact(kept[e.Kind], e.Payload)
@@ -66,7 +69,7 @@ func (r *Redactor) Redact(e journal.Entry) (journal.Entry, error) {
 	return e, nil
 }
 
-// learn notes what an entry says of tools and calls. What cannot be read is not noted, and hence redacted.
+// learn records the tools and calls of an entry. It ignores an unreadable entry, whose values are then redacted.
 func (r *Redactor) learn(e journal.Entry) {
 	var said struct {
 		Step  int                     `json:"step"`
@@ -93,29 +96,30 @@ func (r *Redactor) learn(e journal.Entry) {
 		}
 	case journal.ToolIntended:
 		r.tools[said.Name] = true
-		if at := (place{0, said.ID}); said.Step == 0 && r.places[at] == "" { // before the model was asked: no reply names it
+		// A call of step 0 was made before the first request to the model, so no reply contains it.
+		if at := (place{0, said.ID}); said.Step == 0 && r.places[at] == "" {
 			r.before++
 			r.places[at] = fmt.Sprintf("call 0.%d", r.before)
 		}
 	}
 }
 
-// rule says what of a value stays; nil says that nothing does.
+// rule says which part of a value is kept. A nil rule keeps nothing.
 type rule interface{ isRule() }
 
-// fields is the rule for an object: what each of its fields keeps. Fields that it does not name keep nothing.
+// fields is the rule for an object: one rule for each field. Other fields are redacted.
 type fields map[string]rule
 
-// each is the rule for a list, whose items have the same one.
+// each is the rule for a list: one rule for all items.
 type each struct{ of rule }
 
-// scalar is the rule for a value that stays as it is, if it looks as it should.
+// scalar is the rule for a value that is kept unchanged if the function returns true.
 type scalar func(json.RawMessage) bool
 
-// toolName is the rule for the name of a tool that a model may have made up.
+// toolName is the rule for the name of a tool, which a model may have invented.
 type toolName struct{}
 
-// callID is the rule for the id of a call, which the model or its endpoint wrote.
+// callID is the rule for the ID of a call, which the model or its endpoint has chosen.
 type callID struct{}
 
 func (fields) isRule()   {}
@@ -128,7 +132,7 @@ func (r *Redactor) redact(by rule, value json.RawMessage) (json.RawMessage, erro
 	if len(value) == 0 {
 		return nil, nil
 	}
-	if text := string(value); text == "null" || text == `""` { // nothing was said
+	if text := string(value); text == "null" || text == `""` { // no content
 		return value, nil
 	}
 	switch by := by.(type) {
@@ -173,7 +177,7 @@ func (r *Redactor) within(object map[string]json.RawMessage, by fields) (json.Ra
 		if err != nil {
 			return nil, err
 		}
-		if !word.MatchString(name) { // no name that the engine gives
+		if !word.MatchString(name) { // not a name that the engine uses
 			name = "redacted"
 		}
 		out[name] = kept
@@ -193,7 +197,7 @@ func (r *Redactor) items(list []json.RawMessage, of rule) (json.RawMessage, erro
 	return json.Marshal(out)
 }
 
-// marker is what stands for a value.
+// marker returns the Redacted for a value.
 func (r *Redactor) marker(value json.RawMessage) (json.RawMessage, error) {
 	said := []byte(value)
 	var text string

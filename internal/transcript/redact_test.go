@@ -23,7 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/transcript"
 )
 
-// payloads are what the engine writes for each kind, as far as it exports the types; the others are written out.
+// payloads returns a payload of each kind. It uses the engine's types if they are exported.
 func payloads() map[journal.Kind]any {
 	return map[journal.Kind]any{
 		journal.RunStarted: &struct {
@@ -66,14 +66,14 @@ func payloads() map[journal.Kind]any {
 		journal.Reflected:         &loop.Reflection{},
 		journal.ContextWarned:     &loop.Warning{},
 		journal.ToolIntended:      &loop.Intent{},
-		journal.ToolFinished:      &loop.Finish{},
+		journal.ToolFinished:      &loop.CallResult{},
 		journal.Finalized:         &turn.Result{},
 		journal.SessionTurn:       &session.Turn{},
 		"some.new.kind":           &struct{ Text, Name string }{},
 	}
 }
 
-// fill sets every text within a value, and gives every list and map an item.
+// fill sets every text within a value, and adds an item to every list and map.
 func fill(t *testing.T, v reflect.Value, text string) {
 	t.Helper()
 	switch into := v.Addr().Interface().(type) {
@@ -83,7 +83,7 @@ func fill(t *testing.T, v reflect.Value, text string) {
 	case *decimal.Decimal:
 		*into = decimal.NewFromInt(4711)
 		return
-	case *tool.Caller: // which is no part of what is written
+	case *tool.Caller: // not part of the payload
 		return
 	case *json.RawMessage:
 		said, err := json.Marshal(map[string]any{text: []any{text, map[string]int{"number": 4711}}})
@@ -115,7 +115,7 @@ func fill(t *testing.T, v reflect.Value, text string) {
 		v.SetMapIndex(reflect.ValueOf(text), item)
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if f := v.Type().Field(i); f.IsExported() && f.Tag.Get("json") != "-" { // that is no part of what is written
+			if f := v.Type().Field(i); f.IsExported() && f.Tag.Get("json") != "-" { // not part of the payload
 				fill(t, v.Field(i), text)
 			}
 		}
@@ -139,7 +139,7 @@ func entry(t *testing.T, kind journal.Kind, payload any) journal.Entry {
 	return journal.Entry{Seq: 1, Epoch: 1, Kind: kind, Version: 1, Payload: data}
 }
 
-func TestNoTextSurvivesRedaction(t *testing.T) {
+func TestTextsAreRedacted(t *testing.T) {
 	t.Parallel()
 	for kind, payload := range payloads() {
 		for _, canary := range []string{"the canary sings", "canary, 4711", "sings\nthe canary", "<canary>", "kanari €"} {
@@ -157,8 +157,8 @@ func TestNoTextSurvivesRedaction(t *testing.T) {
 	}
 }
 
-// survivors are the fields that keep a text which looks like a name: the whole list. A text that is added to it is one that
-// people without a right to read conversations may see.
+// survivors lists all fields that keep a text which looks like a name. People without the right to read
+// conversations can see the texts in these fields.
 var survivors = []string{
 	"approval.decided by", "finalized answer.name", "finalized calls.decidedBy", "finalized calls.outcome", "finalized calls.turn",
 	"finalized fallback.from", "finalized fallback.to", "finalized model", "finalized preparation.contributions.name",
@@ -166,7 +166,8 @@ var survivors = []string{
 	"finalized preparation.profile.version", "finalized preparation.sections", "finalized preparation.sectionsAsked",
 	"finalized preparation.variables", "finalized provider", "finalized record.cost.currency", "finalized record.decision.key",
 	"finalized record.decision.strategy", "finalized spent.model", "finalized spent.provider", "finalized stop",
-	"finalized subAgents.cost.currency", "finalized toolServersMissing", "model.failed cost.currency", "model.failed kind", "model.failed model",
+	"finalized subAgents.cost.currency", "finalized toolServersMissing", "model.failed cost.currency",
+	"model.failed kind", "model.failed model",
 	"model.failed provider", "model.failed purpose", "model.replied cost.currency", "model.replied model", "model.replied provider",
 	"model.replied purpose", "model.replied reply.finishReason", "model.requested estimatedCost.currency", "model.requested id",
 	"model.requested model", "model.requested provider", "model.requested purpose", "preparation.input input.Agent.Name",
@@ -175,22 +176,25 @@ var survivors = []string{
 	"preparation.input input.Profile.Version", "preparation.input input.Provider", "preparation.input input.Tools.name",
 	"preparation.input input.Tools.parameters.name", "preparation.input input.Tools.parameters.type",
 	"preparation.input input.Turn.Mode", "preparation.input input.Turn.Name", "preparation.input input.Turn.Namespace",
-	"preparation.input zone", "prepared history.sessionUID", "prepared messages.name", "prepared messages.role", "prepared messages.toolCalls.name", "prepared model",
+	"preparation.input zone", "prepared history.sessionUID", "prepared messages.name", "prepared messages.role",
+	"prepared messages.toolCalls.name", "prepared model",
 	"prepared provider", "prepared report.contributions.name", "prepared report.mode", "prepared report.profile.id",
 	"prepared report.profile.name", "prepared report.profile.version", "prepared report.sections", "prepared report.sectionsAsked",
 	"prepared report.variables", "prepared skills.key", "prepared tools.name", "prepared tools.parameters.name",
 	"prepared tools.parameters.type", "prompt.rendered id", "prompt.rendered name", "prompt.rendered variables",
-	"prompt.rendered version", "run.parked turns", "run.started executor", "run.started name", "run.started namespace", "session.turn cost.currency", "session.turn head.cost.currency",
+	"prompt.rendered version", "run.parked turns", "run.started executor", "run.started name", "run.started namespace",
+	"session.turn cost.currency", "session.turn head.cost.currency",
 	"session.turn messages.name", "session.turn messages.role", "session.turn turnName", "session.turn turnUID", "tool.finished class",
 	"tool.finished outcome", "tool.finished spent.cost.currency", "tool.finished spent.turn", "tool.intended effect",
-	"tool.intended name", "tools.exposed missing", "tools.exposed packs.effect", "tools.exposed packs.name", "tools.exposed packs.parameters.name",
+	"tool.intended name", "tools.exposed missing", "tools.exposed packs.effect", "tools.exposed packs.name",
+	"tools.exposed packs.parameters.name",
 	"tools.exposed packs.parameters.type", "tools.exposed packs.role", "tools.exposed packs.source.agent",
 	"tools.exposed packs.source.name", "tools.exposed packs.source.server", "tools.exposed tools.effect", "tools.exposed tools.name",
 	"tools.exposed tools.parameters.name", "tools.exposed tools.parameters.type", "tools.exposed tools.role",
 	"tools.exposed tools.source.agent", "tools.exposed tools.source.name", "tools.exposed tools.source.server",
 }
 
-func TestWhatLooksLikeANameSurvivesInListedFieldsOnly(t *testing.T) {
+func TestNamesAreKeptInListedFieldsOnly(t *testing.T) {
 	t.Parallel()
 	var got []string
 	for kind, payload := range payloads() {
@@ -229,7 +233,7 @@ func walk(value any, path string, leaf func(string, any)) {
 	}
 }
 
-// redacted is the payload of an entry without what was said.
+// redacted returns the redacted payload of an entry.
 func redacted(t *testing.T, r *transcript.Redactor, e journal.Entry) json.RawMessage {
 	t.Helper()
 	got, err := r.Redact(e)
@@ -239,7 +243,7 @@ func redacted(t *testing.T, r *transcript.Redactor, e journal.Entry) json.RawMes
 	return got.Payload
 }
 
-// hashed is the hash of a marker, whose key no test knows.
+// hashed matches the hash of a marker. No test knows its key.
 var hashed = regexp.MustCompile(`"hmacSHA256":"[0-9a-f]{64}"`)
 
 // legible replaces the hashes.
@@ -251,26 +255,29 @@ func marker(said string) string {
 	return fmt.Sprintf(`{"redacted":true,"bytes":%d,"hmacSHA256":"..."}`, len(said))
 }
 
-func TestNumbersSurviveWhereTheyAreListedAndHashesOfContentDoNot(t *testing.T) {
+func TestListedNumbersAreKeptAndContentHashesAreRedacted(t *testing.T) {
 	t.Parallel()
 	hash := strings.Repeat("0a", 32)
 	out := redacted(t, transcript.NewRedactor(), entry(t, journal.ToolFinished, map[string]any{
 		"step": 2, "outcome": "Succeeded", "bytes": 120, "artifact": hash, "durationMilliseconds": 5,
 		"content": "Ticket 1042", "stack": "", "invented": map[string]any{"number": 4711},
 	}))
-	want := fmt.Sprintf(`{"artifact":%s,"bytes":120,"content":%s,"durationMilliseconds":5,"invented":%s,"outcome":"Succeeded","stack":"","step":2}`,
+	want := fmt.Sprintf(`{"artifact":%s,"bytes":120,"content":%s,"durationMilliseconds":5,"invented":%s,`+
+		`"outcome":"Succeeded","stack":"","step":2}`,
 		marker(hash), marker("Ticket 1042"), marker(`{"number":4711}`))
 	if diff := cmp.Diff(want, legible(out)); diff != "" {
 		t.Errorf("-want +have:\n%s", diff)
 	}
 }
 
-// conversation are the entries of a Turn in which a model asks for a tool that there is, and for one that it has made up.
+// conversation returns the entries of a Turn in which a model calls an offered tool and one that it has invented.
 func conversation() []journal.Entry {
 	entries := []journal.Entry{
 		{Kind: journal.ModelReplied, Payload: json.RawMessage(`{"step":1,"reply":{"toolCalls":[{"id":"c","name":"early"}]}}`)},
-		{Kind: journal.Prepared, Payload: json.RawMessage(`{"tools":[{"name":"get_ticket"}],"messages":[{"toolCalls":[{"id":"c","name":"Ann.Miller"}],"toolCallID":"c"}]}`)},
-		{Kind: journal.ModelReplied, Payload: json.RawMessage(`{"step":2,"reply":{"toolCalls":[{"id":"PIN_1234","name":"Ann.Miller"},{"id":"c","name":"get_ticket"}]}}`)},
+		{Kind: journal.Prepared, Payload: json.RawMessage(
+			`{"tools":[{"name":"get_ticket"}],"messages":[{"toolCalls":[{"id":"c","name":"Ann.Miller"}],"toolCallID":"c"}]}`)},
+		{Kind: journal.ModelReplied, Payload: json.RawMessage(
+			`{"step":2,"reply":{"toolCalls":[{"id":"PIN_1234","name":"Ann.Miller"},{"id":"c","name":"get_ticket"}]}}`)},
 		{Kind: journal.ToolFinished, Payload: json.RawMessage(`{"step":2,"callID":"PIN_1234","name":"Ann.Miller","outcome":"Refused"}`)},
 		{Kind: journal.ToolIntended, Payload: json.RawMessage(`{"step":2,"callID":"c","name":"load_skill","idempotencyKey":"uid/2/c"}`)},
 		{Kind: journal.ToolFinished, Payload: json.RawMessage(`{"step":2,"callID":"c","name":"load_skill"}`)},
@@ -282,11 +289,12 @@ func conversation() []journal.Entry {
 	return entries
 }
 
-func TestNamesAndIDsThatAModelWroteDoNotSurvive(t *testing.T) {
+func TestNamesAndIDsByModelAreRedacted(t *testing.T) {
 	t.Parallel()
 	want := []string{
 		`{"reply":{"toolCalls":[{"id":"call 1.1","name":` + marker("early") + `}]},"step":1}`,
-		`{"messages":[{"toolCallID":` + marker("c") + `,"toolCalls":[{"id":` + marker("c") + `,"name":` + marker("Ann.Miller") + `}]}],"tools":[{"name":"get_ticket"}]}`,
+		`{"messages":[{"toolCallID":` + marker("c") + `,"toolCalls":[{"id":` + marker("c") + `,"name":` +
+			marker("Ann.Miller") + `}]}],"tools":[{"name":"get_ticket"}]}`,
 		`{"reply":{"toolCalls":[{"id":"call 2.1","name":` + marker("Ann.Miller") + `},{"id":"call 2.2","name":"get_ticket"}]},"step":2}`,
 		`{"callID":"call 2.1","name":` + marker("Ann.Miller") + `,"outcome":"Refused","step":2}`,
 		`{"callID":"call 2.2","idempotencyKey":` + marker("uid/2/c") + `,"name":"load_skill","step":2}`,
@@ -303,7 +311,7 @@ func TestNamesAndIDsThatAModelWroteDoNotSurvive(t *testing.T) {
 	}
 }
 
-func TestARedactorThatSawNoBeginningRedactsMore(t *testing.T) {
+func TestRedactorWithoutFirstEntriesRedactsMore(t *testing.T) {
 	t.Parallel()
 	got := legible(redacted(t, transcript.NewRedactor(), conversation()[5]))
 	if want := `{"callID":` + marker("c") + `,"name":` + marker("load_skill") + `,"step":2}`; got != want {
@@ -311,20 +319,20 @@ func TestARedactorThatSawNoBeginningRedactsMore(t *testing.T) {
 	}
 }
 
-func TestHashesCompareWithinAnExportOnly(t *testing.T) {
+func TestHashesDifferBetweenExports(t *testing.T) {
 	t.Parallel()
 	e := journal.Entry{Kind: journal.ModelFailed, Payload: json.RawMessage(`{"message":"yes"}`)}
 	one, other := transcript.NewRedactor(), transcript.NewRedactor()
 	first, again, elsewhere := string(redacted(t, one, e)), string(redacted(t, one, e)), string(redacted(t, other, e))
 	if first != again {
-		t.Errorf("want the same for what is equal in one export, have %s and %s", first, again)
+		t.Errorf("want equal hashes for equal values of one export, have %s and %s", first, again)
 	}
 	if first == elsewhere {
 		t.Errorf("want another hash in another export: with one that everybody can compute, %s is guessed", first)
 	}
 }
 
-func TestTheHashThatAllTurnsOfAnAgentShareSurvives(t *testing.T) {
+func TestRenderHashIsKept(t *testing.T) {
 	t.Parallel()
 	hash := strings.Repeat("0a", 32)
 	for kind, payload := range payloads() {
@@ -334,7 +342,8 @@ func TestTheHashThatAllTurnsOfAnAgentShareSurvives(t *testing.T) {
 		}
 		walk(value, "", func(path string, leaf any) {
 			field := strings.ToLower(path[strings.LastIndex(path, ".")+1:])
-			if leaf == hash && (strings.HasSuffix(field, "hash") || strings.Contains(field, "sha256") || field == "artifact") && !strings.HasSuffix(field, "renderhash") {
+			if leaf == hash && (strings.HasSuffix(field, "hash") || strings.Contains(field, "sha256") || field == "artifact") &&
+				!strings.HasSuffix(field, "renderhash") {
 				t.Errorf("%s: want %s, a hash of what was said, replaced", kind, path)
 			}
 		})
@@ -345,7 +354,7 @@ func TestTheHashThatAllTurnsOfAnAgentShareSurvives(t *testing.T) {
 	}
 }
 
-func TestTheArtifactOfAPayloadIsNotNamed(t *testing.T) {
+func TestArtifactOfPayloadIsRemoved(t *testing.T) {
 	t.Parallel()
 	a := journal.NewArtifact([]byte(`{"text":"yes"}`))
 	got, err := transcript.NewRedactor().Redact(journal.Entry{
@@ -356,19 +365,20 @@ func TestTheArtifactOfAPayloadIsNotNamed(t *testing.T) {
 	}
 }
 
-func TestRedactRefusesNothingAndHidesTheUnexpected(t *testing.T) {
+func TestUnexpectedValuesAreRedacted(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, payload, want string }{
-		"null":         {"it says nothing", `null`, `null`},
-		"another type": {"a text where an object belongs is no object", `"canary"`, marker("canary")},
-		"a list":       {"so is a list", `["canary"]`, marker(`["canary"]`)},
-		"text number":  {"a number in quotes may be anything", `{"step":"7"}`, `{"step":` + marker("7") + `}`},
-		"nested":       {"an object where a name belongs is none", `{"name":{"canary":1}}`, `{"name":` + marker(`{"canary":1}`) + `}`},
-		"odd field":    {"the name of a field may be said, too", `{"the canary":1}`, `{"redacted":` + marker("1") + `}`},
+		"null":         {"it has no content", `null`, `null`},
+		"another type": {"a text is not an object", `"canary"`, marker("canary")},
+		"a list":       {"a list is not an object", `["canary"]`, marker(`["canary"]`)},
+		"text number":  {"a quoted number is a text", `{"step":"7"}`, `{"step":` + marker("7") + `}`},
+		"nested":       {"an object is not a name", `{"name":{"canary":1}}`, `{"name":` + marker(`{"canary":1}`) + `}`},
+		"odd field":    {"the name of a field may be content, too", `{"the canary":1}`, `{"redacted":` + marker("1") + `}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := legible(redacted(t, transcript.NewRedactor(), journal.Entry{Kind: journal.ToolFinished, Payload: json.RawMessage(tc.payload)}))
+			got := legible(redacted(t, transcript.NewRedactor(),
+				journal.Entry{Kind: journal.ToolFinished, Payload: json.RawMessage(tc.payload)}))
 			if got != tc.want {
 				t.Errorf("%s: Redact(%s) is %s, want %s", tc.reason, tc.payload, got, tc.want)
 			}
@@ -376,19 +386,25 @@ func TestRedactRefusesNothingAndHidesTheUnexpected(t *testing.T) {
 	}
 }
 
-func TestCallsBeforeTheModelWasAskedAreNamedToo(t *testing.T) {
+func TestRedactNamesCallsBeforeFirstRequest(t *testing.T) {
 	t.Parallel()
 	r := transcript.NewRedactor()
 	for _, id := range []string{"pack-1", "pack-1", "pack-2"} {
-		redacted(t, r, journal.Entry{Kind: journal.ToolIntended, Payload: json.RawMessage(`{"step":0,"callID":"` + id + `","name":"find"}`)})
+		redacted(t, r, journal.Entry{
+			Kind:    journal.ToolIntended,
+			Payload: json.RawMessage(`{"step":0,"callID":"` + id + `","name":"find"}`),
+		})
 	}
-	got := legible(redacted(t, r, journal.Entry{Kind: journal.ToolFinished, Payload: json.RawMessage(`{"step":0,"callID":"pack-2","name":"find"}`)}))
+	got := legible(redacted(t, r, journal.Entry{
+		Kind:    journal.ToolFinished,
+		Payload: json.RawMessage(`{"step":0,"callID":"pack-2","name":"find"}`),
+	}))
 	if want := `{"callID":"call 0.2","name":"find","step":0}`; got != want {
 		t.Errorf("want %s, have %s", want, got)
 	}
 }
 
-func TestCallsOfAResultAreNamedByTheirOwnStep(t *testing.T) {
+func TestRedactNamesCallsOfResultByStep(t *testing.T) {
 	t.Parallel()
 	r := transcript.NewRedactor()
 	for _, payload := range []string{
@@ -399,8 +415,11 @@ func TestCallsOfAResultAreNamedByTheirOwnStep(t *testing.T) {
 	}
 	redacted(t, r, journal.Entry{Kind: journal.ToolsExposed, Payload: json.RawMessage(`{"nonce":"n","tools":[{"name":"get_ticket"}]}`)})
 	got := legible(redacted(t, r, journal.Entry{Kind: journal.Finalized, Payload: json.RawMessage(
-		`{"calls":[{"callID":"c","name":"get_ticket","step":1},{"callID":"c","name":"get_ticket","step":2,"artifact":"call-2-2"},{"callID":"c","name":"invented","artifact":"Ann.Miller"}]}`)}))
-	want := `{"calls":[{"callID":"call 1.1","name":"get_ticket","step":1},{"artifact":"call-2-2","callID":"call 2.2","name":"get_ticket","step":2},` +
+		`{"calls":[{"callID":"c","name":"get_ticket","step":1},` +
+			`{"callID":"c","name":"get_ticket","step":2,"artifact":"call-2-2"},` +
+			`{"callID":"c","name":"invented","artifact":"Ann.Miller"}]}`)}))
+	want := `{"calls":[{"callID":"call 1.1","name":"get_ticket","step":1},{"artifact":"call-2-2","callID":"call ` +
+		`2.2","name":"get_ticket","step":2},` +
 		`{"artifact":` + marker("Ann.Miller") + `,"callID":` + marker("c") + `,"name":` + marker("invented") + `}]}`
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("want each call named by its place in its step, and artifacts by the names that the engine gives; -want +have:\n%s", diff)

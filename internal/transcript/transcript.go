@@ -12,16 +12,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
-// Writer shows the journal of one Turn, entry by entry in their order, so that a journal that grows is shown as it grows.
-// What was said stands behind bars, so that none of it can pass for a line of the transcript, and all of it is safe for a
+// Writer shows the journal of one Turn, entry by entry in order, so it can follow a growing journal. A bar stands
+// before each line of content, so that no content can imitate a line of the transcript. The output is safe for a
 // terminal.
 type Writer struct {
 	out io.Writer
-	// runs that were seen, the agent, as far as it is known, whether it and its profile were named, and the user's message that
-	// was shown last. The messages are made anew for another model, and of the same.
+	// runs is the number of runs so far, agent the name of the Agent if known, and introduced whether the Agent and
+	// its profile were shown. message is the user's message that was shown last: the prompt is prepared again for
+	// another model, and the same message must not be shown twice.
 	runs       int
 	agent      string
 	introduced bool
@@ -31,7 +32,8 @@ type Writer struct {
 // NewWriter returns a Writer to out.
 func NewWriter(out io.Writer) *Writer { return &Writer{out: out} }
 
-// Write shows an entry, whose payload must be there. It fails if the payload cannot be read or out fails.
+// Write shows an entry, whose payload must be present. It returns an error if the payload cannot be decoded or out
+// fails.
 func (w *Writer) Write(e journal.Entry) error {
 	text, err := w.text(e)
 	if err != nil {
@@ -40,19 +42,19 @@ func (w *Writer) Write(e journal.Entry) error {
 	if text == "" {
 		return nil
 	}
-	if _, err := io.WriteString(w.out, screen.Safe(text)); err != nil {
+	if _, err := io.WriteString(w.out, termsafe.Safe(text)); err != nil {
 		return fmt.Errorf("failed to write the transcript: %w", err)
 	}
 	return nil
 }
 
-// text is what is to be shown of an entry, empty for nothing.
+// text returns the text for an entry, or an empty string.
 func (w *Writer) text(e journal.Entry) (string, error) {
 	switch e.Kind { //nolint:exhaustive // because the others have a headline only
 	case journal.RunStarted:
-		return of(e, func(s started) string { return w.run(e, s) })
+		return of(e, func(s runStarted) string { return w.run(e, s) })
 	case journal.PreparationInput:
-		return of(e, func(m made) string {
+		return of(e, func(m preparationInput) string {
 			w.agent = m.Input.Agent.Name
 			return ""
 		})
@@ -69,7 +71,7 @@ func (w *Writer) text(e journal.Entry) (string, error) {
 	return e.Time.UTC().Format("15:04:05Z ") + line + "\n" + content, err
 }
 
-// body is what stands below the headline of an entry.
+// body returns the text below the headline of an entry.
 func body(e journal.Entry) (string, error) {
 	switch e.Kind { //nolint:exhaustive // because the others have nothing to say
 	case journal.ModelFailed:
@@ -96,34 +98,34 @@ func body(e journal.Entry) (string, error) {
 	return "", nil
 }
 
-// started is what the journal says of the beginning of a run.
-type started struct {
+// runStarted is the payload of an entry about the start of a run.
+type runStarted struct {
 	Executor  string `json:"executor"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 }
 
-// made is the part of what messages are made of that tells of the Turn.
-type made struct {
+// preparationInput is the part of a preparation input that names the Turn and its Agent.
+type preparationInput struct {
 	Input struct {
 		Agent struct{ Name string }
 		Turn  struct{ Namespace, Name string }
 	} `json:"input"`
 }
 
-func (w *Writer) run(e journal.Entry, s started) string {
+func (w *Writer) run(e journal.Entry, s runStarted) string {
 	w.runs++
 	text, again := "", ""
 	if w.runs == 1 {
-		text = fmt.Sprintf("Turn %s/%s\n", screen.Line(s.Namespace, longestName), screen.Line(s.Name, longestName))
+		text = fmt.Sprintf("Turn %s/%s\n", termsafe.Line(s.Namespace, longestName), termsafe.Line(s.Name, longestName))
 	} else {
-		again = ", goes on with what the journal holds"
+		again = ", continues from the journal"
 	}
 	return text + row(fmt.Sprintf("run %d", w.runs), fmt.Sprintf("executor %s, epoch %d, %s%s",
-		screen.Line(s.Executor, longestName), e.Epoch, e.Time.UTC().Format(time.RFC3339), again))
+		termsafe.Line(s.Executor, longestName), e.Epoch, e.Time.UTC().Format(time.RFC3339), again))
 }
 
-// prompt is a prompt that was prepared, and the number of messages that its entry refers to and does not hold.
+// prompt is a prepared prompt, with the number of messages that its entry refers to without containing them.
 type prompt struct {
 	prepare.Prepared
 	History struct {
@@ -136,13 +138,14 @@ func (w *Writer) prepared(p prompt) string {
 	if profile := p.Report.Profile; !w.introduced {
 		w.introduced = true
 		if w.agent != "" {
-			b.WriteString(row("agent", screen.Line(w.agent, longestName)))
+			b.WriteString(row("agent", termsafe.Line(w.agent, longestName)))
 		}
-		b.WriteString(row("profile", screen.Line(fmt.Sprintf("%s (%s %s)", profile.Name, profile.ID, profile.Version), longestName)))
+		b.WriteString(row("profile", termsafe.Line(fmt.Sprintf("%s (%s %s)", profile.Name, profile.ID, profile.Version), longestName)))
 	}
 	b.WriteString(row("model", served(p.Provider, p.Model)))
 	b.WriteString(row("prompt", fmt.Sprintf("%s, %s, promptRenderHash %s",
-		number(len(p.Messages)+p.History.Messages, "message"), number(len(p.Tools), "tool"), screen.Line(p.Report.RenderHash, longestName))))
+		number(len(p.Messages)+p.History.Messages, "message"), number(len(p.Tools), "tool"),
+		termsafe.Line(p.Report.RenderHash, longestName))))
 	if n := len(p.Messages); n > 0 && p.Messages[n-1].Role == model.RoleUser && p.Messages[n-1].Content != w.message {
 		w.message = p.Messages[n-1].Content
 		b.WriteString("user\n" + quoted(w.message))
@@ -150,7 +153,7 @@ func (w *Writer) prepared(p prompt) string {
 	return b.String()
 }
 
-// row is a line of the head.
+// row returns a line of the head.
 func row(name, value string) string { return fmt.Sprintf("  %-8s %s\n", name, value) }
 
 func reply(s loop.Step) string {
@@ -165,7 +168,7 @@ func reply(s loop.Step) string {
 	return b.String()
 }
 
-// replacement is the answer that took the place of a draft.
+// replacement returns the answer that replaced a draft.
 func replacement(r loop.Reflection) string {
 	if !r.Replaced {
 		return ""
@@ -177,7 +180,8 @@ func totals(r turn.Result) string {
 	c := r.Counts
 	parts := []string{number(c.Steps, "step"), number(c.ModelRequests, "model request") + more(c.ModelRetries, "repeated")}
 	if c.ToolCalls > 0 || c.UnknownOutcomes > 0 {
-		parts = append(parts, number(c.ToolCalls, "tool call")+more(c.ToolRetries, "repeated")+more(c.UnknownOutcomes, "of UNKNOWN outcome"))
+		parts = append(parts, number(c.ToolCalls, "tool call")+more(c.ToolRetries, "repeated")+more(c.UnknownOutcomes,
+			"of UNKNOWN outcome"))
 	}
 	for _, n := range []struct {
 		count int
@@ -194,27 +198,29 @@ func totals(r turn.Result) string {
 	b.WriteString(row("did", strings.Join(parts, ", ")))
 	took := tokens(r.Record.Usage)
 	if cost := r.Record.Cost; cost != nil {
-		took += fmt.Sprintf(", cost %s %s", screen.Line(cost.Amount, longestName), screen.Line(cost.Currency, longestName))
+		took += fmt.Sprintf(", cost %s %s", termsafe.Line(cost.Amount, longestName), termsafe.Line(cost.Currency, longestName))
 	}
 	b.WriteString(row("took", took))
 	if s := r.SubAgents; s != nil {
 		took := tokens(s.Usage)
 		if s.Cost != nil {
-			took += fmt.Sprintf(", cost %s %s", screen.Line(s.Cost.Amount, longestName), screen.Line(s.Cost.Currency, longestName))
+			took += fmt.Sprintf(", cost %s %s", termsafe.Line(s.Cost.Amount, longestName), termsafe.Line(s.Cost.Currency, longestName))
 		}
 		b.WriteString(row("agents", took))
 	}
 	if f := r.Fallback; f != nil {
-		b.WriteString(row("fallback", fmt.Sprintf("%s answered in place of %s", screen.Line(f.To, longestName), screen.Line(f.From, longestName))))
+		b.WriteString(row("fallback", fmt.Sprintf("%s answered in place of %s", termsafe.Line(f.To, longestName),
+			termsafe.Line(f.From, longestName))))
 	}
 	for _, source := range r.Record.Citations {
-		b.WriteString(row("source", screen.Line(source, longestReason)))
+		b.WriteString(row("source", termsafe.Line(source, longestReason)))
 	}
 	for _, failure := range r.Record.Failures {
-		b.WriteString(row("failed", screen.Line(failure, longestReason)))
+		b.WriteString(row("failed", termsafe.Line(failure, longestReason)))
 	}
 	if a := r.Answer; a != nil {
-		b.WriteString(row("answer", fmt.Sprintf("%s bytes, artifact %s", screen.Thousands(a.Bytes), screen.Line(a.SHA256, longestName))))
+		b.WriteString(row("answer", fmt.Sprintf("%s bytes, artifact %s", termsafe.Thousands(a.Bytes),
+			termsafe.Line(a.SHA256, longestName))))
 	}
 	return b.String()
 }
@@ -236,24 +242,25 @@ func more(n int, what string) string {
 	return fmt.Sprintf(" (%d %s)", n, what)
 }
 
-// quoted sets what was said behind bars; nothing stays nothing.
+// quoted puts a bar before each line of a text. An empty text stays empty.
 func quoted(text string) string {
 	if strings.TrimSpace(text) == "" {
 		return ""
 	}
-	return screen.Quote(strings.TrimRight(text, "\n"))
+	return termsafe.Quote(strings.TrimRight(text, "\n"))
 }
 
-// Title returns the namespace and the name of the Turn whose journal begins with an entry; ok is false if it does not say.
-// Journals of versions that did not write down the beginning of a run begin with what the messages are made of.
+// Title returns the namespace and the name of the Turn whose journal starts with an entry. ok is false if the entry
+// does not name a Turn. Older versions wrote no entry for the start of a run; their journals start with the input
+// of the preparation.
 func Title(first journal.Entry) (namespace, name string, ok bool) {
 	switch first.Kind { //nolint:exhaustive // because no journal of a Turn begins with another
 	case journal.RunStarted:
-		var s started
+		var s runStarted
 		ok = json.Unmarshal(first.Payload, &s) == nil
 		namespace, name = s.Namespace, s.Name
 	case journal.PreparationInput:
-		var m made
+		var m preparationInput
 		ok = json.Unmarshal(first.Payload, &m) == nil
 		namespace, name = m.Input.Turn.Namespace, m.Input.Turn.Name
 	}

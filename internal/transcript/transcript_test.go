@@ -29,7 +29,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// noon is when the tests begin; each look at the clock is a second later.
+// noon is the start time of the tests. Each call of the clock adds a second.
 var noon = time.Date(2026, 4, 9, 12, 0, 0, 0, time.UTC)
 
 func clock() func() time.Time {
@@ -40,7 +40,7 @@ func clock() func() time.Time {
 	}
 }
 
-// script is a model that answers each request with the next of its answers.
+// script is a model that gives the next of its replies to each request.
 type script []func() (model.Reply, error)
 
 func (s *script) Generate(context.Context, model.Request) (model.Reply, error) {
@@ -71,8 +71,11 @@ func candidate(name string, answers ...func() (model.Reply, error)) loop.Candida
 	s := script(answers)
 	return loop.Candidate{
 		ProviderName: name, Model: "small", Provider: &s,
-		Retry:   loop.Retry{MaxAttempts: 2, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
-		Pricing: &model.Pricing{Currency: "USD", Input: decimal.NewFromInt(1), Output: decimal.NewFromInt(2), CacheRead: decimal.NewFromInt(1)},
+		Retry: loop.Retry{MaxAttempts: 2, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
+		Pricing: &model.Pricing{
+			Currency: "USD", Input: decimal.NewFromInt(1), Output: decimal.NewFromInt(2),
+			CacheRead: decimal.NewFromInt(1),
+		},
 	}
 }
 
@@ -98,7 +101,8 @@ func input(chain ...loop.Candidate) turn.Input {
 
 func named(name string, effect tool.Effect, call tool.CallerFunc) tool.Tool {
 	return tool.Tool{
-		Tool: prompt.Tool{Name: name, Parameters: []prompt.Parameter{{Name: "id", Type: "integer"}, {Name: "q"}}}, Effect: effect, Caller: call,
+		Tool:   prompt.Tool{Name: name, Parameters: []prompt.Parameter{{Name: "id", Type: "integer"}, {Name: "q"}}},
+		Effect: effect, Caller: call,
 	}
 }
 
@@ -116,7 +120,7 @@ func opened(t *testing.T) *sqlite.Store {
 	return s
 }
 
-// shown is the transcript of a journal.
+// shown returns the transcript of a journal.
 func shown(t *testing.T, entries []journal.Entry) string {
 	t.Helper()
 	var out strings.Builder
@@ -129,10 +133,10 @@ func shown(t *testing.T, entries []journal.Entry) string {
 	return out.String()
 }
 
-// measured are durations, which differ from run to run.
+// measured matches durations, which differ between runs.
 var measured = regexp.MustCompile(`, [0-9.]+ s\b`)
 
-// digits are the output of a tool that goes on for long.
+// digits matches the long output of a tool.
 var digits = regexp.MustCompile(`(0123456789){100,}`)
 
 func golden(t *testing.T, name, got string) {
@@ -182,7 +186,7 @@ func TestTranscripts(t *testing.T) {
 				model.ToolCall{ID: "call_3", Name: "invented", Arguments: ``},
 			), says("Ticket 1042 is open.")))
 			in.Tools = []tool.Tool{ticket, broken}
-			in.Policy.Sequential = true // so that the transcript is the same each time
+			in.Policy.Sequential = true // for a stable transcript
 			return in
 		}(),
 		"artifact": func() turn.Input {
@@ -195,7 +199,8 @@ func TestTranscripts(t *testing.T) {
 			candidate("spare", says("Here I am."))),
 		"failure": input(candidate("demo", fails(model.Auth, "the key was refused: correct it"))),
 		"steps": func() turn.Input {
-			in := input(candidate("demo", asks("", model.ToolCall{ID: "call_1", Name: "get_ticket", Arguments: `{"id": 1}`}), says("As far as I got.")))
+			in := input(candidate("demo", asks("", model.ToolCall{ID: "call_1", Name: "get_ticket", Arguments: `{"id": 1}`}),
+				says("As far as I got.")))
 			in.Tools, in.Limits.MaxSteps = []tool.Tool{ticket}, 1
 			return in
 		}(),
@@ -216,7 +221,7 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-func TestATranscriptShowsWhereARunWasCutOff(t *testing.T) {
+func TestTranscriptOfInterruptedRun(t *testing.T) {
 	t.Parallel()
 	store, now := opened(t), clock()
 	life, abandon := context.WithCancel(t.Context())
@@ -237,14 +242,17 @@ func TestATranscriptShowsWhereARunWasCutOff(t *testing.T) {
 	golden(t, "resumed", shown(t, collected(t, store)))
 }
 
-func TestATranscriptOfAnotherVersion(t *testing.T) {
+func TestTranscriptOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	got := shown(t, []journal.Entry{
 		{Seq: 1, Kind: "tool.postponed", Time: noon, Payload: json.RawMessage(`{"secret":"word"}`)},
-		{Seq: 2, Kind: journal.ToolFinished, Time: noon, Payload: json.RawMessage(`{"name":"x","callID":"c","outcome":"Postponed","new":1}`)},
+		{
+			Seq: 2, Kind: journal.ToolFinished, Time: noon,
+			Payload: json.RawMessage(`{"name":"x","callID":"c","outcome":"Postponed","new":1}`),
+		},
 	})
 	if want := "12:00:00Z tool.postponed\n12:00:00Z x (c): Postponed\n"; got != want {
-		t.Errorf("want a line for what is not known, have:\n%s", got)
+		t.Errorf("want a line for an unknown entry, have:\n%s", got)
 	}
 	err := transcript.NewWriter(&strings.Builder{}).Write(journal.Entry{Seq: 3, Kind: journal.ModelReplied, Payload: json.RawMessage(`[]`)})
 	if err == nil || !strings.Contains(err.Error(), `failed to read entry 3 ("model.replied")`) {
@@ -252,12 +260,16 @@ func TestATranscriptOfAnotherVersion(t *testing.T) {
 	}
 }
 
-func TestNothingInATranscriptActsOnATerminal(t *testing.T) {
+func TestTranscriptIsSafeForTerminals(t *testing.T) {
 	t.Parallel()
 	const hostile = "\x1b[31mred\u009b1m\u202ex\a\r\x00"
 	for kind, payload := range payloads() {
 		text := shown(t, []journal.Entry{filled(t, kind, payload, hostile)})
-		if i := strings.IndexFunc(text, func(r rune) bool { return r < ' ' && r != '\n' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == '\u202e' }); i >= 0 {
+		if i := strings.IndexFunc(text, func(
+			r rune,
+		) bool {
+			return r < ' ' && r != '\n' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == '\u202e'
+		}); i >= 0 {
 			t.Errorf("%s: want no character that a terminal acts on, have %q", kind, text[i:])
 		}
 	}
@@ -271,10 +283,13 @@ func TestTitle(t *testing.T) {
 		payload string
 		want    string
 	}{
-		"a run":          {"it says whose it is", journal.RunStarted, `{"namespace":"a","name":"b"}`, "a/b"},
-		"an older one":   {"its journal began with what the messages are made of", journal.PreparationInput, `{"input":{"Turn":{"Namespace":"a","Name":"b"}}}`, "a/b"},
-		"a conversation": {"it is no Turn", journal.SessionTurn, `{"namespace":"a","name":"b"}`, ""},
-		"without a name": {"there is nothing to find it by", journal.RunStarted, `{"namespace":"a"}`, ""},
+		"a run": {"the entry names the Turn", journal.RunStarted, `{"namespace":"a","name":"b"}`, "a/b"},
+		"an older one": {
+			"its journal starts with the preparation input", journal.PreparationInput,
+			`{"input":{"Turn":{"Namespace":"a","Name":"b"}}}`, "a/b",
+		},
+		"a conversation": {"it is a Session", journal.SessionTurn, `{"namespace":"a","name":"b"}`, ""},
+		"without a name": {"it cannot be found", journal.RunStarted, `{"namespace":"a"}`, ""},
 		"malformed":      {"it cannot be read", journal.PreparationInput, `[]`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// maxCallsBytes bounds the calls in a status together, as JSON; the journal has them all.
+	// maxCallsBytes bounds all calls in a status together, in bytes of JSON; the journal has all calls.
 	maxCallsBytes = 16 << 10
-	// maxIDChars, maxNameChars and maxUserChars bound what the schema bounds in characters.
+	// maxIDChars, maxNameChars and maxUserChars are bounds of the schema, in characters.
 	maxIDChars, maxNameChars, maxUserChars = 128, 64, 256
 )
 
-// Progress writes into the status of a Turn what its runs have done by now.
+// Progress writes the counts, calls and usage of a Turn's runs until now into its status.
 func Progress(t *v1alpha1.Turn, p turn.Progress) {
 	c := p.Counts
 	t.Status.Steps = &v1alpha1.StepCounts{
-		Count: count(c.Steps), ModelRequests: count(c.ModelRequests), ModelRetries: count(c.ModelRetries),
-		ToolCalls: count(c.ToolCalls), ToolRepairs: count(c.ToolRepairs), ToolRetries: count(c.ToolRetries),
-		Compactions: count(c.Compactions), Reflections: count(c.Reflections),
-		UnknownOutcomes: count(c.UnknownOutcomes), Resumes: count(c.Resumes),
+		Count: toInt32(c.Steps), ModelRequests: toInt32(c.ModelRequests), ModelRetries: toInt32(c.ModelRetries),
+		ToolCalls: toInt32(c.ToolCalls), ToolRepairs: toInt32(c.ToolRepairs), ToolRetries: toInt32(c.ToolRetries),
+		Compactions: toInt32(c.Compactions), Reflections: toInt32(c.Reflections),
+		UnknownOutcomes: toInt32(c.UnknownOutcomes), Resumes: toInt32(c.Resumes),
 	}
 	t.Status.ToolCalls = toolCalls(p.Calls)
 	if p.Usage != (model.Usage{}) {
@@ -39,21 +39,21 @@ func Progress(t *v1alpha1.Turn, p turn.Progress) {
 	}
 	t.Status.PendingApprovals = slices.DeleteFunc(t.Status.PendingApprovals, func(a v1alpha1.PendingApproval) bool {
 		return slices.ContainsFunc(p.Calls, func(c turn.CallRecord) bool {
-			return count(c.Step) == a.Step && c.CallID == a.CallID && (c.Outcome != "" || c.DecidedBy != "")
+			return toInt32(c.Step) == a.Step && c.CallID == a.CallID && (c.Outcome != "" || c.DecidedBy != "")
 		})
 	})
 }
 
-// toolCalls are the newest calls, as many as a status may hold, oldest first.
+// toolCalls returns the newest calls, as many as a status may hold, oldest first.
 func toolCalls(calls []turn.CallRecord) []v1alpha1.ToolCallRecord {
 	var out []v1alpha1.ToolCallRecord
 	left := maxCallsBytes
 	for _, c := range slices.Backward(calls) {
 		record := v1alpha1.ToolCallRecord{
-			CallID: cutChars(c.CallID, maxIDChars), Name: cutChars(c.Name, maxNameChars), Step: count(c.Step),
+			CallID: truncateChars(c.CallID, maxIDChars), Name: truncateChars(c.Name, maxNameChars), Step: toInt32(c.Step),
 			Outcome:              cmp.Or(v1alpha1.ToolCallOutcome(c.Outcome), v1alpha1.ToolCallPending),
-			DurationMilliseconds: c.DurationMS, Bytes: c.Bytes, Artifact: cutChars(c.Artifact, maxIDChars), Turn: c.Turn,
-			DecidedBy: cutChars(c.DecidedBy, maxUserChars),
+			DurationMilliseconds: c.DurationMS, Bytes: c.Bytes, Artifact: truncateChars(c.Artifact, maxIDChars), Turn: c.Turn,
+			DecidedBy: truncateChars(c.DecidedBy, maxUserChars),
 		}
 		encoded, err := json.Marshal(record)
 		if left -= len(encoded) + 1; err != nil || left < 0 || len(out) == turn.MaxCalls {
@@ -65,18 +65,18 @@ func toolCalls(calls []turn.CallRecord) []v1alpha1.ToolCallRecord {
 	return out
 }
 
-// data is a structured answer as a status has it; nil for one that is too long, or is none.
-func data(answer json.RawMessage) *apiextensionsv1.JSON {
+// structuredAnswer returns a structured answer for a status, or nil if it is absent, too long or not JSON.
+func structuredAnswer(answer json.RawMessage) *apiextensionsv1.JSON {
 	if len(answer) == 0 || len(answer) > maxResultBytes || !json.Valid(answer) {
 		return nil
 	}
 	return &apiextensionsv1.JSON{Raw: answer}
 }
 
-// cutChars shortens a text to at most so many characters.
-func cutChars(text string, most int) string {
-	if len(text) <= most || utf8.RuneCountInString(text) <= most {
+// truncateChars shortens a text to at most limit characters.
+func truncateChars(text string, limit int) string {
+	if len(text) <= limit || utf8.RuneCountInString(text) <= limit {
 		return text
 	}
-	return string([]rune(text)[:most])
+	return string([]rune(text)[:limit])
 }

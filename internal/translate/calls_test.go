@@ -32,7 +32,7 @@ func TestProgressKeepsTheNewestCalls(t *testing.T) {
 		most, least int
 	}{
 		"ordinary": {"all that the schema allows", calls(50, "call_0123456789abcdefghijkl"), 50, 50},
-		"too many": {"no more than that", calls(60, "c"), 50, 50},
+		"too many": {"the newest 50", calls(60, "c"), 50, 50},
 		"long ids": {"as many as the bytes suffice for", calls(50, long), 49, 20},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestDataOfAResult(t *testing.T) {
 		reason, data string
 		want         bool
 	}{
-		"none":      {"there is none", "", false},
+		"none":      {"no answer, no data", "", false},
 		"fits":      {"the bound itself is allowed", `"` + strings.Repeat("x", 32<<10-2) + `"`, true},
 		"too long":  {"the text has it", `"` + strings.Repeat("x", 32<<10-1) + `"`, false},
 		"not valid": {"the API server would refuse the whole status", `{`, false},
@@ -74,7 +74,8 @@ func TestDataOfAResult(t *testing.T) {
 	}
 }
 
-// TestTheLargestStatus: whatever a run has done, its record fits into an object of 256 KiB beside a spec of the largest size.
+// TestTheLargestStatus proves that the record of any run fits into an object of 256 KiB beside a spec of the
+// largest size.
 func TestTheLargestStatus(t *testing.T) {
 	const mostBytes = 256<<10 - v1alpha1.MaxSpecBytes
 	hostile := strings.Repeat("\x01", 1000)
@@ -98,15 +99,19 @@ func TestTheLargestStatus(t *testing.T) {
 		Answer: &turn.Artifact{Name: "answer.txt"},
 	}
 	r.Preparation.Provenance = turncontext.Provenance{
-		UsedMemoryIDs: ids, DroppedMemoryIDs: ids, UsedEnrichmentIDs: ids, DroppedEnrichmentIDs: ids, UsedGuardrailIDs: ids, UsedOverlayIDs: ids,
+		UsedMemoryIDs: ids, DroppedMemoryIDs: ids, UsedEnrichmentIDs: ids, DroppedEnrichmentIDs: ids,
+		UsedGuardrailIDs: ids, UsedOverlayIDs: ids,
 	}
 	for range turn.MaxCalls {
-		r.Calls = append(r.Calls, turn.CallRecord{CallID: hostile, Name: hostile, Step: 1 << 30, Bytes: 1 << 60, DurationMS: 1 << 60, DecidedBy: hostile})
+		r.Calls = append(r.Calls, turn.CallRecord{
+			CallID: hostile, Name: hostile, Step: 1 << 30, Bytes: 1 << 60,
+			DurationMS: 1 << 60, DecidedBy: hostile,
+		})
 	}
 	got := bound()
 	translate.Finish(got, r, now)
 	if len(got.Status.ToolCalls) == 0 || got.Status.Result.Data == nil || !got.Status.Preparation.Provenance.Truncated {
-		t.Fatal("the status must be the largest there is")
+		t.Fatal("the status must be the largest possible one")
 	}
 	data, err := json.Marshal(got.Status)
 	t.Logf("%d bytes", len(data))

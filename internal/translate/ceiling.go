@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// bounds are the lowest and the highest value of each limit that is a number, as the schema of Turns has them.
+// bounds maps each limit that is a number to its lowest and highest value, as in the schema of Turns.
 var bounds = map[string][2]int64{
 	"timeoutSeconds": {1, 86400}, "startingDeadlineSeconds": {1, 604800}, "maxSteps": {1, 100}, "maxToolCalls": {0, 1000},
 	"maxTokens": {1, 1_000_000_000}, "maxDepth": {0, 8}, "maxDescendants": {0, 1000}, "approvalTimeoutSeconds": {1, 2592000},
@@ -24,8 +24,8 @@ var bounds = map[string][2]int64{
 // maxCost is the name of the limit that is a decimal.
 const maxCost = "maxCost"
 
-// Ceiling reads the limits that no Turn of a manager goes beyond, by the names of their fields; nil for none of them. The error
-// says what is wrong with each.
+// Ceiling parses the highest limits of a manager's Turns, given by the names of the fields. It returns nil if none
+// are given. The error names the first wrong limit, in alphabetical order, and its allowed values.
 func Ceiling(values map[string]string) (*v1alpha1.Limits, error) {
 	if len(values) == 0 {
 		return nil, nil //nolint:nilnil // because no ceiling is an answer
@@ -42,12 +42,14 @@ func Ceiling(values map[string]string) (*v1alpha1.Limits, error) {
 			}
 			fields[name] = n
 		case name == maxCost:
-			if d, err := decimal.NewFromString(value); err != nil || !d.IsPositive() || len(value) > 24 || strings.ContainsAny(value, "eE+") {
+			if d, err := decimal.NewFromString(value); err != nil || !d.IsPositive() || len(value) > 24 ||
+				strings.ContainsAny(value, "eE+") {
 				return nil, fmt.Errorf("%s=%s must be a decimal above 0, such as 0.50", name, value)
 			}
 			fields[name] = value
 		default:
-			return nil, fmt.Errorf("%q is no limit: use %s", name, strings.Join(append(slices.Sorted(maps.Keys(bounds)), maxCost), ", "))
+			return nil, fmt.Errorf("%q is not a limit: use one of %s", name,
+				strings.Join(append(slices.Sorted(maps.Keys(bounds)), maxCost), ", "))
 		}
 	}
 	data, err := json.Marshal(fields)
@@ -63,9 +65,10 @@ func Ceiling(values map[string]string) (*v1alpha1.Limits, error) {
 	return &out, nil
 }
 
-// Bounded returns an Agent as it is for a Turn, nil for any: with limits such that none of the two is above a ceiling, which is nil
-// for none. A ceiling is no default: what nobody says is the default, or the ceiling if that is lower; only of cost, whose default
-// depends on the currency, it is the ceiling. The Agent itself stays as it is.
+// Bounded returns an Agent with its limits lowered, so that no limit of the Turn t exceeds the ceiling. A nil t
+// stands for any Turn, and a nil ceiling means that there is no ceiling. A limit that neither object sets keeps its
+// default, unless the ceiling is lower. maxCost has no such default, because that depends on the currency: the
+// ceiling applies. Bounded does not change a.
 func Bounded(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits) *v1alpha1.Agent {
 	if a == nil || ceiling == nil {
 		return a
@@ -78,26 +81,35 @@ func Bounded(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits) *v1a
 	if a.Spec.Limits != nil {
 		limits = *a.Spec.Limits
 	}
-	lowered := lower(&limits.TimeoutSeconds, ceiling.TimeoutSeconds, int32(v1alpha1.Timeout(given...)/time.Second))                                      //nolint:gosec // because it was an int32
-	lowered = lower(&limits.StartingDeadlineSeconds, ceiling.StartingDeadlineSeconds, int32(v1alpha1.StartingDeadline(given...)/time.Second)) || lowered //nolint:gosec // because it was an int32
-	lowered = lower(&limits.ApprovalTimeoutSeconds, ceiling.ApprovalTimeoutSeconds, int32(v1alpha1.ApprovalTimeout(given...)/time.Second)) || lowered    //nolint:gosec // because it was an int32
-	lowered = lower(&limits.MaxSteps, ceiling.MaxSteps, int32(v1alpha1.MaxSteps(given...))) || lowered                                                   //nolint:gosec // because it was an int32
-	lowered = lower(&limits.MaxToolCalls, ceiling.MaxToolCalls, int32(v1alpha1.MaxToolCalls(given...))) || lowered                                       //nolint:gosec // because it was an int32
-	lowered = lower(&limits.MaxDepth, ceiling.MaxDepth, int32(v1alpha1.MaxDepth(given...))) || lowered                                                   //nolint:gosec // because it was an int32
-	lowered = lower(&limits.MaxDescendants, ceiling.MaxDescendants, int32(v1alpha1.MaxDescendants(nil, a.Spec.Limits))) || lowered                       //nolint:gosec // because it was an int32
+	//nolint:gosec // because it was an int32
+	lowered := lower(&limits.TimeoutSeconds, ceiling.TimeoutSeconds, int32(v1alpha1.Timeout(given...)/time.Second))
+	//nolint:gosec // because it was an int32
+	lowered = lower(&limits.StartingDeadlineSeconds, ceiling.StartingDeadlineSeconds,
+		int32(v1alpha1.StartingDeadline(given...)/time.Second)) || lowered
+	//nolint:gosec // because it was an int32
+	lowered = lower(&limits.ApprovalTimeoutSeconds, ceiling.ApprovalTimeoutSeconds,
+		int32(v1alpha1.ApprovalTimeout(given...)/time.Second)) || lowered
+	//nolint:gosec // because it was an int32
+	lowered = lower(&limits.MaxSteps, ceiling.MaxSteps, int32(v1alpha1.MaxSteps(given...))) || lowered
+	//nolint:gosec // because it was an int32
+	lowered = lower(&limits.MaxToolCalls, ceiling.MaxToolCalls, int32(v1alpha1.MaxToolCalls(given...))) || lowered
+	//nolint:gosec // because it was an int32
+	lowered = lower(&limits.MaxDepth, ceiling.MaxDepth, int32(v1alpha1.MaxDepth(given...))) || lowered
+	//nolint:gosec // because it was an int32
+	lowered = lower(&limits.MaxDescendants, ceiling.MaxDescendants, int32(v1alpha1.MaxDescendants(nil, a.Spec.Limits))) || lowered
 	lowered = lower(&limits.MaxTokens, ceiling.MaxTokens, v1alpha1.MaxTokens(given...)) || lowered
 	if own := costOf(&limits); ceiling.MaxCost != nil && (own == nil || *own > *costOf(ceiling)) {
 		limits.MaxCost, lowered = ceiling.MaxCost, true
 	}
 	if !lowered {
-		return a // which thousands of Turns share
+		return a // thousands of Turns share this object
 	}
-	bounded := *a // what it points to is shared, and stays as it is
+	bounded := *a // a shallow copy: the values behind its pointers are shared and must not change
 	bounded.Spec.Limits = &limits
 	return &bounded
 }
 
-// lower sets a limit to its ceiling where more holds without. It reports whether it did.
+// lower sets a limit to its ceiling if the limit that applies now is higher, and reports whether it did.
 func lower[T int32 | int64](limit **T, ceiling *T, holds T) bool {
 	if ceiling == nil || *ceiling >= holds {
 		return false

@@ -18,18 +18,40 @@ func TestCeiling(t *testing.T) {
 		want   *v1alpha1.Limits
 		wrong  string
 	}{
-		"none": {"no ceiling is none", nil, nil, ""},
+		"none": {"nothing is bounded", nil, nil, ""},
 		"all": {"by the names of the fields", map[string]string{
-			"timeoutSeconds": "600", "startingDeadlineSeconds": "60", "maxSteps": "20", "maxToolCalls": "0", "maxTokens": "1000000", "maxCost": "0.50",
+			"timeoutSeconds": "600", "startingDeadlineSeconds": "60", "maxSteps": "20", "maxToolCalls": "0",
+			"maxTokens": "1000000", "maxCost": "0.50",
 			"maxDepth": "2", "maxDescendants": "9", "approvalTimeoutSeconds": "3600",
 		}, &v1alpha1.Limits{
 			TimeoutSeconds: new(int32(600)), StartingDeadlineSeconds: new(int32(60)), MaxSteps: new(int32(20)), MaxToolCalls: new(int32(0)),
-			MaxTokens: new(int64(1_000_000)), MaxCost: new("0.50"), MaxDepth: new(int32(2)), MaxDescendants: new(int32(9)), ApprovalTimeoutSeconds: new(int32(3600)),
+			MaxTokens: new(int64(1_000_000)), MaxCost: new("0.50"), MaxDepth: new(int32(2)),
+			MaxDescendants: new(int32(9)), ApprovalTimeoutSeconds: new(int32(3600)),
 		}, ""},
-		"unknown":     {"a typing error is told", map[string]string{"maxStep": "3"}, nil, `"maxStep" is no limit: use approvalTimeoutSeconds, `},
-		"no number":   {"so is what is no number", map[string]string{"maxSteps": "many"}, nil, "maxSteps=many must be a whole number from 1 to 100"},
-		"too high":    {"a ceiling is within what a Turn may say", map[string]string{"maxDepth": "9"}, nil, "maxDepth=9 must be a whole number from 0 to 8"},
-		"no cost":     {"a Turn that may cost nothing asks no model", map[string]string{"maxCost": "0"}, nil, "maxCost=0 must be a decimal above 0"},
+		"unknown": {
+			"the error names the misspelled limit",
+			map[string]string{"maxStep": "3"},
+			nil,
+			`"maxStep" is not a limit: use one of approvalTimeoutSeconds, `,
+		},
+		"no number": {
+			"limits are numbers",
+			map[string]string{"maxSteps": "many"},
+			nil,
+			"maxSteps=many must be a whole number from 1 to 100",
+		},
+		"too high": {
+			"a ceiling is within the bounds of a Turn",
+			map[string]string{"maxDepth": "9"},
+			nil,
+			"maxDepth=9 must be a whole number from 0 to 8",
+		},
+		"no cost": {
+			"a Turn that may cost nothing asks no model",
+			map[string]string{"maxCost": "0"},
+			nil,
+			"maxCost=0 must be a decimal above 0",
+		},
 		"scientific":  {"costs are decimals", map[string]string{"maxCost": "1e3"}, nil, "maxCost=1e3 must be"},
 		"not a price": {"costs are decimals", map[string]string{"maxCost": "five"}, nil, "maxCost=five must be"},
 	} {
@@ -58,10 +80,17 @@ func TestBounded(t *testing.T) {
 		tokens      int64
 		cost        string
 	}{
-		"nobody":      {"a ceiling is no default, and bounds one", nil, nil, time.Minute, 4, 1000, "0.5"},
-		"the Turn":    {"what a Turn asks for beyond it is cut", nil, &v1alpha1.Limits{TimeoutSeconds: new(int32(200)), MaxSteps: new(int32(50))}, 200 * time.Second, 4, 1000, "0.5"},
-		"the Agent":   {"and what an Agent does", &v1alpha1.Limits{TimeoutSeconds: new(int32(900)), MaxTokens: new(int64(5000)), MaxCost: new("10")}, nil, 5 * time.Minute, 4, 1000, "0.5"},
-		"both, below": {"what is below it holds", &v1alpha1.Limits{TimeoutSeconds: new(int32(900)), MaxTokens: new(int64(50)), MaxCost: new("0.25")}, &v1alpha1.Limits{TimeoutSeconds: new(int32(30)), MaxSteps: new(int32(1))}, 30 * time.Second, 1, 50, "0.25"},
+		"no limits": {"a ceiling is not a default, but bounds it", nil, nil, time.Minute, 4, 1000, "0.5"},
+		"the Turn": {
+			"a higher limit of the Turn is lowered", nil,
+			&v1alpha1.Limits{TimeoutSeconds: new(int32(200)), MaxSteps: new(int32(50))}, 200 * time.Second, 4, 1000, "0.5",
+		},
+		"the Agent": {"a higher limit of the Agent is lowered", &v1alpha1.Limits{
+			TimeoutSeconds: new(int32(900)),
+			MaxTokens:      new(int64(5000)), MaxCost: new("10"),
+		}, nil, 5 * time.Minute, 4, 1000, "0.5"},
+		"both, below": {"a lower limit applies", &v1alpha1.Limits{TimeoutSeconds: new(int32(900)), MaxTokens: new(int64(50)), MaxCost: new(
+			"0.25")}, &v1alpha1.Limits{TimeoutSeconds: new(int32(30)), MaxSteps: new(int32(1))}, 30 * time.Second, 1, 50, "0.25"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: tc.agent}}
@@ -71,14 +100,16 @@ func TestBounded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if in.Limit != tc.timeout || in.Limits.MaxSteps != tc.steps || in.Limits.MaxTokens != tc.tokens || in.Limits.MaxCost.String() != tc.cost {
-				t.Errorf("the Turn has %s and %+v, want %s, %d steps, %d tokens, %s: %s", in.Limit, in.Limits, tc.timeout, tc.steps, tc.tokens, tc.cost, tc.reason)
+			if in.Limit != tc.timeout || in.Limits.MaxSteps != tc.steps || in.Limits.MaxTokens != tc.tokens ||
+				in.Limits.MaxCost.String() != tc.cost {
+				t.Errorf("the Turn has %s and %+v, want %s, %d steps, %d tokens, %s: %s", in.Limit, in.Limits, tc.timeout,
+					tc.steps, tc.tokens, tc.cost, tc.reason)
 			}
 			if in.Limits.MaxToolCalls != int(v1alpha1.DefaultMaxToolCalls) || in.Limits.ApprovalTimeout != 24*time.Hour {
-				t.Errorf("what has no ceiling has changed: %+v", in.Limits)
+				t.Errorf("a limit without a ceiling has changed: %+v", in.Limits)
 			}
 			if diff := cmp.Diff(before, agent); diff != "" {
-				t.Errorf("the Agent, which others have, was changed: %s", diff)
+				t.Errorf("the shared Agent was changed: %s", diff)
 			}
 		})
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// The bounds of a child that the schema of Turns sets.
+// The bounds that the schema of Turns sets for a child.
 const (
 	maxMessageChars   = 32768
 	maxTimeoutSeconds = 86_400
@@ -29,52 +29,55 @@ const (
 	maxChildName      = 63
 )
 
-// ParentLabel is on the Turn of a sub-agent: the name of the Turn that has called it, shortened to what a label may have.
+// ParentLabel is a label on the Turn of a sub-agent. Its value is the name of the Turn that called the sub-agent,
+// shortened to the length that a label may have.
 const ParentLabel = "capstan.dev/parent"
 
 // ChildCall is a call of a sub-agent.
 type ChildCall struct {
-	// Parent is the Turn that calls, and Caller its Agent.
+	// Parent is the Turn that makes the call, and Caller is its Agent.
 	Parent *v1alpha1.Turn
 	Caller *v1alpha1.Agent
-	// Agent is the name of the Agent that is called.
+	// Agent is the name of the called Agent.
 	Agent string
-	// Step of the call, and CallID that the model gave it.
+	// Step is the step of the call, and CallID is the call's ID within the Turn.
 	Step   int
 	CallID string
-	// Task and Context that the model gives the sub-agent.
+	// Task and Context are the model's texts for the sub-agent.
 	Task, Context string
-	// Left is what the parent may still take.
+	// Left is the rest of the parent's limits.
 	Left tool.Left
-	// Descendants is how many Turns the call may create, the child included; 0 for a call of an older version, which said
-	// nothing of it.
+	// Descendants is how many Turns the call may create, the child included. It is 0 for a call of an older
+	// version, which did not record this number.
 	Descendants int
 }
 
-// ChildOf returns the Turn that a call of an Agent is, by a parent and its Agent. The error, a *tool.Error, says what is wrong
-// with the arguments. Arguments that the sub-agent would not be told, such as a dry run, are an error: without them it would do
-// more than it was asked to.
+// ChildOf returns the Turn for a call of an Agent by a parent. The error is a *tool.Error that says how to correct
+// the arguments. An unknown argument, such as a dry run, is an error: the sub-agent would not receive it, and so
+// might do more than the caller asked for.
 func ChildOf(parent *v1alpha1.Turn, caller *v1alpha1.Agent, agent string, c tool.Call) (*v1alpha1.Turn, error) {
 	var arguments struct {
 		Task    string `json:"task"`
 		Context string `json:"context"`
 	}
 	d := json.NewDecoder(bytes.NewReader(c.Arguments))
-	if c.Attempt <= 1 { // a call that was begun by an earlier version has its Turn already
+	if c.Attempt <= 1 { // a repeated call may have been begun by an earlier version, so its Turn may exist already
 		d.DisallowUnknownFields()
 	}
 	if err := d.Decode(&arguments); err != nil {
 		return nil, &tool.Error{
-			Class: tool.InvalidArguments, Message: `the arguments must be {"task": "...", "context": "..."}, with context left out if there is none`, Err: err,
+			Class: tool.InvalidArguments, Message: `the arguments must be {"task": "...", "context": "..."}, ` +
+				`with context left out if there is none`, Err: err,
 		}
 	}
 	return Child(ChildCall{
-		Parent: parent, Caller: caller, Agent: agent, Step: c.Step, CallID: c.CallID, Task: arguments.Task, Context: arguments.Context, Left: c.Left, Descendants: c.Descendants,
+		Parent: parent, Caller: caller, Agent: agent, Step: c.Step, CallID: c.CallID, Task: arguments.Task,
+		Context: arguments.Context, Left: c.Left, Descendants: c.Descendants,
 	})
 }
 
-// ChildResult is what the caller of a child that has ended is told, by its whole answer. What it took counts in any case. The
-// error, a *tool.Error, is that of a child that did not succeed.
+// ChildResult returns the result of a call whose child has ended; answer is the child's whole answer. The result
+// counts what the child used, even if the child failed. If the child did not succeed, the error is a *tool.Error.
 func ChildResult(child *v1alpha1.Turn, answer string) (tool.Result, error) {
 	spent, created := Spent(child), Descendants(child)
 	end := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionSucceeded)
@@ -85,21 +88,23 @@ func ChildResult(child *v1alpha1.Turn, answer string) (tool.Result, error) {
 	if answer != "" {
 		said += "\nIts answer by then:\n" + answer
 	}
-	return tool.Result{Spent: spent, Descendants: created}, &tool.Error{Class: tool.Failed, Message: fmt.Sprintf("the sub-agent did not succeed (%s)", end.Reason), Said: said}
+	return tool.Result{Spent: spent, Descendants: created},
+		&tool.Error{Class: tool.Failed, Message: fmt.Sprintf("the sub-agent did not succeed (%s)", end.Reason), Said: said}
 }
 
-// Descendants returns how many Turns exist because of a child that has ended, itself included; nil if nobody knows, because its
-// journal did not say.
+// Descendants returns how many Turns exist because of a child that has ended, the child included. It returns nil if
+// the number is unknown because the child's journal did not state it.
 func Descendants(child *v1alpha1.Turn) *int {
-	recorded := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionFinalized) != nil && child.Status.StopReason != v1alpha1.StopInterrupted
+	recorded := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionFinalized) != nil &&
+		child.Status.StopReason != v1alpha1.StopInterrupted
 	if !recorded && child.Epoch() > 0 {
 		return nil
 	}
 	return new(1 + int(child.Status.Descendants))
 }
 
-// Child returns the Turn that a call of a sub-agent is. It has the same name when the call is made again. The error, a
-// *tool.Error, says what is wrong with the arguments.
+// Child returns the Turn for a call of a sub-agent. The same call always has the same name, so a repeated call
+// finds its Turn. The error is a *tool.Error that says how to correct the arguments.
 func Child(c ChildCall) (*v1alpha1.Turn, error) {
 	message := c.Task
 	if strings.TrimSpace(c.Context) != "" {
@@ -118,7 +123,8 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: p.Namespace, Name: ChildName(p, c.Step, c.CallID), Labels: map[string]string{ParentLabel: ParentLabelOf(p.Name)},
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: p.Name, UID: p.UID, Controller: new(true), BlockOwnerDeletion: new(false),
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: p.Name, UID: p.UID, Controller: new(true),
+				BlockOwnerDeletion: new(false),
 			}},
 		},
 		Spec: v1alpha1.TurnSpec{
@@ -126,10 +132,12 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 			Limits: childLimits(c.Left, v1alpha1.Timeout(limits...)), OnJournalLoss: p.Spec.OnJournalLoss,
 		},
 	}
-	child.Spec.Limits.MaxDepth = new(int32(v1alpha1.MaxDepth(limits...)))                                    //nolint:gosec // because it is at most 8
-	child.Spec.Limits.ApprovalTimeoutSeconds = new(int32(v1alpha1.ApprovalTimeout(limits...) / time.Second)) //nolint:gosec // because it was an int32
+	//nolint:gosec // because it is at most 8
+	child.Spec.Limits.MaxDepth = new(int32(v1alpha1.MaxDepth(limits...)))
+	//nolint:gosec // because it was an int32
+	child.Spec.Limits.ApprovalTimeoutSeconds = new(int32(v1alpha1.ApprovalTimeout(limits...) / time.Second))
 	if c.Descendants > 0 {
-		child.Spec.Limits.MaxDescendants = new(count(c.Descendants - 1))
+		child.Spec.Limits.MaxDescendants = new(toInt32(c.Descendants - 1))
 	}
 	if err := child.Spec.CheckSize(); err != nil {
 		return nil, tooLong()
@@ -137,7 +145,7 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 	return child, nil
 }
 
-// checkMessage says what the schema of Turns would refuse, in words for the model.
+// checkMessage returns an error, in words for the model, if the schema of Turns would refuse the message.
 func checkMessage(task, message string) error {
 	switch {
 	case strings.TrimSpace(task) == "":
@@ -151,11 +159,15 @@ func checkMessage(task, message string) error {
 }
 
 func tooLong() error {
-	return &tool.Error{Class: tool.InvalidArguments, Message: fmt.Sprintf("task and context may have %d characters together: shorten them", maxMessageChars-16)}
+	return &tool.Error{
+		Class:   tool.InvalidArguments,
+		Message: fmt.Sprintf("task and context may have %d characters together: shorten them", maxMessageChars-16),
+	}
 }
 
-// childLimits are what a Turn has left, as the limits of a child. It can take no more than that, and waits no longer for its
-// start. By clocks that differ a Turn may seem to have more time left than it ever had.
+// childLimits returns what is left to the parent as the limits of a child. The child may use no more than that, and
+// may not wait longer for its start. most bounds the time, because with clocks that differ a parent may seem to
+// have more time left than its limit.
 func childLimits(left tool.Left, most time.Duration) *v1alpha1.Limits {
 	seconds := int32(min(max(1, int64(min(left.Time, most)/time.Second)), maxTimeoutSeconds))
 	out := &v1alpha1.Limits{TimeoutSeconds: &seconds, StartingDeadlineSeconds: &seconds}
@@ -169,15 +181,16 @@ func childLimits(left tool.Left, most time.Duration) *v1alpha1.Limits {
 	return out
 }
 
-// ChildName names the Turn of a call: after its parent, for people, and by a hash of the call, which no other has.
+// ChildName returns the name of the Turn of a call: the parent's name, for people, and a hash that no other call
+// has.
 func ChildName(p *v1alpha1.Turn, step int, callID string) string {
 	return shortenTo(p.Name, fmt.Sprintf("%s/%d/%s", p.UID, step, callID), true)
 }
 
-// ParentLabelOf returns the value of ParentLabel for a caller of this name.
+// ParentLabelOf returns the value of ParentLabel for a caller with this name.
 func ParentLabelOf(name string) string { return shorten(name, name) }
 
-// shorten returns a name that is too long for a label with a hash in place of its end.
+// shorten returns a name, with a hash in place of its end if the name is too long for a label.
 func shorten(name, of string) string { return shortenTo(name, of, false) }
 
 func shortenTo(name, of string, always bool) string {
@@ -189,21 +202,22 @@ func shortenTo(name, of string, always bool) string {
 	return strings.TrimRight(name[:min(len(name), maxChildName-1-len(hash))], ".-") + "-" + hash
 }
 
-// SameChild says whether a Turn is the one that a call of a parent has made. All that Child writes is compared, but for what
-// the parent had left then, which is not known any more: that must be within the limits that the parent itself was given. How many
-// Turns the child may create is known: the call has reserved them.
+// SameChild reports whether t is the Turn that a call of parent has made; wanted is the Turn that the same call
+// would make now. All fields that Child writes are compared, with one exception: the limits that were left to the
+// parent at that time are not known any more, so they must only be within the parent's own limits. MaxDescendants
+// must be equal, because the call has reserved that number.
 func SameChild(t, wanted, parent *v1alpha1.Turn) bool {
 	owner, own := metav1.GetControllerOf(t), metav1.GetControllerOf(wanted)
 	if owner == nil || own == nil || owner.UID != own.UID || !isChildLimits(t.Spec.Limits, parent.Spec.Limits) ||
 		!equality.Semantic.DeepEqual(t.Spec.Limits.MaxDescendants, wanted.Spec.Limits.MaxDescendants) {
 		return false
 	}
-	return equality.Semantic.DeepEqual(lasting(t), lasting(wanted))
+	return equality.Semantic.DeepEqual(repeatableSpec(t), repeatableSpec(wanted))
 }
 
-// lasting is what is the same however often a call is made, with the defaults that the API server gives. Somebody may suspend
-// or cancel any Turn, and say how long it is kept.
-func lasting(t *v1alpha1.Turn) v1alpha1.TurnSpec {
+// repeatableSpec returns the part of a spec that is the same each time a call is made, with the defaults of the API
+// server. It leaves out the fields that people may change on any Turn: desiredState and ttlSecondsAfterFinished.
+func repeatableSpec(t *v1alpha1.Turn) v1alpha1.TurnSpec {
 	s := t.Spec
 	s.Limits, s.DesiredState, s.TTLSecondsAfterFinished = nil, "", nil
 	s.Execution, s.Citations = cmp.Or(s.Execution, v1alpha1.ExecutionRun), cmp.Or(s.Citations, v1alpha1.CitationsShow)
@@ -211,8 +225,8 @@ func lasting(t *v1alpha1.Turn) v1alpha1.TurnSpec {
 	return s
 }
 
-// isChildLimits says whether limits may be those that Child once gave: its fields and no others, none of them more than the
-// parent's own. The Agents' may have changed since.
+// isChildLimits reports whether Child may have written these limits: exactly its fields are set, and none exceeds
+// the parent's own limit. The limits of the Agents do not count, because they may have changed since.
 func isChildLimits(l, parent *v1alpha1.Limits) bool {
 	if l == nil || l.TimeoutSeconds == nil || l.StartingDeadlineSeconds == nil || *l.TimeoutSeconds != *l.StartingDeadlineSeconds ||
 		l.MaxDepth == nil || l.ApprovalTimeoutSeconds == nil || l.MaxSteps != nil || l.MaxToolCalls != nil {
@@ -221,16 +235,17 @@ func isChildLimits(l, parent *v1alpha1.Limits) bool {
 	if parent == nil {
 		return true
 	}
-	return isWithin(l.TimeoutSeconds, parent.TimeoutSeconds) && isWithin(l.MaxTokens, parent.MaxTokens) && isWithin(l.MaxDepth, parent.MaxDepth) &&
+	return isWithin(l.TimeoutSeconds, parent.TimeoutSeconds) && isWithin(l.MaxTokens, parent.MaxTokens) &&
+		isWithin(l.MaxDepth, parent.MaxDepth) &&
 		isWithin(l.ApprovalTimeoutSeconds, parent.ApprovalTimeoutSeconds) && isWithin(costOf(l), costOf(parent))
 }
 
-// isWithin says whether a limit is no more than another one, where there is one.
+// isWithin reports whether a limit is at most another one, or whether there is no other one.
 func isWithin[T int32 | int64 | float64](n, most *T) bool {
 	return most == nil || n != nil && *n <= *most
 }
 
-// costOf is a bound of costs, close enough to be compared.
+// costOf returns a limit of costs, precise enough for comparisons, or nil if there is none.
 func costOf(l *v1alpha1.Limits) *float64 {
 	if l.MaxCost == nil {
 		return nil
@@ -242,7 +257,7 @@ func costOf(l *v1alpha1.Limits) *float64 {
 	return new(amount.InexactFloat64())
 }
 
-// Parent returns the Turn that controls this one; ok is false for a Turn that is no sub-agent's.
+// Parent returns the reference to the Turn that controls t. ok is false if t is not the Turn of a sub-agent.
 func Parent(t *v1alpha1.Turn) (owner *metav1.OwnerReference, ok bool) {
 	owner = metav1.GetControllerOf(t)
 	if owner == nil || owner.Kind != "Turn" || !strings.HasPrefix(owner.APIVersion, v1alpha1.GroupVersion.Group+"/") {
@@ -251,8 +266,8 @@ func Parent(t *v1alpha1.Turn) (owner *metav1.OwnerReference, ok bool) {
 	return owner, true
 }
 
-// Spent is what a Turn that has ended took, its sub-agents included. The cost is absent where a part of it is unknown, and
-// where parts are of several currencies; what is known of it counts all the same.
+// Spent returns what a Turn that has ended used, sub-agents included. Cost is nil if a part of the cost is unknown
+// or if parts are in different currencies; Known then has the sum of the known parts.
 func Spent(t *v1alpha1.Turn) *tool.Spent {
 	out := &tool.Spent{Turn: t.Name}
 	whole, known := true, decimal.Zero
@@ -261,8 +276,9 @@ func Spent(t *v1alpha1.Turn) *tool.Spent {
 			continue
 		}
 		out.Usage = out.Usage.Add(model.Usage{
-			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, ReasoningTokens: u.ReasoningTokens, CacheReadTokens: u.CacheReadTokens,
-			Estimated: u.Estimated,
+			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, ReasoningTokens: u.ReasoningTokens,
+			CacheReadTokens: u.CacheReadTokens,
+			Estimated:       u.Estimated,
 		})
 		out.Cost, whole = addCost(out.Cost, u.Cost, whole)
 		if u.Cost != nil {
@@ -280,7 +296,8 @@ func Spent(t *v1alpha1.Turn) *tool.Spent {
 	return out
 }
 
-// addCost adds a cost to a sum; it is not known any more where that cannot be done.
+// addCost adds a cost to a sum. The returned known is false if c is absent, cannot be parsed or has another
+// currency.
 func addCost(sum *model.Cost, c *v1alpha1.Cost, known bool) (*model.Cost, bool) {
 	if c == nil {
 		return sum, false

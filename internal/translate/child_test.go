@@ -21,7 +21,10 @@ func callOf(change ...func(*translate.ChildCall)) translate.ChildCall {
 	c := translate.ChildCall{
 		Parent: &v1alpha1.Turn{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "parent", UID: "u"},
-			Spec:       v1alpha1.TurnSpec{Depth: new(int32(1)), WebMode: v1alpha1.WebModeOn, Limits: &v1alpha1.Limits{MaxDepth: new(int32(2))}},
+			Spec: v1alpha1.TurnSpec{
+				Depth: new(int32(1)), WebMode: v1alpha1.WebModeOn,
+				Limits: &v1alpha1.Limits{MaxDepth: new(int32(2))},
+			},
 		},
 		Caller: &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: &v1alpha1.Limits{ApprovalTimeoutSeconds: new(int32(60))}}},
 		Agent:  "helper", Step: 2, CallID: "call-1", Task: "Look it up.", Left: tool.Left{Time: 1500 * time.Millisecond}, Descendants: 5,
@@ -40,11 +43,13 @@ func TestChild(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "demo", Name: "-", Labels: map[string]string{"capstan.dev/parent": "parent"},
 			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: "capstan.dev/v1alpha1", Kind: "Turn", Name: "parent", UID: "u", Controller: new(true), BlockOwnerDeletion: new(false),
+				APIVersion: "capstan.dev/v1alpha1", Kind: "Turn", Name: "parent", UID: "u", Controller: new(true),
+				BlockOwnerDeletion: new(false),
 			}},
 		},
 		Spec: v1alpha1.TurnSpec{
-			AgentRef: v1alpha1.ObjectReference{Name: "helper"}, Message: "Look it up.\n\nContext:\nIt is blue.", Depth: new(int32(2)), WebMode: v1alpha1.WebModeOn,
+			AgentRef: v1alpha1.ObjectReference{Name: "helper"}, Message: "Look it up.\n\nContext:\nIt is blue.",
+			Depth: new(int32(2)), WebMode: v1alpha1.WebModeOn,
 			Limits: &v1alpha1.Limits{
 				TimeoutSeconds: new(int32(1)), StartingDeadlineSeconds: new(int32(1)), MaxTokens: new(int64(100)), MaxCost: new("0.5"),
 				MaxDepth: new(int32(2)), ApprovalTimeoutSeconds: new(int32(60)), MaxDescendants: new(int32(4)),
@@ -55,7 +60,7 @@ func TestChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.HasPrefix(got.Name, "parent-") {
-		t.Errorf("name %q does not say whose it is", got.Name)
+		t.Errorf("name %q does not begin with the name of the parent", got.Name)
 	}
 	want.Name = got.Name
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -63,7 +68,7 @@ func TestChild(t *testing.T) {
 	}
 }
 
-func TestTheNameOfAChildIsThatOfItsCall(t *testing.T) {
+func TestChildNameIsUniqueToItsCall(t *testing.T) {
 	name := func(change ...func(*translate.ChildCall)) string {
 		got, err := translate.Child(callOf(change...))
 		if err != nil {
@@ -73,13 +78,17 @@ func TestTheNameOfAChildIsThatOfItsCall(t *testing.T) {
 	}
 	seen := map[string]string{}
 	for reason, change := range map[string]func(*translate.ChildCall){
-		"a call":                       func(*translate.ChildCall) {},
-		"another id":                   func(c *translate.ChildCall) { c.CallID = "call-2" },
-		"another step":                 func(c *translate.ChildCall) { c.Step = 3 },
-		"another Turn of that name":    func(c *translate.ChildCall) { c.Parent.UID = "v" },
-		"a name that is too long":      func(c *translate.ChildCall) { c.Parent.Name = strings.Repeat("long", 60) },
-		"a name that is cut at a dash": func(c *translate.ChildCall) { c.Parent.Name = strings.Repeat("x", 45) + "-." + strings.Repeat("y", 30) },
-		"an id that is hostile":        func(c *translate.ChildCall) { c.CallID = "../\x00 /" },
+		"a call":                    func(*translate.ChildCall) {},
+		"another id":                func(c *translate.ChildCall) { c.CallID = "call-2" },
+		"another step":              func(c *translate.ChildCall) { c.Step = 3 },
+		"another Turn of that name": func(c *translate.ChildCall) { c.Parent.UID = "v" },
+		"a name that is too long":   func(c *translate.ChildCall) { c.Parent.Name = strings.Repeat("long", 60) },
+		"a name that is cut at a dash": func(
+			c *translate.ChildCall,
+		) {
+			c.Parent.Name = strings.Repeat("x", 45) + "-." + strings.Repeat("y", 30)
+		},
+		"an id that is hostile": func(c *translate.ChildCall) { c.CallID = "../\x00 /" },
 	} {
 		got := name(change)
 		if again := name(change, func(c *translate.ChildCall) { c.Left.Time, c.Task = time.Hour, "Other words." }); again != got {
@@ -102,7 +111,7 @@ func TestTheNameOfAChildIsThatOfItsCall(t *testing.T) {
 	}
 }
 
-func TestArgumentsOfASubAgent(t *testing.T) {
+func TestChildRefusesInvalidArguments(t *testing.T) {
 	for name, tc := range map[string]struct{ task, context, want string }{
 		"blank":          {" \n", "", "task must not be blank: say what is to be done"},
 		"nothing":        {"", "It is blue.", "task must not be blank: say what is to be done"},
@@ -126,9 +135,10 @@ func TestArgumentsOfASubAgent(t *testing.T) {
 	}
 }
 
-// TestASubAgentIsToldAllArguments or is not called: one that it would not be told of may be what holds it back. Where arguments are
-// not validated, no gate has looked at them.
-func TestASubAgentIsToldAllArguments(t *testing.T) {
+// TestChildOfRefusesUnknownArguments proves that a call with an argument that the sub-agent would not receive is
+// refused: that argument may be the one that restrains it. Without argument validation, no gate has checked the
+// arguments.
+func TestChildOfRefusesUnknownArguments(t *testing.T) {
 	of := callOf(func(*translate.ChildCall) {})
 	for arguments, attempts := range map[string]struct {
 		attempt int
@@ -138,18 +148,18 @@ func TestASubAgentIsToldAllArguments(t *testing.T) {
 		`{"task":"Close it.","context":"It is blue."}`:      {1, true},
 		`{"task":"Close it.","dry_run":true}`:               {1, false},
 		`{"task":"Close it.","context":"x","options":{}}`:   {1, false},
-		`{"task":"Close it.","dry_run":true,"context":"x"}`: {2, true}, // an earlier version has begun it: its Turn is there
+		`{"task":"Close it.","dry_run":true,"context":"x"}`: {2, true}, // an earlier version has begun it: its Turn exists
 	} {
 		_, err := translate.ChildOf(of.Parent, of.Caller, "researcher", tool.Call{
 			Step: 1, CallID: "c", Attempt: attempts.attempt, Arguments: json.RawMessage(arguments), Left: of.Left,
 		})
 		if attempts.told != (err == nil) || err != nil && tool.AsError(err).Class != tool.InvalidArguments {
-			t.Errorf("a call with %s, attempt %d: %v, want it made: %t", arguments, attempts.attempt, err, attempts.told)
+			t.Errorf("a call with %s, attempt %d: %v, want success: %t", arguments, attempts.attempt, err, attempts.told)
 		}
 	}
 }
 
-func TestLimitsOfAChildAreWithinTheSchema(t *testing.T) {
+func TestChildLimitsAreWithinTheSchema(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
 		left    tool.Left
@@ -157,10 +167,20 @@ func TestLimitsOfAChildAreWithinTheSchema(t *testing.T) {
 		tokens  int64
 		cost    string
 	}{
-		"nothing":  {"the least there can be", tool.Left{Tokens: new(int64(0)), Cost: new(decimal.Zero)}, 1, 1, "0.0000000001"},
-		"negative": {"the least there can be", tool.Left{Time: -time.Hour, Tokens: new(int64(-5)), Cost: new(decimal.NewFromInt(-1))}, 1, 1, "0.0000000001"},
-		"too much": {"the whole time of the parent, and the most there can be", tool.Left{Time: 1000 * time.Hour, Tokens: new(int64(1 << 50)), Cost: new(decimal.New(1, 20))}, 60, 1e9, "999999999999.9999999999"},
-		"digits":   {"ten after the point", tool.Left{Time: time.Minute, Tokens: new(int64(7)), Cost: new(decimal.RequireFromString("0.123456789012"))}, 60, 7, "0.123456789"},
+		"nothing": {"the least there can be", tool.Left{Tokens: new(int64(0)), Cost: new(decimal.Zero)}, 1, 1, "0.0000000001"},
+		"negative": {
+			"the least there can be",
+			tool.Left{Time: -time.Hour, Tokens: new(int64(-5)), Cost: new(decimal.NewFromInt(-1))},
+			1, 1, "0.0000000001",
+		},
+		"too much": {"the whole time of the parent, and the most there can be", tool.Left{
+			Time:   1000 * time.Hour,
+			Tokens: new(int64(1 << 50)), Cost: new(decimal.New(1, 20)),
+		}, 60, 1e9, "999999999999.9999999999"},
+		"digits": {"ten after the point", tool.Left{
+			Time: time.Minute, Tokens: new(int64(7)),
+			Cost: new(decimal.RequireFromString("0.123456789012")),
+		}, 60, 7, "0.123456789"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := translate.Child(callOf(func(c *translate.ChildCall) { c.Left = tc.left }))
@@ -168,7 +188,8 @@ func TestLimitsOfAChildAreWithinTheSchema(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := got.Spec.Limits
-			if *l.TimeoutSeconds != tc.seconds || *l.StartingDeadlineSeconds != tc.seconds || *l.MaxTokens != tc.tokens || *l.MaxCost != tc.cost {
+			if *l.TimeoutSeconds != tc.seconds || *l.StartingDeadlineSeconds != tc.seconds || *l.MaxTokens != tc.tokens ||
+				*l.MaxCost != tc.cost {
 				t.Errorf("%d s, %d s, %d tokens, cost %s; want %d s, %d tokens, cost %s: %s",
 					*l.TimeoutSeconds, *l.StartingDeadlineSeconds, *l.MaxTokens, *l.MaxCost, tc.seconds, tc.tokens, tc.cost, tc.reason)
 			}
@@ -193,14 +214,16 @@ func TestSameChild(t *testing.T) {
 	}{
 		"itself": {"as it was made", func(*v1alpha1.Turn) {}, true},
 		"stored": {"with defaults, suspended, kept for a day", func(t *v1alpha1.Turn) {
-			t.Spec.Execution, t.Spec.DesiredState, t.Spec.TTLSecondsAfterFinished = v1alpha1.ExecutionRun, v1alpha1.DesiredStateSuspended, new(int32(86400))
+			t.Spec.Execution, t.Spec.DesiredState, t.Spec.TTLSecondsAfterFinished = v1alpha1.ExecutionRun,
+				v1alpha1.DesiredStateSuspended, new(int32(86400))
 			t.Spec.Citations = v1alpha1.CitationsShow
 		}, true},
 		"other limits": {"more was left then, and the Agent has lowered its bound", func(t *v1alpha1.Turn) {
-			t.Spec.Limits.TimeoutSeconds, t.Spec.Limits.StartingDeadlineSeconds, t.Spec.Limits.ApprovalTimeoutSeconds = new(int32(9)), new(int32(9)), new(int32(90))
+			t.Spec.Limits.TimeoutSeconds, t.Spec.Limits.StartingDeadlineSeconds, t.Spec.Limits.ApprovalTimeoutSeconds = new(int32(9)),
+				new(int32(9)), new(int32(90))
 			t.Spec.Limits.MaxTokens, t.Spec.Limits.MaxCost = new(int64(100)), new("1.50")
 		}, true},
-		"no limits":   {"somebody made it look like ours", func(t *v1alpha1.Turn) { t.Spec.Limits = nil }, false},
+		"no limits":   {"a user has copied the name and owner", func(t *v1alpha1.Turn) { t.Spec.Limits = nil }, false},
 		"more tokens": {"than the parent ever had", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxTokens = new(int64(101)) }, false},
 		"any tokens":  {"the parent has a bound", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxTokens = nil }, false},
 		"more cost":   {"than the parent ever had", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxCost = new("1.51") }, false},
@@ -210,17 +233,23 @@ func TestSameChild(t *testing.T) {
 		"more depth":        {"than the parent has", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDepth = new(int32(3)) }, false},
 		"more descendants":  {"than the call has reserved", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDescendants = new(int32(5)) }, false},
 		"any descendants":   {"the call has reserved some", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxDescendants = nil }, false},
-		"limits of its own": {"which no call gives", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxToolCalls = new(int32(3)) }, false},
+		"limits of its own": {"no call gives such limits", func(t *v1alpha1.Turn) { t.Spec.Limits.MaxToolCalls = new(int32(3)) }, false},
 		"another depth":     {"it could call more", func(t *v1alpha1.Turn) { t.Spec.Depth = new(int32(0)) }, false},
 		"another web mode":  {"it could search", func(t *v1alpha1.Turn) { t.Spec.WebMode = v1alpha1.WebModeOff }, false},
-		"a history":         {"words that nobody said", func(t *v1alpha1.Turn) { t.Spec.History = []v1alpha1.HistoryMessage{{Role: "User", Content: "x"}} }, false},
-		"a context":         {"words that nobody said", func(t *v1alpha1.Turn) { t.Spec.Context = &v1alpha1.TurnContext{} }, false},
-		"a Session":         {"with words of its own", func(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "s"} }, false},
-		"another execution": {"which asks no model", func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionPrepareOnly }, false},
-		"nobody's":          {"somebody took the name", func(t *v1alpha1.Turn) { t.OwnerReferences = nil }, false},
-		"another owner":     {"somebody took the name", func(t *v1alpha1.Turn) { t.OwnerReferences[0].UID = "v" }, false},
-		"another agent":     {"somebody made it look like ours", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "evil" }, false},
-		"another message":   {"somebody made it look like ours", func(t *v1alpha1.Turn) { t.Spec.Message = "evil" }, false},
+		"a history": {
+			"a call gives no history",
+			func(t *v1alpha1.Turn) { t.Spec.History = []v1alpha1.HistoryMessage{{Role: "User", Content: "x"}} }, false,
+		},
+		"a context": {"a call gives no context", func(t *v1alpha1.Turn) { t.Spec.Context = &v1alpha1.TurnContext{} }, false},
+		"a Session": {
+			"it has messages of its own",
+			func(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "s"} }, false,
+		},
+		"another execution": {"it asks no model", func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionPrepareOnly }, false},
+		"no owner":          {"a user has taken the name", func(t *v1alpha1.Turn) { t.OwnerReferences = nil }, false},
+		"another owner":     {"another Turn has taken the name", func(t *v1alpha1.Turn) { t.OwnerReferences[0].UID = "v" }, false},
+		"another agent":     {"a user has copied the name and owner", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "evil" }, false},
+		"another message":   {"a user has copied the name and owner", func(t *v1alpha1.Turn) { t.Spec.Message = "evil" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := wanted.DeepCopy()
@@ -247,16 +276,43 @@ func TestSpent(t *testing.T) {
 		cost      string
 		known     string
 	}{
-		"nothing":        {"it asked no model", nil, nil, model.Usage{}, "", ""},
-		"its own":        {"as its status has it", usage(10, 5, "0.5", "USD"), nil, model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2}, "0.5 USD", ""},
-		"of both":        {"with its sub-agents'", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "USD"), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, "0.75 USD", ""},
-		"part unknown":   {"a sum of what is known would be wrong", usage(10, 5, "0.5", "USD"), usage(1, 1, "", ""), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, "", "0.5"},
-		"own unknown":    {"what is known of it counts", usage(10, 5, "", ""), usage(1, 1, "0.25", "EUR"), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, "", "0.25"},
-		"all unknown":    {"there is nothing to count", usage(10, 5, "", ""), nil, model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2}, "", ""},
-		"two currencies": {"there is no sum", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "EUR"), model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4}, "", "0.75"},
+		"nothing": {"it asked no model", nil, nil, model.Usage{}, "", ""},
+		"its own": {
+			"as its status has it", usage(10, 5, "0.5", "USD"), nil,
+			model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2},
+			"0.5 USD", "",
+		},
+		"of both": {
+			"with its sub-agents'", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "USD"),
+			model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4},
+			"0.75 USD", "",
+		},
+		"part unknown": {
+			"a sum of the known parts would be wrong", usage(10, 5, "0.5", "USD"), usage(1, 1, "", ""),
+			model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4},
+			"", "0.5",
+		},
+		"own unknown": {
+			"the known part counts", usage(10, 5, "", ""), usage(1, 1, "0.25", "EUR"),
+			model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4},
+			"", "0.25",
+		},
+		"all unknown": {
+			"there is nothing to count", usage(10, 5, "", ""), nil,
+			model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2},
+			"", "",
+		},
+		"two currencies": {
+			"there is no sum", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "EUR"),
+			model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4},
+			"", "0.75",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := translate.Spent(&v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "child"}, Status: v1alpha1.TurnStatus{Usage: tc.own, SubAgentUsage: tc.subs}})
+			got := translate.Spent(&v1alpha1.Turn{
+				ObjectMeta: metav1.ObjectMeta{Name: "child"},
+				Status:     v1alpha1.TurnStatus{Usage: tc.own, SubAgentUsage: tc.subs},
+			})
 			cost := ""
 			if got.Cost != nil {
 				cost = got.Cost.Amount.String() + " " + got.Cost.Currency
@@ -266,13 +322,14 @@ func TestSpent(t *testing.T) {
 				known = got.Known.String()
 			}
 			if got.Turn != "child" || got.Usage != tc.usage || cost != tc.cost || known != tc.known {
-				t.Errorf("%+v, cost %q, known %q; want %+v, cost %q, known %q: %s", got, cost, known, tc.usage, tc.cost, tc.known, tc.reason)
+				t.Errorf("%+v, cost %q, known %q; want %+v, cost %q, known %q: %s", got, cost, known, tc.usage, tc.cost,
+					tc.known, tc.reason)
 			}
 		})
 	}
 }
 
-// TestDescendants of a child that has ended: what nobody knows is not said.
+// TestDescendants proves that the number of a child that has ended is absent if it is unknown.
 func TestDescendants(t *testing.T) {
 	recorded := []metav1.Condition{{Type: v1alpha1.ConditionFinalized, Status: metav1.ConditionTrue}}
 	for name, tc := range map[string]struct {
@@ -280,11 +337,18 @@ func TestDescendants(t *testing.T) {
 		status v1alpha1.TurnStatus
 		want   *int
 	}{
-		"none":        {"itself", v1alpha1.TurnStatus{Conditions: recorded, Executor: &v1alpha1.ExecutorBinding{Epoch: 1}}, new(1)},
-		"some":        {"itself and those below", v1alpha1.TurnStatus{Conditions: recorded, Executor: &v1alpha1.ExecutorBinding{Epoch: 3}, Descendants: 4}, new(5)},
+		"none": {"itself", v1alpha1.TurnStatus{Conditions: recorded, Executor: &v1alpha1.ExecutorBinding{Epoch: 1}}, new(1)},
+		"some": {
+			"itself and those below",
+			v1alpha1.TurnStatus{Conditions: recorded, Executor: &v1alpha1.ExecutorBinding{Epoch: 3}, Descendants: 4},
+			new(5),
+		},
 		"never bound": {"it created nothing", v1alpha1.TurnStatus{}, new(1)},
 		"no record":   {"it ran, and its journal was not read", v1alpha1.TurnStatus{Executor: &v1alpha1.ExecutorBinding{Epoch: 1}}, nil},
-		"interrupted": {"its journal may be lost", v1alpha1.TurnStatus{Conditions: recorded, StopReason: v1alpha1.StopInterrupted, Executor: &v1alpha1.ExecutorBinding{Epoch: 1}}, nil},
+		"interrupted": {"its journal may be lost", v1alpha1.TurnStatus{
+			Conditions: recorded,
+			StopReason: v1alpha1.StopInterrupted, Executor: &v1alpha1.ExecutorBinding{Epoch: 1},
+		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, translate.Descendants(&v1alpha1.Turn{Status: tc.status})); diff != "" {
@@ -294,8 +358,8 @@ func TestDescendants(t *testing.T) {
 	}
 }
 
-// TestAChildOfAnOlderVersion has no bound of its own: its call reserved none.
-func TestAChildOfAnOlderVersion(t *testing.T) {
+// TestChildOfAnOlderCall proves that such a child has no bound of its own: its call has reserved no number.
+func TestChildOfAnOlderCall(t *testing.T) {
 	got, err := translate.Child(callOf(func(c *translate.ChildCall) { c.Descendants = 0 }))
 	if err != nil || got.Spec.Limits.MaxDescendants != nil {
 		t.Errorf("limits %+v, error %v; want no maxDescendants", got.Spec.Limits, err)

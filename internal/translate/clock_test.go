@@ -10,8 +10,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// TestTimeOfATurn, whatever clocks have written: a Turn never has more than its limit, and never ends before it starts.
-func TestTimeOfATurn(t *testing.T) {
+// TestTimeLeftWithWrongClocks proves for any clocks that a Turn never has more time than its limit, and never ends
+// before it starts.
+func TestTimeLeftWithWrongClocks(t *testing.T) {
 	noon := time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)
 	at := func(d time.Duration) *metav1.MicroTime { return new(metav1.NewMicroTime(noon.Add(d))) }
 	for name, tc := range map[string]struct {
@@ -20,15 +21,28 @@ func TestTimeOfATurn(t *testing.T) {
 		left     time.Duration
 		duration int64
 	}{
-		"a start just now":           {"all is left", v1alpha1.TurnStatus{StartTime: at(0)}, time.Minute, 0},
-		"a start before":             {"the rest is left", v1alpha1.TurnStatus{StartTime: at(-20 * time.Second)}, 40 * time.Second, 20_000},
-		"a start long before":        {"its time is over", v1alpha1.TurnStatus{StartTime: at(-10 * time.Minute)}, -9 * time.Minute, 600_000},
-		"a start to come":            {"no more than all is left", v1alpha1.TurnStatus{StartTime: at(10 * time.Minute)}, time.Minute, 0},
-		"parked":                     {"that does not count", v1alpha1.TurnStatus{StartTime: at(-50 * time.Second), ParkedMilliseconds: 20_000}, 30 * time.Second, 50_000},
-		"parked still":               {"that does not count", v1alpha1.TurnStatus{StartTime: at(-50 * time.Second), ParkedMilliseconds: 20_000, ParkedTime: at(-10 * time.Second)}, 40 * time.Second, 50_000},
-		"parked from a time to come": {"it has not begun", v1alpha1.TurnStatus{StartTime: at(-20 * time.Second), ParkedTime: at(10 * time.Minute)}, 40 * time.Second, 20_000},
-		"parked for longer than it is": {
-			"it has not waited before its start", v1alpha1.TurnStatus{StartTime: at(-20 * time.Second), ParkedTime: at(-10 * time.Minute)}, time.Minute, 20_000,
+		"a start just now":      {"all is left", v1alpha1.TurnStatus{StartTime: at(0)}, time.Minute, 0},
+		"a start before":        {"the rest is left", v1alpha1.TurnStatus{StartTime: at(-20 * time.Second)}, 40 * time.Second, 20_000},
+		"a start long before":   {"its time is over", v1alpha1.TurnStatus{StartTime: at(-10 * time.Minute)}, -9 * time.Minute, 600_000},
+		"a start in the future": {"at most the whole limit is left", v1alpha1.TurnStatus{StartTime: at(10 * time.Minute)}, time.Minute, 0},
+		"parked": {
+			"that does not count",
+			v1alpha1.TurnStatus{StartTime: at(-50 * time.Second), ParkedMilliseconds: 20_000},
+			30 * time.Second, 50_000,
+		},
+		"parked still": {"that does not count", v1alpha1.TurnStatus{
+			StartTime:          at(-50 * time.Second),
+			ParkedMilliseconds: 20_000, ParkedTime: at(-10 * time.Second),
+		}, 40 * time.Second, 50_000},
+		"parked in the future": {
+			"it has not begun",
+			v1alpha1.TurnStatus{StartTime: at(-20 * time.Second), ParkedTime: at(10 * time.Minute)},
+			40 * time.Second, 20_000,
+		},
+		"parked before it started": {
+			"it has not waited before its start",
+			v1alpha1.TurnStatus{StartTime: at(-20 * time.Second), ParkedTime: at(-10 * time.Minute)},
+			time.Minute, 20_000,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -44,12 +58,12 @@ func TestTimeOfATurn(t *testing.T) {
 	}
 }
 
-// TestStart keeps the start that there was, unless that has not come yet.
+// TestStart proves that Start keeps an earlier start, unless it is in the future.
 func TestStart(t *testing.T) {
 	noon := time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)
 	for name, tc := range map[string]struct{ before, want time.Duration }{
-		"before":  {-time.Minute, -time.Minute},
-		"to come": {time.Hour, 0},
+		"before": {-time.Minute, -time.Minute},
+		"future": {time.Hour, 0},
 	} {
 		turn := &v1alpha1.Turn{}
 		turn.Status.StartTime = new(metav1.NewMicroTime(noon.Add(tc.before)))

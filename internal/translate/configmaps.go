@@ -12,53 +12,56 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 )
 
-// ConfigMaps reads the value of a key of a ConfigMap in the namespace of the objects that refer to it. It returns a
-// *MissingError if there is none.
+// ConfigMaps returns the value of a key of a ConfigMap in the namespace of the objects that refer to it. It returns
+// a *MissingError if the ConfigMap or the key does not exist.
 type ConfigMaps func(ctx context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error)
 
-// MissingError is a ConfigMap that does not exist, or lacks a key.
+// MissingError means that a ConfigMap does not exist or lacks a key.
 type MissingError struct {
-	// Key that the ConfigMap lacks; empty if there is no such ConfigMap.
+	// Key is the missing key; empty if the ConfigMap does not exist.
 	Key string
-	// Reason says what is missing and what to do.
+	// Reason names the missing object or key and says how to correct it.
 	Reason string
 }
 
 // Error returns the reason.
 func (e *MissingError) Error() string { return e.Reason }
 
-// UnreadableError is a ConfigMap that may be there and could not be read.
+// UnreadableError means that a ConfigMap could not be read, although it may exist.
 type UnreadableError struct {
-	// Field that refers to it, and Name of the ConfigMap.
+	// Field is the field that refers to the ConfigMap, and Name is the ConfigMap's name.
 	Field, Name string
-	// Err is why.
+	// Err is the cause.
 	Err error
 }
 
-// Error says what could not be read, for which field and why.
+// Error returns a message with the ConfigMap, the field and the cause.
 func (e *UnreadableError) Error() string {
 	return fmt.Sprintf("failed to read ConfigMap %q for %s: %s", e.Name, e.Field, e.Err)
 }
 
-// Unwrap returns why.
+// Unwrap returns the cause.
 func (e *UnreadableError) Unwrap() error { return e.Err }
 
-// ConfigMapValue returns the value of a key of a ConfigMap's data; data is nil if there is no such ConfigMap.
+// ConfigMapValue returns the value of a key of a ConfigMap's data; data is nil if the ConfigMap does not exist.
 func ConfigMapValue(ref v1alpha1.ConfigMapKeyReference, data map[string]string) (string, error) {
 	if data == nil {
 		return "", &MissingError{Reason: fmt.Sprintf("ConfigMap %q does not exist: create it, or correct the name", ref.Name)}
 	}
 	value, ok := data[ref.Key]
 	if !ok {
-		return "", &MissingError{Key: ref.Key, Reason: fmt.Sprintf("ConfigMap %q has no key %q in its data: add it, or correct the key", ref.Name, ref.Key)}
+		return "", &MissingError{
+			Key:    ref.Key,
+			Reason: fmt.Sprintf("ConfigMap %q has no key %q in its data: add it, or correct the key", ref.Name, ref.Key),
+		}
 	}
 	return value, nil
 }
 
-// maxContentChars bounds texts that come from ConfigMaps as the schema bounds those that stand in an object.
+// maxContentChars bounds texts from ConfigMaps; the schema sets the same bound for texts within an object.
 const maxContentChars = 65536
 
-// missingAt is a MissingError at a field: it is an *invalid.Error as well.
+// missingAt is a MissingError with the field that refers to the ConfigMap. It is an *invalid.Error as well.
 type missingAt struct {
 	wrong   *invalid.Error
 	missing *MissingError
@@ -77,7 +80,8 @@ func (maps ConfigMaps) read(ctx context.Context, field string, ref v1alpha1.Conf
 		return "", &UnreadableError{Field: field, Name: ref.Name, Err: err}
 	}
 	if n := utf8.RuneCountInString(text); n > maxContentChars {
-		return "", invalid.Field(field, "key %q of ConfigMap %q has %d characters and may have %d: shorten it", ref.Key, ref.Name, n, maxContentChars)
+		return "", invalid.Field(field, "key %q of ConfigMap %q has %d characters but may have at most %d: shorten it",
+			ref.Key, ref.Name, n, maxContentChars)
 	}
 	return text, nil
 }

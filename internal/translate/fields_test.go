@@ -14,10 +14,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// filled are objects of which every field of the specs has a value.
+// filled returns objects in which every field of the specs has a value.
 func filled() translate.Objects {
 	o := translate.Objects{
-		Turn: &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "turn"}}, Agent: &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Name: "agent"}},
+		Turn:    &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "turn"}},
+		Agent:   &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Name: "agent"}},
 		Profile: &v1alpha1.PromptProfile{ObjectMeta: metav1.ObjectMeta{Name: "profile"}}, ConfigMaps: configMaps,
 	}
 	eachLeaf(o, func(path string, leaf reflect.Value) {
@@ -42,7 +43,8 @@ func filled() translate.Objects {
 	return o
 }
 
-// eachLeaf visits every field of the three specs that is no struct. It makes what is nil, with one element in each list.
+// eachLeaf visits every field of the three specs that is not a struct. It creates values for nil pointers and one
+// element for each list.
 func eachLeaf(o translate.Objects, visit func(path string, leaf reflect.Value)) {
 	walk(reflect.ValueOf(&o.Agent.Spec).Elem(), "agent", visit)
 	walk(reflect.ValueOf(&o.Profile.Spec).Elem(), "profile", visit)
@@ -51,7 +53,7 @@ func eachLeaf(o translate.Objects, visit func(path string, leaf reflect.Value)) 
 
 func walk(v reflect.Value, path string, visit func(path string, leaf reflect.Value)) {
 	if v.Type() == reflect.TypeFor[apiextensionsv1.JSON]() {
-		return // data of the user's, which is taken as it is
+		return // free-form data of the user, which the engine receives unchanged
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -74,17 +76,19 @@ func walk(v reflect.Value, path string, visit func(path string, leaf reflect.Val
 	}
 }
 
-// elsewhere are the fields that messages are not made of, each with what they are for.
+// elsewhere maps the fields from which no message is made to their purpose.
 var elsewhere = map[string]string{
 	"agent.promptProfileRef": "finds the profile", "turn.agentRef": "finds the agent", "turn.sessionRef": "finds the session",
 	"agent.models": "the chain of the run", "turn.model": "its first model", "turn.citations": "the result",
 	"agent.toolPolicy": "the run", "agent.tools": "the toolbox", "agent.context": "the run", "agent.reasoningText": "the run",
-	"agent.reflectEveryTurns": "the run", "turn.webMode": "the run", "turn.topK": "the run", "turn.output": "the run", "profile.pinnedTools": "the toolbox",
-	"agent.limits": "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",
+	"agent.reflectEveryTurns": "the run", "turn.webMode": "the run", "turn.topK": "the run", "turn.output": "the run",
+	"profile.pinnedTools": "the toolbox",
+	"agent.limits":        "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",
 	"agent.maxParallelTurns": "the queue", "turn.desiredState": "the controller", "turn.ttlSecondsAfterFinished": "the controller",
-	"turn.onJournalLoss":              "the run",
-	"profile.variables[].description": "people",
-	"profile.skills[].contentFrom":    "used where there is no content", "agent.contributions[].configMapKeyRef": "used where there is no text",
+	"turn.onJournalLoss":                      "the run",
+	"profile.variables[].description":         "people",
+	"profile.skills[].contentFrom":            "used where there is no content",
+	"agent.contributions[].configMapKeyRef":   "used where there is no text",
 	"profile.contributions[].configMapKeyRef": "as above", "turn.context.contributions[].configMapKeyRef": "as above",
 }
 
@@ -97,7 +101,8 @@ func isElsewhere(path string) bool {
 	return false
 }
 
-// TestEveryFieldReachesTheEngine changes one field of the API after the other: what messages are made of must change too.
+// TestEveryFieldReachesTheEngine changes one field of the API after the other, and expects a change in the engine's
+// input for the messages.
 func TestEveryFieldReachesTheEngine(t *testing.T) {
 	result := func(o translate.Objects) string {
 		in, err := translate.Preparation(t.Context(), o, now)

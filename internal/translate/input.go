@@ -1,5 +1,5 @@
-// Package translate is the one place where API objects become values of the engine, and results of the engine become
-// status. Credentials pass through it as plain values and end in a provider's configuration, nowhere else.
+// Package translate converts API objects into values of the engine, and results of the engine into status; no other
+// package does. Credentials pass through it as plain values and end only in a provider's configuration.
 package translate
 
 import (
@@ -19,21 +19,23 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// Link is one model of an agent's chain with what it takes to ask it.
+// Link is one model of an agent's chain, with its ModelProvider.
 type Link struct {
 	// Reference is the entry of the agent's spec.models.
 	Reference v1alpha1.ModelReference
-	// Object is the ModelProvider, nil if there is none.
+	// Object is the ModelProvider, or nil if it does not exist.
 	Object *v1alpha1.ModelProvider
-	// Provider asks it.
+	// Provider sends requests to the model.
 	Provider model.Provider
 }
 
-// Input returns the input of a Turn's run: what is asked, of which models, for how long and how much, and in which Session, nil
-// for none. preparation returns what the
-// messages are made of, as Preparation does; what changes from run to run (epoch, time left, interrupts) is the caller's to
-// fill in. A model that the Turn names and its Agent does not have ends the run when messages are to be made.
-func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, s *v1alpha1.Session, preparation func(context.Context) (prepare.Input, error)) (turn.Input, error) {
+// Input returns the input of a Turn's run: the request, the models, the limits and the Session, which is nil if the
+// Turn has none. preparation returns what the messages are made of, as Preparation does. The caller fills in the
+// values that change from run to run: epoch, time left and interrupts. If the Turn names a model that its Agent
+// does not have, the run ends when it prepares its messages.
+func Input(
+	t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, s *v1alpha1.Session, preparation func(context.Context) (prepare.Input, error),
+) (turn.Input, error) {
 	limit := v1alpha1.Timeout(t.Spec.Limits, a.Spec.Limits)
 	in := turn.Input{
 		UID: string(t.UID), Namespace: t.Namespace, Name: t.Name, Timeout: limit, Limit: limit, Preparation: preparation,
@@ -79,7 +81,7 @@ func Input(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link, s *v1alpha1.Sessio
 	return in, nil
 }
 
-// defaultLimits are the tokens and the cost that a Turn may take where neither it nor its Agent says.
+// defaultLimits returns the limits of tokens and cost that apply if neither the Turn nor its Agent sets them.
 func defaultLimits(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link) *v1alpha1.Limits {
 	out := &v1alpha1.Limits{MaxTokens: new(v1alpha1.MaxTokens(t.Spec.Limits, a.Spec.Limits))}
 	for _, l := range []*v1alpha1.Limits{t.Spec.Limits, a.Spec.Limits} {
@@ -89,7 +91,7 @@ func defaultLimits(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link) *v1alpha1.
 	}
 	for _, l := range chain {
 		switch currency := currencyOf(l); {
-		case currency == "": // such a model costs nothing here
+		case currency == "": // a model without prices costs nothing
 		case slices.Contains(v1alpha1.DefaultCostCurrencies(), currency):
 			out.MaxCost = new(v1alpha1.DefaultMaxCost)
 		default:
@@ -100,7 +102,7 @@ func defaultLimits(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link) *v1alpha1.
 	return out
 }
 
-// currencyOf is the currency of the prices of a model; empty if it has none.
+// currencyOf returns the currency of a model's prices; empty if it has no prices.
 func currencyOf(l Link) string {
 	if l.Object == nil {
 		return ""
@@ -112,7 +114,7 @@ func currencyOf(l Link) string {
 	return m.Pricing.Currency
 }
 
-// limits returns the lowest of each limit that is given.
+// limits returns for each limit the lowest value that is given.
 func limits(all ...*v1alpha1.Limits) (loop.Limits, error) {
 	out := loop.Limits{
 		MaxSteps: v1alpha1.MaxSteps(all...), MaxToolCalls: v1alpha1.MaxToolCalls(all...), ApprovalTimeout: v1alpha1.ApprovalTimeout(all...),
@@ -138,8 +140,8 @@ func limits(all ...*v1alpha1.Limits) (loop.Limits, error) {
 	return out, nil
 }
 
-// FirstModel returns the place in the Agent's chain of the model that is asked first. The error, an *invalid.Error, says
-// that the Turn names one that the chain has not.
+// FirstModel returns the index in the Agent's chain of the model to ask first. It returns an *invalid.Error if the
+// Turn names a model that the chain does not have.
 func FirstModel(t *v1alpha1.Turn, a *v1alpha1.Agent) (int, error) {
 	names := make([]prepare.ModelName, 0, len(a.Spec.Models))
 	for _, m := range a.Spec.Models {
@@ -179,7 +181,7 @@ func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) 
 	if m == nil {
 		return c, nil
 	}
-	know(&c, m, thinking)
+	addDeclaredFacts(&c, m, thinking)
 	if m.Pricing == nil {
 		return c, nil
 	}
@@ -191,8 +193,8 @@ func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) 
 	return c, nil
 }
 
-// know fills in what a ModelProvider says of a model.
-func know(c *loop.Candidate, m *v1alpha1.Model, thinking v1alpha1.ThinkingLevel) {
+// addDeclaredFacts fills in the facts about a model that its ModelProvider states.
+func addDeclaredFacts(c *loop.Candidate, m *v1alpha1.Model, thinking v1alpha1.ThinkingLevel) {
 	if m.ContextWindow != nil {
 		c.ContextWindow = *m.ContextWindow
 	}
@@ -205,7 +207,7 @@ func know(c *loop.Candidate, m *v1alpha1.Model, thinking v1alpha1.ThinkingLevel)
 	}
 }
 
-// efforts by level; that of Off is left to the provider.
+// efforts maps a thinking level to the effort in a request. Off has none, so the provider decides.
 var efforts = map[v1alpha1.ThinkingLevel]string{
 	v1alpha1.ThinkingLow: "low", v1alpha1.ThinkingMedium: "medium", v1alpha1.ThinkingHigh: "high",
 }

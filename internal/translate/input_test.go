@@ -22,7 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// mute is a model that is never asked.
+// mute is a model that must not be asked.
 type mute struct{ model.Provider }
 
 // Generate fails.
@@ -30,7 +30,7 @@ func (mute) Generate(context.Context, model.Request) (model.Reply, error) {
 	return model.Reply{}, fmt.Errorf("asked")
 }
 
-// making returns what messages are made of, which the caller of Input says.
+// making is the preparation that the tests pass to Input.
 func making(context.Context) (prepare.Input, error) {
 	return prepare.Input{Model: "of the caller"}, nil
 }
@@ -56,8 +56,11 @@ func TestInput(t *testing.T) {
 				Parameters: &v1alpha1.ModelParameters{Temperature: &temperature, MaxOutputTokens: &tokens},
 			},
 			Object: &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{
-				Retry:  v1alpha1.RetryPolicy{MaxAttempts: 4, InitialBackoffMilliseconds: 500, MaxBackoffSeconds: 20},
-				Models: []v1alpha1.Model{{Name: "small", Pricing: &v1alpha1.Pricing{Currency: "USD", InputPerMillion: "2.5", OutputPerMillion: "10"}}},
+				Retry: v1alpha1.RetryPolicy{MaxAttempts: 4, InitialBackoffMilliseconds: 500, MaxBackoffSeconds: 20},
+				Models: []v1alpha1.Model{{
+					Name:    "small",
+					Pricing: &v1alpha1.Pricing{Currency: "USD", InputPerMillion: "2.5", OutputPerMillion: "10"},
+				}},
 			}},
 			Provider: mute{},
 		},
@@ -69,7 +72,10 @@ func TestInput(t *testing.T) {
 	}
 	want := turn.Input{
 		UID: "u", Namespace: "demo", Name: "first", Timeout: 30 * time.Second, Limit: 30 * time.Second, PrepareOnly: true, DecisionKey: "k",
-		Limits:    loop.Limits{MaxSteps: 6, MaxToolCalls: 25, MaxTokens: 1_000_000, MaxCost: decimal.NewFromInt(5), MaxDescendants: 25, ApprovalTimeout: 24 * time.Hour},
+		Limits: loop.Limits{
+			MaxSteps: 6, MaxToolCalls: 25, MaxTokens: 1_000_000, MaxCost: decimal.NewFromInt(5),
+			MaxDescendants: 25, ApprovalTimeout: 24 * time.Hour,
+		},
 		Selection: tool.Selection{Most: 25}, TopK: 8, Policy: loop.Policy{NoWeb: true},
 		Context: loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90},
 		Chain: []loop.Candidate{
@@ -77,7 +83,8 @@ func TestInput(t *testing.T) {
 				ProviderName: "main", Model: "small", Parameters: model.Parameters{Temperature: new(0.2), MaxOutputTokens: new(64)},
 				Retry: loop.Retry{MaxAttempts: 4, InitialBackoff: 500 * time.Millisecond, MaxBackoff: 20 * time.Second}, Provider: mute{},
 				Pricing: &model.Pricing{
-					Currency: "USD", Input: decimal.RequireFromString("2.5"), Output: decimal.RequireFromString("10"), CacheRead: decimal.RequireFromString("2.5"),
+					Currency: "USD", Input: decimal.RequireFromString("2.5"), Output: decimal.RequireFromString("10"),
+					CacheRead: decimal.RequireFromString("2.5"),
 				},
 			},
 			{ProviderName: "gone", Model: "large", Retry: loop.Retry{MaxAttempts: 1}, Provider: mute{}},
@@ -91,7 +98,7 @@ func TestInput(t *testing.T) {
 	}
 }
 
-func TestSessionOfAnInput(t *testing.T) {
+func TestInputWithSession(t *testing.T) {
 	s := &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Name: "talk", UID: "s-uid"}}
 	got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, nil, s, making)
 	if diff := cmp.Diff(&turn.Session{UID: "s-uid", Name: "talk"}, got.Session); diff != "" || err != nil {
@@ -110,7 +117,8 @@ func TestLimits(t *testing.T) {
 	}
 	of := func(steps, calls int, tokens int64, cost string) loop.Limits {
 		return loop.Limits{
-			MaxSteps: steps, MaxToolCalls: calls, MaxTokens: tokens, MaxCost: decimal.RequireFromString(cost), MaxDescendants: 25, ApprovalTimeout: 24 * time.Hour,
+			MaxSteps: steps, MaxToolCalls: calls, MaxTokens: tokens, MaxCost: decimal.RequireFromString(cost),
+			MaxDescendants: 25, ApprovalTimeout: 24 * time.Hour,
 		}
 	}
 	for name, tc := range map[string]struct {
@@ -119,42 +127,61 @@ func TestLimits(t *testing.T) {
 		session     *v1alpha1.Session
 		want        loop.Limits
 	}{
-		"none":             {"all is bounded all the same, but for a cost without prices", nil, nil, nil, of(6, 25, 1_000_000, "0")},
-		"empty":            {"so with limits of other things", &v1alpha1.Limits{TimeoutSeconds: new(int32(9))}, &v1alpha1.Limits{}, &v1alpha1.Session{}, of(6, 25, 1_000_000, "0")},
-		"turn":             {"as it says, also above the defaults", limits(9, 99, 1000, "0.5"), nil, nil, of(9, 99, 1000, "0.5")},
-		"agent":            {"as it says", nil, limits(9, 99, 1000, "0.5"), nil, of(9, 99, 1000, "0.5")},
-		"turn is lower":    {"the lowest wins", limits(1, 0, 10, "0.05"), limits(9, 99, 1000, "0.5"), nil, of(1, 0, 10, "0.05")},
-		"agent is lower":   {"the lowest wins", limits(9, 99, 1000, "0.5"), limits(1, 0, 10, "0.05"), nil, of(1, 0, 10, "0.05")},
-		"each for itself":  {"one from here, one from there", limits(9, 1, 1000, "0.05"), limits(2, 99, 10, "0.5"), nil, of(2, 1, 10, "0.05")},
-		"session alone":    {"what is left of it", nil, nil, talk(1000, 400, "1", "0.25"), of(6, 25, 600, "0.75")},
+		"none": {"defaults bound everything but a cost without prices", nil, nil, nil, of(6, 25, 1_000_000, "0")},
+		"empty": {
+			"so with limits of other things", &v1alpha1.Limits{TimeoutSeconds: new(int32(9))},
+			&v1alpha1.Limits{}, &v1alpha1.Session{}, of(6, 25, 1_000_000, "0"),
+		},
+		"turn":           {"as it says, also above the defaults", limits(9, 99, 1000, "0.5"), nil, nil, of(9, 99, 1000, "0.5")},
+		"agent":          {"as it says", nil, limits(9, 99, 1000, "0.5"), nil, of(9, 99, 1000, "0.5")},
+		"turn is lower":  {"the lowest wins", limits(1, 0, 10, "0.05"), limits(9, 99, 1000, "0.5"), nil, of(1, 0, 10, "0.05")},
+		"agent is lower": {"the lowest wins", limits(9, 99, 1000, "0.5"), limits(1, 0, 10, "0.05"), nil, of(1, 0, 10, "0.05")},
+		"each for itself": {
+			"one from here, one from there", limits(9, 1, 1000, "0.05"), limits(2, 99, 10, "0.5"), nil,
+			of(2, 1, 10, "0.05"),
+		},
+		"session alone":    {"the rest of its budget", nil, nil, talk(1000, 400, "1", "0.25"), of(6, 25, 600, "0.75")},
 		"session has much": {"the default holds beside it", nil, nil, talk(1_000_000_000, 400, "1", "0.25"), of(6, 25, 1_000_000, "0.75")},
 		"session is lower": {
-			"what is left of it", limits(9, 9, 601, "0.76"), limits(9, 9, 900, "0.9"), talk(1000, 400, "1", "0.25"), of(9, 9, 600, "0.75"),
+			"the rest of its budget", limits(9, 9, 601, "0.76"), limits(9, 9, 900, "0.9"), talk(1000, 400, "1", "0.25"),
+			of(9, 9, 600, "0.75"),
 		},
-		"session is higher": {"there is more than the Turn may take", limits(9, 9, 10, "0.05"), nil, talk(1000, 400, "1", "0.25"), of(9, 9, 10, "0.05")},
+		"session is higher": {
+			"there is more than the Turn may take", limits(9, 9, 10, "0.05"), nil,
+			talk(1000, 400, "1", "0.25"), of(9, 9, 10, "0.05"),
+		},
 		"session is used up": {
-			"nothing would be no limit: the least there is stops the next request", limits(9, 9, 10, "0.05"), nil, talk(1000, 1000, "1", "3"), of(9, 9, 1, "0.0000000001"),
+			"nothing would be no limit: the least there is stops the next request", limits(9, 9, 10, "0.05"), nil,
+			talk(1000, 1000, "1", "3"), of(9, 9, 1, "0.0000000001"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := translate.Input(
-				&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: tc.turn}}, &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: tc.agent}}, nil, tc.session, making)
+				&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: tc.turn}},
+				&v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: tc.agent}}, nil, tc.session, making)
 			if diff := cmp.Diff(tc.want, got.Limits); diff != "" || err != nil {
 				t.Errorf("limits (error %v): %s: -want +got:\n%s", err, tc.reason, diff)
 			}
 		})
 	}
-	_, err := translate.Input(&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: &v1alpha1.Limits{MaxCost: new("much")}}}, &v1alpha1.Agent{}, nil, nil, making)
+	_, err := translate.Input(&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: &v1alpha1.Limits{MaxCost: new("much")}}},
+		&v1alpha1.Agent{}, nil, nil, making)
 	if want := `failed to read limits.maxCost "much": can't convert much to decimal`; err == nil || err.Error() != want {
 		t.Errorf("Input: %v, want %q", err, want)
 	}
 }
 
-// TestChainOfATurnThatNamesAModel puts that model first; the others stand by in their order.
-func TestChainOfATurnThatNamesAModel(t *testing.T) {
+// TestModelOfATurnComesFirst proves that the named model comes first, and that the others follow in their
+// order.
+func TestModelOfATurnComesFirst(t *testing.T) {
 	var agent v1alpha1.Agent
 	var chain []translate.Link
-	for _, m := range []prepare.ModelName{{Provider: "a", Model: "x"}, {Provider: "b", Model: "y"}, {Provider: "c", Model: "y"}, {Provider: "d", Model: "z:8b"}} {
+	for _, m := range []prepare.ModelName{
+		{Provider: "a", Model: "x"},
+		{Provider: "b", Model: "y"},
+		{Provider: "c", Model: "y"},
+		{Provider: "d", Model: "z:8b"},
+	} {
 		r := v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: m.Provider}, Model: m.Model}
 		agent.Spec.Models = append(agent.Spec.Models, r)
 		chain = append(chain, translate.Link{Reference: r, Provider: mute{}})
@@ -163,12 +190,15 @@ func TestChainOfATurnThatNamesAModel(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, model, want, err string
 	}{
-		"none":           {"as the Agent has them", "", "a b c d", ""},
-		"first":          {"the first already is", "x", "a b c d", ""},
-		"without":        {"the first of that name", "y", "b a c d", ""},
-		"with provider":  {"or that of the provider", "c:y", "c a b d", ""},
-		"last":           {"from the end of the chain", "d:z:8b", "d a b c", ""},
-		"unknown":        {"the run ends when messages are to be made, with all models to read a journal by", "w", "a b c d", `Turn spec.model: "w"` + none},
+		"none":          {"as the Agent has them", "", "a b c d", ""},
+		"first":         {"the first already is", "x", "a b c d", ""},
+		"without":       {"the first of that name", "y", "b a c d", ""},
+		"with provider": {"or that of the provider", "c:y", "c a b d", ""},
+		"last":          {"from the end of the chain", "d:z:8b", "d a b c", ""},
+		"unknown": {
+			"the run ends when messages are to be made, with all models to read a journal by", "w",
+			"a b c d", `Turn spec.model: "w"` + none,
+		},
 		"wrong provider": {"a provider without that model", "a:y", "a b c d", `Turn spec.model: "a:y"` + none},
 		"colon in model": {"the first colon parts the provider from the model", "z:8b", "a b c d", `Turn spec.model: "z:8b"` + none},
 	} {
@@ -192,7 +222,8 @@ func TestChainOfATurnThatNamesAModel(t *testing.T) {
 			if _, ends := errors.AsType[*invalid.Error](err); ends != (tc.err != "") || ends && err.Error() != tc.err {
 				t.Errorf("Preparation: %v, want %q: %s", err, tc.err, tc.reason)
 			}
-			if at, err := translate.FirstModel(spec, &agent); (err != nil) != (tc.err != "") || err == nil && agent.Spec.Models[at].ProviderRef.Name != tc.want[:1] {
+			if at, err := translate.FirstModel(spec, &agent); (err != nil) != (tc.err != "") || err == nil &&
+				agent.Spec.Models[at].ProviderRef.Name != tc.want[:1] {
 				t.Errorf("FirstModel = %d, %v; want the place of %s", at, err, tc.want[:1])
 			}
 		})
@@ -203,7 +234,10 @@ func TestPrices(t *testing.T) {
 	link := func(p *v1alpha1.Pricing) []translate.Link {
 		return []translate.Link{{
 			Reference: v1alpha1.ModelReference{Model: "small"},
-			Object:    &v1alpha1.ModelProvider{ObjectMeta: metav1.ObjectMeta{Name: "main"}, Spec: v1alpha1.ModelProviderSpec{Models: []v1alpha1.Model{{Name: "small", Pricing: p}}}},
+			Object: &v1alpha1.ModelProvider{
+				ObjectMeta: metav1.ObjectMeta{Name: "main"},
+				Spec:       v1alpha1.ModelProviderSpec{Models: []v1alpha1.Model{{Name: "small", Pricing: p}}},
+			},
 		}}
 	}
 	in := func(p *v1alpha1.Pricing) (turn.Input, error) {
@@ -229,9 +263,11 @@ func TestLocation(t *testing.T) {
 		"default": {"", "UTC", ""},
 		"utc":     {"UTC", "UTC", ""},
 		"named":   {"America/Argentina/Buenos_Aires", "America/Argentina/Buenos_Aires", ""},
-		"unknown": {"Mars/Olympus", "", `Agent spec.timeZone: "Mars/Olympus" is not an IANA time zone: use a name such as Europe/Berlin or UTC`},
+		"unknown": {"Mars/Olympus", "", `Agent spec.timeZone: "Mars/Olympus" is not an IANA time zone: use a ` +
+			`name such as Europe/Berlin or UTC`},
 		"machine": {"Local", "", `Agent spec.timeZone: "Local" is not an IANA time zone: use a name such as Europe/Berlin or UTC`},
-		"path":    {"../etc/passwd", "", `Agent spec.timeZone: "../etc/passwd" is not an IANA time zone: use a name such as Europe/Berlin or UTC`},
+		"path": {"../etc/passwd", "", `Agent spec.timeZone: "../etc/passwd" is not an IANA time zone: use a ` +
+			`name such as Europe/Berlin or UTC`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			loc, err := translate.Location(&v1alpha1.Agent{Spec: v1alpha1.AgentSpec{TimeZone: tc.zone}})
@@ -248,8 +284,9 @@ func TestLocation(t *testing.T) {
 	}
 }
 
-// TestTheDefaultOfCost holds where 5 is a sensible amount in the currency of all prices.
-func TestTheDefaultOfCost(t *testing.T) {
+// TestDefaultMaxCost proves that the default applies only if 5 is a sensible amount in the currency of all
+// prices.
+func TestDefaultMaxCost(t *testing.T) {
 	link := func(currency string) translate.Link {
 		m := v1alpha1.Model{Name: "m"}
 		if currency != "" {
@@ -269,7 +306,7 @@ func TestTheDefaultOfCost(t *testing.T) {
 		"dollars":          {"it is one of them", nil, nil, []string{"USD"}, "5"},
 		"all of them":      {"any of them will do", nil, nil, []string{"USD", "EUR", "GBP", "CHF"}, "5"},
 		"yen":              {"5 of them do not pay for a request", nil, nil, []string{"JPY"}, "0"},
-		"dollars and yen":  {"nor do they here", nil, nil, []string{"USD", "JPY"}, "0"},
+		"dollars and yen":  {"one currency without a default removes it", nil, nil, []string{"USD", "JPY"}, "0"},
 		"no prices":        {"there is nothing to count", nil, nil, []string{""}, "0"},
 		"dollars and none": {"a model without a price costs nothing", nil, nil, []string{"", "USD"}, "5"},
 		"the Turn says":    {"no default", &v1alpha1.Limits{MaxCost: new("7")}, nil, []string{"USD"}, "7"},
@@ -280,7 +317,8 @@ func TestTheDefaultOfCost(t *testing.T) {
 			for _, c := range tc.currencies {
 				chain = append(chain, link(c))
 			}
-			in, err := translate.Input(&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: tc.turn}}, &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: tc.agent}}, chain, nil, making)
+			in, err := translate.Input(&v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: tc.turn}},
+				&v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: tc.agent}}, chain, nil, making)
 			if err != nil || in.Limits.MaxCost.String() != tc.want {
 				t.Errorf("a cost of %s (error %v), want %s: %s", in.Limits.MaxCost, err, tc.want, tc.reason)
 			}

@@ -6,19 +6,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// TestALossSaysFromWhereTheTurnGoesOn: a journal that is only shorter than known is used as far as it reaches.
-func TestALossSaysFromWhereTheTurnGoesOn(t *testing.T) {
+// TestStartOverMessageNamesTheLastEntry proves that a journal with missing entries is used up to its last entry.
+func TestStartOverMessageNamesTheLastEntry(t *testing.T) {
 	for name, tc := range map[string]struct {
 		loss translate.Loss
 		want string
 	}{
 		"nothing is left": {
 			translate.Loss{Facts: "it is gone"},
-			"the journal of the turn was lost: it is gone. The turn starts over, and its status does not count what it used before",
+			"the journal of the turn was lost: it is gone. The turn starts over, and its status does not count its earlier usage",
 		},
 		"some entries are left": {
 			translate.Loss{Facts: "it is shorter", Entries: 7},
-			"the journal of the turn was lost: it is shorter. The turn goes on after entry 7, the last that is left, and its status does not count what it used after that",
+			"the journal of the turn was lost: it is shorter. The turn continues after entry 7, the last one " +
+				"left, and its status does not count its usage after that entry",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

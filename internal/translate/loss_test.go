@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// agentOffering is an Agent whose Turns are offered tools of these effects.
+// agentOffering returns an Agent whose Turns may call tools of these effects.
 func agentOffering(effects ...v1alpha1.ToolEffect) *v1alpha1.Agent {
 	a := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: v1alpha1.AgentSpec{Tools: []v1alpha1.AgentTool{{}}}}
 	a.Status.ObservedGeneration = 2
@@ -35,12 +35,21 @@ func TestMayAffect(t *testing.T) {
 		turn   v1alpha1.Turn
 		want   bool
 	}{
-		"no tools":              {"there is nothing to call", &v1alpha1.Agent{}, v1alpha1.Turn{}, false},
-		"tools that read":       {"they change nothing", readOnly, v1alpha1.Turn{}, false},
-		"one that writes":       {"it may be called", agentOffering(v1alpha1.ToolEffectReadOnly, v1alpha1.ToolEffectIdempotent), v1alpha1.Turn{}, true},
-		"one that does harm":    {"it may be called", agentOffering(v1alpha1.ToolEffectDestructive), v1alpha1.Turn{}, true},
-		"policy":                {"calls of others are refused", bounded, v1alpha1.Turn{}, false},
-		"PrepareOnly":           {"nothing is called", agentOffering(v1alpha1.ToolEffectDestructive), v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Execution: v1alpha1.ExecutionPrepareOnly}}, false},
+		"no tools":        {"there is nothing to call", &v1alpha1.Agent{}, v1alpha1.Turn{}, false},
+		"tools that read": {"they change nothing", readOnly, v1alpha1.Turn{}, false},
+		"one that writes": {
+			"it may be called",
+			agentOffering(v1alpha1.ToolEffectReadOnly, v1alpha1.ToolEffectIdempotent),
+			v1alpha1.Turn{},
+			true,
+		},
+		"one that does harm": {"it may be called", agentOffering(v1alpha1.ToolEffectDestructive), v1alpha1.Turn{}, true},
+		"policy":             {"calls of others are refused", bounded, v1alpha1.Turn{}, false},
+		"PrepareOnly": {
+			"nothing is called", agentOffering(v1alpha1.ToolEffectDestructive),
+			v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Execution: v1alpha1.ExecutionPrepareOnly}},
+			false,
+		},
 		"nothing is known":      {"there may be any", agentOffering(), v1alpha1.Turn{}, true},
 		"a changed agent":       {"its tools are not known yet", changed, v1alpha1.Turn{}, true},
 		"as many as are listed": {"there may be more", agentOffering(many...), v1alpha1.Turn{}, true},
@@ -53,7 +62,7 @@ func TestMayAffect(t *testing.T) {
 	}
 }
 
-func TestABindingKeepsWhereTheJournalIs(t *testing.T) {
+func TestBindKeepsTheStoreOfTheJournal(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		before *v1alpha1.ExecutorBinding
@@ -64,27 +73,45 @@ func TestABindingKeepsWhereTheJournalIs(t *testing.T) {
 			v1alpha1.ExecutorBinding{Name: "e", Epoch: 1, StoreID: "new", StoreIncarnation: "2", SideEffects: true},
 		},
 		"begun": {
-			"the next run compares", &v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(4))},
+			"the next run compares", &v1alpha1.ExecutorBinding{
+				Epoch: 3, StoreID: "old", StoreIncarnation: "1",
+				JournalEntries: new(int64(4)),
+			},
 			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(4))},
 		},
 		"maybe begun": {
-			"nobody knows", &v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old", StoreIncarnation: "1", SideEffects: true},
+			"its entries are unknown", &v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old", StoreIncarnation: "1", SideEffects: true},
 			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", SideEffects: true},
 		},
 		"nothing begun": {
-			"it may begin anywhere", &v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0)), JournalComplete: true},
-			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "new", StoreIncarnation: "2", JournalEntries: new(int64(0)), JournalComplete: true, SideEffects: true},
+			"it may begin anywhere", &v1alpha1.ExecutorBinding{
+				Epoch: 3, StoreID: "old", StoreIncarnation: "1",
+				JournalEntries: new(int64(0)), JournalComplete: true,
+			},
+			v1alpha1.ExecutorBinding{
+				Name: "e", Epoch: 4, StoreID: "new", StoreIncarnation: "2",
+				JournalEntries: new(int64(0)), JournalComplete: true, SideEffects: true,
+			},
 		},
 		"nothing begun, as far as was written": {
-			"a run may have begun after that", &v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0))},
+			"a run may have begun after that", &v1alpha1.ExecutorBinding{
+				Epoch: 3, StoreID: "old", StoreIncarnation: "1",
+				JournalEntries: new(int64(0)),
+			},
 			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0))},
 		},
 		"handed back": {
-			"these are all entries", &v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(4)), JournalComplete: true},
-			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(4)), JournalComplete: true},
+			"these are all entries", &v1alpha1.ExecutorBinding{
+				Epoch: 3, StoreID: "old", StoreIncarnation: "1",
+				JournalEntries: new(int64(4)), JournalComplete: true,
+			},
+			v1alpha1.ExecutorBinding{
+				Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1",
+				JournalEntries: new(int64(4)), JournalComplete: true,
+			},
 		},
 		"bound, and lost with its executor": {
-			"nobody knows what it has begun", &v1alpha1.ExecutorBinding{
+			"its work is unknown", &v1alpha1.ExecutorBinding{
 				Name: "gone", Epoch: 3, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0)), JournalComplete: true,
 			},
 			v1alpha1.ExecutorBinding{Name: "e", Epoch: 4, StoreID: "old", StoreIncarnation: "1", JournalEntries: new(int64(0))},

@@ -12,11 +12,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
-// maxAwaited bounds what a status says that a Turn waits for. What is beyond it is waited for later. People are asked about no more
-// calls than that: a call that no status lists has no decision.
+// maxAwaited bounds the calls and Turns that a status lists as awaited; the Turn waits for the rest later. No more
+// calls than that are put to people at a time, because a call that no status lists cannot be decided.
 const maxAwaited = loop.MaxOpenApprovals
 
-// Park writes what a Turn waits for: decisions about calls, or else Turns of sub-agents.
+// Park writes what a parked Turn waits for: decisions about calls, or else Turns of sub-agents.
 func Park(t *v1alpha1.Turn, p *loop.Parked, now time.Time) {
 	unpark(&t.Status, now)
 	for _, a := range p.Approvals[:min(len(p.Approvals), maxAwaited)] {
@@ -30,11 +30,11 @@ func Park(t *v1alpha1.Turn, p *loop.Parked, now time.Time) {
 	Wait(t, reason, message, now)
 }
 
-// Awaits says what a Turn waits for whose status has pendingApprovals or awaitedTurns.
+// Awaits returns reason and message for a Turn whose status has pendingApprovals or awaitedTurns.
 func Awaits(t *v1alpha1.Turn) (reason, message string) {
 	if n := len(t.Status.PendingApprovals); n > 0 {
-		return v1alpha1.TurnReasonAwaitingApproval, fmt.Sprintf("%s %s for somebody's decision: capstan approve %s, or capstan deny %s",
-			callsOf(t.Status.PendingApprovals), plural(n, "waits", "wait"), t.Name, t.Name)
+		return v1alpha1.TurnReasonAwaitingApproval, fmt.Sprintf("%s %s approval: run capstan approve %s or capstan deny %s",
+			describeCalls(t.Status.PendingApprovals), plural(n, "requires", "require"), t.Name, t.Name)
 	}
 	names := strings.Join(t.Status.AwaitedTurns, ", ")
 	if len(t.Status.AwaitedTurns) == 1 {
@@ -43,8 +43,8 @@ func Awaits(t *v1alpha1.Turn) (reason, message string) {
 	return v1alpha1.TurnReasonWaitingForSubAgent, fmt.Sprintf("the Turns %s of sub-agents have not ended", names)
 }
 
-// callsOf names the tools of calls, each once, and none of the arguments.
-func callsOf(pending []v1alpha1.PendingApproval) string {
+// describeCalls names the tools of calls, each once, without the arguments.
+func describeCalls(pending []v1alpha1.PendingApproval) string {
 	var names []string
 	for _, p := range pending {
 		if !slices.Contains(names, p.Name) {
@@ -64,27 +64,30 @@ func plural(n int, one, many string) string {
 	return many
 }
 
-// pendingApproval is a request for approval, as a status has it. Nothing that a decision names is cut: two requests never look
-// alike. Its expiry is rounded up: the call has expired then, by whichever clock.
+// pendingApproval returns a request for approval in the form of a status. No field that a decision names is cut, so
+// two requests never look alike. The expiry is rounded up to a whole second: at that time the call has expired for
+// certain.
 func pendingApproval(a loop.Approval) v1alpha1.PendingApproval {
 	return v1alpha1.PendingApproval{
-		RequestID: a.Request, Step: count(a.Step), CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash,
+		RequestID: a.Request, Step: toInt32(a.Step), CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID,
+		SchemaHash:    a.SchemaHash,
 		ArgumentsHash: a.ArgumentsHash,
 		RequestTime:   metav1.NewTime(a.Requested.Truncate(time.Second)),
 		ExpiryTime:    metav1.NewTime(a.Expires.Add(time.Second - 1).Truncate(time.Second)),
 	}
 }
 
-// Unpark ends the wait of a Turn. The calls that people were asked about stay listed: the run takes a decision only about a call
-// that the status lists. So do the Turns of sub-agents that were waited for: the run that takes their answers knows by that list that
-// they were made, also where one is gone.
+// Unpark ends the wait of a Turn. Two lists of the status stay:
+//  1. The pending calls: the run accepts a decision only about a call that the status lists.
+//  2. The awaited Turns of sub-agents: by this list the next run knows that they were created, even if one has
+//     been deleted since.
 func Unpark(t *v1alpha1.Turn, now time.Time) {
 	pending, awaited := t.Status.PendingApprovals, t.Status.AwaitedTurns
 	unpark(&t.Status, now)
 	t.Status.PendingApprovals, t.Status.AwaitedTurns = pending, awaited
 }
 
-// PauseClock stops the time of a Turn, or lets it run again, and reports whether that is news.
+// PauseClock stops the time of a Turn, or starts it again, and reports whether the status changed.
 func PauseClock(t *v1alpha1.Turn, paused bool, now time.Time) bool {
 	if paused == (t.Status.ParkedTime != nil) {
 		return false
@@ -97,9 +100,9 @@ func PauseClock(t *v1alpha1.Turn, paused bool, now time.Time) bool {
 	return true
 }
 
-// Suspend resets the times of a Turn that was suspended: it gets all of its time when it goes on. Calls that wait for a decision
-// are listed again then, with the expiry that they had: it is not renewed, and runs on while the Turn is suspended. The Turns
-// of sub-agents stay listed, as where a wait ends.
+// Suspend resets the times of a Turn that was suspended, so that it has its whole time limit when it continues.
+// Calls that wait for a decision are listed again then. Their expiry is not renewed; it keeps running while the
+// Turn is suspended. The Turns of sub-agents stay listed, as in Unpark.
 func Suspend(t *v1alpha1.Turn) {
 	s := &t.Status
 	s.StartTime, s.ParkedTime, s.ParkedMilliseconds, s.PendingApprovals = nil, nil, 0, nil
@@ -108,7 +111,7 @@ func Suspend(t *v1alpha1.Turn) {
 	}
 }
 
-// Await notes the Turns of sub-agents that a run has begun to wait for, in place of those of before.
+// Await writes the Turns of sub-agents that a run now waits for, in place of the earlier ones.
 func Await(t *v1alpha1.Turn, names []string) {
 	t.Status.AwaitedTurns = nil
 	for _, name := range names {
@@ -118,7 +121,8 @@ func Await(t *v1alpha1.Turn, names []string) {
 	}
 }
 
-// Parked is how long a Turn has waited for decisions, at most as long as it is since its start. Its deadline is later by that.
+// Parked returns how long a Turn has waited for decisions, at most the time since its start. The Turn's deadline is
+// later by this time.
 func Parked(t *v1alpha1.Turn, now time.Time) time.Duration { return parked(&t.Status, now) }
 
 func parked(s *v1alpha1.TurnStatus, now time.Time) time.Duration {
@@ -132,8 +136,8 @@ func parked(s *v1alpha1.TurnStatus, now time.Time) time.Duration {
 	return total
 }
 
-// Left is how much of its time limit a Turn has left; it is 0 or less for one whose time is over. It is never more than the
-// limit, also where a clock was wrong when the Turn started.
+// Left returns how much of its time limit a Turn has left; 0 or less means that its time is over. It never returns
+// more than the limit, even if a clock was wrong when the Turn started.
 func Left(t *v1alpha1.Turn, limit time.Duration, now time.Time) time.Duration {
 	if t.Status.StartTime == nil {
 		return limit
@@ -141,23 +145,23 @@ func Left(t *v1alpha1.Turn, limit time.Duration, now time.Time) time.Duration {
 	return limit - max(0, now.Sub(t.Status.StartTime.Time)-Parked(t, now))
 }
 
-// Start notes that a Turn has started, unless it had before. A start that has not come yet, by a clock that was wrong, is now: else
-// the Turn would have its whole time and what is missing until then.
+// Start writes the start time of a Turn that has none. It also replaces a start time in the future, which a wrong
+// clock has written: otherwise the Turn would have more time than its limit.
 func Start(t *v1alpha1.Turn, now time.Time) {
 	if start := t.Status.StartTime; start == nil || start.After(now) {
 		t.Status.StartTime = new(metav1.NewMicroTime(now))
 	}
 }
 
-// unpark ends all that a Turn waits for, and keeps how long it has waited.
+// unpark ends all waits of a Turn, and adds the time of the wait to parkedMilliseconds.
 func unpark(s *v1alpha1.TurnStatus, now time.Time) {
 	s.ParkedMilliseconds, s.ParkedTime = parked(s, now).Milliseconds(), nil
 	s.PendingApprovals, s.AwaitedTurns = nil, nil
 }
 
-// Decides reports whether a ToolApproval decides about a pending call of a Turn: it must name all that the status lists of it. The
-// requestID is random, so a ToolApproval that names it was made after the request. One that is older than the Turn itself has not
-// read it there.
+// Decides reports whether a ToolApproval decides about a pending call of a Turn: it must name every fact that the
+// status lists about the call. The requestID is random, so a ToolApproval that names it was created after the
+// request. A ToolApproval that is older than the Turn is refused: its author cannot have read the requestID there.
 func Decides(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingApproval) bool {
 	s := a.Spec
 	return a.Namespace == t.Namespace && s.TurnRef.Name == t.Name && s.TurnUID == string(t.UID) &&
@@ -166,8 +170,8 @@ func Decides(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingAppro
 		!a.CreationTimestamp.Time.Before(t.CreationTimestamp.Time)
 }
 
-// About are those of some ToolApprovals that decide about a request of a Turn, and were made in time. There are none about a request
-// that the Turn's status does not list.
+// About returns the ToolApprovals that decide about a request of a Turn and were created in time. It returns none
+// if the Turn's status does not list the request.
 func About(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) []v1alpha1.ToolApproval {
 	if !Lists(t, a) {
 		return nil
@@ -181,7 +185,7 @@ func About(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval)
 	return about
 }
 
-// Lists reports whether the status of a Turn lists a request, with all that a decision about it names.
+// Lists reports whether the status of a Turn lists a request, with every fact that a decision names.
 func Lists(t *v1alpha1.Turn, a loop.Approval) bool {
 	wanted := pendingApproval(a)
 	return slices.ContainsFunc(t.Status.PendingApprovals, func(p v1alpha1.PendingApproval) bool {
@@ -190,8 +194,8 @@ func Lists(t *v1alpha1.Turn, a loop.Approval) bool {
 	})
 }
 
-// Decision returns what was decided about a request, nil if nothing was in time: of several decisions the first counts, and of
-// those of the same second a denial, as nobody knows which was first.
+// Decision returns the decision about a request, or nil if none was made in time. The first of several decisions
+// counts. Of decisions in the same second a denial counts, because their order is unknown.
 func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) *loop.Decision {
 	var first *v1alpha1.ToolApproval
 	about := About(approvals, t, a)

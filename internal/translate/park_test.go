@@ -18,7 +18,8 @@ import (
 
 func asks(callID, name string) loop.Approval {
 	return loop.Approval{
-		Request: "request of " + callID, Step: 2, CallID: callID, Name: name, ToolServerUID: "server", SchemaHash: "schema", ArgumentsHash: "hash",
+		Request: "request of " + callID, Step: 2, CallID: callID, Name: name, ToolServerUID: "server",
+		SchemaHash: "schema", ArgumentsHash: "hash",
 		Requested: now, Expires: now.Add(time.Minute),
 	}
 }
@@ -38,12 +39,38 @@ func TestPark(t *testing.T) {
 		turns           []string
 		clockStops      bool
 	}{
-		"a call":             {"it says what to do", loop.Parked{Approvals: many[:1]}, "AwaitingApproval", "a call of tool delete waits for somebody's decision: capstan approve one, or capstan deny one", 1, nil, true},
-		"calls of two tools": {"each tool once", loop.Parked{Approvals: []loop.Approval{asks("a", "x"), asks("b", "y"), asks("c", "x")}}, "AwaitingApproval", "3 calls of tools x, y wait for somebody's decision: capstan approve one, or capstan deny one", 3, nil, true},
-		"more than fit":      {"the rest is asked for later", loop.Parked{Approvals: many}, "AwaitingApproval", "25 calls of tool delete wait for somebody's decision: capstan approve one, or capstan deny one", 25, nil, true},
-		"a sub-agent":        {"its time goes on", loop.Parked{Turns: []string{"child", "child"}}, "WaitingForSubAgent", "the Turn child of a sub-agent has not ended", 0, []string{"child"}, false},
-		"many sub-agents":    {"the rest is waited for later", loop.Parked{Turns: names}, "WaitingForSubAgent", "", 0, names[:25], false},
-		"both":               {"a person comes first", loop.Parked{Approvals: many[:1], Turns: []string{"child"}}, "AwaitingApproval", "", 1, []string{"child"}, true},
+		"a call": {
+			"it says what to do",
+			loop.Parked{Approvals: many[:1]},
+			"AwaitingApproval",
+			"a call of tool delete requires approval: run capstan approve one or capstan deny one", 1, nil, true,
+		},
+		"calls of two tools": {
+			"each tool once",
+			loop.Parked{Approvals: []loop.Approval{asks("a", "x"), asks("b", "y"), asks("c", "x")}},
+			"AwaitingApproval", "3 calls of tools x, y require approval: run capstan approve one or capstan deny one", 3, nil, true,
+		},
+		"more than fit": {
+			"the rest is asked for later",
+			loop.Parked{Approvals: many},
+			"AwaitingApproval",
+			"25 calls of tool delete require approval: run capstan approve one or capstan deny one", 25, nil, true,
+		},
+		"a sub-agent": {
+			"its time keeps running",
+			loop.Parked{Turns: []string{"child", "child"}},
+			"WaitingForSubAgent", "the Turn child of a sub-agent has not ended", 0,
+			[]string{"child"},
+			false,
+		},
+		"many sub-agents": {"the rest is waited for later", loop.Parked{Turns: names}, "WaitingForSubAgent", "", 0, names[:25], false},
+		"both": {
+			"a person comes first",
+			loop.Parked{Approvals: many[:1], Turns: []string{"child"}},
+			"AwaitingApproval", "", 1,
+			[]string{"child"},
+			true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := bound()
@@ -64,8 +91,8 @@ func TestPark(t *testing.T) {
 	}
 }
 
-// TestTheTimeOfAParkedTurn: what was waited for people adds up, and nothing else.
-func TestTheTimeOfAParkedTurn(t *testing.T) {
+// TestParkedTime proves that exactly the waits for people add up.
+func TestParkedTime(t *testing.T) {
 	got := bound()
 	at := func(seconds float64) time.Time { return now.Add(time.Duration(seconds * float64(time.Second))) }
 	translate.Park(got, &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, at(0))
@@ -101,16 +128,18 @@ func TestTheTimeOfAParkedTurn(t *testing.T) {
 	}
 	got.Status.AwaitedTurns, got.Status.PendingApprovals = []string{"x"}, []v1alpha1.PendingApproval{{}}
 	translate.Suspend(got)
-	if s := got.Status; s.StartTime != nil || s.ParkedMilliseconds != 0 || s.PendingApprovals != nil || !slices.Equal(s.AwaitedTurns, []string{"x"}) {
+	if s := got.Status; s.StartTime != nil || s.ParkedMilliseconds != 0 || s.PendingApprovals != nil ||
+		!slices.Equal(s.AwaitedTurns, []string{"x"}) {
 		t.Errorf("status %+v, want all its time anew, and the Turns that were made", s)
 	}
 }
 
-func TestAnExpiryIsNeverEarly(t *testing.T) {
+func TestExpiryIsRoundedUp(t *testing.T) {
 	got := bound()
-	a := asks("a", "x") // which expires within a second
+	a := asks("a", "x") // expires within a second
 	translate.Park(got, &loop.Parked{Approvals: []loop.Approval{a}}, now)
-	if at := got.Status.PendingApprovals[0].ExpiryTime.Time; at.Before(a.Expires) || at.Sub(a.Expires) >= time.Second || at.Nanosecond() != 0 {
+	if at := got.Status.PendingApprovals[0].ExpiryTime.Time; at.Before(a.Expires) || at.Sub(a.Expires) >= time.Second ||
+		at.Nanosecond() != 0 {
 		t.Errorf("expires at %s, want the full second from %s on", at, a.Expires)
 	}
 }
@@ -143,31 +172,87 @@ func TestDecision(t *testing.T) {
 		callID    string
 		want      *loop.Decision
 	}{
-		"none":            {"nobody has", nil, "a", nil},
-		"approved":        {"somebody has", []v1alpha1.ToolApproval{made("x", 0)}, "a", of("x", true)},
-		"denied":          {"somebody has", []v1alpha1.ToolApproval{made("x", 0, deny)}, "a", of("x", false)},
-		"two":             {"the first counts", []v1alpha1.ToolApproval{made("x", 2*time.Second), made("y", time.Second, deny)}, "a", of("y", false)},
-		"in one second":   {"the lower UID, so that all agree", []v1alpha1.ToolApproval{made("y", 0), made("x", 0)}, "a", of("x", true)},
-		"a tie":           {"a denial, as nobody knows which was first", []v1alpha1.ToolApproval{made("x", 0), made("y", 0, deny)}, "a", of("y", false)},
-		"a tie, reversed": {"a denial, as nobody knows which was first", []v1alpha1.ToolApproval{made("y", 0, deny), made("x", 0)}, "a", of("y", false)},
-		"too late":        {"its end was a denial", []v1alpha1.ToolApproval{made("x", 2*time.Minute)}, "a", nil},
-		"another turn":    {"of another name", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.TurnRef.Name = "two" })}, "a", nil},
-		"an earlier turn": {"of the same name", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.TurnUID = "v" })}, "a", nil},
-		"another step":    {"ids of calls come again", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.Step = 1 })}, "a", nil},
-		"another call":    {"of the same step", []v1alpha1.ToolApproval{made("x", 0)}, "b", nil},
-		"other arguments": {"not what was looked at", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ArgumentsHash = "h" })}, "a", nil},
-		"elsewhere":       {"rights end at the namespace", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Namespace = "other" })}, "a", nil},
-		"another request": {"a guess, made before the request", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID = "guess" })}, "a", nil},
-		"another tool":    {"yes to one is not yes to all", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ToolName = "close_ticket" })}, "a", nil},
-		"another server":  {"it has the name of one that is gone", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = "gone" })}, "a", nil},
-		"no server":       {"the tool has one", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = "" })}, "a", nil},
-		"another schema":  {"not what was shown", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.SchemaHash = "old" })}, "a", nil},
-		"not listed":      {"nobody was shown it", []v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID, a.Spec.CallID = "request of hidden", "hidden" })}, "hidden", nil},
+		"none":     {"no decision exists", nil, "a", nil},
+		"approved": {"the decision approves", []v1alpha1.ToolApproval{made("x", 0)}, "a", of("x", true)},
+		"denied":   {"the decision denies", []v1alpha1.ToolApproval{made("x", 0, deny)}, "a", of("x", false)},
+		"two": {
+			"the first counts",
+			[]v1alpha1.ToolApproval{made("x", 2*time.Second), made("y", time.Second, deny)},
+			"a", of("y", false),
+		},
+		"in one second": {"the lower UID, so that all agree", []v1alpha1.ToolApproval{made("y", 0), made("x", 0)}, "a", of("x", true)},
+		"a tie": {
+			"the denial counts, because the order is unknown",
+			[]v1alpha1.ToolApproval{made("x", 0), made("y", 0, deny)},
+			"a", of("y", false),
+		},
+		"a tie, reversed": {
+			"the denial counts, because the order is unknown",
+			[]v1alpha1.ToolApproval{made("y", 0, deny), made("x", 0)},
+			"a", of("y", false),
+		},
+		"too late": {"its end was a denial", []v1alpha1.ToolApproval{made("x", 2*time.Minute)}, "a", nil},
+		"another turn": {
+			"of another name",
+			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.TurnRef.Name = "two" })},
+			"a", nil,
+		},
+		"an earlier turn": {
+			"of the same name",
+			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.TurnUID = "v" })},
+			"a", nil,
+		},
+		"another step": {
+			"ids of calls come again",
+			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.Step = 1 })},
+			"a", nil,
+		},
+		"another call": {"of the same step", []v1alpha1.ToolApproval{made("x", 0)}, "b", nil},
+		"other arguments": {
+			"the approver saw others",
+			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ArgumentsHash = "h" })},
+			"a", nil,
+		},
+		"elsewhere": {
+			"rights end at the namespace",
+			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Namespace = "other" })},
+			"a", nil,
+		},
+		"another request": {
+			"a guess, made before the request",
+			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID = "guess" })},
+			"a", nil,
+		},
+		"another tool": {
+			"yes to one is not yes to all",
+			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ToolName = "close_ticket" })},
+			"a", nil,
+		},
+		"another server": {
+			"it has the name of one that is gone",
+			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = "gone" })},
+			"a", nil,
+		},
+		"no server": {
+			"the tool has one",
+			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.ToolServerUID = "" })},
+			"a", nil,
+		},
+		"another schema": {
+			"the approver saw another one",
+			[]v1alpha1.ToolApproval{made("x", 0, func(a *v1alpha1.ToolApproval) { a.Spec.SchemaHash = "old" })},
+			"a", nil,
+		},
+		"not listed": {"no status lists the call", []v1alpha1.ToolApproval{made("x", 0,
+			func(a *v1alpha1.ToolApproval) { a.Spec.RequestID, a.Spec.CallID = "request of hidden", "hidden" })}, "hidden", nil},
 		"same second":     {"a person may be fast", []v1alpha1.ToolApproval{made("x", -999*time.Millisecond)}, "a", of("x", true)},
 		"before the turn": {"the Turn was not there to be read", []v1alpha1.ToolApproval{made("x", -2*time.Hour)}, "a", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			waiting := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "one", UID: "u", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+			waiting := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "demo", Name: "one", UID: "u",
+				CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
+			}}
 			waiting.Status.Executor = &v1alpha1.ExecutorBinding{}
 			translate.Park(waiting, &loop.Parked{Approvals: []loop.Approval{asks("a", "x"), asks("b", "x")}}, now)
 			if diff := cmp.Diff(tc.want, translate.Decision(tc.approvals, waiting, asks(tc.callID, "x"))); diff != "" {

@@ -15,22 +15,23 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/zone"
 )
 
-// Objects are what the messages of a Turn are made of.
+// Objects are the objects that the messages of a Turn are made of.
 type Objects struct {
 	Turn    *v1alpha1.Turn
 	Agent   *v1alpha1.Agent
 	Profile *v1alpha1.PromptProfile
-	// ConfigMaps reads what the objects refer to.
+	// ConfigMaps reads the ConfigMaps to which the objects refer.
 	ConfigMaps ConfigMaps
 	// ManagerSkills are available to every Agent.
 	ManagerSkills []prepare.Skill
-	// Session of the Turn; nil if it has none. Its history is not here: the engine reads it.
+	// Session is the Session of the Turn, or nil if it has none. It does not hold the history: the engine reads
+	// that.
 	Session *v1alpha1.Session
 }
 
-// Preparation returns what the messages of a Turn are made of; now is the time they speak of. It returns an
-// *invalid.Error for an unknown time zone, a spec that is too large and a ConfigMap that is missing, or the error of
-// reading one.
+// Preparation returns what the messages of a Turn are made of; now is the time that they state. It returns an
+// *invalid.Error for an unknown time zone, a spec that is too large or a ConfigMap that is missing. Any other error
+// is that of reading a ConfigMap.
 func Preparation(ctx context.Context, o Objects, now time.Time) (prepare.Input, error) {
 	if err := o.Turn.Spec.CheckSize(); err != nil {
 		return prepare.Input{}, invalid.Field("Turn spec", "%s", err)
@@ -47,12 +48,12 @@ func Preparation(ctx context.Context, o Objects, now time.Time) (prepare.Input, 
 		return prepare.Input{}, err
 	}
 	in.Turn, err = request(ctx, o.Turn, o.ConfigMaps)
-	converse(&in.Turn, o.Session)
+	addSession(&in.Turn, o.Session)
 	return in, err
 }
 
-// Location returns the agent's time zone. It returns an *invalid.Error for a name that the time zone database does not
-// know.
+// Location returns the agent's time zone. It returns an *invalid.Error for a name that is not in the time zone
+// database.
 func Location(a *v1alpha1.Agent) (*time.Location, error) {
 	name := a.Spec.TimeZone
 	if name == "" || name == "Local" {
@@ -60,12 +61,13 @@ func Location(a *v1alpha1.Agent) (*time.Location, error) {
 	}
 	loc, err := zone.Load(name)
 	if err != nil || a.Spec.TimeZone == "Local" {
-		return nil, invalid.Field("Agent spec.timeZone", "%q is not an IANA time zone: use a name such as Europe/Berlin or UTC", a.Spec.TimeZone)
+		return nil, invalid.Field("Agent spec.timeZone",
+			"%q is not an IANA time zone: use a name such as Europe/Berlin or UTC", a.Spec.TimeZone)
 	}
 	return loc, nil
 }
 
-// Agent returns the part of an Agent that its prompt is made of.
+// Agent returns the part of an Agent from which its prompt is made.
 func Agent(ctx context.Context, a *v1alpha1.Agent, maps ConfigMaps) (prepare.Agent, error) {
 	out := prepare.Agent{
 		Name: a.Name, Description: a.Spec.Description, Instructions: a.Spec.Instructions, Thinking: prompt.Thinking(a.Spec.Thinking),
@@ -82,7 +84,7 @@ func Agent(ctx context.Context, a *v1alpha1.Agent, maps ConfigMaps) (prepare.Age
 	return out, err
 }
 
-// Profile returns what a PromptProfile says.
+// Profile returns a PromptProfile in the form of the engine.
 func Profile(ctx context.Context, p *v1alpha1.PromptProfile, maps ConfigMaps) (prepare.Profile, error) {
 	s := p.Spec
 	out := prepare.Profile{
@@ -92,10 +94,14 @@ func Profile(ctx context.Context, p *v1alpha1.PromptProfile, maps ConfigMaps) (p
 		Overlays: overlays(s.Overlays), Guardrails: guardrails(s.Guardrails), Shaping: shaping(s.Shaping),
 	}
 	if id := s.Identity; id != nil {
-		out.Identity = &turncontext.Identity{AssistantName: id.AssistantName, SystemPrompt: id.SystemPrompt, DeveloperPrompt: id.DeveloperPrompt}
+		out.Identity = &turncontext.Identity{
+			AssistantName: id.AssistantName, SystemPrompt: id.SystemPrompt,
+			DeveloperPrompt: id.DeveloperPrompt,
+		}
 		if t := id.Traits; t != nil {
 			out.Identity.Traits = turncontext.Traits{
-				Voice: string(t.Voice), Formality: string(t.Formality), Proactivity: turncontext.Level(t.Proactivity), RiskPosture: string(t.RiskPosture),
+				Voice: string(t.Voice), Formality: string(t.Formality), Proactivity: turncontext.Level(t.Proactivity),
+				RiskPosture: string(t.RiskPosture),
 			}
 		}
 	}
@@ -110,8 +116,8 @@ func Profile(ctx context.Context, p *v1alpha1.PromptProfile, maps ConfigMaps) (p
 	return out, err
 }
 
-// converse says which Session the Turn belongs to, beside what its caller knows of the conversation.
-func converse(t *prepare.Turn, s *v1alpha1.Session) {
+// addSession adds the Turn's Session to the caller's facts about the conversation.
+func addSession(t *prepare.Turn, s *v1alpha1.Session) {
 	if s == nil {
 		return
 	}
@@ -133,7 +139,7 @@ func variables(list []v1alpha1.Variable) []prepare.Variable {
 	return out
 }
 
-// request returns what a Turn asks and what it brings along.
+// request returns the spec of a Turn in the form of the engine.
 func request(ctx context.Context, t *v1alpha1.Turn, maps ConfigMaps) (prepare.Turn, error) {
 	s := t.Spec
 	out := prepare.Turn{
@@ -157,12 +163,12 @@ func request(ctx context.Context, t *v1alpha1.Turn, maps ConfigMaps) (prepare.Tu
 	if s.Context == nil {
 		return out, nil
 	}
-	err := known(ctx, &out, s.Context, maps)
+	err := addContext(ctx, &out, s.Context, maps)
 	return out, err
 }
 
-// known fills in what the caller of a Turn knows.
-func known(ctx context.Context, out *prepare.Turn, c *v1alpha1.TurnContext, maps ConfigMaps) (err error) {
+// addContext fills in the context that the caller of a Turn has given.
+func addContext(ctx context.Context, out *prepare.Turn, c *v1alpha1.TurnContext, maps ConfigMaps) (err error) {
 	for _, f := range c.Facts {
 		out.Facts = append(out.Facts, turncontext.Fact{ID: f.ID, Text: f.Text, Source: f.Source})
 	}
@@ -171,7 +177,8 @@ func known(ctx context.Context, out *prepare.Turn, c *v1alpha1.TurnContext, maps
 		if m.Relevance != nil {
 			memory.Relevance, err = strconv.ParseFloat(*m.Relevance, 64)
 			if r := memory.Relevance; err != nil || !(r >= 0 && r <= 1) {
-				return invalid.Field(fmt.Sprintf("Turn spec.context.memories[%d].relevance", i), "%q must be a decimal from 0 to 1", *m.Relevance)
+				return invalid.Field(fmt.Sprintf("Turn spec.context.memories[%d].relevance", i),
+					"%q must be a decimal from 0 to 1", *m.Relevance)
 			}
 		}
 		out.Memories = append(out.Memories, memory)

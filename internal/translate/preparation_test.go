@@ -20,7 +20,7 @@ import (
 
 var errAPI = errors.New("the API server is away")
 
-// configMaps has a few texts, and one that cannot be read.
+// configMaps returns a few texts, and an error for one ConfigMap.
 func configMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
 	var data map[string]string
 	switch ref.Name {
@@ -38,26 +38,32 @@ func ref(name, key string) v1alpha1.ConfigMapKeyReference {
 	return v1alpha1.ConfigMapKeyReference{Name: name, Key: key}
 }
 
-// least are objects with nothing that is not required.
+// least returns objects with the required fields only.
 func least() translate.Objects {
 	return translate.Objects{
-		Turn:    &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "first", Namespace: "demo"}, Spec: v1alpha1.TurnSpec{Message: "What?"}},
-		Agent:   &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Name: "helper"}},
-		Profile: &v1alpha1.PromptProfile{ObjectMeta: metav1.ObjectMeta{Name: "support", Generation: 4}, Spec: v1alpha1.PromptProfileSpec{ID: "i", Version: "1.0.0", Instructions: "Be brief."}},
-		// No ConfigMaps: they are asked for nothing.
+		Turn:  &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "first", Namespace: "demo"}, Spec: v1alpha1.TurnSpec{Message: "What?"}},
+		Agent: &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Name: "helper"}},
+		Profile: &v1alpha1.PromptProfile{
+			ObjectMeta: metav1.ObjectMeta{Name: "support", Generation: 4},
+			Spec:       v1alpha1.PromptProfileSpec{ID: "i", Version: "1.0.0", Instructions: "Be brief."},
+		},
+		// ConfigMaps is nil, because these objects refer to none.
 	}
 }
 
-func TestPreparationOfTheLeast(t *testing.T) {
+func TestPreparationOfMinimalObjects(t *testing.T) {
 	got, err := translate.Preparation(t.Context(), least(), now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := prepare.Input{
-		Agent:   prepare.Agent{Name: "helper", MaxMemories: 10},
-		Profile: prepare.Profile{Name: "support", ID: "i", Version: "1.0.0", Generation: 4, Identity: &turncontext.Identity{}, Instructions: "Be brief."},
-		Turn:    prepare.Turn{Name: "first", Namespace: "demo", Message: "What?", Parameters: map[string]string{}},
-		Now:     now,
+		Agent: prepare.Agent{Name: "helper", MaxMemories: 10},
+		Profile: prepare.Profile{
+			Name: "support", ID: "i", Version: "1.0.0", Generation: 4,
+			Identity: &turncontext.Identity{}, Instructions: "Be brief.",
+		},
+		Turn: prepare.Turn{Name: "first", Namespace: "demo", Message: "What?", Parameters: map[string]string{}},
+		Now:  now,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -78,47 +84,89 @@ func TestPreparation(t *testing.T) {
 		change func(*translate.Objects)
 		want   func(*prepare.Input)
 	}{
-		"zone": {"now is in the agent's zone", func(o *translate.Objects) { o.Agent.Spec.TimeZone = "Europe/Berlin" }, func(in *prepare.Input) { in.Now = now.In(berlin) }},
+		"zone": {
+			"now is in the agent's zone", func(o *translate.Objects) { o.Agent.Spec.TimeZone = "Europe/Berlin" },
+			func(in *prepare.Input) { in.Now = now.In(berlin) },
+		},
 		"no memory": {
 			"0 is not the default", func(o *translate.Objects) { o.Agent.Spec.Memory = &v1alpha1.AgentMemory{MaxItems: new(int32(0))} },
 			func(in *prepare.Input) { in.Agent.MaxMemories = 0 },
 		},
-		"memory without a number": {"the default is 10", func(o *translate.Objects) { o.Agent.Spec.Memory = &v1alpha1.AgentMemory{} }, func(*prepare.Input) {}},
-		"no sections":             {"the empty list is not an absent one", func(o *translate.Objects) { o.Profile.Spec.Sections = []string{} }, func(in *prepare.Input) { in.Profile.Sections = []string{} }},
-		"empty override":          {"nor is the empty text", func(o *translate.Objects) { o.Profile.Spec.Overrides = &v1alpha1.Overrides{Tools: new("")} }, func(in *prepare.Input) { in.Profile.ToolsText = new("") }},
+		"memory without a number": {
+			"the default is 10",
+			func(o *translate.Objects) { o.Agent.Spec.Memory = &v1alpha1.AgentMemory{} }, func(*prepare.Input) {},
+		},
+		"no sections": {"the empty list is not an absent one", func(
+			o *translate.Objects,
+		) {
+			o.Profile.Spec.Sections = []string{}
+		}, func(in *prepare.Input) { in.Profile.Sections = []string{} }},
+		"empty override": {
+			"the empty text is not absent",
+			func(o *translate.Objects) { o.Profile.Spec.Overrides = &v1alpha1.Overrides{Tools: new("")} }, func(
+				in *prepare.Input,
+			) {
+				in.Profile.ToolsText = new("")
+			},
+		},
 		"trust": {"untrusted is the default everywhere", func(o *translate.Objects) {
-			o.Profile.Spec.Variables = []v1alpha1.Variable{{Name: "a"}, {Name: "b", Trust: v1alpha1.TrustTrusted, Default: new("c")}, {Name: "d", Trust: v1alpha1.TrustUntrusted, Required: true}}
-			o.Turn.Spec.Context = &v1alpha1.TurnContext{Contributions: []v1alpha1.Contribution{{Name: "x", Text: new("")}, {Name: "y", Text: new("t"), Trust: v1alpha1.TrustTrusted}}}
+			o.Profile.Spec.Variables = []v1alpha1.Variable{
+				{Name: "a"},
+				{Name: "b", Trust: v1alpha1.TrustTrusted, Default: new("c")},
+				{Name: "d", Trust: v1alpha1.TrustUntrusted, Required: true},
+			}
+			o.Turn.Spec.Context = &v1alpha1.TurnContext{Contributions: []v1alpha1.Contribution{
+				{Name: "x", Text: new("")},
+				{Name: "y", Text: new("t"), Trust: v1alpha1.TrustTrusted},
+			}}
 		}, func(in *prepare.Input) {
 			in.Profile.Variables = []prepare.Variable{{Name: "a"}, {Name: "b", Default: "c", Trusted: true}, {Name: "d", Required: true}}
 			in.Turn.Contributions = []prompt.Contribution{{Name: "x"}, {Name: "y", Text: "t", Trusted: true}}
 		}},
 		"roles": {"a history is the user's or the model's", func(o *translate.Objects) {
-			o.Turn.Spec.History = []v1alpha1.HistoryMessage{{Role: v1alpha1.HistoryRoleUser, Content: "Hi"}, {Role: v1alpha1.HistoryRoleAssistant, Content: "Hello"}}
+			o.Turn.Spec.History = []v1alpha1.HistoryMessage{
+				{Role: v1alpha1.HistoryRoleUser, Content: "Hi"},
+				{Role: v1alpha1.HistoryRoleAssistant, Content: "Hello"},
+			}
 		}, func(in *prepare.Input) {
 			in.Turn.History = []prepare.HistoryMessage{{Role: "user", Content: "Hi"}, {Role: "assistant", Content: "Hello"}}
 		}},
 		"relevance": {"absent is 0", func(o *translate.Objects) {
-			o.Turn.Spec.Context = &v1alpha1.TurnContext{Memories: []v1alpha1.Memory{{ID: "a", Text: "x", Relevance: new("0.25")}, {ID: "b", Text: "y"}}}
+			o.Turn.Spec.Context = &v1alpha1.TurnContext{
+				Memories: []v1alpha1.Memory{{ID: "a", Text: "x", Relevance: new("0.25")}, {ID: "b", Text: "y"}},
+			}
 		}, func(in *prepare.Input) {
 			in.Turn.Memories = []turncontext.Memory{{ID: "a", Text: "x", Relevance: 0.25}, {ID: "b", Text: "y"}}
 		}},
-		"guardrails": {"those of a Turn and of a profile stand beside shaping", func(o *translate.Objects) {
+		"guardrails": {"guardrails of a Turn and of a profile are added to shaping", func(o *translate.Objects) {
 			o.Turn.Spec.Guardrails = []v1alpha1.Guardrail{{ID: "t", Rule: "x", Kind: v1alpha1.GuardrailTone}}
 			o.Profile.Spec.Guardrails = []v1alpha1.Guardrail{{ID: "p", Rule: "y", Priority: v1alpha1.LevelHigh}}
 		}, func(in *prepare.Input) {
 			in.Turn.Shaping.Guardrails = []turncontext.Guardrail{{ID: "t", Rule: "x", Kind: "ToneConstraint"}}
 			in.Profile.Guardrails = []turncontext.Guardrail{{ID: "p", Rule: "y", Priority: turncontext.High}}
 		}},
-		"manager's skills": {"they are passed on", func(o *translate.Objects) { o.ManagerSkills = []prepare.Skill{skill} }, func(in *prepare.Input) { in.ManagerSkills = []prepare.Skill{skill} }},
-		"ConfigMaps": {"a text may stand in one", func(o *translate.Objects) {
+		"manager's skills": {
+			"they are passed on", func(o *translate.Objects) { o.ManagerSkills = []prepare.Skill{skill} },
+			func(in *prepare.Input) { in.ManagerSkills = []prepare.Skill{skill} },
+		},
+		"ConfigMaps": {"a text may be in a ConfigMap", func(o *translate.Objects) {
 			o.ConfigMaps = configMaps
-			o.Profile.Spec.Skills = []v1alpha1.Skill{{Key: "s", ContentFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: ref("texts", "a")}}, {Key: "own", Content: new("c")}}
+			o.Profile.Spec.Skills = []v1alpha1.Skill{
+				{Key: "s", ContentFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: ref("texts", "a")}},
+				{Key: "own", Content: new("c")},
+			}
 			o.Profile.Spec.Contributions = []v1alpha1.Contribution{{Name: "p", ConfigMapKeyRef: new(ref("texts", "longest"))}}
-			o.Agent.Spec.Contributions = []v1alpha1.Contribution{{Name: "a", ConfigMapKeyRef: new(ref("texts", "empty")), MaxChars: new(int32(7))}}
-			o.Turn.Spec.Context = &v1alpha1.TurnContext{Contributions: []v1alpha1.Contribution{{Name: "t", ConfigMapKeyRef: new(ref("texts", "a"))}}}
+			o.Agent.Spec.Contributions = []v1alpha1.Contribution{
+				{Name: "a", ConfigMapKeyRef: new(ref("texts", "empty")), MaxChars: new(int32(7))},
+			}
+			o.Turn.Spec.Context = &v1alpha1.TurnContext{
+				Contributions: []v1alpha1.Contribution{{Name: "t", ConfigMapKeyRef: new(ref("texts", "a"))}},
+			}
 		}, func(in *prepare.Input) {
-			in.Profile.Skills = []prepare.Skill{{Key: "s", Content: "text of a", From: `key "a" of ConfigMap "texts"`}, {Key: "own", Content: "c"}}
+			in.Profile.Skills = []prepare.Skill{
+				{Key: "s", Content: "text of a", From: `key "a" of ConfigMap "texts"`},
+				{Key: "own", Content: "c"},
+			}
 			in.Profile.Contributions = []prompt.Contribution{{Name: "p", Text: strings.Repeat("ü", 65536)}}
 			in.Agent.Contributions = []prompt.Contribution{{Name: "a", MaxChars: 7}}
 			in.Turn.Contributions = []prompt.Contribution{{Name: "t", Text: "text of a"}}
@@ -146,10 +194,13 @@ func TestPreparation(t *testing.T) {
 	}
 }
 
-func TestPreparationThatFails(t *testing.T) {
+func TestPreparationErrors(t *testing.T) {
 	skill := func(r v1alpha1.ConfigMapKeyReference) func(*translate.Objects) {
 		return func(o *translate.Objects) {
-			o.Profile.Spec.Skills = []v1alpha1.Skill{{Key: "own", Content: new("c")}, {Key: "s", ContentFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: r}}}
+			o.Profile.Spec.Skills = []v1alpha1.Skill{
+				{Key: "own", Content: new("c")},
+				{Key: "s", ContentFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: r}},
+			}
 		}
 	}
 	contribution := []v1alpha1.Contribution{{Name: "a", Text: new("x")}, {Name: "b", ConfigMapKeyRef: new(ref("texts", "none"))}}
@@ -166,18 +217,26 @@ func TestPreparationThatFails(t *testing.T) {
 		},
 		"no key": {
 			"so is a key", skill(ref("texts", "none")), true,
-			`PromptProfile spec.skills[1].contentFrom.configMapKeyRef: ConfigMap "texts" has no key "none" in its data: add it, or correct the key`,
+			`PromptProfile spec.skills[1].contentFrom.configMapKeyRef: ConfigMap "texts" has no key "none" in ` +
+				`its data: add it, or correct the key`,
 		},
 		"too long": {
 			"the bound is that of the schema, in characters", skill(ref("texts", "longer")), true,
-			`PromptProfile spec.skills[1].contentFrom.configMapKeyRef: key "longer" of ConfigMap "texts" has 65537 characters and may have 65536: shorten it`,
+			`PromptProfile spec.skills[1].contentFrom.configMapKeyRef: key "longer" of ConfigMap "texts" has ` +
+				`65537 characters but may have at most 65536: shorten it`,
 		},
 		"unreadable": {
-			"a failure to read is nobody's fault and does not end a Turn", skill(ref("away", "a")), false,
+			"a failed read is temporary and does not end a Turn", skill(ref("away", "a")), false,
 			`failed to read ConfigMap "away" for PromptProfile spec.skills[1].contentFrom.configMapKeyRef: the API server is away`,
 		},
-		"of the profile": {"the field is the profile's", func(o *translate.Objects) { o.Profile.Spec.Contributions = contribution }, true, "PromptProfile spec.contributions" + noKey},
-		"of the agent":   {"or the Agent's", func(o *translate.Objects) { o.Agent.Spec.Contributions = contribution }, true, "Agent spec.contributions" + noKey},
+		"of the profile": {
+			"the field is the profile's",
+			func(o *translate.Objects) { o.Profile.Spec.Contributions = contribution }, true, "PromptProfile spec.contributions" + noKey,
+		},
+		"of the agent": {
+			"or the Agent's", func(o *translate.Objects) { o.Agent.Spec.Contributions = contribution },
+			true, "Agent spec.contributions" + noKey,
+		},
 		"of the Turn": {
 			"or the Turn's", func(o *translate.Objects) { o.Turn.Spec.Context = &v1alpha1.TurnContext{Contributions: contribution} }, true,
 			"Turn spec.context.contributions" + noKey,
@@ -186,7 +245,7 @@ func TestPreparationThatFails(t *testing.T) {
 			"a zone that there is not", func(o *translate.Objects) { o.Agent.Spec.TimeZone = "Mars/Olympus" }, true,
 			`Agent spec.timeZone: "Mars/Olympus" is not an IANA time zone: use a name such as Europe/Berlin or UTC`,
 		},
-		"relevance": {"a number that is none", func(o *translate.Objects) {
+		"relevance": {"the text is not a number", func(o *translate.Objects) {
 			o.Turn.Spec.Context = &v1alpha1.TurnContext{Memories: []v1alpha1.Memory{{ID: "a"}, {ID: "b", Relevance: new("much")}}}
 		}, true, `Turn spec.context.memories[1].relevance: "much" must be a decimal from 0 to 1`},
 		"below 0": {"a number out of its bounds", func(o *translate.Objects) {

@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// ids returns some, each of a text and a number.
+// ids returns n IDs, each a text and a number.
 func ids(n int, text string) []string {
 	var all []string
 	for i := range n {
@@ -24,7 +24,7 @@ func ids(n int, text string) []string {
 }
 
 func TestProvenance(t *testing.T) {
-	long := strings.Repeat("ü", 62)       // 64 characters with a number of two digits, and twice as many bytes
+	long := strings.Repeat("ü", 62)       // 64 characters together with a number of two digits, and twice as many bytes
 	hostile := strings.Repeat("\x01", 62) // six times as long as JSON
 	for name, tc := range map[string]struct {
 		reason string
@@ -39,14 +39,14 @@ func TestProvenance(t *testing.T) {
 			UsedMemoryIDs: ids(10, "m"), DroppedMemoryIDs: ids(54, "n"), UsedEnrichmentIDs: ids(8, "e"), DroppedEnrichmentIDs: ids(56, "f"),
 			UsedGuardrailIDs: ids(64, "g"), UsedOverlayIDs: ids(96, "o"),
 		}},
-		"bounds": {"no list is longer than its schema allows, and a cut is told", turncontext.Provenance{
+		"bounds": {"no list exceeds its schema, and truncated reports a cut", turncontext.Provenance{
 			UsedMemoryIDs: ids(11, "m"), DroppedMemoryIDs: ids(65, "n"), UsedEnrichmentIDs: ids(9, "e"), DroppedEnrichmentIDs: ids(65, "f"),
 			UsedGuardrailIDs: ids(65, "g"), UsedOverlayIDs: ids(97, "o"),
 		}, &v1alpha1.Provenance{
 			UsedMemoryIDs: ids(10, "m"), DroppedMemoryIDs: ids(64, "n"), UsedEnrichmentIDs: ids(8, "e"), DroppedEnrichmentIDs: ids(64, "f"),
 			UsedGuardrailIDs: ids(64, "g"), UsedOverlayIDs: ids(96, "o"), Truncated: true,
 		}},
-		"bytes": {"all together at 20 KiB, what is in the prompt first", turncontext.Provenance{
+		"bytes": {"20 KiB in total, with the IDs in the prompt first", turncontext.Provenance{
 			UsedGuardrailIDs: ids(64, long), UsedOverlayIDs: ids(96, long), UsedMemoryIDs: ids(10, long), DroppedMemoryIDs: ids(54, long),
 		}, &v1alpha1.Provenance{
 			UsedGuardrailIDs: ids(64, long), UsedOverlayIDs: ids(94, long), Truncated: true,
@@ -63,14 +63,14 @@ func TestProvenance(t *testing.T) {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 			data, err := json.Marshal(got)
-			if names := 180; err != nil || len(data) > 20<<10+names { // the names of the lists come on top
+			if names := 180; err != nil || len(data) > 20<<10+names { // maxProvenanceBytes does not count the names of the lists
 				t.Errorf("the provenance takes %d bytes of JSON (error %v), want at most 20 KiB of ids", len(data), err)
 			}
 		})
 	}
 }
 
-func TestNoExpression(t *testing.T) {
+func TestReportWithoutExpression(t *testing.T) {
 	if got := translate.Report(&prepare.Report{}, "", "", 0).Expression; got != nil {
 		t.Errorf("expression %+v, want none: nothing says how to speak", got)
 	}

@@ -16,9 +16,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 )
 
-// SessionTotals writes into the status of a Session what its Turns took by the end of this one, and reports whether that is
-// news. Totals of a time before those of the status change nothing: an executor that was away for long may come back with
-// them. Nor does a Turn that asked no model, which does not count.
+// SessionTotals writes the totals of a Session at the end of a Turn into its status, and reports whether the status
+// changed. Two kinds of totals change nothing:
+//  1. Totals that are older than those of the status: an executor that was away for long may write them late.
+//  2. Totals of a Turn that asked no model: such a Turn does not count.
 func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, end time.Time) (changed bool) {
 	before := &s.Status
 	if totals.Turns < before.Turns || totals.Turns == 0 || (totals.Turns == before.Turns && before.LastTurnName != turnName) {
@@ -26,7 +27,7 @@ func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, 
 	}
 	after := before.DeepCopy()
 	after.Turns, after.LastTurnName, after.ContextTokens, after.Usage = totals.Turns, turnName, totals.ContextTokens, nil
-	if totals.Turns > before.Turns || before.LastTurnTime == nil { // a write that is done again keeps its time
+	if totals.Turns > before.Turns || before.LastTurnTime == nil { // a repeated write keeps its time
 		after.LastTurnTime = new(metav1.NewMicroTime(end))
 	}
 	after.MissingTurns = max(before.MissingTurns, totals.Missing)
@@ -44,13 +45,17 @@ func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, 
 	return true
 }
 
-// KnownTotals are what the status of a Session says of its Turns. The journal of its history must not know less.
+// KnownTotals returns the totals in the status of a Session. The journal of its history must not have less.
 func KnownTotals(s *v1alpha1.Session) session.Totals {
-	known := session.Totals{Turns: s.Status.Turns, KnownCost: cost(s), ContextTokens: s.Status.ContextTokens, Missing: s.Status.MissingTurns}
+	known := session.Totals{
+		Turns: s.Status.Turns, KnownCost: cost(s), ContextTokens: s.Status.ContextTokens,
+		Missing: s.Status.MissingTurns,
+	}
 	if u := s.Status.Usage; u != nil {
 		known.Usage = model.Usage{
-			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, ReasoningTokens: u.ReasoningTokens, CacheReadTokens: u.CacheReadTokens,
-			Estimated: u.Estimated,
+			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, ReasoningTokens: u.ReasoningTokens,
+			CacheReadTokens: u.CacheReadTokens,
+			Estimated:       u.Estimated,
 		}
 		if u.Cost != nil {
 			known.Cost = &finalize.Cost{Amount: u.Cost.Amount, Currency: u.Cost.Currency}
@@ -59,7 +64,8 @@ func KnownTotals(s *v1alpha1.Session) session.Totals {
 	return known
 }
 
-// Account is what a Turn that has ended adds to its Session, as its status says: what it took with its sub-agents, and no messages.
+// Account returns what a Turn that has ended adds to the totals of its Session: the usage and cost in its status,
+// sub-agents included, without messages.
 func Account(t *v1alpha1.Turn) session.Turn {
 	spent := Spent(t)
 	out := session.Turn{UID: string(t.UID), Name: t.Name, Namespace: t.Namespace, Usage: spent.Usage}
@@ -72,19 +78,21 @@ func Account(t *v1alpha1.Turn) session.Turn {
 	return out
 }
 
-// HasCounted reports whether the totals in the status of a Session have a Turn that has not ended in its own status. Turns of a
-// Session run one after another, so it would be the last one.
+// HasCounted reports whether the totals of a Session already count a Turn whose own status does not say that it has
+// ended. Turns of a Session run one after another, so only the last one can be such a Turn.
 func HasCounted(s *v1alpha1.Session, t *v1alpha1.Turn) bool {
-	return s.Status.LastTurnName == t.Name && s.Status.LastTurnTime != nil && t.Status.StartTime != nil && !s.Status.LastTurnTime.Before(t.Status.StartTime)
+	return s.Status.LastTurnName == t.Name && s.Status.LastTurnTime != nil && t.Status.StartTime != nil &&
+		!s.Status.LastTurnTime.Before(t.Status.StartTime)
 }
 
-// LoseHistory writes into the status of a Session that the history of some of its Turns is gone, and reports whether that is news.
+// LoseHistory writes into the status of a Session that the history of some of its Turns is lost, and reports
+// whether the status changed.
 func LoseHistory(s *v1alpha1.Session, missing int64, now time.Time) (changed bool) {
 	before := s.Status.DeepCopy()
 	s.Status.MissingTurns = max(s.Status.MissingTurns, missing)
-	message := fmt.Sprintf("the journal does not have the history of %d of %d turns any more", s.Status.MissingTurns, s.Status.Turns)
+	message := fmt.Sprintf("the journal has lost the history of %d of %d turns", s.Status.MissingTurns, s.Status.Turns)
 	if s.Spec.OnHistoryLoss == v1alpha1.OnHistoryLossWait {
-		message += "; the turns of the session wait: set spec.onHistoryLoss to Continue to go on without it, or create a new Session"
+		message += "; the turns of the session wait: set spec.onHistoryLoss to Continue to continue without it, or create a new Session"
 	}
 	meta.SetStatusCondition(&s.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.ConditionHistoryComplete, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonHistoryLost, Message: message,
@@ -93,18 +101,19 @@ func LoseHistory(s *v1alpha1.Session, missing int64, now time.Time) (changed boo
 	return !equality.Semantic.DeepEqual(before, &s.Status)
 }
 
-// WaitsForHistory says why the Turns of a Session wait because its history was lost; empty if they do not. A change of the spec
-// lets the next Turn look again.
+// WaitsForHistory returns why the Turns of a Session wait after a loss of its history, or "" if they do not wait.
+// After a change of the spec, the next Turn checks the history again.
 func WaitsForHistory(s *v1alpha1.Session) string {
 	c := meta.FindStatusCondition(s.Status.Conditions, v1alpha1.ConditionHistoryComplete)
-	if c == nil || c.Status != metav1.ConditionFalse || s.Spec.OnHistoryLoss != v1alpha1.OnHistoryLossWait || c.ObservedGeneration != s.Generation {
+	if c == nil || c.Status != metav1.ConditionFalse || s.Spec.OnHistoryLoss != v1alpha1.OnHistoryLossWait ||
+		c.ObservedGeneration != s.Generation {
 		return ""
 	}
 	return c.Message
 }
 
-// BudgetUsed says which parts of a Session's budget are used up, with their figures, such as
-// "20 of 20 turns (spec.budget.maxTurns)"; it is empty while there is something left of each.
+// BudgetUsed returns the parts of a Session's budget that are used up, with their figures, such as "20 of 20 turns
+// (spec.budget.maxTurns)". It returns "" if something is left of each part.
 func BudgetUsed(s *v1alpha1.Session) string {
 	b := s.Spec.Budget
 	if b == nil {
@@ -125,12 +134,13 @@ func BudgetUsed(s *v1alpha1.Session) string {
 	return strings.Join(used, ", ")
 }
 
-// leastCost is the least that a limit of cost can be.
+// leastCost is the lowest value that a limit of cost can have.
 var leastCost = decimal.New(1, -10)
 
-// Remaining returns what a Session's budget leaves for a Turn, as limits beside those of the Turn and its Agent; nil if it
-// bounds neither tokens nor cost, or there is no Session. Where nothing is left, a limit is the least there can be, since
-// none would be no limit: a Turn that is taken up again under a budget that was lowered meanwhile sends no further request.
+// Remaining returns the rest of a Session's budget as limits for a Turn, beside those of the Turn and its Agent. It
+// returns nil if there is no Session, or if its budget bounds neither tokens nor cost. If nothing is left, the
+// limit is the lowest possible one, because an absent limit would mean no limit: a Turn that resumes after the
+// budget was lowered then sends no further request.
 func Remaining(s *v1alpha1.Session) *v1alpha1.Limits {
 	if s == nil || s.Spec.Budget == nil {
 		return nil
@@ -150,7 +160,7 @@ func Remaining(s *v1alpha1.Session) *v1alpha1.Limits {
 	return &left
 }
 
-// tokens is how many tokens a Session has taken.
+// tokens returns how many tokens a Session has used.
 func tokens(s *v1alpha1.Session) int64 {
 	if s.Status.Usage == nil {
 		return 0
@@ -158,8 +168,8 @@ func tokens(s *v1alpha1.Session) int64 {
 	return s.Status.Usage.TotalTokens
 }
 
-// cost is what is known of what a Session has cost: not that of a model without a price. A status of an older version has
-// only the whole.
+// cost returns the known cost of a Session; requests to models without a price are not part of it. The status of an
+// older version has only the total.
 func cost(s *v1alpha1.Session) decimal.Decimal {
 	amount := s.Status.KnownCost
 	if u := s.Status.Usage; amount == "" && u != nil && u.Cost != nil {

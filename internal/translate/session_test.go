@@ -21,7 +21,8 @@ func TestSessionTotals(t *testing.T) {
 	cond := []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue}}
 	after := func(turns int64, name string, at time.Time, change ...func(*v1alpha1.SessionStatus)) v1alpha1.SessionStatus {
 		s := v1alpha1.SessionStatus{
-			ObservedGeneration: 2, Conditions: cond, Turns: turns, LastTurnName: name, LastTurnTime: new(metav1.NewMicroTime(at)), ContextTokens: 80 * turns,
+			ObservedGeneration: 2, Conditions: cond, Turns: turns, LastTurnName: name,
+			LastTurnTime: new(metav1.NewMicroTime(at)), ContextTokens: 80 * turns,
 			Usage: &v1alpha1.Usage{InputTokens: 100 * turns, OutputTokens: 20 * turns, TotalTokens: 120 * turns},
 		}
 		for _, f := range change {
@@ -30,7 +31,10 @@ func TestSessionTotals(t *testing.T) {
 		return s
 	}
 	totals := func(turns int64) session.Totals {
-		return session.Totals{Turns: turns, ContextTokens: 80 * turns, Usage: model.Usage{InputTokens: 100 * turns, OutputTokens: 20 * turns}}
+		return session.Totals{
+			Turns: turns, ContextTokens: 80 * turns,
+			Usage: model.Usage{InputTokens: 100 * turns, OutputTokens: 20 * turns},
+		}
 	}
 	priced := totals(3)
 	priced.Cost, priced.KnownCost = &finalize.Cost{Amount: "0.0123", Currency: "EUR"}, decimal.RequireFromString("0.0123")
@@ -50,16 +54,28 @@ func TestSessionTotals(t *testing.T) {
 		want    v1alpha1.SessionStatus
 		changed bool
 	}{
-		"first":        {"the first Turn of a session begins the totals", new0, totals(1), "a", after(1, "a", end), true},
-		"next":         {"the next replaces them, and leaves the conditions alone", after(2, "b", earlier), totals(3), "c", after(3, "c", end), true},
+		"first": {"the first Turn of a session begins the totals", new0, totals(1), "a", after(1, "a", end), true},
+		"next": {
+			"the next replaces them, and leaves the conditions alone", after(2, "b", earlier), totals(3),
+			"c", after(3, "c", end), true,
+		},
 		"cost":         {"the cost is written where it is known", after(2, "b", earlier), priced, "c", after(3, "c", end, cost), true},
 		"cost unknown": {"and goes where it is not known any more", after(2, "b", earlier, cost), totals(3), "c", after(3, "c", end), true},
-		"cost partly":  {"but what is known stays", after(2, "b", earlier, cost), partly, "c", after(3, "c", end, known), true},
+		"cost partly":  {"the known part stays", after(2, "b", earlier, cost), partly, "c", after(3, "c", end, known), true},
 		"old":          {"totals never go back", after(3, "c", earlier), totals(2), "b", after(3, "c", earlier), false},
-		"again":        {"a write that is done again changes nothing, not even the time", after(3, "c", earlier), totals(3), "c", after(3, "c", earlier), false},
-		"asked nobody": {"a Turn that asked no model is not the last", after(3, "c", earlier), totals(3), "d", after(3, "c", earlier), false},
-		"none at all":  {"nor does it begin the totals", new0, totals(0), "d", new0, false},
-		"mended":       {"what an older version left out is added", after(3, "c", earlier), priced, "c", after(3, "c", earlier, cost), true},
+		"again": {
+			"a write that is done again changes nothing, not even the time", after(3, "c", earlier),
+			totals(3), "c", after(3, "c", earlier), false,
+		},
+		"no request": {
+			"a Turn that asked no model is not the last", after(3, "c", earlier), totals(3), "d",
+			after(3, "c", earlier), false,
+		},
+		"none at all": {"it does not start the totals", new0, totals(0), "d", new0, false},
+		"mended": {
+			"what an older version left out is added", after(3, "c", earlier), priced, "c",
+			after(3, "c", earlier, cost), true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &v1alpha1.Session{Status: tc.before}
@@ -73,16 +89,19 @@ func TestSessionTotals(t *testing.T) {
 	}
 }
 
-// spent is a Session that took so many turns and tokens, and cost so much; empty for a cost that is not known.
+// spent returns a Session with these turns, tokens and cost; an empty cost is unknown.
 func spent(turns, tokens int64, cost string, b *v1alpha1.SessionBudget) *v1alpha1.Session {
-	s := &v1alpha1.Session{Spec: v1alpha1.SessionSpec{Budget: b}, Status: v1alpha1.SessionStatus{Turns: turns, Usage: &v1alpha1.Usage{TotalTokens: tokens}}}
+	s := &v1alpha1.Session{
+		Spec:   v1alpha1.SessionSpec{Budget: b},
+		Status: v1alpha1.SessionStatus{Turns: turns, Usage: &v1alpha1.Usage{TotalTokens: tokens}},
+	}
 	if cost != "" {
 		s.Status.Usage.Cost = &v1alpha1.Cost{Amount: cost, Currency: "USD"}
 	}
 	return s
 }
 
-// partly is a Session of whose cost only so much is known.
+// partly returns a Session of whose cost only a part is known.
 func partly(known string, b *v1alpha1.SessionBudget) *v1alpha1.Session {
 	s := spent(2, 9, "", b)
 	s.Status.KnownCost = known
@@ -98,20 +117,51 @@ func TestBudgets(t *testing.T) {
 		used    string
 		left    *limits
 	}{
-		"no budget":     {"a session without a budget is never closed", spent(1000, 1e12, "1000000", nil), "", nil},
-		"nothing spent": {"a new session has all of its budget", &v1alpha1.Session{Spec: v1alpha1.SessionSpec{Budget: &budget{MaxTokens: new(int64(5)), MaxCost: new("0.50")}}}, "", &limits{MaxTokens: new(int64(5)), MaxCost: new("0.5")}},
-		"turns left":    {"turns bound no tokens", spent(2, 10, "1", &budget{MaxTurns: new(int32(3))}), "", nil},
-		"turns used":    {"the last turn is used", spent(3, 10, "1", &budget{MaxTurns: new(int32(3))}), "3 of 3 turns (spec.budget.maxTurns)", nil},
-		"turns lowered": {"a budget that was lowered is used", spent(3, 10, "1", &budget{MaxTurns: new(int32(2))}), "3 of 2 turns (spec.budget.maxTurns)", nil},
-		"tokens left":   {"one token is left", spent(1, 99, "1", &budget{MaxTokens: new(int64(100))}), "", &limits{MaxTokens: new(int64(1))}},
-		"tokens used":   {"none is left, and a limit of none would be no limit", spent(1, 100, "1", &budget{MaxTokens: new(int64(100))}), "100 of 100 tokens (spec.budget.maxTokens)", &limits{MaxTokens: new(int64(1))}},
-		"cost left":     {"costs are decimals, not texts nor floats", spent(1, 9, "0.3", &budget{MaxCost: new("10.00")}), "", &limits{MaxCost: new("9.7")}},
-		"cost used":     {"0.50 is 0.5", spent(1, 9, "0.5", &budget{MaxCost: new("0.50")}), "a cost of 0.5 of 0.50 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")}},
-		"cost beyond":   {"a Turn may have cost a little more than was left", spent(1, 9, "0.500000000000001", &budget{MaxCost: new("0.5")}), "a cost of 0.500000000000001 of 0.5 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")}},
-		"cost unknown":  {"what is not known does not count", spent(1, 9, "", &budget{MaxCost: new("0.5")}), "", &limits{MaxCost: new("0.5")}},
-		"known left":    {"what is known counts, though it is not all", partly("0.3", &budget{MaxCost: new("0.5")}), "", &limits{MaxCost: new("0.2")}},
-		"known used":    {"a Turn without a price opens no session again", partly("5", &budget{MaxCost: new("1.00")}), "a cost of 5 of 1.00 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")}},
-		"several":       {"all that is used is told", spent(3, 100, "1", &budget{MaxTurns: new(int32(3)), MaxTokens: new(int64(100))}), "3 of 3 turns (spec.budget.maxTurns), 100 of 100 tokens (spec.budget.maxTokens)", &limits{MaxTokens: new(int64(1))}},
+		"no budget": {"a session without a budget is never closed", spent(1000, 1e12, "1000000", nil), "", nil},
+		"nothing spent": {"a new session has all of its budget", &v1alpha1.Session{Spec: v1alpha1.SessionSpec{
+			Budget: &budget{MaxTokens: new(int64(5)), MaxCost: new("0.50")},
+		}}, "", &limits{MaxTokens: new(int64(5)), MaxCost: new("0.5")}},
+		"turns left": {"turns bound no tokens", spent(2, 10, "1", &budget{MaxTurns: new(int32(3))}), "", nil},
+		"turns used": {
+			"the last turn is used", spent(3, 10, "1", &budget{MaxTurns: new(int32(3))}),
+			"3 of 3 turns (spec.budget.maxTurns)", nil,
+		},
+		"turns lowered": {
+			"a budget that was lowered is used", spent(3, 10, "1", &budget{MaxTurns: new(int32(2))}),
+			"3 of 2 turns (spec.budget.maxTurns)", nil,
+		},
+		"tokens left": {
+			"one token is left", spent(1, 99, "1", &budget{MaxTokens: new(int64(100))}), "",
+			&limits{MaxTokens: new(int64(1))},
+		},
+		"tokens used": {
+			"none is left, and a limit of none would be no limit", spent(1, 100, "1", &budget{MaxTokens: new(int64(100))}),
+			"100 of 100 tokens (spec.budget.maxTokens)", &limits{MaxTokens: new(int64(1))},
+		},
+		"cost left": {
+			"costs are decimals, not texts nor floats", spent(1, 9, "0.3", &budget{MaxCost: new("10.00")}),
+			"", &limits{MaxCost: new("9.7")},
+		},
+		"cost used": {
+			"0.50 is 0.5", spent(1, 9, "0.5", &budget{MaxCost: new("0.50")}),
+			"a cost of 0.5 of 0.50 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")},
+		},
+		"cost beyond": {"a Turn may have cost a little more than was left", spent(1, 9, "0.500000000000001", &budget{
+			MaxCost: new("0.5"),
+		}), "a cost of 0.500000000000001 of 0.5 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")}},
+		"cost unknown": {
+			"an unknown cost does not count", spent(1, 9, "", &budget{MaxCost: new("0.5")}), "",
+			&limits{MaxCost: new("0.5")},
+		},
+		"known left": {"the known part counts", partly("0.3", &budget{MaxCost: new("0.5")}), "", &limits{MaxCost: new("0.2")}},
+		"known used": {
+			"a Turn without a price opens no session again", partly("5", &budget{MaxCost: new("1.00")}),
+			"a cost of 5 of 1.00 (spec.budget.maxCost)", &limits{MaxCost: new("0.0000000001")},
+		},
+		"several": {
+			"all used parts are listed", spent(3, 100, "1", &budget{MaxTurns: new(int32(3)), MaxTokens: new(int64(100))}),
+			"3 of 3 turns (spec.budget.maxTurns), 100 of 100 tokens (spec.budget.maxTokens)", &limits{MaxTokens: new(int64(1))},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := BudgetUsed(tc.session); got != tc.used {
@@ -127,15 +177,16 @@ func TestBudgets(t *testing.T) {
 	}
 }
 
-// TestALossOfHistory is written once, keeps the totals, and holds Turns only while the policy says so and nobody has changed the spec.
-func TestALossOfHistory(t *testing.T) {
+// TestLoseHistory proves that a loss is written once, keeps the totals, and holds Turns only as long as the
+// policy is Wait and the spec does not change.
+func TestLoseHistory(t *testing.T) {
 	s := &v1alpha1.Session{}
 	s.Generation, s.Spec.OnHistoryLoss, s.Status.Turns = 2, v1alpha1.OnHistoryLossWait, 5
 	if !LoseHistory(s, 4, time.Unix(1, 0)) || LoseHistory(s, 4, time.Unix(2, 0)) || s.Status.MissingTurns != 4 || s.Status.Turns != 5 {
 		t.Errorf("want the loss written once, beside the totals: %+v", s.Status)
 	}
 	if why := WaitsForHistory(s); !strings.Contains(why, "4 of 5 turns") || !strings.Contains(why, "set spec.onHistoryLoss to Continue") {
-		t.Errorf("Turns wait for %q, want what is missing and what to do", why)
+		t.Errorf("Turns wait for %q, want the loss and the remedy", why)
 	}
 	s.Generation++
 	if why := WaitsForHistory(s); why != "" {
@@ -143,7 +194,7 @@ func TestALossOfHistory(t *testing.T) {
 	}
 	s.Spec.OnHistoryLoss = v1alpha1.OnHistoryLossContinue
 	if LoseHistory(s, 4, time.Unix(3, 0)); WaitsForHistory(s) != "" {
-		t.Error("Turns wait, want them to go on")
+		t.Error("Turns wait, want them to continue")
 	}
 	if known := KnownTotals(s); known.Turns != 5 || known.Missing != 4 {
 		t.Errorf("known are %+v, want the totals of the status", known)

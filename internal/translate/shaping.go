@@ -5,7 +5,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// shaping returns what a profile or a Turn says about the answer, without guardrails.
+// shaping returns the wishes of a profile or a Turn about the form of the answer, without guardrails.
 func shaping(s *v1alpha1.Shaping) turncontext.Layer {
 	if s == nil {
 		return turncontext.Layer{}
@@ -13,7 +13,8 @@ func shaping(s *v1alpha1.Shaping) turncontext.Layer {
 	out := turncontext.Layer{Mode: s.Mode, Overlays: overlays(s.Overlays)}
 	if e := s.Expression; e != nil {
 		out.Expression = turncontext.Expression{
-			Tone: e.Tone, Directness: turncontext.Level(e.Directness), Warmth: turncontext.Level(e.Warmth), Humor: turncontext.Humor(e.Humor),
+			Tone: e.Tone, Directness: turncontext.Level(e.Directness), Warmth: turncontext.Level(e.Warmth),
+			Humor:      turncontext.Humor(e.Humor),
 			Initiative: turncontext.Level(e.Initiative), ExplanationDensity: turncontext.Level(e.ExplanationDensity),
 		}
 	}

@@ -20,19 +20,19 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// maxMissing is how many ToolServers a status names that were never reached.
+// maxMissing is how many ToolServers with unknown tools a status names at most.
 const maxMissing = 16
 
 const (
-	// maxResultBytes bounds the answer in a status, as JSON; the journal has it whole.
+	// maxResultBytes bounds the answer in a status, in bytes of JSON; the journal has the whole answer.
 	maxResultBytes = 32 << 10
-	// maxPreviewChars bounds the line that kubectl prints.
+	// maxPreviewChars bounds the preview that kubectl prints.
 	maxPreviewChars = 80
-	// maxMessageBytes bounds what a condition says, as JSON.
+	// maxMessageBytes bounds the message of a condition, in bytes of JSON.
 	maxMessageBytes = 2 << 10
 )
 
-// Finish writes the end of a Turn into its status, which then says all there is to say.
+// Finish writes the end of a Turn into its status: the result, the totals and all conditions.
 func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	s := &t.Status
 	s.StopReason = v1alpha1.StopReason(r.Stop)
@@ -41,7 +41,7 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	if r.Text != "" {
 		s.Result = result(r)
 	}
-	s.Descendants = count(r.Descendants)
+	s.Descendants = toInt32(r.Descendants)
 	if d := r.Record.Decision; d != nil {
 		s.Decision = &v1alpha1.Decision{
 			Key: d.Key, Strategy: v1alpha1.Strategy(d.Strategy), PromptRenderHash: d.PromptRenderHash, ContextHash: d.ContextHash,
@@ -53,20 +53,20 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	}
 	if n := r.MissingTurns; n > 0 {
 		setCondition(t, v1alpha1.ConditionHistoryComplete, metav1.ConditionFalse, v1alpha1.ReasonHistoryLost,
-			fmt.Sprintf("the history of %d earlier turns of the session was lost: the model was not shown it", n), now)
+			fmt.Sprintf("the history of %d earlier turns of the session was lost, and the model did not receive it", n), now)
 	}
-	status, reason := verdict(r.Stop)
+	status, reason := mainCondition(r.Stop)
 	End(t, status, reason, r.Message, now)
-	detail(t, r, status, reason)
+	setDetailConditions(t, r, status, reason)
 }
 
 // End writes the main condition of a Turn that has ended, and its times.
 func End(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string, now time.Time) {
-	message = cutJSON(message, maxMessageBytes)
+	message = truncateJSON(message, maxMessageBytes)
 	unpark(&t.Status, now)
 	t.Status.ObservedGeneration = t.Generation
 	if start := t.Status.StartTime; start != nil && start.After(now) {
-		now = start.Time // by a clock that was wrong: a Turn does not end before it starts
+		now = start.Time // a clock was wrong: a Turn must not end before it starts
 	}
 	completion := metav1.NewMicroTime(now)
 	t.Status.CompletionTime = &completion
@@ -81,26 +81,28 @@ func End(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string
 	}
 }
 
-// sizes are numbers of bytes in a message.
+// sizes matches numbers of bytes in a message.
 var sizes = regexp.MustCompile(`[0-9]+(\.[0-9]+)? [KMGTP]iB`)
 
-// differInSizes reports whether two messages say the same of other numbers of bytes.
+// differInSizes reports whether two messages differ only in their numbers of bytes.
 func differInSizes(a, b string) bool {
 	return a != b && sizes.ReplaceAllLiteralString(a, "") == sizes.ReplaceAllLiteralString(b, "")
 }
 
-// Wait writes that a Turn has not ended and why. It reports whether that is news. That something has grown a little is none: hundreds of
-// Turns may wait for the same, and each would be written whenever one is looked at.
+// Wait writes that a Turn has not ended, and why, and reports whether the status changed. A message that differs
+// only in its numbers of bytes is not a change: hundreds of Turns may wait for the same reason, and each would be
+// written again whenever the controller looks at one of them.
 func Wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
-	message = cutJSON(message, maxMessageBytes)
+	message = truncateJSON(message, maxMessageBytes)
 	changed := t.Status.ObservedGeneration != t.Generation
 	t.Status.ObservedGeneration = t.Generation
-	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); !changed && c != nil && c.Reason == reason && differInSizes(c.Message, message) {
+	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); !changed && c != nil &&
+		c.Reason == reason && differInSizes(c.Message, message) {
 		message = c.Message
 	}
 	since := now
 	if t.StateReason() == "" && !t.CreationTimestamp.IsZero() {
-		since = t.CreationTimestamp.Time // nobody was there to see it, and it has waited all the same
+		since = t.CreationTimestamp.Time // the Turn has waited since then, even if no manager was running
 	}
 	changed = setCondition(t, v1alpha1.ConditionSucceeded, metav1.ConditionUnknown, reason, message, now) || changed
 	if reason == v1alpha1.TurnReasonSuspended {
@@ -116,8 +118,8 @@ func setCondition(t *v1alpha1.Turn, kind string, status metav1.ConditionStatus, 
 	})
 }
 
-// verdict maps why a run stopped to the main condition.
-func verdict(s turn.Stop) (metav1.ConditionStatus, string) {
+// mainCondition maps the stop reason of a run to status and reason of the main condition.
+func mainCondition(s turn.Stop) (metav1.ConditionStatus, string) {
 	switch s {
 	case turn.StopCompleted, turn.StopToolEnded:
 		return metav1.ConditionTrue, v1alpha1.TurnReasonCompleted
@@ -146,37 +148,39 @@ func verdict(s turn.Stop) (metav1.ConditionStatus, string) {
 	return metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed
 }
 
-// detail writes the conditions beside the main one.
-func detail(t *v1alpha1.Turn, r *turn.Result, status metav1.ConditionStatus, reason string) {
+// setDetailConditions writes the conditions Prepared, Executed and Finalized.
+func setDetailConditions(t *v1alpha1.Turn, r *turn.Result, status metav1.ConditionStatus, reason string) {
 	now := t.Status.CompletionTime.Time
 	switch {
 	case r.Preparation != nil:
-		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionTrue, v1alpha1.TurnReasonPrepared, cutJSON(prepared(r), maxMessageBytes), now)
+		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionTrue, v1alpha1.TurnReasonPrepared,
+			truncateJSON(preparedMessage(r), maxMessageBytes), now)
 	case r.Stop == turn.StopPreparationError:
-		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionFalse, reason, cutJSON(r.Message, maxMessageBytes), now)
+		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionFalse, reason, truncateJSON(r.Message, maxMessageBytes), now)
 	}
 	if r.Preparation != nil && r.Stop != turn.StopPrepared {
-		setCondition(t, v1alpha1.ConditionExecuted, status, reason, cutJSON(r.Message, maxMessageBytes), now)
+		setCondition(t, v1alpha1.ConditionExecuted, status, reason, truncateJSON(r.Message, maxMessageBytes), now)
 	}
 	if f := r.Record.Failures; len(f) > 0 {
 		setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionFalse, v1alpha1.TurnReasonPartiallyFinalized,
-			cutJSON("these steps failed: "+strings.Join(f, "; "), maxMessageBytes), now)
+			truncateJSON("these steps failed: "+strings.Join(f, "; "), maxMessageBytes), now)
 		return
 	}
 	setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionTrue, v1alpha1.TurnReasonFinalized, "the record is complete", now)
 }
 
-// prepared is what is said of a prompt that was made.
-func prepared(r *turn.Result) string {
+// preparedMessage returns the message of the condition Prepared for a prompt that was made.
+func preparedMessage(r *turn.Result) string {
 	if len(r.ToolServersMissing) == 0 {
 		return "the prompt was prepared"
 	}
 	return "the prompt was prepared, but " + WithoutTools(r.ToolServersMissing)
 }
 
-// WithoutTools says that a Turn went without the tools of ToolServers of which none were known.
+// WithoutTools returns the part of a message that says that a Turn ran without the tools of these ToolServers,
+// because none of their tools were known.
 func WithoutTools(servers []string) string {
-	return "without the tools of ToolServer " + strings.Join(servers, ", ") + ", which nobody had ever reached when the turn began"
+	return "without the tools of ToolServer " + strings.Join(servers, ", ") + ", which had never been reached when the turn began"
 }
 
 func preparation(r *turn.Result) *v1alpha1.Preparation {
@@ -184,12 +188,12 @@ func preparation(r *turn.Result) *v1alpha1.Preparation {
 		return nil
 	}
 	out := Report(r.Preparation, r.Provider, r.Model, r.MessageCount)
-	out.ToolsLeftOut = count(r.ToolsLeftOut)
+	out.ToolsLeftOut = toInt32(r.ToolsLeftOut)
 	out.ToolServersMissing = r.ToolServersMissing[:min(len(r.ToolServersMissing), maxMissing)]
 	return out
 }
 
-// Report returns the report of a preparation as a status has it.
+// Report returns the report of a preparation in the form of a status.
 func Report(p *prepare.Report, provider, modelName string, messages int) *v1alpha1.Preparation {
 	return &v1alpha1.Preparation{
 		PromptProfile: v1alpha1.PromptProfileRevision{
@@ -198,8 +202,9 @@ func Report(p *prepare.Report, provider, modelName string, messages int) *v1alph
 		Provider: provider, Model: modelName,
 		PromptRenderHash: p.RenderHash, PromptHash: p.PromptHash, ContextHash: p.ContextHash,
 		Mode: v1alpha1.PromptMode(p.Mode), Sections: p.Sections,
-		StableChars: int64(p.StableChars), DynamicChars: int64(p.DynamicChars), ToolCount: count(p.ToolCount), MessageCount: count(messages),
-		Expression: expression(p.Expression), Provenance: provenance(p.Provenance),
+		StableChars: int64(p.StableChars), DynamicChars: int64(p.DynamicChars), ToolCount: toInt32(p.ToolCount),
+		MessageCount: toInt32(messages),
+		Expression:   expression(p.Expression), Provenance: provenance(p.Provenance),
 	}
 }
 
@@ -213,11 +218,12 @@ func expression(e turncontext.Expression) *v1alpha1.Expression {
 	}
 }
 
-// maxProvenanceBytes bounds all lists of a provenance together, as JSON; the journal has them whole.
+// maxProvenanceBytes bounds all lists of a provenance together, in bytes of JSON; the journal has the complete
+// lists.
 const maxProvenanceBytes = 20 << 10
 
-// provenance returns the lists as a status has them, within the bounds of its schema and as far as the bytes suffice; nil if
-// all are empty.
+// provenance returns the lists for a status, cut to the bounds of its schema and to maxProvenanceBytes together. It
+// returns nil if all lists are empty.
 func provenance(p turncontext.Provenance) *v1alpha1.Provenance {
 	out := &v1alpha1.Provenance{}
 	left, listed := maxProvenanceBytes, 0
@@ -234,7 +240,7 @@ func provenance(p turncontext.Provenance) *v1alpha1.Provenance {
 		listed += len(kept)
 		return kept
 	}
-	// What is in the prompt comes first: it is the last to be cut.
+	// The IDs that are in the prompt come first, so that they are cut last.
 	out.UsedGuardrailIDs, out.UsedOverlayIDs = list(p.UsedGuardrailIDs, 64), list(p.UsedOverlayIDs, 96)
 	out.UsedMemoryIDs, out.UsedEnrichmentIDs = list(p.UsedMemoryIDs, 10), list(p.UsedEnrichmentIDs, 8)
 	out.DroppedMemoryIDs, out.DroppedEnrichmentIDs = list(p.DroppedMemoryIDs, 64), list(p.DroppedEnrichmentIDs, 64)
@@ -246,10 +252,10 @@ func provenance(p turncontext.Provenance) *v1alpha1.Provenance {
 
 func result(r *turn.Result) *v1alpha1.TurnResult {
 	out := &v1alpha1.TurnResult{
-		Text: cutJSON(r.Text, maxResultBytes), Bytes: int64(len(r.Text)), Preview: preview(r.Text),
+		Text: truncateJSON(r.Text, maxResultBytes), Bytes: int64(len(r.Text)), Preview: preview(r.Text),
 	}
 	out.Truncated = len(out.Text) < len(r.Text)
-	out.Data = data(r.Data)
+	out.Data = structuredAnswer(r.Data)
 	if a := r.Answer; a != nil {
 		out.Artifacts = []v1alpha1.Artifact{{Name: a.Name, Bytes: a.Bytes, SHA256: a.SHA256}}
 	}
@@ -272,34 +278,34 @@ func usage(r finalize.Record) *v1alpha1.Usage {
 	return u
 }
 
-// preview is the beginning of a text on one line that is safe to print on a terminal.
+// preview returns the beginning of a text on one line, without characters that are unsafe on a terminal.
 func preview(text string) string {
 	line := strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return -1
-	}, strings.Join(strings.Fields(cut(strings.TrimSpace(text), 8*maxPreviewChars)), " "))
+	}, strings.Join(strings.Fields(truncateBytes(strings.TrimSpace(text), 8*maxPreviewChars)), " "))
 	if runes := []rune(line); len(runes) > maxPreviewChars {
 		return string(runes[:maxPreviewChars-1]) + "…"
 	}
 	return line
 }
 
-// cut shortens a text to at most so many bytes, between characters.
-func cut(text string, most int) string {
-	if len(text) <= most {
+// truncateBytes shortens a text to at most limit bytes, without splitting a character.
+func truncateBytes(text string, limit int) string {
+	if len(text) <= limit {
 		return text
 	}
-	for most > 0 && !utf8.RuneStart(text[most]) {
-		most--
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
 	}
-	return text[:most]
+	return text[:limit]
 }
 
-// cutJSON shortens a text to what takes at most so many bytes within a JSON string: what is hostile there, such as
-// control characters, takes up to six bytes each.
-func cutJSON(text string, most int) string {
+// truncateJSON shortens a text so that it takes at most limit bytes within a JSON string. JSON escapes some
+// characters, such as control characters, with up to six bytes each.
+func truncateJSON(text string, limit int) string {
 	size := 0
 	for at := 0; at < len(text); {
 		r, width := utf8.DecodeRuneInString(text[at:])
@@ -311,7 +317,7 @@ func cutJSON(text string, most int) string {
 		default:
 			size += width
 		}
-		if size > most {
+		if size > limit {
 			return text[:at]
 		}
 		at += width
@@ -319,4 +325,4 @@ func cutJSON(text string, most int) string {
 	return text
 }
 
-func count(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
+func toInt32(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) }

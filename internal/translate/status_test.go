@@ -23,7 +23,7 @@ import (
 
 var now = time.Date(2026, 6, 11, 15, 4, 5, 123456000, time.UTC)
 
-// bound is a Turn that runs since 1.5 s, for the third time.
+// bound returns a Turn that has been running for 1.5 s, in its third epoch.
 func bound() *v1alpha1.Turn {
 	start := metav1.NewMicroTime(now.Add(-1500 * time.Millisecond))
 	t := &v1alpha1.Turn{
@@ -34,7 +34,7 @@ func bound() *v1alpha1.Turn {
 	return t
 }
 
-// conditions are what a status says, as type=status/reason.
+// conditions returns the conditions of a status as type=status/reason.
 func conditions(t *v1alpha1.Turn) []string {
 	var all []string
 	for _, c := range t.Status.Conditions {
@@ -46,27 +46,39 @@ func conditions(t *v1alpha1.Turn) []string {
 	return all
 }
 
-func TestConditionsOfEachEnd(t *testing.T) {
+func TestConditionsOfEachStop(t *testing.T) {
 	failed := func(reason string) []string {
-		return []string{"Succeeded=False/" + reason, "Stalled=True/" + reason, "Prepared=True/Prepared", "Executed=False/" + reason, "Finalized=True/Finalized"}
+		return []string{
+			"Succeeded=False/" + reason, "Stalled=True/" + reason, "Prepared=True/Prepared",
+			"Executed=False/" + reason, "Finalized=True/Finalized",
+		}
 	}
 	for stop, tc := range map[turn.Stop]struct {
 		unprepared bool
 		want       []string
 	}{
-		turn.StopCompleted:        {false, []string{"Succeeded=True/Completed", "Prepared=True/Prepared", "Executed=True/Completed", "Finalized=True/Finalized"}},
-		turn.StopToolEnded:        {false, []string{"Succeeded=True/Completed", "Prepared=True/Prepared", "Executed=True/Completed", "Finalized=True/Finalized"}},
-		turn.StopOutputInvalid:    {false, failed("OutputInvalid")},
-		turn.StopPrepared:         {false, []string{"Succeeded=True/Prepared", "Prepared=True/Prepared", "Finalized=True/Finalized"}},
-		turn.StopMaxSteps:         {false, failed("StepLimitExceeded")},
-		turn.StopBudget:           {false, failed("BudgetExceeded")},
-		turn.StopMaxOutputTokens:  {false, failed("OutputInvalid")},
-		turn.StopContentFilter:    {false, failed("PolicyViolated")},
-		turn.StopContextLength:    {false, failed("ContextLimitExceeded")},
-		turn.StopModelError:       {false, failed("ModelFailed")},
-		turn.StopDeadline:         {false, failed("DeadlineExceeded")},
-		turn.StopCancelled:        {false, failed("Cancelled")},
-		turn.StopPreparationError: {true, []string{"Succeeded=False/PreparationFailed", "Stalled=True/PreparationFailed", "Prepared=False/PreparationFailed", "Finalized=True/Finalized"}},
+		turn.StopCompleted: {false, []string{
+			"Succeeded=True/Completed", "Prepared=True/Prepared",
+			"Executed=True/Completed", "Finalized=True/Finalized",
+		}},
+		turn.StopToolEnded: {false, []string{
+			"Succeeded=True/Completed", "Prepared=True/Prepared",
+			"Executed=True/Completed", "Finalized=True/Finalized",
+		}},
+		turn.StopOutputInvalid:   {false, failed("OutputInvalid")},
+		turn.StopPrepared:        {false, []string{"Succeeded=True/Prepared", "Prepared=True/Prepared", "Finalized=True/Finalized"}},
+		turn.StopMaxSteps:        {false, failed("StepLimitExceeded")},
+		turn.StopBudget:          {false, failed("BudgetExceeded")},
+		turn.StopMaxOutputTokens: {false, failed("OutputInvalid")},
+		turn.StopContentFilter:   {false, failed("PolicyViolated")},
+		turn.StopContextLength:   {false, failed("ContextLimitExceeded")},
+		turn.StopModelError:      {false, failed("ModelFailed")},
+		turn.StopDeadline:        {false, failed("DeadlineExceeded")},
+		turn.StopCancelled:       {false, failed("Cancelled")},
+		turn.StopPreparationError: {true, []string{
+			"Succeeded=False/PreparationFailed", "Stalled=True/PreparationFailed",
+			"Prepared=False/PreparationFailed", "Finalized=True/Finalized",
+		}},
 	} {
 		t.Run(string(stop), func(t *testing.T) {
 			got := bound()
@@ -82,7 +94,8 @@ func TestConditionsOfEachEnd(t *testing.T) {
 				t.Errorf("stopReason %q, message %q", got.Status.StopReason, got.Status.Conditions[0].Message)
 			}
 			if !got.IsFinished() || *got.Status.DurationMilliseconds != 1500 || !got.Status.CompletionTime.Time.Equal(now) {
-				t.Errorf("finished %t after %d ms at %s, want true after 1500 at %s", got.IsFinished(), *got.Status.DurationMilliseconds, got.Status.CompletionTime, now)
+				t.Errorf("finished %t after %d ms at %s, want true after 1500 at %s", got.IsFinished(),
+					*got.Status.DurationMilliseconds, got.Status.CompletionTime, now)
 			}
 		})
 	}
@@ -105,18 +118,28 @@ func TestFinishedStatus(t *testing.T) {
 		SubAgents: &turn.SubAgents{Usage: model.Usage{InputTokens: 7, OutputTokens: 1}, Cost: &finalize.Cost{Amount: "2", Currency: "USD"}},
 		Answer:    &turn.Artifact{Name: "answer.txt", SHA256: "s", Bytes: 9}, Session: &turn.Place{Name: "talk", Number: 8},
 		Preparation: &prepare.Report{
-			Report:      prompt.Report{Mode: prompt.Task, StableChars: 5, DynamicChars: 6, Sections: []string{"agent"}, ToolCount: 3, PromptHash: "p", RenderHash: "r"},
-			ContextHash: "c", Expression: turncontext.Expression{Tone: "dry", Directness: "High", Warmth: "Low", Humor: "Off", Initiative: "Medium", ExplanationDensity: "Low"},
+			Report: prompt.Report{
+				Mode: prompt.Task, StableChars: 5, DynamicChars: 6, Sections: []string{"agent"},
+				ToolCount: 3, PromptHash: "p", RenderHash: "r",
+			},
+			ContextHash: "c", Expression: turncontext.Expression{
+				Tone: "dry", Directness: "High", Warmth: "Low",
+				Humor: "Off", Initiative: "Medium", ExplanationDensity: "Low",
+			},
 			Provenance: turncontext.Provenance{
-				UsedMemoryIDs: []string{"m1"}, DroppedMemoryIDs: []string{"m2"}, UsedEnrichmentIDs: []string{"e1"}, DroppedEnrichmentIDs: []string{"e2"},
-				UsedGuardrailIDs: []string{"g"}, UsedOverlayIDs: []string{},
+				UsedMemoryIDs: []string{"m1"}, DroppedMemoryIDs: []string{"m2"}, UsedEnrichmentIDs: []string{"e1"},
+				DroppedEnrichmentIDs: []string{"e2"},
+				UsedGuardrailIDs:     []string{"g"}, UsedOverlayIDs: []string{},
 			},
 			Profile: prepare.Revision{Name: "support", ID: "support.default", Version: "1.0.0", Generation: 2},
 		},
 		Record: finalize.Record{
 			Citations: []string{"a.md"}, Usage: model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 2, CacheReadTokens: 3},
 			Cost: &finalize.Cost{Amount: "0.1", Currency: "USD"}, Failures: []string{"cost: odd", "decision: odder"},
-			Decision: &finalize.Decision{Key: "k", Strategy: "ToolAssisted", ToolsUsed: []string{"ask", "search"}, PromptRenderHash: "r", ContextHash: "c"},
+			Decision: &finalize.Decision{
+				Key: "k", Strategy: "ToolAssisted", ToolsUsed: []string{"ask", "search"},
+				PromptRenderHash: "r", ContextHash: "c",
+			},
 		},
 	}, now)
 	want := v1alpha1.TurnStatus{
@@ -124,11 +147,16 @@ func TestFinishedStatus(t *testing.T) {
 		Preparation: &v1alpha1.Preparation{
 			PromptProfile: v1alpha1.PromptProfileRevision{Name: "support", ID: "support.default", Version: "1.0.0", Generation: 2},
 			Provider:      "openai", Model: "small", PromptRenderHash: "r", PromptHash: "p", ContextHash: "c",
-			Mode: "Task", Sections: []string{"agent"}, StableChars: 5, DynamicChars: 6, ToolCount: 3, ToolsLeftOut: 3, ToolServersMissing: []string{"wiki"}, MessageCount: 4,
-			Expression: &v1alpha1.Expression{Tone: "dry", Directness: "High", Warmth: "Low", Humor: "Off", Initiative: "Medium", ExplanationDensity: "Low"},
+			Mode: "Task", Sections: []string{"agent"}, StableChars: 5, DynamicChars: 6, ToolCount: 3, ToolsLeftOut: 3,
+			ToolServersMissing: []string{"wiki"}, MessageCount: 4,
+			Expression: &v1alpha1.Expression{
+				Tone: "dry", Directness: "High", Warmth: "Low", Humor: "Off",
+				Initiative: "Medium", ExplanationDensity: "Low",
+			},
 			Provenance: &v1alpha1.Provenance{
-				UsedMemoryIDs: []string{"m1"}, DroppedMemoryIDs: []string{"m2"}, UsedEnrichmentIDs: []string{"e1"}, DroppedEnrichmentIDs: []string{"e2"},
-				UsedGuardrailIDs: []string{"g"},
+				UsedMemoryIDs: []string{"m1"}, DroppedMemoryIDs: []string{"m2"}, UsedEnrichmentIDs: []string{"e1"},
+				DroppedEnrichmentIDs: []string{"e2"},
+				UsedGuardrailIDs:     []string{"g"},
 			},
 		},
 		Steps: &v1alpha1.StepCounts{
@@ -143,11 +171,18 @@ func TestFinishedStatus(t *testing.T) {
 		SubAgentUsage: &v1alpha1.Usage{InputTokens: 7, OutputTokens: 1, TotalTokens: 8, Cost: &v1alpha1.Cost{Amount: "2", Currency: "USD"}},
 		Result: &v1alpha1.TurnResult{
 			Data: &apiextensionsv1.JSON{Raw: []byte(`{"a":1}`)},
-			Text: "An\nanswer.", Bytes: 10, Preview: "An answer.", Artifacts: []v1alpha1.Artifact{{Name: "answer.txt", SHA256: "s", Bytes: 9}},
+			Text: "An\nanswer.", Bytes: 10, Preview: "An answer.",
+			Artifacts: []v1alpha1.Artifact{{Name: "answer.txt", SHA256: "s", Bytes: 9}},
 			Citations: &v1alpha1.Citations{Local: []string{"a.md"}},
 		},
-		Usage:    &v1alpha1.Usage{InputTokens: 10, OutputTokens: 5, TotalTokens: 15, ReasoningTokens: 2, CacheReadTokens: 3, Cost: &v1alpha1.Cost{Amount: "0.1", Currency: "USD"}},
-		Decision: &v1alpha1.Decision{Key: "k", Strategy: "ToolAssisted", ToolsUsed: []string{"ask", "search"}, PromptRenderHash: "r", ContextHash: "c", SessionName: "talk", TurnNumber: 8},
+		Usage: &v1alpha1.Usage{
+			InputTokens: 10, OutputTokens: 5, TotalTokens: 15, ReasoningTokens: 2,
+			CacheReadTokens: 3, Cost: &v1alpha1.Cost{Amount: "0.1", Currency: "USD"},
+		},
+		Decision: &v1alpha1.Decision{
+			Key: "k", Strategy: "ToolAssisted", ToolsUsed: []string{"ask", "search"},
+			PromptRenderHash: "r", ContextHash: "c", SessionName: "talk", TurnNumber: 8,
+		},
 	}
 	s := got.Status
 	finalized := s.Conditions[len(s.Conditions)-1]
@@ -176,8 +211,8 @@ func TestResultText(t *testing.T) {
 		"HTML":             {"so does what HTML gives a meaning", strings.Repeat("<", bound), bound / 6},
 		"line separators":  {"and a line separator of three bytes", strings.Repeat("\u2028", bound), bound / 6 * 3},
 		"not UTF-8":        {"and a byte that is no UTF-8", strings.Repeat("\xff", bound), bound / 6},
-		"replaced bytes":   {"what stands for such a byte takes three", strings.Repeat("\uFFFD", bound), bound / 3 * 3},
-		"mostly good text": {"hostile characters count where they stand", strings.Repeat("x", bound-6) + "\x01\x01", bound - 5},
+		"replaced bytes":   {"the replacement character takes three bytes", strings.Repeat("\uFFFD", bound), bound / 3 * 3},
+		"mostly good text": {"hostile characters count with their escaped length", strings.Repeat("x", bound-6) + "\x01\x01", bound - 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := finished(tc.text).Status.Result
@@ -219,11 +254,11 @@ func TestPreview(t *testing.T) {
 	}
 }
 
-func TestNoAnswerNoResult(t *testing.T) {
+func TestFinishWithoutAnswer(t *testing.T) {
 	got := bound()
 	translate.Finish(got, &turn.Result{Stop: turn.StopDeadline}, now)
 	if s := got.Status; s.Result != nil || s.Usage != nil || s.Decision != nil || s.Preparation != nil {
-		t.Errorf("status %+v speaks of what there is not", s)
+		t.Errorf("status %+v has fields without a value", s)
 	}
 }
 
@@ -242,7 +277,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
-func TestWaitReportsNews(t *testing.T) {
+func TestWaitReportsChanges(t *testing.T) {
 	got := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
 	for _, step := range []struct {
 		what, reason, message string
@@ -256,7 +291,10 @@ func TestWaitReportsNews(t *testing.T) {
 		{"reason", "Queued", "b", 1, true, []string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"}},
 		{"sizes", "Queued", "3.2 GiB of 4.0 GiB", 1, true, []string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"}},
 		{"other sizes", "Queued", "30 KiB of 4.0 GiB", 1, false, []string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"}},
-		{"more than sizes", "Queued", "30 KiB of 4.0 GiB, and more", 1, true, []string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"}},
+		{
+			"more than sizes", "Queued", "30 KiB of 4.0 GiB, and more", 1, true,
+			[]string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"},
+		},
 		{"generation", "Queued", "b", 2, true, []string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"}},
 		{"suspended", "Suspended", "c", 2, true, []string{"Succeeded=Unknown/Suspended"}},
 		{"still suspended", "Suspended", "c", 2, false, []string{"Succeeded=Unknown/Suspended"}},
@@ -274,7 +312,7 @@ func TestWaitReportsNews(t *testing.T) {
 	}
 }
 
-func TestATurnWaitsSinceItsCreation(t *testing.T) {
+func TestWaitCountsFromTheCreation(t *testing.T) {
 	created := now.Add(-time.Hour)
 	got := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
 	translate.Wait(got, v1alpha1.TurnReasonPending, "seen late", now)
@@ -282,17 +320,18 @@ func TestATurnWaitsSinceItsCreation(t *testing.T) {
 		t.Errorf("the Turn waits since %s, want %s: an outage of the manager does not extend its deadline", since, created)
 	}
 	translate.Wait(got, v1alpha1.TurnReasonSuspended, "suspended", now)
-	translate.Wait(got, v1alpha1.TurnReasonPending, "goes on", now)
+	translate.Wait(got, v1alpha1.TurnReasonPending, "continues", now)
 	if since := got.WaitingSince(); !since.Equal(now) {
 		t.Errorf("the Turn waits since %s, want %s: a suspension ends the waiting", since, now)
 	}
 }
 
-func TestEndOfATurnThatNeverStarted(t *testing.T) {
+func TestEndWithoutStart(t *testing.T) {
 	got := &v1alpha1.Turn{}
 	translate.End(got, metav1.ConditionFalse, v1alpha1.TurnReasonDeadlineExceeded, "never started", now)
 	if got.Status.DurationMilliseconds != nil || got.Status.CompletionTime == nil {
-		t.Errorf("duration %v and completion %v, want no duration: it never ran", got.Status.DurationMilliseconds, got.Status.CompletionTime)
+		t.Errorf("duration %v and completion %v, want no duration: it never ran", got.Status.DurationMilliseconds,
+			got.Status.CompletionTime)
 	}
 	future := metav1.NewMicroTime(now.Add(time.Second))
 	got.Status.StartTime = &future

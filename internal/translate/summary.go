@@ -10,7 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// Summary says on one line what a Turn that has ended took: numbers, and no word of the Turn.
+// Summary returns one line about a Turn that has ended: its reason, strategy, usage and time. The line contains no
+// text of the Turn.
 func Summary(t *v1alpha1.Turn) string {
 	s := t.StateReason()
 	if d := t.Status.Decision; d != nil {
@@ -19,7 +20,7 @@ func Summary(t *v1alpha1.Turn) string {
 	if u := t.Status.Usage; u != nil {
 		s += fmt.Sprintf(", %d tokens", u.TotalTokens)
 		if u.Estimated {
-			s += " (in part estimated)"
+			s += " (partly estimated)"
 		}
 		if u.Cost != nil {
 			s += fmt.Sprintf(", cost %s %s", u.Cost.Amount, u.Cost.Currency)
@@ -31,10 +32,10 @@ func Summary(t *v1alpha1.Turn) string {
 	return s
 }
 
-// maxNoteBytes bounds what an Event says: the API server takes 1 KiB.
+// maxNoteBytes bounds the note of an Event: the API server accepts 1 KiB.
 const maxNoteBytes = 1000
 
-// Note shortens what an Event says to what the API server takes.
+// Note shortens the note of an Event to the length that the API server accepts.
 func Note(text string) string {
 	if len(text) > maxNoteBytes {
 		text = strings.ToValidUTF8(text[:maxNoteBytes], "") + "..."
@@ -42,7 +43,7 @@ func Note(text string) string {
 	return text
 }
 
-// EndNote returns what the Event of the end of a Turn says: what it took, and why it failed if it did.
+// EndNote returns the note of the Event at the end of a Turn: its summary and, if the Turn failed, its message.
 func EndNote(t *v1alpha1.Turn) string {
 	said := Summary(t)
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)

@@ -8,7 +8,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// selection says how a model's tools are chosen. What the profile pins is the caller's to fill in.
+// selection returns how the tools for the model are selected. The caller fills in the tools that the profile pins.
 func selection(p *v1alpha1.ToolPolicy) tool.Selection {
 	if p == nil {
 		return tool.Selection{Most: v1alpha1.DefaultMaxToolsPerTurn}
@@ -19,7 +19,7 @@ func selection(p *v1alpha1.ToolPolicy) tool.Selection {
 	}
 }
 
-// callPolicy says which calls a Turn may make, and how.
+// callPolicy returns which calls a Turn may make, and how.
 func callPolicy(t *v1alpha1.Turn, p *v1alpha1.ToolPolicy) loop.Policy {
 	out := loop.Policy{NoWeb: t.Spec.WebMode != v1alpha1.WebModeOn}
 	if p != nil {
@@ -30,8 +30,8 @@ func callPolicy(t *v1alpha1.Turn, p *v1alpha1.ToolPolicy) loop.Policy {
 	return out
 }
 
-// contextPolicy says what happens near the context window. The warning never comes after the compaction: the default of one
-// may be beyond what is given of the other.
+// contextPolicy returns what a run does near the context window. The warning must not come after the compaction:
+// the default of one setting may be higher than the value that is given for the other.
 func contextPolicy(c *v1alpha1.AgentContext) loop.ContextPolicy {
 	if c == nil {
 		c = &v1alpha1.AgentContext{}

@@ -16,7 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-func TestPolicyOfAnInput(t *testing.T) {
+func TestToolPolicyOfAnInput(t *testing.T) {
 	agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{
 		ToolPolicy: &v1alpha1.ToolPolicy{
 			ArgumentValidation: v1alpha1.ArgumentValidationOff, Selection: v1alpha1.ToolSelectionSemantic, MaxToolsPerTurn: 3,
@@ -26,28 +26,39 @@ func TestPolicyOfAnInput(t *testing.T) {
 		ReasoningText: v1alpha1.ReasoningTextJournal, ReflectEveryTurns: 4,
 	}}
 	spec := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{
-		WebMode: v1alpha1.WebModeOn, TopK: new(int32(5)), Output: &v1alpha1.TurnOutput{Schema: apiextensionsv1.JSON{Raw: []byte(`{"type":"object"}`)}},
+		WebMode: v1alpha1.WebModeOn, TopK: new(int32(5)),
+		Output: &v1alpha1.TurnOutput{Schema: apiextensionsv1.JSON{Raw: []byte(`{"type":"object"}`)}},
 	}}
 	got, err := translate.Input(spec, agent, nil, nil, making)
 	want := turn.Input{
-		Selection: tool.Selection{Most: 3, Semantic: true}, TopK: 5, Policy: loop.Policy{ReadOnly: true, Sequential: true, Unvalidated: true},
+		Selection: tool.Selection{Most: 3, Semantic: true}, TopK: 5,
+		Policy:  loop.Policy{ReadOnly: true, Sequential: true, Unvalidated: true},
 		Context: loop.ContextPolicy{WarnPercent: 10, CompactPercent: 20}, Output: json.RawMessage(`{"type":"object"}`),
 		ReflectEvery: 4, KeepReasoning: true,
 	}
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(turn.Input{}, "Preparation", "Limits", "Limit", "Timeout", "ShowCitations")); diff != "" || err != nil {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(turn.Input{}, "Preparation", "Limits", "Limit", "Timeout",
+		"ShowCitations")); diff != "" || err != nil {
 		t.Errorf("Input (error %v): -want +got:\n%s", err, diff)
 	}
 }
 
-func TestTheContextIsWarnedOfBeforeItIsCompacted(t *testing.T) {
+func TestContextWarningComesBeforeCompaction(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
 		context v1alpha1.AgentContext
 		want    loop.ContextPolicy
 	}{
-		"nothing":      {"the defaults", v1alpha1.AgentContext{}, loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90}},
-		"compact only": {"the default warning would come after it", v1alpha1.AgentContext{CompactPercent: 50}, loop.ContextPolicy{Compact: true, WarnPercent: 50, CompactPercent: 50}},
-		"warn only":    {"as it says", v1alpha1.AgentContext{WarnPercent: 30}, loop.ContextPolicy{Compact: true, WarnPercent: 30, CompactPercent: 90}},
+		"nothing": {"the defaults", v1alpha1.AgentContext{}, loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90}},
+		"compact only": {
+			"the default warning would come after it",
+			v1alpha1.AgentContext{CompactPercent: 50},
+			loop.ContextPolicy{Compact: true, WarnPercent: 50, CompactPercent: 50},
+		},
+		"warn only": {
+			"as it says",
+			v1alpha1.AgentContext{WarnPercent: 30},
+			loop.ContextPolicy{Compact: true, WarnPercent: 30, CompactPercent: 90},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Context: &tc.context}}, nil, nil, making)
@@ -58,7 +69,7 @@ func TestTheContextIsWarnedOfBeforeItIsCompacted(t *testing.T) {
 	}
 }
 
-func TestWhatIsKnownOfAModel(t *testing.T) {
+func TestDeclaredFactsOfAModel(t *testing.T) {
 	window, output := int64(8192), int64(1024)
 	for name, tc := range map[string]struct {
 		reason       string
@@ -66,15 +77,33 @@ func TestWhatIsKnownOfAModel(t *testing.T) {
 		capabilities []v1alpha1.ModelCapability
 		want         loop.Candidate
 	}{
-		"plain":      {"a model without the setting is not sent it", v1alpha1.ThinkingHigh, nil, loop.Candidate{}},
-		"reasoning":  {"in the provider's words", v1alpha1.ThinkingMedium, []v1alpha1.ModelCapability{v1alpha1.CapabilityReasoning}, loop.Candidate{Parameters: model.Parameters{Effort: "medium"}}},
-		"off":        {"the provider's own default", v1alpha1.ThinkingOff, []v1alpha1.ModelCapability{v1alpha1.CapabilityReasoning}, loop.Candidate{}},
-		"structured": {"it keeps to a schema", "", []v1alpha1.ModelCapability{v1alpha1.CapabilityStructuredOutput}, loop.Candidate{StructuredOutput: true}},
+		"plain": {"a model without the setting is not sent it", v1alpha1.ThinkingHigh, nil, loop.Candidate{}},
+		"reasoning": {
+			"in the provider's words", v1alpha1.ThinkingMedium,
+			[]v1alpha1.ModelCapability{v1alpha1.CapabilityReasoning},
+			loop.Candidate{Parameters: model.Parameters{Effort: "medium"}},
+		},
+		"off": {
+			"the provider's own default", v1alpha1.ThinkingOff,
+			[]v1alpha1.ModelCapability{v1alpha1.CapabilityReasoning},
+			loop.Candidate{},
+		},
+		"structured": {
+			"it keeps to a schema", "",
+			[]v1alpha1.ModelCapability{v1alpha1.CapabilityStructuredOutput},
+			loop.Candidate{StructuredOutput: true},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			link := translate.Link{Reference: v1alpha1.ModelReference{Model: "small"}, Object: &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{
-				Models: []v1alpha1.Model{{Name: "small", ContextWindow: &window, MaxOutputTokens: &output, Capabilities: tc.capabilities}},
-			}}}
+			link := translate.Link{
+				Reference: v1alpha1.ModelReference{Model: "small"},
+				Object: &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{
+					Models: []v1alpha1.Model{{
+						Name: "small", ContextWindow: &window, MaxOutputTokens: &output,
+						Capabilities: tc.capabilities,
+					}},
+				}},
+			}
 			agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Thinking: tc.thinking, Models: []v1alpha1.ModelReference{link.Reference}}}
 			in, err := translate.Input(&v1alpha1.Turn{}, agent, []translate.Link{link}, nil, making)
 			if err != nil {

@@ -48,7 +48,8 @@ var _ = Describe("Agent", func() {
 		Entry("trusted contributions", `spec: {contributionTrust: Trusted, contributions: [
   {name: rules, text: Open on weekdays., trust: Trusted}, {name: policy, configMapKeyRef: {name: policies, key: refunds.md}}]}`),
 		Entry("as many contributions as it may have", `spec: {contributions: [`+numbered(16, "{name: c%d, text: t}")+`]}`),
-		Entry("limits at their bounds", `spec: {limits: {timeoutSeconds: 86400, startingDeadlineSeconds: 604800}, maxParallelTurns: 10000}`),
+		Entry("limits at their bounds", `spec: {limits: {timeoutSeconds: 86400, startingDeadlineSeconds: `+
+			`604800}, maxParallelTurns: 10000}`),
 	)
 
 	DescribeTable("refuses",
@@ -85,7 +86,8 @@ var _ = Describe("Agent", func() {
 		Entry("a skill without a key", `spec: {skills: {available: [""]}}`, "spec.skills.available[0]", "at least 1 chars long"),
 		Entry("too long a key", `spec: {skills: {available: [`+strings.Repeat("k", 64)+`]}}`, "spec.skills.available[0]", "63"),
 		Entry("too many skills", `spec: {skills: {loaded: [`+numbered(33, "s%d")+`]}}`, "spec.skills.loaded", "must have at most 32 items"),
-		Entry("an unknown level of thinking", `spec: {thinking: Hard}`, "spec.thinking", `supported values: "Off", "Low", "Medium", "High"`),
+		Entry("an unknown level of thinking", `spec: {thinking: Hard}`, "spec.thinking",
+			`supported values: "Off", "Low", "Medium", "High"`),
 		Entry("thinking that YAML takes for a boolean", `spec: {thinking: Off}`, "spec.thinking", "must be of type string"),
 		Entry("a negative number of memories", `spec: {memory: {maxItems: -1}}`, "spec.memory.maxItems", "greater than or equal to 0"),
 		Entry("too many memories", `spec: {memory: {maxItems: 11}}`, "spec.memory.maxItems", "less than or equal to 10"),

@@ -7,7 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// tooled returns a patch that gives an Agent these entries of tools, in YAML's flow style without the brackets.
+// tooled returns a patch that sets an Agent's tools to these entries, in YAML's flow style without the brackets.
 func tooled(entries string) string { return `spec: {tools: [` + entries + `]}` }
 
 var _ = Describe("Agent's tools", func() {
@@ -20,7 +20,8 @@ var _ = Describe("Agent's tools", func() {
 	It("are called by a policy that has defaults", func(ctx SpecContext) {
 		spec := accepted(ctx, agentBase, `spec: {toolPolicy: {effects: ReadOnly}}`)
 		Expect(asJSON(spec["toolPolicy"])).To(MatchJSON(
-			`{"argumentValidation": "Enforce", "selection": "Declared", "maxToolsPerTurn": 25, "execution": "Parallel", "effects": "ReadOnly"}`))
+			`{"argumentValidation": "Enforce", "selection": "Declared", "maxToolsPerTurn": 25, "execution": ` +
+				`"Parallel", "effects": "ReadOnly"}`))
 		spec = accepted(ctx, agentBase, `spec: {toolPolicy: {}}`)
 		Expect(asJSON(spec["toolPolicy"])).To(ContainSubstring(`"effects":"Any"`))
 	})
@@ -33,13 +34,17 @@ var _ = Describe("Agent's tools", func() {
 
 	DescribeTable("accept",
 		func(ctx SpecContext, patch string) { accepted(ctx, agentBase, patch) },
-		Entry("patterns", tooled(`{serverRef: {name: tickets}, allow: ["search_*", "get_?", "*"], requireApproval: [close_ticket], maxCalls: 1000}`)),
+		Entry("patterns", tooled(`{serverRef: {name: tickets}, allow: ["search_*", "get_?", "*"], `+
+			`requireApproval: [close_ticket], maxCalls: 1000}`)),
 		Entry("no approval at all, said so", tooled(`{serverRef: {name: tickets}, requireApproval: []}`)),
-		Entry("a sub-agent by a name of its own", tooled(`{agentRef: {name: research.team}, name: ask_Research-1, requireApproval: ["*"], maxCalls: 1}`)),
+		Entry("a sub-agent by a name of its own",
+			tooled(`{agentRef: {name: research.team}, name: ask_Research-1, requireApproval: ["*"], maxCalls: 1}`)),
 		Entry("the longest name", tooled(`{agentRef: {name: a}, name: `+strings.Repeat("n", 64)+`}`)),
-		Entry("the same server twice, for bounds of its own", tooled(`{serverRef: {name: a}, allow: [x], maxCalls: 1}, {serverRef: {name: a}, allow: [z]}`)),
+		Entry("the same server twice, for bounds of its own",
+			tooled(`{serverRef: {name: a}, allow: [x], maxCalls: 1}, {serverRef: {name: a}, allow: [z]}`)),
 		Entry("as many as there may be", tooled(numbered(32, `{serverRef: {name: s%d}}`))),
-		Entry("as many patterns as there may be", tooled(`{serverRef: {name: a}, allow: [`+numbered(64, "p%d")+`], requireApproval: [`+numbered(64, "p%d")+`]}`)),
+		Entry("as many patterns as there may be",
+			tooled(`{serverRef: {name: a}, allow: [`+numbered(64, "p%d")+`], requireApproval: [`+numbered(64, "p%d")+`]}`)),
 		Entry("the widest policy", `spec: {toolPolicy: {argumentValidation: "Off", selection: Semantic, maxToolsPerTurn: 128}}`),
 		Entry("the narrowest context", `spec: {context: {warnPercent: 1, compactPercent: 1}}`),
 		Entry("the latest compaction", `spec: {context: {warnPercent: 100, compactPercent: 100}}`),
@@ -54,45 +59,66 @@ var _ = Describe("Agent's tools", func() {
 	DescribeTable("refuse",
 		func(ctx SpecContext, patch, field, message string) { refused(ctx, agentBase, patch, field, message) },
 		Entry("an entry of nothing", tooled(`{allow: [a]}`), "spec.tools[0]", "exactly one of serverRef and agentRef must be given"),
-		Entry("an entry of both", tooled(`{serverRef: {name: a}, agentRef: {name: b}}`), "spec.tools[0]", "exactly one of serverRef and agentRef must be given"),
-		Entry("a server that is no name", tooled(`{serverRef: {name: A_b}}`), "spec.tools[0].serverRef.name", "name must be a lower-case DNS name"),
-		Entry("a server of another namespace", tooled(`{serverRef: {name: a, namespace: b}}`), "spec.tools[0].serverRef.namespace", "unknown field"),
-		Entry("patterns of a sub-agent", tooled(`{agentRef: {name: a}, allow: ["*"]}`), "spec.tools[0].allow", "allow must be absent beside agentRef"),
-		Entry("a name of a server", tooled(`{serverRef: {name: a}, name: b}`), "spec.tools[0].name", "name must be absent beside serverRef"),
+		Entry("an entry of both", tooled(`{serverRef: {name: a}, agentRef: {name: b}}`), "spec.tools[0]",
+			"exactly one of serverRef and agentRef must be given"),
+		Entry("a server that is no name", tooled(`{serverRef: {name: A_b}}`), "spec.tools[0].serverRef.name",
+			"name must be a lower-case DNS name"),
+		Entry("a server of another namespace", tooled(`{serverRef: {name: a, namespace: b}}`),
+			"spec.tools[0].serverRef.namespace", "unknown field"),
+		Entry("patterns of a sub-agent", tooled(`{agentRef: {name: a}, allow: ["*"]}`), "spec.tools[0].allow",
+			"allow must be absent if agentRef is given"),
+		Entry("a name of a server", tooled(`{serverRef: {name: a}, name: b}`), "spec.tools[0].name",
+			"name must be absent if serverRef is given"),
 		Entry("an empty name", tooled(`{agentRef: {name: a}, name: ""}`), "spec.tools[0].name", "at least 1 chars long"),
-		Entry("a name that begins with a digit", tooled(`{agentRef: {name: a}, name: 1st}`), "spec.tools[0].name", "name must consist of letters, digits"),
-		Entry("a name that begins with a dash", tooled(`{agentRef: {name: a}, name: "-a"}`), "spec.tools[0].name", "begin with a letter or '_'"),
-		Entry("a name with a dot", tooled(`{agentRef: {name: a}, name: a.b}`), "spec.tools[0].name", "name must consist of letters, digits"),
+		Entry("a name that begins with a digit", tooled(`{agentRef: {name: a}, name: 1st}`), "spec.tools[0].name",
+			"name must consist of letters, digits"),
+		Entry("a name that begins with a dash", tooled(`{agentRef: {name: a}, name: "-a"}`), "spec.tools[0].name",
+			"begin with a letter or '_'"),
+		Entry("a name with a dot", tooled(`{agentRef: {name: a}, name: a.b}`), "spec.tools[0].name",
+			"name must consist of letters, digits"),
 		Entry("too long a name", tooled(`{agentRef: {name: a}, name: `+strings.Repeat("n", 65)+`}`), "spec.tools[0].name", "64"),
 		Entry("patterns that allow nothing", tooled(`{serverRef: {name: a}, allow: []}`), "spec.tools[0].allow", "at least 1 items"),
 		Entry("an empty pattern", tooled(`{serverRef: {name: a}, allow: [""]}`), "spec.tools[0].allow[0]", "at least 1 chars long"),
 		Entry("the same pattern twice", tooled(`{serverRef: {name: a}, allow: [b, b]}`), "spec.tools[0].allow[1]", "Duplicate value"),
-		Entry("too long a pattern", tooled(`{serverRef: {name: a}, allow: [`+strings.Repeat("p", 129)+`]}`), "spec.tools[0].allow[0]", "128"),
-		Entry("too many patterns", tooled(`{serverRef: {name: a}, allow: [`+numbered(65, "p%d")+`]}`), "spec.tools[0].allow", "must have at most 64 items"),
-		Entry("an empty pattern of approval", tooled(`{serverRef: {name: a}, requireApproval: [""]}`), "spec.tools[0].requireApproval[0]", "at least 1 chars long"),
+		Entry("too long a pattern", tooled(`{serverRef: {name: a}, allow: [`+strings.Repeat("p", 129)+`]}`),
+			"spec.tools[0].allow[0]", "128"),
+		Entry("too many patterns", tooled(`{serverRef: {name: a}, allow: [`+numbered(65, "p%d")+`]}`),
+			"spec.tools[0].allow", "must have at most 64 items"),
+		Entry("an empty pattern of approval", tooled(`{serverRef: {name: a}, requireApproval: [""]}`),
+			"spec.tools[0].requireApproval[0]", "at least 1 chars long"),
 		Entry("too many patterns of approval", tooled(`{serverRef: {name: a}, requireApproval: [`+numbered(65, "p%d")+`]}`),
 			"spec.tools[0].requireApproval", "must have at most 64 items"),
 		Entry("no calls", tooled(`{serverRef: {name: a}, maxCalls: 0}`), "spec.tools[0].maxCalls", "greater than or equal to 1"),
 		Entry("too many calls", tooled(`{serverRef: {name: a}, maxCalls: 1001}`), "spec.tools[0].maxCalls", "less than or equal to 1000"),
 		Entry("too many entries", tooled(numbered(33, `{serverRef: {name: s%d}}`)), "spec.tools", "must have at most 32 items"),
-		Entry("an unknown validation", `spec: {toolPolicy: {argumentValidation: Warn}}`, "spec.toolPolicy.argumentValidation", `supported values: "Enforce", "Off"`),
-		Entry("an unknown selection", `spec: {toolPolicy: {selection: Random}}`, "spec.toolPolicy.selection", `supported values: "Declared", "Semantic"`),
-		Entry("an unknown execution", `spec: {toolPolicy: {execution: Both}}`, "spec.toolPolicy.execution", `supported values: "Parallel", "Sequential"`),
+		Entry("an unknown validation", `spec: {toolPolicy: {argumentValidation: Warn}}`,
+			"spec.toolPolicy.argumentValidation", `supported values: "Enforce", "Off"`),
+		Entry("an unknown selection", `spec: {toolPolicy: {selection: Random}}`, "spec.toolPolicy.selection",
+			`supported values: "Declared", "Semantic"`),
+		Entry("an unknown execution", `spec: {toolPolicy: {execution: Both}}`, "spec.toolPolicy.execution",
+			`supported values: "Parallel", "Sequential"`),
 		Entry("unknown effects", `spec: {toolPolicy: {effects: None}}`, "spec.toolPolicy.effects", `supported values: "Any", "ReadOnly"`),
-		Entry("no tools per Turn", `spec: {toolPolicy: {maxToolsPerTurn: 0}}`, "spec.toolPolicy.maxToolsPerTurn", "greater than or equal to 1"),
-		Entry("too many tools per Turn", `spec: {toolPolicy: {maxToolsPerTurn: 129}}`, "spec.toolPolicy.maxToolsPerTurn", "less than or equal to 128"),
-		Entry("an unknown compaction", `spec: {context: {compaction: Manual}}`, "spec.context.compaction", `supported values: "Auto", "Off"`),
-		Entry("a warning that comes too late", `spec: {context: {warnPercent: 91}}`, "spec.context.warnPercent", "warnPercent must be at most compactPercent"),
+		Entry("no tools per Turn", `spec: {toolPolicy: {maxToolsPerTurn: 0}}`, "spec.toolPolicy.maxToolsPerTurn",
+			"greater than or equal to 1"),
+		Entry("too many tools per Turn", `spec: {toolPolicy: {maxToolsPerTurn: 129}}`, "spec.toolPolicy.maxToolsPerTurn",
+			"less than or equal to 128"),
+		Entry("an unknown compaction", `spec: {context: {compaction: Manual}}`, "spec.context.compaction",
+			`supported values: "Auto", "Off"`),
+		Entry("a warning that comes too late", `spec: {context: {warnPercent: 91}}`, "spec.context.warnPercent",
+			"warnPercent must be at most compactPercent"),
 		Entry("a warning at nothing", `spec: {context: {warnPercent: 0}}`, "spec.context.warnPercent", "greater than or equal to 1"),
-		Entry("a compaction beyond the window", `spec: {context: {compactPercent: 101}}`, "spec.context.compactPercent", "less than or equal to 100"),
+		Entry("a compaction beyond the window", `spec: {context: {compactPercent: 101}}`, "spec.context.compactPercent",
+			"less than or equal to 100"),
 		Entry("a negative reflection", `spec: {reflectEveryTurns: -1}`, "spec.reflectEveryTurns", "greater than or equal to 0"),
 		Entry("too rare a reflection", `spec: {reflectEveryTurns: 1001}`, "spec.reflectEveryTurns", "less than or equal to 1000"),
 		Entry("an unknown use of reasoning", `spec: {reasoningText: Show}`, "spec.reasoningText", `supported values: "Discard", "Journal"`),
 		Entry("a negative depth", `spec: {limits: {maxDepth: -1}}`, "spec.limits.maxDepth", "greater than or equal to 0"),
-		Entry("a negative number of descendants", `spec: {limits: {maxDescendants: -1}}`, "spec.limits.maxDescendants", "greater than or equal to 0"),
+		Entry("a negative number of descendants", `spec: {limits: {maxDescendants: -1}}`, "spec.limits.maxDescendants",
+			"greater than or equal to 0"),
 		Entry("too many descendants", `spec: {limits: {maxDescendants: 1001}}`, "spec.limits.maxDescendants", "less than or equal to 1000"),
 		Entry("too great a depth", `spec: {limits: {maxDepth: 9}}`, "spec.limits.maxDepth", "less than or equal to 8"),
-		Entry("no time to approve", `spec: {limits: {approvalTimeoutSeconds: 0}}`, "spec.limits.approvalTimeoutSeconds", "greater than or equal to 1"),
+		Entry("no time to approve", `spec: {limits: {approvalTimeoutSeconds: 0}}`, "spec.limits.approvalTimeoutSeconds",
+			"greater than or equal to 1"),
 		Entry("too much time to approve", `spec: {limits: {approvalTimeoutSeconds: 2592001}}`,
 			"spec.limits.approvalTimeoutSeconds", "less than or equal to 2592000"),
 	)
@@ -118,7 +144,8 @@ var _ = Describe("Turn's use of tools", func() {
 		Expect(accepted(ctx, turnBase, `{}`)).NotTo(Or(HaveKey("webMode"), HaveKey("topK"), HaveKey("output")))
 	})
 	It("keeps every keyword of the schema of an answer", func(ctx SpecContext) {
-		spec := accepted(ctx, turnBase, `spec: {output: {schema: {type: object, "$defs": {a: {const: 1}}, properties: {x: {"$ref": "#/$defs/a"}}, "x-own": [null]}}}`)
+		spec := accepted(ctx, turnBase, `spec: {output: {schema: {type: object, "$defs": {a: {const: 1}}, `+
+			`properties: {x: {"$ref": "#/$defs/a"}}, "x-own": [null]}}}`)
 		Expect(asJSON(spec["output"])).To(MatchJSON(
 			`{"schema": {"type": "object", "$defs": {"a": {"const": 1}}, "properties": {"x": {"$ref": "#/$defs/a"}}, "x-own": [null]}}`))
 	})

@@ -21,7 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manifest"
 )
 
-// merged returns a manifest with a patch merged into it, both YAML; a null in the patch removes a field.
+// merged returns a manifest with a patch merged into it. Both are YAML; a null in the patch removes a field.
 func merged(base, patch string) *unstructured.Unstructured {
 	GinkgoHelper()
 	original, err := yaml.YAMLToJSON([]byte(base))
@@ -35,8 +35,8 @@ func merged(base, patch string) *unstructured.Unstructured {
 	return object
 }
 
-// accepted asserts that both the API server and the loader of manifests take the object, and that they make the same spec
-// of it. It returns that spec, with its defaults.
+// accepted asserts that both the API server and the loader of manifests accept the object and produce the same
+// spec. It returns that spec, with its defaults.
 func accepted(ctx context.Context, base, patch string) map[string]any {
 	GinkgoHelper()
 	object, set := taken(ctx, base, patch)
@@ -48,7 +48,7 @@ func accepted(ctx context.Context, base, patch string) map[string]any {
 	return spec
 }
 
-// taken asserts that both the API server and the loader of manifests take the object, and returns what they make of it.
+// taken asserts that both the API server and the loader of manifests accept the object, and returns both results.
 func taken(ctx context.Context, base, patch string) (*unstructured.Unstructured, *manifest.Set) {
 	GinkgoHelper()
 	object := merged(base, patch)
@@ -59,7 +59,7 @@ func taken(ctx context.Context, base, patch string) (*unstructured.Unstructured,
 	return object, set
 }
 
-// checked asserts the same of an object of a kind that the loader checks and does not keep. It returns the spec.
+// checked is like accepted for an object of a kind that the loader checks and does not keep. It returns the spec.
 func checked(ctx context.Context, base, patch string) map[string]any {
 	GinkgoHelper()
 	object, set := taken(ctx, base, patch)
@@ -69,7 +69,7 @@ func checked(ctx context.Context, base, patch string) map[string]any {
 	return spec
 }
 
-// empty returns an object of one of our kinds.
+// empty returns an object of one of Capstan's kinds.
 func empty(kind string) client.Object {
 	GinkgoHelper()
 	object, err := apiClient.Scheme().New(v1alpha1.GroupVersion.WithKind(kind))
@@ -77,7 +77,7 @@ func empty(kind string) client.Object {
 	return object.(client.Object)
 }
 
-// fromSet returns the object of the same kind and name.
+// fromSet returns the object with the same kind and name.
 func fromSet(set *manifest.Set, like *unstructured.Unstructured) (object client.Object) {
 	GinkgoHelper()
 	var ok bool
@@ -110,8 +110,8 @@ func specOf(object client.Object) string {
 	return asJSON(content["spec"])
 }
 
-// refused asserts that the API server refuses the object because of a field, with a message that says what must be; and
-// that the loader of manifests finds fault with the same fields.
+// refused asserts that the API server refuses the object because of a field, with a message that contains the given
+// text. The loader of manifests must report faults in the same fields.
 func refused(ctx context.Context, base, patch, field, message string) {
 	GinkgoHelper()
 	object := merged(base, patch)
@@ -128,7 +128,8 @@ func refused(ctx context.Context, base, patch, field, message string) {
 		found = append(found, problem.Field)
 	}
 	if faults[0].Message == unknownField {
-		// The API server stops at unknown fields; the loader goes on and tells what they leave missing.
+		// The API server stops at unknown fields. The loader continues and also reports fields that are missing
+		// because of them.
 		Expect(found).To(ContainElements(fieldsOf(faults)))
 	} else {
 		Expect(found).To(ConsistOf(fieldsOf(faults)), "loader and API server must find fault with the same fields")
@@ -136,12 +137,12 @@ func refused(ctx context.Context, base, patch, field, message string) {
 	Expect(err).To(MatchError(ContainSubstring(message)))
 }
 
-// fault is one reason why an API server refuses an object.
+// fault is one reason for which an API server refuses an object.
 type fault struct{ Field, Message string }
 
 const unknownField = "unknown field"
 
-// strict finds the fields in the API server's answer to unknown fields, which has no causes.
+// strict finds the fields in the API server's error about unknown fields, which has no causes.
 var strict = regexp.MustCompile(`unknown field "([^"]+)"`)
 
 func faultsOf(err error) []fault {
@@ -152,7 +153,7 @@ func faultsOf(err error) []fault {
 	var faults []fault
 	if apierrors.IsInvalid(err) {
 		for _, cause := range status.ErrStatus.Details.Causes {
-			// The API server's note that it skipped the CEL rules is no fault of a field.
+			// The API server's note that it skipped the CEL rules is not a fault of a field.
 			if !strings.Contains(cause.Message, "some validation rules were not checked") {
 				faults = append(faults, fault{cause.Field, cause.Message})
 			}
@@ -175,7 +176,7 @@ func fieldsOf(faults []fault) []string {
 	return fields
 }
 
-// create tries to create an object; the API server checks it and stores nothing.
+// create makes a dry run of a creation: the API server checks the object and stores nothing.
 func create(ctx context.Context, object *unstructured.Unstructured) error {
 	return apiClient.Create(ctx, object, client.DryRunAll, client.FieldValidation("Strict"))
 }
@@ -184,7 +185,7 @@ func load(ctx context.Context, text string) (*manifest.Set, error) {
 	return manifest.Load(ctx, []string{"-"}, manifest.Options{Stdin: strings.NewReader(text)})
 }
 
-// manifestOf returns the object as text, before the API server has filled it in.
+// manifestOf returns the object as text, without the API server's defaults.
 func manifestOf(object *unstructured.Unstructured) string { return asJSON(object.Object) }
 
 func asJSON(value any) string {

@@ -41,8 +41,8 @@ func schemaOf(definition *apiextensionsv1.CustomResourceDefinition) *apiextensio
 	return definition.Spec.Versions[0].Schema.OpenAPIV3Schema
 }
 
-// walk visits each schema below parent, depth first and in the order of their names. The path of a list's items ends in
-// "[]", that of a map's values in "{}".
+// walk visits each schema below parent, depth first and sorted by name. The path of a list's items ends with "[]",
+// the path of a map's values with "{}".
 func walk(path string, parent *apiextensionsv1.JSONSchemaProps, visit func(path string, s *apiextensionsv1.JSONSchemaProps)) {
 	names := make([]string, 0, len(parent.Properties))
 	for name := range parent.Properties {
@@ -65,7 +65,7 @@ func walk(path string, parent *apiextensionsv1.JSONSchemaProps, visit func(path 
 	}
 }
 
-// isStandard reports whether a path is described and bounded by Kubernetes itself: the type and object metadata, and the
+// isStandard reports whether Kubernetes itself describes and bounds a path: the type and object metadata, and the
 // fields of a condition.
 func isStandard(path string) bool {
 	return path == "apiVersion" || path == "kind" || path == "metadata" || strings.HasPrefix(path, "status.conditions[]")

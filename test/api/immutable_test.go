@@ -14,7 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// fullTurn gives a value to each field of a Turn, none of them the default, but for sessionRef, which stands for a history.
+// fullTurn sets each field of a Turn to a value other than its default, except for sessionRef, which excludes a
+// history.
 const fullTurn = `
 apiVersion: capstan.dev/v1alpha1
 kind: Turn
@@ -52,7 +53,7 @@ spec:
   sessionRef: {name: sess-abc}
 `
 
-// bareTurn gives a value only to the fields that must have one.
+// bareTurn sets only the required fields.
 const bareTurn = `
 apiVersion: capstan.dev/v1alpha1
 kind: Turn
@@ -62,8 +63,8 @@ spec:
   message: What are my open loops?
 `
 
-// immutableFields has a patch for each field of a Turn's spec that must not change: to a value other than in fullTurn and
-// bareTurn. Where there are but two values, VALUE stands for the other one.
+// immutableFields has a patch for each immutable field of a Turn's spec. The patch sets a value other than in
+// fullTurn and bareTurn. If a field has only two values, VALUE stands for the other one.
 var immutableFields = map[string]string{
 	"agentRef":   `spec: {agentRef: {name: other}}`,
 	"message":    `spec: {message: "And now?"}`,
@@ -85,7 +86,7 @@ var immutableFields = map[string]string{
 	"onJournalLoss": `spec: {onJournalLoss: VALUE}`,
 }
 
-// patched tries a change of a stored object; the API server checks it and stores nothing.
+// patched makes a dry run of a patch on a stored object: the API server checks the result and stores nothing.
 func patched(ctx SpecContext, object *unstructured.Unstructured, patch string, opts ...client.PatchOption) error {
 	GinkgoHelper()
 	text, err := yaml.YAMLToJSON([]byte(patch))
@@ -152,7 +153,8 @@ var _ = Describe("a stored Turn", func() {
 		refusesChange(ctx, bareTurn, `spec: {sessionRef: {name: sess-abc}}`, "spec.sessionRef", frozen("sessionRef"))
 	})
 	It("refuses a history in the place of a sessionRef", func(ctx SpecContext) {
-		refusesChange(ctx, talkingTurn, `spec: {sessionRef: null, history: [{role: User, content: Hello}]}`, "spec.sessionRef", frozen("sessionRef"))
+		refusesChange(ctx, talkingTurn, `spec: {sessionRef: null, history: [{role: User, content: Hello}]}`,
+			"spec.sessionRef", frozen("sessionRef"))
 	})
 
 	It("refuses the removal of the spec", func(ctx SpecContext) {
@@ -208,7 +210,8 @@ var _ = Describe("a stored Turn", func() {
 		} {
 			Expect(faultsOf(patched(ctx, turn, patch, client.DryRunAll))).To(ConsistOf(And(
 				HaveField("Field", "spec.desiredState"),
-				HaveField("Message", ContainSubstring("desiredState must stay Cancelled: cancelling is final, create a new Turn instead")))), patch)
+				HaveField("Message", ContainSubstring(
+					"desiredState must stay Cancelled: cancelling is final, create a new Turn instead")))), patch)
 		}
 	})
 	DescribeTable("may change how long it is kept",

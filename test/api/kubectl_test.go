@@ -12,10 +12,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// patience is how long a test waits for the API server to catch up.
+// patience bounds the wait for the API server.
 const patience = 90 * time.Second
 
-// ready is the status of an object that is Ready, with the field of its kind's hash.
+// ready returns the status of an object that is Ready, with the hash field of its kind.
 func ready(hash string) string {
 	return `
 status:
@@ -29,7 +29,8 @@ const discovered = `
 status:
   serverName: tickets
   toolCount: 2
-  tools: [{name: close_ticket, effect: Destructive, schemaHash: aa}, {name: search_tickets, effect: ReadOnly, role: LocalSearch, schemaHash: bb}]
+  tools: [{name: close_ticket, effect: Destructive, schemaHash: aa}, ` +
+	`{name: search_tickets, effect: ReadOnly, role: LocalSearch, schemaHash: bb}]
   conditions:
   - {type: Ready, status: "True", reason: Ready, message: The server answers, lastTransitionTime: "2026-01-01T00:00:00Z"}
 `
@@ -129,12 +130,19 @@ var _ = Describe("kubectl", Ordered, func() {
 				"NAME=support", "ID=agent.profile.default", "VERSION=1.4.0", "STATE=Ready", "HASH=a1b2", "MESSAGE=All is well", "AGE=*",
 			}),
 		Entry("of a Session", "sn",
-			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "HISTORY=HistoryLost", "LAST=open-loops", "AGE=*"},
-			[]string{"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "HISTORY=HistoryLost", "LAST=open-loops", "SUBJECT=Order 1042", "MESSAGE=the session takes turns", "AGE=*"}),
+			[]string{
+				"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "HISTORY=HistoryLost",
+				"LAST=open-loops", "AGE=*",
+			},
+			[]string{
+				"NAME=sess-abc", "STATE=Open", "TURNS=3", "TOKENS=1836", "COST=0.0369", "HISTORY=HistoryLost",
+				"LAST=open-loops", "SUBJECT=Order 1042", "MESSAGE=the session takes turns", "AGE=*",
+			}),
 		Entry("of a ToolServer", "ts",
 			[]string{"NAME=tickets", "TYPE=MCP", "TOOLS=2", "STATE=Ready", "AGE=*"},
 			[]string{
-				"NAME=tickets", "TYPE=MCP", "TOOLS=2", "STATE=Ready", "URL=http://tickets.tools:8080/mcp", "MESSAGE=The server answers", "AGE=*",
+				"NAME=tickets", "TYPE=MCP", "TOOLS=2", "STATE=Ready", "URL=http://tickets.tools:8080/mcp",
+				"MESSAGE=The server answers", "AGE=*",
 			}),
 		Entry("of a ToolApproval", "ta",
 			[]string{"NAME=close", "TURN=open-loops", "CALL=call_1", "DECISION=Denied", "BY=ada", "AGE=*"},
@@ -147,7 +155,8 @@ var _ = Describe("kubectl", Ordered, func() {
 	It("lists all kinds by their category", func() {
 		out := run("get", "capstan", "-o", "name")
 		for _, name := range []string{
-			"agent.capstan.dev/support", "promptprofile.capstan.dev/support", "modelprovider.capstan.dev/demo", "session.capstan.dev/sess-abc",
+			"agent.capstan.dev/support", "promptprofile.capstan.dev/support", "modelprovider.capstan.dev/demo",
+			"session.capstan.dev/sess-abc",
 			"turn.capstan.dev/open-loops", "toolserver.capstan.dev/tickets", "toolapproval.capstan.dev/close",
 		} {
 			Expect(out).To(ContainSubstring(name))
@@ -159,14 +168,15 @@ var _ = Describe("kubectl", Ordered, func() {
 		Eventually(func() error { _, _, err := kubectl.Run("explain", "turn.spec"); return err }).WithTimeout(patience).Should(Succeed())
 		Expect(run("explain", "turn.spec")).To(And(
 			ContainSubstring("message\t<string> -required-"),
-			ContainSubstring("message is what the user asks, 1 to 32768 characters"),
+			ContainSubstring("message is the user's request, 1 to 32768 characters"),
 			ContainSubstring("desiredState\t<string>"),
 			ContainSubstring("enum: Active, Suspended, Cancelled")))
 		Expect(run("explain", "ts.spec.tools.effect")).To(And(ContainSubstring("Idempotent\n"),
-			ContainSubstring("effect of a call. ReadOnly: it changes nothing; Idempotent:")))
-		Expect(run("explain", "ag.spec.tools")).To(And(ContainSubstring("requireApproval\t<[]string>"), ContainSubstring("serverRef\t<Object>")))
+			ContainSubstring("effect is the effect of a call. ReadOnly: it changes nothing. Idempotent:")))
+		Expect(run("explain", "ag.spec.tools")).To(
+			And(ContainSubstring("requireApproval\t<[]string>"), ContainSubstring("serverRef\t<Object>")))
 		Expect(run("explain", "ta.spec")).To(ContainSubstring("decidedBy\t<string> -required-"))
-		Expect(run("explain", "tn.spec.context.facts.source")).To(ContainSubstring("source the fact was taken from"))
+		Expect(run("explain", "tn.spec.context.facts.source")).To(ContainSubstring("source is the source of the fact"))
 	})
 })
 
@@ -183,7 +193,8 @@ func withStatus(ctx SpecContext, base, status string) {
 	Expect(found).NotTo(BeEmpty(), "the status must be stored")
 }
 
-// table splits what kubectl get prints into cells, which are two or more spaces apart. An age is printed as a star.
+// table splits the output of kubectl get into cells, which are two or more spaces apart. It replaces an age with a
+// star.
 func table(out string) [][]string {
 	var rows [][]string
 	for line := range strings.Lines(out) {

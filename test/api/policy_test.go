@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// shipped creates the objects of a file in config, and deletes them after the test.
+// shipped creates the objects of a file in config and deletes them after the test.
 func shipped(ctx SpecContext, path ...string) {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(append([]string{"..", "..", "config"}, path...)...))
@@ -27,7 +27,7 @@ func shipped(ctx SpecContext, path ...string) {
 	}
 }
 
-// as returns a client of a user, who is nobody special.
+// as returns a client of a user without special rights.
 func as(name string) client.Client {
 	GinkgoHelper()
 	config := rest.CopyConfig(controlPlane.Config)
@@ -37,7 +37,7 @@ func as(name string) client.Client {
 	return c
 }
 
-// bound lets users do in the namespace default what a ClusterRole says.
+// bound binds users to a ClusterRole in the namespace default.
 func bound(ctx SpecContext, role string, users ...string) {
 	GinkgoHelper()
 	subjects := make([]any, 0, len(users))
@@ -45,7 +45,8 @@ func bound(ctx SpecContext, role string, users ...string) {
 		subjects = append(subjects, map[string]any{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": name})
 	}
 	binding := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": map[string]any{"name": role, "namespace": "default"},
+		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+		"metadata": map[string]any{"name": role, "namespace": "default"},
 		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
 		"subjects": subjects,
 	}}
@@ -61,7 +62,8 @@ var _ = Describe("Who decides about a call", func() {
 
 	BeforeEach(func(ctx SpecContext) {
 		shipped(ctx, "policy", "toolapproval_policy.yaml")
-		// The policy goes with its binding; other tests must not find it in force.
+		// The policy is removed with its binding. Wait until it is no longer in force, because other tests must not
+		// meet it.
 		DeferCleanup(func(ctx SpecContext) {
 			Eventually(func() error { return apiClient.Create(ctx, merged(approvalBase, `{}`), client.DryRunAll) }).
 				WithContext(ctx).WithTimeout(patience).Should(Succeed())
@@ -74,7 +76,7 @@ var _ = Describe("Who decides about a call", func() {
 			Should(MatchError(ContainSubstring("spec.decidedBy must be")))
 	})
 
-	It("is known by the API server's word, and by nobody else's", func(ctx SpecContext) {
+	It("is identified only by the API server", func(ctx SpecContext) {
 		Expect(decide(ctx, "ada", "ada")).To(Succeed())
 		Expect(decide(ctx, "bob", "bob")).To(Succeed())
 
@@ -83,7 +85,7 @@ var _ = Describe("Who decides about a call", func() {
 		Expect(err).To(MatchError(ContainSubstring(
 			`spec.decidedBy must be "ada", your name as the API server knows it: nobody decides in the name of another`)))
 		Expect(decide(ctx, "bob", "ada")).To(MatchError(ContainSubstring(`spec.decidedBy must be "bob"`)))
-		Expect(decide(ctx, "ada", "Ada")).NotTo(Succeed(), "names are told apart by case")
+		Expect(decide(ctx, "ada", "Ada")).NotTo(Succeed(), "names are case-sensitive")
 		Expect(decide(ctx, "ada", "ada ")).NotTo(Succeed(), "and by white space")
 	}, SpecTimeout(2*patience))
 
@@ -111,7 +113,12 @@ var _ = Describe("Who decides about a call", func() {
 			Expect(may("eve", right[0], right[1])).To(BeFalse(), "others may not %s %s", right[0], right[1])
 		}
 		for _, right := range [][2]string{
-			{"update", "toolapprovals"}, {"delete", "toolapprovals"}, {"create", "turns"}, {"patch", "turns"}, {"update", "turns/status"}, {"get", "agents"},
+			{"update", "toolapprovals"},
+			{"delete", "toolapprovals"},
+			{"create", "turns"},
+			{"patch", "turns"},
+			{"update", "turns/status"},
+			{"get", "agents"},
 		} {
 			Expect(may("ada", right[0], right[1])).To(BeFalse(), "an approver may not %s %s", right[0], right[1])
 		}
@@ -119,7 +126,8 @@ var _ = Describe("Who decides about a call", func() {
 	}, SpecTimeout(2*patience))
 })
 
-// attributes of a question about one of our resources, which may be a subresource, in the namespace default.
+// attributes returns the attributes of an access review for a resource of Capstan, or a subresource, in the
+// namespace default.
 func attributes(verb, resource string) map[string]any {
 	name, subresource, _ := strings.Cut(resource, "/")
 	return map[string]any{"namespace": "default", "verb": verb, "group": "capstan.dev", "resource": name, "subresource": subresource}

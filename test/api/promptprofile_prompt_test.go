@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// wholeProfile has every field of a profile by which an author says how the prompt is made.
+// wholeProfile has every field of a profile that affects the prompt.
 const wholeProfile = `
 spec:
   mode: Task
@@ -54,7 +54,7 @@ var _ = Describe("the prompt of a PromptProfile", func() {
   "skills": [{"key": "k", "content": ""}]}`))
 	})
 
-	DescribeTable("tells an empty list of sections from none, wherever it goes",
+	DescribeTable("distinguishes an empty list of sections from none, in every form",
 		func(ctx SpecContext, patch string, want []string) {
 			By("storing it")
 			raw := stored(ctx, strings.Replace(profileBase, "name: support", "generateName: sections-", 1))
@@ -92,10 +92,11 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 		Entry("the longest texts", `spec: {stablePrefix: `+strings.Repeat("p", 32768)+`, dynamicSuffix: `+strings.Repeat("s", 32768)+`,
   overrides: {tools: `+strings.Repeat("t", 32768)+`},
   skills: [{key: `+strings.Repeat("k", 63)+`, description: `+strings.Repeat("d", 1024)+`, content: `+strings.Repeat("c", 65536)+`}]}`),
-		Entry("empty lists, as a template of a chart may leave them", `spec: {overlays: [], guardrails: [], skills: [], contributions: []}`),
+		Entry("empty lists, as a template of a chart may leave them",
+			`spec: {overlays: [], guardrails: [], skills: [], contributions: []}`),
 		Entry("empty texts around the sections", `spec: {stablePrefix: "", dynamicSuffix: ""}`),
 		Entry("an empty text of the tools", `spec: {overrides: {tools: ""}}`),
-		Entry("a section that is unknown, of which the status tells", `spec: {sections: [agent, wether]}`),
+		Entry("an unknown section, which the status reports", `spec: {sections: [agent, wether]}`),
 		Entry("a key of a skill of one letter", `spec: {skills: [{key: a, content: c}]}`),
 		Entry("a key of a skill of many kinds of characters", `spec: {skills: [{key: Triage_2-b, content: c}]}`),
 		Entry("one trait", `spec: {identity: {traits: {voice: Technical}}}`),
@@ -120,7 +121,8 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 			".contentFrom.configMapKeyRef.name", "name must be a lower-case DNS name"),
 		Entry("with content from a key that is none", `{key: a, contentFrom: {configMapKeyRef: {name: c, key: a b}}}`,
 			".contentFrom.configMapKeyRef.key", "key must consist of letters, digits, '-', '_' and '.'"),
-		Entry("with content from a Secret", `{key: a, contentFrom: {secretKeyRef: {name: c, key: k}}}`, ".contentFrom.secretKeyRef", "unknown field"),
+		Entry("with content from a Secret", `{key: a, contentFrom: {secretKeyRef: {name: c, key: k}}}`,
+			".contentFrom.secretKeyRef", "unknown field"),
 		Entry("with too long content", `{key: a, content: `+strings.Repeat("c", 65537)+`}`, ".content", "may not be more than 65536"),
 		Entry("with too long a description", `{key: a, content: c, description: `+strings.Repeat("d", 1025)+`}`, ".description", "1024"),
 	)
@@ -135,9 +137,11 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 		Entry("too long a name of a section", `sections: [`+strings.Repeat("s", 64)+`]`, "sections[0]", "63"),
 		Entry("too long a prefix", `stablePrefix: `+strings.Repeat("p", 32769), "stablePrefix", "may not be more than 32768"),
 		Entry("too long a suffix", `dynamicSuffix: `+strings.Repeat("p", 32769), "dynamicSuffix", "may not be more than 32768"),
-		Entry("too long a text of the tools", `overrides: {tools: `+strings.Repeat("t", 32769)+`}`, "overrides.tools", "may not be more than 32768"),
+		Entry("too long a text of the tools", `overrides: {tools: `+strings.Repeat("t", 32769)+`}`, "overrides.tools",
+			"may not be more than 32768"),
 		Entry("no traits", `identity: {traits: {}}`, "identity.traits", "at least 1 properties"),
-		Entry("an unknown voice", `identity: {traits: {voice: Loud}}`, "identity.traits.voice", `supported values: "Concise", "Balanced", "Verbose"`),
+		Entry("an unknown voice", `identity: {traits: {voice: Loud}}`, "identity.traits.voice",
+			`supported values: "Concise", "Balanced", "Verbose"`),
 		Entry("an unknown formality", `identity: {traits: {formality: High}}`,
 			"identity.traits.formality", `supported values: "Formal", "Professional", "Academic", "Casual", "Friendly"`),
 		Entry("an unknown proactivity", `identity: {traits: {proactivity: Eager}}`,
@@ -150,13 +154,16 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 		Entry("too many overlays", `overlays: [`+numbered(33, "{id: o%d, text: t}")+`]`, "overlays", "must have at most 32 items"),
 		Entry("the same guardrail twice", `guardrails: [{id: a, rule: t}, {id: a, rule: u}]`, "guardrails[1]", "Duplicate value"),
 		Entry("too many guardrails", `guardrails: [`+numbered(33, "{id: g%d, rule: r}")+`]`, "guardrails", "must have at most 32 items"),
-		Entry("a guardrail of an unknown kind", `guardrails: [{id: a, rule: r, kind: Legal}]`, "guardrails[0].kind", `"IdentityPreservation", "Other"`),
+		Entry("a guardrail of an unknown kind", `guardrails: [{id: a, rule: r, kind: Legal}]`, "guardrails[0].kind",
+			`"IdentityPreservation", "Other"`),
 		Entry("an empty shaping", `shaping: {}`, "shaping", "at least 1 properties"),
 		Entry("the same skill twice", `skills: [{key: a, content: c}, {key: a, content: d}]`, "skills[1]", "Duplicate value"),
 		Entry("too many skills", `skills: [`+numbered(33, "{key: k%d, content: c}")+`]`, "skills", "must have at most 32 items"),
 		Entry("a contribution with two texts", `contributions: [{name: a, text: t, configMapKeyRef: {name: c, key: k}}]`,
 			"contributions[0]", "exactly one of text and configMapKeyRef must be given"),
-		Entry("the same contribution twice", `contributions: [{name: a, text: t}, {name: a, text: u}]`, "contributions[1]", "Duplicate value"),
-		Entry("too many contributions", `contributions: [`+numbered(17, "{name: c%d, text: t}")+`]`, "contributions", "must have at most 16 items"),
+		Entry("the same contribution twice", `contributions: [{name: a, text: t}, {name: a, text: u}]`,
+			"contributions[1]", "Duplicate value"),
+		Entry("too many contributions", `contributions: [`+numbered(17, "{name: c%d, text: t}")+`]`, "contributions",
+			"must have at most 16 items"),
 	)
 })

@@ -65,13 +65,15 @@ var _ = Describe("PromptProfile", func() {
 		Entry("too many tags", `spec: {tags: [`+numbered(17, "t%d")+`]}`, "spec.tags", "must have at most 16 items"),
 		Entry("a variable that is built in", `spec: {variables: [{name: Agent}]}`,
 			"spec.variables[0].name", "name must not be Agent, Turn or Session"),
-		Entry("a variable that is no identifier", `spec: {variables: [{name: user-name}]}`, "spec.variables[0].name", "must be a letter followed by"),
+		Entry("a variable that is no identifier", `spec: {variables: [{name: user-name}]}`, "spec.variables[0].name",
+			"must be a letter followed by"),
 		Entry("the same variable twice", `spec: {variables: [{name: a}, {name: a}]}`, "spec.variables[1]", "Duplicate value"),
 		Entry("a default of a required variable", `spec: {variables: [{name: a, required: true, default: x}]}`,
 			"spec.variables[0]", "default must not be given for a required variable"),
 		Entry("an unknown trust", `spec: {variables: [{name: a, trust: Full}]}`,
 			"spec.variables[0].trust", `supported values: "Trusted", "Untrusted"`),
 		Entry("too many variables", `spec: {variables: [`+numbered(33, "{name: v%d}")+`]}`, "spec.variables", "must have at most 32 items"),
-		Entry("too long a prompt", `spec: {identity: {systemPrompt: `+strings.Repeat("p", 65537)+`}}`, "spec.identity.systemPrompt", "65536"),
+		Entry("too long a prompt", `spec: {identity: {systemPrompt: `+strings.Repeat("p", 65537)+`}}`,
+			"spec.identity.systemPrompt", "65536"),
 	)
 })

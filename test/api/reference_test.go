@@ -12,15 +12,16 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What the users of these tests may do: create and change all kinds, and read what their names say. author: no Secret and
-// no ConfigMap; named: those of one name; reader: all of them.
+// The rights of the users in these tests. All of them may create and change all kinds. author may read no Secret
+// and no ConfigMap, named may read those with one name, and reader may read all of them.
 const (
 	authorRole = `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: reference-author}
 rules:
-- {apiGroups: [capstan.dev], resources: [agents, modelproviders, promptprofiles, sessions, toolservers, turns], verbs: [get, create, update, patch]}
+- {apiGroups: [capstan.dev], resources: [agents, modelproviders, promptprofiles, sessions, toolservers, turns], ` +
+		`verbs: [get, create, update, patch]}
 `
 	namedRole = `
 apiVersion: rbac.authorization.k8s.io/v1
@@ -70,7 +71,8 @@ var _ = Describe("The author of a reference", Ordered, func() {
 			return attempt(ctx, "author", providerBase, `spec: {credentialsRef: {name: theirs, key: k}}`)
 		}
 		shipped(ctx, "policy", "reference_policy.yaml")
-		// The policy goes with its binding; other tests must not find it in force.
+		// The policy is removed with its binding. Wait until it is no longer in force, because other tests must not
+		// meet it.
 		DeferCleanup(func(ctx SpecContext) {
 			Eventually(func() error {
 				return attempt(ctx, "author", providerBase, `spec: {credentialsRef: {name: theirs, key: k}}`)
@@ -88,34 +90,45 @@ var _ = Describe("The author of a reference", Ordered, func() {
 			for user, name := range map[string]string{"author": "ours", "named": "theirs"} {
 				err := attempt(ctx, user, base, with(name))
 				Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%s refers to %s: %v", user, name, err)
-				Expect(err).To(MatchError(And(ContainSubstring(`user "`+user+`" `+fmt.Sprintf(at, kind, name, field)), ContainSubstring("ask for a Role with the verb get on"))))
+				Expect(err).To(MatchError(And(ContainSubstring(`user "`+user+`" `+fmt.Sprintf(at, kind, name, field)),
+					ContainSubstring("ask for a Role with the verb get on"))))
 			}
 			Expect(attempt(ctx, "named", base, with("ours"))).To(Succeed(), "a right to one object is enough for it")
 			Expect(attempt(ctx, "reader", base, with("theirs"))).To(Succeed())
 			Expect(attempt(ctx, "author", base, `{}`)).To(Succeed(), "an object without references needs no right")
 		},
 		Entry("the key of a ModelProvider", providerBase, `spec: {credentialsRef: {name: %s, key: k}}`, "Secret", "spec.credentialsRef"),
-		Entry("a header of a ModelProvider", providerBase, `spec: {headers: [{name: X-A, value: a}, {name: X-B, valueFrom: {secretKeyRef: {name: %s, key: k}}}]}`,
+		Entry("a header of a ModelProvider", providerBase,
+			`spec: {headers: [{name: X-A, value: a}, {name: X-B, valueFrom: {secretKeyRef: {name: %s, key: k}}}]}`,
 			"Secret", "spec.headers[X-B].valueFrom.secretKeyRef"),
-		Entry("the authorities of a ModelProvider", providerBase, `spec: {tls: {caBundleRef: {name: %s, key: k}}}`, "Secret", "spec.tls.caBundleRef"),
+		Entry("the authorities of a ModelProvider", providerBase, `spec: {tls: {caBundleRef: {name: %s, key: k}}}`,
+			"Secret", "spec.tls.caBundleRef"),
 		Entry("the token of a ToolServer", serverBase, `spec: {credentialsRef: {name: %s, key: k}}`, "Secret", "spec.credentialsRef"),
 		Entry("a header of a ToolServer", serverBase, `spec: {headers: [{name: X-B, valueFrom: {secretKeyRef: {name: %s, key: k}}}]}`,
 			"Secret", "spec.headers[X-B].valueFrom.secretKeyRef"),
-		Entry("the authorities of a ToolServer", serverBase, `spec: {tls: {caBundleRef: {name: %s, key: k}}}`, "Secret", "spec.tls.caBundleRef"),
-		Entry("a skill of a PromptProfile", profileBase, `spec: {skills: [{key: a, content: t}, {key: b, contentFrom: {configMapKeyRef: {name: %s, key: k}}}]}`,
+		Entry("the authorities of a ToolServer", serverBase, `spec: {tls: {caBundleRef: {name: %s, key: k}}}`, "Secret",
+			"spec.tls.caBundleRef"),
+		Entry("a skill of a PromptProfile", profileBase,
+			`spec: {skills: [{key: a, content: t}, {key: b, contentFrom: {configMapKeyRef: {name: %s, key: k}}}]}`,
 			"ConfigMap", "spec.skills[b].contentFrom.configMapKeyRef"),
-		Entry("a contribution of a PromptProfile", profileBase, `spec: {contributions: [{name: "two\nlines", configMapKeyRef: {name: %s, key: k}}]}`,
+		Entry("a contribution of a PromptProfile", profileBase,
+			`spec: {contributions: [{name: "two\nlines", configMapKeyRef: {name: %s, key: k}}]}`,
 			"ConfigMap", "spec.contributions[two lines].configMapKeyRef"),
-		Entry("a contribution of an Agent", agentBase, `spec: {skills: {loaded: [a]}, contributions: [{name: a, text: t}, {name: b, configMapKeyRef: {name: %s, key: k}}]}`,
+		Entry("a contribution of an Agent", agentBase,
+			`spec: {skills: {loaded: [a]}, contributions: [{name: a, text: t}, {name: b, configMapKeyRef: {name: %s, key: k}}]}`,
 			"ConfigMap", "spec.contributions[b].configMapKeyRef"),
 		Entry("a contribution of a Turn", turnBase, `spec: {context: {contributions: [{name: b, configMapKeyRef: {name: %s, key: k}}]}}`,
 			"ConfigMap", "spec.context.contributions[b].configMapKeyRef"),
 	)
 
 	It("is whoever adds or changes it, and not who changes another field", func(ctx SpecContext) {
-		provider := made(ctx, providerBase, `spec: {credentialsRef: {name: theirs, key: k}, headers: [{name: X-B, valueFrom: {secretKeyRef: {name: theirs, key: b}}}], tls: {caBundleRef: {name: ca, key: ca}}}`)
-		Expect(change(ctx, "author", provider, `{metadata: {labels: {a: b}}, spec: {timeouts: {idleSeconds: 5}, headers: [{name: X-A, value: a}, {name: X-B, valueFrom: {secretKeyRef: {name: theirs, key: b}}}]}}`)).To(Succeed())
-		Expect(change(ctx, "author", provider, `spec: {credentialsRef: null, headers: null}`)).To(Succeed(), "to take a reference away needs no right")
+		provider := made(ctx, providerBase, `spec: {credentialsRef: {name: theirs, key: k}, headers: [{name: `+
+			`X-B, valueFrom: {secretKeyRef: {name: theirs, key: b}}}], tls: {caBundleRef: {name: ca, key: ca}}}`)
+		Expect(change(ctx, "author", provider,
+			`{metadata: {labels: {a: b}}, spec: {timeouts: {idleSeconds: 5}, headers: [{name: X-A, value: a}, `+
+				`{name: X-B, valueFrom: {secretKeyRef: {name: theirs, key: b}}}]}}`)).To(Succeed())
+		Expect(change(ctx, "author", provider, `spec: {credentialsRef: null, headers: null}`)).To(Succeed(),
+			"to take a reference away needs no right")
 		for patch, field := range map[string]string{
 			`spec: {credentialsRef: {key: other}}`:                                              "spec.credentialsRef",
 			`spec: {credentialsRef: {name: ca}}`:                                                "spec.credentialsRef",
@@ -131,10 +144,13 @@ var _ = Describe("The author of a reference", Ordered, func() {
 
 		server := made(ctx, serverBase, `spec: {credentialsRef: {name: theirs, key: k}}`)
 		Expect(change(ctx, "author", server, `spec: {callTimeoutSeconds: 7}`)).To(Succeed())
-		Expect(change(ctx, "author", server, `spec: {mcp: {url: "https://attacker.example/mcp"}}`)).To(MatchError(ContainSubstring(fmt.Sprintf(at, "Secret", "theirs", "spec.credentialsRef"))))
+		Expect(change(ctx, "author", server, `spec: {mcp: {url: "https://attacker.example/mcp"}}`)).To(
+			MatchError(ContainSubstring(fmt.Sprintf(at, "Secret", "theirs", "spec.credentialsRef"))))
 
 		profile := made(ctx, profileBase, `spec: {skills: [{key: a, contentFrom: {configMapKeyRef: {name: theirs, key: k}}}]}`)
-		Expect(change(ctx, "author", profile, `spec: {instructions: Be short., skills: [{key: b, content: t}, {key: a, contentFrom: {configMapKeyRef: {name: theirs, key: k}}}]}`)).To(Succeed())
+		Expect(change(ctx, "author", profile,
+			`spec: {instructions: Be short., skills: [{key: b, content: t}, {key: a, contentFrom: `+
+				`{configMapKeyRef: {name: theirs, key: k}}}]}`)).To(Succeed())
 		Expect(change(ctx, "author", profile, `spec: {skills: [{key: a, contentFrom: {configMapKeyRef: {name: theirs, key: l}}}]}`)).
 			To(MatchError(ContainSubstring(fmt.Sprintf(at, "ConfigMap", "theirs", "spec.skills[a].contentFrom.configMapKeyRef"))))
 
@@ -144,21 +160,27 @@ var _ = Describe("The author of a reference", Ordered, func() {
 
 	It("is judged within the costs that the API server allows, at the longest lists", func(ctx SpecContext) {
 		headers := func(n int) string {
-			return `spec: {headers: [` + numbered(n, `{name: X-%[1]d, valueFrom: {secretKeyRef: {name: ours-%[1]d, key: k}}}`) + `], credentialsRef: {name: ours-23, key: k}, tls: {caBundleRef: {name: ours-22, key: k}}}`
+			return `spec: {headers: [` + numbered(n, `{name: X-%[1]d, valueFrom: {secretKeyRef: {name: ours-%[1]d, key: k}}}`) +
+				`], credentialsRef: {name: ours-23, key: k}, tls: {caBundleRef: {name: ours-22, key: k}}}`
 		}
 		Expect(attempt(ctx, "named", providerBase, headers(16))).To(Succeed())
 		Expect(attempt(ctx, "author", providerBase, headers(16))).To(MatchError(ContainSubstring(`may not get Secret "ours-`)))
 
 		skills := func(n int, name string) string {
-			return `spec: {skills: [` + numbered(n, `{key: s%[1]d, contentFrom: {configMapKeyRef: {name: `+name+`, key: k}}}`) + `], contributions: [` +
+			return `spec: {skills: [` + numbered(n,
+				`{key: s%[1]d, contentFrom: {configMapKeyRef: {name: `+name+`, key: k}}}`) + `], contributions: [` +
 				numbered(16, `{name: c%[1]d, configMapKeyRef: {name: `+name+`, key: l}}`) + `]}`
 		}
 		Expect(attempt(ctx, "named", profileBase, skills(24, "ours-%[1]d"))).To(Succeed(), "24 objects, 40 references")
 		Expect(attempt(ctx, "named", profileBase, skills(25, "ours-%[1]d"))).
-			To(MatchError(ContainSubstring("this request refers to 25 ConfigMaps: the rights of a user who may not get all configmaps of namespace \"default\" are checked for at most 24")))
+			To(MatchError(ContainSubstring("this request refers to 25 ConfigMaps: the rights of a user who may " +
+				"not get all configmaps of namespace \"default\" are checked for at most 24")))
 		Expect(attempt(ctx, "reader", profileBase, skills(32, "ours-%[1]d"))).To(Succeed())
 		Expect(attempt(ctx, "named", profileBase, skills(32, "ours"))).To(Succeed(), "48 references to one object")
-		Expect(attempt(ctx, "named", profileBase, `spec: {skills: [`+numbered(23, `{key: s%[1]d, contentFrom: {configMapKeyRef: {name: ours-%[1]d, key: k}}}`)+`, {key: last, contentFrom: {configMapKeyRef: {name: theirs, key: k}}}]}`)).
-			To(MatchError(ContainSubstring(fmt.Sprintf(at, "ConfigMap", "theirs", "spec.skills[last].contentFrom.configMapKeyRef"))), "each of the names is checked")
+		Expect(attempt(ctx, "named", profileBase,
+			`spec: {skills: [`+numbered(23, `{key: s%[1]d, contentFrom: {configMapKeyRef: {name: ours-%[1]d, `+
+				`key: k}}}`)+`, {key: last, contentFrom: {configMapKeyRef: {name: theirs, key: k}}}]}`)).
+			To(MatchError(ContainSubstring(fmt.Sprintf(at, "ConfigMap", "theirs", "spec.skills[last].contentFrom.configMapKeyRef"))),
+				"each of the names is checked")
 	}, SpecTimeout(2*patience))
 })

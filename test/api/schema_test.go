@@ -9,10 +9,11 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// goWords are words of the implementation's language, which mean nothing to somebody who reads kubectl explain.
-var goWords = regexp.MustCompile(`(?i)\b(nil|structs?|slices?|pointers?|goroutines?|int32|int64|bool|metav1|omitempty|TODO|FIXME)\b|\+kubebuilder|\+listType|\+optional|\+required`)
+// goWords are words of Go and its tools, which mean nothing to a reader of kubectl explain.
+var goWords = regexp.MustCompile(`(?i)\b(nil|structs?|slices?|pointers?|goroutines?|int32|int64|bool|metav1|omitempty` +
+	`|TODO|FIXME)\b|\+kubebuilder|\+listType|\+optional|\+required`)
 
-// TestSchemaRules holds every field of every kind to the rules of the API contract.
+// TestSchemaRules checks every field of every kind against the rules of the API contract.
 func TestSchemaRules(t *testing.T) {
 	t.Parallel()
 	rules := map[string]func(path string, s *apiextensionsv1.JSONSchemaProps) (broken string){
@@ -120,7 +121,7 @@ func noFreeForm(path string, s *apiextensionsv1.JSONSchemaProps) string {
 	switch {
 	case path == "metadata":
 		return ""
-	case path == "spec.output.schema", path == "status.result.data": // a JSON Schema, and what is JSON by one
+	case path == "spec.output.schema", path == "status.result.data": // a JSON Schema, and JSON that matches one
 		return ""
 	case s.XPreserveUnknownFields != nil:
 		return "an object must not keep unknown fields"
@@ -137,8 +138,8 @@ func quoteStart(text string) string {
 	return `"` + text[:min(len(text), 40)] + `..."`
 }
 
-// TestNamesAndColumns holds names, categories and the columns of kubectl get to the API contract. A wide column is
-// marked with a star.
+// TestNamesAndColumns checks names, categories and the columns of kubectl get against the API contract. A star
+// marks a wide column.
 func TestNamesAndColumns(t *testing.T) {
 	t.Parallel()
 	type names struct {

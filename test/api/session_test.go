@@ -18,7 +18,7 @@ metadata: {name: sess-abc, namespace: default}
 spec: {subject: Order 1042}
 `
 
-// budgeted returns a patch that gives a Session this budget, in YAML's flow style without the braces.
+// budgeted returns a patch that sets the budget of a Session, in YAML's flow style without the braces.
 func budgeted(fields string) string { return `spec: {budget: {` + fields + `}}` }
 
 var _ = Describe("Session", func() {
@@ -32,14 +32,15 @@ var _ = Describe("Session", func() {
 		s.Namespace, s.GenerateName = "default", "made-"
 		Expect(apiClient.Create(ctx, s)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, s)).To(Succeed()) })
-		Expect(s.Status.ObservedGeneration).To(BeEquivalentTo(-1), "nobody has looked at it")
+		Expect(s.Status.ObservedGeneration).To(BeEquivalentTo(-1), "no controller has seen it")
 	})
 
 	DescribeTable("accepts",
 		func(ctx SpecContext, patch string) { accepted(ctx, sessionBase, patch) },
 		Entry("no spec", `spec: null`),
 		Entry("the longest subject", `spec: {subject: `+strings.Repeat("s", 32768)+`}`),
-		Entry("the largest budget", budgeted(`maxTurns: 1000000, maxTokens: 1000000000000, maxCost: "`+strings.Repeat("9", 12)+`.`+strings.Repeat("9", 10)+`"`)),
+		Entry("the largest budget", budgeted(
+			`maxTurns: 1000000, maxTokens: 1000000000000, maxCost: "`+strings.Repeat("9", 12)+`.`+strings.Repeat("9", 10)+`"`)),
 		Entry("the smallest budget", budgeted(`maxTurns: 1, maxTokens: 1, maxCost: "0.0000000001"`)),
 		Entry("a whole cost", budgeted(`maxCost: "5"`)),
 		Entry("zeros around a cost", budgeted(`maxCost: "00.50"`)),
@@ -53,7 +54,7 @@ var _ = Describe("Session", func() {
 		func(ctx SpecContext, patch, field, message string) { refused(ctx, sessionBase, patch, field, message) },
 		Entry("an empty subject", `spec: {subject: ""}`, "spec.subject", "at least 1 chars long"),
 		Entry("too long a subject", `spec: {subject: `+strings.Repeat("s", 32769)+`}`, "spec.subject", "32768"),
-		Entry("NUL in the subject", `spec: {subject: "\0"}`, "spec.subject", "subject must not hold the character U+0000"),
+		Entry("NUL in the subject", `spec: {subject: "\0"}`, "spec.subject", "subject must not contain the character U+0000"),
 		Entry("an empty budget", budgeted(``), "spec.budget", "at least 1 properties"),
 		Entry("no turns", budgeted(`maxTurns: 0`), "spec.budget.maxTurns", "greater than or equal to 1"),
 		Entry("too many turns", budgeted(`maxTurns: 1000001`), "spec.budget.maxTurns", "less than or equal to 1000000"),
@@ -63,19 +64,25 @@ var _ = Describe("Session", func() {
 		Entry("a negative cost", budgeted(`maxCost: "-1"`), "spec.budget.maxCost", "maxCost must be a decimal above 0"),
 		Entry("a cost with an exponent", budgeted(`maxCost: "1e3"`), "spec.budget.maxCost", "maxCost must be a decimal above 0"),
 		Entry("a cost with a currency", budgeted(`maxCost: "5 USD"`), "spec.budget.maxCost", "maxCost must be a decimal above 0"),
-		Entry("a cost with 11 decimals", budgeted(`maxCost: "0.00000000001"`), "spec.budget.maxCost", "at most 12 digits before and 10 after the point"),
+		Entry("a cost with 11 decimals", budgeted(`maxCost: "0.00000000001"`), "spec.budget.maxCost",
+			"at most 12 digits before and 10 after the point"),
 		Entry("a cost that is a number", budgeted(`maxCost: 0.5`), "spec.budget.maxCost", "must be of type string"),
 		Entry("no time", `spec: {ttlSecondsAfterLastTurn: 0}`, "spec.ttlSecondsAfterLastTurn", "greater than or equal to 1"),
-		Entry("too long a time", `spec: {ttlSecondsAfterLastTurn: 31536001}`, "spec.ttlSecondsAfterLastTurn", "less than or equal to 31536000"),
-		Entry("an unknown policy for a loss of its history", `spec: {onHistoryLoss: Rerun}`, "spec.onHistoryLoss", `supported values: "Continue", "Wait"`),
-		Entry("no policy for a loss of its history", `spec: {onHistoryLoss: ""}`, "spec.onHistoryLoss", `supported values: "Continue", "Wait"`),
+		Entry("too long a time", `spec: {ttlSecondsAfterLastTurn: 31536001}`, "spec.ttlSecondsAfterLastTurn",
+			"less than or equal to 31536000"),
+		Entry("an unknown policy for a loss of its history", `spec: {onHistoryLoss: Rerun}`, "spec.onHistoryLoss",
+			`supported values: "Continue", "Wait"`),
+		Entry("no policy for a loss of its history", `spec: {onHistoryLoss: ""}`, "spec.onHistoryLoss",
+			`supported values: "Continue", "Wait"`),
 		Entry("an unknown field", `spec: {subjct: x}`, "spec.subjct", "unknown field"),
 	)
 
 	It("may change in all its fields", func(ctx SpecContext) {
 		s := stored(ctx, sessionBase)
-		Expect(patched(ctx, s, `spec: {subject: Order 1043, budget: {maxTurns: 5}, ttlSecondsAfterLastTurn: 60, onHistoryLoss: Wait}`)).To(Succeed())
-		Expect(patched(ctx, s, `spec: {subject: null, budget: {maxTurns: 6}, ttlSecondsAfterLastTurn: null, onHistoryLoss: Continue}`)).To(Succeed())
+		Expect(patched(ctx, s, `spec: {subject: Order 1043, budget: {maxTurns: 5}, ttlSecondsAfterLastTurn: 60, onHistoryLoss: Wait}`)).To(
+			Succeed())
+		Expect(patched(ctx, s, `spec: {subject: null, budget: {maxTurns: 6}, ttlSecondsAfterLastTurn: null, onHistoryLoss: Continue}`)).To(
+			Succeed())
 		Expect(patched(ctx, s, `spec: {budget: null}`)).To(Succeed())
 	})
 })
@@ -86,18 +93,19 @@ var _ = Describe("a Turn of a Session", func() {
 	DescribeTable("is accepted with",
 		func(ctx SpecContext, patch string) { accepted(ctx, turnBase, patch) },
 		Entry("nothing else", `spec: {`+talking+`}`),
-		Entry("what the caller knows of the conversation", `spec: {`+talking+`, context: {session: {state: Resumed, summary: s, unresolvedQuestions: [q], momentum: Low}}}`),
+		Entry("what the caller knows of the conversation",
+			`spec: {`+talking+`, context: {session: {state: Resumed, summary: s, unresolvedQuestions: [q], momentum: Low}}}`),
 		Entry("another context", `spec: {`+talking+`, context: {facts: [{id: a, text: t}]}}`),
 	)
 
 	DescribeTable("is refused with",
 		func(ctx SpecContext, patch, field, message string) { refused(ctx, turnBase, patch, field, message) },
 		Entry("a history", `spec: {`+talking+`, history: [{role: User, content: Hello}]}`,
-			"spec.history", "history must be absent where sessionRef is given: the history is that of the Session"),
+			"spec.history", "history must be absent if sessionRef is given: the Session has the history"),
 		Entry("an id of the conversation", `spec: {`+talking+`, context: {session: {id: a}}}`,
-			"spec.context.session", "context.session must not have an id or a subject where sessionRef is given"),
+			"spec.context.session", "context.session must not have an id or a subject if sessionRef is given"),
 		Entry("a subject of the conversation", `spec: {`+talking+`, context: {session: {subject: a}}}`,
-			"spec.context.session", "context.session must not have an id or a subject where sessionRef is given"),
+			"spec.context.session", "context.session must not have an id or a subject if sessionRef is given"),
 		Entry("a name that is none", `spec: {sessionRef: {name: "a b"}}`, "spec.sessionRef.name", "name must be a lower-case DNS name"),
 		Entry("no name", `spec: {sessionRef: {}}`, "spec.sessionRef.name", "Required value"),
 	)

@@ -8,11 +8,11 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-// maxObjectBytes is what the API contract allows a whole object.
+// maxObjectBytes is the maximum size of a whole object in the API contract.
 const maxObjectBytes = 256 << 10
 
-// bytewise are the fields of a status that have no more bytes of JSON than these, whatever their characters: those that are
-// cut there when they are written, and names that are ASCII by rules of their own.
+// bytewise are the fields of a status with a limit in bytes of JSON, for any characters: fields that are cut to
+// that size when they are written, and names that must be ASCII.
 var bytewise = map[string]int{
 	"result.text":                      32 << 10,
 	"result.data":                      32 << 10,
@@ -26,9 +26,13 @@ var bytewise = map[string]int{
 	"decision.toolsUsed[]":             64,
 }
 
-// TestLargestTurn measures the largest Turn that the schema allows. What Capstan writes must fit into an object beside a
-// spec: the schema guarantees that for the record but for what is bounded in bytes by the code that writes it, which
-// TestTheLargestStatus of package translate measures, and the bytes of the spec are checked when a Turn is reconciled.
+// TestLargestTurn measures the largest Turn that the schema allows. The data that Capstan writes must fit into an
+// object together with the spec. Three checks guarantee this:
+//
+//  1. The schema bounds the status, except for fields with a limit in bytes.
+//  2. The code that writes these fields bounds their bytes. TestTheLargestStatus of package translate measures
+//     that.
+//  3. The bytes of the spec are checked when a Turn is reconciled.
 func TestLargestTurn(t *testing.T) {
 	t.Parallel()
 	all, err := definitions()
@@ -45,9 +49,11 @@ func TestLargestTurn(t *testing.T) {
 		record := status.DeepCopy()
 		delete(record.Properties, "conditions")
 
-		t.Logf("largest spec: %d bytes of 4-byte characters, %d bytes of escaped ones", largest(t, &spec, "\U0001F680"), largest(t, &spec, "\x01"))
+		t.Logf("largest spec: %d bytes of 4-byte characters, %d bytes of escaped ones", largest(t, &spec, "\U0001F680"),
+			largest(t, &spec, "\x01"))
 		t.Logf("largest conditions: %d bytes of 4-byte characters", largest(t, &conditions, "\U0001F680"))
-		t.Logf("largest rest of the status: %d bytes of 4-byte characters, %d bytes of escaped ones", largest(t, record, "\U0001F680"), largest(t, record, "\x01"))
+		t.Logf("largest rest of the status: %d bytes of 4-byte characters, %d bytes of escaped ones",
+			largest(t, record, "\U0001F680"), largest(t, record, "\x01"))
 		if size := largest(t, record, "\U0001F680"); size > maxObjectBytes {
 			t.Errorf("a status without its conditions may have %d bytes, want at most %d", size, maxObjectBytes)
 		}
@@ -56,7 +62,8 @@ func TestLargestTurn(t *testing.T) {
 	t.Error("there is no CRD of the kind Turn")
 }
 
-// largest returns the bytes of JSON of the largest value a schema allows, all its text made of one character.
+// largest returns the JSON size in bytes of the largest value that a schema allows, with text of only one
+// character.
 func largest(t *testing.T, s *apiextensionsv1.JSONSchemaProps, character string) int {
 	t.Helper()
 	text, err := json.Marshal(fill("", s, character))
@@ -66,12 +73,12 @@ func largest(t *testing.T, s *apiextensionsv1.JSONSchemaProps, character string)
 	return len(text)
 }
 
-// fill returns the largest value a schema allows at a path, patterns aside.
+// fill returns the largest value that a schema allows at a path. It ignores patterns.
 func fill(path string, s *apiextensionsv1.JSONSchemaProps, character string) any {
 	switch {
 	case bytewise[path] > 0:
 		return strings.Repeat("a", bytewise[path])
-	case path == "output.schema": // of a spec, whose bytes are checked when it is reconciled
+	case path == "output.schema": // part of a spec, whose bytes are checked when the Turn is reconciled
 		return nil
 	case len(s.Enum) > 0:
 		return longest(s.Enum)
@@ -94,7 +101,7 @@ func fill(path string, s *apiextensionsv1.JSONSchemaProps, character string) any
 	case s.Format == "date-time":
 		return "2026-01-01T00:00:00.000000Z"
 	case s.Pattern != "":
-		return strings.Repeat("a", int(*s.MaxLength)) // patterns allow ASCII alone
+		return strings.Repeat("a", int(*s.MaxLength)) // patterns allow only ASCII
 	default:
 		return strings.Repeat(character, int(*s.MaxLength))
 	}

@@ -63,12 +63,16 @@ var _ = Describe("the status of a Turn", func() {
 	create := func(ctx context.Context, name string) *v1alpha1.Turn {
 		GinkgoHelper()
 		t := &v1alpha1.Turn{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{"team": "returns"}, Annotations: map[string]string{"note": "urgent"}},
-			Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: message},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: name, Labels: map[string]string{"team": "returns"},
+				Annotations: map[string]string{"note": "urgent"},
+			},
+			Spec: v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}, Message: message},
 		}
 		Expect(apiClient.Create(ctx, t)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) {
-			Expect(client.IgnoreNotFound(apiClient.Delete(ctx, t))).To(Succeed()) // a spec may have deleted it, or made another of its name
+			// a spec may have deleted it, or created another one with the same name
+			Expect(client.IgnoreNotFound(apiClient.Delete(ctx, t))).To(Succeed())
 		})
 		return t
 	}
@@ -77,7 +81,8 @@ var _ = Describe("the status of a Turn", func() {
 		t.Status.ObservedGeneration, t.Status.StartTime = 1, &at
 		t.Status.Executor = &v1alpha1.ExecutorBinding{Name: "capstan-0", Epoch: 1}
 		t.Status.Conditions = []metav1.Condition{{
-			Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: v1alpha1.TurnReasonCompleted, LastTransitionTime: metav1.NewTime(at.Truncate(time.Second)),
+			Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue, Reason: v1alpha1.TurnReasonCompleted,
+			LastTransitionTime: metav1.NewTime(at.Truncate(time.Second)),
 		}}
 		t.Status.Result = &v1alpha1.TurnResult{Text: text, Bytes: int64(len(text))}
 	}
@@ -94,7 +99,8 @@ var _ = Describe("the status of a Turn", func() {
 		answer(mine, "30 days")
 		Expect(written.Status().Update(ctx, mine)).To(Succeed())
 		Expect(seen.sent).To(And(ContainSubstring("30 days"), Not(ContainSubstring(message)), Not(ContainSubstring("managedFields"))))
-		Expect(seen.received).To(And(ContainSubstring("PartialObjectMetadata"), Not(ContainSubstring("30 days")), Not(ContainSubstring(message))))
+		Expect(seen.received).To(And(ContainSubstring("PartialObjectMetadata"), Not(ContainSubstring("30 days")),
+			Not(ContainSubstring(message))))
 
 		now := stored(ctx, t)
 		Expect(mine.ResourceVersion).To(And(Equal(now.ResourceVersion), Not(Equal(t.ResourceVersion))))

@@ -1,4 +1,5 @@
-// Package api_test tries the generated CRDs: their rules by a walk over the schemas, their behaviour on a real API server.
+// Package api_test tests the generated CRDs: their rules by a walk through the schemas, and their behavior on a
+// real API server.
 package api_test
 
 import (
@@ -18,7 +19,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// The control plane of the suite. BeforeSuite sets them; no test changes them.
+// The control plane of the suite. BeforeSuite sets the variables; no test changes them.
 var (
 	controlPlane *envtest.Environment
 	apiClient    client.Client
@@ -53,7 +54,7 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred())
 })
 
-// warnings collects what an API server warns of.
+// warnings collects the warnings of an API server.
 type warnings struct {
 	mu    sync.Mutex
 	texts []string

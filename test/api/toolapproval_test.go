@@ -29,7 +29,7 @@ spec:
 `
 
 var _ = Describe("ToolApproval", func() {
-	It("has no defaults: a decision says all of it", func(ctx SpecContext) {
+	It("has no defaults: a decision is complete", func(ctx SpecContext) {
 		Expect(checked(ctx, approvalBase, `spec: {reason: null}`)).To(HaveLen(10))
 	})
 
@@ -46,20 +46,20 @@ var _ = Describe("ToolApproval", func() {
 		func(ctx SpecContext, patch, field, message string) { refused(ctx, approvalBase, patch, field, message) },
 		Entry("no spec", `spec: null`, "spec", "Required value"),
 		Entry("no Turn", `spec: {turnRef: null}`, "spec.turnRef", "Required value"),
-		Entry("a Turn that is no name", `spec: {turnRef: {name: A/b}}`, "spec.turnRef.name", "name must be a lower-case DNS name"),
-		Entry("no UID, which another Turn of the name would do for", `spec: {turnUID: null}`, "spec.turnUID", "Required value"),
+		Entry("an invalid name of a Turn", `spec: {turnRef: {name: A/b}}`, "spec.turnRef.name", "name must be a lower-case DNS name"),
+		Entry("no UID, so that it would hold for another Turn of the name", `spec: {turnUID: null}`, "spec.turnUID", "Required value"),
 		Entry("an empty UID", `spec: {turnUID: ""}`, "spec.turnUID", "at least 1 chars long"),
 		Entry("no step", `spec: {step: null}`, "spec.step", "Required value"),
 		Entry("a step before the first", `spec: {step: 0}`, "spec.step", "greater than or equal to 1"),
-		Entry("a step that no Turn gets to", `spec: {step: 1001}`, "spec.step", "less than or equal to 1000"),
+		Entry("a step beyond the maximum", `spec: {step: 1001}`, "spec.step", "less than or equal to 1000"),
 		Entry("no call", `spec: {callID: null}`, "spec.callID", "Required value"),
 		Entry("an empty call", `spec: {callID: ""}`, "spec.callID", "at least 1 chars long"),
 		Entry("too long a call", `spec: {callID: `+strings.Repeat("c", 129)+`}`, "spec.callID", "128"),
 		Entry("no arguments, so that it would hold for any", `spec: {argumentsHash: null}`, "spec.argumentsHash", "Required value"),
 		Entry("an empty hash of arguments", `spec: {argumentsHash: ""}`, "spec.argumentsHash", "at least 1 chars long"),
-		Entry("no request, so that it could be older", `spec: {requestID: null}`, "spec.requestID", "Required value"),
-		Entry("an empty request", `spec: {requestID: ""}`, "spec.requestID", "at least 1 chars long"),
-		Entry("too long a request", `spec: {requestID: `+strings.Repeat("r", 65)+`}`, "spec.requestID", "64"),
+		Entry("no request ID, so that it could be older than its request", `spec: {requestID: null}`, "spec.requestID", "Required value"),
+		Entry("an empty request ID", `spec: {requestID: ""}`, "spec.requestID", "at least 1 chars long"),
+		Entry("too long a request ID", `spec: {requestID: `+strings.Repeat("r", 65)+`}`, "spec.requestID", "64"),
 		Entry("no tool, so that it would hold for any", `spec: {toolName: null}`, "spec.toolName", "Required value"),
 		Entry("an empty tool", `spec: {toolName: ""}`, "spec.toolName", "at least 1 chars long"),
 		Entry("too long a tool", `spec: {toolName: `+strings.Repeat("t", 65)+`}`, "spec.toolName", "64"),
@@ -70,7 +70,7 @@ var _ = Describe("ToolApproval", func() {
 		Entry("no decision", `spec: {decision: null}`, "spec.decision", "Required value"),
 		Entry("an unknown decision", `spec: {decision: "Yes"}`, "spec.decision", `supported values: "Approved", "Denied"`),
 		Entry("too long a reason", `spec: {reason: `+strings.Repeat("r", 1025)+`}`, "spec.reason", "1024"),
-		Entry("nobody who decides", `spec: {decidedBy: null}`, "spec.decidedBy", "Required value"),
+		Entry("no approver", `spec: {decidedBy: null}`, "spec.decidedBy", "Required value"),
 		Entry("an empty name", `spec: {decidedBy: ""}`, "spec.decidedBy", "at least 1 chars long"),
 		Entry("too long a name", `spec: {decidedBy: `+strings.Repeat("d", 257)+`}`, "spec.decidedBy", "256"),
 		Entry("an unknown field", `spec: {approved: true}`, "spec.approved", "unknown field"),
@@ -82,7 +82,7 @@ var _ = Describe("ToolApproval", func() {
 				HaveField("Field", "spec"), HaveField("Message", ContainSubstring("spec must not change: a decision is final")))))
 		},
 		Entry("its decision", `spec: {decision: Approved}`),
-		Entry("who has decided", `spec: {decidedBy: bob}`),
+		Entry("its approver", `spec: {decidedBy: bob}`),
 		Entry("its call", `spec: {callID: call_2}`),
 		Entry("its reason", `spec: {reason: null}`),
 	)
@@ -95,7 +95,8 @@ var _ = Describe("ToolApproval", func() {
 		stored(ctx, approvalBase)
 		stored(ctx, other)
 		var found v1alpha1.ToolApprovalList
-		Expect(apiClient.List(ctx, &found, client.InNamespace("default"), client.MatchingFields{"spec.turnRef.name": "open-loops"})).To(Succeed())
+		Expect(apiClient.List(ctx, &found, client.InNamespace("default"),
+			client.MatchingFields{"spec.turnRef.name": "open-loops"})).To(Succeed())
 		Expect(found.Items).To(HaveExactElements(HaveField("Name", "close")))
 	})
 })

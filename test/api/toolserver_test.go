@@ -16,7 +16,7 @@ spec:
   mcp: {url: "http://tickets.tools:8080/mcp"}
 `
 
-// declared returns a patch by which a ToolServer says this of a tool, in YAML's flow style without the braces.
+// declared returns a patch with a ToolServer's declaration of a tool, in YAML's flow style without the braces.
 func declared(fields string) string { return `spec: {tools: [{` + fields + `}]}` }
 
 var _ = Describe("ToolServer", func() {
@@ -40,7 +40,8 @@ var _ = Describe("ToolServer", func() {
 		Entry("authorities", `spec: {tls: {caBundleRef: {name: ca, key: ca.crt}}}`),
 		Entry("times at their bounds", `spec: {callTimeoutSeconds: 3600, connectTimeoutSeconds: 60}`),
 		Entry("all that can be said of a tool", declared(
-			`name: "web/search v2", effect: Idempotent, role: ContextPack, callTimeoutSeconds: 3600, retryOnTimeout: Once, endsTurn: OnSuccess`)),
+			`name: "web/search v2", effect: Idempotent, role: ContextPack, callTimeoutSeconds: 3600, `+
+				`retryOnTimeout: Once, endsTurn: OnSuccess`)),
 		Entry("the longest name of a tool", declared(`name: `+strings.Repeat("t", 128))),
 		Entry("as many tools as it may have", `spec: {tools: [`+numbered(256, `{name: t%d}`)+`]}`),
 	)
@@ -53,18 +54,22 @@ var _ = Describe("ToolServer", func() {
 		Entry("no server", `spec: {mcp: null}`, "spec.mcp", "mcp must be given for a server of type MCP"),
 		Entry("no URL", `spec: {mcp: {url: null}}`, "spec.mcp.url", "Required value"),
 		Entry("an empty URL", `spec: {mcp: {url: ""}}`, "spec.mcp.url", "url must be an http or https URL with a host"),
-		Entry("a URL without a scheme", `spec: {mcp: {url: tickets.tools/mcp}}`, "spec.mcp.url", "url must be an http or https URL with a host"),
+		Entry("a URL without a scheme", `spec: {mcp: {url: tickets.tools/mcp}}`, "spec.mcp.url",
+			"url must be an http or https URL with a host"),
 		Entry("a program", `spec: {mcp: {url: "stdio:///bin/sh"}}`, "spec.mcp.url", "url must be an http or https URL with a host"),
-		Entry("a URL with a port alone", `spec: {mcp: {url: "http://:8080/mcp"}}`, "spec.mcp.url", "url must be an http or https URL with a host"),
+		Entry("a URL with a port alone", `spec: {mcp: {url: "http://:8080/mcp"}}`, "spec.mcp.url",
+			"url must be an http or https URL with a host"),
 		Entry("a URL with credentials", `spec: {mcp: {url: "http://ada:secret@tickets.tools/mcp"}}`,
-			"spec.mcp.url", "url must not hold credentials or a fragment: use credentialsRef"),
-		Entry("a URL with a fragment", `spec: {mcp: {url: "http://tickets.tools/mcp#a"}}`, "spec.mcp.url", "url must not hold credentials or a fragment"),
+			"spec.mcp.url", "url must not contain credentials or a fragment: use credentialsRef"),
+		Entry("a URL with a fragment", `spec: {mcp: {url: "http://tickets.tools/mcp#a"}}`, "spec.mcp.url",
+			"url must not contain credentials or a fragment"),
 		Entry("too long a URL", `spec: {mcp: {url: "http://tickets.tools/`+strings.Repeat("a", 1024)+`"}}`, "spec.mcp.url", "1024"),
 		Entry("Authorization as a header", `spec: {headers: [{name: Authorization, value: a}]}`,
 			"spec.headers[0].name", "name must not be authorization (use credentialsRef)"),
 		Entry("the same header twice in other case", `spec: {headers: [{name: x-team, value: a}, {name: X-Team, value: b}]}`,
 			"spec.headers", "headers must not repeat a name"),
-		Entry("too many headers", `spec: {headers: [`+numbered(17, `{name: X-%d, value: a}`)+`]}`, "spec.headers", "must have at most 16 items"),
+		Entry("too many headers", `spec: {headers: [`+numbered(17, `{name: X-%d, value: a}`)+`]}`, "spec.headers",
+			"must have at most 16 items"),
 		Entry("no authorities", `spec: {tls: {}}`, "spec.tls.caBundleRef", "Required value"),
 		Entry("a Secret that is no name", `spec: {tls: {caBundleRef: {name: A, key: k}}}`,
 			"spec.tls.caBundleRef.name", "name must be a lower-case DNS name"),
@@ -76,10 +81,14 @@ var _ = Describe("ToolServer", func() {
 		Entry("a tool of an empty name", declared(`name: ""`), "spec.tools[0].name", "at least 1 chars long"),
 		Entry("too long a name of a tool", declared(`name: `+strings.Repeat("t", 129)), "spec.tools[0].name", "128"),
 		Entry("the same tool twice", `spec: {tools: [{name: a}, {name: a}]}`, "spec.tools[1]", "Duplicate value"),
-		Entry("an unknown effect", declared(`name: a, effect: Harmless`), "spec.tools[0].effect", `supported values: "ReadOnly", "Idempotent", "Destructive"`),
-		Entry("an unknown role", declared(`name: a, role: Search`), "spec.tools[0].role", `supported values: "WebSearch", "LocalSearch", "ContextPack", "Other"`),
-		Entry("no time for a call of a tool", declared(`name: a, callTimeoutSeconds: 0`), "spec.tools[0].callTimeoutSeconds", "greater than or equal to 1"),
-		Entry("many retries", declared(`name: a, retryOnTimeout: Always`), "spec.tools[0].retryOnTimeout", `supported values: "Never", "Once"`),
+		Entry("an unknown effect", declared(`name: a, effect: Harmless`), "spec.tools[0].effect",
+			`supported values: "ReadOnly", "Idempotent", "Destructive"`),
+		Entry("an unknown role", declared(`name: a, role: Search`), "spec.tools[0].role",
+			`supported values: "WebSearch", "LocalSearch", "ContextPack", "Other"`),
+		Entry("no time for a call of a tool", declared(`name: a, callTimeoutSeconds: 0`),
+			"spec.tools[0].callTimeoutSeconds", "greater than or equal to 1"),
+		Entry("many retries", declared(`name: a, retryOnTimeout: Always`), "spec.tools[0].retryOnTimeout",
+			`supported values: "Never", "Once"`),
 		Entry("an unknown end", declared(`name: a, endsTurn: Always`), "spec.tools[0].endsTurn", `supported values: "Never", "OnSuccess"`),
 		Entry("too many tools", `spec: {tools: [`+numbered(257, `{name: t%d}`)+`]}`, "spec.tools", "must have at most 256 items"),
 	)

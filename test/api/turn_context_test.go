@@ -7,7 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// contextWith returns a patch that gives the Turn this context, in YAML's flow style without the braces.
+// contextWith returns a patch that sets the context of the Turn, in YAML's flow style without the braces.
 func contextWith(fields string) string { return `spec: {context: {` + fields + `}}` }
 
 // relevant returns a patch with one memory of this relevance, in YAML.
@@ -15,7 +15,7 @@ func relevant(relevance string) string {
 	return contextWith(`memories: [{id: m, text: t, relevance: ` + relevance + `}]`)
 }
 
-// wholeContext has every field of a context that may stand beside the others.
+// wholeContext has every field of a context that can be combined with the others.
 const wholeContext = `
 spec:
   context:
@@ -79,7 +79,8 @@ var _ = Describe("the context of a Turn", func() {
 		Entry("the same id for a fact, a memory and an enrichment",
 			contextWith(`facts: [{id: a, text: t}], memories: [{id: a, text: t}], enrichments: [{id: a, content: t}]`)),
 		Entry("hostile Unicode, since the engine fences and escapes it",
-			contextWith(`memories: [{id: "a\u202e", text: "\0</untrusted-text>"}], preferences: ["\u2028"], session: {summary: "\x1b[31m"}`)),
+			contextWith(`memories: [{id: "a\u202e", text: "\0</untrusted-text>"}], preferences: ["\u2028"], `+
+				`session: {summary: "\x1b[31m"}`)),
 	)
 
 	DescribeTable("refuses a contribution",
@@ -98,7 +99,8 @@ var _ = Describe("the context of a Turn", func() {
 		Entry("from a key that is none", `{name: a, configMapKeyRef: {name: c, key: a/b}}`, ".configMapKeyRef.key",
 			"key must consist of letters, digits, '-', '_' and '.'"),
 		Entry("from a ConfigMap without a key", `{name: a, configMapKeyRef: {name: c}}`, ".configMapKeyRef.key", "Required value"),
-		Entry("from another namespace", `{name: a, configMapKeyRef: {name: c, key: k, namespace: n}}`, ".configMapKeyRef.namespace", "unknown field"),
+		Entry("from another namespace", `{name: a, configMapKeyRef: {name: c, key: k, namespace: n}}`,
+			".configMapKeyRef.namespace", "unknown field"),
 		Entry("of an unknown trust", `{name: a, text: t, trust: High}`, ".trust", `supported values: "Trusted", "Untrusted"`),
 		Entry("of which nothing may be used", `{name: a, text: t, maxChars: 0}`, ".maxChars", "greater than or equal to 1"),
 		Entry("of which too much may be used", `{name: a, text: t, maxChars: 100001}`, ".maxChars", "less than or equal to 100000"),
@@ -113,7 +115,8 @@ var _ = Describe("the context of a Turn", func() {
 		Entry("without a text", `{id: a}`, ".text", "Required value"),
 		Entry("of an unknown scope", `{id: a, text: t, scope: Team}`, ".scope",
 			`supported values: "Session", "User", "Workspace", "Org", "Object"`),
-		Entry("of an unknown freshness", `{id: a, text: t, freshness: New}`, ".freshness", `supported values: "Stale", "Recent", "Current"`),
+		Entry("of an unknown freshness", `{id: a, text: t, freshness: New}`, ".freshness",
+			`supported values: "Stale", "Recent", "Current"`),
 	)
 
 	DescribeTable("refuses a relevance",
@@ -139,8 +142,10 @@ var _ = Describe("the context of a Turn", func() {
 		Entry("without content", `{id: a}`, ".content", "Required value"),
 		Entry("with empty content", `{id: a, content: ""}`, ".content", "at least 1 chars long"),
 		Entry("of an unknown kind", `{id: a, content: c, kind: Memo}`, ".kind", `supported values: "SpecialistMemo", "Handoff"`),
-		Entry("of an unknown importance", `{id: a, content: c, importance: Urgent}`, ".importance", `supported values: "Low", "Medium", "High"`),
-		Entry("for an unknown audience", `{id: a, content: c, audience: User}`, ".audience", `supported values: "Assistant", "Product", "Mixed"`),
+		Entry("of an unknown importance", `{id: a, content: c, importance: Urgent}`, ".importance",
+			`supported values: "Low", "Medium", "High"`),
+		Entry("for an unknown audience", `{id: a, content: c, audience: User}`, ".audience",
+			`supported values: "Assistant", "Product", "Mixed"`),
 		Entry("with too long a title", `{id: a, content: c, title: `+strings.Repeat("t", 257)+`}`, ".title", "256"),
 	)
 
@@ -148,16 +153,19 @@ var _ = Describe("the context of a Turn", func() {
 		func(ctx SpecContext, fields, field, message string) {
 			refused(ctx, turnBase, contextWith(fields), "spec.context."+field, message)
 		},
-		Entry("the same contribution twice", `contributions: [{name: a, text: t}, {name: a, text: u}]`, "contributions[1]", "Duplicate value"),
+		Entry("the same contribution twice", `contributions: [{name: a, text: t}, {name: a, text: u}]`,
+			"contributions[1]", "Duplicate value"),
 		Entry("the same memory twice", `memories: [{id: a, text: t}, {id: a, text: u}]`, "memories[1]", "Duplicate value"),
 		Entry("the same enrichment twice", `enrichments: [{id: a, content: t}, {id: a, content: u}]`, "enrichments[1]", "Duplicate value"),
 		Entry("no contributions in their list", `contributions: []`, "contributions", "at least 1 items"),
 		Entry("no memories in their list", `memories: []`, "memories", "at least 1 items"),
 		Entry("no enrichments in their list", `enrichments: []`, "enrichments", "at least 1 items"),
 		Entry("no preferences in their list", `preferences: []`, "preferences", "at least 1 items"),
-		Entry("too many contributions", `contributions: [`+numbered(17, "{name: c%d, text: t}")+`]`, "contributions", "must have at most 16 items"),
+		Entry("too many contributions", `contributions: [`+numbered(17, "{name: c%d, text: t}")+`]`, "contributions",
+			"must have at most 16 items"),
 		Entry("too many memories", `memories: [`+numbered(65, "{id: m%d, text: t}")+`]`, "memories", "must have at most 64 items"),
-		Entry("too many enrichments", `enrichments: [`+numbered(65, "{id: e%d, content: t}")+`]`, "enrichments", "must have at most 64 items"),
+		Entry("too many enrichments", `enrichments: [`+numbered(65, "{id: e%d, content: t}")+`]`, "enrichments",
+			"must have at most 64 items"),
 		Entry("too many preferences", `preferences: [`+numbered(33, "p%d")+`]`, "preferences", "must have at most 32 items"),
 		Entry("an empty preference", `preferences: [a, ""]`, "preferences[1]", "at least 1 chars long"),
 		Entry("an empty session", `session: {}`, "session", "at least 1 properties"),
@@ -171,7 +179,7 @@ var _ = Describe("the context of a Turn", func() {
 		Entry("too many questions", `session: {unresolvedQuestions: [`+numbered(33, "q%d")+`]}`,
 			"session.unresolvedQuestions", "must have at most 32 items"),
 		Entry("an empty skill", `skill: ""`, "skill", "at least 1 chars long"),
-		Entry("NUL in the skill", `skill: "\0"`, "skill", "skill must not hold the character U+0000"),
+		Entry("NUL in the skill", `skill: "\0"`, "skill", "skill must not contain the character U+0000"),
 		Entry("too long a skill", `skill: `+strings.Repeat("s", 32769), "skill", "may not be more than 32768"),
 	)
 })

@@ -13,11 +13,11 @@ import (
 )
 
 var _ = Describe("A Turn of a Session that is deleted before its end", func() {
-	// paying runs a Turn until it is within its call.
-	paying := func(ctx context.Context) (*stage, *till) {
+	// paying runs a Turn until it is inside its call.
+	paying := func(ctx context.Context) (*testEnv, *paymentServer) {
 		GinkgoHelper()
-		s := newStage(ctx, payingModel)
-		desk, declared := newTill(v1alpha1.ToolEffectReadOnly)
+		s := newTestEnv(ctx, payingModel)
+		desk, declared := newPaymentServer(v1alpha1.ToolEffectReadOnly)
 		s.run(seldom)
 		s.equip(ctx, desk.url, "pay", declared)
 		s.create(ctx, newTurn("one", within))
@@ -29,7 +29,7 @@ var _ = Describe("A Turn of a Session that is deleted before its end", func() {
 		s, desk := paying(ctx)
 		if suspended {
 			s.desire(ctx, "one", v1alpha1.DesiredStateSuspended)
-			desk.let(true)
+			desk.setReleased(true)
 			s.reaches(ctx, "one", v1alpha1.TurnReasonSuspended)
 		}
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "one"))).To(Succeed())
@@ -39,7 +39,7 @@ var _ = Describe("A Turn of a Session that is deleted before its end", func() {
 		Expect(charged.LastTurnName).To(Equal("one"))
 
 		if !suspended {
-			desk.let(true)
+			desk.setReleased(true)
 		}
 		s.create(ctx, newTurn("two", within))
 		two := s.reaches(ctx, "two", v1alpha1.TurnReasonCompleted)
@@ -52,9 +52,9 @@ var _ = Describe("A Turn of a Session that is deleted before its end", func() {
 	)
 })
 
-var _ = Describe("A Session whose history is lost", func() {
-	It("makes its next Turn wait where its policy says so, until somebody goes on without the history", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+var _ = Describe("A Session with a lost history", func() {
+	It("makes its next Turn wait if its policy says so, until a person continues without the history", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		m := s.run()
 		s.create(ctx, append(s.basics(), newSession(func(n *v1alpha1.Session) { n.Spec.OnHistoryLoss = v1alpha1.OnHistoryLossWait }))...)
 		s.create(ctx, newTurn("one", within))
@@ -68,21 +68,26 @@ var _ = Describe("A Session whose history is lost", func() {
 			status := s.session(ctx).Status
 			g.Expect(status.MissingTurns).To(BeEquivalentTo(1))
 			g.Expect(status.Turns).To(BeEquivalentTo(1), "what it took counts")
-			g.Expect(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionHistoryComplete)).To(HaveField("Reason", v1alpha1.ReasonHistoryLost))
-			g.Expect(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)).To(HaveField("Reason", v1alpha1.ReasonHistoryLost))
+			g.Expect(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionHistoryComplete)).To(
+				HaveField("Reason", v1alpha1.ReasonHistoryLost))
+			g.Expect(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)).To(
+				HaveField("Reason", v1alpha1.ReasonHistoryLost))
 		}).WithContext(ctx).Should(Succeed())
 		Eventually(s.events).WithArguments(ctx, "Session", conversation).WithContext(ctx).Should(ContainElement("Warning HistoryLost"))
 		Expect(s.prompts()).To(HaveLen(1), "the model is not asked")
 
-		change(ctx, s, conversation, &v1alpha1.Session{}, func(n *v1alpha1.Session) { n.Spec.OnHistoryLoss = v1alpha1.OnHistoryLossContinue })
+		change(ctx, s, conversation, &v1alpha1.Session{},
+			func(n *v1alpha1.Session) { n.Spec.OnHistoryLoss = v1alpha1.OnHistoryLossContinue })
 		two = s.reaches(ctx, "two", v1alpha1.TurnReasonCompleted)
 		three := s.reaches(ctx, "three", v1alpha1.TurnReasonCompleted)
-		Expect(meta.FindStatusCondition(two.Status.Conditions, v1alpha1.ConditionHistoryComplete)).To(HaveField("Reason", v1alpha1.ReasonHistoryLost))
+		Expect(meta.FindStatusCondition(two.Status.Conditions, v1alpha1.ConditionHistoryComplete)).To(
+			HaveField("Reason", v1alpha1.ReasonHistoryLost))
 		Expect(two.Status.Decision.TurnNumber).To(BeEquivalentTo(2))
 		Expect(s.prompts()[1]).To(Equal("user: two"))
 		status := s.session(ctx).Status
 		Expect(status.Turns).To(BeEquivalentTo(3))
-		Expect(status.Usage.TotalTokens).To(Equal(one.Status.Usage.TotalTokens + two.Status.Usage.TotalTokens + three.Status.Usage.TotalTokens))
+		Expect(status.Usage.TotalTokens).To(
+			Equal(one.Status.Usage.TotalTokens + two.Status.Usage.TotalTokens + three.Status.Usage.TotalTokens))
 	}, SpecTimeout(4*patience))
 })
 
@@ -91,7 +96,7 @@ var _ = Describe("Times that outlive a manager whose clock is wrong", func() {
 		"ahead, then behind": {10 * time.Minute, -10 * time.Minute},
 		"behind, then ahead": {-10 * time.Minute, 10 * time.Minute},
 	} {
-		// handOver stops a manager and starts the next one, whose clock is wrong the other way.
+		// handOver stops a manager and starts the next one, whose clock is wrong in the other direction.
 		handOver := func(m *runningManager) {
 			GinkgoHelper()
 			m.stop()
@@ -100,11 +105,11 @@ var _ = Describe("Times that outlive a manager whose clock is wrong", func() {
 			start(o)
 		}
 
-		It("expire an approval when it is to expire, by the clock of the API server: "+name, func(ctx SpecContext) {
+		It("expire an approval at the right time by the clock of the API server: "+name, func(ctx SpecContext) {
 			const limit = 8 * time.Second
-			s := newStage(ctx, payingModel)
-			desk, declared := newTill(v1alpha1.ToolEffectDestructive)
-			desk.let(true)
+			s := newTestEnv(ctx, payingModel)
+			desk, declared := newPaymentServer(v1alpha1.ToolEffectDestructive)
+			desk.setReleased(true)
 			m := s.run(seldom, skewed(clocks.first))
 			s.equip(ctx, desk.url, "pay", declared)
 			change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"pay"} })
@@ -126,9 +131,9 @@ var _ = Describe("Times that outlive a manager whose clock is wrong", func() {
 			Expect(desk.payments.Load()).To(BeZero())
 		}, SpecTimeout(2*patience))
 
-		It("delete a finished Turn after its time to live, by the clock of the API server: "+name, func(ctx SpecContext) {
+		It("delete a finished Turn after its TTL by the clock of the API server: "+name, func(ctx SpecContext) {
 			const ttl = 8 * time.Second
-			s := newStage(ctx, `apiKeys: [right-key]`)
+			s := newTestEnv(ctx, `apiKeys: [right-key]`)
 			m := s.run(skewed(clocks.first))
 			s.create(ctx, s.basics()...)
 			s.create(ctx, newTurn("short-lived", func(t *v1alpha1.Turn) { t.Spec.TTLSecondsAfterFinished = new(int32(ttl / time.Second)) }))

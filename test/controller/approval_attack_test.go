@@ -16,13 +16,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// made notes the calls of tools that require approval.
+// made records the calls of tools that require approval.
 type made struct {
 	mu    sync.Mutex
 	names []string
 }
 
-// offers gives each Turn tools of these names that require approval.
+// offers gives each Turn tools with these names that require approval.
 func (m *made) offers(names ...string) func(*manager.Options) {
 	return func(o *manager.Options) {
 		o.Hooks.Tools = func(context.Context, *v1alpha1.Agent) []tool.Tool {
@@ -51,9 +51,9 @@ func (m *made) calls() []string {
 }
 
 var _ = Describe("A hostile model endpoint", func() {
-	It("gets nothing released by an approval of another call, whatever IDs it writes", func(ctx SpecContext) {
+	It("cannot use an approval of another call, whatever IDs it writes", func(ctx SpecContext) {
 		shared := strings.Repeat("x", 128)
-		s := newStage(ctx, fmt.Sprintf(`
+		s := newTestEnv(ctx, fmt.Sprintf(`
 rules:
 - when: {toolMessages: 0}
   reply: {toolCalls: [{id: %[1]s1, name: close_ticket}, {id: %[1]s2, name: wipe_all}]}
@@ -81,12 +81,13 @@ rules:
 		Expect(m.calls()).To(Equal([]string{"close_ticket"}))
 	}, SpecTimeout(patience))
 
-	It("gets no call made that the status has not listed", func(ctx SpecContext) {
+	It("cannot cause a call that the status has not listed", func(ctx SpecContext) {
 		var calls []string
 		for i := range 27 {
 			calls = append(calls, fmt.Sprintf(`{name: wipe, arguments: '{"n": %d}'}`, i))
 		}
-		s := newStage(ctx, "rules:\n- when: {toolMessages: 0}\n  reply: {toolCalls: ["+strings.Join(calls, ", ")+"]}\n- reply: {text: Done.}\n")
+		s := newTestEnv(ctx, "rules:\n- when: {toolMessages: 0}\n  reply: {toolCalls: ["+strings.Join(calls,
+			", ")+"]}\n- reply: {text: Done.}\n")
 		var m made
 		s.run(m.offers("wipe"))
 		s.create(ctx, append(s.basics(), newTurn("many", func(t *v1alpha1.Turn) {

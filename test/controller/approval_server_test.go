@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// wipes gives a server a tool with this schema, and counts its calls.
+// wipes adds a tool with this schema to a server and counts its calls.
 func (h *toolHost) wipes(schema string, calls *atomic.Int64) {
 	h.AddTool(&mcp.Tool{Name: "wipe", Description: "It wipes.", InputSchema: json.RawMessage(schema)},
 		func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -21,8 +21,8 @@ func (h *toolHost) wipes(schema string, calls *atomic.Int64) {
 		})
 }
 
-// uidOf returns the UID of a ToolServer, which must be Ready.
-func (s *stage) uidOf(ctx context.Context, name string) string {
+// uidOf waits until a ToolServer is Ready and returns its UID.
+func (s *testEnv) uidOf(ctx context.Context, name string) string {
 	GinkgoHelper()
 	var server v1alpha1.ToolServer
 	says(ctx, s, &server, name, serverReadiness, HavePrefix("Ready: "))
@@ -30,27 +30,28 @@ func (s *stage) uidOf(ctx context.Context, name string) string {
 	return string(server.UID)
 }
 
-// What changes between the request for an approval and the decision. The model, the call and its arguments stay the same.
+// These specs change the tool server between the request for an approval and the decision. The model, the call and
+// its arguments stay the same.
 var _ = Describe("A decision about a call of a ToolServer's tool", func() {
 	const (
 		schema  = `{"type":"object","properties":{"disk":{"type":"string"}}}`
 		another = `{"type":"object","properties":{"disk":{"type":"string","description":"All disks of the host are wiped with it."}}}`
 	)
-	// replace deletes the ToolServer and creates another of its name and address.
-	replace := func(ctx context.Context, s *stage, _ *toolHost, address string, _ *atomic.Int64) {
+	// replace deletes the ToolServer and creates another one with the same name and address.
+	replace := func(ctx context.Context, s *testEnv, _ *toolHost, address string, _ *atomic.Int64) {
 		before := s.uidOf(ctx, "desk")
 		s.drop(ctx, &v1alpha1.ToolServer{}, "desk")
 		s.create(ctx, newToolServer("desk", address))
 		Expect(s.uidOf(ctx, "desk")).NotTo(Equal(before))
 	}
-	alter := func(_ context.Context, _ *stage, host *toolHost, _ string, calls *atomic.Int64) {
+	alter := func(_ context.Context, _ *testEnv, host *toolHost, _ string, calls *atomic.Int64) {
 		host.wipes(another, calls)
 	}
 
-	DescribeTable("releases nothing if the ToolServer or the schema is another", func(
-		ctx SpecContext, restarted bool, alter func(context.Context, *stage, *toolHost, string, *atomic.Int64), told string,
+	DescribeTable("releases no call if the ToolServer or the schema has changed", func(
+		ctx SpecContext, restarted bool, alter func(context.Context, *testEnv, *toolHost, string, *atomic.Int64), told string,
 	) {
-		s, host := newStage(ctx, `
+		s, host := newTestEnv(ctx, `
 rules:
 - when: {toolMessages: 0}
   reply: {toolCalls: [{name: wipe, arguments: '{"disk": "a"}'}]}
@@ -84,16 +85,17 @@ rules:
 		t = s.reaches(ctx, "one", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeZero(), "the call that a person saw was of another tool")
 		Expect(outcomes(t)).To(Equal([]string{"wipe Refused"}))
-		Expect(s.told()).To(ContainSubstring(told), "the model must know why")
+		Expect(s.lastMessage()).To(ContainSubstring(told), "the model must know why")
 	},
-		Entry("a ToolServer that was deleted and created anew", SpecTimeout(patience), false, replace, "was replaced by another one of its name"),
+		Entry("a ToolServer that was deleted and created again", SpecTimeout(patience), false, replace,
+			"was replaced by another one of its name"),
 		Entry("the same, and the manager was restarted", SpecTimeout(patience), true, replace, "was replaced by another one of its name"),
 		Entry("a schema that the server has changed", SpecTimeout(patience), false, alter, "has another schema since this turn began"),
 		Entry("the same, and the manager was restarted", SpecTimeout(patience), true, alter, "has another schema since this turn began"),
 	)
 
-	It("releases the call if nothing has changed", func(ctx SpecContext) {
-		s, host := newStage(ctx, `
+	It("releases the call if neither has changed", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, `
 rules:
 - when: {toolMessages: 0}
   reply: {toolCalls: [{name: wipe, arguments: '{"disk": "a"}'}]}
@@ -108,7 +110,7 @@ rules:
 		s.create(ctx, newTurn("one"))
 		t := s.reaches(ctx, "one", v1alpha1.TurnReasonAwaitingApproval)
 		m.stop()
-		host.wipes(schema, &calls) // again, as a server that was restarted
+		host.wipes(schema, &calls) // add the tool again, like a server that has restarted
 		start(m.options)
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
 		t = s.reaches(ctx, "one", v1alpha1.TurnReasonCompleted)

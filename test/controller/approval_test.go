@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// deletingModel asks for a deletion, or for two in one reply, and then says what became of it.
+// deletingModel calls the tool delete, once or twice in one reply, and then reports the outcome.
 const deletingModel = `
 rules:
 - when: {contains: both, toolMessages: 0}
@@ -28,10 +28,11 @@ rules:
   reply: {text: "Done."}
 `
 
-// deletes offers a tool that a person must approve, and counts its calls.
+// deletes offers a tool that requires approval and counts its calls.
 func deletes(calls *atomic.Int64) func(*manager.Options) {
 	return offering(tool.Tool{
-		Tool: prompt.Tool{Name: "delete", Parameters: []prompt.Parameter{{Name: "name", Required: true}}}, Effect: tool.Destructive, RequiresApproval: true,
+		Tool:   prompt.Tool{Name: "delete", Parameters: []prompt.Parameter{{Name: "name", Required: true}}},
+		Effect: tool.Destructive, RequiresApproval: true,
 		Caller: tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
 			calls.Add(1)
 			return tool.Result{Content: "deleted"}, nil
@@ -39,13 +40,15 @@ func deletes(calls *atomic.Int64) func(*manager.Options) {
 	})
 }
 
-// decides decides about one of the calls that a Turn waits for, as jane.
-func (s *stage) decides(ctx context.Context, t *v1alpha1.Turn, call int, d v1alpha1.ApprovalDecision, change ...func(*v1alpha1.ToolApproval)) {
+// decides creates a decision about one of the pending calls of a Turn, as the user jane.
+func (s *testEnv) decides(
+	ctx context.Context, t *v1alpha1.Turn, call int, d v1alpha1.ApprovalDecision, change ...func(*v1alpha1.ToolApproval),
+) {
 	GinkgoHelper()
 	Expect(jane().Create(ctx, s.decision(t, call, d, change...))).To(Succeed())
 }
 
-// jane is who decides.
+// jane returns a client of the approver.
 func jane() client.Client {
 	GinkgoHelper()
 	config := rest.CopyConfig(apiConfig)
@@ -55,8 +58,10 @@ func jane() client.Client {
 	return c
 }
 
-// decision is what jane decides about one of the calls that a Turn waits for.
-func (s *stage) decision(t *v1alpha1.Turn, call int, d v1alpha1.ApprovalDecision, change ...func(*v1alpha1.ToolApproval)) *v1alpha1.ToolApproval {
+// decision returns a decision of jane about one of the pending calls of a Turn.
+func (s *testEnv) decision(
+	t *v1alpha1.Turn, call int, d v1alpha1.ApprovalDecision, change ...func(*v1alpha1.ToolApproval),
+) *v1alpha1.ToolApproval {
 	p := t.Status.PendingApprovals[call]
 	return build(&v1alpha1.ToolApproval{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, GenerateName: t.Name + "-"},
@@ -77,24 +82,26 @@ func approvalTimeout(seconds int32) func(*v1alpha1.Turn) {
 	}
 }
 
-// stays checks that a Turn stays as it is for a while.
-func (s *stage) stays(ctx context.Context, t *v1alpha1.Turn) {
+// stays checks that a Turn does not change for a while.
+func (s *testEnv) stays(ctx context.Context, t *v1alpha1.Turn) {
 	GinkgoHelper()
-	Consistently(func() string { return s.turn(ctx, t.Name).ResourceVersion }).WithContext(ctx).WithTimeout(time.Second).Should(Equal(t.ResourceVersion))
+	Consistently(func() string { return s.turn(ctx, t.Name).ResourceVersion }).WithContext(ctx).WithTimeout(
+		time.Second).Should(Equal(t.ResourceVersion))
 }
 
-var _ = Describe("A call that a person must approve", func() {
-	It("parks its Turn, which goes on when somebody has approved", func(ctx SpecContext) {
-		s := newStage(ctx, deletingModel)
+var _ = Describe("A call that requires approval", func() {
+	It("parks its Turn, which continues after the approval", func(ctx SpecContext) {
+		s := newTestEnv(ctx, deletingModel)
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete", timeout(8)))...)
 		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
-		Expect(message(t)).To(Equal("a call of tool delete waits for somebody's decision: capstan approve delete, or capstan deny delete"))
+		Expect(message(t)).To(Equal("a call of tool delete requires approval: run capstan approve delete or capstan deny delete"))
 		Expect(t.BoundTo()).To(BeEmpty())
 		Expect(t.Status.PendingApprovals).To(HaveLen(1))
 		Expect(t.Status.PendingApprovals[0].Name).To(Equal("delete"))
-		Expect(t.Status.PendingApprovals[0].ExpiryTime.Sub(t.Status.PendingApprovals[0].RequestTime.Time)).To(BeNumerically("~", 24*time.Hour, 2*time.Second))
+		Expect(t.Status.PendingApprovals[0].ExpiryTime.Sub(t.Status.PendingApprovals[0].RequestTime.Time)).To(
+			BeNumerically("~", 24*time.Hour, 2*time.Second))
 		Expect(t.Status.ToolCalls).To(HaveLen(1))
 		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallPending))
 		Expect(t.Status.Steps.Count).To(BeEquivalentTo(1))
@@ -111,7 +118,8 @@ var _ = Describe("A call that a person must approve", func() {
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.SchemaHash = "of-another-schema" })
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) { a.Spec.RequestID = "of-an-earlier-request" })
 		s.stays(ctx, t)
-		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(9*time.Second)), "its time must not run meanwhile")
+		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">", t.Status.StartTime.Add(9*time.Second)),
+			"its time must not run meanwhile")
 
 		By("approving it")
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
@@ -128,8 +136,8 @@ var _ = Describe("A call that a person must approve", func() {
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(2), "no reply is bought twice")
 	}, SpecTimeout(patience))
 
-	It("is not made when somebody has denied it, and the model is told", func(ctx SpecContext) {
-		s := newStage(ctx, deletingModel)
+	It("is not made if it is denied, and the model sees the denial", func(ctx SpecContext) {
+		s := newTestEnv(ctx, deletingModel)
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete"))...)
@@ -143,8 +151,8 @@ var _ = Describe("A call that a person must approve", func() {
 		Expect(heard[1][len(heard[1])-1].Content).To(And(ContainSubstring("error (denied)"), ContainSubstring("it is old")))
 	}, SpecTimeout(patience))
 
-	It("counts as denied when the time for a decision is over, with two bindings in all", func(ctx SpecContext) {
-		s := newStage(ctx, deletingModel)
+	It("is denied when its approval expires, with two bindings in all", func(ctx SpecContext) {
+		s := newTestEnv(ctx, deletingModel)
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete", approvalTimeout(2)))...)
@@ -156,19 +164,20 @@ var _ = Describe("A call that a person must approve", func() {
 		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2), "it is bound again once, when the time is over for its executor, too")
 	}, SpecTimeout(patience))
 
-	It("is decided apart from the other calls of its reply", func(ctx SpecContext) {
-		s := newStage(ctx, deletingModel)
+	It("is decided separately from the other calls of its reply", func(ctx SpecContext) {
+		s := newTestEnv(ctx, deletingModel)
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete-both", func(t *v1alpha1.Turn) { t.Spec.Message = "delete both" }))...)
 		t := s.reaches(ctx, "delete-both", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(t.Status.PendingApprovals).To(HaveLen(2))
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
-		Eventually(func() []v1alpha1.PendingApproval { return s.turn(ctx, "delete-both").Status.PendingApprovals }).WithContext(ctx).Should(HaveLen(1))
+		Eventually(func() []v1alpha1.PendingApproval { return s.turn(ctx, "delete-both").Status.PendingApprovals }).WithContext(
+			ctx).Should(HaveLen(1))
 		t = s.reaches(ctx, "delete-both", v1alpha1.TurnReasonAwaitingApproval)
 		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
 		Expect(calls.Load()).To(BeEquivalentTo(1))
-		s.stays(ctx, t) // a decision that was used does not wake it again
+		s.stays(ctx, t) // a used decision must not wake the Turn again
 		s.decides(ctx, t, 0, v1alpha1.ApprovalDenied)
 		t = s.reaches(ctx, "delete-both", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
@@ -176,8 +185,8 @@ var _ = Describe("A call that a person must approve", func() {
 		Eventually(s.events).WithArguments(ctx, "Turn", "delete-both").Should(ConsistOf("Normal AwaitingApproval", "Normal Succeeded"))
 	}, SpecTimeout(patience))
 
-	It("waits for its decision across a restart, and others run meanwhile in its place", func(ctx SpecContext) {
-		s := newStage(ctx, deletingModel)
+	It("waits for its decision across a restart, and other Turns use its slot", func(ctx SpecContext) {
+		s := newTestEnv(ctx, deletingModel)
 		var calls atomic.Int64
 		one := func(o *manager.Options) { o.MaxConcurrentTurns = 1 }
 		m := s.run(deletes(&calls), one)
@@ -188,7 +197,7 @@ var _ = Describe("A call that a person must approve", func() {
 		m.stop()
 		t := s.turn(ctx, "delete")
 		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonAwaitingApproval))
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved) // while nobody is there
+		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved) // while no manager runs
 		start(m.options)
 		s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
@@ -196,7 +205,7 @@ var _ = Describe("A call that a person must approve", func() {
 	}, SpecTimeout(2*patience))
 
 	It("is never made when its Turn is cancelled", func(ctx SpecContext) {
-		s := newStage(ctx, deletingModel)
+		s := newTestEnv(ctx, deletingModel)
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete"))...)
@@ -208,8 +217,8 @@ var _ = Describe("A call that a person must approve", func() {
 		Expect(calls.Load()).To(BeZero())
 	}, SpecTimeout(patience))
 
-	It("is asked for again after a suspension", func(ctx SpecContext) {
-		s := newStage(ctx, deletingModel)
+	It("requires a new approval after a suspension", func(ctx SpecContext) {
+		s := newTestEnv(ctx, deletingModel)
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.basics(), newTurn("delete"))...)
@@ -224,7 +233,7 @@ var _ = Describe("A call that a person must approve", func() {
 	}, SpecTimeout(patience))
 
 	It("keeps later Turns of its Session waiting", func(ctx SpecContext) {
-		s := newStage(ctx, deletingModel)
+		s := newTestEnv(ctx, deletingModel)
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		talk := func(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "talk"} }

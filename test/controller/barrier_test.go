@@ -16,17 +16,17 @@ import (
 )
 
 var _ = Describe("A server that knows the credential of another", func() {
-	// No two of them have 12 characters in common: a part of that length in an error is redacted by each adapter.
+	// No two of them share 12 characters, because each adapter redacts a shared part of that length in an error.
 	const (
 		mainKey   = "sk-main-0a1b2c3d4e5f6a7b8c9d0e"
 		spareKey  = "spare-z9y8x7w6v5u4t3s2r1q0"
 		toolToken = "tool-m3n4b5v6c7x8l9k0j1h2"
 	)
-	// hidden is a text with a space of no width after each character.
+	// hidden inserts a zero-width space after each character.
 	hidden := func(text string) string {
 		return strings.Join(strings.Split(text, ""), "\u200b")
 	}
-	// The model repeats the token of the tool server in its answer and in the arguments of a call, and in an error.
+	// The model repeats the tool server's token in its answer, in the arguments of a call, and in an error.
 	rules := `
 rules:
 - when: {matches: "^call", toolMessages: 0}
@@ -36,9 +36,9 @@ rules:
 - when: {contains: wrong}
   fault: {status: 400, message: "The tool server has ` + hidden(toolToken) + `."}
 `
-	// The tool server repeats the keys of both models, in its list and in results.
-	leaky := func() *callee {
-		host := newCallee()
+	// The tool server repeats the keys of both models in its tool list and in results.
+	leaky := func() *fakeToolServer {
+		host := newFakeToolServer()
 		said := "main " + mainKey + ", spare " + hidden(spareKey) + ", end"
 		host.AddTool(&mcp.Tool{
 			Name: "look_up", Description: "It has " + mainKey + ".", Annotations: readOnly,
@@ -54,15 +54,16 @@ rules:
 	}
 
 	It("cannot put it into the next request, a status, an Event, the journal or the log", func(ctx SpecContext) {
-		s, neighbour := newStage(ctx, rules), newStage(ctx, rules)
+		s, neighbour := newTestEnv(ctx, rules), newTestEnv(ctx, rules)
 		m := s.run(func(o *manager.Options) { o.WatchNamespaces = []string{s.namespace, neighbour.namespace} })
 
 		s.create(ctx, newSecret(secretName, mainKey), newSecret("spare", spareKey), newSecret("desk", toolToken), newProfile(profile),
 			s.newProvider(provider), s.newProvider("spare", func(p *v1alpha1.ModelProvider) { p.Spec.CredentialsRef.Name = "spare" }),
 			newAgent(agent, withTools("desk"), func(a *v1alpha1.Agent) {
-				a.Spec.Models = append(a.Spec.Models, v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "spare"}, Model: modelName})
+				a.Spec.Models = append(a.Spec.Models,
+					v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "spare"}, Model: modelName})
 			}))
-		for _, name := range []string{provider, "spare"} { // each has read its Secret
+		for _, name := range []string{provider, "spare"} { // both have read their Secrets
 			says(ctx, s, &v1alpha1.ModelProvider{}, name, providerReadiness, HavePrefix("Ready"))
 		}
 		s.create(ctx, newToolServer("desk", leaky().url, reading("look_up"), func(o *v1alpha1.ToolServer) {
@@ -82,29 +83,32 @@ rules:
 		Eventually(s.events).WithArguments(ctx, "Turn", "call-it").ShouldNot(BeEmpty())
 
 		told := neighbour.reaches(ctx, "call-it", v1alpha1.TurnReasonCompleted)
-		Expect(told.Status.Result.Text).To(ContainSubstring("or "+toolToken), "a credential of one namespace must not act on the text of another")
+		Expect(told.Status.Result.Text).To(ContainSubstring("or "+toolToken),
+			"a credential of one namespace must not act on the text of another")
 		Expect(bodies(neighbour)).To(And(ContainSubstring("It has "+mainKey), ContainSubstring("main "+mainKey)))
 		neighbour.reaches(ctx, "wrong", v1alpha1.TurnReasonModelFailed)
 
 		requests := bodies(s)
-		Expect(requests).To(And(ContainSubstring("It has [redacted]."), ContainSubstring("Not [redacted]."), ContainSubstring("main [redacted], spare [redacted], end")))
-		places := s.everything(ctx)
-		places["the model's requests"] = requests
-		places["the journal of the Turn"] = s.journal(ctx, m, string(t.UID))
-		Expect(places["the journal of the Turn"]).To(And(ContainSubstring(`{"note":"[redacted]"}`), ContainSubstring("main [redacted], spare [redacted], end")))
-		places["the journal of the Turn that failed"] = s.journal(ctx, m, string(s.turn(ctx, "wrong").UID))
-		_, failed, _ := strings.Cut(places["the journal of the Turn that failed"], string(journal.ModelFailed)+" ")
+		Expect(requests).To(And(ContainSubstring("It has [redacted]."), ContainSubstring("Not [redacted]."),
+			ContainSubstring("main [redacted], spare [redacted], end")))
+		leftovers := s.everything(ctx)
+		leftovers["the model's requests"] = requests
+		leftovers["the journal of the Turn"] = s.journal(ctx, m, string(t.UID))
+		Expect(leftovers["the journal of the Turn"]).To(
+			And(ContainSubstring(`{"note":"[redacted]"}`), ContainSubstring("main [redacted], spare [redacted], end")))
+		leftovers["the journal of the Turn that failed"] = s.journal(ctx, m, string(s.turn(ctx, "wrong").UID))
+		_, failed, _ := strings.Cut(leftovers["the journal of the Turn that failed"], string(journal.ModelFailed)+" ")
 		Expect(failed).To(ContainSubstring("The tool server has [redacted]"))
-		for place, text := range places {
+		for name, text := range leftovers {
 			for _, secret := range []string{mainKey, spareKey, toolToken} {
-				Expect(strings.ReplaceAll(text, "\u200b", "")).NotTo(ContainSubstring(secret), "in %s", place)
+				Expect(strings.ReplaceAll(text, "\u200b", "")).NotTo(ContainSubstring(secret), "in %s", name)
 			}
 		}
 	}, SpecTimeout(patience))
 })
 
-// bodies are those of all requests to the model of a stage.
-func bodies(s *stage) string {
+// bodies returns the bodies of all requests to the model of a test environment.
+func bodies(s *testEnv) string {
 	var all strings.Builder
 	for _, r := range s.fake.Requests() {
 		all.Write(r.Body)
@@ -113,8 +117,8 @@ func bodies(s *stage) string {
 	return all.String()
 }
 
-// journal is what the journal of a UID holds, as text.
-func (s *stage) journal(ctx context.Context, m *runningManager, uid string) string {
+// journal returns the content of the journal with this UID as text.
+func (s *testEnv) journal(ctx context.Context, m *runningManager, uid string) string {
 	GinkgoHelper()
 	store, err := sqlite.OpenReader(ctx, m.options.DataDir+"/journal.db")
 	Expect(err).NotTo(HaveOccurred())

@@ -12,7 +12,7 @@ import (
 )
 
 // asked returns the user messages that reached the model, in order.
-func (s *stage) asked() []string {
+func (s *testEnv) asked() []string {
 	GinkgoHelper()
 	var all []string
 	for _, r := range s.fake.Requests() {
@@ -25,16 +25,16 @@ func (s *stage) asked() []string {
 	return all
 }
 
-var _ = Describe("More Turns than may run at once", func() {
-	DescribeTable("run so many at once, and all end",
+var _ = Describe("More Turns than slots", func() {
+	DescribeTable("run up to the limit at once, and all end",
 		func(ctx SpecContext, most int, ofAgent *int32) {
-			s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 30}}]`)
+			s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 30}}]`)
 			s.run(func(o *manager.Options) { o.MaxConcurrentTurns = most })
 			s.create(ctx, s.basics(func(a *v1alpha1.Agent) { a.Spec.MaxParallelTurns = ofAgent })...)
 			const turns = 60
 			release := s.hold()
 			s.create(ctx, newTurns(turns)...)
-			s.held(ctx, 4) // as many as may
+			s.held(ctx, 4) // the limit
 			s.allAre(ctx, map[string]int{v1alpha1.TurnReasonRunning: 4, v1alpha1.TurnReasonQueued: turns - 4})
 			Expect(s.gate.waiting.Load()).To(BeEquivalentTo(4), "and never more")
 			release()
@@ -47,8 +47,8 @@ var _ = Describe("More Turns than may run at once", func() {
 		Entry("of both", SpecTimeout(2*patience), 5, new(int32(4))),
 	)
 
-	It("run in the order they were created in, and say what they wait for", func(ctx SpecContext) {
-		s := newStage(ctx, stuckModel)
+	It("run in the order of their creation, and report the reason of their wait", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckModel)
 		s.run()
 		s.create(ctx, s.basics(parallel(1))...)
 		s.create(ctx, newTurn("stuck"))
@@ -58,7 +58,7 @@ var _ = Describe("More Turns than may run at once", func() {
 		var names []string
 		for _, o := range turns {
 			t := s.reaches(ctx, o.GetName(), v1alpha1.TurnReasonQueued)
-			Expect(message(t)).To(Equal(`Agent "support" runs as many turns as it may at once (maxParallelTurns is 1)`))
+			Expect(message(t)).To(Equal(`Agent "support" already runs as many turns as it may (maxParallelTurns is 1)`))
 			Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=Unknown Queued", "Reconciling=True Queued"))
 			names = append(names, t.Name)
 		}
@@ -69,8 +69,8 @@ var _ = Describe("More Turns than may run at once", func() {
 		Expect(s.asked()).To(Equal(append([]string{"stuck"}, names...)))
 	}, SpecTimeout(patience))
 
-	It("go on as far as a raised maxParallelTurns lets them", func(ctx SpecContext) {
-		s := newStage(ctx, stuckModel)
+	It("continue when maxParallelTurns is raised", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckModel)
 		s.run()
 		s.create(ctx, s.basics(parallel(1))...)
 		s.create(ctx, newTurn("stuck-0"))
@@ -86,8 +86,8 @@ var _ = Describe("More Turns than may run at once", func() {
 		s.inFlight(ctx, 4)
 	}, SpecTimeout(patience))
 
-	It("are not held up by one that is cancelled, suspended or deleted while it waits", func(ctx SpecContext) {
-		s := newStage(ctx, stuckModel)
+	It("are not blocked by a waiting Turn that is cancelled, suspended or deleted", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckModel)
 		s.run()
 		s.create(ctx, s.basics(parallel(1))...)
 		s.create(ctx, newTurn("stuck"))
@@ -110,8 +110,8 @@ var _ = Describe("More Turns than may run at once", func() {
 		Expect(s.asked()).To(Equal([]string{"stuck", "d-runs", "e-runs"}))
 	}, SpecTimeout(patience))
 
-	It("of one agent do not keep another agent's from a free place", func(ctx SpecContext) {
-		s := newStage(ctx, stuckModel)
+	It("of one Agent do not keep another Agent's Turn from a free slot", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckModel)
 		s.run(func(o *manager.Options) { o.MaxConcurrentTurns = 2 })
 		s.create(ctx, s.basics(parallel(1))...)
 		s.create(ctx, newAgent("other"))
@@ -128,8 +128,8 @@ var _ = Describe("More Turns than may run at once", func() {
 		Expect(s.turn(ctx, "a-waits").StateReason()).To(Equal(v1alpha1.TurnReasonQueued))
 	}, SpecTimeout(patience))
 
-	It("beyond the queue of their namespace end at once, and those that wait go on", func(ctx SpecContext) {
-		s := newStage(ctx, stuckModel)
+	It("beyond the queue of their namespace end at once, and the waiting ones continue", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckModel)
 		s.run(func(o *manager.Options) { o.MaxConcurrentTurns, o.MaxQueuedTurnsPerNamespace = 1, 1 })
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("stuck"))
@@ -146,19 +146,19 @@ var _ = Describe("More Turns than may run at once", func() {
 		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
-	It("of 300 at once are asked together, and all end well, with two status writes each", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("run 300 at once, and all succeed, with two status writes each", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("warm"))
-		s.reaches(ctx, "warm", v1alpha1.TurnReasonCompleted) // so that none of the others waits for the Agent
+		s.reaches(ctx, "warm", v1alpha1.TurnReasonCompleted) // so that no other Turn waits for the Agent
 		Expect(apiClient.Delete(ctx, s.turn(ctx, "warm"))).To(Succeed())
 		s.fake.Reset()
 		const turns = 300
 		writes := requests(ctx, "PUT", "turns", "status")
 		release := s.hold()
 		s.create(ctx, newTurns(turns, func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{TimeoutSeconds: new(int32(300))} })...)
-		s.held(ctx, turns) // none waits for another
+		s.held(ctx, turns) // no Turn waits for another
 		release()
 		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(1))

@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// skewed is a machine whose clock is wrong.
+// skewed sets the clock of a manager wrong.
 func skewed(by time.Duration) func(*manager.Options) {
 	return func(o *manager.Options) {
 		o.Hooks.Clock = func() time.Time { return time.Now().Add(by) }
@@ -19,9 +19,9 @@ func skewed(by time.Duration) func(*manager.Options) {
 }
 
 var _ = Describe("Managers whose clocks are wrong", func() {
-	// handedOver runs a Turn whose model hangs, first by one clock and then by another.
+	// handedOver runs a Turn whose model hangs, first under one clock and then under another.
 	handedOver := func(ctx context.Context, first, second time.Duration) {
-		s := newStage(ctx, `rules: [{fault: {hang: BeforeHeaders}}]`)
+		s := newTestEnv(ctx, `rules: [{fault: {hang: BeforeHeaders}}]`)
 		m := s.run(skewed(first))
 		s.create(ctx, s.basics()...)
 		begin := time.Now()
@@ -34,19 +34,20 @@ var _ = Describe("Managers whose clocks are wrong", func() {
 		skewed(second)(&o)
 		again := start(o)
 		t := s.reaches(ctx, "slow", v1alpha1.TurnReasonDeadlineExceeded)
-		Expect(*t.Status.DurationMilliseconds).To(And(BeNumerically(">", 9000), BeNumerically("<", 70_000)), "the Turn has 10 seconds, however wrong the clocks are")
+		Expect(*t.Status.DurationMilliseconds).To(And(BeNumerically(">", 9000), BeNumerically("<", 70_000)),
+			"the Turn has 10 seconds, however wrong the clocks are")
 		Expect(t.Status.StartTime.Time).To(BeTemporally(">", begin.Add(-2*time.Second)), "by the clock of the API server, which is right")
 		Expect(t.Status.StartTime.Time).To(BeTemporally("<", running.Add(2*time.Second)), "by the clock of the API server, which is right")
 		Expect(t.Status.CompletionTime.Time).To(BeTemporally("~", time.Now(), time.Minute))
 		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
-		Expect(again.logs.String()).To(ContainSubstring("the clock of this machine differs from that of the API server"))
+		Expect(again.logs.String()).To(ContainSubstring("the clock of this machine differs from the clock of the API server"))
 	}
 
-	It("give a Turn its time: bound by one that is ahead, run on by one that is behind", func(ctx SpecContext) {
+	It("give a Turn its full time: bound by a manager ahead, continued by a manager behind", func(ctx SpecContext) {
 		handedOver(ctx, 10*time.Minute, -10*time.Minute)
 	}, SpecTimeout(2*patience))
 
-	It("give a Turn its time: bound by one that is behind, run on by one that is ahead", func(ctx SpecContext) {
+	It("give a Turn its full time: bound by a manager behind, continued by a manager ahead", func(ctx SpecContext) {
 		handedOver(ctx, -10*time.Minute, 10*time.Minute)
 	}, SpecTimeout(2*patience))
 })

@@ -23,12 +23,12 @@ func textOf(configMap string) v1alpha1.ConfigMapKeyReference {
 	return v1alpha1.ConfigMapKeyReference{Name: configMap, Key: textKey}
 }
 
-// skillOf is a skill whose content is in a ConfigMap.
+// skillOf returns a skill whose content is in a ConfigMap.
 func skillOf(key, configMap string) v1alpha1.Skill {
 	return v1alpha1.Skill{Key: key, ContentFrom: &v1alpha1.ContentSource{ConfigMapKeyRef: textOf(configMap)}}
 }
 
-// contributionOf is a contribution whose text is in a ConfigMap.
+// contributionOf returns a contribution whose text is in a ConfigMap.
 func contributionOf(configMap string) []v1alpha1.Contribution {
 	ref := textOf(configMap)
 	return []v1alpha1.Contribution{{Name: configMap, ConfigMapKeyRef: &ref}}
@@ -45,13 +45,13 @@ func loads(keys ...string) func(*v1alpha1.Agent) {
 }
 
 // rewrite changes the text of a ConfigMap.
-func (s *stage) rewrite(ctx context.Context, name, text string) {
+func (s *testEnv) rewrite(ctx context.Context, name, text string) {
 	GinkgoHelper()
 	change(ctx, s, name, &corev1.ConfigMap{}, func(m *corev1.ConfigMap) { m.Data[textKey] = text })
 }
 
 // drop deletes an object.
-func (s *stage) drop(ctx context.Context, o client.Object, name string) {
+func (s *testEnv) drop(ctx context.Context, o client.Object, name string) {
 	GinkgoHelper()
 	o.SetNamespace(s.namespace)
 	o.SetName(name)
@@ -61,20 +61,22 @@ func (s *stage) drop(ctx context.Context, o client.Object, name string) {
 func renderHash(a *v1alpha1.Agent) string { return a.Status.PromptRenderHash }
 
 var _ = Describe("A profile with a skill in a ConfigMap", func() {
-	It("follows the ConfigMap, and so does its Agent's hash", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("changes with the ConfigMap, and so does its Agent's hash", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		objects := s.basics(loads("refunds"))
 		objects[theProfile] = newProfile(profile, func(p *v1alpha1.PromptProfile) {
 			p.Spec.Skills = []v1alpha1.Skill{skillOf("refunds", "skills")}
 		})
 		s.create(ctx, objects...)
-		missing := `PromptProfile spec.skills[0].contentFrom.configMapKeyRef: ConfigMap "skills" does not exist: create it, or correct the name`
+		missing := `PromptProfile spec.skills[0].contentFrom.configMapKeyRef: ConfigMap "skills" does not ` +
+			`exist: create it, or correct the name`
 		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, Equal("ConfigMapNotFound: "+missing))
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(`ProfileNotReady: PromptProfile "house" is not ready: `+missing))
 		var p v1alpha1.PromptProfile
 		Expect(apiClient.Get(ctx, s.key(profile), &p)).To(Succeed())
-		Expect(conditionsOf(p.Status.Conditions)).To(ConsistOf("Ready=False ConfigMapNotFound"), "it may appear, so the profile is not stalled")
+		Expect(conditionsOf(p.Status.Conditions)).To(ConsistOf("Ready=False ConfigMapNotFound"),
+			"it may appear, so the profile is not stalled")
 
 		s.create(ctx, newConfigMap("skills", "Ask for the order number."))
 		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("Ready: "))
@@ -97,7 +99,8 @@ var _ = Describe("A profile with a skill in a ConfigMap", func() {
 		Expect(string(s.fake.Requests()[0].Body)).To(ContainSubstring("Ask for the invoice."))
 
 		s.rewrite(ctx, "skills", "Ask {{ .nobody }}.")
-		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix(`RenderFailed: PromptProfile spec.skills[0].contentFrom, key "text.md" of ConfigMap "skills":1:8: `))
+		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness,
+			HavePrefix(`RenderFailed: PromptProfile spec.skills[0].contentFrom, key "text.md" of ConfigMap "skills":1:8: `))
 		s.drop(ctx, &corev1.ConfigMap{}, "skills")
 		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, Equal("ConfigMapNotFound: "+missing))
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotReady: "))
@@ -106,11 +109,12 @@ var _ = Describe("A profile with a skill in a ConfigMap", func() {
 
 var _ = Describe("An Agent", func() {
 	It("with a contribution in a ConfigMap waits for it", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics(func(a *v1alpha1.Agent) { a.Spec.Contributions = contributionOf("hours") })...)
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness,
-			Equal(`ConfigMapNotFound: Agent spec.contributions[0].configMapKeyRef: ConfigMap "hours" does not exist: create it, or correct the name`))
+			Equal(`ConfigMapNotFound: Agent spec.contributions[0].configMapKeyRef: ConfigMap "hours" does not `+
+				`exist: create it, or correct the name`))
 		s.create(ctx, newConfigMap("hours", "Open from 8 to 18."))
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
 		change(ctx, s, "hours", &corev1.ConfigMap{}, func(m *corev1.ConfigMap) { m.Data = nil })
@@ -118,8 +122,8 @@ var _ = Describe("An Agent", func() {
 			ContainSubstring(`ConfigMap "hours" has no key "text.md" in its data`)))
 	}, SpecTimeout(patience))
 
-	It("that names a skill its profile does not have says so, until the profile has it", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("with a skill that its profile lacks reports it until the profile has it", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics(loads("refunds"))...)
 		s.create(ctx, newTurn("waits"))
@@ -134,12 +138,12 @@ var _ = Describe("An Agent", func() {
 })
 
 var _ = Describe("A Turn with a contribution in a ConfigMap", func() {
-	It("waits until the ConfigMap is there, then runs with its text", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("waits until the ConfigMap exists, then runs with its text", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("waits", contributing("terms")), newTurn("gives-up", contributing("terms"), startWithin(5)))
-		// A Turn that nobody looked at before its time was over was never Pending.
+		// A Turn that no manager has seen before its deadline was never Pending.
 		s.reaches(ctx, "gives-up", v1alpha1.TurnReasonPending)
 		why := `ConfigMap "terms", which spec.context.contributions[0].configMapKeyRef names, does not exist`
 		ended := s.reaches(ctx, "gives-up", v1alpha1.TurnReasonDeadlineExceeded)
@@ -158,15 +162,16 @@ var _ = Describe("A Turn with a contribution in a ConfigMap", func() {
 		Expect(requests(ctx, "PUT", "turns", "status")-writes).To(BeEquivalentTo(2), "bind and end, as without a ConfigMap")
 	}, SpecTimeout(patience))
 
-	It("ends where the ConfigMap lacks the key", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("ends if the ConfigMap lacks the key", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		terms := newConfigMap("terms", "")
 		terms.Data = map[string]string{"other.md": "Something else."}
 		s.create(ctx, terms, newTurn("without", contributing("terms")))
 		t := s.reaches(ctx, "without", v1alpha1.TurnReasonPreparationFailed)
-		Expect(message(t)).To(HavePrefix(`Turn spec.context.contributions[0].configMapKeyRef: ConfigMap "terms" has no key "text.md" in its data`))
+		Expect(message(t)).To(HavePrefix(`Turn spec.context.contributions[0].configMapKeyRef: ConfigMap "terms" ` +
+			`has no key "text.md" in its data`))
 		Expect(s.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 })

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
-// requests returns how many requests of a verb for a resource of ours the API server has answered. The writes of status
-// are the resource's subresource "status".
+// requests returns the number of requests with a verb for a resource of Capstan that the API server has answered.
+// Status writes have the subresource "status".
 func requests(ctx context.Context, verb, resource, subresource string) float64 {
 	GinkgoHelper()
 	clientset, err := kubernetes.NewForConfig(apiConfig)
@@ -31,7 +31,7 @@ func requests(ctx context.Context, verb, resource, subresource string) float64 {
 	})
 }
 
-// reconciles returns how often the controllers of one kind in this process have looked at something.
+// reconciles returns the number of reconciles of one kind in this process.
 func reconciles(controller string) float64 {
 	GinkgoHelper()
 	families, err := metrics.Registry.Gather()
@@ -44,7 +44,7 @@ func reconciles(controller string) float64 {
 	return 0
 }
 
-// running returns how many Turns the executors of this process run, in all namespaces.
+// running returns the number of Turns that the executors of this process run, in all namespaces.
 func running() float64 {
 	GinkgoHelper()
 	return gauge("capstan_turns_running")
@@ -83,8 +83,8 @@ func sum(family *dto.MetricFamily, labels map[string]string) float64 {
 	return total
 }
 
-// events returns "type reason" of the Events about an object, in any order.
-func (s *stage) events(ctx context.Context, kind, name string) []string {
+// events returns "type reason" for each Event about an object, in any order.
+func (s *testEnv) events(ctx context.Context, kind, name string) []string {
 	GinkgoHelper()
 	var list eventsv1.EventList
 	Expect(apiClient.List(ctx, &list, client.InNamespace(s.namespace))).To(Succeed())

@@ -12,8 +12,8 @@ import (
 )
 
 var _ = Describe("A Turn without credentials", func() {
-	It("waits for the Secret and goes on when it appears", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+	It("waits for the Secret and continues when it appears", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		objects := s.basics()
 		s.create(ctx, objects[theProvider], objects[theProfile], objects[theAgent], newTurn("waits"))
@@ -26,12 +26,12 @@ var _ = Describe("A Turn without credentials", func() {
 		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
-	It("ends when its time to start is over, and says what it waited for", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+	It("ends at its starting deadline, and reports the reason of its wait", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		objects := s.basics()
 		s.create(ctx, objects[theProvider], objects[theProfile], objects[theAgent], newTurn("late", startWithin(5)))
-		// A Turn that nobody looked at before its time was over was never WaitingForAgent.
+		// A Turn that no manager has seen before its deadline was never WaitingForAgent.
 		s.reaches(ctx, "late", v1alpha1.TurnReasonWaitingForAgent)
 		t := s.reaches(ctx, "late", v1alpha1.TurnReasonDeadlineExceeded)
 		Expect(message(t)).To(And(
@@ -39,16 +39,18 @@ var _ = Describe("A Turn without credentials", func() {
 			ContainSubstring(`Secret "model-key" does not exist`)))
 		Expect(t.Status.StopReason).To(Equal(v1alpha1.StopDeadline))
 		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=False DeadlineExceeded", "Stalled=True DeadlineExceeded"))
-		Eventually(s.events).WithArguments(ctx, "Turn", "late").Should(ContainElement("Warning Failed"), "it may have warned of the wait, too")
+		Eventually(s.events).WithArguments(ctx, "Turn", "late").Should(ContainElement("Warning Failed"),
+			"it may have warned of the wait, too")
 		Expect(s.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 
 	It("waits for a key that its Secret lacks, or that is empty", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		objects := s.basics()
 		s.create(ctx, objects[1:]...)
-		s.create(ctx, &corev1.Secret{ObjectMeta: newSecret(secretName, "").ObjectMeta, StringData: map[string]string{"other": "x"}}, newTurn("waits"))
+		s.create(ctx, &corev1.Secret{ObjectMeta: newSecret(secretName, "").ObjectMeta, StringData: map[string]string{"other": "x"}},
+			newTurn("waits"))
 		says(ctx, s, &v1alpha1.Turn{}, "waits", message,
 			ContainSubstring(`Secret "model-key" in namespace "`+s.namespace+`" has no key "apiKey": add it`))
 		change(ctx, s, secretName, &corev1.Secret{}, func(o *corev1.Secret) { o.StringData = map[string]string{keyName: " \n"} })
@@ -58,8 +60,8 @@ var _ = Describe("A Turn without credentials", func() {
 		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
-	It("waits while the endpoint refuses the key, and goes on with the right one", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+	It("waits while the endpoint refuses the key, and continues with the right one", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		s.create(ctx, s.basics()[1:]...)
 		s.create(ctx, newSecret(secretName, "wrong-key"), newTurn("waits"))
@@ -75,8 +77,8 @@ var _ = Describe("A Turn without credentials", func() {
 })
 
 var _ = Describe("A chain of models", func() {
-	It("falls back to the second, and an Event says so", func(ctx SpecContext) {
-		s := newStage(ctx, `{models: [spare], rules: [{when: {model: spare}, reply: {text: "the spare answers"}}]}`)
+	It("falls back to the second, and an Event reports it", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `{models: [spare], rules: [{when: {model: spare}, reply: {text: "the spare answers"}}]}`)
 		s.run()
 		s.create(ctx, s.basics(func(a *v1alpha1.Agent) {
 			a.Spec.Models = append(a.Spec.Models, v1alpha1.ModelReference{
@@ -92,8 +94,8 @@ var _ = Describe("A chain of models", func() {
 		Eventually(s.events).WithArguments(ctx, "Turn", "asks").Should(ConsistOf("Warning FallbackUsed", "Normal Succeeded"))
 	}, SpecTimeout(patience))
 
-	It("that fails as a whole tells of each model", func(ctx SpecContext) {
-		s := newStage(ctx, `models: [none-of-these]`)
+	It("that fails as a whole reports the error of each model", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `models: [none-of-these]`)
 		s.run()
 		s.create(ctx, s.basics(func(a *v1alpha1.Agent) {
 			a.Spec.Models = append(a.Spec.Models, v1alpha1.ModelReference{
@@ -107,11 +109,11 @@ var _ = Describe("A chain of models", func() {
 	}, SpecTimeout(patience))
 })
 
-var _ = Describe("What is too long", func() {
+var _ = Describe("Too long a text", func() {
 	const limit = 256 << 10
 
 	It("of an answer is cut in the status, which stays small", func(ctx SpecContext) {
-		s := newStage(ctx, `rules: [{reply: {text: "\u0001<&>\"é", repeat: 29000, chunkChars: 4000, ignoreMaxTokens: true}}]`)
+		s := newTestEnv(ctx, `rules: [{reply: {text: "\u0001<&>\"é", repeat: 29000, chunkChars: 4000, ignoreMaxTokens: true}}]`)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("long"))
@@ -127,7 +129,7 @@ var _ = Describe("What is too long", func() {
 	}, SpecTimeout(patience))
 
 	It("of a spec is refused with numbers, although its parts are within their bounds", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("huge", func(t *v1alpha1.Turn) {
@@ -138,7 +140,8 @@ var _ = Describe("What is too long", func() {
 			}
 		}))
 		t := s.reaches(ctx, "huge", v1alpha1.TurnReasonInvalidSpec)
-		Expect(message(t)).To(MatchRegexp(`^spec is 13\d{4} bytes of JSON and must be at most 98304: shorten message, history, context or shaping, or put texts into a ConfigMap$`))
+		Expect(message(t)).To(MatchRegexp(`^spec is 13\d{4} bytes of JSON and must be at most 98304: shorten ` +
+			`message, history, context or shaping, or put texts into a ConfigMap$`))
 		Expect(s.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 })

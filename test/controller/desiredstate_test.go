@@ -14,24 +14,24 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// A model that works for a while, and one that never answers.
+// A model that needs some time for an answer, and one that never answers.
 const (
 	slowModel  = `rules: [{fault: {latencyMilliseconds: 1000}}]`
 	stuckModel = `rules: [{when: {contains: stuck}, fault: {hang: AfterHeaders}}]`
 )
 
 var _ = Describe("A Turn that is suspended", func() {
-	It("before it starts waits, and runs when it is active", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("before its start waits, and runs when it is set to Active", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("later", desired(v1alpha1.DesiredStateSuspended), startWithin(1)))
 		t := s.reaches(ctx, "later", v1alpha1.TurnReasonSuspended)
 		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=Unknown Suspended"), "it is not reconciling")
-		Expect(message(t)).To(Equal("the turn is suspended; set desiredState to Active to go on"))
+		Expect(message(t)).To(Equal("the turn is suspended; set desiredState to Active to continue"))
 		Expect(t.Status.StartTime).To(BeNil())
 
-		// The time to start must not run while it is suspended, so let that time pass.
+		// The starting deadline must not run while the Turn is suspended, so let it pass.
 		Eventually(time.Now).Should(BeTemporally(">", t.CreationTimestamp.Add(2*time.Second)))
 		s.desire(ctx, "later", v1alpha1.DesiredStateActive)
 		t = s.reaches(ctx, "later", v1alpha1.TurnReasonCompleted)
@@ -39,8 +39,8 @@ var _ = Describe("A Turn that is suspended", func() {
 		Expect(t.Generation).To(BeEquivalentTo(2))
 	}, SpecTimeout(patience))
 
-	It("while it waits for its Agent stays so when the Agent comes", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("while it waits for its Agent stays suspended when the Agent appears", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, newTurn("later"))
 		s.reaches(ctx, "later", v1alpha1.TurnReasonWaitingForAgent)
@@ -55,8 +55,8 @@ var _ = Describe("A Turn that is suspended", func() {
 		s.reaches(ctx, "later", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
-	It("while the model works keeps the reply, and ends with it when it is active", func(ctx SpecContext) {
-		s := newStage(ctx, slowModel)
+	It("during a model request keeps the reply, and ends with it when it is set to Active", func(ctx SpecContext) {
+		s := newTestEnv(ctx, slowModel)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("held"))
@@ -78,8 +78,8 @@ var _ = Describe("A Turn that is suspended", func() {
 })
 
 var _ = Describe("A Turn that is cancelled", func() {
-	It("before it starts ends so, for ever", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("before its start ends as cancelled, finally", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, newTurn("never"))
 		s.reaches(ctx, "never", v1alpha1.TurnReasonWaitingForAgent)
@@ -97,8 +97,8 @@ var _ = Describe("A Turn that is cancelled", func() {
 		Expect(s.turn(ctx, "never").ResourceVersion).To(Equal(t.ResourceVersion), "a finished Turn stays as it is")
 	}, SpecTimeout(patience))
 
-	It("while it runs ends at once, and so does its request", func(ctx SpecContext) {
-		s := newStage(ctx, stuckModel)
+	It("during its run ends at once, and so does its request", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckModel)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("stuck"))
@@ -113,8 +113,8 @@ var _ = Describe("A Turn that is cancelled", func() {
 		Eventually(s.events).WithArguments(ctx, "Turn", "stuck").Should(Equal([]string{"Normal Cancelled"}))
 	}, SpecTimeout(patience))
 
-	It("while it is suspended ends so, with what was paid for", func(ctx SpecContext) {
-		s := newStage(ctx, slowModel)
+	It("while it is suspended ends as cancelled, with its usage so far", func(ctx SpecContext) {
+		s := newTestEnv(ctx, slowModel)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("held"))
@@ -132,30 +132,31 @@ var _ = Describe("A Turn that is cancelled", func() {
 	}, SpecTimeout(patience))
 })
 
-var _ = Describe("A Turn that is only to be prepared", func() {
+var _ = Describe("A Turn with execution PrepareOnly", func() {
 	It("asks no model", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("dry", func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionPrepareOnly }))
 		t := s.reaches(ctx, "dry", v1alpha1.TurnReasonPrepared)
 		Expect(t.Status.Preparation.MessageCount).To(BeEquivalentTo(3))
-		Expect(conditionsOf(t.Status.Conditions)).To(ConsistOf("Succeeded=True Prepared", "Prepared=True Prepared", "Finalized=True Finalized"))
+		Expect(conditionsOf(t.Status.Conditions)).To(
+			ConsistOf("Succeeded=True Prepared", "Prepared=True Prepared", "Finalized=True Finalized"))
 		Expect(t.Status.Usage).To(BeNil())
 		Expect(s.fake.Stats().Requests).To(BeZero())
 	}, SpecTimeout(patience))
 })
 
 var _ = Describe("A finished Turn", func() {
-	gone := func(ctx context.Context, s *stage, name string) {
+	gone := func(ctx context.Context, s *testEnv, name string) {
 		GinkgoHelper()
 		Eventually(func() bool {
 			return apierrors.IsNotFound(apiClient.Get(ctx, s.key(name), &v1alpha1.Turn{}))
 		}).Should(BeTrue(), "the turn must be deleted")
 	}
 
-	It("is deleted when its time to live is over, and its journal with it", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("is deleted with its journal when its TTL is over", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("at-once", ttl(0)), newTurn("soon", ttl(3)), newTurn("kept"), newTurn("a-year", ttl(31536000)))
@@ -166,7 +167,7 @@ var _ = Describe("A finished Turn", func() {
 		kept, year := s.reaches(ctx, "kept", v1alpha1.TurnReasonCompleted), s.reaches(ctx, "a-year", v1alpha1.TurnReasonCompleted)
 		Eventually(m.journals).WithArguments(ctx).Should(ConsistOf(string(kept.UID), string(year.UID)))
 
-		// A time to live that is set or shortened after the end counts.
+		// A TTL that is set or shortened after the end counts as well.
 		change(ctx, s, "kept", &v1alpha1.Turn{}, ttl(1))
 		change(ctx, s, "a-year", &v1alpha1.Turn{}, ttl(0))
 		gone(ctx, s, "kept")
@@ -174,8 +175,8 @@ var _ = Describe("A finished Turn", func() {
 		Eventually(m.journals).WithArguments(ctx).Should(BeEmpty())
 	}, SpecTimeout(patience))
 
-	It("says that it saw a time to live that is set after the end", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("reports that it saw a TTL that was set after its end", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("kept"))
@@ -188,9 +189,9 @@ var _ = Describe("A finished Turn", func() {
 	}, SpecTimeout(patience))
 })
 
-var _ = Describe("Deleting a Turn that runs", func() {
-	It("stops its request within a second and forgets its journal", func(ctx SpecContext) {
-		s := newStage(ctx, stuckModel)
+var _ = Describe("Deleting a running Turn", func() {
+	It("stops its request within a second and deletes its journal", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckModel)
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("stuck"))
@@ -202,8 +203,8 @@ var _ = Describe("Deleting a Turn that runs", func() {
 		Eventually(m.journals).WithArguments(ctx).Should(BeEmpty())
 	}, SpecTimeout(patience))
 
-	It("works behind somebody's finalizer too, and gives its place to others", func(ctx SpecContext) {
-		s := newStage(ctx, stuckModel)
+	It("works in spite of a foreign finalizer, and frees its slot", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckModel)
 		s.run()
 		s.create(ctx, s.basics(parallel(1))...)
 		s.create(ctx, newTurn("stuck", func(t *v1alpha1.Turn) { t.Finalizers = []string{"example.com/keep"} }))
@@ -218,8 +219,8 @@ var _ = Describe("Deleting a Turn that runs", func() {
 		}
 	}, SpecTimeout(patience))
 
-	It("while no manager runs is made up for by the next one", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("without a running manager is cleaned up by the next manager", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("answered"))
@@ -228,7 +229,7 @@ var _ = Describe("Deleting a Turn that runs", func() {
 		Expect(apiClient.Delete(ctx, t)).To(Succeed())
 		Expect(m.journals(ctx)).To(Equal([]string{string(t.UID)}))
 
-		// Only a manager of all namespaces knows that a Turn is in none.
+		// Only a manager of all namespaces knows whether a Turn's namespace is gone.
 		next := start(func() manager.Options {
 			o := m.options
 			o.WatchNamespaces = nil
@@ -238,7 +239,7 @@ var _ = Describe("Deleting a Turn that runs", func() {
 	}, SpecTimeout(patience))
 })
 
-// journals returns the UIDs of the Turns that a manager's journal knows.
+// journals returns the UIDs of the Turns in the manager's journal.
 func (m *runningManager) journals(ctx context.Context) []string {
 	GinkgoHelper()
 	store, err := sqlite.OpenReader(ctx, m.options.DataDir+"/journal.db")

@@ -26,8 +26,8 @@ func at(databaseURL, name string, most int, roles ...string) func(*manager.Optio
 	}
 }
 
-// boundTo counts the Turns of the stage that run by their executor.
-func (s *stage) boundTo(ctx context.Context) map[string]int {
+// boundTo counts the running Turns of the test environment by executor.
+func (s *testEnv) boundTo(ctx context.Context) map[string]int {
 	GinkgoHelper()
 	var turns v1alpha1.TurnList
 	Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace))).To(Succeed())
@@ -41,8 +41,8 @@ func (s *stage) boundTo(ctx context.Context) map[string]int {
 }
 
 var _ = Describe("Two managers with PostgreSQL", func() {
-	It("run Turns at the same time; one that stops hands its own over at once", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("run Turns at the same time; a manager that stops hands its Turns over at once", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		databaseURL := postgrestest.Database(GinkgoTB())
 		s.create(ctx, s.basics()...)
 		first := s.run(at(databaseURL, "first", 10))
@@ -57,7 +57,7 @@ var _ = Describe("Two managers with PostgreSQL", func() {
 
 		third := s.run(at(databaseURL, "third", each))
 		Eventually(third.logs.String).Should(ContainSubstring("Executor is ready"))
-		first.stop() // which leads
+		first.stop() // the leader
 		Eventually(s.boundTo).WithContext(ctx).WithArguments(ctx).Should(Equal(map[string]int{"third": each, "second": each}))
 		Expect(strings.Count(first.logs.String(), "Handed a turn back")).To(Equal(each), "no Lease must run out for that")
 		release()
@@ -75,12 +75,12 @@ var _ = Describe("Two managers with PostgreSQL", func() {
 })
 
 var _ = Describe("An executor that is cut off", func() {
-	It("loses its Turns when its Lease has run out, and can neither journal nor write a status any more", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("loses its Turns when its Lease has expired, and can no longer write to journals or statuses", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		databaseURL := postgrestest.Database(GinkgoTB())
 		s.create(ctx, s.basics()...)
 		s.run(at(databaseURL, "controller", 1, manager.RoleController))
-		api := newCable()
+		api := newCuttableProxy()
 		const turns = 5
 		o := s.options(at(databaseURL, "zombie", turns, manager.RoleExecutor))
 		zombie := startAs(api.config, o)
@@ -92,11 +92,12 @@ var _ = Describe("An executor that is cut off", func() {
 		s.run(at(databaseURL, "heir", turns, manager.RoleExecutor))
 		api.cut()
 		Eventually(s.boundTo).WithContext(ctx).WithArguments(ctx).WithTimeout(2 * patience).Should(Equal(map[string]int{"heir": turns}))
-		s.held(ctx, 2*turns) // the old runs do not know yet
+		s.held(ctx, 2*turns) // the old runs do not know it yet
 		release()
 		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Executor).To(beBound("heir", 2), t.Name)
-			Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: 2, ModelRetries: 1, Resumes: 1})), t.Name)
+			Expect(t.Status.Steps).To(HaveValue(
+				Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: 2, ModelRetries: 1, Resumes: 1})), t.Name)
 		}
 		before := s.versions(ctx)
 		api.mend()
@@ -109,8 +110,8 @@ var _ = Describe("An executor that is cut off", func() {
 	}, SpecTimeout(6*patience))
 })
 
-// versions of the Turns of the stage, by name.
-func (s *stage) versions(ctx context.Context) map[string]string {
+// versions returns the resource versions of the test environment's Turns, by name.
+func (s *testEnv) versions(ctx context.Context) map[string]string {
 	GinkgoHelper()
 	var turns v1alpha1.TurnList
 	Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace))).To(Succeed())
@@ -121,20 +122,20 @@ func (s *stage) versions(ctx context.Context) map[string]string {
 	return versions
 }
 
-// cable is a way to the API server that can be cut.
-type cable struct {
+// cuttableProxy is a connection to the API server that can be cut.
+type cuttableProxy struct {
 	config *rest.Config
 	web    *httptest.Server
 	broken atomic.Bool
 }
 
-func newCable() *cable {
+func newCuttableProxy() *cuttableProxy {
 	GinkgoHelper()
 	transport, err := rest.TransportFor(apiConfig)
 	Expect(err).NotTo(HaveOccurred())
 	target, err := url.Parse(apiConfig.Host)
 	Expect(err).NotTo(HaveOccurred())
-	c := &cable{}
+	c := &cuttableProxy{}
 	proxy := &httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1, // so that watches see each event at once
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
@@ -150,10 +151,10 @@ func newCable() *cable {
 	return c
 }
 
-// cut breaks all connections, and lets no request through any more.
-func (c *cable) cut() {
+// cut breaks all connections and refuses all later requests.
+func (c *cuttableProxy) cut() {
 	c.broken.Store(true)
 	c.web.CloseClientConnections()
 }
 
-func (c *cable) mend() { c.broken.Store(false) }
+func (c *cuttableProxy) mend() { c.broken.Store(false) }

@@ -12,25 +12,25 @@ import (
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 )
 
-// failure is a fault and what becomes of a Turn that meets it. The Turn, its Agent, its ModelProvider and its Secret have
-// the failure's name.
+// failure is a fault and the expected end of a Turn that meets it. The Turn, its Agent, its ModelProvider and its
+// Secret have the failure's name.
 type failure struct {
 	name string
-	// rule of the model, in YAML, for the Turn's message.
+	// rule is the model's rule for the Turn's message, in YAML.
 	rule string
-	// What is unlike a Turn that goes well; nil for nothing.
+	// provider, agent and turn change the objects of a successful Turn. Nil means no change.
 	provider func(*v1alpha1.ModelProvider)
 	agent    func(*v1alpha1.Agent)
 	turn     func(*v1alpha1.Turn)
-	// The end of the Turn.
+	// The expected end of the Turn.
 	reason  string
 	stop    v1alpha1.StopReason
 	message types.GomegaMatcher
-	// requests the Turn cost.
+	// requests is the number of requests of the Turn.
 	requests int32
-	// within is the time the Turn may take: less than the minute that is its deadline, and enough for a slow machine.
+	// within bounds the duration of the Turn: less than its deadline of a minute, and enough for a slow machine.
 	within time.Duration
-	// also checks the rest; nil for nothing.
+	// also checks the rest. If it is nil, there are no other checks.
 	also func(*v1alpha1.Turn)
 }
 
@@ -38,7 +38,8 @@ var failures = []failure{
 	{
 		name: "credentials-refused-by-completions", rule: `fault: {status: 401}`,
 		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 20 * time.Second,
-		message: ContainSubstring(`the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "credentials-refused-by-completions"`),
+		message: ContainSubstring(`the endpoint refused the credentials (HTTP 401): check key "apiKey" of ` +
+			`Secret "credentials-refused-by-completions"`),
 	},
 	{
 		name: "unknown-model", agent: func(a *v1alpha1.Agent) { a.Spec.Models[0].Model = "no-such-model" },
@@ -48,7 +49,8 @@ var failures = []failure{
 	{
 		name: "unreachable-host", provider: func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://127.0.0.1:1/v1" },
 		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 20 * time.Second,
-		message: And(ContainSubstring("the connection to the endpoint failed: "), ContainSubstring("refused"), ContainSubstring("(2 attempts)")),
+		message: And(ContainSubstring("the connection to the endpoint failed: "), ContainSubstring("refused"),
+			ContainSubstring("(2 attempts)")),
 	},
 	{
 		name: "unknown-host", provider: func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://model.invalid/v1" },
@@ -73,13 +75,14 @@ var failures = []failure{
 	{
 		name: "hang-until-deadline", rule: `fault: {hang: BeforeHeaders}`, turn: timeout(5), requests: 1,
 		reason: v1alpha1.TurnReasonDeadlineExceeded, stop: v1alpha1.StopDeadline, within: 20 * time.Second,
-		message: And(ContainSubstring("the turn reached its time limit of 5s while model "), ContainSubstring(" worked: raise limits.timeoutSeconds or ask for less")),
+		message: And(ContainSubstring("the turn reached its time limit of 5s while model "),
+			ContainSubstring(" worked: raise limits.timeoutSeconds or ask for less")),
 	},
 	{
 		name: "hang-until-idle", rule: `fault: {hang: AfterHeaders}`,
 		provider: func(p *v1alpha1.ModelProvider) { p.Spec.Timeouts.IdleSeconds, p.Spec.Retry.MaxAttempts = 1, 1 },
 		reason:   v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 20 * time.Second,
-		message: ContainSubstring(`provider "hang-until-idle": sent no part of an answer for 1s`),
+		message: ContainSubstring(`provider "hang-until-idle": the endpoint sent no part of an answer for 1s`),
 	},
 	{
 		name: "cut-stream", rule: `reply: {text: "a long answer that never ends", chunkChars: 4}, fault: {cutAfterChunks: 3}`,
@@ -98,7 +101,7 @@ var failures = []failure{
 	{
 		name: "rubbish-json", rule: `fault: {rubbish: NotJSON}`,
 		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 2, within: 20 * time.Second,
-		message: ContainSubstring("the response is not of the chat-completions protocol"),
+		message: ContainSubstring("the response does not follow the chat-completions protocol"),
 	},
 	{
 		name: "rubbish-page", rule: `fault: {rubbish: HTML}`,
@@ -113,7 +116,7 @@ var failures = []failure{
 	{
 		name: "unasked-tool-call", rule: `reply: {toolCalls: [{name: delete_all}]}`,
 		reason: v1alpha1.TurnReasonStepLimitExceeded, stop: v1alpha1.StopMaxSteps, requests: 7, within: 20 * time.Second,
-		message: ContainSubstring("the turn was out of steps after 6"),
+		message: ContainSubstring("the turn ran out of steps after 6"),
 		also: func(t *v1alpha1.Turn) {
 			Expect(t.Status.ToolCalls).To(HaveLen(7), "each call is listed")
 			Expect(t.Status.ToolCalls).To(HaveEach(HaveField("Outcome", v1alpha1.ToolCallRefused)))
@@ -162,8 +165,8 @@ var failures = []failure{
 	},
 }
 
-// arrange makes the objects of a failure.
-func (f failure) arrange(ctx SpecContext, s *stage) {
+// arrange creates the objects of a failure.
+func (f failure) arrange(ctx SpecContext, s *testEnv) {
 	GinkgoHelper()
 	p := s.newProvider(f.name, func(p *v1alpha1.ModelProvider) { p.Spec.CredentialsRef.Name = f.name })
 	a := newAgent(f.name, func(a *v1alpha1.Agent) { a.Spec.Models[0].ProviderRef.Name = f.name })
@@ -180,7 +183,7 @@ func (f failure) arrange(ctx SpecContext, s *stage) {
 	s.create(ctx, newSecret(f.name, apiKey), p, a, t)
 }
 
-// rulesOf returns what the model does to each of the failures.
+// rulesOf returns the model's rules for all failures.
 func rulesOf(failures []failure) server.Config {
 	GinkgoHelper()
 	cfg := server.Config{APIKeys: []string{apiKey}, Models: []string{modelName}}
@@ -196,13 +199,13 @@ func rulesOf(failures []failure) server.Config {
 }
 
 var _ = Describe("A Turn that meets a fault", Ordered, ContinueOnFailure, func() {
-	var s *stage
+	var s *testEnv
 
 	BeforeAll(func(ctx SpecContext) {
-		s = newStageOf(ctx, rulesOf(failures))
+		s = newTestEnvWith(ctx, rulesOf(failures))
 		s.run()
 		s.create(ctx, newProfile(profile))
-		for _, f := range failures { // all at once: they do not touch one another
+		for _, f := range failures { // all at once, because they are independent
 			f.arrange(ctx, s)
 		}
 	}, NodeTimeout(patience))
@@ -223,7 +226,7 @@ var _ = Describe("A Turn that meets a fault", Ordered, ContinueOnFailure, func()
 		}, SpecTimeout(patience))
 	}
 
-	It("leaves its Agent Ready where only the endpoint is away", func(ctx SpecContext) {
+	It("leaves its Agent Ready if only the endpoint is down", func(ctx SpecContext) {
 		says(ctx, s, &v1alpha1.ModelProvider{}, "unreachable-host", providerReadiness, HavePrefix("EndpointUnreachable: "))
 		says(ctx, s, &v1alpha1.Agent{}, "unreachable-host", agentReadiness, HavePrefix("Ready: "))
 	}, SpecTimeout(patience))

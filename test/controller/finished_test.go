@@ -11,8 +11,8 @@ import (
 )
 
 var _ = Describe("Turns that finished before the manager started", func() {
-	It("are looked after all the same, and no controller looks at one again", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("are handled once, and no controller reconciles them again", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		first := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("over", ttl(3600)), newTurn("later", ttl(3600)), newTurn("kept"), newTurn("asked"))

@@ -10,20 +10,21 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// edit makes another version of the profile, and waits until the manager has seen it.
-func (s *stage) edit(ctx context.Context, version, instructions string) {
+// edit creates another version of the profile and waits until the manager has seen it.
+func (s *testEnv) edit(ctx context.Context, version, instructions string) {
 	GinkgoHelper()
 	change(ctx, s, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) {
 		p.Spec.Version, p.Spec.Instructions = version, instructions
 	})
-	says(ctx, s, &v1alpha1.PromptProfile{}, profile, func(p *v1alpha1.PromptProfile) string { return p.Status.ObservedVersion }, Equal(version))
+	says(ctx, s, &v1alpha1.PromptProfile{}, profile,
+		func(p *v1alpha1.PromptProfile) string { return p.Status.ObservedVersion }, Equal(version))
 }
 
 var firstVersion = v1alpha1.PromptProfileRevision{Name: profile, ID: "house", Version: "1.0.0", Generation: 1}
 
 var _ = Describe("A prepared Turn", func() {
-	It("stays as it is when its profile changes", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("does not change with its profile", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("before", prepareOnly))
@@ -39,8 +40,8 @@ var _ = Describe("A prepared Turn", func() {
 		Expect(s.turn(ctx, "before").ResourceVersion).To(Equal(before.ResourceVersion))
 	}, SpecTimeout(patience))
 
-	It("that falls back is made anew from what it was made of, whatever its profile says by then", func(ctx SpecContext) {
-		s := newStage(ctx, `rules: [{when: {model: slow}, fault: {latencyMilliseconds: 3000, status: 503}}]`)
+	It("that falls back is prepared again from its frozen sources, not from the changed profile", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `rules: [{when: {model: slow}, fault: {latencyMilliseconds: 3000, status: 503}}]`)
 		s.run()
 		objects := s.basics(func(a *v1alpha1.Agent) {
 			second := v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: modelName}
@@ -63,8 +64,8 @@ var _ = Describe("A prepared Turn", func() {
 		Expect(s.fake.Requests()).To(HaveLen(2))
 	}, SpecTimeout(patience))
 
-	DescribeTable("completes after a restart, although its profile and its ConfigMap are gone", func(ctx SpecContext, killed bool) {
-		s := newStage(ctx, stuckModel)
+	DescribeTable("completes after a restart without its profile and its ConfigMap", func(ctx SpecContext, killed bool) {
+		s := newTestEnv(ctx, stuckModel)
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newConfigMap("terms", "Three days."), newTurn("stuck", contributing("terms")))
@@ -73,7 +74,7 @@ var _ = Describe("A prepared Turn", func() {
 		t := s.turn(ctx, "stuck")
 		Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonPending), "it was handed back")
 		if killed {
-			bound(t, m.options.ExecutorName, t.Epoch()) // as a process that was killed leaves it
+			bound(t, m.options.ExecutorName, t.Epoch()) // as if the process had been killed
 			Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 		}
 		s.drop(ctx, &v1alpha1.PromptProfile{}, profile)
@@ -90,13 +91,14 @@ var _ = Describe("A prepared Turn", func() {
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
 	},
 		Entry("of a process that was killed", SpecTimeout(patience), true),
-		Entry("of a process that handed it back", SpecTimeout(patience), false),
+		Entry("of a process that handed the Turn back", SpecTimeout(patience), false),
 	)
 
-	// pausedAfterARequest makes a Turn that has its prompt and has asked a model once, and waits to be set to Active or Cancelled.
-	pausedAfterARequest := func(ctx context.Context) *stage {
+	// pausedAfterARequest creates a Turn that has its prompt and has sent one model request. The Turn then waits
+	// until it is set to Active or Cancelled.
+	pausedAfterARequest := func(ctx context.Context) *testEnv {
 		GinkgoHelper()
-		s := newStage(ctx, stuckModel)
+		s := newTestEnv(ctx, stuckModel)
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("stuck"))
@@ -109,7 +111,7 @@ var _ = Describe("A prepared Turn", func() {
 		return s
 	}
 
-	It("that is cancelled keeps the record of what was asked, although its profile is gone", func(ctx SpecContext) {
+	It("that is cancelled keeps the record of its requests without its profile", func(ctx SpecContext) {
 		s := pausedAfterARequest(ctx)
 		s.drop(ctx, &v1alpha1.PromptProfile{}, profile)
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProfileNotFound: "))
@@ -117,10 +119,10 @@ var _ = Describe("A prepared Turn", func() {
 		t := s.reaches(ctx, "stuck", v1alpha1.TurnReasonCancelled)
 		Expect(t.Status.Steps).To(HaveValue(HaveField("ModelRequests", BeEquivalentTo(1))))
 		Expect(t.Status.Preparation.PromptProfile).To(Equal(firstVersion))
-		Expect(s.fake.Requests()).To(HaveLen(1), "nobody is asked for that")
+		Expect(s.fake.Requests()).To(HaveLen(1), "no model must be asked for that")
 	}, SpecTimeout(patience))
 
-	It("that waited for its models goes on when they are back, although its profile is gone by then", func(ctx SpecContext) {
+	It("that waited for its models continues when they are back, without its profile", func(ctx SpecContext) {
 		s := pausedAfterARequest(ctx)
 		s.drop(ctx, &v1alpha1.ModelProvider{}, provider)
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProviderNotFound: "))
@@ -135,8 +137,8 @@ var _ = Describe("A prepared Turn", func() {
 		Expect(sent[len(sent)-1].Body).To(MatchJSON(sent[0].Body), "the same bytes are asked again")
 	}, SpecTimeout(patience))
 
-	It("whose journal is lost waits for its agent, and does not run in circles", func(ctx SpecContext) {
-		s := newStage(ctx, stuckModel)
+	It("with a lost journal waits for its Agent, and does not loop", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckModel)
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("stuck"))

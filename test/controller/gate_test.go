@@ -10,17 +10,17 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// gate stands before the fake model. Closed, it keeps all requests waiting: what waits there at one time has not waited for
-// one another, however slow the machine is.
+// gate stands before the fake model. While it is closed, it holds all requests. Requests that wait there at the
+// same time have not waited for one another, however slow the machine is.
 type gate struct {
 	next    http.Handler
 	closed  atomic.Pointer[chan struct{}]
 	waiting atomic.Int64
-	// down breaks every connection off, as before a server has started.
+	// down breaks off every connection, like a server that has not started yet.
 	down atomic.Bool
 }
 
-// ServeHTTP hands a request on when the gate is open.
+// ServeHTTP passes a request on when the gate is open.
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if g.down.Load() {
 		panic(http.ErrAbortHandler)
@@ -36,8 +36,8 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.next.ServeHTTP(w, r)
 }
 
-// hold closes the gate, and returns what opens it for ever; the end of the spec does.
-func (s *stage) hold() (open func()) {
+// hold closes the gate and returns a function that opens it for good. The end of the spec opens it, too.
+func (s *testEnv) hold() (open func()) {
 	opened := make(chan struct{})
 	s.gate.closed.Store(&opened)
 	open = sync.OnceFunc(func() { close(opened) })
@@ -45,8 +45,8 @@ func (s *stage) hold() (open func()) {
 	return open
 }
 
-// held waits until so many requests wait at the gate.
-func (s *stage) held(ctx context.Context, count int64) {
+// held waits until this many requests wait at the gate.
+func (s *testEnv) held(ctx context.Context, count int64) {
 	GinkgoHelper()
 	Eventually(s.gate.waiting.Load).WithContext(ctx).WithTimeout(2*patience).Should(Equal(count), "requests at the gate")
 }

@@ -12,7 +12,7 @@ import (
 
 var _ = Describe("Two managers with leader election", func() {
 	It("work one at a time: the other takes over when the first stops", func(ctx SpecContext) {
-		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 500}}]`)
+		s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 500}}]`)
 		elected := func(name string, most int) func(*manager.Options) {
 			return func(o *manager.Options) {
 				o.LeaderElect, o.ExecutorName, o.MaxConcurrentTurns, o.ShutdownGraceSeconds = true, name, most, 5

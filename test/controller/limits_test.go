@@ -18,8 +18,8 @@ var _ = Describe("The ceilings of a manager", func() {
 		return t
 	}
 
-	It("hold for the budget of a Turn that asks for more", func(ctx SpecContext) {
-		s := newStage(ctx, stuckModel)
+	It("bound the budget of a Turn that asks for more", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckModel)
 		s.run(ceilings(map[string]string{"maxTokens": "10"}))
 		s.create(ctx, s.basics()...)
 		s.create(ctx, asking(v1alpha1.Limits{MaxTokens: new(int64(1_000_000))}))
@@ -28,8 +28,8 @@ var _ = Describe("The ceilings of a manager", func() {
 		Expect(s.fake.Stats().Requests).To(BeZero(), "the request would have gone beyond it")
 	}, SpecTimeout(patience))
 
-	It("hold for its time", func(ctx SpecContext) {
-		s := newStage(ctx, stuckModel)
+	It("bound its time", func(ctx SpecContext) {
+		s := newTestEnv(ctx, stuckModel)
 		s.run(ceilings(map[string]string{"timeoutSeconds": "2"}))
 		s.create(ctx, s.basics()...)
 		s.create(ctx, asking(v1alpha1.Limits{TimeoutSeconds: new(int32(600))}))
@@ -38,8 +38,8 @@ var _ = Describe("The ceilings of a manager", func() {
 		Expect(message(t)).To(ContainSubstring("2s"))
 	}, SpecTimeout(patience))
 
-	It("hold for one that waits for its Agent", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("bound a Turn that waits for its Agent", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run(ceilings(map[string]string{"startingDeadlineSeconds": "1"}))
 		s.create(ctx, asking(v1alpha1.Limits{StartingDeadlineSeconds: new(int32(600))}))
 		t := s.reaches(ctx, "stuck", v1alpha1.TurnReasonDeadlineExceeded)

@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// payingModel asks for one payment for each message, under an account of that name, and then answers.
+// payingModel makes one payment per message, under an account with the name in the message, and then answers.
 const payingModel = `
 rules:
 - when: {toolMessages: 0}
@@ -25,20 +25,20 @@ rules:
 - reply: {text: "Done."}
 `
 
-// till is a server of tools that counts payments. While it holds them up, none returns.
-type till struct {
-	*callee
+// paymentServer is a tool server that counts payments. While it holds payments, no call returns.
+type paymentServer struct {
+	*fakeToolServer
 	payments atomic.Int64
 	mu       sync.Mutex
 	open     chan struct{}
 }
 
-// newTill is a till that holds payments up.
-func newTill(effect v1alpha1.ToolEffect) (*till, func(*v1alpha1.ToolServer)) {
-	t := &till{callee: newCallee(), open: make(chan struct{})}
+// newPaymentServer returns a server that holds all payments.
+func newPaymentServer(effect v1alpha1.ToolEffect) (*paymentServer, func(*v1alpha1.ToolServer)) {
+	t := &paymentServer{fakeToolServer: newFakeToolServer(), open: make(chan struct{})}
 	hints := destructive
 	if effect == v1alpha1.ToolEffectReadOnly {
-		hints = readOnly // a hint makes a declared effect stricter
+		hints = readOnly // a hint would make a declared effect stricter
 	}
 	t.offer("pay", hints, func(ctx context.Context, _ string) string {
 		t.payments.Add(1)
@@ -55,41 +55,43 @@ func newTill(effect v1alpha1.ToolEffect) (*till, func(*v1alpha1.ToolServer)) {
 	return t, declaring(v1alpha1.ToolDeclaration{Name: "pay", Effect: effect})
 }
 
-// let lets payments through, or holds them up.
-func (t *till) let(through bool) {
+// setReleased releases the payments, or holds them again.
+func (t *paymentServer) setReleased(released bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if through {
+	if released {
 		close(t.open)
 		return
 	}
 	t.open = make(chan struct{})
 }
 
-// mortal is a client whose process may die: then it writes no status any more, and takes every Turn for gone.
-type mortal struct {
+// dyingClient is a client whose process may die. After its death, each status write fails as if the Turn were gone.
+type dyingClient struct {
 	client.Client
 	dead *atomic.Bool
 }
 
-func (m mortal) Status() client.SubResourceWriter { return mortalWriter{m.Client.Status(), m.dead} }
+func (m dyingClient) Status() client.SubResourceWriter {
+	return dyingStatusWriter{m.Client.Status(), m.dead}
+}
 
-type mortalWriter struct {
+type dyingStatusWriter struct {
 	client.SubResourceWriter
 	dead *atomic.Bool
 }
 
-func (w mortalWriter) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
+func (w dyingStatusWriter) Update(ctx context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
 	if w.dead.Load() {
 		return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("turns").GroupResource(), o.GetName())
 	}
 	return w.SubResourceWriter.Update(ctx, o, opts...)
 }
 
-// dying makes the statuses of a manager stay as they are once dead is true.
+// dying stops all status writes of a manager once dead is true.
 func dying(dead *atomic.Bool) func(*manager.Options) {
 	return func(o *manager.Options) {
-		o.Hooks.Status = func(c client.Client) client.Client { return mortal{c, dead} }
+		o.Hooks.Status = func(c client.Client) client.Client { return dyingClient{c, dead} }
 	}
 }
 
@@ -97,7 +99,7 @@ func lostCondition(t *v1alpha1.Turn) *metav1.Condition {
 	return meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionJournalLost)
 }
 
-// again starts the manager anew, under the same name and with an empty data directory.
+// again restarts the manager under the same name with an empty data directory.
 func (m *runningManager) again(change ...func(*manager.Options)) *runningManager {
 	GinkgoHelper()
 	o := m.options
@@ -108,8 +110,9 @@ func (m *runningManager) again(change ...func(*manager.Options)) *runningManager
 	return start(o)
 }
 
-// isLost checks that a Turn has ended because its journal was lost, and that everything says so.
-func (s *stage) isLost(ctx context.Context, m *runningManager, t *v1alpha1.Turn, loss string) {
+// isLost checks that a Turn has ended because its journal was lost, and that its condition, its Events and the log
+// report it.
+func (s *testEnv) isLost(ctx context.Context, m *runningManager, t *v1alpha1.Turn, loss string) {
 	GinkgoHelper()
 	Expect(t.StateReason()).To(Equal(v1alpha1.TurnReasonInterrupted), message(t))
 	Expect(t.Status.StopReason).To(Equal(v1alpha1.StopInterrupted))
@@ -117,15 +120,16 @@ func (s *stage) isLost(ctx context.Context, m *runningManager, t *v1alpha1.Turn,
 	Expect(lostCondition(t)).To(HaveField("Reason", loss))
 	Expect(t.Status.Steps.UnknownOutcomes).To(BeNumerically(">=", 1))
 	Expect(t.Status.PendingApprovals).To(BeEmpty())
-	Eventually(s.events).WithArguments(ctx, "Turn", t.Name).WithContext(ctx).Should(ContainElements("Warning JournalLost", "Warning Failed"))
+	Eventually(s.events).WithArguments(ctx, "Turn",
+		t.Name).WithContext(ctx).Should(ContainElements("Warning JournalLost", "Warning Failed"))
 	Expect(m.logs.String()).To(ContainSubstring("the journal of the turn was lost"))
 }
 
-var _ = Describe("A manager that comes back with an empty store", func() {
-	DescribeTable("makes no call a second time that may have been made", func(ctx SpecContext, killed bool) {
+var _ = Describe("A manager that restarts with an empty store", func() {
+	DescribeTable("repeats no call that may have been made", func(ctx SpecContext, killed bool) {
 		const turns = 5
-		s := newStage(ctx, payingModel)
-		desk, declared := newTill(v1alpha1.ToolEffectDestructive)
+		s := newTestEnv(ctx, payingModel)
+		desk, declared := newPaymentServer(v1alpha1.ToolEffectDestructive)
 		var dead atomic.Bool
 		m := s.run(seldom, dying(&dead))
 		s.equip(ctx, desk.url, "pay", declared)
@@ -133,7 +137,7 @@ var _ = Describe("A manager that comes back with an empty store", func() {
 		Eventually(desk.payments.Load).WithContext(ctx).Should(BeEquivalentTo(turns))
 		dead.Store(killed)
 		m.stop()
-		desk.let(true)
+		desk.setReleased(true)
 		next := m.again()
 		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonInterrupted) {
 			s.isLost(ctx, next, &t, v1alpha1.TurnReasonOtherStore)
@@ -145,10 +149,10 @@ var _ = Describe("A manager that comes back with an empty store", func() {
 		Entry("after it was killed, under the same name", SpecTimeout(4*patience), true),
 	)
 
-	It("asks about no call a second time", func(ctx SpecContext) {
-		s := newStage(ctx, payingModel)
-		desk, declared := newTill(v1alpha1.ToolEffectDestructive)
-		desk.let(true)
+	It("requests no approval a second time", func(ctx SpecContext) {
+		s := newTestEnv(ctx, payingModel)
+		desk, declared := newPaymentServer(v1alpha1.ToolEffectDestructive)
+		desk.setReleased(true)
 		m := s.run(seldom)
 		s.equip(ctx, desk.url, "pay", declared)
 		change(ctx, s, agent, &v1alpha1.Agent{}, func(a *v1alpha1.Agent) { a.Spec.Tools[0].RequireApproval = []string{"pay"} })
@@ -170,15 +174,15 @@ var _ = Describe("A manager that comes back with an empty store", func() {
 		Expect(desk.payments.Load()).To(BeZero())
 	}, SpecTimeout(4*patience))
 
-	It("does not run a suspended Turn anew", func(ctx SpecContext) {
-		s := newStage(ctx, payingModel)
-		desk, declared := newTill(v1alpha1.ToolEffectDestructive)
+	It("does not run a suspended Turn again", func(ctx SpecContext) {
+		s := newTestEnv(ctx, payingModel)
+		desk, declared := newPaymentServer(v1alpha1.ToolEffectDestructive)
 		m := s.run(seldom)
 		s.equip(ctx, desk.url, "pay", declared)
 		s.create(ctx, newTurn("suspended"))
 		Eventually(desk.payments.Load).WithContext(ctx).Should(BeEquivalentTo(1))
 		s.desire(ctx, "suspended", v1alpha1.DesiredStateSuspended)
-		desk.let(true)
+		desk.setReleased(true)
 		s.reaches(ctx, "suspended", v1alpha1.TurnReasonSuspended)
 		m.stop()
 		next := m.again()
@@ -188,21 +192,23 @@ var _ = Describe("A manager that comes back with an empty store", func() {
 	}, SpecTimeout(4*patience))
 
 	DescribeTable("starts a Turn over", func(ctx SpecContext, effect v1alpha1.ToolEffect, policy v1alpha1.JournalLossPolicy) {
-		s := newStage(ctx, payingModel)
-		desk, declared := newTill(effect)
+		s := newTestEnv(ctx, payingModel)
+		desk, declared := newPaymentServer(effect)
 		m := s.run(seldom)
 		s.equip(ctx, desk.url, "pay", declared)
 		s.create(ctx, newTurn("again", func(t *v1alpha1.Turn) { t.Spec.OnJournalLoss = policy }))
 		Eventually(desk.payments.Load).WithContext(ctx).Should(BeEquivalentTo(1))
 		Expect(s.turn(ctx, "again").Status.Executor.SideEffects).To(Equal(effect != v1alpha1.ToolEffectReadOnly))
 		m.stop()
-		desk.let(true)
+		desk.setReleased(true)
 		next := m.again()
 		t := s.reaches(ctx, "again", v1alpha1.TurnReasonCompleted)
-		Expect(lostCondition(t)).To(HaveField("Message", ContainSubstring("The turn starts over, and its status does not count what it used before")))
+		Expect(lostCondition(t)).To(HaveField("Message",
+			ContainSubstring("The turn starts over, and its status does not count its earlier usage")))
 		Expect(desk.payments.Load()).To(BeEquivalentTo(2))
-		Eventually(s.events).WithArguments(ctx, "Turn", "again").WithContext(ctx).Should(ConsistOf("Warning JournalLost", "Normal Succeeded"))
-		Expect(next.logs.String()).To(ContainSubstring("The journal of a turn was lost; it starts over"))
+		Eventually(s.events).WithArguments(ctx, "Turn",
+			"again").WithContext(ctx).Should(ConsistOf("Warning JournalLost", "Normal Succeeded"))
+		Expect(next.logs.String()).To(ContainSubstring("The journal of a turn was lost; the turn starts over"))
 	},
 		Entry("that can only read", SpecTimeout(4*patience), v1alpha1.ToolEffectReadOnly, v1alpha1.JournalLossInterrupt),
 		Entry("whose spec says Rerun", SpecTimeout(4*patience), v1alpha1.ToolEffectDestructive, v1alpha1.JournalLossRerun),
@@ -210,9 +216,9 @@ var _ = Describe("A manager that comes back with an empty store", func() {
 })
 
 var _ = Describe("A PostgreSQL that has lost its journals", func() {
-	It("makes no manager call a tool a second time", func(ctx SpecContext) {
-		s := newStage(ctx, payingModel)
-		desk, declared := newTill(v1alpha1.ToolEffectDestructive)
+	It("does not make a manager call a tool a second time", func(ctx SpecContext) {
+		s := newTestEnv(ctx, payingModel)
+		desk, declared := newPaymentServer(v1alpha1.ToolEffectDestructive)
 		databaseURL := postgrestest.Database(GinkgoTB())
 		m := s.run(seldom, func(o *manager.Options) { o.Store = databaseURL })
 		s.equip(ctx, desk.url, "pay", declared)
@@ -222,7 +228,7 @@ var _ = Describe("A PostgreSQL that has lost its journals", func() {
 		for _, table := range []string{"capstan_artifact", "capstan_journal", "capstan_turn"} {
 			postgrestest.Exec(GinkgoTB(), databaseURL, "TRUNCATE "+table+" CASCADE")
 		}
-		desk.let(true)
+		desk.setReleased(true)
 		next := m.again()
 		s.isLost(ctx, next, s.reaches(ctx, "truncated", v1alpha1.TurnReasonInterrupted), v1alpha1.TurnReasonEntriesMissing)
 		Expect(desk.payments.Load()).To(BeEquivalentTo(1))

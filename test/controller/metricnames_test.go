@@ -21,12 +21,12 @@ import (
 )
 
 var _ = Describe("The alerts and the dashboard of the chart", func() {
-	It("name metrics that a manager serves, with labels that these have", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("name only metrics and labels that a manager serves", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		Expect(err).NotTo(HaveOccurred())
 		address := listener.Addr().String()
-		Expect(listener.Close()).To(Succeed()) // the manager takes its place
+		Expect(listener.Close()).To(Succeed()) // the manager listens there next
 		s.run(func(o *manager.Options) { o.MetricsBindAddress = address })
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurns(1)...)
@@ -34,7 +34,7 @@ var _ = Describe("The alerts and the dashboard of the chart", func() {
 			t.Name, t.Spec.AgentRef.Name = "waits", "absent"
 		}}))
 		s.allAre(ctx, map[string]int{v1alpha1.TurnReasonCompleted: 1, v1alpha1.TurnReasonWaitingForAgent: 1})
-		// What a Turn that goes well does not count.
+		// Metrics that a successful Turn does not count.
 		lost := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace}}
 		metrics.JournalLost(lost, metrics.LossRerun)
 		metrics.Parked(lost)
@@ -55,7 +55,8 @@ var _ = Describe("The alerts and the dashboard of the chart", func() {
 			said, err := io.ReadAll(response.Body)
 			series = strings.Split(string(said), "\n")
 			return string(said), err
-		}).WithContext(ctx).Should(And(ContainSubstring("capstan_journal_namespace_used_bytes"), ContainSubstring(`reason="WaitingForAgent"`), ContainSubstring("capstan_cost_total")))
+		}).WithContext(ctx).Should(And(ContainSubstring("capstan_journal_namespace_used_bytes"),
+			ContainSubstring(`reason="WaitingForAgent"`), ContainSubstring("capstan_cost_total")))
 
 		named := 0
 		for _, file := range []string{"alerts.yaml", "dashboard.json"} {
@@ -63,7 +64,11 @@ var _ = Describe("The alerts and the dashboard of the chart", func() {
 			Expect(err).NotTo(HaveOccurred())
 			for _, use := range regexp.MustCompile(`(capstan_[a-z0-9_]+)(\{[^}]*\})?`).FindAllStringSubmatch(string(text), -1) {
 				name := use[1]
-				found := slices.IndexFunc(series, func(line string) bool { return strings.HasPrefix(line, name+"{") || strings.HasPrefix(line, name+" ") })
+				found := slices.IndexFunc(series, func(
+					line string,
+				) bool {
+					return strings.HasPrefix(line, name+"{") || strings.HasPrefix(line, name+" ")
+				})
 				Expect(found).To(BeNumerically(">=", 0), "%s names %s, which the manager does not serve", file, name)
 				for _, label := range regexp.MustCompile(`([a-z_]+)[!=]~?=?\\?"`).FindAllStringSubmatch(use[2], -1) {
 					Expect(series[found]).To(ContainSubstring(label[1]+`="`), "%s: %s has no label %s", file, name, label[1])

@@ -20,8 +20,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// tokenOf makes a ServiceAccount and returns a token for it, made for these audiences.
-func (s *stage) tokenOf(ctx context.Context, account string, audiences ...string) string {
+// tokenOf creates a ServiceAccount and returns a token for it with these audiences.
+func (s *testEnv) tokenOf(ctx context.Context, account string, audiences ...string) string {
 	GinkgoHelper()
 	clientset, err := kubernetes.NewForConfig(apiConfig)
 	Expect(err).NotTo(HaveOccurred())
@@ -32,7 +32,7 @@ func (s *stage) tokenOf(ctx context.Context, account string, audiences ...string
 }
 
 var _ = Describe("The metrics of a manager that other machines can reach", func() {
-	// scrape asks for them over TLS, with a token if there is one, and returns the status and what was said.
+	// scrape requests the metrics over TLS, with a token unless it is empty. It returns the status and the body.
 	scrape := func(ctx context.Context, url, token string) (int, string, error) {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 		if err != nil {
@@ -50,16 +50,16 @@ var _ = Describe("The metrics of a manager that other machines can reach", func(
 		said, err := io.ReadAll(response.Body)
 		return response.StatusCode, string(said), errors.Join(err, response.Body.Close())
 	}
-	// serve starts a manager that accepts these audiences, makes a ServiceAccount that may read metrics and one that may not, and
-	// returns the address of the metrics.
-	serve := func(ctx context.Context, audiences ...string) (s *stage, address string) {
+	// serve starts a manager that accepts these audiences. It creates two ServiceAccounts: one may read metrics,
+	// the other may not. It returns the address of the metrics.
+	serve := func(ctx context.Context, audiences ...string) (s *testEnv, address string) {
 		GinkgoHelper()
-		s = newStage(ctx, ``)
+		s = newTestEnv(ctx, ``)
 		listener, err := net.Listen("tcp", "0.0.0.0:0")
 		Expect(err).NotTo(HaveOccurred())
 		_, port, err := net.SplitHostPort(listener.Addr().String())
 		Expect(err).NotTo(HaveOccurred())
-		Expect(listener.Close()).To(Succeed()) // the manager takes its place
+		Expect(listener.Close()).To(Succeed()) // the manager listens there next
 		s.run(func(o *manager.Options) { o.MetricsBindAddress, o.TokenAudiences = "0.0.0.0:"+port, audiences })
 		for _, name := range []string{"reader", "other"} {
 			s.create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -69,8 +69,9 @@ var _ = Describe("The metrics of a manager that other machines can reach", func(
 			Rules:      []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}},
 		}
 		binding := &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: role.Name}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.namespace, Name: "reader"}},
+			ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: s.namespace, Name: "reader"}},
 		}
 		Expect(apiClient.Create(ctx, role)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, role)).To(Succeed()) })
@@ -84,10 +85,10 @@ var _ = Describe("The metrics of a manager that other machines can reach", func(
 		return s, address
 	}
 
-	It("are served over TLS to who may read them, and to nobody else", func(ctx SpecContext) {
+	It("are served over TLS only to users with the right to read them", func(ctx SpecContext) {
 		s, address := serve(ctx)
 		reader := s.tokenOf(ctx, "reader")
-		Eventually(func() (string, error) { // the API server takes a moment to know the binding
+		Eventually(func() (string, error) { // the API server needs a moment to see the binding
 			_, said, err := scrape(ctx, address, reader)
 			return said, err
 		}).WithContext(ctx).Should(ContainSubstring("go_goroutines"))
@@ -109,12 +110,17 @@ var _ = Describe("The metrics of a manager that other machines can reach", func(
 		Expect(response.StatusCode).To(Equal(http.StatusBadRequest), "there is no plain HTTP")
 	}, SpecTimeout(patience))
 
-	It("are served for tokens of the audiences that the manager has", func(ctx SpecContext) {
+	It("are served for tokens with the manager's audiences", func(ctx SpecContext) {
 		s, address := serve(ctx, "capstan")
 		for _, tc := range []struct {
 			audiences []string
 			want      int
-		}{{[]string{"capstan"}, http.StatusOK}, {nil, http.StatusUnauthorized}, {[]string{"vault"}, http.StatusUnauthorized}, {[]string{"vault", "capstan"}, http.StatusOK}} {
+		}{
+			{[]string{"capstan"}, http.StatusOK},
+			{nil, http.StatusUnauthorized},
+			{[]string{"vault"}, http.StatusUnauthorized},
+			{[]string{"vault", "capstan"}, http.StatusOK},
+		} {
 			token := s.tokenOf(ctx, "reader", tc.audiences...)
 			Eventually(func() (int, error) {
 				status, _, err := scrape(ctx, address, token)

@@ -11,19 +11,21 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// manyAgents is how many Agents a namespace has that keeps the manager busy. One change of their PromptProfile is news for all.
+// manyAgents is the number of Agents in a namespace that keeps the manager busy. One change of their PromptProfile
+// affects all of them.
 const manyAgents = 100
 
 var _ = Describe("A namespace with many Agents", func() {
-	It("does not keep the Agent of another from being ready", func(ctx SpecContext) {
-		busy, calm := newStage(ctx, ``), newStage(ctx, ``)
+	It("does not delay the Agent of another namespace", func(ctx SpecContext) {
+		busy, calm := newTestEnv(ctx, ``), newTestEnv(ctx, ``)
 		busy.run(func(o *manager.Options) { o.WatchNamespaces = []string{busy.namespace, calm.namespace} })
 		busy.create(ctx, busy.basics()...)
 		for i := range manyAgents {
 			busy.create(ctx, newAgent(fmt.Sprintf("agent-%d", i)))
 		}
 		calm.create(ctx, calm.basics()[:3]...)
-		says(ctx, calm, &v1alpha1.PromptProfile{}, profile, func(p *v1alpha1.PromptProfile) string { return p.Status.RenderHash }, Not(BeEmpty()))
+		says(ctx, calm, &v1alpha1.PromptProfile{}, profile,
+			func(p *v1alpha1.PromptProfile) string { return p.Status.RenderHash }, Not(BeEmpty()))
 		hashes := func() map[string]string {
 			var all v1alpha1.AgentList
 			Expect(apiClient.List(ctx, &all, client.InNamespace(busy.namespace))).To(Succeed())
@@ -45,7 +47,8 @@ var _ = Describe("A namespace with many Agents", func() {
 			return count
 		}
 
-		change(ctx, busy, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) { p.Spec.Instructions = "Answer in two sentences." })
+		change(ctx, busy, profile, &v1alpha1.PromptProfile{},
+			func(p *v1alpha1.PromptProfile) { p.Spec.Instructions = "Answer in two sentences." })
 		Eventually(unchanged).WithContext(ctx).Should(BeNumerically("<", manyAgents), "the Agents are looked at one after the other")
 		calm.create(ctx, newAgent(agent))
 		says(ctx, calm, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))

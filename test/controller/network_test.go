@@ -22,7 +22,7 @@ import (
 )
 
 var _ = Describe("The addresses of the cluster", func() {
-	// policyFor follows the cluster as a user, and returns what a namespace may reach.
+	// policyFor follows the cluster as a user and returns the network policy of a namespace.
 	policyFor := func(user *rest.Config, namespace string, given ...netip.Prefix) *netpolicy.Policy {
 		GinkgoHelper()
 		clientset, err := kubernetes.NewForConfig(user)
@@ -53,7 +53,7 @@ var _ = Describe("The addresses of the cluster", func() {
 		}
 		Expect(apiClient.Status().Update(ctx, n)).To(Succeed())
 	}
-	service := func(ctx context.Context, s *stage, name string, change ...func(*corev1.Service)) *corev1.Service {
+	service := func(ctx context.Context, s *testEnv, name string, change ...func(*corev1.Service)) *corev1.Service {
 		GinkgoHelper()
 		o := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{
 			Selector: map[string]string{"app": name}, Ports: []corev1.ServicePort{{Port: 80}},
@@ -75,8 +75,8 @@ var _ = Describe("The addresses of the cluster", func() {
 		return refused.Reason
 	}
 
-	It("are refused, but for Services of the same namespace", func(ctx SpecContext) {
-		s, other := newStage(ctx, ``), newStage(ctx, ``)
+	It("are refused, except for Services of the same namespace", func(ctx SpecContext) {
+		s, other := newTestEnv(ctx, ``), newTestEnv(ctx, ``)
 		node(ctx, s.namespace, []string{"10.201.7.0/24", "fd00:201:7::/64"}, "10.202.7.7")
 		mine, theirs := service(ctx, s, "tickets"), service(ctx, other, "tickets")
 		headless := service(ctx, s, "pods", func(o *corev1.Service) { o.Spec.ClusterIP = corev1.ClusterIPNone })
@@ -90,17 +90,24 @@ var _ = Describe("The addresses of the cluster", func() {
 					discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io",
 				}},
 				AddressType: discoveryv1.AddressTypeIPv4,
-				Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{addr}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "a"}}},
+				Endpoints: []discoveryv1.Endpoint{
+					{Addresses: []string{addr}, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "a"}},
+				},
 			})
 		}
 		p := policyFor(apiConfig, s.namespace)
-		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.201.7.9") }).WithTimeout(patience).Should(ContainSubstring("an address of the cluster's Pods"))
+		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.201.7.9") }).WithTimeout(patience).Should(
+			ContainSubstring("an address of the cluster's Pods"))
 		Expect(isRefused(ctx, p, "x.example", "fd00:201:7::9")).To(ContainSubstring("an address of the cluster's Pods"))
 		Expect(isRefused(ctx, p, "x.example", "10.202.7.7")).To(ContainSubstring("an address of the cluster's nodes"))
 		Expect(isRefused(ctx, p, "x.example", theirs.Spec.ClusterIP)).To(ContainSubstring("an address of the cluster's Services"))
-		Expect(isRefused(ctx, p, "kubernetes.default.svc", "10.0.0.1")).To(ContainSubstring("an address of the cluster's Services"), "the API server's")
+		Expect(isRefused(ctx, p, "kubernetes.default.svc", "10.0.0.1")).To(ContainSubstring("an address of the cluster's Services"),
+			"the API server's")
 
-		for _, host := range []string{"tickets." + s.namespace, "tickets." + s.namespace + ".svc", "Tickets." + s.namespace + ".svc.cluster.local."} {
+		for _, host := range []string{
+			"tickets." + s.namespace, "tickets." + s.namespace + ".svc",
+			"Tickets." + s.namespace + ".svc.cluster.local.",
+		} {
 			Expect(isRefused(ctx, p, host, mine.Spec.ClusterIP)).To(BeEmpty(), host)
 		}
 		Expect(isRefused(ctx, p, "pods."+s.namespace+".svc", "10.201.7.9")).To(BeEmpty(), "the Pods of one's own headless Service")
@@ -113,15 +120,15 @@ var _ = Describe("The addresses of the cluster", func() {
 			"it is an address, not a name":                    mine.Spec.ClusterIP,
 			"it leads elsewhere":                              "elsewhere." + s.namespace + ".svc",
 		} {
-			Expect(isRefused(ctx, p, host, theirs.Spec.ClusterIP)).To(ContainSubstring("is no Service of namespace"), reason)
+			Expect(isRefused(ctx, p, host, theirs.Spec.ClusterIP)).To(ContainSubstring("is not a Service of namespace"), reason)
 		}
 		Expect(isRefused(ctx, p, "tickets."+s.namespace+".svc", theirs.Spec.ClusterIP)).NotTo(BeEmpty(), "its address is what counts")
 		Expect(isRefused(ctx, p, "forged."+s.namespace+".svc", "10.201.7.10")).NotTo(BeEmpty(), "its endpoints were written by hand")
 		Expect(isRefused(ctx, p, "x.example", "10.203.0.1")).To(BeEmpty(), "a private address that is not the cluster's")
 	}, SpecTimeout(2*patience))
 
-	It("are all private ones while a Node does not say those of its Pods", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("are all private addresses while a Node does not publish the range of its Pods", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		p := policyFor(apiConfig, s.namespace)
 		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
 		node(ctx, s.namespace, nil, "10.202.7.8")
@@ -138,22 +145,27 @@ var _ = Describe("The addresses of the cluster", func() {
 		Expect(isRefused(ctx, p, "x.example", "10.202.7.8")).To(BeEmpty(), "the Node is gone")
 	}, SpecTimeout(2*patience))
 
-	It("are all private ones for a manager that may not list Nodes", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("are all private addresses for a manager that may not list Nodes", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		p := policyFor(s.userWithoutConfigMaps(ctx), s.namespace)
 		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).
 			Should(ContainSubstring("because the manager cannot list Nodes"))
 		mine := service(ctx, s, "tickets")
-		Expect(isRefused(ctx, p, "tickets."+s.namespace+".svc", mine.Spec.ClusterIP)).To(BeEmpty(), "one's own Services need no right to Nodes")
+		Expect(isRefused(ctx, p, "tickets."+s.namespace+".svc", mine.Spec.ClusterIP)).To(BeEmpty(),
+			"one's own Services need no right to Nodes")
 	}, SpecTimeout(2*patience))
 
 	It("show on ModelProviders and ToolServers", func(ctx SpecContext) {
-		s, other := newStage(ctx, ``), newStage(ctx, ``)
+		s, other := newTestEnv(ctx, ``), newTestEnv(ctx, ``)
 		theirs := service(ctx, other, "secrets")
 		s.run()
 		s.create(ctx, newToolServer("tickets", "http://"+theirs.Spec.ClusterIP+"/mcp"))
-		s.create(ctx, &v1alpha1.ModelProvider{ObjectMeta: metav1.ObjectMeta{Name: "models"}, Spec: v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "http://" + theirs.Spec.ClusterIP + "/v1"}})
-		want := And(HavePrefix("AddressRefused: "), ContainSubstring("an address of the cluster's Services, and \""+theirs.Spec.ClusterIP+"\" is no Service of namespace"))
+		s.create(ctx, &v1alpha1.ModelProvider{
+			ObjectMeta: metav1.ObjectMeta{Name: "models"},
+			Spec:       v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "http://" + theirs.Spec.ClusterIP + "/v1"},
+		})
+		want := And(HavePrefix("AddressRefused: "),
+			ContainSubstring("an address of the cluster's Services, and \""+theirs.Spec.ClusterIP+"\" is not a Service of namespace"))
 		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, want)
 		says(ctx, s, &v1alpha1.ModelProvider{}, "models", providerReadiness, want)
 	}, SpecTimeout(2*patience))

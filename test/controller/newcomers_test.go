@@ -9,12 +9,13 @@ import (
 
 var _ = Describe("A Turn that is applied together with its servers", func() {
 	It("waits until the model endpoint answers", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.gate.down.Store(true)
 		s.run(seldom)
 		s.create(ctx, append(s.basics(), newTurn("early"))...)
 		says(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
-			`Agent "support" is not ready: ModelProvider "demo" is new and does not answer (EndpointUnreachable): turns wait for it until it is 2m0s old`))
+			`Agent "support" is not ready: ModelProvider "demo" is new and does not answer `+
+				`(EndpointUnreachable): turns wait for it until it is 2m0s old`))
 		Expect(s.turn(ctx, "early").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ProviderNotReady: "))
 
@@ -23,13 +24,14 @@ var _ = Describe("A Turn that is applied together with its servers", func() {
 		Expect(t.Status.Steps.ModelRequests).To(BeEquivalentTo(1), "nothing is asked of an endpoint before it answers")
 	}, SpecTimeout(patience))
 
-	It("waits until the tool server answers, and has its tools", func(ctx SpecContext) {
-		s, host := newStage(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
+	It("waits until the tool server answers, and then has its tools", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
 		host.broken.Store(true)
 		s.run(seldom)
 		s.create(ctx, append(s.basics(withTools("tickets")), newToolServer("tickets", host.url), newTurn("early"))...)
 		says(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
-			`Agent "support" is not ready: ToolServer "tickets" is new and does not answer (EndpointUnreachable): turns wait for it until it is 2m0s old`))
+			`Agent "support" is not ready: ToolServer "tickets" is new and does not answer `+
+				`(EndpointUnreachable): turns wait for it until it is 2m0s old`))
 		Expect(s.turn(ctx, "early").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ToolServerNotReady: "))
 
@@ -39,12 +41,13 @@ var _ = Describe("A Turn that is applied together with its servers", func() {
 		Expect(t.Status.Preparation.ToolServersMissing).To(BeEmpty())
 	}, SpecTimeout(patience))
 
-	It("does not wait for a model that another of its Agent stands in for", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+	It("does not wait for a model if its Agent has a fallback", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run(seldom)
 		away := s.newProvider("away", func(p *v1alpha1.ModelProvider) { p.Spec.BaseURL = "http://127.0.0.1:1/v1" })
 		both := func(a *v1alpha1.Agent) {
-			a.Spec.Models = append([]v1alpha1.ModelReference{{ProviderRef: v1alpha1.ObjectReference{Name: "away"}, Model: modelName}}, a.Spec.Models...)
+			a.Spec.Models = append([]v1alpha1.ModelReference{{ProviderRef: v1alpha1.ObjectReference{Name: "away"}, Model: modelName}},
+				a.Spec.Models...)
 		}
 		s.create(ctx, append(s.basics(both), away, newTurn("early"))...)
 		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)

@@ -13,10 +13,10 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// apiKey is the key that the stages' models take, where they ask for one.
+// apiKey is the key that the models of the test environments accept, if they require one.
 const apiKey = "right-key"
 
-// The names of the objects that basics makes.
+// The names of the objects that basics returns.
 const (
 	secretName = "model-key"
 	keyName    = "apiKey"
@@ -26,8 +26,8 @@ const (
 	modelName  = "demo-small"
 )
 
-// basics are a Secret, a ModelProvider, a PromptProfile and an Agent that work together.
-func (s *stage) basics(change ...func(*v1alpha1.Agent)) []client.Object {
+// basics returns a Secret, a ModelProvider, a PromptProfile and an Agent that work together.
+func (s *testEnv) basics(change ...func(*v1alpha1.Agent)) []client.Object {
 	return []client.Object{newSecret(secretName, apiKey), s.newProvider(provider), newProfile(profile), newAgent(agent, change...)}
 }
 
@@ -35,8 +35,8 @@ func newSecret(name, key string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: map[string]string{keyName: key}}
 }
 
-// newProvider is a ModelProvider at the stage's model server. It tries twice, without much of a wait.
-func (s *stage) newProvider(name string, change ...func(*v1alpha1.ModelProvider)) *v1alpha1.ModelProvider {
+// newProvider returns a ModelProvider for the test environment's model server. It makes two attempts with a short wait.
+func (s *testEnv) newProvider(name string, change ...func(*v1alpha1.ModelProvider)) *v1alpha1.ModelProvider {
 	return build(&v1alpha1.ModelProvider{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1alpha1.ModelProviderSpec{
@@ -74,7 +74,7 @@ func newTurn(name string, change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	}, change)
 }
 
-// newTurns are Turns whose names sort in the order they are made in.
+// newTurns returns Turns whose names sort in the order of their creation.
 func newTurns(count int, change ...func(*v1alpha1.Turn)) []client.Object {
 	turns := make([]client.Object, 0, count)
 	for i := range count {
@@ -110,7 +110,7 @@ func parallel(turns int32) func(*v1alpha1.Agent) {
 	return func(a *v1alpha1.Agent) { a.Spec.MaxParallelTurns = &turns }
 }
 
-// bound is the status of a Turn that an executor has had since now.
+// bound sets the status of a Turn that is bound to an executor since now.
 func bound(t *v1alpha1.Turn, executor string, epoch int64) {
 	now := metav1.NowMicro()
 	t.Status.StartTime = &now
@@ -126,7 +126,7 @@ func bound(t *v1alpha1.Turn, executor string, epoch int64) {
 	}
 }
 
-// message of a Turn's main condition.
+// message returns the message of a Turn's main condition.
 func message(t *v1alpha1.Turn) string {
 	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); c != nil {
 		return c.Message
@@ -140,7 +140,7 @@ func profileReadiness(p *v1alpha1.PromptProfile) string { return readiness(p.Sta
 
 func providerReadiness(p *v1alpha1.ModelProvider) string { return readiness(p.Status.Conditions) }
 
-// readiness returns "reason: message" of the Ready condition.
+// readiness returns "reason: message" of the condition Ready.
 func readiness(conditions []metav1.Condition) string {
 	if c := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady); c != nil {
 		return c.Reason + ": " + c.Message
@@ -148,7 +148,7 @@ func readiness(conditions []metav1.Condition) string {
 	return ""
 }
 
-// conditionsOf returns "type=status reason" of each condition.
+// conditionsOf returns "type=status reason" for each condition.
 func conditionsOf(conditions []metav1.Condition) []string {
 	all := make([]string, 0, len(conditions))
 	for _, c := range conditions {
@@ -157,7 +157,7 @@ func conditionsOf(conditions []metav1.Condition) []string {
 	return all
 }
 
-// beBound matches a binding to an executor, with an epoch.
+// beBound matches a binding to an executor with an epoch.
 func beBound(executor string, epoch int64) types.GomegaMatcher {
 	return And(HaveField("Name", executor), HaveField("Epoch", epoch))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// The objects that a Turn needs, by their place in what basics returns, and the Turn itself.
+// The objects that a Turn needs, by their index in the result of basics, and the Turn itself.
 const (
 	theSecret = iota
 	theProvider
@@ -20,13 +20,14 @@ const (
 )
 
 var _ = Describe("Objects in any order", func() {
-	DescribeTable("end in an answered Turn", func(ctx SpecContext, order ...int) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+	DescribeTable("lead to an answered Turn", func(ctx SpecContext, order ...int) {
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		objects := append(s.basics(), newTurn("early"))
 		for n, i := range order {
 			s.create(ctx, objects[i])
-			// All that is there must have been looked at before the next comes, or the order would not count.
+			// The manager must have seen all existing objects before the next one is created; otherwise the order
+			// would not matter.
 			if there := order[:n+1]; slices.Contains(there, theTurn) && !slices.Contains(there, theAgent) {
 				t := s.reaches(ctx, "early", v1alpha1.TurnReasonWaitingForAgent)
 				Expect(message(t)).To(Equal(`Agent "support" does not exist in namespace "` + s.namespace + `"`))
@@ -47,8 +48,8 @@ var _ = Describe("Objects in any order", func() {
 		Entry("the provider last but the Secret", SpecTimeout(patience), theProfile, theAgent, theTurn, theSecret, theProvider),
 	)
 
-	It("tell on the way what is missing", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+	It("report the missing object until it exists", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		objects := s.basics()
 		agentSays := func(profileReason, modelsReason, text string) {
@@ -66,7 +67,8 @@ var _ = Describe("Objects in any order", func() {
 			Expect(s.turn(ctx, "early").StateReason()).To(Equal(v1alpha1.TurnReasonWaitingForAgent))
 		}
 		s.create(ctx, newTurn("early"), objects[theAgent])
-		agentSays("ProfileNotFound", "ProviderNotFound", `ProfileNotFound: PromptProfile "house" does not exist; ModelProvider "demo" does not exist`)
+		agentSays("ProfileNotFound", "ProviderNotFound",
+			`ProfileNotFound: PromptProfile "house" does not exist; ModelProvider "demo" does not exist`)
 		turnSays(`Agent "support" is not ready: PromptProfile "house" does not exist; ModelProvider "demo" does not exist`)
 
 		s.create(ctx, objects[theProfile])
@@ -83,8 +85,8 @@ var _ = Describe("Objects in any order", func() {
 		Expect(conditionsOf(t.Status.Conditions)).NotTo(ContainElement(HavePrefix("Reconciling")))
 	}, SpecTimeout(patience))
 
-	It("heal when a broken profile is mended, and its waiting Turn goes on", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("recover when a broken profile is fixed, and its waiting Turn continues", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		objects := s.basics()
 		broken := newProfile(profile, func(p *v1alpha1.PromptProfile) {
@@ -109,8 +111,8 @@ var _ = Describe("Objects in any order", func() {
 		Expect(conditionsOf(a.Status.Conditions)).To(ContainElement("Ready=True Ready"))
 	}, SpecTimeout(patience))
 
-	It("tell of an unknown time zone, on the Agent and on its Turns", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("report an unknown time zone, on the Agent and on its Turns", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics(func(a *v1alpha1.Agent) { a.Spec.TimeZone = "Europe/Atlantis" })...)
 		s.create(ctx, newTurn("lost"))

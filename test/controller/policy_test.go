@@ -24,7 +24,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// shippedPolicy reads an object of config/policy, and gives it another name.
+// shippedPolicy reads an object of config/policy and gives it another name.
 func shippedPolicy[T client.Object](file, name string, object T) T {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "config", "policy", file))
@@ -39,92 +39,103 @@ func newPolicy(name string, change ...func(*admissionv1.ValidatingAdmissionPolic
 	return build(shippedPolicy("toolapproval_policy.yaml", name, &admissionv1.ValidatingAdmissionPolicy{}), change)
 }
 
-func newPolicyBinding(name string, change ...func(*admissionv1.ValidatingAdmissionPolicyBinding)) *admissionv1.ValidatingAdmissionPolicyBinding {
+func newPolicyBinding(
+	name string, change ...func(*admissionv1.ValidatingAdmissionPolicyBinding),
+) *admissionv1.ValidatingAdmissionPolicyBinding {
 	GinkgoHelper()
 	b := shippedPolicy("toolapproval_binding.yaml", name, &admissionv1.ValidatingAdmissionPolicyBinding{})
 	b.Spec.PolicyName = name
 	return build(b, change)
 }
 
-// install creates an object of the whole cluster, until the end of the spec.
+// install creates a cluster-scoped object, which is deleted at the end of the spec.
 func install(ctx SpecContext, o client.Object) {
 	GinkgoHelper()
 	Expect(apiClient.Create(ctx, o)).To(Succeed())
 	DeferCleanup(func(ctx SpecContext) { Expect(client.IgnoreNotFound(apiClient.Delete(ctx, o))).To(Succeed()) }, NodeTimeout(patience))
 }
 
-// settles waits until decisions count under a policy whose binding was made just now.
+// settles waits until decisions count under a policy whose binding was just created.
 func settles(ctx context.Context, b *admissionv1.ValidatingAdmissionPolicyBinding) {
 	GinkgoHelper()
 	Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">=", b.CreationTimestamp.Add(approvals.Settle)))
 }
 
-// underPolicy has a manager look for a policy of this name.
+// underPolicy sets the name of the policy that a manager looks for.
 func underPolicy(name string) func(*manager.Options) {
 	return func(o *manager.Options) { o.ApprovalPolicy = name }
 }
 
-var _ = Describe("A decision of which nobody has checked who made it", func() {
-	It("is not used before the policy is installed nor after, and the Turn says why and goes on by one that was checked", func(ctx SpecContext) {
-		s := newStage(ctx, deletingModel)
-		name := s.namespace // of a policy that nobody has installed yet
-		var calls atomic.Int64
-		m := s.run(deletes(&calls), underPolicy(name))
-		s.create(ctx, append(s.basics(), newTurn("delete"))...)
-		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
-		early := s.decision(t, 0, v1alpha1.ApprovalDenied)
-		early.Name, early.GenerateName = "early", ""
-		Expect(jane().Create(ctx, early)).To(Succeed())
+var _ = Describe("A decision whose approver was not verified", func() {
+	It("is used neither before nor after the policy is installed; the Turn reports it and continues after a verified one",
+		func(ctx SpecContext) {
+			s := newTestEnv(ctx, deletingModel)
+			name := s.namespace // of a policy that is not installed yet
+			var calls atomic.Int64
+			m := s.run(deletes(&calls), underPolicy(name))
+			s.create(ctx, append(s.basics(), newTurn("delete"))...)
+			t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+			early := s.decision(t, 0, v1alpha1.ApprovalDenied)
+			early.Name, early.GenerateName = "early", ""
+			Expect(jane().Create(ctx, early)).To(Succeed())
 
-		const waits = "a call of tool delete waits for somebody's decision: capstan approve delete, or capstan deny delete; ToolApproval early is not used: "
-		says(ctx, s, &v1alpha1.Turn{}, "delete", message, Equal(waits+"it is not known that the API server checks who decides: the ValidatingAdmissionPolicy "+name+
-			" is not installed: install it by kubectl apply -k config/policy, or by the chart with approvalPolicy.install=true, under the name that --approval-policy gives. "+
-			"What it has not checked does not count later either: delete it then, and decide anew"))
-		Expect(m.logs.String()).To(And(ContainSubstring("Not using decisions about calls of tools"), ContainSubstring("ValidatingAdmissionPolicy "+name+" is not installed")))
+			const waits = "a call of tool delete requires approval: run capstan approve delete or capstan deny " +
+				"delete; ToolApproval early is not used: "
+			says(ctx, s, &v1alpha1.Turn{}, "delete", message,
+				Equal(waits+"Capstan cannot confirm that the API server checks who decides: the ValidatingAdmissionPolicy "+name+
+					" is not installed: install it with kubectl apply -k config/policy, or with the chart and "+
+					"approvalPolicy.install=true, under the name in --approval-policy. "+
+					"A ToolApproval that was not checked does not count later either: delete it then, and decide again"))
+			Expect(m.logs.String()).To(And(ContainSubstring("Not using ToolApprovals"),
+				ContainSubstring("ValidatingAdmissionPolicy "+name+" is not installed")))
 
-		By("binding nothing to the policy")
-		install(ctx, newPolicy(name))
-		says(ctx, s, &v1alpha1.Turn{}, "delete", message, HavePrefix(waits+"it is not known that the API server checks who decides: the ValidatingAdmissionPolicyBinding "+name+" is not installed: "))
+			By("binding nothing to the policy")
+			install(ctx, newPolicy(name))
+			says(ctx, s, &v1alpha1.Turn{}, "delete", message,
+				HavePrefix(waits+"Capstan cannot confirm that the API server checks who decides: the "+
+					"ValidatingAdmissionPolicyBinding "+name+" is not installed: "))
 
-		By("installing all of it")
-		b := newPolicyBinding(name)
-		install(ctx, b)
-		says(ctx, s, &v1alpha1.Turn{}, "delete", message, Equal(waits+"the API server has not checked who decided, which it does since "+
-			b.CreationTimestamp.Add(approvals.Settle).UTC().Format(time.RFC3339)+" by the ValidatingAdmissionPolicy "+name+": delete what is from before, and decide anew"))
-		Expect(m.logs.String()).To(ContainSubstring("Using decisions about calls of tools again"))
-		t = s.turn(ctx, "delete")
-		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(1), "it must have been left where it was")
-		Expect(calls.Load()).To(BeZero())
+			By("installing all of it")
+			b := newPolicyBinding(name)
+			install(ctx, b)
+			says(ctx, s, &v1alpha1.Turn{}, "delete", message, Equal(waits+"the API server has checked who decides only since "+
+				b.CreationTimestamp.Add(approvals.Settle).UTC().Format(
+					time.RFC3339)+" (ValidatingAdmissionPolicy "+name+"): delete older ToolApprovals, and decide again"))
+			Expect(m.logs.String()).To(ContainSubstring("Using ToolApprovals again"))
+			t = s.turn(ctx, "delete")
+			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(1), "it must have been left where it was")
+			Expect(calls.Load()).To(BeZero())
 
-		By("deciding anew")
-		settles(ctx, b)
-		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
-		t = s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
-		Expect(calls.Load()).To(BeEquivalentTo(1))
-		Expect(t.Status.ToolCalls[0].DecidedBy).To(Equal("jane"))
-		Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
-	}, SpecTimeout(4*patience))
+			By("deciding anew")
+			settles(ctx, b)
+			s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
+			t = s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+			Expect(calls.Load()).To(BeEquivalentTo(1))
+			Expect(t.Status.ToolCalls[0].DecidedBy).To(Equal("jane"))
+			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(2))
+		}, SpecTimeout(4*patience))
 
-	It("is used where the operator trusts it", func(ctx SpecContext) {
-		s := newStage(ctx, deletingModel)
+	It("is used if the operator trusts it", func(ctx SpecContext) {
+		s := newTestEnv(ctx, deletingModel)
 		var calls atomic.Int64
 		m := s.run(deletes(&calls), underPolicy(s.namespace), func(o *manager.Options) { o.TrustDecidedBy = true })
 		s.create(ctx, append(s.basics(), newTurn("delete"))...)
 		s.decides(ctx, s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval), 0, v1alpha1.ApprovalApproved)
 		s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
 		Expect(calls.Load()).To(BeEquivalentTo(1))
-		Expect(m.logs.String()).To(ContainSubstring("as --trust-decided-by says"))
+		Expect(m.logs.String()).To(ContainSubstring("because --trust-decided-by is set"))
 	}, SpecTimeout(patience))
 
-	It("is not used where the manager may not look, until it may", func(ctx SpecContext) {
-		s := newStage(ctx, deletingModel)
+	It("is not used until the manager may read the policy", func(ctx SpecContext) {
+		s := newTestEnv(ctx, deletingModel)
 		var calls atomic.Int64
 		startAs(s.userWithoutConfigMaps(ctx), s.options(deletes(&calls)))
 		s.create(ctx, append(s.basics(), newTurn("delete"))...)
 		t := s.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
 		s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
-		says(ctx, s, &v1alpha1.Turn{}, "delete", message, ContainSubstring("it is not known that the API server checks who decides: the manager may not get the ValidatingAdmissionPolicy "+
-			approvals.DefaultPolicy+": give it the rule of config/rbac/role.yaml about it"))
+		says(ctx, s, &v1alpha1.Turn{}, "delete", message, ContainSubstring(
+			"Capstan cannot confirm that the API server checks who decides: the manager may not get the ValidatingAdmissionPolicy "+
+				approvals.DefaultPolicy+": grant it the rule for this kind in config/rbac/role.yaml"))
 
 		s.mayGetPolicies(ctx)
 		s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
@@ -132,8 +143,8 @@ var _ = Describe("A decision of which nobody has checked who made it", func() {
 	}, SpecTimeout(2*patience))
 })
 
-// mayGetPolicies gives the stage's own user what the manager's role says of the policy.
-func (s *stage) mayGetPolicies(ctx SpecContext) {
+// mayGetPolicies grants the test environment's own user the manager's rights on the policy.
+func (s *testEnv) mayGetPolicies(ctx SpecContext) {
 	GinkgoHelper()
 	var rules []rbacv1.PolicyRule
 	for _, r := range shippedRules() {
@@ -144,12 +155,13 @@ func (s *stage) mayGetPolicies(ctx SpecContext) {
 	Expect(rules).To(HaveLen(1))
 	install(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}, Rules: rules})
 	install(ctx, &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: s.namespace}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: s.namespace},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: s.namespace}},
+		ObjectMeta: metav1.ObjectMeta{Name: s.namespace},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: s.namespace},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: s.namespace}},
 	})
 }
 
-// madeAt is a decision that was made then.
+// madeAt returns a decision that was made at this time.
 func madeAt(name string, at time.Time) v1alpha1.ToolApproval {
 	return v1alpha1.ToolApproval{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(at)}}
 }
@@ -158,12 +170,12 @@ var _ = Describe("The check of decisions", func() {
 	var (
 		name string
 		now  time.Time
-		// looks counts the requests of the check.
+		// looks counts the API requests of the check.
 		looks *atomic.Int64
 		check approvals.Check
 	)
 	BeforeEach(func(ctx SpecContext) {
-		name, now, looks = newStage(ctx, ``).namespace, time.Now(), &atomic.Int64{}
+		name, now, looks = newTestEnv(ctx, ``).namespace, time.Now(), &atomic.Int64{}
 		counted := rest.CopyConfig(apiConfig)
 		counted.Wrap(func(next http.RoundTripper) http.RoundTripper { return &counting{next, looks} })
 		clientset, err := kubernetes.NewForConfig(counted)
@@ -171,8 +183,10 @@ var _ = Describe("The check of decisions", func() {
 		check = approvals.NewPolicy(name, clientset.AdmissionregistrationV1(), func() time.Time { return now }, logr.Discard()).Check
 	}, NodeTimeout(patience))
 
-	DescribeTable("takes none where the policy or its binding denies not all",
-		func(ctx SpecContext, p func(*admissionv1.ValidatingAdmissionPolicy), b func(*admissionv1.ValidatingAdmissionPolicyBinding), want string) {
+	DescribeTable("accepts no decision if the policy or its binding has a gap",
+		func(ctx SpecContext, p func(*admissionv1.ValidatingAdmissionPolicy),
+			b func(*admissionv1.ValidatingAdmissionPolicyBinding), want string,
+		) {
 			policy, binding := newPolicy(name), newPolicyBinding(name)
 			p(policy)
 			b(binding)
@@ -181,53 +195,66 @@ var _ = Describe("The check of decisions", func() {
 			checked, why, err := check(ctx, []v1alpha1.ToolApproval{madeAt("x", now.Add(time.Hour))})
 			Expect(err).NotTo(HaveOccurred())
 			Expect(checked).To(BeEmpty())
-			Expect(why).To(And(HavePrefix("ToolApproval x is not used: it is not known that the API server checks who decides: "), ContainSubstring(want)))
+			Expect(why).To(And(HavePrefix("ToolApproval x is not used: Capstan cannot confirm that the API server checks who decides: "),
+				ContainSubstring(want)))
 		},
-		Entry("as it takes what cannot be judged", func(p *admissionv1.ValidatingAdmissionPolicy) { p.Spec.FailurePolicy = new(admissionv1.Ignore) }, asShipped, "has the failurePolicy Ignore: set it to Fail"),
-		Entry("as it does not hold for some requests", func(p *admissionv1.ValidatingAdmissionPolicy) {
+		Entry("because it allows requests that it cannot evaluate",
+			func(p *admissionv1.ValidatingAdmissionPolicy) { p.Spec.FailurePolicy = new(admissionv1.Ignore) }, asShipped,
+			"has the failurePolicy Ignore: set it to Fail"),
+		Entry("because it does not apply to some requests", func(p *admissionv1.ValidatingAdmissionPolicy) {
 			p.Spec.MatchConditions = []admissionv1.MatchCondition{{Name: "not-admin", Expression: "request.userInfo.username != 'admin'"}}
 		}, asShipped, "has matchConditions"),
-		Entry("as it does not hold for some objects", func(p *admissionv1.ValidatingAdmissionPolicy) {
+		Entry("because it does not apply to some objects", func(p *admissionv1.ValidatingAdmissionPolicy) {
 			p.Spec.MatchConstraints.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"guarded": "yes"}}
 		}, asShipped, "has a selector or excludeResourceRules in its matchConstraints"),
-		Entry("as another policy is bound", func(*admissionv1.ValidatingAdmissionPolicy) {}, func(b *admissionv1.ValidatingAdmissionPolicyBinding) { b.Spec.PolicyName = "another" },
-			"binds the policy another: set its policyName to stage-"),
-		Entry("as it only warns", func(*admissionv1.ValidatingAdmissionPolicy) {}, func(b *admissionv1.ValidatingAdmissionPolicyBinding) {
-			b.Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Warn, admissionv1.Audit}
-		}, "has the validationActions [Warn Audit], which deny nothing: set them to Deny"),
-		Entry("as it does not hold in some namespaces", func(*admissionv1.ValidatingAdmissionPolicy) {}, func(b *admissionv1.ValidatingAdmissionPolicyBinding) {
-			b.Spec.MatchResources = &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"guarded": "yes"}}}
-		}, "has matchResources"),
+		Entry("because another policy is bound", func(*admissionv1.ValidatingAdmissionPolicy) {},
+			func(b *admissionv1.ValidatingAdmissionPolicyBinding) { b.Spec.PolicyName = "another" },
+			"binds the policy another: set its policyName to test-"),
+		Entry("because it only warns", func(*admissionv1.ValidatingAdmissionPolicy) {},
+			func(b *admissionv1.ValidatingAdmissionPolicyBinding) {
+				b.Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Warn, admissionv1.Audit}
+			}, "has the validationActions [Warn Audit], which deny nothing: set them to Deny"),
+		Entry("because it does not apply in some namespaces", func(*admissionv1.ValidatingAdmissionPolicy) {},
+			func(b *admissionv1.ValidatingAdmissionPolicyBinding) {
+				b.Spec.MatchResources = &admissionv1.MatchResources{
+					NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"guarded": "yes"}},
+				}
+			}, "has matchResources"),
 	)
 
-	It("takes those that were made after the policy, and no others", func(ctx SpecContext) {
+	It("accepts only decisions made after the policy", func(ctx SpecContext) {
 		install(ctx, newPolicy(name))
 		b := newPolicyBinding(name)
 		install(ctx, b)
 		since := b.CreationTimestamp.Add(approvals.Settle)
-		checked, why, err := check(ctx, []v1alpha1.ToolApproval{madeAt("before", since.Add(-time.Second)), madeAt("then", since), madeAt("after", since.Add(time.Hour))})
+		checked, why, err := check(ctx, []v1alpha1.ToolApproval{
+			madeAt("before", since.Add(-time.Second)),
+			madeAt("then", since), madeAt("after", since.Add(time.Hour)),
+		})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(checked).To(HaveExactElements(HaveField("Name", "then"), HaveField("Name", "after")))
-		Expect(why).To(HavePrefix("ToolApproval before is not used: the API server has not checked who decided, which it does since " + since.UTC().Format(time.RFC3339)))
+		Expect(why).To(HavePrefix("ToolApproval before is not used: the API server has checked who decides only since " +
+			since.UTC().Format(time.RFC3339)))
 	}, SpecTimeout(patience))
 
-	It("takes none that was made while the binding did not deny", func(ctx SpecContext) {
+	It("accepts no decision that was made while the binding did not deny", func(ctx SpecContext) {
 		install(ctx, newPolicy(name))
 		b := newPolicyBinding(name, func(b *admissionv1.ValidatingAdmissionPolicyBinding) {
 			b.Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Audit}
 		})
 		install(ctx, b)
 		made := b.CreationTimestamp.Add(approvals.Settle)
-		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">=", b.CreationTimestamp.Add(time.Second)), "times of objects are whole seconds")
+		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">=", b.CreationTimestamp.Add(time.Second)),
+			"times of objects are whole seconds")
 		b.Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Deny}
 		Expect(apiClient.Update(ctx, b)).To(Succeed())
 		checked, why, err := check(ctx, []v1alpha1.ToolApproval{madeAt("audited", made), madeAt("after", made.Add(time.Hour))})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(checked).To(HaveExactElements(HaveField("Name", "after")))
-		Expect(why).To(HavePrefix("ToolApproval audited is not used: the API server has not checked who decided"))
+		Expect(why).To(HavePrefix("ToolApproval audited is not used: the API server has checked who decides only since"))
 	}, SpecTimeout(patience))
 
-	It("looks anew for a newer decision and after a while, and no more often", func(ctx SpecContext) {
+	It("reads the policy again for a newer decision and after a while, and no more often", func(ctx SpecContext) {
 		first, second := madeAt("first", now.Add(time.Hour)), madeAt("second", now.Add(2*time.Hour))
 		looksFor := func(many int64, may bool, made ...v1alpha1.ToolApproval) {
 			GinkgoHelper()
@@ -254,13 +281,15 @@ var _ = Describe("The check of decisions", func() {
 		looksFor(0, false, first)
 	}, SpecTimeout(patience))
 
-	It("says that it does not know where the API server does not answer", func(ctx SpecContext) {
+	It("reports that it does not know if the API server does not answer", func(ctx SpecContext) {
 		gone := rest.CopyConfig(apiConfig)
 		gone.Host = "127.0.0.1:1"
 		clientset, err := kubernetes.NewForConfig(gone)
 		Expect(err).NotTo(HaveOccurred())
-		checked, why, err := approvals.NewPolicy(name, clientset.AdmissionregistrationV1(), time.Now, logr.Discard()).Check(ctx, []v1alpha1.ToolApproval{madeAt("x", now)})
-		Expect(err).To(MatchError(ContainSubstring(`failed to get the ValidatingAdmissionPolicy "` + name + `", by which the API server checks who decides about calls`)))
+		checked, why, err := approvals.NewPolicy(name, clientset.AdmissionregistrationV1(), time.Now,
+			logr.Discard()).Check(ctx, []v1alpha1.ToolApproval{madeAt("x", now)})
+		Expect(err).To(MatchError(ContainSubstring(
+			`failed to get the ValidatingAdmissionPolicy "` + name + `", by which the API server checks who decides about calls`)))
 		Expect(checked).To(BeEmpty())
 		Expect(why).To(BeEmpty())
 	}, SpecTimeout(patience))

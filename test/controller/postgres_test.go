@@ -30,17 +30,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// partlySlow answers those whose message says slow after some seconds, and all others at once.
+// partlySlow answers messages with the word slow after ten seconds, and all others at once.
 const partlySlow = `rules: [{when: {contains: slow}, fault: {latencyMilliseconds: 10000}}]`
 
 var _ = Describe("Two managers that share a PostgreSQL", func() {
-	It("go on where the other one was killed, and buy no reply a second time", func(ctx SpecContext) {
+	It("continue the Turns of a killed manager, and pay for no reply twice", func(ctx SpecContext) {
 		program := filepath.Join(GinkgoT().TempDir(), "manager")
 		build, err := gexec.Start(exec.CommandContext(ctx, "go", "build", "-o", program, "../../cmd/manager"), GinkgoWriter, GinkgoWriter)
 		Expect(err).NotTo(HaveOccurred())
 		Eventually(build).WithTimeout(4*patience).Should(gexec.Exit(0), "the manager must build")
 
-		s := newStage(ctx, partlySlow)
+		s := newTestEnv(ctx, partlySlow)
 		databaseURL := postgrestest.Database(GinkgoTB())
 		s.create(ctx, s.basics()...)
 		ready := func(name string) {
@@ -49,7 +49,7 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 				return *l.Spec.HolderIdentity
 			}, Equal(name))
 		}
-		// The first one cannot write the end of a Turn: what it has recorded is in the journal alone when it is killed.
+		// The first manager cannot write the end of a Turn. When it is killed, only the journal has its results.
 		first := s.share(ctx, program, "first", databaseURL, mute(http.MethodPut, "/status", `"completionTime"`))
 		ready("first")
 
@@ -66,15 +66,16 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 		s.inFlight(ctx, 0)
 		Expect(s.states(ctx)).To(Equal(map[string]int{v1alpha1.TurnReasonRunning: 2 * each}), "a killed process tidies nothing up")
 
-		// It led, too: first its Lease as the leader runs out, then the one as an executor.
+		// It was also the leader: first its Lease as the leader expires, then its Lease as an executor.
 		Eventually(s.boundTo).WithContext(ctx).WithArguments(ctx).WithTimeout(2 * patience).ShouldNot(HaveKey("first"))
 		for _, t := range s.allReach(ctx, 2*each, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Executor).To(beBound("second", 2), t.Name)
 			requests := int32(1)
 			if strings.HasPrefix(t.Name, "slow") {
-				requests = 2 // the one that was in flight, and the one after it
+				requests = 2 // the one in flight, and the one after it
 			}
-			Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: requests, ModelRetries: requests - 1, Resumes: requests - 1})), t.Name)
+			Expect(t.Status.Steps).To(HaveValue(
+				Equal(v1alpha1.StepCounts{Count: 1, ModelRequests: requests, ModelRetries: requests - 1, Resumes: requests - 1})), t.Name)
 		}
 		Expect(s.fake.Stats().ByOutcome).To(Equal(map[server.Outcome]int64{
 			server.OutcomeAnswered: 2 * each, server.OutcomeCancelled: each,
@@ -82,8 +83,8 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 	}, SpecTimeout(8*patience))
 })
 
-// share starts a manager as a process beside others, of which one leads; the end of the spec kills it.
-func (s *stage) share(ctx context.Context, program, name, databaseURL string, api *rest.Config) *gexec.Session {
+// share starts a manager process beside others, one of which leads. The end of the spec kills it.
+func (s *testEnv) share(ctx context.Context, program, name, databaseURL string, api *rest.Config) *gexec.Session {
 	GinkgoHelper()
 	kubeconfig := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
 	text := controlPlane.KubeConfig
@@ -93,16 +94,19 @@ func (s *stage) share(ctx context.Context, program, name, databaseURL string, ap
 	}
 	Expect(os.WriteFile(kubeconfig, text, 0o600)).To(Succeed())
 	cmd := exec.CommandContext(ctx, program, "--kubeconfig", kubeconfig, "--namespace", s.namespace, "--executor-name", name,
-		"--watch-namespaces", s.namespace, "--metrics-bind-address", "0", "--read-bind-address", "0", "--health-probe-bind-address", "0", "--leader-elect",
+		"--watch-namespaces", s.namespace, "--metrics-bind-address", "0", "--read-bind-address", "0",
+		"--health-probe-bind-address", "0", "--leader-elect",
 		"--tool-allow-cidrs", "127.0.0.0/8,::1/128")
-	cmd.Env = append(os.Environ(), manager.EnvPrefix+"STORE="+databaseURL) // not an argument, for it holds a password
+	// not an argument, because it contains a password
+	cmd.Env = append(os.Environ(), manager.EnvPrefix+"STORE="+databaseURL)
 	session, err := gexec.Start(cmd, GinkgoWriter, GinkgoWriter)
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() { Eventually(session.Kill()).Should(gexec.Exit()) })
 	return session
 }
 
-// mute is a way to the API server that refuses requests of a method whose path ends and whose body contains so.
+// mute returns a configuration for a proxy to the API server. The proxy refuses requests with this method whose
+// path ends with path and whose body contains body.
 func mute(method, path, body string) *rest.Config {
 	GinkgoHelper()
 	transport, err := rest.TransportFor(apiConfig)
@@ -128,8 +132,8 @@ func mute(method, path, body string) *rest.Config {
 	return &rest.Config{Host: web.URL}
 }
 
-// recorded waits until the journals of so many Turns hold their whole result.
-func (s *stage) recorded(ctx context.Context, databaseURL string, count int) {
+// recorded waits until the journals of this many Turns contain the whole result.
+func (s *testEnv) recorded(ctx context.Context, databaseURL string, count int) {
 	GinkgoHelper()
 	store, err := postgres.Open(ctx, databaseURL)
 	Expect(err).NotTo(HaveOccurred())
@@ -149,18 +153,19 @@ func (s *stage) recorded(ctx context.Context, databaseURL string, count int) {
 	}).WithContext(ctx).Should(Succeed())
 }
 
-var _ = Describe("A PostgreSQL that is restarted in the middle of 30 Turns", func() {
+var _ = Describe("A PostgreSQL that restarts in the middle of 30 Turns", func() {
 	const turns = 30
 
-	DescribeTable("costs none of them", func(ctx SpecContext, mode postgrestest.Mode) {
-		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 1000}}]`)
+	DescribeTable("loses none of them", func(ctx SpecContext, mode postgrestest.Mode) {
+		s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 1000}}]`)
 		databaseURL, restart := postgrestest.Restartable(GinkgoTB())
 		s.create(ctx, s.basics()...)
-		// Ten at a time, so that Turns begin and end all the while.
+		// Ten at a time, so that Turns begin and end all the time.
 		m := s.run(func(o *manager.Options) { o.Store, o.MaxConcurrentTurns = databaseURL, 10 })
 		s.create(ctx, newTurns(turns)...)
 		for _, answered := range []int64{1, 11} {
-			Eventually(func() int64 { return s.fake.Stats().ByOutcome[server.OutcomeAnswered] }).WithContext(ctx).Should(BeNumerically(">=", answered))
+			Eventually(func() int64 { return s.fake.Stats().ByOutcome[server.OutcomeAnswered] }).WithContext(ctx).Should(
+				BeNumerically(">=", answered))
 			restart(mode)
 		}
 		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
@@ -177,34 +182,35 @@ var _ = Describe("A PostgreSQL that is restarted in the middle of 30 Turns", fun
 })
 
 var _ = Describe("A manager whose store does not work", func() {
-	DescribeTable("is not ready, says why, and is ready again when it works", func(ctx SpecContext, prepare func() (storeURL string, harm, heal func()), reason string) {
-		s := newStage(ctx, ``)
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
-		Expect(err).NotTo(HaveOccurred())
-		address := listener.Addr().String()
-		Expect(listener.Close()).To(Succeed()) // the manager takes its place
-		probe := func(path string) (string, error) {
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, http.NoBody)
-			if err != nil {
-				return "", err
+	DescribeTable("is not ready, reports the reason, and is ready again when the store works",
+		func(ctx SpecContext, prepare func() (storeURL string, harm, heal func()), reason string) {
+			s := newTestEnv(ctx, ``)
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			Expect(err).NotTo(HaveOccurred())
+			address := listener.Addr().String()
+			Expect(listener.Close()).To(Succeed()) // the manager listens there next
+			probe := func(path string) (string, error) {
+				request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, http.NoBody)
+				if err != nil {
+					return "", err
+				}
+				response, err := http.DefaultClient.Do(request)
+				if err != nil {
+					return "", err
+				}
+				said, err := io.ReadAll(response.Body)
+				return response.Status + ": " + string(said), errors.Join(err, response.Body.Close())
 			}
-			response, err := http.DefaultClient.Do(request)
-			if err != nil {
-				return "", err
-			}
-			said, err := io.ReadAll(response.Body)
-			return response.Status + ": " + string(said), errors.Join(err, response.Body.Close())
-		}
-		storeURL, harm, heal := prepare()
-		s.run(func(o *manager.Options) { o.Store, o.HealthProbeBindAddress = storeURL, address })
-		Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(HavePrefix("200 OK"))
-		harm()
-		Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(ContainSubstring("[-]store failed"))
-		Expect(probe("/readyz/store")).To(And(HavePrefix("500"), ContainSubstring(reason)))
-		Expect(probe("/healthz")).To(HavePrefix("200 OK"), "a new process would not help")
-		heal()
-		Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(HavePrefix("200 OK"))
-	},
+			storeURL, harm, heal := prepare()
+			s.run(func(o *manager.Options) { o.Store, o.HealthProbeBindAddress = storeURL, address })
+			Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(HavePrefix("200 OK"))
+			harm()
+			Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(ContainSubstring("[-]store failed"))
+			Expect(probe("/readyz/store")).To(And(HavePrefix("500"), ContainSubstring(reason)))
+			Expect(probe("/healthz")).To(HavePrefix("200 OK"), "a new process would not help")
+			heal()
+			Eventually(probe).WithArguments("/readyz").WithContext(ctx).Should(HavePrefix("200 OK"))
+		},
 		Entry("in SQLite", SpecTimeout(2*patience), func() (string, func(), func()) {
 			path := filepath.Join(GinkgoT().TempDir(), "journal.db")
 			return "sqlite://" + path,

@@ -19,9 +19,9 @@ import (
 )
 
 var _ = Describe("A manager process that is killed", func() {
-	It("takes its Turns up again when it is started under the same name", func(ctx SpecContext) {
+	It("continues its Turns when it is restarted under the same name", func(ctx SpecContext) {
 		program := buildManager(ctx)
-		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 4000}}]`)
+		s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 4000}}]`)
 		o := s.options()
 		s.create(ctx, s.basics()...)
 		const turns = 20
@@ -45,7 +45,7 @@ var _ = Describe("A manager process that is killed", func() {
 })
 
 var _ = Describe("The log of a manager process", func() {
-	// kubeconfig writes the file by which the process finds the API server.
+	// kubeconfig writes the kubeconfig for the process.
 	kubeconfig := func() string {
 		GinkgoHelper()
 		path := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
@@ -54,9 +54,10 @@ var _ = Describe("The log of a manager process", func() {
 	}
 	It("has at most five lines at the start, and a fatal error in its own format", func(ctx SpecContext) {
 		program := buildManager(ctx)
-		s := newStage(ctx, ``)
+		s := newTestEnv(ctx, ``)
 		s.create(ctx, s.basics()...)
-		process := startProcess(ctx, program, s.options(), "--leader-elect", "--read-bind-address", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0",
+		process := startProcess(ctx, program, s.options(), "--leader-elect", "--read-bind-address", "127.0.0.1:0",
+			"--metrics-bind-address", "127.0.0.1:0",
 			"--health-probe-bind-address", "127.0.0.1:0")
 		s.create(ctx, newTurns(1)...)
 		s.allReach(ctx, 1, v1alpha1.TurnReasonCompleted)
@@ -74,29 +75,38 @@ var _ = Describe("The log of a manager process", func() {
 			said := strings.TrimSpace(string(session.Err.Contents()))
 			return said[strings.LastIndex(said, "\n")+1:]
 		}
-		absent := []string{"--kubeconfig", kubeconfig(), "--data-dir", GinkgoT().TempDir(), "--namespace", "absent", "--health-probe-bind-address", "0", "--metrics-bind-address", "0"}
-		for name, args := range map[string][]string{"the cluster": absent, "an option": {"--log-level", "loud"}, "a flag": {"--no-such-flag"}} {
+		absent := []string{
+			"--kubeconfig", kubeconfig(), "--data-dir", GinkgoT().TempDir(), "--namespace", "absent",
+			"--health-probe-bind-address", "0", "--metrics-bind-address", "0",
+		}
+		for name, args := range map[string][]string{
+			"the cluster": absent, "an option": {"--log-level", "loud"},
+			"a flag": {"--no-such-flag"},
+		} {
 			var line struct{ Level, Msg, Error string }
 			said := fails(args...)
 			Expect(json.Unmarshal([]byte(said), &line)).To(Succeed(), "%s: %s", name, said)
 			Expect(line.Level).To(Equal("error"), name)
 			Expect(line.Error).NotTo(BeEmpty(), name)
 		}
-		Expect(fails(append(absent, "--log-format", "console")...)).To(And(ContainSubstring("ERROR"), ContainSubstring(`does not exist in the cluster`), Not(HavePrefix("{"))))
+		Expect(fails(append(absent, "--log-format", "console")...)).To(
+			And(ContainSubstring("ERROR"), ContainSubstring(`does not exist in the cluster`), Not(HavePrefix("{"))))
 	}, SpecTimeout(6*patience))
 })
 
-var _ = Describe("A manager without rights in a namespace that it is to watch", func() {
-	It("says which namespace that is, and what to do", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+var _ = Describe("A manager without rights in a namespace that it should watch", func() {
+	It("names the namespace and the remedy", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		nobody := rest.CopyConfig(apiConfig)
 		nobody.Impersonate = rest.ImpersonationConfig{UserName: "nobody", Groups: []string{"system:authenticated"}}
-		err := manager.Run(ctx, s.options(func(o *manager.Options) { o.WatchNamespaces = []string{"no-such-namespace"} }), nobody, (&logs{}).logger())
-		Expect(err).To(MatchError(ContainSubstring(`--watch-namespaces: namespace "no-such-namespace" does not exist, or the manager has no rights in it: create the namespace`)))
+		err := manager.Run(ctx, s.options(func(o *manager.Options) { o.WatchNamespaces = []string{"no-such-namespace"} }),
+			nobody, (&logs{}).logger())
+		Expect(err).To(MatchError(ContainSubstring(
+			`--watch-namespaces: namespace "no-such-namespace" does not exist, or the manager has no rights in it: create the namespace`)))
 	}, SpecTimeout(patience))
 
-	It("warns of one that does not exist and may be created later", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("warns about a namespace that does not exist yet", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		m := s.run(func(o *manager.Options) { o.WatchNamespaces = append(o.WatchNamespaces, "no-such-namespace") })
 		Eventually(m.logs.String).Should(ContainSubstring("a namespace of --watch-namespaces does not exist"))
 		s.create(ctx, s.basics()...)
@@ -115,7 +125,7 @@ func buildManager(ctx SpecContext) string {
 	return program
 }
 
-// startProcess starts a manager as a process; the end of the spec kills it.
+// startProcess starts a manager as a process. The end of the spec kills it.
 func startProcess(ctx SpecContext, program string, o manager.Options, more ...string) *gexec.Session {
 	GinkgoHelper()
 	kubeconfig := filepath.Join(o.DataDir, "kubeconfig")

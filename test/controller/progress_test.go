@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// countingModel calls a tool as often as the message says, once a step, and then answers.
+// countingModel calls a tool once per step, as often as the message says, and then answers.
 const countingModel = `
 rules:
 - when: {contains: "20 steps", toolMessages: 20}
@@ -25,10 +25,11 @@ rules:
   reply: {toolCalls: [{name: count, arguments: '{"step": 1}'}]}
 `
 
-// counts offers a tool whose calls take so long.
+// counts offers a tool whose calls take this long.
 func counts(took time.Duration) func(*manager.Options) {
 	return offering(tool.Tool{
-		Tool: prompt.Tool{Name: "count", Parameters: []prompt.Parameter{{Name: "step", Type: "number", Required: true}}}, Effect: tool.ReadOnly,
+		Tool:   prompt.Tool{Name: "count", Parameters: []prompt.Parameter{{Name: "step", Type: "number", Required: true}}},
+		Effect: tool.ReadOnly,
 		Caller: tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
 			select {
 			case <-time.After(took):
@@ -44,11 +45,11 @@ func manySteps(t *v1alpha1.Turn) {
 }
 
 var _ = Describe("The progress of a Turn", func() {
-	It("of 20 steps costs no more writes than that of one", func(ctx SpecContext) {
-		s := newStage(ctx, countingModel)
+	It("of 20 steps needs no more writes than that of one", func(ctx SpecContext) {
+		s := newTestEnv(ctx, countingModel)
 		s.run(counts(0))
 		s.create(ctx, append(s.basics(), newTurn("warm"))...)
-		s.reaches(ctx, "warm", v1alpha1.TurnReasonCompleted) // so that neither of the others waits for the Agent
+		s.reaches(ctx, "warm", v1alpha1.TurnReasonCompleted) // so that neither of the other Turns waits for the Agent
 		for message, steps := range map[string]int{"1 step": 2, "20 steps": 21} {
 			before := requests(ctx, "PUT", "turns", "status")
 			name := strings.ReplaceAll(message, " ", "-")
@@ -60,8 +61,8 @@ var _ = Describe("The progress of a Turn", func() {
 		}
 	}, SpecTimeout(patience))
 
-	It("is in its status while it takes long, by a write every five seconds at most", func(ctx SpecContext) {
-		s := newStage(ctx, countingModel)
+	It("is in its status during a long run, with at most one write in five seconds", func(ctx SpecContext) {
+		s := newTestEnv(ctx, countingModel)
 		s.run(counts(7 * time.Second))
 		s.create(ctx, append(s.basics(), newTurn("warm"))...)
 		s.reaches(ctx, "warm", v1alpha1.TurnReasonCompleted)

@@ -14,8 +14,8 @@ import (
 func prepareOnly(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionPrepareOnly }
 
 var _ = Describe("A profile that does not render", func() {
-	DescribeTable("says where", func(ctx SpecContext, fault func(*v1alpha1.PromptProfileSpec), where string) {
-		s := newStage(ctx, ``)
+	DescribeTable("reports the field", func(ctx SpecContext, fault func(*v1alpha1.PromptProfileSpec), where string) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, newProfile(profile, func(p *v1alpha1.PromptProfile) { fault(&p.Spec) }))
 		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("RenderFailed: "+where))
@@ -37,7 +37,7 @@ var _ = Describe("A profile that does not render", func() {
 	)
 })
 
-// everything are a profile, an agent and a Turn that use all there is to shape a prompt.
+// everything sets all fields of a profile, an Agent and a Turn that shape a prompt.
 func everything(p *v1alpha1.PromptProfile, a *v1alpha1.Agent, t *v1alpha1.Turn) {
 	a.Spec.ContributionTrust = v1alpha1.TrustTrusted // so that the Turn's tone counts
 	p.Spec.Identity = &v1alpha1.Identity{AssistantName: "Vela", SystemPrompt: "You are {{ .Agent.Name }}.", Traits: &v1alpha1.Traits{
@@ -79,8 +79,8 @@ func everything(p *v1alpha1.PromptProfile, a *v1alpha1.Agent, t *v1alpha1.Turn) 
 }
 
 var _ = Describe("A Turn that uses everything", func() {
-	It("reports how its prompt came about", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("reports how its prompt was made", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		p, a, t := newProfile(profile), newAgent(agent), newTurn("all")
 		everything(p, a, t)
@@ -112,7 +112,7 @@ var _ = Describe("A Turn that uses everything", func() {
 
 var _ = Describe("Skills of the manager", func() {
 	It("are available to every Agent", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+		s := newTestEnv(ctx, ``)
 		path := filepath.Join(GinkgoT().TempDir(), "skills.yaml")
 		Expect(os.WriteFile(path, []byte("- {key: house, description: how we write, content: Write plainly.}"), 0o600)).To(Succeed())
 		m := s.run(func(o *manager.Options) { o.SkillsFile = path })
@@ -130,19 +130,19 @@ var _ = Describe("Skills of the manager", func() {
 		says(ctx, s, &v1alpha1.Agent{}, agent, renderHash, And(Not(BeEmpty()), Not(Equal(t.Status.Preparation.PromptRenderHash))))
 	}, SpecTimeout(patience))
 
-	It("that are wrong stop the start", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("that are invalid stop the start", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		path := filepath.Join(GinkgoT().TempDir(), "skills.yaml")
 		Expect(os.WriteFile(path, []byte("- {key: house}"), 0o600)).To(Succeed())
 		o := s.options(func(o *manager.Options) { o.SkillsFile = path })
 		err := manager.Run(ctx, o, apiConfig, GinkgoLogr)
-		Expect(err).To(MatchError("--skills-file: failed to read skills from " + path + ": [0]: content must be given and not blank"))
+		Expect(err).To(MatchError("--skills-file: failed to read skills from " + path + ": [0]: content is required and must not be blank"))
 	}, SpecTimeout(patience))
 })
 
 var _ = Describe("A Turn that names a model", func() {
-	It("of another chain ends, and says what it may name", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("of another chain ends, and lists the allowed models", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("elsewhere", func(t *v1alpha1.Turn) { t.Spec.Model = "gpt-9" }))

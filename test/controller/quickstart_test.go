@@ -17,8 +17,8 @@ import (
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 )
 
-// quickstart returns the objects of examples/quickstart, with the address of the stage's model.
-func (s *stage) quickstart() []*unstructured.Unstructured {
+// quickstart returns the objects of examples/quickstart, with the address of the test environment's model.
+func (s *testEnv) quickstart() []*unstructured.Unstructured {
 	GinkgoHelper()
 	files, err := filepath.Glob(filepath.Join("..", "..", "examples", "quickstart", "*.yaml"))
 	Expect(err).NotTo(HaveOccurred())
@@ -38,7 +38,7 @@ func (s *stage) quickstart() []*unstructured.Unstructured {
 	return objects
 }
 
-// apply does what kubectl apply --server-side does.
+// apply applies objects like kubectl apply --server-side.
 func apply(ctx context.Context, objects []*unstructured.Unstructured) {
 	GinkgoHelper()
 	for _, object := range objects {
@@ -47,7 +47,7 @@ func apply(ctx context.Context, objects []*unstructured.Unstructured) {
 	}
 }
 
-// versions returns the resourceVersion of each of the objects.
+// versions returns the resourceVersion of each object.
 func versions(ctx context.Context, objects []*unstructured.Unstructured) map[string]string {
 	GinkgoHelper()
 	all := map[string]string{}
@@ -59,7 +59,7 @@ func versions(ctx context.Context, objects []*unstructured.Unstructured) map[str
 	return all
 }
 
-// demoModel has the rules of the demo.
+// demoModel returns the rules of the demo.
 func demoModel() server.Config {
 	GinkgoHelper()
 	cfg, err := server.LoadConfig(filepath.Join("..", "..", "hack", "fakemodel", "rules.yaml"))
@@ -69,7 +69,7 @@ func demoModel() server.Config {
 
 var _ = Describe("The quickstart", func() {
 	It("ends with the answer and the whole record in the Turn's status", func(ctx SpecContext) {
-		s := newStageOf(ctx, demoModel())
+		s := newTestEnvWith(ctx, demoModel())
 		s.run()
 		apply(ctx, s.quickstart())
 
@@ -123,8 +123,8 @@ var _ = Describe("The quickstart", func() {
 			HaveField("Note", MatchRegexp(`^Completed, strategy DirectAnswer, \d+ tokens, cost 0\.\d+ USD, \d+\.\d s$`))))
 	}, SpecTimeout(patience))
 
-	It("costs two status writes, two looks and one Event a Turn, and nothing afterwards", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("costs two status writes, two reconciles and one Event per Turn, and nothing afterwards", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("first"))
@@ -137,7 +137,7 @@ var _ = Describe("The quickstart", func() {
 		defer changes.Stop()
 		s.create(ctx, newTurn("second"))
 		s.reaches(ctx, "second", v1alpha1.TurnReasonCompleted)
-		// What another Turn's whole life leaves unchanged will not change any more.
+		// An object that is unchanged after the whole life of another Turn will not change later.
 		s.create(ctx, newTurn("third"))
 		s.reaches(ctx, "third", v1alpha1.TurnReasonCompleted)
 		Eventually(s.events).WithArguments(ctx, "Turn", "third").Should(HaveLen(1))
@@ -161,7 +161,7 @@ var _ = Describe("The quickstart", func() {
 	}, SpecTimeout(patience))
 
 	It("does nothing when the same manifests are applied again, nor when the endpoint is probed again", func(ctx SpecContext) {
-		s := newStageOf(ctx, demoModel())
+		s := newTestEnvWith(ctx, demoModel())
 		s.run()
 		objects := s.quickstart()
 		apply(ctx, objects)

@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/quota"
 )
 
-// journalUse is what the Lease of the stage's executor says of the namespace.
-func (s *stage) journalUse(ctx SpecContext, m *runningManager) func() (quota.Verdict, error) {
+// journalUse returns the quota verdict for the namespace in the Lease of the test environment's executor.
+func (s *testEnv) journalUse(ctx SpecContext, m *runningManager) func() (quota.Verdict, error) {
 	return func() (quota.Verdict, error) {
 		var lease coordinationv1.Lease
 		err := apiClient.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: executor.LeasePrefix + m.options.ExecutorName}, &lease)
@@ -25,15 +25,15 @@ func (s *stage) journalUse(ctx SpecContext, m *runningManager) func() (quota.Ver
 
 var _ = Describe("A namespace whose journals are near their quota", func() {
 	const many = 16 // Turns with replies of 50 kB
-	It("has its new Turns wait, and go on by themselves", func(ctx SpecContext) {
-		s := newStage(ctx, `rules: [{reply: {text: "0123456789", repeat: 5000}}]`)
+	It("lets new Turns wait, and then continues them", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `rules: [{reply: {text: "0123456789", repeat: 5000}}]`)
 		m := s.run(func(o *manager.Options) { o.JournalQuotaPerNamespace = "1Mi" })
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurns(many, func(t *v1alpha1.Turn) { t.Labels = map[string]string{"part": "first"} })...)
 		s.allReach(ctx, many, v1alpha1.TurnReasonCompleted)
 		Eventually(ctx, s.journalUse(ctx, m)).Should(HaveField("New", true), "the executor must say that the namespace is near its quota")
 		var waits *v1alpha1.Turn
-		Eventually(ctx, func() string { // the controller hears of it at about the same time
+		Eventually(ctx, func() string { // the controller learns of it at about the same time
 			late := newTurn("")
 			late.GenerateName, late.Spec.Message = "late-", "late"
 			s.create(ctx, late)
@@ -43,13 +43,16 @@ var _ = Describe("A namespace whose journals are near their quota", func() {
 			}).Should(BeElementOf(v1alpha1.TurnReasonCompleted, v1alpha1.TurnReasonWaitingForJournalSpace))
 			return waits.StateReason()
 		}).Should(Equal(v1alpha1.TurnReasonWaitingForJournalSpace))
-		Expect(message(waits)).To(MatchRegexp(`the journals of namespace "%s" use \d{3} KiB of the 1.0 MiB that it may have(, and the Turns that run .* more)?; .*delete finished Turns`, s.namespace))
-		Expect(apiClient.DeleteAllOf(ctx, &v1alpha1.Turn{}, client.InNamespace(s.namespace), client.MatchingLabels{"part": "first"})).To(Succeed())
+		Expect(message(waits)).To(MatchRegexp(
+			`the journals of namespace "%s" use \d{3} KiB of their quota of 1.0 MiB(, and running Turns .* more)?; .*delete finished Turns`,
+			s.namespace))
+		Expect(apiClient.DeleteAllOf(ctx, &v1alpha1.Turn{}, client.InNamespace(s.namespace),
+			client.MatchingLabels{"part": "first"})).To(Succeed())
 		s.reaches(ctx, waits.Name, v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(2*patience))
 
-	It("has its new Turns wait for what those that run are about to write", func(ctx SpecContext) {
-		s := newStage(ctx, `rules: [{when: {contains: hangs}, fault: {hang: AfterHeaders}}, {reply: {text: "0123456789", repeat: 5000}}]`)
+	It("lets new Turns wait for the expected writes of running Turns", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `rules: [{when: {contains: hangs}, fault: {hang: AfterHeaders}}, {reply: {text: "0123456789", repeat: 5000}}]`)
 		m := s.run(func(o *manager.Options) { o.JournalQuotaPerNamespace = "1Mi" })
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("first"))
@@ -57,10 +60,11 @@ var _ = Describe("A namespace whose journals are near their quota", func() {
 		for i := range many {
 			s.create(ctx, newTurn(fmt.Sprint("hangs-", i)))
 		}
-		Eventually(ctx, s.journalUse(ctx, m)).Should(And(HaveField("New", true), HaveField("Running", false)), "what is expected must count")
+		Eventually(ctx, s.journalUse(ctx, m)).Should(And(HaveField("New", true), HaveField("Running", false)),
+			"what is expected must count")
 		s.create(ctx, newTurn("late"))
 		t := s.reaches(ctx, "late", v1alpha1.TurnReasonWaitingForJournalSpace)
-		Expect(message(t)).To(MatchRegexp(`use 1\d\d KiB of the 1.0 MiB that it may have, and the Turns that run will write about [7-9]\d\d KiB more`))
+		Expect(message(t)).To(MatchRegexp(`use 1\d\d KiB of their quota of 1.0 MiB, and running Turns will write about [7-9]\d\d KiB more`))
 		for i := range many {
 			s.desire(ctx, fmt.Sprint("hangs-", i), v1alpha1.DesiredStateCancelled)
 		}

@@ -26,8 +26,8 @@ import (
 var _ = Describe("A manager that is stopped in the middle of 50 Turns", func() {
 	const turns, most = 50, 20
 
-	It("lets those that run end, and the next one runs the rest", func(ctx SpecContext) {
-		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 2000}}]`)
+	It("lets running Turns end, and the next manager runs the rest", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 2000}}]`)
 		m := s.run(func(o *manager.Options) { o.MaxConcurrentTurns, o.ShutdownGraceSeconds = most, 25 })
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurns(turns)...)
@@ -44,8 +44,8 @@ var _ = Describe("A manager that is stopped in the middle of 50 Turns", func() {
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(turns), "no reply is bought twice")
 	}, SpecTimeout(2*patience))
 
-	It("without a grace period hands those that run back, and the next one runs them anew", func(ctx SpecContext) {
-		s := newStage(ctx, `rules: [{fault: {latencyMilliseconds: 2000}}]`)
+	It("without a grace period hands running Turns back, and the next manager runs them again", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `rules: [{fault: {latencyMilliseconds: 2000}}]`)
 		m := s.run(func(o *manager.Options) { o.MaxConcurrentTurns = most })
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurns(turns)...)
@@ -67,8 +67,8 @@ var _ = Describe("A manager that is stopped in the middle of 50 Turns", func() {
 	}, SpecTimeout(2*patience))
 })
 
-// states counts the Turns of the stage by their state.
-func (s *stage) states(ctx context.Context) map[string]int {
+// states counts the Turns of the test environment by state.
+func (s *testEnv) states(ctx context.Context) map[string]int {
 	GinkgoHelper()
 	var turns v1alpha1.TurnList
 	Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace))).To(Succeed())
@@ -80,8 +80,8 @@ func (s *stage) states(ctx context.Context) map[string]int {
 }
 
 var _ = Describe("A Turn whose reply was in the journal when its process died", func() {
-	It("ends with that reply, and the model is not asked", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("ends with that reply and without a model request", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		o := s.options()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("paid"))
@@ -92,7 +92,10 @@ var _ = Describe("A Turn whose reply was in the journal when its process died", 
 			journal.Record{Kind: journal.Prepared, Payload: prepare.Prepared{
 				Provider: provider, Model: modelName,
 				Messages: []model.Message{{Role: model.RoleUser, Content: "paid"}},
-				Report:   prepare.Report{ContextHash: "0123456789abcdef", Profile: prepare.Revision{Name: profile, ID: "house", Version: "1.0.0"}},
+				Report: prepare.Report{
+					ContextHash: "0123456789abcdef",
+					Profile:     prepare.Revision{Name: profile, ID: "house", Version: "1.0.0"},
+				},
 			}},
 			journal.Record{Kind: journal.ModelRequested, Payload: loop.Request{Provider: provider, Model: modelName, Attempt: 1}},
 			journal.Record{Kind: journal.ModelReplied, Payload: loop.Step{
@@ -101,7 +104,7 @@ var _ = Describe("A Turn whose reply was in the journal when its process died", 
 					Text: "the answer that was paid for", FinishReason: model.FinishStop,
 					Usage: model.Usage{InputTokens: 1_000_000, OutputTokens: 1_000_000},
 				},
-				Cost: &model.Cost{Amount: decimal.NewFromInt(3), Currency: "USD"}, // at the prices of that time
+				Cost: &model.Cost{Amount: decimal.NewFromInt(3), Currency: "USD"}, // at the prices at that time
 			}})
 
 		start(o)
@@ -115,8 +118,8 @@ var _ = Describe("A Turn whose reply was in the journal when its process died", 
 		Eventually(s.events).WithArguments(ctx, "Turn", "paid").Should(ConsistOf("Normal Resumed", "Normal Succeeded"))
 	}, SpecTimeout(patience))
 
-	It("gets an epoch newer than the journal's, where that is ahead of the Turn", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("gets an epoch newer than the journal's if the journal is ahead of the Turn", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		o := s.options()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("restored"))
@@ -135,9 +138,9 @@ var _ = Describe("A Turn whose reply was in the journal when its process died", 
 	}, SpecTimeout(patience))
 })
 
-var _ = Describe("A Turn whose journal makes no sense", func() {
-	It("ends, says so, and holds nobody up", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+var _ = Describe("A Turn with an unreadable journal", func() {
+	It("ends, reports it, and blocks no other Turn", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		o := s.options()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("damaged"))
@@ -146,7 +149,8 @@ var _ = Describe("A Turn whose journal makes no sense", func() {
 		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 		store, err := sqlite.Open(ctx, filepath.Join(o.DataDir, "journal.db"))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(store.Append(ctx, string(t.UID), journal.Entry{Seq: 1, Epoch: 1, Kind: journal.Prepared, Version: 1, Payload: []byte(`"torn`)})).To(Succeed())
+		Expect(store.Append(ctx, string(t.UID),
+			journal.Entry{Seq: 1, Epoch: 1, Kind: journal.Prepared, Version: 1, Payload: []byte(`"torn`)})).To(Succeed())
 		Expect(store.Close()).To(Succeed())
 
 		start(o)
@@ -172,7 +176,7 @@ func record(ctx context.Context, o manager.Options, t *v1alpha1.Turn, records ..
 }
 
 var _ = Describe("A Turn of a lost executor", func() {
-	// lease is the Lease of an executor, renewed some time ago.
+	// lease returns the Lease of an executor that was renewed some time ago.
 	lease := func(name string, ago time.Duration, seconds int32) *coordinationv1.Lease {
 		renewed := metav1.NewMicroTime(time.Now().Add(-ago))
 		return &coordinationv1.Lease{
@@ -184,8 +188,8 @@ var _ = Describe("A Turn of a lost executor", func() {
 		}
 	}
 
-	DescribeTable("is bound anew with the next epoch", func(ctx SpecContext, ago time.Duration, seconds int32) {
-		s := newStage(ctx, ``)
+	DescribeTable("is bound again with the next epoch", func(ctx SpecContext, ago time.Duration, seconds int32) {
+		s := newTestEnv(ctx, ``)
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("orphan"))
 		t := s.turn(ctx, "orphan")
@@ -203,19 +207,20 @@ var _ = Describe("A Turn of a lost executor", func() {
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))
 	},
 		Entry("without a Lease", SpecTimeout(patience), time.Duration(0), int32(0)),
-		Entry("whose Lease has run out", SpecTimeout(patience), time.Hour, int32(15)),
-		Entry("whose Lease runs out", SpecTimeout(patience), time.Duration(0), int32(2)),
+		Entry("whose Lease has expired", SpecTimeout(patience), time.Hour, int32(15)),
+		Entry("whose Lease expires", SpecTimeout(patience), time.Duration(0), int32(2)),
 	)
 
-	It("is ended when its time was over long ago", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("is ended if its deadline passed long ago", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.create(ctx, newTurn("orphan", timeout(1)))
 		t := s.turn(ctx, "orphan")
 		bound(t, "lost", 1)
 		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 		s.run()
 		t = s.reaches(ctx, "orphan", v1alpha1.TurnReasonDeadlineExceeded)
-		// An executor ends it, and finds no journal: whoever bound the Turn did not record which store has it.
+		// An executor ends the Turn and finds no journal. The Turn's status does not record which store has the
+		// journal.
 		Expect(message(t)).To(HavePrefix("the turn reached its time limit of 1s, and the journal of the turn was lost"))
 		Expect(message(t)).To(ContainSubstring("did not record its store"))
 	}, SpecTimeout(patience))
@@ -223,7 +228,7 @@ var _ = Describe("A Turn of a lost executor", func() {
 
 var _ = Describe("An executor whose Turn was bound elsewhere", func() {
 	It("stops its run and writes nothing", func(ctx SpecContext) {
-		s := newStage(ctx, stuckModel)
+		s := newTestEnv(ctx, stuckModel)
 		m := s.run()
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newTurn("stuck"))

@@ -21,10 +21,10 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// theRole is the name of the role of a stage's own user.
+// theRole is the name of the role of a test environment's own user.
 const theRole = "manager"
 
-// shippedRules are the rules that the manager is installed with, but for those about ConfigMaps.
+// shippedRules returns the rules of the installed manager, except for those about ConfigMaps.
 func shippedRules() []rbacv1.PolicyRule {
 	GinkgoHelper()
 	file, err := os.Open(filepath.Join("..", "..", "config", "rbac", "role.yaml"))
@@ -45,8 +45,9 @@ func shippedRules() []rbacv1.PolicyRule {
 	return kept
 }
 
-// userWithoutConfigMaps is a user that may do in the stage what the manager may, but for ConfigMaps.
-func (s *stage) userWithoutConfigMaps(ctx context.Context) *rest.Config {
+// userWithoutConfigMaps returns a user with the manager's rights in the test environment, except for those on
+// ConfigMaps.
+func (s *testEnv) userWithoutConfigMaps(ctx context.Context) *rest.Config {
 	GinkgoHelper()
 	user, err := controlPlane.AddUser(envtest.User{Name: s.namespace}, nil)
 	Expect(err).NotTo(HaveOccurred())
@@ -59,8 +60,8 @@ func (s *stage) userWithoutConfigMaps(ctx context.Context) *rest.Config {
 	return user.Config()
 }
 
-// allow adds verbs on ConfigMaps to the role of the stage's own user.
-func (s *stage) allow(ctx context.Context, verbs ...string) {
+// allow adds verbs on ConfigMaps to the role of the test environment's own user.
+func (s *testEnv) allow(ctx context.Context, verbs ...string) {
 	GinkgoHelper()
 	change(ctx, s, theRole, &rbacv1.Role{}, func(r *rbacv1.Role) {
 		r.Rules = append(r.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: verbs})
@@ -70,8 +71,8 @@ func (s *stage) allow(ctx context.Context, verbs ...string) {
 var _ = Describe("A manager whose role lacks ConfigMaps", func() {
 	const lacking = "The manager may not list and watch ConfigMaps"
 
-	It("runs Turns that need none, says what it lacks, and goes on by what it may read", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("runs Turns that need none, reports the missing right, and continues when it has the right", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		m := startAs(s.userWithoutConfigMaps(ctx), s.options())
 		s.create(ctx, s.basics()...)
 		s.create(ctx, newProfile("skilled", func(p *v1alpha1.PromptProfile) {
@@ -81,9 +82,11 @@ var _ = Describe("A manager whose role lacks ConfigMaps", func() {
 		s.reaches(ctx, "plain", v1alpha1.TurnReasonCompleted)
 		s.reaches(ctx, "needs", v1alpha1.TurnReasonPending)
 		says(ctx, s, &v1alpha1.Turn{}, "needs", message, And(
-			HavePrefix(`ConfigMap "terms", which spec.context.contributions[0].configMapKeyRef names, cannot be read: `), ContainSubstring("forbidden")))
+			HavePrefix(`ConfigMap "terms", which spec.context.contributions[0].configMapKeyRef names, cannot be read: `),
+			ContainSubstring("forbidden")))
 		says(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, And(
-			HavePrefix(`ConfigMapUnreadable: PromptProfile spec.skills[0].contentFrom.configMapKeyRef: ConfigMap "skills" cannot be read: `), ContainSubstring("forbidden")))
+			HavePrefix(`ConfigMapUnreadable: PromptProfile spec.skills[0].contentFrom.configMapKeyRef: `+
+				`ConfigMap "skills" cannot be read: `), ContainSubstring("forbidden")))
 		Expect(strings.Count(m.logs.String(), lacking)).To(Equal(1), "it must say so once")
 
 		s.allow(ctx, "get")
@@ -96,8 +99,8 @@ var _ = Describe("A manager whose role lacks ConfigMaps", func() {
 		says(ctx, s, &v1alpha1.PromptProfile{}, "skilled", profileReadiness, HavePrefix("ConfigMapNotFound: "))
 	}, SpecTimeout(2*patience))
 
-	It("says nothing of the kind where it may", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("reports no missing right if it has them", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		user := s.userWithoutConfigMaps(ctx)
 		s.allow(ctx, "get", "list", "watch")
 		m := startAs(user, s.options())

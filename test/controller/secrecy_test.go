@@ -23,7 +23,7 @@ var _ = Describe("A credential", func() {
 		theKey   = "sk-never-to-be-seen-0123456789"
 		theToken = "tenant-token-never-to-be-seen"
 	)
-	// What careless endpoints say, by the message of the Turn that hears it.
+	// The answers of careless endpoints, by the message of the Turn.
 	const rules = `
 rules:
 - when: {contains: refused}
@@ -41,7 +41,7 @@ rules:
 `
 
 	It("never leaves its Secret, whatever the endpoint says", func(ctx SpecContext) {
-		s := newStage(ctx, rules)
+		s := newTestEnv(ctx, rules)
 		s.create(ctx, newSecret(secretName, theKey), newSecret("tenant", theToken), newProfile(profile), newAgent(agent),
 			s.newProvider(provider, func(p *v1alpha1.ModelProvider) {
 				p.Spec.Headers = []v1alpha1.Header{{Name: "X-Tenant", ValueFrom: &v1alpha1.HeaderSource{
@@ -59,30 +59,33 @@ rules:
 			Eventually(s.events).WithArguments(ctx, "Turn", name).Should(HaveLen(1))
 		}
 		s.reaches(ctx, "fine", v1alpha1.TurnReasonCompleted)
-		Expect(message(s.turn(ctx, "refused"))).To(And(ContainSubstring("HTTP 401"), Not(ContainSubstring("X-Tenant"))), "what the endpoint says is not for the status")
+		Expect(message(s.turn(ctx, "refused"))).To(And(ContainSubstring("HTTP 401"), Not(ContainSubstring("X-Tenant"))),
+			"what the endpoint says is not for the status")
 		for _, r := range s.fake.Requests() {
-			Expect(r.Header.Get("X-Tenant")).To(Equal(theToken), "the endpoint must get what nobody else may see")
+			Expect(r.Header.Get("X-Tenant")).To(Equal(theToken), "the endpoint must receive the header that no other reader may see")
 		}
 
-		places := s.places(ctx, m)
-		Expect(places["journal.db"]).To(ContainSubstring("X-Tenant was [redacted]"), "the search must look at the right bytes")
-		for place, text := range places {
+		leftovers := s.leftovers(ctx, m)
+		Expect(leftovers["journal.db"]).To(ContainSubstring("X-Tenant was [redacted]"), "the search must look at the right bytes")
+		for name, text := range leftovers {
 			for _, secret := range []string{theKey, theToken} {
-				Expect(text).NotTo(ContainSubstring(secret), "in %s", place)
+				Expect(text).NotTo(ContainSubstring(secret), "in %s", name)
 			}
 		}
 	}, SpecTimeout(patience))
 
-	It("never leaves its Secret, whatever a server of tools echoes and however it writes it", func(ctx SpecContext) {
+	It("never leaves its Secret, in whatever form a tool server echoes it", func(ctx SpecContext) {
 		const token = "Super&Secret/Token+12345"
-		forms := []string{"Token+1234", "Token%2B1234", base64.StdEncoding.EncodeToString([]byte(token))[:20]} // a part of each that no escape changes
+		// a part of each form that no escaping changes
+		forms := []string{"Token+1234", "Token%2B1234", base64.StdEncoding.EncodeToString([]byte(token))[:20]}
 		said, err := json.Marshal(map[string]string{
-			"plain": token, "escaped": `{"token":"Super\u0026Secret\/Token+12345"}`, "url": "https://example.com/?t=" + url.QueryEscape(token) + "&x=1", "html": html.EscapeString(token),
+			"plain": token, "escaped": `{"token":"Super\u0026Secret\/Token+12345"}`,
+			"url": "https://example.com/?t=" + url.QueryEscape(token) + "&x=1", "html": html.EscapeString(token),
 			"base64": base64.StdEncoding.EncodeToString([]byte(token)), "part": token[:len(token)-1], "end": "of it",
 		})
 		Expect(err).NotTo(HaveOccurred())
-		s := newStage(ctx, calling("hand_over"))
-		host := newCallee()
+		s := newTestEnv(ctx, calling("hand_over"))
+		host := newFakeToolServer()
 		host.offer("hand_over", destructive, answering(string(said)))
 		m := s.run()
 		s.create(ctx, newSecret("desk", token))
@@ -92,35 +95,38 @@ rules:
 		})
 		s.create(ctx, newTurn("call-it"))
 		t := s.reaches(ctx, "call-it", v1alpha1.TurnReasonCompleted)
-		Expect(t.Status.Result.Text).To(Equal(`{"base64":"[redacted]","end":"of it","escaped":"{\"token\":\"[redacted]\"}","html":"[redacted]","part":"[redacted]","plain":"[redacted]","url":"https://example.com/?t=[redacted]\u0026x=1"}`))
-		for place, text := range s.places(ctx, m) {
+		Expect(t.Status.Result.Text).To(Equal(
+			`{"base64":"[redacted]","end":"of ` +
+				`it","escaped":"{\"token\":\"[redacted]\"}","html":"[redacted]","part":"[redacted]","plain":"[redacted]",` +
+				`"url":"https://example.com/?t=[redacted]\u0026x=1"}`))
+		for name, text := range s.leftovers(ctx, m) {
 			for _, form := range forms {
-				Expect(text).NotTo(ContainSubstring(form), "in %s", place)
+				Expect(text).NotTo(ContainSubstring(form), "in %s", name)
 			}
 		}
 	}, SpecTimeout(patience))
 })
 
-// places returns all that a manager leaves behind, once it has been stopped: objects as JSON by kind, logs and files.
-func (s *stage) places(ctx SpecContext, m *runningManager) map[string]string {
+// leftovers returns everything that a stopped manager leaves behind: objects as JSON by kind, logs and files.
+func (s *testEnv) leftovers(ctx SpecContext, m *runningManager) map[string]string {
 	GinkgoHelper()
-	places := s.everything(ctx)
-	m.stop() // what is logged on the way out counts too, and the journal is whole
-	places["the manager's log"] = m.logs.String()
-	places["the libraries' log"] = libraryLogs.String()
+	leftovers := s.everything(ctx)
+	m.stop() // the logs of the shutdown count, too, and the journal is complete
+	leftovers["the manager's log"] = m.logs.String()
+	leftovers["the libraries' log"] = libraryLogs.String()
 	files, err := filepath.Glob(filepath.Join(m.options.DataDir, "*"))
 	Expect(err).NotTo(HaveOccurred())
 	Expect(files).NotTo(BeEmpty(), "the journal is a file")
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		Expect(err).NotTo(HaveOccurred())
-		places[filepath.Base(file)] = string(content)
+		leftovers[filepath.Base(file)] = string(content)
 	}
-	return places
+	return leftovers
 }
 
-// everything returns all objects of the stage that are not Secrets, as JSON by kind.
-func (s *stage) everything(ctx SpecContext) map[string]string {
+// everything returns all objects of the test environment except Secrets, as JSON by kind.
+func (s *testEnv) everything(ctx SpecContext) map[string]string {
 	GinkgoHelper()
 	all := map[string]string{}
 	for kind, list := range map[string]client.ObjectList{

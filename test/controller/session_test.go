@@ -15,17 +15,17 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/manager"
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
 // conversation is the name of the Session in these tests.
 const conversation = "order-1042"
 
-// within makes a Turn one of the Session.
+// within adds a Turn to the Session.
 func within(t *v1alpha1.Turn) { t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: conversation} }
 
 func newSession(change ...func(*v1alpha1.Session)) *v1alpha1.Session {
@@ -33,15 +33,15 @@ func newSession(change ...func(*v1alpha1.Session)) *v1alpha1.Session {
 }
 
 // session reads the Session.
-func (s *stage) session(ctx context.Context) *v1alpha1.Session {
+func (s *testEnv) session(ctx context.Context) *v1alpha1.Session {
 	GinkgoHelper()
 	var found v1alpha1.Session
 	Expect(apiClient.Get(ctx, s.key(conversation), &found)).To(Succeed())
 	return &found
 }
 
-// prompts are what the model was asked, each as "role: content" of the messages after the system's.
-func (s *stage) prompts() []string {
+// prompts returns the model's requests, each as "role: content" of the messages after the system message.
+func (s *testEnv) prompts() []string {
 	GinkgoHelper()
 	var all []string
 	for _, messages := range s.heard() {
@@ -56,14 +56,14 @@ func (s *stage) prompts() []string {
 	return all
 }
 
-// said is a message as the wire has it.
+// said is a message of a request.
 type said struct {
 	Role    string `json:"role"`
 	Content string `json:"content"`
 }
 
-// heard are the messages of each request.
-func (s *stage) heard() [][]said {
+// heard returns the messages of each request.
+func (s *testEnv) heard() [][]said {
 	GinkgoHelper()
 	var all [][]said
 	for _, r := range s.fake.Requests() {
@@ -77,8 +77,8 @@ func (s *stage) heard() [][]said {
 }
 
 var _ = Describe("A Session", func() {
-	It("is made by the first Turn that names it, and each Turn sees what was said before", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+	It("is created for the first Turn that names it, and each Turn sees the earlier messages", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		s.create(ctx, s.basics()...)
 		for _, name := range []string{"one", "two", "three"} {
@@ -89,7 +89,8 @@ var _ = Describe("A Session", func() {
 		Expect(s.prompts()).To(Equal([]string{
 			"user: one",
 			"user: one | assistant: This is demo-small. You said: one | user: two",
-			"user: one | assistant: This is demo-small. You said: one | user: two | assistant: This is demo-small. You said: two | user: three",
+			"user: one | assistant: This is demo-small. You said: one | user: two | assistant: This is " +
+				"demo-small. You said: two | user: three",
 		}))
 		Expect(s.turn(ctx, "three").Status.Decision.TurnNumber).To(BeEquivalentTo(3))
 		status := s.session(ctx).Status
@@ -103,12 +104,12 @@ var _ = Describe("A Session", func() {
 		Expect(meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionReady)).To(BeTrue())
 	}, SpecTimeout(patience))
 
-	It("runs its Turns one after another in the order of their creation, also within one second", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+	It("runs its Turns one after another in the order of their creation, even within one second", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		open := s.hold()
 		s.run()
 		s.create(ctx, s.basics()...)
-		names := []string{"zebra", "ant", "mole", "bee", "yak"} // an order that no sorting makes
+		names := []string{"zebra", "ant", "mole", "bee", "yak"} // no sorting produces this order
 		for _, name := range names {
 			s.create(ctx, newTurn(name, within))
 		}
@@ -122,7 +123,7 @@ var _ = Describe("A Session", func() {
 	}, SpecTimeout(patience))
 
 	It("gives its subject to the prompt and closes when its budget is used up", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		s.create(ctx, append(s.basics(), newSession(func(n *v1alpha1.Session) {
 			n.Spec.Subject, n.Spec.Budget = "Order 1042", &v1alpha1.SessionBudget{MaxTurns: new(int32(1))}
@@ -141,7 +142,7 @@ var _ = Describe("A Session", func() {
 	}, SpecTimeout(patience))
 
 	It("is a new conversation after it was deleted", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		s.create(ctx, append(s.basics(), newTurn("before", within))...)
 		s.reaches(ctx, "before", v1alpha1.TurnReasonCompleted)
@@ -151,8 +152,8 @@ var _ = Describe("A Session", func() {
 		Expect(s.prompts()[1]).To(Equal("user: after"))
 	}, SpecTimeout(patience))
 
-	It("remembers the calls of tools with their results, exactly", func(ctx SpecContext) {
-		s := newStageOf(ctx, config(`
+	It("keeps tool calls with their exact results", func(ctx SpecContext) {
+		s := newTestEnvWith(ctx, config(`
 apiKeys: [right-key]
 rules:
 - when: {contains: lookup, toolMessages: 0}
@@ -178,7 +179,8 @@ rules:
 		s.reaches(ctx, "thanks", v1alpha1.TurnReasonCompleted)
 		nonce := regexp.MustCompile(`<tool-output (\w+)>`).FindStringSubmatch(s.prompts()[1])
 		Expect(nonce).To(HaveLen(2), "the output of a tool is fenced")
-		Expect(s.prompts()[2]).To(Equal("user: lookup | assistant: Let me look. | tool: " + fence.Tool(nonce[1], "", `{"state":"shipped"}`) +
+		Expect(s.prompts()[2]).To(Equal("user: lookup | assistant: Let me look. | tool: " +
+			untrusted.Tool(nonce[1], "", `{"state":"shipped"}`) +
 			" | assistant: It has shipped. | user: thanks"))
 
 		uid := string(s.session(ctx).UID)
@@ -194,14 +196,17 @@ rules:
 		Expect(history.Turns[0].Messages[2].ToolCallID).To(Equal(call.ID))
 	}, SpecTimeout(patience))
 
-	It("goes on where a Turn of it was cut off by a restart", func(ctx SpecContext) {
-		s := newStage(ctx, `apiKeys: [right-key]`)
+	It("continues after a restart has cut off one of its Turns", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		m := s.run()
 		s.create(ctx, append(s.basics(), newTurn("one", within))...)
 		s.reaches(ctx, "one", v1alpha1.TurnReasonCompleted)
 		open := s.hold()
 		s.create(ctx, newTurn("two", within), newTurn("three", within))
-		s.allAre(ctx, map[string]int{v1alpha1.TurnReasonCompleted: 1, v1alpha1.TurnReasonRunning: 1, v1alpha1.TurnReasonWaitingForSession: 1})
+		s.allAre(ctx, map[string]int{
+			v1alpha1.TurnReasonCompleted: 1, v1alpha1.TurnReasonRunning: 1,
+			v1alpha1.TurnReasonWaitingForSession: 1,
+		})
 		m.stop()
 		open()
 		start(m.options)

@@ -19,7 +19,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// stoppingModel calls a tool in its first step where it is offered one, and goes on as the message says.
+// stoppingModel calls a tool in its first step if the request offers one. The message determines the rest.
 const stoppingModel = `
 apiKeys: [right-key]
 rules:
@@ -53,26 +53,27 @@ rules:
   reply: {text: "It ships on Monday."}
 `
 
-// stop is a Turn, named stop-NAME, and how it ends.
+// stop is a Turn with the name stop-NAME, and its expected end.
 type stop struct {
 	name   string
 	turn   func(*v1alpha1.Turn)
 	status metav1.ConditionStatus
 	reason string
 	stop   v1alpha1.StopReason
-	// text of the result, which is that of the last reply where there is no answer; empty for no result at all.
+	// text is the expected text of the result. Without an answer, it is the text of the last reply. It is empty if
+	// the Turn has no result.
 	text string
-	// steps that the Turn took; nil for a Turn that never ran.
+	// steps are the expected counts, or nil for a Turn that never ran.
 	steps *v1alpha1.StepCounts
-	// free is true for a Turn that costs nothing.
+	// free is true if the Turn costs nothing.
 	free bool
-	// cost of it, where that is known in advance.
+	// cost is the expected cost, if it is known in advance.
 	cost string
 }
 
 const looked = "Let me look: stop-"
 
-// stops are all the ways in which a Turn ends.
+// stops lists all ways in which a Turn ends.
 var stops = []stop{
 	{
 		name: "completed", status: metav1.ConditionTrue, reason: v1alpha1.TurnReasonCompleted, stop: v1alpha1.StopCompleted,
@@ -118,7 +119,10 @@ var stops = []stop{
 	{
 		name: "context-length", status: metav1.ConditionFalse,
 		reason: v1alpha1.TurnReasonContextLimitExceeded, stop: v1alpha1.StopContextLength,
-		text: looked + "context-length.", steps: &v1alpha1.StepCounts{Count: 1, ModelRequests: 4, ModelRetries: 1, ToolCalls: 1, Compactions: 1},
+		text: looked + "context-length.", steps: &v1alpha1.StepCounts{
+			Count: 1, ModelRequests: 4, ModelRetries: 1,
+			ToolCalls: 1, Compactions: 1,
+		},
 	},
 	{
 		name: "model-error", status: metav1.ConditionFalse, reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError,
@@ -169,8 +173,8 @@ func structured(schema string) func(*v1alpha1.Turn) {
 	}
 }
 
-// damage creates a Turn that a manager with this data folder has begun, with a journal that nobody can read.
-func (s *stage) damage(ctx context.Context, name, dataDir, executor string) {
+// damage creates a Turn that a manager with this data folder has begun, with an unreadable journal.
+func (s *testEnv) damage(ctx context.Context, name, dataDir, executor string) {
 	GinkgoHelper()
 	s.create(ctx, newTurn(name))
 	t := s.turn(ctx, name)
@@ -178,12 +182,13 @@ func (s *stage) damage(ctx context.Context, name, dataDir, executor string) {
 	Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 	store, err := sqlite.Open(ctx, filepath.Join(dataDir, "journal.db"))
 	Expect(err).NotTo(HaveOccurred())
-	Expect(store.Append(ctx, string(t.UID), journal.Entry{Seq: 1, Epoch: 1, Kind: journal.Prepared, Version: 1, Payload: []byte(`"torn`)})).To(Succeed())
+	Expect(store.Append(ctx, string(t.UID),
+		journal.Entry{Seq: 1, Epoch: 1, Kind: journal.Prepared, Version: 1, Payload: []byte(`"torn`)})).To(Succeed())
 	Expect(store.Close()).To(Succeed())
 }
 
-// bill is what the model has billed for requests that speak of something.
-func (s *stage) bill(about string) (input, output int64) {
+// bill returns the tokens that the model has billed for requests that contain a text.
+func (s *testEnv) bill(about string) (input, output int64) {
 	for _, r := range s.fake.Requests() {
 		if r.Billed && bytes.Contains(r.Body, []byte(about)) {
 			input, output = input+r.InputTokens, output+r.OutputTokens
@@ -192,7 +197,7 @@ func (s *stage) bill(about string) (input, output int64) {
 	return input, output
 }
 
-// stopReasons are those that the CustomResourceDefinition knows.
+// stopReasons returns the stop reasons in the CustomResourceDefinition.
 func stopReasons() []v1alpha1.StopReason {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "config", "crd", "bases", "capstan.dev_turns.yaml"))
@@ -209,11 +214,11 @@ func stopReasons() []v1alpha1.StopReason {
 }
 
 var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
-	var s *stage
+	var s *testEnv
 
 	BeforeAll(func(ctx SpecContext) {
-		s = newStage(ctx, stoppingModel)
-		host := newCallee()
+		s = newTestEnv(ctx, stoppingModel)
+		host := newFakeToolServer()
 		host.offer("lookup", readOnly, answering("It ships on Monday."))
 		host.offer("hand_over", destructive, answering("Team network has it."))
 		o := s.options()
@@ -230,9 +235,9 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 		s.create(ctx, newSession(func(n *v1alpha1.Session) { n.Spec.Budget = &v1alpha1.SessionBudget{MaxTurns: new(int32(1))} }))
 		s.create(ctx, newTurn("earlier", within))
 		s.reaches(ctx, "earlier", v1alpha1.TurnReasonCompleted)
-		for _, e := range stops { // all at once: they do not touch one another
+		for _, e := range stops { // all at once, because they are independent
 			if e.stop == v1alpha1.StopInterrupted {
-				continue // is there already
+				continue // exists already
 			}
 			t := newTurn("stop-" + e.name)
 			if e.turn != nil {
@@ -274,7 +279,8 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 	}
 
 	It("has no other stopReason", func() {
-		known := map[v1alpha1.StopReason]bool{v1alpha1.StopQueueFull: true} // a manager with a short queue is needed: see capacity_test.go
+		// it needs a manager with a short queue: see capacity_test.go
+		known := map[v1alpha1.StopReason]bool{v1alpha1.StopQueueFull: true}
 		for _, e := range stops {
 			known[e.stop] = true
 		}
@@ -286,8 +292,8 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 	})
 })
 
-// asks waits until the model was asked so often about something.
-func (s *stage) asks(ctx context.Context, about string, times int) {
+// asks waits until the model has received this many requests that contain a text.
+func (s *testEnv) asks(ctx context.Context, about string, times int) {
 	GinkgoHelper()
 	Eventually(func() int {
 		n := 0

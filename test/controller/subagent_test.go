@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// delegatingModel hands a task on as often as the message says so, and then answers with the last thing that it was told.
+// delegatingModel hands a task on as often as the message says, and then answers with the last tool result.
 const delegatingModel = `
 rules:
 - when: {matches: "^delegate", toolMessages: 0, hasTools: true}
@@ -29,20 +29,22 @@ rules:
 - when: {contains: "subtask delete", toolMessages: 0}
   reply: {toolCalls: [{name: delete, arguments: '{"name": "a"}'}]}
 - when: {contains: "subtask long"}
-  reply: {text: '{{ range groups "." "0123456789" }}{{ range groups "." "0123456789012345678901234567890123456789" }}{{ range groups "." "0123456789" }}0123456789{{ end }}{{ end }}{{ end }} and the end'}
+  reply: {text: '{{ range groups "." "0123456789" }}` +
+	`{{ range groups "." "0123456789012345678901234567890123456789" }}` +
+	`{{ range groups "." "0123456789" }}0123456789{{ end }}{{ end }}{{ end }} and the end'}
 - when: {contains: "subtask"}
   reply: {text: "The answer is 42."}
 `
 
-// helper is the Agent that others hand tasks on to. It has itself as a tool, too.
+// helper is the Agent to which others hand tasks on. It has itself as a tool, too.
 const helper = "helper"
 
 func delegates(a *v1alpha1.Agent) {
 	a.Spec.Tools = []v1alpha1.AgentTool{{AgentRef: &v1alpha1.ObjectReference{Name: helper}}}
 }
 
-// team are an Agent and its helper.
-func (s *stage) team() []client.Object {
+// team returns an Agent and its helper.
+func (s *testEnv) team() []client.Object {
 	return append(s.basics(delegates), newAgent(helper, delegates))
 }
 
@@ -54,28 +56,29 @@ func asking(message string, change ...func(*v1alpha1.Turn)) func(*v1alpha1.Turn)
 }
 
 // child waits for the Turn of a Turn's sub-agent.
-func (s *stage) child(ctx context.Context, parent string) *v1alpha1.Turn {
+func (s *testEnv) child(ctx context.Context, parent string) *v1alpha1.Turn {
 	GinkgoHelper()
 	var found v1alpha1.Turn
 	Eventually(func(g Gomega) {
 		var turns v1alpha1.TurnList
-		g.Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace), client.MatchingLabels{"capstan.dev/parent": parent})).To(Succeed())
+		g.Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace),
+			client.MatchingLabels{"capstan.dev/parent": parent})).To(Succeed())
 		g.Expect(turns.Items).To(HaveLen(1), "one call is one Turn")
 		found = turns.Items[0]
 	}).WithContext(ctx).Should(Succeed())
 	return &found
 }
 
-// told is what the model was told last.
-func (s *stage) told() string {
+// lastMessage returns the last message of the last request.
+func (s *testEnv) lastMessage() string {
 	heard := s.heard()
 	last := heard[len(heard)-1]
 	return last[len(last)-1].Content
 }
 
 var _ = Describe("A sub-agent", func() {
-	It("works in a Turn of its own, in the only place that there is, and what it took counts", func(ctx SpecContext) {
-		s := newStage(ctx, delegatingModel)
+	It("works in a Turn of its own, in the only slot, and its usage counts", func(ctx SpecContext) {
+		s := newTestEnv(ctx, delegatingModel)
 		s.run(func(o *manager.Options) { o.MaxConcurrentTurns = 1 })
 		s.create(ctx, s.team()...)
 		open := s.hold()
@@ -99,7 +102,7 @@ var _ = Describe("A sub-agent", func() {
 		Expect(owner.UID).To(Equal(t.UID))
 		Expect(*owner.BlockOwnerDeletion).To(BeFalse())
 
-		Expect(s.told()).To(ContainSubstring("The answer is 42."))
+		Expect(s.lastMessage()).To(ContainSubstring("The answer is 42."))
 		Expect(t.Status.ToolCalls).To(HaveLen(1))
 		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallSucceeded))
 		Expect(t.Status.ToolCalls[0].Turn).To(Equal(c.Name))
@@ -109,8 +112,8 @@ var _ = Describe("A sub-agent", func() {
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(3))
 	}, SpecTimeout(patience))
 
-	endsFirst := func(ctx context.Context, state string, end func(s *stage), change ...func(*v1alpha1.Turn)) {
-		s := newStage(ctx, delegatingModel)
+	endsFirst := func(ctx context.Context, state string, end func(s *testEnv), change ...func(*v1alpha1.Turn)) {
+		s := newTestEnv(ctx, delegatingModel)
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate delegate subtask stuck", change...)))...)
 		s.inFlight(ctx, 1)
@@ -119,7 +122,7 @@ var _ = Describe("A sub-agent", func() {
 		end(s)
 		t := s.reaches(ctx, "parent", state)
 		first = s.turn(ctx, first.Name)
-		Expect(first.IsFinished()).To(BeTrue(), "nobody works for a Turn that has ended")
+		Expect(first.IsFinished()).To(BeTrue(), "no sub-agent may run for a Turn that has ended")
 		Expect(s.child(ctx, first.Name).IsFinished()).To(BeTrue(), "nor at the second remove")
 		Expect(first.Status.Usage.TotalTokens).To(BeNumerically(">", 0))
 		Expect(t.Status.SubAgentUsage.TotalTokens).To(Equal(first.Status.Usage.TotalTokens), "what it took counts")
@@ -127,40 +130,40 @@ var _ = Describe("A sub-agent", func() {
 		Expect(t.Status.Usage.TotalTokens).To(BeNumerically(">", 0))
 	}
 
-	It("that works when its caller is cancelled ends before it, and what it took counts", func(ctx SpecContext) {
-		endsFirst(ctx, v1alpha1.TurnReasonCancelled, func(s *stage) { s.desire(ctx, "parent", v1alpha1.DesiredStateCancelled) })
+	It("that runs when its caller is cancelled ends before the caller, and its usage counts", func(ctx SpecContext) {
+		endsFirst(ctx, v1alpha1.TurnReasonCancelled, func(s *testEnv) { s.desire(ctx, "parent", v1alpha1.DesiredStateCancelled) })
 	}, SpecTimeout(2*patience))
 
-	It("that works when the time of its caller is over ends before it, although its Agent is gone", func(ctx SpecContext) {
-		endsFirst(ctx, v1alpha1.TurnReasonDeadlineExceeded, func(s *stage) {
+	It("that runs at the deadline of its caller ends before the caller, even without its Agent", func(ctx SpecContext) {
+		endsFirst(ctx, v1alpha1.TurnReasonDeadlineExceeded, func(s *testEnv) {
 			Expect(apiClient.Delete(ctx, &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: agent}})).To(Succeed())
 		}, timeout(12))
 	}, SpecTimeout(2*patience))
 
-	It("gives a long answer whole", func(ctx SpecContext) {
-		s := newStage(ctx, delegatingModel)
+	It("returns a long answer completely", func(ctx SpecContext) {
+		s := newTestEnv(ctx, delegatingModel)
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask long")))...)
 		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		c := s.child(ctx, "parent")
 		Expect(c.Status.Result.Truncated).To(BeTrue())
 		Expect(t.Status.ToolCalls[0].Bytes).To(Equal(c.Status.Result.Bytes))
-		Expect(s.told()).To(ContainSubstring("and the end"))
+		Expect(s.lastMessage()).To(ContainSubstring("and the end"))
 	}, SpecTimeout(patience))
 
-	It("that fails is data for the model, and what it took counts", func(ctx SpecContext) {
-		s := newStage(ctx, delegatingModel)
+	It("that fails is data for the model, and its usage counts", func(ctx SpecContext) {
+		s := newTestEnv(ctx, delegatingModel)
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask fail")))...)
 		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		Expect(s.child(ctx, "parent").StateReason()).To(Equal(v1alpha1.TurnReasonModelFailed))
 		Expect(t.Status.ToolCalls[0].Outcome).To(Equal(v1alpha1.ToolCallFailed))
 		Expect(t.Status.ToolCalls[0].Turn).To(Equal(s.child(ctx, "parent").Name))
-		Expect(s.told()).To(ContainSubstring("error (failed): the sub-agent did not succeed (ModelFailed)"))
+		Expect(s.lastMessage()).To(ContainSubstring("error (failed): the sub-agent did not succeed (ModelFailed)"))
 	}, SpecTimeout(patience))
 
 	It("hands work on as deep as the limits allow", func(ctx SpecContext) {
-		s := newStage(ctx, delegatingModel)
+		s := newTestEnv(ctx, delegatingModel)
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate delegate delegate delegate subtask", func(t *v1alpha1.Turn) {
 			t.Spec.Limits = &v1alpha1.Limits{MaxDepth: new(int32(2))}
@@ -175,17 +178,18 @@ var _ = Describe("A sub-agent", func() {
 		Expect(apiClient.List(ctx, &turns, client.InNamespace(s.namespace))).To(Succeed())
 		Expect(turns.Items).To(HaveLen(3))
 		Expect(first.Status.SubAgentUsage.TotalTokens).To(Equal(second.Status.Usage.TotalTokens))
-		Expect(t.Status.SubAgentUsage.TotalTokens).To(Equal(first.Status.Usage.TotalTokens+second.Status.Usage.TotalTokens), "all that is below counts")
+		Expect(t.Status.SubAgentUsage.TotalTokens).To(Equal(first.Status.Usage.TotalTokens+second.Status.Usage.TotalTokens),
+			"all that is below counts")
 	}, SpecTimeout(patience))
 
-	It("ends with the Turn that has called it, and so do those below", func(ctx SpecContext) {
-		s := newStage(ctx, delegatingModel)
+	It("ends with its caller, and so do its own sub-agents", func(ctx SpecContext) {
+		s := newTestEnv(ctx, delegatingModel)
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate delegate subtask stuck")))...)
 		waits := s.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
 		first := s.child(ctx, "parent")
 		Expect(waits.Status.AwaitedTurns).To(Equal([]string{first.Name}))
-		Expect(waits.Status.ParkedTime).To(BeNil(), "its time goes on")
+		Expect(waits.Status.ParkedTime).To(BeNil(), "its time continues")
 		Expect(message(waits)).To(Equal("the Turn " + first.Name + " of a sub-agent has not ended"))
 		second := s.child(ctx, first.Name)
 		s.inFlight(ctx, 1)
@@ -196,17 +200,17 @@ var _ = Describe("A sub-agent", func() {
 		s.inFlight(ctx, 0)
 	}, SpecTimeout(patience))
 
-	It("has no more time than the Turn that has called it, which can say so", func(ctx SpecContext) {
-		s := newStage(ctx, delegatingModel)
+	It("has no more time than its caller, which can report it", func(ctx SpecContext) {
+		s := newTestEnv(ctx, delegatingModel)
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask stuck", timeout(10))))...)
 		s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		Expect(s.turn(ctx, s.child(ctx, "parent").Name).StateReason()).To(Equal(v1alpha1.TurnReasonDeadlineExceeded))
-		Expect(s.told()).To(ContainSubstring("the sub-agent did not succeed (DeadlineExceeded)"))
+		Expect(s.lastMessage()).To(ContainSubstring("the sub-agent did not succeed (DeadlineExceeded)"))
 	}, SpecTimeout(patience))
 
-	It("ends when the time of the Turn that has called it is over", func(ctx SpecContext) {
-		s := newStage(ctx, delegatingModel)
+	It("ends at the deadline of its caller", func(ctx SpecContext) {
+		s := newTestEnv(ctx, delegatingModel)
 		s.run()
 		s.create(ctx, append(s.basics(delegates), newAgent(helper, parallel(1)))...)
 		s.create(ctx, newTurn("busy", asking("subtask stuck", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = helper })))
@@ -214,7 +218,7 @@ var _ = Describe("A sub-agent", func() {
 		s.create(ctx, newTurn("parent", asking("delegate subtask", timeout(8))))
 		s.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
 		c := s.child(ctx, "parent")
-		s.desire(ctx, c.Name, v1alpha1.DesiredStateSuspended) // whose time does not run then
+		s.desire(ctx, c.Name, v1alpha1.DesiredStateSuspended) // the time of a suspended Turn does not run
 		s.reaches(ctx, c.Name, v1alpha1.TurnReasonSuspended)
 		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonDeadlineExceeded)
 		Expect(t.Status.Usage).NotTo(BeNil(), "what was paid for is in the record")
@@ -223,7 +227,7 @@ var _ = Describe("A sub-agent", func() {
 	}, SpecTimeout(patience))
 
 	It("whose parent was deleted is cancelled", func(ctx SpecContext) {
-		s := newStage(ctx, delegatingModel)
+		s := newTestEnv(ctx, delegatingModel)
 		s.run()
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask stuck")))...)
 		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonWaitingForSubAgent)
@@ -232,8 +236,8 @@ var _ = Describe("A sub-agent", func() {
 		s.reaches(ctx, s.child(ctx, "parent").Name, v1alpha1.TurnReasonCancelled)
 	}, SpecTimeout(patience))
 
-	It("that waits for a person stops the time of the Turn that has called it", func(ctx SpecContext) {
-		s := newStage(ctx, delegatingModel)
+	It("that waits for an approval stops the time of its caller", func(ctx SpecContext) {
+		s := newTestEnv(ctx, delegatingModel)
 		var calls atomic.Int64
 		s.run(deletes(&calls))
 		s.create(ctx, append(s.team(), newTurn("parent", asking("delegate subtask delete", timeout(8))))...)
@@ -247,16 +251,17 @@ var _ = Describe("A sub-agent", func() {
 		Expect(t.Status.ParkedMilliseconds).To(BeNumerically(">", 1000))
 	}, SpecTimeout(patience))
 
-	It("goes on while its parent's process restarts, and its answer is found", func(ctx SpecContext) {
-		s := newStage(ctx, delegatingModel)
+	It("continues while its parent's process restarts, and its answer is found", func(ctx SpecContext) {
+		s := newTestEnv(ctx, delegatingModel)
 		m := s.run()
 		s.create(ctx, s.team()...)
 		s.create(ctx, newTurn("parent", asking("delegate subtask one")))
-		Eventually(func() string { return strings.Join(s.turn(ctx, "parent").Status.AwaitedTurns, " ") }).WithContext(ctx).ShouldNot(BeEmpty())
+		Eventually(func() string { return strings.Join(s.turn(ctx, "parent").Status.AwaitedTurns, " ") }).WithContext(
+			ctx).ShouldNot(BeEmpty())
 		m.stop()
 		start(m.options)
 		s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		s.child(ctx, "parent")
-		Expect(s.told()).To(ContainSubstring("The answer is 42."))
+		Expect(s.lastMessage()).To(ContainSubstring("The answer is 42."))
 	}, SpecTimeout(patience))
 })

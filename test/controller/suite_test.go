@@ -1,5 +1,5 @@
-// Package controller_test runs whole managers against a real API server and a model server over real HTTP, and looks at
-// what users and their tools see.
+// Package controller_test runs whole managers against a real API server and a model server over real HTTP. It
+// checks everything that users and their tools can see.
 package controller_test
 
 import (
@@ -23,19 +23,19 @@ import (
 )
 
 const (
-	// patience is how long a condition may take that is expected at once, on a machine whose host takes most of its time
-	// away. A test that holds never waits as long.
+	// patience bounds the wait for a condition that should hold at once, on a machine whose host takes most of its
+	// CPU time. A test that passes never waits that long.
 	patience = 90 * time.Second
-	// polling is the time between two looks at a condition.
+	// polling is the time between two checks of a condition.
 	polling = 20 * time.Millisecond
 )
 
-// The control plane of the suite. BeforeSuite sets them; no test changes them.
+// The control plane of the suite. BeforeSuite sets the variables; no test changes them.
 var (
 	controlPlane *envtest.Environment
 	apiConfig    *rest.Config
 	apiClient    client.WithWatch
-	// libraryLogs is what the Kubernetes libraries log that know no manager.
+	// libraryLogs holds the logs of Kubernetes libraries that do not belong to a manager.
 	libraryLogs = &logs{}
 )
 
@@ -55,7 +55,7 @@ var _ = BeforeSuite(func() {
 
 	before := gleak.Goroutines()
 	DeferCleanup(func() { // runs last, when the API server has closed all connections
-		// A watch of metadata that is stopped keeps a goroutine that nobody reads from, once a process: kubernetes issue 113254.
+		// A stopped watch of metadata leaks one goroutine per process: kubernetes issue 113254.
 		watch := gleak.IgnoringTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")
 		Eventually(gleak.Goroutines).ShouldNot(gleak.HaveLeaked(before, watch), "all that the suite started must have ended")
 	})

@@ -15,10 +15,11 @@ import (
 )
 
 var _ = Describe("A Turn and a real MCP server", func() {
-	const capital = `{"type": "object", "required": ["capital"], "properties": {"capital": {"type": "string"}}, "additionalProperties": false}`
+	const capital = `{"type": "object", "required": ["capital"], "properties": {"capital": {"type": "string"}}, ` +
+		`"additionalProperties": false}`
 
 	DescribeTable("gives a structured answer", func(ctx SpecContext, rules string, capable bool, requests int, told types.GomegaMatcher) {
-		s, host := newStage(ctx, rules), newCallee()
+		s, host := newTestEnv(ctx, rules), newFakeToolServer()
 		host.offer("search", readOnly, answering("Oslo is the capital of Norway."))
 		s.run()
 		s.equip(ctx, host.url, "search", reading("search"))
@@ -32,23 +33,24 @@ var _ = Describe("A Turn and a real MCP server", func() {
 		Expect(t.Status.Result.Data.Raw).To(MatchJSON(`{"capital": "Oslo"}`))
 		Expect(t.Status.Result.Text).To(ContainSubstring(`"Oslo"`))
 		Expect(outcomes(t)).To(Equal([]string{"search Succeeded"}))
-		Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{Count: int32(requests), ModelRequests: int32(requests), ToolCalls: 1})))
-		Expect(s.told()).To(told)
+		Expect(t.Status.Steps).To(HaveValue(
+			Equal(v1alpha1.StepCounts{Count: int32(requests), ModelRequests: int32(requests), ToolCalls: 1})))
+		Expect(s.lastMessage()).To(told)
 	},
-		Entry("that is right at once", SpecTimeout(patience), `
+		Entry("that is valid at once", SpecTimeout(patience), `
 rules:
 - when: {toolMessages: 0}
   reply: {toolCalls: [{name: search}]}
 - reply: {text: "`+"```json\\n{\\\"capital\\\": \\\"Oslo\\\"}\\n```"+`"}
 `, false, 2, ContainSubstring("Oslo is the capital of Norway.")),
-		Entry("that the endpoint sees to", SpecTimeout(patience), `
+		Entry("that the endpoint enforces", SpecTimeout(patience), `
 rules:
 - when: {toolMessages: 0}
   reply: {toolCalls: [{name: search}]}
 - when: {responseFormat: json_schema}
   reply: {text: '{"capital": "Oslo"}'}
 `, true, 2, ContainSubstring("Oslo is the capital of Norway.")),
-		Entry("that was sent back once", SpecTimeout(patience), `
+		Entry("that is valid at the second attempt", SpecTimeout(patience), `
 rules:
 - when: {contains: "Your answer was not accepted"}
   reply: {text: '{"capital": "Oslo"}'}
@@ -58,8 +60,8 @@ rules:
 `, false, 3, And(HavePrefix("Your answer was not accepted"), ContainSubstring("capital"), ContainSubstring("city"))),
 	)
 
-	It("goes on with a summary when the conversation comes near the context window", func(ctx SpecContext) {
-		s, host := newStage(ctx, `
+	It("continues with a summary when the conversation comes close to the context window", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, `
 rules:
 - when: {systemContains: "You shorten conversations"}
   reply: {text: "Pages 1 and 2 are about ships."}
@@ -68,13 +70,14 @@ rules:
 - when: {anyContains: "Pages 1 and 2 are about ships."}
   reply: {text: "All pages are about ships."}
 - reply: {toolCalls: [{name: read, arguments: '{"page": {{ add .ToolMessages 1 }}}'}]}
-`), newCallee()
+`), newFakeToolServer()
 		host.offer("read", readOnly, func(_ context.Context, arguments string) string {
 			return arguments + " " + strings.Repeat("ship ", 1000)
 		})
 		s.run()
 		s.equip(ctx, host.url, "read", reading("read"))
-		change(ctx, s, provider, &v1alpha1.ModelProvider{}, func(p *v1alpha1.ModelProvider) { p.Spec.Models[0].ContextWindow = new(int64(6000)) })
+		change(ctx, s, provider, &v1alpha1.ModelProvider{},
+			func(p *v1alpha1.ModelProvider) { p.Spec.Models[0].ContextWindow = new(int64(6000)) })
 		s.create(ctx, newTurn("long"))
 		t := s.reaches(ctx, "long", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Result.Text).To(Equal("All pages are about ships."))
@@ -87,14 +90,14 @@ rules:
 	}, SpecTimeout(patience))
 
 	It("keeps a huge output as an artifact, which the model pages through", func(ctx SpecContext) {
-		s, host := newStage(ctx, `
+		s, host := newTestEnv(ctx, `
 rules:
 - when: {toolMessages: 0}
   reply: {toolCalls: [{name: dump}]}
 - when: {toolMessages: 1}
   reply: {toolCalls: [{name: read_artifact, arguments: '{"name": "call-1-1", "offset": 500000, "limit": 10}'}]}
 - reply: {text: "Found."}
-`), newCallee()
+`), newFakeToolServer()
 		host.offer("dump", readOnly, answering("HEAD"+strings.Repeat("-", 499_996)+"THE MIDDLE"+strings.Repeat("-", 499_986)+"TAIL"))
 		s.run()
 		s.equip(ctx, host.url, "dump", reading("dump"))
@@ -107,13 +110,14 @@ rules:
 		messages := s.heard()[2]
 		dumped, paged := messages[len(messages)-3].Content, messages[len(messages)-1].Content
 		Expect(len(dumped)).To(And(BeNumerically("<=", 12_000), BeNumerically(">", 11_000)))
-		Expect(dumped).To(And(ContainSubstring("HEAD"), ContainSubstring("TAIL"), ContainSubstring(`read_artifact("call-1-1", offset, limit) has all of it`)))
+		Expect(dumped).To(And(ContainSubstring("HEAD"), ContainSubstring("TAIL"),
+			ContainSubstring(`read_artifact("call-1-1", offset, limit) has all of it`)))
 		Expect(dumped).NotTo(ContainSubstring("THE MIDDLE"))
 		Expect(paged).To(ContainSubstring("characters 500000 to 500010 of 1000000; go on at offset 500010.\nTHE MIDDLE"))
 	}, SpecTimeout(patience))
 
-	It("keeps the tools that it began with while the server's change", func(ctx SpecContext) {
-		s, host := newStage(ctx, calling("search")), newCallee()
+	It("keeps its tool list when the server's tools change", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, calling("search")), newFakeToolServer()
 		host.offer("search", readOnly, answering("Found."))
 		host.offer("get", readOnly, answering("Got."))
 		s.run(seldom)
@@ -135,67 +139,73 @@ rules:
 		Expect(s.offers("call late")[0]).To(Equal("find get read_artifact"))
 	}, SpecTimeout(patience))
 
-	It("says what nobody knows when the server goes away in the middle of a call, and calls it again when it is back", func(ctx SpecContext) {
-		s, host := newStage(ctx, calling("pay")), newCallee()
-		arrived := make(chan struct{}, 1)
-		var calls atomic.Int64
-		host.offer("pay", destructive, func(ctx context.Context, _ string) string {
-			if calls.Add(1) == 1 {
-				arrived <- struct{}{}
-				host.hang(ctx)
-			}
-			return "Paid."
-		})
-		way, address := newLine(host.url)
-		s.run()
-		s.equip(ctx, address, "pay")
-		s.create(ctx, newTurn("first", asking("call once")))
-		Eventually(arrived).WithContext(ctx).Should(Receive())
-		way.cut()
-		t := s.reaches(ctx, "first", v1alpha1.TurnReasonCompleted)
-		Expect(outcomes(t)).To(Equal([]string{"pay Unknown"}))
-		Expect(t.Status.Steps.UnknownOutcomes).To(BeEquivalentTo(1))
-		Expect(s.told()).To(And(HavePrefix("error (outcome_unknown): the outcome of this call is unknown: "), ContainSubstring("It may have been done")))
-		says(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("EndpointUnreachable: "))
-		way.mend()
-		says(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("Ready: "))
-		s.create(ctx, newTurn("again", asking("call again")))
-		t = s.reaches(ctx, "again", v1alpha1.TurnReasonCompleted)
-		Expect(outcomes(t)).To(Equal([]string{"pay Succeeded"}))
-		Expect(s.told()).To(ContainSubstring("Paid."))
-		Expect(calls.Load()).To(BeEquivalentTo(2), "no call is made twice")
-	}, SpecTimeout(2*patience))
+	It("reports an unknown outcome when the server goes away during a call, and calls the server again when it is back",
+		func(ctx SpecContext) {
+			s, host := newTestEnv(ctx, calling("pay")), newFakeToolServer()
+			arrived := make(chan struct{}, 1)
+			var calls atomic.Int64
+			host.offer("pay", destructive, func(ctx context.Context, _ string) string {
+				if calls.Add(1) == 1 {
+					arrived <- struct{}{}
+					host.hang(ctx)
+				}
+				return "Paid."
+			})
+			way, address := newCuttableToolProxy(host.url)
+			s.run()
+			s.equip(ctx, address, "pay")
+			s.create(ctx, newTurn("first", asking("call once")))
+			Eventually(arrived).WithContext(ctx).Should(Receive())
+			way.cut()
+			t := s.reaches(ctx, "first", v1alpha1.TurnReasonCompleted)
+			Expect(outcomes(t)).To(Equal([]string{"pay Unknown"}))
+			Expect(t.Status.Steps.UnknownOutcomes).To(BeEquivalentTo(1))
+			Expect(s.lastMessage()).To(And(HavePrefix("error (outcome_unknown): the outcome of this call is unknown: "),
+				ContainSubstring("It may have been done")))
+			says(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("EndpointUnreachable: "))
+			way.mend()
+			says(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("Ready: "))
+			s.create(ctx, newTurn("again", asking("call again")))
+			t = s.reaches(ctx, "again", v1alpha1.TurnReasonCompleted)
+			Expect(outcomes(t)).To(Equal([]string{"pay Succeeded"}))
+			Expect(s.lastMessage()).To(ContainSubstring("Paid."))
+			Expect(calls.Load()).To(BeEquivalentTo(2), "no call is made twice")
+		}, SpecTimeout(2*patience))
 
-	It("searches the web only where its webMode is On", func(ctx SpecContext) {
-		s, host := newStage(ctx, calling("search")), newCallee()
+	It("searches the web only if its webMode is On", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, calling("search")), newFakeToolServer()
 		host.offer("search", readOnly, answering("It is sunny."))
 		s.run()
-		s.equip(ctx, host.url, "search", declaring(v1alpha1.ToolDeclaration{Name: "search", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleWebSearch}))
+		s.equip(ctx, host.url, "search", declaring(
+			v1alpha1.ToolDeclaration{Name: "search", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleWebSearch}))
 		s.create(ctx, newTurn("off", asking("call off")))
 		t := s.reaches(ctx, "off", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"search Refused"}))
-		Expect(s.told()).To(And(HavePrefix("error (denied): "), ContainSubstring("web")))
+		Expect(s.lastMessage()).To(And(HavePrefix("error (denied): "), ContainSubstring("web")))
 		Expect(t.Status.Decision.Strategy).To(Equal(v1alpha1.StrategyDirectAnswer))
 		Expect(t.Status.Steps.ToolCalls).To(BeZero())
 
 		s.create(ctx, newTurn("on", asking("call on", func(t *v1alpha1.Turn) { t.Spec.WebMode = v1alpha1.WebModeOn })))
 		t = s.reaches(ctx, "on", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"search Succeeded"}))
-		Expect(s.told()).To(ContainSubstring("It is sunny."))
+		Expect(s.lastMessage()).To(ContainSubstring("It is sunny."))
 		Expect(t.Status.Decision.Strategy).To(Equal(v1alpha1.StrategyWebAugmented))
 		Expect(t.Status.Decision.ToolsUsed).To(Equal([]string{"search"}))
 	}, SpecTimeout(patience))
 
-	It("is told what a context pack has, before it asks for anything", func(ctx SpecContext) {
+	It("sees the facts of a context pack in its first request", func(ctx SpecContext) {
 		desk, err := tickets.NewDesk(nil)
 		Expect(err).NotTo(HaveOccurred())
 		web := httptest.NewServer(tickets.Handler(desk, nil))
 		DeferCleanup(web.Close)
 		DeferCleanup(web.CloseClientConnections)
-		s := newStage(ctx, `apiKeys: [right-key]`)
+		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
 		s.equip(ctx, web.URL+"/mcp", "add_note close_ticket get_ticket hand_over search_tickets ticket_context",
-			declaring(v1alpha1.ToolDeclaration{Name: tickets.ToolContext, Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleContextPack}))
+			declaring(v1alpha1.ToolDeclaration{
+				Name: tickets.ToolContext, Effect: v1alpha1.ToolEffectReadOnly,
+				Role: v1alpha1.ToolRoleContextPack,
+			}))
 		s.create(ctx, newTurn("vpn", asking("Why does the VPN drop?", func(t *v1alpha1.Turn) { t.Spec.TopK = new(int32(1)) })))
 		t := s.reaches(ctx, "vpn", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"ticket_context Succeeded"}))
@@ -207,16 +217,17 @@ rules:
 			all.WriteString(m.Content)
 		}
 		Expect(all.String()).To(ContainSubstring("Ticket 1061, VPN drops every hour, is open."))
-		Expect(s.offers("VPN")).To(Equal([]string{"add_note close_ticket get_ticket hand_over search_tickets read_artifact"}), "it is not the model's to call")
+		Expect(s.offers("VPN")).To(Equal([]string{"add_note close_ticket get_ticket hand_over search_tickets read_artifact"}),
+			"it is not the model's to call")
 	}, SpecTimeout(patience))
 
-	It("makes a call that gave nothing in time once more where the tool says so", func(ctx SpecContext) {
-		s, host := newStage(ctx, `
+	It("repeats a call that timed out if the tool allows it", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, `
 rules:
 - when: {toolMessages: 0}
   reply: {toolCalls: [{name: again}, {name: never}, {name: harmful}]}
 - reply: {text: "Done."}
-`), newCallee()
+`), newFakeToolServer()
 		var calls atomic.Int64
 		host.offer("again", readOnly, func(ctx context.Context, _ string) string {
 			if calls.Add(1) == 1 {
@@ -232,14 +243,18 @@ rules:
 		host.offer("harmful", destructive, stuck)
 		s.run()
 		s.equip(ctx, host.url, "again harmful never", declaring(
-			v1alpha1.ToolDeclaration{Name: "again", Effect: v1alpha1.ToolEffectReadOnly, CallTimeoutSeconds: new(int32(3)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce},
+			v1alpha1.ToolDeclaration{
+				Name: "again", Effect: v1alpha1.ToolEffectReadOnly,
+				CallTimeoutSeconds: new(int32(3)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce,
+			},
 			v1alpha1.ToolDeclaration{Name: "never", Effect: v1alpha1.ToolEffectReadOnly, CallTimeoutSeconds: new(int32(3))},
 			v1alpha1.ToolDeclaration{Name: "harmful", CallTimeoutSeconds: new(int32(3)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce},
 		))
 		s.create(ctx, newTurn("slow"))
 		t := s.reaches(ctx, "slow", v1alpha1.TurnReasonCompleted)
 		Expect(outcomes(t)).To(Equal([]string{"again Succeeded", "never Failed", "harmful Unknown"}))
-		Expect(t.Status.Steps).To(HaveValue(Equal(v1alpha1.StepCounts{Count: 2, ModelRequests: 2, ToolCalls: 3, ToolRetries: 1, UnknownOutcomes: 1})))
+		Expect(t.Status.Steps).To(HaveValue(
+			Equal(v1alpha1.StepCounts{Count: 2, ModelRequests: 2, ToolCalls: 3, ToolRetries: 1, UnknownOutcomes: 1})))
 		Expect(calls.Load()).To(BeEquivalentTo(2))
 		Expect(s.prompts()[1]).To(And(ContainSubstring("Found."), ContainSubstring("tool: error (timeout): ")))
 	}, SpecTimeout(patience))

@@ -25,14 +25,14 @@ import (
 type toolHost struct {
 	*mcp.Server
 	url string
-	// token that it asks for, unless it is empty, and whether it is out of order.
+	// token is the required token, or nil if none is required. While broken is true, every request fails.
 	token  atomic.Pointer[string]
 	broken atomic.Bool
-	// held requests wait until it is closed; nil for none.
+	// held is closed to release the waiting requests. If it is nil, requests do not wait.
 	held atomic.Pointer[chan struct{}]
 }
 
-// newToolHost starts a server with these tools; the end of the spec stops it.
+// newToolHost starts a server with these tools. The end of the spec stops it.
 func newToolHost(tools ...string) *toolHost {
 	h := &toolHost{Server: mcp.NewServer(&mcp.Implementation{Name: "tickets", Version: "1.2.3"}, nil)}
 	for _, name := range tools {
@@ -67,7 +67,7 @@ func newToolHost(tools ...string) *toolHost {
 	return h
 }
 
-// hold makes all requests wait until open is called, which the end of the spec does, too.
+// hold makes all requests wait until open is called or the spec ends.
 func (h *toolHost) hold() (open func()) {
 	gate := make(chan struct{})
 	h.held.Store(&gate)
@@ -76,7 +76,7 @@ func (h *toolHost) hold() (open func()) {
 	return open
 }
 
-// patiently gives a server all the time that there is to answer.
+// patiently gives a server the maximum time to answer.
 func patiently(s *v1alpha1.ToolServer) { s.Spec.ConnectTimeoutSeconds = 60 }
 
 func (h *toolHost) add(name string) { h.addWith(name, `{"type":"object"}`) }
@@ -116,7 +116,7 @@ func withSubAgents(agents ...string) func(*v1alpha1.Agent) {
 
 func serverReadiness(s *v1alpha1.ToolServer) string { return readiness(s.Status.Conditions) }
 
-// toolsOf returns "name effect" of each tool of a server.
+// toolsOf returns "name effect" for each tool of a server.
 func toolsOf(s *v1alpha1.ToolServer) string {
 	var all []string
 	for _, t := range s.Status.Tools {
@@ -139,16 +139,17 @@ func offered(a *v1alpha1.Agent) string {
 	return ""
 }
 
-// seldom makes a manager look at endpoints that answer no more than once a day.
+// seldom makes a manager probe working endpoints only once a day.
 func seldom(o *manager.Options) { o.ProbeIntervalSeconds = 86400 }
 
 var _ = Describe("A ToolServer", func() {
-	It("is asked for its tools, and says at once when they change", func(ctx SpecContext) {
-		s, host := newStage(ctx, ``), newToolHost("search_tickets", "close_ticket")
+	It("lists its tools, and reports at once when they change", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, ``), newToolHost("search_tickets", "close_ticket")
 		s.run(seldom)
 		s.create(ctx, newToolServer("tickets", host.url, func(o *v1alpha1.ToolServer) {
 			o.Spec.Tools = []v1alpha1.ToolDeclaration{
-				{Name: "close_ticket", Effect: v1alpha1.ToolEffectIdempotent}, {Name: "search_tickets", Effect: v1alpha1.ToolEffectReadOnly},
+				{Name: "close_ticket", Effect: v1alpha1.ToolEffectIdempotent},
+				{Name: "search_tickets", Effect: v1alpha1.ToolEffectReadOnly},
 			}
 		}))
 		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, Equal("Ready: the server answers"))
@@ -158,14 +159,17 @@ var _ = Describe("A ToolServer", func() {
 		Expect(stored.Status.ServerName + " " + stored.Status.ServerVersion).To(Equal("tickets 1.2.3"))
 
 		host.add("look_up")
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf, Equal("close_ticket Idempotent, look_up Destructive, search_tickets ReadOnly"))
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, ContainSubstring("write {name: look_up, effect: ReadOnly} to spec.tools"))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf,
+			Equal("close_ticket Idempotent, look_up Destructive, search_tickets ReadOnly"))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness,
+			ContainSubstring("add {name: look_up, effect: ReadOnly} to spec.tools"))
 		change(ctx, s, "tickets", &v1alpha1.ToolServer{}, func(o *v1alpha1.ToolServer) { o.Spec.Tools = nil })
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf, Equal("close_ticket Destructive, look_up Destructive, search_tickets Destructive"))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", toolsOf,
+			Equal("close_ticket Destructive, look_up Destructive, search_tickets Destructive"))
 	}, SpecTimeout(2*patience))
 
-	It("that does not let the manager in says why, and goes on when it does", func(ctx SpecContext) {
-		s, host := newStage(ctx, ``), newToolHost("search_tickets")
+	It("that refuses the manager reports the reason, and recovers when it accepts the manager", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, ``), newToolHost("search_tickets")
 		host.token.Store(new("right-token"))
 		m := s.run()
 		s.create(ctx, newToolServer("tickets", host.url, func(o *v1alpha1.ToolServer) {
@@ -174,26 +178,28 @@ var _ = Describe("A ToolServer", func() {
 		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, HavePrefix(`SecretNotFound: Secret "tickets" does not exist`))
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "tickets"}, StringData: map[string]string{"token": "wrong-token"}}
 		s.create(ctx, secret)
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, And(HavePrefix("CredentialsRejected: "), ContainSubstring(`key "token" of Secret "tickets"`)))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness,
+			And(HavePrefix("CredentialsRejected: "), ContainSubstring(`key "token" of Secret "tickets"`)))
 		change(ctx, s, "tickets", &corev1.Secret{}, func(o *corev1.Secret) { o.StringData = map[string]string{"token": "right-token"} })
 		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, HavePrefix("Ready: "))
 		Expect(m.logs.String()).NotTo(Or(ContainSubstring("right-token"), ContainSubstring("wrong-token")))
 	}, SpecTimeout(2*patience))
 
-	It("at an address that nobody has allowed is not connected to", func(ctx SpecContext) {
-		s, host := newStage(ctx, ``), newToolHost("search_tickets")
+	It("at an address that is not allowed gets no connection", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, ``), newToolHost("search_tickets")
 		s.run(func(o *manager.Options) { o.ToolAllowCIDRs = nil })
 		s.create(ctx, newToolServer("tickets", host.url))
-		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, And(HavePrefix("AddressRefused: "), ContainSubstring("--tool-allow-cidrs")))
+		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness,
+			And(HavePrefix("AddressRefused: "), ContainSubstring("--tool-allow-cidrs")))
 		for range host.Sessions() {
 			Fail("the server must not have been reached")
 		}
 	}, SpecTimeout(patience))
 
-	It("is written only when there is news", func(ctx SpecContext) {
-		s, host := newStage(ctx, ``), newToolHost("search_tickets")
+	It("is written only after a change", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, ``), newToolHost("search_tickets")
 		host.broken.Store(true)
-		s.run() // looks every second
+		s.run() // probes every second
 		s.create(ctx, s.basics(withTools("tickets"))...)
 		s.create(ctx, newToolServer("tickets", host.url))
 		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, HavePrefix("EndpointUnreachable: "))
@@ -207,55 +213,56 @@ var _ = Describe("A ToolServer", func() {
 })
 
 var _ = Describe("An Agent with tools", func() {
-	It("is Ready when its servers and sub-agents are there, whether they answer or not", func(ctx SpecContext) {
-		s, host := newStage(ctx, ``), newToolHost("search_tickets", "close_ticket")
+	It("is Ready when its servers and sub-agents exist, whether they answer or not", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, ``), newToolHost("search_tickets", "close_ticket")
 		s.run()
 		s.create(ctx, s.basics(withTools("tickets"), withSubAgents("researcher"))...)
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(
-			`ToolServerNotFound: ToolServer "tickets" does not exist; Agent "researcher", a sub-agent, does not exist`))
+			`ToolServerNotFound: ToolServer "tickets" does not exist; sub-agent "researcher" does not exist`))
 		s.create(ctx, newToolServer("tickets", host.url))
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(`SubAgentNotFound: Agent "researcher", a sub-agent, does not exist`))
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, Equal(`SubAgentNotFound: sub-agent "researcher" does not exist`))
 		s.create(ctx, newAgent("researcher"))
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
 		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
-			"Resolved: all tool servers and sub-agents are there [close_ticket search_tickets researcher]"))
+			"Resolved: all tool servers and sub-agents exist [close_ticket search_tickets researcher]"))
 
 		host.broken.Store(true)
 		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
-			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable): calls of its tools fail until it is [close_ticket search_tickets researcher]`))
+			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable): calls of its tools fail until `+
+				`it is [close_ticket search_tickets researcher]`))
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("Ready: "))
 		host.broken.Store(false)
 		host.add("open_ticket")
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("are there [close_ticket open_ticket search_tickets researcher]"))
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("exist [close_ticket open_ticket search_tickets researcher]"))
 
 		s.drop(ctx, &v1alpha1.ToolServer{}, "tickets")
 		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, HavePrefix("ToolServerNotFound: "))
 		s.drop(ctx, &v1alpha1.Agent{}, "researcher")
-		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, ContainSubstring(`Agent "researcher", a sub-agent, does not exist`))
+		says(ctx, s, &v1alpha1.Agent{}, agent, agentReadiness, ContainSubstring(`sub-agent "researcher" does not exist`))
 	}, SpecTimeout(2*patience))
 
-	It("does not list the tools that no model can be offered", func(ctx SpecContext) {
-		s, host := newStage(ctx, ``), newToolHost("search_tickets")
+	It("does not list tools that cannot be offered to a model", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, ``), newToolHost("search_tickets")
 		host.addWith("remote", `{"type":"object","properties":{"a":{"$ref":"https://example.com/s.json"}}}`)
 		s.run(seldom)
 		s.create(ctx, s.basics(withTools("tickets"))...)
 		s.create(ctx, newToolServer("tickets", host.url))
 		says(ctx, s, &v1alpha1.ToolServer{}, "tickets", serverReadiness, Equal(
-			`Ready: the server answers; no model can be offered "remote": status.tools[].unusable says why`))
+			`Ready: the server answers; models cannot be offered "remote": see status.tools[].unusable`))
 		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
-			`Resolved: no model can be offered 1 of the tools of ToolServer "tickets": its status.tools[].unusable says why [search_tickets]`))
+			`Resolved: models cannot be offered 1 of the tools of ToolServer "tickets": see its status.tools[].unusable [search_tickets]`))
 		var stored v1alpha1.ToolServer
 		Expect(apiClient.Get(ctx, s.key("tickets"), &stored)).To(Succeed())
 		Expect(stored.Status.Tools).To(HaveExactElements(
 			HaveField("Unusable", ContainSubstring("references to other documents are not followed: ")), HaveField("Unusable", BeEmpty())))
 	}, SpecTimeout(patience))
 
-	It("says that it leads back to itself, also when the circle is closed elsewhere", func(ctx SpecContext) {
-		s := newStage(ctx, ``)
+	It("reports that it leads back to itself, even if another Agent closes the circle", func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics(withSubAgents("a"))...)
 		s.create(ctx, newAgent("a", withSubAgents("b")), newAgent("b"))
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal("Resolved: all tool servers and sub-agents are there [a]"))
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal("Resolved: all tool servers and sub-agents exist [a]"))
 		change(ctx, s, "b", &v1alpha1.Agent{}, withSubAgents(agent))
 		for name, through := range map[string]string{agent: "a", "a": "b", "b": agent} {
 			says(ctx, s, &v1alpha1.Agent{}, name, offered, Equal(fmt.Sprintf(
@@ -266,8 +273,8 @@ var _ = Describe("An Agent with tools", func() {
 })
 
 var _ = Describe("A Turn whose ToolServer is new", func() {
-	It("waits for the first look at it, and has its tools then", func(ctx SpecContext) {
-		s, host := newStage(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
+	It("waits for its first probe, and then has its tools", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
 		open := host.hold()
 		s.run(seldom)
 		s.create(ctx, append(s.basics(withTools("tickets")), newToolServer("tickets", host.url, patiently), newTurn("early"))...)
@@ -279,13 +286,14 @@ var _ = Describe("A Turn whose ToolServer is new", func() {
 		Expect(t.Status.Preparation.ToolServersMissing).To(BeEmpty())
 	}, SpecTimeout(patience))
 
-	It("waits for a Secret that comes after it", func(ctx SpecContext) {
-		s, host := newStage(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
+	It("waits for a Secret that is created later", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
 		host.token.Store(new("right-token"))
 		s.run()
-		s.create(ctx, append(s.basics(withTools("tickets")), newTurn("early"), newToolServer("tickets", host.url, func(o *v1alpha1.ToolServer) {
-			o.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"}
-		}))...)
+		s.create(ctx, append(s.basics(withTools("tickets")), newTurn("early"),
+			newToolServer("tickets", host.url, func(o *v1alpha1.ToolServer) {
+				o.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: "tickets", Key: "token"}
+			}))...)
 		says(ctx, s, &v1alpha1.Turn{}, "early", message, Equal(
 			`Agent "support" is not ready: ToolServer "tickets" could not be asked for its tools yet (SecretNotFound)`))
 		s.create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "tickets"}, StringData: map[string]string{"token": "right-token"}})
@@ -293,22 +301,24 @@ var _ = Describe("A Turn whose ToolServer is new", func() {
 		Expect(t.Status.Preparation.ToolCount).To(BeEquivalentTo(2), "search_tickets and read_artifact")
 	}, SpecTimeout(patience))
 
-	It("runs without its tools, and says so, where it cannot be reached", func(ctx SpecContext) {
-		s, host := newStage(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
+	It("runs without its tools, and reports it, if the server cannot be reached", func(ctx SpecContext) {
+		s, host := newTestEnv(ctx, `apiKeys: [right-key]`), newToolHost("search_tickets")
 		host.broken.Store(true)
 		s.run()
 		s.create(ctx, append(s.basics(withTools("tickets")), newToolServer("tickets", host.url), newTurn("early"))...)
 		t := s.reaches(ctx, "early", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Preparation.ToolCount).To(BeZero())
 		Expect(t.Status.Preparation.ToolServersMissing).To(Equal([]string{"tickets"}))
-		const without = "without the tools of ToolServer tickets, which nobody had ever reached when the turn began"
-		Expect(meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionPrepared).Message).To(Equal("the prompt was prepared, but " + without))
+		const without = "without the tools of ToolServer tickets, which had never been reached when the turn began"
+		Expect(meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionPrepared).Message).To(
+			Equal("the prompt was prepared, but " + without))
 		Eventually(s.events).WithArguments(ctx, "Turn", "early").Should(ConsistOf("Warning ToolsMissing", "Normal Succeeded"))
 		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal(
-			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable) and was never reached: turns run without its tools until it is []`))
+			`Resolved: ToolServer "tickets" is not ready (EndpointUnreachable) and was never reached: turns run `+
+				`without its tools until it is []`))
 
 		host.broken.Store(false)
-		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal("Resolved: all tool servers and sub-agents are there [search_tickets]"))
+		says(ctx, s, &v1alpha1.Agent{}, agent, offered, Equal("Resolved: all tool servers and sub-agents exist [search_tickets]"))
 		s.create(ctx, newTurn("late"))
 		Expect(s.reaches(ctx, "late", v1alpha1.TurnReasonCompleted).Status.Preparation.ToolServersMissing).To(BeEmpty())
 	}, SpecTimeout(patience))

@@ -54,7 +54,8 @@ func TestEveryFieldIsOnThePageOfItsKind(t *testing.T) {
 	}
 }
 
-// factsOf is what the row of a field must say of it: whether it is required, its default, bounds and values.
+// factsOf returns the facts that the row of a field must contain: whether it is required, its default, bounds and
+// values.
 func factsOf(s apiextensionsv1.JSONSchemaProps, required bool) []string {
 	var facts []string
 	add := func(format string, value any) { facts = append(facts, fmt.Sprintf(format, value)) }
@@ -78,7 +79,7 @@ func factsOf(s apiextensionsv1.JSONSchemaProps, required bool) []string {
 	return facts
 }
 
-// walk visits all fields below a schema but those of conditions, which are alike for all of Kubernetes.
+// walk visits all fields below a schema, except for those of conditions, which are the same in all of Kubernetes.
 func walk(s apiextensionsv1.JSONSchemaProps, path string, visit func(string, apiextensionsv1.JSONSchemaProps, bool)) {
 	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
 		field, below := s.Properties[name], path+"."+name
@@ -107,7 +108,7 @@ func schemaOf(t *testing.T, plural string) *apiextensionsv1.JSONSchemaProps {
 	return crdOf(t, plural).Spec.Versions[0].Schema.OpenAPIV3Schema
 }
 
-// columnsOf returns the heads of the columns that kubectl prints.
+// columnsOf returns the headings of the columns that kubectl prints.
 func columnsOf(t *testing.T, plural string) []string {
 	t.Helper()
 	var names []string

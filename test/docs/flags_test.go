@@ -25,7 +25,7 @@ func TestEveryFlagOfTheManagerIsOnItsPage(t *testing.T) {
 		if !strings.Contains(line, "| `"+twin+"` |") {
 			t.Errorf("%s must have a row for `--%s` with its twin `%s`, has: %q", path, f.Name, twin, line)
 		}
-		// The host name is this machine's; an empty or nil default is told in words.
+		// The default of --executor-name is this machine's host name; the page describes empty defaults in words.
 		if d := f.DefValue; d != "" && d != "[]" && f.Name != "executor-name" && !strings.Contains(line, "| `"+d+"` |") {
 			t.Errorf("%s: the row of `--%s` must give its default `%s`: %q", path, f.Name, d, line)
 		}
@@ -42,7 +42,7 @@ func TestTheHelpOfTheCommandLineIsOnItsPage(t *testing.T) {
 		switch cmd.Name() {
 		case "help":
 		case "render", "run", "logs", "approve", "cancel":
-			// What the page shows has no space at the ends of lines.
+			// The page has no trailing spaces.
 			for line := range strings.Lines(help(t, cmd)) {
 				if line = strings.TrimRight(line, " \n"); line != "" && !strings.Contains(page, line) {
 					t.Errorf("%s: the output of capstan %s --help is not current: it lacks %q", path, cmd.Name(), line)

@@ -39,7 +39,7 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	}
 }
 
-// anchors returns the anchors of a page's headings, as Git hosts make them.
+// anchors returns the anchors of a page's headings, in the form of Git hosts.
 func anchors(t *testing.T, path string) []string {
 	t.Helper()
 	var all []string

@@ -1,5 +1,5 @@
-// Package docs_test checks that the pages are complete and current: what the code has is on its page, and what a page
-// points to exists.
+// Package docs_test checks that the pages are complete and current: each page covers its part of the code, and all
+// links lead somewhere.
 package docs_test
 
 import (
@@ -36,7 +36,7 @@ func pages(t *testing.T) []string {
 	return all
 }
 
-// row returns the row of a page's table that begins with a name in backquotes; empty if there is none.
+// row returns the row of a page's table that begins with a name in backquotes, or an empty string if there is none.
 func row(page, name string) string {
 	for line := range strings.Lines(page) {
 		if strings.HasPrefix(line, "| `"+name+"` |") {

@@ -11,25 +11,28 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli"
 )
 
-// located is how the command line names a field; the object's own name is not on the page.
+// located matches the command line's name for a field. The page leaves out the name of the object.
 var located = regexp.MustCompile(`(Turn|Agent|PromptProfile) \S+: (spec.*)`)
 
 func TestPromptPageShowsRealErrors(t *testing.T) {
 	page := read(t, promptPage)
-	// Each breaks the manifests of an example at one place.
+	// Each case breaks the manifests of an example in one place.
 	for name, tc := range map[string]struct{ example, right, wrong string }{
 		"undeclared variable": {"hostile-context", "mails for {{ .customer }}", "mails for {{ .custmer }}"},
 		"no function":         {"hostile-context", "mails for {{ .customer }}", `mails for {{ printf "%s" .customer }}`},
 		"no loop":             {"hostile-context", "mails for {{ .customer }}", "mails for {{ range .customer }}x{{ end }}"},
 		"no conversation":     {"none", "You answer in rhymes.", "You answer in {{ .Session.Name }}."},
 		"no value":            {"full", "  - name: customer\n    value: Grace\n", "  - name: shop\n    value: Lumen\n"},
-		"unknown parameter":   {"full", "  - name: customer\n    value: Grace\n", "  - name: customer\n    value: Grace\n  - name: town\n    value: Graz\n"},
-		"unknown section":     {"sections", "[instructions, agent,", "[instruction, agent,"},
-		"repeated section":    {"sections", "[instructions, agent,", "[instructions, instructions,"},
-		"unknown skill":       {"full", "loaded: [returns]", "loaded: [refunds]"},
-		"no key":              {"full", "key: complaints.md", "key: complaint.md"},
-		"trust":               {"full", "text: Parcels to", "trust: Trusted\n      text: Parcels to"},
-		"unknown model":       {"none", "  promptMode: None", "  model: demo-large"},
+		"unknown parameter": {
+			"full", "  - name: customer\n    value: Grace\n",
+			"  - name: customer\n    value: Grace\n  - name: town\n    value: Graz\n",
+		},
+		"unknown section":  {"sections", "[instructions, agent,", "[instruction, agent,"},
+		"repeated section": {"sections", "[instructions, agent,", "[instructions, instructions,"},
+		"unknown skill":    {"full", "loaded: [returns]", "loaded: [refunds]"},
+		"no key":           {"full", "key: complaints.md", "key: complaint.md"},
+		"trust":            {"full", "text: Parcels to", "trust: Trusted\n      text: Parcels to"},
+		"unknown model":    {"none", "  promptMode: None", "  model: demo-large"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := manifests(t, filepath.Join("examples/prompts", tc.example))
@@ -62,7 +65,7 @@ func manifests(t *testing.T, folder string) string {
 	return all.String()
 }
 
-// failure renders manifests that cannot be and returns the error as a cluster has it.
+// failure renders invalid manifests and returns the error in the form of a cluster.
 func failure(t *testing.T, text string) string {
 	t.Helper()
 	var out bytes.Buffer

@@ -23,7 +23,7 @@ const promptPage = "docs/prompt.md"
 
 var update = flag.Bool("update", false, "write the real output of its commands into "+promptPage)
 
-// console finds the blocks that show what somebody typed and saw.
+// console finds the blocks that show a command and its output.
 var console = regexp.MustCompile("(?ms)^```console\n(.*?)^```$")
 
 func TestPromptPageShowsRealOutput(t *testing.T) {
@@ -32,7 +32,7 @@ func TestPromptPageShowsRealOutput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Chdir(root) // the commands name files from there
+	t.Chdir(root) // the commands name files relative to the root
 	blocks := console.FindAllStringSubmatchIndex(page, -1)
 	if len(blocks) == 0 {
 		t.Fatalf("%s shows no output", promptPage)
@@ -43,7 +43,8 @@ func TestPromptPageShowsRealOutput(t *testing.T) {
 		shown := page[at[2]:at[3]]
 		real := session(t, shown)
 		if diff := cmp.Diff(real, shown); diff != "" && !*update {
-			t.Errorf("%s shows output that is not current (go test ./test/docs -update writes it anew): -real +shown:\n%s", promptPage, diff)
+			t.Errorf("%s shows output that is not current (go test ./test/docs -update writes it anew): -real +shown:\n%s",
+				promptPage, diff)
 		}
 		current.WriteString(page[end:at[2]] + real)
 		end = at[3]
@@ -72,7 +73,8 @@ func TestPromptPageHasEverySectionAndMessage(t *testing.T) {
 	}
 }
 
-// session types the commands of a block, the lines that begin with a dollar sign, and returns them with what they print.
+// session runs the commands of a block, which are the lines that begin with a dollar sign. It returns the commands
+// with their output.
 func session(t *testing.T, block string) string {
 	t.Helper()
 	var seen strings.Builder
@@ -96,13 +98,13 @@ func session(t *testing.T, block string) string {
 }
 
 var (
-	// changed is the beginning of a command that gets a file with other words as its input.
+	// changed is the beginning of a command that edits a file for its input.
 	changed = regexp.MustCompile(`^sed 's/([^/]+)/([^/]+)/' (\S+) \| `)
-	// excerpt is the end of a command that shows the lines from one pattern to another.
+	// excerpt is the end of a command that shows the lines between two patterns.
 	excerpt = regexp.MustCompile(` \| sed -n '/(.+)/,/(.+)/p'$`)
 )
 
-// typed runs a command line of capstan and returns all that it prints.
+// typed runs a command line of capstan. It returns the output and the exit code.
 func typed(t *testing.T, command string) (printed string, code int) {
 	t.Helper()
 	input := ""
@@ -128,7 +130,7 @@ func typed(t *testing.T, command string) (printed string, code int) {
 	return between(t, out.String(), part[1], part[2]), 0
 }
 
-// between returns the lines of a text from the first that a pattern matches to the next that another one does, as sed does.
+// between returns the lines of a text from the first match of one pattern to the next match of another, like sed.
 func between(t *testing.T, text, from, to string) string {
 	t.Helper()
 	first, last := regexp.MustCompile(from), regexp.MustCompile(to)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Bounds of the README, in lines. The first screen is all that most readers see.
+// The maximum lengths of the README and of its first screen, which is all that most readers see, in lines.
 const (
 	readmeLines = 150
 	firstScreen = 48
@@ -33,7 +33,8 @@ func TestFirstScreenOfReadmeAnswers(t *testing.T) {
 	}
 }
 
-// The output below the manifest is that of the quickstart, so the manifest must be the quickstart's.
+// TestManifestOfReadmeIsThatOfTheQuickstart checks the manifest above the quickstart's output in the README: it
+// must be the quickstart's own.
 func TestManifestOfReadmeIsThatOfTheQuickstart(t *testing.T) {
 	comment, manifest, _ := strings.Cut(read(t, "examples/quickstart/turn.yaml"), "\n")
 	if !strings.HasPrefix(comment, "#") {

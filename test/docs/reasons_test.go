@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// pagesOf maps how the comment of a group of constants begins to the pages that must name each of the group.
+// pagesOf maps the beginning of a constant group's comment to the pages that must name each constant of the group.
 var pagesOf = map[string][]string{
 	"Conditions of every kind but Turn": {
 		"docs/agents.md", "docs/promptprofiles.md", "docs/modelproviders.md", "docs/sessions.md", "docs/toolservers.md",

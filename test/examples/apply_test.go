@@ -62,7 +62,7 @@ var _ = Describe("pages", func() {
 	}
 })
 
-// newNamespace makes a namespace for one spec. envtest cannot delete it, and need not.
+// newNamespace creates a namespace for one spec. envtest cannot delete it, which does no harm.
 func newNamespace(ctx context.Context) string {
 	GinkgoHelper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "example-"}}
@@ -70,7 +70,7 @@ func newNamespace(ctx context.Context) string {
 	return namespace.Name
 }
 
-// create creates all objects of a text; a field that the API server does not know is an error.
+// create creates all objects of a text. A field that the API server does not know is an error.
 func create(ctx context.Context, namespace string, from source) {
 	GinkgoHelper()
 	all, err := objects(from.text)
@@ -88,7 +88,7 @@ func create(ctx context.Context, namespace string, from source) {
 	}
 }
 
-// as returns a client of a user, who may do anything in their own name.
+// as returns a client of a user who may do anything under their own name.
 func as(name string) client.Client {
 	GinkgoHelper()
 	config := rest.CopyConfig(apiConfig)
@@ -98,7 +98,7 @@ func as(name string) client.Client {
 	return c
 }
 
-// expectWhole asserts that all that a Turn leads to is in the same folder.
+// expectWhole asserts that the folder contains all objects that a Turn needs.
 func expectWhole(set *manifest.Set, turn *v1alpha1.Turn) {
 	GinkgoHelper()
 	agent, ok := set.Agent(turn.Namespace, turn.Spec.AgentRef.Name)
@@ -122,7 +122,8 @@ func expectWhole(set *manifest.Set, turn *v1alpha1.Turn) {
 	}
 }
 
-// expectTools asserts that the servers and sub-agents of an agent are in the same folder, and theirs.
+// expectTools asserts that the folder contains the tool servers and sub-agents of an Agent, and those of the
+// sub-agents.
 func expectTools(set *manifest.Set, agent *v1alpha1.Agent) {
 	GinkgoHelper()
 	for _, t := range agent.Spec.Tools {
@@ -137,7 +138,7 @@ func expectTools(set *manifest.Set, agent *v1alpha1.Agent) {
 	}
 }
 
-// textsOf returns where the texts are that a prompt takes from ConfigMaps.
+// textsOf returns the references to the ConfigMaps from which a prompt takes texts.
 func textsOf(turn *v1alpha1.Turn, agent *v1alpha1.Agent, profile *v1alpha1.PromptProfile) []v1alpha1.ConfigMapKeyReference {
 	var refs []v1alpha1.ConfigMapKeyReference
 	for _, s := range profile.Spec.Skills {

@@ -19,10 +19,10 @@ import (
 // root is the folder of the repository.
 const root = "../.."
 
-// source is a text of manifests and where it stands.
+// source is a text of manifests and its location.
 type source struct{ name, text string }
 
-// folders returns the folders that hold manifests, however deep they are.
+// folders returns all folders with manifests, at any depth.
 func folders() []string {
 	examples := filepath.Join(root, "examples")
 	var all []string
@@ -31,10 +31,10 @@ func folders() []string {
 			return err
 		}
 		folder, err := filepath.Rel(examples, filepath.Dir(path))
-		if strings.HasPrefix(folder, "gitops") { // test/gitops applies it: it holds objects of other tools
+		if strings.HasPrefix(folder, "gitops") { // test/gitops applies it, because it contains objects of other tools
 			return err
 		}
-		if folder == filepath.Join("cluster", "servers") { // the servers of the example around it
+		if folder == filepath.Join("cluster", "servers") { // these are the servers of the example above
 			return err
 		}
 		if !slices.Contains(all, folder) {
@@ -43,7 +43,7 @@ func folders() []string {
 		return err
 	})
 	if err != nil {
-		panic(err) // specs are made of them, so no spec can report it
+		panic(err) // specs are generated from the folders, so no spec can report the error
 	}
 	return all
 }
@@ -65,7 +65,7 @@ func filesOf(folder string) []source {
 	return all
 }
 
-// pages returns the pages that hold manifests for readers.
+// pages returns the pages with manifests for readers.
 func pages() []string {
 	all, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil {
@@ -74,8 +74,8 @@ func pages() []string {
 	return append(all, filepath.Join(root, "README.md"), filepath.Join(root, "examples", "README.md"))
 }
 
-// blocksOf returns the fenced blocks of a page that are marked as YAML, named by the line they begin at. A block that is a
-// list holds the content of some other file, and no manifest.
+// blocksOf returns the fenced YAML blocks of a page, named by their first line. A block with a list is part of
+// another file and not a manifest.
 func blocksOf(page string) []source {
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -122,7 +122,10 @@ func objects(text string) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// kinds are those that an example may hold.
-var kinds = []string{"Agent", "ModelProvider", "PromptProfile", "ToolServer", "ToolApproval", "Turn", "Session", "Secret", "ConfigMap", "Deployment", "Service"}
+// kinds lists the kinds that an example may contain.
+var kinds = []string{
+	"Agent", "ModelProvider", "PromptProfile", "ToolServer", "ToolApproval", "Turn", "Session", "Secret",
+	"ConfigMap", "Deployment", "Service",
+}
 
 func isExampleKind(kind string) bool { return slices.Contains(kinds, kind) }

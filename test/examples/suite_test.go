@@ -1,5 +1,5 @@
-// Package examples_test applies what readers are shown (every manifest under examples/ and every one in a page) to a real
-// API server, and reads it as the command line does. The example with tools runs to its end.
+// Package examples_test applies every manifest that readers see, in examples/ and in the pages, to a real API
+// server. It also reads them as the command line does. The example with tools runs to its end.
 package examples_test
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// The control plane of the suite. BeforeSuite sets them; no test changes them.
+// The control plane of the suite. BeforeSuite sets the variables; no test changes them.
 var (
 	apiConfig *rest.Config
 	apiClient client.Client

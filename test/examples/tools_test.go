@@ -19,24 +19,25 @@ import (
 )
 
 const (
-	// patience is how long a Turn may take to get somewhere, on a busy machine.
+	// patience bounds the wait for a state of a Turn, on a busy machine.
 	patience = 120 * time.Second
 	polling  = 50 * time.Millisecond
 )
 
-// helpdesk is examples/tools under way, in a namespace of its own.
+// helpdesk is a run of examples/tools in a namespace of its own.
 type helpdesk struct {
 	namespace string
 	desk      *tickets.Desk
 }
 
-// newHelpdesk starts the model and the tools of the demo and a manager, and applies examples/tools with their addresses.
+// newHelpdesk starts the model and the tools of the demo and a manager. It applies examples/tools with their
+// addresses.
 func newHelpdesk(ctx context.Context) *helpdesk {
 	GinkgoHelper()
 	h := &helpdesk{namespace: newNamespace(ctx)}
 	cfg, err := server.LoadConfig(filepath.Join(root, "hack", "fakemodel", "rules.yaml"))
 	Expect(err).NotTo(HaveOccurred())
-	for i := range cfg.Rules { // the pace is for people
+	for i := range cfg.Rules { // the delays are for people
 		cfg.Rules[i].Fault = server.Fault{}
 	}
 	fake, err := server.New(cfg)
@@ -48,7 +49,7 @@ func newHelpdesk(ctx context.Context) *helpdesk {
 	Expect(err).NotTo(HaveOccurred())
 	tools := httptest.NewServer(tickets.Handler(h.desk, nil))
 	DeferCleanup(tools.Close)
-	h.run(ctx) // stops before the servers, of which it holds connections open
+	h.run(ctx) // stops before the servers, because it keeps connections to them
 
 	for _, file := range filesOf("tools") {
 		all, err := objects(file.text)
@@ -72,7 +73,7 @@ func set(o *unstructured.Unstructured, value string, path ...string) {
 	Expect(unstructured.SetNestedField(o.Object, value, path...)).To(Succeed())
 }
 
-// run starts a manager of the namespace; the end of the spec stops it.
+// run starts a manager of the namespace. The end of the spec stops it.
 func (h *helpdesk) run(ctx context.Context) {
 	GinkgoHelper()
 	o := manager.Options{
@@ -91,7 +92,7 @@ func (h *helpdesk) run(ctx context.Context) {
 	})
 }
 
-// reaches waits until the Turn of the example has a state, and returns it.
+// reaches waits until the Turn of the example has a state, and returns the Turn.
 func (h *helpdesk) reaches(ctx context.Context, reason string) *v1alpha1.Turn {
 	GinkgoHelper()
 	var t v1alpha1.Turn
@@ -105,7 +106,7 @@ func (h *helpdesk) reaches(ctx context.Context, reason string) *v1alpha1.Turn {
 	return &t
 }
 
-// decide decides about the call that a Turn waits for, as grace.
+// decide decides about the pending call of a Turn, as the user grace.
 func (h *helpdesk) decide(ctx context.Context, t *v1alpha1.Turn, decision v1alpha1.ApprovalDecision, reason string) {
 	GinkgoHelper()
 	Expect(t.Status.PendingApprovals).To(HaveLen(1))
@@ -120,7 +121,7 @@ func (h *helpdesk) decide(ctx context.Context, t *v1alpha1.Turn, decision v1alph
 	})).To(Succeed())
 }
 
-// ticket returns the ticket that the Turn is about.
+// ticket returns the ticket of the example.
 func (h *helpdesk) ticket() tickets.Ticket {
 	GinkgoHelper()
 	t, err := h.desk.Get("1042")
@@ -128,7 +129,7 @@ func (h *helpdesk) ticket() tickets.Ticket {
 	return t
 }
 
-// calls are names and outcomes of the calls of a Turn.
+// calls returns the names and outcomes of a Turn's calls.
 func calls(t *v1alpha1.Turn) []string {
 	var all []string
 	for _, c := range t.Status.ToolCalls {
@@ -137,16 +138,20 @@ func calls(t *v1alpha1.Turn) []string {
 	return all
 }
 
-const like = "The researcher found one like it. Ticket 0977, Printer on floor 3 prints stripes: The drum was worn. Replaced it, and printed the test page twice."
+const like = "The researcher found one like it. Ticket 0977, Printer on floor 3 prints stripes: The drum was " +
+	"worn. Replaced it, and printed the test page twice."
 
-var before = []string{"ticket_context Succeeded", "search_tickets Succeeded", "get_ticket Succeeded", "get_ticket Succeeded", "researcher Succeeded"}
+var before = []string{
+	"ticket_context Succeeded", "search_tickets Succeeded", "get_ticket Succeeded",
+	"get_ticket Succeeded", "researcher Succeeded",
+}
 
 var _ = Describe("examples/tools", func() {
 	It("searches, reads, hands work on, asks before it closes, closes once, and answers", func(ctx SpecContext) {
 		h := newHelpdesk(ctx)
 
 		waits := h.reaches(ctx, v1alpha1.TurnReasonAwaitingApproval)
-		Expect(h.ticket().State).To(Equal("open"), "nothing is closed before somebody says so")
+		Expect(h.ticket().State).To(Equal("open"), "no ticket is closed before the approval")
 		Expect(waits.Status.PendingApprovals[0]).To(And(HaveField("Name", "close_ticket"), HaveField("Step", BeEquivalentTo(4))))
 		Expect(waits.Status.ParkedTime).NotTo(BeNil())
 		Expect(calls(waits)).To(Equal(append(before[:5:5], "close_ticket Pending")))
@@ -182,7 +187,7 @@ var _ = Describe("examples/tools", func() {
 		Expect(st.SubAgentUsage.Cost).To(Equal(child.Status.Usage.Cost))
 	}, SpecTimeout(2*patience))
 
-	It("leaves the ticket open where somebody denies it, and says so", func(ctx SpecContext) {
+	It("leaves the ticket open and reports it if the call is denied", func(ctx SpecContext) {
 		h := newHelpdesk(ctx)
 		h.decide(ctx, h.reaches(ctx, v1alpha1.TurnReasonAwaitingApproval), v1alpha1.ApprovalDenied, "Ask Grace first.")
 		done := h.reaches(ctx, v1alpha1.TurnReasonCompleted)
@@ -192,7 +197,7 @@ var _ = Describe("examples/tools", func() {
 		Expect(h.ticket()).To(And(HaveField("State", "open"), HaveField("Closings", 0)))
 	}, SpecTimeout(2*patience))
 
-	It("shows what the server has, and what the agent is offered of it", func(ctx SpecContext) {
+	It("shows the tools of the server, and which of them the Agent has", func(ctx SpecContext) {
 		h := newHelpdesk(ctx)
 		h.reaches(ctx, v1alpha1.TurnReasonAwaitingApproval)
 		var s v1alpha1.ToolServer

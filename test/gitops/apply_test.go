@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// apply does what GitOps tools do on the server's side.
+// apply applies an object on the server's side, like GitOps tools.
 func apply(t *testing.T, o *unstructured.Unstructured, owner string, options ...client.ApplyOption) *unstructured.Unstructured {
 	t.Helper()
 	applied := o.DeepCopy()
@@ -21,10 +21,11 @@ func apply(t *testing.T, o *unstructured.Unstructured, owner string, options ...
 	return applied
 }
 
-// TestAnApplyThatChangesNothingChangesNothing: once the manager has done its work, the same apply, with force or without, leaves every
-// object byte for byte as it is. Nor do the manager and the tool own the same field.
-func TestAnApplyThatChangesNothingChangesNothing(t *testing.T) {
-	s := newStage(t)
+// TestRepeatedApplyChangesNothing checks that a repeated apply, with or without force, leaves every
+// object unchanged byte for byte after the manager has done its work. The manager and the tool must not own the
+// same field.
+func TestRepeatedApplyChangesNothing(t *testing.T) {
+	s := newTestEnv(t)
 	var files []string
 	for _, pattern := range []string{"examples/quickstart/*.yaml", "examples/tools/*.yaml", "examples/gitops/agents/*.yaml"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
@@ -58,7 +59,7 @@ func TestAnApplyThatChangesNothingChangesNothing(t *testing.T) {
 	} {
 		for _, o := range objects {
 			before := s.live(o)
-			// A dry run is how both tools find out whether anything differs.
+			// Both tools find differences with a dry run.
 			dry := apply(t, o, owner, append(options, client.DryRunAll)...)
 			if d := cmp.Diff(before.Object, stripped(dry, before).Object); d != "" {
 				t.Errorf("%s %s: a dry run of %s finds a difference (-live +applied):\n%s", o.GetKind(), o.GetName(), owner, d)
@@ -66,7 +67,8 @@ func TestAnApplyThatChangesNothingChangesNothing(t *testing.T) {
 			apply(t, o, owner, options...)
 			after := s.live(o)
 			if before.GetResourceVersion() != after.GetResourceVersion() || before.GetGeneration() != after.GetGeneration() {
-				t.Errorf("%s %s: the apply of %s has changed it: %s", o.GetKind(), o.GetName(), owner, cmp.Diff(before.Object, after.Object))
+				t.Errorf("%s %s: the apply of %s has changed it: %s", o.GetKind(), o.GetName(), owner,
+					cmp.Diff(before.Object, after.Object))
 			}
 		}
 	}
@@ -75,22 +77,26 @@ func TestAnApplyThatChangesNothingChangesNothing(t *testing.T) {
 	}
 }
 
-// stripped returns the answer of a dry run with what a real answer would have: the API server gives managedFields a new time.
+// stripped returns the result of a dry run with the managedFields of the live object, because the API server gives
+// them a new time.
 func stripped(dry, live *unstructured.Unstructured) *unstructured.Unstructured {
 	dry = dry.DeepCopy()
 	dry.SetManagedFields(live.GetManagedFields())
 	return dry
 }
 
-func secretOf(s *stage) *unstructured.Unstructured {
-	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Secret", "data": map[string]any{"apiKey": "ZGVtby1rZXk="}, "type": "Opaque"}}
+func secretOf(s *testEnv) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Secret",
+		"data": map[string]any{"apiKey": "ZGVtby1rZXk="}, "type": "Opaque",
+	}}
 	o.SetNamespace(s.namespace)
 	o.SetName("gitops-demo-model")
 	return o
 }
 
-// live reads an object as it is now.
-func (s *stage) live(o *unstructured.Unstructured) *unstructured.Unstructured {
+// live reads the current state of an object.
+func (s *testEnv) live(o *unstructured.Unstructured) *unstructured.Unstructured {
 	s.t.Helper()
 	now := &unstructured.Unstructured{}
 	now.SetGroupVersionKind(o.GroupVersionKind())
@@ -100,8 +106,8 @@ func (s *stage) live(o *unstructured.Unstructured) *unstructured.Unstructured {
 	return now
 }
 
-// ownedOnce checks that tools own no field of the status, and the manager nothing else.
-func (s *stage) ownedOnce(o *unstructured.Unstructured) {
+// ownedOnce checks that tools own no field of the status, and that the manager owns nothing else.
+func (s *testEnv) ownedOnce(o *unstructured.Unstructured) {
 	s.t.Helper()
 	for _, m := range o.GetManagedFields() {
 		var fields map[string]any

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// repository copies examples/gitops into a repository of Git of its own, with one commit on the branch main.
+// repository copies examples/gitops into a new Git repository, with one commit on the branch main.
 func repository(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -18,7 +18,8 @@ func repository(t *testing.T) string {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"init", "-q", "-b", "main"}, {"add", "-A"}, {"commit", "-qm", "first"}} {
-		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=test", "-c", "user.email=test@localhost", "-c", "commit.gpgsign=false"}, args...)...)
+		cmd := exec.CommandContext(t.Context(), "git",
+			append([]string{"-c", "user.name=test", "-c", "user.email=test@localhost", "-c", "commit.gpgsign=false"}, args...)...)
 		cmd.Dir = folder
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v: %s", args, err, out)
@@ -58,7 +59,8 @@ func edit(t *testing.T, path, from, to string) {
 	}
 }
 
-// TestTheCheckShowsAChangedPrompt: examples/gitops/check.sh finds what a change of a PromptProfile does to the prompt.
+// TestTheCheckShowsAChangedPrompt checks that examples/gitops/check.sh shows how a change of a PromptProfile
+// affects the prompt.
 func TestTheCheckShowsAChangedPrompt(t *testing.T) {
 	folder := repository(t)
 	if status, out, errOut := check(t, folder, "main"); status != 0 {
@@ -83,7 +85,8 @@ func TestTheCheckShowsAChangedPrompt(t *testing.T) {
 	if status, out, errOut := check(t, folder, "main"); status != 1 || !strings.Contains(errOut, "absent") {
 		t.Errorf("with a prompt that cannot be rendered: status %d, want 1 and why: %s%s", status, out, errOut)
 	}
-	if status, _, errOut := check(t, folder, "nowhere"); status != 1 || !strings.Contains(errOut, "the revision nowhere has no folder agents") {
+	if status, _, errOut := check(t, folder, "nowhere"); status != 1 ||
+		!strings.Contains(errOut, "the revision nowhere has no folder agents") {
 		t.Errorf("against an unknown revision: status %d, want 1 and why: %s", status, errOut)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The states, as Argo CD calls them.
+// The health states, with Argo CD's names.
 const (
 	healthy     = "Healthy"
 	progressing = "Progressing"
@@ -23,7 +23,7 @@ const (
 	degraded    = "Degraded"
 )
 
-// flux judges an object with the code that Flux uses.
+// flux returns the health of an object, computed by the code that Flux uses.
 func flux(t *testing.T, o *unstructured.Unstructured) status.Status {
 	t.Helper()
 	result, err := status.Compute(o)
@@ -33,7 +33,7 @@ func flux(t *testing.T, o *unstructured.Unstructured) status.Status {
 	return result.Status
 }
 
-// script is the health check that examples/gitops gives Argo CD for all kinds.
+// script returns the health check for Argo CD in examples/gitops, which covers all kinds.
 func script(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(root, "examples/gitops/argocd/health.yaml"))
@@ -59,7 +59,8 @@ func script(t *testing.T) string {
 	return text
 }
 
-// argo runs the script as Argo CD does: in a machine with the libraries package, base and table alone, with the object as obj.
+// argo runs the script as Argo CD does: in a Lua machine with only the libraries package, base and table, and with
+// the object as obj.
 func argo(t *testing.T, o *unstructured.Unstructured) (health, message string) {
 	t.Helper()
 	l := lua.NewState(lua.Options{SkipOpenLibs: true})
@@ -88,8 +89,8 @@ func argo(t *testing.T, o *unstructured.Unstructured) (health, message string) {
 	return table.RawGetString("status").String(), table.RawGetString("message").String()
 }
 
-// objects are those of the manifests, with the addresses and the namespace of the stage.
-func (s *stage) objects(files ...string) []*unstructured.Unstructured {
+// objects returns the objects of the manifests, with the addresses and the namespace of the test environment.
+func (s *testEnv) objects(files ...string) []*unstructured.Unstructured {
 	s.t.Helper()
 	var all []*unstructured.Unstructured
 	for _, file := range files {
@@ -114,7 +115,7 @@ func (s *stage) objects(files ...string) []*unstructured.Unstructured {
 	return all
 }
 
-func (s *stage) replace(o *unstructured.Unstructured, from, to string, path ...string) {
+func (s *testEnv) replace(o *unstructured.Unstructured, from, to string, path ...string) {
 	s.t.Helper()
 	if have, _, _ := unstructured.NestedString(o.Object, path...); have != from {
 		return
@@ -124,9 +125,10 @@ func (s *stage) replace(o *unstructured.Unstructured, from, to string, path ...s
 	}
 }
 
-// TestHealthOfEveryKindInEveryState: what the manager writes is read rightly by Flux's own code and by the script for Argo CD.
+// TestHealthOfEveryKindInEveryState checks that Flux's own code and the script for Argo CD read the manager's
+// statuses correctly.
 func TestHealthOfEveryKindInEveryState(t *testing.T) {
-	s := newStage(t)
+	s := newTestEnv(t)
 	for _, o := range s.objects("testdata/states.yaml") {
 		if err := apiClient.Create(t.Context(), o, client.FieldValidation("Strict")); err != nil {
 			t.Fatalf("%s %s: %v", o.GetKind(), o.GetName(), err)
@@ -172,7 +174,10 @@ func TestHealthOfEveryKindInEveryState(t *testing.T) {
 		judge(t, o, want.reason, want.flux, want.argo)
 	}
 	stop()
-	for _, o := range []*unstructured.Unstructured{s.get("PromptProfile", "good"), s.get("Agent", "good"), s.get("ModelProvider", "good"), s.get("ToolServer", "good")} {
+	for _, o := range []*unstructured.Unstructured{
+		s.get("PromptProfile", "good"), s.get("Agent", "good"),
+		s.get("ModelProvider", "good"), s.get("ToolServer", "good"),
+	} {
 		path, value := []string{"spec", "description"}, "changed"
 		switch o.GetKind() {
 		case "PromptProfile":
@@ -188,7 +193,7 @@ func TestHealthOfEveryKindInEveryState(t *testing.T) {
 		if err := apiClient.Update(t.Context(), o); err != nil {
 			t.Fatal(err)
 		}
-		judge(t, o, "with a spec that nobody has looked at", status.InProgressStatus, progressing)
+		judge(t, o, "with a spec that the manager has not seen", status.InProgressStatus, progressing)
 	}
 }
 
@@ -206,14 +211,17 @@ func judge(t *testing.T, o *unstructured.Unstructured, state string, wantFlux st
 	}
 }
 
-// TestAnApprovalIsHealthy: it has no status.
+// TestAnApprovalIsHealthy checks an object without a status.
 func TestAnApprovalIsHealthy(t *testing.T) {
-	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "capstan.dev/v1alpha1", "kind": "ToolApproval", "metadata": map[string]any{"generation": int64(1), "name": "decision"}}}
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "capstan.dev/v1alpha1", "kind": "ToolApproval",
+		"metadata": map[string]any{"generation": int64(1), "name": "decision"},
+	}}
 	judge(t, o, "recorded", status.CurrentStatus, healthy)
 }
 
-// TestTheScriptKnowsTheReasons: each reason that it names is one of the API, and it names all that say that another object is missing or
-// not ready.
+// TestTheScriptKnowsTheReasons checks that all reasons in the script belong to the API, and that the script
+// contains all reasons for a missing or unready object.
 func TestTheScriptKnowsTheReasons(t *testing.T) {
 	text := script(t)
 	source, err := os.ReadFile(filepath.Join(root, "api/v1alpha1/conditions.go"))

@@ -1,6 +1,10 @@
-// Package gitops_test checks that GitOps tools get along with Capstan's objects: Flux's own code and the health script for Argo CD read
-// every state of every kind rightly, an apply that changes nothing changes nothing, and the check of examples/gitops finds a changed
-// prompt. Objects and states come from a real API server and a real manager.
+// Package gitops_test checks that GitOps tools work well with Capstan's objects:
+//
+//  1. Flux's own code and the health script for Argo CD read every state of every kind correctly.
+//  2. An apply that changes nothing has no effect.
+//  3. The check of examples/gitops finds a changed prompt.
+//
+// The objects and states come from a real API server and a real manager.
 package gitops_test
 
 import (
@@ -30,12 +34,12 @@ import (
 
 const (
 	root = "../.."
-	// patience is how long a state may take that is expected at once, on a busy machine.
+	// patience bounds the wait for a state that should be reached at once, on a busy machine.
 	patience = 2 * time.Minute
 	polling  = 50 * time.Millisecond
 )
 
-// The control plane of the tests, and the command line. TestMain sets them.
+// The control plane of the tests, and the command line. TestMain sets the variables.
 var (
 	apiConfig *rest.Config
 	apiClient client.Client
@@ -88,15 +92,15 @@ func complain(err error) int {
 	return 1
 }
 
-// stage is a namespace with a model and a server of tools.
-type stage struct {
+// testEnv is a namespace with a model and a tool server.
+type testEnv struct {
 	t                *testing.T
 	namespace        string
 	modelURL, mcpURL string
 	dataDir          string
 }
 
-func newStage(t *testing.T) *stage {
+func newTestEnv(t *testing.T) *testEnv {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "gitops-"}}
 	if err := apiClient.Create(t.Context(), namespace); err != nil {
@@ -106,7 +110,7 @@ func newStage(t *testing.T) *stage {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range cfg.Rules { // the pace is for people
+	for i := range cfg.Rules { // the delays are for people
 		cfg.Rules[i].Fault = server.Fault{}
 	}
 	fake, err := server.New(cfg)
@@ -122,11 +126,12 @@ func newStage(t *testing.T) *stage {
 	}
 	tools := httptest.NewServer(tickets.Handler(desk, nil))
 	t.Cleanup(tools.Close)
-	return &stage{t: t, namespace: namespace.Name, modelURL: model.URL + "/v1", mcpURL: tools.URL + "/mcp", dataDir: t.TempDir()}
+	return &testEnv{t: t, namespace: namespace.Name, modelURL: model.URL + "/v1", mcpURL: tools.URL + "/mcp", dataDir: t.TempDir()}
 }
 
-// runManager starts a manager of the namespace, and returns a function that stops it and waits until it has. The end of the test stops it, too.
-func (s *stage) runManager() (stop func()) {
+// runManager starts a manager of the namespace, and returns a function that stops it and waits for its end. The end
+// of the test stops it, too.
+func (s *testEnv) runManager() (stop func()) {
 	s.t.Helper()
 	o := manager.Options{
 		DataDir: s.dataDir, Namespace: s.namespace, ExecutorName: s.namespace + "-0", WatchNamespaces: []string{s.namespace},
@@ -154,8 +159,8 @@ func (s *stage) runManager() (stop func()) {
 	return stop
 }
 
-// get reads an object as it is now.
-func (s *stage) get(kind, name string) *unstructured.Unstructured {
+// get reads the current state of an object.
+func (s *testEnv) get(kind, name string) *unstructured.Unstructured {
 	s.t.Helper()
 	o := &unstructured.Unstructured{}
 	o.SetAPIVersion("capstan.dev/v1alpha1")
@@ -166,7 +171,7 @@ func (s *stage) get(kind, name string) *unstructured.Unstructured {
 	return o
 }
 
-// reason is that of an object's main condition, or empty while there is none for the newest spec.
+// reason returns the reason of an object's main condition, or an empty string if the newest spec has none yet.
 func reason(o *unstructured.Unstructured) string {
 	observed, _, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration")
 	if observed != o.GetGeneration() {
@@ -187,7 +192,7 @@ func reason(o *unstructured.Unstructured) string {
 }
 
 // reaches waits until an object has a state, which is the reason of its main condition.
-func (s *stage) reaches(kind, name, want string) *unstructured.Unstructured {
+func (s *testEnv) reaches(kind, name, want string) *unstructured.Unstructured {
 	s.t.Helper()
 	tick := time.NewTicker(polling)
 	defer tick.Stop()

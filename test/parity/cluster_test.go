@@ -24,9 +24,9 @@ type cluster struct {
 	kubectl interface {
 		Run(args ...string) (stdout, stderr io.Reader, err error)
 	}
-	// kubeconfig is the path of one of an administrator.
+	// kubeconfig is the path of a kubeconfig with administrator rights.
 	kubeconfig string
-	// dataDir is the manager's, where its journal is.
+	// dataDir is the data folder of the manager, with its journal.
 	dataDir string
 }
 
@@ -84,11 +84,11 @@ func runManager(t *testing.T, cfg *rest.Config, dataDir string) {
 	})
 }
 
-// run applies a folder in a namespace of its own and returns its one Turn when that has ended. Calls that wait for a decision
-// are approved.
+// run applies a folder in a namespace of its own, approves pending calls, and returns the only Turn after it has
+// ended.
 func (c cluster) run(t *testing.T, namespace, dir string) *v1alpha1.Turn {
 	t.Helper()
-	// The command line takes objects without a namespace to be in default; the name does not bear on the outcome.
+	// The command line assumes the namespace default for objects without one. The name does not affect the outcome.
 	c.must(t, "create", "namespace", namespace)
 	c.must(t, "apply", "--namespace", namespace, "-f", dir)
 	name := strings.TrimSpace(c.must(t, "get", "-f", filepath.Join(dir, "turn.yaml"), "--namespace", namespace, "-o", "name"))
@@ -101,7 +101,7 @@ func (c cluster) run(t *testing.T, namespace, dir string) *v1alpha1.Turn {
 	return read[v1alpha1.Turn](t, []byte(c.must(t, "get", name, "--namespace", namespace, "-o", "json")))
 }
 
-// open returns the content of a file; nothing of one that is not there.
+// open returns the content of a file, or no content if the file does not exist.
 func open(t *testing.T, path string) io.Reader {
 	t.Helper()
 	data, err := os.ReadFile(path)

@@ -1,4 +1,5 @@
-// Package parity_test runs each example in a cluster and without one, and compares: how it ends, and what the model is told.
+// Package parity_test runs each example in a cluster and without one. It compares the outcomes and the model
+// requests.
 package parity_test
 
 import (
@@ -21,8 +22,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli"
 )
 
-// outcome is what must be the same: all but times, names of executors and of people, ids that the model draws, and what they are
-// hashed into.
+// outcome is the part of a result that must be the same. It leaves out times, names of executors and people, IDs
+// that the model generates, and hashes of these.
 type outcome struct {
 	Reason     string
 	StopReason v1alpha1.StopReason
@@ -46,19 +47,19 @@ func outcomeOf(t *v1alpha1.Turn) outcome {
 			c.Turn = "a child"
 		}
 		if c.DecidedBy != "" {
-			c.DecidedBy = "somebody"
+			c.DecidedBy = "approver"
 		}
 		o.ToolCalls = append(o.ToolCalls, c)
 	}
 	if p := t.Status.Preparation; p != nil {
 		o.Prepared = *p
 		o.Prepared.PromptHash = ""              // it covers the time of day
-		o.Prepared.PromptProfile.Generation = 0 // there is none without a cluster
+		o.Prepared.PromptProfile.Generation = 0 // without a cluster there is no generation
 	}
 	return o
 }
 
-func TestExamplesEndAlikeWithAndWithoutACluster(t *testing.T) {
+func TestExamplesHaveTheSameOutcomeWithAndWithoutACluster(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		t.Fatal("KUBEBUILDER_ASSETS is not set: run `make test`")
 	}
@@ -82,7 +83,7 @@ func TestExamplesEndAlikeWithAndWithoutACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run(name, func(t *testing.T) {
-			// Tickets are closed once: each run has its own.
+			// Each run has its own tickets, because a ticket can be closed only once.
 			dir := copyOf(t, folder, model.URL+"/v1", serveTickets(t))
 			namespace := strings.ReplaceAll(name, string(filepath.Separator), "-")
 			turn := c.run(t, namespace, dir)
@@ -102,7 +103,7 @@ func TestExamplesEndAlikeWithAndWithoutACluster(t *testing.T) {
 	}
 }
 
-// expectTools fails unless a Turn has used all that there is of tools, so that there is something to compare.
+// expectTools fails unless a Turn has used every feature of tools, so that there is something to compare.
 func expectTools(t *testing.T, o outcome) {
 	t.Helper()
 	var approved, delegated, before bool
@@ -123,8 +124,8 @@ func serveTickets(t *testing.T) string {
 	}
 	web := httptest.NewServer(tickets.Handler(desk, nil))
 	t.Cleanup(func() {
-		_ = web.Listener.Close()     // so that the manager, which holds on to a server, does not come back
-		web.CloseClientConnections() // which it keeps open to hear of changes: Close would wait for it
+		_ = web.Listener.Close()     // so that the manager, which keeps its session, cannot reconnect
+		web.CloseClientConnections() // otherwise Close would wait for the manager's open stream
 		web.Close()
 	})
 	return web.URL + "/mcp"
@@ -133,7 +134,7 @@ func serveTickets(t *testing.T) string {
 // examples is the folder of all examples.
 const examples = "../../examples"
 
-// folders returns the folders of examples, however deep they are.
+// folders returns all folders of examples, at any depth.
 func folders(t *testing.T) []string {
 	t.Helper()
 	var all []string
@@ -155,7 +156,7 @@ var (
 	toolsAddress = regexp.MustCompile(`http://(127\.0\.0\.1:8090|example-tickets[a-z.:0-9-]*)/mcp\b`)
 )
 
-// copyOf copies manifests with the addresses of a model server and of a server of tools into a new folder.
+// copyOf copies manifests into a new folder and replaces the addresses of the model server and of the tool server.
 func copyOf(t *testing.T, folder, baseURL, toolsURL string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
@@ -177,20 +178,20 @@ func copyOf(t *testing.T, folder, baseURL, toolsURL string) string {
 	return dir
 }
 
-// runWithout runs the one Turn of a folder by the command line, at a terminal at which somebody says yes: the Turn waits for that
-// as it does in a cluster.
+// runWithout runs the only Turn of a folder with the command line, at a terminal that approves each call. The Turn
+// waits for the approval as in a cluster.
 func runWithout(t *testing.T, dir string) *v1alpha1.Turn {
 	t.Helper()
 	return read[v1alpha1.Turn](t, typed(t, "y\n", "run", "-f", dir, "-o", "json"))
 }
 
-// capstan returns what a command prints.
+// capstan runs a command and returns its output.
 func capstan(t *testing.T, args ...string) []byte {
 	t.Helper()
 	return typed(t, "", args...)
 }
 
-// typed is capstan at a terminal at which somebody types; nothing is typed where there is none.
+// typed is like capstan, at a terminal with typed input. If text is empty, there is no terminal.
 func typed(t *testing.T, text string, args ...string) []byte {
 	t.Helper()
 	var out, errOut bytes.Buffer

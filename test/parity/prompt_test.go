@@ -18,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// rendering is what `capstan render -o json` prints, as far as a Turn in a cluster has the same.
+// rendering is the part of the output of `capstan render -o json` that a Turn in a cluster also has.
 type rendering struct {
 	Messages    []model.Message      `json:"messages"`
 	Tools       []prompt.Tool        `json:"tools"`
@@ -26,8 +26,8 @@ type rendering struct {
 	Assembly    turncontext.Assembly `json:"assembly"`
 }
 
-// expectPromptOfRender compares what the manager has frozen for a Turn that has ended, and reported, with what render
-// makes of the same manifests for the time at which the Turn started.
+// expectPromptOfRender compares a finished Turn with the rendering of the same manifests at the Turn's start time.
+// It compares the frozen prompt in the journal and the preparation in the status.
 func (c cluster) expectPromptOfRender(t *testing.T, turn *v1alpha1.Turn, namespace, dir string) {
 	t.Helper()
 	if turn.Status.StartTime == nil || turn.Status.Preparation == nil {
@@ -41,16 +41,16 @@ func (c cluster) expectPromptOfRender(t *testing.T, turn *v1alpha1.Turn, namespa
 		t.Errorf("the model is offered other tools in the cluster: -capstan render +journal:\n%s", diff)
 	}
 	if n := len(turn.Status.ToolCalls); n > 0 && turn.Status.ToolCalls[0].Step == 0 {
-		// Tools that fill the context are called by a run alone: the system prompt is what is left to compare.
+		// Only a run calls the tools that fill the context. Without them, only the system prompt can be compared.
 		want.Messages, all[0].Messages = want.Messages[:1], all[0].Messages[:1]
 		if diff := cmp.Diff(want.Messages, all[0].Messages); diff != "" {
-			t.Errorf("the model is told something else in the cluster: -capstan render +journal:\n%s", diff)
+			t.Errorf("the model sees something else in the cluster: -capstan render +journal:\n%s", diff)
 		}
 		return
 	}
-	// Those of a fallback are made for another model than the one that render takes: the first of the chain.
+	// Later prompts are for fallback models. render uses the first model of the chain.
 	if diff := cmp.Diff(want.Messages, all[0].Messages); diff != "" {
-		t.Errorf("the model is told something else in the cluster: -capstan render +journal:\n%s", diff)
+		t.Errorf("the model sees something else in the cluster: -capstan render +journal:\n%s", diff)
 	}
 	if diff := cmp.Diff(want.Assembly, all[0].Assembly); diff != "" {
 		t.Errorf("the prompt came about otherwise in the cluster: -capstan render +journal:\n%s", diff)
@@ -59,13 +59,13 @@ func (c cluster) expectPromptOfRender(t *testing.T, turn *v1alpha1.Turn, namespa
 		return
 	}
 	got := *turn.Status.Preparation
-	got.PromptProfile.Generation = 0 // there is none without a cluster
+	got.PromptProfile.Generation = 0 // without a cluster there is no generation
 	if diff := cmp.Diff(want.Preparation, got); diff != "" {
 		t.Errorf("the preparation is reported otherwise: -capstan render +status:\n%s", diff)
 	}
 }
 
-// frozen returns all prompts that the manager's journal has of a Turn, oldest first.
+// frozen returns all prompts of a Turn in the manager's journal, oldest first.
 func (c cluster) frozen(t *testing.T, turn *v1alpha1.Turn) []prepare.Prepared {
 	t.Helper()
 	store, err := sqlite.OpenReader(t.Context(), filepath.Join(c.dataDir, "journal.db"))

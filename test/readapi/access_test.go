@@ -12,24 +12,28 @@ import (
 )
 
 var _ = Describe("Who may read a journal", func() {
-	It("is said by a token and the rights of whoever has it", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("depends on a token and the rights of its user", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		s.append(ctx, t, story()...)
 		journalOf := s.path("first", "journal")
 
 		By("refusing who has no token")
 		none := s.get(ctx, "", journalOf)
-		Expect(none.refusal(http.StatusUnauthorized)).To(ContainSubstring("there is no bearer token"))
+		Expect(none.refusal(http.StatusUnauthorized)).To(ContainSubstring("the request has no bearer token"))
 		Expect(none.header.Get("WWW-Authenticate")).To(Equal("Bearer"))
 
 		By("refusing a token that the API server does not know")
-		Expect(s.get(ctx, "invented", journalOf).refusal(http.StatusUnauthorized)).To(ContainSubstring("does not know the token"))
+		Expect(s.get(ctx, "invented", journalOf).refusal(http.StatusUnauthorized)).To(ContainSubstring("rejects the token"))
 
 		By("refusing who may see the Turn and not what was said")
-		viewer := s.user(ctx, "viewer", rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get", "list"}})
+		viewer := s.user(ctx, "viewer", rbacv1.PolicyRule{
+			APIGroups: []string{"capstan.dev"},
+			Resources: []string{"turns"}, Verbs: []string{"get", "list"},
+		})
 		refused := s.get(ctx, viewer, journalOf).refusal(http.StatusForbidden)
-		Expect(refused).To(ContainSubstring(`"system:serviceaccount:` + s.namespace + `:viewer" may not read what was said in Turn "first"`))
+		Expect(refused).To(ContainSubstring(
+			`"system:serviceaccount:` + s.namespace + `:viewer" may not read the conversation of Turn "first"`))
 		Expect(refused).To(ContainSubstring("apiGroups [capstan.dev], resources [turns/log] and verbs [get]"))
 
 		By("not telling them which Turns there are")
@@ -39,16 +43,17 @@ var _ = Describe("Who may read a journal", func() {
 		By("giving it to who has the right")
 		reader := s.user(ctx, "reader", logRule)
 		Expect(s.get(ctx, reader, journalOf).lines()).To(HaveLen(3))
-		Expect(s.get(ctx, reader, s.path("absent", "journal")).refusal(http.StatusNotFound)).To(Equal(`there is no Turn "absent" in namespace "` + s.namespace + `"`))
+		Expect(s.get(ctx, reader, s.path("absent", "journal")).refusal(http.StatusNotFound)).To(
+			Equal(`there is no Turn "absent" in namespace "` + s.namespace + `"`))
 
 		By("refusing them another namespace")
-		other := newStage(ctx)
+		other := newTestEnv(ctx)
 		other.append(ctx, other.turn(ctx, "first"), story()...)
 		Expect(other.get(ctx, reader, other.path("first", "journal")).refusal(http.StatusForbidden)).To(ContainSubstring(other.namespace))
 	})
 
-	It("may be one Turn alone", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("may be limited to one Turn", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		for _, name := range []string{"first", "second"} {
 			s.append(ctx, s.turn(ctx, name), story()...)
 		}
@@ -59,8 +64,8 @@ var _ = Describe("Who may read a journal", func() {
 		s.get(ctx, token, s.path("second", "journal")).refusal(http.StatusForbidden)
 	})
 
-	It("is asked again soon: a right that is given or a token that has expired counts within seconds", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("is checked again soon: a new right or an expired token takes effect within seconds", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		s.append(ctx, s.turn(ctx, "first"), story()...)
 		token := s.user(ctx, "reader")
 		status := func() int { return s.get(ctx, token, s.path("first", "journal")).status }
@@ -73,8 +78,8 @@ var _ = Describe("Who may read a journal", func() {
 		Eventually(status).Should(Equal(http.StatusUnauthorized))
 	})
 
-	It("is nobody's affair where the request makes no sense", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("is not checked for an invalid request", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		s.turn(ctx, "first")
 		token := s.user(ctx, "reader", logRule)
 		for path, want := range map[string]string{
@@ -82,8 +87,8 @@ var _ = Describe("Who may read a journal", func() {
 			s.path("first", "journal?after=x"):                          "after must be the seq of an entry",
 			s.path("first", "journal?follow=perhaps"):                   "follow must be true or false",
 			s.path("first", "journal?redact=2"):                         "redact must be true or false",
-			s.path("FIRST", "journal"):                                  "must be names of Kubernetes",
-			"/v1/namespaces/no_name/turns/first/journal":                "must be names of Kubernetes",
+			s.path("FIRST", "journal"):                                  "must be valid names of Kubernetes objects",
+			"/v1/namespaces/no_name/turns/first/journal":                "must be valid names of Kubernetes objects",
 			s.path("first", "artifacts/..."):                            "named by its SHA-256",
 			s.path("first", "artifacts/"+strings.Repeat("A", 64)):       "named by its SHA-256",
 			s.path("first", "artifacts/"+strings.Repeat("a", 64)+"%2F"): "named by its SHA-256",
@@ -94,7 +99,7 @@ var _ = Describe("Who may read a journal", func() {
 			Expect(s.get(ctx, token, path).refusal(http.StatusBadRequest)).To(ContainSubstring(want), path)
 		}
 		for _, path := range []string{"/", "/v1", s.path("first", ""), s.path("first", "status"), "/v2" + s.path("first", "journal")} {
-			Expect(s.get(ctx, token, path).refusal(http.StatusNotFound)).To(ContainSubstring("and nothing else"), path)
+			Expect(s.get(ctx, token, path).refusal(http.StatusNotFound)).To(ContainSubstring("this API serves only GET"), path)
 		}
 	})
 })

@@ -21,14 +21,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// approverRules are what it takes to decide.
+// approverRules are the rights of an approver.
 var approverRules = []rbacv1.PolicyRule{
 	{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get", "list"}},
 	{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns/log"}, Verbs: []string{"get"}},
 	{APIGroups: []string{"capstan.dev"}, Resources: []string{"toolapprovals"}, Verbs: []string{"create", "get"}},
 }
 
-// at is a command line at a terminal, at which a person types.
+// at starts a command line at a terminal at which a person types.
 func at(ctx context.Context, typed string, args ...string) *command {
 	c := &command{code: make(chan int, 1)}
 	go func() {
@@ -41,8 +41,8 @@ func at(ctx context.Context, typed string, args ...string) *command {
 	return c
 }
 
-// waiting is a Turn that waits for decisions about calls, whose arguments its journal has.
-func (s *stage) waiting(ctx context.Context, name string, arguments map[string]string) *v1alpha1.Turn {
+// waiting creates a Turn that waits for approvals, with the arguments of the calls in its journal.
+func (s *testEnv) waiting(ctx context.Context, name string, arguments map[string]string) *v1alpha1.Turn {
 	GinkgoHelper()
 	t := s.turn(ctx, name)
 	entries := story()[:1]
@@ -54,9 +54,11 @@ func (s *stage) waiting(ctx context.Context, name string, arguments map[string]s
 		hash, err := canonical.Hash(json.RawMessage(text))
 		Expect(err).NotTo(HaveOccurred())
 		entries = append(entries, entry(int64(len(entries)+1), journal.ApprovalRequested,
-			`{"request":"request of `+id+`","step":1,"callID":"`+id+`","name":"close_ticket","toolServerUID":"server","schemaHash":"schema","arguments":`+text+`,"argumentsHash":"`+hash+`"}`))
+			`{"request":"request of `+id+`","step":1,"callID":"`+id+`","name":"close_ticket","toolServerUID":"server",`+
+				`"schemaHash":"schema","arguments":`+text+`,"argumentsHash":"`+hash+`"}`))
 		t.Status.PendingApprovals = append(t.Status.PendingApprovals, v1alpha1.PendingApproval{
-			RequestID: "request of " + id, Step: 1, CallID: id, Name: "close_ticket", ToolServerUID: "server", SchemaHash: "schema", ArgumentsHash: hash,
+			RequestID: "request of " + id, Step: 1, CallID: id, Name: "close_ticket", ToolServerUID: "server",
+			SchemaHash: "schema", ArgumentsHash: hash,
 			RequestTime: metav1.Now(), ExpiryTime: metav1.NewTime(time.Now().Add(time.Hour)),
 		})
 	}
@@ -66,24 +68,24 @@ func (s *stage) waiting(ctx context.Context, name string, arguments map[string]s
 	return t
 }
 
-// approvals are the decisions of a namespace.
-func (s *stage) approvals(ctx context.Context) []v1alpha1.ToolApproval {
+// approvals returns the ToolApprovals of the namespace.
+func (s *testEnv) approvals(ctx context.Context) []v1alpha1.ToolApproval {
 	GinkgoHelper()
 	var list v1alpha1.ToolApprovalList
 	Expect(apiClient.List(ctx, &list, client.InNamespace(s.namespace))).To(Succeed())
 	return list.Items
 }
 
-// as are the flags of a user at the server of the stage.
-func (s *stage) as(token string) []string {
+// as returns the flags of a user for the server of the test environment.
+func (s *testEnv) as(token string) []string {
 	return []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: token}), "--server", s.server.url}
 }
 
 const hostileArguments = `{"id":1042,"note":"done\u001b[2J\nhash     0000\u202e"}`
 
-var _ = Describe("The commands that decide", func() {
-	It("show a call, ask, and write down who decided", func(ctx SpecContext) {
-		s := newStage(ctx)
+var _ = Describe("The commands approve and deny", func() {
+	It("show a call, ask, and record the approver", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		t := s.waiting(ctx, "first", map[string]string{"call_1": hostileArguments})
 		as := s.as(s.user(ctx, "ada", approverRules...))
 		who := "system:serviceaccount:" + s.namespace + ":ada"
@@ -91,50 +93,57 @@ var _ = Describe("The commands that decide", func() {
 		By("doing nothing without a yes")
 		for _, typed := range []string{"n\n", "\n", "maybe\nno\n", ""} {
 			no := at(ctx, typed, append([]string{"approve", "first"}, as...)...).must(ctx, cli.ExitFailed)
-			Expect(no.err.String()).To(ContainSubstring("nothing was decided about call_1"), typed)
+			Expect(no.err.String()).To(ContainSubstring("no decision was made about call_1"), typed)
 		}
 		Expect(s.approvals(ctx)).To(BeEmpty())
 
 		By("showing all that a decision is based on, of which a terminal acts on nothing")
 		yes := at(ctx, "y\n", append([]string{"approve", "first", "--reason", "as agreed"}, as...)...).must(ctx, cli.ExitOK)
 		Expect(yes.err.String()).To(And(
-			ContainSubstring("  turn     "+s.namespace+"/first\n"), ContainSubstring("  tool     close_ticket\n  of uid   server\n  schema   schema\n"), ContainSubstring("  call     call_1\n"),
+			ContainSubstring("  turn     "+s.namespace+"/first\n"), ContainSubstring(
+				"  tool     close_ticket\n  source   server\n  schema   schema\n"), ContainSubstring("  call     call_1\n"),
 			ContainSubstring("| {\n|   \"id\": 1042,\n|   \"note\": \"done\\u001b[2J\\nhash     0000\\u202e\"\n| }\n"),
 			ContainSubstring("approve as "+who+"? [y/N] "), Not(ContainSubstring("\x1b")), Not(ContainSubstring("\u202e"))))
 		Expect(yes.out.String()).To(Equal("call call_1 (close_ticket) of Turn " + s.namespace + "/first was approved by " + who + "\n"))
 		made := s.approvals(ctx)
 		Expect(made).To(HaveLen(1))
 		Expect(made[0].Name).To(HavePrefix("first-"))
-		Expect(made[0].OwnerReferences).To(ConsistOf(metav1.OwnerReference{APIVersion: "capstan.dev/v1alpha1", Kind: "Turn", Name: "first", UID: t.UID}))
+		Expect(made[0].OwnerReferences).To(ConsistOf(
+			metav1.OwnerReference{APIVersion: "capstan.dev/v1alpha1", Kind: "Turn", Name: "first", UID: t.UID}))
 		Expect(made[0].Spec).To(Equal(v1alpha1.ToolApprovalSpec{
-			TurnRef: v1alpha1.ObjectReference{Name: "first"}, TurnUID: string(t.UID), RequestID: "request of call_1", Step: 1, CallID: "call_1",
+			TurnRef: v1alpha1.ObjectReference{Name: "first"}, TurnUID: string(t.UID), RequestID: "request of call_1",
+			Step: 1, CallID: "call_1",
 			ToolName: "close_ticket", ToolServerUID: "server", SchemaHash: "schema",
-			ArgumentsHash: t.Status.PendingApprovals[0].ArgumentsHash, Decision: v1alpha1.ApprovalApproved, Reason: "as agreed", DecidedBy: who,
+			ArgumentsHash: t.Status.PendingApprovals[0].ArgumentsHash, Decision: v1alpha1.ApprovalApproved,
+			Reason: "as agreed", DecidedBy: who,
 		}))
 
 		By("saying that it was decided before")
 		again := at(ctx, "y\n", append([]string{"approve", "first"}, as...)...).must(ctx, cli.ExitOK)
-		Expect(again.out.String()).To(And(ContainSubstring("was approved already, by "+who), ContainSubstring(": as agreed\n")))
+		Expect(again.out.String()).To(And(ContainSubstring("was already approved by "+who), ContainSubstring(": as agreed\n")))
 		late := at(ctx, "y\n", append([]string{"deny", "first"}, as...)...).must(ctx, cli.ExitFailed)
-		Expect(late.err.String()).To(ContainSubstring("was approved already, by " + who))
+		Expect(late.err.String()).To(ContainSubstring("was already approved by " + who))
 		Expect(s.approvals(ctx)).To(HaveLen(1))
 	})
 
 	It("decide about several calls, one by one, by name, or all at once", func(ctx SpecContext) {
-		s := newStage(ctx)
+		s := newTestEnv(ctx)
 		both := map[string]string{"call_1": `{"id":1}`, "call_2": `{"id":2}`}
 		s.waiting(ctx, "first", both)
 		as := s.as(s.user(ctx, "ada", approverRules...))
 		one := at(ctx, "n\ny\n", append([]string{"deny", "first", "-o", "name"}, as...)...).must(ctx, cli.ExitFailed)
 		Expect(one.out.String()).To(MatchRegexp(`^toolapproval\.capstan\.dev/first-[0-9a-f]{16}\n$`))
-		Expect(s.approvals(ctx)).To(HaveExactElements(HaveField("Spec", And(HaveField("CallID", "call_2"), HaveField("Decision", v1alpha1.ApprovalDenied)))))
+		Expect(s.approvals(ctx)).To(HaveExactElements(
+			HaveField("Spec", And(HaveField("CallID", "call_2"), HaveField("Decision", v1alpha1.ApprovalDenied)))))
 
 		unsaid := capstan(ctx, append([]string{"approve", "first", "-y"}, as...)...).must(ctx, cli.ExitUsage)
-		Expect(unsaid.err.String()).To(ContainSubstring("awaits approval of 2 calls: say with --call which one, or take them --all: call_1 (close_ticket), call_2 (close_ticket)"))
+		Expect(unsaid.err.String()).To(ContainSubstring(
+			"has 2 pending calls: select one with --call, or all with --all: call_1 (close_ticket), call_2 (close_ticket)"))
 		unasked := capstan(ctx, append([]string{"approve", "first"}, as...)...).must(ctx, cli.ExitUsage)
-		Expect(unasked.err.String()).To(ContainSubstring("there is no terminal to ask at"))
+		Expect(unasked.err.String()).To(ContainSubstring("there is no terminal at which to ask"))
 		unknown := capstan(ctx, append([]string{"approve", "first", "--call", "call_3", "-y"}, as...)...).must(ctx, cli.ExitFailed)
-		Expect(unknown.err.String()).To(ContainSubstring(`awaits no approval of a call "call_3": it waits for call_1 (close_ticket), call_2`))
+		Expect(unknown.err.String()).To(ContainSubstring(
+			`has no pending call "call_3"; its pending calls are call_1 (close_ticket), call_2`))
 		named := capstan(ctx, append([]string{"approve", "first", "--call", "call_1", "-y", "-o", "json"}, as...)...).must(ctx, cli.ExitOK)
 		var made v1alpha1.ToolApproval
 		Expect(json.Unmarshal([]byte(named.out.String()), &made)).To(Succeed())
@@ -146,8 +155,8 @@ var _ = Describe("The commands that decide", func() {
 		Expect(strings.Count(all.out.String(), " was approved by ")).To(Equal(2))
 	})
 
-	It("approve nothing that they cannot show, unless they are told to", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("approve no call that they cannot show, unless a flag allows it", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		t := s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
 		other, err := canonical.Hash(json.RawMessage(`{"id":2}`))
 		Expect(err).NotTo(HaveOccurred())
@@ -156,15 +165,16 @@ var _ = Describe("The commands that decide", func() {
 		as := s.as(s.user(ctx, "ada", approverRules...))
 		for _, args := range [][]string{{}, {"-y"}} {
 			swapped := at(ctx, "y\n", append(append([]string{"approve", "first"}, args...), as...)...).must(ctx, cli.ExitFailed)
-			Expect(swapped.err.String()).To(And(ContainSubstring("the journal has none with the hash that the Turn's status has"), ContainSubstring("say --without-arguments")))
+			Expect(swapped.err.String()).To(And(ContainSubstring("the journal has no arguments with the hash in the Turn's status"),
+				ContainSubstring("add --without-arguments")))
 		}
 		Expect(s.approvals(ctx)).To(BeEmpty())
 
 		By("saying why, where it may not be read")
 		blind := s.as(s.user(ctx, "eve", approverRules[0], approverRules[2]))
 		unread := at(ctx, "y\n", append([]string{"approve", "first"}, blind...)...).must(ctx, cli.ExitFailed)
-		Expect(unread.err.String()).To(And(ContainSubstring("the arguments of call_1 cannot be read, so nothing was approved"),
-			ContainSubstring("the ClusterRole team-capstan-turn-reader"), ContainSubstring("say --without-arguments")))
+		Expect(unread.err.String()).To(And(ContainSubstring("the arguments of call_1 cannot be read, so the call was not approved"),
+			ContainSubstring("the ClusterRole team-capstan-turn-reader"), ContainSubstring("add --without-arguments")))
 		Expect(s.approvals(ctx)).To(BeEmpty())
 		at(ctx, "y\n", append([]string{"deny", "first"}, blind...)...).must(ctx, cli.ExitOK)
 		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
@@ -172,12 +182,12 @@ var _ = Describe("The commands that decide", func() {
 		Expect(unseen.err.String()).To(ContainSubstring("note: the arguments of call_1 cannot be shown: "))
 		s.waiting(ctx, "third", map[string]string{"call_1": `{"id":1}`})
 		silent := capstan(ctx, append([]string{"approve", "third", "-y"}, blind...)...).must(ctx, cli.ExitFailed)
-		Expect(silent.err.String()).To(And(ContainSubstring("nothing was approved"), ContainSubstring("say --without-arguments")))
+		Expect(silent.err.String()).To(And(ContainSubstring("the call was not approved"), ContainSubstring("add --without-arguments")))
 		capstan(ctx, append([]string{"approve", "third", "-y", "--without-arguments"}, blind...)...).must(ctx, cli.ExitOK)
 	})
 
-	It("act as --token says, in all that they do", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("use the token of --token for all requests", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
 		admin := s.kubeconfig(clientcmdapi.AuthInfo{ClientCertificateData: apiConfig.CertData, ClientKeyData: apiConfig.KeyData})
 		token := s.user(ctx, "ada", approverRules...)
@@ -185,8 +195,8 @@ var _ = Describe("The commands that decide", func() {
 		Expect(s.approvals(ctx)).To(HaveExactElements(HaveField("Spec.DecidedBy", "system:serviceaccount:"+s.namespace+":ada")))
 	})
 
-	It("say what is wrong", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("report errors", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
 		s.turn(ctx, "busy")
 		end(ctx, s.turn(ctx, "over"))
@@ -200,23 +210,26 @@ var _ = Describe("The commands that decide", func() {
 			code       int
 		}{
 			{"first", `"system:serviceaccount:` + s.namespace + `:reader" may not decide about the call call_1`, cli.ExitFailed},
-			{"first", "kubectl create rolebinding approver -n " + s.namespace + " --clusterrole $(kubectl get clusterroles -l capstan.dev/role=approver -o jsonpath='{.items[0].metadata.name}') --user system:serviceaccount:", cli.ExitFailed},
-			{"busy", "Turn " + s.namespace + "/busy awaits no approval: its state is not known yet", cli.ExitFailed},
-			{"parent", "awaits no approval: it waits for its sub-agents, which may need one: look at parent-1", cli.ExitFailed},
-			{"over", "awaits no approval: it has ended (Cancelled)", cli.ExitFailed},
+			{"first", "kubectl create rolebinding approver -n " + s.namespace +
+				" --clusterrole $(kubectl get clusterroles -l capstan.dev/role=approver -o " +
+				"jsonpath='{.items[0].metadata.name}') --user system:serviceaccount:", cli.ExitFailed},
+			{"busy", "Turn " + s.namespace + "/busy has no pending call: its state is not known yet", cli.ExitFailed},
+			{"parent", "has no pending call: it waits for its sub-agents, which may have pending calls: see parent-1", cli.ExitFailed},
+			{"over", "has no pending call: it has ended (Cancelled)", cli.ExitFailed},
 			{"absent", "there is no Turn " + s.namespace + "/absent", cli.ExitFailed},
 			{"a/b/c", `"a/b/c" must be NAME or NAMESPACE/NAME of a Turn`, cli.ExitUsage},
 		} {
 			got := at(ctx, "y\n", append([]string{"approve", tc.turn}, reader...)...).must(ctx, tc.code)
 			Expect(got.err.String()).To(ContainSubstring(tc.want))
 		}
-		long := capstan(ctx, append([]string{"deny", "first", "-y", "--reason", strings.Repeat("x", 1025)}, reader...)...).must(ctx, cli.ExitUsage)
+		long := capstan(ctx, append([]string{"deny", "first", "-y", "--reason", strings.Repeat("x", 1025)}, reader...)...).must(ctx,
+			cli.ExitUsage)
 		Expect(long.err.String()).To(ContainSubstring("--reason has 1025 characters: it must have at most 1024"))
 		Expect(s.approvals(ctx)).To(BeEmpty())
 	})
 
-	It("complete the Turns that wait", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("complete the names of Turns that wait", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
 		s.turn(ctx, "second")
 		as := s.as(s.user(ctx, "ada", approverRules...))
@@ -227,15 +240,15 @@ var _ = Describe("The commands that decide", func() {
 	})
 })
 
-var _ = Describe("The command that cancels", func() {
-	It("cancels a Turn once, and says what it was", func(ctx SpecContext) {
-		s := newStage(ctx)
+var _ = Describe("The command cancel", func() {
+	It("cancels a Turn once, and reports its earlier state", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		end(ctx, s.turn(ctx, "over"))
 		rule := rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get", "list", "patch"}}
 		as := []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "ada", rule)})}
 		done := capstan(ctx, append([]string{"cancel", "first"}, as...)...).must(ctx, cli.ExitOK)
-		Expect(done.out.String()).To(Equal("Turn " + s.namespace + "/first is cancelled; its state was not looked at yet\n"))
+		Expect(done.out.String()).To(Equal("Turn " + s.namespace + "/first is cancelled; its state was not set yet\n"))
 		Expect(apiClient.Get(ctx, client.ObjectKeyFromObject(t), t)).To(Succeed())
 		Expect(t.Spec.DesiredState).To(Equal(v1alpha1.DesiredStateCancelled))
 		again := capstan(ctx, append([]string{"cancel", "first", "-o", "name"}, as...)...).must(ctx, cli.ExitOK)
@@ -251,6 +264,6 @@ var _ = Describe("The command that cancels", func() {
 		s.turn(ctx, "second")
 		viewer := []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "viewer", approverRules[0])})}
 		refused := capstan(ctx, append([]string{"cancel", "second"}, viewer...)...).must(ctx, cli.ExitFailed)
-		Expect(refused.err.String()).To(ContainSubstring("it takes patch on turns of capstan.dev"))
+		Expect(refused.err.String()).To(ContainSubstring("this requires the right to patch turns.capstan.dev"))
 	})
 })

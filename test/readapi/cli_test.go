@@ -28,7 +28,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// terminal keeps what is written. It is safe for concurrent use.
+// terminal keeps everything that is written to it. It is safe for concurrent use.
 type terminal struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -46,7 +46,7 @@ func (t *terminal) String() string {
 	return t.text.String()
 }
 
-// command is a command line at work.
+// command is a running command line.
 type command struct {
 	out, err terminal
 	code     chan int
@@ -71,8 +71,8 @@ func (c *command) must(ctx context.Context, code int) *command {
 	return c
 }
 
-// kubeconfig writes a kubeconfig of a user of the suite's API server.
-func (s *stage) kubeconfig(user clientcmdapi.AuthInfo) string {
+// kubeconfig writes a kubeconfig for a user of the suite's API server.
+func (s *testEnv) kubeconfig(user clientcmdapi.AuthInfo) string {
 	GinkgoHelper()
 	path := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
 	Expect(clientcmd.WriteToFile(clientcmdapi.Config{
@@ -85,8 +85,8 @@ func (s *stage) kubeconfig(user clientcmdapi.AuthInfo) string {
 }
 
 var _ = Describe("The command line at a server", func() {
-	It("prints a journal and exports it, without what was said unless that is asked for", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("prints a journal and exports it, without conversation texts unless a flag asks for them", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		whole := journal.NewArtifact([]byte("the whole output"))
 		entries := story()
@@ -117,18 +117,19 @@ var _ = Describe("The command line at a server", func() {
 		s.turn(ctx, "second")
 		at[len(at)-1] = s.user(ctx, "third", logRule)
 		nothing := capstan(ctx, append([]string{"logs", "second"}, at...)...).must(ctx, cli.ExitOK)
-		Expect(nothing.err.String()).To(ContainSubstring("note: the journal of Turn second has no entry: it has not run"))
+		Expect(nothing.err.String()).To(ContainSubstring("note: the journal of Turn second is empty: the Turn has not run"))
 	})
 
-	It("is who the kubeconfig says, however that knows it", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("uses the identity of the kubeconfig, for every kind of credential", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		s.append(ctx, s.turn(ctx, "first"), story()...)
 		token := s.user(ctx, "reader", logRule)
 		file := filepath.Join(GinkgoT().TempDir(), "token")
 		Expect(os.WriteFile(file, []byte(token), 0o600)).To(Succeed())
 		plugin := filepath.Join(GinkgoT().TempDir(), "plugin")
 		Expect(os.WriteFile(plugin, []byte("#!/bin/sh\necho '"+
-			`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"`+token+`"}}'`+"\n"), 0o700)).To(Succeed())
+			`{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"`+token+`"}}'`+"\n"),
+			0o700)).To(Succeed())
 		for name, user := range map[string]clientcmdapi.AuthInfo{
 			"a token": {Token: token},
 			"a file":  {TokenFile: file},
@@ -141,15 +142,22 @@ var _ = Describe("The command line at a server", func() {
 		}
 		certificate := clientcmdapi.AuthInfo{ClientCertificateData: apiConfig.CertData, ClientKeyData: apiConfig.KeyData}
 		got := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url).must(ctx, cli.ExitFailed)
-		Expect(got.err.String()).To(And(HavePrefix("capstan: "), ContainSubstring("the kubeconfig has no bearer token (it may have a client certificate), and a token of ServiceAccount "+s.namespace+"/capstan-turn-reader"),
+		Expect(got.err.String()).To(And(HavePrefix("capstan: "),
+			ContainSubstring("the kubeconfig has no bearer token (it may have a client certificate), and no "+
+				"token could be created for ServiceAccount "+s.namespace+"/capstan-turn-reader"),
 			ContainSubstring("not found"), ContainSubstring("docs/access.md")))
-		none := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url, "--service-account", "").must(ctx, cli.ExitFailed)
-		Expect(none.err.String()).To(ContainSubstring("the manager knows people by nothing else: name with --service-account a ServiceAccount of the Turn's namespace"))
+		none := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url,
+			"--service-account", "").must(ctx, cli.ExitFailed)
+		Expect(none.err.String()).To(ContainSubstring(
+			"the manager accepts only tokens: set --service-account to a ServiceAccount of the Turn's namespace"))
 
 		By("taking a short token of a ServiceAccount where it has a certificate")
 		s.user(ctx, "capstan-turn-reader")
-		blind := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url).must(ctx, cli.ExitFailed)
-		Expect(blind.err.String()).To(ContainSubstring(`"system:serviceaccount:`+s.namespace+`:capstan-turn-reader" may not read what was said`), "the administrator's own rights do not count")
+		blind := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server",
+			s.server.url).must(ctx, cli.ExitFailed)
+		Expect(blind.err.String()).To(ContainSubstring(
+			`"system:serviceaccount:`+s.namespace+`:capstan-turn-reader" may not read the conversation of Turn`),
+			"the administrator's own rights do not count")
 		s.allow(ctx, "capstan-turn-reader", logRule)
 		Eventually(func() string {
 			c := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url)
@@ -163,14 +171,14 @@ var _ = Describe("The command line at a server", func() {
 		Expect(s.approvals(ctx)).To(HaveExactElements(HaveField("Spec.DecidedBy", Not(HavePrefix("system:serviceaccount:")))))
 	})
 
-	It("reads on from where it was when the server goes and another comes", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("continues at the same entry when another server takes over", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		s.append(ctx, t, story()[:2]...)
 		c := capstan(ctx, "logs", "-f", "first", "-n", s.namespace, "--server", s.server.url, "--token", s.user(ctx, "reader", logRule))
 		Eventually(c.out.String).Should(ContainSubstring("a secret word"))
 		s.server.stop()
-		Eventually(c.err.String).Should(ContainSubstring("Reading on after entry 2 in "))
+		Eventually(c.err.String).Should(ContainSubstring("Reading continues after entry 2 in "))
 		s.append(ctx, t, story()[2])
 		s.options.Address = strings.TrimPrefix(s.server.url, "http://")
 		s.serve(ctx)
@@ -180,7 +188,7 @@ var _ = Describe("The command line at a server", func() {
 	})
 
 	It("completes names of Turns from the cluster", func(ctx SpecContext) {
-		s := newStage(ctx)
+		s := newTestEnv(ctx)
 		s.turn(ctx, "first")
 		rule := rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"list"}}
 		path := s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "viewer", rule)})
@@ -189,10 +197,10 @@ var _ = Describe("The command line at a server", func() {
 	})
 })
 
-var _ = Describe("A server beyond its machine", func() {
+var _ = Describe("A server that other machines can reach", func() {
 	It("has a certificate, which the command line checks", func(ctx SpecContext) {
 		cert, key := certificate()
-		s := newStage(ctx, func(o *readapi.Options) { o.CertFile, o.KeyFile = cert, key })
+		s := newTestEnv(ctx, func(o *readapi.Options) { o.CertFile, o.KeyFile = cert, key })
 		s.append(ctx, s.turn(ctx, "first"), story()...)
 		Expect(s.server.url).To(HavePrefix("https://127.0.0.1:"))
 		at := []string{"logs", "first", "-n", s.namespace, "--server", s.server.url, "--token", s.user(ctx, "reader", logRule)}
@@ -203,7 +211,7 @@ var _ = Describe("A server beyond its machine", func() {
 
 	It("uses a new certificate without a restart, and serves this machine without one", func(ctx SpecContext) {
 		cert, key := certificate()
-		s := newStage(ctx, func(o *readapi.Options) { o.TLSAddress, o.CertFile, o.KeyFile = "127.0.0.1:0", cert, key })
+		s := newTestEnv(ctx, func(o *readapi.Options) { o.TLSAddress, o.CertFile, o.KeyFile = "127.0.0.1:0", cert, key })
 		s.append(ctx, s.turn(ctx, "first"), story()...)
 		Expect(s.server.url).To(HavePrefix("http://127.0.0.1:"))
 		Expect(s.server.tls).To(HavePrefix("https://127.0.0.1:"))
@@ -218,7 +226,8 @@ var _ = Describe("A server beyond its machine", func() {
 		Expect(known(cert)).To(Equal(cli.ExitOK))
 		newCert, newKey := certificate()
 		Expect(known(newCert)).To(Equal(cli.ExitFailed))
-		for from, to := range map[string]string{newCert: cert, newKey: key} { // each of the two renames is seen, as the kubelet's is
+		// the server must notice each of the two renames, as it must with the kubelet's updates
+		for from, to := range map[string]string{newCert: cert, newKey: key} {
 			data, err := os.ReadFile(from)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(os.WriteFile(to+".new", data, 0o600)).To(Succeed())
@@ -227,13 +236,13 @@ var _ = Describe("A server beyond its machine", func() {
 		Eventually(func() int { return known(newCert) }).Should(Equal(cli.ExitOK))
 	})
 
-	It("is refused without one", func(ctx SpecContext) {
+	It("is refused without a certificate", func(ctx SpecContext) {
 		_, err := readapi.Listen(ctx, readapi.Options{Address: ":0", Now: time.Now})
-		Expect(err).To(MatchError(ContainSubstring("give --read-tls-cert-file and --read-tls-key-file")))
+		Expect(err).To(MatchError(ContainSubstring("set --read-tls-cert-file and --read-tls-key-file")))
 	})
 })
 
-// certificate writes a certificate of this machine and its key.
+// certificate writes a certificate for this machine and its key.
 func certificate() (certFile, keyFile string) {
 	GinkgoHelper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -21,14 +21,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// read collects what a follower gets, entry by entry.
+// read collects the entries that a follower receives.
 type read struct {
 	entries chan journal.Entry
 	done    chan error
 }
 
 // follow follows the journal of a Turn.
-func (s *stage) follow(ctx context.Context, token, turn string, change ...func(*readapi.Query)) *read {
+func (s *testEnv) follow(ctx context.Context, token, turn string, change ...func(*readapi.Query)) *read {
 	GinkgoHelper()
 	base := &http.Transport{}
 	DeferCleanup(base.CloseIdleConnections)
@@ -63,8 +63,8 @@ func (r *read) next(ctx context.Context) journal.Entry {
 }
 
 var _ = Describe("A journal", func() {
-	It("is JSON lines, from an entry on, with or without what was said", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("is JSON lines, from an entry on, with or without conversation texts", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		s.append(ctx, t, story()...)
 		token := s.user(ctx, "reader", logRule)
@@ -91,8 +91,8 @@ var _ = Describe("A journal", func() {
 		Expect(redacted.body).To(ContainSubstring(`"stop":"Completed"`))
 	})
 
-	It("has the payloads that are kept as artifacts, and these by themselves", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("contains payloads that are kept as artifacts, and serves the artifacts by themselves", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		token := s.user(ctx, "reader", logRule)
 		text := strings.Repeat("a long story. ", 400_000)
@@ -116,7 +116,8 @@ var _ = Describe("A journal", func() {
 		Expect(content.header.Get("X-Content-Type-Options")).To(Equal("nosniff"))
 		Expect(s.get(ctx, token, s.path("first", "artifacts/"+kept.SHA256)).body).To(Equal(string(payload)))
 		unknown := strings.Repeat("0", 64)
-		Expect(s.get(ctx, token, s.path("first", "artifacts/"+unknown)).refusal(http.StatusNotFound)).To(ContainSubstring("has no artifact " + unknown))
+		Expect(s.get(ctx, token, s.path("first", "artifacts/"+unknown)).refusal(http.StatusNotFound)).To(
+			ContainSubstring("has no artifact " + unknown))
 
 		By("keeping those of other Turns to who may read them")
 		s.turn(ctx, "second")
@@ -126,11 +127,14 @@ var _ = Describe("A journal", func() {
 	It("has no credentials, also where an earlier version of Capstan recorded one", func(ctx SpecContext) {
 		const credential, hidden = "sk-a-key-of-the-model", "s\u200bk-a-key-of-the-mo\u200bdel"
 		known := redact.NewSet()
-		s := newStage(ctx, func(o *readapi.Options) { o.Credentials = known })
+		s := newTestEnv(ctx, func(o *readapi.Options) { o.Credentials = known })
 		t := s.turn(ctx, "first")
 		token := s.user(ctx, "reader", logRule)
 		text := "The key is " + credential + ", or " + hidden + "."
-		payload, err := json.Marshal(map[string]any{"step": 1, "provider": "demo", "model": "small", "reply": map[string]string{"text": text}})
+		payload, err := json.Marshal(map[string]any{
+			"step": 1, "provider": "demo", "model": "small",
+			"reply": map[string]string{"text": text},
+		})
 		Expect(err).NotTo(HaveOccurred())
 		output := journal.NewArtifact([]byte(text))
 		e := entry(1, journal.ModelReplied, string(payload))
@@ -143,12 +147,13 @@ var _ = Describe("A journal", func() {
 		for _, path := range []string{journalPath, artifactPath} {
 			shown := s.get(ctx, token, path)
 			Expect(shown.status).To(Equal(http.StatusOK))
-			Expect(shown.body).To(And(ContainSubstring("The key is [redacted], or [redacted]."), Not(ContainSubstring(credential)), Not(ContainSubstring(hidden))))
+			Expect(shown.body).To(And(ContainSubstring("The key is [redacted], or [redacted]."),
+				Not(ContainSubstring(credential)), Not(ContainSubstring(hidden))))
 		}
 	})
 
-	It("is that of the newest Turn of the name", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("belongs to the newest Turn with the name", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		token := s.user(ctx, "reader", logRule)
 		old := s.turn(ctx, "first")
 		s.append(ctx, old, story()...)
@@ -159,19 +164,20 @@ var _ = Describe("A journal", func() {
 		Expect(body).NotTo(ContainSubstring("secret"))
 	})
 
-	It("of a newer version is refused with the way out", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("of a newer version is refused with advice", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		token := s.user(ctx, "reader", logRule)
 		e := entry(1, journal.RunStarted, `{}`)
 		e.Version = journal.PayloadVersion + 1
 		s.append(ctx, s.turn(ctx, "first"), e)
-		Expect(s.get(ctx, token, s.path("first", "journal")).refusal(http.StatusInternalServerError)).To(ContainSubstring("run that version, or a later one"))
+		Expect(s.get(ctx, token, s.path("first", "journal")).refusal(http.StatusInternalServerError)).To(
+			ContainSubstring("run that version, or a later one"))
 	})
 })
 
 var _ = Describe("Following a journal", func() {
-	It("shows each entry when it is there, and ends with the last one", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("shows each entry when it is written, and ends with the last one", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		token := s.user(ctx, "reader", logRule)
 		r := s.follow(ctx, token, "first")
@@ -184,7 +190,7 @@ var _ = Describe("Following a journal", func() {
 	})
 
 	It("ends when the Turn has finished without a last entry", func(ctx SpecContext) {
-		s := newStage(ctx)
+		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		r := s.follow(ctx, s.user(ctx, "reader", logRule), "first")
 		Consistently(r.done, 10*polling).ShouldNot(Receive())
@@ -192,8 +198,8 @@ var _ = Describe("Following a journal", func() {
 		Eventually(r.done).Should(Receive(BeNil()))
 	})
 
-	It("ends when the Turn was deleted, with what there was", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("ends with the existing entries when the Turn was deleted", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		t := s.turn(ctx, "first")
 		s.append(ctx, t, story()[:2]...)
 		r := s.follow(ctx, s.user(ctx, "reader", logRule), "first")
@@ -204,7 +210,7 @@ var _ = Describe("Following a journal", func() {
 	})
 
 	It("ends when the right to it has ended", func(ctx SpecContext) {
-		s := newStage(ctx)
+		s := newTestEnv(ctx)
 		s.append(ctx, s.turn(ctx, "first"), story()[:2]...)
 		r := s.follow(ctx, s.user(ctx, "reader", logRule), "first")
 		Expect(r.next(ctx).Seq).To(Equal(int64(1)))
@@ -217,8 +223,8 @@ var _ = Describe("Following a journal", func() {
 		Expect(refused.Status).To(Equal(http.StatusUnauthorized))
 	})
 
-	It("is broken off when the server stops, so that the reader goes elsewhere", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("is broken off when the server stops, so that the reader connects to another server", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		s.append(ctx, s.turn(ctx, "first"), story()[:2]...)
 		r := s.follow(ctx, s.user(ctx, "reader", logRule), "first")
 		Expect(r.next(ctx).Seq).To(Equal(int64(1)))
@@ -226,8 +232,8 @@ var _ = Describe("Following a journal", func() {
 		Eventually(r.done).Should(Receive(MatchError(readapi.ErrBroken)))
 	})
 
-	It("is kept up while nothing happens", func(ctx SpecContext) {
-		s := newStage(ctx, func(o *readapi.Options) { o.Beat = polling })
+	It("stays connected while there are no entries", func(ctx SpecContext) {
+		s := newTestEnv(ctx, func(o *readapi.Options) { o.Beat = polling })
 		t := s.turn(ctx, "first")
 		s.append(ctx, t, story()[:1]...)
 		token := s.user(ctx, "reader", logRule)
@@ -241,21 +247,21 @@ var _ = Describe("Following a journal", func() {
 		var got answer
 		Eventually(ended).Should(Receive(&got))
 		Expect(got.lines()).To(HaveLen(3))
-		Expect(got.body).To(ContainSubstring("\n\n"), "blank lines say that somebody is there")
+		Expect(got.body).To(ContainSubstring("\n\n"), "blank lines show that the server is alive")
 	})
 })
 
-var _ = Describe("A reader who is slow", func() {
-	It("is dropped, and leaves the place to others", func(ctx SpecContext) {
-		// It holds for the second reader, too, who must not be dropped because this machine is busy.
-		s := newStage(ctx, func(o *readapi.Options) { o.WriteTimeout = 5 * time.Second })
+var _ = Describe("A slow reader", func() {
+	It("is dropped, and its stream is free for others", func(ctx SpecContext) {
+		// The timeout applies to the second reader as well, who must not be dropped because this machine is busy.
+		s := newTestEnv(ctx, func(o *readapi.Options) { o.WriteTimeout = 5 * time.Second })
 		t := s.turn(ctx, "first")
 		token := s.user(ctx, "reader", logRule)
 		const entries = 400
 		size := s.long(ctx, t, entries)
 		conn := s.ask(ctx, s.path("first", "journal"), "Authorization: Bearer "+token)
 
-		By("closing the connection that nobody reads from")
+		By("closing the connection of the reader that does not read")
 		Eventually(func() error { _, err := conn.Write([]byte("\r\n")); return err }).Should(HaveOccurred())
 		Expect(conn.SetReadDeadline(time.Now().Add(patience))).To(Succeed())
 		var got bytes.Buffer

@@ -23,8 +23,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// ask sends a request and leaves it to the caller how the answer is read.
-func (s *stage) ask(ctx context.Context, path string, headers ...string) net.Conn {
+// ask sends a request and lets the caller read the answer.
+func (s *testEnv) ask(ctx context.Context, path string, headers ...string) net.Conn {
 	GinkgoHelper()
 	dialer := &net.Dialer{Timeout: time.Second}
 	conn, err := dialer.DialContext(ctx, "tcp", strings.TrimPrefix(s.server.url, "http://"))
@@ -36,9 +36,9 @@ func (s *stage) ask(ctx context.Context, path string, headers ...string) net.Con
 	return conn
 }
 
-// long gives a Turn a journal of that many entries, more than the buffers between a server and a reader hold, and returns the
-// size of each.
-func (s *stage) long(ctx context.Context, t *v1alpha1.Turn, entries int64) int {
+// long gives a Turn a journal with this many entries, more than the buffers between server and reader can hold. It
+// returns the size of an entry.
+func (s *testEnv) long(ctx context.Context, t *v1alpha1.Turn, entries int64) int {
 	GinkgoHelper()
 	text := noise(journal.MaxPayload / 2)
 	for i := range entries {
@@ -47,7 +47,7 @@ func (s *stage) long(ctx context.Context, t *v1alpha1.Turn, entries int64) int {
 	return len(text)
 }
 
-// noise is a text that is not small on its way.
+// noise returns a text that does not compress well.
 func noise(size int) string {
 	data := make([]byte, size/2)
 	_, _ = rand.Read(data) // it never fails
@@ -56,7 +56,7 @@ func noise(size int) string {
 
 var _ = Describe("One reader", func() {
 	It("has a few streams, and leaves the others to other readers", func(ctx SpecContext) {
-		s := newStage(ctx, func(o *readapi.Options) { o.Recheck = time.Minute })
+		s := newTestEnv(ctx, func(o *readapi.Options) { o.Recheck = time.Minute })
 		s.append(ctx, s.turn(ctx, "first"), story()[0])
 		greedy, other := s.user(ctx, "greedy", logRule), s.user(ctx, "other", logRule)
 		for range 16 {
@@ -70,14 +70,14 @@ var _ = Describe("One reader", func() {
 	})
 
 	It("has two artifacts in memory, and leaves the others to other readers", func(ctx SpecContext) {
-		s := newStage(ctx)
+		s := newTestEnv(ctx)
 		content := noise(30 << 20)
 		large, payload := journal.NewArtifact([]byte(content)), journal.NewArtifact([]byte(`{"text":"`+noise(1<<20)+`"}`))
 		e := entry(1, journal.ModelReplied, "")
 		e.Payload, e.Artifact, e.Artifacts = nil, payload.SHA256, []journal.Artifact{large, payload}
 		s.append(ctx, s.turn(ctx, "first"), e)
 		greedy, other := s.user(ctx, "greedy", logRule), s.user(ctx, "other", logRule)
-		for range 4 { // two of them wait, and are refused
+		for range 4 { // two of them wait and are refused
 			s.ask(ctx, s.path("first", "artifacts/"+large.SHA256), "Authorization: Bearer "+greedy)
 		}
 		refused := func() int { return s.get(ctx, greedy, s.path("first", "journal")).status }
@@ -86,8 +86,8 @@ var _ = Describe("One reader", func() {
 		Expect(s.get(ctx, other, s.path("first", "journal")).lines()).To(HaveLen(1))
 	})
 
-	It("loses a right while a long journal is on its way", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("is cut off when the right is removed during a long journal", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		const entries = 400
 		s.long(ctx, s.turn(ctx, "first"), entries)
 		token := s.user(ctx, "reader", logRule)
@@ -100,7 +100,7 @@ var _ = Describe("One reader", func() {
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "reader"}}
 		Expect(apiClient.Delete(ctx, account)).To(Succeed())
 		Eventually(func() int { return s.get(ctx, token, s.path("second", "journal")).status }).Should(Equal(http.StatusUnauthorized))
-		body, _ := io.ReadAll(response.Body) // it is broken off
+		body, _ := io.ReadAll(response.Body) // the server breaks the body off
 		lines := strings.Split(strings.TrimSpace(string(body)), "\n")
 		Expect(len(lines)).To(BeNumerically("<", entries))
 		var last readapi.Error
@@ -108,12 +108,13 @@ var _ = Describe("One reader", func() {
 		Expect(last.Status).To(Equal(http.StatusUnauthorized))
 	}, NodeTimeout(2*time.Minute))
 
-	It("who announces a body that never comes is not waited for", func(ctx SpecContext) {
-		s := newStage(ctx)
+	It("that announces a body and never sends it does not block the server", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
 		for _, header := range []string{"Content-Length: 10", "Transfer-Encoding: chunked"} {
 			answer, err := io.ReadAll(s.ask(ctx, s.path("first", "journal"), header))
 			Expect(err).NotTo(HaveOccurred(), "the server must close the connection")
-			Expect(string(answer)).To(And(HavePrefix("HTTP/1.1 400 "), ContainSubstring("has no body: send none"), ContainSubstring("Connection: close")))
+			Expect(string(answer)).To(And(HavePrefix("HTTP/1.1 400 "), ContainSubstring("has no body: send none"),
+				ContainSubstring("Connection: close")))
 		}
 	})
 })

@@ -21,7 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/readapi"
 )
 
-// slowly is a model that answers at the second attempt, when it is allowed to.
+// slowly is a model that answers at the second attempt, after the test allows it.
 const slowly = `rules:
 - {times: 1, fault: {status: 503, message: busy}}
 - {when: {contains: wait}, fault: {hang: BeforeHeaders}}
@@ -30,7 +30,7 @@ const slowly = `rules:
 
 var _ = Describe("A manager", func() {
 	It("serves the journals of its Turns to the command line, which finds it by the Lease of the executor", func(ctx SpecContext) {
-		s := newStage(ctx)
+		s := newTestEnv(ctx)
 		fake := s.model(ctx)
 		s.run(ctx)
 		token := s.user(ctx, "reader", logRule,
@@ -81,8 +81,8 @@ var _ = Describe("A manager", func() {
 	})
 })
 
-// model serves a model, and makes an Agent that asks it.
-func (s *stage) model(ctx context.Context) *server.Server {
+// model serves a model and creates an Agent that uses it.
+func (s *testEnv) model(ctx context.Context) *server.Server {
 	GinkgoHelper()
 	cfg, err := server.ParseConfig([]byte(slowly))
 	Expect(err).NotTo(HaveOccurred())
@@ -100,7 +100,10 @@ func (s *stage) model(ctx context.Context) *server.Server {
 			Retry:          v1alpha1.RetryPolicy{MaxAttempts: 2, InitialBackoffMilliseconds: 10, MaxBackoffSeconds: 1},
 			Models:         []v1alpha1.Model{{Name: "small"}},
 		}},
-		&v1alpha1.PromptProfile{ObjectMeta: in("house"), Spec: v1alpha1.PromptProfileSpec{ID: "house", Version: "1.0.0", Instructions: "Answer briefly."}},
+		&v1alpha1.PromptProfile{
+			ObjectMeta: in("house"),
+			Spec:       v1alpha1.PromptProfileSpec{ID: "house", Version: "1.0.0", Instructions: "Answer briefly."},
+		},
 		&v1alpha1.Agent{ObjectMeta: in("support"), Spec: v1alpha1.AgentSpec{
 			PromptProfileRef: v1alpha1.ObjectReference{Name: "house"},
 			Models:           []v1alpha1.ModelReference{{ProviderRef: v1alpha1.ObjectReference{Name: "demo"}, Model: "small"}},
@@ -111,8 +114,8 @@ func (s *stage) model(ctx context.Context) *server.Server {
 	return fake
 }
 
-// run starts a manager of the namespace; the end of the spec stops it.
-func (s *stage) run(ctx context.Context) {
+// run starts a manager of the namespace. The end of the spec stops it.
+func (s *testEnv) run(ctx context.Context) {
 	GinkgoHelper()
 	o := manager.Options{
 		DataDir: GinkgoT().TempDir(), Namespace: s.namespace, ExecutorName: s.namespace + "-0", WatchNamespaces: []string{s.namespace},

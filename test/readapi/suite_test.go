@@ -1,5 +1,5 @@
-// Package readapi_test reads journals from a manager's read API as people do: with tokens and rights of a real API server,
-// over real HTTP, from a real store, and by the command line.
+// Package readapi_test reads journals from a manager's read API as people do. It uses tokens and rights of a real
+// API server, real HTTP, a real store, and the command line.
 package readapi_test
 
 import (
@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// patience is how long a condition may take that is expected at once, on a busy machine.
+	// patience bounds the wait for a condition that should hold at once, on a busy machine.
 	patience = 90 * time.Second
-	// polling is the time between two looks at a condition.
+	// polling is the time between two checks of a condition.
 	polling = 20 * time.Millisecond
 )
 
-// The control plane of the suite. BeforeSuite sets them; no test changes them.
+// The control plane of the suite. BeforeSuite sets the variables; no test changes them.
 var (
 	apiConfig *rest.Config
 	apiClient client.Client
@@ -51,7 +51,7 @@ var _ = BeforeSuite(func() {
 
 	before := gleak.Goroutines()
 	DeferCleanup(func() { // runs last, when the API server has closed all connections
-		// A watch of metadata that is stopped keeps a goroutine that nobody reads from, once a process: kubernetes issue 113254.
+		// A stopped watch of metadata leaks one goroutine per process: kubernetes issue 113254.
 		watch := gleak.IgnoringTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")
 		Eventually(gleak.Goroutines).ShouldNot(gleak.HaveLeaked(before, watch), "all that the suite started must have ended")
 	})

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// released is the version that the chart installs, which is the only one that this tree can be released as.
+// released returns the version that the chart installs. This tree cannot be released as any other version.
 func released(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile("../../charts/capstan/Chart.yaml")
@@ -25,14 +25,15 @@ func released(t *testing.T) string {
 	return string(found[1])
 }
 
-// clone copies the tree as it is here, changes included, into a repository of its own, with one commit at a fixed time.
+// clone copies the current tree, with uncommitted changes, into a new repository with one commit at a fixed time.
 func clone(t *testing.T) string {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "capstan")
 	if err := os.Mkdir(folder, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	script := `git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' f; do if [ -e "$f" ]; then printf '%s\0' "$f"; fi; done |
+	script := `git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' f; do ` +
+		`if [ -e "$f" ]; then printf '%s\0' "$f"; fi; done |
 		tar --null -cf - -T - | tar -xf - -C "$1"
 	cd "$1" && git init -q . && git add -A && git -c user.name=test -c user.email=test@localhost -c commit.gpgsign=false commit -qm test`
 	cmd := exec.CommandContext(t.Context(), "bash", "-eu", "-o", "pipefail", "-c", script, "clone", folder)
@@ -44,18 +45,19 @@ func clone(t *testing.T) string {
 	return folder
 }
 
-// release runs make release in a folder for this machine's platform alone.
+// release runs make release in a folder, for this machine's platform only.
 func release(t *testing.T, folder, version string) (string, error) {
 	t.Helper()
 	platform := "linux/" + runtime.GOARCH
-	cmd := exec.CommandContext(t.Context(), "make", "-s", "release", "VERSION="+version, "IMAGE_PLATFORMS="+platform, "CLI_PLATFORMS="+platform)
+	cmd := exec.CommandContext(t.Context(), "make", "-s", "release", "VERSION="+version, "IMAGE_PLATFORMS="+platform,
+		"CLI_PLATFORMS="+platform)
 	cmd.Dir = folder
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// TestAReleaseIsReproducible: two builds of the same commit, in other folders and at other times, give the same bytes. make release
-// verifies each of them.
+// TestAReleaseIsReproducible checks that two builds of the same commit, in different folders and at different
+// times, produce the same bytes. make release verifies each of them.
 func TestAReleaseIsReproducible(t *testing.T) {
 	version := released(t)
 	first := clone(t)
@@ -100,12 +102,14 @@ func TestAReleaseIsReproducible(t *testing.T) {
 	}
 }
 
-// TestAReleaseIsOneCommitOfItsVersion: what the tag, the chart or the commit contradicts is refused before anything is built.
+// TestAReleaseIsOneCommitOfItsVersion checks that make release refuses a version that contradicts the tag, the
+// chart or the commit, before it builds anything.
 func TestAReleaseIsOneCommitOfItsVersion(t *testing.T) {
 	version := released(t)
 	git := func(t *testing.T, folder string, args ...string) {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "user.name=test", "-c", "user.email=test@localhost", "-c", "commit.gpgsign=false"}, args...)...)
+		cmd := exec.CommandContext(t.Context(), "git",
+			append([]string{"-c", "user.name=test", "-c", "user.email=test@localhost", "-c", "commit.gpgsign=false"}, args...)...)
 		cmd.Dir = folder
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v: %s", args, err, out)
@@ -124,6 +128,19 @@ func TestAReleaseIsOneCommitOfItsVersion(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, "the tree differs from its commit"},
+		"examples of another version": {"v" + version, func(t *testing.T, folder string) {
+			t.Helper()
+			manifest := filepath.Join(folder, "examples/cluster/servers/tickets.yaml")
+			data, err := os.ReadFile(manifest)
+			if err != nil {
+				t.Fatal(err)
+			}
+			old := strings.ReplaceAll(string(data), "capstan-examples:"+version, "capstan-examples:9.9.9")
+			if err := os.WriteFile(manifest, []byte(old), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			git(t, folder, "commit", "-aqm", "an image of another version")
+		}, "examples/cluster/servers/tickets.yaml names the image capstan-dev/capstan-examples:9.9.9"},
 		"a tag of another commit": {"v" + version, func(t *testing.T, folder string) {
 			t.Helper()
 			git(t, folder, "tag", "v"+version)
@@ -144,7 +161,8 @@ func TestAReleaseIsOneCommitOfItsVersion(t *testing.T) {
 	}
 }
 
-// TestWorkflowsRunTargets: a hosted builder runs what everybody can run, and its actions are named by their commits.
+// TestWorkflowsRunTargets checks that the workflows run only make targets, which everyone can run, and that they
+// name actions by commit.
 func TestWorkflowsRunTargets(t *testing.T) {
 	workflows, err := filepath.Glob("../../.github/workflows/*.yml")
 	if err != nil || len(workflows) == 0 {

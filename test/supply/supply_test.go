@@ -1,4 +1,4 @@
-// Package supply_test holds the means by which Capstan is built and checked to what SECURITY.md says of them.
+// Package supply_test checks the tools that build and check Capstan against the statements in SECURITY.md.
 package supply_test
 
 import (
@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// database writes a database of vulnerabilities in which the function net/url.Parse is vulnerable, or none.
+// database writes a vulnerability database in which the function net/url.Parse is vulnerable, or an empty one.
 func database(t *testing.T, findings bool) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -32,14 +32,15 @@ func database(t *testing.T, findings bool) string {
 	}
 	write("index/modules.json", `[{"path":"stdlib","vulns":[{"id":"GO-2026-0001","modified":`+when+`}]}]`)
 	write("index/vulns.json", `[{"id":"GO-2026-0001","modified":`+when+`}]`)
-	write("ID/GO-2026-0001.json", `{"schema_version":"1.3.1","id":"GO-2026-0001","modified":`+when+`,"published":`+when+`,"details":"for a test",
+	write("ID/GO-2026-0001.json", `{"schema_version":"1.3.1","id":"GO-2026-0001","modified":`+when+`,"published":`+when+
+		`,"details":"for a test",
 		"affected":[{"package":{"name":"stdlib","ecosystem":"Go"},"ranges":[{"type":"SEMVER","events":[{"introduced":"0"}]}],
 		"ecosystem_specific":{"imports":[{"path":"net/url","symbols":["Parse"]}]}}],
 		"database_specific":{"url":"https://pkg.go.dev/vuln/GO-2026-0001","review_status":"REVIEWED"}}`)
 	return "file://" + dir
 }
 
-// TestVulncheck fails on findings, and says so where it could not look.
+// TestVulncheck checks that findings fail the check, and that the check reports when it could not run.
 func TestVulncheck(t *testing.T) {
 	program := t.TempDir()
 	for name, text := range map[string]string{
@@ -52,7 +53,7 @@ func TestVulncheck(t *testing.T) {
 	}
 	broken := t.TempDir()
 	tool := exec.CommandContext(t.Context(), "go", "tool", "-modfile=../../hack/tools/vuln/go.mod", "-n", "govulncheck")
-	if out, err := tool.CombinedOutput(); err != nil { // before the network is taken away
+	if out, err := tool.CombinedOutput(); err != nil { // before the test takes the network away
 		t.Fatalf("failed to build govulncheck: %v: %s", err, out)
 	}
 	for name, tc := range map[string]struct {

@@ -15,28 +15,30 @@ import (
 )
 
 const (
-	// LastModel begins the names of the models that answer at an endpoint that breaks off all other replies.
-	LastModel = "last-"
+	// WholeReplyPrefix is the prefix of the model names that get whole replies from an endpoint that breaks off all
+	// others.
+	WholeReplyPrefix = "last-"
 
-	// replyChars is the length of a long reply. A manager keeps at most 1 MiB of one.
+	// replyChars is the length of a long reply. A manager keeps at most 1 MiB of a reply.
 	replyChars = 1_000_000
-	// floodBytes is the length of a stream of tiny events. A manager reads at most 256 MiB of one.
+	// floodBytes is the length of a stream of tiny events. A manager reads at most 64 MiB of a stream.
 	floodBytes = 256 << 20
 	// commentInterval is the time between two comments.
 	commentInterval = time.Second
 )
 
-// tinyEvent is an event of a stream that says nothing and must be parsed.
+// tinyEvent is an empty event of a stream, which a client must still parse.
 const tinyEvent = "data: {}\n\n"
 
-// randomText returns text that cannot be compressed and stands in JSON as it is. It is twice as long as a reply.
+// randomText returns text that cannot be compressed and needs no escaping in JSON. It is twice as long as a reply.
 func randomText() []byte {
 	raw := make([]byte, 2*replyChars*3/4)
 	_, _ = rand.Read(raw) // never fails
 	return []byte(base64.RawStdEncoding.EncodeToString(raw))
 }
 
-// bomb returns a stream of tiny events, compressed with gzip: one block many times over, each a gzip stream of its own.
+// bomb returns a stream of tiny events, compressed with gzip. It repeats one block, which is a gzip stream of its
+// own.
 func bomb() []byte {
 	var packed bytes.Buffer
 	w := gzip.NewWriter(&packed)
@@ -46,16 +48,17 @@ func bomb() []byte {
 	return bytes.Repeat(packed.Bytes(), floodBytes/len(block)+1)
 }
 
-// events begins a stream of events. The request is read to its end first.
+// events begins a stream of events after it has read the whole request.
 func events(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body) // a client that has gone is noticed by the next write
+	_, _ = io.Copy(io.Discard, r.Body) // the next write notices a client that is gone
 	w.Header().Set("Content-Type", "text/event-stream")
 }
 
 // delta writes one event with a part of a reply.
 func delta(w io.Writer, delta, finish string) {
-	_, _ = fmt.Fprintf(w, `data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":%s,"finish_reason":%s}]}`+
-		"\n\n", delta, finish) // a client that has gone needs none
+	_, _ = fmt.Fprintf(w, `data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m",`+
+		`"choices":[{"index":0,"delta":%s,"finish_reason":%s}]}`+
+		"\n\n", delta, finish) // a client that is gone needs no event
 }
 
 // end ends a reply with its usage.
@@ -67,6 +70,7 @@ func end(w io.Writer, finish string) {
 
 const shortText = `{"role":"assistant","content":"Here you are."}`
 
+// answer sends a short answer after the latency in the path.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 	events(w, r)
 	ms, _ := strconv.Atoi(r.PathValue("milliseconds")) // 0 for anything else
@@ -77,22 +81,40 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) {
 	end(w, "stop")
 }
 
-// longText returns an event's content of close to 1 MiB that was not sent before.
+// longText returns the content of an event: close to 1 MiB of text that differs from all earlier ones.
 func (s *Server) longText() (text string, number int64) {
 	number = s.replies.Add(1)
 	start := int(number*7919) % replyChars
 	return fmt.Sprintf(`{"role":"assistant","content":"%s"}`, s.random()[start:start+replyChars-len("role")]), number
 }
 
+// talk sends close to 1 MiB of text and one call of the tool "note".
 func (s *Server) talk(w http.ResponseWriter, r *http.Request) {
 	events(w, r)
 	text, number := s.longText()
 	delta(w, text, "null")
-	delta(w, fmt.Sprintf(`{"tool_calls":[{"index":0,"id":"call-%d","type":"function","function":{"name":"note","arguments":"{\"text\":\"%d\"}"}}]}`,
+	delta(w, fmt.Sprintf(`{"tool_calls":[{"index":0,"id":"call-%d","type":"function",`+
+		`"function":{"name":"note","arguments":"{\"text\":\"%d\"}"}}]}`,
 		number, number), "null")
 	end(w, "tool_calls")
 }
 
+// parallelCalls is the number of calls in one reply, which is how many a manager makes at once.
+const parallelCalls = 8
+
+// call sends a reply with parallelCalls calls of the tool "note".
+func (s *Server) call(w http.ResponseWriter, r *http.Request) {
+	events(w, r)
+	number := s.replies.Add(1)
+	for i := range parallelCalls {
+		delta(w, fmt.Sprintf(`{"tool_calls":[{"index":%d,"id":"call-%d-%d","type":"function",`+
+			`"function":{"name":"note","arguments":"{\"text\":\"%d\"}"}}]}`,
+			i, number, i, i), "null")
+	}
+	end(w, "tool_calls")
+}
+
+// write sends an answer with close to 1 MiB of text.
 func (s *Server) write(w http.ResponseWriter, r *http.Request) {
 	events(w, r)
 	text, _ := s.longText()
@@ -100,6 +122,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request) {
 	end(w, "stop")
 }
 
+// comment sends SSE comments until the client is gone, and never an event.
 func (s *Server) comment(w http.ResponseWriter, r *http.Request) {
 	events(w, r)
 	flush := http.NewResponseController(w)
@@ -110,12 +133,14 @@ func (s *Server) comment(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// sendBomb sends compressed tiny events, floodBytes of them after decompression.
 func (s *Server) sendBomb(w http.ResponseWriter, r *http.Request) {
 	events(w, r)
 	w.Header().Set("Content-Encoding", "gzip")
-	_, _ = w.Write(s.bomb()) // a client that has gone needs none
+	_, _ = w.Write(s.bomb()) // a client that is gone needs no body
 }
 
+// flood sends floodBytes of tiny events without compression.
 func (s *Server) flood(w http.ResponseWriter, r *http.Request) {
 	events(w, r)
 	block := []byte(strings.Repeat(tinyEvent, 6_000))
@@ -126,6 +151,7 @@ func (s *Server) flood(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// breakOff closes the connection after the first event, unless the model's name begins with WholeReplyPrefix.
 func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Model string `json:"model"`
@@ -136,7 +162,7 @@ func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
 	}
 	events(w, r)
 	delta(w, shortText, "null")
-	if strings.HasPrefix(asked.Model, LastModel) {
+	if strings.HasPrefix(asked.Model, WholeReplyPrefix) {
 		end(w, "stop")
 		return
 	}
@@ -145,7 +171,7 @@ func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// pause waits, and reports whether the client is still there.
+// pause waits and reports whether the client is still there.
 func pause(r *http.Request, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

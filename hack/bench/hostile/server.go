@@ -1,6 +1,6 @@
-// Package hostile serves HTTP endpoints that misbehave on purpose: models and MCP servers of a tenant who wants more than a
-// fair share of a manager. The benchmark attacks a manager with them. Everything that they send is made once, so that they
-// cost the machine as little as possible beside what they cost the manager.
+// Package hostile serves HTTP endpoints that misbehave on purpose: models and MCP servers of a tenant who wants
+// more than a fair share of a manager. The benchmark attacks a manager with them. They produce their data once, so
+// that they cost the machine much less than they cost the manager.
 package hostile
 
 import (
@@ -23,12 +23,12 @@ type Server struct {
 	done      sync.WaitGroup
 	requests  atomic.Int64
 	sent      atomic.Int64
-	replies   atomic.Int64 // makes each long reply another one
+	replies   atomic.Int64 // makes each long reply different
 	random    func() []byte
 	listing   func() []byte
 	bomb      func() []byte
 	mu        sync.Mutex
-	connected []net.Conn // of the tarpit
+	connected []net.Conn // connections of the tarpit
 }
 
 // New starts a server. Close stops it.
@@ -60,19 +60,19 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Stats returns the number of requests (for the tarpit: of connections) so far and the number of bytes in the bodies of the
-// responses.
+// Stats returns the number of requests so far (for the tarpit: of connections) and the number of bytes in the
+// bodies of the responses.
 func (s *Server) Stats() (requests, sentBytes int64) { return s.requests.Load(), s.sent.Load() }
 
 // The endpoints for models. Each is the base URL of a ModelProvider.
 
-// Answering returns the URL of a model that answers after a latency with a short text.
+// Answering returns the URL of a model that answers with a short text after a latency.
 func (s *Server) Answering(latency time.Duration) string {
 	return fmt.Sprintf("%s/answering/%d/v1", s.url, latency.Milliseconds())
 }
 
-// Talking returns the URL of a model whose replies are close to 1 MiB of random text and call the tool "note", so that the
-// conversation continues.
+// Talking returns the URL of a model whose replies are close to 1 MiB of random text and call the tool "note", so
+// that the conversation continues.
 func (s *Server) Talking() string { return s.url + "/talking/v1" }
 
 // Writing returns the URL of a model whose answers are close to 1 MiB of random text.
@@ -84,22 +84,28 @@ func (s *Server) Commenting() string { return s.url + "/commenting/v1" }
 // Bombing returns the URL of a model that sends 256 MiB of tiny events, compressed to less than 1 MiB.
 func (s *Server) Bombing() string { return s.url + "/bombing/v1" }
 
-// Flooding returns the URL of a model that sends 256 MiB of tiny events as they are.
+// Flooding returns the URL of a model that sends 256 MiB of tiny events without compression.
 func (s *Server) Flooding() string { return s.url + "/flooding/v1" }
 
-// Breaking returns the URL of a model that breaks off each reply after some tokens, except for models whose names begin with
-// LastModel.
+// Breaking returns the URL of a model that breaks off each reply after some tokens, except for models whose names
+// begin with WholeReplyPrefix.
 func (s *Server) Breaking() string { return s.url + "/breaking/v1" }
+
+// Calling returns the URL of a model whose replies call the tool "note" eight times at once.
+func (s *Server) Calling() string { return s.url + "/calling/v1" }
 
 // The endpoints for tools. Each is the URL of an MCP server.
 
-// Listing returns the URL of the MCP server of a number. Its listing has close to 4 MiB.
+// Listing returns the URL of the MCP server with this number. Its listing has close to 4 MiB.
 func (s *Server) Listing(number int) string { return fmt.Sprintf("%s/listing/%d", s.url, number) }
 
 // Noting returns the URL of an MCP server with one tool, "note".
 func (s *Server) Noting() string { return s.url + "/noting" }
 
-// Tarpit returns the URL of an endpoint of a number that accepts connections and never sends a byte.
+// Stalling returns the URL of an MCP server with one tool, "note", whose results stop after 250 KiB.
+func (s *Server) Stalling() string { return s.url + "/stalling" }
+
+// Tarpit returns the URL of the endpoint with this number, which accepts connections and never sends a byte.
 func (s *Server) Tarpit(number int) string {
 	return fmt.Sprintf("http://%s/%d", s.tarpit.Addr(), number)
 }
@@ -109,15 +115,18 @@ func (s *Server) handler() http.Handler {
 	models := map[string]http.HandlerFunc{
 		"/answering/{milliseconds}": s.answer, "/talking": s.talk, "/writing": s.write, "/commenting": s.comment,
 		"/bombing": s.sendBomb, "/flooding": s.flood, "/breaking": s.breakOff,
+		"/calling": s.call,
 	}
 	for path, complete := range models {
 		mux.HandleFunc("POST "+path+"/v1/chat/completions", complete)
 		mux.HandleFunc("GET "+path+"/v1/models", func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = io.WriteString(w, `{"object":"list","data":[]}`) // a client that has gone needs none
+			_, _ = io.WriteString(w, `{"object":"list","data":[]}`) // a client that is gone needs no body
 		})
 	}
-	mux.HandleFunc("POST /listing/{number}", s.mcp(s.listing))
-	mux.HandleFunc("POST /noting", s.mcp(func() []byte { return []byte(noteListing) }))
+	one := func() []byte { return []byte(noteListing) }
+	mux.HandleFunc("POST /listing/{number}", s.mcp(s.listing, noted))
+	mux.HandleFunc("POST /noting", s.mcp(one, noted))
+	mux.HandleFunc("POST /stalling", s.mcp(one, stall))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.requests.Add(1)
 		mux.ServeHTTP(&counted{ResponseWriter: w, sent: &s.sent}, r)
@@ -144,12 +153,12 @@ type counted struct {
 	sent *atomic.Int64
 }
 
-// Write writes a part of the body.
+// Write implements http.ResponseWriter.
 func (c *counted) Write(p []byte) (int, error) {
 	n, err := c.ResponseWriter.Write(p)
 	c.sent.Add(int64(n))
 	return n, err
 }
 
-// Unwrap lets http.ResponseController find the writer.
+// Unwrap returns the writer for http.ResponseController.
 func (c *counted) Unwrap() http.ResponseWriter { return c.ResponseWriter }

@@ -31,7 +31,7 @@ func newServer(t *testing.T) *Server {
 	return s
 }
 
-// post sends a body and returns what comes back, which is not decompressed, so that its size on the wire can be seen.
+// post sends a body and returns the response without decompressing it, so that tests see its size on the wire.
 func post(t *testing.T, url, body string) (header http.Header, content io.Reader) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -44,11 +44,11 @@ func post(t *testing.T, url, body string) (header http.Header, content io.Reader
 	if err != nil {
 		t.Fatalf("%s: %v", url, err)
 	}
-	t.Cleanup(func() { _ = response.Body.Close() }) // it was read as far as it counts
+	t.Cleanup(func() { _ = response.Body.Close() }) // the relevant part was read
 	return response.Header, response.Body
 }
 
-// contentOf is post without the header.
+// contentOf is like post, but returns only the body.
 func contentOf(t *testing.T, url, body string) io.Reader {
 	t.Helper()
 	_, content := post(t, url, body)
@@ -79,7 +79,11 @@ func TestModelsReplyAsTheirAttacksNeedIt(t *testing.T) {
 			[]string{`"name":"note"`, `"finish_reason":"tool_calls"`, `"total_tokens":20`, "[DONE]"},
 			nil,
 		},
-		"writing": {s.Writing(), 900_000, openai.MaxReplyBytes + 1000, []string{`"finish_reason":"stop"`, "[DONE]"}, []string{"tool_calls"}},
+		"writing": {
+			s.Writing(), 900_000, openai.MaxReplyBytes + 1000,
+			[]string{`"finish_reason":"stop"`, "[DONE]"},
+			[]string{"tool_calls"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text := read(t, contentOf(t, tc.url+completions, `{"model":"m"}`))
@@ -146,28 +150,29 @@ func TestAFloodIsNotCompressed(t *testing.T) {
 	}
 }
 
-func TestCommentsAreAllThatComes(t *testing.T) {
+func TestCommentingModelSendsOnlyComments(t *testing.T) {
 	s := newServer(t)
 	lines := bufio.NewScanner(contentOf(t, s.Commenting()+completions, "{}"))
-	for range 4 { // two comments and the empty lines after them
+	for range 4 { // two comments, each followed by an empty line
 		if !lines.Scan() || lines.Text() != "" && !strings.HasPrefix(lines.Text(), ":") {
 			t.Fatalf("%q (%v), want comments", lines.Text(), lines.Err())
 		}
 	}
 }
 
-func TestRepliesBreakOffButForTheLastModel(t *testing.T) {
+func TestOnlyTheLastModelFinishesItsReply(t *testing.T) {
 	s := newServer(t)
 	text, err := io.ReadAll(contentOf(t, s.Breaking()+completions, `{"model":"first"}`))
 	if !errors.Is(err, io.ErrUnexpectedEOF) || !bytes.Contains(text, []byte("Here you are.")) {
 		t.Errorf("%q and error %v, want a part of a reply and a broken connection", text, err)
 	}
-	if text := read(t, contentOf(t, s.Breaking()+completions, `{"model":"`+LastModel+`one"}`)); !bytes.Contains(text, []byte("[DONE]")) {
+	if text := read(t, contentOf(t, s.Breaking()+completions, `{"model":"`+WholeReplyPrefix+`one"}`)); !bytes.Contains(
+		text, []byte("[DONE]")) {
 		t.Errorf("the last model said %q, want a whole reply", text)
 	}
 }
 
-func TestATarpitAcceptsAndSaysNothing(t *testing.T) {
+func TestATarpitAcceptsAndNeverAnswers(t *testing.T) {
 	s := newServer(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Tarpit(1), http.NoBody)
@@ -194,7 +199,8 @@ func TestATarpitAcceptsAndSaysNothing(t *testing.T) {
 	}
 }
 
-// A listing that the manager refuses for its size would be no attack on its memory.
+// TestAManagersClientReadsTheListings checks that the manager accepts the listings. A listing that it refuses for
+// its size would not attack its memory.
 func TestAManagersClientReadsTheListings(t *testing.T) {
 	s := newServer(t)
 	if n := len(listing()); n > mcp.MaxListBytes || n < mcp.MaxListBytes*9/10 {

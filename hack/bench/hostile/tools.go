@@ -4,20 +4,24 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 )
 
 const (
-	// listingTools is the number of tools in a large listing, and toolBytes the size of each.
+	// listingTools is the number of tools in a large listing, and toolBytes the size of each tool.
 	listingTools = 250
 	toolBytes    = 16_000
+	// stalledBytes is the length of a result that stops.
+	stalledBytes = 250 << 10
 )
 
 // noteListing is the listing of a server with one small tool.
-const noteListing = `{"tools":[{"name":"note","description":"Keeps a note.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}]}`
+const noteListing = `{"tools":[{"name":"note","description":"Keeps a ` +
+	`note.","inputSchema":{"type":"object","properties":{"text":{"type":"string"}}}}]}`
 
-// listing returns a listing of close to 4 MiB, the most that a manager takes. Most of it are schemas.
+// listing returns a listing of close to 4 MiB, the maximum that a manager accepts. Schemas are most of its text.
 func listing() []byte {
 	var text bytes.Buffer
 	text.WriteString(`{"tools":[`)
@@ -26,14 +30,15 @@ func listing() []byte {
 		if i > 0 {
 			text.WriteByte(',')
 		}
-		fmt.Fprintf(&text, `{"name":"tool_%d","description":"Does work %d.","inputSchema":{"type":"object","properties":{"q":{"type":"string","description":"%s"}}}}`,
+		fmt.Fprintf(&text, `{"name":"tool_%d","description":"Does work `+
+			`%d.","inputSchema":{"type":"object","properties":{"q":{"type":"string","description":"%s"}}}}`,
 			i, i, filler)
 	}
 	text.WriteString("]}")
 	return text.Bytes()
 }
 
-// message is a message of the protocol as far as it counts here.
+// message is an MCP message with the fields that this package needs.
 type message struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
@@ -42,8 +47,22 @@ type message struct {
 	} `json:"params"`
 }
 
-// mcp returns the handler of an MCP server without sessions.
-func (s *Server) mcp(listing func() []byte) http.HandlerFunc {
+// noted writes the result of a call.
+func noted(w http.ResponseWriter, _ *http.Request) {
+	_, _ = io.WriteString(w, `{"content":[{"type":"text","text":"Noted."}]}`) // a client that is gone needs no body
+}
+
+// stall writes the beginning of the result of a call, and waits until the client is gone.
+func stall(w http.ResponseWriter, r *http.Request) {
+	_, err := io.WriteString(w, `{"content":[{"type":"text","text":"`+strings.Repeat("x", stalledBytes))
+	if err == nil && http.NewResponseController(w).Flush() == nil {
+		<-r.Context().Done()
+	}
+	panic(http.ErrAbortHandler) // net/http closes the connection and logs nothing
+}
+
+// mcp returns the handler of an MCP server without sessions. call writes the result of a call.
+func (s *Server) mcp(listing func() []byte, call http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var m message
 		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
@@ -54,20 +73,21 @@ func (s *Server) mcp(listing func() []byte) http.HandlerFunc {
 			w.WriteHeader(http.StatusAccepted)
 			return
 		}
-		var result []byte
+		result := []byte(`{}`)
 		switch m.Method {
 		case "initialize":
-			result = fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"hostile","version":"1"}}`, m.Params.ProtocolVersion)
+			result = fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":{"tools":{}},`+
+				`"serverInfo":{"name":"hostile","version":"1"}}`, m.Params.ProtocolVersion)
 		case "tools/list":
 			result = listing()
-		case "tools/call":
-			result = []byte(`{"content":[{"type":"text","text":"Noted."}]}`)
-		default:
-			result = []byte(`{}`)
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":`, m.ID) // a client that has gone needs none
-		_, _ = w.Write(result)
+		_, _ = fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":`, m.ID) // a client that is gone needs no body
+		if m.Method == "tools/call" {
+			call(w, r)
+		} else {
+			_, _ = w.Write(result)
+		}
 		_, _ = w.Write([]byte("}"))
 	}
 }

@@ -45,10 +45,10 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// died is what a test's process dies of.
+// died is the panic value by which the process of a test dies.
 type died struct{}
 
-// world has the effects of two Turns, one after another, until it dies. It tells which effects were had.
+// world produces the effects of two Turns, one after another, until it dies. It returns the effects that happened.
 func world(t *testing.T, point string, trace *strings.Builder) (done []string, dead bool) {
 	t.Helper()
 	p, err := Parse(point)
@@ -118,10 +118,10 @@ func (a appends) Artifact(context.Context, string, string) (journal.Artifact, er
 	return journal.Artifact{}, nil
 }
 
-// serves is what a server does, whichever tool of it is called.
+// serves is a ToolServer cache that calls the same function for every tool.
 type serves tool.CallerFunc
 
-// Current returns nothing.
+// Current returns no tools.
 func (serves) Current(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
 
 func (s serves) Caller(*v1alpha1.ToolServer, string) tool.Caller { return tool.CallerFunc(s) }
@@ -140,7 +140,7 @@ func TestALineDiesAtItsPoint(t *testing.T) {
 	other := slices.Concat([]string{"bind", "append run.started+prepared"}, round, round)
 	for name, tc := range map[string]struct {
 		reason, point string
-		mine          []string // the effects on the Turn of the point
+		mine          []string // the effects on the Turn that the point names
 		lives         bool
 	}{
 		"BeforeBind":    {"nothing is done", "mine/status.write:before:bind:1", nil, false},
@@ -153,7 +153,7 @@ func TestALineDiesAtItsPoint(t *testing.T) {
 		"OtherTool":     {"no call of another one kills", "mine/tool.call:before:look:1", other, true},
 		"AnyTurn":       {"the effects on all Turns count", "*/tool.call:after::3", other[:4], false},
 		"Beginning":     {"the beginning of a name is enough", "mi*/tool.call:after::1", other[:4], false},
-		"NoSuchDetail":  {"what never happens kills nobody", "mine/journal.append:after:finalized:1", other, true},
+		"NoSuchDetail":  {"a missing effect kills no process", "mine/journal.append:after:finalized:1", other, true},
 		"NotSoOften":    {"nor what happens less often", "mine/tool.call:after::3", other, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,9 +183,9 @@ func TestAStrikeThatReturnsStrikesOnce(t *testing.T) {
 	}
 }
 
-func TestATraceTellsWhatWasDone(t *testing.T) {
+func TestATraceRecordsEachEffect(t *testing.T) {
 	var trace strings.Builder
-	world(t, "nobody/tool.call:after::1", &trace)
+	world(t, "none/tool.call:after::1", &trace)
 	lines := strings.Split(strings.TrimSpace(trace.String()), "\n")
 	if len(lines) != 16 {
 		t.Fatalf("%d steps, want 8 of each Turn: %s", len(lines), &trace)
@@ -209,7 +209,8 @@ func TestDetailOfAStatus(t *testing.T) {
 	asks.PendingApprovals = []v1alpha1.PendingApproval{{CallID: "a"}}
 	waits.AwaitedTurns = []string{"child"}
 	for want, all := range map[string][]v1alpha1.TurnStatus{
-		DetailBind: {bound("e", 1)}, DetailClaim: {bound("e", 2)}, DetailPark: {asks, waits}, DetailOther: {bound("", 2)}, DetailEnd: {ended},
+		DetailBind: {bound("e", 1)}, DetailClaim: {bound("e", 2)}, DetailPark: {asks, waits}, DetailOther: {bound("", 2)},
+		DetailEnd: {ended},
 	} {
 		for _, status := range all {
 			if got := detailOf(&v1alpha1.Turn{Status: status}); got != want {
@@ -219,7 +220,8 @@ func TestDetailOfAStatus(t *testing.T) {
 	}
 }
 
-// TestTheTurnOfASubAgentIsAnEffectOnItsParent, and the creation of other objects is none.
+// TestTheTurnOfASubAgentIsAnEffectOnItsParent checks that the creation of a Turn of a sub-agent is an effect on its
+// parent; the creation of other objects is not.
 func TestTheTurnOfASubAgentIsAnEffectOnItsParent(t *testing.T) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
@@ -227,9 +229,13 @@ func TestTheTurnOfASubAgentIsAnEffectOnItsParent(t *testing.T) {
 	l := &Line{Point: &Point{Turn: "parent", Effect: Create, When: After, Nth: 1}, Strike: func() { struck++ }}
 	l.learn("uid-parent", "parent")
 	api := l.Status(fake.NewClientBuilder().WithScheme(scheme).Build())
-	owned := metav1.ObjectMeta{Name: "child", Namespace: "n", OwnerReferences: []metav1.OwnerReference{{Kind: "Turn", Name: "parent", UID: "uid-parent", Controller: new(true)}}}
+	owned := metav1.ObjectMeta{
+		Name: "child", Namespace: "n",
+		OwnerReferences: []metav1.OwnerReference{{Kind: "Turn", Name: "parent", UID: "uid-parent", Controller: new(true)}},
+	}
 	for i, object := range []client.Object{
-		&v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "root", Namespace: "n"}}, &v1alpha1.Session{ObjectMeta: owned}, &v1alpha1.Turn{ObjectMeta: owned},
+		&v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Name: "root", Namespace: "n"}}, &v1alpha1.Session{ObjectMeta: owned},
+		&v1alpha1.Turn{ObjectMeta: owned},
 	} {
 		if err := api.Create(t.Context(), object); err != nil {
 			t.Fatal(err)

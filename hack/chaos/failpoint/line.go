@@ -8,35 +8,36 @@ import (
 	"time"
 )
 
-// Line is what stands between a process and its effects. The zero Line lets all pass. It is safe for concurrent use.
+// Line stands between a process and its effects. The zero Line does nothing. A Line is safe for concurrent use.
 type Line struct {
-	// Point at which Strike is called, once; nil for never.
+	// Point is where Strike is called once. If Point is nil, Strike is never called.
 	Point *Point
-	// Strike ends the process at once and does not return, or stops it and returns when it goes on.
+	// Strike either ends the process and does not return, or stops the process and returns when the process
+	// continues.
 	Strike func()
-	// Trace gets a line of JSON, a Step, for each effect that was had; nil for none.
+	// Trace receives a line of JSON, a Step, for each effect. If Trace is nil, no trace is written.
 	Trace io.Writer
-	// Now is the time that steps bear.
+	// Now returns the time for the steps of the trace. It may be nil if Trace is nil.
 	Now func() time.Time
 
 	mu    sync.Mutex
-	names map[string]string // of Turns, by UID
-	count int               // of the effects that Point counts
+	names map[string]string // names of Turns, by UID
+	count int               // number of effects so far that Point matches
 }
 
-// Step is an effect that was had, as the trace tells it.
+// Step is an effect in the trace.
 type Step struct {
-	// Begin and End of it.
+	// Begin and End are the times before and after the effect.
 	Begin, End time.Time
 	Effect     Effect
 	Details    []string `json:",omitempty"`
-	// Turn is the UID.
+	// Turn is the UID of the Turn.
 	Turn string
-	// Error of the effect, empty for none.
+	// Error is the error of the effect, or empty if it succeeded.
 	Error string `json:",omitempty"`
 }
 
-// uidOf returns the UID of the Turn of a name that an effect was seen of; empty for none.
+// uidOf returns the UID of a Turn with this name, or an empty string if the Line has not seen it.
 func (l *Line) uidOf(name string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,7 +49,7 @@ func (l *Line) uidOf(name string) string {
 	return ""
 }
 
-// learn notes the name of a Turn, which its effects are later found by.
+// learn records the name of a Turn, so that later effects can be matched by name.
 func (l *Line) learn(uid, name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,7 +59,7 @@ func (l *Line) learn(uid, name string) {
 	l.names[uid] = name
 }
 
-// around has an effect on a Turn, and strikes before or after it if that is the point.
+// around performs an effect on a Turn. It calls Strike before or after the effect if the Point says so.
 func (l *Line) around(effect Effect, uid string, details []string, do func() error) error {
 	reached := l.reached(effect, uid, details)
 	if reached && l.Point.When == Before {
@@ -78,7 +79,7 @@ func (l *Line) around(effect Effect, uid string, details []string, do func() err
 	return err
 }
 
-// reached counts an effect and says whether the point is at it.
+// reached counts an effect and reports whether it is the one of the Point.
 func (l *Line) reached(effect Effect, uid string, details []string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +91,8 @@ func (l *Line) reached(effect Effect, uid string, details []string) bool {
 	return l.count == p.Nth
 }
 
-// trace writes down what was done. A trace that cannot be written is missed by who reads it, and stops nobody.
+// trace writes a step to the trace. A failed write does not stop the process; the reader finds the trace
+// incomplete.
 func (l *Line) trace(s Step, err error) {
 	s.End = l.Now()
 	if err != nil {

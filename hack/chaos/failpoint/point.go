@@ -1,5 +1,6 @@
-// Package failpoint ends or stops a process at a chosen instant in the life of a Turn: before or after one of its effects. It
-// stands between the parts of the kill test's manager and notes what they do; the product knows nothing of it.
+// Package failpoint ends or stops a process at a chosen instant in the life of a Turn: before or after one of its
+// effects. It wraps the interfaces between the parts of the kill test's manager and traces their effects. The
+// product does not depend on it.
 package failpoint
 
 import (
@@ -8,40 +9,41 @@ import (
 	"strings"
 )
 
-// Effect is something that a process does to the world outside it.
+// Effect is an action of a process on the world outside it.
 type Effect string
 
 // The effects of a Turn.
 const (
-	// Append is an append to the journal. Its details are the kinds of its entries.
+	// Append is an append to the journal. Its details are the kinds of the entries.
 	Append Effect = "journal.append"
 	// Request is a request to a model.
 	Request Effect = "model.request"
 	// Call is a call of a tool of a ToolServer. Its detail is the tool's name.
 	Call Effect = "tool.call"
-	// Create is the creation of the Turn of a sub-agent. It is an effect on the Turn that calls it.
+	// Create is the creation of the Turn of a sub-agent. It counts as an effect on the Turn that calls the
+	// sub-agent.
 	Create Effect = "turn.create"
 	// Write is a write of a Turn's status, or of the totals of its Session. Its detail is one of the Detail constants.
 	Write Effect = "status.write"
 )
 
-// What a write of a status does.
+// The purposes of a status write.
 const (
 	// DetailBind binds a Turn for the first time.
 	DetailBind = "bind"
-	// DetailClaim binds it anew, with another epoch.
+	// DetailClaim binds the Turn again, with a new epoch.
 	DetailClaim = "claim"
-	// DetailPark unbinds it because it waits for people or for Turns of sub-agents.
+	// DetailPark unbinds the Turn because it waits for approval or for Turns of sub-agents.
 	DetailPark = "park"
-	// DetailEnd writes its end.
+	// DetailEnd writes the end of the Turn.
 	DetailEnd = "end"
-	// DetailTotals writes the totals of its Session.
+	// DetailTotals writes the totals of the Turn's Session.
 	DetailTotals = "totals"
-	// DetailOther is any other write, as that of a Turn that waits.
+	// DetailOther is any other write, such as one for a Turn that waits.
 	DetailOther = "other"
 )
 
-// When is before or after an effect.
+// When is the side of an effect on which the Point lies.
 type When string
 
 // The sides of an effect.
@@ -50,22 +52,22 @@ const (
 	After  When = "after"
 )
 
-// AnyTurn stands for the name of a Turn: the effects on all Turns count. Behind the beginning of a name it stands for the rest.
+// AnyTurn matches any Turn name. At the end of a prefix, it matches the rest of the name.
 const AnyTurn = "*"
 
 // Point is one instant: before or after the Nth effect of a kind that a process has on a Turn.
 type Point struct {
-	// Turn is its name, or the beginning of it and AnyTurn; AnyTurn alone for whichever comes first.
+	// Turn is the name of the Turn, a prefix followed by AnyTurn, or AnyTurn alone.
 	Turn string
-	// Effect and Detail say which effects count; an empty Detail means all.
+	// Effect and Detail select the effects that count. An empty Detail matches all.
 	Effect Effect
 	When   When
 	Detail string
-	// Nth of them, from 1.
+	// Nth is the number of the effect among those that count, from 1.
 	Nth int
 }
 
-// meets says whether the effects on a Turn of this name count. It is empty while nobody has told it.
+// meets reports whether effects on a Turn of this name count. The name is empty until the Line has learned it.
 func (p *Point) meets(name string) bool {
 	if prefix, open := strings.CutSuffix(p.Turn, AnyTurn); open {
 		return strings.HasPrefix(name, prefix)
@@ -73,15 +75,15 @@ func (p *Point) meets(name string) bool {
 	return name == p.Turn
 }
 
-// String is what Parse reads: TURN/EFFECT:WHEN:DETAIL:N.
+// String returns the form that Parse reads: TURN/EFFECT:WHEN:DETAIL:N.
 func (p Point) String() string { return p.Turn + "/" + p.Name() }
 
-// Name is the point without its Turn.
+// Name returns the point without its Turn.
 func (p Point) Name() string {
 	return fmt.Sprintf("%s:%s:%s:%d", p.Effect, p.When, p.Detail, p.Nth)
 }
 
-// Parse reads a point, as in point-3/journal.append:after:tool.intended:2.
+// Parse parses a point, such as point-3/journal.append:after:tool.intended:2.
 func Parse(text string) (Point, error) {
 	name, rest, ok := strings.Cut(text, "/")
 	parts := strings.Split(rest, ":")

@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolbox"
 )
 
-// Journal lets the appends of a journal pass the line.
+// Journal returns a journal whose appends go through the line.
 func (l *Line) Journal(j journal.Journal) journal.Journal { return &lineJournal{Journal: j, line: l} }
 
 type lineJournal struct {
@@ -23,7 +23,7 @@ type lineJournal struct {
 	line *Line
 }
 
-// Append appends.
+// Append implements journal.Journal.
 func (j *lineJournal) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	owner := uid
 	kinds := make([]string, 0, len(entries))
@@ -47,7 +47,7 @@ func (j *lineJournal) Append(ctx context.Context, uid string, entries ...journal
 	return j.line.around(Append, owner, kinds, func() error { return j.Journal.Append(ctx, uid, entries...) })
 }
 
-// Provider lets the requests of a provider pass the line.
+// Provider returns a provider whose requests go through the line.
 func (l *Line) Provider(_ string, p model.Provider) model.Provider {
 	return &lineProvider{provider: p, line: l}
 }
@@ -57,7 +57,7 @@ type lineProvider struct {
 	line     *Line
 }
 
-// Generate asks the model.
+// Generate implements model.Provider.
 func (p *lineProvider) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
 	err = p.line.around(Request, ownerOf(req.ID), nil, func() error {
 		reply, err = p.provider.Generate(ctx, req)
@@ -66,7 +66,7 @@ func (p *lineProvider) Generate(ctx context.Context, req model.Request) (reply m
 	return reply, err
 }
 
-// Servers lets the calls of the tools of ToolServers pass the line.
+// Servers returns a toolbox.Servers whose tool calls go through the line.
 func (l *Line) Servers(s toolbox.Servers) toolbox.Servers { return &lineServers{Servers: s, line: l} }
 
 type lineServers struct {
@@ -74,7 +74,7 @@ type lineServers struct {
 	line *Line
 }
 
-// Caller returns what calls a tool.
+// Caller implements toolbox.Servers.
 func (s *lineServers) Caller(server *v1alpha1.ToolServer, name string) tool.Caller {
 	inner := s.Servers.Caller(server, name)
 	return tool.CallerFunc(func(ctx context.Context, c tool.Call) (result tool.Result, err error) {
@@ -86,13 +86,13 @@ func (s *lineServers) Caller(server *v1alpha1.ToolServer, name string) tool.Call
 	})
 }
 
-// ownerOf is the UID of the Turn that the ID of a request or the key of a call begins with.
+// ownerOf returns the UID of the Turn, which is the first part of a request ID or an idempotency key.
 func ownerOf(id string) string {
 	uid, _, _ := strings.Cut(id, "/")
 	return uid
 }
 
-// Status lets the writes of the status of Turns pass the line, and the creation of the Turns of sub-agents.
+// Status returns a client whose writes of Turn statuses, and creations of Turns of sub-agents, go through the line.
 func (l *Line) Status(c client.Client) client.Client { return &lineClient{Client: c, line: l} }
 
 type lineClient struct {
@@ -100,7 +100,7 @@ type lineClient struct {
 	line *Line
 }
 
-// Create creates an object. The Turn of a sub-agent is an effect on the Turn that calls it.
+// Create implements client.Client. The Turn of a sub-agent is an effect on the Turn that calls the sub-agent.
 func (c *lineClient) Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error {
 	create := func() error { return c.Client.Create(ctx, obj, opts...) }
 	owner := metav1.GetControllerOf(obj)
@@ -110,7 +110,7 @@ func (c *lineClient) Create(ctx context.Context, obj client.Object, opts ...clie
 	return c.line.around(Create, string(owner.UID), nil, create)
 }
 
-// Status returns the writer of statuses.
+// Status implements client.Client.
 func (c *lineClient) Status() client.SubResourceWriter {
 	return &lineWriter{SubResourceWriter: c.Client.Status(), line: c.line}
 }
@@ -120,12 +120,12 @@ type lineWriter struct {
 	line *Line
 }
 
-// Update writes a status.
+// Update implements client.SubResourceWriter.
 func (w *lineWriter) Update(ctx context.Context, obj client.Object, opts ...client.SubResourceUpdateOption) error {
 	return w.around(obj, func() error { return w.SubResourceWriter.Update(ctx, obj, opts...) })
 }
 
-// Patch writes a status.
+// Patch implements client.SubResourceWriter.
 func (w *lineWriter) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
 	return w.around(obj, func() error { return w.SubResourceWriter.Patch(ctx, obj, patch, opts...) })
 }
@@ -143,7 +143,7 @@ func (w *lineWriter) around(obj client.Object, write func() error) error {
 	return w.line.around(Write, uid, []string{detailOf(t)}, write)
 }
 
-// detailOf says what a write does, by the status that it writes.
+// detailOf returns the purpose of a write, which it derives from the status.
 func detailOf(t *v1alpha1.Turn) string {
 	switch {
 	case t.IsFinished():

@@ -1,5 +1,5 @@
-// Command manager is Capstan's manager with the kill test's hooks: it dies or stops at a
-// point in the life of a Turn if it is told one, and writes down what it does to the world. It takes the flags of cmd/manager.
+// Command manager is Capstan's manager with the hooks of the kill test. Environment variables can make it die or
+// stop at a point in the life of a Turn, and make it trace its effects. It takes the flags of cmd/manager.
 package main
 
 import (
@@ -22,11 +22,11 @@ import (
 
 // The environment variables that the kill test sets.
 const (
-	// crashVariable is a point to die at, and pauseVariable one to stop at until SIGCONT, as failpoint.Parse reads them;
-	// empty for none.
+	// crashVariable is the point at which the process dies. pauseVariable is the point at which it stops until
+	// SIGCONT. Both have the format of failpoint.Parse; empty means never.
 	crashVariable = "CAPSTAN_CRASH_AT"
 	pauseVariable = "CAPSTAN_PAUSE_AT"
-	// traceVariable is the path of a file for the trace of all effects; empty for none.
+	// traceVariable is the path of the file for the trace of all effects. If it is empty, no trace is written.
 	traceVariable = "CAPSTAN_CHAOS_TRACE"
 )
 
@@ -71,12 +71,12 @@ func run(o manager.Options) (err error) {
 	if err != nil {
 		return err
 	}
-	// The API server notes the first part as who wrote a field.
+	// The API server uses the part before the slash as the field manager.
 	cfg.UserAgent = cmp.Or(o.ExecutorName, "manager") + "/chaos"
 	return manager.Run(ctrl.SetupSignalHandler(), o, cfg, log)
 }
 
-// newLine reads what the kill test wants of this process.
+// newLine creates the line that the environment variables describe.
 func newLine() (*failpoint.Line, func() error, error) {
 	line := &failpoint.Line{Now: time.Now}
 	for variable, strike := range map[string]func(){crashVariable: die, pauseVariable: sleep} {
@@ -102,16 +102,16 @@ func newLine() (*failpoint.Line, func() error, error) {
 	return line, f.Close, nil
 }
 
-// die ends this process as the kernel or a power cut would: nothing is tidied up.
+// die ends this process without any cleanup, like a power cut.
 func die() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {} // until the signal has arrived
 }
 
-// stopTime is what the kernel gets to stop all threads in. The stopped time does not count.
+// stopTime is the time for the kernel to stop all threads. Time in the stopped state does not count.
 const stopTime = 200 * time.Millisecond
 
-// sleep stops this process, as a frozen machine would, until it gets SIGCONT.
+// sleep stops this process until it receives SIGCONT, like a machine that freezes.
 func sleep() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	time.Sleep(stopTime)

@@ -1,5 +1,5 @@
-// Command coredns is CoreDNS with the plugins that a test cluster needs. Its own main package takes in the clients of several clouds,
-// which make e2e would build for nothing.
+// Command coredns is CoreDNS with only the plugins that a test cluster needs. The original main package imports the
+// clients of several clouds, which would slow down the build of make e2e.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	// The order in which a request passes the plugins.
+	// The order in which the plugins handle a request.
 	dnsserver.Directives = []string{"health", "ready", "errors", "cache", "kubernetes"}
 	coremain.Run()
 }

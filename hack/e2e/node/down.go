@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// containersPatience bounds the time until the killed containers have gone.
+// containersPatience bounds the time until the killed containers are gone.
 const containersPatience = 10 * time.Second
 
-// Down stops what Up has started, in this process or an earlier one, and brings the host back to what it was. The logs stay. It may be
-// called at any time, and again. It ends no process but the cluster's own.
+// Down stops everything that Up has started, in this process or an earlier one, and restores the settings of the
+// host. It keeps the logs. Down may be called at any time and repeatedly. It ends only processes of the cluster.
 func (c *Cluster) Down(ctx context.Context) error {
 	if _, err := os.Stat(c.path()); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	errs := c.stop("kubelet") // or it would start the containers again
+	errs := c.stop("kubelet") // otherwise the kubelet would restart the containers
 	networks := c.killContainers(ctx)
 	for _, name := range []string{"kube-proxy", "kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd", "containerd"} {
 		errs = errors.Join(errs, c.stop(name))
@@ -32,7 +32,7 @@ func (c *Cluster) Down(ctx context.Context) error {
 		_ = os.Remove(path)
 	}
 	if errs = errors.Join(errs, c.restoreHost(ctx)); errs != nil {
-		return errs // the state stays, so that a later call can try again
+		return errs // keep the state, so that a later call can try again
 	}
 	return os.RemoveAll(c.path())
 }
@@ -74,7 +74,7 @@ func (c *Cluster) killContainers(ctx context.Context) (networks []string) {
 	return networks
 }
 
-// endShims ends the shims of the cluster's containerd, which are made to live longer than it.
+// endShims ends the shims of the cluster's containerd, which are designed to outlive containerd.
 func (c *Cluster) endShims() (errs error) {
 	folders, _ := filepath.Glob("/proc/[0-9]*")
 	for _, folder := range folders {
@@ -89,7 +89,7 @@ func (c *Cluster) endShims() (errs error) {
 	return errs
 }
 
-// unmount removes the mounts of Pods and containers, which are below the state.
+// unmount removes the mounts of Pods and containers below the state folder.
 func (c *Cluster) unmount() (errs error) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

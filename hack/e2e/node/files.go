@@ -9,7 +9,7 @@ import (
 //go:embed coredns.yaml
 var dnsManifest string
 
-// fill replaces the names in capitals of a file.
+// fill replaces the names in capitals in the text of a file.
 func (c *Cluster) fill(text string) string {
 	return strings.NewReplacer(
 		"$STATE", c.path(), "$SOCKET", c.socket(), "$CNI", c.config.CNI, "$BRIDGE", bridge, "$MTU", strconv.Itoa(bridgeMTU),
@@ -32,8 +32,8 @@ const networkConfig = `{
 }
 `
 
-// containerdConfig1 is for containerd 1.x. restrict_oom_score_adj: a container without CAP_SYS_RESOURCE may not lower its score, and
-// every sandbox asks for that.
+// containerdConfig1 is for containerd 1.x. It sets restrict_oom_score_adj because a container without
+// CAP_SYS_RESOURCE may not lower its OOM score, and every sandbox tries to.
 const containerdConfig1 = `version = 2
 root = "$STATE/containerd/root"
 state = "$STATE/containerd/state"
@@ -56,7 +56,7 @@ disabled_plugins = [
   SystemdCgroup = false
 `
 
-// containerdConfig2 is for containerd 2.x, which has split the plugin of the CRI.
+// containerdConfig2 is for containerd 2.x, which has split the CRI plugin.
 const containerdConfig2 = `version = 3
 root = "$STATE/containerd/root"
 state = "$STATE/containerd/state"
@@ -81,7 +81,8 @@ disabled_plugins = [
   SystemdCgroup = false
 `
 
-// kubeletConfig never collects images, which could not be pulled again, and leaves the host's iptables alone.
+// kubeletConfig disables the garbage collection of images, which could not be pulled again. It leaves the host's
+// iptables alone.
 const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 failCgroupV1: false

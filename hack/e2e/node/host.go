@@ -9,17 +9,18 @@ import (
 	"strings"
 )
 
-// settings are the kernel's, below /proc/sys, that the cluster changes: two by itself, the others by the kubelet and kube-proxy. Down
-// brings them back.
+// settings are the kernel settings below /proc/sys that the cluster changes. The cluster itself changes two of
+// them, the kubelet and kube-proxy the others. Down restores them.
 var settings = []string{
 	"net/ipv4/ip_forward", "net/bridge/bridge-nf-call-iptables", "vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops",
-	"net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_tcp_timeout_established", "net/netfilter/nf_conntrack_tcp_timeout_close_wait",
+	"net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_tcp_timeout_established",
+	"net/netfilter/nf_conntrack_tcp_timeout_close_wait",
 }
 
-// settingsFile keeps their values, below the state.
+// settingsFile stores the original values, below the state folder.
 const settingsFile = "settings"
 
-// setUpHost makes the bridge, and lets the kernel route between Pods and Services on it.
+// setUpHost creates the bridge and lets the kernel route between Pods and Services on it.
 func (c *Cluster) setUpHost(ctx context.Context) error {
 	var saved strings.Builder
 	for _, name := range settings {
@@ -37,7 +38,8 @@ func (c *Cluster) setUpHost(ctx context.Context) error {
 		return err
 	}
 	for _, args := range []string{
-		"link add " + bridge + " type bridge", "addr add " + nodeIP + "/24 dev " + bridge, fmt.Sprintf("link set %s mtu %d up", bridge, bridgeMTU),
+		"link add " + bridge + " type bridge", "addr add " + nodeIP + "/24 dev " + bridge,
+		fmt.Sprintf("link set %s mtu %d up", bridge, bridgeMTU),
 	} {
 		if _, err := run(ctx, nil, "ip", strings.Fields(args)...); err != nil {
 			return err
@@ -50,16 +52,18 @@ func set(name, value string) error {
 	return os.WriteFile("/proc/sys/"+name, []byte(value), 0o644) //nolint:gosec // because the file is the kernel's
 }
 
-// restoreHost removes what the cluster made on the host beyond its own folder. Each step may find nothing to do.
+// restoreHost undoes the changes to the host outside the cluster's own folders. Each step may find nothing to do.
 func (c *Cluster) restoreHost(ctx context.Context) error {
 	errs := c.unmount()
 	for _, family := range []string{"ip", "ip6"} {
-		_, _ = run(ctx, nil, "nft", "delete", "table", family, "kube-proxy") // which is there only if kube-proxy has run
+		// the tables exist only if kube-proxy has run
+		_, _ = run(ctx, nil, "nft", "delete", "table", family, "kube-proxy")
 	}
 	if _, err := os.Stat("/sys/class/net/" + bridge); err == nil {
 		ports, _ := filepath.Glob("/sys/class/net/" + bridge + "/brif/*")
 		for _, port := range ports {
-			_, _ = run(ctx, nil, "ip", "link", "delete", filepath.Base(port)) // which may have gone with its namespace
+			// the port may have gone with its namespace
+			_, _ = run(ctx, nil, "ip", "link", "delete", filepath.Base(port))
 		}
 		_, err := run(ctx, nil, "ip", "link", "delete", bridge)
 		errs = errors.Join(errs, err)
@@ -75,7 +79,8 @@ func (c *Cluster) restoreHost(ctx context.Context) error {
 	return errs
 }
 
-// removeTraces removes files and empty folders that the kubelet, the controller manager and the plugins leave outside the state.
+// removeTraces removes files and empty folders that the kubelet, the controller manager and the plugins leave
+// outside the state folder.
 func (c *Cluster) removeTraces() {
 	for _, pattern := range []string{"/sys/fs/cgroup/kubepods", "/sys/fs/cgroup/*/kubepods"} {
 		groups, _ := filepath.Glob(pattern)
@@ -105,7 +110,7 @@ func (c *Cluster) removeTraces() {
 	}
 }
 
-// removeEmpty removes a folder and those in it, as far as they are empty.
+// removeEmpty removes a folder and its subfolders if they are empty.
 func removeEmpty(folder string) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -116,5 +121,5 @@ func removeEmpty(folder string) {
 			removeEmpty(filepath.Join(folder, e.Name()))
 		}
 	}
-	_ = os.Remove(folder) // which fails unless it is empty
+	_ = os.Remove(folder) // fails unless the folder is empty
 }

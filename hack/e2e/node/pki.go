@@ -13,10 +13,11 @@ import (
 	"time"
 )
 
-// certificateLife is longer than any run of the tests.
+// certificateLife is longer than any run of the test.
 const certificateLife = 24 * time.Hour
 
-// identity is a certificate of the cluster's authority. One with names or addresses is a server's, any other a client's.
+// identity is a certificate of the cluster's authority. A certificate with names or addresses is for a server, any
+// other for a client.
 type identity struct {
 	file, name   string
 	organization string
@@ -29,20 +30,30 @@ var identities = []identity{
 		file: "apiserver", name: "kube-apiserver", addresses: []string{"127.0.0.1", nodeIP, serviceIP},
 		names: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + domain, "localhost"},
 	},
-	{file: "kubelet-server", name: "system:node:" + nodeName, organization: "system:nodes", names: []string{nodeName}, addresses: []string{nodeIP}},
+	{
+		file: "kubelet-server", name: "system:node:" + nodeName, organization: "system:nodes", names: []string{nodeName},
+		addresses: []string{nodeIP},
+	},
 	{file: "apiserver-to-kubelet", name: "kube-apiserver-kubelet-client", organization: "system:masters"},
 	{file: "admin", name: "admin", organization: "system:masters"},
 	{file: "controller-manager", name: "system:kube-controller-manager"},
 	{file: "scheduler", name: "system:kube-scheduler"},
 	{file: "kubelet", name: "system:node:" + nodeName, organization: "system:nodes"},
 	{file: "proxy", name: "system:kube-proxy"},
-	{file: "read-api", name: "capstan-read", names: []string{"capstan-read.capstan-system.svc"}},
+	readAPI("read-api"), readAPI("read-api-next"),
+	{file: "ada", name: "ada", organization: "helpdesk"},
+	{file: "grace", name: "grace", organization: "helpdesk-leads"},
 }
 
-// kubeconfigs are the identities that talk to the API server.
-var kubeconfigs = []string{"admin", "controller-manager", "scheduler", "kubelet", "proxy"}
+// readAPI is a certificate for the Service of the read API, as it is named in the cluster and at a port of the node.
+func readAPI(file string) identity {
+	return identity{file: file, name: "capstan-read", names: []string{"capstan-read.capstan-system.svc"}, addresses: []string{nodeIP}}
+}
 
-// makePKI writes the authority, the certificates, the key of ServiceAccounts and the kubeconfigs.
+// kubeconfigs are the identities that talk to the API server: parts of the cluster, and two people.
+var kubeconfigs = []string{"admin", "controller-manager", "scheduler", "kubelet", "proxy", "ada", "grace"}
+
+// makePKI writes the authority, the certificates, the key of the ServiceAccounts and the kubeconfigs.
 func (c *Cluster) makePKI() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -118,7 +129,7 @@ func (c *Cluster) writePair(name string, der []byte, key *ecdsa.PrivateKey) erro
 }
 
 func (c *Cluster) writeKey(name string, key *ecdsa.PrivateKey) error {
-	der, err := x509.MarshalECPrivateKey(key) // the API server reads the key of ServiceAccounts in no other form
+	der, err := x509.MarshalECPrivateKey(key) // the API server accepts the key of the ServiceAccounts only in this form
 	if err != nil {
 		return err
 	}
@@ -140,7 +151,8 @@ current-context: e2e
 	return err
 }
 
-// Pair returns the paths of a certificate of the cluster's authority and of its key: read-api is that of the read API.
+// Pair returns the paths of a certificate of the cluster's authority and of its key: read-api is that of the read API,
+// and read-api-next the one that replaces it.
 func (c *Cluster) Pair(name string) (certificateFile, keyFile string) {
 	return c.certificate(name), c.key(name)
 }
@@ -148,3 +160,10 @@ func (c *Cluster) Pair(name string) (certificateFile, keyFile string) {
 func (c *Cluster) certificate(name string) string { return c.path("pki", name+".crt") }
 
 func (c *Cluster) key(name string) string { return c.path("pki", name+".key") }
+
+// Authority returns the path of the certificate of the cluster's authority.
+func (c *Cluster) Authority() string { return c.certificate("ca") }
+
+// KubeconfigOf returns the path of a person's kubeconfig, which has a client certificate: ada is in the group helpdesk,
+// grace in helpdesk-leads. Neither has any right before a test gives it.
+func (c *Cluster) KubeconfigOf(person string) string { return c.path(person + ".conf") }

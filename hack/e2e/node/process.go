@@ -19,7 +19,8 @@ const (
 	pollInterval = 100 * time.Millisecond
 )
 
-// start runs a program in a session of its own, so that Ctrl-C does not reach it, and notes its process for Down.
+// start starts a program in a session of its own, so that Ctrl-C does not reach it, and records its process ID for
+// Down.
 func (c *Cluster) start(name, program string, args ...string) error {
 	if err := os.MkdirAll(c.config.Logs, 0o755); err != nil { //nolint:gosec // because logs hold nothing secret
 		return err
@@ -28,20 +29,20 @@ func (c *Cluster) start(name, program string, args ...string) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = log.Close() }()    // the program has its own
+	defer func() { _ = log.Close() }()    // the program has its own descriptor
 	cmd := exec.Command(program, args...) //nolint:noctx // because Down ends it, in the right order
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, c.path()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("failed to start %s: %w", name, err)
 	}
-	go func() { _ = cmd.Wait() }() // collects it; a zombie would count as running
+	go func() { _ = cmd.Wait() }() // reap the process; a zombie would count as running
 	_, err = c.write(strconv.Itoa(cmd.Process.Pid), "pids", name)
 	return err
 }
 
-// processes are the processes that were started and live, by name. A process whose arguments do not name the state is another one
-// that got the number of one that has ended.
+// processes returns the running processes of the cluster, by name. It ignores a process whose arguments do not
+// contain the state folder, because that process has reused the ID of one that ended.
 func (c *Cluster) processes() map[string]int {
 	found := map[string]int{}
 	files, _ := filepath.Glob(c.path("pids", "*"))
@@ -58,7 +59,7 @@ func (c *Cluster) processes() map[string]int {
 	return found
 }
 
-// arguments are those of a process that lives, separated by spaces.
+// arguments returns the arguments of a running process, separated by spaces.
 func arguments(pid int) string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -91,7 +92,8 @@ func end(pid int) error {
 	return nil
 }
 
-// wait polls until check returns nil. It fails when the time is over, or when a process of the cluster has ended.
+// wait polls until check returns nil. It returns an error after startPatience, or if a process of the cluster has
+// ended.
 func (c *Cluster) wait(ctx context.Context, what string, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startPatience)
 	defer cancel()
@@ -107,7 +109,7 @@ func (c *Cluster) wait(ctx context.Context, what string, check func(context.Cont
 		if len(c.processes()) < len(files) {
 			for _, path := range files {
 				if name := filepath.Base(path); c.processes()[name] == 0 {
-					return fmt.Errorf("%s has ended while %s was waited for; see %s", name, what, filepath.Join(c.config.Logs, name+".log"))
+					return fmt.Errorf("%s has ended during the wait for %s; see %s", name, what, filepath.Join(c.config.Logs, name+".log"))
 				}
 			}
 		}
@@ -125,7 +127,8 @@ func run(ctx context.Context, stdin []byte, program string, args ...string) (str
 	cmd.Stdin = strings.NewReader(string(stdin))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return string(out), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+		return string(out), fmt.Errorf("%s %s: %w: %s", filepath.Base(program), strings.Join(args, " "), err,
+			strings.TrimSpace(string(out)))
 	}
 	return string(out), nil
 }

@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// startPatience bounds the time until one part is ready, on a busy machine of two cores.
+// startPatience bounds the time until one part is ready, on a busy machine with two cores.
 const startPatience = 2 * time.Minute
 
-// Up starts the cluster, after it has removed what an earlier process left. It returns when the node is ready and names are resolved.
-// The caller must call Down, also after an error.
+// Up starts the cluster, after it has removed the remains of an earlier process. It returns when the node is ready
+// and DNS works. The caller must call Down, even after an error.
 func (c *Cluster) Up(ctx context.Context) error {
 	if err := c.Down(ctx); err != nil {
 		return fmt.Errorf("failed to remove an earlier cluster: %w", err)
@@ -39,7 +39,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 	return nil
 }
 
-// Import makes an image known to the node. An archive that holds another image is an error.
+// Import imports an image into the node. It returns an error if the archive contains another image.
 func (c *Cluster) Import(ctx context.Context, image Image) error {
 	if _, err := c.ctr(ctx, "images", "import", image.Archive); err != nil {
 		return fmt.Errorf("failed to import %s: %w", image.Archive, err)
@@ -75,7 +75,7 @@ func (c *Cluster) kubectl(ctx context.Context, stdin string, args ...string) err
 
 func (c *Cluster) program(name string) string { return filepath.Join(c.config.Kubernetes, name) }
 
-// startBase starts what needs nothing else: containerd and etcd.
+// startBase starts the parts without dependencies: containerd and etcd.
 func (c *Cluster) startBase(ctx context.Context) error {
 	if _, err := c.write(c.fill(networkConfig), "cni", "10-e2e.conflist"); err != nil {
 		return err
@@ -121,7 +121,8 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.wait(ctx, "kube-apiserver", func(ctx context.Context) error { return c.kubectl(ctx, "", "get", "--raw", "/readyz") }); err != nil {
+	if err := c.wait(ctx, "kube-apiserver",
+		func(ctx context.Context) error { return c.kubectl(ctx, "", "get", "--raw", "/readyz") }); err != nil {
 		return err
 	}
 	manager, scheduler := c.path("controller-manager.conf"), c.path("scheduler.conf")
@@ -131,12 +132,13 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 			"--root-ca-file", authority, "--service-account-private-key-file", c.key("accounts"), "--use-service-account-credentials",
 			"--leader-elect=false"),
 		c.start("kube-scheduler", c.program("kube-scheduler"), "--kubeconfig", scheduler,
-			"--authentication-kubeconfig", scheduler, "--authorization-kubeconfig", scheduler, "--bind-address=127.0.0.1", "--leader-elect=false"),
+			"--authentication-kubeconfig", scheduler, "--authorization-kubeconfig", scheduler, "--bind-address=127.0.0.1",
+			"--leader-elect=false"),
 	)
 }
 
 func (c *Cluster) startNode(ctx context.Context) error {
-	// CoreDNS answers for the cluster alone: there is nobody to ask for other names.
+	// CoreDNS answers only for the cluster, because there is no upstream resolver.
 	if _, err := c.write("nameserver 127.0.0.1\n", "resolv.conf"); err != nil {
 		return err
 	}
@@ -149,7 +151,8 @@ func (c *Cluster) startNode(ctx context.Context) error {
 		return err
 	}
 	err = errors.Join(
-		c.start("kubelet", c.program("kubelet"), "--config", kubelet, "--kubeconfig", c.path("kubelet.conf"), "--root-dir", c.path("kubelet"),
+		c.start("kubelet", c.program("kubelet"), "--config", kubelet, "--kubeconfig", c.path("kubelet.conf"),
+			"--root-dir", c.path("kubelet"),
 			"--hostname-override", nodeName, "--node-ip", nodeIP),
 		c.start("kube-proxy", c.program("kube-proxy"), "--config", proxy),
 	)
@@ -170,7 +173,7 @@ func (c *Cluster) startDNS(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	// kube-proxy is behind a Service's readiness by up to a second.
+	// kube-proxy may lag behind a Service's readiness by up to a second.
 	return c.wait(ctx, "the Service of CoreDNS", func(ctx context.Context) error {
 		connection, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(dnsIP, "53"))
 		if err != nil {

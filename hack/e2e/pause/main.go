@@ -1,5 +1,5 @@
-// Command pause is the process that keeps the namespaces of a Pod: it sleeps until it is asked to stop, and collects children that
-// lost their parent.
+// Command pause is the process that holds the namespaces of a Pod. It sleeps until it receives a signal to stop,
+// and reaps orphaned children.
 package main
 
 import (

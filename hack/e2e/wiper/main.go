@@ -1,5 +1,6 @@
-// Command wiper is a server of tools, over MCP, with one destructive tool: wipe. It counts the calls of each disk when they arrive, which
-// is when their effect happens, and answers after as many seconds as the call says. GET /wiped shows the counts.
+// Command wiper is an MCP server with one destructive tool: wipe. It counts each call by disk when the call
+// arrives, because that is when the effect happens. It answers after the number of seconds in the call. GET /wiped
+// shows the counts.
 package main
 
 import (
@@ -17,13 +18,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// address is where the Service of the manifests finds it.
+// address is the address that the Service in the manifests expects.
 const address = ":8090"
 
 // sessionTimeout ends the sessions of managers that were killed.
 const sessionTimeout = time.Minute
 
-// arguments of wipe.
+// arguments are the arguments of wipe.
 type arguments struct {
 	Disk    string `json:"disk"`
 	Seconds int    `json:"seconds"`
@@ -32,7 +33,7 @@ type arguments struct {
 // counter counts the effects by disk.
 type counter struct {
 	mu sync.Mutex
-	// wiped is how often each disk was wiped; answered is how many calls have had their answer.
+	// wiped counts how often each disk was wiped. answered counts the calls that have been answered.
 	wiped    map[string]int
 	answered int
 }
@@ -69,7 +70,7 @@ func run() error {
 	return nil
 }
 
-// wipe counts a call and takes its time. Who has gone away gets no answer, and the disk is wiped all the same.
+// wipe counts a call and waits for its duration. A caller that is gone gets no answer, but its disk is wiped.
 func (c *counter) wipe(ctx context.Context, a arguments) error {
 	c.mu.Lock()
 	c.wiped[a.Disk]++
@@ -90,5 +91,5 @@ func (c *counter) show(w http.ResponseWriter, _ *http.Request) {
 	counts := map[string]any{"wiped": maps.Clone(c.wiped), "answered": c.answered}
 	c.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(counts) // a client that has gone needs no answer
+	_ = json.NewEncoder(w).Encode(counts) // a client that is gone needs no answer
 }

@@ -1,4 +1,4 @@
-// Package command is the command line of the fake model, for its own program and for that of the examples.
+// Package command is the command line of the fake model. The program fakemodel and the example servers share it.
 package command
 
 import (
@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// headerTimeout bounds how long a client may take over its headers.
+	// headerTimeout bounds the time in which a client must send its headers.
 	headerTimeout = 10 * time.Second
-	// gracePeriod is how long answers under way may take to finish after a signal.
+	// gracePeriod bounds the time for unfinished answers after a signal.
 	gracePeriod = 5 * time.Second
 )
 
@@ -30,9 +30,9 @@ func New() *cobra.Command {
 		Use:   "fakemodel",
 		Short: "Serve a fake model over the OpenAI chat-completions API",
 		Long: "fakemodel serves the OpenAI chat-completions API, streaming and not, with answers and faults computed from the\n" +
-			"requests by rules in a YAML file. Without a file it repeats what it is told, to any key and for any model.\n\n" +
-			"GET /_fake/stats and GET /_fake/requests show what it was asked, GET /_fake/billing what each answer cost,\n" +
-			"PUT /_fake/rules replaces the rules, and POST /_fake/reset forgets the counts. They ask for no key: listen on a\n" +
+			"requests by rules in a YAML file. Without a file it repeats the user's message, for any key and any model.\n\n" +
+			"GET /_fake/stats and GET /_fake/requests show the requests, GET /_fake/billing shows the cost of each answer,\n" +
+			"PUT /_fake/rules replaces the rules, and POST /_fake/reset clears the counts. They require no key: listen on a\n" +
 			"loopback address.",
 		Example: "  fakemodel --listen 127.0.0.1:8089 --rules hack/fakemodel/rules.yaml\n\n" +
 			"  curl -N http://127.0.0.1:8089/v1/chat/completions -H 'Authorization: Bearer demo-key' \\\n" +
@@ -49,12 +49,12 @@ func New() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:8089", "address to listen on; port 0 picks a free one")
-	cmd.Flags().StringVar(&rules, "rules", "", "rules file (YAML); none gives the default answer to everything")
+	cmd.Flags().StringVar(&rules, "rules", "", "rules file (YAML); without one, every request gets the default answer")
 	cmd.Flags().BoolVar(&quiet, "quiet", false, "do not log requests")
 	return cmd
 }
 
-// run serves until ctx ends. It fails on a bad rules file before it listens.
+// run serves until ctx ends. It reads the rules file before it listens, and fails if the file is invalid.
 func run(ctx context.Context, listen, rules string, log *slog.Logger) error {
 	var cfg server.Config
 	if rules != "" {
@@ -75,7 +75,8 @@ func run(ctx context.Context, listen, rules string, log *slog.Logger) error {
 	return serve(ctx, listener, fake)
 }
 
-// serve answers until ctx ends. Then answers under way may finish for a while; hangs and long delays are cut at once.
+// serve answers requests until ctx ends. After that, unfinished answers get some time; hangs and long delays are
+// cut at once.
 func serve(ctx context.Context, listener net.Listener, fake *server.Server) error {
 	httpServer := &http.Server{Handler: fake, ReadHeaderTimeout: headerTimeout}
 	httpServer.RegisterOnShutdown(fake.Close)
@@ -86,7 +87,7 @@ func serve(ctx context.Context, listener net.Listener, fake *server.Server) erro
 		return fmt.Errorf("failed to serve: %w", err)
 	case <-ctx.Done():
 	}
-	// ctx has ended already, so the time to stop in is counted apart from it.
+	// ctx has ended, so the grace period needs a context of its own.
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
 	defer cancel()
 	err := httpServer.Shutdown(stopping)

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// execute runs the command with arguments and returns what it printed.
+// execute runs the command with arguments and returns its output.
 func execute(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -78,7 +78,7 @@ func TestBadArgumentsEndInAnError(t *testing.T) {
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
-	// written is called after each write, if it is set.
+	// written is called after each write, unless it is nil.
 	written func()
 }
 
@@ -102,7 +102,7 @@ func TestCommandServesUntilItIsStopped(t *testing.T) {
 	defer stop()
 	cmd := New()
 	cmd.SetArgs([]string{"--listen", "127.0.0.1:0", "--rules", "../rules.yaml"})
-	logged := lockedBuffer{written: stop} // the first line says that it serves
+	logged := lockedBuffer{written: stop} // the first line is logged when the server is ready
 	cmd.SetErr(&logged)
 	if err := cmd.ExecuteContext(ctx); err != nil {
 		t.Errorf("want a clean stop, have: %v", err)
@@ -112,7 +112,7 @@ func TestCommandServesUntilItIsStopped(t *testing.T) {
 	}
 }
 
-// TestStopFinishesAnswersAndCutsHangs stops a server in the middle of an answer and of a hang.
+// TestStopFinishesAnswersAndCutsHangs stops a server during an answer and during a hang.
 func TestStopFinishesAnswersAndCutsHangs(t *testing.T) {
 	cfg, err := server.ParseConfig([]byte(`
 rules:
@@ -168,7 +168,8 @@ rules:
 		t.Error("a hang must be cut by the stop")
 	}
 	lines := logged.String()
-	if n := strings.Count(lines, "\n"); n != 2 || !strings.Contains(lines, "outcome=answered") || !strings.Contains(lines, "outcome=released") {
+	if n := strings.Count(lines, "\n"); n != 2 || !strings.Contains(lines, "outcome=answered") ||
+		!strings.Contains(lines, "outcome=released") {
 		t.Errorf("want one line a request, have:\n%s", lines)
 	}
 	if strings.Contains(lines, "secret") || strings.Contains(lines, "word") {

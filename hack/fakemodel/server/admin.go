@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// maxRulesBytes bounds a rules file that is put.
+// maxRulesBytes bounds the size of a rules file in a PUT request.
 const maxRulesBytes = 8 << 20
 
 // getStats answers GET /_fake/stats.
@@ -18,7 +18,7 @@ func (s *Server) getRequests(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s.Requests())
 }
 
-// putRules answers PUT /_fake/rules, whose body is a whole rules file. A bad one changes nothing.
+// putRules answers PUT /_fake/rules, whose body is a whole rules file. An invalid file changes nothing.
 func (s *Server) putRules(w http.ResponseWriter, r *http.Request) {
 	refuse := func(err error) {
 		writeError(w, http.StatusBadRequest, wireError{Type: typeInvalidRequest, Message: err.Error()})

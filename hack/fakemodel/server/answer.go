@@ -14,7 +14,7 @@ const (
 	maxAnswerBytes    = 64 << 20
 )
 
-// answer is what a rule replies to one request.
+// answer is the reply of a rule to one request.
 type answer struct {
 	// text is nil for a reply of tool calls only.
 	text      *string
@@ -102,7 +102,7 @@ func valueOr[T any](value *T, otherwise T) T {
 	return otherwise
 }
 
-// chunks cuts text into pieces of so many characters, without ever cutting one in two.
+// chunks cuts text into pieces of chars characters. It never splits a character.
 func chunks(text string, chars int) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		start, count := 0, 0

@@ -12,7 +12,7 @@ import (
 	"github.com/sashabaranov/go-openai"
 )
 
-// received is what a client made of a stream.
+// received is a stream as a client has read it.
 type received struct {
 	Text   string
 	Chunks int
@@ -21,7 +21,7 @@ type received struct {
 	Usage  *openai.Usage
 }
 
-// receive reads a stream to its end and returns the error that ended it, nil for a proper end.
+// receive reads a stream to its end. It returns the error that ended the stream, or nil for a proper end.
 func receive(stream *openai.ChatCompletionStream) (received, error) {
 	var got received
 	for {
@@ -111,7 +111,7 @@ func TestStreamWithoutUsageHasNone(t *testing.T) {
 	}
 }
 
-// TestEventsOnTheWire looks at the bytes, which a client library hides: the order of events, null and absent fields.
+// TestEventsOnTheWire checks the bytes that a client library hides: the order of events, null and absent fields.
 func TestEventsOnTheWire(t *testing.T) {
 	fake := serveRules(t, usageRules)
 	res := fake.do(t, http.MethodPost, "/v1/chat/completions",

@@ -6,30 +6,30 @@ import (
 )
 
 const (
-	// maxBills bounds the list of bills; the totals of Stats go on.
+	// maxBills bounds the list of bills; the totals in Stats have no bound.
 	maxBills = 100_000
-	// maxBilledName bounds, in bytes, the names that a bill keeps of a request.
+	// maxBilledName bounds the names in a bill, in bytes.
 	maxBilledName = 256
 )
 
-// Bill is what one request cost. A request is billed once its reply is decided, before any latency, as a provider bills what it
-// generated: also where the client then goes away or a rule cuts the response. Errors, hangs and rubbish have no reply and
-// cost nothing.
+// Bill is the cost of one request. A request is billed after its reply is computed and before any latency, because
+// a provider bills the tokens that it has generated. A client that goes away or a rule that cuts the response
+// changes nothing. Errors, hangs and rubbish have no reply and cost nothing.
 type Bill struct {
-	// ClientRequestID is the request's X-Client-Request-Id, of which at most 256 bytes are kept; empty without one.
+	// ClientRequestID is the first 256 bytes of the header X-Client-Request-Id, or empty if the header is missing.
 	ClientRequestID string `json:"clientRequestID"`
-	// Model is the model asked for, of which at most 256 bytes are kept.
+	// Model is the first 256 bytes of the requested model's name.
 	Model string `json:"model"`
 	// InputTokens and OutputTokens are the prompt and completion tokens of the reply's usage.
 	InputTokens  int64 `json:"inputTokens"`
 	OutputTokens int64 `json:"outputTokens"`
-	// Delivered says whether the whole answer was handed to the network while the client was still there. It is false until
-	// then.
+	// Delivered reports whether the whole answer was written to the network while the client was connected. It is
+	// false until then.
 	Delivered bool `json:"delivered"`
 }
 
-// Billing returns the bills since the start or the last reset, in the order in which the replies were decided: the last 100,000
-// of them, without the bodies of the requests. Stats has the totals of all.
+// Billing returns the last 100,000 bills since the start or the last reset, in the order in which the replies were
+// computed. Bills do not contain the bodies of the requests. Stats holds the totals of all bills.
 func (s *Server) Billing() []Bill { return s.recorder.billed() }
 
 // getBilling answers GET /_fake/billing.
@@ -37,7 +37,7 @@ func (s *Server) getBilling(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, s.Billing())
 }
 
-// bill notes what a request costs. What was in flight at a reset is not counted after it.
+// bill records the cost of a request. A request that was in flight at a reset is not counted after the reset.
 func (e *entry) bill(usage wireUsage) {
 	r := e.recorder
 	r.mu.Lock()
@@ -56,13 +56,13 @@ func (e *entry) bill(usage wireUsage) {
 	}
 	r.bills = append(r.bills, e.billed)
 	if len(r.bills) > maxBills {
-		r.bills[0] = nil // lets go of it before append moves the list
+		r.bills[0] = nil // frees the bill before append moves the list
 		r.bills = r.bills[1:]
 	}
 	r.notify()
 }
 
-// setDelivered notes whether the client has the whole answer. The caller holds the lock.
+// setDelivered records whether the client has the whole answer. The caller must hold the lock.
 func (e *entry) setDelivered(delivered bool) {
 	e.request.Delivered = delivered
 	if e.billed != nil {
@@ -70,7 +70,7 @@ func (e *entry) setDelivered(delivered bool) {
 	}
 }
 
-// lost takes back that an answer was delivered: its last bytes could not be sent.
+// lost marks an answer as not delivered, because its last bytes could not be sent.
 func (e *entry) lost() {
 	e.recorder.mu.Lock()
 	defer e.recorder.mu.Unlock()
@@ -88,5 +88,5 @@ func (r *recorder) billed() []Bill {
 	return bills
 }
 
-// shortName is a copy of the beginning of a name, so that the rest is let go.
+// shortName returns a copy of the beginning of a name, so that the whole name can be freed.
 func shortName(name string) string { return strings.Clone(name[:min(len(name), maxBilledName)]) }

@@ -17,7 +17,8 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 )
 
-// post sends one completion request with a client request id, and returns the error that ended it. A response is read whole.
+// post sends one completion request with a client request ID and reads the whole response. It returns the error
+// that ended the request.
 func (f *fakeModel) post(ctx context.Context, t *testing.T, id, body string) error {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.url+"/v1/chat/completions", strings.NewReader(body))
@@ -39,27 +40,50 @@ const (
 	streamedRequest = `{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}`
 )
 
-func TestWhatIsBilled(t *testing.T) {
+func TestBilling(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, rules, body string
-		// gone cancels the client once the request is in flight.
+		// gone cancels the client while the request is in flight.
 		gone bool
 		want []Bill
 	}{
-		"whole":            {"an answer costs", "", wholeRequest, false, []Bill{{"r", "m", 3, 4, true}}},
-		"streamed":         {"also without usage in the stream", "", streamedRequest, false, []Bill{{"r", "m", 3, 4, true}}},
-		"gone in latency":  {"what is generated costs, whoever reads it", "fault: {latencyMilliseconds: 3600000}", wholeRequest, true, []Bill{{"r", "m", 3, 4, false}}},
-		"gone in between":  {"also in a stream", "fault: {chunkDelayMilliseconds: 3600000}", streamedRequest, true, []Bill{{"r", "m", 3, 4, false}}},
-		"cut":              {"a connection that breaks gives nothing back", "fault: {cutAfterChunks: 1}", streamedRequest, false, []Bill{{"r", "m", 3, 4, false}}},
-		"cut whole":        {"nor in one body", "fault: {cutAfterChunks: 1}", wholeRequest, false, []Bill{{"r", "m", 3, 4, false}}},
-		"without an end":   {"nor an answer that is not finished", "fault: {endWithoutFinish: true}", streamedRequest, false, []Bill{{"r", "m", 3, 4, false}}},
-		"rate limit":       {"a refusal costs nothing", "fault: {status: 429}", wholeRequest, false, []Bill{}},
-		"late rate limit":  {"nor one that comes late, to nobody", "fault: {status: 429, latencyMilliseconds: 3600000}", wholeRequest, true, []Bill{}},
-		"failure":          {"nor a failure", "fault: {status: 503}", streamedRequest, false, []Bill{}},
-		"bad request":      {"nor a request that is not valid", "", `{"model":"m","messages":[]}`, false, []Bill{}},
-		"hang":             {"nor a hang, which decides nothing", "fault: {hang: AfterHeaders}", streamedRequest, true, []Bill{}},
-		"rubbish":          {"nor rubbish", "fault: {rubbish: HTML}", wholeRequest, false, []Bill{}},
-		"template failure": {"nor a rule that fails", "x", `{"model":"m","messages":[{"role":"system","content":"none"}]}`, false, []Bill{}},
+		"whole":    {"an answer costs", "", wholeRequest, false, []Bill{{"r", "m", 3, 4, true}}},
+		"streamed": {"also without usage in the stream", "", streamedRequest, false, []Bill{{"r", "m", 3, 4, true}}},
+		"gone in latency": {
+			"what is generated costs, whoever reads it", "fault: {latencyMilliseconds: 3600000}",
+			wholeRequest, true,
+			[]Bill{{"r", "m", 3, 4, false}},
+		},
+		"gone in between": {
+			"also in a stream", "fault: {chunkDelayMilliseconds: 3600000}", streamedRequest, true,
+			[]Bill{{"r", "m", 3, 4, false}},
+		},
+		"cut": {
+			"a connection that breaks gives nothing back", "fault: {cutAfterChunks: 1}", streamedRequest,
+			false,
+			[]Bill{{"r", "m", 3, 4, false}},
+		},
+		"cut whole": {"nor in one body", "fault: {cutAfterChunks: 1}", wholeRequest, false, []Bill{{"r", "m", 3, 4, false}}},
+		"without an end": {
+			"nor an answer that is not finished", "fault: {endWithoutFinish: true}", streamedRequest,
+			false,
+			[]Bill{{"r", "m", 3, 4, false}},
+		},
+		"rate limit": {"a refusal costs nothing", "fault: {status: 429}", wholeRequest, false, []Bill{}},
+		"late rate limit": {
+			"nor a late error for a client that has gone",
+			"fault: {status: 429, latencyMilliseconds: 3600000}", wholeRequest, true,
+			[]Bill{},
+		},
+		"failure":     {"nor a failure", "fault: {status: 503}", streamedRequest, false, []Bill{}},
+		"bad request": {"nor a request that is not valid", "", `{"model":"m","messages":[]}`, false, []Bill{}},
+		"hang":        {"nor a hang, which decides nothing", "fault: {hang: AfterHeaders}", streamedRequest, true, []Bill{}},
+		"rubbish":     {"nor rubbish", "fault: {rubbish: HTML}", wholeRequest, false, []Bill{}},
+		"template failure": {
+			"nor a rule that fails", "x",
+			`{"model":"m","messages":[{"role":"system","content":"none"}]}`, false,
+			[]Bill{},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rules := "{reply: {usage: {promptTokens: 3, completionTokens: 4}}, " + tc.rules + "}"
@@ -106,7 +130,7 @@ func TestUnauthorizedIsNotBilled(t *testing.T) {
 	}
 }
 
-// brokenWriter is a connection that breaks when a text is to be written.
+// brokenWriter is a connection that breaks when a certain text is written.
 type brokenWriter struct {
 	*httptest.ResponseRecorder
 	breakAt string
@@ -127,7 +151,8 @@ func (w *brokenWriter) FlushError() error {
 
 func TestAnswerWhoseEndIsLostIsNotDelivered(t *testing.T) {
 	for name, tc := range map[string]struct{ body, breakAt string }{
-		"whole": {wholeRequest, "choices"}, "stream": {streamedRequest, `"finish_reason":"stop"`}, "its last line": {streamedRequest, "[DONE]"},
+		"whole": {wholeRequest, "choices"}, "stream": {streamedRequest, `"finish_reason":"stop"`},
+		"its last line": {streamedRequest, "[DONE]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake, err := New(Config{})
@@ -136,7 +161,8 @@ func TestAnswerWhoseEndIsLostIsNotDelivered(t *testing.T) {
 			}
 			for i, breakAt := range []string{tc.breakAt, "nowhere"} {
 				w := &brokenWriter{ResponseRecorder: httptest.NewRecorder(), breakAt: breakAt}
-				fake.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/chat/completions", strings.NewReader(tc.body)))
+				fake.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/chat/completions",
+					strings.NewReader(tc.body)))
 				if got := fake.Billing()[i].Delivered; got == (i == 0) {
 					t.Errorf("connection that breaks at %q: delivered is %t", breakAt, got)
 				}
@@ -145,8 +171,8 @@ func TestAnswerWhoseEndIsLostIsNotDelivered(t *testing.T) {
 	}
 }
 
-// TestBillingIsExactUnderConcurrency has clients that read, clients that leave in the middle and clients that are refused, all
-// at once.
+// TestBillingIsExactUnderConcurrency runs three kinds of clients at once: clients that read everything, clients
+// that leave in the middle, and clients that are refused.
 func TestBillingIsExactUnderConcurrency(t *testing.T) {
 	const each = 60
 	clock := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
@@ -207,7 +233,8 @@ func TestBillsOutliveRequestsAndAreBounded(t *testing.T) {
 	name := strings.Repeat("n", 10_000)
 	bill := func(n int) {
 		for range n {
-			fake.recorder.begin(&Request{Model: name, ClientRequestID: name, Body: json.RawMessage(`{}`)}).bill(wireUsage{PromptTokens: 1, CompletionTokens: 2})
+			fake.recorder.begin(&Request{Model: name, ClientRequestID: name, Body: json.RawMessage(`{}`)}).bill(
+				wireUsage{PromptTokens: 1, CompletionTokens: 2})
 		}
 	}
 	bill(20_000)
@@ -218,7 +245,8 @@ func TestBillsOutliveRequestsAndAreBounded(t *testing.T) {
 		t.Fatalf("want 20,000 bills with short names, have %d", len(bills))
 	}
 	bill(maxBills)
-	if n, stats := len(fake.Billing()), fake.Stats(); n != maxBills || stats.Billed != 20_000+maxBills || stats.BilledOutputTokens != 2*stats.Billed {
+	if n, stats := len(fake.Billing()), fake.Stats(); n != maxBills || stats.Billed != 20_000+maxBills ||
+		stats.BilledOutputTokens != 2*stats.Billed {
 		t.Errorf("want the last %d bills and the totals of all, have %d and %+v", maxBills, n, stats)
 	}
 }
@@ -229,7 +257,7 @@ func TestResetForgetsBills(t *testing.T) {
 	before.bill(wireUsage{PromptTokens: 1})
 	fake.Reset()
 	during.bill(wireUsage{PromptTokens: 1})
-	before.settle(OutcomeAnswered, wireUsage{})
+	before.finish(OutcomeAnswered, wireUsage{})
 	if res := fake.do(t, http.MethodGet, "/_fake/billing", ""); res.body != "[]" || fake.Stats().Billed != 0 {
 		t.Errorf("what was in flight at a reset must not be counted after it, have %s", res.body)
 	}

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxBodyBytes bounds a request; a larger one is refused with 413.
+// maxBodyBytes bounds the size of a request; a larger one is refused with 413.
 const maxBodyBytes = 32 << 20
 
 // exchange is one completion request being served.
@@ -23,7 +23,7 @@ type exchange struct {
 	rules  *ruleset
 	req    completionRequest
 	entry  *entry
-	// rule, view and answer are set once they are known: after the checks, and after the latency.
+	// rule and view are set after the checks, and answer when the rule is applied.
 	rule   *compiledRule
 	view   View
 	answer answer
@@ -35,7 +35,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{server: s, w: w, r: r, rules: s.rules.Load()}
 	body, readErr := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
 	if readErr != nil {
-		body = nil // a part of a request is of no use to anyone
+		body = nil // an incomplete body is useless
 	}
 	decodeErr := json.Unmarshal(body, &x.req)
 	x.entry = s.recorder.begin(newRequest(s.clock.Now(), r, body, &x.req, x.rules.authorized(r)))
@@ -51,14 +51,14 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 	x.serve()
 }
 
-// newRequest is what is kept of a request. It leaves out the headers that carry credentials.
+// newRequest returns the record of a request. It leaves out the headers that carry credentials.
 func newRequest(now time.Time, r *http.Request, body []byte, req *completionRequest, authorized bool) *Request {
 	header := r.Header.Clone()
 	header.Del("Authorization")
 	header.Del("Proxy-Authorization")
 	kept := json.RawMessage(body)
 	if !json.Valid(body) {
-		kept, _ = json.Marshal(string(body)) // a string always encodes
+		kept, _ = json.Marshal(string(body)) // encoding a string cannot fail
 	}
 	var format ResponseFormat
 	if req.ResponseFormat != nil {
@@ -70,7 +70,7 @@ func newRequest(now time.Time, r *http.Request, body []byte, req *completionRequ
 	}
 }
 
-// refused answers requests that no rule decides on, in the order in which a real server looks at them.
+// refused answers invalid requests, which no rule sees. It checks them in the order of a real server.
 func (x *exchange) refused(readErr, decodeErr error) bool {
 	invalid, tooLong := x.req.invalid(), x.rules.tooLong(&x.req)
 	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](readErr)
@@ -80,7 +80,7 @@ func (x *exchange) refused(readErr, decodeErr error) bool {
 		badRequest.Message = "The request is larger than " + strconv.FormatInt(tooLarge.Limit, 10) + " bytes."
 		x.fail(OutcomeInvalidRequest, http.StatusRequestEntityTooLarge, badRequest)
 	case readErr != nil:
-		x.settle(OutcomeCancelled)
+		x.finish(OutcomeCancelled)
 	case !x.rules.authorized(x.r):
 		x.fail(OutcomeUnauthorized, http.StatusUnauthorized, usualError(http.StatusUnauthorized))
 	case decodeErr != nil:
@@ -98,7 +98,7 @@ func (x *exchange) refused(readErr, decodeErr error) bool {
 	return true
 }
 
-// serve does what the rule says.
+// serve applies the rule.
 func (x *exchange) serve() {
 	fault := x.rule.Fault
 	err := x.decide()
@@ -129,7 +129,7 @@ func (x *exchange) serve() {
 	}
 }
 
-// decide computes the answer, if the rule gives one, and bills it.
+// decide computes the answer and bills it, unless the rule gives none.
 func (x *exchange) decide() error {
 	if !x.rule.Fault.hasReply() {
 		return nil
@@ -157,19 +157,19 @@ func (x *exchange) respond() {
 	case fault.CutAfterChunks != nil:
 		x.cutBody(body)
 	case x.r.Context().Err() != nil:
-		x.settle(OutcomeCancelled)
+		x.finish(OutcomeCancelled)
 	case fault.EndWithoutFinish:
-		x.settle(OutcomeUnfinished)
+		x.finish(OutcomeUnfinished)
 		writeJSON(x.w, http.StatusOK, body)
 	default:
-		x.settle(OutcomeAnswered)
+		x.finish(OutcomeAnswered)
 		if err := sendJSON(x.w, http.StatusOK, body); err != nil {
 			x.entry.lost()
 		}
 	}
 }
 
-// envelope is what all responses and chunks of one request have in common.
+// envelope returns the fields that all responses and chunks of one request share.
 func (x *exchange) envelope(object string) completion {
 	return completion{
 		ID: "chatcmpl-fake-" + strconv.FormatInt(x.entry.request.Number, 10), Object: object,
@@ -180,11 +180,11 @@ func (x *exchange) envelope(object string) completion {
 
 // fail ends the request with an error body.
 func (x *exchange) fail(outcome Outcome, status int, e wireError) {
-	x.settle(outcome)
+	x.finish(outcome)
 	writeError(x.w, status, e)
 }
 
-// pause lets time pass, and says whether to go on. If not, the request has been settled.
+// pause waits and reports whether the exchange continues. If it returns false, it has finished the request.
 func (x *exchange) pause(milliseconds int) bool {
 	if milliseconds == 0 {
 		return true
@@ -195,19 +195,20 @@ func (x *exchange) pause(milliseconds int) bool {
 	case <-timer.C():
 		return true
 	case <-x.r.Context().Done():
-		x.settle(OutcomeCancelled)
+		x.finish(OutcomeCancelled)
 		return false
 	case <-x.server.closed:
-		x.settle(OutcomeReleased)
+		x.finish(OutcomeReleased)
 		panic(http.ErrAbortHandler)
 	}
 }
 
-func (x *exchange) settle(outcome Outcome) { x.entry.settle(outcome, x.answer.usage) }
+func (x *exchange) finish(outcome Outcome) { x.entry.finish(outcome, x.answer.usage) }
 
-// end writes the request's line. It has sizes and names, no texts. A request that ended in a panic is settled here.
+// end logs one line for the request, with sizes and names but without texts. It settles a request that has
+// panicked.
 func (x *exchange) end(ctx context.Context, started time.Time) {
-	x.settle(OutcomeFailed)
+	x.finish(OutcomeFailed)
 	request := x.entry.request
 	x.server.log.LogAttrs(ctx, slog.LevelInfo, "Served completion",
 		slog.Int64("request", request.Number),
@@ -221,7 +222,7 @@ func (x *exchange) end(ctx context.Context, started time.Time) {
 	)
 }
 
-// estimateTokens takes four characters for a token, rounded up.
+// estimateTokens counts four characters as one token, rounded up.
 func estimateTokens(texts ...string) int {
 	chars := 0
 	for _, text := range texts {

@@ -8,8 +8,8 @@ import (
 	"github.com/sashabaranov/go-openai"
 )
 
-// steps has a conversation of three steps for a message that says steps=3, and of one for any other. Each calls a tool with what
-// the message says and with the number of the step.
+// steps are rules with two conversations: one of three steps for a message with steps=3, and one for any other
+// message. Each step calls a tool with a word of the message and the number of the step.
 const steps = `
 rules:
 - when: {matches: '\bsteps=3\b', toolMessages: 3}
@@ -28,27 +28,40 @@ rules:
 func TestConversationOfSeveralSteps(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, message string
-		// withTools is how many requests offer the tool; the later ones do not.
+		// withTools is the number of requests that offer the tool; later requests do not.
 		withTools int
 		want      []string
 		text      string
 	}{
-		"three steps": {"each with its number", `turn=a"1 steps=3`, 9, []string{`{"turn": "a\"1", "step": 1}`, `{"turn": "a\"1", "step": 2}`, `{"turn": "a\"1", "step": 3}`}, "Done after 3."},
-		"out of turn": {"without tools there is an answer", "turn=b steps=3", 2, []string{`{"turn": "b", "step": 1}`, `{"turn": "b", "step": 2}`}, "No tools, 2 results."},
-		"one step":    {"no more than the rules say", "hello", 9, []string{"{}"}, "This is m. You said: hello"},
+		"three steps": {
+			"each with its number", `turn=a"1 steps=3`, 9,
+			[]string{`{"turn": "a\"1", "step": 1}`, `{"turn": "a\"1", "step": 2}`, `{"turn": "a\"1", "step": 3}`},
+			"Done after 3.",
+		},
+		"out of turn": {
+			"without tools there is an answer", "turn=b steps=3", 2,
+			[]string{`{"turn": "b", "step": 1}`, `{"turn": "b", "step": 2}`},
+			"No tools, 2 results.",
+		},
+		"one step": {"no more than the rules say", "hello", 9, []string{"{}"}, "This is m. You said: hello"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake := serveRules(t, steps)
 			req := askForUsage("turn=old steps=3")
-			req.Messages = append(req.Messages, // an earlier exchange, whose results do not count
-				openai.ChatCompletionMessage{Role: "assistant", ToolCalls: []openai.ToolCall{{ID: "x", Type: "function", Function: openai.FunctionCall{Name: "count", Arguments: "{}"}}}},
+			req.Messages = append(req.Messages, // an earlier exchange, whose results must not count
+				openai.ChatCompletionMessage{Role: "assistant", ToolCalls: []openai.ToolCall{
+					{ID: "x", Type: "function", Function: openai.FunctionCall{Name: "count", Arguments: "{}"}},
+				}},
 				openai.ChatCompletionMessage{Role: "tool", ToolCallID: "x", Content: "1"},
 				openai.ChatCompletionMessage{Role: "user", Content: tc.message})
 			var arguments []string
 			var tokens int64
 			for i := range 9 {
 				if req.Tools = nil; i < tc.withTools {
-					req.Tools = []openai.Tool{{Type: "function", Function: &openai.FunctionDefinition{Name: "count", Parameters: map[string]string{"type": "object"}}}}
+					req.Tools = []openai.Tool{{
+						Type:     "function",
+						Function: &openai.FunctionDefinition{Name: "count", Parameters: map[string]string{"type": "object"}},
+					}}
 				}
 				got, err := receive(openStream(t.Context(), t, fake.client, req))
 				if err != nil {
@@ -64,7 +77,10 @@ func TestConversationOfSeveralSteps(t *testing.T) {
 				req.Messages = append(req.Messages, openai.ChatCompletionMessage{Role: "assistant", ToolCalls: got.Calls})
 				for _, call := range got.Calls {
 					arguments = append(arguments, call.Function.Arguments)
-					req.Messages = append(req.Messages, openai.ChatCompletionMessage{Role: "tool", ToolCallID: call.ID, Content: fmt.Sprint(i)})
+					req.Messages = append(req.Messages, openai.ChatCompletionMessage{
+						Role: "tool", ToolCallID: call.ID,
+						Content: fmt.Sprint(i),
+					})
 				}
 			}
 			if diff := cmp.Diff(tc.want, arguments); diff != "" {

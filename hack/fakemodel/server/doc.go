@@ -1,5 +1,5 @@
-// Package server is a fake model: an HTTP server that speaks the OpenAI chat-completions format, streaming and not, and computes
-// its answers from the requests by rules. Tests and benchmarks serve it over real HTTP:
+// Package server is a fake model: an HTTP server for the OpenAI chat-completions format, with and without
+// streaming. It computes its answers from the requests by rules. Tests and benchmarks serve it over real HTTP:
 //
 //	cfg, err := server.ParseConfig([]byte(`rules: [{reply: {text: "Hello, {{ .User }}"}}]`))
 //	fake, err := server.New(cfg)
@@ -9,25 +9,30 @@
 //	baseURL := web.URL + "/v1"
 //	err = fake.Wait(ctx, func(s server.Stats) bool { return s.InFlight == 1 })
 //
-// It serves POST /v1/chat/completions, GET /v1/models and GET /v1/models/{model}. Without a key on them, because they are for the
-// one who runs the server: GET /_fake/stats ([Stats]), GET /_fake/requests (a list of [Request]), GET /_fake/billing (a list of
-// [Bill]), PUT /_fake/rules (a rules file that replaces all of the present one), POST /_fake/reset.
+// It serves POST /v1/chat/completions, GET /v1/models and GET /v1/models/{model}. It also has endpoints for the
+// owner of the server, which require no key:
 //
-// Requests are checked as the real API does: the names and schemas of tools and of the answer, the length of the messages where
-// contextTokens bounds it, and that each call of a tool is answered exactly once, right behind the assistant's message that makes
-// it. Anything else is a 400 in the real API's words.
+//   - GET /_fake/stats returns [Stats].
+//   - GET /_fake/requests returns a list of [Request].
+//   - GET /_fake/billing returns a list of [Bill].
+//   - PUT /_fake/rules replaces the configuration with the rules file in the body.
+//   - POST /_fake/reset resets the counts, the requests, the bills and the match counts of the rules.
+//
+// The server checks requests as the real API does: the names and schemas of tools and of the answer, and the length
+// of the messages if contextTokens bounds it. Each tool call must be answered exactly once, directly after the
+// assistant's message that contains the call. Anything else is a 400 with the real API's message.
 //
 // # Rules files
 //
-// A rules file is YAML or JSON in the shape of [Config]; an unknown field is an error. The first rule whose conditions all hold
-// decides; when none does, the answer repeats the last user message.
+// A rules file is YAML or JSON with the fields of [Config]; an unknown field is an error. The first rule whose
+// conditions all hold decides. Without such a rule, the answer repeats the last user message.
 //
-//	apiKeys: [demo-key]           # bearer tokens that are accepted; none: no key is asked for
-//	models: [demo-small]          # any other is answered with 404 model_not_found; none: all are served
-//	contextTokens: 8000           # a longer prompt is answered with 400 context_length_exceeded
+//	apiKeys: [demo-key]           # accepted bearer tokens; none: no key is required
+//	models: [demo-small]          # other models get a 404 model_not_found; none: all are served
+//	contextTokens: 8000           # longer prompts get a 400 context_length_exceeded
 //	rules:
-//	- when: {contains: weather}   # model, contains, matches, systemContains, anyContains, toolMessages, hasTools, responseFormat
-//	  times: 1                    # the first match only: the client's next request falls through to the rules below
+//	- when: {contains: weather}   # see When for all conditions
+//	  times: 1                    # the first match only: later requests fall through to the rules below
 //	  reply:
 //	    toolCalls:
 //	    - name: forecast
@@ -45,12 +50,14 @@
 //	- when: {responseFormat: json_schema}
 //	  reply: {text: '{"capital": "Oslo"}', reasoning: "Norway, then.", reasoningField: reasoning}
 //
-// [When], [Reply] and [Fault] describe every field. Token counts are estimates: four characters are a token, rounded up.
+// [When], [Reply] and [Fault] describe every field. Token counts are estimates: four characters are a token,
+// rounded up.
 //
 // # Conversations of several steps
 //
-// The number of tool messages after the last user message says how far a conversation is. These rules call the tool count three
-// times, one call a step, and then answer; they answer earlier if a request offers no tools. For more steps change the number.
+// The number of tool messages after the last user message shows how far a conversation is. These rules call the
+// tool count three times, one call per step, and then answer. They answer earlier if a request offers no tools. To
+// get more steps, change the number.
 //
 //	rules:
 //	- when: {contains: "turn=", toolMessages: 3}
@@ -65,7 +72,8 @@
 //
 // # Templates
 //
-// A reply's text and the arguments of a tool call are Go templates over a [View]. Beside the functions of text/template there are:
+// A reply's text and the arguments of a tool call are Go templates over a [View]. In addition to the functions of
+// text/template there are:
 //
 //	add a b, sub a b        whole numbers
 //	join list sep           the texts of a list, with sep between
@@ -78,5 +86,6 @@
 //	json value              a value as JSON, a text with its quotes
 //	unescape text           &lt;, &amp; and other HTML entities as characters
 //
-// A template must render for a request of a single user message; that is tried when the rules are loaded.
+// Every template must render for a request with a single user message. The server checks this when it loads the
+// rules.
 package server

@@ -6,13 +6,13 @@ import (
 	"strconv"
 )
 
-// Error types of the wire format.
+// The error types on the wire.
 const (
 	typeInvalidRequest = "invalid_request_error"
 	typeServer         = "server_error"
 )
 
-// usualError is the error that a real server sends with a status.
+// usualError returns the error that a real server sends with this status.
 func usualError(status int) wireError {
 	e := wireError{Type: typeInvalidRequest, Message: http.StatusText(status)}
 	code := ""
@@ -30,7 +30,7 @@ func usualError(status int) wireError {
 	case status >= http.StatusInternalServerError:
 		e.Message, e.Type = "The server had an error while processing your request.", typeServer
 	}
-	if e.Message == "" { // a status without a name of its own
+	if e.Message == "" { // a status without a standard name
 		e.Message = "HTTP status " + strconv.Itoa(status)
 	}
 	if code != "" {
@@ -43,11 +43,10 @@ func writeError(w http.ResponseWriter, status int, e wireError) {
 	writeJSON(w, status, errorBody{Error: e})
 }
 
-// writeJSON sends a whole JSON body. A client that has gone away by then is no concern of the caller's: the request has been
-// counted.
+// writeJSON sends a whole JSON body. It ignores a client that has gone away, because the request has been counted.
 func writeJSON(w http.ResponseWriter, status int, body any) { _ = sendJSON(w, status, body) }
 
-// sendJSON sends a whole JSON body, and fails if the client has gone away.
+// sendJSON sends a whole JSON body. It returns an error if the client has gone away.
 func sendJSON(w http.ResponseWriter, status int, body any) error {
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -62,7 +61,7 @@ func sendJSON(w http.ResponseWriter, status int, body any) error {
 	return http.NewResponseController(w).Flush()
 }
 
-// unknownURL answers whatever is not part of the API.
+// unknownURL answers requests for URLs that are not part of the API.
 func unknownURL(w http.ResponseWriter, r *http.Request) {
 	writeError(w, http.StatusNotFound, wireError{
 		Type: typeInvalidRequest, Message: "Unknown request URL: " + r.Method + " " + r.URL.Path + ".",

@@ -10,7 +10,7 @@ import (
 	"github.com/sashabaranov/go-openai"
 )
 
-// apiError is the error that a real client reads from a response.
+// apiError returns the error that a real client reads from a response.
 func apiError(t *testing.T, err error) *openai.APIError {
 	t.Helper()
 	e, ok := errors.AsType[*openai.APIError](err)
@@ -40,7 +40,7 @@ rules:
 - when: {contains: upstream}
   fault: {status: 502, echoAuthorization: true, message: Upstream failed.}
 `
-	// For a code of null the client gives the number 0.
+	// The client returns the number 0 for a code of null.
 	for name, tc := range map[string]struct {
 		key, model, message string
 		want                openai.APIError

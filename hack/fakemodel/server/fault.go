@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// failAsAsked answers with the error that a rule describes.
+// failAsAsked answers with the error of the rule.
 func (x *exchange) failAsAsked(f Fault) {
 	status := cmp.Or(f.Status, http.StatusUnauthorized)
 	e := usualError(status)
@@ -24,7 +24,7 @@ func (x *exchange) failAsAsked(f Fault) {
 	x.fail(OutcomeError, status, e)
 }
 
-// hang sends no more than the headers, until the client goes away or the server is closed.
+// hang sends at most the headers, until the client goes away or the server is closed.
 func (x *exchange) hang(at Hang) {
 	if at == HangAfterHeaders {
 		if x.req.Stream {
@@ -33,19 +33,19 @@ func (x *exchange) hang(at Hang) {
 			x.w.Header().Set("Content-Type", "application/json")
 		}
 		x.w.WriteHeader(http.StatusOK)
-		// A client that is gone already ends the wait below.
+		// If the client is already gone, the wait below ends at once.
 		_ = http.NewResponseController(x.w).Flush()
 	}
 	select {
 	case <-x.r.Context().Done():
-		x.settle(OutcomeCancelled)
+		x.finish(OutcomeCancelled)
 	case <-x.server.closed:
-		x.settle(OutcomeReleased)
+		x.finish(OutcomeReleased)
 		panic(http.ErrAbortHandler)
 	}
 }
 
-// rubbish sends a 200 response that no client can take for an answer.
+// rubbish sends a 200 response that no client can parse as an answer.
 func (x *exchange) rubbish(kind Rubbish) {
 	const (
 		brokenJSON = `{"id":"chatcmpl-fake","object":"chat.completion","choices":[{"index":0,`
@@ -67,20 +67,20 @@ func (x *exchange) rubbish(kind Rubbish) {
 	case RubbishHTML:
 		x.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		body = page
-	case RubbishNotSSE: // prose, under the type of an answer
+	case RubbishNotSSE: // prose, with the content type of an answer
 	}
-	x.settle(OutcomeRubbish)
+	x.finish(OutcomeRubbish)
 	_, _ = x.w.Write([]byte(body))
 }
 
-// cut sends what has been written so far and closes the connection in the middle of the response.
+// cut sends everything written so far and closes the connection in the middle of the response.
 func (x *exchange) cut() {
-	_ = http.NewResponseController(x.w).Flush() // a client that is gone already is cut off all the same
-	x.settle(OutcomeCut)
+	_ = http.NewResponseController(x.w).Flush() // the exchange ends in any case
+	x.finish(OutcomeCut)
 	panic(http.ErrAbortHandler)
 }
 
-// cutBody sends the first half of a response that is not streamed, then cuts.
+// cutBody sends the first half of a response without a stream and then closes the connection.
 func (x *exchange) cutBody(body completion) {
 	data, err := json.Marshal(body)
 	if err != nil {

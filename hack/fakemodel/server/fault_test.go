@@ -15,7 +15,7 @@ import (
 func TestClientThatGoesAwayIsCountedAtOnce(t *testing.T) {
 	for name, tc := range map[string]struct {
 		fault string
-		// begins says whether the client gets as far as a response.
+		// begins reports whether the client receives the beginning of a response.
 		begins bool
 	}{
 		"BeforeHeaders":  {"hang: BeforeHeaders", false},

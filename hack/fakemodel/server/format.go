@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 )
 
-// wireResponseFormat is the form of the answer that a request asks for.
+// wireResponseFormat is the response_format of a request.
 type wireResponseFormat struct {
 	Type       ResponseFormat `json:"type"`
 	JSONSchema *struct {
@@ -14,7 +14,7 @@ type wireResponseFormat struct {
 	} `json:"json_schema"`
 }
 
-// format is the type of the answer that a request asks for.
+// format returns the type of the answer that the request asks for.
 func (r *completionRequest) format() ResponseFormat {
 	if r.ResponseFormat == nil {
 		return ResponseText
@@ -22,7 +22,7 @@ func (r *completionRequest) format() ResponseFormat {
 	return cmp.Or(r.ResponseFormat.Type, ResponseText)
 }
 
-// invalid says what is wrong with a response format, in the real API's words; nil for nothing.
+// invalid returns the error of a response format, in the real API's words, or nil if the format is valid.
 func (f *wireResponseFormat) invalid() *wireError {
 	if f == nil || f.Type == ResponseText || f.Type == ResponseJSONObject {
 		return nil
@@ -32,7 +32,8 @@ func (f *wireResponseFormat) invalid() *wireError {
 	case f.Type == "":
 		return missing(param + ".type")
 	case f.Type != ResponseJSONSchema:
-		return refuse(param+".type", codeInvalid, "Invalid value: '%s'. Supported values are: 'text', 'json_object', and 'json_schema'.", f.Type)
+		return refuse(param+".type", codeInvalid,
+			"Invalid value: '%s'. Supported values are: 'text', 'json_object', and 'json_schema'.", f.Type)
 	case f.JSONSchema == nil:
 		return missing(param + ".json_schema")
 	}
@@ -44,7 +45,8 @@ func (f *wireResponseFormat) invalid() *wireError {
 	case len(f.JSONSchema.Schema) == 0:
 		return missing(param + ".json_schema.schema")
 	case err != nil || schema == nil:
-		return refuse(param+".json_schema.schema", "", "Invalid schema for response_format '%s': schema must be a JSON Schema object.", f.JSONSchema.Name)
+		return refuse(param+".json_schema.schema", "",
+			"Invalid schema for response_format '%s': schema must be a JSON Schema object.", f.JSONSchema.Name)
 	}
 	return nil
 }

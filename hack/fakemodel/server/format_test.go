@@ -12,13 +12,18 @@ import (
 )
 
 func TestReasoningIsSentBeforeTheAnswer(t *testing.T) {
-	for field, name := range map[string]string{"": "reasoning_content", "reasoningField: reasoning_content,": "reasoning_content", "reasoningField: reasoning,": "reasoning"} {
+	for field, name := range map[string]string{
+		"":                                   "reasoning_content",
+		"reasoningField: reasoning_content,": "reasoning_content", "reasoningField: reasoning,": "reasoning",
+	} {
 		t.Run(field, func(t *testing.T) {
 			fake := serveRules(t, `rules: [{reply: {reasoning: "{{ .User }}, hm.", `+field+` text: Yes., chunkChars: 4}}]`)
-			body := fake.do(t, http.MethodPost, "/v1/chat/completions", `{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}]}`).body
+			body := fake.do(t, http.MethodPost, "/v1/chat/completions",
+				`{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}]}`).body
 			at := 0
 			for _, want := range []string{
-				`"delta":{"role":"assistant","content":""}`, `"delta":{"` + name + `":"hi, "}`, `"delta":{"` + name + `":"hm."}`, `"delta":{"content":"Yes."}`, `"finish_reason":"stop"`,
+				`"delta":{"role":"assistant","content":""}`, `"delta":{"` + name + `":"hi, "}`,
+				`"delta":{"` + name + `":"hm."}`, `"delta":{"content":"Yes."}`, `"finish_reason":"stop"`,
 				`"completion_tokens":3,`, `"reasoning_tokens":2,`,
 			} {
 				i := strings.Index(body[at:], want)
@@ -35,7 +40,7 @@ func TestReasoningIsSentBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// TestTheUsageOfReasoning may be anything, as any other may.
+// TestTheUsageOfReasoning checks that a rule can set the usage of reasoning like any other value.
 func TestTheUsageOfReasoning(t *testing.T) {
 	fake := serveRules(t, `rules: [{reply: {reasoning: "a long thought, that goes on", text: Yes., usage: {reasoningTokens: 0}}}]`)
 	whole, err := fake.client.CreateChatCompletion(t.Context(), ask("hello"))
@@ -57,23 +62,45 @@ rules:
 		status         int
 		kept           ResponseFormat
 	}{
-		"none":          {"it is text", ``, "A text.", 200, ""},
-		"null":          {"so is that", `,"response_format":null`, "A text.", 200, ""},
-		"text":          {"if one says so, too", `,"response_format":{"type":"text"}`, "A text.", 200, "text"},
-		"object":        {"any object", `,"response_format":{"type":"json_object"}`, `{\"a\":1}`, 200, "json_object"},
-		"schema":        {"one that fits", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":{},"strict":false}}`, "json_schema", 200, "json_schema"},
-		"unknown":       {"there is no other", `,"response_format":{"type":"xml"}`, "Invalid value: 'xml'.", 400, "xml"},
-		"no type":       {"it must be said", `,"response_format":{}`, "Missing required parameter: 'response_format.type'.", 400, ""},
-		"no schema":     {"it must be given", `,"response_format":{"type":"json_schema"}`, "Missing required parameter: 'response_format.json_schema'.", 400, "json_schema"},
-		"no name":       {"it has one", `,"response_format":{"type":"json_schema","json_schema":{"schema":{}}}`, "Missing required parameter: 'response_format.json_schema.name'.", 400, "json_schema"},
-		"bad name":      {"of few letters", `,"response_format":{"type":"json_schema","json_schema":{"name":"an answer","schema":{}}}`, "string does not match pattern", 400, "json_schema"},
-		"schema absent": {"it must be given", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer"}}`, "Missing required parameter: 'response_format.json_schema.schema'.", 400, "json_schema"},
-		"schema null":   {"and be an object", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":null}}`, "must be a JSON Schema object", 400, "json_schema"},
-		"schema true":   {"nothing else", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":true}}`, "must be a JSON Schema object", 400, "json_schema"},
+		"none":   {"it is text", ``, "A text.", 200, ""},
+		"null":   {"so is that", `,"response_format":null`, "A text.", 200, ""},
+		"text":   {"if one says so, too", `,"response_format":{"type":"text"}`, "A text.", 200, "text"},
+		"object": {"any object", `,"response_format":{"type":"json_object"}`, `{\"a\":1}`, 200, "json_object"},
+		"schema": {
+			"one that fits", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":{},"strict":false}}`,
+			"json_schema", 200, "json_schema",
+		},
+		"unknown": {"there is no other", `,"response_format":{"type":"xml"}`, "Invalid value: 'xml'.", 400, "xml"},
+		"no type": {"it must be said", `,"response_format":{}`, "Missing required parameter: 'response_format.type'.", 400, ""},
+		"no schema": {
+			"it must be given", `,"response_format":{"type":"json_schema"}`,
+			"Missing required parameter: 'response_format.json_schema'.", 400, "json_schema",
+		},
+		"no name": {
+			"it has one", `,"response_format":{"type":"json_schema","json_schema":{"schema":{}}}`,
+			"Missing required parameter: 'response_format.json_schema.name'.", 400, "json_schema",
+		},
+		"bad name": {
+			"of few letters", `,"response_format":{"type":"json_schema","json_schema":{"name":"an answer","schema":{}}}`,
+			"string does not match pattern", 400, "json_schema",
+		},
+		"schema absent": {
+			"it must be given", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer"}}`,
+			"Missing required parameter: 'response_format.json_schema.schema'.", 400, "json_schema",
+		},
+		"schema null": {
+			"and be an object", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":null}}`,
+			"must be a JSON Schema object", 400, "json_schema",
+		},
+		"schema true": {
+			"nothing else", `,"response_format":{"type":"json_schema","json_schema":{"name":"answer","schema":true}}`,
+			"must be a JSON Schema object", 400, "json_schema",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake := serveRules(t, rules)
-			got := fake.do(t, http.MethodPost, "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"hi"}]`+tc.format+`}`)
+			got := fake.do(t, http.MethodPost, "/v1/chat/completions",
+				`{"model":"m","messages":[{"role":"user","content":"hi"}]`+tc.format+`}`)
 			if got.status != tc.status || !strings.Contains(got.body, tc.want) {
 				t.Errorf("HTTP %d %s, want %d with %q: %s", got.status, got.body, tc.status, tc.want, tc.reason)
 			}
@@ -102,7 +129,8 @@ func TestTheContextWindow(t *testing.T) {
 			continue
 		}
 		refused, ok := errors.AsType[*openai.APIError](err)
-		want := fmt.Sprintf("This model's maximum context length is 10 tokens. However, your messages resulted in %d tokens. Please reduce the length of the messages.", (len(tc.message)+3)/4)
+		want := fmt.Sprintf("This model's maximum context length is 10 tokens. However, your messages resulted in %d tokens. "+
+			"Please reduce the length of the messages.", (len(tc.message)+3)/4)
 		if !ok || refused.HTTPStatusCode != 400 || refused.Code != "context_length_exceeded" || refused.Message != want {
 			t.Errorf("request %d: %+v, want %q: %s", i+1, err, want, tc.reason)
 		}
@@ -115,10 +143,13 @@ func TestTheContextWindow(t *testing.T) {
 
 func TestFieldsOfFormatsAreChecked(t *testing.T) {
 	for rules, want := range map[string]string{
-		"contextTokens: 0":                             "contextTokens: must be 1 or more, not 0",
-		"rules: [{when: {responseFormat: xml}}]":       `rules[0].when.responseFormat: "xml" is unknown, must be one of ["text" "json_object" "json_schema"]`,
-		"rules: [{reply: {reasoningField: thoughts}}]": `rules[0].reply.reasoningField: "thoughts" is unknown, must be one of ["reasoning_content" "reasoning"]`,
-		"rules: [{reply: {reasoning: '{{ .Usr }}'}}]":  "rules[0].reply.reasoning: must render for a request of one user message: template: reply.reasoning:1:3: executing \"reply.reasoning\" at <.Usr>: can't evaluate field Usr in type server.View",
+		"contextTokens: 0": "contextTokens: must be 1 or more, not 0",
+		"rules: [{when: {responseFormat: xml}}]": `rules[0].when.responseFormat: "xml" is unknown, ` +
+			`must be one of ["text" "json_object" "json_schema"]`,
+		"rules: [{reply: {reasoningField: thoughts}}]": `rules[0].reply.reasoningField: "thoughts" is unknown, ` +
+			`must be one of ["reasoning_content" "reasoning"]`,
+		"rules: [{reply: {reasoning: '{{ .Usr }}'}}]": "rules[0].reply.reasoning: must render for a request of one user message: " +
+			"template: reply.reasoning:1:3: executing \"reply.reasoning\" at <.Usr>: can't evaluate field Usr in type server.View",
 	} {
 		if _, err := ParseConfig([]byte(rules)); err == nil || err.Error() != want {
 			t.Errorf("ParseConfig(%s): %v, want %q", rules, err, want)

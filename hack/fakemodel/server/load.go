@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// LoadConfig reads and checks a rules file. Its errors name the file, and the rule by its index from 0 and the field.
+// LoadConfig reads and checks a rules file. Its errors name the file, the index of the rule (from 0) and the field.
 func LoadConfig(path string) (Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -26,8 +26,8 @@ func LoadConfig(path string) (Config, error) {
 	return cfg, nil
 }
 
-// ParseConfig decodes and checks a rules file in YAML or JSON. Unknown and duplicate fields are refused. Its errors name the
-// rule by its index from 0 and the field.
+// ParseConfig decodes and checks a rules file in YAML or JSON. It refuses unknown and duplicate fields. Its errors
+// name the index of the rule (from 0) and the field.
 func ParseConfig(data []byte) (Config, error) {
 	asJSON, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
@@ -36,7 +36,7 @@ func ParseConfig(data []byte) (Config, error) {
 	if bytes.Equal(asJSON, []byte("null")) { // an empty file has no rules
 		return Config{}, nil
 	}
-	// The rules are decoded one by one, because only then can an error name the rule's index.
+	// Decode the rules one by one, so that an error can name the index of its rule.
 	var file struct {
 		APIKeys       []string          `json:"apiKeys"`
 		Models        []string          `json:"models"`
@@ -60,7 +60,7 @@ func ParseConfig(data []byte) (Config, error) {
 	return cfg, nil
 }
 
-// decodeStrict fails on unknown fields and wrong types, with an error that begins with the field's path.
+// decodeStrict refuses unknown fields and wrong types. Its error begins with the path of the field.
 func decodeStrict(data []byte, into any) error {
 	strict, err := kjson.UnmarshalStrict(data, into)
 	if err != nil {
@@ -72,7 +72,7 @@ func decodeStrict(data []byte, into any) error {
 	return cmp.Or(strict...)
 }
 
-// typeName names a Go type in the words of a YAML author.
+// typeName returns the name of a Go type that an author of YAML understands.
 func typeName(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.String:

@@ -35,7 +35,7 @@ func (s *Server) model(name string) wireModel {
 	return wireModel{ID: name, Object: "model", Created: s.created.Unix(), OwnedBy: "fakemodel"}
 }
 
-// unknownModel is the error for a model that is not served.
+// unknownModel returns the error for a model that is not served.
 func unknownModel(name string) wireError {
 	e := usualError(http.StatusNotFound)
 	e.Message = "The model `" + name + "` does not exist or you do not have access to it."

@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Bounds of what is kept.
+// The bounds of the kept data.
 const (
-	// maxKeptBytes bounds the bodies of all kept requests together.
+	// maxKeptBytes bounds the total size of the bodies of all kept requests.
 	maxKeptBytes = 64 << 20
 	maxModels    = 1000
 	otherModels  = "(other)"
@@ -17,27 +17,28 @@ const (
 
 // recorder counts and keeps requests. It is safe for concurrent use.
 type recorder struct {
-	// keep is how many requests are kept at most.
+	// keep is the maximum number of kept requests.
 	keep int
 
 	mu       sync.Mutex
 	stats    Stats
 	requests []*Request // oldest first
 	bills    []*Bill    // oldest first
-	bytes    int        // of the bodies of requests
-	// generation changes with a reset, so that what was in flight then is not counted as finished after it.
+	bytes    int        // the total size of the bodies in requests
+	// generation changes with a reset, so that a request in flight at the reset is not counted as finished after
+	// it.
 	generation int
-	// changed is closed at the next change; nil when nobody waits for one.
+	// changed is closed at the next change. It is nil if no goroutine waits for a change.
 	changed chan struct{}
 }
 
-// entry is a request's place in the recorder. It belongs to the goroutine that serves the request.
+// entry is the record of a request. It belongs to the goroutine that serves the request.
 type entry struct {
 	recorder   *recorder
 	request    *Request
 	generation int
-	settled    bool
-	// billed is the request's bill if it has one that is listed.
+	finished   bool
+	// billed is the request's bill, or nil if the list of bills has none.
 	billed *Bill
 }
 
@@ -47,7 +48,7 @@ func newRecorder(keep int) *recorder {
 	return r
 }
 
-// begin counts a request and keeps it. It sets the request's number.
+// begin counts and keeps a request, and sets its number.
 func (r *recorder) begin(req *Request) *entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -64,30 +65,30 @@ func (r *recorder) begin(req *Request) *entry {
 	r.bytes += len(req.Body)
 	for len(r.requests) > r.keep || r.bytes > maxKeptBytes {
 		r.bytes -= len(r.requests[0].Body)
-		r.requests[0] = nil // lets go of the body before append moves the list
+		r.requests[0] = nil // frees the body before append moves the list
 		r.requests = r.requests[1:]
 	}
 	r.notify()
 	return &entry{recorder: r, request: req, generation: r.generation}
 }
 
-// decided notes the rule that a request met.
+// decided records the rule that matched the request.
 func (e *entry) decided(rule int) {
 	e.recorder.mu.Lock()
 	defer e.recorder.mu.Unlock()
 	e.request.Rule = rule
 }
 
-// settle counts a request's end, once: later calls change nothing. It is called just before the last bytes are sent, so that a
-// client that has the whole response finds it counted.
-func (e *entry) settle(outcome Outcome, usage wireUsage) {
+// finish counts the end of a request once; later calls change nothing. The exchange calls it just before it sends
+// the last bytes, so that a client that has the whole response finds the request counted.
+func (e *entry) finish(outcome Outcome, usage wireUsage) {
 	r := e.recorder
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e.settled {
+	if e.finished {
 		return
 	}
-	e.settled = true
+	e.finished = true
 	e.request.Outcome = outcome
 	e.setDelivered(outcome == OutcomeAnswered)
 	r.stats.InFlight--
@@ -114,7 +115,7 @@ func (r *recorder) listedModels() {
 	r.notify()
 }
 
-// clear forgets everything but what is in flight.
+// clear removes everything except the requests in flight.
 func (r *recorder) clear() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +129,7 @@ func (r *recorder) clear() {
 	r.notify()
 }
 
-// snapshot returns a copy of the counts, and a channel that is closed when they change.
+// snapshot returns a copy of the counts and a channel that is closed when they change.
 func (r *recorder) snapshot() (Stats, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,7 +141,7 @@ func (r *recorder) snapshot() (Stats, <-chan struct{}) {
 	return stats, r.changed
 }
 
-// kept returns copies of the kept requests, oldest first. Headers and bodies are shared: nothing changes them.
+// kept returns copies of the kept requests, oldest first. The copies share headers and bodies, which never change.
 func (r *recorder) kept() []Request {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,7 +152,7 @@ func (r *recorder) kept() []Request {
 	return requests
 }
 
-// wait returns when done is true of the counts, or with an error that shows them when ctx ends first.
+// wait returns nil as soon as done reports true, or an error that shows the counts if ctx ends first.
 func (r *recorder) wait(ctx context.Context, done func(Stats) bool) error {
 	for {
 		stats, changed := r.snapshot()
@@ -166,7 +167,7 @@ func (r *recorder) wait(ctx context.Context, done func(Stats) bool) error {
 	}
 }
 
-// notify wakes those who wait. The caller holds the lock.
+// notify wakes all waiting goroutines. The caller must hold the lock.
 func (r *recorder) notify() {
 	if r.changed != nil {
 		close(r.changed)

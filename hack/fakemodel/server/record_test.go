@@ -26,7 +26,10 @@ func TestRequestsKeepTheLastWithoutKeys(t *testing.T) {
 	}
 	got := fake.Requests()
 	want := []Request{
-		{Number: 2, Authorized: true, Model: "m", Rule: -1, Outcome: OutcomeAnswered, Billed: true, InputTokens: 3, OutputTokens: 8, Delivered: true},
+		{
+			Number: 2, Authorized: true, Model: "m", Rule: -1, Outcome: OutcomeAnswered, Billed: true, InputTokens: 3,
+			OutputTokens: 8, Delivered: true,
+		},
 		{Number: 3, Authorized: false, Model: "m", Rule: -1, Outcome: OutcomeUnauthorized},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Request{}, "Received", "Header", "Body")); diff != "" {
@@ -78,8 +81,8 @@ func TestResetKeepsWhatIsInFlight(t *testing.T) {
 	if diff := cmp.Diff(want, stats); diff != "" {
 		t.Errorf("after the reset (-want +got):\n%s", diff)
 	}
-	before.settle(OutcomeAnswered, wireUsage{PromptTokens: 5})
-	before.settle(OutcomeFailed, wireUsage{})
+	before.finish(OutcomeAnswered, wireUsage{PromptTokens: 5})
+	before.finish(OutcomeFailed, wireUsage{})
 	stats, _ = r.snapshot()
 	want.InFlight = 0
 	if diff := cmp.Diff(want, stats); diff != "" {

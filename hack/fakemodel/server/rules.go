@@ -12,34 +12,35 @@ import (
 	"text/template"
 )
 
-// defaultText is the answer of a rule that says nothing else, and of a server without rules.
+// defaultText is the answer of a rule without a reply, and of a server without rules.
 const defaultText = `This is {{ .Model }}. You said: {{ .User }}`
 
-// ruleset is a Config made ready to serve. It does not change, but for the rules' counts of matches.
+// ruleset is a compiled Config. Only the match counts of the rules change.
 type ruleset struct {
 	cfg   Config
 	rules []*compiledRule
-	// byDefault is used when no rule matches.
+	// byDefault is used if no rule matches.
 	byDefault *compiledRule
 }
 
 type compiledRule struct {
 	Rule
-	// index is the rule's place in the file, -1 for the default rule.
+	// index is the position of the rule in the file, or -1 for the default rule.
 	index   int
 	matches *regexp.Regexp
-	// text is nil for an answer without text, reasoning for one without reasoning.
+	// text is nil for an answer without text, and reasoning for an answer without reasoning.
 	text      *template.Template
 	reasoning *template.Template
 	arguments []*template.Template
-	// used counts matches, for Times.
+	// used counts the matches, for Times.
 	used atomic.Int64
 }
 
-// compile checks a configuration and parses its patterns and templates. Its errors begin with the rule's index and the field.
+// compile checks a configuration and parses its patterns and templates. Its errors begin with the index of the rule
+// and the field.
 func compile(cfg Config) (*ruleset, error) {
 	if i := slices.Index(cfg.APIKeys, ""); i >= 0 {
-		return nil, fmt.Errorf("apiKeys[%d]: must not be empty; leave apiKeys out to ask for none", i)
+		return nil, fmt.Errorf("apiKeys[%d]: must not be empty; leave apiKeys out to require none", i)
 	}
 	if i := slices.Index(cfg.Models, ""); i >= 0 {
 		return nil, fmt.Errorf("models[%d]: must not be empty; leave models out to serve any", i)
@@ -101,7 +102,7 @@ func compileRule(index int, rule Rule) (*compiledRule, error) {
 	return compiled, nil
 }
 
-// parseTemplate also tries the template once, see sampleView.
+// parseTemplate parses a template and renders it once with sampleView.
 func parseTemplate(field, text string) (*template.Template, error) {
 	parsed, err := template.New(field).Funcs(functions).Parse(text)
 	if err != nil {
@@ -113,7 +114,7 @@ func parseTemplate(field, text string) (*template.Template, error) {
 	return parsed, nil
 }
 
-// render executes a template; a nil one gives no text.
+// render executes a template; a nil template renders no text.
 func render(t *template.Template, v View) (string, error) {
 	if t == nil {
 		return "", nil
@@ -128,7 +129,7 @@ func render(t *template.Template, v View) (string, error) {
 	return out.String(), nil
 }
 
-// match returns the rule that decides on a request, and counts the match.
+// match returns the rule that decides about a request, and counts the match.
 func (s *ruleset) match(v View) *compiledRule {
 	for _, rule := range s.rules {
 		if rule.holds(v) && rule.take() {
@@ -138,7 +139,7 @@ func (s *ruleset) match(v View) *compiledRule {
 	return s.byDefault
 }
 
-// holds says whether every condition of the rule is true of the request.
+// holds reports whether every condition of the rule holds for the request.
 func (r *compiledRule) holds(v View) bool {
 	contains := func(want string) func(string) bool {
 		return func(text string) bool { return strings.Contains(text, want) }
@@ -156,30 +157,32 @@ func (r *compiledRule) holds(v View) bool {
 		}))
 }
 
-// take uses up one of the rule's matches, and says whether one was left.
+// take uses up one match of the rule and reports whether one was left.
 func (r *compiledRule) take() bool {
 	n := r.used.Add(1)
 	return r.Times == nil || n <= *r.Times
 }
 
-// reset gives every rule its matches back.
+// reset sets the match counts of all rules to 0.
 func (s *ruleset) reset() {
 	for _, rule := range s.rules {
 		rule.used.Store(0)
 	}
 }
 
-// tooLong refuses a request that is longer than the context window, in the real API's words; nil for one that fits.
+// tooLong returns the error for a request that exceeds the context window, in the real API's words, or nil if it
+// fits.
 func (s *ruleset) tooLong(req *completionRequest) *wireError {
 	limit, tokens := valueOr(s.cfg.ContextTokens, math.MaxInt), req.promptTokens()
 	if tokens <= limit {
 		return nil
 	}
 	return refuse("messages", "context_length_exceeded",
-		"This model's maximum context length is %d tokens. However, your messages resulted in %d tokens. Please reduce the length of the messages.", limit, tokens)
+		"This model's maximum context length is %d tokens. However, your messages resulted in %d tokens. Please "+
+			"reduce the length of the messages.", limit, tokens)
 }
 
-// serves says whether a model of that name is served.
+// serves reports whether a model with this name is served.
 func (s *ruleset) serves(model string) bool {
 	return len(s.cfg.Models) == 0 || slices.Contains(s.cfg.Models, model)
 }

@@ -65,7 +65,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-func TestToolConditionsOfARequestWithoutAny(t *testing.T) {
+func TestToolConditionsOfARequestWithoutTools(t *testing.T) {
 	view := newView(1, &completionRequest{Messages: []wireMessage{{Role: "user"}}})
 	for name, when := range map[string]When{"no tool messages": {ToolMessages: new(0)}, "no tools": {HasTools: new(false)}} {
 		rule, err := compileRule(0, Rule{When: when})
@@ -109,21 +109,24 @@ func TestTemplates(t *testing.T) {
 		text string
 		want string
 	}{
-		"User":      {"{{ .User }}", "What is NEW?"},
-		"Model":     {"{{ .Model }}", "demo-small"},
-		"Number":    {"{{ .Request }}", "3"},
-		"System":    {"{{ len .System }}{{ with .System }} {{ index . 0 }}{{ end }}", "2 You translate."},
-		"Messages":  {"{{ range .Messages }}{{ .Role }} {{ end }}", "system user assistant system tool user assistant tool tool "},
-		"Count":     {`{{ .Count "user" }} {{ .Count "developer" }}`, "2 0"},
-		"Named":     {`{{ (.Named "user_message").Content }}`, "What is NEW?"},
-		"NotNamed":  {`[{{ (.Named "nobody").Content }}]`, "[]"},
-		"Call":      {`{{ range .Messages }}{{ .ToolCallID }}{{ end }}`, "call_7call_8call_9"},
-		"Tools":     {`{{ add .ToolMessages 1 }} of {{ .Count "tool" }}`, "3 of 3"},
-		"First":     {`{{ first "is (\\w+)" .User }} {{ first "W\\w+" .User }} [{{ first "(x)(y)" .User }}]`, "NEW What []"},
-		"JSON":      {`{{ json "a \"b\"" }} {{ json 7 }} {{ json .Tools }}`, `"a \"b\"" 7 ["f","g"]`},
-		"Functions": {`{{ add 2 3 }} {{ sub 2 3 }} {{ upper "a" }}{{ lower "B" }} {{ trim " x " }} {{ trimEnd ".!" "y!." }}`, "5 -1 Ab x y"},
-		"Join":      {`{{ join .Tools "," }}|{{ contains .User "NEW" }}`, "f,g|true"},
-		"Truncate":  {`{{ truncate 4 "äöüß" }} {{ truncate 3 "äöüß" }} {{ truncate 0 "ab" }}`, "äöüß äö… ab"},
+		"User":     {"{{ .User }}", "What is NEW?"},
+		"Model":    {"{{ .Model }}", "demo-small"},
+		"Number":   {"{{ .Request }}", "3"},
+		"System":   {"{{ len .System }}{{ with .System }} {{ index . 0 }}{{ end }}", "2 You translate."},
+		"Messages": {"{{ range .Messages }}{{ .Role }} {{ end }}", "system user assistant system tool user assistant tool tool "},
+		"Count":    {`{{ .Count "user" }} {{ .Count "developer" }}`, "2 0"},
+		"Named":    {`{{ (.Named "user_message").Content }}`, "What is NEW?"},
+		"NotNamed": {`[{{ (.Named "nobody").Content }}]`, "[]"},
+		"Call":     {`{{ range .Messages }}{{ .ToolCallID }}{{ end }}`, "call_7call_8call_9"},
+		"Tools":    {`{{ add .ToolMessages 1 }} of {{ .Count "tool" }}`, "3 of 3"},
+		"First":    {`{{ first "is (\\w+)" .User }} {{ first "W\\w+" .User }} [{{ first "(x)(y)" .User }}]`, "NEW What []"},
+		"JSON":     {`{{ json "a \"b\"" }} {{ json 7 }} {{ json .Tools }}`, `"a \"b\"" 7 ["f","g"]`},
+		"Functions": {
+			`{{ add 2 3 }} {{ sub 2 3 }} {{ upper "a" }}{{ lower "B" }} {{ trim " x " }} {{ trimEnd ".!" "y!." }}`,
+			"5 -1 Ab x y",
+		},
+		"Join":     {`{{ join .Tools "," }}|{{ contains .User "NEW" }}`, "f,g|true"},
+		"Truncate": {`{{ truncate 4 "äöüß" }} {{ truncate 3 "äöüß" }} {{ truncate 0 "ab" }}`, "äöüß äö… ab"},
 		"Groups": {
 			`{{ range groups "- \\[(.)\\] (.*)" (.Named "context_pack").Content }}{{ index . 1 }}={{ index . 2 | unescape }};{{ end }}`,
 			"a=One & only. (source: x.md);b=Two;",
@@ -154,17 +157,42 @@ func TestAnswer(t *testing.T) {
 		finish     FinishReason
 		completion int
 	}{
-		"Default":    {"no text repeats the user", Reply{}, completionRequest{Model: "m"}, "This is m. You said: ", FinishStop, 6},
-		"Empty":      {"an empty text is kept", Reply{Text: new("")}, completionRequest{}, "", FinishStop, 0},
-		"RoundedUp":  {"9 characters are 3 tokens", Reply{Text: &long}, completionRequest{}, long, FinishStop, 3},
-		"Repeat":     {"text is said again", Reply{Text: new("ab"), Repeat: 3}, completionRequest{}, "ababab", FinishStop, 2},
-		"MaxTokens":  {"the limit cuts", Reply{Text: &long}, completionRequest{MaxTokens: 2}, long[:16], FinishLength, 2},
-		"NewLimit":   {"the newer limit wins", Reply{Text: &long}, completionRequest{MaxTokens: 9, MaxCompletionTokens: 1}, long[:8], FinishLength, 1},
-		"AtLimit":    {"as long as the limit is whole", Reply{Text: &long}, completionRequest{MaxTokens: 3}, long, FinishStop, 3},
-		"NoLimit":    {"the rule ignores it", Reply{Text: &long, IgnoreMaxTokens: true}, completionRequest{MaxTokens: 1}, long, FinishStop, 3},
-		"Finish":     {"the rule says how it ends", Reply{Text: &long, FinishReason: FinishContentFilter}, completionRequest{}, long, FinishContentFilter, 3},
-		"Reasoning":  {"reasoning is added", Reply{Text: &long, Usage: UsageOverride{ReasoningTokens: new(10)}}, completionRequest{}, long, FinishStop, 13},
-		"Overridden": {"a given number is taken", Reply{Text: &long, Usage: UsageOverride{CompletionTokens: new(99)}}, completionRequest{}, long, FinishStop, 99},
+		"Default":   {"no text repeats the user", Reply{}, completionRequest{Model: "m"}, "This is m. You said: ", FinishStop, 6},
+		"Empty":     {"an empty text is kept", Reply{Text: new("")}, completionRequest{}, "", FinishStop, 0},
+		"RoundedUp": {"9 characters are 3 tokens", Reply{Text: &long}, completionRequest{}, long, FinishStop, 3},
+		"Repeat":    {"text is said again", Reply{Text: new("ab"), Repeat: 3}, completionRequest{}, "ababab", FinishStop, 2},
+		"MaxTokens": {"the limit cuts", Reply{Text: &long}, completionRequest{MaxTokens: 2}, long[:16], FinishLength, 2},
+		"NewLimit": {
+			"the newer limit wins",
+			Reply{Text: &long},
+			completionRequest{MaxTokens: 9, MaxCompletionTokens: 1},
+			long[:8], FinishLength, 1,
+		},
+		"AtLimit": {"as long as the limit is whole", Reply{Text: &long}, completionRequest{MaxTokens: 3}, long, FinishStop, 3},
+		"NoLimit": {
+			"the rule ignores it",
+			Reply{Text: &long, IgnoreMaxTokens: true},
+			completionRequest{MaxTokens: 1},
+			long, FinishStop, 3,
+		},
+		"Finish": {
+			"the rule says how it ends",
+			Reply{Text: &long, FinishReason: FinishContentFilter},
+			completionRequest{},
+			long, FinishContentFilter, 3,
+		},
+		"Reasoning": {
+			"reasoning is added",
+			Reply{Text: &long, Usage: UsageOverride{ReasoningTokens: new(10)}},
+			completionRequest{},
+			long, FinishStop, 13,
+		},
+		"Overridden": {
+			"a given number is taken",
+			Reply{Text: &long, Usage: UsageOverride{CompletionTokens: new(99)}},
+			completionRequest{},
+			long, FinishStop, 99,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rule, err := compileRule(0, Rule{Reply: tc.reply})

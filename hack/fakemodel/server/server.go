@@ -13,7 +13,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// defaultKept is how many requests are kept for tests to look at.
+// defaultKept is the default number of kept requests.
 const defaultKept = 100
 
 // Server is the fake model as an http.Handler. It is safe for concurrent use.
@@ -23,7 +23,7 @@ type Server struct {
 	recorder *recorder
 	clock    clock.Clock
 	log      *slog.Logger
-	// created is the time at which every model is said to have been made.
+	// created is the reported creation time of every model.
 	created time.Time
 	// closed is closed by Close.
 	closed    chan struct{}
@@ -39,17 +39,18 @@ type options struct {
 	kept  int
 }
 
-// WithClock sets the clock that latencies and delays run by. The default is the real time.
+// WithClock sets the clock for latencies and delays. The default is the real time.
 func WithClock(c clock.Clock) Option { return func(o *options) { o.clock = c } }
 
-// WithLogger sets where a line per request goes. It never has prompts, answers or keys. The default is nowhere.
+// WithLogger sets the logger for one line per request. The lines never contain prompts, answers or keys. By default
+// nothing is logged.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
-// WithKeptRequests sets how many requests are kept for Requests, 0 or more. The default is the last 100. Whatever the number, no
-// more are kept than have 64 MiB of bodies together.
+// WithKeptRequests sets the number of requests that are kept for Requests, 0 or more. The default is 100. The
+// server never keeps more than 64 MiB of bodies.
 func WithKeptRequests(n int) Option { return func(o *options) { o.kept = max(n, 0) } }
 
-// New makes a Server. It fails on a bad configuration with an error that names the rule's index and the field.
+// New returns a Server. The error of an invalid configuration names the index of the rule and the field.
 func New(cfg Config, opts ...Option) (*Server, error) {
 	o := options{clock: clock.RealClock{}, log: slog.New(slog.DiscardHandler), kept: defaultKept}
 	for _, opt := range opts {
@@ -77,8 +78,8 @@ func New(cfg Config, opts ...Option) (*Server, error) {
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHTTP(w, r) }
 
-// SetConfig replaces the whole configuration: keys, models and rules. Requests under way end by the old one. It fails as New does,
-// and then changes nothing.
+// SetConfig replaces the whole configuration: keys, models and rules. Requests in flight finish with the old one.
+// An invalid configuration changes nothing and returns the same error as New.
 func (s *Server) SetConfig(cfg Config) error {
 	rules, err := compile(cfg)
 	if err != nil {
@@ -97,22 +98,23 @@ func (s *Server) Stats() Stats {
 // Requests returns the last completion requests, oldest first.
 func (s *Server) Requests() []Request { return s.recorder.kept() }
 
-// Wait returns as soon as done is true of the counts. It fails when ctx ends first.
+// Wait returns nil as soon as done reports true. It returns an error if ctx ends first.
 func (s *Server) Wait(ctx context.Context, done func(Stats) bool) error {
 	return s.recorder.wait(ctx, done)
 }
 
-// Reset forgets counts, requests and bills and gives every rule its matches back. What is in flight stays counted as such.
+// Reset clears the counts, the requests and the bills, and sets the match counts of all rules to 0. Requests in
+// flight stay counted as such.
 func (s *Server) Reset() {
 	s.rules.Load().reset()
 	s.recorder.clear()
 }
 
-// Close ends hangs and delays at once by closing their connections, so that an HTTP server around this one can stop. It may be
-// called more than once.
+// Close ends hangs and delays at once by closing their connections, so that an HTTP server around this one can
+// stop. It may be called more than once.
 func (s *Server) Close() { s.closeOnce.Do(func() { close(s.closed) }) }
 
-// authorized says whether the request has one of the keys, or none is asked for.
+// authorized reports whether the request has one of the keys, or no key is required.
 func (s *ruleset) authorized(r *http.Request) bool {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	return len(s.cfg.APIKeys) == 0 || strings.EqualFold(scheme, "Bearer") && slices.Contains(s.cfg.APIKeys, token)

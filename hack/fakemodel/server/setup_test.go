@@ -17,10 +17,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testTimeout bounds the wait for a condition that never comes true.
+// testTimeout bounds the wait for a condition.
 const testTimeout = 20 * time.Second
 
-// fakeModel is a served Server with a real client for it.
+// fakeModel is a running Server with a real client for it.
 type fakeModel struct {
 	*Server
 	url    string
@@ -56,7 +56,7 @@ func (f *fakeModel) withKey(key string) *openai.Client {
 	return openai.NewClientWithConfig(cfg)
 }
 
-// await fails the test if the counts never come to satisfy done.
+// await fails the test unless done reports true in time.
 func (f *fakeModel) await(t *testing.T, done func(Stats) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -92,7 +92,7 @@ func (f *fakeModel) do(t *testing.T, method, path, body string) response {
 	return response{status: res.StatusCode, header: res.Header, body: string(data)}
 }
 
-// ask is a request of one user message for the model "m".
+// ask returns a request with one user message for the model "m".
 func ask(message string) openai.ChatCompletionRequest {
 	return openai.ChatCompletionRequest{
 		Model:    "m",
@@ -100,14 +100,14 @@ func ask(message string) openai.ChatCompletionRequest {
 	}
 }
 
-// askForUsage is ask, with the usage at the end of the stream.
+// askForUsage is like ask, with the usage at the end of the stream.
 func askForUsage(message string) openai.ChatCompletionRequest {
 	req := ask(message)
 	req.StreamOptions = &openai.StreamOptions{IncludeUsage: true}
 	return req
 }
 
-// openStream starts a stream that the test closes at its end.
+// openStream starts a stream, which is closed at the end of the test.
 func openStream(ctx context.Context, t *testing.T, c *openai.Client, req openai.ChatCompletionRequest) *openai.ChatCompletionStream {
 	t.Helper()
 	stream, err := c.CreateChatCompletionStream(ctx, req)
@@ -122,15 +122,15 @@ func openStream(ctx context.Context, t *testing.T, c *openai.Client, req openai.
 	return stream
 }
 
-// waiter is a clock that shows how many timers wait.
+// waiter is a clock that counts its waiting timers.
 type waiter interface {
 	clock.Clock
 	Waiters() int
 	Step(d time.Duration)
 }
 
-// stepWhenWaiting moves the clock once so many timers wait. Timers start some time after the request was counted, which is why
-// the counts cannot say when.
+// stepWhenWaiting moves the clock as soon as this many timers wait. The server's counts cannot replace this check,
+// because a timer starts some time after its request was counted.
 func stepWhenWaiting(t *testing.T, c waiter, timers int, d time.Duration) {
 	t.Helper()
 	ticker := time.NewTicker(time.Millisecond)

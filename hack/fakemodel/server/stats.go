@@ -6,90 +6,95 @@ import (
 	"time"
 )
 
-// Outcome is how a request ended.
+// Outcome is the way in which a request ended.
 type Outcome string
 
 const (
-	// OutcomeAnswered is a whole answer, sent.
+	// OutcomeAnswered means that the whole answer was sent.
 	OutcomeAnswered Outcome = "answered"
-	// OutcomeCancelled is a client that went away before the end, in a hang too.
+	// OutcomeCancelled means that the client went away before the end, for example in a hang.
 	OutcomeCancelled Outcome = "cancelled"
-	// OutcomeUnauthorized is a missing or wrong key (401).
+	// OutcomeUnauthorized means that the key was missing or wrong (401).
 	OutcomeUnauthorized Outcome = "unauthorized"
-	// OutcomeUnknownModel is a model that is not served (404).
+	// OutcomeUnknownModel means that the model is not served (404).
 	OutcomeUnknownModel Outcome = "unknownModel"
-	// OutcomeInvalidRequest is a request that breaks the wire format or its bounds (400, 413).
+	// OutcomeInvalidRequest means that the request violated the wire format or its bounds (400, 413).
 	OutcomeInvalidRequest Outcome = "invalidRequest"
-	// OutcomeError is an error that a rule asked for.
+	// OutcomeError means that a rule demanded an error.
 	OutcomeError Outcome = "error"
-	// OutcomeCut is a response that a rule cut off.
+	// OutcomeCut means that a rule cut off the response.
 	OutcomeCut Outcome = "cut"
-	// OutcomeUnfinished is a response that a rule ended without a finish reason.
+	// OutcomeUnfinished means that a rule ended the response without a finish reason.
 	OutcomeUnfinished Outcome = "unfinished"
-	// OutcomeRubbish is a response that a rule made unreadable.
+	// OutcomeRubbish means that a rule made the response unreadable.
 	OutcomeRubbish Outcome = "rubbish"
-	// OutcomeReleased is a hang or a delay that ended because the server was closed.
+	// OutcomeReleased means that a hang or a delay ended because the server was closed.
 	OutcomeReleased Outcome = "released"
-	// OutcomeFailed is a template that could not be rendered (500); the message says which.
+	// OutcomeFailed means that a template could not be rendered (500); the message says which one.
 	OutcomeFailed Outcome = "failed"
 )
 
-// Stats counts completion requests since the start or the last reset. Lists of models are counted apart.
+// Stats counts completion requests since the start or the last reset. Requests for lists of models have their own
+// count.
 type Stats struct {
-	// Requests is how many arrived, finished or not.
+	// Requests counts the requests that arrived, finished or not.
 	Requests int64 `json:"requests"`
-	// InFlight is how many have no outcome yet.
+	// InFlight counts the requests without an outcome.
 	InFlight int64 `json:"inFlight"`
-	// PeakInFlight is the most that ever were in flight at once.
+	// PeakInFlight is the highest value of InFlight so far.
 	PeakInFlight int64 `json:"peakInFlight"`
-	// Cancelled is how many clients went away before the end.
+	// Cancelled counts the clients that went away before the end.
 	Cancelled int64 `json:"cancelled"`
-	// ByModel counts by the model asked for, served or not. After 1,000 names the rest are counted as "(other)".
+	// ByModel counts the requests by model name, served or not. After 1,000 names, all others are counted as
+	// "(other)".
 	ByModel map[string]int64 `json:"byModel"`
-	// ByOutcome counts the finished ones by their end.
+	// ByOutcome counts the finished requests by their outcome.
 	ByOutcome map[Outcome]int64 `json:"byOutcome"`
-	// PromptTokens, CompletionTokens, CachedTokens and ReasoningTokens add up the usage of the requests answered in full.
+	// PromptTokens, CompletionTokens, CachedTokens and ReasoningTokens are the total usage of the requests that
+	// were answered in full.
 	PromptTokens     int64 `json:"promptTokens"`
 	CompletionTokens int64 `json:"completionTokens"`
 	CachedTokens     int64 `json:"cachedTokens"`
 	ReasoningTokens  int64 `json:"reasoningTokens"`
-	// Billed is how many requests were billed, see Bill; BilledInputTokens and BilledOutputTokens add up what they cost.
+	// Billed counts the requests that were billed, see Bill. BilledInputTokens and BilledOutputTokens are their
+	// total cost.
 	Billed             int64 `json:"billed"`
 	BilledInputTokens  int64 `json:"billedInputTokens"`
 	BilledOutputTokens int64 `json:"billedOutputTokens"`
-	// ModelLists is how often the models were listed or one of them looked up, with a right key or not.
+	// ModelLists counts the requests for the list of models or for one model, with a valid key or not.
 	ModelLists int64 `json:"modelLists"`
 }
 
-// Request is one completion request as it arrived, and how it went.
+// Request is one completion request as it arrived, with its outcome.
 type Request struct {
 	// Number counts from 1 since the start or the last reset.
 	Number int64 `json:"number"`
-	// Received is when the body had been read.
+	// Received is the time at which the body had been read.
 	Received time.Time `json:"received"`
-	// Authorized says whether the key was right, or none was asked for. The key itself is not kept.
+	// Authorized reports whether the key was valid, or no key was required. The key itself is not kept.
 	Authorized bool `json:"authorized"`
-	// Header has all request headers but Authorization and Proxy-Authorization.
+	// Header has all request headers except Authorization and Proxy-Authorization.
 	Header http.Header `json:"header"`
-	// ClientRequestID is the value of the header X-Client-Request-Id, by which a client finds its request again.
+	// ClientRequestID is the value of the header X-Client-Request-Id, with which a client can identify its request.
 	ClientRequestID string `json:"clientRequestID,omitempty"`
-	// Body is the request's body: the JSON itself, a JSON string of a body that is not JSON, or an empty string
-	// for one that could not be read to its end.
+	// Body is the request's body as JSON. It is a JSON string if the body is not JSON, and an empty string if the
+	// body could not be read to its end.
 	Body json.RawMessage `json:"body"`
-	// Model is the model asked for.
+	// Model is the requested model.
 	Model string `json:"model"`
-	// Stream says whether a stream was asked for.
+	// Stream reports whether the client requested a stream.
 	Stream bool `json:"stream"`
-	// ResponseFormat is the type of the answer that was asked for; empty where the request says nothing. The body has its schema.
+	// ResponseFormat is the requested type of the answer, or empty if the request does not set it. Its schema is in
+	// the body.
 	ResponseFormat ResponseFormat `json:"responseFormat,omitempty"`
-	// Rule is the index of the rule that decided, -1 if none did.
+	// Rule is the index of the rule that decided, or -1 if none did.
 	Rule int `json:"rule"`
-	// Outcome is how the request ended, empty while it is in flight.
+	// Outcome is the way in which the request ended. It is empty while the request is in flight.
 	Outcome Outcome `json:"outcome,omitempty"`
-	// Billed says whether the request was billed; InputTokens and OutputTokens what for. See Bill.
+	// Billed reports whether the request was billed. InputTokens and OutputTokens are the billed tokens. See Bill.
 	Billed       bool  `json:"billed"`
 	InputTokens  int64 `json:"inputTokens"`
 	OutputTokens int64 `json:"outputTokens"`
-	// Delivered says whether the whole answer was handed to the network while the client was still there.
+	// Delivered reports whether the whole answer was written to the network while the client was connected.
 	Delivered bool `json:"delivered"`
 }

@@ -11,14 +11,14 @@ import (
 type eventStream struct {
 	x       *exchange
 	control *http.ResponseController
-	// chunk is the envelope that all events share.
+	// chunk is the envelope of all events.
 	chunk completion
-	// sent counts content chunks.
+	// sent counts the content chunks so far.
 	sent int
 }
 
-// stream sends the answer as a real server does: the role, the content in chunks, the finish reason, the usage if it was asked
-// for, and [DONE].
+// stream sends the answer as a real server does: the role, the content in chunks, the finish reason, the usage if
+// the request asks for it, and [DONE].
 func (x *exchange) stream() {
 	s := &eventStream{x: x, control: http.NewResponseController(x.w), chunk: x.envelope("chat.completion.chunk")}
 	if x.req.StreamOptions.IncludeUsage {
@@ -29,22 +29,22 @@ func (x *exchange) stream() {
 	if len(x.answer.calls) == 0 {
 		role.Content = new("")
 	}
-	// The role goes out at once, so that a client sees the time to the first byte that the rule says.
+	// Flush the role at once, so that the client measures the latency that the rule sets.
 	if !s.send(role, nil) || !s.flush() || !s.reasoning() || !s.content() || !s.toolCalls() {
 		return
 	}
 	fault := x.rule.Fault
-	if fault.CutAfterChunks != nil { // more chunks than the answer has
+	if fault.CutAfterChunks != nil { // the rule allows more chunks than the answer has
 		x.cut()
 	}
 	if fault.EndWithoutFinish {
 		if s.flush() {
-			x.settle(OutcomeUnfinished)
+			x.finish(OutcomeUnfinished)
 		}
 		return
 	}
 	if s.send(replyDelta{}, &x.answer.finish) && s.usage() && s.flush() {
-		x.settle(OutcomeAnswered)
+		x.finish(OutcomeAnswered)
 		if _, err := x.w.Write([]byte("data: [DONE]\n\n")); err != nil || s.control.Flush() != nil {
 			x.entry.lost()
 		}
@@ -57,7 +57,7 @@ func (x *exchange) startEvents() {
 	x.w.Header().Set("Cache-Control", "no-cache")
 }
 
-// reasoning sends what the model thinks, and says whether to go on.
+// reasoning sends the model's reasoning and reports whether the stream continues.
 func (s *eventStream) reasoning() bool {
 	reply := s.x.rule.Reply
 	for piece := range chunks(s.x.answer.reasoning, cmp.Or(reply.ChunkChars, defaultChunkChars)) {
@@ -70,7 +70,7 @@ func (s *eventStream) reasoning() bool {
 	return true
 }
 
-// content sends the text, and says whether to go on.
+// content sends the text and reports whether the stream continues.
 func (s *eventStream) content() bool {
 	if s.x.answer.text == nil {
 		return true
@@ -83,7 +83,7 @@ func (s *eventStream) content() bool {
 	return true
 }
 
-// toolCalls sends each call as its name first and then its arguments in pieces, as real servers do.
+// toolCalls sends for each call first its name and then its arguments in pieces, as real servers do.
 func (s *eventStream) toolCalls() bool {
 	for i, call := range s.x.answer.calls {
 		head := call
@@ -101,7 +101,8 @@ func (s *eventStream) toolCalls() bool {
 	return true
 }
 
-// next comes before each content chunk: it cuts the connection when the rule says so, and lets the delay pass.
+// next must be called before each content chunk. It cuts the connection if the rule says so, and waits for the
+// delay.
 func (s *eventStream) next() bool {
 	fault := s.x.rule.Fault
 	if fault.CutAfterChunks != nil && s.sent >= *fault.CutAfterChunks {
@@ -114,7 +115,7 @@ func (s *eventStream) next() bool {
 	return s.flush() && s.x.pause(fault.ChunkDelayMilliseconds)
 }
 
-// usage sends the chunk with the usage and no choices, if the client asked for it.
+// usage sends a chunk with the usage and no choices, if the request asks for it.
 func (s *eventStream) usage() bool {
 	if !s.x.req.StreamOptions.IncludeUsage {
 		return true
@@ -130,7 +131,8 @@ func (s *eventStream) send(delta replyDelta, finish *FinishReason) bool {
 	return s.event(chunk)
 }
 
-// event writes one event, and says whether the client is still there. If not, the request has been settled.
+// event writes one event and reports whether the client is still connected. If it returns false, it has finished the
+// request.
 func (s *eventStream) event(chunk completion) bool {
 	data, err := json.Marshal(chunk)
 	if err != nil {
@@ -146,6 +148,6 @@ func (s *eventStream) stillThere(err error) bool {
 	if err == nil && s.x.r.Context().Err() == nil {
 		return true
 	}
-	s.x.settle(OutcomeCancelled)
+	s.x.finish(OutcomeCancelled)
 	return false
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Bounds that the real API puts on tools.
+// The real API's bounds for tools.
 const (
 	maxTools       = 128
 	maxToolName    = 64
@@ -29,14 +29,16 @@ type wireTool struct {
 	} `json:"function"`
 }
 
-// invalidTools says what is wrong with the tools that a request offers, nil for nothing.
+// invalidTools returns the error of the tools that a request offers, or nil if they are valid.
 func invalidTools(tools []wireTool) *wireError {
 	if tools != nil && len(tools) == 0 {
-		return refuse("tools", "empty_array", "Invalid 'tools': empty array. Expected an array with minimum length 1, but got an empty array instead.")
+		return refuse("tools", "empty_array",
+			"Invalid 'tools': empty array. Expected an array with minimum length 1, but got an empty array instead.")
 	}
 	if len(tools) > maxTools {
 		return refuse("tools", "array_above_max_length",
-			"Invalid 'tools': array too long. Expected an array with maximum length %d, but got an array with length %d instead.", maxTools, len(tools))
+			"Invalid 'tools': array too long. Expected an array with maximum length %d, but got an array with length %d instead.",
+			maxTools, len(tools))
 	}
 	for i, tool := range tools {
 		param := fmt.Sprintf("tools[%d]", i)
@@ -56,7 +58,8 @@ func invalidTools(tools []wireTool) *wireError {
 	return nil
 }
 
-// invalidSchema looks at no more than the outermost type: arguments are always an object. No schema means no arguments.
+// invalidSchema checks only the outermost type, because arguments are always an object. No schema means no
+// arguments.
 func invalidSchema(param string, tool wireTool) *wireError {
 	if len(tool.Function.Parameters) == 0 {
 		return nil
@@ -66,7 +69,8 @@ func invalidSchema(param string, tool wireTool) *wireError {
 	}
 	if err := json.Unmarshal(tool.Function.Parameters, &schema); err != nil || schema.Type != "object" {
 		return refuse(param, "invalid_function_parameters",
-			"Invalid schema for function '%s': schema must be a JSON Schema of 'type: \"object\"', got 'type: \"%v\"'.", tool.Function.Name, schema.Type)
+			"Invalid schema for function '%s': schema must be a JSON Schema of 'type: \"object\"', got 'type: \"%v\"'.",
+			tool.Function.Name, schema.Type)
 	}
 	return nil
 }
@@ -84,8 +88,8 @@ func invalidToolName(param, name string) *wireError {
 	return nil
 }
 
-// invalidToolMessages says what is wrong with the calls and results among a request's messages, nil for nothing: each call is
-// answered exactly once, by the messages right behind it.
+// invalidToolMessages returns the error of the calls and results in a request's messages, or nil if they are valid.
+// Each call must be answered exactly once, by the messages directly after it.
 func invalidToolMessages(messages []wireMessage) *wireError {
 	open := openCalls{}
 	for i, m := range messages {
@@ -112,15 +116,15 @@ func invalidToolMessages(messages []wireMessage) *wireError {
 	return open.unanswered(len(messages))
 }
 
-// openCalls are the calls of the assistant's message before.
+// openCalls are the calls of the previous assistant message.
 type openCalls struct {
-	// ids in the order of the calls.
+	// ids are the IDs of the calls, in order.
 	ids []string
-	// answers are the places of the messages that answer them.
+	// answers maps the ID of a call to the index of the message that answers it, or to a negative number.
 	answers map[string]int
 }
 
-// call takes the calls of the assistant's message i.
+// call records the calls of the assistant's message i.
 func (o *openCalls) call(i int, calls []sentToolCall) *wireError {
 	o.answers = map[string]int{}
 	for j, c := range calls {
@@ -148,14 +152,14 @@ func (o *openCalls) call(i int, calls []sentToolCall) *wireError {
 	return nil
 }
 
-// isObject reports whether the arguments of a call are a JSON object. OpenAI's API takes any text; vLLM, Ollama and llama.cpp parse it
-// and refuse the request for anything else.
+// isObject reports whether the arguments of a call are a JSON object. OpenAI's API accepts any text. vLLM, Ollama
+// and llama.cpp parse the arguments and refuse the request if they are not an object.
 func isObject(arguments string) bool {
 	var object map[string]json.RawMessage
 	return json.Unmarshal([]byte(arguments), &object) == nil && object != nil
 }
 
-// answer takes the tool's message i.
+// answer records the tool message i.
 func (o *openCalls) answer(i int, m wireMessage) *wireError {
 	param := fmt.Sprintf("messages.[%d].tool_call_id", i)
 	before, known := o.answers[m.ToolCallID]
@@ -168,7 +172,8 @@ func (o *openCalls) answer(i int, m wireMessage) *wireError {
 	case !known:
 		return refuse(param, "", "Invalid parameter: 'tool_call_id' of '%s' not found in 'tool_calls' of previous message.", m.ToolCallID)
 	case before >= 0:
-		return refuse(param, "", "Invalid parameter: Duplicate value for 'tool_call_id' of '%s', in messages[%d] and messages[%d].", m.ToolCallID, before, i)
+		return refuse(param, "", "Invalid parameter: Duplicate value for 'tool_call_id' of '%s', in messages[%d] and messages[%d].",
+			m.ToolCallID, before, i)
 	case m.Content == nil:
 		return noContent(i)
 	}
@@ -176,7 +181,7 @@ func (o *openCalls) answer(i int, m wireMessage) *wireError {
 	return nil
 }
 
-// unanswered complains of the calls that had no answer before message i.
+// unanswered returns the error for the calls without an answer before message i.
 func (o *openCalls) unanswered(i int) *wireError {
 	var ids []string
 	for _, id := range o.ids {
@@ -202,10 +207,11 @@ func missing(param string) *wireError {
 
 func tooLong(param, text string, limit int) *wireError {
 	return refuse(param, codeTooLong,
-		"Invalid '%s': string too long. Expected a string with maximum length %d, but got a string with length %d instead.", param, limit, len(text))
+		"Invalid '%s': string too long. Expected a string with maximum length %d, but got a string with length %d instead.", param,
+		limit, len(text))
 }
 
-// refuse makes the error of a bad request; without a code it is null.
+// refuse returns the error of a bad request. If code is empty, the error's code is null.
 func refuse(param, code, format string, args ...any) *wireError {
 	e := &wireError{Type: typeInvalidRequest, Message: fmt.Sprintf(format, args...), Param: &param}
 	if code != "" {

@@ -7,14 +7,15 @@ import (
 	"slices"
 )
 
-// Bounds of a rules file.
+// The bounds of a rules file.
 const (
 	maxDelayMilliseconds = 3_600_000
 	maxRetryAfterSeconds = 86_400
 	maxRepeat            = 1_000_000
 )
 
-// validate checks what neither the decoder nor the template parser can, and reports the first problem with its field.
+// validate checks what neither the decoder nor the template parser can check. It reports the first problem with its
+// field.
 func (r Rule) validate() error {
 	errs := []error{r.When.validate(), r.Reply.validate(), r.Fault.validate()}
 	if r.Times != nil && *r.Times < 1 {
@@ -82,7 +83,7 @@ func (f Fault) validate() error {
 	return cmp.Or(errs...)
 }
 
-// validateOneEnd refuses faults that contradict one another: a response ends in one way only.
+// validateOneEnd refuses contradictory faults, because a response ends in one way only.
 func (f Fault) validateOneEnd() error {
 	var given []string
 	for _, end := range []struct {
@@ -105,7 +106,7 @@ func (f Fault) validateOneEnd() error {
 	return nil
 }
 
-// validateNoErrorDetail refuses the fields of an error on a rule that gives none, where they would be silently ignored.
+// validateNoErrorDetail refuses error details on a rule without an error, because they would be ignored silently.
 func (f Fault) validateNoErrorDetail() error {
 	switch {
 	case f.Message != "":
@@ -119,13 +120,13 @@ func (f Fault) validateNoErrorDetail() error {
 	}
 }
 
-// hasReply says whether the response is a reply, though maybe not all of it.
+// hasReply reports whether the response is a reply, possibly an incomplete one.
 func (f Fault) hasReply() bool { return !f.isError() && f.Hang == "" && f.Rubbish == "" }
 
-// isError says whether the response is an error with a body.
+// isError reports whether the response is an error with a body.
 func (f Fault) isError() bool { return f.Status != 0 || f.EchoAuthorization }
 
-// within allows lowest to highest, both included.
+// within allows values from lowest to highest, both included.
 func within(field string, value, lowest, highest int) error {
 	if value < lowest || value > highest {
 		return fmt.Errorf("%s: must be from %d to %d, not %d", field, lowest, highest, value)
@@ -133,7 +134,7 @@ func within(field string, value, lowest, highest int) error {
 	return nil
 }
 
-// oneOf allows the empty value, which means unset, and those listed.
+// oneOf allows the listed values and the empty value, which means unset.
 func oneOf[T ~string](field string, value T, allowed ...T) error {
 	if value == "" || slices.Contains(allowed, value) {
 		return nil

@@ -8,25 +8,25 @@ import (
 	"text/template"
 )
 
-// View is what a template sees of a request.
+// View is the data of a request for templates.
 type View struct {
 	// Request is the number of the request since the server started or was reset, from 1.
 	Request int64
 	// Model is the model's name.
 	Model string
-	// User is the text of the last user message, empty without one.
+	// User is the text of the last user message, or empty if there is none.
 	User string
 	// System are the texts of the system and developer messages, in order.
 	System []string
 	// Messages are all messages, in order.
 	Messages []Message
-	// ToolMessages is how many tool messages come after the last user message.
+	// ToolMessages is the number of tool messages after the last user message.
 	ToolMessages int
 	// Tools are the names of the functions that the request offers, in order.
 	Tools []string
-	// ResponseFormat is the type of the answer that the request asks for; text where it says nothing.
+	// ResponseFormat is the type of the answer that the request asks for; the default is text.
 	ResponseFormat ResponseFormat
-	// Stream says whether the client asked for a stream.
+	// Stream reports whether the client asked for a stream.
 	Stream bool
 }
 
@@ -34,15 +34,15 @@ type View struct {
 type Message struct {
 	// Role is system, developer, user, assistant or tool.
 	Role string
-	// Name is the author's name, mostly empty.
+	// Name is the author's name, which is mostly empty.
 	Name string
-	// Content is the message's text; the parts of a message that is not text are left out.
+	// Content is the message's text, without parts that are not text.
 	Content string
-	// ToolCallID names the call that a tool message answers.
+	// ToolCallID is the ID of the call that a tool message answers.
 	ToolCallID string
 }
 
-// Named returns the first message of that name, or an empty one: in a template, {{ with (.Named "x").Content }}.
+// Named returns the first message with this name, or an empty one: in a template, {{ with (.Named "x").Content }}.
 func (v View) Named(name string) Message {
 	for _, m := range v.Messages {
 		if m.Name == name {
@@ -52,7 +52,7 @@ func (v View) Named(name string) Message {
 	return Message{}
 }
 
-// Count returns how many messages have that role.
+// Count returns the number of messages with this role.
 func (v View) Count(role string) int {
 	n := 0
 	for _, m := range v.Messages {
@@ -63,7 +63,7 @@ func (v View) Count(role string) int {
 	return n
 }
 
-// newView arranges a request for templates and conditions.
+// newView returns the data of a request for templates and conditions.
 func newView(number int64, req *completionRequest) View {
 	v := View{Request: number, Model: req.Model, Stream: req.Stream, ResponseFormat: req.format()}
 	for _, m := range req.Messages {
@@ -84,14 +84,14 @@ func newView(number int64, req *completionRequest) View {
 	return v
 }
 
-// sampleView is the smallest request. Every template must render for it, so that a misspelt field is found when the rules
-// are loaded and not when a client asks.
+// sampleView is the smallest request. Every template must render for it, so that a misspelled field fails when the
+// rules are loaded, and not during a request.
 func sampleView() View {
 	const text = "Hello"
 	return View{Request: 1, Model: "sample", User: text, ResponseFormat: ResponseText, Messages: []Message{{Role: "user", Content: text}}}
 }
 
-// functions are what templates have beside text/template's own.
+// functions are the template functions in addition to those of text/template.
 var functions = template.FuncMap{
 	"add":      func(a, b int) int { return a + b },
 	"sub":      func(a, b int) int { return a - b },
@@ -117,8 +117,8 @@ func groups(pattern, text string) ([][]string, error) {
 	return re.FindAllStringSubmatch(text, -1), nil
 }
 
-// first returns the first group of the pattern's first match in text, the whole match of a pattern without groups, and nothing
-// without a match.
+// first returns the first group of the pattern's first match in text. A pattern without groups returns the whole
+// match, and no match returns an empty text.
 func first(pattern, text string) (string, error) {
 	all, err := groups(pattern, text)
 	if err != nil || len(all) == 0 {
@@ -127,13 +127,13 @@ func first(pattern, text string) (string, error) {
 	return all[0][min(1, len(all[0])-1)], nil
 }
 
-// asJSON returns a value as JSON: a text with its quotes.
+// asJSON returns a value as JSON. A text has quotes.
 func asJSON(value any) (string, error) {
 	data, err := json.Marshal(value)
 	return string(data), err
 }
 
-// truncate cuts text to at most limit characters, the last of which is then an ellipsis.
+// truncate cuts text to at most limit characters. The last character of a text that was cut is an ellipsis.
 func truncate(limit int, text string) string {
 	runes := []rune(text)
 	if limit < 1 || len(runes) <= limit {

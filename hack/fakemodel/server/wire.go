@@ -8,10 +8,11 @@ import (
 	"strings"
 )
 
-// The types of the chat-completions wire format are this package's own, not those of a client library: a server that shared
-// them with the client under test could not show where the two disagree with the format.
+// The wire types belong to this package and not to a client library. If the server shared them with the client
+// under test, it could not reveal a mistake in both.
 
-// completionRequest is what is read of a request's body. Parameters that change nothing here are ignored.
+// completionRequest is the part of a request's body that the server uses. It ignores parameters that have no effect
+// here.
 type completionRequest struct {
 	Model               string        `json:"model"`
 	Messages            []wireMessage `json:"messages"`
@@ -26,7 +27,7 @@ type completionRequest struct {
 	ResponseFormat *wireResponseFormat `json:"response_format"`
 }
 
-// maxTokens is the limit of the answer in tokens, 0 for none.
+// maxTokens returns the token limit of the answer, or 0 for none.
 func (r *completionRequest) maxTokens() int {
 	if r.MaxCompletionTokens > 0 {
 		return r.MaxCompletionTokens
@@ -34,7 +35,7 @@ func (r *completionRequest) maxTokens() int {
 	return r.MaxTokens
 }
 
-// invalid says what is wrong with a request and which parameter is to blame; nil for a valid one.
+// invalid returns the error of a request with the parameter at fault, or nil if the request is valid.
 func (r *completionRequest) invalid() *wireError {
 	switch {
 	case r.Model == "":
@@ -59,7 +60,7 @@ func (r *completionRequest) invalid() *wireError {
 type wireMessage struct {
 	Role string `json:"role"`
 	Name string `json:"name"`
-	// Content is nil where there is none, or null.
+	// Content is nil if it is missing or null.
 	Content    *wireContent   `json:"content"`
 	ToolCallID string         `json:"tool_call_id"`
 	ToolCalls  []sentToolCall `json:"tool_calls"`
@@ -72,22 +73,22 @@ func (m wireMessage) text() string {
 	return string(*m.Content)
 }
 
-// sentToolCall is a call that a client repeats to the server.
+// sentToolCall is a call of an earlier reply that a client sends back to the server.
 type sentToolCall struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"`
 	Function struct {
 		Name string `json:"name"`
-		// Arguments is nil where there are none.
+		// Arguments is nil if there are none.
 		Arguments *string `json:"arguments"`
 	} `json:"function"`
 }
 
-// wireContent is the text of a message, which arrives as a string or as a list of parts. Parts other than text are
-// left out.
+// wireContent is the text of a message, which arrives as a string or as a list of parts. Parts that are not text
+// are left out.
 type wireContent string
 
-// UnmarshalJSON takes both forms.
+// UnmarshalJSON accepts both forms.
 func (c *wireContent) UnmarshalJSON(data []byte) error {
 	var text string
 	if err := json.Unmarshal(data, &text); err == nil {
@@ -110,7 +111,7 @@ func (c *wireContent) UnmarshalJSON(data []byte) error {
 
 // wireToolCall is a call of a reply.
 type wireToolCall struct {
-	// Index is the call's place in the reply; only streamed calls have it.
+	// Index is the position of the call in the reply; only streamed calls have it.
 	Index    *int         `json:"index,omitempty"`
 	ID       string       `json:"id,omitempty"`
 	Type     string       `json:"type,omitempty"`
@@ -122,7 +123,7 @@ type wireFunction struct {
 	Arguments string `json:"arguments"`
 }
 
-// completion is both a whole response and, with deltas for messages, a chunk of one.
+// completion is a whole response, or a chunk of one, which has deltas instead of messages.
 type completion struct {
 	ID                string       `json:"id"`
 	Object            string       `json:"object"`
@@ -131,7 +132,7 @@ type completion struct {
 	ServiceTier       string       `json:"service_tier"`
 	SystemFingerprint string       `json:"system_fingerprint"`
 	Choices           []wireChoice `json:"choices"`
-	// Usage is raw because the chunks of one stream need all of: no such field, null, and numbers.
+	// Usage is raw because the chunks of one stream need three forms of it: no field, null, and numbers.
 	Usage json.RawMessage `json:"usage,omitempty"`
 }
 
@@ -159,7 +160,7 @@ type replyDelta struct {
 	ToolCalls []wireToolCall `json:"tool_calls,omitempty"`
 }
 
-// thought is the text of a model's reasoning, under one of two names. Neither is OpenAI's.
+// thought is the text of a model's reasoning, under one of two names. OpenAI's API has neither.
 type thought struct {
 	ReasoningContent string `json:"reasoning_content,omitempty"`
 	Reasoning        string `json:"reasoning,omitempty"`
@@ -189,7 +190,7 @@ type wireUsage struct {
 	} `json:"completion_tokens_details"`
 }
 
-// raw is the usage as JSON. Its fields are integers, which cannot fail to encode.
+// raw returns the usage as JSON. Its fields are integers, so encoding cannot fail.
 func (u wireUsage) raw() json.RawMessage {
 	data, err := json.Marshal(u)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package command is the command line of the tool server, for its own program and for that of the examples.
+// Package command is the command line of the tool server. The program toolserver and the example servers share it.
 package command
 
 import (
@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// headerTimeout bounds how long a client may take over its headers.
+	// headerTimeout bounds the time in which a client must send its headers.
 	headerTimeout = 10 * time.Second
-	// gracePeriod is how long calls under way may take to finish after a signal.
+	// gracePeriod bounds the time for unfinished calls after a signal.
 	gracePeriod = 5 * time.Second
 )
 
@@ -32,7 +32,7 @@ func New() *cobra.Command {
 		Short: "Serve the tickets of a small helpdesk as tools, over MCP",
 		Long: "toolserver serves the tickets of a small helpdesk as tools, over the Model Context Protocol (streamable HTTP) at\n" +
 			"/mcp: search_tickets, get_ticket, close_ticket, add_note, hand_over and ticket_context. GET /tickets shows all\n" +
-			"tickets. They are in memory, and as they were in the beginning after a restart. Nothing asks for a key: listen\n" +
+			"tickets. They are in memory, and a restart resets them. No endpoint requires a key: listen\n" +
 			"on a loopback address.",
 		Example:       "  toolserver --listen 127.0.0.1:8090\n\n  curl -s http://127.0.0.1:8090/tickets",
 		Args:          cobra.NoArgs,
@@ -52,7 +52,7 @@ func New() *cobra.Command {
 	return cmd
 }
 
-// run serves until ctx ends. It fails on a bad file before it listens.
+// run serves until ctx ends. It reads the file before it listens, and fails if the file is invalid.
 func run(ctx context.Context, listen, data string, log *slog.Logger) error {
 	desk, err := deskOf(data)
 	if err != nil {
@@ -77,7 +77,7 @@ func deskOf(path string) (*tickets.Desk, error) {
 	return tickets.NewDesk(data)
 }
 
-// serve answers until ctx ends. Streams that clients hold open end then; calls under way may finish.
+// serve answers requests until ctx ends. Then it ends the open streams of clients; unfinished calls may finish.
 func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	server := &http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTimeout,
@@ -90,7 +90,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 		return fmt.Errorf("failed to serve: %w", err)
 	case <-ctx.Done():
 	}
-	// ctx has ended already, so the time to stop in is counted apart from it.
+	// ctx has ended, so the grace period needs a context of its own.
 	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
 	defer cancel()
 	err := server.Shutdown(stopping)

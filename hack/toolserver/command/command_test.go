@@ -35,7 +35,7 @@ func TestServesUntilItIsStopped(t *testing.T) {
 		t.Fatalf("it did not say where it listens: %s", lines.Text())
 	}
 	go func() {
-		for lines.Scan() { // what it logs must not block it
+		for lines.Scan() { // its log must not block the server
 		}
 	}()
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
@@ -46,15 +46,15 @@ func TestServesUntilItIsStopped(t *testing.T) {
 	if _, err := session.ListTools(t.Context(), nil); err != nil {
 		t.Errorf("list: %v", err)
 	}
-	// The client's stream is open, and must not hold the server up.
+	// The open stream of the client must not delay the stop.
 	stop()
 	if err := <-ended; err != nil {
 		t.Errorf("it ended with %v", err)
 	}
-	_ = session.Close() // its server has gone
+	_ = session.Close() // its server is gone
 }
 
-func TestBadArgumentsAreTold(t *testing.T) {
+func TestBadArgumentsAreReported(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.json")
 	if err := os.WriteFile(bad, []byte("no"), 0o600); err != nil {
 		t.Fatal(err)

@@ -2,7 +2,7 @@ package tickets
 
 import (
 	"cmp"
-	_ "embed" // for the tickets that a desk begins with
+	_ "embed" // for the initial tickets of the demo
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// maxTickets and maxNotes bound what a desk holds, maxKeys how many idempotency keys it remembers.
+	// maxTickets and maxNotes bound the content of a desk, and maxKeys the idempotency keys that it remembers.
 	maxTickets = 1000
 	maxNotes   = 100
 	maxKeys    = 10_000
@@ -24,7 +24,7 @@ const (
 //go:embed tickets.json
 var embedded []byte
 
-// Ticket is something that somebody wants done.
+// Ticket is a request of a person.
 type Ticket struct {
 	// ID has four digits.
 	ID    string `json:"id"`
@@ -32,13 +32,13 @@ type Ticket struct {
 	// State is open or closed.
 	State     string `json:"state"`
 	Requester string `json:"requester"`
-	// Opened is a date, as in 2026-11-09.
+	// Opened is a date, such as 2026-11-09.
 	Opened string `json:"opened"`
-	// Team that it was handed over to; empty for none.
+	// Team is the team to which the ticket was handed over, or empty.
 	Team string `json:"team,omitempty"`
-	// Notes, oldest first.
+	// Notes are the notes, oldest first.
 	Notes []string `json:"notes,omitempty"`
-	// Closings is how often it was closed.
+	// Closings counts how often the ticket was closed.
 	Closings int `json:"closings,omitempty"`
 }
 
@@ -46,13 +46,13 @@ type Ticket struct {
 type Desk struct {
 	mu      sync.Mutex
 	tickets []Ticket
-	// done are the answers of calls by their idempotency keys, and keys these in their order, oldest first.
+	// done holds the answers of calls by idempotency key. keys holds these keys, oldest first.
 	done map[string]string
 	keys []string
 }
 
-// NewDesk makes a desk of tickets in JSON, a list of Ticket; nil stands for those of the demo. Of more than 1000, or of a
-// ticket without an ID or of an ID that another one has, it makes none.
+// NewDesk returns a desk with the tickets in data, a JSON list of Ticket; nil stands for the tickets of the demo.
+// It returns an error if there are more than 1000 tickets, if a ticket has no ID, or if two tickets share one.
 func NewDesk(data []byte) (*Desk, error) {
 	if data == nil {
 		data = embedded
@@ -74,7 +74,7 @@ func NewDesk(data []byte) (*Desk, error) {
 	return d, nil
 }
 
-// Tickets returns a copy of all tickets, in their order.
+// Tickets returns a copy of all tickets, in order.
 func (d *Desk) Tickets() []Ticket {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,8 +85,8 @@ func (d *Desk) Tickets() []Ticket {
 	return all
 }
 
-// Search returns at most limit tickets that have a word of the query, those with most of its words first, and of these open
-// ones first.
+// Search returns at most limit tickets that have a word of the query. Tickets with more of its words come first,
+// and among equals the open ones.
 func (d *Desk) Search(query string, limit int) []Ticket {
 	words := wordsOf(query)
 	hits := map[string]int{}
@@ -108,10 +108,13 @@ func (d *Desk) Search(query string, limit int) []Ticket {
 	return found[:min(limit, len(found))]
 }
 
-// common are words that say nothing about a ticket.
-var common = []string{"the", "a", "an", "of", "on", "in", "for", "to", "its", "it", "is", "and", "or", "no", "new", "every", "ticket", "please", "find"}
+// common lists words that say nothing about a ticket.
+var common = []string{
+	"the", "a", "an", "of", "on", "in", "for", "to", "its", "it", "is", "and", "or", "no", "new",
+	"every", "ticket", "please", "find",
+}
 
-// wordsOf returns the words of a text in lower case, each once, without those that are in every text.
+// wordsOf returns the distinct words of a text in lower case, without the common ones.
 func wordsOf(text string) []string {
 	all := strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 	slices.Sort(all)
@@ -130,8 +133,8 @@ func (d *Desk) Get(id string) (Ticket, error) {
 
 func unknown(id string) error { return fmt.Errorf("there is no ticket %q: search for it", id) }
 
-// Close closes a ticket and says so. The same key again, unless it is empty, changes nothing and says the same again; a ticket
-// that is closed cannot be closed with another key.
+// Close closes a ticket and returns a confirmation. A repeated key that is not empty changes nothing and returns
+// the same confirmation. A closed ticket cannot be closed with another key.
 func (d *Desk) Close(key, id, resolution string) (string, error) {
 	return d.once(key, id, func(t *Ticket) (string, error) {
 		if t.State == stateClosed {
@@ -146,7 +149,7 @@ func (d *Desk) Close(key, id, resolution string) (string, error) {
 	})
 }
 
-// AddNote adds a note to a ticket. One that it has already is not added again.
+// AddNote adds a note to a ticket, unless the ticket already has the same note.
 func (d *Desk) AddNote(id, note string) (string, error) {
 	return d.once("", id, func(t *Ticket) (string, error) {
 		if !slices.Contains(t.Notes, note) {
@@ -158,7 +161,7 @@ func (d *Desk) AddNote(id, note string) (string, error) {
 	})
 }
 
-// HandOver gives a ticket to a team.
+// HandOver hands a ticket over to a team.
 func (d *Desk) HandOver(id, team string) (string, error) {
 	return d.once("", id, func(t *Ticket) (string, error) {
 		t.Team = team
@@ -174,8 +177,8 @@ func (t *Ticket) note(note string) error {
 	return nil
 }
 
-// once changes a ticket, but for a key that has changed one before: then it returns what was said of that. What failed may be
-// tried again.
+// once changes a ticket. If the key has changed a ticket before, once returns the earlier answer instead. A failed
+// change may be tried again.
 func (d *Desk) once(key, id string, change func(*Ticket) (string, error)) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -193,7 +196,7 @@ func (d *Desk) once(key, id string, change func(*Ticket) (string, error)) (strin
 	return said, err
 }
 
-// remember keeps the answer of a key and forgets the oldest where there are too many.
+// remember keeps the answer of a key. If there are too many keys, it removes the oldest one.
 func (d *Desk) remember(key, said string) {
 	if len(d.keys) >= maxKeys {
 		delete(d.done, d.keys[0])

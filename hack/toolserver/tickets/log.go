@@ -7,8 +7,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// logged logs each call of a tool: its name, whether it came with an idempotency key, and whether it failed. Arguments and
-// results are nobody's business.
+// logged logs each tool call: its name, whether it had an idempotency key, and whether it failed. It does not log
+// arguments and results, because they may be confidential.
 func logged(log *slog.Logger) mcp.Middleware {
 	return func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
@@ -16,7 +16,8 @@ func logged(log *slog.Logger) mcp.Middleware {
 			if call, ok := req.(*mcp.CallToolRequest); ok {
 				answer, _ := result.(*mcp.CallToolResult)
 				_, keyed := call.Params.Meta[IdempotencyKey].(string)
-				log.InfoContext(ctx, "Called", "tool", call.Params.Name, "idempotencyKey", keyed, "failed", err != nil || answer != nil && answer.IsError)
+				log.InfoContext(ctx, "Called", "tool", call.Params.Name, "idempotencyKey", keyed, "failed",
+					err != nil || answer != nil && answer.IsError)
 			}
 			return result, err
 		}

@@ -1,13 +1,13 @@
-// Package tickets is a server of tools: an MCP server over streamable HTTP, with the tickets of a small helpdesk. The demo and
-// tests serve it over real HTTP:
+// Package tickets is a tool server: an MCP server over streamable HTTP, with the tickets of a small helpdesk. The
+// demo and the tests serve it over real HTTP:
 //
 //	desk, err := tickets.NewDesk(nil)
 //	web := httptest.NewServer(tickets.Handler(desk, nil))
 //	defer web.Close()
 //	url := web.URL + "/mcp"
 //
-// Beside the tools it serves GET /healthz, and GET /tickets, all tickets as JSON, so that people and tests can see what became
-// of them.
+// In addition to the tools, it serves GET /healthz and GET /tickets, which returns all tickets as JSON, so that
+// people and tests can see the effects of the calls.
 package tickets
 
 import (
@@ -19,10 +19,11 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// sessionTimeout ends the sessions of clients that have gone without a word.
+// sessionTimeout ends the sessions of clients that have gone away without closing them.
 const sessionTimeout = 10 * time.Minute
 
-// Handler serves a desk. log gets a line for each call of a tool; nil for none.
+// Handler returns the HTTP handler of a desk. log receives a line for each tool call. If log is nil, nothing is
+// logged.
 func Handler(d *Desk, log *slog.Logger) http.Handler {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -36,7 +37,7 @@ func Handler(d *Desk, log *slog.Logger) http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("GET /tickets", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(d.Tickets()) // a client that has gone needs no answer
+		_ = json.NewEncoder(w).Encode(d.Tickets()) // a client that is gone needs no answer
 	})
 	return mux
 }

@@ -37,7 +37,7 @@ func connect(t *testing.T) (*mcp.ClientSession, *tickets.Desk, string) {
 	return session, desk, web.URL
 }
 
-// call calls a tool and returns its text, and whether that is an error.
+// call calls a tool. It returns the text and whether the text is an error.
 func call(t *testing.T, s *mcp.ClientSession, name string, arguments map[string]any, key string) (text string, failed bool) {
 	t.Helper()
 	params := &mcp.CallToolParams{Name: name, Arguments: arguments}
@@ -55,7 +55,7 @@ func call(t *testing.T, s *mcp.ClientSession, name string, arguments map[string]
 	return content.Text, result.IsError
 }
 
-func TestToolsSayWhatTheyDo(t *testing.T) {
+func TestToolsDescribeTheirEffects(t *testing.T) {
 	session, _, _ := connect(t)
 	list, err := session.ListTools(t.Context(), nil)
 	if err != nil {
@@ -100,29 +100,39 @@ func TestCalls(t *testing.T) {
 			"1042 [open] Printer on floor 3 jams, for Grace\n0977 [closed] Printer on floor 3 prints stripes, for Alan", false,
 		},
 		"search by number": {
-			"a number is a word", tickets.ToolSearch, map[string]any{"query": "1057", "limit": 1}, "1057 [open] New laptop for Grace, for Grace", false,
+			"a number is a word", tickets.ToolSearch,
+			map[string]any{"query": "1057", "limit": 1},
+			"1057 [open] New laptop for Grace, for Grace", false,
 		},
 		"search with a limit": {
-			"no more than were asked for", tickets.ToolSearch, map[string]any{"query": "grace printer", "limit": 1}, "1042 [open] Printer on floor 3 jams, for Grace", false,
+			"no more than were asked for", tickets.ToolSearch,
+			map[string]any{"query": "grace printer", "limit": 1},
+			"1042 [open] Printer on floor 3 jams, for Grace", false,
 		},
 		"search in vain": {
-			"words that every text has do not match", tickets.ToolSearch, map[string]any{"query": "the ticket"}, "no ticket matches: use other words", false,
+			"words that every text has do not match", tickets.ToolSearch,
+			map[string]any{"query": "the ticket"},
+			"no ticket matches: use other words", false,
 		},
 		"get": {
 			"a ticket comes with its notes", tickets.ToolGet,
 			map[string]any{"id": "1017"},
-			"Ticket 1017 [open]: Projector in room 12 shows no picture\nRequester: Edsger\nOpened: 2026-11-02\n- A new cable is ordered.", false,
+			"Ticket 1017 [open]: Projector in room 12 shows no picture\nRequester: Edsger\nOpened: 2026-11-02\n- A new cable is ordered.",
+			false,
 		},
 		"get none": {
 			"a tool's error is a result", tickets.ToolGet, map[string]any{"id": "9999"}, `there is no ticket "9999": search for it`, true,
 		},
 		"close a closed one": {
-			"what is done is not done again", tickets.ToolClose, map[string]any{"id": "0977", "resolution": "Done."}, "ticket 0977 is closed already", true,
+			"what is done is not done again", tickets.ToolClose,
+			map[string]any{"id": "0977", "resolution": "Done."},
+			"ticket 0977 is closed already", true,
 		},
 		"context": {
 			"facts come as JSON", tickets.ToolContext,
 			map[string]any{"message": "What about the projector?", "topK": 3},
-			`{"facts":[{"id":"ticket-1017","text":"Ticket 1017, Projector in room 12 shows no picture, is open.","source":"tickets/1017"}]}`, false,
+			`{"facts":[{"id":"ticket-1017","text":"Ticket 1017, Projector in room 12 shows no picture, is ` +
+				`open.","source":"tickets/1017"}]}`, false,
 		},
 		"context without facts": {
 			"none is a list, too", tickets.ToolContext, map[string]any{"message": "Hello"}, `{"facts":[]}`, false,
@@ -176,7 +186,8 @@ func TestARepeatedKeyClosesOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if last := ticket.Notes[len(ticket.Notes)-1]; ticket.Closings != 1 || len(ticket.Notes) != 3 || last != "Closed: A new feed roller is built in." {
+	if last := ticket.Notes[len(ticket.Notes)-1]; ticket.Closings != 1 || len(ticket.Notes) != 3 ||
+		last != "Closed: A new feed roller is built in." {
 		t.Errorf("closed %d times with the notes %q, want once with one note more", ticket.Closings, ticket.Notes)
 	}
 	if all := shown(t, url); !slices.ContainsFunc(all, func(s tickets.Ticket) bool { return s.ID == "1042" && s.Closings == 1 }) {
@@ -184,7 +195,7 @@ func TestARepeatedKeyClosesOnce(t *testing.T) {
 	}
 }
 
-// shown are the tickets as people see them.
+// shown returns the tickets as GET /tickets shows them.
 func shown(t *testing.T, url string) []tickets.Ticket {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/tickets", http.NoBody)

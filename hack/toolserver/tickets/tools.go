@@ -10,7 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// IdempotencyKey is the name under which a call's _meta has a text that stays the same when the call is made again.
+// IdempotencyKey is the name of the idempotency key in a call's _meta. Repetitions of a call have the same key.
 const IdempotencyKey = "capstan.dev/idempotencyKey"
 
 // The names of the tools.
@@ -23,7 +23,7 @@ const (
 	ToolContext  = "ticket_context"
 )
 
-// arguments of all tools: each has its own schema, which says what it takes.
+// arguments holds the arguments of all tools. Each tool has its own schema for the ones that it accepts.
 type arguments struct {
 	ID         string `json:"id"`
 	Query      string `json:"query"`
@@ -37,15 +37,16 @@ type arguments struct {
 
 const idSchema = `"id": {"type": "string", "pattern": "^[0-9]{4}$", "description": "The number of the ticket, such as 1042."}`
 
-// addTools gives a server the tools of a desk. The annotations say which of them only read, which may be repeated, and that
-// close_ticket destroys something, though no more when it is called twice with one key. They grant nothing: the ToolServer declares
-// the effects.
+// addTools adds the tools of a desk to a server. The annotations mark the tools that only read and those that may
+// be repeated. close_ticket is destructive, but a second call with the same key has no further effect. The
+// annotations grant nothing: the ToolServer declares the effects.
 func addTools(s *mcp.Server, d *Desk) {
 	readOnly := &mcp.ToolAnnotations{ReadOnlyHint: true, OpenWorldHint: new(false)}
 	repeatable := &mcp.ToolAnnotations{IdempotentHint: true, DestructiveHint: new(false), OpenWorldHint: new(false)}
 	destructive := &mcp.ToolAnnotations{IdempotentHint: true, DestructiveHint: new(true), OpenWorldHint: new(false)}
 
-	add(s, ToolSearch, "Searches the tickets by the words of their number, title and requester. Gives one line for each that is found.", readOnly,
+	add(s, ToolSearch, "Searches the tickets by the words of their number, title and requester. Gives one line for each that is found.",
+		readOnly,
 		`"query": {"type": "string", "minLength": 1, "maxLength": 1000, "description": "Words to look for."},
 		"limit": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5, "description": "How many tickets at most."}`, `"query"`,
 		func(a arguments, _ string) (string, error) { return d.search(a), nil })
@@ -55,7 +56,8 @@ func addTools(s *mcp.Server, d *Desk) {
 			return t.page(), err
 		})
 	add(s, ToolClose, "Closes a ticket. It cannot be opened again.", destructive,
-		idSchema+`, "resolution": {"type": "string", "minLength": 1, "maxLength": 1000, "description": "What was done, in one sentence."}`, `"id", "resolution"`,
+		idSchema+`, "resolution": {"type": "string", "minLength": 1, "maxLength": 1000, "description": "What was done, in one sentence."}`,
+		`"id", "resolution"`,
 		func(a arguments, key string) (string, error) { return d.Close(key, a.ID, a.Resolution) })
 	add(s, ToolNote, "Adds a note to a ticket. A note that it has already is not added again.", repeatable,
 		idSchema+`, "note": {"type": "string", "minLength": 1, "maxLength": 1000}`, `"id", "note"`,
@@ -68,9 +70,12 @@ func addTools(s *mcp.Server, d *Desk) {
 		func(a arguments, _ string) (string, error) { return d.facts(a) })
 }
 
-// add gives a server one tool. do gets the arguments, which keep to the schema, and the idempotency key of the call.
-func add(s *mcp.Server, name, description string, hints *mcp.ToolAnnotations, properties, required string, do func(a arguments, key string) (string, error)) {
-	schema := json.RawMessage(fmt.Sprintf(`{"type": "object", "properties": {%s}, "required": [%s], "additionalProperties": false}`, properties, required))
+// add adds one tool to a server. do receives the arguments, which match the schema, and the call's idempotency key.
+func add(s *mcp.Server, name, description string, hints *mcp.ToolAnnotations, properties, required string,
+	do func(a arguments, key string) (string, error),
+) {
+	schema := json.RawMessage(fmt.Sprintf(`{"type": "object", "properties": {%s}, "required": [%s], "additionalProperties": false}`,
+		properties, required))
 	tool := &mcp.Tool{Name: name, Description: description, Annotations: hints, InputSchema: schema}
 	mcp.AddTool(s, tool, func(_ context.Context, r *mcp.CallToolRequest, a arguments) (*mcp.CallToolResult, any, error) {
 		key, _ := r.Params.Meta[IdempotencyKey].(string)
@@ -82,7 +87,7 @@ func add(s *mcp.Server, name, description string, hints *mcp.ToolAnnotations, pr
 	})
 }
 
-// search is the answer of search_tickets.
+// search returns the answer of search_tickets.
 func (d *Desk) search(a arguments) string {
 	found := d.Search(a.Query, a.Limit)
 	if len(found) == 0 {
@@ -95,7 +100,7 @@ func (d *Desk) search(a arguments) string {
 	return strings.TrimRight(text.String(), "\n")
 }
 
-// page is a ticket as people read it.
+// page returns a ticket as text for people.
 func (t Ticket) page() string {
 	lines := []string{fmt.Sprintf("Ticket %s [%s]: %s", t.ID, t.State, t.Title), "Requester: " + t.Requester, "Opened: " + t.Opened}
 	if t.Team != "" {
@@ -107,14 +112,14 @@ func (t Ticket) page() string {
 	return strings.Join(lines, "\n")
 }
 
-// fact is one of those that ticket_context gives.
+// fact is a fact in the answer of ticket_context.
 type fact struct {
 	ID     string `json:"id"`
 	Text   string `json:"text"`
 	Source string `json:"source"`
 }
 
-// facts is the answer of ticket_context.
+// facts returns the answer of ticket_context.
 func (d *Desk) facts(a arguments) (string, error) {
 	answer := struct {
 		Facts []fact `json:"facts"`

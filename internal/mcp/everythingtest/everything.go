@@ -1,4 +1,5 @@
-// Package everythingtest runs the reference MCP server for tests: one that others have made, over streamable HTTP.
+// Package everythingtest runs the reference MCP server, an independent implementation, for tests over streamable
+// HTTP.
 package everythingtest
 
 import (
@@ -15,15 +16,16 @@ import (
 	"time"
 )
 
-// program is the environment variable with the path of the server's program. Without it, hack/everything/get.sh gets one.
+// program is the environment variable with the path of the server's program. If it is not set,
+// hack/everything/get.sh downloads the program.
 const program = "CAPSTAN_MCP_EVERYTHING"
 
-// startTimeout bounds the start of a server: node takes its time on a busy machine.
+// startTimeout limits the start of a server. Node starts slowly on a busy machine.
 const startTimeout = 60 * time.Second
 
-// Server is a process.
+// Server is a process of the reference server.
 type Server struct {
-	// URL of its endpoint.
+	// URL is the URL of the server's endpoint.
 	URL string
 
 	tb   testing.TB
@@ -33,7 +35,7 @@ type Server struct {
 	out  *output
 }
 
-// Start starts a server, which stops when the test ends.
+// Start starts a server. It is stopped when the test ends.
 func Start(tb testing.TB) *Server {
 	tb.Helper()
 	s := &Server{tb: tb, path: entry(tb), port: freePort(tb)}
@@ -43,21 +45,22 @@ func Start(tb testing.TB) *Server {
 	return s
 }
 
-// Kill ends the process at once, with all its sessions.
+// Kill kills the process, which ends all its sessions.
 func (s *Server) Kill() {
 	if s.cmd == nil {
 		return
 	}
-	_ = s.cmd.Process.Kill() // it may have ended
-	_ = s.cmd.Wait()         // with the signal
+	_ = s.cmd.Process.Kill() // it may have exited already
+	_ = s.cmd.Wait()         // the error is the signal
 	s.cmd = nil
 }
 
-// Resume starts the process again, at the same address.
+// Resume starts the process again at the same address.
 func (s *Server) Resume() {
 	s.tb.Helper()
 	s.out = &output{ready: make(chan struct{}), want: "listening on port"}
-	s.cmd = exec.Command("node", s.path, "streamableHttp") //nolint:noctx,gosec // because it lives as long as the test, and the path is the test's own
+	//nolint:noctx,gosec // because it lives as long as the test, and the path is the test's own
+	s.cmd = exec.Command("node", s.path, "streamableHttp")
 	s.cmd.Env = append(os.Environ(), "PORT="+strconv.Itoa(s.port))
 	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
 	if err := s.cmd.Start(); err != nil {
@@ -93,11 +96,11 @@ func freePort(tb testing.TB) int {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer func() { _ = l.Close() }() // its port is wanted
+	defer func() { _ = l.Close() }() // only the port number is needed
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// output keeps what a process writes, and says when it has written a text.
+// output stores the output of a process. It closes ready when the output contains the text want.
 type output struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
@@ -106,7 +109,7 @@ type output struct {
 	told  bool
 }
 
-// Write keeps a part of the output.
+// Write stores a part of the output.
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -118,7 +121,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is all of the output.
+// String returns the whole output.
 func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -10,11 +10,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/model/openai"
 )
 
-// TestWhatAServerSaysStaysOutOfMessages asks servers that are none of the author's: a message goes to a status, which the author may read.
-func TestWhatAServerSaysStaysOutOfMessages(t *testing.T) {
+// TestServerTextStaysOutOfMessages sends requests to servers that do not belong to the author of the
+// ModelProvider. Messages become part of a status, which that author may read, so they must not contain the
+// servers' answers.
+func TestServerTextStaysOutOfMessages(t *testing.T) {
 	const secret = "hunter2"
 	banner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := io.Copy(io.Discard, r.Body); err != nil { // what is left unread would reset the connection
+		if _, err := io.Copy(io.Discard, r.Body); err != nil { // an unread body would reset the connection
 			t.Error(err)
 		}
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -22,24 +24,36 @@ func TestWhatAServerSaysStaysOutOfMessages(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		_, _ = conn.Write([]byte("SSH-2.0-" + secret + "\r\n")) // the client shows whether it came
+		_, _ = conn.Write([]byte("SSH-2.0-" + secret + "\r\n")) // the client checks whether this arrived
 		_ = conn.Close()
 	}))
 	t.Cleanup(banner.Close)
 	other := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(other.Close)
 	for name, tc := range map[string]struct{ url, want, said string }{
-		"a banner":            {banner.URL, `provider "demo": the connection to the endpoint failed`, secret},
-		"a page":              {raw(t, respond(500, secret)), `provider "demo": the endpoint failed (HTTP 500)`, secret},
-		"a type":              {raw(t, respond(200, "", "Content-Type: text/"+secret)), `provider "demo": the stream ended before the answer was finished (the endpoint sent another type, not text/event-stream: check baseURL)`, ""},
-		"a reason":            {raw(t, respond(200, events(`{"choices":[{"index":0,"delta":{},"finish_reason":"`+secret+`"}]}`), stream)), `provider "demo": the answer ended for an unknown reason`, secret},
-		"a certificate":       {other.URL, `provider "demo": the connection to the endpoint failed: x509: certificate signed by unknown authority`, ""},
-		"another host's cert": {strings.Replace(other.URL, "127.0.0.1", "localhost", 1), `provider "demo": the connection to the endpoint failed: x509: certificate is for another host`, ""},
+		"a banner": {banner.URL, `provider "demo": the connection to the endpoint failed`, secret},
+		"a page":   {serve(t, respond(500, secret)), `provider "demo": the endpoint failed (HTTP 500)`, secret},
+		"a type": {
+			serve(t, respond(200, "", "Content-Type: text/"+secret)),
+			`provider "demo": the stream ended before the answer was finished (the endpoint sent another type, ` +
+				`not text/event-stream: check baseURL)`, "",
+		},
+		"a reason": {
+			serve(t, respond(200, events(`{"choices":[{"index":0,"delta":{},"finish_reason":"`+secret+`"}]}`), stream)),
+			`provider "demo": the answer ended for an unknown reason`, secret,
+		},
+		"a certificate": {other.URL, `provider "demo": the connection to the endpoint failed: x509: certificate ` +
+			`signed by unknown authority`, ""},
+		"another host's cert": {
+			strings.Replace(other.URL, "127.0.0.1", "localhost", 1),
+			`provider "demo": the connection to the endpoint failed: x509: certificate is for another host`, "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := failure(t, provider(t, tc.url, func(c *openai.Config) {
 				if name == "another host's cert" {
-					c.Roots = other.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs //nolint:forcetypeassert // because it is one
+					//nolint:forcetypeassert // because it is one
+					c.Roots = other.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 				}
 			}))
 			if e.Message != tc.want || !strings.Contains(e.Said, tc.said) {

@@ -14,13 +14,13 @@ import (
 // MaxToolCalls bounds the calls of one reply.
 const MaxToolCalls = 128
 
-// maxLabel bounds the id and the name of a call as they are put together, in bytes: far more than any endpoint gives them. An id
-// that reaches it is replaced.
+// maxLabel bounds the ID and the name of a call while they are joined, in bytes. It is far more than any endpoint
+// sends. An ID that reaches it is replaced.
 const maxLabel = 1 << 10
 
-// calls puts the tool calls of a stream together from their pieces.
+// calls joins the tool calls of a stream from their pieces.
 type calls struct {
-	// list is in the order in which the calls began.
+	// list holds the calls in the order in which they began.
 	list []*call
 	// tooMany is true once a call was left out.
 	tooMany bool
@@ -32,7 +32,7 @@ type call struct {
 	arguments strings.Builder
 }
 
-// add takes one piece.
+// add adds one piece.
 func (c *calls) add(piece api.ToolCall) {
 	if of := c.find(piece); of != nil {
 		of.extend(piece)
@@ -42,7 +42,7 @@ func (c *calls) add(piece api.ToolCall) {
 		c.tooMany = true
 		return
 	}
-	begun := &call{index: c.next()}
+	begun := &call{index: c.nextIndex()}
 	if piece.Index != nil {
 		begun.index = *piece.Index
 	}
@@ -50,7 +50,7 @@ func (c *calls) add(piece api.ToolCall) {
 	c.list = append(c.list, begun)
 }
 
-// find returns the call that a piece belongs to, nil if the piece begins a new one.
+// find returns the call that a piece belongs to, or nil if the piece begins a new call.
 func (c *calls) find(piece api.ToolCall) *call {
 	for _, of := range slices.Backward(c.list) {
 		switch {
@@ -65,14 +65,14 @@ func (c *calls) find(piece api.ToolCall) *call {
 		case piece.ID == of.id && piece.ID != "":
 			return of
 		case piece.ID == "" && piece.Function.Name == "":
-			return of // without index and id, it goes on with the last
+			return of // without index and ID, the piece continues the last call
 		}
 	}
 	return nil
 }
 
-// next is the index of a call to which the endpoint gave none: behind all others.
-func (c *calls) next() int {
+// nextIndex returns the index for a call without an index from the endpoint: one more than the highest index.
+func (c *calls) nextIndex() int {
 	next := 0
 	for _, of := range c.list {
 		next = max(next, of.index+1)
@@ -80,15 +80,15 @@ func (c *calls) next() int {
 	return next
 }
 
-// endsBefore reports whether a piece of the same index begins another call. Some servers give index 0 to each of several
-// calls, every one whole and with an id of its own.
+// endsBefore reports whether a piece with the same index begins another call. Some servers send several complete
+// calls, each with index 0 and its own ID.
 func (c *call) endsBefore(piece api.ToolCall) bool {
 	whole := c.id != "" && c.name != "" && c.arguments.Len() > 0
 	return whole && piece.ID != "" && piece.ID != c.id && piece.Function.Name != ""
 }
 
-// extend adds a piece. Id and name come once, in pieces, or again with every piece; they are settled when the arguments
-// begin. Some servers draw a new id for every piece: the first is the call's.
+// extend adds a piece to the call. ID and name may come once, in pieces, or again with every piece; they are final
+// when the arguments begin. Some servers use a new ID for every piece; the first one is the ID of the call.
 func (c *call) extend(piece api.ToolCall) {
 	begun := c.arguments.Len() > 0
 	if c.id == "" || !begun && piece.Function.Arguments == "" {
@@ -100,24 +100,28 @@ func (c *call) extend(piece api.ToolCall) {
 	c.arguments.WriteString(piece.Function.Arguments)
 }
 
-// join appends a piece, unless it repeats the whole. What is beyond the bound is left out.
+// join appends a piece unless it equals the whole. Bytes beyond maxLabel are left out. The result shares no memory with
+// the piece: without a copy, a label of 1 KiB would keep an event of up to MaxEventBytes in memory.
 func join(whole, piece string) string {
 	if whole == piece {
 		return whole
 	}
-	return whole + piece[:min(len(piece), max(0, maxLabel-len(whole)))]
+	return whole + strings.Clone(piece[:min(len(piece), max(0, maxLabel-len(whole)))])
 }
 
-// finish returns the calls in order, each with an id of its own, and why they are no good if they are not.
+// finish returns the calls in order, each with a unique ID, or an error if they are unusable.
 func (c *calls) finish() ([]model.ToolCall, error) {
 	if c.tooMany {
-		return nil, &model.Error{Kind: model.ReplyTooLong, Message: fmt.Sprintf("the model called more than %d tools at once", MaxToolCalls)}
+		return nil, &model.Error{
+			Kind:    model.ReplyTooLong,
+			Message: fmt.Sprintf("the model called more than %d tools at once", MaxToolCalls),
+		}
 	}
 	slices.SortStableFunc(c.list, func(a, b *call) int { return cmp.Compare(a.index, b.index) })
 	out := make([]model.ToolCall, 0, len(c.list))
 	for _, of := range c.list {
 		if strings.TrimSpace(of.name) == "" {
-			return nil, malformed("the model called a tool without saying which")
+			return nil, malformed("the model called a tool without a name")
 		}
 		out = append(out, model.ToolCall{ID: of.id, Name: of.name, Arguments: of.arguments.String()})
 	}

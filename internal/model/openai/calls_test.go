@@ -12,14 +12,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// withTools is a request that offers a tool.
+// withTools returns a request that offers a tool.
 func withTools(message string) model.Request {
 	req := request(message)
 	req.Tools = []model.Tool{{Name: "count", Description: "Counts.", Parameters: json.RawMessage(`{"type":"object"}`)}}
 	return req
 }
 
-// delta is an event with a part of the reply; finishing is one with the end of it.
+// delta returns an event with a part of the reply, and finishing the event at the end of the reply.
 func delta(members string) string {
 	return `{"choices":[{"index":0,"delta":{` + members + `},"finish_reason":null}]}`
 }
@@ -28,10 +28,10 @@ func finishing(reason string) string {
 	return `{"choices":[{"index":0,"delta":{},"finish_reason":"` + reason + `"}]}`
 }
 
-// piece is a part of a tool call: a JSON object without its braces.
+// piece returns an event with a part of a tool call, given as a JSON object without its braces.
 func piece(members string) string { return delta(`"tool_calls":[{` + members + `}]`) }
 
-// part is a piece of the call at an index.
+// part returns a piece of the call at an index.
 func part(index int, id, name, arguments string) string {
 	return piece(fmt.Sprintf(`"index":%d,"id":%q,"type":"function","function":{"name":%q,"arguments":%q}`, index, id, name, arguments))
 }
@@ -42,52 +42,198 @@ func TestToolCalls(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		events []string
-		// finish is tool_calls if it is empty.
+		// finish is the finish reason; empty means tool_calls.
 		finish string
 		text   string
 		want   []model.ToolCall
 	}{
-		"whole":              {"a call in one piece", []string{part(0, "a", "count", `{"n":1}`)}, "", "", one},
-		"pieces":             {"arguments in pieces", []string{part(0, "a", "count", ""), piece(`"index":0,"function":{"arguments":"{\"n\""}`), piece(`"index":0,"function":{"arguments":":1}"}`)}, "", "", one},
-		"id and name later":  {"what is told later counts", []string{piece(`"index":0,"type":"function"`), part(0, "a", "", ""), part(0, "", "count", ""), part(0, "", "", `{"n":1}`)}, "", "", one},
-		"id after arguments": {"however late", []string{piece(`"index":0,"function":{"arguments":"{\"n\":1}"}`), part(0, "a", "count", "")}, "", "", one},
-		"id in pieces":       {"ids and names in pieces", []string{part(0, "call_", "cou", ""), part(0, "77", "nt", ""), part(0, "", "", `{}`)}, "", "", []model.ToolCall{{ID: "call_77", Name: "count", Arguments: "{}"}}},
-		"repeated":           {"ids and names with every piece", []string{part(0, "a", "count", ""), part(0, "a", "count", `{"n"`), part(0, "a", "count", `:1}`)}, "", "", one},
-		"nulls":              {"what is null says nothing", []string{part(0, "a", "count", `{"n":`), piece(`"index":0,"id":null,"type":null,"function":{"name":null,"arguments":"1}"}`)}, "", "", one},
-		"new ids":            {"an id for every piece, of which the first counts", []string{part(0, "a", "count", ""), piece(`"index":0,"id":"x","function":{"arguments":"{\"n\""}`), piece(`"index":0,"id":"y","function":{"arguments":":1}"}`)}, "", "", one},
-		"several":            {"calls one after the other", []string{part(0, "a", "count", `{"n":1}`), part(1, "b", "list", `{}`)}, "", "", two},
-		"interleaved":        {"calls at the same time", []string{part(0, "a", "count", `{"n`), part(1, "b", "list", `{`), part(0, "", "", `":1}`), part(1, "", "", `}`)}, "", "", two},
-		"in one event":       {"calls side by side", []string{delta(`"tool_calls":[{"index":0,"id":"a","function":{"name":"count","arguments":"{\"n\":1}"}},{"index":1,"id":"b","function":{"name":"list","arguments":"{}"}}]`)}, "", "", two},
-		"other order":        {"the index is the place", []string{part(1, "b", "list", `{}`), part(0, "a", "count", `{"n":1}`)}, "", "", two},
-		"from one":           {"wherever the indices begin", []string{part(1, "a", "count", `{"n":1}`), part(7, "b", "list", `{}`)}, "", "", two},
-		"same index":         {"whole calls that all have index 0", []string{part(0, "a", "count", `{"n":1}`), part(0, "b", "list", `{}`)}, "", "", two},
-		"no index":           {"calls without an index go by their ids", []string{piece(`"id":"a","function":{"name":"count","arguments":"{\"n\""}`), piece(`"id":"b","function":{"name":"list","arguments":"{}"}`), piece(`"id":"a","function":{"arguments":":1}"}`)}, "", "", two},
-		"no index, no id":    {"or by their order", []string{piece(`"function":{"name":"count","arguments":"{\"n\""}`), piece(`"function":{"arguments":":1}"}`), piece(`"function":{"name":"list","arguments":"{}"}`)}, "", "", []model.ToolCall{{ID: "call_0", Name: "count", Arguments: `{"n":1}`}, {ID: "call_1", Name: "list", Arguments: "{}"}}},
-		"no ids":             {"ids are made where there are none", []string{part(3, "", "count", `{"n":1}`), part(5, "", "list", `{}`)}, "", "", []model.ToolCall{{ID: "call_0", Name: "count", Arguments: `{"n":1}`}, {ID: "call_1", Name: "list", Arguments: "{}"}}},
-		"made id is taken":   {"but never one that is there", []string{part(0, "", "count", `1`), part(1, "call_0", "count", `2`)}, "", "", []model.ToolCall{{ID: "call_0_2", Name: "count", Arguments: "1"}, {ID: "call_0", Name: "count", Arguments: "2"}}},
-		"same ids":           {"ids are made unique", []string{part(0, "a", "count", `1`), part(1, "a", "count", `2`), part(2, "a_2", "count", `3`), part(3, "a", "count", `4`)}, "", "", []model.ToolCall{{ID: "a", Name: "count", Arguments: "1"}, {ID: "a_3", Name: "count", Arguments: "2"}, {ID: "a_2", Name: "count", Arguments: "3"}, {ID: "a_4", Name: "count", Arguments: "4"}}},
-		"longest id":         {"128 characters are an id", []string{part(0, strings.Repeat("x", 128), "count", `1`)}, "", "", []model.ToolCall{{ID: strings.Repeat("x", 128), Name: "count", Arguments: "1"}}},
-		"same prefix":        {"ids of more than 128 characters are replaced", []string{part(0, strings.Repeat("x", 128)+"1", "count", `1`), part(1, strings.Repeat("x", 128)+"2", "list", `2`)}, "", "", []model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}}},
-		"same kilobyte":      {"however long they are", []string{part(0, strings.Repeat("x", 1024)+"1", "count", `1`), part(1, strings.Repeat("x", 1024)+"2", "list", `2`)}, "", "", []model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}}},
-		"hidden characters":  {"so are those that nobody sees", []string{part(0, "a\n", "count", `1`), part(1, "a\u200b", "list", `2`)}, "", "", []model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}}},
-		"no arguments":       {"nothing stays nothing", []string{part(0, "a", "count", "")}, "", "", []model.ToolCall{{ID: "a", Name: "count"}}},
-		"bad arguments":      {"as the model wrote them", []string{part(0, "a", "count", "{\"n\":\n1")}, "", "", []model.ToolCall{{ID: "a", Name: "count", Arguments: "{\"n\":\n1"}}},
-		"made-up name":       {"also the name", []string{part(0, "a", "functions.Count it", "{}")}, "", "", []model.ToolCall{{ID: "a", Name: "functions.Count it", Arguments: "{}"}}},
-		"with text":          {"a model may say what it does", []string{delta(`"content":"Let me "`), part(0, "a", "count", `{"n":1}`), delta(`"content":"count."`)}, "", "Let me count.", one},
-		"empty lists":        {"no call in it is none", []string{delta(`"tool_calls":[]`), delta(`"tool_calls":null`), part(0, "a", "count", `{"n":1}`)}, "", "", one},
-		"stop":               {"servers that end all with stop", []string{part(0, "a", "count", `{"n":1}`)}, "stop", "", one},
-		"end of sequence":    {"or with the name of a token", []string{delta(`"content":" "`), part(0, "a", "count", `{"n":1}`)}, "eos_token", " ", one},
-		"older end":          {"or with the older word", []string{part(0, "a", "count", `{"n":1}`)}, "function_call", "", one},
-		"other choice":       {"the first choice alone counts", []string{part(0, "a", "count", `{"n":1}`), `{"choices":[{"index":1,"delta":{"tool_calls":[{"index":1,"id":"b","function":{"name":"list","arguments":"{}"}}]}}]}`}, "", "", one},
-		"most calls":         {"as many as are allowed", manyParts(openai.MaxToolCalls), "", "", manyCalls(openai.MaxToolCalls)},
+		"whole": {"a call in one piece", []string{part(0, "a", "count", `{"n":1}`)}, "", "", one},
+		"pieces": {"arguments in pieces", []string{
+			part(0, "a", "count", ""),
+			piece(`"index":0,"function":{"arguments":"{\"n\""}`), piece(`"index":0,"function":{"arguments":":1}"}`),
+		}, "", "", one},
+		"id and name later": {"ID and name may come later", []string{
+			piece(`"index":0,"type":"function"`),
+			part(0, "a", "", ""), part(0, "", "count", ""), part(0, "", "", `{"n":1}`),
+		}, "", "", one},
+		"id after arguments": {
+			"ID and name may come after the arguments",
+			[]string{piece(`"index":0,"function":{"arguments":"{\"n\":1}"}`), part(0, "a", "count", "")},
+			"", "", one,
+		},
+		"id in pieces": {"ids and names in pieces", []string{
+			part(0, "call_", "cou", ""), part(0, "77", "nt", ""),
+			part(0, "", "", `{}`),
+		}, "", "", []model.ToolCall{{ID: "call_77", Name: "count", Arguments: "{}"}}},
+		"repeated": {
+			"ids and names with every piece",
+			[]string{part(0, "a", "count", ""), part(0, "a", "count", `{"n"`), part(0, "a", "count", `:1}`)},
+			"", "", one,
+		},
+		"nulls": {"null values are ignored", []string{
+			part(0, "a", "count", `{"n":`),
+			piece(`"index":0,"id":null,"type":null,"function":{"name":null,"arguments":"1}"}`),
+		}, "", "", one},
+		"new ids": {
+			"the first of several IDs counts",
+			[]string{
+				part(0, "a", "count", ""), piece(`"index":0,"id":"x","function":{"arguments":"{\"n\""}`),
+				piece(`"index":0,"id":"y","function":{"arguments":":1}"}`),
+			},
+			"", "", one,
+		},
+		"several": {
+			"calls one after the other",
+			[]string{part(0, "a", "count", `{"n":1}`), part(1, "b", "list", `{}`)},
+			"", "", two,
+		},
+		"interleaved": {
+			"calls at the same time",
+			[]string{part(0, "a", "count", `{"n`), part(1, "b", "list", `{`), part(0, "", "", `":1}`), part(1, "", "", `}`)},
+			"", "", two,
+		},
+		"in one event": {
+			"calls side by side",
+			[]string{delta(`"tool_calls":[{"index":0,"id":"a","function":{"name":"count","arguments":"{\"n\":1}"}},` +
+				`{"index":1,"id":"b","function":{"name":"list","arguments":"{}"}}]`)},
+			"", "", two,
+		},
+		"other order": {
+			"the index decides the order",
+			[]string{part(1, "b", "list", `{}`), part(0, "a", "count", `{"n":1}`)},
+			"", "", two,
+		},
+		"from one": {
+			"indices may begin anywhere",
+			[]string{part(1, "a", "count", `{"n":1}`), part(7, "b", "list", `{}`)},
+			"", "", two,
+		},
+		"same index": {
+			"whole calls that all have index 0",
+			[]string{part(0, "a", "count", `{"n":1}`), part(0, "b", "list", `{}`)},
+			"", "", two,
+		},
+		"no index": {
+			"without indices, the IDs identify the calls",
+			[]string{
+				piece(`"id":"a","function":{"name":"count","arguments":"{\"n\""}`),
+				piece(`"id":"b","function":{"name":"list","arguments":"{}"}`),
+				piece(`"id":"a","function":{"arguments":":1}"}`),
+			},
+			"", "", two,
+		},
+		"no index, no id": {
+			"without indices and IDs, the order identifies the calls",
+			[]string{
+				piece(`"function":{"name":"count","arguments":"{\"n\""}`), piece(`"function":{"arguments":":1}"}`),
+				piece(`"function":{"name":"list","arguments":"{}"}`),
+			},
+			"", "",
+			[]model.ToolCall{{ID: "call_0", Name: "count", Arguments: `{"n":1}`}, {ID: "call_1", Name: "list", Arguments: "{}"}},
+		},
+		"no ids": {
+			"missing IDs are made up",
+			[]string{part(3, "", "count", `{"n":1}`), part(5, "", "list", `{}`)},
+			"", "",
+			[]model.ToolCall{{ID: "call_0", Name: "count", Arguments: `{"n":1}`}, {ID: "call_1", Name: "list", Arguments: "{}"}},
+		},
+		"made id is taken": {
+			"a made-up ID is unique",
+			[]string{part(0, "", "count", `1`), part(1, "call_0", "count", `2`)},
+			"", "",
+			[]model.ToolCall{{ID: "call_0_2", Name: "count", Arguments: "1"}, {ID: "call_0", Name: "count", Arguments: "2"}},
+		},
+		"same ids": {
+			"ids are made unique",
+			[]string{part(0, "a", "count", `1`), part(1, "a", "count", `2`), part(2, "a_2", "count", `3`), part(3, "a", "count", `4`)},
+			"",
+			"",
+			[]model.ToolCall{
+				{ID: "a", Name: "count", Arguments: "1"},
+				{ID: "a_3", Name: "count", Arguments: "2"},
+				{ID: "a_2", Name: "count", Arguments: "3"},
+				{ID: "a_4", Name: "count", Arguments: "4"},
+			},
+		},
+		"longest id": {
+			"128 characters are an id",
+			[]string{part(0, strings.Repeat("x", 128), "count", `1`)},
+			"",
+			"",
+			[]model.ToolCall{{ID: strings.Repeat("x", 128), Name: "count", Arguments: "1"}},
+		},
+		"same prefix": {
+			"ids of more than 128 characters are replaced",
+			[]string{part(0, strings.Repeat("x", 128)+"1", "count", `1`), part(1, strings.Repeat("x", 128)+"2", "list", `2`)},
+			"", "",
+			[]model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}},
+		},
+		"same kilobyte": {
+			"very long IDs are replaced",
+			[]string{part(0, strings.Repeat("x", 1024)+"1", "count", `1`), part(1, strings.Repeat("x", 1024)+"2", "list", `2`)},
+			"", "",
+			[]model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}},
+		},
+		"hidden characters": {
+			"IDs with invisible characters are replaced",
+			[]string{part(0, "a\n", "count", `1`), part(1, "a\u200b", "list", `2`)},
+			"", "",
+			[]model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}},
+		},
+		"no arguments": {
+			"missing arguments stay empty",
+			[]string{part(0, "a", "count", "")},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "count"}},
+		},
+		"bad arguments": {
+			"arguments are not changed",
+			[]string{part(0, "a", "count", "{\"n\":\n1")},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "count", Arguments: "{\"n\":\n1"}},
+		},
+		"made-up name": {
+			"the name is not changed",
+			[]string{part(0, "a", "functions.Count it", "{}")},
+			"", "",
+			[]model.ToolCall{{ID: "a", Name: "functions.Count it", Arguments: "{}"}},
+		},
+		"with text": {"text beside calls is kept", []string{
+			delta(`"content":"Let me "`),
+			part(0, "a", "count", `{"n":1}`), delta(`"content":"count."`),
+		}, "", "Let me count.", one},
+		"empty lists": {
+			"an empty list contains no call",
+			[]string{delta(`"tool_calls":[]`), delta(`"tool_calls":null`), part(0, "a", "count", `{"n":1}`)},
+			"", "", one,
+		},
+		"stop": {"some servers always end with stop", []string{part(0, "a", "count", `{"n":1}`)}, "stop", "", one},
+		"end of sequence": {
+			"some servers end with the name of a token",
+			[]string{delta(`"content":" "`), part(0, "a", "count", `{"n":1}`)},
+			"eos_token", " ", one,
+		},
+		"older end": {"the older finish reason is accepted", []string{part(0, "a", "count", `{"n":1}`)}, "function_call", "", one},
+		"other choice": {
+			"only the first choice counts",
+			[]string{
+				part(0, "a", "count", `{"n":1}`),
+				`{"choices":[{"index":1,"delta":{"tool_calls":[{"index":1,"id":"b","function":{"name":"list","arguments":"{}"}}]}}]}`,
+			},
+			"",
+			"",
+			one,
+		},
+		"most calls": {"the greatest number of calls", manyParts(openai.MaxToolCalls), "", "", manyCalls(openai.MaxToolCalls)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			finish := tc.finish
 			if finish == "" {
 				finish = "tool_calls"
 			}
-			body := events(append(tc.events, finishing(finish), `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`, "[DONE]")...)
-			got, err := provider(t, raw(t, respond(200, body, stream))).Generate(t.Context(), withTools("hello"))
+			body := events(append(tc.events, finishing(finish),
+				`{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`, "[DONE]")...)
+			got, err := provider(t, serve(t, respond(200, body, stream))).Generate(t.Context(), withTools("hello"))
 			want := model.Reply{
 				Text: tc.text, ToolCalls: tc.want, FinishReason: model.FinishToolCalls,
 				Usage: model.Usage{InputTokens: 9, OutputTokens: 4},
@@ -115,29 +261,64 @@ func manyCalls(n int) []model.ToolCall {
 	return all
 }
 
-func TestRepliesThatAreNoToolCalls(t *testing.T) {
+func TestInvalidToolCalls(t *testing.T) {
 	const usage = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`
 	whole := part(0, "a", "count", `{"n":1}`)
 	for name, tc := range map[string]struct {
 		reason string
 		events []string
-		want   said
+		want   errorParts
 	}{
-		"no call":      {"an end that promises calls", []string{delta(`"content":"I call."`), finishing("tool_calls")}, said{Kind: model.Malformed, Message: "the model said that it called a tool, and called none"}},
-		"no call, old": {"with the older word too", []string{finishing("function_call")}, said{Kind: model.Malformed, Message: "the model said that it called a tool, and called none"}},
-		"no name":      {"nobody knows what to run", []string{part(0, "a", "", "{}"), finishing("tool_calls")}, said{Kind: model.Malformed, Message: "the model called a tool without saying which"}},
-		"blank name":   {"a blank is no name", []string{whole, part(1, "b", " ", "{}"), finishing("stop")}, said{Kind: model.Malformed, Message: "the model called a tool without saying which"}},
-		"too many":     {"a bound on the calls", append(manyParts(openai.MaxToolCalls+1), finishing("tool_calls")), said{Kind: model.ReplyTooLong, Message: "the model called more than 128 tools at once"}},
-		"filtered":     {"and so does the filter", []string{whole, finishing("content_filter")}, said{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}},
-		"no end":       {"without an end nothing is whole", []string{whole}, said{Kind: model.Malformed, Message: "the stream ended before the answer was finished"}},
-		"blank":        {"offered tools do not excuse an empty answer", []string{delta(`"content":" \n"`), finishing("stop")}, said{Kind: model.Malformed, Message: "the answer was empty"}},
-		"wrong form":   {"arguments that are not a text", []string{piece(`"index":0,"id":"a","function":{"name":"count","arguments":{"n":1}}`), finishing("tool_calls")}, said{Kind: model.Malformed, Message: "the response is not of the chat-completions protocol"}},
+		"no call": {"the finish reason announces calls, but there are none", []string{
+			delta(`"content":"I call."`),
+			finishing("tool_calls"),
+		}, errorParts{Kind: model.Malformed, Message: "the model announced a tool call but made none"}},
+		"no call, old": {
+			"the older finish reason announces calls",
+			[]string{finishing("function_call")},
+			errorParts{Kind: model.Malformed, Message: "the model announced a tool call but made none"},
+		},
+		"no name": {
+			"a call without a name cannot be made",
+			[]string{part(0, "a", "", "{}"), finishing("tool_calls")},
+			errorParts{Kind: model.Malformed, Message: "the model called a tool without a name"},
+		},
+		"blank name": {
+			"a blank name is no name",
+			[]string{whole, part(1, "b", " ", "{}"), finishing("stop")},
+			errorParts{Kind: model.Malformed, Message: "the model called a tool without a name"},
+		},
+		"too many": {
+			"the number of calls is bounded", append(manyParts(openai.MaxToolCalls+1), finishing("tool_calls")),
+			errorParts{Kind: model.ReplyTooLong, Message: "the model called more than 128 tools at once"},
+		},
+		"filtered": {
+			"the content filter ends the reply",
+			[]string{whole, finishing("content_filter")},
+			errorParts{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"},
+		},
+		"no end": {
+			"a reply without an end is incomplete",
+			[]string{whole},
+			errorParts{Kind: model.Malformed, Message: "the stream ended before the answer was finished"},
+		},
+		"blank": {
+			"an empty answer is invalid even if tools were offered",
+			[]string{delta(`"content":" \n"`), finishing("stop")},
+			errorParts{Kind: model.Malformed, Message: "the answer was empty"},
+		},
+		"wrong form": {
+			"arguments that are not a string",
+			[]string{piece(`"index":0,"id":"a","function":{"name":"count","arguments":{"n":1}}`), finishing("tool_calls")},
+			errorParts{Kind: model.Malformed, Message: "the response does not follow the chat-completions protocol"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reply, err := provider(t, raw(t, respond(200, events(append(tc.events, usage, "[DONE]")...), stream))).Generate(t.Context(), withTools("hello"))
+			reply, err := provider(t, serve(t, respond(200, events(append(tc.events, usage, "[DONE]")...), stream))).Generate(t.Context(),
+				withTools("hello"))
 			e := check(t, reply, err)
 			tc.want.Message = `provider "demo": ` + tc.want.Message
-			if diff := cmp.Diff(tc.want, saidOf(e)); diff != "" {
+			if diff := cmp.Diff(tc.want, partsOf(e)); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 			if want := (model.Usage{InputTokens: 9, OutputTokens: 4}); name != "wrong form" && e.Usage != want {
@@ -147,24 +328,29 @@ func TestRepliesThatAreNoToolCalls(t *testing.T) {
 	}
 }
 
-// TestToolCallsThatWereNotOffered are a reply as any other: to send the same request again would bring the same reply.
-func TestToolCallsThatWereNotOffered(t *testing.T) {
+// TestUnofferedToolCalls checks that such calls are a valid reply: repeating the request would give the
+// same reply.
+func TestUnofferedToolCalls(t *testing.T) {
 	for name, body := range map[string]string{
 		"tool_calls": events(delta(`"content":"hm"`), part(0, "a", "count", `{"n":1}`), finishing("tool_calls"), "[DONE]"),
 		"stop":       events(delta(`"content":"hm"`), part(0, "a", "count", `{"n":1}`), finishing("stop"), "[DONE]"),
 	} {
-		got, err := provider(t, raw(t, respond(200, body, stream))).Generate(t.Context(), request("hello"))
-		want := model.Reply{Text: "hm", FinishReason: model.FinishToolCalls, ToolCalls: []model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}}}
+		got, err := provider(t, serve(t, respond(200, body, stream))).Generate(t.Context(), request("hello"))
+		want := model.Reply{
+			Text: "hm", FinishReason: model.FinishToolCalls,
+			ToolCalls: []model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}},
+		}
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
 			t.Errorf("%s (error %v): -want +got:\n%s", name, err, diff)
 		}
 	}
 }
 
-func TestToolCallsThatAreCutOffAreLeftOut(t *testing.T) {
-	body := events(delta(`"content":"Let me"`), part(0, "a", "count", `{"n":1}`), part(1, "b", "count", `{"n":`), finishing("length"), "[DONE]")
+func TestCutOffToolCallsAreLeftOut(t *testing.T) {
+	body := events(delta(`"content":"Let me"`), part(0, "a", "count", `{"n":1}`), part(1, "b", "count", `{"n":`),
+		finishing("length"), "[DONE]")
 	for name, req := range map[string]model.Request{"offered": withTools("hello"), "not offered": request("hello")} {
-		got, err := provider(t, raw(t, respond(200, body, stream))).Generate(t.Context(), req)
+		got, err := provider(t, serve(t, respond(200, body, stream))).Generate(t.Context(), req)
 		if diff := cmp.Diff(model.Reply{Text: "Let me", FinishReason: model.FinishLength}, got); diff != "" || err != nil {
 			t.Errorf("%s (error %v): -want +got:\n%s", name, err, diff)
 		}
@@ -173,9 +359,9 @@ func TestToolCallsThatAreCutOffAreLeftOut(t *testing.T) {
 
 func TestEndlessToolCalls(t *testing.T) {
 	body := events(append(manyParts(5000), finishing("tool_calls"), "[DONE]")...)
-	reply, err := provider(t, raw(t, respond(200, body, stream))).Generate(t.Context(), withTools("hello"))
-	want := said{Kind: model.ReplyTooLong, Message: `provider "demo": the model called more than 128 tools at once`}
-	if diff := cmp.Diff(want, saidOf(check(t, reply, err))); diff != "" {
+	reply, err := provider(t, serve(t, respond(200, body, stream))).Generate(t.Context(), withTools("hello"))
+	want := errorParts{Kind: model.ReplyTooLong, Message: `provider "demo": the model called more than 128 tools at once`}
+	if diff := cmp.Diff(want, partsOf(check(t, reply, err))); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	api "github.com/sashabaranov/go-openai"
 )
 
-// chunk is an event of a stream: the library's, with the text of the model's reasoning under each of the names that servers
-// give it.
+// chunk is an event of a stream. It extends the library's type with the model's reasoning, which servers send under
+// two names.
 type chunk struct {
 	api.ChatCompletionStreamResponse
 	Choices []choice `json:"choices"`
@@ -17,7 +17,7 @@ type chunk struct {
 type choice struct {
 	api.ChatCompletionStreamChoice
 	Delta delta `json:"delta"`
-	// Message is what some servers send in place of a delta. Only its refusal is read.
+	// Message is sent by some servers instead of a delta. Only its refusal is read.
 	Message struct {
 		Refusal string `json:"refusal"`
 	} `json:"message"`
@@ -25,7 +25,7 @@ type choice struct {
 
 type delta struct {
 	api.ChatCompletionStreamChoiceDelta
-	// Reasoning is a text, as OpenRouter and newer versions of vLLM send it, and anything else on other servers.
+	// Reasoning is a string from OpenRouter and newer versions of vLLM. Other servers may send any other type.
 	Reasoning json.RawMessage `json:"reasoning"`
 }
 
@@ -35,7 +35,7 @@ func chunkOf(event []byte) (chunk, error) {
 	return c, err
 }
 
-// reasoning is the piece of it in an event. A server that sends both names sends the same under each.
+// reasoning returns the reasoning in an event. A server that sends both names sends the same text under each.
 func (d delta) reasoning() string {
 	var text string
 	if len(d.Reasoning) > 0 && json.Unmarshal(d.Reasoning, &text) != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestCompressedReplies are refused before any of them is read: 1 MB can hold 1 GB.
+// TestCompressedReplies checks that a compressed reply is refused before it is read, because 1 MB can contain 1 GB.
 func TestCompressedReplies(t *testing.T) {
 	var zip bytes.Buffer
 	z := gzip.NewWriter(&zip)
@@ -26,32 +26,39 @@ func TestCompressedReplies(t *testing.T) {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	const refused = `provider "demo": the server sends a compressed response (Content-Encoding: %s), which is refused: turn compression off there, or have it honour "Accept-Encoding: identity"`
+	const refused = `provider "demo": the server sends a compressed response (Content-Encoding: %s), which is ` +
+		`refused: turn compression off there, or make it honor "Accept-Encoding: identity"`
 	for name, tc := range map[string]struct {
 		reason   string
 		encoding string
 		status   int
-		want     said
+		want     errorParts
 	}{
-		"gzip":     {"Go would inflate it of its own accord", "gzip", 200, said{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "gzip")}},
-		"br":       {"", "br", 200, said{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "br")}},
-		"zstd":     {"", "zstd", 200, said{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "zstd")}},
-		"deflate":  {"", "Deflate", 200, said{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "deflate")}},
-		"an error": {"its status says enough", "gzip", 429, said{Kind: model.RateLimited, Message: `provider "demo": the endpoint's rate limit is reached (HTTP 429)`}},
+		"gzip": {
+			"Go would inflate it of its own accord", "gzip", 200,
+			errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "gzip")},
+		},
+		"br":      {"", "br", 200, errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "br")}},
+		"zstd":    {"", "zstd", 200, errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "zstd")}},
+		"deflate": {"", "Deflate", 200, errorParts{Kind: model.InvalidRequest, Message: fmt.Sprintf(refused, "deflate")}},
+		"an error": {
+			"the status is enough to classify the error", "gzip", 429,
+			errorParts{Kind: model.RateLimited, Message: `provider "demo": the endpoint's rate limit is reached (HTTP 429)`},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := make(chan string, 1)
-			url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+			url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				asked <- r.Header.Get("Accept-Encoding")
 				w.Header().Set("Content-Type", "text/event-stream")
 				w.Header().Set("Content-Encoding", tc.encoding)
 				w.WriteHeader(tc.status)
-				_, _ = w.Write(zip.Bytes()) // a client that is gone shows in the test
+				_, _ = w.Write(zip.Bytes()) // the test notices if the client is gone
 			})
 			p := provider(t, url, func(cfg *openai.Config) {
-				cfg.Headers = []openai.Header{{Name: "Accept-Encoding", Value: "gzip"}} // of a tenant's
+				cfg.Headers = []openai.Header{{Name: "Accept-Encoding", Value: "gzip"}} // set by a tenant
 			})
-			if diff := cmp.Diff(tc.want, saidOf(failure(t, p))); diff != "" {
+			if diff := cmp.Diff(tc.want, partsOf(failure(t, p))); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 			if got := <-asked; got != "identity" {
@@ -61,10 +68,10 @@ func TestCompressedReplies(t *testing.T) {
 	}
 }
 
-// TestTooManyEvents are cut off, however small they are: each takes time to read.
+// TestTooManyEvents checks that too many events are cut off, even small ones, because reading each takes time.
 func TestTooManyEvents(t *testing.T) {
 	sent := make(chan int, 1)
-	url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		piece, n := []byte(strings.Repeat("data: {}\n\n", 1024)), 0
 		for ; r.Context().Err() == nil; n += 1024 {
@@ -74,8 +81,11 @@ func TestTooManyEvents(t *testing.T) {
 		}
 		sent <- n
 	})
-	want := said{Kind: model.ReplyTooLong, Message: fmt.Sprintf(`provider "demo": the answer exceeds %d events and was cut off`, openai.MaxEvents)}
-	if diff := cmp.Diff(want, saidOf(failure(t, provider(t, url)))); diff != "" {
+	want := errorParts{
+		Kind:    model.ReplyTooLong,
+		Message: fmt.Sprintf(`provider "demo": the answer exceeds %d events and was cut off`, openai.MaxEvents),
+	}
+	if diff := cmp.Diff(want, partsOf(failure(t, provider(t, url)))); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if n := <-sent; n > 8*openai.MaxEvents {

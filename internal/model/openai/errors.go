@@ -16,7 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// classify turns any error of a request into a *model.Error with a message for people, free of secrets.
+// classify turns any error of a request into a *model.Error with a message for people that contains no secrets.
 func (p *Provider) classify(ctx context.Context, err error, note *response, came model.Reply) *model.Error {
 	e := p.kindOf(ctx, err, note)
 	e.Message = fmt.Sprintf("provider %q: %s", p.cfg.Name, e.Message)
@@ -36,10 +36,10 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 		return e
 	}
 	if e, ok := errors.AsType[*api.APIError](err); ok {
-		return p.refusal(statusOr(e.HTTPStatusCode, note), codeOf(e), e.Message)
+		return p.statusError(statusOr(e.HTTPStatusCode, note), codeOf(e), e.Message)
 	}
 	if e, ok := errors.AsType[*api.RequestError](err); ok && e.HTTPStatusCode >= http.StatusBadRequest {
-		return p.refusal(e.HTTPStatusCode, "", string(e.Body))
+		return p.statusError(e.HTTPStatusCode, "", string(e.Body))
 	}
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		e := as(model.InvalidRequest, "%s", refused)
@@ -55,28 +55,28 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 	_, isType := errors.AsType[*json.UnmarshalTypeError](err)
 	switch {
 	case isLong && note.status >= http.StatusBadRequest:
-		return p.refusal(note.status, "", "")
+		return p.statusError(note.status, "", "")
 	case errors.Is(err, errIdle):
-		return as(model.Timeout, "sent no part of an answer for %s", p.cfg.IdleTimeout)
+		return as(model.Timeout, "the endpoint sent no part of an answer for %s", p.cfg.IdleTimeout)
 	case isLong:
 		return as(model.ReplyTooLong, "%s", long)
 	case errors.Is(err, errRedirect):
-		return as(model.InvalidRequest, "redirects to another address: set baseURL to the final one")
+		return as(model.InvalidRequest, "the endpoint redirects to another address: set baseURL to the final one")
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return as(model.Network, "the connection broke before the answer was finished")
 	case isSyntax, isType, errors.Is(err, api.ErrTooManyEmptyStreamMessages):
-		return as(model.Malformed, "the response is not of the chat-completions protocol%s", unlikely(note))
+		return as(model.Malformed, "the response does not follow the chat-completions protocol%s", contentTypeHint(note))
 	case isNet && netErr.Timeout():
-		return p.because(model.Timeout, fmt.Sprintf("no connection within %s", p.cfg.ConnectTimeout), err)
+		return p.withCause(model.Timeout, fmt.Sprintf("no connection within %s", p.cfg.ConnectTimeout), err)
 	case isNet || note.status != 0:
-		return p.because(model.Network, "the connection to the endpoint failed", err)
+		return p.withCause(model.Network, "the connection to the endpoint failed", err)
 	}
-	// What the library refuses before it sends anything.
+	// The library refused the request before it sent anything.
 	return as(model.InvalidRequest, "the request cannot be sent: %s", p.clean(err.Error()))
 }
 
-// because adds the cause of a failure to what has failed: to the message in words of our own, else to what the other side has said.
-func (p *Provider) because(kind model.ErrorKind, what string, err error) *model.Error {
+// withCause adds the cause of a failure: to the message if Capstan has words for the cause, otherwise to Said.
+func (p *Provider) withCause(kind model.ErrorKind, what string, err error) *model.Error {
 	if cause := netpolicy.Cause(err); cause != "" {
 		return &model.Error{Kind: kind, Message: what + ": " + p.clean(cause)}
 	}
@@ -91,12 +91,12 @@ func statusOr(status int, note *response) int {
 }
 
 func codeOf(e *api.APIError) string {
-	code, _ := e.Code.(string) // some servers send a number, which says no more than the status
+	code, _ := e.Code.(string) // some servers send a number, which only repeats the status
 	return strings.ToLower(code + " " + e.Type)
 }
 
-// refusal judges an error that the endpoint stated, by its status, and by its code where that says more.
-func (p *Provider) refusal(status int, code, detail string) *model.Error {
+// statusError classifies an error of the endpoint by its status, and by its code if the code is more precise.
+func (p *Provider) statusError(status int, code, detail string) *model.Error {
 	detail = p.clean(detail)
 	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
 		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...), Said: detail}
@@ -109,7 +109,7 @@ func (p *Provider) refusal(status int, code, detail string) *model.Error {
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return as(model.Auth, "the endpoint refused the credentials (HTTP %d): check %s", status, p.credentials())
 	case strings.Contains(code, "insufficient_quota"):
-		// A 429 too, but one that no waiting cures.
+		// This is also a 429, but waiting does not help.
 		return as(model.Auth, "the account's quota is used up (HTTP %d): check its plan and billing", status)
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
 		return as(model.RateLimited, "the endpoint's rate limit is reached (HTTP %d)", http.StatusTooManyRequests)
@@ -125,7 +125,7 @@ func (p *Provider) refusal(status int, code, detail string) *model.Error {
 	return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
 }
 
-// isContextLength knows the codes of OpenAI and llama.cpp, and the words of vLLM, which has no code for it.
+// isContextLength recognizes the codes of OpenAI and llama.cpp, and the message of vLLM, which has no code for it.
 func isContextLength(status int, code, detail string) bool {
 	return strings.Contains(code, "context_length") || strings.Contains(code, "exceed_context") ||
 		status == http.StatusBadRequest && strings.Contains(strings.ToLower(detail), "maximum context length")
@@ -138,7 +138,7 @@ func (p *Provider) credentials() string {
 	return p.cfg.CredentialsFrom
 }
 
-// rootCause is the innermost error: the outer ones repeat the URL.
+// rootCause returns the message of the innermost error, because the outer errors repeat the URL.
 func rootCause(err error) string {
 	for {
 		inner := errors.Unwrap(err)

@@ -9,26 +9,27 @@ import (
 	"net/http"
 )
 
-// events is an event stream without its comments and without the fields that are not data. Some endpoints send many of
-// them while a model thinks, and the library counts them as rubbish and mixes them into the errors that it reads.
+// events reads an event stream without its comments and without fields other than data. Some endpoints send many of
+// these while a model thinks. The library would count them as invalid lines and mix them into the errors that it
+// reads.
 type events struct {
 	io.Closer
 	lines *bufio.Reader
-	// rest of the line that is handed on, a view into the buffer of lines.
+	// rest is the unread part of the current line. It is a view into the buffer of lines.
 	rest []byte
-	// within is true in the middle of a line longer than the buffer, drop if that line is left out.
+	// within is true in the middle of a line that is longer than the buffer. drop is true if that line is left out.
 	within, drop bool
-	// field is true if the line is data, or left out, counted if it is one of those that other is the length of. length is how
-	// long it is so far.
+	// field is true if the line is data or is left out. counted is true if the length of the line counts in other.
+	// length is the length of the line so far.
 	field, counted bool
 	length, other  int
-	// between is how much came since the last event and was left out.
+	// between is the number of bytes since the last event that were left out.
 	between int
-	// watch learns of each event.
+	// watch is notified of each event.
 	watch *watch
-	// room is the memory that a long line takes.
-	room *room
-	// data is true if the line is data, and count is how many of those came.
+	// memory is the memory for a long line.
+	memory *replyMemory
+	// data is true if the line is data. count is the number of data lines so far.
 	data  bool
 	count int
 	err   error
@@ -40,10 +41,10 @@ func isEvents(h http.Header) bool {
 }
 
 func newEvents(stream io.ReadCloser, w *watch, note *response) *events {
-	return &events{Closer: stream, lines: bufio.NewReader(stream), watch: w, room: &note.room}
+	return &events{Closer: stream, lines: bufio.NewReader(stream), watch: w, memory: &note.memory}
 }
 
-// Read hands on the lines that are kept.
+// Read returns the lines that are kept.
 func (e *events) Read(p []byte) (int, error) {
 	for len(e.rest) == 0 {
 		if e.err != nil {
@@ -51,13 +52,13 @@ func (e *events) Read(p []byte) (int, error) {
 		}
 		part, err := e.lines.ReadSlice('\n')
 		if !e.within {
-			e.begin(part)
+			e.classify(part)
 		}
 		if e.within = errors.Is(err, bufio.ErrBufferFull); !e.within {
 			e.err = err
 		}
-		e.arrived()
-		if err := e.measure(part); err != nil {
+		e.countEvent()
+		if err := e.checkBounds(part); err != nil {
 			e.err = err
 			return 0, err
 		}
@@ -70,8 +71,8 @@ func (e *events) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// arrived counts an event and tells the watch of it, once the whole of its line is there.
-func (e *events) arrived() {
+// countEvent counts an event and notifies the watch, once the whole line of the event has arrived.
+func (e *events) countEvent() {
 	if e.data && !e.within {
 		e.count++
 		e.between = 0
@@ -79,8 +80,8 @@ func (e *events) arrived() {
 	}
 }
 
-// begin looks at the beginning of a line. An empty one ends an event and is of it.
-func (e *events) begin(part []byte) {
+// classify classifies a line by its beginning. An empty line ends an event and belongs to it.
+func (e *events) classify(part []byte) {
 	ends := e.field && len(bytes.TrimSpace(part)) == 0
 	e.drop, e.length = isNoise(part), 0
 	e.data = bytes.HasPrefix(part, []byte("data:"))
@@ -88,12 +89,13 @@ func (e *events) begin(part []byte) {
 	e.counted = !e.field && !ends
 }
 
-// measure bounds the lines that are handed on, which their reader holds: one that is data, and all others together. It also bounds
-// those that are left out, which are not held and still cost time to read.
-func (e *events) measure(part []byte) error {
+// checkBounds bounds the lines that are passed on, because their reader holds them in memory: each data line by itself,
+// and all other lines together. It also bounds the lines that are left out, because reading them takes time.
+func (e *events) checkBounds(part []byte) error {
 	if e.drop {
 		if e.between += len(part); e.between > MaxBetweenEvents {
-			return malformed("more than %d bytes of comments came between two events of the answer: have the endpoint send fewer", MaxBetweenEvents)
+			return malformed("more than %d bytes of comments arrived between two events of the answer: "+
+				"configure the endpoint to send fewer", MaxBetweenEvents)
 		}
 		return nil
 	}
@@ -104,12 +106,12 @@ func (e *events) measure(part []byte) error {
 		e.other += len(part)
 	}
 	if e.other > maxOther {
-		return tooManyBytes("what is no event of the answer", maxOther)
+		return tooManyBytes("the text outside the events of the answer", maxOther)
 	}
 	if e.count > MaxEvents {
 		return tooLong{"the answer", MaxEvents, "events"}
 	}
-	return e.room.hold(e.watch, max(e.length, e.other))
+	return e.memory.hold(e.watch, max(e.length, e.other))
 }
 
 func isNoise(line []byte) bool {

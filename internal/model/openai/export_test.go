@@ -1,4 +1,4 @@
 package openai
 
-// SetLongest makes a provider read at most so many bytes of a stream, in place of MaxStreamBytes.
+// SetLongest sets the number of bytes of a stream that a provider reads, instead of MaxStreamBytes.
 func (p *Provider) SetLongest(bytes int) { p.longest = bytes }

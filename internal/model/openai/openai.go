@@ -1,5 +1,5 @@
-// Package openai asks models over OpenAI's chat-completions protocol, always as a stream, on top of
-// github.com/sashabaranov/go-openai.
+// Package openai sends requests to models over OpenAI's chat-completions protocol. It always uses streams and is
+// based on github.com/sashabaranov/go-openai.
 package openai
 
 import (
@@ -19,8 +19,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// The buffers of a connection, in bytes. There is one for each request under way over HTTP/1.1, which mostly waits: Go's own 4 KiB each
-// would be held for nothing. What is longer goes past them: a body is written, and a long answer read, in larger pieces.
+// Sizes of the buffers of a connection, in bytes. Over HTTP/1.1 each running request has its own connection, which
+// mostly waits: Go's default of 4 KiB for each buffer would be wasted. Longer data bypasses the buffers, because
+// bodies are written, and long answers read, in larger pieces.
 const (
 	readBuffer  = 512
 	writeBuffer = 512
@@ -30,68 +31,72 @@ const (
 type Config struct {
 	// Name of the provider, for messages.
 	Name string
-	// BaseURL up to and including the version path.
+	// BaseURL of the endpoint, including the version path.
 	BaseURL string
-	// APIKey is sent as a bearer token if it is not empty.
+	// APIKey is sent as a bearer token. If it is empty, no token is sent.
 	APIKey string
-	// CredentialsFrom says where the key comes from, for messages, such as `Secret "openai" key "apiKey"`.
+	// CredentialsFrom names the source of the key for messages, such as `Secret "openai" key "apiKey"`.
 	CredentialsFrom string
 	// Headers are sent with each request.
 	Headers []Header
-	// Earlier are secrets that requests to the endpoint have carried before. They are kept out of texts like those of now.
+	// Earlier lists secrets of earlier requests to the endpoint. They are removed from texts like the current
+	// secrets.
 	Earlier []string
-	// ConnectTimeout bounds the connection, TLS included; IdleTimeout the time from the request to the first event of its
-	// answer, and from one event to the next. Comments and single bytes do not count.
+	// ConnectTimeout bounds the time to connect, including TLS. IdleTimeout bounds the time from the request to the
+	// first event of its answer, and between two events. Comments and single bytes do not count as events.
 	ConnectTimeout, IdleTimeout time.Duration
-	// Policy says which addresses are connected to; nil for the built-in table.
+	// Policy decides which addresses may be connected to. If Policy is nil, the built-in table applies.
 	Policy *netpolicy.Policy
-	// Roots are the certificate authorities that are trusted; nil for the system's.
+	// Roots are the trusted certificate authorities. If Roots is nil, the system's are used.
 	Roots *x509.CertPool
-	// Memory is what long replies are read into; the zero value has no bound.
+	// Memory is the account for the memory of long replies. The zero value has no bound.
 	Memory bytebudget.Account
 }
 
 // Header is sent with each request.
 type Header struct {
 	Name, Value string
-	// Secret values are kept out of messages.
+	// Secret is true if the value must not appear in messages.
 	Secret bool
 }
 
-// Provider is an endpoint. It implements model.Provider.
+// Provider sends requests to one endpoint. It implements model.Provider.
 type Provider struct {
 	cfg       Config
 	client    *api.Client
 	transport *http.Transport
 	redactor  *redact.Redactor
-	// longest is MaxStreamBytes, but in tests.
+	// longest is MaxStreamBytes; only tests change it.
 	longest int
 }
 
-// New returns the provider of an endpoint. Nothing is sent. Close drops its idle connections.
+// New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.
 func New(cfg Config) *Provider {
 	base := netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots)
 	base.ReadBufferSize, base.WriteBufferSize = readBuffer, writeBuffer
-	base.Proxy = cfg.Policy.Proxy() // many clusters reach providers through a proxy alone
+	base.Proxy = cfg.Policy.Proxy() // many clusters reach providers only through a proxy
 	config := api.DefaultConfig(cfg.APIKey)
 	config.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
-	// Lines that are no events are bounded by their bytes, below this number.
+	// Lines outside events are bounded by their bytes, so their number stays below this limit.
 	config.EmptyMessagesLimit = 2 * maxOther
 	config.HTTPClient = &transport{base: base, headers: cfg.Headers, anonymous: cfg.APIKey == "", idle: cfg.IdleTimeout}
-	return &Provider{cfg: cfg, client: api.NewClientWithConfig(config), transport: base, redactor: redactorOf(&cfg), longest: MaxStreamBytes}
+	return &Provider{
+		cfg: cfg, client: api.NewClientWithConfig(config), transport: base, redactor: redactorOf(&cfg),
+		longest: MaxStreamBytes,
+	}
 }
 
-// Close drops idle connections. Requests under way go on.
+// Close closes idle connections. Running requests continue.
 func (p *Provider) Close() { p.transport.CloseIdleConnections() }
 
-// Generate asks for one reply. All errors are *model.Error.
+// Generate requests one reply. All errors are *model.Error.
 func (p *Provider) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
 	err = p.Ask(ctx, &req, &reply)
 	return reply, err
 }
 
-// Ask implements model.Asker. It asks in three parts, so that little is on the stack of a Turn that waits: the request is made, is
-// sent without any frame but this one, and then its answer is read.
+// Ask implements model.Asker. It works in three parts to keep the stack of a waiting Turn small: begin makes the
+// request, this frame alone sends it, and finish reads the answer.
 func (p *Provider) Ask(ctx context.Context, req *model.Request, reply *model.Reply) error {
 	x := &exchange{provider: p, req: req}
 	if x.begin(ctx); x.err == nil {
@@ -105,52 +110,54 @@ type exchange struct {
 	provider *Provider
 	req      *model.Request
 	note     *response
-	// sending is what is sent.
-	sending *sending
-	// out is the request as it is sent, and watch what ends it; nil before the library has made it.
+	// payload holds the body and the ID that are sent.
+	payload *payload
+	// out is the HTTP request, and watch ends it after a time-out. Both are nil until the library has made the
+	// request.
 	out   *http.Request
 	watch *watch
-	// resp is the response to it, and err why there is none. err may also be why it was not sent.
+	// resp is the response. err says why there is no response, or why the request was not sent.
 	resp *http.Response
 	err  error
 }
 
-// begin makes what is sent. The library makes the request for that, and judges whether the model takes its parameters; it is stopped
-// where it would send it.
+// begin makes the HTTP request. The library makes it and checks the parameters for the model; the transport stops
+// the library before it sends the request.
 //
 //go:noinline
 func (x *exchange) begin(ctx context.Context) {
 	p := x.provider
-	x.note = &response{wanted: eventStream, longest: p.longest, room: room{account: p.cfg.Memory}}
-	if x.sending, x.err = encode(ctx, x.req); x.err == nil {
+	x.note = &response{wanted: eventStream, longest: p.longest, memory: replyMemory{account: p.cfg.Memory}}
+	if x.payload, x.err = encode(ctx, x.req); x.err == nil {
 		if _, x.err = x.stream(ctx); errors.Is(x.err, errCaught) {
 			x.err = nil
 		}
 	}
 }
 
-// stream has the library make the request, or read the response if there is one.
+// stream makes the library build the request, or read the response if there is one.
 func (x *exchange) stream(ctx context.Context) (*api.ChatCompletionStream, error) {
-	return x.provider.client.CreateChatCompletionStream(withExchange(ctx, x), judged(x.req))
+	return x.provider.client.CreateChatCompletionStream(withExchange(ctx, x), withoutMessages(x.req))
 }
 
 // finish reads the reply.
 //
 //go:noinline
 func (x *exchange) finish(ctx context.Context, reply *model.Reply) error {
-	defer x.note.room.release()
+	defer x.note.memory.release()
 	came, err := x.receive(ctx)
 	if err != nil {
 		return x.provider.classify(ctx, err, x.note, came)
 	}
 	x.provider.cleanReply(&came)
-	came.Release = x.note.room.handOver()
+	came.Release = x.note.memory.handOver()
 	*reply = came
 	return nil
 }
 
-// Probe asks the endpoint for its list of models, which costs nothing. An endpoint that answers without having such a
-// list passes, with listed false: some keep none, but a wrong base URL looks the same. All errors are *model.Error.
+// Probe requests the endpoint's list of models, which costs nothing. If the endpoint answers but has no such list,
+// listed is false and there is no error: some endpoints keep no list, but a wrong base URL looks the same. All
+// errors are *model.Error.
 func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	note := &response{wanted: jsonObject}
 	_, err = p.client.ListModels(withExchange(ctx, &exchange{note: note}))
@@ -163,10 +170,10 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	return false, p.classify(ctx, err, note, model.Reply{})
 }
 
-// receive reads the response to its end, and returns what came of a reply.
+// receive reads the response to its end. It returns the part of the reply that arrived.
 func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 	if x.err != nil && x.watch != nil {
-		return model.Reply{}, failed(x.out, x.watch.ended(x.err))
+		return model.Reply{}, urlError(x.out, x.watch.fail(x.err))
 	}
 	if x.err != nil {
 		return model.Reply{}, x.err
@@ -176,7 +183,7 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 		return model.Reply{}, err
 	}
 	defer func() {
-		// The reply is whole or lost by now; a connection that fails to close changes neither.
+		// The reply is already complete or lost, so an error of Close changes nothing.
 		_ = stream.Close()
 	}()
 	p, note := x.provider, x.note
@@ -195,7 +202,7 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 			return p.finished(ctx, &in, err, note)
 		}
 		in.add(c)
-		if err := note.room.hold(note.watch, int(in.kept)); err != nil {
+		if err := note.memory.hold(note.watch, int(in.kept)); err != nil {
 			return p.finished(ctx, &in, err, note)
 		}
 	}

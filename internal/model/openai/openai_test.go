@@ -24,20 +24,26 @@ func TestAnswers(t *testing.T) {
 		want          model.Reply
 	}{
 		"whole": {
-			"the chunks of a stream are one text", `rules: [{reply: {text: "Grüße, {{ .User }} 🙂", chunkChars: 1, usage: {promptTokens: 9, completionTokens: 4}}}]`,
+			"the chunks of a stream are one text",
+			`rules: [{reply: {text: "Grüße, {{ .User }} 🙂", chunkChars: 1, usage: {promptTokens: 9, completionTokens: 4}}}]`,
 			model.Reply{Text: "Grüße, hello 🙂", FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 9, OutputTokens: 4}},
 		},
 		"usage": {
-			"details are parts of the whole", `rules: [{reply: {text: a, usage: {promptTokens: 9, completionTokens: 4, cachedTokens: 8, reasoningTokens: 3}}}]`,
-			model.Reply{Text: "a", FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 9, OutputTokens: 4, ReasoningTokens: 3, CacheReadTokens: 8}},
+			"details are parts of the whole", `rules: [{reply: {text: a, usage: {promptTokens: 9, ` +
+				`completionTokens: 4, cachedTokens: 8, reasoningTokens: 3}}}]`,
+			model.Reply{
+				Text: "a", FinishReason: model.FinishStop,
+				Usage: model.Usage{InputTokens: 9, OutputTokens: 4, ReasoningTokens: 3, CacheReadTokens: 8},
+			},
 		},
 		"cut off": {
-			"an answer that reached the limit says so", `rules: [{reply: {text: half, finishReason: length, usage: {promptTokens: 9, completionTokens: 4}}}]`,
+			"an answer that reached the limit says so",
+			`rules: [{reply: {text: half, finishReason: length, usage: {promptTokens: 9, completionTokens: 4}}}]`,
 			model.Reply{Text: "half", FinishReason: model.FinishLength, Usage: model.Usage{InputTokens: 9, OutputTokens: 4}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, url := fake(t, tc.rules)
+			_, url := fakeModel(t, tc.rules)
 			got, err := provider(t, url).Generate(t.Context(), request("hello"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
@@ -51,16 +57,25 @@ func TestStreamsOfOtherServers(t *testing.T) {
 		return `{"choices":[{"index":0,"delta":{"content":"` + content + `"},"finish_reason":` + finish + `}]}`
 	}
 	for name, tc := range map[string]struct{ reason, body string }{
-		"no DONE":       {"what is finished is whole", events(chunk("yes", "null"), chunk("", `"stop"`))},
-		"other end":     {"some servers name the token", events(chunk("yes", `"eos_token"`), "[DONE]")},
-		"other choices": {"the first choice is the answer", events(`{"choices":[{"index":1,"delta":{"content":"no"},"finish_reason":"stop"}]}`, chunk("yes", `"stop"`), "[DONE]")},
-		"comments":      {"comments keep a connection open, however many", strings.Repeat(": thinking\n\n", 2000) + "event: message\nid: 1\nretry: 10\n" + events(chunk("yes", `"stop"`), "[DONE]")},
-		"long line":     {"a line longer than any buffer", ": " + strings.Repeat("x", 100000) + "\n\n" + events(chunk("yes"+strings.Repeat(" ", 100000), `"stop"`), "[DONE]")},
-		"CR LF":         {"lines of other systems", strings.ReplaceAll(events(chunk("yes", `"stop"`), "[DONE]"), "\n", "\r\n")},
-		"no last line":  {"an end without a line feed", strings.TrimRight(events(chunk("yes", `"stop"`), "[DONE]"), "\n")},
+		"no DONE":   {"a finished reply needs no DONE", events(chunk("yes", "null"), chunk("", `"stop"`))},
+		"other end": {"some servers end with the name of a token", events(chunk("yes", `"eos_token"`), "[DONE]")},
+		"other choices": {
+			"the first choice is the answer",
+			events(`{"choices":[{"index":1,"delta":{"content":"no"},"finish_reason":"stop"}]}`, chunk("yes", `"stop"`), "[DONE]"),
+		},
+		"comments": {
+			"many comments are allowed",
+			strings.Repeat(": thinking\n\n", 2000) + "event: message\nid: 1\nretry: 10\n" + events(chunk("yes", `"stop"`), "[DONE]"),
+		},
+		"long line": {
+			"a line longer than any buffer",
+			": " + strings.Repeat("x", 100000) + "\n\n" + events(chunk("yes"+strings.Repeat(" ", 100000), `"stop"`), "[DONE]"),
+		},
+		"CR LF":        {"lines may end with CR LF", strings.ReplaceAll(events(chunk("yes", `"stop"`), "[DONE]"), "\n", "\r\n")},
+		"no last line": {"an end without a line feed", strings.TrimRight(events(chunk("yes", `"stop"`), "[DONE]"), "\n")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := provider(t, raw(t, respond(200, tc.body, stream))).Generate(t.Context(), request("hello"))
+			got, err := provider(t, serve(t, respond(200, tc.body, stream))).Generate(t.Context(), request("hello"))
 			if strings.TrimSpace(got.Text) != "yes" || got.FinishReason != model.FinishStop || err != nil {
 				t.Errorf("Generate = %.50q %s, %v; want yes: %s", got.Text, got.FinishReason, err, tc.reason)
 			}
@@ -86,20 +101,69 @@ func TestRequests(t *testing.T) {
 		config     func(*openai.Config)
 		check      func(sent) bool
 	}{
-		"streamed":     {"always a stream, with usage", model.Parameters{}, nil, func(s sent) bool { return s.Stream && s.StreamOptions.IncludeUsage }},
-		"nothing":      {"what is not given is left to the endpoint", model.Parameters{}, nil, func(s sent) bool { return s.Temperature == nil && s.MaxCompletionTokens == nil }},
-		"zero":         {"a temperature of zero is sent", model.Parameters{Temperature: &zero}, nil, func(s sent) bool { return s.Temperature != nil && *s.Temperature < 1e-40 }},
-		"temperature":  {"as any other", model.Parameters{Temperature: &some}, nil, func(s sent) bool { return s.Temperature != nil && *s.Temperature == 0.7 }},
-		"tokens":       {"the limit is sent", model.Parameters{MaxOutputTokens: &tokens}, nil, func(s sent) bool { return s.MaxCompletionTokens != nil && *s.MaxCompletionTokens == 64 }},
-		"key":          {"the key is a bearer token", model.Parameters{}, nil, func(s sent) bool { return s.Authorization == "Bearer "+key }},
-		"no key":       {"no key, no header", model.Parameters{}, func(c *openai.Config) { c.APIKey = "" }, func(s sent) bool { return s.Authorization == "" }},
-		"header":       {"extra headers are sent", model.Parameters{}, func(c *openai.Config) { c.Headers = []openai.Header{{Name: "X-Extra", Value: "a b"}} }, func(s sent) bool { return s.Extra == "a b" }},
-		"slash":        {"a slash at the end changes nothing", model.Parameters{}, func(c *openai.Config) { c.BaseURL += "//" }, func(s sent) bool { return s.Stream }},
-		"message name": {"names say what a message holds", model.Parameters{}, nil, func(s sent) bool { return s.Messages[1].Name == "user_message" && s.Messages[1].Role == "user" }},
+		"streamed": {
+			"always a stream, with usage",
+			model.Parameters{},
+			nil,
+			func(s sent) bool { return s.Stream && s.StreamOptions.IncludeUsage },
+		},
+		"nothing": {
+			"parameters that are not set are not sent",
+			model.Parameters{},
+			nil,
+			func(s sent) bool { return s.Temperature == nil && s.MaxCompletionTokens == nil },
+		},
+		"zero": {
+			"a temperature of zero is sent",
+			model.Parameters{Temperature: &zero},
+			nil,
+			func(s sent) bool { return s.Temperature != nil && *s.Temperature < 1e-40 },
+		},
+		"temperature": {
+			"another temperature is sent",
+			model.Parameters{Temperature: &some},
+			nil,
+			func(s sent) bool { return s.Temperature != nil && *s.Temperature == 0.7 },
+		},
+		"tokens": {
+			"the limit is sent",
+			model.Parameters{MaxOutputTokens: &tokens},
+			nil,
+			func(s sent) bool { return s.MaxCompletionTokens != nil && *s.MaxCompletionTokens == 64 },
+		},
+		"key": {
+			"the key is a bearer token",
+			model.Parameters{},
+			nil,
+			func(s sent) bool { return s.Authorization == "Bearer "+key },
+		},
+		"no key": {
+			"no key, no header",
+			model.Parameters{},
+			func(c *openai.Config) { c.APIKey = "" },
+			func(s sent) bool { return s.Authorization == "" },
+		},
+		"header": {
+			"extra headers are sent",
+			model.Parameters{},
+			func(c *openai.Config) { c.Headers = []openai.Header{{Name: "X-Extra", Value: "a b"}} },
+			func(s sent) bool { return s.Extra == "a b" },
+		},
+		"slash": {
+			"a slash at the end changes nothing",
+			model.Parameters{},
+			func(c *openai.Config) { c.BaseURL += "//" }, func(s sent) bool { return s.Stream },
+		},
+		"message name": {
+			"messages have names",
+			model.Parameters{},
+			nil,
+			func(s sent) bool { return s.Messages[1].Name == "user_message" && s.Messages[1].Role == "user" },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bodies := make(chan sent, 1)
-			url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+			url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				s := sent{Authorization: r.Header.Get("Authorization"), Extra: r.Header.Get("X-Extra")}
 				if err := json.NewDecoder(r.Body).Decode(&s); err != nil || r.URL.Path != "/v1/chat/completions" {
 					t.Errorf("request to %s: %v", r.URL.Path, err)
@@ -126,7 +190,7 @@ func TestRequests(t *testing.T) {
 func TestCancelEndsTheRequest(t *testing.T) {
 	for _, hang := range []string{"BeforeHeaders", "AfterHeaders"} {
 		t.Run(hang, func(t *testing.T) {
-			s, url := fake(t, `rules: [{fault: {hang: `+hang+`}}]`)
+			s, url := fakeModel(t, `rules: [{fault: {hang: `+hang+`}}]`)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			errs := make(chan error, 1)
@@ -135,7 +199,7 @@ func TestCancelEndsTheRequest(t *testing.T) {
 				_, err := p.Generate(ctx, request("hello"))
 				errs <- err
 			}()
-			if err := s.Wait(patient(t), func(s server.Stats) bool { return s.InFlight == 1 }); err != nil {
+			if err := s.Wait(longContext(t), func(s server.Stats) bool { return s.InFlight == 1 }); err != nil {
 				t.Fatal(err)
 			}
 			begin := time.Now()
@@ -144,15 +208,15 @@ func TestCancelEndsTheRequest(t *testing.T) {
 			if e, ok := errors.AsType[*model.Error](err); !ok || e.Kind != model.Cancelled || time.Since(begin) > 10*time.Second {
 				t.Errorf("Generate: %v after %s, want Cancelled at once", err, time.Since(begin))
 			}
-			if err := s.Wait(patient(t), func(s server.Stats) bool { return s.Cancelled == 1 }); err != nil {
+			if err := s.Wait(longContext(t), func(s server.Stats) bool { return s.Cancelled == 1 }); err != nil {
 				t.Errorf("the endpoint works on: %v", err)
 			}
 		})
 	}
 }
 
-func TestSlowAnswerIsNoIdleOne(t *testing.T) {
-	_, url := fake(t, `rules: [{reply: {text: "one answer in many pieces", chunkChars: 2}, fault: {chunkDelayMilliseconds: 200}}]`)
+func TestSlowAnswerIsNotIdle(t *testing.T) {
+	_, url := fakeModel(t, `rules: [{reply: {text: "one answer in many pieces", chunkChars: 2}, fault: {chunkDelayMilliseconds: 200}}]`)
 	p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 2 * time.Second })
 	got, err := p.Generate(t.Context(), request("hello"))
 	if err != nil || got.Text != "one answer in many pieces" {
@@ -160,24 +224,28 @@ func TestSlowAnswerIsNoIdleOne(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoEventIsSilence: an endpoint that sends bytes for ever, and no part of an answer, must not hold its Turn.
-func TestWhatIsNoEventIsSilence(t *testing.T) {
+// TestBytesOutsideEventsAreIdle checks that an endpoint cannot hold a Turn by sending endless bytes without a part of
+// an answer.
+func TestBytesOutsideEventsAreIdle(t *testing.T) {
 	const begin = `data: {"choices":[{"index":0,"delta":{"content":"One"}}]}` + "\n\n"
 	for name, tc := range map[string]struct {
 		reason string
 		status int
 		kind   string
-		// begin is sent at once, and again over and over.
+		// begin is sent at once, and again is sent repeatedly.
 		begin, again string
 	}{
-		"comments":              {"a comment keeps a connection alive, and is no answer", http.StatusOK, "text/event-stream", "", ": still here\n\n"},
-		"comments after a part": {"the same holds within an answer", http.StatusOK, "text/event-stream", begin, ": still here\n\n"},
-		"one endless event":     {"an event counts when all of it is there", http.StatusOK, "text/event-stream", begin + "data: ", "x"},
-		"no event stream":       {"the same holds for what is no stream", http.StatusOK, "application/json", "", " "},
-		"a refusal":             {"a refusal must arrive in time, too", http.StatusBadRequest, "application/json", `{"error":{"message":"`, "x"},
+		"comments":              {"comments do not count as an answer", http.StatusOK, "text/event-stream", "", ": still here\n\n"},
+		"comments after a part": {"comments do not count within an answer", http.StatusOK, "text/event-stream", begin, ": still here\n\n"},
+		"one endless event":     {"an incomplete event does not count", http.StatusOK, "text/event-stream", begin + "data: ", "x"},
+		"no event stream":       {"a response that is not a stream must arrive in time", http.StatusOK, "application/json", "", " "},
+		"a refusal": {
+			"a refusal must arrive in time, too", http.StatusBadRequest, "application/json",
+			`{"error":{"message":"`, "x",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+			url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set("Content-Type", tc.kind)
 				w.WriteHeader(tc.status)
 				_, _ = io.WriteString(w, tc.begin)
@@ -189,7 +257,7 @@ func TestWhatIsNoEventIsSilence(t *testing.T) {
 				}
 			})
 			p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 150 * time.Millisecond })
-			_, err := p.Generate(patient(t), request("hello"))
+			_, err := p.Generate(longContext(t), request("hello"))
 			if e, ok := errors.AsType[*model.Error](err); !ok || e.Kind != model.Timeout {
 				t.Errorf("Generate: %v, want a time-out: %s", err, tc.reason)
 			}
@@ -198,7 +266,7 @@ func TestWhatIsNoEventIsSilence(t *testing.T) {
 }
 
 func TestConcurrentRequests(t *testing.T) {
-	s, url := fake(t, `rules: [{reply: {text: "You said {{ .User }}"}}]`)
+	s, url := fakeModel(t, `rules: [{reply: {text: "You said {{ .User }}"}}]`)
 	p := provider(t, url)
 	var wg sync.WaitGroup
 	for _, word := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
@@ -221,24 +289,36 @@ func TestProbe(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		handle http.HandlerFunc
-		want   said // zero: no error
+		want   errorParts // zero: no error
 	}{
-		"a list":     {"the endpoint answers", respond(200, `{"object":"list","data":[]}`, "Content-Type: application/json"), said{}},
-		"no list":    {"many servers keep none", respond(404, ""), said{}},
-		"not so":     {"or not that way", respond(405, ""), said{}},
-		"refused":    {"the key is wrong", respond(401, `{"error":{"message":"No."}}`), said{Kind: model.Auth, Message: prefix + `the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo"`, Said: "No."}},
-		"down":       {"the endpoint is down", respond(500, ""), said{Kind: model.Overloaded, Message: prefix + "the endpoint failed (HTTP 500)"}},
-		"page":       {"something else answers", respond(200, "<html>", "Content-Type: text/html"), said{Kind: model.Malformed, Message: prefix + "the response is not of the chat-completions protocol (the endpoint sent text/html, not application/json: check baseURL)"}},
-		"other JSON": {"JSON of another form", respond(200, `{"data":7}`, "Content-Type: application/json"), said{Kind: model.Malformed, Message: prefix + "the response is not of the chat-completions protocol"}},
+		"a list":  {"the endpoint answers", respond(200, `{"object":"list","data":[]}`, "Content-Type: application/json"), errorParts{}},
+		"no list": {"many servers have no list", respond(404, ""), errorParts{}},
+		"not so":  {"some servers refuse the method", respond(405, ""), errorParts{}},
+		"refused": {"the key is wrong", respond(401, `{"error":{"message":"No."}}`), errorParts{
+			Kind:    model.Auth,
+			Message: prefix + `the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "demo"`,
+			Said:    "No.",
+		}},
+		"down": {"the endpoint is down", respond(500, ""), errorParts{
+			Kind: model.Overloaded, Message: prefix + "the endpoint failed (HTTP 500)",
+		}},
+		"page": {"something else answers", respond(200, "<html>", "Content-Type: text/html"), errorParts{
+			Kind: model.Malformed,
+			Message: prefix + "the response does not follow the chat-completions protocol " +
+				"(the endpoint sent text/html, not application/json: check baseURL)",
+		}},
+		"other JSON": {"JSON of another form", respond(200, `{"data":7}`, "Content-Type: application/json"), errorParts{
+			Kind: model.Malformed, Message: prefix + "the response does not follow the chat-completions protocol",
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			listed, err := provider(t, raw(t, tc.handle)).Probe(t.Context())
+			listed, err := provider(t, serve(t, tc.handle)).Probe(t.Context())
 			if want := name == "a list"; listed != want {
 				t.Errorf("Probe: listed %t, want %t: %s", listed, want, tc.reason)
 			}
-			var got said
+			var got errorParts
 			if e, ok := errors.AsType[*model.Error](err); ok {
-				got = saidOf(e)
+				got = partsOf(e)
 			} else if err != nil {
 				t.Fatalf("Probe: %v, want a *model.Error", err)
 			}
@@ -247,7 +327,7 @@ func TestProbe(t *testing.T) {
 			}
 		})
 	}
-	s, url := fake(t, `{apiKeys: [`+key+`]}`)
+	s, url := fakeModel(t, `{apiKeys: [`+key+`]}`)
 	if _, err := provider(t, url).Probe(t.Context()); err != nil || s.Stats().Requests != 0 {
 		t.Errorf("Probe: %v and %d completions, want neither: a probe costs nothing", err, s.Stats().Requests)
 	}
@@ -255,7 +335,7 @@ func TestProbe(t *testing.T) {
 
 func TestMessagesWithoutContentAreNotSent(t *testing.T) {
 	bodies := make(chan []struct{ Role, Content string }, 1)
-	url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		var body struct {
 			Messages []struct{ Role, Content string } `json:"messages"`
 		}

@@ -13,26 +13,30 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestReasoningOnTheWire comes under two names, and is never part of the answer.
+// TestReasoningOnTheWire checks that reasoning under either name is never part of the answer.
 func TestReasoningOnTheWire(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, body string
 		want         model.Reply
 	}{
 		"reasoning_content": {
-			"most servers call it so", events(delta(`"reasoning_content":"Let me "`), delta(`"reasoning_content":"think."`), delta(`"content":"yes"`), finishing("stop"), "[DONE]"),
+			"most servers call it so", events(delta(`"reasoning_content":"Let me "`),
+				delta(`"reasoning_content":"think."`), delta(`"content":"yes"`), finishing("stop"), "[DONE]"),
 			model.Reply{Text: "yes", Reasoning: "Let me think.", FinishReason: model.FinishStop},
 		},
 		"reasoning": {
-			"others so", events(delta(`"reasoning":"Let me "`), delta(`"content":"","reasoning":"think."`), delta(`"content":"yes","reasoning":null`), finishing("stop"), "[DONE]"),
+			"others so", events(delta(`"reasoning":"Let me "`), delta(`"content":"","reasoning":"think."`),
+				delta(`"content":"yes","reasoning":null`), finishing("stop"), "[DONE]"),
 			model.Reply{Text: "yes", Reasoning: "Let me think.", FinishReason: model.FinishStop},
 		},
 		"both": {
-			"it is the same", events(delta(`"reasoning":"Hm.","reasoning_content":"Hm."`), delta(`"content":"yes"`), finishing("stop"), "[DONE]"),
+			"it is the same", events(delta(`"reasoning":"Hm.","reasoning_content":"Hm."`), delta(`"content":"yes"`),
+				finishing("stop"), "[DONE]"),
 			model.Reply{Text: "yes", Reasoning: "Hm.", FinishReason: model.FinishStop},
 		},
 		"no text": {
-			"what is none is left out", events(delta(`"reasoning":{"effort":"high"}`), delta(`"content":"yes"`), finishing("stop"), "[DONE]"),
+			"what is none is left out", events(delta(`"reasoning":{"effort":"high"}`), delta(`"content":"yes"`),
+				finishing("stop"), "[DONE]"),
 			model.Reply{Text: "yes", FinishReason: model.FinishStop},
 		},
 		"cut off": {
@@ -41,7 +45,7 @@ func TestReasoningOnTheWire(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := provider(t, raw(t, respond(200, tc.body, stream))).Generate(t.Context(), request("hello"))
+			got, err := provider(t, serve(t, respond(200, tc.body, stream))).Generate(t.Context(), request("hello"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
 			}
@@ -49,16 +53,16 @@ func TestReasoningOnTheWire(t *testing.T) {
 	}
 }
 
-// TestReasoningAloneIsNoAnswer whatever it says.
-func TestReasoningAloneIsNoAnswer(t *testing.T) {
-	p := provider(t, raw(t, respond(200, events(delta(`"reasoning_content":"yes"`), finishing("stop"), "[DONE]"), stream)))
+// TestReasoningWithoutAnswer checks that a reply with only reasoning is empty.
+func TestReasoningWithoutAnswer(t *testing.T) {
+	p := provider(t, serve(t, respond(200, events(delta(`"reasoning_content":"yes"`), finishing("stop"), "[DONE]"), stream)))
 	if e := failure(t, p); e.Kind != model.Malformed || !strings.HasSuffix(e.Message, "the answer was empty") {
 		t.Errorf("Generate: %s %q, want an empty answer", e.Kind, e.Message)
 	}
 }
 
-func TestReasoningBesideCalls(t *testing.T) {
-	_, url := fake(t, `rules: [{reply: {reasoning: "I look.", toolCalls: [{name: find}]}}]`)
+func TestReasoningWithCalls(t *testing.T) {
+	_, url := fakeModel(t, `rules: [{reply: {reasoning: "I look.", toolCalls: [{name: find}]}}]`)
 	req := request("hello")
 	req.Tools = []model.Tool{{Name: "find"}}
 	got, err := provider(t, url).Generate(t.Context(), req)
@@ -67,9 +71,10 @@ func TestReasoningBesideCalls(t *testing.T) {
 	}
 }
 
-// TestThinkingIsNoSilence: a model that thinks for long is at work.
-func TestThinkingIsNoSilence(t *testing.T) {
-	_, url := fake(t, `rules: [{reply: {reasoning: "one thought in many pieces", text: "yes", chunkChars: 2}, fault: {chunkDelayMilliseconds: 200}}]`)
+// TestReasoningIsNotIdle checks that long reasoning does not cause a time-out, because the model is working.
+func TestReasoningIsNotIdle(t *testing.T) {
+	_, url := fakeModel(t, `rules: [{reply: {reasoning: "one thought in many pieces", text: "yes", chunkChars: `+
+		`2}, fault: {chunkDelayMilliseconds: 200}}]`)
 	p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 2 * time.Second })
 	got, err := p.Generate(t.Context(), request("hello"))
 	if err != nil || got.Reasoning != "one thought in many pieces" || got.Text != "yes" {
@@ -77,7 +82,7 @@ func TestThinkingIsNoSilence(t *testing.T) {
 	}
 }
 
-// TestEffortAndFormat are sent only where they are asked for.
+// TestEffortAndFormat checks that effort and format are sent only if they are set.
 func TestEffortAndFormat(t *testing.T) {
 	const schema = `{"type":"object","properties":{"z":{"type":"integer"},"a":{"const":1.0}}}`
 	for name, tc := range map[string]struct {
@@ -85,7 +90,7 @@ func TestEffortAndFormat(t *testing.T) {
 		change         func(*model.Request)
 		want           string
 	}{
-		"no effort": {"it is left to the endpoint", "reasoning_effort", func(*model.Request) {}, ""},
+		"no effort": {"the endpoint decides", "reasoning_effort", func(*model.Request) {}, ""},
 		"effort":    {"it is sent", "reasoning_effort", func(r *model.Request) { r.Parameters.Effort = "high" }, `"high"`},
 		"no format": {"any text", "response_format", func(*model.Request) {}, ""},
 		"format": {
@@ -103,8 +108,8 @@ func TestEffortAndFormat(t *testing.T) {
 	}
 }
 
-func TestASchemaThatIsNoJSON(t *testing.T) {
-	s, url := fake(t, "")
+func TestInvalidSchema(t *testing.T) {
+	s, url := fakeModel(t, "")
 	req := request("hello")
 	req.Output = json.RawMessage(`{"type":`)
 	_, err := provider(t, url).Generate(t.Context(), req)
@@ -114,9 +119,9 @@ func TestASchemaThatIsNoJSON(t *testing.T) {
 	}
 }
 
-// TestAnEndpointThatChecks is asked for everything at once.
-func TestAnEndpointThatChecks(t *testing.T) {
-	s, url := fake(t, `{contextTokens: 100, rules: [{when: {responseFormat: json_schema, hasTools: true}, reply: {text: "{}"}}]}`)
+// TestStrictEndpoint sends all options to a server that validates them.
+func TestStrictEndpoint(t *testing.T) {
+	s, url := fakeModel(t, `{contextTokens: 100, rules: [{when: {responseFormat: json_schema, hasTools: true}, reply: {text: "{}"}}]}`)
 	req := request("hello")
 	req.Output, req.Parameters.Effort, req.Tools = json.RawMessage(`{"type":"object"}`), "low", []model.Tool{{Name: "find"}}
 	got, err := provider(t, url).Generate(t.Context(), req)

@@ -5,19 +5,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// maxDetail bounds the part of a message that an endpoint wrote, in code points.
+// maxDetail bounds the endpoint's text in a message, in code points.
 const maxDetail = 300
 
-// clean makes a text of the endpoint fit for a message: one line, printable, bounded, and without secrets, which some
-// endpoints repeat.
+// clean makes a text of the endpoint safe for a message: one line, printable, bounded, and without secrets, which
+// some endpoints repeat.
 func (p *Provider) clean(text string) string { return p.redactor.Line(text, maxDetail) }
 
-// cleanReply takes the secrets out of all that the endpoint wrote. It must see the whole reply: a stream cuts a secret into pieces.
+// cleanReply removes the secrets from all texts of the endpoint. It must run on the whole reply, because a stream
+// may cut a secret into pieces.
 func (p *Provider) cleanReply(reply *model.Reply) {
 	reply.Redact(p.redactor.Whole)
 }
 
-// redactorOf knows the key and the values of secret headers, and those of before.
+// redactorOf returns a redactor for the key, the secret headers and the earlier secrets.
 func redactorOf(cfg *Config) *redact.Redactor {
 	return redact.New(append(cfg.Secrets(), cfg.Earlier...)...)
 }

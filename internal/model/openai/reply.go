@@ -14,19 +14,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// incoming is a reply as far as it has arrived.
+// incoming is the part of a reply that has arrived.
 type incoming struct {
 	text, reasoning, refusal strings.Builder
 
 	calls calls
-	// received is how many bytes of text, reasoning and calls came, kept how many of them are kept, and tooLong says that no more are.
+	// received is the number of bytes of text, reasoning and calls that arrived, and kept the number that is kept.
+	// If tooLong is true, no more is kept.
 	received, kept int64
 	tooLong        bool
 	finish         api.FinishReason
 	usage          model.Usage
 }
 
-// add takes one event of the stream.
+// add adds one event of the stream.
 func (in *incoming) add(event chunk) {
 	if event.Usage != nil {
 		in.usage = usageOf(*event.Usage)
@@ -48,7 +49,8 @@ func (in *incoming) add(event chunk) {
 	}
 }
 
-// keep returns what is kept of a piece: all of it as long as the reply is not too long, and of the first one beyond that what fits.
+// keep returns the part of a piece that is kept. It is the whole piece until the reply is too long. Of the first
+// piece beyond the bound, the part that fits is kept.
 func (in *incoming) keep(piece string) string {
 	in.received += int64(len(piece))
 	if in.tooLong {
@@ -65,7 +67,7 @@ func (in *incoming) keep(piece string) string {
 	return piece
 }
 
-// spent is what an answer has cost that is no good: its usage, or how much of it came.
+// spent returns the cost of an unusable answer: its usage, or the number of bytes that arrived.
 func (in *incoming) spent() model.Reply {
 	reply := model.Reply{Usage: in.usage}
 	if in.usage == (model.Usage{}) {
@@ -74,7 +76,8 @@ func (in *incoming) spent() model.Reply {
 	return reply
 }
 
-// cutOff says whether an answer is cut off because it is too long: more than is kept came of it, or more than is read before its end.
+// cutOff reports whether an answer was cut off because it is too long: more bytes arrived than are kept, or than
+// are read before its end.
 func (in *incoming) cutOff(ctx context.Context, end error) bool {
 	if _, isLong := errors.AsType[tooLong](end); isLong && in.finish == "" {
 		return in.received > 0
@@ -82,8 +85,8 @@ func (in *incoming) cutOff(ctx context.Context, end error) bool {
 	return in.tooLong && ctx.Err() == nil
 }
 
-// finished judges a stream by how it ended. After a finish reason the answer is whole, whatever became of the connection.
-// What it returns with an error has what was spent alone.
+// finished decides by the end of a stream what to return. After a finish reason the answer is complete, even if the
+// connection failed. A reply that is returned with an error contains only usage and Received.
 func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *response) (model.Reply, error) {
 	spent := in.spent()
 	switch in.finish {
@@ -93,11 +96,11 @@ func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *
 			return in.reply(model.FinishLength), nil
 		}
 		if errors.Is(end, io.EOF) {
-			return spent, malformed("the stream ended before the answer was finished%s", unlikely(note))
+			return spent, malformed("the stream ended before the answer was finished%s", contentTypeHint(note))
 		}
 		return spent, end
 	case api.FinishReasonLength:
-		// The last call is cut off, and which of the others the model meant to make with it is not known.
+		// The last call is cut off, and it is unknown which of the other calls the model meant to combine with it.
 		return in.reply(model.FinishLength), nil
 	case api.FinishReasonContentFilter:
 		return spent, &model.Error{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}
@@ -108,8 +111,8 @@ func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *
 		if in.tooLong {
 			return in.reply(model.FinishLength), nil
 		}
-		if len(in.calls.list) > 0 { // some servers say so little of calls
-			return in.called()
+		if len(in.calls.list) > 0 { // some servers send this reason for calls too
+			return in.toolCallReply()
 		}
 		reply := in.reply(model.FinishStop)
 		if strings.TrimSpace(reply.Text) == "" {
@@ -117,7 +120,7 @@ func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *
 		}
 		return reply, nil
 	case api.FinishReasonToolCalls, api.FinishReasonFunctionCall:
-		return in.called()
+		return in.toolCallReply()
 	case api.FinishReasonNull:
 	}
 	unknown := malformed("the answer ended for an unknown reason")
@@ -125,14 +128,15 @@ func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *
 	return spent, unknown
 }
 
-// called returns a reply that waits for tools, also where none was offered: the same request would bring the same reply.
-func (in *incoming) called() (model.Reply, error) {
+// toolCallReply returns a reply with tool calls, even if no tools were offered: repeating the request would give
+// the same reply.
+func (in *incoming) toolCallReply() (model.Reply, error) {
 	spent := in.spent()
 	switch {
 	case in.tooLong:
 		return in.reply(model.FinishLength), nil
 	case len(in.calls.list) == 0:
-		return spent, malformed("the model said that it called a tool, and called none")
+		return spent, malformed("the model announced a tool call but made none")
 	}
 	calls, err := in.calls.finish()
 	if err != nil {
@@ -143,21 +147,22 @@ func (in *incoming) called() (model.Reply, error) {
 	return reply, nil
 }
 
-// reply is what has arrived, without calls. The text of a refusal comes apart from any other, and is behind it.
+// reply returns the text that arrived, without calls. The text of a refusal arrives separately and follows any
+// other text.
 func (in *incoming) reply(finish model.FinishReason) model.Reply {
 	thought, text := model.SplitThought(in.text.String(), finish == model.FinishLength)
 	if in.refusal.Len() > 0 {
-		text = joined(text, in.refusal.String())
+		text = joinTexts(text, in.refusal.String())
 	}
-	reply := model.Reply{Text: text, Reasoning: joined(in.reasoning.String(), thought), FinishReason: finish, Usage: in.usage}
+	reply := model.Reply{Text: text, Reasoning: joinTexts(in.reasoning.String(), thought), FinishReason: finish, Usage: in.usage}
 	if in.tooLong && finish == model.FinishLength {
 		reply.TooLong, reply.Received = true, in.spent().Received
 	}
 	return reply
 }
 
-// joined sets two texts one below the other; a blank one is left out.
-func joined(a, b string) string {
+// joinTexts puts two texts below each other. A blank text is left out.
+func joinTexts(a, b string) string {
 	switch {
 	case strings.TrimSpace(b) == "":
 		return a

@@ -13,8 +13,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestRepliesThatRepeatTheKey go into the journal, the status and the next request: the key must be in none of them.
-func TestRepliesThatRepeatTheKey(t *testing.T) {
+// TestKeyIsRemovedFromReplies checks that the key is removed from replies, because they become part of the journal,
+// the status and the next request.
+func TestKeyIsRemovedFromReplies(t *testing.T) {
 	hidden := strings.Join(strings.Split(key, ""), "\u200b")
 	pieces := func(member, text string) []string {
 		var all []string
@@ -37,22 +38,40 @@ func TestRepliesThatRepeatTheKey(t *testing.T) {
 		events []string
 		want   model.Reply
 	}{
-		"text":          {"", []string{delta(`"content":"your key is ` + key + `!"`)}, stop("your key is [redacted]!", "")},
-		"in pieces":     {"no event holds more of it than a character", pieces("content", "your key is "+key+"!"), stop("your key is [redacted]!", "")},
-		"hidden":        {"a reader sees the key", pieces("content", "your key is "+hidden+"!"), stop("your key is [redacted]!", "")},
-		"tags":          {"", pieces("content", strings.Join(strings.Split(key, ""), "\U000e0041\ufe0f")), stop("[redacted]", "")},
-		"base64":        {"", []string{delta(`"content":"` + base64.RawURLEncoding.EncodeToString([]byte(key+"..")) + `"`)}, stop("[redacted]ouLg", "")},
-		"earlier key":   {"a run that began with it may go on", []string{delta(`"content":"was sk-earlier-0123456789abcdef"`)}, stop("was [redacted]", "")},
-		"reasoning":     {"the journal has it, too", append(pieces("reasoning", hidden), delta(`"content":"fine"`)), stop("fine", "[redacted]")},
-		"without a key": {"all else stays as it is", pieces("content", "café\u200b \u202e"), stop("café\u200b \u202e", "")},
+		"text": {"", []string{delta(`"content":"your key is ` + key + `!"`)}, stop("your key is [redacted]!", "")},
+		"in pieces": {
+			"each event contains one character of the key", pieces("content", "your key is "+key+"!"),
+			stop("your key is [redacted]!", ""),
+		},
+		"hidden": {"a reader sees the key", pieces("content", "your key is "+hidden+"!"), stop("your key is [redacted]!", "")},
+		"tags":   {"", pieces("content", strings.Join(strings.Split(key, ""), "\U000e0041\ufe0f")), stop("[redacted]", "")},
+		"base64": {
+			"",
+			[]string{delta(`"content":"` + base64.RawURLEncoding.EncodeToString([]byte(key+"..")) + `"`)},
+			stop("[redacted]ouLg", ""),
+		},
+		"earlier key": {
+			"an earlier key is removed too",
+			[]string{delta(`"content":"was sk-earlier-0123456789abcdef"`)},
+			stop("was [redacted]", ""),
+		},
+		"reasoning": {
+			"reasoning is part of the journal",
+			append(pieces("reasoning", hidden), delta(`"content":"fine"`)), stop("fine", "[redacted]"),
+		},
+		"without a key": {"other text stays unchanged", pieces("content", "café\u200b \u202e"), stop("café\u200b \u202e", "")},
 		"a call": {
 			"a tool must not get it",
 			[]string{part(0, "id-"+key, "count", `{"h":"`+hidden+`"}`), part(1, "b", key, `{}`)},
-			model.Reply{ToolCalls: []model.ToolCall{{ID: "call_0", Name: "count", Arguments: `{"h":"[redacted]"}`}, {ID: "b", Name: "[redacted]", Arguments: "{}"}}, FinishReason: model.FinishToolCalls, Usage: used},
+			model.Reply{ToolCalls: []model.ToolCall{
+				{ID: "call_0", Name: "count", Arguments: `{"h":"[redacted]"}`},
+				{ID: "b", Name: "[redacted]", Arguments: "{}"},
+			}, FinishReason: model.FinishToolCalls, Usage: used},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := provider(t, raw(t, respond(200, events(append(tc.events, ended...)...), stream)), func(cfg *openai.Config) { cfg.Earlier = []string{"sk-earlier-0123456789abcdef"} })
+			p := provider(t, serve(t, respond(200, events(append(tc.events, ended...)...), stream)),
+				func(cfg *openai.Config) { cfg.Earlier = []string{"sk-earlier-0123456789abcdef"} })
 			got, err := p.Generate(t.Context(), withTools("hello"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)

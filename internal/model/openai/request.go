@@ -17,20 +17,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// Bounds of the API on what a request repeats of an earlier reply.
+// Bounds of the API for parts of an earlier reply that a request repeats.
 const (
 	maxCallID   = 40
 	maxToolName = 64
 )
 
-// outputName is the name of the answer's schema, which the API demands.
+// outputName is the name of the answer's schema, which the API requires.
 const outputName = "answer"
 
-// requestID is the header that carries Request.ID; OpenAI writes it into its logs.
+// requestID is the header with Request.ID. OpenAI writes it into its logs.
 const requestID = "X-Client-Request-Id"
 
-// chatRequest is the library's request with messages of our own: the library leaves empty contents and empty arguments
-// out, and the API demands both.
+// chatRequest is the library's request with its own message type. The library omits empty contents and empty
+// arguments, but the API requires both.
 type chatRequest struct {
 	api.ChatCompletionRequest
 	Messages []chatMessage `json:"messages"`
@@ -40,7 +40,8 @@ type chatMessage struct {
 	Role string `json:"role"`
 	// Name is not part of a tool's message, and some servers refuse it there.
 	Name string `json:"name,omitempty"`
-	// Content is null for an assistant's message that has tool calls alone: some servers refuse an empty text.
+	// Content is null in an assistant's message that has only tool calls, because some servers refuse an empty
+	// text.
 	Content    *string    `json:"content"`
 	ToolCalls  []chatCall `json:"tool_calls,omitempty"`
 	ToolCallID string     `json:"tool_call_id,omitempty"`
@@ -57,19 +58,19 @@ type chatFunction struct {
 	Arguments string `json:"arguments"`
 }
 
-// sending is what the transport sends in place of what the library wrote.
-type sending struct {
+// payload holds the data that the transport sends instead of the library's request.
+type payload struct {
 	id string
-	// body is nil once it is being sent, and again makes it anew for a connection that had closed before it took anything: an
-	// answer may be long in coming, and what was sent need not wait for it.
+	// body is nil once it is being sent, because an answer may take long and the memory is not needed meanwhile. If
+	// a connection was already closed when the request was sent, again makes the body anew.
 	body  []byte
 	again func() ([]byte, error)
 }
 
-// apply puts the body and the id into a request.
-func (s *sending) apply(out *http.Request) {
+// apply sets the body and the ID of a request.
+func (s *payload) apply(out *http.Request) {
 	if out.Body != nil {
-		_ = out.Body.Close() // nothing of it is sent
+		_ = out.Body.Close() // it is not sent
 	}
 	out.ContentLength = int64(len(s.body))
 	out.GetBody = func() (io.ReadCloser, error) {
@@ -82,10 +83,10 @@ func (s *sending) apply(out *http.Request) {
 	}
 }
 
-// content is the body of a request. What was read of it to the end is let go of.
+// content is the body of a request. It drops the body once all of it was read.
 type content struct{ rest []byte }
 
-// Read hands on what is left.
+// Read returns the next bytes.
 func (c *content) Read(p []byte) (int, error) {
 	n := copy(p, c.rest)
 	if c.rest = c.rest[n:]; len(c.rest) == 0 {
@@ -95,14 +96,15 @@ func (c *content) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close does nothing; it may be called while Read is.
+// Close does nothing. It may be called during Read.
 func (c *content) Close() error { return nil }
 
-// someTools stand for those of a request where it matters only that there are any.
+// someTools replaces the tools of a request where only their presence matters.
 var someTools = []api.Tool{{Type: api.ToolTypeFunction}}
 
-// judged is a request without its messages and its tools, by which the library judges whether the model takes its parameters.
-func judged(req *model.Request) api.ChatCompletionRequest {
+// withoutMessages returns a request without its messages and tools, so that the library can check whether the model
+// accepts its parameters.
+func withoutMessages(req *model.Request) api.ChatCompletionRequest {
 	out := parametersOf(req)
 	if len(req.Tools) > 0 {
 		out.Tools = someTools
@@ -110,8 +112,8 @@ func judged(req *model.Request) api.ChatCompletionRequest {
 	return out
 }
 
-// encode returns what is sent for a request.
-func encode(ctx context.Context, req *model.Request) (*sending, error) {
+// encode returns the data that is sent for a request.
+func encode(ctx context.Context, req *model.Request) (*payload, error) {
 	bytes := 0
 	for i := range req.Messages {
 		bytes += len(req.Messages[i].Content)
@@ -121,34 +123,34 @@ func encode(ctx context.Context, req *model.Request) (*sending, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &sending{id: req.ID, body: body, again: func() ([]byte, error) { return bodyOf(req) }}, nil
+	return &payload{id: req.ID, body: body, again: func() ([]byte, error) { return bodyOf(req) }}, nil
 }
 
-// bodyOf is what is sent for a request: the same whenever it is made.
+// bodyOf returns the body of a request. It returns the same bytes each time.
 func bodyOf(req *model.Request) ([]byte, error) {
 	out := &chatRequest{ChatCompletionRequest: parametersOf(req), Messages: messagesOf(req.Messages)}
 	for _, t := range req.Tools {
 		if len(t.Parameters) > 0 && !json.Valid(t.Parameters) {
-			return nil, unsent("the parameters of tool %q are not JSON", t.Name)
+			return nil, unsendable("the parameters of tool %q are not JSON", t.Name)
 		}
 		out.Tools = append(out.Tools, toolOf(t))
 	}
 	if len(req.Output) > 0 {
 		if !json.Valid(req.Output) {
-			return nil, unsent("the schema of the answer is not JSON")
+			return nil, unsendable("the schema of the answer is not JSON")
 		}
 		out.ResponseFormat = formatOf(req.Output)
 	}
 	return json.Marshal(out)
 }
 
-// unsent is the failure of a request that no endpoint would understand.
-func unsent(format string, args ...any) *model.Error {
+// unsendable returns the failure of a request that no endpoint could read.
+func unsendable(format string, args ...any) *model.Error {
 	return &model.Error{Kind: model.InvalidRequest, Unsent: true, Message: "the request cannot be sent: " + fmt.Sprintf(format, args...)}
 }
 
-// formatOf asks for an answer that keeps to a schema. It is not strict: the API takes only a part of JSON Schema then, and refuses
-// the request for any other.
+// formatOf returns a response format with a schema. It is not strict, because the API then accepts only a part of
+// JSON Schema and refuses requests with other schemas.
 func formatOf(schema json.RawMessage) *api.ChatCompletionResponseFormat {
 	return &api.ChatCompletionResponseFormat{
 		Type:       api.ChatCompletionResponseFormatTypeJSONSchema,
@@ -159,7 +161,7 @@ func formatOf(schema json.RawMessage) *api.ChatCompletionResponseFormat {
 func parametersOf(req *model.Request) api.ChatCompletionRequest {
 	out := api.ChatCompletionRequest{Model: req.Model, Stream: true, StreamOptions: &api.StreamOptions{IncludeUsage: true}}
 	if t := req.Parameters.Temperature; t != nil {
-		// The library leaves a zero out of the request; its documentation asks for the smallest number instead.
+		// The library omits a zero. Its documentation recommends the smallest number instead.
 		out.Temperature = max(float32(*t), math.SmallestNonzeroFloat32)
 	}
 	if n := req.Parameters.MaxOutputTokens; n != nil {
@@ -184,7 +186,7 @@ func messagesOf(messages []model.Message) []chatMessage {
 	for _, m := range messages {
 		switch {
 		case m.Role == model.RoleTool:
-			// Sent without content too: the API wants an answer to each call.
+			// Send it even without content, because the API requires an answer to each call.
 			out = append(out, chatMessage{Role: string(m.Role), Content: &m.Content, ToolCallID: callID(m.ToolCallID)})
 		case len(m.ToolCalls) > 0:
 			sent := chatMessage{Role: string(m.Role), Name: m.Name, ToolCalls: callsOf(m.ToolCalls)}
@@ -195,7 +197,7 @@ func messagesOf(messages []model.Message) []chatMessage {
 		case m.Content != "":
 			out = append(out, chatMessage{Role: string(m.Role), Name: m.Name, Content: &m.Content})
 		default:
-			// A profile may ask for an empty prompt; the API refuses a message without content.
+			// A profile may have an empty prompt, but the API refuses a message without content.
 		}
 	}
 	return out
@@ -211,11 +213,11 @@ func callsOf(calls []model.ToolCall) []chatCall {
 	return out
 }
 
-// shortened begins an ID that callID made of a longer one. 32 hexadecimal digits follow.
+// shortened is the beginning of an ID that callID made from a longer one. 32 hexadecimal digits follow.
 const shortened = "call_"
 
-// callID makes the ID of a call as short as the API takes it: the same ID always to the same, and no two to one. So it also
-// replaces an ID that looks like one of its own.
+// callID shortens the ID of a call to the length that the API accepts. The same ID always gives the same result,
+// and different IDs give different results. So callID also replaces an ID that looks like its own results.
 func callID(id string) string {
 	if len(id) <= maxCallID && !isShortened(id) {
 		return id
@@ -224,14 +226,15 @@ func callID(id string) string {
 	return shortened + hex.EncodeToString(sum[:16])
 }
 
-// isShortened reports whether an ID looks like one that callID has made.
+// isShortened reports whether an ID looks like a result of callID.
 func isShortened(id string) bool {
 	digits, ok := strings.CutPrefix(id, shortened)
 	_, err := hex.DecodeString(digits)
 	return ok && err == nil && len(digits) == 32
 }
 
-// toolName makes the name of a call fit for the API, which refuses the whole request for a name that a model made up.
+// toolName makes the name of a call valid for the API, which refuses the whole request if a model made up an
+// invalid name.
 func toolName(name string) string {
 	name = strings.Map(func(r rune) rune {
 		switch {

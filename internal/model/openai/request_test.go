@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// sentBody asks and returns what arrived at the endpoint: the JSON of one member of the body, and the headers.
+// sentBody sends a request and returns what the endpoint received: one member of the JSON body, and the headers.
 func sentBody(t *testing.T, req model.Request, member string, mutate ...func(*openai.Config)) (string, http.Header) {
 	t.Helper()
 	type arrived struct {
@@ -21,7 +21,7 @@ func sentBody(t *testing.T, req model.Request, member string, mutate ...func(*op
 		header http.Header
 	}
 	requests := make(chan arrived, 1)
-	url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		a := arrived{header: r.Header}
 		if err := json.NewDecoder(r.Body).Decode(&a.body); err != nil {
 			t.Errorf("request: %v", err)
@@ -37,16 +37,30 @@ func sentBody(t *testing.T, req model.Request, member string, mutate ...func(*op
 }
 
 func TestToolsOnTheWire(t *testing.T) {
-	const schema = `{"$defs":{"n":{"type":"integer"}},"type":"object","properties":{"z":{"$ref":"#/$defs/n"},"a":{"const":1.0}},"x-mine":[1e2]}`
+	const schema = `{"$defs":{"n":{"type":"integer"}},"type":"object",` +
+		`"properties":{"z":{"$ref":"#/$defs/n"},"a":{"const":1.0}},"x-mine":[1e2]}`
 	for name, tc := range map[string]struct {
 		reason string
 		tools  []model.Tool
 		want   string
 	}{
-		"none":           {"nothing is offered", nil, ""},
-		"schema":         {"the schema goes as it is", []model.Tool{{Name: "count", Description: "Counts.", Parameters: json.RawMessage(schema)}}, `[{"function":{"name":"count","description":"Counts.","parameters":` + schema + `},"type":"function"}]`},
-		"no schema":      {"null is refused", []model.Tool{{Name: "now"}}, `[{"function":{"name":"now","parameters":{"type":"object","properties":{}}},"type":"function"}]`},
-		"in their order": {"as they are given", []model.Tool{{Name: "b"}, {Name: "a"}}, `[{"function":{"name":"b","parameters":{"type":"object","properties":{}}},"type":"function"},{"function":{"name":"a","parameters":{"type":"object","properties":{}}},"type":"function"}]`},
+		"none": {"no tools are sent", nil, ""},
+		"schema": {
+			"the schema is sent unchanged",
+			[]model.Tool{{Name: "count", Description: "Counts.", Parameters: json.RawMessage(schema)}},
+			`[{"function":{"name":"count","description":"Counts.","parameters":` + schema + `},"type":"function"}]`,
+		},
+		"no schema": {
+			"null is refused",
+			[]model.Tool{{Name: "now"}},
+			`[{"function":{"name":"now","parameters":{"type":"object","properties":{}}},"type":"function"}]`,
+		},
+		"in their order": {
+			"tools keep their order",
+			[]model.Tool{{Name: "b"}, {Name: "a"}},
+			`[{"function":{"name":"b","parameters":{"type":"object","properties":{}}},"type":"function"},` +
+				`{"function":{"name":"a","parameters":{"type":"object","properties":{}}},"type":"function"}]`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := request("hello")
@@ -71,22 +85,68 @@ func TestToolMessagesOnTheWire(t *testing.T) {
 		message model.Message
 		want    string
 	}{
-		"call":            {"a call alone has null for content", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{call}}, `{"role":"assistant","content":null,"tool_calls":[` + function("a", "count", `{"n":1}`) + `]}`},
-		"call and text":   {"what the model said goes with it", model.Message{Role: model.RoleAssistant, Name: "reply", Content: "I count.", ToolCalls: []model.ToolCall{call}}, `{"role":"assistant","name":"reply","content":"I count.","tool_calls":[` + function("a", "count", `{"n":1}`) + `]}`},
-		"calls":           {"in order, with arguments as they were", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "b", Name: "x", Arguments: "{"}, {ID: "a", Name: "y"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function("b", "x", "{") + `,` + function("a", "y", "") + `]}`},
-		"result":          {"a result has no name", model.Message{Role: model.RoleTool, Name: "tool_result", Content: "7", ToolCallID: "a"}, `{"role":"tool","content":"7","tool_call_id":"a"}`},
-		"empty result":    {"the API wants one for each call", model.Message{Role: model.RoleTool, Name: "tool_result", ToolCallID: "a"}, `{"role":"tool","content":"","tool_call_id":"a"}`},
-		"made-up name":    {"a bad name would be refused with all the rest", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "a", Name: "ns.Größe 1-" + strings.Repeat("x", 99), Arguments: "{}"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function("a", "ns_Gr__e_1-"+strings.Repeat("x", 53), "{}") + `]}`},
-		"long id":         {"an id of another server may be too long", model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: longID, Name: "count", Arguments: "{}"}}}, `{"role":"assistant","content":null,"tool_calls":[` + function(shortID, "count", "{}") + `]}`},
-		"long id, again":  {"and its result goes along", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID}, `{"role":"tool","content":"7","tool_call_id":"` + shortID + `"}`},
-		"as if shortened": {"two ids never become one", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: shortID}, `{"role":"tool","content":"7","tool_call_id":"` + shortAgain + `"}`},
-		"longest id":      {"as long as is allowed", model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID[:40]}, `{"role":"tool","content":"7","tool_call_id":"` + longID[:40] + `"}`},
+		"call": {
+			"a call without text has null as content",
+			model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{call}},
+			`{"role":"assistant","content":null,"tool_calls":[` + function("a", "count", `{"n":1}`) + `]}`,
+		},
+		"call and text": {
+			"the text is sent with the call",
+			model.Message{Role: model.RoleAssistant, Name: "reply", Content: "I count.", ToolCalls: []model.ToolCall{call}},
+			`{"role":"assistant","name":"reply","content":"I count.","tool_calls":[` + function("a", "count", `{"n":1}`) + `]}`,
+		},
+		"calls": {
+			"calls are sent in order with unchanged arguments",
+			model.Message{
+				Role:      model.RoleAssistant,
+				ToolCalls: []model.ToolCall{{ID: "b", Name: "x", Arguments: "{"}, {ID: "a", Name: "y"}},
+			},
+			`{"role":"assistant","content":null,"tool_calls":[` + function("b", "x", "{") + `,` + function("a", "y", "") + `]}`,
+		},
+		"result": {
+			"a result has no name",
+			model.Message{Role: model.RoleTool, Name: "tool_result", Content: "7", ToolCallID: "a"},
+			`{"role":"tool","content":"7","tool_call_id":"a"}`,
+		},
+		"empty result": {
+			"an empty result is sent, because each call needs one",
+			model.Message{Role: model.RoleTool, Name: "tool_result", ToolCallID: "a"},
+			`{"role":"tool","content":"","tool_call_id":"a"}`,
+		},
+		"made-up name": {
+			"an invalid name would make the whole request invalid",
+			model.Message{
+				Role:      model.RoleAssistant,
+				ToolCalls: []model.ToolCall{{ID: "a", Name: "ns.Größe 1-" + strings.Repeat("x", 99), Arguments: "{}"}},
+			},
+			`{"role":"assistant","content":null,"tool_calls":[` + function("a", "ns_Gr__e_1-"+strings.Repeat("x", 53), "{}") + `]}`,
+		},
+		"long id": {
+			"a long ID is shortened",
+			model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: longID, Name: "count", Arguments: "{}"}}},
+			`{"role":"assistant","content":null,"tool_calls":[` + function(shortID, "count", "{}") + `]}`,
+		},
+		"long id, again": {
+			"the result has the same shortened ID",
+			model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID},
+			`{"role":"tool","content":"7","tool_call_id":"` + shortID + `"}`,
+		},
+		"as if shortened": {
+			"different IDs stay different",
+			model.Message{Role: model.RoleTool, Content: "7", ToolCallID: shortID},
+			`{"role":"tool","content":"7","tool_call_id":"` + shortAgain + `"}`,
+		},
+		"longest id": {"an ID of the greatest length stays", model.Message{
+			Role: model.RoleTool, Content: "7",
+			ToolCallID: longID[:40],
+		}, `{"role":"tool","content":"7","tool_call_id":"` + longID[:40] + `"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := withTools("hello")
 			req.Messages = append(req.Messages, tc.message)
 			got, _ := sentBody(t, req, "messages")
-			want := `[{"role":"system","name":"system_prompt","content":"Be brief."},{"role":"user","name":"user_message","content":"hello"},` + tc.want + `]`
+			want := `[{"role":"system","name":"system_prompt","content":"Be ` +
+				`brief."},{"role":"user","name":"user_message","content":"hello"},` + tc.want + `]`
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
@@ -103,10 +163,10 @@ func TestRequestID(t *testing.T) {
 		mutate     []func(*openai.Config)
 		want       []string
 	}{
-		"none":       {"no id, no header", "", nil, nil},
+		"none":       {"without an ID there is no header", "", nil, nil},
 		"given":      {"for the endpoint's logs", "turn-1/step-2", nil, []string{"turn-1/step-2"}},
-		"configured": {"a header of the provider's own", "", []func(*openai.Config){own}, []string{"mine"}},
-		"both":       {"the request's own id is the better one", "turn-1", []func(*openai.Config){own}, []string{"turn-1"}},
+		"configured": {"a configured header is sent", "", []func(*openai.Config){own}, []string{"mine"}},
+		"both":       {"the ID of the request counts", "turn-1", []func(*openai.Config){own}, []string{"turn-1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := request("hello")
@@ -119,8 +179,8 @@ func TestRequestID(t *testing.T) {
 	}
 }
 
-func TestSchemaThatIsNoJSONIsNotSent(t *testing.T) {
-	url := raw(t, func(http.ResponseWriter, *http.Request) { t.Error("the request was sent") })
+func TestInvalidParametersAreNotSent(t *testing.T) {
+	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("the request was sent") })
 	req := request("hello")
 	req.Tools = []model.Tool{{Name: "count", Parameters: json.RawMessage(`{"type":`)}}
 	reply, err := provider(t, url).Generate(t.Context(), req)
@@ -131,9 +191,9 @@ func TestSchemaThatIsNoJSONIsNotSent(t *testing.T) {
 	}
 }
 
-// TestConversationWithTools has a real conversation of several steps with a server that checks every message of it.
+// TestConversationWithTools runs a conversation of several steps with a server that checks every message.
 func TestConversationWithTools(t *testing.T) {
-	s, url := fake(t, `
+	s, url := fakeModel(t, `
 rules:
 - when: {contains: "turn=", toolMessages: 4}
   reply: {text: "Counted to {{ .ToolMessages }}."}

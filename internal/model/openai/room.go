@@ -8,23 +8,32 @@ import (
 )
 
 const (
-	// freeReply bytes of a reply, or of one event of it, are held without a reservation.
-	freeReply = 64 << 10
-	// replyRoom is what a longer one reserves before it goes on, in bytes: the longest event, and the reply that is kept. It is all that
-	// the reply can need: growing a reservation later could deadlock.
+	// unreservedReply is the size of a reply, or of one of its events, up to which no memory is reserved, in bytes.
+	unreservedReply = 4 << 10
+	// replyRoom is the reservation for a reply that is no longer small, in bytes: the longest event and the part of the
+	// reply that is kept. Reserve all of it first: waiting for more of it later could deadlock.
 	replyRoom = MaxEventBytes + MaxReplyBytes
 )
 
-// room is the memory that a long reply holds while it is read, and until who gets it gives that back. One goroutine uses it.
-type room struct {
+// replyMemory is the memory that a reply holds while it is read, and until the receiver of the reply releases it.
+// It is for one goroutine only.
+type replyMemory struct {
 	account bytebudget.Account
-	held    *bytebudget.Reservation
+	// small is the reservation of a small reply, and long that of a long one.
+	small, long *bytebudget.Reservation
 }
 
-// hold reserves what a reply may need once more than freeReply bytes of it are there, and waits for that if need be. Meanwhile the
-// answer does not count as standing still. Its error is a *model.Error.
-func (r *room) hold(w *watch, bytes int) error {
-	if bytes <= freeReply || r.held != nil {
+// hold reserves the memory for a reply once this number of bytes has arrived. If the reply is long, or memory is short,
+// hold waits for the memory of the longest reply. The idle timeout does not run during this wait. An error of the
+// reservation is a *model.Error.
+func (r *replyMemory) hold(w *watch, bytes int) error {
+	if bytes <= unreservedReply || r.long != nil {
+		return nil
+	}
+	if r.small == nil {
+		r.small = r.account.Content()
+	}
+	if r.small.Cover(int64(bytes)) {
 		return nil
 	}
 	w.timer.Stop()
@@ -34,21 +43,33 @@ func (r *room) hold(w *watch, bytes int) error {
 		return cause
 	}
 	if err != nil {
-		return &model.Error{Kind: model.Overloaded, Message: "sends long replies, and the manager has no memory left for them: ask for shorter ones, " +
-			"run fewer turns at once, or raise the manager's memory limit (" + err.Error() + ")"}
+		return &model.Error{
+			Kind: model.Overloaded,
+			Message: "the manager has no memory left for the endpoint's long replies: ask for shorter ones, " +
+				"run fewer turns at once, or raise the manager's memory limit (" + err.Error() + ")",
+		}
 	}
-	r.held = held
+	r.long = held
+	r.small.Release()
 	return nil
 }
 
-// release gives the memory back, unless it was handed over.
-func (r *room) release() { r.held.Release() }
+// release releases the memory, unless it was handed over.
+func (r *replyMemory) release() {
+	r.small.Release()
+	r.long.Release()
+}
 
-// handOver leaves the memory to who has the reply: it returns what gives it back, nil where there is none.
-func (r *room) handOver() (release func()) {
-	if r.held.Bytes() == 0 {
+// handOver gives the memory to the receiver of the reply. It returns the function that releases the memory, or nil
+// if there is none.
+func (r *replyMemory) handOver() (release func()) {
+	had := r.small
+	if r.long.Bytes() > 0 {
+		had = r.long
+	}
+	if had.Bytes() == 0 {
 		return nil
 	}
-	release, r.held = r.held.Release, nil
-	return release
+	r.small, r.long = nil, nil
+	return had.Release
 }

@@ -15,12 +15,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestLongRepliesTakeTurns has more long replies begin than there is memory for, and each wait longer than its idle time for the
-// others: all come in whole, a short one waits for nobody, and another namespace has its own memory.
+// TestLongRepliesTakeTurns starts more long replies than fit into memory. Each waits longer than its idle time for
+// the others. All replies must arrive complete, a short reply must not wait, and another namespace has its own
+// memory.
 func TestLongRepliesTakeTurns(t *testing.T) {
 	const long = 200 << 10
 	first, finish := make(chan struct{}, 8), make(chan struct{})
-	slow := raw(t, func(w http.ResponseWriter, r *http.Request) {
+	slow := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = fmt.Fprintf(w, "data: %s\n\n", delta(`"content":"`+strings.Repeat("x", long)+`"`))
 		w.(http.Flusher).Flush()
@@ -31,7 +32,7 @@ func TestLongRepliesTakeTurns(t *testing.T) {
 		}
 		_, _ = w.Write([]byte(events(finishing("stop"), "[DONE]")))
 	})
-	quick := raw(t, respond(200, events(delta(`"content":"fine"`), finishing("stop"), "[DONE]"), stream))
+	quick := serve(t, respond(200, events(delta(`"content":"fine"`), finishing("stop"), "[DONE]"), stream))
 	budget := bytebudget.New(0, 8<<20) // two replies of one namespace
 	ask := func(namespace, url string) error {
 		p := openai.New(openai.Config{
@@ -40,7 +41,8 @@ func TestLongRepliesTakeTurns(t *testing.T) {
 		})
 		defer p.Close()
 		reply, err := p.Generate(t.Context(), request("hello"))
-		if held := budget.Use(bytebudget.Replies).Bytes; err == nil && (reply.Release != nil) != (url == slow) || reply.Release != nil && held == 0 {
+		if held := budget.Use(bytebudget.Replies).Bytes; err == nil && (reply.Release != nil) != (url == slow) ||
+			reply.Release != nil && held == 0 {
 			err = fmt.Errorf("who gets the reply holds none of %d bytes, or a short one holds some", held)
 		}
 		if reply.Release != nil {
@@ -78,10 +80,39 @@ func TestLongRepliesTakeTurns(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoEventNeedsMemoryToo: an endpoint may send lines that say nothing, and go on for as long as its events may be away.
-func TestWhatIsNoEventNeedsMemoryToo(t *testing.T) {
+// TestSmallRepliesReserveMemory checks that a reply of 60 KiB holds memory until its receiver releases it. If
+// there is no memory left, the reply waits like a long one.
+func TestSmallRepliesReserveMemory(t *testing.T) {
+	const length = 60 << 10
+	url := serve(t, respond(200, events(delta(`"content":"`+strings.Repeat("x", length)+`"`), finishing("stop"), "[DONE]"), stream))
+	budget := bytebudget.New(200<<10, 8<<20) // 175 KiB for one namespace
+	p := provider(t, url, func(cfg *openai.Config) { cfg.Memory = budget.Account("team", bytebudget.Replies) })
+	var all []model.Reply
+	for range 3 { // the third does not fit
+		reply, err := p.Generate(t.Context(), request("hello"))
+		if err != nil || reply.Release == nil {
+			t.Fatalf("the reply holds no memory: %v", err)
+		}
+		all = append(all, reply)
+	}
+	if contents, replies := budget.Use(bytebudget.Contents).Bytes, budget.Use(bytebudget.Replies).Bytes; contents < 2*length ||
+		replies == 0 {
+		t.Errorf("%d bytes are held for small replies and %d for long ones, want two small ones and one that took its turn",
+			contents, replies)
+	}
+	for _, reply := range all {
+		reply.Release()
+	}
+	if contents, replies := budget.Use(bytebudget.Contents).Bytes, budget.Use(bytebudget.Replies).Bytes; contents != 0 || replies != 0 {
+		t.Errorf("%d and %d bytes are held in the end", contents, replies)
+	}
+}
+
+// TestBytesOutsideEventsReserveMemory checks that lines outside events need a reservation, because an endpoint may send
+// them until the idle timeout.
+func TestBytesOutsideEventsReserveMemory(t *testing.T) {
 	finish := make(chan struct{})
-	url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = w.Write([]byte(strings.Repeat(strings.Repeat("x", 999)+"\n", 100)))
 		w.(http.Flusher).Flush()
@@ -107,10 +138,11 @@ func TestWhatIsNoEventNeedsMemoryToo(t *testing.T) {
 	}
 }
 
-// TestALongRefusalIsReadAsFarAsItSaysSomething: nothing reserves memory for it, and it may never end.
-func TestALongRefusalIsReadAsFarAsItSaysSomething(t *testing.T) {
+// TestLongErrorBodyIsReadInPart checks that only the beginning of an error body is read. No memory
+// is reserved for it, and it may never end.
+func TestLongErrorBodyIsReadInPart(t *testing.T) {
 	finish := make(chan struct{})
-	url := raw(t, func(w http.ResponseWriter, r *http.Request) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = w.Write([]byte("the field is unknown: " + strings.Repeat("x", 20<<10)))
 		w.(http.Flusher).Flush()

@@ -21,8 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const key = "sk-demo-0123456789abcdefghijklmnopqrstuvwxyz"
 
-// fake starts a fake model with rules in YAML and returns it with the base URL it serves.
-func fake(t *testing.T, rules string) (*server.Server, string) {
+// fakeModel starts a fake model with rules in YAML. It returns the model and its base URL.
+func fakeModel(t *testing.T, rules string) (*server.Server, string) {
 	t.Helper()
 	cfg, err := server.ParseConfig([]byte(rules))
 	if err != nil {
@@ -38,15 +38,15 @@ func fake(t *testing.T, rules string) (*server.Server, string) {
 	return s, web.URL + "/v1"
 }
 
-// raw starts an HTTP server of one handler and returns its base URL.
-func raw(t *testing.T, handle http.HandlerFunc) string {
+// serve starts an HTTP server with one handler and returns its base URL.
+func serve(t *testing.T, handle http.HandlerFunc) string {
 	t.Helper()
 	web := httptest.NewServer(handle)
 	t.Cleanup(web.Close)
 	return web.URL + "/v1"
 }
 
-// respond answers every request with a status and a body; of headers, each is "name: value".
+// respond returns a handler that answers every request with a status and a body. Each header is "name: value".
 func respond(status int, body string, headers ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		for _, h := range headers {
@@ -54,18 +54,18 @@ func respond(status int, body string, headers ...string) http.HandlerFunc {
 			w.Header().Set(name, value)
 		}
 		w.WriteHeader(status)
-		_, _ = w.Write([]byte(body)) // a client that is gone shows in the test
+		_, _ = w.Write([]byte(body)) // the test notices if the client is gone
 	}
 }
 
-// events is the body of an event stream of these data.
+// events returns the body of an event stream with this data.
 func events(data ...string) string {
 	return "data: " + strings.Join(data, "\n\ndata: ") + "\n\n"
 }
 
 const stream = "Content-Type: text/event-stream"
 
-// provider returns a provider of a base URL that is closed when the test ends.
+// provider returns a provider for a base URL. It is closed when the test ends.
 func provider(t *testing.T, baseURL string, mutate ...func(*openai.Config)) *openai.Provider {
 	t.Helper()
 	cfg := openai.Config{
@@ -88,7 +88,7 @@ func request(message string) model.Request {
 	}}
 }
 
-// failure asks and returns the error, which must be a *model.Error without a part of the key.
+// failure sends a request and returns its error, which must be a *model.Error without any part of the key.
 func failure(t *testing.T, p *openai.Provider) *model.Error {
 	t.Helper()
 	reply, err := p.Generate(t.Context(), request("hello"))
@@ -107,8 +107,8 @@ func check(t *testing.T, reply model.Reply, err error) *model.Error {
 	return e
 }
 
-// patient returns a context that ends when the test does, or after long enough for anything to happen.
-func patient(t *testing.T) context.Context {
+// longContext returns a context that ends with the test, or after one minute.
+func longContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)

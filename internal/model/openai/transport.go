@@ -21,18 +21,19 @@ var (
 	errRedirect = errors.New("the endpoint redirects elsewhere")
 )
 
-// response is what the transport notes of a response that the library does not hand on.
+// response holds facts about a response that the library does not pass on.
 type response struct {
-	// wanted is the content type that was asked for.
+	// wanted is the requested content type.
 	wanted string
-	// longest is how many bytes of a stream are read.
+	// longest is the number of bytes of a stream that are read.
 	longest     int
 	status      int
 	contentType string
 	retryAfter  time.Duration
-	// room is the memory of a long reply, watch what ends the request, nil before there is a response.
-	room  room
-	watch *watch
+	// memory is the memory of a long reply. watch ends the request after a time-out; it is nil until there is a
+	// response.
+	memory replyMemory
+	watch  *watch
 }
 
 type exchangeKey struct{}
@@ -41,28 +42,29 @@ func withExchange(ctx context.Context, x *exchange) context.Context {
 	return context.WithValue(ctx, exchangeKey{}, x)
 }
 
-// exchangeOf is the exchange that a request is of.
+// exchangeOf returns the exchange that a request belongs to.
 func exchangeOf(req *http.Request) *exchange {
 	if x, ok := req.Context().Value(exchangeKey{}).(*exchange); ok {
 		return x
 	}
-	return &exchange{note: &response{}} // noted in vain
+	return &exchange{note: &response{}} // its fields are never read
 }
 
-// The content types that are asked for.
+// Content types of requests.
 const (
 	eventStream = "text/event-stream"
 	jsonObject  = "application/json"
 )
 
-// unlikely says so if the response was not of the type that was asked for, which points to a wrong base URL.
-func unlikely(r *response) string {
+// contentTypeHint returns a hint if the response has another content type than requested, because that points to a
+// wrong base URL.
+func contentTypeHint(r *response) string {
 	if r.contentType == "" || r.contentType == r.wanted {
 		return ""
 	}
 	sent := "another type"
 	if slices.Contains([]string{"text/html", "text/plain", jsonObject, eventStream}, r.contentType) {
-		sent = r.contentType // any other would be the endpoint's own words
+		sent = r.contentType // any other type would be text of the endpoint
 	}
 	return fmt.Sprintf(" (the endpoint sent %s, not %s: check baseURL)", sent, r.wanted)
 }
@@ -70,9 +72,12 @@ func unlikely(r *response) string {
 // errCaught is returned to the library for a request that is not sent yet.
 var errCaught = errors.New("the request is caught, and not sent yet")
 
-// transport sends requests for the library, in place of an http.Client: it adds headers, puts in the body that is to be sent, ends
-// a request whose answer stands still, and bounds what is read. Of an http.Client it needs nothing but that errors are *url.Error.
-// The request of an exchange is caught: the exchange sends it by itself, and the library then gets the response.
+// transport sends requests for the library instead of an http.Client. It adds headers, replaces the body, ends a
+// request whose answer makes no progress, and bounds the bytes that are read. The library expects only that errors
+// are *url.Error.
+//
+// transport catches the request of an exchange: the exchange sends the request itself, and the library then gets
+// the response.
 type transport struct {
 	base      http.RoundTripper
 	headers   []Header
@@ -80,27 +85,28 @@ type transport struct {
 	idle      time.Duration
 }
 
-// Do sends one request. A redirect is an error: it would carry the headers, and so their secrets, to another host.
+// Do sends one request. A redirect is an error, because it would carry the headers, and their secrets, to another
+// host.
 func (t *transport) Do(req *http.Request) (*http.Response, error) {
 	switch x := exchangeOf(req); {
 	case x.resp != nil:
-		return t.incoming(x, x.out, x.resp, x.watch)
-	case x.sending != nil:
-		x.out, x.watch = t.outgoing(req)
-		x.sending.apply(x.out)
+		return t.prepareResponse(x, x.out, x.resp, x.watch)
+	case x.payload != nil:
+		x.out, x.watch = t.prepareRequest(req)
+		x.payload.apply(x.out)
 		return nil, errCaught
 	default:
-		out, w := t.outgoing(req)
+		out, w := t.prepareRequest(req)
 		resp, err := t.base.RoundTrip(out)
 		if err != nil {
-			return nil, failed(out, w.ended(err))
+			return nil, urlError(out, w.fail(err))
 		}
-		return t.incoming(x, out, resp, w)
+		return t.prepareResponse(x, out, resp, w)
 	}
 }
 
-// outgoing is what is sent for a request of the library, which is used up, and what ends it.
-func (t *transport) outgoing(req *http.Request) (*http.Request, *watch) {
+// prepareRequest returns the request to send and the watch that ends it. The library's request must not be used again.
+func (t *transport) prepareRequest(req *http.Request) (*http.Request, *watch) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	w := &watch{ctx: ctx, cancel: cancel, timer: time.AfterFunc(t.idle, func() { cancel(errIdle) }), idle: t.idle}
 	out := req.WithContext(ctx)
@@ -114,24 +120,24 @@ func (t *transport) outgoing(req *http.Request) (*http.Request, *watch) {
 	return out, w
 }
 
-// incoming is what the library is given of a response.
-func (t *transport) incoming(x *exchange, req *http.Request, resp *http.Response, w *watch) (*http.Response, error) {
+// prepareResponse returns the response for the library.
+func (t *transport) prepareResponse(x *exchange, req *http.Request, resp *http.Response, w *watch) (*http.Response, error) {
 	note := x.note
 	note.status = resp.StatusCode
 	note.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	note.retryAfter, note.watch = retryAfter(resp.Header), w
-	most, streamed := mostOf(note, resp)
+	most, streamed := bodyLimit(note, resp)
 	b := &body{ReadCloser: resp.Body, watch: w, most: most, refusal: resp.StatusCode >= http.StatusBadRequest}
 	if redirects(resp) {
-		_ = b.Close() // nothing of it is read
-		return nil, failed(req, errRedirect)
+		_ = b.Close() // it is not read
+		return nil, urlError(req, errRedirect)
 	}
 	if err := netpolicy.CheckPlain(resp); err != nil {
-		_ = b.Close() // nothing of it is read
+		_ = b.Close() // it is not read
 		if resp.StatusCode < http.StatusBadRequest {
-			return nil, failed(req, err)
+			return nil, urlError(req, err)
 		}
-		resp.Body = http.NoBody // the status says what is wrong
+		resp.Body = http.NoBody // the status is enough to classify the error
 		return resp, nil
 	}
 	if resp.Body = b; streamed || isEvents(resp.Header) {
@@ -140,8 +146,9 @@ func (t *transport) incoming(x *exchange, req *http.Request, resp *http.Response
 	return resp, nil
 }
 
-// mostOf is how many bytes of a response are read, and says whether it is a stream, whatever its endpoint calls it.
-func mostOf(note *response, resp *http.Response) (most int, streamed bool) {
+// bodyLimit returns the number of bytes of a response that are read, and reports whether it is a stream, whatever
+// content type the endpoint states.
+func bodyLimit(note *response, resp *http.Response) (most int, streamed bool) {
 	if note.wanted == eventStream && resp.StatusCode < http.StatusBadRequest {
 		return note.longest, true
 	}
@@ -151,7 +158,7 @@ func mostOf(note *response, resp *http.Response) (most int, streamed bool) {
 	return maxOther, false
 }
 
-// redirects says whether a response sends its reader elsewhere.
+// redirects reports whether a response is a redirect.
 func redirects(resp *http.Response) bool {
 	switch resp.StatusCode {
 	case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
@@ -160,17 +167,17 @@ func redirects(resp *http.Response) bool {
 	return false
 }
 
-// failed is the error of a request that got no response, as an http.Client has it.
-func failed(req *http.Request, err error) error {
+// urlError returns the error of a request that got no response, in the form of an http.Client.
+func urlError(req *http.Request, err error) error {
 	if wrong, ok := errors.AsType[tls.RecordHeaderError](err); ok && string(wrong.RecordHeader[:]) == "HTTP/" {
 		err = http.ErrSchemeMismatch
 	}
 	return &url.Error{Op: req.Method, URL: req.URL.Redacted(), Err: err}
 }
 
-// watch ends a request whose answer stands still: its events restart the time, its bytes do not. An endpoint that sends
-// comments, or one byte at a time, would otherwise hold a Turn, and its slot, for as long as it likes. The first event must
-// arrive within the same time, and so must the whole of a response that is no event stream.
+// watch ends a request whose answer makes no progress. Events restart the time, single bytes do not: otherwise an
+// endpoint that sends comments, or one byte at a time, could hold a Turn and its slot as long as it likes. The
+// first event must arrive within the same time, and so must the whole of a response that is not an event stream.
 type watch struct {
 	ctx    context.Context //nolint:containedctx // because it is the request's, and its cause tells why a read failed
 	cancel context.CancelCauseFunc
@@ -178,8 +185,8 @@ type watch struct {
 	idle   time.Duration
 }
 
-// ended lets go of a request that has failed, and returns why.
-func (w *watch) ended(err error) error {
+// fail releases a failed request and returns the reason of the failure.
+func (w *watch) fail(err error) error {
 	if errors.Is(context.Cause(w.ctx), errIdle) {
 		err = errIdle
 	}
@@ -187,26 +194,27 @@ func (w *watch) ended(err error) error {
 	return err
 }
 
-// event restarts the time: a part of the answer has arrived.
+// event restarts the time, because a part of the answer has arrived.
 func (w *watch) event() { w.timer.Reset(w.idle) }
 
-// end lets go of the request.
+// end releases the request.
 func (w *watch) end() {
 	w.timer.Stop()
 	w.cancel(nil)
 }
 
-// body is a response body that ends when its time is over, or when too much arrives.
+// body is a response body that ends when its time is over or when it exceeds its bound.
 type body struct {
 	io.ReadCloser
 	*watch
-	// most is how many bytes are read, and read how many were.
+	// most is the number of bytes that may be read, and read the number that were read.
 	most, read int
-	// refusal ends where no more is read, as if it had no more.
+	// refusal is true for an error response: its body ends at the bound without an error.
 	refusal bool
 }
 
-// Read reads. The end of the body is that of the request: the library does not close the body of a refusal.
+// Read reads from the body. At the end of the body it also ends the request, because the library does not close the
+// body of an error response.
 func (b *body) Read(p []byte) (int, error) {
 	if b.read >= b.most {
 		b.end()
@@ -218,7 +226,7 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p[:min(len(p), b.most-b.read)])
 	b.read += n
 	if err != nil {
-		err = b.ended(err)
+		err = b.fail(err)
 	}
 	return n, err
 }
@@ -229,10 +237,11 @@ func (b *body) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// maxRetryAfter bounds what an endpoint may ask for; a longer wait never fits into a Turn.
+// maxRetryAfter bounds the wait that an endpoint may ask for. A longer wait never fits into a Turn.
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfter reads how long an endpoint asks to wait: seconds, or a date, which is compared with the endpoint's own.
+// retryAfter returns the wait that an endpoint asks for, in seconds or as a date. It compares a date with the
+// endpoint's own clock.
 func retryAfter(h http.Header) time.Duration {
 	var wait time.Duration
 	value := h.Get("Retry-After")

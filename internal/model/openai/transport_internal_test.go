@@ -12,8 +12,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestWhatWasSentIsLetGoOf, as an answer may be long in coming, and can be had anew for another connection.
-func TestWhatWasSentIsLetGoOf(t *testing.T) {
+// TestSentBodyIsReleased checks that the body is released once it was sent, because an answer may take long, and
+// that the body can be made again for another connection.
+func TestSentBodyIsReleased(t *testing.T) {
 	req := &model.Request{
 		Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("hello ", 1000)}},
 		Tools: []model.Tool{{Name: "find", Description: strings.Repeat("It finds. ", 100)}},
@@ -22,7 +23,7 @@ func TestWhatWasSentIsLetGoOf(t *testing.T) {
 	if err != nil {
 		t.Fatalf("encode: %v", err)
 	}
-	parameters := judged(req)
+	parameters := withoutMessages(req)
 	if len(parameters.Messages) != 0 || len(parameters.Tools) != 1 || parameters.Tools[0].Function != nil {
 		t.Errorf("the library is given %+v, want no more than that there are tools", parameters)
 	}
@@ -47,12 +48,12 @@ func TestWhatWasSentIsLetGoOf(t *testing.T) {
 	}
 }
 
-// TestALargeRequestTakesTurns with what other namespaces give the processors to do.
-func TestALargeRequestTakesTurns(t *testing.T) {
+// TestLargeRequestWaitsForOthers checks that a large request waits for large work of other namespaces.
+func TestLargeRequestWaitsForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gate := fairgate.New(1, 1)
-		done := fairgate.Large(fairgate.With(t.Context(), gate, "other"), 1<<20)
-		ctx, encoded := fairgate.With(t.Context(), gate, "mine"), make(chan error, 1)
+		processors := fairgate.NewProcessors(1)
+		done := fairgate.Large(processors.With(t.Context(), "other"), 1<<20)
+		ctx, encoded := processors.With(t.Context(), "mine"), make(chan error, 1)
 		request := func(size int) *model.Request {
 			return &model.Request{Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("x", size)}}}
 		}

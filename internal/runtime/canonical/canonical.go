@@ -1,7 +1,8 @@
-// Package canonical writes JSON in the one form that hashes are taken of: keys sorted, no white space, UTF-8 without
-// HTML escaping, numbers as they were written.
+// Package canonical writes JSON in the one form that hashes are computed from: sorted keys, no white space, UTF-8
+// without HTML escaping, numbers as they were written.
 //
-// encoding/json alone will not do: it escapes U+2028 and U+2029 whatever it is told, and RFC 8785 rewrites numbers.
+// Neither encoding/json nor RFC 8785 fits: encoding/json always escapes U+2028 and U+2029, and RFC 8785 rewrites
+// numbers.
 package canonical
 
 import (
@@ -15,11 +16,11 @@ import (
 	"unicode/utf8"
 )
 
-// JSON returns the canonical form of a value that marshals to JSON. A map[string]any of texts, lists and maps alike is
-// written as it is, which costs a third of the way over encoding/json.
+// JSON returns the canonical form of a value that marshals to JSON. A map[string]any of strings, lists and maps is
+// written directly, which costs a third of the way over encoding/json.
 func JSON(v any) ([]byte, error) {
 	var buf bytes.Buffer
-	if texts, ok := v.(map[string]string); ok && texts != nil { // a whole prompt: not worth two more copies of it
+	if texts, ok := v.(map[string]string); ok && texts != nil { // a whole prompt: avoid two more copies of it
 		writeObject(&buf, texts, writeString)
 		return buf.Bytes(), nil
 	}
@@ -32,7 +33,7 @@ func JSON(v any) ([]byte, error) {
 		return nil, fmt.Errorf("failed to marshal for a hash: %w", err)
 	}
 	if c := raw[0]; c != '{' && c != '[' && c != '"' {
-		return raw, nil // a number or a literal, in the one form it has
+		return raw, nil // a number or a literal, which has only one form
 	}
 	var text string
 	if raw[0] == '"' && json.Unmarshal(raw, &text) == nil {
@@ -65,7 +66,7 @@ func Sum(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// isTree reports whether a value is made of nothing but texts, lists and maps.
+// isTree reports whether a value consists only of strings, lists and maps.
 func isTree(v any) bool {
 	switch v := v.(type) {
 	case string:
@@ -120,12 +121,12 @@ func writeObject[T any](buf *bytes.Buffer, object map[string]T, value func(*byte
 	buf.WriteByte('}')
 }
 
-// shortEscapes are the control characters with an escape of their own, as in RFC 8259 section 7.
+// shortEscapes are the characters with a short escape in RFC 8259 section 7.
 var shortEscapes = map[rune]string{'"': `\"`, '\\': `\\`, '\b': `\b`, '\f': `\f`, '\n': `\n`, '\r': `\r`, '\t': `\t`}
 
 func writeString(buf *bytes.Buffer, s string) {
 	buf.WriteByte('"')
-	start := 0 // of what stands as it is and is not written yet
+	start := 0 // the beginning of the unescaped text that is not written yet
 	for i, r := range s {
 		if r >= 0x20 && r != '"' && r != '\\' && r != utf8.RuneError {
 			continue
@@ -136,7 +137,7 @@ func writeString(buf *bytes.Buffer, s string) {
 			buf.WriteString(esc)
 		case r < 0x20:
 			fmt.Fprintf(buf, `\u%04x`, r)
-		default: // U+FFFD, or a byte that is no UTF-8 and becomes one
+		default: // U+FFFD, or an invalid byte, which becomes U+FFFD
 			buf.WriteRune(r)
 		}
 		_, size := utf8.DecodeRuneInString(s[i:])

@@ -21,20 +21,37 @@ func TestJSON(t *testing.T) {
 		value  any
 		want   string
 	}{
-		"keys":             {"keys are sorted at every depth", json.RawMessage(`{"b":{"d":1,"c":2},"a":[{"z":0,"y":0}]}`), `{"a":[{"y":0,"z":0}],"b":{"c":2,"d":1}}`},
-		"key bytes":        {"by their bytes, so that capitals come first", map[string]int{"a": 1, "B": 2, "é": 3, "_": 4}, `{"B":2,"_":4,"a":1,"é":3}`},
-		"struct":           {"fields of a struct too", tagged{Z: "x"}, `{"z":"x"}`},
-		"texts":            {"a map of texts is written alike", map[string]string{"b": "\x00\"\\é\xff\xfe\uFFFD🙂\u2028<&>", "a": ""}, "{\"a\":\"\",\"b\":\"\\u0000\\\"\\\\é\uFFFD\uFFFD\uFFFD🙂\u2028<&>\"}"},
-		"one number":       {"a value need not be an object", json.RawMessage(" 1.0E+2 "), `1.0E+2`},
-		"one text":         {"of whatever kind", json.RawMessage(`"\u003c\u00e9"`), `"<é"`},
-		"one literal":      {"of whatever kind", json.RawMessage(" null\n"), `null`},
-		"no texts":         {"nor is it special when it is empty", map[string]string{}, `{}`},
-		"nil texts":        {"or nil", map[string]string(nil), `null`},
-		"white space":      {"none is written", json.RawMessage("[ 1 ,\n 2 ]"), `[1,2]`},
-		"numbers":          {"a number stays as it was written", json.RawMessage(`[1.0,1e400,-0,0.10,1E+2,12345678901234567890]`), `[1.0,1e400,-0,0.10,1E+2,12345678901234567890]`},
-		"HTML":             {"what HTML needs escaped is not", "<a href='x'>&</a>", `"<a href='x'>&</a>"`},
-		"separators":       {"U+2028 and U+2029 stand as they are", "a\u2028b\u2029", "\"a\u2028b\u2029\""},
-		"control":          {"control characters are escaped, the short way where there is one", "\x00\b\t\n\f\r\x1f\x7f\"\\/", "\"\\u0000\\b\\t\\n\\f\\r\\u001f\x7f\\\"\\\\/\""},
+		"keys": {
+			"keys are sorted at every depth", json.RawMessage(`{"b":{"d":1,"c":2},"a":[{"z":0,"y":0}]}`),
+			`{"a":[{"y":0,"z":0}],"b":{"c":2,"d":1}}`,
+		},
+		"key bytes": {
+			"by their bytes, so that capitals come first",
+			map[string]int{"a": 1, "B": 2, "é": 3, "_": 4},
+			`{"B":2,"_":4,"a":1,"é":3}`,
+		},
+		"struct": {"fields of a struct too", tagged{Z: "x"}, `{"z":"x"}`},
+		"texts": {
+			"a map of texts is written alike",
+			map[string]string{"b": "\x00\"\\é\xff\xfe\uFFFD🙂\u2028<&>", "a": ""},
+			"{\"a\":\"\",\"b\":\"\\u0000\\\"\\\\é\uFFFD\uFFFD\uFFFD🙂\u2028<&>\"}",
+		},
+		"one number":  {"a value need not be an object", json.RawMessage(" 1.0E+2 "), `1.0E+2`},
+		"one text":    {"of whatever kind", json.RawMessage(`"\u003c\u00e9"`), `"<é"`},
+		"one literal": {"of whatever kind", json.RawMessage(" null\n"), `null`},
+		"no texts":    {"nor is it special when it is empty", map[string]string{}, `{}`},
+		"nil texts":   {"or nil", map[string]string(nil), `null`},
+		"white space": {"none is written", json.RawMessage("[ 1 ,\n 2 ]"), `[1,2]`},
+		"numbers": {
+			"a number stays as it was written",
+			json.RawMessage(`[1.0,1e400,-0,0.10,1E+2,12345678901234567890]`), `[1.0,1e400,-0,0.10,1E+2,12345678901234567890]`,
+		},
+		"HTML":       {"what HTML needs escaped is not", "<a href='x'>&</a>", `"<a href='x'>&</a>"`},
+		"separators": {"U+2028 and U+2029 stand as they are", "a\u2028b\u2029", "\"a\u2028b\u2029\""},
+		"control": {
+			"control characters are escaped, the short way where there is one",
+			"\x00\b\t\n\f\r\x1f\x7f\"\\/", "\"\\u0000\\b\\t\\n\\f\\r\\u001f\x7f\\\"\\\\/\"",
+		},
 		"beyond the plane": {"one character, not two surrogates", json.RawMessage(`"\ud83d\ude42"`), `"🙂"`},
 		"lone surrogate":   {"half a pair is replaced", json.RawMessage(`"\ud83d"`), "\"\uFFFD\""},
 		"invalid UTF-8":    {"bad bytes are replaced", "a\xffb", "\"a\uFFFDb\""},
@@ -58,7 +75,7 @@ func TestHash(t *testing.T) {
 		value any
 		want  string
 	}{
-		// The digests come from another implementation of SHA-256, over the bytes that JSON must give.
+		// The digests were computed by another implementation of SHA-256 from the expected bytes of JSON.
 		"empty object": {map[string]any{}, "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"},
 		"odd values": {
 			json.RawMessage(`{"b": "<&>\u2028", "a": [1.0, 1e400, -0]}`),
@@ -80,7 +97,7 @@ func TestHash(t *testing.T) {
 	}
 }
 
-func TestHashRefusesWhatIsNoJSON(t *testing.T) {
+func TestHashRefusesInvalidJSON(t *testing.T) {
 	for name, value := range map[string]any{"infinity": math.Inf(1), "function": func() {}, "broken": json.RawMessage(`{`)} {
 		t.Run(name, func(t *testing.T) {
 			if got, err := canonical.Hash(value); err == nil {

@@ -1,5 +1,5 @@
-// Package finalize makes the record of a Turn that has run: citations, usage and cost, the decision. None of its steps
-// can fail the Turn: one that fails is named in the record, and the others go on.
+// Package finalize makes the record of a Turn that has run: citations, usage, cost and decision record. A failed
+// step does not fail the Turn: the record names it, and the other steps continue.
 package finalize
 
 import (
@@ -8,94 +8,94 @@ import (
 
 	"github.com/shopspring/decimal"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// MaxLocalCitations bounds the sources that a record lists.
+// MaxLocalCitations is the maximum number of citations in a record.
 const MaxLocalCitations = 8
 
-// MaxToolsUsed bounds the tools that a decision lists.
+// MaxToolsUsed is the maximum number of tools in a decision record.
 const MaxToolsUsed = 64
 
-// The ways to an answer.
+// The strategies of answers.
 const (
 	// StrategyDirectAnswer means that the model answered from its prompt, without tools.
 	StrategyDirectAnswer = "DirectAnswer"
-	// StrategyWebAugmented means that a tool was called that searches the web.
+	// StrategyWebAugmented means that a tool which searches the web was called.
 	StrategyWebAugmented = "WebAugmented"
-	// StrategyRetrievalAugmented means that a tool was called that looks things up in what the organisation has, and none that
-	// searches the web.
+	// StrategyRetrievalAugmented means that a context pack or a tool which searches the organization's data was
+	// called, and no tool which searches the web.
 	StrategyRetrievalAugmented = "RetrievalAugmented"
-	// StrategyToolAssisted means that other tools were called.
+	// StrategyToolAssisted means that only other tools were called.
 	StrategyToolAssisted = "ToolAssisted"
 )
 
-// Spending is what was used of one model.
+// Spending is the usage of one model.
 type Spending struct {
-	// Usage of it.
+	// Usage is the number of tokens.
 	Usage model.Usage
-	// Cost of that; nil if the model has no price.
+	// Cost is the cost of Usage. It is nil if the model has no price.
 	Cost *model.Cost
 }
 
-// Input of the record.
+// Input is the input of Make.
 type Input struct {
-	// Answered is true if there is an answer to cite sources for.
+	// Answered is true if there is an answer that can have citations.
 	Answered bool
-	// Sources of the facts that the model was given, in their order.
+	// Sources are the sources of the facts that the model received, in order.
 	Sources []string
-	// ShowCitations lists their sources.
+	// ShowCitations adds the sources to the record.
 	ShowCitations bool
-	// Spendings, in any order.
+	// Spendings are in any order.
 	Spendings []Spending
-	// DecisionKey of the agent.
+	// DecisionKey is the decision key of the Agent.
 	DecisionKey string
-	// Called are the tools that were called, in any order; a tool may be there more than once.
+	// Called are the tools that were called, in any order and possibly with repeats.
 	Called []Called
-	// Report of the preparation.
+	// Report is the report of the preparation.
 	Report prepare.Report
 }
 
 // Called is a tool that was called.
 type Called struct {
-	// Name that the model knows it by.
+	// Name is the name that the model uses.
 	Name string
-	// Role of it.
+	// Role is the role of the tool.
 	Role tool.Role
 }
 
 // Cost is an amount of money.
 type Cost struct {
-	// Amount as a decimal.
+	// Amount is a decimal number.
 	Amount string `json:"amount"`
-	// Currency as an ISO 4217 code.
+	// Currency is an ISO 4217 code.
 	Currency string `json:"currency"`
 }
 
-// Decision is the record of how an answer was reached.
+// Decision is the decision record: how the answer was reached.
 type Decision struct {
 	Key              string `json:"key"`
 	Strategy         string `json:"strategy"`
 	PromptRenderHash string `json:"promptRenderHash"`
 	ContextHash      string `json:"contextHash"`
-	// ToolsUsed are the names of the tools that were called, sorted, at most MaxToolsUsed.
+	// ToolsUsed are the names of the called tools, sorted and at most MaxToolsUsed.
 	ToolsUsed []string `json:"toolsUsed,omitempty"`
 }
 
-// Record of a Turn.
+// Record is the record of a Turn.
 type Record struct {
-	// Citations are sources of facts, one line each, without repeats, in their order, at most MaxLocalCitations.
+	// Citations are the sources of facts in order, one line each and without repeats, at most MaxLocalCitations.
 	Citations []string `json:"citations,omitempty"`
-	// Usage over all models.
+	// Usage is the total over all models.
 	Usage model.Usage `json:"usage"`
-	// Cost of the usage; nil if a model that was used has no price.
+	// Cost is the cost of Usage. It is nil if a used model has no price.
 	Cost *Cost `json:"cost,omitempty"`
-	// Decision of the Turn; nil if there is no answer.
+	// Decision is nil if there is no answer.
 	Decision *Decision `json:"decision,omitempty"`
-	// Failures are the steps that failed, each with its reason.
+	// Failures are the failed steps with their reasons.
 	Failures []string `json:"failures,omitempty"`
 }
 
@@ -130,7 +130,7 @@ func cite(in Input, r *Record) error {
 	}
 	seen := map[string]bool{}
 	for _, source := range in.Sources {
-		source = fence.StripLine(source) // a context pack may write anything
+		source = untrusted.StripLine(source) // because a context pack may return any text
 		if source == "" || seen[source] || len(r.Citations) == MaxLocalCitations {
 			continue
 		}
@@ -152,7 +152,7 @@ func price(in Input, r *Record) (err error) {
 	return err
 }
 
-// Total adds up what was spent; nil where something has no price, or the prices are in several currencies.
+// Total returns the sum of the costs. It returns nil if a cost is not known, or if there are several currencies.
 func Total(spendings []Spending) *Cost {
 	cost, err := add(spendings)
 	if err != nil {
@@ -172,7 +172,7 @@ func add(spendings []Spending) (*Cost, error) {
 			return nil, nil //nolint:nilnil // because a cost that is not whole is none
 		}
 		if currency != "" && currency != s.Cost.Currency {
-			return nil, fmt.Errorf("the models that were used have prices in %s and %s", currency, s.Cost.Currency)
+			return nil, fmt.Errorf("the used models have prices in different currencies, %s and %s", currency, s.Cost.Currency)
 		}
 		currency = s.Cost.Currency
 		sum = sum.Add(s.Cost.Amount)
@@ -200,7 +200,7 @@ func decide(in Input, r *Record) error {
 	return nil
 }
 
-// strategy is the way to an answer, by the tools that were called on it.
+// strategy returns the strategy of an answer from the tools that were called.
 func strategy(called []Called) string {
 	with := func(roles ...tool.Role) bool {
 		return slices.ContainsFunc(called, func(c Called) bool { return slices.Contains(roles, c.Role) })

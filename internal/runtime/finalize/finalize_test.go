@@ -25,11 +25,19 @@ func TestCitations(t *testing.T) {
 		in     Input
 		want   []string
 	}{
-		"order":      {"in the order of the facts, each once, blank ones left out", Input{Answered: true, ShowCitations: true, Sources: []string{"b", "", "a", "b", "a"}}, []string{"b", "a"}},
-		"lines":      {"one line each, as URLs are", Input{Answered: true, ShowCitations: true, Sources: []string{"a\nb \x1b[31mc?d&e\u2028f", "a b [31mc?d&e f", "\n\x00"}}, []string{"a b [31mc?d&e f"}},
-		"cap":        {"at most eight", Input{Answered: true, ShowCitations: true, Sources: ten}, ten[:8]},
-		"hidden":     {"none if they are to be hidden", Input{Answered: true, Sources: ten}, nil},
-		"unanswered": {"none without an answer", Input{ShowCitations: true, Sources: ten}, nil},
+		"order": {
+			"citations are in the order of the facts, each once, without blank ones",
+			Input{Answered: true, ShowCitations: true, Sources: []string{"b", "", "a", "b", "a"}},
+			[]string{"b", "a"},
+		},
+		"lines": {
+			"each citation is on one line",
+			Input{Answered: true, ShowCitations: true, Sources: []string{"a\nb \x1b[31mc?d&e\u2028f", "a b [31mc?d&e f", "\n\x00"}},
+			[]string{"a b [31mc?d&e f"},
+		},
+		"cap":        {"there are at most eight citations", Input{Answered: true, ShowCitations: true, Sources: ten}, ten[:8]},
+		"hidden":     {"hidden citations are not listed", Input{Answered: true, Sources: ten}, nil},
+		"unanswered": {"without an answer there are no citations", Input{ShowCitations: true, Sources: ten}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, Make(tc.in).Citations); diff != "" {
@@ -47,18 +55,31 @@ func TestCost(t *testing.T) {
 		want      *Cost
 		failures  []string
 	}{
-		"nothing":        {"no model, no cost", nil, nil, nil},
-		"one":            {"as it is", []Spending{{used, cost("0.0035", "USD")}}, &Cost{"0.0035", "USD"}, nil},
-		"no float":       {"0.1 three times is 0.3", []Spending{{used, cost("0.1", "USD")}, {used, cost("0.1", "USD")}, {used, cost("0.1", "USD")}}, &Cost{"0.3", "USD"}, nil},
-		"exact":          {"no digit is lost", []Spending{{used, cost("999999999.999999999", "USD")}, {used, cost("0.000000000000001", "USD")}}, &Cost{"999999999.999999999000001", "USD"}, nil},
-		"free":           {"a cost of zero is a cost", []Spending{{used, cost("0", "EUR")}}, &Cost{"0", "EUR"}, nil},
-		"unpriced":       {"a cost that is not whole is none", []Spending{{used, cost("1", "USD")}, {used, nil}}, nil, nil},
-		"unpriced, idle": {"what used nothing needs no price", []Spending{{idle, nil}, {used, cost("1", "USD")}}, &Cost{"1", "USD"}, nil},
+		"nothing": {"without a model there is no cost", nil, nil, nil},
+		"one":     {"the cost of one model is the total", []Spending{{used, cost("0.0035", "USD")}}, &Cost{"0.0035", "USD"}, nil},
+		"decimal": {
+			"three times 0.1 is exactly 0.3",
+			[]Spending{{used, cost("0.1", "USD")}, {used, cost("0.1", "USD")}, {used, cost("0.1", "USD")}},
+			&Cost{"0.3", "USD"}, nil,
+		},
+		"exact": {
+			"no digit is lost",
+			[]Spending{{used, cost("999999999.999999999", "USD")}, {used, cost("0.000000000000001", "USD")}},
+			&Cost{"999999999.999999999000001", "USD"}, nil,
+		},
+		"free":     {"a cost of zero is a cost", []Spending{{used, cost("0", "EUR")}}, &Cost{"0", "EUR"}, nil},
+		"unpriced": {"the total is unknown if one cost is unknown", []Spending{{used, cost("1", "USD")}, {used, nil}}, nil, nil},
+		"unpriced, idle": {
+			"a model without usage needs no price",
+			[]Spending{{idle, nil}, {used, cost("1", "USD")}},
+			&Cost{"1", "USD"},
+			nil,
+		},
 		"two currencies": {
-			"amounts of two currencies have no sum",
+			"costs in two currencies have no sum",
 			[]Spending{{used, cost("1", "USD")}, {used, cost("1", "EUR")}},
 			nil,
-			[]string{"cost: the models that were used have prices in USD and EUR"},
+			[]string{"cost: the used models have prices in different currencies, USD and EUR"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,7 +94,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-func TestOneFailureLeavesTheRestWhole(t *testing.T) {
+func TestOneFailedStepDoesNotAffectOthers(t *testing.T) {
 	got := Make(Input{
 		Answered: true, ShowCitations: true, Sources: []string{"a"}, DecisionKey: "support.chat.turn",
 		Report: prepare.Report{Report: prompt.Report{RenderHash: "r"}, ContextHash: "c"},
@@ -85,7 +106,7 @@ func TestOneFailureLeavesTheRestWhole(t *testing.T) {
 	want := Record{
 		Citations: []string{"a"}, Usage: model.Usage{InputTokens: 4, OutputTokens: 2, ReasoningTokens: 1, CacheReadTokens: 2},
 		Decision: &Decision{Key: "support.chat.turn", Strategy: "DirectAnswer", PromptRenderHash: "r", ContextHash: "c"},
-		Failures: []string{"cost: the models that were used have prices in USD and EUR"},
+		Failures: []string{"cost: the used models have prices in different currencies, USD and EUR"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -98,10 +119,13 @@ func TestStepsAreGuarded(t *testing.T) {
 		step func(Input, *Record) error
 		want string
 	}{
-		"done":       {func(Input, *Record) error { return nil }, "<nil>"},
-		"failed":     {func(Input, *Record) error { return failure }, "failed"},
-		"panics":     {func(Input, *Record) error { panic("no such thing") }, "panic: no such thing"},
-		"nil access": {func(_ Input, r *Record) error { r.Cost.Amount = "1"; return nil }, "panic: runtime error: invalid memory address or nil pointer dereference"},
+		"done":   {func(Input, *Record) error { return nil }, "<nil>"},
+		"failed": {func(Input, *Record) error { return failure }, "failed"},
+		"panics": {func(Input, *Record) error { panic("no such thing") }, "panic: no such thing"},
+		"nil access": {
+			func(_ Input, r *Record) error { r.Cost.Amount = "1"; return nil },
+			"panic: runtime error: invalid memory address or nil pointer dereference",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := fmt.Sprint(guarded(tc.step, Input{}, &Record{})); got != tc.want {
@@ -124,13 +148,23 @@ func TestStrategy(t *testing.T) {
 		called []Called
 		want   string
 	}{
-		"none":            {"from the prompt alone", nil, StrategyDirectAnswer},
-		"other":           {"with tools", called(tool.Other), StrategyToolAssisted},
-		"of no role":      {"a tool of no role is another one", called(""), StrategyToolAssisted},
-		"local":           {"what the organisation knows", called(tool.Other, tool.LocalSearch), StrategyRetrievalAugmented},
-		"a context pack":  {"also before the model was asked", called(tool.ContextPack), StrategyRetrievalAugmented},
-		"the web":         {"the web goes before all", called(tool.ContextPack, tool.LocalSearch, tool.Other, tool.WebSearch), StrategyWebAugmented},
-		"the web at last": {"wherever it stands", called(tool.WebSearch, tool.Other), StrategyWebAugmented},
+		"none":    {"the answer comes from the prompt alone", nil, StrategyDirectAnswer},
+		"other":   {"the answer comes with the help of tools", called(tool.Other), StrategyToolAssisted},
+		"no role": {"a tool without a role counts as Other", called(""), StrategyToolAssisted},
+		"local": {
+			"the answer uses the organization's data", called(tool.Other, tool.LocalSearch), StrategyRetrievalAugmented,
+		},
+		"a context pack": {
+			"a context pack counts, although it was called before the model was asked", called(tool.ContextPack),
+			StrategyRetrievalAugmented,
+		},
+		"web search": {
+			"a web search has precedence over all other tools",
+			called(tool.ContextPack, tool.LocalSearch, tool.Other, tool.WebSearch), StrategyWebAugmented,
+		},
+		"web search before another tool": {
+			"the order of the calls does not matter", called(tool.WebSearch, tool.Other), StrategyWebAugmented,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := Make(Input{Answered: true, Called: tc.called}).Decision.Strategy; got != tc.want {

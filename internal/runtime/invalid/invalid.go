@@ -1,16 +1,16 @@
-// Package invalid is the one error that says which field of the input no prompt can be made of.
+// Package invalid defines the error for a field of the input that makes a prompt impossible.
 package invalid
 
 import "fmt"
 
-// Error is an input that no prompt can be made of.
+// Error names a field of the input that makes a prompt impossible.
 type Error struct {
-	// Field that is wrong, with its kind, as the API names it: PromptProfile spec.identity.systemPrompt.
+	// Field is the wrong field with its kind, as the API names it: PromptProfile spec.identity.systemPrompt.
 	Field string `json:"field"`
-	// Line and Column of the fault within a text, from 1; 0 where it has no place. Columns count code points.
+	// Line and Column of the fault within a text, from 1. Each is 0 if unknown. Columns count code points.
 	Line   int `json:"line,omitempty"`
 	Column int `json:"column,omitempty"`
-	// Reason says what is wrong with it and what to do.
+	// Reason says why the field is wrong and what to do.
 	Reason string `json:"reason"`
 }
 

@@ -15,11 +15,20 @@ func TestErrorNamesFieldPlaceAndReason(t *testing.T) {
 		err    *invalid.Error
 		want   string
 	}{
-		"no place":        {"a field as a whole has no place in a text", invalid.Field("Turn spec.message", "must not be blank"), "Turn spec.message: must not be blank"},
-		"values":          {"the reason names the values", invalid.Field("spec", "%q is no mode: use %s or %s", "x", "a", "b"), `spec: "x" is no mode: use a or b`},
-		"line":            {"a line alone is named where the column is not known", &invalid.Error{Field: "f", Line: 3, Reason: "r"}, "f:3: r"},
-		"line and column": {"both, as compilers write them", &invalid.Error{Field: "f", Line: 3, Column: 7, Reason: "r"}, "f:3:7: r"},
-		"column alone":    {"a column without a line says nothing", &invalid.Error{Field: "f", Column: 7, Reason: "r"}, "f: r"},
+		"no place": {
+			"without a line, only the field is named",
+			invalid.Field("Turn spec.message", "must not be blank"), "Turn spec.message: must not be blank",
+		},
+		"values": {
+			"the reason names the values",
+			invalid.Field("spec", "%q is no mode: use %s or %s", "x", "a", "b"), `spec: "x" is no mode: use a or b`,
+		},
+		"line": {"without a column, only the line is named", &invalid.Error{Field: "f", Line: 3, Reason: "r"}, "f:3: r"},
+		"line and column": {
+			"line and column have the form of compilers",
+			&invalid.Error{Field: "f", Line: 3, Column: 7, Reason: "r"}, "f:3:7: r",
+		},
+		"column alone": {"a column without a line says nothing", &invalid.Error{Field: "f", Column: 7, Reason: "r"}, "f: r"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, tc.err.Error()); diff != "" {
@@ -36,7 +45,10 @@ func TestErrorKeepsItsFormInJSON(t *testing.T) {
 		want   string
 	}{
 		"whole field": {"a place that is not known is left out", invalid.Field("f", "r"), `{"field":"f","reason":"r"}`},
-		"place":       {"a place is there for tools to read", &invalid.Error{Field: "f", Line: 1, Column: 2, Reason: "r"}, `{"field":"f","line":1,"column":2,"reason":"r"}`},
+		"place": {
+			"a place is there for tools to read", &invalid.Error{Field: "f", Line: 1, Column: 2, Reason: "r"},
+			`{"field":"f","line":1,"column":2,"reason":"r"}`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := json.Marshal(tc.err)

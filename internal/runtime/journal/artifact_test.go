@@ -11,13 +11,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// The first of all tests, so that nothing was made before it.
+// This test must be the first one, so that no other test has used the coders before.
 func TestArtifactsWithinBubbles(t *testing.T) {
-	for range 2 { // what one bubble has made must be of use in the next
+	for range 2 { // the coders of one bubble must work in the next one
 		synctest.Test(t, func(t *testing.T) {
 			a := journal.NewArtifact([]byte("content"))
 			if content, err := a.Content(); err != nil || string(content) != "content" {
-				t.Errorf("Content: %q, %v; want what it was made of", content, err)
+				t.Errorf("Content: %q, %v; want the original content", content, err)
 			}
 		})
 	}
@@ -30,9 +30,12 @@ func TestArtifactHoldsItsContent(t *testing.T) {
 		sum     string
 		most    int
 	}{
-		"Empty": {"nothing is content, too", nil, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", 32},
-		"Short": {"it may get longer, but not by much", []byte("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", 32},
-		"Text":  {"text gets much shorter", []byte(strings.Repeat("all work and no play ", 50_000)), "", 10_000},
+		"Empty": {"content may be empty", nil, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", 32},
+		"Short": {
+			"a short content may grow, but only a little", []byte("abc"),
+			"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", 32,
+		},
+		"Text": {"long text is compressed well", []byte(strings.Repeat("all work and no play ", 50_000)), "", 10_000},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := journal.NewArtifact(tc.content)
@@ -41,7 +44,7 @@ func TestArtifactHoldsItsContent(t *testing.T) {
 					a.SHA256, a.Bytes, len(a.Data), tc.sum, len(tc.content), tc.most, tc.reason)
 			}
 			if got, err := a.Content(); err != nil || !bytes.Equal(got, tc.content) {
-				t.Errorf("Content: %d bytes, %v; want what it was made of", len(got), err)
+				t.Errorf("Content: %d bytes, %v; want the original content", len(got), err)
 			}
 		})
 	}
@@ -57,11 +60,11 @@ func TestContentOfADamagedArtifact(t *testing.T) {
 		reason, want string
 		data         []byte
 	}{
-		"Replaced":  {"it is the data of another one", "holds something else: the store is damaged", other.Data},
-		"Empty":     {"its data are gone", "holds something else: the store is damaged", nil},
-		"Truncated": {"a part of it is missing", "failed to decompress", good.Data[:len(good.Data)-4]},
-		"Noise":     {"it was overwritten", "failed to decompress", bytes.Repeat([]byte{0x5a}, 100)},
-		"Bomb":      {"nobody may fill the memory", "failed to decompress", encoder.EncodeAll(make([]byte, 65<<20), nil)},
+		"Replaced":  {"the data belongs to another artifact", "has other content: the store is damaged", other.Data},
+		"Empty":     {"the data is missing", "has other content: the store is damaged", nil},
+		"Truncated": {"a part of the data is missing", "failed to decompress", good.Data[:len(good.Data)-4]},
+		"Noise":     {"the data was overwritten", "failed to decompress", bytes.Repeat([]byte{0x5a}, 100)},
+		"Bomb":      {"decompressed data is limited", "failed to decompress", encoder.EncodeAll(make([]byte, 65<<20), nil)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := good

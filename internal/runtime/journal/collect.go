@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Collect returns all entries of a UID in order, with their payloads even where artifacts have them. It is for readers of a
-// journal whose size is known to be modest: all of it is in memory then. It returns ErrNewer as Fill does.
+// Collect returns all entries of a UID in order, with their payloads filled. It holds the whole journal in memory,
+// so it is only for journals that are known to be small. It returns ErrNewer as Fill does.
 func Collect(ctx context.Context, j Journal, uid string) ([]Entry, error) {
 	var entries []Entry
 	for e, err := range j.Read(ctx, uid, 0) {

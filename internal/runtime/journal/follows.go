@@ -1,9 +1,10 @@
 package journal
 
-// Follows says whether entries may stand after the last one there is, of a place and an epoch; both are 0 where there is
-// none. It returns ErrFenced if an epoch is older than the one before it, also among the entries themselves, and ErrSequence
-// if a place is not the next one. An entry that is both wrong in place and of an older epoch is fenced off: its writer must
-// stop, not read again. Stores use it, so that all judge alike.
+// Follows reports whether entries may be appended to a journal whose last entry has the given sequence number and
+// epoch. Both are 0 for an empty journal. Follows returns ErrFenced if an epoch is older than the one before it,
+// even among the entries themselves. It returns ErrSequence if a sequence number is not the next one. If both are
+// wrong, it returns ErrFenced, because the writer must stop instead of reading again. All stores use Follows, so
+// that they decide alike.
 func Follows(seq, epoch int64, entries []Entry) error {
 	for _, e := range entries {
 		if e.Epoch < epoch {

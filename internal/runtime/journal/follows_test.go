@@ -15,18 +15,27 @@ func TestFollows(t *testing.T) {
 		entries []place
 		want    error
 	}{
-		"Nothing":        {reason: "no entries can be wrong", last: place{3, 2}},
-		"First":          {reason: "an empty journal begins at 1, with any epoch", entries: []place{{1, 7}}},
-		"NotFirst":       {reason: "a journal that was forgotten must not go on in its middle", entries: []place{{2, 1}}, want: journal.ErrSequence},
-		"Next":           {reason: "the same run goes on", last: place{3, 2}, entries: []place{{4, 2}}},
-		"NewEpoch":       {reason: "a later executor goes on", last: place{3, 2}, entries: []place{{4, 5}}},
-		"Several":        {reason: "all of an append are in order", last: place{3, 2}, entries: []place{{4, 2}, {5, 3}, {6, 3}}},
-		"Taken":          {reason: "another writer was first", last: place{3, 2}, entries: []place{{3, 2}}, want: journal.ErrSequence},
-		"Gap":            {reason: "an entry is missing", last: place{3, 2}, entries: []place{{5, 2}}, want: journal.ErrSequence},
-		"GapWithin":      {reason: "an entry is missing among those of the append", last: place{3, 2}, entries: []place{{4, 2}, {6, 2}}, want: journal.ErrSequence},
-		"Fenced":         {reason: "a newer executor has the turn", last: place{3, 2}, entries: []place{{4, 1}}, want: journal.ErrFenced},
-		"FencedWithin":   {reason: "epochs never decrease", last: place{3, 2}, entries: []place{{4, 2}, {5, 1}}, want: journal.ErrFenced},
-		"FencedAndTaken": {reason: "who is fenced off must stop, not read again", last: place{3, 2}, entries: []place{{2, 1}}, want: journal.ErrFenced},
+		"Nothing":  {reason: "an append without entries is always valid", last: place{3, 2}},
+		"First":    {reason: "an empty journal begins at 1, with any epoch", entries: []place{{1, 7}}},
+		"NotFirst": {reason: "a purged journal must not continue in the middle", entries: []place{{2, 1}}, want: journal.ErrSequence},
+		"Next":     {reason: "the same run continues", last: place{3, 2}, entries: []place{{4, 2}}},
+		"NewEpoch": {reason: "a later executor continues", last: place{3, 2}, entries: []place{{4, 5}}},
+		"Several": {
+			reason: "several entries of an append are in order", last: place{3, 2},
+			entries: []place{{4, 2}, {5, 3}, {6, 3}},
+		},
+		"Taken": {reason: "another writer was first", last: place{3, 2}, entries: []place{{3, 2}}, want: journal.ErrSequence},
+		"Gap":   {reason: "an entry is missing", last: place{3, 2}, entries: []place{{5, 2}}, want: journal.ErrSequence},
+		"GapWithin": {
+			reason: "an entry is missing within the append", last: place{3, 2}, entries: []place{{4, 2}, {6, 2}},
+			want: journal.ErrSequence,
+		},
+		"Fenced":       {reason: "a newer executor has the turn", last: place{3, 2}, entries: []place{{4, 1}}, want: journal.ErrFenced},
+		"FencedWithin": {reason: "epochs never decrease", last: place{3, 2}, entries: []place{{4, 2}, {5, 1}}, want: journal.ErrFenced},
+		"FencedAndTaken": {
+			reason: "a fenced writer must stop instead of reading again", last: place{3, 2}, entries: []place{{2, 1}},
+			want: journal.ErrFenced,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -14,45 +14,51 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
-// Log is the journal of one Turn, held by the one run that writes it. What the run knows of the past is what Apply was
-// told: each entry in order, first those that are there, then those that the run appends.
+// Log is the journal of one Turn, held by the one run that writes it. The run learns its state from Apply only:
+// Apply receives each entry in order, first the existing ones and then those that the run appends.
 type Log struct {
 	o     Options
 	uid   string
 	epoch int64
 	seq   int64
-	// first goes before what is appended first.
+	// first are the records that are written before the first append of this run.
 	first []Record
 }
 
-// Options of a Log. Journal, Now and Apply are needed.
+// Options are the options of a Log. Journal, Now and Apply must be set.
 type Options struct {
 	Journal Journal
-	// Namespace of the Turn or Session whose journal it is; empty if it is not known.
+	// Namespace is the namespace of the Turn or Session that owns the journal. It is empty if it is not known.
 	Namespace string
-	// Now is the time that entries bear.
+	// Now returns the time for entries.
 	Now func() time.Time
-	// Apply is told of each entry, whose payload is there even where an artifact has it. An error of it stops the run.
+	// Apply receives each entry. Its payload is filled, even if an artifact has it. An error stops the run.
 	Apply func(Entry) error
-	// Admit is called with the bytes of each payload that Open reads, before it is made of an artifact that has it, and before Apply. Its
-	// error ends Open, and is returned as it is; the entry may be good all the same. If Admit is nil, all are read.
+	// Admit is called with the size of each payload that Open reads, before the payload is read from an artifact
+	// and before Apply. Open returns its error unchanged, and such an error does not mean that the entry is
+	// damaged. If Admit is nil, all payloads are read.
 	Admit func(bytes int64) error
-	// Waiting is told, each time, that an append failed and when it is tried again; nil tells nobody.
+	// Waiting is called each time an append failed; in is the delay before the next attempt. Waiting may be nil.
 	Waiting func(err error, in time.Duration)
-	// First are records that go before what this run appends first.
+	// First are the records that are written before the first append of this run.
 	First []Record
-	// Known is how many entries the journal had when its number was last recorded outside of it, as in the status of its Turn; 0 if
-	// that is not known. Open returns ErrLost for a journal that has fewer.
+	// Known is the number of entries that was last recorded outside of the journal, for example in the status of
+	// its Turn. It is 0 if it is not known. Open returns ErrLost for a journal with fewer entries.
 	Known int64
-	// After is the place of the last entry that the run does not need to read, and 0 to read all. The journal must have it.
+	// After is the sequence number of the last entry that the run need not read. 0 means that all entries are read.
+	// The journal must have that entry.
 	After int64
-	// Patience is how long an append is tried for while the store fails; 0 is for ever.
+	// Patience is the time for which an append is tried while the store fails. 0 means no limit.
 	Patience time.Duration
 }
 
-// Open reads the journal of a UID for a run of an epoch. It returns ErrFenced if a newer epoch has written to it,
-// ErrNewer if a newer version of Capstan has, ErrDamaged if an entry is missing or makes no sense, and ErrLost if its last entries are
-// missing as far as Options.Known tells. The first entries of a journal that is being purged are missing, too.
+// Open reads the journal of a UID for a run of an epoch. It returns:
+//
+//   - ErrFenced if a newer epoch has written to the journal.
+//   - ErrNewer if a newer version of Capstan has written to it.
+//   - ErrDamaged if an entry is missing or makes no sense. While a journal is being purged, its first entries are
+//     missing, too.
+//   - ErrLost if the journal has fewer entries than Options.Known.
 func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error) {
 	l := &Log{o: o, uid: uid, epoch: epoch, seq: o.After, first: o.First}
 	for e, err := range o.Journal.Read(ctx, uid, o.After) {
@@ -62,7 +68,8 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 		case e.Epoch > epoch:
 			return nil, ErrFenced
 		case e.Seq != l.seq+1:
-			return nil, fmt.Errorf("failed to read the journal of %q: %w: entry %d comes where entry %d should", uid, ErrDamaged, e.Seq, l.seq+1)
+			return nil, fmt.Errorf("failed to read the journal of %q: %w: it has entry %d in place of entry %d",
+				uid, ErrDamaged, e.Seq, l.seq+1)
 		}
 		if err := fill(ctx, o.Journal, uid, &e, o.Admit); err != nil {
 			return nil, err
@@ -72,18 +79,19 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 		}
 	}
 	if l.seq < o.Known {
-		return nil, fmt.Errorf("failed to read the journal of %q: %w: it has %d entries and had at least %d", uid, ErrLost, l.seq, o.Known)
+		return nil, fmt.Errorf("failed to read the journal of %q: %w: it has %d entries, but had at least %d", uid, ErrLost, l.seq, o.Known)
 	}
 	return l, nil
 }
 
-// Fill gives an entry its payload where an artifact has it. It returns ErrNewer for a version that this build does not know,
-// and ErrDamaged where the artifact is not there or holds something else.
+// Fill fills the payload of an entry if an artifact has it. It returns ErrNewer for a version that this build does
+// not know. It returns ErrDamaged if the artifact is missing or has other content.
 func Fill(ctx context.Context, j Journal, uid string, e *Entry) error {
 	return fill(ctx, j, uid, e, nil)
 }
 
-// fill is Fill for a payload that admit lets in; nil lets all in.
+// fill is like Fill, but first calls admit with the size of the payload. If admit is nil, all payloads are
+// accepted.
 func fill(ctx context.Context, j Journal, uid string, e *Entry, admit func(bytes int64) error) error {
 	if admit == nil {
 		admit = func(int64) error { return nil }
@@ -123,28 +131,28 @@ func (l *Log) applied(ctx context.Context, e Entry) error {
 	return nil
 }
 
-// Record is something to append: a kind and a payload that marshals to JSON.
+// Record is an entry to append: a kind, and a payload that marshals to JSON.
 type Record struct {
 	Kind    Kind
 	Payload any
-	// Version is the oldest version of payloads that this one fits, 0 for 1.
+	// Version is the lowest payload version that this payload fits. 0 means 1.
 	Version int
-	// Artifacts to keep with it.
+	// Artifacts are kept with the entry.
 	Artifacts []Artifact
 }
 
 // Len returns the number of entries that the journal is known to have.
 func (l *Log) Len() int64 { return l.seq }
 
-// Next is the place that the next entry will have.
+// Next returns the sequence number of the next entry.
 func (l *Log) Next() int64 { return l.seq + int64(len(l.first)) + 1 }
 
-// Append writes records at the end of the journal, all or none, and returns when they would survive a crash.
+// Append writes records at the end of the journal, all or none. When it returns, they would survive a crash.
 //
-// What has happened must be written down: while the store fails it tries again, for as long as ctx lives, and once even
-// where that has ended already. ctx is therefore the life of the run, and not the time of the Turn. It returns ErrFenced
-// or ErrSequence if another run writes this journal, and ErrLost if the store no longer has the last entry that this run has
-// read or appended. That is also what becomes of a journal that was purged.
+// While the store fails, Append tries again for as long as ctx lives, because an event that has happened must be
+// recorded. It tries once even if ctx has already ended. ctx is therefore the lifetime of the run, not the deadline
+// of the Turn. Append returns ErrFenced or ErrSequence if another run writes this journal. It returns ErrLost if
+// the store no longer has the last entry that this run has read or appended; a purged journal has the same effect.
 func (l *Log) Append(ctx context.Context, records ...Record) error {
 	added, err := l.next(ctx, append(slices.Clip(l.first), records...))
 	if err != nil {
@@ -163,7 +171,7 @@ func (l *Log) Append(ctx context.Context, records ...Record) error {
 		}
 	}))
 	if err != nil && !errors.Is(last, err) {
-		err = fmt.Errorf("%w, while the store fails: %w", err, last) // that ctx has ended is only half of it
+		err = fmt.Errorf("%w, while the store fails: %w", err, last) // report both causes: the end of ctx and the failure of the store
 	}
 	if err != nil {
 		return fmt.Errorf("failed to append to the journal of %q: %w", l.uid, err)
@@ -181,12 +189,12 @@ func (l *Log) Append(ctx context.Context, records ...Record) error {
 type write struct {
 	log     *Log
 	entries []Entry
-	// unknown says that an attempt has failed although it may have been done.
+	// unknown is true if an attempt has failed although it may have succeeded in the store.
 	unknown bool
 }
 
-// try appends the entries once. Where the outcome of an attempt before is unknown, that may have been done although it seemed to
-// fail: then the entries are there. Otherwise equal ones are another run's, which does the same at the same time.
+// try appends the entries once. If the store already has them, there are two cases. If the outcome of an earlier
+// attempt is unknown, that attempt has succeeded. Otherwise another run has written equal entries at the same time.
 func (w *write) try(ctx context.Context) error {
 	l := w.log
 	err := l.o.Journal.Append(ctx, l.uid, stored(w.entries)...)
@@ -209,10 +217,10 @@ func (w *write) try(ctx context.Context) error {
 	return backoff.Permanent(ErrSequence)
 }
 
-// held reports whether the journal ends with the entries. It returns ErrLost if it ends before them: without the entry that they
-// follow.
+// held reports whether the journal ends with the entries. It returns ErrLost if the journal lacks the entry before
+// them.
 func (w *write) held(ctx context.Context) (bool, error) {
-	l, n := w.log, -1 // of the entries that were seen, after the one before them
+	l, n := w.log, -1 // n counts the entries after entry l.seq, and is -1 before that one
 	if l.seq == 0 {
 		n = 0
 	}
@@ -226,18 +234,18 @@ func (w *write) held(ctx context.Context) (bool, error) {
 		n++
 	}
 	if n < 0 {
-		return false, fmt.Errorf("%w: entry %d is not there", ErrLost, l.seq)
+		return false, fmt.Errorf("%w: entry %d is missing", ErrLost, l.seq)
 	}
 	return n == len(w.entries), nil
 }
 
-// same reports whether an entry of a store is one that was to be appended.
+// same reports whether an entry of a store equals an entry that was to be appended.
 func same(e, appended Entry) bool {
 	a := stored([]Entry{appended})[0]
 	return e.Seq == a.Seq && e.Epoch == a.Epoch && e.Kind == a.Kind && e.Artifact == a.Artifact && bytes.Equal(e.Payload, a.Payload)
 }
 
-// next makes the entries that records become.
+// next converts records to entries.
 func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 	added := make([]Entry, 0, len(records))
 	for i, r := range records {
@@ -254,7 +262,7 @@ func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 			most = max(most, a.Bytes)
 		}
 		if most > maxArtifact {
-			return nil, fmt.Errorf("failed to make a %q entry: a piece of it has %d bytes, and %d is the most that can be read back",
+			return nil, fmt.Errorf("failed to make a %q entry: a part of it has %d bytes, and the maximum is %d",
 				r.Kind, most, maxArtifact)
 		}
 		if len(payload) > MaxPayload {
@@ -268,7 +276,7 @@ func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 	return added, nil
 }
 
-// stored are entries as a store has them: without the payloads that artifacts have.
+// stored returns entries in the form that a store receives: without the payloads that artifacts have.
 func stored(entries []Entry) []Entry {
 	out := make([]Entry, len(entries))
 	for i, e := range entries {

@@ -21,10 +21,10 @@ func clock() time.Time {
 	return time.Date(2026, 6, 11, 17, 4, 5, 6, time.FixedZone("ahead", 7200))
 }
 
-// utc is what the clock shows.
+// utc is the time of clock in UTC.
 var utc = time.Date(2026, 6, 11, 15, 4, 5, 6, time.UTC)
 
-// told is what a log tells its Apply.
+// told keeps the entries that Apply received.
 type told []journal.Entry
 
 func (h *told) apply(e journal.Entry) error {
@@ -40,7 +40,7 @@ func (h *told) kinds() (all []journal.Kind) {
 	return all
 }
 
-// open opens a log with options of which those that nobody needs are missing.
+// open opens a log, with defaults for the required options that are missing.
 func open(t *testing.T, epoch int64, o journal.Options) *journal.Log {
 	t.Helper()
 	log, err := journal.Open(t.Context(), "uid", epoch, complete(o))
@@ -74,8 +74,9 @@ func TestLog(t *testing.T) {
 	var writer, reader told
 	log := open(t, 3, journal.Options{Journal: j, Apply: writer.apply})
 	ended, cancel := context.WithCancel(t.Context())
-	cancel() // what has happened is written down all the same
-	if err := log.Append(ended, journal.Record{Kind: journal.Prepared, Payload: "one"}, journal.Record{Kind: journal.ModelFailed, Payload: 2}); err != nil {
+	cancel() // an event that has happened is still recorded
+	if err := log.Append(ended, journal.Record{Kind: journal.Prepared, Payload: "one"},
+		journal.Record{Kind: journal.ModelFailed, Payload: 2}); err != nil {
 		t.Fatalf("Append: %v", err)
 	}
 	if next := log.Next(); next != 3 {
@@ -96,7 +97,7 @@ func TestLog(t *testing.T) {
 		}
 	}
 	if next := again.Next(); next != 4 {
-		t.Errorf("Next = %d, want the place after what is there", next)
+		t.Errorf("Next = %d, want the number after the newest entry", next)
 	}
 }
 
@@ -125,7 +126,7 @@ func TestRefusedAppendIsNotRemembered(t *testing.T) {
 		t.Errorf("Append of a second writer: %v, want ErrSequence", err)
 	}
 	if len(heard) != 0 {
-		t.Errorf("Apply was told of %v, want nothing that was refused", heard)
+		t.Errorf("Apply received %v, want no refused entry", heard)
 	}
 }
 
@@ -179,7 +180,7 @@ func TestLargeRecordsBecomeArtifacts(t *testing.T) {
 	sum := journal.NewArtifact([]byte(`"` + large + `"`)).SHA256
 	for name, got := range map[string]told{"the writer": writer, "the reader": reader} {
 		if len(got) != 2 || string(got[0].Payload) != `"`+fits+`"` || string(got[1].Payload) != `"`+large+`"` {
-			t.Errorf("%s was not told the whole payloads", name)
+			t.Errorf("%s did not receive the whole payloads", name)
 		}
 	}
 	var stored []string
@@ -201,7 +202,7 @@ func TestLargeRecordsBecomeArtifacts(t *testing.T) {
 	}
 }
 
-// unreadable has artifacts that cannot be decompressed.
+// unreadable is a journal whose artifacts cannot be decompressed.
 type unreadable struct{ journal.Journal }
 
 func (u unreadable) Artifact(ctx context.Context, uid, sha string) (journal.Artifact, error) {
@@ -210,7 +211,7 @@ func (u unreadable) Artifact(ctx context.Context, uid, sha string) (journal.Arti
 	return a, err
 }
 
-// TestOpenAsksBeforeItReads: what may be in memory is asked for before a large payload is.
+// TestOpenAsksBeforeItReads checks that Open calls Admit before it reads a large payload.
 func TestOpenAsksBeforeItReads(t *testing.T) {
 	const bytes = 2 * journal.MaxPayload
 	j, full := &journaltest.Memory{}, errors.New("the memory is used up")
@@ -220,12 +221,13 @@ func TestOpenAsksBeforeItReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	var asked []int64
-	_, err := journal.Open(t.Context(), "uid", 1, complete(journal.Options{Journal: unreadable{j}, Apply: new(told).apply, Admit: func(n int64) error {
-		if asked = append(asked, n); n == bytes {
-			return full
-		}
-		return nil
-	}}))
+	_, err := journal.Open(t.Context(), "uid", 1,
+		complete(journal.Options{Journal: unreadable{j}, Apply: new(told).apply, Admit: func(n int64) error {
+			if asked = append(asked, n); n == bytes {
+				return full
+			}
+			return nil
+		}}))
 	if want := []int64{int64(len(`"short"`)), bytes}; !errors.Is(err, full) || !slices.Equal(asked, want) {
 		t.Errorf("Open = %v after it asked for %v bytes; want %v after %v", err, asked, full, want)
 	}
@@ -236,9 +238,15 @@ func TestRecordsThatCannotBeKept(t *testing.T) {
 		reason, want string
 		record       journal.Record
 	}{
-		"NoJSON":         {"a payload is JSON", "failed to marshal", journal.Record{Payload: math.NaN()}},
-		"Payload":        {"what cannot be read back is lost", "67108866 bytes", journal.Record{Payload: make([]byte, 48<<20)}},
-		"ArtifactBeside": {"what cannot be read back is lost", "67108865 bytes", journal.Record{Artifacts: []journal.Artifact{{Bytes: 64<<20 + 1}}}},
+		"NoJSON": {"a payload must be JSON", "failed to marshal", journal.Record{Payload: math.NaN()}},
+		"Payload": {
+			"a payload that cannot be read back is refused", "67108866 bytes",
+			journal.Record{Payload: make([]byte, 48<<20)},
+		},
+		"ArtifactBeside": {
+			"an artifact that cannot be read back is refused", "67108865 bytes",
+			journal.Record{Artifacts: []journal.Artifact{{Bytes: 64<<20 + 1}}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
@@ -255,7 +263,7 @@ func TestRecordsThatCannotBeKept(t *testing.T) {
 	}
 }
 
-func TestOpenOfWhatCannotBeRead(t *testing.T) {
+func TestOpenOfUnreadableEntries(t *testing.T) {
 	wrong := errors.New("an answer without a question")
 	good := journal.NewArtifact([]byte(`"content"`))
 	damaged := good
@@ -268,10 +276,20 @@ func TestOpenOfWhatCannotBeRead(t *testing.T) {
 		want   error
 		says   string
 	}{
-		"Newer":    {"its payload may mean something else", journal.Entry{Version: journal.PayloadVersion + 1}, nil, journal.ErrNewer, "run that version"},
-		"Missing":  {"the payload is gone", journal.Entry{Artifact: good.SHA256}, nil, journal.ErrNoArtifact, "no such artifact"},
-		"Damaged":  {"the payload is not what was written", journal.Entry{Artifact: good.SHA256, Artifacts: []journal.Artifact{damaged}}, nil, journal.ErrDamaged, good.SHA256},
-		"Replayed": {"the run cannot make sense of it", journal.Entry{}, wrong, wrong, ""},
+		"Newer": {
+			"the payload may have another meaning",
+			journal.Entry{Version: journal.PayloadVersion + 1},
+			nil,
+			journal.ErrNewer, "run that version",
+		},
+		"Missing": {"the payload is gone", journal.Entry{Artifact: good.SHA256}, nil, journal.ErrNoArtifact, "no such artifact"},
+		"Damaged": {
+			"the payload is not the written one",
+			journal.Entry{Artifact: good.SHA256, Artifacts: []journal.Artifact{damaged}},
+			nil, journal.ErrDamaged,
+			good.SHA256,
+		},
+		"Replayed": {"the run cannot apply the entry", journal.Entry{}, wrong, wrong, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
@@ -284,7 +302,7 @@ func TestOpenOfWhatCannotBeRead(t *testing.T) {
 			_, err := journal.Open(t.Context(), "uid", 1, complete(journal.Options{Journal: j, Apply: apply}))
 			_, collectErr := journal.Collect(t.Context(), j, "uid")
 			if tc.apply != nil {
-				collectErr = err // which knows no Apply
+				collectErr = err // Collect does not call Apply
 			}
 			if damaged := errors.Is(err, journal.ErrDamaged); damaged == errors.Is(err, journal.ErrNewer) {
 				t.Errorf("Open: %v; damaged is %t, want what reading again does not help against: %s", err, damaged, tc.reason)
@@ -304,7 +322,7 @@ func TestOpenOfWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-// gappy is a journal of which some entries are gone.
+// gappy is a journal in which some entries are missing.
 type gappy struct {
 	journaltest.Memory
 	gone func(journal.Entry) bool
@@ -326,8 +344,11 @@ func TestOpenOfAJournalWithGaps(t *testing.T) {
 		gone   func(journal.Entry) bool
 		says   string
 	}{
-		"first":  {"the journal is being purged", func(e journal.Entry) bool { return e.Seq < 3 }, "entry 3 comes where entry 1 should"},
-		"middle": {"what is gone may be a call that must not be made again", func(e journal.Entry) bool { return e.Seq == 2 }, "entry 3 comes where entry 2 should"},
+		"first": {"the journal is being purged", func(e journal.Entry) bool { return e.Seq < 3 }, "it has entry 3 in place of entry 1"},
+		"middle": {
+			"the missing entry may be a call that must not be repeated", func(e journal.Entry) bool { return e.Seq == 2 },
+			"it has entry 3 in place of entry 2",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &gappy{gone: tc.gone}

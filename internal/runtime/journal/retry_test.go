@@ -18,11 +18,11 @@ var errAway = errors.New("the store is away")
 // flaky is a journal that fails.
 type flaky struct {
 	journaltest.Memory
-	// fails says whether the n-th append fails, from 1; nil is never.
+	// fails returns the error of the n-th append, counted from 1. If fails is nil, no append fails.
 	fails func(n int) error
-	// does says that an append is done although it fails.
+	// does is true if an append takes effect although it fails.
 	does bool
-	// blind is how many reads fail.
+	// blind is the number of reads that fail.
 	blind int
 	tries int
 }
@@ -53,7 +53,7 @@ func away(int) error { return errAway }
 
 func TestAppendOutlastsAStoreThatIsAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const outage = 3 * time.Hour // far beyond what any library tries for by itself
+		const outage = 3 * time.Hour // far longer than the default limit of any retry library
 		since := time.Now()
 		j := &flaky{fails: func(int) error {
 			if time.Since(since) < outage {
@@ -75,7 +75,7 @@ func TestAppendOutlastsAStoreThatIsAway(t *testing.T) {
 			t.Errorf("the append came %s after the store was back, want some seconds at most", late)
 		}
 		if waits != j.tries-1 || waits < 100 {
-			t.Errorf("Waiting was told %d times of %d attempts, want of each that failed", waits, j.tries)
+			t.Errorf("Waiting was called %d times for %d attempts, want it for each failed attempt", waits, j.tries)
 		}
 		if got := collect(t, j); len(got) != 1 {
 			t.Errorf("%d entries, want 1", len(got))
@@ -83,7 +83,7 @@ func TestAppendOutlastsAStoreThatIsAway(t *testing.T) {
 	})
 }
 
-func TestAppendHasPatienceAsLongAsItWasTold(t *testing.T) {
+func TestAppendStopsAfterItsPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &flaky{fails: away}
 		since := time.Now()
@@ -101,8 +101,8 @@ func TestAppendOfARunThatHasEndedIsTriedOnce(t *testing.T) {
 		reason string
 		after  time.Duration
 	}{
-		"Before":  {"what has happened is worth one attempt", 0},
-		"Waiting": {"the process must not hang when it stops", 20 * time.Second},
+		"Before":  {"an event is recorded by one attempt, even after the end of the run", 0},
+		"Waiting": {"a stopping process must not hang", 20 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -140,14 +140,14 @@ func TestRefusalsAreNotTriedAgain(t *testing.T) {
 	}
 }
 
-func TestAppendThatWasDoneAlthoughItSeemedToFail(t *testing.T) {
+func TestAppendThatSucceededDespiteAnError(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, payload string
 		blind, tries    int
 	}{
-		"Payload":     {"what is there must not be written twice", "short", 0, 2},
-		"Artifact":    {"an entry whose payload is elsewhere is known again by its name", strings.Repeat("long ", 20_000), 0, 2},
-		"StillFailed": {"a store that cannot be read yet says nothing", "short", 3, 5},
+		"Payload":     {"an entry must not be written twice", "short", 0, 2},
+		"Artifact":    {"an entry is recognized by the digest of its payload", strings.Repeat("long ", 20_000), 0, 2},
+		"StillFailed": {"while reads fail, the outcome stays unknown", "short", 3, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -165,14 +165,15 @@ func TestAppendThatWasDoneAlthoughItSeemedToFail(t *testing.T) {
 					}
 				}
 				if got := collect(t, j); len(got) != 3 || len(heard) != 3 || j.tries != tc.tries+1 {
-					t.Errorf("%d entries, %d told, %d attempts; want 3, 3 and %d: %s", len(got), len(heard), j.tries, tc.tries+1, tc.reason)
+					t.Errorf("%d entries, %d applied, %d attempts; want 3, 3 and %d: %s",
+						len(got), len(heard), j.tries, tc.tries+1, tc.reason)
 				}
 			})
 		})
 	}
 }
 
-func TestAnotherWriterIsNotTakenForOneself(t *testing.T) {
+func TestEntriesOfAnotherWriterAreRecognized(t *testing.T) {
 	mine := journal.Record{Kind: journal.ModelReplied, Payload: "mine"}
 	long := journal.Record{Kind: journal.ModelReplied, Payload: strings.Repeat("mine ", 20_000)}
 	for name, tc := range map[string]struct {
@@ -180,11 +181,14 @@ func TestAnotherWriterIsNotTakenForOneself(t *testing.T) {
 		mine   journal.Record
 		theirs []journal.Record
 	}{
-		"Payload":  {"it says something else", mine, []journal.Record{{Kind: journal.ModelReplied, Payload: "their"}}},
-		"Artifact": {"it says something else, at length", long, []journal.Record{{Kind: journal.ModelReplied, Payload: strings.Repeat("their ", 20_000)}}},
-		"Kind":     {"it is something else", mine, []journal.Record{{Kind: journal.ModelFailed, Payload: "mine"}}},
-		"Equal":    {"another run does the same at the same time, and both would go on", mine, []journal.Record{mine}},
-		"More":     {"somebody goes on behind it", mine, []journal.Record{mine, {Kind: journal.ToolIntended}}},
+		"Payload": {"the other entry has another payload", mine, []journal.Record{{Kind: journal.ModelReplied, Payload: "their"}}},
+		"Artifact": {
+			"the other entry has another payload in an artifact", long,
+			[]journal.Record{{Kind: journal.ModelReplied, Payload: strings.Repeat("their ", 20_000)}},
+		},
+		"Kind":  {"the other entry has another kind", mine, []journal.Record{{Kind: journal.ModelFailed, Payload: "mine"}}},
+		"Equal": {"two runs that write equal entries must not both continue", mine, []journal.Record{mine}},
+		"More":  {"another run has already added a further entry", mine, []journal.Record{mine, {Kind: journal.ToolIntended}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}

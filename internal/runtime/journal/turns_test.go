@@ -10,11 +10,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 )
 
-// TestLargeEntriesTakeTurns: while another namespace has the processor, a small entry is written and read, and a large one waits.
+// TestLargeEntriesTakeTurns writes and reads while another namespace uses the processor. A small entry is not
+// delayed, and a large one waits.
 func TestLargeEntriesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gate := fairgate.New(1, 1)
-		ctx, other := fairgate.With(t.Context(), gate, "a"), fairgate.With(t.Context(), gate, "b")
+		processors := fairgate.NewProcessors(1)
+		ctx, other := processors.With(t.Context(), "a"), processors.With(t.Context(), "b")
 		j := &journaltest.Memory{}
 		var seen told
 		log, err := journal.Open(ctx, "uid", 1, complete(journal.Options{Journal: j, Apply: seen.apply}))
@@ -37,7 +38,7 @@ func TestLargeEntriesTakeTurns(t *testing.T) {
 		}
 		done := fairgate.Large(other, 1<<20)
 		if err := log.Append(ctx, journal.Record{Kind: journal.Prepared, Payload: "small"}); err != nil || len(seen) != 1 {
-			t.Errorf("Append = %v, and %d entries were told", err, len(seen))
+			t.Errorf("Append = %v, and %d entries were applied", err, len(seen))
 		}
 		done()
 		beside("an append", func() error {

@@ -6,23 +6,24 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
 const (
-	// maxRejections is how often an answer that does not fit the schema is sent back.
+	// maxRejections is the number of times that an answer is sent back because it does not fit the schema.
 	maxRejections = 2
-	// maxViolations and maxViolationChars bound what the model is told of an answer that does not fit.
+	// maxViolations and maxViolationChars bound the description of an answer that does not fit.
 	maxViolations, maxViolationChars = 20, 300
-	// maxSchemaChars bounds the schema that a model is told in words.
+	// maxSchemaChars bounds a schema that is part of the prompt.
 	maxSchemaChars = 32_000
 )
 
-// AnswerText is the text of the answer by now: what the check of the draft has made of it, else the last reply. It is empty
-// before the first reply. The answer of a Turn that a tool has ended is the tool's.
+// AnswerText returns the current text of the answer: the result of the check of the draft if there is one,
+// otherwise the last reply. It is empty before the first reply. If a tool ended the Turn, the answer is the tool's
+// result instead.
 func (s *State) AnswerText() string {
 	last := s.LastStep()
 	if last == nil {
@@ -34,8 +35,9 @@ func (s *State) AnswerText() string {
 	return last.Reply.Text
 }
 
-// Answer is the JSON of a structured answer: one value, which may stand in one Markdown code block. Reasoning before it, as
-// <think>...</think>, is no part of it. It is false for any other text. Whether the value fits a schema is another question.
+// Answer extracts the JSON of a structured answer. The text must be one JSON value, optionally in one Markdown code
+// block; reasoning before it in <think>...</think> is skipped. For any other text, Answer returns false. It does
+// not check the value against a schema.
 func Answer(text string) (json.RawMessage, bool) {
 	_, text = model.SplitThought(text, false)
 	text = strings.TrimSpace(text)
@@ -53,21 +55,21 @@ func Answer(text string) (json.RawMessage, bool) {
 	return json.RawMessage(text), true
 }
 
-// ended says whether a reply is the last one.
-func (in *Input) ended(s *Step) *End {
+// endAfter returns an End if a reply is the last one, and nil otherwise.
+func (in *Input) endAfter(s *Step) *End {
 	switch {
 	case s.Reply.FinishReason == model.FinishRefusal:
 		return &End{Reason: ModelRefused, Message: "the model refused to answer"}
 	case s.Last:
 		return &End{Reason: OutOfSteps, Message: fmt.Sprintf(
-			"the turn was out of steps after %d, and answered from what was known by then: raise limits.maxSteps, or ask for less", in.State.steps())}
+			"the turn ran out of steps after %d and gave its best answer: raise limits.maxSteps, or ask for less", in.State.steps())}
 	case len(s.Reply.ToolCalls) == 0:
 		return &End{Reason: Answered, Message: "the model answered"}
 	}
 	return nil
 }
 
-// steps is how many steps there were before the Turn was out of them.
+// steps returns the number of steps before the Turn ran out of them.
 func (s *State) steps() int {
 	for i, step := range s.Steps {
 		if step.Last {
@@ -77,10 +79,11 @@ func (s *State) steps() int {
 	return len(s.Steps)
 }
 
-// judge checks an answer against the schema. One that does not fit is rejected, so that the model is asked again, at most so
-// often; then it is the end. Whether an earlier run has rejected it already makes no difference.
-func (in *Input) judge(s *Step, end *End) (*End, error) {
-	if in.Output == nil || s.Reply.TooLong { // what is cut off fits no schema, and is too long to be sent back
+// checkAnswer checks an answer against the schema. It rejects an answer that does not fit, so that the model is asked
+// again, at most maxRejections times; then it ends the Turn. It makes no difference whether an earlier run has
+// already rejected the answer.
+func (in *Input) checkAnswer(s *Step, end *End) (*End, error) {
+	if in.Output == nil || s.Reply.TooLong { // a cut-off answer fits no schema and is too long to send back
 		return end, nil
 	}
 	if in.State.rejections[s.Step] != nil {
@@ -92,23 +95,25 @@ func (in *Input) judge(s *Step, end *End) (*End, error) {
 		return end, nil
 	case len(in.State.Rejections) >= maxRejections:
 		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
-			"the answer does not fit spec.output.schema, also after it was sent back %d times: %s", maxRejections, wrong[0])}, nil
+			"the answer does not fit spec.output.schema, even after it was sent back %d times: %s", maxRejections, wrong[0])}, nil
 	}
 	return nil, in.Record(append(in.notOffered(s),
 		journal.Record{Kind: journal.OutputRejected, Payload: Rejection{Step: s.Step, Message: rejection(wrong)}})...)
 }
 
-// notOffered returns the ends of the open calls of a last reply, as gate 1 would give them: no tool was offered.
+// notOffered returns the ends of the open calls of a last reply, as gate 1 would give them, because no tools were
+// offered.
 func (in *Input) notOffered(s *Step) []journal.Record {
 	var records []journal.Record
 	for _, c := range in.open(s) {
-		got := known(view{call: c.call})
+		got := knownTool(view{call: c.call})
 		records = append(records, in.ending(s.Step, c, nil).failed(Refused, got.class, got.message))
 	}
 	return records
 }
 
-// violations are the places at which an answer does not fit the schema, a line each; none if it fits.
+// violations returns one line for each place at which an answer does not fit the schema. It returns none if the
+// answer fits.
 func (in *Input) violations(text string) []string { return violations(in.Output, text) }
 
 func violations(output *schema.Schema, text string) []string {
@@ -123,29 +128,31 @@ func violations(output *schema.Schema, text string) []string {
 	return lines
 }
 
-// violation is one line, short whatever the answer holds.
+// violation returns one short line, whatever the answer contains.
 func violation(v schema.Violation) string {
-	message, _ := fence.Cap(fence.Line(v.Message), maxViolationChars)
+	message, _ := untrusted.Cap(untrusted.Line(v.Message), maxViolationChars)
 	if v.Path == "" {
 		return message
 	}
-	path, _ := fence.Cap(fence.Line(v.Path), maxViolationChars)
+	path, _ := untrusted.Cap(untrusted.Line(v.Path), maxViolationChars)
 	return path + ": " + message
 }
 
-// rejection is what the model is told of an answer that does not fit.
+// rejection returns the message to the model about an answer that does not fit.
 func rejection(wrong []string) string {
 	return rejected("Your answer was not accepted, as it does not fit the JSON Schema of the answer:", wrong,
 		"Answer again: with the corrected JSON alone, without any text around it.")
 }
 
-// resultRejection is what the model is told of the result of a tool that was to end the Turn and does not fit.
+// resultRejection returns the message to the model about a result that does not fit, of a tool that should end the
+// Turn.
 func resultRejection(wrong []string) string {
-	return rejected("The call was made, but its result was not accepted as the answer, as it does not fit the JSON Schema of the answer:", wrong,
+	return rejected("The call was made, but its result was not accepted as the answer, as it does not fit the JSON Schema of the answer:",
+		wrong,
 		"Do not make the same call again for another form of its result. Answer with JSON that fits, alone and without any text around it.")
 }
 
-// rejected lists what is wrong between two lines.
+// rejected lists the violations between a first and a last line.
 func rejected(head string, wrong []string, remedy string) string {
 	lines := []string{head}
 	for _, w := range wrong[:min(len(wrong), maxViolations)] {
@@ -157,7 +164,7 @@ func rejected(head string, wrong []string, remedy string) string {
 	return strings.Join(append(lines, remedy), "\n")
 }
 
-// nativeOutput is the schema for an endpoint that keeps to it by itself; empty for any other.
+// nativeOutput returns the schema for an endpoint that enforces it itself, and nil for other endpoints.
 func (in *Input) nativeOutput(c *Candidate) json.RawMessage {
 	if in.Output == nil || !c.StructuredOutput {
 		return nil
@@ -165,7 +172,8 @@ func (in *Input) nativeOutput(c *Candidate) json.RawMessage {
 	return in.Output.Source
 }
 
-// outputNotes tell the model which form its answer must have. It gets the schema in words where its endpoint does not take it.
+// outputNotes returns the messages that describe the form of the answer. They contain the schema if the endpoint
+// does not accept one.
 func (in *Input) outputNotes(c *Candidate) []model.Message {
 	if in.Output == nil {
 		return nil
@@ -180,15 +188,15 @@ func (in *Input) outputNotes(c *Candidate) []model.Message {
 	return notes
 }
 
-// schemaNote shows a schema. Whoever makes a Turn has written it, so it has no more weight than the message, and is fenced: JSON's
-// own escapes of <, > and & leave its meaning as it is.
+// schemaNote returns a message with a schema. The creator of a Turn wrote the schema, so it has no more weight than
+// the user's message and is fenced. JSON's own escapes of <, > and & keep its meaning.
 func schemaNote(source json.RawMessage) string {
 	var escaped bytes.Buffer
 	json.HTMLEscape(&escaped, source)
-	text, leftOut := fence.Cap(fence.Strip(escaped.String()), maxSchemaChars)
+	text, leftOut := untrusted.Cap(untrusted.Strip(escaped.String()), maxSchemaChars)
 	label := "## JSON Schema of the answer"
 	if leftOut > 0 {
 		label += fmt.Sprintf("\nIt is too long: %d characters are left out at its end.", leftOut)
 	}
-	return fence.Untrusted(label, text)
+	return untrusted.Untrusted(label, text)
 }

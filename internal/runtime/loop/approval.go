@@ -5,25 +5,26 @@ import (
 	"crypto/rand"
 	"errors"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// MaxOpenApprovals is how many calls people are asked about at the same time: as many as they can be shown. Further calls wait until
-// some of these are decided.
+// MaxOpenApprovals is the number of open requests for approval, because a status can show no more. Further calls
+// wait until some of these requests are decided.
 const MaxOpenApprovals = 25
 
-// await asks people about the first call and about the calls after it that come as far as that, so that they can decide at once,
-// and takes their decisions. It returns a *Parked while there is none about the first. Where the first does not wait any more, as the
-// time of the Turn has come near its end since, nobody is waited for: it is planned again.
-func (in *Input) await(ctx context.Context, step int, open []placed) error {
+// await requests approval for the first open call, and for later calls that reach the same gate, so that people can
+// decide about all of them at once. It records the decisions that exist and returns a *Parked if the first call has
+// no decision. If the first call no longer waits, for example because the Turn's time is nearly over, await returns
+// nil and the call is planned again.
+func (in *Input) await(ctx context.Context, step int, open []openCall) error {
 	if err := in.takeDecisions(ctx, in.State.OpenApprovals()); err != nil {
 		return err
 	}
-	for in.waits(step, open[0]) {
+	for in.needsDecision(step, open[0]) {
 		before := len(in.State.Approvals)
-		if err := in.request(ctx, step, open); err != nil {
+		if err := in.requestApprovals(ctx, step, open); err != nil {
 			return err
 		}
 		if len(in.State.Approvals) == before {
@@ -34,47 +35,48 @@ func (in *Input) await(ctx context.Context, step int, open []placed) error {
 		}
 	}
 	waiting := in.State.OpenApprovals()
-	if !in.waits(step, open[0]) || in.State.asked(step, open[0].call.ID) == nil && len(waiting) < MaxOpenApprovals {
+	if !in.needsDecision(step, open[0]) || in.State.currentApproval(step, open[0].call.ID) == nil && len(waiting) < MaxOpenApprovals {
 		return nil
 	}
 	return &Parked{Approvals: waiting}
 }
 
-// waits reports whether a call has neither an end nor a decision.
-func (in *Input) waits(step int, c placed) bool {
+// needsDecision reports whether a call still needs a decision and has not finished.
+func (in *Input) needsDecision(step int, c openCall) bool {
 	_, decided := in.State.Decision(step, c.call.ID)
-	return in.State.finish(step, c.call.ID) == nil && (!decided || in.State.asked(step, c.call.ID) == nil)
+	return in.State.finish(step, c.call.ID) == nil && (!decided || in.State.currentApproval(step, c.call.ID) == nil)
 }
 
-// asked is the request for approval of a call; nil if there is none, or only that of an older version, which shows too little.
-func (s *State) asked(step int, callID string) *Approval {
+// currentApproval returns the request for approval of a call. It returns nil if there is none, or if the request is
+// from an older version, which shows too little.
+func (s *State) currentApproval(step int, callID string) *Approval {
 	if a := s.approval(step, callID); a != nil && a.Request != "" {
 		return a
 	}
 	return nil
 }
 
-// request asks about the calls that wait and that nobody was asked about, as far as there is room for requests. A call whose tool
-// has changed is refused instead.
-func (in *Input) request(ctx context.Context, step int, open []placed) error {
+// requestApprovals requests approval for the waiting calls that have no request, as long as MaxOpenApprovals allows
+// it. A call whose tool has changed is refused instead.
+func (in *Input) requestApprovals(ctx context.Context, step int, open []openCall) error {
 	var records []journal.Record
 	room := MaxOpenApprovals - len(in.State.OpenApprovals())
-	all, of := 0, map[string]int{} // calls that may come before, of all tools and by name
+	all, of := 0, map[string]int{} // calls that may be made before, of all tools and by name
 	checked := map[string]error{}
 	for _, c := range open {
-		v := in.look(ctx, step, c)
-		v.made, v.madeOf = v.made+all, v.madeOf+of[c.call.Name]
-		got := judge(v)
+		v := in.viewOf(ctx, step, c)
+		v.callsMade, v.callsOfTool = v.callsMade+all, v.callsOfTool+of[c.call.Name]
+		got := checkGates(v)
 		if got.ruling != waiting && got.ruling != allowed {
 			continue
 		}
 		count := func() {
-			if !v.again { // the state counts the others
+			if !v.alreadyBegun { // the state counts the other calls
 				all++
 				of[c.call.Name]++
 			}
 		}
-		if got.ruling == allowed || in.State.asked(step, c.call.ID) != nil {
+		if got.ruling == allowed || in.State.currentApproval(step, c.call.ID) != nil {
 			count()
 			continue
 		}
@@ -83,22 +85,23 @@ func (in *Input) request(ctx context.Context, step int, open []placed) error {
 		}
 		failure, again := checked[v.tool.Name]
 		if !again {
-			failure = check(ctx, v.tool)
+			failure = checkTool(ctx, v.tool)
 			checked[v.tool.Name] = failure
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if errors.Is(failure, tool.ErrChanged) { // a server that is away may be back when people have decided
-			records = append(repaired(records, got.repairs), in.ending(step, c, v.tool).refused(failure))
+		if errors.Is(failure, tool.ErrChanged) { // an unreachable server may be back after the decision
+			records = append(appendRepairs(records, got.repairs), in.ending(step, c, v.tool).refused(failure))
 			continue
 		}
 		room--
 		count()
 		now := in.Now()
-		records = append(repaired(records, got.repairs), journal.Record{Kind: journal.ApprovalRequested, Payload: Approval{
-			Request: rand.Text(), Step: step, CallID: c.call.ID, Name: v.tool.Name, ToolServerUID: v.tool.Source.UID, SchemaHash: v.tool.SchemaHash(),
-			Arguments: got.arguments, ArgumentsHash: hashOf(got.arguments),
+		records = append(appendRepairs(records, got.repairs), journal.Record{Kind: journal.ApprovalRequested, Payload: Approval{
+			Request: rand.Text(), Step: step, CallID: c.call.ID, Name: v.tool.Name, ToolServerUID: v.tool.Source.UID,
+			SchemaHash: v.tool.SchemaHash(),
+			Arguments:  got.arguments, ArgumentsHash: hashOf(got.arguments),
 			Requested: now.UTC(), Expires: now.Add(in.Limits.ApprovalTimeout).UTC(),
 		}})
 	}
@@ -108,25 +111,27 @@ func (in *Input) request(ctx context.Context, step int, open []placed) error {
 	return in.Record(records...)
 }
 
-// check finds out whether a tool is still the one that the Turn has, where that can be found out.
-func check(ctx context.Context, t *tool.Tool) error {
+// checkTool returns an error if a tool has changed since the Turn started, or if it cannot be reached. Tools without a
+// Checker are not checked.
+func checkTool(ctx context.Context, t *tool.Tool) error {
 	if c, ok := t.Caller.(tool.Checker); ok {
 		return c.Check(ctx)
 	}
 	return nil
 }
 
-// release checks the calls of a wave that were approved just before they are made. A call whose tool has changed is refused.
-func (in *Input) release(ctx context.Context, step int, p *plan) error {
+// checkApproved checks the tools of approved calls just before these calls are made. It refuses a call whose tool has
+// changed or cannot be checked.
+func (in *Input) checkApproved(ctx context.Context, step int, p *plan) error {
 	var kept []*planned
 	for _, c := range p.wave {
 		if c.tool.RequiresApproval && c.intent.Attempt == 1 {
-			failure := check(ctx, c.tool)
+			failure := checkTool(ctx, c.tool)
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
 			if failure != nil {
-				p.records = append(repaired(p.records, c.repairs), in.ending(step, c.placed, c.tool).refused(failure))
+				p.records = append(appendRepairs(p.records, c.repairs), in.ending(step, c.openCall, c.tool).refused(failure))
 				continue
 			}
 		}
@@ -136,13 +141,14 @@ func (in *Input) release(ctx context.Context, step int, p *plan) error {
 	return nil
 }
 
-// refused is the end of a call that was not made because its tool was checked before.
+// refused returns the end of a call that was not made because the check of its tool failed.
 func (e ending) refused(err error) journal.Record {
 	failure := tool.AsError(err)
 	return e.failedAs(Refused, failure.Class, failure.Message, failure.Said)
 }
 
-// takeDecisions journals what was decided about requests by now: nothing follows from it before.
+// takeDecisions records the decisions that have been made about requests. No call is made before its decision is in
+// the journal.
 func (in *Input) takeDecisions(ctx context.Context, about []Approval) error {
 	for i := range about {
 		d, err := in.decisionOn(ctx, about[i])
@@ -160,13 +166,13 @@ func (in *Input) takeDecisions(ctx context.Context, about []Approval) error {
 }
 
 const (
-	// maxByChars and maxReasonChars bound what is kept of a decision, in characters.
+	// maxByChars and maxReasonChars bound the name and the reason that are kept of a decision, in characters.
 	maxByChars     = 256
 	maxReasonChars = 1000
 )
 
-// decisionOn returns the decision about a request, or nil if none has been made. One that does not name all that the request shows
-// does not count.
+// decisionOn returns the decision about a request, or nil if none has been made. A decision counts only if it names
+// everything that the request shows. A request that has expired is denied.
 func (in *Input) decisionOn(ctx context.Context, a Approval) (*Decision, error) {
 	if in.Decide != nil {
 		d, err := in.Decide(ctx, a)
@@ -175,8 +181,8 @@ func (in *Input) decisionOn(ctx context.Context, a Approval) (*Decision, error) 
 		}
 		if d != nil && d.isAbout(&a) {
 			d := *d
-			d.By, _ = fence.Cap(d.By, maxByChars)
-			d.Reason, _ = fence.Cap(d.Reason, maxReasonChars)
+			d.By, _ = untrusted.Cap(d.By, maxByChars)
+			d.Reason, _ = untrusted.Cap(d.Reason, maxReasonChars)
 			return &d, nil
 		}
 	}
@@ -188,17 +194,17 @@ func (in *Input) decisionOn(ctx context.Context, a Approval) (*Decision, error) 
 	return d, nil
 }
 
-// somebody is the name of a person as the model can be told it.
-func somebody(by string) string {
-	if fence.Blank(by) {
+// personName returns the name of a person in a form that is safe to show to the model.
+func personName(by string) string {
+	if untrusted.Blank(by) {
 		return "somebody"
 	}
-	return fence.NeutralLine(by, "")
+	return untrusted.NeutralLine(by, "")
 }
 
-func why(reason string) string {
-	if fence.Blank(reason) {
+func reasonSuffix(reason string) string {
+	if untrusted.Blank(reason) {
 		return ""
 	}
-	return " (" + fence.NeutralLine(reason, "") + ")"
+	return " (" + untrusted.NeutralLine(reason, "") + ")"
 }

@@ -10,15 +10,16 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestNobodyIsWaitedForWhenTheTimeHasRunOut between the plan and the question: a Turn that waits for nothing would wait for ever.
-func TestNobodyIsWaitedForWhenTheTimeHasRunOut(t *testing.T) {
+// TestAwaitWithoutTimeLeft lets the time run out between the plan and the request for approval.
+// The Turn must not be parked then: nothing would ever wake it.
+func TestAwaitWithoutTimeLeft(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
 	defer cancel()
 	in := Input{
 		State: &State{}, Limits: Limits{MaxToolCalls: 5}, Now: time.Now,
 		Tools: func() []tool.Tool { return []tool.Tool{{Tool: prompt.Tool{Name: "send"}, RequiresApproval: true}} },
 	}
-	open := []placed{{model.ToolCall{ID: "c", Name: "send", Arguments: "{}"}, 1}}
+	open := []openCall{{model.ToolCall{ID: "c", Name: "send", Arguments: "{}"}, 1}}
 	if err := in.await(ctx, 1, open); err != nil {
 		t.Errorf("await: %v, want the call to be planned again", err)
 	}

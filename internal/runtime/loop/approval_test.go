@@ -17,41 +17,41 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// office is where people decide: the loop asks it, and it notes what for.
-type office struct {
+// approver makes the decisions for the loop and records the calls that the loop asks about.
+type approver struct {
 	now       time.Time
 	decisions map[string]loop.Decision // by call
 	asked     []string
 	err       error
 }
 
-func (o *office) decide(_ context.Context, a loop.Approval) (*loop.Decision, error) {
+func (o *approver) decide(_ context.Context, a loop.Approval) (*loop.Decision, error) {
 	o.asked = append(o.asked, a.CallID)
 	d, ok := o.decisions[a.CallID]
 	if !ok || o.err != nil {
 		return nil, o.err
 	}
-	return about(a, d), nil
+	return decisionAbout(a, d), nil
 }
 
-// about is a decision about a request, which names all of it that it does not say itself.
-func about(a loop.Approval, d loop.Decision) *loop.Decision {
+// decisionAbout returns a decision that names the whole request, except for the values that d sets itself.
+func decisionAbout(a loop.Approval, d loop.Decision) *loop.Decision {
 	whole := a.Decided(d.Approved)
 	whole.Expired, whole.By, whole.Reason = d.Expired, d.By, d.Reason
 	whole.Step, whole.CallID = d.Step, d.CallID
 	return whole
 }
 
-// attended gives a run an office, and an hour for decisions.
-func attended(in loop.Input, o *office) loop.Input {
+// withApprover connects a run to an approver and allows one hour for decisions.
+func withApprover(in loop.Input, o *approver) loop.Input {
 	in.Now, in.Decide, in.Limits.ApprovalTimeout = func() time.Time { return o.now }, o.decide, time.Hour
 	return in
 }
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// ids of calls that wait.
-func ids(all []loop.Approval) []string {
+// callIDs returns the IDs of the waiting calls.
+func callIDs(all []loop.Approval) []string {
 	var ids []string
 	for _, a := range all {
 		ids = append(ids, a.CallID)
@@ -59,10 +59,11 @@ func ids(all []loop.Approval) []string {
 	return ids
 }
 
-// TestApproval runs a Turn whose reply asks for two calls that need people, among others, several times while they decide.
+// TestApproval runs a Turn several times while people decide. Two of the calls in its reply require approval.
 func TestApproval(t *testing.T) {
-	j, o := &journaltest.Memory{}, &office{now: noon, decisions: map[string]loop.Decision{}}
-	c, s := candidate("one", 1, asksFor("", call("a", "find", `{}`), call("b", "send", ` {"n": "1"} `), call("c", "find", `{"n":1}`), call("d", "send", `{"n":2}`), call("e", "gone", `{}`)), says("Done."))
+	j, o := &journaltest.Memory{}, &approver{now: noon, decisions: map[string]loop.Decision{}}
+	c, s := candidate("one", 1, asksFor("", call("a", "find", `{}`), call("b", "send", ` {"n": "1"} `),
+		call("c", "find", `{"n":1}`), call("d", "send", `{"n":2}`), call("e", "gone", `{}`)), says("Done."))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
@@ -71,7 +72,7 @@ func TestApproval(t *testing.T) {
 		t.Helper()
 		epoch++
 		o.asked = nil
-		in := attended(with(inputOf(t, j, epoch, c), find, send), o)
+		in := withApprover(withTools(inputOf(t, j, epoch, c), find, send), o)
 		end, err := loop.Run(t.Context(), in)
 		var parked *loop.Parked
 		if !errors.As(err, &parked) && err != nil {
@@ -83,25 +84,28 @@ func TestApproval(t *testing.T) {
 		if len(parked.Turns) != 0 {
 			t.Errorf("parked for the turns %q, want none", parked.Turns)
 		}
-		return in, end, ids(parked.Approvals)
+		return in, end, callIDs(parked.Approvals)
 	}
 	in, end, open := run()
 	if diff := cmp.Diff([]string{"b", "d"}, open); diff != "" || end != nil || len(found.calls) != 1 || len(sent.calls) != 0 {
-		t.Fatalf("Run = %+v after %d and %d calls, want what comes before made and the rest to wait: -want +got:\n%s", end, len(found.calls), len(sent.calls), diff)
+		t.Fatalf("Run = %+v after %d and %d calls, want what comes before made and the rest to wait: -want +got:\n%s",
+			end, len(found.calls), len(sent.calls), diff)
 	}
 	sum := sha256.Sum256([]byte(`{"n":1}`))
 	want := loop.Approval{
-		Request: in.State.Approvals[0].Request, Step: 1, CallID: "b", Name: "send", SchemaHash: send.SchemaHash(), Arguments: []byte(`{"n":1}`), ArgumentsHash: hex.EncodeToString(sum[:]), Requested: noon, Expires: noon.Add(time.Hour),
+		Request: in.State.Approvals[0].Request, Step: 1, CallID: "b", Name: "send", SchemaHash: send.SchemaHash(),
+		Arguments: []byte(`{"n":1}`), ArgumentsHash: hex.EncodeToString(sum[:]), Requested: noon, Expires: noon.Add(time.Hour),
 	}
-	if diff := cmp.Diff(want, in.State.Approvals[0]); diff != "" || in.State.ToolRepairs() != 1 || want.Request == "" || want.Request == in.State.Approvals[1].Request {
+	if diff := cmp.Diff(want, in.State.Approvals[0]); diff != "" || in.State.ToolRepairs() != 1 || want.Request == "" ||
+		want.Request == in.State.Approvals[1].Request {
 		t.Errorf("people are asked about (%d repairs): -want +got:\n%s", in.State.ToolRepairs(), diff)
 	}
-	// Nobody has decided yet: nothing is asked for again.
+	// There is no decision yet, so no new request for approval is made.
 	before := len(in.State.Approvals)
 	if in, _, open = run(); len(open) != 2 || len(in.State.Approvals) != before || len(in.State.Repairs) != 1 || len(found.calls) != 1 {
 		t.Errorf("the second run waits for %q and has asked %d times, want the same as the first", open, len(in.State.Approvals))
 	}
-	// Somebody has decided about the second: the model's order holds.
+	// The second call is approved, but the calls are made in the model's order.
 	o.decisions["d"] = loop.Decision{Step: 1, CallID: "d", Approved: true, By: "ann"}
 	if in, _, open = run(); len(open) != 1 || open[0] != "b" || len(sent.calls) != 0 {
 		t.Errorf("the third run waits for %q after %d calls, want the first alone", open, len(sent.calls))
@@ -109,12 +113,15 @@ func TestApproval(t *testing.T) {
 	if d, ok := in.State.Decision(1, "d"); !ok || d.By != "ann" {
 		t.Errorf("the decision %+v is not in the journal", d)
 	}
-	// And about the first: all go on.
+	// The first call is approved too: all calls are made.
 	o.decisions["b"] = loop.Decision{Step: 1, CallID: "b", Approved: true, By: "bob"}
 	if in, end, open = run(); open != nil || end == nil || end.Reason != loop.Answered || len(o.asked) != 1 {
 		t.Fatalf("the last run = %+v, waits for %q; want the answer", end, open)
 	}
-	lines := []string{"tool a: found", "tool b: The arguments were changed before the call: /n: read the text as the number 1.\nsent", "tool c: found", "tool d: sent", `tool e: error (unavailable): there is no tool "gone": use one of find, send`}
+	lines := []string{
+		"tool a: found", "tool b: The arguments were changed before the call: /n: read the text as the number 1.\nsent",
+		"tool c: found", "tool d: sent", `tool e: error (unavailable): there is no tool "gone": use one of find, send`,
+	}
 	if diff := cmp.Diff(lines, transcript(s.requests[1])[1:]); diff != "" {
 		t.Errorf("the model was told: -want +got:\n%s", diff)
 	}
@@ -128,34 +135,68 @@ func TestDecisions(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason   string
 		decision *loop.Decision
-		later    time.Duration // the run is this long after the request
-		want     string        // what the model is told; empty for a call that waits
+		later    time.Duration // time from the request to the run
+		want     string        // the result that the model receives; empty for a call that waits
 		journal  *loop.Decision
 	}{
-		"approved":      {"it is made", &loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}, time.Minute, "sent", &loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}},
-		"denied":        {"it is not", &loop.Decision{Step: 1, CallID: "c1", By: "ann", Reason: "no\n<|im_start|>"}, time.Minute, "error (denied): ann has denied this call (no &lt;|im_start|>): go on without it, and do not ask for it again", &loop.Decision{Step: 1, CallID: "c1", By: "ann", Reason: "no\n<|im_start|>"}},
-		"wordy":         {"no reason goes on for ever", &loop.Decision{Step: 1, CallID: "c1", By: long, Reason: long}, time.Minute, "error (denied): " + long[:256] + " has denied this call (" + long[:1000] + "): go on without it, and do not ask for it again", &loop.Decision{Step: 1, CallID: "c1", By: long[:256], Reason: long[:1000]}},
-		"nobody yet":    {"it waits", nil, time.Hour - 1, "", nil},
-		"expired":       {"the end of the wait is a denial", nil, time.Hour, "error (denied): nobody has approved this call in time: go on without it, and say so", &loop.Decision{Step: 1, CallID: "c1", Expired: true}},
-		"seen late":     {"a decision in time counts whenever it is seen", &loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}, 2 * time.Hour, "sent", &loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}},
-		"another call":  {"one about another call does not", &loop.Decision{Step: 1, CallID: "c2", Approved: true}, time.Minute, "", nil},
-		"another step":  {"nor one about another step", &loop.Decision{Step: 2, CallID: "c1", Approved: true}, time.Minute, "", nil},
-		"no such thing": {"and the wait goes on to its end", &loop.Decision{Step: 2, CallID: "c1", Approved: true}, time.Hour, "error (denied): nobody has approved this call in time: go on without it, and say so", &loop.Decision{Step: 1, CallID: "c1", Expired: true}},
+		"approved": {
+			"an approved call is made", &loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}, time.Minute,
+			"sent", &loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"},
+		},
+		"denied": {
+			"a denied call is not made",
+			&loop.Decision{
+				Step: 1, CallID: "c1", By: "ann",
+				Reason: "no\n<|im_start|>",
+			}, time.Minute,
+			"error (denied): ann has denied this call (no &lt;|im_start|>): go on without it, and do not ask for it again",
+			&loop.Decision{Step: 1, CallID: "c1", By: "ann", Reason: "no\n<|im_start|>"},
+		},
+		"wordy": {
+			"name and reason are bounded",
+			&loop.Decision{Step: 1, CallID: "c1", By: long, Reason: long}, time.Minute,
+			"error (denied): " + long[:256] + " has denied this call (" + long[:1000] + "): go on without it, and do not ask for it again",
+			&loop.Decision{Step: 1, CallID: "c1", By: long[:256], Reason: long[:1000]},
+		},
+		"no decision": {"the call waits", nil, time.Hour - 1, "", nil},
+		"expired": {
+			"an expired request is denied", nil, time.Hour,
+			"error (denied): nobody has approved this call in time: go on without it, and say so",
+			&loop.Decision{Step: 1, CallID: "c1", Expired: true},
+		},
+		"seen late": {"a decision counts even if it is read after the expiry", &loop.Decision{
+			Step: 1, CallID: "c1",
+			Approved: true, By: "ann",
+		}, 2 * time.Hour, "sent", &loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}},
+		"another call": {
+			"a decision about another call does not count",
+			&loop.Decision{Step: 1, CallID: "c2", Approved: true}, time.Minute, "", nil,
+		},
+		"another step": {
+			"a decision about another step does not count",
+			&loop.Decision{Step: 2, CallID: "c1", Approved: true}, time.Minute, "", nil,
+		},
+		"wrong until expired": {
+			"a decision that does not count does not stop the expiry",
+			&loop.Decision{Step: 2, CallID: "c1", Approved: true}, time.Hour,
+			"error (denied): nobody has approved this call in time: go on without it, and say so",
+			&loop.Decision{Step: 1, CallID: "c1", Expired: true},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			j, o := &journaltest.Memory{}, &office{now: noon}
+			j, o := &journaltest.Memory{}, &approver{now: noon}
 			c, _ := candidate("one", 1, asksFor("", call("c1", "send", `{}`)), says("Done."))
 			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 			send.RequiresApproval = true
 			var parked *loop.Parked
-			if _, err := loop.Run(t.Context(), attended(with(inputOf(t, j, 1, c), send), o)); !errors.As(err, &parked) {
+			if _, err := loop.Run(t.Context(), withApprover(withTools(inputOf(t, j, 1, c), send), o)); !errors.As(err, &parked) {
 				t.Fatalf("Run: %v, want it parked", err)
 			}
 			o.now = noon.Add(tc.later)
 			if tc.decision != nil {
 				o.decisions = map[string]loop.Decision{"c1": *tc.decision}
 			}
-			in := attended(with(inputOf(t, j, 2, c), send), o)
+			in := withApprover(withTools(inputOf(t, j, 2, c), send), o)
 			record := in.Record
 			in.Record = func(records ...journal.Record) error {
 				if _, decided := in.State.Decision(1, "c1"); records[0].Kind != journal.ApprovalDecided && !decided {
@@ -171,68 +212,74 @@ func TestDecisions(t *testing.T) {
 				return
 			}
 			if err != nil || in.State.Finishes[0].Content != tc.want || len(sent.calls) == 1 != (tc.want == "sent") {
-				t.Errorf("Run: %v after %d calls, the model is told %q; want %q: %s", err, len(sent.calls), in.State.Finishes[0].Content, tc.want, tc.reason)
+				t.Errorf("Run: %v after %d calls, the model is told %q; want %q: %s", err, len(sent.calls),
+					in.State.Finishes[0].Content, tc.want, tc.reason)
 			}
 			d, _ := in.State.Decision(1, "c1")
-			if diff := cmp.Diff(*about(in.State.Approvals[0], *tc.journal), d); diff != "" {
+			if diff := cmp.Diff(*decisionAbout(in.State.Approvals[0], *tc.journal), d); diff != "" {
 				t.Errorf("the journal has another decision: -want +got:\n%s", diff)
 			}
 		})
 	}
 }
 
-// TestADenialBlocksTheTool for calls that nobody was asked about, but not for those that people were asked about with it.
-func TestADenialBlocksTheTool(t *testing.T) {
-	o := &office{now: noon, decisions: map[string]loop.Decision{
+// TestDenialBlocksTheTool checks that a denial blocks later calls of the tool, but not calls that already have
+// their own request for approval.
+func TestDenialBlocksTheTool(t *testing.T) {
+	o := &approver{now: noon, decisions: map[string]loop.Decision{
 		"a": {Step: 1, CallID: "a", By: "ann"}, "b": {Step: 1, CallID: "b", Approved: true, By: "ann"},
 	}}
-	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{"n":1}`), call("b", "send", `{"n":2}`)), asksFor("", call("c", "send", `{"n":3}`)), says("Done."))
+	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{"n":1}`), call("b", "send", `{"n":2}`)),
+		asksFor("", call("c", "send", `{"n":3}`)), says("Done."))
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
-	in := attended(with(input(t, c), send), o)
+	in := withApprover(withTools(input(t, c), send), o)
 	if _, err := loop.Run(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
 		"a Refused denied: error (denied): ann has denied this call: go on without it, and do not ask for it again",
 		"b Succeeded : sent",
-		`c Refused denied: error (denied): "send" is blocked for the rest of the turn, as a call of it was not approved: use another tool, or answer without it`,
+		`c Refused denied: error (denied): "send" is blocked for the rest of the turn, as a call of it was not ` +
+			`approved: use another tool, or answer without it`,
 	}
-	if diff := cmp.Diff(want, ends(in)); diff != "" || len(sent.calls) != 1 || len(in.State.Approvals) != 2 {
+	if diff := cmp.Diff(want, callEnds(in)); diff != "" || len(sent.calls) != 1 || len(in.State.Approvals) != 2 {
 		t.Errorf("%d calls, people were asked %d times: -want +got:\n%s", len(sent.calls), len(in.State.Approvals), diff)
 	}
 }
 
-// TestPeopleAreNotAskedAboutCallsThatCannotBeMade because of a gate before, or because there are too many.
-func TestPeopleAreNotAskedAboutCallsThatCannotBeMade(t *testing.T) {
-	o := &office{now: noon}
-	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{"n":1}`), call("b", "send", `{"n":"x"}`), call("c", "send", `{"n":3}`), call("d", "send", `{"n":4}`)), says("Done."))
+// TestNoApprovalForRefusedCalls checks that no approval is requested for a call that an earlier
+// gate refuses or that exceeds the limit of calls.
+func TestNoApprovalForRefusedCalls(t *testing.T) {
+	o := &approver{now: noon}
+	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{"n":1}`), call("b", "send", `{"n":"x"}`),
+		call("c", "send", `{"n":3}`), call("d", "send", `{"n":4}`)), says("Done."))
 	send, _ := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
-	in := attended(with(input(t, c), send), o)
+	in := withApprover(withTools(input(t, c), send), o)
 	in.Limits.MaxToolCalls = 2
 	var parked *loop.Parked
 	if _, err := loop.Run(t.Context(), in); !errors.As(err, &parked) {
 		t.Fatalf("Run: %v, want it parked", err)
 	}
-	if diff := cmp.Diff([]string{"a", "c"}, ids(parked.Approvals)); diff != "" {
+	if diff := cmp.Diff([]string{"a", "c"}, callIDs(parked.Approvals)); diff != "" {
 		t.Errorf("people are asked: -want +got:\n%s", diff)
 	}
-	if !strings.Contains(parked.Error(), "2 calls await approval") {
+	if !strings.Contains(parked.Error(), "2 calls require approval") {
 		t.Errorf("the error says %q", parked.Error())
 	}
 }
 
-func TestAnOfficeThatIsClosed(t *testing.T) {
-	o := &office{now: noon, err: errors.New("the API server is away")}
+func TestDecideFails(t *testing.T) {
+	o := &approver{now: noon, err: errors.New("the API server is away")}
 	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
-	in := attended(with(input(t, c), send), o)
+	in := withApprover(withTools(input(t, c), send), o)
 	if _, err := loop.Run(t.Context(), in); !errors.Is(err, o.err) || len(sent.calls) != 0 || len(in.State.Approvals) != 1 {
 		t.Errorf("Run: %v after %d calls, want the error, and the request in the journal", err, len(sent.calls))
 	}
-	// Without anybody to ask, a call waits for its end.
+	// If Decide is nil, the call waits until the request expires.
 	in.Decide = nil
 	var parked *loop.Parked
 	if _, err := loop.Run(t.Context(), in); !errors.As(err, &parked) {
@@ -240,14 +287,14 @@ func TestAnOfficeThatIsClosed(t *testing.T) {
 	}
 }
 
-// TestAnApprovalDoesNotOutliveACutOffCall: what was approved and may have been done is not done again.
-func TestAnApprovalDoesNotOutliveACutOffCall(t *testing.T) {
-	j, o := &journaltest.Memory{}, &office{now: noon, decisions: map[string]loop.Decision{"a": {Step: 1, CallID: "a", Approved: true}}}
+// TestApprovedCallIsNotRepeated checks that an approved call that may have been made is not made again.
+func TestApprovedCallIsNotRepeated(t *testing.T) {
+	j, o := &journaltest.Memory{}, &approver{now: noon, decisions: map[string]loop.Decision{"a": {Step: 1, CallID: "a", Approved: true}}}
 	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
 	lost := errors.New("lost")
-	in := attended(with(inputOf(t, j, 1, c), send), o)
+	in := withApprover(withTools(inputOf(t, j, 1, c), send), o)
 	record := in.Record
 	in.Record = func(records ...journal.Record) error {
 		if records[0].Kind == journal.ToolFinished {
@@ -258,7 +305,7 @@ func TestAnApprovalDoesNotOutliveACutOffCall(t *testing.T) {
 	if _, err := loop.Run(t.Context(), in); !errors.Is(err, lost) || len(sent.calls) != 1 {
 		t.Fatalf("Run: %v after %d calls", err, len(sent.calls))
 	}
-	in = attended(with(inputOf(t, j, 2, c), send), o)
+	in = withApprover(withTools(inputOf(t, j, 2, c), send), o)
 	if _, err := loop.Run(t.Context(), in); err != nil || len(sent.calls) != 1 || in.State.Finishes[0].Outcome != loop.Unknown {
 		t.Errorf("Run: %v after %d calls, %+v; want the outcome unknown", err, len(sent.calls), in.State.Finishes)
 	}

@@ -8,11 +8,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// maxRepairs is how often the arguments of one call are repaired.
+// maxRepairs is the number of times that the arguments of one call may be repaired.
 const maxRepairs = 2
 
-// validArguments is gate 5: the arguments are an object that fits the schema of the tool, as they are or after repairs that are
-// certain. Where nobody can use the schema, the tool judges.
+// validArguments is gate 5: the arguments are an object that fits the schema of the tool, unchanged or after
+// repairs that can mean only one thing. If the schema of the tool is unusable, the tool itself must check the
+// arguments.
 func validArguments(v view) verdict {
 	a := arguments{view: v, text: v.given()}
 	for !a.fit() {
@@ -25,7 +26,7 @@ func validArguments(v view) verdict {
 	return verdict{arguments: json.RawMessage(a.text), repairs: a.repairs}
 }
 
-// given are the arguments as the model wrote them, or as they were repaired before.
+// given returns the arguments as the model wrote them, or as an earlier repair left them.
 func (v view) given() string {
 	if before := v.state.intent(v.step, v.call.ID); before != nil {
 		return string(before.Arguments)
@@ -39,18 +40,18 @@ func (v view) given() string {
 	return "{}"
 }
 
-// arguments are those of a call while they are looked at.
+// arguments holds the arguments of a call during the check.
 type arguments struct {
 	view
-	// text of them by now, and the repairs that made it.
+	// text is the current text of the arguments, and repairs are the repairs that led to it.
 	text    string
 	repairs []Repair
-	// schema they were held against, nil for none, and what is wrong with them.
+	// schema is the schema that the arguments were checked against, or nil. wrong describes the violations.
 	schema *schema.Schema
 	wrong  string
 }
 
-// fit says whether a tool may get the arguments.
+// fit reports whether the tool may receive the arguments.
 func (a *arguments) fit() bool {
 	const object = "the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again"
 	text := json.RawMessage(a.text)
@@ -59,7 +60,7 @@ func (a *arguments) fit() bool {
 	case len(plain) > 0 && !json.Valid(text):
 		a.wrong = object
 	case len(plain) > 0:
-		a.wrong = misfit(plain)
+		a.wrong = describeViolations(plain)
 	case !strings.HasPrefix(a.text, "{"):
 		a.wrong = object
 	case a.policy.Unvalidated:
@@ -80,13 +81,13 @@ func (a *arguments) fitSchema(text json.RawMessage) bool {
 	}
 	violations := a.schema.Validate(text)
 	if len(violations) > 0 {
-		a.wrong = misfit(violations)
+		a.wrong = describeViolations(violations)
 	}
 	return len(violations) == 0
 }
 
-// misfit tells of violations on one line.
-func misfit(violations []schema.Violation) string {
+// describeViolations describes violations on one line.
+func describeViolations(violations []schema.Violation) string {
 	var all []string
 	for _, v := range violations {
 		all = append(all, v.String())
@@ -94,15 +95,15 @@ func misfit(violations []schema.Violation) string {
 	return "the arguments do not fit the tool's schema: " + strings.Join(all, "; ") + ". Mend them and call the tool again"
 }
 
-// repair mends what is certain, once, and says whether it has.
+// repair makes one repair that can mean only one thing, and reports whether it did.
 func (a *arguments) repair() bool {
 	attempt := len(a.state.repairsOf(a.step, a.call.ID)) + len(a.repairs) + 1
-	if a.policy.Unvalidated || a.again || attempt > maxRepairs {
+	if a.policy.Unvalidated || a.alreadyBegun || attempt > maxRepairs {
 		return false
 	}
-	after, changes := unwrapped(a.text)
+	after, changes := unwrapJSON(a.text)
 	if after == nil && a.schema != nil {
-		mend := a.schema.RepairKeeping // an unknown property may be what holds a call back, such as a dry run
+		mend := a.schema.RepairKeeping // do not drop unknown properties: one may make the call harmless, such as a dry run
 		if effectOf(a.tool) == tool.ReadOnly {
 			mend = a.schema.Repair
 		}
@@ -118,8 +119,9 @@ func (a *arguments) repair() bool {
 	return true
 }
 
-// unwrapped is the object that a JSON string holds, or the string within.
-func unwrapped(text string) (json.RawMessage, []string) {
+// unwrapJSON returns the JSON object or the JSON string that text contains as a JSON string. It returns nil if there
+// is none.
+func unwrapJSON(text string) (json.RawMessage, []string) {
 	var inner string
 	if !strings.HasPrefix(text, `"`) || json.Unmarshal([]byte(text), &inner) != nil {
 		return nil, nil

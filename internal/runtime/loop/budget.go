@@ -13,23 +13,23 @@ import (
 
 // Limits bound a Turn over all its runs.
 type Limits struct {
-	// MaxSteps is how many replies the loop goes on from; at least 1.
+	// MaxSteps is the number of replies after which the loop continues, at least 1.
 	MaxSteps int
-	// MaxToolCalls is how many calls of tools it makes.
+	// MaxToolCalls is the number of tool calls.
 	MaxToolCalls int
-	// MaxDescendants is how many Turns sub-agents may create, theirs included.
+	// MaxDescendants is the number of Turns that sub-agents may create at any depth, their own Turns included.
 	MaxDescendants int
-	// ApprovalTimeout is how long a call waits for a decision; its end is a denial.
+	// ApprovalTimeout is how long a call waits for a decision. When it expires, the call is denied.
 	ApprovalTimeout time.Duration
-	// MaxTokens is how many tokens its requests may take, input and output together; 0 for any number. A request that was cut
-	// off takes what its prompt was estimated at.
+	// MaxTokens is the number of tokens that the requests may use, input and output together. 0 means no limit. A
+	// request that was cut off counts with the estimate of its prompt.
 	MaxTokens int64
-	// MaxCost is what they may cost, in the currency of the prices; 0 for any amount.
+	// MaxCost is the cost of the requests in the currency of the prices. 0 means no limit.
 	MaxCost decimal.Decimal
 }
 
-// spent adds up all requests, and what sub-agents took. Costs in several currencies are added as they are: a bound that is reached
-// too early is better than none.
+// spent returns the usage of all requests and sub-agents. It adds costs in different currencies without conversion:
+// a limit that is reached too early is better than no limit.
 func (s *State) spent() (tokens int64, cost decimal.Decimal) {
 	var sum model.Usage
 	for one := range s.Spendings {
@@ -49,7 +49,7 @@ func (s *State) spent() (tokens int64, cost decimal.Decimal) {
 	return sum.InputTokens + sum.OutputTokens, cost
 }
 
-// left is what the Turn may still take. Without a deadline it has no time.
+// left returns the rest of the Turn's budget. Its Time is 0 if the Turn has no deadline.
 func (in *Input) left(ctx context.Context) tool.Left {
 	var l tool.Left
 	if deadline, ok := ctx.Deadline(); ok {
@@ -65,24 +65,27 @@ func (in *Input) left(ctx context.Context) tool.Left {
 	return l
 }
 
-// budgetSpent says why nothing more may be done, whatever it takes; empty if something may.
+// budgetSpent returns the reason why the budget allows no further action at all, or "" if the budget is not spent.
 func (in *Input) budgetSpent() string {
 	tokens, cost := in.State.spent()
 	switch l := in.Limits; {
 	case l.MaxTokens > 0 && tokens > l.MaxTokens:
-		return fmt.Sprintf("the turn has taken %d tokens, which is more than its budget of %d tokens: no more tools were called", tokens, l.MaxTokens)
+		return fmt.Sprintf("the turn used %d tokens, which is more than its budget of %d tokens: no further tools were called",
+			tokens, l.MaxTokens)
 	case l.MaxCost.IsPositive() && cost.GreaterThan(l.MaxCost):
-		return fmt.Sprintf("the turn has cost %s, which is more than its budget of %s: no more tools were called", cost, l.MaxCost)
+		return fmt.Sprintf("the turn cost %s, which is more than its budget of %s: no further tools were called", cost, l.MaxCost)
 	}
 	return ""
 }
 
-// overBudget says why a request must not be sent; empty if it may. Of its reply nothing is known.
+// overBudget returns the reason why a request must not be sent, or "" if it may be sent. The size of the reply is
+// not known yet and does not count.
 func (in *Input) overBudget(r *Request) string {
 	l := in.Limits
 	tokens, cost := in.State.spent()
 	if l.MaxTokens > 0 && tokens+r.EstimatedTokens > l.MaxTokens {
-		return fmt.Sprintf("the turn has taken %d tokens and the next request would take about %d: that is more than its budget of %d tokens",
+		return fmt.Sprintf("the turn used %d tokens and the next request would use about %d more: together they "+
+			"exceed its budget of %d tokens",
 			tokens, r.EstimatedTokens, l.MaxTokens)
 	}
 	var more decimal.Decimal
@@ -90,7 +93,8 @@ func (in *Input) overBudget(r *Request) string {
 		more = r.EstimatedCost.Amount
 	}
 	if l.MaxCost.IsPositive() && cost.Add(more).GreaterThan(l.MaxCost) {
-		return fmt.Sprintf("the turn has cost %s and the next request would cost about %s: that is more than its budget of %s", cost, more, l.MaxCost)
+		return fmt.Sprintf("the turn cost %s and the next request would cost about %s more: together they exceed its budget of %s", cost,
+			more, l.MaxCost)
 	}
 	return ""
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestCallIDsAreUniqueWithinATurn whatever an endpoint writes, within a reply and between replies, in all that names a call by its
-// ID, and also for a run that resumes from the journal.
+// TestCallIDsAreUniqueWithinATurn checks that IDs are unique, within a reply and between replies, whatever the
+// endpoint sends. This holds for every record that names a call, and for a run that resumes from the journal.
 func TestCallIDsAreUniqueWithinATurn(t *testing.T) {
 	shared := strings.Repeat("x", 128)
 	j := &journaltest.Memory{}
@@ -27,12 +27,12 @@ func TestCallIDsAreUniqueWithinATurn(t *testing.T) {
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	lost := errors.New("the store is lost")
 	for epoch := int64(1); ; epoch++ {
-		in := with(inputOf(t, j, epoch, c), send)
+		in := withTools(inputOf(t, j, epoch, c), send)
 		record := in.Record
 		in.Record = func(records ...journal.Record) error {
 			err := record(records...)
 			if records[0].Kind == journal.ModelReplied && epoch < 4 {
-				return lost // each of the first replies is followed by another run
+				return lost // after each of the first replies, another run continues
 			}
 			return err
 		}
@@ -45,7 +45,10 @@ func TestCallIDsAreUniqueWithinATurn(t *testing.T) {
 		}
 		break
 	}
-	want := []string{"uid/1/a", "uid/1/a_2", "uid/1/call_2", "uid/2/a_3", "uid/2/call_1", "uid/2/call_2_2", "uid/3/call_1_2", "uid/3/call_1_3"}
+	want := []string{
+		"uid/1/a", "uid/1/a_2", "uid/1/call_2", "uid/2/a_3", "uid/2/call_1", "uid/2/call_2_2",
+		"uid/3/call_1_2", "uid/3/call_1_3",
+	}
 	if diff := cmp.Diff(want, sent.keys()); diff != "" {
 		t.Errorf("calls by idempotency key: -want +got:\n%s", diff)
 	}

@@ -13,14 +13,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// finishCalls makes the calls that a reply asks for and that have not ended yet, wave by wave, so that each has an answer. A
-// failed call is data for the model; only what stops the run is an error, such as a *Parked. Once the budget is spent no call
-// is begun: no request could tell the model of it. Nor is any once a call has ended the Turn with a result that fits, which is the end.
+// finishCalls makes the calls of a reply that have not finished yet, wave by wave, until each has a result. A
+// failed call is data for the model; finishCalls returns an error only if the run must stop, for example a *Parked.
+//
+// No new call begins in two cases:
+//  1. The budget is spent: no further request could show the result to the model.
+//  2. A call has ended the Turn with a result that fits the schema.
 func (in *Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
 	number := step.Step
 	for open := in.open(step); len(open) > 0; open = in.open(step) {
 		if f := in.State.Terminal(in.Output); f != nil {
-			if dropped := in.dropped(number, f, open); len(dropped) > 0 {
+			if dropped := in.endsAfterTurn(number, f, open); len(dropped) > 0 {
 				if err := in.Record(dropped...); err != nil {
 					return nil, err
 				}
@@ -31,7 +34,7 @@ func (in *Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
 			return nil, err
 		}
 		if why := in.budgetSpent(); why != "" {
-			if open = in.begun(number, open); len(open) == 0 {
+			if open = in.withIntent(number, open); len(open) == 0 {
 				return &End{Reason: OverBudget, Message: why}, nil
 			}
 		}
@@ -40,14 +43,15 @@ func (in *Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
 		}
 	}
 	if f := in.State.Terminal(in.Output); f != nil {
-		return &End{Reason: ToolEnded, Message: fmt.Sprintf("the tool %q has ended the turn", f.Name)}, nil
+		return &End{Reason: ToolEnded, Message: fmt.Sprintf("the tool %q ended the turn", f.Name)}, nil
 	}
-	return in.judgeResult(step)
+	return in.checkTerminalResult(step)
 }
 
-// judgeResult sends the result of a tool that was to end the Turn and does not fit the schema of the answer back to the model, as
-// often as an answer is sent back; then it is the end. All calls of the reply have an answer, so the loop goes on.
-func (in *Input) judgeResult(step *Step) (*End, error) {
+// checkTerminalResult checks the result of a tool that should end the Turn. If it does not fit the schema, judgeResult
+// sends the result back to the model, at most maxRejections times in a Turn, and then ends the Turn. All calls of
+// the reply already have results, so the model can be asked again.
+func (in *Input) checkTerminalResult(step *Step) (*End, error) {
 	f := in.State.TerminalResult()
 	if f == nil || in.State.rejections[step.Step] != nil {
 		return nil, nil //nolint:nilnil // because the model is asked again
@@ -55,111 +59,117 @@ func (in *Input) judgeResult(step *Step) (*End, error) {
 	wrong := in.violations(f.Text)
 	if len(in.State.Rejections) >= maxRejections {
 		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
-			"the result of the tool %q, which was to end the turn, does not fit spec.output.schema, after %d answers were sent back: %s", f.Name, maxRejections, wrong[0])}, nil
+			"the result of the tool %q, which should end the turn, does not fit spec.output.schema, even after "+
+				"%d answers were sent back: %s", f.Name, maxRejections, wrong[0])}, nil
 	}
-	return nil, in.Record(journal.Record{Kind: journal.OutputRejected, Payload: Rejection{Step: step.Step, CallID: f.CallID, Message: resultRejection(wrong)}})
+	return nil, in.Record(journal.Record{
+		Kind:    journal.OutputRejected,
+		Payload: Rejection{Step: step.Step, CallID: f.CallID, Message: resultRejection(wrong)},
+	})
 }
 
-// dropped are the ends of the open calls that were not begun when a tool ended the Turn.
-func (in *Input) dropped(step int, by *Finish, open []placed) []journal.Record {
+// endsAfterTurn returns the ends of the calls that had not begun when a tool ended the Turn.
+func (in *Input) endsAfterTurn(step int, by *CallResult, open []openCall) []journal.Record {
 	var records []journal.Record
 	for _, c := range open {
 		if in.State.intent(step, c.call.ID) == nil {
-			records = append(records, in.ending(step, c, nil).failed(Refused, tool.Denied, fmt.Sprintf("the turn has ended with the result of %q", by.Name)))
+			records = append(records, in.ending(step, c, nil).failed(Refused, tool.Denied,
+				fmt.Sprintf("the turn has ended with the result of %q", by.Name)))
 		}
 	}
 	return records
 }
 
-// begun are those of the open calls that have an intent.
-func (in *Input) begun(step int, open []placed) []placed {
-	return slices.DeleteFunc(open, func(c placed) bool { return in.State.intent(step, c.call.ID) == nil })
+// withIntent returns the open calls that have an intent.
+func (in *Input) withIntent(step int, open []openCall) []openCall {
+	return slices.DeleteFunc(open, func(c openCall) bool { return in.State.intent(step, c.call.ID) == nil })
 }
 
-// placed is a call with its place in the reply, from 1.
-type placed struct {
-	call  model.ToolCall
-	place int
+// openCall is a call and its position in the reply, from 1.
+type openCall struct {
+	call     model.ToolCall
+	position int
 }
 
-// open are the calls of a reply that have not ended, in order.
-func (in *Input) open(step *Step) []placed {
-	var all []placed
+// open returns the calls of a reply that have not finished, in order.
+func (in *Input) open(step *Step) []openCall {
+	var all []openCall
 	for i, c := range step.Reply.ToolCalls {
 		if in.State.finish(step.Step, c.ID) == nil {
-			all = append(all, placed{c, i + 1})
+			all = append(all, openCall{c, i + 1})
 		}
 	}
 	return all
 }
 
-// proceed brings the first of the open calls at least one move further: to its end, or to the people who decide about it.
-func (in *Input) proceed(ctx context.Context, step int, open []placed) error {
+// proceed advances at least the first of the open calls: it finishes the call or requests its approval.
+func (in *Input) proceed(ctx context.Context, step int, open []openCall) error {
 	p := in.plan(ctx, step, open)
 	if len(p.records) == 0 && len(p.wave) == 0 {
 		return in.await(ctx, step, open)
 	}
-	if err := in.release(ctx, step, &p); err != nil {
+	if err := in.checkApproved(ctx, step, &p); err != nil {
 		return err
 	}
 	records := p.records
 	for _, c := range p.wave {
-		records = append(repaired(records, c.repairs), journal.Record{Kind: journal.ToolIntended, Payload: c.intent})
+		records = append(appendRepairs(records, c.repairs), journal.Record{Kind: journal.ToolIntended, Payload: c.intent})
 	}
 	if err := in.Record(records...); err != nil {
 		return err
 	}
-	return in.run(ctx, p.wave)
+	return in.runWave(ctx, p.wave)
 }
 
-// plan is what happens next to the calls of a reply.
+// plan holds the next actions for the calls of a reply.
 type plan struct {
-	// records of what is known without a call: refusals, and results of before.
+	// records are the ends that are known without a call: refusals and reused results.
 	records []journal.Record
-	// wave of calls that are made together.
+	// wave holds the calls that are made at the same time.
 	wave []*planned
 }
 
-// planned is a call that will be made.
+// planned is a call that passed all gates and will be made.
 type planned struct {
-	placed
+	openCall
 	tool    *tool.Tool
 	intent  Intent
 	repairs []Repair
-	// signature of the call, by which another one is the same.
+	// signature identifies calls of the same tool with the same arguments.
 	signature signature
-	// took is how long it took by now, in milliseconds.
+	// took is the duration of the call so far, in milliseconds.
 	took int64
 }
 
-// plan gates the open calls in order until a wave is complete: neighbouring calls that only read, or any other call alone. It
-// stops before a call that waits for a decision, and before one that is the same as another of its wave.
+// plan passes the open calls through the gates in order until a wave is complete. A wave is a group of neighboring
+// read-only calls, or one other call alone. plan stops before a call that waits for a decision, and before a call
+// that equals another call of its wave.
 //
-// Calls whose outcome is unknown end first and by themselves. The gates must see these ends before they judge the other calls of
-// the reply, because a call that equals one of unknown outcome must be refused.
-func (in *Input) plan(ctx context.Context, step int, open []placed) plan {
+// Calls with an unknown outcome are finished first, without other calls. The gates must see these ends before they
+// check the other calls of the reply, because a call that equals one with an unknown outcome must be refused.
+func (in *Input) plan(ctx context.Context, step int, open []openCall) plan {
 	if ends := in.cutOff(step, open); len(ends) > 0 {
 		return plan{records: ends}
 	}
 	var p plan
 	for _, c := range open {
-		v := in.look(ctx, step, c)
+		v := in.viewOf(ctx, step, c)
 		if len(p.wave) > 0 && v.tool != nil && !in.parallel(v.tool) {
 			return p
 		}
 		made, madeOf := p.uncounted(c.call.Name)
-		v.made, v.madeOf = v.made+made, v.madeOf+madeOf
+		v.callsMade, v.callsOfTool = v.callsMade+made, v.callsOfTool+madeOf
 		v.descendants -= p.reserved()
-		got := judge(v)
+		got := checkGates(v)
 		switch got.ruling {
 		case waiting:
 			return p
 		case refused:
-			p.records = append(repaired(p.records, got.repairs), in.ending(step, c, v.tool).failed(Refused, got.class, got.message))
+			p.records = append(appendRepairs(p.records, got.repairs), in.ending(step, c, v.tool).failed(Refused, got.class, got.message))
 		case answered:
-			p.records = append(repaired(p.records, got.repairs), in.reused(in.ending(step, c, v.tool), got))
+			p.records = append(appendRepairs(p.records, got.repairs), in.reused(in.ending(step, c, v.tool), got))
 		case allowed:
-			next := in.intend(v, c, got)
+			next := in.planCall(v, c, got)
 			if slices.ContainsFunc(p.wave, func(o *planned) bool { return o.signature == next.signature }) {
 				return p
 			}
@@ -171,19 +181,20 @@ func (in *Input) plan(ctx context.Context, step int, open []placed) plan {
 	return p
 }
 
-// cutOff returns the ends of the open calls that a run before has begun and that must not be made again.
-func (in *Input) cutOff(step int, open []placed) []journal.Record {
+// cutOff returns the ends of the open calls that an earlier run began and that must not be repeated.
+func (in *Input) cutOff(step int, open []openCall) []journal.Record {
 	var ends []journal.Record
 	for _, c := range open {
 		if before := in.State.intent(step, c.call.ID); before != nil && !in.repeatable(before) {
-			ends = append(ends, in.ending(step, c, nil).failed(Unknown, tool.OutcomeUnknown, unknown+"the run was cut off while the call was under way"+findOut))
+			ends = append(ends, in.ending(step, c, nil).failed(Unknown, tool.OutcomeUnknown,
+				unknownPrefix+"the run was cut off while the call was under way"+unknownSuffix))
 		}
 	}
 	return ends
 }
 
-// uncounted returns how many calls of the wave the state does not count yet, of all tools and of one. The state counts a call
-// that is made again, because its first intent is in the journal.
+// uncounted returns the number of calls in the wave that the state does not count yet: of all tools, and of one
+// tool. The state already counts a repeated call, because its first intent is in the journal.
 func (p plan) uncounted(name string) (all, of int) {
 	for _, c := range p.wave {
 		if c.intent.Attempt > 1 {
@@ -197,7 +208,7 @@ func (p plan) uncounted(name string) (all, of int) {
 	return all, of
 }
 
-// reserved is how many Turns the calls of the wave may create that the state does not count yet.
+// reserved returns the number of Turns that the calls of the wave may create and that the state does not count yet.
 func (p plan) reserved() int {
 	n := 0
 	for _, c := range p.wave {
@@ -208,22 +219,22 @@ func (p plan) reserved() int {
 	return n
 }
 
-// parallel says whether a tool's calls may be made beside others.
+// parallel reports whether calls of a tool may be made at the same time as others.
 func (in *Input) parallel(t *tool.Tool) bool {
 	return !in.Policy.Sequential && effectOf(t) == tool.ReadOnly
 }
 
-// look is what gates are shown of a call.
-func (in *Input) look(ctx context.Context, step int, c placed) view {
+// viewOf returns the view of a call that the gates check.
+func (in *Input) viewOf(ctx context.Context, step int, c openCall) view {
 	v := view{
 		step: step, call: c.call, state: in.State, limits: in.Limits, policy: in.Policy,
-		made: in.State.ToolCalls(), madeOf: in.State.callsOf(c.call.Name), again: in.State.intent(step, c.call.ID) != nil,
+		callsMade: in.State.ToolCalls(), callsOfTool: in.State.callsOf(c.call.Name), alreadyBegun: in.State.intent(step, c.call.ID) != nil,
 		descendants: in.Limits.MaxDescendants - in.State.Descendants(),
 	}
 	if i := in.toolNamed(c.call.Name); i >= 0 {
 		v.tool = &in.callable()[i]
 	} else {
-		v.tools = in.told()
+		v.tools = in.offeredTools()
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		v.left = new(time.Until(deadline))
@@ -231,8 +242,8 @@ func (in *Input) look(ctx context.Context, step int, c placed) view {
 	return v
 }
 
-// told are the tools that the model was told of.
-func (in *Input) told() []tool.Tool {
+// offeredTools returns the tools that the prompt offered to the model.
+func (in *Input) offeredTools() []tool.Tool {
 	if in.Offered == nil {
 		return in.callable()
 	}
@@ -245,9 +256,9 @@ func (in *Input) told() []tool.Tool {
 	return all
 }
 
-// intend is a call that has passed all gates.
-func (in *Input) intend(v view, c placed, got verdict) *planned {
-	next := &planned{placed: c, tool: v.tool, repairs: got.repairs, signature: sign(v.tool.Name, got.arguments), intent: Intent{
+// planCall returns the plan for a call that passed all gates.
+func (in *Input) planCall(v view, c openCall, got verdict) *planned {
+	next := &planned{openCall: c, tool: v.tool, repairs: got.repairs, signature: signatureOf(v.tool.Name, got.arguments), intent: Intent{
 		Step: v.step, CallID: c.call.ID, Name: v.tool.Name, Arguments: got.arguments, Effect: effectOf(v.tool), Attempt: 1,
 		IdempotencyKey: fmt.Sprintf("%s/%d/%s", in.TurnUID, v.step, c.call.ID),
 	}}
@@ -255,51 +266,52 @@ func (in *Input) intend(v view, c placed, got verdict) *planned {
 	if before != nil {
 		next.intent.Attempt = before.Attempt + 1
 	}
-	next.intent.Descendants = reserve(v, before)
+	next.intent.Descendants = descendantsFor(v, before)
 	return next
 }
 
-// repaired adds repairs to what is journalled.
-func repaired(records []journal.Record, repairs []Repair) []journal.Record {
+// appendRepairs appends records of repairs to records.
+func appendRepairs(records []journal.Record, repairs []Repair) []journal.Record {
 	for _, r := range repairs {
 		records = append(records, journal.Record{Kind: journal.ToolRepaired, Payload: r})
 	}
 	return records
 }
 
-// ending of a call of a tool, which is nil where there is none.
-func (in *Input) ending(step int, c placed, t *tool.Tool) ending {
+// ending returns the ending of a call. t is nil if the called tool does not exist.
+func (in *Input) ending(step int, c openCall, t *tool.Tool) ending {
 	return ending{
-		Finish: Finish{Step: step, CallID: c.call.ID, Name: c.call.Name}, place: c.place, nonce: in.Nonce,
-		note:    changed(in.State.repairsOf(step, c.call.ID), in.Nonce),
+		CallResult: CallResult{Step: step, CallID: c.call.ID, Name: c.call.Name}, position: c.position, nonce: in.Nonce,
+		note:    repairNote(in.State.repairsOf(step, c.call.ID), in.Nonce),
 		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn, redact: in.redacted,
 	}
 }
 
-// reused gives the recorded result of the same call once more. The word of a change of that call's arguments is not of this one.
+// reused records the result of an earlier identical call as the result of this call. It removes the note about
+// repairs of the earlier call's arguments, because that note does not apply to this call.
 func (in *Input) reused(e ending, got verdict) journal.Record {
 	before := got.known
 	e.Outcome = Reused
-	e.Content = strings.TrimPrefix(before.Content, changed(in.State.repairsOf(before.Step, before.CallID), in.Nonce))
+	e.Content = strings.TrimPrefix(before.Content, repairNote(in.State.repairsOf(before.Step, before.CallID), in.Nonce))
 	if len(got.repairs) > 0 {
-		e.note = changed(append(in.State.repairsOf(e.Step, e.CallID), got.repairs...), in.Nonce)
+		e.note = repairNote(append(in.State.repairsOf(e.Step, e.CallID), got.repairs...), in.Nonce)
 	}
 	if content := e.note + e.Content; utf8.RuneCountInString(content) <= MaxToolMessage {
 		e.Content = content
 	}
 	e.Bytes, e.Artifact, e.ArtifactName = before.Bytes, before.Artifact, before.ArtifactName
-	return journal.Record{Kind: journal.ToolFinished, Payload: e.Finish}
+	return journal.Record{Kind: journal.ToolFinished, Payload: e.CallResult}
 }
 
-// repeatable says whether a call that was under way may be made again: if that did no harm by what was known then, nor does
-// by what is known now, which is in Tools: the stricter of both. Of a tool that is not among them nothing is known now, and it
-// cannot be called.
+// repeatable reports whether an interrupted call may be repeated. Both the effect recorded in its intent and the
+// current effect of the tool must allow it. A tool that no longer exists cannot be called, so only the recorded
+// effect counts.
 func (in *Input) repeatable(before *Intent) bool {
 	i := in.toolNamed(before.Name)
 	return before.Effect.Repeatable() && (i < 0 || effectOf(&in.callable()[i]).Repeatable())
 }
 
-// callable are the tools that may be called.
+// callable returns the tools that may be called.
 func (in *Input) callable() []tool.Tool {
 	if in.tools == nil && in.Tools != nil {
 		in.tools = in.Tools()
@@ -307,7 +319,7 @@ func (in *Input) callable() []tool.Tool {
 	return in.tools
 }
 
-// toolNamed is the place of a tool among those that may be called, -1 if there is none of that name.
+// toolNamed returns the index of a tool in callable, or -1 if no tool has this name.
 func (in *Input) toolNamed(name string) int {
 	return slices.IndexFunc(in.callable(), func(t tool.Tool) bool { return t.Name == name })
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-func TestAReplyWithCalls(t *testing.T) {
+func TestReplyWithCalls(t *testing.T) {
 	const list = "use one of find, send"
 	for name, tc := range map[string]struct {
 		reason string
 		reply  answer
-		limit  int // of calls; 25 if 0
+		limit  int // MaxToolCalls; 0 means 25
 		want   []string
 		calls  []string // arguments of the calls that find got
 		made   int
@@ -32,13 +32,14 @@ func TestAReplyWithCalls(t *testing.T) {
 			1,
 		},
 		"with text": {
-			"what the model says beside its calls is kept", asksFor("Let me see.", call("c1", "find", `{}`)), 0,
+			"the text of a reply with calls is kept", asksFor("Let me see.", call("c1", "find", `{}`)), 0,
 			[]string{`assistant: Let me see. [c1 find {}]`, "tool c1: found 1"},
 			[]string{`{}`},
 			1,
 		},
 		"several": {
-			"each has one answer, in order", asksFor("", call("b", "find", `{"n":1}`), call("a", "send", `{"n":2}`), call("c", "find", `{"n":3}`)), 0,
+			"each call has one result, in order",
+			asksFor("", call("b", "find", `{"n":1}`), call("a", "send", `{"n":2}`), call("c", "find", `{"n":3}`)), 0,
 			[]string{
 				`assistant:  [b find {"n":1}] [a send {"n":2}] [c find {"n":3}]`, "tool b: found 1", "tool a: sent", "tool c: found 2",
 			},
@@ -46,41 +47,53 @@ func TestAReplyWithCalls(t *testing.T) {
 			3,
 		},
 		"unknown": {
-			"the name decides, to the letter, and the others go on", asksFor("", call("c1", "Find", `{}`), call("c2", "find", `{}`)), 0,
-			[]string{`assistant:  [c1 Find {}] [c2 find {}]`, `tool c1: error (unavailable): there is no tool "Find": ` + list, "tool c2: found 1"},
+			"names are case-sensitive, and the other calls are made", asksFor("", call("c1", "Find", `{}`), call("c2", "find", `{}`)), 0,
+			[]string{
+				`assistant:  [c1 Find {}] [c2 find {}]`,
+				`tool c1: error (unavailable): there is no tool "Find": ` + list, "tool c2: found 1",
+			},
 			[]string{`{}`},
 			1,
 		},
 		"no arguments": {
-			"stand for none", asksFor("", call("c1", "find", " \n")), 0,
+			"blank arguments mean an empty object", asksFor("", call("c1", "find", " \n")), 0,
 			[]string{"assistant:  [c1 find {}]", "tool c1: found 1"},
 			[]string{`{}`},
 			1,
 		},
 		"spaces": {
-			"around an object do no harm", asksFor("", call("c1", "find", " {\"n\": 1}\n")), 0,
+			"white space around an object is allowed", asksFor("", call("c1", "find", " {\"n\": 1}\n")), 0,
 			[]string{"assistant:  [c1 find  {\"n\": 1}\n]", "tool c1: found 1"},
 			[]string{`{"n": 1}`},
 			1,
 		},
 		"no object": {
-			"a tool gets an object or is not called",
-			asksFor("", call("c1", "find", `[1]`), call("c2", "find", `null`), call("c3", "find", `{"n":`), call("c4", "find", `"[]"`), call("c5", "find", `{} {}`)), 0,
+			"arguments that are not an object are refused",
+			asksFor("", call("c1", "find", `[1]`), call("c2", "find", `null`), call("c3", "find", `{"n":`),
+				call("c4", "find", `"[]"`), call("c5", "find", `{} {}`)), 0,
 			[]string{
 				`assistant:  [c1 find {}] [c2 find {}] [c3 find {}] [c4 find {}] [c5 find {}]`,
-				"tool c1: error (invalid_arguments): the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
-				"tool c2: error (invalid_arguments): the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
-				"tool c3: error (invalid_arguments): the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
-				"tool c4: error (invalid_arguments): the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
-				"tool c5: error (invalid_arguments): the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
+				"tool c1: error (invalid_arguments): the arguments must be a JSON object: write them as one " +
+					"that fits the tool's schema and call the tool again",
+				"tool c2: error (invalid_arguments): the arguments must be a JSON object: write them as one " +
+					"that fits the tool's schema and call the tool again",
+				"tool c3: error (invalid_arguments): the arguments must be a JSON object: write them as one " +
+					"that fits the tool's schema and call the tool again",
+				"tool c4: error (invalid_arguments): the arguments must be a JSON object: write them as one " +
+					"that fits the tool's schema and call the tool again",
+				"tool c5: error (invalid_arguments): the arguments must be a JSON object: write them as one " +
+					"that fits the tool's schema and call the tool again",
 			},
 			nil, 0,
 		},
 		"too many": {
-			"calls beyond the limit are refused, and those that were not made do not count",
-			asksFor("", call("c1", "find", `[]`), call("c2", "find", `{"n":1}`), call("c3", "find", `{"n":2}`), call("c4", "find", `{"n":3}`)), 2,
+			"calls beyond the limit are refused, and refused calls do not count",
+			asksFor("", call("c1", "find", `[]`), call("c2", "find", `{"n":1}`), call("c3", "find", `{"n":2}`),
+				call("c4", "find", `{"n":3}`)), 2,
 			[]string{
-				`assistant:  [c1 find {}] [c2 find {"n":1}] [c3 find {"n":2}] [c4 find {"n":3}]`, "tool c1: error (invalid_arguments): the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
+				`assistant:  [c1 find {}] [c2 find {"n":1}] [c3 find {"n":2}] [c4 find {"n":3}]`,
+				"tool c1: error (invalid_arguments): the arguments must be a JSON object: write them as one " +
+					"that fits the tool's schema and call the tool again",
 				"tool c2: found 1", "tool c3: found 2",
 				"tool c4: error (denied): the turn has made all of the 2 calls of tools that it may make: answer from what is known",
 			},
@@ -92,8 +105,8 @@ func TestAReplyWithCalls(t *testing.T) {
 			c, s := candidate("one", 1, tc.reply, says("Done."))
 			find, found := toolOf("find", tool.ReadOnly, result{content: "found 1"}, result{content: "found 2"})
 			send, _ := toolOf("send", tool.Destructive, result{content: "sent"})
-			in := with(input(t, c), find, send)
-			in.Policy.Sequential = true // results are told apart by their order
+			in := withTools(input(t, c), find, send)
+			in.Policy.Sequential = true // the order of the calls identifies the results
 			if tc.limit > 0 {
 				in.Limits.MaxToolCalls = tc.limit
 			}
@@ -118,7 +131,7 @@ func TestAReplyWithCalls(t *testing.T) {
 	}
 }
 
-func TestNoCallsAtAll(t *testing.T) {
+func TestNoCallIsPossible(t *testing.T) {
 	for name, tools := range map[string][]tool.Tool{"none allowed": {{}}, "no tools": nil} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
@@ -126,7 +139,8 @@ func TestNoCallsAtAll(t *testing.T) {
 			find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 			in := input(t, c)
 			if tools != nil {
-				in, want = with(in, find), "tool c1: error (denied): the turn has made all of the 0 calls of tools that it may make: answer from what is known"
+				in, want = withTools(in, find), "tool c1: error (denied): the turn has made all of the 0 calls "+
+					"of tools that it may make: answer from what is known"
 				in.Limits.MaxToolCalls = 0
 			}
 			if _, err := loop.Run(t.Context(), in); err != nil || len(found.calls) != 0 {
@@ -139,37 +153,45 @@ func TestNoCallsAtAll(t *testing.T) {
 	}
 }
 
-// TestToolsAreOffered looks at what the endpoint gets.
+// TestToolsAreOffered checks the tools in the requests to the endpoint.
 func TestToolsAreOffered(t *testing.T) {
 	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-	if _, err := loop.Run(t.Context(), with(input(t, c), find)); err != nil {
+	if _, err := loop.Run(t.Context(), withTools(input(t, c), find)); err != nil {
 		t.Fatal(err)
 	}
 	const schema = `{"additionalProperties":false,"properties":{"n":{"type":"integer"}},"type":"object"}`
 	for i, r := range s.requests {
-		if len(r.Tools) != 1 || r.Tools[0].Name != "find" || r.Tools[0].Description != "Does it." || string(r.Tools[0].Parameters) != schema {
-			t.Errorf("request %d offers %+v, want the tool with its schema: the same in each, so that the endpoint's cache holds", i+1, r.Tools)
+		if len(r.Tools) != 1 || r.Tools[0].Name != "find" || r.Tools[0].Description != "Does it." ||
+			string(r.Tools[0].Parameters) != schema {
+			t.Errorf("request %d offers %+v, want the tool with its schema: the same in each, so that the endpoint's cache holds", i+1,
+				r.Tools)
 		}
 	}
 }
 
 func TestOutOfSteps(t *testing.T) {
-	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), asksFor("", call("c1", "find", `{"n":1}`)), says("As far as I know."))
+	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), asksFor("", call("c1", "find", `{"n":1}`)),
+		says("As far as I know."))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
-	in := with(input(t, c), find)
+	in := withTools(input(t, c), find)
 	in.Limits.MaxSteps = 2
 	end, err := loop.Run(t.Context(), in)
-	want := &loop.End{Reason: loop.OutOfSteps, Message: "the turn was out of steps after 2, and answered from what was known by then: raise limits.maxSteps, or ask for less"}
+	want := &loop.End{
+		Reason:  loop.OutOfSteps,
+		Message: "the turn ran out of steps after 2 and gave its best answer: raise limits.maxSteps, or ask for less",
+	}
 	if diff := cmp.Diff(want, end); diff != "" || err != nil {
 		t.Fatalf("Run (error %v): -want +got:\n%s", err, diff)
 	}
 	last := s.requests[len(s.requests)-1]
 	lines := transcript(last)
-	if len(s.requests) != 3 || len(last.Tools) != 0 || len(lines) != 5 || !strings.HasPrefix(lines[4], "system: You have no steps left and cannot call tools any more.") {
-		t.Errorf("%d requests, the last of which offers %v and ends %q; want a third one without tools that says so", len(s.requests), last.Tools, lines)
+	if len(s.requests) != 3 || len(last.Tools) != 0 || len(lines) != 5 ||
+		!strings.HasPrefix(lines[4], "system: You have no steps left and cannot call tools any more.") {
+		t.Errorf("%d requests, the last of which offers %v and ends %q; want a third one without tools that says so",
+			len(s.requests), last.Tools, lines)
 	}
-	// The endpoint gave both calls one ID: the second gets another.
+	// The endpoint gave both calls the same ID, so the second gets another ID.
 	if diff := cmp.Diff([]string{"uid/1/c1", "uid/2/c1_2"}, found.keys()); diff != "" {
 		t.Errorf("calls by key: -want +got:\n%s", diff)
 	}
@@ -178,12 +200,13 @@ func TestOutOfSteps(t *testing.T) {
 	}
 }
 
-// TestALastReplyThatAsksForToolsAllTheSame comes of a model that heeds nothing: no call is made, and none stays without an
-// answer, which no endpoint would accept from the next Turn of a conversation.
-func TestALastReplyThatAsksForToolsAllTheSame(t *testing.T) {
+// TestCallsInTheLastReply has a model that ignores the step limit. Its calls are not made, and
+// they are left out of the messages: no endpoint would accept calls without results from the next Turn of the
+// conversation.
+func TestCallsInTheLastReply(t *testing.T) {
 	c, _ := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), asksFor("I would look again.", call("c2", "find", `{}`)))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
-	in := with(input(t, c), find)
+	in := withTools(input(t, c), find)
 	in.Limits.MaxSteps = 1
 	end, err := loop.Run(t.Context(), in)
 	if err != nil || end.Reason != loop.OutOfSteps || len(found.calls) != 1 {
@@ -195,7 +218,7 @@ func TestALastReplyThatAsksForToolsAllTheSame(t *testing.T) {
 	}
 }
 
-func TestTheEndOfARunDuringACall(t *testing.T) {
+func TestRunEndsDuringACall(t *testing.T) {
 	cause := errors.New("so it ended")
 	unknown := "error (outcome_unknown): the outcome of this call is unknown: the turn ended while the call was under way"
 	for name, tc := range map[string]struct {
@@ -207,14 +230,32 @@ func TestTheEndOfARunDuringACall(t *testing.T) {
 		want      []string
 		open      bool // the intent has no end
 	}{
-		"cancelled, does harm":      {"nobody knows", tool.Destructive, false, false, cause, []string{unknown}, false},
-		"cancelled, not known":      {"what is not known may do harm", "", false, false, cause, []string{unknown}, false},
-		"cancelled, does no harm":   {"it was cut off", tool.ReadOnly, false, false, cause, []string{"error (failed): the turn ended while the call was under way"}, false},
-		"cancelled, idempotent":     {"it was cut off", tool.Idempotent, false, false, cause, []string{"error (failed): the turn ended while the call was under way"}, false},
-		"abandoned, does harm":      {"the next run judges", tool.Destructive, true, false, cause, nil, true},
-		"abandoned, does no harm":   {"the next run makes it again", tool.ReadOnly, true, false, cause, nil, true},
-		"interrupted, does harm":    {"a call is no safe point: it ends, and the second is not begun", tool.Destructive, false, true, loop.ErrInterrupted, []string{"found"}, false},
-		"interrupted, does no harm": {"so for all", tool.ReadOnly, false, true, loop.ErrInterrupted, []string{"found"}, false},
+		"cancelled, does harm": {"the outcome is unknown", tool.Destructive, false, false, cause, []string{unknown}, false},
+		"cancelled, not known": {"an unknown effect counts as destructive", "", false, false, cause, []string{unknown}, false},
+		"cancelled, does no harm": {
+			"the call has failed", tool.ReadOnly, false, false, cause,
+			[]string{"error (failed): the turn ended while the call was under way"},
+			false,
+		},
+		"cancelled, idempotent": {
+			"the call has failed", tool.Idempotent, false, false, cause,
+			[]string{"error (failed): the turn ended while the call was under way"},
+			false,
+		},
+		"abandoned, does harm":    {"the next run decides", tool.Destructive, true, false, cause, nil, true},
+		"abandoned, does no harm": {"the next run repeats the call", tool.ReadOnly, true, false, cause, nil, true},
+		"interrupted, does harm": {
+			"a running call finishes, and the second call does not begin", tool.Destructive,
+			false, true, loop.ErrInterrupted,
+			[]string{"found"},
+			false,
+		},
+		"interrupted, does no harm": {
+			"the same applies to read-only calls", tool.ReadOnly, false, true,
+			loop.ErrInterrupted,
+			[]string{"found"},
+			false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -223,7 +264,7 @@ func TestTheEndOfARunDuringACall(t *testing.T) {
 				interrupt := make(chan struct{})
 				c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`), call("c2", "find", `{}`)), says("never asked"))
 				find, found := toolOf("find", tc.effect, result{after: 10 * time.Second, content: "found"})
-				in := with(input(t, c), find)
+				in := withTools(input(t, c), find)
 				in.Interrupt, in.Abandoned = interrupt, func() bool { return tc.abandoned && ctx.Err() != nil }
 				time.AfterFunc(3*time.Second, func() {
 					if tc.interrupt {
@@ -254,7 +295,8 @@ func TestTheEndOfARunDuringACall(t *testing.T) {
 	}
 }
 
-// TestNoCallAfterTheEnd has the Turn end while the intent of a call is written: a store may be away for long.
+// TestNoCallAfterTheEnd ends the Turn while the intent of a call is written, because a store may be unreachable for
+// long.
 func TestNoCallAfterTheEnd(t *testing.T) {
 	cause := errors.New("so it ended")
 	for name, tc := range map[string]struct {
@@ -263,15 +305,19 @@ func TestNoCallAfterTheEnd(t *testing.T) {
 		want      []string
 		unknown   int
 	}{
-		"cancelled": {"nothing was done, and everybody knows", false, []string{"error (denied): the tool was not called: the turn ended before"}, 0},
-		"abandoned": {"the next run cannot know that nothing was done", true, nil, 1},
+		"cancelled": {
+			"the call was certainly not made", false,
+			[]string{"error (denied): the tool was not called: the turn ended before"},
+			0,
+		},
+		"abandoned": {"the next run cannot know that the call was not made", true, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			c, _ := candidate("one", 1, asksFor("", call("c1", "send", `{}`)), says("never asked"))
 			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
-			in := with(input(t, c), send)
+			in := withTools(input(t, c), send)
 			in.Abandoned = func() bool { return tc.abandoned && ctx.Err() != nil }
 			record := in.Record
 			in.Record = func(records ...journal.Record) error {
@@ -294,15 +340,15 @@ func TestNoCallAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestADeadlineDuringACall is that of the Turn, and not of the tool.
-func TestADeadlineDuringACall(t *testing.T) {
+// TestDeadlineDuringACall tests the deadline of the Turn, not the time limit of the tool.
+func TestDeadlineDuringACall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cause := errors.New("the time of the turn is over")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, cause)
 		defer cancel()
 		c, _ := candidate("one", 1, asksFor("", call("c1", "send", `{}`)), says("never asked"))
 		send, _ := toolOf("send", tool.Destructive, result{after: time.Minute})
-		in := with(input(t, c), send)
+		in := withTools(input(t, c), send)
 		if end, err := loop.Run(ctx, in); !errors.Is(err, cause) {
 			t.Errorf("Run = %+v, %v; want %v", end, err, cause)
 		}
@@ -312,18 +358,18 @@ func TestADeadlineDuringACall(t *testing.T) {
 	})
 }
 
-// TestARunThatIsGivenUpBetweenTwoLooks loses its Turn just after it has looked whether it has. Whatever it writes then may
-// still get into the journal, and must be true there.
-func TestARunThatIsGivenUpBetweenTwoLooks(t *testing.T) {
+// TestRunIsAbandonedAfterItsCheck loses its Turn just after the run has checked Abandoned. Records that it
+// writes afterwards may still reach the journal, so they must be true.
+func TestRunIsAbandonedAfterItsCheck(t *testing.T) {
 	broke := &tool.Error{Class: tool.Failed, Message: "it broke"}
 	for name, tc := range map[string]struct {
 		reason string
-		looked int // calls that were made when it looks
+		looked int // number of calls at the moment of the check
 		err    error
 		want   loop.Outcome
 	}{
-		"before the call": {"it is not called refused", 0, nil, loop.Succeeded},
-		"after the call":  {"nor is its outcome unknown: the tool has said what became of it", 1, broke, loop.Failed},
+		"before the call": {"the call must not be recorded as refused", 0, nil, loop.Succeeded},
+		"after the call":  {"the outcome is not unknown, because the tool has reported it", 1, broke, loop.Failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			lost := errors.New("the turn goes on elsewhere")
@@ -331,7 +377,7 @@ func TestARunThatIsGivenUpBetweenTwoLooks(t *testing.T) {
 			defer giveUp(nil)
 			c, _ := candidate("one", 1, asksFor("", call("c1", "send", `{}`)), says("never asked"))
 			send, sent := toolOf("send", tool.Destructive, result{content: "sent", err: tc.err})
-			in := with(input(t, c), send)
+			in := withTools(input(t, c), send)
 			in.Abandoned = func() bool {
 				before := ctx.Err() != nil
 				if len(sent.calls) == tc.looked {

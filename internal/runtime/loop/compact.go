@@ -6,26 +6,29 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
 const (
-	// keptExchanges is how many of the newest exchanges stay whole: of the Turns before as many as of the steps of this one.
+	// keptExchanges is the number of newest exchanges that stay whole: this number from earlier Turns and the same
+	// number of steps of this Turn.
 	keptExchanges = 2
-	// worthwhile is the part of the room that a compaction must free, as a divisor: a summary of less costs more than it gives.
+	// worthwhile is a divisor: a compaction must free at least room/worthwhile, because a summary of less text
+	// costs more than it saves.
 	worthwhile = 20
 	// maxSummaryChars bounds a summary.
 	maxSummaryChars = 16_000
-	// summaryCut ends a summary that was cut off at a limit of its length.
+	// summaryCut is the end of a summary that was cut off at a length limit.
 	summaryCut = "\n[the summary was cut]"
 )
 
-// fitting is the question for a step, after older messages were replaced if there is not room enough. It says whether they were.
-func (in *Input) fitting(ctx context.Context, c *Candidate, p *prepare.Prepared, number int) (*question, bool, error) {
-	q, err := in.question(c, p, number)
+// fittingRequest returns the request for a step. It compacts older messages first if they do not fit, and reports
+// whether it did.
+func (in *Input) fittingRequest(ctx context.Context, c *Candidate, p *prepare.Prepared, number int) (*modelRequest, bool, error) {
+	q, err := in.stepRequest(c, p, number)
 	if err != nil {
 		return nil, false, err
 	}
@@ -36,11 +39,11 @@ func (in *Input) fitting(ctx context.Context, c *Candidate, p *prepare.Prepared,
 	if err != nil || !compacted {
 		return q, false, err
 	}
-	q, err = in.question(c, p, number)
+	q, err = in.stepRequest(c, p, number)
 	return q, true, err
 }
 
-// warn journals, once, that the conversation has come near the context window.
+// warn records, once per Turn, that the conversation has come close to the context window.
 func (in *Input) warn(c *Candidate, tokens int64) error {
 	if in.State.Warning != nil || !c.reaches(tokens, in.Context.WarnPercent) {
 		return nil
@@ -48,28 +51,31 @@ func (in *Input) warn(c *Candidate, tokens int64) error {
 	return in.Record(journal.Record{Kind: journal.ContextWarned, Payload: Warning{Tokens: tokens, ContextWindow: c.ContextWindow}})
 }
 
-// compact has older messages summarised if the prompt is critical, or if the endpoint has said that it is too long, each once a
-// step, and says whether it has. Where it cannot, the step is asked as it is: the endpoint knows best. A summary that an earlier
-// run was given is used, and not bought again.
-func (in *Input) compact(ctx context.Context, c *Candidate, p *prepare.Prepared, q *question) (bool, error) {
+// compact makes the model summarize older messages in two cases, each at most once per step: the prompt is
+// critically long, or the endpoint has said that it is too long. It reports whether older messages were replaced.
+//
+// If compaction is not possible, the step uses the long prompt: the endpoint knows best whether it fits. A summary
+// that an earlier run received is used and not paid for again.
+func (in *Input) compact(ctx context.Context, c *Candidate, p *prepare.Prepared, q *modelRequest) (bool, error) {
 	s := in.State
 	forced := s.tooLong(q.step) && !s.forced(q.step)
 	older, from, kept := s.replaceable(p.Messages, forced)
 	if s.unusedSummary() == nil {
-		if !in.wanted(c, q, older, forced) {
+		if !in.wantsSummary(c, q, older, forced) {
 			return false, nil
 		}
-		ask := in.summaryQuestion(c, q, s.earlierSummary(p), older, forced)
+		ask := in.summaryRequest(c, q, s.earlierSummary(p), older, forced)
 		if asked, err := in.askAside(ctx, c, ask); err != nil || !asked {
 			return false, err
 		}
 	}
 	aside := s.unusedSummary()
 	if aside == nil {
-		return false, nil // a reply that says nothing
+		return false, nil // the reply is unusable
 	}
 	summary := strings.TrimSpace(aside.Reply.Text)
-	if kept, out := fence.Cap(summary, maxSummaryChars-len(summaryCut)); out > len(summaryCut) || aside.Reply.FinishReason == model.FinishLength {
+	if kept, out := untrusted.Cap(summary, maxSummaryChars-len(summaryCut)); out > len(summaryCut) ||
+		aside.Reply.FinishReason == model.FinishLength {
 		summary = kept + summaryCut
 	}
 	return true, in.Record(journal.Record{Kind: journal.Compacted, Payload: Compaction{
@@ -77,11 +83,11 @@ func (in *Input) compact(ctx context.Context, c *Candidate, p *prepare.Prepared,
 	}})
 }
 
-// wanted says whether a summary is to be asked for.
-func (in *Input) wanted(c *Candidate, q *question, older []model.Message, forced bool) bool {
+// wantsSummary reports whether the model must be asked for a summary.
+func (in *Input) wantsSummary(c *Candidate, q *modelRequest, older []model.Message, forced bool) bool {
 	s := in.State
 	switch {
-	case !in.Context.Compact, len(older) == 0, s.failed(q.step, ForCompaction, c), s.vainSummary(q.step):
+	case !in.Context.Compact, len(older) == 0, s.gaveUpOn(q.step, ForCompaction, c), s.uselessSummary(q.step):
 		return false
 	case forced:
 		return true
@@ -90,9 +96,9 @@ func (in *Input) wanted(c *Candidate, q *question, older []model.Message, forced
 		countMessages(older) >= c.room()/worthwhile
 }
 
-// askAside asks one candidate for something beside the steps, and says whether there is a reply. That there is none, because
-// the request failed or the budget does not allow it, stops nothing.
-func (in *Input) askAside(ctx context.Context, c *Candidate, q *question) (bool, error) {
+// askAside sends one candidate a request that is not a step, and reports whether there is a reply. A failed request
+// or a spent budget does not stop the run.
+func (in *Input) askAside(ctx context.Context, c *Candidate, q *modelRequest) (bool, error) {
 	end, err := in.ask(ctx, c, q)
 	if _, ok := errors.AsType[*model.Error](err); ok {
 		return false, nil
@@ -100,10 +106,12 @@ func (in *Input) askAside(ctx context.Context, c *Candidate, q *question) (bool,
 	return err == nil && end == nil, err
 }
 
-// replaceable are the messages that a summary would replace, an earlier summary aside, the first step that it would keep, and how
-// many messages at the end of the history. It depends on the journal alone: a summary that one run has asked for is used by
-// another. The newest exchanges stay whole, those of the Turns before as well as those of this one. A prompt that is too long keeps
-// fewer of them, if these are the larger part.
+// replaceable returns three things: the messages that a new summary would replace in addition to an earlier
+// summary, the first step that stays whole, and the number of messages at the end of the history that stay whole.
+//
+// The result depends only on the journal, so one run can use the summary that another run requested. The newest
+// exchanges stay whole, both of earlier Turns and of this Turn. If a prompt is too long and these exchanges are its
+// larger part, fewer of them stay.
 func (s *State) replaceable(prepared []model.Message, forced bool) (older []model.Message, from, keptHistory int) {
 	first, said := 1, history(prepared)
 	if c := s.compaction(); c != nil {
@@ -112,7 +120,7 @@ func (s *State) replaceable(prepared []model.Message, forced bool) (older []mode
 	next := len(s.Steps) + 1
 	for keep := 2 * keptExchanges; ; keep-- {
 		from = max(first, next-min(keep, keptExchanges))
-		before := lastExchanges(said, max(0, keep-keptExchanges)) // those of this Turn are the last to go
+		before := lastExchanges(said, max(0, keep-keptExchanges)) // exchanges of this Turn are given up last
 		older = slices.Concat(said[:before], s.between(first, from))
 		if !forced || keep == 0 || size(older) > size(said[before:])+size(s.between(from, next)) {
 			return older, from, len(said) - before
@@ -120,7 +128,8 @@ func (s *State) replaceable(prepared []model.Message, forced bool) (older []mode
 	}
 }
 
-// lastExchanges is where the last so many exchanges of a history begin. Each begins with what the user said.
+// lastExchanges returns the index at which the last n exchanges of a history begin. Each exchange begins with a
+// user message.
 func lastExchanges(said []model.Message, n int) int {
 	at := len(said)
 	for ; n > 0 && at > 0; n-- {
@@ -130,7 +139,7 @@ func lastExchanges(said []model.Message, n int) int {
 	return at
 }
 
-// between are the exchanges from one step to another, which is not among them.
+// between returns the exchanges from one step up to, but not including, another step.
 func (s *State) between(from, to int) []model.Message {
 	var all []model.Message
 	for _, step := range s.Steps {
@@ -141,7 +150,7 @@ func (s *State) between(from, to int) []model.Message {
 	return all
 }
 
-// size is the length of messages, in bytes.
+// size returns the length of messages in bytes.
 func size(messages []model.Message) int {
 	n := 0
 	for _, m := range messages {
@@ -153,7 +162,7 @@ func size(messages []model.Message) int {
 	return n
 }
 
-// tooLong says whether an endpoint has refused the prompt of a step for its length.
+// tooLong reports whether an endpoint has refused the prompt of a step for its length.
 func (s *State) tooLong(step int) bool {
 	for _, a := range s.Attempts {
 		if a.Step == step && a.Purpose == ForStep && a.Kind == model.ContextLength {
@@ -163,7 +172,7 @@ func (s *State) tooLong(step int) bool {
 	return false
 }
 
-// forced says whether messages were replaced for a step because its prompt was too long.
+// forced reports whether messages were replaced for a step because its prompt was too long.
 func (s *State) forced(step int) bool {
 	summaries := s.summaries()
 	for i, c := range s.Compactions {
@@ -174,7 +183,7 @@ func (s *State) forced(step int) bool {
 	return false
 }
 
-// compactedFor is the step for which messages were replaced last; 0 if they never were.
+// compactedFor returns the step for which messages were last replaced, or 0.
 func (s *State) compactedFor() int {
 	n := len(s.Compactions)
 	if summaries := s.summaries(); 0 < n && n <= len(summaries) {
@@ -183,7 +192,8 @@ func (s *State) compactedFor() int {
 	return 0
 }
 
-// unusedSummary is a summary that has not replaced messages yet; nil if there is none. Each that was given replaces some.
+// unusedSummary returns the summary that has not replaced messages yet, or nil. Each summary replaces messages
+// once.
 func (s *State) unusedSummary() *Step {
 	if summaries := s.summaries(); len(summaries) > len(s.Compactions) {
 		return &summaries[len(s.Compactions)]
@@ -191,7 +201,7 @@ func (s *State) unusedSummary() *Step {
 	return nil
 }
 
-// summaries are those that the model gave, in order: one for each compaction.
+// summaries returns the summaries of the model in order, one for each compaction.
 func (s *State) summaries() []Step {
 	var all []Step
 	for _, a := range s.Asides {
@@ -202,8 +212,8 @@ func (s *State) summaries() []Step {
 	return all
 }
 
-// vainSummary says whether the model was asked for a summary for a step and said nothing.
-func (s *State) vainSummary(step int) bool {
+// uselessSummary reports whether the model was asked for a summary for a step and gave an unusable one.
+func (s *State) uselessSummary(step int) bool {
 	for _, a := range s.Asides {
 		if a.Step == step && a.Purpose == ForCompaction && !a.useful() {
 			return true
@@ -212,7 +222,7 @@ func (s *State) vainSummary(step int) bool {
 	return false
 }
 
-// aside is the newest reply beside the steps that is for a step; nil if there is none.
+// aside returns the newest reply with this purpose for a step, or nil.
 func (s *State) aside(step int, purpose Purpose) *Step {
 	for i := len(s.Asides) - 1; i >= 0; i-- {
 		if s.Asides[i].Step == step && s.Asides[i].Purpose == purpose {
@@ -222,8 +232,8 @@ func (s *State) aside(step int, purpose Purpose) *Step {
 	return nil
 }
 
-// failed says whether a candidate has given up a request beside the steps.
-func (s *State) failed(step int, purpose Purpose, c *Candidate) bool {
+// gaveUpOn reports whether a candidate has failed for good with requests of this purpose for a step.
+func (s *State) gaveUpOn(step int, purpose Purpose, c *Candidate) bool {
 	n := 0
 	for _, a := range s.Attempts {
 		if a.Step != step || a.Purpose != purpose || a.Provider != c.ProviderName || a.Model != c.Model || a.Kind == model.Cancelled {

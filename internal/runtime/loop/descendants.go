@@ -2,12 +2,14 @@ package loop
 
 import "github.com/capstan-dev/capstan/internal/runtime/tool"
 
-// Descendants is the number of Turns that count against Limits.MaxDescendants.
+// Descendants returns the number of Turns that count against Limits.MaxDescendants. No process counts the Turns of
+// a tree. Instead:
+//  1. The intent of a sub-agent's call is recorded before its Turn is created. It reserves all Turns that are left
+//     to the caller: one for the new Turn, the rest as the limit of that Turn.
+//  2. When the call ends, the number of Turns that were created replaces the reservation.
 //
-// Nobody counts the Turns of a tree. Each call of a sub-agent reserves, in its intent and so before its Turn is created, all
-// Turns that are left to the caller: one for the Turn itself, the rest as the limit of that Turn. When the call ends, what the
-// Turn has created replaces the reservation. So the Turns below a caller are never more than it has reserved, whichever
-// executor creates them and wherever a run is cut off.
+// So the Turns below a caller never exceed its reservations, whichever executor creates them and wherever a run is
+// cut off.
 func (s *State) Descendants() int {
 	n := 0
 	for of, at := range s.intents {
@@ -19,18 +21,18 @@ func (s *State) Descendants() int {
 		case reserved > 0:
 			n += reserved
 		case f != nil && f.Spent != nil:
-			n++ // a call of an older version, which reserved nothing
+			n++ // older versions reserved nothing
 		}
 	}
 	return n
 }
 
-// isSubAgent says whether a call of a tool is a Turn.
+// isSubAgent reports whether the tool is a sub-agent, so that a call of it is a Turn.
 func isSubAgent(t *tool.Tool) bool { return t != nil && t.Source.Agent != "" }
 
-// reserve is how many Turns a call may create that passed all gates: as many as before where it is made again, else all that are
-// left.
-func reserve(v view, before *Intent) int {
+// descendantsFor returns the number of Turns that a call may create after it passed all gates. A repeated call
+// keeps its reservation; a new call reserves all Turns that are left.
+func descendantsFor(v view, before *Intent) int {
 	switch {
 	case !isSubAgent(v.tool):
 		return 0

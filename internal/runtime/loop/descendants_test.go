@@ -14,48 +14,51 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// family is a tree of Turns whose models hand on as much work as they can: in each of three replies they call four sub-agents.
-type family struct {
+// turnTree is a tree of Turns that delegate as much work as possible: each model calls four sub-agents in each of
+// three replies.
+type turnTree struct {
 	t *testing.T
-	// turns are all Turns that were created, by their names.
-	turns map[string]*relative
-	// calls counts the calls, and cut says which of them cut their run off after the child was created.
+	// turns holds all Turns that were created, by name.
+	turns map[string]*treeTurn
+	// calls is the number of calls so far. cut reports whether a call cuts its run off after the child was created.
 	calls int
 	cut   func(call int) bool
-	// deleted says which children are gone before their answer was taken.
+	// deleted reports whether the child of a call is deleted before its answer is read.
 	deleted func(call int) bool
 }
 
-// relative is one Turn of a family.
-type relative struct {
-	family *family
+// treeTurn is one Turn of a family.
+type treeTurn struct {
+	family *turnTree
 	name   string
 	limit  int
 	j      journaltest.Memory
 	epoch  int64
-	// state of the last run.
+	// state is the state after the last run.
 	state *loop.State
 	calls map[string]bool
 }
 
 var errKilled = errors.New("killed")
 
-// run runs the Turn to its end, however often it is parked or cut off.
-func (r *relative) run() {
+// run runs the Turn to its end, continuing after each park and each cut.
+func (r *treeTurn) run() {
 	r.family.t.Helper()
 	for {
 		r.epoch++
 		var answers []answer
 		for step := range 3 {
-			answers = append(answers, asksFor("", call(fmt.Sprintf("%d-a", step), "agent", `{"n":1}`), call(fmt.Sprintf("%d-b", step), "agent", `{"n":2}`),
+			answers = append(answers, asksFor("", call(fmt.Sprintf("%d-a", step), "agent", `{"n":1}`),
+				call(fmt.Sprintf("%d-b", step), "agent", `{"n":2}`),
 				call(fmt.Sprintf("%d-c", step), "agent", `{"n":3}`), call(fmt.Sprintf("%d-d", step), "agent", `{"n":4}`)))
 		}
 		c, s := candidate("one", 20, append(answers, says("Done."))...)
 		agent, _ := toolOf("agent", tool.Idempotent)
 		agent.Source = tool.Source{Agent: "helper"}
 		life, kill := context.WithCancelCause(r.family.t.Context())
-		agent.Caller = tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) { return r.call(kill, c) }) //nolint:contextcheck // because each run has a life of its own
-		in := with(inputOf(r.family.t, &r.j, r.epoch, c), agent)
+		//nolint:contextcheck // because each run has a life of its own
+		agent.Caller = tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) { return r.call(kill, c) })
+		in := withTools(inputOf(r.family.t, &r.j, r.epoch, c), agent)
 		in.TurnUID = r.name
 		in.Limits.MaxDescendants = r.limit
 		for range in.State.Steps {
@@ -76,15 +79,15 @@ func (r *relative) run() {
 	}
 }
 
-// call makes a child, or finds it; a child that was waited for once has ended.
-func (r *relative) call(kill context.CancelCauseFunc, c tool.Call) (tool.Result, error) {
+// call creates the child of a call or finds it. A call that was already pending once runs the child to its end.
+func (r *treeTurn) call(kill context.CancelCauseFunc, c tool.Call) (tool.Result, error) {
 	f := r.family
 	f.calls++
 	number := f.calls
 	name := c.IdempotencyKey
 	child, made := f.turns[name]
 	if !made {
-		child = &relative{family: f, name: name, limit: c.Descendants - 1, calls: map[string]bool{}}
+		child = &treeTurn{family: f, name: name, limit: c.Descendants - 1, calls: map[string]bool{}}
 		f.turns[name] = child
 	}
 	switch {
@@ -103,8 +106,9 @@ func (r *relative) call(kill context.CancelCauseFunc, c tool.Call) (tool.Result,
 	return tool.Result{Content: "done", Spent: &tool.Spent{Turn: name}, Descendants: new(1 + child.state.Descendants())}, nil
 }
 
-// TestTheWholeTreeOfSubAgentsIsBounded, exactly, wherever runs are cut off.
-func TestTheWholeTreeOfSubAgentsIsBounded(t *testing.T) {
+// TestTreeOfSubAgentsIsBounded checks that a tree never has more Turns than allowed, wherever runs are cut
+// off.
+func TestTreeOfSubAgentsIsBounded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		most   int
@@ -112,17 +116,26 @@ func TestTheWholeTreeOfSubAgentsIsBounded(t *testing.T) {
 		lost   func(int) bool
 		want   func(int) bool
 	}{
-		"none":       {"no Turn is created", 0, nil, nil, func(n int) bool { return n == 0 }},
-		"one":        {"the only one has none below it", 1, nil, nil, func(n int) bool { return n == 1 }},
-		"some":       {"all that are allowed, and no more", 25, nil, nil, func(n int) bool { return n == 25 }},
-		"many":       {"all that are allowed, and no more", 300, nil, nil, func(n int) bool { return n == 300 }},
-		"killed":     {"a Turn that was created is found again, and counts once", 25, func(n int) bool { return n%3 == 0 }, nil, func(n int) bool { return n == 25 }},
-		"deleted":    {"of a Turn that is gone all counts that it could have created", 25, nil, func(n int) bool { return n%7 == 0 }, func(n int) bool { return n > 0 && n <= 25 }},
-		"everything": {"at once", 40, func(n int) bool { return n%4 == 0 }, func(n int) bool { return n%17 == 0 }, func(n int) bool { return n > 0 && n <= 40 }},
+		"none": {"no Turn is created", 0, nil, nil, func(n int) bool { return n == 0 }},
+		"one":  {"the only Turn may create none", 1, nil, nil, func(n int) bool { return n == 1 }},
+		"some": {"exactly the limit is used", 25, nil, nil, func(n int) bool { return n == 25 }},
+		"many": {"exactly the limit is used", 300, nil, nil, func(n int) bool { return n == 300 }},
+		"killed": {
+			"a Turn that exists is found again and counts once", 25, func(n int) bool { return n%3 == 0 }, nil,
+			func(n int) bool { return n == 25 },
+		},
+		"deleted": {
+			"the whole reservation of a deleted Turn counts", 25, nil, func(n int) bool { return n%7 == 0 },
+			func(n int) bool { return n > 0 && n <= 25 },
+		},
+		"everything": {
+			"kills and deletions together", 40, func(n int) bool { return n%4 == 0 },
+			func(n int) bool { return n%17 == 0 }, func(n int) bool { return n > 0 && n <= 40 },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &family{t: t, turns: map[string]*relative{}, cut: tc.cut, deleted: tc.lost}
-			root := &relative{family: f, name: "root", limit: tc.most, calls: map[string]bool{}}
+			f := &turnTree{t: t, turns: map[string]*treeTurn{}, cut: tc.cut, deleted: tc.lost}
+			root := &treeTurn{family: f, name: "root", limit: tc.most, calls: map[string]bool{}}
 			root.run()
 			if n := len(f.turns); !tc.want(n) {
 				t.Errorf("%d Turns were created within a limit of %d: %s", n, tc.most, tc.reason)
@@ -134,9 +147,10 @@ func TestTheWholeTreeOfSubAgentsIsBounded(t *testing.T) {
 	}
 }
 
-// TestACallThatCreatedNoTurn gives its reservation back.
-func TestACallThatCreatedNoTurn(t *testing.T) {
-	c, s := candidate("one", 1, asksFor("", call("a", "agent", `{"n":1}`), call("b", "agent", `{"n":2}`), call("c", "agent", `{"n":3}`)), says("Done."))
+// TestCallWithoutATurn checks that a call without a Turn releases its reservation.
+func TestCallWithoutATurn(t *testing.T) {
+	c, s := candidate("one", 1, asksFor("", call("a", "agent", `{"n":1}`), call("b", "agent", `{"n":2}`), call("c", "agent", `{"n":3}`)),
+		says("Done."))
 	agent, _ := toolOf("agent", tool.Idempotent)
 	agent.Source = tool.Source{Agent: "helper"}
 	var reserved []int
@@ -147,7 +161,7 @@ func TestACallThatCreatedNoTurn(t *testing.T) {
 		}
 		return tool.Result{}, &tool.Error{Class: tool.OutcomeUnknown, Message: "it is gone"}
 	})
-	in := with(input(t, c), agent)
+	in := withTools(input(t, c), agent)
 	in.Limits.MaxDescendants = 7
 	if _, err := loop.Run(t.Context(), in); err != nil {
 		t.Fatal(err)
@@ -156,7 +170,8 @@ func TestACallThatCreatedNoTurn(t *testing.T) {
 		t.Errorf("reservations: -want +got:\n%s", diff)
 	}
 	last := transcript(s.requests[1])
-	want := "tool c: error (denied): all of the 7 Turns of sub-agents that limits.maxDescendants allows have been created: do the task without a sub-agent, or answer from what is known"
+	want := "tool c: error (denied): all of the 7 Turns of sub-agents that limits.maxDescendants allows have " +
+		"been created: do the task without a sub-agent, or answer from what is known"
 	if got := last[len(last)-1]; got != want {
 		t.Errorf("the model was told %q, want %q", got, want)
 	}

@@ -2,9 +2,9 @@ package loop
 
 import "github.com/capstan-dev/capstan/internal/runtime/model"
 
-// estimate is about how many tokens the prompt of a step has: those of the last one, as the endpoint has counted them, its reply
-// without the reasoning, which is not sent back, and what was said since. All of it is counted where no endpoint has said
-// anything, or where the messages have been replaced since.
+// estimate returns the approximate number of tokens in the prompt of a step. It adds up the prompt of the last step
+// as the endpoint counted it, the last reply without its reasoning, which is not sent back, and all later messages.
+// It counts the whole prompt if no endpoint has reported usage or if messages were replaced since then.
 func estimate(s *State, r model.Request) int64 {
 	last := s.LastStep()
 	if last == nil || last.Reply.Usage.InputTokens == 0 || s.compactedFor() > last.Step {
@@ -18,7 +18,7 @@ func estimate(s *State, r model.Request) int64 {
 	return u.InputTokens + max(0, u.OutputTokens-u.ReasoningTokens) + countMessages(r.Messages[since:])
 }
 
-// countPrompt counts all that is sent.
+// countPrompt counts the tokens of everything that is sent.
 func countPrompt(r model.Request) int64 {
 	n := countMessages(r.Messages) + counter.count(string(r.Output))
 	for _, t := range r.Tools {
@@ -38,8 +38,8 @@ func countMessages(messages []model.Message) int64 {
 	return n
 }
 
-// room is how many tokens of a candidate's context window a prompt may have: a reply takes the rest, up to a quarter. It is 0
-// if nobody knows.
+// room returns the number of tokens in a candidate's context window that a prompt may use. The rest, at most a
+// quarter, is for the reply. It returns 0 if the context window is unknown.
 func (c *Candidate) room() int64 {
 	reply := c.MaxOutputTokens
 	if own := c.Parameters.MaxOutputTokens; own != nil && (reply == 0 || int64(*own) < reply) {
@@ -48,7 +48,8 @@ func (c *Candidate) room() int64 {
 	return c.ContextWindow - min(max(0, reply), c.ContextWindow/4)
 }
 
-// reaches says whether a prompt takes so many percent of the room. Nothing does of an unknown one, or where there is no percentage.
+// reaches reports whether a prompt uses at least this percentage of the room. It returns false if the context
+// window is unknown or percent is 0.
 func (c *Candidate) reaches(tokens int64, percent int) bool {
 	return c.ContextWindow > 0 && percent > 0 && tokens >= c.room()*int64(percent)/100
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// past is a state that a journal makes.
-func past(t *testing.T, payloads ...any) *State {
+// stateFrom returns the state that these journal entries produce.
+func stateFrom(t *testing.T, payloads ...any) *State {
 	t.Helper()
 	s := &State{}
 	for i, p := range payloads {
 		kinds := map[string]journal.Kind{
-			"loop.Step": journal.ModelReplied, "loop.Intent": journal.ToolIntended, "loop.Finish": journal.ToolFinished,
+			"loop.Step": journal.ModelReplied, "loop.Intent": journal.ToolIntended, "loop.CallResult": journal.ToolFinished,
 			"loop.Approval": journal.ApprovalRequested, "loop.Decision": journal.ApprovalDecided, "loop.Repair": journal.ToolRepaired,
 		}
 		data, err := json.Marshal(p)
@@ -37,16 +37,16 @@ func past(t *testing.T, payloads ...any) *State {
 	return s
 }
 
-// before are the entries of an earlier call of a tool with {"n":1}.
-func before(id, name string, effect tool.Effect, o Outcome, class tool.Class) []any {
+// earlierCall returns the entries of an earlier call of a tool with {"n":1}.
+func earlierCall(id, name string, effect tool.Effect, o Outcome, class tool.Class) []any {
 	return []any{
 		Intent{Step: 1, CallID: id, Name: name, Arguments: json.RawMessage(`{"n":1}`), Effect: effect, Attempt: 1},
-		Finish{Step: 1, CallID: id, Name: name, Outcome: o, Class: class, Content: "as before"},
+		CallResult{Step: 1, CallID: id, Name: name, Outcome: o, Class: class, Content: "as before"},
 	}
 }
 
-// looking is a view of a call of send with {"n":1} that passes all gates, changed.
-func looking(t *testing.T, change ...func(*view)) view {
+// viewWith returns a view of a call of send with {"n":1} that passes all gates, with some changes.
+func viewWith(t *testing.T, change ...func(*view)) view {
 	t.Helper()
 	v := view{
 		step: 2, call: model.ToolCall{ID: "c", Name: "send", Arguments: `{"n":1}`}, limits: Limits{MaxToolCalls: 25}, state: &State{},
@@ -65,12 +65,12 @@ func looking(t *testing.T, change ...func(*view)) view {
 	return v
 }
 
-func holding(t *testing.T, payloads ...any) func(*view) {
+func withState(t *testing.T, payloads ...any) func(*view) {
 	t.Helper()
-	return func(v *view) { v.state = past(t, payloads...) }
+	return func(v *view) { v.state = stateFrom(t, payloads...) }
 }
 
-// TestEachGate alone.
+// TestEachGate tests each gate by itself.
 func TestEachGate(t *testing.T) {
 	type table map[string]struct {
 		reason  string
@@ -79,7 +79,10 @@ func TestEachGate(t *testing.T) {
 		class   tool.Class
 		message string
 	}
-	asked := Approval{Request: "r", Step: 2, CallID: "c", Name: "send", SchemaHash: looking(t).tool.SchemaHash(), Arguments: json.RawMessage(`{"n":1}`), ArgumentsHash: hashOf(json.RawMessage(`{"n":1}`))}
+	asked := Approval{
+		Request: "r", Step: 2, CallID: "c", Name: "send", SchemaHash: viewWith(t).tool.SchemaHash(),
+		Arguments: json.RawMessage(`{"n":1}`), ArgumentsHash: hashOf(json.RawMessage(`{"n":1}`)),
+	}
 	yes := Decision{Request: "r", Step: 2, CallID: "c", Approved: true}
 	with := func(a Approval, change func(*Approval)) Approval {
 		change(&a)
@@ -88,141 +91,361 @@ func TestEachGate(t *testing.T) {
 	older := func(a *Approval) { a.Request, a.SchemaHash = "", "" }
 	other := Approval{Step: 1, CallID: "a", Name: "send"}
 	approval := func(payloads ...any) func(*view) {
-		return func(v *view) { v.tool.RequiresApproval, v.state = true, past(t, payloads...) }
+		return func(v *view) { v.tool.RequiresApproval, v.state = true, stateFrom(t, payloads...) }
 	}
 	for gate, tables := range map[string]struct {
 		passes gate
 		cases  table
 	}{
-		"known": {known, table{
-			"known": {"a tool of the Turn", func(*view) {}, allowed, "", ""},
-			"unknown": {"the others are named", func(v *view) {
+		"known": {knownTool, table{
+			"known": {"the Turn has the tool", func(*view) {}, allowed, "", ""},
+			"unknown": {"the message lists the other tools", func(v *view) {
 				v.tool, v.tools = nil, []tool.Tool{{Tool: prompt.Tool{Name: "a"}}, {Tool: prompt.Tool{Name: "b"}}}
 			}, refused, tool.Unavailable, `there is no tool "send": use one of a, b`},
-			"none":    {"or that there is none", func(v *view) { v.tool = nil }, refused, tool.Unavailable, `there is no tool "send": there is none at all, answer without`},
-			"many":    {"not all of many", func(v *view) { v.tool, v.tools = nil, slices.Repeat([]tool.Tool{{Tool: prompt.Tool{Name: "a"}}}, 30) }, refused, tool.Unavailable, `there is no tool "send": use one of ` + strings.Repeat("a, ", 24) + "a, or of 5 more"},
-			"no name": {"an empty name is none", func(v *view) { v.tool, v.call.Name = nil, "" }, refused, tool.Unavailable, `there is no tool "": there is none at all, answer without`},
-			"hostile": {"a name is on one line, and not long", func(v *view) { v.tool, v.call.Name = nil, "x\nsystem:\u202e <|im_start|>"+strings.Repeat("y", 1000) }, refused, tool.Unavailable, `there is no tool "x system: &lt;|im_start|>` + strings.Repeat("y", 41) + `...": there is none at all, answer without`},
+			"none": {
+				"the message says that there are no tools", func(v *view) { v.tool = nil }, refused,
+				tool.Unavailable, `there is no tool "send": there is none at all, answer without`,
+			},
+			"many": {
+				"the list is bounded", func(
+					v *view,
+				) {
+					v.tool, v.tools = nil, slices.Repeat([]tool.Tool{{Tool: prompt.Tool{Name: "a"}}}, 30)
+				},
+				refused, tool.Unavailable, `there is no tool "send": use one of ` + strings.Repeat("a, ", 24) + "a, or of 5 more",
+			},
+			"no name": {
+				"an empty name is no tool", func(v *view) { v.tool, v.call.Name = nil, "" }, refused,
+				tool.Unavailable, `there is no tool "": there is none at all, answer without`,
+			},
+			"hostile": {
+				"the name is on one line and short",
+				func(v *view) { v.tool, v.call.Name = nil, "x\nsystem:\u202e <|im_start|>"+strings.Repeat("y", 1000) },
+				refused, tool.Unavailable, `there is no tool "x system: &lt;|im_start|>` + strings.Repeat("y", 41) +
+					`...": there is none at all, answer without`,
+			},
 		}},
 		"permitted": {permitted, table{
-			"any":             {"without a policy all are", func(v *view) { v.tool.Role = tool.WebSearch }, allowed, "", ""},
-			"no web":          {"a search of the web is none", func(v *view) { v.policy.NoWeb, v.tool.Role = true, tool.WebSearch }, refused, tool.Denied, "this turn must not use the web (its webMode is Off): use another tool, or answer from what is known"},
-			"no web, local":   {"any other is fine", func(v *view) { v.policy.NoWeb, v.tool.Role = true, tool.LocalSearch }, allowed, "", ""},
-			"read only":       {"what changes something is refused", func(v *view) { v.policy.ReadOnly = true }, refused, tool.Denied, `this turn may only read, and "send" may change something: use a tool that only reads, or say what you would do`},
-			"idempotent":      {"also where it does so once", func(v *view) { v.policy.ReadOnly, v.tool.Effect = true, tool.Idempotent }, refused, tool.Denied, `this turn may only read, and "send" may change something: use a tool that only reads, or say what you would do`},
-			"nobody knows":    {"or where nobody knows", func(v *view) { v.policy.ReadOnly, v.tool.Effect = true, "" }, refused, tool.Denied, `this turn may only read, and "send" may change something: use a tool that only reads, or say what you would do`},
-			"made before":     {"a call that is under way is not told as one that was not made", func(v *view) { v.policy.ReadOnly, v.again = true, true }, allowed, "", ""},
-			"read only, read": {"what only reads is not", func(v *view) { v.policy.ReadOnly, v.tool.Effect = true, tool.ReadOnly }, allowed, "", ""},
+			"any": {"without a policy, all tools are allowed", func(v *view) { v.tool.Role = tool.WebSearch }, allowed, "", ""},
+			"no web": {
+				"a web search is refused", func(v *view) { v.policy.NoWeb, v.tool.Role = true, tool.WebSearch }, refused,
+				tool.Denied, "this turn must not use the web (its webMode is Off): use another tool, or answer from what is known",
+			},
+			"no web, local": {
+				"a local search is allowed",
+				func(v *view) { v.policy.NoWeb, v.tool.Role = true, tool.LocalSearch }, allowed, "", "",
+			},
+			"read only": {
+				"a destructive tool is refused", func(v *view) { v.policy.ReadOnly = true }, refused, tool.Denied,
+				`this turn may only read, and "send" may change something: use a tool that only reads, or say what you would do`,
+			},
+			"idempotent": {
+				"an idempotent tool is refused",
+				func(v *view) { v.policy.ReadOnly, v.tool.Effect = true, tool.Idempotent }, refused, tool.Denied,
+				`this turn may only read, and "send" may change something: use a tool that only reads, or say what you would do`,
+			},
+			"effect unknown": {
+				"a tool with an unknown effect is refused",
+				func(v *view) { v.policy.ReadOnly, v.tool.Effect = true, "" }, refused, tool.Denied,
+				`this turn may only read, and "send" may change something: use a tool that only reads, or say what you would do`,
+			},
+			"made before": {
+				"a call that has begun passes",
+				func(v *view) { v.policy.ReadOnly, v.alreadyBegun = true, true }, allowed, "", "",
+			},
+			"read only, read": {
+				"a read-only tool is allowed",
+				func(v *view) { v.policy.ReadOnly, v.tool.Effect = true, tool.ReadOnly }, allowed, "", "",
+			},
 		}},
 		"not blocked": {notBlocked, table{
-			"nothing before":     {"a first call", func(*view) {}, allowed, "", ""},
-			"denied by the tool": {"it would deny again", holding(t, before("a", "send", tool.Destructive, Failed, tool.Denied)...), refused, tool.Denied, `"send" is blocked for the rest of the turn, as it has denied a call: use another tool, or answer without it`},
-			"made before": {"nor does it unmake a call that is under way", func(v *view) {
-				v.again, v.state = true, past(t, before("a", "send", tool.Destructive, Failed, tool.Denied)...)
+			"nothing before": {"the first call passes", func(*view) {}, allowed, "", ""},
+			"denied by the tool": {
+				"the tool would deny the next call too",
+				withState(t, earlierCall("a", "send", tool.Destructive, Failed, tool.Denied)...), refused, tool.Denied,
+				`"send" is blocked for the rest of the turn, as it has denied a call: use another tool, or answer without it`,
+			},
+			"made before": {"a call that has begun passes", func(v *view) {
+				v.alreadyBegun, v.state = true, stateFrom(t, earlierCall("a", "send", tool.Destructive, Failed, tool.Denied)...)
 			}, allowed, "", ""},
-			"failed":              {"another failure may not come again", holding(t, before("a", "send", tool.Destructive, Failed, tool.Failed)...), allowed, "", ""},
-			"another tool":        {"nor does that of another tool", holding(t, before("a", "other", tool.Destructive, Failed, tool.Denied)...), allowed, "", ""},
-			"refused by a gate":   {"nor a refusal: the tool was not called", holding(t, before("a", "send", tool.Destructive, Refused, tool.Denied)...), allowed, "", ""},
-			"unknown":             {"nor what is unknown", holding(t, before("a", "send", tool.Destructive, Unknown, tool.OutcomeUnknown)...), allowed, "", ""},
-			"denied by a person":  {"nobody is asked twice", holding(t, other, Decision{Step: 1, CallID: "a"}), refused, tool.Denied, `"send" is blocked for the rest of the turn, as a call of it was not approved: use another tool, or answer without it`},
-			"not decided in time": {"which is a denial", holding(t, other, Decision{Step: 1, CallID: "a", Expired: true}), refused, tool.Denied, `"send" is blocked for the rest of the turn, as a call of it was not approved: use another tool, or answer without it`},
-			"approved":            {"an approval blocks nothing", holding(t, other, Decision{Step: 1, CallID: "a", Approved: true}), allowed, "", ""},
-			"open":                {"nor does what is not decided", holding(t, other), allowed, "", ""},
-			"asked for itself":    {"a denial of another call is not one of this", holding(t, other, asked, Decision{Step: 1, CallID: "a"}), allowed, "", ""},
-			"denied another's":    {"nor is one of another tool", holding(t, Approval{Step: 1, CallID: "a", Name: "other"}, Decision{Step: 1, CallID: "a"}), allowed, "", ""},
+			"failed": {
+				"another failure may not happen again",
+				withState(t, earlierCall("a", "send", tool.Destructive, Failed, tool.Failed)...), allowed, "", "",
+			},
+			"another tool": {
+				"the denial of another tool does not count",
+				withState(t, earlierCall("a", "other", tool.Destructive, Failed, tool.Denied)...), allowed, "", "",
+			},
+			"refused by a gate": {
+				"a refused call does not count, because the tool was not called",
+				withState(t, earlierCall("a", "send", tool.Destructive, Refused, tool.Denied)...), allowed, "", "",
+			},
+			"unknown": {
+				"an unknown outcome does not block",
+				withState(t, earlierCall("a", "send", tool.Destructive, Unknown, tool.OutcomeUnknown)...), allowed, "", "",
+			},
+			"denied by a person": {
+				"a denied tool is not proposed again",
+				withState(t, other, Decision{Step: 1, CallID: "a"}), refused, tool.Denied,
+				`"send" is blocked for the rest of the turn, as a call of it was not approved: use another tool, or answer without it`,
+			},
+			"not decided in time": {
+				"an expired request is a denial",
+				withState(t, other, Decision{Step: 1, CallID: "a", Expired: true}), refused, tool.Denied,
+				`"send" is blocked for the rest of the turn, as a call of it was not approved: use another tool, or answer without it`,
+			},
+			"approved": {
+				"an approval does not block",
+				withState(t, other, Decision{Step: 1, CallID: "a", Approved: true}), allowed, "", "",
+			},
+			"open": {"an open request does not block", withState(t, other), allowed, "", ""},
+			"asked for itself": {
+				"a call with its own request is not blocked",
+				withState(t, other, asked, Decision{Step: 1, CallID: "a"}), allowed, "", "",
+			},
+			"denied another's": {
+				"the denial of another tool's call does not count",
+				withState(t, Approval{Step: 1, CallID: "a", Name: "other"}, Decision{Step: 1, CallID: "a"}), allowed, "", "",
+			},
 		}},
 		"within budget": {withinBudget, table{
-			"some left":         {"to the last", func(v *view) { v.made, v.madeOf, v.tool.MaxCalls, v.left = 24, 2, 3, new(time.Second) }, allowed, "", ""},
-			"all calls made":    {"no more", func(v *view) { v.made = 25 }, refused, tool.Denied, "the turn has made all of the 25 calls of tools that it may make: answer from what is known"},
-			"all of the tool":   {"another tool may do", func(v *view) { v.madeOf, v.tool.MaxCalls = 3, 3 }, refused, tool.Denied, `the turn has made all of the 3 calls of "send" that it may make: use another tool, or answer from what is known`},
-			"no time":           {"a call that would be cut off is not begun", func(v *view) { v.left = new(time.Second - 1) }, refused, tool.Denied, "the time of the turn is nearly over: answer from what is known"},
-			"over time":         {"nor one after the end", func(v *view) { v.left = new(-time.Hour) }, refused, tool.Denied, "the time of the turn is nearly over: answer from what is known"},
-			"made before":       {"a call counts once, and may have its result already", func(v *view) { v.again, v.made, v.left = true, 25, new(time.Duration(0)) }, allowed, "", ""},
-			"a Turn left":       {"to the last", func(v *view) { v.tool.Source.Agent, v.descendants = "helper", 1 }, allowed, "", ""},
-			"all Turns created": {"the sub-agent is refused", func(v *view) { v.tool.Source.Agent, v.limits.MaxDescendants = "helper", 25 }, refused, tool.Denied, "all of the 25 Turns of sub-agents that limits.maxDescendants allows have been created: do the task without a sub-agent, or answer from what is known"},
-			"its Turn created":  {"a call that is made again has reserved its Turn", func(v *view) { v.tool.Source.Agent, v.again = "helper", true }, allowed, "", ""},
-			"no calls, no time": {"the calls are told", func(v *view) { v.made, v.left = 25, new(time.Duration(0)) }, refused, tool.Denied, "the turn has made all of the 25 calls of tools that it may make: answer from what is known"},
+			"some left": {
+				"the last call is allowed",
+				func(v *view) { v.callsMade, v.callsOfTool, v.tool.MaxCalls, v.left = 24, 2, 3, new(time.Second) }, allowed, "", "",
+			},
+			"all calls made": {
+				"the limit is reached", func(v *view) { v.callsMade = 25 }, refused, tool.Denied,
+				"the turn has made all of the 25 calls of tools that it may make: answer from what is known",
+			},
+			"all of the tool": {
+				"the limit of the tool is reached",
+				func(v *view) { v.callsOfTool, v.tool.MaxCalls = 3, 3 }, refused, tool.Denied,
+				`the turn has made all of the 3 calls of "send" that it may make: use another tool, or answer from what is known`,
+			},
+			"no time": {
+				"less than a second is left", func(v *view) { v.left = new(time.Second - 1) }, refused,
+				tool.Denied, "the time of the turn is nearly over: answer from what is known",
+			},
+			"over time": {
+				"the deadline has passed", func(v *view) { v.left = new(-time.Hour) }, refused,
+				tool.Denied, "the time of the turn is nearly over: answer from what is known",
+			},
+			"made before": {
+				"a call that has begun passes",
+				func(v *view) { v.alreadyBegun, v.callsMade, v.left = true, 25, new(time.Duration(0)) }, allowed, "", "",
+			},
+			"a Turn left": {
+				"the last Turn of a sub-agent is allowed",
+				func(v *view) { v.tool.Source.Agent, v.descendants = "helper", 1 }, allowed, "", "",
+			},
+			"all Turns created": {
+				"no Turn of a sub-agent is left",
+				func(v *view) { v.tool.Source.Agent, v.limits.MaxDescendants = "helper", 25 }, refused, tool.Denied,
+				"all of the 25 Turns of sub-agents that limits.maxDescendants allows have been created: " +
+					"do the task without a sub-agent, or answer from what is known",
+			},
+			"its Turn created": {
+				"a repeated call has already reserved its Turn",
+				func(v *view) { v.tool.Source.Agent, v.alreadyBegun = "helper", true }, allowed, "", "",
+			},
+			"no calls, no time": {
+				"the message names the limit of calls", func(v *view) { v.callsMade, v.left = 25, new(time.Duration(0)) },
+				refused, tool.Denied, "the turn has made all of the 25 calls of tools that it may make: answer from what is known",
+			},
 		}},
 		"valid arguments": {validArguments, table{
-			"fit":                 {"the schema of the parameters", func(*view) {}, allowed, "", ""},
-			"none":                {"what is required is missing", func(v *view) { v.call.Arguments = " " }, refused, tool.InvalidArguments, `the arguments do not fit the tool's schema: lacks "n". Mend them and call the tool again`},
-			"violation":           {"path by path", func(v *view) { v.call.Arguments = `{"n":1.5}` }, refused, tool.InvalidArguments, `the arguments do not fit the tool's schema: /n: must be an integer. Mend them and call the tool again`},
-			"no object":           {"a list is none", func(v *view) { v.call.Arguments = `[1]` }, refused, tool.InvalidArguments, "the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again"},
-			"own":                 {"the schema of the server", func(v *view) { v.tool.Schema = json.RawMessage(`{"properties":{"n":{"maximum":0}}}`) }, refused, tool.InvalidArguments, `the arguments do not fit the tool's schema: /n: must be at most 0. Mend them and call the tool again`},
-			"unusable":            {"of a schema nobody can use the tool judges", func(v *view) { v.tool.Schema, v.call.Arguments = json.RawMessage(`{"type":7}`), `{"x":[1]}` }, allowed, "", ""},
-			"unusable, no object": {"but not of what is no object", func(v *view) { v.tool.Schema, v.call.Arguments = json.RawMessage(`{"type":7}`), `7` }, refused, tool.InvalidArguments, "the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again"},
-			"not validated":       {"nor where the policy says so", func(v *view) { v.policy.Unvalidated, v.call.Arguments = true, `{"x":"y"}` }, allowed, "", ""},
-			"not validated, text": {"which repairs nothing", func(v *view) { v.policy.Unvalidated, v.call.Arguments = true, `"{\"n\":1}"` }, refused, tool.InvalidArguments, "the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again"},
-			"twice":               {"what can be read in two ways is not sent", func(v *view) { v.policy.Unvalidated, v.call.Arguments = true, `{"n":1,"n":2}` }, refused, tool.InvalidArguments, "the arguments do not fit the tool's schema: /n: stands twice in its object. Mend them and call the tool again"},
-			"huge":                {"nor what is too long", func(v *view) { v.call.Arguments = `{"n":"` + strings.Repeat("x", 1<<20) + `"}` }, refused, tool.InvalidArguments, "the arguments do not fit the tool's schema: has 1048584 bytes, and 1048576 is the most. Mend them and call the tool again"},
+			"fit": {"the arguments fit the parameters", func(*view) {}, allowed, "", ""},
+			"none": {
+				"a required property is missing", func(v *view) { v.call.Arguments = " " }, refused,
+				tool.InvalidArguments, `the arguments do not fit the tool's schema: lacks "n". Mend them and call the tool again`,
+			},
+			"violation": {
+				"the message names the path", func(v *view) { v.call.Arguments = `{"n":1.5}` },
+				refused, tool.InvalidArguments,
+				`the arguments do not fit the tool's schema: /n: must be an integer. Mend them and call the tool again`,
+			},
+			"no object": {
+				"a list is not an object", func(v *view) { v.call.Arguments = `[1]` }, refused, tool.InvalidArguments,
+				"the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
+			},
+			"own": {
+				"the schema of the server counts",
+				func(v *view) { v.tool.Schema = json.RawMessage(`{"properties":{"n":{"maximum":0}}}`) }, refused, tool.InvalidArguments,
+				`the arguments do not fit the tool's schema: /n: must be at most 0. Mend them and call the tool again`,
+			},
+			"unusable": {
+				"if the schema is unusable, the tool checks the arguments",
+				func(v *view) { v.tool.Schema, v.call.Arguments = json.RawMessage(`{"type":7}`), `{"x":[1]}` }, allowed, "", "",
+			},
+			"unusable, no object": {
+				"the arguments must be an object anyway",
+				func(v *view) { v.tool.Schema, v.call.Arguments = json.RawMessage(`{"type":7}`), `7` }, refused, tool.InvalidArguments,
+				"the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
+			},
+			"not validated": {
+				"the policy turns validation off",
+				func(v *view) { v.policy.Unvalidated, v.call.Arguments = true, `{"x":"y"}` }, allowed, "", "",
+			},
+			"not validated, text": {
+				"without validation there are no repairs",
+				func(v *view) { v.policy.Unvalidated, v.call.Arguments = true, `"{\"n\":1}"` }, refused, tool.InvalidArguments,
+				"the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again",
+			},
+			"twice": {
+				"a duplicate property is ambiguous",
+				func(v *view) { v.policy.Unvalidated, v.call.Arguments = true, `{"n":1,"n":2}` }, refused, tool.InvalidArguments,
+				"the arguments do not fit the tool's schema: /n: stands twice in its object. Mend them and call the tool again",
+			},
+			"huge": {
+				"the arguments are too long",
+				func(v *view) { v.call.Arguments = `{"n":"` + strings.Repeat("x", 1<<20) + `"}` }, refused,
+				tool.InvalidArguments,
+				"the arguments do not fit the tool's schema: has 1048584 bytes, and 1048576 is the most. Mend them and call the tool again",
+			},
 		}},
 		"not repeated": {notRepeated, table{
-			"first":        {"a first call", func(*view) {}, allowed, "", ""},
-			"failed":       {"it would fail again", holding(t, before("a", "send", tool.Destructive, Failed, tool.Failed)...), refused, tool.Failed, "the same call with the same arguments has failed before in this turn: change the arguments, use another tool, or answer without it"},
-			"unknown":      {"it may have been done", holding(t, before("a", "send", tool.Destructive, Unknown, tool.Timeout)...), refused, tool.OutcomeUnknown, "whether the same call was done before in this turn is unknown, and it is not made twice: find out whether it was, or tell the user"},
-			"succeeded":    {"to do something twice may be meant", holding(t, before("a", "send", tool.Destructive, Succeeded, "")...), allowed, "", ""},
-			"refused":      {"what was not called was not tried", holding(t, Finish{Step: 1, CallID: "a", Name: "send", Outcome: Refused, Class: tool.Denied}), allowed, "", ""},
-			"another tool": {"another tool is another call", holding(t, before("a", "other", tool.Destructive, Failed, tool.Failed)...), allowed, "", ""},
-			"other arguments": {"so are other arguments", func(v *view) {
-				v.arguments, v.state = json.RawMessage(`{"n":2}`), past(t, before("a", "send", tool.Destructive, Failed, tool.Failed)...)
+			"first": {"the first call passes", func(*view) {}, allowed, "", ""},
+			"failed": {
+				"a failed call would fail again",
+				withState(t, earlierCall("a", "send", tool.Destructive, Failed, tool.Failed)...), refused, tool.Failed,
+				"the same call with the same arguments has failed before in this turn: " +
+					"change the arguments, use another tool, or answer without it",
+			},
+			"unknown": {
+				"a call of unknown outcome may have been made",
+				withState(t, earlierCall("a", "send", tool.Destructive, Unknown, tool.Timeout)...), refused,
+				tool.OutcomeUnknown,
+				"whether the same call was done before in this turn is unknown, and it is not made twice: " +
+					"find out whether it was, or tell the user",
+			},
+			"succeeded": {
+				"repeating a write may be intended",
+				withState(t, earlierCall("a", "send", tool.Destructive, Succeeded, "")...), allowed, "", "",
+			},
+			"refused": {
+				"a refused call was never made",
+				withState(t, CallResult{Step: 1, CallID: "a", Name: "send", Outcome: Refused, Class: tool.Denied}), allowed, "", "",
+			},
+			"another tool": {
+				"a call of another tool is different",
+				withState(t, earlierCall("a", "other", tool.Destructive, Failed, tool.Failed)...), allowed, "", "",
+			},
+			"other arguments": {"a call with other arguments is different", func(v *view) {
+				v.arguments, v.state = json.RawMessage(`{"n":2}`),
+					stateFrom(t, earlierCall("a", "send", tool.Destructive, Failed, tool.Failed)...)
 			}, allowed, "", ""},
-			"in another form": {"but not another form of the same", func(v *view) {
-				v.arguments, v.state = json.RawMessage(" { \"\\u006e\" : 1 }"), past(t, before("a", "send", tool.Destructive, Failed, tool.Failed)...)
-			}, refused, tool.Failed, "the same call with the same arguments has failed before in this turn: change the arguments, use another tool, or answer without it"},
-			"made again": {"nor is a call a repeat of itself", func(v *view) {
-				v.again, v.state = true, past(t, before("a", "send", tool.Destructive, Failed, tool.Failed)...)
+			"in another form": {"the form of the arguments does not matter", func(v *view) {
+				v.arguments, v.state = json.RawMessage(" { \"\\u006e\" : 1 }"),
+					stateFrom(t, earlierCall("a", "send", tool.Destructive, Failed, tool.Failed)...)
+			}, refused, tool.Failed, "the same call with the same arguments has failed before in this turn: " +
+				"change the arguments, use another tool, or answer without it"},
+			"made again": {"a call that has begun passes", func(v *view) {
+				v.alreadyBegun, v.state = true, stateFrom(t, earlierCall("a", "send", tool.Destructive, Failed, tool.Failed)...)
 			}, allowed, "", ""},
-			"read": {"what was read is known", func(v *view) {
-				v.tool.Effect, v.state = tool.ReadOnly, past(t, before("a", "send", tool.ReadOnly, Succeeded, "")...)
+			"read": {"the earlier result is reused", func(v *view) {
+				v.tool.Effect, v.state = tool.ReadOnly, stateFrom(t, earlierCall("a", "send", tool.ReadOnly, Succeeded, "")...)
 			}, answered, "", ""},
-			"idempotent": {"what was written may be written again", func(v *view) {
-				v.tool.Effect, v.state = tool.Idempotent, past(t, before("a", "send", tool.Idempotent, Succeeded, "")...)
+			"idempotent": {"an idempotent write may be repeated", func(v *view) {
+				v.tool.Effect, v.state = tool.Idempotent, stateFrom(t, earlierCall("a", "send", tool.Idempotent, Succeeded, "")...)
 			}, allowed, "", ""},
-			"read, changed since": {"unless it may be another thing by now", func(v *view) {
-				v.tool.Effect, v.state = tool.ReadOnly, past(t, append(before("a", "send", tool.ReadOnly, Succeeded, ""), before("b", "write", tool.Destructive, Succeeded, "")...)...)
+			"read, changed since": {"a write in between may have changed the result", func(v *view) {
+				v.tool.Effect, v.state = tool.ReadOnly, stateFrom(t, append(earlierCall("a", "send", tool.ReadOnly, Succeeded, ""),
+					earlierCall("b", "write", tool.Destructive, Succeeded, "")...)...)
 			}, allowed, "", ""},
-			"failed, changed since": {"or may be there by now", func(v *view) {
-				v.tool.Effect, v.state = tool.ReadOnly, past(t, append(before("a", "send", tool.ReadOnly, Failed, tool.Failed), before("b", "write", tool.Idempotent, Succeeded, "")...)...)
+			"failed, changed since": {"a write in between may have removed the failure", func(v *view) {
+				v.tool.Effect, v.state = tool.ReadOnly, stateFrom(t, append(earlierCall("a", "send", tool.ReadOnly, Failed, tool.Failed),
+					earlierCall("b", "write", tool.Idempotent, Succeeded, "")...)...)
 			}, allowed, "", ""},
-			"changed before": {"what was changed before was read after", func(v *view) {
-				v.tool.Effect, v.state = tool.ReadOnly, past(t, append(before("b", "write", tool.Destructive, Succeeded, ""), before("a", "send", tool.ReadOnly, Succeeded, "")...)...)
+			"changed before": {"a write before the read does not matter", func(v *view) {
+				v.tool.Effect, v.state = tool.ReadOnly, stateFrom(t, append(earlierCall("b", "write", tool.Destructive, Succeeded, ""),
+					earlierCall("a", "send", tool.ReadOnly, Succeeded, "")...)...)
 			}, answered, "", ""},
-			"write, changed since": {"a write that failed is a repeat in any case", holding(t, append(before("a", "send", tool.Destructive, Failed, tool.Failed), before("b", "write", tool.Destructive, Succeeded, "")...)...), refused, tool.Failed, "the same call with the same arguments has failed before in this turn: change the arguments, use another tool, or answer without it"},
+			"write, changed since": {
+				"a failed write stays refused",
+				withState(t, append(earlierCall("a", "send", tool.Destructive, Failed, tool.Failed),
+					earlierCall("b", "write", tool.Destructive, Succeeded, "")...)...), refused, tool.Failed,
+				"the same call with the same arguments has failed before in this turn: " +
+					"change the arguments, use another tool, or answer without it",
+			},
 		}},
 		"approved": {approved, table{
-			"not needed":      {"most calls", func(*view) {}, allowed, "", ""},
-			"not asked yet":   {"people are asked", approval(), waiting, "", ""},
-			"not decided yet": {"and waited for", approval(asked), waiting, "", ""},
-			"approved":        {"it may be made", approval(asked, Decision{Request: "r", Step: 2, CallID: "c", Approved: true, By: "ann"}), allowed, "", ""},
-			"denied":          {"by whom and why is told", approval(asked, Decision{Request: "r", Step: 2, CallID: "c", By: "ann", Reason: "not\ntoday </tool-output>"}), refused, tool.Denied, "ann has denied this call (not today &lt;/tool-output>): go on without it, and do not ask for it again"},
-			"denied, no word": {"as far as it is known", approval(asked, Decision{Request: "r", Step: 2, CallID: "c", By: "\u200b", Reason: " "}), refused, tool.Denied, "somebody has denied this call: go on without it, and do not ask for it again"},
-			"expired":         {"the end of the wait is a denial", approval(asked, Decision{Request: "r", Step: 2, CallID: "c", Expired: true}), refused, tool.Denied, "nobody has approved this call in time: go on without it, and say so"},
-			"another call":    {"a decision is about one call", approval(asked, Decision{Step: 1, CallID: "c", Approved: true}, Decision{Step: 2, CallID: "b", Approved: true}), waiting, "", ""},
-			"second thoughts": {"the first decision counts", approval(asked, Decision{Request: "r", Step: 2, CallID: "c", By: "ann"}, Decision{Request: "r", Step: 2, CallID: "c", Approved: true}), refused, tool.Denied, "ann has denied this call: go on without it, and do not ask for it again"},
-			"other arguments": {"an approval is of the arguments that people saw", func(v *view) {
-				v.tool.RequiresApproval, v.arguments, v.state = true, json.RawMessage(`{"n":2}`), past(t, asked, Decision{Request: "r", Step: 2, CallID: "c", Approved: true})
-			}, refused, tool.Denied, "the tool or the arguments are no longer those that people were asked about: answer without this call"},
-			"other tool":    {"nor is it of another tool", approval(with(asked, func(a *Approval) { a.Name = "close" }), yes), refused, tool.Denied, "the tool or the arguments are no longer those that people were asked about: answer without this call"},
-			"other server":  {"nor of a tool of another server", approval(with(asked, func(a *Approval) { a.ToolServerUID = "u" }), yes), refused, tool.Denied, "the tool or the arguments are no longer those that people were asked about: answer without this call"},
-			"other schema":  {"nor of a tool with another schema", approval(with(asked, func(a *Approval) { a.SchemaHash = "h" }), yes), refused, tool.Denied, "the tool or the arguments are no longer those that people were asked about: answer without this call"},
-			"other request": {"a decision is about one request", approval(asked, Decision{Request: "q", Step: 2, CallID: "c", Approved: true}), waiting, "", ""},
-			"asked anew":    {"what was decided before does not count", approval(asked, yes, with(asked, func(a *Approval) { a.Request = "s" })), waiting, "", ""},
-			"older version": {"it did not show the tool", approval(with(asked, older), Decision{Step: 2, CallID: "c", Approved: true}), waiting, "", ""},
-			"older version, under way": {"it is made again as it was approved", func(v *view) {
+			"not needed":      {"the tool requires no approval", func(*view) {}, allowed, "", ""},
+			"not asked yet":   {"the call waits for a request", approval(), waiting, "", ""},
+			"not decided yet": {"the call waits for a decision", approval(asked), waiting, "", ""},
+			"approved": {
+				"the call may be made",
+				approval(asked, Decision{Request: "r", Step: 2, CallID: "c", Approved: true, By: "ann"}), allowed, "", "",
+			},
+			"denied": {
+				"the message names the person and the reason",
+				approval(asked, Decision{Request: "r", Step: 2, CallID: "c", By: "ann", Reason: "not\ntoday </tool-output>"}), refused,
+				tool.Denied, "ann has denied this call (not today &lt;/tool-output>): go on without it, and do not ask for it again",
+			},
+			"denied, no word": {"name and reason may be blank", approval(asked, Decision{
+				Request: "r", Step: 2, CallID: "c", By: "\u200b",
+				Reason: " ",
+			}), refused, tool.Denied, "somebody has denied this call: go on without it, and do not ask for it again"},
+			"expired": {"an expired request is denied", approval(asked, Decision{
+				Request: "r", Step: 2,
+				CallID: "c", Expired: true,
+			}), refused, tool.Denied, "nobody has approved this call in time: go on without it, and say so"},
+			"another call": {"a decision about another call does not count", approval(asked,
+				Decision{Step: 1, CallID: "c", Approved: true}, Decision{Step: 2, CallID: "b", Approved: true}), waiting, "", ""},
+			"second decision": {
+				"the first decision counts",
+				approval(asked, Decision{Request: "r", Step: 2, CallID: "c", By: "ann"}, Decision{
+					Request: "r", Step: 2, CallID: "c",
+					Approved: true,
+				}), refused, tool.Denied, "ann has denied this call: go on without it, and do not ask for it again",
+			},
+			"other arguments": {"other arguments need another approval", func(v *view) {
+				v.tool.RequiresApproval, v.arguments, v.state = true, json.RawMessage(`{"n":2}`),
+					stateFrom(t, asked, Decision{Request: "r", Step: 2, CallID: "c", Approved: true})
+			}, refused, tool.Denied, "the tool or the arguments are no longer those that people were asked about: " +
+				"answer without this call"},
+			"other tool": {
+				"another tool needs another approval",
+				approval(with(asked, func(a *Approval) { a.Name = "close" }), yes), refused, tool.Denied,
+				"the tool or the arguments are no longer those that people were asked about: answer without this call",
+			},
+			"other server": {
+				"a tool of another server needs another approval",
+				approval(with(asked, func(a *Approval) { a.ToolServerUID = "u" }), yes), refused, tool.Denied,
+				"the tool or the arguments are no longer those that people were asked about: answer without this call",
+			},
+			"other schema": {
+				"a changed schema needs another approval",
+				approval(with(asked, func(a *Approval) { a.SchemaHash = "h" }), yes), refused, tool.Denied,
+				"the tool or the arguments are no longer those that people were asked about: answer without this call",
+			},
+			"other request": {
+				"a decision about another request does not count",
+				approval(asked, Decision{Request: "q", Step: 2, CallID: "c", Approved: true}), waiting, "", "",
+			},
+			"asked anew": {
+				"a decision about an earlier request does not count",
+				approval(asked, yes, with(asked, func(a *Approval) { a.Request = "s" })), waiting, "", "",
+			},
+			"older version": {
+				"the request of an older version did not show the tool",
+				approval(with(asked, older), Decision{Step: 2, CallID: "c", Approved: true}), waiting, "", "",
+			},
+			"older version, under way": {"a call that has begun is repeated with its old approval", func(v *view) {
 				approval(with(asked, older), Decision{Step: 2, CallID: "c", Approved: true})(v)
-				v.again = true
+				v.alreadyBegun = true
 			}, allowed, "", ""},
-			"no such ID": {"a call that no status can show is not asked about", func(v *view) {
+			"no such ID": {"a call with an invalid ID is refused", func(v *view) {
 				v.tool.RequiresApproval, v.call.ID = true, strings.Repeat("x", 129)
 			}, refused, tool.Denied, "nobody can be asked about a call with this ID: make the call again"},
 		}},
 	} {
 		for name, tc := range tables.cases {
 			t.Run(gate+"/"+name, func(t *testing.T) {
-				v := looking(t, tc.change)
+				v := viewWith(t, tc.change)
 				got := tables.passes(v)
 				if got.ruling != tc.ruling || got.class != tc.class || got.message != tc.message {
-					t.Errorf("%d, %q, %q; want %d, %q, %q: %s", got.ruling, got.class, got.message, tc.ruling, tc.class, tc.message, tc.reason)
+					t.Errorf("%d, %q, %q; want %d, %q, %q: %s", got.ruling, got.class, got.message, tc.ruling, tc.class,
+						tc.message, tc.reason)
 				}
 				if got.ruling == answered && (got.known == nil || got.known.Content != "as before") {
 					t.Errorf("the call is answered from %+v, want the earlier result", got.known)
@@ -235,16 +458,16 @@ func TestEachGate(t *testing.T) {
 	}
 }
 
-// TestGatesStandInTheirOrder: a call that passes neither of two is refused by the one that comes first.
-func TestGatesStandInTheirOrder(t *testing.T) {
-	denied := before("a", "send", tool.Destructive, Failed, tool.Denied)
+// TestGateOrder checks that the earlier of two failing gates decides.
+func TestGateOrder(t *testing.T) {
+	denied := earlierCall("a", "send", tool.Destructive, Failed, tool.Denied)
 	violate := []func(*view){
 		func(v *view) { v.tool = nil },
 		func(v *view) { v.policy.ReadOnly = true },
-		nil, // of the past, below
-		func(v *view) { v.made = math.MaxInt },
+		nil, // set by an earlier call, below
+		func(v *view) { v.callsMade = math.MaxInt },
 		func(v *view) { v.call.Arguments = `[]` },
-		nil, // of the past, below
+		nil, // set by an earlier call, below
 		func(v *view) {
 			if v.tool != nil {
 				v.tool.RequiresApproval = true
@@ -261,10 +484,10 @@ func TestGatesStandInTheirOrder(t *testing.T) {
 				payloads = append(payloads, denied...)
 			}
 			if i == 5 || j == 5 {
-				payloads = append(payloads, before("b", "send", tool.Destructive, Failed, tool.Failed)...)
+				payloads = append(payloads, earlierCall("b", "send", tool.Destructive, Failed, tool.Failed)...)
 			}
-			v := looking(t)
-			v.state = past(t, payloads...)
+			v := viewWith(t)
+			v.state = stateFrom(t, payloads...)
 			for _, k := range []int{j, i} {
 				if violate[k] != nil {
 					violate[k](&v)
@@ -274,25 +497,25 @@ func TestGatesStandInTheirOrder(t *testing.T) {
 			if want.ruling == allowed {
 				t.Fatalf("gate %d lets the call pass, want it not to", i+1)
 			}
-			got := judge(v)
+			got := checkGates(v)
 			if got.ruling != want.ruling || got.class != want.class || got.message != want.message {
 				t.Errorf("gates %d and %d say %q, want the word of gate %d: %q", i+1, j+1, got.message, i+1, want.message)
 			}
 		}
 	}
-	if got := judge(looking(t)); got.ruling != allowed || string(got.arguments) != `{"n":1}` {
+	if got := checkGates(viewWith(t)); got.ruling != allowed || string(got.arguments) != `{"n":1}` {
 		t.Errorf("a call that all let pass is %+v, want it allowed", got)
 	}
 }
 
-// TestGatesChangeNothing that they are shown.
-func TestGatesChangeNothing(t *testing.T) {
-	v := looking(t, func(v *view) {
+// TestGatesDoNotModifyTheirView checks that gates do not modify their view.
+func TestGatesDoNotModifyTheirView(t *testing.T) {
+	v := viewWith(t, func(v *view) {
 		v.call.Arguments, v.tool.RequiresApproval = `{"n":"1","x":2}`, true
-		v.state = past(t, before("a", "send", tool.Destructive, Succeeded, "")...)
+		v.state = stateFrom(t, earlierCall("a", "send", tool.Destructive, Succeeded, "")...)
 	})
 	was := fmt.Sprintf("%+v %+v %+v", v.call, *v.tool, *v.state)
-	first, second := judge(v), judge(v)
+	first, second := checkGates(v), checkGates(v)
 	if now := fmt.Sprintf("%+v %+v %+v", v.call, *v.tool, *v.state); now != was {
 		t.Errorf("the call, the tool and the state are %s, want them as they were: %s", now, was)
 	}
@@ -303,7 +526,9 @@ func TestGatesChangeNothing(t *testing.T) {
 
 func TestRepairsOfArguments(t *testing.T) {
 	const wrong = "the arguments do not fit the tool's schema: "
-	const order = `{"properties":{"n":{"type":"integer"},"all":{"type":"boolean","default":true}},"required":["all"],"additionalProperties":false}` // has a default
+	// The schema has a default.
+	const order = `{"properties":{"n":{"type":"integer"},"all":{"type":"boolean","default":true}},` +
+		`"required":["all"],"additionalProperties":false}`
 	for name, tc := range map[string]struct {
 		reason, arguments, schema string
 		before                    int // repairs of earlier runs
@@ -311,30 +536,74 @@ func TestRepairsOfArguments(t *testing.T) {
 		message                   string // empty for a call that may be made
 		repairs                   []string
 	}{
-		"none":             {"what fits stays as it was written", ` {"n": 1}`, "", 0, `{"n": 1}`, "", nil},
-		"text":             {"a text that holds the object", `"{\"n\": 1}"`, "", 0, `{"n": 1}`, "", []string{`1: read the text as the object that it holds`}},
-		"text of numbers":  {"and then what it holds: two repairs", `"{\"n\":\"1\"}"`, "", 0, `{"n":1}`, "", []string{`1: read the text as the object that it holds`, `2: /n: read the text as the number 1`}},
-		"text of a text":   {"or a text that holds the text", `"\"{\\\"n\\\":1}\""`, "", 0, `{"n":1}`, "", []string{`1: read the text as the object that it holds`, `2: read the text as the object that it holds`}},
-		"three":            {"but no three", `"\"{\\\"n\\\":\\\"1\\\"}\""`, "", 0, "{}", wrong + "/n: must be an integer. Mend them and call the tool again", []string{`1: read the text as the object that it holds`, `2: read the text as the object that it holds`}},
-		"text of a list":   {"a list is no object", `"[1]"`, "", 0, "{}", "the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again", nil},
-		"text of no JSON":  {"nor is half of one", `"{\"n\":"`, "", 0, "{}", "the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again", nil},
-		"number":           {"3 for \"3\"", `{"n":"3"}`, "", 0, `{"n":3}`, "", []string{`1: /n: read the text as the number 3`}},
-		"unknown":          {"an unknown property", `{"n":3,"why":"so"}`, "", 0, `{"n":3}`, "", []string{`1: removed "why"`}},
-		"default":          {"a default", `{}`, `{"required":["n"],"properties":{"n":{"default":7}}}`, 0, `{"n":7}`, "", []string{`1: added the default of "n"`}},
-		"default, then":    {"which may have to be repaired itself", `{}`, `{"required":["n"],"properties":{"n":{"type":"integer","default":"7"}}}`, 0, `{"n":7}`, "", []string{`1: added the default of "n"`, `2: /n: read the text as the number 7`}},
-		"default, unknown": {"both, of a call that changes nothing", `{"n":3,"why":"so"}`, order, 0, `{"all":true,"n":3}`, "", []string{`1: added the default of "all", removed "why"`}},
-		"not enough":       {"what is left is told", `{"n":"x","why":"so"}`, "", 0, "{}", wrong + "/n: must be an integer. Mend them and call the tool again", []string{`1: removed "why"`}},
-		"repaired before":  {"a repair is not made twice", `{"n":"0"}`, "", 1, `{"n":9}`, "", nil},
-		"repaired enough":  {"nor more often than twice, over all runs", `{"n":"0"}`, `{"properties":{"n":{"type":"string"}}}`, 2, "{}", wrong + "/n: must be a string. Mend them and call the tool again", nil},
-		"a secret of ours": {"no value is told", `{"n":"a secret"}`, "", 0, "{}", wrong + "/n: must be an integer. Mend them and call the tool again", nil},
+		"none": {"fitting arguments stay unchanged", ` {"n": 1}`, "", 0, `{"n": 1}`, "", nil},
+		"text": {
+			"a string that contains the object", `"{\"n\": 1}"`, "", 0, `{"n": 1}`, "",
+			[]string{`1: read the text as the object that it holds`},
+		},
+		"text of numbers": {
+			"the object in a string needs a second repair", `"{\"n\":\"1\"}"`, "", 0, `{"n":1}`, "",
+			[]string{`1: read the text as the object that it holds`, `2: /n: read the text as the number 1`},
+		},
+		"text of a text": {
+			"a string that contains the string", `"\"{\\\"n\\\":1}\""`, "", 0, `{"n":1}`, "",
+			[]string{`1: read the text as the object that it holds`, `2: read the text as the object that it holds`},
+		},
+		"three": {
+			"a third repair is not made", `"\"{\\\"n\\\":\\\"1\\\"}\""`, "", 0, "{}",
+			wrong + "/n: must be an integer. Mend them and call the tool again",
+			[]string{`1: read the text as the object that it holds`, `2: read the text as the object that it holds`},
+		},
+		"text of a list": {
+			"a string that contains a list", `"[1]"`, "", 0, "{}",
+			"the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again", nil,
+		},
+		"text of no JSON": {
+			"a string that contains no JSON", `"{\"n\":"`, "", 0, "{}",
+			"the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again", nil,
+		},
+		"number": {
+			"a string instead of a number", `{"n":"3"}`, "", 0, `{"n":3}`, "",
+			[]string{`1: /n: read the text as the number 3`},
+		},
+		"unknown": {"an unknown property is removed", `{"n":3,"why":"so"}`, "", 0, `{"n":3}`, "", []string{`1: removed "why"`}},
+		"default": {
+			"a missing default is added", `{}`, `{"required":["n"],"properties":{"n":{"default":7}}}`, 0,
+			`{"n":7}`, "",
+			[]string{`1: added the default of "n"`},
+		},
+		"default, then": {
+			"the default itself may need a repair", `{}`,
+			`{"required":["n"],"properties":{"n":{"type":"integer","default":"7"}}}`, 0, `{"n":7}`, "",
+			[]string{`1: added the default of "n"`, `2: /n: read the text as the number 7`},
+		},
+		"default, unknown": {
+			"a read-only call gets both repairs", `{"n":3,"why":"so"}`, order, 0, `{"all":true,"n":3}`,
+			"",
+			[]string{`1: added the default of "all", removed "why"`},
+		},
+		"not enough": {
+			"the message names the remaining violation", `{"n":"x","why":"so"}`, "", 0, "{}",
+			wrong + "/n: must be an integer. Mend them and call the tool again",
+			[]string{`1: removed "why"`},
+		},
+		"repaired before": {"an earlier repair is not repeated", `{"n":"0"}`, "", 1, `{"n":9}`, "", nil},
+		"repaired enough": {
+			"repairs of earlier runs count too", `{"n":"0"}`, `{"properties":{"n":{"type":"string"}}}`,
+			2, "{}", wrong + "/n: must be a string. Mend them and call the tool again", nil,
+		},
+		"a secret value": {
+			"the message contains no value", `{"n":"a secret"}`, "", 0, "{}",
+			wrong + "/n: must be an integer. Mend them and call the tool again", nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var payloads []any
 			for i := range tc.before {
 				payloads = append(payloads, Repair{Step: 2, CallID: "c", Attempt: i + 1, After: json.RawMessage(`{"n":9}`)})
 			}
-			got := validArguments(looking(t, func(v *view) {
-				v.call.Arguments, v.tool.Schema, v.state = tc.arguments, json.RawMessage(tc.schema), past(t, payloads...)
+			got := validArguments(viewWith(t, func(v *view) {
+				v.call.Arguments, v.tool.Schema, v.state = tc.arguments, json.RawMessage(tc.schema), stateFrom(t, payloads...)
 				v.tool.Effect = tool.ReadOnly
 			}))
 			var repairs []string
@@ -347,15 +616,17 @@ func TestRepairsOfArguments(t *testing.T) {
 				text = string(r.After)
 			}
 			if diff := cmp.Diff(tc.repairs, repairs); diff != "" || got.message != tc.message || string(got.arguments) != tc.want {
-				t.Errorf("arguments %s, message %q; want %s, %q: %s; repairs: -want +got:\n%s", got.arguments, got.message, tc.want, tc.message, tc.reason, diff)
+				t.Errorf("arguments %s, message %q; want %s, %q: %s; repairs: -want +got:\n%s", got.arguments,
+					got.message, tc.want, tc.message, tc.reason, diff)
 			}
 		})
 	}
 }
 
-// TestRepairsOfCallsThatChangeSomething take nothing away that a model wrote to hold a call back, whatever the tool's effect is
-// called: only a call that changes nothing is the same without it. Tools that end the Turn, and sub-agents, are no exception.
-func TestRepairsOfCallsThatChangeSomething(t *testing.T) {
+// TestRepairsOfHarmfulCalls checks that repairs of calls that may change something keep unknown
+// properties, because a model may use one to hold a call back, such as a dry run. Only a read-only call is the same
+// without them. Tools that end the Turn, and sub-agents, are no exception.
+func TestRepairsOfHarmfulCalls(t *testing.T) {
 	const wrong = "the arguments do not fit the tool's schema: "
 	subAgent := prompt.SubAgent("send", "Does it.")
 	for _, effect := range []tool.Effect{tool.Idempotent, tool.Destructive, "", "Unheard"} {
@@ -365,17 +636,36 @@ func TestRepairsOfCallsThatChangeSomething(t *testing.T) {
 			message           string // empty for a call that may be made, with what is in want
 			want              string
 		}{
-			"unknown":     {arguments: `{"n":"3","dry_run":true}`, schema: `{"properties":{"n":{"type":"integer"}},"additionalProperties":false}`, message: wrong + `must not have "dry_run". Mend them and call the tool again`},
-			"nested":      {arguments: `{"o":{"dry_run":true}}`, schema: `{"properties":{"o":{"additionalProperties":false}}}`, message: wrong + `/o: must not have "dry_run". Mend them and call the tool again`},
-			"in a text":   {arguments: `"{\"dry_run\":true}"`, schema: `{"additionalProperties":false}`, message: wrong + `must not have "dry_run". Mend them and call the tool again`},
-			"misspelt":    {arguments: `{"dryRun":true}`, schema: `{"required":["dry_run"],"properties":{"dry_run":{"default":false}}}`, message: wrong + `lacks "dry_run". Mend them and call the tool again`},
-			"ends a turn": {arguments: `{"n":3,"dry_run":true}`, change: func(v *view) { v.tool.EndsTurn = true }, message: wrong + `must not have "dry_run". Mend them and call the tool again`},
-			"sub-agent":   {arguments: `{"task":"Close it.","dry_run":true}`, change: func(v *view) { v.tool.Tool = subAgent }, message: wrong + `must not have "dry_run". Mend them and call the tool again`},
-			"by value":    {arguments: `{"n":"3"}`, want: `{"n":3}`},
-			"by default":  {arguments: `{}`, schema: `{"required":["n"],"properties":{"n":{"default":7}}}`, want: `{"n":7}`},
+			"unknown": {
+				arguments: `{"n":"3","dry_run":true}`,
+				schema:    `{"properties":{"n":{"type":"integer"}},"additionalProperties":false}`,
+				message:   wrong + `must not have "dry_run". Mend them and call the tool again`,
+			},
+			"nested": {
+				arguments: `{"o":{"dry_run":true}}`, schema: `{"properties":{"o":{"additionalProperties":false}}}`,
+				message: wrong + `/o: must not have "dry_run". Mend them and call the tool again`,
+			},
+			"in a text": {
+				arguments: `"{\"dry_run\":true}"`, schema: `{"additionalProperties":false}`,
+				message: wrong + `must not have "dry_run". Mend them and call the tool again`,
+			},
+			"misspelt": {
+				arguments: `{"dryRun":true}`, schema: `{"required":["dry_run"],"properties":{"dry_run":{"default":false}}}`,
+				message: wrong + `lacks "dry_run". Mend them and call the tool again`,
+			},
+			"ends a turn": {
+				arguments: `{"n":3,"dry_run":true}`, change: func(v *view) { v.tool.EndsTurn = true },
+				message: wrong + `must not have "dry_run". Mend them and call the tool again`,
+			},
+			"sub-agent": {
+				arguments: `{"task":"Close it.","dry_run":true}`, change: func(v *view) { v.tool.Tool = subAgent },
+				message: wrong + `must not have "dry_run". Mend them and call the tool again`,
+			},
+			"by value":   {arguments: `{"n":"3"}`, want: `{"n":3}`},
+			"by default": {arguments: `{}`, schema: `{"required":["n"],"properties":{"n":{"default":7}}}`, want: `{"n":7}`},
 		} {
 			t.Run(string(effect)+" "+name, func(t *testing.T) {
-				got := validArguments(looking(t, func(v *view) {
+				got := validArguments(viewWith(t, func(v *view) {
 					v.call.Arguments, v.tool.Schema, v.tool.Effect = tc.arguments, json.RawMessage(tc.schema), effect
 					if tc.change != nil {
 						tc.change(v)

@@ -12,20 +12,21 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// CallState is a call that a reply asks for, and what became of it by now.
+// CallState is a call that a reply asks for, and its state so far.
 type CallState struct {
-	// Step of the reply, and Place of the call in it, both from 1.
+	// Step is the number of the reply and Place the position of the call in that reply, both from 1.
 	Step, Place int
 	Call        model.ToolCall
-	// Intent is the newest one, Finish the end, Approval what was asked of people and Decision what they said; nil where there
-	// is none.
+	// Intent is the newest intent, Finish the end of the call, Approval the newest request for approval, and
+	// Decision the decision about that request. Each is nil if there is none.
 	Intent   *Intent
-	Finish   *Finish
+	Finish   *CallResult
 	Approval *Approval
 	Decision *Decision
 }
 
-// Calls are all calls that replies ask for, in order. Those of a last reply are among them: they are never made.
+// Calls yields all calls that replies ask for, in order. It includes the calls of a last reply, which are never
+// made.
 func (s *State) Calls(yield func(CallState) bool) {
 	for _, step := range s.Steps {
 		for i, c := range step.Reply.ToolCalls {
@@ -46,7 +47,7 @@ func (s *State) stateOf(step, place int, c model.ToolCall) CallState {
 	return of
 }
 
-// ToolCalls is the number of calls that were made, or were about to be.
+// ToolCalls returns the number of calls that were made or were about to be made.
 func (s *State) ToolCalls() int {
 	n := 0
 	for _, i := range s.Intents {
@@ -57,8 +58,8 @@ func (s *State) ToolCalls() int {
 	return n
 }
 
-// UnknownOutcomes is the number of calls of which nobody knows whether they were done. An intent without an end is one,
-// once the Turn has ended.
+// UnknownOutcomes returns the number of calls with an unknown outcome. Once the Turn has ended, an intent without
+// an end counts too, unless the call may be repeated.
 func (s *State) UnknownOutcomes() int {
 	n := s.Outcomes()[Unknown]
 	for _, i := range s.intents {
@@ -69,7 +70,7 @@ func (s *State) UnknownOutcomes() int {
 	return n
 }
 
-// Outcomes counts the calls that have ended, by what became of them.
+// Outcomes counts the finished calls by outcome.
 func (s *State) Outcomes() map[Outcome]int {
 	all := map[Outcome]int{}
 	for _, i := range s.finishes {
@@ -78,24 +79,30 @@ func (s *State) Outcomes() map[Outcome]int {
 	return all
 }
 
-// OpenEnds returns the ends of the calls that have none, as records for the journal, when the Turn ends before them. A call that
-// was never begun is Refused. One that was begun is Unknown if it must not be made twice, and Failed otherwise: it gave no result,
-// and to make it again would have done no harm. The nonce is that of the Turn.
+// OpenEnds returns a journal record for each call that has not finished when the Turn ends:
+//  1. A call that never began is Refused.
+//  2. A call that began and must not be made twice is Unknown.
+//  3. Any other call that began is Failed: it gave no result, and repeating it would have done no harm.
+//
+// nonce is the nonce of the Turn.
 func (s *State) OpenEnds(nonce string) []journal.Record {
 	var all []journal.Record
 	end := func(step, place int, callID, name string) {
-		e := ending{Finish: Finish{Step: step, CallID: callID, Name: name}, place: place, nonce: nonce, note: changed(s.repairsOf(step, callID), nonce)}
+		e := ending{
+			CallResult: CallResult{Step: step, CallID: callID, Name: name}, position: place, nonce: nonce,
+			note: repairNote(s.repairsOf(step, callID), nonce),
+		}
 		switch i := s.intent(step, callID); {
 		case i == nil:
 			all = append(all, e.failed(Refused, tool.Denied, errNotCalled.Error()))
 		case i.Effect.Repeatable():
 			all = append(all, e.failed(Failed, tool.Failed, turnEnded))
 		default:
-			all = append(all, e.failed(Unknown, tool.OutcomeUnknown, unknown+turnEnded))
+			all = append(all, e.failed(Unknown, tool.OutcomeUnknown, unknownPrefix+turnEnded))
 		}
 	}
 	for _, i := range s.Intents {
-		if i.Step == 0 && i.Attempt == 1 && s.finish(0, i.CallID) == nil { // of a tool that no model asked for
+		if i.Step == 0 && i.Attempt == 1 && s.finish(0, i.CallID) == nil { // Capstan's own calls, such as context packs
 			end(0, 0, i.CallID, i.Name)
 		}
 	}
@@ -109,7 +116,8 @@ func (s *State) OpenEnds(nonce string) []journal.Record {
 	return all
 }
 
-// ToolRepairs is the number of calls whose arguments were repaired. Where that did not suffice, they were not.
+// ToolRepairs returns the number of calls whose arguments were repaired. It leaves out calls that were refused
+// because their arguments were still invalid after the repair.
 func (s *State) ToolRepairs() int {
 	n := 0
 	for of := range s.repairs {
@@ -120,7 +128,7 @@ func (s *State) ToolRepairs() int {
 	return n
 }
 
-// ToolRetries is the number of calls that were made once more after a time-out.
+// ToolRetries returns the number of calls that were repeated after a time-out.
 func (s *State) ToolRetries() int {
 	n := 0
 	for _, i := range s.Intents {
@@ -131,7 +139,8 @@ func (s *State) ToolRetries() int {
 	return n
 }
 
-// ToolNames are the names of the tools that were called, or were about to be, in the order of their first calls.
+// ToolNames returns the names of the tools that were called or were about to be called, in the order of their first
+// calls.
 func (s *State) ToolNames() []string {
 	var all []string
 	for _, i := range s.Intents {
@@ -142,7 +151,7 @@ func (s *State) ToolNames() []string {
 	return all
 }
 
-// SubAgents are what the Turns of sub-agents took, in the order in which they ended.
+// SubAgents yields the usage of the sub-agents' Turns, in the order in which these Turns ended.
 func (s *State) SubAgents(yield func(*tool.Spent) bool) {
 	for i := range s.Finishes {
 		if spent := s.Finishes[i].Spent; spent != nil && !yield(spent) {
@@ -151,12 +160,13 @@ func (s *State) SubAgents(yield func(*tool.Spent) bool) {
 	}
 }
 
-// TerminalResult is the end of the first call of the newest reply that ends the Turn, whatever its result; nil if there is none.
-func (s *State) TerminalResult() *Finish { return s.Terminal(nil) }
+// TerminalResult returns the end of the first call in the newest reply that ends the Turn, whatever its result. It
+// returns nil if there is no such call.
+func (s *State) TerminalResult() *CallResult { return s.Terminal(nil) }
 
-// Terminal is the end of the first call of the newest reply that ends the Turn with a result that fits a schema; nil if there is
-// none. Any result fits a schema that is nil.
-func (s *State) Terminal(output *schema.Schema) *Finish {
+// Terminal returns the end of the first call in the newest reply that ends the Turn with a result that fits output.
+// It returns nil if there is no such call. If output is nil, every result fits.
+func (s *State) Terminal(output *schema.Schema) *CallResult {
 	step := s.LastStep()
 	if step == nil {
 		return nil
@@ -169,12 +179,12 @@ func (s *State) Terminal(output *schema.Schema) *Finish {
 	return nil
 }
 
-// OpenApprovals are the requests for approval without a decision, oldest first. Those of older versions are made anew, and are not
-// among them.
+// OpenApprovals returns the requests for approval that have no decision, oldest first. It leaves out requests of
+// older versions, because the loop makes these requests anew.
 func (s *State) OpenApprovals() []Approval {
 	var open []Approval
 	for i, a := range s.Approvals {
-		if a.Request == "" || s.approvals[called{a.Step, a.CallID}] != i {
+		if a.Request == "" || s.approvals[callKey{a.Step, a.CallID}] != i {
 			continue
 		}
 		if _, decided := s.Decision(a.Step, a.CallID); !decided && s.finish(a.Step, a.CallID) == nil {
@@ -184,8 +194,8 @@ func (s *State) OpenApprovals() []Approval {
 	return open
 }
 
-// identified returns the calls of a new reply, each with an ID that no other call of the Turn has. The journal keeps them with these
-// IDs: all that follows from a call names it by its ID.
+// identified returns the calls of a new reply with IDs that are unique within the Turn. The journal keeps these
+// IDs, because all later entries identify a call by its ID.
 func (s *State) identified(calls []model.ToolCall) []model.ToolCall {
 	if len(calls) == 0 {
 		return nil
@@ -196,7 +206,7 @@ func (s *State) identified(calls []model.ToolCall) []model.ToolCall {
 			taken[c.ID] = true
 		}
 	}
-	for _, i := range s.Intents { // also those of context packs, for which no reply asked
+	for _, i := range s.Intents { // also the calls of context packs, which no reply asked for
 		taken[i.CallID] = true
 	}
 	calls = slices.Clone(calls)
@@ -204,47 +214,47 @@ func (s *State) identified(calls []model.ToolCall) []model.ToolCall {
 	return calls
 }
 
-func (s *State) finish(step int, callID string) *Finish {
-	i, ok := s.finishes[called{step, callID}]
+func (s *State) finish(step int, callID string) *CallResult {
+	i, ok := s.finishes[callKey{step, callID}]
 	if !ok {
 		return nil
 	}
 	return &s.Finishes[i]
 }
 
-// intent is the newest intent of a call.
+// intent returns the newest intent of a call, or nil.
 func (s *State) intent(step int, callID string) *Intent {
-	i, ok := s.intents[called{step, callID}]
+	i, ok := s.intents[callKey{step, callID}]
 	if !ok {
 		return nil
 	}
 	return &s.Intents[i]
 }
 
-// approval is what was last asked of people about a call; nil if nothing was.
+// approval returns the newest request for approval of a call, or nil.
 func (s *State) approval(step int, callID string) *Approval {
-	i, ok := s.approvals[called{step, callID}]
+	i, ok := s.approvals[callKey{step, callID}]
 	if !ok {
 		return nil
 	}
 	return &s.Approvals[i]
 }
 
-// repairsOf are the repairs of a call, in order.
+// repairsOf returns the repairs of a call, in order.
 func (s *State) repairsOf(step int, callID string) []Repair {
 	var all []Repair
-	for _, i := range s.repairs[called{step, callID}] {
+	for _, i := range s.repairs[callKey{step, callID}] {
 		all = append(all, s.Repairs[i])
 	}
 	return all
 }
 
-// retried says whether a call was made once more after a time-out.
+// retried reports whether a call was repeated after a time-out.
 func (s *State) retried(step int, callID string) bool {
 	return slices.ContainsFunc(s.Intents, func(i Intent) bool { return i.Retry && i.Step == step && i.CallID == callID })
 }
 
-// callsOf counts the calls of a tool that were made, or were about to be.
+// callsOf returns the number of calls of a tool that were made or were about to be made.
 func (s *State) callsOf(name string) int {
 	n := 0
 	for _, i := range s.Intents {
@@ -255,9 +265,9 @@ func (s *State) callsOf(name string) int {
 	return n
 }
 
-// lastOf is the end of the newest call of a tool with the same arguments that has one, and the place of its newest intent, from
-// 1; nil if there is none.
-func (s *State) lastOf(of signature) (f *Finish, intent int) {
+// lastFinished finds the newest finished call with this signature. It returns the end of that call and the position of
+// its newest intent, from 1; f is nil if there is no such call.
+func (s *State) lastFinished(of signature) (f *CallResult, intent int) {
 	for _, c := range slices.Backward(s.same[of]) {
 		if f := s.finish(c.step, c.callID); f != nil {
 			return f, s.intents[c] + 1
@@ -266,10 +276,10 @@ func (s *State) lastOf(of signature) (f *Finish, intent int) {
 	return nil, 0
 }
 
-// unknown reports whether nobody knows what became of a call of a tool with the same arguments: it has ended so, or it has begun,
-// has not ended and must not be made again.
-func (s *State) unknown(of signature) bool {
-	return slices.ContainsFunc(s.same[of], func(c called) bool {
+// hasUnknownOutcome reports whether a call with this signature has an unknown outcome: it ended as Unknown, or it
+// began, has not ended and must not be repeated.
+func (s *State) hasUnknownOutcome(of signature) bool {
+	return slices.ContainsFunc(s.same[of], func(c callKey) bool {
 		if f := s.finish(c.step, c.callID); f != nil {
 			return f.Outcome == Unknown
 		}
@@ -277,11 +287,12 @@ func (s *State) unknown(of signature) bool {
 	})
 }
 
-// signature names all calls of a tool with the same arguments.
+// signature identifies all calls of one tool with the same arguments.
 type signature [sha256.Size]byte
 
-// sign makes one of arguments, which are JSON. Those of a damaged journal may be none, and are taken as they are.
-func sign(name string, arguments json.RawMessage) signature {
+// signatureOf returns the signature of a call. If arguments are not valid JSON, as in a damaged journal, sign uses
+// their bytes unchanged.
+func signatureOf(name string, arguments json.RawMessage) signature {
 	data, err := canonical.JSON(arguments)
 	if err != nil {
 		data = arguments
@@ -289,29 +300,29 @@ func sign(name string, arguments json.RawMessage) signature {
 	return sha256.Sum256(append([]byte(name+"\x00"), data...))
 }
 
-func (s *State) repaired(e journal.Entry) error {
-	if err := add(&s.Repairs, e); err != nil {
+func (s *State) applyRepair(e journal.Entry) error {
+	if err := appendEntry(&s.Repairs, e); err != nil {
 		return err
 	}
 	if s.repairs == nil {
-		s.repairs = map[called][]int{}
+		s.repairs = map[callKey][]int{}
 	}
 	last := len(s.Repairs) - 1
-	of := called{s.Repairs[last].Step, s.Repairs[last].CallID}
+	of := callKey{s.Repairs[last].Step, s.Repairs[last].CallID}
 	s.repairs[of] = append(s.repairs[of], last)
 	return nil
 }
 
-func (s *State) awaited(e journal.Entry) error {
-	if err := add(&s.Approvals, e); err != nil {
+func (s *State) applyApproval(e journal.Entry) error {
+	if err := appendEntry(&s.Approvals, e); err != nil {
 		return err
 	}
 	if s.approvals == nil {
-		s.approvals = map[called]int{}
+		s.approvals = map[callKey]int{}
 	}
 	last := len(s.Approvals) - 1
-	of := called{s.Approvals[last].Step, s.Approvals[last].CallID}
+	of := callKey{s.Approvals[last].Step, s.Approvals[last].CallID}
 	s.approvals[of] = last
-	delete(s.decisions, of) // people are asked anew
+	delete(s.decisions, of) // because this is a new request
 	return nil
 }

@@ -11,14 +11,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// corpus are hostile outputs of tools, by name. @NONCE@ stands for the nonce of the Turn in those that have got to know it.
-func corpus(t *testing.T) map[string]string {
+// hostileOutputs returns hostile outputs of tools by name. @NONCE@ in an output stands for the nonce of the Turn, for
+// outputs that know it.
+func hostileOutputs(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("testdata/hostile/*.txt")
 	if err != nil || len(files) < 25 {
@@ -36,13 +37,14 @@ func corpus(t *testing.T) map[string]string {
 	return all
 }
 
-// TestHostileOutputs runs each through the whole loop: as a result, as an error of the other side, and as the message of one, in
-// which Capstan may quote names. What a model makes of it is not asked here: the
-// structure of what it is sent must be what it would be with any other output.
+// TestHostileOutputs runs each hostile output through the whole loop in three forms: as a result, as an error of
+// the other side, and as the message of an error, in which Capstan may quote names. The reaction of a model is not
+// tested. The test requires that the requests have the same structure as with a harmless output.
 func TestHostileOutputs(t *testing.T) {
-	for name, output := range corpus(t) {
+	for name, output := range hostileOutputs(t) {
 		for kind, r := range map[string]result{
-			"result": {content: output}, "error": {err: errors.New(output)}, "message": {err: &tool.Error{Class: tool.Failed, Message: output}},
+			"result": {content: output}, "error": {err: errors.New(output)},
+			"message": {err: &tool.Error{Class: tool.Failed, Message: output}},
 		} {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				harmless, hostile := runWith(t, result{content: "found"}), runWith(t, r)
@@ -50,7 +52,7 @@ func TestHostileOutputs(t *testing.T) {
 					t.Errorf("the requests have another structure: -harmless +hostile:\n%s", diff)
 				}
 				told := hostile.requests[1].Messages[3].Content
-				checkTold(t, told)
+				checkModelText(t, told)
 				switch kind {
 				case "result":
 					checkFenced(t, told)
@@ -72,18 +74,19 @@ func TestHostileOutputs(t *testing.T) {
 	}
 }
 
-// hostileRun is what came of a run.
+// hostileRun is the result of a run.
 type hostileRun struct {
 	requests []model.Request
 	in       loop.Input
 	sent     int
 }
 
-// runWith runs a Turn in which a tool gives a result beside two others: one that people must approve, and one that is refused.
+// runWith runs a Turn with three calls: one returns r, one requires approval and is denied, and one is refused.
 func runWith(t *testing.T, r result) hostileRun {
 	t.Helper()
-	o := &office{now: noon, decisions: map[string]loop.Decision{"c2": {Step: 1, CallID: "c2", By: "ann"}}}
-	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`), call("c2", "send", `{}`), call("c3", "search", `{}`)), asksFor("", call("c1", "other", `{}`)), says("Done."))
+	o := &approver{now: noon, decisions: map[string]loop.Decision{"c2": {Step: 1, CallID: "c2", By: "ann"}}}
+	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`), call("c2", "send", `{}`), call("c3", "search", `{}`)),
+		asksFor("", call("c1", "other", `{}`)), says("Done."))
 	find, _ := toolOf("find", tool.ReadOnly, r)
 	find.Trusted = false
 	other, _ := toolOf("other", tool.ReadOnly, result{content: "other"})
@@ -91,7 +94,7 @@ func runWith(t *testing.T, r result) hostileRun {
 	send.RequiresApproval = true
 	search, _ := toolOf("search", tool.ReadOnly, result{content: "searched"})
 	search.Role = tool.WebSearch
-	in := attended(with(input(t, c), find, send, search, other), o)
+	in := withApprover(withTools(input(t, c), find, send, search, other), o)
 	in.Policy.NoWeb, in.Limits.MaxTokens = true, 1_000_000
 	limits, policy := in.Limits, in.Policy
 	end, err := loop.Run(t.Context(), in)
@@ -104,7 +107,7 @@ func runWith(t *testing.T, r result) hostileRun {
 	return hostileRun{s.requests, in, len(sent.calls)}
 }
 
-// shape is all of a run that no output of a tool may change.
+// shape holds the parts of a run that no output of a tool may change.
 type shape struct {
 	Messages [][]message
 	Tools    [][]model.Tool
@@ -113,7 +116,7 @@ type shape struct {
 	Asked    []string
 }
 
-// message is one without the content of the hostile output.
+// message is a message without the hostile output.
 type message struct {
 	Role          model.Role
 	Name, Call    string
@@ -123,7 +126,7 @@ type message struct {
 }
 
 func shapes(r hostileRun) shape {
-	s := shape{Sent: r.sent, Asked: ids(r.in.State.Approvals)}
+	s := shape{Sent: r.sent, Asked: callIDs(r.in.State.Approvals)}
 	for _, q := range r.requests {
 		var all []message
 		for _, m := range q.Messages {
@@ -141,11 +144,11 @@ func shapes(r hostileRun) shape {
 	return s
 }
 
-// checkTold fails the test where a text could do anything but be read.
-func checkTold(t *testing.T, told string) {
+// checkModelText fails the test if a text for the model contains anything but harmless text.
+func checkModelText(t *testing.T, told string) {
 	t.Helper()
-	if n := utf8.RuneCountInString(told); n > most || !utf8.ValidString(told) {
-		t.Errorf("the model is told %d characters (UTF-8: %t), want %d at most", n, utf8.ValidString(told), most)
+	if n := utf8.RuneCountInString(told); n > maxMessage || !utf8.ValidString(told) {
+		t.Errorf("the model is told %d characters (UTF-8: %t), want %d at most", n, utf8.ValidString(told), maxMessage)
 	}
 	for _, r := range told {
 		if r != '\n' && r != '\t' && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) {
@@ -154,22 +157,27 @@ func checkTold(t *testing.T, told string) {
 		}
 	}
 	lower := strings.ToLower(told)
-	for _, marker := range []string{"<|", "<｜", "[inst]", "[/inst]", "[tool_calls]", "<<sys>>", "<start_of_turn>", "<end_of_turn>", "</s>", "<system>", "<untrusted-text>", "</untrusted-text>", "</prompt-data>", "<tool_call>", "</tool_output", "</tооl"} {
+	for _, marker := range []string{
+		"<|", "<｜", "[inst]", "[/inst]", "[tool_calls]", "<<sys>>", "<start_of_turn>", "<end_of_turn>", "</s>",
+		"<system>", "<untrusted-text>", "</untrusted-text>", "</prompt-data>", "<tool_call>", "</tool_output", "</tооl",
+	} {
 		if strings.Contains(lower, marker) {
 			t.Errorf("the model is told %q, want it neutralised", marker)
 		}
 	}
 }
 
-// checkFenced fails the test where an output is not within exactly one fence of the Turn.
+// checkFenced fails the test if an output is not within exactly one fence of the Turn.
 func checkFenced(t *testing.T, told string) {
 	t.Helper()
-	opening, closing := "<tool-output "+nonce+"> "+fence.ToolNotice, "\n</tool-output "+nonce+">"
+	opening, closing := "<tool-output "+nonce+"> "+untrusted.ToolNotice, "\n</tool-output "+nonce+">"
 	if !strings.HasPrefix(told, opening) || !strings.HasSuffix(told, closing) {
 		t.Errorf("the output is told as %.200q, want it in its fence", told)
 	}
 	lower := strings.ToLower(told)
-	if strings.Count(lower, "<tool-output") != 1 || strings.Count(lower, "</tool-output") != 1 || strings.Count(lower, strings.ToLower(nonce)) != 2 {
-		t.Errorf("there are %d openings, %d closings and %d nonces, want one fence", strings.Count(lower, "<tool-output"), strings.Count(lower, "</tool-output"), strings.Count(lower, strings.ToLower(nonce)))
+	if strings.Count(lower, "<tool-output") != 1 || strings.Count(lower, "</tool-output") != 1 ||
+		strings.Count(lower, strings.ToLower(nonce)) != 2 {
+		t.Errorf("there are %d openings, %d closings and %d nonces, want one fence", strings.Count(lower, "<tool-output"),
+			strings.Count(lower, "</tool-output"), strings.Count(lower, strings.ToLower(nonce)))
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// killedAfter makes a run die when it is about to record something of a kind, for the n-th time.
-func killedAfter(in *loop.Input, kind journal.Kind, n int) {
+// killAt makes a run die when it is about to write the n-th record of a kind.
+func killAt(in *loop.Input, kind journal.Kind, n int) {
 	record := in.Record
 	in.Record = func(records ...journal.Record) error {
 		for _, r := range records {
@@ -29,47 +29,61 @@ func killedAfter(in *loop.Input, kind journal.Kind, n int) {
 	}
 }
 
-// TestACallLikeOneOfUnknownOutcome: a run dies while the first of several equal calls is under way. The next run makes none of the
-// others, however they are written, wherever they stand and whoever has approved them.
-func TestACallLikeOneOfUnknownOutcome(t *testing.T) {
-	const same = "whether the same call was done before in this turn is unknown, and it is not made twice: find out whether it was, or tell the user"
+// TestRepeatedCallAfterAKill kills a run while the first of several equal calls is running. The next run
+// makes none of the other calls, whatever their form and position, and even if they are approved.
+func TestRepeatedCallAfterAKill(t *testing.T) {
+	const same = "whether the same call was done before in this turn is unknown, and it is not made twice: find " +
+		"out whether it was, or tell the user"
 	for name, tc := range map[string]struct {
 		reason     string
 		calls      []model.ToolCall
-		later      []model.ToolCall // of the reply after that
+		later      []model.ToolCall // calls of the next reply
 		approval   bool
 		sequential bool
 		made       []string // idempotency keys
 		outcomes   map[string]loop.Outcome
 	}{
 		"side by side": {
-			reason: "in the same reply", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)},
+			reason: "equal calls in the same reply", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)},
 			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
 		},
 		"one after another": {
-			reason: "also where calls are made one by one", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)}, sequential: true,
+			reason: "equal calls with the sequential policy",
+			calls:  []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)}, sequential: true,
 			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
 		},
 		"three, with others between": {
-			reason: "each of them", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("r", "find", `{}`), call("b", "send", `{"n":1}`), call("o", "send", `{"n":2}`), call("c", "send", `{"n":1}`)},
-			made: []string{"uid/1/a", "uid/1/o"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "r": loop.Succeeded, "b": loop.Refused, "o": loop.Succeeded, "c": loop.Refused},
+			reason: "other calls in between are made", calls: []model.ToolCall{
+				call("a", "send", `{"n":1}`),
+				call("r", "find", `{}`), call("b", "send", `{"n":1}`), call("o", "send", `{"n":2}`), call("c", "send", `{"n":1}`),
+			},
+			made: []string{"uid/1/a", "uid/1/o"}, outcomes: map[string]loop.Outcome{
+				"a": loop.Unknown,
+				"r": loop.Succeeded, "b": loop.Refused, "o": loop.Succeeded, "c": loop.Refused,
+			},
 		},
 		"written otherwise": {
-			reason: "by its arguments as they are used", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", ` { "n" : "1" } `), call("c", "send", `"{\"n\":1}"`)},
+			reason: "the repaired arguments are compared", calls: []model.ToolCall{
+				call("a", "send", `{"n":1}`),
+				call("b", "send", ` { "n" : "1" } `), call("c", "send", `"{\"n\":1}"`),
+			},
 			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused, "c": loop.Refused},
 		},
 		"approved": {
-			reason: "an approval does not say that the first was not done", calls: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)}, approval: true,
+			reason: "an approval does not prove that the first call was not made",
+			calls:  []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)}, approval: true,
 			made: []string{"uid/1/a"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "b": loop.Refused},
 		},
 		"in the next reply": {
-			reason: "nor does a model that does not find out", calls: []model.ToolCall{call("a", "send", `{"n":1}`)}, later: []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":3}`)},
-			made: []string{"uid/1/a", "uid/2/b"}, outcomes: map[string]loop.Outcome{"a": loop.Unknown, "2/a_2": loop.Refused, "2/b": loop.Succeeded},
+			reason: "the model repeats the call without checking its outcome", calls: []model.ToolCall{call("a", "send", `{"n":1}`)},
+			later:    []model.ToolCall{call("a", "send", `{"n":1}`), call("b", "send", `{"n":3}`)},
+			made:     []string{"uid/1/a", "uid/2/b"},
+			outcomes: map[string]loop.Outcome{"a": loop.Unknown, "2/a_2": loop.Refused, "2/b": loop.Succeeded},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
-			o := &office{now: noon, decisions: map[string]loop.Decision{}}
+			o := &approver{now: noon, decisions: map[string]loop.Decision{}}
 			for _, c := range tc.calls {
 				o.decisions[c.ID] = loop.Decision{Step: 1, CallID: c.ID, Approved: true, By: "ann"}
 			}
@@ -83,12 +97,12 @@ func TestACallLikeOneOfUnknownOutcome(t *testing.T) {
 			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 			send.RequiresApproval = tc.approval
 			run := func(epoch int64) loop.Input {
-				in := attended(with(inputOf(t, j, epoch, c), find, send), o)
+				in := withApprover(withTools(inputOf(t, j, epoch, c), find, send), o)
 				in.Policy.Sequential = tc.sequential
 				return in
 			}
 			first := run(1)
-			killedAfter(&first, journal.ToolFinished, 1)
+			killAt(&first, journal.ToolFinished, 1)
 			if _, err := loop.Run(t.Context(), first); !errors.Is(err, errCutOff) {
 				t.Fatalf("Run = %v, want it to die with the first call under way", err)
 			}
@@ -123,7 +137,7 @@ func TestACallLikeOneOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// answersEachCall reports whether each call has exactly one message that answers it, behind its reply.
+// answersEachCall reports whether exactly one message answers each call.
 func answersEachCall(messages []model.Message) bool {
 	open := map[string]int{}
 	for _, m := range messages {
@@ -142,8 +156,8 @@ func answersEachCall(messages []model.Message) bool {
 	return true
 }
 
-// TestACallLikeOneThatGaveNoResult: nobody knows whether the first was done, although no run died.
-func TestACallLikeOneThatGaveNoResult(t *testing.T) {
+// TestRepeatedCallOfUnknownOutcome repeats a call whose outcome is unknown although no run died.
+func TestRepeatedCallOfUnknownOutcome(t *testing.T) {
 	for name, err := range map[string]error{
 		"timeout":      &tool.Error{Class: tool.Timeout, Message: "no answer in time"},
 		"unknown":      &tool.Error{Class: tool.OutcomeUnknown, Message: "the connection broke"},
@@ -153,7 +167,7 @@ func TestACallLikeOneThatGaveNoResult(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c, _ := candidate("one", 1, asksFor("", call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)), says("Done."))
 			send, sent := toolOf("send", tool.Destructive, result{err: err})
-			in := with(input(t, c), send)
+			in := withTools(input(t, c), send)
 			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)
 			}
@@ -165,10 +179,13 @@ func TestACallLikeOneThatGaveNoResult(t *testing.T) {
 	}
 }
 
-// TestCallsThatAreMadeAgainAreCountedOnce: a run that made one call after another dies in the middle, and the next one makes several
-// at the same time. Calls that are made again are of the limits once.
-func TestCallsThatAreMadeAgainAreCountedOnce(t *testing.T) {
-	asked := []model.ToolCall{call("a", "find", `{"n":1}`), call("b", "find", `{"n":2}`), call("c", "find", `{"n":3}`), call("d", "find", `{"n":4}`)}
+// TestRepeatedCallsCountOnce kills a run between calls that it makes one after another. The next run
+// makes several at the same time. A repeated call counts only once against the limits.
+func TestRepeatedCallsCountOnce(t *testing.T) {
+	asked := []model.ToolCall{
+		call("a", "find", `{"n":1}`), call("b", "find", `{"n":2}`), call("c", "find", `{"n":3}`),
+		call("d", "find", `{"n":4}`),
+	}
 	for name, tc := range map[string]struct {
 		reason             string
 		finished           int // calls that end before the first run dies
@@ -176,14 +193,14 @@ func TestCallsThatAreMadeAgainAreCountedOnce(t *testing.T) {
 		before, after      bool // whether calls are made one by one
 		succeeded, refused int
 	}{
-		"all":                     {"the limit is for four", 0, 4, 0, true, false, 4, 0},
-		"all of the tool":         {"so is that of the tool", 0, 25, 4, true, false, 4, 0},
-		"three":                   {"the fourth is beyond it", 0, 3, 0, true, false, 3, 1},
-		"three of the tool":       {"or beyond that of the tool", 0, 25, 3, true, false, 3, 1},
-		"one had ended":           {"what has ended is counted, too", 1, 3, 0, true, false, 3, 1},
-		"one after another":       {"as where nothing changes", 0, 3, 0, true, true, 3, 1},
-		"at the same time":        {"nor here", 0, 3, 0, false, false, 3, 1},
-		"at the same time before": {"nor where it changes to the other way", 0, 3, 0, false, true, 3, 1},
+		"all":                     {"the limit allows four calls", 0, 4, 0, true, false, 4, 0},
+		"all of the tool":         {"the limit of the tool allows four calls", 0, 25, 4, true, false, 4, 0},
+		"three":                   {"the fourth call exceeds the limit", 0, 3, 0, true, false, 3, 1},
+		"three of the tool":       {"the fourth call exceeds the limit of the tool", 0, 25, 3, true, false, 3, 1},
+		"one had ended":           {"a finished call counts", 1, 3, 0, true, false, 3, 1},
+		"one after another":       {"sequential in both runs", 0, 3, 0, true, true, 3, 1},
+		"at the same time":        {"parallel in both runs", 0, 3, 0, false, false, 3, 1},
+		"at the same time before": {"first parallel, then sequential", 0, 3, 0, false, true, 3, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
@@ -191,12 +208,12 @@ func TestCallsThatAreMadeAgainAreCountedOnce(t *testing.T) {
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 			find.MaxCalls = tc.ofOne
 			run := func(epoch int64, sequential bool) loop.Input {
-				in := with(inputOf(t, j, epoch, c), find)
+				in := withTools(inputOf(t, j, epoch, c), find)
 				in.Policy.Sequential, in.Limits.MaxToolCalls = sequential, tc.maxCalls
 				return in
 			}
 			first := run(1, tc.before)
-			killedAfter(&first, journal.ToolFinished, 1+tc.finished)
+			killAt(&first, journal.ToolFinished, 1+tc.finished)
 			if _, err := loop.Run(t.Context(), first); !errors.Is(err, errCutOff) {
 				t.Fatalf("Run = %v, want it to die amid the calls", err)
 			}
@@ -209,7 +226,8 @@ func TestCallsThatAreMadeAgainAreCountedOnce(t *testing.T) {
 				want[loop.Refused] = tc.refused
 			}
 			if diff := cmp.Diff(want, in.State.Outcomes()); diff != "" || in.State.ToolCalls() != tc.succeeded {
-				t.Errorf("%s: %d calls are counted, want %d; outcomes: -want +got:\n%s", tc.reason, in.State.ToolCalls(), tc.succeeded, diff)
+				t.Errorf("%s: %d calls are counted, want %d; outcomes: -want +got:\n%s", tc.reason, in.State.ToolCalls(),
+					tc.succeeded, diff)
 			}
 		})
 	}

@@ -15,14 +15,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// shop is what is behind the tools of a Turn that does all that calls can do: it counts what was done, whoever asked.
-type shop struct {
+// toolCounter implements the tools of a Turn that uses all kinds of calls. It counts the calls that were made, over all
+// runs.
+type toolCounter struct {
 	mu   sync.Mutex
-	done map[string]int // by tool and key
+	done map[string]int // by tool and idempotency key
 }
 
-// do makes a tool whose calls say how they end by how often they were made.
-func (s *shop) do(name string, effect tool.Effect, end func(n int) error) tool.Tool {
+// newTool returns a tool. end computes the result of a call from the number of times that it was made.
+func (s *toolCounter) newTool(name string, effect tool.Effect, end func(n int) error) tool.Tool {
 	t, _ := toolOf(name, effect)
 	t.Trusted = false
 	t.Caller = tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) {
@@ -39,37 +40,43 @@ func (s *shop) do(name string, effect tool.Effect, end func(n int) error) tool.T
 
 func always(int) error { return nil }
 
-// TestKilledAmidCalls has a run die at each append of a Turn with waves, repairs, a retry, two approvals, a sub-agent, results that are
-// given again and a tool that ends it. Runs after it go on to the end. Nothing that does harm is done twice, nothing is asked of
-// people twice, and each call has one end, which is the same but where nobody can know it.
+// TestKilledAmidCalls kills a run at each append of a Turn with waves, repairs, a retry, two approvals, a
+// sub-agent, reused results and a tool that ends the Turn. Later runs continue to the end. The test checks that:
+//  1. no harmful call is made twice,
+//  2. no approval is requested twice,
+//  3. each call has one end, which is the same as without the kill unless the outcome is unknown.
 func TestKilledAmidCalls(t *testing.T) {
 	answers := []answer{
-		asksFor("", call("a", "find", `{"n":"1"}`), call("b", "find", `{"n":2}`), call("c", "gone", `{}`), call("d", "slow", `{}`), call("e", "send", `{"n":1}`), call("f", "agent", `{}`), call("g", "send", `{"n":"2"}`)),
+		asksFor("", call("a", "find", `{"n":"1"}`), call("b", "find", `{"n":2}`), call("c", "gone", `{}`),
+			call("d", "slow", `{}`), call("e", "send", `{"n":1}`), call("f", "agent", `{}`), call("g", "send", `{"n":"2"}`)),
 		asksFor("", call("h", "find", `{"n":2}`), call("j", "find", `{"n":2}`), call("i", "wipe", `{}`), call("k", "save", `{}`)),
 	}
-	o := &office{now: noon, decisions: map[string]loop.Decision{"g": {Step: 1, CallID: "g", By: "ann"}}}
-	// turn runs a Turn until it is not parked any more. Somebody approves the first call after the second run.
-	turn := func(j journal.Journal, s *shop, kill func(in loop.Input, epoch int64) func(...journal.Record) error) (loop.Input, *loop.End) {
+	o := &approver{now: noon, decisions: map[string]loop.Decision{"g": {Step: 1, CallID: "g", By: "ann"}}}
+	// turn runs a Turn until it is no longer parked. The first call is approved after the second run.
+	turn := func(j journal.Journal, s *toolCounter,
+		kill func(in loop.Input, epoch int64) func(...journal.Record) error,
+	) (loop.Input, *loop.End) {
 		t.Helper()
 		delete(o.decisions, "e")
 		for epoch := int64(1); epoch < 20; epoch++ {
 			c, script := candidate("one", 9)
-			find, slow := s.do("find", tool.ReadOnly, always), s.do("slow", tool.ReadOnly, func(n int) error {
+			find, slow := s.newTool("find", tool.ReadOnly, always), s.newTool("slow", tool.ReadOnly, func(n int) error {
 				if n == 1 {
 					return &tool.Error{Class: tool.Timeout, Message: "slow"}
 				}
 				return nil
 			})
 			slow.RetryOnTimeout = true
-			send, wipe, save := s.do("send", tool.Destructive, always), s.do("wipe", tool.Destructive, always), s.do("save", tool.Idempotent, always)
+			send, wipe, save := s.newTool("send", tool.Destructive, always), s.newTool("wipe", tool.Destructive, always),
+				s.newTool("save", tool.Idempotent, always)
 			send.RequiresApproval, save.EndsTurn = true, true
-			agent := s.do("agent", tool.Idempotent, func(n int) error {
+			agent := s.newTool("agent", tool.Idempotent, func(n int) error {
 				if n == 1 {
 					return &tool.Pending{Turn: "child"}
 				}
 				return nil
 			})
-			in := attended(with(inputOf(t, j, epoch, c), find, slow, send, wipe, save, agent), o)
+			in := withApprover(withTools(inputOf(t, j, epoch, c), find, slow, send, wipe, save, agent), o)
 			script.answers = answers[min(len(in.State.Steps), len(answers)-1):]
 			in.Record = kill(in, epoch)
 			end, err := loop.Run(t.Context(), in)
@@ -90,19 +97,21 @@ func TestKilledAmidCalls(t *testing.T) {
 		return loop.Input{}, nil
 	}
 	appends := 0
-	s := &shop{done: map[string]int{}}
+	s := &toolCounter{done: map[string]int{}}
 	want, end := turn(&journaltest.Memory{}, s, func(in loop.Input, _ int64) func(...journal.Record) error {
 		return func(records ...journal.Record) error { appends++; return in.Record(records...) }
 	})
 	outcomes := map[loop.Outcome]int{loop.Succeeded: 8, loop.Refused: 2, loop.Reused: 1}
-	if diff := cmp.Diff(outcomes, want.State.Outcomes()); diff != "" || end.Reason != loop.ToolEnded || want.State.ToolRepairs() != 2 || want.State.ToolRetries() != 1 || len(want.State.Approvals) != 2 {
-		t.Fatalf("a Turn that nobody kills ends %+v with %d repairs, %d retries and %d approvals: it tests less than it says: -want +got:\n%s", end, want.State.ToolRepairs(), want.State.ToolRetries(), len(want.State.Approvals), diff)
+	if diff := cmp.Diff(outcomes, want.State.Outcomes()); diff != "" || end.Reason != loop.ToolEnded ||
+		want.State.ToolRepairs() != 2 || want.State.ToolRetries() != 1 || len(want.State.Approvals) != 2 {
+		t.Fatalf("a Turn that nobody kills ends %+v with %d repairs, %d retries and %d approvals: it tests less "+
+			"than it says: -want +got:\n%s", end, want.State.ToolRepairs(), want.State.ToolRetries(), len(want.State.Approvals), diff)
 	}
 	unknowns := 0
 	for at := range appends {
 		for _, written := range []bool{false, true} {
 			n := 0
-			s := &shop{done: map[string]int{}}
+			s := &toolCounter{done: map[string]int{}}
 			got, end := turn(&journaltest.Memory{}, s, func(in loop.Input, _ int64) func(...journal.Record) error {
 				return func(records ...journal.Record) error {
 					if n++; n != at+1 {
@@ -121,12 +130,13 @@ func TestKilledAmidCalls(t *testing.T) {
 			unknown := checkHarm(t, where, s, got.State)
 			unknowns += unknown
 			if unknown == 0 {
-				if diff := cmp.Diff(answersOf(want.State), answersOf(got.State)); diff != "" {
+				if diff := cmp.Diff(callResults(want.State), callResults(got.State)); diff != "" {
 					t.Errorf("%s: the model was told: -want +got:\n%s", where, diff)
 				}
 			}
 			if len(got.State.Approvals) != 2 || got.State.ToolCalls() != want.State.ToolCalls() {
-				t.Errorf("%s: people were asked %d times, and %d calls are counted; want 2 and %d", where, len(got.State.Approvals), got.State.ToolCalls(), want.State.ToolCalls())
+				t.Errorf("%s: people were asked %d times, and %d calls are counted; want 2 and %d", where,
+					len(got.State.Approvals), got.State.ToolCalls(), want.State.ToolCalls())
 			}
 		}
 	}
@@ -135,9 +145,9 @@ func TestKilledAmidCalls(t *testing.T) {
 	}
 }
 
-// checkHarm fails the test where something that does harm was done twice, or was done and is not known to have been or to be unknown. It
-// returns how many outcomes are unknown.
-func checkHarm(t *testing.T, where string, s *shop, state *loop.State) int {
+// checkHarm fails the test if a harmful call was made twice, or was made and its end does not say so. It returns
+// the number of unknown outcomes.
+func checkHarm(t *testing.T, where string, s *toolCounter, state *loop.State) int {
 	t.Helper()
 	for c := range state.Calls {
 		if c.Finish == nil {
@@ -149,7 +159,8 @@ func checkHarm(t *testing.T, where string, s *shop, state *loop.State) int {
 		switch {
 		case harmful && done > 1:
 			t.Errorf("%s: %s was done %d times", where, c.Call.ID, done)
-		case c.Finish.Outcome == loop.Refused && done > 0, c.Finish.Outcome == loop.Reused && done > 0, c.Finish.Outcome == loop.Succeeded && done == 0:
+		case c.Finish.Outcome == loop.Refused && done > 0, c.Finish.Outcome == loop.Reused && done > 0,
+			c.Finish.Outcome == loop.Succeeded && done == 0:
 			t.Errorf("%s: %s was done %d times and has %s", where, c.Call.ID, done, c.Finish.Outcome)
 		case !harmful && c.Finish.Outcome == loop.Unknown:
 			t.Errorf("%s: %s may be made again, and is unknown", where, c.Call.ID)
@@ -158,8 +169,8 @@ func checkHarm(t *testing.T, where string, s *shop, state *loop.State) int {
 	return state.UnknownOutcomes()
 }
 
-// answersOf is what the model was told of all calls.
-func answersOf(s *loop.State) []string {
+// callResults returns the results of all calls as the model received them.
+func callResults(s *loop.State) []string {
 	var lines []string
 	for _, m := range s.Messages() {
 		lines = append(lines, m.ToolCallID+" "+m.Content)

@@ -19,8 +19,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// after does something once a record of a kind is in the journal.
-func after(record func(...journal.Record) error, kind journal.Kind, do func()) func(...journal.Record) error {
+// runAfter calls do once a record of a kind is in the journal.
+func runAfter(record func(...journal.Record) error, kind journal.Kind, do func()) func(...journal.Record) error {
 	return func(records ...journal.Record) error {
 		err := record(records...)
 		if err == nil && records[0].Kind == kind {
@@ -30,17 +30,18 @@ func after(record func(...journal.Record) error, kind journal.Kind, do func()) f
 	}
 }
 
-// thinker is a model that goes by what it is told alone, so that it makes no difference how often it is asked: it calls find for
-// one number after another, has a prompt refused that is too long, and answers. Its first answer does not fit the schema.
-type thinker struct {
+// statelessModel is a model whose reply depends only on the request, so a repeated request changes nothing. It
+// calls find for one number after another, refuses a prompt that is too long, and then answers. Its first answer
+// does not fit the schema.
+type statelessModel struct {
 	numbers, window int
 	requests        []model.Request
 }
 
 var number = regexp.MustCompile(`number (\d+)`)
 
-// Generate answers.
-func (m *thinker) Generate(_ context.Context, r model.Request) (model.Reply, error) {
+// Generate computes the reply from the messages.
+func (m *statelessModel) Generate(_ context.Context, r model.Request) (model.Reply, error) {
 	m.requests = append(m.requests, r)
 	found, rejected, chars := 0, false, 0
 	for _, msg := range r.Messages {
@@ -74,20 +75,25 @@ func (m *thinker) Generate(_ context.Context, r model.Request) (model.Reply, err
 	return reply, nil
 }
 
-// TestKilledBetweenAnyTwoRecords has a run die at each append of a Turn that does all there is: it is warned, shortened, rejected
-// and checked. The run after it goes on. Nothing that has a reply is asked for again, and the end is the same.
+// TestKilledBetweenAnyTwoRecords kills a run at each append of a Turn with a warning, compactions, a rejection and
+// a reflection. The next run continues. No request that has a reply is sent again, and the end is the same.
 func TestKilledBetweenAnyTwoRecords(t *testing.T) {
 	for name, tc := range map[string]struct {
-		window   int64 // as the loop knows it, in tokens
-		endpoint int   // as the endpoint has it, in bytes
+		window   int64 // context window that the loop knows, in tokens
+		endpoint int   // context window of the endpoint, in bytes
 		forced   bool
 	}{
 		"critical": {600, 1 << 20, false},
 		"refused":  {0, 2400, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			run := func(j journal.Journal, epoch int64, m *thinker, record func(loop.Input) func(...journal.Record) error) (loop.Input, *loop.End, error) {
-				c := loop.Candidate{ProviderName: "one", Model: "m", Provider: m, Retry: loop.Retry{MaxAttempts: 1}, ContextWindow: tc.window}
+			run := func(j journal.Journal, epoch int64, m *statelessModel,
+				record func(loop.Input) func(...journal.Record) error,
+			) (loop.Input, *loop.End, error) {
+				c := loop.Candidate{
+					ProviderName: "one", Model: "m", Provider: m, Retry: loop.Retry{MaxAttempts: 1},
+					ContextWindow: tc.window,
+				}
 				find, _ := toolOf("find", tool.ReadOnly)
 				find.Trusted = true
 				find.Caller = tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) {
@@ -95,27 +101,29 @@ func TestKilledBetweenAnyTwoRecords(t *testing.T) {
 					err := json.Unmarshal(c.Arguments, &arguments)
 					return tool.Result{Content: fmt.Sprintf("number %d%s", arguments.N, words(100))}, err
 				})
-				in := with(inputOf(t, j, epoch, c), find)
-				in.Limits.MaxSteps, in.Output, in.Reflect = 20, capital(t), true
+				in := withTools(inputOf(t, j, epoch, c), find)
+				in.Limits.MaxSteps, in.Output, in.Reflect = 20, capitalSchema(t), true
 				in.Context = loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90}
 				in.Record = record(in)
 				end, err := loop.Run(t.Context(), in)
 				return in, end, err
 			}
 			unharmed := func(in loop.Input) func(...journal.Record) error { return in.Record }
-			whole := &thinker{numbers: 8, window: tc.endpoint}
+			whole := &statelessModel{numbers: 8, window: tc.endpoint}
 			want, end, err := run(&journaltest.Memory{}, 1, whole, unharmed)
 			if err != nil || end.Reason != loop.Answered || want.State.AnswerText() != `{"capital":"checked","people":8}` {
 				t.Fatalf("a run that nobody kills: %+v, %v, %q", end, err, want.State.AnswerText())
 			}
-			if n := len(want.State.Compactions); n < 2 || want.State.Compactions[0].Forced != tc.forced || len(want.State.Rejections) != 1 ||
+			if n := len(want.State.Compactions); n < 2 || want.State.Compactions[0].Forced != tc.forced ||
+				len(want.State.Rejections) != 1 ||
 				len(want.State.Reflections) != 1 || (want.State.Warning == nil) != (tc.window == 0) {
-				t.Fatalf("the Turn has %d compactions, %+v, %+v and %+v: it tests less than it says", n, want.State.Rejections, want.State.Reflections, want.State.Warning)
+				t.Fatalf("the Turn has %d compactions, %+v, %+v and %+v: it tests less than it says", n,
+					want.State.Rejections, want.State.Reflections, want.State.Warning)
 			}
 			appends := int(want.NextSeq()) - 1
 			for at := range appends {
 				for _, written := range []bool{false, true} {
-					j, m := &journaltest.Memory{}, &thinker{numbers: 8, window: tc.endpoint}
+					j, m := &journaltest.Memory{}, &statelessModel{numbers: 8, window: tc.endpoint}
 					n, answered := 0, false
 					_, _, err := run(j, 1, m, func(in loop.Input) func(...journal.Record) error {
 						return func(records ...journal.Record) error {
@@ -143,7 +151,7 @@ func TestKilledBetweenAnyTwoRecords(t *testing.T) {
 					if len(m.requests) != requests {
 						t.Errorf("killed at append %d (written %t): %d requests in all, want %d", at, written, len(m.requests), requests)
 					}
-					if diff := cmp.Diff(outcome(want.State), outcome(got.State)); diff != "" {
+					if diff := cmp.Diff(turnResult(want.State), turnResult(got.State)); diff != "" {
 						t.Errorf("killed at append %d (written %t): -want +got:\n%s", at, written, diff)
 					}
 				}
@@ -152,8 +160,8 @@ func TestKilledBetweenAnyTwoRecords(t *testing.T) {
 	}
 }
 
-// outcome is what a Turn comes to, however often it was killed.
-func outcome(s *loop.State) []string {
+// turnResult describes the result of a Turn, which must not depend on kills.
+func turnResult(s *loop.State) []string {
 	lines := []string{s.AnswerText()}
 	for _, step := range s.Steps {
 		lines = append(lines, fmt.Sprintf("step %d: %s %v", step.Step, step.Reply.Text, step.Reply.ToolCalls))

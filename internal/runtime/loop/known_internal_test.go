@@ -8,10 +8,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestWhatIsKnownOfACostIsOfTheBudget also where the whole is not known.
-func TestWhatIsKnownOfACostIsOfTheBudget(t *testing.T) {
+// TestKnownPartOfACostCounts checks that the known part of a cost counts even if the total is unknown.
+func TestKnownPartOfACostCounts(t *testing.T) {
 	known := decimal.RequireFromString("0.5")
-	s := &State{Finishes: []Finish{{Spent: &tool.Spent{Known: &known}}, {Spent: &tool.Spent{}}}}
+	s := &State{Finishes: []CallResult{{Spent: &tool.Spent{Known: &known}}, {Spent: &tool.Spent{}}}}
 	if _, cost := s.spent(); !cost.Equal(known) {
 		t.Errorf("cost %s, want %s", cost, known)
 	}

@@ -1,6 +1,7 @@
-// Package loop is the bounded loop of a Turn: a model is asked, the tools it asks for are called, until it answers or a limit
-// is reached. Each step is in the journal before anything follows from it, so a run that was cut off goes on where it
-// stopped: no reply is bought twice, and no call that does harm is made twice.
+// Package loop runs the bounded loop of a Turn. It asks a model, calls the tools that the model asks for, and
+// repeats this until the model answers or a limit is reached. Each step is in the journal before the loop acts on
+// it, so an interrupted run continues where it stopped: no reply is paid for twice, and no harmful call is made
+// twice.
 package loop
 
 import (
@@ -17,183 +18,197 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// ErrInterrupted is returned when a run stopped at a safe point because it was asked to. The journal holds what there is.
+// ErrInterrupted is returned when a run stopped at a safe point because Input.Interrupt was closed. Everything the
+// run did is in the journal.
 var ErrInterrupted = errors.New("interrupted at a safe point")
 
 // Candidate is one model of a chain.
 type Candidate struct {
-	// ProviderName and Model name the candidate. Candidates of one pair in a chain share their attempts.
+	// ProviderName and Model identify the candidate. Candidates of a chain with the same pair share their attempts.
 	ProviderName, Model string
-	// Parameters of its requests.
+	// Parameters of the requests to this candidate.
 	Parameters model.Parameters
-	// Retry bounds its requests.
+	// Retry bounds the requests to this candidate.
 	Retry Retry
-	// Provider sends them.
+	// Provider sends the requests.
 	Provider model.Provider
-	// Pricing of the model; nil if it has none.
+	// Pricing of the model. Nil means that the model has no price.
 	Pricing *model.Pricing
-	// ContextWindow is how many tokens the model takes, prompt and reply together; 0 if nobody knows. MaxOutputTokens is how
-	// many of them a reply may have; 0 if nobody knows.
+	// ContextWindow is the number of tokens that the model accepts, prompt and reply together. MaxOutputTokens is
+	// the number of tokens that a reply may have. Each is 0 if unknown.
 	ContextWindow, MaxOutputTokens int64
-	// StructuredOutput is true for a model that keeps to a JSON Schema by itself.
+	// StructuredOutput is true if the endpoint itself makes the model keep to a JSON Schema.
 	StructuredOutput bool
 }
 
 // Retry bounds the requests to one candidate for one step.
 type Retry struct {
-	// MaxAttempts in all, at least 1. A run that goes on from another sends one in any case, up to 8 beyond them.
+	// MaxAttempts is the number of requests over all runs, at least 1. A run that continues a Turn may always send
+	// one request, even if the attempts are used up; at most 8 requests are added in this way.
 	MaxAttempts int
-	// InitialBackoff before the second attempt, and MaxBackoff between any two.
+	// InitialBackoff is the wait before the second attempt. MaxBackoff is the longest wait between two attempts.
 	InitialBackoff, MaxBackoff time.Duration
 }
 
-// Input of a run.
+// Input is the input of a run.
 type Input struct {
-	// TurnUID names requests and calls for ever.
+	// TurnUID is the UID of the Turn. The IDs of its requests and the idempotency keys of its calls start with
+	// TurnUID, so they never occur again.
 	TurnUID string
-	// Chain of models, at least one.
+	// Chain is the list of models, at least one.
 	Chain []Candidate
-	// Start is the place in the chain to begin at.
+	// Start is the index in Chain of the model to ask first.
 	Start int
-	// Prepare freezes the messages for a candidate of the chain and journals them. It may return what an earlier run froze.
+	// Prepare prepares the messages for a candidate of the chain, freezes them and writes them to the journal. It
+	// may return the messages that an earlier run froze.
 	Prepare func(ctx context.Context, c Candidate) (*prepare.Prepared, error)
-	// Tools returns the tools that may be called, the same each time; nil for none. It is called anew after each wait for a model: a Turn
-	// that waits does not hold them.
+	// Tools returns the tools that may be called. It must return the same tools each time: the loop drops the list
+	// while it waits for a model, to save memory, and calls Tools again after the wait. If Tools is nil, there are
+	// no tools.
 	Tools func() []tool.Tool
-	// Offered says whether the prompt speaks of a tool, by its name; nil for all.
+	// Offered reports whether the prompt mentions the tool with this name. If Offered is nil, the prompt mentions
+	// all tools.
 	Offered func(name string) bool
-	// Limits of the Turn, over all its runs.
+	// Limits of the Turn. They apply to all its runs together.
 	Limits Limits
-	// Policy of calls.
+	// Policy for tool calls.
 	Policy Policy
-	// Nonce marks the fences of this Turn's tool outputs: random, and the same for the whole life of the Turn.
+	// Nonce marks the fences of this Turn's tool outputs. It is random and stays the same for the whole life of the
+	// Turn.
 	Nonce string
-	// Now is the time of day, for what waits for people.
+	// Now returns the current time. The loop uses it for requests for approval and their expiry.
 	Now func() time.Time
-	// Decide returns the decision about a request, or nil if none has been made. It counts only if it names all that the request
-	// shows. If Decide is nil, calls are never decided.
+	// Decide returns the decision about a request for approval, or nil if none has been made. A decision counts
+	// only if it names everything that the request shows. If Decide is nil, calls are never decided.
 	Decide func(ctx context.Context, a Approval) (*Decision, error)
-	// Output is the JSON Schema that the answer must keep to; nil for none.
+	// Output is the JSON Schema that the answer must fit. If Output is nil, the answer may be any text.
 	Output *schema.Schema
-	// Context says when older messages are summarised.
+	// Context says when older messages are summarized.
 	Context ContextPolicy
-	// Reflect asks the model to check its draft before it is the answer.
+	// Reflect makes the model check its draft before the draft becomes the answer.
 	Reflect bool
-	// KeepReasoning journals the text of the model's reasoning.
+	// KeepReasoning writes the text of the model's reasoning to the journal.
 	KeepReasoning bool
-	// Interrupt is closed to ask the run to stop at the next safe point; nil never asks.
+	// Interrupt is closed to stop the run at the next safe point. If Interrupt is nil, the run is never
+	// interrupted.
 	Interrupt <-chan struct{}
-	// Redact returns a text that models and tools wrote without the credentials that the Turn must not have. It is applied once, before
-	// the text is recorded: the journal, the state and all later messages have the same text. If Redact is nil, texts stay as they are.
+	// Redact returns a text of a model or a tool without the credentials that the Turn must not have. The loop
+	// calls Redact once, before the text is recorded, so the journal, the state and all later messages contain the
+	// same text. If Redact is nil, texts stay unchanged.
 	Redact func(text string) string
-	// State is what the journal holds: Record adds to it.
+	// State is the state that the journal records. Record updates it.
 	State *State
-	// Record writes to the Turn's journal and returns when that would survive a crash, however long it takes. Its errors
-	// end the run.
+	// Record writes to the Turn's journal and returns when the entries would survive a crash, however long that
+	// takes. An error of Record ends the run.
 	Record func(...journal.Record) error
-	// Keep is given what releases the memory of a reply that is in the journal now, and calls it before anything else is asked for or
-	// called. Its error ends the run. If Keep is nil, that memory is released at once.
+	// Keep receives the function that releases the memory of a reply after the reply was written to the journal.
+	// Keep calls that function before the next request or tool call. An error of Keep ends the run. If Keep is nil,
+	// the memory is released at once.
 	Keep func(release func()) error
-	// NextSeq is the place that the next entry of the journal will have.
+	// NextSeq returns the sequence number that the next journal entry will have.
 	NextSeq func() int64
-	// Abandoned says whether the run was given up while its Turn goes on elsewhere. What has not ended then stays open.
+	// Abandoned reports whether this run was given up while the Turn continues elsewhere. Calls that have not
+	// finished then stay open for the next run.
 	Abandoned func() bool
 
-	// tools are those of Tools while they are needed.
+	// tools caches the result of Tools. It is nil while the loop waits for a model.
 	tools []tool.Tool
 }
 
-// Reason is why a loop has ended.
+// Reason says why a loop ended.
 type Reason string
 
 const (
 	// Answered means that the last reply is the answer.
 	Answered Reason = "Answered"
-	// OutOfSteps means that the last reply is the best answer from what was known when the steps were used up.
+	// OutOfSteps means that the steps were used up. The last reply is the best answer from the facts known until
+	// then.
 	OutOfSteps Reason = "OutOfSteps"
-	// ToolEnded means that a tool that ends Turns has succeeded: its result is the answer.
+	// ToolEnded means that a tool with endsTurn succeeded. Its result is the answer.
 	ToolEnded Reason = "ToolEnded"
-	// OutputInvalid means that the last reply does not fit the schema, or that the result of a tool that was to end the Turn does
-	// not, also after it was sent back.
+	// OutputInvalid means that the last reply, or the result of a tool that should end the Turn, does not fit the
+	// schema, although the loop sent it back for correction.
 	OutputInvalid Reason = "OutputInvalid"
 	// ModelRefused means that the model refused to answer: the last reply says so in its own words.
 	ModelRefused Reason = "ModelRefused"
-	// OverBudget means that the next request would have gone beyond the budget, or that those before have.
+	// OverBudget means that the next request would exceed the budget, or that earlier requests have exceeded it.
 	OverBudget Reason = "OverBudget"
 )
 
-// End of a loop.
+// End says how a loop ended.
 type End struct {
 	Reason Reason
-	// Message says so to people.
+	// Message explains the end to people.
 	Message string
 }
 
-// Policy says which calls are allowed, and how they are made.
+// Policy says which calls are allowed and how they are made.
 type Policy struct {
-	// ReadOnly refuses calls of tools that are not known to be read-only, NoWeb those of tools of the role WebSearch.
+	// ReadOnly refuses calls of tools whose effect is not ReadOnly. NoWeb refuses calls of tools with the role
+	// WebSearch.
 	ReadOnly, NoWeb bool
-	// Sequential makes one call after another, also where they are read-only.
+	// Sequential makes calls one after another, even if they are read-only.
 	Sequential bool
-	// Unvalidated leaves arguments to the tools.
+	// Unvalidated passes arguments on without checking them against the tool's schema.
 	Unvalidated bool
 }
 
-// ContextPolicy says when a conversation is near the context window, in percent of it.
+// ContextPolicy says what happens when a conversation comes close to the context window.
 type ContextPolicy struct {
-	// Compact has older messages summarised by the model.
+	// Compact makes the model summarize older messages.
 	Compact bool
-	// WarnPercent and CompactPercent are from 1 to 100.
+	// WarnPercent and CompactPercent are percentages of the room for the prompt, from 1 to 100. 0 turns them off.
 	WarnPercent, CompactPercent int
 }
 
-// Parked is returned when the run has come to something that it waits for and that takes long: nothing is held for it. A
-// later run goes on.
+// Parked is returned when the run must wait for an approval or a sub-agent. Such waits are long, so the run ends
+// and holds no resources. A later run continues the Turn.
 type Parked struct {
 	// Approvals are the calls that require approval, at most MaxOpenApprovals.
 	Approvals []Approval
-	// Turns are the names of the Turns of sub-agents that are waited for.
+	// Turns are the names of the sub-agents' Turns that the run waits for.
 	Turns []string
-	// Begun are the calls that have begun these Turns, as far as their UIDs are known.
+	// Begun are the calls that created these Turns, as far as the UIDs of the Turns are known.
 	Begun []Begun
 }
 
-// Begun is a call of a sub-agent that has begun a Turn, as the journal keeps it. The UID is the key of that Turn's journal, which
-// says what the Turn took when its object is gone.
+// Begun is a journal entry: the call of a sub-agent and the Turn that the call created. TurnUID is the key of that
+// Turn's journal, which still shows the usage of the Turn after its object was deleted.
 type Begun struct {
 	Step    int    `json:"step"`
 	CallID  string `json:"callID"`
 	TurnUID string `json:"turnUID"`
 }
 
-// Error says what is waited for.
+// Error returns the numbers of calls and Turns that the run waits for.
 func (p *Parked) Error() string {
-	return fmt.Sprintf("parked: %d calls await approval, %d turns of sub-agents have not ended", len(p.Approvals), len(p.Turns))
+	return fmt.Sprintf("parked: %d calls require approval, %d turns of sub-agents have not ended", len(p.Approvals), len(p.Turns))
 }
 
-// Error is a chain of which no model gave a usable answer.
+// Error means that no model of the chain gave a usable answer.
 type Error struct {
-	// Kind of the last failure.
+	// Kind is the kind of the last failure.
 	Kind model.ErrorKind
-	// Message for people: each candidate's last failure.
+	// Message describes the last failure of each candidate, for people.
 	Message string
 }
 
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Run asks and calls until there is an end. It returns ErrInterrupted, a *Parked, the cause of a context that ended, an error of
-// the journal or of Prepare as it is, or an *Error.
+// Run asks models and calls tools until the loop ends. Its error is ErrInterrupted, a *Parked, the cause of a
+// context that ended, an unchanged error of Record, Keep or Prepare, or an *Error.
 func Run(ctx context.Context, in Input) (*End, error) { return RunInput(ctx, &in) }
 
-// RunInput is Run for an input that nobody else has, and that its caller need not keep on the stack meanwhile. What is large is
-// handed on by reference from here on, and what only prepares or follows a request is in functions of its own: a run spends nearly
-// all its time waiting for a model or a tool, and thousands of them each hold all frames down to that.
+// RunInput is Run with a pointer: the caller must not share the input, and need not keep a copy on its stack. A run
+// spends nearly all its time waiting for a model or a tool, and thousands of waiting runs each hold a whole stack.
+// So the frames below RunInput are small: large values are passed by reference, and preparation is in separate
+// functions.
 func RunInput(ctx context.Context, in *Input) (*End, error) {
 	at := in.Start
 	for {
 		if last := in.State.LastStep(); last != nil {
-			if end, err := in.follow(ctx, &in.Chain[at], last); err != nil || end != nil {
+			if end, err := in.handleReply(ctx, &in.Chain[at], last); err != nil || end != nil {
 				return end, err
 			}
 		}
@@ -205,25 +220,25 @@ func RunInput(ctx context.Context, in *Input) (*End, error) {
 	}
 }
 
-// follow does what follows from a reply: it makes the calls that the reply asks for; or checks the answer, first against the schema
-// and then against the request. There is no end if the model is to be asked again.
-func (in *Input) follow(ctx context.Context, c *Candidate, last *Step) (*End, error) {
-	end := in.ended(last)
+// handleReply acts on a reply. If the reply asks for calls, handleReply makes them. Otherwise it checks the answer
+// against the schema and then lets the model reflect on it. It returns a nil End if the model must be asked again.
+func (in *Input) handleReply(ctx context.Context, c *Candidate, last *Step) (*End, error) {
+	end := in.endAfter(last)
 	switch {
 	case end == nil:
 		return in.finishCalls(ctx, last)
-	case last.Reply.FinishReason == model.FinishLength, end.Reason == ModelRefused: // a part of an answer, or none
+	case last.Reply.FinishReason == model.FinishLength, end.Reason == ModelRefused: // the answer is cut off, or missing
 		return end, nil
 	}
-	end, err := in.judge(last, end)
+	end, err := in.checkAnswer(last, end)
 	if err != nil || end == nil || end.Reason == OutputInvalid {
 		return end, err
 	}
 	return end, in.reflect(ctx, c, last)
 }
 
-// step asks the models of the chain for one reply, from a place in the chain, and returns the place of the one that
-// answered: it is asked next, too.
+// step asks the models of the chain for one reply, starting at index at. It returns the index of the model that
+// answered, which is also asked first in the next step.
 func (in *Input) step(ctx context.Context, at, number int) (int, *End, error) {
 	var before *failures
 	for {
@@ -238,14 +253,15 @@ func (in *Input) step(ctx context.Context, at, number int) (int, *End, error) {
 	}
 }
 
-// failures are the last failures of the candidates that were tried for a step, and their names.
+// failures collects the last failure and the name of each candidate that was tried for a step.
 type failures struct {
 	errors []*model.Error
 	names  []string
 }
 
-// fallBack adds the failure of a candidate to those before; nil if there were none. It returns an error if the next candidate is not
-// to be asked: there is none, or it would fail as well, or the run must stop.
+// fallBack adds the failure of a candidate to before, which is nil for the first failure. It returns an error if
+// the next candidate must not be asked: the chain ends here, the next candidate would fail too, or the run must
+// stop.
 func (in *Input) fallBack(before *failures, at int, err error) (*failures, error) {
 	failure, ok := errors.AsType[*model.Error](err)
 	if !ok {
@@ -262,10 +278,11 @@ func (in *Input) fallBack(before *failures, at int, err error) (*failures, error
 	return before, nil
 }
 
-// stepWith asks one candidate for one reply. Older messages are replaced before where the context is critical, and once more
-// where the endpoint says that the prompt is too long.
+// stepWith asks one candidate for one reply. Before the request, it compacts older messages if the prompt is close
+// to the context window. If the endpoint says that the prompt is too long, stepWith compacts once more and asks
+// again.
 func (in *Input) stepWith(ctx context.Context, c *Candidate, number int) (*End, error) {
-	prepared, q, err := in.ready(ctx, c, number)
+	prepared, q, err := in.prepareStep(ctx, c, number)
 	if err != nil {
 		return nil, err
 	}
@@ -274,32 +291,32 @@ func (in *Input) stepWith(ctx context.Context, c *Candidate, number int) (*End, 
 		if failure == nil {
 			return end, nil
 		}
-		if q, err = in.shortened(ctx, c, prepared, number, failure); err != nil {
+		if q, err = in.shorterRequest(ctx, c, prepared, number, failure); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// shortened returns a shorter question where a request has failed because its prompt is too long. It returns the failure if there is
-// none, or if something else has failed.
-func (in *Input) shortened(ctx context.Context, c *Candidate, p *prepare.Prepared, number int, failure error) (*question, error) {
+// shorterRequest returns a shorter request if a request failed because its prompt was too long. It returns the
+// failure itself if the prompt cannot be shortened or the request failed for another reason.
+func (in *Input) shorterRequest(ctx context.Context, c *Candidate, p *prepare.Prepared, number int, failure error) (*modelRequest, error) {
 	if e, ok := errors.AsType[*model.Error](failure); !ok || e.Kind != model.ContextLength {
 		return nil, failure
 	}
-	q, shorter, err := in.fitting(ctx, c, p, number)
+	q, shorter, err := in.fittingRequest(ctx, c, p, number)
 	if err == nil && !shorter {
 		err = failure
 	}
 	return q, err
 }
 
-// ready is the prompt for a candidate, and the question for a step.
-func (in *Input) ready(ctx context.Context, c *Candidate, number int) (*prepare.Prepared, *question, error) {
+// prepareStep prepares the prompt for a candidate and the request for a step.
+func (in *Input) prepareStep(ctx context.Context, c *Candidate, number int) (*prepare.Prepared, *modelRequest, error) {
 	prepared, err := in.Prepare(ctx, *c)
 	if err != nil {
 		return nil, nil, err
 	}
-	q, _, err := in.fitting(ctx, c, prepared, number)
+	q, _, err := in.fittingRequest(ctx, c, prepared, number)
 	return prepared, q, err
 }
 

@@ -19,17 +19,17 @@ func TestKindsOfFailure(t *testing.T) {
 		reason             string
 		retried, fallsBack bool
 	}{
-		model.RateLimited:     {"the limit passes", true, true},
-		model.Overloaded:      {"the load passes", true, true},
+		model.RateLimited:     {"the rate limit is temporary", true, true},
+		model.Overloaded:      {"the load is temporary", true, true},
 		model.Timeout:         {"the endpoint may be quick again", true, true},
 		model.Network:         {"the network may come back", true, true},
 		model.Malformed:       {"the next reply may be whole", true, true},
-		model.Auth:            {"the same key is refused again, another provider has its own", false, true},
-		model.InvalidRequest:  {"the same request is refused again, another model may take it", false, true},
-		model.ContextLength:   {"the prompt stays as long", false, false},
-		model.ContentFiltered: {"a filter is not to be gone round", false, false},
-		model.ReplyTooLong:    {"what was paid for is not bought again", false, false},
-		model.Cancelled:       {"somebody wants no answer", false, false},
+		model.Auth:            {"the same key would be refused again, but another provider has its own", false, true},
+		model.InvalidRequest:  {"the same request would be refused again, but another model may accept it", false, true},
+		model.ContextLength:   {"the prompt stays too long", false, false},
+		model.ContentFiltered: {"a fallback must not bypass a filter", false, false},
+		model.ReplyTooLong:    {"the reply is not paid for twice", false, false},
+		model.Cancelled:       {"no answer is wanted", false, false},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,8 @@ func TestBackoff(t *testing.T) {
 				{2 * time.Second, 4 * time.Second},
 			} {
 				if wait := s.asked[i+1].Sub(s.asked[i]); wait < bounds[0] || wait > bounds[1] {
-					t.Errorf("wait %d is %s, want %s to %s: it doubles, with jitter, and never exceeds maxBackoff", i+1, wait, bounds[0], bounds[1])
+					t.Errorf("wait %d is %s, want %s to %s: it doubles, with jitter, and never exceeds maxBackoff", i+1,
+						wait, bounds[0], bounds[1])
 				}
 			}
 			for i, a := range in.State.Attempts {
@@ -86,7 +87,10 @@ func TestBackoff(t *testing.T) {
 			}
 			requests := in.State.Requests
 			for i, r := range requests {
-				if want := (loop.Request{Step: 1, Provider: "one", Model: c.Model, Attempt: i + 1, ID: s.requests[i].ID, EstimatedTokens: 6}); r != want {
+				if want := (loop.Request{
+					Step: 1, Provider: "one", Model: c.Model, Attempt: i + 1, ID: s.requests[i].ID,
+					EstimatedTokens: 6,
+				}); r != want {
 					t.Errorf("request %d is journalled as %+v, want %+v", i+1, r, want)
 				}
 			}
@@ -107,10 +111,16 @@ func TestRetryAfter(t *testing.T) {
 		min, max   time.Duration
 		err        string
 	}{
-		"longer than the backoff":  {"the endpoint knows best", 9 * time.Second, 9 * time.Second, 9 * time.Second, ""},
-		"shorter than the backoff": {"it does not shorten the backoff", time.Millisecond, 500 * time.Millisecond, 1500 * time.Millisecond, ""},
-		"beyond the deadline":      {"a wait that cannot end in time is not begun", 90 * time.Second, 0, 0, "busy (the next attempt in 1m30s would be after the turn's deadline)"},
-		"at the deadline":          {"nor one that would end just then", 60 * time.Second, 0, 0, "busy (the next attempt in 1m0s would be after the turn's deadline)"},
+		"longer than the backoff":  {"the wait of the endpoint counts", 9 * time.Second, 9 * time.Second, 9 * time.Second, ""},
+		"shorter than the backoff": {"the backoff counts", time.Millisecond, 500 * time.Millisecond, 1500 * time.Millisecond, ""},
+		"beyond the deadline": {
+			"no wait begins that cannot end before the deadline", 90 * time.Second, 0, 0,
+			"busy (the next attempt in 1m30s would be after the turn's deadline)",
+		},
+		"at the deadline": {
+			"no wait begins that ends at the deadline", 60 * time.Second, 0, 0,
+			"busy (the next attempt in 1m0s would be after the turn's deadline)",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -130,7 +140,7 @@ func TestRetryAfter(t *testing.T) {
 	}
 }
 
-func TestShortWaitsAreNotCalledZero(t *testing.T) {
+func TestShortWaitInTheMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := candidate("one", 2, answer{err: &model.Error{Kind: model.RateLimited, Message: "busy", RetryAfter: 250 * time.Millisecond}})
 		c.Retry.InitialBackoff = time.Millisecond
@@ -143,7 +153,7 @@ func TestShortWaitsAreNotCalledZero(t *testing.T) {
 	})
 }
 
-func TestChainThatFails(t *testing.T) {
+func TestChainFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, _ := candidate("one", 2, fails(model.Network))
 		two, _ := candidate("two", 1, fails(model.Auth))
@@ -165,18 +175,24 @@ func TestAbortedRequestsCount(t *testing.T) {
 		want   []loop.Attempt
 	}{
 		"cancelled in a request": {
-			"it was sent, and what it used is counted", func(cancel context.CancelCauseFunc, _ chan struct{}) {
+			"the request and its usage count", func(cancel context.CancelCauseFunc, _ chan struct{}) {
 				time.AfterFunc(3*time.Second, func() { cancel(cause) })
 			}, cause,
-			[]loop.Attempt{{Step: 1, Provider: "one", Model: "m", Kind: model.Cancelled, Message: "the request was cancelled", Usage: model.Usage{InputTokens: 3}, DurationMS: 3000}},
+			[]loop.Attempt{{
+				Step: 1, Provider: "one", Model: "m", Kind: model.Cancelled,
+				Message: "the request was cancelled", Usage: model.Usage{InputTokens: 3}, DurationMS: 3000,
+			}},
 		},
 		"interrupted in a request": {
-			"a request is no safe point: its answer is kept", func(_ context.CancelCauseFunc, interrupt chan struct{}) {
+			"a running request finishes, and its answer is kept", func(_ context.CancelCauseFunc, interrupt chan struct{}) {
 				time.AfterFunc(3*time.Second, func() { close(interrupt) })
 			}, nil, nil,
 		},
-		"interrupted before": {"nothing is sent", func(_ context.CancelCauseFunc, interrupt chan struct{}) { close(interrupt) }, loop.ErrInterrupted, nil},
-		"cancelled before":   {"nothing is sent", func(cancel context.CancelCauseFunc, _ chan struct{}) { cancel(cause) }, cause, nil},
+		"interrupted before": {
+			"no request is sent",
+			func(_ context.CancelCauseFunc, interrupt chan struct{}) { close(interrupt) }, loop.ErrInterrupted, nil,
+		},
+		"cancelled before": {"no request is sent", func(cancel context.CancelCauseFunc, _ chan struct{}) { cancel(cause) }, cause, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -221,7 +237,8 @@ func TestStopsWhileWaiting(t *testing.T) {
 				})
 				_, err := loop.Run(ctx, in)
 				if !errors.Is(err, want) || time.Since(begin) != time.Minute || len(s.asked) != 1 {
-					t.Errorf("Run: %v after %s and %d requests, want %v at once and no more requests", err, time.Since(begin), len(s.asked), want)
+					t.Errorf("Run: %v after %s and %d requests, want %v at once and no more requests", err,
+						time.Since(begin), len(s.asked), want)
 				}
 			})
 		})

@@ -3,36 +3,37 @@ package loop
 import (
 	"slices"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// The names of messages that the loop adds to those that were prepared.
+// Names of the messages that the loop adds to the prepared messages.
 const (
-	// MessageOutputForm says which form the answer must have.
+	// MessageOutputForm describes the form of the answer.
 	MessageOutputForm = "output_form"
-	// MessageOutputSchema shows the schema of the answer to a model whose endpoint does not take it.
+	// MessageOutputSchema contains the schema of the answer, for an endpoint that does not accept a schema.
 	MessageOutputSchema = "output_schema"
-	// MessageSummary stands for older messages.
+	// MessageSummary replaces older messages.
 	MessageSummary = prepare.MessageSummary
-	// MessageStepLimit asks for the best answer when the Turn is out of steps.
+	// MessageStepLimit asks for the best answer because the Turn is out of steps.
 	MessageStepLimit = "step_limit"
-	// MessageReflection asks to check a draft.
+	// MessageReflection asks the model to check a draft.
 	MessageReflection = "reflection"
 	// MessageViolations says why an answer does not fit the schema.
 	MessageViolations = "output_violations"
 )
 
-// conversation lines up what a model is told: the prompt, notes of the loop before the user's message, and what was said since.
-// Where older messages were replaced, system messages, the user's message and the newest exchanges stay as they are, and a
-// summary stands for the others, before the history that is kept: an exchange is kept whole or not at all.
+// conversation returns the messages for the model: the prompt, notes of the loop before the user's message, and all
+// steps since. After a compaction, system messages, the user's message and the newest exchanges stay unchanged. The
+// summary replaces all other messages and stands before the history that is kept. An exchange is kept whole or not
+// at all.
 func conversation(prepared []model.Message, s *State, notes ...model.Message) []model.Message {
 	compaction := s.compaction()
 	user := lastUser(prepared)
 	all := make([]model.Message, 0, len(prepared)+len(notes)+2*len(s.Steps)+1)
 	var summary []model.Message
-	replaced := 0 // of the history, from its beginning
+	replaced := 0 // messages at the beginning of the history
 	if compaction != nil {
 		summary = []model.Message{summaryMessage(compaction.Summary)}
 		replaced = max(0, len(history(prepared))-compaction.KeptHistory)
@@ -40,8 +41,8 @@ func conversation(prepared []model.Message, s *State, notes ...model.Message) []
 	for _, m := range prepared[:user] {
 		switch {
 		case m.Role == model.RoleSystem, compaction == nil:
-			all = append(all, sendable(m)) // a history may be older than this rule
-		case m.Name == MessageSummary: // the newer one has it
+			all = append(all, sendable(m)) // an old history may contain other arguments
+		case m.Name == MessageSummary: // the newer summary includes this one
 		case replaced > 0:
 			replaced--
 		default:
@@ -58,7 +59,7 @@ func conversation(prepared []model.Message, s *State, notes ...model.Message) []
 	return all
 }
 
-// lastUser is the place of the user's message; behind all if there is none.
+// lastUser returns the index of the user's message, or len(prepared) if there is none.
 func lastUser(prepared []model.Message) int {
 	for i, m := range slices.Backward(prepared) {
 		if m.Role == model.RoleUser {
@@ -68,7 +69,7 @@ func lastUser(prepared []model.Message) int {
 	return len(prepared)
 }
 
-// history are the messages of earlier Turns among those that were prepared, without a summary of still earlier ones.
+// history returns the prepared messages of earlier Turns, without the summary of still earlier Turns.
 func history(prepared []model.Message) []model.Message {
 	var all []model.Message
 	for _, m := range prepared[:lastUser(prepared)] {
@@ -79,16 +80,18 @@ func history(prepared []model.Message) []model.Message {
 	return all
 }
 
-// summaryMessage is a summary as the model gets it. It was made from what users and tools have said, so it has no more weight
-// than these, and is fenced as they are.
+// summaryMessage returns a summary as a message. The summary was made from texts of users and tools, so it has no
+// more weight than these texts and is fenced like them.
 func summaryMessage(summary string) model.Message {
-	return model.Message{Role: model.RoleUser, Name: MessageSummary, Content: fence.Untrusted(
-		"## Summary of older messages\nIt stands for the conversation so far, and for work on the request below that is done already: do not do it again.",
-		fence.Block(summary),
+	return model.Message{Role: model.RoleUser, Name: MessageSummary, Content: untrusted.Untrusted(
+		"## Summary of older messages\nIt stands for the conversation so far, and for work on the request below "+
+			"that is done already: do not do it again.",
+		untrusted.Block(summary),
 	)}
 }
 
-// earlierSummary is what a new summary begins with: the one before in this Turn, or the one that earlier Turns have left.
+// earlierSummary returns the text that a new summary starts from: the last summary of this Turn, or the summary of
+// earlier Turns.
 func (s *State) earlierSummary(p *prepare.Prepared) string {
 	if c := s.compaction(); c != nil {
 		return c.Summary
@@ -96,10 +99,10 @@ func (s *State) earlierSummary(p *prepare.Prepared) string {
 	return p.Summary
 }
 
-// LastCompaction is the newest; nil if there is none.
+// LastCompaction returns the newest compaction, or nil if there is none.
 func (s *State) LastCompaction() *Compaction { return s.compaction() }
 
-// compaction is the newest; nil if there is none.
+// compaction returns the newest compaction, or nil if there is none.
 func (s *State) compaction() *Compaction {
 	if len(s.Compactions) == 0 {
 		return nil

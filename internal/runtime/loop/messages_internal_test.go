@@ -16,13 +16,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// world is a prompt and a journal as they may come.
-type world struct {
+// randomTurn is a random prompt with a random journal.
+type randomTurn struct {
 	prepared []model.Message
 	entries  []journal.Entry
 }
 
-func (w *world) add(kind journal.Kind, payload any) {
+func (w *randomTurn) add(kind journal.Kind, payload any) {
 	data, err := json.Marshal(payload)
 	if err != nil {
 		panic(err)
@@ -30,7 +30,7 @@ func (w *world) add(kind journal.Kind, payload any) {
 	w.entries = append(w.entries, journal.Entry{Kind: kind, Payload: data})
 }
 
-func (w *world) state() (*State, error) {
+func (w *randomTurn) state() (*State, error) {
 	s := &State{}
 	for _, e := range w.entries {
 		if err := s.Apply(e); err != nil {
@@ -40,17 +40,20 @@ func (w *world) state() (*State, error) {
 	return s, nil
 }
 
-// Generate returns a Turn at any point of its life: earlier Turns before it or not, replies with and without calls, of which some
-// have no end yet, answers that were rejected, and messages that were replaced once or twice.
-func (world) Generate(r *rand.Rand, size int) reflect.Value {
-	w := &world{prepared: []model.Message{{Role: model.RoleSystem, Name: "system_prompt", Content: fmt.Sprint("prompt ", r.Int())}}}
+// Generate returns a Turn at any point of its life. It may have earlier Turns, replies with and without calls,
+// calls that have not finished, rejected answers, and one or more compactions.
+func (randomTurn) Generate(r *rand.Rand, size int) reflect.Value {
+	w := &randomTurn{prepared: []model.Message{{Role: model.RoleSystem, Name: "system_prompt", Content: fmt.Sprint("prompt ", r.Int())}}}
 	for i := range r.Intn(4) {
 		id := fmt.Sprint("h", i)
 		w.prepared = append(w.prepared, model.Message{Role: model.RoleUser, Name: "history", Content: "old question"})
 		if r.Intn(2) == 0 {
 			w.prepared = append(
 				w.prepared,
-				model.Message{Role: model.RoleAssistant, Name: "history", ToolCalls: []model.ToolCall{{ID: id, Name: "find", Arguments: "{}"}}},
+				model.Message{
+					Role: model.RoleAssistant, Name: "history",
+					ToolCalls: []model.ToolCall{{ID: id, Name: "find", Arguments: "{}"}},
+				},
 				model.Message{Role: model.RoleTool, Name: "history", ToolCallID: id, Content: "found"},
 			)
 		}
@@ -77,7 +80,7 @@ func (world) Generate(r *rand.Rand, size int) reflect.Value {
 		w.add(journal.ModelReplied, reply)
 		for _, c := range reply.Reply.ToolCalls {
 			if r.Intn(5) > 0 {
-				w.add(journal.ToolFinished, Finish{Step: step, CallID: c.ID, Name: c.Name, Outcome: Succeeded, Content: "found"})
+				w.add(journal.ToolFinished, CallResult{Step: step, CallID: c.ID, Name: c.Name, Outcome: Succeeded, Content: "found"})
 			}
 		}
 		if len(reply.Reply.ToolCalls) == 0 {
@@ -87,11 +90,11 @@ func (world) Generate(r *rand.Rand, size int) reflect.Value {
 	return reflect.ValueOf(*w)
 }
 
-// TestConversationsAreLegal whatever has happened: endpoints refuse a call without its result and a result without its call, and
-// nothing may change the system prompt and what the user has said.
+// TestConversationsAreLegal checks that each call has its result and each result its call, because endpoints refuse
+// other conversations, and that the system prompt and the user's message never change.
 func TestConversationsAreLegal(t *testing.T) {
 	compacted := 0
-	holds := func(w world) bool {
+	holds := func(w randomTurn) bool {
 		s, err := w.state()
 		if err != nil {
 			t.Error(err)
@@ -100,9 +103,12 @@ func TestConversationsAreLegal(t *testing.T) {
 		if len(s.Compactions) > 0 {
 			compacted++
 		}
-		note := []model.Message{{Role: model.RoleSystem, Name: MessageOutputForm, Content: "note"}, {Role: model.RoleUser, Name: MessageOutputSchema, Content: "schema"}}
+		note := []model.Message{
+			{Role: model.RoleSystem, Name: MessageOutputForm, Content: "note"},
+			{Role: model.RoleUser, Name: MessageOutputSchema, Content: "schema"},
+		}
 		all := conversation(w.prepared, s, note...)
-		return legal(t, all) && kept(t, w.prepared, all, s) && cmp.Equal(all, conversation(w.prepared, s, note...))
+		return checkLegal(t, all) && checkKept(t, w.prepared, all, s) && cmp.Equal(all, conversation(w.prepared, s, note...))
 	}
 	if err := quick.Check(holds, &quick.Config{MaxCount: 700}); err != nil {
 		t.Error(err)
@@ -112,13 +118,14 @@ func TestConversationsAreLegal(t *testing.T) {
 	}
 }
 
-// legal checks roles, and that the results of a message's calls follow it, one each, and stand nowhere else.
-func legal(t *testing.T, all []model.Message) bool {
+// checkLegal checks the roles, and that exactly one result follows for each call and no result stands elsewhere.
+func checkLegal(t *testing.T, all []model.Message) bool {
 	t.Helper()
 	for i := 0; i < len(all); {
 		m := all[i]
 		i++
-		if !slices.Contains([]model.Role{model.RoleSystem, model.RoleUser, model.RoleAssistant}, m.Role) || m.Content == "" && len(m.ToolCalls) == 0 {
+		if !slices.Contains([]model.Role{model.RoleSystem, model.RoleUser, model.RoleAssistant}, m.Role) ||
+			m.Content == "" && len(m.ToolCalls) == 0 {
 			t.Errorf("message %d is %+v: a result without its call, or nothing at all", i, m)
 			return false
 		}
@@ -133,8 +140,8 @@ func legal(t *testing.T, all []model.Message) bool {
 	return true
 }
 
-// kept checks that what must stay has stayed, byte by byte and in order.
-func kept(t *testing.T, prepared, all []model.Message, s *State) bool {
+// checkKept checks that the required messages are unchanged and in order.
+func checkKept(t *testing.T, prepared, all []model.Message, s *State) bool {
 	t.Helper()
 	only := func(messages []model.Message, take func(model.Message) bool) []model.Message {
 		var some []model.Message
@@ -155,16 +162,17 @@ func kept(t *testing.T, prepared, all []model.Message, s *State) bool {
 	summaries := only(all, func(m model.Message) bool { return m.Name == MessageSummary })
 	old := only(all, func(m model.Message) bool { return m.Name == "history" })
 	compacted := len(s.Compactions) > 0
-	if compacted && (len(summaries) != 1 || len(old) != 0) || !compacted && (len(summaries) != 0 || !cmp.Equal(old, only(prepared, func(m model.Message) bool { return m.Name == "history" }))) {
+	if compacted && (len(summaries) != 1 || len(old) != 0) || !compacted &&
+		(len(summaries) != 0 || !cmp.Equal(old, only(prepared, func(m model.Message) bool { return m.Name == "history" }))) {
 		t.Errorf("%d summaries and %d messages of history, after %d compactions", len(summaries), len(old), len(s.Compactions))
 		return false
 	}
 	return true
 }
 
-// TestReplaceableKeepsWhatItDoesNotReplace: what is summarised and what stays is everything, and nothing is both.
-func TestReplaceableKeepsWhatItDoesNotReplace(t *testing.T) {
-	holds := func(w world, forced bool) bool {
+// TestReplaceableLosesNoMessage checks that each message is either summarized or kept, and never both.
+func TestReplaceableLosesNoMessage(t *testing.T) {
+	holds := func(w randomTurn, forced bool) bool {
 		s, err := w.state()
 		if err != nil {
 			t.Error(err)
@@ -172,7 +180,7 @@ func TestReplaceableKeepsWhatItDoesNotReplace(t *testing.T) {
 		}
 		before := conversation(w.prepared, s)
 		older, from, keptHistory := s.replaceable(w.prepared, forced)
-		if !legal(t, older) {
+		if !checkLegal(t, older) {
 			return false
 		}
 		w.add(journal.ModelReplied, Step{Step: len(s.Steps) + 1, Purpose: ForCompaction, Reply: model.Reply{Text: "summary"}})
@@ -187,7 +195,8 @@ func TestReplaceableKeepsWhatItDoesNotReplace(t *testing.T) {
 				return m.Role == model.RoleSystem || m.Name == MessageSummary || m.Name == "user_message"
 			})
 		}
-		// Of the Turns before as well as of this one the oldest are replaced, so the two parts are not one behind the other.
+		// The oldest messages are replaced both in earlier Turns and in this Turn, so the replaced messages are not
+		// contiguous.
 		var rest []model.Message
 		left := slices.Clone(older)
 		for _, m := range said(before) {
@@ -219,28 +228,42 @@ func TestConversationOrder(t *testing.T) {
 	step := func(n int, id string) Step {
 		return Step{Step: n, Reply: model.Reply{ToolCalls: []model.ToolCall{{ID: id, Name: "find", Arguments: "{}"}}}}
 	}
-	done := func(w *world, n int, id string) {
+	done := func(w *randomTurn, n int, id string) {
 		w.add(journal.ModelReplied, step(n, id))
-		w.add(journal.ToolFinished, Finish{Step: n, CallID: id, Content: "found " + id})
+		w.add(journal.ToolFinished, CallResult{Step: n, CallID: id, Content: "found " + id})
 	}
 	for name, tc := range map[string]struct {
 		reason   string
 		prepared []model.Message
-		do       func(*world)
+		do       func(*randomTurn)
 		want     []string
 	}{
-		"first step":  {"the prompt alone", prompt, func(*world) {}, []string{"p", "q", "a", "c", "note", "u"}},
-		"second step": {"what was said follows", prompt, func(w *world) { done(w, 1, "c1") }, []string{"p", "q", "a", "c", "note", "u", "", "found c1"}},
-		"open call":   {"it is left out", prompt, func(w *world) { w.add(journal.ModelReplied, step(1, "c1")) }, []string{"p", "q", "a", "c", "note", "u"}},
-		"no user":     {"notes stand behind", prompt[:1], func(w *world) { done(w, 1, "c1") }, []string{"p", "note", "", "found c1"}},
-		"no prompt":   {"nor is there any", nil, func(*world) {}, []string{"note"}},
-		"compacted": {"the summary stands before the user's message", prompt, func(w *world) {
+		"first step": {"only the prompt", prompt, func(*randomTurn) {}, []string{"p", "q", "a", "c", "note", "u"}},
+		"second step": {
+			"the first step follows the prompt", prompt, func(w *randomTurn) { done(w, 1, "c1") },
+			[]string{"p", "q", "a", "c", "note", "u", "", "found c1"},
+		},
+		"open call": {
+			"a call without a result is left out", prompt,
+			func(w *randomTurn) { w.add(journal.ModelReplied, step(1, "c1")) },
+			[]string{"p", "q", "a", "c", "note", "u"},
+		},
+		"no user": {
+			"without a user's message, notes come last", prompt[:1], func(w *randomTurn) { done(w, 1, "c1") },
+			[]string{"p", "note", "", "found c1"},
+		},
+		"no prompt": {"without a prompt there are only notes", nil, func(*randomTurn) {}, []string{"note"}},
+		"compacted": {"the summary stands before the user's message", prompt, func(w *randomTurn) {
 			done(w, 1, "c1")
 			done(w, 2, "c2")
 			w.add(journal.Compacted, Compaction{From: 2, Summary: "s"})
 		}, []string{"p", "c", "note", "summary", "u", "", "found c2"}},
-		"nothing kept": {"no exchange is", prompt, func(w *world) { done(w, 1, "c1"); w.add(journal.Compacted, Compaction{From: 2, Summary: "s"}) }, []string{"p", "c", "note", "summary", "u"}},
-		"compacted more": {"the newest counts", prompt, func(w *world) {
+		"nothing kept": {
+			"no exchange is kept", prompt,
+			func(w *randomTurn) { done(w, 1, "c1"); w.add(journal.Compacted, Compaction{From: 2, Summary: "s"}) },
+			[]string{"p", "c", "note", "summary", "u"},
+		},
+		"compacted more": {"the newest summary counts", prompt, func(w *randomTurn) {
 			done(w, 1, "c1")
 			w.add(journal.Compacted, Compaction{From: 1, Summary: "old"})
 			done(w, 2, "c2")
@@ -248,7 +271,7 @@ func TestConversationOrder(t *testing.T) {
 		}, []string{"p", "c", "note", "summary", "u", "", "found c2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &world{}
+			w := &randomTurn{}
 			tc.do(w)
 			s, err := w.state()
 			if err != nil {

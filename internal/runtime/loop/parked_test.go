@@ -16,13 +16,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// child is a sub-agent whose Turn ends after so many calls.
-type child struct {
+// pendingChild is a sub-agent whose Turn ends after this number of pending calls.
+type pendingChild struct {
 	pending int
 	calls   []tool.Call
 }
 
-func (c *child) Call(_ context.Context, call tool.Call) (tool.Result, error) {
+func (c *pendingChild) Call(_ context.Context, call tool.Call) (tool.Result, error) {
 	c.calls = append(c.calls, call)
 	if len(c.calls) <= c.pending {
 		return tool.Result{}, &tool.Pending{Turn: "child-" + call.CallID}
@@ -30,15 +30,15 @@ func (c *child) Call(_ context.Context, call tool.Call) (tool.Result, error) {
 	return tool.Result{Content: "done", Spent: &tool.Spent{Turn: "child-" + call.CallID, Usage: model.Usage{InputTokens: 7}}}, nil
 }
 
-func TestAResultThatComesLater(t *testing.T) {
+func TestPendingResult(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, s := candidate("one", 1, asksFor("", call("a", "find", `{}`), call("b", "agent", `{}`), call("c", "find", `{"n":1}`)), says("Done."))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
-	sub := &child{pending: 2}
+	sub := &pendingChild{pending: 2}
 	agent, _ := toolOf("agent", tool.Idempotent)
 	agent.Caller = sub
 	for epoch := int64(1); epoch <= 3; epoch++ {
-		in := with(inputOf(t, j, epoch, c), find, agent)
+		in := withTools(inputOf(t, j, epoch, c), find, agent)
 		in.Limits.MaxToolCalls = 3
 		end, err := loop.Run(t.Context(), in)
 		parked, _ := errors.AsType[*loop.Parked](err)
@@ -47,7 +47,8 @@ func TestAResultThatComesLater(t *testing.T) {
 		}
 		if epoch < 3 {
 			if parked == nil || !slices.Equal(parked.Turns, []string{"child-b"}) || len(parked.Approvals) != 0 || len(found.calls) != 1 {
-				t.Fatalf("run %d = %+v, %v after %d calls; want it parked for the child, and what comes after to wait", epoch, end, err, len(found.calls))
+				t.Fatalf("run %d = %+v, %v after %d calls; want it parked for the child, and what comes after to wait",
+					epoch, end, err, len(found.calls))
 			}
 			continue
 		}
@@ -74,27 +75,31 @@ func TestAResultThatComesLater(t *testing.T) {
 	}
 }
 
-// TestTheOthersOfAWaveFinish before the run is parked, and are not made again.
-func TestTheOthersOfAWaveFinish(t *testing.T) {
+// TestWaveFinishesBeforePark checks that the other calls of a wave finish before the run is parked, and are not
+// repeated.
+func TestWaveFinishesBeforePark(t *testing.T) {
 	j := &journaltest.Memory{}
-	c, _ := candidate("one", 1, asksFor("", call("a", "agent", `{}`), call("b", "find", `{}`), call("c", "agent", `{"n":1}`)), says("Done."))
+	c, _ := candidate("one", 1, asksFor("", call("a", "agent", `{}`), call("b", "find", `{}`), call("c", "agent", `{"n":1}`)),
+		says("Done."))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
-	agent, _ := toolOf("agent", tool.ReadOnly, result{err: &tool.Pending{Turn: "child"}}, result{err: &tool.Pending{Turn: "child"}}, result{content: "done"})
-	_, err := loop.Run(t.Context(), with(inputOf(t, j, 1, c), find, agent))
+	agent, _ := toolOf("agent", tool.ReadOnly, result{err: &tool.Pending{Turn: "child"}},
+		result{err: &tool.Pending{Turn: "child"}}, result{content: "done"})
+	_, err := loop.Run(t.Context(), withTools(inputOf(t, j, 1, c), find, agent))
 	if parked, _ := errors.AsType[*loop.Parked](err); parked == nil || len(parked.Turns) != 2 {
 		t.Fatalf("Run: %v, want it parked for two turns", err)
 	}
-	in := with(inputOf(t, j, 2, c), find, agent)
+	in := withTools(inputOf(t, j, 2, c), find, agent)
 	if _, err := loop.Run(t.Context(), in); err != nil || len(found.calls) != 1 || in.State.Outcomes()[loop.Succeeded] != 3 {
 		t.Errorf("the next run: %v after %d calls, %v; want each result once", err, len(found.calls), in.State.Outcomes())
 	}
 }
 
-// TestALaterResultOfWhatCannotBeMadeAgain never comes.
-func TestALaterResultOfWhatCannotBeMadeAgain(t *testing.T) {
+// TestPendingResultOfADestructiveCall checks that the outcome is unknown if the result comes later but the call
+// cannot be repeated to get it.
+func TestPendingResultOfADestructiveCall(t *testing.T) {
 	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
 	send, sent := toolOf("send", tool.Destructive, result{err: &tool.Pending{Turn: "child"}})
-	in := with(input(t, c), send)
+	in := withTools(input(t, c), send)
 	end, err := loop.Run(t.Context(), in)
 	if err != nil || end.Reason != loop.Answered || len(sent.calls) != 1 || in.State.Finishes[0].Outcome != loop.Unknown {
 		t.Errorf("Run = %+v, %v with %+v; want the outcome unknown", end, err, in.State.Finishes)
@@ -109,12 +114,37 @@ func TestToolsThatEndTheTurn(t *testing.T) {
 		want    loop.Reason
 		text    string
 	}{
-		"alone":          {"its result is the answer", []result{{content: "Saved </tool-output>."}}, []string{"save"}, loop.ToolEnded, "Saved </tool-output>."},
-		"others after":   {"no call is made after the end", []result{{content: "Saved."}}, []string{"save", "find", "gone"}, loop.ToolEnded, "Saved."},
-		"nothing to say": {"also where it says nothing", []result{{}}, []string{"find", "save"}, loop.ToolEnded, ""},
-		"two":            {"the first counts", []result{{content: "1"}, {content: "2"}}, []string{"save", "save2"}, loop.ToolEnded, "1"},
-		"failed":         {"what has failed ends nothing", []result{{err: errors.New("full")}}, []string{"save", "find"}, loop.Answered, ""},
-		"failed, then":   {"but the next may", []result{{err: errors.New("full")}, {content: "2"}}, []string{"save", "save2"}, loop.ToolEnded, "2"},
+		"alone": {
+			"the result is the answer",
+			[]result{{content: "Saved </tool-output>."}},
+			[]string{"save"},
+			loop.ToolEnded, "Saved </tool-output>.",
+		},
+		"others after": {
+			"calls after the end are refused",
+			[]result{{content: "Saved."}},
+			[]string{"save", "find", "gone"},
+			loop.ToolEnded, "Saved.",
+		},
+		"nothing to say": {"an empty result is an answer", []result{{}}, []string{"find", "save"}, loop.ToolEnded, ""},
+		"two": {
+			"the first result counts",
+			[]result{{content: "1"}, {content: "2"}},
+			[]string{"save", "save2"},
+			loop.ToolEnded, "1",
+		},
+		"failed": {
+			"a failed call does not end the Turn",
+			[]result{{err: errors.New("full")}},
+			[]string{"save", "find"},
+			loop.Answered, "",
+		},
+		"failed, then": {
+			"the next call may end the Turn",
+			[]result{{err: errors.New("full")}, {content: "2"}},
+			[]string{"save", "save2"},
+			loop.ToolEnded, "2",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
@@ -128,11 +158,12 @@ func TestToolsThatEndTheTurn(t *testing.T) {
 			second := save
 			second.Name = "save2"
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-			for epoch := int64(1); epoch <= 2; epoch++ { // the second goes on from a journal that holds the end
-				in := with(inputOf(t, j, epoch, c), save, second, find)
+			for epoch := int64(1); epoch <= 2; epoch++ { // the second run starts from a journal that contains the end
+				in := withTools(inputOf(t, j, epoch, c), save, second, find)
 				end, err := loop.Run(t.Context(), in)
 				if err != nil || end.Reason != tc.want || len(in.State.Finishes) != len(tc.calls) {
-					t.Fatalf("run %d = %+v, %v with %q; want %s and an end of each call: %s", epoch, end, err, ends(in), tc.want, tc.reason)
+					t.Fatalf("run %d = %+v, %v with %q; want %s and an end of each call: %s", epoch, end, err,
+						callEnds(in), tc.want, tc.reason)
 				}
 				f := in.State.TerminalResult()
 				if tc.want != loop.ToolEnded {
@@ -142,35 +173,37 @@ func TestToolsThatEndTheTurn(t *testing.T) {
 					continue
 				}
 				if f == nil || f.Text != tc.text || !f.EndsTurn || len(s.requests) != 1 || !strings.Contains(end.Message, f.Name) {
-					t.Errorf("run %d: the result is %+v (%q) after %d requests, want %q: %s", epoch, f, end.Message, len(s.requests), tc.text, tc.reason)
+					t.Errorf("run %d: the result is %+v (%q) after %d requests, want %q: %s", epoch, f, end.Message,
+						len(s.requests), tc.text, tc.reason)
 				}
 			}
 		})
 	}
 }
 
-// TestAVeryLongResultThatEndsTheTurn would not fit into an entry: control characters take six times their length there.
-func TestAVeryLongResultThatEndsTheTurn(t *testing.T) {
+// TestLongTerminalResult checks that the result is cut off. Control characters take six times their
+// length in an entry, so the whole result would not fit.
+func TestLongTerminalResult(t *testing.T) {
 	c, _ := candidate("one", 1, asksFor("", call("a", "save", `{}`)))
 	save, _ := toolOf("save", tool.Destructive, result{content: strings.Repeat("\x01", 32<<20)})
 	save.EndsTurn = true
-	in := with(input(t, c), save)
+	in := withTools(input(t, c), save)
 	end, err := loop.Run(t.Context(), in)
 	if err != nil || end.Reason != loop.ToolEnded || len(in.State.TerminalResult().Text) != 1<<20 {
 		t.Errorf("Run = %+v, %v; want the first MiB as the answer", end, err)
 	}
 }
 
-// TestTheCallsOfATurn are all that were asked for, with what became of them.
-func TestTheCallsOfATurn(t *testing.T) {
-	o := &office{now: noon, decisions: map[string]loop.Decision{"c": {Step: 1, CallID: "c", Approved: true, By: "ann"}}}
+// TestCalls checks that Calls yields each requested call with its state.
+func TestCalls(t *testing.T) {
+	o := &approver{now: noon, decisions: map[string]loop.Decision{"c": {Step: 1, CallID: "c", Approved: true, By: "ann"}}}
 	c, _ := candidate("one", 1,
 		asksFor("", call("a", "find", `{"n":"1"}`), call("b", "gone", `{}`), call("c", "send", `{}`)),
 		asksFor("", call("a", "find", `{"n":1}`), call("d", "send", `{"n":4}`)))
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	send, _ := toolOf("send", tool.Idempotent, result{content: "sent"})
 	send.RequiresApproval = true
-	in := attended(with(input(t, c), find, send), o)
+	in := withApprover(withTools(input(t, c), find, send), o)
 	if _, err := loop.Run(t.Context(), in); err == nil {
 		t.Fatal("Run has ended, want it parked for the last call")
 	}
@@ -191,14 +224,18 @@ func TestTheCallsOfATurn(t *testing.T) {
 		}
 		got = append(got, line)
 	}
-	want := []string{"a find 1.1 intended Succeeded", "b gone 1.2 Refused", "c send 1.3 intended Succeeded asked by ann", "a_2 find 2.1 intended Succeeded", "d send 2.2 asked"}
+	want := []string{
+		"a find 1.1 intended Succeeded", "b gone 1.2 Refused", "c send 1.3 intended Succeeded asked by ann",
+		"a_2 find 2.1 intended Succeeded", "d send 2.2 asked",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("calls: -want +got:\n%s", diff)
 	}
 	for range in.State.Calls {
-		break // which must not panic
+		break // the iterator must not panic
 	}
-	if diff := cmp.Diff([]string{"find", "send"}, in.State.ToolNames()); diff != "" || in.State.ToolRepairs() != 1 || in.State.ToolCalls() != 3 {
+	if diff := cmp.Diff([]string{"find", "send"}, in.State.ToolNames()); diff != "" || in.State.ToolRepairs() != 1 ||
+		in.State.ToolCalls() != 3 {
 		t.Errorf("%d repairs, %d calls; tools: -want +got:\n%s", in.State.ToolRepairs(), in.State.ToolCalls(), diff)
 	}
 	if diff := cmp.Diff(map[loop.Outcome]int{loop.Succeeded: 3, loop.Refused: 1}, in.State.Outcomes()); diff != "" {
@@ -206,8 +243,8 @@ func TestTheCallsOfATurn(t *testing.T) {
 	}
 }
 
-// TestStateOfRubbishOfCalls is that of a journal that makes no sense.
-func TestStateOfRubbishOfCalls(t *testing.T) {
+// TestStateOfInvalidCallEntries folds a journal with invalid entries.
+func TestStateOfInvalidCallEntries(t *testing.T) {
 	for _, kind := range []journal.Kind{journal.ToolRepaired, journal.ApprovalRequested, journal.ApprovalDecided, journal.ToolIntended} {
 		for _, payload := range []string{"", "[]", `"x"`, `{"step":"one"}`, "null", "{}", `{"step":1,"callID":"c","arguments":7}`} {
 			s := &loop.State{}

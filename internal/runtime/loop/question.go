@@ -7,40 +7,42 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 )
 
-// question is a request, and what it is for.
-type question struct {
+// modelRequest is a request and its purpose.
+type modelRequest struct {
 	request model.Request
 	step    int
 	purpose Purpose
-	// tokens is about how many its prompt has.
+	// tokens is the estimated size of the prompt.
 	tokens int64
 }
 
-// outOfSteps is what a model is told with the last request.
-const outOfSteps = "You have no steps left and cannot call tools any more. Give the best answer you can from what is known, and say what is missing."
+// stepLimitNote is the instruction in the last request.
+const stepLimitNote = "You have no steps left and cannot call tools any more. Give the best answer you can from " +
+	"what is known, and say what is missing."
 
-// question for a step. That beyond the last step offers no tools, so that it is answered.
-func (in *Input) question(c *Candidate, p *prepare.Prepared, number int) (*question, error) {
+// stepRequest returns the request for a step. After the last step it offers no tools, so that the model must
+// answer.
+func (in *Input) stepRequest(c *Candidate, p *prepare.Prepared, number int) (*modelRequest, error) {
 	r := model.Request{Messages: conversation(p.Messages, in.State, in.outputNotes(c)...), Output: in.nativeOutput(c)}
 	if in.lastStep(number) {
-		r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageStepLimit, Content: outOfSteps})
+		r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageStepLimit, Content: stepLimitNote})
 	}
 	if number <= in.Limits.MaxSteps {
 		var err error
-		if r.Tools, err = in.offered(p); err != nil {
+		if r.Tools, err = in.modelTools(p); err != nil {
 			return nil, err
 		}
 	}
-	return &question{request: r, step: number, tokens: estimate(in.State, r)}, nil
+	return &modelRequest{request: r, step: number, tokens: estimate(in.State, r)}, nil
 }
 
-// offered are the tools that the prompt speaks of, with their schemas. One that is gone by now is offered all the same: a call
-// of it says so.
-func (in *Input) offered(p *prepare.Prepared) ([]model.Tool, error) {
+// modelTools returns the tools in the prompt, with their schemas. It still offers a tool that no longer exists; the
+// result of a call then says so.
+func (in *Input) modelTools(p *prepare.Prepared) ([]model.Tool, error) {
 	if len(p.Tools) == 0 {
 		return nil, nil
 	}
-	all := make([]model.Tool, 0, len(p.Tools)) // no more: it is held while the model works
+	all := make([]model.Tool, 0, len(p.Tools)) // no spare capacity: the slice is kept while the model works
 	for _, t := range p.Tools {
 		schema, err := t.JSONSchema()
 		if i := in.toolNamed(t.Name); i >= 0 {
@@ -54,8 +56,8 @@ func (in *Input) offered(p *prepare.Prepared) ([]model.Tool, error) {
 	return all, nil
 }
 
-// lastStep says whether a step is the one that must answer because the steps are used up. One that follows only because an
-// answer was rejected is not: the model had the steps it wanted.
+// lastStep reports whether this step must answer because the steps are used up. A step that follows only because an
+// answer was rejected does not count as the last step: the model already had enough steps to answer.
 func (in *Input) lastStep(number int) bool {
 	if number <= in.Limits.MaxSteps {
 		return false

@@ -10,13 +10,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestSchemasOfServers are offered as the server gave them, and not as the prompt lists the parameters.
-func TestSchemasOfServers(t *testing.T) {
+// TestServerSchemasAreOffered checks that a tool is offered with the schema of its server, not with the parameters
+// in the prompt.
+func TestServerSchemasAreOffered(t *testing.T) {
 	const schema = `{"type":"object","properties":{"n":{"type":"integer","minimum":1}}}`
 	c, s := candidate("one", 1, says("Done."))
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	find.Schema = json.RawMessage(schema)
-	if _, err := loop.Run(t.Context(), with(input(t, c), find)); err != nil {
+	if _, err := loop.Run(t.Context(), withTools(input(t, c), find)); err != nil {
 		t.Fatal(err)
 	}
 	if got := string(s.requests[0].Tools[0].Parameters); got != schema {
@@ -24,23 +25,33 @@ func TestSchemasOfServers(t *testing.T) {
 	}
 }
 
-// long is a conversation whose first exchange is long. The last two stay whole.
-func long() []model.Message {
-	return []model.Message{{Role: model.RoleUser, Content: words(200)}, {Role: model.RoleUser, Content: "One."}, {Role: model.RoleUser, Content: "Two."}}
+// longHistory returns a conversation with a long first exchange. The last two exchanges stay whole.
+func longHistory() []model.Message {
+	return []model.Message{
+		{Role: model.RoleUser, Content: words(200)},
+		{Role: model.RoleUser, Content: "One."},
+		{Role: model.RoleUser, Content: "Two."},
+	}
 }
 
-// TestASummaryHasAttemptsOfItsOwn: those of the step are all left after it has failed.
-func TestASummaryHasAttemptsOfItsOwn(t *testing.T) {
+// TestSummaryHasItsOwnAttempts checks that a failed summary does not use up attempts of the step.
+func TestSummaryHasItsOwnAttempts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s := candidate("one", 2, fails(model.Overloaded), fails(model.Overloaded), fails(model.Overloaded), says("Done."))
 		c.ContextWindow = 100
-		in := withHistory(input(t, c), long()...)
+		in := withHistory(input(t, c), longHistory()...)
 		in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
 		end, err := loop.Run(t.Context(), in)
 		if err != nil || end.Reason != loop.Answered || len(s.requests) != 4 {
-			t.Fatalf("Run = %+v, %v after %d requests; want the answer after 2 for the summary and 2 for the step", end, err, len(s.requests))
+			t.Fatalf("Run = %+v, %v after %d requests; want the answer after 2 for the summary and 2 for the step", end,
+				err, len(s.requests))
 		}
-		for i, want := range []loop.Request{{Purpose: loop.ForCompaction, Attempt: 1}, {Purpose: loop.ForCompaction, Attempt: 2}, {Attempt: 1}, {Attempt: 2}} {
+		for i, want := range []loop.Request{
+			{Purpose: loop.ForCompaction, Attempt: 1},
+			{Purpose: loop.ForCompaction, Attempt: 2},
+			{Attempt: 1},
+			{Attempt: 2},
+		} {
 			if got := in.State.Requests[i]; got.Purpose != want.Purpose || got.Attempt != want.Attempt || got.Step != 1 {
 				t.Errorf("request %d is journalled as %+v, want purpose %q and attempt %d", i+1, got, want.Purpose, want.Attempt)
 			}
@@ -51,15 +62,19 @@ func TestASummaryHasAttemptsOfItsOwn(t *testing.T) {
 	})
 }
 
-// TestAFallbackHasItsOwnWindow: a conversation is shortened when the first model needs it, and then it is for all.
-func TestAFallbackHasItsOwnWindow(t *testing.T) {
+// TestFallbackHasItsOwnWindow checks that a conversation is compacted when the current model needs it, and then
+// stays compacted for all models.
+func TestFallbackHasItsOwnWindow(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason        string
 		first, second int64
-		want          []string // of the models asked, and for what
+		want          []string // the models and the purposes of the requests
 	}{
-		"the second is small": {"it is shortened for the second", 10_000, 100, []string{"one", "two compaction", "two"}},
-		"the first is small":  {"and stays so", 100, 10_000, []string{"one compaction", "one", "two"}},
+		"the second is small": {
+			"the conversation is compacted for the second model", 10_000, 100,
+			[]string{"one", "two compaction", "two"},
+		},
+		"the first is small": {"the conversation stays compacted", 100, 10_000, []string{"one compaction", "one", "two"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			answers := func(summary bool, last answer) []answer {
@@ -71,7 +86,7 @@ func TestAFallbackHasItsOwnWindow(t *testing.T) {
 			one, _ := candidate("one", 1, answers(tc.first == 100, fails(model.Auth))...)
 			two, _ := candidate("two", 1, answers(tc.second == 100, says("Done."))...)
 			one.ContextWindow, two.ContextWindow = tc.first, tc.second
-			in := withHistory(input(t, one, two), long()...)
+			in := withHistory(input(t, one, two), longHistory()...)
 			in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
 			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)

@@ -4,58 +4,58 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// Purpose is what a request is for, beside a step of the loop.
+// Purpose says what a request is for.
 type Purpose string
 
 const (
-	// ForStep is the purpose of the requests that make the steps of a Turn.
+	// ForStep is the purpose of requests that make the steps of a Turn.
 	ForStep Purpose = ""
-	// ForCompaction is that of a request for a summary of older messages.
+	// ForCompaction is the purpose of a request for a summary of older messages.
 	ForCompaction Purpose = "compaction"
-	// ForReflection is that of a request to check a draft.
+	// ForReflection is the purpose of a request to check a draft.
 	ForReflection Purpose = "reflection"
 )
 
-// Repair is a change of a call's arguments, as the journal keeps it.
+// Repair is a journal entry: a repair of a call's arguments.
 type Repair struct {
 	Step   int    `json:"step"`
 	CallID string `json:"callID"`
 	Name   string `json:"name"`
 	// Attempt counts the repairs of this call, from 1.
 	Attempt int `json:"attempt"`
-	// Before is what the model wrote, and After what became of it.
+	// Before is the text of the model, and After the repaired arguments.
 	Before string          `json:"before"`
 	After  json.RawMessage `json:"after"`
-	// Changes says what was done, path by path.
+	// Changes describes the repairs, path by path.
 	Changes []string `json:"changes"`
 }
 
-// Approval is a call that requires approval, as the journal keeps it.
+// Approval is a journal entry: a request for approval of a call.
 type Approval struct {
-	// Request names this request for a decision. It is random, so a decision that names it is younger. Empty in journals of older
-	// versions: such a call is asked about again before it is made.
+	// Request is the random request ID. A decision that names it is younger than the request. It is empty in
+	// journals of older versions; for such a call, a new request is made before the call.
 	Request string `json:"request,omitempty"`
 	Step    int    `json:"step"`
 	CallID  string `json:"callID"`
 	Name    string `json:"name"`
-	// ToolServerUID is the UID of the object that has the tool, a ToolServer or an Agent; empty where there is none.
+	// ToolServerUID is the UID of the ToolServer or Agent that provides the tool. It is empty if there is none.
 	ToolServerUID string `json:"toolServerUID,omitempty"`
-	// SchemaHash is that of the schema of the arguments, as the Turn has the tool.
+	// SchemaHash is the hash of the schema of the arguments, as the Turn knows it.
 	SchemaHash string `json:"schemaHash,omitempty"`
-	// Arguments as they will be used, and the SHA-256 of these, in hexadecimal.
+	// Arguments are the arguments that the call will use. ArgumentsHash is their SHA-256 in hexadecimal.
 	Arguments     json.RawMessage `json:"arguments"`
 	ArgumentsHash string          `json:"argumentsHash"`
-	// Requested is when the decision was asked for, and Expires when the call counts as denied.
+	// Requested is the time of the request. At Expires, the call counts as denied.
 	Requested time.Time `json:"requested"`
 	Expires   time.Time `json:"expires"`
 }
 
-// Decided returns a decision about exactly this request, by nobody yet.
+// Decided returns a decision about exactly this request. By is still empty.
 func (a *Approval) Decided(approved bool) *Decision {
 	return &Decision{
 		Request: a.Request, Step: a.Step, CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash,
@@ -63,7 +63,8 @@ func (a *Approval) Decided(approved bool) *Decision {
 	}
 }
 
-// shows reports whether people were asked about a call of this tool with these arguments. An older version asked about less.
+// shows reports whether people were asked about a call of this tool with these arguments. A request of an older
+// version shows only the name and the arguments.
 func (a *Approval) shows(t *tool.Tool, arguments json.RawMessage) bool {
 	if a.Name != t.Name || a.ArgumentsHash != hashOf(arguments) {
 		return false
@@ -71,9 +72,10 @@ func (a *Approval) shows(t *tool.Tool, arguments json.RawMessage) bool {
 	return a.Request == "" || a.ToolServerUID == t.Source.UID && a.SchemaHash == t.SchemaHash()
 }
 
-// Decision is what somebody decided about a call, as the journal keeps it.
+// Decision is a journal entry: the decision about a request for approval.
 type Decision struct {
-	// Request to ArgumentsHash are those of the Approval. In journals of older versions there are Step and CallID alone.
+	// Request to ArgumentsHash are copied from the Approval. Journals of older versions contain only Step and
+	// CallID.
 	Request       string `json:"request,omitempty"`
 	Step          int    `json:"step"`
 	CallID        string `json:"callID"`
@@ -81,73 +83,74 @@ type Decision struct {
 	ToolServerUID string `json:"toolServerUID,omitempty"`
 	SchemaHash    string `json:"schemaHash,omitempty"`
 	ArgumentsHash string `json:"argumentsHash,omitempty"`
-	// Approved is false for a denial, and for a wait that has come to its end.
+	// Approved is false if the call was denied or the request expired.
 	Approved bool `json:"approved"`
-	// Expired is true where nobody has decided in time.
+	// Expired is true if the request expired without a decision.
 	Expired bool `json:"expired,omitempty"`
-	// By is the name of the user who decided, and Reason why.
+	// By is the name of the user who decided, and Reason the user's reason.
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// isAbout reports whether a decision names all that people were asked about, and nothing else.
+// isAbout reports whether a decision names exactly what the request showed.
 func (d *Decision) isAbout(a *Approval) bool {
 	return d.Request == a.Request && d.Step == a.Step && d.CallID == a.CallID && d.Name == a.Name && d.ToolServerUID == a.ToolServerUID &&
 		d.SchemaHash == a.SchemaHash && d.ArgumentsHash == a.ArgumentsHash
 }
 
-// Rejection is an answer that does not fit the Turn's schema, as the journal keeps it.
+// Rejection is a journal entry: an answer that does not fit the Turn's schema.
 type Rejection struct {
 	Step int `json:"step"`
-	// CallID is that of the call whose result was to be the answer; empty for an answer of the model. The model is told of it behind
-	// the result of the call.
+	// CallID is the call whose result should have been the answer. The model then receives Message after the result
+	// of the call. CallID is empty for an answer of the model.
 	CallID string `json:"callID,omitempty"`
-	// Message is what the model is told.
+	// Message is the text that the model receives.
 	Message string `json:"message"`
 }
 
-// Compaction replaces older messages, as the journal keeps it.
+// Compaction is a journal entry: the replacement of older messages by a summary.
 type Compaction struct {
-	// From is the first step whose messages are kept whole: those of earlier steps are replaced. Steps+1 keeps none.
+	// From is the first step whose messages stay whole. The messages of earlier steps are replaced. If From is one
+	// more than the number of steps, all steps are replaced.
 	From int `json:"from"`
-	// KeptHistory is how many messages at the end of the history before the user's message are kept whole: those before them
-	// are replaced. It is 0 in entries of older versions, which kept none.
+	// KeptHistory is the number of messages that stay whole at the end of the history before the user's message.
+	// Earlier messages are replaced. It is 0 in entries of older versions, which kept no history.
 	KeptHistory int `json:"keptHistory,omitempty"`
-	// Summary stands for what is replaced.
+	// Summary replaces these messages.
 	Summary string `json:"summary"`
-	// Forced is true where the endpoint said that the prompt was too long.
+	// Forced is true if the endpoint said that the prompt was too long.
 	Forced bool `json:"forced,omitempty"`
-	// Tokens is about how many tokens the prompt had before.
+	// Tokens is the estimated size of the prompt before the compaction.
 	Tokens int64 `json:"tokens,omitempty"`
 }
 
-// Reflection is a draft that was checked, as the journal keeps it.
+// Reflection is a journal entry: the result of checking a draft.
 type Reflection struct {
 	Step int `json:"step"`
-	// Replaced is true where Text differs from the draft.
+	// Replaced is true if Text differs from the draft.
 	Replaced bool `json:"replaced,omitempty"`
 	// Text is the answer.
 	Text string `json:"text"`
 }
 
-// Warning is a conversation that has come near the model's context window, as the journal keeps it.
+// Warning is a journal entry: the conversation has come close to the model's context window.
 type Warning struct {
-	// Tokens the prompt has, about, of ContextWindow.
+	// Tokens is the estimated size of the prompt.
 	Tokens        int64 `json:"tokens"`
 	ContextWindow int64 `json:"contextWindow"`
 }
 
-// aside says whether a reply is no step of the loop.
+// aside reports whether a reply is not a step of the loop.
 func (s Step) aside() bool { return s.Purpose != ForStep }
 
-// useful says whether a reply beside the steps says something of use.
+// useful reports whether an aside contains usable text.
 func (s Step) useful() bool {
-	return !fence.Blank(s.Reply.Text) && s.Reply.FinishReason != model.FinishRefusal
+	return !untrusted.Blank(s.Reply.Text) && s.Reply.FinishReason != model.FinishRefusal
 }
 
-// messages that stand for a step: the reply, and what became of the calls that have ended. The calls of a last reply are never
-// made, and are left out unless the model is asked again. Arguments that cannot be sent are those of the call that was made, if one
-// was.
+// exchange returns the messages of a step: the reply, and the results of the calls that have finished. The calls of
+// a last reply are never made, so they are left out unless the model is asked again. If the model's arguments
+// cannot be sent, exchange uses the arguments of the call that was made, if there was one.
 func (s *State) exchange(step Step) []model.Message {
 	var calls []model.ToolCall
 	var results []model.Message

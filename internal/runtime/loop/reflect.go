@@ -5,24 +5,26 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// checkDraft is what a model is told that checks its draft.
-const checkDraft = `Your last message is a draft of the answer, which the user has not seen yet. Check it against the user's request and the results of tools: is
+// reflectionNote is the instruction to check a draft.
+const reflectionNote = `Your last message is a draft of the answer, which the user has not seen yet. ` +
+	`Check it against the user's request and the results of tools: is
 everything answered, is each statement backed by what is known, is anything wrong, missing or superfluous?
-Reply with the final answer and nothing else: the corrected one, or the draft word for word if there is nothing to correct. Do not mention the draft or this check.`
+Reply with the final answer and nothing else: the corrected one, or the draft word for word if there is nothing to correct. ` +
+	`Do not mention the draft or this check.`
 
-// reflect has the model check an answer, once, and journals what is the answer from then on. The draft stands if there is no
-// better one: the request failed, the budget or the time does not allow it, or what it gave does not fit the schema.
+// reflect makes the model check an answer once, and records the final answer. The draft stays the answer if the
+// request fails, if the budget or the time does not allow it, or if the new answer does not fit the schema.
 func (in *Input) reflect(ctx context.Context, c *Candidate, draft *Step) error {
 	s := in.State
-	if !in.Reflect || fence.Blank(draft.Reply.Text) || s.reflection(draft.Step) != nil {
+	if !in.Reflect || untrusted.Blank(draft.Reply.Text) || s.reflection(draft.Step) != nil {
 		return nil
 	}
-	if s.aside(draft.Step, ForReflection) == nil && !s.failed(draft.Step, ForReflection, c) {
+	if s.aside(draft.Step, ForReflection) == nil && !s.gaveUpOn(draft.Step, ForReflection, c) {
 		if err := in.askReflection(ctx, c, draft.Step); err != nil && !in.outOfTime(ctx, err) {
 			return err
 		}
@@ -43,26 +45,28 @@ func (in *Input) askReflection(ctx context.Context, c *Candidate, step int) erro
 		return err
 	}
 	r := model.Request{Messages: conversation(prepared.Messages, in.State, in.outputNotes(c)...), Output: in.nativeOutput(c)}
-	r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageReflection, Content: checkDraft})
-	_, err = in.askAside(ctx, c, &question{request: r, step: step, purpose: ForReflection, tokens: estimate(in.State, r)})
+	r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageReflection, Content: reflectionNote})
+	_, err = in.askAside(ctx, c, &modelRequest{request: r, step: step, purpose: ForReflection, tokens: estimate(in.State, r)})
 	return err
 }
 
-// improves says whether a reply replaces a draft.
+// improves reports whether a reply replaces the draft.
 func (in *Input) improves(reply model.Reply, draft string) bool {
 	switch {
-	case reply.FinishReason == model.FinishLength, reply.FinishReason == model.FinishRefusal, fence.Blank(reply.Text), strings.TrimSpace(reply.Text) == strings.TrimSpace(draft):
+	case reply.FinishReason == model.FinishLength, reply.FinishReason == model.FinishRefusal, untrusted.Blank(reply.Text),
+		strings.TrimSpace(reply.Text) == strings.TrimSpace(draft):
 		return false
 	}
 	return in.Output == nil || len(in.violations(reply.Text)) == 0
 }
 
-// outOfTime says whether a request was ended by the Turn's deadline. A run that was given up ends in any case.
+// outOfTime reports whether the Turn's deadline ended a request. It returns false for a run that was given up,
+// which must end.
 func (in *Input) outOfTime(ctx context.Context, err error) bool {
 	return errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(err, context.Cause(ctx)) && !in.Abandoned()
 }
 
-// reflection on the answer of a step; nil if there is none.
+// reflection returns the reflection on the answer of a step, or nil if there is none.
 func (s *State) reflection(step int) *Reflection {
 	for i := range s.Reflections {
 		if s.Reflections[i].Step == step {

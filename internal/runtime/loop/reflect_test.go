@@ -22,7 +22,7 @@ func TestReflection(t *testing.T) {
 	look := asksFor("", call("c1", "find", `{}`))
 	cut := says("Half of")
 	cut.reply.FinishReason = model.FinishLength
-	const noTools = "the turn was out of steps after 1, and answered from what was known by then: raise limits.maxSteps, or ask for less"
+	const noTools = "the turn ran out of steps after 1 and gave its best answer: raise limits.maxSteps, or ask for less"
 	answered := loop.End{Reason: loop.Answered, Message: "the model answered"}
 	for name, tc := range map[string]struct {
 		reason  string
@@ -34,53 +34,86 @@ func TestReflection(t *testing.T) {
 		text    string
 	}{
 		"replaced": {
-			"the second thought counts",
+			"the corrected answer counts",
 			[]answer{look, says("Draft."), says("Better.")},
 			nil, answered, 3,
 			&loop.Reflection{Step: 2, Replaced: true, Text: "Better."}, "Better.",
 		},
-		"unchanged": {"nor is that a change", []answer{says("Draft."), says("\nDraft. ")}, nil, answered, 2, &loop.Reflection{Step: 1, Text: "Draft."}, "Draft."},
-		"fails":     {"the draft stands", []answer{says("Draft."), fails(model.InvalidRequest)}, nil, answered, 2, &loop.Reflection{Step: 1, Text: "Draft."}, "Draft."},
-		"too long":  {"and nothing is shortened for it", []answer{says("Draft."), fails(model.ContextLength)}, nil, answered, 2, &loop.Reflection{Step: 1, Text: "Draft."}, "Draft."},
-		"cut off":   {"a part is no answer", []answer{says("Draft."), cut}, nil, answered, 2, &loop.Reflection{Step: 1, Text: "Draft."}, "Draft."},
-		"mute":      {"nor is nothing", []answer{says("Draft."), says(" ")}, nil, answered, 2, &loop.Reflection{Step: 1, Text: "Draft."}, "Draft."},
+		"unchanged": {
+			"white space is no change",
+			[]answer{says("Draft."), says("\nDraft. ")},
+			nil, answered, 2,
+			&loop.Reflection{Step: 1, Text: "Draft."}, "Draft.",
+		},
+		"fails": {
+			"the draft stays after a failure",
+			[]answer{says("Draft."), fails(model.InvalidRequest)},
+			nil,
+			answered, 2, &loop.Reflection{Step: 1, Text: "Draft."}, "Draft.",
+		},
+		"too long": {
+			"the prompt is not compacted for a reflection",
+			[]answer{says("Draft."), fails(model.ContextLength)},
+			nil, answered, 2, &loop.Reflection{Step: 1, Text: "Draft."}, "Draft.",
+		},
+		"cut off": {
+			"an answer that is cut off is not used",
+			[]answer{says("Draft."), cut},
+			nil, answered, 2,
+			&loop.Reflection{Step: 1, Text: "Draft."}, "Draft.",
+		},
+		"blank": {
+			"a blank answer is not used",
+			[]answer{says("Draft."), says(" ")},
+			nil, answered, 2,
+			&loop.Reflection{Step: 1, Text: "Draft."}, "Draft.",
+		},
 		"calls": {
-			"no tool was offered, and none is called",
+			"calls in the reply are ignored",
 			[]answer{says("Draft."), asksFor("Better.", call("c9", "find", `{}`))},
 			nil, answered, 2,
 			&loop.Reflection{Step: 1, Replaced: true, Text: "Better."}, "Better.",
 		},
 		"over budget": {
-			"the draft stands",
+			"the draft stays if the budget is spent",
 			[]answer{says("Draft."), says("never asked")},
 			func(in *loop.Input) { in.Limits.MaxTokens = 40 }, answered, 1,
 			&loop.Reflection{Step: 1, Text: "Draft."}, "Draft.",
 		},
-		"not asked for": {"nothing is", []answer{says("Draft."), says("never asked")}, func(in *loop.Input) { in.Reflect = false }, answered, 1, nil, "Draft."},
+		"not asked for": {
+			"reflection is off",
+			[]answer{says("Draft."), says("never asked")},
+			func(in *loop.Input) { in.Reflect = false }, answered, 1, nil, "Draft.",
+		},
 		"out of steps": {
-			"the best answer is checked, too",
+			"the last answer is checked too",
 			[]answer{look, says("As far as I know."), says("Better.")},
 			func(in *loop.Input) { in.Limits.MaxSteps = 1 },
 			loop.End{Reason: loop.OutOfSteps, Message: noTools},
 			3, &loop.Reflection{Step: 2, Replaced: true, Text: "Better."}, "Better.",
 		},
-		"a draft that was cut off": {"there is nothing to check yet", []answer{cut, says("never asked")}, nil, answered, 1, nil, "Half of"},
+		"a draft that was cut off": {
+			"a draft that was cut off is not checked",
+			[]answer{cut, says("never asked")},
+			nil,
+			answered, 1, nil, "Half of",
+		},
 		"structured": {
-			"it must fit, as the draft did",
+			"the new answer fits the schema",
 			[]answer{says(fits), says(`{"capital":"Bergen"}`)},
-			func(in *loop.Input) { in.Output = capital(t) }, answered, 2,
+			func(in *loop.Input) { in.Output = capitalSchema(t) }, answered, 2,
 			&loop.Reflection{Step: 1, Replaced: true, Text: `{"capital":"Bergen"}`}, `{"capital":"Bergen"}`,
 		},
 		"structured, misfit": {
-			"the draft stands",
+			"the draft stays if the new answer does not fit",
 			[]answer{says(fits), says(misfit)},
-			func(in *loop.Input) { in.Output = capital(t) }, answered, 2,
+			func(in *loop.Input) { in.Output = capitalSchema(t) }, answered, 2,
 			&loop.Reflection{Step: 1, Text: fits}, fits,
 		},
 		"structured, second try": {
-			"what is checked is what fits",
+			"only an answer that fits is checked",
 			[]answer{says(misfit), says(fits), says("Fine.")},
-			func(in *loop.Input) { in.Output = capital(t) }, answered, 3,
+			func(in *loop.Input) { in.Output = capitalSchema(t) }, answered, 3,
 			&loop.Reflection{Step: 2, Text: fits}, fits,
 		},
 	} {
@@ -88,14 +121,15 @@ func TestReflection(t *testing.T) {
 			j := &journaltest.Memory{}
 			c, s := candidate("one", 1, tc.answers...)
 			find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
-			for epoch := range int64(2) { // the second finds the end in the journal
-				in := with(inputOf(t, j, epoch+1, c), find)
+			for epoch := range int64(2) { // the second run finds the end in the journal
+				in := withTools(inputOf(t, j, epoch+1, c), find)
 				if in.Reflect = true; tc.change != nil {
 					tc.change(&in)
 				}
 				end, err := loop.Run(t.Context(), in)
 				if diff := cmp.Diff(&tc.end, end); diff != "" || err != nil || len(s.requests) != tc.asked || len(found.calls) > 1 {
-					t.Fatalf("run %d after %d requests, want %d (error %v): %s: -want +got:\n%s", epoch+1, len(s.requests), tc.asked, err, tc.reason, diff)
+					t.Fatalf("run %d after %d requests, want %d (error %v): %s: -want +got:\n%s", epoch+1,
+						len(s.requests), tc.asked, err, tc.reason, diff)
 				}
 				var want []loop.Reflection
 				if tc.want != nil {
@@ -109,19 +143,20 @@ func TestReflection(t *testing.T) {
 	}
 }
 
-// TestTheRequestToCheckADraft has all that was said, the draft at its end, and offers no tools.
-func TestTheRequestToCheckADraft(t *testing.T) {
+// TestReflectionRequest checks that the request contains the whole conversation with the draft at its end,
+// and offers no tools.
+func TestReflectionRequest(t *testing.T) {
 	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says(fits), says(fits))
 	c.StructuredOutput = true
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-	in := with(input(t, c), find)
-	in.Reflect, in.Output = true, capital(t)
+	in := withTools(input(t, c), find)
+	in.Reflect, in.Output = true, capitalSchema(t)
 	if _, err := loop.Run(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
 	r := s.requests[2]
 	want := []string{"system ", "system output_form", "user ", "assistant calls c1", "tool answers c1", "assistant ", "system reflection"}
-	if diff := cmp.Diff(want, outline(r)); diff != "" || len(r.Tools) > 0 || string(r.Output) != string(in.Output.Source) {
+	if diff := cmp.Diff(want, messageOutline(r)); diff != "" || len(r.Tools) > 0 || string(r.Output) != string(in.Output.Source) {
 		t.Errorf("the request offers %d tools and the schema %s: -want +got:\n%s", len(r.Tools), r.Output, diff)
 	}
 	if want, note := "Your last message is a draft ", r.Messages[6].Content; !strings.HasPrefix(note, want) {
@@ -138,20 +173,20 @@ func TestTheRequestToCheckADraft(t *testing.T) {
 	}
 }
 
-// TestTheEndOfARunDuringAReflection: the answer is there, so a deadline does not take it away.
-func TestTheEndOfARunDuringAReflection(t *testing.T) {
+// TestRunEndsDuringAReflection checks that a deadline does not discard the draft, which is already an answer.
+func TestRunEndsDuringAReflection(t *testing.T) {
 	overdue, cancelled := errors.New("the time of the turn is over"), errors.New("the turn was cancelled")
 	for name, tc := range map[string]struct {
 		reason    string
 		abandoned bool
 		cancel    bool
-		before    bool // the time is over when the answer comes
+		before    bool // the deadline passes before the draft arrives
 		err       error
 	}{
-		"deadline":        {"the draft stands", false, false, false, nil},
-		"deadline before": {"nothing is asked any more", false, false, true, nil},
-		"cancelled":       {"nobody wants an answer", false, true, false, cancelled},
-		"given up":        {"the next run goes on", true, false, false, overdue},
+		"deadline":        {"the draft stays", false, false, false, nil},
+		"deadline before": {"no reflection is requested after the deadline", false, false, true, nil},
+		"cancelled":       {"a cancelled Turn has no answer", false, true, false, cancelled},
+		"given up":        {"the next run continues", true, false, false, overdue},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -165,7 +200,7 @@ func TestTheEndOfARunDuringAReflection(t *testing.T) {
 				in := input(t, c)
 				in.Reflect, in.Abandoned = true, func() bool { return tc.abandoned && ctx.Err() != nil }
 				if tc.before {
-					in.Record = after(in.Record, journal.ModelReplied, func() { <-ctx.Done() })
+					in.Record = runAfter(in.Record, journal.ModelReplied, func() { <-ctx.Done() })
 				}
 				if tc.cancel {
 					time.AfterFunc(time.Second, func() { cancel(cancelled) })
@@ -177,7 +212,8 @@ func TestTheEndOfARunDuringAReflection(t *testing.T) {
 				if want := map[bool]int{false: 2, true: 1}[tc.before]; len(s.requests) != want {
 					t.Errorf("%d requests, want %d: %s", len(s.requests), want, tc.reason)
 				}
-				if stands := err == nil; stands != (len(in.State.Reflections) == 1) || in.State.AnswerText() != "Draft." || stands && end.Reason != loop.Answered {
+				if stands := err == nil; stands != (len(in.State.Reflections) == 1) ||
+					in.State.AnswerText() != "Draft." || stands && end.Reason != loop.Answered {
 					t.Errorf("end %+v with %q and the reflections %+v: %s", end, in.State.AnswerText(), in.State.Reflections, tc.reason)
 				}
 			})
@@ -185,25 +221,27 @@ func TestTheEndOfARunDuringAReflection(t *testing.T) {
 	}
 }
 
-// TestAnInterruptBeforeAReflection is a safe point: a later run checks the draft.
-func TestAnInterruptBeforeAReflection(t *testing.T) {
+// TestInterruptBeforeAReflection checks that the run may stop before the reflection, and that a later run makes
+// it.
+func TestInterruptBeforeAReflection(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, s := candidate("one", 1, says("Draft."), says("Better."))
 	in := inputOf(t, j, 1, c)
 	interrupt := make(chan struct{})
 	in.Reflect, in.Interrupt = true, interrupt
-	in.Record = after(in.Record, journal.ModelReplied, func() { close(interrupt) })
+	in.Record = runAfter(in.Record, journal.ModelReplied, func() { close(interrupt) })
 	if end, err := loop.Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) {
 		t.Fatalf("Run = %+v, %v; want the interrupt", end, err)
 	}
 	in = inputOf(t, j, 2, c)
 	in.Reflect = true
-	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered || in.State.AnswerText() != "Better." || len(s.requests) != 2 {
+	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered ||
+		in.State.AnswerText() != "Better." || len(s.requests) != 2 {
 		t.Errorf("Run = %+v, %v with %q after %d requests; want the draft checked", end, err, in.State.AnswerText(), len(s.requests))
 	}
 }
 
-// TestReasoning is journalled only if that is asked for, and never sent back.
+// TestReasoning checks that reasoning is recorded only with KeepReasoning, and is never sent back.
 func TestReasoning(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keep %t", keep), func(t *testing.T) {
@@ -213,7 +251,7 @@ func TestReasoning(t *testing.T) {
 			}
 			c, s := candidate("one", 1, look, draft, better)
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-			in := with(input(t, c), find)
+			in := withTools(input(t, c), find)
 			in.KeepReasoning, in.Reflect = keep, true
 			if _, err := loop.Run(t.Context(), in); err != nil {
 				t.Fatal(err)

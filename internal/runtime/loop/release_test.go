@@ -16,8 +16,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestADecisionNamesAllThatWasShown: one that differs in anything does not count, and the call goes on waiting.
-func TestADecisionNamesAllThatWasShown(t *testing.T) {
+// TestDecisionNamesTheWholeRequest checks that a decision that differs from the request in any value does not
+// count, so the call keeps waiting.
+func TestDecisionNamesTheWholeRequest(t *testing.T) {
 	for name, change := range map[string]func(*loop.Decision){
 		"":            func(*loop.Decision) {},
 		"request":     func(d *loop.Decision) { d.Request = "made before" },
@@ -32,7 +33,7 @@ func TestADecisionNamesAllThatWasShown(t *testing.T) {
 			c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
 			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 			send.RequiresApproval, send.Source = true, tool.Source{Server: "mail", Name: "send", UID: "uid of mail"}
-			in := attended(with(input(t, c), send), &office{now: noon})
+			in := withApprover(withTools(input(t, c), send), &approver{now: noon})
 			in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) {
 				if a.ToolServerUID != "uid of mail" || len(a.SchemaHash) != 64 || a.Request == "" {
 					t.Errorf("people are asked about %+v, want the tool's server and schema in it", a)
@@ -50,23 +51,24 @@ func TestADecisionNamesAllThatWasShown(t *testing.T) {
 	}
 }
 
-// TestPeopleAreAskedAboutAsManyCallsAsTheyAreShown: the others wait until there is room.
-func TestPeopleAreAskedAboutAsManyCallsAsTheyAreShown(t *testing.T) {
+// TestOpenApprovalsAreBounded checks that further calls wait until there is room for their
+// requests.
+func TestOpenApprovalsAreBounded(t *testing.T) {
 	const calls = 60
 	var all []model.ToolCall
 	for i := range calls {
 		all = append(all, call(fmt.Sprintf("c%02d", i), "send", fmt.Sprintf(`{"n":%d}`, i)))
 	}
-	j, o := &journaltest.Memory{}, &office{now: noon, decisions: map[string]loop.Decision{}}
+	j, o := &journaltest.Memory{}, &approver{now: noon, decisions: map[string]loop.Decision{}}
 	c, _ := candidate("one", 1, asksFor("", all...), says("Done."))
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
 	listed := map[string]bool{}
 	for epoch := int64(1); ; epoch++ {
-		in := attended(with(inputOf(t, j, epoch, c), send), o)
+		in := withApprover(withTools(inputOf(t, j, epoch, c), send), o)
 		in.Limits.MaxToolCalls = calls
 		in.Decide = func(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
-			if !listed[a.Request] { // as the status of a Turn: nobody has seen it
+			if !listed[a.Request] { // like a status that people have not seen yet
 				return nil, nil
 			}
 			return o.decide(ctx, a)
@@ -97,20 +99,21 @@ func TestPeopleAreAskedAboutAsManyCallsAsTheyAreShown(t *testing.T) {
 	}
 }
 
-// checked is a server of a tool that can be checked.
-type checked struct {
-	*server
+// checkedServer is a server whose tool implements tool.Checker.
+type checkedServer struct {
+	*fakeToolServer
 	checks int
 	check  func(checks int) error
 }
 
-func (c *checked) Check(context.Context) error {
+func (c *checkedServer) Check(context.Context) error {
 	c.checks++
 	return c.check(c.checks)
 }
 
-// TestACallOfAToolThatHasChangedIsNotReleased whenever it changes.
-func TestACallOfAToolThatHasChangedIsNotReleased(t *testing.T) {
+// TestCallOfAChangedToolIsRefused checks that a call of a changed tool is refused, whenever the tool
+// changes.
+func TestCallOfAChangedToolIsRefused(t *testing.T) {
 	changed := &tool.Error{Class: tool.Unavailable, Message: "it was replaced", Err: tool.ErrChanged}
 	away := &tool.Error{Class: tool.Unavailable, Message: "it is away"}
 	for name, tc := range map[string]struct {
@@ -120,25 +123,42 @@ func TestACallOfAToolThatHasChangedIsNotReleased(t *testing.T) {
 		made   int
 		told   string
 	}{
-		"never":                 {"it is made", func(int) error { return nil }, 1, 1, "sent"},
-		"before the request":    {"nobody is asked in vain", func(int) error { return changed }, 0, 0, "error (unavailable): it was replaced"},
-		"before the release":    {"what was approved is not there", func(n int) error { return map[bool]error{true: changed}[n == 2] }, 1, 0, "error (unavailable): it was replaced"},
-		"away at the request":   {"it may be back when people decide", func(n int) error { return map[bool]error{true: away}[n == 1] }, 1, 1, "sent"},
-		"away at the release":   {"nobody knows what would be called", func(n int) error { return map[bool]error{true: away}[n == 2] }, 1, 0, "error (unavailable): it is away"},
-		"panics are not hidden": {"an error without a class is one", func(n int) error { return map[bool]error{true: errors.New("odd")}[n == 2] }, 1, 0, "error (failed): the tool failed"},
+		"never": {"an unchanged tool is called", func(int) error { return nil }, 1, 1, "sent"},
+		"before the request": {
+			"no approval is requested", func(int) error { return changed }, 0, 0,
+			"error (unavailable): it was replaced",
+		},
+		"before the release": {
+			"the approved tool no longer exists",
+			func(n int) error { return map[bool]error{true: changed}[n == 2] }, 1, 0, "error (unavailable): it was replaced",
+		},
+		"away at the request": {
+			"the server may be back after the decision",
+			func(n int) error { return map[bool]error{true: away}[n == 1] }, 1, 1, "sent",
+		},
+		"away at the release": {
+			"a tool that cannot be checked is not called",
+			func(n int) error { return map[bool]error{true: away}[n == 2] }, 1, 0, "error (unavailable): it is away",
+		},
+		"error without a class": {
+			"an error without a class is a failure",
+			func(n int) error { return map[bool]error{true: errors.New("odd")}[n == 2] }, 1, 0, "error (failed): the tool failed",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := &office{now: noon, decisions: map[string]loop.Decision{"a": {Step: 1, CallID: "a", Approved: true, By: "ann"}}}
+			o := &approver{now: noon, decisions: map[string]loop.Decision{"a": {Step: 1, CallID: "a", Approved: true, By: "ann"}}}
 			c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
 			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
-			send.RequiresApproval, send.Caller = true, &checked{server: sent, check: tc.check}
-			in := attended(with(input(t, c), send), o)
+			send.RequiresApproval, send.Caller = true, &checkedServer{fakeToolServer: sent, check: tc.check}
+			in := withApprover(withTools(input(t, c), send), o)
 			if _, err := loop.Run(t.Context(), in); err != nil {
 				t.Fatal(err)
 			}
 			told := in.State.Finishes[0].Content
-			if len(in.State.Approvals) != tc.asked || len(sent.calls) != tc.made || len(in.State.Intents) != tc.made || !strings.HasPrefix(told, tc.told) {
-				t.Errorf("asked %d times, %d calls, %d intents, the model is told %q: %s", len(in.State.Approvals), len(sent.calls), len(in.State.Intents), told, tc.reason)
+			if len(in.State.Approvals) != tc.asked || len(sent.calls) != tc.made || len(in.State.Intents) != tc.made ||
+				!strings.HasPrefix(told, tc.told) {
+				t.Errorf("asked %d times, %d calls, %d intents, the model is told %q: %s", len(in.State.Approvals),
+					len(sent.calls), len(in.State.Intents), told, tc.reason)
 			}
 		})
 	}
@@ -147,18 +167,22 @@ func TestACallOfAToolThatHasChangedIsNotReleased(t *testing.T) {
 // errEnded ends a run.
 var errEnded = errors.New("killed")
 
-// TestARequestOfAnOlderVersionIsMadeAnew, since it shows too little, and what was decided about it does not count.
-func TestARequestOfAnOlderVersionIsMadeAnew(t *testing.T) {
-	j, o := &journaltest.Memory{}, &office{now: noon, decisions: map[string]loop.Decision{}}
+// TestApprovalOfAnOlderVersion checks that the request of an older version, which shows too little, is
+// replaced by a new one, and that decisions about the old request do not count.
+func TestApprovalOfAnOlderVersion(t *testing.T) {
+	j, o := &journaltest.Memory{}, &approver{now: noon, decisions: map[string]loop.Decision{}}
 	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
-	in := attended(with(inputOf(t, j, 1, c), send), o)
+	in := withApprover(withTools(inputOf(t, j, 1, c), send), o)
 	record := in.Record
 	in.Record = func(records ...journal.Record) error {
 		for i, r := range records {
 			if a, ok := r.Payload.(loop.Approval); ok {
-				records[i].Payload = loop.Approval{Step: a.Step, CallID: a.CallID, Name: a.Name, Arguments: a.Arguments, ArgumentsHash: a.ArgumentsHash, Requested: a.Requested, Expires: a.Expires}
+				records[i].Payload = loop.Approval{
+					Step: a.Step, CallID: a.CallID, Name: a.Name, Arguments: a.Arguments,
+					ArgumentsHash: a.ArgumentsHash, Requested: a.Requested, Expires: a.Expires,
+				}
 			}
 		}
 		if err := record(records...); err != nil || records[0].Kind != journal.ApprovalRequested {
@@ -166,20 +190,23 @@ func TestARequestOfAnOlderVersionIsMadeAnew(t *testing.T) {
 		}
 		return errEnded
 	}
-	if _, err := loop.Run(t.Context(), in); !errors.Is(err, errEnded) { // as far as an older version ran
+	if _, err := loop.Run(t.Context(), in); !errors.Is(err, errEnded) { // stops where an older version would stop
 		t.Fatal(err)
 	}
-	if err := record(journal.Record{Kind: journal.ApprovalDecided, Payload: loop.Decision{Step: 1, CallID: "a", Approved: true, By: "eve"}}); err != nil {
+	if err := record(journal.Record{
+		Kind:    journal.ApprovalDecided,
+		Payload: loop.Decision{Step: 1, CallID: "a", Approved: true, By: "eve"},
+	}); err != nil {
 		t.Fatal(err)
 	}
-	in = attended(with(inputOf(t, j, 2, c), send), o)
+	in = withApprover(withTools(inputOf(t, j, 2, c), send), o)
 	_, err := loop.Run(t.Context(), in)
 	parked, ok := errors.AsType[*loop.Parked](err)
 	if !ok || len(parked.Approvals) != 1 || parked.Approvals[0].Request == "" || len(sent.calls) != 0 {
 		t.Fatalf("Run: %v after %d calls, want it parked for a new request", err, len(sent.calls))
 	}
 	o.decisions["a"] = loop.Decision{Step: 1, CallID: "a", Approved: true, By: "ann"}
-	in = attended(with(inputOf(t, j, 3, c), send), o)
+	in = withApprover(withTools(inputOf(t, j, 3, c), send), o)
 	if _, err := loop.Run(t.Context(), in); err != nil || len(sent.calls) != 1 {
 		t.Fatalf("Run: %v after %d calls, want the call", err, len(sent.calls))
 	}

@@ -13,16 +13,21 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// left is a journal as an earlier run left it: a reply that asks for a call, whose intent has one effect, and no end.
-func left(t *testing.T, effect tool.Effect) journal.Journal {
+// interruptedJournal returns the journal of an earlier run: a reply with a call, and the intent of that call
+// without an end.
+func interruptedJournal(t *testing.T, effect tool.Effect) journal.Journal {
 	t.Helper()
 	j := &journaltest.Memory{}
 	in := inputOf(t, j, 1)
 	err := in.Record(
 		journal.Record{Kind: journal.ModelRequested, Payload: loop.Request{Step: 1, Provider: "one", Model: "m", Attempt: 1, ID: "uid/1"}},
-		journal.Record{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Provider: "one", Model: "m", Reply: asksFor("", call("c1", "find", `{"n":1}`)).reply}},
+		journal.Record{
+			Kind:    journal.ModelReplied,
+			Payload: loop.Step{Step: 1, Provider: "one", Model: "m", Reply: asksFor("", call("c1", "find", `{"n":1}`)).reply},
+		},
 		journal.Record{Kind: journal.ToolIntended, Payload: loop.Intent{
-			Step: 1, CallID: "c1", Name: "find", Arguments: json.RawMessage(`{"n":1}`), Effect: effect, IdempotencyKey: "uid/1/c1", Attempt: 1,
+			Step: 1, CallID: "c1", Name: "find", Arguments: json.RawMessage(`{"n":1}`), Effect: effect,
+			IdempotencyKey: "uid/1/c1", Attempt: 1,
 		}},
 	)
 	if err != nil {
@@ -31,31 +36,39 @@ func left(t *testing.T, effect tool.Effect) journal.Journal {
 	return j
 }
 
-func TestACallThatWasCutOff(t *testing.T) {
-	const unknown = "error (outcome_unknown): the outcome of this call is unknown: the run was cut off while the call was under way" + findOut
+func TestInterruptedCall(t *testing.T) {
+	const unknown = "error (outcome_unknown): the outcome of this call is unknown: the run was cut off while the call was under way" +
+		unknownSuffix
 	for name, tc := range map[string]struct {
 		reason      string
-		effect, now tool.Effect // as it was then, and as it is by now
+		effect, now tool.Effect // recorded effect and current effect
 		limit       int
 		gone        bool
 		want        string
 		keys        []string
 		unknown     int
 	}{
-		"does no harm":   {"it is made again, by the same key", tool.ReadOnly, tool.ReadOnly, 25, false, "found", []string{"uid/1/c1"}, 0},
-		"idempotent":     {"so is one that makes no difference", tool.Idempotent, tool.Idempotent, 25, false, "found", []string{"uid/1/c1"}, 0},
-		"does harm":      {"it may have been made", tool.Destructive, tool.Destructive, 25, false, unknown, nil, 1},
-		"did harm":       {"what counts is what was known then", tool.Destructive, tool.ReadOnly, 25, false, unknown, nil, 1},
-		"does harm now":  {"or what is known by now", tool.ReadOnly, tool.Destructive, 25, false, unknown, nil, 1},
-		"not known now":  {"what is not known may do harm", tool.Idempotent, "", 25, false, unknown, nil, 1},
-		"at the limit":   {"it was counted before", tool.ReadOnly, tool.ReadOnly, 1, false, "found", []string{"uid/1/c1"}, 0},
-		"gone":           {"a tool that is gone cannot be called", tool.ReadOnly, tool.ReadOnly, 25, true, `error (unavailable): there is no tool "find": there is none at all, answer without`, nil, 0},
-		"gone, did harm": {"but may have been", tool.Destructive, tool.Destructive, 25, true, unknown, nil, 1},
+		"does no harm": {
+			"the call is repeated with the same key", tool.ReadOnly, tool.ReadOnly, 25, false, "found",
+			[]string{"uid/1/c1"},
+			0,
+		},
+		"idempotent":    {"an idempotent call is repeated", tool.Idempotent, tool.Idempotent, 25, false, "found", []string{"uid/1/c1"}, 0},
+		"does harm":     {"a harmful call may have been made", tool.Destructive, tool.Destructive, 25, false, unknown, nil, 1},
+		"did harm":      {"the recorded effect counts", tool.Destructive, tool.ReadOnly, 25, false, unknown, nil, 1},
+		"does harm now": {"the current effect counts", tool.ReadOnly, tool.Destructive, 25, false, unknown, nil, 1},
+		"not known now": {"an unknown effect counts as destructive", tool.Idempotent, "", 25, false, unknown, nil, 1},
+		"at the limit":  {"a repeated call counts once", tool.ReadOnly, tool.ReadOnly, 1, false, "found", []string{"uid/1/c1"}, 0},
+		"gone": {
+			"a missing tool cannot be called", tool.ReadOnly, tool.ReadOnly, 25, true,
+			`error (unavailable): there is no tool "find": there is none at all, answer without`, nil, 0,
+		},
+		"gone, did harm": {"the missing tool may have been called before", tool.Destructive, tool.Destructive, 25, true, unknown, nil, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, says("Done."))
 			find, found := toolOf("find", tc.now, result{content: "found"})
-			in := with(inputOf(t, left(t, tc.effect), 2, c), find)
+			in := withTools(inputOf(t, interruptedJournal(t, tc.effect), 2, c), find)
 			if tc.gone {
 				in.Tools = nil
 			}
@@ -80,8 +93,8 @@ func TestACallThatWasCutOff(t *testing.T) {
 	}
 }
 
-// TestLimitsThatChanged are those of the run: a Turn ends by them wherever it got to under others.
-func TestLimitsThatChanged(t *testing.T) {
+// TestChangedLimits checks that the limits of the current run apply, whatever limits applied before.
+func TestChangedLimits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		steps  int
@@ -89,13 +102,13 @@ func TestLimitsThatChanged(t *testing.T) {
 		want   loop.Reason
 		last   bool
 	}{
-		"lowered": {"the step that follows is the last", 1, says("Done."), loop.OutOfSteps, true},
-		"raised":  {"there are more", 9, says("Done."), loop.Answered, false},
+		"lowered": {"the next step is the last", 1, says("Done."), loop.OutOfSteps, true},
+		"raised":  {"more steps are left", 9, says("Done."), loop.Answered, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, tc.answer)
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-			in := with(inputOf(t, left(t, tool.ReadOnly), 2, c), find)
+			in := withTools(inputOf(t, interruptedJournal(t, tool.ReadOnly), 2, c), find)
 			in.Limits.MaxSteps = tc.steps
 			end, err := loop.Run(t.Context(), in)
 			if err != nil || end.Reason != tc.want || in.State.LastStep().Last != tc.last || (len(s.requests[0].Tools) == 0) != tc.last {
@@ -105,28 +118,31 @@ func TestLimitsThatChanged(t *testing.T) {
 	}
 }
 
-// TestAnEndStaysAnEnd runs a loop that has ended once more.
-func TestAnEndStaysAnEnd(t *testing.T) {
+// TestEndedLoopRunsAgain runs a loop again after it has ended.
+func TestEndedLoopRunsAgain(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 	for epoch := range int64(3) {
-		end, err := loop.Run(t.Context(), with(inputOf(t, j, epoch+1, c), find))
+		end, err := loop.Run(t.Context(), withTools(inputOf(t, j, epoch+1, c), find))
 		if err != nil || end.Reason != loop.Answered || len(s.requests) != 2 || len(found.calls) != 1 {
-			t.Fatalf("Run = %+v, %v after %d requests and %d calls; want the answer of the first run", end, err, len(s.requests), len(found.calls))
+			t.Fatalf("Run = %+v, %v after %d requests and %d calls; want the answer of the first run", end, err,
+				len(s.requests), len(found.calls))
 		}
 	}
 }
 
-// TestAFallbackInTheMiddle asks a second model for the second step: it gets a prompt made for it, and all that was said.
-func TestAFallbackInTheMiddle(t *testing.T) {
+// TestFallbackInTheSecondStep falls back to a second model for the second step. That model gets its own prompt and the
+// whole conversation.
+func TestFallbackInTheSecondStep(t *testing.T) {
 	one, first := candidate("one", 1, asksFor("I look.", call("c1", "find", `{}`)), fails(model.Auth))
 	two, second := candidate("two", 1, asksFor("", call("c2", "find", `{}`)), says("Done."))
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-	in := with(input(t, one, two), find)
+	in := withTools(input(t, one, two), find)
 	end, err := loop.Run(t.Context(), in)
 	if err != nil || end.Reason != loop.Answered || len(first.requests) != 2 || len(second.requests) != 2 {
-		t.Fatalf("Run = %+v, %v after %d and %d requests; want the second model to go on to the end", end, err, len(first.requests), len(second.requests))
+		t.Fatalf("Run = %+v, %v after %d and %d requests; want the second model to go on to the end", end, err,
+			len(first.requests), len(second.requests))
 	}
 	if second.prompt(0) != "for two" {
 		t.Errorf("the second model got the prompt %q, want its own", second.prompt(0))
@@ -140,8 +156,11 @@ func TestAFallbackInTheMiddle(t *testing.T) {
 	}
 }
 
-func TestStateOfRubbish(t *testing.T) {
-	for _, kind := range []journal.Kind{journal.ModelRequested, journal.ModelFailed, journal.ModelReplied, journal.ToolIntended, journal.ToolFinished} {
+func TestStateOfInvalidEntries(t *testing.T) {
+	for _, kind := range []journal.Kind{
+		journal.ModelRequested, journal.ModelFailed, journal.ModelReplied,
+		journal.ToolIntended, journal.ToolFinished,
+	} {
 		for _, payload := range []string{"", "null", "[]", `"x"`, `{"step":"one"}`, `{"step":1e99}`, "{}"} {
 			s := &loop.State{}
 			err := s.Apply(journal.Entry{Kind: kind, Payload: []byte(payload)})
@@ -153,7 +172,7 @@ func TestStateOfRubbish(t *testing.T) {
 	}
 }
 
-// TestRequestsOfOldJournals do not say which step they are for.
+// TestRequestsOfOldJournals folds requests that do not contain their step.
 func TestRequestsOfOldJournals(t *testing.T) {
 	j := &journaltest.Memory{}
 	old := func(attempt int) journal.Record {
@@ -161,8 +180,14 @@ func TestRequestsOfOldJournals(t *testing.T) {
 	}
 	err := inputOf(t, j, 1).Record(
 		old(1),
-		journal.Record{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Provider: "one", Model: "m", Reply: asksFor("", call("c1", "find", `{}`)).reply}},
-		journal.Record{Kind: journal.ToolFinished, Payload: loop.Finish{Step: 1, CallID: "c1", Name: "find", Outcome: loop.Succeeded, Content: "found"}},
+		journal.Record{
+			Kind:    journal.ModelReplied,
+			Payload: loop.Step{Step: 1, Provider: "one", Model: "m", Reply: asksFor("", call("c1", "find", `{}`)).reply},
+		},
+		journal.Record{
+			Kind:    journal.ToolFinished,
+			Payload: loop.CallResult{Step: 1, CallID: "c1", Name: "find", Outcome: loop.Succeeded, Content: "found"},
+		},
 		old(1), old(2),
 	)
 	if err != nil {
@@ -182,8 +207,9 @@ func TestRequestsOfOldJournals(t *testing.T) {
 	}
 }
 
-// TestMessagesHaveAnAnswerToEachCall, as no endpoint accepts others from the next Turn of a conversation.
-func TestMessagesHaveAnAnswerToEachCall(t *testing.T) {
+// TestMessagesAnswerEachCall checks that calls without results are left out, because no endpoint accepts
+// them from the next Turn of a conversation.
+func TestMessagesAnswerEachCall(t *testing.T) {
 	ask := []model.ToolCall{call("c1", "find", `{}`), call("c2", "find", `{}`)}
 	for name, tc := range map[string]struct {
 		reason string
@@ -191,22 +217,28 @@ func TestMessagesHaveAnAnswerToEachCall(t *testing.T) {
 		ended  []string
 		want   []model.Message
 	}{
-		"all": {"they stay", "", []string{"c1", "c2"}, []model.Message{
+		"all": {"calls with results stay", "", []string{"c1", "c2"}, []model.Message{
 			{Role: model.RoleAssistant, ToolCalls: ask},
 			{Role: model.RoleTool, Content: "found", ToolCallID: "c1"},
 			{Role: model.RoleTool, Content: "found", ToolCallID: "c2"},
 		}},
-		"one": {"the other is left out", "", []string{"c2"}, []model.Message{
+		"one": {"a call without a result is left out", "", []string{"c2"}, []model.Message{
 			{Role: model.RoleAssistant, ToolCalls: ask[1:]}, {Role: model.RoleTool, Content: "found", ToolCallID: "c2"},
 		}},
-		"text alone": {"what was said stays", "I look.", nil, []model.Message{{Role: model.RoleAssistant, Content: "I look."}}},
-		"nothing":    {"so does nothing", "", nil, nil},
+		"text alone": {
+			"the text stays without its calls", "I look.", nil,
+			[]model.Message{{Role: model.RoleAssistant, Content: "I look."}},
+		},
+		"nothing": {"a reply without text and results is left out", "", nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := input(t)
 			records := []journal.Record{{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Reply: asksFor(tc.text, ask...).reply}}}
 			for _, id := range tc.ended {
-				records = append(records, journal.Record{Kind: journal.ToolFinished, Payload: loop.Finish{Step: 1, CallID: id, Content: "found"}})
+				records = append(records, journal.Record{
+					Kind:    journal.ToolFinished,
+					Payload: loop.CallResult{Step: 1, CallID: id, Content: "found"},
+				})
 			}
 			if err := in.Record(records...); err != nil {
 				t.Fatal(err)

@@ -10,12 +10,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 )
 
-// noArguments stand in a request for the arguments of a call that no endpoint would read.
+// noArguments replaces the arguments of a call in a request if an endpoint could not read them.
 const noArguments = "{}"
 
-// sendable returns a message as every endpoint takes it: the arguments of its calls are JSON objects. Strict endpoints refuse a
-// whole request for other arguments, and with them every later request of the conversation. The journal keeps the reply as the model
-// wrote it.
+// sendable returns a message that every endpoint accepts: the arguments of its calls are JSON objects. A strict
+// endpoint refuses a whole request for other arguments, and would refuse every later request of the conversation
+// too. The journal keeps the reply as the model wrote it.
 func sendable(m model.Message) model.Message {
 	unfit := func(c model.ToolCall) bool { return sendableArguments(c.Arguments) != c.Arguments }
 	if !slices.ContainsFunc(m.ToolCalls, unfit) {
@@ -28,8 +28,8 @@ func sendable(m model.Message) model.Message {
 	return m
 }
 
-// sendableArguments returns arguments as every endpoint can read them: as they are, if they are a JSON object that all parsers read
-// alike, and none otherwise.
+// sendableArguments returns arguments that every endpoint can read. A JSON object that all parsers read alike stays
+// unchanged; anything else becomes noArguments.
 func sendableArguments(text string) string {
 	if !strings.HasPrefix(strings.TrimSpace(text), "{") || len(schema.Plain(json.RawMessage(text))) > 0 {
 		return noArguments
@@ -37,7 +37,7 @@ func sendableArguments(text string) string {
 	if !strings.Contains(strings.ToLower(text), `\ud`) {
 		return text
 	}
-	whole, err := canonical.JSON(json.RawMessage(text)) // half a surrogate pair becomes U+FFFD: some parsers refuse it
+	whole, err := canonical.JSON(json.RawMessage(text)) // some parsers refuse half a surrogate pair, so it becomes U+FFFD
 	if err != nil {
 		return noArguments
 	}

@@ -12,21 +12,22 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// unsendable are arguments that strict endpoints refuse in a request, by why.
+// unsendable lists arguments that strict endpoints refuse in a request, by the reason.
 var unsendable = map[string]string{
-	"no JSON": `{"n":`, "prose": `n is 1`, "a text": `"n"`, "a list": `[1]`, "a number": `1`, "null": `null`, "nothing": ``, "two objects": `{} {}`,
+	"no JSON": `{"n":`, "prose": `n is 1`, "a text": `"n"`, "a list": `[1]`, "a number": `1`, "null": `null`,
+	"nothing": ``, "two objects": `{} {}`,
 	"too deep": strings.Repeat(`{"a":`, 2000) + "1" + strings.Repeat("}", 2000), "a huge number": `{"n":1e999}`,
 	"huge": `{"n":"` + strings.Repeat("x", 1<<20) + `"}`,
 }
 
-// TestArgumentsThatCannotBeSent: the model wrote them, the journal keeps them, and no request has them: neither that of the next step,
-// nor one of a later Turn whose history has them.
-func TestArgumentsThatCannotBeSent(t *testing.T) {
+// TestUnsendableArguments checks that the journal keeps such arguments, but no request contains them: neither
+// the next request of the Turn nor a request of a later Turn with this history.
+func TestUnsendableArguments(t *testing.T) {
 	for name, arguments := range unsendable {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, asksFor("", call("c1", "find", arguments), call("c2", "find", `{"n":1}`)), says("Done."))
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-			in := withHistory(with(input(t, c), find),
+			in := withHistory(withTools(input(t, c), find),
 				model.Message{Role: model.RoleUser, Content: "Before."},
 				model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{call("c0", "find", arguments)}},
 				model.Message{Role: model.RoleTool, ToolCallID: "c0", Content: "found"},
@@ -59,20 +60,20 @@ func TestArgumentsThatCannotBeSent(t *testing.T) {
 	}
 }
 
-// TestArgumentsThatAreSentOtherwise than the model wrote them are those of the call that was made, or the same in a form that all
-// parsers read.
-func TestArgumentsThatAreSentOtherwise(t *testing.T) {
+// TestChangedArgumentsInRequests checks arguments that are not sent as the model wrote them. The request
+// contains the arguments of the call that was made, or the same arguments in a form that all parsers read.
+func TestChangedArgumentsInRequests(t *testing.T) {
 	for name, tc := range map[string]struct{ reason, arguments, want string }{
-		"a text that holds the object": {"the call was made with the object", `"{\"n\":1}"`, `{"n":1}`},
-		"half a surrogate":             {"it is no character", `{"s":"\ud83d","n":1}`, "{\"n\":1,\"s\":\"\uFFFD\"}"},
-		"a pair of them":               {"it is one", `{"s":"\ud83d\ude00"}`, `{"s":"😀"}`},
-		"any other object":             {"it stays as it is", ` {"n" : 1}`, ` {"n" : 1}`},
+		"a text that holds the object": {"the request contains the repaired object", `"{\"n\":1}"`, `{"n":1}`},
+		"half a surrogate":             {"half a surrogate pair becomes U+FFFD", `{"s":"\ud83d","n":1}`, "{\"n\":1,\"s\":\"\uFFFD\"}"},
+		"a pair of them":               {"a surrogate pair is one character", `{"s":"\ud83d\ude00"}`, `{"s":"😀"}`},
+		"any other object":             {"any other object stays unchanged", ` {"n" : 1}`, ` {"n" : 1}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, asksFor("", call("c1", "find", tc.arguments)), says("Done."))
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 			find.Schema = json.RawMessage(`{"type":"object"}`)
-			if _, err := loop.Run(t.Context(), with(input(t, c), find)); err != nil {
+			if _, err := loop.Run(t.Context(), withTools(input(t, c), find)); err != nil {
 				t.Fatal(err)
 			}
 			if got := s.requests[1].Messages[2].ToolCalls[0].Arguments; got != tc.want {
@@ -82,26 +83,30 @@ func TestArgumentsThatAreSentOtherwise(t *testing.T) {
 	}
 }
 
-// TestACallWhereNoToolIsOffered is refused by gate 1, and the model is asked again.
-func TestACallWhereNoToolIsOffered(t *testing.T) {
+// TestCallWithoutOfferedTools checks that gate 1 refuses the call and the model is asked again.
+func TestCallWithoutOfferedTools(t *testing.T) {
 	c, s := candidate("one", 3, asksFor("I look.", call("c1", "find", `{}`)), says("Done."))
 	in := input(t, c)
 	end, err := loop.Run(t.Context(), in)
 	if err != nil || end.Reason != loop.Answered || len(s.requests) != 2 {
 		t.Fatalf("Run = %+v, %v after %d requests; want the answer to the second", end, err, len(s.requests))
 	}
-	want := []string{"assistant: I look. [c1 find {}]", `tool c1: error (unavailable): there is no tool "find": there is none at all, answer without`}
+	want := []string{
+		"assistant: I look. [c1 find {}]",
+		`tool c1: error (unavailable): there is no tool "find": there is none at all, answer without`,
+	}
 	if diff := cmp.Diff(want, transcript(s.requests[1])); diff != "" {
 		t.Errorf("the model was told: -want +got:\n%s", diff)
 	}
 }
 
-// TestALastReplyWithCallsThatIsSentBack: its calls have answers, as those of any reply that the model is shown.
-func TestALastReplyWithCallsThatIsSentBack(t *testing.T) {
+// TestRejectedLastReplyWithCalls checks that the calls of a rejected last reply have results in the next
+// request.
+func TestRejectedLastReplyWithCalls(t *testing.T) {
 	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), asksFor("I would look again.", call("c2", "find", `{}`)), says(fits))
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-	in := with(input(t, c), find)
-	in.Limits.MaxSteps, in.Output = 1, capital(t)
+	in := withTools(input(t, c), find)
+	in.Limits.MaxSteps, in.Output = 1, capitalSchema(t)
 	end, err := loop.Run(t.Context(), in)
 	if err != nil || len(s.requests) != 3 {
 		t.Fatalf("Run = %+v, %v after %d requests; want the end after the third", end, err, len(s.requests))

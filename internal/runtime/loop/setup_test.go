@@ -9,7 +9,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -17,27 +16,28 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// script is a model that answers each request with the next of its answers, and with the last one from then on. It
-// notes when it was asked, and what.
-type script struct {
+// scriptedModel is a model that answers each request with its next answer, and repeats the last one. It records the
+// requests and their times.
+type scriptedModel struct {
 	answers  []answer
 	asked    []time.Time
 	requests []model.Request
 }
 
-// answer is what a scripted model says after a while, unless the request's context ends first.
+// answer is the reply of a scripted model after a delay, unless the context of the request ends first.
 type answer struct {
 	after time.Duration
 	reply model.Reply
 	err   error
 }
 
-// Generate gives the next answer.
-func (s *script) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
+// Generate returns the next answer.
+func (s *scriptedModel) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
 	a := s.answers[min(len(s.asked), len(s.answers)-1)]
 	s.asked, s.requests = append(s.asked, time.Now()), append(s.requests, req)
 	if a.after == 0 {
@@ -51,8 +51,8 @@ func (s *script) Generate(ctx context.Context, req model.Request) (model.Reply, 
 	}
 }
 
-// prompt is the system prompt of a request.
-func (s *script) prompt(i int) string { return s.requests[i].Messages[0].Content }
+// prompt returns the system prompt of a request.
+func (s *scriptedModel) prompt(i int) string { return s.requests[i].Messages[0].Content }
 
 func fails(kind model.ErrorKind) answer {
 	return answer{err: &model.Error{Kind: kind, Message: "it is " + string(kind), Usage: model.Usage{InputTokens: 7}}}
@@ -62,7 +62,7 @@ func says(text string) answer {
 	return answer{reply: model.Reply{Text: text, FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 5, OutputTokens: 1}}}
 }
 
-// asksFor is an answer that waits for tools.
+// asksFor returns an answer that asks for tool calls.
 func asksFor(text string, calls ...model.ToolCall) answer {
 	return answer{reply: model.Reply{
 		Text: text, ToolCalls: calls, FinishReason: model.FinishToolCalls, Usage: model.Usage{InputTokens: 5, OutputTokens: 1},
@@ -73,23 +73,23 @@ func call(id, name, arguments string) model.ToolCall {
 	return model.ToolCall{ID: id, Name: name, Arguments: arguments}
 }
 
-func candidate(name string, attempts int, answers ...answer) (loop.Candidate, *script) {
-	s := &script{answers: answers}
+func candidate(name string, attempts int, answers ...answer) (loop.Candidate, *scriptedModel) {
+	s := &scriptedModel{answers: answers}
 	return loop.Candidate{
 		ProviderName: name, Model: "m", Provider: s,
 		Retry: loop.Retry{MaxAttempts: attempts, InitialBackoff: time.Second, MaxBackoff: 4 * time.Second},
 	}, s
 }
 
-// server is what is behind a tool: it notes its calls and answers each with the next of its results, and with the last one
-// from then on.
-type server struct {
+// fakeToolServer implements a tool. It records its calls, answers each with its next result, and repeats the last one.
+type fakeToolServer struct {
 	mu      sync.Mutex
 	results []result
 	calls   []tool.Call
 }
 
-// result is what a server says after a while, unless the call's context ends first. do is done before.
+// result is the result of a call after a delay, unless the context of the call ends first. do runs before the
+// delay.
 type result struct {
 	after   time.Duration
 	content string
@@ -97,8 +97,8 @@ type result struct {
 	do      func()
 }
 
-// Call gives the next result.
-func (s *server) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
+// Call returns the next result.
+func (s *fakeToolServer) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	s.mu.Lock()
 	r := s.results[min(len(s.calls), len(s.results)-1)]
 	s.calls = append(s.calls, c)
@@ -117,8 +117,8 @@ func (s *server) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	}
 }
 
-// keys are the idempotency keys of the calls, in order.
-func (s *server) keys() []string {
+// keys returns the idempotency keys of the calls, in order.
+func (s *fakeToolServer) keys() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var all []string
@@ -128,26 +128,27 @@ func (s *server) keys() []string {
 	return all
 }
 
-// toolOf makes a tool that is trusted, so that what its server says is told as it is.
-func toolOf(name string, effect tool.Effect, results ...result) (tool.Tool, *server) {
-	s := &server{results: results}
+// toolOf returns a trusted tool, so the model receives its output without a fence.
+func toolOf(name string, effect tool.Effect, results ...result) (tool.Tool, *fakeToolServer) {
+	s := &fakeToolServer{results: results}
 	return tool.Tool{
-		Tool: prompt.Tool{Name: name, Description: "Does it.", Parameters: []prompt.Parameter{{Name: "n", Type: "integer"}}}, Effect: effect, Caller: s, Trusted: true,
+		Tool:   prompt.Tool{Name: name, Description: "Does it.", Parameters: []prompt.Parameter{{Name: "n", Type: "integer"}}},
+		Effect: effect, Caller: s, Trusted: true,
 	}, s
 }
 
-// input of a run over a chain, with a journal of its own.
+// input returns the input of a run with this chain and a new journal.
 func input(t *testing.T, chain ...loop.Candidate) loop.Input {
 	t.Helper()
 	return inputOf(t, &journaltest.Memory{}, 1, chain...)
 }
 
-// inputOf is the input of a run of an epoch over a chain, which goes on with a journal.
+// inputOf returns the input of a run with this chain that continues a journal in an epoch.
 func inputOf(t *testing.T, j journal.Journal, epoch int64, chain ...loop.Candidate) loop.Input {
 	t.Helper()
 	in := loop.Input{
 		TurnUID: "uid", Chain: chain, State: &loop.State{}, Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25},
-		Abandoned: func() bool { return false }, Prepare: preparing(nil), Nonce: nonce, Now: time.Now,
+		Abandoned: func() bool { return false }, Prepare: prepareWith(nil), Nonce: nonce, Now: time.Now,
 	}
 	log, err := journal.Open(t.Context(), "uid", epoch, journal.Options{Journal: j, Now: time.Now, Apply: in.State.Apply})
 	if err != nil {
@@ -158,19 +159,19 @@ func inputOf(t *testing.T, j journal.Journal, epoch int64, chain ...loop.Candida
 	return in
 }
 
-// with gives a run tools, which its prompts speak of.
-func with(in loop.Input, tools ...tool.Tool) loop.Input {
+// withTools adds tools to a run and to its prompts.
+func withTools(in loop.Input, tools ...tool.Tool) loop.Input {
 	in.Tools = func() []tool.Tool { return tools }
 	var offered []prompt.Tool
 	for _, t := range tools {
 		offered = append(offered, t.Tool)
 	}
-	in.Prepare = preparing(offered)
+	in.Prepare = prepareWith(offered)
 	return in
 }
 
-// preparing makes prompts that name the candidate they are made for.
-func preparing(offered []prompt.Tool) func(context.Context, loop.Candidate) (*prepare.Prepared, error) {
+// prepareWith returns a Prepare function whose prompts name their candidate.
+func prepareWith(offered []prompt.Tool) func(context.Context, loop.Candidate) (*prepare.Prepared, error) {
 	return func(_ context.Context, c loop.Candidate) (*prepare.Prepared, error) {
 		return &prepare.Prepared{Tools: offered, Messages: []model.Message{
 			{Role: model.RoleSystem, Content: "for " + c.ProviderName}, {Role: model.RoleUser, Content: "What is new?"},
@@ -181,10 +182,10 @@ func preparing(offered []prompt.Tool) func(context.Context, loop.Candidate) (*pr
 // nonce of the Turn.
 const nonce = "K7QZ5XWJ2N4M6P8R"
 
-// fenced is what a model is told of a short output.
-func fenced(output string) string { return fence.Tool(nonce, "", output) }
+// fenced returns a short output as the model receives it.
+func fenced(output string) string { return untrusted.Tool(nonce, "", output) }
 
-// transcript is what was said in a request after the prompt, one line each.
+// transcript returns the messages of a request after the prompt, one line each.
 func transcript(r model.Request) []string {
 	var lines []string
 	for _, m := range r.Messages[2:] {

@@ -9,25 +9,26 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// Request is a request that is about to be sent, as the journal keeps it.
+// Request is a journal entry: a request that is about to be sent.
 type Request struct {
-	// Step it is for, from 1.
+	// Step is the number of the step that the request is for, from 1.
 	Step int `json:"step"`
-	// Purpose of it.
+	// Purpose of the request.
 	Purpose  Purpose `json:"purpose,omitempty"`
 	Provider string  `json:"provider"`
 	Model    string  `json:"model"`
 	// Attempt counts the requests to this model for this step, over all runs, from 1.
 	Attempt int `json:"attempt"`
-	// ID of the request, as the endpoint was told it.
+	// ID is the request ID that the endpoint received.
 	ID string `json:"id,omitempty"`
-	// EstimatedTokens is about how many tokens its prompt has, and EstimatedCost what they cost at the prices of its time; nil
-	// where the model has none. The budget counts them if the request was cut off, so that nobody knows what it used.
+	// EstimatedTokens is the estimated size of the prompt. EstimatedCost is the price of these tokens when the
+	// request was sent, or nil if the model has no price. The budget counts both if the request was cut off,
+	// because its real usage is then unknown.
 	EstimatedTokens int64       `json:"estimatedTokens,omitempty"`
 	EstimatedCost   *model.Cost `json:"estimatedCost,omitempty"`
 }
 
-// Attempt is a failed request, as the journal keeps it.
+// Attempt is a journal entry: a failed request.
 type Attempt struct {
 	Step     int             `json:"step"`
 	Purpose  Purpose         `json:"purpose,omitempty"`
@@ -35,176 +36,181 @@ type Attempt struct {
 	Model    string          `json:"model"`
 	Kind     model.ErrorKind `json:"kind"`
 	Message  string          `json:"message"`
-	// Said is what the endpoint has said, or the network. Journals of older versions have it at the end of Message.
+	// Said is the text of the endpoint or of the network. Journals of older versions contain it at the end of
+	// Message.
 	Said       string      `json:"said,omitempty"`
 	Usage      model.Usage `json:"usage"`
 	Cost       *model.Cost `json:"cost,omitempty"`
 	DurationMS int64       `json:"durationMilliseconds"`
-	// Unsent is true if nothing reached the endpoint, as where a credential is missing.
+	// Unsent is true if nothing reached the endpoint, for example because a credential is missing.
 	Unsent bool `json:"unsent,omitempty"`
-	// Stack is where the adapter panicked, if it did.
+	// Stack is the stack trace of the adapter if it panicked.
 	Stack string `json:"stack,omitempty"`
 }
 
-// Step is a reply, as the journal keeps it.
+// Step is a journal entry: a reply of a model.
 type Step struct {
-	// Step is its number, from 1; that of a reply with a purpose of its own is that of the step which comes next, or is checked.
+	// Step is the number of the reply, from 1. A reply with another Purpose has the number of the step that it
+	// prepares or checks.
 	Step     int         `json:"step"`
 	Purpose  Purpose     `json:"purpose,omitempty"`
 	Provider string      `json:"provider"`
 	Model    string      `json:"model"`
 	Reply    model.Reply `json:"reply"`
-	// Cost of the reply at the prices of its time; nil where the model has none.
+	// Cost is the price of the reply when it arrived, or nil if the model has no price.
 	Cost       *model.Cost `json:"cost,omitempty"`
 	DurationMS int64       `json:"durationMilliseconds"`
-	// Last is true for the answer that was asked for when the Turn was out of steps.
+	// Last is true if the Turn was out of steps and the model was asked for its final answer.
 	Last bool `json:"last,omitempty"`
 }
 
-// Intent is a call of a tool that is about to be made, as the journal keeps it.
+// Intent is a journal entry: a tool call that is about to be made.
 type Intent struct {
 	Step      int             `json:"step"`
 	CallID    string          `json:"callID"`
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments"`
-	// Effect as it was known then. It decides whether the call may be made again.
+	// Effect is the effect of the tool when the call was recorded. It decides whether the call may be repeated.
 	Effect tool.Effect `json:"effect"`
-	// IdempotencyKey that the tool was given.
+	// IdempotencyKey is the key that the tool server receives.
 	IdempotencyKey string `json:"idempotencyKey"`
 	// Attempt counts the intents of this call, over all runs, from 1.
 	Attempt int `json:"attempt"`
-	// Retry is true where the call is made once more because it gave no result in time.
+	// Retry is true if the call is repeated because it gave no result in time.
 	Retry bool `json:"retry,omitempty"`
-	// Descendants is the reservation of a call of a sub-agent: how many Turns it may create, its own included. It is the same
-	// for all attempts, and 0 for other tools.
+	// Descendants is the number of Turns that a call of a sub-agent may create, its own Turn included. All attempts
+	// of the call have the same number. It is 0 for other tools.
 	Descendants int `json:"descendants,omitempty"`
 }
 
-// Outcome is what became of a call.
+// Outcome says how a call ended.
 type Outcome string
 
 const (
-	// Succeeded means that the tool gave a result.
+	// Succeeded means that the tool returned a result.
 	Succeeded Outcome = "Succeeded"
-	// Failed means that the tool was called and gave none.
+	// Failed means that the tool was called and returned no result.
 	Failed Outcome = "Failed"
 	// Refused means that the tool was not called.
 	Refused Outcome = "Refused"
-	// Reused means that the same read-only call had succeeded before, and its result is given again.
+	// Reused means that the same read-only call succeeded earlier and its result is used again.
 	Reused Outcome = "Reused"
-	// Unknown means that nobody knows whether the call was done, and it must not be done twice.
+	// Unknown means that the call may or may not have been made, and must not be made again.
 	Unknown Outcome = "Unknown"
 )
 
-// Finish is the end of a call, as the journal keeps it.
-type Finish struct {
+// CallResult is a journal entry: the end of a tool call.
+type CallResult struct {
 	Step    int     `json:"step"`
 	CallID  string  `json:"callID"`
 	Name    string  `json:"name"`
 	Outcome Outcome `json:"outcome"`
-	// Class of the failure; empty for a success.
+	// Class of the failure. It is empty if the call succeeded.
 	Class tool.Class `json:"class,omitempty"`
-	// Content is what the model is told.
+	// Content is the text that the model receives.
 	Content string `json:"content"`
-	// Bytes of the whole output, and Artifact that has it where Content does not, at most its first 32 MiB.
+	// Bytes is the size of the whole output. Artifact names the stored output, at most its first 32 MiB, if Content
+	// does not contain all of it.
 	Bytes      int64  `json:"bytes,omitempty"`
 	Artifact   string `json:"artifact,omitempty"`
 	DurationMS int64  `json:"durationMilliseconds,omitempty"`
-	// ArtifactName is the name by which read_artifact knows Artifact.
+	// ArtifactName is the name of Artifact in calls of read_artifact.
 	ArtifactName string `json:"artifactName,omitempty"`
-	// EndsTurn is true for a success that ends the Turn, and Text is what the tool gave then, without a fence, at most its first
-	// MiB: the answer.
+	// EndsTurn is true for a success that ends the Turn. Text is then the answer: the output without a fence, at
+	// most its first MiB.
 	EndsTurn bool   `json:"endsTurn,omitempty"`
 	Text     string `json:"text,omitempty"`
-	// Spent is what a sub-agent took.
+	// Spent is the usage of a sub-agent's Turn.
 	Spent *tool.Spent `json:"spent,omitempty"`
-	// Descendants is how many Turns a call of a sub-agent has created or may still create, its own included. If it is nil, all
-	// that the call reserved count.
+	// Descendants is the number of Turns that a call of a sub-agent has created or may still create, its own Turn
+	// included. If it is nil, the whole reservation of the call counts.
 	Descendants *int `json:"descendants,omitempty"`
-	// Stack is where the adapter panicked, if it did.
+	// Stack is the stack trace of the adapter if it panicked.
 	Stack string `json:"stack,omitempty"`
 }
 
-// State is what the journal of a Turn says of its loop: a fold over its entries. What it holds has happened and is never
-// done again. The zero State is that of a Turn that has just begun.
+// State is the state of the loop, folded from the entries of a Turn's journal. Everything in it has happened and is
+// not done again. The zero State is the state of a new Turn.
 type State struct {
-	// Requests that were sent or were about to be, and Attempts, those of them that failed.
+	// Requests that were sent or were about to be sent. Attempts are the failed ones.
 	Requests []Request
 	Attempts []Attempt
 	// Steps are the replies.
 	Steps []Step
-	// Asides are replies that are no steps: summaries, and checks of drafts.
+	// Asides are replies that are not steps: summaries and checks of drafts.
 	Asides []Step
-	// Intents and Finishes of calls.
+	// Intents and ends of calls.
 	Intents  []Intent
-	Finishes []Finish
-	// Repairs of calls' arguments, and Approvals that were asked for.
+	Finishes []CallResult
+	// Repairs of arguments, and requests for approval.
 	Repairs   []Repair
 	Approvals []Approval
-	// Compactions, Rejections of answers, Reflections on drafts, and the Warning of a long conversation; nil for none.
+	// Compactions, rejected answers, checked drafts, and the warning about a long conversation. Warning is nil if
+	// there was none.
 	Compactions []Compaction
 	Rejections  []Rejection
 	Reflections []Reflection
 	Warning     *Warning
-	// cutOff are the requests without an end: no reply and no failure follows before the next request. open says whether the
-	// last of them is the newest request of all, whose end may follow.
+	// cutOff holds the requests without an end: neither a reply nor a failure follows before the next request. open
+	// is true if the last of them is the newest request of all, so its end may still follow.
 	cutOff []Request
 	open   bool
-	// intents and finishes are their places by call: the newest intent, and the first end.
-	intents, finishes map[called]int
-	// same are the calls that were made, by their tools and arguments, in the order of their first intents.
-	same map[signature][]called
-	// changed is the place of the newest intent of a call that may have changed something, from 1; 0 if there is none.
-	changed int
-	// Distrusted are the names of tools whose effects an older version took from their servers' hints. Their intents count as
-	// Destructive, whatever the journal says.
+	// intents and finishes are indices by call: the newest intent and the first end.
+	intents, finishes map[callKey]int
+	// same lists the calls with the same tool and arguments, in the order of their first intents.
+	same map[signature][]callKey
+	// lastChange is the position of the newest intent of a call that may have changed something, from 1. It is 0 if
+	// there is none.
+	lastChange int
+	// Distrusted lists the tools whose effects an older version took from hints of their servers. Their intents
+	// count as Destructive, whatever effect the journal contains.
 	Distrusted []string
-	// repairs and approvals are their places by call: all repairs, and the newest request for approval.
-	repairs   map[called][]int
-	approvals map[called]int
-	// begun are the UIDs of the Turns that calls of sub-agents have begun.
-	begun map[called]string
-	// decisions about the newest requests, by call: of each the first counts.
-	decisions map[called]Decision
-	// rejections by step.
+	// repairs and approvals are indices by call: all repairs, and the newest request for approval.
+	repairs   map[callKey][]int
+	approvals map[callKey]int
+	// begun holds the UIDs of the Turns that calls of sub-agents created.
+	begun map[callKey]string
+	// decisions holds the first decision about the newest request for approval of each call.
+	decisions map[callKey]Decision
+	// rejections holds the rejected answers by step.
 	rejections map[int]*Rejection
 }
 
-// called names a call.
-type called struct {
+// callKey identifies a call.
+type callKey struct {
 	step   int
 	callID string
 }
 
-// Apply takes an entry in. Those of other parts of the engine change nothing.
+// Apply folds an entry into the state. Entries of other parts of the engine change nothing.
 func (s *State) Apply(e journal.Entry) error {
 	switch e.Kind { //nolint:exhaustive // because the others are not the loop's
 	case journal.ModelRequested:
-		return s.requested(e)
+		return s.applyRequest(e)
 	case journal.ModelFailed:
-		s.answered()
-		return add(&s.Attempts, e)
+		s.closeRequest()
+		return appendEntry(&s.Attempts, e)
 	case journal.ModelReplied:
-		s.answered()
-		return s.replied(e)
+		s.closeRequest()
+		return s.applyReply(e)
 	case journal.ToolIntended:
-		return s.intended(e)
+		return s.applyIntent(e)
 	case journal.ToolFinished:
-		return s.finished(e)
+		return s.applyFinish(e)
 	case journal.ToolRepaired:
-		return s.repaired(e)
+		return s.applyRepair(e)
 	case journal.ApprovalRequested:
-		return s.awaited(e)
+		return s.applyApproval(e)
 	case journal.ApprovalDecided:
-		return s.decided(e)
+		return s.applyDecision(e)
 	case journal.OutputRejected:
-		return s.rejected(e)
+		return s.applyRejection(e)
 	case journal.Compacted:
-		return add(&s.Compactions, e)
+		return appendEntry(&s.Compactions, e)
 	case journal.Reflected:
-		return add(&s.Reflections, e)
+		return appendEntry(&s.Reflections, e)
 	case journal.RunParked:
-		return s.parked(e)
+		return s.applyParked(e)
 	case journal.ContextWarned:
 		s.Warning = &Warning{}
 		return json.Unmarshal(e.Payload, s.Warning)
@@ -212,8 +218,8 @@ func (s *State) Apply(e journal.Entry) error {
 	return nil
 }
 
-// replied takes a reply in: a step, or one beside the steps.
-func (s *State) replied(e journal.Entry) error {
+// applyReply folds a reply into the state: as a step, or as an aside.
+func (s *State) applyReply(e journal.Entry) error {
 	var step Step
 	if err := json.Unmarshal(e.Payload, &step); err != nil {
 		return err
@@ -226,8 +232,8 @@ func (s *State) replied(e journal.Entry) error {
 	return nil
 }
 
-// parked takes in which Turns the calls of sub-agents have begun that are waited for.
-func (s *State) parked(e journal.Entry) error {
+// applyParked folds in the Turns that calls of sub-agents created and that the run waits for.
+func (s *State) applyParked(e journal.Entry) error {
 	var p struct {
 		Begun []Begun `json:"begun"`
 	}
@@ -236,27 +242,27 @@ func (s *State) parked(e journal.Entry) error {
 	}
 	for _, b := range p.Begun {
 		if s.begun == nil {
-			s.begun = map[called]string{}
+			s.begun = map[callKey]string{}
 		}
-		s.begun[called{b.Step, b.CallID}] = b.TurnUID
+		s.begun[callKey{b.Step, b.CallID}] = b.TurnUID
 	}
 	return nil
 }
 
-// TurnUID returns the UID of the Turn that a call of a sub-agent has begun; empty where that is not known.
-func (s *State) TurnUID(step int, callID string) string { return s.begun[called{step, callID}] }
+// TurnUID returns the UID of the Turn that a call of a sub-agent created. It is empty if the UID is not known.
+func (s *State) TurnUID(step int, callID string) string { return s.begun[callKey{step, callID}] }
 
-func (s *State) decided(e journal.Entry) error {
+func (s *State) applyDecision(e journal.Entry) error {
 	var d Decision
 	if err := json.Unmarshal(e.Payload, &d); err != nil {
 		return err
 	}
 	if s.decisions == nil {
-		s.decisions = map[called]Decision{}
+		s.decisions = map[callKey]Decision{}
 	}
-	of := called{d.Step, d.CallID}
+	of := callKey{d.Step, d.CallID}
 	if a := s.approval(d.Step, d.CallID); a != nil && a.Request != d.Request {
-		return nil // it is about another request
+		return nil // this decision is about another request
 	}
 	if s.decisions[of] == (Decision{}) {
 		s.decisions[of] = d
@@ -264,8 +270,8 @@ func (s *State) decided(e journal.Entry) error {
 	return nil
 }
 
-func (s *State) rejected(e journal.Entry) error {
-	if err := add(&s.Rejections, e); err != nil {
+func (s *State) applyRejection(e journal.Entry) error {
+	if err := appendEntry(&s.Rejections, e); err != nil {
 		return err
 	}
 	if s.rejections == nil {
@@ -276,76 +282,76 @@ func (s *State) rejected(e journal.Entry) error {
 	return nil
 }
 
-// Decision returns what was decided about a call; ok is false while nothing was.
+// Decision returns the decision about a call. If none was made, ok is false.
 func (s *State) Decision(step int, callID string) (d Decision, ok bool) {
-	d, ok = s.decisions[called{step, callID}]
+	d, ok = s.decisions[callKey{step, callID}]
 	return d, ok
 }
 
-func (s *State) requested(e journal.Entry) error {
-	if err := add(&s.Requests, e); err != nil {
+func (s *State) applyRequest(e journal.Entry) error {
+	if err := appendEntry(&s.Requests, e); err != nil {
 		return err
 	}
 	newest := &s.Requests[len(s.Requests)-1]
-	if newest.Step == 0 { // an old journal does not say: it is for the reply that follows
+	if newest.Step == 0 { // an old journal has no step: the request belongs to the next reply
 		newest.Step = len(s.Steps) + 1
 	}
 	s.cutOff, s.open = append(s.cutOff, *newest), true
 	return nil
 }
 
-// answered says that the newest request has an end.
-func (s *State) answered() {
+// closeRequest notes that the newest request has ended.
+func (s *State) closeRequest() {
 	if s.open {
 		s.cutOff, s.open = s.cutOff[:len(s.cutOff)-1], false
 	}
 }
 
-func (s *State) intended(e journal.Entry) error {
-	if err := add(&s.Intents, e); err != nil {
+func (s *State) applyIntent(e journal.Entry) error {
+	if err := appendEntry(&s.Intents, e); err != nil {
 		return err
 	}
 	if s.intents == nil {
-		s.intents = map[called]int{}
+		s.intents = map[callKey]int{}
 	}
 	last := len(s.Intents) - 1
 	if slices.Contains(s.Distrusted, s.Intents[last].Name) {
 		s.Intents[last].Effect = tool.Destructive
 	}
 	i := s.Intents[last]
-	of := called{i.Step, i.CallID}
+	of := callKey{i.Step, i.CallID}
 	_, before := s.intents[of]
 	s.intents[of] = last
 	if i.Effect != tool.ReadOnly {
-		s.changed = last + 1
+		s.lastChange = last + 1
 	}
 	if before {
 		return nil
 	}
 	if s.same == nil {
-		s.same = map[signature][]called{}
+		s.same = map[signature][]callKey{}
 	}
-	signature := sign(i.Name, i.Arguments)
+	signature := signatureOf(i.Name, i.Arguments)
 	s.same[signature] = append(s.same[signature], of)
 	return nil
 }
 
-func (s *State) finished(e journal.Entry) error {
-	if err := add(&s.Finishes, e); err != nil {
+func (s *State) applyFinish(e journal.Entry) error {
+	if err := appendEntry(&s.Finishes, e); err != nil {
 		return err
 	}
 	if s.finishes == nil {
-		s.finishes = map[called]int{}
+		s.finishes = map[callKey]int{}
 	}
 	last := len(s.Finishes) - 1
-	of := called{s.Finishes[last].Step, s.Finishes[last].CallID}
+	of := callKey{s.Finishes[last].Step, s.Finishes[last].CallID}
 	if _, ok := s.finishes[of]; !ok {
 		s.finishes[of] = last
 	}
 	return nil
 }
 
-func add[T any](all *[]T, e journal.Entry) error {
+func appendEntry[T any](all *[]T, e journal.Entry) error {
 	var v T
 	if err := json.Unmarshal(e.Payload, &v); err != nil {
 		return err
@@ -354,17 +360,17 @@ func add[T any](all *[]T, e journal.Entry) error {
 	return nil
 }
 
-// Messages are what was said since the prompt: each reply with the tools it asked for and what became of them. Calls that
-// have not ended are left out, as no endpoint accepts one without an answer, and so is a reply that says nothing beside them.
-// Those of a last reply, and those that the budget did not allow, never end.
+// Messages returns the conversation since the prompt: each reply, its calls and their results. Every endpoint
+// refuses a call without a result, so calls that have not finished are left out. A reply without text whose calls
+// are all left out is left out too. Calls of a last reply, and calls that the budget did not allow, never finish.
 func (s *State) Messages() []model.Message { return s.MessagesFrom(1) }
 
-// MessagesFrom are those of a step and of later ones.
+// MessagesFrom returns the messages of a step and of all later steps.
 func (s *State) MessagesFrom(first int) []model.Message {
 	return s.between(first, len(s.Steps)+1)
 }
 
-// LastStep is the newest reply; nil if there is none.
+// LastStep returns the newest reply, or nil if there is none.
 func (s *State) LastStep() *Step {
 	if len(s.Steps) == 0 {
 		return nil
@@ -372,15 +378,16 @@ func (s *State) LastStep() *Step {
 	return &s.Steps[len(s.Steps)-1]
 }
 
-// Spending is what one request used, and what that cost; Cost is nil where the model had no price.
+// Spending is the usage and the cost of one request. Cost is nil if the model had no price.
 type Spending struct {
 	Provider, Model string
 	Usage           model.Usage
 	Cost            *model.Cost
 }
 
-// Spendings yields the spending of each request. A request that was cut off counts by the estimate of its prompt: the endpoint may
-// have billed it, whether or not a reply came back, and a run that is cut off again and again would spend without bound.
+// Spendings yields the spending of each request. A request that was cut off counts with the estimate of its prompt:
+// the endpoint may have billed it even if no reply came back. Otherwise a run that is cut off again and again would
+// spend without bound.
 func (s *State) Spendings(yield func(Spending) bool) {
 	for _, a := range s.Attempts {
 		if !yield(Spending{a.Provider, a.Model, a.Usage, a.Cost}) {
@@ -403,8 +410,8 @@ func (s *State) Spendings(yield func(Spending) bool) {
 	}
 }
 
-// sent counts the requests to a candidate for a step and a purpose that earlier runs have sent, and those of them that were
-// cut off.
+// sent returns the number of requests that earlier runs sent to a candidate for a step and a purpose, and how many
+// of them were cut off.
 func (s *State) sent(step int, purpose Purpose, c *Candidate) (all, cutOff int) {
 	count := func(requests []Request) int {
 		n := 0

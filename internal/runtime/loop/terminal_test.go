@@ -15,29 +15,31 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestNoCallAfterTheOneThatEndsTheTurn is begun, nor are people asked about any.
-func TestNoCallAfterTheOneThatEndsTheTurn(t *testing.T) {
-	o := &office{now: noon}
-	c, _ := candidate("one", 1, asksFor("", call("a", "save", `{}`), call("b", "find", `{}`), call("c", "send", `{}`), call("d", "gone", `{}`)), says("never"))
+// TestNoCallAfterATerminalCall checks that no call begins, and no approval is requested, after the Turn has
+// ended.
+func TestNoCallAfterATerminalCall(t *testing.T) {
+	o := &approver{now: noon}
+	c, _ := candidate("one", 1, asksFor("", call("a", "save", `{}`), call("b", "find", `{}`), call("c", "send", `{}`),
+		call("d", "gone", `{}`)), says("never"))
 	save, _ := toolOf("save", tool.Destructive, result{content: "Saved."})
 	save.EndsTurn = true
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
-	in := attended(with(input(t, c), save, find, send), o)
+	in := withApprover(withTools(input(t, c), save, find, send), o)
 	end, err := loop.Run(t.Context(), in)
 	if err != nil || end.Reason != loop.ToolEnded || len(found.calls)+len(sent.calls) != 0 || len(in.State.Approvals) != 0 {
 		t.Fatalf("Run = %+v, %v after %d and %d calls; want the end at once, and nobody asked", end, err, len(found.calls), len(sent.calls))
 	}
 	const dropped = `error (denied): the turn has ended with the result of "save"`
 	want := []string{"a Succeeded : Saved.", "b Refused denied: " + dropped, "c Refused denied: " + dropped, "d Refused denied: " + dropped}
-	if diff := cmp.Diff(want, ends(in)); diff != "" {
+	if diff := cmp.Diff(want, callEnds(in)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-// begun makes a journal of a reply whose calls have been begun as an earlier run left them.
-func begun(t *testing.T, reply answer, more ...journal.Record) *journaltest.Memory {
+// journalWith returns a journal with a reply and the records that an earlier run left.
+func journalWith(t *testing.T, reply answer, more ...journal.Record) *journaltest.Memory {
 	t.Helper()
 	j := &journaltest.Memory{}
 	records := append([]journal.Record{{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Reply: reply.reply}}}, more...)
@@ -48,33 +50,40 @@ func begun(t *testing.T, reply answer, more ...journal.Record) *journaltest.Memo
 }
 
 func intent(id, name string, effect tool.Effect) journal.Record {
-	return journal.Record{Kind: journal.ToolIntended, Payload: loop.Intent{Step: 1, CallID: id, Name: name, Arguments: []byte(`{}`), Effect: effect, Attempt: 1}}
+	return journal.Record{
+		Kind:    journal.ToolIntended,
+		Payload: loop.Intent{Step: 1, CallID: id, Name: name, Arguments: []byte(`{}`), Effect: effect, Attempt: 1},
+	}
 }
 
-// TestACallThatWasBegunBeforeTheEnd has its own end.
-func TestACallThatWasBegunBeforeTheEnd(t *testing.T) {
-	j := begun(t, asksFor("", call("a", "save", `{}`), call("b", "find", `{}`), call("c", "find", `{"n":1}`)),
+// TestCallBegunBeforeTheEnd checks that a call that began before the Turn ended gets its own end.
+func TestCallBegunBeforeTheEnd(t *testing.T) {
+	j := journalWith(t, asksFor("", call("a", "save", `{}`), call("b", "find", `{}`), call("c", "find", `{"n":1}`)),
 		intent("a", "save", tool.ReadOnly), intent("b", "find", tool.ReadOnly),
-		journal.Record{Kind: journal.ToolFinished, Payload: loop.Finish{Step: 1, CallID: "a", Name: "save", Outcome: loop.Succeeded, Content: "Saved.", EndsTurn: true, Text: "Saved."}})
+		journal.Record{Kind: journal.ToolFinished, Payload: loop.CallResult{
+			Step: 1, CallID: "a", Name: "save",
+			Outcome: loop.Succeeded, Content: "Saved.", EndsTurn: true, Text: "Saved.",
+		}})
 	c, _ := candidate("one", 1, says("never"))
 	save, saved := toolOf("save", tool.ReadOnly, result{content: "again"})
 	save.EndsTurn = true
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
-	in := with(inputOf(t, j, 2, c), save, find)
+	in := withTools(inputOf(t, j, 2, c), save, find)
 	end, err := loop.Run(t.Context(), in)
-	if err != nil || end.Reason != loop.ToolEnded || len(saved.calls) != 0 || len(found.calls) != 1 || in.State.Outcomes()[loop.Refused] != 1 {
-		t.Errorf("Run = %+v, %v with %q; want the call that was begun made again, and the other refused", end, err, ends(in))
+	if err != nil || end.Reason != loop.ToolEnded || len(saved.calls) != 0 || len(found.calls) != 1 ||
+		in.State.Outcomes()[loop.Refused] != 1 {
+		t.Errorf("Run = %+v, %v with %q; want the call that was begun made again, and the other refused", end, err, callEnds(in))
 	}
 }
 
-// TestOverBudgetWithACallUnderWay makes that one again, and begins no other beside it.
-func TestOverBudgetWithACallUnderWay(t *testing.T) {
+// TestOverBudgetWithAnInterruptedCall checks that the interrupted call is repeated, and that no other call begins.
+func TestOverBudgetWithAnInterruptedCall(t *testing.T) {
 	reply := asksFor("", call("a", "find", `{}`), call("b", "find", `{"n":1}`))
 	reply.reply.Usage = model.Usage{InputTokens: 500}
-	j := begun(t, reply, intent("a", "find", tool.ReadOnly))
+	j := journalWith(t, reply, intent("a", "find", tool.ReadOnly))
 	c, s := candidate("one", 1, says("never"))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
-	in := with(inputOf(t, j, 2, c), find)
+	in := withTools(inputOf(t, j, 2, c), find)
 	in.Limits.MaxTokens = 100
 	end, err := loop.Run(t.Context(), in)
 	if err != nil || end.Reason != loop.OverBudget || len(found.calls) != 1 || found.calls[0].CallID != "a" || len(s.requests) != 0 {
@@ -82,19 +91,19 @@ func TestOverBudgetWithACallUnderWay(t *testing.T) {
 	}
 }
 
-// TestTheResultThatEndsTheTurnFitsTheSchema, or is no answer.
-func TestTheResultThatEndsTheTurnFitsTheSchema(t *testing.T) {
+// TestTerminalResultFitsTheSchema checks that a result that fits the schema is the answer.
+func TestTerminalResultFitsTheSchema(t *testing.T) {
 	form, err := schema.Compile([]byte(`{"type":"object","required":["order"]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]loop.End{
-		`{"order":7}`: {Reason: loop.ToolEnded, Message: `the tool "save" has ended the turn`},
+		`{"order":7}`: {Reason: loop.ToolEnded, Message: `the tool "save" ended the turn`},
 	} {
 		c, _ := candidate("one", 1, asksFor("", call("a", "save", `{}`)), says("never"))
 		save, _ := toolOf("save", tool.Destructive, result{content: text})
 		save.EndsTurn = true
-		in := with(input(t, c), save)
+		in := withTools(input(t, c), save)
 		in.Output = form
 		end, err := loop.Run(t.Context(), in)
 		if err != nil || end == nil || *end != want || in.State.TerminalResult().Text != text {
@@ -103,10 +112,11 @@ func TestTheResultThatEndsTheTurnFitsTheSchema(t *testing.T) {
 	}
 }
 
-// TestAResultThatDoesNotFitIsSentBack: the model is told behind the result what is wrong, and answers itself or calls another tool.
-// It is sent back no more often than an answer is.
-func TestAResultThatDoesNotFitIsSentBack(t *testing.T) {
-	const told = "The call was made, but its result was not accepted as the answer, as it does not fit the JSON Schema of the answer:\n- lacks \"capital\"\n" +
+// TestMisfitTerminalResultIsSentBack checks that the model receives the violations after the result, and then
+// answers itself or calls another tool. Results and answers share the limit of rejections.
+func TestMisfitTerminalResultIsSentBack(t *testing.T) {
+	const told = "The call was made, but its result was not accepted as the answer, as it does not fit the JSON " +
+		"Schema of the answer:\n- lacks \"capital\"\n" +
 		"Do not make the same call again for another form of its result. Answer with JSON that fits, alone and without any text around it."
 	save := func(id, n string) answer { return asksFor("", call(id, "save", `{"n":`+n+`}`)) }
 	for name, tc := range map[string]struct {
@@ -118,22 +128,49 @@ func TestAResultThatDoesNotFitIsSentBack(t *testing.T) {
 		text     string
 		requests int
 	}{
-		"answers itself":   {"as it is told", []answer{save("a", "1"), says(fits)}, []result{{content: "{}"}}, 6, loop.Answered, fits, 2},
-		"another call":     {"whose result fits", []answer{save("a", "1"), save("b", "2")}, []result{{content: "{}"}, {content: fits}}, 6, loop.ToolEnded, fits, 2},
-		"never":            {"at most twice", []answer{save("a", "1"), save("b", "2"), save("c", "3")}, []result{{content: "{}"}}, 6, loop.OutputInvalid, "{}", 3},
-		"with an answer":   {"both are counted together", []answer{says("Oslo."), save("a", "1"), save("b", "2")}, []result{{content: "{}"}}, 6, loop.OutputInvalid, "{}", 3},
-		"in the last step": {"the model had the steps it wanted", []answer{save("a", "1"), says(fits)}, []result{{content: "{}"}}, 1, loop.Answered, fits, 2},
-		"the second fits":  {"of two in one reply", []answer{asksFor("", call("a", "save", `{"n":1}`), call("b", "save", `{"n":2}`))}, []result{{content: "{}"}, {content: fits}}, 6, loop.ToolEnded, fits, 1},
+		"answers itself": {
+			"the model answers itself",
+			[]answer{save("a", "1"), says(fits)},
+			[]result{{content: "{}"}},
+			6, loop.Answered, fits, 2,
+		},
+		"another call": {
+			"a second call returns a result that fits",
+			[]answer{save("a", "1"), save("b", "2")},
+			[]result{{content: "{}"}, {content: fits}},
+			6, loop.ToolEnded, fits, 2,
+		},
+		"never": {
+			"two rejections are allowed",
+			[]answer{save("a", "1"), save("b", "2"), save("c", "3")},
+			[]result{{content: "{}"}},
+			6, loop.OutputInvalid, "{}", 3,
+		},
+		"with an answer": {
+			"rejected answers and results count together",
+			[]answer{says("Oslo."), save("a", "1"), save("b", "2")},
+			[]result{{content: "{}"}},
+			6, loop.OutputInvalid, "{}", 3,
+		},
+		"in the last step": {
+			"a rejection after the last step does not count as out of steps",
+			[]answer{save("a", "1"), says(fits)},
+			[]result{{content: "{}"}},
+			1, loop.Answered, fits, 2,
+		},
+		"the second fits": {"the second of two results in one reply fits", []answer{asksFor("", call("a", "save", `{"n":1}`),
+			call("b", "save", `{"n":2}`))}, []result{{content: "{}"}, {content: fits}}, 6, loop.ToolEnded, fits, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, tc.answers...)
 			tools, _ := toolOf("save", tool.Destructive, tc.results...)
 			tools.EndsTurn = true
-			in := with(input(t, c), tools)
-			in.Output, in.Limits.MaxSteps = capital(t), tc.maxSteps
+			in := withTools(input(t, c), tools)
+			in.Output, in.Limits.MaxSteps = capitalSchema(t), tc.maxSteps
 			end, err := loop.Run(t.Context(), in)
 			if err != nil || end.Reason != tc.reason2 || len(s.requests) != tc.requests {
-				t.Fatalf("Run = %+v, %v after %d requests; want %s after %d: %s", end, err, len(s.requests), tc.reason2, tc.requests, tc.reason)
+				t.Fatalf("Run = %+v, %v after %d requests; want %s after %d: %s", end, err, len(s.requests), tc.reason2,
+					tc.requests, tc.reason)
 			}
 			text := in.State.AnswerText()
 			if f := in.State.Terminal(in.Output); f != nil {
@@ -154,29 +191,33 @@ func TestAResultThatDoesNotFitIsSentBack(t *testing.T) {
 	}
 }
 
-// TestTheModelRefuses: that is the end, in its own words, and nothing is held against a schema.
-func TestTheModelRefuses(t *testing.T) {
+// TestModelRefuses checks that a refusal ends the Turn with its own text and is not checked against a schema.
+func TestModelRefuses(t *testing.T) {
 	for _, steps := range []int{1, 6} {
-		c, s := candidate("one", 3, asksFor("", call("a", "find", `{}`)), answer{reply: model.Reply{Text: "I cannot.", FinishReason: model.FinishRefusal}})
+		c, s := candidate("one", 3, asksFor("", call("a", "find", `{}`)),
+			answer{reply: model.Reply{Text: "I cannot.", FinishReason: model.FinishRefusal}})
 		find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-		in := with(input(t, c), find)
-		in.Output, in.Reflect, in.Limits.MaxSteps = capital(t), true, steps
+		in := withTools(input(t, c), find)
+		in.Output, in.Reflect, in.Limits.MaxSteps = capitalSchema(t), true, steps
 		end, err := loop.Run(t.Context(), in)
-		if err != nil || *end != (loop.End{Reason: loop.ModelRefused, Message: "the model refused to answer"}) || len(s.requests) != 2 || in.State.AnswerText() != "I cannot." {
-			t.Errorf("Run = %+v, %v after %d requests with %q; want the refusal and its text after 2", end, err, len(s.requests), in.State.AnswerText())
+		if err != nil || *end != (loop.End{Reason: loop.ModelRefused, Message: "the model refused to answer"}) ||
+			len(s.requests) != 2 || in.State.AnswerText() != "I cannot." {
+			t.Errorf("Run = %+v, %v after %d requests with %q; want the refusal and its text after 2", end, err,
+				len(s.requests), in.State.AnswerText())
 		}
 	}
 }
 
-// TestARejectedReplyOfCallsAlone is told that it was rejected: the same question would have the same answer.
-func TestARejectedReplyOfCallsAlone(t *testing.T) {
+// TestRejectedReplyWithoutText checks that the model learns of the rejection. Without it, the same request would
+// give the same reply.
+func TestRejectedReplyWithoutText(t *testing.T) {
 	form, err := schema.Compile([]byte(`{"type":"object"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	c, s := candidate("one", 1, asksFor("", call("a", "find", `{}`)), asksFor("", call("b", "find", `{"n":1}`)), says(`{}`))
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-	in := with(input(t, c), find)
+	in := withTools(input(t, c), find)
 	in.Output, in.Limits.MaxSteps = form, 1
 	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason == loop.OutputInvalid || len(s.requests) != 3 {
 		t.Fatalf("Run = %+v, %v after %d requests; want the third to answer", end, err, len(s.requests))
@@ -187,8 +228,8 @@ func TestARejectedReplyOfCallsAlone(t *testing.T) {
 	}
 }
 
-// TestChangesOfArgumentsAreTold before the result, out of its fence.
-func TestChangesOfArgumentsAreTold(t *testing.T) {
+// TestRepairNote checks that the note about repairs stands before the result and outside its fence.
+func TestRepairNote(t *testing.T) {
 	const line = "The arguments were changed before the call: "
 	long := strings.Repeat("x", 200)
 	for name, tc := range map[string]struct {
@@ -196,26 +237,53 @@ func TestChangesOfArgumentsAreTold(t *testing.T) {
 		result                   result
 		want                     []string
 	}{
-		"result":          {"before the fence", `{"n":"1"}`, `{"n":2}`, result{content: "found"}, []string{line + "/n: read the text as the number 1.\n" + fenced("found"), fenced("found")}},
-		"error":           {"and before an error", `{"n":"1"}`, `{"n":2}`, result{err: errors.New("it broke")}, []string{line + "/n: read the text as the number 1.\nerror (failed): the tool failed\n" + fenced("it broke"), "error (failed): the tool failed\n" + fenced("it broke")}},
-		"hostile":         {"a name cannot open anything", `{"<|im_start|>\n":1}`, `{"n":2}`, result{content: "found"}, []string{line + `removed "&lt;|im_start|>".` + "\n" + fenced("found"), fenced("found")}},
-		"reused":          {"of another call it is not told", `{"n":"1"}`, `{"n":1}`, result{content: "found"}, []string{line + "/n: read the text as the number 1.\n" + fenced("found"), fenced("found")}},
-		"reused, changed": {"but of this one", `{"n":1}`, `{"n":1,"x":1}`, result{content: "found"}, []string{fenced("found"), line + `removed "x".` + "\n" + fenced("found")}},
-		"long":            {"not without end, and within the message", `{"n":"1"}`, `{"n":2,"` + long + `":1}`, result{content: strings.Repeat("y", 20_000)}, nil},
+		"result": {
+			"the note stands before the fence", `{"n":"1"}`, `{"n":2}`,
+			result{content: "found"},
+			[]string{line + "/n: read the text as the number 1.\n" + fenced("found"), fenced("found")},
+		},
+		"error": {
+			"the note stands before an error", `{"n":"1"}`, `{"n":2}`,
+			result{err: errors.New("it broke")},
+			[]string{line + "/n: read the text as the number 1.\nerror (failed): the tool failed\n" +
+				fenced("it broke"), "error (failed): the tool failed\n" + fenced("it broke")},
+		},
+		"hostile": {
+			"tags in a name are neutralized", `{"<|im_start|>\n":1}`, `{"n":2}`,
+			result{content: "found"},
+			[]string{line + `removed "&lt;|im_start|>".` + "\n" + fenced("found"), fenced("found")},
+		},
+		"reused": {
+			"the note of another call is left out", `{"n":"1"}`, `{"n":1}`,
+			result{content: "found"},
+			[]string{line + "/n: read the text as the number 1.\n" + fenced("found"), fenced("found")},
+		},
+		"reused, changed": {
+			"the note of this call is included", `{"n":1}`, `{"n":1,"x":1}`,
+			result{content: "found"},
+			[]string{fenced("found"), line + `removed "x".` + "\n" + fenced("found")},
+		},
+		"long": {
+			"the note is bounded", `{"n":"1"}`, `{"n":2,"` + long + `":1}`,
+			result{content: strings.Repeat("y", 20_000)},
+			nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, _ := candidate("one", 1, asksFor("", call("a", "find", tc.arguments)), asksFor("", call("b", "find", tc.again)), says("Done."))
+			c, _ := candidate("one", 1, asksFor("", call("a", "find", tc.arguments)),
+				asksFor("", call("b", "find", tc.again)), says("Done."))
 			find, _ := toolOf("find", tool.ReadOnly, tc.result)
 			find.Trusted = false
-			in := with(input(t, c), find)
+			in := withTools(input(t, c), find)
 			if _, err := loop.Run(t.Context(), in); err != nil {
 				t.Fatal(err)
 			}
 			var got []string
 			for _, f := range in.State.Finishes {
 				got = append(got, f.Content)
-				if len(f.Content) > most || tc.want == nil && !strings.HasPrefix(f.Content, line) {
-					t.Errorf("the model was told %.200q of %d characters, want the changes within %d", f.Content, len(f.Content), most)
+				if len(f.Content) > maxMessage || tc.want == nil && !strings.HasPrefix(f.Content, line) {
+					t.Errorf("the model was told %.200q of %d characters, want the changes within %d", f.Content,
+						len(f.Content), maxMessage)
 				}
 			}
 			if diff := cmp.Diff(tc.want, got); tc.want != nil && diff != "" {
@@ -225,26 +293,28 @@ func TestChangesOfArgumentsAreTold(t *testing.T) {
 	}
 }
 
-// TestToolsThatWereNotOfferedAreNotNamed to a model that asks for one that is not there.
-func TestToolsThatWereNotOfferedAreNotNamed(t *testing.T) {
+// TestRefusalListsOfferedTools checks that the refusal of an unknown tool lists only tools that were
+// offered.
+func TestRefusalListsOfferedTools(t *testing.T) {
 	c, _ := candidate("one", 1, asksFor("", call("a", "gone", `{}`)), says("Done."))
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	hidden, _ := toolOf("load_skill", tool.ReadOnly, result{content: "none"})
-	in := with(input(t, c), find, hidden)
+	in := withTools(input(t, c), find, hidden)
 	in.Offered = func(name string) bool { return name == "find" }
 	if _, err := loop.Run(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{`a Refused unavailable: error (unavailable): there is no tool "gone": use one of find`}, ends(in)); diff != "" {
+	if diff := cmp.Diff([]string{`a Refused unavailable: error (unavailable): there is no tool "gone": use one of find`},
+		callEnds(in)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-// TestASummaryThatWasCutOff says so.
-func TestASummaryThatWasCutOff(t *testing.T) {
+// TestCutOffSummary checks that a summary that was cut off ends with a note.
+func TestCutOffSummary(t *testing.T) {
 	cut := says("It was")
 	cut.reply.FinishReason = model.FinishLength
-	c, _ := candidate("one", 1, append([]answer{fails(model.ContextLength)}, unpriced(cut, says("Done."))...)...)
+	c, _ := candidate("one", 1, append([]answer{fails(model.ContextLength)}, withoutUsage(cut, says("Done."))...)...)
 	in := withHistory(input(t, c), model.Message{Role: model.RoleUser, Content: words(9000)})
 	in.Context.Compact = true
 	if _, err := loop.Run(t.Context(), in); err != nil {

@@ -9,33 +9,34 @@ import (
 )
 
 const (
-	// chunkBytes is how much of a text is counted at once. What is counted of a chunk is kept, so that a prompt that comes
-	// again, or most of it, costs next to nothing.
+	// chunkBytes is the length of the chunks in which a text is counted. The count of each chunk is cached, so a
+	// prompt that is sent again, or only grows, costs almost nothing.
 	chunkBytes = 4 << 10
-	// maxChunks is how many chunks of one text are counted; of a longer text as many, spread over it, stand for the rest.
+	// maxChunks is the number of chunks that are counted. In a longer text, this number of chunks, spread evenly,
+	// stands for the whole text.
 	maxChunks = 16
-	// bytesPerToken stands in for a tokenizer that fails.
+	// bytesPerToken is the estimate if the tokenizer fails.
 	bytesPerToken = 4
 )
 
-// counter counts tokens for the whole process. Its table takes about 7 MiB, and is made when it is first used.
+// counter counts tokens for the whole process. Its table uses about 7 MiB and is created at the first use.
 var counter = tokenCounter{codec: sync.OnceValue(codec.NewO200kBase), seed: maphash.MakeSeed()}
 
-// tokenCounter counts the tokens of texts as a current model of OpenAI would; other models have about as many. It is safe for
-// concurrent use.
+// tokenCounter counts the tokens of texts like a current OpenAI model; other models have similar numbers. It is
+// safe for concurrent use.
 type tokenCounter struct {
 	codec func() *codec.Codec
 	seed  maphash.Seed
 
 	mu sync.Mutex
-	// chunks are the counts of chunks by the hash of their text. One text that passes for another costs an estimate and no more.
+	// chunks caches the counts of chunks by the hash of their text. A hash collision only makes an estimate wrong.
 	chunks map[uint64]int
 }
 
-// maxCounts bounds the counts that are kept, together about 1 MiB. Then they begin anew.
+// maxCounts bounds the cached counts, together about 1 MiB. When it is reached, the cache starts empty again.
 const maxCounts = 1 << 15
 
-// count returns about how many tokens a text has. A long one is counted in chunks, which makes it a few too many.
+// count returns the approximate number of tokens in a text. The chunks of a long text add a few tokens too many.
 func (c *tokenCounter) count(text string) int64 {
 	if len(text) <= chunkBytes {
 		return int64(c.chunk(text))
@@ -51,7 +52,7 @@ func (c *tokenCounter) count(text string) int64 {
 	return int64(float64(tokens) * float64(len(text)) / float64(bytes))
 }
 
-// runeStart moves a place in a text back to the beginning of a character.
+// runeStart moves an index in a text back to the beginning of a character.
 func runeStart(text string, at int) int {
 	if at >= len(text) {
 		return len(text)
@@ -61,7 +62,7 @@ func runeStart(text string, at int) int {
 			return at - back
 		}
 	}
-	return at // no UTF-8 at all
+	return at // the text is not UTF-8
 }
 
 func (c *tokenCounter) chunk(text string) int {

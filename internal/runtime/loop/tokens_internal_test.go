@@ -10,7 +10,7 @@ import (
 	"github.com/tiktoken-go/tokenizer/codec"
 )
 
-// newCounter has counts of its own and says how often the tokenizer was asked for.
+// newCounter returns a counter with an empty cache that counts the uses of the tokenizer.
 func newCounter(uses *int) *tokenCounter {
 	return &tokenCounter{seed: maphash.MakeSeed(), codec: func() *codec.Codec {
 		*uses++
@@ -25,14 +25,14 @@ func TestTokens(t *testing.T) {
 		least, most  int64
 		uses         int
 	}{
-		"nothing":       {"takes nothing", "", 0, 0, 0},
-		"words":         {"as the tokenizer has them", "hello world", 2, 2, 1},
-		"no UTF-8":      {"whatever it is", "\xff\xfe", 1, 4, 1},
-		"several":       {"chunks are added up", strings.Repeat(prose, 300), 4800 - 300, 4800 + 10, 5},
-		"long":          {"a sample stands for the rest", strings.Repeat(prose, 30_000), 420_000, 480_000, 16},
-		"wide letters":  {"no character is cut", strings.Repeat("日本語🙂", 3000), 9_000, 18_000, 10},
-		"one long word": {"it does not take for ever", strings.Repeat("x", 1<<20), 1 << 16, 1 << 18, 1},
-		"no text":       {"nor does what is no UTF-8", strings.Repeat("\xbf", 1<<20), 1 << 17, 1 << 20, 1},
+		"nothing":       {"the empty text has no tokens", "", 0, 0, 0},
+		"words":         {"the tokenizer counts", "hello world", 2, 2, 1},
+		"no UTF-8":      {"any bytes can be counted", "\xff\xfe", 1, 4, 1},
+		"several":       {"the counts of chunks are added", strings.Repeat(prose, 300), 4800 - 300, 4800 + 10, 5},
+		"long":          {"a sample of chunks is counted", strings.Repeat(prose, 30_000), 420_000, 480_000, 16},
+		"wide letters":  {"no character is cut in two", strings.Repeat("日本語🙂", 3000), 9_000, 18_000, 10},
+		"one long word": {"a long word is counted quickly", strings.Repeat("x", 1<<20), 1 << 16, 1 << 18, 1},
+		"no text":       {"invalid bytes are counted quickly", strings.Repeat("\xbf", 1<<20), 1 << 17, 1 << 20, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			uses := 0
@@ -52,8 +52,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// TestCountsAreBounded whatever is counted.
-func TestCountsAreBounded(t *testing.T) {
+// TestTokenCacheIsBounded checks that the cache starts empty again when it is full.
+func TestTokenCacheIsBounded(t *testing.T) {
 	uses := 0
 	c := newCounter(&uses)
 	c.chunks = map[uint64]int{}
@@ -65,10 +65,10 @@ func TestCountsAreBounded(t *testing.T) {
 	}
 }
 
-func TestTokensAreCountedAtTheSameTime(t *testing.T) {
+func TestConcurrentCounts(t *testing.T) {
 	uses := 0
 	c := newCounter(&uses)
-	c.codec = counter.codec // which is counted by nobody
+	c.codec = counter.codec // does not change uses, so there is no race
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {

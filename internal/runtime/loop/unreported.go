@@ -2,10 +2,10 @@ package loop
 
 import "github.com/capstan-dev/capstan/internal/runtime/model"
 
-// usageOfReply is what a reply took, as the endpoint reported it. What the endpoint did not report is estimated, or an endpoint
-// that reports nothing could be asked without bound.
+// usageOfReply returns the usage of a reply as the endpoint reported it. Missing values are estimated, because
+// otherwise an endpoint that reports nothing could be used without limit.
 func usageOfReply(r *Request, reply *model.Reply) model.Usage {
-	return complete(reply.Usage, r.EstimatedTokens, func() int64 {
+	return completeUsage(reply.Usage, r.EstimatedTokens, func() int64 {
 		kept := counter.count(reply.Text) + counter.count(reply.Reasoning)
 		for _, c := range reply.ToolCalls {
 			kept += counter.count(c.Name) + counter.count(c.Arguments)
@@ -17,29 +17,30 @@ func usageOfReply(r *Request, reply *model.Reply) model.Usage {
 	})
 }
 
-// usageOfFailure is what a request took that failed, as the endpoint reported it. What it did not report is estimated where a part
-// of the reply had come: the endpoint has worked, and asks to be paid. Where nothing had come it is nothing.
+// usageOfFailure returns the usage of a failed request as the endpoint reported it. Missing values are estimated if
+// a part of the reply arrived, because the endpoint has worked and will bill that. If nothing arrived, nothing is
+// added.
 func usageOfFailure(r *Request, failure *model.Error) model.Usage {
 	if failure.Received <= 0 {
-		return bounded(failure.Usage)
+		return boundedUsage(failure.Usage)
 	}
-	return complete(failure.Usage, r.EstimatedTokens, func() int64 { return tokensOf(failure.Received) })
+	return completeUsage(failure.Usage, r.EstimatedTokens, func() int64 { return tokensOf(failure.Received) })
 }
 
-// complete fills in what an endpoint has not reported: the tokens of the prompt, which has some, and those of the output.
-func complete(reported model.Usage, prompt int64, output func() int64) model.Usage {
-	u := bounded(reported)
+// completeUsage fills in values that an endpoint has not reported: the tokens of the prompt and of the output.
+func completeUsage(reported model.Usage, prompt int64, output func() int64) model.Usage {
+	u := boundedUsage(reported)
 	if u.InputTokens == 0 && prompt > 0 {
 		u.InputTokens, u.Estimated = prompt, true
 	}
 	if u.OutputTokens > 0 {
-		return bounded(u)
+		return boundedUsage(u)
 	}
 	if n := output(); n > 0 {
 		u.OutputTokens, u.Estimated = n, true
 	}
-	return bounded(u)
+	return boundedUsage(u)
 }
 
-// tokensOf is about how many tokens so many bytes have, of which nobody has the text.
+// tokensOf estimates the number of tokens in this number of bytes. It is used if the text itself is not available.
 func tokensOf(bytes int64) int64 { return (max(0, bytes) + bytesPerToken - 1) / bytesPerToken }

@@ -13,23 +13,24 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// breaks is a request that fails after so many bytes of a reply, for which the endpoint has reported a usage, or none.
-func breaks(received int64, usage model.Usage) answer {
+// brokenRequest returns a request that fails after this number of bytes of a reply. usage may be zero.
+func brokenRequest(received int64, usage model.Usage) answer {
 	return answer{err: &model.Error{Kind: model.Network, Message: "it broke", Received: received, Usage: usage}}
 }
 
-// tooLong is a reply that was cut off because it is too long.
-func tooLong(text string, received int64, usage model.Usage) answer {
+// longReply returns a reply that was cut off because it is too long.
+func longReply(text string, received int64, usage model.Usage) answer {
 	return answer{reply: model.Reply{Text: text, FinishReason: model.FinishLength, TooLong: true, Received: received, Usage: usage}}
 }
 
-// whole is a reply of two tokens that came whole, for which the endpoint has reported a usage, or a part of one.
-func whole(usage model.Usage) answer {
+// wholeReply returns a complete reply of two tokens. usage may be incomplete or zero.
+func wholeReply(usage model.Usage) answer {
 	return answer{reply: model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}}
 }
 
-// TestWhatNobodyReported is estimated, counted and marked, also of a whole reply: the prompt has 6 tokens, and 4 bytes are one.
-func TestWhatNobodyReported(t *testing.T) {
+// TestUnreportedUsage checks that missing usage is estimated, counted and marked, even for a complete reply. The
+// prompt has 6 tokens, and 4 bytes count as one token.
+func TestUnreportedUsage(t *testing.T) {
 	reported := model.Usage{InputTokens: 9, OutputTokens: 4}
 	for name, tc := range map[string]struct {
 		reason string
@@ -37,21 +38,59 @@ func TestWhatNobodyReported(t *testing.T) {
 		want   model.Usage
 		cost   string
 	}{
-		"failed":             {"the prompt, and what came", breaks(401, model.Usage{}), model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true}, "0.001016"},
-		"failed, reported":   {"the endpoint knows best", breaks(401, reported), reported, "0.000049"},
-		"failed, nothing":    {"an endpoint that has sent nothing asks for nothing", breaks(0, model.Usage{}), model.Usage{}, "0"},
-		"failed, rubbish":    {"an adapter may say anything", breaks(-1, model.Usage{}), model.Usage{}, "0"},
-		"too long":           {"what came, kept or not", tooLong("half", 401, model.Usage{}), model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true}, "0.001016"},
-		"too long, reported": {"the endpoint knows best", tooLong("half", 401, reported), reported, "0.000049"},
-		"too long, not said": {"what was kept at least", tooLong(strings.Repeat("word ", 100), 0, model.Usage{}), model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true}, "0.001016"},
-		"failed, half":       {"what is reported stays", breaks(401, model.Usage{InputTokens: 9}), model.Usage{InputTokens: 9, OutputTokens: 101, Estimated: true}, "0.001019"},
-		"whole":              {"an endpoint that reports nothing", whole(model.Usage{}), model.Usage{InputTokens: 6, OutputTokens: 2, Estimated: true}, "0.000026"},
-		"whole, reported":    {"the endpoint knows best", whole(reported), reported, "0.000049"},
-		"whole, input only":  {"the output has words", whole(model.Usage{InputTokens: 9, CacheReadTokens: 3}), model.Usage{InputTokens: 9, CacheReadTokens: 3, OutputTokens: 2, Estimated: true}, "0.000029"},
-		"whole, output only": {"a prompt has words", whole(model.Usage{OutputTokens: 4}), model.Usage{InputTokens: 6, OutputTokens: 4, Estimated: true}, "0.000046"},
-		"whole, rubbish":     {"an endpoint may report anything", whole(model.Usage{InputTokens: -5, OutputTokens: -1}), model.Usage{InputTokens: 6, OutputTokens: 2, Estimated: true}, "0.000026"},
-		"whole, thoughts":    {"which are output", answer{reply: model.Reply{Text: "Done.", Reasoning: "Done.", FinishReason: model.FinishStop}}, model.Usage{InputTokens: 6, OutputTokens: 4, Estimated: true}, "0.000046"},
-		"nothing to say":     {"an empty reply has no tokens", answer{reply: model.Reply{FinishReason: model.FinishStop, Usage: model.Usage{InputTokens: 9}}}, model.Usage{InputTokens: 9}, "0.000009"},
+		"failed": {
+			"the prompt and the received bytes are estimated", brokenRequest(401, model.Usage{}),
+			model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true},
+			"0.001016",
+		},
+		"failed, reported": {"the reported usage counts", brokenRequest(401, reported), reported, "0.000049"},
+		"failed, nothing":  {"nothing received costs nothing", brokenRequest(0, model.Usage{}), model.Usage{}, "0"},
+		"failed, rubbish":  {"a negative number counts as 0", brokenRequest(-1, model.Usage{}), model.Usage{}, "0"},
+		"too long": {
+			"all received bytes count", longReply("half", 401, model.Usage{}),
+			model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true},
+			"0.001016",
+		},
+		"too long, reported": {"the reported usage counts", longReply("half", 401, reported), reported, "0.000049"},
+		"too long, not said": {
+			"at least the kept text counts", longReply(strings.Repeat("word ", 100), 0, model.Usage{}),
+			model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true},
+			"0.001016",
+		},
+		"failed, half": {
+			"the reported part stays", brokenRequest(401, model.Usage{InputTokens: 9}),
+			model.Usage{InputTokens: 9, OutputTokens: 101, Estimated: true},
+			"0.001019",
+		},
+		"whole": {
+			"prompt and reply are estimated", wholeReply(model.Usage{}),
+			model.Usage{InputTokens: 6, OutputTokens: 2, Estimated: true},
+			"0.000026",
+		},
+		"whole, reported": {"the reported usage counts", wholeReply(reported), reported, "0.000049"},
+		"whole, input only": {
+			"only the output is estimated", wholeReply(model.Usage{InputTokens: 9, CacheReadTokens: 3}),
+			model.Usage{InputTokens: 9, CacheReadTokens: 3, OutputTokens: 2, Estimated: true},
+			"0.000029",
+		},
+		"whole, output only": {
+			"only the prompt is estimated", wholeReply(model.Usage{OutputTokens: 4}),
+			model.Usage{InputTokens: 6, OutputTokens: 4, Estimated: true},
+			"0.000046",
+		},
+		"whole, rubbish": {
+			"negative numbers are replaced by estimates", wholeReply(model.Usage{InputTokens: -5, OutputTokens: -1}),
+			model.Usage{InputTokens: 6, OutputTokens: 2, Estimated: true},
+			"0.000026",
+		},
+		"whole, thoughts": {"reasoning counts as output", answer{reply: model.Reply{
+			Text: "Done.", Reasoning: "Done.",
+			FinishReason: model.FinishStop,
+		}}, model.Usage{InputTokens: 6, OutputTokens: 4, Estimated: true}, "0.000046"},
+		"nothing to say": {"an empty reply has no tokens", answer{reply: model.Reply{
+			FinishReason: model.FinishStop,
+			Usage:        model.Usage{InputTokens: 9},
+		}}, model.Usage{InputTokens: 9}, "0.000009"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, _ := candidate("one", 1, tc.answer)
@@ -72,20 +111,26 @@ func TestWhatNobodyReported(t *testing.T) {
 	}
 }
 
-// TestWhatNobodyReportedIsOfTheBudget, in each run.
-func TestWhatNobodyReportedIsOfTheBudget(t *testing.T) {
+// TestUnreportedUsageCounts checks that estimated usage counts against the budget in each run.
+func TestUnreportedUsageCounts(t *testing.T) {
 	for name, tc := range map[string]struct {
 		limits loop.Limits
 		want   string
 	}{
-		"tokens": {loop.Limits{MaxTokens: 219}, "the turn has taken 214 tokens and the next request would take about 6: that is more than its budget of 219 tokens"},
-		"cost":   {loop.Limits{MaxCost: decimal.RequireFromString("0.002037")}, "the turn has cost 0.002032 and the next request would cost about 0.000006: that is more than its budget of 0.002037"},
+		"tokens": {
+			loop.Limits{MaxTokens: 219},
+			"the turn used 214 tokens and the next request would use about 6 more: together they exceed its budget of 219 tokens",
+		},
+		"cost": {
+			loop.Limits{MaxCost: decimal.RequireFromString("0.002037")},
+			"the turn cost 0.002032 and the next request would cost about 0.000006 more: together they exceed its budget of 0.002037",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				j := &journaltest.Memory{}
 				for epoch, asked := range []int{2, 0} {
-					c, s := candidate("one", 5, breaks(401, model.Usage{}))
+					c, s := candidate("one", 5, brokenRequest(401, model.Usage{}))
 					c.Pricing = pricing(1, 10)
 					in := inputOf(t, j, int64(epoch)+1, c)
 					in.Limits.MaxTokens, in.Limits.MaxCost = tc.limits.MaxTokens, tc.limits.MaxCost

@@ -10,38 +10,39 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// maxParallel is how many calls of a wave are made at the same time.
+// maxParallel is the number of calls of a wave that run at the same time.
 const maxParallel = 8
 
-// done is a call that has come back.
-type done struct {
+// finishedCall is a call that returned.
+type finishedCall struct {
 	*planned
 	result tool.Result
 	err    error
 }
 
-// errNotCalled is that of a call that was not made, because the Turn had ended.
+// errNotCalled is the error of a call that was not made because the Turn had ended.
 var errNotCalled = errors.New("the tool was not called: the turn ended before")
 
-// run makes the calls of a wave, whose intents are in the journal, and journals what becomes of each as it comes. It returns
-// when none is under way any more, with a *Parked where the result of a call comes later.
-func (in *Input) run(ctx context.Context, wave []*planned) error {
+// runWave makes the calls of a wave, whose intents are in the journal, and records each result when it arrives. It
+// returns when no call is running. If the result of a call comes later, it returns a *Parked.
+func (in *Input) runWave(ctx context.Context, wave []*planned) error {
 	within, stop := context.WithCancel(ctx)
 	var under sync.WaitGroup
 	defer under.Wait()
 	defer stop()
-	results := make(chan done, maxParallel)
+	results := make(chan finishedCall, maxParallel)
 	running := 0
 	start := func(c *planned) {
 		call := tool.Call{
 			IdempotencyKey: c.intent.IdempotencyKey, Step: c.intent.Step, CallID: c.intent.CallID, Attempt: c.intent.Attempt,
-			Repeatable: effectOf(c.tool).Repeatable(), TurnUID: in.State.TurnUID(c.intent.Step, c.intent.CallID), Arguments: c.intent.Arguments, Left: in.left(ctx), Descendants: c.intent.Descendants,
+			Repeatable: effectOf(c.tool).Repeatable(), TurnUID: in.State.TurnUID(c.intent.Step, c.intent.CallID),
+			Arguments: c.intent.Arguments, Left: in.left(ctx), Descendants: c.intent.Descendants,
 		}
 		running++
 		under.Go(func() {
-			d := done{planned: c, err: tool.ErrNoResult}
-			defer func() { results <- d }() // also where the adapter ends its goroutine
-			d.result, d.err = c.make(within, call)
+			d := finishedCall{planned: c, err: tool.ErrNoResult}
+			defer func() { results <- d }() // even if the adapter ends its goroutine
+			d.result, d.err = c.invoke(within, call)
 		})
 	}
 	var parked Parked
@@ -54,7 +55,7 @@ func (in *Input) run(ctx context.Context, wave []*planned) error {
 		}
 		d := <-results
 		running--
-		switch next, err := in.settle(ctx, d); {
+		switch next, err := in.recordEnd(ctx, d); {
 		case err != nil:
 			return err
 		case next.again:
@@ -66,7 +67,7 @@ func (in *Input) run(ctx context.Context, wave []*planned) error {
 			}
 		}
 		if in.interrupted() {
-			wave = nil // more than are under way at once only read: the next run makes them
+			wave = nil // only read-only waves have more calls than are running: the next run makes the rest
 		}
 	}
 	if len(parked.Turns) > 0 {
@@ -84,42 +85,44 @@ func (in *Input) interrupted() bool {
 	}
 }
 
-// next is what follows from a call that has come back without an end.
-type next struct {
-	// again is true for one that is made once more; turn and uid are the name and the UID of the Turn whose end another waits for.
+// followUp says how to continue after a call that returned without an end.
+type followUp struct {
+	// again is true if the call is repeated. turn and uid are the name and the UID of the Turn that the call waits
+	// for.
 	again     bool
 	turn, uid string
 }
 
-// settle journals what became of a call.
-func (in *Input) settle(ctx context.Context, d done) (next, error) {
-	// The context is looked at first: one that has ended because the run was given up says so from then on, but one that had
-	// not ended a moment ago may have by now.
+// recordEnd records the result of a call.
+func (in *Input) recordEnd(ctx context.Context, d finishedCall) (followUp, error) {
+	// Check the context first. If it ended because the run was given up, Abandoned already reports that. If the
+	// context had not ended yet, it may end at any moment after this check.
 	over := ctx.Err() != nil
 	if d.err != nil && over && in.Abandoned() {
-		return next{}, context.Cause(ctx) // the intent stays open, and the next run judges it
+		return followUp{}, context.Cause(ctx) // the intent stays open, and the next run handles it
 	}
-	e := in.ending(d.intent.Step, d.placed, d.tool)
+	e := in.ending(d.intent.Step, d.openCall, d.tool)
 	e.DurationMS, e.Spent, e.Descendants = d.took, d.result.Spent, d.result.Descendants
 	pending, waits := errors.AsType[*tool.Pending](d.err)
 	switch {
 	case errors.Is(d.err, errNotCalled):
-		return next{}, in.Record(e.failed(Refused, tool.Denied, d.err.Error()))
+		return followUp{}, in.Record(e.failed(Refused, tool.Denied, d.err.Error()))
 	case waits && effectOf(d.tool).Repeatable():
-		return next{turn: pending.Turn, uid: pending.UID}, nil
+		return followUp{turn: pending.Turn, uid: pending.UID}, nil
 	case waits:
-		return next{}, in.Record(e.failed(Unknown, tool.OutcomeUnknown, unknown+"its result comes later, and the call cannot be made again to get it"+findOut))
+		return followUp{}, in.Record(e.failed(Unknown, tool.OutcomeUnknown,
+			unknownPrefix+"its result comes later, and the call cannot be made again to get it"+unknownSuffix))
 	case d.err == nil:
-		return next{}, in.Record(e.succeeded(d.result))
-	case !over && in.retries(ctx, d):
+		return followUp{}, in.Record(e.succeeded(d.result))
+	case !over && in.shouldRetry(ctx, d):
 		d.intent.Attempt, d.intent.Retry = d.intent.Attempt+1, true
-		return next{again: true}, in.Record(journal.Record{Kind: journal.ToolIntended, Payload: d.intent})
+		return followUp{again: true}, in.Record(journal.Record{Kind: journal.ToolIntended, Payload: d.intent})
 	}
-	return next{}, in.Record(e.failure(over, effectOf(d.tool), d.err))
+	return followUp{}, in.Record(e.failure(over, effectOf(d.tool), d.err))
 }
 
-// retries says whether a call that gave no result in time is made once more.
-func (in *Input) retries(ctx context.Context, d done) bool {
+// shouldRetry reports whether a call that gave no result in time is repeated.
+func (in *Input) shouldRetry(ctx context.Context, d finishedCall) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < leastTime {
 		return false
 	}
@@ -128,15 +131,15 @@ func (in *Input) retries(ctx context.Context, d done) bool {
 }
 
 const (
-	// turnEnded is what a call comes to that the end of its Turn has cut off.
+	// turnEnded is the message for a call that the end of its Turn cut off.
 	turnEnded = "the turn ended while the call was under way"
-	// unknown begins what a model is told of a call of which nobody knows whether it was done, and findOut ends it.
-	unknown = "the outcome of this call is unknown: "
-	findOut = ". It may have been done: find out, as the same call is not made twice."
+	// unknownPrefix begins, and unknownSuffix ends, the message for a call with an unknown outcome.
+	unknownPrefix = "the outcome of this call is unknown: "
+	unknownSuffix = ". It may have been done: find out, as the same call is not made twice."
 )
 
-// failure is the end of a call that gave no result. One that does harm may have been done all the same, unless the tool has
-// said what became of it: an error without a class does not.
+// failure returns the end of a call that gave no result. A harmful call may have been made all the same, unless the
+// tool reported what happened. An error without a class does not report that.
 func (e ending) failure(over bool, effect tool.Effect, err error) journal.Record {
 	failure := tool.AsError(err)
 	_, classified := errors.AsType[*tool.Error](err)
@@ -147,17 +150,18 @@ func (e ending) failure(over bool, effect tool.Effect, err error) journal.Record
 	case effect.Repeatable():
 		return e.failedAs(Failed, failure.Class, failure.Message, failure.Said)
 	case over:
-		return e.failed(Unknown, tool.OutcomeUnknown, unknown+turnEnded)
+		return e.failed(Unknown, tool.OutcomeUnknown, unknownPrefix+turnEnded)
 	case failure.Class == tool.Timeout || failure.Class == tool.OutcomeUnknown:
-		return e.failedAs(Unknown, failure.Class, unknown+failure.Message+findOut, failure.Said)
+		return e.failedAs(Unknown, failure.Class, unknownPrefix+failure.Message+unknownSuffix, failure.Said)
 	case tool.IsUncertain(err):
-		return e.failedAs(Unknown, tool.OutcomeUnknown, unknown+failure.Message+findOut, failure.Said)
+		return e.failedAs(Unknown, tool.OutcomeUnknown, unknownPrefix+failure.Message+unknownSuffix, failure.Said)
 	}
 	return e.failedAs(Failed, failure.Class, failure.Message, failure.Said)
 }
 
-// make makes the call within its time, unless the Turn has ended while the intent was written, which may take long.
-func (c *planned) make(ctx context.Context, call tool.Call) (tool.Result, error) {
+// invoke makes the call within the time limit of the tool. It makes no call if the Turn ended while the intent was
+// written, which may take long.
+func (c *planned) invoke(ctx context.Context, call tool.Call) (tool.Result, error) {
 	if ctx.Err() != nil {
 		return tool.Result{}, errNotCalled
 	}

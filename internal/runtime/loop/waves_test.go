@@ -21,20 +21,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// diary is what happened, in order, from many calls at once.
-type diary struct {
+// eventLog records events of concurrent calls in order.
+type eventLog struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (d *diary) add(line string) {
+func (d *eventLog) add(line string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lines = append(d.lines, line)
 }
 
-// noting makes a tool whose calls take a while and are noted in a diary, by name.
-func noting(d *diary, name string, effect tool.Effect, takes time.Duration) tool.Tool {
+// loggingTool returns a tool whose calls take some time and are recorded in an eventLog.
+func loggingTool(d *eventLog, name string, effect tool.Effect, takes time.Duration) tool.Tool {
 	t, _ := toolOf(name, effect)
 	t.Caller = tool.CallerFunc(func(ctx context.Context, c tool.Call) (tool.Result, error) {
 		d.add("begin " + c.CallID)
@@ -50,8 +50,8 @@ func noting(d *diary, name string, effect tool.Effect, takes time.Duration) tool
 	return t
 }
 
-// noted makes Record note what it writes about calls.
-func noted(d *diary, in *loop.Input) {
+// logRecords makes Record write intents and ends of calls into the log.
+func logRecords(d *eventLog, in *loop.Input) {
 	record := in.Record
 	in.Record = func(records ...journal.Record) error {
 		line := ""
@@ -59,7 +59,7 @@ func noted(d *diary, in *loop.Input) {
 			switch p := r.Payload.(type) {
 			case loop.Intent:
 				line += " intend " + p.CallID
-			case loop.Finish:
+			case loop.CallResult:
 				line += " finish " + p.CallID
 			}
 		}
@@ -71,7 +71,8 @@ func noted(d *diary, in *loop.Input) {
 }
 
 func TestWaves(t *testing.T) {
-	reply := asksFor("", call("a", "slow", `{"n":1}`), call("b", "quick", `{"n":1}`), call("c", "write", `{"n":1}`), call("d", "write", `{"n":2}`), call("e", "quick", `{"n":2}`), call("f", "gone", `{}`), call("g", "slow", `{"n":3}`))
+	reply := asksFor("", call("a", "slow", `{"n":1}`), call("b", "quick", `{"n":1}`), call("c", "write", `{"n":1}`),
+		call("d", "write", `{"n":2}`), call("e", "quick", `{"n":2}`), call("f", "gone", `{}`), call("g", "slow", `{"n":3}`))
 	for name, tc := range map[string]struct {
 		reason string
 		policy loop.Policy
@@ -102,23 +103,28 @@ func TestWaves(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := &diary{}
+				d := &eventLog{}
 				c, s := candidate("one", 1, reply, says("Done."))
-				in := with(input(t, c), noting(d, "slow", tool.ReadOnly, 5*time.Second), noting(d, "quick", tool.ReadOnly, time.Second), noting(d, "write", tool.Idempotent, 2*time.Second))
+				in := withTools(input(t, c), loggingTool(d, "slow", tool.ReadOnly, 5*time.Second),
+					loggingTool(d, "quick", tool.ReadOnly, time.Second), loggingTool(d, "write", tool.Idempotent, 2*time.Second))
 				in.Policy = tc.policy
-				noted(d, &in)
+				logRecords(d, &in)
 				begin := time.Now()
 				if _, err := loop.Run(t.Context(), in); err != nil || time.Since(begin) != tc.took {
 					t.Fatalf("Run: %v after %s, want %s", err, time.Since(begin), tc.took)
 				}
 				ok := len(d.lines) == len(tc.want)
 				for i := range min(len(d.lines), len(tc.want)) {
-					ok = ok && (d.lines[i] == tc.want[i] || len(d.lines[i]) > len(tc.want[i]) && d.lines[i][:len(tc.want[i])+1] == tc.want[i]+" ")
+					ok = ok && (d.lines[i] == tc.want[i] || len(d.lines[i]) > len(tc.want[i]) &&
+						d.lines[i][:len(tc.want[i])+1] == tc.want[i]+" ")
 				}
 				if !ok {
 					t.Errorf("%s: -want +got:\n%s", tc.reason, cmp.Diff(tc.want, d.lines))
 				}
-				want := []string{"tool a: of a", "tool b: of b", "tool c: of c", "tool d: of d", "tool e: of e", `tool f: error (unavailable): there is no tool "gone": use one of slow, quick, write`, "tool g: of g"}
+				want := []string{
+					"tool a: of a", "tool b: of b", "tool c: of c", "tool d: of d", "tool e: of e",
+					`tool f: error (unavailable): there is no tool "gone": use one of slow, quick, write`, "tool g: of g",
+				}
 				if diff := cmp.Diff(want, transcript(s.requests[1])[1:]); diff != "" {
 					t.Errorf("the model was told, in its own order: -want +got:\n%s", diff)
 				}
@@ -127,8 +133,8 @@ func TestWaves(t *testing.T) {
 	}
 }
 
-// many are calls of a tool, each with another argument.
-func many(name string, n int) []model.ToolCall {
+// manyCalls returns n calls of a tool with different arguments.
+func manyCalls(name string, n int) []model.ToolCall {
 	var all []model.ToolCall
 	for i := range n {
 		all = append(all, call(fmt.Sprintf("c%02d", i), name, fmt.Sprintf(`{"n":%d}`, i)))
@@ -136,20 +142,22 @@ func many(name string, n int) []model.ToolCall {
 	return all
 }
 
-func TestALargeWaveIsBounded(t *testing.T) {
+func TestLargeWaveIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &diary{}
-		c, _ := candidate("one", 1, asksFor("", many("find", 20)...), says("Done."))
-		in := with(input(t, c), noting(d, "find", tool.ReadOnly, time.Second))
+		d := &eventLog{}
+		c, _ := candidate("one", 1, asksFor("", manyCalls("find", 20)...), says("Done."))
+		in := withTools(input(t, c), loggingTool(d, "find", tool.ReadOnly, time.Second))
 		begin := time.Now()
-		if _, err := loop.Run(t.Context(), in); err != nil || time.Since(begin) != 3*time.Second || in.State.Outcomes()[loop.Succeeded] != 20 {
+		if _, err := loop.Run(t.Context(), in); err != nil || time.Since(begin) != 3*time.Second ||
+			in.State.Outcomes()[loop.Succeeded] != 20 {
 			t.Errorf("Run: %v after %s with outcomes %v; want 20 calls, 8 at a time, in 3s", err, time.Since(begin), in.State.Outcomes())
 		}
 	})
 }
 
-// TestTheEndOfARunDuringAWave leaves nothing under way, and each call that was begun with an end, or open for the next run.
-func TestTheEndOfARunDuringAWave(t *testing.T) {
+// TestRunEndsDuringAWave checks that no call keeps running, and that each call that began has an end or stays
+// open for the next run.
+func TestRunEndsDuringAWave(t *testing.T) {
 	cause := errors.New("so it ended")
 	broken := errors.New("the journal is away")
 	for name, tc := range map[string]struct {
@@ -161,19 +169,27 @@ func TestTheEndOfARunDuringAWave(t *testing.T) {
 		outcomes  map[loop.Outcome]int
 		begun     int
 	}{
-		"cancelled":     {"those under way were cut off, the others never called", false, false, false, cause, map[loop.Outcome]int{loop.Failed: 8, loop.Refused: 2}, 8},
-		"abandoned":     {"the next run makes them again", true, false, false, cause, map[loop.Outcome]int{}, 8},
-		"interrupted":   {"those under way end, the others are begun by the next run", false, true, false, loop.ErrInterrupted, map[loop.Outcome]int{loop.Succeeded: 8}, 8},
-		"journal fails": {"the others are cut off", false, false, true, broken, map[loop.Outcome]int{}, 8},
+		"cancelled": {
+			"running calls are cut off, the other calls are refused", false, false, false, cause,
+			map[loop.Outcome]int{loop.Failed: 8, loop.Refused: 2},
+			8,
+		},
+		"abandoned": {"the next run repeats the calls", true, false, false, cause, map[loop.Outcome]int{}, 8},
+		"interrupted": {
+			"running calls finish, the next run makes the others", false, true, false, loop.ErrInterrupted,
+			map[loop.Outcome]int{loop.Succeeded: 8},
+			8,
+		},
+		"journal fails": {"the other calls are cut off", false, false, true, broken, map[loop.Outcome]int{}, 8},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				interrupt := make(chan struct{})
-				d, j := &diary{}, &journaltest.Memory{}
-				c, _ := candidate("one", 1, asksFor("", many("find", 10)...), says("Done."))
-				in := with(inputOf(t, j, 1, c), noting(d, "find", tool.ReadOnly, 10*time.Second))
+				d, j := &eventLog{}, &journaltest.Memory{}
+				c, _ := candidate("one", 1, asksFor("", manyCalls("find", 10)...), says("Done."))
+				in := withTools(inputOf(t, j, 1, c), loggingTool(d, "find", tool.ReadOnly, 10*time.Second))
 				in.Interrupt, in.Abandoned = interrupt, func() bool { return tc.abandoned && ctx.Err() != nil }
 				record := in.Record
 				in.Record = func(records ...journal.Record) error {
@@ -205,23 +221,26 @@ func TestTheEndOfARunDuringAWave(t *testing.T) {
 				if tc.outcomes[loop.Refused] > 0 {
 					return
 				}
-				again := with(inputOf(t, j, 2, c), noting(d, "find", tool.ReadOnly, 10*time.Second))
-				if _, err := loop.Run(t.Context(), again); err != nil || again.State.Outcomes()[loop.Succeeded] != 10 || again.State.ToolCalls() != 10 {
-					t.Errorf("the next run: %v with %v and %d calls counted, want all ten to succeed, counted once", err, again.State.Outcomes(), again.State.ToolCalls())
+				again := withTools(inputOf(t, j, 2, c), loggingTool(d, "find", tool.ReadOnly, 10*time.Second))
+				if _, err := loop.Run(t.Context(), again); err != nil || again.State.Outcomes()[loop.Succeeded] != 10 ||
+					again.State.ToolCalls() != 10 {
+					t.Errorf("the next run: %v with %v and %d calls counted, want all ten to succeed, counted once", err,
+						again.State.Outcomes(), again.State.ToolCalls())
 				}
 			})
 		})
 	}
 }
 
-// TestOneBadCallOfAWave is the error of that call alone.
-func TestOneBadCallOfAWave(t *testing.T) {
+// TestBrokenCallOfAWave checks that a broken call does not affect the other calls of its wave.
+func TestBrokenCallOfAWave(t *testing.T) {
 	for name, bad := range map[string]func(){"panics": func() { panic("boom") }, "ends its goroutine": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
-			c, s := candidate("one", 1, asksFor("", call("a", "find", `{}`), call("b", "bad", `{}`), call("c", "find", `{"n":1}`)), says("Done."))
+			c, s := candidate("one", 1, asksFor("", call("a", "find", `{}`), call("b", "bad", `{}`), call("c", "find", `{"n":1}`)),
+				says("Done."))
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 			broken, _ := toolOf("bad", tool.ReadOnly, result{do: bad})
-			in := with(input(t, c), find, broken)
+			in := withTools(input(t, c), find, broken)
 			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered || len(s.requests) != 2 {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)
 			}
@@ -238,21 +257,63 @@ func TestRetryOnTimeout(t *testing.T) {
 		reason  string
 		effect  tool.Effect
 		retry   bool
-		turn    time.Duration // time of the Turn
+		turn    time.Duration // time limit of the Turn
 		results []result
 		calls   int
 		outcome loop.Outcome
 		took    time.Duration
 	}{
-		"second try":    {"the second gives the result", tool.ReadOnly, true, time.Hour, []result{slow, quick}, 2, loop.Succeeded, 10 * time.Second},
-		"idempotent":    {"also where it writes once", tool.Idempotent, true, time.Hour, []result{slow, quick}, 2, loop.Succeeded, 10 * time.Second},
-		"own timeout":   {"whoever notices", tool.ReadOnly, true, time.Hour, []result{{err: &tool.Error{Class: tool.Timeout, Message: "slow"}}, quick}, 2, loop.Succeeded, 0},
-		"no third":      {"there is no third", tool.ReadOnly, true, time.Hour, []result{slow, slow, quick}, 2, loop.Failed, 20 * time.Second},
-		"not asked for": {"the tool must say so", tool.ReadOnly, false, time.Hour, []result{slow, quick}, 1, loop.Failed, 10 * time.Second},
-		"does harm":     {"what may have been done is not done again", tool.Destructive, true, time.Hour, []result{slow, quick}, 1, loop.Unknown, 10 * time.Second},
-		"another error": {"nor is what failed otherwise", tool.ReadOnly, true, time.Hour, []result{{err: &tool.Error{Class: tool.Unavailable, Message: "away"}}, quick}, 1, loop.Failed, 0},
-		"no time":       {"nor what has no time left", tool.ReadOnly, true, 10*time.Second + 900*time.Millisecond, []result{slow, quick}, 1, loop.Failed, 10 * time.Second},
-		"little time":   {"a second suffices", tool.ReadOnly, true, 11 * time.Second, []result{slow, quick}, 2, loop.Succeeded, 10 * time.Second},
+		"second try": {
+			"the second call returns the result", tool.ReadOnly, true, time.Hour,
+			[]result{slow, quick},
+			2,
+			loop.Succeeded, 10 * time.Second,
+		},
+		"idempotent": {
+			"an idempotent call is repeated", tool.Idempotent, true, time.Hour,
+			[]result{slow, quick},
+			2,
+			loop.Succeeded, 10 * time.Second,
+		},
+		"own timeout": {
+			"a time-out of the tool itself counts too", tool.ReadOnly, true, time.Hour,
+			[]result{{err: &tool.Error{Class: tool.Timeout, Message: "slow"}}, quick},
+			2, loop.Succeeded, 0,
+		},
+		"no third": {
+			"there is only one retry", tool.ReadOnly, true, time.Hour,
+			[]result{slow, slow, quick},
+			2,
+			loop.Failed, 20 * time.Second,
+		},
+		"not asked for": {
+			"the tool must allow the retry", tool.ReadOnly, false, time.Hour,
+			[]result{slow, quick},
+			1,
+			loop.Failed, 10 * time.Second,
+		},
+		"does harm": {
+			"a harmful call is not repeated", tool.Destructive, true, time.Hour,
+			[]result{slow, quick},
+			1,
+			loop.Unknown, 10 * time.Second,
+		},
+		"another error": {
+			"another failure is not retried", tool.ReadOnly, true, time.Hour,
+			[]result{{err: &tool.Error{Class: tool.Unavailable, Message: "away"}}, quick},
+			1, loop.Failed, 0,
+		},
+		"no time": {
+			"less than a second is left", tool.ReadOnly, true, 10*time.Second + 900*time.Millisecond,
+			[]result{slow, quick},
+			1, loop.Failed, 10 * time.Second,
+		},
+		"little time": {
+			"one second is enough", tool.ReadOnly, true, 11 * time.Second,
+			[]result{slow, quick},
+			2,
+			loop.Succeeded, 10 * time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -261,15 +322,17 @@ func TestRetryOnTimeout(t *testing.T) {
 				c, _ := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
 				find, found := toolOf("find", tc.effect, tc.results...)
 				find.Timeout, find.RetryOnTimeout = 10*time.Second, tc.retry
-				in := with(input(t, c), find)
+				in := withTools(input(t, c), find)
 				in.Limits.MaxToolCalls = 1
 				begin := time.Now()
 				if _, err := loop.Run(ctx, in); err != nil || time.Since(begin) != tc.took {
 					t.Fatalf("Run: %v after %s, want %s", err, time.Since(begin), tc.took)
 				}
 				f := in.State.Finishes[0]
-				if len(found.calls) != tc.calls || f.Outcome != tc.outcome || in.State.ToolCalls() != 1 || in.State.ToolRetries() != tc.calls-1 || f.DurationMS != tc.took.Milliseconds() {
-					t.Errorf("%d calls, %d retries, %+v; want %d and %s: %s", len(found.calls), in.State.ToolRetries(), f, tc.calls, tc.outcome, tc.reason)
+				if len(found.calls) != tc.calls || f.Outcome != tc.outcome || in.State.ToolCalls() != 1 ||
+					in.State.ToolRetries() != tc.calls-1 || f.DurationMS != tc.took.Milliseconds() {
+					t.Errorf("%d calls, %d retries, %+v; want %d and %s: %s", len(found.calls), in.State.ToolRetries(), f,
+						tc.calls, tc.outcome, tc.reason)
 				}
 				if keys := found.keys(); len(slices.Compact(keys)) != 1 {
 					t.Errorf("keys %q, want one", keys)
@@ -279,15 +342,21 @@ func TestRetryOnTimeout(t *testing.T) {
 	}
 }
 
-// TestARetryThatWasCutOff is made again by the next run, and not a third time.
-func TestARetryThatWasCutOff(t *testing.T) {
+// TestInterruptedRetry checks that the next run repeats an interrupted retry, and makes no further retry.
+func TestInterruptedRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := &journaltest.Memory{}
 		first := inputOf(t, j, 1)
 		err := first.Record(
 			journal.Record{Kind: journal.ModelReplied, Payload: loop.Step{Step: 1, Reply: asksFor("", call("c1", "find", `{}`)).reply}},
-			journal.Record{Kind: journal.ToolIntended, Payload: loop.Intent{Step: 1, CallID: "c1", Name: "find", Arguments: []byte(`{}`), Effect: tool.ReadOnly, Attempt: 1}},
-			journal.Record{Kind: journal.ToolIntended, Payload: loop.Intent{Step: 1, CallID: "c1", Name: "find", Arguments: []byte(`{}`), Effect: tool.ReadOnly, Attempt: 2, Retry: true}},
+			journal.Record{
+				Kind:    journal.ToolIntended,
+				Payload: loop.Intent{Step: 1, CallID: "c1", Name: "find", Arguments: []byte(`{}`), Effect: tool.ReadOnly, Attempt: 1},
+			},
+			journal.Record{Kind: journal.ToolIntended, Payload: loop.Intent{
+				Step: 1, CallID: "c1", Name: "find",
+				Arguments: []byte(`{}`), Effect: tool.ReadOnly, Attempt: 2, Retry: true,
+			}},
 		)
 		if err != nil {
 			t.Fatal(err)
@@ -295,42 +364,53 @@ func TestARetryThatWasCutOff(t *testing.T) {
 		c, _ := candidate("one", 1, says("Done."))
 		find, found := toolOf("find", tool.ReadOnly, result{after: time.Hour})
 		find.RetryOnTimeout = true
-		in := with(inputOf(t, j, 2, c), find)
-		if _, err := loop.Run(t.Context(), in); err != nil || len(found.calls) != 1 || in.State.ToolRetries() != 1 || in.State.ToolCalls() != 1 {
+		in := withTools(inputOf(t, j, 2, c), find)
+		if _, err := loop.Run(t.Context(), in); err != nil || len(found.calls) != 1 || in.State.ToolRetries() != 1 ||
+			in.State.ToolCalls() != 1 {
 			t.Errorf("Run: %v after %d calls and %d retries, want one more call", err, len(found.calls), in.State.ToolRetries())
 		}
 	})
 }
 
-// TestWhatACallIsTold looks at what a tool gets beside the arguments.
-func TestWhatACallIsTold(t *testing.T) {
+// TestCallInput checks the values that a tool receives besides the arguments.
+func TestCallInput(t *testing.T) {
 	for effect, repeatable := range map[tool.Effect]bool{tool.ReadOnly: true, tool.Idempotent: true, tool.Destructive: false, "": false} {
-		t.Run(string(effect), func(t *testing.T) { whatACallIsTold(t, effect, repeatable) })
+		t.Run(string(effect), func(t *testing.T) { testCallInput(t, effect, repeatable) })
 	}
 }
 
-func whatACallIsTold(t *testing.T, effect tool.Effect, repeatable bool) {
+func testCallInput(t *testing.T, effect tool.Effect, repeatable bool) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		c, _ := candidate("one", 1, used(asksFor("", call("c1", "find", `{}`)), 1000, 100), used(asksFor("", call("c2", "find", `{"n":1}`)), 10, 1), says("Done."))
+		c, _ := candidate("one", 1, withUsage(asksFor("", call("c1", "find", `{}`)), 1000, 100),
+			withUsage(asksFor("", call("c2", "find", `{"n":1}`)), 10, 1), says("Done."))
 		c.Pricing = pricing(1, 10)
-		spent := &tool.Spent{Turn: "child", Usage: model.Usage{InputTokens: 300, OutputTokens: 20}, Cost: &model.Cost{Amount: decimal.RequireFromString("0.5"), Currency: "USD"}}
+		spent := &tool.Spent{
+			Turn: "child", Usage: model.Usage{InputTokens: 300, OutputTokens: 20},
+			Cost: &model.Cost{Amount: decimal.RequireFromString("0.5"), Currency: "USD"},
+		}
 		find, found := toolOf("find", effect, result{after: 10 * time.Second, content: "found"})
 		find.Caller = tool.CallerFunc(func(ctx context.Context, c tool.Call) (tool.Result, error) {
 			r, err := found.Call(ctx, c)
 			r.Spent = spent
 			return r, err
 		})
-		in := with(input(t, c), find)
+		in := withTools(input(t, c), find)
 		in.Limits.MaxTokens, in.Limits.MaxCost = 5000, decimal.NewFromInt(1)
 		if _, err := loop.Run(ctx, in); err != nil {
 			t.Fatal(err)
 		}
 		want := []tool.Call{
-			{IdempotencyKey: "uid/1/c1", Step: 1, CallID: "c1", Attempt: 1, Repeatable: repeatable, Arguments: []byte(`{}`), Left: tool.Left{Time: time.Minute, Tokens: new(int64(3900)), Cost: new(decimal.RequireFromString("0.998"))}},
-			{IdempotencyKey: "uid/2/c2", Step: 2, CallID: "c2", Attempt: 1, Repeatable: repeatable, Arguments: []byte(`{"n":1}`), Left: tool.Left{Time: 50 * time.Second, Tokens: new(int64(3569)), Cost: new(decimal.RequireFromString("0.49798"))}},
+			{
+				IdempotencyKey: "uid/1/c1", Step: 1, CallID: "c1", Attempt: 1, Repeatable: repeatable, Arguments: []byte(`{}`),
+				Left: tool.Left{Time: time.Minute, Tokens: new(int64(3900)), Cost: new(decimal.RequireFromString("0.998"))},
+			},
+			{
+				IdempotencyKey: "uid/2/c2", Step: 2, CallID: "c2", Attempt: 1, Repeatable: repeatable, Arguments: []byte(`{"n":1}`),
+				Left: tool.Left{Time: 50 * time.Second, Tokens: new(int64(3569)), Cost: new(decimal.RequireFromString("0.49798"))},
+			},
 		}
 		if diff := cmp.Diff(want, found.calls); diff != "" {
 			t.Errorf("the tool was told: -want +got:\n%s", diff)
@@ -341,8 +421,8 @@ func whatACallIsTold(t *testing.T, effect tool.Effect, repeatable bool) {
 	})
 }
 
-// TestSubAgentsAreOfTheBudget also where they fail.
-func TestSubAgentsAreOfTheBudget(t *testing.T) {
+// TestSubAgentsCount checks that the usage of sub-agents counts against the budget, even if they fail.
+func TestSubAgentsCount(t *testing.T) {
 	for name, err := range map[string]error{"succeeded": nil, "failed": &tool.Error{Class: tool.Failed, Message: "it gave up"}} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, asksFor("", call("c1", "agent", `{}`), call("c2", "agent", `{"n":1}`)), says("Done."))
@@ -352,10 +432,10 @@ func TestSubAgentsAreOfTheBudget(t *testing.T) {
 				calls++
 				return tool.Result{Content: "done", Spent: &tool.Spent{Usage: model.Usage{InputTokens: 900, OutputTokens: 100}}}, err
 			})
-			in := with(input(t, c), agent)
+			in := withTools(input(t, c), agent)
 			in.Limits.MaxTokens = 1000
 			end, err := loop.Run(t.Context(), in)
-			want := "the turn has taken 1006 tokens, which is more than its budget of 1000 tokens: no more tools were called"
+			want := "the turn used 1006 tokens, which is more than its budget of 1000 tokens: no further tools were called"
 			if err != nil || end.Reason != loop.OverBudget || end.Message != want || calls != 1 || len(s.requests) != 1 {
 				t.Errorf("Run = %+v, %v after %d calls and %d requests; want %q after one of each", end, err, calls, len(s.requests), want)
 			}

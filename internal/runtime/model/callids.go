@@ -8,8 +8,8 @@ import (
 // MaxCallID bounds the ID of a call, in characters.
 const MaxCallID = 128
 
-// ValidCallID reports whether an ID can name a call everywhere: in a journal, a status, a decision and on a screen. It has 1 to
-// MaxCallID printable ASCII characters and no space.
+// ValidCallID reports whether an ID can identify a call everywhere: in a journal, a status, a decision and a
+// terminal. A valid ID has 1 to MaxCallID printable ASCII characters and no space.
 func ValidCallID(id string) bool {
 	if id == "" || len(id) > MaxCallID {
 		return false
@@ -22,9 +22,11 @@ func ValidCallID(id string) bool {
 	return true
 }
 
-// IdentifyCalls gives each call of a reply a valid ID of its own. A call keeps the ID that its endpoint wrote if that ID is valid,
-// no call before it in the reply has it, and taken is false for it. taken reports whether an earlier call of the Turn has an ID; nil
-// reports none. The same calls always get the same IDs. The calls are changed in place.
+// IdentifyCalls gives each call of a reply a valid and unique ID, in place. A call keeps the ID of its endpoint if
+// the ID is valid, no earlier call of the reply has it, and taken returns false for it.
+//
+// taken reports whether an earlier call of the Turn has an ID. If taken is nil, there are no earlier calls. The
+// same calls always get the same IDs.
 func IdentifyCalls(calls []ToolCall, taken func(id string) bool) {
 	used := make(map[string]bool, len(calls))
 	isUsed := func(id string) bool { return used[id] || taken != nil && taken(id) }

@@ -18,20 +18,50 @@ func TestIdentifyCalls(t *testing.T) {
 		ids, taken []string
 		want       []string
 	}{
-		"usual":             {"the endpoint's IDs stay", []string{"call_1", "functions.find:0", "9Ae3bDef1"}, nil, []string{"call_1", "functions.find:0", "9Ae3bDef1"}},
-		"longest":           {"128 characters are not too long", []string{longest}, nil, []string{longest}},
-		"too long":          {"129 characters are", []string{longest + "x"}, nil, []string{"call_0"}},
-		"same prefix":       {"two IDs that share 128 characters do not share the ID", []string{longest + "1", longest + "2"}, nil, []string{"call_0", "call_1"}},
-		"empty":             {"a call without an ID gets one", []string{"", "a", ""}, nil, []string{"call_0", "a", "call_2"}},
-		"space":             {"a space does not show at the end of a line", []string{"a ", " ", "a b"}, nil, []string{"call_0", "call_1", "call_2"}},
-		"control":           {"a control character does not show", []string{"a\n", "a\x00", "a\x7f", "a\x1b[2J"}, nil, []string{"call_0", "call_1", "call_2", "call_3"}},
-		"not ASCII":         {"letters of other scripts look the same", []string{"cаll_1", "call_\u200b1", "\xff"}, nil, []string{"call_0", "call_1", "call_2"}},
+		"usual": {
+			"the endpoint's IDs stay",
+			[]string{"call_1", "functions.find:0", "9Ae3bDef1"},
+			nil,
+			[]string{"call_1", "functions.find:0", "9Ae3bDef1"},
+		},
+		"longest":  {"128 characters are not too long", []string{longest}, nil, []string{longest}},
+		"too long": {"129 characters are", []string{longest + "x"}, nil, []string{"call_0"}},
+		"same prefix": {
+			"two IDs that share 128 characters do not share the ID",
+			[]string{longest + "1", longest + "2"},
+			nil,
+			[]string{"call_0", "call_1"},
+		},
+		"empty": {"a call without an ID gets one", []string{"", "a", ""}, nil, []string{"call_0", "a", "call_2"}},
+		"space": {
+			"a space does not show at the end of a line",
+			[]string{"a ", " ", "a b"},
+			nil,
+			[]string{"call_0", "call_1", "call_2"},
+		},
+		"control": {
+			"a control character does not show",
+			[]string{"a\n", "a\x00", "a\x7f", "a\x1b[2J"},
+			nil,
+			[]string{"call_0", "call_1", "call_2", "call_3"},
+		},
+		"not ASCII": {
+			"letters of other scripts look the same",
+			[]string{"cаll_1", "call_\u200b1", "\xff"},
+			nil,
+			[]string{"call_0", "call_1", "call_2"},
+		},
 		"repeated":          {"the first keeps it", []string{"a", "a", "a_2", "a"}, nil, []string{"a", "a_3", "a_2", "a_4"}},
 		"repeated, longest": {"a new ID is not too long either", []string{longest, longest}, nil, []string{longest, longest[:126] + "_2"}},
 		"made ID is there":  {"a new ID is that of no other call", []string{"", "call_0"}, nil, []string{"call_0_2", "call_0"}},
 		"earlier":           {"an earlier call of the Turn has it", []string{"a", "b"}, []string{"a"}, []string{"a_2", "b"}},
-		"earlier, made":     {"nor is a new ID that of an earlier call", []string{"", "a"}, []string{"call_0", "a", "a_2"}, []string{"call_0_2", "a_3"}},
-		"none":              {"there is nothing to do", nil, []string{"a"}, nil},
+		"earlier, made": {
+			"nor is a new ID that of an earlier call",
+			[]string{"", "a"},
+			[]string{"call_0", "a", "a_2"},
+			[]string{"call_0_2", "a_3"},
+		},
+		"none": {"there is nothing to do", nil, []string{"a"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var calls []model.ToolCall
@@ -53,7 +83,7 @@ func TestIdentifyCalls(t *testing.T) {
 	}
 }
 
-// TestIdentifyCallsOfATurn gives each of many replies with the same IDs new ones.
+// TestIdentifyCallsOfATurn checks that many replies with the same IDs get new IDs.
 func TestIdentifyCallsOfATurn(t *testing.T) {
 	taken := map[string]bool{}
 	for step := range 100 {

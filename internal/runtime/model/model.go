@@ -9,21 +9,22 @@ import (
 
 // Provider sends one request to one endpoint.
 //
-// Generate returns the whole reply, which may hold memory until its Release is called, or an *Error that says what kind of failure it was, with the usage the endpoint
-// reported if it reported any. It bounds what it keeps of a reply: a longer one is cut off. It stops promptly when ctx ends, returns then an *Error of kind Cancelled or Timeout,
-// and leaves nothing running behind. It never retries: the loop does. It is safe for concurrent use.
+// Generate returns the whole reply or an *Error. A reply may hold memory until its Release is called. An *Error
+// contains the kind of the failure and the usage, if the endpoint reported it. Generate cuts off a reply that is
+// too long to keep. When ctx ends, Generate stops promptly, returns an *Error of kind Cancelled or Timeout, and
+// leaves nothing running. Generate never retries, because the loop does that. It is safe for concurrent use.
 type Provider interface {
 	Generate(ctx context.Context, req Request) (Reply, error)
 }
 
-// Asker is a Provider that takes a request and gives its reply where they are, without copies: what waits for a reply is held on the
-// stacks of thousands of Turns.
+// Asker is a Provider that reads the request and writes the reply through pointers. It makes no copies, because
+// thousands of waiting Turns would hold these copies on their stacks.
 type Asker interface {
-	// Ask is Generate into a reply, which is the zero Reply before, and stays that if there is an error.
+	// Ask is like Generate but writes to reply, which must be zero. If Ask returns an error, reply stays zero.
 	Ask(ctx context.Context, req *Request, reply *Reply) error
 }
 
-// Ask asks a provider for a reply. The reply is zero before.
+// Ask asks a provider for a reply. reply must be zero.
 func Ask(ctx context.Context, p Provider, req *Request, reply *Reply) error {
 	if a, ok := p.(Asker); ok {
 		return a.Ask(ctx, req, reply)
@@ -31,7 +32,7 @@ func Ask(ctx context.Context, p Provider, req *Request, reply *Reply) error {
 	return generate(ctx, p, req, reply)
 }
 
-// generate is apart from Ask, whose frame is on the stack of each waiting Turn.
+// generate is a separate function to keep the frame of Ask small: that frame is on the stack of each waiting Turn.
 //
 //go:noinline
 func generate(ctx context.Context, p Provider, req *Request, reply *Reply) (err error) {
@@ -39,7 +40,7 @@ func generate(ctx context.Context, p Provider, req *Request, reply *Reply) (err 
 	return err
 }
 
-// Role is who a message speaks for.
+// Role is the speaker of a message.
 type Role string
 
 // The roles of messages.
@@ -54,121 +55,128 @@ const (
 type Message struct {
 	// Role of the message.
 	Role Role `json:"role"`
-	// Name says what the message holds, such as system_prompt or context_pack.
+	// Name identifies the content of the message, such as system_prompt or context_pack.
 	Name string `json:"name"`
-	// Content of the message. That of an assistant's message with tool calls may be empty.
+	// Content of the message. It may be empty in an assistant's message with tool calls.
 	Content string `json:"content"`
 	// ToolCalls that an assistant's message asks for, in order.
 	ToolCalls []ToolCall `json:"toolCalls,omitempty"`
-	// ToolCallID is the call that a tool's message answers; empty on all others.
+	// ToolCallID is the call that a tool's message answers. It is empty in other messages.
 	ToolCallID string `json:"toolCallID,omitempty"`
-	// StableChars is the number of leading code points that are the same for every Turn of the same agent and profile;
-	// a provider that caches by marker sets its marker there. It is 0 on all messages but the system prompt.
+	// StableChars is the number of leading code points that are the same for all Turns of the same agent and
+	// profile. A provider that caches up to a marker sets its marker there. It is 0 in all messages except the
+	// system prompt.
 	StableChars int `json:"stableChars,omitempty"`
 }
 
-// Tool is what a model may ask for.
+// Tool describes a tool that a model may call.
 type Tool struct {
 	// Name of the tool, 1 to 64 letters, digits, '_' and '-'.
 	Name string `json:"name"`
-	// Description of what it does; may be empty.
+	// Description of the tool; it may be empty.
 	Description string `json:"description,omitempty"`
-	// Parameters is the JSON Schema of its arguments, which are an object.
+	// Parameters is the JSON Schema of the arguments, which are an object.
 	Parameters json.RawMessage `json:"parameters"`
 }
 
-// ToolCall is a tool that a model asks for.
+// ToolCall is a call of a tool that a model asks for.
 type ToolCall struct {
-	// ID of the call: 1 to MaxCallID printable ASCII characters without a space. An adapter makes it unique within its reply, and
-	// the loop within its Turn: see IdentifyCalls. Journals of older versions have longer IDs and repeat IDs between replies.
+	// ID of the call: 1 to MaxCallID printable ASCII characters without a space. An adapter makes the ID unique
+	// within its reply, and the loop makes it unique within its Turn: see IdentifyCalls. Journals of older versions
+	// have longer IDs and repeat IDs between replies.
 	ID string `json:"id"`
 	// Name of the tool as the model wrote it.
 	Name string `json:"name"`
-	// Arguments are meant to be a JSON object. In a reply they are as the model wrote them, and may be anything; in a request they
-	// are a JSON object.
+	// Arguments should be a JSON object. In a reply, they are the text of the model and may be anything. In a
+	// request, they are a JSON object.
 	Arguments string `json:"arguments"`
 }
 
-// Parameters shape a reply. What is nil is left to the provider.
+// Parameters control a reply. The provider decides about parameters that are nil.
 type Parameters struct {
 	// Temperature from 0 to 2.
 	Temperature *float64 `json:"temperature,omitempty"`
-	// MaxOutputTokens caps the reply; at least 1.
+	// MaxOutputTokens limits the reply; at least 1.
 	MaxOutputTokens *int `json:"maxOutputTokens,omitempty"`
-	// Effort is how long the model should reason: low, medium or high; empty to leave it to the provider.
+	// Effort of the model's reasoning: low, medium or high. If it is empty, the provider decides.
 	Effort string `json:"effort,omitempty"`
 }
 
-// Request is what a model is asked.
+// Request is a request to a model.
 type Request struct {
-	// ID of the request, at most 128 printable ASCII characters, for the endpoint's logs; may be empty.
+	// ID of the request for the endpoint's logs, at most 128 printable ASCII characters. It may be empty.
 	ID string
 	// Model is the name of the model as the endpoint knows it.
 	Model string
 	// Messages in order; the first is the system prompt.
 	Messages []Message
-	// Tools that the model may ask for; none for a request that must be answered.
+	// Tools that the model may call. It is empty if the model must answer.
 	Tools []Tool
 	// Parameters of the reply.
 	Parameters Parameters
-	// Output is the JSON Schema that the answer is to keep to, for endpoints that can see to that; empty for none.
+	// Output is the JSON Schema that the answer must fit, for endpoints that can enforce it. It is empty if there
+	// is none.
 	Output json.RawMessage
 }
 
-// FinishReason is why a model stopped.
+// FinishReason says why a model stopped.
 type FinishReason string
 
 const (
-	// FinishStop means that the model was done.
+	// FinishStop means that the model had finished.
 	FinishStop FinishReason = "stop"
-	// FinishLength means that the reply reached a limit of its length and is cut off. Calls of tools are left out then.
+	// FinishLength means that the reply reached a length limit and is cut off. It then contains no tool calls.
 	FinishLength FinishReason = "length"
-	// FinishRefusal means that the model refused to answer; the text is what it said instead.
+	// FinishRefusal means that the model refused to answer. The text is the refusal.
 	FinishRefusal FinishReason = "refusal"
-	// FinishToolCalls means that the model waits for the results of tools.
+	// FinishToolCalls means that the model waits for the results of tool calls.
 	FinishToolCalls FinishReason = "tool_calls"
 )
 
-// Reply is what a model answered. A provider returns a reply only if the endpoint said that it was finished.
+// Reply is the reply of a model. A provider returns a reply only if the endpoint said that the reply was finished.
 type Reply struct {
-	// Text of the answer, without reasoning; never blank when FinishReason is FinishStop or FinishRefusal.
+	// Text of the answer, without reasoning. It is never blank if FinishReason is FinishStop or FinishRefusal.
 	Text string `json:"text"`
-	// ToolCalls that the model asks for, also where it was offered none; at least one when FinishReason is FinishToolCalls, and else none.
+	// ToolCalls that the model asks for, even if no tools were offered. There is at least one if FinishReason is
+	// FinishToolCalls, and none otherwise.
 	ToolCalls []ToolCall `json:"toolCalls,omitempty"`
-	// Reasoning is the text of the model's reasoning; empty where the endpoint gives none. It is never sent back.
+	// Reasoning is the text of the model's reasoning. It is empty if the endpoint sends none. It is never sent
+	// back.
 	Reasoning string `json:"reasoning,omitempty"`
-	// FinishReason is why the model stopped.
+	// FinishReason says why the model stopped.
 	FinishReason FinishReason `json:"finishReason"`
-	// TooLong is true where the adapter cut the reply off because it is longer than an adapter keeps. FinishReason is FinishLength.
+	// TooLong is true if the adapter cut off a reply that was too long to keep. FinishReason is then FinishLength.
 	TooLong bool `json:"tooLong,omitempty"`
-	// Usage as the endpoint reported it; zero where it reported none.
+	// Usage as the endpoint reported it. It is zero if the endpoint reported none.
 	Usage Usage `json:"usage"`
-	// Received is how many bytes of text, reasoning and arguments came of a reply that is too long, kept or not, where the endpoint
-	// reported no usage; else 0. It is not journalled: an estimate of the usage is made of it at once.
+	// Received is the number of bytes of text, reasoning and arguments of a reply that was too long, including the
+	// bytes that were not kept. It is 0 otherwise, and if the endpoint reported usage. It is not in the journal,
+	// because the usage is estimated from it at once.
 	Received int64 `json:"-"`
-	// Release gives back the memory that a long reply holds; nil where it holds none. Who gets the reply calls it once, when the reply
-	// is counted elsewhere or no longer held. Until then nobody waits for memory of another reply or result.
+	// Release releases the memory that a long reply reserved. It is nil if the reply reserved none. The receiver
+	// must call it once: when the reply is counted in another reservation, or is no longer held. Before that call,
+	// the receiver must not wait for memory for another reply or result.
 	Release func() `json:"-"`
 }
 
 // Usage counts tokens.
 type Usage struct {
-	// InputTokens of the request, cached ones included.
+	// InputTokens of the request, including cached tokens.
 	InputTokens int64 `json:"inputTokens"`
-	// OutputTokens of the reply, reasoning included.
+	// OutputTokens of the reply, including reasoning.
 	OutputTokens int64 `json:"outputTokens"`
 	// ReasoningTokens is the part of OutputTokens spent on reasoning.
 	ReasoningTokens int64 `json:"reasoningTokens,omitempty"`
 	// CacheReadTokens is the part of InputTokens read from the provider's cache.
 	CacheReadTokens int64 `json:"cacheReadTokens,omitempty"`
-	// Estimated is true where a part of the tokens is estimated, because the endpoint did not report it.
+	// Estimated is true if a part of the tokens is estimated because the endpoint did not report it.
 	Estimated bool `json:"estimated,omitempty"`
 }
 
-// MaxTokens bounds a count of tokens: an endpoint may report anything, and sums must not overflow.
+// MaxTokens bounds a number of tokens, because an endpoint may report any number and sums must not overflow.
 const MaxTokens int64 = 1 << 50
 
-// Add returns the sum of two usages. Counts stay from 0 to MaxTokens.
+// Add returns the sum of two usages. Each number stays between 0 and MaxTokens.
 func (u Usage) Add(o Usage) Usage {
 	sum := func(a, b int64) int64 { return min(Tokens(a)+Tokens(b), MaxTokens) }
 	return Usage{
@@ -180,5 +188,5 @@ func (u Usage) Add(o Usage) Usage {
 	}
 }
 
-// Tokens brings a count that an endpoint reported within 0 and MaxTokens.
+// Tokens limits a number that an endpoint reported to the range from 0 to MaxTokens.
 func Tokens(n int64) int64 { return min(max(0, n), MaxTokens) }

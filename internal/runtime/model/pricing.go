@@ -2,17 +2,17 @@ package model
 
 import "github.com/shopspring/decimal"
 
-// Pricing is what a million tokens of a model cost.
+// Pricing is the price of a million tokens of a model.
 type Pricing struct {
 	// Currency as an ISO 4217 code.
 	Currency string
-	// Input, Output and CacheRead are prices of a million tokens.
+	// Input, Output and CacheRead are the prices of a million tokens each.
 	Input, Output, CacheRead decimal.Decimal
 }
 
 // Cost is an amount of money.
 type Cost struct {
-	// Amount is exact.
+	// Amount is exact, without rounding.
 	Amount decimal.Decimal `json:"amount"`
 	// Currency as an ISO 4217 code.
 	Currency string `json:"currency"`
@@ -20,7 +20,7 @@ type Cost struct {
 
 var million = decimal.NewFromInt(1_000_000)
 
-// Cost returns what a usage costs; nil without a price.
+// Cost returns the cost of a usage. It returns nil if p is nil.
 func (p *Pricing) Cost(u Usage) *Cost {
 	if p == nil {
 		return nil

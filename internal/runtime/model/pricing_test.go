@@ -11,7 +11,8 @@ import (
 
 func pricing(currency, in, out, cached string) *model.Pricing {
 	return &model.Pricing{
-		Currency: currency, Input: decimal.RequireFromString(in), Output: decimal.RequireFromString(out), CacheRead: decimal.RequireFromString(cached),
+		Currency: currency, Input: decimal.RequireFromString(in), Output: decimal.RequireFromString(out),
+		CacheRead: decimal.RequireFromString(cached),
 	}
 }
 

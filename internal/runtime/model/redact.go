@@ -1,7 +1,8 @@
 package model
 
-// Redact replaces credentials in all that an endpoint wrote in a reply. redact returns a text without them. It must see the whole
-// reply: a stream cuts a credential into pieces. A call whose ID has one gets another ID.
+// Redact removes credentials from all texts of the endpoint in a reply. redact returns a text without credentials.
+// It must run on the whole reply, because a stream may cut a credential into pieces. A call whose ID contains a
+// credential gets another ID.
 func (r *Reply) Redact(redact func(text string) string) {
 	r.Text, r.Reasoning = redact(r.Text), redact(r.Reasoning)
 	renamed := false
@@ -17,8 +18,8 @@ func (r *Reply) Redact(redact func(text string) string) {
 	}
 }
 
-// Redacted returns an error whose texts have no credentials. redact returns a text without them. The error itself, which others may
-// have, stays as it is.
+// Redacted returns a copy of the error without credentials in its texts. redact returns a text without credentials.
+// The original error stays unchanged, because other goroutines may use it.
 func (e *Error) Redacted(redact func(text string) string) *Error {
 	redacted := *e
 	redacted.Message, redacted.Said = redact(e.Message), redact(e.Said)

@@ -4,9 +4,9 @@ import "strings"
 
 const thoughtOpens, thoughtCloses = "<think>", "</think>"
 
-// SplitThought parts a text from the reasoning that stands before it as <think>...</think>, as models write it whose endpoint does not
-// part the two. A text without such reasoning is returned as it is. Reasoning that is not closed is all of the text if the text was
-// cut off, and none of it otherwise.
+// SplitThought separates a text from the reasoning that stands before it as <think>...</think>. Models write this
+// form if their endpoint does not separate reasoning itself. A text without such reasoning is returned unchanged.
+// If the reasoning is not closed, the whole text is reasoning if cutOff is true, and none of it otherwise.
 func SplitThought(text string, cutOff bool) (thought, rest string) {
 	opened, ok := strings.CutPrefix(strings.TrimLeft(text, " \t\r\n"), thoughtOpens)
 	if !ok {

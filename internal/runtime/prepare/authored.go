@@ -6,14 +6,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/template"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// Fields of authored texts, as messages name them.
+// Fields of authored texts, as error messages name them.
 const (
 	FieldSystemPrompt      = "PromptProfile spec.identity.systemPrompt"
 	FieldDeveloperPrompt   = "PromptProfile spec.identity.developerPrompt"
@@ -25,8 +25,8 @@ const (
 	FieldAgentInstructions = "Agent spec.instructions"
 )
 
-// authored is all that the authors of a profile and an agent wrote, rendered. Every text is, whether the prompt has a
-// place for it or not: a fault is found before somebody changes the mode.
+// authored holds all rendered texts of the authors of a profile and an agent. Every text is rendered, even if the
+// prompt has no section for it, so a fault is found before a change of the mode would reveal it.
 type authored struct {
 	identity       turncontext.Identity
 	instructions   []template.Text
@@ -34,33 +34,35 @@ type authored struct {
 	tools          *template.Text
 	prefix, suffix template.Text
 	layer          turncontext.Layer
-	// fenced is true if a text of the layer holds values in fences, and fencedRules if one of its guardrails does.
+	// fenced is true if a text of the layer contains values in fences, and fencedRules if one of its guardrails
+	// does.
 	fenced, fencedRules bool
 	skills              []prompt.Skill
 }
 
-// author renders one text after the other until one fails.
-type author struct {
+// textRenderer renders texts until one fails.
+type textRenderer struct {
 	scope template.Scope
-	// bytes of all texts so far, which a prompt must have at most template.MaxRenderedBytes of.
+	// bytes is the size of all texts so far. A prompt may have at most template.MaxRenderedBytes.
 	bytes int
 	err   error
 }
 
-func (a *author) text(field, text string) template.Text {
+func (a *textRenderer) text(field, text string) template.Text {
 	if a.err != nil {
 		return template.Text{}
 	}
 	var out template.Text
 	out, a.err = a.scope.Render(field, text)
 	if a.bytes += len(out.Body); a.err == nil && a.bytes > template.MaxRenderedBytes {
-		a.err = invalid.Field(field, "with it, the texts of the profile and the agent render to more than %d bytes in all: shorten the texts or the values",
+		a.err = invalid.Field(field, "with this text, the profile and the agent render to more than %d bytes in "+
+			"total: shorten the texts or the values",
 			template.MaxRenderedBytes)
 	}
 	return out
 }
 
-func (a *author) optional(field string, text *string) *template.Text {
+func (a *textRenderer) optional(field string, text *string) *template.Text {
 	if text == nil {
 		return nil
 	}
@@ -69,22 +71,26 @@ func (a *author) optional(field string, text *string) *template.Text {
 }
 
 func render(in Input, scope template.Scope) (authored, error) {
-	a := &author{scope: scope}
+	a := &textRenderer{scope: scope}
 	p := in.Profile
 	system := a.text(FieldSystemPrompt, p.Identity.SystemPrompt)
 	developer := a.text(FieldDeveloperPrompt, p.Identity.DeveloperPrompt)
 	out := authored{
-		identity:     *p.Identity,
-		instructions: []template.Text{system, developer, a.text(FieldInstructions, p.Instructions), a.text(FieldAgentInstructions, in.Agent.Instructions)},
-		behavior:     a.optional(FieldBehavior, p.Behavior),
-		tools:        a.optional(FieldTools, p.ToolsText),
-		prefix:       a.text(FieldStablePrefix, p.StablePrefix),
-		suffix:       a.text(FieldDynamicSuffix, p.DynamicSuffix),
-		layer:        p.Shaping,
+		identity: *p.Identity,
+		instructions: []template.Text{
+			system, developer, a.text(FieldInstructions, p.Instructions),
+			a.text(FieldAgentInstructions, in.Agent.Instructions),
+		},
+		behavior: a.optional(FieldBehavior, p.Behavior),
+		tools:    a.optional(FieldTools, p.ToolsText),
+		prefix:   a.text(FieldStablePrefix, p.StablePrefix),
+		suffix:   a.text(FieldDynamicSuffix, p.DynamicSuffix),
+		layer:    p.Shaping,
 	}
 	out.identity.SystemPrompt, out.identity.DeveloperPrompt = system.Body, developer.Body
 	out.layer.Overlays = slices.Concat(
-		overlays(a, &out, "PromptProfile spec.overlays", p.Overlays), overlays(a, &out, "PromptProfile spec.shaping.overlays", p.Shaping.Overlays))
+		overlays(a, &out, "PromptProfile spec.overlays", p.Overlays),
+		overlays(a, &out, "PromptProfile spec.shaping.overlays", p.Shaping.Overlays))
 	out.layer.Guardrails = slices.Clone(p.Guardrails)
 	for i := range out.layer.Guardrails {
 		text := a.text(fmt.Sprintf("PromptProfile spec.guardrails[%d].rule", i), p.Guardrails[i].Rule)
@@ -100,12 +106,13 @@ func render(in Input, scope template.Scope) (authored, error) {
 		out.skills = append(out.skills, prompt.Skill{Key: s.Key, Name: s.Name, Description: s.Description, Content: content})
 	}
 	if a.err == nil && system.Blank() && developer.Blank() && out.instructions[2].Blank() {
-		a.err = invalid.Field("PromptProfile spec", "at least one of identity.systemPrompt, identity.developerPrompt and instructions must not be blank when rendered")
+		a.err = invalid.Field("PromptProfile spec",
+			"at least one of identity.systemPrompt, identity.developerPrompt and instructions must not be blank when rendered")
 	}
 	return out, a.err
 }
 
-func overlays(a *author, out *authored, field string, list []turncontext.Overlay) []turncontext.Overlay {
+func overlays(a *textRenderer, out *authored, field string, list []turncontext.Overlay) []turncontext.Overlay {
 	rendered := slices.Clone(list)
 	for i := range rendered {
 		text := a.text(fmt.Sprintf("%s[%d].text", field, i), list[i].Text)
@@ -114,12 +121,13 @@ func overlays(a *author, out *authored, field string, list []turncontext.Overlay
 	return rendered
 }
 
-// skills returns those of the profile that the agent has loaded, and those that are available to it.
+// skills returns the skills of the profile that the agent has loaded, and the skills that are available to the
+// agent.
 func skills(in Input, all []prompt.Skill) (loaded, available []prompt.Skill, err error) {
-	if loaded, err = pick(in, all, "Agent spec.skills.loaded", in.Agent.Loaded); err != nil {
+	if loaded, err = pickSkills(in, all, "Agent spec.skills.loaded", in.Agent.Loaded); err != nil {
 		return nil, nil, err
 	}
-	own, err := pick(in, all, "Agent spec.skills.available", in.Agent.Available)
+	own, err := pickSkills(in, all, "Agent spec.skills.available", in.Agent.Available)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -130,7 +138,7 @@ func skills(in Input, all []prompt.Skill) (loaded, available []prompt.Skill, err
 	return loaded, prompt.AvailableSkills(own, shared), nil
 }
 
-func pick(in Input, all []prompt.Skill, field string, keys []string) ([]prompt.Skill, error) {
+func pickSkills(in Input, all []prompt.Skill, field string, keys []string) ([]prompt.Skill, error) {
 	var picked []prompt.Skill
 	for i, key := range keys {
 		at := slices.IndexFunc(all, func(s prompt.Skill) bool { return s.Key == key })
@@ -139,14 +147,15 @@ func pick(in Input, all []prompt.Skill, field string, keys []string) ([]prompt.S
 			for _, s := range all {
 				names = append(names, s.Key)
 			}
-			return nil, invalid.Field(fmt.Sprintf("%s[%d]", field, i), "%q is not a skill of PromptProfile %q, which has: %s", key, in.Profile.Name, orNone(names))
+			return nil, invalid.Field(fmt.Sprintf("%s[%d]", field, i),
+				"%q is not a skill of PromptProfile %q, which has: %s", key, in.Profile.Name, orNone(names))
 		}
 		picked = append(picked, all[at])
 	}
 	return picked, nil
 }
 
-// scopeOf returns what the templates of an agent and a profile may use, with the values that a request gives.
+// scopeOf returns the names that the templates of an agent and a profile may use, with the values of the request.
 func scopeOf(in Input) (template.Scope, error) {
 	scope := newScope(in)
 	for _, v := range in.Profile.Variables {
@@ -155,7 +164,8 @@ func scopeOf(in Input) (template.Scope, error) {
 		case given:
 			scope.Variables[v.Name] = template.Value{Text: value, Trusted: v.Trusted}
 		case v.Required:
-			return template.Scope{}, invalid.Field("Turn spec.parameters", "must give a value for %q, which PromptProfile %q requires", v.Name, in.Profile.Name)
+			return template.Scope{}, invalid.Field("Turn spec.parameters",
+				"must give a value for %q, which PromptProfile %q requires", v.Name, in.Profile.Name)
 		default:
 			scope.Variables[v.Name] = template.Value{Text: v.Default, Trusted: true}
 		}
@@ -169,25 +179,29 @@ func scopeOf(in Input) (template.Scope, error) {
 	return scope, nil
 }
 
-// newScope returns a scope with the built-in names and no variables. The names of a Turn and its session are none of the
-// authors' words; the API lets them be letters and digits, and whatever else they are they stay on one line, escaped.
+// newScope returns a scope with the built-in names and no variables. The authors did not write the names of the
+// Turn and its session. The API allows only letters and digits in them; any other name stays on one line and is
+// escaped.
 func newScope(in Input) template.Scope {
 	session := template.Object{Fields: map[string]string{"Name": ""}, Absent: true}
 	if s := in.Turn.Session; s != nil && s.ID != "" {
-		session = template.Object{Fields: map[string]string{"Name": fence.Line(s.ID)}}
+		session = template.Object{Fields: map[string]string{"Name": untrusted.Line(s.ID)}}
 	}
 	return template.Scope{
 		Variables: map[string]template.Value{},
 		Objects: map[string]template.Object{
-			"Agent":   {Fields: map[string]string{"Name": fence.Line(in.Agent.Name), "Description": fence.Line(in.Agent.Description)}},
-			"Turn":    {Fields: map[string]string{"Name": fence.Line(in.Turn.Name), "Namespace": fence.Line(in.Turn.Namespace)}},
+			"Agent": {Fields: map[string]string{
+				"Name":        untrusted.Line(in.Agent.Name),
+				"Description": untrusted.Line(in.Agent.Description),
+			}},
+			"Turn":    {Fields: map[string]string{"Name": untrusted.Line(in.Turn.Name), "Namespace": untrusted.Line(in.Turn.Namespace)}},
 			"Session": session,
 		},
 	}
 }
 
 func variableNames(variables []Variable) []string {
-	var names []string // nil if there are none, as it comes back from JSON
+	var names []string // nil if there are none, as after a round trip through JSON
 	for _, v := range variables {
 		names = append(names, v.Name)
 	}

@@ -14,7 +14,8 @@ import (
 
 func TestVariables(t *testing.T) {
 	in := input(func(in *prepare.Input) {
-		in.Profile.Identity.SystemPrompt = "{{ .a }}|{{ .b }}|{{ .c }}|{{ .d }}|{{ .Turn.Namespace }}/{{ .Turn.Name }}|{{ .Agent.Name }}: {{ .Agent.Description }}"
+		in.Profile.Identity.SystemPrompt = "{{ .a }}|{{ .b }}|{{ .c }}|{{ .d }}|{{ .Turn.Namespace }}/{{ " +
+			".Turn.Name }}|{{ .Agent.Name }}: {{ .Agent.Description }}"
 		in.Profile.Variables = []prepare.Variable{
 			{Name: "d"}, {Name: "a", Default: "<own>"}, {Name: "b", Default: "unused", Trusted: true}, {Name: "c", Required: true},
 		}
@@ -22,7 +23,9 @@ func TestVariables(t *testing.T) {
 		in.Agent.Description = "<helps>"
 	})
 	p := mustPrepare(t, in)
-	const want = "<instructions>\n" + notice + "\n\n<own>|<b>|<untrusted-text>&lt;c&gt;\nd&lt;/untrusted-text&gt;</untrusted-text>||demo/first|helper: &lt;helps&gt;\n</instructions>"
+	const want = "<instructions>\n" + notice +
+		"\n\n<own>|<b>|<untrusted-text>&lt;c&gt;\nd&lt;/untrusted-text&gt;</untrusted-text>||demo/first|helper: " +
+		"&lt;helps&gt;\n</instructions>"
 	if got := content(p, prepare.MessageSystemPrompt); !strings.Contains(got, want) {
 		t.Errorf("system prompt is %q, want it to hold %q", got, want)
 	}
@@ -31,8 +34,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestTheNoticeOfInlineFencesStandsOnce uses an untrusted variable in every authored text.
-func TestTheNoticeOfInlineFencesStandsOnce(t *testing.T) {
+// TestFenceNoticeOccursOnce uses an untrusted variable in every authored text.
+func TestFenceNoticeOccursOnce(t *testing.T) {
 	const text = "of {{ .user }}"
 	in := input(func(in *prepare.Input) {
 		in.Profile.Variables, in.Turn.Parameters = []prepare.Variable{{Name: "user"}}, map[string]string{"user": "Bob"}
@@ -57,7 +60,7 @@ func TestTheNoticeOfInlineFencesStandsOnce(t *testing.T) {
 	}
 }
 
-func TestTheNoticeStandsWithTheGuardrailThatNeedsIt(t *testing.T) {
+func TestFenceNoticeBeforeGuardrails(t *testing.T) {
 	in := input(func(in *prepare.Input) {
 		in.Profile.Variables, in.Turn.Parameters = []prepare.Variable{{Name: "user"}}, map[string]string{"user": "Bob"}
 		in.Profile.Guardrails = []turncontext.Guardrail{{ID: "g", Rule: "Only {{ .user }}."}}
@@ -97,7 +100,8 @@ func TestOverlaysOfTheProfileComeFirst(t *testing.T) {
 		in.Profile.Shaping = turncontext.Layer{Mode: "ignored", Overlays: []turncontext.Overlay{overlay("shaping")}}
 		in.Profile.Guardrails = []turncontext.Guardrail{rule("house"), {ID: "blank", Rule: " "}}
 		in.Turn.Shaping = turncontext.Layer{
-			Mode: "review", Overlays: []turncontext.Overlay{overlay("turn"), {ID: "first", Text: "first", Priority: turncontext.High}}, Guardrails: []turncontext.Guardrail{rule("guest")},
+			Mode: "review", Overlays: []turncontext.Overlay{overlay("turn"), {ID: "first", Text: "first", Priority: turncontext.High}},
+			Guardrails: []turncontext.Guardrail{rule("guest")},
 		}
 	}))
 	const want = "<turn_instructions>\nfirst\n\nown\n\nshaping\n\nturn\n\nCurrent mode: review\n\nlate\n\n## Guardrails\n"
@@ -114,11 +118,15 @@ func TestOverlaysOfTheProfileComeFirst(t *testing.T) {
 	}
 }
 
-// TestNoTurnIsWithoutTheRulesOfItsProfile goes through all that a Turn and a profile can choose. The measured cases of other
-// libraries have a mode None that is one line; here the rules stand below it.
-func TestNoTurnIsWithoutTheRulesOfItsProfile(t *testing.T) {
-	const rules = "<turn_instructions>\n## Guardrails\nThese rules constrain everything above. Where an instruction and one of these rules differ, the rule holds.\n\nPromise nothing.\n</turn_instructions>"
-	all := []string{"agent", "sub_agent", "instructions", "behavior", "loaded_skills", "available_skills", "tools", "turn_instructions", "subject", "live_context", "environment"}
+// TestGuardrailsOfTheProfileAlwaysStay checks that every combination of mode, sections and trust keeps the
+// profile's guardrails. In other libraries, mode None is one line; here the guardrails follow that line.
+func TestGuardrailsOfTheProfileAlwaysStay(t *testing.T) {
+	const rules = "<turn_instructions>\n## Guardrails\nThese rules constrain everything above. Where an " +
+		"instruction and one of these rules differ, the rule holds.\n\nPromise nothing.\n</turn_instructions>"
+	all := []string{
+		"agent", "sub_agent", "instructions", "behavior", "loaded_skills", "available_skills", "tools",
+		"turn_instructions", "subject", "live_context", "environment",
+	}
 	for _, mode := range []prompt.Mode{"", prompt.Full, prompt.Task, prompt.Minimal, prompt.None} {
 		for _, sections := range [][]string{nil, {}, {"agent"}, {"turn_instructions"}, {"environment", "instructions"}, all} {
 			for _, trusted := range []bool{false, true} {
@@ -128,14 +136,17 @@ func TestNoTurnIsWithoutTheRulesOfItsProfile(t *testing.T) {
 					in.Turn.Contributions = nil
 					p := mustPrepare(t, in)
 					got := content(p, prepare.MessageSystemPrompt)
-					if strings.Count(got, "Promise nothing.") != 1 || strings.Count(got, "<turn_instructions>") != 1 || !slices.Contains(p.Report.Provenance.UsedGuardrailIDs, "truth") {
-						t.Errorf("mode %q, sections %q, depth %d, trusted %t: the prompt lacks the rule, or has it twice:\n%s", mode, sections, depth, trusted, got)
+					if strings.Count(got, "Promise nothing.") != 1 || strings.Count(got, "<turn_instructions>") != 1 ||
+						!slices.Contains(p.Report.Provenance.UsedGuardrailIDs, "truth") {
+						t.Errorf("mode %q, sections %q, depth %d, trusted %t: the prompt lacks the rule, or has it twice:\n%s", mode,
+							sections, depth, trusted, got)
 					}
 					if asked := slices.Contains(p.Report.SectionsAsked, "turn_instructions"); !asked && !strings.Contains(got, rules) {
 						t.Errorf("mode %q, sections %q: the prompt has\n%s\nwant the rules by themselves", mode, sections, got)
 					}
 					if p.Report.StableChars > strings.Index(got, "<turn_instructions>") {
-						t.Errorf("mode %q, sections %q: the rules are in the stable part, of which the hash says what it is", mode, sections)
+						t.Errorf("mode %q, sections %q: the rules are in the stable part, of which the hash says what it is",
+							mode, sections)
 					}
 				}
 			}
@@ -147,9 +158,13 @@ func TestNoTurnIsWithoutTheRulesOfItsProfile(t *testing.T) {
 	}
 }
 
-// TestWhatHasNoPlace is about what was given and is in no section: the record must not say that the model has it.
-func TestWhatHasNoPlace(t *testing.T) {
-	selection := []turncontext.Dropped{{Kind: "memory", ID: "m3", Reason: "over the cap"}, {Kind: "enrichment", ID: "e3", Reason: "its audience is Product"}}
+// TestPartsWithoutASection checks that parts of the input without a section are recorded as dropped, because the record
+// must not say that the model received them.
+func TestPartsWithoutASection(t *testing.T) {
+	selection := []turncontext.Dropped{
+		{Kind: "memory", ID: "m3", Reason: "over the cap"},
+		{Kind: "enrichment", ID: "e3", Reason: "its audience is Product"},
+	}
 	missing := func(section, kind string, ids ...string) []turncontext.Dropped {
 		var all []turncontext.Dropped
 		for _, id := range ids {
@@ -157,25 +172,34 @@ func TestWhatHasNoPlace(t *testing.T) {
 		}
 		return all
 	}
-	instructions := slices.Concat(missing("turn_instructions", "overlay", "summer", "short", "vip"), missing("turn_instructions", "guardrail", "mood"),
+	instructions := slices.Concat(missing("turn_instructions", "overlay", "summer", "short", "vip"),
+		missing("turn_instructions", "guardrail", "mood"),
 		missing("turn_instructions", "mode", "shaping-mode"), missing("turn_instructions", "expression", "expression", "responseStyle"))
 	var around []turncontext.Dropped
 	for _, field := range []string{prepare.FieldStablePrefix, prepare.FieldDynamicSuffix} {
 		around = append(around, turncontext.Dropped{Kind: "text", ID: field, Reason: "mode None has no place for it"})
 	}
-	texts := missing("instructions", "text", prepare.FieldSystemPrompt, prepare.FieldDeveloperPrompt, prepare.FieldInstructions, prepare.FieldAgentInstructions)
-	others := slices.Concat(missing("loaded_skills", "skill", "refunds"), missing("available_skills", "skill", "returns"), missing("subject", "subject", "s-1"),
+	texts := missing("instructions", "text", prepare.FieldSystemPrompt, prepare.FieldDeveloperPrompt,
+		prepare.FieldInstructions, prepare.FieldAgentInstructions)
+	others := slices.Concat(missing("loaded_skills", "skill", "refunds"), missing("available_skills", "skill", "returns"),
+		missing("subject", "subject", "s-1"),
 		missing("live_context", "contribution", "Stock", "Opening hours", "Weather"))
 	for name, tc := range map[string]struct {
 		change func(*prepare.Input)
 		want   []turncontext.Dropped
 		said   bool // whether overlays and guardrails are in the prompt
 	}{
-		"all have one":   {func(*prepare.Input) {}, nil, true},
-		"mode None":      {func(in *prepare.Input) { in.Turn.Mode = prompt.None }, slices.Concat(instructions, around, texts, others), false},
-		"mode Minimal":   {func(in *prepare.Input) { in.Turn.Mode = prompt.Minimal }, others, true},
-		"other sections": {func(in *prepare.Input) { in.Profile.Sections = []string{"agent"} }, slices.Concat(instructions, texts, others), false},
-		"no section":     {func(in *prepare.Input) { in.Profile.Sections = []string{} }, slices.Concat(instructions, texts, others), false},
+		"all have one": {func(*prepare.Input) {}, nil, true},
+		"mode None": {
+			func(in *prepare.Input) { in.Turn.Mode = prompt.None },
+			slices.Concat(instructions, around, texts, others), false,
+		},
+		"mode Minimal": {func(in *prepare.Input) { in.Turn.Mode = prompt.Minimal }, others, true},
+		"other sections": {
+			func(in *prepare.Input) { in.Profile.Sections = []string{"agent"} },
+			slices.Concat(instructions, texts, others), false,
+		},
+		"no section": {func(in *prepare.Input) { in.Profile.Sections = []string{} }, slices.Concat(instructions, texts, others), false},
 		"blank": {
 			func(in *prepare.Input) { in.Profile.Contributions[0].Text, in.Turn.Session.Subject = " ", "" },
 			[]turncontext.Dropped{{Kind: "contribution", ID: "Stock", Reason: "it is blank"}},
@@ -189,9 +213,10 @@ func TestWhatHasNoPlace(t *testing.T) {
 			if diff := cmp.Diff(slices.Concat(selection, tc.want), p.Assembly.Dropped); diff != "" {
 				t.Errorf("dropped: -want +got:\n%s", diff)
 			}
-			rules := map[bool][]string{true: {"truth", "mood"}, false: {"truth"}}[tc.said] // no Turn is without those of its profile
+			rules := map[bool][]string{true: {"truth", "mood"}, false: {"truth"}}[tc.said] // the profile's guardrails always stay
 			if got := p.Report.Provenance; len(got.UsedOverlayIDs) > 0 != tc.said || !slices.Equal(got.UsedGuardrailIDs, rules) {
-				t.Errorf("the record says that the prompt has overlays %v and guardrails %v; want %v and overlays: %t", got.UsedOverlayIDs, got.UsedGuardrailIDs, rules, tc.said)
+				t.Errorf("the record says that the prompt has overlays %v and guardrails %v; want %v and overlays: %t",
+					got.UsedOverlayIDs, got.UsedGuardrailIDs, rules, tc.said)
 			}
 		})
 	}
@@ -223,17 +248,22 @@ func TestSkills(t *testing.T) {
 	}
 }
 
-// TestLongSkills can be read to their end: what load_skill gives of them does not fit into a message.
+// TestLongSkills checks that a skill can be read to its end if the result of load_skill does not fit into a
+// message.
 func TestLongSkills(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, content string
 		tools           []prompt.Tool
 		want            string
 	}{
-		"short":      {"a message holds it", strings.Repeat("é", 11_900), nil, "load_skill"},
-		"long":       {"a message holds 12,000 characters", strings.Repeat("é", 12_000), nil, "load_skill read_artifact"},
-		"with lines": {"of JSON, in which a line break takes two", strings.Repeat("\n", 6_000) + "x", nil, "load_skill read_artifact"},
-		"there":      {"it is offered once", strings.Repeat("x", 20_000), []prompt.Tool{{Name: "find"}, prompt.ReadArtifact()}, "find read_artifact load_skill"},
+		"short":      {"the skill fits into a message", strings.Repeat("é", 11_900), nil, "load_skill"},
+		"long":       {"the skill is longer than 12,000 characters", strings.Repeat("é", 12_000), nil, "load_skill read_artifact"},
+		"with lines": {"a line break has two characters in JSON", strings.Repeat("\n", 6_000) + "x", nil, "load_skill read_artifact"},
+		"already offered": {
+			"read_artifact is offered once", strings.Repeat("x", 20_000),
+			[]prompt.Tool{{Name: "find"}, prompt.ReadArtifact()},
+			"find read_artifact load_skill",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := everything()
@@ -258,11 +288,11 @@ func TestModes(t *testing.T) {
 		depth         int
 		want          prompt.Mode
 	}{
-		"default":        {"a user's request has all", "", "", 0, prompt.Full},
+		"default":        {"a user's request has all sections", "", "", 0, prompt.Full},
 		"sub-agent":      {"a sub-agent needs less", "", "", 1, prompt.Minimal},
-		"profile":        {"the profile's comes before that", "", prompt.Task, 2, prompt.Task},
-		"turn":           {"the Turn's before all", prompt.None, prompt.Task, 1, prompt.None},
-		"turn, no depth": {"whatever the depth", prompt.Minimal, prompt.Full, 0, prompt.Minimal},
+		"profile":        {"the profile's mode counts more than the depth", "", prompt.Task, 2, prompt.Task},
+		"turn":           {"the Turn's mode counts most", prompt.None, prompt.Task, 1, prompt.None},
+		"turn, no depth": {"the Turn's mode counts for any depth", prompt.Minimal, prompt.Full, 0, prompt.Minimal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := mustPrepare(t, input(func(in *prepare.Input) {
@@ -286,9 +316,18 @@ func TestTrustOfContributions(t *testing.T) {
 		change func(*prepare.Input, []prompt.Contribution)
 		allows bool
 	}{
-		"profile": {"its author is trusted", func(in *prepare.Input, c []prompt.Contribution) { in.Profile.Contributions = c }, false},
-		"agent":   {"so is the Agent's", func(in *prepare.Input, c []prompt.Contribution) { in.Agent.Contributions = c }, false},
-		"turn":    {"the Turn's is if the Agent says so", func(in *prepare.Input, c []prompt.Contribution) { in.Turn.Contributions = c }, true},
+		"profile": {
+			"the author of the profile is trusted",
+			func(in *prepare.Input, c []prompt.Contribution) { in.Profile.Contributions = c }, false,
+		},
+		"agent": {
+			"the author of the Agent is trusted",
+			func(in *prepare.Input, c []prompt.Contribution) { in.Agent.Contributions = c }, false,
+		},
+		"turn": {
+			"the Turn is trusted if the Agent says so",
+			func(in *prepare.Input, c []prompt.Contribution) { in.Turn.Contributions = c }, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := mustPrepare(t, input(func(in *prepare.Input) {

@@ -6,16 +6,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/template"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// sized is an input with 100 facts, 50 memories, 50 enrichments, 100 tools and 200 messages of history, so many times.
-func sized(n int) prepare.Input {
+// largeInput returns an input with n times 100 facts, 50 memories, 50 enrichments, 100 tools and 200 messages of
+// history.
+func largeInput(n int) prepare.Input {
 	in := everything()
 	in.Agent.MaxMemories = turncontext.MaxMemories
 	in.Turn.Facts, in.Turn.Memories, in.Turn.Enrichments, in.Turn.History, in.Tools = nil, nil, nil, nil, nil
@@ -24,7 +25,8 @@ func sized(n int) prepare.Input {
 		id := fmt.Sprintf("%d", i)
 		in.Turn.Facts = append(in.Turn.Facts, turncontext.Fact{ID: id, Text: text, Source: "orders/" + id})
 		in.Tools = append(in.Tools, prompt.Tool{Name: "tool_" + id, Description: text, UseWhen: "it helps", Parameters: []prompt.Parameter{
-			{Name: "number", Type: "integer", Required: true, Description: text}, {Name: "state", Enum: []string{"open", "closed"}, Default: []byte(`"open"`)},
+			{Name: "number", Type: "integer", Required: true, Description: text},
+			{Name: "state", Enum: []string{"open", "closed"}, Default: []byte(`"open"`)},
 		}})
 	}
 	for i := range 50 * n {
@@ -41,7 +43,7 @@ func sized(n int) prepare.Input {
 func BenchmarkPrepare(b *testing.B) {
 	for _, n := range []int{1, 10, 100} {
 		b.Run(fmt.Sprintf("%dx", n), func(b *testing.B) {
-			in := sized(n)
+			in := largeInput(n)
 			b.ReportAllocs()
 			for b.Loop() {
 				mustPrepare(b, in)
@@ -50,10 +52,10 @@ func BenchmarkPrepare(b *testing.B) {
 	}
 }
 
-// TestPrepareGrowsWithItsInput counts memory and not time, which a busy machine would spoil.
+// TestPrepareGrowsWithItsInput measures memory, because a busy machine would distort time.
 func TestPrepareGrowsWithItsInput(t *testing.T) {
 	cost := func(n int) (allocs, bytes float64) {
-		in := sized(n)
+		in := largeInput(n)
 		mustPrepare(t, in)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -104,8 +106,8 @@ func BenchmarkFence(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(text)))
 			for b.Loop() {
-				kept, _ := fence.Cap(text, 100_000)
-				if fence.Untrusted("Text.", fence.Block(kept)) == "" {
+				kept, _ := untrusted.Cap(text, 100_000)
+				if untrusted.Untrusted("Text.", untrusted.Block(kept)) == "" {
 					b.Fatal("nothing came out")
 				}
 			}

@@ -9,34 +9,39 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// The digests in this file come from another implementation of JSON and SHA-256.
+// The digests in this file were computed by another implementation of JSON and SHA-256.
 
 func TestContextHash(t *testing.T) {
 	one := turncontext.Fact{ID: "f1", Text: "one", Source: "notes.md"}
 	session := &turncontext.Session{
-		State: "Active", Summary: "The parcel is late.", UnresolvedQuestions: []string{"Where is it?", "Who pays?"}, Momentum: turncontext.Low,
+		State: "Active", Summary: "The parcel is late.", UnresolvedQuestions: []string{"Where is it?", "Who pays?"},
+		Momentum: turncontext.Low,
 	}
 	for name, tc := range map[string]struct {
 		reason string
 		in     prepare.Input
 		want   string
 	}{
-		"empty": {"that of {}", input(), "44136fa355b3678a"},
+		"empty": {"the hash of {}", input(), "44136fa355b3678a"},
 		"facts": {`that of {"facts":[{"id":"f1","source":"notes.md","text":"one"}]}`, input(withFacts(one)), "963106c7f7c40512"},
-		"odd characters": {"nothing is escaped but what JSON demands", input(withFacts(turncontext.Fact{
+		"odd characters": {"only required escapes are used", input(withFacts(turncontext.Fact{
 			ID: `f"1\`, Text: "<&>\u2028 ü🙂\n\t\x01\x7f",
 		})), "9f79ec52d6c297ff"},
-		"preferences": {"they are part of it", input(func(in *prepare.Input) { in.Turn.Preferences = []string{"a"} }), "c5db8c5e9dcde023"},
-		"session":     {"so is the session's block", input(func(in *prepare.Input) { in.Turn.Session = session }), "5f0da585a42c8728"},
-		"id and subject": {"which these are no part of", input(func(in *prepare.Input) {
+		"preferences": {"preferences are part of the hash", input(func(in *prepare.Input) {
+			in.Turn.Preferences = []string{"a"}
+		}), "c5db8c5e9dcde023"},
+		"session": {"the session's block is part of the hash", input(func(in *prepare.Input) {
+			in.Turn.Session = session
+		}), "5f0da585a42c8728"},
+		"id and subject": {"ID and subject are not part of the hash", input(func(in *prepare.Input) {
 			s := *session
 			s.ID, s.Subject = "s-1", "Order 1042"
 			in.Turn.Session = &s
 		}), "5f0da585a42c8728"},
-		"only an id": {"a session without a block is none", input(func(in *prepare.Input) {
+		"only an id": {"a session without a block does not count", input(func(in *prepare.Input) {
 			in.Turn.Session = &turncontext.Session{ID: "s-1", Subject: "Order 1042", UnresolvedQuestions: []string{}}
 		}), "44136fa355b3678a"},
-		"everything": {"all four kinds, enrichments as they were selected, without those that were dropped", everything(), "6c1980741cb7aab8"},
+		"everything": {"all four kinds, without enrichments that were dropped", everything(), "6c1980741cb7aab8"},
 		"not given to the model": {"memories, contributions and history are elsewhere", input(withFacts(one), func(in *prepare.Input) {
 			in.Turn.Memories = []turncontext.Memory{{ID: "m", Text: "x"}}
 			in.Turn.Enrichments = []turncontext.Enrichment{{ID: "e", Kind: "Other", Content: "x", Audience: "Product"}}
@@ -69,11 +74,13 @@ func TestPromptHashes(t *testing.T) {
 	for name, tc := range map[string]struct{ prefix, suffix, render, whole string }{
 		"odd characters": {
 			"\"Quoted\" \\ <&>\u2028 ü🙂\n\t\x7f", "Now answer.",
-			"0d7ac2fc7ed11195a999a6c664e7783fcb73f296aadae9ac6b7f13b34f876d09", "666cbdf4c269ac3dcb992405187953c18e26c63b65cde633acc9d7f25f6b7363",
+			"0d7ac2fc7ed11195a999a6c664e7783fcb73f296aadae9ac6b7f13b34f876d09",
+			"666cbdf4c269ac3dcb992405187953c18e26c63b65cde633acc9d7f25f6b7363",
 		},
 		"empty": {
 			"", "",
-			"63be7e41e020bc00ee1c7926929730c6f0a0b9c0c3d83427c76eb5acfba8dc67", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+			"63be7e41e020bc00ee1c7926929730c6f0a0b9c0c3d83427c76eb5acfba8dc67",
+			"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +97,7 @@ func TestPromptHashes(t *testing.T) {
 	}
 }
 
-func TestRenderHashIsThatOfTheInstructionsAlone(t *testing.T) {
+func TestRenderHashCoversTheStablePart(t *testing.T) {
 	base := mustPrepare(t, everything()).Report
 	for name, change := range map[string]func(*prepare.Input){
 		"name":          func(in *prepare.Input) { in.Turn.Name, in.Turn.Namespace = "second", "other" },

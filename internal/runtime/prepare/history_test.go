@@ -10,7 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 )
 
-// TestHistoryWithTools is told as it was: a call is never parted from its result, and neither is changed.
+// TestHistoryWithTools checks that the history is unchanged and that each call stays with its result.
 func TestHistoryWithTools(t *testing.T) {
 	calls := []model.ToolCall{{ID: "c1", Name: "find", Arguments: `{"n": <1>}`}, {ID: "c2", Name: "send", Arguments: "no JSON {{ .x }}"}}
 	p := mustPrepare(t, input(func(in *prepare.Input) {
@@ -39,7 +39,7 @@ func TestHistoryWithTools(t *testing.T) {
 	if diff := cmp.Diff(p.Messages, back.Messages); diff != "" {
 		t.Errorf("as the journal has them: -want +got:\n%s", diff)
 	}
-	// What the caller changes later changes no prompt.
+	// A later change by the caller must not change the prompt.
 	calls[0].Arguments = "changed"
 	if got := p.Messages[3].ToolCalls[0].Arguments; got != `{"n": <1>}` {
 		t.Errorf("the prompt has %q now", got)

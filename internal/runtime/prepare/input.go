@@ -9,48 +9,48 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// Input is all that goes into the messages.
+// Input holds everything that the messages are made of.
 type Input struct {
 	Agent   Agent
 	Profile Profile
 	Turn    Turn
-	// Tools that the model is offered, in their order; load_skill is added where a skill is available, and read_artifact where one
-	// is too long for a message.
+	// Tools that the model is offered, in order. load_skill is added if a skill is available, and read_artifact if
+	// a skill is too long for a message.
 	Tools []prompt.Tool
-	// ManagerSkills are available to every agent, after its own.
+	// ManagerSkills are available to every agent, after the agent's own skills.
 	ManagerSkills []Skill
-	// Provider and Model the messages are made for.
+	// Provider and Model that the messages are made for.
 	Provider, Model string
-	// Now is the time the messages speak of, in the agent's time zone.
+	// Now is the time that the messages mention, in the agent's time zone.
 	Now time.Time
 }
 
-// contributions to the live context, in their order.
+// contributions returns the contributions to the live context, in order.
 func (in Input) contributions() []prompt.Contribution {
 	return slices.Concat(in.Profile.Contributions, in.Agent.Contributions, in.Turn.Contributions)
 }
 
-// Agent is what runs.
+// Agent is the agent that runs.
 type Agent struct {
-	// Name of the agent, and Description of what it is for, which may be empty.
+	// Name and Description of the agent. Description may be empty.
 	Name, Description string
-	// Instructions of its own, a template; may be empty.
+	// Instructions of the agent, a template. It may be empty.
 	Instructions string
-	// Thinking is how long the model should think.
+	// Thinking is how long the model should think before it answers.
 	Thinking prompt.Thinking
-	// Loaded and Available are keys of the profile's skills, in their order.
+	// Loaded and Available are keys of the profile's skills, in order.
 	Loaded, Available []string
-	// MaxMemories is how many memories the prompt has at most.
+	// MaxMemories is the greatest number of memories in the prompt.
 	MaxMemories int
 	// Contributions to the live context.
 	Contributions []prompt.Contribution
-	// AllowsTrusted lets a Turn's own contributions be trusted.
+	// AllowsTrusted allows trusted contributions of the Turn itself.
 	AllowsTrusted bool
 }
 
-// Profile is a prompt profile and the revision it has. Its texts are templates.
+// Profile is one revision of a prompt profile. Its texts are templates.
 type Profile struct {
-	// Name of the profile's object, ID of the logical prompt, Version and Generation of this revision.
+	// Name of the PromptProfile object, ID of the logical prompt, and Version and Generation of this revision.
 	Name, ID, Version string
 	Generation        int64
 	// Tags of the prompt.
@@ -59,21 +59,21 @@ type Profile struct {
 	Variables []Variable
 	// Mode of the prompt; may be empty.
 	Mode prompt.Mode
-	// Identity is who the assistant is; it must not be nil.
+	// Identity of the assistant. It must not be nil.
 	Identity *turncontext.Identity
-	// Instructions follow the identity's prompts; may be empty.
+	// Instructions follow the identity's prompts. It may be empty.
 	Instructions string
-	// Sections asked for; nil stands for those of the mode.
+	// Sections of the prompt. If Sections is nil, the mode decides.
 	Sections []string
 	// Behavior and ToolsText replace Capstan's own texts if they are not nil.
 	Behavior, ToolsText *string
-	// StablePrefix and DynamicSuffix stand around the sections; may be empty.
+	// StablePrefix and DynamicSuffix stand before and after the sections. They may be empty.
 	StablePrefix, DynamicSuffix string
-	// Overlays come before those of Shaping; Guardrails are the profile's own, and Shaping has none.
+	// Overlays come before the overlays of Shaping. Guardrails are the profile's own; Shaping has none.
 	Overlays   []turncontext.Overlay
 	Guardrails []turncontext.Guardrail
 	Shaping    turncontext.Layer
-	// Skills by which agents may be extended.
+	// Skills that agents may use.
 	Skills []Skill
 	// Contributions to the live context.
 	Contributions []prompt.Contribution
@@ -83,61 +83,63 @@ type Profile struct {
 type Variable struct {
 	// Name of the variable.
 	Name string
-	// Default value, inserted as it is.
+	// Default value, inserted unchanged.
 	Default string
-	// Required variables have no default.
+	// Required is true if the request must give a value. There is no default then.
 	Required bool
-	// Trusted variables take the request's value as it is.
+	// Trusted is true if the request's value is inserted unchanged, without a fence.
 	Trusted bool
 }
 
-// Skill is a way to do something, written down.
+// Skill is a written procedure.
 type Skill struct {
 	Key, Name, Description string
 	// Content is a template.
 	Content string
-	// From says where the content was read, for messages; empty if it stands in the profile itself.
+	// From names the source of the content, for error messages. It is empty if the profile itself contains the
+	// content.
 	From string
 }
 
 // Turn is the request. None of its texts is a template.
 type Turn struct {
-	// Name and Namespace are what templates see as .Turn.
+	// Name and Namespace are the fields of .Turn in templates.
 	Name, Namespace string
 	// Message of the user.
 	Message string
-	// Parameters are values of variables.
+	// Parameters are the values of variables.
 	Parameters map[string]string
-	// MissingTurns is how many earlier Turns of the conversation are not among History because they were lost.
+	// MissingTurns is the number of earlier Turns of the conversation that are missing from History because they
+	// were lost.
 	MissingTurns int64
-	// Summary stands for what was said before History; empty for nothing. A model wrote it.
+	// Summary replaces the conversation before History. It is empty if there is none. A model wrote it.
 	Summary string
 	// History, oldest first.
 	History []HistoryMessage
 	// Mode of the prompt; may be empty.
 	Mode prompt.Mode
-	// Depth is how many agents have handed the request on.
+	// Depth is the number of agents that have handed the request on.
 	Depth int
-	// Shaping comes after the profile's.
+	// Shaping comes after the profile's Shaping.
 	Shaping turncontext.Layer
-	// Session is what is known of the conversation; nil if there is none.
+	// Session describes the conversation, or is nil if there is none.
 	Session *turncontext.Session
-	// Facts, Preferences, Memories and Enrichments as they were given.
+	// Facts, Preferences, Memories and Enrichments of the request, unchanged.
 	Facts       []turncontext.Fact
 	Preferences []string
 	Memories    []turncontext.Memory
 	Enrichments []turncontext.Enrichment
-	// Skill is an instruction for this Turn alone; may be empty.
+	// Skill is an instruction for this Turn only. It may be empty.
 	Skill string
 	// Contributions to the live context.
 	Contributions []prompt.Contribution
 }
 
-// HistoryMessage was said before this request.
+// HistoryMessage is a message from before this request.
 type HistoryMessage struct {
 	Role    model.Role
 	Content string
-	// ToolCalls that an assistant's message asked for, and ToolCallID of the one that a tool's message answers.
+	// ToolCalls of an assistant's message. ToolCallID is the call that a tool's message answers.
 	ToolCalls  []model.ToolCall
 	ToolCallID string
 }

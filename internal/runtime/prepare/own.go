@@ -4,28 +4,28 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// own returns a copy of an input that shares no memory with it, so that nothing can change a prompt once it is made, and
-// how many bytes of its texts were no UTF-8. In the copy each of such bytes is U+FFFD: hashes, lengths and the
-// journal, whose JSON knows no other bytes, speak of what the model gets.
-func own(in Input) (Input, int) {
-	replaced := ownAll(reflect.ValueOf(&in).Elem())
+// deepCopy returns a copy that shares no memory with the input, so that nothing can change a finished prompt. It also
+// returns the number of bytes that were not UTF-8. Each such byte becomes U+FFFD in the copy: JSON cannot represent
+// it, so hashes, lengths and the journal would otherwise differ from the text that the model receives.
+func deepCopy(in Input) (Input, int) {
+	replaced := deepCopyValue(reflect.ValueOf(&in).Elem())
 	return in, replaced
 }
 
-// ownAll does so in place, with all that a value refers to.
-func ownAll(v reflect.Value) (replaced int) {
+// deepCopyValue does the same in place for a value and everything that it refers to.
+func deepCopyValue(v reflect.Value) (replaced int) {
 	switch v.Kind() { //nolint:exhaustive // because all others hold neither texts nor references
 	case reflect.String:
-		if replaced = fence.InvalidBytes(v.String()); replaced > 0 {
+		if replaced = untrusted.InvalidBytes(v.String()); replaced > 0 {
 			v.SetString(strings.Map(func(r rune) rune { return r }, v.String()))
 		}
 	case reflect.Struct:
 		for i := range v.NumField() { //nolint:modernize // because v.Fields allocates a description of each field
-			if f := v.Field(i); f.CanSet() { // which those of other packages' own, as in a time, are not
-				replaced += ownAll(f)
+			if f := v.Field(i); f.CanSet() { // private fields of other packages, as in time.Time, cannot be set
+				replaced += deepCopyValue(f)
 			}
 		}
 	case reflect.Pointer:
@@ -33,7 +33,7 @@ func ownAll(v reflect.Value) (replaced int) {
 			c := reflect.New(v.Type().Elem())
 			c.Elem().Set(v.Elem())
 			v.Set(c)
-			return ownAll(c.Elem())
+			return deepCopyValue(c.Elem())
 		}
 	case reflect.Slice:
 		if v.IsNil() {
@@ -43,7 +43,7 @@ func ownAll(v reflect.Value) (replaced int) {
 		reflect.Copy(c, v)
 		v.Set(c)
 		for i := range c.Len() {
-			replaced += ownAll(c.Index(i))
+			replaced += deepCopyValue(c.Index(i))
 		}
 	case reflect.Map:
 		if v.IsNil() {
@@ -53,7 +53,7 @@ func ownAll(v reflect.Value) (replaced int) {
 		for entries := v.MapRange(); entries.Next(); {
 			value := reflect.New(v.Type().Elem()).Elem()
 			value.Set(entries.Value())
-			replaced += ownAll(value)
+			replaced += deepCopyValue(value)
 			c.SetMapIndex(entries.Key(), value)
 		}
 		v.Set(c)

@@ -1,5 +1,5 @@
-// Package prepare turns an agent, a profile and a request into the exact messages a model gets, and a report of how
-// they came about. It is a pure function of its input: the same input gives the same bytes.
+// Package prepare turns an agent, a profile and a request into the exact messages for a model, and reports how they
+// were made. It is a pure function: the same input gives the same bytes.
 package prepare
 
 import (
@@ -15,52 +15,52 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// Prepared is a prompt, frozen. It marshals to JSON and back without loss.
+// Prepared is a frozen prompt. It marshals to JSON and back without loss.
 type Prepared struct {
-	// Provider and Model the messages were made for.
+	// Provider and Model that the messages were made for.
 	Provider string `json:"provider"`
 	Model    string `json:"model"`
 	// Messages in order.
 	Messages []model.Message `json:"messages"`
-	// Summary is the text of the message that stands for older messages; empty where there is none.
+	// Summary is the text of the message that replaces older messages. It is empty if there is none.
 	Summary string `json:"summary,omitempty"`
-	// Tools that the model is told of, in order.
+	// Tools that the model is offered, in order.
 	Tools []prompt.Tool `json:"tools,omitempty"`
 	// Skills that the model may load, in order.
 	Skills []LoadableSkill `json:"skills,omitempty"`
-	// Report on the messages.
+	// Report describes the messages.
 	Report Report `json:"report"`
-	// Assembly is how their content came about.
+	// Assembly describes how the content of the messages was chosen.
 	Assembly turncontext.Assembly `json:"assembly"`
-	// Sources of the facts that the model is shown, in order; those without one are left out.
+	// Sources of the facts in the prompt, in order. Facts without a source are left out.
 	Sources []string `json:"sources,omitempty"`
 }
 
-// LoadableSkill is a skill as the tool load_skill gives it.
+// LoadableSkill is a skill that the tool load_skill can return.
 type LoadableSkill struct {
 	Key  string `json:"key"`
 	Name string `json:"name,omitempty"`
-	// Content as it was rendered.
+	// Content of the skill, rendered.
 	Content string `json:"content"`
 }
 
-// Report says how the messages came about.
+// Report describes how the messages were made.
 type Report struct {
 	prompt.Report
 	// ContextHash is the first 16 hexadecimal digits of the SHA-256 of the canonical context pack.
 	ContextHash string `json:"contextHash"`
-	// Profile the prompt was made from.
+	// Profile that the prompt was made from.
 	Profile Revision `json:"profile"`
-	// Expression the model was asked for, and Provenance of what it is shown.
+	// Expression that the model was asked for, and Provenance of the content that it is shown.
 	Expression turncontext.Expression `json:"expression"`
 	Provenance turncontext.Provenance `json:"provenance"`
-	// Variables are the names of those that the profile declares, sorted.
+	// Variables are the names of the variables that the profile declares, sorted.
 	Variables []string `json:"variables,omitempty"`
-	// ReplacedBytes counts the bytes of the input that were no UTF-8 and became U+FFFD.
+	// ReplacedBytes is the number of input bytes that were not UTF-8 and became U+FFFD.
 	ReplacedBytes int `json:"replacedBytes,omitempty"`
 }
 
-// Revision names one version of a profile.
+// Revision identifies one version of a profile.
 type Revision struct {
 	Name       string   `json:"name"`
 	ID         string   `json:"id"`
@@ -69,10 +69,10 @@ type Revision struct {
 	Tags       []string `json:"tags,omitempty"`
 }
 
-// Prepare makes the messages. It returns an *invalid.Error if it cannot. It reads top to bottom in the order of what
-// happens: copy, check, render what was authored, compose the context, make the system prompt, line up the messages.
+// Prepare makes the messages. If it cannot, it returns an *invalid.Error. Its code follows the order of the work:
+// copy, check, render the authored texts, assemble the context, make the system prompt, arrange the messages.
 func Prepare(in Input) (*Prepared, error) {
-	in, replaced := own(in)
+	in, replaced := deepCopy(in)
 	if err := validate(in); err != nil {
 		return nil, err
 	}
@@ -89,18 +89,19 @@ func Prepare(in Input) (*Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	tools := offered(in.Tools, available)
+	tools := offeredTools(in.Tools, available)
 	system, err := systemPrompt(in, texts, assembly, loaded, available, tools)
 	if err != nil {
 		return nil, err
 	}
-	assembly = unplaced(in, texts, assembly, system.Report)
+	assembly = recordUnplaced(in, texts, assembly, system.Report)
 	contextHash, err := hashContext(shown)
 	if err != nil {
 		return nil, err
 	}
 	return &Prepared{
-		Provider: in.Provider, Model: in.Model, Messages: messages(in, system, shown), Summary: in.Turn.Summary, Tools: tools, Skills: loadable(available),
+		Provider: in.Provider, Model: in.Model, Messages: messages(in, system, shown), Summary: in.Turn.Summary,
+		Tools: tools, Skills: loadable(available),
 		Assembly: assembly, Sources: sources(shown.Facts),
 		Report: Report{
 			Report: system.Report, ContextHash: contextHash, Variables: variableNames(in.Profile.Variables), Profile: revision(in.Profile),
@@ -109,12 +110,12 @@ func Prepare(in Input) (*Prepared, error) {
 	}, nil
 }
 
-// maxToolMessage is how long the result of a tool may be for its message, in characters.
+// maxToolMessage is the greatest length of a tool's result in a message, in characters.
 const maxToolMessage = 12_000
 
-// offered are the tools that the model is told of: those of the input, load_skill where a skill is available, and read_artifact
-// where one is too long for a message, unless the input has it.
-func offered(tools []prompt.Tool, available []prompt.Skill) []prompt.Tool {
+// offeredTools returns the tools that the model is offered: the tools of the input, load_skill if a skill is available,
+// and read_artifact if a skill is too long for a message, unless the input already has it.
+func offeredTools(tools []prompt.Tool, available []prompt.Skill) []prompt.Tool {
 	if len(available) == 0 {
 		return tools
 	}
@@ -132,7 +133,7 @@ func offered(tools []prompt.Tool, available []prompt.Skill) []prompt.Tool {
 	return tools
 }
 
-// validate checks what the schema of the API cannot; the first failure wins.
+// validate checks the rules that the schema of the API cannot express. It returns the first failure.
 func validate(in Input) error {
 	switch p := in.Profile; {
 	case strings.TrimSpace(in.Agent.Name) == "":
@@ -142,7 +143,8 @@ func validate(in Input) error {
 	case p.Identity == nil:
 		return invalid.Field("PromptProfile spec.identity", "must be given")
 	case strings.TrimSpace(p.Identity.SystemPrompt+p.Identity.DeveloperPrompt+p.Instructions) == "":
-		return invalid.Field("PromptProfile spec", "at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not blank")
+		return invalid.Field("PromptProfile spec",
+			"at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not blank")
 	case strings.TrimSpace(in.Turn.Message) == "":
 		return invalid.Field("Turn spec.message", "must not be blank")
 	}
@@ -164,14 +166,16 @@ func contextOf(in Input, texts authored) turncontext.Input {
 }
 
 func loadable(available []prompt.Skill) []LoadableSkill {
-	var all []LoadableSkill // nil if there are none, as it comes back from JSON
+	var all []LoadableSkill // nil if there are none, as after a round trip through JSON
 	for _, s := range available {
 		all = append(all, LoadableSkill{Key: s.Key, Name: s.Name, Content: s.Content.Body})
 	}
 	return all
 }
 
-func systemPrompt(in Input, texts authored, assembly turncontext.Assembly, loaded, available []prompt.Skill, tools []prompt.Tool) (prompt.System, error) {
+func systemPrompt(
+	in Input, texts authored, assembly turncontext.Assembly, loaded, available []prompt.Skill, tools []prompt.Tool,
+) (prompt.System, error) {
 	subject := ""
 	if in.Turn.Session != nil {
 		subject = in.Turn.Session.Subject
@@ -194,7 +198,7 @@ func revision(p Profile) Revision {
 }
 
 func sources(facts []turncontext.Fact) []string {
-	var all []string // nil if there are none, as it comes back from JSON
+	var all []string // nil if there are none, as after a round trip through JSON
 	for _, f := range facts {
 		if source := strings.TrimSpace(f.Source); source != "" {
 			all = append(all, source)

@@ -43,7 +43,7 @@ func TestSameInputSameBytes(t *testing.T) {
 	}
 }
 
-func TestOrderOfAMapDoesNotMatter(t *testing.T) {
+func TestMapOrderDoesNotMatter(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
 	build := func(order []string) string {
 		return asJSON(t, mustPrepare(t, input(func(in *prepare.Input) {
@@ -65,7 +65,7 @@ func TestOrderOfAMapDoesNotMatter(t *testing.T) {
 	}
 }
 
-func TestZoneOfTheMachineDoesNotMatter(t *testing.T) {
+func TestMachineTimeZoneDoesNotMatter(t *testing.T) {
 	want := asJSON(t, mustPrepare(t, everything()))
 	local := time.Local
 	t.Cleanup(func() { time.Local = local })
@@ -83,8 +83,8 @@ func TestZoneOfTheMachineDoesNotMatter(t *testing.T) {
 	}
 }
 
-// TestTheInputIsNotShared changes what a prompt was made of: what was frozen must stay.
-func TestTheInputIsNotShared(t *testing.T) {
+// TestInputIsNotShared changes the input after the prompt was made. The prompt must not change.
+func TestInputIsNotShared(t *testing.T) {
 	in := everything()
 	p := mustPrepare(t, in)
 	want := asJSON(t, p)
@@ -159,7 +159,7 @@ func roundTrip(t *testing.T, p *prepare.Prepared) {
 	}
 }
 
-// TestInputSurvivesJSON is for the journal, which keeps an input where a fallback may need it.
+// TestInputSurvivesJSON checks the JSON form of an input, which the journal keeps in case a fallback needs it.
 func TestInputSurvivesJSON(t *testing.T) {
 	empty := everything()
 	empty.Profile.Sections = []string{}
@@ -192,10 +192,12 @@ func TestSample(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := mustPrepare(t, in).Report; got.RenderHash != want.RenderHash || got.StableChars != want.StableChars {
-		t.Errorf("the sample has renderHash %s, want %s: that of a Turn without parameters on the same model", got.RenderHash, want.RenderHash)
+		t.Errorf("the sample has renderHash %s, want %s: that of a Turn without parameters on the same model",
+			got.RenderHash, want.RenderHash)
 	}
 	in.Profile.Instructions = "{{ .other }}"
-	if _, err := prepare.Sample(in.Agent, in.Profile, nil, "small"); err == nil || !strings.HasPrefix(err.Error(), prepare.FieldInstructions+":1:4: ") {
+	if _, err := prepare.Sample(in.Agent, in.Profile, nil, "small"); err == nil ||
+		!strings.HasPrefix(err.Error(), prepare.FieldInstructions+":1:4: ") {
 		t.Errorf("Sample: %v, want the place of the undeclared variable", err)
 	}
 	for text, want := range map[string]string{
@@ -203,7 +205,8 @@ func TestSample(t *testing.T) {
 		"{{ if .Session }}{{ if lt .Session.Name 1 }}{{ end }}{{ end }}": "with one, when it runs",
 	} {
 		in.Profile.Instructions = text
-		if _, err := prepare.Sample(in.Agent, in.Profile, nil, "small"); err == nil || !strings.HasPrefix(err.Error(), prepare.FieldInstructions+":1:") {
+		if _, err := prepare.Sample(in.Agent, in.Profile, nil, "small"); err == nil ||
+			!strings.HasPrefix(err.Error(), prepare.FieldInstructions+":1:") {
 			t.Errorf("Sample of %q: %v, want the place of what fails %s", text, err, want)
 		}
 	}

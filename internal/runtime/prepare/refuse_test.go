@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// refused runs Prepare on an input that it must refuse, and returns the error.
-func refused(t *testing.T, in prepare.Input) invalid.Error {
+// prepareError runs Prepare on an invalid input and returns the error.
+func prepareError(t *testing.T, in prepare.Input) invalid.Error {
 	t.Helper()
 	p, err := prepare.Prepare(in)
 	wrong, ok := errors.AsType[*invalid.Error](err)
@@ -24,7 +24,7 @@ func refused(t *testing.T, in prepare.Input) invalid.Error {
 	return *wrong
 }
 
-func TestRefusedInput(t *testing.T) {
+func TestInvalidInput(t *testing.T) {
 	const base = "at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not blank"
 	variables := []prepare.Variable{{Name: "user", Required: true}, {Name: "tone"}}
 	for name, tc := range map[string]struct {
@@ -32,7 +32,11 @@ func TestRefusedInput(t *testing.T) {
 		in     prepare.Input
 		want   invalid.Error
 	}{
-		"nothing at all": {"the agent is asked for first", prepare.Input{}, invalid.Error{Field: "Agent metadata.name", Reason: "must be given"}},
+		"nothing at all": {
+			"the agent is checked first",
+			prepare.Input{},
+			invalid.Error{Field: "Agent metadata.name", Reason: "must be given"},
+		},
 		"blank agent": {
 			"white space is no name", input(func(in *prepare.Input) { in.Agent.Name, in.Turn.Name = " \t\n", "" }),
 			invalid.Error{Field: "Agent metadata.name", Reason: "must be given"},
@@ -42,7 +46,8 @@ func TestRefusedInput(t *testing.T) {
 			invalid.Error{Field: "Turn metadata.name", Reason: "must be given"},
 		},
 		"no identity": {
-			"then the identity, even where there are instructions", input(func(in *prepare.Input) { in.Profile.Identity, in.Profile.Instructions = nil, "Be brief." }),
+			"then the identity, even where there are instructions", input(
+				func(in *prepare.Input) { in.Profile.Identity, in.Profile.Instructions = nil, "Be brief." }),
 			invalid.Error{Field: "PromptProfile spec.identity", Reason: "must be given"},
 		},
 		"no base": {
@@ -51,7 +56,7 @@ func TestRefusedInput(t *testing.T) {
 			}),
 			invalid.Error{Field: "PromptProfile spec", Reason: base},
 		},
-		"blank base": {"blank texts say nothing, and the agent's instructions are no base", input(func(in *prepare.Input) {
+		"blank base": {"the base instructions must not be blank", input(func(in *prepare.Input) {
 			in.Profile.Identity = &turncontext.Identity{SystemPrompt: " ", DeveloperPrompt: "\n"}
 			in.Profile.Instructions, in.Agent.Instructions = "\t\u00a0", "Be brief."
 		}), invalid.Error{Field: "PromptProfile spec", Reason: base}},
@@ -65,7 +70,7 @@ func TestRefusedInput(t *testing.T) {
 			Field:  "Turn spec.context.contributions[1].trust",
 			Reason: `must be Untrusted: Agent "helper" does not let Turns contribute trusted text (its spec.contributionTrust)`,
 		}},
-		"trusted and blank": {"not even one that says nothing", input(func(in *prepare.Input) {
+		"trusted and blank": {"even a blank trusted text is refused", input(func(in *prepare.Input) {
 			in.Turn.Contributions = []prompt.Contribution{{Name: "a", Trusted: true}}
 			in.Profile.Variables = variables
 		}), invalid.Error{
@@ -76,49 +81,68 @@ func TestRefusedInput(t *testing.T) {
 			"a required variable has no default", input(func(in *prepare.Input) { in.Profile.Variables = variables }),
 			invalid.Error{Field: "Turn spec.parameters", Reason: `must give a value for "user", which PromptProfile "support" requires`},
 		},
-		"undeclared": {"a value that nothing uses is a mistake", input(func(in *prepare.Input) {
+		"undeclared": {"a parameter without a variable is refused", input(func(in *prepare.Input) {
 			in.Profile.Variables, in.Turn.Parameters = variables, map[string]string{"user": "Ada", "zone": "x", "colour": "y"}
-		}), invalid.Error{Field: "Turn spec.parameters", Reason: `"colour" is not a variable of PromptProfile "support", which declares: tone, user`}},
+		}), invalid.Error{
+			Field:  "Turn spec.parameters",
+			Reason: `"colour" is not a variable of PromptProfile "support", which declares: tone, user`,
+		}},
 		"none declared": {
 			"also where there is none", input(func(in *prepare.Input) { in.Turn.Parameters = map[string]string{"tone": "kind"} }),
-			invalid.Error{Field: "Turn spec.parameters", Reason: `"tone" is not a variable of PromptProfile "support", which declares: none`},
+			invalid.Error{
+				Field:  "Turn spec.parameters",
+				Reason: `"tone" is not a variable of PromptProfile "support", which declares: none`,
+			},
 		},
 		"built in": {
 			"a Turn cannot rename itself", input(func(in *prepare.Input) { in.Turn.Parameters = map[string]string{"Agent": "root"} }),
-			invalid.Error{Field: "Turn spec.parameters", Reason: `"Agent" is not a variable of PromptProfile "support", which declares: none`},
+			invalid.Error{
+				Field:  "Turn spec.parameters",
+				Reason: `"Agent" is not a variable of PromptProfile "support", which declares: none`,
+			},
 		},
-		"unknown loaded skill": {"it is not there to be loaded", input(func(in *prepare.Input) {
+		"unknown loaded skill": {"the profile does not have the skill", input(func(in *prepare.Input) {
 			in.Profile.Skills, in.Agent.Loaded = []prepare.Skill{{Key: "a"}, {Key: "b"}}, []string{"a", "c"}
 		}), invalid.Error{Field: "Agent spec.skills.loaded[1]", Reason: `"c" is not a skill of PromptProfile "support", which has: a, b`}},
 		"unknown available skill": {"a skill of the manager cannot be chosen", input(func(in *prepare.Input) {
 			in.ManagerSkills, in.Agent.Available = []prepare.Skill{{Key: "m"}}, []string{"m"}
-		}), invalid.Error{Field: "Agent spec.skills.available[0]", Reason: `"m" is not a skill of PromptProfile "support", which has: none`}},
-		"rendered blank": {"texts of which nothing is left say nothing", input(func(in *prepare.Input) {
-			in.Profile.Identity, in.Profile.Instructions = &turncontext.Identity{SystemPrompt: "{{/* later */}}", DeveloperPrompt: "{{ .tone }}"}, "\u200b"
+		}), invalid.Error{
+			Field:  "Agent spec.skills.available[0]",
+			Reason: `"m" is not a skill of PromptProfile "support", which has: none`,
+		}},
+		"rendered blank": {"the base instructions must not render to blank texts", input(func(in *prepare.Input) {
+			in.Profile.Identity, in.Profile.Instructions = &turncontext.Identity{
+				SystemPrompt:    "{{/* later */}}",
+				DeveloperPrompt: "{{ .tone }}",
+			}, "\u200b"
 			in.Profile.Variables = []prepare.Variable{{Name: "tone"}}
 		}), invalid.Error{
 			Field:  "PromptProfile spec",
 			Reason: "at least one of identity.systemPrompt, identity.developerPrompt and instructions must not be blank when rendered",
 		}},
-		"too long in all": {"texts are bounded together", input(func(in *prepare.Input) {
+		"too long in all": {"the sum of all texts is bounded", input(func(in *prepare.Input) {
 			in.Profile.Variables = []prepare.Variable{{Name: "x", Default: strings.Repeat("x", 4096)}}
 			in.Profile.Instructions = strings.Repeat("{{ .x }}", 200)
 			in.Profile.Skills = []prepare.Skill{{Key: "a", Content: strings.Repeat("{{ .x }}", 57)}}
 		}), invalid.Error{
 			Field:  "PromptProfile spec.skills[0].content",
-			Reason: "with it, the texts of the profile and the agent render to more than 1048576 bytes in all: shorten the texts or the values",
+			Reason: "with this text, the profile and the agent render to more than 1048576 bytes in total: shorten the texts or the values",
 		}},
 		"unknown mode": {
 			"it has no sections", input(func(in *prepare.Input) { in.Turn.Mode = "full" }),
 			invalid.Error{Field: "PromptProfile spec.mode", Reason: `"full" is not a mode: use Full, Minimal, Task or None`},
 		},
-		"unknown section": {"the error lists those that there are", input(func(in *prepare.Input) { in.Profile.Sections = []string{"agent", "Tools"} }), invalid.Error{
-			Field:  "PromptProfile spec.sections[1]",
-			Reason: `"Tools" is not a section: use ` + strings.Join(prompt.SectionNames(), ", "),
-		}},
+		"unknown section": {
+			"the error lists the sections",
+			input(func(in *prepare.Input) { in.Profile.Sections = []string{"agent", "Tools"} }),
+			invalid.Error{
+				Field:  "PromptProfile spec.sections[1]",
+				Reason: `"Tools" is not a section: use ` + strings.Join(prompt.SectionNames(), ", "),
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, refused(t, tc.in)); diff != "" {
+			if diff := cmp.Diff(tc.want, prepareError(t, tc.in)); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})
@@ -144,7 +168,7 @@ func TestBaseInstructions(t *testing.T) {
 	}
 }
 
-// TestEveryAuthoredTextIsATemplate breaks one text after the other: the error must name it.
+// TestEveryAuthoredTextIsATemplate makes each authored text invalid in turn. The error must name that text.
 func TestEveryAuthoredTextIsATemplate(t *testing.T) {
 	const broken = "ä\n€ {{ .nobody }}"
 	for field, change := range map[string]func(*prepare.Input){
@@ -155,21 +179,38 @@ func TestEveryAuthoredTextIsATemplate(t *testing.T) {
 		"PromptProfile spec.overrides.tools":          func(in *prepare.Input) { in.Profile.ToolsText = new(broken) },
 		"PromptProfile spec.stablePrefix":             func(in *prepare.Input) { in.Profile.StablePrefix = broken },
 		"PromptProfile spec.dynamicSuffix":            func(in *prepare.Input) { in.Profile.DynamicSuffix = broken },
-		"PromptProfile spec.overlays[1].text":         func(in *prepare.Input) { in.Profile.Overlays = []turncontext.Overlay{{Text: "x"}, {Text: broken}} },
-		"PromptProfile spec.shaping.overlays[0].text": func(in *prepare.Input) { in.Profile.Shaping.Overlays = []turncontext.Overlay{{Text: broken}} },
-		"PromptProfile spec.guardrails[1].rule":       func(in *prepare.Input) { in.Profile.Guardrails = []turncontext.Guardrail{{Rule: "x"}, {Rule: broken}} },
+		"PromptProfile spec.overlays[1].text": func(
+			in *prepare.Input,
+		) {
+			in.Profile.Overlays = []turncontext.Overlay{{Text: "x"}, {Text: broken}}
+		},
+		"PromptProfile spec.shaping.overlays[0].text": func(
+			in *prepare.Input,
+		) {
+			in.Profile.Shaping.Overlays = []turncontext.Overlay{{Text: broken}}
+		},
+		"PromptProfile spec.guardrails[1].rule": func(
+			in *prepare.Input,
+		) {
+			in.Profile.Guardrails = []turncontext.Guardrail{{Rule: "x"}, {Rule: broken}}
+		},
 		`PromptProfile spec.skills[0].contentFrom, key "k" of ConfigMap "m"`: func(in *prepare.Input) {
 			in.Profile.Skills = []prepare.Skill{{Key: "a", Content: broken, From: `key "k" of ConfigMap "m"`}}
 		},
-		"PromptProfile spec.skills[1].content": func(in *prepare.Input) { in.Profile.Skills = []prepare.Skill{{Key: "a"}, {Key: "b", Content: broken}} },
-		"Agent spec.instructions":              func(in *prepare.Input) { in.Agent.Instructions = broken },
+		"PromptProfile spec.skills[1].content": func(
+			in *prepare.Input,
+		) {
+			in.Profile.Skills = []prepare.Skill{{Key: "a"}, {Key: "b", Content: broken}}
+		},
+		"Agent spec.instructions": func(in *prepare.Input) { in.Agent.Instructions = broken },
 	} {
 		for _, mode := range []prompt.Mode{prompt.Full, prompt.None} {
 			t.Run(field+" in mode "+string(mode), func(t *testing.T) {
-				got := refused(t, input(change, func(in *prepare.Input) { in.Turn.Mode = mode }))
+				got := prepareError(t, input(change, func(in *prepare.Input) { in.Turn.Mode = mode }))
 				want := invalid.Error{
 					Field: field, Line: 2, Column: 6,
-					Reason: `variable "nobody" is not declared: add it to the profile's spec.variables, or use one of .Agent.Description, .Agent.Name, .Session.Name, .Turn.Name, .Turn.Namespace`,
+					Reason: `variable "nobody" is not declared: add it to the profile's spec.variables, or use ` +
+						`one of .Agent.Description, .Agent.Name, .Session.Name, .Turn.Name, .Turn.Namespace`,
 				}
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("a fault is found wherever it is, also in a text that the mode has no place for: -want +got:\n%s", diff)
@@ -179,8 +220,8 @@ func TestEveryAuthoredTextIsATemplate(t *testing.T) {
 	}
 }
 
-// TestNoTextOfATurnIsATemplate puts a template into all that a Turn brings along: it must reach the model as it is.
-func TestNoTextOfATurnIsATemplate(t *testing.T) {
+// TestTurnTextsAreNotTemplates puts a template into every text of a Turn. The model must receive it unchanged.
+func TestTurnTextsAreNotTemplates(t *testing.T) {
 	const text = "{{ .tone }}"
 	in := input(func(in *prepare.Input) {
 		in.Profile.Variables = []prepare.Variable{{Name: "tone", Default: "kind"}, {Name: "given", Trusted: true}}

@@ -6,14 +6,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 )
 
-// ModelName names a model and its provider.
+// ModelName identifies a model and its provider.
 type ModelName struct {
-	// Provider may be empty, which stands for any.
+	// Provider may be empty, which means any provider.
 	Provider string
 	Model    string
 }
 
-// ParseModelName splits "provider:model" at the first colon; a name without one is a model of any provider.
+// ParseModelName splits "provider:model" at the first colon. A name without a colon is a model of any provider.
 func ParseModelName(name string) ModelName {
 	if provider, model, ok := strings.Cut(name, ":"); ok {
 		return ModelName{Provider: provider, Model: model}
@@ -21,7 +21,7 @@ func ParseModelName(name string) ModelName {
 	return ModelName{Model: name}
 }
 
-// Resolve returns the place in a chain of the model that a Turn names; the first, if it names none. The error, an
+// Resolve returns the index in a chain of the model that a Turn names, or 0 if it names none. The error, an
 // *invalid.Error, lists the models of the chain.
 func Resolve(name string, chain []ModelName) (int, error) {
 	if name == "" {

@@ -10,7 +10,10 @@ import (
 
 func TestResolve(t *testing.T) {
 	chain := []prepare.ModelName{
-		{Provider: "openai", Model: "small"}, {Provider: "local", Model: "small"}, {Provider: "local", Model: "llama3:8b"}, {Provider: "local", Model: "large"},
+		{Provider: "openai", Model: "small"},
+		{Provider: "local", Model: "small"},
+		{Provider: "local", Model: "llama3:8b"},
+		{Provider: "local", Model: "large"},
 	}
 	const list = "openai:small, local:small, local:llama3:8b, local:large"
 	for name, tc := range map[string]struct {
@@ -18,16 +21,28 @@ func TestResolve(t *testing.T) {
 		want         int
 		err          string
 	}{
-		"none named":     {"the first of the chain", "", 0, ""},
-		"model":          {"the first of that name", "small", 0, ""},
-		"second":         {"wherever it is", "large", 3, ""},
-		"provider":       {"of that provider", "local:small", 1, ""},
-		"first colon":    {"a model's name may have colons", "local:llama3:8b", 2, ""},
-		"only a colon":   {"an empty provider is any", ":large", 3, ""},
-		"split anyway":   {"what stands before the first colon is always the provider", "llama3:8b", 0, `Turn spec.model: "llama3:8b" is not a model of the agent's chain: use one of ` + list},
-		"other provider": {"a model is its provider's", "openai:large", 0, `Turn spec.model: "openai:large" is not a model of the agent's chain: use one of ` + list},
-		"only provider":  {"a provider is no model", "local:", 0, `Turn spec.model: "local:" is not a model of the agent's chain: use one of ` + list},
-		"case":           {"names are exact", "Small", 0, `Turn spec.model: "Small" is not a model of the agent's chain: use one of ` + list},
+		"none named":   {"the first model of the chain", "", 0, ""},
+		"model":        {"the first model with that name", "small", 0, ""},
+		"second":       {"a later model of the chain", "large", 3, ""},
+		"provider":     {"the model of that provider", "local:small", 1, ""},
+		"first colon":  {"a model's name may have colons", "local:llama3:8b", 2, ""},
+		"only a colon": {"an empty provider means any provider", ":large", 3, ""},
+		"split anyway": {
+			"the text before the first colon is always the provider", "llama3:8b", 0,
+			`Turn spec.model: "llama3:8b" is not a model of the agent's chain: use one of ` + list,
+		},
+		"other provider": {
+			"the provider must match", "openai:large", 0,
+			`Turn spec.model: "openai:large" is not a model of the agent's chain: use one of ` + list,
+		},
+		"only provider": {
+			"the model must not be empty", "local:", 0,
+			`Turn spec.model: "local:" is not a model of the agent's chain: use one of ` + list,
+		},
+		"case": {
+			"names are exact", "Small", 0,
+			`Turn spec.model: "Small" is not a model of the agent's chain: use one of ` + list,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := prepare.Resolve(tc.name, chain)

@@ -7,12 +7,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// sampleTime is the time that samples speak of: the same each time, so that a status changes only with the profile.
+// sampleTime is the fixed time in samples, so that a status changes only if the profile changes.
 var sampleTime = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// Sample renders the system prompt of an agent and a profile as a Turn without parameters and without a conversation would
-// get it, and once more with a conversation, to find faults before any Turn does. A required variable has its own name for a
-// value. The report is that of the first; the error, an *invalid.Error, names the field for what does not render.
+// Sample renders the system prompt of an agent and a profile to find faults before a Turn does. It renders the
+// prompt twice: for a Turn without parameters and conversation, and for a Turn with a conversation. A required
+// variable has its own name as its value. Sample returns the report of the first prompt. The error, an
+// *invalid.Error, names the field that does not render.
 func Sample(agent Agent, profile Profile, managerSkills []Skill, modelName string) (prompt.Report, error) {
 	in := Input{
 		Agent: agent, Profile: profile, ManagerSkills: managerSkills, Provider: "sample", Model: modelName, Now: sampleTime,

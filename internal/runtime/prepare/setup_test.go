@@ -14,7 +14,7 @@ import (
 
 var at = time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)
 
-// input is the least that messages can be made of, changed by each of mutate.
+// input returns the smallest valid input, changed by mutate.
 func input(mutate ...func(*prepare.Input)) prepare.Input {
 	in := prepare.Input{
 		Agent: prepare.Agent{Name: "helper", MaxMemories: 10},
@@ -40,7 +40,7 @@ func mustPrepare(t testing.TB, in prepare.Input) *prepare.Prepared {
 	return p
 }
 
-// content returns the content of the first message of a name.
+// content returns the content of the first message with a name.
 func content(p *prepare.Prepared, name string) string {
 	for _, m := range p.Messages {
 		if m.Name == name {
@@ -63,7 +63,7 @@ func withFacts(facts ...turncontext.Fact) func(*prepare.Input) {
 	return func(in *prepare.Input) { in.Turn.Facts = facts }
 }
 
-// everything is an input that uses every field once or more.
+// everything returns an input that uses every field.
 func everything() prepare.Input {
 	return prepare.Input{
 		Agent: prepare.Agent{
@@ -92,8 +92,12 @@ func everything() prepare.Input {
 func fullProfile() prepare.Profile {
 	return prepare.Profile{
 		Name: "support", ID: "support.default", Version: "1.2.3", Generation: 4, Tags: []string{"de", "orders"},
-		Variables: []prepare.Variable{{Name: "user", Required: true}, {Name: "shop", Default: "Example Shop"}, {Name: "tier", Trusted: true}},
-		Mode:      prompt.Full,
+		Variables: []prepare.Variable{
+			{Name: "user", Required: true},
+			{Name: "shop", Default: "Example Shop"},
+			{Name: "tier", Trusted: true},
+		},
+		Mode: prompt.Full,
 		Identity: &turncontext.Identity{
 			AssistantName: "Ada", SystemPrompt: "You work for {{ .shop }}.", DeveloperPrompt: "The user is {{ .user }}, tier {{ .tier }}.",
 			Traits: turncontext.Traits{Voice: "Concise", Formality: "Casual", Proactivity: turncontext.High, RiskPosture: "Cautious"},
@@ -129,7 +133,10 @@ func fullTurn() prepare.Turn {
 			ID: "s-1", Subject: "Order 1042", State: "Active", Summary: "The parcel is late.",
 			UnresolvedQuestions: []string{"Where is it?", "Who pays?"}, Momentum: turncontext.Low,
 		},
-		Facts:       []turncontext.Fact{{ID: "f1", Text: "Order 1042 was sent.", Source: "orders/1042"}, {ID: "f2", Text: "It weighs 2 kg."}},
+		Facts: []turncontext.Fact{
+			{ID: "f1", Text: "Order 1042 was sent.", Source: "orders/1042"},
+			{ID: "f2", Text: "It weighs 2 kg."},
+		},
 		Preferences: []string{"short answers", "no emoji"},
 		Memories: []turncontext.Memory{
 			{ID: "m1", Text: "Likes tea.", Scope: "User", Freshness: "Recent", Relevance: 0.2},
@@ -146,7 +153,7 @@ func fullTurn() prepare.Turn {
 	}
 }
 
-// enrichments returns some of the same importance.
+// enrichments returns n enrichments of the same importance.
 func enrichments(n int) []turncontext.Enrichment {
 	var all []turncontext.Enrichment
 	for i := range n {

@@ -5,20 +5,20 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// unplaced records what was given and has no place in the prompt, because its mode or its choice of sections has no
-// section for it.
-// The profile's guardrails always have one.
-func unplaced(in Input, texts authored, a turncontext.Assembly, report prompt.Report) turncontext.Assembly {
+// recordUnplaced records the parts of the input that the prompt leaves out, because its mode or its choice of sections
+// has no section for them. It also records blank contributions. The profile's guardrails are never left out.
+func recordUnplaced(in Input, texts authored, a turncontext.Assembly, report prompt.Report) turncontext.Assembly {
 	reason := func(section string) (string, bool) {
 		return "the prompt has no section " + section, !slices.Contains(report.Sections, section)
 	}
 	if why, _ := reason(prompt.SectionTurnInstructions); !slices.Contains(report.SectionsAsked, prompt.SectionTurnInstructions) {
-		rules := slices.DeleteFunc(slices.Clone(texts.layer.Guardrails), func(g turncontext.Guardrail) bool { return fence.Blank(g.Rule) })
+		rules := slices.DeleteFunc(slices.Clone(texts.layer.Guardrails),
+			func(g turncontext.Guardrail) bool { return untrusted.Blank(g.Rule) })
 		a = a.Unsaid(why, len(rules))
 	}
 	dropped := slices.Clone(a.Dropped)
@@ -29,9 +29,9 @@ func unplaced(in Input, texts authored, a turncontext.Assembly, report prompt.Re
 			}
 		}
 	}
-	for _, t := range in.placed() {
+	for _, t := range in.authoredTexts() {
 		switch {
-		case fence.Blank(t.text):
+		case untrusted.Blank(t.text):
 		case t.section != "":
 			drop(t.section, "text", t.field)
 		case report.Mode == prompt.None:
@@ -44,7 +44,7 @@ func unplaced(in Input, texts authored, a turncontext.Assembly, report prompt.Re
 		drop(prompt.SectionSubject, "subject", cmp.Or(s.ID, in.Turn.Name))
 	}
 	for _, c := range in.contributions() {
-		if fence.Blank(c.Text) {
+		if untrusted.Blank(c.Text) {
 			dropped = append(dropped, turncontext.Dropped{Kind: "contribution", ID: c.Name, Reason: "it is blank"})
 			continue
 		}
@@ -54,11 +54,11 @@ func unplaced(in Input, texts authored, a turncontext.Assembly, report prompt.Re
 	return a
 }
 
-// placedText is an authored text and the section that it stands in; empty for what stands around the sections.
+// placedText is an authored text and its section. The section is empty for texts that stand around the sections.
 type placedText struct{ section, field, text string }
 
-// placed are the authored texts that have one place each.
-func (in Input) placed() []placedText {
+// authoredTexts returns the authored texts that stand in exactly one place.
+func (in Input) authoredTexts() []placedText {
 	texts := []placedText{
 		{"", FieldStablePrefix, in.Profile.StablePrefix},
 		{"", FieldDynamicSuffix, in.Profile.DynamicSuffix},

@@ -14,22 +14,77 @@ func TestEnvironment(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason, zone, utc, want string
 	}{
-		"midday":            {"the plain case", "UTC", "2026-06-11T12:00:00Z", "Thursday, June 11, 2026 (2026-06-11)|12:00 UTC|Wednesday, June 10, 2026 (2026-06-10)|Friday, June 12, 2026 (2026-06-12)"},
-		"leap day":          {"February 29 is followed by March", "UTC", "2024-02-29T23:59:59Z", "Thursday, February 29, 2024 (2024-02-29)|23:59 UTC|Wednesday, February 28, 2024 (2024-02-28)|Friday, March 1, 2024 (2024-03-01)"},
-		"no leap day":       {"and there is none in a year of 365 days", "UTC", "2026-03-01T00:00:00Z", "Sunday, March 1, 2026 (2026-03-01)|00:00 UTC|Saturday, February 28, 2026 (2026-02-28)|Monday, March 2, 2026 (2026-03-02)"},
-		"year end":          {"tomorrow is in the next year", "UTC", "2026-12-31T21:45:00Z", "Thursday, December 31, 2026 (2026-12-31)|21:45 UTC|Wednesday, December 30, 2026 (2026-12-30)|Friday, January 1, 2027 (2027-01-01)"},
-		"zone ahead":        {"the day is the agent's", "Asia/Tokyo", "2026-12-31T15:30:00Z", "Friday, January 1, 2027 (2027-01-01)|00:30 JST|Thursday, December 31, 2026 (2026-12-31)|Saturday, January 2, 2027 (2027-01-02)"},
-		"far ahead":         {"also 14 hours ahead", "Pacific/Kiritimati", "2026-06-11T10:00:00Z", "Friday, June 12, 2026 (2026-06-12)|00:00 +14|Thursday, June 11, 2026 (2026-06-11)|Saturday, June 13, 2026 (2026-06-13)"},
-		"far behind":        {"and 11 behind", "Pacific/Pago_Pago", "2026-06-11T10:59:00Z", "Wednesday, June 10, 2026 (2026-06-10)|23:59 SST|Tuesday, June 9, 2026 (2026-06-09)|Thursday, June 11, 2026 (2026-06-11)"},
-		"zone behind":       {"also where it is yesterday", "America/Los_Angeles", "2026-06-11T05:00:00Z", "Wednesday, June 10, 2026 (2026-06-10)|22:00 PDT|Tuesday, June 9, 2026 (2026-06-09)|Thursday, June 11, 2026 (2026-06-11)"},
-		"half hours":        {"zones of half hours", "Asia/Kolkata", "2026-03-07T19:00:00Z", "Sunday, March 8, 2026 (2026-03-08)|00:30 IST|Saturday, March 7, 2026 (2026-03-07)|Monday, March 9, 2026 (2026-03-09)"},
-		"quarters":          {"and of quarters", "Asia/Kathmandu", "2026-06-10T18:15:00Z", "Thursday, June 11, 2026 (2026-06-11)|00:00 +0545|Wednesday, June 10, 2026 (2026-06-10)|Friday, June 12, 2026 (2026-06-12)"},
-		"summer begins":     {"a day of 23 hours is one day", "Europe/Berlin", "2026-03-28T23:30:00Z", "Sunday, March 29, 2026 (2026-03-29)|00:30 CET|Saturday, March 28, 2026 (2026-03-28)|Monday, March 30, 2026 (2026-03-30)"},
-		"summer ends":       {"so is one of 25", "Europe/Berlin", "2026-10-25T22:30:00Z", "Sunday, October 25, 2026 (2026-10-25)|23:30 CET|Saturday, October 24, 2026 (2026-10-24)|Monday, October 26, 2026 (2026-10-26)"},
-		"half of an hour":   {"clocks may change by half an hour", "Australia/Lord_Howe", "2026-10-03T15:30:00Z", "Sunday, October 4, 2026 (2026-10-04)|02:30 +11|Saturday, October 3, 2026 (2026-10-03)|Monday, October 5, 2026 (2026-10-05)"},
-		"no midnight":       {"tomorrow is not today where its first hour does not exist", "America/Santiago", "2026-09-05T04:30:00Z", "Saturday, September 5, 2026 (2026-09-05)|00:30 -04|Friday, September 4, 2026 (2026-09-04)|Sunday, September 6, 2026 (2026-09-06)"},
-		"after no midnight": {"nor is yesterday the day before", "America/Santiago", "2026-09-07T03:30:00Z", "Monday, September 7, 2026 (2026-09-07)|00:30 -03|Sunday, September 6, 2026 (2026-09-06)|Tuesday, September 8, 2026 (2026-09-08)"},
-		"day of none":       {"nor on the day itself, whose first hour is the second", "America/Santiago", "2026-09-06T04:00:00Z", "Sunday, September 6, 2026 (2026-09-06)|01:00 -03|Saturday, September 5, 2026 (2026-09-05)|Monday, September 7, 2026 (2026-09-07)"},
+		"midday": {
+			"the plain case", "UTC", "2026-06-11T12:00:00Z",
+			"Thursday, June 11, 2026 (2026-06-11)|12:00 UTC|Wednesday, June 10, 2026 (2026-06-10)|Friday, June 12, 2026 (2026-06-12)",
+		},
+		"leap day": {
+			"February 29 is followed by March", "UTC", "2024-02-29T23:59:59Z",
+			"Thursday, February 29, 2024 (2024-02-29)|23:59 UTC|Wednesday, February 28, 2024 " +
+				"(2024-02-28)|Friday, March 1, 2024 (2024-03-01)",
+		},
+		"no leap day": {
+			"a year of 365 days has no leap day", "UTC", "2026-03-01T00:00:00Z",
+			"Sunday, March 1, 2026 (2026-03-01)|00:00 UTC|Saturday, February 28, 2026 (2026-02-28)|Monday, March 2, 2026 (2026-03-02)",
+		},
+		"year end": {
+			"tomorrow is in the next year", "UTC", "2026-12-31T21:45:00Z",
+			"Thursday, December 31, 2026 (2026-12-31)|21:45 UTC|Wednesday, December 30, 2026 " +
+				"(2026-12-30)|Friday, January 1, 2027 (2027-01-01)",
+		},
+		"zone ahead": {
+			"the day in the agent's zone counts", "Asia/Tokyo", "2026-12-31T15:30:00Z",
+			"Friday, January 1, 2027 (2027-01-01)|00:30 JST|Thursday, December 31, 2026 (2026-12-31)|Saturday, " +
+				"January 2, 2027 (2027-01-02)",
+		},
+		"far ahead": {
+			"a zone may be 14 hours ahead", "Pacific/Kiritimati", "2026-06-11T10:00:00Z",
+			"Friday, June 12, 2026 (2026-06-12)|00:00 +14|Thursday, June 11, 2026 (2026-06-11)|Saturday, June 13, 2026 (2026-06-13)",
+		},
+		"far behind": {
+			"a zone may be 11 hours behind", "Pacific/Pago_Pago", "2026-06-11T10:59:00Z",
+			"Wednesday, June 10, 2026 (2026-06-10)|23:59 SST|Tuesday, June 9, 2026 (2026-06-09)|Thursday, June 11, 2026 (2026-06-11)",
+		},
+		"zone behind": {
+			"the day in a zone may be yesterday's", "America/Los_Angeles", "2026-06-11T05:00:00Z",
+			"Wednesday, June 10, 2026 (2026-06-10)|22:00 PDT|Tuesday, June 9, 2026 (2026-06-09)|Thursday, June 11, 2026 (2026-06-11)",
+		},
+		"half hours": {
+			"zones of half hours", "Asia/Kolkata", "2026-03-07T19:00:00Z",
+			"Sunday, March 8, 2026 (2026-03-08)|00:30 IST|Saturday, March 7, 2026 (2026-03-07)|Monday, March 9, 2026 (2026-03-09)",
+		},
+		"quarters": {
+			"a zone may have quarters of an hour", "Asia/Kathmandu", "2026-06-10T18:15:00Z",
+			"Thursday, June 11, 2026 (2026-06-11)|00:00 +0545|Wednesday, June 10, 2026 (2026-06-10)|Friday, June 12, 2026 (2026-06-12)",
+		},
+		"summer begins": {
+			"a day of 23 hours is one day", "Europe/Berlin", "2026-03-28T23:30:00Z",
+			"Sunday, March 29, 2026 (2026-03-29)|00:30 CET|Saturday, March 28, 2026 (2026-03-28)|Monday, March 30, 2026 (2026-03-30)",
+		},
+		"summer ends": {
+			"a day of 25 hours is one day", "Europe/Berlin", "2026-10-25T22:30:00Z",
+			"Sunday, October 25, 2026 (2026-10-25)|23:30 CET|Saturday, October 24, 2026 (2026-10-24)|Monday, " +
+				"October 26, 2026 (2026-10-26)",
+		},
+		"half of an hour": {
+			"clocks may change by half an hour", "Australia/Lord_Howe", "2026-10-03T15:30:00Z",
+			"Sunday, October 4, 2026 (2026-10-04)|02:30 +11|Saturday, October 3, 2026 (2026-10-03)|Monday, October 5, 2026 (2026-10-05)",
+		},
+		"no midnight": {
+			"the first hour of tomorrow may not exist", "America/Santiago", "2026-09-05T04:30:00Z",
+			"Saturday, September 5, 2026 (2026-09-05)|00:30 -04|Friday, September 4, 2026 (2026-09-04)|Sunday, " +
+				"September 6, 2026 (2026-09-06)",
+		},
+		"after no midnight": {
+			"the first hour of yesterday may not exist", "America/Santiago", "2026-09-07T03:30:00Z",
+			"Monday, September 7, 2026 (2026-09-07)|00:30 -03|Sunday, September 6, 2026 (2026-09-06)|Tuesday, " +
+				"September 8, 2026 (2026-09-08)",
+		},
+		"day without midnight": {
+			"the first hour of today may not exist", "America/Santiago", "2026-09-06T04:00:00Z",
+			"Sunday, September 6, 2026 (2026-09-06)|01:00 -03|Saturday, September 5, 2026 (2026-09-05)|Monday, " +
+				"September 7, 2026 (2026-09-07)",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			zone, err := time.LoadLocation(tc.zone)
@@ -50,8 +105,11 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-func TestEachDayIsFollowedByTheNext(t *testing.T) {
-	for _, name := range []string{"UTC", "America/Santiago", "Europe/Berlin", "Africa/Cairo", "Asia/Beirut", "America/Havana", "Australia/Lord_Howe"} {
+func TestConsecutiveDays(t *testing.T) {
+	for _, name := range []string{
+		"UTC", "America/Santiago", "Europe/Berlin", "Africa/Cairo", "Asia/Beirut",
+		"America/Havana", "Australia/Lord_Howe",
+	} {
 		zone, err := time.LoadLocation(name)
 		if err != nil {
 			t.Fatal(err)

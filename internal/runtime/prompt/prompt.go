@@ -1,7 +1,8 @@
-// Package prompt makes the system prompt: tagged sections in two parts, a stable one that is the same for every Turn of
-// an agent and its profile, so that providers can cache it, and a dynamic one that is not.
+// Package prompt makes the system prompt. It consists of tagged sections in two parts. The stable part is the same
+// for every Turn of an agent and its profile, so providers can cache it. The rest is the dynamic part.
 //
-// The table in sections.go tells the order of a prompt; below it stands a function for each section.
+// The table in sections.go defines the order of the sections. Below the table, there is one function for each
+// section.
 package prompt
 
 import (
@@ -11,12 +12,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/template"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// Mode is which sections a prompt has, and in which voice it speaks.
+// Mode selects the sections of a prompt and its tone.
 type Mode string
 
 // The modes.
@@ -27,42 +28,43 @@ const (
 	None    Mode = "None"
 )
 
-// Input is all that a system prompt is made of. Its texts are rendered already.
+// Input holds everything that a system prompt is made of. Its texts are already rendered.
 type Input struct {
-	// Mode of the prompt; ModeOf says which where nobody does.
+	// Mode of the prompt; ModeOf returns the default.
 	Mode Mode
-	// Sections asked for, in their order; nil stands for those of the mode, the empty list for none.
+	// Sections of the prompt, in order. If Sections is nil, the mode decides; an empty list means no sections.
 	Sections []string
-	// Depth is how many agents have handed the request on.
+	// Depth is the number of agents that have handed the request on.
 	Depth int
-	// AssistantName is what the assistant goes by; AgentName if it is blank.
+	// AssistantName is the name of the assistant. If it is blank, AgentName is used.
 	AssistantName, AgentName string
-	// Description of the agent; may be empty.
+	// Description of the agent; it may be empty.
 	Description string
-	// Model the prompt is made for.
+	// Model that the prompt is made for.
 	Model string
-	// Thinking is how long the model should think before it answers; empty is Off.
+	// Thinking is how long the model should think before it answers. Empty means Off.
 	Thinking Thinking
-	// StablePrefix and DynamicSuffix stand around the sections; may be blank.
+	// StablePrefix and DynamicSuffix stand before and after the sections. They may be blank.
 	StablePrefix, DynamicSuffix template.Text
-	// Instructions in their order; blank ones are left out.
+	// Instructions in order. Blank ones are left out.
 	Instructions []template.Text
-	// Behavior and ToolsText replace Capstan's own texts if they are not nil, even by the empty text.
+	// Behavior and ToolsText replace Capstan's own texts if they are not nil, even if they are empty.
 	Behavior, ToolsText *template.Text
-	// Loaded skills stand in the prompt whole, Available ones are listed.
+	// Loaded skills are in the prompt as a whole. Available skills are only listed.
 	Loaded, Available []Skill
-	// Tools that the model is offered, in their order.
+	// Tools that the model is offered, in order.
 	Tools []Tool
-	// TurnInstructions are overlays, mode, expression and guardrails; may be blank.
+	// TurnInstructions are the overlays, mode, expression and guardrails. They may be blank.
 	TurnInstructions template.Text
-	// Guardrails are the profile's. They are part of TurnInstructions, and stand by themselves in a prompt that was not asked for
-	// that section: no mode and no choice of sections leaves them out. May be blank.
+	// Guardrails are the guardrails of the profile. They are also part of TurnInstructions. If a prompt has no
+	// section for TurnInstructions, it still contains Guardrails: no mode and no choice of sections removes them.
+	// They may be blank.
 	Guardrails template.Text
-	// Subject of the conversation; may be empty.
+	// Subject of the conversation; it may be empty.
 	Subject string
-	// Contributions to the live context, in their order.
+	// Contributions to the live context, in order.
 	Contributions []Contribution
-	// Now is the time the environment speaks of, in the agent's time zone.
+	// Now is the time in the environment section, in the agent's time zone.
 	Now time.Time
 }
 
@@ -70,27 +72,27 @@ type Input struct {
 type System struct {
 	// Text of both parts.
 	Text string
-	// Report on the text.
+	// Report describes the text.
 	Report Report
 }
 
-// Report says what a system prompt is made of. Lengths are in Unicode code points.
+// Report describes a system prompt. Lengths are in Unicode code points.
 type Report struct {
 	// Mode of the prompt.
 	Mode Mode `json:"mode"`
 	// Chars is the length of the whole text.
 	Chars int `json:"chars"`
-	// StableChars is the length of the stable part: the place of the cache boundary.
+	// StableChars is the length of the stable part, which ends at the cache boundary.
 	StableChars int `json:"stableChars"`
-	// DynamicChars is the length of the rest, the blank line between the parts included.
+	// DynamicChars is the length of the rest, including the blank line between the parts.
 	DynamicChars int `json:"dynamicChars"`
-	// SectionsAsked are the sections that were to be rendered, in order.
+	// SectionsAsked are the sections that were requested, in order.
 	SectionsAsked []string `json:"sectionsAsked"`
-	// Sections are those that were not blank, in order.
+	// Sections are the sections that were not blank, in order.
 	Sections []string `json:"sections"`
-	// ToolCount is the number of tools the model is offered.
+	// ToolCount is the number of tools that the model is offered.
 	ToolCount int `json:"toolCount"`
-	// Contributions that the live context holds, in order.
+	// Contributions in the live context, in order.
 	Contributions []Contributed `json:"contributions,omitempty"`
 	// PromptHash is the SHA-256 of the whole text, in hexadecimal.
 	PromptHash string `json:"promptHash"`
@@ -98,7 +100,7 @@ type Report struct {
 	RenderHash string `json:"renderHash"`
 }
 
-// Contributed says how much of a contribution the prompt holds, in Unicode code points.
+// Contributed reports how much of a contribution the prompt contains, in Unicode code points.
 type Contributed struct {
 	Name    string `json:"name"`
 	Trusted bool   `json:"trusted,omitempty"`
@@ -106,7 +108,8 @@ type Contributed struct {
 	LeftOut int    `json:"leftOut,omitempty"`
 }
 
-// ModeOf returns the mode of a prompt: the Turn's, else the profile's, else Minimal for a sub-agent, else Full.
+// ModeOf returns the mode of a prompt: the Turn's mode, otherwise the profile's mode, otherwise Minimal for a
+// sub-agent and Full for any other agent.
 func ModeOf(turn, profile Mode, depth int) Mode {
 	switch {
 	case turn != "":
@@ -119,10 +122,10 @@ func ModeOf(turn, profile Mode, depth int) Mode {
 	return Full
 }
 
-// Make renders the system prompt. It returns an *invalid.Error for an unknown mode or section, and for a tool that no
-// model could be told of.
+// Make renders the system prompt. It returns an *invalid.Error for an unknown mode or section, and for a tool that
+// cannot be offered to a model.
 func Make(in Input) (System, error) {
-	asked, err := choose(in)
+	asked, err := chooseSections(in)
 	if err != nil {
 		return System{}, err
 	}
@@ -143,20 +146,20 @@ func Make(in Input) (System, error) {
 	return r.system(asked)
 }
 
-// rendering is one making of a prompt.
+// rendering holds the state while a prompt is made.
 type rendering struct {
 	Input
 	// stable and dynamic are the pieces of the two parts.
 	stable, dynamic []string
 	// rendered are the names of the sections that were not blank.
 	rendered []string
-	// contributed is what the live context holds.
+	// contributed lists the contributions in the live context.
 	contributed []Contributed
-	// noticed is true when a piece has said what a fence is.
+	// noticed is true once the prompt has explained fences.
 	noticed bool
 }
 
-// begin writes what stands before the sections.
+// begin writes the text before the sections.
 func (r *rendering) begin() {
 	if r.Mode == None {
 		r.stable = append(r.stable, noneLine)
@@ -170,7 +173,7 @@ func (r *rendering) begin() {
 	}
 }
 
-// add writes a section, unless it is blank. What follows a dynamic section is dynamic, whatever it is.
+// add writes a section, unless it is blank. Every section after a dynamic section counts as dynamic.
 func (r *rendering) add(s section) {
 	body, keep := s.render(r)
 	if strings.TrimSpace(body) == "" && !keep {
@@ -185,15 +188,15 @@ func (r *rendering) add(s section) {
 	}
 }
 
-// end writes what stands after the sections.
+// end writes the text after the sections.
 func (r *rendering) end() {
 	if r.Mode != None && !r.DynamicSuffix.Blank() {
 		r.dynamic = append(r.dynamic, r.authored(r.DynamicSuffix))
 	}
 }
 
-// authored joins texts as their authors wrote them, with the notice before them if they hold fences and no piece has had
-// it yet.
+// authored joins texts unchanged. If they contain fences and the prompt has not explained fences yet, it puts the
+// explanation before them.
 func (r *rendering) authored(texts ...template.Text) string {
 	var parts []string
 	fenced := false
@@ -205,7 +208,7 @@ func (r *rendering) authored(texts ...template.Text) string {
 	}
 	if fenced && !r.noticed {
 		r.noticed = true
-		parts = append([]string{fence.Notice}, parts...)
+		parts = append([]string{untrusted.Notice}, parts...)
 	}
 	return strings.Join(parts, "\n\n")
 }
@@ -230,15 +233,15 @@ func (r *rendering) system(asked []section) (System, error) {
 	return System{Text: text, Report: report}, nil
 }
 
-// choose returns the sections that the input asks for.
-func choose(in Input) ([]section, error) {
-	chosen, err := named(in.Sections)
+// chooseSections returns the sections of the input.
+func chooseSections(in Input) ([]section, error) {
+	chosen, err := sectionsByName(in.Sections)
 	if err != nil {
 		return nil, err
 	}
 	switch in.Mode {
 	case Full, Task, Minimal:
-	case None: // it has no sections, but a wrong name would show as soon as another mode is chosen
+	case None: // no sections, but named checks their names, which matter as soon as the mode changes
 		return nil, nil
 	default:
 		return nil, invalid.Field("PromptProfile spec.mode", "%q is not a mode: use Full, Minimal, Task or None", in.Mode)

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 )
 
-// JSONSchema is the schema of the tool's arguments: an object of its parameters and nothing else.
+// JSONSchema returns the schema of the tool's arguments: an object that has only its parameters.
 func (t Tool) JSONSchema() (json.RawMessage, error) {
 	properties, required := map[string]any{}, []string{}
 	for _, p := range t.Parameters {

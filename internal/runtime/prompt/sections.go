@@ -8,18 +8,18 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// section is one tagged piece of the prompt.
+// section is one tagged part of the prompt.
 type section struct {
 	name, tag string
-	// dynamic sections differ from Turn to Turn.
+	// dynamic is true for a section that differs between Turns.
 	dynamic bool
-	// modes that have the section.
+	// modes lists the modes that include the section.
 	modes []Mode
-	// render returns the body. An empty one leaves the section out, unless keep says that it stands all the same.
+	// render returns the body. A section with an empty body is left out unless keep is true.
 	render func(*rendering) (body string, keep bool)
 }
 
@@ -29,7 +29,7 @@ var (
 	fullTaskMinimal = []Mode{Full, Task, Minimal}
 )
 
-// The names of the sections that hold what a Turn, a profile or an agent may or may not give.
+// Names of the sections whose content a Turn, a profile or an agent may provide.
 const (
 	SectionInstructions     = "instructions"
 	SectionBehavior         = "behavior"
@@ -41,7 +41,7 @@ const (
 	SectionLiveContext      = "live_context"
 )
 
-// sections of the prompt in their order: a row here and a function below make a section.
+// sections lists the sections of the prompt in order. A section needs a row here and a function below.
 var sections = []section{
 	{name: "agent", tag: "agent", modes: fullTaskMinimal, render: renderAgent},
 	{name: "sub_agent", tag: "sub_agent", modes: minimal, render: renderSubAgent},
@@ -56,7 +56,7 @@ var sections = []section{
 	{name: "environment", tag: "environment", dynamic: true, modes: fullTaskMinimal, render: renderEnvironment},
 }
 
-// guardrails is the section of a prompt that was not asked for the Turn's instructions.
+// guardrails is the section with the guardrails alone, for a prompt without the section SectionTurnInstructions.
 var guardrails = section{
 	name: SectionTurnInstructions, tag: "turn_instructions", dynamic: true,
 	render: func(r *rendering) (string, bool) { return r.authored(r.Guardrails), false },
@@ -73,8 +73,8 @@ func ofMode(m Mode) []section {
 	return chosen
 }
 
-// named returns the sections of some names, in the order of these.
-func named(names []string) ([]section, error) {
+// sectionsByName returns the sections with these names, in the order of the names.
+func sectionsByName(names []string) ([]section, error) {
 	chosen := make([]section, 0, len(names))
 	for i, name := range names {
 		field := fmt.Sprintf("PromptProfile spec.sections[%d]", i)
@@ -83,14 +83,14 @@ func named(names []string) ([]section, error) {
 			return nil, invalid.Field(field, "%q is not a section: use %s", name, strings.Join(SectionNames(), ", "))
 		}
 		if slices.Contains(names[:i], name) {
-			return nil, invalid.Field(field, "%q is listed before: name each section once", name)
+			return nil, invalid.Field(field, "%q is listed twice: list each section once", name)
 		}
 		chosen = append(chosen, sections[at])
 	}
 	return chosen, nil
 }
 
-// SectionNames returns the names of all sections, in their order.
+// SectionNames returns the names of all sections, in order.
 func SectionNames() []string {
 	names := make([]string, 0, len(sections))
 	for _, s := range sections {
@@ -100,15 +100,15 @@ func SectionNames() []string {
 }
 
 func renderAgent(r *rendering) (string, bool) {
-	name := fence.Line(r.AssistantName)
+	name := untrusted.Line(r.AssistantName)
 	if name == "" {
-		name = fence.Line(r.AgentName)
+		name = untrusted.Line(r.AgentName)
 	}
 	lines := []string{"- Name: " + name}
-	if d := fence.Line(r.Description); d != "" {
+	if d := untrusted.Line(r.Description); d != "" {
 		lines = append(lines, "- Description: "+d)
 	}
-	return strings.Join(append(lines, "- Model: "+fence.Line(r.Model)), "\n"), false
+	return strings.Join(append(lines, "- Model: "+untrusted.Line(r.Model)), "\n"), false
 }
 
 func renderSubAgent(r *rendering) (string, bool) {
@@ -138,43 +138,46 @@ func renderSubject(r *rendering) (string, bool) {
 	if strings.TrimSpace(r.Subject) == "" {
 		return "", false
 	}
-	kept, leftOut := fence.Cap(r.Subject, fence.MaxChars)
+	kept, leftOut := untrusted.Cap(r.Subject, untrusted.MaxChars)
 	r.noticed = true
-	return fence.Untrusted("What the conversation is about.", fence.Block(kept)) + cutOff(leftOut), false
+	return untrusted.Untrusted("What the conversation is about.", untrusted.Block(kept)) + omissionNote(leftOut), false
 }
 
-// Contribution is a text of the live context.
+// Contribution is a text in the live context.
 type Contribution struct {
-	// Name of the contribution, its heading; context if nothing of it can be shown.
+	// Name of the contribution, which is also its heading. If no character of it can be shown, the heading is
+	// "context".
 	Name string
-	// Text of it; an empty one is left out.
+	// Text of the contribution. An empty contribution is left out.
 	Text string
-	// Trusted texts may be relied on. They do not instruct either.
+	// Trusted is true if the model may rely on the text. It still must not follow the text as an instruction.
 	Trusted bool
-	// MaxChars is how many code points of the text are used; fence.MaxChars if it is 0.
+	// MaxChars is the number of code points of the text to use. 0 means untrusted.MaxChars.
 	MaxChars int
 }
 
 func renderLiveContext(r *rendering) (string, bool) {
 	var blocks []string
 	for _, c := range r.Contributions {
-		if fence.Blank(c.Text) {
+		if untrusted.Blank(c.Text) {
 			continue
 		}
 		most := c.MaxChars
 		if most == 0 {
-			most = fence.MaxChars
+			most = untrusted.MaxChars
 		}
-		kept, leftOut := fence.Cap(c.Text, most)
-		name := cmp.Or(fence.Line(c.Name), "context")
-		wrap := fence.Untrusted
+		kept, leftOut := untrusted.Cap(c.Text, most)
+		name := cmp.Or(untrusted.Line(c.Name), "context")
+		wrap := untrusted.Untrusted
 		if c.Trusted {
-			wrap = fence.Data
+			wrap = untrusted.Data
 		} else {
 			r.noticed = true
 		}
-		r.contributed = append(r.contributed, Contributed{Name: c.Name, Trusted: c.Trusted, Chars: utf8.RuneCountInString(kept), LeftOut: leftOut})
-		blocks = append(blocks, "## "+name+"\n\n"+wrap("Live context "+name+".", strings.Trim(fence.Block(kept), "\n"))+cutOff(leftOut))
+		r.contributed = append(r.contributed,
+			Contributed{Name: c.Name, Trusted: c.Trusted, Chars: utf8.RuneCountInString(kept), LeftOut: leftOut})
+		blocks = append(blocks, "## "+name+"\n\n"+wrap("Live context "+name+".",
+			strings.Trim(untrusted.Block(kept), "\n"))+omissionNote(leftOut))
 	}
 	if len(blocks) == 0 {
 		return "", false
@@ -182,8 +185,9 @@ func renderLiveContext(r *rendering) (string, bool) {
 	return strings.Join(append([]string{liveContextText}, blocks...), "\n\n"), false
 }
 
-// cutOff says how many characters a cap left out. It stands outside of the fence, where no text can forge it.
-func cutOff(chars int) string {
+// omissionNote returns the note about omitted characters. The note stands outside the fence, where no text can
+// forge it.
+func omissionNote(chars int) string {
 	switch chars {
 	case 0:
 		return ""
@@ -201,8 +205,8 @@ func renderEnvironment(r *rendering) (string, bool) {
 		day(0), r.Now.Format("15:04 MST"), day(-1), day(1)), false
 }
 
-// Day returns the calendar day so many days after that of a time, in the zone of the time. The result is good for
-// formatting its date only: it is noon in UTC, because the same hour of another day need not exist where clocks change.
+// Day returns the calendar day that is offset days after the day of t, in the time zone of t. Use the result only
+// to format its date: it is noon in UTC, because the same hour may not exist on another day when clocks change.
 func Day(t time.Time, offset int) time.Time {
 	year, month, day := t.Date()
 	return time.Date(year, month, day+offset, 12, 0, 0, 0, time.UTC)

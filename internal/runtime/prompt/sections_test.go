@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 )
 
-// all is an input in which every section has something to say.
+// all fills an input so that every section has content.
 func all(in *prompt.Input) {
 	in.Depth, in.Description = 1, "Helps."
 	in.Loaded = []prompt.Skill{{Key: "research", Content: *text("Verify claims.")}}
@@ -28,7 +28,7 @@ func mode(m prompt.Mode) func(*prompt.Input) {
 
 var opening = regexp.MustCompile(`(?m)^<([a-z_]+)>$`)
 
-// tags of a text, in order.
+// tags returns the tags of a text, in order.
 func tags(text string) []string {
 	var found []string
 	for _, m := range opening.FindAllStringSubmatch(text, -1) {
@@ -37,9 +37,10 @@ func tags(text string) []string {
 	return found
 }
 
-func TestModesHaveTheirSections(t *testing.T) {
+func TestSectionsOfModes(t *testing.T) {
 	full := []string{
-		"agent", "instructions", "behavior", "loaded_skills", "available_skills", "tools", "turn_instructions", "subject", "live_context", "environment",
+		"agent", "instructions", "behavior", "loaded_skills", "available_skills", "tools", "turn_instructions", "subject",
+		"live_context", "environment",
 	}
 	minimal := []string{"agent", "sub_agent", "instructions", "behavior", "tools", "turn_instructions", "environment"}
 	for name, tc := range map[string]struct {
@@ -47,23 +48,58 @@ func TestModesHaveTheirSections(t *testing.T) {
 		in              prompt.Input
 		asked, rendered []string
 	}{
-		"full":              {"all but sub_agent", input(all), full, full},
-		"task":              {"Task has the same", input(all, mode(prompt.Task)), full, full},
-		"minimal":           {"Minimal has what a sub-agent needs", input(all, mode(prompt.Minimal)), minimal, minimal},
-		"full, least":       {"blank ones are left out", input(), full, []string{"agent", "instructions", "behavior", "tools", "environment"}},
-		"task, least":       {"also in Task", input(mode(prompt.Task)), full, []string{"agent", "instructions", "behavior", "tools", "environment"}},
-		"minimal, depth 0":  {"sub_agent is for delegated tasks only", input(mode(prompt.Minimal)), minimal, []string{"agent", "instructions", "behavior", "tools", "environment"}},
-		"minimal, depth 1":  {"at any depth", input(mode(prompt.Minimal), func(in *prompt.Input) { in.Depth = 1 }), minimal, []string{"agent", "sub_agent", "instructions", "behavior", "tools", "environment"}},
-		"none":              {"None has no section", input(all, mode(prompt.None)), []string{}, []string{}},
-		"none, list":        {"whatever is listed", input(all, mode(prompt.None), only("agent", "tools")), []string{}, []string{}},
-		"list":              {"a list replaces those of the mode", input(all, only("agent")), []string{"agent"}, []string{"agent"}},
-		"list, task":        {"in Task", input(all, mode(prompt.Task), only("environment")), []string{"environment"}, []string{"environment"}},
-		"list, minimal":     {"in Minimal, also by what Minimal has not", input(all, mode(prompt.Minimal), only("tools", "subject")), []string{"tools", "subject"}, []string{"tools", "subject"}},
-		"sub_agent by name": {"sub_agent by its name, in the order of the list", input(all, only("sub_agent", "agent")), []string{"sub_agent", "agent"}, []string{"sub_agent", "agent"}},
-		"sub_agent, full":   {"but not at depth 0", input(only("sub_agent", "agent")), []string{"sub_agent", "agent"}, []string{"agent"}},
-		"blank":             {"a blank section is asked for and not rendered", input(only("instructions", "agent"), func(in *prompt.Input) { in.Instructions = texts("", " \n\t") }), []string{"instructions", "agent"}, []string{"agent"}},
-		"every":             {"any order is allowed", input(all, only("environment", "agent", "subject", "tools")), []string{"environment", "agent", "subject", "tools"}, []string{"environment", "agent", "subject", "tools"}},
-		"empty":             {"an empty list is an empty prompt", input(all, only()), []string{}, []string{}},
+		"full":    {"all but sub_agent", input(all), full, full},
+		"task":    {"Task has the same", input(all, mode(prompt.Task)), full, full},
+		"minimal": {"Minimal has what a sub-agent needs", input(all, mode(prompt.Minimal)), minimal, minimal},
+		"full, least": {
+			"blank ones are left out", input(), full,
+			[]string{"agent", "instructions", "behavior", "tools", "environment"},
+		},
+		"task, least": {
+			"blank sections are left out in Task too", input(mode(prompt.Task)), full,
+			[]string{"agent", "instructions", "behavior", "tools", "environment"},
+		},
+		"minimal, depth 0": {
+			"sub_agent is for delegated tasks only", input(mode(prompt.Minimal)), minimal,
+			[]string{"agent", "instructions", "behavior", "tools", "environment"},
+		},
+		"minimal, depth 1": {
+			"sub_agent is for delegated tasks", input(mode(prompt.Minimal), func(in *prompt.Input) { in.Depth = 1 }),
+			minimal,
+			[]string{"agent", "sub_agent", "instructions", "behavior", "tools", "environment"},
+		},
+		"none":       {"None has no section", input(all, mode(prompt.None)), []string{}, []string{}},
+		"none, list": {"mode None ignores the list", input(all, mode(prompt.None), only("agent", "tools")), []string{}, []string{}},
+		"list":       {"a list replaces the sections of the mode", input(all, only("agent")), []string{"agent"}, []string{"agent"}},
+		"list, task": {
+			"a list replaces the sections of Task", input(all, mode(prompt.Task), only("environment")),
+			[]string{"environment"},
+			[]string{"environment"},
+		},
+		"list, minimal": {
+			"a list may add sections that Minimal does not have",
+			input(all, mode(prompt.Minimal), only("tools", "subject")),
+			[]string{"tools", "subject"},
+			[]string{"tools", "subject"},
+		},
+		"sub_agent by name": {
+			"sub_agent by its name, in the order of the list", input(all, only("sub_agent", "agent")),
+			[]string{"sub_agent", "agent"},
+			[]string{"sub_agent", "agent"},
+		},
+		"sub_agent, full": {
+			"sub_agent is left out at depth 0", input(only("sub_agent", "agent")),
+			[]string{"sub_agent", "agent"},
+			[]string{"agent"},
+		},
+		"blank": {"a blank section is requested but not rendered", input(only("instructions", "agent"),
+			func(in *prompt.Input) { in.Instructions = texts("", " \n\t") }), []string{"instructions", "agent"}, []string{"agent"}},
+		"every": {
+			"any order is allowed", input(all, only("environment", "agent", "subject", "tools")),
+			[]string{"environment", "agent", "subject", "tools"},
+			[]string{"environment", "agent", "subject", "tools"},
+		},
+		"empty": {"an empty list is an empty prompt", input(all, only()), []string{}, []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := mustMake(t, tc.in)
@@ -71,7 +107,8 @@ func TestModesHaveTheirSections(t *testing.T) {
 				t.Errorf("sections asked for and rendered: %s: -want +got:\n%s", tc.reason, diff)
 			}
 			tag := map[string]string{
-				"loaded_skills": "skills_loaded", "available_skills": "skills_available", "tools": "tools_available", "subject": "subject_context",
+				"loaded_skills": "skills_loaded", "available_skills": "skills_available", "tools": "tools_available",
+				"subject": "subject_context",
 			}
 			var want []string
 			for _, name := range tc.rendered {
@@ -96,9 +133,10 @@ func TestModesHaveTheirSections(t *testing.T) {
 	}
 }
 
-func TestSectionNamesAreThoseOfThePrompt(t *testing.T) {
+func TestSectionNames(t *testing.T) {
 	want := []string{
-		"agent", "sub_agent", "instructions", "behavior", "loaded_skills", "available_skills", "tools", "turn_instructions", "subject", "live_context", "environment",
+		"agent", "sub_agent", "instructions", "behavior", "loaded_skills", "available_skills", "tools",
+		"turn_instructions", "subject", "live_context", "environment",
 	}
 	if diff := cmp.Diff(want, prompt.SectionNames()); diff != "" {
 		t.Errorf("names, in the order of the prompt: -want +got:\n%s", diff)
@@ -116,13 +154,13 @@ func TestModeOf(t *testing.T) {
 		depth         int
 		want          prompt.Mode
 	}{
-		"Turn":             {"the Turn's comes first", prompt.Task, prompt.Minimal, 1, prompt.Task},
-		"profile":          {"then the profile's", "", prompt.None, 1, prompt.None},
+		"Turn":             {"the Turn's mode counts most", prompt.Task, prompt.Minimal, 1, prompt.Task},
+		"profile":          {"the profile's mode counts next", "", prompt.None, 1, prompt.None},
 		"sub-agent":        {"a sub-agent needs little", "", "", 1, prompt.Minimal},
-		"deeper":           {"at any depth", "", "", 5, prompt.Minimal},
-		"nobody":           {"all others get all", "", "", 0, prompt.Full},
-		"full sub-agent":   {"a sub-agent gets what is asked for", prompt.Full, "", 2, prompt.Full},
-		"profile, depth 0": {"at depth 0 too", "", prompt.Task, 0, prompt.Task},
+		"deeper":           {"the depth of a sub-agent does not matter", "", "", 5, prompt.Minimal},
+		"no mode":          {"other agents get all sections", "", "", 0, prompt.Full},
+		"full sub-agent":   {"a sub-agent gets the requested mode", prompt.Full, "", 2, prompt.Full},
+		"profile, depth 0": {"the profile's mode counts at depth 0 too", "", prompt.Task, 0, prompt.Task},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := prompt.ModeOf(tc.turn, tc.profile, tc.depth); got != tc.want {
@@ -132,21 +170,47 @@ func TestModeOf(t *testing.T) {
 	}
 }
 
-func TestRefusedInput(t *testing.T) {
-	const names = "agent, sub_agent, instructions, behavior, loaded_skills, available_skills, tools, turn_instructions, subject, live_context, environment"
+func TestInvalidInput(t *testing.T) {
+	const names = "agent, sub_agent, instructions, behavior, loaded_skills, available_skills, tools, " +
+		"turn_instructions, subject, live_context, environment"
 	for name, tc := range map[string]struct {
 		reason string
 		in     prompt.Input
 		want   string
 	}{
-		"unknown mode":    {"a mode is one of four", input(mode("Verbose")), `PromptProfile spec.mode: "Verbose" is not a mode: use Full, Minimal, Task or None`},
-		"no mode":         {"nobody guesses it", input(mode("")), `PromptProfile spec.mode: "" is not a mode: use Full, Minimal, Task or None`},
-		"unknown section": {"the error names it and says what there is", input(only("agent", "nosuch")), `PromptProfile spec.sections[1]: "nosuch" is not a section: use ` + names},
-		"tag":             {"sections have names of their own", input(only("tools_available")), `PromptProfile spec.sections[0]: "tools_available" is not a section: use ` + names},
-		"case":            {"which are compared as they are", input(only("Agent")), `PromptProfile spec.sections[0]: "Agent" is not a section: use ` + names},
-		"twice":           {"no section stands twice", input(only("agent", "tools", "agent")), `PromptProfile spec.sections[2]: "agent" is listed before: name each section once`},
-		"in None":         {"a wrong name is found whatever the mode", input(mode(prompt.None), only("nosuch")), `PromptProfile spec.sections[0]: "nosuch" is not a section: use ` + names},
-		"tool in None":    {"tools are checked in every mode", input(mode(prompt.None), func(in *prompt.Input) { in.Tools = []prompt.Tool{{}} }), `tools[0].name: "" must be 1 to 64 letters, digits, '_' and '-', beginning with a letter or '_'`},
+		"unknown mode": {
+			"a mode is one of four", input(mode("Verbose")),
+			`PromptProfile spec.mode: "Verbose" is not a mode: use Full, Minimal, Task or None`,
+		},
+		"no mode": {
+			"an empty mode is an error", input(mode("")),
+			`PromptProfile spec.mode: "" is not a mode: use Full, Minimal, Task or None`,
+		},
+		"unknown section": {
+			"the error lists the sections", input(only("agent", "nosuch")),
+			`PromptProfile spec.sections[1]: "nosuch" is not a section: use ` + names,
+		},
+		"tag": {
+			"the tag of a section is not its name", input(only("tools_available")),
+			`PromptProfile spec.sections[0]: "tools_available" is not a section: use ` + names,
+		},
+		"case": {
+			"names are case-sensitive", input(only("Agent")),
+			`PromptProfile spec.sections[0]: "Agent" is not a section: use ` + names,
+		},
+		"twice": {
+			"no section stands twice", input(only("agent", "tools", "agent")),
+			`PromptProfile spec.sections[2]: "agent" is listed twice: list each section once`,
+		},
+		"in None": {
+			"a wrong name is found whatever the mode", input(mode(prompt.None), only("nosuch")),
+			`PromptProfile spec.sections[0]: "nosuch" is not a section: use ` + names,
+		},
+		"tool in None": {
+			"tools are checked in every mode",
+			input(mode(prompt.None), func(in *prompt.Input) { in.Tools = []prompt.Tool{{}} }),
+			`tools[0].name: "" must be 1 to 64 letters, digits, '_' and '-', beginning with a letter or '_'`,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := prompt.Make(tc.in)
@@ -160,7 +224,7 @@ func TestRefusedInput(t *testing.T) {
 	}
 }
 
-func TestBoundaryStandsBeforeTheFirstDynamicPiece(t *testing.T) {
+func TestCacheBoundary(t *testing.T) {
 	prefix := func(in *prompt.Input) { in.StablePrefix = *text("Begin.") }
 	suffix := func(in *prompt.Input) { in.DynamicSuffix = *text("End.") }
 	think := func(in *prompt.Input) { in.Thinking = prompt.ThinkingLow }
@@ -170,20 +234,66 @@ func TestBoundaryStandsBeforeTheFirstDynamicPiece(t *testing.T) {
 		in              prompt.Input
 		stable, dynamic []string
 	}{
-		"none":                 {"static sections alone have no boundary", input(only("agent", "instructions")), []string{"<agent>", "<instructions>"}, nil},
-		"usual":                {"the boundary stands before the first dynamic section", input(only("agent", "environment")), []string{"<agent>"}, []string{"<environment>"}},
-		"unrendered":           {"one that is left out makes none", input(only("agent", "subject", "live_context", "turn_instructions", "instructions")), []string{"<agent>", "<instructions>"}, nil},
-		"static after dynamic": {"a static section after a dynamic one stays after it", input(only("environment", "agent", "tools")), nil, []string{"<environment>", "<agent>", "<tools_available>"}},
-		"first rendered":       {"also where another was left out before", input(only("subject", "agent", "environment", "tools")), []string{"<agent>"}, []string{"<environment>", "<tools_available>"}},
-		"suffix":               {"the suffix is last and makes a boundary", input(only("agent"), suffix), []string{"<agent>"}, []string{"End."}},
-		"suffix after":         {"it stands after the dynamic sections", input(only("agent", "environment"), suffix), []string{"<agent>"}, []string{"<environment>", "End."}},
-		"prefix":               {"the prefix is first", input(only("agent"), prefix), []string{"Begin.", "<agent>"}, nil},
-		"prefix and dynamic":   {"and stable, also where no section is", input(only("environment"), prefix), []string{"Begin."}, []string{"<environment>"}},
-		"thinking":             {"thinking stands before all", input(only("agent", "environment"), prefix, suffix, think), []string{thought, "Begin.", "<agent>"}, []string{"<environment>", "End."}},
-		"empty list":           {"an empty prompt may have what stands around it", input(only(), prefix, suffix, think), []string{thought, "Begin."}, []string{"End."}},
-		"suffix alone":         {"or be dynamic only", input(only(), suffix), nil, []string{"End."}},
-		"blank around":         {"blank texts are left out", input(only("agent"), func(in *prompt.Input) { in.StablePrefix, in.DynamicSuffix = *text(" \n"), *text("\t") }), []string{"<agent>"}, nil},
-		"none mode":            {"mode None is one fixed line and nothing else", input(all, mode(prompt.None), prefix, suffix, think), []string{"You are a helpful assistant. Answer the user's message."}, nil},
+		"none": {
+			"static sections alone have no boundary", input(only("agent", "instructions")),
+			[]string{"<agent>", "<instructions>"},
+			nil,
+		},
+		"usual": {
+			"the boundary stands before the first dynamic section",
+			input(only("agent", "environment")),
+			[]string{"<agent>"},
+			[]string{"<environment>"},
+		},
+		"unrendered": {"a section that is left out makes no boundary", input(
+			only("agent", "subject", "live_context", "turn_instructions", "instructions")), []string{"<agent>", "<instructions>"}, nil},
+		"static after dynamic": {
+			"a static section after a dynamic one stays after it",
+			input(only("environment", "agent", "tools")), nil,
+			[]string{"<environment>", "<agent>", "<tools_available>"},
+		},
+		"first rendered": {
+			"sections that are left out before it do not matter",
+			input(only("subject", "agent", "environment", "tools")),
+			[]string{"<agent>"},
+			[]string{"<environment>", "<tools_available>"},
+		},
+		"suffix": {
+			"the suffix is last and makes a boundary", input(only("agent"), suffix),
+			[]string{"<agent>"},
+			[]string{"End."},
+		},
+		"suffix after": {
+			"it stands after the dynamic sections", input(only("agent", "environment"), suffix),
+			[]string{"<agent>"},
+			[]string{"<environment>", "End."},
+		},
+		"prefix": {"the prefix is first", input(only("agent"), prefix), []string{"Begin.", "<agent>"}, nil},
+		"prefix and dynamic": {
+			"the prefix is stable even without stable sections", input(only("environment"), prefix),
+			[]string{"Begin."},
+			[]string{"<environment>"},
+		},
+		"thinking": {
+			"thinking stands before all", input(only("agent", "environment"), prefix, suffix, think),
+			[]string{thought, "Begin.", "<agent>"},
+			[]string{"<environment>", "End."},
+		},
+		"empty list": {
+			"a prompt without sections may have prefix and suffix",
+			input(only(), prefix, suffix, think),
+			[]string{thought, "Begin."},
+			[]string{"End."},
+		},
+		"suffix alone": {"a prompt may have only a dynamic part", input(only(), suffix), nil, []string{"End."}},
+		"blank around": {"blank texts are left out", input(only("agent"),
+			func(in *prompt.Input) { in.StablePrefix, in.DynamicSuffix = *text(" \n"), *text("\t") }), []string{"<agent>"}, nil},
+		"none mode": {
+			"mode None is one fixed line and nothing else",
+			input(all, mode(prompt.None), prefix, suffix, think),
+			[]string{"You are a helpful assistant. Answer the user's message."},
+			nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			system := mustMake(t, tc.in)
@@ -211,5 +321,5 @@ func TestBoundaryStandsBeforeTheFirstDynamicPiece(t *testing.T) {
 
 var sectionBody = regexp.MustCompile(`(?s)(<[a-z_]+>)\n.*?\n</[a-z_]+>`)
 
-// stripBodies leaves the opening tags of sections and what stands between sections.
+// stripBodies removes the bodies of sections. Opening tags and the text between sections stay.
 func stripBodies(text string) string { return sectionBody.ReplaceAllString(text, "$1") }

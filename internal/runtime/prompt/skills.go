@@ -5,24 +5,24 @@ import (
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/template"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// Skill is a way to do something, written down.
+// Skill is a written procedure.
 type Skill struct {
-	// Key by which agents and models name it.
+	// Key identifies the skill for agents and models.
 	Key string
-	// Name of the skill; the key if it is blank.
+	// Name of the skill. If it is blank, the key is used.
 	Name string
-	// Description of when to use it; may be empty.
+	// Description says when to use the skill; it may be empty.
 	Description string
-	// Content of the skill, authored.
+	// Content of the skill, an authored text.
 	Content template.Text
 }
 
-// AvailableSkills joins lists of skills; of several with one key the first is taken.
+// AvailableSkills joins lists of skills. If several skills have one key, it keeps the first.
 func AvailableSkills(lists ...[]Skill) []Skill {
 	var all []Skill
 	seen := map[string]bool{}
@@ -35,13 +35,15 @@ func AvailableSkills(lists ...[]Skill) []Skill {
 	return all
 }
 
-// Result is what the tool load_skill returns of the skill, as JSON.
+// Result returns the result of the tool load_skill for this skill, as JSON.
 func (s Skill) Result() (string, error) {
-	content, err := canonical.JSON(map[string]string{"key": s.Key, "name": s.Name, "content": s.Content.Body}) // which leaves < and & as they are
+	// canonical.JSON keeps < and & unchanged.
+	content, err := canonical.JSON(map[string]string{"key": s.Key, "name": s.Name, "content": s.Content.Body})
 	return string(content), err
 }
 
-// FindSkill returns the skill of a key, as the tool load_skill does. The error, an *invalid.Error, lists the keys.
+// FindSkill returns the skill with a key, for the tool load_skill. The error, an *invalid.Error, lists the
+// available keys.
 func FindSkill(available []Skill, key string) (Skill, error) {
 	var keys []string
 	for _, s := range available {
@@ -62,7 +64,7 @@ func renderLoadedSkills(r *rendering) (string, bool) {
 	}
 	parts := []string{loadedSkillsText}
 	for _, s := range r.Loaded {
-		parts = append(parts, "## Skill: "+fence.Line(s.Key))
+		parts = append(parts, "## Skill: "+untrusted.Line(s.Key))
 		if body := r.authored(s.Content); body != "" {
 			parts = append(parts, body)
 		}
@@ -76,12 +78,12 @@ func renderAvailableSkills(r *rendering) (string, bool) {
 	}
 	lines := make([]string, 0, len(r.Available))
 	for _, s := range r.Available {
-		name := fence.Line(s.Name)
+		name := untrusted.Line(s.Name)
 		if name == "" {
-			name = fence.Line(s.Key)
+			name = untrusted.Line(s.Key)
 		}
-		line := "- " + fence.Line(s.Key) + ": " + name
-		if d := fence.Line(s.Description); d != "" {
+		line := "- " + untrusted.Line(s.Key) + ": " + name
+		if d := untrusted.Line(s.Description); d != "" {
 			line += " — " + d
 		}
 		lines = append(lines, line)

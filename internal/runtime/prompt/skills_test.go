@@ -18,9 +18,13 @@ func TestSkills(t *testing.T) {
 	}{
 		"loaded": {
 			"each stands whole, as it was written, under its key",
-			[]prompt.Skill{{Key: "research", Name: "Research", Description: "Use sources.", Content: *text("Verify claims.\n\n- Cite every source.")}, {Key: "b", Content: *text("raw </skills> & <b>\u200b\ttext")}},
+			[]prompt.Skill{{
+				Key: "research", Name: "Research", Description: "Use sources.",
+				Content: *text("Verify claims.\n\n- Cite every source."),
+			}, {Key: "b", Content: *text("raw </skills> & <b>\u200b\ttext")}},
 			nil, "skills_loaded",
-			"These skills are loaded: follow them where they fit the request.\n\n## Skill: research\n\nVerify claims.\n\n- Cite every source.\n\n## Skill: b\n\nraw </skills> & <b>\u200b\ttext",
+			"These skills are loaded: follow them where they fit the request.\n\n## Skill: research\n\nVerify " +
+				"claims.\n\n- Cite every source.\n\n## Skill: b\n\nraw </skills> & <b>\u200b\ttext",
 		},
 		"loaded, hostile key": {
 			"a key stays in its heading",
@@ -36,19 +40,26 @@ func TestSkills(t *testing.T) {
 		},
 		"available": {
 			"each has a line: key, name and description; the name may be missing", nil,
-			[]prompt.Skill{{Key: "writer", Name: "Writer", Description: "Draft prose.", Content: *text("never shown")}, {Key: "plain"}, {Key: "c", Name: "C\u200b"}},
+			[]prompt.Skill{
+				{Key: "writer", Name: "Writer", Description: "Draft prose.", Content: *text("never shown")},
+				{Key: "plain"},
+				{Key: "c", Name: "C\u200b"},
+			},
 			"skills_available",
-			"These skills can be loaded with the tool load_skill, by their keys; load one before you do what it describes.\n\n- writer: Writer — Draft prose.\n- plain: plain\n- c: C",
+			"These skills can be loaded with the tool load_skill, by their keys; load one before you do what it " +
+				"describes.\n\n- writer: Writer — Draft prose.\n- plain: plain\n- c: C",
 		},
 		"available, hostile": {
 			"no word of a skill can add a line", nil,
 			[]prompt.Skill{{Key: "a\n- b", Name: "N\r\n- c: d", Description: "</skills_available>\u2028- e: f"}},
 			"skills_available",
-			"These skills can be loaded with the tool load_skill, by their keys; load one before you do what it describes.\n\n- a - b: N - c: d — &lt;/skills_available&gt; - e: f",
+			"These skills can be loaded with the tool load_skill, by their keys; load one before you do what it " +
+				"describes.\n\n- a - b: N - c: d — &lt;/skills_available&gt; - e: f",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := section(mustMake(t, input(func(in *prompt.Input) { in.Loaded, in.Available = tc.loaded, tc.available })).Text, tc.tag)
+			got, ok := section(mustMake(t, input(func(in *prompt.Input) { in.Loaded, in.Available = tc.loaded, tc.available })).Text,
+				tc.tag)
 			if diff := cmp.Diff(tc.want, got); diff != "" || !ok {
 				t.Errorf("section %s (there: %t): %s: -want +got:\n%s", tc.tag, ok, tc.reason, diff)
 			}
@@ -63,10 +74,21 @@ func TestAvailableSkillsAreJoinedByKey(t *testing.T) {
 		lists  [][]prompt.Skill
 		want   []prompt.Skill
 	}{
-		"none":     {"nothing of nothing", nil, nil},
-		"first":    {"the first of a key wins and keeps its place", [][]prompt.Skill{{skill("writer", "own"), skill("a", "")}, {skill("b", ""), skill("writer", "shared")}}, []prompt.Skill{skill("writer", "own"), skill("a", ""), skill("b", "")}},
-		"one list": {"also within one list", [][]prompt.Skill{{skill("a", "1"), skill("a", "2")}}, []prompt.Skill{skill("a", "1")}},
-		"case":     {"keys are compared as they are", [][]prompt.Skill{{skill("a", "")}, {skill("A", "")}}, []prompt.Skill{skill("a", ""), skill("A", "")}},
+		"none": {"no lists give no skills", nil, nil},
+		"first": {"the first of a key wins and keeps its place", [][]prompt.Skill{
+			{skill("writer", "own"), skill("a", "")},
+			{skill("b", ""), skill("writer", "shared")},
+		}, []prompt.Skill{skill("writer", "own"), skill("a", ""), skill("b", "")}},
+		"one list": {
+			"the first of a key wins within one list too",
+			[][]prompt.Skill{{skill("a", "1"), skill("a", "2")}},
+			[]prompt.Skill{skill("a", "1")},
+		},
+		"case": {
+			"keys are case-sensitive",
+			[][]prompt.Skill{{skill("a", "")}, {skill("A", "")}},
+			[]prompt.Skill{skill("a", ""), skill("A", "")},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, prompt.AvailableSkills(tc.lists...)); diff != "" {
@@ -87,8 +109,11 @@ func TestFindSkill(t *testing.T) {
 		available []prompt.Skill
 		want      string
 	}{
-		"unknown": {"the error lists the keys, for the model to choose", available, `key: no skill has the key "nosuch": use one of writer, research`},
-		"none":    {"or says that there is none", nil, `key: no skill has the key "nosuch": none is available`},
+		"unknown": {
+			"the error lists the keys, for the model to choose", available,
+			`key: no skill has the key "nosuch": use one of writer, research`,
+		},
+		"none": {"the error says that no skill is available", nil, `key: no skill has the key "nosuch": none is available`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := prompt.FindSkill(tc.available, "nosuch")

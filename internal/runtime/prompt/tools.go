@@ -9,18 +9,18 @@ import (
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// Tool is what a model is told of a tool.
+// Tool is the description of a tool in the prompt.
 type Tool struct {
 	// Name of the tool, 1 to 64 letters, digits, '_' and '-', beginning with a letter or '_'.
 	Name string `json:"name"`
-	// Description of what it does, and UseWhen of when to use it; may be empty.
+	// Description of the tool, and UseWhen, which says when to use it. Both may be empty.
 	Description string `json:"description,omitempty"`
 	UseWhen     string `json:"useWhen,omitempty"`
-	// Parameters in their order.
+	// Parameters in order.
 	Parameters []Parameter `json:"parameters,omitempty"`
 	// EndsTurn is true for a tool whose success ends the Turn.
 	EndsTurn bool `json:"endsTurn,omitempty"`
@@ -30,14 +30,14 @@ type Tool struct {
 type Parameter struct {
 	// Name of the parameter, 1 to 64 letters, digits and '_', beginning with a letter or '_'.
 	Name string `json:"name"`
-	// Type is string, integer, number, boolean, array, object or enum; string if empty.
+	// Type is string, integer, number, boolean, array, object or enum. Empty means string.
 	Type     string `json:"type,omitempty"`
 	Required bool   `json:"required,omitempty"`
-	// Default as JSON; none if it is empty or null.
+	// Default as JSON. Empty or null means that there is no default.
 	Default json.RawMessage `json:"default,omitempty"`
-	// Enum lists the values; a parameter of type enum has at least one.
+	// Enum lists the allowed values. A parameter of type enum has at least one.
 	Enum []string `json:"enum,omitempty"`
-	// Description of the parameter; may be empty.
+	// Description of the parameter; it may be empty.
 	Description string `json:"description,omitempty"`
 }
 
@@ -47,45 +47,59 @@ var (
 	parameterTypes = []string{"string", "integer", "number", "boolean", "array", "object", "enum"}
 )
 
-// LoadSkill is the tool that gives the model a skill; a Turn has it if a skill is available. It must not be changed.
+// LoadSkill returns the tool that gives a skill to the model. A Turn has this tool if a skill is available. The
+// result must not be changed.
 func LoadSkill() Tool { return loadSkill }
 
-// ReadArtifact is the tool that gives the model what did not fit into a tool's message; a Turn that has other tools has it. It must not
-// be changed.
+// ReadArtifact returns the tool that gives the model the part of an output that did not fit into a message. A Turn
+// has this tool if it has other tools. The result must not be changed.
 func ReadArtifact() Tool { return readArtifact }
 
 // Capstan's own tools. All Turns share them.
 var (
 	loadSkill = Tool{
 		Name: "load_skill", Description: "Returns an available skill: its key, its name and its content.",
-		Parameters: []Parameter{{Name: "key", Type: "string", Required: true, Description: "The key of the skill, as the list of available skills has it."}},
+		Parameters: []Parameter{{
+			Name: "key", Type: "string", Required: true,
+			Description: "The key of the skill, as the list of available skills has it.",
+		}},
 	}
 	readArtifact = Tool{
-		Name:        "read_artifact",
-		Description: "Returns a part of a tool's output that was too long for its message. That message names the artifact. Of nothing else there are artifacts.",
+		Name: "read_artifact",
+		Description: "Returns a part of a tool's output that was too long for its message. That message names " +
+			"the artifact. Of nothing else there are artifacts.",
 		Parameters: []Parameter{
 			{Name: "name", Type: "string", Required: true, Description: "The name of the artifact, as the message of the tool has it."},
-			{Name: "offset", Type: "integer", Default: json.RawMessage("0"), Description: "The place of the first character to return, from 0."},
-			{Name: "limit", Type: "integer", Default: json.RawMessage("8000"), Description: "How many characters to return, at most 10000."},
+			{
+				Name: "offset", Type: "integer", Default: json.RawMessage("0"),
+				Description: "The place of the first character to return, from 0.",
+			},
+			{
+				Name: "limit", Type: "integer", Default: json.RawMessage("8000"),
+				Description: "How many characters to return, at most 10000.",
+			},
 		},
 	}
 )
 
-// ParameterName reports whether a model can be told of a parameter of that name.
+// ParameterName reports whether a parameter may have this name.
 func ParameterName(name string) bool { return parameterName.MatchString(name) }
 
-// SubAgent is the tool that hands a task on to another agent.
+// SubAgent returns the tool that hands a task to another agent.
 func SubAgent(name, description string) Tool {
 	return Tool{
 		Name: name, Description: description,
 		Parameters: []Parameter{
-			{Name: "task", Type: "string", Required: true, Description: "What is to be done, complete in itself: the agent sees nothing else of this conversation."},
+			{
+				Name: "task", Type: "string", Required: true,
+				Description: "What is to be done, complete in itself: the agent sees nothing else of this conversation.",
+			},
 			{Name: "context", Type: "string", Description: "What the agent must know to do it."},
 		},
 	}
 }
 
-// validate returns an *invalid.Error if no model could be told of the tool, the i-th of its list.
+// validate returns an *invalid.Error if the tool, which has index i in its list, cannot be offered to a model.
 func (t Tool) validate(i int) error {
 	field := fmt.Sprintf("tools[%d]", i)
 	if !toolName.MatchString(t.Name) {
@@ -95,7 +109,8 @@ func (t Tool) validate(i int) error {
 		at := fmt.Sprintf("%s.parameters[%d]", field, j)
 		switch {
 		case !parameterName.MatchString(p.Name):
-			return invalid.Field(at+".name", "%q of tool %q must be 1 to 64 letters, digits and '_', beginning with a letter or '_'", p.Name, t.Name)
+			return invalid.Field(at+".name", "%q of tool %q must be 1 to 64 letters, digits and '_', beginning with a letter or '_'",
+				p.Name, t.Name)
 		case p.Type != "" && !slices.Contains(parameterTypes, p.Type):
 			return invalid.Field(at+".type", "%q of tool %q must be one of %s", p.Type, t.Name, strings.Join(parameterTypes, ", "))
 		case p.Type == "enum" && len(p.Enum) == 0:
@@ -122,12 +137,12 @@ func renderTools(r *rendering) (string, bool) {
 	return b.String(), false
 }
 
-// write adds what the prompt says of the tool.
+// write adds the description of the tool to the prompt.
 func (t Tool) write(b *strings.Builder) {
 	b.WriteString("\n- ")
-	b.WriteString(fence.Line(t.Name))
-	optional(b, ": ", t.Description)
-	optional(b, "\n  Use when: ", t.UseWhen)
+	b.WriteString(untrusted.Line(t.Name))
+	writeOptional(b, ": ", t.Description)
+	writeOptional(b, "\n  Use when: ", t.UseWhen)
 	if len(t.Parameters) > 0 {
 		b.WriteString("\n  Parameters:")
 	}
@@ -139,10 +154,10 @@ func (t Tool) write(b *strings.Builder) {
 	}
 }
 
-// write adds what the prompt says of the parameter.
+// write adds the description of the parameter to the prompt.
 func (p Parameter) write(b *strings.Builder) {
 	b.WriteString("\n    - ")
-	b.WriteString(fence.Line(p.Name))
+	b.WriteString(untrusted.Line(p.Name))
 	b.WriteString(": ")
 	b.WriteString(cmp.Or(p.Type, "string"))
 	if p.Required {
@@ -150,7 +165,7 @@ func (p Parameter) write(b *strings.Builder) {
 	}
 	if value, ok := p.defaultText(); ok {
 		b.WriteString(", default=")
-		b.WriteString(fence.Line(value))
+		b.WriteString(untrusted.Line(value))
 	}
 	if p.Enum != nil {
 		b.WriteString(", enum=")
@@ -159,20 +174,21 @@ func (p Parameter) write(b *strings.Builder) {
 		if i > 0 {
 			b.WriteByte('|')
 		}
-		b.WriteString(fence.Line(v))
+		b.WriteString(untrusted.Line(v))
 	}
-	optional(b, " — ", p.Description)
+	writeOptional(b, " — ", p.Description)
 }
 
-// optional adds a text on one line, after what leads to it, if there is one.
-func optional(b *strings.Builder, lead, text string) {
-	if cleaned := fence.Line(text); cleaned != "" {
+// writeOptional adds lead and a text on one line, unless the text is empty.
+func writeOptional(b *strings.Builder, lead, text string) {
+	if cleaned := untrusted.Line(text); cleaned != "" {
 		b.WriteString(lead)
 		b.WriteString(cleaned)
 	}
 }
 
-// defaultText is the default as people write it: a text without its quotes, all else as canonical JSON.
+// defaultText returns the default as people write it: a string without its quotes, any other value as canonical
+// JSON.
 func (p Parameter) defaultText() (string, bool) {
 	data, err := canonical.JSON(p.Default)
 	if err != nil || string(data) == "null" {

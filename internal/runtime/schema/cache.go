@@ -8,13 +8,14 @@ import (
 )
 
 const (
-	// maxCached is how many schemas are kept compiled, and maxCachedBytes about how many bytes of memory they take together.
+	// maxCached is the maximum number of compiled schemas in the cache. maxCachedBytes is the approximate maximum
+	// of their memory, in bytes.
 	maxCached      = 512
 	maxCachedBytes = 64 << 20
 )
 
-// Cached returns what Compile does, and compiles a schema once for all Turns: at most 512 are kept, in
-// about 64 MiB of memory.
+// Cached returns the result of Compile, but compiles each schema only once for all Turns. The cache has at most 512
+// schemas, in about 64 MiB of memory.
 func Cached(source json.RawMessage) (*Schema, error) {
 	if len(source) > MaxSource {
 		return Compile(source)
@@ -24,15 +25,15 @@ func Cached(source json.RawMessage) (*Schema, error) {
 
 var compiled = cache{entries: map[[sha256.Size]byte]*entry{}}
 
-// cache of compiled schemas, by the SHA-256 of their sources.
+// cache has compiled schemas by the SHA-256 of their sources.
 type cache struct {
 	mu      sync.Mutex
 	entries map[[sha256.Size]byte]*entry
 	bytes   int
 }
 
-// entry is a schema that is compiled when it is first needed, or why it cannot be. Its bytes are those of its source
-// until it is compiled.
+// entry is a schema that is compiled on first use, or the error of its compilation. Until then, bytes is the size
+// of the source.
 type entry struct {
 	compile func() (*Schema, error)
 	bytes   int
@@ -60,7 +61,7 @@ func (c *cache) get(source json.RawMessage) func() (*Schema, error) {
 	return e.compile
 }
 
-// grow notes what an entry takes, if it is still there.
+// grow updates the size of an entry, unless the entry has been dropped.
 func (c *cache) grow(key [sha256.Size]byte, e *entry, size int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,9 +73,9 @@ func (c *cache) grow(key [sha256.Size]byte, e *entry, size int) {
 	c.shrink(key)
 }
 
-// shrink drops entries until the others are not too many, but keeps one of them.
+// shrink drops entries until the cache is within its bounds. It never drops the entry keep.
 func (c *cache) shrink(keep [sha256.Size]byte) {
-	for k, e := range c.entries { // any of them: which are needed next nobody knows
+	for k, e := range c.entries { // in random order, because the next use of an entry cannot be predicted
 		if len(c.entries) <= maxCached && c.bytes <= maxCachedBytes {
 			return
 		}

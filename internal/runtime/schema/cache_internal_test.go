@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestTheCacheIsBounded looks into it: what it holds shows in memory alone.
+// TestTheCacheIsBounded is an internal test, because the size of the cache has no other visible effect than memory.
 func TestTheCacheIsBounded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
@@ -14,9 +14,9 @@ func TestTheCacheIsBounded(t *testing.T) {
 		schemas int
 		most    int
 	}{
-		"small": {"so many at most", 10, maxCached + 10, maxCached},
-		"large": {"or so many bytes", 1 << 19, maxCached + 10, maxCachedBytes >> 19},
-		"parts": {"of memory, also where the source is short", 0, 40, maxCachedBytes / (maxPatternSizes*bytesOfPattern + 22<<10)},
+		"small": {"the number of schemas is limited", 10, maxCached + 10, maxCached},
+		"large": {"the size of the schemas is limited", 1 << 19, maxCached + 10, maxCachedBytes >> 19},
+		"parts": {"the memory is limited, even for a short source", 0, 40, maxCachedBytes / (maxPatternSizes*bytesOfPattern + 22<<10)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := cache{entries: map[[32]byte]*entry{}}

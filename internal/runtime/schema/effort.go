@@ -6,26 +6,29 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// maxEffort is how many schemas a value and its parts may be held against, together: less than a second.
+// maxEffort is the maximum number of schemas that may apply to a value and all its parts together. It corresponds
+// to less than a second.
 const maxEffort = 1_000_000
 
-// errEffort is the violation of a value that asks for too much.
+// errEffort is the violation of a value whose validation takes too long.
 var errEffort = errors.New("is too large or nested too deep to be held against a schema with so many alternatives")
 
-// affordable says whether a value can be held against a schema in a bounded time. A schema that leads back to itself by several
-// ways for one and the same property makes each level of a value multiply the work; where the ways are of different
-// properties, the value decides. So the work is counted before it is done, which takes a small part of the time.
+// affordable reports whether a value can be validated in a bounded time. If a schema refers back to itself in
+// several ways for the same property, each level of a value multiplies the work. If the references are for
+// different properties, the work depends on the value. So the work is counted before the validation, which takes a
+// small part of the time.
 func affordable(s *jsonschema.Schema, value any) bool {
 	e := effort{left: maxEffort}
 	e.value(s, value)
 	return e.left > 0
 }
 
-// effort is what is left of it.
+// effort is the remaining effort.
 type effort struct{ left int }
 
-// value takes what it costs to hold a value against a schema. Where it is not certain that a schema applies it is taken
-// to, but for a property that has been seen to by its name.
+// value subtracts the cost of validating a value against a schema. It counts each schema that may apply. The
+// exceptions are the schemas for additional and unevaluated properties: they do not count for a property that a
+// name or pattern covers.
 func (e *effort) value(s *jsonschema.Schema, v any) {
 	if s == nil || e.left <= 0 {
 		return
@@ -85,7 +88,7 @@ func (e *effort) list(s *jsonschema.Schema, list []any) {
 	}
 }
 
-// text takes what it costs to look for a pattern in a text.
+// text subtracts the cost of searching a text for a pattern.
 func (e *effort) text(pattern jsonschema.Regexp, text string) {
 	if p, ok := pattern.(*boundedPattern); ok {
 		e.left -= 1 + len(text)*(p.size+1)/patternSteps

@@ -11,31 +11,32 @@ import (
 )
 
 const (
-	// maxPattern is how long a pattern may be, in bytes.
+	// maxPattern is the maximum length of a pattern, in bytes.
 	maxPattern = 1024
-	// maxPatternSize is how many characters a pattern may look for once its repetitions are written out, and maxPatternSizes how many
-	// all patterns of a schema may together: each takes about 100 bytes of memory.
+	// maxPatternSize is the maximum number of characters in a pattern after its repetitions are expanded.
+	// maxPatternSizes is the maximum for all patterns of a schema together. Each character takes about 100 bytes of
+	// memory.
 	maxPatternSize  = 2000
 	maxPatternSizes = 20_000
-	// maxPatterns is how many different patterns a schema may have.
+	// maxPatterns is the maximum number of different patterns in a schema.
 	maxPatterns = 256
-	// patternSteps is how many steps of a search take as long as holding a value against a schema.
+	// patternSteps is the number of search steps that take as long as the validation of one schema.
 	patternSteps = 32
 )
 
-// boundedPattern is a pattern, and what it takes to look for it.
+// boundedPattern is a pattern and the cost of searching for it.
 type boundedPattern struct {
 	*regexp.Regexp
 	size int
 }
 
-// patterns compiles the patterns of one schema, each of them once. It is safe for concurrent use: where a schema's format is that of
-// patterns, values are compiled, too.
+// patterns compiles the patterns of one schema, each only once. It is safe for concurrent use: if the schema
+// requires the format of a pattern, values are compiled during validation, too.
 type patterns struct {
 	mu     sync.Mutex
 	known  map[string]*boundedPattern
 	size   int
-	closed bool // the schema is compiled: what comes now are values, and is not kept
+	closed bool // the schema is compiled: later patterns are from values and are not kept
 }
 
 func (p *patterns) compile(text string) (jsonschema.Regexp, error) {
@@ -45,7 +46,7 @@ func (p *patterns) compile(text string) (jsonschema.Regexp, error) {
 		return known, nil
 	}
 	if len(text) > maxPattern {
-		return nil, fmt.Errorf("it has %d bytes, and %d is the most", len(text), maxPattern)
+		return nil, fmt.Errorf("it has %d bytes, and the maximum is %d", len(text), maxPattern)
 	}
 	parsed, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
@@ -53,7 +54,7 @@ func (p *patterns) compile(text string) (jsonschema.Regexp, error) {
 	}
 	size := sizeOf(parsed)
 	if size > maxPatternSize {
-		return nil, fmt.Errorf("it looks for more than %d characters once its repetitions are written out", maxPatternSize)
+		return nil, fmt.Errorf("it has more than %d characters after its repetitions are expanded", maxPatternSize)
 	}
 	if !p.closed && (len(p.known) == maxPatterns || p.size+size > maxPatternSizes) {
 		return nil, errors.New("the schema has too many patterns")
@@ -70,7 +71,7 @@ func (p *patterns) compile(text string) (jsonschema.Regexp, error) {
 	return made, nil
 }
 
-// close ends the compilation of the schema, and returns how large its patterns are.
+// close ends the compilation of the schema, and returns the total size of its patterns.
 func (p *patterns) close() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,8 +79,8 @@ func (p *patterns) close() int {
 	return p.size
 }
 
-// sizeOf is how many characters an expression looks for once its repetitions are written out, at most one more than
-// may be.
+// sizeOf returns the number of characters in an expression after its repetitions are expanded. It returns at most
+// maxPatternSize + 1.
 func sizeOf(e *syntax.Regexp) int {
 	size := 1
 	switch e.Op { //nolint:exhaustive // because all others look for one character at most

@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	// maxDepth is how deep a value may be nested.
+	// maxDepth is the maximum depth of nesting in a value.
 	maxDepth = 64
-	// maxNumber is how many characters a number may have.
+	// maxNumber is the maximum length of a number, in characters.
 	maxNumber = 100
 )
 
-// Plain returns why not everybody would read a JSON text alike; nothing if all would. Parsers differ in what they do about a
-// key that stands twice in an object, about numbers beyond a 64-bit float, and about deep nesting.
+// Plain returns the reasons for which parsers may read a JSON text differently, or nil if all parsers read it
+// alike. Parsers differ in their handling of duplicate keys in an object, of numbers beyond a 64-bit float, and of
+// deep nesting.
 func Plain(value json.RawMessage) []Violation {
 	switch {
 	case len(value) > MaxValue:
@@ -28,7 +29,7 @@ func Plain(value json.RawMessage) []Violation {
 	return ambiguities(value)
 }
 
-// ambiguities looks through valid JSON.
+// ambiguities checks a text that is valid JSON.
 func ambiguities(value json.RawMessage) []Violation {
 	var s scan
 	d := json.NewDecoder(bytes.NewReader(value))
@@ -42,21 +43,21 @@ func ambiguities(value json.RawMessage) []Violation {
 	return sorted(s.wrong)
 }
 
-// scan is a walk through the tokens of a JSON text.
+// scan is the state of a walk through the tokens of a JSON text.
 type scan struct {
 	open  []*level
 	wrong []Violation
 }
 
-// level is an object or a list that is open. The keys of a list are nil.
+// level is an open object or list. A list has nil keys.
 type level struct {
 	keys  map[string]struct{}
-	at    string // key or index of the value that is next, or that is being read
+	at    string // key or index of the current or next value
 	index int
-	inKey bool // an object waits for a key
+	inKey bool // the next token of the object is a key
 }
 
-// take says whether there is a point in going on.
+// take processes a token. It returns false if the rest of the text need not be read.
 func (s *scan) take(token json.Token) bool {
 	if d, ok := token.(json.Delim); ok && (d == '}' || d == ']') {
 		s.open = s.open[:len(s.open)-1]
@@ -85,7 +86,7 @@ func (s *scan) take(token json.Token) bool {
 	return true
 }
 
-// key takes the key of an object, if one is next.
+// key processes a token as the key of an object. It returns false if no key is expected.
 func (s *scan) key(key string) bool {
 	if len(s.open) == 0 {
 		return false
@@ -102,7 +103,7 @@ func (s *scan) key(key string) bool {
 	return true
 }
 
-// begin notes that a value begins.
+// begin updates the location for a value that begins.
 func (s *scan) begin() {
 	if len(s.open) == 0 {
 		return
@@ -124,7 +125,7 @@ func (s *scan) add(format string, args ...any) {
 	s.wrong = append(s.wrong, Violation{Path: pointer(path), Message: fmt.Sprintf(format, args...)})
 }
 
-// moderate says whether a number is one that a 64-bit float can come near to.
+// moderate reports whether a 64-bit float can approximate a number.
 func moderate(n json.Number) bool {
 	if len(n) > maxNumber {
 		return false
@@ -136,7 +137,7 @@ func moderate(n json.Number) bool {
 	return f != 0 || strings.Trim(mantissa(n), "-0.") == ""
 }
 
-// mantissa is a number without its exponent.
+// mantissa returns a number without its exponent.
 func mantissa(n json.Number) string {
 	digits, _, _ := strings.Cut(strings.ToLower(n.String()), "e")
 	return digits

@@ -16,17 +16,18 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 )
 
-// Repair mends what is certain in the arguments of a call that changes nothing: what RepairKeeping mends, and it removes a property
-// that is not known where none is allowed.
+// Repair repairs the arguments of a call that changes nothing. It makes the repairs of RepairKeeping, and also
+// removes unknown properties where the schema allows none.
 func (s *Schema) Repair(value json.RawMessage) (json.RawMessage, []string) {
 	return s.repair(value, false)
 }
 
-// RepairKeeping mends what is certain in a value that does not fit, once, and removes nothing: it reads a number or a truth value
-// that was written as a text where the schema wants it as such, and adds the schema's default for a missing property. A property
-// that is not known stays, and no default is added beside it: it may be a misspelt one that was to hold the call back, such as a
-// dry run. RepairKeeping returns the value as canonical JSON and the changes, path by path and at most MaxViolations of them;
-// nothing if there is nothing to mend. The value may still not fit.
+// RepairKeeping makes unambiguous repairs to a value that does not fit, in one pass, and removes nothing. It
+// converts a text to a number or boolean where the schema requires that type, and adds the schema's default for a
+// missing property. It keeps unknown properties and adds no default beside them: such a property may be a misspelt
+// one that was meant to hold the call back, such as a dry run. RepairKeeping returns the value as canonical JSON
+// and the changes, sorted by path and at most MaxViolations. It returns nil if there is nothing to repair. The
+// repaired value may still not fit.
 func (s *Schema) RepairKeeping(value json.RawMessage) (json.RawMessage, []string) {
 	return s.repair(value, true)
 }
@@ -69,11 +70,11 @@ func bounded(changes []string) []string {
 	return changes
 }
 
-// repair is a value that is being mended.
+// repair is the state of a repair.
 type repair struct {
 	instance, document any
 	changes            []string
-	// keep leaves properties that are not known, and adds nothing beside them.
+	// keep keeps unknown properties, and prevents additions beside them.
 	keep bool
 }
 
@@ -107,7 +108,7 @@ func (r *repair) mend(l leaf) {
 	}
 }
 
-// literal is a text as the number or the truth value that it says.
+// literal converts a text to the number or boolean that it represents.
 func literal(text string, types []string) (any, string) {
 	switch {
 	case slices.Contains(types, "integer") && integer.MatchString(text) && len(text) <= maxNumber,
@@ -119,7 +120,7 @@ func literal(text string, types []string) (any, string) {
 	return nil, ""
 }
 
-// Numbers as JSON writes them.
+// The formats of numbers in JSON.
 var (
 	integer = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 	numeral = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`)
@@ -149,7 +150,7 @@ func (r *repair) complete(l leaf, v any, missing []string) (any, string) {
 	return object, "added the default of " + quoted(added)
 }
 
-// allKnown reports whether an object has no property but those of a schema.
+// allKnown reports whether all properties of an object are known to a schema.
 func allKnown(object, properties map[string]any) bool {
 	for name := range object {
 		if _, ok := properties[name]; !ok {
@@ -159,12 +160,12 @@ func allKnown(object, properties map[string]any) bool {
 	return true
 }
 
-// propertiesAt returns the properties of the schema at a place of the document, or nil if it has none.
+// propertiesAt returns the properties of the schema at a URL within the document, or nil if it has none.
 func (r *repair) propertiesAt(url string) map[string]any {
 	fragment, own := strings.CutPrefix(url, location+"#")
 	at, err := neturl.PathUnescape(fragment)
 	if err != nil || !own {
-		return nil // of another document, as of one that describes schemas
+		return nil // in another document, such as a meta-schema
 	}
 	v := r.document
 	for _, key := range append(tokens(at), "properties") {
@@ -185,7 +186,7 @@ func (r *repair) propertiesAt(url string) map[string]any {
 	return properties
 }
 
-// tokens are the parts of a JSON pointer.
+// tokens returns the parts of a JSON pointer.
 func tokens(pointer string) []string {
 	if pointer == "" {
 		return nil
@@ -197,7 +198,8 @@ func tokens(pointer string) []string {
 	return all
 }
 
-// change replaces what stands at a place by what do makes of it, if that says what it did.
+// change replaces the value at a location by the result of do. It does nothing if do returns no description of a
+// change.
 func (r *repair) change(place []string, do func(any) (any, string)) {
 	var done string
 	r.instance, done = replaced(r.instance, place, do)

@@ -1,5 +1,5 @@
-// Package schema checks JSON against a JSON Schema (2020-12) that came from outside: it follows no reference to another
-// document, and what it says of a value is bounded.
+// Package schema validates JSON against a JSON Schema (2020-12) from outside. It follows no reference to another
+// document, and the length of its messages is bounded.
 package schema
 
 import (
@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// MaxSource bounds a schema, in bytes.
+	// MaxSource is the maximum size of a schema, in bytes.
 	MaxSource = 1 << 20
-	// MaxValue bounds a value that is checked, in bytes.
+	// MaxValue is the maximum size of a value, in bytes.
 	MaxValue = 1 << 20
-	// MaxViolations is how many violations are told of one value.
+	// MaxViolations is the maximum number of reported violations of one value.
 	MaxViolations = 10
 )
 
-// location names the document of a schema. No reference leads out of it.
+// location is the URL of the schema's document. No reference may lead out of this document.
 const location = "capstan:///schema.json"
 
-// What a part of a schema, and a character of a pattern, take of memory once they are compiled, in bytes.
+// The memory that a compiled part of a schema and a character of a pattern take, in bytes.
 const (
 	bytesOfSchema  = 1 << 10
 	bytesOfPattern = 100
@@ -32,22 +32,22 @@ const (
 
 // Schema is a compiled JSON Schema. It is safe for concurrent use.
 type Schema struct {
-	// Source is the schema as it was given.
+	// Source is the original schema.
 	Source   json.RawMessage
 	compiled *jsonschema.Schema
-	// size is about how many bytes of memory it takes.
+	// size is the approximate memory use, in bytes.
 	size int
 }
 
-// Violation is a place at which a value does not fit.
+// Violation is a location at which a value does not fit its schema.
 type Violation struct {
-	// Path of the place, as a JSON pointer of at most 100 characters; empty for the whole value.
+	// Path is a JSON pointer to the location, of at most 100 characters. It is empty for the whole value.
 	Path string
-	// Message says what is wrong there, in at most 200 characters.
+	// Message describes the problem, in at most 200 characters.
 	Message string
 }
 
-// String is the violation on one line.
+// String returns the violation on one line.
 func (v Violation) String() string {
 	if v.Path == "" {
 		return v.Message
@@ -55,12 +55,13 @@ func (v Violation) String() string {
 	return v.Path + ": " + v.Message
 }
 
-// Compile returns a schema, or an error that says what is wrong with it: it is no JSON, longer than MaxSource, deeper than
-// 64 levels, refers to another document, is no JSON Schema, or takes too long to check anything against: it refers to itself for
-// the same value, has too many parts or alternatives, or patterns that are too large or too many.
+// Compile compiles a schema. It returns an error for a source that is not JSON, is longer than MaxSource or deeper
+// than 64 levels, refers to another document, or is not a JSON Schema. It also returns an error if validation could
+// take too long. Such a schema refers to itself for the same value, has too many parts or alternatives, or has too
+// many or too large patterns.
 func Compile(source json.RawMessage) (*Schema, error) {
 	if len(source) > MaxSource {
-		return nil, fmt.Errorf("the schema cannot be used: it has %d bytes, and %d is the most", len(source), MaxSource)
+		return nil, fmt.Errorf("the schema cannot be used: it has %d bytes, and the maximum is %d", len(source), MaxSource)
 	}
 	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(source))
 	if err != nil {
@@ -91,10 +92,14 @@ func Compile(source json.RawMessage) (*Schema, error) {
 	return &Schema{Source: source, compiled: compiled, size: len(source) + schemas*bytesOfSchema + regexps.close()*bytesOfPattern}, nil
 }
 
-// Validate returns where a value does not fit, by path and at most MaxViolations; none if it fits. A value that is no JSON, or that
-// not all would read alike, fits nowhere: one longer than MaxValue or deeper than 64 levels, with a key twice in one
-// object, or with a number that is out of the range of a 64-bit float or longer than 100 characters. Nor does one that would take
-// too long to check, as a deep one does against a schema that leads back to itself by several ways at once.
+// Validate returns the violations of a value, sorted by path and at most MaxViolations. It returns none if the
+// value fits. These values never fit:
+//
+//   - a value that is not JSON, is longer than MaxValue or deeper than 64 levels.
+//   - a value that parsers may read differently: a key is twice in one object, or a number is out of the range of a
+//     64-bit float or longer than 100 characters.
+//   - a value whose validation would take too long, such as a deep value for a schema that refers back to itself in
+//     several ways at once.
 func (s *Schema) Validate(value json.RawMessage) []Violation {
 	if wrong := Plain(value); len(wrong) > 0 {
 		return wrong
@@ -113,10 +118,10 @@ func (s *Schema) Validate(value json.RawMessage) []Violation {
 	return sorted(all)
 }
 
-// check holds a value against the schema. The error is that of a value or of a schema that cannot be worked with.
+// check validates a value. The error means that the value or the schema cannot be processed.
 func (s *Schema) check(value json.RawMessage) (failure *jsonschema.ValidationError, err error) {
 	defer func() {
-		if recover() != nil { // a schema from outside must not end a run, whatever it does to the library
+		if recover() != nil { // a schema from outside must not end a run, even if the library panics
 			failure, err = nil, errors.New("the value cannot be held against the schema")
 		}
 	}()
@@ -141,10 +146,10 @@ func (s *Schema) against(instance any) (*jsonschema.ValidationError, error) {
 	return nil, err
 }
 
-// nowhere loads nothing.
+// nowhere is a loader that loads nothing.
 type nowhere struct{}
 
-// Load refuses.
+// Load returns an error for every URL.
 func (nowhere) Load(url string) (any, error) {
 	return nil, errors.New("references to other documents are not followed: " + strings.TrimPrefix(url, "capstan:///"))
 }

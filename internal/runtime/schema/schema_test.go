@@ -22,7 +22,7 @@ func compiled(t *testing.T, source string) *schema.Schema {
 	return s
 }
 
-// texts are violations, one line each.
+// texts returns violations as one line each.
 func texts(all []schema.Violation) []string {
 	var lines []string
 	for _, v := range all {
@@ -38,45 +38,129 @@ func TestCompile(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		reason, source string
-		want           string // a part of the error; empty for a schema that can be used
+		want           string // a part of the error; empty if the schema can be used
 	}{
-		"an object":          {"what most tools have", `{"type":"object","properties":{"n":{"type":"integer"}}}`, ""},
-		"anything":           {"true is a schema", `true`, ""},
-		"draft 7":            {"older drafts are known by their name", `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object"}`, ""},
-		"own reference":      {"a reference within the document is followed", `{"$defs":{"n":{"type":"integer"}},"properties":{"n":{"$ref":"#/$defs/n"}}}`, ""},
-		"recursive":          {"also to itself", `{"properties":{"inner":{"$ref":"#"}}}`, ""},
-		"no JSON":            {"half a schema is none", `{"type":`, "the schema is not JSON"},
-		"two":                {"nor are two", `{} {}`, "the schema is not JSON"},
-		"no schema":          {"a type must be one", `{"type":"number or so"}`, "the schema cannot be used"},
-		"a file":             {"nothing is read from the machine", `{"$ref":"file:///etc/passwd"}`, "references to other documents are not followed: file:///etc/passwd"},
-		"relative":           {"nor from beside the schema", `{"$ref":"other.json"}`, "references to other documents are not followed: other.json"},
-		"over the network":   {"nor from elsewhere", `{"$ref":"https://example.com/x"}`, "references to other documents are not followed: https://example.com/x"},
-		"unknown dialect":    {"nor its dialect", `{"$schema":"https://example.com/dialect"}`, "references to other documents are not followed"},
-		"pattern":            {"a pattern that Go does not know", `{"pattern":"(?=a)b"}`, "the schema cannot be used"},
-		"too long":           {"a schema is bounded", `{"title":"` + strings.Repeat("x", schema.MaxSource) + `"}`, "1048576 is the most"},
-		"too deep":           {"in depth as well", strings.Repeat(`{"not":`, 70) + "{}" + strings.Repeat("}", 70), "is nested deeper than 64 levels"},
-		"doubling":           {"2 to the power of 20 checks are too many", doubling + `},"$ref":"#/$defs/n20"}`, "too many alternatives"},
-		"doubling, for part": {"for a part of the value as well", doubling + `},"properties":{"a":{"$ref":"#/$defs/n20"}}}`, "too many alternatives"},
-		"for itself":         {"no value would ever fit", `{"$ref":"#"}`, "refers to itself for the same value"},
-		"in a circle":        {"nor with others between", `{"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}`, "refers to itself for the same value"},
-		"circle for a part":  {"nor a part of it", `{"properties":{"a":{"items":{"anyOf":[{"type":"null"},{"$ref":"#/properties/a/items"}]}}}}`, "refers to itself for the same value"},
-		"circle in parts":    {"what ends with the value is no circle", `{"allOf":[{"properties":{"a":{"$ref":"#"}}}]}`, ""},
-		"long chain":         {"a chain of references is bounded", chain(1000), "too many alternatives"},
-		"many parts":         {"memory is bounded", `{"allOf":[` + strings.Repeat("{},true,", 2500) + `{}]}`, "too many parts"},
-		"dynamic":            {"one target can be told", `{"$dynamicAnchor":"n","properties":{"a":{"$dynamicRef":"#n"}}}`, ""},
-		"dynamic, several":   {"of several none can", `{"$id":"https://example.com/a","$dynamicAnchor":"n","$defs":{"b":{"$id":"b","$dynamicAnchor":"n","items":{"$dynamicRef":"#n"}}},"$ref":"b"}`, "dynamic references"},
-		"recursive 2019":     {"so in the draft of 2019", `{"$schema":"https://json-schema.org/draft/2019-09/schema","$recursiveAnchor":true,"properties":{"a":{"$recursiveRef":"#"}}}`, ""},
-		"recursive within":   {"but not from elsewhere in it", `{"$schema":"https://json-schema.org/draft/2019-09/schema","properties":{"a":{"$id":"https://example.com/a","$recursiveAnchor":true,"items":{"$recursiveRef":"#"}}}}`, "dynamic references"},
-		"of schemas":         {"a schema may be what is wanted", `{"properties":{"s":{"$ref":"https://json-schema.org/draft/2020-12/schema"}}}`, ""},
-		"of own schemas":     {"but not one that it changes", `{"$dynamicAnchor":"meta","allOf":[{"$ref":"https://json-schema.org/draft/2020-12/schema"}]}`, "dynamic references"},
-		"pattern bomb":       {"a pattern may not fill the memory", `{"pattern":"^` + strings.Repeat("a{0,1000}", 100) + `$"}`, "repetitions are written out"},
-		"in a name":          {"nor one of names", `{"patternProperties":{"^(a{0,6}bbbbbbbbbbbbbbbbbbbb){0,100}$":{}}}`, "repetitions are written out"},
-		"long pattern":       {"nor may it be long", `{"pattern":"` + strings.Repeat("a", 1025) + `"}`, "1024 is the most"},
-		"usual patterns":     {"what people write", `{"pattern":"^[a-z]{1,1000}$","items":{"pattern":"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}}`, ""},
-		"many patterns":      {"they are bounded in number", `{"allOf":[` + manyPatterns(257, 1) + `]}`, "too many patterns"},
-		"large patterns":     {"and in size together", `{"allOf":[` + manyPatterns(30, 900) + `]}`, "too many patterns"},
-		"same pattern":       {"each counts once", `{"allOf":[` + strings.Repeat(`{"pattern":"a{900}"},`, 300) + `{}]}`, ""},
-		"doubling, a little": {"a few are fine", doubling + `},"$ref":"#/$defs/n5"}`, ""},
+		"an object": {"most tools have an object", `{"type":"object","properties":{"n":{"type":"integer"}}}`, ""},
+		"anything":  {"true is a schema", `true`, ""},
+		"draft 7": {
+			"an older draft is selected by its URL",
+			`{"$schema":"http://json-schema.org/draft-07/schema#","type":"object"}`, "",
+		},
+		"own reference": {
+			"a reference within the document is followed",
+			`{"$defs":{"n":{"type":"integer"}},"properties":{"n":{"$ref":"#/$defs/n"}}}`, "",
+		},
+		"recursive":         {"a schema may refer to itself", `{"properties":{"inner":{"$ref":"#"}}}`, ""},
+		"incomplete schema": {"incomplete JSON is not a schema", `{"type":`, "the schema is not JSON"},
+		"two schemas":       {"two values are not a schema", `{} {}`, "the schema is not JSON"},
+		"unknown type":      {"a type must have a known name", `{"type":"number or so"}`, "the schema cannot be used"},
+		"a file": {
+			"files of the machine are not read", `{"$ref":"file:///etc/passwd"}`,
+			"references to other documents are not followed: file:///etc/passwd",
+		},
+		"relative": {
+			"files beside the schema are not read", `{"$ref":"other.json"}`,
+			"references to other documents are not followed: other.json",
+		},
+		"over the network": {
+			"the network is not used", `{"$ref":"https://example.com/x"}`,
+			"references to other documents are not followed: https://example.com/x",
+		},
+		"unknown dialect": {
+			"the network is not used for a dialect", `{"$schema":"https://example.com/dialect"}`,
+			"references to other documents are not followed",
+		},
+		"pattern": {"Go does not support this pattern", `{"pattern":"(?=a)b"}`, "the schema cannot be used"},
+		"too long": {
+			"the size of a schema is limited", `{"title":"` + strings.Repeat("x", schema.MaxSource) + `"}`,
+			"the maximum is 1048576",
+		},
+		"too deep": {
+			"the depth of a schema is limited", strings.Repeat(`{"not":`, 70) + "{}" + strings.Repeat("}", 70),
+			"is nested deeper than 64 levels",
+		},
+		"doubling": {
+			"a value must not require 2 to the power of 20 checks", doubling + `},"$ref":"#/$defs/n20"}`,
+			"too many alternatives",
+		},
+		"doubling, for part": {
+			"a part of a value must not require 2 to the power of 20 checks",
+			doubling + `},"properties":{"a":{"$ref":"#/$defs/n20"}}}`, "too many alternatives",
+		},
+		"refers to itself": {"the validation would not end", `{"$ref":"#"}`, "refers to itself for the same value"},
+		"circle of references": {
+			"a circle of references would not end",
+			`{"$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}},"$ref":"#/$defs/a"}`,
+			"refers to itself for the same value",
+		},
+		"circle for a part": {
+			"a circle of references for a part of the value would not end",
+			`{"properties":{"a":{"items":{"anyOf":[{"type":"null"},{"$ref":"#/properties/a/items"}]}}}}`,
+			"refers to itself for the same value",
+		},
+		"recursion into parts": {
+			"a recursion that ends with the value is allowed", `{"allOf":[{"properties":{"a":{"$ref":"#"}}}]}`, "",
+		},
+		"long chain": {"the length of a chain of references is limited", chain(1000), "too many alternatives"},
+		"many parts": {
+			"the number of parts is limited, because each takes memory",
+			`{"allOf":[` + strings.Repeat("{},true,", 2500) + `{}]}`, "too many parts",
+		},
+		"dynamic": {
+			"a dynamic reference with a single target is allowed",
+			`{"$dynamicAnchor":"n","properties":{"a":{"$dynamicRef":"#n"}}}`, "",
+		},
+		"dynamic, several": {
+			"a dynamic reference with several targets is refused",
+			`{"$id":"https://example.com/a","$dynamicAnchor":"n",` +
+				`"$defs":{"b":{"$id":"b","$dynamicAnchor":"n","items":{"$dynamicRef":"#n"}}},"$ref":"b"}`,
+			"dynamic references",
+		},
+		"recursive 2019": {
+			"a recursive reference with a single target is allowed",
+			`{"$schema":"https://json-schema.org/draft/2019-09/schema","$recursiveAnchor":true,"properties":{"a":{"$recursiveRef":"#"}}}`,
+			"",
+		},
+		"recursive within": {
+			"a recursive reference to a nested anchor is refused",
+			`{"$schema":"https://json-schema.org/draft/2019-09/schema",` +
+				`"properties":{"a":{"$id":"https://example.com/a","$recursiveAnchor":true,"items":{"$recursiveRef":"#"}}}}`,
+			"dynamic references",
+		},
+		"schema of schemas": {
+			"a value may be required to be a schema",
+			`{"properties":{"s":{"$ref":"https://json-schema.org/draft/2020-12/schema"}}}`, "",
+		},
+		"extended schema of schemas": {
+			"a document must not extend the schema of schemas dynamically",
+			`{"$dynamicAnchor":"meta","allOf":[{"$ref":"https://json-schema.org/draft/2020-12/schema"}]}`,
+			"dynamic references",
+		},
+		"pattern bomb": {
+			"the expanded size of a pattern is limited", `{"pattern":"^` + strings.Repeat("a{0,1000}", 100) + `$"}`,
+			"repetitions are expanded",
+		},
+		"pattern bomb for names": {
+			"the expanded size of a pattern for names is limited",
+			`{"patternProperties":{"^(a{0,6}bbbbbbbbbbbbbbbbbbbb){0,100}$":{}}}`, "repetitions are expanded",
+		},
+		"long pattern": {
+			"the length of a pattern is limited", `{"pattern":"` + strings.Repeat("a", 1025) + `"}`, "the maximum is 1024",
+		},
+		"usual patterns": {
+			"usual patterns are allowed",
+			`{"pattern":"^[a-z]{1,1000}$","items":{"pattern":"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}}`, "",
+		},
+		"many patterns": {
+			"the number of patterns is limited", `{"allOf":[` + manyPatterns(257, 1) + `]}`, "too many patterns",
+		},
+		"large patterns": {
+			"the total size of patterns is limited", `{"allOf":[` + manyPatterns(30, 900) + `]}`, "too many patterns",
+		},
+		"same pattern": {
+			"equal patterns count once", `{"allOf":[` + strings.Repeat(`{"pattern":"a{900}"},`, 300) + `{}]}`, "",
+		},
+		"doubling, a little": {"a few alternatives are allowed", doubling + `},"$ref":"#/$defs/n5"}`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, compile := range []func(json.RawMessage) (*schema.Schema, error){schema.Compile, schema.Cached, schema.Cached} {
@@ -117,35 +201,99 @@ func TestValidate(t *testing.T) {
 		reason, value string
 		want          []string
 	}{
-		"fits":           {"no violation", `{"n":1,"unit":"kg","tags":["a"],"either":null,"shape":{"r":1},"step":1.5}`, nil},
-		"integral":       {"1.0 is an integer", `{"n":1.0,"unit":null}`, nil},
-		"no object":      {"of the whole value there is no path", `[]`, []string{"must be an object"}},
-		"missing":        {"all that is missing", `{}`, []string{`lacks "n", "unit"`}},
-		"unknown":        {"what is not known", `{"n":1,"unit":"g","x":1,"w":2}`, []string{`must not have "w", "x"`}},
-		"many unknown":   {"of many, a few", string(extras), []string{`lacks "n", "unit"`, `must not have "extra00", "extra01", "extra02", "extra03", "extra04" and 35 more`}},
-		"types":          {"what it must be", `{"n":"1","unit":"g","tags":{}}`, []string{"/n: must be an integer", "/tags: must be an array"}},
-		"bounds":         {"the bound is told", `{"n":0,"unit":"g","step":0.3}`, []string{"/n: must be at least 1", "/step: must be a multiple of 0.5"}},
-		"above":          {"also the other one", `{"n":1001,"unit":"g","step":0}`, []string{"/n: must be at most 1000", "/step: must be more than 0"}},
-		"enum":           {"the values are told", `{"n":1,"unit":"lb"}`, []string{`/unit: must be one of "kg", "g", null`}},
-		"paths":          {"a path is a JSON pointer", `{"n":1,"unit":"g","a/b~c":{"d":8},"tags":["a","long"]}`, []string{"/a~1b~0c/d: must be 7", "/tags/1: must have at most 3 characters, and has 4"}},
-		"items":          {"of lists", `{"n":1,"unit":"g","tags":["a","a","b"]}`, []string{"/tags: has equal items at 0 and 1", "/tags: must have at most 2 items, and has 3"}},
-		"types of any":   {"alternatives that differ in type are one violation", `{"n":1,"unit":"g","either":"x"}`, []string{"/either: must be an integer or null"}},
-		"alternatives":   {"others say what is wrong with each", `{"n":1,"unit":"g","shape":{"w":1}}`, []string{`/shape: fits none of the alternatives: lacks "r"; or lacks "h"`}},
-		"both":           {"or that they are too many", `{"n":1,"unit":"g","shape":{"r":1,"w":1,"h":1}}`, []string{"/shape: fits more than one of the alternatives, and must fit exactly one"}},
-		"pattern":        {"the pattern is told", `{"n":1,"unit":"g","name":"A B"}`, []string{"/name: must match the pattern ^[a-z]+$"}},
-		"empty":          {"so is a length", `{"n":1,"unit":"g","name":""}`, []string{"/name: must have at least 1 characters, and has 0", "/name: must match the pattern ^[a-z]+$"}},
-		"half":           {"JSON that was cut off is none", `{"n":1`, []string{"is not JSON"}},
-		"two values":     {"one value is one", `{} {}`, []string{"is not JSON"}},
-		"nothing":        {"and none is none", ``, []string{"is not JSON"}},
-		"key twice":      {"which of them counts is anybody's guess", `{"n":1,"n":2,"unit":"g","shape":{"r":[{"x":1,"x":1}]}}`, []string{"/n: stands twice in its object", "/shape/r/0/x: stands twice in its object"}},
-		"escaped key":    {"however it is written", `{"n":1,"\u006e":2,"unit":"g"}`, []string{"/n: stands twice in its object"}},
-		"same elsewhere": {"not in objects of their own", `{"n":1,"unit":"g","shape":{"r":{"n":1}},"tags":["n","m"]}`, nil},
-		"huge number":    {"a number that would fill the memory", `{"n":1e999999,"unit":"g"}`, []string{"/n: is a number that is too large, too small or too long"}},
-		"tiny number":    {"or one that all would read as 0", `{"n":1,"unit":"g","step":1e-999999}`, []string{"/step: is a number that is too large, too small or too long"}},
-		"long number":    {"or take long to read", `{"n":1` + strings.Repeat("0", 200) + `,"unit":"g"}`, []string{"/n: is a number that is too large, too small or too long"}},
-		"zero":           {"zero is no tiny number", `{"n":1,"unit":"g","shape":{"r":[0,-0,0.00,0e5]}}`, nil},
-		"deep":           {"nesting is bounded", `{"n":1,"unit":"g","shape":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`, []string{short("/shape" + strings.Repeat("/0", 62) + ": is nested deeper than 64 levels")}},
-		"too long":       {"so is the length", `"` + strings.Repeat("x", schema.MaxValue) + `"`, []string{"has 1048578 bytes, and 1048576 is the most"}},
+		"fits": {
+			"a value that fits has no violations",
+			`{"n":1,"unit":"kg","tags":["a"],"either":null,"shape":{"r":1},"step":1.5}`, nil,
+		},
+		"integral":      {"1.0 is an integer", `{"n":1.0,"unit":null}`, nil},
+		"not an object": {"the path of the whole value is empty", `[]`, []string{"must be an object"}},
+		"missing":       {"all missing properties are listed", `{}`, []string{`lacks "n", "unit"`}},
+		"unknown": {
+			"unknown properties are listed", `{"n":1,"unit":"g","x":1,"w":2}`, []string{`must not have "w", "x"`},
+		},
+		"many unknown": {
+			"only the first unknown properties are listed", string(extras),
+			[]string{`lacks "n", "unit"`, `must not have "extra00", "extra01", "extra02", "extra03", "extra04" and 35 more`},
+		},
+		"types": {
+			"the required type is named", `{"n":"1","unit":"g","tags":{}}`,
+			[]string{"/n: must be an integer", "/tags: must be an array"},
+		},
+		"lower bounds": {
+			"the lower bound is named", `{"n":0,"unit":"g","step":0.3}`,
+			[]string{"/n: must be at least 1", "/step: must be a multiple of 0.5"},
+		},
+		"upper bounds": {
+			"the upper bound is named", `{"n":1001,"unit":"g","step":0}`,
+			[]string{"/n: must be at most 1000", "/step: must be more than 0"},
+		},
+		"enum": {
+			"the allowed values are listed", `{"n":1,"unit":"lb"}`, []string{`/unit: must be one of "kg", "g", null`},
+		},
+		"paths": {
+			"a path is a JSON pointer", `{"n":1,"unit":"g","a/b~c":{"d":8},"tags":["a","long"]}`,
+			[]string{"/a~1b~0c/d: must be 7", "/tags/1: must have at most 3 characters, and has 4"},
+		},
+		"items": {
+			"lists are checked", `{"n":1,"unit":"g","tags":["a","a","b"]}`,
+			[]string{"/tags: has equal items at 0 and 1", "/tags: must have at most 2 items, and has 3"},
+		},
+		"alternatives of types": {
+			"alternatives that differ only in their types give one violation", `{"n":1,"unit":"g","either":"x"}`,
+			[]string{"/either: must be an integer or null"},
+		},
+		"alternatives": {
+			"the first problem of each alternative is listed", `{"n":1,"unit":"g","shape":{"w":1}}`,
+			[]string{`/shape: fits none of the alternatives: lacks "r"; or lacks "h"`},
+		},
+		"two alternatives fit": {
+			"a value that fits more than one alternative is named as such",
+			`{"n":1,"unit":"g","shape":{"r":1,"w":1,"h":1}}`,
+			[]string{"/shape: fits more than one of the alternatives, and must fit exactly one"},
+		},
+		"pattern": {
+			"the pattern is quoted", `{"n":1,"unit":"g","name":"A B"}`, []string{"/name: must match the pattern ^[a-z]+$"},
+		},
+		"empty": {
+			"the required and the actual length are named", `{"n":1,"unit":"g","name":""}`,
+			[]string{"/name: must have at least 1 characters, and has 0", "/name: must match the pattern ^[a-z]+$"},
+		},
+		"incomplete JSON": {"incomplete JSON is refused", `{"n":1`, []string{"is not JSON"}},
+		"two values":      {"two values are refused", `{} {}`, []string{"is not JSON"}},
+		"empty text":      {"an empty text is refused", ``, []string{"is not JSON"}},
+		"duplicate key": {
+			"a duplicate key is ambiguous", `{"n":1,"n":2,"unit":"g","shape":{"r":[{"x":1,"x":1}]}}`,
+			[]string{"/n: stands twice in its object", "/shape/r/0/x: stands twice in its object"},
+		},
+		"escaped key": {
+			"an escaped duplicate key is ambiguous", `{"n":1,"\u006e":2,"unit":"g"}`,
+			[]string{"/n: stands twice in its object"},
+		},
+		"equal keys in different objects": {
+			"equal keys in different objects are allowed", `{"n":1,"unit":"g","shape":{"r":{"n":1}},"tags":["n","m"]}`, nil,
+		},
+		"huge number": {
+			"a huge number would fill the memory", `{"n":1e999999,"unit":"g"}`,
+			[]string{"/n: is a number that is too large, too small or too long"},
+		},
+		"tiny number": {
+			"a tiny number would become 0", `{"n":1,"unit":"g","step":1e-999999}`,
+			[]string{"/step: is a number that is too large, too small or too long"},
+		},
+		"long number": {
+			"a long number would take long to parse", `{"n":1` + strings.Repeat("0", 200) + `,"unit":"g"}`,
+			[]string{"/n: is a number that is too large, too small or too long"},
+		},
+		"zero": {"zero is not a tiny number", `{"n":1,"unit":"g","shape":{"r":[0,-0,0.00,0e5]}}`, nil},
+		"deep": {
+			"the depth is limited",
+			`{"n":1,"unit":"g","shape":` + strings.Repeat("[", 100) + strings.Repeat("]", 100) + `}`,
+			[]string{short("/shape" + strings.Repeat("/0", 62) + ": is nested deeper than 64 levels")},
+		},
+		"too long": {
+			"the size is limited", `"` + strings.Repeat("x", schema.MaxValue) + `"`,
+			[]string{"has 1048578 bytes, and 1048576 is the most"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, texts(compiled(t, order).Validate(json.RawMessage(tc.value)))); diff != "" {
@@ -155,13 +303,13 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// short is a line with a path that is too long.
+// short returns a line with its path cut to the maximum length.
 func short(line string) string {
 	path, message, _ := strings.Cut(line, ": ")
 	return path[:99] + "…: " + message
 }
 
-// TestViolationsAreBounded whatever schema and value say.
+// TestViolationsAreBounded checks the bounds for any schema and value.
 func TestViolationsAreBounded(t *testing.T) {
 	long := strings.Repeat("ü\n", 5000)
 	name, err := json.Marshal(long)
@@ -173,7 +321,8 @@ func TestViolationsAreBounded(t *testing.T) {
 		properties = append(properties, fmt.Sprintf(`"p%d":{"enum":[%s]}`, i, name))
 		value = append(value, fmt.Sprintf(`"p%d":{%s:1}`, i, name))
 	}
-	s := compiled(t, `{"properties":{`+strings.Join(properties, ",")+`},"patternProperties":{"ü":{"type":"string"}},"additionalProperties":false}`)
+	s := compiled(t, `{"properties":{`+strings.Join(properties,
+		",")+`},"patternProperties":{"ü":{"type":"string"}},"additionalProperties":false}`)
 	got := s.Validate(json.RawMessage(`{` + strings.Join(value, ",") + `,` + string(name) + `:1,"\u202eq":1}`))
 	if len(got) != schema.MaxViolations {
 		t.Errorf("%d violations, want the first %d", len(got), schema.MaxViolations)
@@ -185,7 +334,7 @@ func TestViolationsAreBounded(t *testing.T) {
 	}
 }
 
-// TestManyEqualItems would take a quadratic check minutes.
+// TestManyEqualItems checks a list for which a quadratic algorithm would need minutes.
 func TestManyEqualItems(t *testing.T) {
 	s := compiled(t, `{"uniqueItems":true}`)
 	var items []string
@@ -197,7 +346,7 @@ func TestManyEqualItems(t *testing.T) {
 	}
 }
 
-// chain is a schema of so many references, one to the next.
+// chain returns a schema with n references, each to the next one.
 func chain(n int) string {
 	defs := []string{`"d0":{}`}
 	for i := range n {
@@ -206,7 +355,7 @@ func chain(n int) string {
 	return fmt.Sprintf(`{"$defs":{%s},"$ref":"#/$defs/d%d"}`, strings.Join(defs, ","), n)
 }
 
-// manyPatterns are schemas with different patterns of a size.
+// manyPatterns returns n schemas with different patterns of a size.
 func manyPatterns(n, size int) string {
 	var all []string
 	for i := range n {
@@ -215,7 +364,7 @@ func manyPatterns(n, size int) string {
 	return strings.Join(all, ",")
 }
 
-// TestNestedValuesAreCheckedInABoundedTime looks for what multiplies with each level of a value.
+// TestNestedValuesAreCheckedInABoundedTime checks schemas for which the work multiplies with each level of a value.
 func TestNestedValuesAreCheckedInABoundedTime(t *testing.T) {
 	const tooMuch = "is too large or nested too deep to be held against a schema with so many alternatives"
 	nested := func(before, after string, depth int) string {
@@ -226,29 +375,65 @@ func TestNestedValuesAreCheckedInABoundedTime(t *testing.T) {
 	}
 	const property = `{"properties":{"a":{"$ref":"#/$defs/s"}}}`
 	const filter = `{"$defs":{"s":{"anyOf":[{"properties":{"and":{"items":{"$ref":"#/$defs/s"}}},"required":["and"]},
-		{"properties":{"or":{"items":{"$ref":"#/$defs/s"}}},"required":["or"]},{"properties":{"not":{"$ref":"#/$defs/s"}},"required":["not"]},{"type":"integer"}]}},"$ref":"#/$defs/s"}`
-	const sum = `{"$defs":{"s":{"oneOf":[{"type":"object","properties":{"op":{"const":"add"},"a":{"$ref":"#/$defs/s"}},"required":["op","a"]},
-		{"type":"object","properties":{"op":{"const":"neg"},"a":{"$ref":"#/$defs/s"}},"required":["op","a"]},{"type":"integer"}]}},"$ref":"#/$defs/s"}`
+		{"properties":{"or":{"items":{"$ref":"#/$defs/s"}}},"required":["or"]},` +
+		`{"properties":{"not":{"$ref":"#/$defs/s"}},"required":["not"]},{"type":"integer"}]}},"$ref":"#/$defs/s"}`
+	const sum = `{"$defs":{"s":{"oneOf":[` +
+		`{"type":"object","properties":{"op":{"const":"add"},"a":{"$ref":"#/$defs/s"}},"required":["op","a"]},
+		{"type":"object","properties":{"op":{"const":"neg"},"a":{"$ref":"#/$defs/s"}},"required":["op","a"]},` +
+		`{"type":"integer"}]}},"$ref":"#/$defs/s"}`
 	fitting := strings.Repeat(`{"op":"add","a":`, 5) + "1" + strings.Repeat("}", 5)
 	for name, tc := range map[string]struct {
 		reason, schema, value string
 		want                  []string
 	}{
-		"allOf":             {"twice for each level", again("allOf", property), nested(`{"a":`, "}", 60), []string{tooMuch}},
-		"anyOf":             {"so for alternatives", again("anyOf", property), nested(`{"a":`, "}", 60), []string{tooMuch}},
-		"oneOf, not deep":   {"the value decides", again("allOf", property), nested(`{"a":`, "}", 8), nil},
-		"items":             {"so for lists", again("allOf", `{"items":{"$ref":"#/$defs/s"}}`), nested("[", "]", 60), []string{tooMuch}},
-		"names by pattern":  {"so where the name is a pattern", `{"patternProperties":{"^a":{"$ref":"#"},"a$":{"$ref":"#"}}}`, nested(`{"a":`, "}", 60), []string{tooMuch}},
-		"other properties":  {"so where it is any", again("allOf", `{"additionalProperties":{"$ref":"#/$defs/s"}}`), nested(`{"a":`, "}", 60), []string{tooMuch}},
-		"unevaluated":       {"so where it is any that nobody has seen to", again("allOf", `{"unevaluatedProperties":{"$ref":"#/$defs/s"}}`), nested(`{"a":`, "}", 60), []string{tooMuch}},
-		"contained":         {"so for what a list has to contain", `{"items":{"$ref":"#"},"contains":{"$ref":"#"}}`, nested("[", "]", 60), []string{tooMuch}},
-		"older lists":       {"so in older drafts", `{"$schema":"http://json-schema.org/draft-07/schema#","allOf":[{"items":[{"$ref":"#"}]},{"items":{"$ref":"#"}}]}`, nested("[", "]", 60), []string{tooMuch}},
-		"a filter":          {"different properties do not multiply", filter, nested(`{"and":[{"or":[`, "]}]}", 15), nil},
-		"a filter, wrong":   {"and what is wrong is told", filter, `{"x":1}`, []string{`fits none of the alternatives: lacks "and"; or lacks "or"; or lacks "not"`}},
-		"operators":         {"kinds that share a property do, but not at a usual depth", sum, fitting, nil},
-		"text for patterns": {"a long text for a large pattern takes long as well", `{"allOf":[` + manyPatterns(15, 900) + `]}`, `"` + strings.Repeat("x", 1<<19) + `"`, []string{tooMuch}},
-		"long text":         {"but not for one that people write", `{"pattern":"^[^<>]*$"}`, `"` + strings.Repeat("x", 1<<19) + `"`, nil},
-		"large list":        {"nor does a long list", `{"items":{"type":"integer"}}`, "[" + strings.Repeat("1,", 400_000) + "1]", nil},
+		"allOf":           {"the work doubles with each level", again("allOf", property), nested(`{"a":`, "}", 60), []string{tooMuch}},
+		"anyOf":           {"the work doubles for alternatives", again("anyOf", property), nested(`{"a":`, "}", 60), []string{tooMuch}},
+		"oneOf, not deep": {"the work is affordable for a value of low depth", again("allOf", property), nested(`{"a":`, "}", 8), nil},
+		"items": {
+			"the work doubles for lists", again("allOf", `{"items":{"$ref":"#/$defs/s"}}`), nested("[", "]", 60),
+			[]string{tooMuch},
+		},
+		"names by pattern": {
+			"the work doubles for properties matched by patterns",
+			`{"patternProperties":{"^a":{"$ref":"#"},"a$":{"$ref":"#"}}}`, nested(`{"a":`, "}", 60),
+			[]string{tooMuch},
+		},
+		"other properties": {
+			"the work doubles for additional properties", again("allOf", `{"additionalProperties":{"$ref":"#/$defs/s"}}`),
+			nested(`{"a":`, "}", 60),
+			[]string{tooMuch},
+		},
+		"unevaluated": {
+			"the work doubles for unevaluated properties", again("allOf", `{"unevaluatedProperties":{"$ref":"#/$defs/s"}}`),
+			nested(`{"a":`, "}", 60),
+			[]string{tooMuch},
+		},
+		"contains": {
+			"the work doubles for contains", `{"items":{"$ref":"#"},"contains":{"$ref":"#"}}`, nested("[", "]", 60),
+			[]string{tooMuch},
+		},
+		"older lists": {
+			"the work doubles in older drafts",
+			`{"$schema":"http://json-schema.org/draft-07/schema#","allOf":[{"items":[{"$ref":"#"}]},{"items":{"$ref":"#"}}]}`,
+			nested("[", "]", 60),
+			[]string{tooMuch},
+		},
+		"a filter": {"different properties do not multiply the work", filter, nested(`{"and":[{"or":[`, "]}]}", 15), nil},
+		"invalid filter": {
+			"the violations of a filter are listed", filter, `{"x":1}`,
+			[]string{`fits none of the alternatives: lacks "and"; or lacks "or"; or lacks "not"`},
+		},
+		"operators": {"alternatives that share a property multiply the work, but a usual depth is affordable", sum, fitting, nil},
+		"text for patterns": {
+			"a long text with large patterns takes too long", `{"allOf":[` + manyPatterns(15, 900) + `]}`,
+			`"` + strings.Repeat("x", 1<<19) + `"`,
+			[]string{tooMuch},
+		},
+		"long text": {
+			"a long text with a usual pattern is affordable", `{"pattern":"^[^<>]*$"}`,
+			`"` + strings.Repeat("x", 1<<19) + `"`, nil,
+		},
+		"large list": {"a long list is affordable", `{"items":{"type":"integer"}}`, "[" + strings.Repeat("1,", 400_000) + "1]", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := compiled(t, tc.schema)

@@ -12,7 +12,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
 const (
@@ -20,14 +20,16 @@ const (
 	maxMessage = 200
 )
 
-// leaf is one violation as the library tells it.
+// leaf is one violation as reported by the library.
 type leaf struct {
 	*jsonschema.ValidationError
-	// types that would fit, where all alternatives differ in their type alone.
+	// types are the types that would fit, if the type is the only reason why no alternative fits. Otherwise types
+	// is nil.
 	types []string
 }
 
-// leaves are the violations that a failure consists of. Those within alternatives are one, as only one of these must fit.
+// leaves returns the violations of a failure. A failure within alternatives is one violation, because only one
+// alternative must fit.
 func leaves(e *jsonschema.ValidationError) iter.Seq[leaf] {
 	return func(yield func(leaf) bool) { walk(e, yield) }
 }
@@ -49,8 +51,8 @@ func walk(e *jsonschema.ValidationError, yield func(leaf) bool) bool {
 	return yield(leaf{ValidationError: e})
 }
 
-// typesOf are the types that would fit at a place where no alternative does, if it is by its type that the value fits none; else
-// nil.
+// typesOf returns the types that would fit at a location where no alternative fits. It returns nil if the type is
+// not the only reason.
 func typesOf(e *jsonschema.ValidationError) []string {
 	var all []string
 	for _, c := range e.Causes {
@@ -72,7 +74,7 @@ func violation(l leaf) Violation {
 	return Violation{Path: pointer(l.InstanceLocation), Message: short(message(l), maxMessage)}
 }
 
-// message says what is wrong, and nothing of the value: that may be long, and the model knows it.
+// message describes the problem without the value: the value may be long, and the model knows it.
 func message(l leaf) string { //nolint:gocyclo // because it is a table
 	if l.types != nil {
 		return "must be " + oneOf(l.types)
@@ -131,7 +133,7 @@ func message(l leaf) string { //nolint:gocyclo // because it is a table
 	return fmt.Sprintf("does not fit %q", strings.Join(l.ErrorKind.KeywordPath(), "/"))
 }
 
-// alternatives says of each alternative, three at most, what is wrong first.
+// alternatives returns the first problem of each alternative, for at most three alternatives.
 func alternatives(e *jsonschema.ValidationError) string {
 	var all []string
 	for _, c := range e.Causes[:min(3, len(e.Causes))] {
@@ -189,7 +191,7 @@ func number(r *big.Rat) string {
 	return fmt.Sprint(f)
 }
 
-// pointer is a path as a JSON pointer.
+// pointer converts a path to a JSON pointer.
 func pointer(path []string) string {
 	var b strings.Builder
 	for _, p := range path {
@@ -202,17 +204,17 @@ func pointer(path []string) string {
 	return short(b.String(), maxPath)
 }
 
-// short is the first characters of a text, on one line.
+// short returns the first characters of a text, on one line.
 func short(text string, most int) string {
-	text, _ = fence.Cap(text, 4*most)
-	text, out := fence.Cap(strings.Join(strings.Fields(fence.Strip(text)), " "), most-1)
+	text, _ = untrusted.Cap(text, 4*most)
+	text, out := untrusted.Cap(strings.Join(strings.Fields(untrusted.Strip(text)), " "), most-1)
 	if out > 0 {
 		text += "…"
 	}
 	return text
 }
 
-// sorted are the first violations by path, each once.
+// sorted returns the first violations by path, without duplicates.
 func sorted(all []Violation) []Violation {
 	slices.SortFunc(all, func(a, b Violation) int {
 		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Message, b.Message))

@@ -11,24 +11,25 @@ import (
 )
 
 const (
-	// maxWork is how many schemas one value may have to be held against, those of its parts not included.
+	// maxWork is the maximum number of schemas that may apply to one value, not counting those for its parts.
 	maxWork = 10_000
-	// maxChain is how many schemas may lie one within the other, or refer to each other, for one value.
+	// maxChain is the maximum length of a chain of nested or referenced schemas for one value.
 	maxChain = 512
-	// maxSchemas is how many objects and truth values a document may have: each may be a schema, and takes about 1 KiB of memory and
-	// the longer to compile the more there are.
+	// maxSchemas is the maximum number of objects and booleans in a document. Each of them may be a schema and
+	// takes about 1 KiB of memory. With many schemas, each takes longer to compile.
 	maxSchemas = 5000
 )
 
-// The reasons for which a schema is refused before anything is held against it.
+// The reasons for which a schema is refused before any value is validated.
 var (
-	errCyclic       = errors.New("it refers to itself for the same value without an end")
-	errAlternatives = errors.New("it has too many alternatives for one place")
+	errCyclic       = errors.New("it refers to itself for the same value in an endless circle")
+	errAlternatives = errors.New("it has too many alternatives for one value")
 	errSchemas      = errors.New("it has too many parts")
-	errDynamic      = errors.New("it has dynamic references whose target depends on where they are reached from")
+	errDynamic      = errors.New("it has dynamic references whose target depends on the path to them")
 )
 
-// reviewed returns how many schemas a compiled one consists of, or why nothing can be held against it in a bounded time.
+// reviewed returns the number of schemas in a compiled one. It returns an error if the time of a validation would
+// not be bounded.
 func reviewed(root *jsonschema.Schema, document any) (int, error) {
 	all := reachable(root)
 	if ambiguous(all, document) {
@@ -43,7 +44,7 @@ func reviewed(root *jsonschema.Schema, document any) (int, error) {
 	return len(all), nil
 }
 
-// tooLarge says whether a document may have too many schemas, before time is spent on them.
+// tooLarge reports whether a document may have too many schemas. It is called before the document is compiled.
 func tooLarge(document any) bool {
 	n := 0
 	for v := range within(document) {
@@ -58,7 +59,7 @@ func tooLarge(document any) bool {
 	return false
 }
 
-// within are a value and all values in it.
+// within returns an iterator over a value and all values in it.
 func within(v any) iter.Seq[any] {
 	return func(yield func(any) bool) {
 		for open := []any{v}; len(open) > 0; {
@@ -76,7 +77,7 @@ func within(v any) iter.Seq[any] {
 	}
 }
 
-// reachable are a schema and all that it leads to.
+// reachable returns a schema and all schemas that it leads to.
 func reachable(root *jsonschema.Schema) []*jsonschema.Schema {
 	all, known := []*jsonschema.Schema{root}, map[*jsonschema.Schema]bool{root: true, nil: true}
 	for i := 0; i < len(all); i++ {
@@ -90,9 +91,9 @@ func reachable(root *jsonschema.Schema) []*jsonschema.Schema {
 	return all
 }
 
-// ambiguous says whether the target of a dynamic reference may be another than the one it has by itself: then what a value is
-// held against cannot be told from the schema. One anchor in a document leaves nothing to choose, nor do the schemas that describe
-// schemas, as long as they are alone.
+// ambiguous reports whether the target of a dynamic reference may depend on the path to it. The schemas that apply
+// to a value could then not be determined from the document alone. A single anchor in the document leaves no
+// choice, and neither do the meta-schemas alone.
 func ambiguous(all []*jsonschema.Schema, document any) bool {
 	switch dynamicAnchors(document) {
 	case 0:
@@ -108,8 +109,8 @@ func ambiguous(all []*jsonschema.Schema, document any) bool {
 	return true
 }
 
-// dynamicAnchors counts them, by the draft of 2020 and by that of 2019. Of the latter, one that is not at the top counts
-// twice: which schema it stands for depends on the way there.
+// dynamicAnchors returns the number of dynamic anchors by the drafts of 2020 and 2019. An anchor by the draft of
+// 2019 that is not at the top counts twice, because its target depends on the path to it.
 func dynamicAnchors(document any) int {
 	n := 0
 	if object, ok := document.(map[string]any); ok && object["$recursiveAnchor"] == true {
@@ -130,11 +131,11 @@ func dynamicAnchors(document any) int {
 	return n
 }
 
-// counter counts the schemas that one value is held against, those of its parts not included. Alternatives of alternatives
-// multiply: a schema of a few lines can ask for more than anybody has time for.
+// counter counts the schemas that apply to one value, not counting those for its parts. Nested alternatives
+// multiply, so a schema of a few lines can require too much time.
 type counter map[*jsonschema.Schema]*counted
 
-// counted is nothing yet while it is being counted.
+// counted is a count. Its done field is false until the count is complete.
 type counted struct {
 	schemas, chain int
 	done           bool
@@ -166,7 +167,7 @@ func (c counter) count(s *jsonschema.Schema) (*counted, error) {
 	return n, nil
 }
 
-// inPlace are the schemas that the value itself is held against, too.
+// inPlace returns the schemas that also apply to the same value.
 func inPlace(s *jsonschema.Schema) []*jsonschema.Schema {
 	all := []*jsonschema.Schema{s.Ref, s.RecursiveRef, s.Not, s.If, s.Then, s.Else}
 	if s.DynamicRef != nil {
@@ -184,7 +185,7 @@ func inPlace(s *jsonschema.Schema) []*jsonschema.Schema {
 	return all
 }
 
-// parts are the schemas that parts of the value are held against.
+// parts returns the schemas that apply to parts of the value.
 func parts(s *jsonschema.Schema) []*jsonschema.Schema {
 	all := []*jsonschema.Schema{s.PropertyNames, s.UnevaluatedProperties, s.UnevaluatedItems, s.Contains, s.Items2020, s.ContentSchema}
 	for _, p := range s.Properties {

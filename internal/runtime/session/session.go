@@ -1,11 +1,14 @@
-// Package session is the memory of a conversation: what each of its Turns has added, in order. It is kept in the journal's
-// store under the UID of the Session, apart from the journals of the Turns, which may be deleted before it.
+// Package session keeps the history of a Session: the additions of its Turns, in order. The history is in the
+// journal's store under the UID of the Session. It is separate from the journals of the Turns, which may be deleted
+// before it.
 //
-// The Turns of a Session run one after another, so one writer at a time adds to it. A run that was cut off between the end
-// of its Turn and this record adds it when it goes on: a Turn is added once, whoever does it.
+// The Turns of a Session run one after another, so there is one writer at a time. A run may be cut off between the
+// end of its Turn and the addition to the history. The run that continues the Turn then makes the addition. A Turn
+// is added once, whichever run does it.
 //
-// Each entry says how far the conversation has got with it, so that neither a new Turn nor the end of one has to read what
-// came before: a Turn reads the newest entry, and from there the entries that its prompt shows.
+// Each entry contains the head of the conversation: its totals, and the first entry that later Turns read. So a
+// Turn reads only the newest entry and the entries that its prompt shows, and the end of a Turn reads none of the
+// earlier ones.
 package session
 
 import (
@@ -26,89 +29,96 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// ErrLost is returned when entries that the journal of a Session had are no longer there, or are other entries by now.
+// ErrLost is returned if the journal of a Session no longer has some of its entries, or has other entries in their
+// place.
 var ErrLost = errors.New("the journal of the session has lost entries")
 
-// Turn is what one Turn has added to a conversation, as the journal keeps it.
+// Turn is the addition of one Turn to the history, as the journal keeps it.
 type Turn struct {
-	// UID and Name of the Turn.
+	// UID and Name are those of the Turn.
 	UID  string `json:"turnUID"`
 	Name string `json:"turnName"`
-	// Namespace of the Turn and of its Session; empty in entries of older versions.
+	// Namespace is the namespace of the Turn and of its Session. It is empty in entries of older versions.
 	Namespace string `json:"namespace,omitempty"`
-	// Messages as they were said: the user's, the model's with the tools it asked for, the results of these, the answer. None
-	// where the Turn ended without an answer.
+	// Messages are the messages of the Turn in order: the user's message, the model's replies with their tool
+	// calls, the results of these calls, and the answer. They are empty if the Turn ended without an answer.
 	Messages []model.Message `json:"messages,omitempty"`
-	// Usage and Cost of the Turn; Cost is nil where it is not known.
+	// Usage and Cost are the totals of the Turn. Cost is nil if it is not known.
 	Usage model.Usage    `json:"usage"`
 	Cost  *finalize.Cost `json:"cost,omitempty"`
-	// KnownCost is what is known of a cost that is not known as a whole, whatever the currencies; 0 where Cost is there.
+	// KnownCost is the known part of a cost that is not fully known, summed over all currencies. It is 0 if Cost is
+	// set.
 	KnownCost decimal.Decimal `json:"knownCost,omitzero"`
-	// ContextTokens of the last request and its reply.
+	// ContextTokens is the number of tokens of the last request and its reply.
 	ContextTokens int64 `json:"contextTokens,omitempty"`
-	// Compaction is set where the Turn has replaced older messages by a summary, and later Turns begin with that.
+	// Compaction is set if the Turn has replaced older messages by a summary. Later Turns then begin with the
+	// summary.
 	Compaction *Compaction `json:"compaction,omitempty"`
-	// Head is how far the conversation has got with this Turn. Add sets it. It is nil in entries of older versions.
+	// Head is the head of the conversation after this Turn. Add sets it. It is nil in entries of older versions.
 	Head *Head `json:"head,omitempty"`
 }
 
-// Compaction is what later Turns are told in place of the oldest entries. It is of the same entry as the Turn that paid for it, so
-// that it is neither lost nor bought again, whatever becomes of that Turn.
+// Compaction replaces the oldest entries for later Turns. It is in the same entry as the Turn that paid for it. So
+// the summary is neither lost nor paid for again, however that Turn ends.
 type Compaction struct {
-	// Summary stands for what was said before First. A model wrote it.
+	// Summary replaces the messages before First. A model wrote it.
 	Summary string `json:"summary"`
-	// First is the position of the first entry that is kept whole.
+	// First is the sequence number of the first entry that is kept whole.
 	First int64 `json:"first"`
 }
 
-// Head is how far a conversation has got with one of its entries.
+// Head is the state of a conversation after one of its entries.
 type Head struct {
 	Totals
-	// First is the position of the first entry that later Turns read, from 1.
+	// First is the sequence number of the first entry that later Turns read, from 1.
 	First int64 `json:"first"`
 }
 
-// Totals of a conversation.
+// Totals are the totals of a conversation.
 type Totals struct {
-	// Turns that were added. Those whose history was lost count.
+	// Turns is the number of Turns that were added, including those whose history was lost.
 	Turns int64 `json:"turns"`
-	// Usage of all.
+	// Usage is the usage of all Turns.
 	Usage model.Usage `json:"usage"`
-	// Cost of all; nil where that of one is not known, or they are in several currencies.
+	// Cost is the cost of all Turns. It is nil if the cost of a Turn is not known, or if there are several
+	// currencies.
 	Cost *finalize.Cost `json:"cost,omitempty"`
-	// KnownCost is the sum of what is known, in whatever currencies: as much as Cost, or less than all where that is nil.
+	// KnownCost is the sum of all known costs, in any currency. It equals Cost if Cost is set; otherwise it covers
+	// only a part of the Turns.
 	KnownCost decimal.Decimal `json:"knownCost,omitzero"`
-	// ContextTokens of the last request and its reply of the last Turn that was answered: about what the next one begins with.
+	// ContextTokens is the number of tokens of the last request and its reply, from the last answered Turn. The
+	// next Turn begins with about this size.
 	ContextTokens int64 `json:"contextTokens,omitempty"`
-	// Missing is how many of Turns have lost their history: the journal does not have what they said.
+	// Missing is the number of Turns whose history is lost: the journal does not have their messages.
 	Missing int64 `json:"missingTurns,omitempty"`
 }
 
-// Place is where a conversation ends.
+// Place is the end of a conversation.
 type Place struct {
-	// Position of the newest entry; 0 for a conversation without one.
+	// Position is the sequence number of the newest entry, or 0 if there is no entry.
 	Position int64
-	// Last is the name of the Turn that added it.
+	// Last is the name of the Turn that added the newest entry.
 	Last string
-	// Totals of all.
+	// Totals are the totals of the whole conversation.
 	Totals Totals
-	// Number of the Turn that was added, from 1; 0 where none was.
+	// Number is the number of the Turn that was added, from 1, or 0 if none was added.
 	Number int64
 }
 
-// Conversation is the part of a conversation that a Turn is shown.
+// Conversation is the part of a conversation that a Turn receives.
 type Conversation struct {
-	// First and Through are the positions of its first and its last entry. Through is 0 where there is none.
+	// First and Through are the sequence numbers of its first and last entry. Through is 0 if it has no entry.
 	First, Through int64
 	// Turns are the entries, oldest first.
 	Turns []Turn
-	// SHA256 of the payloads of the entries, in hexadecimal. It is empty where there is none.
+	// SHA256 is the digest of the payloads of the entries, in hexadecimal. It is empty if there is no entry.
 	SHA256 string
-	// Totals of the whole conversation, through its last entry.
+	// Totals are those of the whole conversation up to and including Through.
 	Totals Totals
 }
 
-// Summary stands for what was said before this part; empty where nothing was, or where it is whole.
+// Summary returns the summary that replaces the messages before this part. It is empty if no messages were
+// replaced.
 func (c *Conversation) Summary() string {
 	for _, t := range slices.Backward(c.Turns) {
 		if t.Compaction != nil {
@@ -118,8 +128,8 @@ func (c *Conversation) Summary() string {
 	return ""
 }
 
-// Kept is the position of the first of the entries that have the last so many messages of this part. It is the position behind
-// this part for none.
+// Kept returns the sequence number of the first entry that is needed for the last messages of this part. If
+// messages is 0, it returns the sequence number after this part.
 func (c *Conversation) Kept(messages int) int64 {
 	i := len(c.Turns)
 	for ; messages > 0 && i > 0; i-- {
@@ -128,7 +138,7 @@ func (c *Conversation) Kept(messages int) int64 {
 	return c.First + int64(i)
 }
 
-// Messages are all that was said in this part, in order.
+// Messages returns all messages of this part, in order.
 func (c *Conversation) Messages() []model.Message {
 	n := 0
 	for _, t := range c.Turns {
@@ -141,8 +151,8 @@ func (c *Conversation) Messages() []model.Message {
 	return all
 }
 
-// Recall reads the part of a conversation that a new Turn is shown. An unknown UID has an empty one. It returns
-// journal.ErrDamaged where entries are missing, as while the journal is being purged.
+// Recall reads the part of a conversation that a new Turn receives. It is empty for an unknown UID. Recall returns
+// journal.ErrDamaged if entries are missing, for example while the journal is being purged.
 func Recall(ctx context.Context, j journal.Journal, uid string) (*Conversation, error) {
 	f, err := newest(ctx, j, uid)
 	if err != nil {
@@ -158,8 +168,8 @@ func Recall(ctx context.Context, j journal.Journal, uid string) (*Conversation, 
 	return c, err
 }
 
-// Read reads the entries from one position through another. The same positions give the same conversation for ever. It returns
-// ErrLost where the journal does not have them all.
+// Read reads the entries from first to through inclusive. The same arguments always return the same conversation.
+// Read returns ErrLost if the journal does not have all these entries.
 func Read(ctx context.Context, j journal.Journal, uid string, first, through int64) (*Conversation, error) {
 	c := &Conversation{First: first, Through: through}
 	if through == 0 {
@@ -177,7 +187,8 @@ func Read(ctx context.Context, j journal.Journal, uid string, first, through int
 	return c, nil
 }
 
-// Latest returns where a conversation ends, without reading it.
+// Latest returns the end of a conversation. It reads only the newest entry, unless an older version wrote the
+// journal.
 func Latest(ctx context.Context, j journal.Journal, uid string) (Place, error) {
 	f, err := newest(ctx, j, uid)
 	if err != nil {
@@ -186,7 +197,7 @@ func Latest(ctx context.Context, j journal.Journal, uid string) (Place, error) {
 	return f.place(0), nil
 }
 
-// newest reads the newest entry; of a journal that an older version has written, all of them.
+// newest reads the newest entry. It reads all entries of a journal that an older version has written.
 func newest(ctx context.Context, j journal.Journal, uid string) (*fold, error) {
 	last, err := j.Last(ctx, uid)
 	if err != nil || last == 0 {
@@ -202,9 +213,9 @@ func newest(ctx context.Context, j journal.Journal, uid string) (*fold, error) {
 	return f, err
 }
 
-// follow folds the entries from one position through another, and hands each to a function, which may be nil. It returns
-// ErrLost if one of them is missing.
-func follow(ctx context.Context, j journal.Journal, uid string, first, through int64, tell func(journal.Entry, Turn)) (*fold, error) {
+// follow folds the entries from first to through inclusive, and calls each with every one. each may be nil.
+// follow returns ErrLost if an entry is missing.
+func follow(ctx context.Context, j journal.Journal, uid string, first, through int64, each func(journal.Entry, Turn)) (*fold, error) {
 	f := &fold{at: first - 1, head: Head{First: 1}}
 	f.unknown = first > 1
 	for e, err := range j.Read(ctx, uid, first-1) {
@@ -221,28 +232,30 @@ func follow(ctx context.Context, j journal.Journal, uid string, first, through i
 		if err != nil {
 			return nil, fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w: %w", e.Seq, e.Kind, uid, journal.ErrDamaged, err)
 		}
-		if tell != nil {
-			tell(e, t)
+		if each != nil {
+			each(e, t)
 		}
 		if e.Seq == through {
 			break
 		}
 	}
 	if f.at < through {
-		return nil, fmt.Errorf("%w: entry %d of %d is not there", ErrLost, f.at+1, through)
+		return nil, fmt.Errorf("%w: entry %d of %d is missing", ErrLost, f.at+1, through)
 	}
 	return f, nil
 }
 
-// fold is how far a conversation has got with the entries that were read.
+// fold is the state of a conversation after the entries that were read.
 type fold struct {
-	// at is the position of the last of them, and last the name of its Turn.
+	// at is the sequence number of the last entry that was read, and last is the name of its Turn.
 	at   int64
 	last string
 	head Head
-	// unknown is true while the entries before are needed to know head: those that were read are an older version's.
+	// unknown is true while head is not known: the entries that were read are from an older version, so earlier
+	// entries are needed.
 	unknown bool
-	// uid is that of a Turn that is looked for, and number its place, from 1; 0 if it was not found.
+	// uid is the UID of the Turn to look for. number is its number in the conversation, from 1, or 0 if it was not
+	// found.
 	uid    string
 	number int64
 }
@@ -268,7 +281,7 @@ func (f *fold) place(number int64) Place {
 	return Place{Position: f.at, Last: f.last, Totals: f.head.Totals, Number: number}
 }
 
-// with is the head after one more Turn.
+// with returns the head after one more Turn.
 func (h Head) with(t Turn) Head {
 	costs := []*finalize.Cost{}
 	if h.Usage != (model.Usage{}) {
@@ -290,23 +303,24 @@ func (h Head) with(t Turn) Head {
 	return h
 }
 
-// Since is what a Turn knows of its conversation beside the journal.
+// Since is the knowledge of a Turn about its conversation from outside the journal.
 type Since struct {
-	// After is the position behind which the entry of the Turn may be: the end of the conversation when the Turn began. It is 0
-	// where that is not known.
+	// After is the sequence number of the last entry when the Turn began, so the Turn's own entry comes later. It
+	// is 0 if it is not known.
 	After int64
-	// Known are the totals that were recorded outside of the journal, as in the status of the Session. A journal with fewer
-	// Turns has lost some: their totals still count.
+	// Known are the totals that were recorded outside of the journal, for example in the status of the Session. A
+	// journal with fewer Turns has lost some; their totals still count.
 	Known Totals
-	// Number of the Turn in the conversation, from 1; 0 where that is not known. Known totals with as many Turns have this one.
+	// Number is the number of the Turn in the conversation, from 1, or 0 if it is not known. Known includes this
+	// Turn if Known.Turns is at least Number.
 	Number int64
 }
 
-// MissingOf is how many Turns of a conversation have lost their history: those that the journal knows of, and those that it does
-// not have although they are known.
+// MissingOf returns the number of Turns whose history is lost. It counts those that the journal knows of, and those
+// that the known totals include but the journal does not have.
 func (t Totals) MissingOf(known Totals) int64 { return t.Missing + max(0, known.Turns-t.Turns) }
 
-// Whole are these totals, or the known ones where the journal has fewer Turns.
+// Whole returns these totals, or the known totals if the journal has fewer Turns.
 func (t Totals) Whole(known Totals) Totals {
 	if known.Turns <= t.Turns {
 		return t
@@ -315,12 +329,13 @@ func (t Totals) Whole(known Totals) Totals {
 	return known
 }
 
-// maxTries is how often Add finds that the history is not what it has read. It happens once or twice where others add at
-// the same time, and each time while the history is being purged.
+// maxTries is the number of attempts of Add. An attempt fails if the history has changed since it was read. This
+// happens once or twice if other Turns are added at the same time, and always while the history is being purged.
 const maxTries = 10
 
-// Add adds a Turn at the end, unless it is there, and returns where the conversation ends then. While the store fails Add tries again, as the options say; their Apply, First, Known and After are its own. It returns ErrSequence where the history stays
-// other than it can be read, as that of a Session that was deleted.
+// Add adds a Turn at the end of a conversation, unless the conversation has it, and returns the new end. While the
+// store fails, Add tries again for the time of the options. It sets Apply, First, Known and After of the options
+// itself. Add returns ErrSequence if the history keeps changing, for example because its Session was deleted.
 func Add(ctx context.Context, uid string, t Turn, since Since, o journal.Options) (Place, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
@@ -329,14 +344,14 @@ func Add(ctx context.Context, uid string, t Turn, since Since, o journal.Options
 		if err != nil && !errors.Is(err, journal.ErrSequence) {
 			return Place{}, backoff.Permanent(err)
 		}
-		return p, err // of ErrSequence: another Turn was added meanwhile, or this one, so look again
+		return p, err // after ErrSequence: this or another Turn was added meanwhile, so read the end again
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0), backoff.WithMaxTries(maxTries))
 }
 
 func add(ctx context.Context, uid string, t Turn, since Since, o journal.Options) (Place, error) {
 	after := since.After
 	f, log, err := open(ctx, uid, t.UID, max(after, 1), o)
-	if err == nil && (f.unknown || f.at < after) && after > 1 { // an older version's entries, or fewer than there were
+	if err == nil && (f.unknown || f.at < after) && after > 1 { // an older version wrote the entries, or some are lost
 		f, log, err = open(ctx, uid, t.UID, 1, o)
 	}
 	if err != nil || f.number > 0 {
@@ -349,11 +364,11 @@ func add(ctx context.Context, uid string, t Turn, since Since, o journal.Options
 	return f.place(f.number), nil
 }
 
-// next is the head with the entry of a Turn. Where the journal has lost Turns, it goes on from the totals that are known.
+// next returns the head for the entry of a Turn. If the journal has lost Turns, it continues from the known totals.
 func (h Head) next(t Turn, since Since) *Head {
 	lost := since.Known.Turns > h.Turns
 	h.Totals = h.Whole(since.Known)
-	if lost && since.Number > 0 && since.Known.Turns >= since.Number { // they have this Turn
+	if lost && since.Number > 0 && since.Known.Turns >= since.Number { // the known totals include this Turn
 		h.Missing--
 		return &h
 	}
@@ -361,10 +376,10 @@ func (h Head) next(t Turn, since Since) *Head {
 	return &h
 }
 
-// epoch of all entries: it is the Turns' epochs that fence.
+// epoch is the epoch of all entries in histories. Writes are fenced by the epochs of the Turns instead.
 const epoch = 1
 
-// open reads the entries of a journal from a position on, and looks for that of a Turn among them.
+// open reads a journal from a sequence number on, and looks for the entry of a Turn.
 func open(ctx context.Context, uid, turnUID string, first int64, o journal.Options) (*fold, *journal.Log, error) {
 	f := &fold{head: Head{First: 1}, unknown: first > 1, uid: turnUID}
 	o.First, o.Known, o.After = nil, 0, first-1
@@ -376,7 +391,7 @@ func open(ctx context.Context, uid, turnUID string, first int64, o journal.Optio
 	return f, log, err
 }
 
-// known is what is known of the cost of a Turn.
+// known returns the known part of the Turn's cost.
 func (t Turn) known() decimal.Decimal {
 	if t.Cost == nil {
 		return t.KnownCost

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func now() time.Time { return time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC) }
 
-// journals are the stores that a test runs against.
+// journals are the stores that the tests run against.
 var journals = map[string]func(t *testing.T) journal.Journal{
 	"memory": func(*testing.T) journal.Journal { return &journaltest.Memory{} },
 	"sqlite": func(t *testing.T) journal.Journal {
@@ -47,14 +47,21 @@ var journals = map[string]func(t *testing.T) journal.Journal{
 	},
 }
 
-// answered is a Turn with all that a message can hold.
+// answered returns a Turn with every kind of content that a message can have.
 func answered(uid string) session.Turn {
 	return session.Turn{
-		UID: uid, Name: "turn-" + uid, ContextTokens: 30, Usage: model.Usage{InputTokens: 20, OutputTokens: 10, ReasoningTokens: 5, CacheReadTokens: 3},
-		Cost: &finalize.Cost{Amount: "0.1", Currency: "USD"},
+		UID: uid, Name: "turn-" + uid, ContextTokens: 30,
+		Usage: model.Usage{InputTokens: 20, OutputTokens: 10, ReasoningTokens: 5, CacheReadTokens: 3},
+		Cost:  &finalize.Cost{Amount: "0.1", Currency: "USD"},
 		Messages: []model.Message{
 			{Role: model.RoleUser, Content: "What of <" + uid + ">?"},
-			{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "c1", Name: "find", Arguments: `{"n": 1.0}`}, {ID: "c2", Name: "send", Arguments: "no JSON"}}},
+			{
+				Role: model.RoleAssistant,
+				ToolCalls: []model.ToolCall{
+					{ID: "c1", Name: "find", Arguments: `{"n": 1.0}`},
+					{ID: "c2", Name: "send", Arguments: "no JSON"},
+				},
+			},
 			{Role: model.RoleTool, ToolCallID: "c1", Content: ""},
 			{Role: model.RoleTool, ToolCallID: "c2", Content: "sent \u2028 ü"},
 			{Role: model.RoleAssistant, Content: "Done."},
@@ -82,7 +89,7 @@ func recall(t *testing.T, j journal.Journal) *session.Conversation {
 	return c
 }
 
-// withoutHeads are Turns as they were added.
+// withoutHeads returns Turns as they were added.
 func withoutHeads(turns []session.Turn) []session.Turn {
 	turns = slices.Clone(turns)
 	for i := range turns {
@@ -95,7 +102,10 @@ func TestHistory(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
 			j := open(t)
-			failed := session.Turn{UID: "c", Name: "turn-c", Usage: model.Usage{InputTokens: 7}, Cost: &finalize.Cost{Amount: "0.02", Currency: "USD"}}
+			failed := session.Turn{
+				UID: "c", Name: "turn-c", Usage: model.Usage{InputTokens: 7},
+				Cost: &finalize.Cost{Amount: "0.02", Currency: "USD"},
+			}
 			want := []session.Turn{answered("a"), answered("b"), failed}
 			totals := session.Totals{
 				Turns: 3, Usage: model.Usage{InputTokens: 47, OutputTokens: 20, ReasoningTokens: 10, CacheReadTokens: 6},
@@ -105,7 +115,8 @@ func TestHistory(t *testing.T) {
 			if diff := cmp.Diff(session.Place{Position: 3, Last: "turn-c", Totals: totals, Number: 3}, add(t, j, want...)); diff != "" {
 				t.Errorf("Add; what begins the next Turn is what the last answered one ended with: -want +got:\n%s", diff)
 			}
-			if diff := cmp.Diff(session.Place{Position: 3, Last: "turn-c", Totals: totals, Number: 2}, add(t, j, answered("b"))); diff != "" {
+			if diff := cmp.Diff(session.Place{Position: 3, Last: "turn-c", Totals: totals, Number: 2},
+				add(t, j, answered("b"))); diff != "" {
 				t.Errorf("a Turn that is there already is not added again: -want +got:\n%s", diff)
 			}
 			got := recall(t, j)
@@ -133,7 +144,8 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestAPartOfAHistory is what a Turn refers to: it stays the same while the conversation grows, and is there as a whole or lost.
+// TestAPartOfAHistory reads the part to which a Turn refers. It stays the same while the conversation grows, and it
+// is either complete or lost.
 func TestAPartOfAHistory(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
@@ -146,7 +158,7 @@ func TestAPartOfAHistory(t *testing.T) {
 				t.Errorf("Read (error %v): -before +again:\n%s", err, diff)
 			}
 			if c, err := session.Read(t.Context(), j, "s", 2, 4); !errors.Is(err, session.ErrLost) {
-				t.Errorf("Read = %+v, %v; want ErrLost: entry 4 is not there", c, err)
+				t.Errorf("Read = %+v, %v; want ErrLost: entry 4 is missing", c, err)
 			}
 			if c, err := session.Read(t.Context(), j, "other", 1, 1); !errors.Is(err, session.ErrLost) {
 				t.Errorf("Read = %+v, %v; want ErrLost: there is no such journal", c, err)
@@ -158,7 +170,7 @@ func TestAPartOfAHistory(t *testing.T) {
 	}
 }
 
-// TestAHistoryOfAnOlderVersion has entries that do not say how far the conversation has got.
+// TestAHistoryOfAnOlderVersion checks entries without a head.
 func TestAHistoryOfAnOlderVersion(t *testing.T) {
 	j := &journaltest.Memory{}
 	for i, uid := range []string{"a", "b"} {
@@ -191,7 +203,7 @@ type counting struct {
 	entries int
 }
 
-// Read counts.
+// Read counts the entries.
 func (c *counting) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
 	return func(yield func(journal.Entry, error) bool) {
 		for e, err := range c.Journal.Read(ctx, uid, after) {
@@ -202,7 +214,8 @@ func (c *counting) Read(ctx context.Context, uid string, after int64) iter.Seq2[
 	}
 }
 
-// TestTheEndOfATurnReadsNoHistory: what a Turn reads to be added must not grow with the conversation.
+// TestTheEndOfATurnReadsNoHistory checks that the number of entries that Add reads does not grow with the
+// conversation.
 func TestTheEndOfATurnReadsNoHistory(t *testing.T) {
 	j := &counting{Journal: &journaltest.Memory{}}
 	for i := range int64(50) {
@@ -231,14 +244,30 @@ func TestTotalCost(t *testing.T) {
 		want   *finalize.Cost
 		known  string
 	}{
-		"empty":      {"nothing costs nothing", nil, nil, "0"},
-		"one":        {"as it is", []session.Turn{turn("0.1", "USD")}, &finalize.Cost{Amount: "0.1", Currency: "USD"}, "0.1"},
-		"sum":        {"0.1 three times is 0.3", []session.Turn{turn("0.1", "USD"), turn("0.1", "USD"), turn("0.1", "USD")}, &finalize.Cost{Amount: "0.3", Currency: "USD"}, "0.3"},
-		"currencies": {"amounts of two currencies have no sum", []session.Turn{turn("1", "USD"), turn("1", "EUR")}, nil, "2"},
-		"unpriced":   {"a cost that is not whole is none", []session.Turn{turn("1", "USD"), unpriced, turn("1", "USD")}, nil, "2"},
-		"partly":     {"of a Turn of which some is known, that counts", []session.Turn{turn("1", "USD"), partly}, nil, "1.5"},
-		"idle":       {"a Turn that used nothing needs no price", []session.Turn{idle, turn("1", "USD")}, &finalize.Cost{Amount: "1", Currency: "USD"}, "1"},
-		"rubbish":    {"an amount that is none has no sum", []session.Turn{turn("much", "USD"), turn("1", "USD")}, nil, "1"},
+		"empty": {"a Session without Turns has no cost", nil, nil, "0"},
+		"one": {
+			"the cost of one Turn is the total",
+			[]session.Turn{turn("0.1", "USD")},
+			&finalize.Cost{Amount: "0.1", Currency: "USD"}, "0.1",
+		},
+		"sum": {
+			"three times 0.1 is exactly 0.3",
+			[]session.Turn{turn("0.1", "USD"), turn("0.1", "USD"), turn("0.1", "USD")},
+			&finalize.Cost{Amount: "0.3", Currency: "USD"}, "0.3",
+		},
+		"currencies": {"costs in two currencies have no sum", []session.Turn{turn("1", "USD"), turn("1", "EUR")}, nil, "2"},
+		"unpriced": {
+			"the total is unknown if one cost is unknown",
+			[]session.Turn{turn("1", "USD"), unpriced, turn("1", "USD")},
+			nil, "2",
+		},
+		"partly priced": {"the known part of a cost counts", []session.Turn{turn("1", "USD"), partly}, nil, "1.5"},
+		"no usage": {
+			"a Turn without usage needs no price",
+			[]session.Turn{idle, turn("1", "USD")},
+			&finalize.Cost{Amount: "1", Currency: "USD"}, "1",
+		},
+		"invalid amount": {"an invalid amount has no sum", []session.Turn{turn("much", "USD"), turn("1", "USD")}, nil, "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
@@ -257,7 +286,8 @@ func TestTotalCost(t *testing.T) {
 	}
 }
 
-// TestTurnsAreAddedAtOnce is what zombies do: each Turn is there once, whoever adds it and however often.
+// TestTurnsAreAddedAtOnce adds Turns concurrently, as zombie processes do. Each Turn is added once, however many
+// processes add it.
 func TestTurnsAreAddedAtOnce(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
@@ -285,7 +315,7 @@ func TestTurnsAreAddedAtOnce(t *testing.T) {
 
 var errBroken = errors.New("the disk is full")
 
-// failing is a journal whose next appends fail, after they were done if written is set.
+// failing is a journal whose next appends fail. If written is set, they fail after the entries were written.
 type failing struct {
 	*journaltest.Memory
 	left    int
@@ -320,30 +350,32 @@ func TestAStoreThatFails(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		j := &failing{Memory: &journaltest.Memory{}, left: 1}
-		if h, err := session.Add(ctx, "s", answered("a"), session.Since{}, journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != (session.Place{}) {
+		if h, err := session.Add(ctx, "s", answered("a"), session.Since{},
+			journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != (session.Place{}) {
 			t.Errorf("Add = %v, %v; want it given up with the life of the run", h, err)
 		}
 	})
 }
 
-// purged is a journal that is being purged: its entries are gone, and where it ended is not.
+// purged is a journal that is being purged: its entries are gone, but its end is still known.
 type purged struct {
 	journaltest.Memory
 	tries int
 }
 
-// Append refuses all.
+// Append returns ErrSequence for every append.
 func (p *purged) Append(context.Context, string, ...journal.Entry) error {
 	p.tries++
 	return journal.ErrSequence
 }
 
-// TestAHistoryThatIsBeingPurged takes no Turn, and must not keep the store busy.
+// TestAHistoryThatIsBeingPurged checks that no Turn is added, and that the store is not kept busy.
 func TestAHistoryThatIsBeingPurged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, since := &purged{}, time.Now()
 		h, err := session.Add(t.Context(), "s", answered("a"), session.Since{}, journal.Options{Journal: j, Now: now})
-		if took := time.Since(since); !errors.Is(err, journal.ErrSequence) || h != (session.Place{}) || j.tries != 10 || took < time.Second || took > 10*time.Second {
+		if took := time.Since(since); !errors.Is(err, journal.ErrSequence) || h != (session.Place{}) || j.tries != 10 ||
+			took < time.Second || took > 10*time.Second {
 			t.Errorf("Add = %+v, %v after %d tries in %s; want it given up after 10 in some seconds", h, err, j.tries, took)
 		}
 	})
@@ -352,16 +384,20 @@ func TestAHistoryThatIsBeingPurged(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			j := &purged{}
-			if _, err := session.Add(ctx, "s", answered("a"), session.Since{}, journal.Options{Journal: j, Now: now}); !errors.Is(err, context.DeadlineExceeded) || j.tries != 1 {
+			if _, err := session.Add(ctx, "s", answered("a"), session.Since{},
+				journal.Options{Journal: j, Now: now}); !errors.Is(err, context.DeadlineExceeded) || j.tries != 1 {
 				t.Errorf("Add: %v after %d tries, want the end of the run", err, j.tries)
 			}
 		})
 	})
 }
 
-func TestRubbishInAHistory(t *testing.T) {
+func TestInvalidHistory(t *testing.T) {
 	j := &journaltest.Memory{}
-	err := j.Append(t.Context(), "s", journal.Entry{Seq: 1, Epoch: 1, Kind: journal.SessionTurn, Version: 1, Time: now(), Payload: []byte(`[]`)})
+	err := j.Append(t.Context(), "s", journal.Entry{
+		Seq: 1, Epoch: 1, Kind: journal.SessionTurn, Version: 1, Time: now(),
+		Payload: []byte(`[]`),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

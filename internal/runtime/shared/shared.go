@@ -1,4 +1,4 @@
-// Package shared keeps values once that many Turns hold at the same time, such as the tools of their Agent.
+// Package shared keeps one copy of values that many Turns hold at the same time, such as the tools of their Agent.
 package shared
 
 import (
@@ -7,14 +7,16 @@ import (
 	"weak"
 )
 
-// Values are values by their keys, each for as long as somebody holds it. The zero Values has none. It is safe for concurrent use.
+// Values maps keys to values and keeps each value only as long as other code holds it. The zero Values is empty. It
+// is safe for concurrent use.
 type Values[K comparable, T any] struct {
 	mu    sync.Mutex
 	byKey map[K]weak.Pointer[T]
 }
 
-// Of returns the value of a key that others hold, or the given one if nobody holds any. Values of one key must be equal, and must not
-// be changed once they are shared. The value is shared for as long as the returned pointer is held, not what it points to.
+// Of returns the value of a key that other code holds, or the given value if there is none. Values of one key must
+// be equal and must not change once they are shared. A value is shared as long as the returned pointer is held;
+// holding only the data that the value refers to is not enough.
 func (v *Values[K, T]) Of(key K, value *T) *T {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -29,7 +31,7 @@ func (v *Values[K, T]) Of(key K, value *T) *T {
 	return value
 }
 
-// forget removes a key whose value is gone.
+// forget removes a key whose value was garbage-collected.
 func (v *Values[K, T]) forget(key K) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

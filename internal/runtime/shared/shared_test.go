@@ -22,8 +22,8 @@ func TestValuesAreSharedWhileTheyAreHeld(t *testing.T) {
 	runtime.KeepAlive(first)
 }
 
-// TestValuesThatNobodyHoldsAreForgotten, so that what once was in use takes no memory.
-func TestValuesThatNobodyHoldsAreForgotten(t *testing.T) {
+// TestUnusedValuesAreForgotten checks that unused values take no memory.
+func TestUnusedValuesAreForgotten(t *testing.T) {
 	var values shared.Values[int, value]
 	held := values.Of(-1, &value{"held"})
 	for i := range 100 {
@@ -33,7 +33,7 @@ func TestValuesThatNobodyHoldsAreForgotten(t *testing.T) {
 		if tries == 1000 {
 			t.Fatalf("%d values are left, want the one that is held", values.Len())
 		}
-		runtime.GC() // cleanups run in a goroutine of their own
+		runtime.GC() // cleanups run in a separate goroutine
 		runtime.Gosched()
 	}
 	if again := values.Of(-1, &value{"new"}); again != held || again.text != "held" {
@@ -41,7 +41,7 @@ func TestValuesThatNobodyHoldsAreForgotten(t *testing.T) {
 	}
 }
 
-func TestValuesOfManyAtOnce(t *testing.T) {
+func TestConcurrentUse(t *testing.T) {
 	var values shared.Values[int, value]
 	var all sync.WaitGroup
 	for range 8 {

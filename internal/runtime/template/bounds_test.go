@@ -16,7 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/template"
 )
 
-func TestBlankTextSaysNothing(t *testing.T) {
+func TestBlank(t *testing.T) {
 	for body, want := range map[string]bool{"": true, " \r\n\t\u00a0": true, " a ": false, "\u200b": true, "\u200b.": false} {
 		if got := (template.Text{Body: body}).Blank(); got != want {
 			t.Errorf("Blank of %q is %t, want %t: what nobody sees says nothing", body, got, want)
@@ -39,7 +39,11 @@ func TestHostileValuesStayInTheirFence(t *testing.T) {
 		if !ok || !closed || !got.Fenced || strings.ContainsAny(inside, "<>") {
 			t.Errorf("the value %q gives %q, want one fence with nothing open or closed in it", value, got.Body)
 		}
-		if i := strings.IndexFunc(inside, func(r rune) bool { return r != '\n' && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl) }); i >= 0 {
+		if i := strings.IndexFunc(inside, func(
+			r rune,
+		) bool {
+			return r != '\n' && unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl)
+		}); i >= 0 {
 			t.Errorf("the value %q leaves a control character in %q", value, inside)
 		}
 	}
@@ -52,11 +56,11 @@ func TestOutputIsBounded(t *testing.T) {
 		want                string
 	}{
 		"at the bound":     {"1 MiB is allowed", strings.Repeat("{{ .v }}", 256), strings.Repeat("x", 4096), ""},
-		"beyond":           {"more is not", strings.Repeat("{{ .v }}", 257), strings.Repeat("x", 4096), tooLong},
+		"beyond":           {"a longer rendering is refused", strings.Repeat("{{ .v }}", 257), strings.Repeat("x", 4096), tooLong},
 		"plain":            {"1 MiB without an action is allowed", strings.Repeat("x", 1<<20), "", ""},
-		"plain, beyond":    {"one byte more is not", strings.Repeat("x", 1<<20+1), "", tooLong},
-		"replaced":         {"a body counts as it is in the prompt, where a bad byte takes three", strings.Repeat("\xff", 1<<19), "", tooLong},
-		"replaced, action": {"also that of a value", "{{ .v }}", strings.Repeat("\xff", 1<<19), tooLong},
+		"plain, beyond":    {"one byte more is refused", strings.Repeat("x", 1<<20+1), "", tooLong},
+		"replaced":         {"invalid bytes count as three bytes each", strings.Repeat("\xff", 1<<19), "", tooLong},
+		"replaced, action": {"invalid bytes of a value count as three bytes each", "{{ .v }}", strings.Repeat("\xff", 1<<19), tooLong},
 	} {
 		t.Run(name, func(t *testing.T) {
 			values := template.Scope{Variables: map[string]template.Value{"v": {Text: tc.value, Trusted: true}}}
@@ -86,7 +90,7 @@ func TestRenderingStopsAtTheBound(t *testing.T) {
 	}
 }
 
-func TestFaultsAreWordedOnce(t *testing.T) {
+func TestOnlyTheFirstFaultIsReported(t *testing.T) {
 	values := template.Scope{Variables: map[string]template.Value{}}
 	for i := range 50 {
 		values.Variables[fmt.Sprintf("v%d", i)] = template.Value{}
@@ -97,7 +101,8 @@ func TestFaultsAreWordedOnce(t *testing.T) {
 			t.Error("Render takes an undeclared variable")
 		}
 	})
-	// The parser needs a few for each name; a message that lists all variables takes more than a hundred.
+	// The parser needs a few allocations for each name. A message that lists all variables needs more than a
+	// hundred.
 	if allocs > 10*20_000 {
 		t.Errorf("a text with 20,000 faults takes %.0f allocations, want only the first fault to be worded", allocs)
 	}
@@ -117,11 +122,16 @@ func TestRenderDoesNotChangeItsScope(t *testing.T) {
 
 func FuzzRender(f *testing.F) {
 	for _, seed := range []string{
-		"{{ .tone }}", "{{ if eq .tier `gold` }}{{ .user }}{{ else }}{{ end }}", "{{ range 9999999999 }}{{ end }}", "{{ define `x` }}{{ template `x` . }}{{ end }}",
-		"{{ with .tone }}{{ . }}{{ end }}", "{{ printf `%999999999d` 1 }}", "{{ $x := len .user }}{{ $x }}", "{{", "{{/*", "{{ ((((.tone)))) }}",
-		"{{ and .tone (or .none 0x1p-2 'a' 1i) | not }}", "{{ break }}", "\xff{{ .tone -}} ", "{{ block `PromptProfile spec.instructions` . }}{{ end }}",
-		"}} {{{ .tone }}}", "{{ if $s := .Agent }}{{ $s }}{{ end }}", "{{ if .Session }}{{ .Session.Name }}{{ end }}", "{{ .Session.Name }}", "{{ $.Session.Name }}",
-		"{{ if eq .Agent .Turn }}{{ end }}", "a\r\nb\u2028{{ .nobody }}", "{{ `{{` }}{{ .bytes }}", "{{ define `PromptProfile spec.instructions` }}b{{ end }}",
+		"{{ .tone }}", "{{ if eq .tier `gold` }}{{ .user }}{{ else }}{{ end }}", "{{ range 9999999999 }}{{ end }}",
+		"{{ define `x` }}{{ template `x` . }}{{ end }}",
+		"{{ with .tone }}{{ . }}{{ end }}", "{{ printf `%999999999d` 1 }}", "{{ $x := len .user }}{{ $x }}", "{{", "{{/*",
+		"{{ ((((.tone)))) }}",
+		"{{ and .tone (or .none 0x1p-2 'a' 1i) | not }}", "{{ break }}", "\xff{{ .tone -}} ",
+		"{{ block `PromptProfile spec.instructions` . }}{{ end }}",
+		"}} {{{ .tone }}}", "{{ if $s := .Agent }}{{ $s }}{{ end }}", "{{ if .Session }}{{ .Session.Name }}{{ end }}",
+		"{{ .Session.Name }}", "{{ $.Session.Name }}",
+		"{{ if eq .Agent .Turn }}{{ end }}", "a\r\nb\u2028{{ .nobody }}", "{{ `{{` }}{{ .bytes }}",
+		"{{ define `PromptProfile spec.instructions` }}b{{ end }}",
 	} {
 		f.Add(seed)
 	}
@@ -136,7 +146,8 @@ func FuzzRender(f *testing.F) {
 			if !ok || e.Field != field || got != (template.Text{}) {
 				t.Fatalf("Render(%q) = %q, %v; want an *invalid.Error of the field and no text", text, got.Body, err)
 			}
-			if lines := strings.Split(text, "\n"); e.Line > len(lines) || (e.Line > 0 && (e.Column < 1 || e.Column > utf8.RuneCountInString(lines[e.Line-1])+1)) {
+			if lines := strings.Split(text, "\n"); e.Line > len(lines) ||
+				(e.Line > 0 && (e.Column < 1 || e.Column > utf8.RuneCountInString(lines[e.Line-1])+1)) {
 				t.Errorf("Render(%q): %v names a place that is not in the text", text, err)
 			}
 			return

@@ -11,16 +11,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 )
 
-// functions a template may call: those that decide, none that build text. Together with the ban on loops and on
-// templates that call templates this bounds the time and the size of a rendering by the size of the text.
+// functions lists the functions that a template may call. They make decisions and build no text. Templates also
+// have no loops and cannot call templates. So the size of the text bounds the time and the size of a rendering.
 var functions = []string{"and", "or", "not", "eq", "ne", "lt", "le", "gt", "ge", "len"}
 
-// checker walks a parsed template and refuses what is not allowed, wherever a rendering would get to.
+// checker walks a parsed template and rejects everything that is not allowed, in every branch that a rendering may
+// take.
 type checker struct {
 	field, text string
 	scope       Scope
 	untrusted   bool
-	condition   bool // while it walks what an {{ if }} asks for
+	condition   bool // while the condition of an {{ if }} is checked
 	err         *invalid.Error
 }
 
@@ -36,7 +37,7 @@ func (c *checker) failAt(pos parse.Pos, format string, args ...any) {
 
 var define = regexp.MustCompile(`\{\{-?\s*define\b`)
 
-// definition returns where the first template is defined; the parser keeps no place of it.
+// definition returns the position of the first {{ define }}, which the parser does not keep.
 func (c *checker) definition() parse.Pos {
 	if at := define.FindStringIndex(c.text); at != nil {
 		return parse.Pos(at[0])
@@ -65,10 +66,10 @@ func (c *checker) list(l *parse.ListNode) {
 	}
 }
 
-// action names the action of a node, such as {{ range }}.
+// action returns the action of a node, such as {{ range }}.
 func action(n parse.Node) string {
 	if n.Type() == parse.NodeTemplate {
-		return "{{ template }} or {{ block }}" // the parser makes the same node of both
+		return "{{ template }} or {{ block }}" // the parser makes the same node for both
 	}
 	word, _, _ := strings.Cut(strings.Trim(n.String(), "{} "), " ")
 	return "{{ " + word + " }}"
@@ -84,13 +85,13 @@ func (c *checker) pipe(p *parse.PipeNode) {
 
 func (c *checker) arg(n parse.Node) {
 	if c.err != nil {
-		return // the first fault is told; to word thousands more takes seconds
+		return // only the first fault is reported, because thousands of messages take seconds
 	}
 	switch n := n.(type) {
 	case *parse.FieldNode:
 		pos := n.Position()
 		if len(n.Ident) > 1 {
-			pos -= parse.Pos(len(n.Ident[0]) + 1) // the parser gives the place of the second name
+			pos -= parse.Pos(len(n.Ident[0]) + 1) // the parser gives the position of the second name
 		}
 		c.name(pos, n.Ident)
 	case *parse.VariableNode:
@@ -116,10 +117,10 @@ func (c *checker) name(pos parse.Pos, ident []string) {
 	object, builtIn := c.scope.Objects[ident[0]]
 	switch {
 	case declared && len(ident) == 1:
-		c.untrusted = c.untrusted || !v.Trusted && !c.condition // what is only asked for is not printed
+		c.untrusted = c.untrusted || !v.Trusted && !c.condition // a value in a condition is not printed
 	case declared:
 		c.failAt(pos, "variable %q is a text and has no field %q", ident[0], ident[1])
-	case builtIn && len(ident) == 1 && c.condition: // whether there is one
+	case builtIn && len(ident) == 1 && c.condition: // a condition may test whether the object exists
 	case builtIn && len(ident) == 2:
 		if _, ok := object.Fields[ident[1]]; !ok {
 			c.failAt(pos, "%q has no field %q: use one of %s", ident[0], ident[1], c.scope.names())

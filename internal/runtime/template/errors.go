@@ -18,8 +18,8 @@ var (
 	undefined  = regexp.MustCompile(`^function "([^"]*)" not defined$`)
 )
 
-// parseError takes the line from the parser's message, which has no column: the column is that of the last action that
-// opens on the line.
+// parseError takes the line from the parser's message, which has no column. The column is that of the last action
+// that begins on the line.
 func parseError(field, text string, err error) error {
 	m := parsePlace.FindStringSubmatch(err.Error())
 	if m == nil {
@@ -40,7 +40,8 @@ func parseError(field, text string, err error) error {
 
 func execError(field, text string, err error) error {
 	if errors.Is(err, errTooLong) {
-		return &invalid.Error{Field: field, Reason: fmt.Sprintf("renders to more than %d bytes: shorten the text or the values", MaxRenderedBytes)}
+		return &invalid.Error{Field: field, Reason: fmt.Sprintf("renders to more than %d bytes: shorten the text or the values",
+			MaxRenderedBytes)}
 	}
 	m := execPlace.FindStringSubmatch(err.Error())
 	if m == nil {
@@ -56,7 +57,7 @@ func execError(field, text string, err error) error {
 	if absent.MatchString(m[4]) {
 		object, _, _ := strings.Cut(strings.TrimLeft(m[3], "$."), ".")
 		if strings.HasPrefix(m[3], ".") {
-			column -= len("." + object) // text/template gives the place of the second name
+			column -= len("." + object) // text/template gives the position of the second name
 		}
 		reason = fmt.Sprintf("there is no .%s here: put the text within {{ if .%s }} and {{ end }}", object, object)
 	}

@@ -1,5 +1,6 @@
-// Package template renders authored texts: what the authors of a profile and an agent wrote, with the values of variables.
-// A text can decide and insert, and nothing else: no loops, no files, no environment, no time, no network.
+// Package template renders authored texts: the texts of the authors of a profile and an agent, with the values of
+// variables. A text can make decisions and insert values. It cannot use loops, files, the environment, the time or
+// the network.
 package template
 
 import (
@@ -9,28 +10,28 @@ import (
 	"strings"
 	texttemplate "text/template"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// MaxRenderedBytes bounds what one text may render to.
+// MaxRenderedBytes bounds the size of one rendered text.
 const MaxRenderedBytes = 1 << 20
 
 // Text is a rendered text.
 type Text struct {
 	// Body of the text, valid UTF-8.
 	Body string
-	// Fenced is true if the text prints values in fences, which fence.Notice explains.
+	// Fenced is true if the text contains values in fences, which untrusted.Notice explains.
 	Fenced bool
 }
 
-// Blank reports whether the text says nothing.
-func (t Text) Blank() bool { return fence.Blank(t.Body) }
+// Blank reports whether the text is blank.
+func (t Text) Blank() bool { return untrusted.Blank(t.Body) }
 
 // Value of a variable.
 type Value struct {
 	// Text of the value.
 	Text string
-	// Trusted values are inserted as they are, all others are fenced.
+	// Trusted values are inserted unchanged. All other values are fenced.
 	Trusted bool
 }
 
@@ -38,11 +39,12 @@ type Value struct {
 type Object struct {
 	// Fields and their values.
 	Fields map[string]string
-	// Absent is true if there is no such object here. {{ if .Session }} is false then, and to print a field is an error.
+	// Absent is true if the object does not exist. {{ if .Session }} is then false, and printing a field is an
+	// error.
 	Absent bool
 }
 
-// Scope is what templates may use.
+// Scope holds the names that templates may use.
 type Scope struct {
 	// Variables by name: {{ .name }}.
 	Variables map[string]Value
@@ -50,16 +52,17 @@ type Scope struct {
 	Objects map[string]Object
 }
 
-// untrusted is a value, cleaned once, that templates compare and test as it is, and print in a fence.
-type untrusted string
+// fenced is a cleaned value that is not trusted. Templates compare and test it unchanged, and print it in a
+// fence.
+type fenced string
 
-// String returns the value, escaped and fenced.
-func (u untrusted) String() string { return fence.Inline(string(u)) }
+// String returns the value escaped and in a fence.
+func (u fenced) String() string { return untrusted.Inline(string(u)) }
 
-// Render renders one text. The error, an *invalid.Error, names the field and the place in the text.
+// Render renders one text. The error, an *invalid.Error, names the field and the position in the text.
 func (s Scope) Render(field, text string) (Text, error) {
 	if !strings.Contains(text, "{{") {
-		return rendered(field, text, false)
+		return newText(field, text, false)
 	}
 	tmpl, err := texttemplate.New(field).Option("missingkey=error").Parse(text)
 	if err != nil {
@@ -79,12 +82,12 @@ func (s Scope) Render(field, text string) (Text, error) {
 	if err := tmpl.Execute(buf, s.data()); err != nil {
 		return Text{}, execError(field, text, err)
 	}
-	return rendered(field, buf.String(), c.untrusted)
+	return newText(field, buf.String(), c.untrusted)
 }
 
-// rendered returns a body as a Text. Each byte that is not UTF-8 becomes one U+FFFD, as in a fence.
-func rendered(field, body string, fenced bool) (Text, error) {
-	body = strings.Map(func(r rune) rune { return r }, body) // Map hands invalid bytes over as U+FFFD
+// newText returns a body as a Text. Each byte that is not UTF-8 becomes one U+FFFD, as in a fence.
+func newText(field, body string, fenced bool) (Text, error) {
+	body = strings.Map(func(r rune) rune { return r }, body) // Map passes invalid bytes as U+FFFD
 	if len(body) > MaxRenderedBytes {
 		return Text{}, execError(field, "", errTooLong)
 	}
@@ -97,7 +100,7 @@ func (s Scope) data() map[string]any {
 		if v.Trusted {
 			data[name] = v.Text
 		} else {
-			data[name] = untrusted(fence.Strip(v.Text))
+			data[name] = fenced(untrusted.Strip(v.Text))
 		}
 	}
 	for name, object := range s.Objects {
@@ -109,7 +112,7 @@ func (s Scope) data() map[string]any {
 	return data
 }
 
-// names lists all that a template may use, for messages.
+// names lists all names that a template may use, for messages.
 func (s Scope) names() string {
 	var all []string
 	for name := range s.Variables {
@@ -128,7 +131,7 @@ var errTooLong = errors.New("rendered text is too long")
 
 type boundedBuffer struct{ bytes.Buffer }
 
-// Write refuses to grow beyond MaxRenderedBytes.
+// Write returns an error if the buffer would grow beyond MaxRenderedBytes.
 func (b *boundedBuffer) Write(p []byte) (int, error) {
 	if b.Len()+len(p) > MaxRenderedBytes {
 		return 0, errTooLong

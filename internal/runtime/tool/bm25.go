@@ -6,21 +6,23 @@ import (
 	"unicode"
 )
 
-// The parameters of BM25: how fast more of a word stops to count, and how much a long text counts for less.
+// The parameters of BM25. saturation limits the weight of repeated words, and lengthNorm lowers the weight of long
+// texts.
 const (
 	saturation = 1.2  // k1
 	lengthNorm = 0.75 // b
 )
 
-// rank scores each tool by how well its words fit a query: Okapi BM25, as in Robertson and Zaragoza, "The Probabilistic
-// Relevance Framework: BM25 and Beyond" (2009), equation 3.15, with the Robertson/Sparck Jones weight of a word, to which 1 is
-// added within the logarithm so that a word of most tools counts little and never against one.
+// rank scores how well the words of each tool match a query. It implements Okapi BM25 as in Robertson and Zaragoza,
+// "The Probabilistic Relevance Framework: BM25 and Beyond" (2009), equation 3.15, with the Robertson/Sparck Jones
+// weight of a word. 1 is added within the logarithm, so that a word which most tools contain counts little but
+// never negatively.
 //
-// It is Capstan's own for want of a library: those that can be had are unmaintained or whole search engines.
+// Capstan implements this itself because the available libraries are unmaintained or are whole search engines.
 func rank(tools []Tool, query string) []float64 {
 	counts := make([]map[string]float64, len(tools)) // of each word in each tool
 	lengths := make([]float64, len(tools))
-	within := map[string]float64{} // in how many tools a word is
+	within := map[string]float64{} // the number of tools that contain a word
 	var total float64
 	for i, t := range tools {
 		counts[i] = map[string]float64{}
@@ -52,7 +54,7 @@ func rank(tools []Tool, query string) []float64 {
 	return scores
 }
 
-// textOf is all that a model is told of a tool in words.
+// textOf returns all words that a model receives about a tool.
 func textOf(t Tool) string {
 	var b strings.Builder
 	for _, part := range []string{t.Name, t.Description, t.UseWhen} {
@@ -64,8 +66,8 @@ func textOf(t Tool) string {
 	return b.String()
 }
 
-// words of a text, in lower case: runs of letters and digits, parted where a small letter or a digit comes before a capital one
-// as well, as names are made of words in several ways.
+// words returns the words of a text in lower case: runs of letters and digits. A capital letter after a small
+// letter or a digit also begins a word, because names often combine words this way.
 func words(text string) []string {
 	var b strings.Builder
 	before := ' '

@@ -11,7 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 )
 
-// TestBM25 compares with what the formula gives by hand: three texts of 2, 4 and 3 words, which are 3 on average.
+// TestBM25 compares scores with the formula computed by hand, for three texts of 2, 4 and 3 words (3 on average).
 func TestBM25(t *testing.T) {
 	var tools []Tool
 	for _, text := range []string{"blue cat", "red cat red dog", "old green bird"} {
@@ -46,6 +46,6 @@ func TestWords(t *testing.T) {
 		}
 	}
 	if got := words(strings.Repeat("\xff", 3)); len(got) != 0 {
-		t.Errorf("what is no text has the words %v", got)
+		t.Errorf("a text without words has the words %v", got)
 	}
 }

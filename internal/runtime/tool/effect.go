@@ -1,16 +1,16 @@
 package tool
 
-// Hints are what a server says of the effect of a tool. They are the server's own word: they never grant an effect, and may make a
-// declared one stricter.
+// Hints are the annotations of a server about the effect of a tool. A hint never grants an effect, but it may make
+// a declared one stricter.
 type Hints struct {
-	// ReadOnly is true for a tool that changes nothing, and Idempotent for one whose calls change no more when they are made twice.
-	// False says nothing: servers send it for tools of which their authors said nothing.
+	// ReadOnly is true for a tool that changes nothing. Idempotent is true for a tool whose repeated calls change
+	// no more. False means nothing: servers send it even if the author of the tool has not set a hint.
 	ReadOnly, Idempotent bool
-	// Destructive says whether the tool may destroy something; nil where the server does not say.
+	// Destructive reports whether the tool may destroy something. It is nil if the server does not say.
 	Destructive *bool
 }
 
-// Claims returns the effect that the hints claim. It is for people: what a tool may do, Judge says.
+// Claims returns the effect that the hints claim. It is only for people: Judge returns the effect that applies.
 func (h Hints) Claims() Effect {
 	switch {
 	case h.destroys():
@@ -18,12 +18,12 @@ func (h Hints) Claims() Effect {
 	case h.ReadOnly:
 		return ReadOnly
 	case h.Idempotent && h.Destructive != nil:
-		return Idempotent // without a word on it, a tool is destructive: so says the protocol
+		return Idempotent // the protocol says that a tool without this hint is destructive
 	}
 	return Destructive
 }
 
-// contradict reports whether the hints say that a tool does more than an effect allows.
+// contradict reports whether the hints claim more than the declared effect allows.
 func (h Hints) contradict(declared Effect) bool {
 	switch declared {
 	case ReadOnly:
@@ -35,8 +35,8 @@ func (h Hints) contradict(declared Effect) bool {
 	return false
 }
 
-// Judge returns the effect of a tool: the one that the owner of the ToolServer declares, or Destructive if there is none, or if the
-// server's hints contradict it.
+// Judge returns the effect of a tool. This is the effect that the owner of the ToolServer declares. It is
+// Destructive if there is no declaration or if the server's hints contradict it.
 func Judge(declared Effect, h Hints) Effect {
 	if !declared.Repeatable() || h.contradict(declared) {
 		return Destructive
@@ -44,7 +44,7 @@ func Judge(declared Effect, h Hints) Effect {
 	return declared
 }
 
-// Stricter returns the stricter of two effects. An effect that is not known is Destructive.
+// Stricter returns the stricter of two effects. An unknown effect is Destructive.
 func Stricter(a, b Effect) Effect {
 	switch {
 	case !a.Repeatable() || !b.Repeatable():

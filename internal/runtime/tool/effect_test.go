@@ -7,8 +7,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// TestHintsMayOnlyMakeAnEffectStricter goes through all that a server can say of a tool: no hint grants an effect that is not
-// declared, and one that contradicts the declaration takes it back.
+// TestHintsMayOnlyMakeAnEffectStricter checks all combinations of hints. No hint grants an effect that is not
+// declared, and a hint that contradicts a declaration cancels it.
 func TestHintsMayOnlyMakeAnEffectStricter(t *testing.T) {
 	effects := []tool.Effect{"", "Unheard", tool.Destructive, tool.Idempotent, tool.ReadOnly}
 	for _, readOnly := range []bool{false, true} {
@@ -44,19 +44,51 @@ func TestEffectsThatHintsContradict(t *testing.T) {
 		hints    tool.Hints
 		want     tool.Effect
 	}{
-		"no hints":                     {"the declaration decides", tool.ReadOnly, tool.Hints{}, tool.ReadOnly},
-		"agreed":                       {"so it does where the server agrees", tool.ReadOnly, tool.Hints{ReadOnly: true, Destructive: new(false)}, tool.ReadOnly},
-		"not declared":                 {"a hint grants nothing", "", tool.Hints{ReadOnly: true}, tool.Destructive},
-		"not declared, idempotent":     {"whatever it claims", "", tool.Hints{Idempotent: true, Destructive: new(false)}, tool.Destructive},
-		"declared destructive":         {"nor does it soften a declaration", tool.Destructive, tool.Hints{ReadOnly: true}, tool.Destructive},
-		"destroys":                     {"who owns the server knows less of it than the server", tool.ReadOnly, tool.Hints{Destructive: new(true)}, tool.Destructive},
-		"destroys, and only reads":     {"a server that says both is not believed", tool.ReadOnly, tool.Hints{ReadOnly: true, Destructive: new(true)}, tool.Destructive},
-		"idempotent":                   {"as declared", tool.Idempotent, tool.Hints{}, tool.Idempotent},
-		"idempotent, destroys":         {"by the protocol it is not idempotent then", tool.Idempotent, tool.Hints{Destructive: new(true)}, tool.Destructive},
-		"idempotent, both":             {"it may destroy the same thing twice", tool.Idempotent, tool.Hints{Destructive: new(true), Idempotent: true}, tool.Idempotent},
-		"idempotent, claims to read":   {"the declaration is the stricter one", tool.Idempotent, tool.Hints{ReadOnly: true}, tool.Idempotent},
-		"an effect that nobody knows":  {"what is not known may do harm", "readonly", tool.Hints{ReadOnly: true}, tool.Destructive},
-		"idempotent, does not destroy": {"both agree", tool.Idempotent, tool.Hints{Idempotent: true, Destructive: new(false)}, tool.Idempotent},
+		"no hints": {"the declaration decides", tool.ReadOnly, tool.Hints{}, tool.ReadOnly},
+		"hints agree": {
+			"the hints agree with the declaration", tool.ReadOnly,
+			tool.Hints{ReadOnly: true, Destructive: new(false)},
+			tool.ReadOnly,
+		},
+		"not declared": {"a hint does not grant an effect", "", tool.Hints{ReadOnly: true}, tool.Destructive},
+		"not declared, idempotent": {
+			"a hint does not grant an effect", "", tool.Hints{Idempotent: true, Destructive: new(false)}, tool.Destructive,
+		},
+		"declared destructive": {
+			"a hint does not soften a declaration", tool.Destructive, tool.Hints{ReadOnly: true}, tool.Destructive,
+		},
+		"hint destroys": {
+			"a hint that the tool destroys overrides the declaration", tool.ReadOnly,
+			tool.Hints{Destructive: new(true)},
+			tool.Destructive,
+		},
+		"hints contradict each other": {
+			"contradictory hints count as destructive", tool.ReadOnly,
+			tool.Hints{ReadOnly: true, Destructive: new(true)},
+			tool.Destructive,
+		},
+		"idempotent": {"the declaration decides", tool.Idempotent, tool.Hints{}, tool.Idempotent},
+		"idempotent, destroys": {
+			"by the protocol, a destructive tool without an idempotent hint is not idempotent", tool.Idempotent,
+			tool.Hints{Destructive: new(true)},
+			tool.Destructive,
+		},
+		"idempotent, hints destroys and idempotent": {
+			"an idempotent call may destroy the same thing twice", tool.Idempotent,
+			tool.Hints{Destructive: new(true), Idempotent: true},
+			tool.Idempotent,
+		},
+		"idempotent, claims to read": {
+			"the declaration is stricter than the hint", tool.Idempotent, tool.Hints{ReadOnly: true}, tool.Idempotent,
+		},
+		"unknown effect": {
+			"an unknown effect is Destructive", "readonly", tool.Hints{ReadOnly: true}, tool.Destructive,
+		},
+		"idempotent, does not destroy": {
+			"the hints agree with the declaration", tool.Idempotent,
+			tool.Hints{Idempotent: true, Destructive: new(false)},
+			tool.Idempotent,
+		},
 	} {
 		if got := tool.Judge(tc.declared, tc.hints); got != tc.want {
 			t.Errorf("%s: declared %q with %s is %s, want %s: %s", name, tc.declared, said(tc.hints), got, tc.want, tc.reason)

@@ -9,46 +9,47 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 )
 
-// Offer is one entry of an agent's tools, with what there is of it now.
+// Offer is one entry of an Agent's tools, with the tools that it provides now.
 type Offer struct {
-	// Server is the name of the ToolServer; empty for tools of another kind, whose names stay as they are.
+	// Server is the name of the ToolServer. It is empty for tools of another kind, which keep their names.
 	Server string
-	// UID of the ToolServer; empty where it has none. Tools of another kind say it themselves.
+	// UID is the UID of the ToolServer, or empty if it has none. Tools of another kind have the UID in their
+	// Source.
 	UID string
-	// Tools by the names that their server gives them.
+	// Tools have the names that their server gives them.
 	Tools []Tool
-	// Allow and RequireApproval are patterns of these names: '*' stands for any characters, '?' for one. An empty Allow allows
-	// all.
+	// Allow and RequireApproval are patterns for these names. '*' matches any characters, and '?' matches one. An
+	// empty Allow matches all tools.
 	Allow, RequireApproval []string
-	// MaxCalls of each of the tools; 0 for no bound of its own.
+	// MaxCalls is the maximum number of calls for each of the tools. 0 means that the offer sets no limit.
 	MaxCalls int
-	// Missing is true for a server of whose tools nothing is known: it was never reached.
+	// Missing is true for a server that was never reached, so its tools are unknown.
 	Missing bool
 }
 
-// Exposure is what a Turn has of tools, for its whole life.
+// Exposure is the tool list of a Turn. It is frozen when the Turn starts.
 type Exposure struct {
-	// Nonce marks the fences of the Turn's tool outputs.
+	// Nonce is part of the fences around the outputs of the Turn's tools.
 	Nonce string `json:"nonce"`
-	// Tools that the model is offered, in their order.
+	// Tools are the tools that are offered to the model, in order.
 	Tools []Tool `json:"tools,omitempty"`
-	// Packs are the tools of the role ContextPack, at most MaxPacks.
+	// Packs are the context packs, at most MaxPacks.
 	Packs []Tool `json:"packs,omitempty"`
-	// LeftOut is how many tools are not offered because there are too many.
+	// LeftOut is the number of tools that are not offered because there are too many.
 	LeftOut int `json:"leftOut,omitempty"`
-	// Unusable are the names, as their servers have them, of tools that are allowed and that no model can be told of: sorted, at
-	// most 64, each of at most 128 characters.
+	// Unusable are the names, as given by the servers, of allowed tools that cannot be offered to a model. They are
+	// sorted; there are at most 64, and each has at most 128 characters.
 	Unusable []string `json:"unusable,omitempty"`
-	// Missing are the ToolServers of whose tools nothing was known, since nobody had ever reached them: each once, in their
-	// order, at most MaxMissing.
+	// Missing are the ToolServers that were never reached, so their tools are unknown. Each is listed once, in
+	// order, and there are at most MaxMissing.
 	Missing []string `json:"missing,omitempty"`
-	// EffectsDeclared is true if the effects of servers' tools are those that their owners declare. Journals of older versions lack
-	// it: they have effects that a server's hints granted.
+	// EffectsDeclared is true if the effects of servers' tools are declared by their owners. It is false in
+	// journals of older versions, which took some effects from a server's hints.
 	EffectsDeclared bool `json:"effectsDeclared,omitempty"`
 }
 
-// Distrust makes all tools of servers Destructive, unless their effects are declared, and returns the names of those that it has
-// made so. What an older version took for granted, nobody can tell from a declaration.
+// Distrust makes all repeatable tools of servers Destructive, unless EffectsDeclared is true, and returns their
+// names. A journal of an older version does not show whether an effect was declared or came from a hint.
 func (x *Exposure) Distrust() []string {
 	if x.EffectsDeclared {
 		return nil
@@ -65,29 +66,30 @@ func (x *Exposure) Distrust() []string {
 	return names
 }
 
-// MaxMissing is how many servers of whose tools nothing is known are named: as many as an agent may have.
+// MaxMissing is the maximum number of missing servers that are named. An Agent cannot have more.
 const MaxMissing = 32
 
-// MaxPacks is how many tools of the role ContextPack a Turn calls; the first in their order.
+// MaxPacks is the maximum number of context packs that a Turn calls, in their order.
 const MaxPacks = 4
 
-// Reserved are the names of Capstan's own tools, which no other tool gets.
+// Reserved returns the names of Capstan's own tools, which no other tool may have.
 func Reserved() []string { return []string{prompt.LoadSkill().Name, prompt.ReadArtifact().Name} }
 
-// Expose returns the tools that offers come to, in their order, under names that a model can be told: fit for every provider,
-// and each of them once. Reserved are names that are taken, as those of Capstan's own tools.
+// Expose returns the tools of the offers, in order, under names that every provider accepts. Each name is unique.
+// reserved are names that are already used, such as those of Capstan's own tools.
 //
-// Tools of one name get the name of their server and '_' before it, all of them, so that none of them depends on the order of
-// the offers; what is the same even then, or beside a reserved name, ends in a hash of where the tool comes from. A tool that
-// several offers of its server allow is one tool: that of the first, which awaits approval if one of them says so and has the
-// lowest of their MaxCalls. Tools that no model can be told of are left out.
+//   - If several tools have the same name, all of them get the name of their server and '_' as a prefix, so that no
+//     name depends on the order of the offers.
+//   - A name that is still not unique, or that is reserved, gets a hash of the tool's source as a suffix.
+//   - A tool that several offers of its server allow is listed once, as in the first offer. It requires approval if
+//     one of the offers says so, and it has the lowest of their MaxCalls.
+//   - Tools that cannot be offered to a model are left out.
 func Expose(offers []Offer, reserved []string) []Tool {
 	tools, _ := expose(offers, reserved)
 	return tools
 }
 
-// Choose returns what a Turn has of tools: those that offers come to, of which a selection has chosen. Its Nonce is still to be
-// drawn.
+// Choose returns the tools of a Turn: a selection from the tools of the offers. The caller must set the Nonce.
 func Choose(offers []Offer, reserved []string, s Selection) Exposure {
 	tools, unusable := expose(offers, reserved)
 	offered, packs := Packs(tools)
@@ -96,7 +98,7 @@ func Choose(offers []Offer, reserved []string, s Selection) Exposure {
 	return x
 }
 
-// missing are the servers of whose tools nothing is known.
+// missing returns the servers whose tools are unknown.
 func missing(offers []Offer) []string {
 	var names []string
 	for _, o := range offers {
@@ -107,7 +109,7 @@ func missing(offers []Offer) []string {
 	return names
 }
 
-// Packs parts the tools of the role ContextPack from those that a model is offered.
+// Packs separates the context packs from the tools that are offered to the model.
 func Packs(tools []Tool) (offered, packs []Tool) {
 	for _, t := range tools {
 		if t.Role == ContextPack {
@@ -119,8 +121,8 @@ func Packs(tools []Tool) (offered, packs []Tool) {
 	return offered, packs
 }
 
-// Prompted is what a model is told of the tools that it is offered. Where there are any, read_artifact is the last: what one of
-// them gives may be too long for a message.
+// Prompted returns the descriptions of the offered tools for the prompt. If there are any tools, read_artifact is
+// added as the last one, because an output may be too long for a message.
 func Prompted(tools []Tool) []prompt.Tool {
 	if len(tools) == 0 {
 		return nil
@@ -160,7 +162,7 @@ func expose(offers []Offer, reserved []string) (tools []Tool, unusable []string)
 	return tools, unusable
 }
 
-// allowed are the tools that the offers allow, each once, as their servers name them.
+// allowed returns the tools that the offers allow, each once, with the names that their servers give them.
 func allowed(offers []Offer) []Tool {
 	var all []Tool
 	at := map[Source]int{}
@@ -191,7 +193,7 @@ func allowed(offers []Offer) []Tool {
 	return all
 }
 
-// lowest of two bounds, of which 0 is none.
+// lowest returns the lower of two limits. 0 means no limit.
 func lowest(a, b int) int {
 	if a == 0 || b == 0 {
 		return max(a, b)

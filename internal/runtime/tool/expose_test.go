@@ -37,7 +37,7 @@ func allowing(o tool.Offer, patterns ...string) tool.Offer {
 	return o
 }
 
-// from says where tools come from and what they are called.
+// from returns the sources and names of tools.
 func from(tools []tool.Tool) []string {
 	var all []string
 	for _, t := range tools {
@@ -53,22 +53,78 @@ func TestNamesOfExposedTools(t *testing.T) {
 		offers []tool.Offer
 		want   []string
 	}{
-		"nothing":         {"no offers, no tools", nil, nil},
-		"in order":        {"as they are declared", []tool.Offer{server("z", "b", "a"), agent("x", "c")}, []string{"z/b b", "z/a a", "x c"}},
-		"other letters":   {"providers take letters, digits, '_' and '-'", []tool.Offer{server("s", "a.b/ü-1")}, []string{"s/a.b/ü-1 a_b__-1"}},
-		"a digit first":   {"and a letter or '_' at the beginning", []tool.Offer{server("s", "1st", "-x", "")}, []string{"s/1st _1st", "s/-x _-x", "s _"}},
-		"64 characters":   {"just so", []tool.Offer{server("s", long)}, []string{"s/" + long + " " + long}},
-		"65 characters":   {"the end is a hash, so that two of them stay two", []tool.Offer{server("s", long+"b", long+"c")}, []string{"s/" + long + "b " + long[:55] + "_3e63da2d", "s/" + long + "c " + long[:55] + "_e644caa9"}},
-		"two servers":     {"all of a name get the prefix", []tool.Offer{server("a", "search", "x"), server("b.c", "search")}, []string{"a/search a_search", "a/x x", "b.c/search b_c_search"}},
-		"made alike":      {"so do names that only the cleaning has made alike; a hash parts those of one server", []tool.Offer{server("a", "s.t", "s_t")}, []string{"a/s.t a_s_t_e4227aff", "a/s_t a_s_t_b9a78388"}},
-		"reserved":        {"Capstan's own tools keep their names", []tool.Offer{server("a", "load_skill", "read_artifact", "given")}, []string{"a/load_skill a_load_skill", "a/read_artifact a_read_artifact", "a/given a_given"}},
-		"an agent":        {"a sub-agent keeps the name that its owner gave it", []tool.Offer{server("a", "search"), agent("seeker", "search")}, []string{"a/search a_search", "seeker search"}},
-		"two agents":      {"unless two have it", []tool.Offer{agent("x", "n"), agent("y", "n")}, []string{"x n_c96d73ac", "y n_53a399c1"}},
-		"an agent, twice": {"it may have two names", []tool.Offer{agent("x", "m"), agent("x", "n"), agent("x", "m")}, []string{"x m", "x n"}},
-		"prefix is taken": {"a prefix does not make a name that another has", []tool.Offer{server("a", "s"), server("b", "s"), server("c", "a_s")}, []string{"a/s a_s_7d190400", "b/s b_s", "c/a_s c_a_s_beb7e9fb"}},
-		"prefixes alike":  {"nor do two prefixes", []tool.Offer{server("a", "b_s"), server("a_b", "s"), server("x", "s", "b_s")}, []string{"a/b_s a_b_s_c50f73b8", "a_b/s a_b_s_fb7f0814", "x/s x_s", "x/b_s x_b_s"}},
-		"twice":           {"two entries of a server that allow a tool have one", []tool.Offer{server("a", "s"), server("a", "s", "t")}, []string{"a/s s", "a/t t"}},
-		"allowed":         {"patterns are of the server's names", []tool.Offer{allowing(server("a", "get.a", "get.b", "set.a", "got"), "get.*", "go?")}, []string{"a/get.a get_a", "a/get.b get_b", "a/got got"}},
+		"nothing": {"without offers there are no tools", nil, nil},
+		"in order": {
+			"the tools stay in the declared order",
+			[]tool.Offer{server("z", "b", "a"), agent("x", "c")},
+			[]string{"z/b b", "z/a a", "x c"},
+		},
+		"other letters": {
+			"providers accept letters, digits, '_' and '-'",
+			[]tool.Offer{server("s", "a.b/ü-1")},
+			[]string{"s/a.b/ü-1 a_b__-1"},
+		},
+		"digit first": {
+			"a name begins with a letter or '_'",
+			[]tool.Offer{server("s", "1st", "-x", "")},
+			[]string{"s/1st _1st", "s/-x _-x", "s _"},
+		},
+		"64 characters": {"64 characters is the maximum", []tool.Offer{server("s", long)}, []string{"s/" + long + " " + long}},
+		"65 characters": {
+			"a longer name ends in a hash, so that two long names stay different",
+			[]tool.Offer{server("s", long+"b", long+"c")},
+			[]string{"s/" + long + "b " + long[:55] + "_3e63da2d", "s/" + long + "c " + long[:55] + "_e644caa9"},
+		},
+		"two servers": {
+			"all tools with the same name get their server's name as a prefix",
+			[]tool.Offer{server("a", "search", "x"), server("b.c", "search")},
+			[]string{"a/search a_search", "a/x x", "b.c/search b_c_search"},
+		},
+		"equal after cleaning": {
+			"names of one server that become equal after cleaning get a hash",
+			[]tool.Offer{server("a", "s.t", "s_t")},
+			[]string{"a/s.t a_s_t_e4227aff", "a/s_t a_s_t_b9a78388"},
+		},
+		"reserved": {
+			"Capstan's own tools keep their names",
+			[]tool.Offer{server("a", "load_skill", "read_artifact", "given")},
+			[]string{"a/load_skill a_load_skill", "a/read_artifact a_read_artifact", "a/given a_given"},
+		},
+		"sub-agent": {
+			"a sub-agent keeps the name that its Agent declares",
+			[]tool.Offer{server("a", "search"), agent("seeker", "search")},
+			[]string{"a/search a_search", "seeker search"},
+		},
+		"two sub-agents": {
+			"two sub-agents with the same name get a hash",
+			[]tool.Offer{agent("x", "n"), agent("y", "n")},
+			[]string{"x n_c96d73ac", "y n_53a399c1"},
+		},
+		"sub-agent with two names": {
+			"one sub-agent may have two names",
+			[]tool.Offer{agent("x", "m"), agent("x", "n"), agent("x", "m")},
+			[]string{"x m", "x n"},
+		},
+		"prefix is taken": {
+			"a prefix must not create the name of another tool",
+			[]tool.Offer{server("a", "s"), server("b", "s"), server("c", "a_s")},
+			[]string{"a/s a_s_7d190400", "b/s b_s", "c/a_s c_a_s_beb7e9fb"},
+		},
+		"equal prefixed names": {
+			"two prefixed names must not be equal",
+			[]tool.Offer{server("a", "b_s"), server("a_b", "s"), server("x", "s", "b_s")},
+			[]string{"a/b_s a_b_s_c50f73b8", "a_b/s a_b_s_fb7f0814", "x/s x_s", "x/b_s x_b_s"},
+		},
+		"allowed twice": {
+			"a tool that two entries of its server allow is listed once",
+			[]tool.Offer{server("a", "s"), server("a", "s", "t")},
+			[]string{"a/s s", "a/t t"},
+		},
+		"allow patterns": {
+			"patterns match the server's names",
+			[]tool.Offer{allowing(server("a", "get.a", "get.b", "set.a", "got"), "get.*", "go?")},
+			[]string{"a/get.a get_a", "a/get.b get_b", "a/got got"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, from(tool.Expose(tc.offers, append(tool.Reserved(), "given")))); diff != "" {
@@ -78,7 +134,7 @@ func TestNamesOfExposedTools(t *testing.T) {
 	}
 }
 
-// TestNamesDoNotDependOnTheOrder shuffles servers that want the same names.
+// TestNamesDoNotDependOnTheOrder shuffles servers whose tools have the same names.
 func TestNamesDoNotDependOnTheOrder(t *testing.T) {
 	fit := regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,63}$`)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -113,7 +169,7 @@ func TestNamesDoNotDependOnTheOrder(t *testing.T) {
 	}
 }
 
-// TestAServerCannotTakeAName knows how names are made, and wants those that others get.
+// TestAServerCannotTakeAName checks a server that knows how names are made, and tries to get the names of others.
 func TestAServerCannotTakeAName(t *testing.T) {
 	victims := []tool.Offer{server("a", "s"), server("b", "s")}
 	var wanted []string
@@ -140,19 +196,19 @@ func TestAllowPatterns(t *testing.T) {
 		reason, pattern, name string
 		want                  bool
 	}{
-		{"a name is itself", "get", "get", true},
-		{"and no other", "get", "gets", false},
+		{"a name matches itself", "get", "get", true},
+		{"a name does not match another name", "get", "gets", false},
 		{"case matters", "get", "Get", false},
-		{"'*' stands for nothing, too", "get*", "get", true},
-		{"or for any characters", "*", "a b/ü", true},
-		{"'?' stands for one character, not byte", "g?t", "güt", true},
-		{"and not for none", "get?", "get", false},
-		{"several", "*a*b?", "xaxbxaybz", true},
-		{"several, in vain", "*a*b?c", "xaxbxaybz", false},
-		{"other signs are themselves", "a[bc].{d}", "a[bc].{d}", true},
-		{"and stand for nothing else", "a[bc]", "ab", false},
-		{"an empty pattern is an empty name", "", "a", false},
-		{"a name that holds the signs", "a?c", "a*c", true},
+		{"'*' matches the empty text", "get*", "get", true},
+		{"'*' matches any characters", "*", "a b/ü", true},
+		{"'?' matches one character, not one byte", "g?t", "güt", true},
+		{"'?' does not match the empty text", "get?", "get", false},
+		{"a pattern may have several '*'", "*a*b?", "xaxbxaybz", true},
+		{"several '*' may fail to match", "*a*b?c", "xaxbxaybz", false},
+		{"other characters match themselves", "a[bc].{d}", "a[bc].{d}", true},
+		{"other characters match nothing else", "a[bc]", "ab", false},
+		{"an empty pattern matches only an empty name", "", "a", false},
+		{"a name may contain '*' and '?'", "a?c", "a*c", true},
 	} {
 		got := tool.Expose([]tool.Offer{allowing(server("s", tc.name), tc.pattern)}, nil)
 		if (len(got) == 1) != tc.want {
@@ -177,12 +233,25 @@ func TestEntriesOfOneServer(t *testing.T) {
 		approval bool
 		maxCalls int
 	}{
-		"strict first":  {"what one entry asks for no other takes back; the lowest bound holds", []tool.Offer{strict, loose, unbounded}, true, 2},
-		"strict last":   {"wherever it stands", []tool.Offer{unbounded, loose, strict}, true, 2},
-		"not of it":     {"an entry that does not allow the tool says nothing of it", []tool.Offer{loose, other}, false, 2},
-		"no bound":      {"no bound is no bound", []tool.Offer{unbounded}, false, 0},
-		"another's":     {"entries of other servers do not count", []tool.Offer{loose, {Server: "t", Tools: bare("x"), RequireApproval: []string{"*"}, MaxCalls: 1}}, false, 2},
-		"of its server": {"nor is what the server asks for taken back", []tool.Offer{{Server: "s", Tools: []tool.Tool{{Tool: prompt.Tool{Name: "send"}, RequiresApproval: true, MaxCalls: 1}}, MaxCalls: 3}}, true, 1},
+		"strict first": {
+			"the strictest entry decides, and the lowest limit applies", []tool.Offer{strict, loose, unbounded}, true, 2,
+		},
+		"strict last": {"the strictest entry decides, in any order", []tool.Offer{unbounded, loose, strict}, true, 2},
+		"other entry": {"an entry that does not allow the tool does not count", []tool.Offer{loose, other}, false, 2},
+		"no limit":    {"without limits the tool has none", []tool.Offer{unbounded}, false, 0},
+		"other server": {
+			"entries of other servers do not count",
+			[]tool.Offer{loose, {Server: "t", Tools: bare("x"), RequireApproval: []string{"*"}, MaxCalls: 1}},
+			false, 2,
+		},
+		"tool's own settings": {
+			"the tool's own settings are kept if they are stricter",
+			[]tool.Offer{{
+				Server: "s", Tools: []tool.Tool{{Tool: prompt.Tool{Name: "send"}, RequiresApproval: true, MaxCalls: 1}},
+				MaxCalls: 3,
+			}},
+			true, 1,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, x := range tool.Expose(tc.offers, nil) {
@@ -190,17 +259,20 @@ func TestEntriesOfOneServer(t *testing.T) {
 					continue
 				}
 				if x.RequiresApproval != tc.approval || x.MaxCalls != tc.maxCalls {
-					t.Errorf("approval %t and at most %d calls, want %t and %d: %s", x.RequiresApproval, x.MaxCalls, tc.approval, tc.maxCalls, tc.reason)
+					t.Errorf("approval %t and at most %d calls, want %t and %d: %s",
+						x.RequiresApproval, x.MaxCalls, tc.approval, tc.maxCalls, tc.reason)
 				}
 			}
 		})
 	}
 }
 
-// TestExposeKeepsWhatIsKnown and changes nothing that others share.
-func TestExposeKeepsWhatIsKnown(t *testing.T) {
+// TestExposeKeepsProperties checks that Expose keeps the known properties of a tool, and changes no value that
+// others share.
+func TestExposeKeepsProperties(t *testing.T) {
 	offered := tool.Tool{
-		Tool: prompt.Tool{Name: "a.b", Description: "x\u202e", EndsTurn: true}, Schema: json.RawMessage(`{"properties":{"n":{"type":"integer"}}}`),
+		Tool:   prompt.Tool{Name: "a.b", Description: "x\u202e", EndsTurn: true},
+		Schema: json.RawMessage(`{"properties":{"n":{"type":"integer"}}}`),
 		Effect: tool.Idempotent, Role: tool.WebSearch, Timeout: time.Second, RetryOnTimeout: true,
 	}
 	offers := []tool.Offer{{Server: "s", Tools: []tool.Tool{offered}}}
@@ -242,7 +314,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func TestServersOfWhichNothingIsKnown(t *testing.T) {
+func TestUnreachedServers(t *testing.T) {
 	away := func(name string) tool.Offer { return tool.Offer{Server: name, Missing: true} }
 	offers := []tool.Offer{away("z"), server("known", "a"), away("b"), away("z"), server("empty")}
 	if diff := cmp.Diff([]string{"z", "b"}, tool.Choose(offers, nil, tool.Selection{Most: 9}).Missing); diff != "" {

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// ErrNoResult is the error of a call whose adapter has ended its goroutine. Nobody knows what became of the call. Whoever
-// gives an adapter a goroutine of its own returns it.
+// ErrNoResult is the error of a call whose adapter has ended its goroutine, so the outcome of the call is unknown.
+// Code that runs an adapter in a goroutine of its own returns it.
 var ErrNoResult = &Error{Class: Failed, Message: "the tool ended without a result"}
 
-// Guarded makes a call within the time that its tool has, and makes a panic of its adapter an error of that call. A call that
-// takes longer has the class Timeout, while the time of ctx is not over.
+// Guarded makes a call within the time-out of its tool, and turns a panic of its adapter into an error. A call that
+// exceeds the time-out fails with the class Timeout, unless ctx has ended first.
 func Guarded(ctx context.Context, t *Tool, c Call) (result Result, err error) {
 	timeout := t.Timeout
 	if timeout == 0 {
@@ -23,7 +23,10 @@ func Guarded(ctx context.Context, t *Tool, c Call) (result Result, err error) {
 	defer cancel()
 	defer func() {
 		if recover() != nil {
-			err = &Error{Class: Failed, Message: "the tool failed within Capstan, which is a bug: the turn's journal has the stack", Err: panicked(debug.Stack())}
+			err = &Error{
+				Class: Failed, Message: "the tool failed within Capstan, which is a bug: the turn's journal has the stack",
+				Err: panicked(debug.Stack()),
+			}
 		}
 	}()
 	result, err = t.Caller.Call(bounded, c)
@@ -42,20 +45,22 @@ func isPending(err error) bool {
 	return waits
 }
 
-// IsUncertain says whether an error leaves open how far a call has got: the adapter has not said what became of it.
+// IsUncertain reports whether an error leaves the outcome of the call unknown: the adapter did not classify the
+// error, panicked, or ended its goroutine without a result (ErrNoResult).
 func IsUncertain(err error) bool {
 	_, classified := errors.AsType[*Error](err)
 	return !classified || StackOf(err) != "" || errors.Is(err, ErrNoResult)
 }
 
-// StackOf is where an adapter panicked; empty if it did not.
+// StackOf returns the stack of a panic in an adapter, or an empty string if there was no panic.
 func StackOf(err error) string {
 	stack, _ := errors.AsType[panicked](err)
 	return string(stack)
 }
 
-// panicked is the stack of an adapter that panicked. What it panicked with may hold a secret and is not kept.
+// panicked is the stack of an adapter that panicked. The value of the panic is not kept, because it may contain a
+// secret.
 type panicked string
 
-// Error says that there was a panic.
+// Error returns a fixed text.
 func (panicked) Error() string { return "panic in an adapter" }

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// named gives the tools their names. They depend on the set of tools alone, and not on its order. What has no name that is its
-// own after all has an empty one: somebody has made it so.
+// named gives the tools their final names. The names depend only on the set of tools, not on its order. A name that
+// is not unique even with a hash becomes empty: such a collision is made deliberately.
 func named(tools []Tool, reserved []string) []Tool {
 	all := slices.Clone(tools)
 	for i, t := range tools {
@@ -29,7 +29,7 @@ func named(tools []Tool, reserved []string) []Tool {
 	return all
 }
 
-// repeated says of each tool whether another has its name, or the name is reserved.
+// repeated reports for each tool whether another tool has the same name, or whether the name is reserved.
 func repeated(tools []Tool, reserved []string) []bool {
 	count := map[string]int{}
 	for _, name := range reserved {
@@ -45,11 +45,11 @@ func repeated(tools []Tool, reserved []string) []bool {
 	return again
 }
 
-// maxName is how long a name may be for every provider, in characters.
+// maxName is the maximum length of a name that every provider accepts, in characters.
 const maxName = 64
 
-// fit makes a name that every provider takes: letters, digits, '_' and '-', with a letter or '_' first. One that is too long
-// ends in a hash of it, so that two of them stay two.
+// fit returns a name that every provider accepts: letters, digits, '_' and '-', with a letter or '_' first. A name
+// that is too long gets a hash of itself as a suffix, so that two long names stay different.
 func fit(name string) string {
 	fitted := strings.Map(func(r rune) rune {
 		switch {
@@ -67,7 +67,7 @@ func fit(name string) string {
 	return fitted
 }
 
-// prefixed is the name of a server's tool with that of its server before it. Others have no server.
+// prefixed returns the name of a server's tool with the server's name as a prefix. Other tools have no server.
 func prefixed(t Tool) string {
 	if t.Source.Server == "" {
 		return fit(t.Name)
@@ -75,7 +75,7 @@ func prefixed(t Tool) string {
 	return fit(t.Source.Server + "_" + t.Name)
 }
 
-// hashed is a name that ends in a hash of where the tool comes from.
+// hashed returns a name that ends in a hash of the tool's source.
 func hashed(t Tool, digits int) string {
 	return ending(prefixed(t), sum(t.Source.Server+"\x00"+t.Source.Agent+"\x00"+t.Name), digits)
 }

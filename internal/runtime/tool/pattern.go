@@ -2,13 +2,13 @@ package tool
 
 import "slices"
 
-// matchesOne says whether a name matches one of some patterns.
+// matchesOne reports whether a name matches one of the patterns.
 func matchesOne(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return matches([]rune(p), []rune(name)) })
 }
 
-// matches says whether a name matches a pattern, in which '*' stands for any characters and '?' for one. It takes no more than
-// len(pattern) * len(name) steps: of several '*', only the last is tried again.
+// matches reports whether a name matches a pattern, in which '*' stands for any characters and '?' for one. It
+// takes at most len(pattern) * len(name) steps, because it backtracks only to the last '*'.
 func matches(pattern, name []rune) bool {
 	p, n, star, after := 0, 0, -1, 0
 	for n < len(name) {

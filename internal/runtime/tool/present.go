@@ -9,12 +9,13 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// The bounds of what a model is told of a server's tool. Lengths are in characters, but for the schema's, which is in bytes.
+// The bounds for the description of a server's tool. Lengths are in characters, except maxSchema, which is in
+// bytes.
 const (
 	maxDescription     = 1024
 	maxSchema          = 64 << 10
@@ -28,16 +29,16 @@ const (
 	anyParameterSchema = `{"properties":{},"type":"object"}`
 )
 
-// Unusable says why no model can be told of a tool of a server, nil if one can. The error quotes the tool's schema, which is
-// text from outside.
+// Unusable returns the reason for which a server's tool cannot be offered to a model, or nil if it can. The error
+// quotes the tool's schema, which is text from outside.
 func Unusable(t Tool) error {
 	_, err := presentable(t)
 	return err
 }
 
-// presentable makes a tool fit to be told to a model, or says why this cannot be: no provider takes a tool whose arguments
-// are not an object, and one that it does not take would end the Turn. What a server wrote is text from outside: it is cleaned
-// and cut to a length. A tool without a schema is Capstan's own.
+// presentable prepares a tool for a model, or returns the reason for which this is impossible. No provider accepts
+// a tool whose arguments are not an object, and one rejected tool would end the Turn. Texts of a server are from
+// outside, so they are cleaned and shortened. A tool without a schema is Capstan's own.
 func presentable(t Tool) (Tool, error) {
 	if t.Source.Server == "" && len(t.Schema) == 0 {
 		return t, nil
@@ -49,7 +50,7 @@ func presentable(t Tool) (Tool, error) {
 	}
 	whole, err := json.Marshal(object)
 	if err != nil {
-		return Tool{}, fmt.Errorf("the schema cannot be written: %w", err)
+		return Tool{}, fmt.Errorf("failed to marshal the schema: %w", err)
 	}
 	if _, err := schema.Cached(whole); err != nil {
 		return Tool{}, err
@@ -63,13 +64,13 @@ func presentable(t Tool) (Tool, error) {
 	return t, nil
 }
 
-// rootOf is the schema of an object, by its keywords. Where it does not say that it is that of an object, it does so now.
+// rootOf returns the keywords of an object's schema. It adds a missing type, and rejects a schema of another type.
 func rootOf(source json.RawMessage) (map[string]json.RawMessage, error) {
 	if len(bytes.TrimSpace(source)) == 0 {
 		source = json.RawMessage(anyParameterSchema)
 	}
 	if len(source) > maxSchema {
-		return nil, fmt.Errorf("the schema has %d bytes, and %d is the most", len(source), maxSchema)
+		return nil, fmt.Errorf("the schema has %d bytes, and the maximum is %d", len(source), maxSchema)
 	}
 	if !utf8.Valid(source) {
 		return nil, errors.New("the schema is not UTF-8")
@@ -91,13 +92,13 @@ func rootOf(source json.RawMessage) (map[string]json.RawMessage, error) {
 	return object, nil
 }
 
-// parametersOf is what the prompt says of the parameters: those that are required first, then by name. all is false where
-// there are some of which it says nothing, because their names would not do or there are too many.
+// parametersOf returns the parameters for the prompt: the required ones first, then by name. all is false if some
+// are left out because their names are not allowed or because there are too many.
 func parametersOf(root map[string]json.RawMessage) (parameters []prompt.Parameter, all bool) {
 	var properties map[string]json.RawMessage
 	var required []string
-	_ = json.Unmarshal(root["properties"], &properties) // what is no object has no parameters
-	_ = json.Unmarshal(root["required"], &required)     // nor does it require any
+	_ = json.Unmarshal(root["properties"], &properties) // a schema without an object of properties has no parameters
+	_ = json.Unmarshal(root["required"], &required)     // a schema without a list of names requires none
 	all = true
 	for name, source := range properties {
 		if !prompt.ParameterName(name) {
@@ -123,7 +124,7 @@ func parametersOf(root map[string]json.RawMessage) (parameters []prompt.Paramete
 	return parameters, all
 }
 
-// property is what is read of the schema of a parameter.
+// property is the part of a parameter's schema that is read.
 type property struct {
 	Ref         string            `json:"$ref"`
 	Type        json.RawMessage   `json:"type"`
@@ -137,7 +138,8 @@ type property struct {
 	Items       json.RawMessage   `json:"items"`
 }
 
-// parameterOf is what the prompt says of a parameter, but for its name. What it cannot say is in the schema.
+// parameterOf returns the description of a parameter for the prompt, without its name. The schema has the details
+// that the prompt cannot express.
 func parameterOf(root map[string]json.RawMessage, source json.RawMessage) prompt.Parameter {
 	s := resolved(root, source)
 	p := prompt.Parameter{Type: s.kind(root, maxReferences)}
@@ -167,14 +169,14 @@ func parameterOf(root map[string]json.RawMessage, source json.RawMessage) prompt
 	return p
 }
 
-// kind is the type of a parameter, in the words of a prompt.
+// kind returns the type of a parameter for the prompt.
 func (s property) kind(root map[string]json.RawMessage, most int) string {
 	var one string
 	var several []string
 	if json.Unmarshal(s.Type, &one) == nil {
 		several = []string{one}
 	} else {
-		_ = json.Unmarshal(s.Type, &several) // what is neither says nothing
+		_ = json.Unmarshal(s.Type, &several) // any other form is ignored
 	}
 	for _, kind := range several {
 		switch kind {
@@ -198,8 +200,8 @@ func (s property) kind(root map[string]json.RawMessage, most int) string {
 	return "string"
 }
 
-// resolved is a schema, where it is only a reference that to which it refers within the same document. What it says beside
-// the reference goes before.
+// resolved parses a schema. If the schema is a reference within the same document, resolved returns the target. A
+// description or default beside the reference overrides that of the target.
 func resolved(root map[string]json.RawMessage, source json.RawMessage) property {
 	var s property
 	if json.Unmarshal(source, &s) != nil {
@@ -226,7 +228,7 @@ func resolved(root map[string]json.RawMessage, source json.RawMessage) property 
 	return s
 }
 
-// at is the place of a JSON pointer.
+// at returns the value at a JSON pointer.
 func at(object map[string]json.RawMessage, path []string) (json.RawMessage, bool) {
 	here, ok := object[strings.NewReplacer("~1", "/", "~0", "~").Replace(path[0])]
 	if !ok || len(path) == 1 {
@@ -239,8 +241,8 @@ func at(object map[string]json.RawMessage, path []string) (json.RawMessage, bool
 	return at(within, path[1:])
 }
 
-// first is the beginning of a text, cleaned as a prompt does but for what is escaped there.
+// first returns the beginning of a text. The text is cleaned as in a prompt, but not escaped.
 func first(text string, most int) string {
-	kept, _ := fence.Cap(strings.TrimSpace(fence.Neutral(text, "")), most)
+	kept, _ := untrusted.Cap(strings.TrimSpace(untrusted.Neutral(text, "")), most)
 	return kept
 }

@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// Selection chooses among tools.
+// Selection configures Select.
 type Selection struct {
-	// Most is how many are offered, at least 1.
+	// Most is the maximum number of tools, at least 1.
 	Most int
-	// Semantic ranks them by how well their words fit Query, and else their order decides.
+	// Semantic ranks the tools by how well their words match Query. Otherwise their order decides.
 	Semantic bool
 	Query    string
-	// Pinned are the names of those that are offered in any case.
+	// Pinned are the names of the tools that are selected first.
 	Pinned []string
 }
 
-// Select returns the tools to offer, in their order, and how many it has left out. The pinned ones are the first to have a
-// place, by the name that the model knows or by that of their server; the others follow in their order, or best first. Those
-// that fit the query as well as each other follow in their order.
+// Select returns the selected tools, in their original order, and the number of tools that it has left out. Pinned
+// tools are selected first; a pinned name is the one that the model sees or the one that the server uses. The other
+// tools follow, best first if s.Semantic is set. Otherwise, and for equal scores, their order decides.
 func Select(tools []Tool, s Selection) (kept []Tool, leftOut int) {
 	most := max(1, s.Most)
 	if len(tools) <= most {
@@ -33,7 +33,8 @@ func Select(tools []Tool, s Selection) (kept []Tool, leftOut int) {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(a, b int) int {
-		if pinned := cmp.Compare(rung(tools[a], s.Pinned), rung(tools[b], s.Pinned)); pinned != 0 || scores == nil || rung(tools[a], s.Pinned) == 0 {
+		if pinned := cmp.Compare(pinOrder(tools[a], s.Pinned), pinOrder(tools[b], s.Pinned)); pinned != 0 ||
+			scores == nil || pinOrder(tools[a], s.Pinned) == 0 {
 			return pinned
 		}
 		return cmp.Compare(scores[b], scores[a])
@@ -46,8 +47,8 @@ func Select(tools []Tool, s Selection) (kept []Tool, leftOut int) {
 	return kept, len(tools) - most
 }
 
-// rung is 0 for a pinned tool and 1 for any other.
-func rung(t Tool, pinned []string) int {
+// pinOrder returns 0 for a pinned tool and 1 for any other.
+func pinOrder(t Tool, pinned []string) int {
 	if slices.Contains(pinned, t.Name) || t.Source.Name != "" && slices.Contains(pinned, t.Source.Name) {
 		return 0
 	}

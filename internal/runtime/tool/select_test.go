@@ -14,7 +14,7 @@ func described(name, description string, parameters ...prompt.Parameter) tool.To
 	return tool.Tool{Tool: prompt.Tool{Name: name, Description: description, Parameters: parameters}}
 }
 
-// desk are the tools of a help desk.
+// desk returns the tools of a help desk.
 func desk() []tool.Tool {
 	all := []tool.Tool{
 		described("list_orders", "Lists the orders of a customer.", prompt.Parameter{Name: "customer"}),
@@ -33,19 +33,63 @@ func TestSelect(t *testing.T) {
 		s      tool.Selection
 		want   string
 	}{
-		"enough room":        {"all are offered", tool.Selection{Most: 5, Semantic: true, Query: "weather"}, "list_orders get_weather sendEmail refund_order translate"},
-		"declared":           {"the first ones, whatever is asked", tool.Selection{Most: 2, Query: "Translate this."}, "list_orders get_weather"},
-		"declared, pinned":   {"what is pinned is among them", tool.Selection{Most: 2, Pinned: []string{"translate", "unheard"}}, "list_orders translate"},
-		"pinned by its name": {"that of its server will do", tool.Selection{Most: 1, Pinned: []string{"refunds.create"}}, "refund_order"},
-		"too many pinned":    {"the first of them", tool.Selection{Most: 2, Semantic: true, Query: "weather", Pinned: []string{"translate", "refund_order", "sendEmail"}}, "sendEmail refund_order"},
-		"semantic":           {"the best, in the order in which they are declared", tool.Selection{Most: 2, Semantic: true, Query: "Please REFUND my order of a customer!"}, "list_orders refund_order"},
-		"by its name":        {"the words of a name count", tool.Selection{Most: 1, Semantic: true, Query: "email him"}, "sendEmail"},
-		"by a parameter":     {"so do those of parameters", tool.Selection{Most: 1, Semantic: true, Query: "the amount"}, "refund_order"},
-		"a rare word":        {"a word that few have says more than one that many have", tool.Selection{Most: 1, Semantic: true, Query: "customer forecast"}, "get_weather"},
-		"semantic, pinned":   {"what is pinned goes before the best", tool.Selection{Most: 2, Semantic: true, Query: "weather of the city", Pinned: []string{"translate"}}, "get_weather translate"},
-		"nothing fits":       {"their order decides", tool.Selection{Most: 2, Semantic: true, Query: "xyzzy"}, "list_orders get_weather"},
-		"no query":           {"their order decides", tool.Selection{Most: 2, Semantic: true}, "list_orders get_weather"},
-		"no bound":           {"at least one is offered", tool.Selection{}, "list_orders"},
+		"enough room": {
+			"all tools are selected if there is room",
+			tool.Selection{Most: 5, Semantic: true, Query: "weather"},
+			"list_orders get_weather sendEmail refund_order translate",
+		},
+		"declared order": {
+			"without Semantic, the first tools are selected for any query",
+			tool.Selection{Most: 2, Query: "Translate this."},
+			"list_orders get_weather",
+		},
+		"declared order, pinned": {
+			"a pinned tool is selected first",
+			tool.Selection{Most: 2, Pinned: []string{"translate", "unheard"}},
+			"list_orders translate",
+		},
+		"pinned by the server's name": {
+			"a pinned name may be the server's name of the tool",
+			tool.Selection{Most: 1, Pinned: []string{"refunds.create"}},
+			"refund_order",
+		},
+		"too many pinned": {
+			"the first pinned tools are selected",
+			tool.Selection{Most: 2, Semantic: true, Query: "weather", Pinned: []string{"translate", "refund_order", "sendEmail"}},
+			"sendEmail refund_order",
+		},
+		"semantic": {
+			"the best tools are selected, and stay in the declared order",
+			tool.Selection{Most: 2, Semantic: true, Query: "Please REFUND my order of a customer!"},
+			"list_orders refund_order",
+		},
+		"word of a name": {
+			"the words of a name count", tool.Selection{Most: 1, Semantic: true, Query: "email him"}, "sendEmail",
+		},
+		"word of a parameter": {
+			"the words of parameters count", tool.Selection{Most: 1, Semantic: true, Query: "the amount"}, "refund_order",
+		},
+		"a rare word": {
+			"a rare word has more weight than a frequent one",
+			tool.Selection{Most: 1, Semantic: true, Query: "customer forecast"},
+			"get_weather",
+		},
+		"semantic, pinned": {
+			"a pinned tool is selected before the best one",
+			tool.Selection{Most: 2, Semantic: true, Query: "weather of the city", Pinned: []string{"translate"}},
+			"get_weather translate",
+		},
+		"no match": {
+			"without a match, the declared order decides",
+			tool.Selection{Most: 2, Semantic: true, Query: "xyzzy"},
+			"list_orders get_weather",
+		},
+		"no query": {
+			"without a query, the declared order decides",
+			tool.Selection{Most: 2, Semantic: true},
+			"list_orders get_weather",
+		},
+		"no maximum": {"at least one tool is selected", tool.Selection{}, "list_orders"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			kept, leftOut := tool.Select(desk(), tc.s)
@@ -63,7 +107,7 @@ func TestSelect(t *testing.T) {
 	}
 }
 
-func TestSelectLeavesItsInputAsItIs(t *testing.T) {
+func TestSelectDoesNotChangeItsInput(t *testing.T) {
 	all := desk()
 	tool.Select(all, tool.Selection{Most: 2, Semantic: true, Query: "translate the weather"})
 	if diff := cmp.Diff(desk(), all); diff != "" {

@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// shownSchema is a schema as a model is shown it: what describes is text from outside, and nothing in it may pass for a control
-// token of a model's chat template. It is nil where that changes nothing. What decides about arguments stays as it is.
+// shownSchema returns a schema in the form that the model receives, or nil if that form is the same. Descriptions
+// are text from outside, and none may be mistaken for a control token of a model's chat template. Keywords that
+// validate arguments stay unchanged.
 func shownSchema(source json.RawMessage) json.RawMessage {
 	d := json.NewDecoder(bytes.NewReader(source))
 	d.UseNumber()
@@ -26,7 +27,7 @@ func shownSchema(source json.RawMessage) json.RawMessage {
 	return shown
 }
 
-// cleanSchema cleans the texts of a schema in place, and says whether it changed any.
+// cleanSchema cleans the texts of a schema in place, and reports whether it changed any.
 func cleanSchema(v any) (changed bool) {
 	switch v := v.(type) {
 	case []any:
@@ -61,11 +62,11 @@ func cleanKeyword(schema map[string]any, key string, v any) (changed bool) {
 	return cleanSchema(v)
 }
 
-// cleanText is a value whose texts are cleaned; the names of properties stay.
+// cleanText cleans all texts in a value. The names of properties stay unchanged.
 func cleanText(v any) (clean any, changed bool) {
 	switch v := v.(type) {
 	case string:
-		text := fence.Neutral(v, "")
+		text := untrusted.Neutral(v, "")
 		return text, text != v
 	case []any:
 		for i, inner := range v {

@@ -1,5 +1,5 @@
-// Package tool is the engine's view of a tool: arguments in, one result or one classified error out. Adapters for real
-// tools implement Caller and live outside internal/runtime.
+// Package tool defines tools as the engine sees them: arguments in, one result or one classified error out.
+// Adapters for real tools implement Caller and live outside internal/runtime.
 package tool
 
 import (
@@ -15,82 +15,86 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 )
 
-// Effect is what a call does to the world, and so whether it may be made again.
+// Effect is the declared consequence of a call. It decides whether the call may be repeated.
 type Effect string
 
 const (
 	// ReadOnly calls change nothing.
 	ReadOnly Effect = "ReadOnly"
-	// Idempotent calls change no more when they are made twice.
+	// Idempotent calls change no more when they are repeated.
 	Idempotent Effect = "Idempotent"
-	// Destructive calls must not be made twice. So are those of which nobody knows.
+	// Destructive calls must not be repeated. A tool of unknown effect is Destructive.
 	Destructive Effect = "Destructive"
 )
 
-// Repeatable says whether a call whose outcome is unknown may be made again.
+// Repeatable reports whether a call whose outcome is unknown may be made again.
 func (e Effect) Repeatable() bool { return e == ReadOnly || e == Idempotent }
 
-// DefaultTimeout bounds a call where its tool says nothing.
+// DefaultTimeout limits a call whose tool has no time-out.
 const DefaultTimeout = 45 * time.Second
 
-// Role is what a tool is used for.
+// Role is the purpose of a tool.
 type Role string
 
 // The roles of tools.
 const (
-	// WebSearch tools look things up on the web.
+	// WebSearch tools search the web.
 	WebSearch Role = "WebSearch"
-	// LocalSearch tools look things up in what the organisation has.
+	// LocalSearch tools search the data of the organization.
 	LocalSearch Role = "LocalSearch"
-	// ContextPack tools are called before the model is asked, and fill the prompt's context. No model is offered them.
+	// ContextPack tools are called before the model is asked, and add facts to the prompt. They are not offered to
+	// the model.
 	ContextPack Role = "ContextPack"
-	// Other is the role of all others.
+	// Other is the role of all other tools.
 	Other Role = "Other"
 )
 
-// Source says where a tool comes from: what makes its calls is found by it, also after a restart. The zero Source is that of
-// Capstan's own tools.
+// Source identifies the origin of a tool. The engine uses it to find the Caller of the tool, even after a restart.
+// The zero Source is that of Capstan's own tools.
 type Source struct {
-	// Server is the name of the ToolServer that has the tool, and Name the tool's name there.
+	// Server is the name of the tool's ToolServer. Name is the name of the tool there.
 	Server string `json:"server,omitempty"`
 	Name   string `json:"name,omitempty"`
-	// Agent is the name of the sub-agent that the tool is.
+	// Agent is the name of the sub-agent, if the tool is one.
 	Agent string `json:"agent,omitempty"`
-	// UID of the ToolServer or the Agent when the tools of the Turn were chosen, since another one may get its name. Empty where the
-	// object has none, as without a cluster, and in journals of older versions.
+	// UID is the UID of the ToolServer or Agent at the time when the tools of the Turn were selected. It matters
+	// because another object may get the same name later. It is empty if the object has no UID, as without a
+	// cluster, and in journals of older versions.
 	UID string `json:"uid,omitempty"`
 }
 
-// Tool is what a model is told of a tool, what is known of it, and how it is called. Without its Caller it marshals to JSON
-// and back without loss.
+// Tool is a tool with its description for the model, its properties and its Caller. Without the Caller it marshals
+// to JSON and back without loss.
 type Tool struct {
 	prompt.Tool
-	// Schema is the JSON Schema of the arguments as the server gave it; empty for that of the Parameters.
+	// Schema is the JSON Schema of the arguments as the server gave it. If it is empty, the schema follows from
+	// Parameters.
 	Schema json.RawMessage `json:"schema,omitempty"`
-	// Shown is the Schema as a model is shown it; empty where that is the same.
+	// Shown is the form of Schema that the model receives. It is empty if the two are equal.
 	Shown json.RawMessage `json:"shown,omitempty"`
-	// Effect of a call; Destructive if empty.
+	// Effect is the effect of a call. An empty effect means Destructive.
 	Effect Effect `json:"effect,omitempty"`
-	// Role of the tool; Other if empty.
+	// Role is the role of the tool. An empty role means Other.
 	Role Role `json:"role,omitempty"`
-	// Timeout of a call; DefaultTimeout if 0.
+	// Timeout limits each call. 0 means DefaultTimeout.
 	Timeout time.Duration `json:"timeout,omitempty"`
-	// RetryOnTimeout makes a call without a result in time once more, if its effect is repeatable.
+	// RetryOnTimeout repeats a call once after a time-out, if its effect is repeatable.
 	RetryOnTimeout bool `json:"retryOnTimeout,omitempty"`
-	// MaxCalls is how often a Turn may call the tool; 0 for as often as it may call tools at all.
+	// MaxCalls is the maximum number of calls of this tool in a Turn. 0 means that only the Turn's limit of all
+	// calls applies.
 	MaxCalls int `json:"maxCalls,omitempty"`
-	// RequiresApproval makes each call wait for somebody's decision.
+	// RequiresApproval means that each call requires approval.
 	RequiresApproval bool `json:"requiresApproval,omitempty"`
-	// Source of the tool.
+	// Source identifies the origin of the tool.
 	Source Source `json:"source,omitzero"`
-	// Trusted is true for a tool of Capstan's own whose results people have written for the model, as skills are: they are told
-	// without a fence. Those of servers and of sub-agents never are.
+	// Trusted is true for a tool of Capstan's own whose results people have written for the model, such as skills.
+	// The model receives these results without a fence. Tools of servers and sub-agents are never trusted.
 	Trusted bool `json:"trusted,omitempty"`
 	// Caller makes the calls.
 	Caller Caller `json:"-"`
 }
 
-// JSONSchema is the schema of the arguments.
+// JSONSchema returns the schema of the arguments.
 func (t Tool) JSONSchema() (json.RawMessage, error) {
 	if len(t.Schema) > 0 {
 		return t.Schema, nil
@@ -98,11 +102,11 @@ func (t Tool) JSONSchema() (json.RawMessage, error) {
 	return t.Tool.JSONSchema()
 }
 
-// SchemaHash is the SHA-256 of the canonical form of the schema of the arguments, in hexadecimal.
+// SchemaHash returns the SHA-256 of the canonical form of the schema of the arguments, in hexadecimal.
 func (t Tool) SchemaHash() string {
 	source, err := t.JSONSchema()
 	if err != nil {
-		return "" // of a parameter whose default is no JSON, which no schema can have
+		return "" // only if the default of a parameter is not JSON, which is impossible in a schema
 	}
 	data, err := canonical.JSON(source)
 	if err != nil {
@@ -111,8 +115,8 @@ func (t Tool) SchemaHash() string {
 	return canonical.Sum(data)
 }
 
-// ShownSchema is the schema of the arguments as a model is shown it: nothing that describes in it can pass for a control token.
-// What decides about arguments is JSONSchema.
+// ShownSchema returns the schema of the arguments in the form that the model receives. No description in it can be
+// mistaken for a control token. Arguments are validated against JSONSchema instead.
 func (t Tool) ShownSchema() (json.RawMessage, error) {
 	if len(t.Shown) > 0 {
 		return t.Shown, nil
@@ -122,128 +126,134 @@ func (t Tool) ShownSchema() (json.RawMessage, error) {
 
 // Caller makes the calls of one tool.
 //
-// Call returns the result, or an *Error that says what kind of failure it was, or a *Pending where the result comes later. It stops promptly when ctx ends and leaves
-// nothing running behind. It never retries: the loop does. It is safe for concurrent use.
+// Call returns the result of a call. If the call failed, it returns an *Error with the class of the failure. If the
+// result comes later, it returns a *Pending. Call must return promptly when ctx ends, must not leave anything
+// running, and must not retry: the loop does that. It must be safe for concurrent use.
 type Caller interface {
 	Call(ctx context.Context, c Call) (Result, error)
 }
 
-// CallerFunc is a function that is a Caller.
+// CallerFunc is a function that implements Caller.
 type CallerFunc func(ctx context.Context, c Call) (Result, error)
 
 // Call calls the function.
 func (f CallerFunc) Call(ctx context.Context, c Call) (Result, error) { return f(ctx, c) }
 
-// Checker is a Caller that can find out whether its tool is still the one that the Turn has.
+// Checker is a Caller that can check whether its tool is still the one that the Turn was given.
 type Checker interface {
-	// Check returns an *Error that wraps ErrChanged if another object has the tool now, or if the tool has another schema. It returns
-	// another *Error if that cannot be found out. It is called before people are asked about a call, and before the call is made.
+	// Check returns an *Error that wraps ErrChanged if another object has the tool now, or if the tool has another
+	// schema. It returns another *Error if the check is not possible. It is called before an approval is requested,
+	// and before the call is made.
 	Check(ctx context.Context) error
 }
 
-// ErrChanged is the cause of an *Error that says that a tool is no longer the one that the Turn has.
+// ErrChanged is the cause of an *Error for a tool that is no longer the one that the Turn was given.
 var ErrChanged = errors.New("the tool has changed since the turn began")
 
-// Call of a tool.
+// Call is one call of a tool.
 type Call struct {
-	// IdempotencyKey names the call for ever: it is the same when the call is made again. For servers that can use one.
+	// IdempotencyKey identifies the call permanently: a repeated call has the same key. Servers may use it to
+	// detect repeats.
 	IdempotencyKey string
-	// Step of the call, from 1, and CallID that the model gave it.
+	// Step is the step of the call, from 1. CallID is the ID that the model gave it.
 	Step   int
 	CallID string
-	// Attempt is 1 for the first time that the call is made, and more when it may have been made before.
+	// Attempt is the attempt number. It is above 1 if the call may have been made before.
 	Attempt int
-	// Repeatable is true if the effect of the tool allows the call to be made twice. An adapter must not send any other call
-	// again unless the first was surely not sent.
+	// Repeatable is true if the effect of the tool allows a repeated call. If it is false, an adapter must not send
+	// the call again, unless the first one was certainly not sent.
 	Repeatable bool
-	// TurnUID is the UID of the Turn that an earlier attempt of the call of a sub-agent has begun; empty where that is not known.
+	// TurnUID is the UID of the Turn that an earlier attempt of a sub-agent's call has created. It is empty if it
+	// is not known.
 	TurnUID string
 	// Arguments are a JSON object.
 	Arguments json.RawMessage
-	// Left is what the Turn may still take.
+	// Left is the remainder of the Turn's limits.
 	Left Left
-	// Descendants is how many Turns the call of a sub-agent may create: its own and those below it. It is 0 for other tools,
-	// and for a call that an older version began, which reserved none.
+	// Descendants is the number of Turns that the call of a sub-agent may create: its own and those below it. It is
+	// 0 for other tools. It is also 0 for a call that an older version began, which reserved none.
 	Descendants int
 }
 
-// Left is what is left of a Turn's limits.
+// Left is the remainder of a Turn's limits.
 type Left struct {
-	// Time until its deadline.
+	// Time is the time until the deadline of the Turn.
 	Time time.Duration
-	// Tokens and Cost; nil for no bound.
+	// Tokens and Cost are nil if they are not limited.
 	Tokens *int64
 	Cost   *decimal.Decimal
 }
 
-// Result of a call.
+// Result is the result of a call.
 type Result struct {
-	// Content for the model.
+	// Content is the text for the model.
 	Content string
-	// Spent is what a sub-agent took; nil for any other tool.
+	// Spent is the usage of a sub-agent. It is nil for any other tool.
 	Spent *Spent
-	// Descendants is how many Turns the call of a sub-agent has created or may still create; nil if that is unknown, and for any
-	// other tool. It is also valid beside an error.
+	// Descendants is the number of Turns that the call of a sub-agent has created or may still create. It is nil if
+	// that number is unknown, and for any other tool. It is valid even if the call returned an error.
 	Descendants *int
 }
 
-// Spent is what the Turn of a sub-agent took, those of its own sub-agents included.
+// Spent is the usage of a sub-agent's Turn, including the Turns of its own sub-agents.
 type Spent struct {
-	// Turn is its name.
+	// Turn is the name of the Turn.
 	Turn  string      `json:"turn,omitempty"`
 	Usage model.Usage `json:"usage"`
 	Cost  *model.Cost `json:"cost,omitempty"`
-	// Known is the sum of what is known of a cost that is not known as a whole, whatever its currencies; nil where Cost says all,
-	// and where nothing is known. It counts against budgets and is not reported.
+	// Known is the sum of the known parts of a cost that is not fully known, in any currency. It is nil if Cost is
+	// set, or if no part is known. It counts against budgets but is not reported.
 	Known *decimal.Decimal `json:"known,omitempty"`
 }
 
-// Pending is returned for a call that was begun and whose result comes later, as that of a sub-agent. The Turn is parked; when
-// it goes on, the call is made again and then has its result.
+// Pending is returned for a call that has begun and whose result comes later, such as the call of a sub-agent. The
+// Turn is parked. When it continues, the call is made again and then returns its result.
 type Pending struct {
-	// Turn is the name of the Turn whose end is waited for, and UID its UID; empty where that is not known.
+	// Turn is the name of the pending Turn, and UID is its UID. Each is empty if it is not known.
 	Turn, UID string
 }
 
-// Error says what is waited for.
+// Error names the pending Turn.
 func (p *Pending) Error() string { return "turn " + p.Turn + " has not ended" }
 
-// Class says what kind of failure a call has ended with. Models are told.
+// Class is the kind of failure of a call. It is part of the message that the model receives.
 type Class string
 
 // The classes of failures.
 const (
-	// InvalidArguments means that the tool cannot work with the arguments.
+	// InvalidArguments means that the tool does not accept the arguments.
 	InvalidArguments Class = "invalid_arguments"
-	// Timeout means that there was no result in time. The call may have been done all the same.
+	// Timeout means that there was no result in time. The call may have been completed nevertheless.
 	Timeout Class = "timeout"
-	// Unavailable means that the tool is out of reach, or unknown.
+	// Unavailable means that the tool cannot be reached, or is unknown.
 	Unavailable Class = "unavailable"
 	// Denied means that the call is not allowed.
 	Denied Class = "denied"
-	// Failed means that the tool has failed, or that its result is an error.
+	// Failed means that the tool failed, or that its result is an error.
 	Failed Class = "failed"
-	// OutcomeUnknown means that nobody knows whether the call was done: the run was cut off, or the adapter of the tool failed.
+	// OutcomeUnknown means that the call may or may not have been made: the run was cut off, or the adapter of the
+	// tool failed.
 	OutcomeUnknown Class = "outcome_unknown"
 )
 
-// Blocks says whether a call that has failed so takes the tool from the rest of the Turn: it would fail again.
+// Blocks reports whether a failure of this class blocks the tool for the rest of the Turn, because it would fail
+// again.
 func (c Class) Blocks() bool { return c == Denied }
 
 // Error is a failed call.
 type Error struct {
-	// Class of the failure.
+	// Class is the class of the failure.
 	Class Class
-	// Message for the model and for people, in words of Capstan's own: what it quotes from outside is a name at most.
+	// Message is for the model and for people. It is Capstan's own text, and quotes at most a name from outside.
 	Message string
-	// Said is what the other side has said of it: a server, a sub-agent, an adapter. A model is told it within a fence. May be
-	// empty.
+	// Said is the message of the other side: a server, a sub-agent or an adapter. The model receives it within a
+	// fence. It may be empty.
 	Said string
-	// Err is the cause; may be nil.
+	// Err is the cause. It may be nil.
 	Err error
 }
 
-// Error returns the message, and what the other side has said.
+// Error returns Message, followed by Said if there is any.
 func (e *Error) Error() string {
 	if e.Said == "" {
 		return e.Message
@@ -254,7 +264,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// AsError returns an error as an *Error; one of no class has Failed, and is the word of an adapter.
+// AsError returns err as an *Error. An error without a class gets the class Failed, and its text is the adapter's.
 func AsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e

@@ -13,7 +13,7 @@ func TestRepeatable(t *testing.T) {
 		tool.ReadOnly: true, tool.Idempotent: true, tool.Destructive: false, "": false, "readonly": false, "Unheard": false,
 	} {
 		if got := effect.Repeatable(); got != want {
-			t.Errorf("%q is repeatable: %t, want %t: what is not known may do harm", effect, got, want)
+			t.Errorf("%q is repeatable: %t, want %t: an unknown effect may do harm", effect, got, want)
 		}
 	}
 }
@@ -28,7 +28,11 @@ func TestAsError(t *testing.T) {
 	}{
 		"classified": {classified, *classified, "it is away"},
 		"wrapped":    {fmt.Errorf("call: %w", classified), *classified, "it is away"},
-		"other":      {cause, tool.Error{Class: tool.Failed, Message: "the tool failed", Said: "connection refused", Err: cause}, "the tool failed: connection refused"},
+		"other": {
+			cause,
+			tool.Error{Class: tool.Failed, Message: "the tool failed", Said: "connection refused", Err: cause},
+			"the tool failed: connection refused",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := tool.AsError(tc.err)

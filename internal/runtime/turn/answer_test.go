@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 )
 
-// appends notes what is appended to a journal.
+// appends is a journal that keeps the appended entries.
 type appends struct {
 	journal.Journal
 	mu      sync.Mutex
@@ -26,7 +26,7 @@ func (a *appends) Append(ctx context.Context, uid string, entries ...journal.Ent
 	return a.Journal.Append(ctx, uid, entries...)
 }
 
-// finalized returns the entry of the end.
+// finalized returns the entry for the end of the Turn.
 func (a *appends) finalized(t *testing.T) journal.Entry {
 	t.Helper()
 	for _, e := range a.entries {
@@ -38,8 +38,8 @@ func (a *appends) finalized(t *testing.T) journal.Entry {
 	return journal.Entry{}
 }
 
-// TestALongAnswerIsKeptOnceWithTheEnd: the entry of the end names the artifact and does not hold the text again, and a run that finds
-// the end has the text all the same.
+// TestALongAnswerIsKeptOnceWithTheEnd checks that the entry for the end names the artifact and does not repeat the
+// text. A later run must still return the text.
 func TestALongAnswerIsKeptOnceWithTheEnd(t *testing.T) {
 	text := strings.Repeat("all of it \n", 30_000)
 	c, s := candidate("p0", 1, says(text))
@@ -49,16 +49,19 @@ func TestALongAnswerIsKeptOnceWithTheEnd(t *testing.T) {
 	if end.Version != 2 {
 		t.Errorf("the end has version %d, want 2: an older build would take it for an end without an answer", end.Version)
 	}
-	if len(end.Artifacts) != 1 || end.Artifacts[0].SHA256 != first.Answer.SHA256 || end.Artifact != "" || strings.Contains(string(end.Payload), "all of it") {
-		t.Errorf("the end has %d artifacts and a payload of %d bytes (artifact %q), want the answer's artifact alone", len(end.Artifacts), len(end.Payload), end.Artifact)
+	if len(end.Artifacts) != 1 || end.Artifacts[0].SHA256 != first.Answer.SHA256 || end.Artifact != "" ||
+		strings.Contains(string(end.Payload), "all of it") {
+		t.Errorf("the end has %d artifacts and a payload of %d bytes (artifact %q), want the answer's artifact alone",
+			len(end.Artifacts), len(end.Payload), end.Artifact)
 	}
 	again := mustRun(t, j, input(c))
 	if first.Text != text || again.Text != text || s.asked() != 1 {
-		t.Errorf("the results have %d and %d bytes after %d requests, want the whole answer of %d", len(first.Text), len(again.Text), s.asked(), len(text))
+		t.Errorf("the results have %d and %d bytes after %d requests, want the whole answer of %d",
+			len(first.Text), len(again.Text), s.asked(), len(text))
 	}
 }
 
-// TestAnEndOfAnOlderVersion has its text in the entry.
+// TestAnEndOfAnOlderVersion checks an entry that contains the text.
 func TestAnEndOfAnOlderVersion(t *testing.T) {
 	text := strings.Repeat("all of it \n", 10_000)
 	c, _ := candidate("p0", 1, says(text))
@@ -86,7 +89,8 @@ func TestAnEndOfAnOlderVersion(t *testing.T) {
 	}
 }
 
-// TestAShortAnswerIsForOlderBuildsToo: they take the Turn over in the middle of an upgrade.
+// TestAShortAnswerIsForOlderBuildsToo checks that older builds can read the entry, because they may take over the
+// Turn during an upgrade.
 func TestAShortAnswerIsForOlderBuildsToo(t *testing.T) {
 	c, _ := candidate("p0", 1, says("Hello."))
 	j := &appends{Journal: &journaltest.Memory{}}
@@ -98,7 +102,7 @@ func TestAShortAnswerIsForOlderBuildsToo(t *testing.T) {
 	}
 }
 
-// lossy has lost one artifact, or cannot read it now.
+// lossy is a journal that has lost one artifact, or cannot read it now.
 type lossy struct {
 	journal.Journal
 	err error
@@ -115,11 +119,11 @@ func TestAnEndWhoseAnswerCannotBeRead(t *testing.T) {
 		err, want error
 		damaged   bool
 	}{
-		"lost": {"the record makes no sense without it", journal.ErrNoArtifact, journal.ErrDamaged, true},
-		"away": {"the run must try again, and not end the turn without its answer", away, away, false},
+		"artifact lost":     {"the record is incomplete without its answer", journal.ErrNoArtifact, journal.ErrDamaged, true},
+		"store unavailable": {"the run must try again instead of ending the turn without its answer", away, away, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Quotes grow in JSON, so that the answer is large, and the reply that has it is no artifact.
+			// Quotes grow in JSON, so the answer is large. The reply that contains it is not an artifact.
 			c, _ := candidate("p0", 1, says(strings.Repeat("<", 9_000)))
 			j := &journaltest.Memory{}
 			mustRun(t, j, input(c))

@@ -14,25 +14,25 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// How many characters of an artifact read_artifact returns where it is not told, and at most.
+// The default and the maximum number of characters that read_artifact returns.
 const (
 	defaultPage = 8_000
 	maxPage     = 10_000
 )
 
-// maxNamed is how many artifacts a model is told of that asks for one which is not there.
+// maxNamed is the maximum number of artifacts that an error lists for a model that asked for an unknown one.
 const maxNamed = 20
 
-// artifacts are the outputs of tools that were too long for a message. Calls that run at the same time read them while others
-// are added.
+// artifacts are the tool outputs that were too long for a message. Concurrent calls read them while others are
+// added.
 type artifacts struct {
 	mu sync.Mutex
-	// names in order, and the SHA-256 of each.
+	// names are in the order of the calls. byName has the SHA-256 of each.
 	names  []string
 	byName map[string]string
 }
 
-func (a *artifacts) add(f loop.Finish) {
+func (a *artifacts) add(f loop.CallResult) {
 	if f.ArtifactName == "" || f.Artifact == "" {
 		return
 	}
@@ -46,7 +46,7 @@ func (a *artifacts) add(f loop.Finish) {
 	}
 }
 
-// find returns the SHA-256 of an artifact of this Turn, or what to ask for instead.
+// find returns the SHA-256 of an artifact of this Turn, or an error that lists the artifacts to ask for.
 func (a *artifacts) find(name string) (string, *tool.Error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -57,10 +57,13 @@ func (a *artifacts) find(name string) (string, *tool.Error) {
 	if n := len(a.names); n > 0 {
 		known = "use one of " + strings.Join(a.names[max(0, n-maxNamed):], ", ")
 	}
-	return "", &tool.Error{Class: tool.InvalidArguments, Message: fmt.Sprintf("name: there is no artifact %q: %s", clean(name, maxCallName), known)}
+	return "", &tool.Error{
+		Class:   tool.InvalidArguments,
+		Message: fmt.Sprintf("name: there is no artifact %q: %s", clean(name, maxCallName), known),
+	}
 }
 
-// readArtifact is the tool read_artifact: it returns a part of an output of this Turn's tools.
+// readArtifact implements the tool read_artifact. It returns a part of an output of this Turn's tools.
 func (r *run) readArtifact(ctx context.Context, c tool.Call) (tool.Result, error) {
 	arguments := struct {
 		Name   string `json:"name"`
@@ -68,7 +71,10 @@ func (r *run) readArtifact(ctx context.Context, c tool.Call) (tool.Result, error
 		Limit  int    `json:"limit"`
 	}{Limit: defaultPage}
 	if err := json.Unmarshal(c.Arguments, &arguments); err != nil {
-		return tool.Result{}, &tool.Error{Class: tool.InvalidArguments, Message: `the arguments must be {"name": "...", "offset": 0, "limit": 8000}`, Err: err}
+		return tool.Result{}, &tool.Error{
+			Class:   tool.InvalidArguments,
+			Message: `the arguments must be {"name": "...", "offset": 0, "limit": 8000}`, Err: err,
+		}
 	}
 	switch {
 	case arguments.Offset < 0:
@@ -76,7 +82,7 @@ func (r *run) readArtifact(ctx context.Context, c tool.Call) (tool.Result, error
 	case arguments.Limit < 1:
 		return tool.Result{}, &tool.Error{Class: tool.InvalidArguments, Message: fmt.Sprintf("limit: must be from 1 to %d", maxPage)}
 	}
-	sha, unknown := r.past.artifacts.find(arguments.Name)
+	sha, unknown := r.replayed.artifacts.find(arguments.Name)
 	if unknown != nil {
 		return tool.Result{}, unknown
 	}
@@ -87,18 +93,28 @@ func (r *run) readArtifact(ctx context.Context, c tool.Call) (tool.Result, error
 	}
 	switch {
 	case errors.Is(err, journal.ErrNoArtifact):
-		return tool.Result{}, &tool.Error{Class: tool.Failed, Message: fmt.Sprintf("artifact %q is not there any more", arguments.Name), Err: err}
+		return tool.Result{}, &tool.Error{
+			Class:   tool.Failed,
+			Message: fmt.Sprintf("artifact %q is not there any more", arguments.Name), Err: err,
+		}
 	case err != nil:
-		return tool.Result{}, &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("artifact %q cannot be read now", arguments.Name), Err: err}
+		return tool.Result{}, &tool.Error{
+			Class:   tool.Unavailable,
+			Message: fmt.Sprintf("artifact %q cannot be read now", arguments.Name), Err: err,
+		}
 	}
 	return page(arguments.Name, content, arguments.Offset, min(arguments.Limit, maxPage))
 }
 
-// page is a part of a text, by characters, with a line before it that says which and where the next begins.
+// page returns a part of a text, measured in characters. A line before it says which part it is and at which offset
+// the next one begins.
 func page(name string, content []byte, offset, limit int) (tool.Result, error) {
 	total := utf8.RuneCount(content)
 	if offset >= total && total > 0 {
-		return tool.Result{}, &tool.Error{Class: tool.InvalidArguments, Message: fmt.Sprintf("offset: artifact %q has %d characters, so it must be below that", name, total)}
+		return tool.Result{}, &tool.Error{
+			Class:   tool.InvalidArguments,
+			Message: fmt.Sprintf("offset: artifact %q has %d characters, so it must be below that", name, total),
+		}
 	}
 	part := skip(content, offset)
 	part = part[:len(part)-len(skip(part, limit))]
@@ -112,7 +128,7 @@ func page(name string, content []byte, offset, limit int) (tool.Result, error) {
 	return tool.Result{Content: head + strings.ToValidUTF8(string(part), "\uFFFD")}, nil
 }
 
-// skip returns what follows so many characters of a text.
+// skip returns the text after its first n characters.
 func skip(text []byte, n int) []byte {
 	for ; n > 0 && len(text) > 0; n-- {
 		_, size := utf8.DecodeRune(text)

@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// long is an output that no message holds: 25,000 characters of two bytes each.
+// long is an output that is too long for a message: 25,000 characters of two bytes each.
 var long = strings.Repeat("é", 12_500) + strings.Repeat("ü", 12_500)
 
 func TestReadArtifact(t *testing.T) {
@@ -23,16 +23,48 @@ func TestReadArtifact(t *testing.T) {
 		unvalidated       bool
 		want              string
 	}{
-		"beginning":   {"8,000 characters if nobody says otherwise", `{"name":"call-1-1"}`, false, name + "0 to 8000 of 25000; go on at offset 8000.\n" + strings.Repeat("é", 8000)},
-		"middle":      {"characters count, not bytes", `{"name":"call-1-1","offset":12499,"limit":2}`, false, name + "12499 to 12501 of 25000; go on at offset 12501.\néü"},
-		"end":         {"as many as there are", `{"name":"call-1-1","offset":24998}`, false, name + "24998 to 25000 of 25000; this is the end.\nüü"},
-		"too many":    {"10,000 at most", `{"name":"call-1-1","limit":99999}`, false, name + "0 to 10000 of 25000; go on at offset 10000.\n" + strings.Repeat("é", 10000)},
-		"beyond":      {"nothing is there", `{"name":"call-1-1","offset":25000}`, false, `error (invalid_arguments): offset: artifact "call-1-1" has 25000 characters, so it must be below that`},
-		"before":      {"nothing is there", `{"name":"call-1-1","offset":-1}`, false, "error (invalid_arguments): offset: must be 0 or more"},
-		"no limit":    {"nothing would come", `{"name":"call-1-1","limit":0}`, false, "error (invalid_arguments): limit: must be from 1 to 10000"},
-		"another":     {"the model is told which there are", `{"name":"call-9-9"}`, false, `error (invalid_arguments): name: there is no artifact "call-9-9": use one of call-1-1, call-1-2`},
-		"by its hash": {"a hash is no name", `{"name":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}`, false, `error (invalid_arguments): name: there is no artifact "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855": use one of call-1-1, call-1-2`},
-		"no numbers":  {"the tool sees to itself", `{"name":"call-1-1","limit":"x"}`, true, `error (invalid_arguments): the arguments must be {"name": "...", "offset": 0, "limit": 8000}`},
+		"beginning": {
+			"the default limit is 8,000 characters", `{"name":"call-1-1"}`, false,
+			name + "0 to 8000 of 25000; go on at offset 8000.\n" + strings.Repeat("é", 8000),
+		},
+		"middle": {
+			"offset and limit count characters, not bytes", `{"name":"call-1-1","offset":12499,"limit":2}`, false,
+			name + "12499 to 12501 of 25000; go on at offset 12501.\néü",
+		},
+		"end": {
+			"a page ends with the artifact", `{"name":"call-1-1","offset":24998}`, false,
+			name + "24998 to 25000 of 25000; this is the end.\nüü",
+		},
+		"limit above the maximum": {
+			"the maximum limit is 10,000 characters", `{"name":"call-1-1","limit":99999}`, false,
+			name + "0 to 10000 of 25000; go on at offset 10000.\n" + strings.Repeat("é", 10000),
+		},
+		"offset at the end": {
+			"the artifact ends before this offset", `{"name":"call-1-1","offset":25000}`, false,
+			`error (invalid_arguments): offset: artifact "call-1-1" has 25000 characters, so it must be below that`,
+		},
+		"negative offset": {
+			"a negative offset is invalid", `{"name":"call-1-1","offset":-1}`, false,
+			"error (invalid_arguments): offset: must be 0 or more",
+		},
+		"limit 0": {
+			"a page has at least one character", `{"name":"call-1-1","limit":0}`, false,
+			"error (invalid_arguments): limit: must be from 1 to 10000",
+		},
+		"unknown name": {
+			"the error lists the known artifacts", `{"name":"call-9-9"}`, false,
+			`error (invalid_arguments): name: there is no artifact "call-9-9": use one of call-1-1, call-1-2`,
+		},
+		"digest as name": {
+			"an artifact is not found by its digest",
+			`{"name":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}`, false,
+			`error (invalid_arguments): name: there is no artifact ` +
+				`"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855": use one of call-1-1, call-1-2`,
+		},
+		"text as limit": {
+			"the tool itself checks the types of its arguments", `{"name":"call-1-1","limit":"x"}`, true,
+			`error (invalid_arguments): the arguments must be {"name": "...", "offset": 0, "limit": 8000}`,
+		},
 	} {
 		t.Run(title, func(t *testing.T) {
 			look := calls("", call("c1", "dump"), call("c2", "dump"))
@@ -48,9 +80,9 @@ func TestReadArtifact(t *testing.T) {
 				want = fenced(t, j, want)
 			}
 			if got := s.requests[2].Messages; got[len(got)-1].Content != want {
-				t.Errorf("the model was told %.200q, want %.200q: %s", got[len(got)-1].Content, want, tc.reason)
+				t.Errorf("the model received %.200q, want %.200q: %s", got[len(got)-1].Content, want, tc.reason)
 			}
-			// A run that goes on before the call knows the artifacts of the one before.
+			// A run that continues before the call knows the artifacts of the earlier run.
 			for n, e := range entries(t, j, "uid") {
 				if e.Kind != journal.ModelReplied || decoded[loop.Step](t, e).Step != 2 {
 					continue
@@ -59,21 +91,21 @@ func TestReadArtifact(t *testing.T) {
 				in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, gone(t)
 				mustRun(t, copyWith(t, j, n+1), in)
 				if got := s.requests[0].Messages; got[len(got)-1].Content != want {
-					t.Errorf("after a restart the model was told %.200q, want %.200q", got[len(got)-1].Content, want)
+					t.Errorf("after a restart the model received %.200q, want %.200q", got[len(got)-1].Content, want)
 				}
 			}
 		})
 	}
 }
 
-// copyWith returns the first entries of a journal in another one, which has the artifacts of the outputs among them.
+// copyWith copies the first n entries of a journal, together with the artifacts of their outputs.
 func copyWith(t *testing.T, from journal.Journal, n int) journal.Journal {
 	t.Helper()
 	to := &journaltest.Memory{}
 	for _, e := range entries(t, from, "uid")[:n] {
 		sha := e.Artifact
 		if e.Kind == journal.ToolFinished && sha == "" {
-			sha = decoded[loop.Finish](t, e).Artifact
+			sha = decoded[loop.CallResult](t, e).Artifact
 		}
 		if sha != "" {
 			a, err := from.Artifact(t.Context(), "uid", sha)
@@ -92,7 +124,8 @@ func copyWith(t *testing.T, from journal.Journal, n int) journal.Journal {
 	return to
 }
 
-// TestAllOfAnArtifactCanBeRead page by page, as the messages say, whatever it holds.
+// TestAllOfAnArtifactCanBeRead reads an artifact page by page, as its messages say. The artifacts have different
+// contents.
 func TestAllOfAnArtifactCanBeRead(t *testing.T) {
 	hostile := strings.Repeat("a<é\n", 4000) + strings.Repeat("日本", 3000)
 	c, s := candidate("p0", 1, answer{reply: calls("", call("c1", "dump"))})
@@ -120,7 +153,7 @@ func TestAllOfAnArtifactCanBeRead(t *testing.T) {
 	}
 }
 
-// TestReadArtifactIsOfThisTurn alone: another's artifacts are not there, though their journal has them.
+// TestReadArtifactIsOfThisTurn checks that a Turn cannot read the artifacts of another Turn.
 func TestReadArtifactIsOfThisTurn(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, answer{reply: calls("", call("c1", "dump"))}, says("Done."))
@@ -133,17 +166,19 @@ func TestReadArtifactIsOfThisTurn(t *testing.T) {
 	mustRun(t, j, in)
 	const want = `error (invalid_arguments): name: there is no artifact "call-1-1": no output of this turn was too long for its message`
 	if got := s.requests[1].Messages; got[len(got)-1].Content != want {
-		t.Errorf("the model was told %.200q, want %q", got[len(got)-1].Content, want)
+		t.Errorf("the model received %.200q, want %q", got[len(got)-1].Content, want)
 	}
 }
 
-// TestArtifactsAreReadWhileTheyAreMade runs both in one wave, for the race detector.
+// TestArtifactsAreReadWhileTheyAreMade reads and makes artifacts in one wave, for the race detector.
 func TestArtifactsAreReadWhileTheyAreMade(t *testing.T) {
 	reply := calls("", call("c1", "dump"), model.ToolCall{ID: "c2", Name: "read_artifact", Arguments: `{"name":"call-1-1"}`},
-		model.ToolCall{ID: "c3", Name: "dump", Arguments: `{"n":3}`}, model.ToolCall{ID: "c4", Name: "read_artifact", Arguments: `{"name":"call-1-3"}`})
+		model.ToolCall{ID: "c3", Name: "dump", Arguments: `{"n":3}`},
+		model.ToolCall{ID: "c4", Name: "read_artifact", Arguments: `{"name":"call-1-3"}`})
 	c, _ := candidate("p0", 1, answer{reply: reply}, says("Done."))
 	in := input(c)
-	in.Tools = []tool.Tool{named("dump", tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{Content: long}, nil })}
+	in.Tools = []tool.Tool{named("dump", tool.ReadOnly,
+		func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{Content: long}, nil })}
 	if result := mustRun(t, &journaltest.Memory{}, in); len(result.Calls) != 4 {
 		t.Errorf("calls %+v, want four", result.Calls)
 	}

@@ -6,38 +6,39 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// tally counts what the journal says has happened, and lists the calls. It is kept entry by entry, so that what a long Turn has
-// done can be told after each of its steps.
+// tally counts the events of a Turn and lists its calls. It is updated with each entry, so that the progress of a
+// long Turn can be reported after each step.
 type tally struct {
 	counts Counts
-	// unsent are requests that were never sent, and steps those that were counted, the last ones among them.
+	// unsent is the number of requests that were never sent. steps is the number of steps that were seen, including
+	// the extra one that is asked for when the steps are used up.
 	unsent, steps int
-	// calls in the order in which they were asked for, and at, their places.
+	// calls are in the order in which the model asked for them. at has their indexes.
 	calls []CallRecord
 	at    map[callKey]int
-	// repaired are calls whose arguments were.
+	// repaired has the calls whose arguments were repaired.
 	repaired map[callKey]bool
 }
 
-// callKey names a call.
+// callKey identifies a call.
 type callKey struct {
 	step   int
 	callID string
 }
 
-// The bounds of what a CallRecord says in a model's words, in characters.
+// The maximum lengths of a CallRecord's texts from a model, in characters.
 const (
 	maxCallID   = 128
 	maxCallName = 64
 )
 
-// count takes in the newest entry, which the state of the loop has taken in.
+// count adds the newest entry, which the state of the loop has already applied.
 func (t *tally) count(e journal.Entry, s *loop.State) {
 	switch e.Kind { //nolint:exhaustive // because the others count nothing
 	case journal.ModelRequested:
@@ -68,7 +69,8 @@ func (t *tally) count(e journal.Entry, s *loop.State) {
 
 func newest[T any](all []T) T { return all[len(all)-1] }
 
-// replied lists the calls of a new step. A reply that is no step has added none, and those of a last one are not made.
+// replied lists the calls of a new step. Some replies add no step. The extra step that is asked for when the steps
+// are used up does not count, and its calls are not made.
 func (t *tally) replied(s *loop.State) {
 	if len(s.Steps) == t.steps {
 		return
@@ -80,12 +82,12 @@ func (t *tally) replied(s *loop.State) {
 	}
 	t.counts.Steps++
 	for _, c := range step.Reply.ToolCalls {
-		t.asked(step.Step, c.ID, c.Name)
+		t.listCall(step.Step, c.ID, c.Name)
 	}
 }
 
-// asked lists a call, and returns its record.
-func (t *tally) asked(step int, callID, name string) *CallRecord {
+// listCall adds a call to the list, unless it is there already, and returns its record.
+func (t *tally) listCall(step int, callID, name string) *CallRecord {
 	if t.at == nil {
 		t.at = map[callKey]int{}
 	}
@@ -99,9 +101,9 @@ func (t *tally) asked(step int, callID, name string) *CallRecord {
 	return &t.calls[i]
 }
 
-// clean makes what a model wrote fit for a status.
+// clean strips a text of a model and shortens it to at most most characters, so that it fits into a status.
 func clean(text string, most int) string {
-	kept, _ := fence.Cap(strings.TrimSpace(fence.Strip(text)), most)
+	kept, _ := untrusted.Cap(strings.TrimSpace(untrusted.Strip(text)), most)
 	return kept
 }
 
@@ -116,7 +118,7 @@ func (t *tally) repairedCall(r loop.Repair) {
 }
 
 func (t *tally) intended(i loop.Intent) {
-	t.asked(i.Step, i.CallID, i.Name)
+	t.listCall(i.Step, i.CallID, i.Name)
 	if i.Attempt == 1 {
 		t.counts.ToolCalls++
 	}
@@ -125,9 +127,9 @@ func (t *tally) intended(i loop.Intent) {
 	}
 }
 
-// finished fills in what became of a call; the first end counts.
-func (t *tally) finished(f loop.Finish) {
-	c := t.asked(f.Step, f.CallID, f.Name)
+// finished fills in the outcome of a call. Only the first end of a call counts.
+func (t *tally) finished(f loop.CallResult) {
+	c := t.listCall(f.Step, f.CallID, f.Name)
 	if c.Outcome != "" {
 		return
 	}
@@ -143,33 +145,33 @@ func (t *tally) finished(f loop.Finish) {
 func (t *tally) decided(payload json.RawMessage) {
 	var d loop.Decision
 	if json.Unmarshal(payload, &d) != nil {
-		return // the loop has read it
+		return // the loop has already read this payload
 	}
 	if i, listed := t.at[callKey{d.Step, d.CallID}]; listed && t.calls[i].DecidedBy == "" {
 		t.calls[i].DecidedBy = d.By
 	}
 }
 
-// newest are the calls that a result lists.
+// newest returns the newest calls, at most MaxCalls.
 func (t *tally) newest() []CallRecord {
 	from := max(0, len(t.calls)-MaxCalls)
 	return append([]CallRecord(nil), t.calls[from:]...)
 }
 
-// ended returns the counts and the newest calls of a Turn that ends now: with the ends of the calls that are open.
+// ended returns the counts and the newest calls of a Turn that ends now, including the ends of its open calls.
 func (r *run) ended() (Counts, []CallRecord) {
-	t := r.past.tally
+	t := r.replayed.tally
 	t.calls, t.at = slices.Clone(t.calls), maps.Clone(t.at)
-	for _, record := range r.past.loop.OpenEnds(r.exposed().Nonce) {
-		if f, ok := record.Payload.(loop.Finish); ok {
+	for _, record := range r.replayed.loop.OpenEnds(r.exposed().Nonce) {
+		if f, ok := record.Payload.(loop.CallResult); ok {
 			t.finished(f)
 		}
 	}
 	return r.countsOf(&t), t.newest()
 }
 
-// counts of what all runs did by now.
-func (r *run) counts() Counts { return r.countsOf(&r.past.tally) }
+// counts returns the current totals over all runs.
+func (r *run) counts() Counts { return r.countsOf(&r.replayed.tally) }
 
 func (r *run) countsOf(t *tally) Counts {
 	c := t.counts
@@ -179,12 +181,12 @@ func (r *run) countsOf(t *tally) Counts {
 	return c
 }
 
-// tell says what the Turn has done by now.
-func (r *run) tell() {
+// reportProgress reports the progress of the Turn.
+func (r *run) reportProgress() {
 	if r.in.Progress == nil {
 		return
 	}
-	p := Progress{Counts: r.counts(), Calls: r.past.tally.newest(), SubAgents: subAgents(&r.past.loop)}
+	p := Progress{Counts: r.counts(), Calls: r.replayed.tally.newest(), SubAgents: subAgents(&r.replayed.loop)}
 	spendings := r.spendings()
 	for _, s := range spendings {
 		p.Usage = p.Usage.Add(s.Usage)

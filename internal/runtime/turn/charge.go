@@ -14,51 +14,53 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// Gone is the object of a Turn that is gone, as its journal names it.
+// Gone identifies a Turn whose object is gone, as its journal names it.
 type Gone struct{ UID, Namespace, Name string }
 
-// Children returns what the Turn of a call of a sub-agent took that a Turn whose object is gone has made, or a *tool.Pending while that
-// Turn has not ended. uid is the UID of the child, empty where it is not known.
+// Children returns the usage of the Turn that a call of a sub-agent has created, or a *tool.Pending error while
+// that Turn has not ended. parent made the call, and its own object is gone. uid is the UID of the sub-agent's
+// Turn, or empty if it is not known.
 type Children func(ctx context.Context, parent Gone, call loop.Intent, uid string) (tool.Result, error)
 
-// Abandoned is the journal of a Turn whose object is gone, and which has asked a model in the name of a Session.
+// Abandoned is the journal of a Turn whose object is gone and whose requests to models count for a Session.
 type Abandoned struct {
-	// Namespace of the Turn and of its Session, and Session as the Turn knew it.
+	// Namespace is the namespace of the Turn and of its Session. Session is the Session as the Turn knew it.
 	Namespace string
 	Session   Session
 
 	run *run
 }
 
-// Abandoned reads the journal of a Turn whose object is gone. It returns nil if there is nothing to charge: the journal is empty or
-// is a Session's, or the Turn has no Session or has asked no model. It returns journal.ErrDamaged or journal.ErrNewer for a journal
-// that this build cannot read.
+// Abandoned reads the journal of a Turn whose object is gone. It returns nil if there is nothing to charge: the
+// journal is empty or belongs to a Session, or the Turn has no Session or has asked no model. It returns
+// journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read.
 func (e *Engine) Abandoned(ctx context.Context, uid string, children Children) (*Abandoned, error) {
-	r, err := e.gone(ctx, uid, children)
+	r, err := e.openGone(ctx, uid, children)
 	if err != nil || r == nil {
 		return nil, err
 	}
-	h, f := r.past.reference(), r.past.input
-	if h == nil || f == nil || f.toldOf().session == nil || len(r.past.loop.Requests) == 0 {
+	h, f := r.replayed.reference(), r.replayed.input
+	if h == nil || f == nil || f.sessionInfo().session == nil || len(r.replayed.loop.Requests) == 0 {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
-	return &Abandoned{Namespace: r.in.Namespace, Session: Session{UID: h.SessionUID, Name: f.toldOf().session.ID}, run: r}, nil
+	return &Abandoned{Namespace: r.in.Namespace, Session: Session{UID: h.SessionUID, Name: f.sessionInfo().session.ID}, run: r}, nil
 }
 
-// Spent ends a Turn of a sub-agent whose object is gone in its journal, unless it has ended before, and returns what it took with the
-// Turns of its own sub-agents. A run of it that has not heard of the deletion buys nothing after that. It returns a *loop.Parked while
-// one of these Turns has not ended, and nil for a journal without entries.
+// Spent returns the usage of a sub-agent's Turn whose object is gone, including the Turns of its own sub-agents. If
+// the Turn has not ended, Spent ends it in its journal. A run that does not know of the deletion yet can then spend
+// nothing more. Spent returns a *loop.Parked error while one of these sub-agents' Turns has not ended, and nil for
+// a journal without entries.
 func (e *Engine) Spent(ctx context.Context, uid string, children Children) (*tool.Spent, error) {
-	r, err := e.gone(ctx, uid, children)
+	r, err := e.openGone(ctx, uid, children)
 	if err != nil || r == nil {
 		return nil, err
 	}
-	if r.past.result == nil {
-		if err := r.deleted(); err != nil {
+	if r.replayed.result == nil {
+		if err := r.endAsDeleted(); err != nil {
 			return nil, err
 		}
 	}
-	t := r.said()
+	t := r.addition()
 	out := &tool.Spent{Turn: r.in.Name, Usage: t.Usage}
 	switch {
 	case t.Cost != nil:
@@ -73,30 +75,31 @@ func (e *Engine) Spent(ctx context.Context, uid string, children Children) (*too
 	return out, nil
 }
 
-// gone opens the journal of a Turn whose object is gone; nil for one without entries, and for a Session's.
-func (e *Engine) gone(ctx context.Context, uid string, children Children) (*run, error) {
+// openGone opens the journal of a Turn whose object is gone. It returns nil if the journal has no entries or
+// belongs to a Session.
+func (e *Engine) openGone(ctx context.Context, uid string, children Children) (*run, error) {
 	begin, epoch, err := e.bounds(ctx, uid)
 	if err != nil || epoch == 0 || begin.Kind == journal.SessionTurn {
 		return nil, err
 	}
-	// The epoch after the last one stops a run that has not heard of the deletion: its next append is refused.
+	// The next epoch stops a run that does not know of the deletion yet: its next append is refused.
 	r := &run{engine: e, in: &Input{UID: uid, Epoch: epoch + 1}, life: ctx, gone: true}
-	if err := r.named(ctx, begin); err != nil {
+	if err := r.setName(ctx, begin); err != nil {
 		return nil, err
 	}
 	r.in.Child = func(ctx context.Context, call loop.Intent, child string) (tool.Result, error) {
 		return children(ctx, Gone{UID: uid, Namespace: r.in.Namespace, Name: r.in.Name}, call, child)
 	}
 	o := r.options()
-	o.First = nil // this is no run
+	o.First = nil // because this does not count as a run
 	if r.log, err = journal.Open(ctx, uid, r.in.Epoch, o); err != nil {
 		return nil, err
 	}
-	r.resumes = max(0, r.past.resumes()-1)
+	r.resumes = max(0, r.replayed.resumes()-1)
 	return r, nil
 }
 
-// bounds returns the first entry of a journal and the epoch of the last one, 0 for a journal without entries.
+// bounds returns the first entry of a journal and the epoch of the last one, or 0 if the journal has no entries.
 func (e *Engine) bounds(ctx context.Context, uid string) (first journal.Entry, epoch int64, err error) {
 	last, err := e.Journal.Last(ctx, uid)
 	if err != nil || last == 0 {
@@ -110,7 +113,7 @@ func (e *Engine) bounds(ctx context.Context, uid string) (first journal.Entry, e
 	return first, newest.Epoch, err
 }
 
-// entry returns one entry of a journal.
+// entry returns the entry with the given sequence number.
 func (e *Engine) entry(ctx context.Context, uid string, seq int64) (journal.Entry, error) {
 	for found, err := range e.Journal.Read(ctx, uid, seq-1) {
 		if err != nil {
@@ -124,8 +127,8 @@ func (e *Engine) entry(ctx context.Context, uid string, seq int64) (journal.Entr
 	return journal.Entry{}, fmt.Errorf("failed to read the journal of %q: %w: entry %d is missing", uid, journal.ErrDamaged, seq)
 }
 
-// named takes the namespace and the name of the Turn from the first entry of its journal.
-func (r *run) named(ctx context.Context, first journal.Entry) error {
+// setName sets the namespace and the name of the Turn from the first entry of its journal.
+func (r *run) setName(ctx context.Context, first journal.Entry) error {
 	if first.Kind != journal.RunStarted {
 		return nil
 	}
@@ -134,34 +137,35 @@ func (r *run) named(ctx context.Context, first journal.Entry) error {
 	}
 	var s started
 	if err := json.Unmarshal(first.Payload, &s); err != nil {
-		return fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w: %w", first.Seq, first.Kind, r.in.UID, journal.ErrDamaged, err)
+		return fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w: %w",
+			first.Seq, first.Kind, r.in.UID, journal.ErrDamaged, err)
 	}
 	r.in.Namespace, r.in.Name = s.Namespace, s.Name
 	return nil
 }
 
-// Charge ends the Turn as a cancelled one in its journal, unless it has ended before, and adds it to the history of its Session,
-// unless that has it. It returns the place of the Turn there, and nil if s is another Session than the Turn's or has a history that
-// cannot be read. It returns journal.ErrSequence or journal.ErrFenced if somebody else writes the journal at the same time:
-// read it again then.
+// Charge ends the Turn in its journal as cancelled, unless it has ended before. It adds the Turn to the history of
+// its Session, unless the history has it, and returns its place there. It returns nil if s is not the Turn's
+// Session or if its history cannot be read. It returns journal.ErrSequence or journal.ErrFenced if another process
+// writes the journal at the same time: the caller must then read the journal again.
 func (a *Abandoned) Charge(s Session) (*Place, error) {
 	r := a.run
 	r.in.Session = &s
-	if r.past.result == nil {
-		if err := r.deleted(); err != nil {
+	if r.replayed.result == nil {
+		if err := r.endAsDeleted(); err != nil {
 			return nil, err
 		}
 	}
-	result, err := r.remembered()
+	result, err := r.addToSession()
 	if err != nil {
 		return nil, err
 	}
 	return result.Session, nil
 }
 
-// ChargeKnown adds a Turn whose own journal cannot be used to the history of its Session, unless that has it, and returns its place
-// there. counted is true where the totals that are known of the Session have the Turn. It returns journal.ErrDamaged or
-// journal.ErrNewer for a history that this build cannot read.
+// ChargeKnown adds a Turn whose own journal cannot be used to the history of its Session, unless the history has
+// it, and returns its place there. counted is true if the known totals of the Session include the Turn. ChargeKnown
+// returns journal.ErrDamaged or journal.ErrNewer for a history that this build cannot read.
 func (e *Engine) ChargeKnown(ctx context.Context, s Session, t session.Turn, counted bool) (*Place, error) {
 	since := session.Since{Known: s.Known}
 	if counted {
@@ -169,13 +173,13 @@ func (e *Engine) ChargeKnown(ctx context.Context, s Session, t session.Turn, cou
 	}
 	place, err := session.Add(ctx, s.UID, t, since, journal.Options{Journal: e.Journal, Now: e.Now, Patience: e.Patience})
 	if err != nil {
-		return nil, fmt.Errorf("failed to keep the turn in the history of session %q: %w", s.Name, err)
+		return nil, fmt.Errorf("failed to add the turn to the history of session %q: %w", s.Name, err)
 	}
 	return &Place{UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last, Totals: place.Totals.Whole(s.Known)}, nil
 }
 
-// deleted ends a Turn that was deleted.
-func (r *run) deleted() error {
+// endAsDeleted records the end of a Turn that was deleted.
+func (r *run) endAsDeleted() error {
 	result, err := r.finalize(StopCancelled, "the turn was deleted before its end")
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// deletedIn is the input of a Turn that calls a tool once, during which something happens.
+// deletedIn returns the input of a Turn that calls a tool once. meanwhile is called during the call.
 func deletedIn(meanwhile func()) (turn.Input, *script) {
 	c, s := candidate("p0", 1, asks("send", "{}"), says("Done."))
 	in := inTalk("a", "Send it.", c)
@@ -31,17 +31,17 @@ func deletedIn(meanwhile func()) (turn.Input, *script) {
 	return in, s
 }
 
-// nobody are the Turns of sub-agents of a Turn that has none.
-func nobody(context.Context, turn.Gone, loop.Intent, string) (tool.Result, error) {
+// noChildren is the Children function of a Turn without sub-agents.
+func noChildren(context.Context, turn.Gone, loop.Intent, string) (tool.Result, error) {
 	return tool.Result{}, errors.New("the Turn has no sub-agents")
 }
 
 // charge charges the Turn a to its Session.
 func charge(t *testing.T, j journal.Journal) *turn.Place {
 	t.Helper()
-	a, err := engine(j).Abandoned(t.Context(), "a", nobody)
+	a, err := engine(j).Abandoned(t.Context(), "a", noChildren)
 	if err != nil || a == nil {
-		t.Fatalf("Abandoned: %v, %v; want what it took", a, err)
+		t.Fatalf("Abandoned: %v, %v; want its usage", a, err)
 	}
 	if a.Namespace != "helpdesk" || a.Session.UID != "talk-uid" || a.Session.Name != "talk" {
 		t.Errorf("charged to Session %+v of namespace %q, want its own", a.Session, a.Namespace)
@@ -53,8 +53,9 @@ func charge(t *testing.T, j journal.Journal) *turn.Place {
 	return place
 }
 
-// TestARunThatHasNotHeardOfTheDeletionStops: the Turn was charged, and what it would buy by now would be nobody's.
-func TestARunThatHasNotHeardOfTheDeletionStops(t *testing.T) {
+// TestRunOfADeletedTurnStops checks that a run stops after the Turn was charged, so that it spends
+// nothing that no Turn pays for.
+func TestRunOfADeletedTurnStops(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
 			j := open(t)
@@ -64,8 +65,9 @@ func TestARunThatHasNotHeardOfTheDeletionStops(t *testing.T) {
 				t.Errorf("Run = %+v, %v with %d requests; want it fenced with the first", result, err, s.asked())
 			}
 			want := model.Usage{InputTokens: 1000, OutputTokens: 100}
-			if place == nil || place.Number != 1 || place.Totals.Usage != want || place.Totals.Cost == nil || place.Totals.Cost.Amount != "0.002" {
-				t.Errorf("place %+v, want the first Turn with what its reply took and cost", place)
+			if place == nil || place.Number != 1 || place.Totals.Usage != want || place.Totals.Cost == nil ||
+				place.Totals.Cost.Amount != "0.002" {
+				t.Errorf("place %+v, want the first Turn with the usage and cost of its reply", place)
 			}
 			if h := history(t, j); len(h.Turns) != 1 || len(h.Turns[0].Messages) != 0 {
 				t.Errorf("history %+v, want the Turn without messages", h.Turns)
@@ -77,12 +79,12 @@ func TestARunThatHasNotHeardOfTheDeletionStops(t *testing.T) {
 	}
 }
 
-// TestATurnThatEndedIsChargedAsItEnded: its process was killed before its Session had it.
+// TestATurnThatEndedIsChargedAsItEnded charges a Turn whose process was killed before the addition to the Session.
 func TestATurnThatEndedIsChargedAsItEnded(t *testing.T) {
 	whole, cut := &journaltest.Memory{}, &journaltest.Memory{}
 	in, _ := deletedIn(func() {})
 	result := mustRun(t, whole, in)
-	if err := cut.Append(t.Context(), "a", entries(t, whole, "a")...); err != nil { // and nothing of the Session
+	if err := cut.Append(t.Context(), "a", entries(t, whole, "a")...); err != nil { // without the addition to the Session
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(result.Session, charge(t, cut)); diff != "" {
@@ -93,8 +95,9 @@ func TestATurnThatEndedIsChargedAsItEnded(t *testing.T) {
 	}
 }
 
-// TestWhatThereIsNothingToChargeOf: a journal without a Session, without a request, without entries, and that of a Session.
-func TestWhatThereIsNothingToChargeOf(t *testing.T) {
+// TestJournalsWithoutACharge checks journals without a Session, without a request and without entries, and
+// the journal of a Session.
+func TestJournalsWithoutACharge(t *testing.T) {
 	for name, tc := range map[string]struct {
 		uid    string
 		change func(*turn.Input)
@@ -110,7 +113,7 @@ func TestWhatThereIsNothingToChargeOf(t *testing.T) {
 			tc.change(&in)
 			mustRun(t, j, in)
 			before := len(entries(t, j, tc.uid))
-			if a, err := engine(j).Abandoned(t.Context(), tc.uid, nobody); a != nil || err != nil {
+			if a, err := engine(j).Abandoned(t.Context(), tc.uid, noChildren); a != nil || err != nil {
 				t.Errorf("Abandoned = %+v, %v; want nothing", a, err)
 			}
 			if n := len(entries(t, j, tc.uid)); n != before {
@@ -120,7 +123,8 @@ func TestWhatThereIsNothingToChargeOf(t *testing.T) {
 	}
 }
 
-// TestADeletedTurnReportsACallOfUnknownOutcome: its effect may have been made.
+// TestADeletedTurnReportsACallOfUnknownOutcome checks that such a call is reported, because it may have had its
+// effect.
 func TestADeletedTurnReportsACallOfUnknownOutcome(t *testing.T) {
 	j := &journaltest.Memory{}
 	var kill context.CancelCauseFunc
@@ -142,7 +146,7 @@ func TestADeletedTurnReportsACallOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// stopping is a journal that takes nothing after the intent to make a call, as when the process is killed there.
+// stopping is a journal that refuses appends after the intent of a call, as if the process was killed there.
 type stopping struct {
 	*journaltest.Memory
 	intended bool

@@ -9,19 +9,19 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// collect takes in what the Turns of sub-agents took whose answers the Turn has not taken, because it ends before: after a
-// cancellation, or when its time is over. A Turn does not end while such a Turn has not: it is parked until then, and nothing is
-// spent in its name after its end.
-func (r *run) collect() error {
+// collectSubAgents records the usage of sub-agents' Turns whose answers the Turn has not received because it ends
+// first: it was cancelled, or its time is over. While such a Turn has not ended, collectSubAgents parks this Turn,
+// so that nothing is spent in its name after its end.
+func (r *run) collectSubAgents() error {
 	if r.in.Child == nil {
 		return nil
 	}
 	var waits loop.Parked
-	for c := range r.past.loop.Calls {
+	for c := range r.replayed.loop.Calls {
 		if c.Intent == nil || c.Finish != nil || !r.isSubAgent(c.Intent.Name) {
 			continue
 		}
-		result, err := r.in.Child(r.life, *c.Intent, r.past.loop.TurnUID(c.Step, c.Call.ID))
+		result, err := r.in.Child(r.life, *c.Intent, r.replayed.loop.TurnUID(c.Step, c.Call.ID))
 		if pending, ok := errors.AsType[*tool.Pending](err); ok {
 			waits.Turns = append(waits.Turns, pending.Turn)
 			if pending.UID != "" {
@@ -42,12 +42,12 @@ func (r *run) collect() error {
 	return nil
 }
 
-// isSubAgent says whether the Turn has a sub-agent of this name among its tools.
+// isSubAgent reports whether the Turn has a sub-agent with this name among its tools.
 func (r *run) isSubAgent(name string) bool {
 	return slices.ContainsFunc(r.exposed().Tools, func(t tool.Tool) bool { return t.Name == name && t.Source.Agent != "" })
 }
 
-// SumOf adds up what the Turns of sub-agents took; nil if there were none.
+// SumOf returns the total usage of the sub-agents' Turns, or nil if there were none.
 func SumOf(spent []*tool.Spent) *SubAgents {
 	if len(spent) == 0 {
 		return nil

@@ -18,23 +18,27 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// TestATurnThatEndsWhileASubAgentWorks ends after it, and with what it took: in the record, and in its Session.
+// TestATurnThatEndsWhileASubAgentWorks checks that a Turn ends after its sub-agent. Its record and its Session
+// include the usage of the sub-agent.
 func TestATurnThatEndsWhileASubAgentWorks(t *testing.T) {
 	spent := &tool.Spent{
-		Turn: "child", Usage: model.Usage{InputTokens: 500, OutputTokens: 20}, Cost: &model.Cost{Amount: decimal.RequireFromString("0.25"), Currency: "USD"},
+		Turn: "child", Usage: model.Usage{InputTokens: 500, OutputTokens: 20},
+		Cost: &model.Cost{Amount: decimal.RequireFromString("0.25"), Currency: "USD"},
 	}
 	for stop, ends := range map[turn.Stop]func(*turn.Input){
 		turn.StopCancelled: func(in *turn.Input) {
 			in.Cancel = cancelled()
 		},
-		turn.StopDeadline: func(in *turn.Input) { in.Timeout, in.Chain = 0, nil }, // nor is there an Agent any more
+		turn.StopDeadline: func(in *turn.Input) { in.Timeout, in.Chain = 0, nil }, // the Agent is gone, too
 	} {
 		t.Run(string(stop), func(t *testing.T) {
 			j := &journaltest.Memory{}
 			c, _ := candidate("p0", 1, answer{reply: calls("", call("h1", "helper"))})
 			in := inTalk("uid", "Hand it on.", c)
 			in.Toolbox = &box{
-				offers: []tool.Offer{{Tools: []tool.Tool{{Tool: prompt.SubAgent("helper", "Helps."), Effect: tool.Idempotent, Source: tool.Source{Agent: "helper"}}}}},
+				offers: []tool.Offer{{Tools: []tool.Tool{
+					{Tool: prompt.SubAgent("helper", "Helps."), Effect: tool.Idempotent, Source: tool.Source{Agent: "helper"}},
+				}}},
 				do: map[string]tool.CallerFunc{"": func(context.Context, tool.Call) (tool.Result, error) {
 					return tool.Result{}, &tool.Pending{Turn: "child"}
 				}},
@@ -58,21 +62,24 @@ func TestATurnThatEndsWhileASubAgentWorks(t *testing.T) {
 			}
 			parks("at first")
 			if len(asked) != 0 {
-				t.Errorf("asked what %v took, although the Turn goes on", asked)
+				t.Errorf("asked for the usage of %v, although the Turn has not ended", asked)
 			}
 			ends(&in)
 			parks("before the child has ended")
 			working = false
 			result := mustRun(t, j, in)
 			want := &turn.SubAgents{Usage: spent.Usage}
-			if result.Stop != stop || result.SubAgents == nil || result.SubAgents.Usage != want.Usage || result.SubAgents.Cost == nil || result.SubAgents.Cost.Amount != "0.25" || result.Descendants != 3 {
-				t.Errorf("it ends as %s with %+v and %d descendants, want %s with what the child took, and 3", result.Stop, result.SubAgents, result.Descendants, stop)
+			if result.Stop != stop || result.SubAgents == nil || result.SubAgents.Usage != want.Usage ||
+				result.SubAgents.Cost == nil || result.SubAgents.Cost.Amount != "0.25" || result.Descendants != 3 {
+				t.Errorf("it ends as %s with %+v and %d descendants, want %s with what the child took, and 3",
+					result.Stop, result.SubAgents, result.Descendants, stop)
 			}
 			if total := result.Session.Totals.Usage.InputTokens; total != 1500 {
 				t.Errorf("the Session counts %d tokens of input, want 1500", total)
 			}
-			ended := payloads[loop.Finish](t, j, journal.ToolFinished)
-			if len(ended) != 1 || ended[0].Outcome != loop.Failed || ended[0].Content != "error (failed): the turn ended while the call was under way" {
+			ended := payloads[loop.CallResult](t, j, journal.ToolFinished)
+			if len(ended) != 1 || ended[0].Outcome != loop.Failed ||
+				ended[0].Content != "error (failed): the turn ended while the call was under way" {
 				t.Errorf("the call has ended as %+v", ended)
 			}
 			in.Epoch++

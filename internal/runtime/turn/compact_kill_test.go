@@ -17,24 +17,25 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// biller is a model that bills each request when it gets it, whether or not its reply is heard. It looks three times, which makes the
-// conversation so long that it is summarized, and then answers.
+// biller is a model that bills each request on arrival, whether or not the reply is received. It looks three times,
+// which makes the conversation long enough for a summary, and then answers.
 type biller struct {
 	billed    int64
 	requests  int
 	summaries int
-	// killAt is the request within which the process is killed, from 1; 0 for none.
+	// killAt is the number of the request that kills the process, from 1. 0 means none.
 	killAt int
 	kill   func()
 }
 
-// Generate bills a token for each six characters: no more than the engine estimates for a request of which it hears nothing.
+// Generate bills one token for every six characters. The engine's estimate for a request without a reply is at
+// least as high.
 func (b *biller) Generate(ctx context.Context, r model.Request) (model.Reply, error) {
 	b.requests++
 	chars, looked := 0, 0
 	for _, m := range r.Messages {
 		chars += len(m.Content)
-		looked += strings.Count(m.Content, "I look.") // also where a summary stands for it
+		looked += strings.Count(m.Content, "I look.") // including the replies that a summary has replaced
 		looked += strings.Count(m.Content, "It looked once.") * 2
 	}
 	usage := model.Usage{InputTokens: int64(chars / 6), OutputTokens: 5}
@@ -57,8 +58,8 @@ func (b *biller) Generate(ctx context.Context, r model.Request) (model.Reply, er
 	return model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}, nil
 }
 
-// summarized runs a Turn whose conversation is summarized, by a process that is killed at an append or within a request, and by
-// one that goes on. It returns how many input tokens the Turn reports.
+// summarized runs a Turn with a summary in two processes. The first is killed at an append or within a request, and
+// the second continues. summarized returns the number of input tokens that the Turn reports.
 func summarized(t *testing.T, j journal.Journal, b *biller, at int, after bool) (reported int64, appends int) {
 	t.Helper()
 	in := input(loop.Candidate{ProviderName: "p0", Model: "m", Provider: b, Retry: loop.Retry{MaxAttempts: 1}, ContextWindow: 2000})
@@ -87,9 +88,9 @@ func summarized(t *testing.T, j journal.Journal, b *biller, at int, after bool) 
 	return result.Record.Usage.InputTokens, process.appends
 }
 
-// TestATurnThatWasKilledAroundACompactionReportsNoLessInputTokensThanWereBilled, wherever its process was killed: at any append, and
-// within any request.
-func TestATurnThatWasKilledAroundACompactionReportsNoLessInputTokensThanWereBilled(t *testing.T) {
+// TestUsageAfterAKillAroundACompaction kills the process at every append
+// and within every request.
+func TestUsageAfterAKillAroundACompaction(t *testing.T) {
 	alive := &biller{}
 	reported, appends := summarized(t, &journaltest.Memory{}, alive, -1, false)
 	if reported != alive.billed || alive.summaries == 0 {

@@ -21,28 +21,33 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// ending is a way in which the Turn of these tests may end.
+// ending is one of the ways in which the Turn of these tests ends.
 type ending struct {
 	limits loop.Limits
 	stop   turn.Stop
 	text   string
 	steps  int
-	made   []string // calls, by key; one of Capstan's own tools is beside them
-	// change the input of each process; nil leaves it.
+	made   []string // the keys of the calls, without the one call of Capstan's own tools
+	// change changes the input of each process. If it is nil, the input stays the same.
 	change func(*process, *turn.Input)
-	// asked is which step a request is for, and reply what the models say to it; nil for those of world.reply.
+	// asked returns the step of a request, and reply the reply of the models. If they are nil, those of world
+	// apply.
 	asked func([]model.Message) (int, loop.Purpose)
 	reply func(step int, purpose loop.Purpose) model.Reply
-	// counts of the result beside those of every Turn.
+	// counts are added to the expected counts of every Turn.
 	counts turn.Counts
 }
 
-// endings are those of the Turn of these tests: its limits suffice just so, or they do not. Two processes may die with a request
-// under way, which is of the budget as well: there is room for the two that take most, and for what nonces differ by in tokens.
+// endings are the endings of these tests. In each, the limits are either just sufficient or not. Two processes may
+// die with a request under way, and such requests count against the budget. So there is room for the two most
+// expensive ones, and for tokens by which nonces differ.
 var endings = map[string]ending{
 	"answered": {
-		limits: loop.Limits{MaxSteps: 3, MaxToolCalls: 6, MaxDescendants: 25, MaxTokens: 42_000, MaxCost: decimal.RequireFromString("0.0519")},
-		stop:   turn.StopCompleted, text: "Done.", steps: 3,
+		limits: loop.Limits{
+			MaxSteps: 3, MaxToolCalls: 6, MaxDescendants: 25, MaxTokens: 42_000,
+			MaxCost: decimal.RequireFromString("0.0519"),
+		},
+		stop: turn.StopCompleted, text: "Done.", steps: 3,
 		made: []string{"1/d1", "1/i1", "1/r1", "2/d1_2", "2/d2"},
 	},
 	"out of steps": {
@@ -63,8 +68,8 @@ var endings = map[string]ending{
 	"everything": everything,
 }
 
-// stride is how many moments lie between those that a test of pairs of them looks at: so many for one ending, more for the
-// others.
+// stride returns the distance between the moments that a test tries as the second of a pair: least for one ending,
+// more for the others.
 func stride(ending string, least int) int {
 	switch {
 	case ending == "everything":
@@ -75,7 +80,8 @@ func stride(ending string, least int) int {
 	return 11
 }
 
-// sparse is how many moments lie between those that a test of pairs begins with: the Turn that has everything is long.
+// sparse returns the distance between the moments that a test tries as the first of a pair. The Turn with
+// everything is long.
 func sparse(ending string) int {
 	switch {
 	case ending != "everything":
@@ -86,7 +92,7 @@ func sparse(ending string) int {
 	return 3
 }
 
-// undisturbed runs the Turn in a world where nothing goes wrong, and returns how many moments there are.
+// undisturbed runs the Turn without failures, and returns the number of moments.
 func undisturbed(t *testing.T, e ending) (*world, int) {
 	t.Helper()
 	w := newWorld(t, &journaltest.Memory{}, "uid", e)
@@ -100,8 +106,8 @@ func undisturbed(t *testing.T, e ending) (*world, int) {
 	return w, moments
 }
 
-// survive runs the Turn by processes that die at these moments, one after another, and then by one that lives, which it
-// returns with its result and how many have died.
+// survive runs the Turn in processes that die at the given moments, one after another, and then in one that lives.
+// It returns the last process with its result, and the number of deaths.
 func survive(t *testing.T, w *world, moments ...int) (last *process, result *turn.Result, deaths int) {
 	t.Helper()
 	epoch := int64(1)
@@ -152,7 +158,7 @@ func TestCrashes(t *testing.T) {
 	}
 }
 
-// TestCrashesWithAStore does so for some moments with a journal in a file.
+// TestCrashesWithAStore repeats TestCrashes for some moments, with a journal in a file.
 func TestCrashesWithAStore(t *testing.T) {
 	j := journals["sqlite"](t)
 	for name, e := range endings {
@@ -167,8 +173,8 @@ func TestCrashesWithAStore(t *testing.T) {
 	}
 }
 
-// TestZombies has an old process go on after a new one has begun. The old one hangs at its n-th moment until the new one is
-// at its m-th, or at its end; the new one then waits for the old one's end.
+// TestZombies lets an old process continue after a new one has begun. The old process hangs at its n-th moment
+// until the new one is at its m-th moment or at its end. The new process then waits for the end of the old one.
 func TestZombies(t *testing.T) {
 	for name, e := range endings {
 		calm, moments := undisturbed(t, e)
@@ -187,7 +193,7 @@ func TestZombies(t *testing.T) {
 	}
 }
 
-// haunt returns false if the new process ended before its m-th moment.
+// haunt runs both processes. It returns false if the new process ended before its m-th moment.
 func haunt(t *testing.T, w, calm *world, ending string, n, m int) (reached bool) {
 	t.Helper()
 	hangs, goOn, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
@@ -237,7 +243,7 @@ func haunt(t *testing.T, w, calm *world, ending string, n, m int) (reached bool)
 	return reached
 }
 
-// check asserts all that is guaranteed, whatever happened to the processes. calm is a world in which nothing did.
+// check checks all guarantees that hold for any crashes. calm is a world without crashes.
 func (w *world) check(t *testing.T, calm *world, ending string, last *process, result *turn.Result) {
 	t.Helper()
 	e := endings[ending]
@@ -246,7 +252,7 @@ func (w *world) check(t *testing.T, calm *world, ending string, last *process, r
 	}
 	w.checkRequests(t, calm, ending)
 	w.checkCalls(t, e.made)
-	w.checkResult(t, result, e, min(len(e.made)+1, e.limits.MaxToolCalls)) // load_skill or read_artifact is the last
+	w.checkResult(t, result, e, min(len(e.made)+1, e.limits.MaxToolCalls)) // plus the call of load_skill or read_artifact
 	w.checkSession(t, result)
 	asked := len(w.requests)
 	again, err := w.process(last.epoch+1, nil).run()
@@ -255,8 +261,8 @@ func (w *world) check(t *testing.T, calm *world, ending string, last *process, r
 	}
 }
 
-// checkRequests asserts that no reply was bought twice, and that the last request was that of the calm world, but for calls of
-// unknown outcome, which say so.
+// checkRequests checks that no reply was paid for twice. The last request must equal that of the calm world, except
+// for the messages of calls with an unknown outcome.
 func (w *world) checkRequests(t *testing.T, calm *world, ending string) {
 	t.Helper()
 	ids(t, w.requests...)
@@ -266,16 +272,17 @@ func (w *world) checkRequests(t *testing.T, calm *world, ending string) {
 		if entry.Kind == journal.ModelRequested {
 			last = decoded[loop.Request](t, entry).ID
 		}
-		if entry.Kind == journal.ToolFinished && decoded[loop.Finish](t, entry).Outcome == loop.Unknown {
+		if entry.Kind == journal.ToolFinished && decoded[loop.CallResult](t, entry).Outcome == loop.Unknown {
 			counted[unknownOutcome]++
 		}
 	}
 	ended := counted[journal.ModelReplied] + counted[journal.ModelFailed]
 	if len(w.requests) != ended+w.lost {
-		t.Errorf("the models were asked %d times, want %d: %d replies and failures are in the journal, and %d were under way when a process died",
+		t.Errorf("the models were asked %d times, want %d: %d replies and failures are in the journal, and %d "+
+			"were under way when a process died",
 			len(w.requests), ended+w.lost, ended, w.lost)
 	}
-	// A zombie may ask later, and in vain.
+	// A zombie may send a later request, whose reply is refused.
 	w.last = w.requests[slices.IndexFunc(w.requests, func(r model.Request) bool { return r.ID == last })].Messages
 	want, got := calm.anonymous(t, calm.requests[len(calm.requests)-1].Messages), w.anonymous(t, w.last)
 	told := 0
@@ -288,18 +295,18 @@ func (w *world) checkRequests(t *testing.T, calm *world, ending string) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the last request: -want +got:\n%s", diff)
 	}
-	if ending == "everything" { // of which a summary has replaced some
+	if ending == "everything" { // a summary has replaced some of the messages
 		told = counted[unknownOutcome]
 	}
-	if told != w.unknown && ending != "over budget" { // which sends no further request that could say so
-		t.Errorf("the model was told of %d unknown outcomes, want %d", told, w.unknown)
+	if told != w.unknown && ending != "over budget" { // this Turn sends no later request that could mention the unknown outcomes
+		t.Errorf("the model received %d unknown outcomes, want %d", told, w.unknown)
 	}
 }
 
-// unknownOutcome counts the calls of which the journal says that nobody knows what became of them.
+// unknownOutcome counts the calls whose outcome in the journal is unknown.
 const unknownOutcome journal.Kind = "unknown"
 
-// anonymous are messages without the nonce of their world.
+// anonymous returns the messages without the nonce of the world.
 func (w *world) anonymous(t *testing.T, messages []model.Message) []model.Message {
 	t.Helper()
 	messages = slices.Clone(messages)
@@ -314,7 +321,7 @@ func (w *world) anonymous(t *testing.T, messages []model.Message) []model.Messag
 	return messages
 }
 
-// checkCalls asserts that no call that does harm was made twice, and which calls were made.
+// checkCalls checks that no harmful call was made twice, and that exactly the expected calls were made.
 func (w *world) checkCalls(t *testing.T, made []string) {
 	t.Helper()
 	got := map[string]int{}
@@ -342,7 +349,7 @@ func (w *world) checkCalls(t *testing.T, made []string) {
 	}
 }
 
-// checkResult asserts that the result speaks of all that the journal knows.
+// checkResult checks that the result covers everything in the journal.
 func (w *world) checkResult(t *testing.T, result *turn.Result, e ending, calls int) {
 	t.Helper()
 	var usage model.Usage
@@ -369,7 +376,7 @@ func (w *world) checkResult(t *testing.T, result *turn.Result, e ending, calls i
 			a := decoded[loop.Attempt](t, e)
 			usage, cost, open = usage.Add(a.Usage), cost.Add(a.Cost.Amount), nil
 		case journal.ToolFinished:
-			if decoded[loop.Finish](t, e).Outcome == loop.Unknown {
+			if decoded[loop.CallResult](t, e).Outcome == loop.Unknown {
 				unknown++
 			}
 		}
@@ -387,7 +394,7 @@ func (w *world) checkResult(t *testing.T, result *turn.Result, e ending, calls i
 	}
 }
 
-// usageOf a Turn and of its sub-agents'.
+// usageOf returns the usage of a Turn including its sub-agents.
 func usageOf(result *turn.Result) model.Usage {
 	if result.SubAgents == nil {
 		return result.Record.Usage
@@ -395,7 +402,7 @@ func usageOf(result *turn.Result) model.Usage {
 	return result.Record.Usage.Add(result.SubAgents.Usage)
 }
 
-// checkSession asserts that the Turn is in its Session once.
+// checkSession checks that the Turn is in its Session exactly once.
 func (w *world) checkSession(t *testing.T, result *turn.Result) {
 	t.Helper()
 	c, err := session.Recall(t.Context(), w.journal, w.talk)
@@ -404,7 +411,8 @@ func (w *world) checkSession(t *testing.T, result *turn.Result) {
 	}
 	h := c.Turns
 	if len(h) != 2 || h[1].UID != w.uid || result.Session == nil || result.Session.Number != 2 {
-		t.Fatalf("the Session has %d Turns (error %v) and the result says %+v; want this one once, as its second", len(h), err, result.Session)
+		t.Fatalf("the Session has %d Turns (error %v) and the result says %+v; want this one once, as its second",
+			len(h), err, result.Session)
 	}
 	if diff := cmp.Diff(c.Totals, result.Session.Totals); diff != "" || h[1].Usage != usageOf(result) {
 		t.Errorf("totals: -history +result:\n%s", diff)

@@ -20,8 +20,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// everything is a Turn that has all that a Turn may have: a context pack, a wave of calls, an artifact, an approval and a
-// sub-agent that are waited for, a summary of older messages, an answer that is sent back, and one that is checked.
+// everything is a Turn with all features: a context pack, a wave of calls, an artifact, an approval and a sub-agent
+// that the Turn waits for, a summary of older messages, an answer that is sent back, and a reflection.
 var everything = ending{
 	limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 20, MaxDescendants: 25, ApprovalTimeout: time.Hour},
 	stop:   turn.StopCompleted, text: checkedAnswer, steps: 5,
@@ -30,12 +30,13 @@ var everything = ending{
 	counts: turn.Counts{Compactions: 1, Reflections: 1},
 }
 
-// checkedAnswer is the answer in the end.
+// checkedAnswer is the final answer.
 const checkedAnswer = `{"done":true,"checked":true}`
 
-// helped is what the sub-agent took.
+// helped is the usage of the sub-agent.
 var helped = tool.Spent{
-	Turn: "child", Usage: model.Usage{InputTokens: 70, OutputTokens: 7}, Cost: &model.Cost{Amount: decimal.RequireFromString("0.00014"), Currency: "USD"},
+	Turn: "child", Usage: model.Usage{InputTokens: 70, OutputTokens: 7},
+	Cost: &model.Cost{Amount: decimal.RequireFromString("0.00014"), Currency: "USD"},
 }
 
 func withEverything(p *process, in *turn.Input) {
@@ -56,7 +57,8 @@ func withEverything(p *process, in *turn.Input) {
 	}
 }
 
-// isFirst says whether no earlier process has asked for something that takes until the next one.
+// isFirst reports whether no earlier process has asked for a decision or a child that is ready only for the next
+// process.
 func (w *world) isFirst(p *process, what string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,10 +68,10 @@ func (w *world) isFirst(p *process, what string) bool {
 	return w.began[what] >= p.epoch
 }
 
-// processBox is the toolbox of everything, as a process sees it.
+// processBox is the toolbox of everything, as seen by a process.
 type processBox struct{ *process }
 
-// Offers returns the same each time.
+// Offers returns the same offers each time.
 func (b processBox) Offers(context.Context) ([]tool.Offer, error) {
 	if !b.alive() {
 		return nil, errKilled
@@ -79,17 +81,18 @@ func (b processBox) Offers(context.Context) ([]tool.Offer, error) {
 	helper := tool.Tool{Tool: prompt.SubAgent("helper", "Helps."), Effect: tool.Idempotent, Source: tool.Source{Agent: "helper"}}
 	return []tool.Offer{
 		{Server: "kb", Tools: []tool.Tool{
-			pack, remote("find", "Finds.", tool.ReadOnly), remote("dump", "Says all.", tool.ReadOnly), remote("store", "Stores.", tool.Idempotent),
+			pack, remote("find", "Finds.", tool.ReadOnly), remote("dump", "Says all.", tool.ReadOnly),
+			remote("store", "Stores.", tool.Idempotent),
 			remote("send", "Sends.", tool.Destructive), remote("pay", "Pays.", tool.Destructive),
 		}, RequireApproval: []string{"pay"}},
 		{Tools: []tool.Tool{helper}},
 	}, nil
 }
 
-// Effect returns the effect that the tool was offered with.
+// Effect returns the effect with which the tool was offered.
 func (b processBox) Effect(_ context.Context, t tool.Tool) (tool.Effect, error) { return t.Effect, nil }
 
-// Caller calls the server, or begins a child.
+// Caller calls the server or begins a child.
 func (b processBox) Caller(t tool.Tool) tool.Caller {
 	s := t.Source
 	return tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) {
@@ -109,7 +112,7 @@ func (b processBox) Caller(t tool.Tool) tool.Caller {
 	})
 }
 
-// askedOfEverything finds out which step a request is for. The newest replies are there in any case.
+// askedOfEverything returns the step of a request. The newest replies are always in the request.
 func askedOfEverything(messages []model.Message) (int, loop.Purpose) {
 	last := model.Message{}
 	for _, m := range messages {
@@ -146,7 +149,7 @@ func repliesToEverything(step int, purpose loop.Purpose) model.Reply {
 		return calls("", read, call("d2", "pay"), model.ToolCall{ID: "h1", Name: "helper", Arguments: `{"task":"Help."}`})
 	case "3":
 		reply := calls("", call("d3", "send"))
-		reply.Usage.InputTokens = 18_500 // of a window of 20,000
+		reply.Usage.InputTokens = 18_500 // in a context window of 20,000
 		return reply
 	case "4compaction":
 		return says("They have looked for it.").reply
@@ -158,7 +161,7 @@ func repliesToEverything(step int, purpose loop.Purpose) model.Reply {
 	return says(checkedAnswer).reply
 }
 
-// checkEverything asserts what holds for this Turn alone.
+// checkEverything checks the properties that only this Turn has.
 func (w *world) checkEverything(t *testing.T, result *turn.Result, said session.Turn) {
 	t.Helper()
 	if string(result.Data) != checkedAnswer || !result.Warned || result.SubAgents == nil || result.SubAgents.Usage != helped.Usage {
@@ -167,17 +170,18 @@ func (w *world) checkEverything(t *testing.T, result *turn.Result, said session.
 	outcomes := map[string]loop.Outcome{}
 	for _, c := range result.Calls {
 		outcomes[c.CallID] = c.Outcome
-		if c.CallID == "d2" && c.DecidedBy != "alice" || c.CallID == "h1" && c.Turn != "child" || c.CallID == "r2" && c.Artifact != "call-1-2" {
+		if c.CallID == "d2" && c.DecidedBy != "alice" || c.CallID == "h1" && c.Turn != "child" || c.CallID == "r2" &&
+			c.Artifact != "call-1-2" {
 			t.Errorf("the call %+v does not say who decided, which Turn it was or where its output is", c)
 		}
 	}
 	for _, id := range []string{"context-pack-1", "r1", "r2", "i1", "d1", "a1", "d2", "h1", "d3"} {
 		if o := outcomes[id]; o != loop.Succeeded && (o != loop.Unknown || id[0] != 'd') {
-			t.Errorf("the outcome of call %s is %q, want a success, or nobody knows of one that does harm", id, o)
+			t.Errorf("the outcome of call %s is %q, want a success, or unknown for a harmful call", id, o)
 		}
 	}
 	if !slices.ContainsFunc(w.last, func(m model.Message) bool { return strings.Contains(m.Content, "[r] Recalled.") }) {
-		t.Error("the model was not told of what the context pack gave")
+		t.Error("the model did not receive the facts of the context pack")
 	}
 	answered(t, said.Messages)
 	replies := 0
@@ -186,11 +190,11 @@ func (w *world) checkEverything(t *testing.T, result *turn.Result, said session.
 			replies++
 		}
 		if m.Content == "Done." || m.Role == model.RoleUser && m.Content != "What is new?" {
-			t.Errorf("later Turns are told of a draft that was not accepted, or of why: %+v", m)
+			t.Errorf("later Turns receive a draft that was not accepted, or the reason: %+v", m)
 		}
 	}
 	if last := said.Messages[len(said.Messages)-1]; replies != 3 || last.Content != checkedAnswer {
-		t.Errorf("later Turns are told of %d replies, the last %+v, want three and the answer: the summary stands for the first", replies, last)
+		t.Errorf("later Turns receive %d replies, the last %+v, want three and the answer: the summary replaces the first", replies, last)
 	}
 	if diff := cmp.Diff(&session.Compaction{Summary: "They have looked for it.", First: 1}, said.Compaction); diff != "" {
 		t.Errorf("later Turns begin with the summary that this one has paid for: -want +got:\n%s", diff)

@@ -20,14 +20,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// box is a toolbox of one server; each of its tools says where it is from and what it was given.
+// box is a toolbox of one server. The result of each tool names its source and its arguments.
 type box struct {
 	offers []tool.Offer
 	err    error
 	asked  int
-	// do makes the calls instead, by the name of the tool at its server; nil for none.
+	// do replaces the calls of tools, by their names on the server. It may be nil.
 	do map[string]tool.CallerFunc
-	// effects are those that tools have now, by their names at their servers; others have what they had.
+	// effects are the current effects of tools, by their names on the server. Other tools keep their effects.
 	effects map[string]tool.Effect
 }
 
@@ -37,7 +37,7 @@ func (b *box) Offers(context.Context) ([]tool.Offer, error) {
 	return b.offers, b.err
 }
 
-// Caller returns what calls a tool.
+// Caller returns the Caller of a tool.
 func (b *box) Caller(t tool.Tool) tool.Caller {
 	s := t.Source
 	if do := b.do[s.Name]; do != nil {
@@ -48,7 +48,7 @@ func (b *box) Caller(t tool.Tool) tool.Caller {
 	})
 }
 
-// Effect returns the effect that a tool has now.
+// Effect returns the current effect of a tool.
 func (b *box) Effect(_ context.Context, t tool.Tool) (tool.Effect, error) {
 	if now, ok := b.effects[t.Source.Name]; ok {
 		return now, nil
@@ -56,7 +56,7 @@ func (b *box) Effect(_ context.Context, t tool.Tool) (tool.Effect, error) {
 	return t.Effect, nil
 }
 
-// server is a toolbox with an offer of tools that take anything.
+// server returns a toolbox with an offer of tools that accept any arguments.
 func server(name string, tools ...tool.Tool) *box {
 	return &box{offers: []tool.Offer{{Server: name, Tools: tools}}}
 }
@@ -65,7 +65,7 @@ func remote(name, description string, effect tool.Effect) tool.Tool {
 	return tool.Tool{Tool: prompt.Tool{Name: name, Description: description}, Effect: effect, Schema: json.RawMessage(`{"type":"object"}`)}
 }
 
-// offered are the names of the tools that a request offers.
+// offered returns the names of the tools that a request offers.
 func offered(s *script, request int) []string {
 	var names []string
 	for _, t := range s.requests[request].Tools {
@@ -77,7 +77,9 @@ func offered(s *script, request int) []string {
 func TestToolsOfAToolbox(t *testing.T) {
 	c, s := candidate("p0", 1, asks("web_find", `{"n":1}`), says("Done."))
 	in := input(c)
-	b := server("web", remote("find", "Finds.", tool.ReadOnly), remote("read.page", "Reads a page.", tool.ReadOnly), remote("news", "What is new in the world.", tool.ReadOnly))
+	b := server("web",
+		remote("find", "Finds.", tool.ReadOnly), remote("read.page", "Reads a page.", tool.ReadOnly),
+		remote("news", "What is new in the world.", tool.ReadOnly))
 	b.offers[0].Tools = append(b.offers[0].Tools, tool.Tool{Tool: prompt.Tool{Name: "odd"}, Schema: json.RawMessage(`7`)})
 	in.Toolbox, in.Selection = b, tool.Selection{Most: 2, Semantic: true, Pinned: []string{"web_find"}}
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("never called"))}
@@ -90,22 +92,24 @@ func TestToolsOfAToolbox(t *testing.T) {
 		t.Errorf("the model was offered those that it was given, the pinned one and that which fits its message: -want +got:\n%s", diff)
 	}
 	if result.ToolsLeftOut != 1 || result.Preparation.ToolCount != 4 || b.asked != 1 {
-		t.Errorf("%d left out, a count of %d, the toolbox asked %d times; want 1, 4 and once", result.ToolsLeftOut, result.Preparation.ToolCount, b.asked)
+		t.Errorf("%d left out, a count of %d, the toolbox asked %d times; want 1, 4 and once",
+			result.ToolsLeftOut, result.Preparation.ToolCount, b.asked)
 	}
 	messages := s.requests[1].Messages
 	if got, want := messages[len(messages)-1].Content, fenced(t, j, `web/find of uid/1/c1: {"n":1}`); got != want {
-		t.Errorf("the model was told %q, want %q", got, want)
+		t.Errorf("the model received %q, want %q", got, want)
 	}
 	x := payloads[tool.Exposure](t, j, journal.ToolsExposed)
 	if len(x) != 1 || len(x[0].Nonce) < 20 || !cmp.Equal(x[0].Unusable, []string{"odd"}) || x[0].LeftOut != 1 {
-		t.Errorf("the journal has %+v, want one entry with a nonce and what is left out", x)
+		t.Errorf("the journal has %+v, want one entry with a nonce and the number of tools left out", x)
 	}
 	if !strings.Contains(s.requests[0].Messages[0].Content, "- news: What is new in the world.") {
 		t.Errorf("the prompt says nothing of the tool:\n%s", s.requests[0].Messages[0].Content)
 	}
 }
 
-// TestAResumedTurnHasTheSameTools goes on after each entry; its agent has other tools by then.
+// TestAResumedTurnHasTheSameTools continues a Turn after each entry of its journal. Its Agent has other tools by
+// then.
 func TestAResumedTurnHasTheSameTools(t *testing.T) {
 	from := &journaltest.Memory{}
 	c, first := candidate("p0", 1, asks("find", `{}`), says("Done."))
@@ -129,7 +133,8 @@ func TestAResumedTurnHasTheSameTools(t *testing.T) {
 			j := copyOf(t, from, &journaltest.Memory{}, n)
 			result := mustRun(t, j, in)
 			if result.Text != whole.Text || changed.asked != 0 {
-				t.Errorf("the result is %+v and the toolbox was asked %d times, want that of the whole Turn, and never", result, changed.asked)
+				t.Errorf("the result is %+v and the toolbox was asked %d times, want that of the whole Turn, and never",
+					result, changed.asked)
 			}
 			for i, r := range s.requests {
 				if diff := cmp.Diff(first.requests[0].Tools, r.Tools); diff != "" {
@@ -149,27 +154,37 @@ func TestAResumedTurnHasTheSameTools(t *testing.T) {
 	in.Chain, in.Epoch = []loop.Candidate{c}, 2
 	mustRun(t, copyOf(t, from, &journaltest.Memory{}, 7), in)
 	if messages := s.requests[0].Messages; !strings.HasPrefix(messages[len(messages)-1].Content, "error (unavailable): ") {
-		t.Errorf("without a toolbox the model was told %q, want that the tool is out of reach", messages[len(messages)-1].Content)
+		t.Errorf("without a toolbox the model received %q, want the error of a tool that cannot be called",
+			messages[len(messages)-1].Content)
 	}
 }
 
-// TestEffectsOfAnOlderVersionAreNotTrusted resumes a Turn whose tools an older version exposed. It took effects from servers' hints, and
-// its journal does not say which.
+// TestEffectsOfAnOlderVersionAreNotTrusted continues a Turn whose tools an older version exposed. That version took
+// some effects from servers' hints, and its journal does not show which.
 func TestEffectsOfAnOlderVersionAreNotTrusted(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason   string
-		declared bool // the journal says that the effects are declared
+		declared bool // the journal shows that the effects are declared
 		readOnly bool
-		cut      journal.Kind // the last entry that is left
+		cut      journal.Kind // the last entry that is kept
 		calls    int
 		unknown  int
 		told     string
 	}{
-		"under way":           {"it may have been done, and is not made again", false, false, journal.ToolIntended, 0, 1, "error (outcome_unknown): "},
-		"under way, declared": {"it changes nothing, and is made again", true, false, journal.ToolIntended, 1, 0, "web/find"},
-		"next call":           {"it is made, as any call may be", false, false, journal.ModelReplied, 1, 0, "web/find"},
-		"only reads":          {"it is not known to read only", false, true, journal.ModelReplied, 0, 0, "error (denied): this turn may only read"},
-		"reads, declared":     {"it is known to", true, true, journal.ModelReplied, 1, 0, "web/find"},
+		"under way": {
+			"the call may have been made, so it is not repeated", false, false, journal.ToolIntended, 0, 1,
+			"error (outcome_unknown): ",
+		},
+		"under way, declared": {
+			"the call is declared to change nothing, so it is repeated", true, false, journal.ToolIntended, 1, 0,
+			"web/find",
+		},
+		"next call": {"a call that was not yet made may be made", false, false, journal.ModelReplied, 1, 0, "web/find"},
+		"read-only Turn": {
+			"the tool is not known to be read-only", false, true, journal.ModelReplied, 0, 0,
+			"error (denied): this turn may only read",
+		},
+		"read-only Turn, declared": {"the tool is declared to be read-only", true, true, journal.ModelReplied, 1, 0, "web/find"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			from := &journaltest.Memory{}
@@ -199,32 +214,55 @@ func TestEffectsOfAnOlderVersionAreNotTrusted(t *testing.T) {
 			in.Chain, in.Epoch, in.Toolbox, in.Policy.ReadOnly = []loop.Candidate{c}, 2, b, tc.readOnly
 			result := mustRun(t, old, in)
 			messages := s.requests[0].Messages
-			if got := messages[len(messages)-1].Content; made != tc.calls || result.Counts.UnknownOutcomes != tc.unknown || !strings.Contains(got, tc.told) {
-				t.Errorf("%d calls, %d of them unknown, told %q; want %d, %d, %q: %s", made, result.Counts.UnknownOutcomes, got, tc.calls, tc.unknown, tc.told, tc.reason)
+			if got := messages[len(messages)-1].Content; made != tc.calls ||
+				result.Counts.UnknownOutcomes != tc.unknown || !strings.Contains(got, tc.told) {
+				t.Errorf("%d calls, %d of them unknown, and the model received %q; want %d, %d, %q: %s",
+					made, result.Counts.UnknownOutcomes, got, tc.calls, tc.unknown, tc.told, tc.reason)
 			}
 		})
 	}
 }
 
-// TestAStricterEffectHoldsForATurnThatHasBegun: people correct what they declared while the Turn is bound to nobody.
+// TestAStricterEffectHoldsForATurnThatHasBegun corrects a declaration while the Turn is not bound.
 func TestAStricterEffectHoldsForATurnThatHasBegun(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason    string
 		then, now tool.Effect
 		readOnly  bool
-		cut       journal.Kind // the last entry that is left
+		cut       journal.Kind // the last entry that is kept
 		calls     int
 		unknown   int
 		told      string
 	}{
-		"under way, the same":     {"it changes nothing", tool.ReadOnly, tool.ReadOnly, false, journal.ToolIntended, 1, 0, "web/find"},
-		"under way, idempotent":   {"it may be made twice", tool.ReadOnly, tool.Idempotent, false, journal.ToolIntended, 1, 0, "web/find"},
-		"under way, destructive":  {"it may have been done", tool.ReadOnly, tool.Destructive, false, journal.ToolIntended, 0, 1, "error (outcome_unknown): "},
-		"under way, not declared": {"it may have been done", tool.Idempotent, "", false, journal.ToolIntended, 0, 1, "error (outcome_unknown): "},
-		"under way, looser":       {"the Turn was told otherwise", tool.Destructive, tool.ReadOnly, false, journal.ToolIntended, 0, 1, "error (outcome_unknown): "},
-		"only reads, the same":    {"it reads", tool.ReadOnly, tool.ReadOnly, true, journal.ModelReplied, 1, 0, "web/find"},
-		"only reads, idempotent":  {"it may change something", tool.ReadOnly, tool.Idempotent, true, journal.ModelReplied, 0, 0, "error (denied): this turn may only read"},
-		"only reads, destructive": {"it may change something", tool.ReadOnly, tool.Destructive, true, journal.ModelReplied, 0, 0, "error (denied): this turn may only read"},
+		"under way, the same": {
+			"a read-only call is repeated", tool.ReadOnly, tool.ReadOnly, false, journal.ToolIntended, 1, 0, "web/find",
+		},
+		"under way, idempotent": {
+			"an idempotent call is repeated", tool.ReadOnly, tool.Idempotent, false, journal.ToolIntended, 1, 0, "web/find",
+		},
+		"under way, destructive": {
+			"the call may have been made", tool.ReadOnly, tool.Destructive, false, journal.ToolIntended, 0, 1,
+			"error (outcome_unknown): ",
+		},
+		"under way, not declared": {
+			"the call may have been made", tool.Idempotent, "", false, journal.ToolIntended, 0, 1,
+			"error (outcome_unknown): ",
+		},
+		"under way, less strict": {
+			"the Turn began with the stricter effect", tool.Destructive, tool.ReadOnly, false, journal.ToolIntended, 0, 1,
+			"error (outcome_unknown): ",
+		},
+		"read-only Turn, the same": {
+			"the tool is read-only", tool.ReadOnly, tool.ReadOnly, true, journal.ModelReplied, 1, 0, "web/find",
+		},
+		"read-only Turn, idempotent": {
+			"the tool may change something", tool.ReadOnly, tool.Idempotent, true, journal.ModelReplied, 0, 0,
+			"error (denied): this turn may only read",
+		},
+		"read-only Turn, destructive": {
+			"the tool may change something", tool.ReadOnly, tool.Destructive, true, journal.ModelReplied, 0, 0,
+			"error (denied): this turn may only read",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			from := &journaltest.Memory{}
@@ -252,15 +290,18 @@ func TestAStricterEffectHoldsForATurnThatHasBegun(t *testing.T) {
 			in.Chain, in.Epoch, in.Toolbox, in.Policy.ReadOnly = []loop.Candidate{c}, 2, b, tc.readOnly
 			result := mustRun(t, j, in)
 			messages := s.requests[0].Messages
-			if got := messages[len(messages)-1].Content; made != tc.calls || result.Counts.UnknownOutcomes != tc.unknown || !strings.Contains(got, tc.told) {
-				t.Errorf("%d calls, %d of them unknown, told %q; want %d, %d, %q: %s", made, result.Counts.UnknownOutcomes, got, tc.calls, tc.unknown, tc.told, tc.reason)
+			if got := messages[len(messages)-1].Content; made != tc.calls ||
+				result.Counts.UnknownOutcomes != tc.unknown || !strings.Contains(got, tc.told) {
+				t.Errorf("%d calls, %d of them unknown, and the model received %q; want %d, %d, %q: %s",
+					made, result.Counts.UnknownOutcomes, got, tc.calls, tc.unknown, tc.told, tc.reason)
 			}
 		})
 	}
 }
 
-// TestAServerOfWhichNothingIsKnown leaves the Turn without its tools, which its journal and its result say, after a restart too.
-func TestAServerOfWhichNothingIsKnown(t *testing.T) {
+// TestUnreachedServer checks that the Turn runs without the server's tools. Its journal and its result
+// name the server, even after a restart.
+func TestUnreachedServer(t *testing.T) {
 	c, s := candidate("p0", 1, says("Done."))
 	in := input(c)
 	b := server("web", remote("find", "Finds.", tool.ReadOnly))
@@ -269,7 +310,8 @@ func TestAServerOfWhichNothingIsKnown(t *testing.T) {
 	j := &journaltest.Memory{}
 	result := mustRun(t, j, in)
 	want := []string{"tickets"}
-	if result.Stop != turn.StopCompleted || !cmp.Equal(result.ToolServersMissing, want) || !cmp.Equal(offered(s, 0), []string{"find", "read_artifact"}) {
+	if result.Stop != turn.StopCompleted || !cmp.Equal(result.ToolServersMissing, want) ||
+		!cmp.Equal(offered(s, 0), []string{"find", "read_artifact"}) {
 		t.Errorf("the Turn ended with %s without %v, and was offered %v", result.Stop, result.ToolServersMissing, offered(s, 0))
 	}
 	if x := payloads[tool.Exposure](t, j, journal.ToolsExposed); len(x) != 1 || !cmp.Equal(x[0].Missing, want) {
@@ -291,12 +333,13 @@ func TestAToolboxThatFails(t *testing.T) {
 		j := &journaltest.Memory{}
 		result, err := engine(j).Run(t.Context(), in)
 		if result != nil || !errors.Is(err, broken) || s.asked() != 0 || len(kinds(t, j)) != 0 {
-			t.Errorf("Run = %+v, %v with %v in the journal; want the error and nothing recorded: a later run may have more luck", result, err, kinds(t, j))
+			t.Errorf("Run = %+v, %v with %v in the journal; want the error and nothing recorded: a later run may succeed",
+				result, err, kinds(t, j))
 		}
 	}
 }
 
-// slowBox never answers.
+// slowBox returns offers only when ctx ends.
 type slowBox struct{ box }
 
 func (*slowBox) Offers(ctx context.Context) ([]tool.Offer, error) {
@@ -315,7 +358,7 @@ func TestAToolboxIsBoundedByTheTurn(t *testing.T) {
 	})
 }
 
-// TestAPreparedTurnIsExposed shows the prompt as a run would have it, and calls nothing.
+// TestAPreparedTurnIsExposed checks that the prompt is the one of a run, and that no tool is called.
 func TestAPreparedTurnIsExposed(t *testing.T) {
 	c, _ := candidate("p0", 1, says("never asked"))
 	in := input(c)
@@ -333,13 +376,15 @@ func TestAPreparedTurnIsExposed(t *testing.T) {
 		t.Errorf("result %+v, want a prompt with the tool and read_artifact, and one left out", result)
 	}
 	in.Epoch, in.Toolbox, in.Preparation = 2, &box{err: errors.New("never asked")}, gone(t)
-	if again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, 4), in); again.Preparation.RenderHash != result.Preparation.RenderHash || again.ToolsLeftOut != 1 {
+	if again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, 4), in); again.Preparation.RenderHash != result.Preparation.RenderHash ||
+		again.ToolsLeftOut != 1 {
 		t.Errorf("the resumed run prepared %+v, want the same", again)
 	}
 }
 
-// TestTheHashOfThePromptIsThatOfItsTools tells sets of tools apart, and nothing else.
-func TestTheHashOfThePromptIsThatOfItsTools(t *testing.T) {
+// TestPromptHashDependsOnTools checks that equal sets of tools have the same hash, and that different sets
+// have different hashes.
+func TestPromptHashDependsOnTools(t *testing.T) {
 	hash := func(b turn.Toolbox) string {
 		c, _ := candidate("p0", 1, says("Done."))
 		in := input(c)

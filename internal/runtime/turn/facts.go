@@ -10,33 +10,34 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// The bounds of what context packs give: how many facts all of them together, and the length of a fact's parts in characters.
+// The bounds for the output of context packs: the number of facts of all context packs together, and the lengths of
+// the parts of a fact in characters.
 const (
 	maxFacts      = 100
 	maxFactText   = 4_000
 	maxFactID     = 128
 	maxFactSource = 512
-	// maxPacked is how much of an output is looked at, in bytes.
-	maxPacked = 4 << 20
+	// maxParsed is the part of an output that is parsed, in bytes.
+	maxParsed = 4 << 20
 )
 
-// packedFact is a fact as a context pack gives it.
-type packedFact struct {
+// foundFact is a fact from a context pack.
+type foundFact struct {
 	ID     string `json:"id,omitempty"`
 	Text   string `json:"text"`
 	Source string `json:"source,omitempty"`
 }
 
-// factPack is the form in which the journal keeps what a context pack gave.
-type factPack struct {
-	Facts []packedFact `json:"facts"`
+// factList is the form in which the journal keeps the output of a context pack.
+type factList struct {
+	Facts []foundFact `json:"facts"`
 }
 
-// packedContent brings an output into that form, within bounds: {"facts": [{"id", "text", "source"}]}, a list of texts or of
-// facts, or anything else, which is one fact.
-func packedContent(output string) string {
-	pack := factPack{Facts: []packedFact{}}
-	for _, f := range factsIn([]byte(output[:min(len(output), maxPacked)])) {
+// factListOf converts an output to a factList within the bounds. The output may be {"facts": [{"id", "text",
+// "source"}]}, or a list of texts or facts. Any other output becomes one fact.
+func factListOf(output string) string {
+	pack := factList{Facts: []foundFact{}}
+	for _, f := range factsIn([]byte(output[:min(len(output), maxParsed)])) {
 		f.Text = clean(f.Text, maxFactText)
 		if f.Text == "" || len(pack.Facts) == maxFacts {
 			continue
@@ -45,13 +46,13 @@ func packedContent(output string) string {
 		pack.Facts = append(pack.Facts, f)
 	}
 	content, err := canonical.JSON(pack)
-	if err != nil { // of texts it never does
+	if err != nil { // texts can always be marshaled
 		return `{"facts":[]}`
 	}
 	return string(content)
 }
 
-func factsIn(output []byte) []packedFact {
+func factsIn(output []byte) []foundFact {
 	output = bytes.TrimSpace(output)
 	var items []json.RawMessage
 	var object struct {
@@ -59,35 +60,37 @@ func factsIn(output []byte) []packedFact {
 	}
 	if json.Unmarshal(output, &items) != nil {
 		if json.Unmarshal(output, &object) != nil || object.Facts == nil {
-			return []packedFact{{Text: string(output)}}
+			return []foundFact{{Text: string(output)}}
 		}
 		items = object.Facts
 	}
-	all := make([]packedFact, 0, min(len(items), maxFacts))
-	for _, item := range items[:min(len(items), 2*maxFacts)] { // some may be blank
+	all := make([]foundFact, 0, min(len(items), maxFacts))
+	for _, item := range items[:min(len(items), 2*maxFacts)] { // some items may be blank
 		all = append(all, factIn(item))
 	}
 	return all
 }
 
-// factIn is one fact of a list: a text, an object that has one, or whatever else it may be as it stands.
-func factIn(item json.RawMessage) packedFact {
+// factIn converts one item of a list to a fact: a text, or an object with a text. Any other item becomes a text in
+// its JSON form.
+func factIn(item json.RawMessage) foundFact {
 	var text string
 	if json.Unmarshal(item, &text) == nil {
-		return packedFact{Text: text}
+		return foundFact{Text: text}
 	}
-	var f packedFact
+	var f foundFact
 	if json.Unmarshal(item, &f) == nil && f.Text != "" {
 		return f
 	}
-	return packedFact{Text: string(item)}
+	return foundFact{Text: string(item)}
 }
 
-// unpacked are the facts that the journal has of a context pack. Those without an id have one of the tool's name.
-func unpacked(content, tool string) []packedFact {
-	var pack factPack
+// factsOf returns the facts that the journal has of a context pack. A fact without an ID gets one from the name of
+// the tool.
+func factsOf(content, tool string) []foundFact {
+	var pack factList
 	if json.Unmarshal([]byte(content), &pack) != nil {
-		return nil // nobody but this version has written it
+		return nil // cannot happen: the engine has written this content itself
 	}
 	for i := range pack.Facts {
 		if pack.Facts[i].ID == "" {
@@ -97,8 +100,8 @@ func unpacked(content, tool string) []packedFact {
 	return pack.Facts
 }
 
-// withFacts adds facts to those of the Turn, each with an id of its own.
-func withFacts(own []turncontext.Fact, packed []packedFact) []turncontext.Fact {
+// withFacts adds the facts of context packs to those of the Turn. Each fact gets a unique ID.
+func withFacts(own []turncontext.Fact, packed []foundFact) []turncontext.Fact {
 	if len(packed) == 0 {
 		return own
 	}

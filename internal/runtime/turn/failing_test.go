@@ -16,15 +16,15 @@ import (
 
 var errBroken = errors.New("the disk is full")
 
-// breaking is a journal of which some appends fail: so many from the n-th on, from 1. If written is set, the first of them
-// fails only after the entries were written, as for a connection that breaks before the answer.
+// breaking is a journal in which a number of appends fail, beginning with the n-th, counted from 1. If written is
+// set, the first of them fails after the entries were written, as if the connection broke before the answer.
 type breaking struct {
 	journal.Journal
 	n, times int
 	written  bool
 }
 
-// Append fails if it is among those that do.
+// Append returns an error for the appends that fail.
 func (b *breaking) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if b.n--; b.n > 0 || b.times == 0 {
 		return b.Journal.Append(ctx, uid, entries...)
@@ -39,7 +39,7 @@ func (b *breaking) Append(ctx context.Context, uid string, entries ...journal.En
 	return errBroken
 }
 
-// ids fails the test if a request was sent twice, or under no name.
+// ids checks that each request was sent once, and that each has an ID.
 func ids(t *testing.T, requests ...model.Request) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -51,9 +51,9 @@ func ids(t *testing.T, requests ...model.Request) {
 	}
 }
 
-// TestAJournalThatFailsForAWhile costs nothing: what has happened is written down, however long it takes.
+// TestAJournalThatFailsForAWhile checks that nothing is lost: events are recorded, however long this takes.
 func TestAJournalThatFailsForAWhile(t *testing.T) {
-	// Appends: the preparation, a request, its failure, a request, its reply, the end.
+	// The appends are the preparation, a request, its failure, a request, its reply, and the end.
 	for n := 1; n <= 6; n++ {
 		for _, written := range []bool{false, true} {
 			t.Run(fmt.Sprintf("append %d, written %t", n, written), func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestAJournalThatFailsForAWhile(t *testing.T) {
 					waits := 0
 					e.Waiting = func(in turn.Input, err error, again time.Duration) {
 						if waits++; in.UID != "uid" || !errors.Is(err, errBroken) || again <= 0 {
-							t.Errorf("Waiting is told of %q, %v and %s", in.UID, err, again)
+							t.Errorf("Waiting received %q, %v and %s", in.UID, err, again)
 						}
 					}
 					in := input(c)
@@ -74,7 +74,7 @@ func TestAJournalThatFailsForAWhile(t *testing.T) {
 						t.Fatalf("Run = %+v, %v after %d requests; want the answer, bought once", result, err, s.asked())
 					}
 					if waits != 20 {
-						t.Errorf("somebody was told of %d waits, want 20", waits)
+						t.Errorf("Waiting was called %d times, want 20", waits)
 					}
 					ids(t, s.requests...)
 					if got := kinds(t, j); len(got) != 10 {
@@ -86,8 +86,8 @@ func TestAJournalThatFailsForAWhile(t *testing.T) {
 	}
 }
 
-// TestAJournalThatFailsForGood ends the run once its patience is at an end. The next one goes on: nothing is asked without a
-// record of it.
+// TestAJournalThatFailsForGood checks that the run ends after its patience, and that the next run continues. No
+// request is sent without a record of it.
 func TestAJournalThatFailsForGood(t *testing.T) {
 	for n := 1; n <= 6; n++ {
 		for _, written := range []bool{false, true} {
@@ -101,7 +101,7 @@ func TestAJournalThatFailsForGood(t *testing.T) {
 					in.Timeout = time.Hour
 					begin := time.Now()
 					if result, err := e.Run(t.Context(), in); !errors.Is(err, errBroken) || result != nil {
-						t.Fatalf("Run = %+v, %v; want the journal's error: what is not recorded has not happened", result, err)
+						t.Fatalf("Run = %+v, %v; want the journal's error, because the event is not recorded", result, err)
 					}
 					if took := time.Since(begin); took > time.Minute {
 						t.Errorf("the run took %s, want at most its patience of a minute", took)
@@ -114,7 +114,7 @@ func TestAJournalThatFailsForGood(t *testing.T) {
 					}
 					want := 2 // a failure and an answer
 					if n == 5 && !written {
-						want++ // a reply that could not be recorded for so long is lost
+						want++ // plus a reply that is lost because it could not be recorded in time
 					}
 					if s.asked() != want {
 						t.Errorf("asked %d times by the first run and %d in all, want %d in all", before, s.asked(), want)

@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// damagedAt is a journal of which one entry has another payload, or another kind.
+// damagedAt returns a journal in which one entry has another payload or kind.
 func damagedAt(t *testing.T, written []journal.Entry, at int, kind, payload string, n int) journal.Journal {
 	t.Helper()
 	n = min(max(n, 1), len(written))
@@ -26,7 +26,7 @@ func damagedAt(t *testing.T, written []journal.Entry, at int, kind, payload stri
 	return j
 }
 
-// seed has each entry damaged in several ways.
+// seed adds seeds that damage each entry in several ways.
 func seed(f *testing.F, written []journal.Entry) {
 	f.Helper()
 	for i, e := range written {
@@ -39,8 +39,8 @@ func seed(f *testing.F, written []journal.Entry) {
 	}
 }
 
-// FuzzReplay goes on with a journal of which one entry has another payload, or another kind: a damaged journal ends the run
-// with an error, or the Turn in some way, and never the process.
+// FuzzReplay continues from a journal in which one entry has another payload or kind. A damaged journal may end the
+// run with an error, or the Turn in some way, but never the process.
 func FuzzReplay(f *testing.F) {
 	c, _ := candidate("p0", 2, fails(model.Overloaded), asks("send", `{}`), says("Done."))
 	in := input(c)
@@ -66,7 +66,7 @@ func FuzzReplay(f *testing.F) {
 	})
 }
 
-// FuzzReplayOfEverything does so with the journal of a Turn that has all that a Turn may have.
+// FuzzReplayOfEverything is FuzzReplay for the journal of a Turn with all features.
 func FuzzReplayOfEverything(f *testing.F) {
 	whole := &journaltest.Memory{}
 	if _, _, _, err := newWorld(f, whole, "uid", everything).run(1, false, nil); err != nil {

@@ -13,34 +13,37 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 )
 
-// history refers to the part of a Session's journal that a Turn is shown. The journal of the Turn has the reference in the place
-// of the messages: what was said is kept once, however many Turns are told it.
+// history refers to the part of a Session's journal that a Turn receives. The journal of the Turn has this
+// reference instead of the messages, so each message is stored once, however many Turns receive it.
 type history struct {
 	// SessionUID is the UID under which the history is kept.
 	SessionUID string `json:"sessionUID"`
-	// First and Through are the positions of the first and the last entry. Through is 0 where the Turn is the first one.
+	// First and Through are the sequence numbers of the first and the last entry. Through is 0 for the first Turn
+	// of the Session.
 	First   int64 `json:"first"`
 	Through int64 `json:"through"`
-	// SHA256 of the payloads of these entries, in hexadecimal: a run that goes on proves by it that it reads the same.
+	// SHA256 is the digest of the payloads of these entries, in hexadecimal. A run that continues the Turn proves
+	// with it that it reads the same entries.
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// leftOut says which messages of a prompt the journal does not repeat, because the journal of the Session has them.
+// leftOut describes the messages of a prompt that the Turn's journal omits, because the journal of the Session has
+// them.
 type leftOut struct {
 	history
-	// At is the number of messages before them, and Messages is how many they are.
+	// At is the number of messages before the omitted ones. Messages is the number of omitted messages.
 	At       int `json:"at"`
 	Messages int `json:"messages,omitempty"`
 }
 
-// preparedRecord is a prompt as the journal keeps it.
+// preparedRecord is the payload of the entry for a prompt.
 type preparedRecord struct {
 	*prepare.Prepared
-	// History is nil where the prompt is whole.
+	// History is nil if the entry has the whole prompt.
 	History *leftOut `json:"history,omitempty"`
 }
 
-// recordOf is a prompt as the journal keeps it: without the messages that the journal of the Session has.
+// recordOf returns the payload for a prompt, without the messages that the journal of the Session has.
 func recordOf(p *prepare.Prepared, h *history) preparedRecord {
 	if h == nil {
 		return preparedRecord{Prepared: p}
@@ -54,16 +57,17 @@ func recordOf(p *prepare.Prepared, h *history) preparedRecord {
 	return preparedRecord{Prepared: &short, History: &leftOut{history: *h, At: at, Messages: len(p.Messages) - len(short.Messages)}}
 }
 
-// isHistory reports whether a message of a prompt was said before the Turn. They stand one after another.
+// isHistory reports whether a message of a prompt belongs to the history. All such messages are adjacent.
 func isHistory(m model.Message) bool {
 	return m.Name == prepare.MessageHistory || m.Name == prepare.MessageSummary
 }
 
-// whole returns the prompt with the messages of a conversation.
+// whole returns the prompt with the messages of the conversation inserted.
 func (r preparedRecord) whole(c *session.Conversation) (*prepare.Prepared, error) {
 	said := prepare.HistoryMessages(c.Summary(), historyOf(c))
 	if r.History.At > len(r.Messages) || len(said) != r.History.Messages {
-		return nil, fmt.Errorf("%w: the prompt refers to %d messages and there are %d", session.ErrLost, r.History.Messages, len(said))
+		return nil, fmt.Errorf("%w: the prompt refers to %d messages, but the history has %d",
+			session.ErrLost, r.History.Messages, len(said))
 	}
 	p := *r.Prepared
 	p.Summary = c.Summary()
@@ -71,16 +75,17 @@ func (r preparedRecord) whole(c *session.Conversation) (*prepare.Prepared, error
 	return &p, nil
 }
 
-// read reads what is referred to. It returns session.ErrLost where that is not there any more, or is not the same.
+// read returns the conversation that h refers to. It returns session.ErrLost if the entries are gone or have
+// changed.
 func (h history) read(ctx context.Context, j journal.Journal) (*session.Conversation, error) {
 	c, err := session.Read(ctx, j, h.SessionUID, h.First, h.Through)
 	if err == nil && c.SHA256 != h.SHA256 {
-		err = fmt.Errorf("%w: entries %d to %d are not those that the turn has read", session.ErrLost, h.First, h.Through)
+		err = fmt.Errorf("%w: entries %d to %d have changed since the turn read them", session.ErrLost, h.First, h.Through)
 	}
 	return c, err
 }
 
-// historyOf is what the messages are made of that show a conversation.
+// historyOf converts a conversation into the history of a preparation.
 func historyOf(c *session.Conversation) []prepare.HistoryMessage {
 	var all []prepare.HistoryMessage
 	for _, m := range c.Messages() {
@@ -89,10 +94,10 @@ func historyOf(c *session.Conversation) []prepare.HistoryMessage {
 	return all
 }
 
-// lostHistoryError is the end of a Turn whose prompt cannot be made again because the history of its Session is gone.
+// lostHistoryError ends a Turn whose prompt cannot be completed because the history of its Session is gone.
 type lostHistoryError struct{ error }
 
-// referenced reads the history that the Turn refers to.
+// referenced returns the history that the Turn refers to, and reads it at most once.
 func (r *run) referenced(ctx context.Context, h history) (*session.Conversation, error) {
 	if c := r.conversation; c != nil {
 		return c, nil
@@ -100,7 +105,8 @@ func (r *run) referenced(ctx context.Context, h history) (*session.Conversation,
 	c, err := h.read(ctx, r.engine.Journal)
 	switch {
 	case errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged):
-		return nil, &lostHistoryError{fmt.Errorf("the turn cannot go on, because the history of its session is gone: %w; create a new Turn", err)}
+		return nil, &lostHistoryError{fmt.Errorf(
+			"the turn cannot continue, because the history of its session is gone: %w; create a new Turn", err)}
 	case err != nil:
 		return nil, errors.Join(context.Cause(ctx), fmt.Errorf("failed to read the history of the session: %w", err))
 	}
@@ -108,9 +114,9 @@ func (r *run) referenced(ctx context.Context, h history) (*session.Conversation,
 	return c, nil
 }
 
-// complete puts the history back into the prompt that the journal has, once a run.
+// complete inserts the history into the prompt that was read from the journal, once in each run.
 func (r *run) complete(ctx context.Context) error {
-	p := &r.past
+	p := &r.replayed
 	if p.leftOut == nil || p.leftOut.Messages == 0 {
 		return nil
 	}
@@ -123,12 +129,13 @@ func (r *run) complete(ctx context.Context) error {
 		return &lostHistoryError{err}
 	}
 	p.prepared, p.leftOut.Messages = whole, 0
-	r.conversation = nil // the prompt has it
+	r.conversation = nil // the prompt has its messages now
 	return nil
 }
 
-// reference is what the Turn refers to in its Session's journal; nil where it does not, as in a journal of an older version.
-func (p *past) reference() *history {
+// reference returns the Turn's reference to the journal of its Session. It returns nil if there is none, as in a
+// journal of an older version.
+func (p *replayed) reference() *history {
 	switch {
 	case p.leftOut != nil:
 		return &p.leftOut.history
@@ -138,8 +145,9 @@ func (p *past) reference() *history {
 	return nil
 }
 
-// Expand returns an entry of a Turn's journal for readers: a prompt has all its messages, also those that the journal of the
-// Session keeps. Where these are gone the entry stays as it is, and says what it refers to. The payload must be there.
+// Expand returns an entry of a Turn's journal for readers. A prompt then has all its messages, including those that
+// the journal of the Session keeps. If these messages are gone, Expand returns the entry unchanged, with its
+// reference. The payload of e must be filled.
 func Expand(ctx context.Context, j journal.Journal, e journal.Entry) (journal.Entry, error) {
 	if e.Kind != journal.Prepared {
 		return e, nil
@@ -154,7 +162,7 @@ func Expand(ctx context.Context, j journal.Journal, e journal.Entry) (journal.En
 	}
 	switch {
 	case errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged), errors.Is(err, journal.ErrNewer):
-		return e, nil // a reference is what there is to show then
+		return e, nil // the reference is all that can be shown
 	case err != nil:
 		return e, err
 	}

@@ -28,7 +28,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// noise is text of so many bytes that does not compress well, and is the same for the same seed.
+// noise returns a text of the given size that does not compress well. The same seed gives the same text.
 func noise(seed string, bytes int) string {
 	var b strings.Builder
 	for i := 0; b.Len() < bytes; i++ {
@@ -38,7 +38,7 @@ func noise(seed string, bytes int) string {
 	return b.String()[:bytes]
 }
 
-// talk runs Turns of about 4 KB each, half of it the question and half the answer.
+// talk runs Turns of about 4 KB each, half of it in the question and half in the answer.
 func talk(t testing.TB, j journal.Journal, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
@@ -50,8 +50,8 @@ func talk(t testing.TB, j journal.Journal, from, to int) {
 	}
 }
 
-// TestALongConversationGrowsLinearly: 160 Turns of 4 KB are 640 KB of conversation. What each Turn adds to the store must not
-// depend on how long the conversation is.
+// TestALongConversationGrowsLinearly runs 160 Turns of 4 KB, which are 640 KB of conversation. The size that each
+// Turn adds to the store must not depend on the length of the conversation.
 func TestALongConversationGrowsLinearly(t *testing.T) {
 	j := &journaltest.Memory{}
 	stored := func() int64 {
@@ -74,7 +74,7 @@ func TestALongConversationGrowsLinearly(t *testing.T) {
 	}
 }
 
-// TestTheJournalOfATurnRefersToItsHistory: what was said before is in the journal of the Session alone.
+// TestTheJournalOfATurnRefersToItsHistory checks that earlier messages are only in the journal of the Session.
 func TestTheJournalOfATurnRefersToItsHistory(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestTheJournalOfATurnRefersToItsHistory(t *testing.T) {
 	}
 }
 
-// TestAHistoryThatIsGoneIsShownAsAReference: readers are told what there was.
+// TestAHistoryThatIsGoneIsShownAsAReference checks that readers of the journal still see the reference.
 func TestAHistoryThatIsGoneIsShownAsAReference(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, says("It is in the shed."))
@@ -118,12 +118,12 @@ func TestAHistoryThatIsGoneIsShownAsAReference(t *testing.T) {
 	forget(t, j, "talk-uid")
 	for _, e := range entries(t, j, "uid") {
 		if got, err := turn.Expand(t.Context(), j, e); err != nil || !bytes.Equal(got.Payload, e.Payload) {
-			t.Errorf("Expand = %s, %v; want the entry as it is", got.Payload, err)
+			t.Errorf("Expand = %s, %v; want the entry unchanged", got.Payload, err)
 		}
 	}
 }
 
-// forget takes a journal away.
+// forget deletes a journal.
 func forget(t *testing.T, j *journaltest.Memory, uid string) {
 	t.Helper()
 	if err := j.Retire(t.Context(), at, uid); err != nil {
@@ -134,7 +134,8 @@ func forget(t *testing.T, j *journaltest.Memory, uid string) {
 	}
 }
 
-// TestATurnGoesOnWithItsHistory after a restart, with the model that it has asked and with another.
+// TestATurnGoesOnWithItsHistory checks that a Turn keeps its history after a restart, with the same model and with
+// another.
 func TestATurnGoesOnWithItsHistory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -142,20 +143,21 @@ func TestATurnGoesOnWithItsHistory(t *testing.T) {
 		stop   turn.Stop
 		says   string
 	}{
-		"as it was": {"the prompt is the same", func(*testing.T, *journaltest.Memory) {}, turn.StopCompleted, ""},
-		"it has grown": {"what came later is not of it", func(t *testing.T, j *journaltest.Memory) {
+		"unchanged": {"the same history gives the same prompt", func(*testing.T, *journaltest.Memory) {}, turn.StopCompleted, ""},
+		"with later Turns": {"later messages are not part of the Turn's history", func(t *testing.T, j *journaltest.Memory) {
 			c, _ := candidate("p0", 1, says("Meanwhile."))
 			mustRun(t, j, inTalk("c", "Other?", c))
 		}, turn.StopCompleted, ""},
-		"it is gone": {
-			"no prompt can be made", func(t *testing.T, j *journaltest.Memory) { forget(t, j, "talk-uid") }, turn.StopInterrupted,
-			"the turn cannot go on, because the history of its session is gone: ",
+		"gone": {
+			"the prompt cannot be completed without the history",
+			func(t *testing.T, j *journaltest.Memory) { forget(t, j, "talk-uid") }, turn.StopInterrupted,
+			"the turn cannot continue, because the history of its session is gone: ",
 		},
-		"it is another": {"the hash tells", func(t *testing.T, j *journaltest.Memory) {
+		"replaced": {"the digest shows that the entries are different ones", func(t *testing.T, j *journaltest.Memory) {
 			forget(t, j, "talk-uid")
 			c, _ := candidate("p0", 1, says("Something else."))
 			mustRun(t, j, inTalk("other", "Who?", c))
-		}, turn.StopInterrupted, "are not those that the turn has read"},
+		}, turn.StopInterrupted, "have changed since the turn read them"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
@@ -177,7 +179,8 @@ func TestATurnGoesOnWithItsHistory(t *testing.T) {
 			in.Epoch, in.Progress, in.Interrupt, in.Cancel = 2, nil, nil, nil
 			result := mustRun(t, j, in)
 			if result.Stop != tc.stop || !strings.Contains(result.Message, tc.says) || result.Record.Usage.InputTokens == 0 {
-				t.Fatalf("the Turn ended with %s: %s, want %s and %q, with what it took: %s", result.Stop, result.Message, tc.stop, tc.says, tc.reason)
+				t.Fatalf("the Turn ended with %s: %s, want %s and %q, with its usage: %s",
+					result.Stop, result.Message, tc.stop, tc.says, tc.reason)
 			}
 			if tc.stop != turn.StopCompleted {
 				return
@@ -190,8 +193,8 @@ func TestATurnGoesOnWithItsHistory(t *testing.T) {
 	}
 }
 
-// TestAJournalOfAnOlderVersionHasItsHistoryItself: a Turn that an older version began goes on.
-func TestAJournalOfAnOlderVersionHasItsHistoryItself(t *testing.T) {
+// TestJournalOfAnOlderVersionContainsItsHistory continues a Turn that an older version began.
+func TestJournalOfAnOlderVersionContainsItsHistory(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, says("One."))
 	mustRun(t, j, inTalk("a", "First?", c))
@@ -199,7 +202,7 @@ func TestAJournalOfAnOlderVersionHasItsHistoryItself(t *testing.T) {
 	in := inTalk("uid", "Second?", c)
 	stop := make(chan struct{})
 	close(stop)
-	in.Interrupt = stop // when it is prepared
+	in.Interrupt = stop // interrupts the run after the preparation
 	if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) {
 		t.Fatal(err)
 	}
@@ -239,18 +242,18 @@ func TestAJournalOfAnOlderVersionHasItsHistoryItself(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff([]string{"First?", "One."}, told); diff != "" {
-		t.Errorf("the second model was told: -want +got:\n%s", diff)
+		t.Errorf("the messages that the second model received: -want +got:\n%s", diff)
 	}
 }
 
-// chatty is a model with a small window. It answers each question, and makes summaries.
+// chatty is a model with a small context window. It answers each question and writes summaries.
 type chatty struct {
 	summaries int
 	requests  []model.Request
 	fails     bool
 }
 
-// Generate answers, or fails.
+// Generate returns an answer or a summary, or an error if fails is set.
 func (c *chatty) Generate(_ context.Context, r model.Request) (model.Reply, error) {
 	if r.Messages[0].Name == "compaction" {
 		c.summaries++
@@ -264,7 +267,7 @@ func (c *chatty) Generate(_ context.Context, r model.Request) (model.Reply, erro
 	return model.Reply{Text: "Re: " + question, FinishReason: model.FinishStop}, nil
 }
 
-// ask runs the next Turn, whose question is about 100 tokens long, in a window of 3000.
+// ask runs the next Turn. Its question has about 100 tokens, and the context window 3000.
 func (c *chatty) ask(t *testing.T, j journal.Journal, n int) *turn.Result {
 	t.Helper()
 	link := loop.Candidate{ProviderName: "p0", Model: "m", Provider: c, Retry: loop.Retry{MaxAttempts: 1}, ContextWindow: 3000}
@@ -273,7 +276,7 @@ func (c *chatty) ask(t *testing.T, j journal.Journal, n int) *turn.Result {
 	return mustRun(t, j, in)
 }
 
-// said are the messages that the newest request has of the conversation, by their first words.
+// said returns the first words of each message of the conversation in the newest request.
 func (c *chatty) said() []string {
 	var all []string
 	for _, m := range c.requests[len(c.requests)-1].Messages {
@@ -287,8 +290,9 @@ func (c *chatty) said() []string {
 	return all
 }
 
-// TestASummaryIsBoughtOnceForASession: later Turns begin with it, and the last two exchanges stay whole.
-func TestASummaryIsBoughtOnceForASession(t *testing.T) {
+// TestSummaryIsPaidForOnce checks that later Turns begin with the summary, and that the last two
+// exchanges stay whole.
+func TestSummaryIsPaidForOnce(t *testing.T) {
 	for store, open := range journals {
 		for _, fails := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, the turn that pays fails %t", store, fails), func(t *testing.T) {
@@ -301,13 +305,14 @@ func TestASummaryIsBoughtOnceForASession(t *testing.T) {
 				}
 				want := []string{
 					"conversation_summary", fmt.Sprintf("history: Question %d.", n-2), fmt.Sprintf("history: Re: Question %d.", n-2),
-					fmt.Sprintf("history: Question %d.", n-1), fmt.Sprintf("history: Re: Question %d.", n-1), fmt.Sprintf("user_message: Question %d.", n),
+					fmt.Sprintf("history: Question %d.", n-1), fmt.Sprintf("history: Re: Question %d.", n-1),
+					fmt.Sprintf("user_message: Question %d.", n),
 				}
 				if diff := cmp.Diff(want, c.said()); diff != "" {
-					t.Errorf("the Turn that is compacted is told a summary and the last two exchanges: -want +got:\n%s", diff)
+					t.Errorf("the Turn that is compacted must receive a summary and the last two exchanges: -want +got:\n%s", diff)
 				}
 				for c.fails = fails; c.fails && c.summaries < 2; n++ {
-					c.ask(t, j, n+1) // it pays for the second summary, and fails
+					c.ask(t, j, n+1) // this Turn pays for the second summary, and then fails
 					if c.fails = false; c.summaries < 2 {
 						c.ask(t, j, n+100)
 						c.fails = true
@@ -319,8 +324,9 @@ func TestASummaryIsBoughtOnceForASession(t *testing.T) {
 				}
 				last := c.requests[len(c.requests)-1].Messages
 				at := slices.IndexFunc(last, func(m model.Message) bool { return m.Name == prepare.MessageSummary })
-				if at < 0 || !strings.Contains(last[at].Content, fmt.Sprintf("Summary %d.", bought)) || strings.Count(last[at].Content, "</untrusted-text>") != 1 {
-					t.Fatalf("the next Turn is told %q, want summary %d within one fence", c.said(), bought)
+				if at < 0 || !strings.Contains(last[at].Content, fmt.Sprintf("Summary %d.", bought)) ||
+					strings.Count(last[at].Content, "</untrusted-text>") != 1 {
+					t.Fatalf("the next Turn receives %q, want summary %d within one fence", c.said(), bought)
 				}
 				for _, e := range entries(t, j, fmt.Sprint("uid-", n+1)) {
 					if bytes.Contains(e.Payload, []byte("Summary ")) {
@@ -342,13 +348,13 @@ func TestASummaryIsBoughtOnceForASession(t *testing.T) {
 	}
 }
 
-// measured counts the entries of the Session that are read.
+// measured counts the entries that are read from the Session's journal.
 type measured struct {
 	journal.Journal
 	entries int
 }
 
-// Read counts.
+// Read counts the entries of the Session.
 func (m *measured) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
 	return func(yield func(journal.Entry, error) bool) {
 		for e, err := range m.Journal.Read(ctx, uid, after) {
@@ -362,7 +368,8 @@ func (m *measured) Read(ctx context.Context, uid string, after int64) iter.Seq2[
 	}
 }
 
-// TestACompactedConversationIsNotReadAsAWhole: what a Turn reads must not grow with the conversation.
+// TestACompactedConversationIsNotReadAsAWhole checks that the number of entries that a Turn reads does not grow
+// with the conversation.
 func TestACompactedConversationIsNotReadAsAWhole(t *testing.T) {
 	j, c := &measured{Journal: &journaltest.Memory{}}, &chatty{}
 	for n := range 60 {
@@ -377,8 +384,8 @@ func TestACompactedConversationIsNotReadAsAWhole(t *testing.T) {
 	}
 }
 
-// TestASessionThatLostItsHistory: its totals never go down, each prompt says what is missing, and the policy decides whether the
-// next Turn runs.
+// TestASessionThatLostItsHistory checks three things: the Session's totals never decrease, each prompt mentions the
+// missing Turns, and the policy decides whether the next Turn runs.
 func TestASessionThatLostItsHistory(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
@@ -395,12 +402,15 @@ func TestASessionThatLostItsHistory(t *testing.T) {
 					}
 					result := mustRun(t, j, in)
 					after := result.Session.Totals
-					if after.Turns != known.Turns+1 || after.Usage.InputTokens != known.Usage.InputTokens+1000 || after.KnownCost.LessThanOrEqual(known.KnownCost) {
-						t.Errorf("after Turn %d of store %d the totals are %+v, want those before and one more Turn: %+v", n+1, i+1, after, known)
+					if after.Turns != known.Turns+1 || after.Usage.InputTokens != known.Usage.InputTokens+1000 ||
+						after.KnownCost.LessThanOrEqual(known.KnownCost) {
+						t.Errorf("after Turn %d of store %d the totals are %+v, want those before and one more Turn: %+v",
+							n+1, i+1, after, known)
 					}
 					missing := int64(3 * i)
 					if after.Missing != missing || result.MissingTurns != missing || (told > 0) != (i == 1 && n == 0) {
-						t.Errorf("Turn %d of store %d misses %d Turns and the Session %d, and %d were told; want %d, told once", n+1, i+1, result.MissingTurns, after.Missing, told, missing)
+						t.Errorf("Turn %d of store %d misses %d Turns and the Session %d, and %d were reported; want %d, reported once",
+							n+1, i+1, result.MissingTurns, after.Missing, told, missing)
 					}
 					prepared := ""
 					for _, e := range entries(t, j, in.UID) {
@@ -409,9 +419,9 @@ func TestASessionThatLostItsHistory(t *testing.T) {
 						}
 					}
 					if strings.Contains(prepared, "- missing_history: 3 earlier turns") != (i == 1) {
-						t.Errorf("the prompt of Turn %d of store %d must say what is missing, and nothing where nothing is", n+1, i+1)
+						t.Errorf("the prompt of Turn %d of store %d must mention missing Turns, and only these", n+1, i+1)
 					}
-					if in.Epoch = 2; n == 0 { // it is run again, as after a kill between its end and the status of the Session
+					if in.Epoch = 2; n == 0 { // runs again, as after a kill between the Turn's end and the write to the Session's status
 						if again := mustRun(t, j, in); !cmp.Equal(again.Session.Totals, after) {
 							t.Errorf("run again, the totals are %+v, want %+v", again.Session.Totals, after)
 						}
@@ -437,7 +447,8 @@ func TestASessionThatLostItsHistory(t *testing.T) {
 	})
 }
 
-// BenchmarkALongConversation measures a Turn at the start and at the end of a conversation of 160 Turns, in a file.
+// BenchmarkALongConversation measures the first and the last Turns of a conversation of 160 Turns, with a journal
+// in a file.
 func BenchmarkALongConversation(b *testing.B) {
 	for b.Loop() {
 		s, err := sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "journal.db"))

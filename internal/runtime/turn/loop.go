@@ -15,17 +15,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// outcome tells the story: prepare, loop, finalize.
-func (r *run) outcome(ctx context.Context) (*Result, error) {
+// runParts runs the three parts of the Turn: prepare, loop and finalize.
+func (r *run) runParts(ctx context.Context) (*Result, error) {
 	if result, err := r.withoutLoop(ctx); result != nil || err != nil {
 		return result, err
 	}
 	end, err := r.loop(ctx)
-	return r.answered(end, err)
+	return r.resultOf(end, err)
 }
 
-// withoutLoop ends a Turn that asks no model. It returns neither a result nor an error if the Turn asks one. It is not inlined: the
-// stack of a waiting Turn would hold its variables.
+// withoutLoop ends a Turn that asks no model. It returns neither a result nor an error if the Turn asks one. It is
+// not inlined: the stack of a waiting Turn would hold its variables.
 //
 //go:noinline
 func (r *run) withoutLoop(ctx context.Context) (*Result, error) {
@@ -44,7 +44,7 @@ func (r *run) withoutLoop(ctx context.Context) (*Result, error) {
 	return nil, nil //nolint:nilnil // because the loop comes next
 }
 
-// prepareOnly makes the messages, and asks nobody.
+// prepareOnly makes the messages without asking a model.
 func (r *run) prepareOnly(ctx context.Context) (*Result, error) {
 	if _, err := r.prepare(ctx, r.in.Chain[r.startOfChain()]); err != nil {
 		return r.stopped(err)
@@ -52,12 +52,12 @@ func (r *run) prepareOnly(ctx context.Context) (*Result, error) {
 	return r.finalize(StopPrepared, "the prompt was prepared; no model was asked")
 }
 
-// answered turns the end of the loop, or why it has none, into a result.
-func (r *run) answered(end *loop.End, err error) (*Result, error) {
+// resultOf turns the end or the error of the loop into a result.
+func (r *run) resultOf(end *loop.End, err error) (*Result, error) {
 	if err != nil {
 		return r.stopped(err)
 	}
-	last := r.past.loop.LastStep()
+	last := r.replayed.loop.LastStep()
 	switch {
 	case end.Reason == loop.ToolEnded:
 		return r.finalize(StopToolEnded, end.Message)
@@ -75,7 +75,7 @@ func (r *run) answered(end *loop.End, err error) (*Result, error) {
 	return r.finalize(StopCompleted, end.Message)
 }
 
-// compile makes the form of the answer, if one is asked for.
+// compile compiles the schema of the answer, if the Turn has one.
 func (r *run) compile() (err error) {
 	if len(r.in.Output) == 0 {
 		return nil
@@ -86,21 +86,21 @@ func (r *run) compile() (err error) {
 	return nil
 }
 
-// loop asks and calls until there is an end. What an earlier run has done is not done again.
+// loop asks the model and makes calls until the loop ends. It does not repeat the work of earlier runs.
 func (r *run) loop(ctx context.Context) (*loop.End, error) {
-	if err := r.setOut(ctx); err != nil {
+	if err := r.ensureTools(ctx); err != nil {
 		return nil, err
 	}
-	before := len(r.past.loop.Steps)
+	before := len(r.replayed.loop.Steps)
 	end, err := loop.RunInput(ctx, r.loopInput())
-	return r.looped(end, err, len(r.past.loop.Steps) > before)
+	return r.afterLoop(end, err, len(r.replayed.loop.Steps) > before)
 }
 
-// looped notes what the Turn waits for, if it does. more is true if the run has got a reply. Neither it nor setOut is inlined: the stack
-// of a waiting Turn would hold their variables.
+// afterLoop parks the Turn if it waits. more is true if the run has received a reply. afterLoop and ensureTools are
+// not inlined: the stack of a waiting Turn would hold their variables.
 //
 //go:noinline
-func (r *run) looped(end *loop.End, err error, more bool) (*loop.End, error) {
+func (r *run) afterLoop(end *loop.End, err error, more bool) (*loop.End, error) {
 	if waits, isParked := errors.AsType[*loop.Parked](err); isParked {
 		return nil, r.park(waits)
 	}
@@ -110,63 +110,68 @@ func (r *run) looped(end *loop.End, err error, more bool) (*loop.End, error) {
 	return end, err
 }
 
-// loopInput is what the loop begins with. It is not inlined: the stack of a waiting Turn would hold a copy.
+// loopInput returns the input of the loop. It is not inlined: the stack of a waiting Turn would hold a copy.
 //
 //go:noinline
 func (r *run) loopInput() *loop.Input {
 	return &loop.Input{
-		TurnUID: r.in.UID, Chain: r.in.Chain, Start: r.startOfChain(), Prepare: r.prepare, Tools: r.tools, Offered: r.offers, Limits: r.in.Limits,
+		TurnUID: r.in.UID, Chain: r.in.Chain, Start: r.startOfChain(), Prepare: r.prepare, Tools: r.tools,
+		Offered: r.offers, Limits: r.in.Limits,
 		Policy: r.in.Policy, Nonce: r.exposed().Nonce, Now: r.engine.Now, Decide: r.in.Decide, Output: r.output,
 		Context: r.in.Context, Reflect: r.reflects(), KeepReasoning: r.in.KeepReasoning,
-		Interrupt: r.in.Interrupt, Redact: r.in.Redact, State: &r.past.loop, Record: r.record, Keep: r.keep, NextSeq: r.log.Next,
+		Interrupt: r.in.Interrupt, Redact: r.in.Redact, State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, NextSeq: r.log.Next,
 		Abandoned: func() bool { return r.life.Err() != nil },
 	}
 }
 
-// park writes down that the run ends here because the Turn waits, unless it has found it waiting and did nothing. It returns what is
-// waited for, or why that could not be written.
+// park records that the run ends because the Turn waits. It records nothing if the run has written nothing. It
+// returns waits, or the error of the write.
 func (r *run) park(waits *loop.Parked) error {
 	news := r.wrote
 	if r.began && !r.gone {
-		if err := r.record(journal.Record{Kind: journal.RunParked, Payload: parked{len(waits.Approvals), waits.Turns, waits.Begun}}); err != nil {
+		if err := r.record(journal.Record{
+			Kind:    journal.RunParked,
+			Payload: parked{len(waits.Approvals), waits.Turns, waits.Begun},
+		}); err != nil {
 			return err
 		}
 	}
 	if news {
-		r.tell()
+		r.reportProgress()
 	}
 	return waits
 }
 
-// setOut finds out what the Turn has of tools, and which effects they have by now, before the first request. That of a Turn whose messages an older version has made
-// is nothing, but for those that the run has been given.
+// ensureTools determines the tools of the Turn and their current effects before the first request. If an older
+// version has prepared the Turn without recording its tools, the Turn has only the tools of its input.
 //
 //go:noinline
-func (r *run) setOut(ctx context.Context) error {
+func (r *run) ensureTools(ctx context.Context) error {
 	if err := r.tighten(ctx); err != nil {
 		return err
 	}
 	switch {
-	case r.past.prepared == nil && r.past.input == nil:
-		return r.gather(ctx)
-	case r.past.exposure == nil:
+	case r.replayed.prepared == nil && r.replayed.input == nil:
+		return r.ensureInput(ctx)
+	case r.replayed.exposure == nil:
 		return r.record(journal.Record{Kind: journal.ToolsExposed, Payload: tool.Exposure{Nonce: rand.Text()}})
 	}
 	return nil
 }
 
-// reflects says whether the model checks its draft in this Turn. Its number is the one that it had when it began.
+// reflects reports whether the model checks its draft in this Turn. The number of the Turn stays the one it began
+// with.
 func (r *run) reflects() bool {
 	number := r.number
-	if f := r.past.input; f != nil {
+	if f := r.replayed.input; f != nil {
 		number = f.Number
 	}
 	return r.in.ReflectEvery > 0 && number > 0 && number%int64(r.in.ReflectEvery) == 0
 }
 
-// startOfChain is the candidate an earlier run had got to, else the first.
+// startOfChain returns the index of the candidate that an earlier run has reached, or 0.
 func (r *run) startOfChain() int {
-	if p := r.past.prepared; p != nil {
+	if p := r.replayed.prepared; p != nil {
 		for i, c := range r.in.Chain {
 			if c.ProviderName == p.Provider && c.Model == p.Model {
 				return i
@@ -176,7 +181,7 @@ func (r *run) startOfChain() int {
 	return 0
 }
 
-// stopped turns the error of a run into a result, if it is the end of the Turn.
+// stopped turns an error of a run into a result if that error ends the Turn.
 func (r *run) stopped(err error) (*Result, error) {
 	if failure, ok := errors.AsType[*preparationError](err); ok {
 		return r.finalize(StopPreparationError, failure.Error())
@@ -199,13 +204,14 @@ func (r *run) stopped(err error) (*Result, error) {
 	return nil, err
 }
 
-// overdue says that the time is over and, where requests have failed before, why it did not suffice.
+// overdue returns the message of a Turn whose time is over. If requests have failed before, it says why the time
+// did not suffice.
 func (r *run) overdue() string {
 	if r.in.TimeOver != "" {
 		return r.in.TimeOver
 	}
 	message := fmt.Sprintf("the turn reached its time limit of %s", r.in.Limit)
-	attempts := r.past.loop.Attempts
+	attempts := r.replayed.loop.Attempts
 	for _, a := range slices.Backward(attempts) {
 		if a.Kind != model.Cancelled {
 			return message + "; the last attempt before failed: " + a.Message
@@ -219,9 +225,11 @@ func (r *run) overdue() string {
 
 func cutOff(step *loop.Step) string {
 	if step.Reply.TooLong {
-		return fmt.Sprintf("the model's answer is longer than Capstan keeps, and was cut off after %d bytes: lower the agent's parameters.maxOutputTokens, or ask for a shorter answer",
+		return fmt.Sprintf("the model's answer is longer than Capstan keeps, and was cut off after %d bytes: "+
+			"lower the agent's parameters.maxOutputTokens, or ask for a shorter answer",
 			len(step.Reply.Text))
 	}
-	return fmt.Sprintf("the model's answer was cut off after %d output tokens: raise the agent's parameters.maxOutputTokens, or ask for a shorter answer",
+	return fmt.Sprintf("the model's answer was cut off after %d output tokens: raise the agent's "+
+		"parameters.maxOutputTokens, or ask for a shorter answer",
 		step.Reply.Usage.OutputTokens)
 }

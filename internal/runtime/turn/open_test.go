@@ -15,8 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// TestCallsThatAreOpenAtTheEnd: a run dies while calls are under way, and the next one ends the Turn before it comes to them. Each
-// call has an outcome then, in the result and in the journal, and it is the same.
+// TestCallsThatAreOpenAtTheEnd kills a run while calls are under way. The next run ends the Turn before it decides
+// about these calls. Each call must then have the same outcome in the result and in the journal.
 func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 	const (
 		refused = "error (denied): the tool was not called: the turn ended before"
@@ -32,20 +32,29 @@ func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		reason  string
-		dies    string // the tool in whose call the first run dies
+		dies    string // the tool whose call kills the first run
 		told    map[string]string
 		unknown int
 	}{
-		"reading": {"what only reads gave no result, and the others were not made", "find", map[string]string{
+		"reading": {"the interrupted read-only call has no result, and the later calls were not made", "find", map[string]string{
 			"r1": failed, "r2": failed, "i1": refused, "d1": refused, "d2": refused,
 		}, 0},
-		"storing": {"nor did what may be made again", "store", map[string]string{"r1": "", "r2": "", "i1": failed, "d1": refused, "d2": refused}, 0},
-		"sending": {"nobody knows whether it was done", "send", map[string]string{"r1": "", "r2": "", "i1": "", "d1": unknown, "d2": refused}, 1},
+		"storing": {
+			"the interrupted idempotent call has no result, and the later calls were not made", "store",
+			map[string]string{"r1": "", "r2": "", "i1": failed, "d1": refused, "d2": refused},
+			0,
+		},
+		"sending": {
+			"the outcome of the interrupted destructive call is unknown", "send",
+			map[string]string{"r1": "", "r2": "", "i1": "", "d1": unknown, "d2": refused},
+			1,
+		},
 	} {
 		for stop, end := range endings {
 			t.Run(name+", "+string(stop), func(t *testing.T) {
 				j := &journaltest.Memory{}
-				c, _ := candidate("p0", 1, answer{reply: calls("", call("r1", "find"), call("r2", "find"), call("i1", "store"), call("d1", "send"), call("d2", "send"))})
+				c, _ := candidate("p0", 1, answer{reply: calls("", call("r1", "find"), call("r2", "find"),
+					call("i1", "store"), call("d1", "send"), call("d2", "send"))})
 				in := inTalk("uid", "Send it.", c)
 				ctx, run := control(t, &in)
 				do := func(name string, effect tool.Effect) tool.Tool {
@@ -65,17 +74,21 @@ func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 				end(&in)
 				result := mustRun(t, j, in)
 				if result.Stop != stop || result.Counts.UnknownOutcomes != tc.unknown {
-					t.Errorf("the Turn ends as %s with %d unknown outcomes, want %s and %d", result.Stop, result.Counts.UnknownOutcomes, stop, tc.unknown)
+					t.Errorf("the Turn ends as %s with %d unknown outcomes, want %s and %d",
+						result.Stop, result.Counts.UnknownOutcomes, stop, tc.unknown)
 				}
 				want := map[string]loop.Outcome{}
 				for id, told := range tc.told {
-					want[id] = map[string]loop.Outcome{"": loop.Succeeded, refused: loop.Refused, failed: loop.Failed, unknown: loop.Unknown}[told]
+					want[id] = map[string]loop.Outcome{
+						"": loop.Succeeded, refused: loop.Refused, failed: loop.Failed,
+						unknown: loop.Unknown,
+					}[told]
 				}
 				listed, kept, told := map[string]loop.Outcome{}, map[string]loop.Outcome{}, map[string]string{}
 				for _, c := range result.Calls {
 					listed[c.CallID] = c.Outcome
 				}
-				for _, f := range payloads[loop.Finish](t, j, journal.ToolFinished) {
+				for _, f := range payloads[loop.CallResult](t, j, journal.ToolFinished) {
 					kept[f.CallID], told[f.CallID] = f.Outcome, f.Content
 					if f.Outcome == loop.Succeeded {
 						told[f.CallID] = ""
@@ -99,7 +112,7 @@ func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestAnOpenContextPackAtTheEnd is a call as any other.
+// TestAnOpenContextPackAtTheEnd checks that the call of a context pack ends as any other call does.
 func TestAnOpenContextPackAtTheEnd(t *testing.T) {
 	for _, tc := range []struct {
 		effect tool.Effect
@@ -107,24 +120,30 @@ func TestAnOpenContextPackAtTheEnd(t *testing.T) {
 	}{{tool.ReadOnly, loop.Failed}, {tool.Destructive, loop.Unknown}} {
 		t.Run(string(tc.effect), func(t *testing.T) {
 			j := &journaltest.Memory{}
-			intent := loop.Intent{CallID: "context-pack-1", Name: "recall", Arguments: []byte("{}"), Effect: tc.effect, IdempotencyKey: "uid/0/context-pack-1", Attempt: 1}
-			left(t, j, journal.Record{Kind: journal.ToolsExposed, Payload: tool.Exposure{Nonce: "N"}}, journal.Record{Kind: journal.ToolIntended, Payload: intent})
+			intent := loop.Intent{
+				CallID: "context-pack-1", Name: "recall", Arguments: []byte("{}"), Effect: tc.effect,
+				IdempotencyKey: "uid/0/context-pack-1", Attempt: 1,
+			}
+			left(t, j, journal.Record{Kind: journal.ToolsExposed, Payload: tool.Exposure{Nonce: "N"}},
+				journal.Record{Kind: journal.ToolIntended, Payload: intent})
 			c, _ := candidate("p0", 1, says("never"))
 			in := input(c)
 			in.Epoch = 2
 			in.Cancel = cancelled()
 			result := mustRun(t, j, in)
-			if len(result.Calls) != 1 || result.Calls[0].Outcome != tc.want || (result.Counts.UnknownOutcomes == 1) != (tc.want == loop.Unknown) {
+			if len(result.Calls) != 1 || result.Calls[0].Outcome != tc.want ||
+				(result.Counts.UnknownOutcomes == 1) != (tc.want == loop.Unknown) {
 				t.Errorf("calls %+v and %d unknown outcomes, want one that is %s", result.Calls, result.Counts.UnknownOutcomes, tc.want)
 			}
 		})
 	}
 }
 
-// left writes what an earlier run has left.
+// left writes the records of an earlier run.
 func left(t *testing.T, j journal.Journal, records ...journal.Record) {
 	t.Helper()
-	log, err := journal.Open(t.Context(), "uid", 1, journal.Options{Journal: j, Now: engine(j).Now, Apply: func(journal.Entry) error { return nil }})
+	log, err := journal.Open(t.Context(), "uid", 1,
+		journal.Options{Journal: j, Now: engine(j).Now, Apply: func(journal.Entry) error { return nil }})
 	if err == nil {
 		err = log.Append(t.Context(), records...)
 	}
@@ -133,8 +152,8 @@ func left(t *testing.T, j journal.Journal, records ...journal.Record) {
 	}
 }
 
-// TestTheCallsThatTheBudgetDoesNotAllow: the calls of a reply that the budget did not allow any more have an end, too.
-func TestTheCallsThatTheBudgetDoesNotAllow(t *testing.T) {
+// TestCallsBeyondTheBudget checks that calls of a reply beyond the budget have an end, too.
+func TestCallsBeyondTheBudget(t *testing.T) {
 	c, _ := candidate("p0", 1, answer{reply: calls("I send it.", call("d1", "send"))})
 	in := input(c)
 	in.Limits.MaxTokens = 1050
@@ -144,7 +163,7 @@ func TestTheCallsThatTheBudgetDoesNotAllow(t *testing.T) {
 	if result.Stop != turn.StopBudget || len(result.Calls) != 1 || result.Calls[0].Outcome != loop.Refused || result.Text != "I send it." {
 		t.Errorf("result %+v, want the end of the budget with a call that was refused", result)
 	}
-	if f := payloads[loop.Finish](t, j, journal.ToolFinished); len(f) != 1 || !strings.Contains(f[0].Content, "was not called") {
+	if f := payloads[loop.CallResult](t, j, journal.ToolFinished); len(f) != 1 || !strings.Contains(f[0].Content, "was not called") {
 		t.Errorf("the journal has the ends %+v, want one that says that the tool was not called", f)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 )
 
-// Namespace returns the namespace of the Turn or of the Session that a journal is of; empty where the journal does not say, as one
-// without entries, one that cannot be read, or one that an older version has written.
+// Namespace returns the namespace of the Turn or the Session that a journal belongs to. It is empty if the journal
+// does not name it: the journal has no entries, cannot be read, or was written by an older version.
 func (e *Engine) Namespace(ctx context.Context, uid string) (string, error) {
 	last, err := e.Journal.Last(ctx, uid)
 	if err != nil || last == 0 {
@@ -20,7 +20,7 @@ func (e *Engine) Namespace(ctx context.Context, uid string) (string, error) {
 	seq := int64(1)
 	first, err := e.entry(ctx, uid, seq)
 	if err == nil && first.Kind == journal.SessionTurn {
-		seq = last // the newest entry knows most
+		seq = last // the newest entry is the most complete one
 		first, err = e.entry(ctx, uid, seq)
 	}
 	if err == nil {
@@ -41,8 +41,8 @@ func (e *Engine) Namespace(ctx context.Context, uid string) (string, error) {
 	return of.Namespace, nil
 }
 
-// Reference returns the UID of the Session whose history the prompt of a Turn refers to; empty for none, and for a journal that cannot
-// be read.
+// Reference returns the UID of the Session whose history the prompt of a Turn refers to. It is empty if there is
+// none, or if the journal cannot be read.
 func (e *Engine) Reference(ctx context.Context, uid string) (string, error) {
 	for found, err := range e.Journal.Read(ctx, uid, 0) {
 		if err != nil {
@@ -69,7 +69,7 @@ func (e *Engine) Reference(ctx context.Context, uid string) (string, error) {
 	return "", nil
 }
 
-// isUnreadable reports whether a journal cannot be read, now or later.
+// isUnreadable reports whether an error means that a journal cannot be read, neither now nor later.
 func isUnreadable(err error) bool {
 	return errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) || errors.Is(err, session.ErrLost)
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 )
 
-// TestWhatAJournalSaysOfItsObject: in which namespace it was, and which history its prompt refers to.
-func TestWhatAJournalSaysOfItsObject(t *testing.T) {
+// TestNamespaceAndReference checks the namespace of the object, and the history that its prompt refers to.
+func TestNamespaceAndReference(t *testing.T) {
 	j := &journaltest.Memory{}
 	in, _ := deletedIn(func() {})
 	mustRun(t, j, in)
@@ -17,7 +17,8 @@ func TestWhatAJournalSaysOfItsObject(t *testing.T) {
 	mustRun(t, j, alone)
 	note := func(uid string, kind journal.Kind, payload string) {
 		t.Helper()
-		if err := j.Append(t.Context(), uid, journal.Entry{Seq: 1, Epoch: 1, Kind: kind, Version: journal.PayloadVersion, Payload: []byte(payload)}); err != nil {
+		if err := j.Append(t.Context(), uid,
+			journal.Entry{Seq: 1, Epoch: 1, Kind: kind, Version: journal.PayloadVersion, Payload: []byte(payload)}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,17 +16,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/zone"
 )
 
-// prepare freezes the messages for a candidate, once: a resumed run reads back what an earlier one froze.
+// prepare freezes the messages for a candidate. A resumed run reads the messages that an earlier run has frozen.
 func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
 	if err := r.hold(r.bytes); err != nil {
 		return nil, err
 	}
-	if p := r.past.prepared; p != nil && p.Provider == c.ProviderName && p.Model == c.Model {
+	if p := r.replayed.prepared; p != nil && p.Provider == c.ProviderName && p.Model == c.Model {
 		err := r.complete(ctx)
-		r.unload(c)
-		return r.past.prepared, err
+		r.dropCopies(c)
+		return r.replayed.prepared, err
 	}
-	if err := r.gather(ctx); err != nil {
+	if err := r.ensureInput(ctx); err != nil {
 		return nil, err
 	}
 	in := *r.input
@@ -43,35 +43,35 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	}
 	r.pending = nil
 	err = r.complete(ctx)
-	r.unload(c)
-	return r.past.prepared, err // as it comes back from the journal: a resumed run sends the same
+	r.dropCopies(c)
+	return r.replayed.prepared, err // as read back from the journal, so that a resumed run sends the same messages
 }
 
-// unload lets go of what the journal has, and the run as it came back from there: a second copy would be held for as long as the
-// models and the tools of the Turn take. What messages are made of goes as well where c is the last candidate of the chain, for which
-// the messages are made now; what is needed of it after that stays.
-func (r *run) unload(c loop.Candidate) {
-	if f := r.past.input; f != nil {
+// dropCopies drops the run's own copies of data that it has read back from the journal. Otherwise both copies would
+// be held while the models and tools of the Turn work. If c is the last candidate of the chain, no more messages
+// are made, and only the part of the input that is still needed stays.
+func (r *run) dropCopies(c loop.Candidate) {
+	if f := r.replayed.input; f != nil {
 		r.input = nil
 		if last := r.in.Chain[len(r.in.Chain)-1]; c.ProviderName == last.ProviderName && c.Model == last.Model {
-			r.past.input = f.made()
+			r.replayed.input = f.made()
 		}
 	}
-	if r.past.exposure != nil {
+	if r.replayed.exposure != nil {
 		r.exposure = nil
 	}
 }
 
-// gather finds out what the messages are made of, once: what a fallback makes anew is made of the same, whatever has
-// become of the profile since. What the journal is to keep of that is pending, and goes with what is written next.
-func (r *run) gather(ctx context.Context) error {
+// ensureInput determines the input for the messages, once. The messages for a fallback are made of the same input,
+// even if the profile has changed since. The records of this input are pending, and the next write includes them.
+func (r *run) ensureInput(ctx context.Context) error {
 	if r.input != nil {
 		return nil
 	}
-	if f := r.past.input; f != nil {
+	if f := r.replayed.input; f != nil {
 		in, err := f.thaw()
 		if err == nil && f.History != nil {
-			err = r.remind(ctx, in, *f.History)
+			err = r.restoreHistory(ctx, in, *f.History)
 		}
 		if err != nil {
 			return err
@@ -83,7 +83,7 @@ func (r *run) gather(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(context.Cause(ctx), endsTurn(err))
 	}
-	number, err := r.recall(ctx, &in)
+	number, err := r.loadHistory(ctx, &in)
 	if err != nil {
 		return errors.Join(context.Cause(ctx), err)
 	}
@@ -101,46 +101,47 @@ func (r *run) gather(ctx context.Context) error {
 	return nil
 }
 
-// frozen is what messages are made of, as the journal keeps it.
+// frozen is the payload of the entry for the input of the messages.
 type frozen struct {
 	Input *prepare.Input `json:"input"`
 	// Zone is the name of the time zone of Input.Now, which JSON does not keep.
 	Zone string `json:"zone"`
-	// Number of the Turn in its Session, from 1; 1 for a Turn without one.
+	// Number is the number of the Turn in its Session, from 1. It is 1 for a Turn without a Session.
 	Number int64 `json:"number,omitempty"`
-	// History refers to what was said in the Session, which Input does not repeat; nil for a Turn without one.
+	// History refers to the history of the Session, which Input omits. It is nil for a Turn without a Session.
 	History *history `json:"history,omitempty"`
-	// told is what is needed of an Input that is nil by now.
-	told *told
+	// info is the part of Input that is still needed after Input was dropped. Until then it is nil.
+	info *sessionInfo
 }
 
-// told is what a Turn is told of its Session.
-type told struct {
+// sessionInfo is the information about the Session that a Turn receives.
+type sessionInfo struct {
 	missingTurns int64
 	session      *turncontext.Session
 }
 
-// toldOf returns what the Turn was told of its Session.
-func (f *frozen) toldOf() told {
-	if f.told != nil {
-		return *f.told
+// sessionInfo returns the information about the Session that the Turn has received.
+func (f *frozen) sessionInfo() sessionInfo {
+	if f.info != nil {
+		return *f.info
 	}
-	return told{f.Input.Turn.MissingTurns, f.Input.Turn.Session}
+	return sessionInfo{f.Input.Turn.MissingTurns, f.Input.Turn.Session}
 }
 
-// UnmarshalJSON reads what freeze has made. It fails without an input, so that Input is never nil before made.
+// UnmarshalJSON reads the JSON of a frozen input. It returns an error if there is no input, so Input is never nil
+// before made drops it.
 func (f *frozen) UnmarshalJSON(data []byte) error {
 	type plain frozen
 	if err := json.Unmarshal(data, (*plain)(f)); err != nil {
 		return err
 	}
 	if f.Input == nil {
-		return errors.New("there is no input")
+		return errors.New("the entry has no input")
 	}
 	return nil
 }
 
-// freeze is what the journal keeps of an input.
+// freeze returns the payload for an input, without the history that the journal of the Session keeps.
 func freeze(in prepare.Input, number int64, h *history) frozen {
 	if h != nil {
 		in.Turn.History, in.Turn.Summary = nil, ""
@@ -148,9 +149,9 @@ func freeze(in prepare.Input, number int64, h *history) frozen {
 	return frozen{Input: &in, Zone: in.Now.Location().String(), Number: number, History: h}
 }
 
-// made is what is needed of an input once all messages are made of it.
+// made returns the part of a frozen input that is still needed after all messages were made.
 func (f *frozen) made() *frozen {
-	return &frozen{Zone: f.Zone, Number: f.Number, History: f.History, told: new(f.toldOf())}
+	return &frozen{Zone: f.Zone, Number: f.Number, History: f.History, info: new(f.sessionInfo())}
 }
 
 func (f frozen) thaw() (*prepare.Input, error) {
@@ -163,10 +164,10 @@ func (f frozen) thaw() (*prepare.Input, error) {
 	return &in, nil
 }
 
-// preparationError is the end of a Turn whose messages cannot be made.
+// preparationError ends a Turn whose messages cannot be made.
 type preparationError struct{ error }
 
-// endsTurn marks an error that names a field of the input: nothing but another input cures it.
+// endsTurn marks an error that names a field of the input. Only another input can resolve such an error.
 func endsTurn(err error) error {
 	if wrong, ok := errors.AsType[*invalid.Error](err); ok {
 		return &preparationError{wrong}

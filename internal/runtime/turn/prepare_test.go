@@ -24,11 +24,11 @@ import (
 
 var errGone = errors.New("the profile is gone")
 
-// gone is a preparation that must not be asked for: the journal has all that is needed.
+// gone returns a preparation that must not be called, because the journal has everything that is needed.
 func gone(t *testing.T) func(context.Context) (prepare.Input, error) {
 	t.Helper()
 	return func(context.Context) (prepare.Input, error) {
-		t.Error("the run asked what its messages are made of")
+		t.Error("the run prepared although the journal has the input")
 		return prepare.Input{}, errGone
 	}
 }
@@ -40,10 +40,13 @@ func TestPreparationThatFails(t *testing.T) {
 		err    error
 		stop   turn.Stop
 	}{
-		"wrong input": {"nothing but another input cures it: the Turn ends", wrong, turn.StopPreparationError},
-		"wrapped":     {"however it is wrapped", errors.Join(errors.New("context"), wrong), turn.StopPreparationError},
-		"no answer":   {"a later run may have more luck", errGone, ""},
-		"cut off":     {"so may it if this one was stopped", context.Canceled, ""},
+		"wrong input": {"an error in the input ends the Turn, because only another input resolves it", wrong, turn.StopPreparationError},
+		"wrapped": {
+			"a wrapped error in the input ends the Turn, too", errors.Join(errors.New("context"), wrong),
+			turn.StopPreparationError,
+		},
+		"unavailable": {"a later run may succeed", errGone, ""},
+		"cut off":     {"a later run may succeed if this one was stopped", context.Canceled, ""},
 	} {
 		for _, only := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -59,11 +62,13 @@ func TestPreparationThatFails(t *testing.T) {
 				}
 				if tc.stop == "" {
 					if result != nil || !errors.Is(err, tc.err) || len(kinds(t, j)) != 0 {
-						t.Errorf("Run = %+v, %v with %v in the journal; want the error and nothing recorded: %s", result, err, kinds(t, j), tc.reason)
+						t.Errorf("Run = %+v, %v with %v in the journal; want the error and nothing recorded: %s",
+							result, err, kinds(t, j), tc.reason)
 					}
 					return
 				}
-				if err != nil || result.Stop != tc.stop || result.Message != "Agent spec.timeZone: no such zone" || result.Preparation != nil {
+				if err != nil || result.Stop != tc.stop || result.Message != "Agent spec.timeZone: no such zone" ||
+					result.Preparation != nil {
 					t.Errorf("Run = %+v, %v; want stop %s and the field: %s", result, err, tc.stop, tc.reason)
 				}
 				if diff := cmp.Diff([]journal.Kind{"run.started", "finalized"}, kinds(t, j)); diff != "" {
@@ -74,27 +79,43 @@ func TestPreparationThatFails(t *testing.T) {
 	}
 }
 
-// TestAnInputThatNoPromptCanBeMadeOf is found by the engine and not by the preparation.
-func TestAnInputThatNoPromptCanBeMadeOf(t *testing.T) {
+// TestInputThatCannotBeRendered checks an error that the engine finds, not the preparation.
+func TestInputThatCannotBeRendered(t *testing.T) {
 	c, s := candidate("p0", 2, says("never asked"))
 	in := input(c)
 	in.Preparation = making(func(m *prepare.Input) { m.Profile.Instructions = "Hi {{ .nobody }}" })
 	result, err := engine(&journaltest.Memory{}).Run(t.Context(), in)
-	if err != nil || result.Stop != turn.StopPreparationError || !strings.HasPrefix(result.Message, "PromptProfile spec.instructions:1:7: ") || s.asked() != 0 {
+	if err != nil || result.Stop != turn.StopPreparationError ||
+		!strings.HasPrefix(result.Message, "PromptProfile spec.instructions:1:7: ") || s.asked() != 0 {
 		t.Errorf("Run = %+v, %v after %d requests; want the place of the fault", result, err, s.asked())
 	}
 }
 
-func TestWhatTheJournalKeepsForAFallback(t *testing.T) {
+func TestJournalKeepsTheInputForAFallback(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		chain  int
 		only   bool
 		want   []journal.Kind
 	}{
-		"one model":    {"the agent may have another by then", 1, false, []journal.Kind{"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
-		"two models":   {"the second may have to serve", 2, false, []journal.Kind{"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}},
-		"prepare only": {"no model is asked, so none fails", 2, true, []journal.Kind{"run.started", "tools.exposed", "prompt.rendered", "prepared", "finalized"}},
+		"one model": {
+			"the agent may have a second model in a later run", 1, false,
+			[]journal.Kind{
+				"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested",
+				"model.replied", "finalized",
+			},
+		},
+		"two models": {
+			"the second model may be needed", 2, false,
+			[]journal.Kind{
+				"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested",
+				"model.replied", "finalized",
+			},
+		},
+		"prepare only": {
+			"no model is asked, so no model can fail", 2, true,
+			[]journal.Kind{"run.started", "tools.exposed", "prompt.rendered", "prepared", "finalized"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var chain []loop.Candidate
@@ -115,10 +136,10 @@ func TestWhatTheJournalKeepsForAFallback(t *testing.T) {
 	}
 }
 
-// rich is a material with all that JSON could lose.
+// rich changes an input so that it has everything that JSON could lose.
 func rich(t *testing.T) func(*prepare.Input) {
 	t.Helper()
-	zone, err := time.LoadLocation("America/New_York") // which has a name for its offset, that JSON has not
+	zone, err := time.LoadLocation("America/New_York") // the zone has a name for its offset, which JSON does not keep
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,14 +152,18 @@ func rich(t *testing.T) func(*prepare.Input) {
 		m.Profile.Instructions = "For {{ .user }}, {{ .tier }}, in {{ .Session.Name }}."
 		m.Tools = []prompt.Tool{{Name: "find", Parameters: []prompt.Parameter{{Name: "n", Default: []byte("1.0")}}}}
 		m.Turn.Parameters = map[string]string{"user": "<Bob>", "tier": "gold"}
-		m.Turn.Session = &turncontext.Session{ID: "s-1", Subject: "Order 1042", Momentum: turncontext.Low, UnresolvedQuestions: []string{"Who?"}}
+		m.Turn.Session = &turncontext.Session{
+			ID: "s-1", Subject: "Order 1042", Momentum: turncontext.Low, UnresolvedQuestions: []string{"Who?"},
+		}
 		m.Turn.Memories = []turncontext.Memory{{ID: "m1", Text: "x", Relevance: 0.1}, {ID: "m2", Text: "y", Relevance: 0.30000000000000004}}
-		m.Turn.Enrichments = []turncontext.Enrichment{{ID: "e1", Content: "for people", Audience: "Product"}, {ID: "e2", Title: "T", Content: "z", Audience: "Mixed"}}
+		m.Turn.Enrichments = []turncontext.Enrichment{
+			{ID: "e1", Content: "for people", Audience: "Product"}, {ID: "e2", Title: "T", Content: "z", Audience: "Mixed"},
+		}
 		m.Turn.Shaping.ResponseStyle.PreferMarkdown = new(false)
 	}
 }
 
-func TestAFallbackIsMadeOfTheSame(t *testing.T) {
+func TestFallbackUsesTheSameInput(t *testing.T) {
 	for name, change := range map[string]func(*prepare.Input){
 		"rich":        rich(t),
 		"no sections": func(m *prepare.Input) { m.Profile.Sections = []string{} },
@@ -154,14 +179,14 @@ func TestAFallbackIsMadeOfTheSame(t *testing.T) {
 					make := making(change)
 					in.Preparation = func(ctx context.Context) (prepare.Input, error) {
 						if calls++; calls > 1 {
-							t.Error("the run asked twice what its messages are made of")
+							t.Error("the run prepared twice")
 						}
 						return make(ctx)
 					}
 					if _, err := engine(open(t)).Run(t.Context(), in); err != nil {
 						t.Fatal(err)
 					}
-					if restart { // when the first model has failed, and the profile is another by now
+					if restart { // after the first model has failed, with another profile
 						first := &journaltest.Memory{}
 						in.Preparation = making(change)
 						if _, err := engine(first).Run(t.Context(), in); err != nil {
@@ -192,8 +217,9 @@ func TestAFallbackIsMadeOfTheSame(t *testing.T) {
 	}
 }
 
-// TestAModelThatTheAgentGainedIsToldTheSame resumes a Turn of a chain of one, whose agent has a second model by then.
-func TestAModelThatTheAgentGainedIsToldTheSame(t *testing.T) {
+// TestNewModelOfAnAgentReceivesTheSamePrompt continues a Turn that had one model. Its Agent has a second model by
+// then.
+func TestNewModelOfAnAgentReceivesTheSamePrompt(t *testing.T) {
 	one, _ := candidate("p0", 1, fails(model.Auth))
 	first := &journaltest.Memory{}
 	if _, err := engine(first).Run(t.Context(), input(one)); err != nil {
@@ -205,12 +231,13 @@ func TestAModelThatTheAgentGainedIsToldTheSame(t *testing.T) {
 	in.Epoch, in.Preparation = 2, gone(t)
 	result, err := engine(copyOf(t, first, &journaltest.Memory{}, 7)).Run(t.Context(), in)
 	if err != nil || result.Stop != turn.StopCompleted || second.asked() != 1 {
-		t.Errorf("Run = %+v, %v, the second model asked %d times; want its answer to the prompt that was frozen", result, err, second.asked())
+		t.Errorf("Run = %+v, %v, the second model asked %d times; want its answer to the prompt that was frozen",
+			result, err, second.asked())
 	}
 }
 
-// TestCitationsAreOfThePreparedRecord resumes a Turn whose input is gone.
-func TestCitationsAreOfThePreparedRecord(t *testing.T) {
+// TestCitationsComeFromThePreparedRecord continues a Turn whose input is gone.
+func TestCitationsComeFromThePreparedRecord(t *testing.T) {
 	from, _ := whole(t)
 	c, _ := candidate("p0", 2, says("Nothing."))
 	in := input(c)
@@ -236,26 +263,27 @@ func TestPromptRendered(t *testing.T) {
 	got := payloads[map[string]any](t, j, journal.PromptRendered)[0]
 	want := map[string]any{
 		"name": "support", "id": "support.default", "version": "1.0.0", "tags": []any{"de"}, "variables": []any{"tier", "user"},
-		"renderHash": result.Preparation.RenderHash, "promptHash": result.Preparation.PromptHash, "contextHash": result.Preparation.ContextHash,
+		"renderHash": result.Preparation.RenderHash, "promptHash": result.Preparation.PromptHash,
+		"contextHash": result.Preparation.ContextHash,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the entry names the prompt and its hashes, and no value of a variable: -want +got:\n%s", diff)
 	}
 }
 
-// TestThePreparationIsBoundedByTheTurn reads from a server that never answers.
+// TestThePreparationIsBoundedByTheTurn prepares with a server that never answers.
 func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
 	stopping := errors.New("the executor stops")
 	for name, tc := range map[string]struct {
 		reason    string
 		cancelled bool
-		end       error // of the run's life; nil leaves it to the deadline
+		end       error // the end of the run's lifetime; nil means that the deadline ends the run
 		stop      turn.Stop
 		err       error
 	}{
-		"deadline":  {"the time of the Turn is over for this, too", false, nil, turn.StopDeadline, nil},
+		"deadline":  {"the preparation counts against the time of the Turn", false, nil, turn.StopDeadline, nil},
 		"cancelled": {"a cancelled Turn ends at once", true, nil, turn.StopCancelled, nil},
-		"stopping":  {"the end of the run's life leaves the Turn to a later one", false, stopping, "", stopping},
+		"stopping":  {"a later run continues the Turn after the end of this run", false, stopping, "", stopping},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -276,7 +304,8 @@ func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
 					return prepare.Input{}, fmt.Errorf("failed to read: %w", ctx.Err())
 				}
 				result, err := engine(&journaltest.Memory{}).Run(ctx, in)
-				if !errors.Is(err, tc.err) || (result == nil) != (tc.stop == "") || result != nil && result.Stop != tc.stop || s.asked() != 0 {
+				if !errors.Is(err, tc.err) || (result == nil) != (tc.stop == "") || result != nil &&
+					result.Stop != tc.stop || s.asked() != 0 {
 					t.Errorf("Run = %+v, %v after %d requests; want %q, %v: %s", result, err, s.asked(), tc.stop, tc.err, tc.reason)
 				}
 			})

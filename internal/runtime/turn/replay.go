@@ -11,33 +11,35 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// past is what the journal of a Turn says has happened: a fold over its entries, those of earlier runs and then those of
-// this one.
-type past struct {
-	// runs is how many runs have done something, and parks how many of them ended because the Turn waits.
+// replayed is the state of a Turn according to its journal. It is a fold over the entries of earlier runs, and then
+// over those of this run.
+type replayed struct {
+	// runs is the number of runs that have done something. parks is the number of runs that ended because the Turn
+	// waits.
 	runs, parks int
-	// input is what the messages are made of; nil for a Turn that is only prepared.
+	// input is the input for the messages. It is nil for a Turn that is only prepared.
 	input *frozen
-	// prepared is the newest preparation, and leftOut are the messages that its entry refers to; nil where it refers to none.
-	// Once a run has put them into prepared, leftOut counts none.
+	// prepared is the newest prompt. leftOut describes the messages that its entry omits, or is nil if it omits
+	// none. Once a run has inserted them into prepared, leftOut.Messages is 0.
 	prepared *prepare.Prepared
 	leftOut  *leftOut
-	// exposure is what the Turn has of tools.
+	// exposure has the tools of the Turn.
 	exposure *tool.Exposure
-	// loop is what was asked, answered and called; tally counts and lists it, and artifacts are outputs that it keeps whole.
+	// loop is the state of the loop. tally counts its events and lists its calls, and artifacts are the outputs
+	// that the journal keeps whole.
 	loop      loop.State
 	tally     tally
 	artifacts artifacts
-	// result is the end.
+	// result is the result of the Turn, or nil while the Turn has not ended.
 	result *Result
-	// shares is what the Turn shares with others.
+	// shares has the values that this run shares with other runs.
 	shares shares
 }
 
-// apply takes an entry in.
-func (p *past) apply(e journal.Entry) error {
+// apply folds an entry into the state.
+func (p *replayed) apply(e journal.Entry) error {
 	if e.Kind != journal.RunStarted {
-		p.runs = max(1, p.runs) // an older version did not say that a run had begun
+		p.runs = max(1, p.runs) // older versions did not record the beginning of a run
 	}
 	switch e.Kind { //nolint:exhaustive // because the others are the loop's
 	case journal.RunStarted:
@@ -51,7 +53,7 @@ func (p *past) apply(e journal.Entry) error {
 			return err
 		}
 		p.loop.Distrusted = p.exposure.Distrust()
-		p.shares.exposed(p.exposure)
+		p.shares.shareTools(p.exposure)
 		return nil
 	case journal.PreparationInput:
 		return read(e, &p.input)
@@ -64,8 +66,8 @@ func (p *past) apply(e journal.Entry) error {
 			return errors.New("the prompt has no messages")
 		}
 		p.prepared, p.leftOut = r.Prepared, r.History
-		p.prepared.Assembly = turncontext.Assembly{} // which is for readers of the journal
-		p.shares.prepared(&p.prepared.Tools, p.prepared.Messages)
+		p.prepared.Assembly = turncontext.Assembly{} // only readers of the journal need it
+		p.shares.sharePrompt(&p.prepared.Tools, p.prepared.Messages)
 		return nil
 	case journal.Finalized:
 		return read(e, &p.result)
@@ -80,8 +82,8 @@ func (p *past) apply(e journal.Entry) error {
 	return nil
 }
 
-// resumes is how often the Turn has been taken up by now where a run had left it, not where it waited.
-func (p *past) resumes() int { return max(0, p.runs-p.parks) }
+// resumes returns how often a run continued the Turn after a run that did not end with a wait.
+func (p *replayed) resumes() int { return max(0, p.runs-p.parks) }
 
 func read[T any](e journal.Entry, into **T) error {
 	v := new(T)
@@ -92,7 +94,7 @@ func read[T any](e journal.Entry, into **T) error {
 	return nil
 }
 
-// promptRendered is the journal's entry for a prompt that was made.
+// promptRendered is the payload of the entry for a prompt that was made.
 type promptRendered struct {
 	prepare.Revision
 	RenderHash  string   `json:"renderHash"`

@@ -15,13 +15,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// stepped is a journal as a run left it after so many steps, each with two calls, and the input of a run that goes on with it
-// and stops at once.
+// stepped returns the journal that a run left after a number of steps with two calls each. It also returns the
+// input of a run that continues from this journal and stops at once.
 func stepped(t testing.TB, steps int) (journal.Journal, turn.Input) {
 	t.Helper()
 	var answers []answer
 	for step := range steps {
-		look := func(id string) model.ToolCall { // the same call twice would be made once
+		look := func(id string) model.ToolCall { // different calls, because the same call is made only once
 			return model.ToolCall{ID: id, Name: "find", Arguments: fmt.Sprintf(`{"page":"%d %s"}`, step, id)}
 		}
 		answers = append(answers, answer{reply: calls("I look.", look("c1"), look("c2"))})
@@ -59,7 +59,7 @@ func BenchmarkReplay(b *testing.B) {
 	}
 }
 
-// TestReplayGrowsWithTheJournal counts memory and not time, which a busy machine would spoil.
+// TestReplayGrowsWithTheJournal measures memory, because measured time depends on the load of the machine.
 func TestReplayGrowsWithTheJournal(t *testing.T) {
 	cost := func(steps int) (allocs, bytes float64) {
 		j, in := stepped(t, steps)

@@ -13,126 +13,138 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// Stop is why a Turn ended.
+// Stop is the reason for which a Turn ended.
 type Stop string
 
-// The reasons a Turn ends for.
+// The reasons for which a Turn ends.
 const (
 	// StopCompleted means that the model answered.
 	StopCompleted Stop = "Completed"
-	// StopToolEnded means that a tool that ends Turns has succeeded; its result is the answer.
+	// StopToolEnded means that a tool that ends Turns has succeeded. Its result is the answer.
 	StopToolEnded Stop = "ToolEnded"
-	// StopPrepared means that the Turn was to be prepared only, and is.
+	// StopPrepared means that the prompt was prepared and that the Turn asked for no more.
 	StopPrepared Stop = "Prepared"
-	// StopMaxSteps means that the Turn was out of steps; its answer is the best from what was known.
+	// StopMaxSteps means that the Turn has used all its steps. Its answer is the best one from the known facts.
 	StopMaxSteps Stop = "MaxSteps"
-	// StopBudget means that the next request would have gone beyond the budget.
+	// StopBudget means that the next request would have exceeded the budget.
 	StopBudget Stop = "Budget"
 	// StopMaxOutputTokens means that the answer was cut off at a limit of its length.
 	StopMaxOutputTokens Stop = "MaxOutputTokens"
-	// StopOutputInvalid means that the answer does not fit the schema, also after it was sent back.
+	// StopOutputInvalid means that the answer does not fit the schema, even after the model was asked to correct
+	// it.
 	StopOutputInvalid Stop = "OutputInvalid"
-	// StopContentFilter means that the provider's content filter withheld the answer, or that the model refused to give one.
+	// StopContentFilter means that the provider's content filter withheld the answer, or that the model refused to
+	// give one.
 	StopContentFilter Stop = "ContentFilter"
 	// StopContextLength means that the prompt is longer than the model's context window.
 	StopContextLength Stop = "ContextLength"
-	// StopModelError means no model of the chain gave a usable answer.
+	// StopModelError means that no model of the chain gave a usable answer.
 	StopModelError Stop = "ModelError"
-	// StopPreparationError means no prompt could be made.
+	// StopPreparationError means that no prompt could be made.
 	StopPreparationError Stop = "PreparationError"
-	// StopDeadline means that the time of the Turn was over.
+	// StopDeadline means that the Turn reached its time limit.
 	StopDeadline Stop = "Deadline"
-	// StopInterrupted means that the Turn cannot go on, because of a fault within Capstan or of its journal.
+	// StopInterrupted means that the Turn cannot continue because of a fault in Capstan or in its journal.
 	StopInterrupted Stop = "Interrupted"
 	// StopCancelled means that the Turn was cancelled.
 	StopCancelled Stop = "Cancelled"
 )
 
-// Result of a Turn. It marshals to JSON and back without loss.
+// Result is the result of a Turn. It marshals to JSON and back without loss.
 type Result struct {
-	// Stop is why the Turn ended, and Message says so to people.
+	// Stop is the reason for which the Turn ended. Message explains it to people.
 	Stop    Stop   `json:"stop"`
 	Message string `json:"message"`
-	// Preparation is the report of the prompt that was used last, Provider and Model what it was made for, and
-	// MessageCount its length. Preparation is nil if there was none.
+	// Preparation is the report of the newest prompt, or nil if there was none. Provider and Model are the model
+	// for which it was made, and MessageCount is the number of its messages.
 	Preparation  *prepare.Report `json:"preparation,omitempty"`
 	Provider     string          `json:"provider,omitempty"`
 	Model        string          `json:"model,omitempty"`
 	MessageCount int             `json:"messageCount,omitempty"`
-	// Text of the answer, whole; of an answer that was cut off, what came.
+	// Text is the whole answer. If the answer was cut off, Text is the part that was received.
 	Text string `json:"text,omitempty"`
-	// Data is the structured answer; empty where none was asked for or none came.
+	// Data is the structured answer. It is empty if the Turn has no schema or no such answer.
 	Data json.RawMessage `json:"data,omitempty"`
-	// Counts of what all runs did.
+	// Counts are the totals over all runs.
 	Counts Counts `json:"counts"`
-	// Calls are the newest that the model has asked for, at most MaxCalls, oldest first.
+	// Calls are the newest calls that the model has asked for, at most MaxCalls, oldest first.
 	Calls []CallRecord `json:"calls,omitempty"`
-	// ToolsLeftOut is how many tools the model was not offered because there are too many.
+	// ToolsLeftOut is the number of tools that were not offered to the model because there are too many.
 	ToolsLeftOut int `json:"toolsLeftOut,omitempty"`
-	// ToolServersMissing are the ToolServers of whose tools nothing was known when the Turn began, at most tool.MaxMissing.
+	// ToolServersMissing are the ToolServers whose tools were unknown when the Turn began, at most tool.MaxMissing.
 	ToolServersMissing []string `json:"toolServersMissing,omitempty"`
-	// SubAgents is what the Turns of sub-agents took; nil if there were none.
+	// SubAgents is the usage of the sub-agents' Turns, or nil if there were none.
 	SubAgents *SubAgents `json:"subAgents,omitempty"`
-	// Descendants is how many Turns count against the limit of those that sub-agents create.
+	// Descendants is the number of Turns that count against limits.maxDescendants.
 	Descendants int `json:"descendants,omitempty"`
-	// MissingTurns is how many earlier Turns of the Session the Turn could not be shown, because their history was lost.
+	// MissingTurns is the number of earlier Turns of the Session whose history is lost, so that this Turn did not
+	// receive it.
 	MissingTurns int64 `json:"missingTurns,omitempty"`
-	// Warned is true where the conversation has come near the model's context window.
+	// Warned is true if the conversation has come close to the model's context window.
 	Warned bool `json:"warned,omitempty"`
-	// Record of citations, usage, cost and decision.
+	// Record contains the citations, the usage, the cost and the decision record.
 	Record finalize.Record `json:"record"`
 	// Spent is the usage of each model that was asked, in the order in which they were first asked.
 	Spent []Spent `json:"spent,omitempty"`
-	// Fallback is set when not the first model of the chain served.
+	// Fallback is set if another model than the first of the chain answered.
 	Fallback *Fallback `json:"fallback,omitempty"`
-	// Answer is the artifact that has Text where that is longer than a status holds; nil for most. The entry of the end then has no Text.
+	// Answer is the artifact that has Text if Text is too long for a status; otherwise it is nil. The entry for the
+	// end of the Turn then has no Text.
 	Answer *Artifact `json:"answer,omitempty"`
-	// Session is the place of the Turn in its conversation; nil if it has none. It is not in the Turn's own journal.
+	// Session is the position of the Turn in its Session, or nil if it has none. It is not part of the Turn's own
+	// journal.
 	Session *Place `json:"-"`
 }
 
-// SubAgents is what the Turns of sub-agents took.
+// SubAgents is the usage of the sub-agents' Turns.
 type SubAgents struct {
 	Usage model.Usage `json:"usage"`
-	// Cost is nil where one of them has none.
+	// Cost is nil if one of these Turns has no cost.
 	Cost *finalize.Cost `json:"cost,omitempty"`
 }
 
-// Artifact names content that the journal keeps apart.
+// Artifact refers to content that the journal keeps beside its entries.
 type Artifact struct {
 	Name   string `json:"name"`
 	SHA256 string `json:"sha256"`
 	Bytes  int64  `json:"bytes"`
 }
 
-// Place of a Turn in a conversation.
+// Place is the position of a Turn in its Session.
 type Place struct {
-	// UID and Name of the Session, and Number of the Turn in it, from 1; 0 where the Turn asked no model.
+	// UID and Name are those of the Session. Number is the number of the Turn in it, from 1, or 0 if the Turn asked
+	// no model.
 	UID, Name string
 	Number    int64
-	// Last is the name of the last Turn in it by now, which is another one where somebody has gone on meanwhile.
+	// Last is the name of the newest Turn in the Session. It differs from this Turn if another one was added
+	// meanwhile.
 	Last string
-	// Totals of the conversation by now.
+	// Totals are the current totals of the Session.
 	Totals session.Totals
 }
 
-// Counts of what the runs of a Turn did.
+// Counts are the totals over the runs of a Turn.
 type Counts struct {
-	// Steps are model replies.
+	// Steps is the number of model replies.
 	Steps int `json:"steps"`
-	// ModelRequests are requests sent, also those that a restart cut off; ModelRetries are those of them that repeated one.
+	// ModelRequests is the number of requests that were sent, including those that a restart cut off. ModelRetries
+	// is the number of requests among them that repeated an earlier one.
 	ModelRequests int `json:"modelRequests"`
 	ModelRetries  int `json:"modelRetries"`
-	// ToolCalls that were made or were about to be; UnknownOutcomes are those of which nobody knows.
+	// ToolCalls is the number of calls that were made or intended. UnknownOutcomes is the number of calls whose
+	// outcome is unknown.
 	ToolCalls       int `json:"toolCalls,omitempty"`
 	UnknownOutcomes int `json:"unknownOutcomes,omitempty"`
-	// ToolRepairs are calls whose arguments were repaired, ToolRetries those that were made once more after a time-out.
+	// ToolRepairs is the number of calls whose arguments were repaired. ToolRetries is the number of calls that
+	// were repeated after a time-out.
 	ToolRepairs int `json:"toolRepairs,omitempty"`
 	ToolRetries int `json:"toolRetries,omitempty"`
-	// Compactions are summaries that replaced older messages, Reflections drafts that were checked.
+	// Compactions is the number of summaries that replaced older messages. Reflections is the number of drafts that
+	// were checked.
 	Compactions int `json:"compactions,omitempty"`
 	Reflections int `json:"reflections,omitempty"`
-	// Resumes is how often a run went on with what an earlier one had journalled, but for those that ended because the Turn waits.
+	// Resumes is the number of runs that continued from the journal of an earlier run. A run after a wait does not
+	// count.
 	Resumes int `json:"resumes,omitempty"`
 }
 
@@ -143,7 +155,7 @@ type Spent struct {
 	Usage    model.Usage `json:"usage"`
 }
 
-// Fallback says which model served in place of which.
+// Fallback names the model that was asked first and the one that answered instead.
 type Fallback struct {
 	From string `json:"from"`
 	To   string `json:"to"`
@@ -157,35 +169,36 @@ func stopOf(kind model.ErrorKind) Stop {
 		return StopContentFilter
 	case model.ReplyTooLong:
 		return StopMaxOutputTokens
-	case model.RateLimited, model.Overloaded, model.Timeout, model.Network, model.Malformed, model.Auth, model.InvalidRequest, model.Cancelled:
+	case model.RateLimited, model.Overloaded, model.Timeout, model.Network, model.Malformed, model.Auth,
+		model.InvalidRequest, model.Cancelled:
 		return StopModelError
 	}
 	return StopModelError
 }
 
-// answered says whether a Turn that ended so has an answer.
+// answered reports whether a Turn with this stop reason has an answer.
 func (s Stop) answered() bool { return s == StopCompleted || s == StopMaxSteps || s == StopToolEnded }
 
-// finalize makes the result from what the journal holds by now.
+// finalize makes the result from the current state of the journal.
 func (r *run) finalize(stop Stop, message string) (*Result, error) {
-	if err := r.collect(); err != nil {
+	if err := r.collectSubAgents(); err != nil {
 		return nil, err
 	}
-	state := &r.past.loop
+	state := &r.replayed.loop
 	counts, calls := r.ended()
 	result := &Result{
 		Stop: stop, Message: message, Counts: counts, Calls: calls, Spent: spent(state),
 		SubAgents: subAgents(state), Warned: state.Warning != nil, ToolsLeftOut: r.exposed().LeftOut,
 		ToolServersMissing: r.exposed().Missing, Descendants: state.Descendants(),
 	}
-	if f := r.past.input; f != nil {
-		result.MissingTurns = f.toldOf().missingTurns
+	if f := r.replayed.input; f != nil {
+		result.MissingTurns = f.sessionInfo().missingTurns
 	}
 	record := finalize.Input{
 		Answered: stop.answered(), ShowCitations: r.in.ShowCitations, DecisionKey: r.in.DecisionKey,
 		Called: r.called(), Spendings: r.spendings(),
 	}
-	if p := r.past.prepared; p != nil {
+	if p := r.replayed.prepared; p != nil {
 		record.Report, record.Sources = p.Report, p.Sources
 		result.Preparation, result.Provider, result.Model, result.MessageCount = &p.Report, p.Provider, p.Model, r.messageCount()
 	}
@@ -201,37 +214,37 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	return result, nil
 }
 
-// messageCount is how many messages the newest prompt has.
+// messageCount returns the number of messages in the newest prompt.
 func (r *run) messageCount() int {
-	n := len(r.past.prepared.Messages)
-	if l := r.past.leftOut; l != nil {
+	n := len(r.replayed.prepared.Messages)
+	if l := r.replayed.leftOut; l != nil {
 		n += l.Messages
 	}
 	return n
 }
 
-// toolAnswer is the end of the call whose result is the text of a Turn that ends so; nil where the model has written it.
-func (r *run) toolAnswer(stop Stop) *loop.Finish {
+// toolAnswer returns the end of the call whose result is the text of the Turn, or nil if the model wrote the text.
+func (r *run) toolAnswer(stop Stop) *loop.CallResult {
 	switch stop { //nolint:exhaustive // because no other end has a tool's text
 	case StopToolEnded:
-		return r.past.loop.Terminal(r.output)
+		return r.replayed.loop.Terminal(r.output)
 	case StopOutputInvalid:
-		return r.past.loop.TerminalResult()
+		return r.replayed.loop.TerminalResult()
 	}
 	return nil
 }
 
-// maxInline is the longest text, and the largest structured answer, that a status holds whole, in bytes of JSON.
+// maxInline is the maximum size in a status, in bytes of JSON, for a text and for a structured answer.
 const maxInline = 32 << 10
 
-// The names of the artifacts that an answer may be.
+// The names of the artifacts for long answers.
 const (
 	answerText = "answer.txt"
 	answerJSON = "answer.json"
 )
 
-// attach makes the structured answer of the text, where there is one, and an artifact of either that is too large for a status, which is
-// returned to be written with the result.
+// attach parses the structured answer from the text, if structured is true. If the text or the structured answer is
+// too large for a status, attach returns an artifact that must be written with the result.
 func (r *Result) attach(structured bool) []journal.Artifact {
 	content, name := []byte(r.Text), answerText
 	quoted, err := json.Marshal(r.Text)
@@ -251,20 +264,34 @@ func (r *Result) attach(structured bool) []journal.Artifact {
 	return []journal.Artifact{a}
 }
 
-// recorded is the result as its entry has it, and the version that its payload fits: without a text that the artifact of the answer has.
+// The versions of the payload of a Finalized entry.
+const (
+	// textInside has the text of the answer in the entry.
+	textInside = 1
+	// textApart has it in the artifact alone.
+	textApart = 2
+)
+
+// hasTextApart reports whether an artifact has the text of the answer. The artifact may have the structured answer
+// instead.
+func (r *Result) hasTextApart() bool { return r.Answer != nil && r.Answer.Name == answerText }
+
+// recorded returns the result for its journal entry, and the version of the payload. If an artifact has the text of
+// the answer, the entry does not repeat it.
 func (r *Result) recorded() (*Result, int) {
-	if r.Answer == nil || r.Answer.Name != answerText {
-		return r, 1
+	if !r.hasTextApart() {
+		return r, textInside
 	}
 	short := *r
 	short.Text = ""
-	return &short, 2
+	return &short, textApart
 }
 
-// restore puts the text of a result that an earlier run has written back. Payloads of version 1 have it themselves.
+// restore reads the text of a result that an earlier run has written as an artifact. The entry has the text itself if
+// its version is textInside.
 func (r *run) restore() error {
-	result := r.past.result
-	if result == nil || result.Text != "" || result.Answer == nil || result.Answer.Name != answerText {
+	result := r.replayed.result
+	if result == nil || result.Text != "" || !result.hasTextApart() {
 		return nil
 	}
 	if err := r.admit(result.Answer.Bytes); err != nil {
@@ -279,7 +306,7 @@ func (r *run) restore() error {
 	return nil
 }
 
-// structuredAnswer is the JSON of an answer, as a result has it.
+// structuredAnswer returns the compact JSON of an answer.
 func structuredAnswer(text string) (json.RawMessage, bool) {
 	data, ok := loop.Answer(text)
 	if !ok {
@@ -289,7 +316,7 @@ func structuredAnswer(text string) (json.RawMessage, bool) {
 	return compact, err == nil
 }
 
-// called are the tools that were called, with their roles.
+// called returns the called tools with their roles.
 func (r *run) called() []finalize.Called {
 	roles := map[string]tool.Role{}
 	x := r.exposed()
@@ -297,7 +324,7 @@ func (r *run) called() []finalize.Called {
 		roles[t.Name] = t.Role
 	}
 	var all []finalize.Called
-	for _, i := range r.past.loop.Intents {
+	for _, i := range r.replayed.loop.Intents {
 		all = append(all, finalize.Called{Name: i.Name, Role: roles[i.Name]})
 	}
 	return all

@@ -22,7 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// whole runs a Turn of which the first request fails, and returns its journal and its result.
+// whole runs a Turn whose first request fails, and returns its journal and its result.
 func whole(t *testing.T) (journal.Journal, *turn.Result) {
 	t.Helper()
 	c, _ := candidate("p0", 2, fails(model.Overloaded), says("Nothing."))
@@ -31,7 +31,10 @@ func whole(t *testing.T) (journal.Journal, *turn.Result) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []journal.Kind{"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.failed", "model.requested", "model.replied", "finalized"}
+	want := []journal.Kind{
+		"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested",
+		"model.failed", "model.requested", "model.replied", "finalized",
+	}
 	if diff := cmp.Diff(want, kinds(t, j)); diff != "" {
 		t.Fatalf("journal: -want +got:\n%s", diff)
 	}
@@ -41,17 +44,17 @@ func whole(t *testing.T) (journal.Journal, *turn.Result) {
 func TestResume(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason   string
-		entries  int // of the whole journal that the earlier run left
+		entries  int // number of entries of the whole journal that the earlier run left
 		asked    int
 		requests int
 		resumes  int
 	}{
-		"nothing":   {"the Turn begins", 0, 2, 2, 0},
-		"prepared":  {"the prompt is not made again", 5, 2, 2, 1},
-		"failed":    {"the failed request counts on", 7, 1, 2, 1},
-		"cut off":   {"a request of which nobody knows what became counts too", 8, 1, 3, 1},
-		"replied":   {"a reply that was bought is not bought again", 9, 0, 2, 1},
-		"finalized": {"an end stays as it is", 10, 0, 2, 0},
+		"empty journal": {"the Turn begins", 0, 2, 2, 0},
+		"prepared":      {"the prompt is not made again", 5, 2, 2, 1},
+		"failed":        {"the failed request still counts", 7, 1, 2, 1},
+		"cut off":       {"an interrupted request counts, too", 8, 1, 3, 1},
+		"replied":       {"a reply is not paid for twice", 9, 0, 2, 1},
+		"finalized":     {"the recorded end stays the same", 10, 0, 2, 0},
 	} {
 		for store, open := range journals {
 			t.Run(name+"/"+store, func(t *testing.T) {
@@ -65,7 +68,7 @@ func TestResume(t *testing.T) {
 				in := input(c)
 				in.Epoch = 2
 				if tc.entries >= 5 {
-					in.Preparation = gone(t) // what was frozen stays frozen
+					in.Preparation = gone(t) // the frozen input stays frozen
 				}
 				got, err := engine(j).Run(t.Context(), in)
 				if err != nil {
@@ -94,7 +97,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// addEstimate adds a request that was cut off to what a result reports: the endpoint may have billed its prompt.
+// addEstimate adds an interrupted request to an expected result: the endpoint may have billed its prompt.
 func addEstimate(t *testing.T, r *turn.Result, cutOff loop.Request) {
 	t.Helper()
 	estimate := model.Usage{InputTokens: cutOff.EstimatedTokens, Estimated: true}
@@ -154,7 +157,7 @@ func TestFencedWhileItRuns(t *testing.T) {
 	taken := false
 	c, _ := candidate("p0", 1, says("the older answer"))
 	in := input(c)
-	in.HoldAnswer = func() bool { // asked when the answer is in the journal
+	in.HoldAnswer = func() bool { // called when the answer is in the journal
 		taken = true
 		over := input(newer)
 		over.Epoch = 2
@@ -164,7 +167,7 @@ func TestFencedWhileItRuns(t *testing.T) {
 		return false
 	}
 	if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, journal.ErrFenced) || !taken {
-		t.Errorf("Run: %v, want ErrFenced: somebody else has ended the Turn", err)
+		t.Errorf("Run: %v, want ErrFenced: another run has ended the Turn", err)
 	}
 }
 
@@ -176,7 +179,10 @@ func TestHoldAnswer(t *testing.T) {
 	if result, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) || result != nil {
 		t.Fatalf("Run = %+v, %v; want ErrInterrupted with the answer kept", result, err)
 	}
-	if diff := cmp.Diff([]journal.Kind{"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied"}, kinds(t, j)); diff != "" {
+	if diff := cmp.Diff([]journal.Kind{
+		"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared",
+		"model.requested", "model.replied",
+	}, kinds(t, j)); diff != "" {
 		t.Errorf("journal: -want +got:\n%s", diff)
 	}
 	in.Epoch, in.HoldAnswer, in.Timeout = 2, nil, -1
@@ -195,11 +201,11 @@ func TestResultSurvivesJSON(t *testing.T) {
 	}
 	back := payloads[turn.Result](t, j, journal.Finalized)[0]
 	if diff := cmp.Diff(result, &back); diff != "" {
-		t.Errorf("the end as it is read back: -want +got:\n%s", diff)
+		t.Errorf("the end as read from the journal: -want +got:\n%s", diff)
 	}
 }
 
-func TestACancelledTurnSaysWhatThereIs(t *testing.T) {
+func TestResultOfACancelledTurn(t *testing.T) {
 	from, whole := whole(t)
 	for name, tc := range map[string]struct {
 		entries  int
@@ -217,7 +223,8 @@ func TestACancelledTurnSaysWhatThereIs(t *testing.T) {
 			ctx, ctl := control(t, &in)
 			ctl.cancel()
 			got, err := engine(copyOf(t, from, &journaltest.Memory{}, tc.entries)).Run(ctx, in)
-			if err != nil || got.Stop != turn.StopCancelled || got.Text != tc.text || got.Counts.ModelRequests != tc.requests || s.asked() != 0 {
+			if err != nil || got.Stop != turn.StopCancelled || got.Text != tc.text ||
+				got.Counts.ModelRequests != tc.requests || s.asked() != 0 {
 				t.Fatalf("Run = %+v, %v after %d requests; want what the journal holds, and nothing asked", got, err, s.asked())
 			}
 			if tc.text != "" && got.Record.Usage != whole.Record.Usage {
@@ -257,14 +264,14 @@ func (panicking) Generate(context.Context, model.Request) (model.Reply, error) {
 	panic("a secret of the prompt")
 }
 
-// abreast is a journal that holds back the first append of each run until all have come to theirs.
+// abreast is a journal that holds back the first append of each run until all runs have reached theirs.
 type abreast struct {
 	journal.Journal
 	all *sync.WaitGroup
 	own sync.Once
 }
 
-// Append waits once.
+// Append waits before the first append.
 func (a *abreast) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	a.own.Do(func() {
 		a.all.Done()
@@ -273,7 +280,8 @@ func (a *abreast) Append(ctx context.Context, uid string, entries ...journal.Ent
 	return a.Journal.Append(ctx, uid, entries...)
 }
 
-// TestTwoRunsOfOneEpoch do the same at the same time: one of them goes on, and the other does nothing.
+// TestTwoRunsOfOneEpoch starts two runs that do the same at the same time. One of them continues, and the other
+// stops.
 func TestTwoRunsOfOneEpoch(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
@@ -300,13 +308,15 @@ func TestTwoRunsOfOneEpoch(t *testing.T) {
 			}
 			ended.Wait()
 			if asked.Load() != 2 || called.Load() != 1 || refused.Load() != 1 {
-				t.Errorf("%d requests, %d calls, %d refused; want those of one run, and the other refused", asked.Load(), called.Load(), refused.Load())
+				t.Errorf("%d requests, %d calls, %d refused; want those of one run, and the other refused",
+					asked.Load(), called.Load(), refused.Load())
 			}
 		})
 	}
 }
 
-// TestRunsAreDistinguishable: where the outcome of a run's first append is unknown, another's must not pass for it.
+// TestRunsAreDistinguishable checks that a run with an unknown outcome of its first append cannot mistake the
+// append of another run for its own.
 func TestRunsAreDistinguishable(t *testing.T) {
 	var first [2]json.RawMessage
 	for i := range first {
@@ -318,11 +328,11 @@ func TestRunsAreDistinguishable(t *testing.T) {
 	}
 }
 
-// TestAJournalOfAnOlderVersion says nothing of the beginning of a run, of what the Turn has of tools, of its number, nor of costs.
+// TestAJournalOfAnOlderVersion has no beginning of a run, no tools, no number of the Turn and no costs.
 func TestAJournalOfAnOlderVersion(t *testing.T) {
 	from, want := whole(t)
 	j := &journaltest.Memory{}
-	for _, e := range entries(t, from, "uid")[2:9] { // to the reply
+	for _, e := range entries(t, from, "uid")[2:9] { // up to the reply
 		e.Seq -= 2
 		var payload map[string]any
 		if err := json.Unmarshal(e.Payload, &payload); err != nil {
@@ -340,7 +350,7 @@ func TestAJournalOfAnOlderVersion(t *testing.T) {
 	in.Epoch, in.ReflectEvery = 2, 1
 	result, err := engine(j).Run(t.Context(), in)
 	if err != nil || s.asked() != 0 || result.Counts.Resumes != 1 || result.Text != want.Text {
-		t.Fatalf("Run = %+v, %v after %d requests; want what the earlier run was told, as of a second run", result, err, s.asked())
+		t.Fatalf("Run = %+v, %v after %d requests; want the result of the earlier run, counted as a second run", result, err, s.asked())
 	}
 	if diff := cmp.Diff(want.Record, result.Record); diff != "" || want.Record.Cost == nil {
 		t.Errorf("record, priced as the models are now: -want +got:\n%s", diff)

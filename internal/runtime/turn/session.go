@@ -8,24 +8,25 @@ import (
 
 	"github.com/shopspring/decimal"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// recall puts what was said in the Session before this Turn into what the messages are made of, and returns the number that the
-// Turn has in it.
-func (r *run) recall(ctx context.Context, in *prepare.Input) (number int64, err error) {
+// loadHistory adds the earlier messages of the Session to the input, and returns the number of the Turn in its
+// Session.
+func (r *run) loadHistory(ctx context.Context, in *prepare.Input) (number int64, err error) {
 	if r.in.Session == nil {
 		return 1, nil
 	}
 	c, err := session.Recall(ctx, r.engine.Journal, r.in.Session.UID)
 	if errors.Is(err, journal.ErrDamaged) {
-		return 0, &preparationError{fmt.Errorf("the history of session %q cannot be used: delete the Session to begin it anew: %w", r.in.Session.Name, err)}
+		return 0, &preparationError{fmt.Errorf("the history of session %q cannot be used: delete the Session to start a new history: %w",
+			r.in.Session.Name, err)}
 	}
 	if err != nil {
 		return 0, fmt.Errorf("failed to read the history of session %q: %w", r.in.Session.Name, err)
@@ -42,8 +43,8 @@ func (r *run) recall(ctx context.Context, in *prepare.Input) (number int64, err 
 	return max(c.Totals.Turns, known.Turns) + 1, nil
 }
 
-// remind puts the history that the Turn refers to back into what the messages are made of.
-func (r *run) remind(ctx context.Context, in *prepare.Input, h history) error {
+// restoreHistory adds the history that the Turn refers to to an input that was read from the journal.
+func (r *run) restoreHistory(ctx context.Context, in *prepare.Input, h history) error {
 	c, err := r.referenced(ctx, h)
 	if err == nil {
 		in.Turn.Summary, in.Turn.History = c.Summary(), historyOf(c)
@@ -51,37 +52,38 @@ func (r *run) remind(ctx context.Context, in *prepare.Input, h history) error {
 	return err
 }
 
-// reference is what the Turn refers to in the journal of its Session; nil for a Turn that does not.
+// reference returns the Turn's reference to the journal of its Session, or nil if it has none.
 func (r *run) reference() *history {
 	if r.history != nil {
 		return r.history
 	}
-	return r.past.reference()
+	return r.replayed.reference()
 }
 
-// remembered adds the Turn, which has ended, to the history of its Session, and returns its result. It does so also where
-// an earlier run has ended the Turn: that may have been cut off before it came to this. A history that makes no sense, or was
-// written by a newer version, takes nothing from the Turn, whose own record is whole: the result says so and has no place.
-func (r *run) remembered() (*Result, error) {
-	result, s := r.past.result, r.in.Session
+// addToSession adds the ended Turn to the history of its Session and returns its result. It does so even if an
+// earlier run has ended the Turn, because that run may have been cut off before this point. A damaged history, or
+// one that a newer version wrote, does not affect the Turn's own record: the result then names the failure and has
+// no place.
+func (r *run) addToSession() (*Result, error) {
+	result, s := r.replayed.result, r.in.Session
 	if s == nil {
 		return result, nil
 	}
 	since := session.Since{Known: s.Known}
-	if f := r.past.input; f != nil {
+	if f := r.replayed.input; f != nil {
 		since.Number = f.Number
 	}
 	if h := r.reference(); h != nil && h.SessionUID != s.UID {
-		return result, nil // its Session is gone, and this one is another of the same name
+		return result, nil // the Turn's Session is gone, and this is another one of the same name
 	} else if h != nil {
 		since.After = h.Through
 	}
 	var place session.Place
 	var err error
-	if len(r.past.loop.Requests) == 0 {
+	if len(r.replayed.loop.Requests) == 0 {
 		place, err = session.Latest(r.life, r.engine.Journal, s.UID)
 	} else {
-		place, err = r.added(since)
+		place, err = r.appendToHistory(since)
 	}
 	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
 		apart := *result
@@ -89,15 +91,15 @@ func (r *run) remembered() (*Result, error) {
 		return &apart, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("failed to keep the turn in the history of session %q: %w", s.Name, err)
+		return nil, fmt.Errorf("failed to add the turn to the history of session %q: %w", s.Name, err)
 	}
 	result.Session = &Place{UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last, Totals: place.Totals.Whole(s.Known)}
 	return result, nil
 }
 
-// added adds the Turn to the history of its Session.
-func (r *run) added(since session.Since) (session.Place, error) {
-	t := r.said()
+// appendToHistory adds the Turn to the history of its Session.
+func (r *run) appendToHistory(since session.Since) (session.Place, error) {
+	t := r.addition()
 	var err error
 	if t.Compaction, err = r.compaction(); err != nil {
 		return session.Place{}, err
@@ -105,10 +107,11 @@ func (r *run) added(since session.Since) (session.Place, error) {
 	return session.Add(r.life, r.in.Session.UID, t, since, r.options())
 }
 
-// compaction is what later Turns of the Session begin with in place of older messages: the newest summary that this Turn has paid
-// for, whatever its end. It is nil where there is none, or where what it stands for is gone.
+// compaction returns the newest summary of this Turn, however the Turn ended. Later Turns of the Session begin with
+// it instead of the older messages. compaction returns nil if there is no summary, or if the history that it
+// replaces is gone.
 func (r *run) compaction() (*session.Compaction, error) {
-	newest, h := r.past.loop.LastCompaction(), r.reference()
+	newest, h := r.replayed.loop.LastCompaction(), r.reference()
 	if newest == nil || h == nil {
 		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
 	}
@@ -122,10 +125,10 @@ func (r *run) compaction() (*session.Compaction, error) {
 	return &session.Compaction{Summary: newest.Summary, First: c.Kept(newest.KeptHistory)}, nil
 }
 
-// said is what the Turn adds to its conversation: what it took with the Turns of its sub-agents, and all messages, if it was
-// answered.
-func (r *run) said() session.Turn {
-	result := r.past.result
+// addition returns the Turn's addition to the history: its usage including that of its sub-agents and, if it was
+// answered, all its messages.
+func (r *run) addition() session.Turn {
+	result := r.replayed.result
 	t := session.Turn{UID: r.in.UID, Name: r.in.Name, Namespace: r.in.Namespace, Usage: result.Record.Usage, Cost: result.Record.Cost}
 	if subs := result.SubAgents; subs != nil {
 		t.Usage, t.Cost = t.Usage.Add(subs.Usage), sumOf(result.Record, subs)
@@ -133,26 +136,27 @@ func (r *run) said() session.Turn {
 	if t.Cost == nil {
 		t.KnownCost = r.knownCost()
 	}
-	last := r.past.loop.LastStep()
+	last := r.replayed.loop.LastStep()
 	if last == nil {
 		return t
 	}
 	t.ContextTokens = last.Reply.Usage.InputTokens + last.Reply.Usage.OutputTokens
-	if p := r.past.prepared; p != nil && result.Stop.answered() {
+	if p := r.replayed.prepared; p != nil && result.Stop.answered() {
 		user := p.Messages[len(p.Messages)-1] // the user's message is the last one of a prompt
-		t.Messages = append([]model.Message{{Role: user.Role, Content: user.Content}}, exchanged(&r.past.loop, result, r.reference() != nil)...)
+		t.Messages = append([]model.Message{{Role: user.Role, Content: user.Content}},
+			messagesAfterUser(&r.replayed.loop, result, r.reference() != nil)...)
 	}
 	return t
 }
 
-// knownCost is what is known of the cost of the Turn and of its sub-agents'.
+// knownCost returns the part of the cost that is known, for the Turn and its sub-agents.
 func (r *run) knownCost() (known decimal.Decimal) {
 	for _, s := range r.spendings() {
 		if s.Cost != nil {
 			known = known.Add(s.Cost.Amount)
 		}
 	}
-	for spent := range r.past.loop.SubAgents {
+	for spent := range r.replayed.loop.SubAgents {
 		switch {
 		case spent.Cost != nil:
 			known = known.Add(spent.Cost.Amount)
@@ -163,8 +167,8 @@ func (r *run) knownCost() (known decimal.Decimal) {
 	return known
 }
 
-// sumOf is the cost of a Turn and of its sub-agents'; nil where it is not known, or in two currencies. A Turn that has used
-// nothing has none.
+// sumOf returns the cost of a Turn and its sub-agents. It returns nil if a cost is not known or the currencies
+// differ. A Turn without usage has no cost of its own.
 func sumOf(r finalize.Record, subs *SubAgents) *finalize.Cost {
 	if r.Cost == nil && r.Usage == (model.Usage{}) {
 		return subs.Cost
@@ -180,7 +184,7 @@ func sumOf(r finalize.Record, subs *SubAgents) *finalize.Cost {
 	return &finalize.Cost{Amount: own.Add(theirs).String(), Currency: r.Cost.Currency}
 }
 
-// withoutDraft drops the newest reply, with the results of its calls.
+// withoutDraft drops the newest reply and the results of its calls.
 func withoutDraft(all []model.Message) []model.Message {
 	n := len(all)
 	for n > 0 && all[n-1].Role == model.RoleTool {
@@ -189,13 +193,13 @@ func withoutDraft(all []model.Message) []model.Message {
 	return all[:max(0, n-1)]
 }
 
-// exchanged is what was said after the user's message, as later Turns are told it: without drafts that did not fit a schema,
-// and with the answer at the end, whoever gave it.
-func exchanged(s *loop.State, result *Result, referred bool) []model.Message {
+// messagesAfterUser returns the messages after the user's message, as later Turns receive them. Drafts that did not
+// fit a schema are left out. The last message is the answer, whether a model or a tool wrote it.
+func messagesAfterUser(s *loop.State, result *Result, referred bool) []model.Message {
 	var all []model.Message
 	first := 1
 	if c := s.LastCompaction(); c != nil && referred {
-		first = c.From // the summary, which the Session keeps, stands for the steps before
+		first = c.From // the Session keeps the summary, which replaces the steps before it
 	}
 	for _, m := range s.MessagesFrom(first) {
 		if m.Name == loop.MessageViolations {
@@ -208,9 +212,10 @@ func exchanged(s *loop.State, result *Result, referred bool) []model.Message {
 	case n > 0 && all[n-1].Role == model.RoleAssistant && len(all[n-1].ToolCalls) == 0:
 		all[n-1].Content = result.Text
 	case result.Stop == StopToolEnded:
-		// A tool has written it: as a message of the assistant it must not say more than the tool's own message, which is fenced.
-		text, _ := fence.Cap(result.Text, loop.MaxToolMessage)
-		all = append(all, model.Message{Role: model.RoleAssistant, Content: fence.Neutral(text, "")})
+		// A tool has written this text. As a message of the assistant, it must not contain more than the tool's own
+		// message, which is fenced.
+		text, _ := untrusted.Cap(result.Text, loop.MaxToolMessage)
+		all = append(all, model.Message{Role: model.RoleAssistant, Content: untrusted.Neutral(text, "")})
 	case result.Text != "":
 		all = append(all, model.Message{Role: model.RoleAssistant, Content: result.Text})
 	}

@@ -22,21 +22,22 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// mortal is a journal of a process that is killed at one of its appends, before it or after it.
+// mortal is a journal of a process that is killed before or after one of its appends.
 type mortal struct {
 	journal.Journal
 	kill context.CancelCauseFunc
-	// left is how many appends come until then; it is negative for one that lives. after is true where the append is kept.
+	// left is the number of appends before the kill. A negative number means that the process lives. If after is
+	// true, the last append is kept.
 	left  int
 	after bool
 	dead  bool
-	// appends counts them.
+	// appends counts the appends.
 	appends int
 }
 
 var errKilledThere = errors.New("killed")
 
-// Append fails from the kill on.
+// Append returns an error from the kill on.
 func (m *mortal) Append(ctx context.Context, uid string, all ...journal.Entry) error {
 	m.appends++
 	if m.dead {
@@ -53,15 +54,16 @@ func (m *mortal) Append(ctx context.Context, uid string, all ...journal.Entry) e
 	return m.Journal.Append(ctx, uid, all...)
 }
 
-// spoken is what a Session has after its second Turn was killed, has gone on, and a third one came.
+// spoken is the content of a Session after its second Turn was killed and continued, and a third Turn has ended.
 type spoken struct {
-	// Said are the messages of all Turns, Totals of the Session, and Numbers of the Turns.
+	// Said are the messages of all Turns. Totals are those of the Session, and Numbers are the numbers of the
+	// Turns.
 	Said    []model.Message
 	Totals  session.Totals
 	Numbers []int64
 }
 
-// speak runs three Turns of a Session. The second is killed at an append, or lives where that is negative.
+// speak runs three Turns of a Session. The second is killed at the append at, or lives if at is negative.
 func speak(t *testing.T, j journal.Journal, name string, at int, after bool) (spoken, int) {
 	t.Helper()
 	var got spoken
@@ -107,7 +109,7 @@ func speak(t *testing.T, j journal.Journal, name string, at int, after bool) (sp
 	return got, process.appends
 }
 
-// nonces are the codes of fences, which each run of this test draws anew.
+// nonces matches the codes of fences, which are random in each run of this test.
 var nonces = regexp.MustCompile(`[A-Z2-7]{26}`)
 
 // hasReply reports whether a journal has the first reply.
@@ -120,8 +122,8 @@ func hasReply(entries []journal.Entry) bool {
 	return false
 }
 
-// TestASessionOutlivesAKillAtAnyAppend: it has each Turn once, with its messages, wherever the process of one was killed. What a
-// request that was cut off had may be billed twice, and counts by estimate.
+// TestASessionOutlivesAKillAtAnyAppend checks that the Session has each Turn once, with its messages, wherever the
+// process was killed. An interrupted request may be billed twice, and counts by estimate.
 func TestASessionOutlivesAKillAtAnyAppend(t *testing.T) {
 	stores := maps.Clone(journals)
 	stores["postgres"] = func(t *testing.T) journal.Journal {
@@ -148,7 +150,7 @@ func TestASessionOutlivesAKillAtAnyAppend(t *testing.T) {
 				for _, after := range []bool{false, true} {
 					name := fmt.Sprintf("killed at append %d, after it %t", at, after)
 					got, _ := speak(t, j, name, at, after)
-					if got.Totals.Usage.Estimated { // the request that was cut off
+					if got.Totals.Usage.Estimated { // an interrupted request
 						got.Totals.Usage.InputTokens, got.Totals.Usage.Estimated = want.Totals.Usage.InputTokens, false
 						got.Totals.Cost, got.Totals.KnownCost = want.Totals.Cost, want.Totals.KnownCost
 					}

@@ -26,7 +26,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// inTalk is the input of a Turn of a Session that says something.
+// inTalk returns the input of a Turn of a Session with a message.
 func inTalk(uid, message string, chain ...loop.Candidate) turn.Input {
 	in := input(chain...)
 	in.UID, in.Name, in.Session = uid, "turn-"+uid, &turn.Session{UID: "talk-uid", Name: "talk"}
@@ -79,31 +79,34 @@ func TestAConversation(t *testing.T) {
 			messages := s.requests[0].Messages
 			from := slices.IndexFunc(messages, func(m model.Message) bool { return m.Name == prepare.MessageHistory })
 			if diff := cmp.Diff(want, messages[from:from+len(want)]); diff != "" {
-				t.Errorf("the second Turn was told, in order and whole: -want +got:\n%s", diff)
+				t.Errorf("the messages that the second Turn received: -want +got:\n%s", diff)
 			}
 			if last := messages[len(messages)-1]; last.Content != "Thanks." || second.MessageCount != first.MessageCount+len(want) {
 				t.Errorf("the prompt has %d messages and ends with %+v, want the history and the new message", second.MessageCount, last)
 			}
 			totals := session.Totals{
-				Turns: 2, Usage: model.Usage{InputTokens: 3000, OutputTokens: 300}, Cost: &finalize.Cost{Amount: "0.006", Currency: "USD"}, ContextTokens: 1100,
+				Turns: 2, Usage: model.Usage{InputTokens: 3000, OutputTokens: 300},
+				Cost: &finalize.Cost{Amount: "0.006", Currency: "USD"}, ContextTokens: 1100,
 				KnownCost: decimal.RequireFromString("0.006"),
 			}
-			if diff := cmp.Diff(&turn.Place{UID: "talk-uid", Name: "talk", Number: 2, Last: "turn-b", Totals: totals}, second.Session); diff != "" {
+			if diff := cmp.Diff(&turn.Place{UID: "talk-uid", Name: "talk", Number: 2, Last: "turn-b", Totals: totals},
+				second.Session); diff != "" {
 				t.Errorf("place: -want +got:\n%s", diff)
 			}
 			if first.Session.Number != 1 || first.Session.Totals.Turns != 1 {
 				t.Errorf("the first Turn had the place %+v", first.Session)
 			}
-			// A Turn that is run again after others have ended keeps its number.
+			// A Turn that runs again after later Turns have ended keeps its number.
 			in.Epoch = 2
-			if again := mustRun(t, j, in); again.Session.Number != 1 || again.Session.Last != "turn-b" || again.Session.Totals.Turns != 2 || len(history(t, j).Turns) != 2 {
+			if again := mustRun(t, j, in); again.Session.Number != 1 || again.Session.Last != "turn-b" ||
+				again.Session.Totals.Turns != 2 || len(history(t, j).Turns) != 2 {
 				t.Errorf("the first Turn, run once more, has the place %+v in %d Turns", again.Session, len(history(t, j).Turns))
 			}
 		})
 	}
 }
 
-// TestWhatATurnAddsToItsSession depends on its end.
+// TestWhatATurnAddsToItsSession checks the addition for each kind of end.
 func TestWhatATurnAddsToItsSession(t *testing.T) {
 	cut := says("half an ans")
 	cut.reply.FinishReason = model.FinishLength
@@ -117,26 +120,82 @@ func TestWhatATurnAddsToItsSession(t *testing.T) {
 		usage    model.Usage
 		context  int64
 	}{
-		"answered":     {"what was said", []answer{says("Yes.")}, nil, turn.StopCompleted, 2, 2, model.Usage{InputTokens: 1000, OutputTokens: 100}, 1100},
-		"out of steps": {"so with the best answer", []answer{asks("find", "{}"), says("Perhaps.")}, func(in *turn.Input) { in.Limits.MaxSteps = 1 }, turn.StopMaxSteps, 2, 4, model.Usage{InputTokens: 2000, OutputTokens: 200}, 1100},
-		"failed":       {"what it took, and no message without an answer", []answer{fails(model.Auth)}, nil, turn.StopModelError, 2, 0, model.Usage{InputTokens: 10}, 77},
-		"failed later": {"nor those of the steps before", []answer{asks("find", "{}"), fails(model.Auth)}, nil, turn.StopModelError, 2, 0, model.Usage{InputTokens: 1010, OutputTokens: 100}, 77},
-		"cut off":      {"half an answer is none", []answer{cut}, nil, turn.StopMaxOutputTokens, 2, 0, model.Usage{InputTokens: 1000, OutputTokens: 100}, 77},
-		"over budget":  {"so without any", []answer{asks("find", "{}")}, func(in *turn.Input) { in.Limits.MaxTokens = 1500 }, turn.StopBudget, 2, 0, model.Usage{InputTokens: 1000, OutputTokens: 100}, 77},
-		"prepared":     {"a Turn that asked no model adds nothing", nil, func(in *turn.Input) { in.PrepareOnly = true }, turn.StopPrepared, 0, 0, model.Usage{}, 77},
-		"not prepared": {"nor does one that could not", nil, func(in *turn.Input) {
+		"answered": {
+			"the messages are added",
+			[]answer{says("Yes.")},
+			nil, turn.StopCompleted, 2, 2,
+			model.Usage{InputTokens: 1000, OutputTokens: 100},
+			1100,
+		},
+		"out of steps": {
+			"the best answer is added",
+			[]answer{asks("find", "{}"), says("Perhaps.")},
+			func(in *turn.Input) { in.Limits.MaxSteps = 1 }, turn.StopMaxSteps, 2, 4,
+			model.Usage{InputTokens: 2000, OutputTokens: 200},
+			1100,
+		},
+		"failed": {
+			"the usage is added, but no message without an answer",
+			[]answer{fails(model.Auth)},
+			nil, turn.StopModelError,
+			2, 0,
+			model.Usage{InputTokens: 10},
+			77,
+		},
+		"failed later": {
+			"the messages of earlier steps are not added without an answer",
+			[]answer{asks("find", "{}"), fails(model.Auth)},
+			nil, turn.StopModelError, 2, 0,
+			model.Usage{InputTokens: 1010, OutputTokens: 100},
+			77,
+		},
+		"cut off": {
+			"an incomplete answer is not added",
+			[]answer{cut},
+			nil, turn.StopMaxOutputTokens, 2, 0,
+			model.Usage{InputTokens: 1000, OutputTokens: 100},
+			77,
+		},
+		"over budget": {
+			"no message is added without an answer",
+			[]answer{asks("find", "{}")},
+			func(in *turn.Input) { in.Limits.MaxTokens = 1500 }, turn.StopBudget, 2, 0,
+			model.Usage{InputTokens: 1000, OutputTokens: 100},
+			77,
+		},
+		"prepared": {
+			"a Turn that asked no model adds nothing", nil, func(in *turn.Input) { in.PrepareOnly = true },
+			turn.StopPrepared, 0, 0,
+			model.Usage{},
+			77,
+		},
+		"not prepared": {"a Turn without a prompt adds nothing", nil, func(in *turn.Input) {
 			in.Preparation = func(context.Context) (prepare.Input, error) { return prepare.Input{}, invalid.Field("f", "is wrong") }
 		}, turn.StopPreparationError, 0, 0, model.Usage{}, 77},
-		"no time":        {"or had no time to", nil, func(in *turn.Input) { in.Timeout = 0 }, turn.StopDeadline, 0, 0, model.Usage{}, 77},
-		"no budget left": {"or no budget", nil, func(in *turn.Input) { in.Limits.MaxTokens = 1 }, turn.StopBudget, 0, 0, model.Usage{}, 77},
-		"cancelled": {"or was not to", nil, func(in *turn.Input) {
+		"no time": {
+			"a Turn without time adds nothing", nil, func(in *turn.Input) { in.Timeout = 0 }, turn.StopDeadline, 0, 0,
+			model.Usage{},
+			77,
+		},
+		"no budget left": {
+			"a Turn without budget adds nothing", nil, func(in *turn.Input) { in.Limits.MaxTokens = 1 }, turn.StopBudget, 0,
+			0,
+			model.Usage{},
+			77,
+		},
+		"cancelled": {"a Turn that was cancelled before its first request adds nothing", nil, func(in *turn.Input) {
 			in.Cancel = cancelled()
 		}, turn.StopCancelled, 0, 0, model.Usage{}, 77},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
-			earlier := session.Turn{UID: "a", Messages: []model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "Hi."}}, ContextTokens: 77}
-			if _, err := session.Add(t.Context(), "talk-uid", earlier, session.Since{}, journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
+			earlier := session.Turn{
+				UID:           "a",
+				Messages:      []model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "Hi."}},
+				ContextTokens: 77,
+			}
+			if _, err := session.Add(t.Context(), "talk-uid", earlier, session.Since{},
+				journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
 				t.Fatal(err)
 			}
 			c, _ := candidate("p0", 1, append(tc.answers, says("never"))...)
@@ -148,10 +207,12 @@ func TestWhatATurnAddsToItsSession(t *testing.T) {
 			result := mustRun(t, j, in)
 			h := history(t, j)
 			if result.Stop != tc.stop || result.Session.Number != tc.number || tc.number > 0 && int64(len(h.Turns)) != tc.number {
-				t.Fatalf("the Turn ended with %s (%s) as number %d, want %s and %d: %s", result.Stop, result.Message, result.Session.Number, tc.stop, tc.number, tc.reason)
+				t.Fatalf("the Turn ended with %s (%s) as number %d, want %s and %d: %s",
+					result.Stop, result.Message, result.Session.Number, tc.stop, tc.number, tc.reason)
 			}
 			if len(h.Messages()) != 2+tc.messages || h.Totals.Usage != tc.usage || result.Session.Totals.ContextTokens != tc.context {
-				t.Errorf("the Session has %d messages and %+v, want %d more, %+v and a context of %d: %s", len(h.Messages()), h.Totals, tc.messages, tc.usage, tc.context, tc.reason)
+				t.Errorf("the Session has %d messages and %+v, want %d more, %+v and a context of %d: %s",
+					len(h.Messages()), h.Totals, tc.messages, tc.usage, tc.context, tc.reason)
 			}
 			if last := h.Turns[len(h.Turns)-1]; tc.number > 0 && (last.Name != "turn-b" || last.Usage != result.Record.Usage) {
 				t.Errorf("the Session has %+v, want the Turn's name and usage", last)
@@ -160,10 +221,11 @@ func TestWhatATurnAddsToItsSession(t *testing.T) {
 	}
 }
 
-// TestNoCallStaysWithoutAnAnswer: an endpoint would refuse the next Turn of the Session.
-func TestNoCallStaysWithoutAnAnswer(t *testing.T) {
+// TestEachCallInTheHistoryHasAnAnswer checks that each call in the history has an answer. An endpoint would
+// otherwise refuse the next Turn of the Session.
+func TestEachCallInTheHistoryHasAnAnswer(t *testing.T) {
 	j := &journaltest.Memory{}
-	c, _ := candidate("p0", 1, asks("find", "{}"), asks("find", "{}")) // also when no tool is offered
+	c, _ := candidate("p0", 1, asks("find", "{}"), asks("find", "{}")) // even if no tool is offered
 	in := inTalk("a", "Is it so?", c)
 	in.Tools, in.Limits.MaxSteps = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}, 1
 	if result := mustRun(t, j, in); result.Stop != turn.StopMaxSteps {
@@ -181,7 +243,8 @@ func TestNoCallStaysWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestAResumedTurnKeepsItsHistory has other Turns in its Session by now, as when it was let in out of order.
+// TestAResumedTurnKeepsItsHistory continues a Turn after other Turns were added to its Session, as if it had been
+// admitted out of order.
 func TestAResumedTurnKeepsItsHistory(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, says("One."))
@@ -200,18 +263,19 @@ func TestAResumedTurnKeepsItsHistory(t *testing.T) {
 	in.Epoch, in.Interrupt = 2, nil
 	result := mustRun(t, j, in)
 	if got := len(second.requests[0].Messages); result.Session.Number != 3 || got != 4+2 {
-		t.Errorf("the second model got %d messages and the Turn is number %d; want the two of the first Turn, as in the first prompt", got, result.Session.Number)
+		t.Errorf("the second model got %d messages and the Turn is number %d; want the two of the first Turn, as in the first prompt",
+			got, result.Session.Number)
 	}
 }
 
-// blind is a journal of which the first reads of one UID end only with their context.
+// blind is a journal in which the first reads of one UID block until their context ends.
 type blind struct {
 	journal.Journal
 	uid   string
 	times int
 }
 
-// Last looks, or waits.
+// Last reads, or blocks until ctx ends.
 func (b *blind) Last(ctx context.Context, uid string) (int64, error) {
 	if uid != b.uid || b.times == 0 {
 		return b.Journal.Last(ctx, uid)
@@ -221,7 +285,7 @@ func (b *blind) Last(ctx context.Context, uid string) (int64, error) {
 	return 0, ctx.Err()
 }
 
-// Read reads, or waits.
+// Read reads, or blocks until ctx ends.
 func (b *blind) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
 	if uid != b.uid || b.times == 0 {
 		return b.Journal.Read(ctx, uid, after)
@@ -233,16 +297,17 @@ func (b *blind) Read(ctx context.Context, uid string, after int64) iter.Seq2[jou
 	}
 }
 
-// TestAHistoryThatCannotBeRead is bounded by the Turn as all that goes into its prompt.
-func TestAHistoryThatCannotBeRead(t *testing.T) {
+// TestUnreadableHistory checks that the time of the Turn limits the reading of the history, like every other
+// part of the preparation.
+func TestUnreadableHistory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		do     func(*controls)
 		stop   turn.Stop
 	}{
-		"deadline":  {"the time of the Turn is over", func(*controls) {}, turn.StopDeadline},
+		"deadline":  {"the Turn ends at its deadline", func(*controls) {}, turn.StopDeadline},
 		"cancelled": {"a cancelled Turn ends at once", (*controls).cancel, turn.StopCancelled},
-		"abandoned": {"a later run may have more luck", func(c *controls) { c.abandon(errBroken) }, ""},
+		"abandoned": {"a later run may succeed", func(c *controls) { c.abandon(errBroken) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -251,7 +316,8 @@ func TestAHistoryThatCannotBeRead(t *testing.T) {
 				ctx, ctl := control(t, &in)
 				time.AfterFunc(time.Second, func() { tc.do(ctl) })
 				result, err := engine(&blind{&journaltest.Memory{}, "talk-uid", 1}).Run(ctx, in)
-				if (result == nil) != (tc.stop == "") || result != nil && result.Stop != tc.stop || tc.stop == "" && !errors.Is(err, errBroken) || s.asked() != 0 {
+				if (result == nil) != (tc.stop == "") || result != nil && result.Stop != tc.stop || tc.stop == "" &&
+					!errors.Is(err, errBroken) || s.asked() != 0 {
 					t.Errorf("Run = %+v, %v after %d requests; want %q: %s", result, err, s.asked(), tc.stop, tc.reason)
 				}
 			})
@@ -259,9 +325,10 @@ func TestAHistoryThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestASessionThatCannotBeWritten loses nothing: the add is tried again, by this run or, if it must end, by the next.
-func TestASessionThatCannotBeWritten(t *testing.T) {
-	// Appends: the preparation, a request, its reply, the end, the Session.
+// TestUnwritableSession checks that no Turn is lost. This run tries the addition again or, if it must
+// end, the next run does.
+func TestUnwritableSession(t *testing.T) {
+	// The appends are the preparation, a request, its reply, the end, and the addition to the Session.
 	for _, written := range []bool{false, true} {
 		for _, forGood := range []bool{false, true} {
 			t.Run(fmt.Sprintf("written %t, for good %t", written, forGood), func(t *testing.T) {
@@ -283,8 +350,10 @@ func TestASessionThatCannotBeWritten(t *testing.T) {
 						in.Epoch = 2
 						result, err = engine(j).Run(t.Context(), in)
 					}
-					if err != nil || result.Stop != turn.StopCompleted || result.Session.Number != 1 || len(history(t, j).Turns) != 1 || s.asked() != 1 {
-						t.Errorf("Run = %+v, %v after %d requests, and the Session has %d Turns; want it there once", result, err, s.asked(), len(history(t, j).Turns))
+					if err != nil || result.Stop != turn.StopCompleted || result.Session.Number != 1 ||
+						len(history(t, j).Turns) != 1 || s.asked() != 1 {
+						t.Errorf("Run = %+v, %v after %d requests, and the Session has %d Turns; want it there once",
+							result, err, s.asked(), len(history(t, j).Turns))
 					}
 				})
 			})
@@ -301,25 +370,27 @@ func TestASessionOfTwoCurrencies(t *testing.T) {
 	euro.Currency = "EUR"
 	c.Pricing = &euro
 	second := mustRun(t, j, inTalk("b", "Second?", c))
-	if first.Session.Totals.Cost == nil || second.Session.Totals.Cost != nil || second.Record.Cost == nil || second.Session.Totals.Usage.InputTokens != 2000 {
+	if first.Session.Totals.Cost == nil || second.Session.Totals.Cost != nil || second.Record.Cost == nil ||
+		second.Session.Totals.Usage.InputTokens != 2000 {
 		t.Errorf("totals %+v and then %+v; want no cost once there are two currencies", first.Session.Totals, second.Session.Totals)
 	}
 }
 
-// TestADamagedHistory takes nothing from a Turn that has ended, and lets none begin.
+// TestADamagedHistory checks that a damaged history does not affect a Turn that has ended, and that no Turn begins
+// with it.
 func TestADamagedHistory(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		entry  journal.Entry
 	}{
-		"damaged": {"it makes no sense", journal.Entry{Version: 1, Payload: []byte("[]")}},
-		"newer":   {"nor does it to this version", journal.Entry{Version: journal.PayloadVersion + 1, Payload: []byte("{}")}},
+		"damaged": {"the entry makes no sense", journal.Entry{Version: 1, Payload: []byte("[]")}},
+		"newer":   {"this version cannot read the entry", journal.Entry{Version: journal.PayloadVersion + 1, Payload: []byte("{}")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
 			c, s := candidate("p0", 1, says("Yes."))
 			in := inTalk("uid", "Is it so?", c)
-			in.HoldAnswer = func() bool { // the history is damaged while the model works
+			in.HoldAnswer = func() bool { // damages the history while the model works
 				e := tc.entry
 				e.Seq, e.Epoch, e.Kind, e.Time = 1, 1, journal.SessionTurn, at
 				if err := j.Append(t.Context(), "talk-uid", e); err != nil {
@@ -330,30 +401,34 @@ func TestADamagedHistory(t *testing.T) {
 			for _, reason := range []string{tc.reason, "a later run says the same"} {
 				result := mustRun(t, j, in)
 				failures := result.Record.Failures
-				if result.Stop != turn.StopCompleted || result.Text != "Yes." || result.Session != nil || len(failures) != 1 || !strings.HasPrefix(failures[0], "session history: ") {
+				if result.Stop != turn.StopCompleted || result.Text != "Yes." || result.Session != nil ||
+					len(failures) != 1 || !strings.HasPrefix(failures[0], "session history: ") {
 					t.Errorf("Run = %+v; want the answer, without a place, and with a note: %s", result, reason)
 				}
 				in.Epoch++
 			}
-			if kept := payloads[turn.Result](t, j, journal.Finalized); s.asked() != 1 || len(kept) != 1 || len(kept[0].Record.Failures) != 0 {
+			if kept := payloads[turn.Result](t, j, journal.Finalized); s.asked() != 1 || len(kept) != 1 ||
+				len(kept[0].Record.Failures) != 0 {
 				t.Errorf("after %d requests the journal has %+v, want the Turn's own end once", s.asked(), kept)
 			}
 		})
 	}
 	t.Run("at the start", func(t *testing.T) {
 		j := &journaltest.Memory{}
-		if err := j.Append(t.Context(), "talk-uid", journal.Entry{Seq: 1, Epoch: 1, Kind: journal.SessionTurn, Version: 1, Time: at, Payload: []byte("[]")}); err != nil {
+		if err := j.Append(t.Context(), "talk-uid",
+			journal.Entry{Seq: 1, Epoch: 1, Kind: journal.SessionTurn, Version: 1, Time: at, Payload: []byte("[]")}); err != nil {
 			t.Fatal(err)
 		}
 		c, s := candidate("p0", 1, says("never asked"))
 		result := mustRun(t, j, inTalk("uid", "Is it so?", c))
-		if result.Stop != turn.StopPreparationError || s.asked() != 0 || !strings.Contains(result.Message, `the history of session "talk" cannot be used: delete the Session to begin it anew: `) {
+		if result.Stop != turn.StopPreparationError || s.asked() != 0 ||
+			!strings.Contains(result.Message, `the history of session "talk" cannot be used: delete the Session to start a new history: `) {
 			t.Errorf("Run = %+v after %d requests; want an end that says what to do", result, s.asked())
 		}
 	})
 }
 
-// TestASessionOfUnpricedModels knows at least what is known.
+// TestASessionOfUnpricedModels checks that the known part of the cost is counted.
 func TestASessionOfUnpricedModels(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, says("One."))
@@ -364,7 +439,7 @@ func TestASessionOfUnpricedModels(t *testing.T) {
 	in := inTalk("b", "Second?", c, free)
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
 	got := mustRun(t, j, in).Session.Totals
-	if got.Cost != nil || got.KnownCost.String() != "0.00401" { // two replies of 0.002 and a failure of 0.00001
+	if got.Cost != nil || got.KnownCost.String() != "0.00401" { // two replies of 0.002 each and a failure of 0.00001
 		t.Errorf("totals %+v, want no cost and what the first model took in both Turns", got)
 	}
 }

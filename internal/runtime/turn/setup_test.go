@@ -25,21 +25,21 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var at = time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)
 
-// script is a model that answers each request with the next of its answers, and with the last one from then on.
+// script is a model that answers each request with the next of its answers, and then repeats the last one.
 type script struct {
 	mu       sync.Mutex
 	answers  []answer
 	requests []model.Request
 }
 
-// answer is what a scripted model says after a while, unless the request's context ends first.
+// answer is a scripted answer. It is returned after a delay, unless the context of the request ends first.
 type answer struct {
 	after time.Duration
 	reply model.Reply
 	err   error
 }
 
-// Generate gives the next answer.
+// Generate returns the next answer.
 func (s *script) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
 	s.mu.Lock()
 	a := s.answers[min(len(s.requests), len(s.answers)-1)]
@@ -70,13 +70,16 @@ func fails(kind model.ErrorKind) answer {
 	return answer{err: &model.Error{Kind: kind, Message: "it is " + string(kind), Usage: model.Usage{InputTokens: 10}}}
 }
 
-// candidate is a model that costs 1 USD for a million tokens in and 10 for a million out.
+// candidate returns a model that costs 1 USD for a million input tokens and 10 USD for a million output tokens.
 func candidate(name string, attempts int, answers ...answer) (loop.Candidate, *script) {
 	s := &script{answers: answers}
 	return loop.Candidate{
 		ProviderName: name, Model: "m", Provider: s,
-		Retry:   loop.Retry{MaxAttempts: attempts, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
-		Pricing: &model.Pricing{Currency: "USD", Input: decimal.NewFromInt(1), Output: decimal.NewFromInt(10), CacheRead: decimal.NewFromInt(1)},
+		Retry: loop.Retry{MaxAttempts: attempts, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
+		Pricing: &model.Pricing{
+			Currency: "USD", Input: decimal.NewFromInt(1), Output: decimal.NewFromInt(10),
+			CacheRead: decimal.NewFromInt(1),
+		},
 	}, s
 }
 
@@ -87,7 +90,7 @@ func input(chain ...loop.Candidate) turn.Input {
 	}
 }
 
-// material is what the messages of these tests are made of.
+// material returns the input for the messages of these tests.
 func material() prepare.Input {
 	return prepare.Input{
 		Agent: prepare.Agent{Name: "helper"}, Now: at,
@@ -100,7 +103,7 @@ func material() prepare.Input {
 	}
 }
 
-// making returns a preparation of the material, changed.
+// making returns a preparation of the changed material.
 func making(change ...func(*prepare.Input)) func(context.Context) (prepare.Input, error) {
 	return func(context.Context) (prepare.Input, error) {
 		in := material()
@@ -115,7 +118,7 @@ func engine(j journal.Journal) *turn.Engine {
 	return &turn.Engine{Journal: j, Now: func() time.Time { return at }}
 }
 
-// controls are what may happen to a run from outside.
+// controls are the ways to influence a run from outside.
 type controls struct {
 	abandon    context.CancelCauseFunc
 	end        context.CancelFunc
@@ -125,14 +128,14 @@ type controls struct {
 func (c *controls) cancel()    { c.end() }
 func (c *controls) interrupt() { close(c.interrupts) }
 
-// cancelled is the signal of a Turn that was cancelled.
+// cancelled returns the signal of a Turn that was cancelled.
 func cancelled() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }
 
-// control takes the controls of a run, and returns its life.
+// control connects controls to a run, and returns the lifetime of the run.
 func control(t *testing.T, in *turn.Input) (context.Context, *controls) {
 	t.Helper()
 	ctx, abandon := context.WithCancelCause(t.Context())
@@ -144,7 +147,7 @@ func control(t *testing.T, in *turn.Input) (context.Context, *controls) {
 	return ctx, c
 }
 
-// journals are the stores that a test runs against.
+// journals are the stores that the tests run against.
 var journals = map[string]func(t *testing.T) journal.Journal{
 	"memory": func(*testing.T) journal.Journal { return &journaltest.Memory{} },
 	"sqlite": func(t *testing.T) journal.Journal {
@@ -162,7 +165,7 @@ var journals = map[string]func(t *testing.T) journal.Journal{
 	},
 }
 
-// entries are what the journal of a UID holds.
+// entries returns the entries in the journal of a UID.
 func entries(t testing.TB, j journal.Journal, uid string) []journal.Entry {
 	t.Helper()
 	all, err := journal.Collect(t.Context(), j, uid)
@@ -172,7 +175,7 @@ func entries(t testing.TB, j journal.Journal, uid string) []journal.Entry {
 	return all
 }
 
-// kinds are what the journal of the Turn holds.
+// kinds returns the kinds of the entries in the Turn's journal.
 func kinds(t *testing.T, j journal.Journal) []journal.Kind {
 	t.Helper()
 	var all []journal.Kind
@@ -182,7 +185,7 @@ func kinds(t *testing.T, j journal.Journal) []journal.Kind {
 	return all
 }
 
-// payloads are those of a kind in the journal of the Turn.
+// payloads returns the payloads of one kind in the Turn's journal.
 func payloads[T any](t *testing.T, j journal.Journal, kind journal.Kind) []T {
 	t.Helper()
 	var all []T
@@ -199,7 +202,7 @@ func payloads[T any](t *testing.T, j journal.Journal, kind journal.Kind) []T {
 	return all
 }
 
-// copyOf returns the first entries of a journal in another one.
+// copyOf copies the first n entries of a journal to another one.
 func copyOf(t testing.TB, from, to journal.Journal, n int) journal.Journal {
 	t.Helper()
 	kept := entries(t, from, "uid")[:n]

@@ -10,31 +10,33 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// Thousands of Turns of one Agent wait at the same time. They have the same tools, and mostly the same system prompt. Each is kept
-// once, and found by its digest.
+// Thousands of Turns of one Agent may wait at the same time. They have the same tools and mostly the same system
+// prompt. Each value is kept once, and is found by its digest.
 var (
 	sharedTools   shared.Values[[sha256.Size]byte, []tool.Tool]
 	sharedPrompts shared.Values[[sha256.Size]byte, []prompt.Tool]
 	sharedTexts   shared.Values[[sha256.Size]byte, string]
 )
 
-// minShared is the length of the shortest text that is shared, in bytes: to share a shorter one takes as much as it saves.
+// minShared is the minimum length of a shared text, in bytes. Sharing a shorter text costs as much memory as it
+// saves.
 const minShared = 512
 
-// shares holds what a run shares with others, which is shared while it is held.
+// shares has the values that a run shares with others. A value is shared for as long as it is held.
 type shares struct {
 	tools, packs *[]tool.Tool
 	prompted     *[]prompt.Tool
 	texts        []*string
 }
 
-// share puts in the place of a list the one that others hold, and returns what is to be held. The list must not be changed any more.
+// share replaces a list by the equal list that other runs hold, and returns the pointer that the caller must hold.
+// The list must not be changed any more.
 func share[T any](among *shared.Values[[sha256.Size]byte, []T], list *[]T) *[]T {
 	if len(*list) == 0 {
 		return nil
 	}
 	data, err := json.Marshal(*list)
-	if err != nil { // it came as JSON
+	if err != nil { // cannot happen: the list was read from JSON
 		return nil
 	}
 	held := among.Of(sha256.Sum256(data), new(*list))
@@ -42,13 +44,13 @@ func share[T any](among *shared.Values[[sha256.Size]byte, []T], list *[]T) *[]T 
 	return held
 }
 
-// exposed shares the tools of an exposure.
-func (s *shares) exposed(x *tool.Exposure) {
+// shareTools shares the tools of an exposure.
+func (s *shares) shareTools(x *tool.Exposure) {
 	s.tools, s.packs = share(&sharedTools, &x.Tools), share(&sharedTools, &x.Packs)
 }
 
-// prepared shares what the model is told of tools, and the long texts of the system.
-func (s *shares) prepared(tools *[]prompt.Tool, messages []model.Message) {
+// sharePrompt shares the tools in the prompt and the long system messages.
+func (s *shares) sharePrompt(tools *[]prompt.Tool, messages []model.Message) {
 	s.prompted, s.texts = share(&sharedPrompts, tools), nil
 	for i := range messages {
 		if m := &messages[i]; m.Role == model.RoleSystem && len(m.Content) >= minShared {

@@ -13,7 +13,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// stricter is a toolbox whose owner has corrected all effects.
+// stricter is a toolbox that returns stricter effects for all tools.
 type stricter struct{ Toolbox }
 
 func (stricter) Effect(context.Context, tool.Tool) (tool.Effect, error) { return tool.Destructive, nil }
@@ -27,24 +27,31 @@ func entryOf(t *testing.T, kind journal.Kind, payload any) journal.Entry {
 	return journal.Entry{Kind: kind, Payload: data}
 }
 
-// TestTurnsShareWhatTheyHaveInCommon, and nothing that one of them changes.
-func TestTurnsShareWhatTheyHaveInCommon(t *testing.T) {
+// TestTurnsShareEqualValues checks that Turns share equal values, but no value that one of them changes.
+func TestTurnsShareEqualValues(t *testing.T) {
 	exposure := tool.Exposure{EffectsDeclared: true, Tools: []tool.Tool{
-		{Tool: prompt.Tool{Name: "find"}, Schema: json.RawMessage(`{"type":"object"}`), Effect: tool.ReadOnly, Source: tool.Source{Server: "tickets", Name: "find"}},
+		{
+			Tool: prompt.Tool{Name: "find"}, Schema: json.RawMessage(`{"type":"object"}`), Effect: tool.ReadOnly,
+			Source: tool.Source{Server: "tickets", Name: "find"},
+		},
 	}}
 	prepared := prepare.Prepared{Tools: []prompt.Tool{{Name: "find"}}, Messages: []model.Message{
-		{Role: model.RoleSystem, Content: strings.Repeat("Be brief. ", 100)}, {Role: model.RoleUser, Content: strings.Repeat("Hello. ", 100)},
+		{Role: model.RoleSystem, Content: strings.Repeat("Be brief. ", 100)},
+		{Role: model.RoleUser, Content: strings.Repeat("Hello. ", 100)},
 	}}
 	var runs [2]*run
 	for i := range runs {
 		runs[i] = &run{in: &Input{}, life: t.Context()}
-		for _, e := range []journal.Entry{entryOf(t, journal.ToolsExposed, exposure), entryOf(t, journal.Prepared, preparedRecord{Prepared: &prepared})} {
+		for _, e := range []journal.Entry{
+			entryOf(t, journal.ToolsExposed, exposure),
+			entryOf(t, journal.Prepared, preparedRecord{Prepared: &prepared}),
+		} {
 			if err := runs[i].apply(e); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	a, b := &runs[0].past, &runs[1].past
+	a, b := &runs[0].replayed, &runs[1].replayed
 	if &a.exposure.Tools[0] != &b.exposure.Tools[0] || &a.prepared.Tools[0] != &b.prepared.Tools[0] {
 		t.Error("two Turns hold the same tools twice")
 	}
@@ -56,7 +63,7 @@ func TestTurnsShareWhatTheyHaveInCommon(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.exposure.Tools[0].Effect != tool.Destructive || b.exposure.Tools[0].Effect != tool.ReadOnly {
-		t.Errorf("the effects are %s and %s, want Destructive for the one Turn that was told, and ReadOnly for the other",
+		t.Errorf("the effects are %s and %s, want Destructive for the one Turn with the correction, and ReadOnly for the other",
 			a.exposure.Tools[0].Effect, b.exposure.Tools[0].Effect)
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
-// subAgents adds up what the Turns of sub-agents took; nil if there were none.
+// subAgents returns the total usage of the sub-agents' Turns, or nil if there were none.
 func subAgents(s *loop.State) *SubAgents { return SumOf(slices.Collect(s.SubAgents)) }
 
-// spendings are what was used and what it cost, each request for itself. What was used before the journal kept costs, or by
-// a model that had no price yet, is priced as the chain says now.
+// spendings returns the usage and the cost of each request. If the journal has no cost, because an older version
+// wrote it or the model had no price yet, the current prices of the chain apply.
 func (r *run) spendings() []finalize.Spending {
 	var all []finalize.Spending
-	for one := range r.past.loop.Spendings {
+	for one := range r.replayed.loop.Spendings {
 		cost := one.Cost
 		for _, c := range r.in.Chain {
 			if cost == nil && c.ProviderName == one.Provider && c.Model == one.Model {
@@ -26,7 +26,7 @@ func (r *run) spendings() []finalize.Spending {
 	return all
 }
 
-// spent adds up the usage of each model, over all attempts and runs.
+// spent returns the usage of each model, over all attempts and runs.
 func spent(s *loop.State) []Spent {
 	var all []Spent
 	for one := range s.Spendings {
@@ -40,7 +40,8 @@ func spent(s *loop.State) []Spent {
 	return all
 }
 
-// fallback compares the model that answered with the one that was asked first; the agent's chain may have changed since.
+// fallback compares the model that answered with the first one that was asked. It uses the journal, because the
+// Agent's chain may have changed since.
 func fallback(s *loop.State, step *loop.Step) *Fallback {
 	i := slices.IndexFunc(s.Requests, func(r loop.Request) bool { return r.Purpose == loop.ForStep })
 	if i < 0 {

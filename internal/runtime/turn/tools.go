@@ -10,11 +10,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// tools are those that the Turn was given, those that it was exposed to, and Capstan's own. load_skill is among them also where
-// the prompt offers no skill, and read_artifact where there is no artifact: they then say so.
+// tools returns the tools of the input, the exposed tools and Capstan's own. load_skill and read_artifact are
+// always there: without a skill or an artifact, they return an error that says so.
 func (r *run) tools() []tool.Tool {
 	exposed := r.exposed().Tools
-	all := append(make([]tool.Tool, 0, len(r.in.Tools)+len(exposed)+2), r.in.Tools...) // no more
+	all := append(make([]tool.Tool, 0, len(r.in.Tools)+len(exposed)+2), r.in.Tools...) // with exactly the needed capacity
 	for _, t := range exposed {
 		all = append(all, r.bound(t))
 	}
@@ -23,13 +23,15 @@ func (r *run) tools() []tool.Tool {
 		tool.Tool{Tool: prompt.LoadSkill(), Effect: tool.ReadOnly, Trusted: true, Caller: tool.CallerFunc(r.loadSkill)})
 }
 
-// offers says whether the prompt speaks of a tool. Of Capstan's own it does only where there is something for them.
+// offers reports whether the prompt offers a tool. It offers Capstan's own tools only if they have something to
+// return.
 func (r *run) offers(name string) bool {
-	p := r.past.prepared
-	return p == nil || !slices.Contains(tool.Reserved(), name) || slices.ContainsFunc(p.Tools, func(t prompt.Tool) bool { return t.Name == name })
+	p := r.replayed.prepared
+	return p == nil || !slices.Contains(tool.Reserved(), name) ||
+		slices.ContainsFunc(p.Tools, func(t prompt.Tool) bool { return t.Name == name })
 }
 
-// loadSkill is the tool load_skill: it returns a skill as it was when the prompt was made.
+// loadSkill implements the tool load_skill. It returns a skill as it was when the prompt was made.
 func (r *run) loadSkill(_ context.Context, c tool.Call) (tool.Result, error) {
 	var arguments struct {
 		Key string `json:"key"`
@@ -38,7 +40,7 @@ func (r *run) loadSkill(_ context.Context, c tool.Call) (tool.Result, error) {
 		return tool.Result{}, &tool.Error{Class: tool.InvalidArguments, Message: `the arguments must be {"key": "..."}`, Err: err}
 	}
 	var available []prompt.Skill
-	if p := r.past.prepared; p != nil {
+	if p := r.replayed.prepared; p != nil {
 		for _, s := range p.Skills {
 			available = append(available, prompt.Skill{Key: s.Key, Name: s.Name, Content: template.Text{Body: s.Content}})
 		}

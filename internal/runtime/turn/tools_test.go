@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/shopspring/decimal"
 
-	"github.com/capstan-dev/capstan/internal/runtime/fence"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
@@ -22,9 +21,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
-// asks is an answer that asks for a tool.
+// asks returns an answer that calls a tool.
 func asks(name, arguments string) answer {
 	return answer{reply: calls("", model.ToolCall{ID: "c1", Name: name, Arguments: arguments})}
 }
@@ -32,21 +32,21 @@ func asks(name, arguments string) answer {
 func named(name string, effect tool.Effect, do func(context.Context, tool.Call) (tool.Result, error)) tool.Tool {
 	return tool.Tool{
 		Tool: prompt.Tool{Name: name, Description: "Does it."}, Effect: effect, Caller: tool.CallerFunc(do),
-		Schema: json.RawMessage(`{"type":"object"}`), // whatever its arguments
+		Schema: json.RawMessage(`{"type":"object"}`), // accepts any arguments
 	}
 }
 
-// fenced is what the model is told of a tool's output.
+// fenced returns a tool's output as the model receives it.
 func fenced(t *testing.T, j journal.Journal, output string) string {
 	t.Helper()
 	return toolOutput(payloads[tool.Exposure](t, j, journal.ToolsExposed)[0].Nonce, output)
 }
 
-func toolOutput(nonce, output string) string { return fence.Tool(nonce, "", output) }
+func toolOutput(nonce, output string) string { return untrusted.Tool(nonce, "", output) }
 
 func asParked(err error) (*loop.Parked, bool) { return errors.AsType[*loop.Parked](err) }
 
-// saying is a tool's call that gives a text.
+// saying returns a Caller that returns a text.
 func saying(text string) func(context.Context, tool.Call) (tool.Result, error) {
 	return func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{Content: text}, nil }
 }
@@ -63,18 +63,21 @@ func TestATurnWithTools(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := outcome{
-		Stop: turn.StopCompleted, Message: "the model answered", Text: "Found.", Counts: turn.Counts{Steps: 2, ModelRequests: 2, ToolCalls: 1},
-		Usage: model.Usage{InputTokens: 2000, OutputTokens: 200}, Cost: &finalize.Cost{Amount: "0.004", Currency: "USD"},
+		Stop: turn.StopCompleted, Message: "the model answered", Text: "Found.",
+		Counts: turn.Counts{Steps: 2, ModelRequests: 2, ToolCalls: 1},
+		Usage:  model.Usage{InputTokens: 2000, OutputTokens: 200}, Cost: &finalize.Cost{Amount: "0.004", Currency: "USD"},
 		Provider: "p0", Citations: []string{"notes/a.md"}, Decided: true,
 	}
 	if diff := cmp.Diff(want, outcomeOf(result)); diff != "" {
 		t.Errorf("result: -want +got:\n%s", diff)
 	}
 	if got := result.Record.Decision.Strategy; got != finalize.StrategyToolAssisted || result.Preparation.ToolCount != 2 {
-		t.Errorf("strategy %s with %d tools, want %s with this one and read_artifact", got, result.Preparation.ToolCount, finalize.StrategyToolAssisted)
+		t.Errorf("strategy %s with %d tools, want %s with this one and read_artifact",
+			got, result.Preparation.ToolCount, finalize.StrategyToolAssisted)
 	}
 	kindsWant := []journal.Kind{
-		"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.replied", "tool.intended",
+		"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested",
+		"model.replied", "tool.intended",
 		"tool.finished",
 		"model.requested", "model.replied", "finalized",
 	}
@@ -82,8 +85,9 @@ func TestATurnWithTools(t *testing.T) {
 		t.Errorf("journal: -want +got:\n%s", diff)
 	}
 	messages := s.requests[1].Messages
-	if got := messages[len(messages)-1]; got.Role != model.RoleTool || got.ToolCallID != "c1" || got.Content != fenced(t, j, `uid/1/c1 {"n":1}`) {
-		t.Errorf("the model was told %+v, want the result of the call", got)
+	if got := messages[len(messages)-1]; got.Role != model.RoleTool || got.ToolCallID != "c1" ||
+		got.Content != fenced(t, j, `uid/1/c1 {"n":1}`) {
+		t.Errorf("the model received %+v, want the result of the call", got)
 	}
 	if !strings.Contains(messages[0].Content, "find: Does it.") || len(s.requests[1].Tools) != 2 {
 		t.Errorf("the prompt does not speak of the tool, or it was not offered: %+v", s.requests[1].Tools)
@@ -98,12 +102,30 @@ func TestLoadSkill(t *testing.T) {
 		calls             int
 		want              string
 	}{
-		"there":        {"as it was rendered", `{"key":"refunds"}`, true, false, 1, `{"content":"For Bob & co, ask <first>.","key":"refunds","name":"Refunds"}`},
-		"another":      {"the model is told which there are", `{"key":"refund"}`, true, false, 1, `error (invalid_arguments): key: no skill has the key "refund": use one of refunds`},
-		"none":         {"or that there is none", `{"key":"refunds"}`, false, false, 1, `error (invalid_arguments): key: no skill has the key "refunds": none is available`},
-		"no arguments": {"a key is needed", ``, true, false, 0, `error (invalid_arguments): the arguments do not fit the tool's schema: lacks "key". Mend them and call the tool again`},
-		"unvalidated":  {"the tool sees to itself", ``, true, true, 1, `error (invalid_arguments): key: no skill has the key "": use one of refunds`},
-		"a number":     {"a key is a text", `{"key":1}`, true, true, 1, `error (invalid_arguments): the arguments must be {"key": "..."}`},
+		"known skill": {
+			"the skill is returned as rendered", `{"key":"refunds"}`, true, false, 1,
+			`{"content":"For Bob & co, ask <first>.","key":"refunds","name":"Refunds"}`,
+		},
+		"unknown skill": {
+			"the error lists the available skills", `{"key":"refund"}`, true, false, 1,
+			`error (invalid_arguments): key: no skill has the key "refund": use one of refunds`,
+		},
+		"no skills": {
+			"the error says that no skill is available", `{"key":"refunds"}`, false, false, 1,
+			`error (invalid_arguments): key: no skill has the key "refunds": none is available`,
+		},
+		"no arguments": {
+			"a key is required", ``, true, false, 0,
+			`error (invalid_arguments): the arguments do not fit the tool's schema: lacks "key". Mend them and call the tool again`,
+		},
+		"missing key, not validated": {
+			"the tool itself checks for a missing key", ``, true, true, 1,
+			`error (invalid_arguments): key: no skill has the key "": use one of refunds`,
+		},
+		"number as key": {
+			"the key must be a text", `{"key":1}`, true, true, 1,
+			`error (invalid_arguments): the arguments must be {"key": "..."}`,
+		},
 	} {
 		for _, restart := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -122,7 +144,7 @@ func TestLoadSkill(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if restart { // after the reply, or after the intent; the profile is gone by then
+				if restart { // after the reply or after the intent; the profile is gone by then
 					for n := 7; n <= 8; n++ {
 						c, s = candidate("p0", 1, says("Done."))
 						in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, gone(t)
@@ -134,7 +156,7 @@ func TestLoadSkill(t *testing.T) {
 				last := s.requests[len(s.requests)-1]
 				got := last.Messages[len(last.Messages)-1]
 				if result.Counts.ToolCalls != tc.calls || got.Role != model.RoleTool || got.Content != tc.want {
-					t.Errorf("the model was told %+v after %d calls, want %q: %s", got, result.Counts.ToolCalls, tc.want, tc.reason)
+					t.Errorf("the model received %+v after %d calls, want %q: %s", got, result.Counts.ToolCalls, tc.want, tc.reason)
 				}
 				if offered := len(last.Tools) == 1 && last.Tools[0].Name == "load_skill"; offered != tc.withSkill {
 					t.Errorf("the endpoint was offered %+v, want load_skill where there is a skill: %t", last.Tools, tc.withSkill)
@@ -144,19 +166,21 @@ func TestLoadSkill(t *testing.T) {
 	}
 }
 
-// TestToolsAreThoseOfThePrompt resumes a Turn whose agent has other tools by now: what was promised is offered again.
-func TestToolsAreThoseOfThePrompt(t *testing.T) {
+// TestToolsOfThePromptAreOffered continues a Turn whose Agent has other tools by now. The tools in the prompt are
+// still offered.
+func TestToolsOfThePromptAreOffered(t *testing.T) {
 	c, s := candidate("p0", 1, asks("find", `{}`), says("Done."))
 	in := input(c)
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
-	in.Tools[0].Schema = nil // one of its own would be gone with the tool
+	in.Tools[0].Schema = nil // it then follows from the Parameters: a schema of its own would be gone with the tool
 	j := &journaltest.Memory{}
 	if _, err := engine(j).Run(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
 	offered := s.requests[0].Tools
 	c, s = candidate("p0", 1, says("Done."))
-	in.Chain, in.Epoch, in.Preparation, in.Tools = []loop.Candidate{c}, 2, gone(t), []tool.Tool{named("other", tool.ReadOnly, saying("never"))}
+	in.Chain, in.Epoch, in.Preparation, in.Tools = []loop.Candidate{c}, 2, gone(t),
+		[]tool.Tool{named("other", tool.ReadOnly, saying("never"))}
 	if _, err := engine(copyOf(t, j, &journaltest.Memory{}, 7)).Run(t.Context(), in); err != nil {
 		t.Fatal(err)
 	}
@@ -164,8 +188,9 @@ func TestToolsAreThoseOfThePrompt(t *testing.T) {
 		t.Errorf("tools: -first run +resumed run:\n%s", diff)
 	}
 	messages := s.requests[0].Messages
-	if got, want := messages[len(messages)-1].Content, `error (unavailable): there is no tool "find": use one of other, read_artifact`; got != want {
-		t.Errorf("the model was told %q, want %q", got, want)
+	if got, want := messages[len(messages)-1].Content,
+		`error (unavailable): there is no tool "find": use one of other, read_artifact`; got != want {
+		t.Errorf("the model received %q, want %q", got, want)
 	}
 }
 
@@ -180,13 +205,33 @@ func TestTheEndOfATurnDuringACall(t *testing.T) {
 		calls   int
 		after   time.Duration
 	}{
-		"cancelled, does harm":    {"a cancelled Turn ends at once, and says what nobody knows", tool.Destructive, (*controls).cancel, turn.StopCancelled, 1, 1, time.Second},
-		"cancelled, does no harm": {"or that there is nothing to know", tool.ReadOnly, (*controls).cancel, turn.StopCancelled, 0, 1, time.Second},
-		"deadline, does harm":     {"so at the end of its time", tool.Destructive, func(*controls) {}, turn.StopDeadline, 1, 1, time.Minute},
-		"deadline, does no harm":  {"so at the end of its time", tool.Idempotent, func(*controls) {}, turn.StopDeadline, 0, 1, time.Minute},
-		"abandoned, does harm":    {"the next run ends the Turn", tool.Destructive, func(c *controls) { c.abandon(stop) }, "", 1, 1, time.Second},
-		"abandoned, does no harm": {"the next run makes the call again", tool.ReadOnly, func(c *controls) { c.abandon(stop) }, "", 0, 2, time.Second},
-		"interrupted":             {"a call is waited for", tool.Destructive, (*controls).interrupt, "", 0, 1, time.Minute - 1},
+		"cancelled, does harm": {
+			"a cancelled Turn ends at once, and reports the unknown outcome", tool.Destructive, (*controls).cancel,
+			turn.StopCancelled, 1, 1, time.Second,
+		},
+		"cancelled, does no harm": {
+			"the outcome of a read-only call is not reported as unknown", tool.ReadOnly, (*controls).cancel,
+			turn.StopCancelled, 0, 1, time.Second,
+		},
+		"deadline, does harm": {
+			"the Turn ends at its deadline, and reports the unknown outcome", tool.Destructive, func(*controls) {},
+			turn.StopDeadline, 1, 1, time.Minute,
+		},
+		"deadline, does no harm": {
+			"the outcome of an idempotent call is not reported as unknown", tool.Idempotent, func(*controls) {},
+			turn.StopDeadline, 0, 1, time.Minute,
+		},
+		"abandoned, does harm": {
+			"the next run ends the Turn", tool.Destructive, func(c *controls) { c.abandon(stop) }, "", 1, 1, time.Second,
+		},
+		"abandoned, does no harm": {
+			"the next run makes the call again", tool.ReadOnly, func(c *controls) { c.abandon(stop) }, "", 0, 2,
+			time.Second,
+		},
+		"interrupted": {
+			"an interrupted run waits for the current call", tool.Destructive, (*controls).interrupt, "", 0, 1,
+			time.Minute - 1,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -216,9 +261,10 @@ func TestTheEndOfATurnDuringACall(t *testing.T) {
 					want = in.Timeout
 				}
 				if took := time.Since(begin); took != want || (err == nil) != (tc.stop != "") || s.asked() != 1 {
-					t.Fatalf("Run = %+v, %v after %s and %d requests; want %q after %s: %s", result, err, took, s.asked(), tc.stop, want, tc.reason)
+					t.Fatalf("Run = %+v, %v after %s and %d requests; want %q after %s: %s",
+						result, err, took, s.asked(), tc.stop, want, tc.reason)
 				}
-				if tc.stop == "" { // the next run goes on
+				if tc.stop == "" { // the next run continues
 					in.Epoch, in.Cancel, in.Interrupt = 2, nil, nil
 					if result, err = engine(j).Run(t.Context(), in); err != nil || result.Stop != turn.StopCompleted || s.asked() != 2 {
 						t.Fatalf("the next run = %+v, %v after %d requests; want the answer", result, err, s.asked())
@@ -235,7 +281,8 @@ func TestTheEndOfATurnDuringACall(t *testing.T) {
 	}
 }
 
-// TestACancelledTurnCountsWhatIsUnknown is cancelled while no run has it: nobody has judged the call that was cut off.
+// TestACancelledTurnCountsWhatIsUnknown cancels a Turn while no run has it, before any run has decided about the
+// interrupted call.
 func TestACancelledTurnCountsWhatIsUnknown(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, asks("send", `{}`), says("Done."))
@@ -249,7 +296,7 @@ func TestACancelledTurnCountsWhatIsUnknown(t *testing.T) {
 	ctl.cancel()
 	result, err := engine(copyOf(t, j, &journaltest.Memory{}, 8)).Run(ctx, in)
 	if err != nil || result.Stop != turn.StopCancelled || result.Counts.UnknownOutcomes != 1 || result.Counts.Resumes != 1 {
-		t.Errorf("Run = %+v, %v; want the end and the call of which nobody knows", result, err)
+		t.Errorf("Run = %+v, %v; want the end and the call of unknown outcome", result, err)
 	}
 }
 
@@ -259,14 +306,16 @@ func TestLongAnswers(t *testing.T) {
 		reason, text string
 		artifact     bool
 	}{
-		"short":          {"a status has it whole", "Nothing.", false},
-		"at the bound":   {"just so", strings.Repeat("x", bound), false},
-		"beyond":         {"an artifact has it", strings.Repeat("x", bound+1), true},
-		"far beyond":     {"also beyond the bound of an entry", strings.Repeat("x", 300<<10), true},
-		"grows in JSON":  {"the status is JSON", strings.Repeat("\n", bound/2+1), true},
-		"HTML":           {"in which these take six bytes", strings.Repeat("<", bound/6+1), true},
-		"HTML, just so":  {"in which these take six bytes", strings.Repeat("<", bound/6), false},
-		"replaced bytes": {"these take three", strings.Repeat("\uFFFD", bound/3), false},
+		"short":                  {"the status contains a short answer", "Nothing.", false},
+		"maximum length":         {"the status contains an answer of the maximum length", strings.Repeat("x", bound), false},
+		"above the maximum":      {"a longer answer becomes an artifact", strings.Repeat("x", bound+1), true},
+		"too large for an entry": {"an answer that is too large for an entry becomes an artifact", strings.Repeat("x", 300<<10), true},
+		"grows in JSON": {
+			"the length counts in JSON, where a line feed takes two bytes", strings.Repeat("\n", bound/2+1), true,
+		},
+		"HTML":                       {"the length counts in JSON, where < takes six bytes", strings.Repeat("<", bound/6+1), true},
+		"HTML of the maximum length": {"the length counts in JSON, where < takes six bytes", strings.Repeat("<", bound/6), false},
+		"replaced bytes":             {"U+FFFD takes three bytes", strings.Repeat("\uFFFD", bound/3), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
@@ -295,8 +344,8 @@ func TestLongAnswers(t *testing.T) {
 	}
 }
 
-// TestPricesAreThoseOfTheirTime resumes a Turn whose model has become dearer.
-func TestPricesAreThoseOfTheirTime(t *testing.T) {
+// TestEarlierRepliesKeepTheirPrices continues a Turn whose model has a higher price now.
+func TestEarlierRepliesKeepTheirPrices(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, asks("find", `{}`), says("Done."))
 	in := input(c)
@@ -310,13 +359,14 @@ func TestPricesAreThoseOfTheirTime(t *testing.T) {
 	for entries, want := range map[int]string{9: "0.112", 11: "0.004"} { // before the second request, and after its reply
 		result, err := engine(copyOf(t, j, &journaltest.Memory{}, entries)).Run(t.Context(), in)
 		if err != nil || result.Record.Cost == nil || result.Record.Cost.Amount != want {
-			t.Errorf("after %d entries the Turn cost %s (error %v), want %s: what was bought was bought", entries, asJSON(t, result.Record.Cost), err, want)
+			t.Errorf("after %d entries the Turn cost %s (error %v), want %s: a new price must not change the cost of an earlier reply",
+				entries, asJSON(t, result.Record.Cost), err, want)
 		}
 	}
 }
 
-// TestAnIntentNamesAll is what a person finds in the journal.
-func TestAnIntentNamesAll(t *testing.T) {
+// TestIntentOfACall checks the intent as a person finds it in the journal.
+func TestIntentOfACall(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, asks("send", `{"to":"<Bob>"}`), says("Done."))
 	in := input(c)
@@ -325,7 +375,8 @@ func TestAnIntentNamesAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := loop.Intent{
-		Step: 1, CallID: "c1", Name: "send", Arguments: json.RawMessage(`{"to":"<Bob>"}`), Effect: tool.Destructive, IdempotencyKey: "uid/1/c1", Attempt: 1,
+		Step: 1, CallID: "c1", Name: "send", Arguments: json.RawMessage(`{"to":"<Bob>"}`), Effect: tool.Destructive,
+		IdempotencyKey: "uid/1/c1", Attempt: 1,
 	}
 	got := payloads[loop.Intent](t, j, journal.ToolIntended)[0]
 	got.Arguments = json.RawMessage(strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(string(got.Arguments)))

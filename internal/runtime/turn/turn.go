@@ -1,5 +1,6 @@
-// Package turn is the engine: it runs one Turn from its input to its result. Prepare, loop, finalize, each step in the
-// journal before its consequence, so that a run that was killed at any instant goes on where it stopped.
+// Package turn is the engine: it runs one Turn from its input to its result. A run has three parts: prepare, loop
+// and finalize. Each step is in the journal before its consequence takes place, so a run that is killed at any
+// instant can be continued from its journal.
 package turn
 
 import (
@@ -21,232 +22,261 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// Input of a run.
+// Input is the input of a run.
 type Input struct {
-	// UID of the Turn, the key of its journal.
+	// UID is the UID of the Turn and the key of its journal.
 	UID string
-	// Epoch of the binding this run belongs to, from 1.
+	// Epoch is the epoch of the binding that this run belongs to. The first epoch is 1.
 	Epoch int64
-	// Executor that runs it, and Namespace and Name of the Turn, for people who read the journal.
+	// Executor is the executor of this run. Namespace and Name are those of the Turn. All three are for people who
+	// read the journal.
 	Executor, Namespace, Name string
-	// Timeout is the time the Turn has left; a run that reaches it stops with StopDeadline. It may be over already.
+	// Timeout is the time that the Turn has left; it may be used up already. A run that reaches it ends the Turn
+	// with StopDeadline.
 	Timeout time.Duration
-	// Limit is the Turn's whole wall time, for the message of such a stop.
+	// Limit is the whole wall-clock time that the Turn may use. Only the message of StopDeadline uses it.
 	Limit time.Duration
-	// TimeOver says why the time is over where Limit is not the cause, for the message of such a stop; empty where it is.
+	// TimeOver is the message of StopDeadline if another cause than Limit ends the Turn's time. It is empty if
+	// Limit is the cause.
 	TimeOver string
-	// Preparation returns what the messages are made of; the run fills in Provider and Model. It is called when messages
-	// must be made, and not when the journal has them: what they were made of may be gone by then. Of its errors, an
-	// *invalid.Error ends the Turn; any other ends the run.
+	// Preparation returns the input for the messages; the run fills in Provider and Model. It is called only if the
+	// journal does not have this input yet, because a later run may no longer find its sources. An *invalid.Error
+	// ends the Turn; any other error ends the run.
 	Preparation func(ctx context.Context) (prepare.Input, error)
-	// Chain of models, at least one; none for a Turn that is cancelled or whose time is over, which asks no model.
+	// Chain is the chain of models. It has at least one model, unless the Turn was cancelled or its time is over:
+	// such a Turn asks no model.
 	Chain []loop.Candidate
-	// Tools that the model is offered whatever else there is; each run has the same.
+	// Tools are always offered to the model, in addition to the selected ones. They must be the same in each run of
+	// the Turn.
 	Tools []tool.Tool
-	// Toolbox has the tools of the Agent; nil for none.
+	// Toolbox has the tools of the Agent. It is nil if the Agent has no tools.
 	Toolbox Toolbox
-	// Selection chooses among them; its Query is the message.
+	// Selection configures how the run selects among the tools of Toolbox. If its Query is empty, the message of
+	// the Turn is the query.
 	Selection tool.Selection
-	// TopK is how many results tools of the role ContextPack are asked for.
+	// TopK is the number of results that a context pack is asked for.
 	TopK int
-	// Policy of calls, and Context of long conversations.
+	// Policy is the policy for tool calls, and Context is the policy for long conversations.
 	Policy  loop.Policy
 	Context loop.ContextPolicy
-	// Decide returns the decision about a request, or nil if none has been made. It counts only if it names all that the request
-	// shows. If Decide is nil, calls are never decided.
+	// Decide returns the decision about an approval request, or nil if none has been made. A decision counts only
+	// if it names everything that the request shows. If Decide is nil, calls are never decided.
 	Decide func(ctx context.Context, a loop.Approval) (*loop.Decision, error)
-	// Child returns what the Turn of a call of a sub-agent took that has ended, or a *tool.Pending. It is asked about calls without
-	// a result when the Turn ends before them; nil is never asked. uid is the UID of the Turn, empty where that is not known.
+	// Child returns the usage of the ended Turn that a call of a sub-agent has created, or a *tool.Pending error
+	// while that Turn has not ended. If the Turn of this run ends first, Child is called for each such call without
+	// a result. uid is the UID of the sub-agent's Turn, or empty if it is not known. If Child is nil, the Turn ends
+	// without this check.
 	Child func(ctx context.Context, call loop.Intent, uid string) (tool.Result, error)
-	// Output is the JSON Schema of the answer; empty for none.
+	// Output is the JSON Schema of the answer. It is empty if the answer is plain text.
 	Output json.RawMessage
-	// ReflectEvery has the model check its draft in every Turn of a Session whose number is a multiple of it; 0 never.
+	// ReflectEvery makes the model check its draft in each Turn whose number in the Session is a multiple of it. 0
+	// means never.
 	ReflectEvery int
-	// KeepReasoning journals the text of the model's reasoning.
+	// KeepReasoning makes the journal keep the text of the model's reasoning.
 	KeepReasoning bool
-	// Progress is told what the Turn has done by now, after each call and each step that goes on; nil tells nobody. It returns at once.
+	// Progress receives the progress of the Turn after each call, and after each step that asks for calls. It must
+	// return at once. If Progress is nil, progress is not reported.
 	Progress func(Progress)
-	// Opened is called when the journal was read, before the run does anything, with the number of entries that the journal has, and
-	// whether the end of the Turn is among them. An error ends the run. If Opened is nil, any journal is taken.
+	// Opened is called after the journal was read and before the run does anything else. entries is the number of
+	// entries in the journal, and ended reports whether the Turn has ended. An error ends the run. If Opened is
+	// nil, any journal is accepted.
 	Opened func(ctx context.Context, entries int64, ended bool) error
-	// Entries is kept at the number of entries that the journal is known to have. It may be nil.
+	// Entries is set to the number of entries that the journal is known to have. It may be nil.
 	Entries *atomic.Int64
-	// Hold is called with about how many bytes the Turn's conversation has: while the journal is read, when a long reply
-	// goes on with calls, and before each request. Its error
-	// ends the run, at a safe point; a *TooLargeError ends the Turn, but for one while the journal is read. If Hold is nil, there is no bound.
+	// Hold reserves memory for the Turn's conversation; bytes is its approximate size. It is called while the
+	// journal is read, after a long reply that asks for calls, and before each request. An error ends the run at a
+	// safe point. A *TooLargeError ends the Turn, but it is ignored while the journal is read. If Hold is nil,
+	// there is no bound.
 	Hold func(bytes int64) error
-	// Keep is given what releases the memory of a long reply that is in the journal, and nil once Hold has counted it. An answer's is
-	// kept beyond the end of the run, as the result has its text. Keep releases what it was given before. If Keep is nil, that memory is
-	// released when the reply is in the journal.
+	// Keep takes over the memory of a long reply that is in the journal: release frees that memory. Keep calls the
+	// release function that it received before. It receives nil once Hold has counted the reply. The memory of an
+	// answer is kept beyond the end of the run, because the result contains its text. If Keep is nil, the memory is
+	// released as soon as the reply is in the journal.
 	Keep func(release func())
-	// BeforeEffect is called before the first call, in this run, of a tool that is not ReadOnly is recorded. An error ends the
-	// run, and the call is not made. It may be nil.
+	// BeforeEffect is called before this run records its first call of a tool that is not ReadOnly. An error ends
+	// the run, and the call is not made. BeforeEffect may be nil.
 	BeforeEffect func(ctx context.Context) error
-	// Limits over all runs of the Turn.
+	// Limits apply to all runs of the Turn together.
 	Limits loop.Limits
-	// Session that the Turn belongs to; nil if there is none.
+	// Session is the Session of the Turn, or nil if the Turn has none.
 	Session *Session
 	// PrepareOnly stops the run when the messages are ready.
 	PrepareOnly bool
 	// ShowCitations lists the sources of facts in the result.
 	ShowCitations bool
-	// DecisionKey of the decision record.
+	// DecisionKey is copied to the decision record.
 	DecisionKey string
-	// Cancel ends when the Turn was cancelled: the Turn ends at once, with a result that says what there is. If Cancel is nil, the Turn
-	// is never cancelled. It must be a context of the standard library, which needs no goroutine to be waited for.
+	// Cancel ends when the Turn is cancelled. The Turn then ends at once, with a result of its work up to this
+	// point. If Cancel is nil, the Turn is never cancelled. It must be a context of the standard library: waiting
+	// for any other context needs a goroutine.
 	Cancel context.Context //nolint:containedctx // because it is no scope of calls, but the signal that the Turn was cancelled
-	// Interrupt is closed to ask the run to stop at the next safe point; nil never asks.
+	// Interrupt is closed to stop the run at the next safe point. If Interrupt is nil, the run is never
+	// interrupted.
 	Interrupt <-chan struct{}
-	// Redact returns a text that models and tools wrote without the credentials that the Turn must not have, before it is recorded. If
-	// Redact is nil, texts stay as they are.
+	// Redact removes credentials that the Turn must not have from a text of a model or a tool, before the text is
+	// recorded. If Redact is nil, texts are recorded unchanged.
 	Redact func(text string) string
-	// HoldAnswer is asked when the answer is in the journal: true stops the run there, as for a Turn that was suspended
-	// while the model worked. Otherwise an interrupted run that has its answer ends the Turn. nil is false.
+	// HoldAnswer is called once the model's answer is in the journal. If it returns true, the run stops there, for
+	// example because the Turn was suspended while the model worked. If it returns false or HoldAnswer is nil, the
+	// run ends the Turn even if it was interrupted.
 	HoldAnswer func() bool
 }
 
-// Toolbox has the tools of an Agent.
+// Toolbox provides the tools of an Agent.
 type Toolbox interface {
-	// Offers returns what the entries of the Agent's tools offer now, in their order. It is called when the model's tools are
-	// chosen, and not when the journal has them.
+	// Offers returns the tools that the Agent's tool entries offer now, in the order of these entries. It is not
+	// called if the journal already has the tools of the Turn.
 	Offers(ctx context.Context) ([]tool.Offer, error)
-	// Effect returns the effect that a tool that was offered to an earlier run has now: Destructive where nobody declares one any
-	// more, or where the tool belongs to another ToolServer by now. It connects to no server, and fails only when ctx ends.
+	// Effect returns the current effect of a tool that was offered to an earlier run. The effect is Destructive if
+	// it is no longer declared, or if the tool now belongs to another ToolServer. Effect does not connect to a
+	// server, and returns an error only if ctx ends.
 	Effect(ctx context.Context, t tool.Tool) (tool.Effect, error)
-	// Caller returns what calls a tool that was offered, maybe to an earlier run. That of a tool that requires approval may be a
-	// tool.Checker.
+	// Caller returns the Caller of a tool that was offered to this or an earlier run. If the tool requires
+	// approval, its Caller may implement tool.Checker.
 	Caller(t tool.Tool) tool.Caller
 }
 
-// Progress is what a Turn has done by now.
+// Progress is the progress of a Turn up to now.
 type Progress struct {
 	Counts Counts
-	// Calls are the newest that the model has asked for, at most MaxCalls, oldest first.
+	// Calls are the newest calls that the model has asked for, at most MaxCalls, oldest first.
 	Calls []CallRecord
-	// Usage over all models, and its Cost; Cost is nil where a model that was used has no price.
+	// Usage and Cost are the totals over all models. Cost is nil if a used model has no price.
 	Usage model.Usage
 	Cost  *finalize.Cost
-	// SubAgents is what the Turns of sub-agents took whose answers the Turn has; nil if there were none.
+	// SubAgents is the usage of those sub-agents whose answers the Turn has received. It is nil if there were none.
 	SubAgents *SubAgents
 }
 
-// MaxCalls is how many calls a result lists.
+// MaxCalls is the maximum number of calls in a result.
 const MaxCalls = 50
 
-// CallRecord is a call that the model asked for, and what became of it.
+// CallRecord describes a call that the model asked for, and its outcome.
 type CallRecord struct {
 	CallID string `json:"callID"`
 	Name   string `json:"name"`
-	// Step of the call, from 1; 0 for a tool that was called before the model was asked.
+	// Step is the step of the call, from 1. It is 0 for a call that was made before the model was asked.
 	Step int `json:"step"`
-	// Outcome of the call; empty for one that has not ended.
+	// Outcome is empty while the call has not ended.
 	Outcome    loop.Outcome `json:"outcome,omitempty"`
 	DurationMS int64        `json:"durationMilliseconds,omitempty"`
-	// Bytes of its whole output, and the name of the artifact that has it where the model was given a part.
+	// Bytes is the size of the whole output. Artifact is the name of the artifact that has the whole output, if the
+	// model received only a part.
 	Bytes    int64  `json:"bytes,omitempty"`
 	Artifact string `json:"artifact,omitempty"`
-	// Turn is the name of the Turn of a sub-agent.
+	// Turn is the name of the sub-agent's Turn.
 	Turn string `json:"turn,omitempty"`
-	// DecidedBy is who decided about it, where it took that.
+	// DecidedBy is the person who decided about the call, if it required approval.
 	DecidedBy string `json:"decidedBy,omitempty"`
 }
 
-// Session is a conversation that a Turn belongs to.
+// Session is the Session that a Turn belongs to.
 type Session struct {
-	// UID of the Session, under which the journal keeps its history, and Name.
+	// UID and Name are those of the Session. The UID is the key of its journal, which keeps its history.
 	UID, Name string
-	// Known are the totals that were recorded outside of the journal; zero for none. A journal with fewer Turns has lost some.
+	// Known are the totals that were recorded outside of the journal, or zero if there are none. A journal with
+	// fewer Turns has lost some.
 	Known session.Totals
-	// OnLoss receives how many earlier Turns have lost their history, before the prompt is made, if the journal has fewer Turns than
-	// Known. Its error ends the run. If OnLoss is nil, the Turn goes on.
+	// OnLoss is called before the prompt is made if the journal has fewer Turns than Known. missing is the number
+	// of earlier Turns whose history is lost. An error ends the run. If OnLoss is nil, the Turn continues.
 	OnLoss func(ctx context.Context, missing int64) error
 }
 
 // Engine runs Turns.
 type Engine struct {
-	// Journal of all Turns and Sessions.
+	// Journal is the journal of all Turns and Sessions.
 	Journal journal.Journal
-	// Now is the time that journal entries bear.
+	// Now returns the time for journal entries.
 	Now func() time.Time
-	// Patience is how long the store of the journal may fail before a run gives up; 0 is for as long as the run lives.
+	// Patience is the time for which the journal's store may fail before a run stops. 0 means that the run waits
+	// without limit.
 	Patience time.Duration
-	// Waiting is told, each time, that the journal of a Turn could not be written and when it is tried again; nil tells
-	// nobody.
+	// Waiting is called each time the journal of a Turn could not be written; again is the delay before the next
+	// attempt. Waiting may be nil.
 	Waiting func(in Input, err error, again time.Duration)
 }
 
-// Run runs a Turn to its end, or goes on with one that an earlier run left, and returns its result.
+// Run runs a Turn to its end and returns its result. It continues a Turn that an earlier run has left.
 //
-// ctx is the life of the run: it ends when the run is given up while its Turn goes on, here or elsewhere. Run returns an
-// error only if the Turn has not ended: loop.ErrInterrupted at a safe point, a *loop.Parked where it waits for people or for the
-// Turns of sub-agents, journal.ErrFenced if somebody else runs it, the
-// cause of ctx if that ended first, or a failure to read the journal. A run of a later epoch goes on then.
+// ctx is the lifetime of the run. It ends when the process abandons the run; the Turn then continues in a later
+// run, here or on another executor. Run returns an error only if the Turn has not ended:
+//
+//   - loop.ErrInterrupted, if the run stopped at a safe point.
+//   - a *loop.Parked, if the Turn waits for approvals or for the Turns of sub-agents.
+//   - journal.ErrFenced, if another executor runs the Turn.
+//   - the cause of ctx, if ctx ended first.
+//   - any other error, for example if the journal cannot be read.
+//
+// After an error, a run of a later epoch continues the Turn.
 func (e *Engine) Run(ctx context.Context, in Input) (*Result, error) { return e.RunInput(ctx, &in) }
 
-// RunInput is Run for an input that nobody else has, and that its caller need not keep on the stack meanwhile.
+// RunInput is Run for an input that only this run uses. The caller need not keep the input on its stack meanwhile.
 func (e *Engine) RunInput(ctx context.Context, in *Input) (*Result, error) {
 	r, err := e.open(ctx, in)
 	if err != nil {
 		return nil, err
 	}
-	if r.past.result == nil {
-		if err := r.finish(); err != nil { //nolint:contextcheck // because the run holds its life
+	if r.replayed.result == nil {
+		if err := r.runToEnd(); err != nil { //nolint:contextcheck // because the run holds its life
 			return nil, err
 		}
 	}
-	return r.remembered()
+	return r.addToSession()
 }
 
-// open reads the journal of a Turn. It is apart from RunInput, whose frame is on the stack of each waiting Turn.
+// open reads the journal of a Turn. It is separate from RunInput, whose frame is on the stack of each waiting Turn.
 func (e *Engine) open(ctx context.Context, in *Input) (*run, error) {
 	r := &run{engine: e, in: in, life: ctx}
 	var err error
 	if r.log, err = journal.Open(ctx, in.UID, in.Epoch, r.options()); err != nil {
 		return nil, err
 	}
-	if err := r.opened(); err != nil {
+	if err := r.reportOpened(); err != nil {
 		return nil, err
 	}
 	if err := r.restore(); err != nil {
 		return nil, err
 	}
-	r.resumes = r.past.resumes()
+	r.resumes = r.replayed.resumes()
 	return r, nil
 }
 
-// opened says how many entries the journal has, and returns why the run must not go on from them; nil if it may.
-func (r *run) opened() error {
+// reportOpened reports the number of journal entries. It returns an error if the run must not continue from this
+// journal.
+func (r *run) reportOpened() error {
 	if r.in.Opened != nil {
-		if err := r.in.Opened(r.life, r.log.Len(), r.past.result != nil); err != nil {
+		if err := r.in.Opened(r.life, r.log.Len(), r.replayed.result != nil); err != nil {
 			return err
 		}
 	}
-	r.counted()
+	r.updateEntries()
 	return nil
 }
 
-// counted says how many entries the journal has by now.
-func (r *run) counted() {
+// updateEntries updates Entries.
+func (r *run) updateEntries() {
 	if r.in.Entries != nil {
 		r.in.Entries.Store(r.log.Len())
 	}
 }
 
-// options of the Turn's journal.
+// options returns the options for the Turn's journal.
 func (r *run) options() journal.Options {
 	return journal.Options{
-		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.apply, Admit: r.admit, Patience: r.engine.Patience, Waiting: r.waiting,
+		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.apply, Admit: r.admit,
+		Patience: r.engine.Patience, Waiting: r.waiting,
 		First: []journal.Record{{Kind: journal.RunStarted, Payload: started{rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name}}},
 	}
 }
 
-// apply takes an entry in.
+// apply folds an entry into the state of the run.
 func (r *run) apply(e journal.Entry) error {
 	r.bytes += int64(len(e.Payload))
-	return r.past.apply(e)
+	return r.replayed.apply(e)
 }
 
-// admit says whether the run may hold one more entry of its journal. A conversation that is too large is read all the same, for its end.
+// admit returns an error if the run may not hold another entry of its journal. A conversation that is too large is
+// read nevertheless, so that the run can end the Turn.
 func (r *run) admit(bytes int64) error {
 	err := r.hold(r.bytes + bytes)
 	if _, tooLarge := errors.AsType[*TooLargeError](err); tooLarge {
@@ -262,22 +292,24 @@ func (r *run) hold(bytes int64) error {
 	return r.in.Hold(bytes)
 }
 
-// keep keeps the memory of a reply, which is in the journal now, until what it asks for is done next: calls need memory of their own.
-func (r *run) keep(release func()) error {
+// keepReply keeps the memory of a recorded reply until the next record counts it. A reply that asks for calls
+// is counted at once, because the calls need memory of their own.
+func (r *run) keepReply(release func()) error {
 	if r.in.Keep == nil {
 		release()
 		return nil
 	}
 	r.in.Keep(release)
 	r.kept = true
-	if last := r.past.loop.LastStep(); last != nil && len(last.Reply.ToolCalls) > 0 {
-		return r.settle()
+	if last := r.replayed.loop.LastStep(); last != nil && len(last.Reply.ToolCalls) > 0 {
+		return r.countReply()
 	}
 	return nil
 }
 
-// settle counts the newest reply with the conversation, if its memory is kept, and gives that back.
-func (r *run) settle() error {
+// countReply counts the newest reply as part of the conversation and releases its kept memory. It does nothing if
+// no memory is kept.
+func (r *run) countReply() error {
 	if !r.kept {
 		return nil
 	}
@@ -287,100 +319,107 @@ func (r *run) settle() error {
 	return err
 }
 
-// TooLargeError is a conversation that has more bytes than one Turn may hold.
+// TooLargeError means that a conversation has more bytes than one Turn may hold.
 type TooLargeError struct {
-	// Message says so, with a remedy.
+	// Message describes the problem and its remedy.
 	Message string
 }
 
 // Error returns the message.
 func (e *TooLargeError) Error() string { return e.Message }
 
-// started is what the journal says of the beginning of a run.
+// started is the payload of the entry for the beginning of a run.
 type started struct {
-	// Run is random: what two runs write at the same time is never the same.
+	// Run is random, so two runs never write the same entry at the same time.
 	Run       string `json:"run,omitempty"`
 	Executor  string `json:"executor,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 }
 
-// parked is what the journal says of a run that ended because its Turn waits.
+// parked is the payload of the entry for a run that ended because its Turn waits.
 type parked struct {
-	// Approvals is how many calls wait for a decision.
+	// Approvals is the number of calls that require approval.
 	Approvals int `json:"approvals,omitempty"`
-	// Turns are the names of the Turns of sub-agents that have not ended.
+	// Turns are the names of the sub-agents' Turns that have not ended.
 	Turns []string `json:"turns,omitempty"`
-	// Begun are the calls that have begun these Turns.
+	// Begun are the calls that have created these Turns.
 	Begun []loop.Begun `json:"begun,omitempty"`
 }
 
-// errCancelled is the cause of a context whose Turn was cancelled.
+// errCancelled is the cause of a context that ended because the Turn was cancelled.
 var errCancelled = errors.New("the turn was cancelled")
 
-// errDeadline is the cause of a context whose Turn ran out of time.
+// errDeadline is the cause of a context that ended because the Turn reached its time limit.
 var errDeadline = errors.New("the time of the turn is over")
 
 // run is one run of one Turn.
 type run struct {
 	engine *Engine
 	in     *Input
-	// life of the run. Its end gives the run up; what has happened is written down all the same.
-	life context.Context //nolint:containedctx // because the journal is written for as long as the run lives, whatever a step's own context says
-	log  *journal.Log
-	past past
-	// bytes is how many the payloads of the journal have by now.
+	// life is the lifetime of the run. When it ends, the run is abandoned, but its work until then is still
+	// recorded.
+	//nolint:containedctx // because the journal is written for as long as the run lives, whatever a step's own context says
+	life     context.Context
+	log      *journal.Log
+	replayed replayed
+	// bytes is the total size of the journal's payloads up to now.
 	bytes int64
 	// kept is true while the memory of the newest reply is kept.
 	kept bool
-	// resumes is how many runs before this one have done something and did not end with a wait.
+	// resumes is the number of earlier runs that have done something and did not end with a wait.
 	resumes int
-	// input is what messages are made of, nil before the first are, and number that of the Turn in its Session.
+	// input is the input for the messages, or nil before the first messages are made. number is the number of the
+	// Turn in its Session.
 	input  *prepare.Input
 	number int64
-	// history is what the Turn refers to in the journal of its Session, nil before that is known, and conversation what it has read
-	// there, nil while that is not needed.
+	// history is the Turn's reference to the journal of its Session, or nil before it is known. conversation is the
+	// history that was read from there, or nil while it is not needed.
 	history      *history
 	conversation *session.Conversation
-	// exposure is what the Turn has of tools, where the journal does not say so yet, and pending is what it is to keep of that.
+	// exposure has the tools of the Turn while the journal does not have them yet. pending are the records for the
+	// journal that the next write includes.
 	exposure *tool.Exposure
 	pending  []journal.Record
-	// output is the form of the answer; nil for none.
+	// output is the schema of the answer, or nil if there is none.
 	output *schema.Schema
-	// attached are the artifacts to write with the result.
+	// attached are the artifacts that are written together with the result.
 	attached []journal.Artifact
 	// affects is true once the run has announced, by BeforeEffect, that it calls a tool that is not ReadOnly.
 	affects bool
-	// began says whether this run has written anything, and wrote whether anything but that a call is about to be made.
+	// began is true once this run has written an entry. wrote is true once it has written an entry other than an
+	// intent.
 	began, wrote bool
-	// gone is true for the end of a Turn whose object is gone: it is no run, and is not parked.
+	// gone is true if the Turn's object is gone and this run only ends its journal. Such a run does not count as a
+	// run and is never parked.
 	gone bool
 }
 
-// finish brings the Turn to its end and writes that down.
-func (r *run) finish() error {
-	ctx, stop := r.work()
+// runToEnd runs the Turn to its end and records the end.
+func (r *run) runToEnd() error {
+	ctx, stop := r.workContext()
 	defer stop()
-	result, err := r.outcome(ctx)
+	result, err := r.runParts(ctx)
 	if err != nil {
 		return err
 	}
 	return r.end(result)
 }
 
-// end writes the end of the Turn. The ends of open calls go with it: a Turn that has ended has no open call.
+// end records the end of the Turn. It also ends all open calls, because a Turn that has ended has no open call.
 func (r *run) end(result *Result) error {
 	recorded, version := result.recorded()
-	err := r.record(append(r.past.loop.OpenEnds(r.exposed().Nonce),
+	err := r.record(append(r.replayed.loop.OpenEnds(r.exposed().Nonce),
 		journal.Record{Kind: journal.Finalized, Payload: recorded, Version: version, Artifacts: r.attached})...)
 	if err == nil {
-		r.past.result.Text = result.Text
+		r.replayed.result.Text = result.Text
 	}
 	return err
 }
 
-// work is a context that ends with the run's life, with the time of the Turn, or when the Turn is cancelled.
-func (r *run) work() (ctx context.Context, stop func()) {
+// workContext returns a context that ends with the run's lifetime, at the Turn's deadline, or when the Turn is
+// cancelled.
+func (r *run) workContext() (ctx context.Context, stop func()) {
 	timed, cancelTimed := context.WithTimeoutCause(r.life, r.in.Timeout, errDeadline)
 	ctx, cancel := context.WithCancelCause(timed)
 	unwatch := func() bool { return true }
@@ -397,10 +436,10 @@ func (r *run) work() (ctx context.Context, stop func()) {
 // cancelled reports whether the Turn was cancelled.
 func (r *run) cancelled() bool { return r.in.Cancel != nil && r.in.Cancel.Err() != nil }
 
-// record writes to the journal, and then says what the Turn has done by now.
+// record writes to the journal, and then reports the progress of the Turn.
 func (r *run) record(records ...journal.Record) error {
 	if !slices.ContainsFunc(records, isEnd) {
-		if err := r.settle(); err != nil {
+		if err := r.countReply(); err != nil {
 			return err
 		}
 	}
@@ -410,19 +449,20 @@ func (r *run) record(records ...journal.Record) error {
 	if err := r.log.Append(r.life, records...); err != nil {
 		return err
 	}
-	r.counted()
+	r.updateEntries()
 	r.began = true
 	for _, e := range records {
-		r.wrote = r.wrote || e.Kind != journal.ToolIntended // which is written in vain while a sub-agent is waited for
-		if goesOn(e) {
-			r.tell()
+		// An intent alone does not count: while a sub-agent's Turn is pending, each run writes one without effect.
+		r.wrote = r.wrote || e.Kind != journal.ToolIntended
+		if isProgress(e) {
+			r.reportProgress()
 		}
 	}
 	return nil
 }
 
-// announce calls BeforeEffect where the first call of a tool that is not ReadOnly is among the records: whoever finds this
-// journal lost must know that there may have been one.
+// announce calls BeforeEffect if the records contain the first call of a tool that is not ReadOnly. If this journal
+// gets lost, its reader must know that such a call may have been made.
 func (r *run) announce(records []journal.Record) error {
 	if r.affects || r.in.BeforeEffect == nil || !slices.ContainsFunc(records, hasEffect) {
 		return nil
@@ -443,12 +483,13 @@ func hasEffect(e journal.Record) bool {
 	return e.Kind == journal.ToolIntended && (!ok || intent.Effect != tool.ReadOnly)
 }
 
-// goesOn says whether what has happened is news of a Turn that goes on: after an answer its end comes at once, which tells all.
-func goesOn(e journal.Record) bool {
+// isProgress reports whether a record is progress of a Turn that continues. After an answer, the Turn ends at once
+// and its result contains everything.
+func isProgress(e journal.Record) bool {
 	switch payload := e.Payload.(type) {
 	case loop.Step:
 		return len(payload.Reply.ToolCalls) > 0
-	case loop.Finish, loop.Rejection:
+	case loop.CallResult, loop.Rejection:
 		return true
 	}
 	return false

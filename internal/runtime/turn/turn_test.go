@@ -17,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// outcome is what these tests look at of a result.
+// outcome is the part of a result that these tests compare.
 type outcome struct {
 	Stop          turn.Stop
 	Message, Text string
@@ -51,7 +51,7 @@ func TestEnds(t *testing.T) {
 		want   outcome
 	}{
 		"answered": {
-			"one request, one answer",
+			"one request gets one answer",
 			[][]answer{{says("Nothing.")}},
 			nil,
 			outcome{
@@ -60,36 +60,41 @@ func TestEnds(t *testing.T) {
 				Provider: "p0", Citations: []string{"notes/a.md"}, Decided: true,
 			},
 		},
-		"answered at last": {
-			"failed attempts of all models are counted and paid",
+		"answered by the fallback": {
+			"failed attempts of all models are counted and paid for",
 			[][]answer{{fails(model.Overloaded)}, {fails(model.Malformed), says("Nothing.")}},
 			nil,
 			outcome{
-				Stop: turn.StopCompleted, Message: "the model answered", Text: "Nothing.", Counts: turn.Counts{Steps: 1, ModelRequests: 4, ModelRetries: 2},
-				Usage: model.Usage{InputTokens: 1030, OutputTokens: 100}, Cost: &finalize.Cost{Amount: "0.00203", Currency: "USD"},
+				Stop: turn.StopCompleted, Message: "the model answered", Text: "Nothing.",
+				Counts: turn.Counts{Steps: 1, ModelRequests: 4, ModelRetries: 2},
+				Usage:  model.Usage{InputTokens: 1030, OutputTokens: 100}, Cost: &finalize.Cost{Amount: "0.00203", Currency: "USD"},
 				Provider: "p1", Fallback: &turn.Fallback{From: "p0/m", To: "p1/m"}, Citations: []string{"notes/a.md"}, Decided: true,
 			},
 		},
 		"cut off": {
-			"what came is kept, and is no answer",
+			"the received part is kept, but it is not an answer",
 			[][]answer{{cut}},
 			nil,
 			outcome{
-				Stop:    turn.StopMaxOutputTokens,
-				Message: "the model's answer was cut off after 100 output tokens: raise the agent's parameters.maxOutputTokens, or ask for a shorter answer",
-				Text:    "half an ans", Counts: turn.Counts{Steps: 1, ModelRequests: 1},
-				Usage: model.Usage{InputTokens: 1000, OutputTokens: 100}, Cost: &finalize.Cost{Amount: "0.002", Currency: "USD"}, Provider: "p0",
+				Stop: turn.StopMaxOutputTokens,
+				Message: "the model's answer was cut off after 100 output tokens: raise the agent's " +
+					"parameters.maxOutputTokens, or ask for a shorter answer",
+				Text: "half an ans", Counts: turn.Counts{Steps: 1, ModelRequests: 1},
+				Usage: model.Usage{InputTokens: 1000, OutputTokens: 100},
+				Cost:  &finalize.Cost{Amount: "0.002", Currency: "USD"}, Provider: "p0",
 			},
 		},
 		"too long": {
-			"what Capstan keeps is kept, and all is paid",
+			"Capstan keeps a part of a long answer, but counts all its tokens",
 			[][]answer{{long}},
 			nil,
 			outcome{
-				Stop:    turn.StopMaxOutputTokens,
-				Message: "the model's answer is longer than Capstan keeps, and was cut off after 11 bytes: lower the agent's parameters.maxOutputTokens, or ask for a shorter answer",
-				Text:    "half an ans", Counts: turn.Counts{Steps: 1, ModelRequests: 1},
-				Usage: model.Usage{InputTokens: 1000, OutputTokens: 100}, Cost: &finalize.Cost{Amount: "0.002", Currency: "USD"}, Provider: "p0",
+				Stop: turn.StopMaxOutputTokens,
+				Message: "the model's answer is longer than Capstan keeps, and was cut off after 11 bytes: " +
+					"lower the agent's parameters.maxOutputTokens, or ask for a shorter answer",
+				Text: "half an ans", Counts: turn.Counts{Steps: 1, ModelRequests: 1},
+				Usage: model.Usage{InputTokens: 1000, OutputTokens: 100},
+				Cost:  &finalize.Cost{Amount: "0.002", Currency: "USD"}, Provider: "p0",
 			},
 		},
 		"prepared": {
@@ -109,20 +114,24 @@ func TestEnds(t *testing.T) {
 			[][]answer{{slow}},
 			nil,
 			outcome{
-				Stop: turn.StopDeadline, Message: `the turn reached its time limit of 1m0s while model "m" of provider "p0" worked: raise limits.timeoutSeconds or ask for less`,
+				Stop: turn.StopDeadline,
+				Message: `the turn reached its time limit of 1m0s while model "m" of provider "p0" worked: ` +
+					`raise limits.timeoutSeconds or ask for less`,
 				Counts: turn.Counts{ModelRequests: 1}, Provider: "p0",
 			},
 		},
 		"no time left": {
-			"nothing is asked when the time was over before",
+			"no model is asked after the deadline",
 			[][]answer{{says("never")}},
 			func(in *turn.Input) { in.Timeout = -time.Second },
 			outcome{
-				Stop: turn.StopDeadline, Message: "the turn reached its time limit of 1m0s: raise limits.timeoutSeconds or ask for less", Provider: "p0",
+				Stop:     turn.StopDeadline,
+				Message:  "the turn reached its time limit of 1m0s: raise limits.timeoutSeconds or ask for less",
+				Provider: "p0",
 			},
 		},
 		"unpriced": {
-			"a cost that is not whole is none",
+			"the total is unknown if one cost is unknown",
 			[][]answer{{fails(model.Auth)}, {says("Nothing.")}},
 			func(in *turn.Input) { in.Chain[0].Pricing = nil },
 			outcome{
@@ -159,7 +168,8 @@ func TestStopOfEachKind(t *testing.T) {
 		model.RateLimited: turn.StopModelError, model.Overloaded: turn.StopModelError, model.Timeout: turn.StopModelError,
 		model.Network: turn.StopModelError, model.Malformed: turn.StopModelError, model.Auth: turn.StopModelError,
 		model.InvalidRequest: turn.StopModelError, model.Cancelled: turn.StopModelError,
-		model.ContextLength: turn.StopContextLength, model.ContentFiltered: turn.StopContentFilter, model.ReplyTooLong: turn.StopMaxOutputTokens,
+		model.ContextLength: turn.StopContextLength, model.ContentFiltered: turn.StopContentFilter,
+		model.ReplyTooLong: turn.StopMaxOutputTokens,
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			c, _ := candidate("p0", 1, fails(kind))
@@ -192,14 +202,19 @@ func TestPromptIsMadeForTheModelThatServes(t *testing.T) {
 		want string
 	}{"first": {first, "- provider: p0\n- model: m\n"}, "second": {second, "- provider: p1\n- model: other\n"}} {
 		metadata := tc.s.requests[0].Messages[1].Content
-		if want := "Facts of this run, set by the system that runs it:\n" + tc.want; len(metadata) < len(want) || metadata[:len(want)] != want {
-			t.Errorf("%s model was told %q, want %q", name, metadata, want)
+		if want := "Facts of this run, set by the system that runs it:\n" + tc.want; len(metadata) < len(want) ||
+			metadata[:len(want)] != want {
+			t.Errorf("%s model received %q, want %q", name, metadata, want)
 		}
 	}
 	if result.Provider != "p1" || result.Model != "other" || result.MessageCount != 4 {
-		t.Errorf("result speaks of %s/%s and %d messages, want the prompt that was answered", result.Provider, result.Model, result.MessageCount)
+		t.Errorf("result speaks of %s/%s and %d messages, want the prompt that was answered",
+			result.Provider, result.Model, result.MessageCount)
 	}
-	want := []journal.Kind{"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested", "model.failed", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized"}
+	want := []journal.Kind{
+		"run.started", "tools.exposed", "preparation.input", "prompt.rendered", "prepared", "model.requested",
+		"model.failed", "prompt.rendered", "prepared", "model.requested", "model.replied", "finalized",
+	}
 	if diff := cmp.Diff(want, kinds(t, j)); diff != "" {
 		t.Errorf("journal: -want +got:\n%s", diff)
 	}
@@ -218,12 +233,29 @@ func TestCancelAndInterrupt(t *testing.T) {
 		err    error
 		after  time.Duration
 	}{
-		"cancelled":             {"a cancelled Turn ends at once", slow, (*controls).cancel, turn.StopCancelled, nil, time.Second},
-		"cancelled in a wait":   {"also between two attempts", busy, (*controls).cancel, turn.StopCancelled, nil, time.Second},
-		"executor stops":        {"the end of the run's life leaves the Turn to a later one", slow, func(c *controls) { c.abandon(stop) }, "", stop, time.Second},
-		"stops in a wait":       {"so between two attempts", busy, func(c *controls) { c.abandon(stop) }, "", stop, time.Second},
-		"interrupted":           {"a request is waited for, and its answer ends the Turn", slow, (*controls).interrupt, turn.StopCompleted, nil, 30 * time.Second},
-		"interrupted in a wait": {"between two attempts is a safe point", busy, (*controls).interrupt, "", loop.ErrInterrupted, time.Second},
+		"cancelled": {
+			"a cancelled Turn ends at once", slow, (*controls).cancel, turn.StopCancelled, nil, time.Second,
+		},
+		"cancelled between attempts": {
+			"a cancelled Turn ends at once, even between two attempts", busy, (*controls).cancel, turn.StopCancelled, nil,
+			time.Second,
+		},
+		"executor stops": {
+			"a later run continues the Turn after the end of this run", slow, func(c *controls) { c.abandon(stop) }, "",
+			stop, time.Second,
+		},
+		"executor stops between attempts": {
+			"a later run continues the Turn after a stop between two attempts", busy, func(c *controls) { c.abandon(stop) },
+			"", stop, time.Second,
+		},
+		"interrupted": {
+			"an interrupted run waits for the current request, and its answer ends the Turn", slow, (*controls).interrupt,
+			turn.StopCompleted, nil, 30 * time.Second,
+		},
+		"interrupted between attempts": {
+			"an interrupted run stops between two attempts", busy, (*controls).interrupt, "", loop.ErrInterrupted,
+			time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -247,7 +279,8 @@ func TestCancelAndInterrupt(t *testing.T) {
 	}
 }
 
-// TestRepliesThatBreakOff are paid for, at an estimate of the prompt and of what came.
+// TestRepliesThatBreakOff checks that interrupted replies are counted, by an estimate of the prompt and of the
+// received part.
 func TestRepliesThatBreakOff(t *testing.T) {
 	c, _ := candidate("p0", 2, answer{err: &model.Error{Kind: model.Network, Message: "it broke", Received: 4000}})
 	r, err := engine(&journaltest.Memory{}).Run(t.Context(), input(c))
@@ -256,7 +289,8 @@ func TestRepliesThatBreakOff(t *testing.T) {
 	}
 	u := r.Record.Usage
 	want := c.Pricing.Cost(u).Amount.String()
-	if r.Stop != turn.StopModelError || u.InputTokens == 0 || u.OutputTokens != 2000 || r.Record.Cost == nil || r.Record.Cost.Amount != want {
+	if r.Stop != turn.StopModelError || u.InputTokens == 0 || u.OutputTokens != 2000 || r.Record.Cost == nil ||
+		r.Record.Cost.Amount != want {
 		t.Errorf("%s with %+v for %+v, want the prompt and 1000 tokens, twice, for %s", r.Stop, u, r.Record.Cost, want)
 	}
 }

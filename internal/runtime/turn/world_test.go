@@ -24,79 +24,85 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
-// world is what outlives a process: the journal, the endpoints and the servers of the tools. It notes what they were asked.
+// world is everything that outlives a process: the journal, the model endpoints and the tool servers. It records
+// the requests to them.
 type world struct {
 	t          testing.TB
 	journal    journal.Journal
 	uid, talk  string // UIDs of the Turn and of its Session
 	ending     ending
 	mu         sync.Mutex
-	overloaded bool // the one time that it is
+	overloaded bool // true once the first model was overloaded; this happens only once
 	requests   []model.Request
 	calls      map[string]int   // by idempotency key
-	replied    map[string]bool  // steps whose reply is in the journal, with their purpose
-	began      map[string]int64 // the epoch of the process that was the first to ask for a decision, or to begin a child
-	appended   []*process       // those that have written to the Turn's journal, in order
-	// resumes is how many processes have written before the one that ended the Turn, but for those that parked it.
+	replied    map[string]bool  // the steps, with their purpose, whose reply is in the journal
+	began      map[string]int64 // the epoch of the first process that asked for a decision or began a child
+	appended   []*process       // the processes that have written to the Turn's journal, in order
+	// resumes is the number of processes that wrote before the one that ended the Turn, without those that parked
+	// it.
 	resumes int
-	// lost are requests that the endpoint got and of whose end the journal knows nothing, and unknown are calls that do harm
-	// and were under way when their process died.
+	// lost is the number of requests that reached the endpoint and whose end is not in the journal. unknown is the
+	// number of harmful calls that were under way when their process died.
 	lost, unknown int
-	// last are the messages of the request that was answered last, once that is checked.
+	// last are the messages of the last answered request. checkRequests sets it.
 	last []model.Message
 }
 
 func newWorld(t testing.TB, j journal.Journal, uid string, e ending) *world {
 	t.Helper()
 	w := &world{
-		t: t, journal: j, uid: uid, talk: uid + "-session", ending: e, calls: map[string]int{}, replied: map[string]bool{}, began: map[string]int64{},
+		t: t, journal: j, uid: uid, talk: uid + "-session", ending: e, calls: map[string]int{}, replied: map[string]bool{},
+		began: map[string]int64{},
 	}
 	earlier := session.Turn{
 		UID: uid + "-before", Name: "before", Usage: model.Usage{InputTokens: 5}, Cost: &finalize.Cost{Amount: "0.000005", Currency: "USD"},
 		Messages: []model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "Good day."}},
 	}
-	if _, err := session.Add(t.Context(), w.talk, earlier, session.Since{}, journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
+	if _, err := session.Add(t.Context(), w.talk, earlier, session.Since{},
+		journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
-// errKilled is what a dead process gets of whatever it still tries.
+// errKilled is the error of every operation that a dead process still tries.
 var errKilled = errors.New("the process was killed")
 
-// process is one run of the Turn, by an engine of its own. It asks before and after each of its effects whether it lives.
+// process is one run of the Turn, with its own engine. It checks before and after each of its effects whether it is
+// alive.
 type process struct {
 	world *world
 	epoch int64
 	life  context.Context //nolint:containedctx // because it is the process
 	kill  context.CancelCauseFunc
-	// hook is told of each moment between two effects, from 1. It returns true to kill the process there; nil never does.
+	// hook is called at each moment between two effects, numbered from 1. It kills the process there if it returns
+	// true. If hook is nil, the process is never killed.
 	hook func(moment int) bool
-	// mu guards what follows: calls of a wave are made at the same time.
+	// mu guards the fields below, because the calls of a wave are concurrent.
 	mu      sync.Mutex
 	moments int
 	dead    bool
-	// zombie processes go on after another has taken the Turn over.
+	// zombie is true for a process that continues after another process has taken over the Turn.
 	zombie bool
-	// inFlight is true while a request was got by the endpoint and its end is not in the journal; intents are calls that were
-	// intended and whose end is not in the journal.
+	// inFlight is true while a request has reached the endpoint but its end is not in the journal. intents are the
+	// calls whose intent is in the journal but whose end is not.
 	inFlight bool
 	intents  map[string]loop.Intent
-	// parked is true once the journal says that the process has parked the Turn.
+	// parked is true once the journal shows that the process has parked the Turn.
 	parked bool
 }
 
-// process makes the process that runs the Turn for an epoch.
+// process returns a process that runs the Turn with an epoch.
 func (w *world) process(epoch int64, hook func(moment int) bool) *process {
 	p := &process{world: w, epoch: epoch, hook: hook, intents: map[string]loop.Intent{}}
 	p.life, p.kill = context.WithCancelCause(w.t.Context())
 	return p
 }
 
-// killedAt is the hook of a process that dies at a moment; 0 is never.
+// killedAt returns the hook of a process that dies at a moment. 0 means never.
 func killedAt(moment int) func(int) bool { return func(now int) bool { return now == moment } }
 
-// alive is asked between two effects.
+// alive is called between two effects. It counts the moment, and reports whether the process is alive.
 func (p *process) alive() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -111,7 +117,8 @@ func (p *process) alive() bool {
 	return !p.dead
 }
 
-// run runs the Turn as an executor does: again where the journal has grown meanwhile.
+// run runs the Turn as an executor does. It runs the Turn again if another run has written to the journal
+// meanwhile.
 func (p *process) run() (*turn.Result, error) {
 	defer p.kill(nil)
 	e := &turn.Engine{Journal: p, Now: func() time.Time { return at }}
@@ -132,8 +139,9 @@ func (p *process) run() (*turn.Result, error) {
 	return result, err
 }
 
-// run runs the Turn by processes, one after another, until one of them ends it or dies. They are of these epochs on; the hook
-// counts their moments on. It returns the last of them with what it returned, and the moments of all.
+// run runs the Turn in processes, one after another, until one of them ends the Turn or dies. Their epochs begin
+// with epoch, and hook numbers their moments consecutively. run returns the last process with its result, and the
+// total number of moments.
 func (w *world) run(epoch int64, zombies bool, hook func(moment int) bool) (last *process, result *turn.Result, moments int, err error) {
 	for ; ; epoch++ {
 		before := moments
@@ -147,7 +155,7 @@ func (w *world) run(epoch int64, zombies bool, hook func(moment int) bool) (last
 	}
 }
 
-// gone says whether the process was killed.
+// gone reports whether the process was killed.
 func (p *process) gone() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -158,14 +166,20 @@ func (p *process) input() turn.Input {
 	link := func(name string) loop.Candidate {
 		return loop.Candidate{
 			ProviderName: name, Model: "m", Provider: endpoint{p, name},
-			Retry:   loop.Retry{MaxAttempts: 3, InitialBackoff: 1, MaxBackoff: 1},
-			Pricing: &model.Pricing{Currency: "USD", Input: decimal.NewFromInt(1), Output: decimal.NewFromInt(10), CacheRead: decimal.NewFromInt(1)},
+			Retry: loop.Retry{MaxAttempts: 3, InitialBackoff: 1, MaxBackoff: 1},
+			Pricing: &model.Pricing{
+				Currency: "USD", Input: decimal.NewFromInt(1), Output: decimal.NewFromInt(10),
+				CacheRead: decimal.NewFromInt(1),
+			},
 		}
 	}
 	named := func(name string, effect tool.Effect) tool.Tool {
-		return tool.Tool{Tool: prompt.Tool{Name: name}, Schema: json.RawMessage(`{"type":"object"}`), Effect: effect, Caller: tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) {
-			return p.call(name, c)
-		})}
+		return tool.Tool{
+			Tool: prompt.Tool{Name: name}, Schema: json.RawMessage(`{"type":"object"}`), Effect: effect,
+			Caller: tool.CallerFunc(func(_ context.Context, c tool.Call) (tool.Result, error) {
+				return p.call(name, c)
+			}),
+		}
 	}
 	in := turn.Input{
 		UID: p.world.uid, Epoch: p.epoch, Timeout: time.Hour, Limit: time.Hour, Chain: []loop.Candidate{link("p0"), link("p1")},
@@ -192,7 +206,7 @@ func (p *process) Read(ctx context.Context, uid string, after int64) iter.Seq2[j
 	return p.world.journal.Read(ctx, uid, after)
 }
 
-// Last reads where the journal ends.
+// Last returns the end of the journal.
 func (p *process) Last(ctx context.Context, uid string) (int64, error) {
 	if p.gone() {
 		return 0, errKilled
@@ -225,7 +239,7 @@ func (p *process) Append(ctx context.Context, uid string, entries ...journal.Ent
 	return nil
 }
 
-// wrote notes what is in the Turn's journal now.
+// wrote updates the world after entries were added to the Turn's journal.
 func (p *process) wrote(entries []journal.Entry) {
 	w := p.world
 	w.mu.Lock()
@@ -245,7 +259,7 @@ func (p *process) wrote(entries []journal.Entry) {
 			i := decoded[loop.Intent](w.t, e)
 			p.intents[i.IdempotencyKey] = i
 		case journal.ToolFinished:
-			f := decoded[loop.Finish](w.t, e)
+			f := decoded[loop.CallResult](w.t, e)
 			delete(p.intents, fmt.Sprintf("%s/%d/%s", w.uid, f.Step, f.CallID))
 		case journal.Finalized:
 			w.resumes = len(slices.DeleteFunc(slices.Clone(w.appended), func(o *process) bool { return o == p || o.parked }))
@@ -283,8 +297,8 @@ func (e endpoint) Generate(_ context.Context, req model.Request) (model.Reply, e
 	return reply, err
 }
 
-// reply is what the models say. They know nothing of the past but the transcript. The first is overloaded once, and fails from
-// the second step on.
+// reply returns the reply of a model. The models know only the transcript of the request. The first model is
+// overloaded once, and fails from the second step on.
 func (w *world) reply(p *process, name string, req model.Request) (model.Reply, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -307,19 +321,22 @@ func (w *world) reply(p *process, name string, req model.Request) (model.Reply, 
 		return calls("I look.", call("r1", "find"), call("i1", "store"), call("d1", "send")), nil
 	case step == 2:
 		skill := model.ToolCall{ID: "l1", Name: "load_skill", Arguments: `{"key":"refunds"}`}
-		again := call("d1", "send") // an ID that an earlier reply used: it is replaced. As the same call it would be refused where the first is unknown
+		// An earlier reply used this ID, so the engine replaces it. The arguments differ, because a call with equal
+		// arguments would be refused if the outcome of the first is unknown.
+		again := call("d1", "send")
 		again.Arguments = `{"for":"d1, again"}`
 		reply := calls("", again, skill, call("d2", "send"), call("x1", "unheard"))
-		reply.Usage = model.Usage{InputTokens: 9000, OutputTokens: 1000} // more than all before, whatever of it was lost
+		reply.Usage = model.Usage{InputTokens: 9000, OutputTokens: 1000} // more than all earlier usage, whichever part of it was lost
 		return reply, nil
 	}
 	return says("Done.").reply, nil
 }
 
-// asked is a step with the purpose of what was asked.
+// asked returns the key of a step and the purpose of its request.
 func asked(step int, purpose loop.Purpose) string { return fmt.Sprint(step, purpose) }
 
-// stepOf is the step that a request is for: they are as many as the replies before, where none was replaced by a summary.
+// stepOf returns the step of a request. It counts the earlier replies, which works as long as no summary has
+// replaced any.
 func (e ending) stepOf(messages []model.Message) (int, loop.Purpose) {
 	if e.asked != nil {
 		return e.asked(messages)
@@ -333,7 +350,7 @@ func (e ending) stepOf(messages []model.Message) (int, loop.Purpose) {
 	return step, loop.ForStep
 }
 
-// answered asserts that each call of each reply has exactly one message that answers it, behind the reply.
+// answered checks that each call of each reply has exactly one answer after the reply.
 func answered(t testing.TB, messages []model.Message) {
 	t.Helper()
 	var open []string
@@ -341,7 +358,7 @@ func answered(t testing.TB, messages []model.Message) {
 		if m.Role == model.RoleTool {
 			at := slices.Index(open, m.ToolCallID)
 			if at < 0 {
-				t.Errorf("message %d answers the call %q, which nobody asked for, or for a second time", i, m.ToolCallID)
+				t.Errorf("message %d answers the call %q, which has no request or another answer", i, m.ToolCallID)
 				continue
 			}
 			open = slices.Delete(open, at, at+1)
@@ -372,10 +389,13 @@ func (p *process) call(name string, c tool.Call) (tool.Result, error) {
 }
 
 func calls(text string, calls ...model.ToolCall) model.Reply {
-	return model.Reply{Text: text, ToolCalls: calls, FinishReason: model.FinishToolCalls, Usage: model.Usage{InputTokens: 1000, OutputTokens: 100}}
+	return model.Reply{
+		Text: text, ToolCalls: calls, FinishReason: model.FinishToolCalls,
+		Usage: model.Usage{InputTokens: 1000, OutputTokens: 100},
+	}
 }
 
-// call asks for a tool. Its arguments are those of no other call, unless that has the same id.
+// call returns a request for a tool. Calls with different IDs have different arguments.
 func call(id, name string) model.ToolCall {
 	return model.ToolCall{ID: id, Name: name, Arguments: `{"for":"` + id + `"}`}
 }

@@ -2,24 +2,25 @@ package turncontext
 
 import "slices"
 
-// Input is all that an Assembly is made of.
+// Input is the input of Assemble.
 type Input struct {
-	// TurnName is the id of the session's block where the session has none.
+	// TurnName is the ID of the session block if the session has no ID.
 	TurnName string
 	Identity Identity
-	// Profile and Turn say how the answer should be; the Turn comes after the profile.
+	// Profile and Turn are the two layers of shaping. The Turn is applied after the profile.
 	Profile, Turn Layer
-	// TurnTrusted lets the texts of the Turn's layer instruct the model as the profile's do. Otherwise they are data: wishes, which
-	// cannot replace a text of the profile.
+	// TurnTrusted lets the texts of the Turn's layer instruct the model, as those of the profile do. If it is
+	// false, these texts are wishes: the model receives them as data, and they cannot replace a text of the
+	// profile.
 	TurnTrusted bool
-	// Session is what is known of the conversation; nil if there is none.
+	// Session describes the conversation. It is nil if there is none.
 	Session *Session
-	// Memories are candidates, of which at most MaxMemories are used.
+	// Memories are candidates. At most MaxMemories of them are used.
 	Memories    []Memory
 	MaxMemories int
 	// Enrichments are candidates.
 	Enrichments []Enrichment
-	// Facts and Preferences in their order.
+	// Facts and Preferences are in the given order.
 	Facts       []Fact
 	Preferences []string
 }
@@ -30,29 +31,29 @@ func (in Input) guardrails() []Guardrail {
 	return slices.Concat(in.Profile.Guardrails, in.Turn.Guardrails)
 }
 
-// Assembly is how the context of a Turn came about. It marshals to JSON and back without loss.
+// Assembly is the record of how the context of a Turn was composed. It marshals to JSON and back without loss.
 type Assembly struct {
 	Identity      IdentityReport `json:"identity"`
 	Expression    Expression     `json:"expression"`
 	ResponseStyle ResponseStyle  `json:"responseStyle,omitzero"`
 	Segments      Segments       `json:"segments"`
-	// Blocks are the pieces of context that the model is shown, in their order.
+	// Blocks are the pieces of context that the model receives, in order.
 	Blocks     []Block    `json:"blocks"`
 	Provenance Provenance `json:"provenance"`
-	// Dropped is what was given and is not in the prompt, with the reasons.
+	// Dropped lists the items that were given but are not in the prompt, with the reasons.
 	Dropped []Dropped `json:"dropped,omitempty"`
 }
 
-// IdentityReport says who the assistant is.
+// IdentityReport describes the identity of the assistant.
 type IdentityReport struct {
 	AssistantName string `json:"assistantName,omitempty"`
 	// TraitsApplied is true if the identity has traits.
 	TraitsApplied bool `json:"traitsApplied"`
-	// Summary lists what the identity has, such as voice:Concise.
+	// Summary lists the parts of the identity, such as voice:Concise.
 	Summary []string `json:"summary"`
 }
 
-// Provenance lists by id what a prompt was made of. The lists are never nil.
+// Provenance lists the IDs of the parts of a prompt. The lists are never nil.
 type Provenance struct {
 	UsedMemoryIDs        []string `json:"usedMemoryIDs"`
 	DroppedMemoryIDs     []string `json:"droppedMemoryIDs"`
@@ -62,17 +63,17 @@ type Provenance struct {
 	UsedOverlayIDs       []string `json:"usedOverlayIDs"`
 }
 
-// Context is what the model is shown of an Input.
+// Context is the part of an Input that the model receives.
 type Context struct {
 	Session     *Session
 	Facts       []Fact
 	Preferences []string
-	// Enrichments and Memories that were selected, in their order.
+	// Enrichments and Memories are the selected ones, in order.
 	Enrichments []Enrichment
 	Memories    []Memory
 }
 
-// Assemble composes the context of a Turn and the record of it. It is pure.
+// Assemble composes the context of a Turn, and the record of it. It is a pure function.
 func Assemble(in Input) (Assembly, Context) {
 	shown, provenance, dropped := choose(in)
 	return Assembly{
@@ -82,8 +83,10 @@ func Assemble(in Input) (Assembly, Context) {
 	}, shown
 }
 
-// Unsaid returns the assembly for a prompt that has no place for the Turn's instructions. Such a prompt has the profile's guardrails,
-// which are the first of the used ones, so many as rules says. It has no overlay and no other guardrail, and the record says so.
+// Unsaid returns the assembly for a prompt that has no section for the Turn's instructions. Of the guardrails, such
+// a prompt has only those of the profile, which are the first rules ones of the used guardrails. It has no
+// overlays. The returned record lists the overlays, the other guardrails and the shaping as dropped for the given
+// reason.
 func (a Assembly) Unsaid(reason string, rules int) Assembly {
 	a.Dropped = slices.Clone(a.Dropped)
 	for _, id := range a.Provenance.UsedOverlayIDs {
@@ -111,7 +114,7 @@ func (a Assembly) Unsaid(reason string, rules int) Assembly {
 	return a
 }
 
-// choose selects what the model is shown and records what became of each candidate.
+// choose selects the content for the model, and records the outcome of each candidate.
 func choose(in Input) (Context, Provenance, []Dropped) {
 	var dropped []Dropped
 	drop := func(kind, reason string) func(id string) {
@@ -141,8 +144,9 @@ func choose(in Input) (Context, Provenance, []Dropped) {
 	}
 	return shown, Provenance{
 		UsedMemoryIDs: ids(memories, Memory.id), DroppedMemoryIDs: ids(slices.Concat(memoriesOver, blankMemories), Memory.id),
-		UsedEnrichmentIDs: ids(enrichments, Enrichment.id), DroppedEnrichmentIDs: ids(slices.Concat(over, excluded, blankEnrichments), Enrichment.id),
-		UsedGuardrailIDs: ids(guardrails, Guardrail.id), UsedOverlayIDs: ids(overlays, Overlay.id),
+		UsedEnrichmentIDs:    ids(enrichments, Enrichment.id),
+		DroppedEnrichmentIDs: ids(slices.Concat(over, excluded, blankEnrichments), Enrichment.id),
+		UsedGuardrailIDs:     ids(guardrails, Guardrail.id), UsedOverlayIDs: ids(overlays, Overlay.id),
 	}, dropped
 }
 
@@ -174,7 +178,7 @@ func ids[T any](list []T, id func(T) string) []string {
 	return all
 }
 
-// part parts the items that have a property from those that have not.
+// part separates the items that have a property from the others.
 func part[T any](list []T, has func(T) bool) (some, none []T) {
 	for _, item := range list {
 		if has(item) {
@@ -186,7 +190,7 @@ func part[T any](list []T, has func(T) bool) (some, none []T) {
 	return some, none
 }
 
-// developerPromptPresent is the summary of an identity whose developer prompt is the first of the developer segments.
+// developerPromptPresent is the summary of an identity whose developer prompt is the first developer segment.
 const developerPromptPresent = "base:developer-prompt-present"
 
 func identity(i Identity) IdentityReport {

@@ -5,14 +5,17 @@ import (
 	"strings"
 )
 
-// Lines of the session block, one for each thing that is known; none where nothing is.
+// Lines returns the lines of the session block, one for each known field. A nil Session has none.
 func (s *Session) Lines() []string {
 	if s == nil {
 		return nil
 	}
 	var lines []string
 	for _, l := range []struct{ name, value string }{
-		{"State", s.State}, {"Summary", s.Summary}, {"Unresolved", strings.Join(s.UnresolvedQuestions, "; ")}, {"Momentum", string(s.Momentum)},
+		{"State", s.State},
+		{"Summary", s.Summary},
+		{"Unresolved", strings.Join(s.UnresolvedQuestions, "; ")},
+		{"Momentum", string(s.Momentum)},
 	} {
 		if !blank(l.value) {
 			lines = append(lines, l.name+": "+l.value)
@@ -21,7 +24,7 @@ func (s *Session) Lines() []string {
 	return lines
 }
 
-// Block is a piece of context that the model is shown.
+// Block is a piece of context that the model receives.
 type Block struct {
 	ID         string `json:"id"`
 	Label      string `json:"label"`
@@ -32,12 +35,13 @@ type Block struct {
 	Freshness  string `json:"freshness,omitempty"`
 }
 
-// blocks lists what the model is shown: session, memories, facts, preferences, enrichments.
+// blocks returns the blocks that the model receives: session, memories, facts, preferences, enrichments.
 func blocks(turnName string, c Context) []Block {
 	all := []Block{}
 	if lines := c.Session.Lines(); len(lines) > 0 {
 		all = append(all, Block{
-			ID: "session-" + cmp.Or(c.Session.ID, turnName), Label: "Session Context", Content: strings.Join(lines, "\n"), Source: "session", Category: "session",
+			ID: "session-" + cmp.Or(c.Session.ID, turnName), Label: "Session Context", Content: strings.Join(lines, "\n"),
+			Source: "session", Category: "session",
 		})
 	}
 	for _, m := range c.Memories {
@@ -53,17 +57,20 @@ func blocks(turnName string, c Context) []Block {
 		all = append(all, Block{ID: "fact-" + f.ID, Label: "Fact", Content: f.Text, Source: f.Source, Category: "fact"})
 	}
 	if len(c.Preferences) > 0 {
-		all = append(all, Block{ID: "preferences", Label: "Preferences", Content: strings.Join(c.Preferences, "\n"), Category: "preference"})
+		all = append(all, Block{
+			ID: "preferences", Label: "Preferences", Content: strings.Join(c.Preferences, "\n"), Category: "preference",
+		})
 	}
 	for _, e := range c.Enrichments {
 		all = append(all, Block{
-			ID: "enrichment-" + e.ID, Label: e.Label(), Content: e.Content, Source: e.Source, Category: "enrichment", Importance: e.Importance,
+			ID: "enrichment-" + e.ID, Label: e.Label(), Content: e.Content, Source: e.Source, Category: "enrichment",
+			Importance: e.Importance,
 		})
 	}
 	return all
 }
 
-// Label of an enrichment: its title, else its kind and source.
+// Label returns the title of an enrichment. If the title is blank, it returns the kind and the source.
 func (e Enrichment) Label() string {
 	switch {
 	case !blank(e.Title):

@@ -5,21 +5,22 @@ import (
 	"strings"
 )
 
-// DefaultExpression is how an assistant speaks where nothing says otherwise.
+// DefaultExpression returns the expression that applies if nothing else is given.
 func DefaultExpression() Expression {
 	return Expression{Directness: Medium, Warmth: Medium, Humor: HumorLight, Initiative: Medium, ExplanationDensity: Medium}
 }
 
-// expression layers what bears on how the assistant speaks; what comes later wins, field by field.
+// expression combines everything that affects the expression. A later layer overrides an earlier one, field by
+// field.
 func expression(in Input) Expression {
 	e := fromTraits(in.Identity.Traits)
 	turn := in.Turn.Expression
 	if !in.TurnTrusted {
-		turn.Tone = "" // the only text of it: it is a wish
+		turn.Tone = "" // the tone is the only free text, so it is a wish
 	}
 	e = e.over(in.Profile.Expression).over(turn)
 	if in.Session != nil && in.Session.Momentum == Low && e.ExplanationDensity == Low {
-		e.ExplanationDensity = Medium // a conversation that stalls needs more words, whoever wanted few
+		e.ExplanationDensity = Medium // a stalled conversation needs more explanation, whichever layer asked for less
 	}
 	e = DefaultExpression().over(e)
 	for _, g := range in.guardrails() {
@@ -30,7 +31,7 @@ func expression(in Input) Expression {
 	return e
 }
 
-// fromTraits is what the traits of an identity say.
+// fromTraits returns the expression that follows from the traits of an identity.
 func fromTraits(t Traits) Expression {
 	e := Expression{Initiative: t.Proactivity}
 	switch t.Voice {
@@ -55,7 +56,7 @@ func fromTraits(t Traits) Expression {
 	return e
 }
 
-// over returns the expression with the fields that a later layer gives.
+// over returns the expression with the fields that a later layer sets.
 func (e Expression) over(later Expression) Expression {
 	if blank(later.Tone) {
 		later.Tone = ""
@@ -70,7 +71,7 @@ func (e Expression) over(later Expression) Expression {
 	}
 }
 
-// capped lowers humor as a guardrail of tone or sensitivity demands. It never raises it.
+// capped lowers humor as a guardrail of tone or sensitivity requires. It never raises it.
 func capped(h Humor, g Guardrail) Humor {
 	switch {
 	case g.Kind != GuardrailTone && g.Kind != GuardrailSensitivity:
@@ -83,7 +84,7 @@ func capped(h Humor, g Guardrail) Humor {
 	return h
 }
 
-// Line says the expression in one line for the model, empty where all is as by default.
+// Line returns the expression as one line for the model. It is empty if all fields have their defaults.
 func (e Expression) Line() string {
 	e.Tone = line(e.Tone)
 	if e == DefaultExpression() || e == (Expression{}) {

@@ -6,13 +6,13 @@ import (
 )
 
 const (
-	// MaxMemories is how many memories a prompt has at most.
+	// MaxMemories is the maximum number of memories in a prompt.
 	MaxMemories = 10
-	// MaxEnrichments is how many enrichments a prompt has at most.
+	// MaxEnrichments is the maximum number of enrichments in a prompt.
 	MaxEnrichments = 8
 )
 
-// The reasons for which a candidate is dropped.
+// The reasons for which an item is dropped.
 const (
 	overCap      = "over the cap"
 	notForModels = "its audience is Product"
@@ -20,16 +20,18 @@ const (
 	isBlank      = "it is blank"
 )
 
-// Dropped is something that was given and is not in the prompt.
+// Dropped is an item that was given but is not in the prompt.
 type Dropped struct {
-	// Kind of it: memory, enrichment, fact, preference, overlay, guardrail, expression, mode, text, contribution, subject or skill.
+	// Kind is the kind of the item: memory, enrichment, fact, preference, overlay, guardrail, expression, mode,
+	// text, contribution, subject or skill.
 	Kind string `json:"kind"`
 	ID   string `json:"id"`
-	// Reason why it was left out.
+	// Reason is the reason for which the item was dropped.
 	Reason string `json:"reason"`
 }
 
-// selectMemories returns the most relevant memories, at most so many and never over MaxMemories, and the rest, each in the order of relevance.
+// selectMemories returns the most relevant memories and the remaining ones, each in the order of relevance. It
+// selects at most most memories, and never more than MaxMemories.
 func selectMemories(candidates []Memory, most int) (used, dropped []Memory) {
 	ordered := slices.SortedStableFunc(slices.Values(candidates), func(a, b Memory) int {
 		return cmp.Compare(b.Relevance, a.Relevance)
@@ -38,8 +40,8 @@ func selectMemories(candidates []Memory, most int) (used, dropped []Memory) {
 	return ordered[:most], ordered[most:]
 }
 
-// selectEnrichments returns the most important enrichments, at most MaxEnrichments, and the rest, each in the order of
-// importance.
+// selectEnrichments returns the most important enrichments, at most MaxEnrichments, and the remaining ones, each in
+// the order of importance.
 func selectEnrichments(candidates []Enrichment) (used, dropped []Enrichment) {
 	rank := map[Level]int{High: 0, Medium: 1, "": 1, Low: 2}
 	ordered := slices.SortedStableFunc(slices.Values(candidates), func(a, b Enrichment) int {

@@ -10,7 +10,7 @@ import (
 	tc "github.com/capstan-dev/capstan/internal/runtime/turncontext"
 )
 
-// memories are as many as relevances, called m0, m1 and so on.
+// memories returns a memory for each relevance, named m0, m1 and so on.
 func memories(relevances ...float64) []tc.Memory {
 	var all []tc.Memory
 	for i, r := range relevances {
@@ -19,7 +19,7 @@ func memories(relevances ...float64) []tc.Memory {
 	return all
 }
 
-// enrichments are as many as importances, called e0, e1 and so on.
+// enrichments returns an enrichment for each importance, named e0, e1 and so on.
 func enrichments(importances ...tc.Level) []tc.Enrichment {
 	var all []tc.Enrichment
 	for i, l := range importances {
@@ -36,20 +36,39 @@ func TestTheMostRelevantMemoriesAreUsed(t *testing.T) {
 		most          int
 		used, dropped []string
 	}{
-		"none":              {"nothing of nothing; the lists are never nil", nil, 10, []string{}, []string{}},
-		"thirteen":          {"the highest first, equal ones in the order in which they came, at most 10", thirteen, 10, []string{"m4", "m9", "m3", "m8", "m2", "m7", "m12", "m1", "m6", "m11"}, []string{"m0", "m5", "m10"}},
-		"three":             {"an agent may want fewer", thirteen, 3, []string{"m4", "m9", "m3"}, []string{"m8", "m2", "m7", "m12", "m1", "m6", "m11", "m0", "m5", "m10"}},
-		"zero":              {"or none at all", memories(.5, 1), 0, []string{}, []string{"m1", "m0"}},
-		"less than nothing": {"fewer than none is none", memories(.5, 1), -1, []string{}, []string{"m1", "m0"}},
-		"more than ten":     {"but never more than 10", thirteen, 64, []string{"m4", "m9", "m3", "m8", "m2", "m7", "m12", "m1", "m6", "m11"}, []string{"m0", "m5", "m10"}},
-		"absent relevance":  {"no relevance is 0, so the order stays", memories(0, 0, 0), 2, []string{"m0", "m1"}, []string{"m2"}},
-		"last is best":      {"the last may be the first", memories(0, 0, 1), 10, []string{"m2", "m0", "m1"}, []string{}},
-		"one id twice":      {"ids are not compared", []tc.Memory{{ID: "x", Text: "one"}, {ID: "x", Text: "two"}}, 10, []string{"x", "x"}, []string{}},
+		"none": {"the lists are never nil", nil, 10, []string{}, []string{}},
+		"thirteen": {
+			"the most relevant memories come first, equal ones in the given order, at most 10", thirteen, 10,
+			[]string{"m4", "m9", "m3", "m8", "m2", "m7", "m12", "m1", "m6", "m11"},
+			[]string{"m0", "m5", "m10"},
+		},
+		"three": {
+			"an agent may ask for fewer memories", thirteen, 3,
+			[]string{"m4", "m9", "m3"},
+			[]string{"m8", "m2", "m7", "m12", "m1", "m6", "m11", "m0", "m5", "m10"},
+		},
+		"zero":     {"an agent may ask for no memories", memories(.5, 1), 0, []string{}, []string{"m1", "m0"}},
+		"negative": {"a negative number means none", memories(.5, 1), -1, []string{}, []string{"m1", "m0"}},
+		"more than ten": {
+			"there are never more than 10 memories", thirteen, 64,
+			[]string{"m4", "m9", "m3", "m8", "m2", "m7", "m12", "m1", "m6", "m11"},
+			[]string{"m0", "m5", "m10"},
+		},
+		"absent relevance": {"a missing relevance is 0, so the order stays", memories(0, 0, 0), 2, []string{"m0", "m1"}, []string{"m2"}},
+		"last is best":     {"the most relevant memory may be the last one", memories(0, 0, 1), 10, []string{"m2", "m0", "m1"}, []string{}},
+		"equal IDs": {
+			"IDs are not compared",
+			[]tc.Memory{{ID: "x", Text: "one"}, {ID: "x", Text: "two"}},
+			10,
+			[]string{"x", "x"},
+			[]string{},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			given := slices.Clone(c.candidates)
 			got, shown := tc.Assemble(tc.Input{Memories: given, MaxMemories: c.most})
-			if diff := cmp.Diff([][]string{c.used, c.dropped}, [][]string{got.Provenance.UsedMemoryIDs, got.Provenance.DroppedMemoryIDs}); diff != "" {
+			if diff := cmp.Diff([][]string{c.used, c.dropped},
+				[][]string{got.Provenance.UsedMemoryIDs, got.Provenance.DroppedMemoryIDs}); diff != "" {
 				t.Errorf("used and dropped: %s: -want +got:\n%s", c.reason, diff)
 			}
 			if diff := cmp.Diff(c.candidates, given); diff != "" {
@@ -60,7 +79,7 @@ func TestTheMostRelevantMemoriesAreUsed(t *testing.T) {
 	}
 }
 
-// checkShown fails the test where the context, the blocks or the list of what was dropped say other than the provenance.
+// checkShown checks that the context, the blocks and the dropped items agree with the provenance.
 func checkShown(t *testing.T, kind string, used, dropped []string, got tc.Assembly, shown int) {
 	t.Helper()
 	blocks, out := []string{}, []string{}
@@ -77,7 +96,7 @@ func checkShown(t *testing.T, kind string, used, dropped []string, got tc.Assemb
 		want = append(want, kind+"-"+id)
 	}
 	if diff := cmp.Diff([][]string{want, dropped}, [][]string{blocks, out}); diff != "" || shown != len(used) {
-		t.Errorf("the model is shown %d of %d; blocks and what was dropped: -want +got:\n%s", shown, len(used), diff)
+		t.Errorf("the model receives %d of %d; blocks and dropped items: -want +got:\n%s", shown, len(used), diff)
 	}
 }
 
@@ -93,19 +112,37 @@ func TestTheMostImportantEnrichmentsAreUsed(t *testing.T) {
 		candidates    []tc.Enrichment
 		used, dropped []string
 	}{
-		"none":    {"nothing of nothing; the lists are never nil", nil, []string{}, []string{}},
-		"eleven":  {"High, then Medium and absent ones as they came, then Low, at most 8", enrichments("Low", "High", "", "Medium", "Low", "High", "", "Medium", "", "Low", "High"), []string{"e1", "e5", "e10", "e2", "e3", "e6", "e7", "e8"}, []string{"e0", "e4", "e9"}},
-		"product": {"what is for the product never reaches the model", product(enrichments("High", "Low"), 0), []string{"e1"}, []string{"e0"}},
+		"none": {"the lists are never nil", nil, []string{}, []string{}},
+		"eleven": {
+			"the order is High, then Medium and missing ones in the given order, then Low, at most 8",
+			enrichments("Low", "High", "", "Medium", "Low", "High", "", "Medium", "", "Low", "High"),
+			[]string{"e1", "e5", "e10", "e2", "e3", "e6", "e7", "e8"},
+			[]string{"e0", "e4", "e9"},
+		},
+		"product": {
+			"an enrichment for the product never reaches the model", product(enrichments("High", "Low"), 0),
+			[]string{"e1"},
+			[]string{"e0"},
+		},
 		"both": {
-			"first those over the cap in sorted order, then those excluded as they came",
+			"dropped are first those over the limit in sorted order, then the excluded ones in the given order",
 			product(enrichments("High", "Low", "High", "", "", "", "", "", "", "", "", "High", ""), 0, 11),
 			[]string{"e2", "e3", "e4", "e5", "e6", "e7", "e8", "e9"},
 			[]string{"e10", "e12", "e1", "e0", "e11"},
 		},
-		"all excluded": {"all of them may be for the product", product(enrichments("High", ""), 0, 1), []string{}, []string{"e0", "e1"}},
+		"all excluded": {
+			"all enrichments may be for the product", product(enrichments("High", ""), 0, 1),
+			[]string{},
+			[]string{"e0", "e1"},
+		},
 		"other audiences": {
-			"the model is shown what is for the assistant or for both; the word is compared as it is",
-			[]tc.Enrichment{{ID: "a", Content: "x", Audience: "Assistant"}, {ID: "m", Content: "x", Audience: "Mixed"}, {ID: "p", Content: "x", Audience: "product"}, {ID: "n", Content: "x"}},
+			"the model receives enrichments for any other audience, and the value is case-sensitive",
+			[]tc.Enrichment{
+				{ID: "a", Content: "x", Audience: "Assistant"},
+				{ID: "m", Content: "x", Audience: "Mixed"},
+				{ID: "p", Content: "x", Audience: "product"},
+				{ID: "n", Content: "x"},
+			},
 			[]string{"a", "m", "p", "n"},
 			[]string{},
 		},
@@ -113,7 +150,8 @@ func TestTheMostImportantEnrichmentsAreUsed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			given := slices.Clone(c.candidates)
 			got, shown := tc.Assemble(tc.Input{Enrichments: given})
-			if diff := cmp.Diff([][]string{c.used, c.dropped}, [][]string{got.Provenance.UsedEnrichmentIDs, got.Provenance.DroppedEnrichmentIDs}); diff != "" {
+			if diff := cmp.Diff([][]string{c.used, c.dropped},
+				[][]string{got.Provenance.UsedEnrichmentIDs, got.Provenance.DroppedEnrichmentIDs}); diff != "" {
 				t.Errorf("used and dropped: %s: -want +got:\n%s", c.reason, diff)
 			}
 			if diff := cmp.Diff(c.candidates, given); diff != "" {
@@ -128,7 +166,7 @@ func TestEqualCandidatesKeepTheirOrder(t *testing.T) {
 	levels := []tc.Level{tc.Medium, tc.Low, "", tc.High}
 	var relevances []float64
 	var importances []tc.Level
-	for i := range 64 { // so many that a sort which is not stable mixes them
+	for i := range 64 { // enough to show a sort that is not stable
 		relevances = append(relevances, float64(i%2)/2)
 		importances = append(importances, levels[i%4])
 	}
@@ -155,13 +193,20 @@ func TestEqualCandidatesKeepTheirOrder(t *testing.T) {
 	}
 }
 
-func TestWhatIsDroppedHasAReason(t *testing.T) {
+func TestDroppedItemsHaveAReason(t *testing.T) {
 	in := tc.Input{
 		Memories: append(memories(1, 0), tc.Memory{ID: "m2", Text: " \u200b", Relevance: 1}), MaxMemories: 1,
 		Facts: []tc.Fact{{ID: "f0", Text: "\ufeff"}, {ID: "f1", Text: "x"}}, Preferences: []string{" ", "y"},
-		Enrichments: append(enrichments("", "", "", "", "", "", "", "", "Low"), tc.Enrichment{ID: "p", Audience: "Product"}, tc.Enrichment{ID: "b", Content: "\n"}),
-		Profile:     tc.Layer{Overlays: []tc.Overlay{overlay("o1", ""), {ID: "o2", Text: " "}}, Guardrails: []tc.Guardrail{{ID: "g1", Rule: "\n"}, {ID: "g2", Rule: "Rule."}}},
-		Turn:        tc.Layer{Overlays: []tc.Overlay{{ID: "o3", Text: ""}, overlay("o4", tc.High)}, Guardrails: []tc.Guardrail{{ID: "g3", Rule: "Rule.", Priority: tc.High}}},
+		Enrichments: append(enrichments("", "", "", "", "", "", "", "", "Low"),
+			tc.Enrichment{ID: "p", Audience: "Product"}, tc.Enrichment{ID: "b", Content: "\n"}),
+		Profile: tc.Layer{
+			Overlays:   []tc.Overlay{overlay("o1", ""), {ID: "o2", Text: " "}},
+			Guardrails: []tc.Guardrail{{ID: "g1", Rule: "\n"}, {ID: "g2", Rule: "Rule."}},
+		},
+		Turn: tc.Layer{
+			Overlays:   []tc.Overlay{{ID: "o3", Text: ""}, overlay("o4", tc.High)},
+			Guardrails: []tc.Guardrail{{ID: "g3", Rule: "Rule.", Priority: tc.High}},
+		},
 	}
 	got, _ := tc.Assemble(in)
 	dropped := []tc.Dropped{
@@ -179,7 +224,8 @@ func TestWhatIsDroppedHasAReason(t *testing.T) {
 	if diff := cmp.Diff(dropped, got.Dropped); diff != "" {
 		t.Errorf("dropped: -want +got:\n%s", diff)
 	}
-	if diff := cmp.Diff([][]string{{"o1", "o4"}, {"g2", "g3"}}, [][]string{got.Provenance.UsedOverlayIDs, got.Provenance.UsedGuardrailIDs}); diff != "" {
+	if diff := cmp.Diff([][]string{{"o1", "o4"}, {"g2", "g3"}},
+		[][]string{got.Provenance.UsedOverlayIDs, got.Provenance.UsedGuardrailIDs}); diff != "" {
 		t.Errorf("overlays and guardrails that were used, as they were given, whatever their priority: -want +got:\n%s", diff)
 	}
 
@@ -190,7 +236,8 @@ func TestWhatIsDroppedHasAReason(t *testing.T) {
 	if diff := cmp.Diff(dropped, unsaid.Dropped); diff != "" {
 		t.Errorf("dropped where the prompt has no place for them: -want +got:\n%s", diff)
 	}
-	if diff := cmp.Diff([][]string{{}, {"g2"}}, [][]string{unsaid.Provenance.UsedOverlayIDs, unsaid.Provenance.UsedGuardrailIDs}); diff != "" {
+	if diff := cmp.Diff([][]string{{}, {"g2"}},
+		[][]string{unsaid.Provenance.UsedOverlayIDs, unsaid.Provenance.UsedGuardrailIDs}); diff != "" {
 		t.Errorf("none but the profile's guardrail is used: -want +got:\n%s", diff)
 	}
 	if len(got.Dropped) != before || len(got.Provenance.UsedOverlayIDs) != 2 || len(got.Provenance.UsedGuardrailIDs) != 2 {

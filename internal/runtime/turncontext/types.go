@@ -1,11 +1,11 @@
-// Package turncontext composes what a profile, a Turn and its conversation say about one answer: who the assistant is, how
-// it speaks, which instructions and guardrails hold, and which of the memories and enrichments the model is shown. It
-// keeps a record of all of it.
+// Package turncontext composes the context of one answer from a profile, a Turn and its conversation: the identity
+// and expression of the assistant, the instructions and guardrails, and the memories and enrichments that the model
+// receives. It also returns a record of the whole composition.
 //
-// The words of the enumerations are those of the API, so that a prompt, a status and a manifest say the same.
+// The enumerations have the values of the API, so that a prompt, a status and a manifest use the same words.
 package turncontext
 
-// Level is one of three steps; empty where nobody said.
+// Level is one of three levels, or empty if none was given.
 type Level string
 
 // The levels.
@@ -15,17 +15,17 @@ const (
 	High   Level = "High"
 )
 
-// Humor is how much of it an answer may have; empty where nobody said.
+// Humor is the amount of humor in an answer, or empty if none was given.
 type Humor string
 
-// The steps of humor.
+// The values of Humor.
 const (
 	HumorOff    Humor = "Off"
 	HumorLight  Humor = "Light"
 	HumorNormal Humor = "Normal"
 )
 
-// The words of traits, guardrails and audiences that the rules of this package know.
+// The values of traits, guardrails and audiences that the rules of this package use.
 const (
 	VoiceConcise  = "Concise"
 	VoiceVerbose  = "Verbose"
@@ -43,57 +43,57 @@ const (
 	AudienceProduct = "Product"
 )
 
-// Identity is who the assistant is: the floor of a prompt, which no overlay replaces.
+// Identity is the identity of the assistant. It is the base of a prompt, and no overlay replaces it.
 type Identity struct {
-	// AssistantName is what it goes by; may be empty.
+	// AssistantName is the name of the assistant. It may be empty.
 	AssistantName string
-	// SystemPrompt and DeveloperPrompt as they were rendered; one of them or both may be blank.
+	// SystemPrompt and DeveloperPrompt are rendered texts. Each may be blank.
 	SystemPrompt, DeveloperPrompt string
-	// Traits from which its expression follows.
+	// Traits determine the initial expression of the assistant.
 	Traits Traits
 }
 
-// Traits of an assistant; each may be empty.
+// Traits are the traits of an assistant. Each may be empty.
 type Traits struct {
 	Voice, Formality string
 	Proactivity      Level
 	RiskPosture      string
 }
 
-// Overlay is an instruction laid over those of a profile.
+// Overlay is an instruction that is added to those of a profile.
 type Overlay struct {
 	ID, Source string
-	// Text as it was rendered.
+	// Text is the rendered text.
 	Text string
-	// Priority; Medium if empty.
+	// Priority is Medium if it is empty.
 	Priority Level
 }
 
 // Guardrail is a rule that constrains all other instructions.
 type Guardrail struct {
 	ID, Source string
-	// Rule as it was rendered.
+	// Rule is the rendered text of the rule.
 	Rule string
-	// Priority; Medium if empty.
+	// Priority is Medium if it is empty.
 	Priority Level
-	// Kind of the rule; those of tone and sensitivity cap humor.
+	// Kind is the kind of the rule. Rules of the kinds tone and sensitivity limit humor.
 	Kind string
 }
 
-// Layer is what a profile or a Turn says about an answer.
+// Layer is the shaping that a profile or a Turn gives for an answer.
 type Layer struct {
-	// Mode is what the assistant is doing; may be empty.
+	// Mode is the current activity of the assistant. It may be empty.
 	Mode string
-	// Overlays and Guardrails in the order in which they were given.
+	// Overlays and Guardrails are in the given order.
 	Overlays   []Overlay
 	Guardrails []Guardrail
-	// Expression with the fields that were given.
+	// Expression has only the fields that were given.
 	Expression Expression
-	// ResponseStyle with the fields that were given.
+	// ResponseStyle has only the fields that were given.
 	ResponseStyle ResponseStyle
 }
 
-// Expression is how an assistant speaks.
+// Expression is the way in which the assistant speaks.
 type Expression struct {
 	Tone               string `json:"tone,omitempty"`
 	Directness         Level  `json:"directness,omitempty"`
@@ -103,17 +103,17 @@ type Expression struct {
 	ExplanationDensity Level  `json:"explanationDensity,omitempty"`
 }
 
-// ResponseStyle is what form an answer has; nil where nobody said.
+// ResponseStyle is the requested form of the answer. A nil field was not given.
 type ResponseStyle struct {
-	// PreferMarkdown asks for Markdown, or for plain text.
+	// PreferMarkdown asks for Markdown if it is true, and for plain text if it is false.
 	PreferMarkdown *bool `json:"preferMarkdown,omitempty"`
-	// MaxAnswerChars asks for an answer of at most so many code points; at least 1.
+	// MaxAnswerChars asks for an answer of at most this many code points. It is at least 1.
 	MaxAnswerChars *int `json:"maxAnswerChars,omitempty"`
 }
 
-// Session is what is known of the conversation.
+// Session describes the conversation.
 type Session struct {
-	// ID and Subject of the conversation, each empty if it has none; other parts of the prompt have them.
+	// ID and Subject may be empty. Other parts of the prompt contain them.
 	ID                  string   `json:"id,omitempty"`
 	Subject             string   `json:"subject,omitempty"`
 	State               string   `json:"state,omitempty"`
@@ -122,23 +122,23 @@ type Session struct {
 	Momentum            Level    `json:"momentum,omitempty"`
 }
 
-// Fact is a piece of text the caller knows.
+// Fact is a text that the caller knows.
 type Fact struct {
 	ID     string `json:"id"`
 	Text   string `json:"text"`
 	Source string `json:"source,omitempty"`
 }
 
-// Memory is something that was learned before: a candidate for the prompt.
+// Memory is a text that was learned before the request. It is a candidate for the prompt.
 type Memory struct {
 	ID, Text string
-	// Scope and Freshness; may be empty.
+	// Scope and Freshness may be empty.
 	Scope, Freshness string
-	// Relevance from 0 to 1.
+	// Relevance is from 0 to 1.
 	Relevance float64
 }
 
-// Enrichment is what another part of the product found out: a candidate for the prompt.
+// Enrichment is a result of another part of the application. It is a candidate for the prompt.
 type Enrichment struct {
 	ID         string `json:"id"`
 	Kind       string `json:"kind,omitempty"`
@@ -146,6 +146,6 @@ type Enrichment struct {
 	Title      string `json:"title,omitempty"`
 	Content    string `json:"content"`
 	Importance Level  `json:"importance,omitempty"`
-	// Audience decides whether the model is shown it at all.
+	// Audience decides whether the model receives the enrichment at all.
 	Audience string `json:"audience,omitempty"`
 }

@@ -1,5 +1,5 @@
-// Package zone loads time zones from a copy of the IANA database that is part of the program, and from nowhere else: the
-// same name gives the same dates on every machine, whatever its own database and $ZONEINFO say.
+// Package zone loads time zones only from a copy of the IANA database in the program. So the same name gives the
+// same dates on every machine, whatever the machine's own database and $ZONEINFO contain.
 package zone
 
 import (
@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// database is the IANA time zone database 2025c, which is in the public domain, as the Go distribution has it in
-// lib/time/zoneinfo.zip. To bring it up to date, copy that file of a newer Go.
+// database is the IANA time zone database 2025c, which is in the public domain, as lib/time/zoneinfo.zip of the Go
+// distribution contains it. To update it, copy that file from a newer Go.
 //
 //go:embed zoneinfo.zip
 var database []byte
@@ -22,7 +22,8 @@ var files = sync.OnceValues(func() (*zip.Reader, error) {
 	return zip.NewReader(bytes.NewReader(database), int64(len(database)))
 })
 
-// Load returns the time zone of an IANA name, such as Europe/Berlin or UTC. It fails for a name that the database has not.
+// Load returns the time zone of an IANA name, such as Europe/Berlin or UTC. It fails if the database does not
+// contain the name.
 func Load(name string) (*time.Location, error) {
 	if name == "UTC" {
 		return time.UTC, nil

@@ -13,10 +13,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Both statements move the journal's row of capstan_turn and write the entries and artifacts only if that row has moved. Of
-// two that meet, the later waits for the earlier one's transaction and then judges the row as that left it, which is what
-// PostgreSQL's read committed isolation does for ON CONFLICT and for the condition of an UPDATE. A statement is a transaction
-// of its own, so an append is one round trip and all or none.
+// Both statements update the journal's row of capstan_turn, and write entries and artifacts only if that row
+// changed.
+//
+//  1. Of two concurrent appends, the later one waits for the transaction of the earlier one and then evaluates the
+//     row as that transaction left it. PostgreSQL's isolation level "read committed" does so for ON CONFLICT and for
+//     the condition of an UPDATE.
+//  2. A statement is a transaction, so an append takes one round trip and writes all entries or none.
 const (
 	begin = `WITH head AS (
     INSERT INTO capstan_turn (turn_uid, seq, epoch, namespace, bytes) VALUES ($1, $2, $3, $14, $15)
@@ -40,11 +43,13 @@ SELECT head.turn_uid, e.* FROM head,
     unnest($4::bigint[], $5::bigint[], $6::text[], $7::integer[], $8::text[], $9::bytea[], $10::text[]) AS e`
 )
 
-// Append adds entries with their artifacts at the end, all or none, and returns when they are on the server's disk. It returns
-// journal.ErrFenced or journal.ErrSequence for entries that do not follow what is there, and ErrClosed after Close. It takes
-// at most 10 s, and if it is refused as long again to learn why. If the connection is lost or ctx ends while the server is at
-// work, the error says that nobody knows whether the entries were written: the same append may be tried again, and is refused
-// with journal.ErrSequence if they were.
+// Append adds entries and their artifacts to the end of a journal, all or none, and returns when they are on the
+// server's disk. It returns journal.ErrFenced or journal.ErrSequence for entries that do not follow the existing
+// ones, and ErrClosed after Close. It takes at most 10 s; a refused append takes up to 10 s more to find the
+// reason.
+//
+// If the connection is lost or ctx ends during the write, the error says that the outcome is unknown. The caller
+// may repeat the append: it is refused with journal.ErrSequence if the entries had been written.
 func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -57,7 +62,7 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 		}
 		query, args := statement(uid, entries)
 		refused, err = s.write(ctx, query, args)
-		// Either the connection broke before the server had heard of it, or the server takes no writes.
+		// Either the connection broke before the server received the statement, or the server takes no writes.
 		if (pgconn.SafeToRetry(err) || isDemoted(err)) && s.dropLost(ctx, err) {
 			refused, err = s.write(ctx, query, args)
 		}
@@ -68,15 +73,15 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 	case refused:
 		return s.refusal(ctx, uid, entries)
 	case unknown:
-		return fmt.Errorf("it is not known whether the entries were written; append them again to learn it: %w", err)
+		return fmt.Errorf("it is not known whether the entries were written; append them again to find out: %w", err)
 	}
 	return err
 }
 
-// errNoConnection says that the pool had none to give.
+// errNoConnection means that the pool had no connection.
 var errNoConnection = errors.New("failed to get a connection")
 
-// write does the statement of an append.
+// write executes the statement of an append.
 func (s *Store) write(ctx context.Context, query string, args []any) (refused bool, err error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -84,11 +89,11 @@ func (s *Store) write(ctx context.Context, query string, args []any) (refused bo
 	}
 	defer conn.Release()
 	tag, err := conn.Exec(ctx, query, args...)
-	s.unmarked.Store(true) // also where it failed: it may have been done
+	s.unmarked.Store(true) // also after an error: the server may have executed the statement
 	return err == nil && tag.RowsAffected() == 0, err
 }
 
-// statement makes the statement that appends entries.
+// statement returns the statement that appends entries.
 func statement(uid string, entries []journal.Entry) (query string, args []any) {
 	var rows columns
 	for _, e := range entries {
@@ -105,7 +110,7 @@ func statement(uid string, entries []journal.Entry) (query string, args []any) {
 	return advance, append(args, first.Seq-1, first.Epoch)
 }
 
-// columns are those of the rows that an append adds.
+// columns holds the columns of the rows that an append adds.
 type columns struct {
 	seqs, epochs                  []int64
 	kinds, times, artifacts, sums []string
@@ -124,7 +129,7 @@ func (c *columns) add(e journal.Entry) {
 	}
 }
 
-// notNull makes an empty slice of nil, which would be NULL.
+// notNull replaces nil by an empty slice, because nil would become NULL.
 func notNull[S ~[]E, E any](s S) []E {
 	if s == nil {
 		return []E{}
@@ -132,15 +137,17 @@ func notNull[S ~[]E, E any](s S) []E {
 	return s
 }
 
-// confirm returns where a journal ends, and changes nothing else. Its commit is confirmed by the standbys that the server waits for,
-// and with it all commits before. An append that ran out of time while it waited for them is on the server's own disk alone. Whoever finds its
-// entries there must not rely on them before they are as safe as others.
+// confirm returns the end of a journal and writes it unchanged. The standbys for which the server waits must
+// confirm this commit, and thereby all earlier ones. This matters after an append that timed out while it waited
+// for them: its entries are only on the server's own disk, and a reader must not rely on them before the standbys
+// have them.
 const confirm = `UPDATE capstan_turn SET seq = seq WHERE turn_uid = $1 RETURNING seq, epoch`
 
-// refusal says why entries were not written. The journal's row only ever grows, so what refused them still does.
+// refusal returns the reason for which entries were refused. The sequence and the epoch of a journal only grow, so
+// the reason still applies.
 func (s *Store) refusal(ctx context.Context, uid string, entries []journal.Entry) error {
 	var seq, epoch int64
-	err := s.again(ctx, appendTimeout, func(ctx context.Context) error {
+	err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
 		err := s.pool.QueryRow(ctx, confirm, uid).Scan(&seq, &epoch)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
@@ -153,5 +160,5 @@ func (s *Store) refusal(ctx context.Context, uid string, entries []journal.Entry
 	if err := journal.Follows(seq, epoch, entries); err != nil {
 		return err
 	}
-	return journal.ErrSequence // the journal was purged in between
+	return journal.ErrSequence // the journal was purged in the meantime
 }

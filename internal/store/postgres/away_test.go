@@ -21,7 +21,8 @@ func TestIsAway(t *testing.T) {
 	stranger.User = url.UserPassword("nobody_of_that_name", "wrong")
 	unknown.Path = "/nowhere"
 	readOnly := postgrestest.Database(t)
-	postgrestest.Exec(t, readOnly, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only TO on', current_database()); END $$`)
+	postgrestest.Exec(t, readOnly, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+
+		`default_transaction_read_only TO on', current_database()); END $$`)
 	gone := newProxy(t, good.String())
 	gone.shut()
 	for name, tc := range map[string]struct {
@@ -33,7 +34,7 @@ func TestIsAway(t *testing.T) {
 		"NoSocket":       {"the server is not started yet", "postgres://u@/d?host=/nowhere", true},
 		"ReadOnly":       {"a failover ends", readOnly, true},
 		"Stranger":       {"the server has refused, and will again", stranger.String(), false},
-		"NoDatabase":     {"nobody makes it by waiting", unknown.String(), false},
+		"NoDatabase":     {"waiting does not create it", unknown.String(), false},
 		"BadURL":         {"it does not get better", "postgres://u:p/q@h/d", false},
 		"NoCertificate":  {"it does not get better", "postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere.pem", false},
 		"AnotherProgram": {"it does not get better", "mysql://h/d", false},
@@ -75,10 +76,16 @@ func TestTarget(t *testing.T) {
 		hosts         []string
 		bad           bool
 	}{
-		"TCP":       {url: "postgres://me:" + secret + "@db.example:6432/capstan?sslmode=require", hosts: []string{"db.example:6432"}, database: "capstan"},
-		"TLSOrNot":  {url: "postgresql://me:" + secret + "@db/capstan", hosts: []string{"db:5432"}, database: "capstan"},
-		"Several":   {url: "postgres://me:" + secret + "@a:1,b:2/capstan", hosts: []string{"a:1", "b:2"}, database: "capstan"},
-		"Socket":    {url: "postgres://me@/capstan?host=/run/postgresql&password=" + secret, hosts: []string{"/run/postgresql"}, database: "capstan"},
+		"TCP": {
+			url:   "postgres://me:" + secret + "@db.example:6432/capstan?sslmode=require",
+			hosts: []string{"db.example:6432"}, database: "capstan",
+		},
+		"TLSOrNot": {url: "postgresql://me:" + secret + "@db/capstan", hosts: []string{"db:5432"}, database: "capstan"},
+		"Several":  {url: "postgres://me:" + secret + "@a:1,b:2/capstan", hosts: []string{"a:1", "b:2"}, database: "capstan"},
+		"Socket": {
+			url:   "postgres://me@/capstan?host=/run/postgresql&password=" + secret,
+			hosts: []string{"/run/postgresql"}, database: "capstan",
+		},
 		"Unescaped": {url: "postgres://me:12/" + secret + "@db/capstan", bad: true},
 		"Other":     {url: "mysql://me:" + secret + "@db/capstan", bad: true},
 	} {
@@ -87,7 +94,8 @@ func TestTarget(t *testing.T) {
 			if diff := cmp.Diff(tc.hosts, hosts); diff != "" || database != tc.database || (err != nil) != tc.bad {
 				t.Errorf("Target = %v, %q, %v; want %v, %q", hosts, database, err, tc.hosts, tc.database)
 			}
-			if text := strings.Join(append(hosts, database), " "); strings.Contains(text, secret) || err != nil && strings.Contains(err.Error(), secret) {
+			if text := strings.Join(append(hosts, database), " "); strings.Contains(text, secret) || err != nil &&
+				strings.Contains(err.Error(), secret) {
 				t.Errorf("the password is in %q, %v", text, err)
 			}
 		})

@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// BenchmarkAppend appends entries of 4 KiB with every store's full durability, by one Turn and by 32 at once. The metric
-// x-sqlite is the time of an append beside SQLite's in the same run.
+// BenchmarkAppend appends entries of 4 KiB with full durability, by one Turn and by 32 Turns at once. The metric
+// x-sqlite compares the time of an append with SQLite's in the same run.
 func BenchmarkAppend(b *testing.B) {
 	for _, writers := range []int{1, 32} {
 		var base float64
@@ -29,7 +29,7 @@ func BenchmarkAppend(b *testing.B) {
 			}
 		})
 		b.Run(fmt.Sprintf("turns=%d/postgres", writers), func(b *testing.B) {
-			databaseURL, _ := postgrestest.Restartable(b) // a server of its own, with its defaults
+			databaseURL, _ := postgrestest.Restartable(b) // a separate server with default settings
 			s := openAt(b, databaseURL)
 			if took := benchmark(b, s, writers); base > 0 {
 				b.ReportMetric(took/base, "x-sqlite")
@@ -38,10 +38,10 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
-// benchmark returns the nanoseconds of an append.
+// benchmark returns the duration of an append in nanoseconds.
 func benchmark(b *testing.B, j journal.Journal, writers int) float64 {
 	payload := append(append([]byte{'"'}, bytes.Repeat([]byte("reply "), 4096/6)...), '"')
-	b.SetParallelism((writers + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)) // which it multiplies by GOMAXPROCS
+	b.SetParallelism((writers + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)) // SetParallelism multiplies it by GOMAXPROCS
 	var turns atomic.Int64
 	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {

@@ -26,27 +26,29 @@ import (
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// versions is the table of the migrations that were done. It has a name of ours, for the database may be shared.
+// versions is the table of the applied migrations. Its name starts with capstan_, because others may use the
+// database, too.
 const versions = "capstan_schema_version"
 
-// maxConns bounds the connections of a process, unless the URL has a pool_max_conns. Each append holds one for the time of
-// a flush to the server's disk, and the server makes one flush of those that wait together.
+// maxConns is the maximum number of connections of a process, unless the URL has a pool_max_conns. Each append
+// holds a connection while the server flushes to disk. The server combines the flushes of concurrent appends.
 const maxConns = 16
 
-// pingTimeout bounds the look at a connection that was idle for a second or more, before it is used.
+// pingTimeout limits the check of a connection that was idle for a second or more.
 const pingTimeout = 2 * time.Second
 
-// session makes the promises of Append hold whatever the server's defaults are: a stricter isolation would fail appends that
-// meet, and an asynchronous commit would lose some in a crash. remote_apply and the like stay as they are.
+// session overrides the defaults of the server that would break the promises of Append: a stricter isolation would
+// make concurrent appends fail, and an asynchronous commit could lose appends in a crash. Stronger settings, such
+// as remote_apply, stay.
 const session = `SELECT set_config('default_transaction_isolation', 'read committed', false),
     set_config('statement_timeout', '%dms', false),
     set_config('lock_timeout', '%dms', false),
     CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', false) END`
 
-// wantURL is what an error says of a URL, which itself is not shown: there may be a password in it.
+// wantURL describes a valid URL in errors. The URL itself is not shown, because it may contain a password.
 const wantURL = "want postgres://USER:PASSWORD@HOST:PORT/DATABASE, with %-escapes for : / ? # @ in the user and the password"
 
-// configure reads a URL.
+// configure parses a URL.
 func configure(databaseURL string) (*pgxpool.Config, error) {
 	u, err := url.Parse(databaseURL)
 	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || misplaced(u) {
@@ -73,7 +75,7 @@ func configure(databaseURL string) (*pgxpool.Config, error) {
 	}
 	c.DialFunc = dial
 	if c.ValidateConnect == nil {
-		// Of several hosts the one that takes writes, and after a failover not the former primary.
+		// Of several hosts, connect to the one that takes writes, and after a failover not to the former primary.
 		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	if c.RuntimeParams["application_name"] == "" {
@@ -82,8 +84,8 @@ func configure(databaseURL string) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// Target says where a URL leads to, for logs: the hosts with their ports, or the folder of a Unix socket, and the database.
-// There is no user and no password in it, nor in the error for a URL that Open would refuse.
+// Target returns the destination of a URL for logs: the hosts with their ports, or the folder of a Unix socket, and
+// the database. Neither the results nor the error contain a user or a password.
 func Target(databaseURL string) (hosts []string, database string, err error) {
 	config, err := configure(databaseURL)
 	if err != nil {
@@ -91,7 +93,7 @@ func Target(databaseURL string) (hosts []string, database string, err error) {
 	}
 	c := config.ConnConfig
 	hosts = []string{address(c.Host, c.Port)}
-	for _, other := range c.Fallbacks { // which has a host twice where TLS is tried first
+	for _, other := range c.Fallbacks { // fallbacks repeat a host if TLS is tried first
 		if a := address(other.Host, other.Port); !slices.Contains(hosts, a) {
 			hosts = append(hosts, a)
 		}
@@ -106,13 +108,13 @@ func address(host string, port uint16) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
-// misplaced reports whether a URL was cut in the middle of a password with a character that had to be escaped. What follows
-// that character would be taken for a port or a database, and be shown.
+// misplaced reports whether the URL was probably cut inside a password that contains an unescaped character. The
+// rest of the password would be taken for a port or a database, and would be shown.
 func misplaced(u *url.URL) bool {
 	return u.Fragment != "" || strings.Contains(u.EscapedPath()+u.RawQuery, "@")
 }
 
-// reason is what the driver has against a URL, unless it repeats what must not be shown.
+// reason returns the driver's reason for rejecting a URL, unless it repeats a secret.
 func reason(err error, u *url.URL) string {
 	cause := errors.Unwrap(err)
 	if cause == nil {
@@ -130,7 +132,7 @@ func reason(err error, u *url.URL) string {
 	return ": " + cause.Error()
 }
 
-// migrate brings the schema to the newest version of a folder. Processes that do so at once wait for each other, looking every second.
+// migrate applies the migrations of a folder. Concurrent processes wait for one another and check once per second.
 func migrate(ctx context.Context, pool *pgxpool.Pool, dir fs.FS) (err error) {
 	locker, err := lock.NewPostgresSessionLocker(lock.WithLockTimeout(1, uint64(openTimeout/time.Second)))
 	if err != nil {

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// silence bounds how long a connection stays in use while the server's machine gives no sign of life, as after the loss of its
-// power or its network. Calls have time-outs of their own; this one ends the connection of a read before its minute is over.
+// silence is how long a connection stays in use without a sign of life from the server's machine, for example after
+// a loss of power or network. Calls have timeouts of their own, but this limit ends the connection of a read before
+// its minute is over.
 const silence = 15 * time.Second
 
 // dial connects to a server.

@@ -5,11 +5,12 @@ import (
 	"syscall"
 )
 
-// tcpUserTimeout is TCP_USER_TIMEOUT, which syscall does not name.
+// tcpUserTimeout is TCP_USER_TIMEOUT. Package syscall has no name for it.
 const tcpUserTimeout = 18
 
-// acknowledge bounds how long the other side may take to acknowledge data; keep-alives bound only a connection without any. Without it
-// Linux sends the data again for about 15 minutes. A kernel that does not know it does no harm.
+// acknowledge limits how long the server may take to acknowledge data. Keep-alives only cover connections without
+// unacknowledged data. Without this limit, Linux retransmits for about 15 minutes. A kernel that does not know the
+// option ignores it.
 func acknowledge(network, _ string, c syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil

@@ -4,5 +4,5 @@ package postgres
 
 import "syscall"
 
-// acknowledge sets nothing: keep-alives and the time-outs of calls must do.
+// acknowledge does nothing on this system. Only keep-alives and the timeouts of calls apply.
 func acknowledge(string, string, syscall.RawConn) error { return nil }

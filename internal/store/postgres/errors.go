@@ -12,29 +12,30 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// advice says what helps against an error of the server, by its SQLSTATE.
+// advice maps the SQLSTATE of a server error to a text that says what to do.
 var advice = map[string]string{
 	"25006": readOnly,
 	"28000": "check the user, sslmode and the server's pg_hba.conf",
 	"28P01": "check the user and the password",
-	"3D000": "create the database, or name one that is there",
-	"3F000": "create the schema, or name one that is there in search_path",
+	"3D000": "create the database, or name an existing one",
+	"3F000": "create the schema, or name an existing one in search_path",
 	"42501": "grant the user CREATE on the schema, or give it a database that it owns",
-	"53100": "make room on the server's disk",
+	"53100": "free space on the server's disk",
 	"55000": readOnly,
 	"53300": "raise the server's max_connections, or lower pool_max_conns in the URL",
 	"55P03": "another process holds the turn's row: look for it in pg_stat_activity",
 	"57014": "the server is too slow, or an administrator has stopped the statement",
 	"57P01": "the server is stopping or failing over: wait for it",
-	"57P02": "the server has crashed and starts again: wait for it",
+	"57P02": "the server has crashed and is restarting: wait for it",
 	"57P03": "the server is starting or stopping: wait for it",
 }
 
-const readOnly = "this server takes no writes: it is a standby, or was demoted. The URL must lead to the primary; it may name all servers, " +
+const readOnly = "this server takes no writes: it is a standby, or was demoted. The URL must lead to the " +
+	"primary; it may name all servers, " +
 	"as in HOST1,HOST2, and the one that takes writes is used"
 
-// explain adds to an error what to do about it. Of a failed connection it keeps the causes alone: the driver's error holds
-// all that is in the URL.
+// explain adds what to do to an error. It keeps only the causes of a failed connection, because the driver's error
+// contains the whole URL.
 func explain(err error) error {
 	connect, unconnected := errors.AsType[*pgconn.ConnectError](err)
 	if unconnected {
@@ -50,49 +51,52 @@ func explain(err error) error {
 		return fmt.Errorf("%w; %s", err, readOnly)
 	}
 	if unconnected {
-		return fmt.Errorf("%w; check the host, the port and sslmode in the URL, that the server runs, and that no network policy is in the way", err)
+		return fmt.Errorf("%w; check the host, the port and sslmode in the URL, that the server is running, and "+
+			"that no network policy blocks the connection", err)
 	}
 	return err
 }
 
-// passing are the states of a server, by their SQLSTATE, that end by themselves: a start, a stop, a failover, a rush.
-var passing = []string{"25006", "53300", "55000", "57P01", "57P02", "57P03"}
+// temporary lists the SQLSTATEs of temporary states of a server: a start, a stop, a failover, too many clients.
+var temporary = []string{"25006", "53300", "55000", "57P01", "57P02", "57P03"}
 
-// demoted are the answers of a server that takes no writes, by their SQLSTATE: read_only_sql_transaction, and
+// demoted lists the SQLSTATEs of a server that takes no writes: read_only_sql_transaction, and
 // object_not_in_prerequisite_state for the position of a server in recovery.
 var demoted = []string{"25006", "55000"}
 
-// gone are the answers that mean that a session has ended or is of no use any more, by their SQLSTATE: admin_shutdown, crash_shutdown,
-// cannot_connect_now, database_dropped, idle_session_timeout. A server says so when it ends the session; a pooler between it and this
-// process may say so and keep the connection.
-var gone = []string{"57P01", "57P02", "57P03", "57P04", "57P05"}
+// sessionEnded lists the SQLSTATEs that mean that a session has ended or is useless: admin_shutdown, crash_shutdown,
+// cannot_connect_now, database_dropped, idle_session_timeout. A server sends them when it ends the session. A
+// pooler in between may send them and keep the connection.
+var sessionEnded = []string{"57P01", "57P02", "57P03", "57P04", "57P05"}
 
-// IsAway reports whether an error of Open means that the server is out of reach for now, so that it may be of use to try
-// again. It is false if the server has answered and refused, and if the URL or a certificate is wrong.
+// IsAway reports whether an error of Open means that the server is temporarily out of reach, so that another
+// attempt may succeed. It returns false if the server refused the connection, and if the URL or a certificate is
+// wrong.
 func IsAway(err error) bool {
 	if server, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return slices.Contains(passing, server.Code)
+		return slices.Contains(temporary, server.Code)
 	}
-	_, unreachable := errors.AsType[net.Error](err) // no such host, nobody listens, no answer in time
+	_, unreachable := errors.AsType[net.Error](err) // unknown host, connection refused, or timeout
 	return unreachable || errors.Is(err, pgconn.ErrReadOnlyConnection) || errors.Is(err, context.DeadlineExceeded) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// rejected reports whether the server has refused a statement and rolled it back. FATAL is no such thing: it ends the
-// session, maybe after the commit. Nor is an answer that comes from a pooler that has lost the server.
+// rejected reports whether the server has refused a statement and rolled it back. FATAL is different: it ends the
+// session, maybe after the commit. Errors of a pooler that has lost the server do not count, either.
 func rejected(err error) bool {
 	server, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (server.SeverityUnlocalized == "ERROR" || server.SeverityUnlocalized == "" && server.Severity == "ERROR") &&
-		!slices.Contains(gone, server.Code) && !strings.HasPrefix(server.Code, "08")
+		!slices.Contains(sessionEnded, server.Code) && !strings.HasPrefix(server.Code, "08")
 }
 
-// isDemoted reports whether a server has refused a statement because it takes no writes. Another one may have become the primary.
+// isDemoted reports whether a server has refused a statement because it takes no writes. Another server may be the
+// primary now.
 func isDemoted(err error) bool {
 	server, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && slices.Contains(demoted, server.Code)
 }
 
-// lost reports whether an error means that a connection has broken, or leads to a server that is of no use any more.
+// lost reports whether an error means that a connection is broken, or that its server is useless.
 func lost(err error) bool {
 	if err == nil || rejected(err) && !isDemoted(err) {
 		return false

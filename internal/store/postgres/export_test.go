@@ -5,13 +5,13 @@ import (
 	"io/fs"
 )
 
-// OpenWith opens a database as a program with these migrations does.
+// OpenWith opens a database like a program with these migrations.
 func OpenWith(ctx context.Context, databaseURL string, dir fs.FS) (*Store, error) {
 	return open(ctx, databaseURL, dir)
 }
 
-// Versions is the table of the migrations that were done.
+// Versions is the table of the applied migrations.
 const Versions = versions
 
-// Migrations are the versions of the schema.
+// Migrations returns the migrations of the schema.
 func Migrations() (fs.FS, error) { return fs.Sub(migrations, "migrations") }

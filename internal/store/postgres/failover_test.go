@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// calls are those of a store that begin after a failover. Each works on a journal "old" of one entry, which is retired.
+// calls are the first calls after a failover. Each works on the retired journal "old", which has one entry.
 var calls = map[string]func(ctx context.Context, s *postgres.Store) error{
 	"Append": func(ctx context.Context, s *postgres.Store) error { return s.Append(ctx, "new", entry(1, 1)) },
 	"Append that is refused": func(ctx context.Context, s *postgres.Store) error {
@@ -55,7 +55,7 @@ var calls = map[string]func(ctx context.Context, s *postgres.Store) error{
 	"Check": func(ctx context.Context, s *postgres.Store) error { return s.Check(ctx) },
 }
 
-// TestFailoverThatKeepsConnections: the primary is demoted, the connections to it stay open, and it answers that it takes no writes. The
+// TestFailoverThatKeepsConnections: the primary is demoted and takes no writes, but its connections stay open. The
 // first call of each kind must reach the new primary.
 func TestFailoverThatKeepsConnections(t *testing.T) {
 	for name, service := range map[string]bool{"a URL with both servers": false, "a Service that leads to the new one": true} {
@@ -114,19 +114,22 @@ func TestFailoverThatKeepsConnections(t *testing.T) {
 	}
 }
 
-// TestServerThatTakesNoWrites: with no other server there is nothing to go on with, and all say why. The store heals when there is.
-func TestServerThatTakesNoWrites(t *testing.T) {
+// TestReadOnlyServer: no other server exists, so all calls fail and give the reason. The store recovers
+// when the server takes writes again.
+func TestReadOnlyServer(t *testing.T) {
 	server := postgrestest.Own(t)
 	s := openAt(t, server.URL("postgres"))
 	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
 		t.Fatal(err)
 	}
 	server.Set(t, "default_transaction_read_only", "on")
-	for range 2 { // on the connection that is there, and on a new one
+	for range 2 { // on the existing connection and on a new one
 		for name, call := range calls {
 			err := call(t.Context(), s)
-			if err == nil || !strings.Contains(err.Error(), "takes no writes") || strings.Contains(err.Error(), "not known") || !postgres.IsAway(err) {
-				t.Errorf("%s: %v, want an error that says that the server takes no writes, and no doubt that nothing was written", name, err)
+			if err == nil || !strings.Contains(err.Error(), "takes no writes") ||
+				strings.Contains(err.Error(), "not known") || !postgres.IsAway(err) {
+				t.Errorf("%s: %v, want an error that says that the server takes no writes, and no doubt that nothing was written", name,
+					err)
 			}
 		}
 	}
@@ -136,8 +139,9 @@ func TestServerThatTakesNoWrites(t *testing.T) {
 	}
 }
 
-// TestReplicaThatLacksTheLastEntries: an asynchronous replica becomes the primary without what was acknowledged last.
-func TestReplicaThatLacksTheLastEntries(t *testing.T) {
+// TestReplicaWithoutLastEntries: an asynchronous replica becomes the primary without the last acknowledged
+// entries.
+func TestReplicaWithoutLastEntries(t *testing.T) {
 	primary, standby := postgrestest.Pair(t)
 	s := openAt(t, primary.Both(standby, "postgres"))
 	log := open(t, s, "a")
@@ -173,9 +177,10 @@ func TestReplicaThatLacksTheLastEntries(t *testing.T) {
 	}
 }
 
-// TestServerThatFallsSilent: its connections stay open, and no answer comes. No call may wait for ever, and the next one dials anew.
-func TestServerThatFallsSilent(t *testing.T) {
-	t.Parallel() // it takes as long as an append waits for an answer
+// TestSilentServer: the connections of a server stay open, but it sends no replies. No call may wait
+// forever, and the next one must connect again.
+func TestSilentServer(t *testing.T) {
+	t.Parallel() // takes as long as the timeout of an append
 	primary, standby := postgrestest.Pair(t)
 	p := newProxy(t, primary.URL("postgres"))
 	s := openAt(t, strings.Replace(p.url, "pool_max_conns=1", "pool_max_conns=8", 1))
@@ -200,10 +205,10 @@ func TestServerThatFallsSilent(t *testing.T) {
 	}
 }
 
-// TestAppendThatNoStandbyHas: an append that times out while the server waits for its standby is on the server's own disk. Finding it there
-// is no reason to rely on it.
-func TestAppendThatNoStandbyHas(t *testing.T) {
-	t.Parallel() // it takes as long as two calls wait for an answer
+// TestAppendWithoutStandbyIsNotTrusted: an append that times out while the server waits for its standby is only on
+// the server's own disk. A later append that finds it there must not rely on it.
+func TestAppendWithoutStandbyIsNotTrusted(t *testing.T) {
+	t.Parallel() // takes as long as the timeouts of two calls
 	primary, standby := postgrestest.Pair(t)
 	s := openAt(t, primary.URL("postgres"))
 	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
@@ -226,7 +231,8 @@ func TestAppendThatNoStandbyHas(t *testing.T) {
 	}
 }
 
-// TestIncarnationAfterAFailover: it changes unless every commit had waited for a standby and the mark that is known of is there.
+// TestIncarnationAfterAFailover: the incarnation changes, except if all commits had waited for a standby and the
+// new server has the last known mark.
 func TestIncarnationAfterAFailover(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason      string
@@ -262,9 +268,10 @@ func TestIncarnationAfterAFailover(t *testing.T) {
 				t.Errorf("State: %+v, %v; want it unsure until the next mark", st, err)
 			}
 			found := make([]store.State, 0, len(stores))
-			for _, s := range stores { // of several processes one tells of it
+			for _, s := range stores { // only one of several processes reports the loss
 				st, err := s.Mark(t.Context(), before.Position+tc.behind)
-				if err != nil || st.Unsure || (st.Incarnation != before.Incarnation) != tc.lost || st.ID != before.ID || st.Position <= before.Position {
+				if err != nil || st.Unsure || (st.Incarnation != before.Incarnation) != tc.lost || st.ID != before.ID ||
+					st.Position <= before.Position {
 					t.Errorf("Mark: %+v, %v; want a new incarnation: %t, after %+v: %s", st, err, tc.lost, before, tc.reason)
 				}
 				found = append(found, st)
@@ -276,8 +283,8 @@ func TestIncarnationAfterAFailover(t *testing.T) {
 	}
 }
 
-// TestRestoredBackup: a dump that is loaded over what came after it is behind, and one that is loaded into another server has another
-// incarnation also where no position is known, and where commits had waited for a standby.
+// TestRestoredBackup: a dump is loaded over newer data, which leaves the store behind. A dump that is loaded into
+// another server gives a new incarnation, even if no position is known or commits had waited for a standby.
 func TestRestoredBackup(t *testing.T) {
 	server := postgrestest.Own(t)
 	s := openAt(t, server.URL("postgres"))

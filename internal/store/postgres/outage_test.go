@@ -16,8 +16,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-func TestStoreHealsWhenTheServerWasRestarted(t *testing.T) {
-	databaseURL, restart := postgrestest.Restartable(t) // a server with its defaults, such as fsync
+func TestStoreRecoversAfterServerRestart(t *testing.T) {
+	databaseURL, restart := postgrestest.Restartable(t) // a server with default settings, such as fsync
 	s := openAt(t, databaseURL)
 	var group sync.WaitGroup
 	for i := range 8 { // so that many connections are idle
@@ -36,7 +36,7 @@ func TestStoreHealsWhenTheServerWasRestarted(t *testing.T) {
 		t.Fatalf("Append: %v, want all broken connections to have been replaced", err)
 	}
 	restart(postgrestest.Immediate)
-	// The connection was in use a moment ago, so the append may meet the broken one before that is known.
+	// The connection was in use a moment ago, so the append may use it before the pool knows that it is broken.
 	if err := s.Append(t.Context(), "0", entry(3, 1)); err != nil && !strings.Contains(err.Error(), "not known") {
 		t.Errorf("Append right after a restart: %v, want an error that says that the outcome is not known", err)
 	}
@@ -45,7 +45,7 @@ func TestStoreHealsWhenTheServerWasRestarted(t *testing.T) {
 	}
 }
 
-func TestLogsLoseNothingInRestartsUnderLoad(t *testing.T) {
+func TestNoEntryIsLostInRestartsUnderLoad(t *testing.T) {
 	databaseURL, restart := postgrestest.Restartable(t, "fsync=off")
 	s := openAt(t, databaseURL)
 	const turns = 8
@@ -77,7 +77,7 @@ func TestLogsLoseNothingInRestartsUnderLoad(t *testing.T) {
 	}
 }
 
-// open opens a log whose entries nobody needs.
+// open opens a log that ignores the entries it reads.
 func open(t *testing.T, s *postgres.Store, uid string) *journal.Log {
 	t.Helper()
 	log, err := journal.Open(t.Context(), uid, 1, journal.Options{
@@ -89,11 +89,11 @@ func open(t *testing.T, s *postgres.Store, uid string) *journal.Log {
 	return log
 }
 
-func TestAppendWhoseAnswerIsLostMayBeTriedAgain(t *testing.T) {
+func TestAppendWithLostReplyMayBeRepeated(t *testing.T) {
 	p := newProxy(t, postgrestest.Database(t))
 	s := openAt(t, p.url)
 	log := open(t, s, "a")
-	for _, text := range []string{"first", "second", loseAnswer} { // two to have the statements prepared
+	for _, text := range []string{"first", "second", loseAnswer} { // the first two prepare the statements
 		p.lose.Store(text == loseAnswer)
 		if err := log.Append(t.Context(), journal.Record{Kind: journal.ModelReplied, Payload: text}); err != nil {
 			t.Fatalf("Append(%q): %v, want it to find out that the entry was written", text, err)
@@ -113,7 +113,7 @@ func TestAppendWhoseAnswerIsLostMayBeTriedAgain(t *testing.T) {
 	}
 }
 
-func TestErrorsHoldNoSecretAndSayWhatToDo(t *testing.T) {
+func TestErrorsContainAdviceAndNoSecrets(t *testing.T) {
 	good, err := url.Parse(postgrestest.Database(t))
 	if err != nil {
 		t.Fatal(err)
@@ -121,18 +121,19 @@ func TestErrorsHoldNoSecretAndSayWhatToDo(t *testing.T) {
 	const secret = "s3cr3t"
 	password, _ := good.User.Password()
 	if len(password) < 8 {
-		password = secret // that of a named server may be too short to tell it from other text
+		password = secret // the password of a named server may be too short to find in a text
 	}
 	wrong, unknown := *good, *good
-	wrong.User = url.UserPassword("nobody_of_that_name", secret) // which a server refuses even if it asks nobody for a password
+	wrong.User = url.UserPassword("nobody_of_that_name", secret) // a server refuses this user even if it requires no password
 	unknown.Path = "/nowhere"
 	readOnly := postgrestest.Database(t)
-	postgrestest.Exec(t, readOnly, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only TO on', current_database()); END $$`)
+	postgrestest.Exec(t, readOnly, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+
+		`default_transaction_read_only TO on', current_database()); END $$`)
 	tests := map[string]struct{ url, want string }{
 		"wrong user and password":     {wrong.String(), "check the user"},
 		"unknown database":            {unknown.String(), "create the database"},
 		"server that takes no writes": {readOnly, "takes writes"},
-		"nobody listens":              {"postgres://u:" + secret + "@127.0.0.1:1/d", "check the host"},
+		"no server listens":           {"postgres://u:" + secret + "@127.0.0.1:1/d", "check the host"},
 		"no such host":                {"postgres://u:" + secret + "@db.invalid/d", "check the host"},
 		"no such socket":              {"postgres://u:" + secret + "@/d?host=/nowhere", "check the host"},
 		"another database's URL":      {"mysql://u:" + secret + "@h/d", "want postgres://"},
@@ -157,7 +158,7 @@ func TestErrorsHoldNoSecretAndSayWhatToDo(t *testing.T) {
 			if !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %q does not say %q", err, tt.want)
 			}
-			// %#v shows what a logger that takes errors apart would.
+			// %#v shows what a logger of structured errors would show.
 			for e := err; e != nil; e = errors.Unwrap(e) {
 				for _, bad := range []string{secret, password, "postgres://u", "@h"} {
 					if text := fmt.Sprintf("%s %+v %#v", e, e, e); strings.Contains(text, bad) {
@@ -169,13 +170,13 @@ func TestErrorsHoldNoSecretAndSayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestErrorsOfAServerThatWentAway(t *testing.T) {
+func TestErrorsOfStoppedServer(t *testing.T) {
 	p := newProxy(t, postgrestest.Database(t))
 	s := openAt(t, p.url)
 	p.shut()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for range 3 { // the first one loses its connection, the others get none
+	for range 3 { // the first call loses its connection, the others get none
 		_, err := journal.Collect(ctx, s, "a")
 		if err == nil || ctx.Err() != nil {
 			t.Fatalf("Collect: %v, want an error in time", err)

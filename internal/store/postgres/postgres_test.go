@@ -38,27 +38,31 @@ func openAt(tb testing.TB, databaseURL string) *postgres.Store {
 
 func entry(seq, epoch int64) journal.Entry {
 	return journal.Entry{
-		Seq: seq, Epoch: epoch, Kind: journal.ModelReplied, Version: 1, Time: time.Unix(1, 2).UTC(), Payload: fmt.Appendf(nil, `{"epoch":%d}`, epoch),
+		Seq: seq, Epoch: epoch, Kind: journal.ModelReplied, Version: 1, Time: time.Unix(1, 2).UTC(),
+		Payload: fmt.Appendf(nil, `{"epoch":%d}`, epoch),
 	}
 }
 
-// weaken gives a database the defaults that suit a journal least.
+// weaken gives a database the default settings that are worst for a journal.
 func weaken(tb testing.TB, databaseURL string) {
 	tb.Helper()
-	for _, set := range []string{"default_transaction_isolation TO serializable", "synchronous_commit TO off", "statement_timeout TO 3600000"} {
+	for _, set := range []string{
+		"default_transaction_isolation TO serializable", "synchronous_commit TO off",
+		"statement_timeout TO 3600000",
+	} {
 		postgrestest.Exec(tb, databaseURL, "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET "+set+"', current_database()); END $$")
 	}
 }
 
 var _ store.Store = (*postgres.Store)(nil)
 
-// shelf opens stores in databases, and opens them again.
+// shelf opens stores in databases, and reopens them.
 type shelf map[journal.Journal]string
 
 func (f shelf) open(t *testing.T) *postgres.Store {
 	t.Helper()
 	databaseURL := postgrestest.Database(t)
-	// What a server may have as its defaults must not weaken the promises of a journal.
+	// Default settings of a server must not weaken the promises of a journal.
 	weaken(t, databaseURL)
 	s := openAt(t, databaseURL)
 	f[s] = databaseURL
@@ -87,7 +91,7 @@ func TestKeeperContract(t *testing.T) {
 	journaltest.RunKeeper(t,
 		func(t *testing.T) journaltest.Keeper { return f.open(t) },
 		func(t *testing.T, k journaltest.Keeper) journaltest.Keeper {
-			// A session tells of its rows when it ends, if not before, and ANALYZE counts what there is.
+			// A session reports its row counts when it ends at the latest, and ANALYZE counts the rows.
 			if err := k.(*postgres.Store).Close(); err != nil {
 				t.Fatalf("Close: %v", err)
 			}
@@ -119,7 +123,7 @@ func TestPositionContract(t *testing.T) {
 	})
 }
 
-func TestStateWhereTheServerDoesNotTell(t *testing.T) {
+func TestStateWithoutServerIdentity(t *testing.T) {
 	s := openAt(t, postgrestest.Database(t))
 	whole, err := s.State(t.Context())
 	if err != nil || whole.Incarnation == "1" {
@@ -143,14 +147,14 @@ func TestStateWhereTheServerDoesNotTell(t *testing.T) {
 				t.Errorf("State: %+v, %v; want %+v", after, err, want)
 			}
 			if marked, err := s.Mark(t.Context(), 0); err != nil || marked.Lost {
-				t.Errorf("Mark: %+v, %v; want nothing lost where nothing is told", marked, err)
+				t.Errorf("Mark: %+v, %v; want no loss, because the server reveals nothing", marked, err)
 			}
 			postgrestest.Exec(t, databaseURL, strings.Replace(strings.Replace(statement, "REVOKE", "GRANT", 1), "FROM", "TO", 1))
 		})
 	}
 }
 
-// ordinary makes a user without rights beyond its own schema, and returns its URL of the database.
+// ordinary creates a user with rights to its own schema only, and returns its URL for the database.
 func ordinary(t *testing.T, databaseURL string) string {
 	t.Helper()
 	name := "user_" + strings.ToLower(rand.Text())
@@ -186,7 +190,7 @@ func TestCallsAfterClose(t *testing.T) {
 	}
 }
 
-func TestProcessesThatOpenANewDatabaseAtOnce(t *testing.T) {
+func TestConcurrentOpenOfNewDatabase(t *testing.T) {
 	t.Parallel()
 	databaseURL := postgrestest.Database(t)
 	var group sync.WaitGroup
@@ -208,7 +212,7 @@ func TestProcessesThatOpenANewDatabaseAtOnce(t *testing.T) {
 	group.Wait()
 }
 
-func TestStoreGoesOnAfterCancelledCalls(t *testing.T) {
+func TestStoreWorksAfterCancelledCalls(t *testing.T) {
 	s := openAt(t, postgrestest.Database(t))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -13,17 +13,17 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// loseAnswer is the payload that a proxy looks for when it is to lose an answer.
+// loseAnswer is a payload. The proxy loses the response to it if lose is set.
 const loseAnswer = "lose the answer to this"
 
-// proxy stands between a store and a server.
+// proxy forwards connections between a store and a server.
 type proxy struct {
 	url      string
-	lose     atomic.Bool               // the next answer to loseAnswer: the connection is cut instead
-	lost     atomic.Int64              // answers
-	asked    atomic.Int64              // pieces that came from the client, each a round trip
-	target   atomic.Pointer[[2]string] // the network and the address that new connections lead to
-	frozen   atomic.Int64              // how often freeze was called
+	lose     atomic.Bool               // close the connection instead of forwarding the next response to loseAnswer
+	lost     atomic.Int64              // number of lost responses
+	asked    atomic.Int64              // number of pieces from the client, each one round trip
+	target   atomic.Pointer[[2]string] // the network and the address for new connections
+	frozen   atomic.Int64              // number of calls of freeze
 	over     chan struct{}             // closed by shut
 	listener net.Listener
 	mu       sync.Mutex
@@ -67,7 +67,7 @@ func newProxy(t *testing.T, databaseURL string) *proxy {
 	return p
 }
 
-// lead leads new connections to a server. Those that are there stay, as a Service keeps them when its endpoint changes.
+// lead directs new connections to a server. Existing connections stay, as with a Service whose endpoint changes.
 func (p *proxy) lead(t *testing.T, databaseURL string) {
 	t.Helper()
 	config, err := pgconn.ParseConfig(databaseURL)
@@ -78,10 +78,10 @@ func (p *proxy) lead(t *testing.T, databaseURL string) {
 	p.target.Store(&[2]string{network, address})
 }
 
-// freeze makes the connections that are there pass on nothing more: they stay open, and no answer comes.
+// freeze makes existing connections forward nothing more. They stay open without replies.
 func (p *proxy) freeze() { p.frozen.Add(1) }
 
-// join passes on what two connections say.
+// join forwards data between two connections.
 func (p *proxy) join(client, server net.Conn) {
 	p.mu.Lock()
 	p.conns = append(p.conns, client, server)
@@ -111,7 +111,7 @@ func (p *proxy) join(client, server net.Conn) {
 	})
 }
 
-// pass copies until a side is closed or look says that it is enough, and then closes both.
+// pass copies data until a side is closed or look returns true. It then closes both sides.
 func pass(to io.WriteCloser, from io.ReadCloser, look func(said []byte) bool) {
 	defer hangUp(to)
 	defer hangUp(from)
@@ -127,12 +127,12 @@ func pass(to io.WriteCloser, from io.ReadCloser, look func(said []byte) bool) {
 	}
 }
 
-// hangUp closes what may be closed already.
+// hangUp closes c, which may already be closed.
 func hangUp(c io.Closer) {
 	_ = c.Close()
 }
 
-// shut cuts all connections and takes no more.
+// shut closes all connections and accepts no new ones.
 func (p *proxy) shut() {
 	hangUp(p.listener)
 	p.mu.Lock()

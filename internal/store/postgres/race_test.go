@@ -16,7 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-func TestOfStoresThatRaceForAPlaceOneWins(t *testing.T) {
+func TestOneOfConcurrentAppendsWins(t *testing.T) {
 	databaseURL := postgrestest.Database(t)
 	stores := []*postgres.Store{openAt(t, databaseURL), openAt(t, databaseURL)}
 	const rounds, batch = 100, 3
@@ -38,7 +38,7 @@ func TestOfStoresThatRaceForAPlaceOneWins(t *testing.T) {
 					t.Errorf("Append: %v, want ErrSequence or nil", err)
 					return
 				}
-				seq += batch // whoever has won, this place is taken
+				seq += batch // whoever has won, this sequence number is taken
 			}
 		})
 	}
@@ -54,12 +54,12 @@ func TestOfStoresThatRaceForAPlaceOneWins(t *testing.T) {
 	}
 }
 
-func TestNewerEpochFencesOffARacingWriter(t *testing.T) {
+func TestNewerEpochFencesConcurrentWriter(t *testing.T) {
 	databaseURL := postgrestest.Database(t)
 	zombie, heir := openAt(t, databaseURL), openAt(t, databaseURL)
 	for round := range 20 {
 		uid := fmt.Sprintf("turn-%d", round)
-		var taken atomic.Int64 // the last place that the old epoch has got
+		var taken atomic.Int64 // the last sequence number of the old epoch
 		var old sync.WaitGroup
 		old.Go(func() {
 			for seq := int64(1); ; seq++ {
@@ -74,7 +74,7 @@ func TestNewerEpochFencesOffARacingWriter(t *testing.T) {
 				taken.Store(seq)
 			}
 		})
-		for err := journal.ErrSequence; errors.Is(err, journal.ErrSequence); { // until it is the first at a place
+		for err := journal.ErrSequence; errors.Is(err, journal.ErrSequence); { // until it is the first one to write a sequence number
 			if err = heir.Append(t.Context(), uid, entry(taken.Load()+1, 2)); err != nil && !errors.Is(err, journal.ErrSequence) {
 				t.Errorf("Append of the newer epoch: %v, want ErrSequence or nil", err)
 			}
@@ -92,7 +92,7 @@ func TestNewerEpochFencesOffARacingWriter(t *testing.T) {
 	}
 }
 
-func TestPurgesThatMeetLeaveNothing(t *testing.T) {
+func TestConcurrentPurgesDeleteAll(t *testing.T) {
 	databaseURL := postgrestest.Database(t)
 	one, other := openAt(t, databaseURL), openAt(t, databaseURL)
 	at := time.Unix(1, 0)
@@ -130,7 +130,7 @@ func TestPurgesThatMeetLeaveNothing(t *testing.T) {
 func TestAppendIsOneRoundTrip(t *testing.T) {
 	p := newProxy(t, postgrestest.Database(t))
 	s := openAt(t, p.url)
-	least := int64(100) // the first append of a kind prepares its statement, and one after a pause looks at the connection
+	least := int64(100) // the first append of each kind prepares its statement, and one after a pause checks the connection
 	for seq := range int64(10) {
 		first := entry(2*seq+1, 1)
 		first.Artifacts = []journal.Artifact{journal.NewArtifact(fmt.Append(nil, seq)), journal.NewArtifact([]byte("the same each time"))}
@@ -145,7 +145,7 @@ func TestAppendIsOneRoundTrip(t *testing.T) {
 	}
 }
 
-func TestAppendDoesNotWaitForEverForAnotherWriter(t *testing.T) {
+func TestAppendWaitsForOtherWriterWithTimeout(t *testing.T) {
 	t.Parallel()
 	databaseURL := postgrestest.Database(t)
 	s := openAt(t, databaseURL)
@@ -166,7 +166,8 @@ func TestAppendDoesNotWaitForEverForAnotherWriter(t *testing.T) {
 	}
 	err = s.Append(t.Context(), "a", entry(2, 1)) // takes as long as lock_timeout
 	if err == nil || !strings.Contains(err.Error(), "pg_stat_activity") || strings.Contains(err.Error(), "not known") {
-		t.Errorf("Append behind a writer that stands still: %v, want an error that says where to look, and no doubt that nothing was written", err)
+		t.Errorf("Append behind a writer that stands still: %v, want an error that says where to look, and no "+
+			"doubt that nothing was written", err)
 	}
 	if _, err := conn.Exec(t.Context(), `ROLLBACK`); err != nil {
 		t.Fatal(err)

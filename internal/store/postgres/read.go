@@ -12,19 +12,20 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// primary begins a query that only a server that takes writes answers; others refuse it. A primary that was demoted keeps
-// connections that are read from, and shows an ever older state: the journal of a Turn would seem to have lost its last
-// entries. It changes nothing and costs no round trip.
+// primary makes a query fail on a server that takes no writes. A demoted primary keeps its connections and its data
+// gets stale: the journal of a Turn would seem to have lost its last entries. This clause changes nothing and costs
+// no round trip.
 const primary = `WITH writable AS (DELETE FROM capstan_turn WHERE false) `
 
-// page reads entries until a page has enough of them or of bytes. The length of a payload is known without reading it.
+// page selects entries until the page has enough entries or bytes. The length of a payload is known without reading
+// it.
 const page = `SELECT seq, epoch, kind, version, time, payload, artifact FROM (
     SELECT *, sum(octet_length(payload)) OVER (ORDER BY seq) - octet_length(payload) AS before
     FROM capstan_journal WHERE turn_uid = $1 AND seq > $2 ORDER BY seq LIMIT $3
 ) AS p WHERE before < $4 ORDER BY seq`
 
-// Read returns the entries of a UID after a place, in order. A page takes at most a minute, and no connection is held between
-// pages.
+// Read returns the entries of a UID after a sequence number, in order. A page takes at most a minute, and no
+// connection is held between pages.
 func (s *Store) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
 	return store.Pages(after, func(after int64) ([]journal.Entry, bool, error) {
 		entries, err := read(ctx, s, entryOf, page, uid, after, store.PageEntries, store.PageBytes)
@@ -51,7 +52,7 @@ func entryOf(row pgx.CollectableRow) (e journal.Entry, err error) {
 	return e, nil
 }
 
-// Last returns the place of the newest entry of a UID, and 0 for a UID it does not know. It takes at most a minute.
+// Last returns the sequence number of the last entry of a UID, or 0 for an unknown UID. It takes at most a minute.
 func (s *Store) Last(ctx context.Context, uid string) (int64, error) {
 	found, err := read(ctx, s, pgx.RowTo[int64], `SELECT seq FROM capstan_turn WHERE turn_uid = $1`, uid)
 	if err != nil || len(found) == 0 {
@@ -75,14 +76,16 @@ func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artif
 	return found[0], nil
 }
 
-// UIDs returns UIDs that have entries and are not retired, those after one, in byte order. It takes at most a minute.
+// UIDs returns the UIDs after a given one that have entries and are not retired, in byte order. It takes at most a
+// minute.
 func (s *Store) UIDs(ctx context.Context, after string, most int) ([]string, error) {
 	return read(ctx, s, pgx.RowTo[string], `SELECT turn_uid FROM capstan_turn
 		WHERE retired_at IS NULL AND turn_uid COLLATE "C" > $1 ORDER BY turn_uid COLLATE "C" LIMIT $2`, after, max(most, 0))
 }
 
-// size takes the rows from the server's statistics: the ones that it keeps while it writes, which begin at 0 after a crash, or
-// what the last ANALYZE has found, which grows old. Neither is too low for long.
+// size takes the numbers of rows from the server's statistics. It uses the greater of two values: the live count,
+// which starts at 0 after a crash, and the result of the last ANALYZE, which gets stale. Neither is too low for
+// long.
 const size = primary + `, kept AS (
     SELECT c.relname AS name, pg_total_relation_size(c.oid) AS bytes, greatest(live, c.reltuples)::bigint AS rows
     FROM pg_class AS c, pg_stat_get_live_tuples(c.oid) AS live
@@ -94,11 +97,11 @@ SELECT (SELECT rows FROM kept WHERE name = 'capstan_turn'),
     (SELECT rows FROM kept WHERE name = 'capstan_artifact'),
     (SELECT sum(bytes)::bigint FROM kept)`
 
-// Size returns how much there is. Bytes is exact, and so is Retired, which is counted over an index of the retired journals
-// alone. The other numbers are the estimates that the server keeps for itself: they lag by some seconds, and after a purge
-// they are too high, by a tenth or so, until the server has analyzed the tables.
+// Size returns the size of the store. Bytes and Retired are exact; Retired is counted with an index of the retired
+// journals. The other numbers are the server's own estimates. They lag by some seconds. After a purge they are too
+// high, by about a tenth, until the server has analyzed the tables.
 func (s *Store) Size(ctx context.Context) (z store.Size, err error) {
-	err = s.again(ctx, readTimeout, func(ctx context.Context) error {
+	err = s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
 		return s.pool.QueryRow(ctx, size).Scan(&z.Journals, &z.Retired, &z.Entries, &z.Artifacts, &z.Bytes)
 	})
 	if err != nil {
@@ -108,9 +111,9 @@ func (s *Store) Size(ctx context.Context) (z store.Size, err error) {
 	return z, nil
 }
 
-// read collects the rows of a query, as a server has them that takes writes.
+// read returns the rows of a query, from a server that takes writes.
 func read[T any](ctx context.Context, s *Store, row pgx.RowToFunc[T], query string, args ...any) (all []T, err error) {
-	err = s.again(ctx, readTimeout, func(ctx context.Context) error {
+	err = s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
 		rows, err := s.pool.Query(ctx, primary+query, args...)
 		if err != nil {
 			return err

@@ -18,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-// bring brings a database to a version of the schema, from above or from below.
+// bring migrates a database up or down to a version of the schema.
 func bring(t *testing.T, databaseURL string, version int64) {
 	t.Helper()
 	db, err := goose.OpenDBWithDriver("pgx", databaseURL)
@@ -46,10 +46,10 @@ func bring(t *testing.T, databaseURL string, version int64) {
 	}
 }
 
-func TestJournalsOfTheVersionBeforeGoOn(t *testing.T) {
+func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 	databaseURL := postgrestest.Database(t)
 	bring(t, databaseURL, 1)
-	// What a process of the version before writes, also while one of this version is at work.
+	// write appends an entry like a process of the previous version, which may run beside this version.
 	write := func(seq int64) {
 		postgrestest.Exec(t, databaseURL, `WITH head AS (
 				INSERT INTO capstan_turn (turn_uid, seq, epoch) VALUES ('a', $1, 3)
@@ -60,7 +60,7 @@ func TestJournalsOfTheVersionBeforeGoOn(t *testing.T) {
 	}
 	write(1)
 	want := []journal.Entry{entry(1, 3)}
-	for range 2 { // the second time it has been down in between
+	for range 2 { // before the second time, the schema is migrated down
 		s, err := postgres.Open(t.Context(), databaseURL)
 		if err != nil {
 			t.Fatalf("Open: %v", err)
@@ -88,7 +88,7 @@ func TestJournalsOfTheVersionBeforeGoOn(t *testing.T) {
 	}
 }
 
-func TestOpenLeavesANewerSchemaAlone(t *testing.T) {
+func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 	for name, base := range map[string]int64{
 		"this program's migrations were done":     newest,
 		"those of the version before, and others": newest - 1,
@@ -113,12 +113,12 @@ func TestOpenLeavesANewerSchemaAlone(t *testing.T) {
 	}
 }
 
-// newest is the version of the schema that this program makes.
+// newest is the version of the schema that this program creates.
 const newest = 5
 
-// TestProgramsOfTwoVersionsMigrateAtOnce: whichever comes first, the newer program works, and the older one either has worked with its own
-// schema or refuses the newer one.
-func TestProgramsOfTwoVersionsMigrateAtOnce(t *testing.T) {
+// TestConcurrentMigrationByTwoVersions: in any order, the newer program works. The older one either has used its
+// own schema or refuses the newer one.
+func TestConcurrentMigrationByTwoVersions(t *testing.T) {
 	t.Parallel()
 	all, err := postgres.Migrations()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 )
 
-func TestSessionKeepsThePromisesOfAppend(t *testing.T) {
+func TestSessionSettings(t *testing.T) {
 	tests := map[string]struct {
 		reason, server, want string
 	}{
@@ -28,7 +28,8 @@ func TestSessionKeepsThePromisesOfAppend(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			databaseURL := postgrestest.Database(t)
-			postgrestest.Exec(t, databaseURL, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET synchronous_commit TO `+tt.server+`', current_database());
+			postgrestest.Exec(t, databaseURL, `DO $$ BEGIN `+
+				`EXECUTE format('ALTER DATABASE %I SET synchronous_commit TO `+tt.server+`', current_database());
 				EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation TO serializable', current_database()); END $$`)
 			s, err := Open(t.Context(), databaseURL)
 			if err != nil {
@@ -41,7 +42,8 @@ func TestSessionKeepsThePromisesOfAppend(t *testing.T) {
 			}()
 			got := map[string]string{}
 			for setting := range map[string]bool{
-				"synchronous_commit": true, "default_transaction_isolation": true, "statement_timeout": true, "lock_timeout": true, "application_name": true,
+				"synchronous_commit": true, "default_transaction_isolation": true, "statement_timeout": true,
+				"lock_timeout": true, "application_name": true,
 			} {
 				var value string
 				if err := s.pool.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&value); err != nil {

@@ -1,4 +1,4 @@
-// Package schema brings the schema of a store to the version that this program knows.
+// Package schema migrates the schema of a store to the version of this program.
 package schema
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// Up does the migrations that a store has not had. It returns journal.ErrNewer for a store with a schema that is newer than the newest
-// migration, also if a newer program has migrated it at the same time.
+// Up applies the pending migrations. It returns journal.ErrNewer if the schema is newer than the newest migration,
+// even if a newer program has migrated it in the meantime.
 func Up(ctx context.Context, p *goose.Provider) error {
 	sources := p.ListSources()
 	newest := sources[len(sources)-1].Version
@@ -19,7 +19,7 @@ func Up(ctx context.Context, p *goose.Provider) error {
 		return err
 	}
 	if _, err := p.Up(ctx); err != nil {
-		return fmt.Errorf("failed to bring it to the newest schema: %w", err)
+		return fmt.Errorf("failed to apply the migrations: %w", err)
 	}
 	return check(ctx, p, newest)
 }
@@ -32,11 +32,12 @@ func check(ctx context.Context, p *goose.Provider, newest int64) error {
 	return Check(has, newest)
 }
 
-// Check returns journal.ErrNewer if a schema has a newer version than the newest that this program knows.
+// Check returns journal.ErrNewer if the schema is newer than the newest version that this program knows.
 func Check(has, newest int64) error {
 	if has <= newest {
 		return nil
 	}
-	return fmt.Errorf("its schema has version %d, and the newest that this program knows is %d: %w; to go back to this version, restore a backup "+
+	return fmt.Errorf("its schema has version %d, and the newest version that this program knows is %d: %w; to "+
+		"return to this version, restore a backup "+
 		"from before the upgrade", has, newest, journal.ErrNewer)
 }

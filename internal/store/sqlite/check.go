@@ -8,16 +8,19 @@ import (
 )
 
 const (
-	// headerBytes is the part of a file's head that stays the same while it is open: what it is, its page size, its mode.
+	// headerBytes is the length of the part of the file header that does not change while the file is open: the
+	// file type, the page size and the mode.
 	headerBytes = 20
-	// maxProbe bounds what is written to see whether there is room.
+	// maxProbe limits the number of bytes that are written to check for free space.
 	maxProbe = 64 << 20
 )
 
-// Check fails if the journal cannot be written now, or if what is written would be lost: its file was deleted, replaced or
-// damaged under this process, the disk is full or read-only, another process holds it. It writes one page, so that a success
-// means something, and after an append that failed for want of room as much as that would have. Damage within the file is
-// found by who meets it, and told here from then on. It waits for a lock as long as ctx and 10 s allow.
+// Check fails if the journal cannot be written now, or if a write would be lost. The causes are: the file was
+// deleted, replaced or damaged, the disk is full or read-only, or another process holds the file.
+//
+// Check writes one page, so that a success proves something. After an append that failed for lack of space, it
+// writes as many bytes as that append. It does not search the file for damage, but reports damage that another call
+// has found. It waits for a lock as long as ctx and 10 s allow.
 func (s *Store) Check(ctx context.Context) error {
 	if s.isClosed() {
 		return ErrClosed
@@ -28,7 +31,8 @@ func (s *Store) Check(ctx context.Context) error {
 	if err := s.checkFile(); err != nil {
 		return err
 	}
-	// A number in the file's header that nothing else uses. SQLite writes the page also if it stays the same.
+	// user_version is a number in the file's header that nothing else uses. SQLite writes the page even if the
+	// value does not change.
 	_, err := s.db.ExecContext(ctx, `PRAGMA user_version = 0`)
 	if missing := s.missing.Load(); err == nil && missing > 0 {
 		err = s.probe(ctx, missing)
@@ -37,25 +41,27 @@ func (s *Store) Check(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return fmt.Errorf("failed to write to the journal %q in time: the disk is slow, or another process holds the file: %w", s.path, context.Cause(ctx))
+		return fmt.Errorf("failed to write to the journal %q in time: the disk is slow, or another process holds the file: %w", s.path,
+			context.Cause(ctx))
 	}
 	return fmt.Errorf("failed to write to the journal %q: %w", s.path, s.failed(err))
 }
 
-// checkFile fails if the file is not what was opened.
+// checkFile fails if the file is not the one that was opened.
 func (s *Store) checkFile() error {
 	now, err := os.Stat(s.path)
 	if err != nil {
-		return fmt.Errorf("failed to find the file of the journal, which this process still holds: stop the manager before you move it: %w", err)
+		return fmt.Errorf("failed to find the file of the journal, which this process still holds: stop the manager before you move it: %w",
+			err)
 	}
 	opened, err := s.file.Stat()
 	if err != nil {
-		return fmt.Errorf("failed to look at the journal %q: %w", s.path, err)
+		return fmt.Errorf("failed to check the file of the journal %q: %w", s.path, err)
 	}
 	if !os.SameFile(opened, now) {
-		return fmt.Errorf("another file has taken the place of the journal %q: restart the manager to work with it", s.path)
+		return fmt.Errorf("the file of the journal %q was replaced: restart the manager to use the new file", s.path)
 	}
-	// Read from what is open anyway: opening the file once more and closing it would end SQLite's locks on it.
+	// Read through the open file. Opening and closing the file again would release SQLite's locks on it.
 	var header [headerBytes]byte
 	if _, err := s.file.ReadAt(header[:], 0); err != nil {
 		return fmt.Errorf("failed to read the head of the journal %q; %s: %w", s.path, damaged, err)
@@ -66,7 +72,7 @@ func (s *Store) checkFile() error {
 	return nil
 }
 
-// probe writes some bytes and deletes them.
+// probe writes up to maxProbe bytes and deletes them.
 func (s *Store) probe(ctx context.Context, n int64) error {
 	if _, err := s.db.ExecContext(ctx, `INSERT OR REPLACE INTO probe (id, data) VALUES (1, zeroblob(?))`, min(n, maxProbe)); err != nil {
 		return err

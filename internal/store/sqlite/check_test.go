@@ -22,7 +22,7 @@ func TestCheck(t *testing.T) {
 	}{
 		"Sound": {reason: "a journal that can be written is fine", harm: func(*testing.T, string) {}},
 		"Deleted": {
-			reason: "what is written to a file without a name is lost", want: "failed to find the file of the journal",
+			reason: "writes to a deleted file are lost", want: "failed to find the file of the journal",
 			harm: func(t *testing.T, path string) {
 				if err := os.Remove(path); err != nil {
 					t.Fatal(err)
@@ -30,7 +30,7 @@ func TestCheck(t *testing.T) {
 			},
 		},
 		"Replaced": {
-			reason: "a file that was restored from a copy is not the one that is open", want: "another file has taken the place",
+			reason: "the restored file is not the open one", want: "was replaced: restart the manager",
 			harm: func(t *testing.T, path string) {
 				other := path + ".copy"
 				if err := errors.Join(os.WriteFile(other, nil, 0o600), os.Rename(other, path)); err != nil {
@@ -53,8 +53,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestFileThatAnotherProcessHolds(t *testing.T) {
-	t.Parallel() // it takes as long as a call waits for a lock
+func TestFileHeldByAnotherProcess(t *testing.T) {
+	t.Parallel() // takes as long as a call waits for a lock
 	path := filepath.Join(t.TempDir(), "journal.db")
 	s := openAt(t, path)
 	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
@@ -108,6 +108,7 @@ func TestCheckWritesToTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if after := size(); after <= before {
-		t.Errorf("the file's log has %d bytes after a check and %d before, want more: a check that writes nothing sees no full disk", after, before)
+		t.Errorf("the file's log has %d bytes after a check and %d before, want more: a check that writes nothing sees no full disk",
+			after, before)
 	}
 }

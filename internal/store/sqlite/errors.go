@@ -8,23 +8,24 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// advice says what helps against an error of SQLite, by its primary result code.
+// advice maps SQLite's primary result code of an error to a text that says what to do.
 var advice = map[int]string{
-	sqlite3.SQLITE_BUSY: "another process holds the journal: end it, be it a second manager or a shell that has the file open",
+	sqlite3.SQLITE_BUSY: "another process holds the journal: stop it; it may be a second manager or a shell that has the file open",
 	sqlite3.SQLITE_READONLY: "the file, its folder or the volume is read-only: mount the volume for writing and let the user of this " +
-		"process own both, then restart the manager if it does not go on by itself",
-	sqlite3.SQLITE_IOERR:   "the disk did not do what it was told: look at the volume and its limits; the work goes on by itself once it does",
+		"process own both, then restart the manager if it does not continue by itself",
+	sqlite3.SQLITE_IOERR: "the disk reported an error: check the volume and its limits; the manager continues " +
+		"by itself when the disk works again",
 	sqlite3.SQLITE_CORRUPT: damaged,
 	sqlite3.SQLITE_NOTADB:  damaged,
-	sqlite3.SQLITE_FULL:    "the disk is full: make room or enlarge the volume; the work goes on by itself then",
-	sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: its folder must be there, and the user of this process must be allowed to read " +
+	sqlite3.SQLITE_FULL:    "the disk is full: free space or enlarge the volume; the manager then continues by itself",
+	sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: its folder must exist, and the user of this process must have the right to read " +
 		"and write both",
 }
 
-const damaged = "the file is damaged: stop the manager, keep a copy of the file and of those beside it that end in -wal and -shm, " +
-	"and put a backup in its place or what `sqlite3 FILE .recover` can save"
+const damaged = "the file is damaged: stop the manager, keep a copy of the file and of the files beside it that end in -wal and -shm, " +
+	"and replace the file by a backup or by the output of `sqlite3 FILE .recover`"
 
-// code is the primary result code of an error of SQLite, or 0.
+// code returns the primary result code of a SQLite error, or 0.
 func code(err error) int {
 	if of, ok := errors.AsType[*sqlite.Error](err); ok {
 		return of.Code() & 0xff
@@ -38,7 +39,7 @@ func isDamage(err error) bool {
 	return c == sqlite3.SQLITE_CORRUPT || c == sqlite3.SQLITE_NOTADB || errors.Is(err, errDamaged)
 }
 
-// explain adds to an error what to do about it.
+// explain adds what to do to an error.
 func explain(err error) error {
 	help := advice[code(err)]
 	if isDamage(err) {
@@ -50,8 +51,9 @@ func explain(err error) error {
 	return fmt.Errorf("%w; %s", err, help)
 }
 
-// failed is the error of a call: ErrClosed after Close, else explained. Damage is remembered, and Check tells of it from then
-// on, for what was read before the damage was met is no sign of health.
+// failed returns the error of a call: ErrClosed after Close, or else the explained error. It stores the first sign
+// of damage, and Check reports it from then on, because earlier successful reads do not prove that the file is
+// sound.
 func (s *Store) failed(err error) error {
 	switch {
 	case err == nil:

@@ -5,11 +5,11 @@ import (
 	"io/fs"
 )
 
-// Alone makes a store use one connection, and returns it: what is set on it holds for all that the store does.
+// Alone makes a store use one connection and returns it, so that settings of the connection apply to all calls.
 func (s *Store) Alone() *sql.DB {
 	s.db.SetMaxOpenConns(1)
 	return s.db
 }
 
-// Migrations are the versions of the schema.
+// Migrations returns the migrations of the schema.
 func Migrations() (fs.FS, error) { return fs.Sub(migrations, "migrations") }

@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// must expects an error that says something, and how to get out of it.
+// must fails the test unless an error contains the given texts, which say what happened and what to do.
 func must(t *testing.T, what string, err error, want ...string) {
 	t.Helper()
 	for _, text := range want {
@@ -24,21 +24,21 @@ func must(t *testing.T, what string, err error, want ...string) {
 	}
 }
 
-// fine expects that a store works, and that a journal has so many entries and takes another one.
+// fine fails the test unless the store works, and the journal has n entries and accepts another one.
 func fine(t *testing.T, s *sqlite.Store, uid string, n int) {
 	t.Helper()
 	if got, err := journal.Collect(t.Context(), s, uid); err != nil || len(got) != n {
 		t.Errorf("journal %q has %d entries (error %v), want the %d that were written", uid, len(got), err, n)
 	}
 	if err := s.Append(t.Context(), uid, entry(int64(n+1))); err != nil {
-		t.Errorf("Append to %q: %v, want the work to go on", uid, err)
+		t.Errorf("Append to %q: %v, want it to succeed", uid, err)
 	}
 	if err := s.Check(t.Context()); err != nil {
 		t.Errorf("Check: %v, want all to be well", err)
 	}
 }
 
-// filled makes a file with journals of 20 entries each, which have some MiB together, and returns the UIDs.
+// filled creates a file with journals of 20 entries each, some MiB in total, and returns their UIDs.
 func filled(t *testing.T, path string) (uids []string) {
 	t.Helper()
 	s := openAt(t, path)
@@ -59,7 +59,7 @@ func filled(t *testing.T, path string) (uids []string) {
 	return uids
 }
 
-// overwrite puts noise into a part of a file, given in shares of its size.
+// overwrite writes random bytes into a part of a file. from and to are fractions of its size.
 func overwrite(t *testing.T, path string, from, to float64) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -72,7 +72,7 @@ func overwrite(t *testing.T, path string, from, to float64) {
 	}
 	first := int64(from * float64(info.Size()))
 	noise := make([]byte, int64(to*float64(info.Size()))-first)
-	_, _ = rand.Read(noise) // which never fails
+	_, _ = rand.Read(noise) // never fails
 	_, err = f.WriteAt(noise, first)
 	if err := errors.Join(err, f.Close()); err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestOpenFindsDamage(t *testing.T) {
 		harm   func(t *testing.T, path string)
 	}{
 		"Header": {
-			reason: "without its head nobody knows what the file is",
+			reason: "a file without its header cannot be read",
 			harm: func(t *testing.T, path string) {
 				f, err := os.OpenFile(path, os.O_RDWR, 0)
 				if err != nil {
@@ -131,13 +131,13 @@ func TestOpenFindsDamage(t *testing.T) {
 	}
 }
 
-func TestDamageWhileOpenIsFoundByUseAndToldByCheck(t *testing.T) {
+func TestCheckReportsDamageThatACallHasFound(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	uids := filled(t, path)
 	s := openAt(t, path)
 	overwrite(t, path, 0.5, 0.6)
 	if err := s.Check(t.Context()); err != nil {
-		t.Errorf("Check: %v, want nothing as long as nobody has met the damage", err)
+		t.Errorf("Check: %v, want no error before a call has found the damage", err)
 	}
 	var damaged, whole int
 	for _, uid := range uids {
@@ -155,7 +155,7 @@ func TestDamageWhileOpenIsFoundByUseAndToldByCheck(t *testing.T) {
 	must(t, "Check", s.Check(t.Context()), path, "the file is damaged", ".recover")
 }
 
-func TestAnOverwrittenHeadIsFoundWhileOpen(t *testing.T) {
+func TestOverwrittenHeaderIsDetected(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	filled(t, path)
 	s := openAt(t, path)
@@ -163,7 +163,7 @@ func TestAnOverwrittenHeadIsFoundWhileOpen(t *testing.T) {
 	must(t, "Check", s.Check(t.Context()), path, "the head of the journal", "the file is damaged", ".recover")
 }
 
-// pragma sets something on the one connection of a store.
+// pragma changes a setting of the store's only connection.
 func pragma(t *testing.T, db *sql.DB, set string, args ...any) {
 	t.Helper()
 	if _, err := db.ExecContext(t.Context(), fmt.Sprintf("PRAGMA "+set, args...)); err != nil {
@@ -198,21 +198,21 @@ func TestFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	pragma(t, db, "max_page_count = %d", pages+10)
-	must(t, "Append", s.Append(t.Context(), "a", large(2)), "full", "make room or enlarge the volume")
-	must(t, "Check", s.Check(t.Context()), "failed to write to the journal", "make room or enlarge the volume")
+	must(t, "Append", s.Append(t.Context(), "a", large(2)), "full", "free space or enlarge the volume")
+	must(t, "Check", s.Check(t.Context()), "failed to write to the journal", "free space or enlarge the volume")
 	if err := s.Append(t.Context(), "b", entry(1)); err != nil {
 		t.Errorf("Append of an entry for which there is room: %v", err)
 	}
-	must(t, "Check after an append that was small enough", s.Check(t.Context()), "make room or enlarge the volume")
+	must(t, "Check after an append that was small enough", s.Check(t.Context()), "free space or enlarge the volume")
 	pragma(t, db, "max_page_count = %d", pages+10_000)
 	fine(t, s, "a", 1)
 	if err := s.Append(t.Context(), "a", large(3)); err != nil {
-		t.Errorf("Append of what there was no room for: %v", err)
+		t.Errorf("Append after space was freed: %v", err)
 	}
 	fine(t, s, "b", 1)
 }
 
-// large is an entry with an artifact of 2 MiB.
+// large returns an entry with an artifact of 2 MiB.
 func large(seq int64) journal.Entry {
 	a := journal.Artifact{SHA256: "0123", Bytes: 2 << 20, Data: make([]byte, 2<<20)}
 	e := entry(seq)

@@ -4,5 +4,5 @@ package sqlite
 
 import "errors"
 
-// available returns an error: how much a volume has left is not known on this system.
+// available returns an error, because the free space of a volume cannot be found on this system.
 func available(string) (int64, error) { return 0, errors.ErrUnsupported }

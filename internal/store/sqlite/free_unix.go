@@ -4,7 +4,7 @@ package sqlite
 
 import "syscall"
 
-// available returns how many bytes the volume of a folder has left for this user.
+// available returns the number of free bytes on the volume of a folder for this user.
 func available(folder string) (int64, error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(folder, &s); err != nil {

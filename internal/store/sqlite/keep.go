@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// retireAtOnce bounds the journals that one transaction retires.
+	// retireAtOnce is the maximum number of journals that one transaction retires.
 	retireAtOnce = 500
-	// purgePages bounds the pages of the file that one transaction deletes, roughly. Appends wait for that long.
+	// purgePages limits the pages that one transaction deletes. Appends wait for this transaction.
 	purgePages = 512
-	// pageBytes is the size of a page, roughly.
+	// pageBytes is the approximate size of a page.
 	pageBytes = 4096
 )
 
-// Retire marks journals as retired at a time.
+// Retire marks journals as retired at the given time.
 func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error {
 	for some := range slices.Chunk(uids, retireAtOnce) {
 		err := s.change(ctx, func(t *tx) error {
@@ -35,10 +35,11 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 	return nil
 }
 
-// Purge deletes at most so many journals that were retired at or before a time, oldest first, in many small transactions.
-// The file keeps its size: what comes next takes the room.
+// Purge deletes up to most journals that were retired at or before the given time, oldest first, in many small
+// transactions. The file does not shrink; later entries reuse the space.
 func (s *Store) Purge(ctx context.Context, before time.Time, most int) (purged int, err error) {
-	uids, err := s.strings(ctx, `SELECT uid FROM head WHERE retired_at <= ? ORDER BY retired_at, uid LIMIT ?`, before.UnixMicro(), max(most, 0))
+	uids, err := s.strings(ctx, `SELECT uid FROM head WHERE retired_at <= ? ORDER BY retired_at, uid LIMIT ?`,
+		before.UnixMicro(), max(most, 0))
 	if err != nil {
 		return 0, s.failed(err)
 	}
@@ -56,8 +57,8 @@ func (s *Store) Purge(ctx context.Context, before time.Time, most int) (purged i
 	return purged, nil
 }
 
-// purge deletes journals until that has cost enough, and returns how many are gone as a whole. A journal's head goes last, so
-// that the rest of it is found again.
+// purge deletes journals up to the limit of pages, and returns how many it has deleted completely. It deletes the
+// head of a journal last, so that a later purge finds the rest.
 func (t *tx) purge(uids []string) (gone int, err error) {
 	left := int64(purgePages)
 	for _, uid := range uids {
@@ -85,7 +86,8 @@ func (t *tx) purge(uids []string) (gone int, err error) {
 	return gone, nil
 }
 
-// part is what a table holds of a journal: find yields a key and the bytes of each row, remove deletes those up to a key.
+// part holds the statements for one table: find returns a key and the bytes of each row of a journal, and remove
+// deletes the rows up to a key.
 type part struct{ find, remove string }
 
 var (
@@ -99,8 +101,8 @@ var (
 	}
 )
 
-// prune deletes rows of a journal as long as pages are left, of which it takes what they have. If some are left then, none
-// of the rows is.
+// prune deletes rows of a journal while pages are left, and subtracts their pages. If pages are left afterwards,
+// all rows are deleted.
 func (t *tx) prune(p part, uid string, left *int64) (deleted int64, err error) {
 	last, err := t.reach(p, uid, left)
 	if err != nil || last == nil {
@@ -109,7 +111,7 @@ func (t *tx) prune(p part, uid string, left *int64) (deleted int64, err error) {
 	return t.exec(p.remove, uid, last)
 }
 
-// reach returns the key of the last row that there are pages left for, and nil if there is no row.
+// reach returns the key of the last row for which pages are left, or nil if there is no row.
 func (t *tx) reach(p part, uid string, left *int64) (last any, err error) {
 	rows, err := t.Query(p.find, uid) //nolint:noctx // because the transaction carries the context
 	if err != nil {

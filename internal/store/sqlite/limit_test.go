@@ -16,12 +16,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-func TestDiskThatTakesNoMore(t *testing.T) {
+func TestDiskLimit(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
 	if err := s.Append(t.Context(), "a", entry(1)); err != nil {
 		t.Fatal(err)
 	}
-	// No file of this process may grow beyond the limit: a write to the log fails as that to a broken disk does.
+	// No file of this process may grow beyond the limit. A write to the log then fails as on a broken disk.
 	var before syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before); err != nil {
 		t.Fatal(err)
@@ -37,8 +37,8 @@ func TestDiskThatTakesNoMore(t *testing.T) {
 		limit(before)
 		signal.Reset(syscall.SIGXFSZ)
 	}()
-	must(t, "Append", s.Append(t.Context(), "a", large(2)), "the disk did not do what it was told", "look at the volume and its limits")
-	must(t, "Check", s.Check(t.Context()), "failed to write to the journal", "look at the volume and its limits")
+	must(t, "Append", s.Append(t.Context(), "a", large(2)), "the disk reported an error", "check the volume and its limits")
+	must(t, "Check", s.Check(t.Context()), "failed to write to the journal", "check the volume and its limits")
 	limit(before)
 	fine(t, s, "a", 1)
 	if err := s.Append(t.Context(), "a", large(3)); err != nil {
@@ -46,10 +46,10 @@ func TestDiskThatTakesNoMore(t *testing.T) {
 	}
 }
 
-// nobody is the environment variable with the file that a child of the test opens as a user who owns nothing.
+// nobody is the environment variable with the file that a child process opens as a user without any files.
 const nobody = "CAPSTAN_TEST_OPEN_AS_NOBODY"
 
-// openAsNobody opens a file and prints what became of it.
+// openAsNobody opens a file as the user nobody, and prints the result.
 func openAsNobody(path string) error {
 	if os.Geteuid() == 0 {
 		const id = 65534
@@ -66,7 +66,7 @@ func openAsNobody(path string) error {
 	return errors.Join(err, s.Close())
 }
 
-func TestOpenOfWhatMayNotBeWritten(t *testing.T) {
+func TestOpenWithoutWritePermission(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason       string
 		file, folder os.FileMode

@@ -4,5 +4,6 @@ package sqlite
 
 import "os"
 
-// flock locks nothing: the locks of these systems differ too much. The journal still lets only one of two runs of a Turn go on.
+// flock locks nothing, because the locks of these systems differ too much. Even so, the journal lets only one of
+// two concurrent runs of a Turn continue.
 func flock(*os.File) (taken bool, err error) { return true, nil }

@@ -17,10 +17,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// holder is the environment variable with the file that a child of the test opens, and holds until its standard input ends.
+// holder is the environment variable with the file that a child process opens and holds until its standard input
+// ends.
 const holder = "CAPSTAN_TEST_HOLD"
 
-// holdOpen opens a file, appends an entry and says so, then waits.
+// holdOpen opens a file, appends an entry, reports that and waits.
 func holdOpen(path string) error {
 	ctx := context.Background()
 	s, err := sqlite.Open(ctx, path)
@@ -37,7 +38,7 @@ func holdOpen(path string) error {
 	return errors.Join(err, s.Close())
 }
 
-// held starts a process that holds a file, and returns it when it does.
+// held starts a process that holds a file, and returns when it does.
 func held(t *testing.T, path string) (child *exec.Cmd, end io.Closer) {
 	t.Helper()
 	program, err := os.Executable()
@@ -57,7 +58,7 @@ func held(t *testing.T, path string) (child *exec.Cmd, end io.Closer) {
 	return child, in
 }
 
-func TestASecondProcessIsRefused(t *testing.T) {
+func TestSecondProcessIsRefused(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		end    func(child *exec.Cmd, in io.Closer) error
@@ -69,7 +70,10 @@ func TestASecondProcessIsRefused(t *testing.T) {
 			}
 			return err
 		}},
-		"Closed": {"the process gives the lock back", func(child *exec.Cmd, in io.Closer) error { return errors.Join(in.Close(), child.Wait()) }},
+		"Closed": {
+			"the process gives the lock back",
+			func(child *exec.Cmd, in io.Closer) error { return errors.Join(in.Close(), child.Wait()) },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "data", "journal.db")
@@ -81,7 +85,8 @@ func TestASecondProcessIsRefused(t *testing.T) {
 			if !errors.Is(err, sqlite.ErrInUse) || !sqlite.IsInUse(err) {
 				t.Errorf("Open: %v, want ErrInUse", err)
 			}
-			must(t, "Open", err, path, "another process uses it", fmt.Sprintf("process %d on ", child.Process.Pid), "wait for that process or stop it")
+			must(t, "Open", err, path, "another process uses it", fmt.Sprintf("process %d on ", child.Process.Pid),
+				"wait for that process or stop it")
 
 			r, err := sqlite.OpenReader(t.Context(), path)
 			if err != nil {
@@ -90,7 +95,7 @@ func TestASecondProcessIsRefused(t *testing.T) {
 			if got, err := journal.Collect(t.Context(), r, "a"); err != nil || len(got) != 1 {
 				t.Errorf("%d entries (error %v), want the one that the other process wrote", len(got), err)
 			}
-			must(t, "Append of a reader", r.Append(t.Context(), "a", entry(2)), path, "opened to be read")
+			must(t, "Append of a reader", r.Append(t.Context(), "a", entry(2)), path, "opened for reading only")
 			if err := errors.Join(r.Close(), tc.end(child, in)); err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +104,7 @@ func TestASecondProcessIsRefused(t *testing.T) {
 	}
 }
 
-func TestASecondStoreOfAProcessIsRefused(t *testing.T) {
+func TestSecondStoreOfProcessIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	first := openAt(t, path)
 	if second, err := sqlite.Open(t.Context(), path); !errors.Is(err, sqlite.ErrInUse) {
@@ -125,7 +130,7 @@ func TestReaderOfAKilledProcess(t *testing.T) {
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = child.Wait() // it was killed
+	_ = child.Wait() // the process was killed
 	r, err := sqlite.OpenReader(t.Context(), path)
 	if err != nil {
 		t.Fatalf("OpenReader: %v", err)
@@ -133,7 +138,7 @@ func TestReaderOfAKilledProcess(t *testing.T) {
 	if got, err := journal.Collect(t.Context(), r, "a"); err != nil || len(got) != 1 {
 		t.Errorf("%d entries (error %v), want the one that is in the log beside the file", len(got), err)
 	}
-	s := openAt(t, path) // which a reader does not hinder
+	s := openAt(t, path) // a reader does not block a writer
 	if err := s.Append(t.Context(), "a", entry(2)); err != nil {
 		t.Error(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// flock locks a file for as long as it is open, and reports false if another process has it.
+// flock locks a file until the file is closed. It returns false if another process has locked it.
 func flock(f *os.File) (taken bool, err error) {
 	for {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

@@ -6,17 +6,19 @@ import (
 	"sync"
 )
 
-// queue holds the appends that wait for the writer. Namespaces take turns, by the bytes that they write: an append of one waits neither
-// for all that another has waiting, nor in one transaction with more than maxBatchBytes of it. Those of one namespace keep their order.
+// queue holds the appends that wait for the writer. Namespaces take turns, measured by the bytes that they write.
+// An append neither waits for all waiting appends of another namespace, nor shares a transaction with more than
+// maxBatchBytes of it. Appends of one namespace keep their order.
 type queue struct {
-	// ready has one value while appends wait.
+	// ready holds an item while appends are waiting.
 	ready chan struct{}
 
 	mu    sync.Mutex
 	calls calls
 	added uint64
-	// now is the start of the append that was taken last, in bytes that each namespace has written by then, and ends are the ends of
-	// what namespaces have asked for by the same measure. They are forgotten when nothing waits.
+	// now is the start of the last append that the writer took, measured in bytes that each namespace has written
+	// by then. ends holds the end of the last append of each namespace, in the same measure. Both are reset when no
+	// append is waiting.
 	now  int64
 	ends map[string]int64
 }
@@ -33,7 +35,7 @@ func (q *queue) add(call *appendCall) {
 	q.signal()
 }
 
-// remove takes an append back, and reports false if the writer has it.
+// remove removes a waiting append, and returns false if the writer has taken it.
 func (q *queue) remove(call *appendCall) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -46,7 +48,7 @@ func (q *queue) remove(call *appendCall) bool {
 	return true
 }
 
-// take returns the appends of the next transaction; none if they were taken back.
+// take returns the appends of the next transaction. There are none if all were removed.
 func (q *queue) take() []*appendCall {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -64,7 +66,7 @@ func (q *queue) take() []*appendCall {
 	return batch
 }
 
-// signal has the writer know whether appends wait.
+// signal tells the writer that appends are waiting, or resets the measures if there are none.
 func (q *queue) signal() {
 	if len(q.calls) == 0 {
 		q.now = 0
@@ -77,7 +79,7 @@ func (q *queue) signal() {
 	}
 }
 
-// calls is a heap of appends, the next at its top.
+// calls is a heap of appends with the next one at the top.
 type calls []*appendCall
 
 // Len is part of heap.Interface.

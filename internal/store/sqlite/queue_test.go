@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// batches takes all that waits.
+// batches takes all waiting appends.
 func batches(q *queue) (all [][]string) {
 	for {
 		batch := q.take()
@@ -31,19 +31,29 @@ func TestAppendsOfNamespacesTakeTurns(t *testing.T) {
 	}{
 		"short ones": {
 			"they share a transaction, in their order",
-			[]appendCall{{uid: "a1", namespace: "a", bytes: 200}, {uid: "a2", namespace: "a", bytes: 200}, {uid: "a3", namespace: "a", bytes: 200}},
+			[]appendCall{
+				{uid: "a1", namespace: "a", bytes: 200},
+				{uid: "a2", namespace: "a", bytes: 200},
+				{uid: "a3", namespace: "a", bytes: 200},
+			},
 			[][]string{{"a1", "a2", "a3"}},
 		},
 		"a long one is alone": {
 			"a short one does not wait for its transaction",
-			[]appendCall{{uid: "a1", namespace: "a", bytes: 2 * long}, {uid: "a2", namespace: "a", bytes: 2 * long}, {uid: "v1", namespace: "v", bytes: 200}, {uid: "v2", namespace: "v", bytes: 200}},
+			[]appendCall{
+				{uid: "a1", namespace: "a", bytes: 2 * long},
+				{uid: "a2", namespace: "a", bytes: 2 * long},
+				{uid: "v1", namespace: "v", bytes: 200},
+				{uid: "v2", namespace: "v", bytes: 200},
+			},
 			[][]string{{"a1"}, {"v1", "v2"}, {"a2"}},
 		},
 		"many short ones of another": {
 			"those of a namespace with few come before",
 			slices.Concat(many("a", 600, long/256), []appendCall{{uid: "v", namespace: "v", bytes: 200}}),
 			[][]string{
-				slices.Concat([]string{"a", "v"}, slices.Repeat([]string{"a"}, 254)), slices.Repeat([]string{"a"}, 256), slices.Repeat([]string{"a"}, 89),
+				slices.Concat([]string{"a", "v"}, slices.Repeat([]string{"a"}, 254)), slices.Repeat([]string{"a"}, 256),
+				slices.Repeat([]string{"a"}, 89),
 			},
 		},
 	} {
@@ -69,7 +79,7 @@ func many(namespace string, n int, bytes int64) (all []appendCall) {
 	return all
 }
 
-func TestAnAppendIsTakenBack(t *testing.T) {
+func TestAppendIsRemoved(t *testing.T) {
 	q := newQueue()
 	first, second := &appendCall{uid: "1", bytes: 200}, &appendCall{uid: "2", bytes: 200}
 	q.add(first)

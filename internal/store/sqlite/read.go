@@ -12,7 +12,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Read returns the entries of a UID after a place, in order. Each page is a snapshot of its own.
+// Read returns the entries of a UID after a sequence number, in order. Each page is a separate snapshot.
 func (s *Store) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
 	return store.Pages(after, func(after int64) ([]journal.Entry, bool, error) {
 		entries, more, err := s.page(ctx, uid, after)
@@ -49,7 +49,7 @@ func (s *Store) page(ctx context.Context, uid string, after int64) (entries []jo
 	return entries, len(entries) == store.PageEntries, rows.Err()
 }
 
-// Last returns the place of the newest entry of a UID, and 0 for a UID it does not know.
+// Last returns the sequence number of the last entry of a UID, or 0 for an unknown UID.
 func (s *Store) Last(ctx context.Context, uid string) (int64, error) {
 	var seq int64
 	err := s.db.QueryRowContext(ctx, `SELECT seq FROM head WHERE uid = ?`, uid).Scan(&seq)
@@ -72,14 +72,14 @@ func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artif
 	return a, nil
 }
 
-// UIDs returns UIDs that have entries and are not retired, those after one, in byte order.
+// UIDs returns the UIDs after a given one that have entries and are not retired, in byte order.
 func (s *Store) UIDs(ctx context.Context, after string, most int) ([]string, error) {
 	uids, err := s.strings(ctx, `SELECT uid FROM head WHERE retired_at IS NULL AND uid > ? ORDER BY uid LIMIT ?`, after, max(most, 0))
 	return uids, s.failed(err)
 }
 
-// Size returns how much there is. All of it is counted while it is written, but for Bytes, which is the size of the file
-// without its log; the log is of 4 MiB or so.
+// Size returns the size of the store. The numbers are counted on each write. Bytes is the size of the file without
+// its write-ahead log, which has about 4 MiB.
 func (s *Store) Size(ctx context.Context) (store.Size, error) {
 	var z store.Size
 	err := s.db.QueryRowContext(ctx, `SELECT journals, retired, entries, artifacts, page_count * page_size
@@ -87,7 +87,7 @@ func (s *Store) Size(ctx context.Context) (store.Size, error) {
 	return z, s.failed(err)
 }
 
-// strings collects a column of text.
+// strings returns the values of a text column.
 func (s *Store) strings(ctx context.Context, query string, args ...any) ([]string, error) {
 	rows, err := s.db.QueryContext(ctx, query, args...)
 	if err != nil {

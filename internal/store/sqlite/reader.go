@@ -12,11 +12,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/schema"
 )
 
-// Reader reads the journals in a file that another process may use at the same time. It changes nothing.
+// Reader reads the journals in a file that another process may use at the same time. It changes no entries.
 type Reader struct{ store *Store }
 
-// OpenReader opens the journals in a file to read them. A file of an older schema is brought to the newest one first, which
-// fails with ErrInUse while another process uses it. It fails if the file was written by a newer version. Close must be called.
+// OpenReader opens the journals in a file for reading. It first migrates a file with an older schema, which fails
+// with ErrInUse while another process uses the file. It fails if a newer version wrote the file. The caller must
+// call Close.
 func OpenReader(ctx context.Context, path string) (*Reader, error) {
 	r, err := openReader(ctx, path)
 	if !errors.Is(err, errOlder) {
@@ -27,14 +28,14 @@ func OpenReader(ctx context.Context, path string) (*Reader, error) {
 		err = s.Close()
 	}
 	if r, again := openReader(ctx, path); again == nil {
-		return r, nil // also if the other process has made the schema meanwhile
+		return r, nil // also if the other process has migrated the schema in the meantime
 	} else if err == nil {
 		err = again
 	}
 	return nil, err
 }
 
-// errOlder says that a file does not have the newest schema yet.
+// errOlder means that a file does not have the newest schema yet.
 var errOlder = errors.New("its schema is older than this program's")
 
 func openReader(ctx context.Context, path string) (*Reader, error) {
@@ -59,25 +60,25 @@ func openReader(ctx context.Context, path string) (*Reader, error) {
 	return nil, errors.Join(fmt.Errorf("failed to open the journal %q: %w", path, err), db.Close())
 }
 
-// Read is Store.Read.
+// Read reads entries, as Store.Read does.
 func (r *Reader) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
 	return r.store.Read(ctx, uid, after)
 }
 
-// Last is Store.Last.
+// Last returns the last sequence number, as Store.Last does.
 func (r *Reader) Last(ctx context.Context, uid string) (int64, error) { return r.store.Last(ctx, uid) }
 
-// Append fails: a Reader changes nothing. It makes Reader a journal.Journal.
+// Append always fails. It makes Reader a journal.Journal.
 func (r *Reader) Append(context.Context, string, ...journal.Entry) error {
-	return fmt.Errorf("failed to write to the journal %q: it was opened to be read", r.store.path)
+	return fmt.Errorf("failed to write to the journal %q: it was opened for reading only", r.store.path)
 }
 
-// Artifact is Store.Artifact.
+// Artifact returns an artifact, as Store.Artifact does.
 func (r *Reader) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
 	return r.store.Artifact(ctx, uid, sha256)
 }
 
-// UIDs is Store.UIDs.
+// UIDs returns UIDs, as Store.UIDs does.
 func (r *Reader) UIDs(ctx context.Context, after string, most int) ([]string, error) {
 	return r.store.UIDs(ctx, after, most)
 }

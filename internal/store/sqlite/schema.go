@@ -20,17 +20,18 @@ import (
 var migrations embed.FS
 
 const (
-	// prepareFor bounds the attempts to bring a journal to the newest schema: another process may be at it.
+	// prepareFor limits the attempts to migrate the schema, because another process may be migrating it.
 	prepareFor = 10 * time.Second
-	// lookFor bounds the look for damage. It is enough for some hundred MiB; the rest of a larger file is read when it is
-	// needed, and damage is found then. A manager that restarts has Turns to go on with and cannot wait for minutes.
-	lookFor = 2 * time.Second
+	// structureTimeout limits the check for damage. It is enough for some hundred MiB. Damage in the rest of a
+	// larger file is found when that part is read. A longer check would delay a restarted manager, which has Turns
+	// to continue.
+	structureTimeout = 2 * time.Second
 )
 
-// prepare looks whether the file is sound, brings it to the newest schema and prepares what the store does often.
+// prepare checks the file, migrates its schema and prepares the frequent statements.
 func (s *Store) prepare(ctx context.Context) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		err := look(ctx, s.db)
+		err := checkStructure(ctx, s.db)
 		if err == nil {
 			err = migrate(ctx, s.db)
 		}
@@ -38,7 +39,8 @@ func (s *Store) prepare(ctx context.Context) error {
 			err = backoff.Permanent(err)
 		}
 		return struct{}{}, err
-	}, backoff.WithBackOff(backoff.NewConstantBackOff(50*time.Millisecond)), backoff.WithMaxTries(20), backoff.WithMaxElapsedTime(prepareFor))
+	}, backoff.WithBackOff(backoff.NewConstantBackOff(50*time.Millisecond)), backoff.WithMaxTries(20),
+		backoff.WithMaxElapsedTime(prepareFor))
 	if err != nil {
 		return err
 	}
@@ -51,12 +53,13 @@ func (s *Store) prepare(ctx context.Context) error {
 	return err
 }
 
-// errDamaged is what a look has found.
-var errDamaged = errors.New("its pages do not fit together")
+// errDamaged means that the check for damage has failed.
+var errDamaged = errors.New("its pages are inconsistent")
 
-// look fails if the structure of the file is damaged, as far as it gets in its time. It reads no payload's meaning.
-func look(ctx context.Context, db *sql.DB) error {
-	bounded, cancel := context.WithTimeout(ctx, lookFor)
+// checkStructure fails if the structure of the file is damaged, as far as it can check within structureTimeout. It
+// does not interpret payloads.
+func checkStructure(ctx context.Context, db *sql.DB) error {
+	bounded, cancel := context.WithTimeout(ctx, structureTimeout)
 	defer cancel()
 	var found string
 	err := db.QueryRowContext(bounded, `PRAGMA quick_check(1)`).Scan(&found)
@@ -64,7 +67,7 @@ func look(ctx context.Context, db *sql.DB) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case bounded.Err() != nil:
-		return nil // no damage so far
+		return nil // no damage found so far
 	case err != nil:
 		return err
 	case found != "ok":
@@ -89,7 +92,8 @@ func provide(db *sql.DB) (*goose.Provider, error) {
 	return goose.NewProvider(goose.DialectSQLite3, db, dir)
 }
 
-// versions returns the version of the schema that a file has, and the newest that this program knows. It changes nothing.
+// versions returns the schema version of a file, and the newest version that this program knows. It changes
+// nothing.
 func versions(ctx context.Context, db *sql.DB) (has, newest int64, err error) {
 	provider, err := provide(db)
 	if err != nil {
@@ -98,7 +102,8 @@ func versions(ctx context.Context, db *sql.DB) (has, newest int64, err error) {
 	sources := provider.ListSources()
 	newest = sources[len(sources)-1].Version
 	var tables int
-	if err := db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE name = 'goose_db_version'`).Scan(&tables); err != nil || tables == 0 {
+	if err := db.QueryRowContext(ctx, `SELECT count(*) FROM sqlite_schema WHERE name = 'goose_db_version'`).Scan(
+		&tables); err != nil || tables == 0 {
 		return 0, newest, err
 	}
 	err = db.QueryRowContext(ctx, `SELECT coalesce(max(version_id), 0) FROM goose_db_version`).Scan(&has)

@@ -16,7 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// at works on a file as a version of the schema, from which it may come up or down.
+// at migrates a file up or down to a version of the schema and calls do.
 func at(t *testing.T, path string, version int64, do func(db *sql.DB)) {
 	t.Helper()
 	db, err := sql.Open("sqlite", path)
@@ -45,7 +45,7 @@ func at(t *testing.T, path string, version int64, do func(db *sql.DB)) {
 	do(db)
 }
 
-func TestJournalsOfTheVersionBeforeGoOn(t *testing.T) {
+func TestJournalsOfPreviousVersionContinue(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	at(t, path, 1, func(db *sql.DB) {
 		if _, err := db.ExecContext(t.Context(), `INSERT INTO journal (turn_uid, seq, epoch, kind, time, payload) VALUES
@@ -57,7 +57,7 @@ func TestJournalsOfTheVersionBeforeGoOn(t *testing.T) {
 	})
 	want := []journal.Entry{entry(1), entry(2)}
 	want[1].Epoch, want[1].Time, want[1].Payload = 3, time.Unix(2, 5e8).UTC(), []byte("[1]")
-	for range 2 { // the second time it has been down in between
+	for range 2 { // before the second time, the schema is migrated down
 		s := openAt(t, path)
 		got, err := journal.Collect(t.Context(), s, "a")
 		if diff := cmp.Diff(want, got); diff != "" || err != nil {
@@ -87,7 +87,7 @@ func TestJournalsOfTheVersionBeforeGoOn(t *testing.T) {
 	}
 }
 
-func TestOpenLeavesANewerSchemaAlone(t *testing.T) {
+func TestOpenDoesNotChangeNewerSchema(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	at(t, path, 2, func(db *sql.DB) {
 		if _, err := db.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)`); err != nil {

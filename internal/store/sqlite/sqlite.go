@@ -1,5 +1,5 @@
-// Package sqlite keeps the journals in an SQLite file, with no server to run. One goroutine writes; appends that wait
-// at the same time share one transaction and so one flush to disk.
+// Package sqlite keeps journals in an SQLite file, without a server. One goroutine writes. Appends that wait at the
+// same time share one transaction, and therefore one flush to disk.
 package sqlite
 
 import (
@@ -19,17 +19,17 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// ErrClosed is returned by calls on a store that was closed.
+// ErrClosed is returned by calls on a closed store.
 var ErrClosed = store.ErrClosed
 
 // busyTimeout is how long a call waits for another process that holds the file.
 const busyTimeout = 10 * time.Second
 
-// Store is a store of journals in a file. It implements store.Store.
+// Store keeps journals in a file. It implements store.Store.
 type Store struct {
 	path    string
-	lock    *os.File // held for as long as it is open
-	file    *os.File // what was opened, to know it again; SQLite has it open by itself
+	lock    *os.File // locked until the store is closed
+	file    *os.File // the opened file, to detect a replaced one; SQLite opens it separately
 	header  [headerBytes]byte
 	db      *sql.DB
 	appends *queue
@@ -38,23 +38,25 @@ type Store struct {
 	closed  chan struct{}
 	once    sync.Once
 
-	frequent [len(frequent)]*sql.Stmt // the variable of that name, prepared; the pool closes them
+	frequent [len(frequent)]*sql.Stmt // the prepared statements of the variable frequent; the pool closes them
 
-	// unmarked is true while there may be appends since the last mark, of this process or of the one before it.
+	// unmarked is true if there may be appends after the last mark, by this process or an earlier one.
 	unmarked atomic.Bool
 
 	damage  atomic.Pointer[error] // the first sign that the file is damaged
-	missing atomic.Int64          // the bytes that could not be written for want of room, or of a sound disk
+	missing atomic.Int64          // the bytes that could not be written because the disk was full or failed
 }
 
-// Open opens the journals in a file, which is made with its folder if it is not there, readable by its owner only.
-// It returns when the file has the newest schema, and fails if it is damaged, as far as a look of 2 s can tell, or was
-// written by a newer version. The file is this store's alone until Close is called or the process is dead: Open returns ErrInUse
-// if another process, or another store of this one, has it for longer than 2 s. A file FILE.lock beside it says so; it stays. Close
-// must be called.
+// Open opens the journals in a file. It creates the file and its folder if necessary; only the owner may read them.
+// It returns when the file has the newest schema. It fails if a newer version wrote the file, or if a check of 2 s
+// finds damage.
+//
+// Only this store may use the file until Close is called or the process ends. Open returns ErrInUse if another
+// process, or another store of this process, has the file for longer than 2 s. The lock file FILE.lock marks the
+// use and is never removed. The caller must call Close.
 func Open(ctx context.Context, path string) (_ *Store, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("failed to make the folder of the journal: %w", err)
+		return nil, fmt.Errorf("failed to create the folder of the journal: %w", err)
 	}
 	s := &Store{
 		path:    path,
@@ -93,26 +95,26 @@ func dsn(path string) string {
 	}, "_txlock": {"immediate"}})
 }
 
-// waitForLocks makes a call wait for the locks of another process.
+// waitForLocks makes calls wait for the locks of other processes.
 var waitForLocks = fmt.Sprintf("busy_timeout(%d)", busyTimeout.Milliseconds())
 
-// location is the URL of a file with settings.
+// location returns the URL of a file with settings.
 func location(path string, settings url.Values) string {
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: settings.Encode()}).String()
 }
 
-// release closes what is open.
+// release closes all open files.
 func (s *Store) release() (err error) {
 	if s.db != nil {
 		err = s.db.Close()
 	}
 	if s.file != nil {
-		err = errors.Join(err, s.file.Close()) // after the database: closing it ends the locks that the process has on it
+		err = errors.Join(err, s.file.Close()) // after the database: closing it releases the process's locks on the file
 	}
-	return errors.Join(err, s.lock.Close()) // last: then another process may have the file
+	return errors.Join(err, s.lock.Close()) // last: from now on, another process may use the file
 }
 
-// Close ends the writer and closes the file. Calls that wait get ErrClosed. It may be called more than once.
+// Close stops the writer and closes the file. Waiting calls return ErrClosed. Close may be called more than once.
 func (s *Store) Close() error {
 	var err error
 	s.once.Do(func() {

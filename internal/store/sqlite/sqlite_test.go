@@ -54,7 +54,7 @@ func entry(seq int64) journal.Entry {
 
 var _ store.Store = (*sqlite.Store)(nil)
 
-// shelf opens stores in files, and opens them again.
+// shelf opens stores in files, and reopens them.
 type shelf map[journal.Journal]string
 
 func (f shelf) open(t *testing.T) *sqlite.Store {
@@ -99,7 +99,8 @@ func TestLossContract(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, statement := range []string{
-				`DELETE FROM journal WHERE uid = ?1 AND seq > ?2`, `UPDATE head SET seq = ?2 WHERE uid = ?1`, `DELETE FROM head WHERE uid = ?1 AND ?2 = 0`,
+				`DELETE FROM journal WHERE uid = ?1 AND seq > ?2`, `UPDATE head SET seq = ?2 WHERE uid = ?1`,
+				`DELETE FROM head WHERE uid = ?1 AND ?2 = 0`,
 			} {
 				if _, err := db.ExecContext(t.Context(), statement, uid, after); err != nil {
 					t.Fatal(err)
@@ -118,7 +119,7 @@ func TestPositionContract(t *testing.T) {
 	})
 }
 
-func TestACopyOfAFileHasTheSameID(t *testing.T) {
+func TestCopiedFileHasSameID(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
 	s, err := sqlite.Open(t.Context(), path)
 	if err != nil {
@@ -183,7 +184,7 @@ func TestCallsAfterClose(t *testing.T) {
 	}
 }
 
-func TestProcessesThatOpenANewJournalAtOnce(t *testing.T) {
+func TestConcurrentOpenOfNewJournal(t *testing.T) {
 	for range 3 {
 		path := filepath.Join(t.TempDir(), "journal.db")
 		var group sync.WaitGroup

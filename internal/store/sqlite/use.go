@@ -7,8 +7,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Use returns how much is used. Bytes are those of the file's pages that hold something, and Free is what its volume has left, with the
-// other pages.
+// Use returns how much space is used. Bytes counts the file's pages in use. Free is the free space of the volume
+// plus the free pages of the file.
 func (s *Store) Use(ctx context.Context) (u store.Use, err error) {
 	var spare int64
 	err = s.db.QueryRowContext(ctx, `SELECT (page_count - freelist_count) * page_size, freelist_count * page_size
@@ -17,7 +17,7 @@ func (s *Store) Use(ctx context.Context) (u store.Use, err error) {
 		return store.Use{}, s.failed(err)
 	}
 	if u.Free, err = available(filepath.Dir(s.path)); err != nil {
-		u.Free = -1 // the quotas that do not depend on it hold all the same
+		u.Free = -1 // unknown; the quotas that do not need it still apply
 	} else {
 		u.Free += spare
 	}

@@ -11,7 +11,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// TestUse has one namespace write until it must wait: the other goes on, and what is purged makes space although the file keeps its size.
+// TestUse: one namespace writes until it must wait, and the other one can still write. Purged journals leave space
+// for new entries, although the file keeps its size.
 func TestUse(t *testing.T) {
 	s := openAt(t, filepath.Join(t.TempDir(), "journal.db"))
 	limits := quota.Limits{Total: 8 << 20}
@@ -27,7 +28,7 @@ func TestUse(t *testing.T) {
 	content := make([]byte, 100<<10)
 	write := func(namespace, uid string) {
 		t.Helper()
-		if _, err := rand.Read(content); err != nil { // which no compression makes smaller
+		if _, err := rand.Read(content); err != nil { // compression cannot make it smaller
 			t.Fatal(err)
 		}
 		e := entry(1)
@@ -60,6 +61,6 @@ func TestUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if hog, _, after := judge(); hog.New || after > before/2 {
-		t.Errorf("after the purge %d bytes of %d are used: %+v; want the namespace to go on", after, before, hog)
+		t.Errorf("after the purge %d bytes of %d are used: %+v; want the namespace to write again", after, before, hog)
 	}
 }

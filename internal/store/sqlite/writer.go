@@ -14,9 +14,10 @@ import (
 )
 
 const (
-	// maxBatch bounds the appends of one transaction.
+	// maxBatch is the maximum number of appends in one transaction.
 	maxBatch = 256
-	// maxBatchBytes bounds what they write, but for a single append that has more: all that are added meanwhile wait for the transaction.
+	// maxBatchBytes is the maximum number of bytes in one transaction, except for a single larger append. All
+	// appends that arrive during the transaction wait for it.
 	maxBatchBytes = 512 << 10
 )
 
@@ -26,23 +27,24 @@ type appendCall struct {
 	namespace string
 	entries   []journal.Entry
 	bytes     int64
-	refused   error      // why it cannot be written; set by the writer
+	refused   error      // why the append is refused; set by the writer
 	done      chan error // buffered, so that the writer never waits
 
-	// The queue sets these: when the append begins by the measure of the queue, its number and place there, and whether it has left.
+	// The queue sets these fields: the start of the append in the queue's measure, its number, its index in the
+	// heap, and whether the append has left the queue.
 	start  int64
 	number uint64
 	at     int
 	taken  bool
 }
 
-// change is another transaction that waits for the writer, so that it comes between appends and not in their way.
+// change is another kind of transaction. The writer executes it between appends.
 type change struct {
 	do   func(*tx) error
 	done chan error // buffered, so that the writer never waits
 }
 
-// frequent are the statements of every append, which are prepared once.
+// frequent holds the statements of appends, which are prepared once.
 var frequent = [...]string{
 	selectHead: `SELECT seq, epoch FROM head WHERE uid = ?`,
 	moveHead: `INSERT INTO head (uid, seq, epoch, namespace, bytes) VALUES (?, ?, ?, ?, ?)
@@ -65,16 +67,16 @@ const (
 type tx struct {
 	*sql.Tx
 	frequent *[len(frequent)]*sql.Stmt
-	added    store.Size // how much more there is than before
+	added    store.Size // how much the size of the store changes
 }
 
-// exec does a statement and returns how many rows it has changed.
+// exec executes a statement and returns the number of changed rows.
 func (t *tx) exec(query string, args ...any) (int64, error) {
 	return changed(t.Exec(query, args...)) //nolint:noctx // because the transaction carries the context
 }
 
-// often is exec for one of the frequent statements.
-func (t *tx) often(statement int, args ...any) (int64, error) {
+// execPrepared executes one of the frequent statements.
+func (t *tx) execPrepared(statement int, args ...any) (int64, error) {
 	return changed(t.Stmt(t.frequent[statement]).Exec(args...)) //nolint:noctx // because the transaction carries the context
 }
 
@@ -85,9 +87,9 @@ func changed(result sql.Result, err error) (int64, error) {
 	return result.RowsAffected()
 }
 
-// Append hands entries to the writer and waits until they are on disk. It returns journal.ErrFenced or
-// journal.ErrSequence for entries that do not follow what is there, and ErrClosed after Close. A ctx that ends stops the
-// waiting only while the writer has not taken the entries yet.
+// Append passes entries to the writer and waits until they are on disk. It returns journal.ErrFenced or
+// journal.ErrSequence for entries that do not follow the existing ones, and ErrClosed after Close. The end of ctx
+// stops the wait only until the writer has taken the entries.
 func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
 	if len(entries) == 0 {
 		return nil
@@ -95,7 +97,10 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
-	call := &appendCall{uid: uid, namespace: store.NamespaceOf(entries), entries: entries, bytes: store.BytesOf(entries), done: make(chan error, 1)}
+	call := &appendCall{
+		uid: uid, namespace: store.NamespaceOf(entries), entries: entries, bytes: store.BytesOf(entries),
+		done: make(chan error, 1),
+	}
 	s.appends.add(call)
 	var err error
 	select {
@@ -109,18 +114,18 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 	if s.appends.remove(call) {
 		return err
 	}
-	return <-call.done // the writer has it
+	return <-call.done // the writer has taken it
 }
 
-// change hands a transaction to the writer and waits until it is on disk.
+// change passes a transaction to the writer and waits until it is on disk.
 func (s *Store) change(ctx context.Context, do func(*tx) error) error {
 	c := &change{do: do, done: make(chan error, 1)}
-	return hand(ctx, s, c)
+	return submit(ctx, s, c)
 }
 
-func hand(ctx context.Context, s *Store, c *change) error {
+func submit(ctx context.Context, s *Store, c *change) error {
 	if err := ctx.Err(); err != nil {
-		return context.Cause(ctx) // which the choice below might pass over
+		return context.Cause(ctx) // the select below might ignore the end of ctx
 	}
 	select {
 	case s.changes <- c:
@@ -132,7 +137,7 @@ func hand(ctx context.Context, s *Store, c *change) error {
 	}
 }
 
-// write owns all that is written until the store closes.
+// write executes all writes until the store closes.
 func (s *Store) write() {
 	defer close(s.closed)
 	for {
@@ -149,7 +154,8 @@ func (s *Store) write() {
 	}
 }
 
-// commit writes a batch in one transaction. A call that is refused is left out; a failure of the database is that of all.
+// commit writes a batch in one transaction. It leaves out refused appends. If the database fails, all appends of
+// the batch fail.
 func (s *Store) commit(batch []*appendCall) {
 	var bytes int64
 	err := s.transaction(func(t *tx) error {
@@ -161,7 +167,7 @@ func (s *Store) commit(batch []*appendCall) {
 		}
 		return nil
 	})
-	s.remember(bytes, err)
+	s.recordMissing(bytes, err)
 	s.unmarked.Store(true)
 	for _, call := range batch {
 		if call.refused != nil {
@@ -172,8 +178,8 @@ func (s *Store) commit(batch []*appendCall) {
 	}
 }
 
-// remember keeps in mind what could not be written, for Check to try, until as much could be.
-func (s *Store) remember(bytes int64, err error) {
+// recordMissing stores how many bytes could not be written, for Check, until a write of that size succeeds.
+func (s *Store) recordMissing(bytes int64, err error) {
 	switch c := code(err); {
 	case c == sqlite3.SQLITE_FULL || c == sqlite3.SQLITE_IOERR:
 		s.missing.Store(max(bytes, 1))
@@ -182,10 +188,11 @@ func (s *Store) remember(bytes int64, err error) {
 	}
 }
 
-// transaction is not bound to any caller's context: a batch has many callers, and what they report has happened.
+// transaction runs a transaction that no caller's context can end: a batch has many callers, and its result must
+// not be in doubt.
 func (s *Store) transaction(do func(*tx) error) error {
 	if err := s.checkFile(); err != nil {
-		return err // what is written now would be lost
+		return err // a write would be lost now
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*busyTimeout)
 	defer cancel()
@@ -195,23 +202,23 @@ func (s *Store) transaction(do func(*tx) error) error {
 	}
 	t := &tx{Tx: begun, frequent: &s.frequent}
 	if err := errors.Join(do(t), t.count()); err != nil {
-		// SQLite has rolled back by itself after some errors, so that of the rollback says nothing.
+		// After some errors SQLite has already rolled back, so an error of Rollback means nothing.
 		_ = t.Rollback()
 		return s.failed(err)
 	}
 	return s.failed(t.Commit())
 }
 
-// count keeps account of how much there is.
+// count updates the numbers of journals, entries and artifacts.
 func (t *tx) count() error {
 	if t.added == (store.Size{}) {
 		return nil
 	}
-	_, err := t.often(addTotal, t.added.Journals, t.added.Retired, t.added.Entries, t.added.Artifacts)
+	_, err := t.execPrepared(addTotal, t.added.Journals, t.added.Retired, t.added.Entries, t.added.Artifacts)
 	return err
 }
 
-// add writes the entries of a call, unless they are refused.
+// add writes the entries of a call unless they are refused.
 func (t *tx) add(call *appendCall) error {
 	var seq, epoch int64
 	row := t.Stmt(t.frequent[selectHead]).QueryRow(call.uid) //nolint:noctx // because the transaction carries the context
@@ -232,12 +239,13 @@ func (t *tx) add(call *appendCall) error {
 		t.added.Journals++
 	}
 	t.added.Entries += int64(len(call.entries))
-	_, err := t.often(moveHead, call.uid, last.Seq, last.Epoch, store.NamespaceOf(call.entries), store.BytesOf(call.entries))
+	_, err := t.execPrepared(moveHead, call.uid, last.Seq, last.Epoch, store.NamespaceOf(call.entries), store.BytesOf(call.entries))
 	return err
 }
 
 func (t *tx) insert(uid string, e journal.Entry) error {
-	_, err := t.often(insertEntry, uid, e.Seq, e.Epoch, string(e.Kind), e.Version, e.Time.UTC().Format(time.RFC3339Nano), string(e.Payload), e.Artifact)
+	_, err := t.execPrepared(insertEntry, uid, e.Seq, e.Epoch, string(e.Kind), e.Version,
+		e.Time.UTC().Format(time.RFC3339Nano), string(e.Payload), e.Artifact)
 	if err != nil {
 		return err
 	}
@@ -245,7 +253,7 @@ func (t *tx) insert(uid string, e journal.Entry) error {
 		if a.Data == nil {
 			a.Data = []byte{} // nil would be NULL
 		}
-		n, err := t.often(insertArtifact, uid, a.SHA256, a.Bytes, a.Data)
+		n, err := t.execPrepared(insertArtifact, uid, a.SHA256, a.Bytes, a.Data)
 		if err != nil {
 			return err
 		}

@@ -1,5 +1,6 @@
-// Command render renders charts as helm template does, many times in one process: the tests of the chart would else start helm for each set
-// of values. It reads requests from standard input, one JSON object a line, and answers each with one on standard output.
+// Command render renders charts like helm template, but many times in one process, so that the tests of the chart
+// need not start helm for each set of values. It reads requests from standard input, one JSON object per line. It
+// answers each with a JSON object on standard output.
 package main
 
 import (
@@ -17,17 +18,17 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Request is a chart to render, as release Release in namespace Namespace for Kubernetes KubeVersion.
+// Request is a chart to render, as release Release in namespace Namespace for Kubernetes version KubeVersion.
 type Request struct {
 	Chart, Release, Namespace, KubeVersion string
-	// Set are values as helm --set takes them.
+	// Set holds values in the form of helm --set.
 	Set []string
-	// Earlier is the values.yaml of an earlier chart, as helm upgrade --reuse-values has it: this chart's own defaults do not count then. Empty
-	// for an installation.
+	// Earlier is the values.yaml of an earlier chart, to imitate helm upgrade --reuse-values: the defaults of this
+	// chart are then ignored. It is empty for an installation.
 	Earlier string
 }
 
-// Answer is what was rendered, hooks included, and the notes; or why that failed.
+// Answer is the rendered manifest, including hooks, and the notes; or the error.
 type Answer struct{ Manifest, Notes, Error string }
 
 func main() {

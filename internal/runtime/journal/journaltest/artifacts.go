@@ -8,7 +8,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// made is an artifact of some content, and the entry of a place that has it as its payload.
+// made returns an artifact with some content, and an entry whose payload is this artifact.
 func made(seq int64, content string) (journal.Artifact, journal.Entry) {
 	a := journal.NewArtifact([]byte(content))
 	e := entry(seq, 1)
@@ -16,7 +16,7 @@ func made(seq int64, content string) (journal.Artifact, journal.Entry) {
 	return a, e
 }
 
-// bare is an entry as it is read back: without artifacts.
+// bare returns an entry as it is read back: without artifacts.
 func bare(e journal.Entry) journal.Entry {
 	e.Artifacts = nil
 	return e
@@ -24,10 +24,10 @@ func bare(e journal.Entry) journal.Entry {
 
 func artifacts(t *testing.T, j journal.Journal, reopen func(t *testing.T, j journal.Journal) journal.Journal) {
 	one, first := made(1, "\x00 the content \xff")
-	beside := journal.Artifact{SHA256: "0123", Bytes: 9, Data: []byte{0, 255, '\n', 0}} // what it holds is no business of the store's
+	beside := journal.Artifact{SHA256: "0123", Bytes: 9, Data: []byte{0, 255, '\n', 0}} // a store does not check the content
 	first.Artifacts = append(first.Artifacts, beside, one)
 	empty := journal.Artifact{SHA256: "4567"}
-	_, second := made(2, "\x00 the content \xff") // the same once more
+	_, second := made(2, "\x00 the content \xff") // the same content again
 	second.Artifacts = append(second.Artifacts, empty)
 	add(t, j, "a", nil, first, second)
 	other, third := made(3, "other")
@@ -47,9 +47,9 @@ func artifacts(t *testing.T, j journal.Journal, reopen func(t *testing.T, j jour
 	}
 	whole, err := journal.Collect(t.Context(), j, "a")
 	if err == nil || !errors.Is(err, journal.ErrNewer) {
-		t.Errorf("Collect: %v, %v; want ErrNewer, for the entries are of a version that is not there yet", whole, err)
+		t.Errorf("Collect: %v, %v; want ErrNewer, because no build knows the version of the entries yet", whole, err)
 	}
-	for uid, sum := range map[string]string{"a": "89ab", "b": one.SHA256, "nobody": other.SHA256} {
+	for uid, sum := range map[string]string{"a": "89ab", "b": one.SHA256, "unknown": other.SHA256} {
 		if got, err := j.Artifact(t.Context(), uid, sum); !errors.Is(err, journal.ErrNoArtifact) {
 			t.Errorf("Artifact(%s, %s): %v, %v; want ErrNoArtifact", uid, sum, got, err)
 		}

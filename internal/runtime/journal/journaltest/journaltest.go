@@ -1,4 +1,5 @@
-// Package journaltest is the contract of journal.Journal and of store.Keeper. Every store runs it against a real database.
+// Package journaltest tests the contracts of journal.Journal and store.Keeper. Every store runs these tests against
+// a real database.
 package journaltest
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// at is a time with a fraction, in UTC, as entries bear it.
+// at is the time of entries: in UTC, with a fraction of a second.
 var at = time.Date(2026, 6, 11, 15, 4, 5, 123456789, time.UTC)
 
 func entry(seq, epoch int64) journal.Entry {
@@ -27,7 +28,7 @@ func entry(seq, epoch int64) journal.Entry {
 	}
 }
 
-// entries are those from a place on, so many.
+// entries returns n entries, the first of them with the sequence number from.
 func entries(from, n int64) []journal.Entry {
 	var all []journal.Entry
 	for i := range n {
@@ -36,13 +37,13 @@ func entries(from, n int64) []journal.Entry {
 	return all
 }
 
-// Run runs the contract of a journal. open returns a new, empty one and closes it when the test ends; reopen closes one
-// that open returned and opens the same one again, as a restarted process would.
+// Run tests the contract of a journal. open returns a new, empty journal and closes it when the test ends. reopen
+// closes a journal of open and opens it again, as a restarted process would.
 func Run(t *testing.T, open func(t *testing.T) journal.Journal, reopen func(t *testing.T, j journal.Journal) journal.Journal) {
 	t.Run("an unknown UID has no entries", func(t *testing.T) {
-		expect(t, open(t), "nobody")
+		expect(t, open(t), "unknown")
 	})
-	t.Run("entries come back in order, as they were", func(t *testing.T) {
+	t.Run("entries are read in order and unchanged", func(t *testing.T) {
 		j := open(t)
 		add(t, j, "a", nil, entry(1, 1), entry(2, 1))
 		add(t, j, "b", nil, entry(1, 7))
@@ -51,7 +52,7 @@ func Run(t *testing.T, open func(t *testing.T) journal.Journal, reopen func(t *t
 		expect(t, j, "a", entry(1, 1), entry(2, 1), entry(3, 2))
 		expect(t, j, "b", entry(1, 7))
 	})
-	t.Run("payloads come back byte for byte", func(t *testing.T) { payloads(t, open(t)) })
+	t.Run("payloads are read byte for byte", func(t *testing.T) { payloads(t, open(t)) })
 	t.Run("entries survive a restart", func(t *testing.T) {
 		j := open(t)
 		add(t, j, "a", nil, entry(1, 1))
@@ -74,13 +75,13 @@ func Run(t *testing.T, open func(t *testing.T) journal.Journal, reopen func(t *t
 		add(t, j, "a", journal.ErrSequence, entry(2, 1), entry(4, 1))
 		expect(t, j, "a", entry(1, 1))
 	})
-	t.Run("a reader begins where it likes and breaks off when it likes", func(t *testing.T) { places(t, open(t)) })
+	t.Run("a read may begin and stop anywhere", func(t *testing.T) { places(t, open(t)) })
 	t.Run("a journal of many pages is read as one", func(t *testing.T) { pages(t, open(t)) })
-	t.Run("a reader holds nothing while it works", func(t *testing.T) { nested(t, open(t)) })
+	t.Run("a read holds no lock or connection while its caller works", func(t *testing.T) { nested(t, open(t)) })
 	t.Run("a call whose context has ended does nothing", func(t *testing.T) { ended(t, open(t)) })
 	t.Run("artifacts are kept with their entries", func(t *testing.T) { artifacts(t, open(t), reopen) })
 	t.Run("a refused append leaves no artifact", func(t *testing.T) { refused(t, open(t)) })
-	t.Run("of writers that race for a place one wins, and journals do not disturb each other", func(t *testing.T) {
+	t.Run("one of several concurrent writers wins, and other journals are not affected", func(t *testing.T) {
 		race(t, open(t))
 	})
 }
@@ -89,7 +90,7 @@ func payloads(t *testing.T, j journal.Journal) {
 	var want []journal.Entry
 	for i, payload := range []string{
 		`{"b":1,  "a":2, "a":3}`, `"\u0000 \ud800 \/"`, `1e400`, "\"\xff not UTF-8\"", "null", "",
-		`"` + strings.Repeat("eight MiB ", 8<<20/10) + `"`, // as the version before wrote it, which had no artifacts
+		`"` + strings.Repeat("eight MiB ", 8<<20/10) + `"`, // an older version without artifacts wrote such payloads
 	} {
 		e := entry(int64(i+1), 1)
 		e.Version, e.Payload = i, nil
@@ -126,7 +127,7 @@ func places(t *testing.T, j journal.Journal) {
 			t.Errorf("Read that breaks off after %d (error %v): -want +got:\n%s", n, err, diff)
 		}
 	}
-	for uid, want := range map[string]int64{"a": 5, "nobody": 0} {
+	for uid, want := range map[string]int64{"a": 5, "unknown": 0} {
 		if got, err := j.Last(t.Context(), uid); err != nil || got != want {
 			t.Errorf("Last(%s) = %d, %v; want %d", uid, got, err, want)
 		}
@@ -146,7 +147,7 @@ func places(t *testing.T, j journal.Journal) {
 	}
 }
 
-// pages reads journals that are larger than what a store reads at once: by entries and by bytes.
+// pages reads journals that are larger than one page of a store, by the number of entries and by bytes.
 func pages(t *testing.T, j journal.Journal) {
 	const many = 1100
 	for from := int64(1); from <= many; from += 100 {
@@ -167,7 +168,7 @@ func pages(t *testing.T, j journal.Journal) {
 	}
 }
 
-// nested reads within reads, deeper than any store has connections, and writes at the bottom.
+// nested nests reads more deeply than any store has connections, and appends within the innermost read.
 func nested(t *testing.T, j journal.Journal) {
 	const deep = 40
 	kept := journal.NewArtifact([]byte("kept"))
@@ -254,7 +255,7 @@ func race(t *testing.T, j journal.Journal) {
 	}
 }
 
-// read returns the entries after a place, at most so many.
+// read returns at most most entries after a sequence number.
 func read(ctx context.Context, j journal.Journal, uid string, after int64, most int) ([]journal.Entry, error) {
 	var got []journal.Entry
 	for e, err := range j.Read(ctx, uid, after) {
@@ -268,7 +269,7 @@ func read(ctx context.Context, j journal.Journal, uid string, after int64, most 
 	return got, nil
 }
 
-// payload compares payloads as a whole, for they may be long; one that is nil is not one that is empty.
+// payload compares payloads as a whole, because they may be long. A nil payload differs from an empty one.
 var payload = cmp.Comparer(func(a, b json.RawMessage) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) })
 
 func add(t *testing.T, j journal.Journal, uid string, want error, entries ...journal.Entry) {

@@ -15,40 +15,40 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Keeper is a journal that keeps what it holds for a while.
+// Keeper is a journal with retention.
 type Keeper interface {
 	journal.Journal
 	store.Keeper
 	store.Meter
 }
 
-// RunKeeper runs the contract of a Keeper. open returns a new, empty one and closes it when the test ends; settle returns the
-// same one, opened again if need be, at a time when the numbers of Size are exact.
+// RunKeeper tests the contract of a Keeper. open returns a new, empty Keeper and closes it when the test ends.
+// settle returns the same Keeper, opened again if necessary, once the numbers of Size are exact.
 func RunKeeper(t *testing.T, open func(t *testing.T) Keeper, settle func(t *testing.T, k Keeper) Keeper) {
-	t.Run("what is retired is no longer listed, and read as before", func(t *testing.T) { retire(t, open(t)) })
-	t.Run("UIDs come in pages", func(t *testing.T) { listed(t, open(t)) })
-	t.Run("what was retired early enough is purged, oldest first", func(t *testing.T) { purge(t, open(t)) })
-	t.Run("nothing is left of what was purged", func(t *testing.T) { leftovers(t, open(t)) })
+	t.Run("a retired journal is not listed, but can be read", func(t *testing.T) { retire(t, open(t)) })
+	t.Run("UIDs are returned in pages", func(t *testing.T) { listed(t, open(t)) })
+	t.Run("journals that were retired early enough are purged, oldest first", func(t *testing.T) { purge(t, open(t)) })
+	t.Run("a purged journal leaves nothing", func(t *testing.T) { leftovers(t, open(t)) })
 	t.Run("a giant journal is purged as a whole", func(t *testing.T) { giant(t, open(t), settle) })
-	t.Run("a purge leaves nothing of a racing append", func(t *testing.T) { purgeRace(t, open(t)) })
+	t.Run("a purge leaves nothing of a concurrent append", func(t *testing.T) { purgeRace(t, open(t)) })
 	t.Run("a call whose context has ended does nothing", func(t *testing.T) { endedKeeper(t, open(t)) })
-	t.Run("the use is that of each namespace", func(t *testing.T) { inUse(t, open(t)) })
-	t.Run("the size is that of what is there", func(t *testing.T) { size(t, open(t), settle) })
+	t.Run("the use is counted for each namespace", func(t *testing.T) { inUse(t, open(t)) })
+	t.Run("the size counts journals, entries and artifacts", func(t *testing.T) { size(t, open(t), settle) })
 }
 
 func retire(t *testing.T, k Keeper) {
 	for _, uid := range []string{"a", "b", "c"} {
 		add(t, k, uid, nil, entry(1, 1))
 	}
-	mark(t, k, at, "b", "nobody", "b")
+	mark(t, k, at, "b", "unknown", "b")
 	mark(t, k, at)
 	live(t, k, "a", "c")
 	expect(t, k, "b", entry(1, 1))
-	add(t, k, "b", nil, entry(2, 1)) // a run that has not stopped yet
+	add(t, k, "b", nil, entry(2, 1)) // by a run that has not stopped yet
 	expect(t, k, "b", entry(1, 1), entry(2, 1))
 	live(t, k, "a", "c")
-	add(t, k, "nobody", nil, entry(1, 1)) // which was not there to be retired
-	live(t, k, "a", "c", "nobody")
+	add(t, k, "unknown", nil, entry(1, 1)) // did not exist when it was to be retired
+	live(t, k, "a", "c", "unknown")
 }
 
 func listed(t *testing.T, k Keeper) {
@@ -79,7 +79,7 @@ func listed(t *testing.T, k Keeper) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("UIDs: -want +got:\n%s", diff)
 	}
-	// Upper case comes before lower case, whatever a database thinks of alphabets.
+	// Upper case comes before lower case, whatever the collation of the database is.
 	add(t, k, "Upper", nil, entry(1, 1))
 	if page, err := k.UIDs(t.Context(), "", 1); err != nil || !slices.Equal(page, []string{"Upper"}) {
 		t.Errorf("UIDs: %v, %v; want them in byte order", page, err)
@@ -94,7 +94,7 @@ func purge(t *testing.T, k Keeper) {
 	mark(t, k, at.Add(time.Hour), "old")
 	mark(t, k, at, "older")
 	mark(t, k, at.Add(-time.Hour), "oldest")
-	mark(t, k, at.Add(-2*time.Hour), "old") // too late: it keeps its first time
+	mark(t, k, at.Add(-2*time.Hour), "old") // too late: the first time stays
 	for _, step := range []struct {
 		reason string
 		before time.Time
@@ -102,12 +102,12 @@ func purge(t *testing.T, k Keeper) {
 		want   int
 		left   []string
 	}{
-		{"nothing is that old", at.Add(-2 * time.Hour), 10, 0, []string{"newest", "old", "live", "oldest", "older"}},
-		{"nothing is asked for", at.Add(24 * time.Hour), 0, 0, []string{"newest", "old", "live", "oldest", "older"}},
-		{"the oldest comes first", at.Add(24 * time.Hour), 1, 1, []string{"newest", "old", "live", "older"}},
-		{"the time itself counts", at.Add(time.Hour), 10, 2, []string{"newest", "live"}},
-		{"what is there is less than was asked for", at.Add(24 * time.Hour), 10, 1, []string{"live"}},
-		{"what is not retired stays", at.Add(24 * time.Hour), 10, 0, []string{"live"}},
+		{"no journal is that old", at.Add(-2 * time.Hour), 10, 0, []string{"newest", "old", "live", "oldest", "older"}},
+		{"no journal may be purged", at.Add(24 * time.Hour), 0, 0, []string{"newest", "old", "live", "oldest", "older"}},
+		{"the oldest journal is purged first", at.Add(24 * time.Hour), 1, 1, []string{"newest", "old", "live", "older"}},
+		{"the limit itself is included", at.Add(time.Hour), 10, 2, []string{"newest", "live"}},
+		{"fewer journals are left than may be purged", at.Add(24 * time.Hour), 10, 1, []string{"live"}},
+		{"a journal that is not retired stays", at.Add(24 * time.Hour), 10, 0, []string{"live"}},
 	} {
 		if n, err := k.Purge(t.Context(), step.before, step.most); n != step.want || err != nil {
 			t.Errorf("Purge: %d, %v; want %d: %s", n, err, step.want, step.reason)
@@ -143,10 +143,10 @@ func leftovers(t *testing.T, k Keeper) {
 		t.Errorf("Artifact of another UID: %v, want it to be kept", err)
 	}
 	expect(t, k, "b", bare(first))
-	add(t, k, "a", journal.ErrSequence, entry(2, 1)) // a run that has not stopped yet
+	add(t, k, "a", journal.ErrSequence, entry(2, 1)) // by a run that has not stopped yet
 	live(t, k, "b")
-	add(t, k, "a", nil, entry(1, 0)) // no epoch is left either
-	live(t, k, "a", "b")             // nor a mark
+	add(t, k, "a", nil, entry(1, 0)) // the old epoch is gone, too
+	live(t, k, "a", "b")             // the mark is gone, too
 }
 
 func giant(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
@@ -246,7 +246,8 @@ func size(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
 	sized(t, settle(t, k), store.Size{Journals: 2, Retired: 1, Entries: 5, Artifacts: 3})
 }
 
-// inUse has two namespaces, a journal of a process that knew of none, and one that goes on after it was retired.
+// inUse has two namespaces, a journal without a namespace from an older process, and a journal that grows after it
+// was retired.
 func inUse(t *testing.T, k Keeper) {
 	of := func(namespace string, entries ...journal.Entry) []journal.Entry {
 		for i := range entries {
@@ -274,9 +275,9 @@ func inUse(t *testing.T, k Keeper) {
 	}
 	want["a"], want["b"] = one+two, one
 	used()
-	add(t, k, "a-1", journal.ErrSequence, of("a", large)...) // what is refused does not count
+	add(t, k, "a-1", journal.ErrSequence, of("a", large)...) // a refused append does not count
 	mark(t, k, at, "a-1")
-	used() // a retired journal takes its room
+	used() // a retired journal still counts
 	add(t, k, "a-1", nil, of("a", entry(3, 1))...)
 	add(t, k, "old", nil, of("b", entry(2, 1))...) // from now on it has a namespace
 	want["a"], want["b"] = want["a"]+one, want["b"]+2*one
@@ -288,7 +289,7 @@ func inUse(t *testing.T, k Keeper) {
 	used()
 }
 
-// sized expects a size, but for its bytes, of which it expects some.
+// sized compares a size. It accepts any positive number of bytes.
 func sized(t *testing.T, k Keeper, want store.Size) {
 	t.Helper()
 	got, err := k.Size(t.Context())

@@ -8,21 +8,22 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// RunLoss runs the contract of what a run learns of a store that has lost its last entries. open returns a new, empty journal and closes
-// it when the test ends; lose makes it forget the entries of a UID after a place, as a failover to a replica that lags would.
+// RunLoss tests the errors that a run gets from a store that has lost its last entries. open returns a new, empty
+// journal and closes it when the test ends. lose drops the entries of a UID after a sequence number, as a failover
+// to a lagging replica would.
 func RunLoss(t *testing.T, open func(t *testing.T) journal.Journal, lose func(t *testing.T, j journal.Journal, uid string, after int64)) {
 	for name, tc := range map[string]struct {
 		reason string
 		left   int64
 		known  int64
-		opened error // what a run that takes over gets
-		append error // what the run gets that has written three entries
+		opened error // the error of a run that takes over
+		append error // the error of the run that has written three entries
 	}{
-		"nothing is lost":            {"all entries are there", 3, 3, nil, nil},
-		"the last entry is lost":     {"a call may have been recorded in it", 2, 3, journal.ErrLost, journal.ErrLost},
-		"all entries are lost":       {"an empty journal must not be taken for a new one", 0, 3, journal.ErrLost, journal.ErrLost},
-		"the loss is not known of":   {"only what was recorded elsewhere can be missed", 2, 2, nil, journal.ErrLost},
-		"nothing was known at first": {"a status without a number says nothing", 0, 0, nil, journal.ErrLost},
+		"nothing is lost":         {"all entries are there", 3, 3, nil, nil},
+		"the last entry is lost":  {"the lost entry may have recorded a call", 2, 3, journal.ErrLost, journal.ErrLost},
+		"all entries are lost":    {"an empty journal must not be mistaken for a new one", 0, 3, journal.ErrLost, journal.ErrLost},
+		"the loss is not noticed": {"a loss is noticed only if the number of entries was recorded elsewhere", 2, 2, nil, journal.ErrLost},
+		"no number was recorded":  {"a status without a number proves nothing", 0, 0, nil, journal.ErrLost},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := open(t)
@@ -49,7 +50,7 @@ func RunLoss(t *testing.T, open func(t *testing.T) journal.Journal, lose func(t 
 			}
 		})
 	}
-	t.Run("another run that was faster is no loss", func(t *testing.T) {
+	t.Run("an entry of another run is not a loss", func(t *testing.T) {
 		j := open(t)
 		log, err := openLog(t, j, 1, 0)
 		if err != nil {

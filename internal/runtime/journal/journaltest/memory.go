@@ -13,25 +13,25 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Memory is a store that lives as long as the test. It starts no goroutine and never blocks, so that it can be used
-// within a synctest bubble. The zero value is empty and ready to use. It implements Keeper and store.Store.
+// Memory is a store in memory. It starts no goroutine and never blocks, so it can be used within a synctest bubble.
+// The zero value is empty and ready to use. It implements Keeper and store.Store.
 type Memory struct {
 	mu       sync.Mutex
 	journals map[string]*held
 	state    store.State
-	marked   bool // whether nothing was appended since the last mark
+	marked   bool // true if nothing was appended since the last mark
 }
 
 // held is one journal.
 type held struct {
 	entries   []journal.Entry
 	artifacts map[string]journal.Artifact
-	retired   time.Time // zero if it is not
+	retired   time.Time // zero if the journal is not retired
 	namespace string
 	bytes     int64
 }
 
-// Read yields entries one by one: those that are appended meanwhile are among them.
+// Read yields entries one by one, including those that are appended meanwhile.
 func (m *Memory) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
 	return store.Pages(after, func(after int64) ([]journal.Entry, bool, error) {
 		if err := ctx.Err(); err != nil {
@@ -47,7 +47,7 @@ func (m *Memory) Read(ctx context.Context, uid string, after int64) iter.Seq2[jo
 	})
 }
 
-// Last returns the place of the newest entry.
+// Last returns the sequence number of the newest entry.
 func (m *Memory) Last(ctx context.Context, uid string) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, context.Cause(ctx)
@@ -133,7 +133,7 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 	return nil
 }
 
-// Purge deletes at most so many journals that were retired at or before a time, oldest first.
+// Purge deletes at most most journals that were retired at or before a time, oldest first.
 func (m *Memory) Purge(ctx context.Context, before time.Time, most int) (purged int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, context.Cause(ctx)
@@ -149,7 +149,7 @@ func (m *Memory) Purge(ctx context.Context, before time.Time, most int) (purged 
 	return len(uids), nil
 }
 
-// UIDs returns UIDs that have entries and are not retired, those after one, in byte order.
+// UIDs returns at most most UIDs after the given one, in byte order. It skips retired journals.
 func (m *Memory) UIDs(ctx context.Context, after string, most int) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
@@ -161,12 +161,12 @@ func (m *Memory) UIDs(ctx context.Context, after string, most int) ([]string, er
 	return uids[:min(len(uids), max(most, 0))], nil
 }
 
-// uids are the UIDs of some journals, in byte order.
+// uids returns the UIDs of the journals for which of returns true, in byte order.
 func (m *Memory) uids(of func(*held) bool) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.journals)), func(uid string) bool { return !of(m.journals[uid]) })
 }
 
-// Lose makes the journal of a UID forget its entries after a place, as a failover to a replica that lags does.
+// Lose drops the entries of a journal after a sequence number, as a failover to a lagging replica does.
 func (m *Memory) Lose(uid string, after int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -175,7 +175,7 @@ func (m *Memory) Lose(uid string, after int64) {
 	}
 }
 
-// State returns an ID that is made by the first call, the incarnation, which is "1" at first, and the position.
+// State returns the ID, which the first call creates, the incarnation, which is "1" at first, and the position.
 func (m *Memory) State(ctx context.Context) (store.State, error) {
 	if err := ctx.Err(); err != nil {
 		return store.State{}, context.Cause(ctx)
@@ -192,7 +192,7 @@ func (m *Memory) stateNow() store.State {
 	return m.state
 }
 
-// Mark gives the store a new position, and a new incarnation if it is behind.
+// Mark gives the store a new position, and a new incarnation if its position is below least.
 func (m *Memory) Mark(ctx context.Context, least int64) (store.State, error) {
 	if err := ctx.Err(); err != nil {
 		return store.State{}, context.Cause(ctx)
@@ -211,7 +211,7 @@ func (m *Memory) Mark(ctx context.Context, least int64) (store.State, error) {
 	return now, nil
 }
 
-// Size returns how much there is; Bytes are those of payloads and artifacts.
+// Size returns the size. Bytes counts payloads and artifacts.
 func (m *Memory) Size(ctx context.Context) (z store.Size, err error) {
 	if err := ctx.Err(); err != nil {
 		return z, context.Cause(ctx)
@@ -235,7 +235,7 @@ func (m *Memory) Size(ctx context.Context) (z store.Size, err error) {
 	return z, nil
 }
 
-// Use returns how much is used; of a volume nothing is known.
+// Use returns the use. The free space of the volume is unknown.
 func (m *Memory) Use(ctx context.Context) (store.Use, error) {
 	if err := ctx.Err(); err != nil {
 		return store.Use{}, context.Cause(ctx)
@@ -252,8 +252,8 @@ func (m *Memory) Use(ctx context.Context) (store.Use, error) {
 	return u, nil
 }
 
-// Check fails if ctx has ended.
+// Check returns an error if ctx has ended.
 func (m *Memory) Check(ctx context.Context) error { return context.Cause(ctx) }
 
-// Close does nothing: the journals are there for as long as the value is.
+// Close does nothing: the journals exist as long as the value does.
 func (m *Memory) Close() error { return nil }

@@ -10,18 +10,19 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Marked is a store that says which one it is and how far it has come.
+// Marked is a store with an identity and a position.
 type Marked interface {
 	journal.Journal
 	store.Marked
 	Close() error
 }
 
-// identifier is the form of an ID and of an incarnation.
+// identifier is the format of an ID and of an incarnation.
 var identifier = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-// RunPosition runs the contract of a store's identity and position. place makes an empty place for a store. What it returns opens the store
-// of that place, which is made by the first call; it waits if the place admits only one at a time.
+// RunPosition tests the contract of a store's identity and position. place creates an empty location for a store.
+// The returned function opens the store at this location, and its first call creates the store. It waits if the
+// location admits only one process at a time.
 func RunPosition(t *testing.T, place func(t *testing.T) (open func() (Marked, error))) {
 	t.Run("a store that is opened again has the same identity", func(t *testing.T) {
 		open := place(t)
@@ -38,7 +39,7 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (Marked, er
 			t.Errorf("State: two stores have the ID %q", one.ID)
 		}
 	})
-	t.Run("processes that open a new store at once agree", func(t *testing.T) {
+	t.Run("concurrent processes find the same new store", func(t *testing.T) {
 		open := place(t)
 		found := make([]store.State, 6)
 		var group sync.WaitGroup
@@ -72,7 +73,7 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (Marked, er
 		open := place(t)
 		var last store.State
 		use(t, open, func(s Marked) {
-			before := advance(t, s, 0) // what a process before may have appended
+			before := advance(t, s, 0) // for the appends of an earlier process
 			if again := advance(t, s, before.Position); again != before {
 				t.Errorf("Mark with nothing appended: %+v, want %+v", again, before)
 			}
@@ -94,7 +95,8 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (Marked, er
 			last = advance(t, s, before.Position+10)
 			if !last.Lost || last.ID != before.ID || last.Incarnation == before.Incarnation || last.Position <= before.Position+10 ||
 				!identifier.MatchString(last.Incarnation) {
-				t.Errorf("Mark of a store that is behind: %+v, want the store %+v with a new incarnation, beyond position %d", last, before, before.Position+10)
+				t.Errorf("Mark of a store that is behind: %+v, want the store %+v with a new incarnation, beyond position %d",
+					last, before, before.Position+10)
 			}
 			last.Lost = false
 			if again := advance(t, s, before.Position+10); again != last {
@@ -122,7 +124,7 @@ func advance(t *testing.T, s Marked, least int64) store.State {
 	return st
 }
 
-// stateOf opens a store, asks for its state and closes it.
+// stateOf opens a store, returns its state and closes the store.
 func stateOf(t *testing.T, open func() (Marked, error)) (st store.State) {
 	t.Helper()
 	use(t, open, func(s Marked) {
@@ -130,12 +132,12 @@ func stateOf(t *testing.T, open func() (Marked, error)) (st store.State) {
 		if st, err = s.State(t.Context()); err != nil {
 			t.Errorf("State: %v", err)
 		}
-		st.Unsure = false // until the first mark
+		st.Unsure = false // it is true until the first mark
 	})
 	return st
 }
 
-// use opens a store, does something with it and closes it.
+// use opens a store, calls do with it and closes it.
 func use(t *testing.T, open func() (Marked, error), do func(Marked)) {
 	t.Helper()
 	s, err := open()

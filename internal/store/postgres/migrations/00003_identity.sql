@@ -1,5 +1,5 @@
 -- +goose Up
--- The one row names the store. A copy of the database has the same name.
+-- The only row identifies the store. A copy of the database has the same ID.
 CREATE TABLE capstan_store (
     single boolean PRIMARY KEY DEFAULT true CHECK (single),
     id     text    NOT NULL

@@ -1,10 +1,10 @@
 -- +goose Up
--- The position grows with each mark. The incarnation changes when the database was found behind a position that it had, or has failed
--- over to a server that may lack entries; it is empty before the first mark.
+-- The position grows with each mark. The incarnation changes when the database is behind a known position, or has failed over to
+-- a server that may lack entries. It is empty before the first mark.
 ALTER TABLE capstan_store
     ADD COLUMN position    bigint  NOT NULL DEFAULT 0,
     ADD COLUMN incarnation text    NOT NULL DEFAULT '',
-    ADD COLUMN server      text    NOT NULL DEFAULT '', -- the one of the last mark
+    ADD COLUMN server      text    NOT NULL DEFAULT '', -- the server of the last mark
     ADD COLUMN confirmed   boolean NOT NULL DEFAULT false; -- whether its commits waited for a standby
 
 -- +goose Down

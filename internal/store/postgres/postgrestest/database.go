@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// namedServer is the environment variable with the URL of a server to test against. Its user must be allowed to make
-	// databases.
+	// namedServer is the environment variable with the URL of a server for tests. Its user must have the right to
+	// create databases.
 	namedServer = "CAPSTAN_TEST_POSTGRES"
 	// programs is the environment variable with the folder of initdb, pg_ctl and postgres.
 	programs = "CAPSTAN_POSTGRES_BIN"
 )
 
-// shared is the server of all tests of this process. It ends with the process.
+// shared is the server that all tests of this process share. It ends with the process.
 var shared = sync.OnceValues(func() (*Server, error) {
 	return Start(context.Background(), os.Getenv(programs), "fsync=off", "full_page_writes=off")
 })
@@ -41,8 +41,9 @@ func Database(tb testing.TB) string {
 	return database(tb, s.URL("postgres"))
 }
 
-// Restartable returns the URL of a new, empty database and what restarts its server, which is the test's alone. A server
-// that was named is not restarted, it cuts the connections to the database: a client sees no difference.
+// Restartable returns the URL of a new, empty database, and a function that restarts its server. Only this test
+// uses the server. The server of CAPSTAN_TEST_POSTGRES is not restarted; instead, all connections to the database
+// are closed, which looks the same to a client.
 func Restartable(tb testing.TB, settings ...string) (databaseURL string, restart func(Mode)) {
 	tb.Helper()
 	if named := os.Getenv(namedServer); named != "" {
@@ -61,7 +62,7 @@ func Restartable(tb testing.TB, settings ...string) (databaseURL string, restart
 	}
 }
 
-// Own starts a server for one test, which stops when the test ends.
+// Own starts a server for one test. The server stops when the test ends.
 func Own(tb testing.TB, settings ...string) *Server {
 	tb.Helper()
 	mustHavePrograms(tb)
@@ -77,7 +78,7 @@ func Own(tb testing.TB, settings ...string) *Server {
 	return s
 }
 
-// Exec runs a statement on a connection of its own.
+// Exec runs a statement on a new connection.
 func Exec(tb testing.TB, databaseURL, statement string, args ...any) {
 	tb.Helper()
 	execute(tb.Context(), tb, databaseURL, statement, args...)
@@ -101,12 +102,12 @@ func execute(ctx context.Context, tb testing.TB, databaseURL, statement string, 
 func mustHavePrograms(tb testing.TB) {
 	tb.Helper()
 	if os.Getenv(programs) == "" {
-		tb.Fatalf("no PostgreSQL to test against: run `make test`, or set %s to the folder that hack/postgres/get.sh prints, "+
+		tb.Fatalf("there is no PostgreSQL for the tests: run `make test`, or set %s to the folder that hack/postgres/get.sh prints, "+
 			"or %s to the URL of a server", programs, namedServer)
 	}
 }
 
-// database makes a database on a server.
+// database creates a database on a server.
 func database(tb testing.TB, server string) string {
 	tb.Helper()
 	name := "test_" + strings.ReplaceAll(uuid.NewString(), "-", "")
@@ -115,13 +116,13 @@ func database(tb testing.TB, server string) string {
 		tb.Fatalf("%s is not a URL", namedServer)
 	}
 	Exec(tb, server, "CREATE DATABASE "+name)
-	ctx := context.WithoutCancel(tb.Context()) // the test's own has ended when it is cleaned up
+	ctx := context.WithoutCancel(tb.Context()) // the context of the test has ended at cleanup
 	tb.Cleanup(func() { execute(ctx, tb, server, "DROP DATABASE "+name+" WITH (FORCE)") })
 	u.Path = "/" + name
 	return u.String()
 }
 
-// cut ends all connections to a database.
+// cut closes all connections to a database.
 func cut(tb testing.TB, server, databaseURL string) {
 	tb.Helper()
 	u, err := url.Parse(databaseURL)

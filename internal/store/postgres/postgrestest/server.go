@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package postgrestest gives tests a real PostgreSQL: a throw-away server of their own, or the one that
-// CAPSTAN_TEST_POSTGRES names. It is for tests only.
+// Package postgrestest runs a real PostgreSQL for tests: a temporary server, or the one in CAPSTAN_TEST_POSTGRES.
+// It is for tests only.
 package postgrestest
 
 import (
@@ -17,25 +17,27 @@ import (
 	"strings"
 )
 
-// The one user of a throw-away server. The password is no secret, but one to look for where none may be.
+// The only user of a temporary server. The password is not secret; tests search output for it to prove that
+// passwords are not shown.
 const (
 	user     = "capstan"
 	password = "not-to-be-shown"
 )
 
-// watch ends a server when its standard input does, which happens at the latest when this process is gone, in
-// whatever way.
+// watch is a shell script that stops the server when its standard input closes. That happens at the latest when
+// this process ends, for whatever reason.
 const watch = `while read -r _; do :; done; "$1/pg_ctl" stop -D "$2/data" -m immediate -s; rm -rf "$2"`
 
-// Server is a PostgreSQL server in a temporary folder. It listens on a Unix socket in there and on no port.
+// Server is a PostgreSQL server in a temporary folder. It listens on a Unix socket in that folder, and on no port.
 type Server struct {
 	bin, dir, settings string
 	watcher            *exec.Cmd
 	alive              io.Closer // closing it ends the watcher
 }
 
-// Start starts a server from the programs in a folder, with settings such as "fsync=off". As root it takes another user,
-// for PostgreSQL does not run as root. Close must be called; the server also ends with this process.
+// Start starts a server with the programs in a folder and settings such as "fsync=off". If this process runs as
+// root, the server runs as another user, because PostgreSQL refuses to run as root. The caller must call Close; the
+// server also stops when this process ends.
 func Start(ctx context.Context, bin string, settings ...string) (s *Server, err error) {
 	s, err = place(bin, settings...)
 	if err != nil {
@@ -47,7 +49,8 @@ func Start(ctx context.Context, bin string, settings ...string) (s *Server, err 
 		}
 	}()
 	secret := filepath.Join(s.dir, "password")
-	if err := os.WriteFile(secret, []byte(password), 0o644); err != nil { //nolint:gosec // because the server's user has to read it, in a folder that nobody else can enter
+	//nolint:gosec // because the server's user has to read it, in a folder that nobody else can enter
+	if err := os.WriteFile(secret, []byte(password), 0o644); err != nil {
 		return s, err
 	}
 	if err := s.run(ctx, "initdb", "-D", s.data(), "-U", user, "-A", "scram-sha-256", "--pwfile", secret,
@@ -57,7 +60,7 @@ func Start(ctx context.Context, bin string, settings ...string) (s *Server, err 
 	return s, s.Resume(ctx)
 }
 
-// place makes the folder of a server, which is removed when this process ends.
+// place creates the folder of a server, which is removed when this process ends.
 func place(bin string, settings ...string) (s *Server, err error) {
 	dir, err := os.MkdirTemp("", "capstan-pg-")
 	if err != nil {
@@ -76,10 +79,10 @@ func place(bin string, settings ...string) (s *Server, err error) {
 	return s, nil
 }
 
-// Login returns the name and the password of the server's one user.
+// Login returns the name and the password of the server's only user.
 func (s *Server) Login() (name, secret string) { return user, password }
 
-// URL returns the address of a database.
+// URL returns the URL of a database.
 func (s *Server) URL(database string) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.UserPassword(user, password), Path: "/" + database,
@@ -88,13 +91,13 @@ func (s *Server) URL(database string) string {
 	return u.String()
 }
 
-// Mode says how a server stops. What was committed is kept either way.
+// Mode says how a server stops. Committed data is kept in both modes.
 type Mode string
 
 const (
-	// Fast is what an administrator does: sessions are told and cut.
+	// Fast stops the server in order: it tells clients and closes their sessions.
 	Fast Mode = "fast"
-	// Immediate is a crash: nobody is told, and the server recovers when it is resumed.
+	// Immediate is a crash: clients are not told, and the server recovers when it is started again.
 	Immediate Mode = "immediate"
 )
 
@@ -103,7 +106,7 @@ func (s *Server) Stop(ctx context.Context, mode Mode) error {
 	return s.run(ctx, "pg_ctl", "stop", "-D", s.data(), "-m", string(mode), "-w", "-s")
 }
 
-// Resume starts the server after Stop, and returns when it takes connections.
+// Resume starts the server after Stop, and returns when it accepts connections.
 func (s *Server) Resume(ctx context.Context) error {
 	err := s.run(ctx, "pg_ctl", "start", "-D", s.data(), "-l", s.log(), "-w", "-s", "-o", s.settings)
 	if err != nil {
@@ -113,8 +116,8 @@ func (s *Server) Resume(ctx context.Context) error {
 	return nil
 }
 
-// Dump writes a database, as it is at one moment, into a file of the server's folder, and returns a function that puts it in the place of
-// what the database has then.
+// Dump writes a snapshot of a database into a file. It returns a function that replaces the content of the database
+// by the snapshot.
 func (s *Server) Dump(ctx context.Context, database string) (restore func(ctx context.Context) error, err error) {
 	file := filepath.Join(s.dir, "dump")
 	if err := s.run(ctx, "pg_dump", "-Fc", "-f", file, "-d", s.URL(database)); err != nil {
@@ -139,10 +142,11 @@ func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 func (s *Server) log() string  { return filepath.Join(s.dir, "log") }
 
 func (s *Server) watch() (err error) {
-	watcher := exec.Command("/bin/sh", "-c", watch, "sh", s.bin, s.dir) //nolint:gosec,noctx // because the caller names the folder, and it lives as long as the server
+	//nolint:gosec,noctx // because the caller names the folder, and it lives as long as the server
+	watcher := exec.Command("/bin/sh", "-c", watch, "sh", s.bin, s.dir)
 	watcher.Dir = s.dir
 	watcher.SysProcAttr = unprivileged()
-	watcher.SysProcAttr.Setpgid = true // or the terminal's ^C would end it before the server
+	watcher.SysProcAttr.Setpgid = true // otherwise the terminal's Ctrl-C would end it before the server
 	if s.alive, err = watcher.StdinPipe(); err != nil {
 		return err
 	}
@@ -153,7 +157,8 @@ func (s *Server) watch() (err error) {
 	return nil
 }
 
-// run runs one of PostgreSQL's programs as the server's user. Its output goes to a file: a server that it starts keeps it.
+// run runs a PostgreSQL program as the server's user. Its output goes to a file, because a server that it starts
+// keeps the output open.
 func (s *Server) run(ctx context.Context, program string, args ...string) error {
 	output, err := os.CreateTemp(s.dir, program)
 	if err != nil {

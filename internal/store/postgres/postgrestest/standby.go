@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Standby starts a server that streams from this one, asynchronously, and answers reads. Close must be called.
+// Standby starts an asynchronous standby of this server that accepts reads. The caller must call Close.
 func (s *Server) Standby(ctx context.Context) (standby *Server, err error) {
 	standby, err = place(s.bin)
 	if err != nil {
@@ -23,18 +23,19 @@ func (s *Server) Standby(ctx context.Context) (standby *Server, err error) {
 			err = errors.Join(err, standby.Close())
 		}
 	}()
-	if err := s.run(ctx, "pg_basebackup", "-D", standby.data(), "-d", s.URL("postgres"), "-R", "-X", "stream", "-c", "fast", "--no-sync"); err != nil {
+	if err := s.run(ctx, "pg_basebackup", "-D", standby.data(), "-d", s.URL("postgres"), "-R", "-X", "stream", "-c",
+		"fast", "--no-sync"); err != nil {
 		return standby, err
 	}
 	return standby, standby.Resume(ctx)
 }
 
-// Promote makes a standby a primary, and returns when it takes writes.
+// Promote makes a standby the primary, and returns when it accepts writes.
 func (s *Server) Promote(ctx context.Context) error {
 	return s.run(ctx, "pg_ctl", "promote", "-D", s.data(), "-w", "-s")
 }
 
-// Both returns the URL of a database on either of two servers.
+// Both returns the URL of a database on two servers.
 func (s *Server) Both(other *Server, database string) string {
 	u := url.URL{
 		Scheme: "postgres", User: url.UserPassword(user, password), Path: "/" + database,
@@ -59,17 +60,17 @@ func Pair(tb testing.TB, settings ...string) (primary, standby *Server) {
 	return primary, standby
 }
 
-// Set sets something on a running server, and returns when all its sessions have been told of it.
+// Set changes a setting of a running server, and returns when all its sessions use the new value.
 func (s *Server) Set(tb testing.TB, name, value string) {
 	tb.Helper()
 	Exec(tb, s.URL("postgres"), "ALTER SYSTEM SET "+name+" = '"+strings.ReplaceAll(value, "'", "''")+"'")
 	Exec(tb, s.URL("postgres"), "SELECT pg_reload_conf()")
-	// The server starts no session between reading its settings and telling those that are there.
+	// The server starts no session between reading its settings and applying them to the existing sessions.
 	for s.show(tb, "SELECT current_setting('"+name+"')") != value {
 	}
 }
 
-// CaughtUp returns when the standby has applied all that this server has written.
+// CaughtUp returns when the standby has applied all writes of this server.
 func (s *Server) CaughtUp(tb testing.TB, standby *Server) {
 	tb.Helper()
 	at := s.show(tb, "SELECT pg_current_wal_flush_lsn()")
@@ -77,7 +78,7 @@ func (s *Server) CaughtUp(tb testing.TB, standby *Server) {
 	}
 }
 
-// show returns the one value of a query, as text, on a connection of its own.
+// show returns the single value of a query as text. It uses a new connection.
 func (s *Server) show(tb testing.TB, query string) (value string) {
 	tb.Helper()
 	conn, err := pgx.Connect(tb.Context(), s.URL("postgres"))

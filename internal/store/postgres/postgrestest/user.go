@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// owner is whose processes the servers are: nil stands for the user of this process. As root it is postgres, which Debian's
-// package makes, else nobody.
+// owner returns the user of the server processes, or nil for the user of this process. If this process runs as
+// root, it is the user postgres, which Debian's package creates, or else nobody.
 var owner = sync.OnceValue(func() *syscall.Credential {
 	if os.Geteuid() != 0 {
 		return nil
@@ -32,19 +32,19 @@ var owner = sync.OnceValue(func() *syscall.Credential {
 		}
 		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
-	return nil // initdb then says what is wrong
+	return nil // initdb then reports the problem
 })
 
 func unprivileged() *syscall.SysProcAttr { return &syscall.SysProcAttr{Credential: owner()} }
 
-// giveAway makes a folder that of the servers' user.
+// giveAway makes the user of the servers the owner of a folder.
 func giveAway(dir string) error {
 	c := owner()
 	if c == nil {
 		return nil
 	}
 	if err := os.Chown(dir, int(c.Uid), int(c.Gid)); err != nil {
-		return fmt.Errorf("failed to give a folder to PostgreSQL's user: %w", err)
+		return fmt.Errorf("failed to change the owner of a folder to PostgreSQL's user: %w", err)
 	}
 	return nil
 }

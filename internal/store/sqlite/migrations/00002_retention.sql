@@ -1,11 +1,11 @@
 -- +goose Up
 
--- A journal is that of a Turn or of a Session.
+-- A journal belongs to a Turn or a Session.
 ALTER TABLE journal RENAME COLUMN turn_uid TO uid;
-ALTER TABLE journal ADD COLUMN version INTEGER NOT NULL DEFAULT 1; -- of the payload's form
-ALTER TABLE journal ADD COLUMN artifact TEXT NOT NULL DEFAULT ''; -- the SHA-256 of the one that is the payload
+ALTER TABLE journal ADD COLUMN version INTEGER NOT NULL DEFAULT 1; -- version of the payload's format
+ALTER TABLE journal ADD COLUMN artifact TEXT NOT NULL DEFAULT ''; -- the SHA-256 of the artifact that contains the payload
 
--- One row a journal: its last place and epoch, and since when its object is gone.
+-- One row per journal: its last sequence number and epoch, and when its object was found to be deleted.
 CREATE TABLE head (
     uid        TEXT    PRIMARY KEY,
     seq        INTEGER NOT NULL,
@@ -16,16 +16,16 @@ INSERT INTO head (uid, seq, epoch) SELECT uid, max(seq), max(epoch) FROM journal
 CREATE INDEX head_live ON head (uid) WHERE retired_at IS NULL;
 CREATE INDEX head_retired ON head (retired_at, uid) WHERE retired_at IS NOT NULL;
 
--- With a rowid, for that suits large rows better.
+-- With a rowid, which suits large rows better.
 CREATE TABLE artifact (
     uid    TEXT    NOT NULL,
     sha256 TEXT    NOT NULL,
-    bytes  INTEGER NOT NULL, -- of the content
+    bytes  INTEGER NOT NULL, -- size of the content
     data   BLOB    NOT NULL, -- the content, compressed
     PRIMARY KEY (uid, sha256)
 );
 
--- The one row says how much there is, so that nobody has to count.
+-- The only row holds the totals, so that no query has to count.
 CREATE TABLE total (
     journals  INTEGER NOT NULL,
     retired   INTEGER NOT NULL,
@@ -34,7 +34,7 @@ CREATE TABLE total (
 );
 INSERT INTO total SELECT count(*), 0, coalesce(sum(seq), 0), 0 FROM head;
 
--- What is written here to see whether there is room is deleted at once.
+-- Rows are written here to check for free space, and deleted at once.
 CREATE TABLE probe (
     id   INTEGER PRIMARY KEY,
     data BLOB NOT NULL

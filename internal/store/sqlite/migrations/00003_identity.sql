@@ -1,5 +1,5 @@
 -- +goose Up
--- The one row names the store. A copy of the file has the same name.
+-- The only row identifies the store. A copy of the file has the same ID.
 CREATE TABLE store (
     id TEXT NOT NULL
 );

@@ -1,5 +1,5 @@
 -- +goose Up
--- The position grows with each mark. The incarnation changes when the file was found behind a position that it had.
+-- The position grows with each mark. The incarnation changes when the file is behind a known position.
 ALTER TABLE store ADD COLUMN position INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE store ADD COLUMN incarnation TEXT NOT NULL DEFAULT '1';
 

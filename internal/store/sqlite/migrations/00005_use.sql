@@ -1,5 +1,6 @@
 -- +goose Up
--- Whose journal it is and how many bytes its entries and artifacts have. Journals of before have neither, and what is added to them.
+-- The namespace of a journal, and the bytes of its entries and artifacts. Older journals start with neither: only later
+-- appends set the namespace and add bytes.
 ALTER TABLE head ADD COLUMN namespace TEXT NOT NULL DEFAULT '';
 ALTER TABLE head ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;
 

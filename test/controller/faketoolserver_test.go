@@ -17,34 +17,34 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// What a tool says of its effect. It grants nothing: see reading.
+// The annotations of tools about their effects. They grant nothing: see reading.
 var (
 	readOnly    = &mcp.ToolAnnotations{ReadOnlyHint: true}
 	destructive = &mcp.ToolAnnotations{DestructiveHint: new(true)}
 )
 
-// callee is a server whose tools do something.
-type callee struct {
+// fakeToolServer is a tool server whose tools run functions of a test.
+type fakeToolServer struct {
 	*toolHost
 	over chan struct{}
 }
 
-func newCallee() *callee {
-	c := &callee{toolHost: newToolHost(), over: make(chan struct{})}
-	DeferCleanup(func() { close(c.over) }) // before the server is stopped, which waits for its calls
+func newFakeToolServer() *fakeToolServer {
+	c := &fakeToolServer{toolHost: newToolHost(), over: make(chan struct{})}
+	DeferCleanup(func() { close(c.over) }) // before the server is stopped, because the stop waits for its calls
 	return c
 }
 
-// hang holds a call up until it is cancelled, or the spec is over: a client that has gone away cancels nothing.
-func (c *callee) hang(ctx context.Context) {
+// hang holds a call until it is cancelled or the spec ends. A client that goes away does not cancel its call.
+func (c *fakeToolServer) hang(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-c.over:
 	}
 }
 
-// offer gives a server a tool that takes any arguments.
-func (c *callee) offer(name string, hints *mcp.ToolAnnotations, do func(ctx context.Context, arguments string) string) {
+// offer adds a tool that accepts any arguments to a server.
+func (c *fakeToolServer) offer(name string, hints *mcp.ToolAnnotations, do func(ctx context.Context, arguments string) string) {
 	c.AddTool(&mcp.Tool{
 		Name: name, Description: "It is " + name + ".", InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: hints,
 	}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
@@ -52,7 +52,7 @@ func (c *callee) offer(name string, hints *mcp.ToolAnnotations, do func(ctx cont
 	})
 }
 
-// answering is a tool that always gives the same.
+// answering returns a tool function that always returns the same text.
 func answering(text string) func(context.Context, string) string {
 	return func(context.Context, string) string { return text }
 }
@@ -70,16 +70,16 @@ func reading(names ...string) func(*v1alpha1.ToolServer) {
 	}
 }
 
-// equip creates an Agent that has all tools of a server, named desk, and waits until it is offered these.
-func (s *stage) equip(ctx context.Context, url, names string, change ...func(*v1alpha1.ToolServer)) {
+// equip creates an Agent with all tools of a server named desk, and waits until the Agent has these tools.
+func (s *testEnv) equip(ctx context.Context, url, names string, change ...func(*v1alpha1.ToolServer)) {
 	GinkgoHelper()
 	s.create(ctx, s.basics(withTools("desk"))...)
 	s.create(ctx, newToolServer("desk", url, change...))
 	says(ctx, s, &v1alpha1.Agent{}, agent, offered, HaveSuffix("["+names+"]"))
 }
 
-// offers are the names of the tools of each request that says something, one line a request.
-func (s *stage) offers(about string) []string {
+// offers returns the names of the tools in each request that contains a text, one line per request.
+func (s *testEnv) offers(about string) []string {
 	GinkgoHelper()
 	var all []string
 	for _, r := range s.fake.Requests() {
@@ -102,7 +102,7 @@ func (s *stage) offers(about string) []string {
 	return all
 }
 
-// outcomes are "name outcome" of a Turn's calls.
+// outcomes returns "name outcome" for each call of a Turn.
 func outcomes(t *v1alpha1.Turn) []string {
 	var all []string
 	for _, c := range t.Status.ToolCalls {
@@ -111,7 +111,7 @@ func outcomes(t *v1alpha1.Turn) []string {
 	return all
 }
 
-// calling is a model that calls a tool, once a message that begins with "call", and then answers.
+// calling returns a model that calls a tool once for a message that begins with "call", and then answers.
 func calling(tool string) string {
 	return fmt.Sprintf(`
 rules:
@@ -122,12 +122,12 @@ rules:
 `, tool)
 }
 
-// newLine is a way to a server of tools that can be cut, and its address.
-func newLine(to string) (way *cable, address string) {
+// newCuttableToolProxy returns a connection to a tool server that can be cut, and its address.
+func newCuttableToolProxy(to string) (way *cuttableProxy, address string) {
 	GinkgoHelper()
 	target, err := url.Parse(to)
 	Expect(err).NotTo(HaveOccurred())
-	way = &cable{}
+	way = &cuttableProxy{}
 	proxy := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(&url.URL{Scheme: target.Scheme, Host: target.Host})
 	}}

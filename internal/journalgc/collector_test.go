@@ -1,4 +1,4 @@
-package janitor
+package journalgc
 
 import (
 	"context"
@@ -32,25 +32,26 @@ var (
 	errFull = errors.New("the disk is full")
 )
 
-// room is a janitor at work, with its store and its API server.
-type room struct {
-	*Janitor
+// testEnv is a running collector with its store and its API server.
+type testEnv struct {
+	*Collector
 	store *keeper
 	api   client.WithWatch
-	// gets and pages count what the API server was asked.
+	// gets and pages count the requests to the API server.
 	gets, pages atomic.Int64
-	// asked are the journals whose namespace was asked for.
+	// asked lists the journals whose namespace was requested.
 	asked []string
-	// apiError is what the API server answers while it is set.
+	// apiError is returned by the API server if it is not nil.
 	apiError atomic.Pointer[error]
 }
 
-// keeper is a store in memory that calls listing before it lists its journals, and counts the batches it purges.
+// keeper is a store in memory. It calls listing before it lists its journals, and counts the batches that it
+// purges.
 type keeper struct {
 	journaltest.Memory
 	listing func()
 	batches int
-	// retireErrors are what the next calls of Retire return.
+	// retireErrors are the results of the next calls of Retire.
 	retireErrors []error
 }
 
@@ -75,8 +76,8 @@ func (k *keeper) Purge(ctx context.Context, before time.Time, most int) (int, er
 	return k.Memory.Purge(ctx, before, most)
 }
 
-// kept are the UIDs of the journals that are there, retired ones included.
-func (r *room) kept(t *testing.T, of ...string) []string {
+// kept returns those of the given UIDs that have a journal, retired ones included.
+func (r *testEnv) kept(t *testing.T, of ...string) []string {
 	t.Helper()
 	var left []string
 	for _, uid := range of {
@@ -91,22 +92,23 @@ func (r *room) kept(t *testing.T, of ...string) []string {
 	return left
 }
 
-func (r *room) keep(t *testing.T, uids ...string) {
+func (r *testEnv) keep(t *testing.T, uids ...string) {
 	t.Helper()
 	for _, uid := range uids {
-		if err := r.store.Append(t.Context(), uid, journal.Entry{Seq: 1, Epoch: 1, Kind: "note", Version: 1, Payload: []byte("{}")}); err != nil {
+		if err := r.store.Append(t.Context(), uid,
+			journal.Entry{Seq: 1, Epoch: 1, Kind: "note", Version: 1, Payload: []byte("{}")}); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func newRoom(t *testing.T, retention time.Duration, objects ...client.Object) *room {
+func newTestEnv(t *testing.T, retention time.Duration, objects ...client.Object) *testEnv {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	r := &room{store: &keeper{}}
+	r := &testEnv{store: &keeper{}}
 	r.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			r.gets.Add(1)
@@ -126,14 +128,14 @@ func newRoom(t *testing.T, retention time.Duration, objects ...client.Object) *r
 			return c.List(ctx, l, opts...)
 		},
 	}).Build()
-	r.Janitor = &Janitor{Store: r.store, Reader: r.api, Retention: retention, Now: time.Now, Log: logr.Discard()}
-	r.watches("elsewhere") // so a sweep finds nothing
+	r.Collector = &Collector{Store: r.store, Reader: r.api, Retention: retention, Now: time.Now, Log: logr.Discard()}
+	r.watches("elsewhere") // so that a sweep finds nothing
 	return r
 }
 
-// watches makes the objects of some namespaces count, of all with none. All journals are of one namespace, but for "uid-old", which
-// does not say.
-func (r *room) watches(namespaces ...string) {
+// watches sets the namespaces of the collector; none means all. All journals belong to one namespace, except
+// "uid-old", which does not name one.
+func (r *testEnv) watches(namespaces ...string) {
 	r.Namespaces = namespaces
 	r.Namespace = func(_ context.Context, uid string) (string, error) {
 		r.asked = append(r.asked, uid)
@@ -144,8 +146,8 @@ func (r *room) watches(namespaces ...string) {
 	}
 }
 
-// works runs the janitor until the test ends.
-func (r *room) works(t *testing.T) {
+// works runs the collector until the test ends.
+func (r *testEnv) works(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -164,7 +166,7 @@ func turnOf(name string) *v1alpha1.Turn {
 	return &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, UID: types.UID("uid-" + name)}}
 }
 
-// anew is another Turn of a name.
+// anew returns a new Turn with the same name and another UID.
 func anew(name string) *v1alpha1.Turn {
 	t := turnOf(name)
 	t.UID = "uid-new"
@@ -175,62 +177,62 @@ func sessionOf(name string) *v1alpha1.Session {
 	return &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: name, UID: types.UID("uid-" + name)}}
 }
 
-// TestHints: what becomes of a journal after its object has left a watch.
+// TestHints checks what happens to a journal after its object has left a watch.
 func TestHints(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason  string
 		objects []client.Object
-		hint    func(*room)
+		hint    func(*testEnv)
 		kept    bool
 		gets    int64
 	}{
 		"Deleted": {
-			reason: "nobody needs the journal of a Turn that is gone", gets: 1,
-			hint: func(r *room) { r.Deleted(turnOf("a")) },
+			reason: "the journal of a deleted Turn is not needed", gets: 1,
+			hint: func(r *testEnv) { r.Deleted(turnOf("a")) },
 		},
 		"Session": {
 			reason: "nor that of a Session", gets: 1,
-			hint: func(r *room) { r.Deleted(sessionOf("a")) },
+			hint: func(r *testEnv) { r.Deleted(sessionOf("a")) },
 		},
 		"Finished": {
 			reason: "a Turn that has finished is there, and costs no question", objects: []client.Object{turnOf("a")}, kept: true,
-			hint: func(r *room) { r.left(turnOf("a")); r.Finished("uid-a") },
+			hint: func(r *testEnv) { r.left(turnOf("a")); r.Finished("uid-a") },
 		},
 		"FinishedFirst": {
 			reason: "the two watches are not in step", objects: []client.Object{turnOf("a")}, kept: true,
-			hint: func(r *room) { r.Finished("uid-a"); r.left(turnOf("a")) },
+			hint: func(r *testEnv) { r.Finished("uid-a"); r.left(turnOf("a")) },
 		},
 		"FinishedAndGone": {
 			reason: "a finished Turn that is deleted leaves the other watch", gets: 1,
-			hint: func(r *room) { r.Finished("uid-a"); r.Deleted(turnOf("a")); r.left(turnOf("a")) },
+			hint: func(r *testEnv) { r.Finished("uid-a"); r.Deleted(turnOf("a")); r.left(turnOf("a")) },
 		},
 		"Left": {
 			reason: "a Turn that is deleted before its end finishes nowhere", gets: 1,
-			hint: func(r *room) { r.left(turnOf("a")) },
+			hint: func(r *testEnv) { r.left(turnOf("a")) },
 		},
 		"Lagging": {
 			reason: "the API server's word counts", objects: []client.Object{turnOf("a")}, kept: true, gets: 1,
-			hint: func(r *room) { r.Deleted(turnOf("a")) },
+			hint: func(r *testEnv) { r.Deleted(turnOf("a")) },
 		},
 		"MadeAnew": {
 			reason: "a new Turn of the old name is another one", gets: 1,
 			objects: []client.Object{anew("a")},
-			hint:    func(r *room) { r.Deleted(turnOf("a")) },
+			hint:    func(r *testEnv) { r.Deleted(turnOf("a")) },
 		},
 		"MadeAnewUnseen": {
 			reason: "a watch that was cut off shows it as a change", gets: 1,
 			objects: []client.Object{anew("a")},
-			hint:    func(r *room) { r.handler().OnUpdate(turnOf("a"), anew("a")) },
+			hint:    func(r *testEnv) { r.handler().OnUpdate(turnOf("a"), anew("a")) },
 		},
 		"Changed": {
 			reason: "a Turn that changes is there, and costs no question", kept: true,
 			objects: []client.Object{turnOf("a")},
-			hint:    func(r *room) { r.handler().OnUpdate(turnOf("a"), turnOf("a")) },
+			hint:    func(r *testEnv) { r.handler().OnUpdate(turnOf("a"), turnOf("a")) },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRoom(t, 0, tc.objects...)
+				r := newTestEnv(t, 0, tc.objects...)
 				r.works(t)
 				r.keep(t, "uid-a", "uid-other")
 				tc.hint(r)
@@ -243,7 +245,7 @@ func TestHints(t *testing.T) {
 				if diff := cmp.Diff(want, r.kept(t, "uid-a", "uid-other")); diff != "" || r.gets.Load() != tc.gets {
 					t.Errorf("%s: %d questions, want %d; journals (-want +got):\n%s", tc.reason, r.gets.Load(), tc.gets, diff)
 				}
-				if d := &r.doubts; len(d.open) > 0 {
+				if d := &r.suspects; len(d.open) > 0 {
 					t.Errorf("%d hints are left, want none", len(d.open))
 				}
 			})
@@ -251,10 +253,10 @@ func TestHints(t *testing.T) {
 	}
 }
 
-func TestAJournalIsKeptForItsRetention(t *testing.T) {
+func TestJournalIsKeptForRetention(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const retention = 10 * time.Minute
-		r := newRoom(t, retention)
+		r := newTestEnv(t, retention)
 		r.works(t)
 		r.keep(t, "uid-a")
 		r.Deleted(turnOf("a"))
@@ -271,9 +273,9 @@ func TestAJournalIsKeptForItsRetention(t *testing.T) {
 	})
 }
 
-func TestAHintOutlivesAnAPIServerThatIsAway(t *testing.T) {
+func TestHintSurvivesAPIServerFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, 0)
+		r := newTestEnv(t, 0)
 		r.works(t)
 		r.keep(t, "uid-a")
 		r.apiError.Store(&errAway)
@@ -291,10 +293,10 @@ func TestAHintOutlivesAnAPIServerThatIsAway(t *testing.T) {
 	})
 }
 
-// TestAHintOutlivesAStoreThatIsAway: a janitor that does not sweep never learns of the deletion again.
-func TestAHintOutlivesAStoreThatIsAway(t *testing.T) {
+// TestHintSurvivesStoreFailure: without a sweep, the hint is the only notice of the deletion.
+func TestHintSurvivesStoreFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t, 0)
+		r := newTestEnv(t, 0)
 		r.store.retireErrors = []error{errFull, errFull}
 		r.works(t)
 		r.keep(t, "uid-a", "uid-b")
@@ -307,22 +309,22 @@ func TestAHintOutlivesAStoreThatIsAway(t *testing.T) {
 		}
 		time.Sleep(settleTime)
 		synctest.Wait()
-		if left := r.kept(t, "uid-a", "uid-b"); len(left) > 0 || r.doubts.any() {
+		if left := r.kept(t, "uid-a", "uid-b"); len(left) > 0 || r.suspects.any() {
 			t.Errorf("%v are left, want none: the hints must be followed up when the store is back", left)
 		}
 	})
 }
 
 func TestHintsAreBounded(t *testing.T) {
-	r := newRoom(t, 0)
+	r := newTestEnv(t, 0)
 	now := time.Unix(1, 0)
 	r.Now = func() time.Time { return now }
-	for i := range 2 * maxDoubts {
+	for i := range 2 * maxSuspects {
 		r.Deleted(turnOf(fmt.Sprint(i)))
 		r.Finished(types.UID(fmt.Sprint("early-", i)))
 	}
-	if d := &r.doubts; len(d.open) != maxDoubts || len(d.finished) != maxDoubts {
-		t.Errorf("%d and %d are kept, want at most %d each", len(d.open), len(d.finished), maxDoubts)
+	if d := &r.suspects; len(d.open) != maxSuspects || len(d.finished) != maxSuspects {
+		t.Errorf("%d and %d are kept, want at most %d each", len(d.open), len(d.finished), maxSuspects)
 	}
 }
 
@@ -331,7 +333,7 @@ func TestSweep(t *testing.T) {
 		reason  string
 		watch   []string
 		objects []client.Object
-		setup   func(*testing.T, *room)
+		setup   func(*testing.T, *testEnv)
 		want    []string
 		pages   int64
 	}{
@@ -340,15 +342,16 @@ func TestSweep(t *testing.T) {
 			objects: []client.Object{turnOf("a"), sessionOf("b")}, want: []string{"uid-a", "uid-b"}, pages: 2,
 		},
 		"Elsewhere": {
-			reason: "who sees some namespaces knows nothing of the others", watch: []string{"sales"}, want: []string{"uid-a", "uid-b", "uid-c"}, pages: 2,
+			reason: "who sees some namespaces knows nothing of the others", watch: []string{"sales"},
+			want: []string{"uid-a", "uid-b", "uid-c"}, pages: 2,
 		},
 		"Watched": {
 			reason: "what has no object in a namespace that is watched goes", watch: []string{"sales", "helpdesk"},
 			objects: []client.Object{turnOf("a"), sessionOf("b")}, want: []string{"uid-a", "uid-b"}, pages: 4,
 		},
 		"Begun": {
-			reason: "an executor begins a journal while the janitor looks", want: []string{"uid-c"}, pages: 2,
-			setup: func(t *testing.T, r *room) {
+			reason: "an executor begins a journal while the collector looks", want: []string{"uid-c"}, pages: 2,
+			setup: func(t *testing.T, r *testEnv) {
 				r.store.listing = func() {
 					if err := r.api.Create(t.Context(), turnOf("c")); err != nil {
 						t.Error(err)
@@ -358,7 +361,7 @@ func TestSweep(t *testing.T) {
 		},
 		"Away": {
 			reason: "half a list says nothing about the other half", want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
-			setup: func(_ *testing.T, r *room) { r.apiError.Store(&errAway) },
+			setup: func(_ *testing.T, r *testEnv) { r.apiError.Store(&errAway) },
 		},
 		"AllFound": {
 			reason: "the rest is not asked for", want: []string{"uid-a", "uid-b", "uid-c"}, pages: 1,
@@ -366,7 +369,7 @@ func TestSweep(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRoom(t, 0, tc.objects...)
+			r := newTestEnv(t, 0, tc.objects...)
 			r.watches(tc.watch...)
 			r.keep(t, "uid-a", "uid-b", "uid-c")
 			if tc.setup != nil {
@@ -384,7 +387,7 @@ func TestSweep(t *testing.T) {
 }
 
 func TestSweepOfManyPages(t *testing.T) {
-	r := newRoom(t, 0, turnOf("7"), turnOf(fmt.Sprint(2*storePage)))
+	r := newTestEnv(t, 0, turnOf("7"), turnOf(fmt.Sprint(2*storePage)))
 	r.watches()
 	var all []string
 	for i := range 2*storePage + 1 {
@@ -400,9 +403,9 @@ func TestSweepOfManyPages(t *testing.T) {
 	}
 }
 
-// TestJournalsOfOtherNamespacesAreAskedOnce: there may be many, and a journal does not change its namespace.
-func TestJournalsOfOtherNamespacesAreAskedOnce(t *testing.T) {
-	r := newRoom(t, 0)
+// TestNamespaceOfForeignJournalIsReadOnce: there may be many, and a journal never changes its namespace.
+func TestNamespaceOfForeignJournalIsReadOnce(t *testing.T) {
+	r := newTestEnv(t, 0)
 	r.keep(t, "uid-a", "uid-b")
 	r.watches("sales")
 	r.round(t.Context())
@@ -417,7 +420,7 @@ func TestJournalsOfOtherNamespacesAreAskedOnce(t *testing.T) {
 	}
 }
 
-// inSession is an unfinished Turn of the Session "talk".
+// inSession returns an unfinished Turn of the Session "talk".
 func inSession(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	t := turnOf("a")
 	t.Spec.SessionRef = &v1alpha1.ObjectReference{Name: "talk"}
@@ -428,37 +431,47 @@ func inSession(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 	return t
 }
 
-// TestTheHistoryThatATurnRefersTo is kept until the Turn has ended: it makes its prompt from it when it goes on.
-func TestTheHistoryThatATurnRefersTo(t *testing.T) {
+// TestHistoryIsKeptWhileReferenced: the history is kept until the Turn has ended, because a continued Turn makes its
+// prompt from it.
+func TestHistoryIsKeptWhileReferenced(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		turn   *v1alpha1.Turn
 		refers string
 		kept   bool
 	}{
-		"parked":          {"it goes on with that history", inSession(), "uid-talk", true},
-		"of another one":  {"a Session that was made anew has another history", inSession(), "uid-other", false},
-		"never bound":     {"it has no prompt yet, and gets another Session", inSession(func(t *v1alpha1.Turn) { t.Status.Executor = nil }), "", false},
-		"handed back":     {"it has no prompt yet, and gets another Session", inSession(), "", false},
-		"running":         {"it is about to make its prompt", inSession(func(t *v1alpha1.Turn) { t.Status.Executor.Name = "capstan-0" }), "", true},
-		"of another name": {"it cannot refer to this one", inSession(func(t *v1alpha1.Turn) { t.Spec.SessionRef.Name = "other" }), "", false},
-		"finished": {"it makes no prompt any more", inSession(func(t *v1alpha1.Turn) {
+		"parked":           {"the Turn continues with that history", inSession(), "uid-talk", true},
+		"of a new Session": {"a recreated Session has another history", inSession(), "uid-other", false},
+		"never bound": {
+			"it has no prompt yet, and gets another Session",
+			inSession(func(t *v1alpha1.Turn) { t.Status.Executor = nil }), "", false,
+		},
+		"handed back": {"it has no prompt yet, and gets another Session", inSession(), "", false},
+		"running": {
+			"it is about to make its prompt",
+			inSession(func(t *v1alpha1.Turn) { t.Status.Executor.Name = "capstan-0" }), "", true,
+		},
+		"of another name": {
+			"it cannot refer to this one",
+			inSession(func(t *v1alpha1.Turn) { t.Spec.SessionRef.Name = "other" }), "", false,
+		},
+		"finished": {"it needs no prompt", inSession(func(t *v1alpha1.Turn) {
 			t.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionTrue}}
 		}), "uid-talk", false},
 	} {
-		for how, find := range map[string]func(*room){
-			"seen by the watch": func(r *room) {
+		for how, find := range map[string]func(*testEnv){
+			"seen by the watch": func(r *testEnv) {
 				r.watches("elsewhere")
 				r.left(sessionOf("talk"))
 			},
-			"found by a sweep": func(r *room) { r.watches("helpdesk") },
+			"found by a sweep": func(r *testEnv) { r.watches("helpdesk") },
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {
 				if how == "found by a sweep" && name == "running" {
-					tc.kept = false // a sweep looks at what the journals say, and the Session is gone for long
+					tc.kept = false // a sweep relies on the journals, and the Session was deleted long ago
 				}
 				synctest.Test(t, func(t *testing.T) {
-					r := newRoom(t, 0, tc.turn)
+					r := newTestEnv(t, 0, tc.turn)
 					turns := fake.NewClientBuilder().WithScheme(r.api.Scheme()).WithObjects(tc.turn).Build()
 					refers := tc.refers
 					r.Turns, r.Reference = turns, func(context.Context, string) (string, error) { return refers, nil }
@@ -494,7 +507,7 @@ func TestEvery(t *testing.T) {
 	for retention, want := range map[time.Duration]time.Duration{
 		0: time.Minute, time.Minute: time.Minute, time.Hour: 15 * time.Minute, 24 * time.Hour: time.Hour,
 	} {
-		if got := (&Janitor{Retention: retention}).every(); got != want {
+		if got := (&Collector{Retention: retention}).every(); got != want {
 			t.Errorf("with a retention of %s a round every %s, want %s", retention, got, want)
 		}
 	}

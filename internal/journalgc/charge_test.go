@@ -1,4 +1,4 @@
-package janitor
+package journalgc
 
 import (
 	"context"
@@ -31,7 +31,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// asking is a model that calls the tool "look" once, and takes 15 tokens for each reply.
+// asking is a model that calls the tool "look" once. Each reply uses 15 tokens.
 type asking struct{}
 
 func (asking) Generate(_ context.Context, r model.Request) (model.Reply, error) {
@@ -39,20 +39,23 @@ func (asking) Generate(_ context.Context, r model.Request) (model.Reply, error) 
 	if r.Messages[len(r.Messages)-1].Role == model.RoleTool {
 		return model.Reply{Text: "There.", FinishReason: model.FinishStop, Usage: used}, nil
 	}
-	return model.Reply{FinishReason: model.FinishToolCalls, ToolCalls: []model.ToolCall{{ID: "c1", Name: "look", Arguments: "{}"}}, Usage: used}, nil
+	return model.Reply{
+		FinishReason: model.FinishToolCalls,
+		ToolCalls:    []model.ToolCall{{ID: "c1", Name: "look", Arguments: "{}"}}, Usage: used,
+	}, nil
 }
 
-// office is a janitor that charges, with journals in a file.
-type office struct {
-	*Janitor
+// chargeEnv is a collector that charges Sessions. Its journals are in a file.
+type chargeEnv struct {
+	*Collector
 	store  *sqlite.Store
 	engine *turn.Engine
 	api    client.WithWatch
-	// failure is what writes of the status of a Session return while it is set.
+	// failure is returned by writes to the status of a Session if it is not nil.
 	failure error
 }
 
-func newOffice(t *testing.T, objects ...client.Object) *office {
+func newChargeEnv(t *testing.T, objects ...client.Object) *chargeEnv {
 	t.Helper()
 	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
 	if err != nil {
@@ -67,9 +70,12 @@ func newOffice(t *testing.T, objects ...client.Object) *office {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	o := &office{store: store}
-	o.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&v1alpha1.Session{}).WithInterceptorFuncs(interceptor.Funcs{
-		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object, opts ...client.SubResourceUpdateOption) error {
+	o := &chargeEnv{store: store}
+	o.api = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(
+		&v1alpha1.Session{}).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceUpdate: func(ctx context.Context, c client.Client, sub string, object client.Object,
+			opts ...client.SubResourceUpdateOption,
+		) error {
 			if o.failure != nil {
 				return o.failure
 			}
@@ -80,15 +86,15 @@ func newOffice(t *testing.T, objects ...client.Object) *office {
 	clock := func() time.Time { return now }
 	o.engine = &turn.Engine{Journal: store, Now: clock}
 	charger := &executor.Charger{Engine: o.engine, Reader: o.api, Client: o.api, Now: clock, Log: logr.Discard()}
-	o.Janitor = &Janitor{Store: store, Reader: o.api, Retention: time.Hour, Charge: charger.Charge, Now: func() time.Time {
-		now = now.Add(settleTime) // every hint is due when it is looked at
+	o.Collector = &Collector{Store: store, Reader: o.api, Retention: time.Hour, Charge: charger.Charge, Now: func() time.Time {
+		now = now.Add(settleTime) // every hint is due at the next call
 		return now
 	}, Log: logr.Discard()}
 	return o
 }
 
-// begin runs the Turn uid-a of the Session until what the tool does stops it.
-func (o *office) begin(t *testing.T, stops func(interrupt, kill func()) (tool.Result, error)) error {
+// begin runs the Turn uid-a of the Session until its tool call stops the run.
+func (o *chargeEnv) begin(t *testing.T, stops func(interrupt, kill func()) (tool.Result, error)) error {
 	t.Helper()
 	life, kill := context.WithCancel(t.Context())
 	defer kill()
@@ -99,8 +105,11 @@ func (o *office) begin(t *testing.T, stops func(interrupt, kill func()) (tool.Re
 		Preparation: func(context.Context) (prepare.Input, error) {
 			return prepare.Input{
 				Agent: prepare.Agent{Name: "helper"}, Now: time.Unix(1_000_000, 0).UTC(),
-				Profile: prepare.Profile{Name: "house", ID: "house", Version: "1", Identity: &turncontext.Identity{SystemPrompt: "Be brief."}},
-				Turn:    prepare.Turn{Name: "a", Message: "Hello", Session: &turncontext.Session{ID: "talk"}},
+				Profile: prepare.Profile{
+					Name: "house", ID: "house", Version: "1",
+					Identity: &turncontext.Identity{SystemPrompt: "Be brief."},
+				},
+				Turn: prepare.Turn{Name: "a", Message: "Hello", Session: &turncontext.Session{ID: "talk"}},
 			}, nil
 		},
 	}
@@ -114,13 +123,14 @@ func (o *office) begin(t *testing.T, stops func(interrupt, kill func()) (tool.Re
 	return err
 }
 
-// totals of the Session in its status and in its history, as tokens, and whether the journal of the Turn is retired.
+// totals holds the Turns and tokens in the Session's status and history, and whether the journal of the Turn is
+// retired.
 type totals struct {
 	Turns, Tokens, HistoryTurns, HistoryTokens int64
 	Retired                                    bool
 }
 
-func (o *office) totals(t *testing.T) (got totals) {
+func (o *chargeEnv) totals(t *testing.T) (got totals) {
 	t.Helper()
 	var s v1alpha1.Session
 	if err := o.api.Get(t.Context(), client.ObjectKeyFromObject(sessionOf("talk")), &s); client.IgnoreNotFound(err) != nil {
@@ -144,26 +154,26 @@ func (o *office) totals(t *testing.T) (got totals) {
 	return got
 }
 
-// TestATurnThatWasDeletedWhileNobodyRanItIsCharged: its journal says what it took, however it came to rest.
-func TestATurnThatWasDeletedWhileNobodyRanItIsCharged(t *testing.T) {
+// TestDeletedTurnIsChargedToSession: the usage is in the journal, whatever stopped the run.
+func TestDeletedTurnIsChargedToSession(t *testing.T) {
 	for name, stops := range map[string]func(interrupt, kill func()) (tool.Result, error){
 		"parked":      func(_, _ func()) (tool.Result, error) { return tool.Result{}, &tool.Pending{Turn: "child"} },
 		"handed back": func(interrupt, _ func()) (tool.Result, error) { interrupt(); return tool.Result{Content: "found"}, nil },
 		"killed":      func(_, kill func()) (tool.Result, error) { kill(); return tool.Result{}, context.Canceled },
 	} {
-		for how, find := range map[string]func(*testing.T, *office){
-			"seen by the watch": func(t *testing.T, o *office) {
+		for how, find := range map[string]func(*testing.T, *chargeEnv){
+			"seen by the watch": func(t *testing.T, o *chargeEnv) {
 				o.left(turnOf("a"))
 				o.followUp(t.Context())
 			},
-			"found by a sweep": func(t *testing.T, o *office) { o.report("sweep", o.sweep(t.Context())) },
-			"found by a sweep of its namespace": func(t *testing.T, o *office) {
+			"found by a sweep": func(t *testing.T, o *chargeEnv) { o.report("sweep", o.sweep(t.Context())) },
+			"found by a sweep of its namespace": func(t *testing.T, o *chargeEnv) {
 				o.Namespaces, o.Namespace = []string{"sales", "helpdesk"}, o.engine.Namespace
 				o.report("sweep", o.sweep(t.Context()))
 			},
 		} {
 			t.Run(name+", "+how, func(t *testing.T) {
-				o := newOffice(t, sessionOf("talk"))
+				o := newChargeEnv(t, sessionOf("talk"))
 				if err := o.begin(t, stops); err == nil {
 					t.Fatal("the Turn has ended, want it to rest")
 				}
@@ -189,13 +199,13 @@ func TestATurnThatWasDeletedWhileNobodyRanItIsCharged(t *testing.T) {
 	}
 }
 
-// TestNothingIsChargedToASessionThatIsGone: its history is retired, too.
-func TestNothingIsChargedToASessionThatIsGone(t *testing.T) {
+// TestDeletedSessionIsNotCharged: the history of the Session is retired, too.
+func TestDeletedSessionIsNotCharged(t *testing.T) {
 	other := sessionOf("talk")
 	other.ObjectMeta = metav1.ObjectMeta{Namespace: "helpdesk", Name: "talk", UID: "uid-other"}
 	for name, objects := range map[string][]client.Object{"gone": nil, "made anew": {other}} {
 		t.Run(name, func(t *testing.T) {
-			o := newOffice(t, objects...)
+			o := newChargeEnv(t, objects...)
 			if err := o.begin(t, func(_, kill func()) (tool.Result, error) { kill(); return tool.Result{}, context.Canceled }); err == nil {
 				t.Fatal("the Turn has ended, want it to rest")
 			}

@@ -10,15 +10,16 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairgate"
 )
 
-// TestLargeWorkTakesTurns: ten pieces of one namespace are queued before one of another, which is the second to be done.
+// TestLargeWorkTakesTurns checks that a piece of one namespace is done second although ten pieces of another
+// namespace were queued before it.
 func TestLargeWorkTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gate := fairgate.New(1, 1)
-		first := fairgate.Large(fairgate.With(t.Context(), gate, "attacker"), 1<<20)
+		processors := fairgate.NewProcessors(1)
+		first := fairgate.Large(processors.With(t.Context(), "attacker"), 1<<20)
 		order := make(chan string, 11)
 		work := func(namespace string) {
 			go func() {
-				done := fairgate.Large(fairgate.With(t.Context(), gate, namespace), 1<<20)
+				done := fairgate.Large(processors.With(t.Context(), namespace), 1<<20)
 				defer done()
 				order <- namespace
 			}()
@@ -46,11 +47,11 @@ func TestLargeWorkTakesTurns(t *testing.T) {
 	})
 }
 
-func TestWhatDoesNotWait(t *testing.T) {
-	gate := fairgate.New(1, 1)
-	ctx := fairgate.With(t.Context(), gate, "a")
+func TestWorkThatDoesNotWait(t *testing.T) {
+	processors := fairgate.NewProcessors(1)
+	ctx := processors.With(t.Context(), "a")
 	defer fairgate.Large(ctx, 1<<20)()
-	ended, end := context.WithCancel(fairgate.With(t.Context(), gate, "b"))
+	ended, end := context.WithCancel(processors.With(t.Context(), "b"))
 	end()
 	for name, tc := range map[string]struct {
 		ctx   context.Context
@@ -59,15 +60,15 @@ func TestWhatDoesNotWait(t *testing.T) {
 		"few bytes":                {ctx, 64<<10 - 1},
 		"no namespace":             {t.Context(), 1 << 20},
 		"a context that has ended": {ended, 1 << 20},
-		"no gate":                  {fairgate.With(t.Context(), nil, "a"), 1 << 20},
+		"no processors":            {(*fairgate.Processors)(nil).With(t.Context(), "a"), 1 << 20},
 	} {
-		t.Run(name, func(*testing.T) { fairgate.Large(tc.ctx, tc.bytes)() }) // it would wait for ever
+		t.Run(name, func(*testing.T) { fairgate.Large(tc.ctx, tc.bytes)() }) // it would wait forever
 	}
 }
 
 func TestHalfOfTheProcessorsAreForLargeWork(t *testing.T) {
-	gate := fairgate.Processors()
-	done := fairgate.Large(fairgate.With(t.Context(), gate, "a"), 1<<20)
+	processors := fairgate.HalfOfProcessors()
+	done := fairgate.Large(processors.With(t.Context(), "a"), 1<<20)
 	done()
-	fairgate.Large(fairgate.With(t.Context(), gate, "b"), 1<<20)()
+	fairgate.Large(processors.With(t.Context(), "b"), 1<<20)()
 }

@@ -17,40 +17,48 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 	"github.com/capstan-dev/capstan/internal/toolservers"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// job is one run of the command: what its Turn and those of sub-agents share.
-type job struct {
-	*runner
+// localRun is one execution of capstan run. It holds the state that the Turn shares with the Turns of its
+// sub-agents.
+type localRun struct {
+	*runCommand
 	env       Environment
 	store     *store
 	providers *providers.Cache
 	servers   *reachable
-	// credentials are those of providers and servers: no run records them.
+	// credentials are the credentials of providers and ToolServers. They are redacted in the journal.
 	credentials *redact.Set
-	// chains of models, by the name of their Agent.
+	// chains holds the chains of models by the name of their Agent.
 	chains map[string][]translate.Link
-	// live shows what goes on; nil where there is no terminal, or where that is not wanted.
+	// live shows the current activity. It is nil if there is no terminal or if --quiet is set.
 	live *spinner
-	// watched ends with a signal, life when the run is given up. cancel ends when the Turns are to end; nil for never.
+	// watched ends at a signal, and life ends when the run is abandoned. cancel ends when the Turns must be
+	// cancelled; if it is nil, they are never cancelled.
 	watched, life context.Context //nolint:containedctx // because the Turns of sub-agents live no longer than that of their parent
 	cancel        context.Context //nolint:containedctx // because it is a signal, no scope
-	// ask asks a person; nil where there is none. decided are their replies, and asking is how long they took.
+	// ask asks a person. It is nil if there is no terminal. decided holds the replies, and asking is the total time
+	// of the questions.
 	ask     *asker
 	decided map[waitingCall]bool
 	asking  time.Duration
 }
 
-// newJob opens what the Turns need: the journal, the models and the tools. As in a cluster, all must be there before any is used.
-func (r *runner) newJob(ctx context.Context, p *project) (*job, error) {
-	j := &job{runner: r, env: r.env, credentials: redact.NewSet(), decided: map[waitingCall]bool{}, chains: map[string][]translate.Link{}}
+// newLocalRun opens the journal, the models and the tools. As in a cluster, all must exist before the first is
+// used.
+func (r *runCommand) newLocalRun(ctx context.Context, p *bundle) (*localRun, error) {
+	j := &localRun{
+		runCommand: r, env: r.env, credentials: redact.NewSet(), decided: map[waitingCall]bool{},
+		chains: map[string][]translate.Link{},
+	}
 	j.providers = providers.NewCache(p.readSecret, r.env.Now, netpolicy.Permissive(), nil)
 	j.providers.NoteIn(j.credentials)
 	j.servers = &reachable{
-		Cache: toolservers.NewCache(p.readSecret, netpolicy.Permissive(), r.env.Now, logr.Discard()), tell: func(text string) { j.env.tell("%s", text) },
+		Cache: toolservers.NewCache(p.readSecret, netpolicy.Permissive(), r.env.Now, logr.Discard()),
+		tell:  func(text string) { j.env.tell("%s", text) },
 	}
 	j.servers.NoteIn(j.credentials)
 	if err := j.prepare(ctx, p); err != nil {
@@ -59,7 +67,7 @@ func (r *runner) newJob(ctx context.Context, p *project) (*job, error) {
 		return nil, err
 	}
 	if !r.quiet {
-		j.live = j.env.watch()
+		j.live = j.env.startSpinner()
 	}
 	if r.env.canAsk() && r.approve == approveAsk {
 		j.ask = newAsker(j.env)
@@ -68,7 +76,7 @@ func (r *runner) newJob(ctx context.Context, p *project) (*job, error) {
 }
 
 // prepare finds the models and the Secrets of all Agents, and opens the journal.
-func (j *job) prepare(ctx context.Context, p *project) (err error) {
+func (j *localRun) prepare(ctx context.Context, p *bundle) (err error) {
 	for _, member := range p.team {
 		if j.chains[member.agent.Name], err = j.chain(ctx, member, j.providers); err != nil {
 			return err
@@ -83,7 +91,7 @@ func (j *job) prepare(ctx context.Context, p *project) (err error) {
 	return nil
 }
 
-func (j *job) close() error {
+func (j *localRun) close() error {
 	if j.live != nil {
 		j.live.close()
 	}
@@ -92,30 +100,30 @@ func (j *job) close() error {
 	return j.store.close()
 }
 
-// work is one Turn of a job.
-type work struct {
-	*project
-	// turn with its status, and the binding it has.
+// localTurn is the run of one Turn in a localRun.
+type localTurn struct {
+	*bundle
+	// turn holds the Turn with its status, and binding its binding.
 	turn    *v1alpha1.Turn
 	binding binding
 	engine  *turn.Engine
 	in      turn.Input
-	// begun is when the Turn got its time, and asked how long people had been asked by then.
+	// begun is when the Turn's time started to run. asked is the value of localRun.asking at that moment.
 	begun time.Time
 	asked time.Duration
-	// result of the Turn; nil while it has none.
+	// result is the result of the Turn. It is nil until the Turn has ended.
 	result *turn.Result
 
 	mu sync.Mutex
-	// done is what the Turn has done by now; nil where this run has done nothing yet.
+	// done is the progress of the Turn. It is nil until this run reports the first progress.
 	done *turn.Progress
-	// children are the Turns of sub-agents, by name.
-	children map[string]*work
+	// children holds the Turns of sub-agents by name.
+	children map[string]*localTurn
 }
 
-// begin makes a Turn ready to run.
-func (j *job) begin(p *project, t *v1alpha1.Turn, b binding) (*work, error) {
-	w := &work{project: p, turn: t, binding: b, asked: j.asking, children: map[string]*work{}}
+// begin returns a Turn that is ready to run.
+func (j *localRun) begin(p *bundle, t *v1alpha1.Turn, b binding) (*localTurn, error) {
+	w := &localTurn{bundle: p, turn: t, binding: b, asked: j.asking, children: map[string]*localTurn{}}
 	w.begun = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	objects := p.objects()
 	objects.Turn = t
@@ -134,15 +142,15 @@ func (j *job) begin(p *project, t *v1alpha1.Turn, b binding) (*work, error) {
 	return w, nil
 }
 
-// note notes what the Turn has done by now.
-func (w *work) note(p turn.Progress) {
+// note stores the progress of the Turn.
+func (w *localTurn) note(p turn.Progress) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done = &p
 }
 
-// park writes what the Turn waits for into its status.
-func (w *work) park(waits *loop.Parked) {
+// park writes into the Turn's status what the Turn is waiting for.
+func (w *localTurn) park(waits *loop.Parked) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.done != nil {
@@ -151,11 +159,11 @@ func (w *work) park(waits *loop.Parked) {
 	translate.Park(w.turn, waits, w.binding.clock())
 }
 
-// engine returns what runs a Turn, and tells how it gets on.
-func (j *job) engine(w *work) *turn.Engine {
+// engine returns the engine for a Turn. Unless --quiet is set, it prints the Turn's progress.
+func (j *localRun) engine(w *localTurn) *turn.Engine {
 	e := &turn.Engine{Journal: j.store, Now: j.clock(), Patience: storePatience}
 	if !j.quiet {
-		p := &progress{Journal: j.store, env: j.env, question: screen.Line(w.turn.Spec.Message, longestQuestion), live: j.live}
+		p := &progress{Journal: j.store, env: j.env, question: termsafe.Line(w.turn.Spec.Message, longestQuestion), live: j.live}
 		if w.turn.Spec.Depth != nil {
 			p.agent = w.agent.Name
 		}
@@ -167,9 +175,9 @@ func (j *job) engine(w *work) *turn.Engine {
 	return e
 }
 
-// drive runs a Turn to its end, and those of its sub-agents. It returns a *loop.Parked if the Turn waits for somebody's decision and
-// nobody can be asked.
-func (j *job) drive(w *work) error {
+// drive runs a Turn and the Turns of its sub-agents to their ends. It returns a *loop.Parked if the Turn requires
+// an approval and no person can be asked.
+func (j *localRun) drive(w *localTurn) error {
 	for {
 		in := w.in
 		in.Timeout = in.Limit - j.elapsed(w)
@@ -190,13 +198,14 @@ func (j *job) drive(w *work) error {
 		if !moved {
 			return waits
 		}
-		w.in.Epoch++ // as a cluster binds a Turn anew
+		w.in.Epoch++ // a cluster would bind the Turn again
 		w.turn.Status.Executor.Epoch = w.in.Epoch
 	}
 }
 
-// serve does what a parked Turn waits for, and reports whether it can go on.
-func (j *job) serve(w *work, waits *loop.Parked) (moved bool, err error) {
+// serve does the work for which a Turn is parked: it runs sub-agents and asks for approvals. It reports whether the
+// Turn can continue.
+func (j *localRun) serve(w *localTurn, waits *loop.Parked) (moved bool, err error) {
 	for _, name := range waits.Turns {
 		w.mu.Lock()
 		child := w.children[name]
@@ -218,7 +227,8 @@ func (j *job) serve(w *work, waits *loop.Parked) (moved bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if call := fmt.Sprintf("%s (%s)", screen.Line(a.Name, longestID), screen.Line(a.CallID, longestID)); !ok && !slices.Contains(j.undecided, call) {
+		if call := fmt.Sprintf("%s (%s)", termsafe.Line(a.Name, longestID), termsafe.Line(a.CallID, longestID)); !ok &&
+			!slices.Contains(j.undecided, call) {
 			j.undecided = append(j.undecided, call)
 		}
 		moved = moved || ok

@@ -1,9 +1,9 @@
-package screen_test
+package termsafe_test
 
 import (
 	"testing"
 
-	"github.com/capstan-dev/capstan/internal/screen"
+	"github.com/capstan-dev/capstan/internal/termsafe"
 )
 
 func TestSafe(t *testing.T) {
@@ -19,7 +19,7 @@ func TestSafe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := screen.Safe(tc.text); got != tc.want {
+			if got := termsafe.Safe(tc.text); got != tc.want {
 				t.Errorf("%s: Safe(%q) is %q, want %q", tc.reason, tc.text, got, tc.want)
 			}
 		})
@@ -39,7 +39,7 @@ func TestExact(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := screen.Exact(tc.text); got != tc.want {
+			if got := termsafe.Exact(tc.text); got != tc.want {
 				t.Errorf("%s: Exact(%q) is %q, want %q", tc.reason, tc.text, got, tc.want)
 			}
 		})
@@ -60,7 +60,7 @@ func TestLine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := screen.Line(tc.text, tc.most); got != tc.want {
+			if got := termsafe.Line(tc.text, tc.most); got != tc.want {
 				t.Errorf("%s: Line(%q, %d) is %q, want %q", tc.reason, tc.text, tc.most, got, tc.want)
 			}
 		})
@@ -69,7 +69,7 @@ func TestLine(t *testing.T) {
 
 func TestQuote(t *testing.T) {
 	t.Parallel()
-	if got, want := screen.Quote("a\n\nTurn x: Completed"), "| a\n|\n| Turn x: Completed\n"; got != want {
+	if got, want := termsafe.Quote("a\n\nTurn x: Completed"), "| a\n|\n| Turn x: Completed\n"; got != want {
 		t.Errorf("Quote is %q, want %q", got, want)
 	}
 }
@@ -77,7 +77,7 @@ func TestQuote(t *testing.T) {
 func TestThousands(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", 1234567: "1,234,567", -999: "-999", -1000: "-1,000"} {
-		if got := screen.Thousands(n); got != want {
+		if got := termsafe.Thousands(n); got != want {
 			t.Errorf("Thousands(%d) is %q, want %q", n, got, want)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package screen makes text of anybody's safe to look at on a terminal, now or later.
-package screen
+// Package termsafe makes untrusted text safe to show on a terminal.
+package termsafe
 
 import (
 	"fmt"
@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// Safe returns a text of which a terminal acts on nothing: what it would act on is written out, as \u001b. Line feeds and
-// tabs stay.
+// Safe returns a text without characters that control a terminal: it replaces them by an escape such as \u001b.
+// Line feeds and tabs stay.
 func Safe(text string) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	if strings.IndexFunc(text, acts) < 0 {
@@ -25,7 +25,8 @@ func Safe(text string) string {
 	return b.String()
 }
 
-// acts reports whether a terminal acts on a character: control characters, and those that turn the direction of text.
+// acts reports whether a character controls a terminal: a control character, or one that changes the direction of
+// text.
 func acts(r rune) bool {
 	switch {
 	case r == '\n', r == '\t':
@@ -36,8 +37,8 @@ func acts(r rune) bool {
 	return unicode.IsControl(r)
 }
 
-// Exact is Safe for a text that somebody decides by: what no screen shows, as spaces of no width and marks of direction, is
-// written out, too. Texts of scripts that need such marks are harder to read for it.
+// Exact is Safe for a text by which a person decides. It also escapes characters that a screen does not show, such
+// as zero-width spaces and direction marks. Scripts that need such marks become harder to read.
 func Exact(text string) string {
 	text = Safe(text)
 	if strings.IndexFunc(text, hidden) < 0 {
@@ -57,18 +58,19 @@ func Exact(text string) string {
 	return b.String()
 }
 
-// hidden reports whether a character takes no room on a screen, or looks like a space and is none.
+// hidden reports whether a character is invisible, or looks like a space without being one.
 func hidden(r rune) bool {
 	switch r {
 	case '\n', '\t', ' ', '\ufffd':
 		return false
-	case '\u115f', '\u1160', '\u3164', '\uffa0': // which are letters, and blank
+	case '\u115f', '\u1160', '\u3164', '\uffa0': // letters, but blank
 		return true
 	}
 	return !unicode.IsPrint(r) || unicode.Is(unicode.Variation_Selector, r)
 }
 
-// Line returns the beginning of a text on one line, at most so many characters, of which a terminal acts on nothing.
+// Line returns the start of a text on one line, at most most characters, without characters that control a
+// terminal.
 func Line(text string, most int) string {
 	line := strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -82,8 +84,8 @@ func Line(text string, most int) string {
 	return line
 }
 
-// Quote sets a bar before each line of a text, so that nothing in it can pass for a line of the program that shows it. The
-// result ends with a line feed.
+// Quote puts a bar before each line of a text, so that the text cannot imitate output of the program. The result
+// ends with a line feed.
 func Quote(text string) string {
 	var b strings.Builder
 	for line := range strings.SplitSeq(text, "\n") {
@@ -95,7 +97,7 @@ func Quote(text string) string {
 	return b.String()
 }
 
-// Thousands writes a number with a comma between its thousands.
+// Thousands formats a number with commas between groups of thousands.
 func Thousands[N int | int64](n N) string {
 	digits := fmt.Sprint(n)
 	first := 0

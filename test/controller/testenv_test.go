@@ -21,26 +21,26 @@ import (
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
-// stage is a namespace with a model server of its own.
-type stage struct {
+// testEnv is a namespace with a model server of its own.
+type testEnv struct {
 	namespace string
 	fake      *server.Server
 	gate      *gate
-	// baseURL of the model server, with its version path.
+	// baseURL is the URL of the model server, with the version in its path.
 	baseURL string
-	// host and port of the model server.
+	// host is the host and port of the model server.
 	host string
 }
 
-// newStage makes a namespace, and a model server with these rules.
-func newStage(ctx context.Context, rules string) *stage {
+// newTestEnv creates a namespace and a model server with these rules.
+func newTestEnv(ctx context.Context, rules string) *testEnv {
 	GinkgoHelper()
-	return newStageOf(ctx, config(rules))
+	return newTestEnvWith(ctx, config(rules))
 }
 
-func newStageOf(ctx context.Context, cfg server.Config) *stage {
+func newTestEnvWith(ctx context.Context, cfg server.Config) *testEnv {
 	GinkgoHelper()
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "stage-"}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 	Expect(apiClient.Create(ctx, namespace)).To(Succeed())
 	fake, err := server.New(cfg, server.WithKeptRequests(1000))
 	Expect(err).NotTo(HaveOccurred(), "the rules of the model must be right")
@@ -48,7 +48,7 @@ func newStageOf(ctx context.Context, cfg server.Config) *stage {
 	web := httptest.NewServer(gate)
 	DeferCleanup(web.Close)
 	DeferCleanup(fake.Close) // runs before web.Close, which waits for all requests
-	return &stage{
+	return &testEnv{
 		namespace: namespace.Name, fake: fake, gate: gate, baseURL: web.URL + "/v1", host: strings.TrimPrefix(web.URL, "http://"),
 	}
 }
@@ -69,8 +69,8 @@ type runningManager struct {
 	err     error
 }
 
-// options of a manager that sees this namespace alone.
-func (s *stage) options(change ...func(*manager.Options)) manager.Options {
+// options returns the options of a manager that watches only this namespace.
+func (s *testEnv) options(change ...func(*manager.Options)) manager.Options {
 	o := manager.Options{
 		DataDir: GinkgoT().TempDir(), Namespace: s.namespace, ExecutorName: s.namespace + "-0",
 		WatchNamespaces: []string{s.namespace}, MaxConcurrentTurns: 1000,
@@ -84,19 +84,19 @@ func (s *stage) options(change ...func(*manager.Options)) manager.Options {
 	return o
 }
 
-// run starts a manager; the end of the spec stops it.
-func (s *stage) run(change ...func(*manager.Options)) *runningManager {
+// run starts a manager. The end of the spec stops it.
+func (s *testEnv) run(change ...func(*manager.Options)) *runningManager {
 	GinkgoHelper()
 	return start(s.options(change...))
 }
 
-// start starts a manager; the end of the spec stops it.
+// start starts a manager. The end of the spec stops it.
 func start(o manager.Options) *runningManager {
 	GinkgoHelper()
 	return startAs(apiConfig, o)
 }
 
-// startAs starts a manager that is this user; the end of the spec stops it.
+// startAs starts a manager with the rights of this user. The end of the spec stops it.
 func startAs(user *rest.Config, o manager.Options) *runningManager {
 	GinkgoHelper()
 	Expect(o.Validate()).To(Succeed())
@@ -113,14 +113,14 @@ func startAs(user *rest.Config, o manager.Options) *runningManager {
 	return m
 }
 
-// stop asks the manager to stop and waits until it has.
+// stop stops the manager and waits for its end.
 func (m *runningManager) stop() {
 	GinkgoHelper()
 	m.cancel()
 	Eventually(m.done).Should(BeClosed(), "the manager must stop")
 }
 
-// logs keeps what was logged. It is safe for concurrent use.
+// logs keeps all logged lines. It is safe for concurrent use.
 type logs struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -142,8 +142,8 @@ func (l *logs) String() string {
 	return l.text.String()
 }
 
-// create creates objects in the namespace of the stage.
-func (s *stage) create(ctx context.Context, objects ...client.Object) {
+// create creates objects in the namespace of the test environment.
+func (s *testEnv) create(ctx context.Context, objects ...client.Object) {
 	GinkgoHelper()
 	for _, o := range objects {
 		o.SetNamespace(s.namespace)
@@ -151,21 +151,21 @@ func (s *stage) create(ctx context.Context, objects ...client.Object) {
 	}
 }
 
-// key of an object in the namespace of the stage.
-func (s *stage) key(name string) client.ObjectKey {
+// key returns the key of an object in the namespace of the test environment.
+func (s *testEnv) key(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: s.namespace, Name: name}
 }
 
 // turn reads a Turn.
-func (s *stage) turn(ctx context.Context, name string) *v1alpha1.Turn {
+func (s *testEnv) turn(ctx context.Context, name string) *v1alpha1.Turn {
 	GinkgoHelper()
 	var t v1alpha1.Turn
 	Expect(apiClient.Get(ctx, s.key(name), &t)).To(Succeed())
 	return &t
 }
 
-// reaches waits until a Turn is in a state, which is the reason of its main condition, and returns it.
-func (s *stage) reaches(ctx context.Context, name, state string) *v1alpha1.Turn {
+// reaches waits until a Turn has a state, which is the reason of its main condition, and returns the Turn.
+func (s *testEnv) reaches(ctx context.Context, name, state string) *v1alpha1.Turn {
 	GinkgoHelper()
 	var t v1alpha1.Turn
 	Eventually(func(g Gomega) {
@@ -178,14 +178,15 @@ func (s *stage) reaches(ctx context.Context, name, state string) *v1alpha1.Turn 
 	return &t
 }
 
-// allReach waits until all Turns of the stage are in a state, and returns them.
-func (s *stage) allReach(ctx context.Context, count int, state string) []v1alpha1.Turn {
+// allReach waits until all Turns of the test environment have a state, and returns them.
+func (s *testEnv) allReach(ctx context.Context, count int, state string) []v1alpha1.Turn {
 	GinkgoHelper()
 	return s.allAre(ctx, map[string]int{state: count})
 }
 
-// allAre waits until the Turns of the stage are in these states, so many in each.
-func (s *stage) allAre(ctx context.Context, want map[string]int) []v1alpha1.Turn {
+// allAre waits until the Turns of the test environment have these states, and returns the Turns. want maps a state to a
+// number.
+func (s *testEnv) allAre(ctx context.Context, want map[string]int) []v1alpha1.Turn {
 	GinkgoHelper()
 	var turns v1alpha1.TurnList
 	Eventually(func(g Gomega) {
@@ -199,16 +200,16 @@ func (s *stage) allAre(ctx context.Context, want map[string]int) []v1alpha1.Turn
 	return turns.Items
 }
 
-// inFlight waits until the model works on so many requests.
-func (s *stage) inFlight(ctx context.Context, count int64) {
+// inFlight waits until the model serves this many requests at the same time.
+func (s *testEnv) inFlight(ctx context.Context, count int64) {
 	GinkgoHelper()
 	Eventually(func() int64 { return s.fake.Stats().InFlight }).WithContext(ctx).Should(Equal(count), "requests in flight")
 }
 
-// change changes an object as it is now.
-func change[T client.Object](ctx context.Context, s *stage, name string, object T, how func(T)) {
+// change updates an object and retries on conflicts.
+func change[T client.Object](ctx context.Context, s *testEnv, name string, object T, how func(T)) {
 	GinkgoHelper()
-	Eventually(func(g Gomega) { // again where the manager has written meanwhile
+	Eventually(func(g Gomega) { // again if the manager has written meanwhile
 		g.Expect(apiClient.Get(ctx, s.key(name), object)).To(Succeed())
 		how(object)
 		g.Expect(apiClient.Update(ctx, object)).To(Succeed())
@@ -216,13 +217,13 @@ func change[T client.Object](ctx context.Context, s *stage, name string, object 
 }
 
 // desire sets a Turn's desiredState.
-func (s *stage) desire(ctx context.Context, name string, state v1alpha1.DesiredState) {
+func (s *testEnv) desire(ctx context.Context, name string, state v1alpha1.DesiredState) {
 	GinkgoHelper()
 	change(ctx, s, name, &v1alpha1.Turn{}, func(t *v1alpha1.Turn) { t.Spec.DesiredState = state })
 }
 
-// says waits until what an object says matches.
-func says[T client.Object](ctx context.Context, s *stage, object T, name string, what func(T) string, matches OmegaMatcher) {
+// says waits until the text that what returns for an object matches.
+func says[T client.Object](ctx context.Context, s *testEnv, object T, name string, what func(T) string, matches OmegaMatcher) {
 	GinkgoHelper()
 	Eventually(func(g Gomega) {
 		g.Expect(apiClient.Get(ctx, s.key(name), object)).To(Succeed())

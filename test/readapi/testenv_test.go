@@ -24,15 +24,15 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// stage is a namespace with a server of journals.
-type stage struct {
+// testEnv is a namespace with a read API server.
+type testEnv struct {
 	namespace string
 	store     *sqlite.Store
 	options   readapi.Options
 	server    *serving
 }
 
-// serving is a running server of journals.
+// serving is a running read API server.
 type serving struct {
 	url    string
 	tls    string
@@ -41,15 +41,16 @@ type serving struct {
 	err    error
 }
 
-func newStage(ctx context.Context, change ...func(*readapi.Options)) *stage {
+func newTestEnv(ctx context.Context, change ...func(*readapi.Options)) *testEnv {
 	GinkgoHelper()
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "stage-"}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
 	Expect(apiClient.Create(ctx, namespace)).To(Succeed())
 	store, err := sqlite.Open(ctx, filepath.Join(GinkgoT().TempDir(), "journal.db"))
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(store.Close)
-	s := &stage{namespace: namespace.Name, store: store, options: readapi.Options{
-		Address: "127.0.0.1:0", Journal: store, Turns: apiClient, Access: access.New(clientset, nil, time.Now), RolePrefix: "team-capstan", Now: time.Now, Log: GinkgoLogr,
+	s := &testEnv{namespace: namespace.Name, store: store, options: readapi.Options{
+		Address: "127.0.0.1:0", Journal: store, Turns: apiClient, Access: access.New(clientset, nil, time.Now),
+		RolePrefix: "team-capstan", Now: time.Now, Log: GinkgoLogr,
 		Poll: polling, Recheck: 5 * polling,
 	}}
 	for _, f := range change {
@@ -59,8 +60,8 @@ func newStage(ctx context.Context, change ...func(*readapi.Options)) *stage {
 	return s
 }
 
-// serve starts a server; the end of the spec stops it.
-func (s *stage) serve(ctx context.Context) *serving {
+// serve starts a server. The end of the spec stops it.
+func (s *testEnv) serve(ctx context.Context) *serving {
 	GinkgoHelper()
 	listening, err := readapi.Listen(ctx, s.options)
 	Expect(err).NotTo(HaveOccurred())
@@ -82,7 +83,7 @@ func (s *serving) stop() {
 }
 
 // turn creates a Turn.
-func (s *stage) turn(ctx context.Context, name string) *v1alpha1.Turn {
+func (s *testEnv) turn(ctx context.Context, name string) *v1alpha1.Turn {
 	GinkgoHelper()
 	t := &v1alpha1.Turn{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name},
@@ -92,7 +93,7 @@ func (s *stage) turn(ctx context.Context, name string) *v1alpha1.Turn {
 	return t
 }
 
-// end writes into the status of a Turn that it was cancelled before it ran.
+// end sets the status of a Turn that was cancelled before it ran.
 func end(ctx context.Context, t *v1alpha1.Turn) {
 	GinkgoHelper()
 	t.Status.StopReason = v1alpha1.StopCancelled
@@ -100,41 +101,44 @@ func end(ctx context.Context, t *v1alpha1.Turn) {
 	Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 }
 
-// entry is an entry of a journal.
+// entry returns an entry of a journal.
 func entry(seq int64, kind journal.Kind, payload string) journal.Entry {
 	return journal.Entry{
-		Seq: seq, Epoch: 1, Kind: kind, Version: 1, Time: time.Date(2026, 4, 9, 12, 0, int(seq%60), 0, time.UTC), Payload: json.RawMessage(payload),
+		Seq: seq, Epoch: 1, Kind: kind, Version: 1, Time: time.Date(2026, 4, 9, 12, 0, int(seq%60), 0, time.UTC),
+		Payload: json.RawMessage(payload),
 	}
 }
 
-// story are the entries of a Turn that has ended.
+// story returns the entries of a Turn that has ended.
 func story() []journal.Entry {
 	return []journal.Entry{
 		entry(1, journal.RunStarted, `{"executor":"capstan-0","namespace":"helpdesk","name":"first"}`),
-		entry(2, journal.ModelReplied, `{"step":1,"provider":"demo","model":"small","reply":{"text":"a secret word","finishReason":"stop"}}`),
+		entry(2, journal.ModelReplied, `{"step":1,"provider":"demo","model":"small","reply":{"text":"a secret `+
+			`word","finishReason":"stop"}}`),
 		entry(3, journal.Finalized, `{"stop":"Completed","message":"the model answered","text":"a secret word"}`),
 	}
 }
 
-func (s *stage) append(ctx context.Context, t *v1alpha1.Turn, entries ...journal.Entry) {
+func (s *testEnv) append(ctx context.Context, t *v1alpha1.Turn, entries ...journal.Entry) {
 	GinkgoHelper()
 	Expect(s.store.Append(ctx, string(t.UID), entries...)).To(Succeed())
 }
 
-// user makes a ServiceAccount, lets it do this in the namespace of the stage, and returns its name and a token.
-func (s *stage) user(ctx context.Context, name string, rules ...rbacv1.PolicyRule) (token string) {
+// user creates a ServiceAccount with these rights in the namespace of the test environment, and returns a token.
+func (s *testEnv) user(ctx context.Context, name string, rules ...rbacv1.PolicyRule) (token string) {
 	GinkgoHelper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
 	Expect(apiClient.Create(ctx, account)).To(Succeed())
 	if len(rules) > 0 {
 		s.allow(ctx, name, rules...)
 	}
-	request, err := clientset.CoreV1().ServiceAccounts(s.namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	request, err := clientset.CoreV1().ServiceAccounts(s.namespace).CreateToken(ctx, name,
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	Expect(err).NotTo(HaveOccurred())
 	return request.Status.Token
 }
 
-func (s *stage) allow(ctx context.Context, name string, rules ...rbacv1.PolicyRule) {
+func (s *testEnv) allow(ctx context.Context, name string, rules ...rbacv1.PolicyRule) {
 	GinkgoHelper()
 	meta := metav1.ObjectMeta{Namespace: s.namespace, Name: name}
 	Expect(apiClient.Create(ctx, &rbacv1.Role{ObjectMeta: meta, Rules: rules})).To(Succeed())
@@ -144,18 +148,18 @@ func (s *stage) allow(ctx context.Context, name string, rules ...rbacv1.PolicyRu
 	})).To(Succeed())
 }
 
-// logRule is the right to read what was said.
+// logRule is the right to read journals.
 var logRule = rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns/log"}, Verbs: []string{"get"}}
 
-// answer is what the server said.
+// answer is a response of the server.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// get asks the server of the stage for a path.
-func (s *stage) get(ctx context.Context, token, path string) answer {
+// get requests a path from the server of the test environment.
+func (s *testEnv) get(ctx context.Context, token, path string) answer {
 	GinkgoHelper()
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.server.url+path, http.NoBody)
 	Expect(err).NotTo(HaveOccurred())
@@ -171,11 +175,11 @@ func (s *stage) get(ctx context.Context, token, path string) answer {
 	return answer{response.StatusCode, response.Header, string(body)}
 }
 
-func (s *stage) path(turn, what string) string {
+func (s *testEnv) path(turn, what string) string {
 	return "/v1/namespaces/" + s.namespace + "/turns/" + turn + "/" + what
 }
 
-// refusal is the message of a refusal, after its status was checked.
+// refusal checks the status of a refusal and returns its message.
 func (a answer) refusal(status int) string {
 	GinkgoHelper()
 	Expect(a.status).To(Equal(status), "the answer was %s", a.body)
@@ -186,7 +190,7 @@ func (a answer) refusal(status int) string {
 	return e.Message
 }
 
-// lines are the entries of an answer.
+// lines returns the entries of an answer.
 func (a answer) lines() []map[string]any {
 	GinkgoHelper()
 	Expect(a.status).To(Equal(http.StatusOK), "the answer was %s", a.body)

@@ -1,0 +1,349 @@
+// Package journalgc deletes the journals of deleted Turns and Sessions after a retention time. Before that, it
+// charges Turns that were deleted before their end to their Sessions.
+//
+// It finds deletions in two ways:
+//
+//  1. A watch hints at a deletion at once. The package asks the API server for confirmation before it acts.
+//  2. A periodic sweep compares all journals with all objects. It finds deletions that the watch has missed.
+package journalgc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// Collector retires the journals of deleted objects, and purges journals that were retired long enough ago. It
+// implements manager.Runnable.
+type Collector struct {
+	// Store keeps the journals.
+	Store store.Keeper
+	// Reader reads from the API server. A cache may be stale, so it does not justify the deletion of a journal.
+	Reader client.Reader
+	// Cache provides the watches of Turns and Sessions. It does not contain finished Turns.
+	Cache cache.Cache
+	// Namespaces are the namespaces of this installation; empty means all. If it is empty, a journal whose object
+	// is in no namespace counts as orphaned, so no other installation may share the store. Otherwise installations
+	// for other namespaces of the same cluster may share the store.
+	Namespaces []string
+	// Namespace returns the namespace of the object to which a journal belongs, or an empty string if the journal
+	// does not say. It must not be nil if Namespaces is set.
+	Namespace func(ctx context.Context, uid string) (string, error)
+	// Turns lists the unfinished Turns, and Reference returns the UID of the Session whose history the journal of a
+	// Turn refers to, or an empty string. The history of a deleted Session is kept while an unfinished Turn refers
+	// to it. If Turns is nil, it is not kept longer.
+	Turns     client.Reader
+	Reference func(ctx context.Context, uid string) (string, error)
+	// Charge adds the usage of a deleted Turn, according to its journal, to its Session. It does nothing for the
+	// UID of a Session. It is called before the journal is retired, maybe more than once, and the journal is not
+	// retired while Charge fails. If Charge is nil, nothing is charged.
+	Charge func(ctx context.Context, uid string) error
+	// Retention is how long a journal is kept after its object was deleted. It may be 0.
+	Retention time.Duration
+	// Now returns the current time. It must not be nil.
+	Now func() time.Time
+	Log logr.Logger
+
+	// interval is the time between two rounds. If it is 0, every computes it from Retention.
+	interval time.Duration
+	suspects suspects
+	// inUse holds deleted Sessions to whose history an unfinished Turn refers. The next round checks them again.
+	inUse map[types.UID]suspect
+	// foreign holds the journals of other namespaces that the last sweep found.
+	foreign sets.Set[string]
+}
+
+const (
+	// settleTime is how long a Turn that has left the watch of unfinished Turns may take to appear among the
+	// finished ones. After that, the API server is asked. A run that the deletion interrupted has stopped by then.
+	settleTime = 2 * time.Second
+	// retryTime is the time between a failed round and the next one.
+	retryTime = time.Minute
+	// purgeBatch is the number of journals that are purged at once. purgePause is the time between two batches, in
+	// which other writers can proceed.
+	purgeBatch = 100
+	purgePause = 50 * time.Millisecond
+	// storeTimeout limits one call of the store.
+	storeTimeout = time.Minute
+)
+
+// NeedLeaderElection returns true, because only one process may do this work.
+func (c *Collector) NeedLeaderElection() bool { return true }
+
+// Start works until ctx ends.
+func (c *Collector) Start(ctx context.Context) error {
+	unwatch, err := c.watch(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // because a start that was cut short by the stop has not failed
+		}
+		return err
+	}
+	c.work(ctx)
+	return unwatch()
+}
+
+// work runs a round at once and then at intervals. In between it follows up hints.
+func (c *Collector) work(ctx context.Context) {
+	round := time.NewTimer(0)
+	defer round.Stop()
+	follow := newTimer()
+	defer follow.Stop()
+	due := newTimer()
+	defer due.Stop()
+	measure := time.NewTicker(measureInterval)
+	defer measure.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-round.C:
+			round.Reset(c.round(ctx))
+		case <-c.suspects.hinted():
+			follow.Reset(settleTime)
+		case <-follow.C:
+			retired, left := c.followUp(ctx)
+			if left {
+				follow.Reset(settleTime)
+			}
+			if retired {
+				due.Reset(c.Retention)
+			}
+		case <-measure.C:
+			c.measure(ctx)
+		case <-due.C:
+			c.report("purge journals", c.purge(ctx))
+			c.measure(ctx)
+		}
+	}
+}
+
+// measureInterval is the time between two measurements of the store's size. They are cheap, and a disk can fill
+// within minutes.
+const measureInterval = time.Minute
+
+// newTimer returns a stopped timer.
+func newTimer() *time.Timer {
+	t := time.NewTimer(time.Hour)
+	t.Stop()
+	return t
+}
+
+// every returns the time between two rounds. A journal is kept for at most a quarter longer than Retention, or a
+// minute if that is more.
+func (c *Collector) every() time.Duration {
+	if c.interval > 0 {
+		return c.interval
+	}
+	return min(max(c.Retention/4, time.Minute), time.Hour)
+}
+
+// round sweeps, purges and measures. It returns the time until the next round.
+func (c *Collector) round(ctx context.Context) time.Duration {
+	for uid, d := range c.inUse {
+		c.suspects.hint(uid, d.object, c.Now())
+	}
+	c.inUse = nil
+	swept := c.sweep(ctx)
+	c.report("find the journals of deleted objects", swept)
+	purged := c.purge(ctx)
+	c.report("purge journals", purged)
+	c.measure(ctx)
+	if swept != nil || purged != nil {
+		return min(c.every(), retryTime)
+	}
+	return c.every()
+}
+
+// report logs a failure, unless the manager is stopping. A failure only costs disk space.
+func (c *Collector) report(what string, err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		c.Log.Error(err, "Failed to "+what)
+	}
+}
+
+// followUp asks the API server about hints, and retires the journals of deleted objects. left reports that hints
+// remain for a later call.
+func (c *Collector) followUp(ctx context.Context) (retired, left bool) {
+	gone := map[types.UID]suspect{}
+	for uid, d := range c.suspects.due(c.Now()) {
+		isGone, err := c.isGone(ctx, uid, d)
+		if err != nil {
+			c.report("check whether an object was deleted", err)
+			c.suspects.hint(uid, d.object, c.Now())
+			continue
+		}
+		if !isGone {
+			continue
+		}
+		used, err := c.isReferenced(ctx, uid, d)
+		if err != nil {
+			c.report("check whether the history of a session is in use", err)
+			c.suspects.hint(uid, d.object, c.Now())
+			continue
+		}
+		if used {
+			if c.inUse == nil {
+				c.inUse = map[types.UID]suspect{}
+			}
+			c.inUse[uid] = d
+			continue
+		}
+		if err := c.charge(ctx, uid, d); err != nil {
+			c.report("charge a deleted turn to its session", err)
+			c.suspects.hint(uid, d.object, c.Now())
+			continue
+		}
+		gone[uid] = d
+	}
+	if len(gone) > 0 {
+		retired = c.retire(ctx, gone)
+	}
+	return retired, c.suspects.any()
+}
+
+// charge charges a deleted Turn to its Session. A Turn that had finished needs no charge: that happened before its
+// end was written.
+func (c *Collector) charge(ctx context.Context, uid types.UID, d suspect) error {
+	if d.object.finished || d.object.kind.Kind != "Turn" {
+		return nil
+	}
+	return c.chargeUID(ctx, string(uid))
+}
+
+// chargeUID calls Charge for a UID.
+func (c *Collector) chargeUID(ctx context.Context, uid string) error {
+	if c.Charge == nil {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return c.Charge(bounded, uid)
+}
+
+// retire retires the journals of deleted objects. If that fails, it adds the hints again, so that they do not wait
+// for a sweep.
+func (c *Collector) retire(ctx context.Context, gone map[types.UID]suspect) bool {
+	uids := make([]string, 0, len(gone))
+	for uid := range gone {
+		uids = append(uids, string(uid))
+	}
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	err := c.Store.Retire(bounded, c.Now(), uids...)
+	if err == nil {
+		return true
+	}
+	c.report("retire journals", err)
+	for uid, d := range gone {
+		c.suspects.hint(uid, d.object, c.Now())
+	}
+	return false
+}
+
+// purge deletes the journals whose retention time is over, in batches, so that appends can proceed.
+func (c *Collector) purge(ctx context.Context) error {
+	before := c.Now().Add(-c.Retention)
+	for {
+		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+		n, err := c.Store.Purge(bounded, before, purgeBatch)
+		cancel()
+		metrics.Purged(n)
+		if err != nil {
+			return fmt.Errorf("failed to purge the journals that were retired by %s: %w", before.Format(time.RFC3339), err)
+		}
+		if n < purgeBatch {
+			return nil
+		}
+		pause := time.NewTimer(purgePause)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return ctx.Err()
+		case <-pause.C:
+		}
+	}
+}
+
+// measure updates the metrics about the size of the store.
+func (c *Collector) measure(ctx context.Context) {
+	bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	size, err := c.Store.Size(bounded)
+	if err != nil {
+		c.report("measure the size of the journals", err)
+		return
+	}
+	metrics.Journals(size)
+}
+
+// watch registers handlers for deleted Turns and Sessions, until unwatch is called.
+func (c *Collector) watch(ctx context.Context) (unwatch func() error, err error) {
+	var undo []func() error
+	unwatch = func() error {
+		var errs []error
+		for _, u := range undo {
+			errs = append(errs, u())
+		}
+		return errors.Join(errs...)
+	}
+	for _, o := range []client.Object{&v1alpha1.Turn{}, &v1alpha1.Session{}} {
+		informer, err := c.Cache.GetInformer(ctx, o)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("failed to watch %T: %w", o, err), unwatch())
+		}
+		registration, err := informer.AddEventHandler(c.handler())
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("failed to watch %T: %w", o, err), unwatch())
+		}
+		undo = append(undo, func() error { return informer.RemoveEventHandler(registration) })
+	}
+	return unwatch, nil
+}
+
+// handler returns the event handler of a watch.
+func (c *Collector) handler() toolscache.ResourceEventHandler {
+	return toolscache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(old, o any) {
+			before, ok := old.(client.Object)
+			after, isObject := o.(client.Object)
+			// After a gap in the watch, an object that was deleted and created again appears as an update.
+			if ok && isObject && before.GetUID() != after.GetUID() {
+				c.left(before)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = last.Obj
+			}
+			if gone, ok := o.(client.Object); ok {
+				c.left(gone)
+			}
+		},
+	}
+}
+
+// left is called when an object has left the cache: a deleted Session, or a deleted or finished Turn.
+func (c *Collector) left(o client.Object) { c.suspects.leave(o.GetUID(), objectOf(o), c.Now()) }
+
+// Finished must be called when a Turn has finished and has therefore left the cache. It never blocks.
+func (c *Collector) Finished(uid types.UID) { c.suspects.finish(uid, c.Now()) }
+
+// Deleted must be called when a finished Turn was deleted. It never blocks.
+func (c *Collector) Deleted(o client.Object) {
+	gone := objectOf(o)
+	gone.finished = true
+	c.suspects.hint(o.GetUID(), gone, c.Now())
+}

@@ -1,0 +1,151 @@
+package journalgc
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// maxSuspects is the maximum number of hints that are kept. The sweep handles the rest.
+const maxSuspects = 10_000
+
+// object identifies an object in the API server.
+type object struct {
+	kind schema.GroupVersionKind
+	key  types.NamespacedName
+	// finished is true for a Turn that is known to have finished before it was deleted.
+	finished bool
+}
+
+func objectOf(o client.Object) object {
+	kind := "Turn"
+	if _, ok := o.(*v1alpha1.Session); ok {
+		kind = "Session"
+	}
+	return object{kind: v1alpha1.GroupVersion.WithKind(kind), key: client.ObjectKeyFromObject(o)}
+}
+
+// suspect is an object that has left a watch.
+type suspect struct {
+	object object
+	since  time.Time
+}
+
+// suspects holds the objects that may have been deleted.
+//
+// When a Turn finishes, it leaves one watch and appears in another one, in any order. If both events arrive within
+// settleTime, no request to the API server is necessary, so a finished Turn costs none.
+type suspects struct {
+	mu   sync.Mutex
+	open map[types.UID]suspect
+	// finished holds the Turns that appeared as finished before they left the other watch.
+	finished map[types.UID]time.Time
+	// tidied is when finished was last cleaned up.
+	tidied time.Time
+	wake   chan struct{}
+}
+
+// leave records that an object has left the cache.
+func (d *suspects) leave(uid types.UID, o object, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, ok := d.finished[uid]; ok {
+		delete(d.finished, uid)
+		return
+	}
+	d.add(uid, o, now)
+}
+
+// hint records that an object may have been deleted, even if it had finished.
+func (d *suspects) hint(uid types.UID, o object, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.add(uid, o, now)
+}
+
+// add adds a suspect. The caller must hold the lock.
+func (d *suspects) add(uid types.UID, o object, now time.Time) {
+	if len(d.open) >= maxSuspects {
+		return
+	}
+	if d.open == nil {
+		d.open = map[types.UID]suspect{}
+	}
+	d.open[uid] = suspect{object: o, since: now}
+	if len(d.open) == 1 {
+		select {
+		case d.waker() <- struct{}{}:
+		default: // a wake-up is already pending
+		}
+	}
+}
+
+// finish records that a Turn has finished.
+func (d *suspects) finish(uid types.UID, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if _, ok := d.open[uid]; ok {
+		delete(d.open, uid)
+		return
+	}
+	if len(d.finished) >= maxSuspects && now.Sub(d.tidied) >= settleTime {
+		d.tidy(now)
+	}
+	if len(d.finished) >= maxSuspects {
+		return // one more request does no harm
+	}
+	if d.finished == nil {
+		d.finished = map[types.UID]time.Time{}
+	}
+	d.finished[uid] = now
+}
+
+// tidy removes the Turns that finished at least settleTime ago, because the cache reflects that by now. The caller
+// must hold the lock.
+func (d *suspects) tidy(now time.Time) {
+	d.tidied = now
+	maps.DeleteFunc(d.finished, func(_ types.UID, at time.Time) bool { return now.Sub(at) >= settleTime })
+}
+
+// hinted returns a channel that receives when the first suspect is added.
+func (d *suspects) hinted() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.waker()
+}
+
+// waker returns the channel. The caller must hold the lock.
+func (d *suspects) waker() chan struct{} {
+	if d.wake == nil {
+		d.wake = make(chan struct{}, 1)
+	}
+	return d.wake
+}
+
+// due removes and returns the suspects that are at least settleTime old.
+func (d *suspects) due(now time.Time) map[types.UID]suspect {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	due := map[types.UID]suspect{}
+	for uid, one := range d.open {
+		if now.Sub(one.since) >= settleTime {
+			due[uid] = one
+			delete(d.open, uid)
+		}
+	}
+	d.tidy(now)
+	return due
+}
+
+// any reports whether there are suspects.
+func (d *suspects) any() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.open) > 0
+}

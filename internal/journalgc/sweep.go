@@ -1,0 +1,205 @@
+package journalgc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// The page sizes for listing journals and objects.
+const (
+	storePage = 2000
+	apiPage   = 500
+)
+
+// sweep retires the journals whose objects were deleted while no watch was open.
+//
+//  1. Executors create journals at any time, so sweep lists the journals before the objects. Each listed journal
+//     has an older object, so the later list of objects contains that object unless it was deleted.
+//  2. Caches may be stale, so only the API server decides that a journal is orphaned.
+func (c *Collector) sweep(ctx context.Context) error {
+	left, err := c.journals(ctx)
+	if err != nil {
+		return fmt.Errorf("failed to list the journals: %w", err)
+	}
+	for _, kind := range []string{"TurnList", "SessionList"} {
+		for _, namespace := range c.namespaces() {
+			if err := c.removeExisting(ctx, kind, namespace, left); err != nil {
+				return fmt.Errorf("failed to list the objects of kind %s from the API server: %w", kind, err)
+			}
+		}
+	}
+	if err := errors.Join(c.removeForeign(ctx, left), c.removeReferenced(ctx, left)); err != nil {
+		return err
+	}
+	if left.Len() == 0 {
+		return nil
+	}
+	c.Log.Info("Found journals of deleted objects", "journals", left.Len(), "keptFor", c.Retention.String())
+	gone, uncharged := c.chargeAll(ctx, left.UnsortedList())
+	for batch := range slices.Chunk(gone, storePage) {
+		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+		err := c.Store.Retire(bounded, c.Now(), batch...)
+		cancel()
+		if err != nil {
+			return errors.Join(fmt.Errorf("failed to retire journals: %w", err), uncharged)
+		}
+	}
+	return uncharged
+}
+
+// chargeAll charges the Turns among the UIDs of deleted objects. It returns the UIDs whose journals may be retired,
+// and an error for the others.
+func (c *Collector) chargeAll(ctx context.Context, uids []string) (done []string, err error) {
+	for _, uid := range uids {
+		if failure := c.chargeUID(ctx, uid); failure != nil {
+			err = fmt.Errorf("failed to charge a deleted turn to its session: %w", failure) // one of the errors is enough
+			continue
+		}
+		done = append(done, uid)
+	}
+	return done, err
+}
+
+// journals returns the UIDs of all journals that are not retired.
+func (c *Collector) journals(ctx context.Context) (sets.Set[string], error) {
+	all := sets.New[string]()
+	for after := ""; ; {
+		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+		page, err := c.Store.UIDs(bounded, after, storePage)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		all.Insert(page...)
+		if len(page) < storePage {
+			return all, nil
+		}
+		after = page[len(page)-1]
+	}
+}
+
+// namespaces returns the namespaces in which to list objects. The empty namespace stands for all.
+func (c *Collector) namespaces() []string {
+	if len(c.Namespaces) == 0 {
+		return []string{metav1.NamespaceAll}
+	}
+	return c.Namespaces
+}
+
+// removeForeign removes the journals that belong to other namespaces, or do not name one, from a set.
+func (c *Collector) removeForeign(ctx context.Context, left sets.Set[string]) error {
+	if len(c.Namespaces) == 0 {
+		return nil
+	}
+	foreign := sets.New[string]()
+	for uid := range left {
+		is := c.foreign.Has(uid)
+		if !is {
+			bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+			namespace, err := c.Namespace(bounded, uid)
+			cancel()
+			if err != nil {
+				return fmt.Errorf("failed to get the namespace of a journal: %w", err)
+			}
+			is = !slices.Contains(c.Namespaces, namespace)
+		}
+		if is {
+			foreign.Insert(uid)
+			left.Delete(uid)
+		}
+	}
+	c.foreign = foreign
+	return nil
+}
+
+// removeReferenced removes the histories to which an unfinished Turn refers from a set.
+func (c *Collector) removeReferenced(ctx context.Context, left sets.Set[string]) error {
+	if left.Len() == 0 || c.Turns == nil {
+		return nil
+	}
+	for _, namespace := range c.namespaces() {
+		if _, err := c.anyReference(ctx, namespace, "", func(session string) bool {
+			left.Delete(session)
+			return false
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isReferenced reports whether an object is a Session to whose history an unfinished Turn may refer.
+func (c *Collector) isReferenced(ctx context.Context, uid types.UID, d suspect) (bool, error) {
+	if c.Turns == nil || d.object.kind.Kind != "Session" {
+		return false, nil
+	}
+	return c.anyReference(ctx, d.object.key.Namespace, d.object.key.Name, func(session string) bool {
+		return session == "" || session == string(uid)
+	})
+}
+
+// anyReference calls is for each unfinished Turn of a namespace and a Session, or of any Session if name is empty.
+// The argument is the UID of the Session to which the Turn refers; it is empty for a Turn that is bound and has no
+// prompt yet. anyReference stops at the first true result and reports whether there was one.
+func (c *Collector) anyReference(ctx context.Context, namespace, name string, is func(session string) bool) (bool, error) {
+	var turns v1alpha1.TurnList
+	if err := c.Turns.List(ctx, &turns, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return false, fmt.Errorf("failed to list the unfinished turns: %w", err)
+	}
+	for i := range turns.Items {
+		t := &turns.Items[i]
+		if t.Spec.SessionRef == nil || t.Epoch() == 0 || t.IsFinished() || name != "" && t.Spec.SessionRef.Name != name {
+			continue
+		}
+		bounded, cancel := context.WithTimeout(ctx, storeTimeout)
+		session, err := c.Reference(bounded, string(t.UID))
+		cancel()
+		if err != nil {
+			return false, fmt.Errorf("failed to find the history to which the journal of a turn refers: %w", err)
+		}
+		if (session != "" || t.BoundTo() != "") && is(session) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// removeExisting removes the UIDs of all objects of a kind and a namespace from a set.
+func (c *Collector) removeExisting(ctx context.Context, kind, namespace string, left sets.Set[string]) error {
+	for next := ""; left.Len() > 0; {
+		page := &metav1.PartialObjectMetadataList{}
+		page.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
+		if err := c.Reader.List(ctx, page, client.InNamespace(namespace), client.Limit(apiPage), client.Continue(next)); err != nil {
+			return err
+		}
+		for i := range page.Items {
+			left.Delete(string(page.Items[i].UID))
+		}
+		if next = page.Continue; next == "" {
+			return nil
+		}
+	}
+	return nil
+}
+
+// isGone asks the API server whether an object was deleted. An object of the same name with another UID is a
+// different object.
+func (c *Collector) isGone(ctx context.Context, uid types.UID, d suspect) (bool, error) {
+	now := &metav1.PartialObjectMetadata{}
+	now.SetGroupVersionKind(d.object.kind)
+	err := c.Reader.Get(ctx, d.object.key, now)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	return err == nil && now.UID != uid, err
+}

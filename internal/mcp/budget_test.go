@@ -1,0 +1,387 @@
+package mcp
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// owned returns an exchange with an owner.
+func owned(t *testing.T) *exchange {
+	t.Helper()
+	ex := &exchange{}
+	_ = withExchange(t.Context(), ex) // which owns it
+	return ex
+}
+
+// large returns a stream that contains one event of the given size.
+func large(ctx context.Context, ex *exchange, budget *serverBudget, size int) *stream {
+	s := &stream{ctx: ctx, wire: &wire{budget: budget, memory: process}, ex: ex, cancel: func(error) {}}
+	s.begin(io.NopCloser(strings.NewReader("data: "+strings.Repeat("x", size)+"\n\n")), MaxResponseBytes)
+	return s
+}
+
+// holdLargest reserves the memory for a response of the maximum size.
+func holdLargest(ctx context.Context, ex *exchange, budget *serverBudget, cut context.CancelCauseFunc) error {
+	_, err := ex.reserve(ctx, &wire{budget: budget, memory: process}, MaxResponseBytes, MaxResponseBytes, cut)
+	return err
+}
+
+// mustBeFree fails the test if reserved memory was not released.
+func mustBeFree(t *testing.T, rooms ...*serverBudget) {
+	t.Helper()
+	all, err := process.Try(processBytes)
+	if err != nil {
+		t.Fatal("room was not given back")
+	}
+	all.Release()
+	if use := processBudget.Use(bytebudget.Contents); use.Bytes != 0 {
+		t.Fatalf("%d bytes of small responses were not given back", use.Bytes)
+	}
+	for _, budget := range rooms {
+		if !budget.TryAcquire(serverBytes) {
+			t.Fatal("room of a server was not given back")
+		}
+	}
+}
+
+// TestLargeResponsesTakeTurns: there are more large responses than fit into memory, each from another server.
+func TestLargeResponsesTakeTurns(t *testing.T) {
+	var exchanges []*exchange
+	var shares []*serverBudget
+	for range processBytes / MaxResponseBytes {
+		ex, budget := owned(t), newServerBudget()
+		for range 2 { // the second call reserves nothing more
+			if err := holdLargest(t.Context(), ex, budget, func(error) {}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		exchanges, shares = append(exchanges, ex), append(shares, budget)
+	}
+	next, budget := owned(t), newServerBudget()
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	if _, err := large(gone, next, budget, 2*bytebudget.MaxContent).event(); !errors.Is(err, context.Canceled) {
+		t.Errorf("one more = %v, want it to wait until its call is over", err)
+	}
+	exchanges[0].free()
+	exchanges[0].free() // the second call does nothing
+	if data, err := large(t.Context(), next, budget, 2*bytebudget.MaxContent).event(); err != nil || len(data) != 2*bytebudget.MaxContent {
+		t.Errorf("one more when there is room = %d bytes, %v", len(data), err)
+	}
+	next.free()
+	for _, ex := range exchanges {
+		ex.free()
+	}
+	mustBeFree(t, append(shares, budget)...)
+}
+
+// TestABodyOfKnownLengthNeedsNoMore checks that a body whose length is a bound of the reservations takes no more than
+// its length, and is complete without a wait.
+func TestABodyOfKnownLengthNeedsNoMore(t *testing.T) {
+	for length, want := range map[int]int64{
+		unreservedBytes: 0, 2 * unreservedBytes: 16 << 10,
+		bytebudget.MaxContent: bytebudget.MaxContent,
+	} {
+		t.Run(fmt.Sprint(length), func(t *testing.T) {
+			budget, ex := bytebudget.New(1<<20, 2*MaxResponseBytes), owned(t)
+			s := &stream{
+				ctx: t.Context(), wire: &wire{budget: newServerBudget(), memory: budget.Account("team", bytebudget.Results)},
+				ex: ex, cancel: func(error) {},
+			}
+			body := io.NopCloser(strings.NewReader(strings.Repeat("x", length)))
+			if data, err := s.readAll(&http.Response{Body: body, ContentLength: int64(length)}); err != nil || len(data) != length {
+				t.Errorf("%d bytes, %v; want %d", len(data), err, length)
+			}
+			if got := budget.Use(bytebudget.Contents).Bytes; got != want || budget.Use(bytebudget.Results).Bytes != 0 {
+				t.Errorf("%d bytes are held as content and %d as a large result, want %d and none", got,
+					budget.Use(bytebudget.Results).Bytes, want)
+			}
+			ex.end()
+		})
+	}
+}
+
+// TestALongLineIsNotKept checks that a long line that is no response keeps no memory after its event.
+func TestALongLineIsNotKept(t *testing.T) {
+	s := &stream{ctx: t.Context(), wire: &wire{budget: newServerBudget(), memory: process}, ex: owned(t), cancel: func(error) {}}
+	s.begin(io.NopCloser(strings.NewReader(": "+strings.Repeat("x", 50<<10)+"\n\ndata: {}\n\n")), MaxResponseBytes)
+	for range 2 {
+		if _, err := s.event(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if cap(s.line) > unreservedBytes {
+		t.Errorf("%d bytes are kept without a reservation", cap(s.line))
+	}
+	s.ex.end()
+}
+
+// TestTheGreetingIsShortened checks that a session keeps nothing long of the response to initialize.
+func TestTheGreetingIsShortened(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	r := &sdk.InitializeResult{
+		Meta: sdk.Meta{"a": long}, Instructions: long, ProtocolVersion: protocol,
+		Capabilities: &sdk.ServerCapabilities{
+			Experimental: map[string]any{"a": long},
+			Extensions:   map[string]any{"a": long}, Tools: &sdk.ToolCapabilities{},
+		},
+		ServerInfo: &sdk.Implementation{Name: "site", Version: long, Title: long},
+	}
+	shorten(r)
+	kept, err := json.Marshal(r)
+	if err != nil || len(kept) > 300 {
+		t.Errorf("%d bytes are kept, %v", len(kept), err)
+	}
+	if r.ServerInfo.Name != "site" || r.ServerInfo.Version != "" || r.Capabilities.Tools == nil || r.ProtocolVersion != protocol {
+		t.Errorf("the response is %s, want its name, protocol and capability of tools", kept)
+	}
+	shorten(nil) // as where a server has none
+}
+
+// TestSmallResponsesCountToo checks that a small response holds memory after its first 4 KiB, without a wait. If
+// there is no memory left, the response waits like a large one.
+func TestSmallResponsesCountToo(t *testing.T) {
+	const size = 200 << 10
+	for name, read := range map[string]func(*stream, io.Reader) ([]byte, error){
+		"a body": func(s *stream, body io.Reader) ([]byte, error) {
+			return s.readAll(&http.Response{Body: io.NopCloser(body), ContentLength: -1})
+		},
+		"a body of known length": func(s *stream, body io.Reader) ([]byte, error) {
+			return s.readAll(&http.Response{Body: io.NopCloser(body), ContentLength: size})
+		},
+		"an event": func(s *stream, body io.Reader) ([]byte, error) {
+			s.begin(io.NopCloser(io.MultiReader(strings.NewReader("data: "), body, strings.NewReader("\n\n"))), MaxResponseBytes)
+			return s.event()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			budget := bytebudget.New(1<<20, 2*MaxResponseBytes)
+			memory := budget.Account("team", bytebudget.Results)
+			get := func(bytes int) *exchange {
+				ex := owned(t)
+				s := &stream{ctx: t.Context(), wire: &wire{budget: newServerBudget(), memory: memory}, ex: ex, cancel: func(error) {}}
+				if data, err := read(s, strings.NewReader(strings.Repeat("x", bytes))); err != nil || len(data) != bytes {
+					t.Errorf("%d bytes, %v; want %d", len(data), err, bytes)
+				}
+				return ex
+			}
+			tiny := get(2 << 10)
+			if use := budget.Use(bytebudget.Contents); use.Bytes != 0 {
+				t.Errorf("%d bytes are held for 2 KiB, want none", use.Bytes)
+			}
+			exchanges := []*exchange{tiny}
+			for range 4 { // the fourth does not fit into seven eighths of the pool
+				exchanges = append(exchanges, get(size))
+			}
+			if contents, results := budget.Use(bytebudget.Contents).Bytes, budget.Use(bytebudget.Results).Bytes; contents < 3*size ||
+				results < size {
+				t.Errorf("%d bytes are held for small responses and %d for large ones, want three small ones and one that takes its turn",
+					contents, results)
+			}
+			for _, ex := range exchanges {
+				ex.end()
+			}
+			if contents, results := budget.Use(bytebudget.Contents).Bytes, budget.Use(bytebudget.Results).Bytes; contents != 0 ||
+				results != 0 {
+				t.Errorf("%d and %d bytes are held in the end", contents, results)
+			}
+		})
+	}
+}
+
+// TestEndedExchangeReservesNoMemory: a response arrives after the end of its call, while the SDK is still
+// reading it.
+func TestEndedExchangeReservesNoMemory(t *testing.T) {
+	ex, budget := owned(t), newServerBudget()
+	ex.end()
+	if err := holdLargest(t.Context(), ex, budget, func(error) {}); !errors.Is(err, errBroken) {
+		t.Errorf("reserve = %v, want an error for an exchange that has ended", err)
+	}
+	mustBeFree(t, budget)
+}
+
+// TestServerHasAShareOfTheBudget: a server sends many slow responses at the same time.
+func TestServerHasAShareOfTheBudget(t *testing.T) {
+	slow, other := newServerBudget(), newServerBudget()
+	first := owned(t)
+	if err := holdLargest(t.Context(), first, slow, func(error) {}); err != nil {
+		t.Fatal(err)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	second := owned(t)
+	if _, err := large(gone, second, slow, 2*bytebudget.MaxContent).event(); !errors.Is(err, context.Canceled) {
+		t.Errorf("one more of the server = %v, want it to wait for the first", err)
+	}
+	second.free()
+	var rest []*exchange
+	for range processBytes/serverBytes - 1 {
+		ex := owned(t)
+		if data, err := large(t.Context(), ex, other, 2*bytebudget.MaxContent).event(); err != nil || len(data) != 2*bytebudget.MaxContent {
+			t.Errorf("one of another server = %d bytes, %v; want its room", len(data), err)
+		}
+		rest, other = append(rest, ex), newServerBudget()
+	}
+	first.free()
+	for _, ex := range rest {
+		ex.free()
+	}
+	mustBeFree(t, slow, other)
+}
+
+// TestSlowResponseIsCutOffWhileOthersWait: responses arrive at various rates while another call waits for memory.
+func TestSlowResponseIsCutOffWhileOthersWait(t *testing.T) {
+	const second = paceBytes
+	for name, tc := range map[string]struct {
+		reason string
+		others string // "the server's", "the process's", or empty for none
+		bytes  func(second int) int
+		cut    time.Duration // 0: the response continues for a minute
+	}{
+		"a byte at a time": {"its slack is used up", "the server's", func(int) int { return 1 }, paceSlack + paceInterval},
+		"another server waits": {
+			"it waits for the budget of the process", "the process's", func(int) int { return 1 },
+			paceSlack + paceInterval,
+		},
+		"no call waits": {"it does no harm for a minute", "", func(int) int { return 1 }, largeTimeout},
+		"at its pace":   {"it arrives in time", "the server's", func(int) int { return second }, largeTimeout},
+		"half of that": {
+			"it loses half a second each second", "the server's",
+			func(int) int { return second / 2 }, 2*paceSlack + paceInterval,
+		},
+		"in bursts": {"it stays within its slack", "the server's", func(n int) int {
+			if n%3 == 2 {
+				return 3 * second
+			}
+			return 0
+		}, largeTimeout},
+		"fast and then slow": {"bytes ahead of the pace are not credited", "the server's", func(n int) int {
+			if n < 10 {
+				return 10 * second
+			}
+			return 0
+		}, 10*time.Second + paceSlack + paceInterval},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				budget := newServerBudget()
+				began, ended := time.Now(), make(chan time.Duration, 1)
+				ex := owned(t)
+				if err := holdLargest(t.Context(), ex, budget, func(cause error) {
+					if !errors.Is(cause, errSlow) {
+						t.Errorf("cut off with %v", cause)
+					}
+					ended <- time.Since(began)
+				}); err != nil {
+					t.Fatal(err)
+				}
+				wanted, leave := context.WithCancel(t.Context())
+				switch tc.others {
+				case "the server's":
+					go func() { _ = budget.take(wanted, serverBytes) }() // it waits until the test ends
+				case "the process's":
+					go func() { _, _ = process.Reserve(wanted, processBytes) }()
+				}
+				ticks := time.NewTicker(time.Second)
+				defer ticks.Stop()
+				ex.received(tc.bytes(0))
+				var after time.Duration
+				for n := 1; after == 0; n++ {
+					select {
+					case after = <-ended:
+					case <-ticks.C:
+						ex.received(tc.bytes(n))
+					}
+				}
+				if after < tc.cut-time.Second || after > tc.cut+time.Second {
+					t.Errorf("cut off after %s, want %s: %s", after, tc.cut, tc.reason)
+				}
+				leave()
+				synctest.Wait()
+				ex.free()
+				mustBeFree(t, budget)
+			})
+		})
+	}
+}
+
+// TestCompleteResponseIsNotCutOff: decoding may take any time.
+func TestCompleteResponseIsNotCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ex, budget := owned(t), newServerBudget()
+		if err := holdLargest(t.Context(), ex, budget, func(error) { t.Error("it was cut off") }); err != nil {
+			t.Fatal(err)
+		}
+		ex.keep([]byte("{}"))
+		time.Sleep(2 * largeTimeout)
+		ex.free()
+		mustBeFree(t, budget)
+	})
+}
+
+// TestErrorOfSlowResponse: the event of a stream and the body of a response stop in the middle.
+func TestErrorOfSlowResponse(t *testing.T) {
+	for name, read := range map[string]func(*stream, io.Reader) error{
+		"event": func(s *stream, body io.Reader) error {
+			s.lines, s.left = bufio.NewReader(io.MultiReader(strings.NewReader("data: "), body)), MaxResponseBytes
+			s.await()
+			return s.ex.cause(nil)
+		},
+		"body": func(s *stream, body io.Reader) error {
+			_, err := s.readAll(&http.Response{Body: io.NopCloser(body), ContentLength: -1})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				body, server := io.Pipe()
+				context.AfterFunc(ctx, func() { _ = server.CloseWithError(context.Canceled) }) // as net/http does
+				go func() { _, _ = server.Write([]byte(strings.Repeat("x", 2*bytebudget.MaxContent))) }()
+				ex, budget := owned(t), newServerBudget()
+				waits := owned(t)
+				got := make(chan error, 1)
+				go func() {
+					synctest.Wait()
+					got <- holdLargest(t.Context(), waits, budget, func(error) {})
+				}()
+				err := read(&stream{ctx: ctx, cancel: cancel, wire: &wire{budget: budget, memory: process}, ex: ex}, body)
+				if !errors.Is(err, errSlow) {
+					t.Errorf("reading fails with %v, want it to say that it was too slow", err)
+				}
+				ex.free()
+				if err := <-got; err != nil {
+					t.Errorf("the next one: %v, want it to have the room", err)
+				}
+				waits.free()
+				mustBeFree(t, budget)
+			})
+		})
+	}
+	c := New(Config{Name: "demo"})
+	t.Cleanup(c.Close)
+	ex := &exchange{}
+	ex.sent.Store(true)
+	if e := c.failure(t.Context(), ex, fmt.Errorf("failed: %w", errSlow)); e.Class != tool.OutcomeUnknown ||
+		!strings.HasSuffix(e.Message, errSlow.Error()) {
+		t.Errorf("a call = %s %q, want it unknown, and why", e.Class, e.Message)
+	}
+	if e := c.discovery(t.Context(), fmt.Errorf("failed: %w", errSlow)); e.Kind != Unreachable || e.Message != errSlow.Error() {
+		t.Errorf("a list = %s %q, want it unreachable, and why", e.Kind, e.Message)
+	}
+}
