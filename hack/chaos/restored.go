@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -57,9 +58,6 @@ func (l *lossPhase) restored(ctx context.Context, name string, store copiedStore
 	if err := l.passed(ctx, name); err != nil {
 		return err
 	}
-	if err := l.someCalls(ctx, l.tools.made()+2); err != nil { // the calls of the last Turns are in flight
-		return err
-	}
 	p.kill()
 	begun, err := l.begun(ctx, store)
 	if err != nil {
@@ -81,26 +79,31 @@ func (l *lossPhase) restored(ctx context.Context, name string, store copiedStore
 	return l.checkRestored(ctx, name, begun, before)
 }
 
-// passed creates Turns until a Lease has published positions that the copy cannot have.
+// passed creates Turns until a Lease has published positions that the copy cannot have, and two more calls were made
+// after that, so that work is in flight. It does not stop before both hold: Turns that wait for approval make no call.
 func (l *lossPhase) passed(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("timed out after %s", lossPatience))
 	defer cancel()
-	first, err := l.position(ctx)
+	now, err := l.position(ctx)
 	if err != nil {
 		return err
 	}
-	for i, now := 0, first; now < first+positionsPassed; i++ {
+	last, enough := now+positionsPassed, math.MaxInt
+	for i := 0; l.tools.made() < enough; i++ {
 		if i%20 == 0 { // one each second, so that a Turn is always running
 			if err := l.createTurn(ctx, l.phase, fmt.Sprintf("%s-after-%03d", name, i/20), lasting[i/20%len(lasting)], i/20); err != nil {
 				return err
 			}
 		}
 		if !pause(ctx, probeInterval) {
-			return fmt.Errorf("failed to wait for a Lease with position %d or later (now %d): %w", first+positionsPassed,
-				now, context.Cause(ctx))
+			return fmt.Errorf("failed to wait for a Lease with position %d or later (now %d) and two more calls: %w", last, now,
+				context.Cause(ctx))
 		}
 		if now, err = l.position(ctx); err != nil {
 			return err
+		}
+		if now >= last && enough == math.MaxInt {
+			enough = l.tools.made() + 2
 		}
 	}
 	return nil
