@@ -19,6 +19,8 @@ const (
 	// numbers of events. Gateways that keep a connection alive send about 30 bytes every 1 to 15 s, so an hour of
 	// waiting has at most 110 KB.
 	MaxBetweenEvents = 256 << 10
+	// maxLineKept bounds the buffer for long events that is kept from one event to the next.
+	maxLineKept = 64 << 10
 	// maxOther bounds all other bodies, and the lines of a stream that belong to no event. They are held in memory.
 	maxOther = 1 << 20
 	// maxRefusal bounds the body of an HTTP error. No memory is reserved for it, and as many errors may arrive as

@@ -12,6 +12,8 @@ import (
 type chunk struct {
 	api.ChatCompletionStreamResponse
 	Choices []choice `json:"choices"`
+	// Error is an error of the endpoint instead of the next part of the answer.
+	Error json.RawMessage `json:"error"`
 }
 
 type choice struct {

@@ -17,15 +17,16 @@ import (
 )
 
 // classify turns any error of a request into a *model.Error with a message for people that contains no secrets.
-func (p *Provider) classify(ctx context.Context, err error, note *response, came model.Reply) *model.Error {
-	e := p.kindOf(ctx, err, note)
-	e.Message = fmt.Sprintf("provider %q: %s", p.cfg.Name, e.Message)
-	e.RetryAfter = note.retryAfter
+func (x *exchange) classify(ctx context.Context, err error, came model.Reply) *model.Error {
+	e := x.kindOf(ctx, err)
+	e.Message = fmt.Sprintf("provider %q: %s", x.provider.cfg.Name, e.Message)
+	e.RetryAfter = x.retryAfter
 	e.Usage, e.Received = came.Usage, came.Received
 	return e
 }
 
-func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model.Error {
+func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
+	p := x.provider
 	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
 		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 	}
@@ -34,12 +35,6 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 	}
 	if e, ok := errors.AsType[*model.Error](err); ok {
 		return e
-	}
-	if e, ok := errors.AsType[*api.APIError](err); ok {
-		return p.statusError(statusOr(e.HTTPStatusCode, note), codeOf(e), e.Message)
-	}
-	if e, ok := errors.AsType[*api.RequestError](err); ok && e.HTTPStatusCode >= http.StatusBadRequest {
-		return p.statusError(e.HTTPStatusCode, "", string(e.Body))
 	}
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		e := as(model.InvalidRequest, "%s", refused)
@@ -54,8 +49,6 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 	_, isSyntax := errors.AsType[*json.SyntaxError](err)
 	_, isType := errors.AsType[*json.UnmarshalTypeError](err)
 	switch {
-	case isLong && note.status >= http.StatusBadRequest:
-		return p.statusError(note.status, "", "")
 	case errors.Is(err, errIdle):
 		return as(model.Timeout, "the endpoint sent no part of an answer for %s", p.cfg.IdleTimeout)
 	case isLong:
@@ -64,15 +57,12 @@ func (p *Provider) kindOf(ctx context.Context, err error, note *response) *model
 		return as(model.InvalidRequest, "the endpoint redirects to another address: set baseURL to the final one")
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return as(model.Network, "the connection broke before the answer was finished")
-	case isSyntax, isType, errors.Is(err, api.ErrTooManyEmptyStreamMessages):
-		return as(model.Malformed, "the response does not follow the chat-completions protocol%s", contentTypeHint(note))
+	case isSyntax, isType:
+		return as(model.Malformed, "the response does not follow the chat-completions protocol%s", x.contentTypeHint())
 	case isNet && netErr.Timeout():
 		return p.withCause(model.Timeout, fmt.Sprintf("no connection within %s", p.cfg.ConnectTimeout), err)
-	case isNet || note.status != 0:
-		return p.withCause(model.Network, "the connection to the endpoint failed", err)
 	}
-	// The library refused the request before it sent anything.
-	return as(model.InvalidRequest, "the request cannot be sent: %s", p.clean(err.Error()))
+	return p.withCause(model.Network, "the connection to the endpoint failed", err)
 }
 
 // withCause adds the cause of a failure: to the message if Capstan has words for the cause, otherwise to Said.
@@ -83,16 +73,22 @@ func (p *Provider) withCause(kind model.ErrorKind, what string, err error) *mode
 	return &model.Error{Kind: kind, Message: what, Said: p.clean(rootCause(err))}
 }
 
-func statusOr(status int, note *response) int {
-	if status == 0 && note.status != http.StatusOK {
-		return note.status
+// errorOf classifies an error object or text of the endpoint. status is 0 for an error within a stream: then a number
+// in the code counts as the status.
+func (p *Provider) errorOf(sent json.RawMessage, status int) *model.Error {
+	var e api.APIError
+	if json.Unmarshal(sent, &e) != nil {
+		var text string
+		if json.Unmarshal(sent, &text) != nil {
+			text = string(sent)
+		}
+		return p.statusError(status, "", text)
 	}
-	return status
-}
-
-func codeOf(e *api.APIError) string {
-	code, _ := e.Code.(string) // some servers send a number, which only repeats the status
-	return strings.ToLower(code + " " + e.Type)
+	code, _ := e.Code.(string)
+	if number, ok := e.Code.(int); ok && status == 0 && number >= http.StatusBadRequest {
+		status = number
+	}
+	return p.statusError(status, strings.ToLower(code+" "+e.Type), e.Message)
 }
 
 // statusError classifies an error of the endpoint by its status, and by its code if the code is more precise.

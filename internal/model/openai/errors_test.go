@@ -357,3 +357,48 @@ func TestEndlessErrorBody(t *testing.T) {
 		t.Error("the connection of an endless refusal stays open")
 	}
 }
+
+// TestErrorWithinStream checks the forms in which endpoints report an error in a stream that has begun well. The
+// stream stays open, so the error must end the request.
+func TestErrorWithinStream(t *testing.T) {
+	const reported = `provider "demo": the endpoint reported an error in the stream`
+	for name, tc := range map[string]struct {
+		line string
+		want errorParts
+	}{
+		"object": {
+			`{"error": {"message": "no workers", "type": "server_error"}}`,
+			errorParts{Kind: model.Overloaded, Message: reported, Said: "no workers"},
+		},
+		"status as a code": {
+			`{"id": "1", "error": {"message": "slow down", "code": 429}}`,
+			errorParts{Kind: model.RateLimited, Message: `provider "demo": the endpoint's rate limit is reached (HTTP 429)`, Said: "slow down"},
+		},
+		"text": {`{"error": "it crashed"}`, errorParts{Kind: model.Overloaded, Message: reported, Said: "it crashed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = w.Write([]byte(events(delta(`"content":"Hel"`), tc.line))) // the test notices if the client is gone
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			})
+			if diff := cmp.Diff(tc.want, partsOf(failure(t, provider(t, url)))); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestLastLineWithoutLineBreak checks that the last event counts even if its line does not end, unless it is cut off.
+func TestLastLineWithoutLineBreak(t *testing.T) {
+	begun := events(delta(`"content":"yes"`)) + "data: "
+	reply, err := provider(t, serve(t, respond(200, begun+finishing("stop"), stream))).Generate(t.Context(), request("hello"))
+	if err != nil || reply.Text != "yes" {
+		t.Errorf("%q, %v; want the answer", reply.Text, err)
+	}
+	half := finishing("stop")[:20]
+	if e := failure(t, provider(t, serve(t, respond(200, begun+half, stream)))); e.Kind != model.Malformed {
+		t.Errorf("error %s %q, want Malformed for half an event", e.Kind, e.Message)
+	}
+}

@@ -3,117 +3,107 @@ package openai
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"io"
-	"mime"
-	"net/http"
 )
 
-// events reads an event stream without its comments and without fields other than data. Some endpoints send many of
-// these while a model thinks. The library would count them as invalid lines and mix them into the errors that it
-// reads.
+// done is the data of the event that ends a stream.
+const done = "[DONE]"
+
+// events reads the events of a stream, one data line each, and drops comments and other fields. Some endpoints send
+// many of these while a model thinks.
 type events struct {
-	io.Closer
 	lines *bufio.Reader
-	// rest is the unread part of the current line. It is a view into the buffer of lines.
-	rest []byte
-	// within is true in the middle of a line that is longer than the buffer. drop is true if that line is left out.
-	within, drop bool
-	// field is true if the line is data or is left out. counted is true if the length of the line counts in other.
-	// length is the length of the line so far.
-	field, counted bool
-	length, other  int
-	// between is the number of bytes since the last event that were left out.
-	between int
+	// line is the current line, if it is longer than the buffer of lines.
+	line []byte
+	// other is the text of lines that belong to no event. Some endpoints send an error without an event.
+	other []byte
+	// within is true in the middle of an event, which a blank line ends. Other blank lines count as other text.
+	within bool
+	// count is the number of events so far, and between the number of bytes since the last one that were dropped.
+	count, between int
 	// watch is notified of each event.
 	watch *watch
-	// memory is the memory for a long line.
+	// memory is the memory of the reply.
 	memory *replyMemory
-	// data is true if the line is data. count is the number of data lines so far.
-	data  bool
-	count int
-	err   error
 }
 
-func isEvents(h http.Header) bool {
-	kind, _, err := mime.ParseMediaType(h.Get("Content-Type"))
-	return err == nil && kind == eventStream
+func newEvents(stream io.Reader, w *watch, memory *replyMemory) *events {
+	return &events{lines: bufio.NewReader(stream), watch: w, memory: memory}
 }
 
-func newEvents(stream io.ReadCloser, w *watch, note *response) *events {
-	return &events{Closer: stream, lines: bufio.NewReader(stream), watch: w, memory: &note.memory}
-}
-
-// Read returns the lines that are kept.
-func (e *events) Read(p []byte) (int, error) {
-	for len(e.rest) == 0 {
-		if e.err != nil {
-			return 0, e.err
+// next returns the data of the next event, which is valid until the next call, and io.EOF at the end of the stream.
+// kept is the number of bytes that the reply keeps of earlier events.
+func (e *events) next(kept int) ([]byte, error) {
+	for {
+		line, err := e.read(kept)
+		data, isData := bytes.CutPrefix(line, []byte("data:"))
+		data = bytes.TrimSpace(data)
+		switch {
+		case err != nil && (!errors.Is(err, io.EOF) || !isData || !json.Valid(data)):
+			return nil, err // what was cut off is not used, but some endpoints omit the last line break
+		case !isData:
+			continue
+		case string(data) == done:
+			return nil, io.EOF
 		}
-		part, err := e.lines.ReadSlice('\n')
-		if !e.within {
-			e.classify(part)
-		}
-		if e.within = errors.Is(err, bufio.ErrBufferFull); !e.within {
-			e.err = err
-		}
-		e.countEvent()
-		if err := e.checkBounds(part); err != nil {
-			e.err = err
-			return 0, err
-		}
-		if !e.drop {
-			e.rest = part
-		}
-	}
-	n := copy(p, e.rest)
-	e.rest = e.rest[n:]
-	return n, nil
-}
-
-// countEvent counts an event and notifies the watch, once the whole line of the event has arrived.
-func (e *events) countEvent() {
-	if e.data && !e.within {
-		e.count++
-		e.between = 0
 		e.watch.event()
+		e.between = 0
+		if e.count++; e.count > MaxEvents {
+			return nil, tooLong{"the answer", MaxEvents, "events"}
+		}
+		return data, nil
 	}
 }
 
-// classify classifies a line by its beginning. An empty line ends an event and belongs to it.
-func (e *events) classify(part []byte) {
-	ends := e.field && len(bytes.TrimSpace(part)) == 0
-	e.drop, e.length = isNoise(part), 0
-	e.data = bytes.HasPrefix(part, []byte("data:"))
-	e.field = e.drop || e.data
-	e.counted = !e.field && !ends
+// read returns the next line. It drops a line that is no data, and then returns nil.
+func (e *events) read(kept int) ([]byte, error) {
+	if e.line = e.line[:0]; cap(e.line) > maxLineKept {
+		e.line = nil
+	}
+	part, err := e.lines.ReadSlice('\n')
+	isData, noise := bytes.HasPrefix(part, []byte("data:")), isNoise(part)
+	noise, e.within = noise || e.within && len(bytes.TrimSpace(part)) == 0, isData || noise
+	for {
+		more := errors.Is(err, bufio.ErrBufferFull)
+		if bad := e.checkBounds(part, noise, isData, kept); bad != nil {
+			return nil, bad
+		}
+		switch {
+		case isData && !more && len(e.line) == 0:
+			return part, err
+		case isData:
+			e.line = append(e.line, part...)
+		case !noise:
+			e.other = append(e.other, part...)
+		}
+		if !more {
+			return e.line, err
+		}
+		part, err = e.lines.ReadSlice('\n')
+	}
 }
 
-// checkBounds bounds the lines that are passed on, because their reader holds them in memory: each data line by itself,
-// and all other lines together. It also bounds the lines that are left out, because reading them takes time.
-func (e *events) checkBounds(part []byte) error {
-	if e.drop {
+// checkBounds checks the bounds with the next part of a line: each data line by itself, the lines that are kept
+// besides them together, and the lines between two events that are dropped, because reading them takes time.
+func (e *events) checkBounds(part []byte, noise, isData bool, kept int) error {
+	switch {
+	case noise:
 		if e.between += len(part); e.between > MaxBetweenEvents {
 			return malformed("more than %d bytes of comments arrived between two events of the answer: "+
 				"configure the endpoint to send fewer", MaxBetweenEvents)
 		}
 		return nil
-	}
-	if e.length += len(part); e.length > MaxEventBytes {
+	case isData && len(e.line)+len(part) > MaxEventBytes:
 		return tooManyBytes("an event of the answer", MaxEventBytes)
-	}
-	if e.counted {
-		e.other += len(part)
-	}
-	if e.other > maxOther {
+	case !isData && len(e.other)+len(part) > maxOther:
 		return tooManyBytes("the text outside the events of the answer", maxOther)
 	}
-	if e.count > MaxEvents {
-		return tooLong{"the answer", MaxEvents, "events"}
-	}
-	return e.memory.hold(e.watch, max(e.length, e.other))
+	return e.memory.hold(e.watch, len(e.line)+len(e.other)+len(part)+kept)
 }
 
+// isNoise reports whether a line is a comment, or a field other than data.
 func isNoise(line []byte) bool {
 	for _, prefix := range []string{":", "event:", "id:", "retry:"} {
 		if bytes.HasPrefix(line, []byte(prefix)) {

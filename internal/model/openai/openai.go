@@ -1,11 +1,14 @@
-// Package openai sends requests to models over OpenAI's chat-completions protocol. It always uses streams and is
-// based on github.com/sashabaranov/go-openai.
+// Package openai sends requests to models over OpenAI's chat-completions protocol. It always uses streams. The types of
+// requests and answers are those of github.com/sashabaranov/go-openai; the client is this package's own, because it
+// bounds what it reads, counts its memory, and keeps the stack of a waiting Turn small.
 package openai
 
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -63,7 +66,6 @@ type Header struct {
 // Provider sends requests to one endpoint. It implements model.Provider.
 type Provider struct {
 	cfg       Config
-	client    *api.Client
 	transport *http.Transport
 	redactor  *redact.Redactor
 	// longest is MaxStreamBytes; only tests change it.
@@ -72,18 +74,11 @@ type Provider struct {
 
 // New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.
 func New(cfg Config) *Provider {
-	base := netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots)
-	base.ReadBufferSize, base.WriteBufferSize = readBuffer, writeBuffer
-	base.Proxy = cfg.Policy.Proxy() // many clusters reach providers only through a proxy
-	config := api.DefaultConfig(cfg.APIKey)
-	config.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
-	// Lines outside events are bounded by their bytes, so their number stays below this limit.
-	config.EmptyMessagesLimit = 2 * maxOther
-	config.HTTPClient = &transport{base: base, headers: cfg.Headers, anonymous: cfg.APIKey == "", idle: cfg.IdleTimeout}
-	return &Provider{
-		cfg: cfg, client: api.NewClientWithConfig(config), transport: base, redactor: redactorOf(&cfg),
-		longest: MaxStreamBytes,
-	}
+	transport := netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots)
+	transport.ReadBufferSize, transport.WriteBufferSize = readBuffer, writeBuffer
+	transport.Proxy = cfg.Policy.Proxy() // many clusters reach providers only through a proxy
+	cfg.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
+	return &Provider{cfg: cfg, transport: transport, redactor: redactorOf(&cfg), longest: MaxStreamBytes}
 }
 
 // Close closes idle connections. Running requests continue.
@@ -98,59 +93,39 @@ func (p *Provider) Generate(ctx context.Context, req model.Request) (reply model
 // Ask implements model.Asker. It works in three parts to keep the stack of a waiting Turn small: begin makes the
 // request, this frame alone sends it, and finish reads the answer.
 func (p *Provider) Ask(ctx context.Context, req *model.Request, reply *model.Reply) error {
-	x := &exchange{provider: p, req: req}
-	if x.begin(ctx); x.err == nil {
+	x := p.newExchange(eventStream)
+	if x.begin(ctx, req); x.err == nil {
 		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because finish closes it
 	}
 	return x.finish(ctx, reply)
 }
 
-// exchange is one request and its answer.
-type exchange struct {
-	provider *Provider
-	req      *model.Request
-	note     *response
-	// payload holds the body and the ID that are sent.
-	payload *payload
-	// out is the HTTP request, and watch ends it after a time-out. Both are nil until the library has made the
-	// request.
-	out   *http.Request
-	watch *watch
-	// resp is the response. err says why there is no response, or why the request was not sent.
-	resp *http.Response
-	err  error
-}
-
-// begin makes the HTTP request. The library makes it and checks the parameters for the model; the transport stops
-// the library before it sends the request.
+// begin makes the HTTP request.
 //
 //go:noinline
-func (x *exchange) begin(ctx context.Context) {
-	p := x.provider
-	x.note = &response{wanted: eventStream, longest: p.longest, memory: replyMemory{account: p.cfg.Memory}}
-	if x.payload, x.err = encode(ctx, x.req); x.err == nil {
-		if _, x.err = x.stream(ctx); errors.Is(x.err, errCaught) {
-			x.err = nil
-		}
+func (x *exchange) begin(ctx context.Context, req *model.Request) {
+	sent, err := encode(ctx, req)
+	if err != nil {
+		x.err = err
+		return
 	}
-}
-
-// stream makes the library build the request, or read the response if there is one.
-func (x *exchange) stream(ctx context.Context) (*api.ChatCompletionStream, error) {
-	return x.provider.client.CreateChatCompletionStream(withExchange(ctx, x), withoutMessages(x.req))
+	if x.open(ctx, http.MethodPost, "/chat/completions"); x.err == nil {
+		x.out.Header.Set("Content-Type", jsonObject)
+		sent.apply(x.out)
+	}
 }
 
 // finish reads the reply.
 //
 //go:noinline
 func (x *exchange) finish(ctx context.Context, reply *model.Reply) error {
-	defer x.note.memory.release()
+	defer x.memory.release()
 	came, err := x.receive(ctx)
 	if err != nil {
-		return x.provider.classify(ctx, err, x.note, came)
+		return x.classify(ctx, err, came)
 	}
 	x.provider.cleanReply(&came)
-	came.Release = x.note.memory.handOver()
+	came.Release = x.memory.handOver()
 	*reply = came
 	return nil
 }
@@ -159,51 +134,79 @@ func (x *exchange) finish(ctx context.Context, reply *model.Reply) error {
 // listed is false and there is no error: some endpoints keep no list, but a wrong base URL looks the same. All
 // errors are *model.Error.
 func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
-	note := &response{wanted: jsonObject}
-	_, err = p.client.ListModels(withExchange(ctx, &exchange{note: note}))
+	x := p.newExchange(jsonObject)
+	if x.open(ctx, http.MethodGet, "/models"); x.err == nil {
+		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because models closes it
+	}
+	err = x.models()
 	switch {
 	case err == nil:
 		return true, nil
-	case note.status == http.StatusNotFound, note.status == http.StatusMethodNotAllowed:
+	case x.status == http.StatusNotFound, x.status == http.StatusMethodNotAllowed:
 		return false, nil
 	}
-	return false, p.classify(ctx, err, note, model.Reply{})
+	return false, x.classify(ctx, err, model.Reply{})
+}
+
+// models reads a list of models. Only its form matters.
+func (x *exchange) models() error {
+	body, err := x.accept()
+	if err != nil {
+		return err
+	}
+	defer body.Close() //nolint:errcheck // because it was read
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, &api.ModelsList{})
 }
 
 // receive reads the response to its end. It returns the part of the reply that arrived.
 func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
-	if x.err != nil && x.watch != nil {
-		return model.Reply{}, urlError(x.out, x.watch.fail(x.err))
-	}
-	if x.err != nil {
-		return model.Reply{}, x.err
-	}
-	stream, err := x.stream(ctx)
+	body, err := x.accept()
 	if err != nil {
 		return model.Reply{}, err
 	}
-	defer func() {
-		// The reply is already complete or lost, so an error of Close changes nothing.
-		_ = stream.Close()
-	}()
-	p, note := x.provider, x.note
+	defer body.Close() //nolint:errcheck // because the reply is complete or lost by then
 	var in incoming
 	var flow fairgate.Flow
+	stream := newEvents(body, x.watch, &x.memory)
 	for {
 		flow.Wait(ctx)
-		event, err := stream.RecvRaw()
+		event, err := stream.next(int(in.kept))
 		if err != nil {
-			return p.finished(ctx, &in, err, note)
+			return x.finished(ctx, &in, x.endOf(err, stream))
 		}
 		done := fairgate.Large(ctx, len(event))
 		c, err := chunkOf(event)
 		done()
+		if err == nil {
+			err = x.reported(c.Error)
+		}
 		if err != nil {
-			return p.finished(ctx, &in, err, note)
+			return x.finished(ctx, &in, err)
 		}
 		in.add(c)
-		if err := note.memory.hold(note.watch, int(in.kept)); err != nil {
-			return p.finished(ctx, &in, err, note)
+	}
+}
+
+// endOf returns the error that ends a stream. If the text outside the events is an error of the endpoint, it is
+// that one.
+func (x *exchange) endOf(end error, stream *events) error {
+	var sent struct{ Error json.RawMessage }
+	if errors.Is(end, io.EOF) && json.Unmarshal(stream.other, &sent) == nil {
+		if err := x.reported(sent.Error); err != nil {
+			return err
 		}
 	}
+	return end
+}
+
+// reported returns the error that an endpoint has put into a stream, or nil if there is none.
+func (x *exchange) reported(sent json.RawMessage) error {
+	if len(sent) == 0 || string(sent) == "null" {
+		return nil
+	}
+	return x.provider.errorOf(sent, 0)
 }

@@ -117,7 +117,7 @@ func TestRequests(t *testing.T) {
 			"a temperature of zero is sent",
 			model.Parameters{Temperature: &zero},
 			nil,
-			func(s sent) bool { return s.Temperature != nil && *s.Temperature < 1e-40 },
+			func(s sent) bool { return s.Temperature != nil && *s.Temperature == 0 },
 		},
 		"temperature": {
 			"another temperature is sent",

@@ -87,7 +87,7 @@ func (in *incoming) cutOff(ctx context.Context, end error) bool {
 
 // finished decides by the end of a stream what to return. After a finish reason the answer is complete, even if the
 // connection failed. A reply that is returned with an error contains only usage and Received.
-func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *response) (model.Reply, error) {
+func (x *exchange) finished(ctx context.Context, in *incoming, end error) (model.Reply, error) {
 	spent := in.spent()
 	switch in.finish {
 	case "":
@@ -96,7 +96,7 @@ func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *
 			return in.reply(model.FinishLength), nil
 		}
 		if errors.Is(end, io.EOF) {
-			return spent, malformed("the stream ended before the answer was finished%s", contentTypeHint(note))
+			return spent, malformed("the stream ended before the answer was finished%s", x.contentTypeHint())
 		}
 		return spent, end
 	case api.FinishReasonLength:
@@ -124,7 +124,7 @@ func (p *Provider) finished(ctx context.Context, in *incoming, end error, note *
 	case api.FinishReasonNull:
 	}
 	unknown := malformed("the answer ended for an unknown reason")
-	unknown.Said = p.clean(string(in.finish))
+	unknown.Said = x.provider.clean(string(in.finish))
 	return spent, unknown
 }
 

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"strings"
 
@@ -29,11 +28,12 @@ const outputName = "answer"
 // requestID is the header with Request.ID. OpenAI writes it into its logs.
 const requestID = "X-Client-Request-Id"
 
-// chatRequest is the library's request with its own message type. The library omits empty contents and empty
-// arguments, but the API requires both.
+// chatRequest is the library's request with its own types of fields that may be empty. The library omits empty
+// contents, empty arguments and a temperature of zero, but the API requires the first two.
 type chatRequest struct {
 	api.ChatCompletionRequest
-	Messages []chatMessage `json:"messages"`
+	Messages    []chatMessage `json:"messages"`
+	Temperature *float64      `json:"temperature,omitempty"`
 }
 
 type chatMessage struct {
@@ -58,7 +58,7 @@ type chatFunction struct {
 	Arguments string `json:"arguments"`
 }
 
-// payload holds the data that the transport sends instead of the library's request.
+// payload holds the body and the ID of a request.
 type payload struct {
 	id string
 	// body is nil once it is being sent, because an answer may take long and the memory is not needed meanwhile. If
@@ -69,9 +69,6 @@ type payload struct {
 
 // apply sets the body and the ID of a request.
 func (s *payload) apply(out *http.Request) {
-	if out.Body != nil {
-		_ = out.Body.Close() // it is not sent
-	}
 	out.ContentLength = int64(len(s.body))
 	out.GetBody = func() (io.ReadCloser, error) {
 		body, err := s.again()
@@ -99,19 +96,6 @@ func (c *content) Read(p []byte) (int, error) {
 // Close does nothing. It may be called during Read.
 func (c *content) Close() error { return nil }
 
-// someTools replaces the tools of a request where only their presence matters.
-var someTools = []api.Tool{{Type: api.ToolTypeFunction}}
-
-// withoutMessages returns a request without its messages and tools, so that the library can check whether the model
-// accepts its parameters.
-func withoutMessages(req *model.Request) api.ChatCompletionRequest {
-	out := parametersOf(req)
-	if len(req.Tools) > 0 {
-		out.Tools = someTools
-	}
-	return out
-}
-
 // encode returns the data that is sent for a request.
 func encode(ctx context.Context, req *model.Request) (*payload, error) {
 	bytes := 0
@@ -128,7 +112,9 @@ func encode(ctx context.Context, req *model.Request) (*payload, error) {
 
 // bodyOf returns the body of a request. It returns the same bytes each time.
 func bodyOf(req *model.Request) ([]byte, error) {
-	out := &chatRequest{ChatCompletionRequest: parametersOf(req), Messages: messagesOf(req.Messages)}
+	out := &chatRequest{
+		ChatCompletionRequest: parametersOf(req), Messages: messagesOf(req.Messages), Temperature: req.Parameters.Temperature,
+	}
 	for _, t := range req.Tools {
 		if len(t.Parameters) > 0 && !json.Valid(t.Parameters) {
 			return nil, unsendable("the parameters of tool %q are not JSON", t.Name)
@@ -160,10 +146,6 @@ func formatOf(schema json.RawMessage) *api.ChatCompletionResponseFormat {
 
 func parametersOf(req *model.Request) api.ChatCompletionRequest {
 	out := api.ChatCompletionRequest{Model: req.Model, Stream: true, StreamOptions: &api.StreamOptions{IncludeUsage: true}}
-	if t := req.Parameters.Temperature; t != nil {
-		// The library omits a zero. Its documentation recommends the smallest number instead.
-		out.Temperature = max(float32(*t), math.SmallestNonzeroFloat32)
-	}
 	if n := req.Parameters.MaxOutputTokens; n != nil {
 		out.MaxCompletionTokens = *n
 	}

@@ -234,3 +234,16 @@ rules:
 		}
 	}
 }
+
+// TestParametersOfAnyModelAreSent checks that the name of a model does not decide which parameters are sent: only the
+// endpoint knows what its models accept.
+func TestParametersOfAnyModelAreSent(t *testing.T) {
+	for _, name := range []string{"o3-mini", "gpt-5", "gpt-5.1-chat", "o1", "o4-mini"} {
+		req := request("hello")
+		half := 0.5
+		req.Model, req.Parameters.Temperature = name, &half
+		if got, _ := sentBody(t, req, "temperature"); got != "0.5" {
+			t.Errorf("%s: temperature %q is sent, want 0.5", name, got)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package openai
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,33 +22,27 @@ var (
 	errRedirect = errors.New("the endpoint redirects elsewhere")
 )
 
-// response holds facts about a response that the library does not pass on.
-type response struct {
+// exchange is one request and its answer. It is for one goroutine only.
+type exchange struct {
+	provider *Provider
 	// wanted is the requested content type.
 	wanted string
-	// longest is the number of bytes of a stream that are read.
-	longest     int
+	// out is the HTTP request, and watch ends it after a time-out. Both are nil if the request could not be made.
+	out   *http.Request
+	watch *watch
+	// resp is the response. err says why there is no response, or why the request was not sent.
+	resp *http.Response
+	err  error
+	// status, contentType and retryAfter are those of the response.
 	status      int
 	contentType string
 	retryAfter  time.Duration
-	// memory is the memory of a long reply. watch ends the request after a time-out; it is nil until there is a
-	// response.
+	// memory is the memory of a long reply.
 	memory replyMemory
-	watch  *watch
 }
 
-type exchangeKey struct{}
-
-func withExchange(ctx context.Context, x *exchange) context.Context {
-	return context.WithValue(ctx, exchangeKey{}, x)
-}
-
-// exchangeOf returns the exchange that a request belongs to.
-func exchangeOf(req *http.Request) *exchange {
-	if x, ok := req.Context().Value(exchangeKey{}).(*exchange); ok {
-		return x
-	}
-	return &exchange{note: &response{}} // its fields are never read
+func (p *Provider) newExchange(wanted string) *exchange {
+	return &exchange{provider: p, wanted: wanted, memory: replyMemory{account: p.cfg.Memory}}
 }
 
 // Content types of requests.
@@ -58,104 +53,100 @@ const (
 
 // contentTypeHint returns a hint if the response has another content type than requested, because that points to a
 // wrong base URL.
-func contentTypeHint(r *response) string {
-	if r.contentType == "" || r.contentType == r.wanted {
+func (x *exchange) contentTypeHint() string {
+	if x.contentType == "" || x.contentType == x.wanted {
 		return ""
 	}
 	sent := "another type"
-	if slices.Contains([]string{"text/html", "text/plain", jsonObject, eventStream}, r.contentType) {
-		sent = r.contentType // any other type would be text of the endpoint
+	if slices.Contains([]string{"text/html", "text/plain", jsonObject, eventStream}, x.contentType) {
+		sent = x.contentType // any other type would be text of the endpoint
 	}
-	return fmt.Sprintf(" (the endpoint sent %s, not %s: check baseURL)", sent, r.wanted)
+	return fmt.Sprintf(" (the endpoint sent %s, not %s: check baseURL)", sent, x.wanted)
 }
 
-// errCaught is returned to the library for a request that is not sent yet.
-var errCaught = errors.New("the request is caught, and not sent yet")
-
-// transport sends requests for the library instead of an http.Client. It adds headers, replaces the body, ends a
-// request whose answer makes no progress, and bounds the bytes that are read. The library expects only that errors
-// are *url.Error.
-//
-// transport catches the request of an exchange: the exchange sends the request itself, and the library then gets
-// the response.
-type transport struct {
-	base      http.RoundTripper
-	headers   []Header
-	anonymous bool
-	idle      time.Duration
-}
-
-// Do sends one request. A redirect is an error, because it would carry the headers, and their secrets, to another
-// host.
-func (t *transport) Do(req *http.Request) (*http.Response, error) {
-	switch x := exchangeOf(req); {
-	case x.resp != nil:
-		return t.prepareResponse(x, x.out, x.resp, x.watch)
-	case x.payload != nil:
-		x.out, x.watch = t.prepareRequest(req)
-		x.payload.apply(x.out)
-		return nil, errCaught
-	default:
-		out, w := t.prepareRequest(req)
-		resp, err := t.base.RoundTrip(out)
-		if err != nil {
-			return nil, urlError(out, w.fail(err))
-		}
-		return t.prepareResponse(x, out, resp, w)
+// open makes an HTTP request to a path below the base URL, and starts the time until its first event. It sends
+// nothing.
+func (x *exchange) open(ctx context.Context, method, path string) {
+	cfg := &x.provider.cfg
+	ctx, cancel := context.WithCancelCause(ctx)
+	out, err := http.NewRequestWithContext(ctx, method, cfg.BaseURL+path, http.NoBody)
+	if err != nil {
+		cancel(nil)
+		x.err = unsendable("%s", x.provider.clean(err.Error()))
+		return
 	}
-}
-
-// prepareRequest returns the request to send and the watch that ends it. The library's request must not be used again.
-func (t *transport) prepareRequest(req *http.Request) (*http.Request, *watch) {
-	ctx, cancel := context.WithCancelCause(req.Context())
-	w := &watch{ctx: ctx, cancel: cancel, timer: time.AfterFunc(t.idle, func() { cancel(errIdle) }), idle: t.idle}
-	out := req.WithContext(ctx)
-	if t.anonymous {
-		out.Header.Del("Authorization") // the library sends an empty bearer token
+	x.out = out
+	x.watch = &watch{
+		ctx: ctx, cancel: cancel, timer: time.AfterFunc(cfg.IdleTimeout, func() { cancel(errIdle) }), idle: cfg.IdleTimeout,
 	}
-	for _, h := range t.headers {
+	out.Header.Set("Accept", x.wanted)
+	if cfg.APIKey != "" {
+		out.Header.Set("Authorization", "Bearer "+cfg.APIKey)
+	}
+	for _, h := range cfg.Headers {
 		out.Header.Set(h.Name, h.Value)
 	}
 	netpolicy.AskPlain(out)
-	return out, w
 }
 
-// prepareResponse returns the response for the library.
-func (t *transport) prepareResponse(x *exchange, req *http.Request, resp *http.Response, w *watch) (*http.Response, error) {
-	note := x.note
-	note.status = resp.StatusCode
-	note.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	note.retryAfter, note.watch = retryAfter(resp.Header), w
-	most, streamed := bodyLimit(note, resp)
-	b := &body{ReadCloser: resp.Body, watch: w, most: most, refusal: resp.StatusCode >= http.StatusBadRequest}
+// accept returns the body of a response that can be read, with its bounds, or the error of a refused or failed
+// request. A redirect is an error, because it would carry the headers, and their secrets, to another host.
+func (x *exchange) accept() (io.ReadCloser, error) {
+	if x.err != nil && x.watch != nil {
+		return nil, urlError(x.out, x.watch.fail(x.err))
+	}
+	if x.err != nil {
+		return nil, x.err
+	}
+	resp := x.resp
+	x.status = resp.StatusCode
+	x.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	x.retryAfter = retryAfter(resp.Header)
+	refused := resp.StatusCode >= http.StatusBadRequest
+	b := &body{ReadCloser: resp.Body, watch: x.watch, most: x.bodyLimit(), refusal: refused}
 	if redirects(resp) {
 		_ = b.Close() // it is not read
-		return nil, urlError(req, errRedirect)
+		return nil, urlError(x.out, errRedirect)
 	}
-	if err := netpolicy.CheckPlain(resp); err != nil {
+	plain := netpolicy.CheckPlain(resp)
+	switch {
+	case plain != nil && !refused:
 		_ = b.Close() // it is not read
-		if resp.StatusCode < http.StatusBadRequest {
-			return nil, urlError(req, err)
-		}
-		resp.Body = http.NoBody // the status is enough to classify the error
-		return resp, nil
+		return nil, urlError(x.out, plain)
+	case refused:
+		defer b.Close() //nolint:errcheck // because it was read
+		return nil, x.refusal(b, plain == nil)
 	}
-	if resp.Body = b; streamed || isEvents(resp.Header) {
-		resp.Body = newEvents(b, w, note)
-	}
-	return resp, nil
+	return b, nil
 }
 
-// bodyLimit returns the number of bytes of a response that are read, and reports whether it is a stream, whatever
+// refusal returns the error of an HTTP error response. The body is only read if it is readable; without it, the
+// status is enough.
+func (x *exchange) refusal(body io.Reader, readable bool) error {
+	var data []byte
+	if readable {
+		var err error
+		if data, err = io.ReadAll(body); err != nil {
+			return err
+		}
+	}
+	var sent struct{ Error json.RawMessage }
+	if json.Unmarshal(data, &sent) == nil && len(sent.Error) > 0 {
+		return x.provider.errorOf(sent.Error, x.status)
+	}
+	return x.provider.statusError(x.status, "", string(data))
+}
+
+// bodyLimit returns the number of bytes of the response that are read. An answer is read as a stream, whatever
 // content type the endpoint states.
-func bodyLimit(note *response, resp *http.Response) (most int, streamed bool) {
-	if note.wanted == eventStream && resp.StatusCode < http.StatusBadRequest {
-		return note.longest, true
+func (x *exchange) bodyLimit() int {
+	switch {
+	case x.resp.StatusCode >= http.StatusBadRequest:
+		return maxRefusal
+	case x.wanted == eventStream:
+		return x.provider.longest
 	}
-	if resp.StatusCode >= http.StatusBadRequest {
-		return maxRefusal, false
-	}
-	return maxOther, false
+	return maxOther
 }
 
 // redirects reports whether a response is a redirect.
@@ -213,8 +204,7 @@ type body struct {
 	refusal bool
 }
 
-// Read reads from the body. At the end of the body it also ends the request, because the library does not close the
-// body of an error response.
+// Read reads from the body. At the end of the body it also ends the request.
 func (b *body) Read(p []byte) (int, error) {
 	if b.read >= b.most {
 		b.end()
