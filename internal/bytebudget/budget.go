@@ -5,7 +5,8 @@
 //
 // A namespace may hold seven times as much as is free in a pool. So a namespace that is alone may use seven
 // eighths, and there is always space for another one at once. Two namespaces that want as much as possible get
-// seven fifteenths each, and so on.
+// seven fifteenths each, and so on: this is the fair share of a namespace. While one namespace waits, only those that
+// would hold more than their fair share get no more.
 //
 // # Order
 //
@@ -20,9 +21,13 @@
 package bytebudget
 
 import (
+	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 )
 
@@ -233,8 +238,8 @@ type pool struct {
 	used int64
 	// namespaces has the bytes of each namespace. A namespace that holds nothing has no entry.
 	namespaces map[string]int64
-	// queues has the waiting reservations of each namespace in their order. There are no empty queues.
-	queues map[string][]*waiter
+	// queues has the waiting reservations of each namespace in their order, as *waiter. There are no empty queues.
+	queues map[string]*list.List
 	kinds  map[Kind]Use
 }
 
@@ -243,14 +248,19 @@ type waiter struct {
 	account Account
 	bytes   int64
 	ready   chan struct{}
+	// place is the waiter's place in its queue, or nil once it has left the queue.
+	place *list.Element
 }
 
 func (p *pool) init(size int64) {
-	p.size, p.namespaces, p.queues, p.kinds = size, map[string]int64{}, map[string][]*waiter{}, map[Kind]Use{}
+	p.size, p.namespaces, p.queues, p.kinds = size, map[string]int64{}, map[string]*list.List{}, map[Kind]Use{}
 }
 
 // most returns the bytes that a namespace can hold if it is alone.
-func (p *pool) most() int64 { return p.size / (perFree + 1) * perFree }
+func (p *pool) most() int64 { return p.share(1) }
+
+// share returns the bytes that each of so many namespaces can hold if all of them want as much as possible.
+func (p *pool) share(users int) int64 { return p.size / int64(perFree*users+1) * perFree }
 
 // fits reports whether so many more bytes are within the share of a namespace. The caller must hold the lock.
 func (p *pool) fits(namespace string, more int64) bool {
@@ -286,7 +296,7 @@ func (p *pool) resize(a Account, from, to int64) error {
 	switch {
 	case more > 0 && to > p.most():
 		return p.refuse(a.kind, ErrTooLarge)
-	case more > 0 && (!p.fits(a.namespace, more) || p.mustYield(a.namespace)):
+	case more > 0 && (!p.fits(a.namespace, more) || p.mustYield(a.namespace, more)):
 		return p.refuse(a.kind, ErrShort)
 	}
 	p.add(a, more)
@@ -296,14 +306,21 @@ func (p *pool) resize(a Account, from, to int64) error {
 	return nil
 }
 
-// mustYield reports whether another namespace waits that holds less than this one. The caller must hold the lock.
-func (p *pool) mustYield(namespace string) bool {
-	for other := range p.queues {
-		if other != namespace && p.namespaces[other] < p.namespaces[namespace] {
-			return true
-		}
+// mustYield reports whether a namespace must leave more bytes to another one: it would then hold more than its fair
+// share, and a namespace waits that holds less. The caller must hold the lock.
+func (p *pool) mustYield(namespace string, more int64) bool {
+	users := len(p.namespaces) // the namespaces that hold bytes or want some
+	if p.namespaces[namespace] == 0 {
+		users++
 	}
-	return false
+	yields := false
+	for other := range p.queues {
+		if other != namespace && p.namespaces[other] == 0 {
+			users++
+		}
+		yields = yields || p.namespaces[other] < p.namespaces[namespace]
+	}
+	return yields && p.namespaces[namespace]+more > p.share(users)
 }
 
 func (p *pool) reserve(ctx context.Context, a Account, bytes int64) error {
@@ -327,14 +344,18 @@ func (p *pool) enqueue(a Account, bytes int64) (*waiter, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	queue := p.queues[a.namespace]
+	if queue == nil {
+		queue = list.New()
+	}
 	switch {
 	case bytes > p.most():
 		return nil, p.refuse(a.kind, ErrTooLarge)
-	case len(queue) >= maxWaiting:
+	case queue.Len() >= maxWaiting:
 		return nil, p.refuse(a.kind, ErrQueueFull)
 	}
 	w := &waiter{account: a, bytes: bytes, ready: make(chan struct{})}
-	p.queues[a.namespace] = append(queue, w)
+	w.place = queue.PushBack(w)
+	p.queues[a.namespace] = queue
 	p.count(a.kind, func(u *Use) { u.Waiting++ })
 	p.grant()
 	select {
@@ -349,60 +370,51 @@ func (p *pool) enqueue(a Account, bytes int64) (*waiter, error) {
 func (p *pool) leave(w *waiter) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, other := range p.queues[w.account.namespace] {
-		if other == w {
-			p.dequeue(w.account.namespace, i)
-			p.grant() // the next one may want less
-			return true
-		}
+	if w.place == nil {
+		return false
 	}
-	return false
+	first := w.place.Prev() == nil
+	p.dequeue(w)
+	if first {
+		p.grant() // the next one may want less
+	}
+	return true
 }
 
-// dequeue removes the waiter at index i from a queue. The caller must hold the lock.
-func (p *pool) dequeue(namespace string, i int) {
-	queue := p.queues[namespace]
-	p.count(queue[i].account.kind, func(u *Use) { u.Waiting-- })
-	switch {
-	case len(queue) == 1:
-		delete(p.queues, namespace)
-	case i == 0:
-		p.queues[namespace] = queue[1:]
-	default:
-		p.queues[namespace] = append(queue[:i:i], queue[i+1:]...)
+// dequeue removes a waiter from its queue. The caller must hold the lock.
+func (p *pool) dequeue(w *waiter) {
+	p.count(w.account.kind, func(u *Use) { u.Waiting-- })
+	queue := p.queues[w.account.namespace]
+	queue.Remove(w.place)
+	w.place = nil
+	if queue.Len() == 0 {
+		delete(p.queues, w.account.namespace)
 	}
 }
 
 // grant grants bytes to waiters: first to the namespace that holds the least, and within a namespace in order. A
 // waiter that does not fit is skipped, because a large reservation that must wait for long must not block other
-// namespaces. The caller must hold the lock.
+// namespaces. It looks at one waiter of each namespace, and at one more for each grant. The caller must hold the lock.
 func (p *pool) grant() {
-	passed := map[string]bool{}
-	for {
-		next, found := "", false
-		for namespace := range p.queues {
-			if !passed[namespace] && (!found || p.less(namespace, next)) {
-				next, found = namespace, true
-			}
-		}
-		if !found {
-			return
-		}
-		first := p.queues[next][0]
-		if !p.fits(next, first.bytes) {
-			passed[next] = true
+	left := slices.SortedFunc(maps.Keys(p.queues), p.order)
+	for len(left) > 0 {
+		namespace := left[0]
+		left = left[1:]
+		first, _ := p.queues[namespace].Front().Value.(*waiter)
+		if !p.fits(namespace, first.bytes) {
 			continue
 		}
 		p.add(first.account, first.bytes)
-		p.dequeue(next, 0)
+		p.dequeue(first)
 		close(first.ready)
+		if p.queues[namespace] != nil {
+			i, _ := slices.BinarySearchFunc(left, namespace, p.order)
+			left = slices.Insert(left, i, namespace)
+		}
 	}
 }
 
-// less orders namespaces by the bytes that they hold, then by name. The caller must hold the lock.
-func (p *pool) less(a, b string) bool {
-	if p.namespaces[a] != p.namespaces[b] {
-		return p.namespaces[a] < p.namespaces[b]
-	}
-	return a < b
+// order compares namespaces by the bytes that they hold, then by name. The caller must hold the lock.
+func (p *pool) order(a, b string) int {
+	return cmp.Or(cmp.Compare(p.namespaces[a], p.namespaces[b]), cmp.Compare(a, b))
 }

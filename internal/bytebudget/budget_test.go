@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -37,11 +38,11 @@ func checkPool(t *testing.T, p *pool) {
 		t.Fatalf("%d of %d bytes are used, %d by namespaces, %d by kinds", p.used, p.size, byNamespace, byKind)
 	}
 	for namespace, queue := range p.queues {
-		if len(queue) == 0 {
+		if queue.Len() == 0 {
 			t.Fatalf("namespace %q has an empty queue", namespace)
 		}
-		if p.fits(namespace, queue[0].bytes) {
-			t.Fatalf("namespace %q waits for %d bytes that it could have", namespace, queue[0].bytes)
+		if first, _ := queue.Front().Value.(*waiter); p.fits(namespace, first.bytes) {
+			t.Fatalf("namespace %q waits for %d bytes that it could have", namespace, first.bytes)
 		}
 	}
 }
@@ -268,6 +269,74 @@ func TestContentGrowsWithoutAWait(t *testing.T) {
 	if b.held.used != 0 {
 		t.Errorf("%d bytes are left", b.held.used)
 	}
+}
+
+// TestOnlyLargeHoldersYield checks that, while one namespace waits, another one can still grow up to its fair share. A
+// namespace beyond its share gets no more.
+func TestOnlyLargeHoldersYield(t *testing.T) {
+	b := New(size, size) // of three namespaces, each may have 8000 / 22 * 7 = 2541
+	busy, err := b.Account("busy", Conversations).Try(3000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := b.Account("victim", Replies).Content()
+	if err := content.Resize(100); err != nil {
+		t.Fatal(err)
+	}
+	w, err := b.held.enqueue(b.Account("waiting", Conversations), 5000)
+	if w == nil {
+		t.Fatalf("5000 bytes were reserved at once, or refused: %v", err)
+	}
+	if err := content.Resize(2500); err != nil {
+		t.Errorf("a content within the fair share of its namespace must yield: %v", err)
+	}
+	for name, r := range map[string]*Reservation{"busy": busy, "victim": content} {
+		if err := r.Resize(r.Bytes() + 100); !errors.Is(err, ErrShort) {
+			t.Errorf("namespace %q has more than its fair share and gets more (%v), while another one waits", name, err)
+		}
+	}
+	content.Release()
+	checkPool(t, &b.held)
+	busy.Release()
+	if b.held.leave(w) {
+		t.Error("the reservation still waits although the bytes are free")
+	}
+	checkPool(t, &b.held)
+}
+
+// TestWaitersLeaveWithoutWork checks that the end of a wait costs the same for any number of waiters, because all Turns
+// of a namespace may be cancelled at once.
+func TestWaitersLeaveWithoutWork(t *testing.T) {
+	b := New(size, size)
+	a := b.Account("a", Replies)
+	all, err := a.Try(a.Most())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var waiters []*waiter
+	for range maxWaiting {
+		w, err := b.passing.enqueue(a, 1)
+		if w == nil {
+			t.Fatalf("a reservation does not wait: %v", err)
+		}
+		waiters = append(waiters, w)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for _, w := range waiters[1:] {
+		if !b.passing.leave(w) {
+			t.Fatal("a waiter is gone")
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if took := (after.TotalAlloc - before.TotalAlloc) / maxWaiting; took > 1<<10 {
+		t.Errorf("the end of one wait allocates %d bytes, as if it copied the queue", took)
+	}
+	all.Release()
+	if b.passing.leave(waiters[0]) {
+		t.Error("the first reservation still waits")
+	}
+	checkPool(t, &b.passing)
 }
 
 // TestNilBudgetHasNoBound checks the nil Budget, which the command line uses.
