@@ -68,6 +68,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	in.Entries, in.BeforeEffect, in.Hold = &r.entries, r.beforeEffect, r.hold
 	in.Keep = r.keep
 	in.Opened = func(ctx context.Context, entries int64, ended bool) error {
+		r.memory.read = true
 		return r.checkJournal(ctx, finding{entries, ended}, &in, agent)
 	}
 	in.Cancel, in.Interrupt, in.Redact = r.cancelled, r.interrupt, e.Credentials.In(t.Namespace)

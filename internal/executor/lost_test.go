@@ -384,7 +384,7 @@ func TestRunSurvivesAFailoverOfTheStore(t *testing.T) {
 		if _, err := s.Store.Ask(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if written, err := r.writeProgress(t.Context(), r.turn, turn.Progress{}); written == nil || err != nil {
+		if written, err := r.writeProgress(t.Context(), r.turn, news{}); written == nil || err != nil {
 			t.Errorf("writeProgress: %v, %v", written, err)
 		}
 		kill(r)

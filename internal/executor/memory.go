@@ -2,15 +2,11 @@ package executor
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"time"
 
-	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 const (
@@ -20,12 +16,22 @@ const (
 	// perByte is the memory that each byte of a conversation needs: one byte for itself, and two in the body of a
 	// request while that is made.
 	perByte = 3
-	// stepRoom is the number of bytes that one more step may add. A Turn that had to wait for memory has room for
-	// at least this step.
-	stepRoom = 1 << 20
-	// reportWaitAfter is how long a Turn waits for memory before its status says so.
-	reportWaitAfter = time.Second
+	// maxStepRoom is the maximum number of bytes that a Turn which waited may add in its next step without another
+	// wait. A smaller conversation may double.
+	maxStepRoom = 1 << 20
 )
+
+// conversation is the memory of a run's conversation.
+type conversation struct {
+	// held is the reservation, or nil if there was none yet.
+	held *bytebudget.Reservation
+	// read is true once the journal is read. Until then the conversation grows to the size that it had before.
+	read bool
+	// most is the largest reservation that the run has wanted so far.
+	most int64
+	// room is true from the end of a wait until the run has read the journal again and begun its next step.
+	room bool
+}
 
 // shortError means that the run cannot get the memory for its conversation now. It gives all its memory back before
 // it waits.
@@ -40,38 +46,31 @@ func (e *shortError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *shortError) Unwrap() error { return e.err }
 
-// hold reserves the memory for a conversation of the given size. A conversation may take half of the memory that
-// one namespace can have.
+// hold reserves the memory for a conversation of the given size, and releases what is reserved beyond that. A
+// conversation may take half of the memory that one namespace can have.
 func (r *run) hold(bytes int64) error {
-	account := r.memoryAccount()
-	most := account.Most()
-	if bytes <= unreservedConversation || most == 0 {
+	account, m := r.memoryAccount(), &r.memory
+	most, want := account.Most(), max(0, bytes-unreservedConversation)*perByte
+	switch {
+	case most == 0, want == 0 && m.held == nil:
 		return nil
-	}
-	want := (bytes - unreservedConversation) * perByte
-	if want > most/2 {
+	case want > most/2:
 		return &turn.TooLargeError{Message: fmt.Sprintf(
 			"the conversation has %d KiB, and a turn may hold at most %d KiB of the manager's memory: ask for shorter "+
 				"replies and results, have the agent summarise older messages (context.compaction), or raise the manager's memory limit",
 			bytes>>10, (most/2/perByte+unreservedConversation)>>10)}
-	}
-	switch had := r.memory.Bytes(); {
-	case want <= had:
+	case want <= m.held.Bytes() && (!m.read || m.room):
+		m.room = m.room && !m.read
 		return nil
-	case had > 0:
-		if r.memory.Resize(want) == nil {
-			return nil
-		}
-	default:
-		if held, err := account.Try(want); err == nil {
-			r.memory = held
-			return nil
-		}
+	case m.held == nil:
+		m.held, _ = account.Try(0) // it cannot fail
 	}
-	return &shortError{
-		min(want+stepRoom*perByte, most),
-		fmt.Errorf("failed to hold a conversation of %d bytes: %w", bytes, bytebudget.ErrShort),
+	m.most = max(m.most, want)
+	if err := m.held.Resize(want); err != nil {
+		room := min(bytes, maxStepRoom) * perByte
+		return &shortError{min(max(want+room, m.most), most), fmt.Errorf("failed to hold a conversation of %d bytes: %w", bytes, err)}
 	}
+	return nil
 }
 
 // keep keeps the memory of the newest reply, which is in the journal, and releases the memory of the previous one.
@@ -89,9 +88,10 @@ func (r *run) memoryAccount() bytebudget.Account {
 }
 
 // awaitMemory releases the memory of the run, and waits until it can reserve what the run needs. It returns
-// loop.ErrInterrupted if the run must stop meanwhile.
+// loop.ErrInterrupted if the run must stop meanwhile. The status is written at intervals and never by awaitMemory: a
+// write may wait for minutes, and a run that has the memory must use it.
 func (r *run) awaitMemory(ctx context.Context, short *shortError) error {
-	r.memory.Release()
+	r.memory.held.Release()
 	waiting, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	go func() {
@@ -101,35 +101,12 @@ func (r *run) awaitMemory(ctx context.Context, short *shortError) error {
 		case <-waiting.Done():
 		}
 	}()
-	soon, cancel := context.WithTimeout(waiting, reportWaitAfter)
-	defer cancel()
-	held, err := r.memoryAccount().Reserve(soon, short.want)
-	if errors.Is(err, context.DeadlineExceeded) {
-		r.reportState(waiting, fmt.Sprintf("bound to executor %q, and waiting for memory: the conversations of "+
-			"the namespace use their whole share", r.executor.Name))
-		if held, err = r.memoryAccount().Reserve(waiting, short.want); err == nil {
-			r.reportState(waiting, fmt.Sprintf("bound to executor %q", r.executor.Name))
-		}
-	}
+	r.progress.awaitsMemory(true)
+	defer r.progress.awaitsMemory(false)
+	held, err := r.memoryAccount().Reserve(waiting, short.want)
 	if err != nil {
 		return err
 	}
-	r.memory = held
+	r.memory.held, r.memory.room = held, true
 	return nil
-}
-
-// reportState writes the current activity of a running Turn into its status. A failed write is not repeated, because
-// the next write has newer information.
-func (r *run) reportState(ctx context.Context, message string) {
-	now := r.executor.Now()
-	written, err := r.executor.update(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
-		translate.Wait(t, v1alpha1.TurnReasonRunning, message, now)
-	})
-	switch {
-	case written != nil:
-		r.turn = written
-		r.progress.wrote(written)
-	case err != nil && !errors.Is(err, context.Canceled):
-		r.executor.Log.Error(err, "Failed to write that a turn waits for memory", "turn", r.key())
-	}
 }

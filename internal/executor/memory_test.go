@@ -3,11 +3,14 @@ package executor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,6 +18,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -87,17 +91,15 @@ func TestTurnWaitsForMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.observe(t.Context(), stored(t, e))
+	awaitWaiting(t, e)
+	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.Most() {
+		t.Errorf("while it waits %+v is held, want nothing by the Turn", use)
+	}
 	for waits := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message,
 		"waiting for memory"); runtime.Gosched() {
 		if time.Now().After(waits) {
 			t.Fatalf("the status does not say that the Turn waits for memory: %s", stored(t, e).Status.Conditions[0].Message)
 		}
-	}
-	for e.Memory.Use(bytebudget.Conversations).Waiting == 0 { // until it waits again, after the status is written
-		runtime.Gosched()
-	}
-	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.Most() {
-		t.Errorf("while it waits %+v is held, want nothing by the Turn", use)
 	}
 	others.Release()
 	e.all.Wait()
@@ -113,6 +115,128 @@ func TestTurnWaitsForMemory(t *testing.T) {
 	}
 }
 
+// awaitWaiting returns when a Turn of the executor waits for memory.
+func awaitWaiting(t *testing.T, e *Executor) {
+	t.Helper()
+	for until := time.Now().Add(time.Minute); e.Memory.Use(bytebudget.Conversations).Waiting == 0; runtime.Gosched() {
+		if time.Now().After(until) {
+			t.Fatal("no Turn waits for memory")
+		}
+	}
+}
+
+// TestWaitForMemoryNeedsNoWrite checks that a Turn waits for memory, and uses the memory that it gets, while no status
+// can be written.
+func TestWaitForMemoryNeedsNoWrite(t *testing.T) {
+	m := &longReplies{steps: 5, bytes: 100 << 10}
+	e := longWinded(t, m, 16<<20)
+	e.Writes = fairgate.New(1, 1)
+	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+	others, err := account.Try(account.Most())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Writes.Enter(t.Context(), "helpdesk"); err != nil {
+		t.Fatal(err)
+	}
+	e.observe(t.Context(), stored(t, e))
+	awaitWaiting(t, e)
+	e.mu.Lock()
+	for _, r := range e.runs {
+		go r.progress.due() // the write of the wait, which the gate stops
+	}
+	e.mu.Unlock()
+	others.Release()
+	for until := time.Now().Add(time.Minute); m.asked.Load() < 6; runtime.Gosched() {
+		if time.Now().After(until) {
+			t.Fatalf("the model was asked %d times, want 6: the Turn has its memory and waits for a write", m.asked.Load())
+		}
+	}
+	e.Writes.Leave("helpdesk")
+	e.all.Wait()
+	if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted {
+		t.Errorf("the Turn is %s: %s", got.StateReason(), got.Status.Conditions[0].Message)
+	}
+}
+
+// TestWaitsForMemoryAreWrittenAtIntervals checks that a long wait costs two writes, and a short one none.
+func TestWaitsForMemoryAreWrittenAtIntervals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said []bool
+		p := &progress{}
+		p.begin(t.Context(), turnWith(), func(_ context.Context, t *v1alpha1.Turn, n news) (*v1alpha1.Turn, error) {
+			if n.progress != nil {
+				panic("progress is written that the run has not made")
+			}
+			said = append(said, n.waits)
+			return t, nil
+		})
+		for range 20 { // the newest state counts
+			time.Sleep(time.Second)
+			p.awaitsMemory(true)
+			p.awaitsMemory(false)
+		}
+		p.awaitsMemory(true)
+		time.Sleep(time.Minute)
+		p.awaitsMemory(false)
+		time.Sleep(time.Minute)
+		p.stop()
+		if want := []bool{true, false}; !slices.Equal(said, want) {
+			t.Errorf("the writes say %v, want %v", said, want)
+		}
+	})
+}
+
+// TestReservationFollowsTheConversation checks that a run holds no more than its conversation needs. It keeps what it
+// waited for until it has read its journal again and begun a step.
+func TestReservationFollowsTheConversation(t *testing.T) {
+	const kib = 1 << 10
+	e := &Executor{Memory: bytebudget.New(64<<20, 64<<20)}
+	r := &run{executor: e, namespace: "helpdesk"}
+	account := r.memoryAccount()
+	held := func(bytes int64) int64 {
+		t.Helper()
+		if err := r.hold(bytes); err != nil {
+			t.Fatalf("hold(%d) = %v", bytes, err)
+		}
+		return e.Memory.Use(bytebudget.Conversations).Bytes
+	}
+	of := func(bytes int64) int64 { return (bytes - unreservedConversation) * perByte }
+	r.memory.read = true
+	for _, bytes := range []int64{8 * kib, 800 * kib, 300 * kib, 400 * kib, 8 * kib} {
+		if got := held(bytes); got != of(bytes) {
+			t.Errorf("a conversation of %d bytes holds %d, want %d", bytes, got, of(bytes))
+		}
+	}
+	others, err := account.Try(account.Most())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var short *shortError
+	if err := r.hold(300 * kib); !errors.As(err, &short) || short.want != max(of(300*kib)+300*kib*perByte, of(800*kib)) {
+		t.Fatalf("hold = %v with %+v, want a wait for the conversation and a step that doubles it", err, short)
+	}
+	others.Release()
+	r.memory.read = false
+	r.progress.begin(t.Context(), turnWith(), r.writeProgress)
+	defer r.progress.stop()
+	if err := r.awaitMemory(t.Context(), short); err != nil {
+		t.Fatal(err)
+	}
+	for _, bytes := range []int64{10 * kib, 200 * kib, 300 * kib} { // while the journal is read
+		if got := held(bytes); got != short.want {
+			t.Errorf("while the journal is read %d bytes are held, want the %d that the run waited for", got, short.want)
+		}
+	}
+	r.memory.read = true
+	if got := held(300 * kib); got != short.want {
+		t.Errorf("at the next step %d bytes are held, want the %d that the run waited for", got, short.want)
+	}
+	if got := held(310 * kib); got != of(310*kib) {
+		t.Errorf("after that step %d bytes are held, want %d", got, of(310*kib))
+	}
+}
+
 // TestWaitForMemoryCanBeStopped checks that such a Turn is handed back and holds no memory.
 func TestWaitForMemoryCanBeStopped(t *testing.T) {
 	m := &longReplies{steps: 5, bytes: 100 << 10}
@@ -122,9 +246,7 @@ func TestWaitForMemoryCanBeStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.observe(t.Context(), stored(t, e))
-	for e.Memory.Use(bytebudget.Conversations).Waiting == 0 {
-		runtime.Gosched()
-	}
+	awaitWaiting(t, e)
 	e.mu.Lock()
 	for _, r := range e.runs {
 		r.stopSoon()

@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -19,9 +20,17 @@ const progressInterval = 5 * time.Second
 // usually the answer, and the write of the end follows at once and includes it.
 const progressDelay = time.Second
 
+// news is what one write adds to the status.
+type news struct {
+	// progress is the newest progress of the run, or nil if there is none yet.
+	progress *turn.Progress
+	// waits is true if the run waits for memory, and changed if the status does not say so correctly.
+	waits, changed bool
+}
+
 // progressWriter writes the status of a Turn and returns the Turn as written, or nil if it no longer belongs to the
 // run.
-type progressWriter func(context.Context, *v1alpha1.Turn, turn.Progress) (*v1alpha1.Turn, error)
+type progressWriter func(context.Context, *v1alpha1.Turn, news) (*v1alpha1.Turn, error)
 
 // progress writes the progress of a run into the status of its Turn at intervals. Most runs end before the first
 // write. It makes one write at a time, and none after stop has returned.
@@ -38,6 +47,8 @@ type progress struct {
 	newest turn.Progress
 	notes  int
 	dirty  bool
+	// waits is true while the run waits for memory, and saidWaits is true if the last write said so.
+	waits, saidWaits bool
 	// idle is true if the interval is over and there is nothing to write.
 	idle bool
 	// timer runs while no write is allowed yet.
@@ -62,33 +73,50 @@ func (p *progress) note(n turn.Progress) {
 	defer p.mu.Unlock()
 	p.newest, p.dirty = n, true
 	p.notes++
+	p.writeSoon()
+}
+
+// awaitsMemory stores whether the run waits for memory. It does not block. A wait that ends before the next write is
+// not written.
+func (p *progress) awaitsMemory(waits bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waits = waits
+	p.writeSoon()
+}
+
+// writeSoon ends the idle time. The caller must hold the lock.
+func (p *progress) writeSoon() {
 	if p.idle && !p.over {
 		p.idle = false
 		p.timer.Reset(progressDelay)
 	}
 }
 
-// due writes the newest progress, if any, and starts the next interval. The timer calls it.
+// due writes the news, if any, and starts the next interval. The timer calls it.
 func (p *progress) due() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over {
 		return
 	}
-	if !p.dirty {
+	n := news{waits: p.waits, changed: p.waits != p.saidWaits}
+	if !p.dirty && !n.changed {
 		p.idle = true
 		return
 	}
-	p.dirty = false
-	current, newest := p.turn, p.newest
+	if p.dirty = false; p.notes > 0 {
+		n.progress = new(p.newest)
+	}
+	current := p.turn
 	p.writes.Add(1)
 	defer p.writes.Done()
 	p.mu.Unlock()
-	written, err := p.write(p.life, current, newest)
+	written, err := p.write(p.life, current, n)
 	p.mu.Lock()
 	switch {
 	case written != nil:
-		p.turn = written
+		p.turn, p.saidWaits = written, n.waits
 	case err == nil, isRefused(err):
 		p.over = true // the Turn is not ours, or the write would be refused again; the end is written anyway
 	default:
@@ -133,15 +161,25 @@ func (p *progress) copyTo(t *v1alpha1.Turn) {
 	}
 }
 
-// writeProgress makes one write of the progress.
-func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, n turn.Progress) (*v1alpha1.Turn, error) {
+// writeProgress makes one write of the news.
+func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, n news) (*v1alpha1.Turn, error) {
+	e := r.executor
 	r.confirm(ctx, string(t.UID))
-	written, err := r.executor.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) {
+	written, err := e.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) {
 		r.stamp(t, false)
-		translate.Progress(t, n)
+		if n.progress != nil {
+			translate.Progress(t, *n.progress)
+		}
+		if n.changed {
+			message := fmt.Sprintf("bound to executor %q", e.Name)
+			if n.waits {
+				message += ", and waiting for memory: the conversations of the namespace use their whole share"
+			}
+			translate.Wait(t, v1alpha1.TurnReasonRunning, message, e.Now())
+		}
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
-		r.executor.Log.Error(err, "Failed to write the progress of a turn", "turn", r.key())
+		e.Log.Error(err, "Failed to write the progress of a turn", "turn", r.key())
 	}
 	return written, err
 }

@@ -23,8 +23,8 @@ func writesOf(ctx context.Context, fail func(n int) error) (p *progress, writes 
 	begin := time.Now()
 	var all []int
 	var at []time.Duration
-	p.begin(ctx, turnWith(), func(_ context.Context, t *v1alpha1.Turn, n turn.Progress) (*v1alpha1.Turn, error) {
-		all, at = append(all, n.Counts.Steps), append(at, time.Since(begin))
+	p.begin(ctx, turnWith(), func(_ context.Context, t *v1alpha1.Turn, n news) (*v1alpha1.Turn, error) {
+		all, at = append(all, n.progress.Counts.Steps), append(at, time.Since(begin))
 		if fail != nil {
 			if err := fail(len(all)); err != nil {
 				return nil, err
@@ -138,7 +138,7 @@ func TestTheEndDoesNotWaitForProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &progress{}
 		before := turnWith()
-		p.begin(t.Context(), before, func(ctx context.Context, _ *v1alpha1.Turn, _ turn.Progress) (*v1alpha1.Turn, error) {
+		p.begin(t.Context(), before, func(ctx context.Context, _ *v1alpha1.Turn, _ news) (*v1alpha1.Turn, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		})
@@ -187,7 +187,7 @@ func TestProgressOfARun(t *testing.T) {
 func TestProgressIsNotWrittenToATurnBoundElsewhere(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo("other", 2)))
 	r := &run{executor: e, turn: turnWith(func(t *v1alpha1.Turn) { t.ResourceVersion = "1" }), epoch: 1}
-	written, err := r.writeProgress(t.Context(), r.turn, steps(1))
+	written, err := r.writeProgress(t.Context(), r.turn, news{progress: new(steps(1))})
 	if written != nil || err != nil || stored(t, e).Status.Steps != nil {
 		t.Errorf("wrote %v, error %v, want neither", written, err)
 	}

@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -43,8 +42,8 @@ type run struct {
 	first, tried bool
 	// progress writes the run's progress while it runs.
 	progress progress
-	// memory is the run's reservation in the memory budget, or nil for none. Only the run's goroutine uses it.
-	memory *bytebudget.Reservation
+	// memory is the memory of the conversation. Only the run's goroutine uses it.
+	memory conversation
 	// reply releases the memory of the newest reply. It is nil if no reply is kept. Only the run's goroutine uses
 	// it.
 	reply func()
@@ -127,7 +126,7 @@ func (r *run) run(ctx context.Context) {
 	r.writeOutcome(ctx, result, err)
 	// Release the memory only here: the result holds the text of the answer until it is written.
 	r.keep(nil)
-	r.memory.Release()
+	r.memory.held.Release()
 }
 
 // writeOutcome writes the outcome of the run, if the Turn still belongs to this run. It is a separate function so that
@@ -306,7 +305,7 @@ func (r *run) engine(ctx context.Context, in *turn.Input) (result *turn.Result, 
 		}
 	}()
 	whole := r.first && !r.tried
-	r.tried = true
+	r.tried, r.memory.read = true, false
 	r.executor.Forecast.Begin(in.UID, r.namespace)
 	result, err = r.executor.Engine.RunInput(ctx, in)
 	r.executor.Forecast.End(in.UID, whole && err == nil)
