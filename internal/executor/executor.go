@@ -82,6 +82,8 @@ type Executor struct {
 	Approvals approvals.Check
 	// Memory is the budget for the conversations of running Turns. If Memory is nil, it is unlimited.
 	Memory *bytebudget.Budget
+	// Specs receives the specs of the Turns that run. If Specs is nil, the cache keeps specs of its own.
+	Specs *Specs
 	// Provider returns the client for the endpoint of a ModelProvider.
 	Provider func(*v1alpha1.ModelProvider) model.Provider
 	// Servers are the connections to ToolServers.
@@ -295,6 +297,7 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	}
 	r.handleDesiredState(t.Spec.DesiredState)
 	e.runs[t.UID] = r
+	e.Specs.add(t)
 	delete(e.done, t.UID)
 	counted := metrics.Started(t.Namespace)
 	e.all.Go(func() {
@@ -312,6 +315,7 @@ func (e *Executor) ended(work context.Context, r *run) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.runs, r.turn.UID)
+	e.Specs.remove(r.turn.UID)
 	switch {
 	case r.next != nil:
 		e.start(work, r.next)

@@ -125,7 +125,7 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 		return nil, fmt.Errorf("failed to wait until turn %q could be written: %w", t.Name, err)
 	}
 	defer e.Writes.Leave(t.Namespace)
-	current, again := t.DeepCopy(), false
+	current := t.DeepCopy()
 	for range maxConflicts {
 		if current.UID != t.UID || current.BoundTo() != e.Name || current.Epoch() != epoch {
 			return nil, nil //nolint:nilnil // because "not ours" is an answer, not an error
@@ -135,7 +135,7 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 		switch {
 		case err == nil:
 			current.ManagedFields = nil // not used here
-			if !again && current.Generation == t.Generation {
+			if current.Generation == t.Generation {
 				current.Spec = t.Spec // the same spec need not be in memory twice
 			}
 			return current, nil
@@ -151,7 +151,7 @@ func (e *Executor) update(ctx context.Context, t *v1alpha1.Turn, epoch int64, ch
 			}
 			return nil, fmt.Errorf("failed to read turn %q again: %w", t.Name, err)
 		}
-		current, again = fresh, true
+		current = fresh
 	}
 	return nil, fmt.Errorf("failed to write the status of turn %q: others changed it %d times meanwhile", t.Name, maxConflicts)
 }

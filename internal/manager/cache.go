@@ -15,12 +15,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/executor"
 )
 
-// cacheOptions returns the options of the cache, so that this process keeps only the objects that it uses.
-func cacheOptions(o Options) cache.Options {
+// cacheOptions returns the options of the cache, so that this process keeps only the objects that it uses. share
+// replaces the spec of a Turn by an equal one that its run holds.
+func cacheOptions(o Options, share func(*v1alpha1.Turn)) cache.Options {
 	options := cache.Options{
 		DefaultTransform: withoutBookkeeping,
 		ByObject: map[client.Object]cache.ByObject{
-			&v1alpha1.Turn{}:    {Field: turnsOf(o), Transform: withoutRequests(o.ExecutorName)},
+			&v1alpha1.Turn{}:    {Field: turnsOf(o), Transform: withoutRequests(o.ExecutorName, share)},
 			&corev1.ConfigMap{}: {Transform: identityOnly},
 			&coordinationv1.Lease{}: {
 				Namespaces: map[string]cache.Config{o.Namespace: {}},
@@ -73,10 +74,14 @@ func withoutBookkeeping(in any) (any, error) {
 }
 
 // withoutRequests removes the requests from Turns that this process does not run. Thousands of Turns may wait, and
-// their requests are read when they are bound. Turns that are bound to this executor stay complete.
-func withoutRequests(executorName string) toolscache.TransformFunc {
+// their requests are read when they are bound. Turns that are bound to this executor stay complete, and share their spec
+// with the run.
+func withoutRequests(executorName string, share func(*v1alpha1.Turn)) toolscache.TransformFunc {
 	return func(in any) (any, error) {
 		t, ok := in.(*v1alpha1.Turn)
+		if ok && t.BoundTo() == executorName && t.ManagedFields != nil { // without them, others may already read it
+			share(t)
+		}
 		if !ok || t.BoundTo() == executorName {
 			return withoutBookkeeping(in)
 		}

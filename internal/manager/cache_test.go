@@ -61,6 +61,26 @@ func TestCacheDropsUnusedMetadata(t *testing.T) {
 	}
 }
 
+// TestCacheSharesSpecsWithRuns checks that the spec of a Turn that runs here is shared, once: others may read an object
+// that the transform has returned before.
+func TestCacheSharesSpecsWithRuns(t *testing.T) {
+	shared := 0
+	transform := withoutRequests("capstan-3", func(*v1alpha1.Turn) { shared++ })
+	for name, want := range map[string]int{"capstan-3": 1, "capstan-4": 0} {
+		in := &v1alpha1.Turn{Status: v1alpha1.TurnStatus{Executor: &v1alpha1.ExecutorBinding{Name: name, Epoch: 1}}}
+		in.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+		shared = 0
+		for range 2 {
+			if _, err := transform(in); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if shared != want {
+			t.Errorf("the spec of a Turn that runs on %q was shared %d times, want %d", name, shared, want)
+		}
+	}
+}
+
 // TestCacheDropsRequestsOfTurnsThatRunElsewhere checks that thousands of suspended Turns of 96 KiB each do not
 // fill the memory.
 func TestCacheDropsRequestsOfTurnsThatRunElsewhere(t *testing.T) {
@@ -75,7 +95,7 @@ func TestCacheDropsRequestsOfTurnsThatRunElsewhere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Message: "Hello"}, Status: v1alpha1.TurnStatus{Executor: tc.executor}}
-			out, err := withoutRequests("capstan-3")(in)
+			out, err := withoutRequests("capstan-3", func(*v1alpha1.Turn) {})(in)
 			got, ok := out.(*v1alpha1.Turn)
 			if err != nil || !ok || got.Spec.Message != tc.want {
 				t.Errorf("the cache keeps %v, %v, want the message %q", out, err, tc.want)

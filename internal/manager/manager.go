@@ -129,7 +129,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if err := checkWatched(ctx, p.clientset, o.WatchNamespaces, log); err != nil {
 		return err
 	}
-	if p.manager, err = newManager(o, p.config, leader, p.access, log); err != nil {
+	if p.manager, err = newManager(o, p.config, leader, p.access, p.specs.Share, log); err != nil {
 		return err
 	}
 	p.events = barrier.Events(p.manager.GetEventRecorder("capstan"), p.credentials)
@@ -183,8 +183,10 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 }
 
 // newManager creates the manager, which becomes the leader when it has the Lease. leader is nil if there is no
-// leader election.
-func newManager(o Options, cfg *rest.Config, leader *leaderLock, guard *access.Guard, log logr.Logger) (ctrl.Manager, error) {
+// leader election. share is for the cache of Turns.
+func newManager(
+	o Options, cfg *rest.Config, leader *leaderLock, guard *access.Guard, share func(*v1alpha1.Turn), log logr.Logger,
+) (ctrl.Manager, error) {
 	scheme, err := Scheme()
 	if err != nil {
 		return nil, err
@@ -205,7 +207,7 @@ func newManager(o Options, cfg *rest.Config, leader *leaderLock, guard *access.G
 		GracefulShutdownTimeout:       &stop,
 		// The names of controllers must be unique per process, but tests start several managers in one process.
 		Controller: config.Controller{SkipNameValidation: new(true)},
-		Cache:      cacheOptions(o),
+		Cache:      cacheOptions(o, share),
 	}
 	if leader != nil {
 		options.LeaderElectionResourceLockInterface = leader

@@ -64,6 +64,8 @@ type parts struct {
 	ceiling *v1alpha1.Limits
 	// policy decides at which addresses tool servers and model providers may be reached.
 	policy *netpolicy.Policy
+	// specs are the specs of the Turns that this process runs.
+	specs executor.Specs
 	// memory is the budget that namespaces share.
 	memory *bytebudget.Budget
 	// providers and servers are the connections that all roles share.
@@ -210,7 +212,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 			},
 		},
 		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
-		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory,
+		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory, Specs: &p.specs,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
 		Processors: p.processors, Writes: fairgate.Prepared(), Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}

@@ -1,0 +1,81 @@
+package executor
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// TestSpecOfARunningTurnIsShared checks that the cache keeps no second copy of a spec that a run holds, and that the
+// executor forgets the spec with the run.
+func TestSpecOfARunningTurnIsShared(t *testing.T) {
+	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(func(t *v1alpha1.Turn) {
+		t.Spec.Execution = v1alpha1.ExecutionRun
+	}))...)
+	e.Specs = &Specs{}
+	asked, answer := make(chan struct{}), make(chan struct{})
+	e.Provider = func(*v1alpha1.ModelProvider) model.Provider {
+		return generateFunc(func(context.Context, model.Request) (model.Reply, error) {
+			close(asked)
+			<-answer
+			return model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
+		})
+	}
+	running := stored(t, e)
+	e.observe(t.Context(), running)
+	<-asked
+	decoded := func(change func(*v1alpha1.Turn)) bool {
+		again := turnWith(change)
+		again.Spec.Message = strings.Clone(running.Spec.Message)
+		e.Specs.Share(again)
+		return unsafe.StringData(again.Spec.Message) == unsafe.StringData(running.Spec.Message)
+	}
+	if !decoded(func(*v1alpha1.Turn) {}) {
+		t.Error("a new copy of the Turn has a spec of its own, want that of the run")
+	}
+	if decoded(func(t *v1alpha1.Turn) { t.Generation++ }) || decoded(func(t *v1alpha1.Turn) { t.UID = "other" }) {
+		t.Error("another spec was replaced by that of the run")
+	}
+	close(answer)
+	e.all.Wait()
+	if decoded(func(*v1alpha1.Turn) {}) || len(e.Specs.byUID) > 0 {
+		t.Error("the run has ended and its spec is kept")
+	}
+}
+
+// generateFunc is a function that is a provider.
+type generateFunc func(context.Context, model.Request) (model.Reply, error)
+
+// Generate calls the function.
+func (f generateFunc) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
+	return f(ctx, req)
+}
+
+// TestStatusWriteKeepsTheSpec checks that the Turn that a status write returns has the spec of the Turn that was
+// written, also after a conflict.
+func TestStatusWriteKeepsTheSpec(t *testing.T) {
+	conflicts := 1
+	e, _ := newExecutor(t, interceptor.Funcs{SubResourceUpdate: func(
+		ctx context.Context, c client.Client, sub string, o client.Object, opts ...client.SubResourceUpdateOption,
+	) error {
+		if conflicts--; conflicts >= 0 {
+			o.SetResourceVersion("1")
+		}
+		return c.SubResource(sub).Update(ctx, o, opts...)
+	}}, turnWith())
+	before := stored(t, e)
+	written, err := e.update(t.Context(), before, 1, func(t *v1alpha1.Turn) { t.Status.ObservedGeneration = 1 })
+	if err != nil || written == nil || conflicts >= 0 {
+		t.Fatalf("update = %v, %v after no conflict", written, err)
+	}
+	if unsafe.StringData(written.Spec.Message) != unsafe.StringData(before.Spec.Message) {
+		t.Error("after a conflict, the Turn has a second copy of its spec")
+	}
+}
