@@ -196,7 +196,7 @@ func TestNotesMatchTheRelease(t *testing.T) {
 		"Readers": {[]string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m"}, nil, []string{reader}},
 		"NoRoles": {
 			[]string{"rbac.create=false"},
-			[]string{"a ClusterRole that lets it get the path /metrics"},
+			[]string{"a ClusterRole with the verb get for the path /metrics"},
 			[]string{"metrics.readers", reader},
 		},
 		"NoMetrics":    {[]string{"rbac.create=false,metrics.enabled=false"}, nil, []string{"/metrics", reader}},

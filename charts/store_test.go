@@ -95,12 +95,12 @@ func TestStoreMessages(t *testing.T) {
 		"OddPassword":      {[]string{"store.url=postgres://capstan:a/" + secret + "@db/capstan"}, "store.passwordSecret"},
 		"AtInPassword":     {[]string{"store.url=postgres://capstan:a@" + secret + "@db/capstan"}, "store.passwordSecret"},
 		"AnotherKind":      {[]string{"store.url=mysql://capstan@db/capstan"}, "must be of the form postgres://"},
-		"SQLite":           {[]string{"store.url=sqlite:///var/lib/capstan/x.db"}, "for SQLite leave it empty"},
+		"SQLite":           {[]string{"store.url=sqlite:///var/lib/capstan/x.db"}, "to use SQLite, leave it empty"},
 		"NoDatabase":       {[]string{"store.url=postgres://capstan@db"}, "must be of the form postgres://"},
 		"SecretAlone":      {[]string{"store.passwordSecret.name=db"}, "store.passwordSecret needs store.url"},
 		"AuthorityAlone":   {[]string{"store.caSecret.name=db"}, "store.caSecret needs store.url"},
 		"SecretName":       {[]string{storeURL, "store.passwordSecret.name=Not_A_Name"}, "/store/passwordSecret/name"},
-		"TwoVolumes":       {[]string{"replicas=2"}, "store.url names a PostgreSQL"},
+		"TwoVolumes":       {[]string{"replicas=2"}, "set store.url to use PostgreSQL"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

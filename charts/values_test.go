@@ -156,7 +156,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		},
 		"ScrapedTwice": {
 			[]string{"metrics.podMonitor.enabled=true,metrics.serviceMonitor.enabled=true"},
-			[]string{"exclude each other"},
+			[]string{"must not both be true"},
 		},
 		"NothingToShow": {
 			[]string{"metrics.enabled=false,metrics.dashboard.enabled=true"},
@@ -195,7 +195,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"NoAccount": {[]string{"serviceAccount.create=false"}, []string{"serviceAccount.name must be set"}},
 		"BothBudgets": {
 			[]string{"podDisruptionBudget.enabled=true", "podDisruptionBudget.minAvailable=1"},
-			[]string{"takes one of minAvailable and maxUnavailable: set the other one to null"},
+			[]string{"podDisruptionBudget.minAvailable and podDisruptionBudget.maxUnavailable must not both be set"},
 		},
 	}
 	for name, tc := range tests {

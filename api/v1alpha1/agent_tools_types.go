@@ -26,16 +26,16 @@ type AgentTool struct {
 	AgentRef *ObjectReference `json:"agentRef,omitempty"`
 
 	// name is the name of the sub-agent as a tool, 1 to 64 letters, digits, '_' and '-'. Default: the name of the
-	// Agent, with '_' in place of characters that the name of a tool cannot have.
+	// Agent, with '_' instead of '.'.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z_][A-Za-z0-9_-]*$")`,message="name must consist of letters, digits, '_' and '-', and begin with a letter or '_'"
 	Name string `json:"name,omitempty"`
 
-	// allow selects the tools of the server that are offered, by patterns for their names, 1 to 64. '*' stands for
-	// any characters and '?' for one character. Default: all tools. A tool that the server gets later is offered if
-	// a pattern matches.
+	// allow selects the tools of the server that are offered, by 1 to 64 patterns for their names. '*' matches any
+	// characters, and '?' matches one character. Default: all tools. The patterns also apply to tools that the server
+	// adds later.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -44,8 +44,8 @@ type AgentTool struct {
 	// +kubebuilder:validation:items:MaxLength=128
 	Allow []string `json:"allow,omitempty"`
 
-	// requireApproval selects the tools that a person must approve before each call, by patterns as in allow, at
-	// most 64. Default: none. The Turn then waits with reason AwaitingApproval until a ToolApproval decides. For a
+	// requireApproval selects the tools that a person must approve before each call, by at most 64 patterns as in
+	// allow. Default: none. Before such a call, the Turn waits with reason AwaitingApproval for a ToolApproval. For a
 	// sub-agent, use "*".
 	// +optional
 	// +listType=set
@@ -54,7 +54,7 @@ type AgentTool struct {
 	// +kubebuilder:validation:items:MaxLength=128
 	RequireApproval []string `json:"requireApproval,omitempty"`
 
-	// maxCalls is how often a Turn may call each of these tools, from 1 to 1000. Without it, only
+	// maxCalls is the maximum number of calls of each of these tools in a Turn, from 1 to 1000. Without it, only
 	// limits.maxToolCalls applies.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -67,8 +67,7 @@ type AgentTool struct {
 type ArgumentValidation string
 
 const (
-	// ArgumentValidationEnforce repairs the arguments if they can mean only one thing, and refuses the call
-	// otherwise.
+	// ArgumentValidationEnforce repairs the arguments if the repair is unambiguous, and refuses the call otherwise.
 	ArgumentValidationEnforce ArgumentValidation = "Enforce"
 	// ArgumentValidationOff passes the arguments to the tool unchecked.
 	ArgumentValidationOff ArgumentValidation = "Off"
@@ -90,7 +89,7 @@ const (
 type ToolExecution string
 
 const (
-	// ToolExecutionParallel makes neighboring read-only calls at the same time.
+	// ToolExecutionParallel makes consecutive read-only calls at the same time.
 	ToolExecutionParallel ToolExecution = "Parallel"
 	// ToolExecutionSequential makes one call after another.
 	ToolExecutionSequential ToolExecution = "Sequential"
@@ -109,16 +108,16 @@ const (
 
 // ToolPolicy says how tools are selected and called.
 type ToolPolicy struct {
-	// argumentValidation says what happens to arguments that do not fit the tool's JSON Schema. Enforce (the
-	// default) repairs them if they can mean only one thing; otherwise it refuses the call, and the model receives
-	// the violations. Off passes them to the tool unchecked.
+	// argumentValidation says what happens to arguments that do not fit the tool's JSON Schema. Enforce (the default)
+	// repairs them if the repair is unambiguous; otherwise it refuses the call, and the model receives the violations.
+	// Off passes them to the tool unchecked.
 	// +optional
 	// +kubebuilder:default=Enforce
 	ArgumentValidation ArgumentValidation `json:"argumentValidation,omitempty"`
 
-	// selection says which tools are offered if there are more than maxToolsPerTurn. Declared (the default) offers
-	// the first tools in their order. Semantic offers the tools whose words fit the user's message best. Tools that
-	// the PromptProfile pins are always offered.
+	// selection says which tools are offered if the Agent has more than maxToolsPerTurn. Declared (the default) offers
+	// the first tools in their order. Semantic offers the tools whose words match the user's message best. Tools that
+	// the PromptProfile pins are selected first in both cases.
 	// +optional
 	// +kubebuilder:default=Declared
 	Selection ToolSelection `json:"selection,omitempty"`
@@ -131,14 +130,14 @@ type ToolPolicy struct {
 	// +kubebuilder:validation:Maximum=128
 	MaxToolsPerTurn int32 `json:"maxToolsPerTurn,omitempty"`
 
-	// execution is Parallel (the default), which makes neighboring read-only calls of one reply at the same time,
-	// or Sequential, which makes one call after another.
+	// execution is Parallel (the default) or Sequential. Parallel makes consecutive read-only calls of one reply at the
+	// same time. Sequential makes one call after another.
 	// +optional
 	// +kubebuilder:default=Parallel
 	Execution ToolExecution `json:"execution,omitempty"`
 
-	// effects is Any (the default), which allows all tools, or ReadOnly, which refuses calls of tools that their
-	// ToolServers do not declare ReadOnly.
+	// effects is Any (the default) or ReadOnly. Any allows all tools. ReadOnly refuses calls of all tools that are not
+	// declared ReadOnly in their ToolServers.
 	// +optional
 	// +kubebuilder:default=Any
 	Effects AllowedEffects `json:"effects,omitempty"`
@@ -158,18 +157,19 @@ const (
 	CompactionOff Compaction = "Off"
 )
 
-// AgentContext says what happens when a conversation comes near the model's context window, which its ModelProvider
-// declares.
+// AgentContext says what happens when a conversation approaches the size of the model's context window. The
+// ModelProvider declares that size.
 // +kubebuilder:validation:XValidation:rule="!has(self.warnPercent) || !has(self.compactPercent) || self.warnPercent <= self.compactPercent",message="warnPercent must be at most compactPercent",fieldPath=".warnPercent"
 type AgentContext struct {
-	// compaction is Auto (the default) or Off. With Auto the model summarizes older messages at compactPercent, and
-	// once after the model has reported that the prompt is too long.
+	// compaction is Auto (the default) or Off. Auto asks the model to summarize older messages when the conversation
+	// reaches compactPercent. It also does so once after an endpoint has reported that the prompt is too long. Off
+	// never shortens a conversation.
 	// +optional
 	// +kubebuilder:default=Auto
 	Compaction Compaction `json:"compaction,omitempty"`
 
-	// warnPercent is the percentage of the context window from which the Event ContextWarning is emitted, from 1 to
-	// 100. Default 70.
+	// warnPercent is the percentage of the context window at which the Event ContextWarning is emitted, from 1 to 100.
+	// Default 70. It must be at most compactPercent.
 	// +optional
 	// +kubebuilder:default=70
 	// +kubebuilder:validation:Minimum=1
@@ -191,7 +191,7 @@ const (
 	DefaultCompactPercent = 90
 )
 
-// ExposedTool is a tool in the form in which a Turn would be offered it.
+// ExposedTool is a tool as a Turn would be offered it.
 type ExposedTool struct {
 	// name is the name of the tool, as the model knows it.
 	// +required

@@ -13,9 +13,9 @@ type AgentSpec struct {
 	// +required
 	PromptProfileRef ObjectReference `json:"promptProfileRef"`
 
-	// models is the chain of models, 1 to 8. The first model that can answer does so; the others are fallbacks. A
-	// fallback takes over if a model could not be reached within its retries, or if its provider refused the
-	// credentials or the request.
+	// models is the chain of models, 1 to 8. The first model is asked first; the others are fallbacks, in order. A
+	// fallback is asked if a model could not be reached within its retries, or if its provider refused the credentials
+	// or the request.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -38,23 +38,24 @@ type AgentSpec struct {
 	// +kubebuilder:default="Off"
 	Thinking ThinkingLevel `json:"thinking,omitempty"`
 
-	// reasoningText says what happens to the text of a model's reasoning. Discard (the default) drops it; Journal
-	// keeps it in the Turn's journal. It is never part of an answer and is never sent to a model again.
+	// reasoningText says what happens to the text of a model's reasoning. Discard (the default) drops it. Journal keeps
+	// it in the Turn's journal. The text is never part of an answer and is never sent to a model again.
 	// +optional
 	// +kubebuilder:default=Discard
 	ReasoningText ReasoningText `json:"reasoningText,omitempty"`
 
-	// reflectEveryTurns is the interval at which the model checks its drafts, from 0 (never, the default) to 1000.
-	// In each Turn of a Session whose number is a multiple of it, one more request compares the draft with the
-	// user's request and the results of tools, and may replace the draft. A Turn without a Session has the number
-	// 1.
+	// reflectEveryTurns is the interval at which the model checks its draft answers, from 0 (never, the default) to
+	// 1000. If it is 3, the draft of every third Turn of a Session is checked. The check is one more request, which
+	// compares the draft with the user's request and the results of tools, and may replace the draft. A Turn without a
+	// Session counts as the first Turn of one.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	ReflectEveryTurns int32 `json:"reflectEveryTurns,omitempty"`
 
 	// tools are the tools that the model may call, at most 32 entries: tools of ToolServers, and other Agents. If
-	// tools of several entries have the same name, each gets the name of its server and '_' as a prefix.
+	// several entries have a tool of the same name, each of these tools gets the name of its server and '_' as a
+	// prefix.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
@@ -64,7 +65,7 @@ type AgentSpec struct {
 	// +optional
 	ToolPolicy *ToolPolicy `json:"toolPolicy,omitempty"`
 
-	// context says what happens when a conversation comes near the model's context window.
+	// context says what happens when a conversation approaches the size of the model's context window.
 	// +optional
 	Context *AgentContext `json:"context,omitempty"`
 
@@ -72,8 +73,8 @@ type AgentSpec struct {
 	// +optional
 	Memory *AgentMemory `json:"memory,omitempty"`
 
-	// contributions are texts of live context, at most 16. They come after those of the PromptProfile and before
-	// those of the Turn.
+	// contributions are texts for the section live_context, at most 16. They come after the contributions of the
+	// PromptProfile and before those of the Turn.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -81,9 +82,9 @@ type AgentSpec struct {
 	Contributions []Contribution `json:"contributions,omitempty"`
 
 	// contributionTrust is the highest trust that texts of a Turn may have. Untrusted (the default): shaping,
-	// guardrails and skill of a Turn are wishes, which the model receives escaped and fenced as data. Trusted: they
-	// instruct the model, unescaped, and contributions of the Turn may be marked as reliable. Every creator of a
-	// Turn can then instruct the model.
+	// guardrails and skill of a Turn are wishes. The model receives them escaped and fenced, as data that does not
+	// instruct it. Trusted: these texts instruct the model, and contributions of the Turn may be marked as Trusted.
+	// Every creator of a Turn can then instruct the model.
 	// +optional
 	// +kubebuilder:default=Untrusted
 	ContributionTrust Trust `json:"contributionTrust,omitempty"`
@@ -100,8 +101,8 @@ type AgentSpec struct {
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_+/-]*$")`,message="timeZone must be an IANA name, such as Europe/Berlin or UTC"
 	TimeZone string `json:"timeZone,omitempty"`
 
-	// decisionKey is the key in the decision record of each Turn, at most 128 letters, digits, '.', '_' and '-'.
-	// Default support.chat.turn.
+	// decisionKey is the kind of decision that the record of each Turn names in status.decision.key, at most 128
+	// letters, digits, '.', '_' and '-'. Default support.chat.turn.
 	// +optional
 	// +kubebuilder:default=support.chat.turn
 	// +kubebuilder:validation:MinLength=1
@@ -179,7 +180,8 @@ type ModelReference struct {
 	Parameters *ModelParameters `json:"parameters,omitempty"`
 }
 
-// ModelParameters shape the answers of a model. The provider decides about each parameter that is absent.
+// ModelParameters shape the answers of a model. A parameter that is absent is not sent, so that the provider's
+// default applies.
 // +kubebuilder:validation:MinProperties=1
 type ModelParameters struct {
 	// temperature is the randomness of the answer, a decimal from "0" to "2" with at most 6 decimals.
@@ -198,32 +200,32 @@ type ModelParameters struct {
 
 // AgentStatus says whether the agent can run Turns.
 type AgentStatus struct {
-	// observedGeneration is the generation of the spec that this status describes; -1 until the controller has
-	// looked at the agent.
+	// observedGeneration is the generation of the spec that this status describes. It is -1 before the first
+	// reconciliation.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the agent: ProfileResolved, ModelsResolved, ToolsResolved, and Ready, which is True if all
-	// others are.
+	// conditions are the conditions of the agent. ProfileResolved, ModelsResolved and ToolsResolved are about the
+	// objects that it refers to. Ready is True if all three are. Stalled is True if only a change of the agent can make
+	// it Ready, and absent otherwise.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// promptRenderHash is the SHA-256 of the stable part of this agent's prompt, in hexadecimal. The prompt is
-	// rendered for the first model of the chain, with the default variables and without tools, whose schemas are
-	// not known here. A Turn on that model reports the same hash if it has no parameters, the agent has no tools,
-	// and no text uses .Turn.
+	// promptRenderHash is the SHA-256 of the stable part of this agent's prompt, in hexadecimal. The prompt is rendered
+	// for the first model of the chain, with the default values of the variables and without tools. A Turn on that
+	// model reports the same hash if it has no parameters, the agent has no tools, and no text uses .Turn.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	PromptRenderHash string `json:"promptRenderHash,omitempty"`
 
-	// tools are the tools that a Turn of this agent would be offered now, at most 128: those for the model in their
-	// order, and then those with the role ContextPack. Tools of a server that was never reached are missing, as are
-	// tools that cannot be offered to any model. If toolPolicy.selection is Semantic, these are the tools among
-	// which it selects.
+	// tools are the tools that a Turn of this agent would be offered now, at most 128. First come the tools for the
+	// model in order, then those with the role ContextPack. Tools of a server that was never reached, and tools that
+	// cannot be offered to any model, are missing. If toolPolicy.selection is Semantic, a Turn is offered a selection
+	// of these tools.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=128

@@ -229,18 +229,17 @@ const (
 	// names it.
 	TurnReasonPartiallyFinalized = "PartiallyFinalized"
 	// TurnReasonOtherStore is set on JournalLost. It means that the executor uses another store than the earlier
-	// runs, because the store was replaced, as an emptyDir is with its Pod.
+	// runs. For example, an emptyDir is replaced together with its Pod.
 	TurnReasonOtherStore = "OtherStore"
 	// TurnReasonEntriesMissing is set on JournalLost. It means that the store has fewer entries of the Turn than it
 	// is known to have had: an older copy of it was restored, or a replica without the newest entries took over.
 	TurnReasonEntriesMissing = "EntriesMissing"
 	// TurnReasonEntriesUncertain is set on JournalLost. It means that the store has entries of the Turn and may
-	// have lost later ones: since they were written, an older copy of it was restored, or it failed over to a
-	// server that is not proven to be complete.
+	// have lost later ones. Since these entries were written, an older copy of the store was restored, or the store
+	// failed over to a server that may lack entries.
 	TurnReasonEntriesUncertain = "EntriesUncertain"
-	// TurnReasonJournalMissing is set on JournalLost. It means that the store has no entry of the Turn, and that it
-	// is not proven that none was ever written: the store was restored or has failed over, or an older version of
-	// Capstan bound the Turn.
+	// TurnReasonJournalMissing is set on JournalLost. It means that the store has no entry of the Turn, and may
+	// have lost some: it was restored or has failed over, or an older version of Capstan bound the Turn.
 	TurnReasonJournalMissing = "JournalMissing"
 )
 
@@ -260,8 +259,8 @@ const (
 	EventWaitingLong = "WaitingLong"
 	// EventAwaitingApproval is emitted when a call requires approval.
 	EventAwaitingApproval = "AwaitingApproval"
-	// EventToolsMissing is emitted at the end of a Turn that ran without the tools of a ToolServer, because that
-	// was never reached.
+	// EventToolsMissing is emitted at the end of a Turn that ran without the tools of a ToolServer, because the
+	// ToolServer was never reached.
 	EventToolsMissing = "ToolsMissing"
 	// EventHistoryLost is emitted on a Session when one of its Turns found that the history of earlier Turns was
 	// lost.

@@ -42,16 +42,16 @@ type ModelProviderSpec struct {
 	// +optional
 	TLS *ClientTLS `json:"tls,omitempty"`
 
-	// models declares models of the endpoint with their prices and properties, at most 64. Other models can be used
-	// too; the Turns of a model that is not listed have no cost.
+	// models declares models of the endpoint with their prices and properties, at most 64. Models that are not listed
+	// can be used too; Turns on them have no cost.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	Models []Model `json:"models,omitempty"`
 
-	// retry says how requests are repeated that failed for a temporary cause: rate limit, overload, time-out,
-	// network error or malformed reply. All attempts stay within the Turn's deadline.
+	// retry says how failed requests are repeated. Only requests that failed for a temporary reason are repeated: rate
+	// limit, overload, time-out, network error or malformed reply. All attempts stay within the Turn's deadline.
 	// +optional
 	// +kubebuilder:default={}
 	Retry RetryPolicy `json:"retry,omitzero"`
@@ -65,11 +65,10 @@ type ModelProviderSpec struct {
 // Header is an HTTP header whose value is given here or in a Secret.
 // +kubebuilder:validation:XValidation:rule="has(self.value) != has(self.valueFrom)",message="exactly one of value and valueFrom must be given"
 type Header struct {
-	// name is the name of the header, 1 to 128 characters. Headers on which others rely are refused, in upper and
-	// lower case, and with '_' for '-'. They are headers of the connection and the message, such as Host,
-	// Connection, Content-Type and Accept-Encoding; headers of identities (Authorization, Cookie, Proxy-...,
-	// Impersonate-..., X-Remote-...); and headers of the request's origin (Forwarded, Via, X-Forwarded-...,
-	// X-Real-IP).
+	// name is the name of the header, 1 to 128 characters. These headers are refused, in upper and lower case, and also
+	// with '_' instead of '-': headers of the connection and the message, such as Host, Connection, Content-Type and
+	// Accept-Encoding; headers of identities (Authorization, Cookie, Proxy-..., Impersonate-..., X-Remote-...); and
+	// headers of the request's origin (Forwarded, Via, X-Forwarded-..., X-Real-IP).
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
@@ -111,23 +110,23 @@ type Model struct {
 	// +kubebuilder:validation:Maximum=100000000
 	ContextWindow *int64 `json:"contextWindow,omitempty"`
 
-	// maxOutputTokens is the number of tokens that a reply may have, from 1 to 100000000. It limits the part of the
-	// context window that is reserved for the reply.
+	// maxOutputTokens is the maximum number of tokens in a reply, from 1 to 100000000. It limits how much of the
+	// context window is reserved for the reply.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000000
 	MaxOutputTokens *int64 `json:"maxOutputTokens,omitempty"`
 
-	// capabilities are abilities of the model beyond plain chat. StructuredOutput: it can keep its answer to a JSON
-	// Schema. Reasoning: it has a setting for the length of its reasoning. Tools and Streaming are assumed for
-	// every model, and may be listed.
+	// capabilities are abilities of the model. StructuredOutput: it can restrict its answer to a JSON Schema.
+	// Reasoning: it has a setting for the amount of reasoning. Tools and Streaming are assumed for every model, and
+	// need not be listed.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
 	Capabilities []ModelCapability `json:"capabilities,omitempty"`
 
-	// pricing is the price of tokens, from which the cost of a Turn is computed. Without it, Turns of this model
-	// have no cost.
+	// pricing is the price of tokens, from which the cost of a Turn is computed. Without it, Turns on this model have
+	// no cost.
 	// +optional
 	Pricing *Pricing `json:"pricing,omitempty"`
 }
@@ -180,7 +179,7 @@ type Pricing struct {
 // precedence.
 // +kubebuilder:validation:XValidation:rule="!has(self.initialBackoffMilliseconds) || !has(self.maxBackoffSeconds) || self.initialBackoffMilliseconds <= self.maxBackoffSeconds * 1000",message="initialBackoffMilliseconds must be at most maxBackoffSeconds",fieldPath=".initialBackoffMilliseconds"
 type RetryPolicy struct {
-	// maxAttempts is how often one request is sent in total, from 1 (no retry) to 10. Default 4.
+	// maxAttempts is the maximum number of times that one request is sent, from 1 (no retry) to 10. Default 4.
 	// +optional
 	// +kubebuilder:default=4
 	// +kubebuilder:validation:Minimum=1
@@ -214,8 +213,8 @@ type ProviderTimeouts struct {
 	// +kubebuilder:validation:Maximum=60
 	ConnectSeconds int32 `json:"connectSeconds,omitempty"`
 
-	// idleSeconds is the time limit for the first event of an answer, and for each further event after the one
-	// before, in seconds, from 1 to 600. Default 60. Comments in the stream and single bytes are not events.
+	// idleSeconds is the maximum time without an event in an answer, in seconds, from 1 to 600. Default 60. It applies
+	// to the first event and to each further one. Comments in the stream and single bytes are not events.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1
@@ -225,13 +224,14 @@ type ProviderTimeouts struct {
 
 // ModelProviderStatus is the result of the last check of an endpoint.
 type ModelProviderStatus struct {
-	// observedGeneration is the generation of the spec that this status describes; -1 until the controller has
-	// looked at the provider.
+	// observedGeneration is the generation of the spec that this status describes. It is -1 before the first
+	// reconciliation.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the provider. Ready is True if its Secrets exist and the endpoint answered the last probe.
+	// conditions are the conditions of the provider. Ready is True if its Secrets exist and the endpoint answered the
+	// last probe.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -40,7 +40,8 @@ const (
 
 // Overlay is an instruction that is added to those of the profile.
 type Overlay struct {
-	// id is the ID of the overlay, unique in its list, 1 to 64 characters. The record of a Turn has it.
+	// id is the ID of the overlay, unique in its list, 1 to 64 characters. The status of a Turn lists the IDs of the
+	// overlays in its prompt.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -52,14 +53,14 @@ type Overlay struct {
 	// +kubebuilder:validation:MaxLength=256
 	Source string `json:"source,omitempty"`
 
-	// text is the text of the instruction, 1 to 8192 characters. An overlay whose text renders blank is omitted.
+	// text is the instruction, 1 to 8192 characters. An overlay whose text is blank after rendering is omitted.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=8192
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="text must not contain the character U+0000"
 	Text string `json:"text"`
 
-	// priority is Low, Medium (the default) or High. Higher priorities come first.
+	// priority is Low, Medium (the default) or High. The prompt has the texts of High first, then Medium, then Low.
 	// +optional
 	// +kubebuilder:default=Medium
 	Priority Level `json:"priority,omitempty"`
@@ -86,7 +87,8 @@ const (
 
 // Guardrail is a rule that constrains all other instructions.
 type Guardrail struct {
-	// id is the ID of the guardrail, unique in its list, 1 to 64 characters. The record of a Turn has it.
+	// id is the ID of the guardrail, unique in its list, 1 to 64 characters. The status of a Turn lists the IDs of the
+	// guardrails in its prompt.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -98,21 +100,21 @@ type Guardrail struct {
 	// +kubebuilder:validation:MaxLength=256
 	Source string `json:"source,omitempty"`
 
-	// rule is the text of the rule, 1 to 8192 characters. A guardrail whose rule renders blank is omitted.
+	// rule is the text of the rule, 1 to 8192 characters. A guardrail whose rule is blank after rendering is omitted.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=8192
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="rule must not contain the character U+0000"
 	Rule string `json:"rule"`
 
-	// priority is Low, Medium (the default) or High. Higher priorities come first.
+	// priority is Low, Medium (the default) or High. The prompt has the texts of High first, then Medium, then Low.
 	// +optional
 	// +kubebuilder:default=Medium
 	Priority Level `json:"priority,omitempty"`
 
-	// kind is the subject of the rule. ToneConstraint and SensitivityConstraint cap the humor of the expression: at
-	// Off if the priority is High, and at Light otherwise. TruthfulnessConstraint, ChannelConstraint,
-	// IdentityPreservation and Other (the default) do not.
+	// kind is the subject of the rule. ToneConstraint and SensitivityConstraint limit the humor of the expression: to
+	// Off if the priority is High, and to Light otherwise. TruthfulnessConstraint, ChannelConstraint,
+	// IdentityPreservation and Other (the default) do not limit it.
 	// +optional
 	// +kubebuilder:default=Other
 	Kind GuardrailKind `json:"kind,omitempty"`
@@ -121,16 +123,17 @@ type Guardrail struct {
 // Shaping says how the assistant should answer.
 // +kubebuilder:validation:MinProperties=1
 type Shaping struct {
-	// mode is the current activity of the assistant, such as review, as one line of at most 128 characters. The
-	// Turn's mode replaces the profile's if the Agent's contributionTrust is Trusted; otherwise the model receives
-	// both, the Turn's as a wish.
+	// mode is the current activity of the assistant, such as review, as one line of at most 128 characters. If the
+	// Agent's contributionTrust is Trusted, the Turn's mode replaces that of the profile. Otherwise the model receives
+	// both, and the Turn's mode is a wish: data that does not instruct the model.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	Mode string `json:"mode,omitempty"`
 
-	// overlays are additional instructions, 1 to 32, sorted by priority. Those of the profile come before those of
-	// the Turn. The Turn's are wishes, unless the Agent's contributionTrust is Trusted.
+	// overlays are additional instructions, 1 to 32. The prompt has them in the order of their priority. Among overlays
+	// of the same priority, those of the profile come before those of the Turn. Unless the Agent's contributionTrust is
+	// Trusted, the Turn's overlays are wishes: data that does not instruct the model.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -138,8 +141,8 @@ type Shaping struct {
 	// +kubebuilder:validation:MaxItems=32
 	Overlays []Overlay `json:"overlays,omitempty"`
 
-	// expression says how the assistant speaks. Each field that the Turn sets replaces that of the profile, and
-	// both replace the defaults from the traits of the identity.
+	// expression says how the assistant speaks. Each field that the Turn sets replaces that of the profile. Both
+	// replace the defaults that follow from the traits of the identity.
 	// +optional
 	Expression *Expression `json:"expression,omitempty"`
 
@@ -151,34 +154,33 @@ type Shaping struct {
 // Expression is the way in which the assistant speaks.
 // +kubebuilder:validation:MinProperties=1
 type Expression struct {
-	// tone is the tone in words, such as dry, at most 128 characters. A Turn's tone is a wish, unless the Agent's
+	// tone is the tone, such as dry, at most 128 characters. A Turn's tone is a wish, unless the Agent's
 	// contributionTrust is Trusted.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	Tone string `json:"tone,omitempty"`
 
-	// directness is how directly the assistant speaks: Low, Medium or High. Medium if neither shaping nor traits
-	// set it.
+	// directness is how directly the assistant speaks: Low, Medium or High. Default: Medium, unless the traits set it.
 	// +optional
 	Directness Level `json:"directness,omitempty"`
 
-	// warmth is how warmly the assistant speaks: Low, Medium or High. Medium if neither shaping nor traits set it.
+	// warmth is how warmly the assistant speaks: Low, Medium or High. Default: Medium, unless the traits set it.
 	// +optional
 	Warmth Level `json:"warmth,omitempty"`
 
-	// humor is how much humor an answer may have: Off, Light or Normal. In YAML, write "Off" in quotes. Light if
-	// neither shaping nor traits set it.
+	// humor is how much humor an answer may have: Off, Light or Normal. In YAML, write "Off" in quotes. Default: Light,
+	// unless the traits set it.
 	// +optional
 	Humor Humor `json:"humor,omitempty"`
 
-	// initiative is how far the assistant acts without being asked: Low, Medium or High. Medium if neither shaping
-	// nor traits set it.
+	// initiative is how far the assistant acts without being asked: Low, Medium or High. Default: Medium, unless the
+	// traits set it.
 	// +optional
 	Initiative Level `json:"initiative,omitempty"`
 
-	// explanationDensity is how much the assistant explains: Low, Medium or High. Medium if neither shaping nor
-	// traits set it.
+	// explanationDensity is how much the assistant explains: Low, Medium or High. Default: Medium, unless the traits
+	// set it.
 	// +optional
 	ExplanationDensity Level `json:"explanationDensity,omitempty"`
 }
@@ -215,7 +217,7 @@ type ConfigMapKeyReference struct {
 	Key string `json:"key"`
 }
 
-// Contribution is a text of live context: data for the model, never instructions.
+// Contribution is a text for the section live_context of the prompt: data for the model, never instructions.
 // +kubebuilder:validation:XValidation:rule="has(self.text) != has(self.configMapKeyRef)",message="exactly one of text and configMapKeyRef must be given"
 type Contribution struct {
 	// name is the name of the contribution and its heading in the prompt, unique in its list, 1 to 128 characters.
@@ -230,19 +232,21 @@ type Contribution struct {
 	// +kubebuilder:validation:MaxLength=65536
 	Text *string `json:"text,omitempty"`
 
-	// configMapKeyRef names the ConfigMap key with the text. It is read when a Turn is prepared.
+	// configMapKeyRef names the ConfigMap key with the text, which may have at most 65536 characters. It is read when
+	// the prompt of a Turn is made.
 	// +optional
 	ConfigMapKeyRef *ConfigMapKeyReference `json:"configMapKeyRef,omitempty"`
 
-	// trust says how the prompt introduces the text. Untrusted (the default): it comes from outside. Trusted: the
-	// model may rely on it. Neither can instruct the model. A Turn's contribution may be Trusted only if the
-	// Agent's contributionTrust is Trusted.
+	// trust says how the prompt introduces the text. Untrusted (the default): as text from outside. Trusted: as
+	// information that the model may rely on. In both cases the text cannot instruct the model. In a Turn, Trusted is
+	// allowed only if the Agent's contributionTrust is Trusted.
 	// +optional
 	// +kubebuilder:default=Untrusted
 	Trust Trust `json:"trust,omitempty"`
 
-	// maxChars is the number of characters of the text that are used, from 1 to 100000. Default 20000. The prompt
-	// states how many characters were omitted.
+	// maxChars is the maximum number of characters of the text that the prompt contains, from 1 to 100000. Default
+	// 20000. A text has at most 65536 characters, so a higher value has no further effect. If characters are omitted,
+	// the prompt states how many.
 	// +optional
 	// +kubebuilder:default=20000
 	// +kubebuilder:validation:Minimum=1

@@ -50,26 +50,29 @@ type PromptProfileSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	Variables []Variable `json:"variables,omitempty"`
 
-	// mode selects the sections of the prompt. Full has all sections but sub_agent, for a conversation. Task has
-	// the same sections, for a task that is done without questions to the user. Minimal has the sections that a
-	// sub-agent needs. None has one fixed line instead of sections, and the guardrails of this profile. A Turn's
-	// promptMode overrides it. Default: Minimal for a sub-agent, Full otherwise.
+	// mode selects the sections of the prompt. Full: all sections except sub_agent, for a conversation. Task: the same
+	// sections, for a task that is done without questions to the user. Minimal: the sections that a sub-agent needs.
+	// None: no sections, only one fixed line and the guardrails of this profile. The promptMode of a Turn overrides
+	// this field. Default: Minimal for a sub-agent, Full otherwise.
 	// +optional
 	Mode PromptMode `json:"mode,omitempty"`
 
-	// identity says who the assistant is. Every prompt of this profile builds on it, and no Turn can replace it.
+	// identity says who the assistant is. Its prompts are the first texts of the section instructions. A Turn cannot
+	// replace them.
 	// +optional
 	Identity *Identity `json:"identity,omitempty"`
 
-	// instructions are the instructions of the prompt, at most 65536 characters. They follow the identity.
+	// instructions are the instructions of the profile, at most 65536 characters. In the section instructions, they
+	// follow the prompts of the identity.
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	Instructions string `json:"instructions,omitempty"`
 
-	// sections are the names of the prompt's sections, in their order, at most 16. They replace those of the mode;
-	// the empty list makes an empty prompt. The names are agent, sub_agent, instructions, behavior, loaded_skills,
-	// available_skills, tools, turn_instructions, subject, live_context and environment. With an unknown or
-	// repeated name the profile is not Ready. The mode None ignores this field.
+	// sections are the names of the sections of the prompt, in order, at most 16. They replace the sections of the
+	// mode. An empty list removes all sections: stablePrefix, the guardrails and dynamicSuffix remain. The names are
+	// agent, sub_agent, instructions, behavior, loaded_skills, available_skills, tools, turn_instructions, subject,
+	// live_context and environment. A profile with an unknown or repeated name is not Ready. With the mode None, the
+	// prompt has no sections, whatever this field says.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -80,38 +83,42 @@ type PromptProfileSpec struct {
 	// +optional
 	Overrides *Overrides `json:"overrides,omitempty"`
 
-	// stablePrefix is a text before all sections, in the stable part of the prompt, at most 32768 characters.
+	// stablePrefix is a text before all sections, at most 32768 characters. It is in the stable part of the prompt,
+	// which providers can cache. The mode None omits it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32768
 	StablePrefix string `json:"stablePrefix,omitempty"`
 
-	// dynamicSuffix is a text after all sections, in the dynamic part of the prompt, at most 32768 characters.
+	// dynamicSuffix is a text after all sections, at most 32768 characters. It is in the dynamic part of the prompt.
+	// The mode None omits it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32768
 	DynamicSuffix string `json:"dynamicSuffix,omitempty"`
 
-	// overlays are additional instructions, at most 32, sorted by priority. The overlays of shaping and those of
-	// the Turn follow them.
+	// overlays are additional instructions, at most 32. The section turn_instructions has them in the order of their
+	// priority, together with the overlays of shaping and those of a trusted Turn. Among overlays of the same priority,
+	// these come first.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=32
 	Overlays []Overlay `json:"overlays,omitempty"`
 
-	// guardrails are rules that constrain all other instructions, at most 32. They are in every prompt, whatever
-	// mode and sections say. The guardrails of a trusted Turn follow them.
+	// guardrails are rules that constrain all other instructions, at most 32. They are in every prompt, whatever mode
+	// and sections say. The prompt has them in the order of their priority, together with the guardrails of a trusted
+	// Turn. Among guardrails of the same priority, these come first.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=32
 	Guardrails []Guardrail `json:"guardrails,omitempty"`
 
-	// shaping says how the assistant should answer. The shaping of the Turn is applied after it.
+	// shaping says how the assistant should answer. The shaping of the Turn overrides it where its fields say so.
 	// +optional
 	Shaping *Shaping `json:"shaping,omitempty"`
 
-	// pinnedTools are the names of tools that are always offered, whatever toolPolicy.selection selects, at most
-	// 32.
+	// pinnedTools are the names of tools that are selected before all other tools, at most 32. They matter if the Agent
+	// has more tools than toolPolicy.maxToolsPerTurn.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -119,15 +126,16 @@ type PromptProfileSpec struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	PinnedTools []string `json:"pinnedTools,omitempty"`
 
-	// skills are texts that explain how to do one thing, at most 32. An Agent selects them by their keys: it loads
-	// a skill into its prompt, or makes it available to the model.
+	// skills are texts that each explain how to do one thing, at most 32. An Agent selects skills by their keys. It
+	// either loads a skill into its prompt, or makes the skill available to the model.
 	// +optional
 	// +listType=map
 	// +listMapKey=key
 	// +kubebuilder:validation:MaxItems=32
 	Skills []Skill `json:"skills,omitempty"`
 
-	// contributions are texts of live context, at most 16. They come before those of the Agent and the Turn.
+	// contributions are texts for the section live_context, at most 16. They come before the contributions of the Agent
+	// and those of the Turn.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -138,7 +146,7 @@ type PromptProfileSpec struct {
 // Skill is a text that explains how to do one thing.
 // +kubebuilder:validation:XValidation:rule="has(self.content) != has(self.contentFrom)",message="exactly one of content and contentFrom must be given"
 type Skill struct {
-	// key is the key of the skill, by which Agents and models name it, 1 to 63 letters, digits, '_' and '-'.
+	// key identifies the skill for Agents and models, 1 to 63 letters, digits, '_' and '-'.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -176,8 +184,8 @@ type ContentSource struct {
 // Variable is a value that templates may use and that a Turn may set.
 // +kubebuilder:validation:XValidation:rule="!(has(self.required) && self.required && has(self.default))",message="default must not be given for a required variable"
 type Variable struct {
-	// name is the name of the variable in templates, at most 63 characters: a letter, then letters, digits and '_'.
-	// The names Agent, Turn and Session are reserved.
+	// name is the name of the variable in templates, at most 63 characters: a letter, followed by letters, digits and
+	// '_'. The names Agent, Turn and Session are reserved.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
@@ -190,19 +198,20 @@ type Variable struct {
 	// +kubebuilder:validation:MaxLength=1024
 	Description string `json:"description,omitempty"`
 
-	// default is the value if a Turn sets none, at most 4096 characters. It is inserted unchanged. Without it, an
-	// optional variable is empty by default. A required variable must not have a default.
+	// default is the value of the variable if a Turn does not set it, at most 4096 characters. It is inserted
+	// unchanged. Without a default, an optional variable that a Turn does not set is empty. A required variable must
+	// not have a default.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	Default *string `json:"default,omitempty"`
 
-	// required says whether each Turn must set this variable. A Turn that does not ends with reason
+	// required says whether each Turn must set this variable. A Turn that does not set it ends with reason
 	// PreparationFailed. Default false.
 	// +optional
 	Required bool `json:"required,omitempty"`
 
-	// trust is the trust in the values that Turns set. Untrusted (the default): a value is escaped and fenced as
-	// data. Trusted: a value is inserted unchanged, so every creator of a Turn can instruct the model.
+	// trust says how the values that Turns set are inserted. Untrusted (the default): escaped, and fenced as data.
+	// Trusted: unchanged, so that every creator of a Turn can instruct the model.
 	// +optional
 	// +kubebuilder:default=Untrusted
 	Trust Trust `json:"trust,omitempty"`
@@ -216,7 +225,7 @@ type Identity struct {
 	// +kubebuilder:validation:MaxLength=128
 	AssistantName string `json:"assistantName,omitempty"`
 
-	// systemPrompt says who the assistant is and what it must always do, at most 65536 characters.
+	// systemPrompt describes the assistant and its permanent duties, at most 65536 characters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=65536
 	SystemPrompt string `json:"systemPrompt,omitempty"`
@@ -226,7 +235,7 @@ type Identity struct {
 	// +kubebuilder:validation:MaxLength=65536
 	DeveloperPrompt string `json:"developerPrompt,omitempty"`
 
-	// traits are properties of the assistant. They set the defaults of its expression.
+	// traits are properties of the assistant. They set defaults for its expression.
 	// +optional
 	Traits *Traits `json:"traits,omitempty"`
 }
@@ -272,24 +281,24 @@ const (
 // Traits are properties of an assistant.
 // +kubebuilder:validation:MinProperties=1
 type Traits struct {
-	// voice is the way in which the assistant explains. Concise: directness High, explanationDensity Low. Verbose:
-	// directness Low, explanationDensity High. Balanced: both Medium. Conversational, Formal or Technical:
-	// explanationDensity Medium.
+	// voice is the way in which the assistant explains. It sets defaults for the expression. Concise: directness High,
+	// explanationDensity Low. Verbose: directness Low, explanationDensity High. Balanced: both Medium. Conversational,
+	// Formal and Technical: explanationDensity Medium.
 	// +optional
 	Voice Voice `json:"voice,omitempty"`
 
-	// formality is how formal the assistant is. Formal, Professional or Academic: warmth Medium, humor Light.
-	// Casual: warmth High, humor Normal. Friendly: warmth High, humor Light.
+	// formality is how formal the assistant is. It sets defaults for the expression. Formal, Professional and Academic:
+	// warmth Medium, humor Light. Casual: warmth High, humor Normal. Friendly: warmth High, humor Light.
 	// +optional
 	Formality Formality `json:"formality,omitempty"`
 
-	// proactivity is how far the assistant acts without being asked: Low, Medium or High. It sets the initiative of
-	// the expression.
+	// proactivity is how far the assistant acts without being asked: Low, Medium or High. It sets the default for the
+	// initiative of the expression.
 	// +optional
 	Proactivity Level `json:"proactivity,omitempty"`
 
-	// riskPosture is how much risk the assistant takes: Cautious, Moderate or Assertive. It is recorded in the
-	// summary of the identity.
+	// riskPosture is how much risk the assistant takes: Cautious, Moderate or Assertive. The journal records it. It is
+	// not part of the prompt.
 	// +optional
 	RiskPosture RiskPosture `json:"riskPosture,omitempty"`
 }
@@ -297,14 +306,14 @@ type Traits struct {
 // Overrides replace texts that Capstan provides.
 // +kubebuilder:validation:MinProperties=1
 type Overrides struct {
-	// behavior replaces Capstan's text of the section behavior, at most 32768 characters. The empty text leaves the
-	// section empty.
+	// behavior replaces the whole text of the section behavior, at most 32768 characters. If it is empty, the section
+	// is empty.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32768
 	Behavior *string `json:"behavior,omitempty"`
 
-	// tools replaces the whole text of the section tools, at most 32768 characters. It does not change the tools
-	// themselves.
+	// tools replaces the whole text of the section tools, at most 32768 characters. If it is empty, the section is
+	// empty. The model is still offered the same tools.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32768
 	Tools *string `json:"tools,omitempty"`
@@ -312,21 +321,21 @@ type Overrides struct {
 
 // PromptProfileStatus is the result of rendering a profile.
 type PromptProfileStatus struct {
-	// observedGeneration is the generation of the spec that this status describes; -1 until the controller has
-	// looked at the profile.
+	// observedGeneration is the generation of the spec that this status describes. It is -1 before the first
+	// reconciliation.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the profile. Ready is True if the profile renders. Stalled is True if only a change of the
-	// profile can make it render, and absent otherwise, for example if a ConfigMap is missing.
+	// conditions are the conditions of the profile. Ready is True if the profile renders. Stalled is True if only a
+	// change of the profile can make it render. Otherwise, for example if a ConfigMap is missing, Stalled is absent.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// observedVersion is the spec.version that was rendered last.
+	// observedVersion is the spec.version of the last successful rendering.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	ObservedVersion string `json:"observedVersion,omitempty"`
@@ -355,7 +364,7 @@ type PromptProfileStatus struct {
 	Sections []string `json:"sections,omitempty"`
 }
 
-// PromptProfile is the text of an Agent's prompt. It has a version, and its authors release it like any other code.
+// PromptProfile is the text of the prompts of Agents, under a version.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=pp,categories=capstan

@@ -17,9 +17,9 @@ type SessionSpec struct {
 	// +optional
 	Budget *SessionBudget `json:"budget,omitempty"`
 
-	// ttlSecondsAfterLastTurn is how long the session is kept after its last Turn ended, in seconds, from 1 to
-	// 31536000. If it has no Turn, the time counts from its creation. Without this field the session is kept until
-	// it is deleted explicitly. The history is deleted with the session.
+	// ttlSecondsAfterLastTurn is how long the session and its history are kept after its last Turn ended, in seconds,
+	// from 1 to 31536000. If the session has no Turn, the time counts from its creation. Without this field, the
+	// session is kept until it is deleted explicitly.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=31536000
@@ -55,15 +55,15 @@ type SessionBudget struct {
 	MaxTurns *int32 `json:"maxTurns,omitempty"`
 
 	// maxTokens is the number of tokens that the session's Turns may use, input and output together, from 1 to
-	// 1000000000000. A Turn cannot use more than the rest, whatever its own limits say.
+	// 1000000000000. Whatever its own limits say, a Turn can use only the tokens that are left.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000000000
 	MaxTokens *int64 `json:"maxTokens,omitempty"`
 
-	// maxCost is the cost that the session's Turns may cause, a decimal above 0 in the currency of the models'
-	// prices. A Turn cannot use more than the rest, whatever its own limits say. Models without a price do not
-	// count.
+	// maxCost is the cost that the session's Turns may cause, a decimal above 0 in the currency of the models' prices.
+	// Whatever its own limits say, a Turn can use only the amount that is left. Requests to models without a price do
+	// not count.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$") && self.matches(r"[1-9]")`,message="maxCost must be a decimal above 0 with at most 12 digits before and 10 after the point, such as 0.50"
@@ -73,14 +73,15 @@ type SessionBudget struct {
 // SessionStatus is the progress of a conversation. It does not contain the messages: they are in the store of the
 // journal.
 type SessionStatus struct {
-	// observedGeneration is the generation of the spec that this status describes; -1 until the controller has
-	// looked at the session.
+	// observedGeneration is the generation of the spec that this status describes. It is -1 before the first
+	// reconciliation.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the session: Ready, which is False if the budget is used up, and HistoryComplete, which is
-	// False if the history of Turns was lost.
+	// conditions are the conditions of the session. Ready is False if the budget is used up, or if the history is lost
+	// and onHistoryLoss is Wait; it is True otherwise. Stalled is True while Ready is False, and absent otherwise.
+	// HistoryComplete is False if the history of Turns was lost, and True otherwise.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -97,7 +98,7 @@ type SessionStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	MissingTurns int64 `json:"missingTurns,omitempty"`
 
-	// lastTurnName is the name of the last Turn that counts in turns.
+	// lastTurnName is the name of the last Turn that the field turns counts.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	LastTurnName string `json:"lastTurnName,omitempty"`
@@ -111,15 +112,14 @@ type SessionStatus struct {
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
 
-	// knownCost is the known part of the cost, as a decimal such as 0.0123. Requests to models without a price are
-	// not part of it. Amounts in several currencies are added without conversion. budget.maxCost is compared with
-	// it.
+	// knownCost is the sum of all costs that are known, as a decimal such as 0.0123. Requests to models without a price
+	// add nothing. Amounts in several currencies are added without conversion. budget.maxCost limits this sum.
 	// +optional
 	// +kubebuilder:validation:MaxLength=40
 	KnownCost string `json:"knownCost,omitempty"`
 
-	// contextTokens is the number of tokens in the last answered request and its reply. The next Turn begins with
-	// about as many.
+	// contextTokens is the number of tokens in the last answered request and its reply. The next Turn starts with about
+	// the same number of tokens.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ContextTokens int64 `json:"contextTokens,omitempty"`

@@ -29,8 +29,8 @@ type SecretKeyReference struct {
 
 // ClientTLS configures the certificate authorities that a client trusts.
 type ClientTLS struct {
-	// caBundleRef names the Secret key with certificates of authorities, in PEM. They are trusted in addition to
-	// those of the system.
+	// caBundleRef names the Secret key with the certificates, in PEM. They are trusted in addition to those of the
+	// system.
 	// +required
 	CABundleRef SecretKeyReference `json:"caBundleRef"`
 }
@@ -47,18 +47,17 @@ type Limits struct {
 	// +kubebuilder:validation:Maximum=86400
 	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
 
-	// startingDeadlineSeconds is how long the Turn may wait for its start, in seconds, from 1 to 604800. It may
-	// wait for its Agent, its Session or a free slot. The time counts from its creation, or from the end of a
-	// suspension. Default 600 if neither Turn nor Agent sets it. A Turn that waits longer ends with reason
-	// DeadlineExceeded.
+	// startingDeadlineSeconds is how long the Turn may wait before it starts, in seconds, from 1 to 604800: for its
+	// Agent, its Session or a free slot. The time counts from its creation, or from the end of a suspension. Default
+	// 600 if neither Turn nor Agent sets it. A Turn that waits longer ends with reason DeadlineExceeded.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=604800
 	StartingDeadlineSeconds *int32 `json:"startingDeadlineSeconds,omitempty"`
 
-	// maxSteps is the number of steps that the Turn may take, from 1 to 100. A step is one reply of a model with
-	// the tool calls that it asks for. Default 6 if neither Turn nor Agent sets it. A Turn without further steps
-	// asks once more, without tools, for the best answer from the known facts, and ends with reason
+	// maxSteps is the number of steps that the Turn may take, from 1 to 100. A step is one reply of a model, together
+	// with the tool calls that the reply requests. Default 6 if neither Turn nor Agent sets it. When all steps are
+	// used, the model is asked once more, without tools, for its best answer, and the Turn ends with reason
 	// StepLimitExceeded.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -66,50 +65,50 @@ type Limits struct {
 	MaxSteps *int32 `json:"maxSteps,omitempty"`
 
 	// maxToolCalls is the number of tool calls that the Turn may make, from 0 (none) to 1000. Default 25 if neither
-	// Turn nor Agent sets it. Further calls are refused, and the model receives the cause.
+	// Turn nor Agent sets it. Further calls are refused, and the model receives the reason.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	MaxToolCalls *int32 `json:"maxToolCalls,omitempty"`
 
 	// maxTokens is the number of tokens that all requests of the Turn may use, input and output together, from 1 to
-	// 1000000000. Default 1000000 if neither Turn nor Agent sets it. A request that would probably exceed it is not
-	// sent, and no tool is called once the tokens are used up: the Turn ends with reason BudgetExceeded and the
-	// result so far. Requests that a restart interrupted count by an estimate.
+	// 1000000000. Default 1000000 if neither Turn nor Agent sets it. A request that would probably exceed the limit is
+	// not sent, and no tool is called once the tokens are used up. The Turn then ends with reason BudgetExceeded and
+	// the result so far. Requests that were interrupted by a restart count with an estimate.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000000
 	MaxTokens *int64 `json:"maxTokens,omitempty"`
 
 	// maxCost is the cost that all requests of the Turn may cause, a decimal above 0 in the currency of the models'
-	// prices. If neither Turn nor Agent sets it, the default is 5 if all prices of the Agent's models are in USD,
-	// EUR, GBP or CHF; otherwise the cost has no bound. A request that would probably exceed it is not sent: the
-	// Turn ends with reason BudgetExceeded and the result so far. Models without a price do not count.
+	// prices. A request that would probably exceed the limit is not sent: the Turn ends with reason BudgetExceeded and
+	// the result so far. If neither Turn nor Agent sets it, the default is 5 if all prices of the Agent's models are in
+	// USD, EUR, GBP or CHF; otherwise the cost has no limit. Models without a price do not count.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$") && self.matches(r"[1-9]")`,message="maxCost must be a decimal above 0 with at most 12 digits before and 10 after the point, such as 0.50"
 	MaxCost *string `json:"maxCost,omitempty"`
 
-	// maxDepth is the greatest depth that the Turn of a sub-agent may have, from 0 (no sub-agent) to 8. A user's
-	// Turn has the depth 0, and its sub-agents have the depth 1. Default 3 if neither Turn nor Agent sets it. At
-	// the greatest depth the model is offered no sub-agent.
+	// maxDepth is the greatest depth that the Turn of a sub-agent may have, from 0 (no sub-agents) to 8. A user's Turn
+	// has depth 0, and the Turns of its sub-agents have depth 1. Default 3 if neither Turn nor Agent sets it. At the
+	// greatest depth, the model is not offered sub-agents.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=8
 	MaxDepth *int32 `json:"maxDepth,omitempty"`
 
-	// maxDescendants is the number of Turns that may be created for sub-agents below the Turn, at any depth, from 0
-	// (no sub-agent) to 1000. Default 25 if the Agent does not set it; a Turn can lower this value and never raise
-	// it. A sub-agent receives all that is left, and returns the unused part when it ends. Further calls of
-	// sub-agents are refused, and the model receives the cause.
+	// maxDescendants is the number of Turns that may be created for sub-agents below the Turn, at any depth, from 0 (no
+	// sub-agents) to 1000. Default 25 if the Agent does not set it; a Turn can lower the limit and never raise it. The
+	// first sub-agent may use all Turns that are left, and returns the unused ones when it ends. Further calls of
+	// sub-agents are refused, and the model receives the reason.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	MaxDescendants *int32 `json:"maxDescendants,omitempty"`
 
-	// approvalTimeoutSeconds is how long a call may wait for an approval, in seconds, from 1 to 2592000. Default
-	// 86400 if neither Turn nor Agent sets it. When the time is over, the call is denied. The Turn's own time does
-	// not count during the wait.
+	// approvalTimeoutSeconds is how long a call may wait for an approval, in seconds, from 1 to 2592000. Default 86400
+	// if neither Turn nor Agent sets it. When the time is over, the call is denied. The wait does not count against
+	// timeoutSeconds.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2592000

@@ -13,8 +13,8 @@ const (
 	ApprovalDenied ApprovalDecision = "Denied"
 )
 
-// ToolApprovalSpec is the decision about one call of one Turn. It releases the call only if every value that it
-// names equals the one in the Turn's status.pendingApprovals. It is immutable.
+// ToolApprovalSpec is the decision about one call of one Turn. The decision is used only if every value in it
+// equals that of the call in the Turn's status.pendingApprovals. It is immutable.
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec must not change: a decision is final"
 type ToolApprovalSpec struct {
 	// turnRef names the Turn with the pending call.
@@ -53,9 +53,8 @@ type ToolApprovalSpec struct {
 	// +kubebuilder:validation:MaxLength=64
 	ToolName string `json:"toolName"`
 
-	// toolServerUID is the toolServerUID of the call in the Turn's status.pendingApprovals, at most 64 characters:
-	// the UID of the ToolServer that has the tool, or of the Agent that is the tool. It must be empty if that value
-	// is.
+	// toolServerUID is the toolServerUID of the call in the Turn's status.pendingApprovals, at most 64 characters. It
+	// must be absent if that call has none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	ToolServerUID string `json:"toolServerUID,omitempty"`
@@ -77,22 +76,22 @@ type ToolApprovalSpec struct {
 	// +required
 	Decision ApprovalDecision `json:"decision"`
 
-	// reason is the reason for the decision, at most 1024 characters. The model receives it, and the record keeps
+	// reason is the reason for the decision, at most 1024 characters. The model receives it, and the journal records
 	// it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Reason string `json:"reason,omitempty"`
 
-	// decidedBy is the name of the user who decides, 1 to 256 characters. The policy that is installed with Capstan
-	// refuses any name but the one under which the API server knows the creator of this object.
+	// decidedBy is the name of the user who decides, 1 to 256 characters. It must be the name of the user who creates
+	// this object; the policy that Capstan installs enforces this.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	DecidedBy string `json:"decidedBy"`
 }
 
-// ToolApproval is the decision of one person about one pending call of a Turn. The right to create ToolApprovals is
-// the right to approve, and nothing else.
+// ToolApproval is the decision of one person about one pending call of a Turn. A user who may create ToolApprovals
+// may approve calls, and gains no other right.
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:shortName=ta,categories=capstan
 // +kubebuilder:printcolumn:name="Turn",type=string,JSONPath=`.spec.turnRef.name`

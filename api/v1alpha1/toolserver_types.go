@@ -87,8 +87,8 @@ type ToolServerSpec struct {
 	// +optional
 	TLS *ClientTLS `json:"tls,omitempty"`
 
-	// callTimeoutSeconds is the time limit of a call, in seconds, from 1 to 3600. Default 45. A call cannot take
-	// longer than the Turn has time left.
+	// callTimeoutSeconds is the time limit of a call, in seconds, from 1 to 3600. Default 45. The remaining time of the
+	// Turn also limits each call.
 	// +optional
 	// +kubebuilder:default=45
 	// +kubebuilder:validation:Minimum=1
@@ -103,8 +103,8 @@ type ToolServerSpec struct {
 	// +kubebuilder:validation:Maximum=60
 	ConnectTimeoutSeconds int32 `json:"connectTimeoutSeconds,omitempty"`
 
-	// tools declares properties of the server's tools, at most 256 tools. Other tools can be used too, and are
-	// Destructive: the server's own hints grant nothing.
+	// tools declares properties of the server's tools, at most 256 tools. Tools that are not declared can be used too,
+	// and count as Destructive, whatever the server's own hints say.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -132,17 +132,17 @@ type ToolDeclaration struct {
 	// +kubebuilder:validation:MaxLength=128
 	Name string `json:"name"`
 
-	// effect is the effect of a call. ReadOnly: it changes nothing. Idempotent: it has the same effect whether it
-	// is made once or twice. Destructive: it must not be made twice. Default: Destructive, whatever the server
-	// says. A hint of the server that contradicts ReadOnly or Idempotent makes the tool Destructive, too. After a
-	// restart or a time-out, only ReadOnly and Idempotent calls may be repeated.
+	// effect is the effect of a call. ReadOnly: it changes nothing. Idempotent: a second identical call changes nothing
+	// more. Destructive (the default): it must not be made twice. A hint of the server cannot grant another effect. A
+	// hint that contradicts ReadOnly or Idempotent makes the tool Destructive. After a restart or a time-out, only
+	// ReadOnly and Idempotent calls may be repeated.
 	// +optional
 	Effect ToolEffect `json:"effect,omitempty"`
 
-	// role is the purpose of the tool. WebSearch: it searches the web, and is refused if a Turn's webMode is Off.
-	// LocalSearch: it searches data of the organization. ContextPack: it is called with the message and topK before
-	// the model is asked, and its result becomes context of the prompt; it is not offered to the model, and its
-	// effect must be ReadOnly. Other (the default): any other purpose.
+	// role is the purpose of the tool. WebSearch: it searches the web, and its calls are refused if a Turn's webMode is
+	// Off. LocalSearch: it searches data of the organization. ContextPack: Capstan calls it with the message and topK
+	// before it asks the model, and adds the result to the prompt as facts. The model is not offered such a tool, and
+	// its effect must be ReadOnly. Other (the default): any other purpose.
 	// +optional
 	Role ToolRole `json:"role,omitempty"`
 
@@ -166,13 +166,13 @@ type ToolDeclaration struct {
 
 // ToolServerStatus is the result of the last check of a server.
 type ToolServerStatus struct {
-	// observedGeneration is the generation of the spec that this status describes; -1 until the controller has
-	// looked at the server.
+	// observedGeneration is the generation of the spec that this status describes. It is -1 before the first
+	// reconciliation.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the server. Ready is True if the server answered when it was last asked for its tools.
+	// conditions are the conditions of the server. Ready is True if the server answered the last request for its tools.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -207,7 +207,7 @@ type ToolServerStatus struct {
 	// +kubebuilder:validation:MaxItems=256
 	Tools []DiscoveredTool `json:"tools,omitempty"`
 
-	// lastDiscoveryTime is the time at which tools last changed.
+	// lastDiscoveryTime is the time at which the list of tools last changed.
 	// +optional
 	LastDiscoveryTime *metav1.Time `json:"lastDiscoveryTime,omitempty"`
 }
@@ -219,15 +219,15 @@ type DiscoveredTool struct {
 	// +kubebuilder:validation:MaxLength=128
 	Name string `json:"name"`
 
-	// description is the server's description of the tool, on one line, at most 256 characters. It is not
-	// trustworthy.
+	// description is the server's description of the tool, on one line, at most 256 characters. The server wrote it, so
+	// do not trust it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Description string `json:"description,omitempty"`
 
-	// effect is the effect of a call: ReadOnly, Idempotent or Destructive. It is the declared effect. It is
-	// Destructive if none is declared or if the server's hints contradict the declaration; the message of the
-	// condition Ready then says so.
+	// effect is the effect that applies: ReadOnly, Idempotent or Destructive. It is the declared effect. It is
+	// Destructive if no effect is declared, or if the server's hints contradict the declaration. In the second case,
+	// the message of the condition Ready says so.
 	// +required
 	Effect ToolEffect `json:"effect"`
 
@@ -241,9 +241,9 @@ type DiscoveredTool struct {
 	// +kubebuilder:validation:MaxLength=16
 	SchemaHash string `json:"schemaHash"`
 
-	// unusable says why this tool cannot be offered to any model, for example because of the schema of its
-	// arguments. It is one line of at most 256 characters, and empty for a usable tool. It may quote the schema and
-	// is not trustworthy.
+	// unusable says why this tool cannot be offered to any model, for example because of the schema of its arguments.
+	// It is one line of at most 256 characters, and empty for a usable tool. It may quote text of the server, so do not
+	// trust it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	Unusable string `json:"unusable,omitempty"`

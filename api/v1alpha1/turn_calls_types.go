@@ -27,9 +27,8 @@ type PendingApproval struct {
 	// +kubebuilder:validation:MaxLength=64
 	Name string `json:"name"`
 
-	// toolServerUID is the UID of the ToolServer that has the tool, at most 64 characters. For a sub-agent it is
-	// the UID of the Agent. It is absent for a tool of neither. The call is made only if the object still has this
-	// UID.
+	// toolServerUID is the UID of the ToolServer that has the tool, at most 64 characters. For a sub-agent it is the
+	// UID of the Agent. For any other tool it is absent. The call is made only if the object still has this UID.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	ToolServerUID string `json:"toolServerUID,omitempty"`
@@ -49,7 +48,7 @@ type PendingApproval struct {
 	// +required
 	RequestTime metav1.Time `json:"requestTime"`
 
-	// expiryTime is the time at which the request expires. A call without a decision is denied then.
+	// expiryTime is the time at which the request expires. A call that is not decided by then is denied.
 	// +required
 	ExpiryTime metav1.Time `json:"expiryTime"`
 }
@@ -63,8 +62,7 @@ const (
 	ToolCallSucceeded ToolCallOutcome = "Succeeded"
 	// ToolCallFailed means that the tool was called and gave no result.
 	ToolCallFailed ToolCallOutcome = "Failed"
-	// ToolCallRefused means that the tool was not called. The model received the cause, unless the Turn ended
-	// before.
+	// ToolCallRefused means that the tool was not called. The model received the reason, unless the Turn ended before.
 	ToolCallRefused ToolCallOutcome = "Refused"
 	// ToolCallUnknown means that the call may or may not have been made.
 	ToolCallUnknown ToolCallOutcome = "Unknown"
@@ -74,7 +72,7 @@ const (
 	ToolCallPending ToolCallOutcome = "Pending"
 )
 
-// ToolCallRecord is a call for which the model asked, with its outcome.
+// ToolCallRecord is a tool call that the model requested, with its outcome.
 type ToolCallRecord struct {
 	// callID is the ID of the call, at most 128 characters, and unique within the Turn. The model assigns it;
 	// Capstan replaces one that is empty, too long or repeated.
@@ -92,9 +90,9 @@ type ToolCallRecord struct {
 	// +kubebuilder:validation:Minimum=0
 	Step int32 `json:"step"`
 
-	// outcome is the outcome of the call. Succeeded: the tool gave a result. Failed: the tool gave no result.
-	// Refused: the tool was not called, and the model received the cause. Unknown: the call may or may not have
-	// been made. Reused: the result of an earlier read-only call with the same arguments was used again. Pending:
+	// outcome is the outcome of the call. Succeeded: the tool gave a result. Failed: the tool was called and gave no
+	// result. Refused: the tool was not called, and the model received the reason. Unknown: the call may or may not
+	// have been made. Reused: the result of an earlier read-only call with the same arguments was used again. Pending:
 	// the call has not ended.
 	// +required
 	Outcome ToolCallOutcome `json:"outcome"`
@@ -109,8 +107,8 @@ type ToolCallRecord struct {
 	// +kubebuilder:validation:Minimum=0
 	Bytes int64 `json:"bytes,omitempty"`
 
-	// artifact is the name of the artifact with the output, if the output was too long for the model. The model
-	// reads it with the tool read_artifact, and people with capstan logs.
+	// artifact is the name of the artifact with the whole output, if the output was too long for the model. The model
+	// reads the artifact with the tool read_artifact; people read it with capstan logs.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	Artifact string `json:"artifact,omitempty"`

@@ -13,7 +13,8 @@ type TurnContext struct {
 	// +kubebuilder:validation:MaxItems=128
 	Facts []Fact `json:"facts,omitempty"`
 
-	// contributions are texts of live context, 1 to 16. They come after those of the profile and the Agent.
+	// contributions are texts for the section live_context, 1 to 16. They come after the contributions of the profile
+	// and those of the Agent.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -21,8 +22,8 @@ type TurnContext struct {
 	// +kubebuilder:validation:MaxItems=16
 	Contributions []Contribution `json:"contributions,omitempty"`
 
-	// memories are texts that the application has learned before, 1 to 64. The most relevant ones are used, as many
-	// as the Agent's memory.maxItems allows. status.preparation.provenance lists the used and the dropped ones.
+	// memories are texts that the application has learned before, 1 to 64. The prompt contains the most relevant ones,
+	// at most memory.maxItems of the Agent. status.preparation.provenance lists which were used and which were dropped.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -30,8 +31,8 @@ type TurnContext struct {
 	// +kubebuilder:validation:MaxItems=64
 	Memories []Memory `json:"memories,omitempty"`
 
-	// enrichments are results of other parts of the application, 1 to 64. The 8 most important ones that are meant
-	// for the assistant are used. status.preparation.provenance lists the used and the dropped ones.
+	// enrichments are results of other parts of the application, 1 to 64. The prompt contains the 8 most important ones
+	// whose audience is not Product. status.preparation.provenance lists which were used and which were dropped.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -48,13 +49,13 @@ type TurnContext struct {
 	// +kubebuilder:validation:items:MaxLength=1024
 	Preferences []string `json:"preferences,omitempty"`
 
-	// session is the caller's knowledge about the conversation.
+	// session describes the conversation, as the caller knows it.
 	// +optional
 	Session *ConversationContext `json:"session,omitempty"`
 
-	// skill says how to do this Turn, such as "You are acting as a travel planner.", 1 to 32768 characters. It is a
-	// system message of its own. The model receives it as data in a fence or, if the Agent's contributionTrust is
-	// Trusted, unchanged as an instruction.
+	// skill says how to do this Turn, such as "You are acting as a travel planner.", 1 to 32768 characters. It becomes
+	// a separate system message. If the Agent's contributionTrust is Trusted, the text is an instruction, unchanged.
+	// Otherwise it is a wish: fenced data that does not instruct the model.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32768
@@ -135,8 +136,8 @@ type Memory struct {
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^(0(\.[0-9]{1,6})?|1(\.0{1,6})?)$")`,message="relevance must be a decimal from 0 to 1 with at most 6 decimals, such as 0.9"
 	Relevance *string `json:"relevance,omitempty"`
 
-	// freshness is the age of the memory: Stale, Recent or Current. It is recorded and does not influence the
-	// selection.
+	// freshness is the age of the memory: Stale, Recent or Current. It is recorded, and does not affect which memories
+	// are used.
 	// +optional
 	Freshness MemoryFreshness `json:"freshness,omitempty"`
 }
@@ -201,13 +202,13 @@ type Enrichment struct {
 	// +kubebuilder:validation:MaxLength=8192
 	Content string `json:"content"`
 
-	// importance is Low, Medium (the default) or High. The most important enrichments are used, and come first.
+	// importance is Low, Medium (the default) or High. The enrichments with the highest importance are used first.
 	// +optional
 	// +kubebuilder:default=Medium
 	Importance Level `json:"importance,omitempty"`
 
 	// audience says for whom the enrichment is meant: Assistant (the default), Product or Mixed. The model never
-	// receives one with the audience Product.
+	// receives an enrichment with the audience Product.
 	// +optional
 	// +kubebuilder:default=Assistant
 	Audience Audience `json:"audience,omitempty"`
@@ -226,7 +227,7 @@ const (
 	ConversationResumed ConversationState = "Resumed"
 )
 
-// ConversationContext is a caller's knowledge about a conversation.
+// ConversationContext describes a conversation, as the caller knows it.
 // +kubebuilder:validation:MinProperties=1
 type ConversationContext struct {
 	// id is the ID of the conversation, 1 to 253 letters, digits, '.', '_' and '-'. Templates use it as
@@ -263,8 +264,8 @@ type ConversationContext struct {
 	// +kubebuilder:validation:items:MaxLength=1024
 	UnresolvedQuestions []string `json:"unresolvedQuestions,omitempty"`
 
-	// momentum is how well the conversation proceeds: Low, Medium or High. Low raises the explanationDensity of the
-	// expression from Low to Medium.
+	// momentum is how well the conversation proceeds: Low, Medium or High. If it is Low, an explanationDensity of Low
+	// is raised to Medium.
 	// +optional
 	Momentum Level `json:"momentum,omitempty"`
 }

@@ -5,11 +5,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// StopReason is the exact cause for which the run of a Turn stopped.
+// StopReason says why the run of a Turn stopped.
 // +kubebuilder:validation:Enum=Completed;ToolEnded;Prepared;MaxSteps;Budget;MaxOutputTokens;OutputInvalid;ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;QueueFull;Interrupted;Cancelled
 type StopReason string
 
-// The causes for which a run stops.
+// The reasons for which a run stops.
 const (
 	// StopCompleted means that the model finished its answer.
 	StopCompleted StopReason = "Completed"
@@ -17,11 +17,11 @@ const (
 	StopToolEnded StopReason = "ToolEnded"
 	// StopPrepared means that the prompt of a PrepareOnly Turn was made.
 	StopPrepared StopReason = "Prepared"
-	// StopMaxSteps means that the Turn used all its steps; its result is the best answer from the facts known until
-	// then.
+	// StopMaxSteps means that the Turn used all its steps. Its result is the best answer from the facts that were
+	// known.
 	StopMaxSteps StopReason = "MaxSteps"
-	// StopBudget means that the next request would have exceeded the tokens or the cost that the Turn or its
-	// Session may use.
+	// StopBudget means that the Turn, or its Session, has used up its tokens or its cost, or that the next request
+	// would have exceeded them.
 	StopBudget StopReason = "Budget"
 	// StopMaxOutputTokens means that the answer was cut off at a limit of its length.
 	StopMaxOutputTokens StopReason = "MaxOutputTokens"
@@ -38,7 +38,7 @@ const (
 	StopPreparationError StopReason = "PreparationError"
 	// StopInvalidSpec means that the spec passed the schema but cannot be used.
 	StopInvalidSpec StopReason = "InvalidSpec"
-	// StopDeadline means that the Turn exceeded its time limit, or its time limit for the start.
+	// StopDeadline means that the Turn exceeded its time limit, or did not start within its starting deadline.
 	StopDeadline StopReason = "Deadline"
 	// StopSessionClosed means that the budget of the Turn's Session was used up before the Turn began.
 	StopSessionClosed StopReason = "SessionClosed"
@@ -53,8 +53,8 @@ const (
 
 // TurnStatus is the result of a Turn and the record of its run.
 type TurnStatus struct {
-	// observedGeneration is the generation of the spec that this status describes; -1 until the controller has
-	// looked at the Turn.
+	// observedGeneration is the generation of the spec that this status describes. It is -1 before the first
+	// reconciliation.
 	// +optional
 	// +kubebuilder:validation:Minimum=-1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
@@ -67,13 +67,12 @@ type TurnStatus struct {
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// executor is the process to which this Turn is bound, the epoch of that binding, and the record of the Turn's
-	// journal.
+	// executor is the binding of this Turn to an executor, with its epoch. It also describes the journal of the Turn.
 	// +optional
 	Executor *ExecutorBinding `json:"executor,omitempty"`
 
-	// startTime is the time at which the Turn was first bound to an executor since it became Active.
-	// limits.timeoutSeconds counts from it.
+	// startTime is the time at which the Turn was first bound to an executor. If the Turn was suspended, it is the time
+	// of the first binding after the suspension. limits.timeoutSeconds counts from it.
 	// +optional
 	StartTime *metav1.MicroTime `json:"startTime,omitempty"`
 
@@ -86,42 +85,42 @@ type TurnStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	DurationMilliseconds *int64 `json:"durationMilliseconds,omitempty"`
 
-	// parkedTime is the time since which the Turn has been waiting for an approval. It is absent while the Turn
-	// waits for none. The Turn's deadline does not run during the wait.
+	// parkedTime is the time at which the current wait for an approval began. It is absent while the Turn does not wait
+	// for an approval. The wait does not count against limits.timeoutSeconds.
 	// +optional
 	ParkedTime *metav1.MicroTime `json:"parkedTime,omitempty"`
 
-	// parkedMilliseconds is the total time of earlier waits for approvals, in milliseconds. The Turn's deadline is
-	// later by this time.
+	// parkedMilliseconds is the total time of earlier waits for approvals, in milliseconds. It does not count against
+	// limits.timeoutSeconds.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ParkedMilliseconds int64 `json:"parkedMilliseconds,omitempty"`
 
-	// pendingApprovals are the calls that require approval, at most 25. Create a ToolApproval for each, or use
-	// capstan approve. A decision counts only for a call in this list; further calls are added as soon as there is
-	// room. When the Turn continues after a decision, the decided call may stay in the list for a moment.
+	// pendingApprovals are the calls that require approval, at most 25. Create a ToolApproval for each, or use capstan
+	// approve. A decision counts only for a call in this list. Further calls are added when others leave the list.
+	// After a decision, the call may stay in the list for a moment while the Turn continues.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=25
 	PendingApprovals []PendingApproval `json:"pendingApprovals,omitempty"`
 
-	// awaitedTurns are the names of the sub-agents' Turns for which this Turn waits, or waited last. The list is
-	// empty after the end of the Turn.
+	// awaitedTurns are the names of the sub-agents' Turns for which this Turn is waiting, or was waiting last. The list
+	// is empty after the end of the Turn.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=25
 	// +kubebuilder:validation:items:MaxLength=253
 	AwaitedTurns []string `json:"awaitedTurns,omitempty"`
 
-	// stopReason is the exact cause for which the run stopped. Completed: the model answered. ToolEnded: a tool
-	// that ends Turns succeeded. Prepared: the prompt of a PrepareOnly Turn was made. MaxSteps: the steps are used
-	// up, and the result is the best answer until then. Budget: the tokens or the cost are used up.
-	// MaxOutputTokens: the answer was cut off. OutputInvalid: the answer does not fit the schema. ContentFilter:
-	// the content filter or the model refused the answer. ContextLength: the prompt is too long for the model.
-	// ModelError: no model gave a usable answer. PreparationError: the prompt could not be made. InvalidSpec: the
-	// spec cannot be used. Deadline: a time limit was exceeded. SessionClosed: the budget of the Session is used
-	// up. QueueFull: too many Turns of the namespace wait. Interrupted: a fault of Capstan, or a damaged or lost
-	// journal. Cancelled: desiredState became Cancelled.
+	// stopReason says why the run stopped. Completed: the model answered. ToolEnded: a tool that ends Turns succeeded.
+	// Prepared: the prompt of a PrepareOnly Turn was made. MaxSteps: the steps are used up, and the result is the best
+	// answer so far. Budget: the tokens or the cost are used up. MaxOutputTokens: the answer was cut off at a length
+	// limit. OutputInvalid: the answer does not fit the schema, even after two corrections. ContentFilter: the content
+	// filter or the model refused the answer. ContextLength: the prompt is too long for the model. ModelError: no model
+	// gave a usable answer. PreparationError: the prompt could not be made. InvalidSpec: the spec cannot be used.
+	// Deadline: a time limit was exceeded. SessionClosed: the budget of the Session is used up. QueueFull: too many
+	// Turns of the namespace are waiting. Interrupted: Capstan failed internally, or the journal is damaged or lost.
+	// Cancelled: desiredState became Cancelled.
 	// +optional
 	StopReason StopReason `json:"stopReason,omitempty"`
 
@@ -131,16 +130,16 @@ type TurnStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	SessionOrder int64 `json:"sessionOrder,omitempty"`
 
-	// preparation is the report on how the prompt was made.
+	// preparation describes how the prompt was made.
 	// +optional
 	Preparation *Preparation `json:"preparation,omitempty"`
 
-	// steps counts the actions of all runs of the Turn.
+	// steps counts the steps, requests and calls of all runs of the Turn.
 	// +optional
 	Steps *StepCounts `json:"steps,omitempty"`
 
-	// toolCalls are the newest calls for which the model has asked, oldest first: 50, or as many as fit into 16
-	// KiB. The journal has all calls.
+	// toolCalls are the newest tool calls that the model has requested, oldest first: at most 50, and at most 16 KiB.
+	// The journal has all calls.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=50
@@ -151,24 +150,24 @@ type TurnStatus struct {
 	Result *TurnResult `json:"result,omitempty"`
 
 	// usage is the total token usage and cost of the Turn, across all attempts. It has the provider's figures, or
-	// estimates where the provider reports none. During a run it has the figures of the last status write. It is
-	// absent if nothing was used.
+	// estimates where the provider reports none. While the Turn runs, it has the figures of the last status write. It
+	// is absent if nothing was used.
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
 
-	// subAgentUsage is the total token usage and cost of the Turns of sub-agents, their own sub-agents included. It
-	// counts against this Turn's budget, and is not part of usage.
+	// subAgentUsage is the total token usage and cost of the Turns of sub-agents, at any depth. It counts against this
+	// Turn's budget. It is not part of usage.
 	// +optional
 	SubAgentUsage *Usage `json:"subAgentUsage,omitempty"`
 
 	// descendants is the number of Turns that count against limits.maxDescendants: all Turns of sub-agents, at any
-	// depth. If it is unknown how many Turns a sub-agent created, because it was deleted or its journal is lost,
-	// the number that it was allowed to create counts.
+	// depth. If a sub-agent was deleted or its journal is lost, the number of Turns that it created is unknown. In that
+	// case, the number that it was allowed to create counts.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Descendants int32 `json:"descendants,omitempty"`
 
-	// decision is the record of how the answer was reached. It does not concern approvals.
+	// decision records how the answer was reached. It does not describe approvals.
 	// +optional
 	Decision *Decision `json:"decision,omitempty"`
 }
@@ -180,14 +179,13 @@ type ExecutorBinding struct {
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name,omitempty"`
 
-	// epoch is the number of the binding; it grows by one with each. Writes with an older epoch are refused.
+	// epoch is the number of the binding. It grows by one with each binding. Writes with an older epoch are refused.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	Epoch int64 `json:"epoch"`
 
-	// storeID is the ID of the store with the Turn's journal, at most 64 characters: the store of the first run
-	// that may have begun something. A later run that finds another store knows from it that the journal is lost.
-	// It is absent if the Turn was bound by a version of Capstan that did not record it.
+	// storeID is the ID of the store that has the Turn's journal, at most 64 characters. A run that finds another store
+	// knows that the journal is lost. It is absent if an older version of Capstan bound the Turn.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	StoreID string `json:"storeID,omitempty"`
@@ -199,15 +197,15 @@ type ExecutorBinding struct {
 	// +kubebuilder:validation:MaxLength=64
 	StoreIncarnation string `json:"storeIncarnation,omitempty"`
 
-	// journalEntries is the number of entries that the Turn's journal has at least, as of the last status write
-	// that recorded it. It is absent if that is unknown.
+	// journalEntries is the minimum number of entries in the Turn's journal, as of the last status write that recorded
+	// it. It is absent if the number is unknown.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	JournalEntries *int64 `json:"journalEntries,omitempty"`
 
-	// journalComplete is true if the journal had exactly journalEntries when the last run handed the Turn back, or
-	// when the current run was bound. With 0 journalEntries it means that no run has begun anything. It is absent
-	// if a run may have written more entries.
+	// journalComplete is true if journalEntries is the exact number of entries in the journal: at the end of the last
+	// run, or when the current run was bound. With 0 journalEntries, no run has begun anything. It is absent if a run
+	// may have written more entries.
 	// +optional
 	JournalComplete bool `json:"journalComplete,omitempty"`
 
@@ -217,30 +215,31 @@ type ExecutorBinding struct {
 	// +optional
 	SideEffects bool `json:"sideEffects,omitempty"`
 
-	// overdue is true if the Turn is bound only to end it from its journal: it had run, was suspended, and then
-	// waited for longer than limits.startingDeadlineSeconds.
+	// overdue is true if the Turn is bound only to end it from its journal. Such a Turn had run, was suspended, and
+	// then waited for longer than limits.startingDeadlineSeconds.
 	// +optional
 	Overdue bool `json:"overdue,omitempty"`
 }
 
-// Preparation is the report on how the prompt of a Turn was made.
+// Preparation describes how the prompt of a Turn was made.
 type Preparation struct {
-	// promptProfile is the version of the PromptProfile from which the prompt was made.
+	// promptProfile identifies the PromptProfile from which the prompt was made, and its version.
 	// +required
 	PromptProfile PromptProfileRevision `json:"promptProfile"`
 
-	// provider is the name of the ModelProvider for which the prompt was made: the one that answered, if one did.
+	// provider is the name of the ModelProvider for which the prompt was made. If a model answered, it is the provider
+	// of that model.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	Provider string `json:"provider"`
 
-	// model is the model for which the prompt was made.
+	// model is the name of the model for which the prompt was made.
 	// +required
 	// +kubebuilder:validation:MaxLength=256
 	Model string `json:"model"`
 
-	// promptRenderHash is the SHA-256 of the stable part of the system prompt, in hexadecimal. All Turns with the
-	// same instructions have the same value.
+	// promptRenderHash is the SHA-256 of the stable part of the system prompt, in hexadecimal. Turns with the same
+	// stable part have the same value.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	PromptRenderHash string `json:"promptRenderHash"`
@@ -250,8 +249,8 @@ type Preparation struct {
 	// +kubebuilder:validation:MaxLength=64
 	PromptHash string `json:"promptHash"`
 
-	// contextHash is the first 16 hexadecimal digits of the SHA-256 of the context that the Turn received, without
-	// memories.
+	// contextHash is the first 16 hexadecimal digits of the SHA-256 of the facts, preferences, enrichments and
+	// conversation context in the prompt. Memories are not included.
 	// +required
 	// +kubebuilder:validation:MaxLength=16
 	ContextHash string `json:"contextHash"`
@@ -288,9 +287,9 @@ type Preparation struct {
 	// +kubebuilder:validation:Minimum=0
 	ToolsLeftOut int32 `json:"toolsLeftOut,omitempty"`
 
-	// toolServersMissing are the Agent's ToolServers whose tools were unknown when the Turn began, because no
-	// manager had ever reached them. None of their tools were offered to the model, and their context packs were
-	// not called. At most 16; the journal has all.
+	// toolServersMissing are the Agent's ToolServers that no manager had reached when the Turn began, so that their
+	// tools were unknown. The model was not offered their tools, and their context packs were not called. The list has
+	// at most 16 names; the journal has all.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -302,8 +301,8 @@ type Preparation struct {
 	// +kubebuilder:validation:Minimum=0
 	MessageCount int32 `json:"messageCount"`
 
-	// expression is the way in which the assistant was asked to speak: the result of traits, shaping, conversation
-	// and guardrails.
+	// expression is the way in which the assistant was asked to speak. It follows from traits, shaping, the
+	// conversation and guardrails.
 	// +optional
 	Expression *Expression `json:"expression,omitempty"`
 
@@ -322,8 +321,8 @@ type Provenance struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	UsedMemoryIDs []string `json:"usedMemoryIDs,omitempty"`
 
-	// droppedMemoryIDs are the IDs of the memories for which there was no room in the prompt, most relevant first,
-	// at most 64.
+	// droppedMemoryIDs are the IDs of the memories that are not in the prompt, because there were too many or their
+	// text is blank. The most relevant ones come first; at most 64.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
@@ -337,31 +336,31 @@ type Provenance struct {
 	// +kubebuilder:validation:items:MaxLength=64
 	UsedEnrichmentIDs []string `json:"usedEnrichmentIDs,omitempty"`
 
-	// droppedEnrichmentIDs are the IDs of the enrichments for which there was no room in the prompt, most important
-	// first, and then those with the audience Product; at most 64.
+	// droppedEnrichmentIDs are the IDs of the enrichments that are not in the prompt, at most 64. First those of which
+	// there were too many, most important first; then those with the audience Product; then blank ones.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=64
 	DroppedEnrichmentIDs []string `json:"droppedEnrichmentIDs,omitempty"`
 
-	// usedGuardrailIDs are the IDs of the guardrails in the prompt, at most 64: those of the PromptProfile and then
-	// those of the Turn, each in the order in which they were given.
+	// usedGuardrailIDs are the IDs of the guardrails in the prompt, at most 64. The guardrails of the PromptProfile
+	// come first, then those of the Turn, each in the order of their lists.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=64
 	UsedGuardrailIDs []string `json:"usedGuardrailIDs,omitempty"`
 
-	// usedOverlayIDs are the IDs of the overlays in the prompt, at most 96: those of the PromptProfile and then
-	// those of the Turn, each in the order in which they were given.
+	// usedOverlayIDs are the IDs of the overlays in the prompt, at most 96. The overlays of the PromptProfile come
+	// first, then those of the Turn, each in the order of their lists.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=96
 	// +kubebuilder:validation:items:MaxLength=64
 	UsedOverlayIDs []string `json:"usedOverlayIDs,omitempty"`
 
-	// truncated is true if the lists together exceeded 20 KiB of JSON, or one exceeded its bound, and were cut. The
+	// truncated is true if the lists were cut: together to 20 KiB of JSON, or one of them to its maximum length. The
 	// journal has the complete lists.
 	// +optional
 	Truncated bool `json:"truncated,omitempty"`
@@ -390,15 +389,16 @@ type PromptProfileRevision struct {
 	Generation int64 `json:"generation,omitempty"`
 }
 
-// StepCounts counts the actions of a Turn's runs.
+// StepCounts counts the steps, requests and calls of a Turn's runs.
 type StepCounts struct {
-	// count is the number of steps. A step is one reply of a model with the tool calls that it asks for.
+	// count is the number of steps. A step is one reply of a model, together with the tool calls that the reply
+	// requests.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Count int32 `json:"count"`
 
-	// modelRequests is the number of requests that were sent to models. It includes retries and requests that a
-	// restart interrupted.
+	// modelRequests is the number of requests that were sent to models. Retries count, and so do requests that were
+	// interrupted by a restart.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	ModelRequests int32 `json:"modelRequests"`
@@ -408,8 +408,7 @@ type StepCounts struct {
 	// +kubebuilder:validation:Minimum=0
 	ModelRetries int32 `json:"modelRetries"`
 
-	// toolCalls is the number of tool calls that were made, or that were about to be made when a run was
-	// interrupted.
+	// toolCalls is the number of tool calls that were made, or were about to be made when a run was interrupted.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	ToolCalls int32 `json:"toolCalls,omitempty"`
@@ -434,15 +433,15 @@ type StepCounts struct {
 	// +kubebuilder:validation:Minimum=0
 	Reflections int32 `json:"reflections,omitempty"`
 
-	// unknownOutcomes is the number of calls with an unknown outcome of tools that must not be called twice: the
-	// run was interrupted between intent and result, or the tool gave no result in time. The model was informed of
-	// each. If the journal was lost, this is the lowest number that is possible.
+	// unknownOutcomes is the number of Destructive calls whose outcome is unknown: the run was interrupted during the
+	// call, or the tool gave no result in time. The model was informed of each. If the journal was lost, the real
+	// number may be higher.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	UnknownOutcomes int32 `json:"unknownOutcomes,omitempty"`
 
-	// resumes is how often a run continued from the journal of an earlier one, after its executor had disappeared
-	// or the Turn had been suspended. Waits for an approval or a sub-agent do not count.
+	// resumes is how often a run continued from the journal of an earlier run, after the executor was lost or the Turn
+	// was suspended. Waits for an approval or a sub-agent do not count.
 	// +required
 	// +kubebuilder:validation:Minimum=0
 	Resumes int32 `json:"resumes"`
@@ -450,7 +449,8 @@ type StepCounts struct {
 
 // TurnResult is the answer of a Turn.
 type TurnResult struct {
-	// text is the answer, at most 32768 bytes as a JSON string. A longer answer is cut; the journal has all of it.
+	// text is the answer, at most 32768 bytes when encoded as a JSON string. A longer answer is cut; the journal has
+	// the whole answer.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32768
 	Text string `json:"text,omitempty"`
@@ -469,14 +469,14 @@ type TurnResult struct {
 	// +kubebuilder:validation:MaxLength=80
 	Preview string `json:"preview,omitempty"`
 
-	// data is the structured answer, if the Turn requests one and it has at most 32768 bytes of JSON. text has it,
-	// too.
+	// data is the structured answer, if the Turn requests one. It is absent if the answer has more than 32768 bytes of
+	// JSON. The field text also has the answer.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	Data *apiextensionsv1.JSON `json:"data,omitempty"`
 
-	// artifacts are the artifacts with the content that this status cannot hold, at most 8. The read API of the
-	// manager serves them.
+	// artifacts are the contents that are too large for this status, at most 8. The read API of the manager serves
+	// them.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -551,8 +551,7 @@ type Usage struct {
 	// +optional
 	Estimated bool `json:"estimated,omitempty"`
 
-	// cost is the cost of these tokens at the provider's prices. It is absent if a model that was used has no
-	// price.
+	// cost is the cost of these tokens at the providers' prices. It is absent if one of the models has no price.
 	// +optional
 	Cost *Cost `json:"cost,omitempty"`
 }
@@ -570,7 +569,7 @@ type Cost struct {
 	Currency string `json:"currency"`
 }
 
-// Strategy is the way to an answer, by the tools that were called.
+// Strategy classifies an answer by the tools that were called.
 // +kubebuilder:validation:Enum=DirectAnswer;WebAugmented;RetrievalAugmented;ToolAssisted
 type Strategy string
 
@@ -587,16 +586,16 @@ const (
 	StrategyToolAssisted Strategy = "ToolAssisted"
 )
 
-// Decision is the record of how an answer was reached.
+// Decision records how an answer was reached.
 type Decision struct {
 	// key is the kind of the decision, from the Agent's decisionKey.
 	// +required
 	// +kubebuilder:validation:MaxLength=128
 	Key string `json:"key"`
 
-	// strategy is the way to the answer, by the tools that were called. DirectAnswer: no tool. WebAugmented: a tool
-	// with the role WebSearch. RetrievalAugmented: none with that role, but one with the role LocalSearch or
-	// ContextPack. ToolAssisted: only tools with other roles.
+	// strategy classifies the answer by the tools that were called. DirectAnswer: no tool. WebAugmented: a tool with
+	// the role WebSearch. RetrievalAugmented: a tool with the role LocalSearch or ContextPack, and none with the role
+	// WebSearch. ToolAssisted: only tools with other roles.
 	// +required
 	Strategy Strategy `json:"strategy"`
 

@@ -103,9 +103,9 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="parameters must not change: create a new Turn instead"
 	Parameters []Parameter `json:"parameters,omitempty"`
 
-	// sessionRef names the Session to which this Turn belongs. If the Session does not exist, it is created. The
-	// Turns of a Session run one after another, in the order of their creation, and each sees the messages of all
-	// earlier ones.
+	// sessionRef names the Session to which this Turn belongs. The Session is created if it does not exist. The Turns
+	// of a Session run one after another, in the order of their creation. Each Turn sees the messages of all earlier
+	// ones.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="sessionRef must not change: create a new Turn instead"
 	SessionRef *ObjectReference `json:"sessionRef,omitempty"`
@@ -124,14 +124,16 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="context must not change: create a new Turn instead"
 	Context *TurnContext `json:"context,omitempty"`
 
-	// shaping says how the assistant should answer. It is applied after the shaping of the PromptProfile.
+	// shaping says how the assistant should answer. Its fields add to the shaping of the PromptProfile, or replace it,
+	// as each field describes.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="shaping must not change: create a new Turn instead"
 	Shaping *Shaping `json:"shaping,omitempty"`
 
-	// guardrails are rules that constrain all other instructions, 1 to 32. They come after the guardrails of the
-	// PromptProfile, which always apply. Unless the Agent's contributionTrust is Trusted, the model receives them
-	// as wishes: data that cannot instruct it.
+	// guardrails are rules that constrain all other instructions, 1 to 32. Unless the Agent's contributionTrust is
+	// Trusted, they are wishes: data that does not instruct the model. If they are trusted, the prompt has them in the
+	// order of their priority, together with those of the PromptProfile. Among guardrails of the same priority, those
+	// of the PromptProfile come first. The guardrails of the PromptProfile always apply.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -140,11 +142,11 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="guardrails must not change: create a new Turn instead"
 	Guardrails []Guardrail `json:"guardrails,omitempty"`
 
-	// promptMode selects the sections of this Turn's system prompt. Full has all sections but sub_agent, for a
-	// conversation. Task has the same sections, for a task that is done without questions to the user. Minimal has
-	// the sections that a sub-agent needs. None has one fixed line instead of sections. Each mode includes the
-	// guardrails of the PromptProfile. Default: the profile's mode; if the profile has none, Minimal for a
-	// sub-agent (a depth above 0) and Full otherwise.
+	// promptMode selects the sections of this Turn's system prompt. Full: all sections except sub_agent, for a
+	// conversation. Task: the same sections, for a task that is done without questions to the user. Minimal: the
+	// sections that a sub-agent needs. None: no sections, only one fixed line. In each mode, the prompt has the
+	// guardrails of the PromptProfile. Default: the profile's mode; if the profile has none, Minimal for a sub-agent (a
+	// depth above 0) and Full otherwise.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="promptMode must not change: create a new Turn instead"
 	PromptMode PromptMode `json:"promptMode,omitempty"`
@@ -173,7 +175,8 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="webMode must not change: create a new Turn instead"
 	WebMode WebMode `json:"webMode,omitempty"`
 
-	// topK is the number of results that tools with the role ContextPack are asked for, from 1 to 100. Default 8.
+	// topK is the number of results that Capstan requests from each tool with the role ContextPack, from 1 to 100.
+	// Default 8.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
@@ -198,16 +201,16 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="limits must not change: create a new Turn instead"
 	Limits *Limits `json:"limits,omitempty"`
 
-	// execution is Run (the default), which asks the model, or PrepareOnly, which prepares the prompt and reports
-	// on it without asking a model.
+	// execution is Run (the default) or PrepareOnly. Run prepares the prompt and asks the model. PrepareOnly prepares
+	// the prompt and reports on it, without asking a model.
 	// +optional
 	// +kubebuilder:default=Run
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="execution must not change: create a new Turn instead"
 	Execution Execution `json:"execution,omitempty"`
 
-	// desiredState is Active (the default), Suspended or Cancelled. Suspended stops the Turn at the next safe point
-	// until desiredState is Active again; its time limits then start anew. Cancelled ends the Turn and cannot be
-	// undone.
+	// desiredState is Active (the default), Suspended or Cancelled. Suspended stops the Turn at the next safe point,
+	// until desiredState is Active again. The Turn's time limits then start again from zero. Cancelled ends the Turn
+	// and cannot be undone.
 	// +optional
 	// +kubebuilder:default=Active
 	// +kubebuilder:validation:XValidation:rule="oldSelf != 'Cancelled' || self == 'Cancelled'",message="desiredState must stay Cancelled: cancelling is final, create a new Turn instead"
@@ -243,9 +246,9 @@ const (
 
 // TurnOutput requests a structured answer.
 type TurnOutput struct {
-	// schema is the JSON Schema (2020-12) of the answer. The answer is then JSON, and status.result.data has it.
-	// References to other documents are not followed. An answer that does not fit goes back to the model with a
-	// description of the mistakes, at most twice; after that the Turn ends with reason OutputInvalid.
+	// schema is the JSON Schema (2020-12) of the answer. The answer is then JSON, in status.result.data. References to
+	// other documents are not followed. If an answer does not fit, the model receives the violations and must answer
+	// again, at most twice. After that the Turn ends with reason OutputInvalid.
 	// +required
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:pruning:PreserveUnknownFields

@@ -124,7 +124,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 		return o, err
 	}
 	if o.seed == 0 {
-		o.seed = rand.Uint64N(1_000_000) + 1 //nolint:gosec // because it is to be random, not secret
+		o.seed = rand.Uint64N(1_000_000) + 1 //nolint:gosec // because it must be random, not secret
 	}
 	return o, o.validate(f.Args())
 }

@@ -121,7 +121,7 @@ func diesAt(ctx context.Context, p *process, point failpoint.Point) error {
 
 // finishes waits until a Turn has finished.
 func (r *rig) finishes(ctx context.Context, phase, name string, p *process) (*v1alpha1.Turn, error) {
-	//nolint:staticcheck // because Turn is a name
+	//nolint:staticcheck // because Turn is the name of a kind
 	late := fmt.Errorf("Turn %q has not finished within %s; see %s", name, pointPatience, p.log)
 	bounded, cancel := context.WithTimeoutCause(ctx, pointPatience, late)
 	defer cancel()

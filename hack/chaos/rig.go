@@ -41,7 +41,7 @@ type rig struct {
 func withRig(ctx context.Context, o options, progress io.Writer, use func(context.Context, *rig) error) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	//nolint:gosec // because it is to be repeated
+	//nolint:gosec // because it must be repeatable
 	r := &rig{options: o, progress: progress, started: time.Now(), source: rand.New(rand.NewPCG(o.seed, 1))}
 	if r.dir, err = os.MkdirTemp("", "capstan-chaos-"); err != nil {
 		return fmt.Errorf("failed to make a folder: %w", err)
@@ -81,7 +81,7 @@ func (r *rig) start(ctx context.Context) error {
 	})
 	// Delay each request on its way, so that a kill can hit a request that was sent and has not arrived.
 	late := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if pause(req.Context(), rand.N(slowestWay)) { //nolint:gosec // because it is to be random, not secret
+		if pause(req.Context(), rand.N(slowestWay)) { //nolint:gosec // because it must be random, not secret
 			r.model.ServeHTTP(w, req)
 		}
 	})
@@ -129,7 +129,7 @@ func (r *rig) say(format string, args ...any) {
 
 // fork returns a source of random numbers for another goroutine.
 func (r *rig) fork() *rand.Rand {
-	return rand.New(rand.NewPCG(r.source.Uint64(), r.source.Uint64())) //nolint:gosec // because it is to be repeated
+	return rand.New(rand.NewPCG(r.source.Uint64(), r.source.Uint64())) //nolint:gosec // because it must be repeatable
 }
 
 // between returns a random duration in the range from..to.

@@ -94,7 +94,7 @@ func (s *toolServer) count(key, tool string, a callArguments) (calls int, takes 
 	c := s.called[key]
 	s.called[key] = called{Tool: tool, Times: c.Times + 1}
 	if s.slowest > 0 {
-		takes = rand.N(s.slowest) //nolint:gosec // because it is to be random, not secret
+		takes = rand.N(s.slowest) //nolint:gosec // because it must be random, not secret
 	}
 	return len(s.called), takes
 }

@@ -109,7 +109,7 @@ func (w workspace) runInBackground(ctx context.Context, args []string, out io.Wr
 	if err != nil {
 		return fmt.Errorf("failed to open the demo's own log: %w", err)
 	}
-	background := exec.CommandContext(context.WithoutCancel(ctx), self, args...) //nolint:gosec // this very program
+	background := exec.CommandContext(context.WithoutCancel(ctx), self, args...) //nolint:gosec // because it starts its own program
 	background.Env = append(os.Environ(), backgroundVariable+"=1")
 	background.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	background.Stderr = log

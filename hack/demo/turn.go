@@ -43,7 +43,7 @@ func (d *demo) waitForTurn(ctx context.Context, name string) (*v1alpha1.Turn, er
 		return nil, fmt.Errorf("failed to see Turn %q finish (last seen: %q): %w", name, d.shown[name], err)
 	}
 	if !meta.IsStatusConditionTrue(turn.Status.Conditions, v1alpha1.ConditionSucceeded) {
-		//nolint:staticcheck // because Turn is a name
+		//nolint:staticcheck // because Turn is the name of a kind
 		return nil, fmt.Errorf("Turn %q ended without success: %s", name, describeState(turn))
 	}
 	return turn, nil

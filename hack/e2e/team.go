@@ -206,7 +206,7 @@ func (t *test) presented(ctx context.Context, address string) (*big.Int, error) 
 		return nil, err
 	}
 	defer func() { _ = connection.Close() }()                                             // nothing was sent
-	return connection.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber, nil //nolint:forcetypeassert // as the dialer says
+	return connection.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber, nil //nolint:forcetypeassert // because it is a TLS connection
 }
 
 func readCertificate(file string) (*x509.Certificate, error) {

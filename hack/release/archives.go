@@ -74,7 +74,7 @@ func (s *archivesSpec) write(out io.Writer) error {
 		if err := os.WriteFile(s.path(file), archive, 0o644); err != nil { //nolint:gosec // because it is published
 			return err
 		}
-		fmt.Fprintln(out, s.path(file)) //nolint:errcheck // because progress that nobody reads is no failure
+		fmt.Fprintln(out, s.path(file)) //nolint:errcheck // because a failed write of progress is no failure
 		sbom, err := p.sbom()
 		if err != nil {
 			return err

@@ -100,7 +100,7 @@ func (r *release) finish(builder string, out io.Writer) error {
 	for _, s := range subjects {
 		fmt.Fprintf(&sums, "%s  %s\n", s.sha256, s.name)
 	}
-	fmt.Fprintln(out, r.path(checksumsFile))                        //nolint:errcheck // because progress that nobody reads is no failure
+	fmt.Fprintln(out, r.path(checksumsFile))                        //nolint:errcheck // because a failed write of progress is no failure
 	return os.WriteFile(r.path(checksumsFile), sums.Bytes(), 0o644) //nolint:gosec // because it is published
 }
 

@@ -100,7 +100,7 @@ func (s *imageSpec) write(out io.Writer) error {
 	if err := writeLayout(archive, tag, index, attached); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s: %s@%s\n", archive, s.reference, digest) //nolint:errcheck // because progress that nobody reads is no failure
+	fmt.Fprintf(out, "%s: %s@%s\n", archive, s.reference, digest) //nolint:errcheck // because a failed write of progress is no failure
 	if s.plain {
 		return nil
 	}

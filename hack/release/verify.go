@@ -96,7 +96,7 @@ func (v *verifier) step(name string, check func() error) {
 		v.errs = append(v.errs, fmt.Errorf("%s: %w", name, err))
 		result = "FAILED"
 	}
-	fmt.Fprintf(v.out, "%-22s %s\n", name, result) //nolint:errcheck // because progress that nobody reads is no failure
+	fmt.Fprintf(v.out, "%-22s %s\n", name, result) //nolint:errcheck // because a failed write of progress is no failure
 }
 
 // checksums compares each file with the checksum file, which must list exactly the files of the release.

@@ -113,10 +113,10 @@ func (g *Guard) Check(ctx context.Context, r *http.Request, right Right) (user s
 	}
 	q := question{token: sha256.Sum256([]byte(token)), right: right}
 	if answer, ok := g.unknown.Get(q.token); ok {
-		return "", answer.(*Refusal) //nolint:forcetypeassert // because nothing else is put in
+		return "", answer.(*Refusal) //nolint:forcetypeassert // because the cache has only values of this type
 	}
 	if answer, ok := g.answers.Get(q); ok {
-		v := answer.(verdict) //nolint:forcetypeassert // because nothing else is put in
+		v := answer.(verdict) //nolint:forcetypeassert // because the cache has only values of this type
 		return v.user, v.refused
 	}
 	_, known := g.known.Get(q.token)

@@ -30,7 +30,7 @@ type reviewer struct {
 func newReviewer() *reviewer {
 	r := &reviewer{Clientset: fake.NewClientset()}
 	r.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		//nolint:forcetypeassert // because it is that
+		//nolint:forcetypeassert // because the test knows the type
 		review := a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview)
 		r.asked.Add(1)
 		review.Status.Authenticated, review.Status.User.Username = strings.HasPrefix(review.Spec.Token, "good"), review.Spec.Token
@@ -38,7 +38,7 @@ func newReviewer() *reviewer {
 		return true, review, nil
 	})
 	r.PrependReactor("create", "subjectaccessreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		//nolint:forcetypeassert // because it is that
+		//nolint:forcetypeassert // because the test knows the type
 		review := a.(k8stesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		review.Status.Allowed = true
 		return true, review, nil
@@ -145,7 +145,7 @@ func TestTokenMustHaveTheAudience(t *testing.T) {
 			r.audiences = tc.has
 			var asked []string
 			r.PrependReactor("create", "tokenreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
-				//nolint:forcetypeassert // because it is that
+				//nolint:forcetypeassert // because the test knows the type
 				asked = a.(k8stesting.CreateAction).GetObject().(*authenticationv1.TokenReview).Spec.Audiences
 				return false, nil, nil
 			})
@@ -165,7 +165,7 @@ func TestHandlerChecksTheRightToThePath(t *testing.T) {
 	r := newReviewer()
 	var paths []authorizationv1.NonResourceAttributes
 	r.PrependReactor("create", "subjectaccessreviews", func(a k8stesting.Action) (bool, runtime.Object, error) {
-		//nolint:forcetypeassert // because it is that
+		//nolint:forcetypeassert // because the test knows the type
 		review := a.(k8stesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview)
 		paths = append(paths, *review.Spec.NonResourceAttributes)
 		review.Status.Allowed = review.Spec.User == "good scraper"

@@ -91,7 +91,7 @@ func hashOf(ctx context.Context, r journalReader, artifact string) (string, erro
 
 // artifactOf returns the name and the SHA-256 of the artifact in an entry. Both are empty for most entries.
 func artifactOf(e journal.Entry) (name, sha256 string, err error) {
-	switch e.Kind { //nolint:exhaustive // because the others name none
+	switch e.Kind { //nolint:exhaustive // because the others name no artifact
 	case journal.ToolFinished:
 		var f loop.CallResult
 		err = json.Unmarshal(e.Payload, &f)

@@ -125,7 +125,7 @@ func (c *decisions) seen(p v1alpha1.PendingApproval, arguments map[string]json.R
 	}
 	if !need {
 		c.env.tell("note: the arguments of %s cannot be shown: %s", termsafe.Line(p.CallID, longestID), why)
-		return nil, nil //nolint:nilnil // because they need not be known
+		return nil, nil //nolint:nilnil // because the arguments are optional here
 	}
 	return nil, fmt.Errorf("the arguments of %s cannot be read, so the call was not approved: %w; to approve it "+
 		"unseen, by the hash %s, add --without-arguments",
@@ -168,7 +168,7 @@ func (c *decisions) arguments(ctx context.Context) (found map[string]json.RawMes
 			return found, fmt.Errorf("failed to read entry %d (%q): %w", e.Seq, e.Kind, err)
 		}
 		found[requestKey(v1alpha1.PendingApproval{
-			//nolint:gosec // because a step is at most 1000, and any other is found by nobody
+			//nolint:gosec // because a step is at most 1000, and any other matches no call
 			Step:      int32(a.Step),
 			RequestID: a.Request, CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash,
 			ArgumentsHash: argumentsHash(a.Arguments),

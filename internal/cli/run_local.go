@@ -39,7 +39,7 @@ type localRun struct {
 	// watched ends at a signal, and life ends when the run is abandoned. cancel ends when the Turns must be
 	// cancelled; if it is nil, they are never cancelled.
 	watched, life context.Context //nolint:containedctx // because the Turns of sub-agents live no longer than that of their parent
-	cancel        context.Context //nolint:containedctx // because it is a signal, no scope
+	cancel        context.Context //nolint:containedctx // because it is a signal, and not the context of a call
 	// ask asks a person. It is nil if there is no terminal. decided holds the replies, and asking is the total time
 	// of the questions.
 	ask     *asker

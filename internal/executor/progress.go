@@ -37,7 +37,7 @@ type progressWriter func(context.Context, *v1alpha1.Turn, news) (*v1alpha1.Turn,
 type progress struct {
 	write progressWriter
 	// life is the context of the writes.
-	life context.Context //nolint:containedctx // because a timer begins them
+	life context.Context //nolint:containedctx // because a timer starts the writes
 	end  context.CancelFunc
 
 	mu sync.Mutex

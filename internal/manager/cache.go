@@ -54,7 +54,7 @@ func turnsOf(o Options) fields.Selector {
 func withoutBookkeeping(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {
-		return in, nil //nolint:nilerr // because what is no object, such as a tombstone, stays as it is
+		return in, nil //nolint:nilerr // because anything but an object, such as a tombstone, stays unchanged
 	}
 	// The transform may receive an object that it has already returned, which others read by then. It does not
 	// write to such an object.

@@ -73,7 +73,7 @@ func read(path string, stdin io.Reader) ([]byte, error) {
 		}
 		return readBounded(stdin)
 	}
-	file, err := os.Open(path) //nolint:gosec // because which files to read is for the caller to say
+	file, err := os.Open(path) //nolint:gosec // because the caller chooses the files
 	if err != nil {
 		return nil, fmt.Errorf("failed to open it: %w", withoutPath(err))
 	}

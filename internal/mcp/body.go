@@ -28,7 +28,7 @@ func (s *stream) readAll(resp *http.Response) ([]byte, error) {
 	in := paced{io.LimitReader(resp.Body, MaxResponseBytes+1), s.ex}
 	for known, all := int64(unreservedBytes), false; !all; {
 		_, err := io.CopyN(&body, in, known-int64(body.Len()))
-		if err == io.EOF { //nolint:errorlint // because io.CopyN returns it as it is
+		if err == io.EOF { //nolint:errorlint // because io.CopyN returns it unwrapped
 			return body.Bytes(), nil
 		}
 		if err != nil {

@@ -59,7 +59,7 @@ func serve(t *testing.T, options *sdk.StreamableHTTPOptions, tools ...func(*sdk.
 		add(s.Server)
 	}
 	handler := sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return s.Server }, options)
-	//nolint:contextcheck // because what is noted of a request outlives it
+	//nolint:contextcheck // because the record of a request outlives the request
 	s.web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.handle(w, r, handler) }))
 	s.URL = s.web.URL + "/mcp"
 	t.Cleanup(func() {

@@ -36,7 +36,7 @@ const (
 // another, so that none accumulate.
 type stream struct {
 	wire    *wire
-	ctx     context.Context //nolint:containedctx // because it is the request's
+	ctx     context.Context //nolint:containedctx // because the context belongs to the request
 	cancel  context.CancelCauseFunc
 	release func() // detaches the request from its caller
 	header  http.Header

@@ -187,7 +187,7 @@ func (w *wire) call(req *http.Request, body []byte, id jsonrpc.ID) (*http.Respon
 	// The context outlives the caller, so that the last bytes of a response can be read and its connection reused.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(req.Context()))
 	parting := []func() bool{
-		//nolint:contextcheck // because it is the request's
+		//nolint:contextcheck // because the context belongs to the request
 		context.AfterFunc(req.Context(), func() { cancel(context.Cause(req.Context())) }),
 		//nolint:contextcheck // because the connection may end before the request
 		context.AfterFunc(w.life, func() { cancel(ErrClosed) }),

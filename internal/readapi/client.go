@@ -77,7 +77,7 @@ func (c *Client) Journal(ctx context.Context, q Query) iter.Seq2[journal.Entry, 
 			yield(journal.Entry{}, err)
 			return
 		}
-		defer response.Body.Close() //nolint:errcheck // because nothing that matters is left
+		defer response.Body.Close() //nolint:errcheck // because the rest of the body does not matter
 		if q.Opened != nil {
 			if err := q.Opened(response.Header.Get(turnUIDHeader)); err != nil {
 				yield(journal.Entry{}, err)
@@ -137,7 +137,7 @@ func (c *Client) get(ctx context.Context, namespace, name, what string, q url.Va
 
 // refusal returns the error that a server sent instead of the requested data, and closes the response.
 func (c *Client) refusal(response *http.Response) error {
-	defer response.Body.Close() //nolint:errcheck // because the refusal is what matters
+	defer response.Body.Close() //nolint:errcheck // because only the refusal matters
 	var e Error
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxRefusal))
 	if err != nil || json.Unmarshal(data, &e) != nil || e.Message == "" {

@@ -88,7 +88,7 @@ func (w *writer) Update(ctx context.Context, o client.Object, options ...client.
 	result := w.turns.Put().Namespace(t.Namespace).Resource("turns").Name(t.Name).SubResource("status").
 		SetHeader("Content-Type", runtime.ContentTypeJSON).SetHeader("Accept", metadataOnly).Body(body).Do(ctx)
 	if err := result.Error(); err != nil { // unlike Raw, Error returns the API server's message
-		return err //nolint:wrapcheck // because callers look at it as at the error of any client
+		return err //nolint:wrapcheck // because callers check it like the error of any client
 	}
 	answer, err := result.Raw()
 	if err != nil {

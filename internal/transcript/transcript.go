@@ -73,7 +73,7 @@ func (w *Writer) text(e journal.Entry) (string, error) {
 
 // body returns the text below the headline of an entry.
 func body(e journal.Entry) (string, error) {
-	switch e.Kind { //nolint:exhaustive // because the others have nothing to say
+	switch e.Kind { //nolint:exhaustive // because the others have no text
 	case journal.ModelFailed:
 		return of(e, func(a loop.Attempt) string { return quoted(a.Stack) })
 	case journal.ModelReplied:

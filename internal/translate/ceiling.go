@@ -81,21 +81,21 @@ func Bounded(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits) *v1a
 	if a.Spec.Limits != nil {
 		limits = *a.Spec.Limits
 	}
-	//nolint:gosec // because it was an int32
+	//nolint:gosec // because the value was an int32 before
 	lowered := lower(&limits.TimeoutSeconds, ceiling.TimeoutSeconds, int32(v1alpha1.Timeout(given...)/time.Second))
-	//nolint:gosec // because it was an int32
+	//nolint:gosec // because the value was an int32 before
 	lowered = lower(&limits.StartingDeadlineSeconds, ceiling.StartingDeadlineSeconds,
 		int32(v1alpha1.StartingDeadline(given...)/time.Second)) || lowered
-	//nolint:gosec // because it was an int32
+	//nolint:gosec // because the value was an int32 before
 	lowered = lower(&limits.ApprovalTimeoutSeconds, ceiling.ApprovalTimeoutSeconds,
 		int32(v1alpha1.ApprovalTimeout(given...)/time.Second)) || lowered
-	//nolint:gosec // because it was an int32
+	//nolint:gosec // because the value was an int32 before
 	lowered = lower(&limits.MaxSteps, ceiling.MaxSteps, int32(v1alpha1.MaxSteps(given...))) || lowered
-	//nolint:gosec // because it was an int32
+	//nolint:gosec // because the value was an int32 before
 	lowered = lower(&limits.MaxToolCalls, ceiling.MaxToolCalls, int32(v1alpha1.MaxToolCalls(given...))) || lowered
-	//nolint:gosec // because it was an int32
+	//nolint:gosec // because the value was an int32 before
 	lowered = lower(&limits.MaxDepth, ceiling.MaxDepth, int32(v1alpha1.MaxDepth(given...))) || lowered
-	//nolint:gosec // because it was an int32
+	//nolint:gosec // because the value was an int32 before
 	lowered = lower(&limits.MaxDescendants, ceiling.MaxDescendants, int32(v1alpha1.MaxDescendants(nil, a.Spec.Limits))) || lowered
 	lowered = lower(&limits.MaxTokens, ceiling.MaxTokens, v1alpha1.MaxTokens(given...)) || lowered
 	if own := costOf(&limits); ceiling.MaxCost != nil && (own == nil || *own > *costOf(ceiling)) {

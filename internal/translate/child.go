@@ -134,7 +134,7 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 	}
 	//nolint:gosec // because it is at most 8
 	child.Spec.Limits.MaxDepth = new(int32(v1alpha1.MaxDepth(limits...)))
-	//nolint:gosec // because it was an int32
+	//nolint:gosec // because the value was an int32 before
 	child.Spec.Limits.ApprovalTimeoutSeconds = new(int32(v1alpha1.ApprovalTimeout(limits...) / time.Second))
 	if c.Descendants > 0 {
 		child.Spec.Limits.MaxDescendants = new(toInt32(c.Descendants - 1))

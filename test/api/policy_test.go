@@ -83,7 +83,7 @@ var _ = Describe("Who decides about a call", func() {
 		err := decide(ctx, "ada", "bob")
 		Expect(apierrors.IsForbidden(err)).To(BeTrue(), "%v", err)
 		Expect(err).To(MatchError(ContainSubstring(
-			`spec.decidedBy must be "ada", your name as the API server knows it: nobody decides in the name of another`)))
+			`spec.decidedBy must be "ada", your user name: you cannot decide as another user`)))
 		Expect(decide(ctx, "bob", "ada")).To(MatchError(ContainSubstring(`spec.decidedBy must be "bob"`)))
 		Expect(decide(ctx, "ada", "Ada")).NotTo(Succeed(), "names are case-sensitive")
 		Expect(decide(ctx, "ada", "ada ")).NotTo(Succeed(), "and by white space")

@@ -1,6 +1,6 @@
 {{/*
-A Deployment of the manager. It takes the chart (root), the component that its Pods are labelled with, the suffix of its name,
-its replicas, and the roles of its Pods, empty for all.
+A Deployment of the manager. The argument has the chart (root), the component label of its Pods (component), the suffix of its
+name (suffix), its replicas (replicas), and the roles of its Pods (roles; empty means all roles).
 */}}
 {{- define "capstan.deployment" -}}
 {{- with .root -}}
@@ -25,7 +25,7 @@ spec:
     {{- else }}
     type: RollingUpdate
     rollingUpdate:
-      # A new manager is up before an old one hands its Turns back.
+      # A new manager is ready before an old one hands its Turns back.
       maxSurge: 1
       maxUnavailable: 0
     {{- end }}

@@ -17,24 +17,24 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Names of cluster-wide objects carry the namespace: two releases of one name do not meet. */}}
+{{/* Names of cluster-wide objects contain the namespace, so that two releases with the same name do not collide. */}}
 {{- define "capstan.clusterName" -}}
 {{- printf "%s-%s" .Release.Namespace (include "capstan.fullname" .) -}}
 {{- end -}}
 
-{{/* What the names of the roles of people begin with; empty if the release has none. */}}
+{{/* The prefix of the names of the roles for people; empty if the release has none. */}}
 {{- define "capstan.rolePrefix" -}}
 {{- if .Values.rbac.create -}}{{ include "capstan.clusterName" . }}{{- end -}}
 {{- end -}}
 
-{{/* Labels of what a Service and a Deployment select; they never change. */}}
+{{/* Labels that Services and Deployments select; they never change. */}}
 {{- define "capstan.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "capstan.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: manager
 {{- end -}}
 
-{{/* Labels that are not of the manager alone. Where commonLabels has one of the same name, the standard one stays. */}}
+{{/* Labels of all objects. If commonLabels has a label with the name of a standard one, the standard one is used. */}}
 {{- define "capstan.commonLabels" -}}
 {{- $own := dict
   "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-")
@@ -49,12 +49,12 @@ app.kubernetes.io/component: manager
 {{- merge (include "capstan.selectorLabels" . | fromYaml) (include "capstan.commonLabels" . | fromYaml) | toYaml -}}
 {{- end -}}
 
-{{/* Labels of the Pods. The chart's version is not among them: a new chart alone restarts nothing. */}}
+{{/* Labels of the Pods. They do not contain the chart's version, so that a new chart alone restarts no Pod. */}}
 {{- define "capstan.podLabels" -}}
 {{- merge (include "capstan.selectorLabels" . | fromYaml) (dict "app.kubernetes.io/part-of" "capstan") .Values.podLabels .Values.commonLabels | toYaml -}}
 {{- end -}}
 
-{{/* The name of the policy of ToolApprovals and of its binding: the release's own, or those of config/policy. */}}
+{{/* The name of the policy for ToolApprovals, and of its binding: of this release, or of config/policy. */}}
 {{- define "capstan.approvalPolicyName" -}}
 {{- if .Values.approvalPolicy.install -}}
 {{- include "capstan.clusterName" . }}-toolapprovals
@@ -94,7 +94,7 @@ capstan-toolapprovals
 {{- .Values.persistence.existingClaim | default (printf "%s-data" (include "capstan.fullname" .)) -}}
 {{- end -}}
 
-{{/* The peers of a NetworkPolicy that are every address but those of this machine's link and of cloud metadata services. */}}
+{{/* Peers of a NetworkPolicy: all addresses except link-local ones and those of cloud metadata services. */}}
 {{- define "capstan.everywhere" -}}
 - ipBlock:
     cidr: 0.0.0.0/0
@@ -113,8 +113,9 @@ capstan-toolapprovals
 {{- end -}}
 
 {{/*
-Seconds until a stopping Pod is killed: terminationGracePeriodSeconds, but never before its Turns are handed back. That takes up to a fifth of
-the grace period of runs more, at least a second; giving the Leases up takes a few seconds.
+Seconds until a stopping Pod is killed: terminationGracePeriodSeconds, but never before its Turns are handed back. In
+addition to the grace period of runs, that takes up to a fifth of it, at least a second. Releasing the Leases takes a few
+seconds more.
 */}}
 {{- define "capstan.terminationGracePeriodSeconds" -}}
 {{- $grace := int .Values.shutdownGraceSeconds -}}
@@ -129,101 +130,101 @@ subjects:
   namespace: {{ .Release.Namespace }}
 {{- end -}}
 
-{{/* Values that are each fine but do not go together; a schema cannot say this in words that help. */}}
+{{/* Checks for values that contradict each other. A schema could not give helpful messages. */}}
 {{- define "capstan.validate" -}}
 {{- $v := .Values -}}
 {{- if and (include "capstan.persistent" .) (gt (int $v.replicas) 1) -}}
-{{- fail (printf "replicas must be at most 1 when persistence.enabled is true: one SQLite journal cannot be shared, got %d; store.url names a PostgreSQL that can" (int $v.replicas)) -}}
+{{- fail (printf "replicas must be at most 1 if persistence.enabled is true, got %d: several Pods cannot share an SQLite journal; set store.url to use PostgreSQL" (int $v.replicas)) -}}
 {{- end -}}
 {{- include "capstan.validateStore" . -}}
 {{- if and $v.executor.separate (not $v.store.url) -}}
-{{- fail "executor.separate needs store.url: executors of their own share the journal with the controller, which SQLite cannot do" -}}
+{{- fail "executor.separate needs store.url: separate executors share the journal with the controller, and they cannot share an SQLite journal" -}}
 {{- end -}}
 {{- if and (gt (int $v.replicas) 1) (not $v.leaderElection.enabled) -}}
-{{- fail (printf "leaderElection.enabled must be true when replicas is above 1, got %d replicas" (int $v.replicas)) -}}
+{{- fail (printf "leaderElection.enabled must be true if replicas is above 1, got %d replicas" (int $v.replicas)) -}}
 {{- end -}}
 {{- if and (not $v.leaderElection.enabled) (not (include "capstan.persistent" .)) -}}
-{{- fail "leaderElection.enabled must be true with store.url or an emptyDir: an upgrade then runs an old and a new Pod side by side" -}}
+{{- fail "leaderElection.enabled must be true with store.url or an emptyDir: during an upgrade, an old and a new Pod run at the same time" -}}
 {{- end -}}
 {{- if and $v.metrics.enabled (eq (int $v.metrics.port) (int $v.health.port)) -}}
 {{- fail (printf "metrics.port and health.port must differ, got %d for both" (int $v.health.port)) -}}
 {{- end -}}
 {{- if and $v.metrics.serviceMonitor.enabled (not $v.metrics.enabled) -}}
-{{- fail "metrics.serviceMonitor.enabled needs metrics.enabled: there would be nothing to scrape" -}}
+{{- fail "metrics.serviceMonitor.enabled needs metrics.enabled: without it, no Pod serves metrics" -}}
 {{- end -}}
 {{- if and $v.metrics.prometheusRule.enabled (not $v.metrics.enabled) -}}
-{{- fail "metrics.prometheusRule.enabled needs metrics.enabled: its alerts would have no metrics" -}}
+{{- fail "metrics.prometheusRule.enabled needs metrics.enabled: without it, the alerts have no metrics" -}}
 {{- end -}}
 {{- if and $v.metrics.podMonitor.enabled (not $v.metrics.enabled) -}}
-{{- fail "metrics.podMonitor.enabled needs metrics.enabled: there would be nothing to scrape" -}}
+{{- fail "metrics.podMonitor.enabled needs metrics.enabled: without it, no Pod serves metrics" -}}
 {{- end -}}
 {{- if and $v.metrics.podMonitor.enabled $v.metrics.serviceMonitor.enabled -}}
-{{- fail "metrics.podMonitor.enabled and metrics.serviceMonitor.enabled exclude each other: every Pod would be scraped twice" -}}
+{{- fail "metrics.podMonitor.enabled and metrics.serviceMonitor.enabled must not both be true: each Pod would be scraped twice" -}}
 {{- end -}}
 {{- if and $v.metrics.dashboard.enabled (not $v.metrics.enabled) -}}
-{{- fail "metrics.dashboard.enabled needs metrics.enabled: it would show nothing" -}}
+{{- fail "metrics.dashboard.enabled needs metrics.enabled: without it, the dashboard is empty" -}}
 {{- end -}}
 {{- with $v.executor.autoscaling -}}
 {{- if .enabled -}}
 {{- if not (and $v.executor.separate $v.metrics.enabled) -}}
-{{- fail "executor.autoscaling.enabled needs executor.separate and metrics.enabled: it scales executors by what they measure" -}}
+{{- fail "executor.autoscaling.enabled needs executor.separate and metrics.enabled: it scales separate executors by their metrics" -}}
 {{- end -}}
 {{- if gt (int .minReplicas) (int .maxReplicas) -}}
 {{- fail (printf "executor.autoscaling.minReplicas must be at most maxReplicas, got %d and %d" (int .minReplicas) (int .maxReplicas)) -}}
 {{- end -}}
 {{- if and (eq .kind "KEDA") (not .prometheusAddress) -}}
-{{- fail "executor.autoscaling.prometheusAddress must be set for KEDA: the URL of your Prometheus" -}}
+{{- fail "executor.autoscaling.prometheusAddress must be set for KEDA, to the URL of your Prometheus" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if and $v.metrics.readers (not (and $v.rbac.create $v.metrics.enabled)) -}}
-{{- fail "metrics.readers needs metrics.enabled and rbac.create: bind them to a role of yours otherwise" -}}
+{{- fail "metrics.readers needs metrics.enabled and rbac.create: without rbac.create, bind the ServiceAccounts to your own ClusterRole" -}}
 {{- end -}}
 {{- with $v.readAPI -}}
 {{- if and .enabled (not .tlsSecret) -}}
-{{- fail "readAPI.enabled needs readAPI.tlsSecret: tokens must not cross a network in the clear" -}}
+{{- fail "readAPI.enabled needs readAPI.tlsSecret: clients must not send their tokens unencrypted" -}}
 {{- end -}}
 {{- if and .enabled (or (eq (int .port) (int $v.health.port)) (and $v.metrics.enabled (eq (int .port) (int $v.metrics.port)))) -}}
 {{- fail (printf "readAPI.port must differ from health.port and metrics.port, got %d" (int .port)) -}}
 {{- end -}}
 {{- end -}}
-{{- /* The manager also serves the read API at 127.0.0.1:8082, to which kubectl forwards ports, unless a flag or its twin says otherwise. */ -}}
+{{- /* The manager also serves the read API at 127.0.0.1:8082, for kubectl port-forward, unless a flag or its variable changes that. */ -}}
 {{- if not (regexMatch "--read-bind-address|CAPSTAN_READ_BIND_ADDRESS" (list $v.extraArgs $v.extraEnv | toJson)) -}}
 {{- $ports := dict "health.port" $v.health.port -}}
 {{- if $v.metrics.enabled -}}{{- $_ := set $ports "metrics.port" $v.metrics.port -}}{{- end -}}
 {{- if $v.readAPI.enabled -}}{{- $_ := set $ports "readAPI.port" $v.readAPI.port -}}{{- end -}}
 {{- range $name, $port := $ports -}}
 {{- if eq (int $port) 8082 -}}
-{{- fail (printf "%s must not be 8082: the manager has 127.0.0.1:8082 for the read API that ports are forwarded to; take another port" $name) -}}
+{{- fail (printf "%s must not be 8082: the manager uses 127.0.0.1:8082 for the read API behind kubectl port-forward; choose another port" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- $pdb := $v.podDisruptionBudget -}}
 {{- if and $pdb.enabled (not (kindIs "invalid" $pdb.minAvailable)) (not (kindIs "invalid" $pdb.maxUnavailable)) -}}
-{{- fail "podDisruptionBudget takes one of minAvailable and maxUnavailable: set the other one to null" -}}
+{{- fail "podDisruptionBudget.minAvailable and podDisruptionBudget.maxUnavailable must not both be set: set one of them to null" -}}
 {{- end -}}
 {{- end -}}
 
-{{/* What is wrong with the store. The URL is not repeated: a password in it must not get into a log. */}}
+{{/* Checks the values of the store. The messages do not repeat the URL: a password in it must not get into a log. */}}
 {{- define "capstan.validateStore" -}}
 {{- $store := .Values.store -}}
 {{- if $store.url -}}
 {{- if or (regexMatch "://[^@]*[:@].*@" $store.url) (regexMatch "[?&](ssl)?password=" $store.url) -}}
-{{- fail "store.url must not hold a password: everyone who may read the Deployment would see it; put it into a Secret and name that in store.passwordSecret" -}}
+{{- fail "store.url must not contain a password, because every reader of the Deployment would see it: put the password into a Secret, and set store.passwordSecret.name" -}}
 {{- end -}}
 {{- if not (regexMatch "^postgres(ql)?://([^\\s/?#@:]+@)?[^\\s/?#@]*/[^\\s@]+$" $store.url) -}}
-{{- fail "store.url must be of the form postgres://USER@HOST:5432/DATABASE; for SQLite leave it empty and see persistence" -}}
+{{- fail "store.url must be of the form postgres://USER@HOST:5432/DATABASE; to use SQLite, leave it empty and see persistence" -}}
 {{- end -}}
 {{- else -}}
 {{- range $name := list "passwordSecret" "caSecret" -}}
 {{- if (index $store $name).name -}}
-{{- fail (printf "store.%s needs store.url: there is no database to use it with" $name) -}}
+{{- fail (printf "store.%s needs store.url: without it, no database is used" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Annotations of an object that exists only while helm uninstall drains; it takes the order in which Helm makes it. */}}
+{{/* Annotations of an object that exists only while helm uninstall drains. The argument is its weight, which orders the hooks. */}}
 {{- define "capstan.drainHook" -}}
 helm.sh/hook: pre-delete
 helm.sh/hook-weight: {{ . | quote }}

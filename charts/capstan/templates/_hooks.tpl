@@ -1,6 +1,6 @@
 {{/*
-The account of a hook, and the rights that it has while the hook runs. It takes the chart (root), the hook's component, the annotations of the
-hook (annotations) and its rules.
+The ServiceAccount and the rights of a hook. The argument has the chart (root), the component of the hook (component), its
+annotations (annotations) and its rules (rules).
 */}}
 {{- define "capstan.hookAccount" -}}
 {{- $name := printf "%s-%s" (include "capstan.fullname" .root) .component }}
@@ -52,7 +52,7 @@ subjects:
 {{- merge (dict "app.kubernetes.io/component" .component) (include "capstan.labels" .root | fromYaml) | toYaml -}}
 {{- end -}}
 
-{{/* Labels of the Pod of a hook: not those that the Deployments, the Services, the NetworkPolicy and the PodDisruptionBudgets select. */}}
+{{/* Labels of a hook's Pod, without those that Deployments, Services, the NetworkPolicy and PodDisruptionBudgets select. */}}
 {{- define "capstan.hookPodLabels" -}}
 {{- omit (merge (dict "app.kubernetes.io/component" .component) (include "capstan.podLabels" .root | fromYaml)) "app.kubernetes.io/name" "app.kubernetes.io/instance" | toYaml -}}
 {{- end -}}
@@ -63,7 +63,7 @@ subjects:
 {{- if .Values.executor.separate -}},{{- include "capstan.fullname" . -}}-executor{{- end -}}
 {{- end -}}
 
-{{/* The spec of the Pod of a hook, which runs a command of the manager's image (args) with the account of its component. */}}
+{{/* The spec of a hook's Pod. It runs a command of the manager's image (args) with the ServiceAccount of its component. */}}
 {{- define "capstan.hookPodSpec" -}}
 restartPolicy: Never
 serviceAccountName: {{ include "capstan.fullname" .root }}-{{ .component }}

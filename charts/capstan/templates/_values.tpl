@@ -1,6 +1,6 @@
 {{/*
-Adds the values that are missing, each with the default of values.yaml. helm upgrade --reuse-values gives a chart the values of the chart before it,
-which had fewer. files/defaults.yaml has each default by its path; those that null means something for are not among them.
+Adds missing values, with the defaults of values.yaml. helm upgrade --reuse-values uses the values of the previous chart, which
+had fewer. files/defaults.yaml has each default by its path, except for values that can be null.
 */}}
 {{- define "capstan.fillValues" -}}
 {{- range .Files.Get "files/defaults.yaml" | fromYamlArray -}}

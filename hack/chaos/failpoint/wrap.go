@@ -29,7 +29,7 @@ func (j *lineJournal) Append(ctx context.Context, uid string, entries ...journal
 	kinds := make([]string, 0, len(entries))
 	for _, e := range entries {
 		kinds = append(kinds, string(e.Kind))
-		switch e.Kind { //nolint:exhaustive // because the others are of the Turn whose journal it is
+		switch e.Kind { //nolint:exhaustive // because all other entries belong to the Turn itself
 		case journal.SessionTurn: // the Turn adds itself to the journal of its Session
 			var added struct {
 				TurnUID string `json:"turnUID"`

@@ -30,7 +30,7 @@ func (c *Cluster) start(name, program string, args ...string) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()    // the program has its own descriptor
-	cmd := exec.Command(program, args...) //nolint:noctx // because Down ends it, in the right order
+	cmd := exec.Command(program, args...) //nolint:noctx // because Down stops the processes in the right order
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, c.path()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {

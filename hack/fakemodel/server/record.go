@@ -97,7 +97,7 @@ func (e *entry) finish(outcome Outcome, usage wireUsage) {
 		return
 	}
 	r.stats.ByOutcome[outcome]++
-	switch outcome { //nolint:exhaustive // because the other outcomes have no number of their own
+	switch outcome { //nolint:exhaustive // because the other outcomes have no counter
 	case OutcomeCancelled:
 		r.stats.Cancelled++
 	case OutcomeAnswered:

@@ -92,7 +92,7 @@ func entry(tb testing.TB) string {
 
 func freePort(tb testing.TB) int {
 	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // because it takes no time
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // because listening on a local port does not block
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func TestServerTextStaysOutOfMessages(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			e := failure(t, provider(t, tc.url, func(c *openai.Config) {
 				if name == "another host's cert" {
-					//nolint:forcetypeassert // because it is one
+					//nolint:forcetypeassert // because the test knows the type
 					c.Roots = other.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 				}
 			}))

@@ -169,7 +169,7 @@ func add(spendings []Spending) (*Cost, error) {
 			continue
 		}
 		if s.Cost == nil {
-			return nil, nil //nolint:nilnil // because a cost that is not whole is none
+			return nil, nil //nolint:nilnil // because an incomplete cost is reported as no cost
 		}
 		if currency != "" && currency != s.Cost.Currency {
 			return nil, fmt.Errorf("the used models have prices in different currencies, %s and %s", currency, s.Cost.Currency)

@@ -63,7 +63,7 @@ func (in *Input) mayAsk(ctx context.Context, r *Request) (*End, error) {
 	if why := in.overBudget(r); why != "" {
 		return &End{Reason: OverBudget, Message: why}, nil
 	}
-	return nil, nil //nolint:nilnil // because nothing speaks against it
+	return nil, nil //nolint:nilnil // because the request may be sent
 }
 
 // waitToRetry waits before the next attempt. If there must be no next attempt, it returns the reason as an error.

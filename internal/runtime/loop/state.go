@@ -184,7 +184,7 @@ type callKey struct {
 
 // Apply folds an entry into the state. Entries of other parts of the engine change nothing.
 func (s *State) Apply(e journal.Entry) error {
-	switch e.Kind { //nolint:exhaustive // because the others are not the loop's
+	switch e.Kind { //nolint:exhaustive // because the loop ignores the others
 	case journal.ModelRequested:
 		return s.applyRequest(e)
 	case journal.ModelFailed:

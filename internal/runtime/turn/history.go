@@ -154,7 +154,7 @@ func Expand(ctx context.Context, j journal.Journal, e journal.Entry) (journal.En
 	}
 	var r preparedRecord
 	if json.Unmarshal(e.Payload, &r) != nil || r.Prepared == nil || r.History == nil || r.History.Messages == 0 {
-		return e, nil //nolint:nilerr // because one that makes no sense is shown as it is
+		return e, nil //nolint:nilerr // because a malformed entry is shown unchanged
 	}
 	c, err := r.History.read(ctx, j)
 	if err == nil {

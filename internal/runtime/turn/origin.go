@@ -36,7 +36,7 @@ func (e *Engine) Namespace(ctx context.Context, uid string) (string, error) {
 		Namespace string `json:"namespace"`
 	}
 	if first.Kind != journal.RunStarted && first.Kind != journal.SessionTurn || json.Unmarshal(first.Payload, &of) != nil {
-		return "", nil //nolint:nilerr // because a journal that makes no sense says nothing
+		return "", nil //nolint:nilerr // because a malformed journal has no information
 	}
 	return of.Namespace, nil
 }

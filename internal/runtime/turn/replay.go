@@ -41,7 +41,7 @@ func (p *replayed) apply(e journal.Entry) error {
 	if e.Kind != journal.RunStarted {
 		p.runs = max(1, p.runs) // older versions did not record the beginning of a run
 	}
-	switch e.Kind { //nolint:exhaustive // because the others are the loop's
+	switch e.Kind { //nolint:exhaustive // because the loop handles the others
 	case journal.RunStarted:
 		p.runs++
 		return nil

@@ -225,7 +225,7 @@ func (r *run) messageCount() int {
 
 // toolAnswer returns the end of the call whose result is the text of the Turn, or nil if the model wrote the text.
 func (r *run) toolAnswer(stop Stop) *loop.CallResult {
-	switch stop { //nolint:exhaustive // because no other end has a tool's text
+	switch stop { //nolint:exhaustive // because only these ends have a tool's text
 	case StopToolEnded:
 		return r.replayed.loop.Terminal(r.output)
 	case StopOutputInvalid:

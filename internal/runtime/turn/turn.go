@@ -109,7 +109,7 @@ type Input struct {
 	// Cancel ends when the Turn is cancelled. The Turn then ends at once, with a result of its work up to this
 	// point. If Cancel is nil, the Turn is never cancelled. It must be a context of the standard library: waiting
 	// for any other context needs a goroutine.
-	Cancel context.Context //nolint:containedctx // because it is no scope of calls, but the signal that the Turn was cancelled
+	Cancel context.Context //nolint:containedctx // because it is the signal that the Turn was cancelled, and not the context of a call
 	// Interrupt is closed to stop the run at the next safe point. If Interrupt is nil, the run is never
 	// interrupted.
 	Interrupt <-chan struct{}

@@ -122,7 +122,7 @@ type columns struct {
 func (c *columns) add(e journal.Entry) {
 	c.seqs, c.epochs = append(c.seqs, e.Seq), append(c.epochs, e.Epoch)
 	c.kinds, c.times = append(c.kinds, string(e.Kind)), append(c.times, e.Time.UTC().Format(time.RFC3339Nano))
-	c.versions = append(c.versions, int32(e.Version)) //nolint:gosec // because nobody changes a form so often
+	c.versions = append(c.versions, int32(e.Version)) //nolint:gosec // because versions are small
 	c.payloads, c.artifacts = append(c.payloads, notNull(e.Payload)), append(c.artifacts, e.Artifact)
 	for _, a := range e.Artifacts {
 		c.sums, c.bytes, c.data = append(c.sums, a.SHA256), append(c.bytes, a.Bytes), append(c.data, notNull(a.Data))

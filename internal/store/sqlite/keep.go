@@ -117,7 +117,7 @@ func (t *tx) reach(p part, uid string, left *int64) (last any, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close() //nolint:errcheck // because rows.Err below reports what matters
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
 	for *left > 0 && rows.Next() {
 		var bytes int64
 		if err := rows.Scan(&last, &bytes); err != nil {

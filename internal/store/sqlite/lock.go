@@ -32,7 +32,7 @@ const (
 // 2. The lock is on a file beside the journal, because some file systems (NFS) mix both kinds of locks.
 // 3. The lock file is never removed: a process could remove the file that its successor has locked.
 func acquire(ctx context.Context, path string) (*os.File, error) {
-	f, err := os.OpenFile(path+lockSuffix, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // because whoever runs the process names the file
+	f, err := os.OpenFile(path+lockSuffix, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // because the operator names the file
 	if err != nil {
 		return nil, fmt.Errorf("failed to create the lock file of the journal %q: let the user of this process "+
 			"own both the file and its folder: %w", path, err)

@@ -26,7 +26,7 @@ func (s *Store) page(ctx context.Context, uid string, after int64) (entries []jo
 	if err != nil {
 		return nil, false, err
 	}
-	defer rows.Close() //nolint:errcheck // because rows.Err below reports what matters
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
 	bytes := 0
 	for rows.Next() {
 		var e journal.Entry
@@ -93,7 +93,7 @@ func (s *Store) strings(ctx context.Context, query string, args ...any) ([]strin
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close() //nolint:errcheck // because rows.Err below reports what matters
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
 	var all []string
 	for rows.Next() {
 		var one string

@@ -71,7 +71,7 @@ func Open(ctx context.Context, path string) (_ *Store, err error) {
 			err = errors.Join(err, s.release())
 		}
 	}()
-	s.file, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // because whoever runs the process names the file
+	s.file, err = os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600) //nolint:gosec // because the operator names the file
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the journal; it must be a file that the user of this process may read and write: %w", err)
 	}

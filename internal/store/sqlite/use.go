@@ -25,7 +25,7 @@ func (s *Store) Use(ctx context.Context) (u store.Use, err error) {
 	if err != nil {
 		return store.Use{}, s.failed(err)
 	}
-	defer rows.Close() //nolint:errcheck // because rows.Err below reports what matters
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
 	u.Namespaces = map[string]int64{}
 	for rows.Next() {
 		var namespace string

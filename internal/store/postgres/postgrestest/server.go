@@ -49,7 +49,7 @@ func Start(ctx context.Context, bin string, settings ...string) (s *Server, err 
 		}
 	}()
 	secret := filepath.Join(s.dir, "password")
-	//nolint:gosec // because the server's user has to read it, in a folder that nobody else can enter
+	//nolint:gosec // because the server's user must read it, in a folder that no other user can enter
 	if err := os.WriteFile(secret, []byte(password), 0o644); err != nil {
 		return s, err
 	}
