@@ -1,7 +1,6 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -24,34 +23,36 @@ func (s *stream) readAll(resp *http.Response) ([]byte, error) {
 	if resp.ContentLength > 0 {
 		size = resp.ContentLength
 	}
-	var body bytes.Buffer
 	in := paced{io.LimitReader(resp.Body, MaxResponseBytes+1), s.ex}
-	for known, all := int64(unreservedBytes), false; !all; {
-		_, err := io.CopyN(&body, in, known-int64(body.Len()))
-		if err == io.EOF { //nolint:errorlint // because io.CopyN returns it unwrapped
-			return body.Bytes(), nil
-		}
-		if err != nil {
+	for body, all := make([]byte, 0, min(unreservedBytes, size)), false; ; {
+		n, err := in.Read(body[len(body):cap(body)])
+		switch body = body[:len(body)+n]; {
+		case len(body) > MaxResponseBytes:
+			return nil, errTooLong
+		case err == io.EOF, int64(len(body)) == resp.ContentLength: //nolint:errorlint // because a body returns it unwrapped
+			return body, nil
+		case err != nil:
 			return nil, s.tooSlow(err)
+		case len(body) < cap(body):
+			continue
 		}
-		if int64(body.Len()) == resp.ContentLength {
-			return body.Bytes(), nil
+		room := 2 * int64(cap(body))
+		if room >= size {
+			room = size
+			if resp.ContentLength <= 0 {
+				room++ // the byte that shows that the response is too long
+			}
 		}
-		known = min(2*known, max(size, known+1))
-		if all, err = s.ex.reserve(s.ctx, s.wire, known, size, s.cancel); err != nil {
-			return nil, err
+		if !all {
+			if all, err = s.ex.reserve(s.ctx, s.wire, room, size, s.cancel); err != nil {
+				return nil, err
+			}
 		}
+		if all && resp.ContentLength > 0 {
+			room = size
+		}
+		body = append(make([]byte, 0, room), body...) // append alone could make more room than is reserved
 	}
-	if resp.ContentLength > 0 {
-		body.Grow(max(int(size)-body.Len(), 0) + bytes.MinRead)
-	}
-	if _, err := body.ReadFrom(in); err != nil {
-		return nil, s.tooSlow(err)
-	}
-	if body.Len() > MaxResponseBytes {
-		return nil, errTooLong
-	}
-	return body.Bytes(), nil
 }
 
 // present is a member of a JSON message of which only the presence matters. Its value is not copied.

@@ -85,8 +85,8 @@ func (e *events) read(kept int) ([]byte, error) {
 	}
 }
 
-// checkBounds checks the bounds with the next part of a line: each data line by itself, the lines that are kept
-// besides them together, and the lines between two events that are dropped, because reading them takes time.
+// checkBounds checks the bounds with the next part of a line: each data line with the lines that are kept besides
+// the data, those lines together, and the lines between two events that are dropped, because reading them takes time.
 func (e *events) checkBounds(part []byte, noise, isData bool, kept int) error {
 	switch {
 	case noise:
@@ -95,12 +95,12 @@ func (e *events) checkBounds(part []byte, noise, isData bool, kept int) error {
 				"configure the endpoint to send fewer", MaxBetweenEvents)
 		}
 		return nil
-	case isData && len(e.line)+len(part) > MaxEventBytes:
+	case isData && len(e.line)+len(part)+len(e.other) > MaxEventBytes:
 		return tooManyBytes("an event of the answer", MaxEventBytes)
 	case !isData && len(e.other)+len(part) > maxOther:
 		return tooManyBytes("the text outside the events of the answer", maxOther)
 	}
-	return e.memory.hold(e.watch, len(e.line)+len(e.other)+len(part)+kept)
+	return e.memory.hold(e.watch, len(part), len(e.line)+len(e.other)+len(part)+kept)
 }
 
 // isNoise reports whether a line is a comment, or a field other than data.

@@ -2,6 +2,8 @@ package openai
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -13,6 +15,10 @@ const (
 	// replyRoom is the reservation for a reply that is no longer small, in bytes: the longest event and the part of the
 	// reply that is kept. Reserve all of it first: waiting for more of it later could deadlock.
 	replyRoom = MaxEventBytes + MaxReplyBytes
+	// While others wait, replyPace bytes of a long reply must arrive per second, and it may be up to replySlack behind
+	// that pace. A model that sends 20 tokens a second, each in its own event, is as fast as that.
+	replyPace  = 4 << 10
+	replySlack = time.Minute
 )
 
 // replyMemory is the memory that a reply holds while it is read, and until the receiver of the reply releases it.
@@ -21,13 +27,19 @@ type replyMemory struct {
 	account bytebudget.Account
 	// small is the reservation of a small reply, and long that of a long one.
 	small, long *bytebudget.Reservation
+	// checked is the time of the last check of the pace, and behind is how far the reply was behind the pace then.
+	checked time.Time
+	behind  time.Duration
 }
 
-// hold reserves the memory for a reply once this number of bytes has arrived. If the reply is long, or memory is short,
-// hold waits for the memory of the longest reply. The idle timeout does not run during this wait. An error of the
-// reservation is a *model.Error.
-func (r *replyMemory) hold(w *watch, bytes int) error {
-	if bytes <= unreservedReply || r.long != nil {
+// hold reserves the memory for a reply once this number of bytes is held, including the part that has just arrived. If
+// the reply is long, or memory is short, hold waits for the memory of the longest reply. The idle timeout does not run
+// during this wait. An error of the reservation, or of a slow reply, is a *model.Error.
+func (r *replyMemory) hold(w *watch, part, bytes int) error {
+	if r.long != nil {
+		return r.share(part, bytes)
+	}
+	if bytes <= unreservedReply {
 		return nil
 	}
 	if r.small == nil {
@@ -54,6 +66,32 @@ func (r *replyMemory) hold(w *watch, bytes int) error {
 	return nil
 }
 
+// share lets others have the memory of a long reply while they wait for it: a reply that is small holds the memory of a
+// small one as soon as there is some, and a reply that arrives too slowly fails.
+func (r *replyMemory) share(part, bytes int) error {
+	contended := r.account.Contended()
+	if contended && r.small.Cover(int64(bytes)) {
+		r.long.Release()
+		r.long, contended = nil, false
+	}
+	if !contended {
+		r.checked, r.behind = time.Time{}, 0
+		return nil
+	}
+	now := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	if !r.checked.IsZero() {
+		r.behind = max(0, r.behind+now.Sub(r.checked)-time.Duration(part)*time.Second/replyPace)
+	}
+	if r.checked = now; r.behind <= replySlack {
+		return nil
+	}
+	return &model.Error{
+		Kind: model.Timeout,
+		Message: fmt.Sprintf("the endpoint sent a long reply at less than %d KiB a second while others waited for its memory: "+
+			"ask for shorter replies, use a faster endpoint, or raise the manager's memory limit", replyPace>>10),
+	}
+}
+
 // release releases the memory, unless it was handed over.
 func (r *replyMemory) release() {
 	r.small.Release()
@@ -64,7 +102,7 @@ func (r *replyMemory) release() {
 // if there is none.
 func (r *replyMemory) handOver() (release func()) {
 	had := r.small
-	if r.long.Bytes() > 0 {
+	if r.long != nil {
 		had = r.long
 	}
 	if had.Bytes() == 0 {

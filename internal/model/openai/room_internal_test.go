@@ -1,0 +1,120 @@
+package openai
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// longReply returns the memory of a reply that holds the memory of a long one, and a function that lets another reply
+// wait for it.
+func longReply(t *testing.T, b *bytebudget.Budget, bytes int) (r *replyMemory, w *watch, others func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	w = &watch{ctx: ctx, cancel: cancel, timer: time.AfterFunc(time.Hour, func() {}), idle: time.Hour}
+	t.Cleanup(w.end)
+	r = &replyMemory{account: b.Account("attacker", bytebudget.Replies)}
+	if err := r.hold(w, bytes, bytes); err != nil || b.Use(bytebudget.Replies).Bytes != replyRoom {
+		t.Fatalf("%d bytes are held for a long reply, %v", b.Use(bytebudget.Replies).Bytes, err)
+	}
+	return r, w, func() {
+		go func() { _, _ = b.Account("victim", bytebudget.Replies).Reserve(ctx, replyRoom) }() // until the test ends
+		synctest.Wait()
+	}
+}
+
+// TestLongReplyMustArriveAtAPaceWhileOthersWait checks that an endpoint cannot keep the memory of long replies from
+// others by sending slowly. Without waiters, a slow reply does no harm.
+func TestLongReplyMustArriveAtAPaceWhileOthersWait(t *testing.T) {
+	for name, tc := range map[string]struct {
+		part   int
+		every  time.Duration
+		others bool
+		// parts is the number of parts that are accepted, of at most 1000.
+		parts int
+	}{
+		"fast":                  {replyPace, time.Second, true, 1000},
+		"a slow model":          {200, 50 * time.Millisecond, true, 1000},
+		"a trickle":             {1, time.Second, true, 61},
+		"a trickle, no waiters": {1, time.Second, false, 1000},
+		"one pause":             {replyPace * 50, 50 * time.Second, true, 1000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := bytebudget.New(0, replyRoom*2-1) // one long reply of any namespace
+				r, w, others := longReply(t, b, bytebudget.MaxContent)
+				if tc.others {
+					others()
+				}
+				parts := 0
+				var err error
+				for ; parts < 1000 && err == nil; parts++ {
+					time.Sleep(tc.every)
+					err = r.hold(w, tc.part, bytebudget.MaxContent)
+				}
+				if err != nil {
+					parts--
+					if e := model.AsError(err); e.Kind != model.Timeout {
+						t.Errorf("the error is %s: %s, want a Timeout", e.Kind, e.Message)
+					}
+				}
+				if parts != tc.parts {
+					t.Errorf("%d parts are accepted, want %d (error %v)", parts, tc.parts, err)
+				}
+				r.release()
+			})
+		})
+	}
+}
+
+// TestSmallReplyReturnsTheMemoryOfALongOne checks that a small reply, which took the memory of a long one because there
+// was no other, gives it to a reply that waits for it as soon as the memory of small ones is free.
+func TestSmallReplyReturnsTheMemoryOfALongOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := bytebudget.New(1<<20, replyRoom*2-1)
+		busy, err := b.Account("attacker", bytebudget.Conversations).Try(880 << 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, w, others := longReply(t, b, 40<<10)
+		busy.Release()
+		if err := r.hold(w, 100, 41<<10); err != nil || b.Use(bytebudget.Contents).Bytes != 0 {
+			t.Errorf("the reply moves although nobody waits (error %v)", err)
+		}
+		others()
+		if err := r.hold(w, 100, 42<<10); err != nil {
+			t.Error(err)
+		}
+		small, long := b.Use(bytebudget.Contents).Bytes, b.Use(bytebudget.Replies)
+		if small != 64<<10 || long.Waiting != 0 || long.Bytes != replyRoom {
+			t.Errorf("%d bytes are held for the small reply and %+v for long ones, want 64 KiB and the other one", small, long)
+		}
+		release := r.handOver()
+		if release == nil {
+			t.Fatal("the reply holds no memory")
+		}
+		if release(); b.Use(bytebudget.Contents).Bytes != 0 {
+			t.Error("the small reply is released and holds memory")
+		}
+	})
+}
+
+// TestHeldLinesFitIntoTheMemoryOfALongReply checks that an event and the text outside events together are no larger than
+// what is reserved for them.
+func TestHeldLinesFitIntoTheMemoryOfALongReply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w, _ := longReply(t, bytebudget.New(0, replyRoom*2-1), bytebudget.MaxContent)
+		defer r.release()
+		other, event := strings.Repeat("x", maxOther-1)+"\n", "data: "+strings.Repeat("x", MaxEventBytes-maxOther)+"\n"
+		_, err := newEvents(strings.NewReader(other+event), w, r).next(MaxReplyBytes)
+		if _, long := errors.AsType[tooLong](err); !long {
+			t.Errorf("lines of %d bytes: %v, want them to be too long beside a reply of %d", len(other+event), err, MaxReplyBytes)
+		}
+	})
+}
