@@ -303,7 +303,7 @@ func TestRunRetriesWhenDecisionsCannotBeChecked(t *testing.T) {
 		return nil, "", broken
 	}
 	d, err := newRun(t, e).decide(t.Context(), asks("a", "x"))
-	if _, again := errors.AsType[*unreadError](err); !again || isFinal(err) || d != nil {
+	if _, again := errors.AsType[*unreadError](err); !again || outcomeOf(nil, err, false, false) != failed || d != nil {
 		t.Errorf("decision %v, error %v; want none, and an error after which the run is tried again", d, err)
 	}
 }
@@ -316,10 +316,7 @@ func TestRunRetriesWhenDecisionsCannotBeRead(t *testing.T) {
 	r := newRun(t, e)
 	listing(r.turn)
 	_, err := r.decide(t.Context(), asks("a", "x"))
-	if _, again := errors.AsType[*unreadError](err); !again || isFinal(err) {
+	if _, again := errors.AsType[*unreadError](err); !again || outcomeOf(nil, err, false, false) != failed {
 		t.Errorf("error %v, want one after which the run is tried again", err)
-	}
-	if !isFinal(fmt.Errorf("wrapped: %w", &loop.Parked{})) {
-		t.Error("a parked Turn must not be tried again by its run")
 	}
 }

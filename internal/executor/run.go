@@ -135,38 +135,40 @@ func (r *run) writeOutcome(ctx context.Context, result *turn.Result, err error) 
 	log := r.executor.Log.WithValues("turn", r.key(), "epoch", r.epoch)
 	// The outcome is written even if the run was abandoned, as long as the Turn still belongs to this run.
 	write := context.WithoutCancel(ctx)
-	notReady, isNotReady := errors.AsType[*notReadyError](err)
-	parked, isParked := errors.AsType[*loop.Parked](err)
-	cut, isCutOff := errors.AsType[*cutOffError](err)
-	switch {
-	case result != nil:
+	switch r.outcomeOf(result, err) {
+	case ended:
 		r.finish(write, result)
 		log.V(1).Info("Ran a turn", "stop", result.Stop, "requests", result.Counts.ModelRequests)
-	case isCutOff:
+	case cutOff:
+		cut, _ := errors.AsType[*cutOffError](err)
 		r.endCutOff(write, cut)
 		log.Info("Ended a turn without a result", "stop", cut.stop, "cause", cut.message)
-	case errors.Is(err, errSuperseded):
+	case superseded:
 		log.Info("Left a turn that is no longer bound here")
 		r.charge(write)
-	case errors.Is(err, loop.ErrInterrupted) && r.noSpace.Load() != nil && !r.suspended.Load():
+	case suspended:
+		waits, _ := errors.AsType[*loop.Parked](err)
+		r.suspend(write, waits)
+	case parked:
+		waits, _ := errors.AsType[*loop.Parked](err)
+		r.park(write, waits)
+		log.V(1).Info("Parked a turn", "approvals", len(waits.Approvals), "turns", waits.Turns)
+	case outOfSpace:
 		r.release(write, v1alpha1.TurnReasonWaitingForJournalSpace, *r.noSpace.Load())
 		log.Info("Handed a turn back", "cause", *r.noSpace.Load())
-	case isParked && r.suspended.Load():
-		r.suspend(write, parked)
-	case errors.Is(err, loop.ErrInterrupted) && r.suspended.Load():
-		r.suspend(write, nil)
-	case isParked:
-		r.park(write, parked)
-		log.V(1).Info("Parked a turn", "approvals", len(parked.Approvals), "turns", parked.Turns)
-	case isNotReady:
+	case unprepared:
+		notReady, _ := errors.AsType[*notReadyError](err)
 		r.releaseUnprepared(write, notReady)
 		log.Info("Handed a turn back", "cause", notReady.message)
-	default:
-		// A fenced run ends here, too. If the Turn is bound elsewhere, handBack writes nothing. If it is still
-		// bound here, it needs an epoch newer than the journal's.
+	case handedBack, failed:
 		r.handBack(write)
 		log.Info("Handed a turn back", "cause", err.Error())
 	}
+}
+
+// outcomeOf classifies the end of an attempt.
+func (r *run) outcomeOf(result *turn.Result, err error) outcome {
+	return outcomeOf(result, err, r.suspended.Load(), r.noSpace.Load() != nil)
 }
 
 // handBack unbinds the Turn so that another executor can run it.
@@ -221,7 +223,7 @@ func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case isFinal(err):
+	case r.outcomeOf(nil, err) != failed:
 		return err
 	}
 	r.executor.Log.Error(err, "Failed to run a turn, trying again", "turn", r.key())
@@ -323,15 +325,4 @@ func (r *run) delayHandBack(ctx context.Context) {
 	case <-r.cancelled.Done():
 	case <-r.interrupt:
 	}
-}
-
-// isFinal reports whether this run must not try the Turn again: the Turn has ended, stops here, waits for
-// something, belongs to another run, or has the journal of a newer version of Capstan.
-func isFinal(err error) bool {
-	_, handBack := errors.AsType[*handBackError](err)
-	_, notReady := errors.AsType[*notReadyError](err)
-	_, parked := errors.AsType[*loop.Parked](err)
-	_, cutOff := errors.AsType[*cutOffError](err)
-	return handBack || notReady || parked || cutOff || errors.Is(err, errSuperseded) ||
-		errors.Is(err, loop.ErrInterrupted) || errors.Is(err, journal.ErrFenced) || errors.Is(err, journal.ErrNewer)
 }

@@ -1,0 +1,66 @@
+package executor
+
+import (
+	"errors"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+)
+
+// outcome says how an attempt to run a Turn ended.
+type outcome int
+
+const (
+	// failed means that the run tries again, unless it was abandoned: then it hands the Turn back.
+	failed outcome = iota
+	// ended means that the engine has a result.
+	ended
+	// cutOff means that the Turn ends with the data of its status, because its journal cannot be continued.
+	cutOff
+	// superseded means that the Turn no longer belongs to this run.
+	superseded
+	// parked means that the Turn waits for approvals or for the Turns of sub-agents.
+	parked
+	// suspended means that the Turn was suspended. It may be parked at the same time.
+	suspended
+	// outOfSpace means that the Turn waits for space for its journal.
+	outOfSpace
+	// unprepared means that the prompt cannot be made yet.
+	unprepared
+	// handedBack means that another run must continue the Turn.
+	handedBack
+)
+
+// outcomeOf classifies the end of an attempt. suspends reports whether the Turn's desired state is Suspended, and
+// full whether its journal must wait for space.
+func outcomeOf(result *turn.Result, err error, suspends, full bool) outcome {
+	var (
+		cut         *cutOffError
+		notReady    *notReadyError
+		waits       *loop.Parked
+		notBegun    *handBackError
+		interrupted = errors.Is(err, loop.ErrInterrupted)
+	)
+	switch {
+	case result != nil:
+		return ended
+	case errors.As(err, &cut):
+		return cutOff
+	case errors.Is(err, errSuperseded):
+		return superseded
+	case errors.As(err, &waits) && suspends, interrupted && suspends:
+		return suspended
+	case interrupted && full:
+		return outOfSpace
+	case waits != nil:
+		return parked
+	case errors.As(err, &notReady):
+		return unprepared
+	case interrupted, errors.As(err, &notBegun), errors.Is(err, journal.ErrFenced), errors.Is(err, journal.ErrNewer):
+		// A Turn that is bound elsewhere is not changed. One that is still bound here needs an epoch newer than the
+		// journal's.
+		return handedBack
+	}
+	return failed
+}
