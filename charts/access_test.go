@@ -55,7 +55,9 @@ func (c cluster) shellIn(t *testing.T, folder, script string) string {
 
 func (c cluster) clients(t *testing.T) kubernetes.Interface {
 	t.Helper()
-	clients, err := kubernetes.NewForConfig(c.as(t, ""))
+	config := c.as(t, "")
+	config.QPS = -1 // the default of 5 requests per second would make the test wait for minutes
+	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}

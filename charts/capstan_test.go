@@ -30,6 +30,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -55,23 +56,15 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// withTools gets the programs, calls run and removes the programs that it built.
+// withTools gets the programs and calls run.
 func withTools(ctx context.Context, run func() int) (code int, err error) {
-	dir, err := os.MkdirTemp("", "capstan-chart")
-	if err != nil {
-		return 0, fmt.Errorf("failed to make a folder for tools: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-
 	if helmPath = os.Getenv("HELM"); helmPath == "" {
-		helmPath = filepath.Join(dir, "helm")
-		if _, err := output(ctx, "go", "build", "-modfile=../hack/tools/helm/go.mod", "-o", helmPath,
-			"helm.sh/helm/v3/cmd/helm"); err != nil {
+		if helmPath, err = builtTool(ctx, "helm"); err != nil {
 			return 0, fmt.Errorf("failed to build helm (set HELM to a program to use another): %w", err)
 		}
 	}
-	program := filepath.Join(dir, "render")
-	if _, err := output(ctx, "go", "-C", "../hack/tools/helm", "build", "-o", program, "./render"); err != nil {
+	program, err := builtTool(ctx, "render")
+	if err != nil {
 		return 0, fmt.Errorf("failed to build the renderer of charts: %w", err)
 	}
 	if renderer, err = startRendering(ctx, program); err != nil {
@@ -85,6 +78,12 @@ func withTools(ctx context.Context, run func() int) (code int, err error) {
 	assetsPath = strings.TrimSpace(string(assets))
 	kubectlPath = filepath.Join(assetsPath, "kubectl")
 	return run(), nil
+}
+
+// builtTool returns the path of a tool of hack/tools/helm in Go's build cache. It is linked only if it has changed.
+func builtTool(ctx context.Context, name string) (path string, err error) {
+	out, err := output(ctx, "go", "-C", "../hack/tools/helm", "tool", "-n", name)
+	return strings.TrimSpace(string(out)), err
 }
 
 // output runs a program and returns its standard output. The error contains the standard error.
@@ -224,16 +223,6 @@ func renderConfig(t *testing.T) []runtime.Object {
 // decode decodes a manifest with several documents strictly: an unknown or duplicate field fails the test.
 func decode(t *testing.T, manifest []byte) []runtime.Object {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme,
-		corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, apiextensionsv1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			t.Fatal(err)
-		}
-	}
-	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(manifest)))
 	var objects []runtime.Object
 	for {
@@ -244,24 +233,73 @@ func decode(t *testing.T, manifest []byte) []runtime.Object {
 		if err != nil {
 			t.Fatalf("failed to split the manifest: %v", err)
 		}
-		var raw unstructured.Unstructured
-		if err := yaml.UnmarshalStrict(document, &raw.Object); err != nil {
-			t.Fatalf("failed to read a document: %v\n%s", err, document)
-		}
-		if len(raw.Object) == 0 {
-			continue
-		}
-		// The types of the Prometheus operator and of KEDA are not dependencies of this module.
-		if slices.Contains([]string{"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}, raw.GetKind()) {
-			objects = append(objects, &raw)
-			continue
-		}
-		object, _, err := decoder.Decode(document, nil, nil)
+		object, err := decoded.object(document)
 		if err != nil {
-			t.Fatalf("failed to decode %s %q strictly: %v", raw.GetKind(), raw.GetName(), err)
+			t.Fatal(err)
 		}
-		objects = append(objects, object)
+		if object != nil {
+			objects = append(objects, object)
+		}
 	}
+}
+
+// documents decodes documents, each distinct text once. Nearly all values render the same CRDs, and to parse YAML is
+// the most expensive part of these tests.
+type documents struct {
+	mu      sync.Mutex
+	known   map[string]runtime.Object
+	decoder func() runtime.Decoder
+}
+
+var decoded = documents{
+	known: map[string]runtime.Object{},
+	decoder: sync.OnceValue(func() runtime.Decoder {
+		scheme := runtime.NewScheme()
+		for _, add := range []func(*runtime.Scheme) error{
+			admissionregistrationv1.AddToScheme, appsv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme,
+			corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, apiextensionsv1.AddToScheme,
+		} {
+			utilruntime.Must(add(scheme))
+		}
+		return serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
+	}),
+}
+
+// object returns a new object, or nil for an empty document.
+func (d *documents) object(text []byte) (runtime.Object, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	object, ok := d.known[string(text)]
+	if !ok {
+		var err error
+		if object, err = decodeDocument(d.decoder(), text); err != nil {
+			return nil, err
+		}
+		d.known[string(text)] = object
+	}
+	if object == nil {
+		return nil, nil
+	}
+	return object.DeepCopyObject(), nil
+}
+
+func decodeDocument(decoder runtime.Decoder, text []byte) (runtime.Object, error) {
+	var raw unstructured.Unstructured
+	if err := yaml.UnmarshalStrict(text, &raw.Object); err != nil {
+		return nil, fmt.Errorf("failed to read a document: %w\n%s", err, text)
+	}
+	if len(raw.Object) == 0 {
+		return nil, nil
+	}
+	// The types of the Prometheus operator and of KEDA are not dependencies of this module.
+	if slices.Contains([]string{"ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}, raw.GetKind()) {
+		return &raw, nil
+	}
+	object, _, err := decoder.Decode(text, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("failed to decode %s %q strictly: %w", raw.GetKind(), raw.GetName(), err)
+	}
+	return object, nil
 }
 
 // every returns the objects of one type, in the order of the manifest.

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
@@ -49,38 +52,31 @@ func (c cluster) run(t *testing.T, program string, args ...string) string {
 	return string(out)
 }
 
-// can reports whether the API server allows the manager an action.
-func (c cluster) can(t *testing.T, account, namespace, verb, resource string) bool {
+// may reports whether the API server allows the manager an action, as kubectl auth can-i does.
+func (c cluster) may(t *testing.T, account string, action authorizationv1.ResourceAttributes) bool {
 	t.Helper()
-	// kubectl reads TYPE/NAME where the API has resource/subresource.
-	name, subresource, _ := strings.Cut(resource, "/")
-	out, err := output(t.Context(), kubectlPath, "--kubeconfig", c.kubeconfig, "auth", "can-i", verb, name,
-		"--subresource", subresource, "--namespace", namespace, "--as", "system:serviceaccount:capstan-system:"+account)
-	switch answer := strings.TrimSpace(string(out)); answer {
-	case "yes":
-		return true
-	case "no":
-		return false // kubectl exits with 1 for this answer, which is not an error here
-	default:
-		t.Fatalf("can-i %s %s = %q: %v", verb, resource, answer, err)
-		return false
+	clients, err := kubernetes.NewForConfig(c.as(t, "system:serviceaccount:capstan-system:"+account))
+	if err != nil {
+		t.Fatal(err)
 	}
+	review, err := clients.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &action},
+	}, metav1.CreateOptions{})
+	if err != nil || review.Status.EvaluationError != "" {
+		t.Fatalf("review of %+v: %v, status %+v", action, err, review.Status)
+	}
+	return review.Status.Allowed
 }
 
 // mayGetPolicy reports whether the API server allows the manager to read a policy and its binding.
 func (c cluster) mayGetPolicy(t *testing.T, account, policy string) bool {
 	t.Helper()
 	may := 0
-	for _, kind := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
-		out, err := output(t.Context(), kubectlPath, "--kubeconfig", c.kubeconfig, "auth", "can-i", "get",
-			kind+".admissionregistration.k8s.io/"+policy,
-			"--as", "system:serviceaccount:capstan-system:"+account)
-		switch answer := strings.TrimSpace(string(out)); answer {
-		case "yes":
+	for _, resource := range []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"} {
+		if c.may(t, account, authorizationv1.ResourceAttributes{
+			Verb: "get", Group: "admissionregistration.k8s.io", Resource: resource, Name: policy,
+		}) {
 			may++
-		case "no":
-		default:
-			t.Fatalf("can-i get %s = %q: %v", kind, answer, err)
 		}
 	}
 	if may == 1 {
@@ -99,7 +95,8 @@ func (c cluster) checkPolicy(t *testing.T, account, policy string) {
 	}
 }
 
-// access is one question to the API server and the expected answer.
+// access is one question to the API server and the expected answer. A resource is written as
+// RESOURCE[.GROUP][/SUBRESOURCE].
 type access struct {
 	namespace, verb, resource string
 	want                      bool
@@ -108,7 +105,11 @@ type access struct {
 func (c cluster) check(t *testing.T, account string, questions []access) {
 	t.Helper()
 	for _, q := range questions {
-		if got := c.can(t, account, q.namespace, q.verb, q.resource); got != q.want {
+		kind, subresource, _ := strings.Cut(q.resource, "/")
+		resource, group, _ := strings.Cut(kind, ".")
+		if got := c.may(t, account, authorizationv1.ResourceAttributes{
+			Namespace: q.namespace, Verb: q.verb, Group: group, Resource: resource, Subresource: subresource,
+		}); got != q.want {
 			t.Errorf("%s may %s %s in %s = %v, want %v", account, q.verb, q.resource, q.namespace, got, q.want)
 		}
 	}

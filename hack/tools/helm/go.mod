@@ -2,7 +2,10 @@ module github.com/capstan-dev/capstan/hack/tools/helm
 
 go 1.26.0
 
-tool helm.sh/helm/v3/cmd/helm
+tool (
+	github.com/capstan-dev/capstan/hack/tools/helm/render
+	helm.sh/helm/v3/cmd/helm
+)
 
 require (
 	dario.cat/mergo v1.0.1 // indirect
