@@ -11,13 +11,14 @@ import (
 	"golang.org/x/term"
 
 	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
 // version is set by the build.
 var version = "dev"
 
 func main() {
-	os.Exit(cli.Execute(context.Background(), cli.Environment{
+	os.Exit(cli.Execute(context.Background(), terminal.Environment{
 		Program:       filepath.Base(os.Args[0]),
 		Version:       version,
 		In:            os.Stdin,

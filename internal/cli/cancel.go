@@ -14,6 +14,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/cluster"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
 const cancelHelp = `cancel ends a Turn of a cluster and keeps its results so far. It sets spec.desiredState to Cancelled,
@@ -30,14 +34,14 @@ Exit codes:
 
 // canceller holds the flags of capstan cancel.
 type canceller struct {
-	env       Environment
+	env       terminal.Environment
 	namespace string
-	cluster   clusterFlags
-	output    outputFormat
+	cluster   cluster.Flags
+	output    output.Format
 }
 
-func newCancel(env Environment) *cobra.Command {
-	c := &canceller{env: env, output: outputText}
+func newCancel(env terminal.Environment) *cobra.Command {
+	c := &canceller{env: env, output: output.Text}
 	cmd := &cobra.Command{
 		Use: "cancel TURN", Short: "Cancel a Turn of a cluster", Long: cancelHelp, Args: oneTurn,
 		Example: `  # end the Turn and keep its results so far
@@ -50,39 +54,41 @@ func newCancel(env Environment) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVarP(&c.namespace, "namespace", "n", "",
 		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
-	f.VarP(objectOutput{&c.output}, "output", "o", "output format")
-	c.cluster.addAPIFlags(f)
+	f.VarP(objectOutput{formatValue{&c.output}}, "output", "o", "output format")
+	addAPIFlags(f, &c.cluster)
 	completeObjects(cmd)
-	cmd.ValidArgsFunction = c.cluster.completion(&c.namespace, func(t *v1alpha1.Turn) bool { return !t.IsFinished() })
+	cmd.ValidArgsFunction = completeTurns(func(ctx context.Context) ([]string, error) {
+		return c.cluster.TurnNames(ctx, c.namespace, func(t *v1alpha1.Turn) bool { return !t.IsFinished() })
+	})
 	return cmd
 }
 
 func (c *canceller) run(ctx context.Context, turn string) error {
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
-	return interruptedOr(watched, c.cancel(watched, turn))
+	return exit.InterruptedOr(watched, c.cancel(watched, turn))
 }
 
 func (c *canceller) cancel(ctx context.Context, turn string) error {
-	namespace, name, err := splitName(turn, c.namespace)
+	namespace, name, err := cluster.SplitName(turn, c.namespace)
 	if err != nil {
 		return err
 	}
-	config, namespace, err := c.cluster.configOf(namespace)
+	config, namespace, err := c.cluster.Config(namespace)
 	if err != nil {
-		return fail(ExitUsage, err)
+		return exit.With(exit.Usage, err)
 	}
-	api, err := apiClient(c.cluster.identity(config))
+	api, err := cluster.NewClient(c.cluster.Identity(config))
 	if err != nil {
-		return fail(ExitFailed, err)
+		return exit.With(exit.Failed, err)
 	}
-	t, err := turnOf(ctx, api, namespace, name)
+	t, err := cluster.GetTurn(ctx, api, namespace, name)
 	if err != nil {
 		return err
 	}
-	title, before := kindTurn+" "+namespace+"/"+name, cmp.Or(t.StateReason(), "not set yet")
+	title, before := cluster.TurnKind+" "+namespace+"/"+name, cmp.Or(t.StateReason(), "not set yet")
 	if t.IsFinished() {
-		return fail(ExitFailed, fmt.Errorf("%s has ended already (%s): there is nothing to cancel", title, before))
+		return exit.With(exit.Failed, fmt.Errorf("%s has ended already (%s): there is nothing to cancel", title, before))
 	}
 	said := fmt.Sprintf("%s is already being cancelled; its state is %s", title, before)
 	if t.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
@@ -91,23 +97,24 @@ func (c *canceller) cancel(ctx context.Context, turn string) error {
 			return err
 		}
 	}
-	t.APIVersion, t.Kind = v1alpha1.GroupVersion.String(), kindTurn
-	return c.env.printObject(t, "turn.capstan.dev", said, c.output)
+	t.APIVersion, t.Kind = v1alpha1.GroupVersion.String(), cluster.TurnKind
+	return output.PrintObject(c.env, t, "turn.capstan.dev", said, c.output)
 }
 
 // patchCancelled sets desiredState to Cancelled. The patch holds the UID, so it never changes a newer Turn of the
 // same name.
 func patchCancelled(ctx context.Context, api client.Client, t *v1alpha1.Turn) error {
-	title := kindTurn + " " + t.Namespace + "/" + t.Name
+	title := cluster.TurnKind + " " + t.Namespace + "/" + t.Name
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q},"spec":{"desiredState":%q}}`, t.UID, v1alpha1.DesiredStateCancelled)
 	err := api.Patch(ctx, t, client.RawPatch("application/merge-patch+json", []byte(patch)))
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return fail(ExitFailed, errors.New(title+" was deleted in the meantime"))
+		return exit.With(exit.Failed, errors.New(title+" was deleted in the meantime"))
 	case apierrors.IsForbidden(err):
-		return fail(ExitFailed, fmt.Errorf("you may not cancel %s: %w; this requires the right to patch turns.capstan.dev", title, err))
+		return exit.With(exit.Failed, fmt.Errorf(
+			"you may not cancel %s: %w; this requires the right to patch turns.capstan.dev", title, err))
 	case err != nil:
-		return fail(ExitFailed, fmt.Errorf("failed to cancel %s: %w", title, err))
+		return exit.With(exit.Failed, fmt.Errorf("failed to cancel %s: %w", title, err))
 	}
 	return nil
 }

@@ -6,49 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/capstan-dev/capstan/internal/termsafe"
-)
-
-// Environment holds all that the command line uses from its process.
-type Environment struct {
-	// Program is the name by which the program was called. kubectl-capstan appears as kubectl capstan in help
-	// texts.
-	Program string
-	// Version is the version of the program.
-	Version string
-	// In is read for the path "-" and for replies to questions. Out receives results, Err everything else.
-	In       io.Reader
-	Out, Err io.Writer
-	// InIsTerminal, OutIsTerminal and ErrIsTerminal report whether In, Out and Err are terminals.
-	InIsTerminal, OutIsTerminal, ErrIsTerminal bool
-	// LookupEnv returns the value of an environment variable, as os.LookupEnv does. It must not be nil.
-	LookupEnv func(name string) (value string, ok bool)
-	// Now returns the current time. It must not be nil.
-	Now func() time.Time
-}
-
-// The exit codes of the program.
-const (
-	// ExitOK: the Turn succeeded, or was prepared.
-	ExitOK = 0
-	// ExitFailed: the Turn did not succeed, or could not be prepared.
-	ExitFailed = 1
-	// ExitUsage: the flags are wrong, or manifests cannot be read or are invalid.
-	ExitUsage = 2
-	// ExitParked: the Turn requires an approval, and there is no terminal at which to ask for it.
-	ExitParked = 3
-	// ExitDiffers: render --diff found a difference. With --diff, usage errors exit with ExitFailed instead of
-	// ExitUsage, so that 2 always means a difference.
-	ExitDiffers = 2
-	// ExitInterrupted: the program received Ctrl-C or SIGTERM.
-	ExitInterrupted = 130
+	"github.com/capstan-dev/capstan/internal/cli/decisions"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/render"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
 const exitCodesHelp = `Exit codes:
@@ -60,24 +26,24 @@ const exitCodesHelp = `Exit codes:
 
 // Execute runs the command line, prints errors to Err and returns the exit code. The end of ctx has the effect of
 // Ctrl-C.
-func Execute(ctx context.Context, env Environment, args []string) int {
+func Execute(ctx context.Context, env terminal.Environment, args []string) int {
 	root := Command(env)                      //nolint:contextcheck // because cobra hands the context to the commands
 	root.SetArgs(append([]string{}, args...)) // never nil: cobra would then use the arguments of the process
 	ran, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		return ExitOK
+		return exit.OK
 	}
-	if errors.Is(err, errDiffer) {
-		return ExitDiffers
+	if errors.Is(err, render.ErrDiffer) {
+		return exit.Differs
 	}
 	code, message := explain(err)
-	if code == ExitUsage && !isProblemOfInput(err) {
+	if code == exit.Usage && !isProblemOfInput(err) {
 		message += fmt.Sprintf("\nRun '%s --help' for usage.", ran.CommandPath())
 	}
-	if code == ExitUsage && compares(ran, args) {
-		code = ExitFailed
+	if code == exit.Usage && compares(ran, args) {
+		code = exit.Failed
 	}
-	env.tell("%s: %s", root.DisplayName(), message)
+	env.Tell("%s: %s", root.DisplayName(), message)
 	return code
 }
 
@@ -90,7 +56,7 @@ func compares(ran *cobra.Command, args []string) bool {
 }
 
 // Command returns the root command. The command prints no errors; Execute does.
-func Command(env Environment) *cobra.Command {
+func Command(env terminal.Environment) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "capstan",
 		Short: "Render and run the Turns of LLM agents, and read their journals",
@@ -125,29 +91,17 @@ With --diff, render has other exit codes: see its help.`,
 	root.SetVersionTemplate("capstan {{ .Version }}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRender(env), newRun(env), newLogs(env), newExport(env),
-		newDecide(env, approving), newDecide(env, denying), newCancel(env), newVersion(env))
+		newDecide(env, decisions.Approve, "Approve the pending tool calls of a Turn"),
+		newDecide(env, decisions.Deny, "Deny the pending tool calls of a Turn"), newCancel(env), newVersion(env))
 	return root
 }
 
-func newVersion(env Environment) *cobra.Command {
+func newVersion(env terminal.Environment) *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 		Example: "  capstan version",
 		RunE: func(*cobra.Command, []string) error {
-			return env.print("capstan " + env.Version + "\n")
+			return env.Print("capstan " + env.Version + "\n")
 		},
 	}
-}
-
-// tell writes a line to Err. It ignores write errors, because there is no other place to report them.
-func (e Environment) tell(format string, args ...any) {
-	_, _ = io.WriteString(e.Err, termsafe.Safe(fmt.Sprintf(format, args...))+"\n")
-}
-
-// print writes a result to Out.
-func (e Environment) print(text string) error {
-	if _, err := io.WriteString(e.Out, text); err != nil {
-		return fail(ExitFailed, fmt.Errorf("failed to write to standard output: %w", err))
-	}
-	return nil
 }

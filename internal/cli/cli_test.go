@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
 func TestUsageErrors(t *testing.T) {
@@ -56,7 +56,7 @@ func TestUsageErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := capstan(t, tc.args...).mustEnd(t, cli.ExitUsage)
+			got := capstan(t, tc.args...).mustEnd(t, exit.Usage)
 			mustSay(t, got.err, append(tc.want, "capstan: ")...)
 			if got.out != "" || strings.Contains(got.err, key) {
 				t.Errorf("%s: want an error only, without the key, have:\n%s%s", tc.reason, got.out, got.err)
@@ -70,7 +70,7 @@ func TestInvalidManifestsNameFileObjectAndField(t *testing.T) {
 	f := complete().with(t, "agent.yaml", "models:", "modles:")
 	dir := f.with(t, "turn.yaml", "What is up?", `" "`).written(t, nowhere)
 	for _, command := range []string{"render", "run"} {
-		got := capstan(t, command, "-f", dir).mustEnd(t, cli.ExitUsage)
+		got := capstan(t, command, "-f", dir).mustEnd(t, exit.Usage)
 		mustSay(t, got.err, "the manifests have", "agent.yaml: Agent default/support: spec.modles: unknown field",
 			"turn.yaml: Turn default/first: spec.message: ")
 	}
@@ -79,7 +79,7 @@ func TestInvalidManifestsNameFileObjectAndField(t *testing.T) {
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"--help"}, {"render", "--help"}, {"run", "--help"}} {
-		got := capstan(t, args...).mustEnd(t, cli.ExitOK)
+		got := capstan(t, args...).mustEnd(t, exit.OK)
 		mustSay(t, got.out, "Exit codes:", "  130  interrupted", "Examples:", "-f examples/quickstart")
 	}
 	mustSay(t, capstan(t, "render", "--help").out, "Exit codes with --diff:", "  2    the prompts differ", "--diff OTHER",
@@ -90,7 +90,7 @@ func TestHelp(t *testing.T) {
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	for _, arg := range []string{"version", "--version"} {
-		if got := capstan(t, arg).mustEnd(t, cli.ExitOK); got.out != "capstan v1.2.3\n" {
+		if got := capstan(t, arg).mustEnd(t, exit.OK); got.out != "capstan v1.2.3\n" {
 			t.Errorf("%s: want the version, have %q", arg, got.out)
 		}
 	}
@@ -124,5 +124,5 @@ func TestCompletion(t *testing.T) {
 			}
 		})
 	}
-	mustSay(t, capstan(t, "completion", "bash").mustEnd(t, cli.ExitOK).out, "__start_capstan")
+	mustSay(t, capstan(t, "completion", "bash").mustEnd(t, exit.OK).out, "__start_capstan")
 }

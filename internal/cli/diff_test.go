@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
 const wantDiff = `Turn default/first: the prompts differ
@@ -65,7 +65,7 @@ func TestDiffText(t *testing.T) {
 	t.Parallel()
 	oldFile := filepath.Join(complete().written(t, nowhere), "profile.yaml")
 	dir := newer(t).written(t, nowhere)
-	got := capstan(t, "render", "-f", dir, "--diff", oldFile, "--now", noon).mustEnd(t, cli.ExitDiffers)
+	got := capstan(t, "render", "-f", dir, "--diff", oldFile, "--now", noon).mustEnd(t, exit.Differs)
 	text := strings.NewReplacer(oldFile, "OLD", dir, "NEW").Replace(sha256.ReplaceAllString(got.out, "HASH"))
 	if diff := cmp.Diff(wantDiff, text); diff != "" || got.err != "" {
 		t.Errorf("want what the change does and nothing else; -want +have:\n%s%s", diff, got.err)
@@ -89,84 +89,84 @@ func TestDiffExitCodes(t *testing.T) {
 		"the same": {
 			"one line says so",
 			[]string{"--diff", now},
-			cli.ExitOK,
+			exit.OK,
 			[]string{"Turn default/first: the prompts are the same: 4 messages, promptHash "},
 		},
 		"a version alone": {
 			"what no model sees is no difference",
 			[]string{"--diff", files{"p.yaml": strings.Replace(profileYAML, "1.0.0", "0.9.0", 1)}.written(t, nowhere)},
-			cli.ExitOK,
+			exit.OK,
 			[]string{"the prompts are the same"},
 		},
 		"an old state that does not render": {
 			"the error names the old state",
 			[]string{"--diff", broken},
-			cli.ExitFailed,
+			exit.Failed,
 			[]string{"--diff: the old state, ", filepath.Join(broken, "profile.yaml") +
 				": PromptProfile default/support: spec.instructions:1:27: "},
 		},
 		"an old Agent whose profile is gone": {
 			"the reference is named",
 			[]string{"--diff", orphan},
-			cli.ExitFailed,
+			exit.Failed,
 			[]string{"--diff: the old state, ", `PromptProfile "default/gone" is not in the manifests`},
 		},
 		"invalid manifests": {
 			"2 would say that they differ",
 			[]string{"--diff", invalid},
-			cli.ExitFailed,
+			exit.Failed,
 			[]string{"spec.identitty: unknown field"},
 		},
 		"no object of the prompt": {
 			"it would never differ",
 			[]string{"--diff", stranger},
-			cli.ExitFailed,
+			exit.Failed,
 			[]string{"--diff: the prompt does not depend on any object in " + stranger +
 				", which must contain at least one of Turn default/first, Agent default/support, PromptProfile default/support"},
 		},
 		"no such file": {
 			"it is named",
 			[]string{"--diff", "none.yaml"},
-			cli.ExitFailed,
+			exit.Failed,
 			[]string{"none.yaml: failed to find it"},
 		},
 		"an empty path": {
 			"a variable was not set",
 			[]string{"--diff", ""},
-			cli.ExitFailed,
+			exit.Failed,
 			[]string{"--diff must name a file, a directory or -", "render --help"},
 		},
 		"an unknown flag before": {
 			"flags are not parsed to the end",
 			[]string{"--frobnicate", "--diff", now},
-			cli.ExitFailed,
+			exit.Failed,
 			[]string{"unknown flag", "render --help"},
 		},
 		"an unknown flag after": {
 			"2 would say that they differ",
 			[]string{"--diff=" + now, "--frobnicate"},
-			cli.ExitFailed,
+			exit.Failed,
 			[]string{"unknown flag"},
 		},
 		"no value": {
 			"2 would say that they differ",
 			[]string{"--diff"},
-			cli.ExitFailed,
+			exit.Failed,
 			[]string{"flag needs an argument: --diff"},
 		},
 		"an unknown Turn": {
 			"2 would say that they differ",
 			[]string{"--diff", now, "--turn", "x"},
-			cli.ExitFailed,
+			exit.Failed,
 			[]string{"--turn: "},
 		},
 		"standard input twice": {
 			"one of them would be empty",
 			[]string{"--diff", "-", "-"},
-			cli.ExitFailed,
+			exit.Failed,
 			[]string{"must not both read standard input"},
 		},
-		"an unknown flag without": {"the flag --diff is not set", []string{"--frobnicate"}, cli.ExitUsage, []string{"unknown flag"}},
+		"an unknown flag without": {"the flag --diff is not set", []string{"--frobnicate"}, exit.Usage, []string{"unknown flag"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -186,7 +186,7 @@ func TestDiffOfAConfigMap(t *testing.T) {
 	f["notes.yaml"] = strings.Replace(notesYAML, "a week", "a month", 1)
 	old := notesYAML + "---\n" + strings.Replace(notesYAML, "name: notes", "name: others", 1)
 	got := call{stdin: old}.run(t.Context(), "render", "-f", f.written(t, nowhere), "--diff", "-", "--now",
-		noon).mustEnd(t, cli.ExitDiffers)
+		noon).mustEnd(t, exit.Differs)
 	mustSay(t, got.out, "--- standard input: ConfigMap default/notes\n", "\n-Pay back within a week.\n+Pay back within a month.\n")
 }
 
@@ -195,7 +195,7 @@ func TestDiffOfTurns(t *testing.T) {
 	dir := rich(t).written(t, nowhere)
 	oldTurn := files{"turn.yaml": strings.Replace(turnYAML, "  message:",
 		"  history: [{role: User, content: Hello}, {role: Assistant, content: Hi}]\n  message:", 1)}
-	got := capstan(t, "render", "-f", dir, "--diff", oldTurn.written(t, nowhere), "--now", noon).mustEnd(t, cli.ExitDiffers)
+	got := capstan(t, "render", "-f", dir, "--diff", oldTurn.written(t, nowhere), "--now", noon).mustEnd(t, exit.Differs)
 	mustSay(t, got.out, "memory_context (system) added, ", "3. history (user) removed, 5 characters\n@@ -1 +0,0 @@\n-Hello\n",
 		"4. history (assistant) removed", "  messages ", "  sections ", "added live_context\n", "\nNewly left out\n", "  memory m11 ",
 		"  contribution notes ", "cut by 11 characters\n")
@@ -203,7 +203,7 @@ func TestDiffOfTurns(t *testing.T) {
 		t.Errorf("want what both leave out not told, have:\n%s", got.out)
 	}
 	back := capstan(t, "render", "-f", oldTurn.written(t, nowhere), dir+"/agent.yaml", dir+"/profile.yaml", dir+"/notes.yaml",
-		"--diff", dir, "--now", noon).mustEnd(t, cli.ExitDiffers)
+		"--diff", dir, "--now", noon).mustEnd(t, exit.Differs)
 	mustSay(t, back.out, "\nNo longer left out\n", "removed live_context\n")
 }
 
@@ -214,14 +214,14 @@ func TestDiffShowsToolsThatAreNotInTheMessages(t *testing.T) {
 	f["notes.yaml"] = notesYAML
 	old := files{"agent.yaml": f["agent.yaml"]}.written(t, nowhere)
 	dir := f.with(t, "agent.yaml", "  limits:", "  skills: {available: [refunds]}\n  limits:").written(t, nowhere)
-	got := capstan(t, "render", "-f", dir, "--diff", old).mustEnd(t, cli.ExitDiffers)
+	got := capstan(t, "render", "-f", dir, "--diff", old).mustEnd(t, exit.Differs)
 	mustSay(t, got.out, "  tools  added load_skill\n")
 }
 
 func TestDiffUsesOneTimeForBothStates(t *testing.T) {
 	t.Parallel()
 	dir := complete().with(t, "agent.yaml", "description: Answers questions.", "description: Answers.").written(t, nowhere)
-	got := capstan(t, "render", "-f", dir, "--diff", complete().written(t, nowhere)).mustEnd(t, cli.ExitDiffers)
+	got := capstan(t, "render", "-f", dir, "--diff", complete().written(t, nowhere)).mustEnd(t, exit.Differs)
 	if strings.Contains(got.out, "-- Current time") {
 		t.Errorf("want the time of both states to be the same, have:\n%s", got.out)
 	}
@@ -249,7 +249,7 @@ func TestDiffJSON(t *testing.T) {
 		mustSay(t, out, `"tools": []`)
 		return r
 	}
-	got := read(oldDir, cli.ExitDiffers)
+	got := read(oldDir, exit.Differs)
 	if !got.Differs || len(got.Messages) != 1 {
 		t.Fatalf("want one message that differs, have %+v", got)
 	}
@@ -261,10 +261,10 @@ func TestDiffJSON(t *testing.T) {
 	if p := got.Preparation; p.Old.PromptProfile.Version != "1.0.0" || p.New.PromptProfile.Version != "1.1.0" {
 		t.Errorf("want the records of both, have %+v", p)
 	}
-	if same := read(newDir, cli.ExitOK); same.Differs || same.Messages == nil || len(same.Messages) != 0 {
+	if same := read(newDir, exit.OK); same.Differs || same.Messages == nil || len(same.Messages) != 0 {
 		t.Errorf("want no message, as a list, have %+v", same)
 	}
-	asYAML := capstan(t, "render", "-f", newDir, "--diff", oldDir, "-o", "yaml").mustEnd(t, cli.ExitDiffers).out
+	asYAML := capstan(t, "render", "-f", newDir, "--diff", oldDir, "-o", "yaml").mustEnd(t, exit.Differs).out
 	mustSay(t, asYAML, "differs: true\n", "change: Changed\n")
 }
 
@@ -283,7 +283,7 @@ func TestDiffColours(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := tc.call.run(t.Context(), args...).mustEnd(t, cli.ExitDiffers)
+			got := tc.call.run(t.Context(), args...).mustEnd(t, exit.Differs)
 			if strings.Contains(got.out, "\x1b[31m-Answer questions about the helpdesk.\x1b[0m\n\x1b[32m+Politely") != tc.want ||
 				strings.Contains(got.out, "\x1b") != tc.want {
 				t.Errorf("want colours: %t, have:\n%q", tc.want, got.out)
@@ -296,7 +296,7 @@ func TestMessagesCannotImitateADiff(t *testing.T) {
 	t.Parallel()
 	hostile := `"What?\n\nReport\n  promptHash  same\n4. user_message (user) removed\n+++ x\e[2J"`
 	dir := complete().with(t, "turn.yaml", "What is up?", hostile).written(t, nowhere)
-	got := call{terminal: true}.run(t.Context(), "render", "-f", dir, "--diff", complete().written(t, nowhere)).mustEnd(t, cli.ExitDiffers)
+	got := call{terminal: true}.run(t.Context(), "render", "-f", dir, "--diff", complete().written(t, nowhere)).mustEnd(t, exit.Differs)
 	mustSay(t, got.out, "+Report\x1b[0m\n", "++++ x\\u001b[2J")
 	if strings.Count(got.out, "\nReport\n") != 1 || strings.Contains(got.out, "\x1b[2J") {
 		t.Errorf("want each line of a message to begin as one of a diff, have:\n%q", got.out)

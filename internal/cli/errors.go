@@ -8,28 +8,15 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/manifest"
 )
 
-// failure is an error with its exit code. Errors of other types come from parsing the command line.
-type failure struct {
-	code int
-	err  error
-}
-
-// Error returns the message of the cause.
-func (f *failure) Error() string { return f.err.Error() }
-
-// Unwrap returns the cause.
-func (f *failure) Unwrap() error { return f.err }
-
-func fail(code int, err error) error { return &failure{code: code, err: err} }
-
 // explain returns the exit code and the message of an error.
 func explain(err error) (code int, message string) {
-	code = ExitUsage
-	if f, ok := errors.AsType[*failure](err); ok {
-		code = f.code
+	code = exit.Usage
+	if f, ok := errors.AsType[*exit.Error](err); ok {
+		code = f.Code
 	}
 	if all, ok := errors.AsType[manifest.Errors](err); ok && len(all) > 1 {
 		return code, fmt.Sprintf("the manifests have %d problems:\n  %s", len(all), strings.ReplaceAll(all.Error(), "\n", "\n  "))
@@ -39,7 +26,7 @@ func explain(err error) (code int, message string) {
 
 // isProblemOfInput reports whether the flags are correct, so that the help text would not solve the problem.
 func isProblemOfInput(err error) bool {
-	_, ok := errors.AsType[*failure](err)
+	_, ok := errors.AsType[*exit.Error](err)
 	return ok
 }
 

@@ -5,7 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
 const exportHelp = `export turn prints the journal of a Turn as JSON lines, one line per entry: seq, epoch, kind, version, time,
@@ -37,14 +38,7 @@ const exportExamples = `  # keep or share the course of a Turn
   # print the whole output of a tool
   capstan export turn open-loops --artifact call-2-1`
 
-// exporter holds the flags of capstan export turn.
-type exporter struct {
-	journals
-	withContent bool
-	artifact    string
-}
-
-func newExport(env Environment) *cobra.Command {
+func newExport(env terminal.Environment) *cobra.Command {
 	parent := &cobra.Command{
 		Use: "export", Short: "Print records of Turns for programs", Args: cobra.NoArgs,
 		Example: "  capstan export turn open-loops",
@@ -52,21 +46,14 @@ func newExport(env Environment) *cobra.Command {
 			return errors.New("say what to export: capstan export turn NAME")
 		},
 	}
-	x := &exporter{journals: journals{env: env}}
+	x := &journals.Export{Source: journals.Source{Env: env}}
 	cmd := &cobra.Command{
 		Use: "turn TURN", Short: "Print the journal of a Turn as JSON lines, by default without content",
 		Long: exportHelp + logsExitCodes, Example: exportExamples, Args: oneTurn,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if x.artifact != "" {
-				return x.content(cmd.Context(), args[0], x.artifact)
-			}
-			_, err := x.read(cmd.Context(), args[0], readapi.Query{Redact: !x.withContent}, env.jsonLine)
-			return err
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return x.Run(cmd.Context(), args[0]) },
 	}
-	x.addFlags(cmd)
-	cmd.Flags().BoolVar(&x.withContent, "with-content", false, "include the content")
-	addArtifactFlag(cmd, &x.artifact)
+	addJournalFlags(cmd, &x.Source, &x.Artifact)
+	cmd.Flags().BoolVar(&x.WithContent, "with-content", false, "include the content")
 	parent.AddCommand(cmd)
 	return parent
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
 // screenful holds the output to a terminal. The channel come holds an item after new output.
@@ -52,13 +54,13 @@ func TestFollowShowsActivityOnTerminal(t *testing.T) {
 	model, url := fake(t, "rules: [{times: 2, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
 	dir, data := complete().written(t, url), t.TempDir()
 	args := []string{"run", "-f", dir, "--data-dir", data}
-	interrupted(t, model, args...).mustEnd(t, cli.ExitInterrupted)
+	interrupted(t, model, args...).mustEnd(t, exit.Interrupted)
 
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	seen, ended := &screenful{come: make(chan struct{}, 1)}, make(chan int, 1)
 	go func() { // results and messages go to the same terminal
-		ended <- cli.Execute(ctx, cli.Environment{
+		ended <- cli.Execute(ctx, terminal.Environment{
 			In: strings.NewReader(""), Out: seen, Err: seen, OutIsTerminal: true, ErrIsTerminal: true,
 			LookupEnv: func(string) (string, bool) { return "", false }, Now: ticking(),
 		}, []string{"logs", "-f", "first", "--data-dir", data})
@@ -70,9 +72,9 @@ func TestFollowShowsActivityOnTerminal(t *testing.T) {
 	go func() { run <- call{}.run(running, args...) }()
 	seen.wait(ctx, t, "waiting for small, ")
 	interrupt()
-	(<-run).mustEnd(t, cli.ExitInterrupted)
-	capstan(t, args...).mustEnd(t, cli.ExitOK)
-	if code := <-ended; code != cli.ExitOK {
+	(<-run).mustEnd(t, exit.Interrupted)
+	capstan(t, args...).mustEnd(t, exit.OK)
+	if code := <-ended; code != exit.OK {
 		t.Fatalf("want exit code 0, have %d:\n%s", code, seen)
 	}
 	const wipe = "\r\x1b[K"
@@ -83,12 +85,12 @@ func TestFollowShowsActivityOnTerminal(t *testing.T) {
 		}
 		lines = append(lines, line)
 	}
-	plain := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	plain := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	if diff := cmp.Diff(plain.out, strings.Join(lines, "\n")+"\n"); diff != "" {
 		t.Errorf("want nothing of the spinner to stay on the screen; -want +have:\n%s", diff)
 	}
 	for name, c := range map[string]call{"elsewhere": {}, "dumb": {terminal: true, env: map[string]string{"TERM": "dumb"}}} {
-		if got := c.run(t.Context(), "logs", "-f", "first", "--data-dir", data).mustEnd(t, cli.ExitOK); got.out != plain.out ||
+		if got := c.run(t.Context(), "logs", "-f", "first", "--data-dir", data).mustEnd(t, exit.OK); got.out != plain.out ||
 			got.err != "" {
 			t.Errorf("%s: want lines only, have %q and %q", name, got.out, got.err)
 		}

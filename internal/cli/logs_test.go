@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
@@ -30,7 +30,7 @@ func ran(t *testing.T, rules string) (data string) {
 	f := complete().with(t, "agent.yaml", "  limits:", "  skills: {available: [refunds]}\n  limits:")
 	f["profile.yaml"] += "  skills: [{key: refunds, name: Refunds, content: Pay back within a week.}]\n"
 	data = t.TempDir()
-	capstan(t, "run", "-f", f.written(t, url), "--data-dir", data).mustEnd(t, cli.ExitOK)
+	capstan(t, "run", "-f", f.written(t, url), "--data-dir", data).mustEnd(t, exit.OK)
 	return data
 }
 
@@ -40,7 +40,7 @@ var measured = regexp.MustCompile(`, [0-9.]+ s\b|[0-9a-f]{64}`)
 func TestLogsOfALocalTurn(t *testing.T) {
 	t.Parallel()
 	data := ran(t, skilled)
-	got := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	got := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	want := `Turn default/first
   run 1    executor local, epoch 1, 2026-04-09T12:00:02Z
   agent    support
@@ -72,7 +72,7 @@ user
 		t.Errorf("want nothing on standard error, have %q", got.err)
 	}
 	for _, args := range [][]string{{"default/first"}, {"first", "-n", "default"}, {"first", "-f"}} {
-		same := capstan(t, append([]string{"logs", "--data-dir", data}, args...)...).mustEnd(t, cli.ExitOK)
+		same := capstan(t, append([]string{"logs", "--data-dir", data}, args...)...).mustEnd(t, exit.OK)
 		if same.out != got.out {
 			t.Errorf("%v: want the same, have:\n%s", args, same.out)
 		}
@@ -86,7 +86,7 @@ func TestRunShowsStepsAndCallsOnATerminal(t *testing.T) {
 	f["profile.yaml"] += "  skills: [{key: refunds, name: Refunds, content: Pay back within a week.}]\n"
 	// A terminal that cannot erase lines shows no spinner. The spinner's output would depend on the time.
 	got := call{terminal: true, env: map[string]string{"TERM": "dumb"}}.run(t.Context(), "run", "-f",
-		f.written(t, url)).mustEnd(t, cli.ExitOK)
+		f.written(t, url)).mustEnd(t, exit.OK)
 	want := `Asking small of ModelProvider demo: What is up?
 Step 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD, asks for load_skill
 Calling load_skill (call_1)
@@ -105,9 +105,9 @@ Step 2: small of ModelProvider demo, 160 tokens (150 in, 10 out), cost 0.00017 U
 func TestLogsAsJSON(t *testing.T) {
 	t.Parallel()
 	data := ran(t, skilled)
-	got := capstan(t, "logs", "first", "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitOK)
+	got := capstan(t, "logs", "first", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
 	mustSay(t, got.out, `{"seq":1,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:02Z",`, "Pay back within a week.")
-	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "-o", "yaml").mustEnd(t, cli.ExitUsage).err, "must be text or json")
+	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "-o", "yaml").mustEnd(t, exit.Usage).err, "must be text or json")
 }
 
 func TestExportRedactsContent(t *testing.T) {
@@ -117,8 +117,8 @@ func TestExportRedactsContent(t *testing.T) {
 		"What is up?", "Nothing much.", "Within a week.", "Pay back", "Let me see.", "Answer questions",
 		"notes/a.md", `\"refunds\"`,
 	}
-	got := capstan(t, "export", "turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
-	whole := capstan(t, "export", "turn", "first", "--data-dir", data, "--with-content").mustEnd(t, cli.ExitOK)
+	got := capstan(t, "export", "turn", "first", "--data-dir", data).mustEnd(t, exit.OK)
+	whole := capstan(t, "export", "turn", "first", "--data-dir", data, "--with-content").mustEnd(t, exit.OK)
 	for _, text := range said {
 		if strings.Contains(got.out, text) {
 			t.Errorf("want %q left out", text)
@@ -145,21 +145,21 @@ func TestExportRedactsContent(t *testing.T) {
 func TestExportOfAnArtifact(t *testing.T) {
 	t.Parallel()
 	data := ran(t, "rules: [{reply: {text: \"0123456789\\e[2J\", repeat: 4000}}]")
-	logs := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	logs := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	found := regexp.MustCompile(`answer +[0-9,]+ bytes, artifact ([0-9a-f]{64})`).FindStringSubmatch(logs.out)
 	if found == nil {
 		t.Fatalf("want the artifact of a long answer named, have:\n%.2000s", logs.out)
 	}
 	args := []string{"export", "turn", "first", "--data-dir", data, "--artifact", found[1]}
-	got := capstan(t, args...).mustEnd(t, cli.ExitOK)
+	got := capstan(t, args...).mustEnd(t, exit.OK)
 	if want := strings.Repeat("0123456789\x1b[2J", 4000); got.out != want {
 		t.Errorf("want the whole answer, have %d bytes", len(got.out))
 	}
-	if shown := (call{terminal: true}).run(t.Context(), args...).mustEnd(t, cli.ExitOK); strings.Contains(shown.out, "\x1b") {
+	if shown := (call{terminal: true}).run(t.Context(), args...).mustEnd(t, exit.OK); strings.Contains(shown.out, "\x1b") {
 		t.Error("want nothing that steers a terminal")
 	}
 	mustSay(t, capstan(t, "export", "turn", "first", "--data-dir", data, "--artifact", strings.Repeat("0", 64)).mustEnd(t,
-		cli.ExitFailed).err,
+		exit.Failed).err,
 		"--artifact: the journal has no such artifact")
 }
 
@@ -169,19 +169,19 @@ func TestTurnsOfTheSameName(t *testing.T) {
 	data := t.TempDir()
 	for _, question := range []string{"What is up?", "What else?"} {
 		capstan(t, "run", "-f", complete().with(t, "turn.yaml", "What is up?", question).written(t, url), "--data-dir", data,
-			"--now", map[string]string{"What is up?": noon, "What else?": "2026-04-10T12:00:00Z"}[question]).mustEnd(t, cli.ExitOK)
+			"--now", map[string]string{"What is up?": noon, "What else?": "2026-04-10T12:00:00Z"}[question]).mustEnd(t, exit.OK)
 	}
-	newest := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	newest := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, newest.out, "What else?")
 	mustSay(t, newest.err, "note: "+data+" has journals of 2 Turns default/first; this is the newest one, and --uid selects another: ",
 		" ("+noon+")")
 	uid := regexp.MustCompile(`another: (\S+) \(`).FindStringSubmatch(newest.err)[1]
-	older := capstan(t, "logs", "first", "--data-dir", data, "--uid", uid).mustEnd(t, cli.ExitOK)
+	older := capstan(t, "logs", "first", "--data-dir", data, "--uid", uid).mustEnd(t, exit.OK)
 	mustSay(t, older.out, "What is up?")
 	if older.err != "" {
 		t.Errorf("want no word about what was picked, have %q", older.err)
 	}
-	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "--uid", "x").mustEnd(t, cli.ExitFailed).err, `--uid: `,
+	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "--uid", "x").mustEnd(t, exit.Failed).err, `--uid: `,
 		`has no Turn default/first with the UID "x"`, uid)
 }
 
@@ -197,61 +197,61 @@ func TestLogsErrors(t *testing.T) {
 		"unknown": {
 			"the error names the existing Turns",
 			[]string{"logs", "other", "--data-dir", data},
-			cli.ExitFailed, "has no journal of Turn default/other; it has journals of these Turns: default/first",
+			exit.Failed, "has no journal of Turn default/other; it has journals of these Turns: default/first",
 		},
 		"namespace": {
 			"names belong to a namespace",
 			[]string{"logs", "first", "-n", "b", "--data-dir", data},
-			cli.ExitFailed, "has no journal of Turn b/first",
+			exit.Failed, "has no journal of Turn b/first",
 		},
 		"two": {
 			"one cannot be in two namespaces",
 			[]string{"logs", "a/first", "-n", "b", "--data-dir", data},
-			cli.ExitUsage, "name different namespaces",
+			exit.Usage, "name different namespaces",
 		},
 		"malformed": {
 			"a path is not a name",
 			[]string{"logs", "a/b/c", "--data-dir", data},
-			cli.ExitUsage,
+			exit.Usage,
 			"must be NAME or NAMESPACE/NAME",
 		},
 		"no folder": {
 			"reading creates no journal",
 			[]string{"logs", "first", "--data-dir", filepath.Join(data, "x")},
-			cli.ExitFailed, "capstan run --data-dir",
+			exit.Failed, "capstan run --data-dir",
 		},
-		"none": {"the name is required", []string{"logs", "--data-dir", data}, cli.ExitUsage, "name one Turn"},
+		"none": {"the name is required", []string{"logs", "--data-dir", data}, exit.Usage, "name one Turn"},
 		"both": {
 			"the journal is local or in a cluster",
 			[]string{"logs", "first", "--data-dir", data, "--context", "x"},
-			cli.ExitUsage, "[context data-dir]",
+			exit.Usage, "[context data-dir]",
 		},
 		"uid": {
 			"it selects a Turn in a folder",
 			[]string{"logs", "first", "--uid", "x"},
-			cli.ExitUsage,
+			exit.Usage,
 			"--uid requires --data-dir",
 		},
 		"kubeconfig": {
 			"the error says how to do without a cluster",
 			[]string{"logs", "first", "--kubeconfig", filepath.Join(data, "x")},
-			cli.ExitUsage, "set --data-dir to the folder of capstan run",
+			exit.Usage, "set --data-dir to the folder of capstan run",
 		},
 		"in clear": {
 			"a token is a secret",
 			[]string{"logs", "first", "--server", "http://192.0.2.1:80", "--token", "t"},
-			cli.ExitUsage, "must begin with https",
+			exit.Usage, "must begin with https",
 		},
 		"no server": {
 			"no server listens there",
 			[]string{"logs", "first", "--server", nowhere, "--token", "t"},
-			cli.ExitFailed, "failed to read the journal: the connection broke: ",
+			exit.Failed, "failed to read the journal: the connection broke: ",
 		},
-		"export": {"a kind is required", []string{"export"}, cli.ExitUsage, "capstan export turn NAME"},
+		"export": {"a kind is required", []string{"export"}, exit.Usage, "capstan export turn NAME"},
 		"uid export": {
 			"the same flags",
 			[]string{"export", "turn", "x", "--data-dir", data},
-			cli.ExitFailed,
+			exit.Failed,
 			"has no journal of Turn default/x",
 		},
 	} {
@@ -269,12 +269,12 @@ func TestFollowLocalTurn(t *testing.T) {
 	model, url := fake(t, "rules: [{times: 1, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
 	dir, data := complete().written(t, url), t.TempDir()
 	args := []string{"run", "-f", dir, "--data-dir", data}
-	interrupted(t, model, args...).mustEnd(t, cli.ExitInterrupted)
+	interrupted(t, model, args...).mustEnd(t, exit.Interrupted)
 
 	logs := make(chan output, 1)
 	go func() { logs <- call{}.run(t.Context(), "logs", "-f", "first", "--data-dir", data) }()
-	capstan(t, args...).mustEnd(t, cli.ExitOK)
-	got := (<-logs).mustEnd(t, cli.ExitOK)
+	capstan(t, args...).mustEnd(t, exit.OK)
+	got := (<-logs).mustEnd(t, exit.OK)
 	mustSay(t, got.out, "  run 1    executor local, epoch 1", "  run 2    executor local, epoch 2", "| Back.\n",
 		"Completed: the model answered\n", "resumed 1 time")
 }
@@ -283,20 +283,20 @@ func TestFollowIsInterrupted(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, "rules: [{fault: {hang: AfterHeaders}}]")
 	dir, data := complete().written(t, url), t.TempDir()
-	interrupted(t, model, "run", "-f", dir, "--data-dir", data).mustEnd(t, cli.ExitInterrupted)
+	interrupted(t, model, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.Interrupted)
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
-	mustSay(t, call{}.run(ctx, "logs", "-f", "first", "--data-dir", data).mustEnd(t, cli.ExitInterrupted).err, "capstan: interrupted\n")
+	mustSay(t, call{}.run(ctx, "logs", "-f", "first", "--data-dir", data).mustEnd(t, exit.Interrupted).err, "capstan: interrupted\n")
 }
 
 func TestCompletionOfTurnsInAFolder(t *testing.T) {
 	t.Parallel()
 	data := ran(t, skilled)
 	for _, command := range [][]string{{"logs"}, {"export", "turn"}} {
-		got := capstan(t, append(append([]string{"__complete"}, command...), "--data-dir", data, "")...).mustEnd(t, cli.ExitOK)
+		got := capstan(t, append(append([]string{"__complete"}, command...), "--data-dir", data, "")...).mustEnd(t, exit.OK)
 		mustSay(t, got.out, "first\n")
 	}
-	got := capstan(t, "__complete", "logs", "--data-dir", filepath.Join(data, "x"), "").mustEnd(t, cli.ExitOK)
+	got := capstan(t, "__complete", "logs", "--data-dir", filepath.Join(data, "x"), "").mustEnd(t, exit.OK)
 	if strings.Contains(got.out, "first") {
 		t.Errorf("want no names where there are none, have %q", got.out)
 	}
@@ -327,7 +327,7 @@ func TestLogsFindTurnOfOlderVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"small", "large"} {
-		mustSay(t, capstan(t, "logs", name, "--data-dir", data).mustEnd(t, cli.ExitOK).out, "Completed: done\n")
+		mustSay(t, capstan(t, "logs", name, "--data-dir", data).mustEnd(t, exit.OK).out, "Completed: done\n")
 	}
 }
 
@@ -335,7 +335,7 @@ func TestLogsIgnoreJournalOfSession(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)
 	dir, data := conversing(t).written(t, url), t.TempDir()
-	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	s, err := sqlite.Open(t.Context(), filepath.Join(data, "capstan-run.db"))
 	if err != nil {
 		t.Fatal(err)
@@ -344,7 +344,7 @@ func TestLogsIgnoreJournalOfSession(t *testing.T) {
 	if err != nil || len(uids) != 2 || s.Close() != nil {
 		t.Fatalf("want the journals of a Turn and of a Session, have %v (%v)", uids, err)
 	}
-	mustSay(t, capstan(t, "logs", "chat", "--data-dir", data).mustEnd(t, cli.ExitFailed).err,
+	mustSay(t, capstan(t, "logs", "chat", "--data-dir", data).mustEnd(t, exit.Failed).err,
 		"it has journals of these Turns: default/first")
 }
 
@@ -354,7 +354,7 @@ func TestLogsShowHistoryOfTurn(t *testing.T) {
 	_, url := fake(t, memory)
 	dir, data := conversing(t).written(t, url), t.TempDir()
 	for _, name := range []string{"first", "second"} {
-		capstan(t, "run", "-f", dir, "--turn", name, "--data-dir", data).mustEnd(t, cli.ExitOK)
+		capstan(t, "run", "-f", dir, "--turn", name, "--data-dir", data).mustEnd(t, exit.OK)
 	}
 	type entry struct {
 		Kind    string `json:"kind"`
@@ -363,7 +363,7 @@ func TestLogsShowHistoryOfTurn(t *testing.T) {
 		} `json:"payload"`
 	}
 	for _, args := range [][]string{{"--with-content"}, nil} {
-		got := capstan(t, append([]string{"export", "turn", "second", "--data-dir", data}, args...)...).mustEnd(t, cli.ExitOK)
+		got := capstan(t, append([]string{"export", "turn", "second", "--data-dir", data}, args...)...).mustEnd(t, exit.OK)
 		said := 0
 		for line := range strings.Lines(got.out) {
 			e := entry{}
@@ -382,5 +382,5 @@ func TestLogsShowHistoryOfTurn(t *testing.T) {
 			t.Errorf("export %v shows %d messages of the history, want the question and the answer", args, said)
 		}
 	}
-	mustSay(t, capstan(t, "logs", "second", "--data-dir", data).mustEnd(t, cli.ExitOK).out, "5 messages")
+	mustSay(t, capstan(t, "logs", "second", "--data-dir", data).mustEnd(t, exit.OK).out, "5 messages")
 }

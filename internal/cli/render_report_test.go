@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
 // rich returns manifests that fill every row of a report.
@@ -100,7 +100,7 @@ func report(t *testing.T, text string) string {
 
 func TestReportListsUsedAndLeftOutParts(t *testing.T) {
 	t.Parallel()
-	got := capstan(t, "render", "-f", rich(t).written(t, nowhere), "--now", noon).mustEnd(t, cli.ExitOK)
+	got := capstan(t, "render", "-f", rich(t).written(t, nowhere), "--now", noon).mustEnd(t, exit.OK)
 	if diff := cmp.Diff(lineUp(wantRichReport), report(t, got.out)); diff != "" {
 		t.Errorf("want all that was used and left out, each on a line that no id can forge; -want +have:\n%s", diff)
 	}
@@ -108,7 +108,7 @@ func TestReportListsUsedAndLeftOutParts(t *testing.T) {
 
 func TestRenderAssembly(t *testing.T) {
 	t.Parallel()
-	out := capstan(t, "render", "-f", rich(t).written(t, nowhere), "--now", noon, "-o", "json").mustEnd(t, cli.ExitOK).out
+	out := capstan(t, "render", "-f", rich(t).written(t, nowhere), "--now", noon, "-o", "json").mustEnd(t, exit.OK).out
 	type item struct{ ID, Source, Text, Priority string }
 	var got struct {
 		Tools    []struct{ Name string }
@@ -145,7 +145,7 @@ func TestRenderAssembly(t *testing.T) {
 
 func TestEmptyListsAreLists(t *testing.T) {
 	t.Parallel()
-	out := capstan(t, "render", "-f", complete().written(t, nowhere), "-o", "json").mustEnd(t, cli.ExitOK).out
+	out := capstan(t, "render", "-f", complete().written(t, nowhere), "-o", "json").mustEnd(t, exit.OK).out
 	mustSay(t, out, `"tools": []`, `"developer": []`, `"guardrail": []`, `"usedMemoryIDs": []`, `"usedOverlayIDs": []`)
 	if strings.Contains(out, "null") {
 		t.Errorf("want no null, have:\n%s", out)
@@ -192,7 +192,7 @@ func TestRenderKindsOfPrompts(t *testing.T) {
 			t.Parallel()
 			f := complete().with(t, tc.file, tc.old, tc.new)
 			dir := f.with(t, "agent.yaml", "  limits:", "  - {providerRef: {name: other}, model: large}\n  limits:").written(t, nowhere)
-			got := capstan(t, "render", "-f", dir).mustEnd(t, cli.ExitOK)
+			got := capstan(t, "render", "-f", dir).mustEnd(t, exit.OK)
 			for _, want := range tc.want {
 				if !strings.Contains(got.out, want) {
 					t.Errorf("%s: want %q, have:\n%s", tc.reason, want, got.out)
@@ -216,12 +216,12 @@ func TestSkillsFile(t *testing.T) {
 	t.Parallel()
 	dir := complete().written(t, nowhere)
 	good := skillFile(t, "- {key: escalate, name: Escalate, description: When nothing helps, content: Call the duty manager.}\n")
-	got := capstan(t, "render", "-f", dir, "--skills-file", good).mustEnd(t, cli.ExitOK)
+	got := capstan(t, "render", "-f", dir, "--skills-file", good).mustEnd(t, exit.OK)
 	mustSay(t, got.out, "| - escalate: Escalate — When nothing helps\n", "  tools             load_skill\n")
 
 	bad := skillFile(t, "- {key: escalate}\n")
 	for _, command := range []string{"render", "run"} {
-		got := capstan(t, command, "-f", dir, "--skills-file", bad).mustEnd(t, cli.ExitUsage)
+		got := capstan(t, command, "-f", dir, "--skills-file", bad).mustEnd(t, exit.Usage)
 		mustSay(t, got.err, "--skills-file: ", bad, "[0]: content is required")
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
-	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
 const wantText = `Turn default/first: 4 messages to model small of ModelProvider demo
@@ -90,7 +90,7 @@ func TestRenderText(t *testing.T) {
 	t.Parallel()
 	f := complete()
 	delete(f, "secret.yaml")
-	got := capstan(t, "render", "-f", f.written(t, nowhere), "--now", noon).mustEnd(t, cli.ExitOK)
+	got := capstan(t, "render", "-f", f.written(t, nowhere), "--now", noon).mustEnd(t, exit.OK)
 	if diff := cmp.Diff(wantText, hashless(got.out)); diff != "" || got.err != "" {
 		t.Errorf("want each message and the report, and no Secret asked for; -want +have:\n%s%s", diff, got.err)
 	}
@@ -110,7 +110,7 @@ type rendered struct {
 func TestRenderJSON(t *testing.T) {
 	t.Parallel()
 	dir := complete().written(t, nowhere)
-	out := capstan(t, "render", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, cli.ExitOK).out
+	out := capstan(t, "render", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, exit.OK).out
 	var got, fromYAML rendered
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatalf("want JSON, have %v in:\n%s", err, out)
@@ -127,7 +127,7 @@ func TestRenderJSON(t *testing.T) {
 	if system := got.Messages[0]; !strings.HasSuffix(system.Content[:system.StableChars], "</tools_available>") {
 		t.Errorf("want the stable part to end with the tools, have it end at %d of:\n%s", system.StableChars, system.Content)
 	}
-	asYAML := capstan(t, "render", "-f", dir, "--now", noon, "-o", "yaml").mustEnd(t, cli.ExitOK).out
+	asYAML := capstan(t, "render", "-f", dir, "--now", noon, "-o", "yaml").mustEnd(t, exit.OK).out
 	if err := yaml.Unmarshal([]byte(asYAML), &fromYAML); err != nil {
 		t.Fatal(err)
 	}
@@ -140,8 +140,8 @@ func TestRenderWithNowIsDeterministic(t *testing.T) {
 	t.Parallel()
 	dir := complete().written(t, nowhere)
 	for _, format := range []string{"text", "json", "yaml"} {
-		first := capstan(t, "render", "-f", dir, "--now", noon, "-o", format).mustEnd(t, cli.ExitOK)
-		second := capstan(t, "render", "-f", dir, "--now", noon, "-o", format).mustEnd(t, cli.ExitOK)
+		first := capstan(t, "render", "-f", dir, "--now", noon, "-o", format).mustEnd(t, exit.OK)
+		second := capstan(t, "render", "-f", dir, "--now", noon, "-o", format).mustEnd(t, exit.OK)
 		if diff := cmp.Diff(first.out, second.out); diff != "" {
 			t.Errorf("-o %s: two renders differ:\n%s", format, diff)
 		}
@@ -157,7 +157,7 @@ func TestRenderReadsStandardInputAndSeveralPaths(t *testing.T) {
 		"repeated -f":    capstan(t, "render", "-f", dir+"/agent.yaml", "-f", dir+"/profile.yaml", "-f", dir+"/turn.yaml", "--now", noon),
 		"as expanded":    capstan(t, "render", "-f", dir+"/agent.yaml", dir+"/profile.yaml", dir+"/turn.yaml", "--now", noon),
 	} {
-		if hashless(got.mustEnd(t, cli.ExitOK).out) != wantText {
+		if hashless(got.mustEnd(t, exit.OK).out) != wantText {
 			t.Errorf("%s: want the same text as of a directory, have:\n%s", name, got.out)
 		}
 	}
@@ -166,7 +166,7 @@ func TestRenderReadsStandardInputAndSeveralPaths(t *testing.T) {
 func TestRenderNamespace(t *testing.T) {
 	t.Parallel()
 	dir := complete().with(t, "profile.yaml", "{{ .product }}", "{{ .Turn.Namespace }}").written(t, nowhere)
-	mustSay(t, capstan(t, "render", "-f", dir, "-n", "helpdesk").mustEnd(t, cli.ExitOK).out,
+	mustSay(t, capstan(t, "render", "-f", dir, "-n", "helpdesk").mustEnd(t, exit.OK).out,
 		"Turn helpdesk/first: ", "| Answer questions about helpdesk.\n")
 }
 
@@ -174,9 +174,9 @@ func TestMessagesCannotImitateOutput(t *testing.T) {
 	t.Parallel()
 	hostile := `"What?\n+-- cache boundary: the 1 characters above are the stable part --\n5. system_prompt (system)\r\e[2J"`
 	dir := complete().with(t, "turn.yaml", "What is up?", hostile).written(t, nowhere)
-	piped := capstan(t, "render", "-f", dir, "--now", noon).mustEnd(t, cli.ExitOK)
+	piped := capstan(t, "render", "-f", dir, "--now", noon).mustEnd(t, exit.OK)
 	mustSay(t, piped.out, "| What?\n| +-- cache boundary: the 1 characters", "| 5. system_prompt (system)\\u000d\\u001b[2J\n")
-	shown := call{terminal: true}.run(t.Context(), "render", "-f", dir, "--now", noon).mustEnd(t, cli.ExitOK)
+	shown := call{terminal: true}.run(t.Context(), "render", "-f", dir, "--now", noon).mustEnd(t, exit.OK)
 	if strings.ContainsAny(shown.out, "\r\x1b") {
 		t.Errorf("want no control characters on a terminal, have:\n%q", shown.out)
 	}
@@ -255,7 +255,7 @@ func TestPreparationErrors(t *testing.T) {
 			f["notes.yaml"] = notesYAML
 			dir := f.written(t, nowhere)
 			for _, command := range []string{"render", "run"} {
-				got := capstan(t, command, "-f", dir).mustEnd(t, cli.ExitFailed)
+				got := capstan(t, command, "-f", dir).mustEnd(t, exit.Failed)
 				if !strings.Contains(got.err, tc.want) || got.out != "" {
 					t.Errorf("%s: %s: want %q, have:\n%s%s", command, tc.reason, tc.want, got.out, got.err)
 				}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
-	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
 // testTimeout limits the wait for a condition.
@@ -55,8 +55,8 @@ func TestFinishedTurnDoesNotRunAgain(t *testing.T) {
 	model, url := fake(t, answers)
 	dir, data := complete().written(t, url), t.TempDir()
 	args := []string{"run", "-f", dir, "--now", noon, "--data-dir", data, "-o", "json"}
-	first := capstan(t, args...).mustEnd(t, cli.ExitOK)
-	again := capstan(t, args...).mustEnd(t, cli.ExitOK)
+	first := capstan(t, args...).mustEnd(t, exit.OK)
+	again := capstan(t, args...).mustEnd(t, exit.OK)
 	if diff := cmp.Diff(first.out, again.out); diff != "" {
 		t.Errorf("want the Turn as it ended; -first +again:\n%s", diff)
 	}
@@ -64,7 +64,7 @@ func TestFinishedTurnDoesNotRunAgain(t *testing.T) {
 	if n := model.Stats().Requests; n != 1 {
 		t.Errorf("want one request for two runs, have %d", n)
 	}
-	text := capstan(t, "run", "-f", dir, "--now", noon, "--data-dir", data).mustEnd(t, cli.ExitOK)
+	text := capstan(t, "run", "-f", dir, "--now", noon, "--data-dir", data).mustEnd(t, exit.OK)
 	if text.out != "All is well.\n" {
 		t.Errorf("want the answer from the journal, have %q", text.out)
 	}
@@ -92,9 +92,9 @@ func TestChangedTurnRunsAgain(t *testing.T) {
 			t.Parallel()
 			model, url := fake(t, answers)
 			data := t.TempDir()
-			capstan(t, "run", "-f", noted(t).written(t, url), "--data-dir", data).mustEnd(t, cli.ExitOK)
+			capstan(t, "run", "-f", noted(t).written(t, url), "--data-dir", data).mustEnd(t, exit.OK)
 			changed := noted(t).with(t, tc.file, tc.old, tc.new).written(t, url)
-			capstan(t, "run", "-f", changed, "--data-dir", data).mustEnd(t, cli.ExitOK)
+			capstan(t, "run", "-f", changed, "--data-dir", data).mustEnd(t, exit.OK)
 			if n := model.Stats().Requests; n != tc.want {
 				t.Errorf("%s: want %d requests for two runs, have %d", tc.reason, tc.want, n)
 			}
@@ -117,7 +117,7 @@ func TestTurnWithOtherManagerSkillsRunsAgain(t *testing.T) {
 	dir, data := complete().written(t, url), t.TempDir()
 	for _, content := range []string{"Call.", "Call.", "Write."} {
 		skills := skillFile(t, "- {key: escalate, content: "+content+"}\n")
-		capstan(t, "run", "-f", dir, "--data-dir", data, "--skills-file", skills).mustEnd(t, cli.ExitOK)
+		capstan(t, "run", "-f", dir, "--data-dir", data, "--skills-file", skills).mustEnd(t, exit.OK)
 	}
 	if n := model.Stats().Requests; n != 2 {
 		t.Errorf("want a request for each content of the skill, have %d", n)
@@ -129,15 +129,15 @@ func TestInterruptedTurnContinuesFromJournal(t *testing.T) {
 	model, url := fake(t, "rules: [{times: 1, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
 	dir, data := complete().written(t, url), t.TempDir()
 	args := []string{"run", "-f", dir, "--data-dir", data, "-o", "json"}
-	got := interrupted(t, model, args...).mustEnd(t, cli.ExitInterrupted)
+	got := interrupted(t, model, args...).mustEnd(t, exit.Interrupted)
 	mustSay(t, got.err, "Turn default/first: interrupted before it ended; run the same command again to continue")
 	if got.out != "" {
 		t.Errorf("want no Turn printed that has not ended, have:\n%s", got.out)
 	}
-	again := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, cli.ExitOK)
+	again := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, again.out, "Back.")
 	mustSay(t, again.err, "The Turn continued from its journal.")
-	turn := decoded(t, capstan(t, args...).mustEnd(t, cli.ExitOK).out)
+	turn := decoded(t, capstan(t, args...).mustEnd(t, exit.OK).out)
 	if turn.Status.Result.Text != "Back." || turn.Epoch() != 2 || turn.Status.Steps.Resumes != 1 {
 		t.Errorf("want the answer of a second binding, have %+v of %+v", turn.Status.Result, turn.Status.Executor)
 	}
@@ -158,17 +158,17 @@ func TestRunningTurnIsNotStartedTwice(t *testing.T) {
 	if err := model.Wait(patience, func(s server.Stats) bool { return s.InFlight == 1 }); err != nil {
 		t.Fatal(err)
 	}
-	second := capstan(t, args...).mustEnd(t, cli.ExitFailed)
+	second := capstan(t, args...).mustEnd(t, exit.Failed)
 	mustSay(t, second.err, "another process uses it (process ",
 		"another capstan run uses the same --data-dir: wait for it, or use another folder")
-	capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK) // reading does not count as use
+	capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK) // reading does not count as use
 	if s := model.Stats(); s.Requests != 1 || s.InFlight != 1 {
 		t.Errorf("want the request of the first run and no other, have %+v", s)
 	}
 	interrupt()
 	got := <-first
-	got.mustEnd(t, cli.ExitInterrupted)
-	if got := capstan(t, args...).mustEnd(t, cli.ExitOK); got.out != "Back.\n" {
+	got.mustEnd(t, exit.Interrupted)
+	if got := capstan(t, args...).mustEnd(t, exit.OK); got.out != "Back.\n" {
 		t.Errorf("want the Turn given back by the first run, have %q", got.out)
 	}
 }
@@ -177,7 +177,7 @@ func TestInterruptedTurnWithoutJournalIsCancelled(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {
 		model, url := fake(t, "rules: [{fault: {hang: BeforeHeaders}}]")
-		got := interrupted(t, model, "run", "-f", complete().written(t, url), "-o", format).mustEnd(t, cli.ExitInterrupted)
+		got := interrupted(t, model, "run", "-f", complete().written(t, url), "-o", format).mustEnd(t, exit.Interrupted)
 		mustSay(t, got.err, "Turn default/first: Cancelled: interrupted: the turn was cancelled")
 		if format == "json" {
 			if turn := decoded(t, got.out); turn.StateReason() != v1alpha1.TurnReasonCancelled {
@@ -191,7 +191,7 @@ func TestAnInterruptionBeforeTheRun(t *testing.T) {
 	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
-	got := call{}.run(ctx, "run", "-f", complete().written(t, nowhere)).mustEnd(t, cli.ExitInterrupted)
+	got := call{}.run(ctx, "run", "-f", complete().written(t, nowhere)).mustEnd(t, exit.Interrupted)
 	mustSay(t, got.err, "Turn default/first: Cancelled: interrupted: the turn was cancelled")
 }
 
@@ -203,7 +203,7 @@ func TestTemporaryJournalIsRemoved(t *testing.T) {
 	if err := os.Rename(complete().written(t, url), dir); err != nil {
 		t.Fatal(err)
 	}
-	capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitOK)
+	capstan(t, "run", "-f", dir).mustEnd(t, exit.OK)
 	left, err := filepath.Glob(filepath.Join(temporary, "capstan-run-*"))
 	if err != nil || len(left) != 0 {
 		t.Errorf("want nothing left behind, have %v (%v)", left, err)
@@ -214,7 +214,7 @@ func TestKeyIsNotInJournal(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, "rules: [{fault: {echoAuthorization: true}}]")
 	data := t.TempDir()
-	capstan(t, "run", "-f", complete().written(t, url), "--data-dir", data).mustEnd(t, cli.ExitFailed)
+	capstan(t, "run", "-f", complete().written(t, url), "--data-dir", data).mustEnd(t, exit.Failed)
 	names, err := filepath.Glob(filepath.Join(data, "*"))
 	if err != nil || len(names) == 0 {
 		t.Fatalf("want a journal in the folder, have %v (%v)", names, err)
@@ -233,6 +233,6 @@ func TestKeyIsNotInJournal(t *testing.T) {
 func TestUnusableDataDir(t *testing.T) {
 	t.Parallel()
 	dir := complete().written(t, nowhere)
-	got := capstan(t, "run", "-f", dir, "--data-dir", filepath.Join(dir, "turn.yaml")).mustEnd(t, cli.ExitFailed)
+	got := capstan(t, "run", "-f", dir, "--data-dir", filepath.Join(dir, "turn.yaml")).mustEnd(t, exit.Failed)
 	mustSay(t, got.err, "failed to create the folder of the journal", "turn.yaml")
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
 func TestRunFailures(t *testing.T) {
@@ -34,12 +34,12 @@ func TestRunFailures(t *testing.T) {
 			t.Parallel()
 			_, url := fake(t, tc.rules)
 			dir := complete().written(t, url)
-			got := capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitFailed)
+			got := capstan(t, "run", "-f", dir).mustEnd(t, exit.Failed)
 			mustSay(t, got.err, tc.want...)
 			if got.out != tc.out {
 				t.Errorf("%s: want %q on standard output, have %q", tc.reason, tc.out, got.out)
 			}
-			turn := capstan(t, "run", "-f", dir, "-o", "json").mustEnd(t, cli.ExitFailed)
+			turn := capstan(t, "run", "-f", dir, "-o", "json").mustEnd(t, exit.Failed)
 			mustSay(t, turn.out, `"type": "Stalled"`)
 			if strings.Contains(got.out+got.err+turn.out+turn.err, key) {
 				t.Errorf("want no key in any output, have:\n%s\n%s", got.err, turn.out)
@@ -52,7 +52,7 @@ func TestRunDeadline(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, "rules: [{fault: {hang: AfterHeaders}}]")
 	dir := complete().with(t, "agent.yaml", "timeoutSeconds: 30", "timeoutSeconds: 1").written(t, url)
-	got := capstan(t, "run", "-f", dir, "--now", noon).mustEnd(t, cli.ExitFailed)
+	got := capstan(t, "run", "-f", dir, "--now", noon).mustEnd(t, exit.Failed)
 	mustSay(t, got.err, "Turn default/first: DeadlineExceeded: ", "limits.timeoutSeconds")
 }
 
@@ -72,7 +72,7 @@ func TestRunWithMissingObjects(t *testing.T) {
 			t.Parallel()
 			f := complete()
 			delete(f, tc.remove)
-			got := capstan(t, "run", "-f", f.written(t, nowhere)).mustEnd(t, cli.ExitFailed)
+			got := capstan(t, "run", "-f", f.written(t, nowhere)).mustEnd(t, exit.Failed)
 			mustSay(t, got.err, tc.want)
 		})
 	}

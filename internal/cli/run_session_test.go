@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
 // memory is a model that answers the second question only if it has received its first answer.
@@ -50,8 +50,8 @@ func TestTurnsOfASessionSeeEarlierMessages(t *testing.T) {
 				f["session.yaml"] = manifest
 			}
 			dir, data := f.written(t, url), t.TempDir()
-			first := capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitOK)
-			second := capstan(t, "run", "-f", dir, "--turn", "second", "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitOK)
+			first := capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
+			second := capstan(t, "run", "-f", dir, "--turn", "second", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
 			turn := decoded(t, second.out)
 			if turn.Status.Result.Text != "Monday, as I said." {
 				t.Errorf("want the second Turn to know of the first, have %q", turn.Status.Result.Text)
@@ -61,7 +61,7 @@ func TestTurnsOfASessionSeeEarlierMessages(t *testing.T) {
 					t.Errorf("want Turn %d of Session chat, have %+v", n, d)
 				}
 			}
-			capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+			capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, exit.OK)
 			if n := model.Stats().Requests; n != 2 {
 				t.Errorf("want no Turn run again because its Session went on, have %d requests", n)
 			}
@@ -73,7 +73,7 @@ func TestSessionWithoutDataDirIsNotKept(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, memory)
 	dir := conversing(t).written(t, url)
-	got := capstan(t, "run", "-f", dir, "--turn", "second").mustEnd(t, cli.ExitOK)
+	got := capstan(t, "run", "-f", dir, "--turn", "second").mustEnd(t, exit.OK)
 	if got.out != "I have no idea.\n" {
 		t.Errorf("want no history, have %q", got.out)
 	}
@@ -87,15 +87,15 @@ func TestBudgetOfSession(t *testing.T) {
 	f["session.yaml"] = sessionYAML + "  \n"
 	f.with(t, "session.yaml", "{subject: Order 1042}", "{budget: {maxTurns: 1}}")
 	dir, data := f.written(t, url), t.TempDir()
-	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
-	got := capstan(t, "run", "-f", dir, "--turn", "second", "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitFailed)
+	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, exit.OK)
+	got := capstan(t, "run", "-f", dir, "--turn", "second", "--data-dir", data, "-o", "json").mustEnd(t, exit.Failed)
 	mustSay(t, got.err, `Turn default/second: SessionClosed: the budget of Session "chat" is used up: 1 of 1 turns (spec.budget.maxTurns)`)
 	if turn := decoded(t, got.out); turn.Status.StopReason != v1alpha1.StopSessionClosed {
 		t.Errorf("want the Turn ended as in a cluster, have %+v", turn.Status)
 	}
-	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK) // the Turn is in the Session already
+	capstan(t, "run", "-f", dir, "--turn", "first", "--data-dir", data).mustEnd(t, exit.OK) // the Turn is in the Session already
 	f.with(t, "session.yaml", "maxTurns: 1", "maxTurns: 2")
-	got = capstan(t, "run", "-f", f.written(t, url), "--turn", "second", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	got = capstan(t, "run", "-f", f.written(t, url), "--turn", "second", "--data-dir", data).mustEnd(t, exit.OK)
 	if got.out != "Monday, as I said.\n" {
 		t.Errorf("want the Session open again when its budget is raised, have %q", got.out)
 	}
@@ -111,7 +111,7 @@ func TestOtherSubjectMakesAnotherTurn(t *testing.T) {
 	for _, subject := range []string{"Order 1042", "Order 1042", "Order 1043"} {
 		f := conversing(t)
 		f["session.yaml"] = strings.Replace(sessionYAML, "Order 1042", subject, 1)
-		capstan(t, "run", "-f", f.written(t, url), "--turn", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+		capstan(t, "run", "-f", f.written(t, url), "--turn", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	}
 	if n := model.Stats().Requests; n != 2 {
 		t.Errorf("want a request for each subject, which is in the prompt, have %d", n)
@@ -123,15 +123,15 @@ func TestRenderOfATurnWithASession(t *testing.T) {
 	f := conversing(t)
 	f["session.yaml"] = sessionYAML
 	dir := f.written(t, nowhere)
-	got := capstan(t, "render", "-f", dir, "--turn", "second").mustEnd(t, cli.ExitOK)
+	got := capstan(t, "render", "-f", dir, "--turn", "second").mustEnd(t, exit.OK)
 	mustSay(t, got.out, "Order 1042")
 	mustSay(t, got.err, "note: the earlier messages of Session default/chat are not shown; a run puts them before the message")
 
 	changed := strings.Replace(sessionYAML, "1042", "1043", 1)
-	diff := call{stdin: changed}.run(t.Context(), "render", "-f", dir, "--turn", "second", "--diff", "-").mustEnd(t, cli.ExitDiffers)
+	diff := call{stdin: changed}.run(t.Context(), "render", "-f", dir, "--turn", "second", "--diff", "-").mustEnd(t, exit.Differs)
 	mustSay(t, diff.out, "--- standard input: Session default/chat", "-", "Order 1043", "Order 1042")
 
-	got = capstan(t, "render", "-f", complete().written(t, nowhere)).mustEnd(t, cli.ExitOK)
+	got = capstan(t, "render", "-f", complete().written(t, nowhere)).mustEnd(t, exit.OK)
 	if got.err != "" {
 		t.Errorf("want no word of Sessions where there is none, have %q", got.err)
 	}
@@ -141,6 +141,6 @@ func TestSessionIsValidated(t *testing.T) {
 	t.Parallel()
 	f := conversing(t)
 	f["session.yaml"] = strings.Replace(sessionYAML, "{subject: Order 1042}", `{budget: {maxCost: "free"}}`, 1)
-	got := capstan(t, "run", "-f", f.written(t, nowhere), "--turn", "first").mustEnd(t, cli.ExitUsage)
+	got := capstan(t, "run", "-f", f.written(t, nowhere), "--turn", "first").mustEnd(t, exit.Usage)
 	mustSay(t, got.err, "Session default/chat: spec.budget.maxCost", "must be a decimal above 0")
 }

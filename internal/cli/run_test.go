@@ -11,7 +11,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
-	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
 // answers has a fixed usage, so that the tests know the costs.
@@ -130,7 +130,7 @@ status:
 func TestRunPrintsTheAnswer(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, answers)
-	got := capstan(t, "run", "-f", complete().written(t, url)).mustEnd(t, cli.ExitOK)
+	got := capstan(t, "run", "-f", complete().written(t, url)).mustEnd(t, exit.OK)
 	if got.out != "All is well.\n" {
 		t.Errorf("want the answer alone on standard output, have %q", got.out)
 	}
@@ -147,7 +147,7 @@ Sources: notes/a.md
 func TestRunShowsProgressOnATerminal(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, "rules: [{when: {contains: up}, reply: {text: \"Fine.\\e[2J\"}}]")
-	got := call{terminal: true}.run(t.Context(), "run", "-f", complete().written(t, url)).mustEnd(t, cli.ExitOK)
+	got := call{terminal: true}.run(t.Context(), "run", "-f", complete().written(t, url)).mustEnd(t, exit.OK)
 	mustSay(t, got.err, "Asking small of ModelProvider demo: What is up?\n")
 	if got.out != "Fine.[2J\n" {
 		t.Errorf("want an answer that cannot steer the terminal, have %q", got.out)
@@ -158,9 +158,9 @@ func TestRunPrintsTheTurnAsAClusterWritesIt(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, answers)
 	dir := complete().written(t, url)
-	out := capstan(t, "run", "-f", dir, "--now", noon, "-o", "yaml").mustEnd(t, cli.ExitOK)
+	out := capstan(t, "run", "-f", dir, "--now", noon, "-o", "yaml").mustEnd(t, exit.OK)
 	var turn v1alpha1.Turn
-	asJSON := capstan(t, "run", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, cli.ExitOK)
+	asJSON := capstan(t, "run", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, exit.OK)
 	if err := json.Unmarshal([]byte(asJSON.out), &turn); err != nil {
 		t.Fatal(err)
 	}
@@ -172,11 +172,11 @@ func TestRunPrintsTheTurnAsAClusterWritesIt(t *testing.T) {
 	if diff := cmp.Diff(wantSteps, measured.ReplaceAllString(out.err, "")); diff != "" {
 		t.Errorf("want the steps alone beside the Turn where all went well; -want +have:\n%s", diff)
 	}
-	if quiet := capstan(t, "run", "-f", dir, "--now", noon, "-o", "yaml", "-q").mustEnd(t, cli.ExitOK); quiet.err != "" ||
+	if quiet := capstan(t, "run", "-f", dir, "--now", noon, "-o", "yaml", "-q").mustEnd(t, exit.OK); quiet.err != "" ||
 		quiet.out != out.out {
 		t.Errorf("want nothing beside the Turn where nothing else is wanted, have:\n%s", quiet.err)
 	}
-	rendered := capstan(t, "render", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, cli.ExitOK)
+	rendered := capstan(t, "render", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, exit.OK)
 	mustSay(t, rendered.out, turn.Status.Preparation.PromptRenderHash, turn.Status.Preparation.PromptHash)
 }
 
@@ -184,11 +184,11 @@ func TestRunSendsRenderedMessages(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, answers)
 	dir := complete().written(t, url)
-	capstan(t, "run", "-f", dir, "--now", noon).mustEnd(t, cli.ExitOK)
+	capstan(t, "run", "-f", dir, "--now", noon).mustEnd(t, exit.OK)
 	var want, sent struct {
 		Messages []struct{ Role, Content string }
 	}
-	out := capstan(t, "render", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, cli.ExitOK).out
+	out := capstan(t, "render", "-f", dir, "--now", noon, "-o", "json").mustEnd(t, exit.OK).out
 	if err := json.Unmarshal([]byte(out), &want); err != nil {
 		t.Fatal(err)
 	}
@@ -205,11 +205,11 @@ func TestRunPrintsLongAnswersWhole(t *testing.T) {
 	_, url := fake(t, "rules: [{reply: {text: 0123456789abcdef, repeat: 4096, chunkChars: 8192, ignoreMaxTokens: true}}]")
 	dir := complete().written(t, url)
 	whole := strings.Repeat("0123456789abcdef", 4096)
-	if got := capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitOK); got.out != whole+"\n" {
+	if got := capstan(t, "run", "-f", dir).mustEnd(t, exit.OK); got.out != whole+"\n" {
 		t.Errorf("want all %d bytes of the answer, have %d", len(whole)+1, len(got.out))
 	}
 	var turn v1alpha1.Turn
-	if err := json.Unmarshal([]byte(capstan(t, "run", "-f", dir, "-o", "json").mustEnd(t, cli.ExitOK).out), &turn); err != nil {
+	if err := json.Unmarshal([]byte(capstan(t, "run", "-f", dir, "-o", "json").mustEnd(t, exit.OK).out), &turn); err != nil {
 		t.Fatal(err)
 	}
 	if r := turn.Status.Result; r.Text != whole[:32<<10] || !r.Truncated || r.Bytes != 64<<10 {
@@ -223,7 +223,7 @@ func TestRunTakesKeysFromTheEnvironment(t *testing.T) {
 	f := complete()
 	delete(f, "secret.yaml")
 	got := call{env: map[string]string{"MODEL_KEY": key}}.run(t.Context(),
-		"run", "-f", f.written(t, url), "--env-secret", "model-key/apiKey=MODEL_KEY").mustEnd(t, cli.ExitOK)
+		"run", "-f", f.written(t, url), "--env-secret", "model-key/apiKey=MODEL_KEY").mustEnd(t, exit.OK)
 	if got.out != "All is well.\n" || strings.Contains(got.err, key) {
 		t.Errorf("want the answer and no key, have:\n%s%s", got.out, got.err)
 	}
@@ -240,8 +240,8 @@ func TestRunHidesKeysOfOthers(t *testing.T) {
 	f["spare.yaml"] = strings.NewReplacer("name: demo", "name: spare", "model-key", "spare-key").Replace(f["provider.yaml"])
 	f["key.yaml"] = strings.NewReplacer("model-key", "spare-key", key, other).Replace(f["secret.yaml"])
 	dir, data := f.written(t, url), t.TempDir()
-	got := capstan(t, "run", "-f", dir, "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitOK)
-	journal := capstan(t, "logs", "first", "--data-dir", data, "-o", "json").mustEnd(t, cli.ExitOK)
+	got := capstan(t, "run", "-f", dir, "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
+	journal := capstan(t, "logs", "first", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
 	for name, text := range map[string]string{"the Turn": got.out, "the journal": journal.out} {
 		mustSay(t, text, "It is [redacted], or [redacted].")
 		if strings.Contains(text, other) || strings.Contains(text, hidden) {
@@ -255,7 +255,7 @@ func TestRunFallsBackAlongTheChain(t *testing.T) {
 	_, url := fake(t, "models: [spare]\nrules: [{reply: {text: Here.}}]")
 	dir := complete().with(t, "agent.yaml", "    model: small\n",
 		"    model: small\n  - {providerRef: {name: demo}, model: spare}\n").written(t, url)
-	got := call{terminal: true}.run(t.Context(), "run", "-f", dir).mustEnd(t, cli.ExitOK)
+	got := call{terminal: true}.run(t.Context(), "run", "-f", dir).mustEnd(t, exit.OK)
 	mustSay(t, got.err, "Asking small of", "Asking spare of", "demo/spare answered in place of demo/small")
 }
 
@@ -268,14 +268,14 @@ func TestRunFollowsTheSpecOfTheTurn(t *testing.T) {
 		err          string
 	}{
 		"Cancelled": {
-			"a cancelled Turn never runs", "desiredState: Cancelled", cli.ExitFailed, "Cancelled",
+			"a cancelled Turn never runs", "desiredState: Cancelled", exit.Failed, "Cancelled",
 			"Turn default/first: Cancelled: the turn was cancelled before it ran",
 		},
 		"Suspended": {
-			"a suspended Turn waits", "desiredState: Suspended", cli.ExitFailed, "Suspended",
+			"a suspended Turn waits", "desiredState: Suspended", exit.Failed, "Suspended",
 			"Turn default/first: Suspended: the turn is suspended; set desiredState to Active to continue",
 		},
-		"PrepareOnly": {"only the prompt is made, which takes no Secret", "execution: PrepareOnly", cli.ExitOK, "Prepared", "Prepared, "},
+		"PrepareOnly": {"only the prompt is made, which takes no Secret", "execution: PrepareOnly", exit.OK, "Prepared", "Prepared, "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -313,7 +313,7 @@ func TestQuickstartRuns(t *testing.T) {
 		}
 		quickstart[filepath.Base(name)] = strings.ReplaceAll(string(text), "http://127.0.0.1:8089/v1", "BASEURL")
 	}
-	got := capstan(t, "run", "-f", quickstart.written(t, url)).mustEnd(t, cli.ExitOK)
+	got := capstan(t, "run", "-f", quickstart.written(t, url)).mustEnd(t, exit.OK)
 	mustSay(t, got.out, "found 2 things that may answer “What are my open loops?”")
 	mustSay(t, got.err, "Sources: tickets/1042.md, tickets/1057.md")
 	if n := model.Stats().ByOutcome[server.OutcomeAnswered]; n != 1 {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
 // turnOf decodes a Turn from JSON.
@@ -28,7 +28,7 @@ func TestRunCallsTheToolsOfAServer(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, closing)
 	tools := serveTools(t, "")
-	got := capstan(t, "run", "-f", withTools(t, tools.url, "").written(t, url), "-o", "json").mustEnd(t, cli.ExitOK)
+	got := capstan(t, "run", "-f", withTools(t, tools.url, "").written(t, url), "-o", "json").mustEnd(t, exit.OK)
 	turn := turnOf(t, got.out)
 	if tools.calls() != "1042" || !strings.Contains(turn.Status.Result.Text, "Ticket 1042 is closed.") {
 		t.Errorf("want ticket 1042 closed once, have %q and the answer %q", tools.calls(), turn.Status.Result.Text)
@@ -53,7 +53,7 @@ func TestRunWithApproveFlag(t *testing.T) {
 			_, url := fake(t, closing)
 			tools := serveTools(t, "")
 			got := capstan(t, "run", "-f", withTools(t, tools.url, approved).written(t, url), "-o", "json", "--approve",
-				tc.mode).mustEnd(t, cli.ExitOK)
+				tc.mode).mustEnd(t, exit.OK)
 			record := turnOf(t, got.out).Status.ToolCalls[0]
 			if tools.calls() != tc.closed || string(record.Outcome) != tc.outcome || record.DecidedBy != "local user" {
 				t.Errorf("%s: want %q closed and the outcome %s by the local user, have %q and %+v", tc.reason, tc.closed,
@@ -61,7 +61,7 @@ func TestRunWithApproveFlag(t *testing.T) {
 			}
 		})
 	}
-	mustSay(t, capstan(t, "run", "-f", "x", "--approve", "some").mustEnd(t, cli.ExitUsage).err, "must be ask, all or none")
+	mustSay(t, capstan(t, "run", "-f", "x", "--approve", "some").mustEnd(t, exit.Usage).err, "must be ask, all or none")
 }
 
 func TestRunAsksAtATerminal(t *testing.T) {
@@ -72,11 +72,11 @@ func TestRunAsksAtATerminal(t *testing.T) {
 		code                  int
 		want                  string
 	}{
-		"yes":     {"the call is made", "y\n", "1042", cli.ExitOK, "The call call_1 of step 1 was approved by local user\n"},
-		"no":      {"it is not", "n\n", "", cli.ExitOK, "The call call_1 of step 1 was denied by local user\n"},
-		"unclear": {"it is asked again", "what?\nyes\n", "1042", cli.ExitOK, "Please reply y or n.\n"},
+		"yes":     {"the call is made", "y\n", "1042", exit.OK, "The call call_1 of step 1 was approved by local user\n"},
+		"no":      {"it is not", "n\n", "", exit.OK, "The call call_1 of step 1 was denied by local user\n"},
+		"unclear": {"it is asked again", "what?\nyes\n", "1042", exit.OK, "Please reply y or n.\n"},
 		"gone": {
-			"there is no decision", "", "", cli.ExitParked,
+			"there is no decision", "", "", exit.Parked,
 			"AwaitingApproval: approval is required for close_ticket (call_1): run the command at a terminal",
 		},
 	} {
@@ -104,7 +104,7 @@ func TestWaitingTurnContinuesLater(t *testing.T) {
 	tools := serveTools(t, "")
 	dir, data := withTools(t, tools.url, approved).written(t, url), t.TempDir()
 	for _, output := range []string{"text", "json"} {
-		waits := capstan(t, "run", "-f", dir, "--data-dir", data, "-o", output).mustEnd(t, cli.ExitParked)
+		waits := capstan(t, "run", "-f", dir, "--data-dir", data, "-o", output).mustEnd(t, exit.Parked)
 		mustSay(t, waits.err, "AwaitingApproval: approval is required for close_ticket (call_1): run the same command again at a terminal")
 		if output == "json" {
 			pending := turnOf(t, waits.out).Status.PendingApprovals
@@ -117,7 +117,7 @@ func TestWaitingTurnContinuesLater(t *testing.T) {
 		t.Errorf("want one request and no call, have %d and %q", model.Stats().Requests, tools.calls())
 	}
 	later := call{terminal: true, stdin: "y\n", env: map[string]string{"TERM": "dumb"}}.run(t.Context(), "run", "-f", dir,
-		"--data-dir", data).mustEnd(t, cli.ExitOK)
+		"--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, later.err, "The Turn continued from its journal.")
 	if tools.calls() != "1042" || model.Stats().Requests != 2 {
 		t.Errorf("want the call made once, and nothing asked again, have %q and %d requests", tools.calls(), model.Stats().Requests)
@@ -133,7 +133,7 @@ func TestRunIsInterruptedDuringQuestion(t *testing.T) {
 	typing, typed := io.Pipe()
 	defer typed.Close() //nolint:errcheck // because a pipe closes without fail
 	got := call{terminal: true, in: hooked{typing, cancel}, env: map[string]string{"TERM": "dumb"}}.run(ctx, "run", "-f", dir)
-	got.mustEnd(t, cli.ExitInterrupted)
+	got.mustEnd(t, exit.Interrupted)
 	if tools.calls() != "" {
 		t.Errorf("want nothing closed, have %q", tools.calls())
 	}
@@ -175,11 +175,11 @@ func TestRunAsksAboutCallsOfSubAgents(t *testing.T) {
 	model, url := fake(t, delegated)
 	tools := serveTools(t, "")
 	dir, data := delegating(t, tools.url).written(t, url), t.TempDir()
-	waits := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, cli.ExitParked)
+	waits := capstan(t, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.Parked)
 	mustSay(t, waits.err, "WaitingForSubAgent: approval is required for close_ticket (c1)")
 
 	args := []string{"run", "-f", dir, "--data-dir", data, "-o", "json"}
-	got := call{terminal: true, stdin: "y\n", env: map[string]string{"TERM": "dumb"}}.run(t.Context(), args...).mustEnd(t, cli.ExitOK)
+	got := call{terminal: true, stdin: "y\n", env: map[string]string{"TERM": "dumb"}}.run(t.Context(), args...).mustEnd(t, exit.OK)
 	turn := turnOf(t, got.out)
 	if tools.calls() != "1042" || model.Stats().Requests != 4 {
 		t.Errorf("want the ticket closed once by 4 requests, have %q by %d", tools.calls(), model.Stats().Requests)
@@ -189,10 +189,10 @@ func TestRunAsksAboutCallsOfSubAgents(t *testing.T) {
 		t.Errorf("want the child and its usage in the status, have %+v and %+v", record, turn.Status.SubAgentUsage)
 	}
 	mustSay(t, got.err, "  agent    closer\n", "closer> Asking small of ModelProvider demo", "closer> Completed: the model answered\n")
-	child := capstan(t, "logs", record.Turn, "--data-dir", data).mustEnd(t, cli.ExitOK)
+	child := capstan(t, "logs", record.Turn, "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, child.out, "Turn default/"+record.Turn+"\n", "| Close 1042.\n",
 		"the call c1 of step 1 was approved by local user", "| Done as asked.\n")
-	again := capstan(t, args...).mustEnd(t, cli.ExitOK)
+	again := capstan(t, args...).mustEnd(t, exit.OK)
 	if diff := cmp.Diff(turn.Status.ToolCalls, turnOf(t, again.out).Status.ToolCalls); diff != "" || model.Stats().Requests != 4 {
 		t.Errorf("want the same shown again and nothing asked, have %d requests and -first +again:\n%s", model.Stats().Requests, diff)
 	}
@@ -202,7 +202,7 @@ func TestModelReceivesFailureOfSubAgent(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, strings.Replace(delegated, `{text: "Done as asked."}`, `{text: half, finishReason: length}`, 1))
 	tools := serveTools(t, "")
-	got := capstan(t, "run", "-f", delegating(t, tools.url).written(t, url), "--approve=all").mustEnd(t, cli.ExitOK)
+	got := capstan(t, "run", "-f", delegating(t, tools.url).written(t, url), "--approve=all").mustEnd(t, exit.OK)
 	mustSay(t, got.out, "The closer said: error (failed): the sub-agent did not succeed (OutputInvalid)\n<tool-output ",
 		"\nIts answer by then:\nhalf\n</tool-output ")
 }
@@ -210,12 +210,12 @@ func TestModelReceivesFailureOfSubAgent(t *testing.T) {
 func TestRunReportsUnreachableToolServer(t *testing.T) {
 	t.Parallel()
 	_, url := fake(t, closing)
-	got := capstan(t, "run", "-f", withTools(t, "http://127.0.0.1:1/mcp", "").written(t, url)).mustEnd(t, cli.ExitOK)
+	got := capstan(t, "run", "-f", withTools(t, "http://127.0.0.1:1/mcp", "").written(t, url)).mustEnd(t, exit.OK)
 	mustSay(t, got.err, "note: the tools of ToolServer default/tickets are not offered: ")
 	if got.out != "It said: \n" {
 		t.Errorf("want an answer without tools, have %q", got.out)
 	}
-	recorded := capstan(t, "run", "-f", withTools(t, "http://127.0.0.1:1/mcp", "").written(t, url), "-o", "json").mustEnd(t, cli.ExitOK)
+	recorded := capstan(t, "run", "-f", withTools(t, "http://127.0.0.1:1/mcp", "").written(t, url), "-o", "json").mustEnd(t, exit.OK)
 	if p := turnOf(t, recorded.out).Status.Preparation; p == nil || !slices.Equal(p.ToolServersMissing, []string{"tickets"}) {
 		t.Errorf("want the server that is missing in the status, have %+v", p)
 	}
@@ -228,10 +228,10 @@ func TestTokenOfToolServerComesFromSecret(t *testing.T) {
 	f := withTools(t, tools.url, "")
 	f["tools.yaml"] += "  credentialsRef: {name: tickets, key: token}\n"
 	dir := f.written(t, url)
-	missing := capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitFailed)
+	missing := capstan(t, "run", "-f", dir).mustEnd(t, exit.Failed)
 	mustSay(t, missing.err, "tools.yaml: ToolServer default/tickets: ", "or pass it with --env-secret tickets/token=ENVVAR")
 	c := call{env: map[string]string{"TICKETS": key}}
-	got := c.run(t.Context(), "run", "-f", dir, "--env-secret", "tickets/token=TICKETS").mustEnd(t, cli.ExitOK)
+	got := c.run(t.Context(), "run", "-f", dir, "--env-secret", "tickets/token=TICKETS").mustEnd(t, exit.OK)
 	if tools.calls() != "1042" || strings.Contains(got.out+got.err, key) {
 		t.Errorf("want the call made and the token shown nowhere, have %q and:\n%s", tools.calls(), got.err)
 	}
@@ -267,7 +267,7 @@ func TestObjectsOfAgentToolsMustExist(t *testing.T) {
 			}
 			dir := f.written(t, nowhere)
 			for _, command := range []string{"run", "render"} {
-				mustSay(t, capstan(t, command, "-f", dir).mustEnd(t, cli.ExitFailed).err, tc.want)
+				mustSay(t, capstan(t, command, "-f", dir).mustEnd(t, exit.Failed).err, tc.want)
 			}
 		})
 	}
@@ -278,7 +278,7 @@ func TestQuietHidesSteps(t *testing.T) {
 	_, url := fake(t, closing)
 	tools := serveTools(t, "")
 	dir := withTools(t, tools.url, "").written(t, url)
-	got := capstan(t, "run", "-f", dir).mustEnd(t, cli.ExitOK)
+	got := capstan(t, "run", "-f", dir).mustEnd(t, exit.OK)
 	mustSay(t, got.err, "The model is offered 2 tools\n", "Asking small of ModelProvider demo: What is up?\n",
 		"Calling close_ticket (call_1)\n")
 	if strings.Contains(got.err, "\x1b") {
@@ -286,7 +286,7 @@ func TestQuietHidesSteps(t *testing.T) {
 	}
 	for _, flag := range []string{"-q", "--quiet"} {
 		for where, c := range map[string]call{"elsewhere": {}, "terminal": {terminal: true}} {
-			quiet := c.run(t.Context(), "run", "-f", dir, flag).mustEnd(t, cli.ExitOK)
+			quiet := c.run(t.Context(), "run", "-f", dir, flag).mustEnd(t, exit.OK)
 			if !strings.Contains(quiet.out, "Ticket 1042 is closed.") ||
 				!strings.HasPrefix(quiet.err, "Completed, strategy ToolAssisted, ") || strings.Contains(quiet.err, "\x1b") {
 				t.Errorf("%s, %s: want no steps and all else, have %q and:\n%s", where, flag, quiet.out, quiet.err)
@@ -300,10 +300,10 @@ func TestRenderDiscoversToolsOfServers(t *testing.T) {
 	tools := serveTools(t, "")
 	dir := delegating(t, tools.url).with(t, "agent.yaml", "  tools:\n",
 		"  tools:\n  - serverRef: {name: tickets}\n    allow: [get_*]\n").written(t, nowhere)
-	offline := capstan(t, "render", "-f", dir).mustEnd(t, cli.ExitOK)
+	offline := capstan(t, "render", "-f", dir).mustEnd(t, exit.OK)
 	mustSay(t, offline.out, "tools             closer, read_artifact\n")
 	mustSay(t, offline.err, "note: the tools of ToolServer tickets are not shown: add --discover to list them\n")
-	online := capstan(t, "render", "-f", dir, "--discover", "-o", "json").mustEnd(t, cli.ExitOK)
+	online := capstan(t, "render", "-f", dir, "--discover", "-o", "json").mustEnd(t, exit.OK)
 	var got struct {
 		Tools []struct{ Name, Description string }
 	}
@@ -324,18 +324,18 @@ func TestArtifactIsFoundByName(t *testing.T) {
 `)
 	tools := serveTools(t, "")
 	data := t.TempDir()
-	capstan(t, "run", "-f", withTools(t, tools.url, "").written(t, url), "--data-dir", data).mustEnd(t, cli.ExitOK)
-	mustSay(t, capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK).out, "  whole    artifact call-1-1, ")
+	capstan(t, "run", "-f", withTools(t, tools.url, "").written(t, url), "--data-dir", data).mustEnd(t, exit.OK)
+	mustSay(t, capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK).out, "  whole    artifact call-1-1, ")
 	for _, command := range [][]string{{"logs"}, {"export", "turn"}} {
 		args := slices.Concat(command, []string{"first", "--data-dir", data, "--artifact", "call-1-1"})
-		if got := capstan(t, args...).mustEnd(t, cli.ExitOK); len(got.out) != 20_004 {
+		if got := capstan(t, args...).mustEnd(t, exit.OK); len(got.out) != 20_004 {
 			t.Errorf("%v: want the whole output, have %d bytes", command, len(got.out))
 		}
-		if got := (call{terminal: true}).run(t.Context(), args...).mustEnd(t, cli.ExitOK); strings.Contains(got.out, "\x1b") {
+		if got := (call{terminal: true}).run(t.Context(), args...).mustEnd(t, exit.OK); strings.Contains(got.out, "\x1b") {
 			t.Errorf("%v: want nothing that a terminal acts on", command)
 		}
 		args[len(args)-1] = "call-9-9"
-		mustSay(t, capstan(t, args...).mustEnd(t, cli.ExitFailed).err, `--artifact: the Turn has no artifact "call-9-9": it has call-1-1`)
+		mustSay(t, capstan(t, args...).mustEnd(t, exit.Failed).err, `--artifact: the Turn has no artifact "call-9-9": it has call-1-1`)
 	}
 }
 
@@ -345,11 +345,11 @@ func TestLateDecisionIsADenial(t *testing.T) {
 	tools := serveTools(t, "")
 	f := withTools(t, tools.url, approved).with(t, "agent.yaml", "timeoutSeconds: 30", "timeoutSeconds: 30, approvalTimeoutSeconds: 1")
 	dir, data := f.written(t, url), t.TempDir()
-	capstan(t, "run", "-f", dir, "--data-dir", data, "--now", noon).mustEnd(t, cli.ExitParked)
-	logs := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, cli.ExitOK)
+	capstan(t, "run", "-f", dir, "--data-dir", data, "--now", noon).mustEnd(t, exit.Parked)
+	logs := capstan(t, "logs", "first", "--data-dir", data).mustEnd(t, exit.OK)
 	mustSay(t, logs.out, "close_ticket (call_1) requires approval until 2026-04-09T12:00:01Z")
 	// Each call of the tests' clock adds half a second.
-	late := capstan(t, "run", "-f", f.written(t, url), "--data-dir", t.TempDir(), "-o", "json").mustEnd(t, cli.ExitOK)
+	late := capstan(t, "run", "-f", f.written(t, url), "--data-dir", t.TempDir(), "-o", "json").mustEnd(t, exit.OK)
 	mustSay(t, late.err, "The request for approval of the call call_1 of step 1 has expired: the call is denied\n")
 	if tools.calls() != "" {
 		t.Errorf("want nothing closed, have %q", tools.calls())

@@ -16,6 +16,7 @@ import (
 
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -165,7 +166,7 @@ func (c call) run(ctx context.Context, args ...string) output {
 	if c.in == nil {
 		c.in = strings.NewReader(c.stdin)
 	}
-	code := cli.Execute(ctx, cli.Environment{
+	code := cli.Execute(ctx, terminal.Environment{
 		Program: c.program, Version: "v1.2.3", In: c.in, Out: &out, Err: &errOut,
 		InIsTerminal: c.terminal, OutIsTerminal: c.terminal, ErrIsTerminal: c.terminal,
 		LookupEnv: func(name string) (string, bool) { value, ok := c.env[name]; return value, ok },

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/manager"
 )
 
@@ -57,7 +58,7 @@ func TestTheHelpOfTheCommandLineIsOnItsPage(t *testing.T) {
 }
 
 func commandLine() *cobra.Command {
-	return cli.Command(cli.Environment{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
+	return cli.Command(terminal.Environment{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
 }
 
 func help(t *testing.T, cmd *cobra.Command) string {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
 // located matches the command line's name for a field. The page leaves out the name of the object.
@@ -69,13 +71,13 @@ func manifests(t *testing.T, folder string) string {
 func failure(t *testing.T, text string) string {
 	t.Helper()
 	var out bytes.Buffer
-	code := cli.Execute(t.Context(), cli.Environment{
+	code := cli.Execute(t.Context(), terminal.Environment{
 		Program: "capstan", In: strings.NewReader(text), Out: &out, Err: &out, Now: time.Now,
 		LookupEnv: func(string) (string, bool) { return "", false },
 	}, []string{"render", "-f", "-"})
 	m := located.FindStringSubmatch(out.String())
-	if code != cli.ExitFailed || m == nil {
-		t.Fatalf("capstan render ended with %d, want %d and an error that names a field:\n%s", code, cli.ExitFailed, &out)
+	if code != exit.Failed || m == nil {
+		t.Fatalf("capstan render ended with %d, want %d and an error that names a field:\n%s", code, exit.Failed, &out)
 	}
 	return m[1] + " " + m[2]
 }

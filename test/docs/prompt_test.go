@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 )
@@ -121,7 +122,7 @@ func typed(t *testing.T, command string) (printed string, code int) {
 		t.Fatalf("%s: a test cannot run %q", promptPage, command)
 	}
 	var out bytes.Buffer
-	code = cli.Execute(t.Context(), cli.Environment{
+	code = cli.Execute(t.Context(), terminal.Environment{
 		Program: "capstan", In: strings.NewReader(input), Out: &out, Err: &out, LookupEnv: os.LookupEnv, Now: time.Now,
 	}, words[1:])
 	if part == nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
 	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 )
 
 // outcome is the part of a result that must be the same. It leaves out times, names of executors and people, IDs
@@ -195,7 +196,7 @@ func capstan(t *testing.T, args ...string) []byte {
 func typed(t *testing.T, text string, args ...string) []byte {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	code := cli.Execute(t.Context(), cli.Environment{
+	code := cli.Execute(t.Context(), terminal.Environment{
 		Program: "capstan", In: strings.NewReader(text), Out: &out, Err: &errOut, LookupEnv: os.LookupEnv, Now: time.Now,
 		InIsTerminal: text != "", ErrIsTerminal: text != "",
 	}, args)

@@ -16,6 +16,8 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -33,7 +35,7 @@ func at(ctx context.Context, typed string, args ...string) *command {
 	c := &command{code: make(chan int, 1)}
 	go func() {
 		defer GinkgoRecover()
-		c.code <- cli.Execute(ctx, cli.Environment{
+		c.code <- cli.Execute(ctx, terminal.Environment{
 			Version: "v1.2.3", In: strings.NewReader(typed), Out: &c.out, Err: &c.err, LookupEnv: os.LookupEnv, Now: time.Now,
 			InIsTerminal: true, ErrIsTerminal: true,
 		}, args)
@@ -92,13 +94,13 @@ var _ = Describe("The commands approve and deny", func() {
 
 		By("doing nothing without a yes")
 		for _, typed := range []string{"n\n", "\n", "maybe\nno\n", ""} {
-			no := at(ctx, typed, append([]string{"approve", "first"}, as...)...).must(ctx, cli.ExitFailed)
+			no := at(ctx, typed, append([]string{"approve", "first"}, as...)...).must(ctx, exit.Failed)
 			Expect(no.err.String()).To(ContainSubstring("no decision was made about call_1"), typed)
 		}
 		Expect(s.approvals(ctx)).To(BeEmpty())
 
 		By("showing all that a decision is based on, of which a terminal acts on nothing")
-		yes := at(ctx, "y\n", append([]string{"approve", "first", "--reason", "as agreed"}, as...)...).must(ctx, cli.ExitOK)
+		yes := at(ctx, "y\n", append([]string{"approve", "first", "--reason", "as agreed"}, as...)...).must(ctx, exit.OK)
 		Expect(yes.err.String()).To(And(
 			ContainSubstring("  turn     "+s.namespace+"/first\n"), ContainSubstring(
 				"  tool     close_ticket\n  source   server\n  schema   schema\n"), ContainSubstring("  call     call_1\n"),
@@ -119,9 +121,9 @@ var _ = Describe("The commands approve and deny", func() {
 		}))
 
 		By("saying that it was decided before")
-		again := at(ctx, "y\n", append([]string{"approve", "first"}, as...)...).must(ctx, cli.ExitOK)
+		again := at(ctx, "y\n", append([]string{"approve", "first"}, as...)...).must(ctx, exit.OK)
 		Expect(again.out.String()).To(And(ContainSubstring("was already approved by "+who), ContainSubstring(": as agreed\n")))
-		late := at(ctx, "y\n", append([]string{"deny", "first"}, as...)...).must(ctx, cli.ExitFailed)
+		late := at(ctx, "y\n", append([]string{"deny", "first"}, as...)...).must(ctx, exit.Failed)
 		Expect(late.err.String()).To(ContainSubstring("was already approved by " + who))
 		Expect(s.approvals(ctx)).To(HaveLen(1))
 	})
@@ -131,26 +133,26 @@ var _ = Describe("The commands approve and deny", func() {
 		both := map[string]string{"call_1": `{"id":1}`, "call_2": `{"id":2}`}
 		s.waiting(ctx, "first", both)
 		as := s.as(s.user(ctx, "ada", approverRules...))
-		one := at(ctx, "n\ny\n", append([]string{"deny", "first", "-o", "name"}, as...)...).must(ctx, cli.ExitFailed)
+		one := at(ctx, "n\ny\n", append([]string{"deny", "first", "-o", "name"}, as...)...).must(ctx, exit.Failed)
 		Expect(one.out.String()).To(MatchRegexp(`^toolapproval\.capstan\.dev/first-[0-9a-f]{16}\n$`))
 		Expect(s.approvals(ctx)).To(HaveExactElements(
 			HaveField("Spec", And(HaveField("CallID", "call_2"), HaveField("Decision", v1alpha1.ApprovalDenied)))))
 
-		unsaid := capstan(ctx, append([]string{"approve", "first", "-y"}, as...)...).must(ctx, cli.ExitUsage)
+		unsaid := capstan(ctx, append([]string{"approve", "first", "-y"}, as...)...).must(ctx, exit.Usage)
 		Expect(unsaid.err.String()).To(ContainSubstring(
 			"has 2 pending calls: select one with --call, or all with --all: call_1 (close_ticket), call_2 (close_ticket)"))
-		unasked := capstan(ctx, append([]string{"approve", "first"}, as...)...).must(ctx, cli.ExitUsage)
+		unasked := capstan(ctx, append([]string{"approve", "first"}, as...)...).must(ctx, exit.Usage)
 		Expect(unasked.err.String()).To(ContainSubstring("there is no terminal at which to ask"))
-		unknown := capstan(ctx, append([]string{"approve", "first", "--call", "call_3", "-y"}, as...)...).must(ctx, cli.ExitFailed)
+		unknown := capstan(ctx, append([]string{"approve", "first", "--call", "call_3", "-y"}, as...)...).must(ctx, exit.Failed)
 		Expect(unknown.err.String()).To(ContainSubstring(
 			`has no pending call "call_3"; its pending calls are call_1 (close_ticket), call_2`))
-		named := capstan(ctx, append([]string{"approve", "first", "--call", "call_1", "-y", "-o", "json"}, as...)...).must(ctx, cli.ExitOK)
+		named := capstan(ctx, append([]string{"approve", "first", "--call", "call_1", "-y", "-o", "json"}, as...)...).must(ctx, exit.OK)
 		var made v1alpha1.ToolApproval
 		Expect(json.Unmarshal([]byte(named.out.String()), &made)).To(Succeed())
 		Expect(made.Kind + "/" + made.Spec.CallID).To(Equal("ToolApproval/call_1"))
 
 		s.waiting(ctx, "second", both)
-		all := at(ctx, "y\n", append([]string{"approve", "second", "--all"}, as...)...).must(ctx, cli.ExitOK)
+		all := at(ctx, "y\n", append([]string{"approve", "second", "--all"}, as...)...).must(ctx, exit.OK)
 		Expect(strings.Count(all.err.String(), "[y/N]")).To(Equal(1))
 		Expect(strings.Count(all.out.String(), " was approved by ")).To(Equal(2))
 	})
@@ -164,7 +166,7 @@ var _ = Describe("The commands approve and deny", func() {
 		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 		as := s.as(s.user(ctx, "ada", approverRules...))
 		for _, args := range [][]string{{}, {"-y"}} {
-			swapped := at(ctx, "y\n", append(append([]string{"approve", "first"}, args...), as...)...).must(ctx, cli.ExitFailed)
+			swapped := at(ctx, "y\n", append(append([]string{"approve", "first"}, args...), as...)...).must(ctx, exit.Failed)
 			Expect(swapped.err.String()).To(And(ContainSubstring("the journal has no arguments with the hash in the Turn's status"),
 				ContainSubstring("add --without-arguments")))
 		}
@@ -172,18 +174,18 @@ var _ = Describe("The commands approve and deny", func() {
 
 		By("saying why, where it may not be read")
 		blind := s.as(s.user(ctx, "eve", approverRules[0], approverRules[2]))
-		unread := at(ctx, "y\n", append([]string{"approve", "first"}, blind...)...).must(ctx, cli.ExitFailed)
+		unread := at(ctx, "y\n", append([]string{"approve", "first"}, blind...)...).must(ctx, exit.Failed)
 		Expect(unread.err.String()).To(And(ContainSubstring("the arguments of call_1 cannot be read, so the call was not approved"),
 			ContainSubstring("the ClusterRole team-capstan-turn-reader"), ContainSubstring("add --without-arguments")))
 		Expect(s.approvals(ctx)).To(BeEmpty())
-		at(ctx, "y\n", append([]string{"deny", "first"}, blind...)...).must(ctx, cli.ExitOK)
+		at(ctx, "y\n", append([]string{"deny", "first"}, blind...)...).must(ctx, exit.OK)
 		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
-		unseen := at(ctx, "y\n", append([]string{"approve", "second", "--without-arguments"}, blind...)...).must(ctx, cli.ExitOK)
+		unseen := at(ctx, "y\n", append([]string{"approve", "second", "--without-arguments"}, blind...)...).must(ctx, exit.OK)
 		Expect(unseen.err.String()).To(ContainSubstring("note: the arguments of call_1 cannot be shown: "))
 		s.waiting(ctx, "third", map[string]string{"call_1": `{"id":1}`})
-		silent := capstan(ctx, append([]string{"approve", "third", "-y"}, blind...)...).must(ctx, cli.ExitFailed)
+		silent := capstan(ctx, append([]string{"approve", "third", "-y"}, blind...)...).must(ctx, exit.Failed)
 		Expect(silent.err.String()).To(And(ContainSubstring("the call was not approved"), ContainSubstring("add --without-arguments")))
-		capstan(ctx, append([]string{"approve", "third", "-y", "--without-arguments"}, blind...)...).must(ctx, cli.ExitOK)
+		capstan(ctx, append([]string{"approve", "third", "-y", "--without-arguments"}, blind...)...).must(ctx, exit.OK)
 	})
 
 	It("use the token of --token for all requests", func(ctx SpecContext) {
@@ -191,7 +193,7 @@ var _ = Describe("The commands approve and deny", func() {
 		s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
 		admin := s.kubeconfig(clientcmdapi.AuthInfo{ClientCertificateData: apiConfig.CertData, ClientKeyData: apiConfig.KeyData})
 		token := s.user(ctx, "ada", approverRules...)
-		at(ctx, "y\n", "approve", "first", "--kubeconfig", admin, "--server", s.server.url, "--token", token).must(ctx, cli.ExitOK)
+		at(ctx, "y\n", "approve", "first", "--kubeconfig", admin, "--server", s.server.url, "--token", token).must(ctx, exit.OK)
 		Expect(s.approvals(ctx)).To(HaveExactElements(HaveField("Spec.DecidedBy", "system:serviceaccount:"+s.namespace+":ada")))
 	})
 
@@ -209,21 +211,21 @@ var _ = Describe("The commands approve and deny", func() {
 			turn, want string
 			code       int
 		}{
-			{"first", `"system:serviceaccount:` + s.namespace + `:reader" may not decide about the call call_1`, cli.ExitFailed},
+			{"first", `"system:serviceaccount:` + s.namespace + `:reader" may not decide about the call call_1`, exit.Failed},
 			{"first", "kubectl create rolebinding approver -n " + s.namespace +
 				" --clusterrole $(kubectl get clusterroles -l capstan.dev/role=approver -o " +
-				"jsonpath='{.items[0].metadata.name}') --user system:serviceaccount:", cli.ExitFailed},
-			{"busy", "Turn " + s.namespace + "/busy has no pending call: its state is not known yet", cli.ExitFailed},
-			{"parent", "has no pending call: it waits for its sub-agents, which may have pending calls: see parent-1", cli.ExitFailed},
-			{"over", "has no pending call: it has ended (Cancelled)", cli.ExitFailed},
-			{"absent", "there is no Turn " + s.namespace + "/absent", cli.ExitFailed},
-			{"a/b/c", `"a/b/c" must be NAME or NAMESPACE/NAME of a Turn`, cli.ExitUsage},
+				"jsonpath='{.items[0].metadata.name}') --user system:serviceaccount:", exit.Failed},
+			{"busy", "Turn " + s.namespace + "/busy has no pending call: its state is not known yet", exit.Failed},
+			{"parent", "has no pending call: it waits for its sub-agents, which may have pending calls: see parent-1", exit.Failed},
+			{"over", "has no pending call: it has ended (Cancelled)", exit.Failed},
+			{"absent", "there is no Turn " + s.namespace + "/absent", exit.Failed},
+			{"a/b/c", `"a/b/c" must be NAME or NAMESPACE/NAME of a Turn`, exit.Usage},
 		} {
 			got := at(ctx, "y\n", append([]string{"approve", tc.turn}, reader...)...).must(ctx, tc.code)
 			Expect(got.err.String()).To(ContainSubstring(tc.want))
 		}
 		long := capstan(ctx, append([]string{"deny", "first", "-y", "--reason", strings.Repeat("x", 1025)}, reader...)...).must(ctx,
-			cli.ExitUsage)
+			exit.Usage)
 		Expect(long.err.String()).To(ContainSubstring("--reason has 1025 characters: it must have at most 1024"))
 		Expect(s.approvals(ctx)).To(BeEmpty())
 	})
@@ -234,7 +236,7 @@ var _ = Describe("The commands approve and deny", func() {
 		s.turn(ctx, "second")
 		as := s.as(s.user(ctx, "ada", approverRules...))
 		for _, verb := range []string{"approve", "deny"} {
-			got := capstan(ctx, append(append([]string{"__complete", verb}, as...), "")...).must(ctx, cli.ExitOK)
+			got := capstan(ctx, append(append([]string{"__complete", verb}, as...), "")...).must(ctx, exit.OK)
 			Expect(got.out.String()).To(HavePrefix("first\n:"), verb)
 		}
 	})
@@ -247,23 +249,23 @@ var _ = Describe("The command cancel", func() {
 		end(ctx, s.turn(ctx, "over"))
 		rule := rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get", "list", "patch"}}
 		as := []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "ada", rule)})}
-		done := capstan(ctx, append([]string{"cancel", "first"}, as...)...).must(ctx, cli.ExitOK)
+		done := capstan(ctx, append([]string{"cancel", "first"}, as...)...).must(ctx, exit.OK)
 		Expect(done.out.String()).To(Equal("Turn " + s.namespace + "/first is cancelled; its state was not set yet\n"))
 		Expect(apiClient.Get(ctx, client.ObjectKeyFromObject(t), t)).To(Succeed())
 		Expect(t.Spec.DesiredState).To(Equal(v1alpha1.DesiredStateCancelled))
-		again := capstan(ctx, append([]string{"cancel", "first", "-o", "name"}, as...)...).must(ctx, cli.ExitOK)
+		again := capstan(ctx, append([]string{"cancel", "first", "-o", "name"}, as...)...).must(ctx, exit.OK)
 		Expect(again.out.String()).To(Equal("turn.capstan.dev/first\n"))
-		yaml := capstan(ctx, append([]string{"cancel", "first", "-o", "yaml"}, as...)...).must(ctx, cli.ExitOK)
+		yaml := capstan(ctx, append([]string{"cancel", "first", "-o", "yaml"}, as...)...).must(ctx, exit.OK)
 		Expect(yaml.out.String()).To(ContainSubstring("kind: Turn\n"))
-		over := capstan(ctx, append([]string{"cancel", "over"}, as...)...).must(ctx, cli.ExitFailed)
+		over := capstan(ctx, append([]string{"cancel", "over"}, as...)...).must(ctx, exit.Failed)
 		Expect(over.err.String()).To(ContainSubstring("has ended already (Cancelled): there is nothing to cancel"))
-		offered := capstan(ctx, append(append([]string{"__complete", "cancel"}, as...), "")...).must(ctx, cli.ExitOK)
+		offered := capstan(ctx, append(append([]string{"__complete", "cancel"}, as...), "")...).must(ctx, exit.OK)
 		Expect(offered.out.String()).To(HavePrefix("first\n:"))
 
 		By("saying what right is missing")
 		s.turn(ctx, "second")
 		viewer := []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "viewer", approverRules[0])})}
-		refused := capstan(ctx, append([]string{"cancel", "second"}, viewer...)...).must(ctx, cli.ExitFailed)
+		refused := capstan(ctx, append([]string{"cancel", "second"}, viewer...)...).must(ctx, exit.Failed)
 		Expect(refused.err.String()).To(ContainSubstring("this requires the right to patch turns.capstan.dev"))
 	})
 })

@@ -24,23 +24,25 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-// terminal keeps everything that is written to it. It is safe for concurrent use.
-type terminal struct {
+// outputBuffer keeps everything that is written to it. It is safe for concurrent use.
+type outputBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (t *terminal) Write(p []byte) (int, error) {
+func (t *outputBuffer) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.text.Write(p)
 }
 
-func (t *terminal) String() string {
+func (t *outputBuffer) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.text.String()
@@ -48,7 +50,7 @@ func (t *terminal) String() string {
 
 // command is a running command line.
 type command struct {
-	out, err terminal
+	out, err outputBuffer
 	code     chan int
 }
 
@@ -57,7 +59,7 @@ func capstan(ctx context.Context, args ...string) *command {
 	c := &command{code: make(chan int, 1)}
 	go func() {
 		defer GinkgoRecover()
-		c.code <- cli.Execute(ctx, cli.Environment{
+		c.code <- cli.Execute(ctx, terminal.Environment{
 			Version: "v1.2.3", In: strings.NewReader(""), Out: &c.out, Err: &c.err, LookupEnv: os.LookupEnv, Now: time.Now,
 		}, args)
 	}()
@@ -94,29 +96,29 @@ var _ = Describe("The command line at a server", func() {
 		s.append(ctx, t, entries...)
 		at := []string{"-n", s.namespace, "--server", s.server.url, "--token", s.user(ctx, "reader", logRule)}
 
-		logs := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, cli.ExitOK)
+		logs := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, exit.OK)
 		Expect(logs.out.String()).To(HavePrefix("Turn helpdesk/first\n  run 1    executor capstan-0, epoch 1, 2026-04-09T12:00:01Z\n"))
 		Expect(logs.out.String()).To(ContainSubstring("| a secret word\n"))
 		Expect(logs.err.String()).To(BeEmpty())
 
-		redacted := capstan(ctx, append([]string{"export", "turn", "first"}, at...)...).must(ctx, cli.ExitOK)
+		redacted := capstan(ctx, append([]string{"export", "turn", "first"}, at...)...).must(ctx, exit.OK)
 		Expect(redacted.out.String()).To(And(Not(ContainSubstring("secret")), ContainSubstring(`"redacted":true`)))
-		content := capstan(ctx, append([]string{"export", "turn", "first", "--with-content"}, at...)...).must(ctx, cli.ExitOK)
+		content := capstan(ctx, append([]string{"export", "turn", "first", "--with-content"}, at...)...).must(ctx, exit.OK)
 		Expect(content.out.String()).To(ContainSubstring("a secret word"))
-		output := capstan(ctx, append([]string{"export", "turn", "first", "--artifact", whole.SHA256}, at...)...).must(ctx, cli.ExitOK)
+		output := capstan(ctx, append([]string{"export", "turn", "first", "--artifact", whole.SHA256}, at...)...).must(ctx, exit.OK)
 		Expect(output.out.String()).To(Equal("the whole output"))
 
 		By("saying what is wrong")
-		absent := capstan(ctx, append([]string{"logs", "absent"}, at...)...).must(ctx, cli.ExitFailed)
+		absent := capstan(ctx, append([]string{"logs", "absent"}, at...)...).must(ctx, exit.Failed)
 		Expect(absent.err.String()).To(ContainSubstring(`there is no Turn "absent"`))
 		at[len(at)-1] = s.user(ctx, "stranger")
-		refused := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, cli.ExitFailed)
+		refused := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, exit.Failed)
 		Expect(refused.err.String()).To(ContainSubstring("the ClusterRole team-capstan-turn-reader"))
 
 		By("saying that there is nothing yet")
 		s.turn(ctx, "second")
 		at[len(at)-1] = s.user(ctx, "third", logRule)
-		nothing := capstan(ctx, append([]string{"logs", "second"}, at...)...).must(ctx, cli.ExitOK)
+		nothing := capstan(ctx, append([]string{"logs", "second"}, at...)...).must(ctx, exit.OK)
 		Expect(nothing.err.String()).To(ContainSubstring("note: the journal of Turn second is empty: the Turn has not run"))
 	})
 
@@ -137,24 +139,24 @@ var _ = Describe("The command line at a server", func() {
 				APIVersion: "client.authentication.k8s.io/v1", Command: plugin, InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 			}},
 		} {
-			got := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(user), "--server", s.server.url).must(ctx, cli.ExitOK)
+			got := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(user), "--server", s.server.url).must(ctx, exit.OK)
 			Expect(got.out.String()).To(ContainSubstring("Completed: the model answered"), name)
 		}
 		certificate := clientcmdapi.AuthInfo{ClientCertificateData: apiConfig.CertData, ClientKeyData: apiConfig.KeyData}
-		got := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url).must(ctx, cli.ExitFailed)
+		got := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url).must(ctx, exit.Failed)
 		Expect(got.err.String()).To(And(HavePrefix("capstan: "),
 			ContainSubstring("the kubeconfig has no bearer token (it may have a client certificate), and no "+
 				"token could be created for ServiceAccount "+s.namespace+"/capstan-turn-reader"),
 			ContainSubstring("not found"), ContainSubstring("docs/access.md")))
 		none := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url,
-			"--service-account", "").must(ctx, cli.ExitFailed)
+			"--service-account", "").must(ctx, exit.Failed)
 		Expect(none.err.String()).To(ContainSubstring(
 			"the manager accepts only tokens: set --service-account to a ServiceAccount of the Turn's namespace"))
 
 		By("taking a short token of a ServiceAccount where it has a certificate")
 		s.user(ctx, "capstan-turn-reader")
 		blind := capstan(ctx, "logs", "first", "--kubeconfig", s.kubeconfig(certificate), "--server",
-			s.server.url).must(ctx, cli.ExitFailed)
+			s.server.url).must(ctx, exit.Failed)
 		Expect(blind.err.String()).To(ContainSubstring(
 			`"system:serviceaccount:`+s.namespace+`:capstan-turn-reader" may not read the conversation of Turn`),
 			"the administrator's own rights do not count")
@@ -167,7 +169,7 @@ var _ = Describe("The command line at a server", func() {
 
 		By("deciding as the person all the same")
 		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
-		at(ctx, "y\n", "approve", "second", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url).must(ctx, cli.ExitOK)
+		at(ctx, "y\n", "approve", "second", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url).must(ctx, exit.OK)
 		Expect(s.approvals(ctx)).To(HaveExactElements(HaveField("Spec.DecidedBy", Not(HavePrefix("system:serviceaccount:")))))
 	})
 
@@ -182,7 +184,7 @@ var _ = Describe("The command line at a server", func() {
 		s.append(ctx, t, story()[2])
 		s.options.Address = strings.TrimPrefix(s.server.url, "http://")
 		s.serve(ctx)
-		c.must(ctx, cli.ExitOK)
+		c.must(ctx, exit.OK)
 		Expect(strings.Count(c.out.String(), "a secret word")).To(Equal(1), "nothing is printed twice")
 		Expect(c.out.String()).To(ContainSubstring("Completed: the model answered\n"))
 	})
@@ -192,7 +194,7 @@ var _ = Describe("The command line at a server", func() {
 		s.turn(ctx, "first")
 		rule := rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"list"}}
 		path := s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "viewer", rule)})
-		got := capstan(ctx, "__complete", "logs", "--kubeconfig", path, "").must(ctx, cli.ExitOK)
+		got := capstan(ctx, "__complete", "logs", "--kubeconfig", path, "").must(ctx, exit.OK)
 		Expect(got.out.String()).To(HavePrefix("first\n"))
 	})
 })
@@ -204,8 +206,8 @@ var _ = Describe("A server that other machines can reach", func() {
 		s.append(ctx, s.turn(ctx, "first"), story()...)
 		Expect(s.server.url).To(HavePrefix("https://127.0.0.1:"))
 		at := []string{"logs", "first", "-n", s.namespace, "--server", s.server.url, "--token", s.user(ctx, "reader", logRule)}
-		capstan(ctx, append(at, "--server-ca-file", cert)...).must(ctx, cli.ExitOK)
-		unknown := capstan(ctx, at...).must(ctx, cli.ExitFailed)
+		capstan(ctx, append(at, "--server-ca-file", cert)...).must(ctx, exit.OK)
+		unknown := capstan(ctx, at...).must(ctx, exit.Failed)
 		Expect(unknown.err.String()).To(ContainSubstring("certificate signed by unknown authority"))
 	})
 
@@ -216,16 +218,16 @@ var _ = Describe("A server that other machines can reach", func() {
 		Expect(s.server.url).To(HavePrefix("http://127.0.0.1:"))
 		Expect(s.server.tls).To(HavePrefix("https://127.0.0.1:"))
 		token := s.user(ctx, "reader", logRule)
-		capstan(ctx, "logs", "first", "-n", s.namespace, "--server", s.server.url, "--token", token).must(ctx, cli.ExitOK)
+		capstan(ctx, "logs", "first", "-n", s.namespace, "--server", s.server.url, "--token", token).must(ctx, exit.OK)
 		known := func(file string) int {
 			c := capstan(ctx, "logs", "first", "-n", s.namespace, "--server", s.server.tls, "--token", token, "--server-ca-file", file)
 			var code int
 			Eventually(c.code).Should(Receive(&code))
 			return code
 		}
-		Expect(known(cert)).To(Equal(cli.ExitOK))
+		Expect(known(cert)).To(Equal(exit.OK))
 		newCert, newKey := certificate()
-		Expect(known(newCert)).To(Equal(cli.ExitFailed))
+		Expect(known(newCert)).To(Equal(exit.Failed))
 		// the server must notice each of the two renames, as it must with the kubelet's updates
 		for from, to := range map[string]string{newCert: cert, newKey: key} {
 			data, err := os.ReadFile(from)
@@ -233,7 +235,7 @@ var _ = Describe("A server that other machines can reach", func() {
 			Expect(os.WriteFile(to+".new", data, 0o600)).To(Succeed())
 			Expect(os.Rename(to+".new", to)).To(Succeed())
 		}
-		Eventually(func() int { return known(newCert) }).Should(Equal(cli.ExitOK))
+		Eventually(func() int { return known(newCert) }).Should(Equal(exit.OK))
 	})
 
 	It("is refused without a certificate", func(ctx SpecContext) {

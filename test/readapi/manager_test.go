@@ -15,7 +15,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
-	"github.com/capstan-dev/capstan/internal/cli"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/manager"
 	"github.com/capstan-dev/capstan/internal/readapi"
@@ -46,7 +46,7 @@ var _ = Describe("A manager", func() {
 			g.Expect(apiClient.Get(ctx, key, &lease)).To(Succeed())
 			g.Expect(lease.Annotations[readapi.AddressAnnotation]).To(HavePrefix("http://127.0.0.1:"))
 		}).Should(Succeed())
-		first := capstan(ctx, append([]string{"logs", "-f", "first"}, at...)...).must(ctx, cli.ExitOK)
+		first := capstan(ctx, append([]string{"logs", "-f", "first"}, at...)...).must(ctx, exit.OK)
 		Expect(first.out.String()).To(And(
 			HavePrefix("Turn "+s.namespace+"/first\n  run 1    executor "+s.namespace+"-0, epoch 1, "),
 			ContainSubstring("  profile  house (house 1.0.0)\n"), ContainSubstring("user\n| What is new?\n"),
@@ -55,7 +55,7 @@ var _ = Describe("A manager", func() {
 		))
 
 		By("exporting it")
-		exported := capstan(ctx, append([]string{"export", "turn", "first"}, at...)...).must(ctx, cli.ExitOK)
+		exported := capstan(ctx, append([]string{"export", "turn", "first"}, at...)...).must(ctx, exit.OK)
 		Expect(exported.out.String()).To(And(ContainSubstring(`"kind":"finalized"`), Not(ContainSubstring("All is well"))))
 
 		By("following one that is cancelled while the model works")
@@ -69,14 +69,14 @@ var _ = Describe("A manager", func() {
 		Eventually(second.out.String).Should(ContainSubstring("asking small of ModelProvider demo\n"))
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"desiredState":"Cancelled"}}`))
 		Expect(apiClient.Patch(ctx, waiting, patch)).To(Succeed())
-		second.must(ctx, cli.ExitOK)
+		second.must(ctx, exit.OK)
 		Expect(second.out.String()).To(ContainSubstring("Cancelled: the turn was cancelled"))
 
 		By("naming a Turn that is not there, and where to look for a manager")
-		absent := capstan(ctx, append([]string{"logs", "absent"}, at...)...).must(ctx, cli.ExitFailed)
+		absent := capstan(ctx, append([]string{"logs", "absent"}, at...)...).must(ctx, exit.Failed)
 		Expect(absent.err.String()).To(ContainSubstring("there is no Turn " + s.namespace + "/absent"))
 		at[1] = "default"
-		refused := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, cli.ExitFailed)
+		refused := capstan(ctx, append([]string{"logs", "first"}, at...)...).must(ctx, exit.Failed)
 		Expect(refused.err.String()).To(ContainSubstring(`--manager-namespace "default"`))
 	})
 })

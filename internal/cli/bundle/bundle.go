@@ -1,0 +1,235 @@
+// Package bundle finds a Turn in manifests, with all the objects that it refers to.
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/manifest"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/skillfile"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// The names of kinds in messages.
+const (
+	kindTurn          = "Turn"
+	kindAgent         = "Agent"
+	kindPromptProfile = "PromptProfile"
+	kindModelProvider = "ModelProvider"
+	kindSession       = "Session"
+	kindToolServer    = "ToolServer"
+	kindConfigMap     = "ConfigMap"
+	kindSecret        = "Secret"
+)
+
+// Source holds the flags of render and run, which select a Turn from manifests.
+type Source struct {
+	Env terminal.Environment
+	// Files are the paths of files and directories of manifests; "-" is standard input. Load requires at least one.
+	Files []string
+	// Turn is NAME or NAMESPACE/NAME of the Turn. It may be empty if the manifests contain one Turn.
+	Turn string
+	// Namespace is the namespace of objects that do not name one.
+	Namespace string
+	// SkillsFile is the path of a file of skills that every Agent may load. If it is empty, there are none.
+	SkillsFile string
+	// Now is the time that the prompt and the record contain. If it is zero, they contain the current time.
+	Now time.Time
+}
+
+// Clock returns a function that returns the current time, or the time of --now if it is set.
+func (s *Source) Clock() func() time.Time {
+	if s.Now.IsZero() {
+		return s.Env.Now
+	}
+	return func() time.Time { return s.Now }
+}
+
+// Bundle is a Turn with the objects that it refers to, as far as the manifests hold them.
+type Bundle struct {
+	// Set holds all objects of the manifests.
+	Set     *manifest.Set
+	Turn    *v1alpha1.Turn
+	Agent   *v1alpha1.Agent
+	Profile *v1alpha1.PromptProfile
+	// Session is the Session of the Turn, with its local UID. It is nil if the Turn has none.
+	Session *v1alpha1.Session
+	// Team holds the Agent and all Agents that it can call directly or indirectly, by name.
+	Team map[string]*Bundle
+	// Skills are the skills that every Agent may load.
+	Skills []prepare.Skill
+	// read holds the values of the ConfigMap keys that were read. The value of a missing key is nil.
+	read map[v1alpha1.ConfigMapKeyReference]*string
+}
+
+// Load reads the manifests and finds the Turn, its Agent and the Agent's PromptProfile. Arguments are more paths,
+// so that -f *.yaml works when a shell expands it.
+func (s *Source) Load(ctx context.Context, args []string) (*Bundle, error) {
+	if len(s.Files) == 0 {
+		return nil, errors.New("there are no manifests: name a file, a directory or - with -f")
+	}
+	set, err := s.Manifests(ctx, slices.Concat(s.Files, args))
+	if err != nil {
+		return nil, err
+	}
+	var skills []prepare.Skill
+	if s.SkillsFile != "" {
+		if skills, err = skillfile.Load(s.SkillsFile); err != nil {
+			return nil, exit.With(exit.Usage, fmt.Errorf("--skills-file: %w", err))
+		}
+	}
+	return Find(set, s.Turn, skills)
+}
+
+// Manifests reads objects from files, and prints a note about each object that it ignores.
+func (s *Source) Manifests(ctx context.Context, paths []string) (*manifest.Set, error) {
+	set, err := manifest.Load(ctx, paths, manifest.Options{Stdin: s.Env.In, Namespace: s.Namespace})
+	if err != nil {
+		return nil, exit.With(exit.Usage, err)
+	}
+	for _, line := range set.Ignored {
+		s.Env.Tell("note: %s", line)
+	}
+	return set, nil
+}
+
+// Find returns a Turn of the manifests with the objects that it refers to.
+func Find(set *manifest.Set, turn string, skills []prepare.Skill) (*Bundle, error) {
+	p := &Bundle{Set: set, Skills: skills, read: map[v1alpha1.ConfigMapKeyReference]*string{}}
+	var err error
+	if p.Turn, err = set.Turn(turn); err != nil {
+		return nil, exit.With(exit.Usage, fmt.Errorf("--turn: %w", err))
+	}
+	var ok bool
+	ref := p.Turn.Spec.AgentRef.Name
+	if p.Agent, ok = set.Agent(p.Turn.Namespace, ref); !ok {
+		return nil, exit.With(exit.Failed, p.missing(kindTurn, p.Turn.Name, "spec.agentRef.name", kindAgent, ref))
+	}
+	if err := p.findProfile(); err != nil {
+		return nil, err
+	}
+	if ref := p.Turn.Spec.SessionRef; ref != nil {
+		p.Session = p.sessionOf(ref.Name)
+	}
+	return p, p.findTeam()
+}
+
+// Objects returns the objects from which the messages of the Turn are made.
+func (p *Bundle) Objects() translate.Objects {
+	return translate.Objects{
+		Turn: p.Turn, Agent: p.Agent, Profile: p.Profile, ConfigMaps: p.configMaps,
+		ManagerSkills: p.Skills, Session: p.Session,
+	}
+}
+
+// configMaps returns a value of a ConfigMap in the manifests, and stores it in p.read.
+func (p *Bundle) configMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+	p.read[ref] = nil
+	object, ok := p.Set.ConfigMap(p.Turn.Namespace, ref.Name)
+	if !ok {
+		return "", &translate.MissingError{Reason: p.absent(kindConfigMap, ref.Name)}
+	}
+	if _, binary := object.BinaryData[ref.Key]; binary {
+		return "", &translate.MissingError{Reason: fmt.Sprintf("key %q of ConfigMap %q is in its binaryData: put the text into data",
+			ref.Key, ref.Name)}
+	}
+	value, err := translate.ConfigMapValue(ref, object.Data)
+	if err != nil {
+		return "", err
+	}
+	p.read[ref] = &value
+	return value, nil
+}
+
+// problem returns an error about a field of an object. The error names the file and the line of the object.
+func (p *Bundle) problem(kind, name, field, message string) *manifest.Error {
+	e := &manifest.Error{Kind: kind, Namespace: p.Turn.Namespace, Name: name, Field: field, Message: message}
+	e.File, e.Line = p.Set.Origin(kind, p.Turn.Namespace, name)
+	return e
+}
+
+// missing returns the error for a reference to an object that is not in the manifests.
+func (p *Bundle) missing(kind, name, field, wantKind, want string) *manifest.Error {
+	return p.problem(kind, name, field, p.absent(wantKind, want))
+}
+
+// absent returns a message that an object is not in the manifests.
+func (p *Bundle) absent(kind, name string) string {
+	return fmt.Sprintf("%s %q is not in the manifests, which contain %s: correct the name, or add its file with -f",
+		kind, p.Turn.Namespace+"/"+name, p.held(kind))
+}
+
+// held returns the names of the objects of a kind in the manifests, as a list for messages.
+func (p *Bundle) held(kind string) string {
+	names := p.Set.Names(kind)
+	more := ""
+	if n := len(names) - output.MostListed; n > 0 {
+		more = fmt.Sprintf(" and %d more", n)
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names[:min(len(names), output.MostListed)], ", ") + more
+}
+
+// Located adds the object and its file to a message of the engine. Such a message starts with the kind and the
+// field. Messages that start with "tools[" are about the Agent, but the engine does not name its kind there.
+func (p *Bundle) Located(message string) error {
+	if strings.HasPrefix(message, "tools[") {
+		message = kindAgent + " " + message
+	}
+	kind, rest, _ := strings.Cut(message, " ")
+	name, ok := map[string]string{kindTurn: p.Turn.Name, kindAgent: p.Agent.Name, kindPromptProfile: p.Profile.Name}[kind]
+	if !ok || !isField(rest) {
+		return errors.New(message)
+	}
+	return p.problem(kind, name, "", rest)
+}
+
+// isField reports whether a text starts with the path of a field.
+func isField(text string) bool {
+	return strings.HasPrefix(text, "spec") || strings.HasPrefix(text, "metadata.") || strings.HasPrefix(text, "tools[")
+}
+
+// Title returns the kind, the namespace and the name of the Turn.
+func (p *Bundle) Title() string { return kindTurn + " " + p.Turn.Namespace + "/" + p.Turn.Name }
+
+// ObjectName names an object in the namespace of a Turn.
+type ObjectName struct{ Kind, Name string }
+
+// ObjectNames returns the objects from which the messages were made.
+func (p *Bundle) ObjectNames() []ObjectName {
+	all := []ObjectName{{kindTurn, p.Turn.Name}, {kindAgent, p.Agent.Name}, {kindPromptProfile, p.Profile.Name}}
+	if p.Session != nil {
+		if _, ok := p.Set.Session(p.Session.Namespace, p.Session.Name); ok {
+			all = append(all, ObjectName{kindSession, p.Session.Name})
+		}
+	}
+	for _, entry := range p.Agent.Spec.Tools {
+		var o ObjectName
+		switch {
+		case entry.AgentRef != nil:
+			o = ObjectName{kindAgent, entry.AgentRef.Name}
+		case entry.ServerRef != nil:
+			o = ObjectName{kindToolServer, entry.ServerRef.Name}
+		}
+		if !slices.Contains(all, o) {
+			all = append(all, o)
+		}
+	}
+	var maps []ObjectName
+	for ref := range p.read {
+		maps = append(maps, ObjectName{kindConfigMap, ref.Name})
+	}
+	slices.SortFunc(maps, func(a, b ObjectName) int { return strings.Compare(a.Name, b.Name) })
+	return append(all, slices.Compact(maps)...)
+}

@@ -1,0 +1,110 @@
+package bundle
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// Identity returns the UID of the Turn. The same inputs give the same UID, and any change gives another one.
+// desiredState, the time to live and Secrets do not count as inputs: they do not change the run, and Secrets may be
+// rotated.
+func (p *Bundle) Identity(ctx context.Context, now time.Time) (types.UID, error) {
+	inputs := struct {
+		Namespace, Turn, Agent, Profile string
+		Now                             time.Time `json:",omitzero"`
+		TurnSpec                        v1alpha1.TurnSpec
+		AgentSpec                       v1alpha1.AgentSpec
+		ProfileSpec                     v1alpha1.PromptProfileSpec
+		Providers                       map[string]v1alpha1.ModelProviderSpec
+		ConfigMaps                      map[string]*string `json:",omitempty"`
+		ManagerSkills                   []prepare.Skill    `json:",omitempty"`
+		Subject                         string             `json:",omitempty"`
+		// ToolServers and SubAgents are those that the Turn may use, directly or through sub-agents.
+		ToolServers map[string]v1alpha1.ToolServerSpec `json:",omitempty"`
+		SubAgents   map[string]subAgentSpec            `json:",omitempty"`
+	}{
+		Namespace: p.Turn.Namespace, Turn: p.Turn.Name, Agent: p.Agent.Name, Profile: p.Profile.Name, Now: now.UTC(),
+		TurnSpec: *p.Turn.Spec.DeepCopy(), AgentSpec: p.Agent.Spec, ProfileSpec: p.Profile.Spec,
+		Providers:  map[string]v1alpha1.ModelProviderSpec{},
+		ConfigMaps: p.contents(ctx, now), ManagerSkills: p.Skills,
+		ToolServers: map[string]v1alpha1.ToolServerSpec{}, SubAgents: map[string]subAgentSpec{},
+	}
+	if p.Session != nil {
+		inputs.Subject = p.Session.Spec.Subject
+	}
+	inputs.TurnSpec.DesiredState, inputs.TurnSpec.TTLSecondsAfterFinished = "", nil
+	for name, member := range p.Team {
+		for _, m := range member.Agent.Spec.Models {
+			if object, ok := p.Set.ModelProvider(p.Turn.Namespace, m.ProviderRef.Name); ok {
+				inputs.Providers[object.Name] = object.Spec
+			}
+		}
+		for _, s := range member.ToolServers() {
+			inputs.ToolServers[s.Name] = s.Spec
+		}
+		if name != p.Agent.Name {
+			inputs.SubAgents[name] = subAgentSpec{member.Agent.Spec, member.Profile.Name, member.Profile.Spec}
+		}
+	}
+	data, err := json.Marshal(inputs)
+	if err != nil {
+		return "", fmt.Errorf("failed to identify the Turn: %w", err)
+	}
+	return UIDOf(data), nil
+}
+
+// subAgentSpec holds the objects that define a sub-agent.
+type subAgentSpec struct {
+	Agent       v1alpha1.AgentSpec
+	Profile     string
+	ProfileSpec v1alpha1.PromptProfileSpec
+}
+
+// UIDOf returns the UID that these bytes identify.
+func UIDOf(data []byte) types.UID {
+	const version = 8 // UUID version 8: the vendor defines how it is made
+	return types.UID(uuid.NewHash(sha256.New(), uuid.Nil, data, version).String())
+}
+
+// contents returns the values that the objects take from ConfigMaps, by name and key; a missing value is nil. It
+// prepares the messages and records which keys are read. If that fails, the run fails with the same error and
+// reports it.
+func (p *Bundle) contents(ctx context.Context, now time.Time) map[string]*string {
+	for _, member := range p.Team {
+		_, _ = translate.Preparation(ctx, member.Objects(), now)
+	}
+	found := make(map[string]*string, len(p.read))
+	for ref, value := range p.read {
+		found[ref.Name+"/"+ref.Key] = value
+	}
+	return found
+}
+
+// sessionOf returns a Session of the Turn's namespace: the one in the manifests, or else a new one, which a
+// cluster would create, too.
+func (p *Bundle) sessionOf(name string) *v1alpha1.Session {
+	s := &v1alpha1.Session{ObjectMeta: metav1.ObjectMeta{Namespace: p.Turn.Namespace, Name: name}}
+	if held, ok := p.Set.Session(p.Turn.Namespace, name); ok {
+		s = held.DeepCopy()
+	}
+	s.UID = sessionUID(p.Turn.Namespace, name)
+	return s
+}
+
+// sessionUID returns the UID of a Session without a cluster. It depends only on the namespace and the name, so that
+// a changed Session keeps its history.
+func sessionUID(namespace, name string) types.UID {
+	data, _ := json.Marshal(map[string]string{"Session": name, "Namespace": namespace}) // maps of strings always marshal
+	return UIDOf(data)
+}

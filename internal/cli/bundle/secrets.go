@@ -1,0 +1,83 @@
+package bundle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/secrets"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// ReadSecret is a providers.SecretReader that reads from the manifests.
+func (p *Bundle) ReadSecret(_ context.Context, key types.NamespacedName) (*corev1.Secret, error) {
+	if secret, ok := p.Set.Secret(key.Namespace, key.Name); ok {
+		return secret, nil
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
+}
+
+// Chain returns the providers of the Agent's models. As in a cluster, all must exist before the first is used. A
+// Turn with PrepareOnly uses no provider and needs no Secret.
+func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache) ([]translate.Link, error) {
+	var chain []translate.Link
+	for i, m := range p.Agent.Spec.Models {
+		object, ok := p.Set.ModelProvider(p.Turn.Namespace, m.ProviderRef.Name)
+		if !ok {
+			return nil, exit.With(exit.Failed, p.missing(kindAgent, p.Agent.Name,
+				fmt.Sprintf("spec.models[%d].providerRef.name", i), kindModelProvider, m.ProviderRef.Name))
+		}
+		link := translate.Link{Reference: m, Object: object}
+		if p.Turn.Spec.Execution == v1alpha1.ExecutionPrepareOnly {
+			link.Provider = providers.Unusable(object.Name, errors.New("a Turn with execution PrepareOnly sends no request to a model"))
+		} else {
+			provider, err := cache.Get(ctx, object)
+			if err != nil {
+				return nil, exit.With(exit.Failed, p.noSecret(kindModelProvider, object.Name, err))
+			}
+			link.Provider = provider
+		}
+		chain = append(chain, link)
+	}
+	return chain, nil
+}
+
+// CheckSecrets returns an error if a ToolServer of the Agent lacks a Secret. In a cluster only the calls would
+// fail; here the user can add the Secret first.
+func (p *Bundle) CheckSecrets(ctx context.Context) error {
+	read := secrets.Reader(p.ReadSecret)
+	for _, s := range p.ToolServers() {
+		to := "" // a server without an address receives no request
+		if s.Spec.MCP != nil {
+			to = s.Spec.MCP.URL
+		}
+		_, err := read.Headers(ctx, s.Namespace, s.Spec.Headers, to)
+		if ref := s.Spec.CredentialsRef; ref != nil && err == nil {
+			_, err = read.Header(ctx, s.Namespace, *ref, to)
+		}
+		if s.Spec.TLS != nil && err == nil {
+			_, err = read.CABundle(ctx, s.Namespace, s.Spec.TLS.CABundleRef)
+		}
+		if err != nil {
+			return exit.With(exit.Failed, p.noSecret(kindToolServer, s.Name, err))
+		}
+	}
+	return nil
+}
+
+// noSecret adds to the error of a missing credential which object needs it and how to provide it.
+func (p *Bundle) noSecret(kind, name string, err error) error {
+	message := err.Error()
+	if missing, ok := errors.AsType[*providers.SecretError](err); ok {
+		message = fmt.Sprintf("%s (the manifests contain %s), or pass it with --env-secret %s/%s=ENVVAR",
+			missing.Reason, p.held(kindSecret), missing.Secret, missing.Key)
+	}
+	return p.problem(kind, name, "", message)
+}

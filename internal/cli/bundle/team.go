@@ -1,0 +1,69 @@
+package bundle
+
+import (
+	"fmt"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+)
+
+// findTeam finds the ToolServers, the sub-agents and the PromptProfiles that the Agent uses directly or indirectly.
+// As in a cluster, all must exist before the Turn starts.
+func (p *Bundle) findTeam() error {
+	p.Team = map[string]*Bundle{}
+	return p.addTo(p.Team)
+}
+
+// addTo adds the Agent, its sub-agents and their sub-agents to team.
+func (p *Bundle) addTo(team map[string]*Bundle) error {
+	team[p.Agent.Name] = p
+	for i, entry := range p.Agent.Spec.Tools {
+		field := func(ref string) string { return fmt.Sprintf("spec.tools[%d].%s.name", i, ref) }
+		if ref := entry.ServerRef; ref != nil {
+			if _, ok := p.Set.ToolServer(p.Turn.Namespace, ref.Name); !ok {
+				return exit.With(exit.Failed, p.missing(kindAgent, p.Agent.Name, field("serverRef"), kindToolServer, ref.Name))
+			}
+		}
+		ref := entry.AgentRef
+		if ref == nil || team[ref.Name] != nil {
+			continue
+		}
+		agent, ok := p.Set.Agent(p.Turn.Namespace, ref.Name)
+		if !ok {
+			return exit.With(exit.Failed, p.missing(kindAgent, p.Agent.Name, field("agentRef"), kindAgent, ref.Name))
+		}
+		member := *p
+		member.Agent, member.Session = agent, nil
+		if err := member.findProfile(); err != nil {
+			return err
+		}
+		if err := member.addTo(team); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findProfile finds the PromptProfile of the Agent.
+func (p *Bundle) findProfile() error {
+	var ok bool
+	ref := p.Agent.Spec.PromptProfileRef.Name
+	if p.Profile, ok = p.Set.PromptProfile(p.Turn.Namespace, ref); !ok {
+		return exit.With(exit.Failed, p.missing(kindAgent, p.Agent.Name, "spec.promptProfileRef.name", kindPromptProfile, ref))
+	}
+	return nil
+}
+
+// ToolServers returns the ToolServers of the Agent, in the order of its tools.
+func (p *Bundle) ToolServers() []*v1alpha1.ToolServer {
+	var all []*v1alpha1.ToolServer
+	for _, entry := range p.Agent.Spec.Tools {
+		if entry.ServerRef == nil {
+			continue
+		}
+		if s, ok := p.Set.ToolServer(p.Turn.Namespace, entry.ServerRef.Name); ok {
+			all = append(all, s)
+		}
+	}
+	return all
+}

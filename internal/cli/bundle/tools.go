@@ -1,0 +1,82 @@
+package bundle
+
+import (
+	"context"
+	"sync"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/toolbox"
+	"github.com/capstan-dev/capstan/internal/toolservers"
+)
+
+// Box returns the tools of the bundle's Agent for a Turn. The sub-agents among them cannot be called yet.
+func (p *Bundle) Box(t *v1alpha1.Turn, servers toolbox.Servers) *toolbox.Box {
+	box := &toolbox.Box{
+		Agent: p.Agent, MaxDepth: v1alpha1.MaxDepth(t.Spec.Limits, p.Agent.Spec.Limits), Servers: servers,
+		MaxDescendants: v1alpha1.MaxDescendants(t.Spec.Limits, p.Agent.Spec.Limits),
+		Server: func(_ context.Context, name string) (*v1alpha1.ToolServer, error) {
+			server, ok := p.Set.ToolServer(t.Namespace, name)
+			return server, goneUnless(ok, kindToolServer, name)
+		},
+		SubAgent: func(_ context.Context, name string) (*v1alpha1.Agent, error) {
+			agent, ok := p.Set.Agent(t.Namespace, name)
+			return agent, goneUnless(ok, kindAgent, name)
+		},
+	}
+	if t.Spec.Depth != nil {
+		box.Depth = int(*t.Spec.Depth)
+	}
+	return box
+}
+
+// goneUnless returns a NotFound error unless held is true. It is a safeguard: find has checked that the manifests
+// hold all objects.
+func goneUnless(held bool, kind, name string) error {
+	if held {
+		return nil
+	}
+	return apierrors.NewNotFound(schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: kind}, name)
+}
+
+// Connections is a cache of connections to ToolServers. It prints one note for each server that cannot be reached.
+type Connections struct {
+	*toolservers.Cache
+	env *terminal.Environment
+
+	mu   sync.Mutex
+	told map[string]bool
+}
+
+// Connect returns a cache that has no connections yet. The caller must close it.
+func (p *Bundle) Connect(env *terminal.Environment) *Connections {
+	return &Connections{Cache: toolservers.NewCache(p.ReadSecret, netpolicy.Permissive(), env.Now, logr.Discard()), env: env}
+}
+
+// Tools returns the current tools of a server. It returns toolbox.ErrUnknown if the server cannot be reached,
+// because without a cluster no status holds its last known tools.
+func (s *Connections) Tools(ctx context.Context, server *v1alpha1.ToolServer) ([]tool.Tool, error) {
+	listing, err := s.Discover(ctx, server)
+	if err == nil {
+		return listing.Tools, nil
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.told == nil {
+		s.told = map[string]bool{}
+	}
+	if name := server.Namespace + "/" + server.Name; !s.told[name] {
+		s.told[name] = true
+		s.env.Tell("note: the tools of ToolServer %s are not offered: %s", name, err)
+	}
+	return nil, toolbox.ErrUnknown
+}

@@ -1,0 +1,137 @@
+// Package cluster reads the kubeconfig and gets Turns from the API server.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+)
+
+// TurnKind is the kind of a Turn, for messages and references.
+const TurnKind = "Turn"
+
+// Flags select a cluster and the credentials for it.
+type Flags struct {
+	// Kubeconfig is the path of a kubeconfig file, and Context one of its contexts. If they are empty, the usual
+	// file and its current context are used.
+	Kubeconfig, Context string
+	// Token replaces the credentials of the kubeconfig.
+	Token string
+}
+
+// clientConfig returns the kubeconfig that the flags select.
+func (f *Flags) clientConfig() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.Kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.Context})
+}
+
+// Config reads the kubeconfig. It returns the client configuration and the namespace, which is the namespace of
+// the kubeconfig's context if none is given.
+func (f *Flags) Config(namespace string) (*rest.Config, string, error) {
+	given := f.clientConfig()
+	config, err := given.ClientConfig()
+	if err == nil && namespace == "" {
+		namespace, _, err = given.Namespace()
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("failed to read the kubeconfig: %w", err)
+	}
+	return config, namespace, nil
+}
+
+// Identity returns a client configuration that uses --token, or else the credentials of the kubeconfig.
+func (f *Flags) Identity(config *rest.Config) *rest.Config {
+	if f.Token == "" {
+		return config
+	}
+	acting := rest.AnonymousClientConfig(config)
+	acting.BearerToken = f.Token
+	return acting
+}
+
+// NewClient returns an API server client for Turns, ToolApprovals and the built-in kinds.
+func NewClient(config *rest.Config) (client.Client, error) {
+	kinds := runtime.NewScheme()
+	if err := errors.Join(scheme.AddToScheme(kinds), v1alpha1.AddToScheme(kinds)); err != nil {
+		return nil, err
+	}
+	api, err := client.New(config, client.Options{Scheme: kinds})
+	if err != nil {
+		return nil, fmt.Errorf("failed to create a client of the API server: %w", err)
+	}
+	return api, nil
+}
+
+// GetTurn gets a Turn from the cluster.
+func GetTurn(ctx context.Context, api client.Client, namespace, name string) (*v1alpha1.Turn, error) {
+	var t v1alpha1.Turn
+	err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &t)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, exit.With(exit.Failed, fmt.Errorf("there is no Turn %s/%s", namespace, name))
+	case err != nil:
+		return nil, exit.With(exit.Failed, fmt.Errorf("failed to get Turn %s/%s: %w", namespace, name, err))
+	}
+	return &t, nil
+}
+
+const (
+	// mostCompleted and completionTimeout limit the number of names that a completion offers and the time to list
+	// them.
+	mostCompleted     = 500
+	completionTimeout = 3 * time.Second
+)
+
+// TurnNames returns the names of the Turns of a namespace for which wanted returns true, for completion.
+func (f *Flags) TurnNames(ctx context.Context, namespace string, wanted func(*v1alpha1.Turn) bool) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
+	defer cancel()
+	config, namespace, err := f.Config(namespace)
+	if err != nil {
+		return nil, err
+	}
+	api, err := NewClient(config)
+	if err != nil {
+		return nil, err
+	}
+	var list v1alpha1.TurnList
+	if err := api.List(ctx, &list, client.InNamespace(namespace), client.Limit(mostCompleted)); err != nil {
+		return nil, err
+	}
+	found := make([]string, 0, len(list.Items))
+	for i := range list.Items {
+		if wanted(&list.Items[i]) {
+			found = append(found, list.Items[i].Name)
+		}
+	}
+	return found, nil
+}
+
+// SplitName splits NAME or NAMESPACE/NAME of a Turn. The --namespace in given applies to a NAME alone.
+func SplitName(turn, given string) (namespace, name string, err error) {
+	namespace, name, qualified := strings.Cut(turn, "/")
+	switch {
+	case !qualified:
+		namespace, name = given, turn
+	case given != "" && given != namespace:
+		return "", "", fmt.Errorf("the Turn %q and --namespace %q name different namespaces", turn, given)
+	}
+	if name == "" || strings.Contains(name, "/") {
+		return "", "", fmt.Errorf("%q must be NAME or NAMESPACE/NAME of a Turn", turn)
+	}
+	return namespace, name, nil
+}

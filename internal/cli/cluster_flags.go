@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/capstan-dev/capstan/internal/cli/cluster"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
+)
+
+// addAPIFlags adds the flags that say how to reach the API server.
+func addAPIFlags(f *pflag.FlagSet, c *cluster.Flags) {
+	f.StringVar(&c.Kubeconfig, "kubeconfig", "",
+		"path of a kubeconfig file; default: $KUBECONFIG, else ~/.kube/config, else the cluster of the Pod in which capstan runs")
+	f.StringVar(&c.Context, "context", "", "context of the kubeconfig; default: the current context")
+	f.StringVar(&c.Token, "token", "", "bearer token that authenticates you; default: the token of the kubeconfig")
+}
+
+// addClusterFlags adds the flags that say how to reach the API server and the manager.
+func addClusterFlags(f *pflag.FlagSet, c *journals.ClusterFlags) {
+	addAPIFlags(f, &c.Flags)
+	f.StringVar(&c.Server, "server", "",
+		"`URL` of the manager's read API; default: a port that is forwarded to the Pod of the Turn's executor")
+	f.StringVar(&c.ServerCA, "server-ca-file", "",
+		"`PATH` of a PEM file with the certificate authorities of --server; default: those of the system")
+	f.StringVar(&c.ServiceAccount, "service-account", journals.DefaultServiceAccount,
+		"`NAME` of the ServiceAccount in the Turn's namespace that reads the journal if the kubeconfig has no "+
+			"token, but a client certificate; you must have the right to create a token for it, "+
+			"which is valid for ten minutes; empty for none")
+	f.StringVar(&c.ManagerNamespace, "manager-namespace", "capstan-system", "namespace of the manager")
+}
+
+// clusterFlagNames are the flags that make no sense without a cluster.
+var clusterFlagNames = []string{"kubeconfig", "context", "server", "server-ca-file", "token", "service-account", "manager-namespace"}
+
+// addJournalFlags adds the flags of commands that read a journal, with their shell completions.
+func addJournalFlags(cmd *cobra.Command, j *journals.Source, artifact *string) {
+	f := cmd.Flags()
+	f.StringVarP(&j.Namespace, "namespace", "n", "",
+		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
+	f.StringVar(&j.DataDir, "data-dir", "", "read a journal that capstan run keeps in this folder, instead of one in a cluster")
+	f.StringVar(&j.UID, "uid", "", "with --data-dir: UID of the Turn if several have the same name; default: the newest")
+	addClusterFlags(f, &j.Cluster)
+	cobra.CheckErr(cmd.MarkFlagDirname("data-dir"))
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))
+	cmd.ValidArgsFunction = completeTurns(j.TurnNames)
+	for _, flag := range clusterFlagNames {
+		cmd.MarkFlagsMutuallyExclusive("data-dir", flag)
+	}
+	f.StringVar(artifact, "artifact", "", "print the content of an artifact instead, by its `NAME` or its SHA-256")
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("artifact", cobra.NoFileCompletions))
+}
+
+// completeObjects registers shell completions for the flags of commands that print an object.
+func completeObjects(cmd *cobra.Command) {
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(objectFormats, cobra.ShellCompDirectiveNoFileComp)))
+	cobra.CheckErr(cmd.RegisterFlagCompletionFunc("namespace", cobra.NoFileCompletions))
+}
+
+// completeTurns offers the names that list returns for the first argument. It offers none if they cannot be
+// listed; the command itself reports that error.
+func completeTurns(list func(context.Context) ([]string, error)) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		found, err := list(cmd.Context())
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// oneTurn returns an error unless there is exactly one argument.
+func oneTurn(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return errors.New("name one Turn, as NAME or NAMESPACE/NAME")
+	}
+	return nil
+}

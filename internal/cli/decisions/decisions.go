@@ -1,0 +1,258 @@
+package decisions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/cluster"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/canonical"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+// pendingCalls decides about calls of one Turn.
+type pendingCalls struct {
+	*Options
+	api   client.Client
+	turn  *v1alpha1.Turn
+	calls []v1alpha1.PendingApproval
+	// who is the name of the user, according to the API server.
+	who string
+}
+
+// whoAmI returns the name of the user, according to the API server.
+func whoAmI(ctx context.Context, api client.Client) (string, error) {
+	var review authenticationv1.SelfSubjectReview
+	if err := api.Create(ctx, &review); err != nil {
+		return "", exit.With(exit.Failed, fmt.Errorf("failed to ask the API server who you are: %w", err))
+	}
+	return review.Status.UserInfo.Username, nil
+}
+
+// decide shows the calls, asks for a reply and creates the ToolApprovals.
+func (c *pendingCalls) decide(ctx context.Context) error {
+	arguments, unread := c.arguments(ctx)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	groups := [][]v1alpha1.PendingApproval{c.calls}
+	if !c.All {
+		groups = nil
+		for _, p := range c.calls {
+			groups = append(groups, []v1alpha1.PendingApproval{p})
+		}
+	}
+	ask := terminal.NewAsker(c.Env)
+	var undecided []error
+	for _, group := range groups {
+		err := c.decideTogether(ctx, ask, group, arguments, unread)
+		if ctx.Err() != nil || errors.Is(err, terminal.ErrNoReply) {
+			c.Env.Tell("") // end the line of the question
+			return exit.With(exit.Failed, err)
+		}
+		undecided = append(undecided, err)
+	}
+	if err := errors.Join(undecided...); err != nil {
+		return exit.With(exit.Failed, err)
+	}
+	return nil
+}
+
+// decideTogether decides about a group of calls with one reply.
+func (c *pendingCalls) decideTogether(
+	ctx context.Context, ask *terminal.Asker, group []v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error,
+) error {
+	names := make([]string, 0, len(group))
+	for _, p := range group {
+		names = append(names, termsafe.Line(p.CallID, output.LongestID))
+		shown, err := c.seen(p, arguments, unread)
+		if err != nil {
+			return err
+		}
+		c.Env.Tell("%s", strings.TrimSuffix(c.show(p, shown), "\n"))
+	}
+	if !c.Yes {
+		ok, err := ask.Yes(ctx, fmt.Sprintf("%s as %s?", c.Verb.Name, termsafe.Exact(c.who)))
+		if err != nil {
+			return fmt.Errorf("no decision was made about %s: %w", strings.Join(names, ", "), err)
+		}
+		if !ok {
+			return fmt.Errorf("no decision was made about %s", strings.Join(names, ", "))
+		}
+	}
+	var failed []error
+	for _, p := range group {
+		failed = append(failed, c.create(ctx, p))
+	}
+	return errors.Join(failed...)
+}
+
+// seen returns the arguments of a call. It returns nil if they cannot be read and are not needed: a denial does not
+// need them, and --without-arguments waives them. -y alone does not waive them, because a call must not be approved
+// unseen by accident.
+func (c *pendingCalls) seen(p v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error) (json.RawMessage, error) {
+	if found, ok := arguments[requestKey(p)]; ok {
+		return found, nil
+	}
+	why, need := unread, !c.WithoutArguments && c.Verb.Decision == v1alpha1.ApprovalApproved
+	if why == nil {
+		why = errors.New("the journal has no arguments with the hash in the Turn's status: it may be damaged, or in another store")
+	}
+	if !need {
+		c.Env.Tell("note: the arguments of %s cannot be shown: %s", termsafe.Line(p.CallID, output.LongestID), why)
+		return nil, nil //nolint:nilnil // because the arguments are optional here
+	}
+	return nil, fmt.Errorf("the arguments of %s cannot be read, so the call was not approved: %w; to approve it "+
+		"unseen, by the hash %s, add --without-arguments",
+		termsafe.Line(p.CallID, output.LongestID), why, p.ArgumentsHash)
+}
+
+// requestKey identifies a request for an approval by all fields that a decision names. No two requests have the
+// same key.
+func requestKey(p v1alpha1.PendingApproval) string {
+	return fmt.Sprintf("%q %d %q %q %q %q %q", p.RequestID, p.Step, p.CallID, p.Name, p.ToolServerUID, p.SchemaHash, p.ArgumentsHash)
+}
+
+// argumentsHash returns the SHA-256 of arguments, as the engine computes it.
+func argumentsHash(arguments json.RawMessage) string {
+	data, err := canonical.JSON(arguments)
+	if err != nil {
+		data = arguments
+	}
+	return canonical.Sum(data)
+}
+
+// arguments reads the arguments of the pending calls from the Turn's journal. Their keys contain a hash of the
+// arguments, so altered arguments match no pending call.
+func (c *pendingCalls) arguments(ctx context.Context) (found map[string]json.RawMessage, err error) {
+	reader, err := c.Cluster.Open(ctx, c.Env, c.turn.Namespace, c.turn.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, reader.Close()) }()
+	found = map[string]json.RawMessage{}
+	for e, err := range reader.Entries(ctx, readapi.Query{}) {
+		if err != nil {
+			return found, journals.Explained(err)
+		}
+		if e.Kind != journal.ApprovalRequested {
+			continue
+		}
+		var a loop.Approval
+		if err := json.Unmarshal(e.Payload, &a); err != nil {
+			return found, fmt.Errorf("failed to read entry %d (%q): %w", e.Seq, e.Kind, err)
+		}
+		found[requestKey(v1alpha1.PendingApproval{
+			//nolint:gosec // because a step is at most 1000, and any other matches no call
+			Step:      int32(a.Step),
+			RequestID: a.Request, CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash,
+			ArgumentsHash: argumentsHash(a.Arguments),
+		})] = a.Arguments
+	}
+	if reader.UID != "" && reader.UID != string(c.turn.UID) {
+		return nil, fmt.Errorf("the journal belongs to another Turn of this name, with UID %s", reader.UID)
+	}
+	return found, nil
+}
+
+// create creates the ToolApproval for one call.
+func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) error {
+	a := c.approval(p)
+	err := c.api.Create(ctx, a)
+	what := fmt.Sprintf("call %s (%s) of Turn %s/%s", termsafe.Line(p.CallID, output.LongestID),
+		termsafe.Line(p.Name, output.LongestID), c.turn.Namespace, c.turn.Name)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return c.reportEarlier(ctx, a, what)
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("%q may not decide about the %s: %w; this requires the right to create "+
+			"toolapprovals.capstan.dev, which this command grants: "+
+			"kubectl create rolebinding approver -n %s --clusterrole %s --user %s", c.who, what, err, c.turn.Namespace,
+			roleName(ctx, c.api, "approver"), c.who)
+	case err != nil:
+		return fmt.Errorf("failed to decide about the %s: %w", what, err)
+	}
+	a.APIVersion, a.Kind = v1alpha1.GroupVersion.String(), kindToolApproval // the client clears both fields
+	return output.PrintObject(c.Env, a, toolApprovals, fmt.Sprintf("%s was %s by %s", what, c.Verb.Done, c.who), c.Output)
+}
+
+const (
+	kindToolApproval = "ToolApproval"
+	// toolApprovals is the resource, as kubectl names it.
+	toolApprovals = "toolapproval.capstan.dev"
+)
+
+// approval returns the object that holds the decision. Its name does not depend on the user or the decision, so
+// that only the first decision can be created.
+func (c *pendingCalls) approval(p v1alpha1.PendingApproval) *v1alpha1.ToolApproval {
+	const digits, longest = 16, 253
+	key := fmt.Sprintf("%s/%s", c.turn.UID, requestKey(p))
+	name := c.turn.Name[:min(len(c.turn.Name), longest-digits-1)]
+	return &v1alpha1.ToolApproval{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: c.turn.Namespace, Name: strings.TrimRight(name, "-.") + "-" + canonical.Sum([]byte(key))[:digits],
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: cluster.TurnKind, Name: c.turn.Name, UID: c.turn.UID,
+			}},
+		},
+		Spec: v1alpha1.ToolApprovalSpec{
+			TurnRef: v1alpha1.ObjectReference{Name: c.turn.Name}, TurnUID: string(c.turn.UID), RequestID: p.RequestID,
+			Step: p.Step, CallID: p.CallID, ToolName: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash,
+			ArgumentsHash: p.ArgumentsHash,
+			Decision:      c.Verb.Decision, Reason: c.Reason, DecidedBy: c.who,
+		},
+	}
+}
+
+// unusedReason returns the reason for which the Turn does not use a decision, from the message of its condition. It
+// returns an empty string if the message has none.
+func (c *pendingCalls) unusedReason(name string) string {
+	state := meta.FindStatusCondition(c.turn.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if state == nil {
+		return ""
+	}
+	_, why, found := strings.Cut(state.Message, name+" is not used: ")
+	if !found {
+		return ""
+	}
+	return termsafe.Line(why, longestReason)
+}
+
+// reportEarlier reports an earlier decision about the same call. It returns an error unless that decision is the
+// same and counts.
+func (c *pendingCalls) reportEarlier(ctx context.Context, a *v1alpha1.ToolApproval, what string) error {
+	var before v1alpha1.ToolApproval
+	if err := c.api.Get(ctx, client.ObjectKeyFromObject(a), &before); err != nil {
+		return fmt.Errorf("there is already a decision about the %s; failed to read it: %w", what, err)
+	}
+	said := fmt.Sprintf("%s was already %s by %s at %s", what, strings.ToLower(string(before.Spec.Decision)),
+		termsafe.Line(before.Spec.DecidedBy, output.LongestID), before.CreationTimestamp.UTC().Format("2006-01-02T15:04:05Z"))
+	if before.Spec.Reason != "" {
+		said += ": " + termsafe.Line(before.Spec.Reason, longestReason)
+	}
+	if why := c.unusedReason(before.Name); why != "" {
+		return fmt.Errorf("%s, but the Turn does not use this decision: %s; delete it with kubectl delete %s %s "+
+			"-n %s, and then decide again", said, why, toolApprovals, before.Name, before.Namespace)
+	}
+	if before.Spec.Decision != c.Verb.Decision {
+		return errors.New(said)
+	}
+	before.APIVersion, before.Kind = v1alpha1.GroupVersion.String(), kindToolApproval
+	return output.PrintObject(c.Env, &before, toolApprovals, said, c.Output)
+}

@@ -1,0 +1,48 @@
+// Package exit defines the exit codes of the program, and errors that have one.
+package exit
+
+import (
+	"context"
+	"errors"
+)
+
+// The exit codes of the program.
+const (
+	// OK: the Turn succeeded, or was prepared.
+	OK = 0
+	// Failed: the Turn did not succeed, or could not be prepared.
+	Failed = 1
+	// Usage: the flags are wrong, or manifests cannot be read or are invalid.
+	Usage = 2
+	// Parked: the Turn requires an approval, and there is no terminal at which to ask for it.
+	Parked = 3
+	// Differs: render --diff found a difference. With --diff, usage errors exit with Failed instead of Usage, so
+	// that 2 always means a difference.
+	Differs = 2
+	// Interrupted: the program received Ctrl-C or SIGTERM.
+	Interrupted = 130
+)
+
+// Error is an error with its exit code. Errors of other types come from parsing the command line.
+type Error struct {
+	// Code is the exit code.
+	Code int
+	err  error
+}
+
+// Error returns the message of the cause.
+func (f *Error) Error() string { return f.err.Error() }
+
+// Unwrap returns the cause.
+func (f *Error) Unwrap() error { return f.err }
+
+// With returns an error with an exit code. The message is that of err.
+func With(code int, err error) error { return &Error{Code: code, err: err} }
+
+// InterruptedOr returns err, or an error that says "interrupted" if a signal was the cause of err.
+func InterruptedOr(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return With(Interrupted, errors.New("interrupted"))
+	}
+	return err
+}

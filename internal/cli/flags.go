@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/cli/localrun"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+)
+
+// outputFormats lists the values of -o, for messages and completion.
+var outputFormats = []string{string(output.Text), string(output.JSON), string(output.YAML)}
+
+// formatValue is the value of -o.
+type formatValue struct{ *output.Format }
+
+// String returns the format.
+func (f formatValue) String() string { return string(*f.Format) }
+
+// Type returns the values for help texts.
+func (formatValue) Type() string { return strings.Join(outputFormats, "|") }
+
+// Set parses a value of the command line.
+func (f formatValue) Set(value string) error {
+	if !slices.Contains(outputFormats, value) {
+		message := "must be text, json or yaml"
+		if guess := closest(value, outputFormats); guess != "" {
+			message += fmt.Sprintf(": did you mean %s?", guess)
+		}
+		return errors.New(message)
+	}
+	*f.Format = output.Format(value)
+	return nil
+}
+
+// textOrJSON is the value of -o of commands that cannot print YAML.
+type textOrJSON struct{ formatValue }
+
+// Type returns the values for help texts.
+func (textOrJSON) Type() string { return "text|json" }
+
+// Set parses a value of the command line.
+func (f textOrJSON) Set(value string) error {
+	if value != string(output.Text) && value != string(output.JSON) {
+		return errors.New("must be text or json")
+	}
+	return f.formatValue.Set(value)
+}
+
+// instant is the value of --now. It is the zero time if the flag is not set.
+type instant struct{ *time.Time }
+
+// String returns the time in RFC 3339, or an empty string if the flag is not set.
+func (i instant) String() string {
+	if i.IsZero() {
+		return ""
+	}
+	return i.Format(time.RFC3339Nano)
+}
+
+// Type returns the format for help texts.
+func (i instant) Type() string { return "RFC3339" }
+
+// Set parses a value of the command line.
+func (i instant) Set(value string) error {
+	t, err := time.Parse(time.RFC3339, value)
+	if err != nil || t.IsZero() {
+		return errors.New("must be an RFC 3339 time, such as 2026-04-09T10:00:00Z")
+	}
+	*i.Time = t
+	return nil
+}
+
+// objectOutput is the value of -o of commands that print an object.
+type objectOutput struct{ formatValue }
+
+// objectFormats lists the values of objectOutput.
+var objectFormats = []string{string(output.Text), string(output.JSON), string(output.YAML), string(output.Name)}
+
+// Type returns the values for help texts.
+func (objectOutput) Type() string { return strings.Join(objectFormats, "|") }
+
+// Set parses a value of the command line.
+func (f objectOutput) Set(value string) error {
+	if value == string(output.Name) {
+		*f.Format = output.Name
+		return nil
+	}
+	if err := f.formatValue.Set(value); err != nil {
+		return errors.New("must be text, json, yaml or name")
+	}
+	return nil
+}
+
+// approvalModes lists the values of --approve, for messages and completion.
+var approvalModes = []string{string(localrun.ApproveAsk), string(localrun.ApproveAll), string(localrun.ApproveNone)}
+
+// approvalValue is the value of --approve.
+type approvalValue struct{ *localrun.ApprovalMode }
+
+// String returns the mode.
+func (m approvalValue) String() string { return string(*m.ApprovalMode) }
+
+// Type returns the values for help texts.
+func (approvalValue) Type() string { return strings.Join(approvalModes, "|") }
+
+// Set parses a value of the command line.
+func (m approvalValue) Set(value string) error {
+	if !slices.Contains(approvalModes, value) {
+		return errors.New("must be ask, all or none")
+	}
+	*m.ApprovalMode = localrun.ApprovalMode(value)
+	return nil
+}

@@ -1,0 +1,111 @@
+package journals
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+// content prints the content of an artifact to standard output.
+func (j *Source) content(ctx context.Context, turn, artifact string) (err error) {
+	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer release()
+	defer context.AfterFunc(watched, release)()
+	r, err := j.open(watched, turn)
+	if err != nil {
+		return exit.InterruptedOr(watched, err)
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	return exit.InterruptedOr(watched, j.printArtifact(watched, r, artifact))
+}
+
+func (j *Source) printArtifact(ctx context.Context, r reader, artifact string) error {
+	sha256, err := hashOf(ctx, r, artifact)
+	if err != nil {
+		return exit.With(exit.Failed, fmt.Errorf("--artifact: %w", err))
+	}
+	body, err := r.Artifact(ctx, sha256)
+	if err != nil {
+		return exit.With(exit.Failed, fmt.Errorf("--artifact: %w", err))
+	}
+	defer body.Close() //nolint:errcheck // because it was only read
+	if j.Env.OutIsTerminal {
+		return printSafely(j.Env, body)
+	}
+	if _, err := io.Copy(stdout{j.Env}, body); err != nil {
+		return exit.With(exit.Failed, fmt.Errorf("--artifact: %w", err))
+	}
+	return nil
+}
+
+// sha256Form matches a SHA-256 in hexadecimal. No artifact name looks like that.
+var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// hashOf returns the SHA-256 of an artifact. The artifact is given by its SHA-256 or by a name from the Turn's
+// journal.
+func hashOf(ctx context.Context, r reader, artifact string) (string, error) {
+	if sha256Form.MatchString(artifact) {
+		return artifact, nil
+	}
+	var names []string
+	for e, err := range r.Entries(ctx, readapi.Query{}) {
+		if err != nil {
+			return "", Explained(err)
+		}
+		name, sha256, err := artifactOf(e)
+		if err != nil {
+			return "", fmt.Errorf("failed to read entry %d (%q): %w", e.Seq, e.Kind, err)
+		}
+		if name == artifact && name != "" {
+			return sha256, nil
+		}
+		if name != "" {
+			names = append(names, termsafe.Line(name, output.LongestID))
+		}
+	}
+	if len(names) == 0 {
+		return "", fmt.Errorf("the Turn has no artifact %q: it has no artifacts so far", artifact)
+	}
+	return "", fmt.Errorf("the Turn has no artifact %q: it has %s", artifact, strings.Join(names, ", "))
+}
+
+// artifactOf returns the name and the SHA-256 of the artifact in an entry. Both are empty for most entries.
+func artifactOf(e journal.Entry) (name, sha256 string, err error) {
+	switch e.Kind { //nolint:exhaustive // because the others name no artifact
+	case journal.ToolFinished:
+		var f loop.CallResult
+		err = json.Unmarshal(e.Payload, &f)
+		return f.ArtifactName, f.Artifact, err
+	case journal.Finalized:
+		var r turn.Result
+		if err = json.Unmarshal(e.Payload, &r); err == nil && r.Answer != nil {
+			return r.Answer.Name, r.Answer.SHA256, nil
+		}
+	}
+	return "", "", err
+}
+
+// printSafely prints content that may hold terminal control characters. It removes them if Out is a terminal.
+func printSafely(env terminal.Environment, r io.Reader) error {
+	data, err := io.ReadAll(r)
+	if err != nil {
+		return exit.With(exit.Failed, fmt.Errorf("--artifact: %w", err))
+	}
+	return env.Print(env.ForScreen(string(data)))
+}

@@ -1,0 +1,144 @@
+package journals
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/internal/cli/cluster"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/readapi"
+)
+
+// ClusterFlags hold the flags that select the cluster and the way to its manager.
+type ClusterFlags struct {
+	cluster.Flags
+	// Server is the URL of a read API. If it is empty, a port is forwarded to an executor. ServerCA is the path of
+	// a file with the certificates that Server may have.
+	Server, ServerCA string
+	// ServiceAccount is the name of a ServiceAccount in the Turn's namespace. Its token is sent if there is no
+	// other.
+	ServiceAccount string
+	// ManagerNamespace is the namespace of the manager's Leases and Pods.
+	ManagerNamespace string
+}
+
+// Open returns a reader of a Turn's journal in the cluster. It sends no request yet.
+func (c *ClusterFlags) Open(_ context.Context, env terminal.Environment, namespace, name string) (*Remote, error) {
+	if c.Server != "" {
+		if err := readapi.CheckServer(c.Server); err != nil {
+			return nil, fmt.Errorf("--server: %w", err)
+		}
+	}
+	if c.Server != "" && c.Token != "" { // this needs no kubeconfig
+		return c.direct(env, &rest.Config{}, nil, cmp.Or(namespace, "default"), name)
+	}
+	config, namespace, err := c.Config(namespace)
+	if err != nil {
+		return nil, exit.With(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the folder of capstan run", err))
+	}
+	api, err := cluster.NewClient(config)
+	if err != nil {
+		return nil, exit.With(exit.Failed, err)
+	}
+	if c.Server != "" {
+		return c.direct(env, config, api, namespace, name)
+	}
+	return &Remote{env: env, namespace: namespace, name: name, connect: func(ctx context.Context) (*connection, error) {
+		return c.find(ctx, config, api, namespace, name)
+	}}, nil
+}
+
+// direct returns a reader that uses --server. api may be nil if --token is set.
+func (c *ClusterFlags) direct(env terminal.Environment, config *rest.Config, api client.Client, namespace, name string) (*Remote, error) {
+	base := plainTransport()
+	if c.ServerCA != "" {
+		data, err := os.ReadFile(c.ServerCA)
+		if err != nil {
+			return nil, exit.With(exit.Usage, fmt.Errorf("--server-ca-file: %w", err))
+		}
+		known := x509.NewCertPool()
+		if !known.AppendCertsFromPEM(data) {
+			return nil, exit.With(exit.Usage, fmt.Errorf("--server-ca-file: %s must contain PEM certificates", c.ServerCA))
+		}
+		base.TLSClientConfig = &tls.Config{RootCAs: known, MinVersion: tls.VersionTLS12}
+	}
+	if strings.HasPrefix(c.Server, "https:") {
+		base.Proxy = http.ProxyFromEnvironment
+	}
+	return &Remote{env: env, namespace: namespace, name: name, connect: func(ctx context.Context) (*connection, error) {
+		return c.connected(ctx, config, tokenSource{api, namespace}, c.Server, base, base.CloseIdleConnections)
+	}}, nil
+}
+
+// connected returns a connection to a server. It authenticates with --token, the kubeconfig's token or a token of
+// --service-account.
+func (c *ClusterFlags) connected(
+	ctx context.Context, config *rest.Config, as tokenSource, server string, base http.RoundTripper, closed func(),
+) (*connection, error) {
+	authorised, err := c.authorised(ctx, config, as, base)
+	if err != nil {
+		closed()
+		return nil, exit.With(exit.Failed, err)
+	}
+	reads, err := readapi.NewClient(server, authorised)
+	if err != nil {
+		closed()
+		return nil, exit.With(exit.Failed, err)
+	}
+	return &connection{Client: reads, close: closed}, nil
+}
+
+// authorised adds a bearer token to requests: --token, else the token of the kubeconfig (a text, a file or the
+// output of a plug-in), else a new token of --service-account.
+func (c *ClusterFlags) authorised(
+	ctx context.Context, config *rest.Config, as tokenSource, base http.RoundTripper,
+) (http.RoundTripper, error) {
+	if c.Token != "" {
+		return rest.HTTPWrappersForConfig(&rest.Config{BearerToken: c.Token}, base)
+	}
+	if config.Impersonate.UserName != "" {
+		return nil, errors.New("the kubeconfig impersonates another user (as: ...), which the read API does not " +
+			"support: use a kubeconfig with its own token, or --token")
+	}
+	if c.ServiceAccount != "" && !bearsToken(config) {
+		token, err := as.token(ctx, c.ServiceAccount)
+		if err != nil {
+			return nil, err
+		}
+		return rest.HTTPWrappersForConfig(&rest.Config{BearerToken: token}, base)
+	}
+	return rest.HTTPWrappersForConfig(config, tokenOnly{base})
+}
+
+// errNoToken is the error for a user who authenticates without a token.
+var errNoToken = errors.New(`the kubeconfig has no bearer token (it may have a client certificate), and the manager accepts only tokens: ` +
+	`set --service-account to a ServiceAccount of the Turn's namespace that may get turns/log, or pass a token ` +
+	`with --token "$(kubectl create token NAME)"`)
+
+// tokenOnly is a transport that refuses requests without a bearer token.
+type tokenOnly struct{ http.RoundTripper }
+
+// RoundTrip sends a request if it has a bearer token.
+func (t tokenOnly) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ") {
+		return nil, errNoToken
+	}
+	return t.RoundTripper.RoundTrip(r)
+}
+
+// plainTransport returns a transport that uses no proxy.
+func plainTransport() *http.Transport {
+	return &http.Transport{TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: time.Minute, ForceAttemptHTTP2: true}
+}

@@ -1,0 +1,25 @@
+package journals
+
+import (
+	"context"
+
+	"github.com/capstan-dev/capstan/internal/readapi"
+)
+
+// Export holds the flags of capstan export turn.
+type Export struct {
+	Source
+	// WithContent prints the content, which is redacted otherwise.
+	WithContent bool
+	// Artifact is the name or the SHA-256 of an artifact to print instead. If it is empty, the journal is printed.
+	Artifact string
+}
+
+// Run prints the journal of a Turn, given as NAME or NAMESPACE/NAME, as JSON lines.
+func (x *Export) Run(ctx context.Context, turn string) error {
+	if x.Artifact != "" {
+		return x.content(ctx, turn, x.Artifact)
+	}
+	_, err := x.read(ctx, turn, readapi.Query{Redact: !x.WithContent}, x.jsonLine)
+	return err
+}

@@ -1,0 +1,256 @@
+package journals
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/readapi"
+)
+
+const (
+	// forwardTimeout is how long find waits for a forwarded port to become ready.
+	forwardTimeout = 20 * time.Second
+	// dialTimeout is how long find waits for a server on this machine to accept a connection.
+	dialTimeout = 3 * time.Second
+)
+
+// find connects to an executor that can read the journal of a Turn. It tries the Turn's own executor first, then
+// the others, which have the journal if the executors share the store.
+func (c *ClusterFlags) find(ctx context.Context, config *rest.Config, api client.Client, namespace, name string) (*connection, error) {
+	var t v1alpha1.Turn
+	if err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &t); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, exit.With(exit.Failed, fmt.Errorf("there is no Turn %s/%s", namespace, name))
+		}
+		return nil, exit.With(exit.Failed, elsewhere("failed to get the Turn", err))
+	}
+	own := ""
+	if e := t.Status.Executor; e != nil {
+		own = e.Name
+	}
+	var leases coordinationv1.LeaseList
+	if err := api.List(ctx, &leases, client.InNamespace(c.ManagerNamespace),
+		client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue}); err != nil {
+		return nil, exit.With(exit.Failed, elsewhere(
+			fmt.Sprintf("failed to list the Leases of executors in --manager-namespace %q", c.ManagerNamespace), err))
+	}
+	var tried []error
+	for _, l := range byNearness(leases.Items, executor.LeasePrefix+own) {
+		found, err := c.reach(ctx, config, tokenSource{api, namespace}, l)
+		if err == nil {
+			return found, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		tried = append(tried, err)
+	}
+	if len(tried) == 0 {
+		return nil, exit.With(exit.Failed, fmt.Errorf(
+			"%w: --manager-namespace %q has no Lease of an executor; check that the manager runs in this namespace",
+			errNowhere, c.ManagerNamespace))
+	}
+	return nil, exit.With(exit.Failed, fmt.Errorf("%w: %w", errNowhere, errors.Join(tried...)))
+}
+
+// elsewhere wraps an error of the API server. If access was denied, the message says that --server avoids the
+// request.
+func elsewhere(what string, err error) error {
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("%s: %w; this right is not needed with --server and the URL of the manager's read API", what, err)
+	}
+	if apierrors.IsUnauthorized(err) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return fmt.Errorf("%w: %s: %w", errNowhere, what, err)
+}
+
+// byNearness sorts Leases: the Lease named own comes first, then the others, the most recently renewed first.
+func byNearness(leases []coordinationv1.Lease, own string) []coordinationv1.Lease {
+	renewed := func(l coordinationv1.Lease) time.Time {
+		if l.Spec.RenewTime == nil {
+			return time.Time{}
+		}
+		return l.Spec.RenewTime.Time
+	}
+	slices.SortFunc(leases, func(a, b coordinationv1.Lease) int {
+		switch {
+		case a.Name == own && b.Name != own:
+			return -1
+		case b.Name == own && a.Name != own:
+			return 1
+		}
+		return cmp.Or(renewed(b).Compare(renewed(a)), cmp.Compare(a.Name, b.Name))
+	})
+	return leases
+}
+
+// reach connects to one executor. It connects directly if the executor's Lease names an address on this machine,
+// else through a port that the API server forwards to the Pod. It ignores other addresses, so that a forged Lease
+// cannot direct the user's token elsewhere.
+func (c *ClusterFlags) reach(ctx context.Context, config *rest.Config, as tokenSource, l coordinationv1.Lease) (*connection, error) {
+	if at := l.Annotations[readapi.AddressAnnotation]; strings.HasPrefix(at, "http://") && readapi.CheckServer(at) == nil {
+		if err := listens(ctx, at); err != nil {
+			return nil, err
+		}
+		base := plainTransport()
+		return c.connected(ctx, config, as, at, base, base.CloseIdleConnections)
+	}
+	port := cmp.Or(l.Annotations[readapi.PortAnnotation], strconv.Itoa(readapi.DefaultPort))
+	pod := strings.TrimPrefix(l.Name, executor.LeasePrefix)
+	f, err := forward(ctx, config, c.ManagerNamespace, pod, port)
+	if err != nil {
+		return nil, fmt.Errorf("failed to forward a port to pod %s/%s: %w", c.ManagerNamespace, pod, err)
+	}
+	base := plainTransport()
+	return c.connected(ctx, config, as, f.url, errorLogTransport{base, f}, func() {
+		base.CloseIdleConnections()
+		f.stop()
+	})
+}
+
+// listens returns an error if no process listens at a URL. The Lease of a killed manager still exists for a while.
+func listens(ctx context.Context, at string) error {
+	u, err := url.Parse(at)
+	if err != nil {
+		return err
+	}
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// forwarding is a local port that is forwarded to a Pod.
+type forwarding struct {
+	url  string
+	stop func()
+	// errorLog holds the error messages about connections that failed.
+	errorLog *errorLog
+}
+
+// forward forwards a local port to a Pod. Like kubectl it uses WebSockets and falls back to SPDY.
+func forward(ctx context.Context, config *rest.Config, namespace, pod, port string) (*forwarding, error) {
+	dialer, err := dialerOf(config, namespace, pod)
+	if err != nil {
+		return nil, err
+	}
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ready, said := make(chan struct{}), &errorLog{}
+	forwarder, err := portforward.NewOnAddressesForStreamingWithContext(life, dialer, []string{"127.0.0.1"},
+		[]string{"0:" + port}, ready, io.Discard, said)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	ended := make(chan struct{})
+	var failure error
+	go func() {
+		defer close(ended)
+		failure = forwarder.ForwardPorts()
+	}()
+	timer := time.NewTimer(forwardTimeout)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		err = failure
+	case <-ready:
+		ports, err := forwarder.GetPorts()
+		if err == nil {
+			stop := func() {
+				cancel()
+				<-ended
+			}
+			return &forwarding{url: fmt.Sprintf("http://127.0.0.1:%d", ports[0].Local), stop: stop, errorLog: said}, nil
+		}
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer.C:
+		err = fmt.Errorf("the forwarded port was not ready within %s", forwardTimeout)
+	}
+	cancel()
+	return nil, err
+}
+
+func dialerOf(config *rest.Config, namespace, pod string) (httpstream.Dialer, error) {
+	base, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return nil, err
+	}
+	at := base.JoinPath("api", "v1", "namespaces", url.PathEscape(namespace), "pods", url.PathEscape(pod), "portforward")
+	transport, upgrader, err := spdy.RoundTripperFor(config)
+	if err != nil {
+		return nil, err
+	}
+	old := spdy.NewDialerForStreaming(upgrader, &http.Client{Transport: transport}, http.MethodPost, at)
+	socket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(at, config)
+	if err != nil {
+		return nil, err
+	}
+	return portforward.NewFallbackDialerForStreaming(socket, old, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	}), nil
+}
+
+// errorLog collects written text up to a limit of maxErrorLog bytes. It is safe for concurrent use.
+type errorLog struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+const maxErrorLog = 4 << 10
+
+// Write adds text, and discards the text over the limit.
+func (w *errorLog) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.text.Write(p[:min(len(p), maxErrorLog-min(maxErrorLog, w.text.Len()))])
+	return len(p), nil
+}
+
+// String returns the collected text.
+func (w *errorLog) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return strings.TrimSpace(w.text.String())
+}
+
+// errorLogTransport is a transport that adds the messages of the port forwarding to the error of a request.
+type errorLogTransport struct {
+	http.RoundTripper
+	by *forwarding
+}
+
+// RoundTrip sends a request.
+func (t errorLogTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := t.RoundTripper.RoundTrip(r)
+	if said := t.by.errorLog.String(); err != nil && said != "" {
+		err = fmt.Errorf("%w: %s", err, said)
+	}
+	return response, err
+}

@@ -1,0 +1,254 @@
+package journals
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/transcript"
+)
+
+const (
+	// pageOfUIDs is the number of journals that one request lists.
+	pageOfUIDs = 256
+	// localPoll is the interval at which a followed journal is read again.
+	localPoll = 500 * time.Millisecond
+)
+
+// FileName is the name of the journal in --data-dir. It differs from the manager's journal, because a manager
+// deletes the journals of Turns that its cluster does not have.
+const FileName = "capstan-run.db"
+
+// local reads the journal of one Turn from a folder of capstan run.
+type local struct {
+	store *sqlite.Reader
+	uid   string
+}
+
+// storedTurn identifies a Turn whose journal is in a folder.
+type storedTurn struct {
+	uid, namespace, name string
+	began                time.Time
+}
+
+func (t storedTurn) title() string { return t.namespace + "/" + t.name }
+
+// openFolder opens the journals of a folder for reading, even while capstan run writes them. It fails if they do
+// not exist and creates no file.
+func openFolder(ctx context.Context, dir string) (*sqlite.Reader, error) {
+	path := filepath.Join(dir, FileName)
+	if _, err := os.Stat(path); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			err = fmt.Errorf("%s does not exist: capstan run --data-dir %s creates it", path, dir)
+		}
+		return nil, exit.With(exit.Failed, fmt.Errorf("--data-dir: %w", err))
+	}
+	s, err := sqlite.OpenReader(ctx, path)
+	if err != nil {
+		return nil, exit.With(exit.Failed, err)
+	}
+	return s, nil
+}
+
+// openLocal returns a reader of a Turn's journal in a folder: the journal with the given UID, or else the newest
+// one of the name.
+func openLocal(ctx context.Context, env terminal.Environment, dir, namespace, name, uid string) (reader, error) {
+	s, err := openFolder(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	namespace = cmp.Or(namespace, "default")
+	found, err := choose(ctx, env, s, dir, namespace, name, uid)
+	if err != nil {
+		return nil, exit.With(exit.Failed, errors.Join(err, s.Close()))
+	}
+	return &local{store: s, uid: found.uid}, nil
+}
+
+func choose(ctx context.Context, env terminal.Environment, s *sqlite.Reader, dir, namespace, name, uid string) (storedTurn, error) {
+	all, err := listLocal(ctx, s)
+	if err != nil {
+		return storedTurn{}, err
+	}
+	title := namespace + "/" + name
+	var found []storedTurn
+	for _, t := range all {
+		if t.title() == title {
+			found = append(found, t)
+		}
+	}
+	if len(found) == 0 {
+		return storedTurn{}, fmt.Errorf("%s has no journal of Turn %s; it has journals of these Turns: %s", dir, title, titles(all))
+	}
+	if uid != "" {
+		i := slices.IndexFunc(found, func(t storedTurn) bool { return t.uid == uid })
+		if i < 0 {
+			return storedTurn{}, fmt.Errorf("--uid: %s has no Turn %s with the UID %q: it has %s", dir, title, uid, uids(found))
+		}
+		return found[i], nil
+	}
+	if n := len(found); n > 1 {
+		env.Tell("note: %s has journals of %d Turns %s; this is the newest one, and --uid selects another: %s", dir, n,
+			title, uids(found[1:]))
+	}
+	return found[0], nil
+}
+
+// listLocal returns the Turns that have a journal, newest first.
+func listLocal(ctx context.Context, s *sqlite.Reader) ([]storedTurn, error) {
+	var all []storedTurn
+	for after := ""; ; {
+		page, err := s.UIDs(ctx, after, pageOfUIDs)
+		if err != nil {
+			return nil, fmt.Errorf("failed to list the journals: %w", err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		for _, uid := range page {
+			t, ok, err := firstOf(ctx, s, uid)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				all = append(all, t)
+			}
+		}
+		after = page[len(page)-1]
+	}
+	slices.SortFunc(all, func(a, b storedTurn) int { return cmp.Or(b.began.Compare(a.began), cmp.Compare(a.uid, b.uid)) })
+	return all, nil
+}
+
+// firstOf returns the Turn to which a journal belongs. ok is false for the journal of a Session.
+func firstOf(ctx context.Context, s *sqlite.Reader, uid string) (t storedTurn, ok bool, err error) {
+	for e, err := range s.Read(ctx, uid, 0) {
+		if err != nil {
+			return t, false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
+		}
+		if e.Kind == journal.PreparationInput && journal.Fill(ctx, s, uid, &e) != nil { // a large payload is kept as an artifact
+			return t, false, ctx.Err() // a damaged journal must not hide the others
+		}
+		t = storedTurn{uid: uid, began: e.Time}
+		t.namespace, t.name, ok = transcript.Title(e)
+		break
+	}
+	return t, ok, nil
+}
+
+// titles lists the names of Turns, each once.
+func titles(all []storedTurn) string {
+	var names []string
+	for _, t := range all {
+		if !slices.Contains(names, t.title()) {
+			names = append(names, t.title())
+		}
+	}
+	slices.Sort(names)
+	more := ""
+	if n := len(names) - output.MostListed; n > 0 {
+		names, more = names[:output.MostListed], fmt.Sprintf(" and %d more", n)
+	}
+	return cmp.Or(strings.Join(names, ", ")+more, "none")
+}
+
+// uids lists Turns of the same name by UID and start time.
+func uids(all []storedTurn) string {
+	more := ""
+	if n := len(all) - output.MostListed; n > 0 {
+		all, more = all[:output.MostListed], fmt.Sprintf(" and %d more", n)
+	}
+	parts := make([]string, 0, len(all))
+	for _, t := range all {
+		parts = append(parts, fmt.Sprintf("%s (%s)", t.uid, t.began.Format(time.RFC3339)))
+	}
+	return strings.Join(parts, ", ") + more
+}
+
+// storedTurns returns the names of the Turns of a folder, for completion.
+func storedTurns(ctx context.Context, dir, namespace string) (found []string, err error) {
+	s, err := openFolder(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	all, err := listLocal(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range all {
+		name := t.name
+		if t.namespace != cmp.Or(namespace, "default") {
+			name = t.title()
+		}
+		if !slices.Contains(found, name) {
+			found = append(found, name)
+		}
+	}
+	return found, nil
+}
+
+// Close closes the store.
+func (l *local) Close() error { return l.store.Close() }
+
+// Entries returns the entries of the journal. With Follow it polls the journal until the last entry appears,
+// because another process may be writing it.
+func (l *local) Entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.Entry, error] {
+	return func(yield func(journal.Entry, error) bool) {
+		poll := time.NewTicker(localPoll)
+		defer poll.Stop()
+		redactor := transcript.NewRedactor()
+		for after := q.After; ; {
+			for e, err := range l.store.Read(ctx, l.uid, after) {
+				if err == nil {
+					err = journal.Fill(ctx, l.store, l.uid, &e)
+				}
+				if err == nil {
+					e, err = turn.Expand(ctx, l.store, e)
+				}
+				if err == nil && q.Redact {
+					e, err = redactor.Redact(e)
+				}
+				if !yield(e, err) || err != nil || (q.Follow && e.Kind == journal.Finalized) {
+					return
+				}
+				after = e.Seq
+			}
+			if !q.Follow {
+				return
+			}
+			select {
+			case <-poll.C:
+			case <-ctx.Done():
+				yield(journal.Entry{}, ctx.Err())
+				return
+			}
+		}
+	}
+}
+
+// Artifact returns the content of an artifact.
+func (l *local) Artifact(ctx context.Context, sha256 string) (io.ReadCloser, error) {
+	a, err := l.store.Artifact(ctx, l.uid, sha256)
+	if err != nil {
+		return nil, err
+	}
+	content, err := a.Content()
+	return io.NopCloser(bytes.NewReader(content)), err
+}

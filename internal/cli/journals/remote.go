@@ -1,0 +1,159 @@
+package journals
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// followPatience is how long a followed journal may be out of reach. A lost executor is replaced in less time.
+const followPatience = 2 * time.Minute
+
+// connection is a connection to a read API.
+type connection struct {
+	*readapi.Client
+	close func()
+}
+
+// Remote reads the journal of one Turn from a cluster.
+type Remote struct {
+	env             terminal.Environment
+	namespace, name string
+	// connect connects to a server that has the journal. The server changes when the Turn moves to another
+	// executor.
+	connect func(ctx context.Context) (*connection, error)
+	// UID is the UID of the Turn whose journal is being read. It is empty before the first reply, and if the server
+	// does not send it.
+	UID string
+}
+
+// Close does nothing: each request closes its connection.
+func (*Remote) Close() error { return nil }
+
+// Entries returns the entries of the journal. With Follow it connects again when the connection breaks, and
+// continues after the last entry.
+func (r *Remote) Entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.Entry, error] {
+	q.Namespace, q.Name = r.namespace, r.name
+	return func(yield func(journal.Entry, error) bool) {
+		wait := backoff.NewExponentialBackOff()
+		wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
+		begun, reached := false, r.env.Now()
+		for {
+			after, since := q.After, r.env.Now()
+			progress, stopped, err := r.once(ctx, &q, yield)
+			begun = begun || progress
+			if progress {
+				reached = r.env.Now()
+			}
+			// A server that closes each connection at once does not reset the wait.
+			if progress && (q.After > after || reached.Sub(since) > wait.MaxInterval) {
+				wait.Reset()
+			}
+			switch {
+			case stopped || err == nil:
+				return
+			case !q.Follow, !begun, !passes(err) && (!progress || !expired(err)), ctx.Err() != nil,
+				r.env.Now().Sub(reached) > followPatience:
+				yield(journal.Entry{}, err)
+				return
+			}
+			again := wait.NextBackOff()
+			r.env.Tell("Reading continues after entry %d in %s: %s", q.After, again.Round(100*time.Millisecond), err)
+			select {
+			case <-time.After(again):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// once reads through one connection until it ends. progress reports whether the server has begun its reply, even if
+// there were no new entries. stopped reports whether the consumer wants no more entries.
+func (r *Remote) once(ctx context.Context, q *readapi.Query, yield func(journal.Entry, error) bool) (progress, stopped bool, err error) {
+	c, err := r.connect(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	defer c.close()
+	asked := *q
+	asked.Opened = func(uid string) error {
+		progress = true
+		return r.pin(uid)
+	}
+	for e, err := range c.Journal(ctx, asked) {
+		if err != nil {
+			return progress, false, err
+		}
+		q.After = e.Seq
+		if !yield(e, nil) {
+			return progress, true, nil
+		}
+	}
+	return progress, false, nil
+}
+
+// pin stores the UID of the Turn, and returns an error if the journal belonged to another Turn before.
+func (r *Remote) pin(uid string) error {
+	if r.UID != "" && uid != "" && uid != r.UID {
+		return fmt.Errorf("the Turn was deleted and created again while its journal was read: the output so far "+
+			"is of the Turn with UID %s, "+
+			"and the new one has UID %s; read its journal from the start", r.UID, uid)
+	}
+	r.UID = cmp.Or(r.UID, uid)
+	return nil
+}
+
+// errNowhere is the error for a connection that cannot be made now and may succeed later.
+var errNowhere = errors.New("no executor can be reached")
+
+// passes reports whether another attempt to read the journal may succeed.
+func passes(err error) bool {
+	if e, ok := errors.AsType[*readapi.Error](err); ok {
+		return e.Status == http.StatusServiceUnavailable
+	}
+	return (errors.Is(err, readapi.ErrBroken) && !errors.Is(err, errNoToken)) || errors.Is(err, errNowhere)
+}
+
+// expired reports whether the token expired while a journal was followed. The next connection creates a new token
+// if it can; if it cannot, the server refuses it before any progress.
+func expired(err error) bool {
+	e, ok := errors.AsType[*readapi.Error](err)
+	return ok && e.Status == http.StatusUnauthorized
+}
+
+// Artifact returns the content of an artifact. The caller must close it.
+func (r *Remote) Artifact(ctx context.Context, sha256 string) (io.ReadCloser, error) {
+	c, err := r.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	body, err := c.Artifact(ctx, r.namespace, r.name, sha256)
+	if err != nil {
+		c.close()
+		return nil, err
+	}
+	return &closingBody{ReadCloser: body, then: c.close}, nil
+}
+
+// closingBody is a body that closes its connection, too.
+type closingBody struct {
+	io.ReadCloser
+	then func()
+}
+
+// Close closes the body and the connection.
+func (c *closingBody) Close() error {
+	defer c.then()
+	return c.ReadCloser.Close()
+}

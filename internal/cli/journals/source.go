@@ -1,0 +1,124 @@
+// Package journals reads and prints the journals of Turns, from a cluster or from a folder of capstan run.
+package journals
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/cluster"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+// Source holds the flags of logs and export, which say where the journal of a Turn is.
+type Source struct {
+	Env terminal.Environment
+	// Namespace is the namespace of the Turn. If it is empty, the default namespace is used.
+	Namespace string
+	// DataDir is a folder of capstan run, or empty to read from a cluster. UID selects one of several Turns of the
+	// same name in that folder.
+	DataDir, UID string
+	Cluster      ClusterFlags
+}
+
+// reader reads the journal of one Turn.
+type reader interface {
+	// Entries returns the entries of the Turn's journal that a query selects. With Follow it continues until the
+	// Turn has ended and recovers from temporary failures.
+	Entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.Entry, error]
+	// Artifact returns the content of an artifact. The caller must close it.
+	Artifact(ctx context.Context, sha256 string) (io.ReadCloser, error)
+	// Close releases the reader's resources.
+	Close() error
+}
+
+// open returns a reader of the journal of a Turn, given as NAME or NAMESPACE/NAME. The caller must close the
+// reader.
+func (j *Source) open(ctx context.Context, turn string) (reader, error) {
+	namespace, name, err := cluster.SplitName(turn, j.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	if j.DataDir != "" {
+		return openLocal(ctx, j.Env, j.DataDir, namespace, name, j.UID)
+	}
+	if j.UID != "" {
+		return nil, errors.New("--uid requires --data-dir: in a cluster, the name identifies the Turn")
+	}
+	return j.Cluster.Open(ctx, j.Env, namespace, name)
+}
+
+// anyTurn returns true for each Turn.
+func anyTurn(*v1alpha1.Turn) bool { return true }
+
+// TurnNames returns the names of the Turns of the folder or of the cluster, for completion.
+func (j *Source) TurnNames(ctx context.Context) ([]string, error) {
+	if j.DataDir != "" {
+		return storedTurns(ctx, j.DataDir, j.Namespace)
+	}
+	return j.Cluster.TurnNames(ctx, j.Namespace, anyTurn)
+}
+
+// read passes the entries that a query selects to take, and returns their number. A signal stops it.
+func (j *Source) read(ctx context.Context, turn string, q readapi.Query, take func(journal.Entry) error) (n int, err error) {
+	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer release()
+	defer context.AfterFunc(watched, release)()
+	r, err := j.open(watched, turn)
+	if err != nil {
+		return 0, exit.InterruptedOr(watched, err)
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	n, err = forEach(r.Entries(watched, q), take)
+	return n, exit.InterruptedOr(watched, err)
+}
+
+func forEach(entries iter.Seq2[journal.Entry, error], take func(journal.Entry) error) (n int, err error) {
+	for e, err := range entries {
+		if err != nil {
+			return n, exit.With(exit.Failed, Explained(err))
+		}
+		if err := take(e); err != nil {
+			return n, exit.With(exit.Failed, err)
+		}
+		n++
+	}
+	return n, nil
+}
+
+// jsonLine prints an entry as one line of JSON.
+func (j *Source) jsonLine(entry journal.Entry) error {
+	data, err := readapi.Marshal(entry)
+	if err != nil {
+		return err
+	}
+	text := string(data)
+	if j.Env.OutIsTerminal { // the escaped text is JSON, too
+		text = termsafe.Safe(text)
+	}
+	return j.Env.Print(text + "\n")
+}
+
+// Explained returns an error that tells the user why the journal could not be read.
+func Explained(err error) error {
+	if errors.Is(err, errNoToken) {
+		return errNoToken
+	}
+	return fmt.Errorf("failed to read the journal: %w", err)
+}
+
+// stdout is a writer to Out whose errors name standard output.
+type stdout struct{ env terminal.Environment }
+
+// Write writes to Out.
+func (s stdout) Write(p []byte) (int, error) { return len(p), s.env.Print(string(p)) }

@@ -1,0 +1,125 @@
+package localrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/cli/decisions"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+// ApprovalMode says who decides about calls that require approval.
+type ApprovalMode string
+
+const (
+	// ApproveAsk asks at a terminal. Without a terminal, the Turn waits.
+	ApproveAsk ApprovalMode = "ask"
+	// ApproveAll approves all calls.
+	ApproveAll ApprovalMode = "all"
+	// ApproveNone denies all calls.
+	ApproveNone ApprovalMode = "none"
+)
+
+// decidedBy is the name of the approver, because without a cluster people have no names.
+const decidedBy = "local user"
+
+// errExpired is the cause of a question that expired without a reply.
+var errExpired = errors.New("the request for approval has expired")
+
+// waitingCall identifies a request for an approval. The call that the request shows never changes.
+type waitingCall struct {
+	turnUID, request string
+}
+
+func waitingOf(w *localTurn, a loop.Approval) waitingCall {
+	return waitingCall{string(w.turn.UID), a.Request}
+}
+
+// decide returns the decision about a call, or nil if there is none or if the request has expired. It never asks a
+// question, because the Turn's time is running.
+func (j *localRun) decide(w *localTurn, a loop.Approval) *loop.Decision {
+	d := a.Decided(false)
+	d.By = decidedBy
+	switch j.Approve {
+	case ApproveAll, ApproveNone:
+		if !j.Clock()().Before(a.Expires) {
+			return nil
+		}
+		d.Approved, d.Reason = j.Approve == ApproveAll, "--approve="+string(j.Approve)
+		return d
+	case ApproveAsk:
+	}
+	approved, ok := j.decided[waitingOf(w, a)]
+	if !ok {
+		return nil
+	}
+	d.Approved = approved
+	return d
+}
+
+// resolve asks for a decision about a pending call. It reports whether the Turn can continue: there is a reply, the
+// request has expired, or the run is being stopped. The Turn's time does not run during the question.
+func (j *localRun) resolve(w *localTurn, a loop.Approval) (bool, error) {
+	now := j.Clock()()
+	switch {
+	case !now.Before(a.Expires):
+		return true, nil
+	case j.ask == nil:
+		return false, nil
+	}
+	begun := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	defer func() { j.asking += time.Since(begun) }()
+	ctx, cancel := context.WithTimeoutCause(j.watched, a.Expires.Sub(now), errExpired)
+	defer cancel()
+	j.Env.Tell("%s", strings.TrimSuffix(j.card(w, a), "\n"))
+	approved, err := j.ask.Yes(ctx, "approve?")
+	switch {
+	case errors.Is(err, terminal.ErrNoReply):
+		j.Env.Tell("")
+		j.ask = nil // and no later question would get a reply
+		return false, nil
+	case ctx.Err() != nil && err != nil:
+		j.Env.Tell("")
+		j.ask = nil // a late reply would count for the next question
+		return true, nil
+	case err != nil:
+		return false, exit.With(exit.Failed, fmt.Errorf("failed to ask about %s: %w", termsafe.Line(a.CallID, output.LongestID), err))
+	}
+	j.decided[waitingOf(w, a)] = approved
+	return true, nil
+}
+
+// card returns the text that a person sees before the decision about a call.
+func (j *localRun) card(w *localTurn, a loop.Approval) string {
+	elsewhere := "with --data-dir, capstan logs shows all"
+	if j.DataDir != "" {
+		elsewhere = fmt.Sprintf("run capstan logs %s/%s --data-dir %s to see all", w.turn.Namespace, w.turn.Name, j.DataDir)
+	}
+	return decisions.Card{
+		Turn: w.turn.Namespace + "/" + w.turn.Name, Agent: w.Agent.Name,
+		Tool: a.Name, ToolServerUID: a.ToolServerUID, SchemaHash: a.SchemaHash, Step: a.Step, CallID: a.CallID, RequestID: a.Request,
+		ArgumentsHash: a.ArgumentsHash, Requested: a.Requested, Expires: a.Expires,
+	}.Text(a.Arguments, elsewhere, j.Clock()())
+}
+
+// waits returns an error that names the pending calls and says what to do.
+func (r *Options) waits() error {
+	message := "approval is required for " + strings.Join(r.undecided, ", ") + ": "
+	if r.DataDir == "" {
+		return errors.New(message + "run the command at a terminal, or with --approve=all or --approve=none; " +
+			"with --data-dir, the Turn could continue from here")
+	}
+	return errors.New(message + "run the same command again at a terminal, or with --approve=all or --approve=none")
+}
+
+// elapsed returns how long a Turn has run, without the time of questions.
+func (j *localRun) elapsed(w *localTurn) time.Duration {
+	return time.Since(w.begun) - (j.asking - w.asked)
+}

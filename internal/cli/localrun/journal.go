@@ -1,0 +1,128 @@
+package localrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// store is a SQLite store, which may be temporary.
+type store struct {
+	*sqlite.Store
+	// temporary is the folder to remove at the end. It is empty if the journal is kept.
+	temporary string
+}
+
+// openStore opens the journal of --data-dir, or a temporary one. Only the owner can read either.
+func (r *Options) openStore(ctx context.Context) (*store, error) {
+	dir, temporary := r.DataDir, ""
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "capstan-run-"); err != nil {
+			return nil, fmt.Errorf("failed to create a folder for the journal: %w", err)
+		}
+		temporary = dir
+	}
+	s, err := sqlite.Open(ctx, filepath.Join(dir, journals.FileName))
+	if err != nil {
+		if temporary != "" {
+			err = errors.Join(err, os.RemoveAll(temporary))
+		}
+		if errors.Is(err, sqlite.ErrInUse) {
+			err = fmt.Errorf("%w; another capstan run uses the same --data-dir: wait for it, or use another folder", err)
+		}
+		return nil, err
+	}
+	return &store{Store: s, temporary: temporary}, nil
+}
+
+func (s *store) close() error {
+	err := s.Close()
+	if s.temporary != "" {
+		err = errors.Join(err, os.RemoveAll(s.temporary))
+	}
+	if err != nil {
+		return exit.With(exit.Failed, fmt.Errorf("failed to close the journal: %w", err))
+	}
+	return nil
+}
+
+// earlierRuns describes the earlier runs of a Turn. It is the zero value if there were none.
+type earlierRuns struct {
+	// first and last are the first and the last entry of the journal.
+	first, last journal.Entry
+}
+
+// earlierRuns reads the first and the last entry of a Turn's journal.
+func (s *store) earlierRuns(ctx context.Context, uid string) (earlierRuns, error) {
+	var p earlierRuns
+	for e, err := range s.Read(ctx, uid, 0) {
+		if err != nil {
+			return earlierRuns{}, fmt.Errorf("failed to read the journal: %w", err)
+		}
+		if p.last = e; e.Seq == 1 {
+			p.first = e
+		}
+	}
+	return p, nil
+}
+
+// binding is the assignment of a Turn to one run.
+type binding struct {
+	epoch int64
+	clock func() time.Time
+	// ended is when the Turn ended in an earlier run. It is zero if the Turn had not ended.
+	ended time.Time
+}
+
+// end returns when the Turn ended: in an earlier run, or else now.
+func (b binding) end() time.Time {
+	if b.ended.IsZero() {
+		return b.clock()
+	}
+	return b.ended
+}
+
+// bind binds a Turn to this run. An unfinished Turn gets a new epoch and its full time again, as after a
+// suspension. A finished Turn is shown with its old epoch and times.
+func (r *Options) bind(t *v1alpha1.Turn, p earlierRuns) binding {
+	b := boundAfter(p, r.Clock())
+	if !b.ended.IsZero() {
+		r.Env.Tell("note: the Turn ended at %s and does not run again: to run it again, change it or delete %s",
+			b.ended.Format(time.RFC3339), filepath.Join(r.DataDir, journals.FileName))
+	}
+	b.write(t, p)
+	return b
+}
+
+// boundAfter returns the binding that follows the earlier runs of a Turn.
+func boundAfter(p earlierRuns, clock func() time.Time) binding {
+	if p.last.Kind == journal.Finalized {
+		return binding{epoch: p.last.Epoch, clock: clock, ended: p.last.Time}
+	}
+	return binding{epoch: p.last.Epoch + 1, clock: clock}
+}
+
+// write writes into the status what a cluster writes when it binds a Turn.
+func (b binding) write(t *v1alpha1.Turn, p earlierRuns) {
+	now := b.end()
+	start := metav1.NewMicroTime(now)
+	if !b.ended.IsZero() {
+		start = metav1.NewMicroTime(p.first.Time)
+	}
+	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", executorName), now)
+	t.Status.StartTime = &start
+	t.Status.Executor = &v1alpha1.ExecutorBinding{Name: executorName, Epoch: b.epoch}
+}

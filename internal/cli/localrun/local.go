@@ -1,0 +1,236 @@
+package localrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/bundle"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// localRun is one execution of capstan run. It holds the state that the Turn shares with the Turns of its
+// sub-agents.
+type localRun struct {
+	*Options
+	// Env replaces the Env of Options: its output erases the line of live first.
+	Env       terminal.Environment
+	store     *store
+	providers *providers.Cache
+	servers   *bundle.Connections
+	// credentials are the credentials of providers and ToolServers. They are redacted in the journal.
+	credentials *redact.Set
+	// chains holds the chains of models by the name of their Agent.
+	chains map[string][]translate.Link
+	// live shows the current activity. It is nil if there is no terminal or if --quiet is set.
+	live *terminal.Spinner
+	// watched ends at a signal, and life ends when the run is abandoned. cancel ends when the Turns must be
+	// cancelled; if it is nil, they are never cancelled.
+	watched, life context.Context //nolint:containedctx // because the Turns of sub-agents live no longer than that of their parent
+	cancel        context.Context //nolint:containedctx // because it is a signal, and not the context of a call
+	// ask asks a person. It is nil if there is no terminal. decided holds the replies, and asking is the total time
+	// of the questions.
+	ask     *terminal.Asker
+	decided map[waitingCall]bool
+	asking  time.Duration
+}
+
+// newLocalRun opens the journal, the models and the tools. As in a cluster, all must exist before the first is
+// used.
+func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun, error) {
+	j := &localRun{
+		Options: r, Env: r.Env, credentials: redact.NewSet(), decided: map[waitingCall]bool{},
+		chains: map[string][]translate.Link{},
+	}
+	j.providers = providers.NewCache(p.ReadSecret, r.Env.Now, netpolicy.Permissive(), nil)
+	j.providers.NoteIn(j.credentials)
+	j.servers = p.Connect(&j.Env)
+	j.servers.NoteIn(j.credentials)
+	if err := j.prepare(ctx, p); err != nil {
+		j.providers.Close()
+		j.servers.Close()
+		return nil, err
+	}
+	if !r.Quiet {
+		j.live = j.Env.StartSpinner()
+	}
+	if r.Env.CanAsk() && r.Approve == ApproveAsk {
+		j.ask = terminal.NewAsker(j.Env)
+	}
+	return j, nil
+}
+
+// prepare finds the models and the Secrets of all Agents, and opens the journal.
+func (j *localRun) prepare(ctx context.Context, p *bundle.Bundle) (err error) {
+	for _, member := range p.Team {
+		if j.chains[member.Agent.Name], err = member.Chain(ctx, j.providers); err != nil {
+			return err
+		}
+		if err := member.CheckSecrets(ctx); err != nil {
+			return err
+		}
+	}
+	if j.store, err = j.openStore(ctx); err != nil {
+		return exit.With(exit.Failed, err)
+	}
+	return nil
+}
+
+func (j *localRun) close() error {
+	if j.live != nil {
+		j.live.Close()
+	}
+	j.servers.Close()
+	j.providers.Close()
+	return j.store.close()
+}
+
+// localTurn is the run of one Turn in a localRun.
+type localTurn struct {
+	*bundle.Bundle
+	// turn holds the Turn with its status, and binding its binding.
+	turn    *v1alpha1.Turn
+	binding binding
+	engine  *turn.Engine
+	in      turn.Input
+	// begun is when the Turn's time started to run. asked is the value of localRun.asking at that moment.
+	begun time.Time
+	asked time.Duration
+	// result is the result of the Turn. It is nil until the Turn has ended.
+	result *turn.Result
+
+	mu sync.Mutex
+	// done is the progress of the Turn. It is nil until this run reports the first progress.
+	done *turn.Progress
+	// children holds the Turns of sub-agents by name.
+	children map[string]*localTurn
+}
+
+// begin returns a Turn that is ready to run.
+func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localTurn, error) {
+	w := &localTurn{Bundle: p, turn: t, binding: b, asked: j.asking, children: map[string]*localTurn{}}
+	w.begun = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	objects := p.Objects()
+	objects.Turn = t
+	in, err := translate.Input(t, p.Agent, j.chains[p.Agent.Name], p.Session, func(ctx context.Context) (prepare.Input, error) {
+		return translate.Preparation(ctx, objects, t.Status.StartTime.Time)
+	})
+	if err != nil {
+		return nil, exit.With(exit.Failed, p.Located(err.Error()))
+	}
+	in.Epoch, in.Executor, in.Cancel = b.epoch, executorName, j.cancel
+	in.Redact = j.credentials.In(t.Namespace)
+	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools
+	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }
+	in.Progress = w.note
+	w.in, w.engine = in, j.engine(w)
+	return w, nil
+}
+
+// note stores the progress of the Turn.
+func (w *localTurn) note(p turn.Progress) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.done = &p
+}
+
+// park writes into the Turn's status what the Turn is waiting for.
+func (w *localTurn) park(waits *loop.Parked) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.done != nil {
+		translate.Progress(w.turn, *w.done)
+	}
+	translate.Park(w.turn, waits, w.binding.clock())
+}
+
+// engine returns the engine for a Turn. Unless --quiet is set, it prints the Turn's progress.
+func (j *localRun) engine(w *localTurn) *turn.Engine {
+	e := &turn.Engine{Journal: j.store, Now: j.Clock(), Patience: storePatience}
+	if !j.Quiet {
+		p := &progress{Journal: j.store, env: j.Env, question: termsafe.Line(w.turn.Spec.Message, longestQuestion), live: j.live}
+		if w.turn.Spec.Depth != nil {
+			p.agent = w.Agent.Name
+		}
+		e.Journal = p
+	}
+	e.Waiting = func(_ turn.Input, err error, again time.Duration) {
+		j.Env.Tell("Waiting for the journal, trying again in %s: %s", again.Round(time.Millisecond), err)
+	}
+	return e
+}
+
+// drive runs a Turn and the Turns of its sub-agents to their ends. It returns a *loop.Parked if the Turn requires
+// an approval and no person can be asked.
+func (j *localRun) drive(w *localTurn) error {
+	for {
+		in := w.in
+		in.Timeout = in.Limit - j.elapsed(w)
+		result, err := w.engine.Run(j.life, in)
+		if err == nil {
+			w.result = result
+			translate.Finish(w.turn, result, w.binding.end())
+			return nil
+		}
+		waits, parked := errors.AsType[*loop.Parked](err)
+		if !parked {
+			return err
+		}
+		moved, err := j.serve(w, waits)
+		if err != nil {
+			return err
+		}
+		if !moved {
+			return waits
+		}
+		w.in.Epoch++ // a cluster would bind the Turn again
+		w.turn.Status.Executor.Epoch = w.in.Epoch
+	}
+}
+
+// serve does the work for which a Turn is parked: it runs sub-agents and asks for approvals. It reports whether the
+// Turn can continue.
+func (j *localRun) serve(w *localTurn, waits *loop.Parked) (moved bool, err error) {
+	for _, name := range waits.Turns {
+		w.mu.Lock()
+		child := w.children[name]
+		w.mu.Unlock()
+		if child == nil {
+			return false, fmt.Errorf("the Turn waits for Turn %q, which it has not called", name)
+		}
+		err := j.drive(child)
+		if _, parked := errors.AsType[*loop.Parked](err); parked {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		moved = true
+	}
+	for _, a := range waits.Approvals {
+		ok, err := j.resolve(w, a)
+		if err != nil {
+			return false, err
+		}
+		if call := fmt.Sprintf("%s (%s)", termsafe.Line(a.Name, output.LongestID), termsafe.Line(a.CallID, output.LongestID)); !ok &&
+			!slices.Contains(j.undecided, call) {
+			j.undecided = append(j.undecided, call)
+		}
+		moved = moved || ok
+	}
+	return moved, nil
+}

@@ -1,0 +1,97 @@
+package localrun
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/bundle"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// longestSource is the maximum number of characters shown of a source's name.
+const longestSource = 512
+
+// report prints the outcome of a Turn, and returns an error if the Turn did not succeed. The result is nil if the
+// Turn did not run.
+func (r *Options) report(p *bundle.Bundle, t *v1alpha1.Turn, result *turn.Result) error {
+	text, err := r.answer(t, result)
+	if err != nil {
+		return exit.With(exit.Failed, err)
+	}
+	if err := r.Env.Print(text); err != nil {
+		return err
+	}
+	if result != nil {
+		r.remarks(t, result)
+	}
+	return r.verdict(p, t)
+}
+
+// answer returns the text for standard output.
+func (r *Options) answer(t *v1alpha1.Turn, result *turn.Result) (string, error) {
+	if r.Output != output.Text {
+		return output.Encode(t, r.Output)
+	}
+	if result == nil || result.Text == "" {
+		return "", nil
+	}
+	text := r.Env.ForScreen(result.Text)
+	if !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	return text, nil
+}
+
+// remarks prints the usage and the sources of the answer for a person. Programs find them in the Turn.
+func (r *Options) remarks(t *v1alpha1.Turn, result *turn.Result) {
+	if r.Output != output.Text {
+		return
+	}
+	if f := result.Fallback; f != nil {
+		r.Env.Tell("%s answered in place of %s", f.To, f.From)
+	}
+	if r.wentOn {
+		r.Env.Tell("The Turn continued from its journal.")
+	}
+	r.Env.Tell("%s", translate.Summary(t))
+	if t.Status.Result != nil && t.Status.Result.Citations != nil {
+		sources := make([]string, 0, len(t.Status.Result.Citations.Local))
+		for _, s := range t.Status.Result.Citations.Local {
+			sources = append(sources, termsafe.Line(s, longestSource))
+		}
+		r.Env.Tell("Sources: %s", strings.Join(sources, ", "))
+	}
+}
+
+// verdict returns an error if the Turn did not succeed.
+func (r *Options) verdict(p *bundle.Bundle, t *v1alpha1.Turn) error {
+	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if c != nil && c.Status == metav1.ConditionTrue {
+		return nil
+	}
+	if c == nil {
+		return exit.With(exit.Failed, fmt.Errorf("%s has no result", p.Title()))
+	}
+	if c.Status == metav1.ConditionUnknown && c.Reason != v1alpha1.TurnReasonSuspended {
+		return exit.With(exit.Parked, fmt.Errorf("%s: %s: %w", p.Title(), c.Reason, r.waits()))
+	}
+	cause := errors.New(c.Message)
+	if c.Reason == v1alpha1.TurnReasonPreparationFailed {
+		cause = p.Located(c.Message)
+	}
+	code := exit.Failed
+	if t.Status.StopReason == v1alpha1.StopCancelled && t.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
+		// Only Ctrl-C cancels a Turn whose desired state is Active.
+		code, cause = exit.Interrupted, fmt.Errorf("interrupted: %w", cause)
+	}
+	return exit.With(code, fmt.Errorf("%s: %s: %w", p.Title(), c.Reason, cause))
+}

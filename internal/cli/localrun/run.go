@@ -1,0 +1,151 @@
+// Package localrun runs a Turn from manifests in this process, without a cluster.
+package localrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/bundle"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// executorName is the name in status.executor of a Turn that runs without a cluster.
+const executorName = "local"
+
+// errInterrupted is the cause of a run that Ctrl-C stopped and that a later run can continue.
+var errInterrupted = errors.New("interrupted")
+
+// Options holds the flags of capstan run.
+type Options struct {
+	*bundle.Source
+	// EnvSecrets set keys of Secrets from environment variables, as [NAMESPACE/]NAME/KEY=ENVVAR.
+	EnvSecrets []string
+	// DataDir is the folder of the journal. If it is empty, no journal is kept.
+	DataDir string
+	// Quiet hides requests, replies and calls as they happen.
+	Quiet bool
+	// Approve says who decides about calls that require approval.
+	Approve ApprovalMode
+	// Output is text, json or yaml.
+	Output output.Format
+	// wentOn reports whether this run continued a Turn that an earlier run had started. undecided lists the calls
+	// that still require an approval, for messages.
+	wentOn    bool
+	undecided []string
+}
+
+// Run runs the Turn and prints its outcome. It returns an error if the Turn did not succeed.
+func (r *Options) Run(ctx context.Context, args []string) error {
+	p, err := r.Load(ctx, args)
+	if err != nil {
+		return err
+	}
+	for _, spec := range r.EnvSecrets {
+		if err := p.Set.SetSecretFromEnv(spec, r.Env.LookupEnv); err != nil {
+			return exit.With(exit.Usage, fmt.Errorf("--env-secret: %w", err))
+		}
+	}
+	t := p.Turn.DeepCopy()
+	t.Generation = 1 // the generation of an object that was created and never changed
+	if t.UID, err = p.Identity(ctx, r.Now); err != nil {
+		return exit.With(exit.Failed, err)
+	}
+	if endedBefore(t, r.Clock()()) {
+		return r.report(p, t, nil)
+	}
+	result, err := r.execute(ctx, p, t)
+	if err != nil {
+		return err
+	}
+	return r.report(p, t, result)
+}
+
+// endedBefore ends or suspends a Turn that must not run, as a cluster does before it binds one, and reports whether
+// it did.
+func endedBefore(t *v1alpha1.Turn, now time.Time) bool {
+	switch t.Spec.DesiredState {
+	case v1alpha1.DesiredStateCancelled:
+		t.Status.StopReason = v1alpha1.StopCancelled
+		translate.End(t, metav1.ConditionFalse, v1alpha1.TurnReasonCancelled, "the turn was cancelled before it ran", now)
+		return true
+	case v1alpha1.DesiredStateSuspended:
+		translate.Wait(t, v1alpha1.TurnReasonSuspended, "the turn is suspended; set desiredState to Active to continue", now)
+		return true
+	case v1alpha1.DesiredStateActive:
+	}
+	return false
+}
+
+// execute runs the Turn from its start or from its journal, and writes its status. The result is nil if the Turn
+// did not run or if it waits.
+func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn) (result *turn.Result, err error) {
+	// A second signal kills the program, which is its default effect.
+	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer release()
+	defer context.AfterFunc(watched, release)()
+	steady := context.WithoutCancel(ctx)
+	life, abandon := context.WithCancelCause(steady)
+	defer abandon(nil)
+
+	j, err := r.newLocalRun(steady, p)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, j.close()) }()
+	j.watched, j.life = watched, life
+	before, err := j.store.earlierRuns(steady, string(t.UID))
+	if err != nil {
+		return nil, exit.With(exit.Failed, err)
+	}
+	if closed, err := r.enterSession(steady, p, t, j.store, before); err != nil || closed {
+		return nil, err
+	}
+	if r.DataDir == "" {
+		j.cancel = watched // without a journal, the Turn cannot be continued
+	} else {
+		defer context.AfterFunc(watched, func() { abandon(errInterrupted) })()
+	}
+	w, err := j.begin(p, t, r.bind(t, before))
+	if err != nil {
+		return nil, err
+	}
+	r.wentOn = before.last.Seq > 0 && before.last.Kind != journal.Finalized
+	err = j.drive(w) //nolint:contextcheck // because the job holds its life
+	if waits, ok := errors.AsType[*loop.Parked](err); ok {
+		w.park(waits)
+		return nil, nil //nolint:nilnil // because the Turn waits, and its status says so
+	}
+	if err != nil {
+		return nil, r.stopped(p, t, err, life.Err() != nil)
+	}
+	return w.result, nil
+}
+
+// storePatience is how long the store of a run may fail. The store is a local file, so a longer wait would not
+// help.
+const storePatience = 10 * time.Second
+
+// stopped returns the error for a Turn that has not ended.
+func (r *Options) stopped(p *bundle.Bundle, t *v1alpha1.Turn, err error, interrupted bool) error {
+	if interrupted {
+		message := p.Title() + ": interrupted before it ended"
+		if r.DataDir != "" {
+			message += "; run the same command again to continue"
+		}
+		return exit.With(exit.Interrupted, errors.New(message))
+	}
+	return exit.With(exit.Failed, fmt.Errorf("%s (journal key %s) has not ended: %w", p.Title(), t.UID, err))
+}

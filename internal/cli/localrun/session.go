@@ -1,0 +1,44 @@
+package localrun
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/bundle"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/runtime/session"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// enterSession updates the status of the Turn's Session from the store. If the budget of the Session is used up, it
+// ends a Turn that has not started, as a cluster does, and reports whether it did.
+func (r *Options) enterSession(
+	ctx context.Context, p *bundle.Bundle, t *v1alpha1.Turn, s *store, before earlierRuns,
+) (closed bool, err error) {
+	if p.Session == nil {
+		return false, nil
+	}
+	place, err := session.Latest(ctx, s, string(p.Session.UID))
+	if err != nil {
+		return false, exit.With(exit.Failed, err)
+	}
+	if r.DataDir == "" {
+		r.Env.Tell("note: Session %s/%s starts without a history and is not kept: set --data-dir to a folder to keep it",
+			p.Session.Namespace, p.Session.Name)
+	}
+	now := r.Clock()()
+	if place.Position > 0 {
+		translate.SessionTotals(p.Session, place.Totals, place.Last, now)
+	}
+	used := translate.BudgetUsed(p.Session)
+	if used == "" || before.last.Seq > 0 {
+		return false, nil
+	}
+	t.Status.StopReason = v1alpha1.StopSessionClosed
+	translate.End(t, metav1.ConditionFalse, v1alpha1.TurnReasonSessionClosed,
+		fmt.Sprintf("the budget of Session %q is used up: %s; raise it, and create a new Turn", p.Session.Name, used), now)
+	return true, nil
+}

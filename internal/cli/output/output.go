@@ -1,0 +1,63 @@
+// Package output encodes the objects that commands print, and aligns tables.
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+// Format is a format of a command's output.
+type Format string
+
+// The formats. A command that prints no YAML or no names accepts some of them only.
+const (
+	Text Format = "text"
+	JSON Format = "json"
+	YAML Format = "yaml"
+	// Name prints an object as kind/name.
+	Name Format = "name"
+)
+
+// Encode returns an object as JSON or YAML that ends with a line feed. It does not escape <, > and &, which are
+// frequent in prompts.
+func Encode(object any, format Format) (string, error) {
+	var buf bytes.Buffer
+	e := json.NewEncoder(&buf)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(object); err != nil {
+		return "", fmt.Errorf("failed to encode the output: %w", err)
+	}
+	if format == JSON {
+		return buf.String(), nil
+	}
+	text, err := yaml.JSONToYAML(buf.Bytes())
+	if err != nil {
+		return "", fmt.Errorf("failed to encode the output: %w", err)
+	}
+	return string(text), nil
+}
+
+// PrintObject prints an object in the given format. The text format prints line instead.
+func PrintObject(env terminal.Environment, o metav1.Object, resource, line string, format Format) error {
+	switch format {
+	case Text:
+		return env.Print(termsafe.Safe(line) + "\n")
+	case Name:
+		return env.Print(resource + "/" + o.GetName() + "\n")
+	case JSON, YAML:
+	}
+	text, err := Encode(o, format)
+	if err != nil {
+		return exit.With(exit.Failed, err)
+	}
+	return env.Print(text)
+}

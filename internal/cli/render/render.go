@@ -1,0 +1,109 @@
+// Package render prints the messages that a Turn would send to its model, and how a change affects them.
+package render
+
+import (
+	"context"
+	"time"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/bundle"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/output"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+	"github.com/capstan-dev/capstan/internal/toolbox"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// Options holds the flags of capstan render.
+type Options struct {
+	*bundle.Source
+	// Other is the path of the old state for a comparison. If it is empty, nothing is compared.
+	Other string
+	// Discover connects to the ToolServers to list their tools.
+	Discover bool
+	// Output is text, json or yaml.
+	Output output.Format
+}
+
+// rendering is the output of render as JSON.
+type rendering struct {
+	// Messages are the messages to the model.
+	Messages []model.Message `json:"messages"`
+	// Tools are the tools that the model is offered.
+	Tools []prompt.Tool `json:"tools"`
+	// Preparation is the record that a Turn's status would hold.
+	Preparation *v1alpha1.Preparation `json:"preparation"`
+	// Assembly describes how the content of the messages was chosen.
+	Assembly turncontext.Assembly `json:"assembly"`
+}
+
+// Render prepares the Turn and prints its messages, with a report on how they were made.
+func (r *Options) Render(ctx context.Context, args []string) error {
+	p, err := r.Load(ctx, args)
+	if err != nil {
+		return err
+	}
+	prepared, err := r.prepared(ctx, p, r.Clock()())
+	if err != nil {
+		return err
+	}
+	r.withoutTools(p)
+	r.withoutHistory(p)
+	if r.Output == output.Text {
+		return r.Env.Print(termsafe.Safe(describe(p, prepared)))
+	}
+	text, err := output.Encode(rendering{
+		Messages: prepared.Messages, Tools: append([]prompt.Tool{}, prepared.Tools...),
+		Preparation: preparation(prepared), Assembly: prepared.Assembly,
+	}, r.Output)
+	if err != nil {
+		return exit.With(exit.Failed, err)
+	}
+	return r.Env.Print(text)
+}
+
+// withoutHistory prints a note if the Turn belongs to a Session, because the history is not shown.
+func (r *Options) withoutHistory(p *bundle.Bundle) {
+	if p.Session != nil {
+		r.Env.Tell("note: the earlier messages of Session %s/%s are not shown; a run puts them before the message",
+			p.Session.Namespace, p.Session.Name)
+	}
+}
+
+// preparation returns the record of a preparation as a Turn's status holds it.
+func preparation(p *prepare.Prepared) *v1alpha1.Preparation {
+	return translate.Report(&p.Report, p.Provider, p.Model, len(p.Messages))
+}
+
+// prepared returns the messages of one state.
+func (r *Options) prepared(ctx context.Context, p *bundle.Bundle, now time.Time) (*prepare.Prepared, error) {
+	known, closed := r.connections(p)
+	defer closed()
+	prepared, err := messages(ctx, p, now, known)
+	if err != nil {
+		return nil, exit.With(exit.Failed, p.Located(err.Error()))
+	}
+	return prepared, nil
+}
+
+// messages returns the messages for the first model, as the start of a run makes them.
+func messages(ctx context.Context, p *bundle.Bundle, now time.Time, known toolbox.Servers) (*prepare.Prepared, error) {
+	at, err := translate.FirstModel(p.Turn, p.Agent)
+	if err != nil {
+		return nil, err
+	}
+	in, err := translate.Preparation(ctx, p.Objects(), now)
+	if err != nil {
+		return nil, err
+	}
+	first := p.Agent.Spec.Models[at]
+	in.Provider, in.Model = first.ProviderRef.Name, first.Model
+	if in.Tools, err = tools(ctx, p, known); err != nil {
+		return nil, err
+	}
+	return prepare.Prepare(in)
+}

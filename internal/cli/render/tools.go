@@ -1,0 +1,65 @@
+package render
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/bundle"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/toolbox"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// connections returns connections to the ToolServers. Without --discover it connects to none and lists no tools.
+func (r *Options) connections(p *bundle.Bundle) (known toolbox.Servers, closed func()) {
+	if !r.Discover {
+		return unasked{}, func() {}
+	}
+	servers := p.Connect(&r.Env)
+	return servers, servers.Close
+}
+
+// unasked is a toolbox.Servers without connections.
+type unasked struct{}
+
+// Tools returns no tools.
+func (unasked) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
+
+// Current returns no tools, because none is called.
+func (unasked) Current(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error) { return nil, nil }
+
+// Caller returns nil, because no tool is called.
+func (unasked) Caller(*v1alpha1.ToolServer, string) tool.Caller { return nil }
+
+// tools returns the tools that the model is offered. They are selected as in a run.
+func tools(ctx context.Context, p *bundle.Bundle, known toolbox.Servers) ([]prompt.Tool, error) {
+	offers, err := p.Box(p.Turn, known).Offers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	in, err := translate.Input(p.Turn, p.Agent, nil, p.Session, nil)
+	if err != nil {
+		return nil, err
+	}
+	in.Selection.Query, in.Selection.Pinned = p.Turn.Spec.Message, p.Profile.Spec.PinnedTools
+	return tool.Prompted(tool.Choose(offers, tool.Reserved(), in.Selection).Tools), nil
+}
+
+// withoutTools prints a note that names the ToolServers whose tools are not shown.
+func (r *Options) withoutTools(p *bundle.Bundle) {
+	if r.Discover {
+		return
+	}
+	var names []string
+	for _, s := range p.ToolServers() {
+		if !slices.Contains(names, s.Name) {
+			names = append(names, s.Name)
+		}
+	}
+	if len(names) > 0 {
+		r.Env.Tell("note: the tools of ToolServer %s are not shown: add --discover to list them", strings.Join(names, ", "))
+	}
+}

@@ -1,0 +1,64 @@
+// Package terminal holds what the command line uses from its process: streams, clock and environment variables. It
+// also asks questions at a terminal and shows the current activity there.
+package terminal
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+// Environment holds all that the command line uses from its process.
+type Environment struct {
+	// Program is the name by which the program was called. kubectl-capstan appears as kubectl capstan in help
+	// texts.
+	Program string
+	// Version is the version of the program.
+	Version string
+	// In is read for the path "-" and for replies to questions. Out receives results, Err everything else.
+	In       io.Reader
+	Out, Err io.Writer
+	// InIsTerminal, OutIsTerminal and ErrIsTerminal report whether In, Out and Err are terminals.
+	InIsTerminal, OutIsTerminal, ErrIsTerminal bool
+	// LookupEnv returns the value of an environment variable, as os.LookupEnv does. It must not be nil.
+	LookupEnv func(name string) (value string, ok bool)
+	// Now returns the current time. It must not be nil.
+	Now func() time.Time
+}
+
+// Tell writes a line to Err. It ignores write errors, because there is no other place to report them.
+func (e Environment) Tell(format string, args ...any) {
+	_, _ = io.WriteString(e.Err, termsafe.Safe(fmt.Sprintf(format, args...))+"\n")
+}
+
+// Print writes a result to Out.
+func (e Environment) Print(text string) error {
+	if _, err := io.WriteString(e.Out, text); err != nil {
+		return exit.With(exit.Failed, fmt.Errorf("failed to write to standard output: %w", err))
+	}
+	return nil
+}
+
+// Dumb reports whether the terminal has no colours and cannot erase a line.
+func (e *Environment) Dumb() bool {
+	kind, _ := e.LookupEnv("TERM")
+	return kind == "dumb"
+}
+
+// ForScreen removes control characters from a text if Out is a terminal, because the terminal would obey them.
+func (e Environment) ForScreen(text string) string {
+	if !e.OutIsTerminal {
+		return text
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return -1
+		}
+		return r
+	}, text)
+}

@@ -1,0 +1,120 @@
+package terminal
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+const (
+	// frame is the time between two frames of the spinner, and frames are their characters.
+	frame  = 120 * time.Millisecond
+	frames = `-\|/`
+	// LongestActivity is the maximum number of characters shown of an activity. A longer one could wrap, and a
+	// wrapped line cannot be erased.
+	LongestActivity = 60
+	// wipe moves to the start of the line and erases it.
+	wipe = "\r\x1b[K"
+)
+
+// StartSpinner starts a spinner on the terminal of Err, and makes Out and Err write around it. The caller must
+// close the spinner. StartSpinner returns nil and changes nothing if Err is not a terminal that can erase a line.
+func (e *Environment) StartSpinner() *Spinner {
+	if !e.ErrIsTerminal || e.Dumb() {
+		return nil
+	}
+	s := newSpinner(e.Err)
+	e.Out, e.Err = clearingWriter{s, e.Out}, clearingWriter{s, e.Err}
+	return s
+}
+
+// clearingWriter is a writer to a terminal that may show the spinner's line.
+type clearingWriter struct {
+	*Spinner
+	out io.Writer
+}
+
+// Write erases the spinner's line and then writes.
+func (a clearingWriter) Write(p []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.clear()
+	return a.out.Write(p)
+}
+
+// Spinner shows the current activity and its duration on the last line of a terminal. All other output must go
+// through the writers that StartSpinner sets, which erase the line first. It is safe for concurrent use.
+type Spinner struct {
+	out   io.Writer
+	since func(time.Time) time.Duration
+
+	mu sync.Mutex
+	// activity is shown since begun; it is empty for none. drawn is true while the line is on the screen.
+	activity string
+	begun    time.Time
+	drawn    bool
+	turned   int
+
+	stop, stopped chan struct{}
+}
+
+// newSpinner returns a spinner on a terminal. The caller must close it.
+func newSpinner(terminal io.Writer) *Spinner {
+	s := &Spinner{out: terminal, since: time.Since, stop: make(chan struct{}), stopped: make(chan struct{})}
+	go s.spin()
+	return s
+}
+
+func (s *Spinner) spin() {
+	defer close(s.stopped)
+	ticker := time.NewTicker(frame)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			s.draw()
+		case <-s.stop:
+			return
+		}
+	}
+}
+
+// Show replaces the activity. An empty activity shows nothing.
+func (s *Spinner) Show(activity string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clear()
+	//nolint:forbidigo // because a duration is measured, not a time of day
+	s.activity, s.begun = termsafe.Line(activity, LongestActivity), time.Now()
+}
+
+// Close erases the line and stops the spinner.
+func (s *Spinner) Close() {
+	close(s.stop)
+	<-s.stopped
+	s.Show("")
+}
+
+func (s *Spinner) draw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.activity == "" {
+		return
+	}
+	s.turned++
+	picture := frames[s.turned%len(frames)]
+	s.drawn = true
+	// A failed write does not matter: the spinner is only decoration.
+	_, _ = fmt.Fprintf(s.out, "%s%c %s, %.0f s", wipe, picture, s.activity, s.since(s.begun).Truncate(time.Second).Seconds())
+}
+
+// clear erases the line if it is on the screen.
+func (s *Spinner) clear() {
+	if s.drawn {
+		s.drawn = false
+		_, _ = io.WriteString(s.out, wipe)
+	}
+}
