@@ -27,9 +27,9 @@ a destructive call may then be unknown. The Turns of sub-agents are cancelled wi
 cancel requires the rights get and patch on turns.
 
 Exit codes:
-  0    the Turn is being cancelled, or was cancelled before
-  1    it is not, for example because it has ended or does not exist
-  2    the flags are wrong
+  0    the Turn is being cancelled, by this command or an earlier one
+  1    it is not, for example because it does not exist or has ended, even as Cancelled
+  2    the flags are wrong, or the kubeconfig cannot be read
   130  interrupted`
 
 // canceller holds the flags of capstan cancel.

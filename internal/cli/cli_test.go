@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -84,7 +85,21 @@ func TestHelp(t *testing.T) {
 	}
 	mustSay(t, capstan(t, "render", "--help").out, "Exit codes with --diff:", "  2    the prompts differ", "--diff OTHER",
 		"--skills-file PATH")
+	deny := capstan(t, "deny", "--help").mustEnd(t, exit.OK).out
+	mustSay(t, deny, "  0    the calls are denied", "a call is denied even if they cannot be read")
+	if strings.Contains(deny, "approved") {
+		t.Errorf("deny approves nothing: want no word about it, have:\n%s", deny)
+	}
 	mustSay(t, call{program: "kubectl-capstan"}.run(t.Context(), "run", "--help").out, "kubectl capstan run -f PATH")
+}
+
+func TestUnreadableKubeconfigIsAUsageError(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"cancel", "deny", "logs"} {
+		got := capstan(t, command, "first", "--kubeconfig", filepath.Join(t.TempDir(), "absent")).mustEnd(t, exit.Usage)
+		mustSay(t, got.err, "failed to read the kubeconfig", "absent")
+		mustSay(t, capstan(t, command, "--help").out, "  2    the flags are wrong, or the kubeconfig cannot be read")
+	}
 }
 
 func TestVersion(t *testing.T) {

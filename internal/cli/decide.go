@@ -20,17 +20,17 @@ hash in the Turn's status, and the decision applies to exactly these arguments. 
 and invisible characters are shown as escapes.
 
 You decide as the user whom the API server knows from your kubeconfig or --token. %[1]s requires get on
-turns and turns/log, and create on toolapprovals, which the ClusterRole with the label
-capstan.dev/role=approver grants. The arguments require the other rights of capstan logs, too.
+turns, create on toolapprovals and, for the arguments, get on turns/log. The ClusterRole with the label
+capstan.dev/role=approver grants these rights. The arguments require the other rights of capstan logs, too.
 
 If several calls are pending, %[1]s asks about them one by one, or with --all about all at once. Without a
 terminal, -y replaces the confirmation, and --call or --all must select the calls if there are several.
-If the arguments of a call cannot be read, it is approved only with --without-arguments.
+%[4]s
 
 Exit codes:
   0    the calls are %[2]s
-  1    at least one call is not
-  2    the flags are wrong
+  1    at least one call is not, or no call is pending
+  2    the flags are wrong, or the kubeconfig cannot be read
   130  interrupted`
 
 const decideExamples = `  # review the pending call, and decide
@@ -45,17 +45,24 @@ const decideExamples = `  # review the pending call, and decide
   # decide about all calls without confirmation
   capstan %[1]s close-tickets --all -y -o name`
 
-// decisionEffects says for each decision what the Turn does next. The help texts contain it.
-var decisionEffects = map[v1alpha1.ApprovalDecision]string{
-	v1alpha1.ApprovalApproved: "The Turn then continues and makes the calls.",
-	v1alpha1.ApprovalDenied:   "The Turn then continues without the calls, and the model learns that they were denied.",
-}
+// decisionEffects says for each decision what the Turn does next, and unreadArguments what happens if the arguments
+// of a call cannot be read. The help texts contain both.
+var (
+	decisionEffects = map[v1alpha1.ApprovalDecision]string{
+		v1alpha1.ApprovalApproved: "The Turn then continues and makes the calls.",
+		v1alpha1.ApprovalDenied:   "The Turn then continues without the calls, and the model learns that they were denied.",
+	}
+	unreadArguments = map[v1alpha1.ApprovalDecision]string{
+		v1alpha1.ApprovalApproved: "If the arguments of a call cannot be read, it is approved only with --without-arguments.",
+		v1alpha1.ApprovalDenied:   "A denial does not need the arguments: a call is denied even if they cannot be read.",
+	}
+)
 
 func newDecide(env terminal.Environment, v decisions.Verb, short string) *cobra.Command {
 	d := &decisions.Options{Env: env, Verb: v, Output: output.Text}
 	cmd := &cobra.Command{
 		Use: v.Name + " TURN", Short: short, Args: oneTurn,
-		Long: fmt.Sprintf(decideHelp, v.Name, v.Done, decisionEffects[v.Decision]), Example: fmt.Sprintf(decideExamples, v.Name),
+		Long: fmt.Sprintf(decideHelp, v.Name, v.Done, decisionEffects[v.Decision], unreadArguments[v.Decision]), Example: fmt.Sprintf(decideExamples, v.Name),
 		RunE: func(cmd *cobra.Command, args []string) error { return d.Run(cmd.Context(), args[0]) },
 	}
 	f := cmd.Flags()

@@ -38,7 +38,7 @@ prints the complete entries as JSON lines.
 const logsExitCodes = `Exit codes:
   0    the journal was read
   1    the journal could not be read
-  2    the flags are wrong
+  2    the flags are wrong, or the kubeconfig cannot be read
   130  interrupted`
 
 const logsExamples = `  # show what a Turn did
