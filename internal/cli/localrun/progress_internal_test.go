@@ -22,7 +22,7 @@ type nowhereJournal struct{ journal.Journal }
 
 func (nowhereJournal) Append(context.Context, string, ...journal.Entry) error { return nil }
 
-// screen keeps what is written to it. It is safe for concurrent use.
+// screen keeps the text that is written to it. It is safe for concurrent use.
 type screen struct {
 	mu   sync.Mutex
 	text string
