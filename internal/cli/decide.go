@@ -62,9 +62,9 @@ func newDecide(env terminal.Environment, v decisions.Verb, short string) *cobra.
 	d := &decisions.Options{Env: env, Verb: v, Output: output.Text}
 	cmd := &cobra.Command{
 		Use: v.Name + " TURN", Short: short, Args: oneTurn,
-		Long: fmt.Sprintf(decideHelp, v.Name, v.Done, decisionEffects[v.Decision], unreadArguments[v.Decision]),
+		Long:    fmt.Sprintf(decideHelp, v.Name, v.Done, decisionEffects[v.Decision], unreadArguments[v.Decision]),
 		Example: fmt.Sprintf(decideExamples, v.Name),
-		RunE: func(cmd *cobra.Command, args []string) error { return d.Run(cmd.Context(), args[0]) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return d.Run(cmd.Context(), args[0]) },
 	}
 	f := cmd.Flags()
 	f.StringVarP(&d.Namespace, "namespace", "n", "",
