@@ -90,7 +90,7 @@ bench-prepare: ## Measure the time and the memory that it takes to prepare a pro
 	go test -run '^$$' -bench . -benchmem ./internal/runtime/prepare ./internal/runtime/turn
 
 .PHONY: bench
-bench: assets postgres bench-prepare ## Measure a manager beside a bare client, two executors, 1,000 Turns with tools, and 20,000 finished Turns. ARGS='--only floor,executors,tools,finished'; ARGS='--only neighbours' attacks a manager (as root, 10 to 20 minutes).
+bench: assets postgres bench-prepare ## Measure a manager beside a bare client, two executors, 1,000 Turns with tools, and 20,000 finished Turns. ARGS='--only floor,executors,tools,finished'; ARGS='--only scale' shows the limits of one manager, ARGS='--only neighbours' attacks it (each as root, 10 to 20 minutes).
 	@$(MAKE) -s build-bin/manager build-bin/bench
 	@KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" bin/bench --manager bin/manager $(ARGS)
 

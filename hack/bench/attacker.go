@@ -103,18 +103,7 @@ func (a *attacker) turn(i int, agent string) *v1alpha1.Turn {
 }
 
 // clean deletes everything, the Turns first.
-func (a *attacker) clean(ctx context.Context) error {
-	for _, kind := range []client.Object{
-		&v1alpha1.Turn{}, &v1alpha1.Session{}, &v1alpha1.Agent{}, &v1alpha1.ToolServer{}, &v1alpha1.ModelProvider{},
-		&v1alpha1.PromptProfile{},
-	} {
-		err := deleteMany(ctx, func(ctx context.Context) error { return a.api.DeleteAllOf(ctx, kind, client.InNamespace(a.namespace)) })
-		if err != nil {
-			return fmt.Errorf("failed to delete the attacker's objects (%T): %w", kind, err)
-		}
-	}
-	return nil
-}
+func (a *attacker) clean(ctx context.Context) error { return cleanNamespace(ctx, a.api, a.namespace) }
 
 func newNamespace(name string) client.Object {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}

@@ -135,7 +135,7 @@ func TestFlagsAreChecked(t *testing.T) {
 		"unknown output": {[]string{"-o", "xml"}, "-o must be table or json"},
 		"unknown phase": {
 			[]string{"--only", "floor,chaos"},
-			`--only: "chaos" must be one of floor, executors, tools, finished, neighbours`,
+			`--only: "chaos" must be one of floor, executors, tools, scale, finished, neighbours`,
 		},
 		"an odd capacity":  {[]string{"--capacity", "51"}, "--capacity must be an even number"},
 		"few finished":     {[]string{"--finished", "100"}, "--finished must be above 100"},
@@ -145,6 +145,10 @@ func TestFlagsAreChecked(t *testing.T) {
 		"a short window":   {[]string{"--window", "10ms"}, "--window must be from 1s"},
 		"a busy victim":    {[]string{"--victim-interval", "1ms"}, "--victim-interval must be from 10ms"},
 		"little memory":    {[]string{"--memory-mib", "1"}, "--memory-mib must be from 64"},
+		"unknown part":     {[]string{"--scale-parts", "long,short"}, `--scale-parts: "short" must be one of namespaces, in-flight, long`},
+		"no namespaces":    {[]string{"--scale-namespaces", "0"}, "--scale-namespaces must be from 1 to 1000"},
+		"no CPU":           {[]string{"--scale-cpus", "0"}, "--scale-cpus must be from 0.1 to 64"},
+		"an odd call":      {[]string{"--scale-calls", "99"}, "--scale-calls must be an even number from 4 to 198"},
 		"unknown argument": {[]string{"now"}, `unknown argument "now"`},
 	} {
 		t.Run(name, func(t *testing.T) {

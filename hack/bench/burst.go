@@ -82,7 +82,7 @@ func (b *bench) watchFinished(ctx context.Context, n int, counts func(*v1alpha1.
 	counted := 0
 	seen := make(map[string]bool, n)
 	// A client that reads thousands of old finished Turns would slow down the measurement.
-	list := cache.NewFilteredListWatchFromClient(b.turns, "turns", namespace, func(o *metav1.ListOptions) {
+	list := cache.NewFilteredListWatchFromClient(b.turns, "turns", metav1.NamespaceAll, func(o *metav1.ListOptions) {
 		o.LabelSelector = "!" + finishedLabel
 	})
 	_, err := watchtools.UntilWithSync(ctx, list, &v1alpha1.Turn{}, nil, func(event watch.Event) (bool, error) {

@@ -29,6 +29,8 @@ type member struct {
 	ready string
 	// executor is the name that Turns are bound to. It is empty for a program that runs no Turns.
 	executor string
+	// group bounds the program. It is nil for a program without bounds.
+	group *controlGroup
 }
 
 // site holds the addresses and folders that a program works with.
@@ -52,6 +54,12 @@ func managerMember(path, name, executor string, args ...string) member {
 		}, args...)
 	}
 	return member{name: name, path: path, ready: "/readyz", executor: executor, args: arguments}
+}
+
+// within returns the program with a bound.
+func (m member) within(group *controlGroup) member {
+	m.group = group
+	return m
 }
 
 func managerContender(path string) contender {
@@ -119,8 +127,9 @@ func (b *bench) startMember(ctx context.Context, m member, dir string) (*running
 			return nil, err
 		}
 	}
+	path, args := m.group.command(m.path, m.args(s))
 	process, err := b.stack.StartProgram(ctx, stack.Program{
-		Name: m.name, Path: m.path, Args: m.args(s), Env: m.env, Listen: []string{s.probes, s.metrics},
+		Name: m.name, Path: path, Args: args, Env: m.env, Listen: []string{s.probes, s.metrics},
 		ReadyURL: "http://" + s.probes + m.ready,
 	})
 	if err != nil {

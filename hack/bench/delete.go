@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
 // deleteTries bounds the attempts of a deletion.
@@ -19,4 +23,18 @@ func deleteMany(ctx context.Context, request func(context.Context) error) error 
 		}
 	}
 	return err
+}
+
+// cleanNamespace deletes all objects of Capstan in a namespace, the Turns first.
+func cleanNamespace(ctx context.Context, api client.Client, namespace string) error {
+	for _, kind := range []client.Object{
+		&v1alpha1.Turn{}, &v1alpha1.Session{}, &v1alpha1.Agent{}, &v1alpha1.ToolServer{}, &v1alpha1.ModelProvider{},
+		&v1alpha1.PromptProfile{},
+	} {
+		err := deleteMany(ctx, func(ctx context.Context) error { return api.DeleteAllOf(ctx, kind, client.InNamespace(namespace)) })
+		if err != nil {
+			return fmt.Errorf("failed to delete the objects (%T) of the namespace %q: %w", kind, namespace, err)
+		}
+	}
+	return nil
 }

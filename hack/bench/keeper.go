@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -36,9 +37,10 @@ type keeper struct {
 
 	mu       sync.Mutex
 	starts   int
+	begun    time.Time // the last start
 	restarts int
-	peak     uint64 // the peak of the resident memory of all processes, in bytes
-	pid      int    // 0 while no process is running
+	peak     peaks
+	pid      int // 0 while no process is running
 }
 
 // keep starts a program and keeps it running until close is called. The logs go to dir, one file for each start.
@@ -49,6 +51,26 @@ func keep(ctx context.Context, dir string, program stack.Program, ready string, 
 	go k.run(ctx)
 	go k.sample(ctx)
 	return k
+}
+
+// keepMember starts a program with its data in a folder, keeps it running, and waits until it is ready. The logs go to
+// dir.
+func (b *bench) keepMember(ctx context.Context, m member, dir, data string) (k *keeper, metricsURL string, err error) {
+	s := site{kubeconfig: b.cluster.Kubeconfig, dir: data}
+	for _, address := range []*string{&s.probes, &s.metrics} {
+		if *address, err = stack.FreeAddress(ctx); err != nil {
+			return nil, "", err
+		}
+	}
+	path, args := m.group.command(m.path, m.args(s))
+	k = keep(ctx, dir, stack.Program{
+		Name: m.name, Path: path, Args: args, Env: m.env, Listen: []string{s.probes, s.metrics}, StopTimeout: managerStop,
+	}, "http://"+s.probes+m.ready, b.say)
+	if err := k.waitReady(ctx, readyPatience); err != nil {
+		k.close()
+		return nil, "", err
+	}
+	return k, "http://" + s.metrics + "/metrics", nil
 }
 
 // close stops the program and returns when it has ended.
@@ -87,6 +109,7 @@ func (k *keeper) generation(ctx context.Context) {
 	s := stack.New(k.dir, func(err error) { ended <- err })
 	k.mu.Lock()
 	k.starts++
+	k.begun = time.Now()
 	program := k.program
 	program.Name = fmt.Sprintf("%s-%d", program.Name, k.starts)
 	k.mu.Unlock()
@@ -154,14 +177,45 @@ func (k *keeper) sample(ctx context.Context) {
 		}
 		if u, err := useOf(pid); err == nil { // the process may have ended meanwhile
 			k.mu.Lock()
-			k.peak = max(k.peak, u.peakMemory)
+			k.peak.resident = max(k.peak.resident, u.peakMemory)
+			k.peak.anonymous = max(k.peak.anonymous, u.anonymous)
 			k.mu.Unlock()
 		}
 	}
 }
 
-// counts returns the number of unexpected ends and the peak of the memory in bytes.
-func (k *keeper) counts() (restarts int, peak uint64) {
+// kill ends the running process with SIGKILL. The keeper counts this as an unexpected end and starts it again.
+func (k *keeper) kill() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.pid == 0 {
+		return fmt.Errorf("failed to kill %s: it is not running", k.program.Name)
+	}
+	return syscall.Kill(k.pid, syscall.SIGKILL)
+}
+
+// use returns the resource usage of the running process so far.
+func (k *keeper) use() (use, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return useOf(k.pid)
+}
+
+// lastStart returns the time of the last start.
+func (k *keeper) lastStart() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.begun
+}
+
+// peaks holds peaks of the memory of all processes of a keeper, in bytes.
+type peaks struct {
+	resident  uint64
+	anonymous uint64 // the resident memory without pages of files, at the times of the samples
+}
+
+// counts returns the number of unexpected ends and the peaks of the memory.
+func (k *keeper) counts() (restarts int, peak peaks) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.restarts, k.peak

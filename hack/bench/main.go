@@ -1,10 +1,12 @@
 // Command bench measures the cost of Capstan, on a real control plane and against a fake model with a fixed
-// latency. It has five phases:
+// latency. It has six phases:
 //
 //   - floor: many Turns at once, beside a bare client-go program that does the minimum for each Turn;
 //   - executors: many Turns at once in one process, beside a controller and two executors, on one PostgreSQL;
 //   - tools: many Turns in flight that have called a tool each, and Turns of one step beside Turns of many steps.
 //     Memory and API writes have bounds;
+//   - scale: a small manager that many namespaces share, many more Turns in flight, and a long Turn whose manager is
+//     killed. It runs only on request. Restarts, requests and calls must have exact numbers;
 //   - finished: a manager with few finished Turns in the API server, beside a manager with thousands. It has
 //     bounds, too;
 //   - neighbours: a tenant with a steady load, beside tenants that attack the manager, each in one way. It runs
@@ -53,6 +55,7 @@ type options struct {
 	timeout    time.Duration
 	output     string
 	neighbours neighbourOptions
+	scale      scaleOptions
 }
 
 // The phases, in the order in which they run.
@@ -60,16 +63,21 @@ const (
 	phaseFloor     = "floor"
 	phaseExecutors = "executors"
 	phaseTools     = "tools"
-	phaseFinished  = "finished"
+	// phaseScale needs root and takes about 10 minutes, so it runs only on request.
+	phaseScale    = "scale"
+	phaseFinished = "finished"
 	// phaseNeighbours needs root and takes 10 to 20 minutes, so it runs only on request.
 	phaseNeighbours = "neighbours"
 )
 
-var phases = []string{phaseFloor, phaseExecutors, phaseTools, phaseFinished, phaseNeighbours}
+var (
+	phases    = []string{phaseFloor, phaseExecutors, phaseTools, phaseScale, phaseFinished, phaseNeighbours}
+	onRequest = []string{phaseScale, phaseNeighbours}
+)
 
-// runs reports whether a phase runs. Without --only, all phases but phaseNeighbours run.
+// runs reports whether a phase runs. Without --only, all phases run that are not in onRequest.
 func (o *options) runs(phase string) bool {
-	return len(o.only) == 0 && phase != phaseNeighbours || slices.Contains(o.only, phase)
+	return len(o.only) == 0 && !slices.Contains(onRequest, phase) || slices.Contains(o.only, phase)
 }
 
 func main() {
@@ -120,7 +128,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.DurationVar(&o.latency, "latency", 2*time.Second, "time until the model begins its answer")
 	f.IntVar(&o.replyChars, "reply-chars", 400, "length of the model's answer, in characters, at least 1")
 	f.IntVar(&o.payload, "payload", 0, "length of the facts in each Turn, in characters, at most 262144")
-	f.Func("only", "phases to run, separated by commas: "+strings.Join(phases, ", ")+"; default: all but "+phaseNeighbours,
+	f.Func("only", "phases to run, separated by commas: "+strings.Join(phases, ", ")+"; default: all but "+strings.Join(onRequest, " and "),
 		func(list string) error {
 			o.only = strings.Split(list, ",")
 			return nil
@@ -153,6 +161,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 		"time for which the victim is measured without the attacker, and minimum time with the attacker, from 1s to 10m")
 	f.DurationVar(&o.neighbours.interval, "victim-interval", 200*time.Millisecond, "time between two Turns of the victim, from 10ms to 10s")
 	f.IntVar(&o.neighbours.memoryMiB, "memory-mib", 512, "memory limit of the manager under attack, in MiB, from 64 to 65536")
+	o.scale.addFlags(f)
 	f.DurationVar(&o.timeout, "timeout", 30*time.Minute, "time limit of the whole benchmark")
 	f.StringVar(&o.output, "o", outputTable, "output: table or json")
 	if err := f.Parse(args); err != nil {
@@ -165,6 +174,9 @@ func parse(args []string, usage io.Writer) (options, error) {
 	}
 	var err error
 	if o.neighbours.attacks, err = parseAttacks(attackNames, sizes); err != nil {
+		return o, err
+	}
+	if err := o.scale.check(); err != nil {
 		return o, err
 	}
 	switch {

@@ -66,7 +66,7 @@ func measure(ctx context.Context, o options, c contenders, progress io.Writer) (
 	return b.phases(ctx, c)
 }
 
-// phases runs the selected phases. The phase finished runs last, because its Turns stay.
+// phases runs the selected phases. The phase finished runs after those that count Turns, because its Turns stay.
 func (b *bench) phases(ctx context.Context, c contenders) (*Report, error) {
 	report := &Report{Setup: setupOf(b.options, runtime.NumCPU())}
 	var err error
@@ -90,8 +90,10 @@ func (b *bench) phases(ctx context.Context, c contenders) (*Report, error) {
 		if report.Tools, err = b.compareTools(ctx); err != nil {
 			return nil, fmt.Errorf("failed to measure Turns with tools: %w", err)
 		}
-		if err := b.deleteTurns(ctx); err != nil {
-			return nil, err
+	}
+	if b.runs(phaseScale) {
+		if report.Scale, err = b.measureScale(ctx); err != nil {
+			return nil, fmt.Errorf("failed to measure the limits of one manager: %w", err)
 		}
 	}
 	if b.runs(phaseFinished) {
@@ -169,7 +171,12 @@ func (b *bench) startCluster(ctx context.Context) error {
 	if b.turns, err = turnClient(b.cluster.Config, v1alpha1.GroupVersion); err != nil {
 		return err
 	}
-	for _, object := range objects(b.modelURL, b.latency) {
+	return b.createAll(ctx, append([]client.Object{newNamespace(systemNamespace)}, objects(namespace, b.modelURL, b.latency)...))
+}
+
+// createAll creates objects one after another.
+func (b *bench) createAll(ctx context.Context, objects []client.Object) error {
+	for _, object := range objects {
 		if err := b.api.Create(ctx, object); err != nil {
 			return fmt.Errorf("failed to create %T %q: %w", object, object.GetName(), err)
 		}

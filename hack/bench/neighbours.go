@@ -15,7 +15,6 @@ import (
 
 	"github.com/capstan-dev/capstan/hack/bench/hostile"
 	"github.com/capstan-dev/capstan/hack/fakemodel/server"
-	"github.com/capstan-dev/capstan/hack/stack"
 	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
 )
 
@@ -51,7 +50,7 @@ type neighbourOptions struct {
 // neighbourhood is the environment of the victim and the attackers.
 type neighbourhood struct {
 	*bench
-	group  *memoryGroup
+	group  *controlGroup
 	victim *victim
 }
 
@@ -60,7 +59,7 @@ type neighbourhood struct {
 func (b *bench) compareNeighbours(ctx context.Context) (*NeighboursReport, error) {
 	n := &neighbourhood{bench: b}
 	var err error
-	if n.group, err = newMemoryGroup(b.neighbours.memoryMiB << 20); err != nil {
+	if n.group, err = newControlGroup(b.neighbours.memoryMiB<<20, 0); err != nil {
 		b.say("neighbours: %v", err)
 	}
 	b.stack.OnStop(n.group.remove)
@@ -158,7 +157,8 @@ func (n *neighbourhood) under(ctx context.Context, a attack, try int) (result *A
 		data = volume
 	}
 	tenant := &attacker{api: n.api, namespace: "attacker-" + name, size: a.size, server: hostileServer}
-	k, metricsURL, err := n.startManager(ctx, dir, data)
+	k, metricsURL, err := n.keepMember(ctx,
+		managerMember(n.manager, "manager", "bench", "--shutdown-grace-seconds", "2").within(n.group), dir, data)
 	if err != nil {
 		return nil, err
 	}
@@ -168,26 +168,6 @@ func (n *neighbourhood) under(ctx context.Context, a attack, try int) (result *A
 		return nil, err
 	}
 	return result, errors.Join(tenant.clean(ctx), n.victim.clean(ctx), os.RemoveAll(filepath.Join(dir, "data")))
-}
-
-// startManager starts a manager within the memory limit and keeps it running.
-func (n *neighbourhood) startManager(ctx context.Context, dir, data string) (k *keeper, metricsURL string, err error) {
-	m := managerMember(n.manager, "manager", "bench", "--shutdown-grace-seconds", "2")
-	s := site{kubeconfig: n.cluster.Kubeconfig, dir: data}
-	for _, address := range []*string{&s.probes, &s.metrics} {
-		if *address, err = stack.FreeAddress(ctx); err != nil {
-			return nil, "", err
-		}
-	}
-	path, args := n.group.command(m.path, m.args(s))
-	k = keep(ctx, dir, stack.Program{
-		Name: m.name, Path: path, Args: args, Env: m.env, Listen: []string{s.probes, s.metrics}, StopTimeout: managerStop,
-	}, "http://"+s.probes+m.ready, n.say)
-	if err := k.waitReady(ctx, readyPatience); err != nil {
-		k.close()
-		return nil, "", err
-	}
-	return k, "http://" + s.metrics + "/metrics", nil
 }
 
 // measure runs the attack and returns its report.
@@ -227,9 +207,9 @@ func (n *neighbourhood) measure(ctx context.Context, a attack, tenant *attacker,
 	for reason, count := range started.Failed {
 		result.With.Failed[reason] += count
 	}
-	var peak uint64
+	var peak peaks
 	result.Restarts, peak = k.counts()
-	result.PeakMiB = mebibytes(peak)
+	result.PeakMiB = mebibytes(peak.resident)
 	result.Scrape = scrapeOnce(ctx, metricsURL)
 	requests, sent := tenant.server.Stats()
 	result.Requests, result.SentMiB = requests, mebibytes(uint64(sent)) //nolint:gosec // because a count of bytes is not negative

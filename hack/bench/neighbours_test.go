@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -221,36 +220,6 @@ func TestAKeeperCountsUnexpectedEnds(t *testing.T) {
 	k.close()
 	if restarts, _ := k.counts(); restarts != 1 {
 		t.Errorf("%d restarts, want one: a restart and an end that were asked for do not count", restarts)
-	}
-}
-
-func TestAMemoryGroupBoundsItsProcesses(t *testing.T) {
-	g, err := newMemoryGroup(32 << 20)
-	if err != nil {
-		// Control groups need root and a mounted hierarchy. Elsewhere the report must say that there is none.
-		if os.Geteuid() == 0 && !errors.Is(err, os.ErrPermission) && !strings.Contains(err.Error(), "control group") {
-			t.Errorf("error %q says nothing of the control group", err)
-		}
-		if got := (*memoryGroup)(nil).String(); !strings.Contains(got, "no control group") {
-			t.Errorf("without a group the report says %q", got)
-		}
-		return
-	}
-	t.Cleanup(func() {
-		if err := g.remove(); err != nil {
-			t.Errorf("remove: %v", err)
-		}
-	})
-	// tail keeps an unfinished line in memory.
-	path, args := g.command("/bin/sh", []string{"-c", "echo started; head -c 200000000 /dev/zero | tail -n 1 >/dev/null; exit 1"})
-	k, started := kept(t, "greedy", path, args)
-	started(2)
-	k.close()
-	if kills, err := g.kills(); err != nil || kills < 1 {
-		t.Errorf("%d kills for lack of memory (%v), want at least one", kills, err)
-	}
-	if restarts, _ := k.counts(); restarts < 1 {
-		t.Error("no restart was counted")
 	}
 }
 

@@ -59,15 +59,14 @@ func turnClient(config *rest.Config, version schema.GroupVersion) (rest.Interfac
 	return c, nil
 }
 
-// objects returns all objects that a Turn needs, in an order in which they can be created.
-func objects(modelURL string, latency time.Duration) []client.Object {
+// objects returns all objects that a Turn of a namespace needs, in an order in which they can be created.
+func objects(namespace, modelURL string, latency time.Duration) []client.Object {
 	meta := metav1.ObjectMeta{Name: objectName, Namespace: namespace}
 	reference := v1alpha1.ObjectReference{Name: objectName}
 	// A slow Turn should show up as slow and not end at its deadline.
 	timeout := int32(math.Ceil(latency.Seconds())) + 600
 	return []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: systemNamespace}},
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		newNamespace(namespace),
 		&corev1.Secret{ObjectMeta: meta, StringData: map[string]string{"apiKey": "bench-key"}},
 		&v1alpha1.ModelProvider{ObjectMeta: meta, Spec: v1alpha1.ModelProviderSpec{
 			Type: v1alpha1.ProviderTypeOpenAI, BaseURL: modelURL,

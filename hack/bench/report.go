@@ -26,7 +26,9 @@ type Report struct {
 	Minimal   *Measurement     `json:"minimal,omitempty"`
 	Executors *ExecutorsReport `json:"executors,omitempty"`
 	Tools     *ToolsReport     `json:"tools,omitempty"`
-	Finished  *FinishedReport  `json:"finished,omitempty"`
+	// Scale is nil unless the phase was requested.
+	Scale    *ScaleReport    `json:"scale,omitempty"`
+	Finished *FinishedReport `json:"finished,omitempty"`
 	// Neighbours is nil unless the phase was requested.
 	Neighbours *NeighboursReport `json:"neighbours,omitempty"`
 }
@@ -138,6 +140,15 @@ func writesPerTurn(before, after sample, turns float64) (byKind map[string]float
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 func mebibytes(bytes uint64) float64       { return float64(bytes) / (1 << 20) }
 
+// sumOf returns the sum of all counts.
+func sumOf(counts map[string]int) int {
+	sum := 0
+	for _, n := range counts {
+		sum += n
+	}
+	return sum
+}
+
 // percentiles returns the percentiles of a sample by the nearest rank. It subtracts less from each value.
 func percentiles(values []time.Duration, less time.Duration) Percentiles {
 	sorted := slices.Sorted(slices.Values(values))
@@ -170,6 +181,9 @@ func (r *Report) failure() error {
 	if r.Tools != nil {
 		errs = append(errs, r.Tools.failure())
 	}
+	if r.Scale != nil {
+		errs = append(errs, r.Scale.failure())
+	}
 	if r.Finished != nil {
 		errs = append(errs, r.Finished.failure())
 	}
@@ -194,6 +208,9 @@ func (r *Report) write(out io.Writer, format string) error {
 	}
 	if r.Tools != nil {
 		tables = append(tables, r.Tools.table(r.Setup))
+	}
+	if r.Scale != nil {
+		tables = append(tables, r.Scale.table(r.Setup))
 	}
 	if r.Finished != nil {
 		tables = append(tables, r.Finished.table(r.Setup))

@@ -57,6 +57,7 @@ type use struct {
 	cpu        time.Duration
 	memory     uint64 // the resident memory, in bytes
 	peakMemory uint64 // the peak of the resident memory, in bytes
+	anonymous  uint64 // the resident memory without pages of files, in bytes
 }
 
 // settled waits until the writes have stopped and takes a sample.
@@ -170,5 +171,8 @@ func useOf(pid int) (use, error) {
 	if err != nil {
 		return use{}, fmt.Errorf("failed to read the memory of process %d: %w", pid, err)
 	}
-	return use{cpu: time.Duration(stat.CPUTime() * float64(time.Second)), memory: status.VmRSS, peakMemory: status.VmHWM}, nil
+	return use{
+		cpu: time.Duration(stat.CPUTime() * float64(time.Second)), memory: status.VmRSS, peakMemory: status.VmHWM,
+		anonymous: status.RssAnon,
+	}, nil
 }

@@ -48,31 +48,10 @@ const (
 // compareTools measures a manager with many Turns in flight that have called a tool each. It also measures the API
 // writes of Turns of one step and of many steps.
 func (b *bench) compareTools(ctx context.Context) (*ToolsReport, error) {
-	g := newGate(b.inFlight)
-	modelURL, toolsURL, err := b.startToolSite(ctx, g)
+	r := &ToolsReport{HeldReport: HeldReport{InFlight: b.inFlight, BoundMiB: peakBoundMiB(b.inFlight)}}
+	t, err := b.holdTurns(ctx, phaseTools, nil, &r.HeldReport)
 	if err != nil {
 		return nil, err
-	}
-	for _, object := range toolObjects(modelURL, toolsURL) {
-		if err := b.api.Create(ctx, object); err != nil {
-			return nil, fmt.Errorf("failed to create %T %q: %w", object, object.GetName(), err)
-		}
-	}
-	t, err := b.start(ctx, contender{name: phaseTools, members: []member{
-		managerMember(b.manager, "manager", "bench", "--max-concurrent-turns", strconv.Itoa(b.inFlight)),
-	}})
-	if err != nil {
-		return nil, err
-	}
-	if err := b.waitForTools(ctx); err != nil {
-		return nil, err
-	}
-	if err := b.warmUp(ctx, t, phaseTools); err != nil {
-		return nil, err
-	}
-	r := &ToolsReport{InFlight: b.inFlight, FailedTurns: map[string]int{}}
-	if err := b.measureHeld(ctx, t[0], g, r); err != nil {
-		return nil, fmt.Errorf("failed to measure Turns in flight: %w", err)
 	}
 	for _, s := range []struct {
 		steps   int
@@ -83,7 +62,45 @@ func (b *bench) compareTools(ctx context.Context) (*ToolsReport, error) {
 			return nil, fmt.Errorf("failed to measure Turns of %d steps: %w", s.steps, err)
 		}
 	}
-	return r, t.stop()
+	return r, errors.Join(t.stop(), b.removeTools(ctx))
+}
+
+// holdTurns starts a manager, in the group unless that is nil, and measures it with r.InFlight Turns in flight. The
+// caller must stop the manager and call removeTools.
+func (b *bench) holdTurns(ctx context.Context, name string, group *controlGroup, r *HeldReport) (team, error) {
+	g := newGate(r.InFlight)
+	modelURL, toolsURL, err := b.startToolSite(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.createAll(ctx, toolObjects(modelURL, toolsURL)); err != nil {
+		return nil, err
+	}
+	t, err := b.start(ctx, contender{name: name, members: []member{
+		managerMember(b.manager, "manager", "bench", "--max-concurrent-turns", strconv.Itoa(r.InFlight)).within(group),
+	}})
+	if err != nil {
+		return nil, err
+	}
+	if err := b.waitForTools(ctx); err != nil {
+		return nil, err
+	}
+	if err := b.warmUp(ctx, t, name); err != nil {
+		return nil, err
+	}
+	if err := b.measureHeld(ctx, name, t[0], g, r); err != nil {
+		return nil, fmt.Errorf("failed to measure Turns in flight: %w", err)
+	}
+	return t, nil
+}
+
+// removeTools deletes the Turns, and the objects that only Turns with tools need.
+func (b *bench) removeTools(ctx context.Context) error {
+	errs := []error{b.deleteTurns(ctx)}
+	for _, object := range toolObjects("", "") {
+		errs = append(errs, b.api.Delete(ctx, object))
+	}
+	return errors.Join(errs...)
 }
 
 // startToolSite serves a model behind a gate, and tools, both from this process, until the stack stops.
@@ -191,16 +208,16 @@ func (b *bench) waitForTools(ctx context.Context) error {
 }
 
 // measureHeld makes all Turns wait for the model at the same time, measures the manager, and lets the Turns end.
-func (b *bench) measureHeld(ctx context.Context, p *running, g *gate, r *ToolsReport) error {
+func (b *bench) measureHeld(ctx context.Context, name string, p *running, g *gate, r *HeldReport) error {
 	before, err := useOf(p.PID())
 	if err != nil {
 		return err
 	}
 	r.IdleMiB = mebibytes(before.memory)
-	b.say("tools: %d Turns at once", b.inFlight)
+	b.say("%s: %d Turns at once", name, r.InFlight)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		result, err := b.burstOf(ctx, b.inFlight, toolTurns("held", messageHold, b.payload))
+		result, err := b.burstOf(ctx, r.InFlight, toolTurns(name+"-held", messageHold, b.payload))
 		if err == nil {
 			r.FailedTurns = result.failed
 		}
@@ -208,14 +225,14 @@ func (b *bench) measureHeld(ctx context.Context, p *running, g *gate, r *ToolsRe
 	})
 	group.Go(func() error {
 		start := time.Now()
-		if err := g.full(ctx, time.Duration(max(1, b.inFlight/1000))*holdTimeout); err != nil {
+		if err := g.full(ctx, time.Duration(max(1, r.InFlight/1000))*holdTimeout); err != nil {
 			return err
 		}
 		r.UntilInFlightSeconds = time.Since(start).Seconds()
 		if r.Held, err = memoryAfterCollection(ctx, p); err != nil {
 			return err
 		}
-		b.say("tools: %d Turns in flight: %s MiB resident, live heap of %s MiB", b.inFlight, number(r.Held.ResidentMiB),
+		b.say("%s: %d Turns in flight: %s MiB resident, live heap of %s MiB", name, r.InFlight, number(r.Held.ResidentMiB),
 			number(r.Held.HeapMiB))
 		g.open()
 		return nil
@@ -225,7 +242,7 @@ func (b *bench) measureHeld(ctx context.Context, p *running, g *gate, r *ToolsRe
 	}
 	after, err := useOf(p.PID())
 	r.PeakMiB = mebibytes(after.peakMemory)
-	r.CPU = float64((after.cpu - before.cpu).Microseconds()) / 1000 / float64(b.inFlight)
+	r.CPU = float64((after.cpu - before.cpu).Microseconds()) / 1000 / float64(r.InFlight)
 	return err
 }
 

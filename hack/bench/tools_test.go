@@ -82,8 +82,8 @@ func TestGateForgetsClientsThatLeave(t *testing.T) {
 // toolsReport returns a report that keeps within all bounds.
 func toolsReport() *ToolsReport {
 	return &ToolsReport{
-		InFlight: 1000, IdleMiB: 100, Held: Memory{ResidentMiB: 280, HeapMiB: 90}, PeakMiB: 300,
-		One: StepsCost{Steps: 1, CountedSteps: 1, WritesPerTurn: 3, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 3}},
+		HeldReport: HeldReport{InFlight: 1000, IdleMiB: 100, Held: Memory{ResidentMiB: 280, HeapMiB: 90}, PeakMiB: 300, BoundMiB: 300},
+		One:        StepsCost{Steps: 1, CountedSteps: 1, WritesPerTurn: 3, WritesPerTurnByKind: map[string]float64{"PUT turns/status": 3}},
 		Many: StepsCost{
 			Steps: 20, CountedSteps: 20, ToolCalls: 19, WritesPerTurn: 3,
 			WritesPerTurnByKind: map[string]float64{"PUT turns/status": 3},

@@ -20,8 +20,8 @@ func peakBoundMiB(inFlight int) int {
 	return fewTurnsMiB + max(inFlight-fewTurns, 0)*(manyTurnsMiB-fewTurnsMiB)/(manyTurns-fewTurns)
 }
 
-// ToolsReport is the cost of Turns that call tools.
-type ToolsReport struct {
+// HeldReport is the cost of many Turns in flight that have called a tool each.
+type HeldReport struct {
 	// InFlight is the number of Turns that have called a tool and wait for the model, all at the same time.
 	InFlight int `json:"inFlight"`
 	// UntilInFlightSeconds is the time from the first creation until all of them waited.
@@ -30,11 +30,17 @@ type ToolsReport struct {
 	IdleMiB float64 `json:"idleMiB"`
 	// Held is the manager's memory while the Turns waited.
 	Held Memory `json:"held"`
-	// PeakMiB is the peak of the resident memory until all Turns had ended.
+	// PeakMiB is the peak of the resident memory until all Turns had ended, and BoundMiB its bound.
 	PeakMiB     float64        `json:"peakMiB"`
+	BoundMiB    int            `json:"boundMiB"`
 	FailedTurns map[string]int `json:"failedTurns,omitempty"`
 	// CPU is the manager's CPU time per Turn, from the creation to the end, in milliseconds.
 	CPU float64 `json:"cpuMilliseconds"`
+}
+
+// ToolsReport is the cost of Turns that call tools.
+type ToolsReport struct {
+	HeldReport
 	// One and Many are Turns of one step and of many steps. Each step but the last one calls a tool.
 	One  StepsCost `json:"one"`
 	Many StepsCost `json:"many"`
@@ -65,13 +71,23 @@ func newStepsCost(result *burstResult, before, after sample) StepsCost {
 	return c
 }
 
+// failure returns an error if a Turn has failed or the peak of the memory is above its bound.
+func (r *HeldReport) failure() error {
+	var errs []error
+	if len(r.FailedTurns) > 0 {
+		errs = append(errs, fmt.Errorf("not all Turns succeeded: in flight %v", r.FailedTurns))
+	}
+	if r.PeakMiB > float64(r.BoundMiB) {
+		errs = append(errs, fmt.Errorf("peak memory: %s MiB until all of the %d Turns in flight had ended, more than %d MiB",
+			number(r.PeakMiB), r.InFlight, r.BoundMiB))
+	}
+	return errors.Join(errs...)
+}
+
 // failure returns an error if a Turn has failed or has not done all its steps, or if a bound does not hold.
 func (r *ToolsReport) failure() error {
-	var errs []error
-	for what, failed := range map[string]map[string]int{
-		"in flight": r.FailedTurns, "of one step": r.One.FailedTurns,
-		"of many steps": r.Many.FailedTurns,
-	} {
+	errs := []error{r.HeldReport.failure()}
+	for what, failed := range map[string]map[string]int{"of one step": r.One.FailedTurns, "of many steps": r.Many.FailedTurns} {
 		if len(failed) > 0 {
 			errs = append(errs, fmt.Errorf("not all Turns succeeded: %s %v", what, failed))
 		}
@@ -82,10 +98,6 @@ func (r *ToolsReport) failure() error {
 				c.Steps, number(c.CountedSteps), number(c.ToolCalls), c.Steps, c.Steps-1))
 		}
 	}
-	if bound := peakBoundMiB(r.InFlight); r.PeakMiB > float64(bound) {
-		errs = append(errs, fmt.Errorf("peak memory: %s MiB until all of the %d Turns in flight had ended, more than %d MiB",
-			number(r.PeakMiB), r.InFlight, bound))
-	}
 	if r.Many.WritesPerTurn > r.One.WritesPerTurn {
 		errs = append(errs, fmt.Errorf("API writes per Turn: %s for one of %d steps, %s for one of %d, which may be no more",
 			number(r.Many.WritesPerTurn), r.Many.Steps, number(r.One.WritesPerTurn), r.One.Steps))
@@ -95,24 +107,21 @@ func (r *ToolsReport) failure() error {
 
 func (r *ToolsReport) table(s Setup) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "A manager with %d Turns in flight, each of which has called a tool: answers of %d "+
-		"characters, facts of %d, %d CPUs\n\n",
-		r.InFlight, s.ReplyChars, s.PayloadChars, s.CPUs)
-	r.memoryTable(&text)
+	r.memoryTable(&text, s)
 	text.WriteString("\n")
 	r.stepsTable(&text)
-	fmt.Fprintf(&text, "\nMemory is taken when all Turns wait for the model at the same time, its peak when "+
-		"they have ended; the live heap is what a\n"+
-		"garbage collection has found then. All came to wait within %.1f s. API writes leave out the benchmark's own creation of the\n"+
-		"Turns, and Leases; no Turn lasted long enough for its progress to be written (longest: %.2f s).\n",
-		r.UntilInFlightSeconds, max(r.One.LongestSeconds, r.Many.LongestSeconds))
+	fmt.Fprintf(&text, "\nAPI writes leave out the benchmark's own creation of the Turns, and Leases; no Turn lasted long "+
+		"enough for its progress to be\nwritten (longest: %.2f s).\n", max(r.One.LongestSeconds, r.Many.LongestSeconds))
 	return text.String()
 }
 
-func (r *ToolsReport) memoryTable(text *strings.Builder) {
+func (r *HeldReport) memoryTable(text *strings.Builder, s Setup) {
+	fmt.Fprintf(text, "A manager with %d Turns in flight, each of which has called a tool: answers of %d "+
+		"characters, facts of %d, %d CPUs\n\n",
+		r.InFlight, s.ReplyChars, s.PayloadChars, s.CPUs)
 	const line = "%-34s%10s%10s%10s%10s%s\n"
 	fmt.Fprintf(text, line, "", "idle", "in flight", "to end", "at most", "")
-	mark, bound := "", float64(peakBoundMiB(r.InFlight))
+	mark, bound := "", float64(r.BoundMiB)
 	if r.PeakMiB > bound {
 		mark = "  EXCEEDED"
 	}
@@ -123,6 +132,9 @@ func (r *ToolsReport) memoryTable(text *strings.Builder) {
 	fmt.Fprintf(text, line, "  beyond idle, per Turn, KiB", "-",
 		number((r.Held.ResidentMiB-r.IdleMiB)*1024/float64(r.InFlight)), "-", "-", "")
 	fmt.Fprintf(text, line, "CPU per Turn, ms", "-", "-", number(r.CPU), "-", "")
+	fmt.Fprintf(text, "\nMemory is taken when all Turns wait for the model at the same time, its peak when "+
+		"they have ended; the live heap is what a\ngarbage collection has found then. All came to wait within %.1f s.\n",
+		r.UntilInFlightSeconds)
 }
 
 func (r *ToolsReport) stepsTable(text *strings.Builder) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -227,13 +226,7 @@ func newVictimLoad(outcomes []victimOutcome, took time.Duration) *VictimLoad {
 }
 
 // failures returns the number of Turns that failed.
-func (l *VictimLoad) failures() int {
-	sum := 0
-	for n := range maps.Values(l.Failed) {
-		sum += n
-	}
-	return sum
-}
+func (l *VictimLoad) failures() int { return sumOf(l.Failed) }
 
 // victimObjects returns a ModelProvider, a ToolServer and an Agent with this name.
 func victimObjects(name, modelURL, toolsURL string) []client.Object {

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// cgroupRoot is the folder in which the hierarchies of control groups are mounted.
+const cgroupRoot = "/sys/fs/cgroup"
+
+// cpuPeriod is the period of a CPU limit in microseconds. Kubernetes uses the same one.
+const cpuPeriod = 100_000
+
+// controlGroup is a control group that bounds the memory and the CPU time of its processes, as a container's does.
+type controlGroup struct {
+	// dirs are the folders of the group: one for each hierarchy of version 1, or the one of version 2. The first
+	// one bounds the memory, and the last one the CPU time.
+	dirs []string
+	// version is the version of the hierarchy, 1 or 2.
+	version int
+	events  string // the file that counts the processes killed for lack of memory
+}
+
+// newControlGroup creates a control group with a limit of the memory in bytes, without swap, and a number of CPUs
+// such as 0.5; 0 CPUs set no limit. It needs Linux and root. The caller must call remove.
+func newControlGroup(memory int, cpus float64) (g *controlGroup, err error) {
+	defer func() {
+		if err != nil {
+			g, err = nil, errors.Join(fmt.Errorf("failed to set up a control group, which needs Linux and root: %w", err), g.remove())
+		}
+	}()
+	bytes, quota := strconv.Itoa(memory), strconv.Itoa(int(cpus*cpuPeriod))
+	if _, err := os.Stat(filepath.Join(cgroupRoot, "cgroup.controllers")); err != nil {
+		g = &controlGroup{version: 1, events: "memory.oom_control"}
+		if err := g.add("memory", map[string]string{"memory.limit_in_bytes": bytes}); err != nil || cpus == 0 {
+			return g, err
+		}
+		return g, g.add("cpu", map[string]string{"cpu.cfs_period_us": strconv.Itoa(cpuPeriod), "cpu.cfs_quota_us": quota})
+	}
+	g = &controlGroup{version: 2, events: "memory.events"}
+	limits := map[string]string{"memory.max": bytes}
+	if cpus > 0 {
+		limits["cpu.max"] = fmt.Sprintf("%s %d", quota, cpuPeriod)
+	}
+	for _, controller := range []string{"+memory", "+cpu"} {
+		// The write fails if processes of this container are in the same group. Then setting the limit fails as
+		// well.
+		_ = os.WriteFile(filepath.Join(cgroupRoot, "cgroup.subtree_control"), []byte(controller), 0o600)
+	}
+	if err := g.add("", limits); err != nil {
+		return g, err
+	}
+	_ = writeExisting(filepath.Join(g.dirs[0], "memory.swap.max"), "0") // the file is absent on a machine without swap
+	return g, nil
+}
+
+// add creates a folder of the group in a hierarchy and sets limits there, by the names of their files.
+func (g *controlGroup) add(hierarchy string, limits map[string]string) error {
+	dir, err := os.MkdirTemp(filepath.Join(cgroupRoot, hierarchy), "capstan-bench-")
+	if err != nil {
+		return err
+	}
+	g.dirs = append(g.dirs, dir)
+	for file, value := range limits {
+		// The files of a control group already exist. A missing file must not be created.
+		if err := writeExisting(filepath.Join(dir, file), value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeExisting(path, value string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(value)
+	return errors.Join(err, file.Close())
+}
+
+// command returns the command that runs a program in the group from its first instruction. The process keeps its
+// ID. A nil group returns the program unchanged.
+func (g *controlGroup) command(path string, args []string) (program string, arguments []string) {
+	if g == nil {
+		return path, args
+	}
+	const enter = `while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs" || exit; shift; done; shift; exec "$@"`
+	return "/bin/sh", slices.Concat([]string{"-c", enter, "enter"}, g.dirs, []string{"--", path}, args)
+}
+
+// kills returns the number of processes of the group that were killed for lack of memory, and 0 for a nil group.
+func (g *controlGroup) kills() (int, error) {
+	if g == nil {
+		return 0, nil
+	}
+	counts, err := countsOf(filepath.Join(g.dirs[0], g.events), "oom_kill")
+	return counts["oom_kill"], err
+}
+
+// throttled returns the periods of the CPU limit in which the processes ran, and those in which the limit stopped
+// them.
+func (g *controlGroup) throttled() (periods, stopped int, err error) {
+	counts, err := countsOf(filepath.Join(g.dirs[len(g.dirs)-1], "cpu.stat"), "nr_periods", "nr_throttled")
+	return counts["nr_periods"], counts["nr_throttled"], err
+}
+
+// countsOf reads a file of lines with a name and a number each. It returns an error if one of the names is missing.
+func countsOf(path string, names ...string) (map[string]int, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the control group: %w", err)
+	}
+	counts := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		if name, count, ok := strings.Cut(strings.TrimSpace(line), " "); ok && slices.Contains(names, name) {
+			if counts[name], err = strconv.Atoi(count); err != nil {
+				return nil, fmt.Errorf("failed to read %s in %s: %w", name, path, err)
+			}
+		}
+	}
+	if len(counts) < len(names) {
+		return nil, fmt.Errorf("failed to find %v in %s", names, path)
+	}
+	return counts, nil
+}
+
+// remove removes the group once its processes have ended.
+func (g *controlGroup) remove() error {
+	if g == nil {
+		return nil
+	}
+	var errs []error
+	for _, dir := range g.dirs {
+		backoff := wait.Backoff{Duration: 10 * time.Millisecond, Factor: 2, Steps: 8}
+		var err error
+		_ = wait.ExponentialBackoff(backoff, func() (bool, error) { // err says more than this error
+			err = os.Remove(dir)
+			return err == nil, nil
+		})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// String returns the kind of the bound.
+func (g *controlGroup) String() string {
+	if g == nil {
+		return "no control group: the report compares the peak with the limit"
+	}
+	return fmt.Sprintf("control group v%d", g.version)
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestAControlGroupBoundsItsProcesses(t *testing.T) {
+	g, err := newControlGroup(32<<20, 0)
+	if err != nil {
+		// Control groups need root and a mounted hierarchy. Elsewhere the report must say that there is none.
+		if os.Geteuid() == 0 && !errors.Is(err, os.ErrPermission) && !strings.Contains(err.Error(), "control group") {
+			t.Errorf("error %q says nothing of the control group", err)
+		}
+		if got := (*controlGroup)(nil).String(); !strings.Contains(got, "no control group") {
+			t.Errorf("without a group the report says %q", got)
+		}
+		return
+	}
+	t.Cleanup(func() {
+		if err := g.remove(); err != nil {
+			t.Errorf("remove: %v", err)
+		}
+	})
+	// tail keeps an unfinished line in memory.
+	path, args := g.command("/bin/sh", []string{"-c", "echo started; head -c 200000000 /dev/zero | tail -n 1 >/dev/null; exit 1"})
+	k, started := kept(t, "greedy", path, args)
+	started(2)
+	k.close()
+	if kills, err := g.kills(); err != nil || kills < 1 {
+		t.Errorf("%d kills for lack of memory (%v), want at least one", kills, err)
+	}
+	if restarts, _ := k.counts(); restarts < 1 {
+		t.Error("no restart was counted")
+	}
+}
+
+func TestAControlGroupBoundsTheCPUTime(t *testing.T) {
+	g, err := newControlGroup(64<<20, 0.1)
+	if err != nil {
+		t.Skip(err) // TestAControlGroupBoundsItsProcesses checks the error
+	}
+	path, args := g.command("/bin/sh", []string{"-c", "echo started; while :; do :; done"})
+	k, started := kept(t, "busy", path, args)
+	started(1)
+	for stopped := 0; stopped == 0; {
+		if _, stopped, err = g.throttled(); err != nil || t.Context().Err() != nil {
+			t.Fatalf("the limit never stopped a process that uses a whole CPU: %v", err)
+		}
+	}
+	k.close()
+	if err := g.remove(); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+}

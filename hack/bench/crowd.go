@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+)
+
+const (
+	// agentsTimeout bounds the time until all Agents are ready.
+	agentsTimeout = 5 * time.Minute
+	// crowdDeadline is startingDeadlineSeconds of the Turns. A Turn that waits long for a slot should show up as slow and
+	// not end at its deadline.
+	crowdDeadline = 3600
+)
+
+// measureCrowd measures a small manager that many namespaces share, which create all their Turns at once.
+func (b *bench) measureCrowd(ctx context.Context, group *controlGroup) (_ *CrowdReport, err error) {
+	text := "x"
+	model, err := server.New(server.Config{Rules: []server.Rule{{
+		Reply: server.Reply{Text: &text, Repeat: b.replyChars, IgnoreMaxTokens: true},
+		Fault: server.Fault{LatencyMilliseconds: int(b.scale.latency.Milliseconds())},
+	}}}, server.WithKeptRequests(0))
+	if err != nil {
+		return nil, fmt.Errorf("failed to set up the fake model: %w", err)
+	}
+	url, err := b.serve(ctx, model)
+	if err != nil {
+		return nil, err
+	}
+	crowd := *b
+	crowd.model, crowd.latency = model, b.scale.latency
+	tenants := make([]string, b.scale.namespaces)
+	for i := range tenants {
+		tenants[i] = fmt.Sprintf("tenant-%d", i)
+		if err := b.createAll(ctx, objects(tenants[i], url+"/v1", b.scale.latency)); err != nil {
+			return nil, err
+		}
+	}
+	dir := filepath.Join(b.dir, "scale", partNamespaces)
+	manager, err := copyInGroup(ctx, group, b.manager, dir)
+	if err != nil {
+		return nil, err
+	}
+	k, _, err := b.keepMember(ctx, managerMember(manager, "manager", "bench").within(group), dir, filepath.Join(dir, "data"))
+	if err != nil {
+		return nil, err
+	}
+	r, err := crowd.runCrowd(ctx, tenants, group, k)
+	k.close()
+	if err != nil {
+		return nil, err
+	}
+	if r.Journal, err = journalUse(ctx, filepath.Join(dir, "data")); err != nil {
+		return nil, err
+	}
+	errs := make([]error, 0, len(tenants))
+	for _, tenant := range tenants {
+		errs = append(errs, cleanNamespace(ctx, b.api, tenant))
+	}
+	return r, errors.Join(errs...)
+}
+
+// copyInGroup copies a program to a folder and returns the path of the copy. The memory of its pages counts for the
+// group, as in a container. The pages of the original may count for another group.
+func copyInGroup(ctx context.Context, group *controlGroup, program, dir string) (string, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	to := filepath.Join(dir, filepath.Base(program))
+	path, args := group.command("/bin/cp", []string{program, to})
+	return to, runQuietly(ctx, append([]string{path}, args...)...)
+}
+
+// runCrowd creates the Turns of all namespaces and waits until they have ended. b.model is their model.
+func (b *bench) runCrowd(ctx context.Context, tenants []string, group *controlGroup, k *keeper) (*CrowdReport, error) {
+	if err := b.waitForAgents(ctx, len(tenants)); err != nil {
+		return nil, err
+	}
+	before, err := b.settled(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	idle, err := k.use()
+	if err != nil {
+		return nil, err
+	}
+	turns := len(tenants) * b.scale.turns
+	b.say("scale: %d Turns of %d namespaces at once", turns, len(tenants))
+	result, err := b.burstOf(ctx, turns, func(i int) *v1alpha1.Turn {
+		turn := newTurn(fmt.Sprintf("crowd-%d", i), b.payload)
+		turn.Namespace = tenants[i%len(tenants)]
+		turn.Spec.Limits = &v1alpha1.Limits{StartingDeadlineSeconds: new(int32(crowdDeadline))}
+		return turn
+	})
+	if err != nil {
+		return nil, err
+	}
+	after, err := b.settled(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	r := newCrowdReport(result, before, after, b)
+	r.Namespaces, r.PeakInFlight, r.IdleMiB = len(tenants), int(b.model.Stats().PeakInFlight), mebibytes(idle.memory)
+	var peak peaks
+	r.Restarts, peak = k.counts()
+	r.PeakMiB, r.PeakAnonymousMiB = mebibytes(peak.resident), mebibytes(peak.anonymous)
+	last, err := k.use()
+	if err != nil {
+		return nil, fmt.Errorf("the manager is not running at the end, after %d restarts: %w", r.Restarts, err)
+	}
+	r.CPUPerTurn = milliseconds(last.cpu-idle.cpu) / float64(turns) // without meaning if the manager has restarted
+	if r.OutOfMemoryKills, err = group.kills(); err != nil {
+		return nil, err
+	}
+	b.say("scale: all ended after %.0f s: %d restarts, %d model requests, %d Turns failed with %v, peak %s MiB", r.WallSeconds,
+		r.Restarts, r.ModelRequests, sumOf(r.FailedTurns), r.FailedTurns, number(r.PeakMiB))
+	periods, stopped, err := group.throttled()
+	r.ThrottledPercent = 100 * quotient(float64(stopped), float64(periods))
+	return r, err
+}
+
+// waitForAgents waits until this many Agents in the namespaces of tenants are ready.
+func (b *bench) waitForAgents(ctx context.Context, want int) error {
+	ready := 0
+	err := wait.PollUntilContextTimeout(ctx, b.settle, agentsTimeout, true, func(ctx context.Context) (bool, error) {
+		var agents v1alpha1.AgentList
+		if err := b.api.List(ctx, &agents); err != nil {
+			return false, err
+		}
+		ready = 0
+		for i := range agents.Items {
+			a := &agents.Items[i]
+			if a.Namespace != namespace && meta.IsStatusConditionTrue(a.Status.Conditions, v1alpha1.ConditionReady) {
+				ready++
+			}
+		}
+		return ready == want, nil
+	})
+	if err != nil {
+		return fmt.Errorf("failed to wait for the Agents, %d of %d are ready: %w", ready, want, err)
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+)
+
+const (
+	// callsPerStep is the number of calls in each reply of the long Turn's model.
+	callsPerStep = 2
+	// pageChars is the length of a tool's result. 100 results are about 200,000 tokens of 4 characters.
+	pageChars = 7_800
+	// pageTool is the tool of the long Turn.
+	pageTool = "read_page"
+	// resumePatience bounds the time from the kill to the next model request.
+	resumePatience = 5 * time.Minute
+)
+
+// longSite is the model and the tool server of one long Turn. It holds the model request that has the results of
+// killAt calls until the manager is killed, and counts all requests and calls.
+type longSite struct {
+	model         *server.Server
+	calls, killAt int
+
+	mu       sync.Mutex
+	requests map[int]int    // model requests by the number of results that they have
+	pages    map[string]int // calls by their arguments
+	before   int64          // the input tokens of all requests before the last one
+	held     chan struct{}  // closed when the request is held
+	resumed  chan time.Time // receives the time of the same request from the next manager
+}
+
+func newLongSite(calls int) (*longSite, error) {
+	page := func(half string) server.ToolCall {
+		return server.ToolCall{Name: pageTool, Arguments: new(fmt.Sprintf(`{"page": "{{ .ToolMessages }}-%s"}`, half))}
+	}
+	model, err := server.New(server.Config{Rules: []server.Rule{
+		{When: server.When{ToolMessages: new(calls)}, Reply: server.Reply{Text: new("All pages are read.")}},
+		{Reply: server.Reply{ToolCalls: []server.ToolCall{page("a"), page("b")}}},
+	}}, server.WithKeptRequests(0))
+	if err != nil {
+		return nil, fmt.Errorf("failed to set up the fake model: %w", err)
+	}
+	killAt := calls * 9 / 10
+	return &longSite{
+		model: model, calls: calls, killAt: killAt - killAt%callsPerStep, requests: map[int]int{}, pages: map[string]int{},
+		held: make(chan struct{}), resumed: make(chan time.Time, 1),
+	}, nil
+}
+
+// ServeHTTP answers model requests.
+func (s *longSite) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return // the client is gone
+	}
+	if r.Method == http.MethodPost && s.holds(bytes.Count(body, toolMessage)) {
+		<-r.Context().Done() // until the manager is killed
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	s.model.ServeHTTP(w, r)
+}
+
+// holds counts a model request by the number of results that it has, and reports whether it must wait.
+func (s *longSite) holds(results int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests[results]++
+	switch {
+	case results == s.killAt && s.requests[results] == 1:
+		close(s.held)
+		return true
+	case results == s.killAt && s.requests[results] == 2:
+		s.resumed <- time.Now()
+	case results == s.calls:
+		s.before = s.model.Stats().PromptTokens
+	}
+	return false
+}
+
+// tools returns the handler of the tool server.
+func (s *longSite) tools() http.Handler {
+	type arguments struct {
+		Page string `json:"page"`
+	}
+	tools := mcp.NewServer(&mcp.Implementation{Name: "pages", Version: "1.0.0"}, nil)
+	mcp.AddTool(tools, &mcp.Tool{Name: pageTool, Description: "Returns a page of the handbook."},
+		func(_ context.Context, _ *mcp.CallToolRequest, a arguments) (*mcp.CallToolResult, any, error) {
+			s.mu.Lock()
+			s.pages[a.Page]++
+			s.mu.Unlock()
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: pageOf(a.Page)}}}, nil, nil
+		})
+	return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return tools }, nil)
+}
+
+// pageOf returns the text of a page, which differs from that of all other pages.
+func pageOf(page string) string {
+	var text strings.Builder
+	for n := 0; text.Len() < pageChars; n++ {
+		fmt.Fprintf(&text, "Part %d of page %s has the number %s.\n", n, page, hashOf(page, n)[:12])
+	}
+	return text.String()[:pageChars]
+}
+
+// compareLong measures the long Turn with a manager without limits, and with one in the group.
+func (b *bench) compareLong(ctx context.Context, group *controlGroup) (*LongReport, error) {
+	r := &LongReport{Calls: b.scale.calls}
+	for _, c := range []struct {
+		name  string
+		group *controlGroup
+		to    *LongCost
+	}{{"long", nil, &r.Free}, {"long-small", group, &r.Small}} {
+		var err error
+		if *c.to, err = b.measureLong(ctx, c.name, c.group); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// measureLong runs one long Turn, kills its manager when most calls have been made, and measures how fast the next
+// manager continues.
+func (b *bench) measureLong(ctx context.Context, name string, group *controlGroup) (c LongCost, err error) {
+	s, err := newLongSite(b.scale.calls)
+	if err != nil {
+		return c, err
+	}
+	modelURL, err := b.serve(ctx, s)
+	if err != nil {
+		return c, err
+	}
+	toolsURL, err := b.serve(ctx, s.tools())
+	if err != nil {
+		return c, err
+	}
+	if err := b.createAll(ctx, longObjects(name, modelURL+"/v1", toolsURL)); err != nil {
+		return c, err
+	}
+	dir := filepath.Join(b.dir, "scale", name)
+	k, _, err := b.keepMember(ctx, managerMember(b.manager, "manager", "bench").within(group), dir, filepath.Join(dir, "data"))
+	if err != nil {
+		return c, err
+	}
+	c, err = b.runLong(ctx, name, s, k)
+	k.close()
+	if err != nil {
+		return c, err
+	}
+	if c.Journal, err = journalUse(ctx, filepath.Join(dir, "data")); err != nil {
+		return c, err
+	}
+	return c, cleanNamespace(ctx, b.api, name)
+}
+
+// runLong runs the Turn in the namespace of this name.
+func (b *bench) runLong(ctx context.Context, name string, s *longSite, k *keeper) (c LongCost, err error) {
+	b.say("scale: %s: a Turn of %d calls, whose manager is killed after %d", name, s.calls, s.killAt)
+	if err := b.waitForAgents(ctx, 1); err != nil {
+		return c, err
+	}
+	var result *burstResult
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.kill(ctx, k, &c) })
+	group.Go(func() (err error) {
+		result, err = b.burstOf(ctx, 1, func(int) *v1alpha1.Turn {
+			turn := newTurn(name, 0)
+			turn.Namespace, turn.Spec.AgentRef.Name = name, name
+			return turn
+		})
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return c, err
+	}
+	var peak peaks
+	c.Restarts, peak = k.counts()
+	c.PeakMiB, c.FailedTurns, c.ToolCalls = mebibytes(peak.resident), result.failed, result.toolCalls
+	s.count(&c)
+	return c, nil
+}
+
+// kill kills the manager when the request is held, and measures the time until the next manager sends it again.
+func (s *longSite) kill(ctx context.Context, k *keeper, c *LongCost) error {
+	select {
+	case <-s.held:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := k.kill(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, resumePatience, fmt.Errorf("no model request within %s of the kill", resumePatience))
+	defer cancel()
+	select {
+	case at := <-s.resumed:
+		c.ResumeSeconds = at.Sub(k.lastStart()).Seconds()
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("failed to wait until the Turn continues: %w", context.Cause(ctx))
+	}
+}
+
+// count adds the counts of requests and calls.
+func (s *longSite) count(c *LongCost) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.requests {
+		c.ModelRequests += n
+	}
+	for _, n := range s.pages {
+		c.RepeatedCalls += n - 1
+	}
+	c.InputTokens = s.model.Stats().PromptTokens
+	c.LastTokens = c.InputTokens - s.before
+}
+
+// longObjects returns all objects that the long Turn needs, in a namespace of this name.
+func longObjects(name, modelURL, toolsURL string) []client.Object {
+	own := metav1.ObjectMeta{Name: name, Namespace: name}
+	reference := v1alpha1.ObjectReference{Name: name}
+	return []client.Object{
+		newNamespace(name), newProfile(name),
+		&v1alpha1.ModelProvider{ObjectMeta: own, Spec: v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: modelURL}},
+		&v1alpha1.ToolServer{ObjectMeta: own, Spec: v1alpha1.ToolServerSpec{
+			Type: v1alpha1.ToolServerTypeMCP, MCP: &v1alpha1.MCPEndpoint{URL: toolsURL},
+		}},
+		&v1alpha1.Agent{ObjectMeta: own, Spec: v1alpha1.AgentSpec{
+			PromptProfileRef: reference,
+			Models:           []v1alpha1.ModelReference{{ProviderRef: reference, Model: modelName}},
+			Tools:            []v1alpha1.AgentTool{{ServerRef: &reference}},
+			Limits: &v1alpha1.Limits{
+				TimeoutSeconds: new(int32(3600)), MaxSteps: new(int32(100)), MaxToolCalls: new(int32(1000)),
+				MaxTokens: new(int64(1_000_000_000)),
+			},
+		}},
+	}
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// The parts of the phase scale, in the order in which they run.
+const (
+	partNamespaces = "namespaces"
+	partInFlight   = "in-flight"
+	partLong       = "long"
+)
+
+var scaleParts = []string{partNamespaces, partInFlight, partLong}
+
+// heldMemoryMiB is the memory limit of the manager with many Turns in flight: the one from which on a manager runs
+// 10,000 Turns by default.
+const heldMemoryMiB = 2048
+
+// maxLongCalls bounds the calls of the long Turn: a Turn has at most 100 steps, and the last one makes no call.
+const maxLongCalls = 99 * callsPerStep
+
+// scaleOptions holds the flags of the phase scale.
+type scaleOptions struct {
+	parts      []string
+	namespaces int
+	turns      int // in each namespace
+	latency    time.Duration
+	inFlight   int
+	calls      int
+	memoryMiB  int
+	cpus       float64
+}
+
+func (o *scaleOptions) addFlags(f *flag.FlagSet) {
+	o.parts = scaleParts
+	f.Func("scale-parts", "parts of the phase scale, separated by commas: "+strings.Join(scaleParts, ", ")+"; default: all",
+		func(list string) error {
+			o.parts = strings.Split(list, ",")
+			return nil
+		})
+	f.IntVar(&o.namespaces, "scale-namespaces", 51, "namespaces that share a small manager, from 1 to 1000")
+	f.IntVar(&o.turns, "scale-turns", 100, "Turns in each of these namespaces, from 1 to 10000")
+	f.DurationVar(&o.latency, "scale-latency", 20*time.Second, "time until their model begins its answer")
+	f.IntVar(&o.memoryMiB, "scale-memory-mib", 128, "memory limit of the small manager, in MiB, from 64 to 65536")
+	f.Float64Var(&o.cpus, "scale-cpus", 0.5, "CPU limit of the small manager, from 0.1 to 64")
+	f.IntVar(&o.inFlight, "scale-in-flight", 10_000, "Turns to have in flight at once, from 1 to 100000")
+	f.IntVar(&o.calls, "scale-calls", 100, fmt.Sprintf("tool calls of the long Turn, an even number from 4 to %d", maxLongCalls))
+}
+
+func (o *scaleOptions) check() error {
+	for _, part := range o.parts {
+		if !slices.Contains(scaleParts, part) {
+			return fmt.Errorf("--scale-parts: %q must be one of %s", part, strings.Join(scaleParts, ", "))
+		}
+	}
+	switch {
+	case o.namespaces < 1 || o.namespaces > 1000:
+		return errors.New("--scale-namespaces must be from 1 to 1000")
+	case o.turns < 1 || o.turns > 10_000:
+		return errors.New("--scale-turns must be from 1 to 10000")
+	case o.latency < 0 || o.latency > time.Hour:
+		return errors.New("--scale-latency must be from 0 to 1h")
+	case o.memoryMiB < 64 || o.memoryMiB > 65_536:
+		return errors.New("--scale-memory-mib must be from 64 to 65536")
+	case o.cpus < 0.1 || o.cpus > 64:
+		return errors.New("--scale-cpus must be from 0.1 to 64")
+	case o.inFlight < 1 || o.inFlight > 100_000:
+		return errors.New("--scale-in-flight must be from 1 to 100000")
+	case o.calls < 4 || o.calls > maxLongCalls || o.calls%callsPerStep != 0:
+		return fmt.Errorf("--scale-calls must be an even number from 4 to %d", maxLongCalls)
+	}
+	return nil
+}
+
+// measureScale measures the limits of one manager: many namespaces that share a small one, many Turns in flight, and
+// a long Turn whose manager is killed.
+func (b *bench) measureScale(ctx context.Context) (*ScaleReport, error) {
+	small, err := b.newGroup(b.scale.memoryMiB, b.scale.cpus)
+	if err != nil {
+		return nil, err
+	}
+	r := &ScaleReport{MemoryMiB: b.scale.memoryMiB, LimitCPUs: b.scale.cpus, Bound: small.String()}
+	cpus := readCPUTime()
+	for _, part := range b.scale.parts {
+		switch part {
+		case partNamespaces:
+			r.Crowd, err = b.measureCrowd(ctx, small)
+		case partInFlight:
+			r.Held, err = b.holdInGroup(ctx)
+		case partLong:
+			r.Long, err = b.compareLong(ctx, small)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", part, err)
+		}
+	}
+	r.StolenPercent = readCPUTime().stolenSince(cpus)
+	return r, nil
+}
+
+// newGroup creates a control group that is removed when the stack has stopped.
+func (b *bench) newGroup(memoryMiB int, cpus float64) (*controlGroup, error) {
+	g, err := newControlGroup(memoryMiB<<20, cpus)
+	if err != nil {
+		return nil, fmt.Errorf("the phase %s measures managers with limits of memory and CPU time: %w", phaseScale, err)
+	}
+	b.stack.OnStop(g.remove)
+	return g, nil
+}
+
+// holdInGroup measures a manager with many Turns in flight. The group ends a manager that needs more memory.
+func (b *bench) holdInGroup(ctx context.Context) (*HeldReport, error) {
+	group, err := b.newGroup(heldMemoryMiB, 0)
+	if err != nil {
+		return nil, err
+	}
+	r := &HeldReport{InFlight: b.scale.inFlight, BoundMiB: heldMemoryMiB}
+	t, err := b.holdTurns(ctx, "scale-"+partInFlight, group, r)
+	if err != nil {
+		return nil, err
+	}
+	return r, errors.Join(t.stop(), b.removeTools(ctx))
+}
+
+// JournalUse is the size of the journals of a manager that has ended.
+type JournalUse struct {
+	// Bytes is the size of all entries and artifacts, and a fixed amount for each, as the quotas count it.
+	Bytes int64 `json:"bytes"`
+	// FileBytes is the size of the SQLite file.
+	FileBytes int64 `json:"fileBytes"`
+}
+
+// journalUse reads the size of the journals in a manager's folder. The manager must have ended.
+func journalUse(ctx context.Context, dir string) (u JournalUse, err error) {
+	path := filepath.Join(dir, "journal.db")
+	s, err := sqlite.Open(ctx, path)
+	if err != nil {
+		return u, err
+	}
+	use, err := s.Use(ctx)
+	if err := errors.Join(err, s.Close()); err != nil {
+		return u, err
+	}
+	for _, bytes := range use.Namespaces {
+		u.Bytes += bytes
+	}
+	file, err := os.Stat(path)
+	if err != nil {
+		return u, err
+	}
+	u.FileBytes = file.Size()
+	return u, nil
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ScaleReport shows the limits of one manager. Parts that did not run are nil.
+type ScaleReport struct {
+	// MemoryMiB and LimitCPUs are the limits of the small manager, and Bound names the mechanism that set them.
+	MemoryMiB int          `json:"memoryMiB"`
+	LimitCPUs float64      `json:"limitCPUs"`
+	Bound     string       `json:"bound"`
+	Crowd     *CrowdReport `json:"namespaces,omitempty"`
+	Held      *HeldReport  `json:"inFlight,omitempty"`
+	Long      *LongReport  `json:"long,omitempty"`
+	// StolenPercent is the percentage of CPU time that the host took for its other machines meanwhile.
+	StolenPercent float64 `json:"stolenPercent"`
+}
+
+// CrowdReport is the cost of many namespaces that share a small manager and create all their Turns at once.
+type CrowdReport struct {
+	Namespaces          int     `json:"namespaces"`
+	Turns               int     `json:"turns"`
+	LatencyMilliseconds int64   `json:"latencyMilliseconds"`
+	WallSeconds         float64 `json:"wallSeconds"`
+	TurnsPerSecond      float64 `json:"turnsPerSecond"`
+	// PeakInFlight is the largest number of model requests at the same time.
+	PeakInFlight  int   `json:"peakInFlight"`
+	ModelRequests int64 `json:"modelRequests"`
+	// Restarts counts the unexpected ends of the manager, and OutOfMemoryKills the ones for lack of memory.
+	Restarts         int            `json:"restarts"`
+	OutOfMemoryKills int            `json:"outOfMemoryKills"`
+	FailedTurns      map[string]int `json:"failedTurns,omitempty"`
+	// IdleMiB is the manager's resident memory before the first Turn, and PeakMiB its peak. Without pages of files, which
+	// the kernel can drop, the peak is PeakAnonymousMiB.
+	IdleMiB          float64 `json:"idleMiB"`
+	PeakMiB          float64 `json:"peakMiB"`
+	PeakAnonymousMiB float64 `json:"peakAnonymousMiB"`
+	CPUPerTurn       float64 `json:"cpuMillisecondsPerTurn"`
+	ServerCPUPerTurn float64 `json:"apiServerCPUMillisecondsPerTurn"`
+	// ThrottledPercent is the percentage of the periods of the CPU limit in which the limit stopped the manager.
+	ThrottledPercent    float64            `json:"throttledPercent"`
+	WritesPerTurn       float64            `json:"apiWritesPerTurn"`
+	WritesPerTurnByKind map[string]float64 `json:"apiWritesPerTurnByKind"`
+	Journal             JournalUse         `json:"journal"`
+}
+
+// LongReport compares a long Turn of a manager without limits with that of the small manager.
+type LongReport struct {
+	Calls int      `json:"calls"`
+	Free  LongCost `json:"free"`
+	Small LongCost `json:"small"`
+}
+
+// LongCost is the cost of a long Turn whose manager was killed once.
+type LongCost struct {
+	// ResumeSeconds is the time from the start of the next manager's process to its first model request.
+	ResumeSeconds float64 `json:"resumeSeconds"`
+	Restarts      int     `json:"restarts"`
+	ModelRequests int     `json:"modelRequests"`
+	ToolCalls     int     `json:"toolCalls"`
+	// RepeatedCalls counts the calls that the tool server received more than once.
+	RepeatedCalls int `json:"repeatedCalls"`
+	// InputTokens is the sum of all requests, and LastTokens is the length of the last one.
+	InputTokens int64          `json:"inputTokens"`
+	LastTokens  int64          `json:"lastTokens"`
+	PeakMiB     float64        `json:"peakMiB"`
+	Journal     JournalUse     `json:"journal"`
+	FailedTurns map[string]int `json:"failedTurns,omitempty"`
+}
+
+func newCrowdReport(result *burstResult, before, after sample, b *bench) *CrowdReport {
+	turns := len(result.latencies)
+	r := &CrowdReport{
+		Turns: turns, LatencyMilliseconds: b.latency.Milliseconds(), WallSeconds: result.wall.Seconds(),
+		TurnsPerSecond: float64(turns) / result.wall.Seconds(), ModelRequests: after.modelRequests - before.modelRequests,
+		FailedTurns: result.failed, ServerCPUPerTurn: milliseconds(after.serverCPU-before.serverCPU) / float64(turns),
+	}
+	r.WritesPerTurnByKind, r.WritesPerTurn = writesPerTurn(before, after, float64(turns))
+	return r
+}
+
+// failure returns an error if one of the parts has not the results that it must have.
+func (r *ScaleReport) failure() error {
+	var errs []error
+	if r.Crowd != nil {
+		errs = append(errs, r.Crowd.failure())
+	}
+	if r.Held != nil {
+		errs = append(errs, r.Held.failure())
+	}
+	if r.Long != nil {
+		errs = append(errs, r.Long.Free.failure("without limits", r.Long.Calls), r.Long.Small.failure("of the small manager", r.Long.Calls))
+	}
+	return errors.Join(errs...)
+}
+
+// failure returns an error if the manager has ended, or a Turn has failed or not made exactly one model request.
+func (r *CrowdReport) failure() error {
+	var errs []error
+	add := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%d namespaces: "+format, append([]any{r.Namespaces}, args...)...))
+	}
+	if r.Restarts > 0 || r.OutOfMemoryKills > 0 {
+		add("the manager restarted %d times, %d of them for lack of memory, want none", r.Restarts, r.OutOfMemoryKills)
+	}
+	if r.ModelRequests != int64(r.Turns) {
+		add("%d model requests for %d Turns, want one each", r.ModelRequests, r.Turns)
+	}
+	if len(r.FailedTurns) > 0 {
+		add("not all Turns succeeded: %v", r.FailedTurns)
+	}
+	return errors.Join(errs...)
+}
+
+// wantRequests is the number of model requests of a long Turn: one for each step, one for the answer, and the one that
+// the kill interrupted.
+func wantRequests(calls int) int { return calls/callsPerStep + 2 }
+
+// failure returns an error if the Turn did not succeed, or a call or a recorded reply was repeated.
+func (c *LongCost) failure(of string, calls int) error {
+	var errs []error
+	add := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("the long Turn "+of+": "+format, args...))
+	}
+	if c.Restarts != 1 {
+		add("the manager restarted %d times, want the one kill", c.Restarts)
+	}
+	if want := wantRequests(calls); c.ModelRequests != want {
+		add("%d model requests, want %d", c.ModelRequests, want)
+	}
+	if c.ToolCalls != calls || c.RepeatedCalls != 0 {
+		add("%d tool calls, %d of them repeated, want %d and none", c.ToolCalls, c.RepeatedCalls, calls)
+	}
+	if len(c.FailedTurns) > 0 {
+		add("it did not succeed: %v", c.FailedTurns)
+	}
+	return errors.Join(errs...)
+}
+
+func (r *ScaleReport) table(s Setup) string {
+	var tables []string
+	if r.Crowd != nil {
+		tables = append(tables, r.crowdTable(s))
+	}
+	if r.Held != nil {
+		var text strings.Builder
+		r.Held.memoryTable(&text, s)
+		tables = append(tables, text.String())
+	}
+	if r.Long != nil {
+		tables = append(tables, r.longTable(s))
+	}
+	return strings.Join(tables, "\n") + fmt.Sprintf("\nThe host took %.0f %% of the CPU time for its other machines during the phase %s.\n",
+		r.StolenPercent, phaseScale)
+}
+
+// limits returns the limits of the small manager.
+func (r *ScaleReport) limits() string {
+	return fmt.Sprintf("%d MiB, %s CPU", r.MemoryMiB, strconv.FormatFloat(r.LimitCPUs, 'f', -1, 64))
+}
+
+func (r *ScaleReport) crowdTable(s Setup) string {
+	var text strings.Builder
+	c := r.Crowd
+	fmt.Fprintf(&text, "A manager with %s (%s) for %d namespaces, %d Turns at once: model latency %g s, answers of %d\n"+
+		"characters, facts of %d, %d CPUs\n\n", r.limits(), r.Bound, c.Namespaces, c.Turns, float64(c.LatencyMilliseconds)/1000,
+		s.ReplyChars, s.PayloadChars, s.CPUs)
+	const line = "%-42s%10s%10s%s\n"
+	fmt.Fprintf(&text, line, "", "measured", "must be", "")
+	exactly := func(name string, value, want int) {
+		mark := ""
+		if value != want {
+			mark = "  VIOLATED"
+		}
+		fmt.Fprintf(&text, line, name, strconv.Itoa(value), strconv.Itoa(want), mark)
+	}
+	show := func(name string, value float64) { fmt.Fprintf(&text, line, name, number(value), "-", "") }
+	exactly("restarts", c.Restarts, 0)
+	exactly("  for lack of memory", c.OutOfMemoryKills, 0)
+	exactly("model requests", int(c.ModelRequests), c.Turns)
+	exactly("failed Turns", sumOf(c.FailedTurns), 0)
+	show("model requests at the same time, at most", float64(c.PeakInFlight))
+	show("time until all have ended, s", c.WallSeconds)
+	show("Turns per second", c.TurnsPerSecond)
+	show("memory when idle, MiB", c.IdleMiB)
+	show("memory, peak, MiB", c.PeakMiB)
+	show("  without pages of files", c.PeakAnonymousMiB)
+	show("CPU per Turn, ms", c.CPUPerTurn)
+	show("periods in which the CPU limit stopped it, %", c.ThrottledPercent)
+	show("CPU of the API server per Turn, ms", c.ServerCPUPerTurn)
+	show("journal bytes per Turn", float64(c.Journal.Bytes)/float64(c.Turns))
+	show("SQLite file, bytes per Turn", float64(c.Journal.FileBytes)/float64(c.Turns))
+	show("API writes per Turn", c.WritesPerTurn)
+	for _, kind := range slices.Sorted(maps.Keys(c.WritesPerTurnByKind)) {
+		show("  "+kind, c.WritesPerTurnByKind[kind])
+	}
+	return text.String()
+}
+
+func (r *ScaleReport) longTable(s Setup) string {
+	var text strings.Builder
+	l := r.Long
+	fmt.Fprintf(&text, "A Turn of %d tool calls, whose manager is killed when most of them have been made: %d calls in a step, results\n"+
+		"of %d characters, %d CPUs\n\n", l.Calls, callsPerStep, pageChars, s.CPUs)
+	const line = "%-42s%12s%20s%10s%s\n"
+	fmt.Fprintf(&text, line, "limits of the manager", "none", r.limits(), "must be", "")
+	exactly := func(name string, free, small, want int) {
+		mark := ""
+		if free != want || small != want {
+			mark = "  VIOLATED"
+		}
+		fmt.Fprintf(&text, line, name, strconv.Itoa(free), strconv.Itoa(small), strconv.Itoa(want), mark)
+	}
+	show := func(name string, of func(*LongCost) float64, print func(float64) string) {
+		fmt.Fprintf(&text, line, name, print(of(&l.Free)), print(of(&l.Small)), "-", "")
+	}
+	exactly("restarts", l.Free.Restarts, l.Small.Restarts, 1)
+	exactly("tool calls", l.Free.ToolCalls, l.Small.ToolCalls, l.Calls)
+	exactly("  repeated", l.Free.RepeatedCalls, l.Small.RepeatedCalls, 0)
+	exactly("model requests", l.Free.ModelRequests, l.Small.ModelRequests, wantRequests(l.Calls))
+	exactly("failed Turns", len(l.Free.FailedTurns), len(l.Small.FailedTurns), 0)
+	show("input tokens of the last request", func(c *LongCost) float64 { return float64(c.LastTokens) }, whole)
+	show("input tokens of all requests", func(c *LongCost) float64 { return float64(c.InputTokens) }, whole)
+	show("journal, bytes", func(c *LongCost) float64 { return float64(c.Journal.Bytes) }, whole)
+	show("  per call", func(c *LongCost) float64 { return float64(c.Journal.Bytes) / float64(l.Calls) }, whole)
+	show("SQLite file, bytes", func(c *LongCost) float64 { return float64(c.Journal.FileBytes) }, whole)
+	show("memory, peak, MiB", func(c *LongCost) float64 { return c.PeakMiB }, number)
+	show("time to resume, s", func(c *LongCost) float64 { return c.ResumeSeconds }, number)
+	text.WriteString("\nThe time to resume is that from the start of the next manager's process to its first model request.\n")
+	return text.String()
+}
