@@ -80,11 +80,12 @@ type TurnReconciler struct {
 
 type turnQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// bindingsAtOnce is the number of Turns that are reconciled in parallel: each binding waits for one write.
-// bindingsOfNamespace is lower, so that no namespace occupies all workers.
+// bindingsAtOnce is the number of Turns that are reconciled in parallel: each binding waits for one write, at the
+// gate of writes or at the API server. bindingsOfNamespace is far lower, because a namespace whose writes wait must
+// leave workers to others.
 const (
-	bindingsAtOnce      = 16
-	bindingsOfNamespace = 12
+	bindingsAtOnce      = 64
+	bindingsOfNamespace = 16
 )
 
 // SetupWithManager registers the reconciler. These events reconcile a Turn:
@@ -139,6 +140,16 @@ func (r *TurnReconciler) enqueue(turn scheduler.Key, priority int) {
 	} else {
 		(*q).Add(request)
 	}
+}
+
+// fairQueue returns the queue of the controller, or nil before the controller has started.
+func (r *TurnReconciler) fairQueue() *fairqueue.Queue {
+	q := r.queue.Load()
+	if q == nil {
+		return nil
+	}
+	fair, _ := (*q).(*fairqueue.Queue)
+	return fair
 }
 
 // Reconcile evaluates one Turn and carries out the action. Each action states what happens to the Turn's slot.
@@ -428,9 +439,12 @@ func (r *TurnReconciler) reportWait(ctx context.Context, t *v1alpha1.Turn, reaso
 }
 
 // updateStatus writes a status that was computed from the Turn as it was read. If the Turn has changed since, it
-// fails with a conflict.
+// fails with a conflict. While the watch does not show the writes of a namespace, the namespace's Turns wait.
 func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) error {
+	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(t)}
+	r.fairQueue().Expect(request)
 	if err := r.Client.Status().Update(ctx, t); err != nil {
+		r.fairQueue().Observe(request) // there may be no event
 		return err
 	}
 	r.expectations.Expect(t)

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/fairqueue"
@@ -19,7 +20,7 @@ import (
 
 // slotEvents releases the slot of a Turn as soon as the watch shows that the Turn has ended, was deleted or was
 // unbound. The slot goes to the next Turn at once, however long the queue of the reconciler is. The handler adds
-// nothing to that queue.
+// nothing to that queue, but reports to it the writes that the watch shows.
 func (r *TurnReconciler) slotEvents() handler.EventHandler {
 	return handler.Funcs{
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, _ turnQueue) {
@@ -28,7 +29,9 @@ func (r *TurnReconciler) slotEvents() handler.EventHandler {
 			if !ok || !isTurn || r.expectations.IsStale(after) { // this process has bound it anew since
 				return
 			}
-			switch key := client.ObjectKeyFromObject(after); {
+			key := client.ObjectKeyFromObject(after)
+			r.fairQueue().Observe(reconcile.Request{NamespacedName: key})
+			switch {
 			case after.IsFinished(), !after.DeletionTimestamp.IsZero():
 				r.slots.Release(key)
 			case before.BoundTo() != "" && after.BoundTo() == "":
@@ -37,6 +40,7 @@ func (r *TurnReconciler) slotEvents() handler.EventHandler {
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, _ turnQueue) {
 			key := client.ObjectKeyFromObject(e.Object)
+			r.fairQueue().Observe(reconcile.Request{NamespacedName: key})
 			var now v1alpha1.Turn
 			if err := r.Client.Get(ctx, key, &now); err == nil && now.UID != e.Object.GetUID() {
 				return // the cache already has another Turn of that name

@@ -26,6 +26,9 @@ type schedulerHarness struct {
 	turns []*v1alpha1.Turn
 	// writes counts the status writes by Turn.
 	writes map[string]int
+	// lagging means that the watch does not show the writes of status. If failure is not nil, they fail with it.
+	lagging bool
+	failure error
 }
 
 // newSchedulerHarness creates Turns of one Agent, a minute apart, and reconciles each once.
@@ -46,6 +49,12 @@ func newSchedulerHarness(t *testing.T, turns, capacity int) *schedulerHarness {
 			opts ...client.SubResourceUpdateOption,
 		) error {
 			c.writes[o.GetName()]++
+			if c.failure != nil {
+				return c.failure
+			}
+			if !c.lagging {
+				defer c.queue.Observe(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o)})
+			}
 			return api.SubResource(sub).Update(ctx, o, opts...)
 		},
 	}, objects...)
@@ -270,5 +279,99 @@ func TestWatchReleasesSlot(t *testing.T) {
 				t.Errorf("it holds its slot: %t, want %t", got, tc.holds)
 			}
 		})
+	}
+}
+
+// create creates a Turn and enqueues it.
+func (c *schedulerHarness) create(t *testing.T, namespace, name string) {
+	t.Helper()
+	turn := turnWith(func(turn *v1alpha1.Turn) {
+		turn.Namespace, turn.Name, turn.UID = namespace, name, types.UID(namespace+name)
+	})
+	if err := c.client.Create(t.Context(), turn); err != nil {
+		t.Fatal(err)
+	}
+	c.queue.Add(reconcile.Request{NamespacedName: client.ObjectKeyFromObject(turn)})
+}
+
+// burst creates Turns of a namespace while the watch lags, and reconciles as many as the queue hands out.
+func burst(t *testing.T, turns int) *schedulerHarness {
+	t.Helper()
+	c := newSchedulerHarness(t, 0, 2*turns)
+	c.lagging = true
+	for i := range turns {
+		c.create(t, "helpdesk", fmt.Sprint("busy-", i))
+	}
+	const unobserved, nextInLine = 32, bindingsOfNamespace - 1
+	c.reconcileNext(t, unobserved+nextInLine)
+	return c
+}
+
+// TestBurstDoesNotOutrunTheWatch checks that the Turns of a namespace wait while the watch does not show its last
+// bindings, that a Turn of another namespace does not wait, and which events let the namespace continue.
+func TestBurstDoesNotOutrunTheWatch(t *testing.T) {
+	const turns = 100
+	changed := func(change func(*v1alpha1.Turn)) func(*schedulerHarness, *v1alpha1.Turn) {
+		return func(c *schedulerHarness, bound *v1alpha1.Turn) {
+			before, after := bound.DeepCopy(), bound.DeepCopy()
+			before.Status.Executor = nil
+			change(after)
+			c.testEnv.turns.slotEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: before, ObjectNew: after}, c.queue)
+		}
+	}
+	for name, show := range map[string]func(*schedulerHarness, *v1alpha1.Turn){
+		"it is bound":     changed(func(*v1alpha1.Turn) {}),
+		"it is suspended": changed(func(t *v1alpha1.Turn) { t.Spec.DesiredState = v1alpha1.DesiredStateSuspended }),
+		"its executor is lost or restarts, and it is unbound": changed(func(t *v1alpha1.Turn) { t.Status.Executor.Name = "" }),
+		"it is cancelled": changed(func(t *v1alpha1.Turn) {
+			translate.End(t, metav1.ConditionFalse, v1alpha1.TurnReasonCancelled, "", now)
+		}),
+		"it is being deleted":                          changed(func(t *v1alpha1.Turn) { t.DeletionTimestamp = new(metav1.NewTime(now)) }),
+		"it is created anew during a gap of the watch": changed(func(t *v1alpha1.Turn) { t.UID, t.Status.Executor = "new", nil }),
+		"it is deleted": func(c *schedulerHarness, bound *v1alpha1.Turn) {
+			c.testEnv.turns.slotEvents().Delete(t.Context(), event.DeleteEvent{Object: bound}, c.queue)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := burst(t, turns)
+			first := c.bound(t)
+			agent := agentWith("", "", func(a *v1alpha1.Agent) { a.Namespace = "other" })
+			if err := c.client.Create(t.Context(), agent); err != nil {
+				t.Fatal(err)
+			}
+			agent.Status = agentWith(metav1.ConditionTrue, "").Status
+			if err := c.client.Status().Update(t.Context(), agent); err != nil {
+				t.Fatal(err)
+			}
+			c.create(t, "other", "calm")
+			c.reconcileNext(t, 1)
+			if got := c.bound(t); len(got) != len(first)+1 || got[len(got)-1].Namespace != "other" {
+				t.Fatalf("%d Turns are bound after %d, want only the one of the other namespace in addition", len(got), len(first))
+			}
+			for i := range first {
+				show(c, &first[i])
+			}
+			c.lagging = false
+			c.reconcileNext(t, turns-len(first))
+			if got := len(c.bound(t)); got != turns+1 {
+				t.Errorf("%d Turns are bound, want all %d", got, turns+1)
+			}
+		})
+	}
+}
+
+// TestFailedWriteIsNotAwaited checks that a namespace does not wait for the watch to show writes that have failed.
+func TestFailedWriteIsNotAwaited(t *testing.T) {
+	c := newSchedulerHarness(t, 0, 1)
+	c.lagging, c.failure = true, broken
+	for i := range 100 {
+		c.create(t, "helpdesk", fmt.Sprint("turn-", i))
+	}
+	for range 100 {
+		r, _ := c.queue.Get()
+		if _, err := c.testEnv.turns.Reconcile(t.Context(), r); err == nil {
+			t.Fatal("the write has succeeded")
+		}
+		c.queue.Done(r)
 	}
 }

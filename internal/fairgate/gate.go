@@ -13,12 +13,12 @@ import (
 // alone is how long no other namespace must have entered before a namespace may use the whole gate.
 const alone = 10 * time.Second
 
-// Gate bounds how many goroutines are inside at once, with a lower bound for each namespace while several
+// Gate bounds how many goroutines are inside at once, with a lower bound for each busy namespace while several
 // namespaces use the gate. So a namespace with thousands of goroutines neither fills the gate nor makes another
 // namespace wait behind them. Waiting namespaces enter in turn, and the goroutines of one namespace in the order of
 // their arrival. Gate is safe for concurrent use. A nil Gate has no bound.
 type Gate struct {
-	ofNamespace int
+	atOnce, ofNamespace int
 
 	mu   sync.Mutex
 	free int
@@ -36,13 +36,14 @@ type Gate struct {
 	turns []string
 }
 
-// New returns a gate that lets in at most atOnce goroutines, and at most ofNamespace of one namespace if another
-// one has called Enter within the last 10 seconds. Both must be at least 1.
+// New returns a gate that lets in at most atOnce goroutines. If another namespace has called Enter within the last
+// 10 seconds, fewer goroutines of a namespace may be inside. Up to half of atOnce may be inside if no more of them
+// wait; the more wait, the fewer may be inside, but at least ofNamespace. Both numbers must be at least 1.
 func New(atOnce, ofNamespace int) *Gate {
 	if atOnce < 1 || ofNamespace < 1 {
 		panic(fmt.Sprintf("fairgate: New(%d, %d): both must be at least 1", atOnce, ofNamespace))
 	}
-	return &Gate{ofNamespace: ofNamespace, free: atOnce, inside: map[string]int{}, waiting: map[string][]chan struct{}{}}
+	return &Gate{atOnce: atOnce, ofNamespace: ofNamespace, free: atOnce, inside: map[string]int{}, waiting: map[string][]chan struct{}{}}
 }
 
 // Enter waits until it is the namespace's turn. It returns an error only if ctx ends. If it returns nil, the caller
@@ -53,7 +54,7 @@ func (g *Gate) Enter(ctx context.Context, namespace string) error {
 	}
 	g.mu.Lock()
 	g.come(namespace)
-	if g.open || g.free > 0 && g.mayEnter(namespace) && len(g.waiting[namespace]) == 0 {
+	if g.open || g.free > 0 && len(g.waiting[namespace]) == 0 && g.mayEnter(namespace, 1) {
 		g.admit(namespace)
 		g.mu.Unlock()
 		return nil
@@ -73,6 +74,7 @@ func (g *Gate) Enter(ctx context.Context, namespace string) error {
 	defer g.mu.Unlock()
 	if i := slices.Index(g.waiting[namespace], turn); i >= 0 {
 		g.remove(namespace, i)
+		g.fill() // with fewer goroutines, the namespace may have more inside
 		return context.Cause(ctx)
 	}
 	return nil // it was let in at the same time
@@ -89,8 +91,7 @@ func (g *Gate) Leave(namespace string) {
 	if g.inside[namespace]--; g.inside[namespace] == 0 {
 		delete(g.inside, namespace)
 	}
-	for g.free > 0 && g.next() {
-	}
+	g.fill()
 }
 
 // Open lets in all goroutines from now on, including those that wait. A process that stops has little time for its
@@ -112,11 +113,17 @@ func (g *Gate) Open() {
 	g.turns = nil
 }
 
+// fill lets in goroutines as long as there are places and goroutines that may enter.
+func (g *Gate) fill() {
+	for g.free > 0 && g.next() {
+	}
+}
+
 // next lets in one goroutine of the first namespace that is below its bound, and moves that namespace behind the
 // others. It reports whether there was one.
 func (g *Gate) next() bool {
 	for i, namespace := range g.turns {
-		if !g.mayEnter(namespace) {
+		if !g.mayEnter(namespace, len(g.waiting[namespace])) {
 			continue
 		}
 		g.admit(namespace)
@@ -136,13 +143,19 @@ func (g *Gate) come(namespace string) {
 	g.came[0].namespace, g.came[0].at = namespace, time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 }
 
-// mayEnter reports whether one more goroutine of a namespace may enter if the gate is not full.
-func (g *Gate) mayEnter(namespace string) bool {
+// mayEnter reports whether one more goroutine of a namespace may enter if the gate is not full. waiting is the
+// number of its goroutines that wait, including that one.
+func (g *Gate) mayEnter(namespace string, waiting int) bool {
 	other := g.came[0]
 	if other.namespace == namespace {
 		other = g.came[1]
 	}
-	return g.inside[namespace] < g.ofNamespace || other.at.IsZero() || time.Since(other.at) > alone
+	if other.at.IsZero() || time.Since(other.at) > alone {
+		return true
+	}
+	inside := g.inside[namespace]
+	all := inside + waiting
+	return inside < max(g.ofNamespace, min(all, g.atOnce-all))
 }
 
 func (g *Gate) admit(namespace string) {

@@ -93,6 +93,77 @@ func TestSingleNamespaceFillsTheGate(t *testing.T) {
 	})
 }
 
+// TestFewMayAllBeInside checks that a namespace with a few goroutines has all of them inside beside another
+// namespace, and that it gives up places when many of its goroutines wait.
+func TestFewMayAllBeInside(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, in := New(16, 3), make(chan string, 40)
+		enter(t, g, "calm", in)
+		for range 9 {
+			enter(t, g, "busy", in)
+		}
+		if g.inside["busy"] != 8 {
+			t.Fatalf("%d of 9 goroutines are inside, want half of the gate", g.inside["busy"])
+		}
+		for range 11 {
+			enter(t, g, "busy", in)
+		}
+		for range 6 {
+			g.Leave("busy")
+			synctest.Wait()
+		}
+		if g.inside["busy"] != 3 || len(g.waiting["busy"]) != 11 {
+			t.Errorf("%d goroutines are inside while %d wait, want 3", g.inside["busy"], len(g.waiting["busy"]))
+		}
+		for range 5 {
+			g.Leave("busy")
+			synctest.Wait()
+		}
+		if g.inside["busy"] != 7 || len(g.waiting["busy"]) != 2 {
+			t.Errorf("%d goroutines are inside while %d wait, want 7: fewer wait than before", g.inside["busy"], len(g.waiting["busy"]))
+		}
+		for range 9 {
+			g.Leave("busy")
+			synctest.Wait()
+		}
+		g.Leave("calm")
+		if g.free != 16 || len(g.inside) > 0 || len(g.waiting) > 0 || len(g.turns) > 0 {
+			t.Errorf("the gate remembers %+v", g)
+		}
+	})
+}
+
+// TestEndOfAWaitLetsInOthers checks that a goroutine that no longer waits does not count against its namespace.
+func TestEndOfAWaitLetsInOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, in := New(8, 1), make(chan string, 10)
+		enter(t, g, "calm", in)
+		for range 4 {
+			enter(t, g, "busy", in)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error)
+		for range 2 {
+			go func() { left <- g.Enter(ctx, "busy") }()
+		}
+		synctest.Wait()
+		enter(t, g, "busy", in)
+		g.Leave("busy")
+		if synctest.Wait(); g.inside["busy"] != 3 {
+			t.Fatalf("%d goroutines are inside while 3 wait, want 3", g.inside["busy"])
+		}
+		cancel()
+		for range 2 {
+			if err := <-left; err == nil {
+				t.Error("Enter succeeded after the end of its context")
+			}
+		}
+		if synctest.Wait(); g.inside["busy"] != 4 {
+			t.Errorf("%d goroutines are inside while 1 waits, want all 4", g.inside["busy"])
+		}
+	})
+}
+
 func TestNamespacesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, in := New(1, 1), make(chan string, 10)

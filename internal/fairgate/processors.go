@@ -5,9 +5,9 @@ import (
 	"runtime"
 )
 
-// large is the number of bytes from which encoding, decoding or compressing them takes a processor a long time:
-// about a millisecond.
-const large = 64 << 10
+// large is the number of bytes from which work on them takes turns. A processor decodes as many bytes in about 0.3
+// milliseconds, so thousands of Turns with 60 KiB each can keep all processors busy for seconds.
+const large = 16 << 10
 
 // Processors lets namespaces take turns at work that keeps a processor busy: see Large and Flow. It is safe for
 // concurrent use. With nil Processors, no work waits.

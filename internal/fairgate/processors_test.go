@@ -57,7 +57,7 @@ func TestWorkThatDoesNotWait(t *testing.T) {
 		ctx   context.Context
 		bytes int
 	}{
-		"few bytes":                {ctx, 64<<10 - 1},
+		"few bytes":                {ctx, 16<<10 - 1},
 		"no namespace":             {t.Context(), 1 << 20},
 		"a context that has ended": {ended, 1 << 20},
 		"no processors":            {(*fairgate.Processors)(nil).With(t.Context(), "a"), 1 << 20},

@@ -6,8 +6,9 @@ import (
 )
 
 // The bounds for concurrent writes to the API server. They are small, because writes that are under way take the
-// API server's processors from the next ones. A write takes about 5 to 15 milliseconds, so a namespace beside
-// others can still make hundreds of writes in a second.
+// API server's processors from the next ones. A write takes about 5 to 15 milliseconds, so a busy namespace beside
+// others can still make hundreds of writes in a second. With a busy API server, a write takes 100 milliseconds. Then
+// a namespace with a few Turns per second needs more than writesOfNamespace, and the gate lets it have them.
 const (
 	writesAtOnce      = 16
 	writesOfNamespace = 3

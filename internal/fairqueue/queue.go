@@ -29,6 +29,10 @@ const (
 // namespace with thousands of requests does not occupy all workers, as long as the bound is smaller than their
 // number, and another namespace waits for no more requests than the bound.
 //
+// The reconciler can also report the writes that its watch must show: see Expect. While the watch lags behind the
+// writes of a namespace, the requests of that namespace wait. So a namespace does not fill the watch, which is one
+// stream for all namespaces, with the results of its own writes.
+//
 // Delays, retries and metrics are those of package workqueue. Queue is safe for concurrent use.
 type Queue struct {
 	workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -37,13 +41,21 @@ type Queue struct {
 
 var _ priorityqueue.PriorityQueue[reconcile.Request] = (*Queue)(nil)
 
+const (
+	// mostExpected is the number of expected events of a namespace at which its other requests wait.
+	mostExpected = 32
+	// expectation is the time after which an expected event no longer counts. It is far longer than a watch that
+	// works needs, so a namespace waits that long only if an event is lost.
+	expectation = 10 * time.Second
+)
+
 // New returns a queue. name is the name of its metrics. atOnce is the number of requests of a namespace that may be
 // under way at once, at least 1.
 func New(name string, limiter workqueue.TypedRateLimiter[reconcile.Request], atOnce int) *Queue {
 	l := &line{
 		TypedInterface: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[reconcile.Request]{Name: name}),
 		atOnce:         atOnce, underWay: map[reconcile.Request]*entry{}, namespaces: map[string]*namespace{},
-		later: map[reconcile.Request]int{},
+		later: map[reconcile.Request]int{}, expected: map[reconcile.Request]*time.Timer{},
 	}
 	delays := workqueue.NewTypedDelayingQueueWithConfig(
 		workqueue.TypedDelayingQueueConfig[reconcile.Request]{Name: name, Queue: delayed{l}})
@@ -112,6 +124,22 @@ func (q *Queue) Get() (r reconcile.Request, shutdown bool) {
 	return r, shutdown
 }
 
+// Expect records that the object of a request is about to be written, so that the watch will show an event. The
+// caller must call Observe if the write fails. While 32 events of a namespace are expected, its requests wait. An
+// event that does not arrive within 10 seconds is no longer expected. A nil Queue expects nothing.
+func (q *Queue) Expect(r reconcile.Request) {
+	if q != nil {
+		q.line.expect(r)
+	}
+}
+
+// Observe records that the watch has shown the event for a request, or that there will be none.
+func (q *Queue) Observe(r reconcile.Request) {
+	if q != nil {
+		q.line.observe(r)
+	}
+}
+
 // line holds the waiting requests. The embedded queue holds the requests that are under way.
 type line struct {
 	workqueue.TypedInterface[reconcile.Request]
@@ -124,13 +152,16 @@ type line struct {
 	waiting    int
 	// later has the priorities of requests that are added after a delay.
 	later map[reconcile.Request]int
+	// expected has the requests whose events are expected, with the timers that end the expectations.
+	expected map[reconcile.Request]*time.Timer
 }
 
-// namespace has the waiting requests of one namespace, and the number of its requests that are under way.
+// namespace has the waiting requests of one namespace, and the numbers of its requests that are under way and of its
+// expected events.
 type namespace struct {
-	underWay int
-	waiting  entries
-	known    map[reconcile.Request]*entry
+	underWay, expected int
+	waiting            entries
+	known              map[reconcile.Request]*entry
 }
 
 // entry is a request that waits or is under way.
@@ -187,11 +218,7 @@ func (l *line) add(r reconcile.Request, priority int) {
 		}
 		return
 	}
-	n := l.namespaces[r.Namespace]
-	if n == nil {
-		n = &namespace{known: map[reconcile.Request]*entry{}}
-		l.namespaces[r.Namespace] = n
-	}
+	n := l.of(r.Namespace)
 	if e := n.known[r]; e != nil {
 		if priority > e.priority {
 			e.priority = priority
@@ -207,9 +234,52 @@ func (l *line) add(r reconcile.Request, priority int) {
 	l.advance(n)
 }
 
+// of returns the state of a namespace. It creates the state if necessary.
+func (l *line) of(name string) *namespace {
+	n := l.namespaces[name]
+	if n == nil {
+		n = &namespace{known: map[reconcile.Request]*entry{}}
+		l.namespaces[name] = n
+	}
+	return n
+}
+
+// removeIfUnused removes the state of a namespace without requests and expected events.
+func (l *line) removeIfUnused(name string) {
+	if n := l.namespaces[name]; n.underWay == 0 && n.expected == 0 && len(n.waiting) == 0 {
+		delete(l.namespaces, name)
+	}
+}
+
+func (l *line) expect(r reconcile.Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t := l.expected[r]; t != nil {
+		t.Reset(expectation)
+		return
+	}
+	l.of(r.Namespace).expected++
+	l.expected[r] = time.AfterFunc(expectation, func() { l.observe(r) })
+}
+
+func (l *line) observe(r reconcile.Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.expected[r]
+	if t == nil {
+		return
+	}
+	t.Stop()
+	delete(l.expected, r)
+	n := l.namespaces[r.Namespace]
+	n.expected--
+	l.advance(n)
+	l.removeIfUnused(r.Namespace)
+}
+
 // advance moves waiting requests of a namespace to those under way, up to the bound.
 func (l *line) advance(n *namespace) {
-	for n.underWay < l.atOnce && len(n.waiting) > 0 {
+	for n.underWay < l.atOnce && n.expected < mostExpected && len(n.waiting) > 0 {
 		e := heap.Pop(&n.waiting).(*entry)
 		delete(n.known, e.request)
 		l.waiting--
@@ -237,9 +307,7 @@ func (l *line) Done(r reconcile.Request) {
 	n.underWay--
 	l.TypedInterface.Done(r)
 	l.advance(n)
-	if n.underWay == 0 {
-		delete(l.namespaces, r.Namespace)
-	}
+	l.removeIfUnused(r.Namespace)
 	l.mu.Unlock()
 	if e.again {
 		l.add(r, e.againPriority)

@@ -156,6 +156,71 @@ func TestDelayedRequestKeepsItsPriority(t *testing.T) {
 	})
 }
 
+// TestNamespaceWaitsForItsWatch checks that a namespace whose writes the watch does not show waits, while another one
+// does not, and that each observed event lets in requests again.
+func TestNamespaceWaitsForItsWatch(t *testing.T) {
+	q := newQueue(t, 4)
+	name := func(i int) reconcile.Request { return of("many", fmt.Sprintf("%04d", i)) }
+	for i := range mostExpected {
+		q.Expect(name(i))
+		q.Expect(name(i)) // counts once
+	}
+	q.Observe(of("many", "never expected"))
+	q.Add(of("many", "a"))
+	q.Add(of("many", "b"))
+	q.Add(of("few", "a"))
+	if got := takes(t, q, 1); got[0] != "few/a" || q.Len() != 2 {
+		t.Fatalf("got %v, and %d requests wait; want both requests of the other namespace to wait", got, q.Len())
+	}
+	q.Observe(name(0))
+	if got := takes(t, q, 2); got[0] != "many/a" || got[1] != "many/b" {
+		t.Errorf("got %v, want the requests that waited", got)
+	}
+	q.Expect(name(0))
+	q.Add(of("many", "c"))
+	q.Done(of("many", "a"))
+	if q.Len() != 1 {
+		t.Errorf("%d requests wait, want 1: a request that is done must not let in another one", q.Len())
+	}
+	for i := range mostExpected {
+		q.Observe(name(i))
+	}
+	q.Done(of("few", "a"))
+	q.Done(of("many", "b"))
+	q.Done(of("many", takes(t, q, 1)[0][len("many/"):]))
+	if len(q.line.namespaces) != 0 || len(q.line.underWay) != 0 || len(q.line.expected) != 0 {
+		t.Errorf("the queue keeps %v, %v and %v", q.line.namespaces, q.line.underWay, q.line.expected)
+	}
+}
+
+// TestLostEventBlocksNoNamespace checks that an expectation ends by itself.
+func TestLostEventBlocksNoNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t, 1)
+		for i := range mostExpected {
+			q.Expect(of("a", fmt.Sprint(i)))
+		}
+		time.Sleep(expectation - time.Millisecond)
+		q.Expect(of("a", "0")) // the newer write counts
+		q.Add(of("a", "x"))
+		synctest.Wait()
+		if n := q.line.TypedInterface.Len(); n != 0 {
+			t.Fatalf("%d requests were let in too early", n)
+		}
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if got := takes(t, q, 1); got[0] != "a/x" {
+			t.Errorf("got %v, want the request that waited", got)
+		}
+		q.line.mu.Lock()
+		if len(q.line.expected) != 1 {
+			t.Errorf("%d events are expected, want the one of the newer write", len(q.line.expected))
+		}
+		q.line.mu.Unlock()
+		q.ShutDown()
+	})
+}
+
 func TestShutDownEndsTheWait(t *testing.T) {
 	q := newQueue(t, 1)
 	q.ShutDown()
