@@ -114,6 +114,8 @@ func (a appends) Read(context.Context, string, int64) iter.Seq2[journal.Entry, e
 
 func (a appends) Last(context.Context, string) (int64, error) { return 0, nil }
 
+func (a appends) PayloadBytes(context.Context, string, int64, int64) (int64, error) { return 0, nil }
+
 func (a appends) Artifact(context.Context, string, string) (journal.Artifact, error) {
 	return journal.Artifact{}, nil
 }

@@ -71,7 +71,7 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 			return nil, fmt.Errorf("failed to read the journal of %q: %w: it has entry %d in place of entry %d",
 				uid, ErrDamaged, e.Seq, l.seq+1)
 		}
-		if err := fill(ctx, o.Journal, uid, &e, o.Admit); err != nil {
+		if err := FillAdmitted(ctx, o.Journal, uid, &e, o.Admit); err != nil {
 			return nil, err
 		}
 		if err := l.applied(ctx, e); err != nil {
@@ -87,39 +87,48 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 // Fill fills the payload of an entry if an artifact has it. It returns ErrNewer for a version that this build does
 // not know. It returns ErrDamaged if the artifact is missing or has other content.
 func Fill(ctx context.Context, j Journal, uid string, e *Entry) error {
-	return fill(ctx, j, uid, e, nil)
+	return FillAdmitted(ctx, j, uid, e, nil)
 }
 
-// fill is like Fill, but first calls admit with the size of the payload. If admit is nil, all payloads are
-// accepted.
-func fill(ctx context.Context, j Journal, uid string, e *Entry, admit func(bytes int64) error) error {
-	if admit == nil {
-		admit = func(int64) error { return nil }
-	}
+// FillAdmitted is like Fill, but first calls admit with the size of the payload in bytes. It returns an error of admit
+// unchanged, and the artifact is then not read. If admit is nil, all payloads are accepted.
+func FillAdmitted(ctx context.Context, j Journal, uid string, e *Entry, admit func(bytes int64) error) error {
 	if e.Version > PayloadVersion {
 		return fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w", e.Seq, e.Kind, uid, ErrNewer)
 	}
+	if admit != nil {
+		bytes, err := int64(len(e.Payload)), error(nil)
+		if e.Artifact != "" {
+			bytes, err = j.PayloadBytes(ctx, uid, e.Seq, e.Seq)
+		}
+		if err != nil {
+			return unfilled(uid, e, err)
+		}
+		if err := admit(bytes); err != nil {
+			return err
+		}
+	}
 	if e.Artifact == "" {
-		return admit(int64(len(e.Payload)))
+		return nil
 	}
 	a, err := j.Artifact(ctx, uid, e.Artifact)
+	if err != nil {
+		return unfilled(uid, e, err)
+	}
+	done := fairgate.Large(ctx, int(min(a.Bytes, maxArtifact)))
+	defer done()
+	if e.Payload, err = a.Content(); err != nil {
+		return unfilled(uid, e, fmt.Errorf("%w: %w", ErrDamaged, err))
+	}
+	return nil
+}
+
+// unfilled returns the error of an entry whose artifact cannot be read.
+func unfilled(uid string, e *Entry, err error) error {
 	if errors.Is(err, ErrNoArtifact) {
 		err = fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	if err == nil {
-		if err := admit(a.Bytes); err != nil {
-			return err
-		}
-		done := fairgate.Large(ctx, int(min(a.Bytes, maxArtifact)))
-		if e.Payload, err = a.Content(); err != nil {
-			err = fmt.Errorf("%w: %w", ErrDamaged, err)
-		}
-		done()
-	}
-	if err != nil {
-		return fmt.Errorf("failed to read the artifact of entry %d (%q) of the journal of %q: %w", e.Seq, e.Kind, uid, err)
-	}
-	return nil
+	return fmt.Errorf("failed to read the artifact of entry %d (%q) of the journal of %q: %w", e.Seq, e.Kind, uid, err)
 }
 
 func (l *Log) applied(ctx context.Context, e Entry) error {

@@ -214,6 +214,14 @@ func (p *process) Last(ctx context.Context, uid string) (int64, error) {
 	return p.world.journal.Last(ctx, uid)
 }
 
+// PayloadBytes reads the size of payloads.
+func (p *process) PayloadBytes(ctx context.Context, uid string, first, last int64) (int64, error) {
+	if p.gone() {
+		return 0, errKilled
+	}
+	return p.world.journal.PayloadBytes(ctx, uid, first, last)
+}
+
 // Artifact reads an artifact.
 func (p *process) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
 	if p.gone() {

@@ -61,6 +61,17 @@ func (s *Store) Last(ctx context.Context, uid string) (int64, error) {
 	return found[0], nil
 }
 
+// PayloadBytes returns the size of the payloads of the entries from first to last. It takes at most a minute.
+func (s *Store) PayloadBytes(ctx context.Context, uid string, first, last int64) (int64, error) {
+	found, err := read(ctx, s, pgx.RowTo[int64], `SELECT coalesce(sum(coalesce(octet_length(payload), 0) + coalesce(a.bytes, 0)), 0)::bigint
+		FROM capstan_journal AS j LEFT JOIN capstan_artifact AS a ON a.turn_uid = j.turn_uid AND a.sha256 = j.artifact
+		WHERE j.turn_uid = $1 AND j.seq BETWEEN $2 AND $3`, uid, first, last)
+	if err != nil || len(found) == 0 {
+		return 0, err
+	}
+	return found[0], nil
+}
+
 // Artifact returns an artifact of a UID, or journal.ErrNoArtifact. It takes at most a minute.
 func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
 	found, err := read(ctx, s, func(row pgx.CollectableRow) (journal.Artifact, error) {

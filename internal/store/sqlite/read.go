@@ -59,6 +59,14 @@ func (s *Store) Last(ctx context.Context, uid string) (int64, error) {
 	return seq, s.failed(err)
 }
 
+// PayloadBytes returns the size of the payloads of the entries from first to last.
+func (s *Store) PayloadBytes(ctx context.Context, uid string, first, last int64) (bytes int64, err error) {
+	err = s.db.QueryRowContext(ctx, `SELECT coalesce(sum(coalesce(octet_length(payload), 0) + coalesce(a.bytes, 0)), 0)
+		FROM journal AS j LEFT JOIN artifact AS a ON a.uid = j.uid AND a.sha256 = j.artifact
+		WHERE j.uid = ? AND j.seq BETWEEN ? AND ?`, uid, first, last).Scan(&bytes)
+	return bytes, s.failed(err)
+}
+
 // Artifact returns an artifact of a UID, or journal.ErrNoArtifact.
 func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
 	a := journal.Artifact{SHA256: sha256}

@@ -73,6 +73,11 @@ func (r *Reader) Append(context.Context, string, ...journal.Entry) error {
 	return fmt.Errorf("failed to write to the journal %q: it was opened for reading only", r.store.path)
 }
 
+// PayloadBytes returns the size of payloads, as Store.PayloadBytes does.
+func (r *Reader) PayloadBytes(ctx context.Context, uid string, first, last int64) (int64, error) {
+	return r.store.PayloadBytes(ctx, uid, first, last)
+}
+
 // Artifact returns an artifact, as Store.Artifact does.
 func (r *Reader) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
 	return r.store.Artifact(ctx, uid, sha256)

@@ -43,6 +43,10 @@ func artifacts(t *testing.T, j journal.Journal, reopen func(t *testing.T, j jour
 				t.Errorf("Artifact(%s): %v, %v; want it byte for byte", want.SHA256, got, err)
 			}
 		}
+		for seq, want := range []int64{0, one.Bytes, one.Bytes, other.Bytes, other.Bytes, 0} {
+			payloadBytes(t, j, "a", int64(seq), int64(seq), want)
+		}
+		payloadBytes(t, j, "a", 1, 9, 2*one.Bytes+2*other.Bytes)
 		j = reopen(t, j)
 	}
 	whole, err := journal.Collect(t.Context(), j, "a")

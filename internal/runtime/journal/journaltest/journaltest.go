@@ -101,6 +101,13 @@ func payloads(t *testing.T, j journal.Journal) {
 	}
 	add(t, j, "a", nil, want...)
 	expect(t, j, "a", want...)
+	var all int64
+	for _, e := range want {
+		payloadBytes(t, j, "a", e.Seq, e.Seq, int64(len(e.Payload)))
+		all += int64(len(e.Payload))
+	}
+	payloadBytes(t, j, "a", 1, 100, all)
+	payloadBytes(t, j, "unknown", 1, 100, 0)
 
 	empty := entry(1, 1)
 	empty.Payload = json.RawMessage{}
@@ -222,6 +229,9 @@ func ended(t *testing.T, j journal.Journal) {
 	if _, err := j.Artifact(ctx, "a", "b"); !errors.Is(err, context.Canceled) {
 		t.Errorf("Artifact: %v, want the context's error", err)
 	}
+	if _, err := j.PayloadBytes(ctx, "a", 1, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("PayloadBytes: %v, want the context's error", err)
+	}
 	expect(t, j, "a", entry(1, 1))
 }
 
@@ -287,5 +297,12 @@ func expect(t *testing.T, j journal.Journal, uid string, want ...journal.Entry) 
 	}
 	if diff := cmp.Diff(want, got, payload); diff != "" {
 		t.Errorf("Read(%s): -want +got:\n%s", uid, diff)
+	}
+}
+
+func payloadBytes(t *testing.T, j journal.Journal, uid string, first, last, want int64) {
+	t.Helper()
+	if got, err := j.PayloadBytes(t.Context(), uid, first, last); err != nil || got != want {
+		t.Errorf("PayloadBytes(%s, %d, %d) = %d, %v; want %d", uid, first, last, got, err, want)
 	}
 }

@@ -103,6 +103,23 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 	return nil
 }
 
+// PayloadBytes returns the size of the payloads of the entries from first to last.
+func (m *Memory) PayloadBytes(ctx context.Context, uid string, first, last int64) (bytes int64, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h := m.journals[uid]; h != nil {
+		for _, e := range h.entries {
+			if e.Seq >= first && e.Seq <= last {
+				bytes += int64(len(e.Payload)) + h.artifacts[e.Artifact].Bytes
+			}
+		}
+	}
+	return bytes, nil
+}
+
 // Artifact returns an artifact of a UID, or journal.ErrNoArtifact.
 func (m *Memory) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
 	if err := ctx.Err(); err != nil {
