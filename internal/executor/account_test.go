@@ -417,7 +417,7 @@ func TestEveryEndRecordsAllUsage(t *testing.T) {
 			if err := h.Reader.Get(t.Context(), client.ObjectKeyFromObject(talk()), &s); err != nil {
 				t.Fatal(err)
 			}
-			history, err := session.Latest(t.Context(), h.store, "uid-talk")
+			history, err := session.Latest(t.Context(), h.store, "uid-talk", nil)
 			if err != nil {
 				t.Fatal(err)
 			}

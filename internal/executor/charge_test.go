@@ -96,7 +96,7 @@ func chargedTo(t *testing.T, e *Executor, j journal.Journal) charged {
 	if err := e.Reader.Get(t.Context(), client.ObjectKeyFromObject(talk()), &s); client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
 	}
-	h, err := session.Latest(t.Context(), j, "uid-talk")
+	h, err := session.Latest(t.Context(), j, "uid-talk", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -136,7 +136,7 @@ func (o *chargeEnv) totals(t *testing.T) (got totals) {
 	if err := o.api.Get(t.Context(), client.ObjectKeyFromObject(sessionOf("talk")), &s); client.IgnoreNotFound(err) != nil {
 		t.Fatal(err)
 	}
-	h, err := session.Latest(t.Context(), o.store, "uid-talk")
+	h, err := session.Latest(t.Context(), o.store, "uid-talk", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -188,7 +188,7 @@ rules:
 		store, err := sqlite.Open(ctx, filepath.Join(m.options.DataDir, "journal.db"))
 		Expect(err).NotTo(HaveOccurred())
 		defer func() { Expect(store.Close()).To(Succeed()) }()
-		history, err := session.Recall(ctx, store, uid)
+		history, err := session.Recall(ctx, store, uid, nil)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(history.Turns).To(HaveLen(2))
 		call := history.Turns[0].Messages[1].ToolCalls[0]

@@ -21,7 +21,7 @@ func (r *Options) enterSession(
 	if p.Session == nil {
 		return false, nil
 	}
-	place, err := session.Latest(ctx, s, string(p.Session.UID))
+	place, err := session.Latest(ctx, s, string(p.Session.UID), nil)
 	if err != nil {
 		return false, exit.With(exit.Failed, err)
 	}

@@ -115,10 +115,38 @@ func (in *Input) proceed(ctx context.Context, step int, open []openCall) error {
 	for _, c := range p.wave {
 		records = append(appendRepairs(records, c.repairs), journal.Record{Kind: journal.ToolIntended, Payload: c.intent})
 	}
+	// Reserve the memory first: a call whose intent is recorded must be made.
+	if err := in.hold(sizeOf(records)); err != nil {
+		return err
+	}
 	if err := in.Record(records...); err != nil {
 		return err
 	}
 	return in.runWave(ctx, p.wave)
+}
+
+// hold reserves memory for what was recorded and for more bytes.
+func (in *Input) hold(more int64) error {
+	if in.Hold == nil {
+		return nil
+	}
+	return in.Hold(more)
+}
+
+// sizeOf returns the approximate size of the records of calls, in bytes.
+func sizeOf(records []journal.Record) int64 {
+	bytes := 0
+	for _, r := range records {
+		switch p := r.Payload.(type) {
+		case CallResult:
+			bytes += len(p.Content) + len(p.Text)
+		case Intent:
+			bytes += len(p.Arguments)
+		case Repair:
+			bytes += len(p.Before) + len(p.After)
+		}
+	}
+	return int64(bytes)
 }
 
 // plan holds the next actions for the calls of a reply.

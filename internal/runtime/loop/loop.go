@@ -105,6 +105,10 @@ type Input struct {
 	// Keep calls that function before the next request or tool call. An error of Keep ends the run. If Keep is nil,
 	// the memory is released at once.
 	Keep func(release func()) error
+	// Hold reserves memory for everything that Record has written, and for more bytes that it is about to write. It is
+	// called before calls are made, and after each result, and must not wait. An error of Hold ends the run once the
+	// calls that are under way have their results. If Hold is nil, there is no bound.
+	Hold func(more int64) error
 	// NextSeq returns the sequence number that the next journal entry will have.
 	NextSeq func() int64
 	// Abandoned reports whether this run was given up while the Turn continues elsewhere. Calls that have not
@@ -197,7 +201,7 @@ type Error struct {
 func (e *Error) Error() string { return e.Message }
 
 // Run asks models and calls tools until the loop ends. Its error is ErrInterrupted, a *Parked, the cause of a
-// context that ended, an unchanged error of Record, Keep or Prepare, or an *Error.
+// context that ended, an unchanged error of Record, Keep, Hold or Prepare, or an *Error.
 func Run(ctx context.Context, in Input) (*End, error) { return RunInput(ctx, &in) }
 
 // RunInput is Run with a pointer: the caller must not share the input, and need not keep a copy on its stack. A run

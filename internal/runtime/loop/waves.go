@@ -24,7 +24,8 @@ type finishedCall struct {
 var errNotCalled = errors.New("the tool was not called: the turn ended before")
 
 // runWave makes the calls of a wave, whose intents are in the journal, and records each result when it arrives. It
-// returns when no call is running. If the result of a call comes later, it returns a *Parked.
+// returns when no call is running. If there is no memory for a result, it makes no further calls and returns the error of
+// Hold. If the result of a call comes later, it returns a *Parked.
 func (in *Input) runWave(ctx context.Context, wave []*planned) error {
 	within, stop := context.WithCancel(ctx)
 	var under sync.WaitGroup
@@ -46,6 +47,7 @@ func (in *Input) runWave(ctx context.Context, wave []*planned) error {
 		})
 	}
 	var parked Parked
+	var short error
 	for {
 		for ; running < maxParallel && len(wave) > 0; wave = wave[1:] {
 			start(wave[0])
@@ -66,9 +68,12 @@ func (in *Input) runWave(ctx context.Context, wave []*planned) error {
 				parked.Begun = append(parked.Begun, Begun{Step: d.intent.Step, CallID: d.intent.CallID, TurnUID: next.uid})
 			}
 		}
-		if in.interrupted() {
+		if short = in.hold(0); short != nil || in.interrupted() {
 			wave = nil // only read-only waves have more calls than are running: the next run makes the rest
 		}
+	}
+	if short != nil {
+		return short
 	}
 	if len(parked.Turns) > 0 {
 		return &parked

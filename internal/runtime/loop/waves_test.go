@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -440,5 +441,88 @@ func TestSubAgentsCount(t *testing.T) {
 				t.Errorf("Run = %+v, %v after %d calls and %d requests; want %q after one of each", end, err, calls, len(s.requests), want)
 			}
 		})
+	}
+}
+
+// TestWaveWithoutMemoryForItsResults checks three things. A run that gets no memory for a result makes no further
+// calls. It records the results of those that are under way. The next run makes the remaining calls, each once.
+func TestWaveWithoutMemoryForItsResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const number = 20
+		var all []model.ToolCall
+		for i := range number {
+			all = append(all, call(fmt.Sprint("c", i), "find", fmt.Sprintf(`{"n":%d}`, i)))
+		}
+		j, short := &journaltest.Memory{}, errors.New("the memory is used up")
+		c, _ := candidate("one", 1, asksFor("", all...), says("Done."))
+		find, server := toolOf("find", tool.ReadOnly, result{after: time.Second, content: "found"})
+		in := withTools(inputOf(t, j, 1, c), find)
+		in.Hold = func(int64) error {
+			if len(in.State.Finishes) > 0 {
+				return short
+			}
+			return nil
+		}
+		if _, err := loop.Run(t.Context(), in); !errors.Is(err, short) {
+			t.Errorf("Run: %v, want the error of Hold", err)
+		}
+		if made, kept := len(server.keys()), len(in.State.Finishes); made != 8 || kept != made {
+			t.Errorf("%d calls were made and %d have a result, want 8 calls and all their results", made, kept)
+		}
+		in = withTools(inputOf(t, j, 2, c), find)
+		if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+			t.Errorf("Run: %+v, %v, want an answer", end, err)
+		}
+		keys := server.keys()
+		slices.Sort(keys)
+		if len(slices.Compact(keys)) != number || len(server.keys()) != number {
+			t.Errorf("%d calls were made, want each of the %d once", len(server.keys()), number)
+		}
+	})
+}
+
+// TestMemoryIsReservedBeforeIntents checks that no call is recorded, and none made, for which there is no memory. A
+// call whose intent is recorded and that is not made would have an unknown outcome.
+func TestMemoryIsReservedBeforeIntents(t *testing.T) {
+	short := errors.New("the memory is used up")
+	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{"n":1}`)))
+	send, server := toolOf("send", tool.Destructive, result{content: "sent"})
+	in := withTools(input(t, c), send)
+	in.Hold = func(more int64) error {
+		if more > 0 {
+			return short
+		}
+		return nil
+	}
+	if _, err := loop.Run(t.Context(), in); !errors.Is(err, short) || len(server.keys()) != 0 || len(in.State.Intents) != 0 {
+		t.Errorf("Run: %v with %d calls and %d intents, want the error of Hold and neither", err, len(server.keys()), len(in.State.Intents))
+	}
+}
+
+// TestKnownResultsAreReserved checks that the results of earlier calls that are used again are reserved before they are
+// recorded again.
+func TestKnownResultsAreReserved(t *testing.T) {
+	const length, again = 10_000, 5
+	calls := func(step, number int) []model.ToolCall {
+		var all []model.ToolCall
+		for i := range number {
+			all = append(all, call(fmt.Sprintf("c%d-%d", step, i), "find", `{"n":1}`))
+		}
+		return all
+	}
+	c, _ := candidate("one", 1, asksFor("", calls(1, 1)...), asksFor("", calls(2, again)...), says("Done."))
+	find, _ := toolOf("find", tool.ReadOnly, result{content: strings.Repeat("r", length)})
+	in := withTools(input(t, c), find)
+	largest := int64(0)
+	in.Hold = func(more int64) error {
+		largest = max(largest, more)
+		return nil
+	}
+	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+		t.Fatalf("Run: %+v, %v, want an answer", end, err)
+	}
+	if got := in.State.Finishes; len(got) != 1+again || got[again].Outcome != loop.Reused || largest < again*length {
+		t.Errorf("%d calls ended, the last as %s, and at most %d bytes were reserved before; want %d, %s and %d",
+			len(got), got[len(got)-1].Outcome, largest, 1+again, loop.Reused, again*length)
 	}
 }

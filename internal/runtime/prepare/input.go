@@ -7,6 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
 // Input holds everything that the messages are made of.
@@ -142,4 +143,28 @@ type HistoryMessage struct {
 	// ToolCalls of an assistant's message. ToolCallID is the call that a tool's message answers.
 	ToolCalls  []model.ToolCall
 	ToolCallID string
+}
+
+// Size returns the approximate size of the request in bytes, without its history.
+func (t *Turn) Size() int {
+	size := len(t.Message) + len(t.Skill)
+	for _, v := range t.Parameters {
+		size += len(v)
+	}
+	for _, p := range t.Preferences {
+		size += len(p)
+	}
+	for i := range t.Facts {
+		size += len(t.Facts[i].Text)
+	}
+	for i := range t.Memories {
+		size += len(t.Memories[i].Text)
+	}
+	for i := range t.Enrichments {
+		size += len(t.Enrichments[i].Content)
+	}
+	for i := range t.Contributions {
+		size += min(len(t.Contributions[i].Text), untrusted.MaxChars)
+	}
+	return size
 }

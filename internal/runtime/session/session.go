@@ -115,7 +115,13 @@ type Conversation struct {
 	SHA256 string
 	// Totals are those of the whole conversation up to and including Through.
 	Totals Totals
+	// Counts are the numbers of messages of the entries, oldest first.
+	Counts []int
 }
+
+// Admit is called before entries are read, with the number of bytes that the reader will hold. Its error ends the
+// reading and is returned. A nil Admit accepts all entries.
+type Admit func(bytes int64) error
 
 // Summary returns the summary that replaces the messages before this part. It is empty if no messages were
 // replaced.
@@ -131,9 +137,9 @@ func (c *Conversation) Summary() string {
 // Kept returns the sequence number of the first entry that is needed for the last messages of this part. If
 // messages is 0, it returns the sequence number after this part.
 func (c *Conversation) Kept(messages int) int64 {
-	i := len(c.Turns)
+	i := len(c.Counts)
 	for ; messages > 0 && i > 0; i-- {
-		messages -= len(c.Turns[i-1].Messages)
+		messages -= c.Counts[i-1]
 	}
 	return c.First + int64(i)
 }
@@ -153,15 +159,15 @@ func (c *Conversation) Messages() []model.Message {
 
 // Recall reads the part of a conversation that a new Turn receives. It is empty for an unknown UID. Recall returns
 // journal.ErrDamaged if entries are missing, for example while the journal is being purged.
-func Recall(ctx context.Context, j journal.Journal, uid string) (*Conversation, error) {
-	f, err := newest(ctx, j, uid)
+func Recall(ctx context.Context, j journal.Journal, uid string, admit Admit) (*Conversation, error) {
+	f, err := newest(ctx, j, uid, admit)
 	if err != nil {
 		return nil, err
 	}
 	if f.at == 0 {
 		return &Conversation{First: 1}, nil
 	}
-	c, err := Read(ctx, j, uid, f.head.First, f.at)
+	c, err := Read(ctx, j, uid, f.head.First, f.at, admit)
 	if errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w: %w", journal.ErrDamaged, err)
 	}
@@ -170,15 +176,43 @@ func Recall(ctx context.Context, j journal.Journal, uid string) (*Conversation, 
 
 // Read reads the entries from first to through inclusive. The same arguments always return the same conversation.
 // Read returns ErrLost if the journal does not have all these entries.
-func Read(ctx context.Context, j journal.Journal, uid string, first, through int64) (*Conversation, error) {
+func Read(ctx context.Context, j journal.Journal, uid string, first, through int64, admit Admit) (*Conversation, error) {
+	if admit != nil && through > 0 {
+		bytes, err := j.PayloadBytes(ctx, uid, first, through)
+		if err == nil {
+			err = admit(bytes)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	var turns []Turn
+	c, err := outline(ctx, j, uid, first, through, nil, func(t Turn) { turns = append(turns, t) })
+	if err != nil {
+		return nil, err
+	}
+	c.Turns = turns
+	return c, nil
+}
+
+// Outline is like Read, but returns a conversation without its Turns. It holds one entry at a time.
+func Outline(ctx context.Context, j journal.Journal, uid string, first, through int64, admit Admit) (*Conversation, error) {
+	return outline(ctx, j, uid, first, through, admit, func(Turn) {})
+}
+
+// outline reads entries, and calls each with every one.
+func outline(
+	ctx context.Context, j journal.Journal, uid string, first, through int64, admit Admit, each func(Turn),
+) (*Conversation, error) {
 	c := &Conversation{First: first, Through: through}
 	if through == 0 {
 		return c, nil
 	}
 	sum := sha256.New()
-	f, err := follow(ctx, j, uid, first, through, func(e journal.Entry, t Turn) {
+	f, err := follow(ctx, j, uid, first, through, admit, func(e journal.Entry, t Turn) {
 		_, _ = sum.Write(e.Payload) // a hash never fails
-		c.Turns = append(c.Turns, t)
+		c.Counts = append(c.Counts, len(t.Messages))
+		each(t)
 	})
 	if err != nil {
 		return nil, err
@@ -189,8 +223,8 @@ func Read(ctx context.Context, j journal.Journal, uid string, first, through int
 
 // Latest returns the end of a conversation. It reads only the newest entry, unless an older version wrote the
 // journal.
-func Latest(ctx context.Context, j journal.Journal, uid string) (Place, error) {
-	f, err := newest(ctx, j, uid)
+func Latest(ctx context.Context, j journal.Journal, uid string, admit Admit) (Place, error) {
+	f, err := newest(ctx, j, uid, admit)
 	if err != nil {
 		return Place{}, err
 	}
@@ -198,14 +232,14 @@ func Latest(ctx context.Context, j journal.Journal, uid string) (Place, error) {
 }
 
 // newest reads the newest entry. It reads all entries of a journal that an older version has written.
-func newest(ctx context.Context, j journal.Journal, uid string) (*fold, error) {
+func newest(ctx context.Context, j journal.Journal, uid string, admit Admit) (*fold, error) {
 	last, err := j.Last(ctx, uid)
 	if err != nil || last == 0 {
 		return &fold{head: Head{First: 1}}, err
 	}
-	f, err := follow(ctx, j, uid, last, last, nil)
+	f, err := follow(ctx, j, uid, last, last, admit, nil)
 	if err == nil && f.unknown {
-		f, err = follow(ctx, j, uid, 1, last, nil)
+		f, err = follow(ctx, j, uid, 1, last, admit, nil)
 	}
 	if errors.Is(err, ErrLost) {
 		err = fmt.Errorf("%w: %w", journal.ErrDamaged, err)
@@ -213,9 +247,11 @@ func newest(ctx context.Context, j journal.Journal, uid string) (*fold, error) {
 	return f, err
 }
 
-// follow folds the entries from first to through inclusive, and calls each with every one. each may be nil.
-// follow returns ErrLost if an entry is missing.
-func follow(ctx context.Context, j journal.Journal, uid string, first, through int64, each func(journal.Entry, Turn)) (*fold, error) {
+// follow folds the entries from first to through inclusive. It calls admit with the size of each before it reads the
+// entry, and each with the entry. Both may be nil. follow returns ErrLost if an entry is missing.
+func follow(
+	ctx context.Context, j journal.Journal, uid string, first, through int64, admit Admit, each func(journal.Entry, Turn),
+) (*fold, error) {
 	f := &fold{at: first - 1, head: Head{First: 1}}
 	f.unknown = first > 1
 	for e, err := range j.Read(ctx, uid, first-1) {
@@ -225,7 +261,7 @@ func follow(ctx context.Context, j journal.Journal, uid string, first, through i
 		if e.Seq != f.at+1 || e.Seq > through {
 			break
 		}
-		if err := journal.Fill(ctx, j, uid, &e); err != nil {
+		if err := journal.FillAdmitted(ctx, j, uid, &e, admit); err != nil {
 			return nil, err
 		}
 		t, err := f.apply(e)

@@ -8,6 +8,7 @@ import (
 	"iter"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -82,7 +83,7 @@ func add(t *testing.T, j journal.Journal, turns ...session.Turn) (at session.Pla
 
 func recall(t *testing.T, j journal.Journal) *session.Conversation {
 	t.Helper()
-	c, err := session.Recall(t.Context(), j, "s")
+	c, err := session.Recall(t.Context(), j, "s", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,15 +130,15 @@ func TestHistory(t *testing.T) {
 			if diff := cmp.Diff(append(answered("a").Messages, answered("b").Messages...), got.Messages()); diff != "" {
 				t.Errorf("messages, in order and as they were said: -want +got:\n%s", diff)
 			}
-			latest, err := session.Latest(t.Context(), j, "s")
+			latest, err := session.Latest(t.Context(), j, "s", nil)
 			if diff := cmp.Diff(session.Place{Position: 3, Last: "turn-c", Totals: totals}, latest); diff != "" || err != nil {
 				t.Errorf("Latest (error %v): -want +got:\n%s", err, diff)
 			}
-			other, err := session.Recall(t.Context(), j, "other")
+			other, err := session.Recall(t.Context(), j, "other", nil)
 			if diff := cmp.Diff(&session.Conversation{First: 1}, other); diff != "" || err != nil {
 				t.Errorf("Recall of another Session (error %v): -want +got:\n%s", err, diff)
 			}
-			if latest, err := session.Latest(t.Context(), j, "other"); err != nil || latest.Position != 0 {
+			if latest, err := session.Latest(t.Context(), j, "other", nil); err != nil || latest.Position != 0 {
 				t.Errorf("Latest of another Session = %+v, %v; want nothing", latest, err)
 			}
 		})
@@ -153,17 +154,17 @@ func TestAPartOfAHistory(t *testing.T) {
 			add(t, j, answered("a"), answered("b"))
 			before := recall(t, j)
 			add(t, j, answered("c"))
-			again, err := session.Read(t.Context(), j, "s", before.First, before.Through)
+			again, err := session.Read(t.Context(), j, "s", before.First, before.Through, nil)
 			if diff := cmp.Diff(before, again); diff != "" || err != nil {
 				t.Errorf("Read (error %v): -before +again:\n%s", err, diff)
 			}
-			if c, err := session.Read(t.Context(), j, "s", 2, 4); !errors.Is(err, session.ErrLost) {
+			if c, err := session.Read(t.Context(), j, "s", 2, 4, nil); !errors.Is(err, session.ErrLost) {
 				t.Errorf("Read = %+v, %v; want ErrLost: entry 4 is missing", c, err)
 			}
-			if c, err := session.Read(t.Context(), j, "other", 1, 1); !errors.Is(err, session.ErrLost) {
+			if c, err := session.Read(t.Context(), j, "other", 1, 1, nil); !errors.Is(err, session.ErrLost) {
 				t.Errorf("Read = %+v, %v; want ErrLost: there is no such journal", c, err)
 			}
-			if c, err := session.Read(t.Context(), j, "other", 1, 0); err != nil || len(c.Turns) != 0 {
+			if c, err := session.Read(t.Context(), j, "other", 1, 0, nil); err != nil || len(c.Turns) != 0 {
 				t.Errorf("Read = %+v, %v; want nothing, as was there", c, err)
 			}
 		})
@@ -186,7 +187,7 @@ func TestAHistoryOfAnOlderVersion(t *testing.T) {
 	if c := recall(t, j); c.Totals.Turns != 2 || len(c.Turns) != 2 || c.Totals.Cost.Amount != "0.2" {
 		t.Errorf("Recall = %+v, want both Turns", c)
 	}
-	if latest, err := session.Latest(t.Context(), j, "s"); err != nil || latest.Totals.Turns != 2 || latest.Position != 2 {
+	if latest, err := session.Latest(t.Context(), j, "s", nil); err != nil || latest.Totals.Turns != 2 || latest.Position != 2 {
 		t.Errorf("Latest = %+v, %v; want both Turns", latest, err)
 	}
 	for _, after := range []int64{0, 2} {
@@ -226,7 +227,7 @@ func TestTheEndOfATurnReadsNoHistory(t *testing.T) {
 		}
 	}
 	j.entries = 0
-	if latest, err := session.Latest(t.Context(), j, "s"); err != nil || latest.Totals.Turns != 50 || j.entries != 1 {
+	if latest, err := session.Latest(t.Context(), j, "s", nil); err != nil || latest.Totals.Turns != 50 || j.entries != 1 {
 		t.Errorf("Latest = %+v, %v after %d entries; want 50 Turns and one entry", latest, err, j.entries)
 	}
 }
@@ -401,7 +402,48 @@ func TestInvalidHistory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c, err := session.Recall(t.Context(), j, "s"); !errors.Is(err, journal.ErrDamaged) {
+	if c, err := session.Recall(t.Context(), j, "s", nil); !errors.Is(err, journal.ErrDamaged) {
 		t.Errorf("Recall = %v, %v; want an error that names the entry", c, err)
+	}
+}
+
+// TestAdmission checks that the size of a history is asked for before its entries are read, and that an outline holds
+// one entry at a time.
+func TestAdmission(t *testing.T) {
+	j, full := &counting{Journal: &journaltest.Memory{}}, errors.New("the memory is used up")
+	sizes := []int{100, 100_000, 200_000} // the last two are artifacts
+	for i, size := range sizes {
+		turn := answered(fmt.Sprint(i))
+		turn.Messages[0].Content = strings.Repeat("m", size)
+		if _, err := session.Add(t.Context(), "s", turn, session.Since{}, journal.Options{Journal: j, Now: now}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var asked []int64
+	admit := func(bytes int64) error {
+		if asked = append(asked, bytes); bytes > 300_000 {
+			return full
+		}
+		return nil
+	}
+	j.entries = 0
+	if _, err := session.Read(t.Context(), j, "s", 1, 3, admit); !errors.Is(err, full) || j.entries != 0 || len(asked) != 1 {
+		t.Errorf("Read: %v after %d entries and admissions of %v bytes; want %v after one admission", err, j.entries, asked, full)
+	}
+	asked = nil
+	whole, err := session.Read(t.Context(), j, "s", 1, 3, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	outline, err := session.Outline(t.Context(), j, "s", 1, 3, admit)
+	if err != nil || outline.SHA256 != whole.SHA256 || outline.Turns != nil || len(asked) != len(sizes) ||
+		asked[2] < 200_000 || asked[2] > 201_000 {
+		t.Errorf("Outline = %+v, %v after admissions of %v bytes; want the digest, no Turns, and one admission for each entry",
+			outline, err, asked)
+	}
+	for n := range 8 {
+		if whole.Kept(n) != outline.Kept(n) {
+			t.Errorf("Kept(%d) = %d of the outline, want %d", n, outline.Kept(n), whole.Kept(n))
+		}
 	}
 }

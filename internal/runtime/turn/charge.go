@@ -83,7 +83,8 @@ func (e *Engine) openGone(ctx context.Context, uid string, children Children) (*
 		return nil, err
 	}
 	// The next epoch stops a run that does not know of the deletion yet: its next append is refused.
-	r := &run{engine: e, in: &Input{UID: uid, Epoch: epoch + 1}, life: ctx, gone: true}
+	r := e.newRun(ctx, &Input{UID: uid, Epoch: epoch + 1})
+	r.gone = true
 	if err := r.setName(ctx, begin); err != nil {
 		return nil, err
 	}

@@ -189,7 +189,10 @@ func (r *run) recordContextTool(f loop.CallResult, o loop.Outcome, class tool.Cl
 	}
 	records := append(slices.Clip(r.pending), journal.Record{Kind: journal.ToolFinished, Payload: f})
 	r.pending = nil
-	return r.record(records...)
+	if err := r.record(records...); err != nil {
+		return err
+	}
+	return r.memory.hold(0)
 }
 
 // guardedCall makes a call within its time-out, in a goroutine of its own because an adapter may end the goroutine.

@@ -405,7 +405,7 @@ func usageOf(result *turn.Result) model.Usage {
 // checkSession checks that the Turn is in its Session exactly once.
 func (w *world) checkSession(t *testing.T, result *turn.Result) {
 	t.Helper()
-	c, err := session.Recall(t.Context(), w.journal, w.talk)
+	c, err := session.Recall(t.Context(), w.journal, w.talk, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,8 +77,12 @@ func (r preparedRecord) whole(c *session.Conversation) (*prepare.Prepared, error
 
 // read returns the conversation that h refers to. It returns session.ErrLost if the entries are gone or have
 // changed.
-func (h history) read(ctx context.Context, j journal.Journal) (*session.Conversation, error) {
-	c, err := session.Read(ctx, j, h.SessionUID, h.First, h.Through)
+func (h history) read(ctx context.Context, j journal.Journal, admit session.Admit) (*session.Conversation, error) {
+	return h.verify(session.Read(ctx, j, h.SessionUID, h.First, h.Through, admit))
+}
+
+// verify returns session.ErrLost for a conversation that has changed since the Turn read it.
+func (h history) verify(c *session.Conversation, err error) (*session.Conversation, error) {
 	if err == nil && c.SHA256 != h.SHA256 {
 		err = fmt.Errorf("%w: entries %d to %d have changed since the turn read them", session.ErrLost, h.First, h.Through)
 	}
@@ -102,7 +106,7 @@ func (r *run) referenced(ctx context.Context, h history) (*session.Conversation,
 	if c := r.conversation; c != nil {
 		return c, nil
 	}
-	c, err := h.read(ctx, r.engine.Journal)
+	c, err := h.read(ctx, r.engine.Journal, r.memory.admitHistory)
 	switch {
 	case errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged):
 		return nil, &lostHistoryError{fmt.Errorf(
@@ -156,7 +160,7 @@ func Expand(ctx context.Context, j journal.Journal, e journal.Entry) (journal.En
 	if json.Unmarshal(e.Payload, &r) != nil || r.Prepared == nil || r.History == nil || r.History.Messages == 0 {
 		return e, nil //nolint:nilerr // because a malformed entry is shown unchanged
 	}
-	c, err := r.History.read(ctx, j)
+	c, err := r.History.read(ctx, j, nil)
 	if err == nil {
 		r.Prepared, err = r.whole(c)
 	}

@@ -119,7 +119,7 @@ func (r *run) loopInput() *loop.Input {
 		Offered: r.offers, Limits: r.in.Limits,
 		Policy: r.in.Policy, Nonce: r.exposed().Nonce, Now: r.engine.Now, Decide: r.in.Decide, Output: r.output,
 		Context: r.in.Context, Reflect: r.reflects(), KeepReasoning: r.in.KeepReasoning,
-		Interrupt: r.in.Interrupt, Redact: r.in.Redact, State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, NextSeq: r.log.Next,
+		Interrupt: r.in.Interrupt, Redact: r.in.Redact, State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, Hold: r.memory.hold, NextSeq: r.log.Next,
 		Abandoned: func() bool { return r.life.Err() != nil },
 	}
 }

@@ -18,7 +18,7 @@ import (
 
 // prepare freezes the messages for a candidate. A resumed run reads the messages that an earlier run has frozen.
 func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
-	if err := r.hold(r.bytes); err != nil {
+	if err := r.memory.hold(0); err != nil {
 		return nil, err
 	}
 	if p := r.replayed.prepared; p != nil && p.Provider == c.ProviderName && p.Model == c.Model {
@@ -44,7 +44,7 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	r.pending = nil
 	err = r.complete(ctx)
 	r.dropCopies(c)
-	return r.replayed.prepared, err // as read back from the journal, so that a resumed run sends the same messages
+	return r.replayed.prepared, errors.Join(err, r.memory.recordedPrompt()) // as read back from the journal, so that a resumed run sends the same messages
 }
 
 // dropCopies drops the run's own copies of data that it has read back from the journal. Otherwise both copies would
@@ -55,6 +55,7 @@ func (r *run) dropCopies(c loop.Candidate) {
 		r.input = nil
 		if last := r.in.Chain[len(r.in.Chain)-1]; c.ProviderName == last.ProviderName && c.Model == last.Model {
 			r.replayed.input = f.made()
+			r.memory.dropInput()
 		}
 	}
 	if r.replayed.exposure != nil {
@@ -83,9 +84,13 @@ func (r *run) ensureInput(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(context.Cause(ctx), endsTurn(err))
 	}
+	r.memory.planned = int64(in.Turn.Size())
 	number, err := r.loadHistory(ctx, &in)
 	if err != nil {
 		return errors.Join(context.Cause(ctx), err)
+	}
+	if err := r.memory.hold(0); err != nil {
+		return err
 	}
 	if err := r.expose(ctx, in.Turn.Message); err != nil {
 		return errors.Join(context.Cause(ctx), err)

@@ -294,14 +294,14 @@ func (r *run) restore() error {
 	if result == nil || result.Text != "" || !result.hasTextApart() {
 		return nil
 	}
-	if err := r.admit(result.Answer.Bytes); err != nil {
+	if err := r.memory.admit(result.Answer.Bytes); err != nil {
 		return err
 	}
 	e := journal.Entry{Seq: r.log.Len(), Kind: journal.Finalized, Artifact: result.Answer.SHA256}
 	if err := journal.Fill(r.life, r.engine.Journal, r.in.UID, &e); err != nil {
 		return err
 	}
-	r.bytes += int64(len(e.Payload))
+	r.memory.add(e)
 	result.Text = string(e.Payload)
 	return nil
 }

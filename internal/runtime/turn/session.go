@@ -23,7 +23,7 @@ func (r *run) loadHistory(ctx context.Context, in *prepare.Input) (number int64,
 	if r.in.Session == nil {
 		return 1, nil
 	}
-	c, err := session.Recall(ctx, r.engine.Journal, r.in.Session.UID)
+	c, err := session.Recall(ctx, r.engine.Journal, r.in.Session.UID, r.memory.admitHistory)
 	if errors.Is(err, journal.ErrDamaged) {
 		return 0, &preparationError{fmt.Errorf("the history of session %q cannot be used: delete the Session to start a new history: %w",
 			r.in.Session.Name, err)}
@@ -81,7 +81,7 @@ func (r *run) addToSession() (*Result, error) {
 	var place session.Place
 	var err error
 	if len(r.replayed.loop.Requests) == 0 {
-		place, err = session.Latest(r.life, r.engine.Journal, s.UID)
+		place, err = session.Latest(r.life, r.engine.Journal, s.UID, r.memory.admit)
 	} else {
 		place, err = r.appendToHistory(since)
 	}
@@ -115,7 +115,7 @@ func (r *run) compaction() (*session.Compaction, error) {
 	if newest == nil || h == nil {
 		return nil, nil //nolint:nilnil // because "none" is an answer, not an error
 	}
-	c, err := h.read(r.life, r.engine.Journal)
+	c, err := h.verify(session.Outline(r.life, r.engine.Journal, h.SessionUID, h.First, h.Through, r.memory.admit))
 	switch {
 	case errors.Is(err, session.ErrLost), errors.Is(err, journal.ErrDamaged):
 		return nil, nil //nolint:nilnil // because "none" is an answer, not an error

@@ -98,7 +98,7 @@ func speak(t *testing.T, j journal.Journal, name string, at int, after bool) (sp
 	}
 	end(result)
 	end(mustRun(t, j, turnOf(3, says("Three."))))
-	h, err := session.Recall(t.Context(), j, name)
+	h, err := session.Recall(t.Context(), j, name, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func mustRun(t *testing.T, j journal.Journal, in turn.Input) *turn.Result {
 
 func history(t *testing.T, j journal.Journal) *session.Conversation {
 	t.Helper()
-	h, err := session.Recall(t.Context(), j, "talk-uid")
+	h, err := session.Recall(t.Context(), j, "talk-uid", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

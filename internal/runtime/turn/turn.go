@@ -83,10 +83,11 @@ type Input struct {
 	Opened func(ctx context.Context, entries int64, ended bool) error
 	// Entries is set to the number of entries that the journal is known to have. It may be nil.
 	Entries *atomic.Int64
-	// Hold reserves memory for the Turn's conversation; bytes is its approximate size. It is called while the
-	// journal is read, after a long reply that asks for calls, and before each request. An error ends the run at a
-	// safe point. A *TooLargeError ends the Turn, but it is ignored while the journal is read. If Hold is nil,
-	// there is no bound.
+	// Hold reserves memory for the Turn's conversation; bytes is its approximate size, with the history of its
+	// Session. It is called while the journal is read, before the prompt is made and after it is recorded, after a
+	// long reply that asks for calls, before calls and after each result, and before each request. It must not wait.
+	// An error ends the run at a safe point. A *TooLargeError ends the Turn, but it is ignored while the journal is
+	// read. If Hold is nil, there is no bound.
 	Hold func(bytes int64) error
 	// Keep takes over the memory of a long reply that is in the journal: release frees that memory. Keep calls the
 	// release function that it received before. It receives nil once Hold has counted the reply. The memory of an
@@ -226,7 +227,7 @@ func (e *Engine) RunInput(ctx context.Context, in *Input) (*Result, error) {
 
 // open reads the journal of a Turn. It is separate from RunInput, whose frame is on the stack of each waiting Turn.
 func (e *Engine) open(ctx context.Context, in *Input) (*run, error) {
-	r := &run{engine: e, in: in, life: ctx}
+	r := e.newRun(ctx, in)
 	var err error
 	if r.log, err = journal.Open(ctx, in.UID, in.Epoch, r.options()); err != nil {
 		return nil, err
@@ -239,6 +240,11 @@ func (e *Engine) open(ctx context.Context, in *Input) (*run, error) {
 	}
 	r.resumes = r.replayed.resumes()
 	return r, nil
+}
+
+// newRun returns a run whose journal is not read yet.
+func (e *Engine) newRun(ctx context.Context, in *Input) *run {
+	return &run{engine: e, in: in, life: ctx, memory: memory{in: in}}
 }
 
 // reportOpened reports the number of journal entries. It returns an error if the run must not continue from this
@@ -263,7 +269,7 @@ func (r *run) updateEntries() {
 // options returns the options for the Turn's journal.
 func (r *run) options() journal.Options {
 	return journal.Options{
-		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.apply, Admit: r.admit,
+		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.apply, Admit: r.memory.admit,
 		Patience: r.engine.Patience, Waiting: r.waiting,
 		First: []journal.Record{{Kind: journal.RunStarted, Payload: started{rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name}}},
 	}
@@ -271,62 +277,15 @@ func (r *run) options() journal.Options {
 
 // apply folds an entry into the state of the run.
 func (r *run) apply(e journal.Entry) error {
-	r.bytes += int64(len(e.Payload))
+	r.memory.add(e)
 	return r.replayed.apply(e)
 }
 
-// admit returns an error if the run may not hold another entry of its journal. A conversation that is too large is
-// read nevertheless, so that the run can end the Turn.
-func (r *run) admit(bytes int64) error {
-	err := r.hold(r.bytes + bytes)
-	if _, tooLarge := errors.AsType[*TooLargeError](err); tooLarge {
-		return nil
-	}
-	return err
-}
-
-func (r *run) hold(bytes int64) error {
-	if r.in.Hold == nil {
-		return nil
-	}
-	return r.in.Hold(bytes)
-}
-
-// keepReply keeps the memory of a recorded reply until the next record counts it. A reply that asks for calls
-// is counted at once, because the calls need memory of their own.
+// keepReply keeps the memory of a recorded reply.
 func (r *run) keepReply(release func()) error {
-	if r.in.Keep == nil {
-		release()
-		return nil
-	}
-	r.in.Keep(release)
-	r.kept = true
-	if last := r.replayed.loop.LastStep(); last != nil && len(last.Reply.ToolCalls) > 0 {
-		return r.countReply()
-	}
-	return nil
+	last := r.replayed.loop.LastStep()
+	return r.memory.keepReply(release, last != nil && len(last.Reply.ToolCalls) > 0)
 }
-
-// countReply counts the newest reply as part of the conversation and releases its kept memory. It does nothing if
-// no memory is kept.
-func (r *run) countReply() error {
-	if !r.kept {
-		return nil
-	}
-	r.kept = false
-	err := r.hold(r.bytes)
-	r.in.Keep(nil)
-	return err
-}
-
-// TooLargeError means that a conversation has more bytes than one Turn may hold.
-type TooLargeError struct {
-	// Message describes the problem and its remedy.
-	Message string
-}
-
-// Error returns the message.
-func (e *TooLargeError) Error() string { return e.Message }
 
 // started is the payload of the entry for the beginning of a run.
 type started struct {
@@ -363,10 +322,7 @@ type run struct {
 	life     context.Context
 	log      *journal.Log
 	replayed replayed
-	// bytes is the total size of the journal's payloads up to now.
-	bytes int64
-	// kept is true while the memory of the newest reply is kept.
-	kept bool
+	memory   memory
 	// resumes is the number of earlier runs that have done something and did not end with a wait.
 	resumes int
 	// input is the input for the messages, or nil before the first messages are made. number is the number of the
@@ -439,7 +395,7 @@ func (r *run) cancelled() bool { return r.in.Cancel != nil && r.in.Cancel.Err() 
 // record writes to the journal, and then reports the progress of the Turn.
 func (r *run) record(records ...journal.Record) error {
 	if !slices.ContainsFunc(records, isEnd) {
-		if err := r.countReply(); err != nil {
+		if err := r.memory.countReply(); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,249 @@
+package turn_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+)
+
+// ledger reserves the bytes of one run from a budget.
+type ledger struct {
+	budget      *bytebudget.Budget
+	reservation *bytebudget.Reservation
+	// largest is the largest conversation that the run asked for. limit is the size from which a conversation is too
+	// large; 0 means no limit.
+	largest, limit int64
+}
+
+func newLedger(t *testing.T, size int64) *ledger {
+	t.Helper()
+	b := bytebudget.New(size, size)
+	r, err := b.Account("team", bytebudget.Conversations).Try(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &ledger{budget: b, reservation: r}
+}
+
+func (l *ledger) hold(bytes int64) error {
+	l.largest = max(l.largest, bytes)
+	switch {
+	case l.limit > 0 && bytes > l.limit:
+		return &turn.TooLargeError{Message: "it is too large"}
+	case bytes <= l.reservation.Bytes():
+		return nil
+	}
+	return l.reservation.Resize(bytes)
+}
+
+// held returns the bytes that the budget counts.
+func (l *ledger) held() int64 { return l.budget.Use(bytebudget.Conversations).Bytes }
+
+// watched is a model that calls a function before each reply.
+func watched(c loop.Candidate, asked func()) loop.Candidate {
+	c.Provider = watchedModel{c.Provider, asked}
+	return c
+}
+
+type watchedModel struct {
+	model.Provider
+	asked func()
+}
+
+func (m watchedModel) Generate(ctx context.Context, r model.Request) (model.Reply, error) {
+	m.asked()
+	return m.Provider.Generate(ctx, r)
+}
+
+// TestFirstRequestIsCounted checks that a Turn holds the memory of its prompt while it waits for its first reply. The
+// input, which the run drops, does not count twice.
+func TestFirstRequestIsCounted(t *testing.T) {
+	const length = 60_000
+	l := newLedger(t, 1<<20)
+	c, _ := candidate("p0", 1, says("Yes."))
+	in := input(watched(c, func() {
+		if held := l.held(); held < length || held > length*3/2 {
+			t.Errorf("%d bytes are held while the model works, want about the %d of the message", held, length)
+		}
+	}))
+	in.Hold = l.hold
+	in.Preparation = making(func(m *prepare.Input) { m.Turn.Message = strings.Repeat("m", length) })
+	if got := mustRun(t, &journaltest.Memory{}, in); got.Stop != turn.StopCompleted {
+		t.Errorf("the Turn ended as %s: %s", got.Stop, got.Message)
+	}
+}
+
+// TestRequestIsCountedBeforeItsPromptIsMade checks that a Turn holds the memory of its request and of the facts so far
+// while a context pack works.
+func TestRequestIsCountedBeforeItsPromptIsMade(t *testing.T) {
+	const length, fact = 60_000, 3_000
+	l := newLedger(t, 1<<20)
+	c, _ := candidate("p0", 1, says("Yes."))
+	in := input(c)
+	in.Hold = l.hold
+	in.Preparation = making(func(m *prepare.Input) {
+		m.Turn.Enrichments = []turncontext.Enrichment{{ID: "a", Content: strings.Repeat("m", length)}}
+	})
+	want := []int64{length, length + fact}
+	in.Toolbox = packs(tool.ReadOnly, slices.Repeat([]tool.CallerFunc{func(context.Context, tool.Call) (tool.Result, error) {
+		if held := l.held(); held < want[0] {
+			t.Errorf("%d bytes are held while a context pack works, want at least %d", held, want[0])
+		}
+		want = want[1:]
+		return tool.Result{Content: strings.Repeat("f", fact)}, nil
+	}}, 2)...)
+	if got := mustRun(t, &journaltest.Memory{}, in); got.Stop != turn.StopCompleted || len(want) > 0 {
+		t.Errorf("the Turn ended as %s: %s; %d context packs were not called", got.Stop, got.Message, len(want))
+	}
+}
+
+// TestTurnThatFindsNoMemoryRecordsNothing checks that a Turn without memory ends its run before it makes its prompt.
+func TestTurnThatFindsNoMemoryRecordsNothing(t *testing.T) {
+	j, l := &journaltest.Memory{}, newLedger(t, 40_000)
+	c, s := candidate("p0", 1, says("Yes."))
+	in := input(c)
+	in.Hold = l.hold
+	in.Preparation = making(func(m *prepare.Input) { m.Turn.Message = strings.Repeat("m", 39_000) })
+	if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, bytebudget.ErrTooLarge) {
+		t.Errorf("Run: %v, want the error of Hold", err)
+	}
+	if n := len(entries(t, j, "uid")); n != 0 || s.asked() != 0 || l.held() != 0 {
+		t.Errorf("%d entries and %d requests, and %d bytes are held; want none", n, s.asked(), l.held())
+	}
+}
+
+// unread counts the artifacts and entries of the Session that are read.
+type unread struct {
+	measured
+	artifacts int
+}
+
+func (u *unread) Artifact(ctx context.Context, uid, sha256 string) (journal.Artifact, error) {
+	if uid == "talk-uid" {
+		u.artifacts++
+	}
+	return u.Journal.Artifact(ctx, uid, sha256)
+}
+
+// TestHistoryIsCounted checks that a Turn holds the memory of its Session's history, in the first run and in one that
+// continues it, and that no entry of the history is read before the memory is reserved.
+func TestHistoryIsCounted(t *testing.T) {
+	const length, turns = 100_000, 3
+	for store, open := range journals {
+		t.Run(store, func(t *testing.T) {
+			j := open(t)
+			for n := range turns {
+				c, _ := candidate("p0", 1, says(strings.Repeat("h", length)))
+				mustRun(t, j, inTalk(fmt.Sprint("early-", n), "Say much.", c))
+			}
+			c, s := candidate("p0", 1, asks("find", `{}`), says("Yes."))
+			var l *ledger
+			c = watched(c, func() {
+				if held := l.held(); held < turns*length || held > turns*length*3/2 {
+					t.Errorf("%d bytes are held while the model works, want about the %d of the history", held, turns*length)
+				}
+			})
+			in := inTalk("late", "And?", c)
+			in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
+
+			l = newLedger(t, length*turns) // less than the history: the last entry alone fits
+			in.Hold = l.hold
+			u := &unread{measured: measured{Journal: j}}
+			if _, err := engine(u).Run(t.Context(), in); !errors.Is(err, bytebudget.ErrTooLarge) && !errors.Is(err, bytebudget.ErrShort) {
+				t.Errorf("Run: %v, want the error of Hold", err)
+			}
+			if u.entries > 1 || u.artifacts > 1 || s.asked() != 0 {
+				t.Errorf("%d entries and %d artifacts were read and %d requests sent, want the newest entry at most",
+					u.entries, u.artifacts, s.asked())
+			}
+
+			l = newLedger(t, 1<<20)
+			in.Hold = l.hold
+			_, stop := control(t, &in)
+			in.Tools[0].Caller = tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+				stop.interrupt()
+				return tool.Result{Content: "found"}, nil
+			})
+			if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) {
+				t.Fatalf("Run: %v, want the run interrupted after its call", err)
+			}
+			l = newLedger(t, 1<<20)
+			in.Hold, in.Epoch, in.Interrupt = l.hold, 2, nil
+			if got := mustRun(t, j, in); got.Stop != turn.StopCompleted || s.asked() != 2 {
+				t.Errorf("the Turn ended as %s after %d requests, want %s after 2", got.Stop, s.asked(), turn.StopCompleted)
+			}
+		})
+	}
+}
+
+// TestHistoryThatIsTooLarge checks that the Turn ends, and that the message names the history and a remedy.
+func TestHistoryThatIsTooLarge(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, s := candidate("p0", 1, says(strings.Repeat("h", 100_000)), says("Yes."))
+	mustRun(t, j, inTalk("early", "Say much.", c))
+	l := newLedger(t, 1<<20)
+	l.limit = 50_000
+	in := inTalk("late", "And?", c)
+	in.Hold = l.hold
+	got := mustRun(t, j, in)
+	if want := "create a new Session"; got.Stop != turn.StopBudget || !strings.Contains(got.Message, want) || s.asked() != 1 {
+		t.Errorf("the Turn ended as %s: %s\nafter %d requests; want %s with %q and no request",
+			got.Stop, got.Message, s.asked(), turn.StopBudget, want)
+	}
+	if got.Session == nil || got.Session.Totals.Turns != 1 {
+		t.Errorf("the Turn's place is %+v, want the totals of 1 Turn, although they are read from the history", got.Session)
+	}
+}
+
+// TestSmallHistoryCostsLittle checks that a short history reserves its own size only.
+func TestSmallHistoryCostsLittle(t *testing.T) {
+	j := &journaltest.Memory{}
+	var l *ledger
+	for n := range 4 {
+		c, _ := candidate("p0", 1, says("Yes."))
+		in := inTalk(fmt.Sprint("uid-", n), "Is it so?", c)
+		l = newLedger(t, 1<<20)
+		in.Hold = l.hold
+		mustRun(t, j, in)
+	}
+	if l.largest > 8<<10 {
+		t.Errorf("a Turn after 3 short ones holds %d bytes, want less than the 8 KiB that need no reservation", l.largest)
+	}
+}
+
+// TestResultsOfAStepAreCounted checks that the results of a step are held while its other calls are made.
+func TestResultsOfAStepAreCounted(t *testing.T) {
+	const number, length = 20, 11_000
+	var all []model.ToolCall
+	for n := range number {
+		all = append(all, call(fmt.Sprint("c", n), "find"))
+	}
+	c, _ := candidate("p0", 1, answer{reply: calls("", all...)}, says("Done."))
+	l := newLedger(t, 1<<20)
+	in := input(c)
+	in.Hold, in.Policy.Sequential = l.hold, true
+	made := int64(0)
+	in.Tools = []tool.Tool{named("find", tool.ReadOnly, func(context.Context, tool.Call) (tool.Result, error) {
+		if held := l.held(); held < made*length {
+			t.Errorf("%d bytes are held during call %d, want the %d of the results", held, made+1, made*length)
+		}
+		made++
+		return tool.Result{Content: strings.Repeat("r", length)}, nil
+	})}
+	if got := mustRun(t, &journaltest.Memory{}, in); got.Stop != turn.StopCompleted || made != number {
+		t.Errorf("the Turn ended as %s after %d calls, want %s after %d", got.Stop, made, turn.StopCompleted, number)
+	}
+}
