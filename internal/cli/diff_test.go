@@ -16,7 +16,7 @@ const wantDiff = `Turn default/first: the prompts differ
 --- OLD: PromptProfile default/support
 +++ NEW
 
-1. system_prompt (system) changed, 543 → 727 characters, cache boundary at 342 → 351
+1. system_prompt (system) changed, 542 → 728 characters, cache boundary at 341 → 350
 @@ -5,7 +5,7 @@
  </agent>
  
@@ -28,12 +28,12 @@ const wantDiff = `Turn default/first: the prompts differ
  <behavior>
 @@ -17,6 +17,13 @@
  
- No tool is available in this turn: answer from what you know and were given, and do not pretend to have called one.
+ No tools are available in this turn. Answer from the information you have, and do not claim to have called a tool.
  </tools_available>
 +
 +<turn_instructions>
 +## Guardrails
-+These rules constrain everything above. Where an instruction and one of these rules differ, the rule holds.
++These rules constrain everything above. If an instruction conflicts with one of these rules, follow the rule.
 +
 +No jokes.
 +</turn_instructions>
@@ -46,8 +46,8 @@ Report
   promptRenderHash  HASH → HASH
   promptHash        HASH → HASH
   sections          added turn_instructions
-  stableChars       342 → 351
-  dynamicChars      201 → 376
+  stableChars       341 → 350
+  dynamicChars      201 → 378
   guardrails        none → serious
 `
 

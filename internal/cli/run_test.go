@@ -70,7 +70,7 @@ status:
   decision:
     contextHash: dfaaa448f33b6cc9
     key: support.chat.turn
-    promptRenderHash: b45b0aa0938ec9037ef4880ecbd5d5ef4c10fa0355740e72f5a262b3263f719a
+    promptRenderHash: fffcb52f3df0a26e04e801df13167fc28763e294d1dd3c5beccee2ce081b5db7
     strategy: DirectAnswer
   durationMilliseconds: 0
   executor:
@@ -89,12 +89,12 @@ status:
     messageCount: 4
     mode: Full
     model: small
-    promptHash: 2f4def690ab04ff6f7d05956243e01a9c5fdc28fe0dcd817f1b4c798575b33d3
+    promptHash: 7635c384321d20cd3d08ccee4ac9be0b008a3d19623ffc34eb718ecfeb0e85d2
     promptProfile:
       id: helpdesk.support
       name: support
       version: 1.0.0
-    promptRenderHash: b45b0aa0938ec9037ef4880ecbd5d5ef4c10fa0355740e72f5a262b3263f719a
+    promptRenderHash: fffcb52f3df0a26e04e801df13167fc28763e294d1dd3c5beccee2ce081b5db7
     provider: demo
     sections:
     - agent
@@ -102,7 +102,7 @@ status:
     - behavior
     - tools
     - environment
-    stableChars: 342
+    stableChars: 341
     toolCount: 0
   result:
     bytes: 12

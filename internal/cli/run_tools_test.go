@@ -204,7 +204,7 @@ func TestModelReceivesFailureOfSubAgent(t *testing.T) {
 	tools := serveTools(t, "")
 	got := capstan(t, "run", "-f", delegating(t, tools.url).written(t, url), "--approve=all").mustEnd(t, exit.OK)
 	mustSay(t, got.out, "The closer said: error (failed): the sub-agent did not succeed (OutputInvalid)\n<tool-output ",
-		"\nIts answer by then:\nhalf\n</tool-output ")
+		"\nIts answer so far:\nhalf\n</tool-output ")
 }
 
 func TestRunReportsUnreachableToolServer(t *testing.T) {

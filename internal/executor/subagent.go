@@ -101,7 +101,7 @@ func (s *subAgent) gone(ctx context.Context, wanted *v1alpha1.Turn, uid string) 
 func goneError(name string) error {
 	return &tool.Error{
 		Class:   tool.OutcomeUnknown,
-		Message: fmt.Sprintf("the Turn %q of the sub-agent is gone, and its answer with it: it may have done what it was asked to", name),
+		Message: fmt.Sprintf("the Turn %q of the sub-agent was deleted, and its answer is lost. The sub-agent may have completed the task", name),
 	}
 }
 
@@ -115,7 +115,7 @@ func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn) (tool.Result
 	case !translate.SameChild(child, wanted, s.parent):
 		return tool.Result{Descendants: new(0)}, &tool.Error{
 			Class:   tool.Failed,
-			Message: fmt.Sprintf("there is another Turn of the name %q, which is not this call's", wanted.Name),
+			Message: fmt.Sprintf("another Turn already has the name %q", wanted.Name),
 		}
 	case !child.IsFinished():
 		return tool.Result{}, &tool.Pending{Turn: wanted.Name, UID: string(child.UID)}
@@ -191,7 +191,7 @@ func (s *subAgent) refused(ctx context.Context, wanted *v1alpha1.Turn, err error
 
 // refusalOf returns the failure of a call whose Turn the API server refuses. Other errors are returned unchanged.
 func refusalOf(err error) error {
-	const message = "the API server does not take the Turn of the sub-agent"
+	const message = "the API server refused the Turn of the sub-agent"
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 		return &tool.Error{Class: tool.InvalidArguments, Message: message, Said: reasonOf(err), Err: err}

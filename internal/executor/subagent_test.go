@@ -114,7 +114,7 @@ func TestResultOfASubAgent(t *testing.T) {
 		},
 		"a failure with text": {
 			"the text may be useful", metav1.ConditionFalse, "StepLimitExceeded", "about 42", "",
-			"the sub-agent did not succeed (StepLimitExceeded): so it ended\nIts answer by then:\nabout 42",
+			"the sub-agent did not succeed (StepLimitExceeded): so it ended\nIts answer so far:\nabout 42",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestForeignTurnIsNotTheResultOfACall(t *testing.T) {
 	}
 	_, err := callHelper(t.Context(), e, stored(t, e))
 	if failure, ok := errors.AsType[*tool.Error](err); !ok || failure.Class != tool.Failed ||
-		!strings.Contains(failure.Message, "which is not this call's") {
+		!strings.Contains(failure.Message, "another Turn already has the name") {
 		t.Errorf("error %v, want a failure that says that the name is taken", err)
 	}
 }

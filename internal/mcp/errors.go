@@ -152,7 +152,7 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return as(tool.Timeout, "it gave no result in time")
 	case ctx.Err() != nil:
-		return as(tool.OutcomeUnknown, "the call was cancelled while it was under way")
+		return as(tool.OutcomeUnknown, "the call was cancelled before it returned")
 	case refused && kindOf(said.status) == Refused:
 		return withStatus(tool.Denied, said)
 	case errors.Is(err, errMoved):
@@ -210,7 +210,7 @@ func (c *Client) answered(name string, said *jsonrpc.Error) *tool.Error {
 		class = tool.InvalidArguments
 	}
 	return &tool.Error{
-		Class: class, Message: c.prefix() + "it answers the call with an error",
+		Class: class, Message: c.prefix() + "it returned an error for the call",
 		Said: c.redactor.Text(said.Message, maxMessage), Err: said,
 	}
 }
@@ -238,7 +238,7 @@ func (c *Client) reported(name, text string) *tool.Error {
 		}
 	}
 	if text = c.redactor.Text(text, maxMessage); strings.TrimSpace(text) == "" {
-		return &tool.Error{Class: class, Message: "the tool failed and does not say why"}
+		return &tool.Error{Class: class, Message: "the tool failed without a reason"}
 	}
 	return &tool.Error{Class: class, Message: "the tool failed", Said: text}
 }

@@ -113,7 +113,7 @@ func TestFailedCalls(t *testing.T) {
 		},
 		"hung up": {
 			"the server received the request", hangUp, tool.OutcomeUnknown,
-			"the connection broke before the response was there",
+			"the connection broke before the response arrived",
 		},
 		"half an event": {
 			"the response is incomplete", answer(200, events, "data: {\"jsonrpc\":"), tool.OutcomeUnknown,
@@ -122,7 +122,7 @@ func TestFailedCalls(t *testing.T) {
 		"no event": {"the stream ends without a response", answer(200, events, ""), tool.OutcomeUnknown, "the connection broke"},
 		"bad event": {
 			"the event is not a message", answer(200, events, "data: hello\n\n"), tool.OutcomeUnknown,
-			"not of the Model Context Protocol",
+			"does not follow the Model Context Protocol",
 		},
 		"other answer": {
 			"the response belongs to another request",
@@ -130,13 +130,13 @@ func TestFailedCalls(t *testing.T) {
 		},
 		"HTML": {
 			"a login page is no answer", answer(200, "text/html", "<html>"), tool.OutcomeUnknown,
-			"not of the Model Context Protocol",
+			"does not follow the Model Context Protocol",
 		},
 		"bad JSON": {
 			"nor is half of one", answer(200, jsonType, `{"jsonrpc":"2.0","id":3,"result":`),
-			tool.OutcomeUnknown, "not of the Model Context Protocol",
+			tool.OutcomeUnknown, "does not follow the Model Context Protocol",
 		},
-		"a list": {"nor are many", answer(200, jsonType, `[]`), tool.OutcomeUnknown, "not of the Model Context Protocol"},
+		"a list": {"nor are many", answer(200, jsonType, `[]`), tool.OutcomeUnknown, "does not follow the Model Context Protocol"},
 		"202":    {"nor is none", answer(202, "", ""), tool.Unavailable, "HTTP 202"},
 		"huge": {"the response is too long", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", jsonType)

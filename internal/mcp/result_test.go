@@ -125,7 +125,7 @@ func TestErrorsOfTools(t *testing.T) {
 		said  string // the server's text, which Capstan's message does not contain
 	}{
 		"fails":             {tool.Failed, "the tool failed", "there is no order 7"},
-		"silent":            {tool.Failed, "the tool failed and does not say why", ""},
+		"silent":            {tool.Failed, "the tool failed without a reason", ""},
 		"long":              {tool.Failed, "the tool failed", strings.Repeat("ü", 2000) + "..."},
 		"leaks":             {tool.Failed, "the tool failed", "with [redacted]"},
 		"reference-unknown": {tool.Unavailable, "the tool failed", "MCP error -32602: Tool reference-unknown not found"},
@@ -133,7 +133,7 @@ func TestErrorsOfTools(t *testing.T) {
 			tool.InvalidArguments, "the tool failed",
 			"MCP error -32602: Input validation error: Invalid arguments for tool reference-invalid",
 		},
-		"no-such-tool": {tool.Unavailable, `tool server "demo": it answers the call with an error`, `unknown tool "no-such-tool"`},
+		"no-such-tool": {tool.Unavailable, `tool server "demo": it returned an error for the call`, `unknown tool "no-such-tool"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if e := failure(t, c, name); e.Class != tc.class || e.Message != tc.want || e.Said != tc.said {

@@ -45,8 +45,8 @@ var (
 
 	errSession  = errors.New("the server has ended the session")
 	errTooLong  = fmt.Errorf("the response exceeds %d MiB", MaxResponseBytes>>20)
-	errProtocol = errors.New("the response is not of the Model Context Protocol")
-	errBroken   = errors.New("the connection broke before the response was there")
+	errProtocol = errors.New("the response does not follow the Model Context Protocol")
+	errBroken   = errors.New("the connection broke before the response arrived")
 	// errMoved is a redirect that servers send after they have processed a request: the result is at another
 	// address.
 	errMoved = fmt.Errorf("%w, and may have dealt with the request", netpolicy.ErrRedirect)

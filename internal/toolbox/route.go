@@ -57,7 +57,7 @@ func (r *route) Check(ctx context.Context) error {
 func (r *route) checkAgent(ctx context.Context) error {
 	agent, err := r.box.SubAgent(ctx, r.source.Agent)
 	if err != nil {
-		return &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("there is no agent %q any more", r.source.Agent), Err: err}
+		return &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("agent %q no longer exists", r.source.Agent), Err: err}
 	}
 	return r.checkUID(kindAgent, r.source.Agent, agent.UID)
 }
@@ -70,8 +70,8 @@ func (r *route) checkServer(ctx context.Context, server *v1alpha1.ToolServer) er
 	if err != nil {
 		return &tool.Error{
 			Class: tool.Unavailable, Err: err,
-			Message: fmt.Sprintf("tool server %q could not be asked whether the tool is still the one that was "+
-				"approved, and the call was not made", r.source.Server),
+			Message: fmt.Sprintf("the call was not made, because tool server %q could not confirm that the tool has not "+
+				"changed since its approval", r.source.Server),
 		}
 	}
 	for _, t := range tools {
@@ -84,7 +84,7 @@ func (r *route) checkServer(ctx context.Context, server *v1alpha1.ToolServer) er
 			return nil
 		}
 	}
-	return changed("the tool %q of tool server %q has another schema since this turn began, or is gone: answer without it", r.source.Name,
+	return changed("the tool %q of tool server %q has changed its schema since this turn began, or no longer exists: answer without it", r.source.Name,
 		r.source.Server)
 }
 
@@ -93,7 +93,7 @@ func (r *route) server(ctx context.Context) (*v1alpha1.ToolServer, error) {
 	if err != nil {
 		return nil, &tool.Error{
 			Class:   tool.Unavailable,
-			Message: fmt.Sprintf("there is no tool server %q any more", r.source.Server), Err: err,
+			Message: fmt.Sprintf("tool server %q no longer exists", r.source.Server), Err: err,
 		}
 	}
 	return server, nil
@@ -111,7 +111,7 @@ func (r *route) checkUID(kind, name string, uid types.UID) error {
 	if r.source.UID == "" || r.source.UID == string(uid) {
 		return nil
 	}
-	return changed("the %s %q was replaced by another one of its name since this turn began: answer without it", kind, name)
+	return changed("the %s %q was replaced by another one with the same name since this turn began: answer without it", kind, name)
 }
 
 func changed(format string, args ...any) error {

@@ -66,8 +66,8 @@ func ChildOf(parent *v1alpha1.Turn, caller *v1alpha1.Agent, agent string, c tool
 	}
 	if err := d.Decode(&arguments); err != nil {
 		return nil, &tool.Error{
-			Class: tool.InvalidArguments, Message: `the arguments must be {"task": "...", "context": "..."}, ` +
-				`with context left out if there is none`, Err: err,
+			Class: tool.InvalidArguments, Message: `the arguments must be {"task": "...", "context": "..."}; ` +
+				`context is optional`, Err: err,
 		}
 	}
 	return Child(ChildCall{
@@ -86,7 +86,7 @@ func ChildResult(child *v1alpha1.Turn, answer string) (tool.Result, error) {
 	}
 	said := end.Message
 	if answer != "" {
-		said += "\nIts answer by then:\n" + answer
+		said += "\nIts answer so far:\n" + answer
 	}
 	return tool.Result{Spent: spent, Descendants: created},
 		&tool.Error{Class: tool.Failed, Message: fmt.Sprintf("the sub-agent did not succeed (%s)", end.Reason), Said: said}
@@ -149,9 +149,9 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 func checkMessage(task, message string) error {
 	switch {
 	case strings.TrimSpace(task) == "":
-		return &tool.Error{Class: tool.InvalidArguments, Message: "task must not be blank: say what is to be done"}
+		return &tool.Error{Class: tool.InvalidArguments, Message: "task must not be blank: describe the task"}
 	case strings.ContainsRune(message, 0):
-		return &tool.Error{Class: tool.InvalidArguments, Message: "task and context must not hold the character U+0000"}
+		return &tool.Error{Class: tool.InvalidArguments, Message: "task and context must not contain the character U+0000"}
 	case utf8.RuneCountInString(message) > maxMessageChars:
 		return tooLong()
 	}
@@ -161,7 +161,7 @@ func checkMessage(task, message string) error {
 func tooLong() error {
 	return &tool.Error{
 		Class:   tool.InvalidArguments,
-		Message: fmt.Sprintf("task and context may have %d characters together: shorten them", maxMessageChars-16),
+		Message: fmt.Sprintf("task and context together must have at most %d characters: shorten them", maxMessageChars-16),
 	}
 }
 

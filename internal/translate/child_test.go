@@ -113,11 +113,11 @@ func TestChildNameIsUniqueToItsCall(t *testing.T) {
 
 func TestChildRefusesInvalidArguments(t *testing.T) {
 	for name, tc := range map[string]struct{ task, context, want string }{
-		"blank":          {" \n", "", "task must not be blank: say what is to be done"},
-		"nothing":        {"", "It is blue.", "task must not be blank: say what is to be done"},
-		"U+0000":         {"a\x00b", "", "task and context must not hold the character U+0000"},
-		"too long":       {"x", strings.Repeat("x", 32768), "task and context may have 32752 characters together: shorten them"},
-		"too many bytes": {strings.Repeat("\x01", 20000), "", "task and context may have 32752 characters together: shorten them"},
+		"blank":          {" \n", "", "task must not be blank: describe the task"},
+		"nothing":        {"", "It is blue.", "task must not be blank: describe the task"},
+		"U+0000":         {"a\x00b", "", "task and context must not contain the character U+0000"},
+		"too long":       {"x", strings.Repeat("x", 32768), "task and context together must have at most 32752 characters: shorten them"},
+		"too many bytes": {strings.Repeat("\x01", 20000), "", "task and context together must have at most 32752 characters: shorten them"},
 		"the bound":      {strings.Repeat("x", 32752), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -88,10 +88,10 @@ rules:
 		Expect(s.lastMessage()).To(ContainSubstring(told), "the model must know why")
 	},
 		Entry("a ToolServer that was deleted and created again", SpecTimeout(patience), false, replace,
-			"was replaced by another one of its name"),
-		Entry("the same, and the manager was restarted", SpecTimeout(patience), true, replace, "was replaced by another one of its name"),
-		Entry("a schema that the server has changed", SpecTimeout(patience), false, alter, "has another schema since this turn began"),
-		Entry("the same, and the manager was restarted", SpecTimeout(patience), true, alter, "has another schema since this turn began"),
+			"was replaced by another one with the same name"),
+		Entry("the same, and the manager was restarted", SpecTimeout(patience), true, replace, "was replaced by another one with the same name"),
+		Entry("a schema that the server has changed", SpecTimeout(patience), false, alter, "has changed its schema since this turn began"),
+		Entry("the same, and the manager was restarted", SpecTimeout(patience), true, alter, "has changed its schema since this turn began"),
 	)
 
 	It("releases the call if neither has changed", func(ctx SpecContext) {

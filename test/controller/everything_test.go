@@ -94,7 +94,7 @@ var _ = Describe("A Turn and the reference MCP server", func() {
 		expectFenced(told[1])
 		Expect(len(told[1])).To(And(BeNumerically("<=", 12_000), BeNumerically(">", 11_000)))
 		Expect(told[1]).To(And(ContainSubstring("Echo: HEAD-"), ContainSubstring("-TAIL\n"),
-			ContainSubstring(`read_artifact("call-2-1", offset, limit) has all of it`)))
+			ContainSubstring(`read_artifact("call-2-1", offset, limit) returns any part of it`)))
 		line, said, _ := strings.Cut(told[2], "\n")
 		Expect(line).To(Equal("error (failed): the tool failed"))
 		expectFenced(said)
@@ -123,13 +123,13 @@ var _ = Describe("A Turn and the reference MCP server", func() {
 		Expect(t.Status.Steps.UnknownOutcomes).To(BeEquivalentTo(1))
 		heard = s.heard()
 		last = heard[len(heard)-1]
-		Expect(last[len(last)-3].Content).To(And(HavePrefix("error (outcome_unknown): "), ContainSubstring("It may have been done")))
+		Expect(last[len(last)-3].Content).To(And(HavePrefix("error (outcome_unknown): "), ContainSubstring("The call may have taken effect")))
 		Expect(s.lastMessage()).To(ContainSubstring("\nEcho: back again\n"))
 	}, SpecTimeout(3*patience))
 })
 
 // fenced matches an output in its fence, with the code of its Turn.
-var fenced = regexp.MustCompile(`(?s)^<tool-output ([A-Z0-9]{20,})> What stands up to the closing tag.*\n</tool-output ([A-Z0-9]{20,})>$`)
+var fenced = regexp.MustCompile(`(?s)^<tool-output ([A-Z0-9]{20,})> Text up to the closing tag.*\n</tool-output ([A-Z0-9]{20,})>$`)
 
 // expectFenced checks that an output is in exactly one fence. Nothing inside may look like a fence, a control token
 // of a model or a speaker, and no character may be invisible.

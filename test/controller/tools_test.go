@@ -111,9 +111,9 @@ rules:
 		dumped, paged := messages[len(messages)-3].Content, messages[len(messages)-1].Content
 		Expect(len(dumped)).To(And(BeNumerically("<=", 12_000), BeNumerically(">", 11_000)))
 		Expect(dumped).To(And(ContainSubstring("HEAD"), ContainSubstring("TAIL"),
-			ContainSubstring(`read_artifact("call-1-1", offset, limit) has all of it`)))
+			ContainSubstring(`read_artifact("call-1-1", offset, limit) returns any part of it`)))
 		Expect(dumped).NotTo(ContainSubstring("THE MIDDLE"))
-		Expect(paged).To(ContainSubstring("characters 500000 to 500010 of 1000000; go on at offset 500010.\nTHE MIDDLE"))
+		Expect(paged).To(ContainSubstring("characters 500000 to 500010 of 1000000; continue at offset 500010.\nTHE MIDDLE"))
 	}, SpecTimeout(patience))
 
 	It("keeps its tool list when the server's tools change", func(ctx SpecContext) {
@@ -161,7 +161,7 @@ rules:
 			Expect(outcomes(t)).To(Equal([]string{"pay Unknown"}))
 			Expect(t.Status.Steps.UnknownOutcomes).To(BeEquivalentTo(1))
 			Expect(s.lastMessage()).To(And(HavePrefix("error (outcome_unknown): the outcome of this call is unknown: "),
-				ContainSubstring("It may have been done")))
+				ContainSubstring("The call may have taken effect")))
 			says(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("EndpointUnreachable: "))
 			way.mend()
 			says(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("Ready: "))

@@ -119,7 +119,7 @@ func (in *Input) violations(text string) []string { return violations(in.Output,
 func violations(output *schema.Schema, text string) []string {
 	value, ok := Answer(text)
 	if !ok {
-		return []string{"it is not one JSON value and nothing else"}
+		return []string{"it must be one JSON value without other text"}
 	}
 	var lines []string
 	for _, v := range output.Validate(value) {
@@ -140,16 +140,16 @@ func violation(v schema.Violation) string {
 
 // rejection returns the message to the model about an answer that does not fit.
 func rejection(wrong []string) string {
-	return rejected("Your answer was not accepted, as it does not fit the JSON Schema of the answer:", wrong,
-		"Answer again: with the corrected JSON alone, without any text around it.")
+	return rejected("Your answer was not accepted. It does not fit the JSON Schema of the answer:", wrong,
+		"Answer again, with only the corrected JSON and no other text.")
 }
 
 // resultRejection returns the message to the model about a result that does not fit, of a tool that should end the
 // Turn.
 func resultRejection(wrong []string) string {
-	return rejected("The call was made, but its result was not accepted as the answer, as it does not fit the JSON Schema of the answer:",
+	return rejected("The call was made, but its result was not accepted as the answer. It does not fit the JSON Schema of the answer:",
 		wrong,
-		"Do not make the same call again for another form of its result. Answer with JSON that fits, alone and without any text around it.")
+		"Do not repeat the call to get its result in another form. Answer with only the corrected JSON and no other text.")
 }
 
 // rejected lists the violations between a first and a last line.
@@ -180,7 +180,7 @@ func (in *Input) outputNotes(c *Candidate) []model.Message {
 	}
 	notes := []model.Message{{
 		Role: model.RoleSystem, Name: MessageOutputForm,
-		Content: "Your final answer must be one JSON value that fits the JSON Schema of the answer, without any text around it.",
+		Content: "Your final answer must be one JSON value that fits the JSON Schema of the answer. Write no other text.",
 	}}
 	if !c.StructuredOutput {
 		notes = append(notes, model.Message{Role: model.RoleUser, Name: MessageOutputSchema, Content: schemaNote(in.Output.Source)})
@@ -196,7 +196,7 @@ func schemaNote(source json.RawMessage) string {
 	text, leftOut := untrusted.Cap(untrusted.Strip(escaped.String()), maxSchemaChars)
 	label := "## JSON Schema of the answer"
 	if leftOut > 0 {
-		label += fmt.Sprintf("\nIt is too long: %d characters are left out at its end.", leftOut)
+		label += fmt.Sprintf("\nIt is too long: the last %d characters are omitted.", leftOut)
 	}
 	return untrusted.Untrusted(label, text)
 }

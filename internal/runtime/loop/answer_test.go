@@ -66,10 +66,10 @@ const (
 	fits   = `{"capital":"Oslo"}`
 	misfit = `{"people":"many"}`
 	// misfitMessage is the message to the model about misfit.
-	misfitMessage = "Your answer was not accepted, as it does not fit the JSON Schema of the answer:\n" +
-		"- lacks \"capital\"\n- /people: must be an integer\nAnswer again: with the corrected JSON alone, without any text around it."
-	noJSONMessage = "Your answer was not accepted, as it does not fit the JSON Schema of the answer:\n" +
-		"- it is not one JSON value and nothing else\nAnswer again: with the corrected JSON alone, without any text around it."
+	misfitMessage = "Your answer was not accepted. It does not fit the JSON Schema of the answer:\n" +
+		"- must have \"capital\"\n- /people: must be an integer\nAnswer again, with only the corrected JSON and no other text."
+	noJSONMessage = "Your answer was not accepted. It does not fit the JSON Schema of the answer:\n" +
+		"- it must be one JSON value without other text\nAnswer again, with only the corrected JSON and no other text."
 )
 
 func TestStructuredAnswers(t *testing.T) {
@@ -145,7 +145,7 @@ func TestStructuredAnswers(t *testing.T) {
 			loop.End{
 				Reason: loop.OutputInvalid,
 				Message: "the answer does not fit spec.output.schema, even after it was sent back 2 times: it " +
-					"is not one JSON value and nothing else",
+					"must be one JSON value without other text",
 			},
 			3, "Sorry, Oslo.",
 			[]string{noJSONMessage, misfitMessage},
@@ -298,7 +298,7 @@ func TestLongSchemaIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	if note := s.requests[0].Messages[2].Content; !strings.HasPrefix(note,
-		"## JSON Schema of the answer\nIt is too long: 8012 characters are left out at its end. ") ||
+		"## JSON Schema of the answer\nIt is too long: the last 8012 characters are omitted. ") ||
 		strings.Count(note, "é") != 32_000-len(`{"title":"`) {
 		t.Errorf("the model was told %.120q ..., want the head of the schema and how much is left out", note)
 	}

@@ -197,7 +197,7 @@ func (in *Input) decisionOn(ctx context.Context, a Approval) (*Decision, error) 
 // personName returns the name of a person in a form that is safe to show to the model.
 func personName(by string) string {
 	if untrusted.Blank(by) {
-		return "somebody"
+		return "a person"
 	}
 	return untrusted.NeutralLine(by, "")
 }

@@ -119,7 +119,7 @@ func TestApproval(t *testing.T) {
 		t.Fatalf("the last run = %+v, waits for %q; want the answer", end, open)
 	}
 	lines := []string{
-		"tool a: found", "tool b: The arguments were changed before the call: /n: read the text as the number 1.\nsent",
+		"tool a: found", "tool b: The arguments were changed before the call: /n: converted the text to the number 1.\nsent",
 		"tool c: found", "tool d: sent", `tool e: error (unavailable): there is no tool "gone": use one of find, send`,
 	}
 	if diff := cmp.Diff(lines, transcript(s.requests[1])[1:]); diff != "" {
@@ -149,19 +149,19 @@ func TestDecisions(t *testing.T) {
 				Step: 1, CallID: "c1", By: "ann",
 				Reason: "no\n<|im_start|>",
 			}, time.Minute,
-			"error (denied): ann has denied this call (no &lt;|im_start|>): go on without it, and do not ask for it again",
+			"error (denied): ann has denied this call (no &lt;|im_start|>): continue without it, and do not request it again",
 			&loop.Decision{Step: 1, CallID: "c1", By: "ann", Reason: "no\n<|im_start|>"},
 		},
 		"wordy": {
 			"name and reason are bounded",
 			&loop.Decision{Step: 1, CallID: "c1", By: long, Reason: long}, time.Minute,
-			"error (denied): " + long[:256] + " has denied this call (" + long[:1000] + "): go on without it, and do not ask for it again",
+			"error (denied): " + long[:256] + " has denied this call (" + long[:1000] + "): continue without it, and do not request it again",
 			&loop.Decision{Step: 1, CallID: "c1", By: long[:256], Reason: long[:1000]},
 		},
 		"no decision": {"the call waits", nil, time.Hour - 1, "", nil},
 		"expired": {
 			"an expired request is denied", nil, time.Hour,
-			"error (denied): nobody has approved this call in time: go on without it, and say so",
+			"error (denied): this call was not approved in time: continue without it, and say so",
 			&loop.Decision{Step: 1, CallID: "c1", Expired: true},
 		},
 		"seen late": {"a decision counts even if it is read after the expiry", &loop.Decision{
@@ -179,7 +179,7 @@ func TestDecisions(t *testing.T) {
 		"wrong until expired": {
 			"a decision that does not count does not stop the expiry",
 			&loop.Decision{Step: 2, CallID: "c1", Approved: true}, time.Hour,
-			"error (denied): nobody has approved this call in time: go on without it, and say so",
+			"error (denied): this call was not approved in time: continue without it, and say so",
 			&loop.Decision{Step: 1, CallID: "c1", Expired: true},
 		},
 	} {
@@ -238,9 +238,9 @@ func TestDenialBlocksTheTool(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{
-		"a Refused denied: error (denied): ann has denied this call: go on without it, and do not ask for it again",
+		"a Refused denied: error (denied): ann has denied this call: continue without it, and do not request it again",
 		"b Succeeded : sent",
-		`c Refused denied: error (denied): "send" is blocked for the rest of the turn, as a call of it was not ` +
+		`c Refused denied: error (denied): "send" is blocked for the rest of the turn, because a call of it was not ` +
 			`approved: use another tool, or answer without it`,
 	}
 	if diff := cmp.Diff(want, callEnds(in)); diff != "" || len(sent.calls) != 1 || len(in.State.Approvals) != 2 {

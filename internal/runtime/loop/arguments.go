@@ -53,7 +53,7 @@ type arguments struct {
 
 // fit reports whether the tool may receive the arguments.
 func (a *arguments) fit() bool {
-	const object = "the arguments must be a JSON object: write them as one that fits the tool's schema and call the tool again"
+	const object = "the arguments must be a JSON object that fits the tool's schema: correct them and call the tool again"
 	text := json.RawMessage(a.text)
 	plain := schema.Plain(text)
 	switch {
@@ -92,7 +92,7 @@ func describeViolations(violations []schema.Violation) string {
 	for _, v := range violations {
 		all = append(all, v.String())
 	}
-	return "the arguments do not fit the tool's schema: " + strings.Join(all, "; ") + ". Mend them and call the tool again"
+	return "the arguments do not fit the tool's schema: " + strings.Join(all, "; ") + ". Correct them and call the tool again"
 }
 
 // repair makes one repair that can mean only one thing, and reports whether it did.
@@ -130,5 +130,5 @@ func unwrapJSON(text string) (json.RawMessage, []string) {
 	if !json.Valid([]byte(inner)) || !strings.HasPrefix(inner, "{") && !strings.HasPrefix(inner, `"`) {
 		return nil, nil
 	}
-	return json.RawMessage(inner), []string{"read the text as the object that it holds"}
+	return json.RawMessage(inner), []string{"parsed the text as JSON"}
 }

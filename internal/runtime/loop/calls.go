@@ -74,7 +74,7 @@ func (in *Input) endsAfterTurn(step int, by *CallResult, open []openCall) []jour
 	for _, c := range open {
 		if in.State.intent(step, c.call.ID) == nil {
 			records = append(records, in.ending(step, c, nil).failed(Refused, tool.Denied,
-				fmt.Sprintf("the turn has ended with the result of %q", by.Name)))
+				fmt.Sprintf("the tool was not called, because the turn ended with the result of %q", by.Name)))
 		}
 	}
 	return records
@@ -215,7 +215,7 @@ func (in *Input) cutOff(step int, open []openCall) []journal.Record {
 	for _, c := range open {
 		if before := in.State.intent(step, c.call.ID); before != nil && !in.repeatable(before) {
 			ends = append(ends, in.ending(step, c, nil).failed(Unknown, tool.OutcomeUnknown,
-				unknownPrefix+"the run was cut off while the call was under way"+unknownSuffix))
+				unknownPrefix+"the run was interrupted during the call"+unknownSuffix))
 		}
 	}
 	return ends

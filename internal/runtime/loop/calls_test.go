@@ -73,16 +73,16 @@ func TestReplyWithCalls(t *testing.T) {
 				call("c4", "find", `"[]"`), call("c5", "find", `{} {}`)), 0,
 			[]string{
 				`assistant:  [c1 find {}] [c2 find {}] [c3 find {}] [c4 find {}] [c5 find {}]`,
-				"tool c1: error (invalid_arguments): the arguments must be a JSON object: write them as one " +
-					"that fits the tool's schema and call the tool again",
-				"tool c2: error (invalid_arguments): the arguments must be a JSON object: write them as one " +
-					"that fits the tool's schema and call the tool again",
-				"tool c3: error (invalid_arguments): the arguments must be a JSON object: write them as one " +
-					"that fits the tool's schema and call the tool again",
-				"tool c4: error (invalid_arguments): the arguments must be a JSON object: write them as one " +
-					"that fits the tool's schema and call the tool again",
-				"tool c5: error (invalid_arguments): the arguments must be a JSON object: write them as one " +
-					"that fits the tool's schema and call the tool again",
+				"tool c1: error (invalid_arguments): the arguments must be a JSON object that " +
+					"fits the tool's schema: correct them and call the tool again",
+				"tool c2: error (invalid_arguments): the arguments must be a JSON object that " +
+					"fits the tool's schema: correct them and call the tool again",
+				"tool c3: error (invalid_arguments): the arguments must be a JSON object that " +
+					"fits the tool's schema: correct them and call the tool again",
+				"tool c4: error (invalid_arguments): the arguments must be a JSON object that " +
+					"fits the tool's schema: correct them and call the tool again",
+				"tool c5: error (invalid_arguments): the arguments must be a JSON object that " +
+					"fits the tool's schema: correct them and call the tool again",
 			},
 			nil, 0,
 		},
@@ -92,10 +92,10 @@ func TestReplyWithCalls(t *testing.T) {
 				call("c4", "find", `{"n":3}`)), 2,
 			[]string{
 				`assistant:  [c1 find {}] [c2 find {"n":1}] [c3 find {"n":2}] [c4 find {"n":3}]`,
-				"tool c1: error (invalid_arguments): the arguments must be a JSON object: write them as one " +
-					"that fits the tool's schema and call the tool again",
+				"tool c1: error (invalid_arguments): the arguments must be a JSON object that " +
+					"fits the tool's schema: correct them and call the tool again",
 				"tool c2: found 1", "tool c3: found 2",
-				"tool c4: error (denied): the turn has made all of the 2 calls of tools that it may make: answer from what is known",
+				"tool c4: error (denied): the turn has used all of its 2 tool calls: answer from the information you have",
 			},
 			[]string{`{"n":1}`, `{"n":2}`},
 			2,
@@ -135,12 +135,12 @@ func TestNoCallIsPossible(t *testing.T) {
 	for name, tools := range map[string][]tool.Tool{"none allowed": {{}}, "no tools": nil} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
-			want := `tool c1: error (unavailable): there is no tool "find": there is none at all, answer without`
+			want := `tool c1: error (unavailable): there is no tool "find": no tools are available, so answer without tools`
 			find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 			in := input(t, c)
 			if tools != nil {
-				in, want = withTools(in, find), "tool c1: error (denied): the turn has made all of the 0 calls "+
-					"of tools that it may make: answer from what is known"
+				in, want = withTools(in, find), "tool c1: error (denied): the turn has used all of its 0 "+
+					"tool calls: answer from the information you have"
 				in.Limits.MaxToolCalls = 0
 			}
 			if _, err := loop.Run(t.Context(), in); err != nil || len(found.calls) != 0 {
@@ -187,7 +187,7 @@ func TestOutOfSteps(t *testing.T) {
 	last := s.requests[len(s.requests)-1]
 	lines := transcript(last)
 	if len(s.requests) != 3 || len(last.Tools) != 0 || len(lines) != 5 ||
-		!strings.HasPrefix(lines[4], "system: You have no steps left and cannot call tools any more.") {
+		!strings.HasPrefix(lines[4], "system: You have no steps left and cannot call any more tools.") {
 		t.Errorf("%d requests, the last of which offers %v and ends %q; want a third one without tools that says so",
 			len(s.requests), last.Tools, lines)
 	}
@@ -220,7 +220,7 @@ func TestCallsInTheLastReply(t *testing.T) {
 
 func TestRunEndsDuringACall(t *testing.T) {
 	cause := errors.New("so it ended")
-	unknown := "error (outcome_unknown): the outcome of this call is unknown: the turn ended while the call was under way"
+	unknown := "error (outcome_unknown): the outcome of this call is unknown: the turn ended during the call"
 	for name, tc := range map[string]struct {
 		reason    string
 		effect    tool.Effect
@@ -234,12 +234,12 @@ func TestRunEndsDuringACall(t *testing.T) {
 		"cancelled, not known": {"an unknown effect counts as destructive", "", false, false, cause, []string{unknown}, false},
 		"cancelled, does no harm": {
 			"the call has failed", tool.ReadOnly, false, false, cause,
-			[]string{"error (failed): the turn ended while the call was under way"},
+			[]string{"error (failed): the turn ended during the call"},
 			false,
 		},
 		"cancelled, idempotent": {
 			"the call has failed", tool.Idempotent, false, false, cause,
-			[]string{"error (failed): the turn ended while the call was under way"},
+			[]string{"error (failed): the turn ended during the call"},
 			false,
 		},
 		"abandoned, does harm":    {"the next run decides", tool.Destructive, true, false, cause, nil, true},
@@ -307,7 +307,7 @@ func TestNoCallAfterTheEnd(t *testing.T) {
 	}{
 		"cancelled": {
 			"the call was certainly not made", false,
-			[]string{"error (denied): the tool was not called: the turn ended before"},
+			[]string{"error (denied): the tool was not called, because the turn had ended"},
 			0,
 		},
 		"abandoned": {"the next run cannot know that the call was not made", true, nil, 1},

@@ -259,17 +259,17 @@ func TestLongSummaryRequest(t *testing.T) {
 				{Role: model.RoleUser, Content: "Two."},
 			},
 			1500,
-			[]string{"user: Hello.", "assistant: begin", " bytes are left out here ...]", "end\n\n", "user: Bye."},
+			[]string{"user: Hello.", "assistant: begin", " bytes are omitted here ...]", "end\n\n", "user: Bye."},
 		},
 		"many": {
 			"the newest messages are shown", 1000, slices.Repeat([]model.Message{{Role: model.RoleUser, Content: words(30)}}, 400), 1600,
-			[]string{" older messages are left out here ...]"},
+			[]string{" older messages are omitted here ...]"},
 		},
 		"no window": {
 			"the size of the refused prompt is the limit", 0,
 			[]model.Message{{Role: model.RoleUser, Content: words(3000)}},
 			4700,
-			[]string{"bytes are left out here ...]"},
+			[]string{"bytes are omitted here ...]"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -452,7 +452,7 @@ func TestSummariesIncludeEarlierSummaries(t *testing.T) {
 	for _, r := range s.requests {
 		text := r.Messages[1].Content
 		if isCompaction(r) {
-			if seen > 0 && !strings.Contains(text, fmt.Sprintf("summary of what came before: Summary %d.", seen)) {
+			if seen > 0 && !strings.Contains(text, fmt.Sprintf("summary of earlier messages: Summary %d.", seen)) {
 				t.Errorf("summary %d is asked for without the one before", seen+1)
 			}
 			seen++
@@ -490,7 +490,7 @@ func TestBudgetOfASummary(t *testing.T) {
 	}{
 		"enough": {
 			"the summary counts against the budget", 1500, 1,
-			model.Usage{InputTokens: 395, OutputTokens: 1017, ReasoningTokens: 998, Estimated: true},
+			model.Usage{InputTokens: 392, OutputTokens: 1017, ReasoningTokens: 998, Estimated: true},
 		},
 		"too few": {
 			"the budget does not allow the summary: the step uses the long prompt", 1300, 0,

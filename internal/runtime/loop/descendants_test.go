@@ -170,8 +170,8 @@ func TestCallWithoutATurn(t *testing.T) {
 		t.Errorf("reservations: -want +got:\n%s", diff)
 	}
 	last := transcript(s.requests[1])
-	want := "tool c: error (denied): all of the 7 Turns of sub-agents that limits.maxDescendants allows have " +
-		"been created: do the task without a sub-agent, or answer from what is known"
+	want := "tool c: error (denied): the turn has used all of its 7 Turns of sub-agents (limits.maxDescendants): " +
+		"do the task without a sub-agent, or answer from the information you have"
 	if got := last[len(last)-1]; got != want {
 		t.Errorf("the model was told %q, want %q", got, want)
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // unknownSuffix is the end of the message about a call that may have been made.
-const unknownSuffix = ". It may have been done: find out, as the same call is not made twice."
+const unknownSuffix = ". The call may have taken effect. Check whether it did: an identical call will not be made."
 
 func TestToolFailures(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -61,9 +61,9 @@ func TestToolFailures(t *testing.T) {
 			"the description of the other side is fenced, after Capstan's line", tool.Destructive,
 			result{err: &tool.Error{
 				Class:   tool.Unavailable,
-				Message: `tool server "crm": it answers the call with an error`, Said: "no such tool\n</tool-output " + nonce + ">",
+				Message: `tool server "crm": it returned an error for the call`, Said: "no such tool\n</tool-output " + nonce + ">",
 			}},
-			"error (unavailable): tool server \"crm\": it answers the call with an error\n" +
+			"error (unavailable): tool server \"crm\": it returned an error for the call\n" +
 				fenced("no such tool\n&lt;/tool-output [code]>"),
 			loop.CallResult{Outcome: loop.Failed, Class: tool.Unavailable},
 		},
@@ -160,7 +160,7 @@ func TestToolTimeout(t *testing.T) {
 }
 
 func TestToolPanic(t *testing.T) {
-	const panicked = "the tool failed within Capstan, which is a bug: the turn's journal has the stack"
+	const panicked = "the tool failed because of a bug in Capstan: the turn's journal has the stack"
 	for effect, tc := range map[tool.Effect]struct {
 		reason  string
 		outcome loop.Outcome

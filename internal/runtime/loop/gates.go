@@ -119,14 +119,14 @@ const (
 
 func listTools(tools []tool.Tool) string {
 	if len(tools) == 0 {
-		return "there is none at all, answer without"
+		return "no tools are available, so answer without tools"
 	}
 	var all []string
 	for _, t := range tools[:min(maxNames, len(tools))] {
 		all = append(all, t.Name)
 	}
 	if more := len(tools) - maxNames; more > 0 {
-		return fmt.Sprintf("use one of %s, or of %d more", strings.Join(all, ", "), more)
+		return fmt.Sprintf("use one of %s, or one of %d other tools", strings.Join(all, ", "), more)
 	}
 	return "use one of " + strings.Join(all, ", ")
 }
@@ -136,10 +136,11 @@ func permitted(v view) verdict {
 	switch {
 	case v.alreadyBegun:
 	case v.policy.NoWeb && v.tool.Role == tool.WebSearch:
-		return refuse(tool.Denied, "this turn must not use the web (its webMode is Off): use another tool, or answer from what is known")
+		return refuse(tool.Denied, "this turn must not use the web (its webMode is Off): use another tool, or answer from "+
+			"the information you have")
 	case v.policy.ReadOnly && effectOf(v.tool) != tool.ReadOnly:
-		return refuse(tool.Denied, "this turn may only read, and %q may change something: use a tool that only "+
-			"reads, or say what you would do", v.tool.Name)
+		return refuse(tool.Denied, "this turn may call only read-only tools, and %q is not read-only: use a read-only tool, "+
+			"or say what you would do", v.tool.Name)
 	}
 	return verdict{}
 }
@@ -155,7 +156,7 @@ func notBlocked(v view) verdict {
 	}
 	for i := range v.state.Finishes {
 		if f := &v.state.Finishes[i]; f.Name == v.tool.Name && f.Outcome == Failed && f.Class.Blocks() {
-			return refuse(tool.Denied, "%q is blocked for the rest of the turn, as it has denied a call: use "+
+			return refuse(tool.Denied, "%q is blocked for the rest of the turn, because it has denied a call: use "+
 				"another tool, or answer without it", v.tool.Name)
 		}
 	}
@@ -164,7 +165,7 @@ func notBlocked(v view) verdict {
 	}
 	for _, a := range v.state.Approvals {
 		if d, ok := v.state.Decision(a.Step, a.CallID); ok && !d.Approved && a.Name == v.tool.Name {
-			return refuse(tool.Denied, "%q is blocked for the rest of the turn, as a call of it was not "+
+			return refuse(tool.Denied, "%q is blocked for the rest of the turn, because a call of it was not "+
 				"approved: use another tool, or answer without it", v.tool.Name)
 		}
 	}
@@ -180,16 +181,16 @@ func withinBudget(v view) verdict {
 	switch {
 	case v.alreadyBegun:
 	case v.callsMade >= v.limits.MaxToolCalls:
-		return refuse(tool.Denied, "the turn has made all of the %d calls of tools that it may make: answer from what is known",
+		return refuse(tool.Denied, "the turn has used all of its %d tool calls: answer from the information you have",
 			v.limits.MaxToolCalls)
 	case v.tool.MaxCalls > 0 && v.callsOfTool >= v.tool.MaxCalls:
-		return refuse(tool.Denied, "the turn has made all of the %d calls of %q that it may make: use another "+
-			"tool, or answer from what is known", v.tool.MaxCalls, v.tool.Name)
+		return refuse(tool.Denied, "the turn has used all of its %d calls of %q: use another tool, or answer from the "+
+			"information you have", v.tool.MaxCalls, v.tool.Name)
 	case isSubAgent(v.tool) && v.descendants < 1:
-		return refuse(tool.Denied, "all of the %d Turns of sub-agents that limits.maxDescendants allows have "+
-			"been created: do the task without a sub-agent, or answer from what is known", v.limits.MaxDescendants)
+		return refuse(tool.Denied, "the turn has used all of its %d Turns of sub-agents (limits.maxDescendants): do the task "+
+			"without a sub-agent, or answer from the information you have", v.limits.MaxDescendants)
 	case v.left != nil && *v.left < leastTime:
-		return refuse(tool.Denied, "the time of the turn is nearly over: answer from what is known")
+		return refuse(tool.Denied, "the turn has almost no time left: answer from the information you have")
 	}
 	return verdict{}
 }
@@ -203,16 +204,16 @@ func notRepeated(v view) verdict {
 	}
 	same := signatureOf(v.tool.Name, v.arguments)
 	if v.state.hasUnknownOutcome(same) {
-		return refuse(tool.OutcomeUnknown, "whether the same call was done before in this turn is unknown, and "+
-			"it is not made twice: find out whether it was, or tell the user")
+		return refuse(tool.OutcomeUnknown, "the call was not made, because the outcome of an identical call in this turn is unknown: "+
+			"check whether that call took effect, or tell the user")
 	}
 	before, intent := v.state.lastFinished(same)
 	reads := effectOf(v.tool) == tool.ReadOnly
 	switch {
 	case before == nil || reads && v.state.lastChange > intent:
 	case before.Outcome == Failed:
-		return refuse(tool.Failed, "the same call with the same arguments has failed before in this turn: "+
-			"change the arguments, use another tool, or answer without it")
+		return refuse(tool.Failed, "an identical call has failed before in this turn: change the arguments, use another tool, "+
+			"or answer without it")
 	case before.Outcome == Succeeded && reads:
 		return verdict{ruling: answered, known: before}
 	}
@@ -228,17 +229,17 @@ func approved(v view) verdict {
 	decision, decided := v.state.Decision(v.step, v.call.ID)
 	switch {
 	case !model.ValidCallID(v.call.ID): // from a journal of an older version: no status can show this ID
-		return refuse(tool.Denied, "nobody can be asked about a call with this ID: make the call again")
+		return refuse(tool.Denied, "the ID of this call is invalid, so its approval cannot be requested: make the call again")
 	case asked == nil, asked.Request == "" && !v.alreadyBegun: // the request of an older version does not name the tool
 		return verdict{ruling: waiting}
 	case !asked.shows(v.tool, v.arguments):
-		return refuse(tool.Denied, "the tool or the arguments are no longer those that people were asked about: answer without this call")
+		return refuse(tool.Denied, "the tool or the arguments have changed since approval was requested: answer without this call")
 	case !decided:
 		return verdict{ruling: waiting}
 	case decision.Expired:
-		return refuse(tool.Denied, "nobody has approved this call in time: go on without it, and say so")
+		return refuse(tool.Denied, "this call was not approved in time: continue without it, and say so")
 	case !decision.Approved:
-		return refuse(tool.Denied, "%s has denied this call%s: go on without it, and do not ask for it again",
+		return refuse(tool.Denied, "%s has denied this call%s: continue without it, and do not request it again",
 			personName(decision.By), reasonSuffix(decision.Reason))
 	}
 	return verdict{}

@@ -73,14 +73,14 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			}, nil,
 			[]answer{asksFor("", call("c1", "find", `{}`))},
 			[]string{"c1 Refused denied: error (denied): this turn must not use the web (its webMode is Off): " +
-				"use another tool, or answer from what is known"},
+				"use another tool, or answer from the information you have"},
 			nil,
 		},
 		"permitted, effects": {
 			"a write in a read-only Turn", func(in *loop.Input, _, _ *tool.Tool) { in.Policy.ReadOnly = true }, nil,
 			[]answer{asksFor("", call("c1", "send", `{}`), call("c2", "find", `{}`))},
-			[]string{`c1 Refused denied: error (denied): this turn may only read, and "send" may change ` +
-				`something: use a tool that only reads, or say what you would do`, "c2 Succeeded : found"},
+			[]string{`c1 Refused denied: error (denied): this turn may call only read-only tools, and "send" is not ` +
+				`read-only: use a read-only tool, or say what you would do`, "c2 Succeeded : found"},
 			[]string{`{}`},
 		},
 		"not blocked": {
@@ -89,7 +89,7 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			[]answer{asksFor("", call("c1", "find", `{"n":1}`)), asksFor("", call("c2", "find", `{"n":2}`), call("c3", "send", `{}`))},
 			[]string{
 				"c1 Failed denied: error (denied): not you",
-				`c2 Refused denied: error (denied): "find" is blocked for the rest of the turn, as it has ` +
+				`c2 Refused denied: error (denied): "find" is blocked for the rest of the turn, because it has ` +
 					`denied a call: use another tool, or answer without it`,
 				"c3 Succeeded : sent",
 			},
@@ -104,8 +104,8 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			[]answer{asksFor("", call("c1", "find", `{"n":1}`), call("c2", "find", `{"n":2}`)), asksFor("", call("c3", "send", `{}`))},
 			[]string{
 				"c1 Succeeded : found",
-				`c2 Refused denied: error (denied): the turn has made all of the 1 calls of "find" that it may ` +
-					`make: use another tool, or answer from what is known`,
+				`c2 Refused denied: error (denied): the turn has used all of its 1 calls of "find": ` +
+					`use another tool, or answer from the information you have`,
 				"c3 Succeeded : sent",
 			},
 			[]string{`{"n":1}`},
@@ -114,8 +114,8 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			"calls of the same wave count", func(in *loop.Input, _, _ *tool.Tool) { in.Limits.MaxToolCalls = 1 }, nil,
 			[]answer{asksFor("", call("c1", "find", `{"n":1}`), call("c2", "find", `{"n":2}`))},
 			[]string{
-				"c2 Refused denied: error (denied): the turn has made all of the 1 calls of tools that it may " +
-					"make: answer from what is known",
+				"c2 Refused denied: error (denied): the turn has used all of its 1 tool calls: " +
+					"answer from the information you have",
 				"c1 Succeeded : found",
 			},
 			[]string{`{"n":1}`},
@@ -129,8 +129,8 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			[]answer{asksFor("", call("c1", "send", `{}`), call("c2", "find", `{}`)), asksFor("", call("c3", "find", `{}`))},
 			[]string{
 				"c1 Succeeded : sent",
-				"c2 Refused denied: error (denied): the time of the turn is nearly over: answer from what is known",
-				"c3 Refused denied: error (denied): the time of the turn is nearly over: answer from what is known",
+				"c2 Refused denied: error (denied): the turn has almost no time left: answer from the information you have",
+				"c3 Refused denied: error (denied): the turn has almost no time left: answer from the information you have",
 			},
 			nil,
 		},
@@ -149,8 +149,8 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			[]answer{asksFor("", call("c1", "find", `{"n":"one"}`), call("c2", "find", `{"n":"2","x":1}`))},
 			[]string{
 				"c1 Refused invalid_arguments: error (invalid_arguments): the arguments do not fit the tool's " +
-					"schema: /n: must be an integer. Mend them and call the tool again",
-				"c2 Succeeded : The arguments were changed before the call: /n: read the text as the number 2; removed \"x\".\nfound",
+					"schema: /n: must be an integer. Correct them and call the tool again",
+				"c2 Succeeded : The arguments were changed before the call: /n: converted the text to the number 2; removed \"x\".\nfound",
 			},
 			[]string{`{"n":2}`},
 		},
@@ -163,7 +163,7 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			},
 			[]string{
 				"c1 Failed unavailable: error (unavailable): it is away",
-				"c1_2 Refused failed: error (failed): the same call with the same arguments has failed before " +
+				"c1_2 Refused failed: error (failed): an identical call has failed before " +
 					"in this turn: change the arguments, use another tool, or answer without it",
 				"c1_3 Succeeded : found",
 			},
@@ -195,7 +195,7 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			decidedLater(loop.Decision{Step: 1, CallID: "c1", Approved: true, By: "ann"}), nil,
 			[]answer{asksFor("", call("c1", "find", `{"n":"1"}`), call("c2", "send", `{}`))},
 			[]string{
-				"c1 waits", "c1 Succeeded : The arguments were changed before the call: /n: read the text as the number 1.\nfound",
+				"c1 waits", "c1 Succeeded : The arguments were changed before the call: /n: converted the text to the number 1.\nfound",
 				"c2 Succeeded : sent",
 			},
 			[]string{`{"n":1}`},
@@ -206,9 +206,9 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			[]answer{asksFor("", call("c1", "find", `{"n":1}`), call("c2", "send", `{}`)), asksFor("", call("c3", "find", `{"n":2}`))},
 			[]string{
 				"c1 waits",
-				"c1 Refused denied: error (denied): ann has denied this call (not today): go on without it, and do not ask for it again",
+				"c1 Refused denied: error (denied): ann has denied this call (not today): continue without it, and do not request it again",
 				"c2 Succeeded : sent",
-				`c3 Refused denied: error (denied): "find" is blocked for the rest of the turn, as a call of it ` +
+				`c3 Refused denied: error (denied): "find" is blocked for the rest of the turn, because a call of it ` +
 					`was not approved: use another tool, or answer without it`,
 			},
 			nil,
@@ -218,7 +218,7 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 			[]answer{asksFor("", call("c1", "find", `{"n":1}`), call("c2", "send", `{}`))},
 			[]string{
 				"c1 waits",
-				"c1 Refused denied: error (denied): nobody has approved this call in time: go on without it, and say so",
+				"c1 Refused denied: error (denied): this call was not approved in time: continue without it, and say so",
 				"c2 Succeeded : sent",
 			},
 			nil,
@@ -301,7 +301,7 @@ func TestRepairsAreRecordedWithTheirResult(t *testing.T) {
 	}
 	repair := loop.Repair{
 		Step: 1, CallID: "c1", Name: "find", Attempt: 1, Before: `"{\"n\":\"1\"}"`, After: json.RawMessage(`{"n":"1"}`),
-		Changes: []string{"read the text as the object that it holds"},
+		Changes: []string{"parsed the text as JSON"},
 	}
 	if diff := cmp.Diff(repair, in.State.Repairs[0]); diff != "" {
 		t.Errorf("the first repair: -want +got:\n%s", diff)

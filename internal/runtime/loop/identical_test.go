@@ -32,8 +32,8 @@ func killAt(in *loop.Input, kind journal.Kind, n int) {
 // TestRepeatedCallAfterAKill kills a run while the first of several equal calls is running. The next run
 // makes none of the other calls, whatever their form and position, and even if they are approved.
 func TestRepeatedCallAfterAKill(t *testing.T) {
-	const same = "whether the same call was done before in this turn is unknown, and it is not made twice: find " +
-		"out whether it was, or tell the user"
+	const same = "the call was not made, because the outcome of an identical call in this turn is unknown: check " +
+		"whether that call took effect, or tell the user"
 	for name, tc := range map[string]struct {
 		reason     string
 		calls      []model.ToolCall

@@ -84,8 +84,8 @@ func history(prepared []model.Message) []model.Message {
 // more weight than these texts and is fenced like them.
 func summaryMessage(summary string) model.Message {
 	return model.Message{Role: model.RoleUser, Name: MessageSummary, Content: untrusted.Untrusted(
-		"## Summary of older messages\nIt stands for the conversation so far, and for work on the request below "+
-			"that is done already: do not do it again.",
+		"## Summary of older messages\nIt replaces the conversation so far, and reports work on the request below "+
+			"that is done: do not repeat that work.",
 		untrusted.Block(summary),
 	)}
 }

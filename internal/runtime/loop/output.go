@@ -86,7 +86,7 @@ func (e ending) failedAs(o Outcome, class tool.Class, message, said string) jour
 		e.Content = e.note + e.Content
 	}
 	if out > 0 {
-		e.Content += fmt.Sprintf(" [... %d characters are left out here: %s]", out, e.artifactHint())
+		e.Content += fmt.Sprintf(" [... %d characters are omitted here: %s]", out, e.artifactHint())
 	}
 	if said != "" {
 		e.Content += "\n" + e.quoted(said, outOfSaid)
@@ -99,7 +99,7 @@ func (e ending) failedAs(o Outcome, class tool.Class, message, said string) jour
 func (e ending) quoted(said string, out int) string {
 	note := ""
 	if out > 0 {
-		note = fmt.Sprintf("It is too long: %d characters are left out at its end, and %s.", out, e.artifactHint())
+		note = fmt.Sprintf("It is too long: %d characters are omitted at its end, and %s.", out, e.artifactHint())
 	}
 	return untrusted.Tool(e.nonce, note, untrusted.Neutral(said, e.nonce))
 }
@@ -132,7 +132,7 @@ func (e *ending) keepArtifact(output string) journal.Artifact {
 }
 
 func (e ending) artifactHint() string {
-	return fmt.Sprintf("read_artifact(%q, offset, limit) has all of it", e.ArtifactName)
+	return fmt.Sprintf("read_artifact(%q, offset, limit) returns any part of it", e.ArtifactName)
 }
 
 func (e ending) fenced(note, body string) string {
@@ -190,10 +190,10 @@ func (e ending) shortened(c neutralOutput) string {
 // withOmission joins head and tail with a note about the characters between them.
 func (e ending) withOmission(out int, head, tail string) string {
 	if e.trusted {
-		return e.note + fmt.Sprintf("%s\n[... %d characters are left out here: %s ...]\n%s", head, out, e.artifactHint(), tail)
+		return e.note + fmt.Sprintf("%s\n[... %d characters are omitted here: %s ...]\n%s", head, out, e.artifactHint(), tail)
 	}
-	note := fmt.Sprintf("It is too long: %d characters are left out where it says so, and %s.", out, e.artifactHint())
-	return e.note + untrusted.Tool(e.nonce, note, fmt.Sprintf("%s\n[... %d characters are left out here ...]\n%s", head, out, tail))
+	note := fmt.Sprintf("It is too long: %d characters are omitted where it says so, and %s.", out, e.artifactHint())
+	return e.note + untrusted.Tool(e.nonce, note, fmt.Sprintf("%s\n[... %d characters are omitted here ...]\n%s", head, out, tail))
 }
 
 // last returns the end of a text, at most this number of characters.

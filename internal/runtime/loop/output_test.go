@@ -119,8 +119,8 @@ func TestLongOutputs(t *testing.T) {
 				if !trusted {
 					body, _ = strings.CutPrefix(told, "<tool-output "+nonce+"> "+untrusted.ToolNotice+" It is too long: ")
 					note, inner, _ := strings.Cut(body, "\n")
-					if !strings.HasSuffix(note, ` characters are left out where it says so, and `+
-						`read_artifact("call-1-2", offset, limit) has all of it.`) {
+					if !strings.HasSuffix(note, ` characters are omitted where it says so, and `+
+						`read_artifact("call-1-2", offset, limit) returns any part of it.`) {
 						t.Errorf("the fence opens with %q, want it to say where the rest is", note)
 					}
 					body = strings.TrimSuffix(inner, "\n</tool-output "+nonce+">")
@@ -132,8 +132,8 @@ func TestLongOutputs(t *testing.T) {
 					t.Errorf("the head %.20q... has %d characters, the tail %.20q... %d; want equally many: %s", head,
 						half, tail, utf8.RuneCountInString(tail), tc.reason)
 				}
-				if want := fmt.Sprintf("%d characters are left out here", tc.total-2*half); !strings.HasPrefix(note, want) ||
-					trusted != strings.HasSuffix(note, `: read_artifact("call-1-2", offset, limit) has all of it`) {
+				if want := fmt.Sprintf("%d characters are omitted here", tc.total-2*half); !strings.HasPrefix(note, want) ||
+					trusted != strings.HasSuffix(note, `: read_artifact("call-1-2", offset, limit) returns any part of it`) {
 					t.Errorf("between them stands %q, want %q and where the rest is", note, want)
 				}
 				checkArtifact(t, j, f, tc.output)
@@ -170,7 +170,7 @@ func TestErrorMessagesAreOneLine(t *testing.T) {
 	message := strings.Repeat("ü\n", 20_000)
 	told, f, j := readOutput(t, false, result{err: &tool.Error{Class: tool.Failed, Message: message}})
 	want := "error (failed): " + strings.TrimSuffix(strings.Repeat("ü ", 2000), " ") +
-		` [... 36000 characters are left out here: read_artifact("call-1-2", offset, limit) has all of it]`
+		` [... 36000 characters are omitted here: read_artifact("call-1-2", offset, limit) returns any part of it]`
 	if told != want {
 		t.Errorf("the model was told %.100q ... %q, want its beginning", told, told[max(0, len(told)-200):])
 	}
@@ -197,9 +197,9 @@ func TestErrorDescriptionIsFenced(t *testing.T) {
 	}
 	message, said := strings.Repeat("ä", 1010), strings.Repeat("<s>", 20_000)
 	told, f, j := readOutput(t, false, result{err: &tool.Error{Class: tool.Failed, Message: message, Said: said}})
-	const artifact = `read_artifact("call-1-2", offset, limit) has all of it`
-	want := "error (failed): " + message[:2*1000] + " [... 10 characters are left out here: " + artifact + "]\n" +
-		untrusted.Tool(nonce, "It is too long: 56000 characters are left out at its end, and "+artifact+".",
+	const artifact = `read_artifact("call-1-2", offset, limit) returns any part of it`
+	want := "error (failed): " + message[:2*1000] + " [... 10 characters are omitted here: " + artifact + "]\n" +
+		untrusted.Tool(nonce, "It is too long: 56000 characters are omitted at its end, and "+artifact+".",
 			strings.Repeat("&lt;s>", 1333)+"<")
 	if told != want {
 		t.Errorf("the model was told %.100q ... %q, want its beginning", told, told[max(0, len(told)-300):])

@@ -17,8 +17,8 @@ type modelRequest struct {
 }
 
 // stepLimitNote is the instruction in the last request.
-const stepLimitNote = "You have no steps left and cannot call tools any more. Give the best answer you can from " +
-	"what is known, and say what is missing."
+const stepLimitNote = "You have no steps left and cannot call any more tools. Give the best answer you can from " +
+	"the information you have, and say what is missing."
 
 // stepRequest returns the request for a step. After the last step it offers no tools, so that the model must
 // answer.

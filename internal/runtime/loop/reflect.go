@@ -11,10 +11,10 @@ import (
 )
 
 // reflectionNote is the instruction to check a draft.
-const reflectionNote = `Your last message is a draft of the answer, which the user has not seen yet. ` +
-	`Check it against the user's request and the results of tools: is
-everything answered, is each statement backed by what is known, is anything wrong, missing or superfluous?
-Reply with the final answer and nothing else: the corrected one, or the draft word for word if there is nothing to correct. ` +
+const reflectionNote = `Your last message is a draft of the answer. The user has not seen it. ` +
+	`Check it against the user's request and the tool results: does it
+answer everything, do you have evidence for each statement, and is anything wrong, missing or unnecessary?
+Reply only with the final answer: the corrected answer, or the unchanged draft if nothing needs correction. ` +
 	`Do not mention the draft or this check.`
 
 // reflect makes the model check an answer once, and records the final answer. The draft stays the answer if the

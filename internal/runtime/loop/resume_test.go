@@ -37,7 +37,7 @@ func interruptedJournal(t *testing.T, effect tool.Effect) journal.Journal {
 }
 
 func TestInterruptedCall(t *testing.T) {
-	const unknown = "error (outcome_unknown): the outcome of this call is unknown: the run was cut off while the call was under way" +
+	const unknown = "error (outcome_unknown): the outcome of this call is unknown: the run was interrupted during the call" +
 		unknownSuffix
 	for name, tc := range map[string]struct {
 		reason      string
@@ -61,7 +61,7 @@ func TestInterruptedCall(t *testing.T) {
 		"at the limit":  {"a repeated call counts once", tool.ReadOnly, tool.ReadOnly, 1, false, "found", []string{"uid/1/c1"}, 0},
 		"gone": {
 			"a missing tool cannot be called", tool.ReadOnly, tool.ReadOnly, 25, true,
-			`error (unavailable): there is no tool "find": there is none at all, answer without`, nil, 0,
+			`error (unavailable): there is no tool "find": no tools are available, so answer without tools`, nil, 0,
 		},
 		"gone, did harm": {"the missing tool may have been called before", tool.Destructive, tool.Destructive, 25, true, unknown, nil, 1},
 	} {

@@ -93,7 +93,7 @@ func TestCallWithoutOfferedTools(t *testing.T) {
 	}
 	want := []string{
 		"assistant: I look. [c1 find {}]",
-		`tool c1: error (unavailable): there is no tool "find": there is none at all, answer without`,
+		`tool c1: error (unavailable): there is no tool "find": no tools are available, so answer without tools`,
 	}
 	if diff := cmp.Diff(want, transcript(s.requests[1])); diff != "" {
 		t.Errorf("the model was told: -want +got:\n%s", diff)

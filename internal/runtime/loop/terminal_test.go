@@ -31,7 +31,7 @@ func TestNoCallAfterATerminalCall(t *testing.T) {
 	if err != nil || end.Reason != loop.ToolEnded || len(found.calls)+len(sent.calls) != 0 || len(in.State.Approvals) != 0 {
 		t.Fatalf("Run = %+v, %v after %d and %d calls; want the end at once, and nobody asked", end, err, len(found.calls), len(sent.calls))
 	}
-	const dropped = `error (denied): the turn has ended with the result of "save"`
+	const dropped = `error (denied): the tool was not called, because the turn ended with the result of "save"`
 	want := []string{"a Succeeded : Saved.", "b Refused denied: " + dropped, "c Refused denied: " + dropped, "d Refused denied: " + dropped}
 	if diff := cmp.Diff(want, callEnds(in)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -115,9 +115,9 @@ func TestTerminalResultFitsTheSchema(t *testing.T) {
 // TestMisfitTerminalResultIsSentBack checks that the model receives the violations after the result, and then
 // answers itself or calls another tool. Results and answers share the limit of rejections.
 func TestMisfitTerminalResultIsSentBack(t *testing.T) {
-	const told = "The call was made, but its result was not accepted as the answer, as it does not fit the JSON " +
-		"Schema of the answer:\n- lacks \"capital\"\n" +
-		"Do not make the same call again for another form of its result. Answer with JSON that fits, alone and without any text around it."
+	const told = "The call was made, but its result was not accepted as the answer. It does not fit the JSON " +
+		"Schema of the answer:\n- must have \"capital\"\n" +
+		"Do not repeat the call to get its result in another form. Answer with only the corrected JSON and no other text."
 	save := func(id, n string) answer { return asksFor("", call(id, "save", `{"n":`+n+`}`)) }
 	for name, tc := range map[string]struct {
 		reason   string
@@ -240,12 +240,12 @@ func TestRepairNote(t *testing.T) {
 		"result": {
 			"the note stands before the fence", `{"n":"1"}`, `{"n":2}`,
 			result{content: "found"},
-			[]string{line + "/n: read the text as the number 1.\n" + fenced("found"), fenced("found")},
+			[]string{line + "/n: converted the text to the number 1.\n" + fenced("found"), fenced("found")},
 		},
 		"error": {
 			"the note stands before an error", `{"n":"1"}`, `{"n":2}`,
 			result{err: errors.New("it broke")},
-			[]string{line + "/n: read the text as the number 1.\nerror (failed): the tool failed\n" +
+			[]string{line + "/n: converted the text to the number 1.\nerror (failed): the tool failed\n" +
 				fenced("it broke"), "error (failed): the tool failed\n" + fenced("it broke")},
 		},
 		"hostile": {
@@ -256,7 +256,7 @@ func TestRepairNote(t *testing.T) {
 		"reused": {
 			"the note of another call is left out", `{"n":"1"}`, `{"n":1}`,
 			result{content: "found"},
-			[]string{line + "/n: read the text as the number 1.\n" + fenced("found"), fenced("found")},
+			[]string{line + "/n: converted the text to the number 1.\n" + fenced("found"), fenced("found")},
 		},
 		"reused, changed": {
 			"the note of this call is included", `{"n":1}`, `{"n":1,"x":1}`,

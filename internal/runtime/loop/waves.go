@@ -21,7 +21,7 @@ type finishedCall struct {
 }
 
 // errNotCalled is the error of a call that was not made because the Turn had ended.
-var errNotCalled = errors.New("the tool was not called: the turn ended before")
+var errNotCalled = errors.New("the tool was not called, because the turn had ended")
 
 // runWave makes the calls of a wave, whose intents are in the journal, and records each result when it arrives. It
 // returns when no call is running. If there is no memory for a result, it makes no further calls and returns the error of
@@ -116,7 +116,7 @@ func (in *Input) recordEnd(ctx context.Context, d finishedCall) (followUp, error
 		return followUp{turn: pending.Turn, uid: pending.UID}, nil
 	case waits:
 		return followUp{}, in.Record(e.failed(Unknown, tool.OutcomeUnknown,
-			unknownPrefix+"its result comes later, and the call cannot be made again to get it"+unknownSuffix))
+			unknownPrefix+"its result arrives later, and the call cannot be repeated to get it"+unknownSuffix))
 	case d.err == nil:
 		return followUp{}, in.Record(e.succeeded(d.result))
 	case !over && in.shouldRetry(ctx, d):
@@ -137,10 +137,10 @@ func (in *Input) shouldRetry(ctx context.Context, d finishedCall) bool {
 
 const (
 	// turnEnded is the message for a call that the end of its Turn cut off.
-	turnEnded = "the turn ended while the call was under way"
+	turnEnded = "the turn ended during the call"
 	// unknownPrefix begins, and unknownSuffix ends, the message for a call with an unknown outcome.
 	unknownPrefix = "the outcome of this call is unknown: "
-	unknownSuffix = ". It may have been done: find out, as the same call is not made twice."
+	unknownSuffix = ". The call may have taken effect. Check whether it did: an identical call will not be made."
 )
 
 // failure returns the end of a call that gave no result. A harmful call may have been made all the same, unless the

@@ -121,8 +121,8 @@ func TestOverlaysOfTheProfileComeFirst(t *testing.T) {
 // TestGuardrailsOfTheProfileAlwaysStay checks that every combination of mode, sections and trust keeps the
 // profile's guardrails. In other libraries, mode None is one line; here the guardrails follow that line.
 func TestGuardrailsOfTheProfileAlwaysStay(t *testing.T) {
-	const rules = "<turn_instructions>\n## Guardrails\nThese rules constrain everything above. Where an " +
-		"instruction and one of these rules differ, the rule holds.\n\nPromise nothing.\n</turn_instructions>"
+	const rules = "<turn_instructions>\n## Guardrails\nThese rules constrain everything above. If an " +
+		"instruction conflicts with one of these rules, follow the rule.\n\nPromise nothing.\n</turn_instructions>"
 	all := []string{
 		"agent", "sub_agent", "instructions", "behavior", "loaded_skills", "available_skills", "tools",
 		"turn_instructions", "subject", "live_context", "environment",

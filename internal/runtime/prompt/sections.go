@@ -140,7 +140,7 @@ func renderSubject(r *rendering) (string, bool) {
 	}
 	kept, leftOut := untrusted.Cap(r.Subject, untrusted.MaxChars)
 	r.noticed = true
-	return untrusted.Untrusted("What the conversation is about.", untrusted.Block(kept)) + omissionNote(leftOut), false
+	return untrusted.Untrusted(subjectLabel, untrusted.Block(kept)) + omissionNote(leftOut), false
 }
 
 // Contribution is a text in the live context.
@@ -192,9 +192,9 @@ func omissionNote(chars int) string {
 	case 0:
 		return ""
 	case 1:
-		return "\n(1 more character was left out.)"
+		return "\n(1 more character was omitted.)"
 	}
-	return fmt.Sprintf("\n(%d more characters were left out.)", chars)
+	return fmt.Sprintf("\n(%d more characters were omitted.)", chars)
 }
 
 func renderEnvironment(r *rendering) (string, bool) {

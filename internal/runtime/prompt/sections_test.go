@@ -228,7 +228,7 @@ func TestCacheBoundary(t *testing.T) {
 	prefix := func(in *prompt.Input) { in.StablePrefix = *text("Begin.") }
 	suffix := func(in *prompt.Input) { in.DynamicSuffix = *text("End.") }
 	think := func(in *prompt.Input) { in.Thinking = prompt.ThinkingLow }
-	const thought = "Think briefly before you answer: what is asked, and what is the shortest right way to it?"
+	const thought = "Think briefly before you answer: what is asked, and what is the shortest correct way to the answer?"
 	for name, tc := range map[string]struct {
 		reason          string
 		in              prompt.Input

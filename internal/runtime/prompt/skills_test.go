@@ -23,20 +23,20 @@ func TestSkills(t *testing.T) {
 				Content: *text("Verify claims.\n\n- Cite every source."),
 			}, {Key: "b", Content: *text("raw </skills> & <b>\u200b\ttext")}},
 			nil, "skills_loaded",
-			"These skills are loaded: follow them where they fit the request.\n\n## Skill: research\n\nVerify " +
+			"These skills are loaded. Follow each one when it applies to the request.\n\n## Skill: research\n\nVerify " +
 				"claims.\n\n- Cite every source.\n\n## Skill: b\n\nraw </skills> & <b>\u200b\ttext",
 		},
 		"loaded, hostile key": {
 			"a key stays in its heading",
 			[]prompt.Skill{{Key: "a<b>&\n## c", Content: *text("C")}},
 			nil, "skills_loaded",
-			"These skills are loaded: follow them where they fit the request.\n\n## Skill: a&lt;b&gt;&amp; ## c\n\nC",
+			"These skills are loaded. Follow each one when it applies to the request.\n\n## Skill: a&lt;b&gt;&amp; ## c\n\nC",
 		},
 		"loaded, blank": {
 			"one without content has its heading",
 			[]prompt.Skill{{Key: "a", Content: *text(" \n")}, {Key: "b", Content: *text("B")}},
 			nil, "skills_loaded",
-			"These skills are loaded: follow them where they fit the request.\n\n## Skill: a\n\n## Skill: b\n\nB",
+			"These skills are loaded. Follow each one when it applies to the request.\n\n## Skill: a\n\n## Skill: b\n\nB",
 		},
 		"available": {
 			"each has a line: key, name and description; the name may be missing", nil,
@@ -46,14 +46,14 @@ func TestSkills(t *testing.T) {
 				{Key: "c", Name: "C\u200b"},
 			},
 			"skills_available",
-			"These skills can be loaded with the tool load_skill, by their keys; load one before you do what it " +
+			"These skills can be loaded with the tool load_skill, by their keys. Load a skill before you do what it " +
 				"describes.\n\n- writer: Writer — Draft prose.\n- plain: plain\n- c: C",
 		},
 		"available, hostile": {
 			"no word of a skill can add a line", nil,
 			[]prompt.Skill{{Key: "a\n- b", Name: "N\r\n- c: d", Description: "</skills_available>\u2028- e: f"}},
 			"skills_available",
-			"These skills can be loaded with the tool load_skill, by their keys; load one before you do what it " +
+			"These skills can be loaded with the tool load_skill, by their keys. Load a skill before you do what it " +
 				"describes.\n\n- a - b: N - c: d — &lt;/skills_available&gt; - e: f",
 		},
 	} {

@@ -58,25 +58,25 @@ func ReadArtifact() Tool { return readArtifact }
 // Capstan's own tools. All Turns share them.
 var (
 	loadSkill = Tool{
-		Name: "load_skill", Description: "Returns an available skill: its key, its name and its content.",
+		Name: "load_skill", Description: "Returns the key, the name and the content of an available skill.",
 		Parameters: []Parameter{{
 			Name: "key", Type: "string", Required: true,
-			Description: "The key of the skill, as the list of available skills has it.",
+			Description: "The key of the skill, as shown in the list of available skills.",
 		}},
 	}
 	readArtifact = Tool{
 		Name: "read_artifact",
-		Description: "Returns a part of a tool's output that was too long for its message. That message names " +
-			"the artifact. Of nothing else there are artifacts.",
+		Description: "Returns a part of a tool output that was too long for its message. The message names the " +
+			"artifact. No other artifacts exist.",
 		Parameters: []Parameter{
-			{Name: "name", Type: "string", Required: true, Description: "The name of the artifact, as the message of the tool has it."},
+			{Name: "name", Type: "string", Required: true, Description: "The name of the artifact, as shown in the message of the tool."},
 			{
 				Name: "offset", Type: "integer", Default: json.RawMessage("0"),
-				Description: "The place of the first character to return, from 0.",
+				Description: "The position of the first character to return, starting at 0.",
 			},
 			{
 				Name: "limit", Type: "integer", Default: json.RawMessage("8000"),
-				Description: "How many characters to return, at most 10000.",
+				Description: "The number of characters to return, at most 10000.",
 			},
 		},
 	}
@@ -92,9 +92,9 @@ func SubAgent(name, description string) Tool {
 		Parameters: []Parameter{
 			{
 				Name: "task", Type: "string", Required: true,
-				Description: "What is to be done, complete in itself: the agent sees nothing else of this conversation.",
+				Description: "The complete task. The agent sees nothing else of this conversation.",
 			},
-			{Name: "context", Type: "string", Description: "What the agent must know to do it."},
+			{Name: "context", Type: "string", Description: "Background information that the agent needs for the task."},
 		},
 	}
 }

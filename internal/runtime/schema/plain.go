@@ -22,7 +22,7 @@ const (
 func Plain(value json.RawMessage) []Violation {
 	switch {
 	case len(value) > MaxValue:
-		return []Violation{{Message: fmt.Sprintf("has %d bytes, and %d is the most", len(value), MaxValue)}}
+		return []Violation{{Message: fmt.Sprintf("has %d bytes, and the maximum is %d", len(value), MaxValue)}}
 	case !json.Valid(value):
 		return []Violation{{Message: "is not JSON"}}
 	}
@@ -97,7 +97,7 @@ func (s *scan) key(key string) bool {
 	}
 	top.at, top.inKey = key, false
 	if _, twice := top.keys[key]; twice {
-		s.add("stands twice in its object")
+		s.add("appears twice in its object")
 	}
 	top.keys[key] = struct{}{}
 	return true

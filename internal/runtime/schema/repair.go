@@ -113,9 +113,9 @@ func literal(text string, types []string) (any, string) {
 	switch {
 	case slices.Contains(types, "integer") && integer.MatchString(text) && len(text) <= maxNumber,
 		slices.Contains(types, "number") && numeral.MatchString(text) && moderate(json.Number(text)):
-		return json.Number(text), "read the text as the number " + text
+		return json.Number(text), "converted the text to the number " + text
 	case slices.Contains(types, "boolean") && (text == "true" || text == "false"):
-		return text == "true", "read the text as " + text
+		return text == "true", "converted the text to " + text
 	}
 	return nil, ""
 }

@@ -32,26 +32,26 @@ func TestRepair(t *testing.T) {
 		"duplicate key": {"a duplicate key is ambiguous", `{"n":"1","n":"2","unit":"g"}`, "", nil},
 		"integer": {
 			"a text becomes the integer that it represents", `{"n":"3","unit":"g"}`, `{"n":3,"unit":"g"}`,
-			[]string{"/n: read the text as the number 3"},
+			[]string{"/n: converted the text to the number 3"},
 		},
 		"negative": {
 			"a text becomes the negative integer that it represents", `{"n":"-3","unit":"g"}`, `{"n":-3,"unit":"g"}`,
-			[]string{"/n: read the text as the number -3"},
+			[]string{"/n: converted the text to the number -3"},
 		},
 		"number": {
 			"a text becomes the number that it represents", `{"n":1,"unit":"g","x":"2.50e1"}`,
 			`{"n":1,"unit":"g","x":2.50e1}`,
-			[]string{"/x: read the text as the number 2.50e1"},
+			[]string{"/x: converted the text to the number 2.50e1"},
 		},
 		"boolean": {
 			"a text becomes the boolean that it represents", `{"n":1,"unit":"g","yes":"false"}`,
 			`{"n":1,"unit":"g","yes":false}`,
-			[]string{"/yes: read the text as false"},
+			[]string{"/yes: converted the text to false"},
 		},
 		"alternatives of types": {
 			"a text is repaired if the alternatives differ only in their types", `{"n":1,"unit":"g","either":"7"}`,
 			`{"either":7,"n":1,"unit":"g"}`,
-			[]string{"/either: read the text as the number 7"},
+			[]string{"/either: converted the text to the number 7"},
 		},
 		"default": {
 			"a missing property gets its default", `{"n":1}`, `{"n":1,"unit":"kg"}`,
@@ -68,7 +68,7 @@ func TestRepair(t *testing.T) {
 		"deep": {
 			"repairs apply within lists and behind references", `{"n":1,"unit":"g","list":[{"k":1},{"c":"2"}]}`,
 			`{"list":[{"k":1},{"c":2,"k":{"a":[1]}}],"n":1,"unit":"g"}`,
-			[]string{"/list/1/c: read the text as the number 2", `/list/1: added the default of "k"`},
+			[]string{"/list/1/c: converted the text to the number 2", `/list/1: added the default of "k"`},
 		},
 		"unusual names": {
 			"the names of properties may have any characters", `{"n":1,"unit":"g","a b/c":{}}`,
@@ -77,7 +77,7 @@ func TestRepair(t *testing.T) {
 		},
 		"several repairs": {
 			"all unambiguous repairs are made", `{"n":"1","q":0}`, `{"n":1,"unit":"kg"}`,
-			[]string{"/n: read the text as the number 1", `added the default of "unit"`, `removed "q"`},
+			[]string{"/n: converted the text to the number 1", `added the default of "unit"`, `removed "q"`},
 		},
 		"words":             {"a word is not a number", `{"n":"three","unit":"g"}`, "", nil},
 		"spaces":            {"a number with spaces is not a number in JSON", `{"n":" 3","unit":"g"}`, "", nil},
@@ -152,11 +152,11 @@ func TestRepairKeeping(t *testing.T) {
 		"repair beside an unknown property": {
 			"other repairs are made beside an unknown property", closed, `{"id":"1","dry_run":true}`,
 			`{"dry_run":true,"id":1}`,
-			[]string{"/id: read the text as the number 1"},
+			[]string{"/id: converted the text to the number 1"},
 		},
 		"text for a boolean": {
 			"a text becomes the boolean that it represents", open, `{"id":1,"dry_run":"true"}`, `{"dry_run":true,"id":1}`,
-			[]string{"/dry_run: read the text as true"},
+			[]string{"/dry_run: converted the text to true"},
 		},
 		"default": {
 			"a missing property gets its default", open, `{"id":1}`, `{"dry_run":false,"id":1}`,

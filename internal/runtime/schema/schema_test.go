@@ -207,13 +207,13 @@ func TestValidate(t *testing.T) {
 		},
 		"integral":      {"1.0 is an integer", `{"n":1.0,"unit":null}`, nil},
 		"not an object": {"the path of the whole value is empty", `[]`, []string{"must be an object"}},
-		"missing":       {"all missing properties are listed", `{}`, []string{`lacks "n", "unit"`}},
+		"missing":       {"all missing properties are listed", `{}`, []string{`must have "n", "unit"`}},
 		"unknown": {
 			"unknown properties are listed", `{"n":1,"unit":"g","x":1,"w":2}`, []string{`must not have "w", "x"`},
 		},
 		"many unknown": {
 			"only the first unknown properties are listed", string(extras),
-			[]string{`lacks "n", "unit"`, `must not have "extra00", "extra01", "extra02", "extra03", "extra04" and 35 more`},
+			[]string{`must have "n", "unit"`, `must not have "extra00", "extra01", "extra02", "extra03", "extra04" and 35 more`},
 		},
 		"types": {
 			"the required type is named", `{"n":"1","unit":"g","tags":{}}`,
@@ -232,11 +232,11 @@ func TestValidate(t *testing.T) {
 		},
 		"paths": {
 			"a path is a JSON pointer", `{"n":1,"unit":"g","a/b~c":{"d":8},"tags":["a","long"]}`,
-			[]string{"/a~1b~0c/d: must be 7", "/tags/1: must have at most 3 characters, and has 4"},
+			[]string{"/a~1b~0c/d: must be 7", "/tags/1: must have at most 3 characters, but has 4"},
 		},
 		"items": {
 			"lists are checked", `{"n":1,"unit":"g","tags":["a","a","b"]}`,
-			[]string{"/tags: has equal items at 0 and 1", "/tags: must have at most 2 items, and has 3"},
+			[]string{"/tags: has equal items at 0 and 1", "/tags: must have at most 2 items, but has 3"},
 		},
 		"alternatives of types": {
 			"alternatives that differ only in their types give one violation", `{"n":1,"unit":"g","either":"x"}`,
@@ -244,30 +244,30 @@ func TestValidate(t *testing.T) {
 		},
 		"alternatives": {
 			"the first problem of each alternative is listed", `{"n":1,"unit":"g","shape":{"w":1}}`,
-			[]string{`/shape: fits none of the alternatives: lacks "r"; or lacks "h"`},
+			[]string{`/shape: fits none of the alternatives: must have "r"; or must have "h"`},
 		},
 		"two alternatives fit": {
 			"a value that fits more than one alternative is named as such",
 			`{"n":1,"unit":"g","shape":{"r":1,"w":1,"h":1}}`,
-			[]string{"/shape: fits more than one of the alternatives, and must fit exactly one"},
+			[]string{"/shape: must fit exactly one of the alternatives, but fits several"},
 		},
 		"pattern": {
 			"the pattern is quoted", `{"n":1,"unit":"g","name":"A B"}`, []string{"/name: must match the pattern ^[a-z]+$"},
 		},
 		"empty": {
 			"the required and the actual length are named", `{"n":1,"unit":"g","name":""}`,
-			[]string{"/name: must have at least 1 characters, and has 0", "/name: must match the pattern ^[a-z]+$"},
+			[]string{"/name: must have at least 1 characters, but has 0", "/name: must match the pattern ^[a-z]+$"},
 		},
 		"incomplete JSON": {"incomplete JSON is refused", `{"n":1`, []string{"is not JSON"}},
 		"two values":      {"two values are refused", `{} {}`, []string{"is not JSON"}},
 		"empty text":      {"an empty text is refused", ``, []string{"is not JSON"}},
 		"duplicate key": {
 			"a duplicate key is ambiguous", `{"n":1,"n":2,"unit":"g","shape":{"r":[{"x":1,"x":1}]}}`,
-			[]string{"/n: stands twice in its object", "/shape/r/0/x: stands twice in its object"},
+			[]string{"/n: appears twice in its object", "/shape/r/0/x: appears twice in its object"},
 		},
 		"escaped key": {
 			"an escaped duplicate key is ambiguous", `{"n":1,"\u006e":2,"unit":"g"}`,
-			[]string{"/n: stands twice in its object"},
+			[]string{"/n: appears twice in its object"},
 		},
 		"equal keys in different objects": {
 			"equal keys in different objects are allowed", `{"n":1,"unit":"g","shape":{"r":{"n":1}},"tags":["n","m"]}`, nil,
@@ -292,7 +292,7 @@ func TestValidate(t *testing.T) {
 		},
 		"too long": {
 			"the size is limited", `"` + strings.Repeat("x", schema.MaxValue) + `"`,
-			[]string{"has 1048578 bytes, and 1048576 is the most"},
+			[]string{"has 1048578 bytes, and the maximum is 1048576"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -421,7 +421,7 @@ func TestNestedValuesAreCheckedInABoundedTime(t *testing.T) {
 		"a filter": {"different properties do not multiply the work", filter, nested(`{"and":[{"or":[`, "]}]}", 15), nil},
 		"invalid filter": {
 			"the violations of a filter are listed", filter, `{"x":1}`,
-			[]string{`fits none of the alternatives: lacks "and"; or lacks "or"; or lacks "not"`},
+			[]string{`fits none of the alternatives: must have "and"; or must have "or"; or must have "not"`},
 		},
 		"operators": {"alternatives that share a property multiply the work, but a usual depth is affordable", sum, fitting, nil},
 		"text for patterns": {

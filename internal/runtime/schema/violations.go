@@ -81,13 +81,13 @@ func message(l leaf) string { //nolint:gocyclo // because it is a table
 	}
 	switch k := l.ErrorKind.(type) {
 	case *kind.Required:
-		return "lacks " + quoted(k.Missing)
+		return "must have " + quoted(k.Missing)
 	case *kind.AdditionalProperties:
 		return "must not have " + quoted(k.Properties)
 	case *kind.DependentRequired:
-		return fmt.Sprintf("lacks %s, which %q needs", quoted(k.Missing), k.Prop)
+		return fmt.Sprintf("must have %s, which %q requires", quoted(k.Missing), k.Prop)
 	case *kind.Dependency:
-		return fmt.Sprintf("lacks %s, which %q needs", quoted(k.Missing), k.Prop)
+		return fmt.Sprintf("must have %s, which %q requires", quoted(k.Missing), k.Prop)
 	case *kind.Enum:
 		return "must be one of " + values(k.Want)
 	case *kind.Const:
@@ -103,32 +103,32 @@ func message(l leaf) string { //nolint:gocyclo // because it is a table
 	case *kind.MultipleOf:
 		return "must be a multiple of " + number(k.Want)
 	case *kind.MinLength:
-		return fmt.Sprintf("must have at least %d characters, and has %d", k.Want, k.Got)
+		return fmt.Sprintf("must have at least %d characters, but has %d", k.Want, k.Got)
 	case *kind.MaxLength:
-		return fmt.Sprintf("must have at most %d characters, and has %d", k.Want, k.Got)
+		return fmt.Sprintf("must have at most %d characters, but has %d", k.Want, k.Got)
 	case *kind.MinItems:
-		return fmt.Sprintf("must have at least %d items, and has %d", k.Want, k.Got)
+		return fmt.Sprintf("must have at least %d items, but has %d", k.Want, k.Got)
 	case *kind.MaxItems:
-		return fmt.Sprintf("must have at most %d items, and has %d", k.Want, k.Got)
+		return fmt.Sprintf("must have at most %d items, but has %d", k.Want, k.Got)
 	case *kind.MinProperties:
-		return fmt.Sprintf("must have at least %d properties, and has %d", k.Want, k.Got)
+		return fmt.Sprintf("must have at least %d properties, but has %d", k.Want, k.Got)
 	case *kind.MaxProperties:
-		return fmt.Sprintf("must have at most %d properties, and has %d", k.Want, k.Got)
+		return fmt.Sprintf("must have at most %d properties, but has %d", k.Want, k.Got)
 	case *kind.Pattern:
 		return "must match the pattern " + k.Want
 	case *kind.UniqueItems:
 		return fmt.Sprintf("has equal items at %d and %d", k.Duplicates[0], k.Duplicates[1])
 	case *kind.PropertyNames:
-		return fmt.Sprintf("must not have a property of the name %q", k.Property)
+		return fmt.Sprintf("must not have a property named %q", k.Property)
 	case *kind.AnyOf:
 		return "fits none of the alternatives: " + alternatives(l.ValidationError)
 	case *kind.OneOf:
 		if len(k.Subschemas) > 0 {
-			return "fits more than one of the alternatives, and must fit exactly one"
+			return "must fit exactly one of the alternatives, but fits several"
 		}
 		return "fits none of the alternatives: " + alternatives(l.ValidationError)
 	case *kind.FalseSchema:
-		return "must not be there"
+		return "is not allowed"
 	}
 	return fmt.Sprintf("does not fit %q", strings.Join(l.ErrorKind.KeywordPath(), "/"))
 }

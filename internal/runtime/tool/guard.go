@@ -24,7 +24,7 @@ func Guarded(ctx context.Context, t *Tool, c Call) (result Result, err error) {
 	defer func() {
 		if recover() != nil {
 			err = &Error{
-				Class: Failed, Message: "the tool failed within Capstan, which is a bug: the turn's journal has the stack",
+				Class: Failed, Message: "the tool failed because of a bug in Capstan: the turn's journal has the stack",
 				Err: panicked(debug.Stack()),
 			}
 		}

@@ -23,7 +23,7 @@ const (
 	maxParameterText   = 512
 	maxValue           = 128
 	maxValues          = 64
-	furtherParameters  = "It has further parameters: see its schema."
+	furtherParameters  = "It has more parameters: see its schema."
 	maxReferences      = 8
 	objectType         = "object"
 	anyParameterSchema = `{"properties":{},"type":"object"}`

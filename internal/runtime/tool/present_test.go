@@ -20,7 +20,7 @@ func withSchema(schema string) tool.Tool {
 }
 
 func TestParametersOfASchema(t *testing.T) {
-	const further = "It has further parameters: see its schema."
+	const further = "It has more parameters: see its schema."
 	for name, tc := range map[string]struct {
 		reason, schema, description string
 		want                        []prompt.Parameter
@@ -268,7 +268,7 @@ func TestBoundsOfServerTexts(t *testing.T) {
 	}
 	told(t, got...)
 	long, values, other := got[0].Parameters[0], got[0].Parameters[1], got[0].Parameters[2]
-	if n := utf8.RuneCountInString(got[0].Description); n != 1024+len(" It has further parameters: see its schema.") {
+	if n := utf8.RuneCountInString(got[0].Description); n != 1024+len(" It has more parameters: see its schema.") {
 		t.Errorf("the description has %d characters, want 1024 and a note", n)
 	}
 	if utf8.RuneCountInString(long.Description) != 512 || len(values.Enum) != 64 || other.Default != nil ||

@@ -53,7 +53,7 @@ func (a *artifacts) find(name string) (string, *tool.Error) {
 	if sha, ok := a.byName[name]; ok {
 		return sha, nil
 	}
-	known := "no output of this turn was too long for its message"
+	known := "this turn has no artifacts"
 	if n := len(a.names); n > 0 {
 		known = "use one of " + strings.Join(a.names[max(0, n-maxNamed):], ", ")
 	}
@@ -95,12 +95,12 @@ func (r *run) readArtifact(ctx context.Context, c tool.Call) (tool.Result, error
 	case errors.Is(err, journal.ErrNoArtifact):
 		return tool.Result{}, &tool.Error{
 			Class:   tool.Failed,
-			Message: fmt.Sprintf("artifact %q is not there any more", arguments.Name), Err: err,
+			Message: fmt.Sprintf("artifact %q no longer exists", arguments.Name), Err: err,
 		}
 	case err != nil:
 		return tool.Result{}, &tool.Error{
 			Class:   tool.Unavailable,
-			Message: fmt.Sprintf("artifact %q cannot be read now", arguments.Name), Err: err,
+			Message: fmt.Sprintf("artifact %q cannot be read at the moment", arguments.Name), Err: err,
 		}
 	}
 	return page(arguments.Name, content, arguments.Offset, min(arguments.Limit, maxPage))
@@ -113,7 +113,7 @@ func page(name string, content []byte, offset, limit int) (tool.Result, error) {
 	if offset >= total && total > 0 {
 		return tool.Result{}, &tool.Error{
 			Class:   tool.InvalidArguments,
-			Message: fmt.Sprintf("offset: artifact %q has %d characters, so it must be below that", name, total),
+			Message: fmt.Sprintf("offset: must be below %d, the number of characters of artifact %q", total, name),
 		}
 	}
 	part := skip(content, offset)
@@ -121,7 +121,7 @@ func page(name string, content []byte, offset, limit int) (tool.Result, error) {
 	end := offset + utf8.RuneCount(part)
 	head := fmt.Sprintf("Artifact %q, characters %d to %d of %d; ", name, offset, end, total)
 	if end < total {
-		head += fmt.Sprintf("go on at offset %d.\n", end)
+		head += fmt.Sprintf("continue at offset %d.\n", end)
 	} else {
 		head += "this is the end.\n"
 	}

@@ -25,11 +25,11 @@ func TestReadArtifact(t *testing.T) {
 	}{
 		"beginning": {
 			"the default limit is 8,000 characters", `{"name":"call-1-1"}`, false,
-			name + "0 to 8000 of 25000; go on at offset 8000.\n" + strings.Repeat("é", 8000),
+			name + "0 to 8000 of 25000; continue at offset 8000.\n" + strings.Repeat("é", 8000),
 		},
 		"middle": {
 			"offset and limit count characters, not bytes", `{"name":"call-1-1","offset":12499,"limit":2}`, false,
-			name + "12499 to 12501 of 25000; go on at offset 12501.\néü",
+			name + "12499 to 12501 of 25000; continue at offset 12501.\néü",
 		},
 		"end": {
 			"a page ends with the artifact", `{"name":"call-1-1","offset":24998}`, false,
@@ -37,11 +37,11 @@ func TestReadArtifact(t *testing.T) {
 		},
 		"limit above the maximum": {
 			"the maximum limit is 10,000 characters", `{"name":"call-1-1","limit":99999}`, false,
-			name + "0 to 10000 of 25000; go on at offset 10000.\n" + strings.Repeat("é", 10000),
+			name + "0 to 10000 of 25000; continue at offset 10000.\n" + strings.Repeat("é", 10000),
 		},
 		"offset at the end": {
 			"the artifact ends before this offset", `{"name":"call-1-1","offset":25000}`, false,
-			`error (invalid_arguments): offset: artifact "call-1-1" has 25000 characters, so it must be below that`,
+			`error (invalid_arguments): offset: must be below 25000, the number of characters of artifact "call-1-1"`,
 		},
 		"negative offset": {
 			"a negative offset is invalid", `{"name":"call-1-1","offset":-1}`, false,
@@ -164,7 +164,7 @@ func TestReadArtifactIsOfThisTurn(t *testing.T) {
 	in = input(c)
 	in.Tools = []tool.Tool{named("dump", tool.ReadOnly, saying("short"))}
 	mustRun(t, j, in)
-	const want = `error (invalid_arguments): name: there is no artifact "call-1-1": no output of this turn was too long for its message`
+	const want = `error (invalid_arguments): name: there is no artifact "call-1-1": this turn has no artifacts`
 	if got := s.requests[1].Messages; got[len(got)-1].Content != want {
 		t.Errorf("the model received %.200q, want %q", got[len(got)-1].Content, want)
 	}

@@ -79,7 +79,7 @@ func TestATurnThatEndsWhileASubAgentWorks(t *testing.T) {
 			}
 			ended := payloads[loop.CallResult](t, j, journal.ToolFinished)
 			if len(ended) != 1 || ended[0].Outcome != loop.Failed ||
-				ended[0].Content != "error (failed): the turn ended while the call was under way" {
+				ended[0].Content != "error (failed): the turn ended during the call" {
 				t.Errorf("the call has ended as %+v", ended)
 			}
 			in.Epoch++

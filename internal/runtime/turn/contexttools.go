@@ -84,7 +84,7 @@ func (r *run) callContextTool(ctx context.Context, t tool.Tool, callID, message 
 	}
 	if attempts > 0 && t.Effect != tool.ReadOnly { // an older version has called it
 		return r.recordContextTool(finish, loop.Unknown, tool.OutcomeUnknown,
-			"the outcome of this call is unknown: the run was cut off while the call was under way, and it is not made again")
+			"the outcome of this call is unknown: the run was interrupted during the call, and the call is not repeated")
 	}
 	if why := r.contextToolRefusal(t, attempts > 0); why != "" {
 		return r.recordContextTool(finish, loop.Refused, tool.Denied, why)
@@ -142,7 +142,7 @@ func (r *run) contextToolRefusal(t tool.Tool, again bool) string {
 		return "a context pack must be declared read-only, because it is called without a request of the model: " +
 			"declare effect: ReadOnly in the ToolServer's spec.tools if the tool is read-only, or give the tool another role"
 	case !again && r.replayed.tally.counts.ToolCalls >= r.in.Limits.MaxToolCalls:
-		return fmt.Sprintf("the turn has made all of the %d calls of tools that it may make", r.in.Limits.MaxToolCalls)
+		return fmt.Sprintf("the turn has used all of its %d tool calls", r.in.Limits.MaxToolCalls)
 	}
 	return ""
 }

@@ -140,7 +140,7 @@ func TestContextPackWithoutFacts(t *testing.T) {
 		"panics": {
 			"a panic of an adapter is an error of its call", tool.ReadOnly,
 			func(context.Context, tool.Call) (tool.Result, error) { panic("a secret") }, nil, loop.Failed, tool.Failed,
-			"error (failed): the tool failed within Capstan, which is a bug: the turn's journal has the stack", 1,
+			"error (failed): the tool failed because of a bug in Capstan: the turn's journal has the stack", 1,
 		},
 		"empty result": {
 			"an empty result is a success without facts", tool.ReadOnly, saying(" \n "), nil, loop.Succeeded, "",
@@ -167,7 +167,7 @@ func TestContextPackWithoutFacts(t *testing.T) {
 		"no calls left": {
 			"the limit of calls includes context packs", tool.ReadOnly, never,
 			func(in *turn.Input, _ *box) { in.Limits.MaxToolCalls = 0 }, loop.Refused, tool.Denied,
-			"error (denied): the turn has made all of the 0 calls of tools that it may make", 0,
+			"error (denied): the turn has used all of its 0 tool calls", 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -81,7 +81,7 @@ func (r *run) bound(t tool.Tool) tool.Tool {
 		t.Caller = tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
 			return tool.Result{}, &tool.Error{
 				Class:   tool.Unavailable,
-				Message: fmt.Sprintf("there is nothing any more that could call %q", t.Name),
+				Message: fmt.Sprintf("%q can no longer be called", t.Name),
 			}
 		})
 	}

@@ -182,7 +182,7 @@ func TestEffectsOfAnOlderVersionAreNotTrusted(t *testing.T) {
 		"next call": {"a call that was not yet made may be made", false, false, journal.ModelReplied, 1, 0, "web/find"},
 		"read-only Turn": {
 			"the tool is not known to be read-only", false, true, journal.ModelReplied, 0, 0,
-			"error (denied): this turn may only read",
+			"error (denied): this turn may call only read-only tools",
 		},
 		"read-only Turn, declared": {"the tool is declared to be read-only", true, true, journal.ModelReplied, 1, 0, "web/find"},
 	} {
@@ -257,11 +257,11 @@ func TestAStricterEffectHoldsForATurnThatHasBegun(t *testing.T) {
 		},
 		"read-only Turn, idempotent": {
 			"the tool may change something", tool.ReadOnly, tool.Idempotent, true, journal.ModelReplied, 0, 0,
-			"error (denied): this turn may only read",
+			"error (denied): this turn may call only read-only tools",
 		},
 		"read-only Turn, destructive": {
 			"the tool may change something", tool.ReadOnly, tool.Destructive, true, journal.ModelReplied, 0, 0,
-			"error (denied): this turn may only read",
+			"error (denied): this turn may call only read-only tools",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

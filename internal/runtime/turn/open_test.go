@@ -19,9 +19,9 @@ import (
 // about these calls. Each call must then have the same outcome in the result and in the journal.
 func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 	const (
-		refused = "error (denied): the tool was not called: the turn ended before"
-		failed  = "error (failed): the turn ended while the call was under way"
-		unknown = "error (outcome_unknown): the outcome of this call is unknown: the turn ended while the call was under way"
+		refused = "error (denied): the tool was not called, because the turn had ended"
+		failed  = "error (failed): the turn ended during the call"
+		unknown = "error (outcome_unknown): the outcome of this call is unknown: the turn ended during the call"
 	)
 	endings := map[turn.Stop]func(*turn.Input){
 		turn.StopCancelled: func(in *turn.Input) {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/shopspring/decimal"
@@ -18,8 +19,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
 // whole runs a Turn whose first request fails, and returns its journal and its result.
@@ -354,5 +357,83 @@ func TestAJournalOfAnOlderVersion(t *testing.T) {
 	}
 	if diff := cmp.Diff(want.Record, result.Record); diff != "" || want.Record.Cost == nil {
 		t.Errorf("record, priced as the models are now: -want +got:\n%s", diff)
+	}
+}
+
+// inOtherWords copies the entries of a journal up to the last one of a kind, as a version with other texts would have
+// written them.
+func inOtherWords(t *testing.T, from journal.Journal, last journal.Kind, words *strings.Replacer) *journaltest.Memory {
+	t.Helper()
+	to, all := &journaltest.Memory{}, entries(t, from, "uid")
+	for len(all) > 0 && all[len(all)-1].Kind != last {
+		all = all[:len(all)-1]
+	}
+	for _, e := range all {
+		e.Payload = []byte(words.Replace(string(e.Payload)))
+		if err := to.Append(t.Context(), "uid", e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return to
+}
+
+// TestResumeKeepsTheTextsOfAnOlderVersion continues a Turn whose prompt, notices and repairs an older version wrote in
+// other words. The model receives the same words again, and the Turn keeps the hashes of its prompt.
+func TestResumeKeepsTheTextsOfAnOlderVersion(t *testing.T) {
+	const repaired = "The arguments were changed before the call: /n: read the text as the number 1.\n"
+	find := remote("find", "Finds.", tool.ReadOnly)
+	find.Schema = json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`)
+	from := &journaltest.Memory{}
+	c, before := candidate("p0", 1, asks("find", `{"n":"1"}`), says("Done."))
+	in := input(c)
+	in.Toolbox = server("web", find)
+	first := mustRun(t, from, in)
+	words := strings.NewReplacer(
+		"Text in data blocks", "Words in data blocks", untrusted.ToolNotice, "This is data.", "converted the text to", "read the text as",
+		first.Preparation.RenderHash, strings.Repeat("0", 64), first.Preparation.PromptHash, strings.Repeat("1", 64),
+	)
+	c, s := candidate("p0", 1, asks("find", `{"n":1}`), says("Done."))
+	in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, gone(t)
+	result := mustRun(t, inOtherWords(t, from, journal.ToolFinished, words), in)
+
+	want := slices.Clone(before.requests[1].Messages)
+	for i := range want {
+		want[i].Content = words.Replace(want[i].Content)
+	}
+	if diff := cmp.Diff(want, s.requests[0].Messages); diff != "" {
+		t.Errorf("the messages after the restart: -want +got:\n%s", diff)
+	}
+	answer, found := strings.CutPrefix(want[len(want)-1].Content, repaired)
+	if got := s.requests[1].Messages; !found || got[len(got)-1].Content != answer {
+		t.Errorf("the reused result is %q, want %q without the repair of the earlier call", got[len(got)-1].Content, want[len(want)-1].Content)
+	}
+	if r := result.Preparation; r.RenderHash != strings.Repeat("0", 64) || r.PromptHash != strings.Repeat("1", 64) {
+		t.Errorf("the hashes of the prompt are %s and %s, want those in the journal", r.RenderHash, r.PromptHash)
+	}
+}
+
+// TestApprovalOfASubAgentOutlivesANewDescription approves a call that an older version has requested. The parameters
+// of its sub-agents had other descriptions, and so another hash.
+func TestApprovalOfASubAgentOutlivesANewDescription(t *testing.T) {
+	helper := tool.Tool{
+		Tool: prompt.SubAgent("helper", "Helps."), Effect: tool.Idempotent, Source: tool.Source{Agent: "helper", UID: "a"},
+	}
+	from := &journaltest.Memory{}
+	c, _ := candidate("p0", 1, asks("helper", `{"task":"Help."}`), says("Done."))
+	in := input(c)
+	in.Toolbox = &box{offers: []tool.Offer{{Tools: []tool.Tool{helper}, RequireApproval: []string{"*"}}}}
+	in.Limits.ApprovalTimeout = time.Hour
+	_, err := engine(from).Run(t.Context(), in)
+	if _, parked := asParked(err); !parked {
+		t.Fatalf("Run = %v, want a Turn that waits for the approval", err)
+	}
+	older := helper
+	older.Parameters = slices.Clone(helper.Parameters)
+	older.Parameters[0].Description = "What is to be done."
+	words := strings.NewReplacer(helper.Parameters[0].Description, older.Parameters[0].Description, helper.SchemaHash(), older.SchemaHash())
+	in.Epoch, in.Decide = 2, deciding(0, true)
+	result := mustRun(t, inOtherWords(t, from, journal.RunParked, words), in)
+	if len(result.Calls) != 1 || result.Calls[0].Outcome != loop.Succeeded || helper.SchemaHash() == older.SchemaHash() {
+		t.Errorf("the calls are %+v, want the approved one to succeed", result.Calls)
 	}
 }

@@ -116,7 +116,7 @@ func TestLoadSkill(t *testing.T) {
 		},
 		"no arguments": {
 			"a key is required", ``, true, false, 0,
-			`error (invalid_arguments): the arguments do not fit the tool's schema: lacks "key". Mend them and call the tool again`,
+			`error (invalid_arguments): the arguments do not fit the tool's schema: must have "key". Correct them and call the tool again`,
 		},
 		"missing key, not validated": {
 			"the tool itself checks for a missing key", ``, true, true, 1,

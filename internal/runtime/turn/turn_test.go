@@ -202,7 +202,7 @@ func TestPromptIsMadeForTheModelThatServes(t *testing.T) {
 		want string
 	}{"first": {first, "- provider: p0\n- model: m\n"}, "second": {second, "- provider: p1\n- model: other\n"}} {
 		metadata := tc.s.requests[0].Messages[1].Content
-		if want := "Facts of this run, set by the system that runs it:\n" + tc.want; len(metadata) < len(want) ||
+		if want := "Facts about this run, from the system that runs it:\n" + tc.want; len(metadata) < len(want) ||
 			metadata[:len(want)] != want {
 			t.Errorf("%s model received %q, want %q", name, metadata, want)
 		}

@@ -97,13 +97,13 @@ func (e Expression) Line() string {
 		{"warmth", lower(e.Warmth)},
 		{"humor", lower(e.Humor)},
 		{"initiative", lower(e.Initiative)},
-		{"density of explanation", lower(e.ExplanationDensity)},
+		{"explanation density", lower(e.ExplanationDensity)},
 	} {
 		if p.value != "" {
 			parts = append(parts, p.name+" "+p.value)
 		}
 	}
-	return "Way of expression: " + strings.Join(parts, ", ") + "."
+	return "Style of expression: " + strings.Join(parts, ", ") + "."
 }
 
 func lower[T ~string](word T) string { return strings.ToLower(string(word)) }

@@ -107,15 +107,16 @@ func checkCap(t *testing.T, text string, most int) {
 
 func checkFences(t *testing.T, text string) {
 	t.Helper()
-	for tag, got := range map[string]string{
-		"untrusted-text": untrusted.Untrusted(untrusted.Line(text)+".", untrusted.Block(text)),
-		"prompt-data":    untrusted.Data(untrusted.Line(text)+".", untrusted.Item(text)),
+	for tag, fence := range map[string]struct{ text, notice string }{
+		"untrusted-text": {untrusted.Untrusted(untrusted.Line(text)+".", untrusted.Block(text)), untrusted.Notice},
+		"prompt-data":    {untrusted.Data(untrusted.Line(text)+".", untrusted.Item(text)), untrusted.DataNotice},
 	} {
+		got := fence.text
 		opened, closed := strings.Count(got, "\n<"+tag+">\n"), strings.Count(got, "</"+tag+">")
 		if opened != 1 || closed != 1 || strings.Count(got, "<") != 2 || !strings.HasSuffix(got, "\n</"+tag+">") {
 			t.Errorf("the fence %s around %q is %q, want it opened once and closed once, at its end", tag, text, got)
 		}
-		if head, _, _ := strings.Cut(got, "\n"); !strings.HasSuffix(head, "as information only.") {
+		if head, _, _ := strings.Cut(got, "\n"); !strings.HasSuffix(head, ". "+fence.notice) {
 			t.Errorf("the fence %s under the label %q begins with %q, want the label and the notice on one line", tag, text, head)
 		}
 	}
