@@ -73,11 +73,29 @@ postgres: ## Find PostgreSQL's server, or install Debian's package (with sudo). 
 everything: ## Get the reference MCP server for the tests: npm's, with Debian's node if there is none (with sudo).
 	@bash hack/everything/get.sh >/dev/null
 
+# What the tests need to know. Of test, ARGS='-run X' and PKG=./x are for go test.
+TEST_ENV = KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" CAPSTAN_MCP_EVERYTHING="$(EVERYTHING)" CGO_ENABLED=1
 .PHONY: test
 test: assets postgres everything ## Run all tests, with the race detector, against real servers. ARGS='-run X' and PKG=./x narrow it.
-	KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" CAPSTAN_MCP_EVERYTHING="$(EVERYTHING)" CGO_ENABLED=1 go test -race -timeout 60m $(ARGS) $(or $(PKG),./...)
+ifeq ($(ARGS)$(PKG),)
+	@$(MAKE) -j2 test-controller test-packages
+else
+	$(TEST_ENV) go test -race -timeout 60m $(ARGS) $(or $(PKG),./...)
+endif
 	@[ -n '$(PKG)' ] || go test -C hack/release -timeout 30m $(ARGS) ./...
 	@[ -n '$(PKG)' ] || KUBEBUILDER_ASSETS="$(ASSETS)" go test -C test/gitops -timeout 30m $(ARGS) ./...
+
+# The specs of test/controller mostly wait. So they run in three processes with one control plane, beside all other packages, and their
+# output is shown at the end.
+.PHONY: test-controller
+test-controller:
+	@out=$$(mktemp); trap 'rm -f "$$out"' EXIT; status=0; \
+	  $(TEST_ENV) go tool ginkgo run --no-color --succinct --race --procs=3 --timeout=60m --output-interceptor-mode=none ./test/controller >"$$out" 2>&1 || status=$$?; \
+	  cat "$$out"; exit $$status
+
+.PHONY: test-packages
+test-packages:
+	$(TEST_ENV) go test -race -timeout 60m $$(go list ./... | grep -v '/test/controller$$')
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz test for 30 s, or as long or as often as FUZZTIME says (5m, 2000x).

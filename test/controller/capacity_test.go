@@ -146,7 +146,7 @@ var _ = Describe("More Turns than slots", func() {
 		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
 	}, SpecTimeout(patience))
 
-	It("run 300 at once, and all succeed, with two status writes each", func(ctx SpecContext) {
+	It("run 300 at once, and all succeed, with two status writes each", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)

@@ -138,7 +138,7 @@ var _ = Describe("An Agent", func() {
 })
 
 var _ = Describe("A Turn with a contribution in a ConfigMap", func() {
-	It("waits until the ConfigMap exists, then runs with its text", func(ctx SpecContext) {
+	It("waits until the ConfigMap exists, then runs with its text", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)

@@ -86,14 +86,14 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 // share starts a manager process beside others, one of which leads. The end of the spec kills it.
 func (s *testEnv) share(ctx context.Context, program, name, databaseURL string, api *rest.Config) *gexec.Session {
 	GinkgoHelper()
-	kubeconfig := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
-	text := controlPlane.KubeConfig
+	path := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
+	text := kubeconfig
 	if api != apiConfig {
 		text = fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":%q}}],`+
 			`"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`, api.Host)
 	}
-	Expect(os.WriteFile(kubeconfig, text, 0o600)).To(Succeed())
-	cmd := exec.CommandContext(ctx, program, "--kubeconfig", kubeconfig, "--namespace", s.namespace, "--executor-name", name,
+	Expect(os.WriteFile(path, text, 0o600)).To(Succeed())
+	cmd := exec.CommandContext(ctx, program, "--kubeconfig", path, "--namespace", s.namespace, "--executor-name", name,
 		"--watch-namespaces", s.namespace, "--metrics-bind-address", "0", "--read-bind-address", "0",
 		"--health-probe-bind-address", "0", "--leader-elect",
 		"--tool-allow-cidrs", "127.0.0.0/8,::1/128")

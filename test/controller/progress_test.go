@@ -45,7 +45,7 @@ func manySteps(t *v1alpha1.Turn) {
 }
 
 var _ = Describe("The progress of a Turn", func() {
-	It("of 20 steps needs no more writes than that of one", func(ctx SpecContext) {
+	It("of 20 steps needs no more writes than that of one", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, countingModel)
 		s.run(counts(0))
 		s.create(ctx, append(s.basics(), newTurn("warm"))...)
@@ -61,7 +61,7 @@ var _ = Describe("The progress of a Turn", func() {
 		}
 	}, SpecTimeout(patience))
 
-	It("is in its status during a long run, with at most one write in five seconds", func(ctx SpecContext) {
+	It("is in its status during a long run, with at most one write in five seconds", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, countingModel)
 		s.run(counts(7 * time.Second))
 		s.create(ctx, append(s.basics(), newTurn("warm"))...)

@@ -123,7 +123,7 @@ var _ = Describe("The quickstart", func() {
 			HaveField("Note", MatchRegexp(`^Completed, strategy DirectAnswer, \d+ tokens, cost 0\.\d+ USD, \d+\.\d s$`))))
 	}, SpecTimeout(patience))
 
-	It("costs two status writes, two reconciles and one Event per Turn, and nothing afterwards", func(ctx SpecContext) {
+	It("costs two status writes, two reconciles and one Event per Turn, and nothing afterwards", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		s.run()
 		s.create(ctx, s.basics()...)

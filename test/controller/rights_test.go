@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
@@ -49,15 +48,15 @@ func shippedRules() []rbacv1.PolicyRule {
 // ConfigMaps.
 func (s *testEnv) userWithoutConfigMaps(ctx context.Context) *rest.Config {
 	GinkgoHelper()
-	user, err := controlPlane.AddUser(envtest.User{Name: s.namespace}, nil)
-	Expect(err).NotTo(HaveOccurred())
+	user := rest.CopyConfig(apiConfig)
+	user.Impersonate = rest.ImpersonationConfig{UserName: s.namespace}
 	s.create(ctx,
 		&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: theRole}, Rules: shippedRules()},
 		&rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: theRole}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: theRole},
 			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: s.namespace}},
 		})
-	return user.Config()
+	return user
 }
 
 // allow adds verbs on ConfigMaps to the role of the test environment's own user.

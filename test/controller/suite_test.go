@@ -1,18 +1,21 @@
 // Package controller_test runs whole managers against a real API server and a model server over real HTTP. It
-// checks everything that users and their tools can see.
+// checks everything that users and their tools can see. Most specs wait for real times to pass, so make test runs them in
+// several processes with one control plane. A spec that counts the requests to the API server is Serial.
 package controller_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/gleak"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,11 +33,12 @@ const (
 	polling = 20 * time.Millisecond
 )
 
-// The control plane of the suite. BeforeSuite sets the variables; no test changes them.
+// The control plane, which all processes of the suite share. The first process starts it. The functions before the
+// suite set the variables; no test changes them.
 var (
-	controlPlane *envtest.Environment
-	apiConfig    *rest.Config
-	apiClient    client.WithWatch
+	kubeconfig []byte
+	apiConfig  *rest.Config
+	apiClient  client.WithWatch
 	// libraryLogs holds the logs of Kubernetes libraries that do not belong to a manager.
 	libraryLogs = &logs{}
 )
@@ -47,32 +51,49 @@ func TestController(t *testing.T) {
 	RunSpecs(t, "Controller")
 }
 
-var _ = BeforeSuite(func() {
+// startControlPlane starts the control plane in the first process, and returns its kubeconfig.
+func startControlPlane(ctx SpecContext) []byte {
 	Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(),
 		"KUBEBUILDER_ASSETS is not set: run `make test`, which gets an API server and sets it")
+	prepareProcess()
+	controlPlane := &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
+		ErrorIfCRDPathMissing: true,
+	}
+	config, err := controlPlane.Start()
+	Expect(err).NotTo(HaveOccurred(), "the control plane must start")
+	DeferCleanup(func() { Expect(controlPlane.Stop()).To(Succeed()) }) // runs when all other processes have ended
+	Expect(stack.InstallApprovalPolicy(ctx, config, filepath.Join("..", "..", "config", "policy"))).To(Succeed())
+	return controlPlane.KubeConfig
+}
+
+// prepareProcess prepares a process of the suite. It must be called before the process starts anything. At the end, all
+// that the process started must have ended.
+var prepareProcess = sync.OnceFunc(func() {
 	ctrl.SetLogger(libraryLogs.logger())
 	klog.SetLogger(libraryLogs.logger())
-
 	before := gleak.Goroutines()
-	DeferCleanup(func() { // runs last, when the API server has closed all connections
+	DeferCleanup(func() { // runs last
 		// A stopped watch of metadata leaks one goroutine per process: kubernetes issue 113254.
 		watch := gleak.IgnoringTopFunction("k8s.io/apimachinery/pkg/watch.(*filteredWatch).loop")
 		Eventually(gleak.Goroutines).ShouldNot(gleak.HaveLeaked(before, watch), "all that the suite started must have ended")
 	})
+})
 
-	controlPlane = &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
-	}
+var _ = SynchronizedBeforeSuite(startControlPlane, func(text []byte) {
+	prepareProcess()
+	kubeconfig = text
 	var err error
-	apiConfig, err = controlPlane.Start()
-	Expect(err).NotTo(HaveOccurred(), "the control plane must start")
-	DeferCleanup(func() { Expect(controlPlane.Stop()).To(Succeed()) })
+	apiConfig, err = clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	Expect(err).NotTo(HaveOccurred())
 	apiConfig.QPS = -1
+	transport, err := rest.TransportFor(apiConfig)
+	Expect(err).NotTo(HaveOccurred())
+	// All clients of the process share their connections. The API server outlives all processes but the first.
+	DeferCleanup(func() { utilnet.CloseIdleConnectionsFor(transport) })
 
 	scheme, err := manager.Scheme()
 	Expect(err).NotTo(HaveOccurred())
 	apiClient, err = client.NewWithWatch(apiConfig, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
-	Expect(stack.InstallApprovalPolicy(context.Background(), apiConfig, filepath.Join("..", "..", "config", "policy"))).To(Succeed())
 })

@@ -196,7 +196,7 @@ var _ = Describe("A ToolServer", func() {
 		}
 	}, SpecTimeout(patience))
 
-	It("is written only after a change", func(ctx SpecContext) {
+	It("is written only after a change", Serial, func(ctx SpecContext) {
 		s, host := newTestEnv(ctx, ``), newToolHost("search_tickets")
 		host.broken.Store(true)
 		s.run() // probes every second
