@@ -33,8 +33,8 @@ type Limits struct {
 	// its volume. If the volume has less space than Total, the volume bounds the journals.
 	Total int64
 	// PerNamespace bounds the journals of a namespace. 0 means as much as is free in the total quota: one namespace
-	// alone may use half of that quota, and each of two namespaces a third. Without a total quota, 0 means no
-	// bound.
+	// alone may use half of that quota, and each of two namespaces a third. What running Turns will still write is
+	// not free. Without a total quota, 0 means no bound.
 	PerNamespace int64
 }
 
@@ -121,7 +121,12 @@ func (l Limits) total(u store.Use) int64 {
 func (l Limits) namespace(u store.Use, namespace string, expected map[string]int64) Budget {
 	b := Budget{Used: u.Namespaces[namespace], Expected: expected[namespace], Limit: l.PerNamespace}
 	if total := l.total(u); b.Limit == 0 && total > 0 {
-		b.Limit, b.Share = max(total-u.Bytes, 1), part(u, total)
+		free := total - u.Bytes
+		b.Share = max(part(u, total), free)
+		for _, bytes := range expected {
+			free -= bytes
+		}
+		b.Limit = max(free, 1)
 	}
 	return b
 }

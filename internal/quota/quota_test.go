@@ -23,8 +23,8 @@ import (
 const gib = 1 << 30
 
 // verdict returns the verdict for namespace a as letters: n if new Turns wait, r if running Turns wait as well.
-func verdict(l quota.Limits, u store.Use) string {
-	report := l.Judge(u, nil)
+func verdict(l quota.Limits, u store.Use, expected map[string]int64) string {
+	report := l.Judge(u, expected)
 	v := quota.Decode(report.Encode()).Of("a")
 	said := ""
 	if v.New {
@@ -164,8 +164,36 @@ func TestJudge(t *testing.T) {
 			"nr",
 		},
 	} {
-		if got := verdict(tc.limits, tc.use); got != tc.want {
+		if got := verdict(tc.limits, tc.use, nil); got != tc.want {
 			t.Errorf("%s: %q, want %q: %s", name, got, tc.want, tc.reason)
+		}
+	}
+}
+
+// TestExpectedBytesAreNotFree checks that running Turns leave others half of the quota of all: both by what they have
+// written and by what they will write.
+func TestExpectedBytesAreNotFree(t *testing.T) {
+	for name, tc := range map[string]struct {
+		used, expected map[string]int64
+		want           string
+	}{
+		"alone":                          {map[string]int64{"a": 1}, map[string]int64{"a": 38}, ""},
+		"alone, expected to have half":   {map[string]int64{"a": 1}, map[string]int64{"a": 40}, "n"},
+		"beside one that will have half": {map[string]int64{"a": 5}, map[string]int64{"b": 40}, ""},
+		"not free for its running Turns, which must not wait for themselves": {
+			map[string]int64{"a": 35, "b": 6, "c": 6}, map[string]int64{"a": 15}, "n",
+		},
+	} {
+		use, expected := store.Use{Free: -1, Namespaces: map[string]int64{}}, map[string]int64{}
+		for namespace, n := range tc.used {
+			use.Namespaces[namespace] = n * gib
+			use.Bytes += n * gib
+		}
+		for namespace, n := range tc.expected {
+			expected[namespace] = n * gib
+		}
+		if got := verdict(quota.Limits{Total: 90 * gib}, use, expected); got != tc.want {
+			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
 }
