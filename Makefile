@@ -93,9 +93,10 @@ test-controller:
 	  $(TEST_ENV) go tool ginkgo run --no-color --succinct --race --procs=3 --timeout=60m --output-interceptor-mode=none ./test/controller >"$$out" 2>&1 || status=$$?; \
 	  cat "$$out"; exit $$status
 
+# Many packages mostly wait, too. So twice as many run at once as there are processors.
 .PHONY: test-packages
 test-packages:
-	$(TEST_ENV) go test -race -timeout 60m $$(go list ./... | grep -v '/test/controller$$')
+	$(TEST_ENV) go test -race -timeout 60m -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) $$(go list ./... | grep -v '/test/controller$$')
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz test for 30 s, or as long or as often as FUZZTIME says (5m, 2000x).
