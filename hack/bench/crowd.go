@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -24,7 +23,7 @@ const (
 )
 
 // measureCrowd measures a small manager that many namespaces share, which create all their Turns at once.
-func (b *bench) measureCrowd(ctx context.Context, group *controlGroup) (_ *CrowdReport, err error) {
+func (b *bench) measureCrowd(ctx context.Context, small member) (_ *CrowdReport, err error) {
 	text := "x"
 	model, err := server.New(server.Config{Rules: []server.Rule{{
 		Reply: server.Reply{Text: &text, Repeat: b.replyChars, IgnoreMaxTokens: true},
@@ -47,15 +46,11 @@ func (b *bench) measureCrowd(ctx context.Context, group *controlGroup) (_ *Crowd
 		}
 	}
 	dir := filepath.Join(b.dir, "scale", partNamespaces)
-	manager, err := copyInGroup(ctx, group, b.manager, dir)
+	k, _, err := b.keepMember(ctx, small, dir, filepath.Join(dir, "data"))
 	if err != nil {
 		return nil, err
 	}
-	k, _, err := b.keepMember(ctx, managerMember(manager, "manager", "bench").within(group), dir, filepath.Join(dir, "data"))
-	if err != nil {
-		return nil, err
-	}
-	r, err := crowd.runCrowd(ctx, tenants, group, k)
+	r, err := crowd.runCrowd(ctx, tenants, small.group, k)
 	k.close()
 	if err != nil {
 		return nil, err
@@ -68,17 +63,6 @@ func (b *bench) measureCrowd(ctx context.Context, group *controlGroup) (_ *Crowd
 		errs = append(errs, cleanNamespace(ctx, b.api, tenant))
 	}
 	return r, errors.Join(errs...)
-}
-
-// copyInGroup copies a program to a folder and returns the path of the copy. The memory of its pages counts for the
-// group, as in a container. The pages of the original may count for another group.
-func copyInGroup(ctx context.Context, group *controlGroup, program, dir string) (string, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	to := filepath.Join(dir, filepath.Base(program))
-	path, args := group.command("/bin/cp", []string{program, to})
-	return to, runQuietly(ctx, append([]string{path}, args...)...)
 }
 
 // runCrowd creates the Turns of all namespaces and waits until they have ended. b.model is their model.

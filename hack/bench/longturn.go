@@ -119,16 +119,16 @@ func pageOf(page string) string {
 	return text.String()[:pageChars]
 }
 
-// compareLong measures the long Turn with a manager without limits, and with one in the group.
-func (b *bench) compareLong(ctx context.Context, group *controlGroup) (*LongReport, error) {
+// compareLong measures the long Turn with a manager without limits, and with the small one.
+func (b *bench) compareLong(ctx context.Context, small member) (*LongReport, error) {
 	r := &LongReport{Calls: b.scale.calls}
 	for _, c := range []struct {
-		name  string
-		group *controlGroup
-		to    *LongCost
-	}{{"long", nil, &r.Free}, {"long-small", group, &r.Small}} {
+		name    string
+		manager member
+		to      *LongCost
+	}{{"long", managerMember(b.manager, "manager", "bench"), &r.Free}, {"long-small", small, &r.Small}} {
 		var err error
-		if *c.to, err = b.measureLong(ctx, c.name, c.group); err != nil {
+		if *c.to, err = b.measureLong(ctx, c.name, c.manager); err != nil {
 			return nil, err
 		}
 	}
@@ -137,7 +137,7 @@ func (b *bench) compareLong(ctx context.Context, group *controlGroup) (*LongRepo
 
 // measureLong runs one long Turn, kills its manager when most calls have been made, and measures how fast the next
 // manager continues.
-func (b *bench) measureLong(ctx context.Context, name string, group *controlGroup) (c LongCost, err error) {
+func (b *bench) measureLong(ctx context.Context, name string, m member) (c LongCost, err error) {
 	s, err := newLongSite(b.scale.calls)
 	if err != nil {
 		return c, err
@@ -154,7 +154,7 @@ func (b *bench) measureLong(ctx context.Context, name string, group *controlGrou
 		return c, err
 	}
 	dir := filepath.Join(b.dir, "scale", name)
-	k, _, err := b.keepMember(ctx, managerMember(b.manager, "manager", "bench").within(group), dir, filepath.Join(dir, "data"))
+	k, _, err := b.keepMember(ctx, m, dir, filepath.Join(dir, "data"))
 	if err != nil {
 		return c, err
 	}

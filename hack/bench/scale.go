@@ -27,6 +27,9 @@ var scaleParts = []string{partNamespaces, partInFlight, partLong}
 // 10,000 Turns by default.
 const heldMemoryMiB = 2048
 
+// volumeReserveMiB is the space on the volume of the small manager beyond the program itself, for the file system.
+const volumeReserveMiB = 32
+
 // maxLongCalls bounds the calls of the long Turn: a Turn has at most 100 steps, and the last one makes no call.
 const maxLongCalls = 99 * callsPerStep
 
@@ -86,11 +89,11 @@ func (o *scaleOptions) check() error {
 // measureScale measures the limits of one manager: many namespaces that share a small one, many Turns in flight, and
 // a long Turn whose manager is killed.
 func (b *bench) measureScale(ctx context.Context) (*ScaleReport, error) {
-	small, err := b.newGroup(b.scale.memoryMiB, b.scale.cpus)
+	small, err := b.smallManager(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r := &ScaleReport{MemoryMiB: b.scale.memoryMiB, LimitCPUs: b.scale.cpus, Bound: small.String()}
+	r := &ScaleReport{MemoryMiB: b.scale.memoryMiB, LimitCPUs: b.scale.cpus, Bound: small.group.String()}
 	cpus := readCPUTime()
 	for _, part := range b.scale.parts {
 		switch part {
@@ -107,6 +110,31 @@ func (b *bench) measureScale(ctx context.Context) (*ScaleReport, error) {
 	}
 	r.StolenPercent = readCPUTime().stolenSince(cpus)
 	return r, nil
+}
+
+// smallManager returns the small manager. Its group runs a copy of the program, so that the program's pages count for
+// the group, as in a container. The copy has a volume of its own, because a disk that reads megabytes ahead would fill
+// the memory of the group with pages that no process needs.
+func (b *bench) smallManager(ctx context.Context) (member, error) {
+	group, err := b.newGroup(b.scale.memoryMiB, b.scale.cpus)
+	if err != nil {
+		return member{}, err
+	}
+	program, err := os.Stat(b.manager)
+	if err != nil {
+		return member{}, fmt.Errorf("failed to find the manager: %w", err)
+	}
+	volume, unmount, err := mountVolume(ctx, filepath.Join(b.dir, "scale"), int(program.Size()>>20)+volumeReserveMiB)
+	if err != nil {
+		return member{}, fmt.Errorf("the phase %s needs a volume for the small manager: %w", phaseScale, err)
+	}
+	b.stack.OnStop(unmount)
+	copied := filepath.Join(volume, "manager")
+	path, args := group.command("/bin/cp", []string{b.manager, copied})
+	if err := runQuietly(ctx, append([]string{path}, args...)...); err != nil {
+		return member{}, err
+	}
+	return managerMember(copied, "manager", "bench").within(group), nil
 }
 
 // newGroup creates a control group that is removed when the stack has stopped.
