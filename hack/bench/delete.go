@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"golang.org/x/net/http2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -14,11 +16,13 @@ import (
 const deleteTries = 20
 
 // deleteMany deletes a collection. With thousands of objects, the API server deletes as many as it can within the
-// request's timeout and then returns a timeout error. deleteMany repeats the request for the rest.
+// request's timeout. Then it returns a timeout error, or stops in the middle of its response. deleteMany repeats the
+// request for the rest.
 func deleteMany(ctx context.Context, request func(context.Context) error) error {
 	var err error
 	for range deleteTries {
-		if err = request(ctx); !apierrors.IsTimeout(err) {
+		var stopped http2.StreamError
+		if err = request(ctx); !apierrors.IsTimeout(err) && !errors.As(err, &stopped) {
 			break
 		}
 	}

@@ -3,13 +3,16 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
+	"golang.org/x/net/http2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 func TestADeletionIsRepeatedAfterATimeout(t *testing.T) {
 	over, gone := apierrors.NewTimeoutError("the time is over", 1), errors.New("gone")
+	reset := fmt.Errorf("stream error when reading response body: %w", http2.StreamError{StreamID: 7, Code: http2.ErrCodeInternal})
 	for name, tc := range map[string]struct {
 		answers []error
 		want    error
@@ -17,6 +20,7 @@ func TestADeletionIsRepeatedAfterATimeout(t *testing.T) {
 	}{
 		"at once":              {[]error{nil}, nil, 1},
 		"in three":             {[]error{over, over, nil}, nil, 3},
+		"a stopped response":   {[]error{reset, nil}, nil, 2},
 		"another error":        {[]error{over, gone}, gone, 2},
 		"the time never is up": {nil, over, 20},
 	} {
