@@ -16,6 +16,8 @@ type Forecast struct {
 	mu      sync.Mutex
 	running map[string]*growing // by the UIDs of the Turns
 	usual   map[string]int64    // bytes of a journal, by namespace
+	// grown receives the bytes by which the expected bytes have grown. A Meter sets it; it may be nil.
+	grown func(bytes int64)
 }
 
 // growing is the journal of a running Turn.
@@ -36,6 +38,14 @@ func (f *Forecast) Begin(uid, namespace string) {
 	}
 	if f.running[uid] == nil {
 		f.running[uid] = &growing{namespace: namespace}
+		f.grow(f.usual[namespace])
+	}
+}
+
+// grow reports that the expected bytes have grown. The caller must hold the lock.
+func (f *Forecast) grow(bytes int64) {
+	if f.grown != nil && bytes > 0 {
+		f.grown(bytes)
 	}
 }
 
@@ -67,6 +77,17 @@ func (f *Forecast) End(uid string, whole bool) {
 		delete(f.usual, other) // any namespace: its next Turn sets it again
 	}
 	f.usual[g.namespace] = g.written
+	f.grow(f.left(g.namespace))
+}
+
+// left returns how many bytes the running Turns of a namespace will still write. The caller must hold the lock.
+func (f *Forecast) left(namespace string) (bytes int64) {
+	for _, g := range f.running {
+		if g.namespace == namespace {
+			bytes += max(f.usual[namespace]-g.written, 0)
+		}
+	}
+	return bytes
 }
 
 // wrote records that a Turn has written to its journal.

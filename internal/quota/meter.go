@@ -19,9 +19,12 @@ const (
 	interval    = 5 * time.Second
 	minInterval = 250 * time.Millisecond
 	// step is the part of the smallest quota (1 of 64) after which the use is measured again early: a namespace
-	// with many Turns can write hundreds of MiB in one interval.
+	// with many Turns can write hundreds of MiB in one interval. Bytes that Turns are expected to write count from the
+	// begin of their runs, because too many runs could begin before the first bytes are written.
 	step = 64
-	// share bounds the load of measurements: after one, the store is not measured for this many times its duration.
+	// share bounds the load of measurements: after one, the store is not measured for this many times its duration, or
+	// the duration of the one before if that was shorter. A single measurement may have waited for a processor, and
+	// a namespace can fill its quota during a long pause.
 	share = 20
 	// timeout bounds a measurement.
 	timeout = time.Minute
@@ -41,7 +44,8 @@ type Meter struct {
 	Log logr.Logger
 
 	last atomic.Pointer[Report]
-	// appended is the number of bytes since the last measurement began. early holds a token once they reach a step.
+	// appended is the number of bytes that were appended, or have become expected, since the last measurement began.
+	// early holds a token once they reach a step.
 	appended atomic.Int64
 	early    chan struct{}
 }
@@ -49,6 +53,9 @@ type Meter struct {
 // Journal returns a journal that reports its appends to the Meter. It must be called before Start, at most once.
 func (m *Meter) Journal(j journal.Journal) journal.Journal {
 	m.early = make(chan struct{}, 1)
+	if m.Forecast != nil {
+		m.Forecast.grown = m.note
+	}
 	return &metered{Journal: j, meter: m}
 }
 
@@ -68,7 +75,7 @@ func (m *metered) Append(ctx context.Context, uid string, entries ...journal.Ent
 	return nil
 }
 
-// note starts an early measurement once much was appended.
+// note starts an early measurement once much was appended, or is expected in addition.
 func (m *Meter) note(bytes int64) {
 	last := m.last.Load()
 	if last == nil {
@@ -98,6 +105,7 @@ func (m *Meter) Start(ctx context.Context) error {
 	next := time.NewTimer(0)
 	defer next.Stop()
 	var earliest time.Time
+	var last time.Duration
 	for {
 		if !m.await(ctx, next.C, earliest) {
 			return nil
@@ -107,7 +115,9 @@ func (m *Meter) Start(ctx context.Context) error {
 		if err := m.Measure(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, store.ErrClosed) {
 			m.Log.Error(err, "Failed to measure the journals; the last measurement stays valid")
 		}
-		pause := share * time.Since(begun)
+		took := time.Since(begun)
+		pause := share * min(took, last)
+		last = took
 		earliest = time.Now().Add(max(minInterval, pause)) //nolint:forbidigo // because a duration is measured, not a time of day
 		next.Reset(max(interval, pause))
 	}

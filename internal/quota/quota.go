@@ -34,7 +34,8 @@ type Limits struct {
 	Total int64
 	// PerNamespace bounds the journals of a namespace. 0 means as much as is free in the total quota: one namespace
 	// alone may use half of that quota, and each of two namespaces a third. What running Turns will still write is
-	// not free. Without a total quota, 0 means no bound.
+	// not free, except for namespaces that use less than a twentieth of the quota. Without a total quota, 0 means no
+	// bound.
 	PerNamespace int64
 }
 
@@ -123,10 +124,11 @@ func (l Limits) namespace(u store.Use, namespace string, expected map[string]int
 	if total := l.total(u); b.Limit == 0 && total > 0 {
 		free := total - u.Bytes
 		b.Share = max(part(u, total), free)
+		unclaimed := free
 		for _, bytes := range expected {
-			free -= bytes
+			unclaimed -= bytes
 		}
-		b.Limit = max(free, 1)
+		b.Limit = max(unclaimed, min(free, total/userParts), 1)
 	}
 	return b
 }

@@ -170,8 +170,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestExpectedBytesAreNotFree checks that running Turns leave others half of the quota of all: both by what they have
-// written and by what they will write.
+// TestExpectedBytesAreNotFree checks that running Turns leave others half of the quota of all. Written bytes and
+// expected bytes count alike.
 func TestExpectedBytesAreNotFree(t *testing.T) {
 	for name, tc := range map[string]struct {
 		used, expected map[string]int64
@@ -180,6 +180,8 @@ func TestExpectedBytesAreNotFree(t *testing.T) {
 		"alone":                          {map[string]int64{"a": 1}, map[string]int64{"a": 38}, ""},
 		"alone, expected to have half":   {map[string]int64{"a": 1}, map[string]int64{"a": 40}, "n"},
 		"beside one that will have half": {map[string]int64{"a": 5}, map[string]int64{"b": 40}, ""},
+		"little, beside one that will have more than all": {map[string]int64{"a": 3}, map[string]int64{"b": 100}, ""},
+		"more, beside one that will have more than all":   {map[string]int64{"a": 4}, map[string]int64{"b": 100}, "n"},
 		"not free for its running Turns, which must not wait for themselves": {
 			map[string]int64{"a": 35, "b": 6, "c": 6}, map[string]int64{"a": 15}, "n",
 		},
@@ -282,6 +284,42 @@ func (c *counted) Use(context.Context) (store.Use, error) {
 	return store.Use{Bytes: 1 << 20, Free: -1}, nil
 }
 
+// delayed is a store whose measurements take these times, and then none.
+type delayed struct {
+	counted
+	takes []time.Duration
+}
+
+func (d *delayed) Use(ctx context.Context) (store.Use, error) {
+	if n := int(d.measurements.Load()); n < len(d.takes) {
+		time.Sleep(d.takes[n]) // on the fake clock
+	}
+	return d.counted.Use(ctx)
+}
+
+// TestMeterPausesOnlyForASlowStore checks that a single slow measurement does not delay the next one, and that the
+// store is rarely measured if measurements stay slow.
+func TestMeterPausesOnlyForASlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &delayed{takes: []time.Duration{0, time.Second, 0, time.Second, 2 * time.Second}}
+		m := &quota.Meter{Store: s, Limits: quota.Limits{Total: 64 << 20}, Log: logr.Discard()}
+		ended := make(chan error, 1)
+		go func() { ended <- m.Start(ctx) }()
+		for i, wait := range []time.Duration{0, 6 * time.Second, 5 * time.Second, 6 * time.Second, 7 * time.Second, 20 * time.Second} {
+			time.Sleep(wait)
+			synctest.Wait()
+			if got := s.measurements.Load(); got != int64(i)+1 {
+				t.Errorf("%d measurements after a pause of %s, want %d", got, wait, i+1)
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Start: %v", err)
+		}
+	})
+}
+
 // TestMeterMeasuresSoonAfterMuchWasAppended uses a fake clock.
 func TestMeterMeasuresSoonAfterMuchWasAppended(t *testing.T) {
 	for name, limits := range map[string]quota.Limits{
@@ -299,7 +337,7 @@ func measuresSoon(t *testing.T, limits quota.Limits) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &counted{}
-		m := &quota.Meter{Store: s, Limits: limits, Log: logr.Discard()}
+		m := &quota.Meter{Store: s, Limits: limits, Forecast: &quota.Forecast{}, Log: logr.Discard()}
 		j := m.Journal(&journaltest.Memory{})
 		ended := make(chan error, 1)
 		go func() { ended <- m.Start(ctx) }()
@@ -334,6 +372,21 @@ func measuresSoon(t *testing.T, limits quota.Limits) {
 		after(200*time.Millisecond, 3, "then it is measured again")
 		after(4*time.Second, 3, "nothing was appended since")
 		after(time.Second, 4, "the time has come")
+		begin := func(first, end int) {
+			for i := first; i < end; i++ {
+				m.Forecast.Begin(fmt.Sprint("turn-", i), "a")
+			}
+		}
+		m.Forecast.Begin("turn", "a")
+		begin(0, 4)
+		write(300 << 10)
+		after(250*time.Millisecond, 4, "it is not known what the Turns will write")
+		m.Forecast.End("turn", true)
+		after(0, 5, "each of four Turns will write 300 KiB")
+		begin(4, 7)
+		after(250*time.Millisecond, 5, "three more will write less than a step")
+		begin(7, 8)
+		after(0, 6, "with the fourth it is a step")
 		if err := j.Append(ctx, "turn", journal.Entry{
 			Seq: 1, Epoch: 1, Kind: journal.ModelReplied, Version: 1,
 			Payload: json.RawMessage("1"),
