@@ -127,7 +127,8 @@ var _ = Describe("The addresses of the cluster", func() {
 		Expect(isRefused(ctx, p, "x.example", "10.203.0.1")).To(BeEmpty(), "a private address that is not the cluster's")
 	}, SpecTimeout(2*patience))
 
-	It("are all private addresses while a Node does not publish the range of its Pods", func(ctx SpecContext) {
+	// Serial, because the Node changes what managers of other specs know about the cluster.
+	It("are all private addresses while a Node does not publish the range of its Pods", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		p := policyFor(apiConfig, s.namespace)
 		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
