@@ -309,7 +309,7 @@ func (r *run) engine(ctx context.Context, in *turn.Input) (result *turn.Result, 
 	whole := r.first && !r.tried
 	r.tried, r.memory.read = true, false
 	r.executor.Forecast.Begin(in.UID, r.namespace)
-	result, err = r.executor.Engine.RunInput(ctx, in)
+	result, err = r.executor.Engine.Run(ctx, in)
 	r.executor.Forecast.End(in.UID, whole && err == nil)
 	return result, err
 }

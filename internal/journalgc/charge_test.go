@@ -100,8 +100,11 @@ func (o *chargeEnv) begin(t *testing.T, stops func(interrupt, kill func()) (tool
 	defer kill()
 	in := turn.Input{
 		UID: "uid-a", Epoch: 1, Executor: "capstan-0", Namespace: "helpdesk", Name: "a", Timeout: time.Minute, Limit: time.Minute,
-		Chain:  []loop.Candidate{{ProviderName: "demo", Model: "m", Provider: asking{}, Retry: loop.Retry{MaxAttempts: 1}}},
-		Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25}, Session: &turn.Session{UID: "uid-talk", Name: "talk"},
+		Config: loop.Config{
+			Chain:  []loop.Candidate{{ProviderName: "demo", Model: "m", Provider: asking{}, Retry: loop.Retry{MaxAttempts: 1}}},
+			Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25},
+		},
+		Session: &turn.Session{UID: "uid-talk", Name: "talk"},
 		Preparation: func(context.Context) (prepare.Input, error) {
 			return prepare.Input{
 				Agent: prepare.Agent{Name: "helper"}, Now: time.Unix(1_000_000, 0).UTC(),
@@ -119,7 +122,7 @@ func (o *chargeEnv) begin(t *testing.T, stops func(interrupt, kill func()) (tool
 		Tool: prompt.Tool{Name: "look", Description: "Looks it up."}, Effect: tool.ReadOnly, Schema: json.RawMessage(`{"type":"object"}`),
 		Caller: tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) { return stops(func() { close(interrupt) }, kill) }),
 	}}
-	_, err := o.engine.Run(life, in)
+	_, err := o.engine.Run(life, new(in))
 	return err
 }
 

@@ -130,8 +130,11 @@ func inputOf(i int, p *openai.Provider) turn.Input {
 	return turn.Input{
 		UID: fmt.Sprintf("uid-%d", i), Epoch: 1, Namespace: "default", Name: fmt.Sprintf("turn-%d", i),
 		Timeout: time.Hour, Limit: time.Hour,
-		Chain:  []loop.Candidate{{ProviderName: "endpoint", Model: "m", Provider: p, Retry: loop.Retry{MaxAttempts: 1}}},
-		Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25}, Toolbox: fakeToolbox{}, Selection: tool.Selection{Most: 9},
+		Config: loop.Config{
+			Chain:  []loop.Candidate{{ProviderName: "endpoint", Model: "m", Provider: p, Retry: loop.Retry{MaxAttempts: 1}}},
+			Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25},
+		},
+		Toolbox: fakeToolbox{}, Selection: tool.Selection{Most: 9},
 		Cancel: context.Background(),
 		Preparation: func(context.Context) (prepare.Input, error) {
 			return prepare.Input{
@@ -183,7 +186,7 @@ func TestMemoryOfAWaitingTurn(t *testing.T) {
 		for i := from; i < to; i++ {
 			all.Go(func() {
 				in := inputOf(i, provider)
-				if result, err := engine.RunInput(ctx, &in); ctx.Err() == nil {
+				if result, err := engine.Run(ctx, &in); ctx.Err() == nil {
 					t.Errorf("Turn %d has ended: %+v, %v", i, result, err)
 				}
 			})

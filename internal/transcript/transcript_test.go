@@ -82,8 +82,8 @@ func candidate(name string, answers ...func() (model.Reply, error)) loop.Candida
 func input(chain ...loop.Candidate) turn.Input {
 	return turn.Input{
 		UID: "uid-1", Epoch: 1, Executor: "capstan-0", Namespace: "helpdesk", Name: "open-loops",
-		Timeout: time.Minute, Limit: time.Minute, Chain: chain, DecisionKey: "support.chat", ShowCitations: true,
-		Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25},
+		Timeout: time.Minute, Limit: time.Minute, DecisionKey: "support.chat", ShowCitations: true,
+		Config: loop.Config{Chain: chain, Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25}},
 		Preparation: func(context.Context) (prepare.Input, error) {
 			return prepare.Input{
 				Agent: prepare.Agent{Name: "support"}, Now: noon,
@@ -213,7 +213,7 @@ func TestTranscripts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := opened(t)
-			if _, err := (&turn.Engine{Journal: store, Now: clock()}).Run(t.Context(), in); err != nil {
+			if _, err := (&turn.Engine{Journal: store, Now: clock()}).Run(t.Context(), &in); err != nil {
 				t.Fatal(err)
 			}
 			golden(t, name, shown(t, collected(t, store)))
@@ -231,12 +231,12 @@ func TestTranscriptOfInterruptedRun(t *testing.T) {
 		return tool.Result{}, ctx.Err()
 	})}
 	engine := &turn.Engine{Journal: store, Now: now}
-	if _, err := engine.Run(life, in); !errors.Is(err, context.Canceled) {
+	if _, err := engine.Run(life, &in); !errors.Is(err, context.Canceled) {
 		t.Fatalf("want the first run cut off, have %v", err)
 	}
 	again := input(candidate("demo", says("I do not know whether it is closed.")))
 	again.Tools, again.Epoch, again.Executor = in.Tools, 2, "capstan-1"
-	if _, err := engine.Run(t.Context(), again); err != nil {
+	if _, err := engine.Run(t.Context(), &again); err != nil {
 		t.Fatal(err)
 	}
 	golden(t, "resumed", shown(t, collected(t, store)))

@@ -43,8 +43,10 @@ func Input(
 		ShowCitations: t.Spec.Citations != v1alpha1.CitationsHide,
 		DecisionKey:   a.Spec.DecisionKey,
 		Selection:     selection(a.Spec.ToolPolicy), TopK: v1alpha1.DefaultTopK,
-		Policy: callPolicy(t, a.Spec.ToolPolicy), Context: contextPolicy(a.Spec.Context),
-		ReflectEvery: int(a.Spec.ReflectEveryTurns), KeepReasoning: a.Spec.ReasoningText == v1alpha1.ReasoningTextJournal,
+		ReflectEvery: int(a.Spec.ReflectEveryTurns), Config: loop.Config{
+			Policy: callPolicy(t, a.Spec.ToolPolicy), Context: contextPolicy(a.Spec.Context),
+			KeepReasoning: a.Spec.ReasoningText == v1alpha1.ReasoningTextJournal,
+		},
 	}
 	if t.Spec.TopK != nil {
 		in.TopK = int(*t.Spec.TopK)

@@ -72,22 +72,24 @@ func TestInput(t *testing.T) {
 	}
 	want := turn.Input{
 		UID: "u", Namespace: "demo", Name: "first", Timeout: 30 * time.Second, Limit: 30 * time.Second, PrepareOnly: true, DecisionKey: "k",
-		Limits: loop.Limits{
-			MaxSteps: 6, MaxToolCalls: 25, MaxTokens: 1_000_000, MaxCost: decimal.NewFromInt(5),
-			MaxDescendants: 25, ApprovalTimeout: 24 * time.Hour,
-		},
-		Selection: tool.Selection{Most: 25}, TopK: 8, Policy: loop.Policy{NoWeb: true},
-		Context: loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90},
-		Chain: []loop.Candidate{
-			{
-				ProviderName: "main", Model: "small", Parameters: model.Parameters{Temperature: new(0.2), MaxOutputTokens: new(64)},
-				Retry: loop.Retry{MaxAttempts: 4, InitialBackoff: 500 * time.Millisecond, MaxBackoff: 20 * time.Second}, Provider: mute{},
-				Pricing: &model.Pricing{
-					Currency: "USD", Input: decimal.RequireFromString("2.5"), Output: decimal.RequireFromString("10"),
-					CacheRead: decimal.RequireFromString("2.5"),
-				},
+		Selection: tool.Selection{Most: 25}, TopK: 8,
+		Config: loop.Config{
+			Policy: loop.Policy{NoWeb: true}, Context: loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90},
+			Limits: loop.Limits{
+				MaxSteps: 6, MaxToolCalls: 25, MaxTokens: 1_000_000, MaxCost: decimal.NewFromInt(5),
+				MaxDescendants: 25, ApprovalTimeout: 24 * time.Hour,
 			},
-			{ProviderName: "gone", Model: "large", Retry: loop.Retry{MaxAttempts: 1}, Provider: mute{}},
+			Chain: []loop.Candidate{
+				{
+					ProviderName: "main", Model: "small", Parameters: model.Parameters{Temperature: new(0.2), MaxOutputTokens: new(64)},
+					Retry: loop.Retry{MaxAttempts: 4, InitialBackoff: 500 * time.Millisecond, MaxBackoff: 20 * time.Second}, Provider: mute{},
+					Pricing: &model.Pricing{
+						Currency: "USD", Input: decimal.RequireFromString("2.5"), Output: decimal.RequireFromString("10"),
+						CacheRead: decimal.RequireFromString("2.5"),
+					},
+				},
+				{ProviderName: "gone", Model: "large", Retry: loop.Retry{MaxAttempts: 1}, Provider: mute{}},
+			},
 		},
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(mute{}), cmpopts.IgnoreFields(turn.Input{}, "Preparation")); diff != "" {

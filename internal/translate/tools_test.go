@@ -32,9 +32,11 @@ func TestToolPolicyOfAnInput(t *testing.T) {
 	got, err := translate.Input(spec, agent, nil, nil, making)
 	want := turn.Input{
 		Selection: tool.Selection{Most: 3, Semantic: true}, TopK: 5,
-		Policy:  loop.Policy{ReadOnly: true, Sequential: true, Unvalidated: true},
-		Context: loop.ContextPolicy{WarnPercent: 10, CompactPercent: 20}, Output: json.RawMessage(`{"type":"object"}`),
-		ReflectEvery: 4, KeepReasoning: true,
+		Config: loop.Config{
+			Policy:  loop.Policy{ReadOnly: true, Sequential: true, Unvalidated: true},
+			Context: loop.ContextPolicy{WarnPercent: 10, CompactPercent: 20}, KeepReasoning: true,
+		},
+		Output: json.RawMessage(`{"type":"object"}`), ReflectEvery: 4,
 	}
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(turn.Input{}, "Preparation", "Limits", "Limit", "Timeout",
 		"ShowCitations")); diff != "" || err != nil {

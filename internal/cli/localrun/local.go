@@ -180,7 +180,7 @@ func (j *localRun) drive(w *localTurn) error {
 	for {
 		in := w.in
 		in.Timeout = in.Limit - j.elapsed(w)
-		result, err := w.engine.Run(j.life, in)
+		result, err := w.engine.Run(j.life, &in)
 		if err == nil {
 			w.result = result
 			translate.Finish(w.turn, result, w.binding.end())

@@ -56,13 +56,13 @@ func Answer(text string) (json.RawMessage, bool) {
 }
 
 // endAfter returns an End if a reply is the last one, and nil otherwise.
-func (in *Input) endAfter(s *Step) *End {
+func (run *runner) endAfter(s *Step) *End {
 	switch {
 	case s.Reply.FinishReason == model.FinishRefusal:
 		return &End{Reason: ModelRefused, Message: "the model refused to answer"}
 	case s.Last:
 		return &End{Reason: OutOfSteps, Message: fmt.Sprintf(
-			"the turn ran out of steps after %d and gave its best answer: raise limits.maxSteps, or ask for less", in.State.steps())}
+			"the turn ran out of steps after %d and gave its best answer: raise limits.maxSteps, or ask for less", run.State.steps())}
 	case len(s.Reply.ToolCalls) == 0:
 		return &End{Reason: Answered, Message: "the model answered"}
 	}
@@ -82,39 +82,39 @@ func (s *State) steps() int {
 // checkAnswer checks an answer against the schema. It rejects an answer that does not fit, so that the model is asked
 // again, at most maxRejections times; then it ends the Turn. It makes no difference whether an earlier run has
 // already rejected the answer.
-func (in *Input) checkAnswer(s *Step, end *End) (*End, error) {
-	if in.Output == nil || s.Reply.TooLong { // a cut-off answer fits no schema and is too long to send back
+func (run *runner) checkAnswer(s *Step, end *End) (*End, error) {
+	if run.Output == nil || s.Reply.TooLong { // a cut-off answer fits no schema and is too long to send back
 		return end, nil
 	}
-	if in.State.rejections[s.Step] != nil {
+	if run.State.rejections[s.Step] != nil {
 		return nil, nil //nolint:nilnil // because the model is asked again
 	}
-	wrong := in.violations(s.Reply.Text)
+	wrong := run.violations(s.Reply.Text)
 	switch {
 	case len(wrong) == 0:
 		return end, nil
-	case len(in.State.Rejections) >= maxRejections:
+	case len(run.State.Rejections) >= maxRejections:
 		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
 			"the answer does not fit spec.output.schema, even after it was sent back %d times: %s", maxRejections, wrong[0])}, nil
 	}
-	return nil, in.Record(append(in.notOffered(s),
+	return nil, run.Record(append(run.notOffered(s),
 		journal.Record{Kind: journal.OutputRejected, Payload: Rejection{Step: s.Step, Message: rejection(wrong)}})...)
 }
 
 // notOffered returns the ends of the open calls of a last reply, as gate 1 would give them, because no tools were
 // offered.
-func (in *Input) notOffered(s *Step) []journal.Record {
+func (run *runner) notOffered(s *Step) []journal.Record {
 	var records []journal.Record
-	for _, c := range in.open(s) {
+	for _, c := range run.open(s) {
 		got := knownTool(view{call: c.call})
-		records = append(records, in.ending(s.Step, c, nil).failed(Refused, got.class, got.message))
+		records = append(records, run.ending(s.Step, c, nil).failed(Refused, got.class, got.message))
 	}
 	return records
 }
 
 // violations returns one line for each place at which an answer does not fit the schema. It returns none if the
 // answer fits.
-func (in *Input) violations(text string) []string { return violations(in.Output, text) }
+func (run *runner) violations(text string) []string { return violations(run.Output, text) }
 
 func violations(output *schema.Schema, text string) []string {
 	value, ok := Answer(text)
@@ -165,17 +165,17 @@ func rejected(head string, wrong []string, remedy string) string {
 }
 
 // nativeOutput returns the schema for an endpoint that enforces it itself, and nil for other endpoints.
-func (in *Input) nativeOutput(c *Candidate) json.RawMessage {
-	if in.Output == nil || !c.StructuredOutput {
+func (run *runner) nativeOutput(c *Candidate) json.RawMessage {
+	if run.Output == nil || !c.StructuredOutput {
 		return nil
 	}
-	return in.Output.Source
+	return run.Output.Source
 }
 
 // outputNotes returns the messages that describe the form of the answer. They contain the schema if the endpoint
 // does not accept one.
-func (in *Input) outputNotes(c *Candidate) []model.Message {
-	if in.Output == nil {
+func (run *runner) outputNotes(c *Candidate) []model.Message {
+	if run.Output == nil {
 		return nil
 	}
 	notes := []model.Message{{
@@ -183,7 +183,7 @@ func (in *Input) outputNotes(c *Candidate) []model.Message {
 		Content: "Your final answer must be one JSON value that fits the JSON Schema of the answer. Write no other text.",
 	}}
 	if !c.StructuredOutput {
-		notes = append(notes, model.Message{Role: model.RoleUser, Name: MessageOutputSchema, Content: schemaNote(in.Output.Source)})
+		notes = append(notes, model.Message{Role: model.RoleUser, Name: MessageOutputSchema, Content: schemaNote(run.Output.Source)})
 	}
 	return notes
 }

@@ -194,7 +194,7 @@ func TestStructuredAnswers(t *testing.T) {
 			for epoch := range int64(2) { // the second run finds the end in the journal
 				in := withTools(inputOf(t, j, epoch+1, c), find)
 				in.Output, in.Limits.MaxSteps = capitalSchema(t), tc.steps
-				end, err := loop.Run(t.Context(), in)
+				end, err := loop.Run(t.Context(), &in)
 				if diff := cmp.Diff(&tc.want, end); diff != "" || err != nil || len(s.requests) != tc.asked {
 					t.Fatalf("run %d after %d requests, want %d (error %v): %s: -want +got:\n%s", epoch+1,
 						len(s.requests), tc.asked, err, tc.reason, diff)
@@ -240,7 +240,7 @@ func TestTooLongAnswerIsNotRejected(t *testing.T) {
 	c, s := candidate("one", 1, long, says(fits))
 	in := input(t, c)
 	in.Output = capitalSchema(t)
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason == loop.OutputInvalid || len(s.requests) != 1 || len(in.State.Rejections) != 0 {
 		t.Errorf("Run = %+v, %v after %d requests, want the end with what came", end, err, len(s.requests))
 	}
@@ -255,7 +255,7 @@ func TestModelReceivesTheSchema(t *testing.T) {
 			c.StructuredOutput = native
 			in := input(t, c)
 			in.Output = capitalSchema(t)
-			if _, err := loop.Run(t.Context(), in); err != nil {
+			if _, err := loop.Run(t.Context(), &in); err != nil {
 				t.Fatal(err)
 			}
 			for i, r := range s.requests {
@@ -294,7 +294,7 @@ func TestLongSchemaIsCutOff(t *testing.T) {
 	if in.Output, err = schema.Compile(source); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := loop.Run(t.Context(), in); err != nil {
+	if _, err := loop.Run(t.Context(), &in); err != nil {
 		t.Fatal(err)
 	}
 	if note := s.requests[0].Messages[2].Content; !strings.HasPrefix(note,
@@ -317,7 +317,7 @@ func TestSchemaStaysInItsFence(t *testing.T) {
 	if in.Output, err = schema.Compile(source); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := loop.Run(t.Context(), in); err != nil {
+	if _, err := loop.Run(t.Context(), &in); err != nil {
 		t.Fatal(err)
 	}
 	all := s.requests[0].Messages
@@ -345,7 +345,7 @@ func TestRejectionsAreShort(t *testing.T) {
 	c, m := candidate("one", 1, says("["+strings.Repeat(`"<b>",`, 200)+`1]`), says("[]"))
 	in := input(t, c)
 	in.Output = s
-	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 		t.Fatalf("Run = %+v, %v; want the second answer", end, err)
 	}
 	message := in.State.Rejections[0].Message
@@ -383,7 +383,7 @@ func TestRejectionSurvivesARestart(t *testing.T) {
 			c, s := candidate("one", 1, says(fits))
 			in := inputOf(t, j, 2, c)
 			in.Output = capitalSchema(t)
-			end, err := loop.Run(t.Context(), in)
+			end, err := loop.Run(t.Context(), &in)
 			if err != nil || end.Reason != loop.Answered || len(s.requests) != 1 || len(in.State.Rejections) != 1 ||
 				in.State.Rejections[0].Message != want {
 				t.Errorf("Run = %+v, %v after %d requests with the rejections %+v; want one request and %q: %s", end, err,

@@ -18,33 +18,33 @@ const MaxOpenApprovals = 25
 // decide about all of them at once. It records the decisions that exist and returns a *Parked if the first call has
 // no decision. If the first call no longer waits, for example because the Turn's time is nearly over, await returns
 // nil and the call is planned again.
-func (in *Input) await(ctx context.Context, step int, open []openCall) error {
-	if err := in.takeDecisions(ctx, in.State.OpenApprovals()); err != nil {
+func (run *runner) await(ctx context.Context, step int, open []openCall) error {
+	if err := run.takeDecisions(ctx, run.State.OpenApprovals()); err != nil {
 		return err
 	}
-	for in.needsDecision(step, open[0]) {
-		before := len(in.State.Approvals)
-		if err := in.requestApprovals(ctx, step, open); err != nil {
+	for run.needsDecision(step, open[0]) {
+		before := len(run.State.Approvals)
+		if err := run.requestApprovals(ctx, step, open); err != nil {
 			return err
 		}
-		if len(in.State.Approvals) == before {
+		if len(run.State.Approvals) == before {
 			break
 		}
-		if err := in.takeDecisions(ctx, in.State.Approvals[before:]); err != nil {
+		if err := run.takeDecisions(ctx, run.State.Approvals[before:]); err != nil {
 			return err
 		}
 	}
-	waiting := in.State.OpenApprovals()
-	if !in.needsDecision(step, open[0]) || in.State.currentApproval(step, open[0].call.ID) == nil && len(waiting) < MaxOpenApprovals {
+	waiting := run.State.OpenApprovals()
+	if !run.needsDecision(step, open[0]) || run.State.currentApproval(step, open[0].call.ID) == nil && len(waiting) < MaxOpenApprovals {
 		return nil
 	}
 	return &Parked{Approvals: waiting}
 }
 
 // needsDecision reports whether a call still needs a decision and has not finished.
-func (in *Input) needsDecision(step int, c openCall) bool {
-	_, decided := in.State.Decision(step, c.call.ID)
-	return in.State.finish(step, c.call.ID) == nil && (!decided || in.State.currentApproval(step, c.call.ID) == nil)
+func (run *runner) needsDecision(step int, c openCall) bool {
+	_, decided := run.State.Decision(step, c.call.ID)
+	return run.State.finish(step, c.call.ID) == nil && (!decided || run.State.currentApproval(step, c.call.ID) == nil)
 }
 
 // currentApproval returns the request for approval of a call. It returns nil if there is none, or if the request is
@@ -58,13 +58,13 @@ func (s *State) currentApproval(step int, callID string) *Approval {
 
 // requestApprovals requests approval for the waiting calls that have no request, as long as MaxOpenApprovals allows
 // it. A call whose tool has changed is refused instead.
-func (in *Input) requestApprovals(ctx context.Context, step int, open []openCall) error {
+func (run *runner) requestApprovals(ctx context.Context, step int, open []openCall) error {
 	var records []journal.Record
-	room := MaxOpenApprovals - len(in.State.OpenApprovals())
+	room := MaxOpenApprovals - len(run.State.OpenApprovals())
 	all, of := 0, map[string]int{} // calls that may be made before, of all tools and by name
 	checked := map[string]error{}
 	for _, c := range open {
-		v := in.viewOf(ctx, step, c)
+		v := run.viewOf(ctx, step, c)
 		v.callsMade, v.callsOfTool = v.callsMade+all, v.callsOfTool+of[c.call.Name]
 		got := checkGates(v)
 		if got.ruling != waiting && got.ruling != allowed {
@@ -76,7 +76,7 @@ func (in *Input) requestApprovals(ctx context.Context, step int, open []openCall
 				of[c.call.Name]++
 			}
 		}
-		if got.ruling == allowed || in.State.currentApproval(step, c.call.ID) != nil {
+		if got.ruling == allowed || run.State.currentApproval(step, c.call.ID) != nil {
 			count()
 			continue
 		}
@@ -92,23 +92,23 @@ func (in *Input) requestApprovals(ctx context.Context, step int, open []openCall
 			return context.Cause(ctx)
 		}
 		if errors.Is(failure, tool.ErrChanged) { // an unreachable server may be back after the decision
-			records = append(appendRepairs(records, got.repairs), in.ending(step, c, v.tool).refused(failure))
+			records = append(appendRepairs(records, got.repairs), run.ending(step, c, v.tool).refused(failure))
 			continue
 		}
 		room--
 		count()
-		now := in.Now()
+		now := run.Now()
 		records = append(appendRepairs(records, got.repairs), journal.Record{Kind: journal.ApprovalRequested, Payload: Approval{
 			Request: rand.Text(), Step: step, CallID: c.call.ID, Name: v.tool.Name, ToolServerUID: v.tool.Source.UID,
 			SchemaHash: v.tool.SchemaHash(),
 			Arguments:  got.arguments, ArgumentsHash: hashOf(got.arguments),
-			Requested: now.UTC(), Expires: now.Add(in.Limits.ApprovalTimeout).UTC(),
+			Requested: now.UTC(), Expires: now.Add(run.Limits.ApprovalTimeout).UTC(),
 		}})
 	}
 	if len(records) == 0 {
 		return nil
 	}
-	return in.Record(records...)
+	return run.Record(records...)
 }
 
 // checkTool returns an error if a tool has changed since the Turn started, or if it cannot be reached. Tools without a
@@ -122,7 +122,7 @@ func checkTool(ctx context.Context, t *tool.Tool) error {
 
 // checkApproved checks the tools of approved calls just before these calls are made. It refuses a call whose tool has
 // changed or cannot be checked.
-func (in *Input) checkApproved(ctx context.Context, step int, p *plan) error {
+func (run *runner) checkApproved(ctx context.Context, step int, p *plan) error {
 	var kept []*planned
 	for _, c := range p.wave {
 		if c.tool.RequiresApproval && c.intent.Attempt == 1 {
@@ -131,7 +131,7 @@ func (in *Input) checkApproved(ctx context.Context, step int, p *plan) error {
 				return context.Cause(ctx)
 			}
 			if failure != nil {
-				p.records = append(appendRepairs(p.records, c.repairs), in.ending(step, c.openCall, c.tool).refused(failure))
+				p.records = append(appendRepairs(p.records, c.repairs), run.ending(step, c.openCall, c.tool).refused(failure))
 				continue
 			}
 		}
@@ -149,16 +149,16 @@ func (e ending) refused(err error) journal.Record {
 
 // takeDecisions records the decisions that have been made about requests. No call is made before its decision is in
 // the journal.
-func (in *Input) takeDecisions(ctx context.Context, about []Approval) error {
+func (run *runner) takeDecisions(ctx context.Context, about []Approval) error {
 	for i := range about {
-		d, err := in.decisionOn(ctx, about[i])
+		d, err := run.decisionOn(ctx, about[i])
 		if err != nil {
 			return err
 		}
 		if d == nil {
 			continue
 		}
-		if err := in.Record(journal.Record{Kind: journal.ApprovalDecided, Payload: *d}); err != nil {
+		if err := run.Record(journal.Record{Kind: journal.ApprovalDecided, Payload: *d}); err != nil {
 			return err
 		}
 	}
@@ -173,9 +173,9 @@ const (
 
 // decisionOn returns the decision about a request, or nil if none has been made. A decision counts only if it names
 // everything that the request shows. A request that has expired is denied.
-func (in *Input) decisionOn(ctx context.Context, a Approval) (*Decision, error) {
-	if in.Decide != nil {
-		d, err := in.Decide(ctx, a)
+func (run *runner) decisionOn(ctx context.Context, a Approval) (*Decision, error) {
+	if run.Decide != nil {
+		d, err := run.Decide(ctx, a)
 		if err != nil {
 			return nil, err
 		}
@@ -186,7 +186,7 @@ func (in *Input) decisionOn(ctx context.Context, a Approval) (*Decision, error) 
 			return &d, nil
 		}
 	}
-	if in.Now().Before(a.Expires) {
+	if run.Now().Before(a.Expires) {
 		return nil, nil //nolint:nilnil // because no decision is no failure
 	}
 	d := a.Decided(false)

@@ -15,10 +15,10 @@ import (
 func TestAwaitWithoutTimeLeft(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond)
 	defer cancel()
-	in := Input{
-		State: &State{}, Limits: Limits{MaxToolCalls: 5}, Now: time.Now,
+	in := runner{Input: &Input{
+		Config: Config{Limits: Limits{MaxToolCalls: 5}}, State: &State{}, Now: time.Now,
 		Tools: func() []tool.Tool { return []tool.Tool{{Tool: prompt.Tool{Name: "send"}, RequiresApproval: true}} },
-	}
+	}}
 	open := []openCall{{model.ToolCall{ID: "c", Name: "send", Arguments: "{}"}, 1}}
 	if err := in.await(ctx, 1, open); err != nil {
 		t.Errorf("await: %v, want the call to be planned again", err)

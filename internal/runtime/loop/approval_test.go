@@ -73,7 +73,7 @@ func TestApproval(t *testing.T) {
 		epoch++
 		o.asked = nil
 		in := withApprover(withTools(inputOf(t, j, epoch, c), find, send), o)
-		end, err := loop.Run(t.Context(), in)
+		end, err := loop.Run(t.Context(), &in)
 		var parked *loop.Parked
 		if !errors.As(err, &parked) && err != nil {
 			t.Fatal(err)
@@ -189,7 +189,7 @@ func TestDecisions(t *testing.T) {
 			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 			send.RequiresApproval = true
 			var parked *loop.Parked
-			if _, err := loop.Run(t.Context(), withApprover(withTools(inputOf(t, j, 1, c), send), o)); !errors.As(err, &parked) {
+			if _, err := loop.Run(t.Context(), new(withApprover(withTools(inputOf(t, j, 1, c), send), o))); !errors.As(err, &parked) {
 				t.Fatalf("Run: %v, want it parked", err)
 			}
 			o.now = noon.Add(tc.later)
@@ -204,7 +204,7 @@ func TestDecisions(t *testing.T) {
 				}
 				return record(records...)
 			}
-			_, err := loop.Run(t.Context(), in)
+			_, err := loop.Run(t.Context(), &in)
 			if tc.want == "" {
 				if !errors.As(err, &parked) || len(parked.Approvals) != 1 || len(sent.calls) != 0 {
 					t.Errorf("Run: %v, want it parked: %s", err, tc.reason)
@@ -234,7 +234,7 @@ func TestDenialBlocksTheTool(t *testing.T) {
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
 	in := withApprover(withTools(input(t, c), send), o)
-	if _, err := loop.Run(t.Context(), in); err != nil {
+	if _, err := loop.Run(t.Context(), &in); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -259,7 +259,7 @@ func TestNoApprovalForRefusedCalls(t *testing.T) {
 	in := withApprover(withTools(input(t, c), send), o)
 	in.Limits.MaxToolCalls = 2
 	var parked *loop.Parked
-	if _, err := loop.Run(t.Context(), in); !errors.As(err, &parked) {
+	if _, err := loop.Run(t.Context(), &in); !errors.As(err, &parked) {
 		t.Fatalf("Run: %v, want it parked", err)
 	}
 	if diff := cmp.Diff([]string{"a", "c"}, callIDs(parked.Approvals)); diff != "" {
@@ -276,13 +276,13 @@ func TestDecideFails(t *testing.T) {
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
 	in := withApprover(withTools(input(t, c), send), o)
-	if _, err := loop.Run(t.Context(), in); !errors.Is(err, o.err) || len(sent.calls) != 0 || len(in.State.Approvals) != 1 {
+	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, o.err) || len(sent.calls) != 0 || len(in.State.Approvals) != 1 {
 		t.Errorf("Run: %v after %d calls, want the error, and the request in the journal", err, len(sent.calls))
 	}
 	// If Decide is nil, the call waits until the request expires.
 	in.Decide = nil
 	var parked *loop.Parked
-	if _, err := loop.Run(t.Context(), in); !errors.As(err, &parked) {
+	if _, err := loop.Run(t.Context(), &in); !errors.As(err, &parked) {
 		t.Errorf("Run: %v, want it parked", err)
 	}
 }
@@ -302,11 +302,11 @@ func TestApprovedCallIsNotRepeated(t *testing.T) {
 		}
 		return record(records...)
 	}
-	if _, err := loop.Run(t.Context(), in); !errors.Is(err, lost) || len(sent.calls) != 1 {
+	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, lost) || len(sent.calls) != 1 {
 		t.Fatalf("Run: %v after %d calls", err, len(sent.calls))
 	}
 	in = withApprover(withTools(inputOf(t, j, 2, c), send), o)
-	if _, err := loop.Run(t.Context(), in); err != nil || len(sent.calls) != 1 || in.State.Finishes[0].Outcome != loop.Unknown {
+	if _, err := loop.Run(t.Context(), &in); err != nil || len(sent.calls) != 1 || in.State.Finishes[0].Outcome != loop.Unknown {
 		t.Errorf("Run: %v after %d calls, %+v; want the outcome unknown", err, len(sent.calls), in.State.Finishes)
 	}
 }

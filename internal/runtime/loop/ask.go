@@ -21,9 +21,9 @@ const maxCutOff = 8
 // ask sends a request to one candidate and repeats it where that may help. It records the reply, so the reply is
 // never paid for again. If the candidate fails for good, the error is a *model.Error. If the budget does not allow
 // an attempt, ask returns an End.
-func (in *Input) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End, error) {
+func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End, error) {
 	wait := backoffOf(c)
-	sent, cutOff := in.State.sent(q.step, q.purpose, c)
+	sent, cutOff := run.State.sent(q.step, q.purpose, c)
 	// Each run may send at least one request, because a request that a restart cut off must not use up the only
 	// attempt. The number of such requests is bounded, because the request itself may be the reason why each run
 	// ends.
@@ -34,14 +34,14 @@ func (in *Input) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End, 
 	r.Attempt = sent
 	for {
 		r.Attempt++
-		if end, err := in.mayAsk(ctx, r); end != nil || err != nil {
+		if end, err := run.mayAsk(ctx, r); end != nil || err != nil {
 			return end, err
 		}
-		failure, err := in.attempt(ctx, c, q, r)
+		failure, err := run.attempt(ctx, c, q, r)
 		if err != nil || failure == nil {
 			return nil, err
 		}
-		if err := in.waitToRetry(ctx, c, r, wait, failure); err != nil {
+		if err := run.waitToRetry(ctx, c, r, wait, failure); err != nil {
 			return nil, err
 		}
 	}
@@ -56,25 +56,25 @@ func backoffOf(c *Candidate) *backoff.ExponentialBackOff {
 
 // mayAsk returns an End if the budget does not allow the request, and an error if the run must stop here. It
 // returns nil, nil if the request may be sent.
-func (in *Input) mayAsk(ctx context.Context, r *Request) (*End, error) {
-	if err := in.safePoint(ctx); err != nil {
+func (run *runner) mayAsk(ctx context.Context, r *Request) (*End, error) {
+	if err := run.safePoint(ctx); err != nil {
 		return nil, err
 	}
-	if why := in.overBudget(r); why != "" {
+	if why := run.overBudget(r); why != "" {
 		return &End{Reason: OverBudget, Message: why}, nil
 	}
 	return nil, nil //nolint:nilnil // because the request may be sent
 }
 
 // waitToRetry waits before the next attempt. If there must be no next attempt, it returns the reason as an error.
-func (in *Input) waitToRetry(ctx context.Context, c *Candidate, r *Request, wait *backoff.ExponentialBackOff, failure *model.Error) error {
+func (run *runner) waitToRetry(ctx context.Context, c *Candidate, r *Request, wait *backoff.ExponentialBackOff, failure *model.Error) error {
 	switch {
 	case !failure.Kind.Retryable():
 		return failure
 	case r.Attempt >= c.Retry.MaxAttempts:
 		return withAttempts(failure, r.Attempt)
 	}
-	return in.pause(ctx, failure, max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter))
+	return run.pause(ctx, failure, max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter))
 }
 
 // requestEntry returns the journal entry for a request to a candidate.
@@ -95,65 +95,65 @@ func cutOffTooOften(sent, cutOff int) *model.Error {
 
 // attempt sends one request and records its result. It returns the failure of the request, or an error that stops
 // the run.
-func (in *Input) attempt(ctx context.Context, c *Candidate, q *modelRequest, r *Request) (*model.Error, error) {
-	if err := in.recordRequest(r); err != nil {
+func (run *runner) attempt(ctx context.Context, c *Candidate, q *modelRequest, r *Request) (*model.Error, error) {
+	if err := run.recordRequest(r); err != nil {
 		return nil, err
 	}
-	in.tools = nil      // frees the tools until the model has answered
+	run.tools = nil     // frees the tools until the model has answered
 	begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	reply, err := askGuarded(ctx, c.Provider, providerRequest(c, q, r.ID))
-	return in.recordResult(ctx, c, r, reply, err, time.Since(begin).Milliseconds())
+	return run.recordResult(ctx, c, r, reply, err, time.Since(begin).Milliseconds())
 }
 
 // recordResult records the result of a request.
-func (in *Input) recordResult(
+func (run *runner) recordResult(
 	ctx context.Context, c *Candidate, r *Request, reply *model.Reply, err error, took int64,
 ) (*model.Error, error) {
 	if err == nil {
-		reply.Redact(in.redacted)
-		return nil, in.recordReply(c, r, reply, took)
+		reply.Redact(run.redacted)
+		return nil, run.recordReply(c, r, reply, took)
 	}
-	return in.recordFailure(ctx, c, r, model.AsError(err).Redacted(in.redacted), took)
+	return run.recordFailure(ctx, c, r, model.AsError(err).Redacted(run.redacted), took)
 }
 
 // redacted returns a text from outside without the credentials that the Turn must not have.
-func (in *Input) redacted(text string) string {
-	if in.Redact == nil || text == "" {
+func (run *runner) redacted(text string) string {
+	if run.Redact == nil || text == "" {
 		return text
 	}
-	return in.Redact(text)
+	return run.Redact(text)
 }
 
 // recordRequest gives the request an ID and records that it is about to be sent.
-func (in *Input) recordRequest(r *Request) error {
-	r.ID = fmt.Sprintf("%s/%d", in.TurnUID, in.NextSeq())
-	return in.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r})
+func (run *runner) recordRequest(r *Request) error {
+	r.ID = fmt.Sprintf("%s/%d", run.TurnUID, run.NextSeq())
+	return run.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r})
 }
 
 // recordReply records the reply to a request. The memory of the reply stays reserved until then; afterwards Keep
 // decides when it is released.
-func (in *Input) recordReply(c *Candidate, r *Request, given *model.Reply, took int64) error {
-	reply := in.replyForJournal(*given, r.Purpose)
+func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, took int64) error {
+	reply := run.replyForJournal(*given, r.Purpose)
 	reply.Usage = usageOfReply(r, given)
-	err := in.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
+	err := run.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
-		DurationMS: took, Last: r.Purpose == ForStep && in.isLast(r.Step, reply),
+		DurationMS: took, Last: r.Purpose == ForStep && run.isLast(r.Step, reply),
 	}})
 	switch {
 	case given.Release == nil:
 		return err
-	case err != nil || in.Keep == nil:
+	case err != nil || run.Keep == nil:
 		given.Release()
 		return err
 	}
-	return in.Keep(given.Release)
+	return run.Keep(given.Release)
 }
 
 // recordFailure records the failure of a request. It returns the failure, or an error that stops the run.
-func (in *Input) recordFailure(ctx context.Context, c *Candidate, r *Request, failure *model.Error, took int64) (*model.Error, error) {
+func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, failure *model.Error, took int64) (*model.Error, error) {
 	usage := usageOfFailure(r, failure)
 	// A request that was cut short was sent all the same, so the request and its usage count.
-	err := in.Record(journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
+	err := run.Record(journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Kind: failure.Kind,
 		Message: failure.Message, Said: failure.Said,
 		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, Stack: stackOf(failure),
@@ -165,22 +165,22 @@ func (in *Input) recordFailure(ctx context.Context, c *Candidate, r *Request, fa
 }
 
 // replyForJournal returns the part of a reply that the journal keeps.
-func (in *Input) replyForJournal(reply model.Reply, purpose Purpose) model.Reply {
+func (run *runner) replyForJournal(reply model.Reply, purpose Purpose) model.Reply {
 	reply.Usage = boundedUsage(reply.Usage)
-	if !in.KeepReasoning {
+	if !run.KeepReasoning {
 		reply.Reasoning = ""
 	}
 	if purpose != ForStep {
 		reply.ToolCalls = nil // no tools were offered
 	}
-	reply.ToolCalls = in.State.identified(reply.ToolCalls)
+	reply.ToolCalls = run.State.identified(reply.ToolCalls)
 	return reply
 }
 
 // isLast reports whether a reply is the last one because the steps are used up. This includes a model that asks for
 // tools after the last step, where no tools are offered: it would have needed more steps.
-func (in *Input) isLast(number int, reply model.Reply) bool {
-	return in.lastStep(number) || number > in.Limits.MaxSteps && len(reply.ToolCalls) > 0
+func (run *runner) isLast(number int, reply model.Reply) bool {
+	return run.lastStep(number) || number > run.Limits.MaxSteps && len(reply.ToolCalls) > 0
 }
 
 // boundedUsage returns a usage that can be added up and priced, whatever values an endpoint reported.
@@ -245,12 +245,12 @@ func withAttempts(failure *model.Error, attempts int) *model.Error {
 }
 
 // safePoint returns an error if the run must stop here.
-func (in *Input) safePoint(ctx context.Context) error {
+func (run *runner) safePoint(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	select {
-	case <-in.Interrupt:
+	case <-run.Interrupt:
 		return ErrInterrupted
 	default:
 		return nil
@@ -259,7 +259,7 @@ func (in *Input) safePoint(ctx context.Context) error {
 
 // pause waits before the next attempt. If the wait would last beyond the Turn's deadline, pause returns an error at
 // once.
-func (in *Input) pause(ctx context.Context, failure *model.Error, wait time.Duration) error {
+func (run *runner) pause(ctx context.Context, failure *model.Error, wait time.Duration) error {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= wait {
 		e := *failure
 		e.Message = fmt.Sprintf("%s (the next attempt in %s would be after the turn's deadline)", failure.Message, rounded(wait))
@@ -272,7 +272,7 @@ func (in *Input) pause(ctx context.Context, failure *model.Error, wait time.Dura
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-in.Interrupt:
+	case <-run.Interrupt:
 		return ErrInterrupted
 	}
 }

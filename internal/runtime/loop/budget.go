@@ -50,25 +50,25 @@ func (s *State) spent() (tokens int64, cost decimal.Decimal) {
 }
 
 // left returns the rest of the Turn's budget. Its Time is 0 if the Turn has no deadline.
-func (in *Input) left(ctx context.Context) tool.Left {
+func (run *runner) left(ctx context.Context) tool.Left {
 	var l tool.Left
 	if deadline, ok := ctx.Deadline(); ok {
 		l.Time = max(0, time.Until(deadline))
 	}
-	tokens, cost := in.State.spent()
-	if in.Limits.MaxTokens > 0 {
-		l.Tokens = new(max(0, in.Limits.MaxTokens-tokens))
+	tokens, cost := run.State.spent()
+	if run.Limits.MaxTokens > 0 {
+		l.Tokens = new(max(0, run.Limits.MaxTokens-tokens))
 	}
-	if in.Limits.MaxCost.IsPositive() {
-		l.Cost = new(decimal.Max(decimal.Zero, in.Limits.MaxCost.Sub(cost)))
+	if run.Limits.MaxCost.IsPositive() {
+		l.Cost = new(decimal.Max(decimal.Zero, run.Limits.MaxCost.Sub(cost)))
 	}
 	return l
 }
 
 // budgetSpent returns the reason why the budget allows no further action at all, or "" if the budget is not spent.
-func (in *Input) budgetSpent() string {
-	tokens, cost := in.State.spent()
-	switch l := in.Limits; {
+func (run *runner) budgetSpent() string {
+	tokens, cost := run.State.spent()
+	switch l := run.Limits; {
 	case l.MaxTokens > 0 && tokens > l.MaxTokens:
 		return fmt.Sprintf("the turn used %d tokens, which is more than its budget of %d tokens: no further tools were called",
 			tokens, l.MaxTokens)
@@ -80,9 +80,9 @@ func (in *Input) budgetSpent() string {
 
 // overBudget returns the reason why a request must not be sent, or "" if it may be sent. The size of the reply is
 // not known yet and does not count.
-func (in *Input) overBudget(r *Request) string {
-	l := in.Limits
-	tokens, cost := in.State.spent()
+func (run *runner) overBudget(r *Request) string {
+	l := run.Limits
+	tokens, cost := run.State.spent()
 	if l.MaxTokens > 0 && tokens+r.EstimatedTokens > l.MaxTokens {
 		return fmt.Sprintf("the turn used %d tokens and the next request would use about %d more: together they "+
 			"exceed its budget of %d tokens",

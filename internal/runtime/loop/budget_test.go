@@ -143,7 +143,7 @@ func TestBudget(t *testing.T) {
 						find.Caller.(*fakeToolServer).results[0].do = func() { close(stop) }
 						in.Interrupt = stop
 					}
-					return loop.Run(t.Context(), in)
+					return loop.Run(t.Context(), &in)
 				}
 				end, err := run(1)
 				if restart {
@@ -176,7 +176,7 @@ func TestFailedRequestsCount(t *testing.T) {
 	two, second := candidate("two", 1, says("Done."))
 	in := input(t, one, two)
 	in.Limits.MaxTokens = 10
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.OverBudget || len(second.requests) != 0 ||
 		!strings.HasPrefix(end.Message, "the turn used 7 tokens and the next request would use about 6 more:") {
 		t.Errorf("Run = %+v, %v; want the budget used up by the request that failed", end, err)
@@ -186,7 +186,7 @@ func TestFailedRequestsCount(t *testing.T) {
 	two.Pricing = pricing(1_000_000, 1)
 	in = input(t, one, two)
 	in.Limits.MaxCost = decimal.NewFromInt(3)
-	end, err = loop.Run(t.Context(), in)
+	end, err = loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.OverBudget || len(second.requests) != 0 {
 		t.Errorf("Run = %+v, %v; want the fallback not to be asked: it would cost about 6", end, err)
 	}
@@ -198,7 +198,7 @@ func TestBudgetBeforeEachAttempt(t *testing.T) {
 		c, s := candidate("one", 5, fails(model.Overloaded)) // it uses 7 tokens
 		in := input(t, c)
 		in.Limits.MaxTokens = 20
-		end, err := loop.Run(t.Context(), in)
+		end, err := loop.Run(t.Context(), &in)
 		want := loop.End{
 			Reason: loop.OverBudget, Message: "the turn used 21 tokens and the next request would use about 6 " +
 				"more: together they exceed its budget of 20 tokens",
@@ -246,7 +246,7 @@ func TestNoCallBeyondTheBudget(t *testing.T) {
 				find, found := toolOf("find", tool.Destructive, result{content: "found"})
 				in := withTools(inputOf(t, j, epoch+1, c), find)
 				in.Limits.MaxTokens, in.Limits.MaxCost = tc.tokens, decimal.RequireFromString(tc.cost)
-				end, err := loop.Run(t.Context(), in)
+				end, err := loop.Run(t.Context(), &in)
 				if want := (loop.End{Reason: loop.OverBudget, Message: tc.why}); err != nil || *end != want {
 					t.Fatalf("run %d: %+v, %v; want %+v: %s", epoch+1, end, err, want, tc.reason)
 				}
@@ -269,7 +269,7 @@ func TestInterruptedCallIgnoresTheBudget(t *testing.T) {
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 	in := withTools(inputOf(t, interruptedJournal(t, tool.ReadOnly), 2, c), find)
 	in.Limits.MaxTokens = 1 // 6 are used
-	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.OverBudget || len(found.calls) != 1 {
+	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.OverBudget || len(found.calls) != 1 {
 		t.Errorf("Run = %+v, %v after %d calls; want the call to have an end, and then the loop", end, err, len(found.calls))
 	}
 }
@@ -286,7 +286,7 @@ func runCutOff(t *testing.T, j journal.Journal, epoch int64, limits loop.Limits,
 		}
 		return record(records...)
 	}
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err == nil {
 		err = errors.New(end.Message)
 	}
@@ -351,7 +351,7 @@ func TestFinishedRequestCountsOnce(t *testing.T) {
 	two, second := candidate("two", 1, says("Done."))
 	in := inputOf(t, j, 2, one, two)
 	in.Limits.MaxTokens = 14
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	want := "the turn used 13 tokens and the next request would use about 6 more: together they exceed its budget of 14 tokens"
 	if err != nil || end.Message != want || len(second.requests) != 0 {
 		t.Errorf("Run = %+v, %v; want %q: 6 of the request that was cut off and 7 of the one that failed", end, err, want)
@@ -375,7 +375,7 @@ func TestRequestThatEndsEachRun(t *testing.T) {
 		t.Errorf("Run: %v after %d requests, want %q", err, len(s.requests), want)
 	}
 	two, second := candidate("two", 1, says("Done."))
-	if end, err := loop.Run(t.Context(), inputOf(t, j, 12, c, two)); err != nil || end.Reason != loop.Answered ||
+	if end, err := loop.Run(t.Context(), new(inputOf(t, j, 12, c, two))); err != nil || end.Reason != loop.Answered ||
 		len(second.requests) != 1 {
 		t.Errorf("with a second model: %+v, %v; want its answer", end, err)
 	}

@@ -36,7 +36,7 @@ func TestCallIDsAreUniqueWithinATurn(t *testing.T) {
 			}
 			return err
 		}
-		end, err := loop.Run(t.Context(), in)
+		end, err := loop.Run(t.Context(), &in)
 		if errors.Is(err, lost) {
 			continue
 		}

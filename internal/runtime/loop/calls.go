@@ -19,61 +19,61 @@ import (
 // No new call begins in two cases:
 //  1. The budget is spent: no further request could show the result to the model.
 //  2. A call has ended the Turn with a result that fits the schema.
-func (in *Input) finishCalls(ctx context.Context, step *Step) (*End, error) {
+func (run *runner) finishCalls(ctx context.Context, step *Step) (*End, error) {
 	number := step.Step
-	for open := in.open(step); len(open) > 0; open = in.open(step) {
-		if f := in.State.Terminal(in.Output); f != nil {
-			if dropped := in.endsAfterTurn(number, f, open); len(dropped) > 0 {
-				if err := in.Record(dropped...); err != nil {
+	for open := run.open(step); len(open) > 0; open = run.open(step) {
+		if f := run.State.Terminal(run.Output); f != nil {
+			if dropped := run.endsAfterTurn(number, f, open); len(dropped) > 0 {
+				if err := run.Record(dropped...); err != nil {
 					return nil, err
 				}
 				continue
 			}
 		}
-		if err := in.safePoint(ctx); err != nil {
+		if err := run.safePoint(ctx); err != nil {
 			return nil, err
 		}
-		if why := in.budgetSpent(); why != "" {
-			if open = in.withIntent(number, open); len(open) == 0 {
+		if why := run.budgetSpent(); why != "" {
+			if open = run.withIntent(number, open); len(open) == 0 {
 				return &End{Reason: OverBudget, Message: why}, nil
 			}
 		}
-		if err := in.proceed(ctx, number, open); err != nil {
+		if err := run.proceed(ctx, number, open); err != nil {
 			return nil, err
 		}
 	}
-	if f := in.State.Terminal(in.Output); f != nil {
+	if f := run.State.Terminal(run.Output); f != nil {
 		return &End{Reason: ToolEnded, Message: fmt.Sprintf("the tool %q ended the turn", f.Name)}, nil
 	}
-	return in.checkTerminalResult(step)
+	return run.checkTerminalResult(step)
 }
 
 // checkTerminalResult checks the result of a tool that should end the Turn. If it does not fit the schema, judgeResult
 // sends the result back to the model, at most maxRejections times in a Turn, and then ends the Turn. All calls of
 // the reply already have results, so the model can be asked again.
-func (in *Input) checkTerminalResult(step *Step) (*End, error) {
-	f := in.State.TerminalResult()
-	if f == nil || in.State.rejections[step.Step] != nil {
+func (run *runner) checkTerminalResult(step *Step) (*End, error) {
+	f := run.State.TerminalResult()
+	if f == nil || run.State.rejections[step.Step] != nil {
 		return nil, nil //nolint:nilnil // because the model is asked again
 	}
-	wrong := in.violations(f.Text)
-	if len(in.State.Rejections) >= maxRejections {
+	wrong := run.violations(f.Text)
+	if len(run.State.Rejections) >= maxRejections {
 		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
 			"the result of the tool %q, which should end the turn, does not fit spec.output.schema, even after "+
 				"%d answers were sent back: %s", f.Name, maxRejections, wrong[0])}, nil
 	}
-	return nil, in.Record(journal.Record{
+	return nil, run.Record(journal.Record{
 		Kind:    journal.OutputRejected,
 		Payload: Rejection{Step: step.Step, CallID: f.CallID, Message: resultRejection(wrong)},
 	})
 }
 
 // endsAfterTurn returns the ends of the calls that had not begun when a tool ended the Turn.
-func (in *Input) endsAfterTurn(step int, by *CallResult, open []openCall) []journal.Record {
+func (run *runner) endsAfterTurn(step int, by *CallResult, open []openCall) []journal.Record {
 	var records []journal.Record
 	for _, c := range open {
-		if in.State.intent(step, c.call.ID) == nil {
-			records = append(records, in.ending(step, c, nil).failed(Refused, tool.Denied,
+		if run.State.intent(step, c.call.ID) == nil {
+			records = append(records, run.ending(step, c, nil).failed(Refused, tool.Denied,
 				fmt.Sprintf("the tool was not called, because the turn ended with the result of %q", by.Name)))
 		}
 	}
@@ -81,8 +81,8 @@ func (in *Input) endsAfterTurn(step int, by *CallResult, open []openCall) []jour
 }
 
 // withIntent returns the open calls that have an intent.
-func (in *Input) withIntent(step int, open []openCall) []openCall {
-	return slices.DeleteFunc(open, func(c openCall) bool { return in.State.intent(step, c.call.ID) == nil })
+func (run *runner) withIntent(step int, open []openCall) []openCall {
+	return slices.DeleteFunc(open, func(c openCall) bool { return run.State.intent(step, c.call.ID) == nil })
 }
 
 // openCall is a call and its position in the reply, from 1.
@@ -92,10 +92,10 @@ type openCall struct {
 }
 
 // open returns the calls of a reply that have not finished, in order.
-func (in *Input) open(step *Step) []openCall {
+func (run *runner) open(step *Step) []openCall {
 	var all []openCall
 	for i, c := range step.Reply.ToolCalls {
-		if in.State.finish(step.Step, c.ID) == nil {
+		if run.State.finish(step.Step, c.ID) == nil {
 			all = append(all, openCall{c, i + 1})
 		}
 	}
@@ -103,12 +103,12 @@ func (in *Input) open(step *Step) []openCall {
 }
 
 // proceed advances at least the first of the open calls: it finishes the call or requests its approval.
-func (in *Input) proceed(ctx context.Context, step int, open []openCall) error {
-	p := in.plan(ctx, step, open)
+func (run *runner) proceed(ctx context.Context, step int, open []openCall) error {
+	p := run.plan(ctx, step, open)
 	if len(p.records) == 0 && len(p.wave) == 0 {
-		return in.await(ctx, step, open)
+		return run.await(ctx, step, open)
 	}
-	if err := in.checkApproved(ctx, step, &p); err != nil {
+	if err := run.checkApproved(ctx, step, &p); err != nil {
 		return err
 	}
 	records := p.records
@@ -116,21 +116,21 @@ func (in *Input) proceed(ctx context.Context, step int, open []openCall) error {
 		records = append(appendRepairs(records, c.repairs), journal.Record{Kind: journal.ToolIntended, Payload: c.intent})
 	}
 	// Reserve the memory first: a call whose intent is recorded must be made.
-	if err := in.hold(sizeOf(records)); err != nil {
+	if err := run.hold(sizeOf(records)); err != nil {
 		return err
 	}
-	if err := in.Record(records...); err != nil {
+	if err := run.Record(records...); err != nil {
 		return err
 	}
-	return in.runWave(ctx, p.wave)
+	return run.runWave(ctx, p.wave)
 }
 
 // hold reserves memory for what was recorded and for more bytes.
-func (in *Input) hold(more int64) error {
-	if in.Hold == nil {
+func (run *runner) hold(more int64) error {
+	if run.Hold == nil {
 		return nil
 	}
-	return in.Hold(more)
+	return run.Hold(more)
 }
 
 // sizeOf returns the approximate size of the records of calls, in bytes.
@@ -175,14 +175,14 @@ type planned struct {
 //
 // Calls with an unknown outcome are finished first, without other calls. The gates must see these ends before they
 // check the other calls of the reply, because a call that equals one with an unknown outcome must be refused.
-func (in *Input) plan(ctx context.Context, step int, open []openCall) plan {
-	if ends := in.cutOff(step, open); len(ends) > 0 {
+func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
+	if ends := run.cutOff(step, open); len(ends) > 0 {
 		return plan{records: ends}
 	}
 	var p plan
 	for _, c := range open {
-		v := in.viewOf(ctx, step, c)
-		if len(p.wave) > 0 && v.tool != nil && !in.parallel(v.tool) {
+		v := run.viewOf(ctx, step, c)
+		if len(p.wave) > 0 && v.tool != nil && !run.parallel(v.tool) {
 			return p
 		}
 		made, madeOf := p.uncounted(c.call.Name)
@@ -193,15 +193,15 @@ func (in *Input) plan(ctx context.Context, step int, open []openCall) plan {
 		case waiting:
 			return p
 		case refused:
-			p.records = append(appendRepairs(p.records, got.repairs), in.ending(step, c, v.tool).failed(Refused, got.class, got.message))
+			p.records = append(appendRepairs(p.records, got.repairs), run.ending(step, c, v.tool).failed(Refused, got.class, got.message))
 		case answered:
-			p.records = append(appendRepairs(p.records, got.repairs), in.reused(in.ending(step, c, v.tool), got))
+			p.records = append(appendRepairs(p.records, got.repairs), run.reused(run.ending(step, c, v.tool), got))
 		case allowed:
-			next := in.planCall(v, c, got)
+			next := run.planCall(v, c, got)
 			if slices.ContainsFunc(p.wave, func(o *planned) bool { return o.signature == next.signature }) {
 				return p
 			}
-			if p.wave = append(p.wave, next); !in.parallel(v.tool) {
+			if p.wave = append(p.wave, next); !run.parallel(v.tool) {
 				return p
 			}
 		}
@@ -210,11 +210,11 @@ func (in *Input) plan(ctx context.Context, step int, open []openCall) plan {
 }
 
 // cutOff returns the ends of the open calls that an earlier run began and that must not be repeated.
-func (in *Input) cutOff(step int, open []openCall) []journal.Record {
+func (run *runner) cutOff(step int, open []openCall) []journal.Record {
 	var ends []journal.Record
 	for _, c := range open {
-		if before := in.State.intent(step, c.call.ID); before != nil && !in.repeatable(before) {
-			ends = append(ends, in.ending(step, c, nil).failed(Unknown, tool.OutcomeUnknown,
+		if before := run.State.intent(step, c.call.ID); before != nil && !run.repeatable(before) {
+			ends = append(ends, run.ending(step, c, nil).failed(Unknown, tool.OutcomeUnknown,
 				unknownPrefix+"the run was interrupted during the call"+unknownSuffix))
 		}
 	}
@@ -248,21 +248,21 @@ func (p plan) reserved() int {
 }
 
 // parallel reports whether calls of a tool may be made at the same time as others.
-func (in *Input) parallel(t *tool.Tool) bool {
-	return !in.Policy.Sequential && effectOf(t) == tool.ReadOnly
+func (run *runner) parallel(t *tool.Tool) bool {
+	return !run.Policy.Sequential && effectOf(t) == tool.ReadOnly
 }
 
 // viewOf returns the view of a call that the gates check.
-func (in *Input) viewOf(ctx context.Context, step int, c openCall) view {
+func (run *runner) viewOf(ctx context.Context, step int, c openCall) view {
 	v := view{
-		step: step, call: c.call, state: in.State, limits: in.Limits, policy: in.Policy,
-		callsMade: in.State.ToolCalls(), callsOfTool: in.State.callsOf(c.call.Name), alreadyBegun: in.State.intent(step, c.call.ID) != nil,
-		descendants: in.Limits.MaxDescendants - in.State.Descendants(),
+		step: step, call: c.call, state: run.State, limits: run.Limits, policy: run.Policy,
+		callsMade: run.State.ToolCalls(), callsOfTool: run.State.callsOf(c.call.Name), alreadyBegun: run.State.intent(step, c.call.ID) != nil,
+		descendants: run.Limits.MaxDescendants - run.State.Descendants(),
 	}
-	if i := in.toolNamed(c.call.Name); i >= 0 {
-		v.tool = &in.callable()[i]
+	if i := run.toolNamed(c.call.Name); i >= 0 {
+		v.tool = &run.callable()[i]
 	} else {
-		v.tools = in.offeredTools()
+		v.tools = run.offeredTools()
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		v.left = new(time.Until(deadline))
@@ -271,13 +271,13 @@ func (in *Input) viewOf(ctx context.Context, step int, c openCall) view {
 }
 
 // offeredTools returns the tools that the prompt offered to the model.
-func (in *Input) offeredTools() []tool.Tool {
-	if in.Offered == nil {
-		return in.callable()
+func (run *runner) offeredTools() []tool.Tool {
+	if run.Offered == nil {
+		return run.callable()
 	}
 	var all []tool.Tool
-	for _, t := range in.callable() {
-		if in.Offered(t.Name) {
+	for _, t := range run.callable() {
+		if run.Offered(t.Name) {
 			all = append(all, t)
 		}
 	}
@@ -285,12 +285,12 @@ func (in *Input) offeredTools() []tool.Tool {
 }
 
 // planCall returns the plan for a call that passed all gates.
-func (in *Input) planCall(v view, c openCall, got verdict) *planned {
+func (run *runner) planCall(v view, c openCall, got verdict) *planned {
 	next := &planned{openCall: c, tool: v.tool, repairs: got.repairs, signature: signatureOf(v.tool.Name, got.arguments), intent: Intent{
 		Step: v.step, CallID: c.call.ID, Name: v.tool.Name, Arguments: got.arguments, Effect: effectOf(v.tool), Attempt: 1,
-		IdempotencyKey: fmt.Sprintf("%s/%d/%s", in.TurnUID, v.step, c.call.ID),
+		IdempotencyKey: fmt.Sprintf("%s/%d/%s", run.TurnUID, v.step, c.call.ID),
 	}}
-	before := in.State.intent(v.step, c.call.ID)
+	before := run.State.intent(v.step, c.call.ID)
 	if before != nil {
 		next.intent.Attempt = before.Attempt + 1
 	}
@@ -307,22 +307,22 @@ func appendRepairs(records []journal.Record, repairs []Repair) []journal.Record 
 }
 
 // ending returns the ending of a call. t is nil if the called tool does not exist.
-func (in *Input) ending(step int, c openCall, t *tool.Tool) ending {
+func (run *runner) ending(step int, c openCall, t *tool.Tool) ending {
 	return ending{
-		CallResult: CallResult{Step: step, CallID: c.call.ID, Name: c.call.Name}, position: c.position, nonce: in.Nonce,
-		note:    repairNote(in.State.repairsOf(step, c.call.ID), in.Nonce),
-		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn, redact: in.redacted,
+		CallResult: CallResult{Step: step, CallID: c.call.ID, Name: c.call.Name}, position: c.position, nonce: run.Nonce,
+		note:    repairNote(run.State.repairsOf(step, c.call.ID), run.Nonce),
+		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn, redact: run.redacted,
 	}
 }
 
 // reused records the result of an earlier identical call as the result of this call. It removes the note about
 // repairs of the earlier call's arguments, because that note does not apply to this call.
-func (in *Input) reused(e ending, got verdict) journal.Record {
+func (run *runner) reused(e ending, got verdict) journal.Record {
 	before := got.known
 	e.Outcome = Reused
-	e.Content = strings.TrimPrefix(before.Content, repairNote(in.State.repairsOf(before.Step, before.CallID), in.Nonce))
+	e.Content = strings.TrimPrefix(before.Content, repairNote(run.State.repairsOf(before.Step, before.CallID), run.Nonce))
 	if len(got.repairs) > 0 {
-		e.note = repairNote(append(in.State.repairsOf(e.Step, e.CallID), got.repairs...), in.Nonce)
+		e.note = repairNote(append(run.State.repairsOf(e.Step, e.CallID), got.repairs...), run.Nonce)
 	}
 	if content := e.note + e.Content; utf8.RuneCountInString(content) <= MaxToolMessage {
 		e.Content = content
@@ -334,22 +334,22 @@ func (in *Input) reused(e ending, got verdict) journal.Record {
 // repeatable reports whether an interrupted call may be repeated. Both the effect recorded in its intent and the
 // current effect of the tool must allow it. A tool that no longer exists cannot be called, so only the recorded
 // effect counts.
-func (in *Input) repeatable(before *Intent) bool {
-	i := in.toolNamed(before.Name)
-	return before.Effect.Repeatable() && (i < 0 || effectOf(&in.callable()[i]).Repeatable())
+func (run *runner) repeatable(before *Intent) bool {
+	i := run.toolNamed(before.Name)
+	return before.Effect.Repeatable() && (i < 0 || effectOf(&run.callable()[i]).Repeatable())
 }
 
 // callable returns the tools that may be called.
-func (in *Input) callable() []tool.Tool {
-	if in.tools == nil && in.Tools != nil {
-		in.tools = in.Tools()
+func (run *runner) callable() []tool.Tool {
+	if run.tools == nil && run.Tools != nil {
+		run.tools = run.Tools()
 	}
-	return in.tools
+	return run.tools
 }
 
 // toolNamed returns the index of a tool in callable, or -1 if no tool has this name.
-func (in *Input) toolNamed(name string) int {
-	return slices.IndexFunc(in.callable(), func(t tool.Tool) bool { return t.Name == name })
+func (run *runner) toolNamed(name string) int {
+	return slices.IndexFunc(run.callable(), func(t tool.Tool) bool { return t.Name == name })
 }
 
 func effectOf(t *tool.Tool) tool.Effect {

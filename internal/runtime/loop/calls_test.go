@@ -110,7 +110,7 @@ func TestReplyWithCalls(t *testing.T) {
 			if tc.limit > 0 {
 				in.Limits.MaxToolCalls = tc.limit
 			}
-			end, err := loop.Run(t.Context(), in)
+			end, err := loop.Run(t.Context(), &in)
 			if err != nil || end.Reason != loop.Answered || in.State.LastStep().Reply.Text != "Done." {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)
 			}
@@ -143,7 +143,7 @@ func TestNoCallIsPossible(t *testing.T) {
 					"tool calls: answer from the information you have"
 				in.Limits.MaxToolCalls = 0
 			}
-			if _, err := loop.Run(t.Context(), in); err != nil || len(found.calls) != 0 {
+			if _, err := loop.Run(t.Context(), &in); err != nil || len(found.calls) != 0 {
 				t.Fatalf("Run: %v after %d calls, want the answer and no call", err, len(found.calls))
 			}
 			if got := transcript(s.requests[1])[1]; got != want {
@@ -157,7 +157,7 @@ func TestNoCallIsPossible(t *testing.T) {
 func TestToolsAreOffered(t *testing.T) {
 	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-	if _, err := loop.Run(t.Context(), withTools(input(t, c), find)); err != nil {
+	if _, err := loop.Run(t.Context(), new(withTools(input(t, c), find))); err != nil {
 		t.Fatal(err)
 	}
 	const schema = `{"additionalProperties":false,"properties":{"n":{"type":"integer"}},"type":"object"}`
@@ -176,7 +176,7 @@ func TestOutOfSteps(t *testing.T) {
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 	in := withTools(input(t, c), find)
 	in.Limits.MaxSteps = 2
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	want := &loop.End{
 		Reason:  loop.OutOfSteps,
 		Message: "the turn ran out of steps after 2 and gave its best answer: raise limits.maxSteps, or ask for less",
@@ -208,7 +208,7 @@ func TestCallsInTheLastReply(t *testing.T) {
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 	in := withTools(input(t, c), find)
 	in.Limits.MaxSteps = 1
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.OutOfSteps || len(found.calls) != 1 {
 		t.Fatalf("Run = %+v, %v after %d calls; want the end and one call", end, err, len(found.calls))
 	}
@@ -273,7 +273,7 @@ func TestRunEndsDuringACall(t *testing.T) {
 					}
 					cancel(cause)
 				})
-				if end, err := loop.Run(ctx, in); !errors.Is(err, tc.err) {
+				if end, err := loop.Run(ctx, &in); !errors.Is(err, tc.err) {
 					t.Errorf("Run = %+v, %v; want %v", end, err, tc.err)
 				}
 				var got []string
@@ -326,7 +326,7 @@ func TestNoCallAfterTheEnd(t *testing.T) {
 				}
 				return record(records...)
 			}
-			if end, err := loop.Run(ctx, in); !errors.Is(err, cause) || len(sent.calls) != 0 {
+			if end, err := loop.Run(ctx, &in); !errors.Is(err, cause) || len(sent.calls) != 0 {
 				t.Errorf("Run = %+v, %v after %d calls; want %v and none", end, err, len(sent.calls), cause)
 			}
 			var got []string
@@ -349,7 +349,7 @@ func TestDeadlineDuringACall(t *testing.T) {
 		c, _ := candidate("one", 1, asksFor("", call("c1", "send", `{}`)), says("never asked"))
 		send, _ := toolOf("send", tool.Destructive, result{after: time.Minute})
 		in := withTools(input(t, c), send)
-		if end, err := loop.Run(ctx, in); !errors.Is(err, cause) {
+		if end, err := loop.Run(ctx, &in); !errors.Is(err, cause) {
 			t.Errorf("Run = %+v, %v; want %v", end, err, cause)
 		}
 		if f := in.State.Finishes; len(f) != 1 || f[0].Outcome != loop.Unknown || f[0].Class != tool.OutcomeUnknown {
@@ -393,7 +393,7 @@ func TestRunIsAbandonedAfterItsCheck(t *testing.T) {
 				}
 				return err
 			}
-			if end, err := loop.Run(ctx, in); !errors.Is(err, lost) || len(sent.calls) != 1 {
+			if end, err := loop.Run(ctx, &in); !errors.Is(err, lost) || len(sent.calls) != 1 {
 				t.Errorf("Run = %+v, %v after %d calls; want %v and one", end, err, len(sent.calls), lost)
 			}
 			if f := in.State.Finishes; len(f) != 1 || f[0].Outcome != tc.want {

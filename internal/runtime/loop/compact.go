@@ -27,28 +27,28 @@ const (
 
 // fittingRequest returns the request for a step. It compacts older messages first if they do not fit, and reports
 // whether it did.
-func (in *Input) fittingRequest(ctx context.Context, c *Candidate, p *prepare.Prepared, number int) (*modelRequest, bool, error) {
-	q, err := in.stepRequest(c, p, number)
+func (run *runner) fittingRequest(ctx context.Context, c *Candidate, p *prepare.Prepared, number int) (*modelRequest, bool, error) {
+	q, err := run.stepRequest(c, p, number)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := in.warn(c, q.tokens); err != nil {
+	if err := run.warn(c, q.tokens); err != nil {
 		return q, false, err
 	}
-	compacted, err := in.compact(ctx, c, p, q)
+	compacted, err := run.compact(ctx, c, p, q)
 	if err != nil || !compacted {
 		return q, false, err
 	}
-	q, err = in.stepRequest(c, p, number)
+	q, err = run.stepRequest(c, p, number)
 	return q, true, err
 }
 
 // warn records, once per Turn, that the conversation has come close to the context window.
-func (in *Input) warn(c *Candidate, tokens int64) error {
-	if in.State.Warning != nil || !c.reaches(tokens, in.Context.WarnPercent) {
+func (run *runner) warn(c *Candidate, tokens int64) error {
+	if run.State.Warning != nil || !c.reaches(tokens, run.Context.WarnPercent) {
 		return nil
 	}
-	return in.Record(journal.Record{Kind: journal.ContextWarned, Payload: Warning{Tokens: tokens, ContextWindow: c.ContextWindow}})
+	return run.Record(journal.Record{Kind: journal.ContextWarned, Payload: Warning{Tokens: tokens, ContextWindow: c.ContextWindow}})
 }
 
 // compact makes the model summarize older messages in two cases, each at most once per step: the prompt is
@@ -56,16 +56,16 @@ func (in *Input) warn(c *Candidate, tokens int64) error {
 //
 // If compaction is not possible, the step uses the long prompt: the endpoint knows best whether it fits. A summary
 // that an earlier run received is used and not paid for again.
-func (in *Input) compact(ctx context.Context, c *Candidate, p *prepare.Prepared, q *modelRequest) (bool, error) {
-	s := in.State
+func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prepared, q *modelRequest) (bool, error) {
+	s := run.State
 	forced := s.tooLong(q.step) && !s.forced(q.step)
 	older, from, kept := s.replaceable(p.Messages, forced)
 	if s.unusedSummary() == nil {
-		if !in.wantsSummary(c, q, older, forced) {
+		if !run.wantsSummary(c, q, older, forced) {
 			return false, nil
 		}
-		ask := in.summaryRequest(c, q, s.earlierSummary(p), older, forced)
-		if asked, err := in.askAside(ctx, c, ask); err != nil || !asked {
+		ask := run.summaryRequest(c, q, s.earlierSummary(p), older, forced)
+		if asked, err := run.askAside(ctx, c, ask); err != nil || !asked {
 			return false, err
 		}
 	}
@@ -78,28 +78,28 @@ func (in *Input) compact(ctx context.Context, c *Candidate, p *prepare.Prepared,
 		aside.Reply.FinishReason == model.FinishLength {
 		summary = kept + summaryCut
 	}
-	return true, in.Record(journal.Record{Kind: journal.Compacted, Payload: Compaction{
+	return true, run.Record(journal.Record{Kind: journal.Compacted, Payload: Compaction{
 		From: from, KeptHistory: kept, Summary: summary, Forced: forced, Tokens: q.tokens,
 	}})
 }
 
 // wantsSummary reports whether the model must be asked for a summary.
-func (in *Input) wantsSummary(c *Candidate, q *modelRequest, older []model.Message, forced bool) bool {
-	s := in.State
+func (run *runner) wantsSummary(c *Candidate, q *modelRequest, older []model.Message, forced bool) bool {
+	s := run.State
 	switch {
-	case !in.Context.Compact, len(older) == 0, s.gaveUpOn(q.step, ForCompaction, c), s.uselessSummary(q.step):
+	case !run.Context.Compact, len(older) == 0, s.gaveUpOn(q.step, ForCompaction, c), s.uselessSummary(q.step):
 		return false
 	case forced:
 		return true
 	}
-	return c.reaches(q.tokens, in.Context.CompactPercent) && s.aside(q.step, ForCompaction) == nil &&
+	return c.reaches(q.tokens, run.Context.CompactPercent) && s.aside(q.step, ForCompaction) == nil &&
 		countMessages(older) >= c.room()/worthwhile
 }
 
 // askAside sends one candidate a request that is not a step, and reports whether there is a reply. A failed request
 // or a spent budget does not stop the run.
-func (in *Input) askAside(ctx context.Context, c *Candidate, q *modelRequest) (bool, error) {
-	end, err := in.ask(ctx, c, q)
+func (run *runner) askAside(ctx context.Context, c *Candidate, q *modelRequest) (bool, error) {
+	end, err := run.ask(ctx, c, q)
 	if _, ok := errors.AsType[*model.Error](err); ok {
 		return false, nil
 	}

@@ -65,7 +65,7 @@ func (r *treeTurn) run() {
 			s.asked = append(s.asked, time.Time{})
 		}
 		in.Abandoned = func() bool { return life.Err() != nil }
-		end, err := loop.Run(life, in)
+		end, err := loop.Run(life, &in)
 		kill(nil)
 		r.state = in.State
 		_, parked := errors.AsType[*loop.Parked](err)
@@ -163,7 +163,7 @@ func TestCallWithoutATurn(t *testing.T) {
 	})
 	in := withTools(input(t, c), agent)
 	in.Limits.MaxDescendants = 7
-	if _, err := loop.Run(t.Context(), in); err != nil {
+	if _, err := loop.Run(t.Context(), &in); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]int{7, 7}, reserved); diff != "" {

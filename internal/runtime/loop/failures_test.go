@@ -128,7 +128,7 @@ func TestToolFailures(t *testing.T) {
 				c, _ := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
 				find, found := toolOf("find", tc.effect, tc.result)
 				in := withTools(input(t, c), find)
-				if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+				if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 					t.Fatalf("Run = %+v, %v; want the answer: a tool's error is data", end, err)
 				}
 				if unknown := in.State.UnknownOutcomes() == 1; unknown != (tc.finish.Outcome == loop.Unknown) {
@@ -150,7 +150,7 @@ func TestToolTimeout(t *testing.T) {
 		find.Timeout = 3 * time.Second
 		in := withTools(input(t, c), find)
 		begin := time.Now()
-		if _, err := loop.Run(t.Context(), in); err != nil || time.Since(begin) != 3*time.Second {
+		if _, err := loop.Run(t.Context(), &in); err != nil || time.Since(begin) != 3*time.Second {
 			t.Fatalf("Run: %v after %s, want the tool's own limit of 3s", err, time.Since(begin))
 		}
 		if want := "error (timeout): the tool gave no result within 3s"; in.State.Finishes[0].Content != want {
@@ -178,7 +178,7 @@ func TestToolPanic(t *testing.T) {
 			c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
 			find, _ := toolOf("find", effect, result{do: func() { panic("a secret of the call") }})
 			in := withTools(input(t, c), find)
-			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+			if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)
 			}
 			f := in.State.Finishes[0]

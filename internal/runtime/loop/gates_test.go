@@ -237,13 +237,13 @@ func TestEachGateThroughTheLoop(t *testing.T) {
 				in := input(t, c)
 				tc.change(&in, &find, &send)
 				in = withTools(in, find, send)
-				end, err := loop.Run(ctx, in)
+				end, err := loop.Run(ctx, &in)
 				var got []string
 				if parked, ok := errors.AsType[*loop.Parked](err); ok {
 					for _, id := range callIDs(parked.Approvals) {
 						got = append(got, id+" waits")
 					}
-					end, err = loop.Run(ctx, in)
+					end, err = loop.Run(ctx, &in)
 				}
 				if err != nil || end.Reason != loop.Answered {
 					t.Fatalf("Run = %+v, %v; want the answer: a refusal is data", end, err)
@@ -280,7 +280,7 @@ func TestRepairsAreRecordedWithTheirResult(t *testing.T) {
 		appends = append(appends, kinds)
 		return record(records...)
 	}
-	if _, err := loop.Run(t.Context(), in); err != nil {
+	if _, err := loop.Run(t.Context(), &in); err != nil {
 		t.Fatal(err)
 	}
 	want := [][]journal.Kind{

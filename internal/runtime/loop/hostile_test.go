@@ -97,7 +97,7 @@ func runWith(t *testing.T, r result) hostileRun {
 	in := withApprover(withTools(input(t, c), find, send, search, other), o)
 	in.Policy.NoWeb, in.Limits.MaxTokens = true, 1_000_000
 	limits, policy := in.Limits, in.Policy
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.Answered || in.State.LastStep().Reply.Text != "Done." {
 		t.Fatalf("Run = %+v, %v; want the answer", end, err)
 	}

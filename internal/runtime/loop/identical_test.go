@@ -103,11 +103,11 @@ func TestRepeatedCallAfterAKill(t *testing.T) {
 			}
 			first := run(1)
 			killAt(&first, journal.ToolFinished, 1)
-			if _, err := loop.Run(t.Context(), first); !errors.Is(err, errCutOff) {
+			if _, err := loop.Run(t.Context(), &first); !errors.Is(err, errCutOff) {
 				t.Fatalf("Run = %v, want it to die with the first call under way", err)
 			}
 			in := run(2)
-			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+			if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)
 			}
 			if diff := cmp.Diff(tc.made, sent.keys()); diff != "" {
@@ -168,7 +168,7 @@ func TestRepeatedCallOfUnknownOutcome(t *testing.T) {
 			c, _ := candidate("one", 1, asksFor("", call("a", "send", `{"n":1}`), call("b", "send", `{"n":1}`)), says("Done."))
 			send, sent := toolOf("send", tool.Destructive, result{err: err})
 			in := withTools(input(t, c), send)
-			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+			if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)
 			}
 			want := map[loop.Outcome]int{loop.Unknown: 1, loop.Refused: 1}
@@ -214,11 +214,11 @@ func TestRepeatedCallsCountOnce(t *testing.T) {
 			}
 			first := run(1, tc.before)
 			killAt(&first, journal.ToolFinished, 1+tc.finished)
-			if _, err := loop.Run(t.Context(), first); !errors.Is(err, errCutOff) {
+			if _, err := loop.Run(t.Context(), &first); !errors.Is(err, errCutOff) {
 				t.Fatalf("Run = %v, want it to die amid the calls", err)
 			}
 			in := run(2, tc.after)
-			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+			if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)
 			}
 			want := map[loop.Outcome]int{loop.Succeeded: tc.succeeded}

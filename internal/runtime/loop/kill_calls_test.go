@@ -79,7 +79,7 @@ func TestKilledAmidCalls(t *testing.T) {
 			in := withApprover(withTools(inputOf(t, j, epoch, c), find, slow, send, wipe, save, agent), o)
 			script.answers = answers[min(len(in.State.Steps), len(answers)-1):]
 			in.Record = kill(in, epoch)
-			end, err := loop.Run(t.Context(), in)
+			end, err := loop.Run(t.Context(), &in)
 			if parked, _ := errors.AsType[*loop.Parked](err); parked != nil {
 				if epoch > 1 {
 					o.decisions["e"] = loop.Decision{Step: 1, CallID: "e", Approved: true, By: "bob"}

@@ -105,7 +105,7 @@ func TestKilledBetweenAnyTwoRecords(t *testing.T) {
 				in.Limits.MaxSteps, in.Output, in.Reflect = 20, capitalSchema(t), true
 				in.Context = loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90}
 				in.Record = record(in)
-				end, err := loop.Run(t.Context(), in)
+				end, err := loop.Run(t.Context(), &in)
 				return in, end, err
 			}
 			unharmed := func(in loop.Input) func(...journal.Record) error { return in.Record }

@@ -50,13 +50,36 @@ type Retry struct {
 	InitialBackoff, MaxBackoff time.Duration
 }
 
-// Input is the input of a run.
+// Config says how a Turn uses its models and tools. It is the same in each run of the Turn.
+type Config struct {
+	// Chain is the list of models, at least one.
+	Chain []Candidate
+	// Limits of the Turn. They apply to all its runs together.
+	Limits Limits
+	// Policy for tool calls.
+	Policy Policy
+	// Decide returns the decision about a request for approval, or nil if none has been made. A decision counts
+	// only if it names everything that the request shows. If Decide is nil, calls are never decided.
+	Decide func(ctx context.Context, a Approval) (*Decision, error)
+	// Context says when older messages are summarized.
+	Context ContextPolicy
+	// KeepReasoning writes the text of the model's reasoning to the journal.
+	KeepReasoning bool
+	// Interrupt is closed to stop the run at the next safe point. If Interrupt is nil, the run is never
+	// interrupted.
+	Interrupt <-chan struct{}
+	// Redact returns a text of a model or a tool without the credentials that the Turn must not have. The loop
+	// calls Redact once, before the text is recorded, so the journal, the state and all later messages contain the
+	// same text. If Redact is nil, texts stay unchanged.
+	Redact func(text string) string
+}
+
+// Input is the input of a run: the configuration of its Turn, and what the run provides.
 type Input struct {
+	Config
 	// TurnUID is the UID of the Turn. The IDs of its requests and the idempotency keys of its calls start with
 	// TurnUID, so they never occur again.
 	TurnUID string
-	// Chain is the list of models, at least one.
-	Chain []Candidate
 	// Start is the index in Chain of the model to ask first.
 	Start int
 	// Prepare prepares the messages for a candidate of the chain, freezes them and writes them to the journal. It
@@ -69,33 +92,15 @@ type Input struct {
 	// Offered reports whether the prompt mentions the tool with this name. If Offered is nil, the prompt mentions
 	// all tools.
 	Offered func(name string) bool
-	// Limits of the Turn. They apply to all its runs together.
-	Limits Limits
-	// Policy for tool calls.
-	Policy Policy
 	// Nonce marks the fences of this Turn's tool outputs. It is random and stays the same for the whole life of the
 	// Turn.
 	Nonce string
 	// Now returns the current time. The loop uses it for requests for approval and their expiry.
 	Now func() time.Time
-	// Decide returns the decision about a request for approval, or nil if none has been made. A decision counts
-	// only if it names everything that the request shows. If Decide is nil, calls are never decided.
-	Decide func(ctx context.Context, a Approval) (*Decision, error)
 	// Output is the JSON Schema that the answer must fit. If Output is nil, the answer may be any text.
 	Output *schema.Schema
-	// Context says when older messages are summarized.
-	Context ContextPolicy
 	// Reflect makes the model check its draft before the draft becomes the answer.
 	Reflect bool
-	// KeepReasoning writes the text of the model's reasoning to the journal.
-	KeepReasoning bool
-	// Interrupt is closed to stop the run at the next safe point. If Interrupt is nil, the run is never
-	// interrupted.
-	Interrupt <-chan struct{}
-	// Redact returns a text of a model or a tool without the credentials that the Turn must not have. The loop
-	// calls Redact once, before the text is recorded, so the journal, the state and all later messages contain the
-	// same text. If Redact is nil, texts stay unchanged.
-	Redact func(text string) string
 	// State is the state that the journal records. Record updates it.
 	State *State
 	// Record writes to the Turn's journal and returns when the entries would survive a crash, however long that
@@ -114,7 +119,11 @@ type Input struct {
 	// Abandoned reports whether this run was given up while the Turn continues elsewhere. Calls that have not
 	// finished then stay open for the next run.
 	Abandoned func() bool
+}
 
+// runner is one run of the loop.
+type runner struct {
+	*Input
 	// tools caches the result of Tools. It is nil while the loop waits for a model.
 	tools []tool.Tool
 }
@@ -202,23 +211,22 @@ func (e *Error) Error() string { return e.Message }
 
 // Run asks models and calls tools until the loop ends. Its error is ErrInterrupted, a *Parked, the cause of a
 // context that ended, an unchanged error of Record, Keep, Hold or Prepare, or an *Error.
-func Run(ctx context.Context, in Input) (*End, error) { return RunInput(ctx, &in) }
-
-// RunInput is Run with a pointer: the caller must not share the input, and need not keep a copy on its stack. A run
-// spends nearly all its time waiting for a model or a tool, and thousands of waiting runs each hold a whole stack.
-// So the frames below RunInput are small: large values are passed by reference, and preparation is in separate
-// functions.
-func RunInput(ctx context.Context, in *Input) (*End, error) {
-	at := in.Start
+//
+// The caller must not change the input meanwhile. A run spends nearly all its time waiting for a model or a tool, and
+// thousands of waiting runs each hold a whole stack. So the frames below Run are small: large values are passed by
+// reference, and preparation is in separate functions.
+func Run(ctx context.Context, in *Input) (*End, error) {
+	run := &runner{Input: in}
+	at := run.Start
 	for {
-		if last := in.State.LastStep(); last != nil {
-			if end, err := in.handleReply(ctx, &in.Chain[at], last); err != nil || end != nil {
+		if last := run.State.LastStep(); last != nil {
+			if end, err := run.handleReply(ctx, &run.Chain[at], last); err != nil || end != nil {
 				return end, err
 			}
 		}
 		var end *End
 		var err error
-		if at, end, err = in.step(ctx, at, len(in.State.Steps)+1); err != nil || end != nil {
+		if at, end, err = run.step(ctx, at, len(run.State.Steps)+1); err != nil || end != nil {
 			return end, err
 		}
 	}
@@ -226,31 +234,31 @@ func RunInput(ctx context.Context, in *Input) (*End, error) {
 
 // handleReply acts on a reply. If the reply asks for calls, handleReply makes them. Otherwise it checks the answer
 // against the schema and then lets the model reflect on it. It returns a nil End if the model must be asked again.
-func (in *Input) handleReply(ctx context.Context, c *Candidate, last *Step) (*End, error) {
-	end := in.endAfter(last)
+func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*End, error) {
+	end := run.endAfter(last)
 	switch {
 	case end == nil:
-		return in.finishCalls(ctx, last)
+		return run.finishCalls(ctx, last)
 	case last.Reply.FinishReason == model.FinishLength, end.Reason == ModelRefused: // the answer is cut off, or missing
 		return end, nil
 	}
-	end, err := in.checkAnswer(last, end)
+	end, err := run.checkAnswer(last, end)
 	if err != nil || end == nil || end.Reason == OutputInvalid {
 		return end, err
 	}
-	return end, in.reflect(ctx, c, last)
+	return end, run.reflect(ctx, c, last)
 }
 
 // step asks the models of the chain for one reply, starting at index at. It returns the index of the model that
 // answered, which is also asked first in the next step.
-func (in *Input) step(ctx context.Context, at, number int) (int, *End, error) {
+func (run *runner) step(ctx context.Context, at, number int) (int, *End, error) {
 	var before *failures
 	for {
-		end, err := in.stepWith(ctx, &in.Chain[at], number)
+		end, err := run.stepWith(ctx, &run.Chain[at], number)
 		if err == nil {
 			return at, end, nil
 		}
-		if before, err = in.fallBack(before, at, err); err != nil {
+		if before, err = run.fallBack(before, at, err); err != nil {
 			return at, nil, err
 		}
 		at++
@@ -266,7 +274,7 @@ type failures struct {
 // fallBack adds the failure of a candidate to before, which is nil for the first failure. It returns an error if
 // the next candidate must not be asked: the chain ends here, the next candidate would fail too, or the run must
 // stop.
-func (in *Input) fallBack(before *failures, at int, err error) (*failures, error) {
+func (run *runner) fallBack(before *failures, at int, err error) (*failures, error) {
 	failure, ok := errors.AsType[*model.Error](err)
 	if !ok {
 		return nil, err
@@ -274,9 +282,9 @@ func (in *Input) fallBack(before *failures, at int, err error) (*failures, error
 	if before == nil {
 		before = &failures{}
 	}
-	c := &in.Chain[at]
+	c := &run.Chain[at]
 	before.errors, before.names = append(before.errors, failure), append(before.names, c.ProviderName+"/"+c.Model)
-	if at+1 == len(in.Chain) || !failure.Kind.FallsBack() {
+	if at+1 == len(run.Chain) || !failure.Kind.FallsBack() {
 		return nil, chainError(before.errors, before.names)
 	}
 	return before, nil
@@ -285,17 +293,17 @@ func (in *Input) fallBack(before *failures, at int, err error) (*failures, error
 // stepWith asks one candidate for one reply. Before the request, it compacts older messages if the prompt is close
 // to the context window. If the endpoint says that the prompt is too long, stepWith compacts once more and asks
 // again.
-func (in *Input) stepWith(ctx context.Context, c *Candidate, number int) (*End, error) {
-	prepared, q, err := in.prepareStep(ctx, c, number)
+func (run *runner) stepWith(ctx context.Context, c *Candidate, number int) (*End, error) {
+	prepared, q, err := run.prepareStep(ctx, c, number)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		end, failure := in.ask(ctx, c, q)
+		end, failure := run.ask(ctx, c, q)
 		if failure == nil {
 			return end, nil
 		}
-		if q, err = in.shorterRequest(ctx, c, prepared, number, failure); err != nil {
+		if q, err = run.shorterRequest(ctx, c, prepared, number, failure); err != nil {
 			return nil, err
 		}
 	}
@@ -303,11 +311,11 @@ func (in *Input) stepWith(ctx context.Context, c *Candidate, number int) (*End, 
 
 // shorterRequest returns a shorter request if a request failed because its prompt was too long. It returns the
 // failure itself if the prompt cannot be shortened or the request failed for another reason.
-func (in *Input) shorterRequest(ctx context.Context, c *Candidate, p *prepare.Prepared, number int, failure error) (*modelRequest, error) {
+func (run *runner) shorterRequest(ctx context.Context, c *Candidate, p *prepare.Prepared, number int, failure error) (*modelRequest, error) {
 	if e, ok := errors.AsType[*model.Error](failure); !ok || e.Kind != model.ContextLength {
 		return nil, failure
 	}
-	q, shorter, err := in.fittingRequest(ctx, c, p, number)
+	q, shorter, err := run.fittingRequest(ctx, c, p, number)
 	if err == nil && !shorter {
 		err = failure
 	}
@@ -315,12 +323,12 @@ func (in *Input) shorterRequest(ctx context.Context, c *Candidate, p *prepare.Pr
 }
 
 // prepareStep prepares the prompt for a candidate and the request for a step.
-func (in *Input) prepareStep(ctx context.Context, c *Candidate, number int) (*prepare.Prepared, *modelRequest, error) {
-	prepared, err := in.Prepare(ctx, *c)
+func (run *runner) prepareStep(ctx context.Context, c *Candidate, number int) (*prepare.Prepared, *modelRequest, error) {
+	prepared, err := run.Prepare(ctx, *c)
 	if err != nil {
 		return nil, nil, err
 	}
-	q, _, err := in.fittingRequest(ctx, c, prepared, number)
+	q, _, err := run.fittingRequest(ctx, c, prepared, number)
 	return prepared, q, err
 }
 

@@ -36,7 +36,7 @@ func TestKindsOfFailure(t *testing.T) {
 				first, one := candidate("one", 3, fails(kind))
 				second, two := candidate("two", 1, says("yes"))
 				in := input(t, first, second)
-				_, err := loop.Run(t.Context(), in)
+				_, err := loop.Run(t.Context(), &in)
 				if want := map[bool]int{true: 3, false: 1}[tc.retried]; len(one.asked) != want {
 					t.Errorf("the model was asked %d times, want %d: %s", len(one.asked), want, tc.reason)
 				}
@@ -64,7 +64,7 @@ func TestBackoff(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c, s := candidate("one", 6, fails(model.Overloaded))
 			in := input(t, c)
-			_, err := loop.Run(t.Context(), in)
+			_, err := loop.Run(t.Context(), &in)
 			if want := "it is Overloaded (6 attempts)"; err == nil || err.Error() != want {
 				t.Errorf("Run: %v, want %q", err, want)
 			}
@@ -128,7 +128,7 @@ func TestRetryAfter(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				begin := time.Now()
-				_, err := loop.Run(ctx, input(t, c))
+				_, err := loop.Run(ctx, new(input(t, c)))
 				if got := fmt.Sprint(err); tc.err != "" && got != tc.err || tc.err == "" && err != nil {
 					t.Errorf("Run: %v, want %q: %s", err, tc.err, tc.reason)
 				}
@@ -146,7 +146,7 @@ func TestShortWaitInTheMessage(t *testing.T) {
 		c.Retry.InitialBackoff = time.Millisecond
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		_, err := loop.Run(ctx, input(t, c))
+		_, err := loop.Run(ctx, new(input(t, c)))
 		if want := "busy (the next attempt in 250ms would be after the turn's deadline)"; err == nil || err.Error() != want {
 			t.Errorf("Run: %v, want %q", err, want)
 		}
@@ -157,7 +157,7 @@ func TestChainFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, _ := candidate("one", 2, fails(model.Network))
 		two, _ := candidate("two", 1, fails(model.Auth))
-		_, err := loop.Run(t.Context(), input(t, one, two))
+		_, err := loop.Run(t.Context(), new(input(t, one, two)))
 		failure, ok := errors.AsType[*loop.Error](err)
 		const want = "none of the 2 models that were tried answered; one/m: it is Network (2 attempts); two/m: it is Auth"
 		if !ok || failure.Kind != model.Auth || failure.Message != want {
@@ -205,7 +205,7 @@ func TestAbortedRequestsCount(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				tc.do(cancel, interrupt)
-				if _, err := loop.Run(ctx, in); !errors.Is(err, tc.err) {
+				if _, err := loop.Run(ctx, &in); !errors.Is(err, tc.err) {
 					t.Errorf("Run: %v, want %v: %s", err, tc.err, tc.reason)
 				}
 				if diff := cmp.Diff(tc.want, in.State.Attempts); diff != "" {
@@ -235,7 +235,7 @@ func TestStopsWhileWaiting(t *testing.T) {
 					}
 					close(interrupt)
 				})
-				_, err := loop.Run(ctx, in)
+				_, err := loop.Run(ctx, &in)
 				if !errors.Is(err, want) || time.Since(begin) != time.Minute || len(s.asked) != 1 {
 					t.Errorf("Run: %v after %s and %d requests, want %v at once and no more requests", err,
 						time.Since(begin), len(s.asked), want)

@@ -27,7 +27,7 @@ func readOutput(t *testing.T, trusted bool, r result) (string, loop.CallResult, 
 	find, _ := toolOf("find", tool.ReadOnly, r)
 	find.Trusted = trusted
 	in := withTools(inputOf(t, j, 1, c), find)
-	if _, err := loop.Run(t.Context(), in); err != nil {
+	if _, err := loop.Run(t.Context(), &in); err != nil {
 		t.Fatal(err)
 	}
 	f, told := in.State.Finishes[1], s.requests[1].Messages[4].Content

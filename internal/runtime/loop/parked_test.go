@@ -40,7 +40,7 @@ func TestPendingResult(t *testing.T) {
 	for epoch := int64(1); epoch <= 3; epoch++ {
 		in := withTools(inputOf(t, j, epoch, c), find, agent)
 		in.Limits.MaxToolCalls = 3
-		end, err := loop.Run(t.Context(), in)
+		end, err := loop.Run(t.Context(), &in)
 		parked, _ := errors.AsType[*loop.Parked](err)
 		if in.State.UnknownOutcomes() != 0 {
 			t.Errorf("run %d: %d outcomes are unknown, want none: what is parked is known", epoch, in.State.UnknownOutcomes())
@@ -84,12 +84,12 @@ func TestWaveFinishesBeforePark(t *testing.T) {
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 	agent, _ := toolOf("agent", tool.ReadOnly, result{err: &tool.Pending{Turn: "child"}},
 		result{err: &tool.Pending{Turn: "child"}}, result{content: "done"})
-	_, err := loop.Run(t.Context(), withTools(inputOf(t, j, 1, c), find, agent))
+	_, err := loop.Run(t.Context(), new(withTools(inputOf(t, j, 1, c), find, agent)))
 	if parked, _ := errors.AsType[*loop.Parked](err); parked == nil || len(parked.Turns) != 2 {
 		t.Fatalf("Run: %v, want it parked for two turns", err)
 	}
 	in := withTools(inputOf(t, j, 2, c), find, agent)
-	if _, err := loop.Run(t.Context(), in); err != nil || len(found.calls) != 1 || in.State.Outcomes()[loop.Succeeded] != 3 {
+	if _, err := loop.Run(t.Context(), &in); err != nil || len(found.calls) != 1 || in.State.Outcomes()[loop.Succeeded] != 3 {
 		t.Errorf("the next run: %v after %d calls, %v; want each result once", err, len(found.calls), in.State.Outcomes())
 	}
 }
@@ -100,7 +100,7 @@ func TestPendingResultOfADestructiveCall(t *testing.T) {
 	c, _ := candidate("one", 1, asksFor("", call("a", "send", `{}`)), says("Done."))
 	send, sent := toolOf("send", tool.Destructive, result{err: &tool.Pending{Turn: "child"}})
 	in := withTools(input(t, c), send)
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.Answered || len(sent.calls) != 1 || in.State.Finishes[0].Outcome != loop.Unknown {
 		t.Errorf("Run = %+v, %v with %+v; want the outcome unknown", end, err, in.State.Finishes)
 	}
@@ -160,7 +160,7 @@ func TestToolsThatEndTheTurn(t *testing.T) {
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 			for epoch := int64(1); epoch <= 2; epoch++ { // the second run starts from a journal that contains the end
 				in := withTools(inputOf(t, j, epoch, c), save, second, find)
-				end, err := loop.Run(t.Context(), in)
+				end, err := loop.Run(t.Context(), &in)
 				if err != nil || end.Reason != tc.want || len(in.State.Finishes) != len(tc.calls) {
 					t.Fatalf("run %d = %+v, %v with %q; want %s and an end of each call: %s", epoch, end, err,
 						callEnds(in), tc.want, tc.reason)
@@ -188,7 +188,7 @@ func TestLongTerminalResult(t *testing.T) {
 	save, _ := toolOf("save", tool.Destructive, result{content: strings.Repeat("\x01", 32<<20)})
 	save.EndsTurn = true
 	in := withTools(input(t, c), save)
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.ToolEnded || len(in.State.TerminalResult().Text) != 1<<20 {
 		t.Errorf("Run = %+v, %v; want the first MiB as the answer", end, err)
 	}
@@ -204,7 +204,7 @@ func TestCalls(t *testing.T) {
 	send, _ := toolOf("send", tool.Idempotent, result{content: "sent"})
 	send.RequiresApproval = true
 	in := withApprover(withTools(input(t, c), find, send), o)
-	if _, err := loop.Run(t.Context(), in); err == nil {
+	if _, err := loop.Run(t.Context(), &in); err == nil {
 		t.Fatal("Run has ended, want it parked for the last call")
 	}
 	var got []string

@@ -22,31 +22,31 @@ const stepLimitNote = "You have no steps left and cannot call any more tools. Gi
 
 // stepRequest returns the request for a step. After the last step it offers no tools, so that the model must
 // answer.
-func (in *Input) stepRequest(c *Candidate, p *prepare.Prepared, number int) (*modelRequest, error) {
-	r := model.Request{Messages: conversation(p.Messages, in.State, in.outputNotes(c)...), Output: in.nativeOutput(c)}
-	if in.lastStep(number) {
+func (run *runner) stepRequest(c *Candidate, p *prepare.Prepared, number int) (*modelRequest, error) {
+	r := model.Request{Messages: conversation(p.Messages, run.State, run.outputNotes(c)...), Output: run.nativeOutput(c)}
+	if run.lastStep(number) {
 		r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageStepLimit, Content: stepLimitNote})
 	}
-	if number <= in.Limits.MaxSteps {
+	if number <= run.Limits.MaxSteps {
 		var err error
-		if r.Tools, err = in.modelTools(p); err != nil {
+		if r.Tools, err = run.modelTools(p); err != nil {
 			return nil, err
 		}
 	}
-	return &modelRequest{request: r, step: number, tokens: estimate(in.State, r)}, nil
+	return &modelRequest{request: r, step: number, tokens: estimate(run.State, r)}, nil
 }
 
 // modelTools returns the tools in the prompt, with their schemas. It still offers a tool that no longer exists; the
 // result of a call then says so.
-func (in *Input) modelTools(p *prepare.Prepared) ([]model.Tool, error) {
+func (run *runner) modelTools(p *prepare.Prepared) ([]model.Tool, error) {
 	if len(p.Tools) == 0 {
 		return nil, nil
 	}
 	all := make([]model.Tool, 0, len(p.Tools)) // no spare capacity: the slice is kept while the model works
 	for _, t := range p.Tools {
 		schema, err := t.JSONSchema()
-		if i := in.toolNamed(t.Name); i >= 0 {
-			schema, err = in.callable()[i].ShownSchema()
+		if i := run.toolNamed(t.Name); i >= 0 {
+			schema, err = run.callable()[i].ShownSchema()
 		}
 		if err != nil {
 			return nil, fmt.Errorf("failed to make the schema of tool %q: %w", t.Name, err)
@@ -58,12 +58,12 @@ func (in *Input) modelTools(p *prepare.Prepared) ([]model.Tool, error) {
 
 // lastStep reports whether this step must answer because the steps are used up. A step that follows only because an
 // answer was rejected does not count as the last step: the model already had enough steps to answer.
-func (in *Input) lastStep(number int) bool {
-	if number <= in.Limits.MaxSteps {
+func (run *runner) lastStep(number int) bool {
+	if number <= run.Limits.MaxSteps {
 		return false
 	}
-	for _, step := range in.State.Steps[max(0, min(in.Limits.MaxSteps, len(in.State.Steps))-1):] {
-		if in.State.rejections[step.Step] == nil {
+	for _, step := range run.State.Steps[max(0, min(run.Limits.MaxSteps, len(run.State.Steps))-1):] {
+		if run.State.rejections[step.Step] == nil {
 			return true
 		}
 	}

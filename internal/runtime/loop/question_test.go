@@ -17,7 +17,7 @@ func TestServerSchemasAreOffered(t *testing.T) {
 	c, s := candidate("one", 1, says("Done."))
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	find.Schema = json.RawMessage(schema)
-	if _, err := loop.Run(t.Context(), withTools(input(t, c), find)); err != nil {
+	if _, err := loop.Run(t.Context(), new(withTools(input(t, c), find))); err != nil {
 		t.Fatal(err)
 	}
 	if got := string(s.requests[0].Tools[0].Parameters); got != schema {
@@ -41,7 +41,7 @@ func TestSummaryHasItsOwnAttempts(t *testing.T) {
 		c.ContextWindow = 100
 		in := withHistory(input(t, c), longHistory()...)
 		in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
-		end, err := loop.Run(t.Context(), in)
+		end, err := loop.Run(t.Context(), &in)
 		if err != nil || end.Reason != loop.Answered || len(s.requests) != 4 {
 			t.Fatalf("Run = %+v, %v after %d requests; want the answer after 2 for the summary and 2 for the step", end,
 				err, len(s.requests))
@@ -88,7 +88,7 @@ func TestFallbackHasItsOwnWindow(t *testing.T) {
 			one.ContextWindow, two.ContextWindow = tc.first, tc.second
 			in := withHistory(input(t, one, two), longHistory()...)
 			in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
-			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+			if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)
 			}
 			for i, want := range tc.want {

@@ -19,51 +19,51 @@ Reply only with the final answer: the corrected answer, or the unchanged draft i
 
 // reflect makes the model check an answer once, and records the final answer. The draft stays the answer if the
 // request fails, if the budget or the time does not allow it, or if the new answer does not fit the schema.
-func (in *Input) reflect(ctx context.Context, c *Candidate, draft *Step) error {
-	s := in.State
-	if !in.Reflect || untrusted.Blank(draft.Reply.Text) || s.reflection(draft.Step) != nil {
+func (run *runner) reflect(ctx context.Context, c *Candidate, draft *Step) error {
+	s := run.State
+	if !run.Reflect || untrusted.Blank(draft.Reply.Text) || s.reflection(draft.Step) != nil {
 		return nil
 	}
 	if s.aside(draft.Step, ForReflection) == nil && !s.gaveUpOn(draft.Step, ForReflection, c) {
-		if err := in.askReflection(ctx, c, draft.Step); err != nil && !in.outOfTime(ctx, err) {
+		if err := run.askReflection(ctx, c, draft.Step); err != nil && !run.outOfTime(ctx, err) {
 			return err
 		}
 	}
 	r := Reflection{Step: draft.Step, Text: draft.Reply.Text}
-	if aside := s.aside(draft.Step, ForReflection); aside != nil && in.improves(aside.Reply, r.Text) {
+	if aside := s.aside(draft.Step, ForReflection); aside != nil && run.improves(aside.Reply, r.Text) {
 		r.Replaced, r.Text = true, aside.Reply.Text
 	}
-	return in.Record(journal.Record{Kind: journal.Reflected, Payload: r})
+	return run.Record(journal.Record{Kind: journal.Reflected, Payload: r})
 }
 
-func (in *Input) askReflection(ctx context.Context, c *Candidate, step int) error {
+func (run *runner) askReflection(ctx context.Context, c *Candidate, step int) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	prepared, err := in.Prepare(ctx, *c)
+	prepared, err := run.Prepare(ctx, *c)
 	if err != nil {
 		return err
 	}
-	r := model.Request{Messages: conversation(prepared.Messages, in.State, in.outputNotes(c)...), Output: in.nativeOutput(c)}
+	r := model.Request{Messages: conversation(prepared.Messages, run.State, run.outputNotes(c)...), Output: run.nativeOutput(c)}
 	r.Messages = append(r.Messages, model.Message{Role: model.RoleSystem, Name: MessageReflection, Content: reflectionNote})
-	_, err = in.askAside(ctx, c, &modelRequest{request: r, step: step, purpose: ForReflection, tokens: estimate(in.State, r)})
+	_, err = run.askAside(ctx, c, &modelRequest{request: r, step: step, purpose: ForReflection, tokens: estimate(run.State, r)})
 	return err
 }
 
 // improves reports whether a reply replaces the draft.
-func (in *Input) improves(reply model.Reply, draft string) bool {
+func (run *runner) improves(reply model.Reply, draft string) bool {
 	switch {
 	case reply.FinishReason == model.FinishLength, reply.FinishReason == model.FinishRefusal, untrusted.Blank(reply.Text),
 		strings.TrimSpace(reply.Text) == strings.TrimSpace(draft):
 		return false
 	}
-	return in.Output == nil || len(in.violations(reply.Text)) == 0
+	return run.Output == nil || len(run.violations(reply.Text)) == 0
 }
 
 // outOfTime reports whether the Turn's deadline ended a request. It returns false for a run that was given up,
 // which must end.
-func (in *Input) outOfTime(ctx context.Context, err error) bool {
-	return errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(err, context.Cause(ctx)) && !in.Abandoned()
+func (run *runner) outOfTime(ctx context.Context, err error) bool {
+	return errors.Is(ctx.Err(), context.DeadlineExceeded) && errors.Is(err, context.Cause(ctx)) && !run.Abandoned()
 }
 
 // reflection returns the reflection on the answer of a step, or nil if there is none.

@@ -126,7 +126,7 @@ func TestReflection(t *testing.T) {
 				if in.Reflect = true; tc.change != nil {
 					tc.change(&in)
 				}
-				end, err := loop.Run(t.Context(), in)
+				end, err := loop.Run(t.Context(), &in)
 				if diff := cmp.Diff(&tc.end, end); diff != "" || err != nil || len(s.requests) != tc.asked || len(found.calls) > 1 {
 					t.Fatalf("run %d after %d requests, want %d (error %v): %s: -want +got:\n%s", epoch+1,
 						len(s.requests), tc.asked, err, tc.reason, diff)
@@ -151,7 +151,7 @@ func TestReflectionRequest(t *testing.T) {
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	in := withTools(input(t, c), find)
 	in.Reflect, in.Output = true, capitalSchema(t)
-	if _, err := loop.Run(t.Context(), in); err != nil {
+	if _, err := loop.Run(t.Context(), &in); err != nil {
 		t.Fatal(err)
 	}
 	r := s.requests[2]
@@ -205,7 +205,7 @@ func TestRunEndsDuringAReflection(t *testing.T) {
 				if tc.cancel {
 					time.AfterFunc(time.Second, func() { cancel(cancelled) })
 				}
-				end, err := loop.Run(ctx, in)
+				end, err := loop.Run(ctx, &in)
 				if !errors.Is(err, tc.err) || tc.err == nil && err != nil {
 					t.Fatalf("Run = %+v, %v; want %v: %s", end, err, tc.err, tc.reason)
 				}
@@ -230,12 +230,12 @@ func TestInterruptBeforeAReflection(t *testing.T) {
 	interrupt := make(chan struct{})
 	in.Reflect, in.Interrupt = true, interrupt
 	in.Record = runAfter(in.Record, journal.ModelReplied, func() { close(interrupt) })
-	if end, err := loop.Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) {
+	if end, err := loop.Run(t.Context(), &in); !errors.Is(err, loop.ErrInterrupted) {
 		t.Fatalf("Run = %+v, %v; want the interrupt", end, err)
 	}
 	in = inputOf(t, j, 2, c)
 	in.Reflect = true
-	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered ||
+	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered ||
 		in.State.AnswerText() != "Better." || len(s.requests) != 2 {
 		t.Errorf("Run = %+v, %v with %q after %d requests; want the draft checked", end, err, in.State.AnswerText(), len(s.requests))
 	}
@@ -253,7 +253,7 @@ func TestReasoning(t *testing.T) {
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 			in := withTools(input(t, c), find)
 			in.KeepReasoning, in.Reflect = keep, true
-			if _, err := loop.Run(t.Context(), in); err != nil {
+			if _, err := loop.Run(t.Context(), &in); err != nil {
 				t.Fatal(err)
 			}
 			for _, step := range append(in.State.Steps, in.State.Asides...) {

@@ -42,7 +42,7 @@ func TestDecisionNamesTheWholeRequest(t *testing.T) {
 				change(d)
 				return d, nil
 			}
-			_, err := loop.Run(t.Context(), in)
+			_, err := loop.Run(t.Context(), &in)
 			_, parked := errors.AsType[*loop.Parked](err)
 			if want := name == ""; parked == want || len(sent.calls) == 1 != want {
 				t.Errorf("Run: %v after %d calls", err, len(sent.calls))
@@ -73,7 +73,7 @@ func TestOpenApprovalsAreBounded(t *testing.T) {
 			}
 			return o.decide(ctx, a)
 		}
-		_, err := loop.Run(t.Context(), in)
+		_, err := loop.Run(t.Context(), &in)
 		parked, ok := errors.AsType[*loop.Parked](err)
 		if !ok {
 			if err != nil {
@@ -151,7 +151,7 @@ func TestCallOfAChangedToolIsRefused(t *testing.T) {
 			send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 			send.RequiresApproval, send.Caller = true, &checkedServer{fakeToolServer: sent, check: tc.check}
 			in := withApprover(withTools(input(t, c), send), o)
-			if _, err := loop.Run(t.Context(), in); err != nil {
+			if _, err := loop.Run(t.Context(), &in); err != nil {
 				t.Fatal(err)
 			}
 			told := in.State.Finishes[0].Content
@@ -190,7 +190,7 @@ func TestApprovalOfAnOlderVersion(t *testing.T) {
 		}
 		return errEnded
 	}
-	if _, err := loop.Run(t.Context(), in); !errors.Is(err, errEnded) { // stops where an older version would stop
+	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, errEnded) { // stops where an older version would stop
 		t.Fatal(err)
 	}
 	if err := record(journal.Record{
@@ -200,14 +200,14 @@ func TestApprovalOfAnOlderVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	in = withApprover(withTools(inputOf(t, j, 2, c), send), o)
-	_, err := loop.Run(t.Context(), in)
+	_, err := loop.Run(t.Context(), &in)
 	parked, ok := errors.AsType[*loop.Parked](err)
 	if !ok || len(parked.Approvals) != 1 || parked.Approvals[0].Request == "" || len(sent.calls) != 0 {
 		t.Fatalf("Run: %v after %d calls, want it parked for a new request", err, len(sent.calls))
 	}
 	o.decisions["a"] = loop.Decision{Step: 1, CallID: "a", Approved: true, By: "ann"}
 	in = withApprover(withTools(inputOf(t, j, 3, c), send), o)
-	if _, err := loop.Run(t.Context(), in); err != nil || len(sent.calls) != 1 {
+	if _, err := loop.Run(t.Context(), &in); err != nil || len(sent.calls) != 1 {
 		t.Fatalf("Run: %v after %d calls, want the call", err, len(sent.calls))
 	}
 	d, _ := in.State.Decision(1, "a")

@@ -73,7 +73,7 @@ func TestInterruptedCall(t *testing.T) {
 				in.Tools = nil
 			}
 			in.Limits.MaxToolCalls = tc.limit
-			end, err := loop.Run(t.Context(), in)
+			end, err := loop.Run(t.Context(), &in)
 			if err != nil || end.Reason != loop.Answered || len(s.requests) != 1 {
 				t.Fatalf("Run = %+v, %v after %d requests; want the answer to one", end, err, len(s.requests))
 			}
@@ -110,7 +110,7 @@ func TestChangedLimits(t *testing.T) {
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 			in := withTools(inputOf(t, interruptedJournal(t, tool.ReadOnly), 2, c), find)
 			in.Limits.MaxSteps = tc.steps
-			end, err := loop.Run(t.Context(), in)
+			end, err := loop.Run(t.Context(), &in)
 			if err != nil || end.Reason != tc.want || in.State.LastStep().Last != tc.last || (len(s.requests[0].Tools) == 0) != tc.last {
 				t.Errorf("Run = %+v, %v, asked with %d tools; want %s: %s", end, err, len(s.requests[0].Tools), tc.want, tc.reason)
 			}
@@ -124,7 +124,7 @@ func TestEndedLoopRunsAgain(t *testing.T) {
 	c, s := candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says("Done."))
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 	for epoch := range int64(3) {
-		end, err := loop.Run(t.Context(), withTools(inputOf(t, j, epoch+1, c), find))
+		end, err := loop.Run(t.Context(), new(withTools(inputOf(t, j, epoch+1, c), find)))
 		if err != nil || end.Reason != loop.Answered || len(s.requests) != 2 || len(found.calls) != 1 {
 			t.Fatalf("Run = %+v, %v after %d requests and %d calls; want the answer of the first run", end, err,
 				len(s.requests), len(found.calls))
@@ -139,7 +139,7 @@ func TestFallbackInTheSecondStep(t *testing.T) {
 	two, second := candidate("two", 1, asksFor("", call("c2", "find", `{}`)), says("Done."))
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	in := withTools(input(t, one, two), find)
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.Answered || len(first.requests) != 2 || len(second.requests) != 2 {
 		t.Fatalf("Run = %+v, %v after %d and %d requests; want the second model to go on to the end", end, err,
 			len(first.requests), len(second.requests))
@@ -195,7 +195,7 @@ func TestRequestsOfOldJournals(t *testing.T) {
 	}
 	c, s := candidate("one", 3, fails(model.Overloaded))
 	in := inputOf(t, j, 2, c)
-	if end, err := loop.Run(t.Context(), in); err == nil || err.Error() != "it is Overloaded (3 attempts)" || len(s.requests) != 1 {
+	if end, err := loop.Run(t.Context(), &in); err == nil || err.Error() != "it is Overloaded (3 attempts)" || len(s.requests) != 1 {
 		t.Errorf("Run = %+v, %v after %d requests; want the third and last attempt of the second step", end, err, len(s.requests))
 	}
 	var steps []int

@@ -32,7 +32,7 @@ func TestUnsendableArguments(t *testing.T) {
 				model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{call("c0", "find", arguments)}},
 				model.Message{Role: model.RoleTool, ToolCallID: "c0", Content: "found"},
 				model.Message{Role: model.RoleAssistant, Content: "There."})
-			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+			if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)
 			}
 			for i, r := range s.requests {
@@ -73,7 +73,7 @@ func TestChangedArgumentsInRequests(t *testing.T) {
 			c, s := candidate("one", 1, asksFor("", call("c1", "find", tc.arguments)), says("Done."))
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 			find.Schema = json.RawMessage(`{"type":"object"}`)
-			if _, err := loop.Run(t.Context(), withTools(input(t, c), find)); err != nil {
+			if _, err := loop.Run(t.Context(), new(withTools(input(t, c), find))); err != nil {
 				t.Fatal(err)
 			}
 			if got := s.requests[1].Messages[2].ToolCalls[0].Arguments; got != tc.want {
@@ -87,7 +87,7 @@ func TestChangedArgumentsInRequests(t *testing.T) {
 func TestCallWithoutOfferedTools(t *testing.T) {
 	c, s := candidate("one", 3, asksFor("I look.", call("c1", "find", `{}`)), says("Done."))
 	in := input(t, c)
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.Answered || len(s.requests) != 2 {
 		t.Fatalf("Run = %+v, %v after %d requests; want the answer to the second", end, err, len(s.requests))
 	}
@@ -107,7 +107,7 @@ func TestRejectedLastReplyWithCalls(t *testing.T) {
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	in := withTools(input(t, c), find)
 	in.Limits.MaxSteps, in.Output = 1, capitalSchema(t)
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err != nil || len(s.requests) != 3 {
 		t.Fatalf("Run = %+v, %v after %d requests; want the end after the third", end, err, len(s.requests))
 	}

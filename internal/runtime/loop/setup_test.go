@@ -147,7 +147,8 @@ func input(t *testing.T, chain ...loop.Candidate) loop.Input {
 func inputOf(t *testing.T, j journal.Journal, epoch int64, chain ...loop.Candidate) loop.Input {
 	t.Helper()
 	in := loop.Input{
-		TurnUID: "uid", Chain: chain, State: &loop.State{}, Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25},
+		Config:  loop.Config{Chain: chain, Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25}},
+		TurnUID: "uid", State: &loop.State{},
 		Abandoned: func() bool { return false }, Prepare: prepareWith(nil), Nonce: nonce, Now: time.Now,
 	}
 	log, err := journal.Open(t.Context(), "uid", epoch, journal.Options{Journal: j, Now: time.Now, Apply: in.State.Apply})

@@ -34,7 +34,7 @@ Write only the summary, in the language of the conversation, in at most 800 word
 
 // summaryRequest returns a request for a summary of messages that fits into the candidate's room. If the context
 // window is unknown, the size of the prompt that the endpoint refused as too long serves as the room.
-func (in *Input) summaryRequest(c *Candidate, q *modelRequest, earlier string, older []model.Message, forced bool) *modelRequest {
+func (run *runner) summaryRequest(c *Candidate, q *modelRequest, earlier string, older []model.Message, forced bool) *modelRequest {
 	room := c.room()
 	if forced && (room == 0 || q.tokens < room) {
 		room = q.tokens

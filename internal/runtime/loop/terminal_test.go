@@ -27,7 +27,7 @@ func TestNoCallAfterATerminalCall(t *testing.T) {
 	send, sent := toolOf("send", tool.Destructive, result{content: "sent"})
 	send.RequiresApproval = true
 	in := withApprover(withTools(input(t, c), save, find, send), o)
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.ToolEnded || len(found.calls)+len(sent.calls) != 0 || len(in.State.Approvals) != 0 {
 		t.Fatalf("Run = %+v, %v after %d and %d calls; want the end at once, and nobody asked", end, err, len(found.calls), len(sent.calls))
 	}
@@ -69,7 +69,7 @@ func TestCallBegunBeforeTheEnd(t *testing.T) {
 	save.EndsTurn = true
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 	in := withTools(inputOf(t, j, 2, c), save, find)
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.ToolEnded || len(saved.calls) != 0 || len(found.calls) != 1 ||
 		in.State.Outcomes()[loop.Refused] != 1 {
 		t.Errorf("Run = %+v, %v with %q; want the call that was begun made again, and the other refused", end, err, callEnds(in))
@@ -85,7 +85,7 @@ func TestOverBudgetWithAnInterruptedCall(t *testing.T) {
 	find, found := toolOf("find", tool.ReadOnly, result{content: "found"})
 	in := withTools(inputOf(t, j, 2, c), find)
 	in.Limits.MaxTokens = 100
-	end, err := loop.Run(t.Context(), in)
+	end, err := loop.Run(t.Context(), &in)
 	if err != nil || end.Reason != loop.OverBudget || len(found.calls) != 1 || found.calls[0].CallID != "a" || len(s.requests) != 0 {
 		t.Errorf("Run = %+v, %v after %d calls; want the end after the one that was begun", end, err, len(found.calls))
 	}
@@ -105,7 +105,7 @@ func TestTerminalResultFitsTheSchema(t *testing.T) {
 		save.EndsTurn = true
 		in := withTools(input(t, c), save)
 		in.Output = form
-		end, err := loop.Run(t.Context(), in)
+		end, err := loop.Run(t.Context(), &in)
 		if err != nil || end == nil || *end != want || in.State.TerminalResult().Text != text {
 			t.Errorf("Run = %+v, %v; want %+v, and the text kept", end, err, want)
 		}
@@ -167,7 +167,7 @@ func TestMisfitTerminalResultIsSentBack(t *testing.T) {
 			tools.EndsTurn = true
 			in := withTools(input(t, c), tools)
 			in.Output, in.Limits.MaxSteps = capitalSchema(t), tc.maxSteps
-			end, err := loop.Run(t.Context(), in)
+			end, err := loop.Run(t.Context(), &in)
 			if err != nil || end.Reason != tc.reason2 || len(s.requests) != tc.requests {
 				t.Fatalf("Run = %+v, %v after %d requests; want %s after %d: %s", end, err, len(s.requests), tc.reason2,
 					tc.requests, tc.reason)
@@ -199,7 +199,7 @@ func TestModelRefuses(t *testing.T) {
 		find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 		in := withTools(input(t, c), find)
 		in.Output, in.Reflect, in.Limits.MaxSteps = capitalSchema(t), true, steps
-		end, err := loop.Run(t.Context(), in)
+		end, err := loop.Run(t.Context(), &in)
 		if err != nil || *end != (loop.End{Reason: loop.ModelRefused, Message: "the model refused to answer"}) ||
 			len(s.requests) != 2 || in.State.AnswerText() != "I cannot." {
 			t.Errorf("Run = %+v, %v after %d requests with %q; want the refusal and its text after 2", end, err,
@@ -219,7 +219,7 @@ func TestRejectedReplyWithoutText(t *testing.T) {
 	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 	in := withTools(input(t, c), find)
 	in.Output, in.Limits.MaxSteps = form, 1
-	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason == loop.OutputInvalid || len(s.requests) != 3 {
+	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason == loop.OutputInvalid || len(s.requests) != 3 {
 		t.Fatalf("Run = %+v, %v after %d requests; want the third to answer", end, err, len(s.requests))
 	}
 	told := strings.Join(transcript(s.requests[2]), "\n")
@@ -275,7 +275,7 @@ func TestRepairNote(t *testing.T) {
 			find, _ := toolOf("find", tool.ReadOnly, tc.result)
 			find.Trusted = false
 			in := withTools(input(t, c), find)
-			if _, err := loop.Run(t.Context(), in); err != nil {
+			if _, err := loop.Run(t.Context(), &in); err != nil {
 				t.Fatal(err)
 			}
 			var got []string
@@ -301,7 +301,7 @@ func TestRefusalListsOfferedTools(t *testing.T) {
 	hidden, _ := toolOf("load_skill", tool.ReadOnly, result{content: "none"})
 	in := withTools(input(t, c), find, hidden)
 	in.Offered = func(name string) bool { return name == "find" }
-	if _, err := loop.Run(t.Context(), in); err != nil {
+	if _, err := loop.Run(t.Context(), &in); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{`a Refused unavailable: error (unavailable): there is no tool "gone": use one of find`},
@@ -317,7 +317,7 @@ func TestCutOffSummary(t *testing.T) {
 	c, _ := candidate("one", 1, append([]answer{fails(model.ContextLength)}, withoutUsage(cut, says("Done."))...)...)
 	in := withHistory(input(t, c), model.Message{Role: model.RoleUser, Content: words(9000)})
 	in.Context.Compact = true
-	if _, err := loop.Run(t.Context(), in); err != nil {
+	if _, err := loop.Run(t.Context(), &in); err != nil {
 		t.Fatal(err)
 	}
 	if got := in.State.Compactions[0].Summary; got != "It was\n[the summary was cut]" {

@@ -96,7 +96,7 @@ func TestUnreportedUsage(t *testing.T) {
 			c, _ := candidate("one", 1, tc.answer)
 			c.Pricing = pricing(1, 10)
 			in := input(t, c)
-			end, err := loop.Run(t.Context(), in)
+			end, err := loop.Run(t.Context(), &in)
 			if failed := tc.answer.err != nil; failed != (err != nil) {
 				t.Fatalf("Run = %+v, %v; want a failure: %t", end, err, failed)
 			}
@@ -134,7 +134,7 @@ func TestUnreportedUsageCounts(t *testing.T) {
 					c.Pricing = pricing(1, 10)
 					in := inputOf(t, j, int64(epoch)+1, c)
 					in.Limits.MaxTokens, in.Limits.MaxCost = tc.limits.MaxTokens, tc.limits.MaxCost
-					end, err := loop.Run(t.Context(), in)
+					end, err := loop.Run(t.Context(), &in)
 					if err != nil || end.Reason != loop.OverBudget || end.Message != tc.want || len(s.asked) != asked {
 						t.Errorf("run %d = %+v, %v after %d requests; want %q after %d", epoch+1, end, err, len(s.asked), tc.want, asked)
 					}

@@ -26,7 +26,7 @@ var errNotCalled = errors.New("the tool was not called, because the turn had end
 // runWave makes the calls of a wave, whose intents are in the journal, and records each result when it arrives. It
 // returns when no call is running. If there is no memory for a result, it makes no further calls and returns the error of
 // Hold. If the result of a call comes later, it returns a *Parked.
-func (in *Input) runWave(ctx context.Context, wave []*planned) error {
+func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 	within, stop := context.WithCancel(ctx)
 	var under sync.WaitGroup
 	defer under.Wait()
@@ -36,8 +36,8 @@ func (in *Input) runWave(ctx context.Context, wave []*planned) error {
 	start := func(c *planned) {
 		call := tool.Call{
 			IdempotencyKey: c.intent.IdempotencyKey, Step: c.intent.Step, CallID: c.intent.CallID, Attempt: c.intent.Attempt,
-			Repeatable: effectOf(c.tool).Repeatable(), TurnUID: in.State.TurnUID(c.intent.Step, c.intent.CallID),
-			Arguments: c.intent.Arguments, Left: in.left(ctx), Descendants: c.intent.Descendants,
+			Repeatable: effectOf(c.tool).Repeatable(), TurnUID: run.State.TurnUID(c.intent.Step, c.intent.CallID),
+			Arguments: c.intent.Arguments, Left: run.left(ctx), Descendants: c.intent.Descendants,
 		}
 		running++
 		under.Go(func() {
@@ -57,7 +57,7 @@ func (in *Input) runWave(ctx context.Context, wave []*planned) error {
 		}
 		d := <-results
 		running--
-		switch next, err := in.recordEnd(ctx, d); {
+		switch next, err := run.recordEnd(ctx, d); {
 		case err != nil:
 			return err
 		case next.again:
@@ -68,7 +68,7 @@ func (in *Input) runWave(ctx context.Context, wave []*planned) error {
 				parked.Begun = append(parked.Begun, Begun{Step: d.intent.Step, CallID: d.intent.CallID, TurnUID: next.uid})
 			}
 		}
-		if short = in.hold(0); short != nil || in.interrupted() {
+		if short = run.hold(0); short != nil || run.interrupted() {
 			wave = nil // only read-only waves have more calls than are running: the next run makes the rest
 		}
 	}
@@ -81,9 +81,9 @@ func (in *Input) runWave(ctx context.Context, wave []*planned) error {
 	return nil
 }
 
-func (in *Input) interrupted() bool {
+func (run *runner) interrupted() bool {
 	select {
-	case <-in.Interrupt:
+	case <-run.Interrupt:
 		return true
 	default:
 		return false
@@ -99,40 +99,40 @@ type followUp struct {
 }
 
 // recordEnd records the result of a call.
-func (in *Input) recordEnd(ctx context.Context, d finishedCall) (followUp, error) {
+func (run *runner) recordEnd(ctx context.Context, d finishedCall) (followUp, error) {
 	// Check the context first. If it ended because the run was given up, Abandoned already reports that. If the
 	// context had not ended yet, it may end at any moment after this check.
 	over := ctx.Err() != nil
-	if d.err != nil && over && in.Abandoned() {
+	if d.err != nil && over && run.Abandoned() {
 		return followUp{}, context.Cause(ctx) // the intent stays open, and the next run handles it
 	}
-	e := in.ending(d.intent.Step, d.openCall, d.tool)
+	e := run.ending(d.intent.Step, d.openCall, d.tool)
 	e.DurationMS, e.Spent, e.Descendants = d.took, d.result.Spent, d.result.Descendants
 	pending, waits := errors.AsType[*tool.Pending](d.err)
 	switch {
 	case errors.Is(d.err, errNotCalled):
-		return followUp{}, in.Record(e.failed(Refused, tool.Denied, d.err.Error()))
+		return followUp{}, run.Record(e.failed(Refused, tool.Denied, d.err.Error()))
 	case waits && effectOf(d.tool).Repeatable():
 		return followUp{turn: pending.Turn, uid: pending.UID}, nil
 	case waits:
-		return followUp{}, in.Record(e.failed(Unknown, tool.OutcomeUnknown,
+		return followUp{}, run.Record(e.failed(Unknown, tool.OutcomeUnknown,
 			unknownPrefix+"its result arrives later, and the call cannot be repeated to get it"+unknownSuffix))
 	case d.err == nil:
-		return followUp{}, in.Record(e.succeeded(d.result))
-	case !over && in.shouldRetry(ctx, d):
+		return followUp{}, run.Record(e.succeeded(d.result))
+	case !over && run.shouldRetry(ctx, d):
 		d.intent.Attempt, d.intent.Retry = d.intent.Attempt+1, true
-		return followUp{again: true}, in.Record(journal.Record{Kind: journal.ToolIntended, Payload: d.intent})
+		return followUp{again: true}, run.Record(journal.Record{Kind: journal.ToolIntended, Payload: d.intent})
 	}
-	return followUp{}, in.Record(e.failure(over, effectOf(d.tool), d.err))
+	return followUp{}, run.Record(e.failure(over, effectOf(d.tool), d.err))
 }
 
 // shouldRetry reports whether a call that gave no result in time is repeated.
-func (in *Input) shouldRetry(ctx context.Context, d finishedCall) bool {
+func (run *runner) shouldRetry(ctx context.Context, d finishedCall) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < leastTime {
 		return false
 	}
 	return tool.AsError(d.err).Class == tool.Timeout && d.tool.RetryOnTimeout && effectOf(d.tool).Repeatable() &&
-		!in.State.retried(d.intent.Step, d.intent.CallID)
+		!run.State.retried(d.intent.Step, d.intent.CallID)
 }
 
 const (

@@ -111,7 +111,7 @@ func TestWaves(t *testing.T) {
 				in.Policy = tc.policy
 				logRecords(d, &in)
 				begin := time.Now()
-				if _, err := loop.Run(t.Context(), in); err != nil || time.Since(begin) != tc.took {
+				if _, err := loop.Run(t.Context(), &in); err != nil || time.Since(begin) != tc.took {
 					t.Fatalf("Run: %v after %s, want %s", err, time.Since(begin), tc.took)
 				}
 				ok := len(d.lines) == len(tc.want)
@@ -149,7 +149,7 @@ func TestLargeWaveIsBounded(t *testing.T) {
 		c, _ := candidate("one", 1, asksFor("", manyCalls("find", 20)...), says("Done."))
 		in := withTools(input(t, c), loggingTool(d, "find", tool.ReadOnly, time.Second))
 		begin := time.Now()
-		if _, err := loop.Run(t.Context(), in); err != nil || time.Since(begin) != 3*time.Second ||
+		if _, err := loop.Run(t.Context(), &in); err != nil || time.Since(begin) != 3*time.Second ||
 			in.State.Outcomes()[loop.Succeeded] != 20 {
 			t.Errorf("Run: %v after %s with outcomes %v; want 20 calls, 8 at a time, in 3s", err, time.Since(begin), in.State.Outcomes())
 		}
@@ -207,7 +207,7 @@ func TestRunEndsDuringAWave(t *testing.T) {
 						cancel(cause)
 					}
 				})
-				if _, err := loop.Run(ctx, in); !errors.Is(err, tc.want) {
+				if _, err := loop.Run(ctx, &in); !errors.Is(err, tc.want) {
 					t.Errorf("Run: %v, want %v", err, tc.want)
 				}
 				begun := 0
@@ -223,7 +223,7 @@ func TestRunEndsDuringAWave(t *testing.T) {
 					return
 				}
 				again := withTools(inputOf(t, j, 2, c), loggingTool(d, "find", tool.ReadOnly, 10*time.Second))
-				if _, err := loop.Run(t.Context(), again); err != nil || again.State.Outcomes()[loop.Succeeded] != 10 ||
+				if _, err := loop.Run(t.Context(), &again); err != nil || again.State.Outcomes()[loop.Succeeded] != 10 ||
 					again.State.ToolCalls() != 10 {
 					t.Errorf("the next run: %v with %v and %d calls counted, want all ten to succeed, counted once", err,
 						again.State.Outcomes(), again.State.ToolCalls())
@@ -242,7 +242,7 @@ func TestBrokenCallOfAWave(t *testing.T) {
 			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
 			broken, _ := toolOf("bad", tool.ReadOnly, result{do: bad})
 			in := withTools(input(t, c), find, broken)
-			if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered || len(s.requests) != 2 {
+			if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered || len(s.requests) != 2 {
 				t.Fatalf("Run = %+v, %v; want the answer", end, err)
 			}
 			if diff := cmp.Diff(map[loop.Outcome]int{loop.Succeeded: 2, loop.Failed: 1}, in.State.Outcomes()); diff != "" {
@@ -326,7 +326,7 @@ func TestRetryOnTimeout(t *testing.T) {
 				in := withTools(input(t, c), find)
 				in.Limits.MaxToolCalls = 1
 				begin := time.Now()
-				if _, err := loop.Run(ctx, in); err != nil || time.Since(begin) != tc.took {
+				if _, err := loop.Run(ctx, &in); err != nil || time.Since(begin) != tc.took {
 					t.Fatalf("Run: %v after %s, want %s", err, time.Since(begin), tc.took)
 				}
 				f := in.State.Finishes[0]
@@ -366,7 +366,7 @@ func TestInterruptedRetry(t *testing.T) {
 		find, found := toolOf("find", tool.ReadOnly, result{after: time.Hour})
 		find.RetryOnTimeout = true
 		in := withTools(inputOf(t, j, 2, c), find)
-		if _, err := loop.Run(t.Context(), in); err != nil || len(found.calls) != 1 || in.State.ToolRetries() != 1 ||
+		if _, err := loop.Run(t.Context(), &in); err != nil || len(found.calls) != 1 || in.State.ToolRetries() != 1 ||
 			in.State.ToolCalls() != 1 {
 			t.Errorf("Run: %v after %d calls and %d retries, want one more call", err, len(found.calls), in.State.ToolRetries())
 		}
@@ -400,7 +400,7 @@ func testCallInput(t *testing.T, effect tool.Effect, repeatable bool) {
 		})
 		in := withTools(input(t, c), find)
 		in.Limits.MaxTokens, in.Limits.MaxCost = 5000, decimal.NewFromInt(1)
-		if _, err := loop.Run(ctx, in); err != nil {
+		if _, err := loop.Run(ctx, &in); err != nil {
 			t.Fatal(err)
 		}
 		want := []tool.Call{
@@ -435,7 +435,7 @@ func TestSubAgentsCount(t *testing.T) {
 			})
 			in := withTools(input(t, c), agent)
 			in.Limits.MaxTokens = 1000
-			end, err := loop.Run(t.Context(), in)
+			end, err := loop.Run(t.Context(), &in)
 			want := "the turn used 1006 tokens, which is more than its budget of 1000 tokens: no further tools were called"
 			if err != nil || end.Reason != loop.OverBudget || end.Message != want || calls != 1 || len(s.requests) != 1 {
 				t.Errorf("Run = %+v, %v after %d calls and %d requests; want %q after one of each", end, err, calls, len(s.requests), want)
@@ -463,14 +463,14 @@ func TestWaveWithoutMemoryForItsResults(t *testing.T) {
 			}
 			return nil
 		}
-		if _, err := loop.Run(t.Context(), in); !errors.Is(err, short) {
+		if _, err := loop.Run(t.Context(), &in); !errors.Is(err, short) {
 			t.Errorf("Run: %v, want the error of Hold", err)
 		}
 		if made, kept := len(server.keys()), len(in.State.Finishes); made != 8 || kept != made {
 			t.Errorf("%d calls were made and %d have a result, want 8 calls and all their results", made, kept)
 		}
 		in = withTools(inputOf(t, j, 2, c), find)
-		if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+		if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 			t.Errorf("Run: %+v, %v, want an answer", end, err)
 		}
 		keys := server.keys()
@@ -494,7 +494,7 @@ func TestMemoryIsReservedBeforeIntents(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := loop.Run(t.Context(), in); !errors.Is(err, short) || len(server.keys()) != 0 || len(in.State.Intents) != 0 {
+	if _, err := loop.Run(t.Context(), &in); !errors.Is(err, short) || len(server.keys()) != 0 || len(in.State.Intents) != 0 {
 		t.Errorf("Run: %v with %d calls and %d intents, want the error of Hold and neither", err, len(server.keys()), len(in.State.Intents))
 	}
 }
@@ -518,7 +518,7 @@ func TestKnownResultsAreReserved(t *testing.T) {
 		largest = max(largest, more)
 		return nil
 	}
-	if end, err := loop.Run(t.Context(), in); err != nil || end.Reason != loop.Answered {
+	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
 		t.Fatalf("Run: %+v, %v, want an answer", end, err)
 	}
 	if got := in.State.Finishes; len(got) != 1+again || got[again].Outcome != loop.Reused || largest < again*length {

@@ -127,7 +127,7 @@ func TestAnEndWhoseAnswerCannotBeRead(t *testing.T) {
 			c, _ := candidate("p0", 1, says(strings.Repeat("<", 9_000)))
 			j := &journaltest.Memory{}
 			mustRun(t, j, input(c))
-			result, err := engine(&lossy{j, tc.err}).Run(t.Context(), input(c))
+			result, err := engine(&lossy{j, tc.err}).Run(t.Context(), new(input(c)))
 			if result != nil || !errors.Is(err, tc.want) || errors.Is(err, journal.ErrDamaged) != tc.damaged {
 				t.Errorf("result %+v, error %v; want %v: %s", result, err, tc.want, tc.reason)
 			}

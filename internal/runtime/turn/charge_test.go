@@ -61,7 +61,7 @@ func TestRunOfADeletedTurnStops(t *testing.T) {
 			j := open(t)
 			var place *turn.Place
 			in, s := deletedIn(func() { place = charge(t, j) })
-			if result, err := engine(j).Run(t.Context(), in); !errors.Is(err, journal.ErrFenced) || s.asked() != 1 {
+			if result, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, journal.ErrFenced) || s.asked() != 1 {
 				t.Errorf("Run = %+v, %v with %d requests; want it fenced with the first", result, err, s.asked())
 			}
 			want := model.Usage{InputTokens: 1000, OutputTokens: 100}
@@ -132,7 +132,7 @@ func TestADeletedTurnReportsACallOfUnknownOutcome(t *testing.T) {
 	ctx, c := control(t, &in)
 	kill = c.abandon
 	stopped := &stopping{Memory: j}
-	if _, err := engine(stopped).Run(ctx, in); err == nil {
+	if _, err := engine(stopped).Run(ctx, new(in)); err == nil {
 		t.Fatal("the Turn has ended, want it cut off")
 	}
 	charge(t, j)

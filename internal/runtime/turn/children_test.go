@@ -54,7 +54,7 @@ func TestATurnThatEndsWhileASubAgentWorks(t *testing.T) {
 			}
 			in.Policy.Unvalidated = true
 			parks := func(when string) {
-				_, err := engine(j).Run(t.Context(), in)
+				_, err := engine(j).Run(t.Context(), new(in))
 				if parked, ok := errors.AsType[*loop.Parked](err); !ok || !slices.Equal(parked.Turns, []string{"child"}) {
 					t.Fatalf("%s: Run: %v, want it parked for the child", when, err)
 				}

@@ -74,7 +74,7 @@ func summarized(t *testing.T, j journal.Journal, b *biller, at int, after bool) 
 		process.dead = true
 		kill(errKilledThere)
 	}
-	result, err := engine(process).Run(life, in)
+	result, err := engine(process).Run(life, new(in))
 	if err != nil {
 		if !errors.Is(err, errKilledThere) {
 			t.Fatal(err)

@@ -291,7 +291,7 @@ func TestTheEndOfARunDuringAContextPack(t *testing.T) {
 				ctx, ctl := control(t, &in)
 				j := &journaltest.Memory{}
 				time.AfterFunc(time.Second, func() { tc.do(ctl) })
-				result, err := engine(j).Run(ctx, in)
+				result, err := engine(j).Run(ctx, new(in))
 				if !errors.Is(err, tc.err) || (result == nil) != (tc.err != nil) || s.asked() != 0 || tc.err != nil && second != 0 {
 					t.Fatalf("Run = %+v, %v after %d requests and %d further calls; want %v: %s",
 						result, err, s.asked(), second, tc.err, tc.reason)

@@ -414,7 +414,7 @@ func TestAParkedTurn(t *testing.T) {
 			var told []turn.Progress
 			in.Progress = func(p turn.Progress) { told = append(told, p) }
 			j := &journaltest.Memory{}
-			result, err := engine(j).Run(t.Context(), in)
+			result, err := engine(j).Run(t.Context(), new(in))
 			parked, ok := asParked(err)
 			if result != nil || !ok || len(parked.Approvals) != 1 || parked.Approvals[0].CallID != "c2" || sent != 0 {
 				t.Fatalf("Run = %+v, %v after %d calls; want it parked for the approval", result, err, sent)
@@ -457,7 +457,7 @@ func TestNoProgressWhileATurnStillWaits(t *testing.T) {
 	j := &journaltest.Memory{}
 	for epoch := range 3 {
 		in.Epoch = int64(epoch + 1)
-		_, err := engine(j).Run(t.Context(), in)
+		_, err := engine(j).Run(t.Context(), new(in))
 		if parked, ok := asParked(err); !ok || !cmp.Equal(parked.Turns, []string{"child"}) {
 			t.Fatalf("Run: %v, want it parked for the sub-agent", err)
 		}

@@ -84,7 +84,7 @@ func TestToolsOfAToolbox(t *testing.T) {
 	in.Toolbox, in.Selection = b, tool.Selection{Most: 2, Semantic: true, Pinned: []string{"web_find"}}
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("never called"))}
 	j := &journaltest.Memory{}
-	result, err := engine(j).Run(t.Context(), in)
+	result, err := engine(j).Run(t.Context(), new(in))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestAToolboxThatFails(t *testing.T) {
 		in := input(c)
 		in.Toolbox, in.PrepareOnly = &box{err: broken}, only
 		j := &journaltest.Memory{}
-		result, err := engine(j).Run(t.Context(), in)
+		result, err := engine(j).Run(t.Context(), new(in))
 		if result != nil || !errors.Is(err, broken) || s.asked() != 0 || len(kinds(t, j)) != 0 {
 			t.Errorf("Run = %+v, %v with %v in the journal; want the error and nothing recorded: a later run may succeed",
 				result, err, kinds(t, j))

@@ -69,7 +69,7 @@ func TestAJournalThatFailsForAWhile(t *testing.T) {
 					}
 					in := input(c)
 					in.Timeout = time.Hour
-					result, err := e.Run(t.Context(), in)
+					result, err := e.Run(t.Context(), new(in))
 					if err != nil || result.Stop != turn.StopCompleted || result.Text != "Nothing." || s.asked() != 2 {
 						t.Fatalf("Run = %+v, %v after %d requests; want the answer, bought once", result, err, s.asked())
 					}
@@ -100,7 +100,7 @@ func TestAJournalThatFailsForGood(t *testing.T) {
 					in := input(c)
 					in.Timeout = time.Hour
 					begin := time.Now()
-					if result, err := e.Run(t.Context(), in); !errors.Is(err, errBroken) || result != nil {
+					if result, err := e.Run(t.Context(), new(in)); !errors.Is(err, errBroken) || result != nil {
 						t.Fatalf("Run = %+v, %v; want the journal's error, because the event is not recorded", result, err)
 					}
 					if took := time.Since(begin); took > time.Minute {
@@ -108,7 +108,7 @@ func TestAJournalThatFailsForGood(t *testing.T) {
 					}
 					before := s.asked()
 					in.Epoch = 2
-					result, err := engine(j).Run(t.Context(), in)
+					result, err := engine(j).Run(t.Context(), new(in))
 					if err != nil || result.Stop != turn.StopCompleted || result.Text != "Nothing." {
 						t.Fatalf("the next run: %+v, %v; want the answer", result, err)
 					}

@@ -46,7 +46,7 @@ func FuzzReplay(f *testing.F) {
 	in := input(c)
 	in.Tools = []tool.Tool{named("send", tool.Destructive, saying("sent"))}
 	whole := &journaltest.Memory{}
-	if _, err := engine(whole).Run(f.Context(), in); err != nil {
+	if _, err := engine(whole).Run(f.Context(), new(in)); err != nil {
 		f.Fatal(err)
 	}
 	written := entries(f, whole, "uid")
@@ -59,7 +59,7 @@ func FuzzReplay(f *testing.F) {
 		in := input(c)
 		in.Session = &turn.Session{UID: "talk-uid", Name: "talk"}
 		in.Epoch, in.Tools, in.Limits = 2, []tool.Tool{named("send", tool.Destructive, saying("sent"))}, loop.Limits{MaxSteps: 2, MaxToolCalls: 2, MaxDescendants: 25, MaxTokens: 1e6}
-		result, err := engine(j).Run(t.Context(), in)
+		result, err := engine(j).Run(t.Context(), new(in))
 		if (result == nil) == (err == nil) {
 			t.Errorf("Run = %+v, %v; want a result or an error", result, err)
 		}
@@ -94,7 +94,7 @@ func FuzzReplayOfEverything(f *testing.F) {
 				t.Errorf("progress lists %d calls", len(p.Calls))
 			}
 		}
-		result, err := engine(j).Run(t.Context(), in)
+		result, err := engine(j).Run(t.Context(), new(in))
 		if (result == nil) == (err == nil) {
 			t.Errorf("Run = %+v, %v; want a result or an error", result, err)
 		}

@@ -43,7 +43,7 @@ func talk(t testing.TB, j journal.Journal, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
 		c, _ := candidate("p0", 1, says(noise(fmt.Sprint("answer ", i), 2000)))
-		result, err := engine(j).Run(t.Context(), inTalk(fmt.Sprint("uid-", i), noise(fmt.Sprint("question ", i), 2000), c))
+		result, err := engine(j).Run(t.Context(), new(inTalk(fmt.Sprint("uid-", i), noise(fmt.Sprint("question ", i), 2000), c)))
 		if err != nil || result.Session.Number != int64(i+1) {
 			t.Fatalf("Run = %+v, %v; want Turn %d of its Session", result, err, i+1)
 		}
@@ -172,7 +172,7 @@ func TestATurnGoesOnWithItsHistory(t *testing.T) {
 					ctl.abandon(errBroken)
 				}
 			}
-			if _, err := engine(j).Run(ctx, in); !errors.Is(err, errBroken) {
+			if _, err := engine(j).Run(ctx, new(in)); !errors.Is(err, errBroken) {
 				t.Fatalf("Run: %v, want it abandoned", err)
 			}
 			tc.change(t, j)
@@ -203,7 +203,7 @@ func TestJournalOfAnOlderVersionContainsItsHistory(t *testing.T) {
 	stop := make(chan struct{})
 	close(stop)
 	in.Interrupt = stop // interrupts the run after the preparation
-	if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) {
+	if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, loop.ErrInterrupted) {
 		t.Fatal(err)
 	}
 	old := &journaltest.Memory{}
@@ -441,7 +441,7 @@ func TestASessionThatLostItsHistory(t *testing.T) {
 		in.Session.Known = session.Totals{Turns: 4}
 		in.Session.OnLoss = func(context.Context, int64) error { return errBroken }
 		j := &journaltest.Memory{}
-		if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, errBroken) || s.asked() != 0 || len(entries(t, j, "uid")) != 0 {
+		if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, errBroken) || s.asked() != 0 || len(entries(t, j, "uid")) != 0 {
 			t.Errorf("Run: %v after %d requests, want the policy's error and an empty journal", err, s.asked())
 		}
 	})

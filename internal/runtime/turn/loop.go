@@ -92,7 +92,7 @@ func (r *run) loop(ctx context.Context) (*loop.End, error) {
 		return nil, err
 	}
 	before := len(r.replayed.loop.Steps)
-	end, err := loop.RunInput(ctx, r.loopInput())
+	end, err := loop.Run(ctx, r.loopInput())
 	return r.afterLoop(end, err, len(r.replayed.loop.Steps) > before)
 }
 
@@ -115,11 +115,9 @@ func (r *run) afterLoop(end *loop.End, err error, more bool) (*loop.End, error) 
 //go:noinline
 func (r *run) loopInput() *loop.Input {
 	return &loop.Input{
-		TurnUID: r.in.UID, Chain: r.in.Chain, Start: r.startOfChain(), Prepare: r.prepare, Tools: r.tools,
-		Offered: r.offers, Limits: r.in.Limits,
-		Policy: r.in.Policy, Nonce: r.exposed().Nonce, Now: r.engine.Now, Decide: r.in.Decide, Output: r.output,
-		Context: r.in.Context, Reflect: r.reflects(), KeepReasoning: r.in.KeepReasoning,
-		Interrupt: r.in.Interrupt, Redact: r.in.Redact, State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, Hold: r.memory.hold, NextSeq: r.log.Next,
+		Config: r.in.Config, TurnUID: r.in.UID, Start: r.startOfChain(), Prepare: r.prepare, Tools: r.tools, Offered: r.offers,
+		Nonce: r.exposed().Nonce, Now: r.engine.Now, Output: r.output, Reflect: r.reflects(),
+		State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, Hold: r.memory.hold, NextSeq: r.log.Next,
 		Abandoned: func() bool { return r.life.Err() != nil },
 	}
 }

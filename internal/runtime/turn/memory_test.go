@@ -117,7 +117,7 @@ func TestTurnThatFindsNoMemoryRecordsNothing(t *testing.T) {
 	in := input(c)
 	in.Hold = l.hold
 	in.Preparation = making(func(m *prepare.Input) { m.Turn.Message = strings.Repeat("m", 39_000) })
-	if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, bytebudget.ErrTooLarge) {
+	if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, bytebudget.ErrTooLarge) {
 		t.Errorf("Run: %v, want the error of Hold", err)
 	}
 	if n := len(entries(t, j, "uid")); n != 0 || s.asked() != 0 || l.held() != 0 {
@@ -162,7 +162,7 @@ func TestHistoryIsCounted(t *testing.T) {
 			l = newLedger(t, length*turns) // less than the history: the last entry alone fits
 			in.Hold = l.hold
 			u := &unread{measured: measured{Journal: j}}
-			if _, err := engine(u).Run(t.Context(), in); !errors.Is(err, bytebudget.ErrTooLarge) && !errors.Is(err, bytebudget.ErrShort) {
+			if _, err := engine(u).Run(t.Context(), new(in)); !errors.Is(err, bytebudget.ErrTooLarge) && !errors.Is(err, bytebudget.ErrShort) {
 				t.Errorf("Run: %v, want the error of Hold", err)
 			}
 			if u.entries > 1 || u.artifacts > 1 || s.asked() != 0 {
@@ -177,7 +177,7 @@ func TestHistoryIsCounted(t *testing.T) {
 				stop.interrupt()
 				return tool.Result{Content: "found"}, nil
 			})
-			if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) {
+			if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, loop.ErrInterrupted) {
 				t.Fatalf("Run: %v, want the run interrupted after its call", err)
 			}
 			l = newLedger(t, 1<<20)

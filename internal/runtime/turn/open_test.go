@@ -67,7 +67,7 @@ func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 					})
 				}
 				in.Tools = []tool.Tool{do("find", tool.ReadOnly), do("store", tool.Idempotent), do("send", tool.Destructive)}
-				if _, err := engine(j).Run(ctx, in); !errors.Is(err, errKilled) {
+				if _, err := engine(j).Run(ctx, new(in)); !errors.Is(err, errKilled) {
 					t.Fatalf("Run = %v, want the run to die", err)
 				}
 				in.Epoch = 2

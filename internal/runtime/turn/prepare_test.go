@@ -56,7 +56,7 @@ func TestPreparationThatFails(t *testing.T) {
 				in := input(c, d)
 				in.PrepareOnly = only
 				in.Preparation = func(context.Context) (prepare.Input, error) { return prepare.Input{}, tc.err }
-				result, err := engine(j).Run(t.Context(), in)
+				result, err := engine(j).Run(t.Context(), new(in))
 				if s.asked() != 0 {
 					t.Errorf("the model was asked %d times without a prompt", s.asked())
 				}
@@ -84,7 +84,7 @@ func TestInputThatCannotBeRendered(t *testing.T) {
 	c, s := candidate("p0", 2, says("never asked"))
 	in := input(c)
 	in.Preparation = making(func(m *prepare.Input) { m.Profile.Instructions = "Hi {{ .nobody }}" })
-	result, err := engine(&journaltest.Memory{}).Run(t.Context(), in)
+	result, err := engine(&journaltest.Memory{}).Run(t.Context(), new(in))
 	if err != nil || result.Stop != turn.StopPreparationError ||
 		!strings.HasPrefix(result.Message, "PromptProfile spec.instructions:1:7: ") || s.asked() != 0 {
 		t.Errorf("Run = %+v, %v after %d requests; want the place of the fault", result, err, s.asked())
@@ -126,7 +126,7 @@ func TestJournalKeepsTheInputForAFallback(t *testing.T) {
 			in := input(chain...)
 			in.PrepareOnly = tc.only
 			j := &journaltest.Memory{}
-			if _, err := engine(j).Run(t.Context(), in); err != nil {
+			if _, err := engine(j).Run(t.Context(), new(in)); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tc.want, kinds(t, j)); diff != "" {
@@ -183,19 +183,19 @@ func TestFallbackUsesTheSameInput(t *testing.T) {
 						}
 						return make(ctx)
 					}
-					if _, err := engine(open(t)).Run(t.Context(), in); err != nil {
+					if _, err := engine(open(t)).Run(t.Context(), new(in)); err != nil {
 						t.Fatal(err)
 					}
 					if restart { // after the first model has failed, with another profile
 						first := &journaltest.Memory{}
 						in.Preparation = making(change)
-						if _, err := engine(first).Run(t.Context(), in); err != nil {
+						if _, err := engine(first).Run(t.Context(), new(in)); err != nil {
 							t.Fatal(err)
 						}
 						in.Epoch, in.Preparation = 2, gone(t)
 						two, second = candidate("p1", 1, says("Nothing."))
 						in.Chain = []loop.Candidate{one, two}
-						if _, err := engine(copyOf(t, first, open(t), 7)).Run(t.Context(), in); err != nil {
+						if _, err := engine(copyOf(t, first, open(t), 7)).Run(t.Context(), new(in)); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -222,14 +222,14 @@ func TestFallbackUsesTheSameInput(t *testing.T) {
 func TestNewModelOfAnAgentReceivesTheSamePrompt(t *testing.T) {
 	one, _ := candidate("p0", 1, fails(model.Auth))
 	first := &journaltest.Memory{}
-	if _, err := engine(first).Run(t.Context(), input(one)); err != nil {
+	if _, err := engine(first).Run(t.Context(), new(input(one))); err != nil {
 		t.Fatal(err)
 	}
 	one, _ = candidate("p0", 1, fails(model.Auth))
 	two, second := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
 	in.Epoch, in.Preparation = 2, gone(t)
-	result, err := engine(copyOf(t, first, &journaltest.Memory{}, 7)).Run(t.Context(), in)
+	result, err := engine(copyOf(t, first, &journaltest.Memory{}, 7)).Run(t.Context(), new(in))
 	if err != nil || result.Stop != turn.StopCompleted || second.asked() != 1 {
 		t.Errorf("Run = %+v, %v, the second model asked %d times; want its answer to the prompt that was frozen",
 			result, err, second.asked())
@@ -242,7 +242,7 @@ func TestCitationsComeFromThePreparedRecord(t *testing.T) {
 	c, _ := candidate("p0", 2, says("Nothing."))
 	in := input(c)
 	in.Epoch, in.Preparation = 2, gone(t)
-	result, err := engine(copyOf(t, from, &journaltest.Memory{}, 5)).Run(t.Context(), in)
+	result, err := engine(copyOf(t, from, &journaltest.Memory{}, 5)).Run(t.Context(), new(in))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestPromptRendered(t *testing.T) {
 	c, _ := candidate("p0", 1, says("Nothing."))
 	in := input(c)
 	in.Preparation = making(rich(t), func(m *prepare.Input) { m.Profile.Tags = []string{"de"} })
-	result, err := engine(j).Run(t.Context(), in)
+	result, err := engine(j).Run(t.Context(), new(in))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
 					<-ctx.Done()
 					return prepare.Input{}, fmt.Errorf("failed to read: %w", ctx.Err())
 				}
-				result, err := engine(&journaltest.Memory{}).Run(ctx, in)
+				result, err := engine(&journaltest.Memory{}).Run(ctx, new(in))
 				if !errors.Is(err, tc.err) || (result == nil) != (tc.stop == "") || result != nil &&
 					result.Stop != tc.stop || s.asked() != 0 {
 					t.Errorf("Run = %+v, %v after %d requests; want %q, %v: %s", result, err, s.asked(), tc.stop, tc.err, tc.reason)

@@ -31,7 +31,7 @@ func stepped(t testing.TB, steps int) (journal.Journal, turn.Input) {
 	in.Limits = loop.Limits{MaxSteps: steps, MaxToolCalls: 2 * steps}
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying(strings.Repeat("The parcel of order <1042> is late. ", 10)))}
 	whole := &journaltest.Memory{}
-	if _, err := engine(whole).Run(t.Context(), in); err != nil {
+	if _, err := engine(whole).Run(t.Context(), new(in)); err != nil {
 		t.Fatal(err)
 	}
 	stop := make(chan struct{})
@@ -42,7 +42,7 @@ func stepped(t testing.TB, steps int) (journal.Journal, turn.Input) {
 
 func replay(t testing.TB, j journal.Journal, in turn.Input) {
 	t.Helper()
-	if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) {
+	if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, loop.ErrInterrupted) {
 		t.Fatalf("Run: %v, want it stopped before the next request", err)
 	}
 }

@@ -30,7 +30,7 @@ func whole(t *testing.T) (journal.Journal, *turn.Result) {
 	t.Helper()
 	c, _ := candidate("p0", 2, fails(model.Overloaded), says("Nothing."))
 	j := &journaltest.Memory{}
-	result, err := engine(j).Run(t.Context(), input(c))
+	result, err := engine(j).Run(t.Context(), new(input(c)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestResume(t *testing.T) {
 				if tc.entries >= 5 {
 					in.Preparation = gone(t) // the frozen input stays frozen
 				}
-				got, err := engine(j).Run(t.Context(), in)
+				got, err := engine(j).Run(t.Context(), new(in))
 				if err != nil {
 					t.Fatalf("Run: %v", err)
 				}
@@ -91,7 +91,7 @@ func TestResume(t *testing.T) {
 				if diff := cmp.Diff(asJSON(t, expected), asJSON(t, got)); diff != "" {
 					t.Errorf("result: %s: -want +got:\n%s", tc.reason, diff)
 				}
-				again, err := engine(j).Run(t.Context(), in)
+				again, err := engine(j).Run(t.Context(), new(in))
 				if diff := cmp.Diff(got, again); diff != "" || err != nil {
 					t.Errorf("the run of a finished Turn (error %v): -first +second:\n%s", err, diff)
 				}
@@ -118,14 +118,14 @@ func TestResumeGoesOnWithTheFallback(t *testing.T) {
 	one, _ := candidate("p0", 1, fails(model.Auth))
 	two, _ := candidate("p1", 1, says("Nothing."))
 	whole := &journaltest.Memory{}
-	if _, err := engine(whole).Run(t.Context(), input(one, two)); err != nil {
+	if _, err := engine(whole).Run(t.Context(), new(input(one, two))); err != nil {
 		t.Fatal(err)
 	}
 	one, first := candidate("p0", 1, fails(model.Auth))
 	two, second := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
 	in.Epoch, in.Preparation = 2, gone(t)
-	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 9)).Run(t.Context(), in)
+	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 9)).Run(t.Context(), new(in))
 	if err != nil || first.asked() != 0 || second.asked() != 1 {
 		t.Fatalf("Run: %v, asked %d and %d times; want only the model that the earlier run had got to", err, first.asked(), second.asked())
 	}
@@ -144,10 +144,10 @@ func TestFencedRun(t *testing.T) {
 			c, s := candidate("p0", 1, says("Nothing."))
 			newer := input(c)
 			newer.Epoch = 2
-			if _, err := engine(j).Run(t.Context(), newer); err != nil {
+			if _, err := engine(j).Run(t.Context(), new(newer)); err != nil {
 				t.Fatal(err)
 			}
-			if result, err := engine(j).Run(t.Context(), input(c)); !errors.Is(err, journal.ErrFenced) || result != nil || s.asked() != 1 {
+			if result, err := engine(j).Run(t.Context(), new(input(c))); !errors.Is(err, journal.ErrFenced) || result != nil || s.asked() != 1 {
 				t.Errorf("Run of the old epoch = %+v, %v, %d requests; want ErrFenced and no more requests", result, err, s.asked())
 			}
 		})
@@ -164,12 +164,12 @@ func TestFencedWhileItRuns(t *testing.T) {
 		taken = true
 		over := input(newer)
 		over.Epoch = 2
-		if result, err := engine(j).Run(t.Context(), over); err != nil || result.Text != "the older answer" {
+		if result, err := engine(j).Run(t.Context(), new(over)); err != nil || result.Text != "the older answer" {
 			t.Errorf("the newer run = %+v, %v; want the answer that was bought", result, err)
 		}
 		return false
 	}
-	if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, journal.ErrFenced) || !taken {
+	if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, journal.ErrFenced) || !taken {
 		t.Errorf("Run: %v, want ErrFenced: another run has ended the Turn", err)
 	}
 }
@@ -179,7 +179,7 @@ func TestHoldAnswer(t *testing.T) {
 	c, s := candidate("p0", 1, says("Nothing."))
 	in := input(c)
 	in.HoldAnswer = func() bool { return true }
-	if result, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) || result != nil {
+	if result, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, loop.ErrInterrupted) || result != nil {
 		t.Fatalf("Run = %+v, %v; want ErrInterrupted with the answer kept", result, err)
 	}
 	if diff := cmp.Diff([]journal.Kind{
@@ -189,7 +189,7 @@ func TestHoldAnswer(t *testing.T) {
 		t.Errorf("journal: -want +got:\n%s", diff)
 	}
 	in.Epoch, in.HoldAnswer, in.Timeout = 2, nil, -1
-	result, err := engine(j).Run(t.Context(), in)
+	result, err := engine(j).Run(t.Context(), new(in))
 	if err != nil || result.Text != "Nothing." || result.Counts.Resumes != 1 || s.asked() != 1 {
 		t.Errorf("the next run = %+v, %v after %d requests; want the kept answer, whatever the time", result, err, s.asked())
 	}
@@ -199,7 +199,7 @@ func TestResultSurvivesJSON(t *testing.T) {
 	_, result := whole(t)
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 2, fails(model.Overloaded), says("Nothing."))
-	if _, err := engine(j).Run(t.Context(), input(c)); err != nil {
+	if _, err := engine(j).Run(t.Context(), new(input(c))); err != nil {
 		t.Fatal(err)
 	}
 	back := payloads[turn.Result](t, j, journal.Finalized)[0]
@@ -225,7 +225,7 @@ func TestResultOfACancelledTurn(t *testing.T) {
 			in.Epoch = 2
 			ctx, ctl := control(t, &in)
 			ctl.cancel()
-			got, err := engine(copyOf(t, from, &journaltest.Memory{}, tc.entries)).Run(ctx, in)
+			got, err := engine(copyOf(t, from, &journaltest.Memory{}, tc.entries)).Run(ctx, new(in))
 			if err != nil || got.Stop != turn.StopCancelled || got.Text != tc.text ||
 				got.Counts.ModelRequests != tc.requests || s.asked() != 0 {
 				t.Fatalf("Run = %+v, %v after %d requests; want what the journal holds, and nothing asked", got, err, s.asked())
@@ -240,7 +240,7 @@ func TestResultOfACancelledTurn(t *testing.T) {
 func TestRequestsThatNeverLeftDoNotCount(t *testing.T) {
 	unsent := answer{err: &model.Error{Kind: model.Network, Message: "no Secret", Unsent: true}}
 	c, _ := candidate("p0", 3, unsent, unsent, says("Nothing."))
-	got, err := engine(&journaltest.Memory{}).Run(t.Context(), input(c))
+	got, err := engine(&journaltest.Memory{}).Run(t.Context(), new(input(c)))
 	if want := (turn.Counts{Steps: 1, ModelRequests: 1}); err != nil || got.Counts != want {
 		t.Errorf("counts %+v, %v; want %+v", got.Counts, err, want)
 	}
@@ -251,7 +251,7 @@ func TestAPanicOfAnAdapterIsAnErrorOfThatRequest(t *testing.T) {
 	one.Provider = panicking{}
 	two, _ := candidate("p1", 1, says("Nothing."))
 	j := &journaltest.Memory{}
-	got, err := engine(j).Run(t.Context(), input(one, two))
+	got, err := engine(j).Run(t.Context(), new(input(one, two)))
 	if err != nil || got.Stop != turn.StopCompleted || got.Fallback == nil {
 		t.Errorf("Run = %+v, %v; want the answer of the next model", got, err)
 	}
@@ -300,7 +300,7 @@ func TestTwoRunsOfOneEpoch(t *testing.T) {
 						called.Add(1)
 						return tool.Result{Content: "sent"}, nil
 					})}
-					result, err := engine(&abreast{Journal: j, all: &all}).Run(t.Context(), in)
+					result, err := engine(&abreast{Journal: j, all: &all}).Run(t.Context(), new(in))
 					if errors.Is(err, journal.ErrSequence) {
 						refused.Add(1)
 					} else if err != nil || result.Text != "Done." {
@@ -351,7 +351,7 @@ func TestAJournalOfAnOlderVersion(t *testing.T) {
 	c, s := candidate("p0", 2, says("never asked"))
 	in := input(c)
 	in.Epoch, in.ReflectEvery = 2, 1
-	result, err := engine(j).Run(t.Context(), in)
+	result, err := engine(j).Run(t.Context(), new(in))
 	if err != nil || s.asked() != 0 || result.Counts.Resumes != 1 || result.Text != want.Text {
 		t.Fatalf("Run = %+v, %v after %d requests; want the result of the earlier run, counted as a second run", result, err, s.asked())
 	}
@@ -423,7 +423,7 @@ func TestApprovalOfASubAgentOutlivesANewDescription(t *testing.T) {
 	in := input(c)
 	in.Toolbox = &box{offers: []tool.Offer{{Tools: []tool.Tool{helper}, RequireApproval: []string{"*"}}}}
 	in.Limits.ApprovalTimeout = time.Hour
-	_, err := engine(from).Run(t.Context(), in)
+	_, err := engine(from).Run(t.Context(), new(in))
 	if _, parked := asParked(err); !parked {
 		t.Fatalf("Run = %v, want a Turn that waits for the approval", err)
 	}

@@ -81,7 +81,7 @@ func speak(t *testing.T, j journal.Journal, name string, at int, after bool) (sp
 	life, kill := context.WithCancelCause(t.Context())
 	defer kill(nil)
 	process := &mortal{Journal: j, kill: kill, left: at, after: after}
-	result, err := engine(process).Run(life, second)
+	result, err := engine(process).Run(life, new(second))
 	if (err == nil) != (at < 0) {
 		t.Fatalf("the second Turn, killed at append %d: %v", at, err)
 	}

@@ -36,7 +36,7 @@ func inTalk(uid, message string, chain ...loop.Candidate) turn.Input {
 
 func mustRun(t *testing.T, j journal.Journal, in turn.Input) *turn.Result {
 	t.Helper()
-	result, err := engine(j).Run(t.Context(), in)
+	result, err := engine(j).Run(t.Context(), new(in))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestAResumedTurnKeepsItsHistory(t *testing.T) {
 	stop := make(chan struct{})
 	close(stop)
 	in.Interrupt = stop // when it is prepared
-	if _, err := engine(j).Run(t.Context(), in); !errors.Is(err, loop.ErrInterrupted) {
+	if _, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, loop.ErrInterrupted) {
 		t.Fatal(err)
 	}
 	c, _ = candidate("p0", 1, says("Meanwhile."))
@@ -315,7 +315,7 @@ func TestUnreadableHistory(t *testing.T) {
 				in := inTalk("b", "Is it so?", c)
 				ctx, ctl := control(t, &in)
 				time.AfterFunc(time.Second, func() { tc.do(ctl) })
-				result, err := engine(&blind{&journaltest.Memory{}, "talk-uid", 1}).Run(ctx, in)
+				result, err := engine(&blind{&journaltest.Memory{}, "talk-uid", 1}).Run(ctx, new(in))
 				if (result == nil) != (tc.stop == "") || result != nil && result.Stop != tc.stop || tc.stop == "" &&
 					!errors.Is(err, errBroken) || s.asked() != 0 {
 					t.Errorf("Run = %+v, %v after %d requests; want %q: %s", result, err, s.asked(), tc.stop, tc.reason)
@@ -342,13 +342,13 @@ func TestUnwritableSession(t *testing.T) {
 						times = -1
 						time.AfterFunc(time.Hour, func() { ctl.abandon(context.Canceled) })
 					}
-					result, err := engine(&breaking{Journal: j, n: 5, times: times, written: written}).Run(ctx, in)
+					result, err := engine(&breaking{Journal: j, n: 5, times: times, written: written}).Run(ctx, new(in))
 					if forGood {
 						if err == nil || result != nil {
 							t.Fatalf("Run = %+v, %v; want an error: the Turn has not ended while its Session does not know", result, err)
 						}
 						in.Epoch = 2
-						result, err = engine(j).Run(t.Context(), in)
+						result, err = engine(j).Run(t.Context(), new(in))
 					}
 					if err != nil || result.Stop != turn.StopCompleted || result.Session.Number != 1 ||
 						len(history(t, j).Turns) != 1 || s.asked() != 1 {

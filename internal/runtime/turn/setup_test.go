@@ -85,8 +85,8 @@ func candidate(name string, attempts int, answers ...answer) (loop.Candidate, *s
 
 func input(chain ...loop.Candidate) turn.Input {
 	return turn.Input{
-		UID: "uid", Epoch: 1, Timeout: time.Minute, Limit: time.Minute, Chain: chain, ShowCitations: true, DecisionKey: "support.chat.turn",
-		Preparation: making(), Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25, MaxDescendants: 25},
+		UID: "uid", Epoch: 1, Timeout: time.Minute, Limit: time.Minute, ShowCitations: true, DecisionKey: "support.chat.turn",
+		Preparation: making(), Config: loop.Config{Chain: chain, Limits: loop.Limits{MaxSteps: 6, MaxToolCalls: 25, MaxDescendants: 25}},
 	}
 }
 

@@ -58,7 +58,7 @@ func TestATurnWithTools(t *testing.T) {
 		return tool.Result{Content: c.IdempotencyKey + " " + string(c.Arguments)}, nil
 	})}
 	j := &journaltest.Memory{}
-	result, err := engine(j).Run(t.Context(), in)
+	result, err := engine(j).Run(t.Context(), new(in))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestLoadSkill(t *testing.T) {
 					}
 				})
 				j := &journaltest.Memory{}
-				result, err := engine(j).Run(t.Context(), in)
+				result, err := engine(j).Run(t.Context(), new(in))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -148,7 +148,7 @@ func TestLoadSkill(t *testing.T) {
 					for n := 7; n <= 8; n++ {
 						c, s = candidate("p0", 1, says("Done."))
 						in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, gone(t)
-						if result, err = engine(copyOf(t, j, &journaltest.Memory{}, n)).Run(t.Context(), in); err != nil {
+						if result, err = engine(copyOf(t, j, &journaltest.Memory{}, n)).Run(t.Context(), new(in)); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -174,14 +174,14 @@ func TestToolsOfThePromptAreOffered(t *testing.T) {
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
 	in.Tools[0].Schema = nil // it then follows from the Parameters: a schema of its own would be gone with the tool
 	j := &journaltest.Memory{}
-	if _, err := engine(j).Run(t.Context(), in); err != nil {
+	if _, err := engine(j).Run(t.Context(), new(in)); err != nil {
 		t.Fatal(err)
 	}
 	offered := s.requests[0].Tools
 	c, s = candidate("p0", 1, says("Done."))
 	in.Chain, in.Epoch, in.Preparation, in.Tools = []loop.Candidate{c}, 2, gone(t),
 		[]tool.Tool{named("other", tool.ReadOnly, saying("never"))}
-	if _, err := engine(copyOf(t, j, &journaltest.Memory{}, 7)).Run(t.Context(), in); err != nil {
+	if _, err := engine(copyOf(t, j, &journaltest.Memory{}, 7)).Run(t.Context(), new(in)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(offered, s.requests[0].Tools); diff != "" {
@@ -255,7 +255,7 @@ func TestTheEndOfATurnDuringACall(t *testing.T) {
 				}
 				begin := time.Now()
 				time.AfterFunc(time.Second, func() { tc.do(ctl) })
-				result, err := engine(j).Run(ctx, in)
+				result, err := engine(j).Run(ctx, new(in))
 				want := tc.after
 				if tc.stop == turn.StopDeadline {
 					want = in.Timeout
@@ -266,7 +266,7 @@ func TestTheEndOfATurnDuringACall(t *testing.T) {
 				}
 				if tc.stop == "" { // the next run continues
 					in.Epoch, in.Cancel, in.Interrupt = 2, nil, nil
-					if result, err = engine(j).Run(t.Context(), in); err != nil || result.Stop != turn.StopCompleted || s.asked() != 2 {
+					if result, err = engine(j).Run(t.Context(), new(in)); err != nil || result.Stop != turn.StopCompleted || s.asked() != 2 {
 						t.Fatalf("the next run = %+v, %v after %d requests; want the answer", result, err, s.asked())
 					}
 				} else if result.Stop != tc.stop {
@@ -288,13 +288,13 @@ func TestACancelledTurnCountsWhatIsUnknown(t *testing.T) {
 	c, _ := candidate("p0", 1, asks("send", `{}`), says("Done."))
 	in := input(c)
 	in.Tools = []tool.Tool{named("send", tool.Destructive, saying("sent"))}
-	if _, err := engine(j).Run(t.Context(), in); err != nil {
+	if _, err := engine(j).Run(t.Context(), new(in)); err != nil {
 		t.Fatal(err)
 	}
 	in.Epoch = 2
 	ctx, ctl := control(t, &in)
 	ctl.cancel()
-	result, err := engine(copyOf(t, j, &journaltest.Memory{}, 8)).Run(ctx, in)
+	result, err := engine(copyOf(t, j, &journaltest.Memory{}, 8)).Run(ctx, new(in))
 	if err != nil || result.Stop != turn.StopCancelled || result.Counts.UnknownOutcomes != 1 || result.Counts.Resumes != 1 {
 		t.Errorf("Run = %+v, %v; want the end and the call of unknown outcome", result, err)
 	}
@@ -320,7 +320,7 @@ func TestLongAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := &journaltest.Memory{}
 			c, _ := candidate("p0", 1, says(tc.text))
-			result, err := engine(j).Run(t.Context(), input(c))
+			result, err := engine(j).Run(t.Context(), new(input(c)))
 			if err != nil || result.Text != tc.text {
 				t.Fatalf("Run: %d bytes, %v; want the whole answer", len(result.Text), err)
 			}
@@ -350,14 +350,14 @@ func TestEarlierRepliesKeepTheirPrices(t *testing.T) {
 	c, _ := candidate("p0", 1, asks("find", `{}`), says("Done."))
 	in := input(c)
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
-	if _, err := engine(j).Run(t.Context(), in); err != nil {
+	if _, err := engine(j).Run(t.Context(), new(in)); err != nil {
 		t.Fatal(err)
 	}
 	c, _ = candidate("p0", 1, says("Done."))
 	c.Pricing = &model.Pricing{Currency: "USD", Input: decimal.NewFromInt(100), Output: decimal.NewFromInt(100)}
 	in.Chain, in.Epoch = []loop.Candidate{c}, 2
 	for entries, want := range map[int]string{9: "0.112", 11: "0.004"} { // before the second request, and after its reply
-		result, err := engine(copyOf(t, j, &journaltest.Memory{}, entries)).Run(t.Context(), in)
+		result, err := engine(copyOf(t, j, &journaltest.Memory{}, entries)).Run(t.Context(), new(in))
 		if err != nil || result.Record.Cost == nil || result.Record.Cost.Amount != want {
 			t.Errorf("after %d entries the Turn cost %s (error %v), want %s: a new price must not change the cost of an earlier reply",
 				entries, asJSON(t, result.Record.Cost), err, want)
@@ -371,7 +371,7 @@ func TestIntentOfACall(t *testing.T) {
 	c, _ := candidate("p0", 1, asks("send", `{"to":"<Bob>"}`), says("Done."))
 	in := input(c)
 	in.Tools = []tool.Tool{named("send", "", saying("sent"))}
-	if _, err := engine(j).Run(t.Context(), in); err != nil {
+	if _, err := engine(j).Run(t.Context(), new(in)); err != nil {
 		t.Fatal(err)
 	}
 	want := loop.Intent{

@@ -24,6 +24,9 @@ import (
 
 // Input is the input of a run.
 type Input struct {
+	// Config is the configuration of the loop. Chain has at least one model, unless the Turn was cancelled or its
+	// time is over: such a Turn asks no model.
+	loop.Config
 	// UID is the UID of the Turn and the key of its journal.
 	UID string
 	// Epoch is the epoch of the binding that this run belongs to. The first epoch is 1.
@@ -43,9 +46,6 @@ type Input struct {
 	// journal does not have this input yet, because a later run may no longer find its sources. An *invalid.Error
 	// ends the Turn; any other error ends the run.
 	Preparation func(ctx context.Context) (prepare.Input, error)
-	// Chain is the chain of models. It has at least one model, unless the Turn was cancelled or its time is over:
-	// such a Turn asks no model.
-	Chain []loop.Candidate
 	// Tools are always offered to the model, in addition to the selected ones. They must be the same in each run of
 	// the Turn.
 	Tools []tool.Tool
@@ -56,12 +56,6 @@ type Input struct {
 	Selection tool.Selection
 	// TopK is the number of results that a context pack is asked for.
 	TopK int
-	// Policy is the policy for tool calls, and Context is the policy for long conversations.
-	Policy  loop.Policy
-	Context loop.ContextPolicy
-	// Decide returns the decision about an approval request, or nil if none has been made. A decision counts only
-	// if it names everything that the request shows. If Decide is nil, calls are never decided.
-	Decide func(ctx context.Context, a loop.Approval) (*loop.Decision, error)
 	// Child returns the usage of the ended Turn that a call of a sub-agent has created, or a *tool.Pending error
 	// while that Turn has not ended. If the Turn of this run ends first, Child is called for each such call without
 	// a result. uid is the UID of the sub-agent's Turn, or empty if it is not known. If Child is nil, the Turn ends
@@ -72,8 +66,6 @@ type Input struct {
 	// ReflectEvery makes the model check its draft in each Turn whose number in the Session is a multiple of it. 0
 	// means never.
 	ReflectEvery int
-	// KeepReasoning makes the journal keep the text of the model's reasoning.
-	KeepReasoning bool
 	// Progress receives the progress of the Turn after each call, and after each step that asks for calls. It must
 	// return at once. If Progress is nil, progress is not reported.
 	Progress func(Progress)
@@ -97,8 +89,6 @@ type Input struct {
 	// BeforeEffect is called before this run records its first call of a tool that is not ReadOnly. An error ends
 	// the run, and the call is not made. BeforeEffect may be nil.
 	BeforeEffect func(ctx context.Context) error
-	// Limits apply to all runs of the Turn together.
-	Limits loop.Limits
 	// Session is the Session of the Turn, or nil if the Turn has none.
 	Session *Session
 	// PrepareOnly stops the run when the messages are ready.
@@ -111,12 +101,6 @@ type Input struct {
 	// point. If Cancel is nil, the Turn is never cancelled. It must be a context of the standard library: waiting
 	// for any other context needs a goroutine.
 	Cancel context.Context //nolint:containedctx // because it is the signal that the Turn was cancelled, and not the context of a call
-	// Interrupt is closed to stop the run at the next safe point. If Interrupt is nil, the run is never
-	// interrupted.
-	Interrupt <-chan struct{}
-	// Redact removes credentials that the Turn must not have from a text of a model or a tool, before the text is
-	// recorded. If Redact is nil, texts are recorded unchanged.
-	Redact func(text string) string
 	// HoldAnswer is called once the model's answer is in the journal. If it returns true, the run stops there, for
 	// example because the Turn was suspended while the model worked. If it returns false or HoldAnswer is nil, the
 	// run ends the Turn even if it was interrupted.
@@ -209,10 +193,9 @@ type Engine struct {
 //   - any other error, for example if the journal cannot be read.
 //
 // After an error, a run of a later epoch continues the Turn.
-func (e *Engine) Run(ctx context.Context, in Input) (*Result, error) { return e.RunInput(ctx, &in) }
-
-// RunInput is Run for an input that only this run uses. The caller need not keep the input on its stack meanwhile.
-func (e *Engine) RunInput(ctx context.Context, in *Input) (*Result, error) {
+//
+// Only this run may use the input meanwhile. The caller need not keep it on its stack.
+func (e *Engine) Run(ctx context.Context, in *Input) (*Result, error) {
 	r, err := e.open(ctx, in)
 	if err != nil {
 		return nil, err
@@ -225,7 +208,7 @@ func (e *Engine) RunInput(ctx context.Context, in *Input) (*Result, error) {
 	return r.addToSession()
 }
 
-// open reads the journal of a Turn. It is separate from RunInput, whose frame is on the stack of each waiting Turn.
+// open reads the journal of a Turn. It is separate from Run, whose frame is on the stack of each waiting Turn.
 func (e *Engine) open(ctx context.Context, in *Input) (*run, error) {
 	r := e.newRun(ctx, in)
 	var err error

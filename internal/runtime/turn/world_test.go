@@ -122,9 +122,9 @@ func (p *process) alive() bool {
 func (p *process) run() (*turn.Result, error) {
 	defer p.kill(nil)
 	e := &turn.Engine{Journal: p, Now: func() time.Time { return at }}
-	result, err := e.Run(p.life, p.input())
+	result, err := e.Run(p.life, new(p.input()))
 	for errors.Is(err, journal.ErrSequence) {
-		result, err = e.Run(p.life, p.input())
+		result, err = e.Run(p.life, new(p.input()))
 	}
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
@@ -182,8 +182,9 @@ func (p *process) input() turn.Input {
 		}
 	}
 	in := turn.Input{
-		UID: p.world.uid, Epoch: p.epoch, Timeout: time.Hour, Limit: time.Hour, Chain: []loop.Candidate{link("p0"), link("p1")},
-		Preparation: making(withSkill), DecisionKey: "k", Limits: p.world.ending.limits,
+		UID: p.world.uid, Epoch: p.epoch, Timeout: time.Hour, Limit: time.Hour,
+		Config:      loop.Config{Chain: []loop.Candidate{link("p0"), link("p1")}, Limits: p.world.ending.limits},
+		Preparation: making(withSkill), DecisionKey: "k",
 		Session: &turn.Session{UID: p.world.talk, Name: "talk"},
 		Tools:   []tool.Tool{named("find", tool.ReadOnly), named("store", tool.Idempotent), named("send", tool.Destructive)},
 	}
