@@ -56,7 +56,8 @@ build: build-bin/manager build-bin/capstan ## Build bin/manager and bin/capstan.
 
 PROGRAMS := manager capstan fakemodel toolserver demo bench
 build-bin/manager build-bin/capstan: DIR := cmd
-build-bin/fakemodel build-bin/toolserver build-bin/demo build-bin/bench: DIR := hack
+build-bin/demo build-bin/bench: DIR := hack
+build-bin/fakemodel build-bin/toolserver: DIR := test
 .PHONY: $(PROGRAMS:%=build-bin/%)
 $(PROGRAMS:%=build-bin/%): build-bin/%:
 	$(GO_BUILD) -o bin/$* ./$(DIR)/$*
@@ -136,7 +137,7 @@ e2e: ## Install the chart on a real kubelet on this machine, and disturb it (as 
 .PHONY: e2e-programs
 e2e-programs:
 	@echo "Building the programs of make e2e" >&2
-	@$(GO_BUILD) -o $(E2E)/ ./cmd/capstan ./hack/fakemodel ./hack/toolserver ./hack/exampleservers ./hack/e2e ./hack/e2e/pause ./hack/e2e/wiper
+	@$(GO_BUILD) -o $(E2E)/ ./cmd/capstan ./test/fakemodel ./test/toolserver ./test/exampleservers ./hack/e2e ./hack/e2e/pause ./hack/e2e/wiper
 	@cd hack/e2e/coredns && CGO_ENABLED=0 go build -mod=readonly -buildvcs=false -trimpath -ldflags '-s -w' -o ../../../$(E2E)/coredns .
 	@go build -modfile=hack/tools/helm/go.mod -o $(E2E)/helm helm.sh/helm/v3/cmd/helm
 	@bash hack/e2e/previous.sh $(E2E)/previous $(GOARCH)
@@ -196,11 +197,11 @@ RELEASED = -version $(VERSION) -revision '$(REVISION)' -epoch '$(SOURCE_DATE_EPO
 programs = $(foreach p,$2,bin/release/$(subst /,_,$p)/$1)
 given = $(foreach p,$2,-program $p=bin/release/$(subst /,_,$p)/$1)
 
-# bin/release/OS_ARCHITECTURE/NAME is cmd/NAME, or hack/NAME, for another platform, with its SBOM beside it.
+# bin/release/OS_ARCHITECTURE/NAME is cmd/NAME, or test/NAME, for another platform, with its SBOM beside it.
 words_of = $(subst _, ,$(subst /, ,$*))
 .PHONY: FORCE
 bin/release/%: FORCE
-	GOOS=$(word 1,$(words_of)) GOARCH=$(word 2,$(words_of)) $(GO_BUILD) -o $@ ./$(if $(wildcard cmd/$(word 3,$(words_of))),cmd,hack)/$(word 3,$(words_of))
+	GOOS=$(word 1,$(words_of)) GOARCH=$(word 2,$(words_of)) $(GO_BUILD) -o $@ ./$(if $(wildcard cmd/$(word 3,$(words_of))),cmd,test)/$(word 3,$(words_of))
 	@$(CYCLONEDX) -output $@.cdx.json $@
 
 .PHONY: build-bin/release-tool

@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 // TestManagerWorksWithTheRightsOfTheChart runs the manager under the name of the chart's ServiceAccount, against an

@@ -12,8 +12,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
-	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
 
 // firstAnswer returns the commands of NOTES for a first answer.

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/hack/stack"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 // bench is a benchmark that is running.

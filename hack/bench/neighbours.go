@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/capstan-dev/capstan/hack/bench/hostile"
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
-	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
 
 const (

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 // plan scripts a Turn: which tools each reply calls, until the last reply answers.

@@ -14,8 +14,8 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/hack/stack"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 // rig is the environment of the phases: one control plane, one model server and one tool server.

@@ -80,7 +80,7 @@ func parse(args []string, usage io.Writer) (options, error) {
 	f.StringVar(&o.fakemodel, "fakemodel", "bin/fakemodel", "path of the fake model server's executable file")
 	f.StringVar(&o.toolserver, "toolserver", "bin/toolserver", "path of the tool server's executable file")
 	f.StringVar(&o.capstan, "capstan", "bin/capstan", "path of the command line's executable file, which approves a call")
-	f.StringVar(&o.rules, "rules", "hack/fakemodel/rules.yaml", "rules file of the fake model")
+	f.StringVar(&o.rules, "rules", "test/fakemodel/rules.yaml", "rules file of the fake model")
 	f.StringVar(&o.manifests, "manifests", "examples/quickstart", "folder of manifests to apply")
 	f.StringVar(&o.tools, "tools", "examples/tools", "second folder of manifests to apply, or empty")
 	f.StringVar(&o.crds, "crds", "config/crd/bases", "folder of the CRDs")

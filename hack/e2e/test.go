@@ -123,7 +123,7 @@ func (t *test) startServers(ctx context.Context) error {
 	if err := t.apply(ctx, manifest); err != nil {
 		return err
 	}
-	rules, err := os.ReadFile(filepath.Join(t.options.root, "hack/fakemodel/rules.yaml"))
+	rules, err := os.ReadFile(filepath.Join(t.options.root, "test/fakemodel/rules.yaml"))
 	if err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@ Ctrl-C stops the run at once. A second Ctrl-C kills the program.
 
 ` + exitCodesHelp,
 		Example: `  # start a fake model server in another terminal
-  go run ./hack/fakemodel --listen 127.0.0.1:8089 --rules hack/fakemodel/rules.yaml
+  go run ./test/fakemodel --listen 127.0.0.1:8089 --rules test/fakemodel/rules.yaml
 
   # run the only Turn of these manifests
   capstan run -f examples/quickstart

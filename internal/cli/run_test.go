@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 // answers has a fixed usage, so that the tests know the costs.
@@ -296,7 +296,7 @@ func TestRunFollowsTheSpecOfTheTurn(t *testing.T) {
 
 func TestQuickstartRuns(t *testing.T) {
 	t.Parallel()
-	rules, err := os.ReadFile(filepath.Join("..", "..", "hack", "fakemodel", "rules.yaml"))
+	rules, err := os.ReadFile(filepath.Join("..", "..", "test", "fakemodel", "rules.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

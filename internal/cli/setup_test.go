@@ -14,9 +14,9 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/internal/cli"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

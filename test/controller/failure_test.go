@@ -9,7 +9,7 @@ import (
 	"github.com/onsi/gomega/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 // failure is a fault and the expected end of a Turn that meets it. The Turn, its Agent, its ModelProvider and its

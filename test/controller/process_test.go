@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 var _ = Describe("A manager process that is killed", func() {

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 // quickstart returns the objects of examples/quickstart, with the address of the test environment's model.
@@ -62,7 +62,7 @@ func versions(ctx context.Context, objects []*unstructured.Unstructured) map[str
 // demoModel returns the rules of the demo.
 func demoModel() server.Config {
 	GinkgoHelper()
-	cfg, err := server.LoadConfig(filepath.Join("..", "..", "hack", "fakemodel", "rules.yaml"))
+	cfg, err := server.LoadConfig(filepath.Join("..", "..", "test", "fakemodel", "rules.yaml"))
 	Expect(err).NotTo(HaveOccurred())
 	return cfg
 }

@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
-	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
 	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
 
 const (
@@ -35,7 +35,7 @@ type helpdesk struct {
 func newHelpdesk(ctx context.Context) *helpdesk {
 	GinkgoHelper()
 	h := &helpdesk{namespace: newNamespace(ctx)}
-	cfg, err := server.LoadConfig(filepath.Join(root, "hack", "fakemodel", "rules.yaml"))
+	cfg, err := server.LoadConfig(filepath.Join(root, "test", "fakemodel", "rules.yaml"))
 	Expect(err).NotTo(HaveOccurred())
 	for i := range cfg.Rules { // the delays are for people
 		cfg.Rules[i].Fault = server.Fault{}

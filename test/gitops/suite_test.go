@@ -26,10 +26,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
 	"github.com/capstan-dev/capstan/hack/stack"
-	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
 	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
 
 const (
@@ -106,7 +106,7 @@ func newTestEnv(t *testing.T) *testEnv {
 	if err := apiClient.Create(t.Context(), namespace); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := server.LoadConfig(filepath.Join(root, "hack/fakemodel/rules.yaml"))
+	cfg, err := server.LoadConfig(filepath.Join(root, "test/fakemodel/rules.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
-	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
 	"github.com/capstan-dev/capstan/internal/cli"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
 
 // outcome is the part of a result that must be the same. It leaves out times, names of executors and people, IDs
@@ -64,7 +64,7 @@ func TestExamplesHaveTheSameOutcomeWithAndWithoutACluster(t *testing.T) {
 	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
 		t.Fatal("KUBEBUILDER_ASSETS is not set: run `make test`")
 	}
-	rules, err := server.LoadConfig("../../hack/fakemodel/rules.yaml")
+	rules, err := server.LoadConfig("../../test/fakemodel/rules.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
+	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
 
 // connect serves the demo's desk over real HTTP and connects the SDK's client.

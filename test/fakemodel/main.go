@@ -9,7 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/capstan-dev/capstan/hack/fakemodel/command"
+	"github.com/capstan-dev/capstan/test/fakemodel/command"
 )
 
 func main() {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	fakemodel "github.com/capstan-dev/capstan/hack/fakemodel/command"
-	toolserver "github.com/capstan-dev/capstan/hack/toolserver/command"
+	fakemodel "github.com/capstan-dev/capstan/test/fakemodel/command"
+	toolserver "github.com/capstan-dev/capstan/test/toolserver/command"
 )
 
 func main() {

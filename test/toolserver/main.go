@@ -9,7 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/capstan-dev/capstan/hack/toolserver/command"
+	"github.com/capstan-dev/capstan/test/toolserver/command"
 )
 
 func main() {

@@ -17,7 +17,7 @@ import (
 	"github.com/sashabaranov/go-openai"
 	"go.uber.org/goleak"
 
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/capstan-dev/capstan/hack/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 const (
@@ -34,7 +34,7 @@ func New() *cobra.Command {
 			"GET /_fake/stats and GET /_fake/requests show the requests, GET /_fake/billing shows the cost of each answer,\n" +
 			"PUT /_fake/rules replaces the rules, and POST /_fake/reset clears the counts. They require no key: listen on a\n" +
 			"loopback address.",
-		Example: "  fakemodel --listen 127.0.0.1:8089 --rules hack/fakemodel/rules.yaml\n\n" +
+		Example: "  fakemodel --listen 127.0.0.1:8089 --rules test/fakemodel/rules.yaml\n\n" +
 			"  curl -N http://127.0.0.1:8089/v1/chat/completions -H 'Authorization: Bearer demo-key' \\\n" +
 			"    -d '{\"model\":\"demo-small\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'",
 		Args:          cobra.NoArgs,

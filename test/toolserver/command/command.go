@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/capstan-dev/capstan/hack/toolserver/tickets"
+	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
 
 const (
