@@ -27,7 +27,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/scheduler"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // testEnv holds the two reconcilers that bind Turns, on an API server in memory.
@@ -270,10 +270,10 @@ func TestOverdueAfterSuspension(t *testing.T) {
 	if got.BoundTo() != "next" || got.Epoch() != 2 || !got.Status.Executor.Overdue {
 		t.Fatalf("the binding is %+v, want overdue", got.Status.Executor)
 	}
-	if again := translate.Bind(got, nil, "third", "", ""); !again.Overdue {
+	if again := turnstatus.Bind(got, nil, "third", "", ""); !again.Overdue {
 		t.Error("the next executor must end it, too")
 	}
-	if translate.Suspend(got); got.Status.Executor.Overdue {
+	if turnstatus.Suspend(got); got.Status.Executor.Overdue {
 		t.Error("a second suspension must restart the starting deadline")
 	}
 }
@@ -286,7 +286,7 @@ func TestTurnEndsWithoutExecutor(t *testing.T) {
 		turn := turnWith(boundTo("lost"), func(t *v1alpha1.Turn) {
 			t.Status.Executor.SideEffects, t.Status.Executor.JournalComplete = true, complete
 		})
-		translate.EndUnread(turn, v1alpha1.TurnReasonCancelled, "cancelled", now)
+		turnstatus.End(turn, v1alpha1.TurnReasonCancelled, "cancelled", now)
 		if got := turn.Status.Steps.UnknownOutcomes; got != want {
 			t.Errorf("%d unknown outcomes, want %d: whether the status lists all calls is %t", got, want, complete)
 		}

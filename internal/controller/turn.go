@@ -29,6 +29,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/scheduler"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // TurnReconciler binds Turns to executors, and ends Turns that never run. While a Turn is bound, its executor owns
@@ -394,10 +395,10 @@ func (r *TurnReconciler) finalize(
 func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Executor, overdue bool) (ctrl.Result, slotUse, error) {
 	t, name := v.turn, to.Name
 	first, waited := t.Epoch() == 0, v.now.Sub(t.WaitingSince())
-	translate.Unpark(t, v.now)
-	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", name), v.now)
-	translate.Start(t, v.now)
-	t.Status.Executor = translate.Bind(t, v.agent, name, to.Store.ID, to.Store.Incarnation)
+	turnstatus.Unpark(t, v.now)
+	turnstatus.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", name), v.now)
+	turnstatus.Start(t, v.now)
+	t.Status.Executor = turnstatus.Bind(t, v.agent, name, to.Store.ID, to.Store.Incarnation)
 	t.Status.Executor.Overdue = t.Status.Executor.Overdue || overdue
 	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared) // an earlier run set it
 	switch err := r.updateStatus(ctx, t); {
@@ -423,16 +424,16 @@ func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Exec
 func (r *TurnReconciler) reportWait(ctx context.Context, t *v1alpha1.Turn, reason, message string) error {
 	more := keepSessionOrder(t)
 	if t.BoundTo() != "" {
-		translate.Abandon(t.Status.Executor)
+		turnstatus.Abandon(t.Status.Executor)
 		t.Status.Executor.Name = ""
 		more = true
 	}
 	if reason == v1alpha1.TurnReasonSuspended && t.Status.StartTime != nil {
-		translate.Suspend(t) // its time starts anew when it continues
+		turnstatus.Suspend(t) // its time starts anew when it continues
 		more = true
 	}
-	more = translate.PauseClock(t, false, r.Now()) || more
-	if changed := translate.Wait(t, reason, message, r.Now()); !changed && !more {
+	more = turnstatus.PauseClock(t, false, r.Now()) || more
+	if changed := turnstatus.Wait(t, reason, message, r.Now()); !changed && !more {
 		return nil
 	}
 	return r.updateStatus(ctx, t)
@@ -454,23 +455,7 @@ func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) err
 
 // endTurn ends a Turn that did not run, and then emits an Event.
 func (r *TurnReconciler) endTurn(ctx context.Context, t *v1alpha1.Turn, d decision) error {
-	if t.Status.Executor != nil {
-		t.Status.Executor.Name = ""
-	}
-	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared)
-	translate.EndUnread(t, d.reason, d.message, r.Now())
-	switch d.reason {
-	case v1alpha1.TurnReasonCancelled:
-		t.Status.StopReason = v1alpha1.StopCancelled
-	case v1alpha1.TurnReasonDeadlineExceeded:
-		t.Status.StopReason = v1alpha1.StopDeadline
-	case v1alpha1.TurnReasonInvalidSpec:
-		t.Status.StopReason = v1alpha1.StopInvalidSpec
-	case v1alpha1.TurnReasonSessionClosed:
-		t.Status.StopReason = v1alpha1.StopSessionClosed
-	case v1alpha1.TurnReasonQueueFull:
-		t.Status.StopReason = v1alpha1.StopQueueFull
-	}
+	turnstatus.End(t, d.reason, d.message, r.Now())
 	if err := r.updateStatus(ctx, t); err != nil {
 		return err
 	}

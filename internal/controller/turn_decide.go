@@ -8,6 +8,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // action says what the reconciler does about a Turn.
@@ -250,7 +251,7 @@ func agentLimits(v snapshot) *v1alpha1.Limits {
 // continues.
 func untilDeadline(v snapshot) time.Duration {
 	if v.turn.Status.StartTime != nil {
-		return translate.Left(v.turn, v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v)), v.now)
+		return turnstatus.Left(v.turn, v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v)), v.now)
 	}
 	limit := v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))
 	// Object times are truncated to whole seconds; a Turn must not end earlier than its limit.

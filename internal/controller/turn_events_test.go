@@ -15,8 +15,9 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/fairqueue"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/scheduler"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // schedulerHarness is the Turn reconciler with a queue as in the controller, in which many Turns wait.
@@ -264,7 +265,7 @@ func TestWatchReleasesSlot(t *testing.T) {
 		holds bool
 	}{
 		"it ends": {change("6",
-			func(t *v1alpha1.Turn) { translate.End(t, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted, "", now) }), false},
+			func(t *v1alpha1.Turn) { turnstatus.Finish(t, &turn.Result{Stop: turn.StopCompleted}, now) }), false},
 		"it is unbound":           {change("6", unbind), false},
 		"it is being deleted":     {change("6", func(t *v1alpha1.Turn) { t.DeletionTimestamp = new(metav1.NewTime(now)) }), false},
 		"it still runs":           {change("6", func(*v1alpha1.Turn) {}), true},
@@ -324,7 +325,7 @@ func TestBurstDoesNotOutrunTheWatch(t *testing.T) {
 		"it is suspended": changed(func(t *v1alpha1.Turn) { t.Spec.DesiredState = v1alpha1.DesiredStateSuspended }),
 		"its executor is lost or restarts, and it is unbound": changed(func(t *v1alpha1.Turn) { t.Status.Executor.Name = "" }),
 		"it is cancelled": changed(func(t *v1alpha1.Turn) {
-			translate.End(t, metav1.ConditionFalse, v1alpha1.TurnReasonCancelled, "", now)
+			turnstatus.End(t, v1alpha1.TurnReasonCancelled, "", now)
 		}),
 		"it is being deleted":                          changed(func(t *v1alpha1.Turn) { t.DeletionTimestamp = new(metav1.NewTime(now)) }),
 		"it is created anew during a gap of the watch": changed(func(t *v1alpha1.Turn) { t.UID, t.Status.Executor = "new", nil }),

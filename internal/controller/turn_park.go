@@ -15,6 +15,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // waitProgress is the progress of everything that a parked Turn waits for, as the cache shows it.
@@ -46,7 +47,7 @@ func whenParked(v snapshot) (decision, bool) {
 		return decision{}, false
 	}
 	d := decision{action: park}
-	d.reason, d.message = translate.Awaits(t)
+	d.reason, d.message = turnstatus.Awaits(t)
 	if v.awaited.unused != "" {
 		d.message += "; " + v.awaited.unused
 		d.wakeWithin(unusedRecheck)
@@ -147,8 +148,8 @@ func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn) (decided
 
 // updateParked updates the status of a Turn that stays parked. Mostly nothing has changed, and nothing is written.
 func (r *TurnReconciler) updateParked(ctx context.Context, v snapshot, d decision) error {
-	changed := translate.PauseClock(v.turn, v.clockPaused(), v.now)
-	if !translate.Wait(v.turn, d.reason, d.message, v.now) && !changed {
+	changed := turnstatus.PauseClock(v.turn, v.clockPaused(), v.now)
+	if !turnstatus.Wait(v.turn, d.reason, d.message, v.now) && !changed {
 		return nil
 	}
 	return r.updateStatus(ctx, v.turn)

@@ -18,6 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // parked makes a Turn one that its executor handed back ten seconds ago. It waits for decisions about these calls,
@@ -38,7 +39,7 @@ func parked(calls map[string]time.Duration, turns ...string) func(*v1alpha1.Turn
 				Name: "delete", SchemaHash: "schema", ArgumentsHash: "hash", Requested: at, Expires: now.Add(calls[id]),
 			})
 		}
-		translate.Park(t, p, at)
+		turnstatus.Park(t, p, at)
 	}
 }
 
@@ -190,8 +191,8 @@ func TestAParkedTurn(t *testing.T) {
 		},
 		"already scheduled again": {
 			"it waits for a slot, no longer for people", turnWith(started(30*time.Second), parked(waiting("a")), func(t *v1alpha1.Turn) {
-				translate.Wait(t, v1alpha1.TurnReasonQueued, "all executors are busy", now)
-				translate.PauseClock(t, false, now)
+				turnstatus.Wait(t, v1alpha1.TurnReasonQueued, "all executors are busy", now)
+				turnstatus.PauseClock(t, false, now)
 			}), waitProgress{decided: []bool{false}}, decision{action: schedule, after: 40 * time.Second},
 		},
 	} {
@@ -314,7 +315,7 @@ func TestTimeLimitPausesWithSubAgent(t *testing.T) {
 		t.Fatalf("an unchanged status was written (error %v)", err)
 	}
 	running := b.turn(t, "child")
-	translate.PauseClock(running, false, now)
+	turnstatus.PauseClock(running, false, now)
 	if err := b.client.Status().Update(t.Context(), running); err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +343,7 @@ func TestParkedTurnHoldsNoSlot(t *testing.T) {
 	}
 	waits := b.turn(t, "one")
 	waits.Status.Executor.Name = ""
-	translate.Park(waits, &loop.Parked{Turns: []string{"child"}}, now)
+	turnstatus.Park(waits, &loop.Parked{Turns: []string{"child"}}, now)
 	if err := b.client.Status().Update(t.Context(), waits); err != nil {
 		t.Fatal(err)
 	}

@@ -13,12 +13,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // interrupted ends a Turn whose journal cannot be used, with the data of its status. It returns the errors of
 // account.
 func (r *run) interrupted(ctx context.Context, message string) error {
-	return r.account(ctx, &cutOffError{stop: turn.StopInterrupted, message: message})
+	return r.account(ctx, &cutOffError{turnstatus.Cut{Stop: turn.StopInterrupted, Message: message}})
 }
 
 // account completes the end of a Turn whose journal is lost or cannot be used: it adds the usage of the sub-agents'
@@ -26,10 +27,10 @@ func (r *run) interrupted(ctx context.Context, message string) error {
 // and an *unreadError if the attempt must be repeated.
 func (r *run) account(ctx context.Context, cut *cutOffError) error {
 	var err error
-	if cut.subAgents, err = r.collectUsage(ctx); err != nil {
+	if cut.SubAgents, err = r.collectUsage(ctx); err != nil {
 		return err
 	}
-	place, err := r.chargeKnown(ctx, func(t *v1alpha1.Turn) { r.cutShort(t, cut) })
+	place, err := r.chargeKnown(ctx, cut)
 	if err != nil {
 		return err
 	}
@@ -43,9 +44,7 @@ func (r *run) account(ctx context.Context, cut *cutOffError) error {
 // cutShort puts the end of a Turn whose journal is lost or cannot be used into its status, which the caller then
 // writes.
 func (r *run) cutShort(t *v1alpha1.Turn, cut *cutOffError) {
-	r.progress.copyTo(t)
-	translate.TakeIn(t, cut.subAgents)
-	translate.CutOff(t, cut.stop, cut.message, cut.loss, r.executor.Now())
+	turnstatus.CutOff(t, r.progress.last(), cut.Cut, r.executor.Now())
 }
 
 // collectUsage returns the usages of the sub-agents' Turns, from their status. It cancels each Turn that has not ended,
@@ -92,22 +91,20 @@ func (r *run) cancelChild(ctx context.Context, child *v1alpha1.Turn) error {
 }
 
 // chargeKnown adds a Turn that ends without a result of the engine to the history of its Session. The charge is the
-// status of the Turn after end has changed it. chargeKnown returns the place of the Turn in that history, or nil if
-// there is nothing to charge:
+// status of the Turn after its end. chargeKnown returns the place of the Turn in that history, or nil if there is
+// nothing to charge:
 //
 //   - The Turn has no Session, or is not known to have asked a model.
 //   - The Session is gone, or its history cannot be read.
-func (r *run) chargeKnown(ctx context.Context, end func(*v1alpha1.Turn)) (*turn.Place, error) {
+func (r *run) chargeKnown(ctx context.Context, cut *cutOffError) (*turn.Place, error) {
 	e := r.executor
 	s, err := e.session(ctx, r.turn)
 	if err != nil || s == nil {
 		return nil, err
 	}
 	t := r.turn.DeepCopy()
-	r.progress.copyTo(t)
-	asked := t.Status.Steps != nil && t.Status.Steps.ModelRequests > 0
-	end(t)
-	if start := t.Status.StartTime; !asked && t.Status.Usage == nil && t.Status.SubAgentUsage == nil || start != nil &&
+	r.cutShort(t, cut)
+	if start := t.Status.StartTime; t.Status.Steps.ModelRequests == 0 && t.Status.Usage == nil && t.Status.SubAgentUsage == nil || start != nil &&
 		s.CreationTimestamp.After(start.Time) {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // sessionHarness is a Turn of the Session "one" that calls a sub-agent, then a tool, and then answers. Its sub-agent
@@ -175,16 +175,16 @@ func (h *sessionHarness) run(who string) *v1alpha1.Turn {
 		h.t.Fatal(err)
 	}
 	h.change(who, func(t *v1alpha1.Turn) {
-		translate.Unpark(t, h.Now())
-		translate.Start(t, h.Now())
-		t.Status.Executor = translate.Bind(t, nil, me, id.ID, id.Incarnation)
+		turnstatus.Unpark(t, h.Now())
+		turnstatus.Start(t, h.Now())
+		t.Status.Executor = turnstatus.Bind(t, nil, me, id.ID, id.Incarnation)
 	})
 	t := h.get(who)
 	ctx, abandon := context.WithCancelCause(h.t.Context())
 	defer abandon(nil)
 	r := &run{
 		executor: h.Executor, turn: t, binding: *t.Status.Executor.DeepCopy(), epoch: t.Epoch(), begun: now, abandon: abandon,
-		first:        t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor),
+		first:        t.Epoch() == 1 || turnstatus.NothingBegun(t.Status.Executor),
 		cancellation: newCancellation(h.t.Context()), interrupt: make(chan struct{}),
 	}
 	r.handleDesiredState(t.Spec.DesiredState)

@@ -7,7 +7,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // claimsAtOnce is the number of Turns that are claimed at once during the start. It equals the number of Turns that
@@ -38,7 +38,7 @@ func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.
 		defer adoptions.Done()
 		claim := func(t *v1alpha1.Turn) {
 			t.Status.Executor.Epoch++
-			translate.Abandon(t.Status.Executor)
+			turnstatus.Abandon(t.Status.Executor)
 		}
 		claims <- struct{}{}
 		claimed, err := e.update(ctx, t, t.Epoch(), claim)

@@ -37,6 +37,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolbox"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // The causes for which a run is abandoned.
@@ -285,7 +286,7 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 	r := &run{
 		executor: e, turn: t, namespace: t.Namespace, epoch: t.Epoch(), begun: e.Now(), abandon: abandon,
 		binding:      *t.Status.Executor.DeepCopy(),
-		first:        t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor),
+		first:        t.Epoch() == 1 || turnstatus.NothingBegun(t.Status.Executor),
 		cancellation: newCancellation(work), interrupt: make(chan struct{}),
 	}
 	if e.draining {

@@ -20,6 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // input gathers everything that a run of the Turn needs. It fails if the Agent was deleted after the Turn was
@@ -60,7 +61,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		e.Log.Info("Warning: the start time of a turn is in the future, so a clock is wrong; the turn gets its full time limit", "turn",
 			r.key(), "aheadSeconds", ahead.Seconds())
 	}
-	if in.Timeout = translate.Left(t, in.Limit, now); t.Status.Executor.Overdue {
+	if in.Timeout = turnstatus.Left(t, in.Limit, now); t.Status.Executor.Overdue {
 		in.Timeout, in.TimeOver = 0, fmt.Sprintf(
 			"the turn did not continue within %s after the end of its suspension (limits.startingDeadlineSeconds)",
 			v1alpha1.StartingDeadline(t.Spec.Limits, agent.Spec.Limits))
@@ -89,7 +90,7 @@ func (r *run) endsWithoutAgent() bool {
 	t := r.turn
 	none := translate.Bounded(&v1alpha1.Agent{}, t, r.executor.Ceiling)
 	return t.Spec.DesiredState == v1alpha1.DesiredStateCancelled || t.Status.Executor.Overdue ||
-		translate.Left(t, v1alpha1.Timeout(t.Spec.Limits, none.Spec.Limits), r.executor.Now()) <= 0
+		turnstatus.Left(t, v1alpha1.Timeout(t.Spec.Limits, none.Spec.Limits), r.executor.Now()) <= 0
 }
 
 // notReadyError means that the prompt cannot be made because an object is missing or not ready. The Turn waits for

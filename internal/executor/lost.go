@@ -13,20 +13,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // cutOffError ends a Turn that has no result of the engine. The Turn ends with the data of its status.
-type cutOffError struct {
-	stop turn.Stop
-	// message says why, for users.
-	message string
-	// loss describes the loss of the journal; nil if the journal is not lost.
-	loss *translate.Loss
-	// subAgents are the usages of the sub-agents' Turns.
-	subAgents []*tool.Spent
-}
+type cutOffError struct{ turnstatus.Cut }
 
-func (e *cutOffError) Error() string { return e.message }
+func (e *cutOffError) Error() string { return e.Message }
 
 // checkJournal checks the journal that the run has found, before the run does anything. It returns nil if the run may
 // continue, a *cutOffError if the Turn must end, and another error if the check is not possible now.
@@ -48,7 +41,7 @@ func (r *run) checkJournal(ctx context.Context, found finding, in *turn.Input, a
 	if n := r.binding.JournalEntries; n != nil {
 		c.known = max(c.known, *n)
 	}
-	loss := &translate.Loss{Reason: c.loss(), Facts: c.facts(e.Name), Entries: found.entries, SideEffects: c.effects}
+	loss := &turnstatus.Loss{Reason: c.loss(), Facts: c.facts(e.Name), Entries: found.entries, SideEffects: c.effects}
 	switch c.judge() {
 	case endTurn:
 		return r.cutOff(in, loss)
@@ -64,25 +57,23 @@ func (r *run) checkJournal(ctx context.Context, found finding, in *turn.Input, a
 }
 
 // cutOff returns the error that ends a Turn whose journal is lost.
-func (r *run) cutOff(in *turn.Input, loss *translate.Loss) error {
+func (r *run) cutOff(in *turn.Input, loss *turnstatus.Loss) error {
+	cut := turnstatus.Cut{Stop: turn.StopInterrupted, Message: loss.Message(r.turn), Loss: loss}
 	switch {
 	case r.cancelled.Err() != nil:
-		return &cutOffError{stop: turn.StopCancelled, message: "the turn was cancelled, and " + loss.Message(r.turn), loss: loss}
+		cut.Stop, cut.Message = turn.StopCancelled, "the turn was cancelled, and "+cut.Message
 	case in.Timeout <= 0:
-		return &cutOffError{
-			stop:    turn.StopDeadline,
-			message: fmt.Sprintf("the turn reached its time limit of %s, and %s", in.Limit, loss.Message(r.turn)), loss: loss,
-		}
+		cut.Stop, cut.Message = turn.StopDeadline, fmt.Sprintf("the turn reached its time limit of %s, and %s", in.Limit, cut.Message)
 	}
-	return &cutOffError{stop: turn.StopInterrupted, message: loss.Message(r.turn), loss: loss}
+	return &cutOffError{cut}
 }
 
 // startOver records in the status that the Turn starts over in another store, before the Turn does so.
-func (r *run) startOver(ctx context.Context, own store.Identity, loss *translate.Loss) error {
+func (r *run) startOver(ctx context.Context, own store.Identity, loss *turnstatus.Loss) error {
 	e := r.executor
 	message := loss.StartOver()
 	written, err := r.write(ctx, func(t *v1alpha1.Turn) {
-		translate.StartOver(t, loss, e.Now())
+		turnstatus.StartOver(t, loss, e.Now())
 		b := t.Status.Executor
 		b.StoreID, b.StoreIncarnation, b.JournalEntries, b.JournalComplete = own.ID, own.Incarnation, nil, false
 	})
@@ -161,11 +152,11 @@ func (r *run) endCutOff(ctx context.Context, cut *cutOffError) {
 	}
 	r.turn = written
 	metrics.Ended(written, nil)
-	if cut.loss != nil {
+	if cut.Loss != nil {
 		metrics.JournalLost(written, metrics.LossInterrupted)
-		e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Interrupt", "%s", translate.Note(cut.message))
+		e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Interrupt", "%s", translate.Note(cut.Message))
 	}
-	e.announceEnd(written, cut.stop)
+	e.announceEnd(written, cut.Stop)
 }
 
 // StoreIdentity identifies the store in which an executor keeps journals.

@@ -22,7 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // errKilled is the end of a process in these tests: the process writes nothing after it.
@@ -109,7 +109,7 @@ func (s *purchaseHarness) bind(predicted bool) {
 	if predicted {
 		agent.Spec.Tools = []v1alpha1.AgentTool{{}}
 	}
-	t.Status.Executor = translate.Bind(t, agent, me, id.ID, id.Incarnation)
+	t.Status.Executor = turnstatus.Bind(t, agent, me, id.ID, id.Incarnation)
 	if err := s.Client.Status().Update(s.t.Context(), t); err != nil {
 		s.t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func (s *purchaseHarness) run(change ...func(*run)) *v1alpha1.Turn {
 	t := stored(s.t, s.Executor)
 	r := &run{
 		executor: s.Executor, turn: t, binding: *t.Status.Executor.DeepCopy(), epoch: t.Epoch(),
-		first: t.Epoch() == 1 || translate.NothingBegun(t.Status.Executor), begun: now, abandon: abandon,
+		first: t.Epoch() == 1 || turnstatus.NothingBegun(t.Status.Executor), begun: now, abandon: abandon,
 		cancellation: newCancellation(s.t.Context()), interrupt: make(chan struct{}),
 	}
 	for _, f := range change {

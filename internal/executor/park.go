@@ -14,6 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // park unbinds a Turn that waits for approvals or for the Turns of sub-agents, in one write. The Turn then has no
@@ -22,7 +23,7 @@ func (r *run) park(ctx context.Context, waits *loop.Parked) {
 	e := r.executor
 	before := r.turn.Status.PendingApprovals
 	now := e.Now()
-	written := r.unbind(ctx, func(t *v1alpha1.Turn) { translate.Park(t, waits, now) })
+	written := r.unbind(ctx, func(t *v1alpha1.Turn) { turnstatus.Park(t, waits, now) })
 	if written == nil {
 		return
 	}
@@ -51,8 +52,7 @@ func newApprovalTools(before, now []v1alpha1.PendingApproval) []string {
 // parkedAgain reports whether a run has parked its Turn without any progress, as can happen if the clocks of the
 // controller and of this process differ.
 func (r *run) parkedAgain(waits *loop.Parked) bool {
-	_, any := r.progress.last()
-	if any || r.epoch == 1 {
+	if r.progress.last() != nil || r.epoch == 1 {
 		return false
 	}
 	for _, a := range waits.Approvals {

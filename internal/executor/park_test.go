@@ -18,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // asks returns a call whose approval was requested after the run began.
@@ -53,9 +53,9 @@ func decided(approved bool) *loop.Decision {
 func listing(t *v1alpha1.Turn) {
 	boundTo(me, 1)(t)
 	bound := t.Status.Executor
-	translate.Park(t, &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, now)
+	turnstatus.Park(t, &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, now)
 	t.Status.Executor = bound
-	translate.Unpark(t, now)
+	turnstatus.Unpark(t, now)
 }
 
 // recorded returns the Events so far.

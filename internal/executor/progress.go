@@ -9,7 +9,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // progressInterval is the shortest time from the start of a run to the first write of its progress, and between two
@@ -147,17 +147,20 @@ func (p *progress) wrote(t *v1alpha1.Turn) {
 	p.turn = t
 }
 
-// last returns the newest progress of the run, and whether there is any.
-func (p *progress) last() (newest turn.Progress, any bool) {
+// last returns the newest progress of the run, or nil if there is none.
+func (p *progress) last() *turn.Progress {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.newest, p.notes > 0
+	if p.notes == 0 {
+		return nil
+	}
+	return new(p.newest)
 }
 
 // copyTo puts the newest progress into the status of the Turn, which the caller then writes.
 func (p *progress) copyTo(t *v1alpha1.Turn) {
-	if done, any := p.last(); any {
-		translate.Progress(t, done)
+	if done := p.last(); done != nil {
+		turnstatus.Progress(t, *done)
 	}
 }
 
@@ -168,14 +171,14 @@ func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, n news) (*v1a
 	written, err := e.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) {
 		r.stamp(t, false)
 		if n.progress != nil {
-			translate.Progress(t, *n.progress)
+			turnstatus.Progress(t, *n.progress)
 		}
 		if n.changed {
 			message := fmt.Sprintf("bound to executor %q", e.Name)
 			if n.waits {
 				message += ", and waiting for memory: the conversations of the namespace use their whole share"
 			}
-			translate.Wait(t, v1alpha1.TurnReasonRunning, message, e.Now())
+			turnstatus.Wait(t, v1alpha1.TurnReasonRunning, message, e.Now())
 		}
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {

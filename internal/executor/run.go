@@ -142,7 +142,7 @@ func (r *run) writeOutcome(ctx context.Context, result *turn.Result, err error) 
 	case cutOff:
 		cut, _ := errors.AsType[*cutOffError](err)
 		r.endCutOff(write, cut)
-		log.Info("Ended a turn without a result", "stop", cut.stop, "cause", cut.message)
+		log.Info("Ended a turn without a result", "stop", cut.Stop, "cause", cut.Message)
 	case superseded:
 		log.Info("Left a turn that is no longer bound here")
 		r.charge(write)

@@ -17,6 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // finish writes the end of a Turn, then emits its Events. If the API server is unavailable, the write is repeated
@@ -25,12 +26,12 @@ func (r *run) finish(ctx context.Context, result *turn.Result) {
 	e := r.executor
 	now := e.Now()
 	e.total(ctx, r.turn, result.Session, now)
-	written, err := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) { translate.Finish(t, result, now) })
+	written, err := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) { turnstatus.Finish(t, result, now) })
 	if isRefused(err) {
 		// During an upgrade, the CRD of the cluster may differ from the types of this process.
 		message := "the API server refused the status of the turn; its journal has the whole record: " + err.Error()
 		written, _ = e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
-			translate.End(t, metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed, message, now)
+			turnstatus.FinishRefused(t, message, now)
 		})
 	}
 	if written == nil {
@@ -44,7 +45,7 @@ func (r *run) finish(ctx context.Context, result *turn.Result) {
 // release unbinds an unfinished Turn.
 func (r *run) release(ctx context.Context, reason, message string) {
 	now := r.executor.Now()
-	r.unbind(ctx, func(t *v1alpha1.Turn) { translate.Wait(t, reason, message, now) })
+	r.unbind(ctx, func(t *v1alpha1.Turn) { turnstatus.Wait(t, reason, message, now) })
 }
 
 // suspend unbinds a suspended Turn. Its time limit starts anew when it continues. waits is what the Turn has just
@@ -52,11 +53,11 @@ func (r *run) release(ctx context.Context, reason, message string) {
 func (r *run) suspend(ctx context.Context, waits *loop.Parked) {
 	now := r.executor.Now()
 	r.unbind(ctx, func(t *v1alpha1.Turn) {
-		translate.Suspend(t)
+		turnstatus.Suspend(t)
 		if waits != nil && len(waits.Turns) > 0 {
-			translate.Await(t, waits.Turns)
+			turnstatus.Await(t, waits.Turns)
 		}
-		translate.Wait(t, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to continue", now)
+		turnstatus.Wait(t, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to continue", now)
 	})
 }
 
@@ -65,7 +66,7 @@ func (r *run) suspend(ctx context.Context, waits *loop.Parked) {
 func (r *run) releaseUnprepared(ctx context.Context, why *notReadyError) {
 	now := r.executor.Now()
 	r.unbind(ctx, func(t *v1alpha1.Turn) {
-		translate.Wait(t, why.reason, why.message, now)
+		turnstatus.Wait(t, why.reason, why.message, now)
 		meta.SetStatusCondition(&t.Status.Conditions, metav1.Condition{
 			Type: v1alpha1.ConditionPrepared, Status: metav1.ConditionUnknown, Reason: v1alpha1.TurnReasonNotPrepared,
 			Message: "the prompt has not been prepared yet", ObservedGeneration: t.Generation, LastTransitionTime: metav1.NewTime(now),
@@ -167,7 +168,7 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 	switch {
 	case len(result.ToolServersMissing) > 0:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventToolsMissing, "Expose",
-			"%s", translate.Note("the turn ran "+translate.WithoutTools(result.ToolServersMissing)))
+			"%s", translate.Note("the turn ran "+turnstatus.WithoutTools(result.ToolServersMissing)))
 	case result.Fallback != nil:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventFallbackUsed, "Fallback",
 			"%s", translate.Note(result.Fallback.To+" answered in place of "+result.Fallback.From))

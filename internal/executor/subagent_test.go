@@ -409,8 +409,8 @@ func TestUsageOfAChild(t *testing.T) {
 		t.Errorf("%+v, %v; want what the child took", got, err)
 	}
 	cut, ok := errors.AsType[*cutOffError](r.interrupted(t.Context(), "a bug"))
-	if !ok || cut.stop != "Interrupted" || len(cut.subAgents) != 1 || cut.subAgents[0].Usage.InputTokens != 10 ||
-		cut.subAgents[0].Cost.Amount.String() != "0.5" {
+	if !ok || cut.Stop != "Interrupted" || len(cut.SubAgents) != 1 || cut.SubAgents[0].Usage.InputTokens != 10 ||
+		cut.SubAgents[0].Cost.Amount.String() != "0.5" {
 		t.Fatalf("%+v; want the end, with what the child took", cut)
 	}
 	theirs := children(t, e)[0]

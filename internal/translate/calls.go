@@ -9,8 +9,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/runtime/finalize"
-	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
@@ -21,31 +19,18 @@ const (
 	maxIDChars, maxNameChars, maxUserChars = 128, 64, 256
 )
 
-// Progress writes the counts, calls and usage of a Turn's runs until now into its status.
-func Progress(t *v1alpha1.Turn, p turn.Progress) {
-	c := p.Counts
-	t.Status.Steps = &v1alpha1.StepCounts{
+// StepCounts returns the counts of a Turn's runs.
+func StepCounts(c turn.Counts) *v1alpha1.StepCounts {
+	return &v1alpha1.StepCounts{
 		Count: toInt32(c.Steps), ModelRequests: toInt32(c.ModelRequests), ModelRetries: toInt32(c.ModelRetries),
 		ToolCalls: toInt32(c.ToolCalls), ToolRepairs: toInt32(c.ToolRepairs), ToolRetries: toInt32(c.ToolRetries),
 		Compactions: toInt32(c.Compactions), Reflections: toInt32(c.Reflections),
 		UnknownOutcomes: toInt32(c.UnknownOutcomes), Resumes: toInt32(c.Resumes),
 	}
-	t.Status.ToolCalls = toolCalls(p.Calls)
-	if p.Usage != (model.Usage{}) {
-		t.Status.Usage = usage(finalize.Record{Usage: p.Usage, Cost: p.Cost})
-	}
-	if a := p.SubAgents; a != nil {
-		t.Status.SubAgentUsage = usage(finalize.Record{Usage: a.Usage, Cost: a.Cost})
-	}
-	t.Status.PendingApprovals = slices.DeleteFunc(t.Status.PendingApprovals, func(a v1alpha1.PendingApproval) bool {
-		return slices.ContainsFunc(p.Calls, func(c turn.CallRecord) bool {
-			return toInt32(c.Step) == a.Step && c.CallID == a.CallID && (c.Outcome != "" || c.DecidedBy != "")
-		})
-	})
 }
 
-// toolCalls returns the newest calls, as many as a status may hold, oldest first.
-func toolCalls(calls []turn.CallRecord) []v1alpha1.ToolCallRecord {
+// ToolCalls returns the newest calls, as many as a status may hold, oldest first.
+func ToolCalls(calls []turn.CallRecord) []v1alpha1.ToolCallRecord {
 	var out []v1alpha1.ToolCallRecord
 	left := maxCallsBytes
 	for _, c := range slices.Backward(calls) {

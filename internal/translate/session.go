@@ -36,7 +36,7 @@ func SessionTotals(s *v1alpha1.Session, totals session.Totals, turnName string, 
 		after.KnownCost = totals.KnownCost.String()
 	}
 	if totals.Usage != (model.Usage{}) {
-		after.Usage = usage(finalize.Record{Usage: totals.Usage, Cost: totals.Cost})
+		after.Usage = Usage(totals.Usage, totals.Cost)
 	}
 	if equality.Semantic.DeepEqual(before, after) {
 		return false

@@ -2,19 +2,14 @@ package translate
 
 import (
 	"encoding/json"
-	"fmt"
 	"math"
-	"regexp"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
@@ -28,162 +23,10 @@ const (
 	maxResultBytes = 32 << 10
 	// maxPreviewChars bounds the preview that kubectl prints.
 	maxPreviewChars = 80
-	// maxMessageBytes bounds the message of a condition, in bytes of JSON.
-	maxMessageBytes = 2 << 10
 )
 
-// Finish writes the end of a Turn into its status: the result, the totals and all conditions.
-func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
-	s := &t.Status
-	s.StopReason = v1alpha1.StopReason(r.Stop)
-	s.Preparation = preparation(r)
-	Progress(t, turn.Progress{Counts: r.Counts, Calls: r.Calls, Usage: r.Record.Usage, Cost: r.Record.Cost, SubAgents: r.SubAgents})
-	if r.Text != "" {
-		s.Result = result(r)
-	}
-	s.Descendants = toInt32(r.Descendants)
-	if d := r.Record.Decision; d != nil {
-		s.Decision = &v1alpha1.Decision{
-			Key: d.Key, Strategy: v1alpha1.Strategy(d.Strategy), PromptRenderHash: d.PromptRenderHash, ContextHash: d.ContextHash,
-			ToolsUsed: d.ToolsUsed,
-		}
-		if p := r.Session; p != nil {
-			s.Decision.SessionName, s.Decision.TurnNumber = p.Name, p.Number
-		}
-	}
-	if n := r.MissingTurns; n > 0 {
-		setCondition(t, v1alpha1.ConditionHistoryComplete, metav1.ConditionFalse, v1alpha1.ReasonHistoryLost,
-			fmt.Sprintf("the history of %d earlier turns of the session was lost, and the model did not receive it", n), now)
-	}
-	status, reason := mainCondition(r.Stop)
-	End(t, status, reason, r.Message, now)
-	setDetailConditions(t, r, status, reason)
-}
-
-// End writes the main condition of a Turn that has ended, and its times.
-func End(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string, now time.Time) {
-	message = truncateJSON(message, maxMessageBytes)
-	unpark(&t.Status, now)
-	t.Status.ObservedGeneration = t.Generation
-	if start := t.Status.StartTime; start != nil && start.After(now) {
-		now = start.Time // a clock was wrong: a Turn must not end before it starts
-	}
-	completion := metav1.NewMicroTime(now)
-	t.Status.CompletionTime = &completion
-	if t.Status.StartTime != nil {
-		ms := max(0, now.Sub(t.Status.StartTime.Time).Milliseconds())
-		t.Status.DurationMilliseconds = &ms
-	}
-	setCondition(t, v1alpha1.ConditionSucceeded, status, reason, message, now)
-	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionReconciling)
-	if status == metav1.ConditionFalse {
-		setCondition(t, v1alpha1.ConditionStalled, metav1.ConditionTrue, reason, message, now)
-	}
-}
-
-// sizes matches numbers of bytes in a message.
-var sizes = regexp.MustCompile(`[0-9]+(\.[0-9]+)? [KMGTP]iB`)
-
-// differInSizes reports whether two messages differ only in their numbers of bytes.
-func differInSizes(a, b string) bool {
-	return a != b && sizes.ReplaceAllLiteralString(a, "") == sizes.ReplaceAllLiteralString(b, "")
-}
-
-// Wait writes that a Turn has not ended, and why, and reports whether the status changed. A message that differs
-// only in its numbers of bytes is not a change: hundreds of Turns may wait for the same reason, and each would be
-// written again whenever the controller looks at one of them.
-func Wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
-	message = truncateJSON(message, maxMessageBytes)
-	changed := t.Status.ObservedGeneration != t.Generation
-	t.Status.ObservedGeneration = t.Generation
-	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); !changed && c != nil &&
-		c.Reason == reason && differInSizes(c.Message, message) {
-		message = c.Message
-	}
-	since := now
-	if t.StateReason() == "" && !t.CreationTimestamp.IsZero() {
-		since = t.CreationTimestamp.Time // the Turn has waited since then, even if no manager was running
-	}
-	changed = setCondition(t, v1alpha1.ConditionSucceeded, metav1.ConditionUnknown, reason, message, now) || changed
-	if reason == v1alpha1.TurnReasonSuspended {
-		return meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionReconciling) || changed
-	}
-	return setCondition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, reason, message, since) || changed
-}
-
-func setCondition(t *v1alpha1.Turn, kind string, status metav1.ConditionStatus, reason, message string, now time.Time) bool {
-	return meta.SetStatusCondition(&t.Status.Conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: message,
-		ObservedGeneration: t.Generation, LastTransitionTime: metav1.NewTime(now),
-	})
-}
-
-// mainCondition maps the stop reason of a run to status and reason of the main condition.
-func mainCondition(s turn.Stop) (metav1.ConditionStatus, string) {
-	switch s {
-	case turn.StopCompleted, turn.StopToolEnded:
-		return metav1.ConditionTrue, v1alpha1.TurnReasonCompleted
-	case turn.StopPrepared:
-		return metav1.ConditionTrue, v1alpha1.TurnReasonPrepared
-	case turn.StopPreparationError:
-		return metav1.ConditionFalse, v1alpha1.TurnReasonPreparationFailed
-	case turn.StopMaxSteps:
-		return metav1.ConditionFalse, v1alpha1.TurnReasonStepLimitExceeded
-	case turn.StopBudget:
-		return metav1.ConditionFalse, v1alpha1.TurnReasonBudgetExceeded
-	case turn.StopMaxOutputTokens, turn.StopOutputInvalid:
-		return metav1.ConditionFalse, v1alpha1.TurnReasonOutputInvalid
-	case turn.StopContentFilter:
-		return metav1.ConditionFalse, v1alpha1.TurnReasonPolicyViolated
-	case turn.StopContextLength:
-		return metav1.ConditionFalse, v1alpha1.TurnReasonContextLimitExceeded
-	case turn.StopDeadline:
-		return metav1.ConditionFalse, v1alpha1.TurnReasonDeadlineExceeded
-	case turn.StopCancelled:
-		return metav1.ConditionFalse, v1alpha1.TurnReasonCancelled
-	case turn.StopInterrupted:
-		return metav1.ConditionFalse, v1alpha1.TurnReasonInterrupted
-	case turn.StopModelError:
-	}
-	return metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed
-}
-
-// setDetailConditions writes the conditions Prepared, Executed and Finalized.
-func setDetailConditions(t *v1alpha1.Turn, r *turn.Result, status metav1.ConditionStatus, reason string) {
-	now := t.Status.CompletionTime.Time
-	switch {
-	case r.Preparation != nil:
-		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionTrue, v1alpha1.TurnReasonPrepared,
-			truncateJSON(preparedMessage(r), maxMessageBytes), now)
-	case r.Stop == turn.StopPreparationError:
-		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionFalse, reason, truncateJSON(r.Message, maxMessageBytes), now)
-	}
-	if r.Preparation != nil && r.Stop != turn.StopPrepared {
-		setCondition(t, v1alpha1.ConditionExecuted, status, reason, truncateJSON(r.Message, maxMessageBytes), now)
-	}
-	if f := r.Record.Failures; len(f) > 0 {
-		setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionFalse, v1alpha1.TurnReasonPartiallyFinalized,
-			truncateJSON("these steps failed: "+strings.Join(f, "; "), maxMessageBytes), now)
-		return
-	}
-	setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionTrue, v1alpha1.TurnReasonFinalized, "the record is complete", now)
-}
-
-// preparedMessage returns the message of the condition Prepared for a prompt that was made.
-func preparedMessage(r *turn.Result) string {
-	if len(r.ToolServersMissing) == 0 {
-		return "the prompt was prepared"
-	}
-	return "the prompt was prepared, but " + WithoutTools(r.ToolServersMissing)
-}
-
-// WithoutTools returns the part of a message that says that a Turn ran without the tools of these ToolServers,
-// because none of their tools were known.
-func WithoutTools(servers []string) string {
-	return "without the tools of ToolServer " + strings.Join(servers, ", ") + ", which had never been reached when the turn began"
-}
-
-func preparation(r *turn.Result) *v1alpha1.Preparation {
+// PreparationOf returns the report of a run's preparation, or nil if there was none.
+func PreparationOf(r *turn.Result) *v1alpha1.Preparation {
 	if r.Preparation == nil {
 		return nil
 	}
@@ -250,9 +93,13 @@ func provenance(p turncontext.Provenance) *v1alpha1.Provenance {
 	return out
 }
 
-func result(r *turn.Result) *v1alpha1.TurnResult {
+// ResultOf returns the answer of a run, within the bounds of a status. It returns nil if there is no answer.
+func ResultOf(r *turn.Result) *v1alpha1.TurnResult {
+	if r.Text == "" {
+		return nil
+	}
 	out := &v1alpha1.TurnResult{
-		Text: truncateJSON(r.Text, maxResultBytes), Bytes: int64(len(r.Text)), Preview: preview(r.Text),
+		Text: TruncateJSON(r.Text, maxResultBytes), Bytes: int64(len(r.Text)), Preview: preview(r.Text),
 	}
 	out.Truncated = len(out.Text) < len(r.Text)
 	out.Data = structuredAnswer(r.Data)
@@ -265,17 +112,32 @@ func result(r *turn.Result) *v1alpha1.TurnResult {
 	return out
 }
 
-func usage(r finalize.Record) *v1alpha1.Usage {
-	u := &v1alpha1.Usage{
-		InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
-		TotalTokens:     r.Usage.InputTokens + r.Usage.OutputTokens,
-		ReasoningTokens: r.Usage.ReasoningTokens, CacheReadTokens: r.Usage.CacheReadTokens,
-		Estimated: r.Usage.Estimated,
+// DecisionOf returns the record of how a run reached its answer, or nil if there is none.
+func DecisionOf(r *turn.Result) *v1alpha1.Decision {
+	d := r.Record.Decision
+	if d == nil {
+		return nil
 	}
-	if r.Cost != nil {
-		u.Cost = &v1alpha1.Cost{Amount: r.Cost.Amount, Currency: r.Cost.Currency}
+	out := &v1alpha1.Decision{
+		Key: d.Key, Strategy: v1alpha1.Strategy(d.Strategy), PromptRenderHash: d.PromptRenderHash, ContextHash: d.ContextHash,
+		ToolsUsed: d.ToolsUsed,
 	}
-	return u
+	if p := r.Session; p != nil {
+		out.SessionName, out.TurnNumber = p.Name, p.Number
+	}
+	return out
+}
+
+// Usage returns a usage with its cost, which may be nil.
+func Usage(u model.Usage, cost *finalize.Cost) *v1alpha1.Usage {
+	out := &v1alpha1.Usage{
+		InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, TotalTokens: u.InputTokens + u.OutputTokens,
+		ReasoningTokens: u.ReasoningTokens, CacheReadTokens: u.CacheReadTokens, Estimated: u.Estimated,
+	}
+	if cost != nil {
+		out.Cost = &v1alpha1.Cost{Amount: cost.Amount, Currency: cost.Currency}
+	}
+	return out
 }
 
 // preview returns the beginning of a text on one line, without characters that are unsafe on a terminal.
@@ -303,9 +165,9 @@ func truncateBytes(text string, limit int) string {
 	return text[:limit]
 }
 
-// truncateJSON shortens a text so that it takes at most limit bytes within a JSON string. JSON escapes some
+// TruncateJSON shortens a text so that it takes at most limit bytes within a JSON string. JSON escapes some
 // characters, such as control characters, with up to six bytes each.
-func truncateJSON(text string, limit int) string {
+func TruncateJSON(text string, limit int) string {
 	size := 0
 	for at := 0; at < len(text); {
 		r, width := utf8.DecodeRuneInString(text[at:])

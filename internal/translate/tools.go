@@ -2,6 +2,7 @@ package translate
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -42,4 +43,23 @@ func contextPolicy(c *v1alpha1.AgentContext) loop.ContextPolicy {
 		WarnPercent:    min(compact, int(cmp.Or(c.WarnPercent, v1alpha1.DefaultWarnPercent))),
 		CompactPercent: compact,
 	}
+}
+
+// maxListedTools is how many tools the status of an Agent lists at most; the Agent may have more.
+const maxListedTools = 128
+
+// MayAffect reports whether a Turn may call a tool that is not ReadOnly, as its Agent is now. It returns true if
+// that is unknown. A run that finds otherwise writes that into the status before it makes such a call.
+func MayAffect(t *v1alpha1.Turn, a *v1alpha1.Agent) bool {
+	if a == nil {
+		return true
+	}
+	switch p := a.Spec.ToolPolicy; {
+	case t.Spec.Execution == v1alpha1.ExecutionPrepareOnly, len(a.Spec.Tools) == 0,
+		p != nil && p.Effects == v1alpha1.AllowedEffectsReadOnly:
+		return false
+	case a.Status.ObservedGeneration != a.Generation, len(a.Status.Tools) == 0, len(a.Status.Tools) == maxListedTools:
+		return true
+	}
+	return slices.ContainsFunc(a.Status.Tools, func(e v1alpha1.ExposedTool) bool { return e.Effect != v1alpha1.ToolEffectReadOnly })
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // testEnv is a namespace with a read API server.
@@ -96,8 +96,7 @@ func (s *testEnv) turn(ctx context.Context, name string) *v1alpha1.Turn {
 // end sets the status of a Turn that was cancelled before it ran.
 func end(ctx context.Context, t *v1alpha1.Turn) {
 	GinkgoHelper()
-	t.Status.StopReason = v1alpha1.StopCancelled
-	translate.End(t, metav1.ConditionFalse, v1alpha1.TurnReasonCancelled, "the turn was cancelled", time.Now())
+	turnstatus.End(t, v1alpha1.TurnReasonCancelled, "the turn was cancelled", time.Now())
 	Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 }
 

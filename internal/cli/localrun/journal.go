@@ -15,7 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/journals"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // store is a SQLite store, which may be temporary.
@@ -122,7 +122,7 @@ func (b binding) write(t *v1alpha1.Turn, p earlierRuns) {
 	if !b.ended.IsZero() {
 		start = metav1.NewMicroTime(p.first.Time)
 	}
-	translate.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", executorName), now)
+	turnstatus.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", executorName), now)
 	t.Status.StartTime = &start
 	t.Status.Executor = &v1alpha1.ExecutorBinding{Name: executorName, Epoch: b.epoch}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/termsafe"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // localRun is one execution of capstan run. It holds the state that the Turn shares with the Turns of its
@@ -153,9 +154,9 @@ func (w *localTurn) park(waits *loop.Parked) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.done != nil {
-		translate.Progress(w.turn, *w.done)
+		turnstatus.Progress(w.turn, *w.done)
 	}
-	translate.Park(w.turn, waits, w.binding.clock())
+	turnstatus.Park(w.turn, waits, w.binding.clock())
 }
 
 // engine returns the engine for a Turn. Unless --quiet is set, it prints the Turn's progress.
@@ -183,7 +184,7 @@ func (j *localRun) drive(w *localTurn) error {
 		result, err := w.engine.Run(j.life, &in)
 		if err == nil {
 			w.result = result
-			translate.Finish(w.turn, result, w.binding.end())
+			turnstatus.Finish(w.turn, result, w.binding.end())
 			return nil
 		}
 		waits, parked := errors.AsType[*loop.Parked](err)

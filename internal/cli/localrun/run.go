@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/bundle"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
@@ -19,7 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // executorName is the name in status.executor of a Turn that runs without a cluster.
@@ -78,11 +76,10 @@ func (r *Options) Run(ctx context.Context, args []string) error {
 func endedBefore(t *v1alpha1.Turn, now time.Time) bool {
 	switch t.Spec.DesiredState {
 	case v1alpha1.DesiredStateCancelled:
-		t.Status.StopReason = v1alpha1.StopCancelled
-		translate.End(t, metav1.ConditionFalse, v1alpha1.TurnReasonCancelled, "the turn was cancelled before it ran", now)
+		turnstatus.End(t, v1alpha1.TurnReasonCancelled, "the turn was cancelled before it ran", now)
 		return true
 	case v1alpha1.DesiredStateSuspended:
-		translate.Wait(t, v1alpha1.TurnReasonSuspended, "the turn is suspended; set desiredState to Active to continue", now)
+		turnstatus.Wait(t, v1alpha1.TurnReasonSuspended, "the turn is suspended; set desiredState to Active to continue", now)
 		return true
 	case v1alpha1.DesiredStateActive:
 	}

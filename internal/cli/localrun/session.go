@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/bundle"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // enterSession updates the status of the Turn's Session from the store. If the budget of the Session is used up, it
@@ -37,8 +36,7 @@ func (r *Options) enterSession(
 	if used == "" || before.last.Seq > 0 {
 		return false, nil
 	}
-	t.Status.StopReason = v1alpha1.StopSessionClosed
-	translate.End(t, metav1.ConditionFalse, v1alpha1.TurnReasonSessionClosed,
+	turnstatus.End(t, v1alpha1.TurnReasonSessionClosed,
 		fmt.Sprintf("the budget of Session %q is used up: %s; raise it, and create a new Turn", p.Session.Name, used), now)
 	return true, nil
 }

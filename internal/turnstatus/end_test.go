@@ -1,4 +1,4 @@
-package translate_test
+package turnstatus_test
 
 import (
 	"encoding/json"
@@ -18,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 var now = time.Date(2026, 6, 11, 15, 4, 5, 123456000, time.UTC)
@@ -30,7 +30,7 @@ func bound() *v1alpha1.Turn {
 		ObjectMeta: metav1.ObjectMeta{Generation: 7},
 		Status:     v1alpha1.TurnStatus{StartTime: &start, Executor: &v1alpha1.ExecutorBinding{Name: "e", Epoch: 3}},
 	}
-	translate.Wait(t, v1alpha1.TurnReasonRunning, "running", now.Add(-time.Second))
+	turnstatus.Wait(t, v1alpha1.TurnReasonRunning, "running", now.Add(-time.Second))
 	return t
 }
 
@@ -86,7 +86,7 @@ func TestConditionsOfEachStop(t *testing.T) {
 			if !tc.unprepared {
 				r.Preparation = &prepare.Report{}
 			}
-			translate.Finish(got, r, now)
+			turnstatus.Finish(got, r, now)
 			if diff := cmp.Diff(tc.want, conditions(got)); diff != "" {
 				t.Errorf("conditions: -want +got:\n%s", diff)
 			}
@@ -103,7 +103,7 @@ func TestConditionsOfEachStop(t *testing.T) {
 
 func TestFinishedStatus(t *testing.T) {
 	got := bound()
-	translate.Finish(got, &turn.Result{
+	turnstatus.Finish(got, &turn.Result{
 		Stop: turn.StopCompleted, Message: "the model answered", Provider: "openai", Model: "small", MessageCount: 4, Text: "An\nanswer.",
 		Counts: turn.Counts{
 			Steps: 1, ModelRequests: 3, ModelRetries: 2, ToolCalls: 5, UnknownOutcomes: 1, Resumes: 4,
@@ -232,7 +232,7 @@ func TestResultText(t *testing.T) {
 
 func finished(text string) *v1alpha1.Turn {
 	t := bound()
-	translate.Finish(t, &turn.Result{Stop: turn.StopCompleted, Text: text}, now)
+	turnstatus.Finish(t, &turn.Result{Stop: turn.StopCompleted, Text: text}, now)
 	return t
 }
 
@@ -256,7 +256,7 @@ func TestPreview(t *testing.T) {
 
 func TestFinishWithoutAnswer(t *testing.T) {
 	got := bound()
-	translate.Finish(got, &turn.Result{Stop: turn.StopDeadline}, now)
+	turnstatus.Finish(got, &turn.Result{Stop: turn.StopDeadline}, now)
 	if s := got.Status; s.Result != nil || s.Usage != nil || s.Decision != nil || s.Preparation != nil {
 		t.Errorf("status %+v has fields without a value", s)
 	}
@@ -265,13 +265,13 @@ func TestFinishWithoutAnswer(t *testing.T) {
 func TestMessagesAreBounded(t *testing.T) {
 	got := bound()
 	long := "x" + strings.Repeat("ü", 4000)
-	translate.End(got, metav1.ConditionFalse, v1alpha1.TurnReasonInvalidSpec, long, now)
+	turnstatus.End(got, v1alpha1.TurnReasonInvalidSpec, long, now)
 	for _, c := range got.Status.Conditions {
 		if c.Message != long[:2047] {
 			t.Errorf("%s has a message of %d bytes, want 2047: 2 KiB at most, between characters", c.Type, len(c.Message))
 		}
 	}
-	translate.Wait(got, v1alpha1.TurnReasonPending, long, now)
+	turnstatus.Wait(got, v1alpha1.TurnReasonPending, long, now)
 	if n := len(got.Status.Conditions[0].Message); n != 2047 {
 		t.Errorf("a waiting Turn has a message of %d bytes, want 2047", n)
 	}
@@ -300,7 +300,7 @@ func TestWaitReportsChanges(t *testing.T) {
 		{"still suspended", "Suspended", "c", 2, false, []string{"Succeeded=Unknown/Suspended"}},
 	} {
 		got.Generation = step.generation
-		if news := translate.Wait(got, step.reason, step.message, now.Add(time.Duration(len(step.what))*time.Second)); news != step.news {
+		if news := turnstatus.Wait(got, step.reason, step.message, now.Add(time.Duration(len(step.what))*time.Second)); news != step.news {
 			t.Errorf("%s: Wait reports news: %t, want %t", step.what, news, step.news)
 		}
 		if diff := cmp.Diff(step.want, conditions(got)); diff != "" {
@@ -315,12 +315,12 @@ func TestWaitReportsChanges(t *testing.T) {
 func TestWaitCountsFromTheCreation(t *testing.T) {
 	created := now.Add(-time.Hour)
 	got := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
-	translate.Wait(got, v1alpha1.TurnReasonPending, "seen late", now)
+	turnstatus.Wait(got, v1alpha1.TurnReasonPending, "seen late", now)
 	if since := got.WaitingSince(); !since.Equal(created) {
 		t.Errorf("the Turn waits since %s, want %s: an outage of the manager does not extend its deadline", since, created)
 	}
-	translate.Wait(got, v1alpha1.TurnReasonSuspended, "suspended", now)
-	translate.Wait(got, v1alpha1.TurnReasonPending, "continues", now)
+	turnstatus.Wait(got, v1alpha1.TurnReasonSuspended, "suspended", now)
+	turnstatus.Wait(got, v1alpha1.TurnReasonPending, "continues", now)
 	if since := got.WaitingSince(); !since.Equal(now) {
 		t.Errorf("the Turn waits since %s, want %s: a suspension ends the waiting", since, now)
 	}
@@ -328,15 +328,36 @@ func TestWaitCountsFromTheCreation(t *testing.T) {
 
 func TestEndWithoutStart(t *testing.T) {
 	got := &v1alpha1.Turn{}
-	translate.End(got, metav1.ConditionFalse, v1alpha1.TurnReasonDeadlineExceeded, "never started", now)
+	turnstatus.End(got, v1alpha1.TurnReasonDeadlineExceeded, "never started", now)
 	if got.Status.DurationMilliseconds != nil || got.Status.CompletionTime == nil {
 		t.Errorf("duration %v and completion %v, want no duration: it never ran", got.Status.DurationMilliseconds,
 			got.Status.CompletionTime)
 	}
 	future := metav1.NewMicroTime(now.Add(time.Second))
 	got.Status.StartTime = &future
-	translate.End(got, metav1.ConditionFalse, v1alpha1.TurnReasonDeadlineExceeded, "clocks differ", now)
+	turnstatus.End(got, v1alpha1.TurnReasonDeadlineExceeded, "clocks differ", now)
 	if *got.Status.DurationMilliseconds != 0 {
 		t.Errorf("duration %d, want 0: clocks may differ, time does not run backwards", *got.Status.DurationMilliseconds)
+	}
+}
+
+// TestEndWithoutRun checks the stop reason, and that a binding and an unfinished preparation end with the Turn.
+func TestEndWithoutRun(t *testing.T) {
+	for reason, want := range map[string]v1alpha1.StopReason{
+		v1alpha1.TurnReasonCancelled:        v1alpha1.StopCancelled,
+		v1alpha1.TurnReasonDeadlineExceeded: v1alpha1.StopDeadline,
+		v1alpha1.TurnReasonInvalidSpec:      v1alpha1.StopInvalidSpec,
+		v1alpha1.TurnReasonSessionClosed:    v1alpha1.StopSessionClosed,
+		v1alpha1.TurnReasonQueueFull:        v1alpha1.StopQueueFull,
+	} {
+		got := bound()
+		got.Status.Conditions = append(got.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionPrepared})
+		turnstatus.End(got, reason, "so it ended", now)
+		if diff := cmp.Diff([]string{"Succeeded=False/" + reason, "Stalled=True/" + reason}, conditions(got)); diff != "" {
+			t.Errorf("conditions: -want +got:\n%s", diff)
+		}
+		if s := got.Status; s.StopReason != want || s.Executor.Name != "" || s.Executor.Epoch != 3 {
+			t.Errorf("%s: stopReason %q and executor %+v, want %q and no executor in epoch 3", reason, s.StopReason, s.Executor, want)
+		}
 	}
 }

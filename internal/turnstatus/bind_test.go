@@ -1,66 +1,13 @@
-package translate_test
+package turnstatus_test
 
 import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
-
-// agentOffering returns an Agent whose Turns may call tools of these effects.
-func agentOffering(effects ...v1alpha1.ToolEffect) *v1alpha1.Agent {
-	a := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: v1alpha1.AgentSpec{Tools: []v1alpha1.AgentTool{{}}}}
-	a.Status.ObservedGeneration = 2
-	for _, e := range effects {
-		a.Status.Tools = append(a.Status.Tools, v1alpha1.ExposedTool{Effect: e})
-	}
-	return a
-}
-
-func TestMayAffect(t *testing.T) {
-	readOnly, many := agentOffering(v1alpha1.ToolEffectReadOnly), make([]v1alpha1.ToolEffect, 128)
-	for i := range many {
-		many[i] = v1alpha1.ToolEffectReadOnly
-	}
-	changed := readOnly.DeepCopy()
-	changed.Generation++
-	bounded := agentOffering(v1alpha1.ToolEffectDestructive)
-	bounded.Spec.ToolPolicy = &v1alpha1.ToolPolicy{Effects: v1alpha1.AllowedEffectsReadOnly}
-	for name, tc := range map[string]struct {
-		reason string
-		agent  *v1alpha1.Agent
-		turn   v1alpha1.Turn
-		want   bool
-	}{
-		"no tools":        {"there is nothing to call", &v1alpha1.Agent{}, v1alpha1.Turn{}, false},
-		"tools that read": {"they change nothing", readOnly, v1alpha1.Turn{}, false},
-		"one that writes": {
-			"it may be called",
-			agentOffering(v1alpha1.ToolEffectReadOnly, v1alpha1.ToolEffectIdempotent),
-			v1alpha1.Turn{},
-			true,
-		},
-		"one that does harm": {"it may be called", agentOffering(v1alpha1.ToolEffectDestructive), v1alpha1.Turn{}, true},
-		"policy":             {"calls of others are refused", bounded, v1alpha1.Turn{}, false},
-		"PrepareOnly": {
-			"nothing is called", agentOffering(v1alpha1.ToolEffectDestructive),
-			v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Execution: v1alpha1.ExecutionPrepareOnly}},
-			false,
-		},
-		"nothing is known":      {"there may be any", agentOffering(), v1alpha1.Turn{}, true},
-		"a changed agent":       {"its tools are not known yet", changed, v1alpha1.Turn{}, true},
-		"as many as are listed": {"there may be more", agentOffering(many...), v1alpha1.Turn{}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := translate.MayAffect(&tc.turn, tc.agent); got != tc.want {
-				t.Errorf("MayAffect = %t, want %t: %s", got, tc.want, tc.reason)
-			}
-		})
-	}
-}
 
 func TestBindKeepsTheStoreOfTheJournal(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -123,7 +70,7 @@ func TestBindKeepsTheStoreOfTheJournal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			turn := &v1alpha1.Turn{Status: v1alpha1.TurnStatus{Executor: tc.before}}
-			got := translate.Bind(turn, agentOffering(v1alpha1.ToolEffectDestructive), "e", "new", "2")
+			got := turnstatus.Bind(turn, nil, "e", "new", "2")
 			if diff := cmp.Diff(&tc.want, got); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 			}

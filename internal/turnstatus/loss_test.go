@@ -1,23 +1,23 @@
-package translate_test
+package turnstatus_test
 
 import (
 	"testing"
 
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // TestStartOverMessageNamesTheLastEntry proves that a journal with missing entries is used up to its last entry.
 func TestStartOverMessageNamesTheLastEntry(t *testing.T) {
 	for name, tc := range map[string]struct {
-		loss translate.Loss
+		loss turnstatus.Loss
 		want string
 	}{
 		"nothing is left": {
-			translate.Loss{Facts: "it is gone"},
+			turnstatus.Loss{Facts: "it is gone"},
 			"the journal of the turn was lost: it is gone. The turn starts over, and its status does not count its earlier usage",
 		},
 		"some entries are left": {
-			translate.Loss{Facts: "it is shorter", Entries: 7},
+			turnstatus.Loss{Facts: "it is shorter", Entries: 7},
 			"the journal of the turn was lost: it is shorter. The turn continues after entry 7, the last one " +
 				"left, and its status does not count its usage after that entry",
 		},

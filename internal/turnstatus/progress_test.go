@@ -1,4 +1,4 @@
-package translate_test
+package turnstatus_test
 
 import (
 	"encoding/json"
@@ -14,7 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 func TestProgressKeepsTheNewestCalls(t *testing.T) {
@@ -37,7 +37,7 @@ func TestProgressKeepsTheNewestCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got v1alpha1.Turn
-			translate.Progress(&got, turn.Progress{Counts: turn.Counts{Steps: 2}, Calls: tc.calls})
+			turnstatus.Progress(&got, turn.Progress{Counts: turn.Counts{Steps: 2}, Calls: tc.calls})
 			kept := got.Status.ToolCalls
 			if len(kept) > tc.most || len(kept) < tc.least || got.Status.Steps.Count != 2 {
 				t.Fatalf("kept %d calls, want %d to %d: %s", len(kept), tc.least, tc.most, tc.reason)
@@ -66,7 +66,7 @@ func TestDataOfAResult(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := bound()
-			translate.Finish(got, &turn.Result{Stop: turn.StopCompleted, Text: "x", Data: json.RawMessage(tc.data)}, now)
+			turnstatus.Finish(got, &turn.Result{Stop: turn.StopCompleted, Text: "x", Data: json.RawMessage(tc.data)}, now)
 			if has := got.Status.Result.Data != nil; has != tc.want {
 				t.Errorf("has data: %t, want %t: %s", has, tc.want, tc.reason)
 			}
@@ -109,7 +109,7 @@ func TestTheLargestStatus(t *testing.T) {
 		})
 	}
 	got := bound()
-	translate.Finish(got, r, now)
+	turnstatus.Finish(got, r, now)
 	if len(got.Status.ToolCalls) == 0 || got.Status.Result.Data == nil || !got.Status.Preparation.Provenance.Truncated {
 		t.Fatal("the status must be the largest possible one")
 	}

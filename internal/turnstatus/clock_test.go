@@ -1,4 +1,4 @@
-package translate_test
+package turnstatus_test
 
 import (
 	"testing"
@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // TestTimeLeftWithWrongClocks proves for any clocks that a Turn never has more time than its limit, and never ends
@@ -47,10 +47,10 @@ func TestTimeLeftWithWrongClocks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			turn := &v1alpha1.Turn{Status: tc.status}
-			if got := translate.Left(turn, time.Minute, noon); got != tc.left {
+			if got := turnstatus.Left(turn, time.Minute, noon); got != tc.left {
 				t.Errorf("%s are left, want %s: %s", got, tc.left, tc.reason)
 			}
-			translate.End(turn, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted, "done", noon)
+			turnstatus.End(turn, v1alpha1.TurnReasonCancelled, "done", noon)
 			if got := *turn.Status.DurationMilliseconds; got != tc.duration || turn.Status.CompletionTime.Before(turn.Status.StartTime) {
 				t.Errorf("it took %d ms, from %s to %s; want %d ms", got, turn.Status.StartTime, turn.Status.CompletionTime, tc.duration)
 			}
@@ -67,12 +67,12 @@ func TestStart(t *testing.T) {
 	} {
 		turn := &v1alpha1.Turn{}
 		turn.Status.StartTime = new(metav1.NewMicroTime(noon.Add(tc.before)))
-		if translate.Start(turn, noon); turn.Status.StartTime.Sub(noon) != tc.want {
+		if turnstatus.Start(turn, noon); turn.Status.StartTime.Sub(noon) != tc.want {
 			t.Errorf("%s: started at %s, want %s", name, turn.Status.StartTime, noon.Add(tc.want))
 		}
 	}
 	turn := &v1alpha1.Turn{}
-	if translate.Start(turn, noon); !turn.Status.StartTime.Time.Equal(noon) {
+	if turnstatus.Start(turn, noon); !turn.Status.StartTime.Time.Equal(noon) {
 		t.Errorf("a Turn that has not started started at %s, want now", turn.Status.StartTime)
 	}
 }

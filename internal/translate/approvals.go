@@ -1,0 +1,87 @@
+package translate
+
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+)
+
+// PendingApproval returns a request for approval in the form of a status. No field that a decision names is cut, so
+// two requests never look alike. The expiry is rounded up to a whole second: at that time the call has expired for
+// certain.
+func PendingApproval(a loop.Approval) v1alpha1.PendingApproval {
+	return v1alpha1.PendingApproval{
+		RequestID: a.Request, Step: toInt32(a.Step), CallID: a.CallID, Name: a.Name, ToolServerUID: a.ToolServerUID,
+		SchemaHash:    a.SchemaHash,
+		ArgumentsHash: a.ArgumentsHash,
+		RequestTime:   metav1.NewTime(a.Requested.Truncate(time.Second)),
+		ExpiryTime:    metav1.NewTime(a.Expires.Add(time.Second - 1).Truncate(time.Second)),
+	}
+}
+
+// Decides reports whether a ToolApproval decides about a pending call of a Turn: it must name every fact that the
+// status lists about the call. The requestID is random, so a ToolApproval that names it was created after the
+// request. A ToolApproval that is older than the Turn is refused: its author cannot have read the requestID there.
+func Decides(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingApproval) bool {
+	s := a.Spec
+	return a.Namespace == t.Namespace && s.TurnRef.Name == t.Name && s.TurnUID == string(t.UID) &&
+		p.RequestID != "" && s.RequestID == p.RequestID && s.Step == p.Step && s.CallID == p.CallID && s.ToolName == p.Name &&
+		s.ToolServerUID == p.ToolServerUID && s.SchemaHash == p.SchemaHash && s.ArgumentsHash == p.ArgumentsHash &&
+		!a.CreationTimestamp.Time.Before(t.CreationTimestamp.Time)
+}
+
+// About returns the ToolApprovals that decide about a request of a Turn and were created in time. It returns none
+// if the Turn's status does not list the request.
+func About(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) []v1alpha1.ToolApproval {
+	if !Lists(t, a) {
+		return nil
+	}
+	var about []v1alpha1.ToolApproval
+	for i := range approvals {
+		if c := &approvals[i]; Decides(c, t, PendingApproval(a)) && !c.CreationTimestamp.After(a.Expires) {
+			about = append(about, *c)
+		}
+	}
+	return about
+}
+
+// Lists reports whether the status of a Turn lists a request, with every fact that a decision names.
+func Lists(t *v1alpha1.Turn, a loop.Approval) bool {
+	wanted := PendingApproval(a)
+	return slices.ContainsFunc(t.Status.PendingApprovals, func(p v1alpha1.PendingApproval) bool {
+		wanted.RequestTime, wanted.ExpiryTime = p.RequestTime, p.ExpiryTime
+		return p == wanted
+	})
+}
+
+// Decision returns the decision about a request, or nil if none was made in time. The first of several decisions
+// counts. Of decisions in the same second a denial counts, because their order is unknown.
+func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) *loop.Decision {
+	var first *v1alpha1.ToolApproval
+	about := About(approvals, t, a)
+	for i := range about {
+		if c := &about[i]; first == nil || earlier(c, first) {
+			first = c
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	d := a.Decided(first.Spec.Decision == v1alpha1.ApprovalApproved)
+	d.By, d.Reason = first.Spec.DecidedBy, first.Spec.Reason
+	return d
+}
+
+func earlier(a, b *v1alpha1.ToolApproval) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	if denied := a.Spec.Decision == v1alpha1.ApprovalDenied; denied != (b.Spec.Decision == v1alpha1.ApprovalDenied) {
+		return denied
+	}
+	return a.UID < b.UID
+}

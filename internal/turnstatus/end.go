@@ -1,0 +1,232 @@
+package turnstatus
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// outcomes maps each stop reason to the status and the reason of the condition Succeeded. A Turn that ends without a
+// run gets the stop reason of the row with its reason.
+var outcomes = []struct {
+	stop   v1alpha1.StopReason
+	status metav1.ConditionStatus
+	reason string
+}{
+	{v1alpha1.StopCompleted, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted},
+	{v1alpha1.StopToolEnded, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted},
+	{v1alpha1.StopPrepared, metav1.ConditionTrue, v1alpha1.TurnReasonPrepared},
+	{v1alpha1.StopPreparationError, metav1.ConditionFalse, v1alpha1.TurnReasonPreparationFailed},
+	{v1alpha1.StopModelError, metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed},
+	{v1alpha1.StopMaxSteps, metav1.ConditionFalse, v1alpha1.TurnReasonStepLimitExceeded},
+	{v1alpha1.StopBudget, metav1.ConditionFalse, v1alpha1.TurnReasonBudgetExceeded},
+	{v1alpha1.StopMaxOutputTokens, metav1.ConditionFalse, v1alpha1.TurnReasonOutputInvalid},
+	{v1alpha1.StopOutputInvalid, metav1.ConditionFalse, v1alpha1.TurnReasonOutputInvalid},
+	{v1alpha1.StopContentFilter, metav1.ConditionFalse, v1alpha1.TurnReasonPolicyViolated},
+	{v1alpha1.StopContextLength, metav1.ConditionFalse, v1alpha1.TurnReasonContextLimitExceeded},
+	{v1alpha1.StopDeadline, metav1.ConditionFalse, v1alpha1.TurnReasonDeadlineExceeded},
+	{v1alpha1.StopCancelled, metav1.ConditionFalse, v1alpha1.TurnReasonCancelled},
+	{v1alpha1.StopInterrupted, metav1.ConditionFalse, v1alpha1.TurnReasonInterrupted},
+	{v1alpha1.StopInvalidSpec, metav1.ConditionFalse, v1alpha1.TurnReasonInvalidSpec},
+	{v1alpha1.StopSessionClosed, metav1.ConditionFalse, v1alpha1.TurnReasonSessionClosed},
+	{v1alpha1.StopQueueFull, metav1.ConditionFalse, v1alpha1.TurnReasonQueueFull},
+}
+
+// succeeded returns the status and the reason of the condition Succeeded for a stop reason.
+func succeeded(s turn.Stop) (metav1.ConditionStatus, string) {
+	for _, o := range outcomes {
+		if o.stop == v1alpha1.StopReason(s) {
+			return o.status, o.reason
+		}
+	}
+	return metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed
+}
+
+// stopReason returns the stop reason for a reason of the condition Succeeded, or "" if the table does not have it.
+func stopReason(reason string) v1alpha1.StopReason {
+	for _, o := range outcomes {
+		if o.reason == reason {
+			return o.stop
+		}
+	}
+	return ""
+}
+
+// Finish ends a Turn with the result of the engine.
+func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
+	s := &t.Status
+	s.StopReason = v1alpha1.StopReason(r.Stop)
+	Progress(t, turn.Progress{Counts: r.Counts, Calls: r.Calls, Usage: r.Record.Usage, Cost: r.Record.Cost, SubAgents: r.SubAgents})
+	s.Preparation, s.Result, s.Decision = translate.PreparationOf(r), translate.ResultOf(r), translate.DecisionOf(r)
+	s.Descendants = int32(min(max(r.Descendants, 0), math.MaxInt32))
+	if n := r.MissingTurns; n > 0 {
+		setCondition(t, v1alpha1.ConditionHistoryComplete, metav1.ConditionFalse, v1alpha1.ReasonHistoryLost,
+			fmt.Sprintf("the history of %d earlier turns of the session was lost, and the model did not receive it", n), now)
+	}
+	status, reason := succeeded(r.Stop)
+	end(t, status, reason, r.Message, now)
+	setDetailConditions(t, r, status, reason)
+}
+
+// setDetailConditions writes the conditions Prepared, Executed and Finalized.
+func setDetailConditions(t *v1alpha1.Turn, r *turn.Result, status metav1.ConditionStatus, reason string) {
+	now := t.Status.CompletionTime.Time
+	switch {
+	case r.Preparation != nil:
+		message := "the prompt was prepared"
+		if len(r.ToolServersMissing) > 0 {
+			message += ", but " + WithoutTools(r.ToolServersMissing)
+		}
+		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionTrue, v1alpha1.TurnReasonPrepared, message, now)
+	case r.Stop == turn.StopPreparationError:
+		setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionFalse, reason, r.Message, now)
+	}
+	if r.Preparation != nil && r.Stop != turn.StopPrepared {
+		setCondition(t, v1alpha1.ConditionExecuted, status, reason, r.Message, now)
+	}
+	if f := r.Record.Failures; len(f) > 0 {
+		setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionFalse, v1alpha1.TurnReasonPartiallyFinalized,
+			"these steps failed: "+strings.Join(f, "; "), now)
+		return
+	}
+	setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionTrue, v1alpha1.TurnReasonFinalized, "the record is complete", now)
+}
+
+// WithoutTools returns the part of a message that says that a Turn ran without the tools of these ToolServers,
+// because none of their tools were known.
+func WithoutTools(servers []string) string {
+	return "without the tools of ToolServer " + strings.Join(servers, ", ") + ", which had never been reached when the turn began"
+}
+
+// FinishRefused ends a Turn whose result the API server refuses, with the facts that the status has. It sets no stop
+// reason, because the API server may refuse that one.
+func FinishRefused(t *v1alpha1.Turn, message string, now time.Time) {
+	end(t, metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed, message, now)
+}
+
+// End ends a Turn without a run: it never ran, or its journal cannot be read because no executor is running. The facts
+// in the status stay. A run that handed the Turn back has reported all its calls; the calls of any other run are
+// unknown. The reason must be one of a failure in the table above.
+func End(t *v1alpha1.Turn, reason, message string, now time.Time) {
+	if b := t.Status.Executor; b != nil {
+		b.Name = ""
+		endPendingCalls(&t.Status, b.SideEffects, b.SideEffects && !b.JournalComplete)
+	}
+	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared)
+	t.Status.StopReason = stopReason(reason)
+	end(t, metav1.ConditionFalse, reason, message, now)
+}
+
+// Cut holds the facts about a run without a result, because its journal cannot be used or because of a fault within
+// Capstan.
+type Cut struct {
+	// Stop is why the Turn ends, and Message says so to users.
+	Stop    turn.Stop
+	Message string
+	// Loss describes the loss of the journal. It is nil if the journal is not lost.
+	Loss *Loss
+	// SubAgents are the usages of the sub-agents' Turns.
+	SubAgents []*tool.Spent
+}
+
+// CutOff ends a Turn whose run had no result. The facts in the status stay, with the newest progress of the run, which
+// is nil if there is none. Calls that were under way get an unknown outcome.
+func CutOff(t *v1alpha1.Turn, progress *turn.Progress, c Cut, now time.Time) {
+	if progress != nil {
+		Progress(t, *progress)
+	}
+	s := &t.Status
+	addSubAgents(s, c.SubAgents)
+	s.StopReason = v1alpha1.StopReason(c.Stop)
+	missing := "the run had no result"
+	if c.Loss != nil {
+		missing = "the journal was lost"
+		endPendingCalls(s, c.Loss.SideEffects, c.Loss.SideEffects)
+	} else {
+		endPendingCalls(s, s.Executor.SideEffects, s.Executor.SideEffects && !NothingBegun(s.Executor))
+	}
+	status, reason := succeeded(c.Stop)
+	end(t, status, reason, c.Message, now)
+	if c.Loss != nil {
+		setCondition(t, v1alpha1.ConditionJournalLost, metav1.ConditionTrue, c.Loss.Reason,
+			"the journal of the turn was lost: "+c.Loss.Facts, now)
+	}
+	setCondition(t, v1alpha1.ConditionFinalized, metav1.ConditionFalse, v1alpha1.TurnReasonPartiallyFinalized,
+		"the record has only the facts of the status: "+missing, now)
+}
+
+// end writes the main condition of a Turn that has ended, and its times.
+func end(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string, now time.Time) {
+	s := &t.Status
+	unpark(s, now)
+	s.ObservedGeneration = t.Generation
+	if s.StartTime != nil {
+		if s.StartTime.After(now) {
+			now = s.StartTime.Time // a clock was wrong: a Turn must not end before it starts
+		}
+		s.DurationMilliseconds = new(now.Sub(s.StartTime.Time).Milliseconds())
+	}
+	s.CompletionTime = new(metav1.NewMicroTime(now))
+	setCondition(t, v1alpha1.ConditionSucceeded, status, reason, message, now)
+	meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionReconciling)
+	if status == metav1.ConditionFalse {
+		setCondition(t, v1alpha1.ConditionStalled, metav1.ConditionTrue, reason, message, now)
+	}
+}
+
+// addSubAgents adds the usage of sub-agents' Turns to the status of their caller. The status already counts the Turns
+// whose answers the caller has received; its listed calls name them. If the status cannot list all calls, the
+// larger of both sums counts.
+func addSubAgents(s *v1alpha1.TurnStatus, spent []*tool.Spent) {
+	all := turn.SumOf(spent)
+	if all == nil {
+		return
+	}
+	if before := s.SubAgentUsage; before != nil {
+		known := translate.Spent(&v1alpha1.Turn{Status: v1alpha1.TurnStatus{SubAgentUsage: before}})
+		if s.Steps != nil && int(s.Steps.ToolCalls) > len(s.ToolCalls) {
+			if all.Usage.InputTokens+all.Usage.OutputTokens <= before.TotalTokens {
+				return
+			}
+		} else {
+			fresh := slices.DeleteFunc(slices.Clone(spent), func(c *tool.Spent) bool {
+				return slices.ContainsFunc(s.ToolCalls, func(r v1alpha1.ToolCallRecord) bool { return r.Turn == c.Turn })
+			})
+			all = turn.SumOf(append(fresh, known))
+		}
+	}
+	s.SubAgentUsage = translate.Usage(all.Usage, all.Cost)
+}
+
+// endPendingCalls gives each pending call of a status an unknown outcome.
+//  1. With sideEffects, the Turn may have called tools with side effects, and the calls count in unknownOutcomes.
+//     A call that waited for approval counts too: it may have been approved and made after the status was written.
+//  2. With unlisted, there may be calls that the status does not list: at least one outcome counts as unknown.
+func endPendingCalls(s *v1alpha1.TurnStatus, sideEffects, unlisted bool) {
+	if s.Steps == nil {
+		s.Steps = &v1alpha1.StepCounts{}
+	}
+	for i := range s.ToolCalls {
+		c := &s.ToolCalls[i]
+		if c.Outcome != v1alpha1.ToolCallPending {
+			continue
+		}
+		c.Outcome = v1alpha1.ToolCallUnknown
+		if sideEffects {
+			s.Steps.UnknownOutcomes++
+		}
+	}
+	if unlisted {
+		s.Steps.UnknownOutcomes = max(1, s.Steps.UnknownOutcomes)
+	}
+}
