@@ -2,11 +2,10 @@ package openai
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
-
-	api "github.com/sashabaranov/go-openai"
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -27,13 +26,21 @@ type calls struct {
 }
 
 type call struct {
-	index     int
+	index     number
 	id, name  string
 	arguments strings.Builder
+	// parts is the number of pieces that had arguments.
+	parts int
+}
+
+// callPiece is a part of a call. Every member may be absent.
+type callPiece struct {
+	index               maybe[number]
+	id, name, arguments string
 }
 
 // add adds one piece.
-func (c *calls) add(piece api.ToolCall) {
+func (c *calls) add(piece callPiece) {
 	if of := c.find(piece); of != nil {
 		of.extend(piece)
 		return
@@ -43,28 +50,28 @@ func (c *calls) add(piece api.ToolCall) {
 		return
 	}
 	begun := &call{index: c.nextIndex()}
-	if piece.Index != nil {
-		begun.index = *piece.Index
+	if piece.index.given {
+		begun.index = piece.index.value
 	}
 	begun.extend(piece)
 	c.list = append(c.list, begun)
 }
 
 // find returns the call that a piece belongs to, or nil if the piece begins a new call.
-func (c *calls) find(piece api.ToolCall) *call {
+func (c *calls) find(piece callPiece) *call {
 	for _, of := range slices.Backward(c.list) {
 		switch {
-		case piece.Index != nil:
-			if of.index != *piece.Index {
+		case piece.index.given:
+			if of.index != piece.index.value {
 				continue
 			}
 			if of.endsBefore(piece) {
 				return nil
 			}
 			return of
-		case piece.ID == of.id && piece.ID != "":
+		case piece.id == of.id && piece.id != "":
 			return of
-		case piece.ID == "" && piece.Function.Name == "":
+		case piece.id == "" && piece.name == "":
 			return of // without index and ID, the piece continues the last call
 		}
 	}
@@ -72,32 +79,40 @@ func (c *calls) find(piece api.ToolCall) *call {
 }
 
 // nextIndex returns the index for a call without an index from the endpoint: one more than the highest index.
-func (c *calls) nextIndex() int {
-	next := 0
+func (c *calls) nextIndex() number {
+	next := number(0)
 	for _, of := range c.list {
 		next = max(next, of.index+1)
 	}
 	return next
 }
 
-// endsBefore reports whether a piece with the same index begins another call. Some servers send several complete
-// calls, each with index 0 and its own ID.
-func (c *call) endsBefore(piece api.ToolCall) bool {
-	whole := c.id != "" && c.name != "" && c.arguments.Len() > 0
-	return whole && piece.ID != "" && piece.ID != c.id && piece.Function.Name != ""
+// endsBefore reports whether a piece with the same index begins another call. Some servers send several calls, each with
+// index 0. The calls have their own IDs, or no IDs and whole arguments.
+func (c *call) endsBefore(piece callPiece) bool {
+	switch {
+	case piece.name == "" || c.name == "" || c.arguments.Len() == 0:
+		return false
+	case piece.id != "" && c.id != "":
+		return piece.id != c.id
+	}
+	return c.parts == 1 && piece.arguments != "" && json.Valid([]byte(c.arguments.String()))
 }
 
 // extend adds a piece to the call. ID and name may come once, in pieces, or again with every piece; they are final
 // when the arguments begin. Some servers use a new ID for every piece; the first one is the ID of the call.
-func (c *call) extend(piece api.ToolCall) {
+func (c *call) extend(piece callPiece) {
 	begun := c.arguments.Len() > 0
-	if c.id == "" || !begun && piece.Function.Arguments == "" {
-		c.id = join(c.id, piece.ID)
+	if c.id == "" || !begun && piece.arguments == "" {
+		c.id = join(c.id, piece.id)
 	}
 	if c.name == "" || !begun {
-		c.name = join(c.name, piece.Function.Name)
+		c.name = join(c.name, piece.name)
 	}
-	c.arguments.WriteString(piece.Function.Arguments)
+	c.arguments.WriteString(piece.arguments)
+	if piece.arguments != "" {
+		c.parts++
+	}
 }
 
 // join appends a piece unless it equals the whole. Bytes beyond maxLabel are left out. The result shares no memory with

@@ -10,8 +10,6 @@ import (
 	"net/http"
 	"strings"
 
-	api "github.com/sashabaranov/go-openai"
-
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -73,22 +71,14 @@ func (p *Provider) withCause(kind model.ErrorKind, what string, err error) *mode
 	return &model.Error{Kind: kind, Message: what, Said: p.clean(rootCause(err))}
 }
 
-// errorOf classifies an error object or text of the endpoint. status is 0 for an error within a stream: then a number
-// in the code counts as the status.
-func (p *Provider) errorOf(sent json.RawMessage, status int) *model.Error {
-	var e api.APIError
-	if json.Unmarshal(sent, &e) != nil {
-		var text string
-		if json.Unmarshal(sent, &text) != nil {
-			text = string(sent)
-		}
-		return p.statusError(status, "", text)
+// errorOf classifies an error of the endpoint. status is 0 for an error within a stream: then the codes of the error
+// count instead.
+func (p *Provider) errorOf(sent []byte, status int) *model.Error {
+	said := reportOf(sent)
+	if status == 0 {
+		status = said.httpStatus()
 	}
-	code, _ := e.Code.(string)
-	if number, ok := e.Code.(int); ok && status == 0 && number >= http.StatusBadRequest {
-		status = number
-	}
-	return p.statusError(status, strings.ToLower(code+" "+e.Type), e.Message)
+	return p.statusError(status, said.codes, said.words)
 }
 
 // statusError classifies an error of the endpoint by its status, and by its code if the code is more precise.
@@ -104,8 +94,8 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 		return as(model.ContentFiltered, "the content filter refused the request")
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return as(model.Auth, "the endpoint refused the credentials (HTTP %d): check %s", status, p.credentials())
-	case strings.Contains(code, "insufficient_quota"):
-		// This is also a 429, but waiting does not help.
+	case strings.Contains(code, "insufficient_quota"), status == http.StatusPaymentRequired:
+		// The code comes with a 429, but waiting does not help.
 		return as(model.Auth, "the account's quota is used up (HTTP %d): check its plan and billing", status)
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
 		return as(model.RateLimited, "the endpoint's rate limit is reached (HTTP %d)", http.StatusTooManyRequests)

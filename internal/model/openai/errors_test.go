@@ -121,6 +121,7 @@ func TestErrorsOfTheFakeModel(t *testing.T) {
 		"broken JSON": {"invalid JSON in an event", `rules: [{fault: {rubbish: NotJSON}}]`, nil, errorParts{
 			Kind:    model.Malformed,
 			Message: `provider "demo": the response does not follow the chat-completions protocol`,
+			Said:    `{"id":"chatcmpl-fake","object":"chat.completion","choices":[{"index":0,`,
 		}},
 		"prose": {"text instead of a stream", `rules: [{fault: {rubbish: NotSSE}}]`, nil, errorParts{
 			Kind:    model.Malformed,
@@ -154,7 +155,6 @@ func TestErrorsOfTheFakeModel(t *testing.T) {
 }
 
 func TestErrorsOfOtherServers(t *testing.T) {
-	chunk := func(choice string) string { return `{"choices":[{"index":0,` + choice + `}]}` }
 	const limited = `provider "demo": the endpoint's rate limit is reached (HTTP 429)`
 	for name, tc := range map[string]struct {
 		reason string
@@ -198,14 +198,6 @@ func TestErrorsOfOtherServers(t *testing.T) {
 			"a long error is cut off", respond(500, strings.Repeat("ü", 5000)),
 			expectedError(model.Overloaded, `provider "demo": the endpoint failed (HTTP 500)`, 0, strings.Repeat("ü", 300), "..."),
 		},
-		"vLLM context": {
-			"a server without a code for it",
-			respond(400, `{"object":"error","message":"This model's maximum context length is 10 tokens.","code":400}`), expectedError(
-				model.ContextLength,
-				`provider "demo": the prompt is longer than the model's context window`, 0,
-				`{"object":"error","message":"This model's maximum context length is 10 tokens.","code":400}`,
-			),
-		},
 		"time-out": {"408", respond(408, ""), expectedError(model.Timeout, `provider "demo": the endpoint timed out (HTTP 408)`, 0)},
 		"error in the stream": {"after comments and named events", respond(200,
 			": thinking\n\nevent: error\n"+events(`{"error":{"message":"Overloaded.","type":"server_error"}}`), stream), expectedError(
@@ -214,19 +206,21 @@ func TestErrorsOfOtherServers(t *testing.T) {
 		)},
 		"limit in the stream": {"its code counts", respond(200, events(`{"error":{"message":"Slow.","code":"rate_limit_exceeded"}}`),
 			stream), expectedError(model.RateLimited, limited, 0, "Slow.")},
-		"unknown end": {
-			"an unknown finish reason",
-			respond(200, events(chunk(`"delta":{"content":"a"},"finish_reason":"gremlins"`), "[DONE]"), stream), expectedError(
-				model.Malformed,
-				`provider "demo": the answer ended for an unknown reason`, 0, "gremlins",
-			),
-		},
 		"wrong types": {
 			"JSON of another form", respond(200, events(`{"choices":"none"}`), stream),
-			expectedError(model.Malformed, `provider "demo": the response does not follow the chat-completions protocol`, 0),
+			expectedError(model.Malformed, `provider "demo": the response does not follow the chat-completions protocol`, 0,
+				`{"choices":"none"}`),
 		},
-		"one JSON": {"an answer that is not a stream", respond(200,
-			`{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`, "Content-Type: application/json"), expectedError(
+		"no answer": {
+			"an end without an answer", respond(200, events("[DONE]"), stream),
+			expectedError(model.Malformed, `provider "demo": the stream ended before the answer was finished`, 0),
+		},
+		"cut off": {
+			"an answer without a finish reason is complete only if its end is marked",
+			respond(200, events(part(0, "a", "count", `{"n":1}`), delta(`"content":"a"`)), stream),
+			expectedError(model.Malformed, `provider "demo": the stream ended before the answer was finished`, 0),
+		},
+		"other JSON": {"JSON that is no answer", respond(200, `{"status":"ok"}`, jsonType), expectedError(
 			model.Malformed,
 			`provider "demo": the stream ended before the answer was finished (the endpoint sent `+
 				`application/json, not text/event-stream: check baseURL)`, 0,

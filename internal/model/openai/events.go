@@ -11,6 +11,9 @@ import (
 // done is the data of the event that ends a stream.
 const done = "[DONE]"
 
+// byteOrderMark may be at the beginning of a stream.
+const byteOrderMark = "\ufeff"
+
 // events reads the events of a stream, one data line each, and drops comments and other fields. Some endpoints send
 // many of these while a model thinks.
 type events struct {
@@ -19,6 +22,8 @@ type events struct {
 	line []byte
 	// other is the text of lines that belong to no event. Some endpoints send an error without an event.
 	other []byte
+	// begun is true after the first line, and done after the event that ends the stream.
+	begun, done bool
 	// within is true in the middle of an event, which a blank line ends. Other blank lines count as other text.
 	within bool
 	// count is the number of events so far, and between the number of bytes since the last one that were dropped.
@@ -43,9 +48,10 @@ func (e *events) next(kept int) ([]byte, error) {
 		switch {
 		case err != nil && (!errors.Is(err, io.EOF) || !isData || !json.Valid(data)):
 			return nil, err // what was cut off is not used, but some endpoints omit the last line break
-		case !isData:
+		case !isData, len(data) == 0:
 			continue
 		case string(data) == done:
+			e.done = true
 			return nil, io.EOF
 		}
 		e.watch.event()
@@ -63,6 +69,9 @@ func (e *events) read(kept int) ([]byte, error) {
 		e.line = nil
 	}
 	part, err := e.lines.ReadSlice('\n')
+	if !e.begun {
+		e.begun, part = true, bytes.TrimPrefix(part, []byte(byteOrderMark))
+	}
 	isData, noise := bytes.HasPrefix(part, []byte("data:")), isNoise(part)
 	noise, e.within = noise || e.within && len(bytes.TrimSpace(part)) == 0, isData || noise
 	for {

@@ -1,9 +1,11 @@
 // Package openai sends requests to models over OpenAI's chat-completions protocol. It always uses streams. The types of
-// requests and answers are those of github.com/sashabaranov/go-openai; the client is this package's own, because it
-// bounds what it reads, counts its memory, and keeps the stack of a waiting Turn small.
+// requests are those of github.com/sashabaranov/go-openai. The client is this package's own, because it bounds what it
+// reads, counts its memory, and keeps the stack of a waiting Turn small. So are the types of answers and errors, because
+// they read the forms of many servers.
 package openai
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -176,37 +178,46 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 		flow.Wait(ctx)
 		event, err := stream.next(int(in.kept))
 		if err != nil {
-			return x.finished(ctx, &in, x.endOf(err, stream))
+			return x.finished(ctx, &in, x.endOf(ctx, &in, err, stream))
 		}
 		done := fairgate.Large(ctx, len(event))
-		c, err := chunkOf(event)
+		err = x.read(event, &in)
 		done()
-		if err == nil {
-			err = x.reported(c.Error)
-		}
 		if err != nil {
 			return x.finished(ctx, &in, err)
 		}
-		in.add(c)
 	}
 }
 
-// endOf returns the error that ends a stream. If the text outside the events is an error of the endpoint, it is
-// that one.
-func (x *exchange) endOf(end error, stream *events) error {
-	var sent struct{ Error json.RawMessage }
-	if errors.Is(end, io.EOF) && json.Unmarshal(stream.other, &sent) == nil {
-		if err := x.reported(sent.Error); err != nil {
-			return err
-		}
+// read adds an event to the part of the reply that has arrived, or returns the error in it.
+func (x *exchange) read(event []byte, in *incoming) error {
+	c, err := chunkOf(event)
+	if err != nil {
+		unreadable := malformed("the response does not follow the chat-completions protocol%s", x.contentTypeHint())
+		unreadable.Said = x.provider.clean(string(event))
+		return unreadable
 	}
+	if sent := c.failure(event); sent != nil {
+		return x.provider.errorOf(sent, 0)
+	}
+	in.add(&c)
+	return nil
+}
+
+// endOf returns the error that ends a stream. The text outside the events may be an error of the endpoint, or its whole
+// answer: some endpoints cannot stream.
+func (x *exchange) endOf(ctx context.Context, in *incoming, end error, stream *events) error {
+	in.complete = stream.done
+	other := bytes.TrimPrefix(bytes.TrimSpace(stream.other), []byte("error:")) // llama.cpp before September 2025
+	var whole json.RawMessage
+	if !errors.Is(end, io.EOF) || json.NewDecoder(bytes.NewReader(other)).Decode(&whole) != nil {
+		return end
+	}
+	defer fairgate.Large(ctx, len(whole))()
+	before := in.received
+	if err := x.read(whole, in); err != nil {
+		return err
+	}
+	in.complete = in.complete || in.received > before
 	return end
-}
-
-// reported returns the error that an endpoint has put into a stream, or nil if there is none.
-func (x *exchange) reported(sent json.RawMessage) error {
-	if len(sent) == 0 || string(sent) == "null" {
-		return nil
-	}
-	return x.provider.errorOf(sent, 0)
 }

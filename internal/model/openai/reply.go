@@ -9,8 +9,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	api "github.com/sashabaranov/go-openai"
-
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -23,30 +21,40 @@ type incoming struct {
 	// If tooLong is true, no more is kept.
 	received, kept int64
 	tooLong        bool
-	finish         api.FinishReason
-	usage          model.Usage
+	// finish is the finish reason, or empty. complete is true if the endpoint has marked the end of the answer.
+	finish   string
+	complete bool
+	usage    model.Usage
 }
 
 // add adds one event of the stream.
-func (in *incoming) add(event chunk) {
-	if event.Usage != nil {
-		in.usage = usageOf(*event.Usage)
-	}
-	for _, c := range event.Choices {
-		if c.Index != 0 {
+func (in *incoming) add(event *chunk) {
+	in.count(event.Usage)
+	in.count(event.Groq.value.Usage)
+	for i := range event.Choices {
+		c := &event.Choices[i]
+		if c.Index.value != 0 {
 			continue
 		}
-		in.text.WriteString(in.keep(c.Delta.Content))
-		in.reasoning.WriteString(in.keep(c.Delta.reasoning()))
-		in.refusal.WriteString(in.keep(cmp.Or(c.Delta.Refusal, c.Message.Refusal)))
-		for _, piece := range c.Delta.ToolCalls {
-			piece.Function.Arguments = in.keep(piece.Function.Arguments)
+		in.count(c.Usage)
+		news := c.news()
+		in.text.WriteString(in.keep(news.Content.text))
+		in.reasoning.WriteString(in.keep(news.reasoning()))
+		in.refusal.WriteString(in.keep(news.Refusal.value))
+		for _, piece := range news.calls() {
+			piece.arguments = in.keep(piece.arguments)
 			in.calls.add(piece)
 		}
-		if c.FinishReason != "" && c.FinishReason != api.FinishReasonNull {
-			in.finish = c.FinishReason
-		}
+		in.finish = cmp.Or(c.FinishReason.value, in.finish)
 	}
+}
+
+// count notes the usage in an event. Some endpoints report it several times while it grows, or in two parts.
+func (in *incoming) count(u maybe[usage]) {
+	now, so := u.value.tokens(), &in.usage
+	so.InputTokens, so.OutputTokens = max(so.InputTokens, now.InputTokens), max(so.OutputTokens, now.OutputTokens)
+	so.ReasoningTokens = max(so.ReasoningTokens, now.ReasoningTokens)
+	so.CacheReadTokens = max(so.CacheReadTokens, now.CacheReadTokens)
 }
 
 // keep returns the part of a piece that is kept. It is the whole piece until the reply is too long. Of the first
@@ -85,47 +93,94 @@ func (in *incoming) cutOff(ctx context.Context, end error) bool {
 	return in.tooLong && ctx.Err() == nil
 }
 
-// finished decides by the end of a stream what to return. After a finish reason the answer is complete, even if the
-// connection failed. A reply that is returned with an error contains only usage and Received.
+// ending is the meaning of a finish reason.
+type ending int
+
+// The meanings of finish reasons. The zero value is that of a reason that is not known.
+const (
+	endedUnknown ending = iota
+	endedNormally
+	endedWithCalls
+	endedByLimit
+	endedByFilter
+	endedByFailure
+)
+
+// endings are the finish reasons of servers, in lower case.
+var endings = map[string]ending{
+	"stop": endedNormally, "eos": endedNormally, "eos_token": endedNormally,
+	"end_turn": endedNormally, "stop_sequence": endedNormally, // Anthropic and Bedrock
+	"complete": endedNormally, // Cohere
+
+	"tool_calls": endedWithCalls, "function_call": endedWithCalls, "tool_use": endedWithCalls, "tool_call": endedWithCalls,
+
+	"length": endedByLimit, "max_tokens": endedByLimit, "max_output_tokens": endedByLimit,
+	"model_length":                  endedByLimit, // Mistral
+	"model_context_window_exceeded": endedByLimit, // Anthropic
+
+	"content_filter": endedByFilter,
+	"safety":         endedByFilter, "recitation": endedByFilter, "prohibited_content": endedByFilter, // Gemini
+	"refusal":          endedByFilter,                                        // Anthropic
+	"content_filtered": endedByFilter, "guardrail_intervened": endedByFilter, // Bedrock
+
+	"error":                        endedByFailure, // Mistral and OpenRouter
+	"insufficient_system_resource": endedByFailure, // DeepSeek
+	"abort":                        endedByFailure, // vLLM and SGLang
+}
+
+// finished decides by the end of a stream what to return. After a finish reason, or the mark of the end, the answer is
+// complete, even if the connection failed. A reply that is returned with an error contains only usage and Received.
 func (x *exchange) finished(ctx context.Context, in *incoming, end error) (model.Reply, error) {
+	how := endings[strings.ToLower(in.finish)]
+	if in.finish == "" {
+		if !in.complete || in.received == 0 && len(in.calls.list) == 0 {
+			return x.unfinished(ctx, in, end)
+		}
+		how = endedNormally
+	}
 	spent := in.spent()
-	switch in.finish {
-	case "":
-		if in.cutOff(ctx, end) {
-			in.tooLong = true
-			return in.reply(model.FinishLength), nil
-		}
-		if errors.Is(end, io.EOF) {
-			return spent, malformed("the stream ended before the answer was finished%s", x.contentTypeHint())
-		}
-		return spent, end
-	case api.FinishReasonLength:
+	switch how {
+	case endedByLimit:
 		// The last call is cut off, and it is unknown which of the other calls the model meant to combine with it.
 		return in.reply(model.FinishLength), nil
-	case api.FinishReasonContentFilter:
+	case endedByFilter:
 		return spent, &model.Error{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"}
-	case api.FinishReasonStop, "eos", "eos_token", "stop_sequence", "end_turn":
-		if strings.TrimSpace(in.refusal.String()) != "" {
-			return in.reply(model.FinishRefusal), nil
-		}
-		if in.tooLong {
-			return in.reply(model.FinishLength), nil
-		}
-		if len(in.calls.list) > 0 { // some servers send this reason for calls too
-			return in.toolCallReply()
-		}
-		reply := in.reply(model.FinishStop)
-		if strings.TrimSpace(reply.Text) == "" {
-			return spent, malformed("the answer was empty")
-		}
-		return reply, nil
-	case api.FinishReasonToolCalls, api.FinishReasonFunctionCall:
+	case endedByFailure:
+		return spent, x.provider.statusError(0, "", "")
+	case endedWithCalls:
 		return in.toolCallReply()
-	case api.FinishReasonNull:
+	case endedNormally, endedUnknown:
+	}
+	switch {
+	case strings.TrimSpace(in.refusal.String()) != "":
+		return in.reply(model.FinishRefusal), nil
+	case in.tooLong:
+		return in.reply(model.FinishLength), nil
+	case len(in.calls.list) > 0: // some servers send another reason for calls
+		return in.toolCallReply()
+	}
+	reply := in.reply(model.FinishStop)
+	switch {
+	case strings.TrimSpace(reply.Text) != "":
+		return reply, nil
+	case how == endedNormally:
+		return spent, malformed("the answer was empty")
 	}
 	unknown := malformed("the answer ended for an unknown reason")
-	unknown.Said = x.provider.clean(string(in.finish))
+	unknown.Said = x.provider.clean(in.finish)
 	return spent, unknown
+}
+
+// unfinished decides what to return if the answer is not complete.
+func (x *exchange) unfinished(ctx context.Context, in *incoming, end error) (model.Reply, error) {
+	switch {
+	case in.cutOff(ctx, end):
+		in.tooLong = true
+		return in.reply(model.FinishLength), nil
+	case errors.Is(end, io.EOF):
+		return in.spent(), malformed("the stream ended before the answer was finished%s", x.contentTypeHint())
+	}
+	return in.spent(), end
 }
 
 // toolCallReply returns a reply with tool calls, even if no tools were offered: repeating the request would give
@@ -174,15 +229,4 @@ func joinTexts(a, b string) string {
 
 func malformed(format string, args ...any) *model.Error {
 	return &model.Error{Kind: model.Malformed, Message: fmt.Sprintf(format, args...)}
-}
-
-func usageOf(u api.Usage) model.Usage {
-	out := model.Usage{InputTokens: model.Tokens(int64(u.PromptTokens)), OutputTokens: model.Tokens(int64(u.CompletionTokens))}
-	if d := u.CompletionTokensDetails; d != nil {
-		out.ReasoningTokens = model.Tokens(int64(d.ReasoningTokens))
-	}
-	if d := u.PromptTokensDetails; d != nil {
-		out.CacheReadTokens = model.Tokens(int64(d.CachedTokens))
-	}
-	return out
 }

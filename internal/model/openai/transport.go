@@ -3,7 +3,6 @@ package openai
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -130,11 +129,7 @@ func (x *exchange) refusal(body io.Reader, readable bool) error {
 			return err
 		}
 	}
-	var sent struct{ Error json.RawMessage }
-	if json.Unmarshal(data, &sent) == nil && len(sent.Error) > 0 {
-		return x.provider.errorOf(sent.Error, x.status)
-	}
-	return x.provider.statusError(x.status, "", string(data))
+	return x.provider.errorOf(data, x.status)
 }
 
 // bodyLimit returns the number of bytes of the response that are read. An answer is read as a stream, whatever

@@ -1,0 +1,117 @@
+package openai
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// maxNesting bounds how deep errors are nested: gateways put the error of their provider into their own.
+const maxNesting = 6
+
+// problem has the members in which servers describe an error. Each may be a text, an object or a list.
+type problem struct {
+	Error   json.RawMessage `json:"error"`
+	Message json.RawMessage `json:"message"`
+	Detail  json.RawMessage `json:"detail"`
+}
+
+// report is what an endpoint says about an error.
+type report struct {
+	// status is an HTTP status that is among the codes, or 0.
+	status int
+	// codes are all codes and types, in lower case.
+	codes string
+	// words are the text for people.
+	words string
+}
+
+// reportOf reads an error in any form that servers send: a text, an object that has the text in one of several members
+// or in an inner object, a list of such objects, or JSON within a text. Anything else is its own text.
+func reportOf(data []byte) report { return nestedReport(data, maxNesting) }
+
+func nestedReport(data []byte, depth int) report {
+	data = bytes.TrimSpace(data)
+	var text string
+	if json.Unmarshal(data, &text) == nil {
+		if data = []byte(text); !bytes.HasPrefix(data, []byte("{")) || !json.Valid(data) {
+			return report{words: text}
+		}
+	}
+	var list []json.RawMessage
+	if json.Unmarshal(data, &list) == nil && len(list) > 0 {
+		data = list[0]
+	}
+	var object struct {
+		problem
+		Code     json.RawMessage `json:"code"`
+		Type     json.RawMessage `json:"type"`
+		Status   json.RawMessage `json:"status"`
+		Metadata maybe[struct {
+			// Raw is the error of the provider that OpenRouter has asked.
+			Raw json.RawMessage `json:"raw"`
+		}] `json:"metadata"`
+	}
+	whole := report{words: string(data)}
+	if depth == 0 || json.Unmarshal(data, &object) != nil {
+		return whole
+	}
+	for _, inner := range []json.RawMessage{object.Error, object.Message, object.Detail} {
+		if isPresent(inner) {
+			whole = nestedReport(inner, depth-1)
+			break
+		}
+	}
+	if raw := object.Metadata.value.Raw; isPresent(raw) {
+		cause := nestedReport(raw, depth-1)
+		whole.words, whole.codes = whole.words+": "+cause.words, whole.codes+" "+cause.codes
+	}
+	for _, code := range []json.RawMessage{object.Code, object.Type, object.Status} {
+		whole.add(strings.Trim(string(code), `"`))
+	}
+	return whole
+}
+
+// add adds a code.
+func (r *report) add(code string) {
+	if status, err := strconv.Atoi(code); err == nil && r.status == 0 && status >= http.StatusBadRequest && status < 600 {
+		r.status = status
+	}
+	r.codes += " " + strings.ToLower(code)
+}
+
+// isPresent reports whether a member that may describe an error does so. Some servers always send it.
+func isPresent(member json.RawMessage) bool {
+	switch string(member) {
+	case "", "null", `""`, "{}", "[]", "false":
+		return false
+	}
+	return true
+}
+
+// codeStatuses are the HTTP statuses of errors whose status is not known because they came within a stream.
+var codeStatuses = []struct {
+	code   string
+	status int
+}{
+	{"rate_limit", http.StatusTooManyRequests},
+	{"resource_exhausted", http.StatusTooManyRequests},
+	{"authentication", http.StatusUnauthorized},
+	{"invalid_api_key", http.StatusUnauthorized},
+	{"permission", http.StatusForbidden},
+	{"invalid_request", http.StatusBadRequest},
+	{"invalid_argument", http.StatusBadRequest},
+	{"badrequest", http.StatusBadRequest},
+}
+
+// httpStatus returns the status that stands for the error, or 0 if there is none.
+func (r *report) httpStatus() int {
+	for _, c := range codeStatuses {
+		if r.status == 0 && strings.Contains(r.codes, c.code) {
+			return c.status
+		}
+	}
+	return r.status
+}
