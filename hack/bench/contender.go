@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/stack"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 // contender is one program that runs Turns, or several programs that do so together.
@@ -102,7 +102,7 @@ type team []*running
 // running is one running program of a team.
 type running struct {
 	member
-	*stack.Process
+	*harness.Process
 	metricsURL string
 }
 
@@ -123,12 +123,12 @@ func (b *bench) startMember(ctx context.Context, m member, dir string) (*running
 	s := site{kubeconfig: b.cluster.Kubeconfig, modelURL: b.modelURL, dir: dir}
 	for _, address := range []*string{&s.probes, &s.metrics} {
 		var err error
-		if *address, err = stack.FreeAddress(ctx); err != nil {
+		if *address, err = harness.FreeAddress(ctx); err != nil {
 			return nil, err
 		}
 	}
 	path, args := m.group.command(m.path, m.args(s))
-	process, err := b.stack.StartProgram(ctx, stack.Program{
+	process, err := b.harness.StartProgram(ctx, harness.Program{
 		Name: m.name, Path: path, Args: args, Env: m.env, Listen: []string{s.probes, s.metrics},
 		ReadyURL: "http://" + s.probes + m.ready,
 	})

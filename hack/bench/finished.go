@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/capstan-dev/capstan/hack/stack"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 const (
@@ -94,8 +94,8 @@ func (b *bench) compareFinished(ctx context.Context) (*FinishedReport, error) {
 func (b *bench) beside(ctx context.Context, name string) (*bench, error) {
 	other := *b
 	other.dir = filepath.Join(b.dir, name)
-	other.stack = stack.New(other.dir, b.fail)
-	b.stack.OnStop(other.stack.Stop)
+	other.harness = harness.New(other.dir, b.fail)
+	b.harness.OnStop(other.harness.Stop)
 	b.say("starting another etcd and kube-apiserver")
 	return &other, other.startCluster(ctx)
 }

@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/capstan-dev/capstan/hack/stack"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 const (
@@ -27,7 +27,7 @@ const (
 // keeper keeps a program running, as a kubelet does, and counts how often the program ended by itself.
 type keeper struct {
 	dir     string
-	program stack.Program
+	program harness.Program
 	ready   string // URL of the readiness probe
 	say     func(format string, args ...any)
 
@@ -45,7 +45,7 @@ type keeper struct {
 
 // keep starts a program and keeps it running until close is called. The logs go to dir, one file for each start.
 // ready is a URL that returns 200 when the program is ready.
-func keep(ctx context.Context, dir string, program stack.Program, ready string, say func(string, ...any)) *keeper {
+func keep(ctx context.Context, dir string, program harness.Program, ready string, say func(string, ...any)) *keeper {
 	ctx, stop := context.WithCancel(ctx)
 	k := &keeper{dir: dir, program: program, ready: ready, say: say, again: make(chan chan struct{}), stop: stop, done: make(chan struct{})}
 	go k.run(ctx)
@@ -58,12 +58,12 @@ func keep(ctx context.Context, dir string, program stack.Program, ready string, 
 func (b *bench) keepMember(ctx context.Context, m member, dir, data string) (k *keeper, metricsURL string, err error) {
 	s := site{kubeconfig: b.cluster.Kubeconfig, dir: data}
 	for _, address := range []*string{&s.probes, &s.metrics} {
-		if *address, err = stack.FreeAddress(ctx); err != nil {
+		if *address, err = harness.FreeAddress(ctx); err != nil {
 			return nil, "", err
 		}
 	}
 	path, args := m.group.command(m.path, m.args(s))
-	k = keep(ctx, dir, stack.Program{
+	k = keep(ctx, dir, harness.Program{
 		Name: m.name, Path: path, Args: args, Env: m.env, Listen: []string{s.probes, s.metrics}, StopTimeout: managerStop,
 	}, "http://"+s.probes+m.ready, b.say)
 	if err := k.waitReady(ctx, readyPatience); err != nil {
@@ -106,7 +106,7 @@ func (k *keeper) run(ctx context.Context) {
 // generation runs the program once.
 func (k *keeper) generation(ctx context.Context) {
 	ended := make(chan error, 1)
-	s := stack.New(k.dir, func(err error) { ended <- err })
+	s := harness.New(k.dir, func(err error) { ended <- err })
 	k.mu.Lock()
 	k.starts++
 	k.begun = time.Now()
@@ -130,7 +130,7 @@ func (k *keeper) generation(ctx context.Context) {
 	}
 }
 
-func (k *keeper) stopProgram(s *stack.Stack) {
+func (k *keeper) stopProgram(s *harness.Harness) {
 	k.runs(0)
 	if err := s.Stop(); err != nil {
 		k.say("%v", err) // a process that had to be killed still counts with its work so far

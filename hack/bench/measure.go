@@ -15,15 +15,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/stack"
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 // bench is a benchmark that is running.
 type bench struct {
 	options
-	stack    *stack.Stack
-	cluster  *stack.ControlPlane
+	harness  *harness.Harness
+	cluster  *harness.ControlPlane
 	api      client.Client
 	turns    rest.Interface
 	model    *server.Server
@@ -42,13 +42,13 @@ func measure(ctx context.Context, o options, c contenders, progress io.Writer) (
 	if b.dir, err = os.MkdirTemp("", "capstan-bench-"); err != nil {
 		return nil, fmt.Errorf("failed to make a folder: %w", err)
 	}
-	b.stack = stack.New(b.dir, cancel)
+	b.harness = harness.New(b.dir, cancel)
 	defer func() {
 		// The cause of the cancellation says more than the error of the request that it interrupted.
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause
 		}
-		if err = errors.Join(err, b.stack.Stop()); err != nil {
+		if err = errors.Join(err, b.harness.Stop()); err != nil {
 			err = fmt.Errorf("%w\nthe logs are in %s", err, b.dir)
 			return
 		}
@@ -161,7 +161,7 @@ func (b *bench) startModel(ctx context.Context) (stop func(), err error) {
 
 func (b *bench) startCluster(ctx context.Context) error {
 	var err error
-	if b.cluster, err = b.stack.StartControlPlane(ctx, b.crds); err != nil {
+	if b.cluster, err = b.harness.StartControlPlane(ctx, b.crds); err != nil {
 		return err
 	}
 	b.cluster.Config.QPS = -1 // this client has no rate limit

@@ -62,7 +62,7 @@ func (b *bench) compareNeighbours(ctx context.Context) (*NeighboursReport, error
 	if n.group, err = newControlGroup(b.neighbours.memoryMiB<<20, 0); err != nil {
 		b.say("neighbours: %v", err)
 	}
-	b.stack.OnStop(n.group.remove)
+	b.harness.OnStop(n.group.remove)
 	if n.victim, err = b.startVictim(ctx); err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/capstan-dev/capstan/hack/stack"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 // TestARealManagerIsAttacked tests the measuring with one small attack on a real manager. The times of so few Turns
@@ -189,7 +189,7 @@ func kept(t *testing.T, program, path string, args []string) (k *keeper, started
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
-	k = keep(ctx, dir, stack.Program{Name: program, Path: path, Args: args}, "", func(string, ...any) {})
+	k = keep(ctx, dir, harness.Program{Name: program, Path: path, Args: args}, "", func(string, ...any) {})
 	t.Cleanup(k.close)
 	return k, func(times int) {
 		t.Helper()

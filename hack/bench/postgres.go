@@ -29,7 +29,7 @@ var errNoPostgres = fmt.Errorf("no PostgreSQL is available: run through make, or
 // havePostgres reports whether a PostgreSQL is available.
 func havePostgres() bool { return os.Getenv(namedServer) != "" || os.Getenv(postgresPrograms) != "" }
 
-// startPostgres returns the URL of the named server, or of a new one that runs until the stack stops. A new server
+// startPostgres returns the URL of the named server, or of a new one that runs until the harness stops. A new server
 // writes to disk as in production.
 func (b *bench) startPostgres(ctx context.Context) (string, error) {
 	if named := os.Getenv(namedServer); named != "" {
@@ -43,11 +43,11 @@ func (b *bench) startPostgres(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("failed to start PostgreSQL: %w", err)
 	}
-	b.stack.OnStop(server.Close)
+	b.harness.OnStop(server.Close)
 	return server.URL("postgres"), nil
 }
 
-// newDatabase creates an empty database on a server and returns its URL. The database is dropped when the stack
+// newDatabase creates an empty database on a server and returns its URL. The database is dropped when the harness
 // stops.
 func (b *bench) newDatabase(ctx context.Context, server string) (string, error) {
 	location, err := url.Parse(server)
@@ -59,7 +59,7 @@ func (b *bench) newDatabase(ctx context.Context, server string) (string, error) 
 	if err := execute(ctx, server, "CREATE DATABASE "+name); err != nil {
 		return "", err
 	}
-	b.stack.OnStop(func() error {
+	b.harness.OnStop(func() error {
 		return execute(context.WithoutCancel(ctx), server, "DROP DATABASE "+name+" WITH (FORCE)")
 	})
 	location.Path = "/" + name

@@ -128,7 +128,7 @@ func (b *bench) smallManager(ctx context.Context) (member, error) {
 	if err != nil {
 		return member{}, fmt.Errorf("the phase %s needs a volume for the small manager: %w", phaseScale, err)
 	}
-	b.stack.OnStop(unmount)
+	b.harness.OnStop(unmount)
 	copied := filepath.Join(volume, "manager")
 	path, args := group.command("/bin/cp", []string{b.manager, copied})
 	if err := runQuietly(ctx, append([]string{path}, args...)...); err != nil {
@@ -137,13 +137,13 @@ func (b *bench) smallManager(ctx context.Context) (member, error) {
 	return managerMember(copied, "manager", "bench").within(group), nil
 }
 
-// newGroup creates a control group that is removed when the stack has stopped.
+// newGroup creates a control group that is removed when the harness has stopped.
 func (b *bench) newGroup(memoryMiB int, cpus float64) (*controlGroup, error) {
 	g, err := newControlGroup(memoryMiB<<20, cpus)
 	if err != nil {
 		return nil, fmt.Errorf("the phase %s measures managers with limits of memory and CPU time: %w", phaseScale, err)
 	}
-	b.stack.OnStop(g.remove)
+	b.harness.OnStop(g.remove)
 	return g, nil
 }
 

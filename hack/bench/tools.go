@@ -103,7 +103,7 @@ func (b *bench) removeTools(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// startToolSite serves a model behind a gate, and tools, both from this process, until the stack stops.
+// startToolSite serves a model behind a gate, and tools, both from this process, until the harness stops.
 func (b *bench) startToolSite(ctx context.Context, g *gate) (modelURL, toolsURL string, err error) {
 	model, err := server.New(toolModel(b.replyChars), server.WithKeptRequests(0))
 	if err != nil {
@@ -120,7 +120,7 @@ func (b *bench) startToolSite(ctx context.Context, g *gate) (modelURL, toolsURL 
 	return modelURL + "/v1", toolsURL + "/mcp", err
 }
 
-// serve serves HTTP at a free address until the stack stops, and returns the URL.
+// serve serves HTTP at a free address until the harness stops, and returns the URL.
 func (b *bench) serve(ctx context.Context, handler http.Handler) (string, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -132,7 +132,7 @@ func (b *bench) serve(ctx context.Context, handler http.Handler) (string, error)
 		defer close(done)
 		_ = web.Serve(listener) // always http.ErrServerClosed, because the listener cannot fail otherwise
 	}()
-	b.stack.OnStop(func() error {
+	b.harness.OnStop(func() error {
 		err := web.Close()
 		<-done
 		return err

@@ -24,7 +24,7 @@ func (r *rig) startPair(ctx context.Context) (*pair, error) {
 	}
 	ctx = context.WithoutCancel(ctx)
 	p := &pair{}
-	r.stack.OnStop(p.close)
+	r.harness.OnStop(p.close)
 	if p.primary, err = postgrestest.Start(ctx, bin, "fsync=off", "full_page_writes=off"); err != nil {
 		return nil, fmt.Errorf("failed to start PostgreSQL: %w", err)
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/hack/chaos/failpoint"
-	"github.com/capstan-dev/capstan/hack/stack"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 const (
@@ -54,7 +54,7 @@ type process struct {
 
 // startManager starts a manager, which ends with the rig at the latest. Processes of one name share a log file.
 func (r *rig) startManager(ctx context.Context, spec managerSpec) (*process, error) {
-	address, err := stack.FreeAddress(ctx)
+	address, err := harness.FreeAddress(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (r *rig) startManager(ctx context.Context, spec managerSpec) (*process, err
 		close(p.done)
 	}()
 	go p.watch(context.WithoutCancel(ctx))
-	r.stack.OnStop(func() error {
+	r.harness.OnStop(func() error {
 		p.kill()
 		return nil
 	})
@@ -139,7 +139,7 @@ func (p *process) waitReady(ctx context.Context) error {
 		return fmt.Errorf("manager %q ended before it was ready: %s", p.spec.name, p.exit())
 	case <-timer.C:
 		return fmt.Errorf("manager %q was not ready within %s; the end of %s:\n%s", p.spec.name, startPatience, p.log,
-			stack.Tail(p.log, tailLines))
+			harness.Tail(p.log, tailLines))
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -209,5 +209,5 @@ func (p *process) exit() string {
 	if p.err != nil {
 		how = p.err.Error()
 	}
-	return fmt.Sprintf("%s; the end of %s:\n%s", how, p.log, stack.Tail(p.log, tailLines))
+	return fmt.Sprintf("%s; the end of %s:\n%s", how, p.log, harness.Tail(p.log, tailLines))
 }

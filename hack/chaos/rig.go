@@ -14,16 +14,16 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capstan-dev/capstan/hack/stack"
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 // rig is the environment of the phases: one control plane, one model server and one tool server.
 type rig struct {
 	options
 	dir      string
-	stack    *stack.Stack
-	cluster  *stack.ControlPlane
+	harness  *harness.Harness
+	cluster  *harness.ControlPlane
 	api      client.Client
 	model    *server.Server
 	modelURL string
@@ -46,13 +46,13 @@ func withRig(ctx context.Context, o options, progress io.Writer, use func(contex
 	if r.dir, err = os.MkdirTemp("", "capstan-chaos-"); err != nil {
 		return fmt.Errorf("failed to make a folder: %w", err)
 	}
-	r.stack = stack.New(r.dir, cancel)
+	r.harness = harness.New(r.dir, cancel)
 	defer func() {
 		// The cause of the cancellation says more than the error of the request that it interrupted.
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause
 		}
-		if err = errors.Join(err, r.stack.Stop()); err != nil {
+		if err = errors.Join(err, r.harness.Stop()); err != nil {
 			err = fmt.Errorf("%w\nthe logs are in %s; to repeat this run, use --seed %d", err, filepath.Join(r.dir, "logs"), o.seed)
 			return
 		}
@@ -75,7 +75,7 @@ func (r *rig) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("failed to set up the fake model: %w", err)
 	}
-	r.stack.OnStop(func() error {
+	r.harness.OnStop(func() error {
 		r.model.Close()
 		return nil
 	})
@@ -90,7 +90,7 @@ func (r *rig) start(ctx context.Context) error {
 	}
 	r.modelURL += "/v1"
 	r.say("starting etcd and kube-apiserver")
-	if r.cluster, err = r.stack.StartControlPlane(ctx, r.crds); err != nil {
+	if r.cluster, err = r.harness.StartControlPlane(ctx, r.crds); err != nil {
 		return err
 	}
 	r.cluster.Config.QPS = -1
@@ -98,7 +98,7 @@ func (r *rig) start(ctx context.Context) error {
 	if r.api, err = client.New(r.cluster.Config, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("failed to make a client: %w", err)
 	}
-	return stack.InstallApprovalPolicy(ctx, r.cluster.Config, "config/policy")
+	return harness.InstallApprovalPolicy(ctx, r.cluster.Config, "config/policy")
 }
 
 // serve serves a handler in this process, which is never killed, until the rig stops.
@@ -113,7 +113,7 @@ func (r *rig) serve(ctx context.Context, handler http.Handler) (url string, err 
 		defer close(done)
 		_ = web.Serve(listener) // always http.ErrServerClosed, because the listener cannot fail otherwise
 	}()
-	r.stack.OnStop(func() error {
+	r.harness.OnStop(func() error {
 		_ = web.Close() // by now, no process uses its connections
 		<-done
 		return nil

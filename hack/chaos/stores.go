@@ -63,7 +63,7 @@ func (r *rig) startPostgres(ctx context.Context) (journalStore, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to start PostgreSQL: %w", err)
 	}
-	r.stack.OnStop(server.Close)
+	r.harness.OnStop(server.Close)
 	return &postgresStore{server: server}, nil
 }
 

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/stack"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 const (
@@ -54,8 +54,8 @@ type demo struct {
 	started   time.Time
 
 	// The following fields are set when the parts are ready.
-	stack   *stack.Stack
-	cluster *stack.ControlPlane
+	harness *harness.Harness
+	cluster *harness.ControlPlane
 	api     client.WithWatch
 	// token is the approver's token. approvable is the time from which decisions are accepted; just after the
 	// policy was installed they are not.
@@ -91,7 +91,7 @@ func (d *demo) run(signals context.Context) (err error) {
 	if err := d.workspace.clear(); err != nil {
 		return err
 	}
-	d.stack = stack.New(d.workspace.dir, cancel)
+	d.harness = harness.New(d.workspace.dir, cancel)
 	defer func() {
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			err = cause // the end of a program says more than the call that it interrupted
@@ -121,7 +121,7 @@ func (d *demo) finish(err error, interrupted bool) error {
 		d.explain(err)
 	}
 	d.step("Stopping everything")
-	if stopErr := d.stack.Stop(); stopErr != nil {
+	if stopErr := d.harness.Stop(); stopErr != nil {
 		d.print("\nFailed to stop everything: %v\n", stopErr)
 		err = errors.Join(err, stopErr)
 	}
@@ -134,7 +134,7 @@ func (d *demo) finish(err error, interrupted bool) error {
 func (d *demo) startControlPlane(ctx context.Context) error {
 	d.step("Starting etcd and kube-apiserver, and installing Capstan's CRDs")
 	var err error
-	if d.cluster, err = d.stack.StartControlPlane(ctx, d.crds); err != nil {
+	if d.cluster, err = d.harness.StartControlPlane(ctx, d.crds); err != nil {
 		return err
 	}
 	if d.api, err = client.NewWithWatch(d.cluster.Config, client.Options{Scheme: scheme}); err != nil {
@@ -148,7 +148,7 @@ func (d *demo) startControlPlane(ctx context.Context) error {
 
 func (d *demo) startPrograms(ctx context.Context) error {
 	d.step("Starting a fake model server on %s, and a tool server on %s", modelAddress, toolsAddress)
-	for _, p := range []stack.Program{
+	for _, p := range []harness.Program{
 		{
 			Name: "fakemodel", Path: d.fakemodel, Args: []string{"--listen", modelAddress, "--rules", d.rules},
 			Listen: []string{modelAddress}, ReadyURL: "http://" + modelAddress + "/_fake/stats",
@@ -158,16 +158,16 @@ func (d *demo) startPrograms(ctx context.Context) error {
 			Listen: []string{toolsAddress}, ReadyURL: "http://" + toolsAddress + "/healthz",
 		},
 	} {
-		if _, err := d.stack.StartProgram(ctx, p); err != nil {
+		if _, err := d.harness.StartProgram(ctx, p); err != nil {
 			return err
 		}
 	}
 	d.step("Starting the Capstan manager")
-	probes, err := stack.FreeAddress(ctx)
+	probes, err := harness.FreeAddress(ctx)
 	if err != nil {
 		return err
 	}
-	_, err = d.stack.StartProgram(ctx, stack.Program{
+	_, err = d.harness.StartProgram(ctx, harness.Program{
 		Name: "manager", Path: d.manager,
 		Args: []string{
 			"--kubeconfig", d.cluster.Kubeconfig, "--namespace", systemNamespace, "--executor-name", "demo",
@@ -212,13 +212,13 @@ func (d *demo) apply(ctx context.Context, manifests string) error {
 // explain prints why the demo failed, and the ends of the programs' logs.
 func (d *demo) explain(err error) {
 	d.print("\nFailed: %v\n\n", err)
-	for _, log := range d.stack.Logs() {
+	for _, log := range d.harness.Logs() {
 		// Leave out the control plane's logs, which are long, and logs that the error already contains.
 		name := filepath.Base(log)
 		if !slices.Contains([]string{"manager.log", "fakemodel.log", "toolserver.log"}, name) || strings.Contains(err.Error(), log) {
 			continue
 		}
-		if tail := stack.Tail(log, tailLines); tail != "" {
+		if tail := harness.Tail(log, tailLines); tail != "" {
 			d.print("The end of %s:\n%s\n", log, indent(tail, 4))
 		}
 	}

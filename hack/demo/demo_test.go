@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/stack"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 // TestMain lets the test's own executable play a running demo: "hold FOLDER" holds the folder's lock until SIGTERM.
@@ -158,7 +158,7 @@ func TestFailureShowsTheLogsButNoneTwice(t *testing.T) {
 	}
 	var out bytes.Buffer
 	d := newDemo(options{}, w, &out)
-	d.stack = stack.New(w.dir, nil)
+	d.harness = harness.New(w.dir, nil)
 	d.explain(fmt.Errorf("manager ended; the end of %s: last words of manager", w.path("logs/manager.log")))
 	for words, want := range map[string]int{
 		"last words of manager": 1, "last words of fakemodel": 1,

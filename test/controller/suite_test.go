@@ -22,8 +22,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/capstan-dev/capstan/hack/stack"
 	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 const (
@@ -64,7 +64,7 @@ func startControlPlane(ctx SpecContext) []byte {
 	config, err := controlPlane.Start()
 	Expect(err).NotTo(HaveOccurred(), "the control plane must start")
 	DeferCleanup(func() { Expect(controlPlane.Stop()).To(Succeed()) }) // runs when all other processes have ended
-	Expect(stack.InstallApprovalPolicy(ctx, config, filepath.Join("..", "..", "config", "policy"))).To(Succeed())
+	Expect(harness.InstallApprovalPolicy(ctx, config, filepath.Join("..", "..", "config", "policy"))).To(Succeed())
 	return controlPlane.KubeConfig
 }
 

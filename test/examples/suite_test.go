@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/capstan-dev/capstan/hack/stack"
 	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 // The control plane of the suite. BeforeSuite sets the variables; no test changes them.
@@ -45,7 +45,7 @@ var _ = BeforeSuite(func() {
 	Expect(err).NotTo(HaveOccurred(), "the control plane must start")
 	DeferCleanup(func() { Expect(controlPlane.Stop()).To(Succeed()) })
 	apiConfig.QPS = -1
-	Expect(stack.InstallApprovalPolicy(context.Background(), apiConfig, filepath.Join(root, "config", "policy"))).To(Succeed())
+	Expect(harness.InstallApprovalPolicy(context.Background(), apiConfig, filepath.Join(root, "config", "policy"))).To(Succeed())
 	scheme, err := manager.Scheme()
 	Expect(err).NotTo(HaveOccurred())
 	apiClient, err = client.New(apiConfig, client.Options{Scheme: scheme})

@@ -26,9 +26,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capstan-dev/capstan/hack/stack"
 	"github.com/capstan-dev/capstan/internal/manager"
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/harness"
 	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
 
@@ -56,7 +56,7 @@ func runTests(m *testing.M) (status int) {
 		return complain(err)
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // because it is a temporary folder
-	s := stack.New(dir, nil)
+	s := harness.New(dir, nil)
 	defer func() {
 		if err := s.Stop(); err != nil {
 			status = complain(err)
@@ -68,7 +68,7 @@ func runTests(m *testing.M) (status int) {
 	}
 	apiConfig = controlPlane.Config
 	apiConfig.QPS = -1
-	if err := stack.InstallApprovalPolicy(context.Background(), apiConfig, filepath.Join(root, "config/policy")); err != nil {
+	if err := harness.InstallApprovalPolicy(context.Background(), apiConfig, filepath.Join(root, "config/policy")); err != nil {
 		return complain(err)
 	}
 	scheme, err := manager.Scheme()

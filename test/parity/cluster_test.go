@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/hack/stack"
 	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 // cluster is a real API server with a manager.
@@ -59,7 +59,7 @@ func startCluster(t *testing.T) cluster {
 		t.Fatal(err)
 	}
 	c.must(t, "create", "namespace", "capstan-system")
-	if err := stack.InstallApprovalPolicy(t.Context(), cfg, "../../config/policy"); err != nil {
+	if err := harness.InstallApprovalPolicy(t.Context(), cfg, "../../config/policy"); err != nil {
 		t.Fatal(err)
 	}
 	runManager(t, cfg, c.dataDir)

@@ -1,4 +1,4 @@
-package stack
+package harness
 
 import (
 	"context"
@@ -39,7 +39,7 @@ type ControlPlane struct {
 // writes the kubeconfig. It returns an error if KUBEBUILDER_ASSETS does not name a folder with the programs, or if
 // a program does not become ready; in the second case, the error ends with the program's log. A cancelled ctx takes
 // effect only after both have started.
-func (s *Stack) StartControlPlane(ctx context.Context, crds string) (*ControlPlane, error) {
+func (h *Harness) StartControlPlane(ctx context.Context, crds string) (*ControlPlane, error) {
 	assets, err := findAssets()
 	if err != nil {
 		return nil, err
@@ -49,18 +49,18 @@ func (s *Stack) StartControlPlane(ctx context.Context, crds string) (*ControlPla
 		ErrorIfCRDPathMissing:    true,
 		ControlPlaneStartTimeout: controlPlaneTimeout,
 	}
-	closeLogs, err := s.logControlPlane(env)
+	closeLogs, err := h.logControlPlane(env)
 	if err != nil {
 		return nil, err
 	}
 	defer closeLogs()
 
 	c := &ControlPlane{env: env, Kubectl: filepath.Join(assets, "kubectl")}
-	s.push(c)
+	h.push(c)
 	if c.Config, err = env.Start(); err != nil {
-		return nil, fmt.Errorf("failed to start the control plane: %w%s", err, s.controlPlaneTails())
+		return nil, fmt.Errorf("failed to start the control plane: %w%s", err, h.controlPlaneTails())
 	}
-	if c.Kubeconfig, err = s.writeKubeconfig(env.KubeConfig); err != nil {
+	if c.Kubeconfig, err = h.writeKubeconfig(env.KubeConfig); err != nil {
 		return nil, err
 	}
 	return c, context.Cause(ctx)
@@ -81,12 +81,12 @@ func (c *ControlPlane) stop() error {
 }
 
 // logControlPlane opens logs for etcd and kube-apiserver. The returned function closes this process's descriptors.
-func (s *Stack) logControlPlane(env *envtest.Environment) (func(), error) {
-	etcd, err := s.openLog("etcd")
+func (h *Harness) logControlPlane(env *envtest.Environment) (func(), error) {
+	etcd, err := h.openLog("etcd")
 	if err != nil {
 		return nil, err
 	}
-	server, err := s.openLog("kube-apiserver")
+	server, err := h.openLog("kube-apiserver")
 	if err != nil {
 		return nil, errors.Join(err, etcd.Close())
 	}
@@ -99,8 +99,8 @@ func (s *Stack) logControlPlane(env *envtest.Environment) (func(), error) {
 	}, nil
 }
 
-func (s *Stack) writeKubeconfig(content []byte) (string, error) {
-	path, err := filepath.Abs(filepath.Join(s.dir, "kubeconfig"))
+func (h *Harness) writeKubeconfig(content []byte) (string, error) {
+	path, err := filepath.Abs(filepath.Join(h.dir, "kubeconfig"))
 	if err != nil {
 		return "", fmt.Errorf("failed to find the path of the kubeconfig: %w", err)
 	}
@@ -114,8 +114,8 @@ func (s *Stack) writeKubeconfig(content []byte) (string, error) {
 	return path, nil
 }
 
-func (s *Stack) controlPlaneTails() string {
-	return withTail(filepath.Join(s.logDir(), "etcd.log")) + withTail(filepath.Join(s.logDir(), "kube-apiserver.log"))
+func (h *Harness) controlPlaneTails() string {
+	return withTail(filepath.Join(h.logDir(), "etcd.log")) + withTail(filepath.Join(h.logDir(), "kube-apiserver.log"))
 }
 
 func findAssets() (string, error) {

@@ -1,4 +1,4 @@
-package stack
+package harness
 
 import (
 	"context"
@@ -29,7 +29,7 @@ func served(t *testing.T, role string) Program {
 	return Program{Name: role, Path: self, Args: []string{role, address}, Listen: []string{address}, ReadyURL: "http://" + address}
 }
 
-func stopped(t *testing.T, s *Stack) {
+func stopped(t *testing.T, s *Harness) {
 	t.Helper()
 	if err := s.Stop(); err != nil {
 		t.Errorf("Stop: %v", err)

@@ -1,4 +1,4 @@
-package stack
+package harness
 
 import (
 	"context"
@@ -57,13 +57,13 @@ type Process struct {
 // Ctrl-C in the terminal reaches it only through Stop. StartProgram returns an error if an address is in use, or if
 // the program cannot be run, ends early or is not ready in time. The error for a program that ended includes the
 // end of its log.
-func (s *Stack) StartProgram(ctx context.Context, program Program) (*Process, error) {
+func (h *Harness) StartProgram(ctx context.Context, program Program) (*Process, error) {
 	for _, address := range program.Listen {
 		if err := checkFree(ctx, address); err != nil {
 			return nil, fmt.Errorf("failed to start %s: %w", program.Name, err)
 		}
 	}
-	log, err := s.openLog(program.Name)
+	log, err := h.openLog(program.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -80,19 +80,19 @@ func (s *Stack) StartProgram(ctx context.Context, program Program) (*Process, er
 		p.err = p.cmd.Wait()
 		close(p.done)
 	}()
-	s.push(p)
+	h.push(p)
 
 	if err := p.waitReady(ctx); err != nil {
 		return nil, errors.Join(err, p.stop())
 	}
-	go p.watch(s.onExit)
+	go p.watch(h.onExit)
 	return p, nil
 }
 
 // PID returns the process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Stop ends the process before the rest of its stack. It sends SIGTERM first, and SIGKILL after StopTimeout, which
+// Stop ends the process before the rest of its harness. It sends SIGTERM first, and SIGKILL after StopTimeout, which
 // is an error.
 func (p *Process) Stop() error { return p.stop() }
 

@@ -1,14 +1,14 @@
-// Package stack starts and stops a local environment for Capstan: a real etcd and kube-apiserver, and programs
+// Package harness starts and stops a local environment for Capstan: a real etcd and kube-apiserver, and programs
 // beside them such as the manager and the fake model server. The demo, the benchmark, the kill test and test suites
 // use it.
 //
 // One deferred call stops everything in the reverse order of its start:
 //
-//	s := stack.New(dir, cancel)
-//	defer s.Stop()
-//	cluster, err := s.StartControlPlane(ctx, "config/crd/bases")
-//	manager, err := s.StartProgram(ctx, stack.Program{Name: "manager", Path: "bin/manager", ...})
-package stack
+//	h := harness.New(dir, cancel)
+//	defer h.Stop()
+//	cluster, err := h.StartControlPlane(ctx, "config/crd/bases")
+//	manager, err := h.StartProgram(ctx, harness.Program{Name: "manager", Path: "bin/manager", ...})
+package harness
 
 import (
 	"errors"
@@ -19,8 +19,8 @@ import (
 	"sync"
 )
 
-// Stack is a control plane and programs that are stopped together. A Stack is safe for concurrent use.
-type Stack struct {
+// Harness is a control plane and programs that are stopped together. A Harness is safe for concurrent use.
+type Harness struct {
 	dir    string
 	onExit func(error)
 
@@ -31,23 +31,23 @@ type Stack struct {
 // stopper is a part that was started. stop may be called repeatedly; only the first call has an effect.
 type stopper interface{ stop() error }
 
-// New returns an empty stack that keeps its kubeconfig and logs in dir, which it creates when it first needs the
-// folder. If a program ends without being stopped, the stack calls onExit with an error that contains the end of
+// New returns an empty harness that keeps its kubeconfig and logs in dir, which it creates when it first needs the
+// folder. If a program ends without being stopped, the harness calls onExit with an error that contains the end of
 // the program's log. onExit may be nil; the cancel function of a context is a suitable value.
-func New(dir string, onExit func(error)) *Stack {
+func New(dir string, onExit func(error)) *Harness {
 	if onExit == nil {
 		onExit = func(error) {}
 	}
-	return &Stack{dir: dir, onExit: onExit}
+	return &Harness{dir: dir, onExit: onExit}
 }
 
 // Stop stops everything in the reverse order of its start and waits for the ends, for each program at most for its
 // StopTimeout. It returns the errors of this call. A second call returns nil.
-func (s *Stack) Stop() error {
-	s.mu.Lock()
-	running := s.running
-	s.running = nil
-	s.mu.Unlock()
+func (h *Harness) Stop() error {
+	h.mu.Lock()
+	running := h.running
+	h.running = nil
+	h.mu.Unlock()
 
 	var errs []error
 	for _, r := range slices.Backward(running) {
@@ -57,38 +57,38 @@ func (s *Stack) Stop() error {
 }
 
 // OnStop registers a function that Stop calls once, after everything that is started from now on has stopped. Use
-// it for parts that the stack has not started itself, such as a database.
-func (s *Stack) OnStop(stop func() error) { s.push(stopFunc(stop)) }
+// it for parts that the harness has not started itself, such as a database.
+func (h *Harness) OnStop(stop func() error) { h.push(stopFunc(stop)) }
 
 // stopFunc is a function as a stopper. Only Stop calls it, at most once.
 type stopFunc func() error
 
 func (f stopFunc) stop() error { return f() }
 
-// Logs returns the paths of all logs in the stack's folder, including those of an earlier stack.
-func (s *Stack) Logs() []string {
-	logs, err := filepath.Glob(filepath.Join(s.logDir(), "*.log"))
+// Logs returns the paths of all logs in the harness's folder, including those of an earlier harness.
+func (h *Harness) Logs() []string {
+	logs, err := filepath.Glob(filepath.Join(h.logDir(), "*.log"))
 	if err != nil {
 		return nil // the name of the folder contains a malformed pattern
 	}
 	return logs
 }
 
-func (s *Stack) push(r stopper) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.running = append(s.running, r)
+func (h *Harness) push(r stopper) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running = append(h.running, r)
 }
 
-func (s *Stack) logDir() string { return filepath.Join(s.dir, "logs") }
+func (h *Harness) logDir() string { return filepath.Join(h.dir, "logs") }
 
 // openLog creates an empty log with this name. Children write to the file directly, so that they depend on no pipe
 // and on no goroutine of this process.
-func (s *Stack) openLog(name string) (*os.File, error) {
-	if err := os.MkdirAll(s.logDir(), 0o700); err != nil {
+func (h *Harness) openLog(name string) (*os.File, error) {
+	if err := os.MkdirAll(h.logDir(), 0o700); err != nil {
 		return nil, fmt.Errorf("failed to make the folder for logs: %w", err)
 	}
-	path := filepath.Join(s.logDir(), name+".log")
+	path := filepath.Join(h.logDir(), name+".log")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("failed to open the log of %s: %w", name, err)
