@@ -270,7 +270,7 @@ func TestOverdueAfterSuspension(t *testing.T) {
 	if got.BoundTo() != "next" || got.Epoch() != 2 || !got.Status.Executor.Overdue {
 		t.Fatalf("the binding is %+v, want overdue", got.Status.Executor)
 	}
-	if again := turnstatus.Bind(got, nil, "third", "", ""); !again.Overdue {
+	if turnstatus.Bind(got, turnstatus.Binding{Executor: "third"}, now); !got.Status.Executor.Overdue {
 		t.Error("the next executor must end it, too")
 	}
 	if turnstatus.Suspend(got); got.Status.Executor.Overdue {

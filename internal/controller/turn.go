@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -395,12 +394,9 @@ func (r *TurnReconciler) finalize(
 func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Executor, overdue bool) (ctrl.Result, slotUse, error) {
 	t, name := v.turn, to.Name
 	first, waited := t.Epoch() == 0, v.now.Sub(t.WaitingSince())
-	turnstatus.Unpark(t, v.now)
-	turnstatus.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", name), v.now)
-	turnstatus.Start(t, v.now)
-	t.Status.Executor = turnstatus.Bind(t, v.agent, name, to.Store.ID, to.Store.Incarnation)
-	t.Status.Executor.Overdue = t.Status.Executor.Overdue || overdue
-	meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionPrepared) // an earlier run set it
+	turnstatus.Bind(t, turnstatus.Binding{
+		Executor: name, Store: to.Store, SideEffects: translate.MayAffect(t, v.agent), Overdue: overdue,
+	}, v.now)
 	switch err := r.updateStatus(ctx, t); {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		result, err := resultAfterWrite(ctrl.Result{}, err)

@@ -175,9 +175,7 @@ func (h *sessionHarness) run(who string) *v1alpha1.Turn {
 		h.t.Fatal(err)
 	}
 	h.change(who, func(t *v1alpha1.Turn) {
-		turnstatus.Unpark(t, h.Now())
-		turnstatus.Start(t, h.Now())
-		t.Status.Executor = turnstatus.Bind(t, nil, me, id.ID, id.Incarnation)
+		turnstatus.Bind(t, turnstatus.Binding{Executor: me, Store: id.Identity, SideEffects: true}, h.Now())
 	})
 	t := h.get(who)
 	ctx, abandon := context.WithCancelCause(h.t.Context())

@@ -36,15 +36,11 @@ func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.
 	adoptions.Add(1)
 	e.all.Go(func() {
 		defer adoptions.Done()
-		claim := func(t *v1alpha1.Turn) {
-			t.Status.Executor.Epoch++
-			turnstatus.Abandon(t.Status.Executor)
-		}
 		claims <- struct{}{}
-		claimed, err := e.update(ctx, t, t.Epoch(), claim)
+		claimed, err := e.update(ctx, t, t.Epoch(), turnstatus.Adopt)
 		<-claims
 		if err != nil {
-			claimed, _ = e.persist(ctx, t, t.Epoch(), claim)
+			claimed, _ = e.persist(ctx, t, t.Epoch(), turnstatus.Adopt)
 		}
 		if claimed != nil {
 			e.Log.Info("Taking over a turn of an earlier process", "turn", client.ObjectKeyFromObject(t), "epoch", claimed.Epoch())

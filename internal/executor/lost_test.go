@@ -105,11 +105,7 @@ func (s *purchaseHarness) bind(predicted bool) {
 	if err := errors.Join(err, journals.Close()); err != nil {
 		s.t.Fatal(err)
 	}
-	agent := &v1alpha1.Agent{}
-	if predicted {
-		agent.Spec.Tools = []v1alpha1.AgentTool{{}}
-	}
-	t.Status.Executor = turnstatus.Bind(t, agent, me, id.ID, id.Incarnation)
+	turnstatus.Bind(t, turnstatus.Binding{Executor: me, Store: id, SideEffects: predicted}, now)
 	if err := s.Client.Status().Update(s.t.Context(), t); err != nil {
 		s.t.Fatal(err)
 	}

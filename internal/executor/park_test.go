@@ -51,11 +51,9 @@ func decided(approved bool) *loop.Decision {
 
 // listing returns a change that adds a call of x to the status of a Turn.
 func listing(t *v1alpha1.Turn) {
-	boundTo(me, 1)(t)
-	bound := t.Status.Executor
 	turnstatus.Park(t, &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, now)
-	t.Status.Executor = bound
-	turnstatus.Unpark(t, now)
+	boundTo(me, 1)(t)
+	t.Status.ParkedTime = nil
 }
 
 // recorded returns the Events so far.

@@ -2,10 +2,13 @@ package turnstatus_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
@@ -69,11 +72,52 @@ func TestBindKeepsTheStoreOfTheJournal(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			turn := &v1alpha1.Turn{Status: v1alpha1.TurnStatus{Executor: tc.before}}
-			got := turnstatus.Bind(turn, nil, "e", "new", "2")
-			if diff := cmp.Diff(&tc.want, got); diff != "" {
+			got := &v1alpha1.Turn{Status: v1alpha1.TurnStatus{Executor: tc.before}}
+			turnstatus.Bind(got, turnstatus.Binding{Executor: "e", Store: store.Identity{ID: "new", Incarnation: "2"}, SideEffects: true}, now)
+			if diff := cmp.Diff(&tc.want, got.Status.Executor); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 			}
 		})
+	}
+}
+
+// TestBindStartsTheClock checks that a start stays, unless it is in the future.
+func TestBindStartsTheClock(t *testing.T) {
+	for name, tc := range map[string]struct{ before, fact, want time.Time }{
+		"first binding":         {want: now},
+		"started before":        {before: now.Add(-time.Minute), want: now.Add(-time.Minute)},
+		"a start in the future": {before: now.Add(time.Hour), want: now},
+		"a start in a journal":  {fact: now.Add(-time.Hour), want: now.Add(-time.Hour)},
+	} {
+		got := &v1alpha1.Turn{}
+		if !tc.before.IsZero() {
+			got.Status.StartTime = new(metav1.NewMicroTime(tc.before))
+		}
+		turnstatus.Bind(got, turnstatus.Binding{Executor: "e", Epoch: 5, Start: tc.fact}, now)
+		if start := got.Status.StartTime; !start.Time.Equal(tc.want) || got.Epoch() != 5 {
+			t.Errorf("%s: the Turn started at %s in epoch %d, want %s and 5", name, start, got.Epoch(), tc.want)
+		}
+	}
+}
+
+func TestBindConditions(t *testing.T) {
+	got := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Generation: 7}}
+	got.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionPrepared, Status: metav1.ConditionUnknown}}
+	turnstatus.Bind(got, turnstatus.Binding{Executor: "e"}, now)
+	if diff := cmp.Diff([]string{"Succeeded=Unknown/Running", "Reconciling=True/Running"}, conditions(got)); diff != "" {
+		t.Errorf("conditions: -want +got:\n%s", diff)
+	}
+	if m := got.Status.Conditions[0].Message; m != `bound to executor "e"` {
+		t.Errorf("the message is %q, want the executor", m)
+	}
+}
+
+// TestAdopt checks that the epoch refuses the writes of the earlier run, whose entries are unknown.
+func TestAdopt(t *testing.T) {
+	got := bound()
+	got.Status.Executor.JournalComplete = true
+	turnstatus.Adopt(got)
+	if diff := cmp.Diff(&v1alpha1.ExecutorBinding{Name: "e", Epoch: 4}, got.Status.Executor); diff != "" {
+		t.Errorf("binding: -want +got:\n%s", diff)
 	}
 }

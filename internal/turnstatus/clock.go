@@ -14,11 +14,16 @@ func PauseClock(t *v1alpha1.Turn, paused bool, now time.Time) bool {
 		return false
 	}
 	if !paused {
-		t.Status.ParkedMilliseconds, t.Status.ParkedTime = parked(&t.Status, now).Milliseconds(), nil
+		resumeClock(&t.Status, now)
 		return true
 	}
 	t.Status.ParkedTime = new(metav1.NewMicroTime(now))
 	return true
+}
+
+// resumeClock starts the time of a Turn again.
+func resumeClock(s *v1alpha1.TurnStatus, now time.Time) {
+	s.ParkedMilliseconds, s.ParkedTime = parked(s, now).Milliseconds(), nil
 }
 
 // Parked returns how long a Turn has waited for decisions, at most the time since its start. The Turn's deadline is
@@ -43,12 +48,4 @@ func Left(t *v1alpha1.Turn, limit time.Duration, now time.Time) time.Duration {
 		return limit
 	}
 	return limit - max(0, now.Sub(t.Status.StartTime.Time)-Parked(t, now))
-}
-
-// Start writes the start time of a Turn that has none. It also replaces a start time in the future, which a wrong
-// clock has written: otherwise the Turn would have more time than its limit.
-func Start(t *v1alpha1.Turn, now time.Time) {
-	if start := t.Status.StartTime; start == nil || start.After(now) {
-		t.Status.StartTime = new(metav1.NewMicroTime(now))
-	}
 }

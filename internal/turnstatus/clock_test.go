@@ -57,22 +57,3 @@ func TestTimeLeftWithWrongClocks(t *testing.T) {
 		})
 	}
 }
-
-// TestStart proves that Start keeps an earlier start, unless it is in the future.
-func TestStart(t *testing.T) {
-	noon := time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)
-	for name, tc := range map[string]struct{ before, want time.Duration }{
-		"before": {-time.Minute, -time.Minute},
-		"future": {time.Hour, 0},
-	} {
-		turn := &v1alpha1.Turn{}
-		turn.Status.StartTime = new(metav1.NewMicroTime(noon.Add(tc.before)))
-		if turnstatus.Start(turn, noon); turn.Status.StartTime.Sub(noon) != tc.want {
-			t.Errorf("%s: started at %s, want %s", name, turn.Status.StartTime, noon.Add(tc.want))
-		}
-	}
-	turn := &v1alpha1.Turn{}
-	if turnstatus.Start(turn, noon); !turn.Status.StartTime.Time.Equal(noon) {
-		t.Errorf("a Turn that has not started started at %s, want now", turn.Status.StartTime)
-	}
-}

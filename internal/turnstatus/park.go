@@ -65,19 +65,9 @@ func plural(n int, one, many string) string {
 	return many
 }
 
-// Unpark ends the wait of a Turn. Two lists of the status stay:
-//  1. The pending calls: the run accepts a decision only about a call that the status lists.
-//  2. The awaited Turns of sub-agents: by this list the next run knows that they were created, even if one has
-//     been deleted since.
-func Unpark(t *v1alpha1.Turn, now time.Time) {
-	pending, awaited := t.Status.PendingApprovals, t.Status.AwaitedTurns
-	unpark(&t.Status, now)
-	t.Status.PendingApprovals, t.Status.AwaitedTurns = pending, awaited
-}
-
 // unpark ends all waits of a Turn, and adds the time of the wait to parkedMilliseconds.
 func unpark(s *v1alpha1.TurnStatus, now time.Time) {
-	s.ParkedMilliseconds, s.ParkedTime = parked(s, now).Milliseconds(), nil
+	resumeClock(s, now)
 	s.PendingApprovals, s.AwaitedTurns = nil, nil
 }
 

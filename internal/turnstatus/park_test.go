@@ -98,7 +98,7 @@ func TestParkedTime(t *testing.T) {
 	if p := turnstatus.Parked(got, at(3)); p != 3*time.Second {
 		t.Errorf("parked for %s, want 3s: it is still parked", p)
 	}
-	turnstatus.Unpark(got, at(4))
+	turnstatus.Bind(got, turnstatus.Binding{Executor: "e"}, at(4))
 	if s := got.Status; s.ParkedTime != nil || s.ParkedMilliseconds != 4000 || len(s.PendingApprovals) != 1 {
 		t.Errorf("status %+v, want 4 seconds, and the call about which the run takes the decision", s)
 	}
@@ -106,7 +106,7 @@ func TestParkedTime(t *testing.T) {
 	if p := turnstatus.Parked(got, at(20)); p != 4*time.Second {
 		t.Errorf("parked for %s, want 4s: a sub-agent's time is the Turn's", p)
 	}
-	if turnstatus.Unpark(got, at(20)); !slices.Equal(got.Status.AwaitedTurns, []string{"child"}) {
+	if turnstatus.Bind(got, turnstatus.Binding{Executor: "e"}, at(20)); !slices.Equal(got.Status.AwaitedTurns, []string{"child"}) {
 		t.Errorf("status %+v, want the Turn whose answer the run is about to take", got.Status)
 	}
 	for _, step := range []struct {

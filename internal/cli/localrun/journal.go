@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/journals"
@@ -117,12 +115,9 @@ func boundAfter(p earlierRuns, clock func() time.Time) binding {
 
 // write writes into the status what a cluster writes when it binds a Turn.
 func (b binding) write(t *v1alpha1.Turn, p earlierRuns) {
-	now := b.end()
-	start := metav1.NewMicroTime(now)
+	facts := turnstatus.Binding{Executor: executorName, Epoch: b.epoch}
 	if !b.ended.IsZero() {
-		start = metav1.NewMicroTime(p.first.Time)
+		facts.Start = p.first.Time
 	}
-	turnstatus.Wait(t, v1alpha1.TurnReasonRunning, fmt.Sprintf("bound to executor %q", executorName), now)
-	t.Status.StartTime = &start
-	t.Status.Executor = &v1alpha1.ExecutorBinding{Name: executorName, Epoch: b.epoch}
+	turnstatus.Bind(t, facts, b.end())
 }

@@ -198,8 +198,8 @@ func (j *localRun) drive(w *localTurn) error {
 		if !moved {
 			return waits
 		}
-		w.in.Epoch++ // a cluster would bind the Turn again
-		w.turn.Status.Executor.Epoch = w.in.Epoch
+		turnstatus.Adopt(w.turn) // a cluster would bind the Turn again
+		w.in.Epoch = w.turn.Epoch()
 	}
 }
 
