@@ -19,6 +19,9 @@ const (
 	// maxStepRoom is the maximum number of bytes that a Turn which waited may add in its next step without another
 	// wait. A smaller conversation may double.
 	maxStepRoom = 1 << 20
+	// callBytes is the memory of a tool call beside others, in bytes: its connection, three goroutines and their
+	// garbage. 6,300 such calls take 29 KiB each, and the garbage collector lets that grow by half.
+	callBytes = 48 << 10
 )
 
 // conversation is the memory of a run's conversation.
@@ -71,6 +74,15 @@ func (r *run) hold(bytes int64) error {
 		return &shortError{min(max(want+room, m.most), most), fmt.Errorf("failed to hold a conversation of %d bytes: %w", bytes, err)}
 	}
 	return nil
+}
+
+// reserveCall reserves the memory of a tool call beside others. It returns nil if there is none.
+func (r *run) reserveCall() (release func()) {
+	held, err := r.memoryAccount().Try(callBytes)
+	if err != nil {
+		return nil
+	}
+	return held.Release
 }
 
 // keep keeps the memory of the newest reply, which is in the journal, and releases the memory of the previous one.

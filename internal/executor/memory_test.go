@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -326,4 +327,69 @@ func TestReplyHoldsMemoryUntilItsTurnHasEnded(t *testing.T) {
 	if called != m.steps || ends != 1 {
 		t.Errorf("%d calls and %d ends, want %d and 1", called, ends, m.steps)
 	}
+}
+
+// TestCallsBesideOthersNeedMemory checks that the calls of one reply run at once while there is memory for them, and
+// otherwise one after another.
+func TestCallsBesideOthersNeedMemory(t *testing.T) {
+	const calls = 8
+	for name, most := range map[string]int64{"free": calls, "used": 1} {
+		t.Run(name, func(t *testing.T) {
+			e := longWinded(t, nil, 16<<20)
+			e.Provider = func(*v1alpha1.ModelProvider) model.Provider { return manyCalls(calls) }
+			account := e.Memory.Account("helpdesk", bytebudget.Conversations)
+			if name == "used" {
+				// What is left is enough for the conversation, and not for a call.
+				if _, err := account.Try(account.Most() - callBytes*7/8); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var running, made, together atomic.Int64
+			var meet sync.Once
+			met := make(chan struct{}) // closed once as many calls run as are expected
+			tools := e.Tools
+			e.Tools = func(ctx context.Context, a *v1alpha1.Agent) []tool.Tool {
+				all := tools(ctx, a)
+				all[0].Caller = tool.CallerFunc(func(ctx context.Context, _ tool.Call) (tool.Result, error) {
+					made.Add(1)
+					defer running.Add(-1)
+					n := running.Add(1)
+					together.Store(max(together.Load(), n))
+					if n == most {
+						meet.Do(func() { close(met) })
+					}
+					select {
+					case <-met:
+					case <-ctx.Done():
+					}
+					return tool.Result{Content: "fine"}, nil
+				})
+				return all
+			}
+			before := e.Memory.Use(bytebudget.Conversations).Bytes
+			got := runs(t, e)
+			if got.StateReason() != v1alpha1.TurnReasonCompleted || made.Load() != calls || together.Load() != most {
+				t.Errorf("the Turn is %s after %d calls, %d of them at once; want Completed, %d and %d",
+					got.StateReason(), made.Load(), together.Load(), calls, most)
+			}
+			if held := e.Memory.Use(bytebudget.Conversations).Bytes; held != before {
+				t.Errorf("the Turn has ended and %d bytes are held, want %d", held, before)
+			}
+		})
+	}
+}
+
+// manyCalls is a model that makes that many calls in one reply, and then answers.
+type manyCalls int
+
+func (m manyCalls) Generate(_ context.Context, r model.Request) (model.Reply, error) {
+	if last := r.Messages[len(r.Messages)-1]; last.Role == model.RoleTool {
+		return model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
+	}
+	reply := model.Reply{FinishReason: model.FinishToolCalls}
+	for n := range int(m) {
+		reply.ToolCalls = append(reply.ToolCalls,
+			model.ToolCall{ID: fmt.Sprintf("call-%d", n), Name: "look", Arguments: fmt.Sprintf(`{"n":%d}`, n)})
+	}
+	return reply, nil
 }

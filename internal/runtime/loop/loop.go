@@ -72,6 +72,10 @@ type Config struct {
 	// calls Redact once, before the text is recorded, so the journal, the state and all later messages contain the
 	// same text. If Redact is nil, texts stay unchanged.
 	Redact func(text string) string
+	// ReserveCall reserves memory for a call that is made while other calls of the Turn are running, and returns the
+	// function that releases it. It must not wait. If it returns nil, the call is made once another one has ended. If
+	// ReserveCall is nil, there is no bound.
+	ReserveCall func() (release func())
 }
 
 // Input is the input of a run: the configuration of its Turn, and what the run provides.

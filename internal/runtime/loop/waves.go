@@ -27,13 +27,15 @@ var errNotCalled = errors.New("the tool was not called, because the turn had end
 // returns when no call is running. If there is no memory for a result, it makes no further calls and returns the error of
 // Hold. If the result of a call comes later, it returns a *Parked.
 func (run *runner) runWave(ctx context.Context, wave []*planned) error {
+	reserved := callMemory{reserve: run.ReserveCall}
+	defer reserved.keep(0)
 	within, stop := context.WithCancel(ctx)
 	var under sync.WaitGroup
 	defer under.Wait()
 	defer stop()
 	results := make(chan finishedCall, maxParallel)
 	running := 0
-	start := func(c *planned) {
+	begin := func(c *planned) {
 		call := tool.Call{
 			IdempotencyKey: c.intent.IdempotencyKey, Step: c.intent.Step, CallID: c.intent.CallID, Attempt: c.intent.Attempt,
 			Repeatable: effectOf(c.tool).Repeatable(), TurnUID: run.State.TurnUID(c.intent.Step, c.intent.CallID),
@@ -49,9 +51,10 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 	var parked Parked
 	var short error
 	for {
-		for ; running < maxParallel && len(wave) > 0; wave = wave[1:] {
-			start(wave[0])
+		for ; running < maxParallel && len(wave) > 0 && reserved.coversAnother(running); wave = wave[1:] {
+			begin(wave[0])
 		}
+		reserved.keep(running - 1)
 		if running == 0 {
 			break
 		}
@@ -61,7 +64,7 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 		case err != nil:
 			return err
 		case next.again:
-			start(d.planned)
+			begin(d.planned)
 		case next.turn != "":
 			parked.Turns = append(parked.Turns, next.turn)
 			if next.uid != "" {
@@ -79,6 +82,36 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 		return &parked
 	}
 	return nil
+}
+
+// callMemory is the memory of the calls of a wave that run beside one call. The memory of a Turn includes that one.
+// Each further call needs memory of its own, for its connection and its goroutines.
+type callMemory struct {
+	// reserve is ReserveCall. releases are the results of its calls, one for each reservation.
+	reserve  func() func()
+	releases []func()
+}
+
+// coversAnother reserves the memory of another call while so many are running. It returns false if there is none.
+func (m *callMemory) coversAnother(running int) bool {
+	if m.reserve == nil || running <= len(m.releases) {
+		return true
+	}
+	release := m.reserve()
+	if release == nil {
+		return false
+	}
+	m.releases = append(m.releases, release)
+	return true
+}
+
+// keep releases all reservations but so many.
+func (m *callMemory) keep(number int) {
+	for len(m.releases) > max(0, number) {
+		last := len(m.releases) - 1
+		m.releases[last]()
+		m.releases = m.releases[:last]
+	}
 }
 
 func (run *runner) interrupted() bool {

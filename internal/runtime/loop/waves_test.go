@@ -481,6 +481,66 @@ func TestWaveWithoutMemoryForItsResults(t *testing.T) {
 	})
 }
 
+// TestCallsBesideOthersReserveMemory checks that as many calls run at once as have memory, and that all memory is
+// released, however the run ends.
+func TestCallsBesideOthersReserveMemory(t *testing.T) {
+	stopped := errors.New("the journal is gone")
+	for name, tc := range map[string]struct {
+		reservations, most int
+		took               time.Duration
+		failsAfter         int // number of records
+		want               error
+	}{
+		"memory for no further call":   {reservations: 0, most: 1, took: 20 * time.Second},
+		"memory for three":             {reservations: 3, most: 4, took: 5 * time.Second},
+		"memory for more than may run": {reservations: 100, most: 8, took: 3 * time.Second},
+		"calls that are cut off":       {reservations: 100, most: 8, took: time.Second, failsAfter: 4, want: stopped},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var mu sync.Mutex
+				held, running, most := 0, 0, 0
+				count := func(n *int, more int) {
+					mu.Lock()
+					defer mu.Unlock()
+					*n += more
+					most = max(most, running)
+				}
+				find, _ := toolOf("find", tool.ReadOnly)
+				find.Caller = tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+					count(&running, 1)
+					defer count(&running, -1)
+					time.Sleep(time.Second)
+					return tool.Result{Content: "found"}, nil
+				})
+				c, _ := candidate("one", 1, asksFor("", manyCalls("find", 20)...), says("Done."))
+				in := withTools(input(t, c), find)
+				record, records := in.Record, 0
+				in.Record = func(all ...journal.Record) error {
+					if records++; records == tc.failsAfter {
+						return stopped
+					}
+					return record(all...)
+				}
+				in.ReserveCall = func() func() {
+					if held == tc.reservations {
+						return nil
+					}
+					count(&held, 1)
+					return func() { count(&held, -1) }
+				}
+				begin := time.Now()
+				if _, err := loop.Run(t.Context(), &in); !errors.Is(err, tc.want) {
+					t.Errorf("Run: %v, want %v", err, tc.want)
+				}
+				if took := time.Since(begin); took != tc.took || most != tc.most || held != 0 {
+					t.Errorf("%d calls ran at once, for %s, and %d reservations are held; want %d, %s and none", most, took, held, tc.most, tc.took)
+				}
+			})
+		})
+	}
+}
+
 // TestMemoryIsReservedBeforeIntents checks that no call is recorded, and none made, for which there is no memory. A
 // call whose intent is recorded and that is not made would have an unknown outcome.
 func TestMemoryIsReservedBeforeIntents(t *testing.T) {
