@@ -273,7 +273,7 @@ func TestOverdueAfterSuspension(t *testing.T) {
 	if turnstatus.Bind(got, turnstatus.Binding{Executor: "third"}, now); !got.Status.Executor.Overdue {
 		t.Error("the next executor must end it, too")
 	}
-	if turnstatus.Suspend(got); got.Status.Executor.Overdue {
+	if turnstatus.Suspend(got, turnstatus.Run{}, nil, now); got.Status.Executor.Overdue {
 		t.Error("a second suspension must restart the starting deadline")
 	}
 }

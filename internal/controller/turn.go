@@ -425,7 +425,7 @@ func (r *TurnReconciler) reportWait(ctx context.Context, t *v1alpha1.Turn, reaso
 		more = true
 	}
 	if reason == v1alpha1.TurnReasonSuspended && t.Status.StartTime != nil {
-		turnstatus.Suspend(t) // its time starts anew when it continues
+		turnstatus.RestartClock(&t.Status) // its time starts anew when it continues
 		more = true
 	}
 	more = turnstatus.PauseClock(t, false, r.Now()) || more

@@ -39,7 +39,7 @@ func parked(calls map[string]time.Duration, turns ...string) func(*v1alpha1.Turn
 				Name: "delete", SchemaHash: "schema", ArgumentsHash: "hash", Requested: at, Expires: now.Add(calls[id]),
 			})
 		}
-		turnstatus.Park(t, p, at)
+		turnstatus.Park(t, turnstatus.Run{}, p, at)
 	}
 }
 
@@ -342,8 +342,7 @@ func TestParkedTurnHoldsNoSlot(t *testing.T) {
 		t.Fatalf("the child is %s, want Queued: its parent runs", reason)
 	}
 	waits := b.turn(t, "one")
-	waits.Status.Executor.Name = ""
-	turnstatus.Park(waits, &loop.Parked{Turns: []string{"child"}}, now)
+	turnstatus.Park(waits, turnstatus.Run{}, &loop.Parked{Turns: []string{"child"}}, now)
 	if err := b.client.Status().Update(t.Context(), waits); err != nil {
 		t.Fatal(err)
 	}

@@ -73,9 +73,7 @@ func (r *run) startOver(ctx context.Context, own store.Identity, loss *turnstatu
 	e := r.executor
 	message := loss.StartOver()
 	written, err := r.write(ctx, func(t *v1alpha1.Turn) {
-		turnstatus.StartOver(t, loss, e.Now())
-		b := t.Status.Executor
-		b.StoreID, b.StoreIncarnation, b.JournalEntries, b.JournalComplete = own.ID, own.Incarnation, nil, false
+		turnstatus.StartOver(t, loss, own, e.Now())
 	})
 	if err != nil {
 		return err
@@ -93,10 +91,7 @@ func (r *run) beforeEffect(ctx context.Context) error {
 	if r.binding.SideEffects {
 		return nil
 	}
-	_, err := r.write(ctx, func(t *v1alpha1.Turn) {
-		r.stamp(t, false)
-		t.Status.Executor.SideEffects = true
-	})
+	_, err := r.write(ctx, func(t *v1alpha1.Turn) { turnstatus.MarkSideEffects(t, r.knownJournal()) })
 	r.binding.SideEffects = r.binding.SideEffects || err == nil // an API server with an older CRD drops the field
 	return err
 }
@@ -104,29 +99,28 @@ func (r *run) beforeEffect(ctx context.Context) error {
 // write changes the status of the Turn during the run. It returns errSuperseded if the Turn no longer belongs to
 // this run.
 func (r *run) write(ctx context.Context, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
-	written, err := r.executor.persist(ctx, r.turn, r.epoch, change)
+	written, err := r.persist(ctx, change)
 	switch {
 	case err != nil:
 		return nil, err
 	case written == nil:
 		return nil, errSuperseded
 	}
-	r.turn, r.binding = written, *written.Status.Executor.DeepCopy()
+	r.binding = *written.Status.Executor.DeepCopy()
 	r.progress.wrote(written)
 	return written, nil
 }
 
-// stamp writes into a binding what this run knows of the journal: its store, its number of entries, and whether
-// that number is complete because the run hands the Turn back. If this run found no entries and was not the first,
-// stamp leaves the binding unchanged, because an empty journal does not prove that there were never any entries.
-func (r *run) stamp(t *v1alpha1.Turn, handBack bool) {
-	b, own, n := t.Status.Executor, r.store.Load(), r.entries.Load()
-	switch {
+// knownJournal returns what this run knows about the journal. If this run found no entries and was not the first, it
+// returns nil, because an empty journal does not prove that there were never any entries.
+func (r *run) knownJournal() *turnstatus.Journal {
+	switch own, n := r.store.Load(), r.entries.Load(); {
 	case own != nil && (n > 0 || r.first):
-		b.StoreID, b.StoreIncarnation, b.JournalEntries, b.JournalComplete = own.ID, own.Incarnation, new(n), handBack
+		return &turnstatus.Journal{Store: own, Entries: n}
 	case r.first && !r.tried: // this run has not begun, and no run of a newer epoch has
-		b.JournalEntries, b.JournalComplete = new(int64(0)), handBack
+		return &turnstatus.Journal{}
 	}
+	return nil
 }
 
 // confirm updates the store of the run after the store changed its incarnation. If the store still has all entries
@@ -146,11 +140,10 @@ func (r *run) confirm(ctx context.Context, uid string) {
 // endCutOff writes the end of a Turn whose journal cannot be used, then emits its Events.
 func (r *run) endCutOff(ctx context.Context, cut *cutOffError) {
 	e := r.executor
-	written, _ := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) { r.cutShort(t, cut) })
+	written, _ := r.persist(ctx, func(t *v1alpha1.Turn) { r.cutShort(t, cut) })
 	if written == nil {
 		return
 	}
-	r.turn = written
 	metrics.Ended(written, nil)
 	if cut.Loss != nil {
 		metrics.JournalLost(written, metrics.LossInterrupted)

@@ -169,7 +169,7 @@ func TestWaitsForMemoryAreWrittenAtIntervals(t *testing.T) {
 			if n.progress != nil {
 				panic("progress is written that the run has not made")
 			}
-			said = append(said, n.waits)
+			said = append(said, *n.awaitsMemory)
 			return t, nil
 		})
 		for range 20 { // the newest state counts

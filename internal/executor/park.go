@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,8 +23,7 @@ import (
 func (r *run) park(ctx context.Context, waits *loop.Parked) {
 	e := r.executor
 	before := r.turn.Status.PendingApprovals
-	now := e.Now()
-	written := r.unbind(ctx, func(t *v1alpha1.Turn) { turnstatus.Park(t, waits, now) })
+	written := r.unbind(ctx, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) { turnstatus.Park(t, known, waits, now) })
 	if written == nil {
 		return
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
-	"github.com/capstan-dev/capstan/internal/turnstatus"
+	"github.com/capstan-dev/capstan/internal/translate"
 )
 
 // asks returns a call whose approval was requested after the run began.
@@ -51,9 +51,8 @@ func decided(approved bool) *loop.Decision {
 
 // listing returns a change that adds a call of x to the status of a Turn.
 func listing(t *v1alpha1.Turn) {
-	turnstatus.Park(t, &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, now)
 	boundTo(me, 1)(t)
-	t.Status.ParkedTime = nil
+	t.Status.PendingApprovals = []v1alpha1.PendingApproval{translate.PendingApproval(asks("a", "x"))}
 }
 
 // recorded returns the Events so far.

@@ -3,7 +3,6 @@ package executor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -24,8 +23,8 @@ const progressDelay = time.Second
 type news struct {
 	// progress is the newest progress of the run, or nil if there is none yet.
 	progress *turn.Progress
-	// waits is true if the run waits for memory, and changed if the status does not say so correctly.
-	waits, changed bool
+	// awaitsMemory says whether the run waits for memory, or nil if the status says so correctly.
+	awaitsMemory *bool
 }
 
 // progressWriter writes the status of a Turn and returns the Turn as written, or nil if it no longer belongs to the
@@ -100,8 +99,10 @@ func (p *progress) due() {
 	if p.over {
 		return
 	}
-	n := news{waits: p.waits, changed: p.waits != p.saidWaits}
-	if !p.dirty && !n.changed {
+	var n news
+	if p.waits != p.saidWaits {
+		n.awaitsMemory = new(p.waits)
+	} else if !p.dirty {
 		p.idle = true
 		return
 	}
@@ -116,7 +117,9 @@ func (p *progress) due() {
 	p.mu.Lock()
 	switch {
 	case written != nil:
-		p.turn, p.saidWaits = written, n.waits
+		if p.turn = written; n.awaitsMemory != nil {
+			p.saidWaits = *n.awaitsMemory
+		}
 	case err == nil, isRefused(err):
 		p.over = true // the Turn is not ours, or the write would be refused again; the end is written anyway
 	default:
@@ -157,29 +160,12 @@ func (p *progress) last() *turn.Progress {
 	return new(p.newest)
 }
 
-// copyTo puts the newest progress into the status of the Turn, which the caller then writes.
-func (p *progress) copyTo(t *v1alpha1.Turn) {
-	if done := p.last(); done != nil {
-		turnstatus.Progress(t, *done)
-	}
-}
-
 // writeProgress makes one write of the news.
 func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, n news) (*v1alpha1.Turn, error) {
 	e := r.executor
 	r.confirm(ctx, string(t.UID))
 	written, err := e.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) {
-		r.stamp(t, false)
-		if n.progress != nil {
-			turnstatus.Progress(t, *n.progress)
-		}
-		if n.changed {
-			message := fmt.Sprintf("bound to executor %q", e.Name)
-			if n.waits {
-				message += ", and waiting for memory: the conversations of the namespace use their whole share"
-			}
-			turnstatus.Wait(t, v1alpha1.TurnReasonRunning, message, e.Now())
-		}
+		turnstatus.ReportProgress(t, turnstatus.Run{Journal: r.knownJournal(), Progress: n.progress}, n.awaitsMemory, e.Now())
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		e.Log.Error(err, "Failed to write the progress of a turn", "turn", r.key())

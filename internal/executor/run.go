@@ -16,6 +16,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // run is one run of a Turn, within one epoch.
@@ -148,7 +149,7 @@ func (r *run) writeOutcome(ctx context.Context, result *turn.Result, err error) 
 		r.charge(write)
 	case suspended:
 		waits, _ := errors.AsType[*loop.Parked](err)
-		r.suspend(write, waits)
+		r.unbind(write, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) { turnstatus.Suspend(t, known, waits, now) })
 	case parked:
 		waits, _ := errors.AsType[*loop.Parked](err)
 		r.park(write, waits)
@@ -158,7 +159,9 @@ func (r *run) writeOutcome(ctx context.Context, result *turn.Result, err error) 
 		log.Info("Handed a turn back", "cause", *r.noSpace.Load())
 	case unprepared:
 		notReady, _ := errors.AsType[*notReadyError](err)
-		r.releaseUnprepared(write, notReady)
+		r.unbind(write, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) {
+			turnstatus.ReleaseUnprepared(t, known, notReady.reason, notReady.message, now)
+		})
 		log.Info("Handed a turn back", "cause", notReady.message)
 	case handedBack, failed:
 		r.handBack(write)

@@ -8,13 +8,10 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/metrics"
-	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
@@ -26,67 +23,42 @@ func (r *run) finish(ctx context.Context, result *turn.Result) {
 	e := r.executor
 	now := e.Now()
 	e.total(ctx, r.turn, result.Session, now)
-	written, err := e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) { turnstatus.Finish(t, result, now) })
+	written, err := r.persist(ctx, func(t *v1alpha1.Turn) { turnstatus.Finish(t, result, now) })
 	if isRefused(err) {
 		// During an upgrade, the CRD of the cluster may differ from the types of this process.
 		message := "the API server refused the status of the turn; its journal has the whole record: " + err.Error()
-		written, _ = e.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
-			turnstatus.FinishRefused(t, message, now)
-		})
+		written, _ = r.persist(ctx, func(t *v1alpha1.Turn) { turnstatus.FinishRefused(t, message, now) })
 	}
 	if written == nil {
 		return
 	}
-	r.turn = written
 	metrics.Ended(written, result)
 	e.announce(written, result)
 }
 
 // release unbinds an unfinished Turn.
 func (r *run) release(ctx context.Context, reason, message string) {
-	now := r.executor.Now()
-	r.unbind(ctx, func(t *v1alpha1.Turn) { turnstatus.Wait(t, reason, message, now) })
-}
-
-// suspend unbinds a suspended Turn. Its time limit starts anew when it continues. waits is what the Turn has just
-// begun to wait for, or nil; only Turns of sub-agents are recorded.
-func (r *run) suspend(ctx context.Context, waits *loop.Parked) {
-	now := r.executor.Now()
-	r.unbind(ctx, func(t *v1alpha1.Turn) {
-		turnstatus.Suspend(t)
-		if waits != nil && len(waits.Turns) > 0 {
-			turnstatus.Await(t, waits.Turns)
-		}
-		turnstatus.Wait(t, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to continue", now)
+	r.unbind(ctx, func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time) {
+		turnstatus.Release(t, known, reason, message, now)
 	})
 }
 
-// releaseUnprepared unbinds a Turn whose prompt cannot be made yet. It records that there is no prompt: otherwise
-// the controller would bind the Turn again, because the journal might hold one.
-func (r *run) releaseUnprepared(ctx context.Context, why *notReadyError) {
+// unbind hands the Turn back. It returns the Turn as written, or nil if the Turn no longer belongs to this run.
+func (r *run) unbind(ctx context.Context, change func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time)) *v1alpha1.Turn {
 	now := r.executor.Now()
-	r.unbind(ctx, func(t *v1alpha1.Turn) {
-		turnstatus.Wait(t, why.reason, why.message, now)
-		meta.SetStatusCondition(&t.Status.Conditions, metav1.Condition{
-			Type: v1alpha1.ConditionPrepared, Status: metav1.ConditionUnknown, Reason: v1alpha1.TurnReasonNotPrepared,
-			Message: "the prompt has not been prepared yet", ObservedGeneration: t.Generation, LastTransitionTime: metav1.NewTime(now),
-		})
+	written, _ := r.persist(ctx, func(t *v1alpha1.Turn) {
+		change(t, turnstatus.Run{Journal: r.knownJournal(), Progress: r.progress.last()}, now)
 	})
+	return written
 }
 
-// unbind removes the binding of the Turn, records the progress of its run, and applies also. It returns the Turn as
-// written, or nil if the Turn no longer belongs to this run.
-func (r *run) unbind(ctx context.Context, also func(*v1alpha1.Turn)) *v1alpha1.Turn {
-	released, _ := r.executor.persist(ctx, r.turn, r.epoch, func(t *v1alpha1.Turn) {
-		t.Status.Executor.Name = ""
-		r.stamp(t, true)
-		r.progress.copyTo(t)
-		also(t)
-	})
-	if released != nil {
-		r.turn = released
+// persist changes the status of the Turn like Executor.persist, and keeps the Turn as written.
+func (r *run) persist(ctx context.Context, change func(*v1alpha1.Turn)) (*v1alpha1.Turn, error) {
+	written, err := r.executor.persist(ctx, r.turn, r.epoch, change)
+	if written != nil {
+		r.turn = written
 	}
-	return released
+	return written, err
 }
 
 // isRefused reports whether the API server rejects an object as it is, so that a repetition cannot succeed.

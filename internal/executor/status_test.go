@@ -152,7 +152,8 @@ func TestPersistEndsWithItsContext(t *testing.T) {
 func TestSuspendResetsTheTimeLimit(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith())
 	r := &run{executor: e, turn: stored(t, e), epoch: 1}
-	r.suspend(t.Context(), &loop.Parked{Turns: []string{"child"}})
+	r.suspended.Store(true)
+	r.writeOutcome(t.Context(), nil, &loop.Parked{Turns: []string{"child"}})
 	got := stored(t, e)
 	if a := got.Status.AwaitedTurns; len(a) != 1 || a[0] != "child" {
 		t.Errorf("awaited %v, want the Turn that was just made: one that is deleted meanwhile must not be made anew", a)

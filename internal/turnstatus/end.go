@@ -66,7 +66,7 @@ func stopReason(reason string) v1alpha1.StopReason {
 func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	s := &t.Status
 	s.StopReason = v1alpha1.StopReason(r.Stop)
-	Progress(t, turn.Progress{Counts: r.Counts, Calls: r.Calls, Usage: r.Record.Usage, Cost: r.Record.Cost, SubAgents: r.SubAgents})
+	writeProgress(t, turn.Progress{Counts: r.Counts, Calls: r.Calls, Usage: r.Record.Usage, Cost: r.Record.Cost, SubAgents: r.SubAgents})
 	s.Preparation, s.Result, s.Decision = translate.PreparationOf(r), translate.ResultOf(r), translate.DecisionOf(r)
 	s.Descendants = int32(min(max(r.Descendants, 0), math.MaxInt32))
 	if n := r.MissingTurns; n > 0 {
@@ -142,9 +142,7 @@ type Cut struct {
 // CutOff ends a Turn whose run had no result. The facts in the status stay, with the newest progress of the run, which
 // is nil if there is none. Calls that were under way get an unknown outcome.
 func CutOff(t *v1alpha1.Turn, progress *turn.Progress, c Cut, now time.Time) {
-	if progress != nil {
-		Progress(t, *progress)
-	}
+	Run{Progress: progress}.write(t, false)
 	s := &t.Status
 	addSubAgents(s, c.SubAgents)
 	s.StopReason = v1alpha1.StopReason(c.Stop)

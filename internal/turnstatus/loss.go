@@ -3,9 +3,6 @@ package turnstatus
 import (
 	"fmt"
 	"strings"
-	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
@@ -53,12 +50,4 @@ func (l *Loss) StartOver() string {
 		message += ". Earlier calls may be made again, because spec.onJournalLoss is Rerun"
 	}
 	return message
-}
-
-// StartOver writes into the status of a Turn that it starts over, and removes the counts and calls of the runs
-// before.
-func StartOver(t *v1alpha1.Turn, l *Loss, now time.Time) {
-	s := &t.Status
-	s.Steps, s.ToolCalls, s.Usage, s.SubAgentUsage, s.PendingApprovals, s.AwaitedTurns = nil, nil, nil, nil, nil, nil
-	setCondition(t, v1alpha1.ConditionJournalLost, metav1.ConditionTrue, l.Reason, l.StartOver(), now)
 }

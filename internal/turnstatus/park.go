@@ -17,18 +17,31 @@ import (
 // calls than that are put to people at a time, because a call that no status lists cannot be decided.
 const maxAwaited = loop.MaxOpenApprovals
 
-// Park writes what a parked Turn waits for: decisions about calls, or else Turns of sub-agents.
-func Park(t *v1alpha1.Turn, p *loop.Parked, now time.Time) {
-	unpark(&t.Status, now)
-	for _, a := range p.Approvals[:min(len(p.Approvals), maxAwaited)] {
-		t.Status.PendingApprovals = append(t.Status.PendingApprovals, translate.PendingApproval(a))
+// Park hands a Turn back that waits for decisions about calls, or else for Turns of sub-agents. Its time stops while
+// it waits for decisions.
+func Park(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
+	s := &t.Status
+	r.unbind(t)
+	unpark(s, now)
+	for _, a := range waits.Approvals[:min(len(waits.Approvals), maxAwaited)] {
+		s.PendingApprovals = append(s.PendingApprovals, translate.PendingApproval(a))
 	}
-	Await(t, p.Turns)
-	if len(p.Approvals) > 0 {
-		t.Status.ParkedTime = new(metav1.NewMicroTime(now))
+	await(s, waits.Turns)
+	if len(waits.Approvals) > 0 {
+		s.ParkedTime = new(metav1.NewMicroTime(now))
 	}
 	reason, message := Awaits(t)
 	Wait(t, reason, message, now)
+}
+
+// await writes the Turns of sub-agents that a run now waits for, in place of the earlier ones.
+func await(s *v1alpha1.TurnStatus, names []string) {
+	s.AwaitedTurns = nil
+	for _, name := range names {
+		if !slices.Contains(s.AwaitedTurns, name) && len(s.AwaitedTurns) < maxAwaited {
+			s.AwaitedTurns = append(s.AwaitedTurns, name)
+		}
+	}
 }
 
 // Awaits returns reason and message for a Turn whose status has pendingApprovals or awaitedTurns.
@@ -71,23 +84,41 @@ func unpark(s *v1alpha1.TurnStatus, now time.Time) {
 	s.PendingApprovals, s.AwaitedTurns = nil, nil
 }
 
-// Suspend resets the times of a Turn that was suspended, so that it has its whole time limit when it continues.
-// Calls that wait for a decision are listed again then. Their expiry is not renewed; it keeps running while the
-// Turn is suspended. The Turns of sub-agents stay listed, as in Unpark.
-func Suspend(t *v1alpha1.Turn) {
-	s := &t.Status
-	s.StartTime, s.ParkedTime, s.ParkedMilliseconds, s.PendingApprovals = nil, nil, 0, nil
-	if s.Executor != nil {
-		s.Executor.Overdue = false
+// PauseClock stops the time of a Turn, or starts it again, and reports whether the status changed.
+func PauseClock(t *v1alpha1.Turn, paused bool, now time.Time) bool {
+	if paused == (t.Status.ParkedTime != nil) {
+		return false
 	}
+	if !paused {
+		resumeClock(&t.Status, now)
+		return true
+	}
+	t.Status.ParkedTime = new(metav1.NewMicroTime(now))
+	return true
 }
 
-// Await writes the Turns of sub-agents that a run now waits for, in place of the earlier ones.
-func Await(t *v1alpha1.Turn, names []string) {
-	t.Status.AwaitedTurns = nil
-	for _, name := range names {
-		if !slices.Contains(t.Status.AwaitedTurns, name) && len(t.Status.AwaitedTurns) < maxAwaited {
-			t.Status.AwaitedTurns = append(t.Status.AwaitedTurns, name)
-		}
+// resumeClock starts the time of a Turn again.
+func resumeClock(s *v1alpha1.TurnStatus, now time.Time) {
+	s.ParkedMilliseconds, s.ParkedTime = parked(s, now).Milliseconds(), nil
+}
+
+// parked returns how long a Turn has waited for decisions, at most the time since its start.
+func parked(s *v1alpha1.TurnStatus, now time.Time) time.Duration {
+	total := time.Duration(s.ParkedMilliseconds) * time.Millisecond
+	if s.ParkedTime != nil {
+		total += max(0, now.Sub(s.ParkedTime.Time))
 	}
+	if s.StartTime != nil {
+		total = min(total, max(0, now.Sub(s.StartTime.Time)))
+	}
+	return total
+}
+
+// Left returns how much of its time limit a Turn has left; 0 or less means that its time is over. Waits for decisions
+// do not count. Left never returns more than the limit, even if a clock was wrong when the Turn started.
+func Left(t *v1alpha1.Turn, limit time.Duration, now time.Time) time.Duration {
+	if t.Status.StartTime == nil {
+		return limit
+	}
+	return limit - max(0, now.Sub(t.Status.StartTime.Time)-parked(&t.Status, now))
 }

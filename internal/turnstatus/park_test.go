@@ -75,7 +75,7 @@ func TestPark(t *testing.T) {
 			got := bound()
 			got.Name, got.Status.AwaitedTurns = "one", []string{"of before"}
 			got.Status.PendingApprovals = []v1alpha1.PendingApproval{{CallID: "of before"}}
-			turnstatus.Park(got, &tc.parked, now)
+			turnstatus.Park(got, turnstatus.Run{}, &tc.parked, now)
 			c := got.Status.Conditions[0]
 			if c.Reason != tc.reason || c.Status != metav1.ConditionUnknown || (tc.message != "" && c.Message != tc.message) {
 				t.Errorf("%s: %s: %q\nwant %s: %q", tc.why, c.Reason, c.Message, tc.reason, tc.message)
@@ -94,16 +94,19 @@ func TestPark(t *testing.T) {
 func TestParkedTime(t *testing.T) {
 	got := bound()
 	at := func(seconds float64) time.Time { return now.Add(time.Duration(seconds * float64(time.Second))) }
-	turnstatus.Park(got, &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, at(0))
-	if p := turnstatus.Parked(got, at(3)); p != 3*time.Second {
+	parkedFor := func(now time.Time) time.Duration {
+		return turnstatus.Left(got, 0, now) + now.Sub(got.Status.StartTime.Time)
+	}
+	turnstatus.Park(got, turnstatus.Run{}, &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, at(0))
+	if p := parkedFor(at(3)); p != 3*time.Second {
 		t.Errorf("parked for %s, want 3s: it is still parked", p)
 	}
 	turnstatus.Bind(got, turnstatus.Binding{Executor: "e"}, at(4))
 	if s := got.Status; s.ParkedTime != nil || s.ParkedMilliseconds != 4000 || len(s.PendingApprovals) != 1 {
 		t.Errorf("status %+v, want 4 seconds, and the call about which the run takes the decision", s)
 	}
-	turnstatus.Park(got, &loop.Parked{Turns: []string{"child"}}, at(10))
-	if p := turnstatus.Parked(got, at(20)); p != 4*time.Second {
+	turnstatus.Park(got, turnstatus.Run{}, &loop.Parked{Turns: []string{"child"}}, at(10))
+	if p := parkedFor(at(20)); p != 4*time.Second {
 		t.Errorf("parked for %s, want 4s: a sub-agent's time is the Turn's", p)
 	}
 	if turnstatus.Bind(got, turnstatus.Binding{Executor: "e"}, at(20)); !slices.Equal(got.Status.AwaitedTurns, []string{"child"}) {
@@ -117,7 +120,7 @@ func TestParkedTime(t *testing.T) {
 			t.Errorf("PauseClock(%t) is news: %t, want %t", step.paused, news, step.news)
 		}
 	}
-	if p := turnstatus.Parked(got, at(30)); p != 6*time.Second {
+	if p := parkedFor(at(30)); p != 6*time.Second {
 		t.Errorf("parked for %s, want 6s: 4 of its own, 2 of its sub-agent's", p)
 	}
 	turnstatus.PauseClock(got, true, at(31))
@@ -126,7 +129,7 @@ func TestParkedTime(t *testing.T) {
 		t.Errorf("status %+v, want 7 s parked of 33.5 s in all, and nothing that is waited for", s)
 	}
 	got.Status.AwaitedTurns, got.Status.PendingApprovals = []string{"x"}, []v1alpha1.PendingApproval{{}}
-	turnstatus.Suspend(got)
+	turnstatus.Suspend(got, turnstatus.Run{}, nil, at(33))
 	if s := got.Status; s.StartTime != nil || s.ParkedMilliseconds != 0 || s.PendingApprovals != nil ||
 		!slices.Equal(s.AwaitedTurns, []string{"x"}) {
 		t.Errorf("status %+v, want all its time anew, and the Turns that were made", s)

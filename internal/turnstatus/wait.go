@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -42,6 +43,41 @@ func Wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
 		return meta.RemoveStatusCondition(&t.Status.Conditions, v1alpha1.ConditionReconciling) || changed
 	}
 	return setCondition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, reason, message, since) || changed
+}
+
+// Release hands a Turn back that cannot continue here for a reason.
+func Release(t *v1alpha1.Turn, r Run, reason, message string, now time.Time) {
+	r.unbind(t)
+	Wait(t, reason, message, now)
+}
+
+// ReleaseUnprepared hands a Turn back whose prompt cannot be made yet. It records that there is no prompt: otherwise
+// the controller would bind the Turn again, because the journal might hold one.
+func ReleaseUnprepared(t *v1alpha1.Turn, r Run, reason, message string, now time.Time) {
+	Release(t, r, reason, message, now)
+	setCondition(t, v1alpha1.ConditionPrepared, metav1.ConditionUnknown, v1alpha1.TurnReasonNotPrepared,
+		"the prompt has not been prepared yet", now)
+}
+
+// Suspend hands a Turn back that was suspended while it ran. waits is what the Turn has just begun to wait for, or nil;
+// only Turns of sub-agents are written.
+func Suspend(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
+	r.unbind(t)
+	RestartClock(&t.Status)
+	if waits != nil && len(waits.Turns) > 0 {
+		await(&t.Status, waits.Turns)
+	}
+	Wait(t, v1alpha1.TurnReasonSuspended, "the turn was suspended; set desiredState to Active to continue", now)
+}
+
+// RestartClock resets the times of a suspended Turn, so that it has its whole time limit when it continues. Calls that
+// wait for a decision are listed again then. Their expiry is not renewed; it keeps running while the Turn is suspended.
+// The Turns of sub-agents stay listed, as in Bind.
+func RestartClock(s *v1alpha1.TurnStatus) {
+	s.StartTime, s.ParkedTime, s.ParkedMilliseconds, s.PendingApprovals = nil, nil, 0, nil
+	if s.Executor != nil {
+		s.Executor.Overdue = false
+	}
 }
 
 func setCondition(t *v1alpha1.Turn, kind string, status metav1.ConditionStatus, reason, message string, now time.Time) bool {

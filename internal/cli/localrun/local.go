@@ -153,10 +153,7 @@ func (w *localTurn) note(p turn.Progress) {
 func (w *localTurn) park(waits *loop.Parked) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.done != nil {
-		turnstatus.Progress(w.turn, *w.done)
-	}
-	turnstatus.Park(w.turn, waits, w.binding.clock())
+	turnstatus.Park(w.turn, turnstatus.Run{Progress: w.done, StaysBound: true}, waits, w.binding.clock())
 }
 
 // engine returns the engine for a Turn. Unless --quiet is set, it prints the Turn's progress.

@@ -3,17 +3,22 @@ package turnstatus_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
@@ -37,7 +42,7 @@ func TestProgressKeepsTheNewestCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got v1alpha1.Turn
-			turnstatus.Progress(&got, turn.Progress{Counts: turn.Counts{Steps: 2}, Calls: tc.calls})
+			turnstatus.ReportProgress(&got, turnstatus.Run{Progress: &turn.Progress{Counts: turn.Counts{Steps: 2}, Calls: tc.calls}}, nil, now)
 			kept := got.Status.ToolCalls
 			if len(kept) > tc.most || len(kept) < tc.least || got.Status.Steps.Count != 2 {
 				t.Fatalf("kept %d calls, want %d to %d: %s", len(kept), tc.least, tc.most, tc.reason)
@@ -51,6 +56,86 @@ func TestProgressKeepsTheNewestCalls(t *testing.T) {
 				t.Errorf("%d bytes of JSON (error %v), want at most 16 KiB", len(data), err)
 			}
 		})
+	}
+}
+
+// TestRunRecordsItsJournal checks what each kind of write says about the journal: only a run that hands its Turn back
+// writes no more entries.
+func TestRunRecordsItsJournal(t *testing.T) {
+	known := &turnstatus.Journal{Store: &store.Identity{ID: "new", Incarnation: "2"}, Entries: 4}
+	handedBack := v1alpha1.ExecutorBinding{
+		Epoch: 3, StoreID: "new", StoreIncarnation: "2", JournalEntries: new(int64(4)), JournalComplete: true,
+	}
+	running := handedBack
+	running.Name, running.JournalComplete = "e", false
+	marked := running
+	marked.SideEffects = true
+	local := handedBack
+	local.Name = "e"
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.Turn, turnstatus.Run)
+		run    turnstatus.Run
+		want   v1alpha1.ExecutorBinding
+		reason string
+	}{
+		"released": {func(t *v1alpha1.Turn, r turnstatus.Run) {
+			turnstatus.Release(t, r, v1alpha1.TurnReasonPending, "", now)
+		}, turnstatus.Run{Journal: known}, handedBack, v1alpha1.TurnReasonPending},
+		"suspended": {func(t *v1alpha1.Turn, r turnstatus.Run) {
+			turnstatus.Suspend(t, r, nil, now)
+		}, turnstatus.Run{Journal: known}, handedBack, v1alpha1.TurnReasonSuspended},
+		"parked": {func(t *v1alpha1.Turn, r turnstatus.Run) {
+			turnstatus.Park(t, r, &loop.Parked{Turns: []string{"child"}}, now)
+		}, turnstatus.Run{Journal: known}, handedBack, v1alpha1.TurnReasonWaitingForSubAgent},
+		"parked by capstan run": {func(t *v1alpha1.Turn, r turnstatus.Run) {
+			turnstatus.Park(t, r, &loop.Parked{Turns: []string{"child"}}, now)
+		}, turnstatus.Run{Journal: known, StaysBound: true}, local, v1alpha1.TurnReasonWaitingForSubAgent},
+		"running": {func(t *v1alpha1.Turn, r turnstatus.Run) {
+			turnstatus.ReportProgress(t, r, new(true), now)
+		}, turnstatus.Run{Journal: known}, running, v1alpha1.TurnReasonRunning},
+		"before an effect": {func(t *v1alpha1.Turn, r turnstatus.Run) {
+			turnstatus.MarkSideEffects(t, r.Journal)
+		}, turnstatus.Run{Journal: known}, marked, v1alpha1.TurnReasonRunning},
+		"nothing begun": {func(t *v1alpha1.Turn, r turnstatus.Run) {
+			turnstatus.Release(t, r, v1alpha1.TurnReasonPending, "", now)
+		}, turnstatus.Run{Journal: &turnstatus.Journal{}}, v1alpha1.ExecutorBinding{
+			Epoch: 3, StoreID: "old", JournalEntries: new(int64(0)), JournalComplete: true,
+		}, v1alpha1.TurnReasonPending},
+		"nothing known": {func(t *v1alpha1.Turn, r turnstatus.Run) {
+			turnstatus.Release(t, r, v1alpha1.TurnReasonPending, "", now)
+		}, turnstatus.Run{}, v1alpha1.ExecutorBinding{Epoch: 3, StoreID: "old"}, v1alpha1.TurnReasonPending},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := bound()
+			got.Status.Executor.StoreID = "old"
+			tc.change(got, tc.run)
+			if diff := cmp.Diff(&tc.want, got.Status.Executor); diff != "" || got.StateReason() != tc.reason {
+				t.Errorf("reason %q, want %q; binding: -want +got:\n%s", got.StateReason(), tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestReleaseUnprepared(t *testing.T) {
+	got := bound()
+	turnstatus.ReleaseUnprepared(got, turnstatus.Run{}, v1alpha1.TurnReasonWaitingForAgent, "it is gone", now)
+	want := []string{"Succeeded=Unknown/WaitingForAgent", "Reconciling=True/WaitingForAgent", "Prepared=Unknown/NotPrepared"}
+	if diff := cmp.Diff(want, conditions(got)); diff != "" {
+		t.Errorf("conditions: -want +got:\n%s", diff)
+	}
+}
+
+func TestStartOver(t *testing.T) {
+	got := bound()
+	got.Status.Executor.JournalEntries, got.Status.Executor.JournalComplete = new(int64(4)), true
+	got.Status.Steps, got.Status.Usage = &v1alpha1.StepCounts{Count: 2}, &v1alpha1.Usage{TotalTokens: 9}
+	turnstatus.StartOver(got, &turnstatus.Loss{Reason: "OtherStore", Facts: "it is gone"}, store.Identity{ID: "new", Incarnation: "2"}, now)
+	want := v1alpha1.ExecutorBinding{Name: "e", Epoch: 3, StoreID: "new", StoreIncarnation: "2"}
+	if diff := cmp.Diff(&want, got.Status.Executor); diff != "" || got.Status.Steps != nil || got.Status.Usage != nil {
+		t.Errorf("status %+v, want no counts of earlier runs; binding: -want +got:\n%s", got.Status, diff)
+	}
+	if c := conditions(got); !slices.Contains(c, "JournalLost=True/OtherStore") {
+		t.Errorf("conditions %v, want the loss", c)
 	}
 }
 
