@@ -17,8 +17,8 @@ import (
 const (
 	// agentsTimeout bounds the time until all Agents are ready.
 	agentsTimeout = 5 * time.Minute
-	// crowdDeadline is startingDeadlineSeconds of the Turns. A Turn that waits long for a slot should show up as slow and
-	// not end at its deadline.
+	// crowdDeadline is startingDeadlineSeconds of the Turns. A Turn that waits long for a slot should show up as slow
+	// and not end at its deadline.
 	crowdDeadline = 3600
 )
 

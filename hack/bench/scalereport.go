@@ -36,8 +36,8 @@ type CrowdReport struct {
 	Restarts         int            `json:"restarts"`
 	OutOfMemoryKills int            `json:"outOfMemoryKills"`
 	FailedTurns      map[string]int `json:"failedTurns,omitempty"`
-	// IdleMiB is the manager's resident memory before the first Turn, and PeakMiB its peak. Without pages of files, which
-	// the kernel can drop, the peak is PeakAnonymousMiB.
+	// IdleMiB is the manager's resident memory before the first Turn, and PeakMiB its peak. Without pages of files,
+	// which the kernel can drop, the peak is PeakAnonymousMiB.
 	IdleMiB          float64 `json:"idleMiB"`
 	PeakMiB          float64 `json:"peakMiB"`
 	PeakAnonymousMiB float64 `json:"peakAnonymousMiB"`

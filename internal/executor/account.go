@@ -104,8 +104,8 @@ func (r *run) chargeKnown(ctx context.Context, cut *cutOffError) (*turn.Place, e
 	}
 	t := r.turn.DeepCopy()
 	r.cutShort(t, cut)
-	if start := t.Status.StartTime; t.Status.Steps.ModelRequests == 0 && t.Status.Usage == nil && t.Status.SubAgentUsage == nil || start != nil &&
-		s.CreationTimestamp.After(start.Time) {
+	used := t.Status.Steps.ModelRequests > 0 || t.Status.Usage != nil || t.Status.SubAgentUsage != nil
+	if start := t.Status.StartTime; !used || start != nil && s.CreationTimestamp.After(start.Time) {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
 	known := turn.Session{UID: string(s.UID), Name: s.Name, Known: translate.KnownTotals(s)}

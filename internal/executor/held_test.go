@@ -42,7 +42,8 @@ func largeRequest(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 func asking(calls int) model.Reply {
 	reply := model.Reply{FinishReason: model.FinishToolCalls}
 	for n := range calls {
-		reply.ToolCalls = append(reply.ToolCalls, model.ToolCall{ID: fmt.Sprint("c", n), Name: "look", Arguments: fmt.Sprintf(`{"n":%d}`, n)})
+		reply.ToolCalls = append(reply.ToolCalls,
+			model.ToolCall{ID: fmt.Sprint("c", n), Name: "look", Arguments: fmt.Sprintf(`{"n":%d}`, n)})
 	}
 	return reply
 }
@@ -51,8 +52,9 @@ func asking(calls int) model.Reply {
 func look(approval bool, result string) func(context.Context, *v1alpha1.Agent) []tool.Tool {
 	return func(context.Context, *v1alpha1.Agent) []tool.Tool {
 		return []tool.Tool{{
-			Tool: prompt.Tool{Name: "look"}, Effect: tool.ReadOnly, Schema: json.RawMessage(`{"type":"object"}`), RequiresApproval: approval,
-			Caller: tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{Content: result}, nil }),
+			Tool: prompt.Tool{Name: "look"}, Effect: tool.ReadOnly, Schema: json.RawMessage(`{"type":"object"}`),
+			RequiresApproval: approval,
+			Caller:           tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{Content: result}, nil }),
 		}}
 	}
 }
@@ -184,7 +186,8 @@ func TestManyTurnsShareLittleMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		if turn.StateReason() != v1alpha1.TurnReasonCompleted || turn.Epoch() != 1 {
-			t.Errorf("%s is %s: %s, want it Completed by its first binding", turn.Name, turn.StateReason(), turn.Status.Conditions[0].Message)
+			t.Errorf("%s is %s: %s, want it Completed by its first binding", turn.Name, turn.StateReason(),
+				turn.Status.Conditions[0].Message)
 		}
 	}
 	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != 0 || use.Waiting != 0 {

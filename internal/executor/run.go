@@ -71,7 +71,7 @@ type run struct {
 // cancellation is the signal that a Turn was cancelled.
 type cancellation struct {
 	// cancelled ends when cancel is called.
-	cancelled context.Context //nolint:containedctx // because it is a signal for which no goroutine must wait, and not the context of a call
+	cancelled context.Context //nolint:containedctx // because it is a signal, and not the context of a call
 	cancel    context.CancelFunc
 }
 

@@ -9,8 +9,8 @@ import (
 )
 
 // Specs are the specs of the Turns that an executor runs. A spec may have a mebibyte, and its Turn is decoded anew with
-// each event of the watch. With Specs, the cache and the run of a Turn keep one copy. It is safe for concurrent use. The
-// zero Specs is empty, and a nil one stays empty.
+// each event of the watch. With Specs, the cache and the run of a Turn keep one copy. It is safe for concurrent use.
+// The zero Specs is empty, and a nil one stays empty.
 type Specs struct {
 	mu    sync.Mutex
 	byUID map[types.UID]runningSpec

@@ -100,8 +100,9 @@ func (s *subAgent) gone(ctx context.Context, wanted *v1alpha1.Turn, uid string) 
 // that Turn again, because its work would be done twice.
 func goneError(name string) error {
 	return &tool.Error{
-		Class:   tool.OutcomeUnknown,
-		Message: fmt.Sprintf("the Turn %q of the sub-agent was deleted, and its answer is lost. The sub-agent may have completed the task", name),
+		Class: tool.OutcomeUnknown,
+		Message: fmt.Sprintf("the Turn %q of the sub-agent was deleted, and its answer is lost. "+
+			"The sub-agent may have completed the task", name),
 	}
 }
 

@@ -74,8 +74,8 @@ func withoutBookkeeping(in any) (any, error) {
 }
 
 // withoutRequests removes the requests from Turns that this process does not run. Thousands of Turns may wait, and
-// their requests are read when they are bound. Turns that are bound to this executor stay complete, and share their spec
-// with the run.
+// their requests are read when they are bound. Turns that are bound to this executor stay complete, and share their
+// spec with the run.
 func withoutRequests(executorName string, share func(*v1alpha1.Turn)) toolscache.TransformFunc {
 	return func(in any) (any, error) {
 		t, ok := in.(*v1alpha1.Turn)

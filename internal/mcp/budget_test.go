@@ -388,12 +388,18 @@ func TestErrorOfSlowResponse(t *testing.T) {
 
 // TestBufferOfABodyIsReserved checks that the buffer of a response is not larger than its reservation.
 func TestBufferOfABodyIsReserved(t *testing.T) {
-	for _, bytes := range []int{1, unreservedBytes, unreservedBytes + 1, 16 << 10, 17 << 10, 100 << 10, 200 << 10, 300 << 10, MaxResponseBytes} {
+	for _, bytes := range []int{
+		1, unreservedBytes, unreservedBytes + 1, 16 << 10, 17 << 10, 100 << 10, 200 << 10, 300 << 10,
+		MaxResponseBytes,
+	} {
 		for name, known := range map[string]int64{"known": int64(bytes), "unknown": -1} {
 			ex := owned(t)
 			s := &stream{
 				ctx: t.Context(), ex: ex, cancel: func(error) {},
-				wire: &wire{budget: newServerBudget(), memory: bytebudget.New(1<<20, 2*MaxResponseBytes).Account("team", bytebudget.Results)},
+				wire: &wire{
+					budget: newServerBudget(),
+					memory: bytebudget.New(1<<20, 2*MaxResponseBytes).Account("team", bytebudget.Results),
+				},
 			}
 			body, err := s.readAll(&http.Response{Body: io.NopCloser(strings.NewReader(strings.Repeat("x", bytes))), ContentLength: known})
 			if err != nil || len(body) != bytes {

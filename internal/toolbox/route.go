@@ -84,7 +84,8 @@ func (r *route) checkServer(ctx context.Context, server *v1alpha1.ToolServer) er
 			return nil
 		}
 	}
-	return changed("the tool %q of tool server %q has changed its schema since this turn began, or no longer exists: answer without it", r.source.Name,
+	return changed("the tool %q of tool server %q has changed its schema since this turn began, or no longer exists: answer without it",
+		r.source.Name,
 		r.source.Server)
 }
 

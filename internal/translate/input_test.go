@@ -82,7 +82,8 @@ func TestInput(t *testing.T) {
 			Chain: []loop.Candidate{
 				{
 					ProviderName: "main", Model: "small", Parameters: model.Parameters{Temperature: new(0.2), MaxOutputTokens: new(64)},
-					Retry: loop.Retry{MaxAttempts: 4, InitialBackoff: 500 * time.Millisecond, MaxBackoff: 20 * time.Second}, Provider: mute{},
+					Retry:    loop.Retry{MaxAttempts: 4, InitialBackoff: 500 * time.Millisecond, MaxBackoff: 20 * time.Second},
+					Provider: mute{},
 					Pricing: &model.Pricing{
 						Currency: "USD", Input: decimal.RequireFromString("2.5"), Output: decimal.RequireFromString("10"),
 						CacheRead: decimal.RequireFromString("2.5"),

@@ -89,9 +89,11 @@ rules:
 	},
 		Entry("a ToolServer that was deleted and created again", SpecTimeout(patience), false, replace,
 			"was replaced by another one with the same name"),
-		Entry("the same, and the manager was restarted", SpecTimeout(patience), true, replace, "was replaced by another one with the same name"),
+		Entry("the same, and the manager was restarted", SpecTimeout(patience), true, replace,
+			"was replaced by another one with the same name"),
 		Entry("a schema that the server has changed", SpecTimeout(patience), false, alter, "has changed its schema since this turn began"),
-		Entry("the same, and the manager was restarted", SpecTimeout(patience), true, alter, "has changed its schema since this turn began"),
+		Entry("the same, and the manager was restarted", SpecTimeout(patience), true, alter,
+			"has changed its schema since this turn began"),
 	)
 
 	It("releases the call if neither has changed", func(ctx SpecContext) {

@@ -123,7 +123,8 @@ var _ = Describe("A Turn and the reference MCP server", func() {
 		Expect(t.Status.Steps.UnknownOutcomes).To(BeEquivalentTo(1))
 		heard = s.heard()
 		last = heard[len(heard)-1]
-		Expect(last[len(last)-3].Content).To(And(HavePrefix("error (outcome_unknown): "), ContainSubstring("The call may have taken effect")))
+		Expect(last[len(last)-3].Content).To(And(HavePrefix("error (outcome_unknown): "),
+			ContainSubstring("The call may have taken effect")))
 		Expect(s.lastMessage()).To(ContainSubstring("\nEcho: back again\n"))
 	}, SpecTimeout(3*patience))
 })

@@ -1,7 +1,7 @@
 // Package controller_test runs whole managers against a real API server and a model server over real HTTP. It
-// checks everything that users and their tools can see. Most specs wait for real times to pass, so make test runs them in
-// several processes with one control plane. A spec that counts the requests to the API server,
-// or changes what other specs see of the cluster, is Serial.
+// checks everything that users and their tools can see. Most specs wait for real times to pass, so make test runs
+// them in several processes with one control plane. A spec that counts the requests to the API server, or changes
+// what other specs see of the cluster, is Serial.
 package controller_test
 
 import (

@@ -132,8 +132,8 @@ type Journal interface {
 	// has is stored once.
 	Append(ctx context.Context, uid string, entries ...Entry) error
 
-	// PayloadBytes returns the total size of the payloads of the entries from first to last inclusive, in bytes, also of
-	// those that artifacts have. It reads no payload. An entry or an artifact that does not exist counts as 0.
+	// PayloadBytes returns the total size of the payloads of the entries from first to last inclusive, in bytes, also
+	// of those that artifacts have. It reads no payload. An entry or an artifact that does not exist counts as 0.
 	PayloadBytes(ctx context.Context, uid string, first, last int64) (int64, error)
 
 	// Artifact returns an artifact of a UID by its SHA-256, or ErrNoArtifact.

@@ -155,7 +155,8 @@ func TestDecisions(t *testing.T) {
 		"wordy": {
 			"name and reason are bounded",
 			&loop.Decision{Step: 1, CallID: "c1", By: long, Reason: long}, time.Minute,
-			"error (denied): " + long[:256] + " has denied this call (" + long[:1000] + "): continue without it, and do not request it again",
+			"error (denied): " + long[:256] + " has denied this call (" + long[:1000] + "): " +
+				"continue without it, and do not request it again",
 			&loop.Decision{Step: 1, CallID: "c1", By: long[:256], Reason: long[:1000]},
 		},
 		"no decision": {"the call waits", nil, time.Hour - 1, "", nil},

@@ -67,7 +67,9 @@ func (run *runner) mayAsk(ctx context.Context, r *Request) (*End, error) {
 }
 
 // waitToRetry waits before the next attempt. If there must be no next attempt, it returns the reason as an error.
-func (run *runner) waitToRetry(ctx context.Context, c *Candidate, r *Request, wait *backoff.ExponentialBackOff, failure *model.Error) error {
+func (run *runner) waitToRetry(ctx context.Context, c *Candidate, r *Request, wait *backoff.ExponentialBackOff,
+	failure *model.Error,
+) error {
 	switch {
 	case !failure.Kind.Retryable():
 		return failure

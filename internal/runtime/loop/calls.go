@@ -256,8 +256,9 @@ func (run *runner) parallel(t *tool.Tool) bool {
 func (run *runner) viewOf(ctx context.Context, step int, c openCall) view {
 	v := view{
 		step: step, call: c.call, state: run.State, limits: run.Limits, policy: run.Policy,
-		callsMade: run.State.ToolCalls(), callsOfTool: run.State.callsOf(c.call.Name), alreadyBegun: run.State.intent(step, c.call.ID) != nil,
-		descendants: run.Limits.MaxDescendants - run.State.Descendants(),
+		callsMade: run.State.ToolCalls(), callsOfTool: run.State.callsOf(c.call.Name),
+		alreadyBegun: run.State.intent(step, c.call.ID) != nil,
+		descendants:  run.Limits.MaxDescendants - run.State.Descendants(),
 	}
 	if i := run.toolNamed(c.call.Name); i >= 0 {
 		v.tool = &run.callable()[i]

@@ -112,7 +112,8 @@ func TestEachGate(t *testing.T) {
 				) {
 					v.tool, v.tools = nil, slices.Repeat([]tool.Tool{{Tool: prompt.Tool{Name: "a"}}}, 30)
 				},
-				refused, tool.Unavailable, `there is no tool "send": use one of ` + strings.Repeat("a, ", 24) + "a, or one of 5 other tools",
+				refused, tool.Unavailable,
+				`there is no tool "send": use one of ` + strings.Repeat("a, ", 24) + "a, or one of 5 other tools",
 			},
 			"no name": {
 				"an empty name is no tool", func(v *view) { v.tool, v.call.Name = nil, "" }, refused,
@@ -129,7 +130,8 @@ func TestEachGate(t *testing.T) {
 			"any": {"without a policy, all tools are allowed", func(v *view) { v.tool.Role = tool.WebSearch }, allowed, "", ""},
 			"no web": {
 				"a web search is refused", func(v *view) { v.policy.NoWeb, v.tool.Role = true, tool.WebSearch }, refused,
-				tool.Denied, "this turn must not use the web (its webMode is Off): use another tool, or answer from the information you have",
+				tool.Denied, "this turn must not use the web (its webMode is Off): " +
+					"use another tool, or answer from the information you have",
 			},
 			"no web, local": {
 				"a local search is allowed",
@@ -300,7 +302,8 @@ func TestEachGate(t *testing.T) {
 				"the arguments are too long",
 				func(v *view) { v.call.Arguments = `{"n":"` + strings.Repeat("x", 1<<20) + `"}` }, refused,
 				tool.InvalidArguments,
-				"the arguments do not fit the tool's schema: has 1048584 bytes, and the maximum is 1048576. Correct them and call the tool again",
+				"the arguments do not fit the tool's schema: has 1048584 bytes, and the maximum is 1048576. " +
+					"Correct them and call the tool again",
 			},
 		}},
 		"not repeated": {notRepeated, table{

@@ -315,7 +315,9 @@ func (run *runner) stepWith(ctx context.Context, c *Candidate, number int) (*End
 
 // shorterRequest returns a shorter request if a request failed because its prompt was too long. It returns the
 // failure itself if the prompt cannot be shortened or the request failed for another reason.
-func (run *runner) shorterRequest(ctx context.Context, c *Candidate, p *prepare.Prepared, number int, failure error) (*modelRequest, error) {
+func (run *runner) shorterRequest(ctx context.Context, c *Candidate, p *prepare.Prepared, number int,
+	failure error,
+) (*modelRequest, error) {
 	if e, ok := errors.AsType[*model.Error](failure); !ok || e.Kind != model.ContextLength {
 		return nil, failure
 	}

@@ -45,7 +45,8 @@ func (run *runner) summaryRequest(c *Candidate, q *modelRequest, earlier string,
 		{Role: model.RoleSystem, Name: "compaction", Content: summaryInstruction},
 		{
 			Role: model.RoleUser, Name: "conversation",
-			Content: untrusted.Untrusted("## Messages to summarize\nThe oldest message comes first.", transcript(earlier, older, int(most))),
+			Content: untrusted.Untrusted("## Messages to summarize\nThe oldest message comes first.",
+				transcript(earlier, older, int(most))),
 		},
 	}}
 	return &modelRequest{request: r, step: q.step, purpose: ForCompaction, tokens: countPrompt(r)}

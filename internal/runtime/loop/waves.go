@@ -24,8 +24,8 @@ type finishedCall struct {
 var errNotCalled = errors.New("the tool was not called, because the turn had ended")
 
 // runWave makes the calls of a wave, whose intents are in the journal, and records each result when it arrives. It
-// returns when no call is running. If there is no memory for a result, it makes no further calls and returns the error of
-// Hold. If the result of a call comes later, it returns a *Parked.
+// returns when no call is running. If there is no memory for a result, it makes no further calls and returns the
+// error of Hold. If the result of a call comes later, it returns a *Parked.
 func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 	reserved := callMemory{reserve: run.ReserveCall}
 	defer reserved.keep(0)

@@ -534,7 +534,8 @@ func TestCallsBesideOthersReserveMemory(t *testing.T) {
 					t.Errorf("Run: %v, want %v", err, tc.want)
 				}
 				if took := time.Since(begin); took != tc.took || most != tc.most || held != 0 {
-					t.Errorf("%d calls ran at once, for %s, and %d reservations are held; want %d, %s and none", most, took, held, tc.most, tc.took)
+					t.Errorf("%d calls ran at once, for %s, and %d reservations are held; want %d, %s and none", most, took, held,
+						tc.most, tc.took)
 				}
 			})
 		})

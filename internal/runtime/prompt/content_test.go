@@ -122,7 +122,10 @@ func TestBehaviorContainsRequiredRules(t *testing.T) {
 		"a tool's error is read and the input changed before again": {"read the error", "change the input before you retry"},
 		"outcomes are reported honestly":                            {"Report honestly", "what failed"},
 	}
-	chat := map[string][]string{"each message constrains the task": {"each user message as a refinement", "newest message takes precedence"}}
+	chat := map[string][]string{"each message constrains the task": {
+		"each user message as a refinement",
+		"newest message takes precedence",
+	}}
 	task := map[string][]string{
 		"this is a task of an application and not a chat": {"automated task", "not a chat", "No user is available"},
 		"the input is the contract":                       {"input is the complete request", "nothing else"},

@@ -35,10 +35,12 @@ const subAgentText = "Another agent has delegated this task to you. Complete it 
 
 const (
 	loadedSkillsText    = "These skills are loaded. Follow each one when it applies to the request."
-	availableSkillsText = "These skills can be loaded with the tool load_skill, by their keys. Load a skill before you do what it describes."
-	liveContextText     = "Current information from the application:"
-	noToolsText         = "No tools are available in this turn. Answer from the information you have, and do not claim to have called a tool."
-	subjectLabel        = "Subject of the conversation."
+	availableSkillsText = "These skills can be loaded with the tool load_skill, by their keys. " +
+		"Load a skill before you do what it describes."
+	liveContextText = "Current information from the application:"
+	noToolsText     = "No tools are available in this turn. " +
+		"Answer from the information you have, and do not claim to have called a tool."
+	subjectLabel = "Subject of the conversation."
 )
 
 // toolRules stands before the list of tools.

@@ -51,14 +51,17 @@ func FuzzReplay(f *testing.F) {
 	}
 	written := entries(f, whole, "uid")
 	seed(f, written)
-	f.Add(8, "model.replied", `{"step":1,"reply":{"toolCalls":[{"id":"","name":"","arguments":""},{"id":"","name":"send","arguments":"{}"}]}}`, 9)
-	f.Add(8, "model.replied", `{"step":-9,"reply":{"text":"x","finishReason":"length","usage":{"inputTokens":-1}},"cost":{"amount":"1e99","currency":""}}`, 9)
+	f.Add(8, "model.replied",
+		`{"step":1,"reply":{"toolCalls":[{"id":"","name":"","arguments":""},{"id":"","name":"send","arguments":"{}"}]}}`, 9)
+	f.Add(8, "model.replied",
+		`{"step":-9,"reply":{"text":"x","finishReason":"length","usage":{"inputTokens":-1}},"cost":{"amount":"1e99","currency":""}}`, 9)
 	f.Fuzz(func(t *testing.T, at int, kind, payload string, n int) {
 		j := damagedAt(t, written, at, kind, payload, n)
 		c, _ := candidate("p0", 2, fails(model.Overloaded), asks("send", `{}`), says("Done."))
 		in := input(c)
 		in.Session = &turn.Session{UID: "talk-uid", Name: "talk"}
-		in.Epoch, in.Tools, in.Limits = 2, []tool.Tool{named("send", tool.Destructive, saying("sent"))}, loop.Limits{MaxSteps: 2, MaxToolCalls: 2, MaxDescendants: 25, MaxTokens: 1e6}
+		in.Epoch, in.Tools, in.Limits = 2, []tool.Tool{named("send", tool.Destructive, saying("sent"))},
+			loop.Limits{MaxSteps: 2, MaxToolCalls: 2, MaxDescendants: 25, MaxTokens: 1e6}
 		result, err := engine(j).Run(t.Context(), new(in))
 		if (result == nil) == (err == nil) {
 			t.Errorf("Run = %+v, %v; want a result or an error", result, err)
@@ -77,8 +80,10 @@ func FuzzReplayOfEverything(f *testing.F) {
 		written[i].Epoch = 1
 	}
 	seed(f, written)
-	f.Add(1, "tools.exposed", `{"nonce":"","tools":[{"name":""},{"name":"a","schema":7},{"name":"a","source":{"agent":"x"}}],"packs":[{"name":"p"},{}]}`, 2)
-	f.Add(2, "tool.finished", `{"step":0,"callID":"context-pack-1","outcome":"Succeeded","content":"[[1]]","artifactName":"x","artifact":"y"}`, 3)
+	f.Add(1, "tools.exposed",
+		`{"nonce":"","tools":[{"name":""},{"name":"a","schema":7},{"name":"a","source":{"agent":"x"}}],"packs":[{"name":"p"},{}]}`, 2)
+	f.Add(2, "tool.finished",
+		`{"step":0,"callID":"context-pack-1","outcome":"Succeeded","content":"[[1]]","artifactName":"x","artifact":"y"}`, 3)
 	f.Fuzz(func(t *testing.T, at int, kind, payload string, n int) {
 		j := damagedAt(t, written, at, kind, payload, n)
 		c, _ := candidate("p0", 2, asks("read_artifact", `{"name":"call-1-2"}`), says(`{"done":1}`))

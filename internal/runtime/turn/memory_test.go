@@ -162,7 +162,8 @@ func TestHistoryIsCounted(t *testing.T) {
 			l = newLedger(t, length*turns) // less than the history: the last entry alone fits
 			in.Hold = l.hold
 			u := &unread{measured: measured{Journal: j}}
-			if _, err := engine(u).Run(t.Context(), new(in)); !errors.Is(err, bytebudget.ErrTooLarge) && !errors.Is(err, bytebudget.ErrShort) {
+			if _, err := engine(u).Run(t.Context(), new(in)); !errors.Is(err, bytebudget.ErrTooLarge) &&
+				!errors.Is(err, bytebudget.ErrShort) {
 				t.Errorf("Run: %v, want the error of Hold", err)
 			}
 			if u.entries > 1 || u.artifacts > 1 || s.asked() != 0 {

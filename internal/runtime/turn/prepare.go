@@ -44,7 +44,8 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	r.pending = nil
 	err = r.complete(ctx)
 	r.dropCopies(c)
-	return r.replayed.prepared, errors.Join(err, r.memory.recordedPrompt()) // as read back from the journal, so that a resumed run sends the same messages
+	return r.replayed.prepared,
+		errors.Join(err, r.memory.recordedPrompt()) // as read back from the journal, so that a resumed run sends the same messages
 }
 
 // dropCopies drops the run's own copies of data that it has read back from the journal. Otherwise both copies would

@@ -147,7 +147,8 @@ func TestFencedRun(t *testing.T) {
 			if _, err := engine(j).Run(t.Context(), new(newer)); err != nil {
 				t.Fatal(err)
 			}
-			if result, err := engine(j).Run(t.Context(), new(input(c))); !errors.Is(err, journal.ErrFenced) || result != nil || s.asked() != 1 {
+			if result, err := engine(j).Run(t.Context(), new(input(c))); !errors.Is(err, journal.ErrFenced) || result != nil ||
+				s.asked() != 1 {
 				t.Errorf("Run of the old epoch = %+v, %v, %d requests; want ErrFenced and no more requests", result, err, s.asked())
 			}
 		})
@@ -405,7 +406,8 @@ func TestResumeKeepsTheTextsOfAnOlderVersion(t *testing.T) {
 	}
 	answer, found := strings.CutPrefix(want[len(want)-1].Content, repaired)
 	if got := s.requests[1].Messages; !found || got[len(got)-1].Content != answer {
-		t.Errorf("the reused result is %q, want %q without the repair of the earlier call", got[len(got)-1].Content, want[len(want)-1].Content)
+		t.Errorf("the reused result is %q, want %q without the repair of the earlier call", got[len(got)-1].Content,
+			want[len(want)-1].Content)
 	}
 	if r := result.Preparation; r.RenderHash != strings.Repeat("0", 64) || r.PromptHash != strings.Repeat("1", 64) {
 		t.Errorf("the hashes of the prompt are %s and %s, want those in the journal", r.RenderHash, r.PromptHash)

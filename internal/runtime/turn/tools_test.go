@@ -266,7 +266,8 @@ func TestTheEndOfATurnDuringACall(t *testing.T) {
 				}
 				if tc.stop == "" { // the next run continues
 					in.Epoch, in.Cancel, in.Interrupt = 2, nil, nil
-					if result, err = engine(j).Run(t.Context(), new(in)); err != nil || result.Stop != turn.StopCompleted || s.asked() != 2 {
+					if result, err = engine(j).Run(t.Context(), new(in)); err != nil || result.Stop != turn.StopCompleted ||
+						s.asked() != 2 {
 						t.Fatalf("the next run = %+v, %v after %d requests; want the answer", result, err, s.asked())
 					}
 				} else if result.Stop != tc.stop {
