@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // The API server selects Turns by these fields.
@@ -147,7 +148,7 @@ func (f *FinishedTurns) handle(ctx context.Context, key types.NamespacedName) (t
 	case remove:
 		err = removeTurn(ctx, f.Client, &t)
 	case observe:
-		t.Status.ObservedGeneration = t.Generation
+		turnstatus.Observe(&t)
 		err = f.Client.Status().Update(ctx, &t)
 	case nothing, follow, hold, end, wait, schedule, park, cancelSubAgents, cancel, finalize:
 	}

@@ -50,16 +50,6 @@ func sessionOrder(t *v1alpha1.Turn) int64 {
 	return version
 }
 
-// keepSessionOrder stores the order of a waiting Turn, before a write changes its resource version. It reports
-// whether the status has changed.
-func keepSessionOrder(t *v1alpha1.Turn) bool {
-	if t.Spec.SessionRef == nil || t.Status.SessionOrder > 0 {
-		return false
-	}
-	t.Status.SessionOrder = sessionOrder(t)
-	return t.Status.SessionOrder > 0
-}
-
 // blocksSession reports whether later Turns of the Session must wait for this Turn. They wait for a cancelled Turn
 // only if it was ever bound, until its executor has written its end: its usage counts in the Session.
 func blocksSession(t *v1alpha1.Turn) bool {

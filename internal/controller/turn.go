@@ -220,7 +220,7 @@ func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.
 	case remove:
 		return resultAfterWrite(again, removeTurn(ctx, r.Client, t))
 	case observe:
-		t.Status.ObservedGeneration = t.Generation
+		turnstatus.Observe(t)
 		return resultAfterWrite(again, r.updateStatus(ctx, t))
 	case nothing, follow, hold, schedule, finalize:
 	}
@@ -418,18 +418,7 @@ func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Exec
 
 // reportWait writes to the status why a Turn waits, if that has changed. It also unbinds the Turn of a lost executor.
 func (r *TurnReconciler) reportWait(ctx context.Context, t *v1alpha1.Turn, reason, message string) error {
-	more := keepSessionOrder(t)
-	if t.BoundTo() != "" {
-		turnstatus.Abandon(t.Status.Executor)
-		t.Status.Executor.Name = ""
-		more = true
-	}
-	if reason == v1alpha1.TurnReasonSuspended && t.Status.StartTime != nil {
-		turnstatus.RestartClock(&t.Status) // its time starts anew when it continues
-		more = true
-	}
-	more = turnstatus.PauseClock(t, false, r.Now()) || more
-	if changed := turnstatus.Wait(t, reason, message, r.Now()); !changed && !more {
+	if !turnstatus.Wait(t, reason, message, sessionOrder(t), r.Now()) {
 		return nil
 	}
 	return r.updateStatus(ctx, t)

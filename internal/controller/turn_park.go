@@ -148,8 +148,7 @@ func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn) (decided
 
 // updateParked updates the status of a Turn that stays parked. Mostly nothing has changed, and nothing is written.
 func (r *TurnReconciler) updateParked(ctx context.Context, v snapshot, d decision) error {
-	changed := turnstatus.PauseClock(v.turn, v.clockPaused(), v.now)
-	if !turnstatus.Wait(v.turn, d.reason, d.message, v.now) && !changed {
+	if !turnstatus.StayParked(v.turn, d.reason, d.message, v.clockPaused(), v.now) {
 		return nil
 	}
 	return r.updateStatus(ctx, v.turn)

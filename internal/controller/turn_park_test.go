@@ -191,8 +191,7 @@ func TestAParkedTurn(t *testing.T) {
 		},
 		"already scheduled again": {
 			"it waits for a slot, no longer for people", turnWith(started(30*time.Second), parked(waiting("a")), func(t *v1alpha1.Turn) {
-				turnstatus.Wait(t, v1alpha1.TurnReasonQueued, "all executors are busy", now)
-				turnstatus.PauseClock(t, false, now)
+				turnstatus.Wait(t, v1alpha1.TurnReasonQueued, "all executors are busy", 0, now)
 			}), waitProgress{decided: []bool{false}}, decision{action: schedule, after: 40 * time.Second},
 		},
 	} {
@@ -315,7 +314,7 @@ func TestTimeLimitPausesWithSubAgent(t *testing.T) {
 		t.Fatalf("an unchanged status was written (error %v)", err)
 	}
 	running := b.turn(t, "child")
-	turnstatus.PauseClock(running, false, now)
+	turnstatus.Wait(running, v1alpha1.TurnReasonQueued, "all executors are busy", 0, now)
 	if err := b.client.Status().Update(t.Context(), running); err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,7 @@ type Binding struct {
 func Bind(t *v1alpha1.Turn, b Binding, now time.Time) {
 	s := &t.Status
 	resumeClock(s, now)
-	Wait(t, v1alpha1.TurnReasonRunning, boundTo(b.Executor), now)
+	wait(t, v1alpha1.TurnReasonRunning, boundTo(b.Executor), now)
 	if !b.Start.IsZero() {
 		s.StartTime = new(metav1.NewMicroTime(b.Start))
 	} else if s.StartTime == nil || s.StartTime.After(now) {
@@ -64,14 +64,10 @@ func boundTo(executor string) string { return fmt.Sprintf("bound to executor %q"
 // Adopt binds a bound Turn anew to its executor, so that writes of the earlier run are refused.
 func Adopt(t *v1alpha1.Turn) {
 	t.Status.Executor.Epoch++
-	Abandon(t.Status.Executor)
+	t.Status.Executor.JournalComplete = false // the earlier run may have written more entries
 }
 
 // NothingBegun reports whether a binding says that no earlier run has begun anything.
 func NothingBegun(b *v1alpha1.ExecutorBinding) bool {
 	return b.JournalComplete && b.JournalEntries != nil && *b.JournalEntries == 0
 }
-
-// Abandon marks the record of the journal in a binding as incomplete: its run did not hand the Turn back, and may
-// have written more entries.
-func Abandon(b *v1alpha1.ExecutorBinding) { b.JournalComplete = false }

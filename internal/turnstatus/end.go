@@ -16,52 +16,6 @@ import (
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
-// outcomes maps each stop reason to the status and the reason of the condition Succeeded. A Turn that ends without a
-// run gets the stop reason of the row with its reason.
-var outcomes = []struct {
-	stop   v1alpha1.StopReason
-	status metav1.ConditionStatus
-	reason string
-}{
-	{v1alpha1.StopCompleted, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted},
-	{v1alpha1.StopToolEnded, metav1.ConditionTrue, v1alpha1.TurnReasonCompleted},
-	{v1alpha1.StopPrepared, metav1.ConditionTrue, v1alpha1.TurnReasonPrepared},
-	{v1alpha1.StopPreparationError, metav1.ConditionFalse, v1alpha1.TurnReasonPreparationFailed},
-	{v1alpha1.StopModelError, metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed},
-	{v1alpha1.StopMaxSteps, metav1.ConditionFalse, v1alpha1.TurnReasonStepLimitExceeded},
-	{v1alpha1.StopBudget, metav1.ConditionFalse, v1alpha1.TurnReasonBudgetExceeded},
-	{v1alpha1.StopMaxOutputTokens, metav1.ConditionFalse, v1alpha1.TurnReasonOutputInvalid},
-	{v1alpha1.StopOutputInvalid, metav1.ConditionFalse, v1alpha1.TurnReasonOutputInvalid},
-	{v1alpha1.StopContentFilter, metav1.ConditionFalse, v1alpha1.TurnReasonPolicyViolated},
-	{v1alpha1.StopContextLength, metav1.ConditionFalse, v1alpha1.TurnReasonContextLimitExceeded},
-	{v1alpha1.StopDeadline, metav1.ConditionFalse, v1alpha1.TurnReasonDeadlineExceeded},
-	{v1alpha1.StopCancelled, metav1.ConditionFalse, v1alpha1.TurnReasonCancelled},
-	{v1alpha1.StopInterrupted, metav1.ConditionFalse, v1alpha1.TurnReasonInterrupted},
-	{v1alpha1.StopInvalidSpec, metav1.ConditionFalse, v1alpha1.TurnReasonInvalidSpec},
-	{v1alpha1.StopSessionClosed, metav1.ConditionFalse, v1alpha1.TurnReasonSessionClosed},
-	{v1alpha1.StopQueueFull, metav1.ConditionFalse, v1alpha1.TurnReasonQueueFull},
-}
-
-// succeeded returns the status and the reason of the condition Succeeded for a stop reason.
-func succeeded(s turn.Stop) (metav1.ConditionStatus, string) {
-	for _, o := range outcomes {
-		if o.stop == v1alpha1.StopReason(s) {
-			return o.status, o.reason
-		}
-	}
-	return metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed
-}
-
-// stopReason returns the stop reason for a reason of the condition Succeeded, or "" if the table does not have it.
-func stopReason(reason string) v1alpha1.StopReason {
-	for _, o := range outcomes {
-		if o.reason == reason {
-			return o.stop
-		}
-	}
-	return ""
-}
-
 // Finish ends a Turn with the result of the engine.
 func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 	s := &t.Status

@@ -30,7 +30,7 @@ func bound() *v1alpha1.Turn {
 		ObjectMeta: metav1.ObjectMeta{Generation: 7},
 		Status:     v1alpha1.TurnStatus{StartTime: &start, Executor: &v1alpha1.ExecutorBinding{Name: "e", Epoch: 3}},
 	}
-	turnstatus.Wait(t, v1alpha1.TurnReasonRunning, "running", now.Add(-time.Second))
+	turnstatus.StayParked(t, v1alpha1.TurnReasonRunning, "running", false, now.Add(-time.Second))
 	return t
 }
 
@@ -271,58 +271,9 @@ func TestMessagesAreBounded(t *testing.T) {
 			t.Errorf("%s has a message of %d bytes, want 2047: 2 KiB at most, between characters", c.Type, len(c.Message))
 		}
 	}
-	turnstatus.Wait(got, v1alpha1.TurnReasonPending, long, now)
+	turnstatus.Wait(got, v1alpha1.TurnReasonPending, long, 0, now)
 	if n := len(got.Status.Conditions[0].Message); n != 2047 {
 		t.Errorf("a waiting Turn has a message of %d bytes, want 2047", n)
-	}
-}
-
-func TestWaitReportsChanges(t *testing.T) {
-	got := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Generation: 1}}
-	for _, step := range []struct {
-		what, reason, message string
-		generation            int64
-		news                  bool
-		want                  []string
-	}{
-		{"first", "Pending", "a", 1, true, []string{"Succeeded=Unknown/Pending", "Reconciling=True/Pending"}},
-		{"again", "Pending", "a", 1, false, []string{"Succeeded=Unknown/Pending", "Reconciling=True/Pending"}},
-		{"message", "Pending", "b", 1, true, []string{"Succeeded=Unknown/Pending", "Reconciling=True/Pending"}},
-		{"reason", "Queued", "b", 1, true, []string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"}},
-		{"sizes", "Queued", "3.2 GiB of 4.0 GiB", 1, true, []string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"}},
-		{"other sizes", "Queued", "30 KiB of 4.0 GiB", 1, false, []string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"}},
-		{
-			"more than sizes", "Queued", "30 KiB of 4.0 GiB, and more", 1, true,
-			[]string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"},
-		},
-		{"generation", "Queued", "b", 2, true, []string{"Succeeded=Unknown/Queued", "Reconciling=True/Queued"}},
-		{"suspended", "Suspended", "c", 2, true, []string{"Succeeded=Unknown/Suspended"}},
-		{"still suspended", "Suspended", "c", 2, false, []string{"Succeeded=Unknown/Suspended"}},
-	} {
-		got.Generation = step.generation
-		if news := turnstatus.Wait(got, step.reason, step.message, now.Add(time.Duration(len(step.what))*time.Second)); news != step.news {
-			t.Errorf("%s: Wait reports news: %t, want %t", step.what, news, step.news)
-		}
-		if diff := cmp.Diff(step.want, conditions(got)); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", step.what, diff)
-		}
-	}
-	if got.IsFinished() || got.Status.ObservedGeneration != 2 {
-		t.Errorf("a waiting Turn is finished: %t, at generation %d", got.IsFinished(), got.Status.ObservedGeneration)
-	}
-}
-
-func TestWaitCountsFromTheCreation(t *testing.T) {
-	created := now.Add(-time.Hour)
-	got := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)}}
-	turnstatus.Wait(got, v1alpha1.TurnReasonPending, "seen late", now)
-	if since := got.WaitingSince(); !since.Equal(created) {
-		t.Errorf("the Turn waits since %s, want %s: an outage of the manager does not extend its deadline", since, created)
-	}
-	turnstatus.Wait(got, v1alpha1.TurnReasonSuspended, "suspended", now)
-	turnstatus.Wait(got, v1alpha1.TurnReasonPending, "continues", now)
-	if since := got.WaitingSince(); !since.Equal(now) {
-		t.Errorf("the Turn waits since %s, want %s: a suspension ends the waiting", since, now)
 	}
 }
 

@@ -31,7 +31,7 @@ func Park(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
 		s.ParkedTime = new(metav1.NewMicroTime(now))
 	}
 	reason, message := Awaits(t)
-	Wait(t, reason, message, now)
+	wait(t, reason, message, now)
 }
 
 // await writes the Turns of sub-agents that a run now waits for, in place of the earlier ones.
@@ -42,6 +42,12 @@ func await(s *v1alpha1.TurnStatus, names []string) {
 			s.AwaitedTurns = append(s.AwaitedTurns, name)
 		}
 	}
+}
+
+// StayParked writes why a Turn stays parked, and reports whether the status changed. paused says whether its time stops.
+func StayParked(t *v1alpha1.Turn, reason, message string, paused bool, now time.Time) bool {
+	changed := pauseClock(&t.Status, paused, now)
+	return wait(t, reason, message, now) || changed
 }
 
 // Awaits returns reason and message for a Turn whose status has pendingApprovals or awaitedTurns.
@@ -84,16 +90,16 @@ func unpark(s *v1alpha1.TurnStatus, now time.Time) {
 	s.PendingApprovals, s.AwaitedTurns = nil, nil
 }
 
-// PauseClock stops the time of a Turn, or starts it again, and reports whether the status changed.
-func PauseClock(t *v1alpha1.Turn, paused bool, now time.Time) bool {
-	if paused == (t.Status.ParkedTime != nil) {
+// pauseClock stops the time of a Turn, or starts it again, and reports whether the status changed.
+func pauseClock(s *v1alpha1.TurnStatus, paused bool, now time.Time) bool {
+	if paused == (s.ParkedTime != nil) {
 		return false
 	}
-	if !paused {
-		resumeClock(&t.Status, now)
-		return true
+	if paused {
+		s.ParkedTime = new(metav1.NewMicroTime(now))
+	} else {
+		resumeClock(s, now)
 	}
-	t.Status.ParkedTime = new(metav1.NewMicroTime(now))
 	return true
 }
 

@@ -116,14 +116,14 @@ func TestParkedTime(t *testing.T) {
 		paused, news bool
 		at           float64
 	}{{true, true, 20}, {true, false, 21}, {false, true, 22}, {false, false, 23}} {
-		if news := turnstatus.PauseClock(got, step.paused, at(step.at)); news != step.news {
-			t.Errorf("PauseClock(%t) is news: %t, want %t", step.paused, news, step.news)
+		if news := turnstatus.StayParked(got, "WaitingForSubAgent", "", step.paused, at(step.at)); news != step.news {
+			t.Errorf("StayParked(%t) reports a change: %t, want %t", step.paused, news, step.news)
 		}
 	}
 	if p := parkedFor(at(30)); p != 6*time.Second {
 		t.Errorf("parked for %s, want 6s: 4 of its own, 2 of its sub-agent's", p)
 	}
-	turnstatus.PauseClock(got, true, at(31))
+	turnstatus.StayParked(got, "WaitingForSubAgent", "", true, at(31))
 	turnstatus.Finish(got, &turn.Result{Stop: turn.StopCancelled}, at(32))
 	if s := got.Status; s.ParkedTime != nil || s.ParkedMilliseconds != 7000 || s.AwaitedTurns != nil || *s.DurationMilliseconds != 33500 {
 		t.Errorf("status %+v, want 7 s parked of 33.5 s in all, and nothing that is waited for", s)

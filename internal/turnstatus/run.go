@@ -63,7 +63,7 @@ func ReportProgress(t *v1alpha1.Turn, r Run, awaitsMemory *bool, now time.Time) 
 	if *awaitsMemory {
 		message += ", and waiting for memory: the conversations of the namespace use their whole share"
 	}
-	Wait(t, v1alpha1.TurnReasonRunning, message, now)
+	wait(t, v1alpha1.TurnReasonRunning, message, now)
 }
 
 // MarkSideEffects writes that a run is about to call a tool that may have a side effect.

@@ -64,7 +64,7 @@ func (s *testEnv) waiting(ctx context.Context, name string, arguments map[string
 			RequestTime: metav1.Now(), ExpiryTime: metav1.NewTime(time.Now().Add(time.Hour)),
 		})
 	}
-	turnstatus.Wait(t, v1alpha1.TurnReasonAwaitingApproval, "a call waits", time.Now())
+	turnstatus.Wait(t, v1alpha1.TurnReasonAwaitingApproval, "a call waits", 0, time.Now())
 	Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
 	s.append(ctx, t, entries...)
 	return t
@@ -204,7 +204,7 @@ var _ = Describe("The commands approve and deny", func() {
 		end(ctx, s.turn(ctx, "over"))
 		parent := s.turn(ctx, "parent")
 		parent.Status.AwaitedTurns = []string{"parent-1"}
-		turnstatus.Wait(parent, v1alpha1.TurnReasonWaitingForSubAgent, "a child has not ended", time.Now())
+		turnstatus.Wait(parent, v1alpha1.TurnReasonWaitingForSubAgent, "a child has not ended", 0, time.Now())
 		Expect(apiClient.Status().Update(ctx, parent)).To(Succeed())
 		reader := s.as(s.user(ctx, "reader", approverRules[0], approverRules[1]))
 		for _, tc := range []struct {

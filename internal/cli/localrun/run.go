@@ -79,7 +79,7 @@ func endedBefore(t *v1alpha1.Turn, now time.Time) bool {
 		turnstatus.End(t, v1alpha1.TurnReasonCancelled, "the turn was cancelled before it ran", now)
 		return true
 	case v1alpha1.DesiredStateSuspended:
-		turnstatus.Wait(t, v1alpha1.TurnReasonSuspended, "the turn is suspended; set desiredState to Active to continue", now)
+		turnstatus.Wait(t, v1alpha1.TurnReasonSuspended, "the turn is suspended; set desiredState to Active to continue", 0, now)
 		return true
 	case v1alpha1.DesiredStateActive:
 	}
