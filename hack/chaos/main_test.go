@@ -122,7 +122,7 @@ func TestThePlansAreFollowed(t *testing.T) {
 	web := httptest.NewServer(fake)
 	t.Cleanup(web.Close)
 	provider := openai.New(openai.Config{
-		BaseURL: web.URL + "/v1", Policy: netpolicy.Permissive(),
+		BaseURL: web.URL + "/v1", Policy: netpolicy.NewLocalPolicy(),
 		ConnectTimeout: time.Minute, IdleTimeout: time.Minute,
 	})
 	t.Cleanup(provider.Close)
@@ -156,7 +156,7 @@ func TestTheToolServerCountsByKey(t *testing.T) {
 	s := newToolServer(time.Millisecond)
 	web := httptest.NewServer(s)
 	t.Cleanup(web.Close)
-	servers := toolservers.NewCache(nil, netpolicy.Permissive(), time.Now, logr.Discard())
+	servers := toolservers.NewCache(nil, netpolicy.NewLocalPolicy(), time.Now, logr.Discard())
 	t.Cleanup(servers.Close)
 	object := &v1alpha1.ToolServer{
 		ObjectMeta: metav1.ObjectMeta{Name: objectName, Namespace: "n", UID: "uid"},

@@ -50,7 +50,7 @@ func (d *demo) allowApprovals(ctx context.Context) error {
 		return fmt.Errorf("failed to make a token for %q: %w", approver, err)
 	}
 	d.token = token.Status.Token
-	d.approvable = time.Now().Add(approvals.Settle)
+	d.approvable = time.Now().Add(approvals.PolicySettleTime)
 	return nil
 }
 

@@ -203,7 +203,7 @@ func (t *test) settled(ctx context.Context) error {
 			return fmt.Errorf("failed to read when the policy of ToolApprovals was made: %w", err)
 		}
 		if err := t.poll(ctx, patience, func(context.Context) (bool, string, error) {
-			return time.Since(at) > approvals.Settle+time.Second, "the policy of ToolApprovals is new", nil
+			return time.Since(at) > approvals.PolicySettleTime+time.Second, "the policy of ToolApprovals is new", nil
 		}); err != nil {
 			return err
 		}

@@ -47,7 +47,7 @@ func TestMessageAboutUnusedToolApprovals(t *testing.T) {
 
 func TestTrustAcceptsAll(t *testing.T) {
 	made := named("a", "b")
-	got, why, err := Trust(t.Context(), made)
+	got, why, err := AcceptAll(t.Context(), made)
 	if diff := cmp.Diff(made, got); diff != "" || why != "" || err != nil {
 		t.Errorf("why %q, error %v: -want +got:\n%s", why, err, diff)
 	}

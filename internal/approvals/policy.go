@@ -18,9 +18,10 @@ import (
 // DefaultPolicy is the name of the policy, and of its binding, in config/policy.
 const DefaultPolicy = "capstan-toolapprovals"
 
-// Settle is the time after the last change of the policy and its binding from which ToolApprovals count as checked.
-// An API server starts to enforce a new policy within about a second, and the times of objects have whole seconds.
-const Settle = 5 * time.Second
+// PolicySettleTime is the time after the last change of the policy and its binding from which ToolApprovals count as
+// checked. An API server starts to enforce a new policy within about a second, and the times of objects have whole
+// seconds.
+const PolicySettleTime = 5 * time.Second
 
 const (
 	// keepGood and keepBad are how long a finding about the policy is used. A faulty policy is likely to be
@@ -159,7 +160,7 @@ func (p *Policy) look(ctx context.Context) (finding, error) {
 	if s := unchangedSince(binding); s.After(since) {
 		since = s
 	}
-	return finding{since: since.Add(Settle)}, nil
+	return finding{since: since.Add(PolicySettleTime)}, nil
 }
 
 // unchangedSince returns the time since which an object has been unchanged. That is its creation or, if its spec has

@@ -41,7 +41,7 @@ type statusWriter struct {
 // Update writes the status of an object. It redacts the texts in the object itself, so the caller continues with
 // the texts as written.
 func (w *statusWriter) Update(ctx context.Context, o client.Object, options ...client.SubResourceUpdateOption) error {
-	clean := w.known.In(o.GetNamespace())
+	clean := w.known.RedactFunc(o.GetNamespace())
 	for _, text := range texts(o) {
 		*text = clean(*text)
 	}
@@ -115,7 +115,7 @@ type recorder struct {
 func (r *recorder) Eventf(regarding, related runtime.Object, kind, reason, action, note string, args ...any) {
 	text := fmt.Sprintf(note, args...)
 	if o, ok := regarding.(metav1.Object); ok {
-		text = r.known.Whole(o.GetNamespace(), text)
+		text = r.known.Redact(o.GetNamespace(), text)
 	}
 	r.to.Eventf(regarding, related, kind, reason, action, "%s", text)
 }

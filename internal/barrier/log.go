@@ -95,7 +95,7 @@ func (s *logSink) clean(values []any) []any {
 
 func (s *logSink) text(namespaces []string, text string) string {
 	for _, namespace := range namespaces {
-		text = s.known.Whole(namespace, text)
+		text = s.known.Redact(namespace, text)
 	}
 	return text
 }

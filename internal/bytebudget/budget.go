@@ -128,8 +128,8 @@ type Account struct {
 	kind      Kind
 }
 
-// Most returns the largest possible reservation in bytes, or 0 if there is no bound.
-func (a Account) Most() int64 {
+// MaxReservation returns the largest possible reservation in bytes, or 0 if there is no bound.
+func (a Account) MaxReservation() int64 {
 	if a.budget == nil {
 		return 0
 	}
@@ -162,8 +162,8 @@ func (a Account) Reserve(ctx context.Context, bytes int64) (*Reservation, error)
 	return r, nil
 }
 
-// Try reserves the bytes if they are available now. It returns ErrTooLarge or ErrShort.
-func (a Account) Try(bytes int64) (*Reservation, error) {
+// TryReserve reserves the bytes if they are available now. It returns ErrTooLarge or ErrShort.
+func (a Account) TryReserve(bytes int64) (*Reservation, error) {
 	r := &Reservation{account: a}
 	return r, r.Resize(bytes)
 }

@@ -54,7 +54,7 @@ func TestOneNamespaceLeavesBytesForAnother(t *testing.T) {
 	greedy := b.Account("greedy", Conversations)
 	var all []*Reservation
 	for {
-		r, err := greedy.Try(100)
+		r, err := greedy.TryReserve(100)
 		if err != nil {
 			if !errors.Is(err, ErrShort) {
 				t.Fatalf("the refusal is %v, want ErrShort", err)
@@ -63,8 +63,8 @@ func TestOneNamespaceLeavesBytesForAnother(t *testing.T) {
 		}
 		all = append(all, r)
 	}
-	if got := int64(len(all)) * 100; got != greedy.Most() {
-		t.Errorf("a namespace that is alone gets %d bytes, want seven eighths, %d", got, greedy.Most())
+	if got := int64(len(all)) * 100; got != greedy.MaxReservation() {
+		t.Errorf("a namespace that is alone gets %d bytes, want seven eighths, %d", got, greedy.MaxReservation())
 	}
 	victim, err := b.Account("victim", Listings).Reserve(t.Context(), 800)
 	if err != nil {
@@ -76,7 +76,7 @@ func TestOneNamespaceLeavesBytesForAnother(t *testing.T) {
 		all[0].Release()
 		all = all[1:]
 		_ = victim.Resize(victim.Bytes() + 100) // which may be more than its share
-		if r, err := greedy.Try(100); err == nil {
+		if r, err := greedy.TryReserve(100); err == nil {
 			all = append(all, r)
 		}
 		if len(all) == 0 {
@@ -95,11 +95,11 @@ func TestImpossibleReservations(t *testing.T) {
 	if _, err := a.Reserve(t.Context(), size); !errors.Is(err, ErrTooLarge) {
 		t.Errorf("more than a namespace can have: %v, want ErrTooLarge", err)
 	}
-	r, err := a.Try(a.Most())
+	r, err := a.TryReserve(a.MaxReservation())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Resize(a.Most() + 1); !errors.Is(err, ErrTooLarge) || r.Bytes() != a.Most() {
+	if err := r.Resize(a.MaxReservation() + 1); !errors.Is(err, ErrTooLarge) || r.Bytes() != a.MaxReservation() {
 		t.Errorf("Resize = %v with %d bytes, want ErrTooLarge and the bytes of before", err, r.Bytes())
 	}
 	cause := errors.New("the turn is over")
@@ -120,7 +120,7 @@ func TestTheQueueIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(size, size)
 		a := b.Account("a", Replies)
-		r, err := a.Try(a.Most())
+		r, err := a.TryReserve(a.MaxReservation())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,14 +157,14 @@ func TestTheQueueIsBounded(t *testing.T) {
 func TestLargeReservationDoesNotBlockOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(size, size)
-		long, err := b.Account("long", Conversations).Try(4000)
+		long, err := b.Account("long", Conversations).TryReserve(4000)
 		if err != nil {
 			t.Fatal(err)
 		}
 		attacker := b.Account("attacker", Conversations)
 		ctx, leave := context.WithCancel(t.Context())
 		var done sync.WaitGroup
-		done.Go(func() { _, _ = attacker.Reserve(ctx, attacker.Most()) })
+		done.Go(func() { _, _ = attacker.Reserve(ctx, attacker.MaxReservation()) })
 		synctest.Wait()
 		small, err := b.Account("victim", Conversations).Reserve(t.Context(), 1000)
 		if err != nil {
@@ -254,7 +254,7 @@ func TestContentGrowsWithoutAWait(t *testing.T) {
 			t.Errorf("Cover(%d) = %t with %d bytes, want %t with %d", tc.bytes, covered, content.Bytes(), tc.covered, tc.held)
 		}
 	}
-	others, err := b.Account("a", Conversations).Try(400 << 10)
+	others, err := b.Account("a", Conversations).TryReserve(400 << 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +275,7 @@ func TestContentGrowsWithoutAWait(t *testing.T) {
 // namespace beyond its share gets no more.
 func TestOnlyLargeHoldersYield(t *testing.T) {
 	b := New(size, size) // of three namespaces, each may have 8000 / 22 * 7 = 2541
-	busy, err := b.Account("busy", Conversations).Try(3000)
+	busy, err := b.Account("busy", Conversations).TryReserve(3000)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -309,7 +309,7 @@ func TestOnlyLargeHoldersYield(t *testing.T) {
 func TestWaitersLeaveWithoutWork(t *testing.T) {
 	b := New(size, size)
 	a := b.Account("a", Replies)
-	all, err := a.Try(a.Most())
+	all, err := a.TryReserve(a.MaxReservation())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -347,7 +347,7 @@ func TestNilBudgetHasNoBound(t *testing.T) {
 		if err == nil {
 			err = r.Resize(1 << 61)
 		}
-		if r.Release(); err != nil || a.Contended() || a.Most() != 0 {
+		if r.Release(); err != nil || a.Contended() || a.MaxReservation() != 0 {
 			t.Errorf("a budget that is not there refuses: %v", err)
 		}
 	}

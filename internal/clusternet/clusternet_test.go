@@ -42,7 +42,7 @@ func started(t *testing.T, clientset *fake.Clientset, given ...netip.Prefix) *cl
 // reason returns why an address is refused; empty if it is not refused.
 func reason(t *testing.T, n *clusternet.Network, addr string) string {
 	t.Helper()
-	err := (*netpolicy.Policy)(nil).Of(n).In("mine").Check(t.Context(), "x.example", netip.MustParseAddr(addr))
+	err := (*netpolicy.Policy)(nil).ForCluster(n).ForNamespace("mine").Check(t.Context(), "x.example", netip.MustParseAddr(addr))
 	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
 		return refused.Reason
 	}

@@ -50,7 +50,7 @@ func newTarpit(t *testing.T) *tarpit {
 // TestHangingServersDelayOnlyTheirNamespace runs the controller as the manager does. One namespace has 600 servers
 // that never answer; then another namespace gets a server that does.
 func TestHangingServersDelayOnlyTheirNamespace(t *testing.T) {
-	d := newToolServerEnv(t, netpolicy.Permissive())
+	d := newToolServerEnv(t, netpolicy.NewLocalPolicy())
 	d.add("search", "Searches.", nil)
 	p := newTarpit(t)
 	const hanging = 600
@@ -124,7 +124,7 @@ func await(t *testing.T, what string, holds func() bool) {
 // connectTimeoutSeconds.
 func TestRepeatedProbeOfHangingServerIsShort(t *testing.T) {
 	p := newTarpit(t)
-	d := newToolServerEnv(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
+	d := newToolServerEnv(t, netpolicy.NewLocalPolicy(), func(s *v1alpha1.ToolServer) {
 		s.Spec.MCP.URL, s.Spec.ConnectTimeoutSeconds = "http://"+p.Addr().String()+"/mcp", 60
 		s.Status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonEndpointUnreachable,

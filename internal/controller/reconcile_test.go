@@ -64,7 +64,7 @@ func newTestEnv(t *testing.T, funcs interceptor.Funcs, objects ...client.Object)
 	clock := func() time.Time { return now }
 	b.turns = &TurnReconciler{
 		Client: b.client, Reader: b.client, Live: b.client, Events: events.NewFakeRecorder(10),
-		Now: clock, Approvals: approvals.Trust,
+		Now: clock, Approvals: approvals.AcceptAll,
 	}
 	b.executors = &ExecutorReconciler{
 		Client: b.client, Live: b.client, Now: clock, Namespace: "capstan-system",

@@ -140,7 +140,7 @@ func readinessOf(s *v1alpha1.ToolServer) string {
 }
 
 func TestToolsOfAServer(t *testing.T) {
-	d := newToolServerEnv(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
+	d := newToolServerEnv(t, netpolicy.NewLocalPolicy(), func(s *v1alpha1.ToolServer) {
 		s.Spec.Tools = []v1alpha1.ToolDeclaration{
 			{Name: "search", Effect: v1alpha1.ToolEffectReadOnly, Role: v1alpha1.ToolRoleLocalSearch},
 			{Name: "close", Effect: v1alpha1.ToolEffectIdempotent},
@@ -185,7 +185,7 @@ func TestToolsOfAServer(t *testing.T) {
 // TestEffectRemarks checks that a message says where a server and its spec differ, and what to write into the
 // spec.
 func TestEffectRemarks(t *testing.T) {
-	d := newToolServerEnv(t, netpolicy.Permissive(), func(s *v1alpha1.ToolServer) {
+	d := newToolServerEnv(t, netpolicy.NewLocalPolicy(), func(s *v1alpha1.ToolServer) {
 		s.Spec.Tools = []v1alpha1.ToolDeclaration{
 			{Name: "find", Role: v1alpha1.ToolRoleContextPack},
 			{Name: "wipe", Effect: v1alpha1.ToolEffectReadOnly},
@@ -224,7 +224,7 @@ func TestEffectRemarks(t *testing.T) {
 }
 
 func TestToolsChange(t *testing.T) {
-	d := newToolServerEnv(t, netpolicy.Permissive())
+	d := newToolServerEnv(t, netpolicy.NewLocalPolicy())
 	d.add("a", "", nil)
 	first, _ := d.reconcileAfter(t, 0)
 	d.add("b", "", nil)
@@ -289,7 +289,7 @@ func TestFailingToolServer(t *testing.T) {
 		want   []string // the beginning of the condition, and other parts of it
 	}{
 		"no Secret": {
-			"it must be created", netpolicy.Permissive(), func(
+			"it must be created", netpolicy.NewLocalPolicy(), func(
 				d *toolServerEnv,
 			) {
 				d.secretErr = apierrors.NewNotFound(secrets, "token")
@@ -297,14 +297,14 @@ func TestFailingToolServer(t *testing.T) {
 			[]string{"False SecretNotFound: ", `Secret "token"`, `"k"`},
 		},
 		"a token that is too long": {
-			"no server accepts it, and redacting it needs memory", netpolicy.Permissive(),
+			"no server accepts it, and redacting it needs memory", netpolicy.NewLocalPolicy(),
 			func(d *toolServerEnv) {
 				d.secret = &corev1.Secret{Data: map[string][]byte{"k": bytes.Repeat([]byte("t"), 1000<<10)}}
 			}, named,
 			[]string{"False SecretNotFound: ", `key "k" of Secret "token" in namespace`, "is 1024000 bytes long", "at most 16384"},
 		},
 		"no right to read it": {
-			"only people who grant the right can help", netpolicy.Permissive(), func(
+			"only people who grant the right can help", netpolicy.NewLocalPolicy(), func(
 				d *toolServerEnv,
 			) {
 				d.secretErr = apierrors.NewForbidden(secrets, "token", errors.New("no"))
@@ -313,22 +313,22 @@ func TestFailingToolServer(t *testing.T) {
 			[]string{"False SecretNotFound: ", "forbidden"},
 		},
 		"the token is refused": {
-			"another token is needed", netpolicy.Permissive(), func(d *toolServerEnv) {
+			"another token is needed", netpolicy.NewLocalPolicy(), func(d *toolServerEnv) {
 				d.secret = &corev1.Secret{Data: map[string][]byte{"k": []byte("tok-secret")}}
 				d.respondWith(http.StatusUnauthorized, "tok-secret is wrong")
 			}, named, []string{"False CredentialsRejected: ", "HTTP 401", `key "k" of Secret "token"`},
 		},
 		"the server fails": {
-			"it may recover", netpolicy.Permissive(), func(d *toolServerEnv) { d.respondWith(http.StatusBadGateway, "") }, nil,
+			"it may recover", netpolicy.NewLocalPolicy(), func(d *toolServerEnv) { d.respondWith(http.StatusBadGateway, "") }, nil,
 			[]string{"False EndpointUnreachable: ", "HTTP 502"},
 		},
 		"a server of another owner": {
-			"its response is not shown to the author", netpolicy.Permissive(),
+			"its response is not shown to the author", netpolicy.NewLocalPolicy(),
 			func(d *toolServerEnv) { d.respondWith(http.StatusInternalServerError, "database password is hunter2") }, nil,
 			[]string{"False EndpointUnreachable: the server failed (HTTP 500)"},
 		},
 		"no server listens": {
-			"it may come up", netpolicy.Permissive(), func(*toolServerEnv) {}, func(
+			"it may come up", netpolicy.NewLocalPolicy(), func(*toolServerEnv) {}, func(
 				s *v1alpha1.ToolServer,
 			) {
 				s.Spec.MCP.URL = "http://127.0.0.1:1/mcp"
@@ -336,12 +336,13 @@ func TestFailingToolServer(t *testing.T) {
 			[]string{"False EndpointUnreachable: ", "refused"},
 		},
 		"no memory for its list": {
-			"the ToolServers of the namespace hold their share", netpolicy.Permissive(),
+			"the ToolServers of the namespace hold their share", netpolicy.NewLocalPolicy(),
 			func(d *toolServerEnv) { d.Servers.Share(bytebudget.New(8, 8)) }, nil,
 			[]string{"False MemoryUsedUp: ", "have the server list fewer tools"},
 		},
 		"another program answers": {
-			"the URL is wrong", netpolicy.Permissive(), func(d *toolServerEnv) { d.respondWith(http.StatusOK, "<html>Hello</html>") }, nil,
+			"the URL is wrong", netpolicy.NewLocalPolicy(),
+			func(d *toolServerEnv) { d.respondWith(http.StatusOK, "<html>Hello</html>") }, nil,
 			[]string{"False ProtocolError: ", "mcp.url"},
 		},
 		"an address that is refused": {

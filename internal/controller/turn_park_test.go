@@ -288,7 +288,7 @@ func TestUnusableDecisionKeepsTurnParked(t *testing.T) {
 	if _, err := b.reconcile(t, "one"); !errors.Is(err, broken) || b.turn(t, "one").ResourceVersion != before.ResourceVersion {
 		t.Errorf("error %v, want the error of reading the policy, and no write", err)
 	}
-	b.turns.Approvals = approvals.Trust
+	b.turns.Approvals = approvals.AcceptAll
 	if _, err := b.reconcile(t, "one"); err != nil {
 		t.Fatal(err)
 	}

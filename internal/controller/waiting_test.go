@@ -151,7 +151,7 @@ func TestWaitEventsAreBounded(t *testing.T) {
 }
 
 func TestFailingServerEmitsOneEvent(t *testing.T) {
-	d := newToolServerEnv(t, netpolicy.Permissive())
+	d := newToolServerEnv(t, netpolicy.NewLocalPolicy())
 	d.reconcileAfter(t, 0)
 	if got := drain(d.events); len(got) > 0 {
 		t.Errorf("Events of a server that always answers = %q, want none", got)

@@ -72,7 +72,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		r.memory.read = true
 		return r.checkJournal(ctx, finding{entries, ended}, &in, agent)
 	}
-	in.Cancel, in.Interrupt, in.Redact = r.cancelled, r.interrupt, e.Credentials.In(t.Namespace)
+	in.Cancel, in.Interrupt, in.Redact = r.cancelled, r.interrupt, e.Credentials.RedactFunc(t.Namespace)
 	in.Toolbox, in.Decide, in.Progress, in.Child = r.toolbox(agent), r.decide, r.progress.note, r.child
 	if in.Selection.Pinned, err = e.pinned(ctx, agent); err != nil {
 		return nil, err

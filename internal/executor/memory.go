@@ -53,7 +53,7 @@ func (e *shortError) Unwrap() error { return e.err }
 // conversation may take half of the memory that one namespace can have.
 func (r *run) hold(bytes int64) error {
 	account, m := r.memoryAccount(), &r.memory
-	most, want := account.Most(), max(0, bytes-unreservedConversation)*perByte
+	most, want := account.MaxReservation(), max(0, bytes-unreservedConversation)*perByte
 	switch {
 	case most == 0, want == 0 && m.held == nil:
 		return nil
@@ -66,7 +66,7 @@ func (r *run) hold(bytes int64) error {
 		m.room = m.room && !m.read
 		return nil
 	case m.held == nil:
-		m.held, _ = account.Try(0) // it cannot fail
+		m.held, _ = account.TryReserve(0) // it cannot fail
 	}
 	m.most = max(m.most, want)
 	if err := m.held.Resize(want); err != nil {
@@ -78,7 +78,7 @@ func (r *run) hold(bytes int64) error {
 
 // reserveCall reserves the memory of a tool call beside others. It returns nil if there is none.
 func (r *run) reserveCall() (release func()) {
-	held, err := r.memoryAccount().Try(callBytes)
+	held, err := r.memoryAccount().TryReserve(callBytes)
 	if err != nil {
 		return nil
 	}

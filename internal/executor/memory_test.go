@@ -87,13 +87,13 @@ func TestTurnWaitsForMemory(t *testing.T) {
 	m := &longReplies{steps: 5, bytes: 100 << 10}
 	e := longWinded(t, m, 16<<20)
 	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
-	others, err := account.Try(account.Most())
+	others, err := account.TryReserve(account.MaxReservation())
 	if err != nil {
 		t.Fatal(err)
 	}
 	e.observe(t.Context(), stored(t, e))
 	awaitWaiting(t, e)
-	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.Most() {
+	if use := e.Memory.Use(bytebudget.Conversations); use.Bytes != account.MaxReservation() {
 		t.Errorf("while it waits %+v is held, want nothing by the Turn", use)
 	}
 	for waits := time.Now().Add(time.Minute); !strings.Contains(stored(t, e).Status.Conditions[0].Message,
@@ -133,7 +133,7 @@ func TestWaitForMemoryNeedsNoWrite(t *testing.T) {
 	e := longWinded(t, m, 16<<20)
 	e.Writes = fairgate.New(1, 1)
 	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
-	others, err := account.Try(account.Most())
+	others, err := account.TryReserve(account.MaxReservation())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +209,7 @@ func TestReservationFollowsTheConversation(t *testing.T) {
 			t.Errorf("a conversation of %d bytes holds %d, want %d", bytes, got, of(bytes))
 		}
 	}
-	others, err := account.Try(account.Most())
+	others, err := account.TryReserve(account.MaxReservation())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +243,7 @@ func TestWaitForMemoryCanBeStopped(t *testing.T) {
 	m := &longReplies{steps: 5, bytes: 100 << 10}
 	e := longWinded(t, m, 16<<20)
 	account := e.Memory.Account("helpdesk", bytebudget.Conversations)
-	if _, err := account.Try(account.Most()); err != nil {
+	if _, err := account.TryReserve(account.MaxReservation()); err != nil {
 		t.Fatal(err)
 	}
 	e.observe(t.Context(), stored(t, e))
@@ -284,7 +284,7 @@ func TestReplyHoldsMemoryUntilItsTurnHasEnded(t *testing.T) {
 	m := &longReplies{steps: 3, bytes: 200 << 10}
 	e := longWinded(t, m, 16<<20)
 	account := e.Memory.Account("helpdesk", bytebudget.Replies)
-	held := &heldReplies{longReplies: m, account: account, bytes: account.Most()}
+	held := &heldReplies{longReplies: m, account: account, bytes: account.MaxReservation()}
 	e.Provider = func(*v1alpha1.ModelProvider) model.Provider { return held }
 	use := func() (replies, conversations int64) {
 		return e.Memory.Use(bytebudget.Replies).Bytes, e.Memory.Use(bytebudget.Conversations).Bytes
@@ -340,7 +340,7 @@ func TestCallsBesideOthersNeedMemory(t *testing.T) {
 			account := e.Memory.Account("helpdesk", bytebudget.Conversations)
 			if name == "used" {
 				// What is left is enough for the conversation, and not for a call.
-				if _, err := account.Try(account.Most() - callBytes*7/8); err != nil {
+				if _, err := account.TryReserve(account.MaxReservation() - callBytes*7/8); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -9,8 +9,8 @@ import (
 // milliseconds, so thousands of Turns with 60 KiB each can keep all processors busy for seconds.
 const large = 16 << 10
 
-// Processors lets namespaces take turns at work that keeps a processor busy: see Large and Flow. It is safe for
-// concurrent use. With nil Processors, no work waits.
+// Processors lets namespaces take turns at work that keeps a processor busy: see AcquireProcessor and Flow. It is safe
+// for concurrent use. With nil Processors, no work waits.
 type Processors struct{ large, streams *Gate }
 
 // HalfOfProcessors returns Processors that use at most half of the machine's processors, but at least one, so that
@@ -39,12 +39,12 @@ func (p *Processors) With(ctx context.Context, namespace string) context.Context
 	return context.WithValue(ctx, ticketKey{}, ticket{p, namespace})
 }
 
-// Large waits until it is the turn of the context's namespace to encode, decode or compress so many bytes. So a
-// namespace whose models send megabytes delays others by no more than one such piece. The caller must call done
+// AcquireProcessor waits until it is the turn of the context's namespace to encode, decode or compress so many bytes.
+// So a namespace whose models send megabytes delays others by no more than one such piece. The caller must call done
 // after the work. Small work does not wait. Work does not wait either under a context that was not made by With, or
-// that has ended, because writes are then still needed. Between Large and done, the caller must not wait for
-// anything: no other work, no lock and no network.
-func Large(ctx context.Context, bytes int) (done func()) {
+// that has ended, because writes are then still needed. Between AcquireProcessor and done, the caller must not wait
+// for anything: no other work, no lock and no network.
+func AcquireProcessor(ctx context.Context, bytes int) (done func()) {
 	t, ok := ctx.Value(ticketKey{}).(ticket)
 	if !ok || bytes < large || t.large.Enter(ctx, t.namespace) != nil {
 		return func() {}

@@ -15,11 +15,11 @@ import (
 func TestLargeWorkTakesTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		processors := fairgate.NewProcessors(1)
-		first := fairgate.Large(processors.With(t.Context(), "attacker"), 1<<20)
+		first := fairgate.AcquireProcessor(processors.With(t.Context(), "attacker"), 1<<20)
 		order := make(chan string, 11)
 		work := func(namespace string) {
 			go func() {
-				done := fairgate.Large(processors.With(t.Context(), namespace), 1<<20)
+				done := fairgate.AcquireProcessor(processors.With(t.Context(), namespace), 1<<20)
 				defer done()
 				order <- namespace
 			}()
@@ -50,7 +50,7 @@ func TestLargeWorkTakesTurns(t *testing.T) {
 func TestWorkThatDoesNotWait(t *testing.T) {
 	processors := fairgate.NewProcessors(1)
 	ctx := processors.With(t.Context(), "a")
-	defer fairgate.Large(ctx, 1<<20)()
+	defer fairgate.AcquireProcessor(ctx, 1<<20)()
 	ended, end := context.WithCancel(processors.With(t.Context(), "b"))
 	end()
 	for name, tc := range map[string]struct {
@@ -62,13 +62,13 @@ func TestWorkThatDoesNotWait(t *testing.T) {
 		"a context that has ended": {ended, 1 << 20},
 		"no processors":            {(*fairgate.Processors)(nil).With(t.Context(), "a"), 1 << 20},
 	} {
-		t.Run(name, func(*testing.T) { fairgate.Large(tc.ctx, tc.bytes)() }) // it would wait forever
+		t.Run(name, func(*testing.T) { fairgate.AcquireProcessor(tc.ctx, tc.bytes)() }) // it would wait forever
 	}
 }
 
 func TestHalfOfTheProcessorsAreForLargeWork(t *testing.T) {
 	processors := fairgate.HalfOfProcessors()
-	done := fairgate.Large(processors.With(t.Context(), "a"), 1<<20)
+	done := fairgate.AcquireProcessor(processors.With(t.Context(), "a"), 1<<20)
 	done()
-	fairgate.Large(processors.With(t.Context(), "b"), 1<<20)()
+	fairgate.AcquireProcessor(processors.With(t.Context(), "b"), 1<<20)()
 }

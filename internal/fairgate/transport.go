@@ -14,13 +14,14 @@ const (
 	writesOfNamespace = 3
 )
 
-// Writes returns a gate for writes to the API server: see Wrap.
-func Writes() *Gate { return New(writesAtOnce, writesOfNamespace) }
+// NewWriteGate returns a gate for writes to the API server: see Wrap.
+func NewWriteGate() *Gate { return New(writesAtOnce, writesOfNamespace) }
 
-// Prepared returns a gate for objects that are about to be written. An object must be made only after it has passed
-// this gate: a write that waits at the gate of Writes has its object and the encoding in memory, about 10 KiB for a
-// Turn. Prepared admits four times as many as Writes, so that there is always a write that waits there.
-func Prepared() *Gate { return New(4*writesAtOnce, 4*writesOfNamespace) }
+// NewPreWriteGate returns a gate for objects that are about to be written. An object must be made only after it has
+// passed this gate: a write that waits at the gate of NewWriteGate has its object and the encoding in memory, about 10
+// KiB for a Turn. NewPreWriteGate admits four times as many writes as NewWriteGate, so that there is always a write
+// that waits there.
+func NewPreWriteGate() *Gate { return New(4*writesAtOnce, 4*writesOfNamespace) }
 
 // Wrap returns a transport to the API server, for rest.Config.Wrap, whose writes pass the gate, so that namespaces
 // take turns. They wait here because the API server treats a manager as one user and serves its requests in the

@@ -32,7 +32,7 @@ func newHeld(t *testing.T) *held {
 func TestWritesOfANamespaceDoNotBlockOthers(t *testing.T) {
 	server := newHeld(t)
 	transport := &http.Transport{}
-	client := &http.Client{Transport: Writes().Wrap(transport)}
+	client := &http.Client{Transport: NewWriteGate().Wrap(transport)}
 	var group sync.WaitGroup
 	send := func(ctx context.Context, method, path string) {
 		group.Go(func() {

@@ -91,7 +91,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	p.config = rest.CopyConfig(cfg)
 	p.config.QPS = -1
 	p.config.Wrap(clock.Wrap)
-	p.writes = fairgate.Writes()
+	p.writes = fairgate.NewWriteGate()
 	p.config.Wrap(p.writes.Wrap)
 	if p.clientset, err = kubernetes.NewForConfig(p.config); err != nil {
 		return fmt.Errorf("failed to create a client: %w", err)

@@ -149,7 +149,7 @@ func (p *parts) addNetwork() error {
 		return err
 	}
 	network := clusternet.New(p.clientset, given, p.local, p.log.WithName("network"))
-	p.policy = p.policy.Of(network)
+	p.policy = p.policy.ForCluster(network)
 	return p.manager.Add(network)
 }
 
@@ -214,7 +214,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
 		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory, Specs: &p.specs,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
-		Processors: p.processors, Writes: fairgate.Prepared(), Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
+		Processors: p.processors, Writes: fairgate.NewPreWriteGate(), Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))
@@ -224,7 +224,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 func approvalCheck(o Options, clientset kubernetes.Interface, now func() time.Time, log logr.Logger) approvals.Check {
 	if o.TrustDecidedBy {
 		log.Info("Using ToolApprovals without checking their author, because --trust-decided-by is set")
-		return approvals.Trust
+		return approvals.AcceptAll
 	}
 	name := cmp.Or(o.ApprovalPolicy, approvals.DefaultPolicy)
 	return approvals.NewPolicy(name, clientset.AdmissionregistrationV1(), now, log.WithName("approvals")).Check

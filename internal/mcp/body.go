@@ -67,7 +67,7 @@ func (p *present) UnmarshalJSON([]byte) error {
 // isResponse reports whether a message is the response to a request. It decodes a large message when it is the turn
 // of the context's namespace.
 func isResponse(ctx context.Context, message []byte, call jsonrpc.ID) bool {
-	defer fairgate.Large(ctx, len(message))()
+	defer fairgate.AcquireProcessor(ctx, len(message))()
 	var m struct {
 		Version string  `json:"jsonrpc"`
 		ID      any     `json:"id"`

@@ -43,7 +43,7 @@ func holdLargest(ctx context.Context, ex *exchange, budget *serverBudget, cut co
 // mustBeFree fails the test if reserved memory was not released.
 func mustBeFree(t *testing.T, rooms ...*serverBudget) {
 	t.Helper()
-	all, err := process.Try(processBytes)
+	all, err := process.TryReserve(processBytes)
 	if err != nil {
 		t.Fatal("room was not given back")
 	}

@@ -57,7 +57,7 @@ func (c *Client) attempt(
 	}
 	_, err = s.CallTool(withExchange(ctx, ex), params)
 	var given wireResult
-	large := fairgate.Large(ctx, ex.size())
+	large := fairgate.AcquireProcessor(ctx, ex.size())
 	said, missing := ex.decode(&given)
 	if missing == nil && said == nil {
 		result, err = c.result(name, &given)
@@ -136,7 +136,7 @@ func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
 	if structured := string(r.StructuredContent); !text && structured != "" && structured != "null" {
 		parts = append(parts, structured)
 	}
-	content := c.redactor.Whole(strings.ToValidUTF8(strings.Join(parts, "\n"), "\uFFFD"))
+	content := c.redactor.Redact(strings.ToValidUTF8(strings.Join(parts, "\n"), "\uFFFD"))
 	if r.IsError {
 		return tool.Result{}, c.reported(name, content)
 	}

@@ -145,7 +145,7 @@ func New(cfg Config) *Client {
 	if cfg.Idle == 0 {
 		cfg.Idle = DefaultIdle
 	}
-	if cfg.Memory.Most() == 0 {
+	if cfg.Memory.MaxReservation() == 0 {
 		cfg.Memory = process
 	}
 	c := &Client{

@@ -410,50 +410,50 @@ func TestConnecting(t *testing.T) {
 			"connections to 127.0.0.1 are refused: it is a loopback address; the manager's --tool-allow-cidrs=127.0.0.1/32 would allow it",
 		},
 		"metadata": {
-			"nor its cloud's credentials", "http://169.254.169.254/mcp", netpolicy.Permissive(), mcp.Unreachable,
+			"nor its cloud's credentials", "http://169.254.169.254/mcp", netpolicy.NewLocalPolicy(), mcp.Unreachable,
 			"connections to 169.254.169.254 are refused",
 		},
 		"closed": {
-			"no server listens", closed.URL, netpolicy.Permissive(), mcp.Unreachable,
+			"no server listens", closed.URL, netpolicy.NewLocalPolicy(), mcp.Unreachable,
 			"the connection to the server failed: connection refused",
 		},
 		"no name": {
-			"the host does not exist", "http://nowhere.invalid/mcp", netpolicy.Permissive(), mcp.Unreachable,
+			"the host does not exist", "http://nowhere.invalid/mcp", netpolicy.NewLocalPolicy(), mcp.Unreachable,
 			"the connection to the server failed: lookup nowhere.invalid",
 		},
 		"silent": {
-			"the server does not reply", "http://" + silent.Addr().String(), netpolicy.Permissive(),
+			"the server does not reply", "http://" + silent.Addr().String(), netpolicy.NewLocalPolicy(),
 			mcp.Unreachable, "no answer within 1s",
 		},
 		"redirect": {"a redirect would carry the token along", with(func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
-		}), netpolicy.Permissive(), mcp.Protocol, "the server redirects to another address: set mcp.url to the final one"},
+		}), netpolicy.NewLocalPolicy(), mcp.Protocol, "the server redirects to another address: set mcp.url to the final one"},
 		"401": {
-			"without a token that fits", with(answer(401, "", token)), netpolicy.Permissive(), mcp.Refused,
+			"without a token that fits", with(answer(401, "", token)), netpolicy.NewLocalPolicy(), mcp.Refused,
 			`the server refused the credentials (HTTP 401): check key "token" of Secret "demo": [redacted]`,
 		},
 		"404": {
-			"another path", with(answer(404, "text/plain", "no such page")), netpolicy.Permissive(),
+			"another path", with(answer(404, "text/plain", "no such page")), netpolicy.NewLocalPolicy(),
 			mcp.Protocol, "the server refused the request (HTTP 404): check the path of mcp.url: no such page",
 		},
 		"502": {
-			"behind a gateway", with(answer(502, "text/plain", "")), netpolicy.Permissive(), mcp.Unreachable,
+			"behind a gateway", with(answer(502, "text/plain", "")), netpolicy.NewLocalPolicy(), mcp.Unreachable,
 			"the server failed (HTTP 502)",
 		},
 		"banner": {
-			"a server of another kind", banner(t), netpolicy.Permissive(), mcp.Unreachable,
+			"a server of another kind", banner(t), netpolicy.NewLocalPolicy(), mcp.Unreachable,
 			"the connection to the server failed: ",
 		},
 		"a website": {
-			"another kind of server", with(answer(200, "text/html", "<html>")), netpolicy.Permissive(),
+			"another kind of server", with(answer(200, "text/html", "<html>")), netpolicy.NewLocalPolicy(),
 			mcp.Protocol, "the endpoint at mcp.url is not an MCP server over streamable HTTP",
 		},
 		"no MCP": {
-			"another protocol", with(answer(200, jsonType, "{}")), netpolicy.Permissive(), mcp.Protocol,
+			"another protocol", with(answer(200, jsonType, "{}")), netpolicy.NewLocalPolicy(), mcp.Protocol,
 			"the endpoint at mcp.url is not an MCP server over streamable HTTP",
 		},
 		"certificate": {
-			"the server is not trusted", tlsSite(t).URL, netpolicy.Permissive(), mcp.Unreachable,
+			"the server is not trusted", tlsSite(t).URL, netpolicy.NewLocalPolicy(), mcp.Unreachable,
 			"the server's certificate is not trusted: x509: certificate signed by unknown authority",
 		},
 	} {

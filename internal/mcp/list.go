@@ -73,9 +73,9 @@ type wireTool struct {
 func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 	l := &Listing{}
 	if hello := s.InitializeResult(); hello != nil {
-		l.ProtocolVersion = c.redactor.Whole(hello.ProtocolVersion)
+		l.ProtocolVersion = c.redactor.Redact(hello.ProtocolVersion)
 		if hello.ServerInfo != nil {
-			l.ServerName, l.ServerVersion = c.redactor.Whole(hello.ServerInfo.Name), c.redactor.Whole(hello.ServerInfo.Version)
+			l.ServerName, l.ServerVersion = c.redactor.Redact(hello.ServerInfo.Name), c.redactor.Redact(hello.ServerInfo.Version)
 		}
 	}
 	seen := map[string]bool{}
@@ -93,9 +93,9 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 		if left -= size; left < 0 {
 			return nil, fmt.Errorf("%w: its list of tools exceeds %d MiB", errLimit, MaxListBytes>>20)
 		}
-		large := fairgate.Large(ctx, size)
+		large := fairgate.AcquireProcessor(ctx, size)
 		for _, t := range page.Tools {
-			if t.Name == "" || len(t.Name) > MaxName || !utf8.ValidString(t.Name) || seen[t.Name] || c.redactor.Whole(t.Name) != t.Name {
+			if t.Name == "" || len(t.Name) > MaxName || !utf8.ValidString(t.Name) || seen[t.Name] || c.redactor.Redact(t.Name) != t.Name {
 				continue // no such tool can be called or shown under a unique name
 			}
 			seen[t.Name] = true
@@ -106,7 +106,7 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 			return nil, fmt.Errorf("%w: it lists more than %d tools", errLimit, MaxTools)
 		}
 		if page.NextCursor == "" || page.NextCursor == cursor {
-			large := fairgate.Large(ctx, int(l.bytes()))
+			large := fairgate.AcquireProcessor(ctx, int(l.bytes()))
 			l.finish()
 			large()
 			return c.reserved(l)
@@ -128,7 +128,7 @@ func (s *session) page(ctx context.Context, cursor string) (*wirePage, int, erro
 	defer ex.end()
 	_, err := s.ListTools(withExchange(ctx, ex), &sdk.ListToolsParams{Cursor: cursor})
 	page := &wirePage{}
-	large := fairgate.Large(ctx, ex.size())
+	large := fairgate.AcquireProcessor(ctx, ex.size())
 	said, missing := ex.decode(page)
 	large()
 	switch {
@@ -168,7 +168,7 @@ func (c *Client) reserved(l *Listing) (*Listing, error) {
 	if known := c.Known(); known != nil && known.hash == l.hash {
 		return known, nil
 	}
-	reservation, err := c.cfg.Listings.Try(l.bytes())
+	reservation, err := c.cfg.Listings.TryReserve(l.bytes())
 	if err != nil {
 		return nil, fmt.Errorf("%w: its list takes %d KiB, and the tool servers of the namespace may hold no "+
 			"more: have the server list fewer tools or shorter "+
@@ -202,12 +202,12 @@ func (c *Client) tool(t wireTool) Tool {
 		description = t.Title
 	}
 	// Redact before cutting: a cut could leave a part of a credential that the redactor does not recognize.
-	if description = c.redactor.Whole(strings.ToValidUTF8(description, "\uFFFD")); len(description) > MaxDescription {
+	if description = c.redactor.Redact(strings.ToValidUTF8(description, "\uFFFD")); len(description) > MaxDescription {
 		description = strings.ToValidUTF8(description[:MaxDescription], "") + "..."
 	}
 	kept := Tool{Name: t.Name, Description: description, Schema: anything}
 	var schema bytes.Buffer
-	if err := json.Compact(&schema, []byte(c.redactor.Whole(string(t.InputSchema)))); err == nil &&
+	if err := json.Compact(&schema, []byte(c.redactor.Redact(string(t.InputSchema)))); err == nil &&
 		bytes.HasPrefix(schema.Bytes(), []byte("{")) {
 		kept.Schema = slices.Clone(schema.Bytes()) // a schema that redaction has made invalid counts as missing
 	}

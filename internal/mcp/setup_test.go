@@ -114,7 +114,7 @@ func client(t *testing.T, url string, mutate ...func(*mcp.Config)) *mcp.Client {
 	t.Helper()
 	cfg := mcp.Config{
 		Name: "demo", URL: url, Token: token, CredentialsFrom: `key "token" of Secret "demo"`, ConnectTimeout: 30 * time.Second,
-		Policy: netpolicy.Permissive(), Now: time.Now, Log: logr.Discard(),
+		Policy: netpolicy.NewLocalPolicy(), Now: time.Now, Log: logr.Discard(),
 	}
 	for _, m := range mutate {
 		m(&cfg)

@@ -17,7 +17,7 @@ func TestLargeResponsesTakeTurns(t *testing.T) {
 	processors := fairgate.NewProcessors(1)
 	c := client(t, s.URL, func(cfg *mcp.Config) { cfg.Processors, cfg.Namespace = processors, "team" })
 	others := processors.With(t.Context(), "others")
-	done := fairgate.Large(others, 1<<20)
+	done := fairgate.AcquireProcessor(others, 1<<20)
 	if got, err := call(patient(t), c, "short", `{}`); err != nil || got != "hello" {
 		t.Errorf("Call = %q, %v; want the short response at once", got, err)
 	}
@@ -38,5 +38,5 @@ func TestLargeResponsesTakeTurns(t *testing.T) {
 	if got := <-ended; got != long {
 		t.Errorf("the call has given %d bytes, want %d", len(got), len(long))
 	}
-	fairgate.Large(others, 1<<20)() // which waits forever if the client has not ended its work
+	fairgate.AcquireProcessor(others, 1<<20)() // which waits forever if the client has not ended its work
 }

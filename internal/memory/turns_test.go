@@ -169,7 +169,7 @@ func TestMemoryOfAWaitingTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	provider := openai.New(openai.Config{
-		Name: "endpoint", BaseURL: url + "/v1", ConnectTimeout: time.Minute, IdleTimeout: time.Hour, Policy: netpolicy.Permissive(),
+		Name: "endpoint", BaseURL: url + "/v1", ConnectTimeout: time.Minute, IdleTimeout: time.Hour, Policy: netpolicy.NewLocalPolicy(),
 	})
 	engine := &turn.Engine{Journal: journals, Now: time.Now}
 	ctx, abandon := context.WithCancel(t.Context())

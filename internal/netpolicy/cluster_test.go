@@ -81,14 +81,14 @@ func TestAddressesOfTheCluster(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = p.Of(mine).In(tc.namespace).Check(t.Context(), tc.host, netip.MustParseAddr(tc.addr))
+			err = p.ForCluster(mine).ForNamespace(tc.namespace).Check(t.Context(), tc.host, netip.MustParseAddr(tc.addr))
 			_, refused := errors.AsType[*netpolicy.Refused](err)
 			if refused != (tc.want != "") || refused && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("%s at %s: %v, want %q", tc.host, tc.addr, err, tc.want)
 			}
 		})
 	}
-	away := (*netpolicy.Policy)(nil).Of(cluster{err: errors.New("away")}).In("mine").Check(t.Context(), "x.example",
+	away := (*netpolicy.Policy)(nil).ForCluster(cluster{err: errors.New("away")}).ForNamespace("mine").Check(t.Context(), "x.example",
 		netip.MustParseAddr("10.96.0.8"))
 	if _, refused := errors.AsType[*netpolicy.Refused](away); refused || away == nil {
 		t.Errorf("while the cluster is not known: %v, want an error that may pass", away)
@@ -98,7 +98,8 @@ func TestAddressesOfTheCluster(t *testing.T) {
 // TestRebinding connects by a name that first stood for a Service of its own namespace, and then for another
 // address.
 func TestRebinding(t *testing.T) {
-	dial := (*netpolicy.Policy)(nil).Of(cluster{services: map[string]string{"mine 192.168.7.5": "10.96.0.7"}}).In("mine").DialContext(0)
+	services := map[string]string{"mine 192.168.7.5": "10.96.0.7"}
+	dial := (*netpolicy.Policy)(nil).ForCluster(cluster{services: services}).ForNamespace("mine").DialContext(0)
 	_, err := dial(t.Context(), "tcp", "192.168.7.5:80")
 	if _, refused := errors.AsType[*netpolicy.Refused](err); !refused {
 		t.Errorf("%v, want the address judged when the connection is made", err)

@@ -54,7 +54,7 @@ func TestTransportDecompressesNothing(t *testing.T) {
 		_ = zip.Close()
 	}))
 	t.Cleanup(web.Close)
-	transport := netpolicy.Transport(netpolicy.Permissive(), 5*time.Second, nil)
+	transport := netpolicy.Transport(netpolicy.NewLocalPolicy(), 5*time.Second, nil)
 	t.Cleanup(transport.CloseIdleConnections)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, web.URL, http.NoBody)
 	if err != nil {

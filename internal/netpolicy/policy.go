@@ -54,13 +54,13 @@ type Range struct {
 	What string
 }
 
-// Of returns the policy of a process that works for a cluster.
-func (p *Policy) Of(cluster Cluster) *Policy {
+// ForCluster returns the policy of a process that works for a cluster.
+func (p *Policy) ForCluster(cluster Cluster) *Policy {
 	return &Policy{entries: p.rules(), cluster: cluster}
 }
 
-// In returns the policy for connections for objects of a namespace.
-func (p *Policy) In(namespace string) *Policy {
+// ForNamespace returns the policy for connections for objects of a namespace.
+func (p *Policy) ForNamespace(namespace string) *Policy {
 	if p == nil || p.cluster == nil {
 		return p
 	}
@@ -99,9 +99,9 @@ func Parse(allow, deny []string) (*Policy, error) {
 	return p, errors.Join(p.add(AllowFlag, allow, true), p.add(DenyFlag, deny, false))
 }
 
-// Permissive returns the policy for a program that one person runs for themselves. It may also connect to its own
+// NewLocalPolicy returns the policy for a program that one person runs for themselves. It may also connect to its own
 // machine, but not to a metadata service.
-func Permissive() *Policy {
+func NewLocalPolicy() *Policy {
 	p := &Policy{entries: builtInEntries()}
 	for _, r := range builtIn {
 		if r.what == "a loopback address" {

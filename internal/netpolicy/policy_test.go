@@ -99,7 +99,7 @@ func TestCheck(t *testing.T) {
 	if err := (*netpolicy.Policy)(nil).Check(t.Context(), "", netip.MustParseAddr("127.0.0.1")); err == nil {
 		t.Error("no policy allows loopback, want the built-in table")
 	}
-	permissive := netpolicy.Permissive()
+	permissive := netpolicy.NewLocalPolicy()
 	for addr, want := range map[string]bool{
 		"127.0.0.1": true, "::1": true, "10.0.0.1": true, "169.254.169.254": false,
 		"fd00:ec2::254": false,
@@ -186,7 +186,7 @@ func TestNamesHideNothing(t *testing.T) {
 		t.Error("the server was reached")
 	default:
 	}
-	if _, err := netpolicy.Permissive().DialContext(time.Second)(t.Context(), "unix", "/tmp/none.sock"); err == nil ||
+	if _, err := netpolicy.NewLocalPolicy().DialContext(time.Second)(t.Context(), "unix", "/tmp/none.sock"); err == nil ||
 		!strings.Contains(err.Error(), "are not supported") {
 		t.Errorf("a socket of the machine: %v, want it refused", err)
 	}
@@ -218,7 +218,7 @@ func TestCheckRedirect(t *testing.T) {
 
 func TestProxy(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://proxy.example:3128")
-	proxy := netpolicy.Permissive().Proxy()
+	proxy := netpolicy.NewLocalPolicy().Proxy()
 	for target, want := range map[string]string{
 		"https://api.example": "http://proxy.example:3128", "https://169.254.169.254": "refused",
 		"https://8.8.8.8":   "http://proxy.example:3128",

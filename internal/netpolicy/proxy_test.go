@@ -15,7 +15,7 @@ import (
 // TestInvalidProxyIsNotQuoted checks that the error does not repeat an invalid proxy URL: it may contain a
 // password, and the error appears in a status.
 func TestInvalidProxyIsNotQuoted(t *testing.T) {
-	_, err := Permissive().proxy(func(*http.Request) (*url.URL, error) {
+	_, err := NewLocalPolicy().proxy(func(*http.Request) (*url.URL, error) {
 		return nil, errors.New(`invalid proxy address "http://ada:sk-secret@proxy:port"`)
 	})(httptest.NewRequest(http.MethodGet, "https://api.example", http.NoBody))
 	if err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "HTTPS_PROXY") {

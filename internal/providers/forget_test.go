@@ -101,10 +101,10 @@ func TestKnownCredentialsFollowTheCache(t *testing.T) {
 	text := before + " " + after + " " + replaced
 	expect := func(when, want string) {
 		t.Helper()
-		if got := known.Whole("demo", text); got != want {
+		if got := known.Redact("demo", text); got != want {
 			t.Errorf("%s: %q, want %q", when, got, want)
 		}
-		if got := known.Whole("other", text); got != text {
+		if got := known.Redact("other", text); got != text {
 			t.Errorf("%s: another namespace has %q", when, got)
 		}
 	}

@@ -135,7 +135,7 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 		if e.uid != p.UID {
 			e.earlier = nil
 		} else {
-			e.earlier = redact.Earlier(e.earlier, e.config.Secrets(), config.Secrets())
+			e.earlier = redact.RetainPrevious(e.earlier, e.config.Secrets(), config.Secrets())
 		}
 		trusting.Earlier = e.earlier
 		e.provider, e.config, e.bundle = openai.New(trusting), config, bundle
@@ -213,7 +213,8 @@ func (c *Cache) Close() {
 // config returns the configuration of a provider, and its CA bundle in PEM.
 func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg openai.Config, bundle string, err error) {
 	cfg = openai.Config{
-		Name: p.Name, BaseURL: p.Spec.BaseURL, Policy: c.policy.In(p.Namespace), Memory: c.memory.Account(p.Namespace, bytebudget.Replies),
+		Name: p.Name, BaseURL: p.Spec.BaseURL, Policy: c.policy.ForNamespace(p.Namespace),
+		Memory:         c.memory.Account(p.Namespace, bytebudget.Replies),
 		ConnectTimeout: time.Duration(p.Spec.Timeouts.ConnectSeconds) * time.Second,
 		IdleTimeout:    time.Duration(p.Spec.Timeouts.IdleSeconds) * time.Second,
 	}

@@ -68,7 +68,7 @@ func (w *fakeCluster) set(change func(*fakeCluster)) {
 func newFakeCluster(t *testing.T, key string) (*fakeCluster, *providers.Cache) {
 	t.Helper()
 	w := &fakeCluster{data: map[string][]byte{"apiKey": []byte(key)}, now: time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)}
-	c := providers.NewCache(w.read, w.clock, netpolicy.Permissive(), nil)
+	c := providers.NewCache(w.read, w.clock, netpolicy.NewLocalPolicy(), nil)
 	t.Cleanup(c.Close)
 	return w, c
 }
@@ -439,7 +439,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 	t.Run("a first request waits for it", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := &fakeCluster{err: away, now: time.Now()}
-			c := providers.NewCache(w.read, w.clock, netpolicy.Permissive(), nil)
+			c := providers.NewCache(w.read, w.clock, netpolicy.NewLocalPolicy(), nil)
 			time.AfterFunc(time.Minute, func() { w.set(func(w *fakeCluster) { w.err = nil }) }) // the Secret does not exist at that time
 			begin := time.Now()
 			_, err := c.Lazy(object("http://one.example/v1")).Generate(t.Context(), model.Request{})
@@ -455,7 +455,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 			w := &fakeCluster{err: away, now: time.Now()}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			_, err := providers.NewCache(w.read, w.clock, netpolicy.Permissive(),
+			_, err := providers.NewCache(w.read, w.clock, netpolicy.NewLocalPolicy(),
 				nil).Lazy(object("http://one.example/v1")).Generate(ctx, model.Request{})
 			if failure, ok := errors.AsType[*model.Error](err); !ok || !failure.Unsent {
 				t.Errorf("Generate: %v, want an error of a request that never left", err)

@@ -210,7 +210,7 @@ func (st *stream) line(ctx context.Context, e journal.Entry) ([]byte, *Error) {
 	if e, err = turn.Expand(ctx, st.server.o.Journal, e); err != nil {
 		return nil, failureOf(err)
 	}
-	e.Payload = redact.JSON(e.Payload, st.server.o.Credentials.In(st.key.Namespace))
+	e.Payload = redact.JSON(e.Payload, st.server.o.Credentials.RedactFunc(st.key.Namespace))
 	if st.redactor != nil {
 		if e, err = st.redactor.Redact(e); err != nil {
 			return nil, refuse(http.StatusInternalServerError, "%s", err)

@@ -8,10 +8,10 @@ const (
 	maxEarlierBytes = 64 << 10
 )
 
-// Earlier returns the earlier values of secrets that changed from old to now, the newest last. They are still
+// RetainPrevious returns the earlier values of secrets that changed from old to now, the newest last. They are still
 // needed: a run that began with an old value continues, and servers keep the values that they received. It keeps at
 // most 16 values of at most 64 KiB together, and drops the oldest first.
-func Earlier(earlier, old, now []string) []string {
+func RetainPrevious(earlier, old, now []string) []string {
 	var all []string
 	for _, value := range append(slices.Clone(earlier), old...) {
 		if slices.Contains(now, value) {

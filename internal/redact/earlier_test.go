@@ -44,7 +44,7 @@ func TestEarlier(t *testing.T) {
 			[]string{long[1], long[2], long[3], "b"},
 		},
 	} {
-		if diff := cmp.Diff(tc.want, redact.Earlier(tc.earlier, tc.old, tc.now)); diff != "" {
+		if diff := cmp.Diff(tc.want, redact.RetainPrevious(tc.earlier, tc.old, tc.now)); diff != "" {
 			t.Errorf("%s: %s: -want +got:\n%s", name, tc.reason, diff)
 		}
 	}

@@ -53,7 +53,7 @@ func TestHiddenCharacters(t *testing.T) {
 				continue // HTML maps the numbers of these to other, visible characters
 			}
 			// Text before and after the secret shares its first and last base64 digits.
-			if got := r.Whole("<" + text + ">"); letters(got) != "redacted" && letters(got) != "redactedA" {
+			if got := r.Redact("<" + text + ">"); letters(got) != "redacted" && letters(got) != "redactedA" {
 				t.Errorf("%s, %s: %q is left", name, kind, got)
 			}
 			if line := r.Line(text, 10_000); letters(line) != "redacted" && letters(line) != "redactedA" {
@@ -107,13 +107,13 @@ func TestFoldedCharacters(t *testing.T) {
 		"nothing of it":      {"a\u200bb é\u0301 \U000e0041", "a\u200bb é\u0301 \U000e0041"},
 		"invisible at first": {"\u200b" + secret + "x", "\u200b[redacted]x"},
 	} {
-		if got := r.Whole(tc.text); got != tc.want {
+		if got := r.Redact(tc.text); got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
 	short := redact.New("pass")
 	for text, want := range map[string]string{"p\u200bass": "[redacted]", "p ass": "p ass", "p\u200b ass": "p\u200b ass", "Pass": "Pass"} {
-		if got := short.Whole(text); got != want {
+		if got := short.Redact(text); got != want {
 			t.Errorf("a short secret: %q of %q, want %q", got, text, want)
 		}
 	}
@@ -125,7 +125,7 @@ func TestHiddenAcrossChunks(t *testing.T) {
 	for _, gap := range []int{100, 5_000, 50_000} {
 		for before := range 3 {
 			text := strings.Repeat("x", before*40_000) + between(secret, strings.Repeat("\u200b", gap)) + "y"
-			if got, want := r.Whole(text), strings.Repeat("x", before*40_000)+"[redacted]y"; got != want {
+			if got, want := r.Redact(text), strings.Repeat("x", before*40_000)+"[redacted]y"; got != want {
 				t.Errorf("%d characters between, %d before: %d bytes are left, want %d", gap, before*40_000, len(got), len(want))
 			}
 		}
@@ -148,7 +148,7 @@ func TestTimeIsLinear(t *testing.T) {
 		"octets": strings.Repeat("%e2", size/3), "marks": strings.Repeat("e\u0301", size/3),
 		"almost": strings.Repeat(alike[0][:len(alike[0])*3/4-1], size/3000),
 	} {
-		if got := redact.New(alike...).Whole(text); len(got) > 2*len(text) {
+		if got := redact.New(alike...).Redact(text); len(got) > 2*len(text) {
 			t.Errorf("%s: %d bytes of %d", name, len(got), len(text))
 		}
 	}
@@ -177,7 +177,7 @@ func FuzzWhole(f *testing.F) {
 			}
 		}
 		text := before + " " + hidden.String() + " " + after
-		got := r.Whole(text)
+		got := r.Redact(text)
 		if strings.Contains(got, hidden.String()) {
 			t.Errorf("%q holds the secret, of %q", got, text)
 		}

@@ -54,7 +54,7 @@ func New(secrets ...string) *Redactor {
 	return r
 }
 
-// searching returns a redactor of secrets that supports only Whole.
+// searching returns a redactor of secrets that supports only Redact.
 func searching(secrets []string) *Redactor {
 	r := &Redactor{}
 	for _, text := range slices.Compact(slices.Sorted(slices.Values(formsOf(secrets)))) {
@@ -78,11 +78,11 @@ func (r *Redactor) Text(text string, most int) string {
 	return shorten(r.redact(printable(text[:min(len(text), maxExamined)])), most)
 }
 
-// Whole returns a text of any length without the secrets. It keeps the rest of the text unchanged, so it does not
+// Redact returns a text of any length without the secrets. It keeps the rest of the text unchanged, so it does not
 // make it fit for a message. Of a secret of 16 bytes or more, it also removes a part of three quarters. A shorter
 // part, and a part of a shorter secret, could be normal text, and stays. Its time is linear in the length of the
 // text.
-func (r *Redactor) Whole(text string) string {
+func (r *Redactor) Redact(text string) string {
 	if len(r.forms) == 0 {
 		return text
 	}

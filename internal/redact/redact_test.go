@@ -26,9 +26,9 @@ func TestRedactor(t *testing.T) {
 		"text, long":    {"", r.Text(strings.Repeat("ü", 30), 10), strings.Repeat("ü", 10) + "..."},
 		"whole": {
 			"of any length, and otherwise as it is",
-			r.Whole("\x00" + secret + strings.Repeat("x", 100_000)), "\x00[redacted]" + strings.Repeat("x", 100_000),
+			r.Redact("\x00" + secret + strings.Repeat("x", 100_000)), "\x00[redacted]" + strings.Repeat("x", 100_000),
 		},
-		"whole, a part":  {"only all of it", r.Whole(secret[:20]), secret[:20]},
+		"whole, a part":  {"only all of it", r.Redact(secret[:20]), secret[:20]},
 		"without secret": {"", redact.New().Line("anything", 100), "anything"},
 	} {
 		if tc.got != tc.want {

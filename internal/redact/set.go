@@ -55,17 +55,17 @@ func (s *Set) Put(namespace, owner string, credentials []string) {
 	}
 }
 
-// Whole returns a text without the current credentials of a namespace, as Redactor.Whole does.
-func (s *Set) Whole(namespace, text string) string {
+// Redact returns a text without the current credentials of a namespace, as Redactor.Redact does.
+func (s *Set) Redact(namespace, text string) string {
 	if r := s.of(namespace); r != nil && text != "" {
-		return r.Whole(text)
+		return r.Redact(text)
 	}
 	return text
 }
 
-// In returns Whole for a namespace. The function also uses credentials that are put into the set later.
-func (s *Set) In(namespace string) func(text string) string {
-	return func(text string) string { return s.Whole(namespace, text) }
+// RedactFunc returns Redact for one namespace. The function also uses credentials that are put into the set later.
+func (s *Set) RedactFunc(namespace string) func(text string) string {
+	return func(text string) string { return s.Redact(namespace, text) }
 }
 
 // of returns the redactor of a namespace, or nil if it has no credentials.

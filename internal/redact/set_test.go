@@ -19,7 +19,7 @@ func TestSetKnowsCredentialsOfOneNamespace(t *testing.T) {
 		"team-b": secret + " " + strings.Join(strings.Split(token, ""), "\u200b") + " abc [redacted]",
 		"team-c": text,
 	} {
-		if got := s.Whole(namespace, text); got != want {
+		if got := s.Redact(namespace, text); got != want {
 			t.Errorf("in %s: %q, want %q", namespace, got, want)
 		}
 	}
@@ -28,7 +28,7 @@ func TestSetKnowsCredentialsOfOneNamespace(t *testing.T) {
 func TestSetForgetsObjects(t *testing.T) {
 	const before, after = "key-of-yesterday-0123", "key-of-today-4567"
 	s := redact.NewSet()
-	clean := s.In("team-a")
+	clean := s.RedactFunc("team-a")
 	if got := clean(before); got != before {
 		t.Errorf("an empty set has changed the text to %q", got)
 	}
@@ -52,7 +52,7 @@ func TestSetForgetsObjects(t *testing.T) {
 	}
 	var none *redact.Set
 	none.Put("team-a", "ModelProvider/main", []string{before})
-	if got := none.In("team-a")(before); got != before {
+	if got := none.RedactFunc("team-a")(before); got != before {
 		t.Errorf("without a set: %q", got)
 	}
 }
@@ -69,7 +69,7 @@ func TestSetIsSafe(t *testing.T) {
 	}()
 	s.Put("team-a", "ToolServer/main", []string{secret})
 	for range 50 {
-		if got := s.Whole("team-a", secret); got != "[redacted]" {
+		if got := s.Redact("team-a", secret); got != "[redacted]" {
 			t.Errorf("%q", got)
 		}
 	}
@@ -77,7 +77,7 @@ func TestSetIsSafe(t *testing.T) {
 }
 
 func TestJSON(t *testing.T) {
-	clean := redact.New(token, `"},{"`).Whole
+	clean := redact.New(token, `"},{"`).Redact
 	for name, tc := range map[string]struct{ document, want string }{
 		"nothing":                  {`{ "b":1,  "a":"<x>" }`, `{ "b":1,  "a":"<x>" }`},
 		"a string":                 {`{"b":1e3,"a":["Super\u0026Secret/Token+12345<\"%41>","<&>"]}`, `{"a":["[redacted]","<&>"],"b":1e3}`},
@@ -105,7 +105,7 @@ func BenchmarkSet(b *testing.B) {
 				b.SetBytes(int64(size))
 				b.ReportAllocs()
 				for b.Loop() {
-					if s.Whole("team-a", text) != text {
+					if s.Redact("team-a", text) != text {
 						b.Fatal("the text has no credential")
 					}
 				}

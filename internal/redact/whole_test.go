@@ -55,7 +55,7 @@ func TestWholeFindsEncodedSecrets(t *testing.T) {
 		for inner, write := range writings {
 			for outer, wrap := range writings {
 				around := wrap("é a+b&c/") // it has the same escapes
-				got := r.Whole(around + wrap(write(secret)) + around)
+				got := r.Redact(around + wrap(write(secret)) + around)
 				if got != around+"[redacted]"+around {
 					t.Errorf("%q: %s within %s: %q of %q", secret, inner, outer, got, wrap(write(secret)))
 				}
@@ -148,7 +148,7 @@ func TestWhole(t *testing.T) {
 		"of another encoding": {"there is no end of them", []string{"abcdefgh"}, "a-b-c-d-e-f-g-h", "a-b-c-d-e-f-g-h"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := redact.New(tc.secrets...).Whole(tc.text); got != tc.want {
+			if got := redact.New(tc.secrets...).Redact(tc.text); got != tc.want {
 				t.Errorf("%q, want %q: %s", got, tc.want, tc.reason)
 			}
 		})
@@ -162,7 +162,7 @@ func TestWholeOfBase64(t *testing.T) {
 		for after := range 4 {
 			for _, kind := range []*base64.Encoding{base64.StdEncoding, base64.RawURLEncoding} {
 				text := kind.EncodeToString([]byte(strings.Repeat("u", before) + secret + strings.Repeat("v", after)))
-				got := r.Whole("x " + text + " y")
+				got := r.Redact("x " + text + " y")
 				front, back, found := strings.Cut(got, "[redacted]")
 				// The digit at each end may depend on the neighboring bytes.
 				if !found || len(front) > 2+(before*8+5)/6 || len(back) > 2+(after*8+5)/6+3 ||
@@ -185,12 +185,12 @@ func TestWholeOfLongTexts(t *testing.T) {
 		text.WriteString(gap + escaped)
 		want.WriteString(gap + "[redacted]")
 	}
-	if got := r.Whole(text.String()); got != want.String() {
+	if got := r.Redact(text.String()); got != want.String() {
 		t.Errorf("got %d bytes of %d, want %d bytes; they contain the secret %d times", len(got), text.Len(), want.Len(),
 			strings.Count(got, escaped))
 	}
 	huge := strings.Repeat(secret+"/", 20_000)[:600_000] // a secret that is longer than a chunk
-	if got := redact.New(huge[7:]).Whole("x" + huge + "y"); got != "xsk-demo[redacted]y" {
+	if got := redact.New(huge[7:]).Redact("x" + huge + "y"); got != "xsk-demo[redacted]y" {
 		t.Errorf("of a huge secret %.100q is left", got)
 	}
 }
@@ -225,7 +225,7 @@ func BenchmarkWhole(b *testing.B) {
 				b.SetBytes(int64(len(text)))
 				b.ReportAllocs()
 				for b.Loop() {
-					_ = r.Whole(text) // the test is about the time
+					_ = r.Redact(text) // the test is about the time
 				}
 			})
 		}

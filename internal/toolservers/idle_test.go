@@ -32,7 +32,7 @@ func TestIdleConnectionIsClosed(t *testing.T) {
 	defer web.Close()
 	c := NewCache(func(context.Context, types.NamespacedName) (*corev1.Secret, error) {
 		return &corev1.Secret{Data: map[string][]byte{"token": []byte("token-0")}}, nil
-	}, netpolicy.Permissive(), time.Now, logr.Discard())
+	}, netpolicy.NewLocalPolicy(), time.Now, logr.Discard())
 	c.idle = 50 * time.Millisecond
 	defer c.Close()
 	known := redact.NewSet()
@@ -65,7 +65,7 @@ func TestIdleConnectionIsClosed(t *testing.T) {
 			gone = e.client == nil && e.settings.token == ""
 			e.unlock()
 		}
-		if got := known.Whole("demo", "token-0"); got != "token-0" {
+		if got := known.Redact("demo", "token-0"); got != "token-0" {
 			t.Errorf("the token is still redacted, want it forgotten with its connection: %q", got)
 		}
 		if e.lastKnown(t.Context(), s) == nil {

@@ -70,7 +70,7 @@ func (w *world) set(change func(*world)) {
 func newWorld(t *testing.T) (*world, *toolservers.Cache) {
 	t.Helper()
 	w := &world{data: map[string][]byte{"token": []byte("token-0")}, now: time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)}
-	c := toolservers.NewCache(w.read, netpolicy.Permissive(), w.clock, logr.Discard())
+	c := toolservers.NewCache(w.read, netpolicy.NewLocalPolicy(), w.clock, logr.Discard())
 	t.Cleanup(c.Close)
 	return w, c
 }

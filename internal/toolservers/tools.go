@@ -49,7 +49,7 @@ func (c *Cache) Discover(ctx context.Context, s *v1alpha1.ToolServer) (Listing, 
 	if err != nil {
 		return Listing{}, err
 	}
-	clean := c.known.In(s.Namespace)
+	clean := c.known.RedactFunc(s.Namespace)
 	return Listing{
 		ServerName: cut(clean(l.ServerName), 253), ServerVersion: cut(clean(l.ServerVersion), 64),
 		ProtocolVersion: cut(clean(l.ProtocolVersion), 32),
@@ -173,7 +173,7 @@ func (c *Cache) offers(e *entry, s *v1alpha1.ToolServer, l *mcp.Listing) []tool.
 	defer e.mu.Unlock()
 	e.known, e.knownUID = l, s.UID
 	if e.offeredAs != l || e.offeredFor != s.Generation || s.Generation == 0 {
-		e.offered, e.offeredAs, e.offeredFor = merge(s, l, c.known.In(s.Namespace)), l, s.Generation
+		e.offered, e.offeredAs, e.offeredFor = merge(s, l, c.known.RedactFunc(s.Namespace)), l, s.Generation
 	}
 	return slices.Clone(e.offered)
 }

@@ -270,7 +270,7 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 		return nil, err
 	}
 	if e.client == nil || e.uid != s.UID || !reflect.DeepEqual(settings, e.settings) {
-		earlier := redact.Earlier(e.earlier, mcp.Secrets(e.settings.token, e.settings.headers),
+		earlier := redact.RetainPrevious(e.earlier, mcp.Secrets(e.settings.token, e.settings.headers),
 			mcp.Secrets(settings.token, settings.headers))
 		if e.uid != s.UID {
 			earlier = nil
@@ -306,7 +306,7 @@ func (c *Cache) newClient(name string, e *entry, s settings, earlier []string) (
 	client = mcp.New(mcp.Config{
 		Name: name, URL: s.url, Token: s.token, CredentialsFrom: s.from, Headers: s.headers, Earlier: earlier, ConnectTimeout: s.connect,
 		Memory: c.memory.Account(e.key.Namespace, bytebudget.Results), Listings: c.memory.Account(e.key.Namespace, bytebudget.Listings),
-		Processors: c.processors, Namespace: e.key.Namespace, Policy: c.policy.In(e.key.Namespace), Roots: roots,
+		Processors: c.processors, Namespace: e.key.Namespace, Policy: c.policy.ForNamespace(e.key.Namespace), Roots: roots,
 		Now: c.now, OnChange: func() { c.changed(e.key) },
 		Idle: c.idle, OnIdle: func() { c.dropIdle(e, client) },
 		Log: c.log.WithValues("toolServer", e.key.String()),

@@ -38,7 +38,7 @@ var _ = Describe("The addresses of the cluster", func() {
 			cancel()
 			Eventually(done).WithTimeout(patience).Should(BeClosed())
 		})
-		return (*netpolicy.Policy)(nil).Of(network).In(namespace)
+		return (*netpolicy.Policy)(nil).ForCluster(network).ForNamespace(namespace)
 	}
 	node := func(ctx context.Context, name string, cidrs []string, addresses ...string) {
 		GinkgoHelper()

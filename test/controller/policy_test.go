@@ -58,7 +58,7 @@ func install(ctx SpecContext, o client.Object) {
 // settles waits until decisions count under a policy whose binding was just created.
 func settles(ctx context.Context, b *admissionv1.ValidatingAdmissionPolicyBinding) {
 	GinkgoHelper()
-	Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">=", b.CreationTimestamp.Add(approvals.Settle)))
+	Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">=", b.CreationTimestamp.Add(approvals.PolicySettleTime)))
 }
 
 // underPolicy sets the name of the policy that a manager looks for.
@@ -99,7 +99,7 @@ var _ = Describe("A decision whose approver was not verified", func() {
 			b := newPolicyBinding(name)
 			install(ctx, b)
 			says(ctx, s, &v1alpha1.Turn{}, "delete", message, Equal(waits+"the API server has checked who decides only since "+
-				b.CreationTimestamp.Add(approvals.Settle).UTC().Format(
+				b.CreationTimestamp.Add(approvals.PolicySettleTime).UTC().Format(
 					time.RFC3339)+" (ValidatingAdmissionPolicy "+name+"): delete older ToolApprovals, and decide again"))
 			Expect(m.logs.String()).To(ContainSubstring("Using ToolApprovals again"))
 			t = s.turn(ctx, "delete")
@@ -226,7 +226,7 @@ var _ = Describe("The check of decisions", func() {
 		install(ctx, newPolicy(name))
 		b := newPolicyBinding(name)
 		install(ctx, b)
-		since := b.CreationTimestamp.Add(approvals.Settle)
+		since := b.CreationTimestamp.Add(approvals.PolicySettleTime)
 		checked, why, err := check(ctx, []v1alpha1.ToolApproval{
 			madeAt("before", since.Add(-time.Second)),
 			madeAt("then", since), madeAt("after", since.Add(time.Hour)),
@@ -243,7 +243,7 @@ var _ = Describe("The check of decisions", func() {
 			b.Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Audit}
 		})
 		install(ctx, b)
-		made := b.CreationTimestamp.Add(approvals.Settle)
+		made := b.CreationTimestamp.Add(approvals.PolicySettleTime)
 		Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">=", b.CreationTimestamp.Add(time.Second)),
 			"times of objects are whole seconds")
 		b.Spec.ValidationActions = []admissionv1.ValidationAction{admissionv1.Deny}

@@ -43,7 +43,7 @@ func InstallApprovalPolicy(ctx context.Context, config *rest.Config, folder stri
 	if err != nil {
 		return fmt.Errorf("failed to bind the policy of ToolApprovals: %w", err)
 	}
-	timer := time.NewTimer(time.Until(made.CreationTimestamp.Add(approvals.Settle)))
+	timer := time.NewTimer(time.Until(made.CreationTimestamp.Add(approvals.PolicySettleTime)))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -56,7 +56,7 @@ type Connections struct {
 
 // Connect returns a cache that has no connections yet. The caller must close it.
 func (p *Bundle) Connect(env *terminal.Environment) *Connections {
-	return &Connections{Cache: toolservers.NewCache(p.ReadSecret, netpolicy.Permissive(), env.Now, logr.Discard()), env: env}
+	return &Connections{Cache: toolservers.NewCache(p.ReadSecret, netpolicy.NewLocalPolicy(), env.Now, logr.Discard()), env: env}
 }
 
 // Tools returns the current tools of a server. It returns toolbox.ErrUnknown if the server cannot be reached,

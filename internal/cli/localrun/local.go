@@ -57,7 +57,7 @@ func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun,
 		Options: r, Env: r.Env, credentials: redact.NewSet(), decided: map[waitingCall]bool{},
 		chains: map[string][]translate.Link{},
 	}
-	j.providers = providers.NewCache(p.ReadSecret, r.Env.Now, netpolicy.Permissive(), nil)
+	j.providers = providers.NewCache(p.ReadSecret, r.Env.Now, netpolicy.NewLocalPolicy(), nil)
 	j.providers.NoteIn(j.credentials)
 	j.servers = p.Connect(&j.Env)
 	j.servers.NoteIn(j.credentials)
@@ -134,7 +134,7 @@ func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localT
 		return nil, exit.With(exit.Failed, p.Located(err.Error()))
 	}
 	in.Epoch, in.Executor, in.Cancel = b.epoch, executorName, j.cancel
-	in.Redact = j.credentials.In(t.Namespace)
+	in.Redact = j.credentials.RedactFunc(t.Namespace)
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools
 	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }
 	in.Progress = w.note

@@ -180,7 +180,7 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 		if err != nil {
 			return x.finished(ctx, &in, x.endOf(ctx, &in, err, stream))
 		}
-		done := fairgate.Large(ctx, len(event))
+		done := fairgate.AcquireProcessor(ctx, len(event))
 		err = x.read(event, &in)
 		done()
 		if err != nil {
@@ -213,7 +213,7 @@ func (x *exchange) endOf(ctx context.Context, in *incoming, end error, stream *e
 	if !errors.Is(end, io.EOF) || json.NewDecoder(bytes.NewReader(other)).Decode(&whole) != nil {
 		return end
 	}
-	defer fairgate.Large(ctx, len(whole))()
+	defer fairgate.AcquireProcessor(ctx, len(whole))()
 	before := in.received
 	if err := x.read(whole, in); err != nil {
 		return err

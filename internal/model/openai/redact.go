@@ -15,7 +15,7 @@ func (p *Provider) clean(text string) string { return p.redactor.Line(text, maxD
 // cleanReply removes the secrets from all texts of the endpoint. It must run on the whole reply, because a stream
 // may cut a secret into pieces.
 func (p *Provider) cleanReply(reply *model.Reply) {
-	reply.Redact(p.redactor.Whole)
+	reply.Redact(p.redactor.Redact)
 }
 
 // redactorOf returns a redactor for the key, the secret headers and the earlier secrets.

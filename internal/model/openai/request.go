@@ -102,7 +102,7 @@ func encode(ctx context.Context, req *model.Request) (*payload, error) {
 	for i := range req.Messages {
 		bytes += len(req.Messages[i].Content)
 	}
-	defer fairgate.Large(ctx, bytes)()
+	defer fairgate.AcquireProcessor(ctx, bytes)()
 	body, err := bodyOf(req)
 	if err != nil {
 		return nil, err

@@ -78,7 +78,7 @@ func TestLongReplyMustArriveAtAPaceWhileOthersWait(t *testing.T) {
 func TestSmallReplyReturnsTheMemoryOfALongOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := bytebudget.New(1<<20, replyRoom*2-1)
-		busy, err := b.Account("attacker", bytebudget.Conversations).Try(880 << 10)
+		busy, err := b.Account("attacker", bytebudget.Conversations).TryReserve(880 << 10)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,8 +105,8 @@ func TestSmallReplyReturnsTheMemoryOfALongOne(t *testing.T) {
 	})
 }
 
-// TestHeldLinesFitIntoTheMemoryOfALongReply checks that an event and the text outside events together are no larger than
-// what is reserved for them.
+// TestHeldLinesFitIntoTheMemoryOfALongReply checks that an event and the text outside events together are no larger
+// than what is reserved for them.
 func TestHeldLinesFitIntoTheMemoryOfALongReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w, _ := longReply(t, bytebudget.New(0, replyRoom*2-1), bytebudget.MaxContent)

@@ -36,7 +36,7 @@ func TestLongRepliesTakeTurns(t *testing.T) {
 	budget := bytebudget.New(0, 8<<20) // two replies of one namespace
 	ask := func(namespace, url string) error {
 		p := openai.New(openai.Config{
-			Name: "m", BaseURL: url, ConnectTimeout: time.Minute, IdleTimeout: time.Minute, Policy: netpolicy.Permissive(),
+			Name: "m", BaseURL: url, ConnectTimeout: time.Minute, IdleTimeout: time.Minute, Policy: netpolicy.NewLocalPolicy(),
 			Memory: budget.Account(namespace, bytebudget.Replies),
 		})
 		defer p.Close()

@@ -71,7 +71,7 @@ func provider(t *testing.T, baseURL string, mutate ...func(*openai.Config)) *ope
 	cfg := openai.Config{
 		Name: "demo", BaseURL: baseURL, APIKey: key, CredentialsFrom: `key "apiKey" of Secret "demo"`,
 		ConnectTimeout: 30 * time.Second, IdleTimeout: 20 * time.Second,
-		Policy: netpolicy.Permissive(),
+		Policy: netpolicy.NewLocalPolicy(),
 	}
 	for _, m := range mutate {
 		m(&cfg)

@@ -48,7 +48,7 @@ func TestSentBodyIsReleased(t *testing.T) {
 func TestLargeRequestWaitsForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		processors := fairgate.NewProcessors(1)
-		done := fairgate.Large(processors.With(t.Context(), "other"), 1<<20)
+		done := fairgate.AcquireProcessor(processors.With(t.Context(), "other"), 1<<20)
 		ctx, encoded := processors.With(t.Context(), "mine"), make(chan error, 1)
 		request := func(size int) *model.Request {
 			return &model.Request{Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("x", size)}}}

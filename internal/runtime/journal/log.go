@@ -115,7 +115,7 @@ func FillAdmitted(ctx context.Context, j Journal, uid string, e *Entry, admit fu
 	if err != nil {
 		return unfilled(uid, e, err)
 	}
-	done := fairgate.Large(ctx, int(min(a.Bytes, maxArtifact)))
+	done := fairgate.AcquireProcessor(ctx, int(min(a.Bytes, maxArtifact)))
 	defer done()
 	if e.Payload, err = a.Content(); err != nil {
 		return unfilled(uid, e, fmt.Errorf("%w: %w", ErrDamaged, err))
@@ -132,7 +132,7 @@ func unfilled(uid string, e *Entry, err error) error {
 }
 
 func (l *Log) applied(ctx context.Context, e Entry) error {
-	defer fairgate.Large(ctx, len(e.Payload))()
+	defer fairgate.AcquireProcessor(ctx, len(e.Payload))()
 	l.seq = e.Seq
 	if err := l.o.Apply(e); err != nil {
 		return fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w: %w", e.Seq, e.Kind, l.uid, ErrDamaged, err)
@@ -275,7 +275,7 @@ func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 				r.Kind, most, maxArtifact)
 		}
 		if len(payload) > MaxPayload {
-			done := fairgate.Large(ctx, len(payload))
+			done := fairgate.AcquireProcessor(ctx, len(payload))
 			a := NewArtifact(payload)
 			done()
 			e.Artifact, e.Artifacts = a.SHA256, append(slices.Clip(e.Artifacts), a)

@@ -24,7 +24,7 @@ func TestLargeEntriesTakeTurns(t *testing.T) {
 		}
 		beside := func(what string, work func() error) {
 			t.Helper()
-			done, ended := fairgate.Large(other, 1<<20), make(chan error, 1)
+			done, ended := fairgate.AcquireProcessor(other, 1<<20), make(chan error, 1)
 			before := len(seen)
 			go func() { ended <- work() }()
 			synctest.Wait()
@@ -36,7 +36,7 @@ func TestLargeEntriesTakeTurns(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		done := fairgate.Large(other, 1<<20)
+		done := fairgate.AcquireProcessor(other, 1<<20)
 		if err := log.Append(ctx, journal.Record{Kind: journal.Prepared, Payload: "small"}); err != nil || len(seen) != 1 {
 			t.Errorf("Append = %v, and %d entries were applied", err, len(seen))
 		}

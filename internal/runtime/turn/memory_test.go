@@ -31,7 +31,7 @@ type ledger struct {
 func newLedger(t *testing.T, size int64) *ledger {
 	t.Helper()
 	b := bytebudget.New(size, size)
-	r, err := b.Account("team", bytebudget.Conversations).Try(0)
+	r, err := b.Account("team", bytebudget.Conversations).TryReserve(0)
 	if err != nil {
 		t.Fatal(err)
 	}
