@@ -66,7 +66,8 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 			"the turn did not continue within %s after the end of its suspension (limits.startingDeadlineSeconds)",
 			v1alpha1.StartingDeadline(t.Spec.Limits, agent.Spec.Limits))
 	}
-	in.Entries, in.BeforeEffect, in.Hold, in.ReserveCall = &r.entries, r.beforeEffect, r.hold, r.reserveCall
+	in.Entries, in.BeforeEffect, in.Hold = &r.entries, r.beforeEffect, r.hold
+	in.ReserveCall, in.ReserveRead = r.reserveCall, r.reserveRead
 	in.Keep = r.keep
 	in.Opened = func(ctx context.Context, entries int64, ended bool) error {
 		r.memory.read = true

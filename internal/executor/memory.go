@@ -6,6 +6,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
 
@@ -83,6 +84,28 @@ func (r *run) reserveCall() (release func()) {
 		return nil
 	}
 	return held.Release
+}
+
+// reserveRead waits until it has the memory to read an output of so many bytes from the store: as stored, and
+// decompressed.
+func (r *run) reserveRead(ctx context.Context, bytes int64) (release func(), err error) {
+	account := r.executor.Memory.Account(r.namespace, bytebudget.Results)
+	small := account.Content()
+	if small.Cover(2 * bytes) {
+		return small.Release, nil
+	}
+	held, err := account.Reserve(ctx, min(2*bytes, account.MaxReservation()))
+	switch {
+	case ctx.Err() != nil:
+		held.Release()
+		return nil, context.Cause(ctx)
+	case err != nil:
+		return nil, &tool.Error{
+			Class: tool.Unavailable, Err: err,
+			Message: "the manager has no memory left for large outputs: read it later",
+		}
+	}
+	return held.Release, nil
 }
 
 // keep keeps the memory of the newest reply, which is in the journal, and releases the memory of the previous one.

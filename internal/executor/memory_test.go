@@ -393,3 +393,39 @@ func (m manyCalls) Generate(_ context.Context, r model.Request) (model.Reply, er
 	}
 	return reply, nil
 }
+
+// TestReadsOfLargeOutputsWait checks that a small output is read at once, and that a large one waits until there is memory
+// for it as stored and decompressed. The largest one is read if nothing else is.
+func TestReadsOfLargeOutputsWait(t *testing.T) {
+	const kib, mib = 1 << 10, 1 << 20
+	synctest.Test(t, func(t *testing.T) {
+		e := &Executor{Memory: bytebudget.New(16*mib, 16*mib)}
+		r := &run{executor: e, namespace: "helpdesk"}
+		read := func(ctx context.Context, bytes int64) func() {
+			t.Helper()
+			release, err := r.reserveRead(ctx, bytes)
+			if err != nil {
+				t.Fatalf("reserveRead(%d) = %v", bytes, err)
+			}
+			return release
+		}
+		large := read(t.Context(), 32*mib)
+		if held := e.Memory.Use(bytebudget.Results).Bytes; held != 14*mib {
+			t.Errorf("%d bytes are held for the largest output, want all that a namespace can have", held)
+		}
+		read(t.Context(), 100*kib)()
+		ctx, cancel := context.WithCancelCause(t.Context())
+		ended := errors.New("the turn has ended")
+		time.AfterFunc(time.Second, func() { cancel(ended) })
+		if _, err := r.reserveRead(ctx, mib); !errors.Is(err, ended) {
+			t.Errorf("reserveRead beside the largest output = %v, want a wait until the Turn ends", err)
+		}
+		time.AfterFunc(time.Second, large)
+		read(t.Context(), mib)()
+		for _, kind := range bytebudget.Kinds() {
+			if held := e.Memory.Use(kind).Bytes; held != 0 {
+				t.Errorf("%d bytes of %s are still held", held, kind)
+			}
+		}
+	})
+}

@@ -107,15 +107,27 @@ func (run *runner) attempt(ctx context.Context, c *Candidate, q *modelRequest, r
 	return run.recordResult(ctx, c, r, reply, err, time.Since(begin).Milliseconds())
 }
 
-// recordResult records the result of a request.
+// recordResult records the result of a request. The memory of a reply stays reserved until the reply is recorded;
+// afterwards Keep decides when it is released.
 func (run *runner) recordResult(
 	ctx context.Context, c *Candidate, r *Request, reply *model.Reply, err error, took int64,
 ) (*model.Error, error) {
-	if err == nil {
-		reply.Redact(run.redacted)
-		return nil, run.recordReply(c, r, reply, took)
+	if err != nil {
+		return run.recordFailure(ctx, c, r, model.AsError(err).Redacted(run.redacted), took)
 	}
-	return run.recordFailure(ctx, c, r, model.AsError(err).Redacted(run.redacted), took)
+	release := reply.Release
+	defer func() {
+		if release != nil {
+			release() // also after a panic
+		}
+	}()
+	reply.Redact(run.redacted)
+	if err := run.recordReply(c, r, reply, took); err != nil || release == nil || run.Keep == nil {
+		return nil, err
+	}
+	kept := release
+	release = nil
+	return nil, run.Keep(kept)
 }
 
 // redacted returns a text from outside without the credentials that the Turn must not have.
@@ -132,23 +144,14 @@ func (run *runner) recordRequest(r *Request) error {
 	return run.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r})
 }
 
-// recordReply records the reply to a request. The memory of the reply stays reserved until then; afterwards Keep
-// decides when it is released.
+// recordReply records the reply to a request.
 func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, took int64) error {
 	reply := run.replyForJournal(*given, r.Purpose)
 	reply.Usage = usageOfReply(r, given)
-	err := run.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
+	return run.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
 		DurationMS: took, Last: r.Purpose == ForStep && run.isLast(r.Step, reply),
 	}})
-	switch {
-	case given.Release == nil:
-		return err
-	case err != nil || run.Keep == nil:
-		given.Release()
-		return err
-	}
-	return run.Keep(given.Release)
 }
 
 // recordFailure records the failure of a request. It returns the failure, or an error that stops the run.

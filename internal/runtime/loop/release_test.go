@@ -51,6 +51,26 @@ func TestDecisionNamesTheWholeRequest(t *testing.T) {
 	}
 }
 
+// TestPanicReleasesTheReply checks that the memory of a reply is released if the reply cannot be recorded because of a
+// panic, from which the executor recovers.
+func TestPanicReleasesTheReply(t *testing.T) {
+	released := 0
+	said := says("Done.")
+	said.reply.Release = func() { released++ }
+	c, _ := candidate("one", 1, said)
+	in := input(t, c)
+	in.Redact = func(string) string { panic("a bug") }
+	in.Keep = func(func()) error { t.Error("the memory of the reply was kept"); return nil }
+	func() {
+		defer func() { _ = recover() }()
+		end, err := loop.Run(t.Context(), &in)
+		t.Errorf("Run: %+v, %v, want a panic", end, err)
+	}()
+	if released != 1 {
+		t.Errorf("the memory of the reply was released %d times, want once", released)
+	}
+}
+
 // TestOpenApprovalsAreBounded checks that further calls wait until there is room for their
 // requests.
 func TestOpenApprovalsAreBounded(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
+	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -27,9 +28,15 @@ const maxNamed = 20
 // added.
 type artifacts struct {
 	mu sync.Mutex
-	// names are in the order of the calls. byName has the SHA-256 of each.
+	// names are in the order of the calls.
 	names  []string
-	byName map[string]string
+	byName map[string]artifact
+}
+
+// artifact is the SHA-256 of a stored output, and its size in bytes.
+type artifact struct {
+	sha256 string
+	bytes  int64
 }
 
 func (a *artifacts) add(f loop.CallResult) {
@@ -39,25 +46,25 @@ func (a *artifacts) add(f loop.CallResult) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.byName == nil {
-		a.byName = map[string]string{}
+		a.byName = map[string]artifact{}
 	}
 	if _, ok := a.byName[f.ArtifactName]; !ok {
-		a.names, a.byName[f.ArtifactName] = append(a.names, f.ArtifactName), f.Artifact
+		a.names, a.byName[f.ArtifactName] = append(a.names, f.ArtifactName), artifact{f.Artifact, f.Bytes}
 	}
 }
 
-// find returns the SHA-256 of an artifact of this Turn, or an error that lists the artifacts to ask for.
-func (a *artifacts) find(name string) (string, *tool.Error) {
+// find returns an artifact of this Turn, or an error that lists the artifacts to ask for.
+func (a *artifacts) find(name string) (artifact, *tool.Error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if sha, ok := a.byName[name]; ok {
-		return sha, nil
+	if found, ok := a.byName[name]; ok {
+		return found, nil
 	}
 	known := "this turn has no artifacts"
 	if n := len(a.names); n > 0 {
 		known = "use one of " + strings.Join(a.names[max(0, n-maxNamed):], ", ")
 	}
-	return "", &tool.Error{
+	return artifact{}, &tool.Error{
 		Class:   tool.InvalidArguments,
 		Message: fmt.Sprintf("name: there is no artifact %q: %s", clean(name, maxCallName), known),
 	}
@@ -82,15 +89,18 @@ func (r *run) readArtifact(ctx context.Context, c tool.Call) (tool.Result, error
 	case arguments.Limit < 1:
 		return tool.Result{}, &tool.Error{Class: tool.InvalidArguments, Message: fmt.Sprintf("limit: must be from 1 to %d", maxPage)}
 	}
-	sha, unknown := r.replayed.artifacts.find(arguments.Name)
+	found, unknown := r.replayed.artifacts.find(arguments.Name)
 	if unknown != nil {
 		return tool.Result{}, unknown
 	}
-	a, err := r.engine.Journal.Artifact(ctx, r.in.UID, sha)
-	var content []byte
-	if err == nil {
-		content, err = a.Content()
+	if r.in.ReserveRead != nil {
+		release, err := r.in.ReserveRead(ctx, found.bytes)
+		if err != nil {
+			return tool.Result{}, err
+		}
+		defer release()
 	}
+	content, err := r.artifactContent(ctx, found)
 	switch {
 	case errors.Is(err, journal.ErrNoArtifact):
 		return tool.Result{}, &tool.Error{
@@ -104,6 +114,16 @@ func (r *run) readArtifact(ctx context.Context, c tool.Call) (tool.Result, error
 		}
 	}
 	return page(arguments.Name, content, arguments.Offset, min(arguments.Limit, maxPage))
+}
+
+// artifactContent reads an artifact.
+func (r *run) artifactContent(ctx context.Context, of artifact) ([]byte, error) {
+	a, err := r.engine.Journal.Artifact(ctx, r.in.UID, of.sha256)
+	if err != nil {
+		return nil, err
+	}
+	defer fairgate.AcquireProcessor(ctx, int(of.bytes))()
+	return a.Content()
 }
 
 // page returns a part of a text, measured in characters. A line before it says which part it is and at which offset

@@ -3,6 +3,7 @@ package turn_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -150,6 +151,42 @@ func TestAllOfAnArtifactCanBeRead(t *testing.T) {
 	}
 	if read.String() != hostile {
 		t.Errorf("%d bytes were read, want the %d of the output", read.Len(), len(hostile))
+	}
+}
+
+// TestReadArtifactReservesMemory checks that an artifact is read only once there is memory for it, and that this memory
+// is released. Eight calls of each Turn may read an artifact of 32 MiB at once.
+func TestReadArtifactReservesMemory(t *testing.T) {
+	for name, tc := range map[string]struct {
+		refusal error
+		want    string
+	}{
+		"memory":    {nil, `Artifact "call-1-1", characters 0 to 8000`},
+		"no memory": {&tool.Error{Class: tool.Unavailable, Message: "no memory is left"}, "error (unavailable): no memory is left"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("p0", 1, answer{reply: calls("", call("c1", "dump"))},
+				asks("read_artifact", `{"name":"call-1-1"}`), says("Done."))
+			in := input(c)
+			in.Tools = []tool.Tool{named("dump", tool.ReadOnly, saying(long))}
+			var wanted []int64
+			held := 0
+			in.ReserveRead = func(_ context.Context, bytes int64) (func(), error) {
+				wanted = append(wanted, bytes)
+				if tc.refusal != nil {
+					return nil, tc.refusal
+				}
+				held++
+				return func() { held-- }, nil
+			}
+			mustRun(t, &journaltest.Memory{}, in)
+			if !slices.Equal(wanted, []int64{int64(len(long))}) || held != 0 {
+				t.Errorf("memory for outputs of %d bytes was wanted, and %d are held; want one of %d, and none", wanted, held, len(long))
+			}
+			if got := s.requests[2].Messages; !strings.Contains(got[len(got)-1].Content, tc.want) {
+				t.Errorf("the model received %.200q, want %q", got[len(got)-1].Content, tc.want)
+			}
+		})
 	}
 }
 

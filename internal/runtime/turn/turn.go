@@ -81,6 +81,9 @@ type Input struct {
 	// An error ends the run at a safe point. A *TooLargeError ends the Turn, but it is ignored while the journal is
 	// read. If Hold is nil, there is no bound.
 	Hold func(bytes int64) error
+	// ReserveRead waits until it has the memory to read a stored output of so many bytes, and returns the function that
+	// releases that memory. An error ends the call that reads the output. If ReserveRead is nil, there is no bound.
+	ReserveRead func(ctx context.Context, bytes int64) (release func(), err error)
 	// Keep takes over the memory of a long reply that is in the journal: release frees that memory. Keep calls the
 	// release function that it received before. It receives nil once Hold has counted the reply. The memory of an
 	// answer is kept beyond the end of the run, because the result contains its text. If Keep is nil, the memory is
