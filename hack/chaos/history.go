@@ -282,7 +282,7 @@ func (h *history) replied(e journal.Entry, s loop.Step) {
 	h.steps = append(h.steps, s)
 }
 
-func (h *history) failed(e journal.Entry, a loop.Attempt) {
+func (h *history) failed(e journal.Entry, a loop.FailedRequest) {
 	if r := h.pending(e, a.Step, a.Purpose); r != nil {
 		r.unsent, r.usage = a.Unsent, a.Usage
 	}

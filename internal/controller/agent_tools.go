@@ -182,7 +182,7 @@ func (f *toolFindings) exposed(pinned []string) []v1alpha1.ExposedTool {
 	if p := f.agent.Spec.ToolPolicy; p != nil {
 		policy = *p
 	}
-	offered, packs := tool.Packs(tool.Expose(f.offers, tool.Reserved()))
+	offered, packs := tool.SplitContextTools(tool.Expose(f.offers, tool.Reserved()))
 	most := int(cmp.Or(policy.MaxToolsPerTurn, v1alpha1.DefaultMaxToolsPerTurn))
 	kept, leftOut := tool.Select(offered, tool.Selection{Most: most, Pinned: pinned})
 	switch {
@@ -192,9 +192,9 @@ func (f *toolFindings) exposed(pinned []string) []v1alpha1.ExposedTool {
 	case leftOut > 0:
 		f.note("not all tools are offered: toolPolicy.maxToolsPerTurn is %d", most)
 	}
-	if len(packs) > tool.MaxPacks {
-		packs = packs[:tool.MaxPacks]
-		f.note("only the first %d tools of the role ContextPack are called", tool.MaxPacks)
+	if len(packs) > tool.MaxContextTools {
+		packs = packs[:tool.MaxContextTools]
+		f.note("only the first %d tools of the role ContextPack are called", tool.MaxContextTools)
 	}
 	var all []v1alpha1.ExposedTool
 	for _, t := range slices.Concat(kept, packs) {

@@ -56,7 +56,7 @@ func (s *journalSpace) of(namespace string) quota.Verdict {
 	defer s.mu.Unlock()
 	var strictest quota.Verdict
 	for _, r := range s.reports {
-		if v := r.report.Of(namespace); v.Running && !strictest.Running || v.New && !strictest.New {
+		if v := r.report.VerdictFor(namespace); v.Running && !strictest.Running || v.New && !strictest.New {
 			strictest = v
 		}
 	}
@@ -70,7 +70,7 @@ func (s *journalSpace) opened() []string {
 	defer s.mu.Unlock()
 	var tight []string
 	for _, r := range s.reports {
-		tight = append(tight, r.report.Tight()...)
+		tight = append(tight, r.report.WaitingNamespaces()...)
 	}
 	slices.Sort(tight)
 	tight = slices.Compact(tight)

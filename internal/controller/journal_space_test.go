@@ -52,7 +52,7 @@ func TestWhenJournalsFull(t *testing.T) {
 		"past its deadline, spent":  {"it ends with its journal", turnWith(began, started(24*time.Hour)), spent, finalize},
 		"expired, spent":            {"its removal frees space", turnWith(finished(time.Hour), keeps(1)), spent, remove},
 	} {
-		v := snapshot{turn: tc.turn, agent: ready, executorAlive: true, journals: tc.report.Of("helpdesk"), now: now}
+		v := snapshot{turn: tc.turn, agent: ready, executorAlive: true, journals: tc.report.VerdictFor("helpdesk"), now: now}
 		got := decide(v)
 		if got.action != tc.want {
 			t.Errorf("%s: %s, want %s: %s", name, got.action, tc.want, tc.reason)

@@ -500,7 +500,7 @@ func TestFailingTurnIsSkipped(t *testing.T) {
 			if !slices.Equal(b.woken, []string{"next"}) {
 				t.Errorf("woken: %v, want the next Turn", b.woken)
 			}
-			if !b.turns.slots.Waits(requestOf(queued).Turn) {
+			if !b.turns.slots.IsWaiting(requestOf(queued).Turn) {
 				t.Error("the Turn has lost its position in the queue")
 			}
 		})

@@ -184,7 +184,7 @@ func (r *TurnReconciler) enter(ctx context.Context, v snapshot, d decision) (dec
 	// If API servers stamp creation times by clocks that differ, a Turn may be older than one that was bound before
 	// it appeared. The queue shows that binding, unless the response to it was lost.
 	last, known := r.queues.lastEntered(v.turn)
-	if !known || last != nil && last.BoundTo() == "" && r.slots.Holds(client.ObjectKeyFromObject(last)) {
+	if !known || last != nil && last.BoundTo() == "" && r.slots.HasSlot(client.ObjectKeyFromObject(last)) {
 		return decision{action: hold, after: staleInterval}, nil
 	}
 	r.enterMu.RLock()

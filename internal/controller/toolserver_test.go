@@ -337,7 +337,7 @@ func TestFailingToolServer(t *testing.T) {
 		},
 		"no memory for its list": {
 			"the ToolServers of the namespace hold their share", netpolicy.NewLocalPolicy(),
-			func(d *toolServerEnv) { d.Servers.Share(bytebudget.New(8, 8)) }, nil,
+			func(d *toolServerEnv) { d.Servers.SetMemoryBudget(bytebudget.New(8, 8)) }, nil,
 			[]string{"False MemoryUsedUp: ", "have the server list fewer tools"},
 		},
 		"another program answers": {

@@ -77,7 +77,7 @@ func remarks(s *v1alpha1.ToolServer, listing toolservers.Listing) []string {
 	if len(unknown) > 0 {
 		all = append(all, "spec.tools declares "+quotedNames(unknown)+", which the server does not have: check the spelling")
 	}
-	offered := tool.Choose([]tool.Offer{{Server: s.Name, Tools: tools}}, nil, tool.Selection{Most: len(tools)})
+	offered := tool.NewExposure([]tool.Offer{{Server: s.Name, Tools: tools}}, nil, tool.Selection{Most: len(tools)})
 	if len(offered.Unusable) > 0 {
 		all = append(all, "models cannot be offered "+quotedNames(offered.Unusable)+": see status.tools[].unusable")
 	}

@@ -358,7 +358,7 @@ func agentInfo(a *v1alpha1.Agent) scheduler.Agent {
 		info.Version = version
 	}
 	if most := a.Spec.MaxParallelTurns; most != nil {
-		info.Most = int(*most)
+		info.MaxParallelTurns = int(*most)
 	}
 	return info
 }

@@ -109,7 +109,7 @@ func (r *TurnReconciler) isConcerned(t *v1alpha1.Turn, why string) bool {
 		c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 		return c.Message != why
 	case v1alpha1.TurnReasonQueued, v1alpha1.TurnReasonPending:
-		return why != "" || !r.slots.Waits(client.ObjectKeyFromObject(t))
+		return why != "" || !r.slots.IsWaiting(client.ObjectKeyFromObject(t))
 	case "":
 		return true
 	}

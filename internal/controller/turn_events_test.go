@@ -276,7 +276,7 @@ func TestWatchReleasesSlot(t *testing.T) {
 			b.turns.expectations.Expect(bound)
 			b.turns.slots.Confirm(requestOf(bound), "self")
 			b.turns.slotEvents().Update(t.Context(), event.UpdateEvent{ObjectOld: bound, ObjectNew: tc.after}, nil)
-			if got := b.turns.slots.Holds(client.ObjectKeyFromObject(bound)); got != tc.holds {
+			if got := b.turns.slots.HasSlot(client.ObjectKeyFromObject(bound)); got != tc.holds {
 				t.Errorf("it holds its slot: %t, want %t", got, tc.holds)
 			}
 		})

@@ -96,7 +96,7 @@ func (r *run) cancelChild(ctx context.Context, child *v1alpha1.Turn) error {
 //
 //   - The Turn has no Session, or is not known to have asked a model.
 //   - The Session is gone, or its history cannot be read.
-func (r *run) chargeKnown(ctx context.Context, cut *cutOffError) (*turn.Place, error) {
+func (r *run) chargeKnown(ctx context.Context, cut *cutOffError) (*turn.SessionPosition, error) {
 	e := r.executor
 	s, err := e.session(ctx, r.turn)
 	if err != nil || s == nil {

@@ -27,7 +27,7 @@ type family struct {
 // took returns the usage of the Turn of a call, or a *tool.Pending while that Turn has not ended. uid is the UID of
 // that Turn, or empty if it is unknown. A Turn that now has another owner, for example after only its parent was
 // deleted, has no usage for this parent.
-func (f family) took(ctx context.Context, parent turn.Gone, call loop.Intent, uid string) (tool.Result, error) {
+func (f family) took(ctx context.Context, parent turn.DeletedTurn, call loop.Intent, uid string) (tool.Result, error) {
 	object := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: parent.Namespace, Name: parent.Name, UID: types.UID(parent.UID)}}
 	var child v1alpha1.Turn
 	key := client.ObjectKey{Namespace: parent.Namespace, Name: translate.ChildName(object, call.Step, call.CallID)}

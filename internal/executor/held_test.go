@@ -54,7 +54,9 @@ func look(approval bool, result string) func(context.Context, *v1alpha1.Agent) [
 		return []tool.Tool{{
 			Tool: prompt.Tool{Name: "look"}, Effect: tool.ReadOnly, Schema: json.RawMessage(`{"type":"object"}`),
 			RequiresApproval: approval,
-			Caller:           tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) { return tool.Result{Content: result}, nil }),
+			Caller: tool.CallerFunc(func(context.Context, tool.Call) (tool.Result, error) {
+				return tool.Result{Content: result}, nil
+			}),
 		}}
 	}
 }
@@ -151,7 +153,7 @@ func TestManyTurnsShareLittleMemory(t *testing.T) {
 		for i := range 4 {
 			_, err := session.Add(t.Context(), fmt.Sprint("uid-talk-", n), session.Turn{
 				UID: fmt.Sprint("earlier-", i), Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("h", 200_000)}},
-			}, session.Since{}, journal.Options{Journal: journals, Now: e.Now})
+			}, session.ExternalState{}, journal.Options{Journal: journals, Now: e.Now})
 			if err != nil {
 				t.Fatal(err)
 			}

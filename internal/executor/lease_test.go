@@ -27,7 +27,7 @@ func TestStoppingExecutorOffersNoCapacity(t *testing.T) {
 		return updates == 1, nil, conflict
 	})
 	stores := store.NewTracker(&journaltest.Memory{}, store.TrackerOptions{})
-	id, err := stores.Ask(t.Context())
+	id, err := stores.Identity(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -161,7 +161,7 @@ func (e *Executor) identity(ctx context.Context, epoch int64) (store.Identity, e
 	if last := e.Store.Last(); epoch == 1 && last.ID != "" {
 		return last.Identity, nil
 	}
-	return e.Store.Ask(ctx)
+	return e.Store.Identity(ctx)
 }
 
 // mayAffect reports whether a Turn may call a tool that is not ReadOnly: a tool of its Agent's current spec, or one

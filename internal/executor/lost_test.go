@@ -101,7 +101,7 @@ func (s *purchaseHarness) open() *sqlite.Store {
 func (s *purchaseHarness) bind(predicted bool) {
 	s.t.Helper()
 	journals, t := s.open(), stored(s.t, s.Executor)
-	id, err := s.newTracker(journals).Ask(s.t.Context())
+	id, err := s.newTracker(journals).Identity(s.t.Context())
 	if err := errors.Join(err, journals.Close()); err != nil {
 		s.t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func (s *purchaseHarness) bind(predicted bool) {
 }
 
 // newTracker returns the tracker of a process that starts.
-func (s *purchaseHarness) newTracker(journals store.Marked) *store.Tracker {
+func (s *purchaseHarness) newTracker(journals store.PositionStore) *store.Tracker {
 	return store.NewTracker(journals, store.TrackerOptions{Published: func(context.Context, string) (int64, error) {
 		if s.bug {
 			panic("a bug")
@@ -374,10 +374,10 @@ func TestRunSurvivesAFailoverOfTheStore(t *testing.T) {
 	s.bind(true)
 	s.during = func(r *run) {
 		s.published = 100
-		if _, err := s.newTracker(s.journals).Ask(t.Context()); err != nil { // another process checks the store
+		if _, err := s.newTracker(s.journals).Identity(t.Context()); err != nil { // another process checks the store
 			t.Error(err)
 		}
-		if _, err := s.Store.Ask(t.Context()); err != nil {
+		if _, err := s.Store.Identity(t.Context()); err != nil {
 			t.Error(err)
 		}
 		if written, err := r.writeProgress(t.Context(), r.turn, news{}); written == nil || err != nil {

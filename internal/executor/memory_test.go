@@ -394,8 +394,8 @@ func (m manyCalls) Generate(_ context.Context, r model.Request) (model.Reply, er
 	return reply, nil
 }
 
-// TestReadsOfLargeOutputsWait checks that a small output is read at once, and that a large one waits until there is memory
-// for it as stored and decompressed. The largest one is read if nothing else is.
+// TestReadsOfLargeOutputsWait checks that a small output is read at once, and that a large one waits until there is
+// memory for it as stored and decompressed. The largest one is read if nothing else is.
 func TestReadsOfLargeOutputsWait(t *testing.T) {
 	const kib, mib = 1 << 10, 1 << 20
 	synctest.Test(t, func(t *testing.T) {

@@ -72,7 +72,7 @@ func (e *Executor) onLoss(t *v1alpha1.Turn) func(ctx context.Context, missing in
 
 // total writes the current totals of a Session into its status, and repeats that until it succeeds. It runs before
 // the end of the Turn is written, so that a client that sees that end also sees these totals.
-func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.Place, end time.Time) {
+func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.SessionPosition, end time.Time) {
 	if place == nil {
 		return
 	}
@@ -93,7 +93,7 @@ func (e *Executor) total(ctx context.Context, t *v1alpha1.Turn, place *turn.Plac
 
 // writeTotals makes one attempt to write the totals. It does nothing if the Session is gone or was created anew.
 func writeTotals(
-	ctx context.Context, reader client.Reader, writer client.Client, key client.ObjectKey, place *turn.Place, end time.Time,
+	ctx context.Context, reader client.Reader, writer client.Client, key client.ObjectKey, place *turn.SessionPosition, end time.Time,
 ) error {
 	var s v1alpha1.Session
 	if err := reader.Get(ctx, key, &s); err != nil {

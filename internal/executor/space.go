@@ -24,7 +24,7 @@ func (e *Executor) JournalUse() *quota.Report {
 // seconds later. The run waits for these seconds first, so that the Turn is not bound again at once. A Turn that
 // must end may begin, because its end needs little space.
 func (r *run) awaitSpace(ctx context.Context) error {
-	v := r.executor.JournalUse().Of(r.namespace)
+	v := r.executor.JournalUse().VerdictFor(r.namespace)
 	begins := r.first && !r.tried
 	if stops := v.Running || v.New && begins; !stops || r.cancelled.Err() != nil || r.binding.Overdue {
 		return nil
@@ -51,7 +51,7 @@ func (e *Executor) Measured(report *quota.Report) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, r := range e.runs {
-		if v := report.Of(r.namespace); v.Running {
+		if v := report.VerdictFor(r.namespace); v.Running {
 			r.noSpace.Store(&v.Message)
 			r.stopSoon()
 		}

@@ -138,7 +138,7 @@ func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Resu
 func (r *run) child(ctx context.Context, call loop.Intent, uid string) (tool.Result, error) {
 	e := r.executor
 	return family{e.Reader, e.Engine}.took(ctx,
-		turn.Gone{UID: string(r.turn.UID), Namespace: r.turn.Namespace, Name: r.turn.Name}, call, uid)
+		turn.DeletedTurn{UID: string(r.turn.UID), Namespace: r.turn.Namespace, Name: r.turn.Name}, call, uid)
 }
 
 // answer returns the whole answer of a child. The child's status may have only its beginning.
@@ -195,11 +195,11 @@ func refusalOf(err error) error {
 	const message = "the API server refused the Turn of the sub-agent"
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return &tool.Error{Class: tool.InvalidArguments, Message: message, Said: reasonOf(err), Err: err}
+		return &tool.Error{Class: tool.InvalidArguments, Message: message, RemoteMessage: reasonOf(err), Err: err}
 	case apierrors.IsRequestEntityTooLargeError(err):
 		return &tool.Error{Class: tool.InvalidArguments, Message: message + ": task and context are too long", Err: err}
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
-		return &tool.Error{Class: tool.Unavailable, Message: message, Said: reasonOf(err), Err: err}
+		return &tool.Error{Class: tool.Unavailable, Message: message, RemoteMessage: reasonOf(err), Err: err}
 	}
 	return err
 }

@@ -135,7 +135,7 @@ func (p *parts) identify(ctx context.Context) error {
 	})
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
-	_, err := backoff.Retry(ctx, func() (store.Identity, error) { return p.identity.Ask(ctx) }, backoff.WithBackOff(wait),
+	_, err := backoff.Retry(ctx, func() (store.Identity, error) { return p.identity.Identity(ctx) }, backoff.WithBackOff(wait),
 		backoff.WithMaxElapsedTime(storePatience), backoff.WithNotify(func(err error, wait time.Duration) {
 			p.log.Info("Waiting for the identity of the store of the journal", "cause", err.Error(), "in",
 				wait.Round(time.Millisecond).String())

@@ -45,19 +45,19 @@ type Error struct {
 	Kind Kind
 	// Message is text by Capstan. A status contains only this part.
 	Message string
-	// Said is text by the server or the network; it may be empty. It is for journals, and for people who run the
-	// command line themselves.
-	Said string
+	// RemoteMessage is text by the server or the network; it may be empty. It is for journals, and for people who run
+	// the command line themselves.
+	RemoteMessage string
 	// Err is the cause. It may contain credentials, so it must not appear in messages.
 	Err error
 }
 
 // Error returns Message, followed by Said.
 func (e *Error) Error() string {
-	if e.Said == "" {
+	if e.RemoteMessage == "" {
 		return e.Message
 	}
-	return e.Message + ": " + e.Said
+	return e.Message + ": " + e.RemoteMessage
 }
 
 // Unwrap returns the cause.
@@ -69,7 +69,7 @@ func (c *Client) discovery(ctx context.Context, err error) *Error {
 		return e
 	}
 	as := func(kind Kind, message, said string) *Error {
-		return &Error{Kind: kind, Message: message, Said: c.redactor.Line(said, maxDetail), Err: err}
+		return &Error{Kind: kind, Message: message, RemoteMessage: c.redactor.Line(said, maxDetail), Err: err}
 	}
 	if said, ok := errors.AsType[*statusError](err); ok {
 		return as(kindOf(said.status), c.statusMessage(said), said.detail)
@@ -141,7 +141,7 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 	withStatus := func(class tool.Class, said *statusError) *tool.Error {
 		return &tool.Error{
 			Class: class, Message: c.prefix() + c.statusMessage(said),
-			Said: c.redactor.Line(said.detail, maxDetail), Err: err,
+			RemoteMessage: c.redactor.Line(said.detail, maxDetail), Err: err,
 		}
 	}
 	said, refused := errors.AsType[*statusError](err)
@@ -163,7 +163,7 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 		return as(tool.Unavailable, "%s, and the call was not made", errSession)
 	case !ex.sent.Load():
 		failure := c.discovery(ctx, err)
-		return &tool.Error{Class: tool.Unavailable, Message: c.prefix() + failure.Message, Said: failure.Said, Err: err}
+		return &tool.Error{Class: tool.Unavailable, Message: c.prefix() + failure.Message, RemoteMessage: failure.RemoteMessage, Err: err}
 	case refused && (isFailure(said.status) || said.status == http.StatusFound || said.status == http.StatusSeeOther):
 		return withStatus(tool.OutcomeUnknown, said)
 	case refused && said.status == http.StatusBadRequest:
@@ -183,7 +183,7 @@ func (c *Client) failure(ctx context.Context, ex *exchange, err error) *tool.Err
 func (c *Client) unknownOutcome(err error) *tool.Error {
 	failure := &tool.Error{Class: tool.OutcomeUnknown, Message: c.prefix() + errSession.Error() + ", and may have made the call", Err: err}
 	if said, ok := errors.AsType[*sessionError](err); ok {
-		failure.Said = c.redactor.Line(said.detail, maxDetail)
+		failure.RemoteMessage = c.redactor.Line(said.detail, maxDetail)
 	}
 	return failure
 }
@@ -211,7 +211,7 @@ func (c *Client) answered(name string, said *jsonrpc.Error) *tool.Error {
 	}
 	return &tool.Error{
 		Class: class, Message: c.prefix() + "it returned an error for the call",
-		Said: c.redactor.Text(said.Message, maxMessage), Err: said,
+		RemoteMessage: c.redactor.Text(said.Message, maxMessage), Err: said,
 	}
 }
 
@@ -240,7 +240,7 @@ func (c *Client) reported(name, text string) *tool.Error {
 	if text = c.redactor.Text(text, maxMessage); strings.TrimSpace(text) == "" {
 		return &tool.Error{Class: class, Message: "the tool failed without a reason"}
 	}
-	return &tool.Error{Class: class, Message: "the tool failed", Said: text}
+	return &tool.Error{Class: class, Message: "the tool failed", RemoteMessage: text}
 }
 
 // isTrust reports whether a connection failed because of the server's certificate.

@@ -28,7 +28,7 @@ func TestEverything(t *testing.T) {
 		known[found.Name] = found
 	}
 	if sum := known["get-sum"]; sum.Description == "" || !strings.Contains(string(sum.Schema), `"a"`) ||
-		tool.Judge("", sum.Hints) != tool.Destructive {
+		tool.ResolveEffect("", sum.Hints) != tool.Destructive {
 		t.Errorf("get-sum = %+v", sum)
 	}
 	for name := range known {

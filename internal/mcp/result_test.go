@@ -136,8 +136,8 @@ func TestErrorsOfTools(t *testing.T) {
 		"no-such-tool": {tool.Unavailable, `tool server "demo": it returned an error for the call`, `unknown tool "no-such-tool"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if e := failure(t, c, name); e.Class != tc.class || e.Message != tc.want || e.Said != tc.said {
-				t.Errorf("Call = %s %q %.300q, want %s %q %.300q", e.Class, e.Message, e.Said, tc.class, tc.want, tc.said)
+			if e := failure(t, c, name); e.Class != tc.class || e.Message != tc.want || e.RemoteMessage != tc.said {
+				t.Errorf("Call = %s %q %.300q, want %s %q %.300q", e.Class, e.Message, e.RemoteMessage, tc.class, tc.want, tc.said)
 			}
 		})
 	}

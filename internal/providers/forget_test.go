@@ -96,7 +96,7 @@ func TestKnownCredentialsFollowTheCache(t *testing.T) {
 	const before, after, replaced = "key-of-yesterday-0123", "key-of-today-4567", "key-of-another-89ab"
 	w, c := newFakeCluster(t, before)
 	known := redact.NewSet()
-	c.NoteIn(known)
+	c.SetCredentialSet(known)
 	p := object("http://one.example/v1")
 	text := before + " " + after + " " + replaced
 	expect := func(when, want string) {

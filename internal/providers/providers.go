@@ -67,9 +67,9 @@ func NewCache(secrets SecretReader, now func() time.Time, policy *netpolicy.Poli
 	return &Cache{secrets: secrets, now: now, policy: policy, memory: memory, entries: map[types.NamespacedName]*entry{}}
 }
 
-// NoteIn makes the set contain the credentials of the providers for as long as the cache keeps them. It must be
-// called before the cache is used.
-func (c *Cache) NoteIn(known *redact.Set) { c.knownSecrets = known }
+// SetCredentialSet makes the set contain the credentials of the providers for as long as the cache keeps them. It
+// must be called before the cache is used.
+func (c *Cache) SetCredentialSet(known *redact.Set) { c.knownSecrets = known }
 
 // updateKnown puts the credentials of an entry into the set, unless the cache has forgotten the entry.
 func (c *Cache) updateKnown(key types.NamespacedName, e *entry) {

@@ -46,7 +46,7 @@ func (f *forecast) verdict() quota.Verdict {
 	if err := f.Measure(f.t.Context()); err != nil {
 		f.t.Fatal(err)
 	}
-	return quota.Decode(f.Last().Encode()).Of("a")
+	return quota.Decode(f.Last().Encode()).VerdictFor("a")
 }
 
 func TestExpectedBytesCount(t *testing.T) {

@@ -153,7 +153,7 @@ func (m *Meter) Measure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := m.Limits.Judge(u, expected)
+	r := m.Limits.Evaluate(u, expected)
 	m.last.Store(&r)
 	metrics.JournalUse(metricsOf(m.Limits, u, r))
 	if m.Changed != nil {

@@ -49,21 +49,21 @@ type Budget struct {
 	Share int64 `json:"share,omitempty"`
 }
 
-// Tight reports whether new Turns must wait: the use, including the expected bytes of running Turns, has reached 80
-// %.
-func (b Budget) Tight() bool {
+// IsNearlyFull reports whether new Turns must wait: the use, including the expected bytes of running Turns, has
+// reached 80 %.
+func (b Budget) IsNearlyFull() bool {
 	return b.Limit > 0 && b.Used+b.Expected >= b.Limit/10*tightTenths
 }
 
-// Spent reports whether running Turns must wait as well, because the quota is used up. Their expected bytes do not
+// IsUsedUp reports whether running Turns must wait as well, because the quota is used up. Their expected bytes do not
 // count: otherwise they would wait for themselves.
-func (b Budget) Spent() bool { return b.Limit > 0 && b.Used >= max(b.Limit, b.Share) }
+func (b Budget) IsUsedUp() bool { return b.Limit > 0 && b.Used >= max(b.Limit, b.Share) }
 
 // inUse returns a text with the used and the expected bytes of the quota.
 func (b Budget) inUse() string {
-	text := Bytes(b.Used) + " of their quota of " + Bytes(b.Limit)
+	text := FormatBytes(b.Used) + " of their quota of " + FormatBytes(b.Limit)
 	if b.Expected > 0 {
-		text += ", and running Turns will write about " + Bytes(b.Expected) + " more"
+		text += ", and running Turns will write about " + FormatBytes(b.Expected) + " more"
 	}
 	return text
 }
@@ -82,14 +82,14 @@ type Report struct {
 	Namespaces map[string]Budget `json:"namespaces,omitempty"`
 }
 
-// Judge returns the Report for a use. expected is the number of bytes that the Turns of each namespace will still
+// Evaluate returns the Report for a use. expected is the number of bytes that the Turns of each namespace will still
 // write.
-func (l Limits) Judge(u store.Use, expected map[string]int64) Report {
+func (l Limits) Evaluate(u store.Use, expected map[string]int64) Report {
 	r := Report{Total: Budget{Used: u.Bytes, Limit: l.total(u)}}
 	budgets := map[string]Budget{}
 	for _, namespaces := range []map[string]int64{u.Namespaces, expected} {
 		for namespace := range namespaces {
-			if b := l.namespace(u, namespace, expected); b.Tight() {
+			if b := l.namespace(u, namespace, expected); b.IsNearlyFull() {
 				budgets[namespace] = b
 			}
 		}
@@ -154,28 +154,28 @@ type Verdict struct {
 	Message string
 }
 
-// Of returns the verdict for a namespace. With a nil Report, no Turn must wait.
-func (r *Report) Of(namespace string) Verdict {
+// VerdictFor returns the verdict for a namespace. With a nil Report, no Turn must wait.
+func (r *Report) VerdictFor(namespace string) Verdict {
 	if r == nil {
 		return Verdict{}
 	}
 	total, own := r.Total, r.Namespaces[namespace]
-	v := Verdict{New: total.Tight() || own.Tight(), Running: total.Spent() || own.Spent()}
+	v := Verdict{New: total.IsNearlyFull() || own.IsNearlyFull(), Running: total.IsUsedUp() || own.IsUsedUp()}
 	switch {
-	case own.Tight() && (own.Spent() || !total.Spent()):
+	case own.IsNearlyFull() && (own.IsUsedUp() || !total.IsUsedUp()):
 		v.Message = fmt.Sprintf("the journals of namespace %q use %s; new Turns wait from 80 %%: "+
 			"delete finished Turns and Sessions that are no longer needed, or have an administrator raise --journal-quota-per-namespace",
 			namespace, own.inUse())
-	case total.Tight():
+	case total.IsNearlyFull():
 		v.Message = fmt.Sprintf("the journals of all namespaces use %s of %s; new Turns wait from 80 %%: "+
 			"delete finished Turns and Sessions that are no longer needed, or have an administrator enlarge the volume or --journal-quota",
-			Bytes(total.Used), Bytes(total.Limit))
+			FormatBytes(total.Used), FormatBytes(total.Limit))
 	}
 	return v
 }
 
-// Bytes formats a number of bytes for people, rounded so that a message does not change with each byte.
-func Bytes(n int64) string {
+// FormatBytes formats a number of bytes for people, rounded so that a message does not change with each byte.
+func FormatBytes(n int64) string {
 	units := []string{"KiB", "MiB", "GiB", "TiB", "PiB"}
 	value, unit := float64(n)/1024, 0
 	for value >= 1024 && unit < len(units)-1 {
@@ -208,13 +208,13 @@ func Decode(text string) *Report {
 	return &r
 }
 
-// Tight returns the sorted namespaces whose new Turns wait. An empty name stands for all namespaces.
-func (r *Report) Tight() []string {
+// WaitingNamespaces returns the sorted namespaces whose new Turns wait. An empty name stands for all namespaces.
+func (r *Report) WaitingNamespaces() []string {
 	if r == nil {
 		return nil
 	}
 	tight := slices.Sorted(maps.Keys(r.Namespaces))
-	if r.Total.Tight() {
+	if r.Total.IsNearlyFull() {
 		tight = slices.Insert(tight, 0, "")
 	}
 	return tight

@@ -24,8 +24,8 @@ const gib = 1 << 30
 
 // verdict returns the verdict for namespace a as letters: n if new Turns wait, r if running Turns wait as well.
 func verdict(l quota.Limits, u store.Use, expected map[string]int64) string {
-	report := l.Judge(u, expected)
-	v := quota.Decode(report.Encode()).Of("a")
+	report := l.Evaluate(u, expected)
+	v := quota.Decode(report.Encode()).VerdictFor("a")
 	said := ""
 	if v.New {
 		said += "n"
@@ -220,7 +220,7 @@ func TestMessages(t *testing.T) {
 				"Turns and Sessions that are no longer needed, or have an administrator enlarge the volume or --journal-quota",
 		},
 	} {
-		if got := tc.report.Of("a").Message; got != tc.want {
+		if got := tc.report.VerdictFor("a").Message; got != tc.want {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
 		}
 	}
@@ -232,8 +232,8 @@ func TestReportIsBounded(t *testing.T) {
 	for i := range 10_000 {
 		u.Namespaces[fmt.Sprintf("%063d", i)] = 2*gib + int64(i)
 	}
-	r := quota.Limits{PerNamespace: gib}.Judge(u, nil)
-	if len(r.Namespaces) != 500 || len(r.Encode()) > 100_000 || !r.Of(fmt.Sprintf("%063d", 9999)).Running {
+	r := quota.Limits{PerNamespace: gib}.Evaluate(u, nil)
+	if len(r.Namespaces) != 500 || len(r.Encode()) > 100_000 || !r.VerdictFor(fmt.Sprintf("%063d", 9999)).Running {
 		t.Errorf("%d namespaces in %d bytes; want the 500 fullest in less than 100 kB", len(r.Namespaces), len(r.Encode()))
 	}
 	for _, text := range []string{"", "{", "[]", `{"total":{"used":"x"}}`} {
@@ -241,7 +241,7 @@ func TestReportIsBounded(t *testing.T) {
 			t.Errorf("Decode(%q) = %+v, want nothing", text, got)
 		}
 	}
-	if v := (*quota.Report)(nil).Of("a"); v != (quota.Verdict{}) {
+	if v := (*quota.Report)(nil).VerdictFor("a"); v != (quota.Verdict{}) {
 		t.Errorf("without a report: %+v, want no wait", v)
 	}
 }
@@ -271,7 +271,7 @@ func TestMeterKeepsTheLastReport(t *testing.T) {
 	if err := m.Measure(t.Context()); err == nil || !strings.Contains(err.Error(), "away") {
 		t.Errorf("Measure: %v, want the failure", err)
 	}
-	if diff := cmp.Diff([]*quota.Report{m.Last()}, changed); diff != "" || !m.Last().Of("a").Running {
+	if diff := cmp.Diff([]*quota.Report{m.Last()}, changed); diff != "" || !m.Last().VerdictFor("a").Running {
 		t.Errorf("reports: -want +got:\n%s; want the one that there was", diff)
 	}
 }

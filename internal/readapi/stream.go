@@ -181,7 +181,7 @@ func (st *stream) send(ctx context.Context) *Error {
 // sendOne sends one entry. Entries with an artifact may be large, so only few of them are sent at a time, and each
 // must be read within a time limit.
 func (st *stream) sendOne(ctx context.Context, e journal.Entry) *Error {
-	large := e.Artifact != "" || turn.Refers(e)
+	large := e.Artifact != "" || turn.NeedsExpand(e)
 	if large {
 		release, refused := st.server.hold(ctx, st.user)
 		if refused != nil {
@@ -203,7 +203,7 @@ func (st *stream) sendOne(ctx context.Context, e journal.Entry) *Error {
 
 // line returns the line for an entry.
 func (st *stream) line(ctx context.Context, e journal.Entry) ([]byte, *Error) {
-	if err := journal.Fill(ctx, st.server.o.Journal, st.uid, &e); err != nil {
+	if err := journal.LoadPayload(ctx, st.server.o.Journal, st.uid, &e); err != nil {
 		return nil, failureOf(err)
 	}
 	var err error

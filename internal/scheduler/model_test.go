@@ -45,7 +45,7 @@ func (m *model) learn(a Agent) {
 		m.agents[a.Key] = known
 	}
 	if a.Version > 0 && a.Version >= known.version {
-		known.most, known.version = a.Most, a.Version
+		known.most, known.version = a.MaxParallelTurns, a.Version
 	}
 }
 
@@ -189,7 +189,7 @@ func drive(t *testing.T, next func(n int) int, steps int) {
 		version++
 		ns := fmt.Sprintf("ns-%d", min(next(3), next(3)))
 		agent := Agent{
-			Key: Key{Namespace: ns, Name: fmt.Sprintf("agent-%d", next(3))}, Most: next(4),
+			Key: Key{Namespace: ns, Name: fmt.Sprintf("agent-%d", next(3))}, MaxParallelTurns: next(4),
 			Version: max(0, version-int64(next(9))),
 		}
 		number := next(12)
@@ -330,7 +330,7 @@ func compare(t *testing.T, s *Slots, m *model, when string) {
 	}
 	gotAgents, wantAgents := map[string]limit{}, map[string]limit{}
 	for key, a := range s.agents {
-		gotAgents[key.String()] = limit{a.Most, a.Version, a.known}
+		gotAgents[key.String()] = limit{a.MaxParallelTurns, a.Version, a.known}
 	}
 	for key, a := range m.agents {
 		wantAgents[key.String()] = limit{a.most, a.version, a.known}

@@ -35,8 +35,8 @@ type Executor struct {
 // Agent holds the scheduler's facts about an Agent.
 type Agent struct {
 	Key Key
-	// Most is the number of the Agent's Turns that may run at once; 0 means no limit.
-	Most int
+	// MaxParallelTurns is the number of the Agent's Turns that may run at once; 0 means no limit.
+	MaxParallelTurns int
 	// Version orders reports of the limit: a report with an older version has no effect. Version 0 means that the
 	// limit is unknown, and has no effect either.
 	Version int64
@@ -78,9 +78,9 @@ const (
 	NoCause Cause = iota
 	// NoExecutor means that no executor is running.
 	NoExecutor
-	// Full means that all slots are taken, or that other Turns go first, because their namespace runs fewer Turns
-	// or because they have waited longer.
-	Full
+	// AllSlotsTaken means that all slots are taken, or that other Turns go first, because their namespace runs fewer
+	// Turns or because they have waited longer.
+	AllSlotsTaken
 	// AgentLimit means that the Agent already runs as many Turns as it may.
 	AgentLimit
 	// NamespaceLimit means that the namespace already runs as many Turns as it may.
@@ -179,7 +179,7 @@ func (a *agent) isEligible() bool {
 	return a.waiting.Len() > 0 && !a.waiting.first().deferred && !a.isFull()
 }
 
-func (a *agent) isFull() bool { return a.Most > 0 && a.running >= a.Most }
+func (a *agent) isFull() bool { return a.MaxParallelTurns > 0 && a.running >= a.MaxParallelTurns }
 
 type namespace struct {
 	name string
@@ -252,7 +252,7 @@ func (s *Slots) refusal(t *turn) Verdict {
 	switch {
 	case t.agent.isFull():
 		return Verdict{Cause: AgentLimit, Message: fmt.Sprintf(
-			"Agent %q already runs as many turns as it may (maxParallelTurns is %d)", t.agent.Key.Name, t.agent.Most)}
+			"Agent %q already runs as many turns as it may (maxParallelTurns is %d)", t.agent.Key.Name, t.agent.MaxParallelTurns)}
 	case t.agent.waiting.first() != t:
 		return Verdict{Cause: AgentOrder, Message: fmt.Sprintf("earlier turns of Agent %q go first", t.agent.Key.Name)}
 	case len(s.executors) == 0:
@@ -263,7 +263,7 @@ func (s *Slots) refusal(t *turn) Verdict {
 			"namespace %q already runs as many turns as it may: %d (--max-running-turns-per-namespace is %s)", n.name,
 			s.namespaceLimit, s.limits.Running)}
 	}
-	return Verdict{Cause: Full, Message: "all slots of all executors are taken"}
+	return Verdict{Cause: AllSlotsTaken, Message: "all slots of all executors are taken"}
 }
 
 // ReserveOverLimit reserves a slot beyond all limits, for a Turn that only ends: it calls no model. It returns the
@@ -395,16 +395,16 @@ func (s *Slots) SetExecutors(executors []Executor) {
 	s.fill(nil)
 }
 
-// Holds reports whether a Turn holds a slot.
-func (s *Slots) Holds(turn Key) bool {
+// HasSlot reports whether a Turn holds a slot.
+func (s *Slots) HasSlot(turn Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.turns[turn]
 	return t != nil && t.state != waiting
 }
 
-// Waits reports whether a Turn waits for a slot.
-func (s *Slots) Waits(turn Key) bool {
+// IsWaiting reports whether a Turn waits for a slot.
+func (s *Slots) IsWaiting(turn Key) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := s.turns[turn]
@@ -516,8 +516,8 @@ func (s *Slots) setAgent(from Agent) {
 		return
 	}
 	a.Version = from.Version
-	if a.Most != from.Most {
-		a.Most = from.Most
+	if a.MaxParallelTurns != from.MaxParallelTurns {
+		a.MaxParallelTurns = from.MaxParallelTurns
 		s.updateRank(a)
 	}
 }

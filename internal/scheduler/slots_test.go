@@ -27,7 +27,7 @@ func newHarness(t *testing.T, limits Limits) *harness {
 func wants(namespace, agent, turn string, most int) Request {
 	return Request{
 		Turn:  Key{Namespace: namespace, Name: turn},
-		Agent: Agent{Key: Key{Namespace: namespace, Name: agent}, Most: most, Version: 1}, Since: time.Unix(int64(turn[0]), 0),
+		Agent: Agent{Key: Key{Namespace: namespace, Name: agent}, MaxParallelTurns: most, Version: 1}, Since: time.Unix(int64(turn[0]), 0),
 	}
 }
 
@@ -70,7 +70,7 @@ func TestReserveCauses(t *testing.T) {
 		message   string
 	}{
 		"no executor":     {Limits{}, wants("n", "agent", "z", 0), nil, NoExecutor, "no executor is running"},
-		"a full executor": {Limits{}, wants("n", "agent", "z", 0), executors(1), Full, "all slots of all executors are taken"},
+		"a full executor": {Limits{}, wants("n", "agent", "z", 0), executors(1), AllSlotsTaken, "all slots of all executors are taken"},
 		"an earlier Turn": {
 			Limits{},
 			wants("n", "queued", "z", 0), executors(1), AgentOrder,
@@ -101,7 +101,7 @@ func TestReserveCauses(t *testing.T) {
 			if got := h.Reserve(tc.request, tc.executors); got.Cause != tc.cause || got.Message != tc.message || got.Executor != "" {
 				t.Errorf("got %+v, want cause %d, %q", got, tc.cause, tc.message)
 			}
-			if waits := h.Waits(tc.request.Turn); waits != (tc.cause != QueueFull) {
+			if waits := h.IsWaiting(tc.request.Turn); waits != (tc.cause != QueueFull) {
 				t.Errorf("the Turn waits: %t", waits)
 			}
 		})
@@ -160,7 +160,7 @@ func TestUnusedReservedSlotIsPassedOn(t *testing.T) {
 			h.expect("the first waiting Turn", "n/b")
 			tc.leave(h)
 			h.expect(tc.reason, "n/c")
-			if h.Waits(key) != tc.waits {
+			if h.IsWaiting(key) != tc.waits {
 				t.Errorf("the Turn waits: %t", !tc.waits)
 			}
 		})
@@ -187,16 +187,16 @@ func TestDeferredTurnBlocksOnlyItsAgent(t *testing.T) {
 
 func TestNewestAgentLimitApplies(t *testing.T) {
 	h := newHarness(t, Limits{})
-	agent := Agent{Key: Key{Namespace: "n", Name: "agent"}, Most: 1, Version: 5}
+	agent := Agent{Key: Key{Namespace: "n", Name: "agent"}, MaxParallelTurns: 1, Version: 5}
 	h.SetAgent(agent)
 	for _, turn := range []string{"a", "b", "c", "d"} {
 		h.Reserve(wants("n", "agent", turn, 9), executors(9)) // as an older version of the Agent said
 	}
-	agent.Most, agent.Version = 3, 6
+	agent.MaxParallelTurns, agent.Version = 3, 6
 	h.SetAgent(agent)
 	h.expect("a raised limit gives slots to waiting Turns at once", "n/b", "n/c")
 	h.ForgetAgent(agent.Key)
-	agent.Most, agent.Version = 0, 2
+	agent.MaxParallelTurns, agent.Version = 0, 2
 	h.SetAgent(agent)
 	h.expect("an Agent that was created anew has its own limit", "n/d")
 }
@@ -272,7 +272,7 @@ func TestAdmittedTurnIsNotRefused(t *testing.T) {
 	if v := h.Reserve(wants("n", "agent", "d", 0), executors(1)); v.Cause != QueueFull {
 		t.Errorf("a new Turn beyond the limit: %+v, want a refusal", v)
 	}
-	if v := h.Reserve(wants("m", "agent", "e", 0), executors(1)); v.Cause != Full {
+	if v := h.Reserve(wants("m", "agent", "e", 0), executors(1)); v.Cause != AllSlotsTaken {
 		t.Errorf("a Turn of another namespace: %+v, want it to wait", v)
 	}
 }
@@ -294,12 +294,12 @@ func TestReleaseBoundIgnoresNewerReservation(t *testing.T) {
 	r := wants("n", "agent", "a", 0)
 	h.Reserve(r, executors(1))
 	h.ReleaseBound(r.Turn)
-	if !h.Holds(r.Turn) {
+	if !h.HasSlot(r.Turn) {
 		t.Error("a reserved slot was released")
 	}
 	h.Confirm(r, "e0")
 	h.ReleaseBound(r.Turn)
-	if h.Holds(r.Turn) {
+	if h.HasSlot(r.Turn) {
 		t.Error("the slot of an unbound Turn was kept")
 	}
 }
@@ -343,7 +343,7 @@ func TestReservedSlotsOfLostExecutorAreReleased(t *testing.T) {
 	h.Reserve(wants("n", "agent", "b", 0), executors(2))
 	h.SetExecutors([]Executor{{Name: "other", Capacity: 1}})
 	h.expect("the Turn whose binding is not written has a slot elsewhere", "n/b")
-	if !h.Holds(bound.Turn) {
+	if !h.HasSlot(bound.Turn) {
 		t.Error("a bound Turn keeps its slot until it is reconciled: its executor may be alive")
 	}
 }

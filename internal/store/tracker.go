@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// Marked is a store with an identity and a position. See Store.
-type Marked interface {
+// PositionStore is a store with an identity and a position. See Store.
+type PositionStore interface {
 	State(ctx context.Context) (State, error)
 	Mark(ctx context.Context, least int64) (State, error)
 }
@@ -16,7 +16,7 @@ type Marked interface {
 // Tracker follows the identity and the position of a store, and detects that the store has lost entries. It is safe
 // for concurrent use.
 type Tracker struct {
-	store Marked
+	store PositionStore
 	o     TrackerOptions
 	last  atomic.Pointer[State]
 	// comparing is locked while the store is compared or marked.
@@ -36,12 +36,12 @@ type TrackerOptions struct {
 }
 
 // NewTracker returns a Tracker of a store. It sends no request yet.
-func NewTracker(s Marked, o TrackerOptions) *Tracker { return &Tracker{store: s, o: o} }
+func NewTracker(s PositionStore, o TrackerOptions) *Tracker { return &Tracker{store: s, o: o} }
 
-// Ask returns the identity of the store. It first compares the store with the greatest known position in three
+// Identity returns the identity of the store. It first compares the store with the greatest known position in three
 // cases: on the first call, if the store is behind the positions that this process has seen, or if its identity has
 // changed. A failed attempt does not change the result of Last.
-func (t *Tracker) Ask(ctx context.Context) (Identity, error) {
+func (t *Tracker) Identity(ctx context.Context) (Identity, error) {
 	now, err := t.store.State(ctx)
 	if err != nil {
 		return Identity{}, err
@@ -56,7 +56,7 @@ func (t *Tracker) Ask(ctx context.Context) (Identity, error) {
 
 // Mark does the same as Ask, and then gives the store a new position if this process has appended to it.
 func (t *Tracker) Mark(ctx context.Context) error {
-	if _, err := t.Ask(ctx); err != nil {
+	if _, err := t.Identity(ctx); err != nil {
 		return err
 	}
 	t.comparing.Lock()

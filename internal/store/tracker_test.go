@@ -26,7 +26,7 @@ type follower struct {
 	losses    []loss
 }
 
-func follow(s store.Marked) *follower {
+func follow(s store.PositionStore) *follower {
 	f := &follower{}
 	f.Tracker = store.NewTracker(s, store.TrackerOptions{
 		Published: func(context.Context, string) (int64, error) {
@@ -65,7 +65,7 @@ func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 			f := follow(m)
 			f.published = tc.published
 			for range 2 { // the second call compares nothing
-				id, err := f.Ask(t.Context())
+				id, err := f.Identity(t.Context())
 				if err != nil || id.ID != before.ID || (id != before.Identity) != (tc.losses != nil) || f.Last().Identity != id {
 					t.Errorf("Ask: %+v, %v; want the store %+v, with a new incarnation where it is behind: %s", id, err, before, tc.reason)
 				}
@@ -81,11 +81,11 @@ func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 func TestIncomparableStoreIsNotUsed(t *testing.T) {
 	f := follow(&journaltest.Memory{})
 	f.failure = errors.New("away")
-	if id, err := f.Ask(t.Context()); !errors.Is(err, f.failure) || id != (store.Identity{}) || f.Last() != (store.State{}) {
+	if id, err := f.Identity(t.Context()); !errors.Is(err, f.failure) || id != (store.Identity{}) || f.Last() != (store.State{}) {
 		t.Errorf("Ask: %+v, %v; want the error, and nothing known", id, err)
 	}
 	f.failure = nil
-	if _, err := f.Ask(t.Context()); err != nil {
+	if _, err := f.Identity(t.Context()); err != nil {
 		t.Errorf("Ask: %v, want it to work again", err)
 	}
 }
@@ -111,7 +111,7 @@ func TestStoreIsReplacedByOlderCopy(t *testing.T) {
 	var group sync.WaitGroup
 	for range 4 {
 		group.Go(func() {
-			if _, err := f.Ask(t.Context()); err != nil {
+			if _, err := f.Identity(t.Context()); err != nil {
 				t.Errorf("Ask: %v", err)
 			}
 		})

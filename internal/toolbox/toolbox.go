@@ -111,7 +111,7 @@ func (b *Box) Effect(ctx context.Context, t tool.Tool) (tool.Effect, error) {
 	case err != nil, t.Source.UID != "" && t.Source.UID != string(server.UID):
 		return tool.Destructive, nil //nolint:nilerr // because a ToolServer that cannot be read declares nothing
 	}
-	return tool.Judge(DeclaredEffect(server, t.Source.Name), tool.Hints{}), nil
+	return tool.ResolveEffect(DeclaredEffect(server, t.Source.Name), tool.Hints{}), nil
 }
 
 // DeclaredEffect returns the effect that a ToolServer declares for a tool, given the tool's name at its server. It

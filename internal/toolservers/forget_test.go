@@ -36,7 +36,7 @@ func TestDeletedServersLeaveNothing(t *testing.T) {
 	c.idle = 50 * time.Millisecond
 	defer c.Close()
 	known := redact.NewSet()
-	c.NoteIn(known)
+	c.SetCredentialSet(known)
 	object := func(i int) *v1alpha1.ToolServer {
 		return &v1alpha1.ToolServer{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: fmt.Sprint(i), UID: types.UID(fmt.Sprint(i)), Generation: 1},

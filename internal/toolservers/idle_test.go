@@ -36,7 +36,7 @@ func TestIdleConnectionIsClosed(t *testing.T) {
 	c.idle = 50 * time.Millisecond
 	defer c.Close()
 	known := redact.NewSet()
-	c.NoteIn(known)
+	c.SetCredentialSet(known)
 	s := &v1alpha1.ToolServer{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "tickets", UID: "u1", Generation: 1},
 		Spec: v1alpha1.ToolServerSpec{

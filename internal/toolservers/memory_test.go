@@ -29,7 +29,7 @@ func TestToolListsAreBounded(t *testing.T) {
 	for start := range 2 {
 		_, c := newWorld(t)
 		budget := bytebudget.New(2<<20, 64<<20)
-		c.Share(budget)
+		c.SetMemoryBudget(budget)
 		server := func(namespace string, i int) *v1alpha1.ToolServer {
 			return object(s.URL, func(o *v1alpha1.ToolServer) {
 				o.Namespace, o.Name, o.Spec.CredentialsRef = namespace, fmt.Sprintf("tools-%d", i), nil

@@ -161,9 +161,9 @@ func connectionError(server string, err error) *tool.Error {
 	if e, ok := errors.AsType[*secrets.Error](err); ok {
 		message = e.Reason
 	} else if e, ok := errors.AsType[*mcp.Error](err); ok {
-		message, said = e.Message, e.Said
+		message, said = e.Message, e.RemoteMessage
 	}
-	return &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("tool server %q: %s", server, message), Said: said, Err: err}
+	return &tool.Error{Class: tool.Unavailable, Message: fmt.Sprintf("tool server %q: %s", server, message), RemoteMessage: said, Err: err}
 }
 
 // offers returns the tools of a list with the declarations of the object. It reuses the last result if nothing has
@@ -211,7 +211,7 @@ func merge(s *v1alpha1.ToolServer, l *mcp.Listing, redact func(text string) stri
 		}
 		tools = append(tools, withDeclarations(s, tool.Tool{
 			Tool: prompt.Tool{Name: t.Name, Description: redact(t.Description)}, Schema: schema,
-			Effect: tool.Judge(toolbox.DeclaredEffect(s, t.Name), t.Hints),
+			Effect: tool.ResolveEffect(toolbox.DeclaredEffect(s, t.Name), t.Hints),
 		}))
 	}
 	return tools

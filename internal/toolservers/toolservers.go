@@ -98,17 +98,17 @@ func NewCache(read secrets.Reader, policy *netpolicy.Policy, now func() time.Tim
 	return &Cache{secrets: read, policy: policy, now: now, log: log, entries: map[types.NamespacedName]*entry{}}
 }
 
-// Share sets the memory budget within which connections read large answers and hold lists of tools. It applies to
-// later connections, so it must be called before the cache is used.
-func (c *Cache) Share(memory *bytebudget.Budget) { c.memory = memory }
+// SetMemoryBudget sets the memory budget within which connections read large answers and hold lists of tools. It
+// applies to later connections, so it must be called before the cache is used.
+func (c *Cache) SetMemoryBudget(memory *bytebudget.Budget) { c.memory = memory }
 
-// TakeTurns sets the gate at which namespaces take turns with work that needs a processor. It must be called before
+// SetProcessors sets the gate at which namespaces take turns with work that needs a processor. It must be called before
 // the cache is used.
-func (c *Cache) TakeTurns(processors *fairgate.Processors) { c.processors = processors }
+func (c *Cache) SetProcessors(processors *fairgate.Processors) { c.processors = processors }
 
-// NoteIn sets the set that knows the connections' credentials for as long as the cache keeps them. It must be
+// SetCredentialSet sets the set that knows the connections' credentials for as long as the cache keeps them. It must be
 // called before the cache is used.
-func (c *Cache) NoteIn(known *redact.Set) { c.known = known }
+func (c *Cache) SetCredentialSet(known *redact.Set) { c.known = known }
 
 // recordCredentials records the credentials of an entry. It ignores an entry that was forgotten meanwhile.
 func (c *Cache) recordCredentials(e *entry) {

@@ -36,7 +36,7 @@ func ofTools(e journal.Entry) (string, error) {
 
 // exposed returns an empty string for a Turn without tools, which most Turns are.
 func exposed(x tool.Exposure) string {
-	if len(x.Tools)+len(x.Packs)+len(x.Unusable)+len(x.Missing)+x.LeftOut == 0 {
+	if len(x.Tools)+len(x.ContextTools)+len(x.Unusable)+len(x.Missing)+x.LeftOut == 0 {
 		return ""
 	}
 	packs, leftOut, unusable, missing := "", "", "", ""
@@ -46,7 +46,7 @@ func exposed(x tool.Exposure) string {
 	if n := len(x.Unusable); n > 0 {
 		unusable = fmt.Sprintf("%d unusable", n)
 	}
-	if n := len(x.Packs); n > 0 {
+	if n := len(x.ContextTools); n > 0 {
 		packs = number(n, "tool") + " for the context"
 	}
 	if x.LeftOut > 0 {
@@ -144,8 +144,8 @@ func offered(x tool.Exposure) string {
 		return termsafe.Line(strings.Join(names, ", "), longestNames)
 	}
 	text := row("tools", cmp.Or(list(x.Tools), "none"))
-	if len(x.Packs) > 0 {
-		text += row("context", list(x.Packs))
+	if len(x.ContextTools) > 0 {
+		text += row("context", list(x.ContextTools))
 	}
 	if len(x.Unusable) > 0 {
 		text += row("unusable", termsafe.Line(strings.Join(x.Unusable, ", "), longestNames))

@@ -105,7 +105,7 @@ func requested(r loop.Request) string {
 	return text
 }
 
-func failed(a loop.Attempt) string {
+func failed(a loop.FailedRequest) string {
 	what := "the request"
 	if of := purpose(a.Purpose); of != "" {
 		what += " for a " + of
@@ -116,8 +116,8 @@ func failed(a loop.Attempt) string {
 		what += " failed"
 	}
 	why := a.Message
-	if a.Said != "" {
-		why += ": " + a.Said
+	if a.RemoteMessage != "" {
+		why += ": " + a.RemoteMessage
 	}
 	return join(fmt.Sprintf("%s: %s: %s", what, termsafe.Line(string(a.Kind), longestName), termsafe.Line(why, longestReason)),
 		spent(a.Usage, a.Cost), took(a.DurationMS))

@@ -55,7 +55,7 @@ func payloads() map[journal.Kind]any {
 			} `json:"history"`
 		}{},
 		journal.ModelRequested:    &loop.Request{},
-		journal.ModelFailed:       &loop.Attempt{},
+		journal.ModelFailed:       &loop.FailedRequest{},
 		journal.ModelReplied:      &loop.Step{},
 		journal.ToolsExposed:      &tool.Exposure{},
 		journal.ToolRepaired:      &loop.Repair{},

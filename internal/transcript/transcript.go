@@ -75,7 +75,7 @@ func (w *Writer) text(e journal.Entry) (string, error) {
 func body(e journal.Entry) (string, error) {
 	switch e.Kind { //nolint:exhaustive // because the others have no text
 	case journal.ModelFailed:
-		return of(e, func(a loop.Attempt) string { return quoted(a.Stack) })
+		return of(e, func(a loop.FailedRequest) string { return quoted(a.Stack) })
 	case journal.ModelReplied:
 		return of(e, reply)
 	case journal.ToolRepaired:

@@ -89,7 +89,7 @@ func ChildResult(child *v1alpha1.Turn, answer string) (tool.Result, error) {
 		said += "\nIts answer so far:\n" + answer
 	}
 	return tool.Result{Spent: spent, Descendants: created},
-		&tool.Error{Class: tool.Failed, Message: fmt.Sprintf("the sub-agent did not succeed (%s)", end.Reason), Said: said}
+		&tool.Error{Class: tool.Failed, Message: fmt.Sprintf("the sub-agent did not succeed (%s)", end.Reason), RemoteMessage: said}
 }
 
 // Descendants returns how many Turns exist because of a child that has ended, the child included. It returns nil if

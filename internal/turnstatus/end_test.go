@@ -116,7 +116,7 @@ func TestFinishedStatus(t *testing.T) {
 		},
 		ToolsLeftOut: 3, ToolServersMissing: []string{"wiki"}, Data: json.RawMessage(`{"a":1}`),
 		SubAgents: &turn.SubAgents{Usage: model.Usage{InputTokens: 7, OutputTokens: 1}, Cost: &finalize.Cost{Amount: "2", Currency: "USD"}},
-		Answer:    &turn.Artifact{Name: "answer.txt", SHA256: "s", Bytes: 9}, Session: &turn.Place{Name: "talk", Number: 8},
+		Answer:    &turn.Artifact{Name: "answer.txt", SHA256: "s", Bytes: 9}, Session: &turn.SessionPosition{Name: "talk", Number: 8},
 		Preparation: &prepare.Report{
 			Report: prompt.Report{
 				Mode: prompt.Task, StableChars: 5, DynamicChars: 6, Sections: []string{"agent"},

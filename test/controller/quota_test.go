@@ -19,7 +19,7 @@ func (s *testEnv) journalUse(ctx SpecContext, m *runningManager) func() (quota.V
 	return func() (quota.Verdict, error) {
 		var lease coordinationv1.Lease
 		err := apiClient.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: executor.LeasePrefix + m.options.ExecutorName}, &lease)
-		return quota.Decode(lease.Annotations[executor.JournalUseAnnotation]).Of(s.namespace), err
+		return quota.Decode(lease.Annotations[executor.JournalUseAnnotation]).VerdictFor(s.namespace), err
 	}
 }
 

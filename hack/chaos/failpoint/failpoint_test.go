@@ -55,7 +55,7 @@ func world(t *testing.T, point string, trace *strings.Builder) (done []string, d
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &Line{Point: &p, Strike: func() { panic(died{}) }, Now: time.Now}
+	l := &Line{Point: &p, Interrupt: func() { panic(died{}) }, Now: time.Now}
 	if trace != nil {
 		l.Trace = trace
 	}
@@ -170,7 +170,7 @@ func TestALineDiesAtItsPoint(t *testing.T) {
 func TestAStrikeThatReturnsStrikesOnce(t *testing.T) {
 	for _, when := range []When{Before, After} {
 		var said []string
-		l := &Line{Point: &Point{Turn: AnyTurn, Effect: Call, When: when, Nth: 1}, Strike: func() { said = append(said, "strike") }}
+		l := &Line{Point: &Point{Turn: AnyTurn, Effect: Call, When: when, Nth: 1}, Interrupt: func() { said = append(said, "strike") }}
 		call := l.Servers(serves(func(context.Context, tool.Call) (tool.Result, error) {
 			said = append(said, "call")
 			return tool.Result{}, nil
@@ -228,7 +228,7 @@ func TestTheTurnOfASubAgentIsAnEffectOnItsParent(t *testing.T) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 	struck := 0
-	l := &Line{Point: &Point{Turn: "parent", Effect: Create, When: After, Nth: 1}, Strike: func() { struck++ }}
+	l := &Line{Point: &Point{Turn: "parent", Effect: Create, When: After, Nth: 1}, Interrupt: func() { struck++ }}
 	l.learn("uid-parent", "parent")
 	api := l.Status(fake.NewClientBuilder().WithScheme(scheme).Build())
 	owned := metav1.ObjectMeta{

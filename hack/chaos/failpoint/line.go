@@ -12,9 +12,9 @@ import (
 type Line struct {
 	// Point is where Strike is called once. If Point is nil, Strike is never called.
 	Point *Point
-	// Strike either ends the process and does not return, or stops the process and returns when the process
+	// Interrupt either ends the process and does not return, or stops the process and returns when the process
 	// continues.
-	Strike func()
+	Interrupt func()
 	// Trace receives a line of JSON, a Step, for each effect. If Trace is nil, no trace is written.
 	Trace io.Writer
 	// Now returns the time for the steps of the trace. It may be nil if Trace is nil.
@@ -63,7 +63,7 @@ func (l *Line) learn(uid, name string) {
 func (l *Line) around(effect Effect, uid string, details []string, do func() error) error {
 	reached := l.reached(effect, uid, details)
 	if reached && l.Point.When == Before {
-		l.Strike()
+		l.Interrupt()
 	}
 	step := Step{Effect: effect, Turn: uid, Details: details}
 	if l.Trace != nil {
@@ -71,7 +71,7 @@ func (l *Line) around(effect Effect, uid string, details []string, do func() err
 	}
 	err := do()
 	if reached && l.Point.When == After {
-		l.Strike()
+		l.Interrupt()
 	}
 	if l.Trace != nil {
 		l.trace(step, err)

@@ -88,7 +88,7 @@ func newLine() (*failpoint.Line, func() error, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", variable, err)
 		}
-		line.Point, line.Strike = &p, strike
+		line.Point, line.Interrupt = &p, strike
 	}
 	path := os.Getenv(traceVariable)
 	if path == "" {

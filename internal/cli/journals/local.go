@@ -142,7 +142,7 @@ func firstOf(ctx context.Context, s *sqlite.Reader, uid string) (t storedTurn, o
 		if err != nil {
 			return t, false, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
 		}
-		if e.Kind == journal.PreparationInput && journal.Fill(ctx, s, uid, &e) != nil { // a large payload is kept as an artifact
+		if e.Kind == journal.PreparationInput && journal.LoadPayload(ctx, s, uid, &e) != nil { // a large payload is kept as an artifact
 			return t, false, ctx.Err() // a damaged journal must not hide the others
 		}
 		t = storedTurn{uid: uid, began: e.Time}
@@ -217,7 +217,7 @@ func (l *local) Entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.
 		for after := q.After; ; {
 			for e, err := range l.store.Read(ctx, l.uid, after) {
 				if err == nil {
-					err = journal.Fill(ctx, l.store, l.uid, &e)
+					err = journal.LoadPayload(ctx, l.store, l.uid, &e)
 				}
 				if err == nil {
 					e, err = turn.Expand(ctx, l.store, e)

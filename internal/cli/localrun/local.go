@@ -58,9 +58,9 @@ func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun,
 		chains: map[string][]translate.Link{},
 	}
 	j.providers = providers.NewCache(p.ReadSecret, r.Env.Now, netpolicy.NewLocalPolicy(), nil)
-	j.providers.NoteIn(j.credentials)
+	j.providers.SetCredentialSet(j.credentials)
 	j.servers = p.Connect(&j.Env)
-	j.servers.NoteIn(j.credentials)
+	j.servers.SetCredentialSet(j.credentials)
 	if err := j.prepare(ctx, p); err != nil {
 		j.providers.Close()
 		j.servers.Close()

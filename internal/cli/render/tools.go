@@ -45,7 +45,7 @@ func tools(ctx context.Context, p *bundle.Bundle, known toolbox.Servers) ([]prom
 		return nil, err
 	}
 	in.Selection.Query, in.Selection.Pinned = p.Turn.Spec.Message, p.Profile.Spec.PinnedTools
-	return tool.Prompted(tool.Choose(offers, tool.Reserved(), in.Selection).Tools), nil
+	return tool.Prompted(tool.NewExposure(offers, tool.Reserved(), in.Selection).Tools), nil
 }
 
 // withoutTools prints a note that names the ToolServers whose tools are not shown.

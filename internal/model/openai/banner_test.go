@@ -56,8 +56,8 @@ func TestServerTextStaysOutOfMessages(t *testing.T) {
 					c.Roots = other.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 				}
 			}))
-			if e.Message != tc.want || !strings.Contains(e.Said, tc.said) {
-				t.Errorf("the message is %q, and %q was said; want %q, and %q", e.Message, e.Said, tc.want, tc.said)
+			if e.Message != tc.want || !strings.Contains(e.RemoteMessage, tc.said) {
+				t.Errorf("the message is %q, and %q was said; want %q, and %q", e.Message, e.RemoteMessage, tc.want, tc.said)
 			}
 		})
 	}

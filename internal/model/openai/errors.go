@@ -68,7 +68,7 @@ func (p *Provider) withCause(kind model.ErrorKind, what string, err error) *mode
 	if cause := netpolicy.Cause(err); cause != "" {
 		return &model.Error{Kind: kind, Message: what + ": " + p.clean(cause)}
 	}
-	return &model.Error{Kind: kind, Message: what, Said: p.clean(rootCause(err))}
+	return &model.Error{Kind: kind, Message: what, RemoteMessage: p.clean(rootCause(err))}
 }
 
 // errorOf classifies an error of the endpoint. status is 0 for an error within a stream: then the codes of the error
@@ -85,7 +85,7 @@ func (p *Provider) errorOf(sent []byte, status int) *model.Error {
 func (p *Provider) statusError(status int, code, detail string) *model.Error {
 	detail = p.clean(detail)
 	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
-		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...), Said: detail}
+		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...), RemoteMessage: detail}
 	}
 	switch {
 	case isContextLength(status, code, detail):

@@ -27,7 +27,7 @@ func expectedError(kind model.ErrorKind, message string, wait time.Duration, the
 }
 
 func partsOf(e *model.Error) errorParts {
-	return errorParts{Kind: e.Kind, Message: e.Message, Said: e.Said, RetryAfter: e.RetryAfter}
+	return errorParts{Kind: e.Kind, Message: e.Message, Said: e.RemoteMessage, RetryAfter: e.RetryAfter}
 }
 
 func TestErrorsOfTheFakeModel(t *testing.T) {

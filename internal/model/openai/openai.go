@@ -194,7 +194,7 @@ func (x *exchange) read(event []byte, in *incoming) error {
 	c, err := chunkOf(event)
 	if err != nil {
 		unreadable := malformed("the response does not follow the chat-completions protocol%s", x.contentTypeHint())
-		unreadable.Said = x.provider.clean(string(event))
+		unreadable.RemoteMessage = x.provider.clean(string(event))
 		return unreadable
 	}
 	if sent := c.failure(event); sent != nil {

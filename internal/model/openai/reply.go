@@ -167,7 +167,7 @@ func (x *exchange) finished(ctx context.Context, in *incoming, end error) (model
 		return spent, malformed("the answer was empty")
 	}
 	unknown := malformed("the answer ended for an unknown reason")
-	unknown.Said = x.provider.clean(in.finish)
+	unknown.RemoteMessage = x.provider.clean(in.finish)
 	return spent, unknown
 }
 
@@ -205,7 +205,7 @@ func (in *incoming) toolCallReply() (model.Reply, error) {
 // reply returns the text that arrived, without calls. The text of a refusal arrives separately and follows any
 // other text.
 func (in *incoming) reply(finish model.FinishReason) model.Reply {
-	thought, text := model.SplitThought(in.text.String(), finish == model.FinishLength)
+	thought, text := model.SplitReasoning(in.text.String(), finish == model.FinishLength)
 	if in.refusal.Len() > 0 {
 		text = joinTexts(text, in.refusal.String())
 	}

@@ -153,7 +153,7 @@ func TestLongErrorBodyIsReadInPart(t *testing.T) {
 	})
 	defer close(finish)
 	e := failure(t, provider(t, url, func(cfg *openai.Config) { cfg.IdleTimeout = time.Hour }))
-	if e.Kind != model.InvalidRequest || !strings.HasPrefix(e.Said, "the field is unknown: x") {
-		t.Errorf("error %s %q, said %.40q; want what the endpoint said first", e.Kind, e.Message, e.Said)
+	if e.Kind != model.InvalidRequest || !strings.HasPrefix(e.RemoteMessage, "the field is unknown: x") {
+		t.Errorf("error %s %q, said %.40q; want what the endpoint said first", e.Kind, e.Message, e.RemoteMessage)
 	}
 }

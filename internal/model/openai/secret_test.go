@@ -68,8 +68,8 @@ func TestSecretsStayOutOfErrors(t *testing.T) {
 			})
 			e := failure(t, p)
 			got := e.Message
-			if e.Said != "" {
-				got += ": " + e.Said
+			if e.RemoteMessage != "" {
+				got += ": " + e.RemoteMessage
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)

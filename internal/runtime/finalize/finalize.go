@@ -99,8 +99,8 @@ type Record struct {
 	Failures []string `json:"failures,omitempty"`
 }
 
-// Make makes the record. It never fails and never panics.
-func Make(in Input) Record {
+// NewRecord makes the record. It never fails and never panics.
+func NewRecord(in Input) Record {
 	var r Record
 	for _, step := range []struct {
 		name string

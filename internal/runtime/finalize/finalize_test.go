@@ -40,7 +40,7 @@ func TestCitations(t *testing.T) {
 		"unanswered": {"without an answer there are no citations", Input{ShowCitations: true, Sources: ten}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, Make(tc.in).Citations); diff != "" {
+			if diff := cmp.Diff(tc.want, NewRecord(tc.in).Citations); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})
@@ -83,7 +83,7 @@ func TestCost(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Make(Input{Spendings: tc.spendings})
+			got := NewRecord(Input{Spendings: tc.spendings})
 			if diff := cmp.Diff(tc.want, got.Cost); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
@@ -95,7 +95,7 @@ func TestCost(t *testing.T) {
 }
 
 func TestOneFailedStepDoesNotAffectOthers(t *testing.T) {
-	got := Make(Input{
+	got := NewRecord(Input{
 		Answered: true, ShowCitations: true, Sources: []string{"a"}, DecisionKey: "support.chat.turn",
 		Report: prepare.Report{Report: prompt.Report{RenderHash: "r"}, ContextHash: "c"},
 		Spendings: []Spending{
@@ -167,7 +167,7 @@ func TestStrategy(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := Make(Input{Answered: true, Called: tc.called}).Decision.Strategy; got != tc.want {
+			if got := NewRecord(Input{Answered: true, Called: tc.called}).Decision.Strategy; got != tc.want {
 				t.Errorf("the strategy is %s, want %s: %s", got, tc.want, tc.reason)
 			}
 		})
@@ -175,7 +175,7 @@ func TestStrategy(t *testing.T) {
 }
 
 func TestToolsUsed(t *testing.T) {
-	got := Make(Input{Answered: true, Called: []Called{{Name: "b"}, {Name: "a"}, {Name: "b"}}}).Decision.ToolsUsed
+	got := NewRecord(Input{Answered: true, Called: []Called{{Name: "b"}, {Name: "a"}, {Name: "b"}}}).Decision.ToolsUsed
 	if diff := cmp.Diff([]string{"a", "b"}, got); diff != "" {
 		t.Errorf("sorted, each once: -want +got:\n%s", diff)
 	}
@@ -183,13 +183,13 @@ func TestToolsUsed(t *testing.T) {
 	for i := range 100 {
 		many = append(many, Called{Name: fmt.Sprintf("t%02d", i)})
 	}
-	if got := Make(Input{Answered: true, Called: many}).Decision.ToolsUsed; len(got) != MaxToolsUsed || got[0] != "t00" {
+	if got := NewRecord(Input{Answered: true, Called: many}).Decision.ToolsUsed; len(got) != MaxToolsUsed || got[0] != "t00" {
 		t.Errorf("the decision lists %v, want the first %d", got, MaxToolsUsed)
 	}
 }
 
 func TestNoDecisionWithoutAnAnswer(t *testing.T) {
-	if got := Make(Input{DecisionKey: "k"}).Decision; got != nil {
+	if got := NewRecord(Input{DecisionKey: "k"}).Decision; got != nil {
 		t.Errorf("decision %+v, want none: nothing was decided", got)
 	}
 }

@@ -13,7 +13,7 @@ func Collect(ctx context.Context, j Journal, uid string) ([]Entry, error) {
 		if err != nil {
 			return nil, fmt.Errorf("failed to read the journal of %q: %w", uid, err)
 		}
-		if err := Fill(ctx, j, uid, &e); err != nil {
+		if err := LoadPayload(ctx, j, uid, &e); err != nil {
 			return nil, err
 		}
 		entries = append(entries, e)

@@ -43,7 +43,7 @@ func TestFollows(t *testing.T) {
 			for _, e := range tc.entries {
 				entries = append(entries, journal.Entry{Seq: e.seq, Epoch: e.epoch})
 			}
-			if err := journal.Follows(tc.last.seq, tc.last.epoch, entries); !errors.Is(err, tc.want) || tc.want == nil && err != nil {
+			if err := journal.CheckAppend(tc.last.seq, tc.last.epoch, entries); !errors.Is(err, tc.want) || tc.want == nil && err != nil {
 				t.Errorf("Follows = %v, want %v: %s", err, tc.want, tc.reason)
 			}
 		})

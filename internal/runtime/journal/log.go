@@ -71,7 +71,7 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 			return nil, fmt.Errorf("failed to read the journal of %q: %w: it has entry %d in place of entry %d",
 				uid, ErrDamaged, e.Seq, l.seq+1)
 		}
-		if err := FillAdmitted(ctx, o.Journal, uid, &e, o.Admit); err != nil {
+		if err := LoadAdmittedPayload(ctx, o.Journal, uid, &e, o.Admit); err != nil {
 			return nil, err
 		}
 		if err := l.applied(ctx, e); err != nil {
@@ -84,15 +84,15 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 	return l, nil
 }
 
-// Fill fills the payload of an entry if an artifact has it. It returns ErrNewer for a version that this build does
-// not know. It returns ErrDamaged if the artifact is missing or has other content.
-func Fill(ctx context.Context, j Journal, uid string, e *Entry) error {
-	return FillAdmitted(ctx, j, uid, e, nil)
+// LoadPayload fills the payload of an entry if an artifact has it. It returns ErrNewer for a version that this build
+// does not know. It returns ErrDamaged if the artifact is missing or has other content.
+func LoadPayload(ctx context.Context, j Journal, uid string, e *Entry) error {
+	return LoadAdmittedPayload(ctx, j, uid, e, nil)
 }
 
-// FillAdmitted is like Fill, but first calls admit with the size of the payload in bytes. It returns an error of admit
-// unchanged, and the artifact is then not read. If admit is nil, all payloads are accepted.
-func FillAdmitted(ctx context.Context, j Journal, uid string, e *Entry, admit func(bytes int64) error) error {
+// LoadAdmittedPayload is like LoadPayload, but first calls admit with the size of the payload in bytes. It returns an
+// error of admit unchanged, and the artifact is then not read. If admit is nil, all payloads are accepted.
+func LoadAdmittedPayload(ctx context.Context, j Journal, uid string, e *Entry, admit func(bytes int64) error) error {
 	if e.Version > PayloadVersion {
 		return fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w", e.Seq, e.Kind, uid, ErrNewer)
 	}

@@ -39,7 +39,7 @@ func (s *State) AnswerText() string {
 // block; reasoning before it in <think>...</think> is skipped. For any other text, Answer returns false. It does
 // not check the value against a schema.
 func Answer(text string) (json.RawMessage, bool) {
-	_, text = model.SplitThought(text, false)
+	_, text = model.SplitReasoning(text, false)
 	text = strings.TrimSpace(text)
 	if opened, ok := strings.CutPrefix(text, "```"); ok {
 		language, body, _ := strings.Cut(opened, "\n")

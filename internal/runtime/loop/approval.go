@@ -144,7 +144,7 @@ func (run *runner) checkApproved(ctx context.Context, step int, p *plan) error {
 // refused returns the end of a call that was not made because the check of its tool failed.
 func (e ending) refused(err error) journal.Record {
 	failure := tool.AsError(err)
-	return e.failedAs(Refused, failure.Class, failure.Message, failure.Said)
+	return e.failedAs(Refused, failure.Class, failure.Message, failure.RemoteMessage)
 }
 
 // takeDecisions records the decisions that have been made about requests. No call is made before its decision is in

@@ -55,7 +55,7 @@ type arguments struct {
 func (a *arguments) fit() bool {
 	const object = "the arguments must be a JSON object that fits the tool's schema: correct them and call the tool again"
 	text := json.RawMessage(a.text)
-	plain := schema.Plain(text)
+	plain := schema.Ambiguities(text)
 	switch {
 	case len(plain) > 0 && !json.Valid(text):
 		a.wrong = object

@@ -158,9 +158,9 @@ func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, too
 func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, failure *model.Error, took int64) (*model.Error, error) {
 	usage := usageOfFailure(r, failure)
 	// A request that was cut short was sent all the same, so the request and its usage count.
-	err := run.Record(journal.Record{Kind: journal.ModelFailed, Payload: Attempt{
+	err := run.Record(journal.Record{Kind: journal.ModelFailed, Payload: FailedRequest{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Kind: failure.Kind,
-		Message: failure.Message, Said: failure.Said,
+		Message: failure.Message, RemoteMessage: failure.RemoteMessage,
 		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, Stack: stackOf(failure),
 	}})
 	if ctx.Err() != nil {
@@ -207,7 +207,7 @@ func stackOf(err error) string {
 func askGuarded(ctx context.Context, p model.Provider, r *model.Request) (reply *model.Reply, err error) {
 	defer recoverPanic(&err)
 	reply = new(model.Reply)
-	return reply, model.Ask(ctx, p, r, reply)
+	return reply, model.GenerateInto(ctx, p, r, reply)
 }
 
 // recoverPanic turns a panic of the adapter into an error. It must be deferred.

@@ -164,7 +164,7 @@ func size(messages []model.Message) int {
 
 // tooLong reports whether an endpoint has refused the prompt of a step for its length.
 func (s *State) tooLong(step int) bool {
-	for _, a := range s.Attempts {
+	for _, a := range s.FailedRequests {
 		if a.Step == step && a.Purpose == ForStep && a.Kind == model.ContextLength {
 			return true
 		}
@@ -204,7 +204,7 @@ func (s *State) unusedSummary() *Step {
 // summaries returns the summaries of the model in order, one for each compaction.
 func (s *State) summaries() []Step {
 	var all []Step
-	for _, a := range s.Asides {
+	for _, a := range s.OtherReplies {
 		if a.Purpose == ForCompaction && a.useful() {
 			all = append(all, a)
 		}
@@ -214,7 +214,7 @@ func (s *State) summaries() []Step {
 
 // uselessSummary reports whether the model was asked for a summary for a step and gave an unusable one.
 func (s *State) uselessSummary(step int) bool {
-	for _, a := range s.Asides {
+	for _, a := range s.OtherReplies {
 		if a.Step == step && a.Purpose == ForCompaction && !a.useful() {
 			return true
 		}
@@ -224,9 +224,9 @@ func (s *State) uselessSummary(step int) bool {
 
 // aside returns the newest reply with this purpose for a step, or nil.
 func (s *State) aside(step int, purpose Purpose) *Step {
-	for i := len(s.Asides) - 1; i >= 0; i-- {
-		if s.Asides[i].Step == step && s.Asides[i].Purpose == purpose {
-			return &s.Asides[i]
+	for i := len(s.OtherReplies) - 1; i >= 0; i-- {
+		if s.OtherReplies[i].Step == step && s.OtherReplies[i].Purpose == purpose {
+			return &s.OtherReplies[i]
 		}
 	}
 	return nil
@@ -235,7 +235,7 @@ func (s *State) aside(step int, purpose Purpose) *Step {
 // gaveUpOn reports whether a candidate has failed for good with requests of this purpose for a step.
 func (s *State) gaveUpOn(step int, purpose Purpose, c *Candidate) bool {
 	n := 0
-	for _, a := range s.Attempts {
+	for _, a := range s.FailedRequests {
 		if a.Step != step || a.Purpose != purpose || a.Provider != c.ProviderName || a.Model != c.Model || a.Kind == model.Cancelled {
 			continue
 		}

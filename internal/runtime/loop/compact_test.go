@@ -233,8 +233,8 @@ func TestSummaryRequest(t *testing.T) {
 	if got := in.State.Requests[4]; got.Purpose != loop.ForStep || got.Step != 4 || got.Attempt != 1 {
 		t.Errorf("the step is journalled as %+v, want its own first attempt", got)
 	}
-	if len(in.State.Asides) != 1 || in.State.Asides[0].Purpose != purpose || len(in.State.Steps) != 4 {
-		t.Errorf("asides %+v, want the summary, and no more steps than there are", in.State.Asides)
+	if len(in.State.OtherReplies) != 1 || in.State.OtherReplies[0].Purpose != purpose || len(in.State.Steps) != 4 {
+		t.Errorf("asides %+v, want the summary, and no more steps than there are", in.State.OtherReplies)
 	}
 }
 
@@ -513,9 +513,9 @@ func TestBudgetOfASummary(t *testing.T) {
 			in := withTools(input(t, c), find)
 			in.Context, in.Limits.MaxTokens = loop.ContextPolicy{Compact: true, CompactPercent: 90}, tc.tokens
 			end, err := loop.Run(t.Context(), &in)
-			if err != nil || end.Reason != loop.Answered || len(s.requests) != len(answers) || len(in.State.Asides) != tc.summary {
+			if err != nil || end.Reason != loop.Answered || len(s.requests) != len(answers) || len(in.State.OtherReplies) != tc.summary {
 				t.Fatalf("Run = %+v, %v after %d requests with %d summaries, want the answer and %d: %s", end, err,
-					len(s.requests), len(in.State.Asides), tc.summary, tc.reason)
+					len(s.requests), len(in.State.OtherReplies), tc.summary, tc.reason)
 			}
 			var used model.Usage
 			for one := range in.State.Spendings {

@@ -166,7 +166,7 @@ func turnResult(s *loop.State) []string {
 	for _, step := range s.Steps {
 		lines = append(lines, fmt.Sprintf("step %d: %s %v", step.Step, step.Reply.Text, step.Reply.ToolCalls))
 	}
-	for _, step := range s.Asides {
+	for _, step := range s.OtherReplies {
 		lines = append(lines, fmt.Sprintf("%s for %d: %s", step.Purpose, step.Step, step.Reply.Text))
 	}
 	lines = append(lines, fmt.Sprintf("%+v %+v %+v %+v", s.Compactions, s.Rejections, s.Reflections, s.Warning))

@@ -185,13 +185,13 @@ type Parked struct {
 	Approvals []Approval
 	// Turns are the names of the sub-agents' Turns that the run waits for.
 	Turns []string
-	// Begun are the calls that created these Turns, as far as the UIDs of the Turns are known.
-	Begun []Begun
+	// SubAgentCalls are the calls that created these Turns, as far as the UIDs of the Turns are known.
+	SubAgentCalls []SubAgentCall
 }
 
-// Begun is a journal entry: the call of a sub-agent and the Turn that the call created. TurnUID is the key of that
-// Turn's journal, which still shows the usage of the Turn after its object was deleted.
-type Begun struct {
+// SubAgentCall is a journal entry: the call of a sub-agent and the Turn that the call created. TurnUID is the key of
+// that Turn's journal, which still shows the usage of the Turn after its object was deleted.
+type SubAgentCall struct {
 	Step    int    `json:"step"`
 	CallID  string `json:"callID"`
 	TurnUID string `json:"turnUID"`

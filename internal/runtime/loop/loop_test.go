@@ -80,7 +80,7 @@ func TestBackoff(t *testing.T) {
 						wait, bounds[0], bounds[1])
 				}
 			}
-			for i, a := range in.State.Attempts {
+			for i, a := range in.State.FailedRequests {
 				if a.Usage.InputTokens != 7 {
 					t.Errorf("attempt %d is journalled as %+v", i+1, a)
 				}
@@ -172,13 +172,13 @@ func TestAbortedRequestsCount(t *testing.T) {
 		reason string
 		do     func(cancel context.CancelCauseFunc, interrupt chan struct{})
 		err    error
-		want   []loop.Attempt
+		want   []loop.FailedRequest
 	}{
 		"cancelled in a request": {
 			"the request and its usage count", func(cancel context.CancelCauseFunc, _ chan struct{}) {
 				time.AfterFunc(3*time.Second, func() { cancel(cause) })
 			}, cause,
-			[]loop.Attempt{{
+			[]loop.FailedRequest{{
 				Step: 1, Provider: "one", Model: "m", Kind: model.Cancelled,
 				Message: "the request was cancelled", Usage: model.Usage{InputTokens: 3}, DurationMS: 3000,
 			}},
@@ -208,7 +208,7 @@ func TestAbortedRequestsCount(t *testing.T) {
 				if _, err := loop.Run(ctx, &in); !errors.Is(err, tc.err) {
 					t.Errorf("Run: %v, want %v: %s", err, tc.err, tc.reason)
 				}
-				if diff := cmp.Diff(tc.want, in.State.Attempts); diff != "" {
+				if diff := cmp.Diff(tc.want, in.State.FailedRequests); diff != "" {
 					t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 				}
 			})

@@ -196,7 +196,7 @@ func TestErrorDescriptionIsFenced(t *testing.T) {
 		})
 	}
 	message, said := strings.Repeat("ä", 1010), strings.Repeat("<s>", 20_000)
-	told, f, j := readOutput(t, false, result{err: &tool.Error{Class: tool.Failed, Message: message, Said: said}})
+	told, f, j := readOutput(t, false, result{err: &tool.Error{Class: tool.Failed, Message: message, RemoteMessage: said}})
 	const artifact = `read_artifact("call-1-2", offset, limit) returns any part of it`
 	want := "error (failed): " + message[:2*1000] + " [... 10 characters are omitted here: " + artifact + "]\n" +
 		untrusted.Tool(nonce, "It is too long: 56000 characters are omitted at its end, and "+artifact+".",

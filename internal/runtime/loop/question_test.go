@@ -55,8 +55,8 @@ func TestSummaryHasItsOwnAttempts(t *testing.T) {
 			if got := in.State.Requests[i]; got.Purpose != want.Purpose || got.Attempt != want.Attempt || got.Step != 1 {
 				t.Errorf("request %d is journalled as %+v, want purpose %q and attempt %d", i+1, got, want.Purpose, want.Attempt)
 			}
-			if i < 3 && in.State.Attempts[i].Purpose != want.Purpose {
-				t.Errorf("its failure as %+v, want purpose %q", in.State.Attempts[i], want.Purpose)
+			if i < 3 && in.State.FailedRequests[i].Purpose != want.Purpose {
+				t.Errorf("its failure as %+v, want purpose %q", in.State.FailedRequests[i], want.Purpose)
 			}
 		}
 	})

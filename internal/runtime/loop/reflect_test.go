@@ -168,7 +168,7 @@ func TestReflectionRequest(t *testing.T) {
 	if got := in.State.Requests[2]; got.Purpose != loop.ForReflection || got.Step != 2 || got.Attempt != 1 {
 		t.Errorf("it is journalled as %+v, want its purpose and the step that is checked", got)
 	}
-	if a := in.State.Asides; len(a) != 1 || a[0].Purpose != loop.ForReflection || a[0].Last || len(in.State.Steps) != 2 {
+	if a := in.State.OtherReplies; len(a) != 1 || a[0].Purpose != loop.ForReflection || a[0].Last || len(in.State.Steps) != 2 {
 		t.Errorf("asides %+v after %d steps, want one, and no further step", a, len(in.State.Steps))
 	}
 }
@@ -256,7 +256,7 @@ func TestReasoning(t *testing.T) {
 			if _, err := loop.Run(t.Context(), &in); err != nil {
 				t.Fatal(err)
 			}
-			for _, step := range append(in.State.Steps, in.State.Asides...) {
+			for _, step := range append(in.State.Steps, in.State.OtherReplies...) {
 				if got := step.Reply.Reasoning != ""; got != keep {
 					t.Errorf("the journal has the reasoning %q of a reply, want any: %t", step.Reply.Reasoning, keep)
 				}

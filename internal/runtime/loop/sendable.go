@@ -31,7 +31,7 @@ func sendable(m model.Message) model.Message {
 // sendableArguments returns arguments that every endpoint can read. A JSON object that all parsers read alike stays
 // unchanged; anything else becomes noArguments.
 func sendableArguments(text string) string {
-	if !strings.HasPrefix(strings.TrimSpace(text), "{") || len(schema.Plain(json.RawMessage(text))) > 0 {
+	if !strings.HasPrefix(strings.TrimSpace(text), "{") || len(schema.Ambiguities(json.RawMessage(text))) > 0 {
 		return noArguments
 	}
 	if !strings.Contains(strings.ToLower(text), `\ud`) {

@@ -28,20 +28,20 @@ type Request struct {
 	EstimatedCost   *model.Cost `json:"estimatedCost,omitempty"`
 }
 
-// Attempt is a journal entry: a failed request.
-type Attempt struct {
+// FailedRequest is a journal entry: a failed request.
+type FailedRequest struct {
 	Step     int             `json:"step"`
 	Purpose  Purpose         `json:"purpose,omitempty"`
 	Provider string          `json:"provider"`
 	Model    string          `json:"model"`
 	Kind     model.ErrorKind `json:"kind"`
 	Message  string          `json:"message"`
-	// Said is the text of the endpoint or of the network. Journals of older versions contain it at the end of
+	// RemoteMessage is the text of the endpoint or of the network. Journals of older versions contain it at the end of
 	// Message.
-	Said       string      `json:"said,omitempty"`
-	Usage      model.Usage `json:"usage"`
-	Cost       *model.Cost `json:"cost,omitempty"`
-	DurationMS int64       `json:"durationMilliseconds"`
+	RemoteMessage string      `json:"said,omitempty"`
+	Usage         model.Usage `json:"usage"`
+	Cost          *model.Cost `json:"cost,omitempty"`
+	DurationMS    int64       `json:"durationMilliseconds"`
 	// Unsent is true if nothing reached the endpoint, for example because a credential is missing.
 	Unsent bool `json:"unsent,omitempty"`
 	// Stack is the stack trace of the adapter if it panicked.
@@ -133,12 +133,12 @@ type CallResult struct {
 // not done again. The zero State is the state of a new Turn.
 type State struct {
 	// Requests that were sent or were about to be sent. Attempts are the failed ones.
-	Requests []Request
-	Attempts []Attempt
+	Requests       []Request
+	FailedRequests []FailedRequest
 	// Steps are the replies.
 	Steps []Step
-	// Asides are replies that are not steps: summaries and checks of drafts.
-	Asides []Step
+	// OtherReplies are replies that are not steps: summaries and checks of drafts.
+	OtherReplies []Step
 	// Intents and ends of calls.
 	Intents  []Intent
 	Finishes []CallResult
@@ -189,7 +189,7 @@ func (s *State) Apply(e journal.Entry) error {
 		return s.applyRequest(e)
 	case journal.ModelFailed:
 		s.closeRequest()
-		return appendEntry(&s.Attempts, e)
+		return appendEntry(&s.FailedRequests, e)
 	case journal.ModelReplied:
 		s.closeRequest()
 		return s.applyReply(e)
@@ -225,7 +225,7 @@ func (s *State) applyReply(e journal.Entry) error {
 		return err
 	}
 	if step.aside() {
-		s.Asides = append(s.Asides, step)
+		s.OtherReplies = append(s.OtherReplies, step)
 		return nil
 	}
 	s.Steps = append(s.Steps, step)
@@ -235,12 +235,12 @@ func (s *State) applyReply(e journal.Entry) error {
 // applyParked folds in the Turns that calls of sub-agents created and that the run waits for.
 func (s *State) applyParked(e journal.Entry) error {
 	var p struct {
-		Begun []Begun `json:"begun"`
+		SubAgentCalls []SubAgentCall `json:"begun"`
 	}
 	if err := json.Unmarshal(e.Payload, &p); err != nil {
 		return err
 	}
-	for _, b := range p.Begun {
+	for _, b := range p.SubAgentCalls {
 		if s.begun == nil {
 			s.begun = map[callKey]string{}
 		}
@@ -389,12 +389,12 @@ type Spending struct {
 // the endpoint may have billed it even if no reply came back. Otherwise a run that is cut off again and again would
 // spend without bound.
 func (s *State) Spendings(yield func(Spending) bool) {
-	for _, a := range s.Attempts {
+	for _, a := range s.FailedRequests {
 		if !yield(Spending{a.Provider, a.Model, a.Usage, a.Cost}) {
 			return
 		}
 	}
-	for _, steps := range [][]Step{s.Steps, s.Asides} {
+	for _, steps := range [][]Step{s.Steps, s.OtherReplies} {
 		for i := range steps {
 			step := &steps[i]
 			if !yield(Spending{step.Provider, step.Model, step.Reply.Usage, step.Cost}) {

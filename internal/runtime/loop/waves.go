@@ -68,7 +68,8 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 		case next.turn != "":
 			parked.Turns = append(parked.Turns, next.turn)
 			if next.uid != "" {
-				parked.Begun = append(parked.Begun, Begun{Step: d.intent.Step, CallID: d.intent.CallID, TurnUID: next.uid})
+				parked.SubAgentCalls = append(parked.SubAgentCalls,
+					SubAgentCall{Step: d.intent.Step, CallID: d.intent.CallID, TurnUID: next.uid})
 			}
 		}
 		if short = run.hold(0); short != nil || run.interrupted() {
@@ -186,15 +187,15 @@ func (e ending) failure(over bool, effect tool.Effect, err error) journal.Record
 	case over && effect.Repeatable() && !classified:
 		return e.failed(Failed, failure.Class, turnEnded)
 	case effect.Repeatable():
-		return e.failedAs(Failed, failure.Class, failure.Message, failure.Said)
+		return e.failedAs(Failed, failure.Class, failure.Message, failure.RemoteMessage)
 	case over:
 		return e.failed(Unknown, tool.OutcomeUnknown, unknownPrefix+turnEnded)
 	case failure.Class == tool.Timeout || failure.Class == tool.OutcomeUnknown:
-		return e.failedAs(Unknown, failure.Class, unknownPrefix+failure.Message+unknownSuffix, failure.Said)
+		return e.failedAs(Unknown, failure.Class, unknownPrefix+failure.Message+unknownSuffix, failure.RemoteMessage)
 	case tool.IsUncertain(err):
-		return e.failedAs(Unknown, tool.OutcomeUnknown, unknownPrefix+failure.Message+unknownSuffix, failure.Said)
+		return e.failedAs(Unknown, tool.OutcomeUnknown, unknownPrefix+failure.Message+unknownSuffix, failure.RemoteMessage)
 	}
-	return e.failedAs(Failed, failure.Class, failure.Message, failure.Said)
+	return e.failedAs(Failed, failure.Class, failure.Message, failure.RemoteMessage)
 }
 
 // invoke makes the call within the time limit of the tool. It makes no call if the Turn ended while the intent was

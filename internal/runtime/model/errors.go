@@ -56,10 +56,10 @@ type Error struct {
 	Kind ErrorKind
 	// Message tells people what happened and what to do, in Capstan's own words. It contains no secret.
 	Message string
-	// Said is the text of the endpoint or of the network; it may be empty. It contains no secret. It belongs only
-	// in the journal: a person who may only read the status must not learn the answers of an endpoint that only
+	// RemoteMessage is the text of the endpoint or of the network; it may be empty. It contains no secret. It belongs
+	// only in the journal: a person who may only read the status must not learn the answers of an endpoint that only
 	// this process can reach.
-	Said string
+	RemoteMessage string
 	// RetryAfter is the wait that the endpoint asked for, or 0.
 	RetryAfter time.Duration
 	// Unsent is true if the request was never sent, for example because a credential is missing. It does not count

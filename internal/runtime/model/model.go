@@ -17,17 +17,18 @@ type Provider interface {
 	Generate(ctx context.Context, req Request) (Reply, error)
 }
 
-// Asker is a Provider that reads the request and writes the reply through pointers. It makes no copies, because
-// thousands of waiting Turns would hold these copies on their stacks.
-type Asker interface {
-	// Ask is like Generate but writes to reply, which must be zero. If Ask returns an error, reply stays zero.
-	Ask(ctx context.Context, req *Request, reply *Reply) error
+// PointerProvider is a Provider that reads the request and writes the reply through pointers. It makes no copies,
+// because thousands of waiting Turns would hold these copies on their stacks.
+type PointerProvider interface {
+	// GenerateInto is like Generate but writes to reply, which must be zero. If GenerateInto returns an error, reply
+	// stays zero.
+	GenerateInto(ctx context.Context, req *Request, reply *Reply) error
 }
 
-// Ask asks a provider for a reply. reply must be zero.
-func Ask(ctx context.Context, p Provider, req *Request, reply *Reply) error {
-	if a, ok := p.(Asker); ok {
-		return a.Ask(ctx, req, reply)
+// GenerateInto asks a provider for a reply. reply must be zero.
+func GenerateInto(ctx context.Context, p Provider, req *Request, reply *Reply) error {
+	if a, ok := p.(PointerProvider); ok {
+		return a.GenerateInto(ctx, req, reply)
 	}
 	return generate(ctx, p, req, reply)
 }

@@ -22,6 +22,6 @@ func (r *Reply) Redact(redact func(text string) string) {
 // The original error stays unchanged, because other goroutines may use it.
 func (e *Error) Redacted(redact func(text string) string) *Error {
 	redacted := *e
-	redacted.Message, redacted.Said = redact(e.Message), redact(e.Said)
+	redacted.Message, redacted.RemoteMessage = redact(e.Message), redact(e.RemoteMessage)
 	return &redacted
 }

@@ -4,10 +4,10 @@ import "strings"
 
 const thoughtOpens, thoughtCloses = "<think>", "</think>"
 
-// SplitThought separates a text from the reasoning that stands before it as <think>...</think>. Models write this
+// SplitReasoning separates a text from the reasoning that stands before it as <think>...</think>. Models write this
 // form if their endpoint does not separate reasoning itself. A text without such reasoning is returned unchanged.
 // If the reasoning is not closed, the whole text is reasoning if cutOff is true, and none of it otherwise.
-func SplitThought(text string, cutOff bool) (thought, rest string) {
+func SplitReasoning(text string, cutOff bool) (thought, rest string) {
 	opened, ok := strings.CutPrefix(strings.TrimLeft(text, " \t\r\n"), thoughtOpens)
 	if !ok {
 		return "", text

@@ -180,7 +180,7 @@ func systemPrompt(
 	if in.Turn.Session != nil {
 		subject = in.Turn.Session.Subject
 	}
-	return prompt.Make(prompt.Input{
+	return prompt.Render(prompt.Input{
 		Mode: prompt.ModeOf(in.Turn.Mode, in.Profile.Mode, in.Turn.Depth), Sections: in.Profile.Sections, Depth: in.Turn.Depth,
 		AssistantName: in.Profile.Identity.AssistantName, AgentName: in.Agent.Name, Description: in.Agent.Description, Model: in.Model,
 		Thinking: in.Agent.Thinking, StablePrefix: texts.prefix, DynamicSuffix: texts.suffix,

@@ -19,7 +19,7 @@ func recordUnplaced(in Input, texts authored, a turncontext.Assembly, report pro
 	if why, _ := reason(prompt.SectionTurnInstructions); !slices.Contains(report.SectionsAsked, prompt.SectionTurnInstructions) {
 		rules := slices.DeleteFunc(slices.Clone(texts.layer.Guardrails),
 			func(g turncontext.Guardrail) bool { return untrusted.Blank(g.Rule) })
-		a = a.Unsaid(why, len(rules))
+		a = a.WithoutInstructions(why, len(rules))
 	}
 	dropped := slices.Clone(a.Dropped)
 	drop := func(section, kind string, ids ...string) {

@@ -122,9 +122,9 @@ func ModeOf(turn, profile Mode, depth int) Mode {
 	return Full
 }
 
-// Make renders the system prompt. It returns an *invalid.Error for an unknown mode or section, and for a tool that
+// Render renders the system prompt. It returns an *invalid.Error for an unknown mode or section, and for a tool that
 // cannot be offered to a model.
-func Make(in Input) (System, error) {
+func Render(in Input) (System, error) {
 	asked, err := chooseSections(in)
 	if err != nil {
 		return System{}, err

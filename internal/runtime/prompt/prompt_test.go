@@ -46,7 +46,7 @@ func text(body string) *template.Text { return &template.Text{Body: body} }
 
 func mustMake(t *testing.T, in prompt.Input) prompt.System {
 	t.Helper()
-	system, err := prompt.Make(in)
+	system, err := prompt.Render(in)
 	if err != nil {
 		t.Fatalf("Make: %v", err)
 	}

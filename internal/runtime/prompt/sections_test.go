@@ -213,7 +213,7 @@ func TestInvalidInput(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := prompt.Make(tc.in)
+			got, err := prompt.Render(tc.in)
 			if _, ok := errors.AsType[*invalid.Error](err); !ok || got.Text != "" {
 				t.Fatalf("Make = %q, %v; want an *invalid.Error and no text: %s", got.Text, err, tc.reason)
 			}

@@ -166,7 +166,7 @@ func TestInvalidTools(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := prompt.Make(input(withTools(prompt.Tool{Name: "good"}, tc.tool)))
+			got, err := prompt.Render(input(withTools(prompt.Tool{Name: "good"}, tc.tool)))
 			if _, ok := errors.AsType[*invalid.Error](err); !ok || got.Text != "" {
 				t.Fatalf("Make = %q, %v; want an *invalid.Error and no text: %s", got.Text, err, tc.reason)
 			}

@@ -16,10 +16,10 @@ const (
 	maxNumber = 100
 )
 
-// Plain returns the reasons for which parsers may read a JSON text differently, or nil if all parsers read it
+// Ambiguities returns the reasons for which parsers may read a JSON text differently, or nil if all parsers read it
 // alike. Parsers differ in their handling of duplicate keys in an object, of numbers beyond a 64-bit float, and of
 // deep nesting.
-func Plain(value json.RawMessage) []Violation {
+func Ambiguities(value json.RawMessage) []Violation {
 	switch {
 	case len(value) > MaxValue:
 		return []Violation{{Message: fmt.Sprintf("has %d bytes, and the maximum is %d", len(value), MaxValue)}}

@@ -33,7 +33,7 @@ func (s *Schema) RepairKeeping(value json.RawMessage) (json.RawMessage, []string
 }
 
 func (s *Schema) repair(value json.RawMessage, keep bool) (json.RawMessage, []string) {
-	if len(Plain(value)) > 0 {
+	if len(Ambiguities(value)) > 0 {
 		return nil, nil
 	}
 	failure, err := s.check(value)

@@ -101,7 +101,7 @@ func Compile(source json.RawMessage) (*Schema, error) {
 //   - a value whose validation would take too long, such as a deep value for a schema that refers back to itself in
 //     several ways at once.
 func (s *Schema) Validate(value json.RawMessage) []Violation {
-	if wrong := Plain(value); len(wrong) > 0 {
+	if wrong := Ambiguities(value); len(wrong) > 0 {
 		return wrong
 	}
 	failure, err := s.check(value)

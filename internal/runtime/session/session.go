@@ -93,8 +93,8 @@ type Totals struct {
 	Missing int64 `json:"missingTurns,omitempty"`
 }
 
-// Place is the end of a conversation.
-type Place struct {
+// Tail is the end of a conversation.
+type Tail struct {
 	// Position is the sequence number of the newest entry, or 0 if there is no entry.
 	Position int64
 	// Last is the name of the Turn that added the newest entry.
@@ -223,10 +223,10 @@ func outline(
 
 // Latest returns the end of a conversation. It reads only the newest entry, unless an older version wrote the
 // journal.
-func Latest(ctx context.Context, j journal.Journal, uid string, admit Admit) (Place, error) {
+func Latest(ctx context.Context, j journal.Journal, uid string, admit Admit) (Tail, error) {
 	f, err := newest(ctx, j, uid, admit)
 	if err != nil {
-		return Place{}, err
+		return Tail{}, err
 	}
 	return f.place(0), nil
 }
@@ -261,7 +261,7 @@ func follow(
 		if e.Seq != f.at+1 || e.Seq > through {
 			break
 		}
-		if err := journal.FillAdmitted(ctx, j, uid, &e, admit); err != nil {
+		if err := journal.LoadAdmittedPayload(ctx, j, uid, &e, admit); err != nil {
 			return nil, err
 		}
 		t, err := f.apply(e)
@@ -313,8 +313,8 @@ func (f *fold) apply(e journal.Entry) (Turn, error) {
 	return t, nil
 }
 
-func (f *fold) place(number int64) Place {
-	return Place{Position: f.at, Last: f.last, Totals: f.head.Totals, Number: number}
+func (f *fold) place(number int64) Tail {
+	return Tail{Position: f.at, Last: f.last, Totals: f.head.Totals, Number: number}
 }
 
 // with returns the head after one more Turn.
@@ -339,8 +339,8 @@ func (h Head) with(t Turn) Head {
 	return h
 }
 
-// Since is the knowledge of a Turn about its conversation from outside the journal.
-type Since struct {
+// ExternalState is the knowledge of a Turn about its conversation from outside the journal.
+type ExternalState struct {
 	// After is the sequence number of the last entry when the Turn began, so the Turn's own entry comes later. It
 	// is 0 if it is not known.
 	After int64
@@ -356,8 +356,8 @@ type Since struct {
 // that the known totals include but the journal does not have.
 func (t Totals) MissingOf(known Totals) int64 { return t.Missing + max(0, known.Turns-t.Turns) }
 
-// Whole returns these totals, or the known totals if the journal has fewer Turns.
-func (t Totals) Whole(known Totals) Totals {
+// CombinedWith returns these totals, or the known totals if the journal has fewer Turns.
+func (t Totals) CombinedWith(known Totals) Totals {
 	if known.Turns <= t.Turns {
 		return t
 	}
@@ -372,19 +372,19 @@ const maxTries = 10
 // Add adds a Turn at the end of a conversation, unless the conversation has it, and returns the new end. While the
 // store fails, Add tries again for the time of the options. It sets Apply, First, Known and After of the options
 // itself. Add returns ErrSequence if the history keeps changing, for example because its Session was deleted.
-func Add(ctx context.Context, uid string, t Turn, since Since, o journal.Options) (Place, error) {
+func Add(ctx context.Context, uid string, t Turn, since ExternalState, o journal.Options) (Tail, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, time.Second
-	return backoff.Retry(ctx, func() (Place, error) {
+	return backoff.Retry(ctx, func() (Tail, error) {
 		p, err := add(ctx, uid, t, since, o)
 		if err != nil && !errors.Is(err, journal.ErrSequence) {
-			return Place{}, backoff.Permanent(err)
+			return Tail{}, backoff.Permanent(err)
 		}
 		return p, err // after ErrSequence: this or another Turn was added meanwhile, so read the end again
 	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0), backoff.WithMaxTries(maxTries))
 }
 
-func add(ctx context.Context, uid string, t Turn, since Since, o journal.Options) (Place, error) {
+func add(ctx context.Context, uid string, t Turn, since ExternalState, o journal.Options) (Tail, error) {
 	after := since.After
 	f, log, err := open(ctx, uid, t.UID, max(after, 1), o)
 	if err == nil && (f.unknown || f.at < after) && after > 1 { // an older version wrote the entries, or some are lost
@@ -395,15 +395,15 @@ func add(ctx context.Context, uid string, t Turn, since Since, o journal.Options
 	}
 	t.Head = f.head.next(t, since)
 	if err := log.Append(ctx, journal.Record{Kind: journal.SessionTurn, Payload: t}); err != nil {
-		return Place{}, err
+		return Tail{}, err
 	}
 	return f.place(f.number), nil
 }
 
 // next returns the head for the entry of a Turn. If the journal has lost Turns, it continues from the known totals.
-func (h Head) next(t Turn, since Since) *Head {
+func (h Head) next(t Turn, since ExternalState) *Head {
 	lost := since.Known.Turns > h.Turns
-	h.Totals = h.Whole(since.Known)
+	h.Totals = h.CombinedWith(since.Known)
 	if lost && since.Number > 0 && since.Known.Turns >= since.Number { // the known totals include this Turn
 		h.Missing--
 		return &h

@@ -70,11 +70,11 @@ func answered(uid string) session.Turn {
 	}
 }
 
-func add(t *testing.T, j journal.Journal, turns ...session.Turn) (at session.Place) {
+func add(t *testing.T, j journal.Journal, turns ...session.Turn) (at session.Tail) {
 	t.Helper()
 	for _, turn := range turns {
 		var err error
-		if at, err = session.Add(t.Context(), "s", turn, session.Since{}, journal.Options{Journal: j, Now: now}); err != nil {
+		if at, err = session.Add(t.Context(), "s", turn, session.ExternalState{}, journal.Options{Journal: j, Now: now}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -113,10 +113,10 @@ func TestHistory(t *testing.T) {
 				Cost: &finalize.Cost{Amount: "0.22", Currency: "USD"}, ContextTokens: 30,
 				KnownCost: decimal.RequireFromString("0.22"),
 			}
-			if diff := cmp.Diff(session.Place{Position: 3, Last: "turn-c", Totals: totals, Number: 3}, add(t, j, want...)); diff != "" {
+			if diff := cmp.Diff(session.Tail{Position: 3, Last: "turn-c", Totals: totals, Number: 3}, add(t, j, want...)); diff != "" {
 				t.Errorf("Add; what begins the next Turn is what the last answered one ended with: -want +got:\n%s", diff)
 			}
-			if diff := cmp.Diff(session.Place{Position: 3, Last: "turn-c", Totals: totals, Number: 2},
+			if diff := cmp.Diff(session.Tail{Position: 3, Last: "turn-c", Totals: totals, Number: 2},
 				add(t, j, answered("b"))); diff != "" {
 				t.Errorf("a Turn that is there already is not added again: -want +got:\n%s", diff)
 			}
@@ -131,7 +131,7 @@ func TestHistory(t *testing.T) {
 				t.Errorf("messages, in order and as they were said: -want +got:\n%s", diff)
 			}
 			latest, err := session.Latest(t.Context(), j, "s", nil)
-			if diff := cmp.Diff(session.Place{Position: 3, Last: "turn-c", Totals: totals}, latest); diff != "" || err != nil {
+			if diff := cmp.Diff(session.Tail{Position: 3, Last: "turn-c", Totals: totals}, latest); diff != "" || err != nil {
 				t.Errorf("Latest (error %v): -want +got:\n%s", err, diff)
 			}
 			other, err := session.Recall(t.Context(), j, "other", nil)
@@ -191,7 +191,7 @@ func TestAHistoryOfAnOlderVersion(t *testing.T) {
 		t.Errorf("Latest = %+v, %v; want both Turns", latest, err)
 	}
 	for _, after := range []int64{0, 2} {
-		at, err := session.Add(t.Context(), "s", answered("c"), session.Since{After: after}, journal.Options{Journal: j, Now: now})
+		at, err := session.Add(t.Context(), "s", answered("c"), session.ExternalState{After: after}, journal.Options{Journal: j, Now: now})
 		if err != nil || at.Number != 3 || at.Totals.Usage.InputTokens != 60 {
 			t.Errorf("Add behind entry %d = %+v, %v; want Turn 3 with the totals of all", after, at, err)
 		}
@@ -221,7 +221,8 @@ func TestTheEndOfATurnReadsNoHistory(t *testing.T) {
 	j := &counting{Journal: &journaltest.Memory{}}
 	for i := range int64(50) {
 		j.entries = 0
-		at, err := session.Add(t.Context(), "s", answered(fmt.Sprint(i)), session.Since{After: i}, journal.Options{Journal: j, Now: now})
+		at, err := session.Add(t.Context(), "s", answered(fmt.Sprint(i)), session.ExternalState{After: i},
+			journal.Options{Journal: j, Now: now})
 		if err != nil || at.Number != i+1 || j.entries > 1 {
 			t.Fatalf("Add = %+v, %v after it has read %d entries; want number %d and one entry at most", at, err, j.entries, i+1)
 		}
@@ -299,7 +300,8 @@ func TestTurnsAreAddedAtOnce(t *testing.T) {
 				for range each {
 					wg.Go(func() {
 						uid := fmt.Sprintf("u%d", i)
-						at, err := session.Add(t.Context(), "s", answered(uid), session.Since{}, journal.Options{Journal: j, Now: now})
+						at, err := session.Add(t.Context(), "s", answered(uid), session.ExternalState{},
+							journal.Options{Journal: j, Now: now})
 						if err != nil || at.Number == 0 {
 							t.Errorf("Add(%s) = %+v, %v; want it to have a number", uid, at, err)
 						}
@@ -351,8 +353,8 @@ func TestAStoreThatFails(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		j := &failing{Memory: &journaltest.Memory{}, left: 1}
-		if h, err := session.Add(ctx, "s", answered("a"), session.Since{},
-			journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != (session.Place{}) {
+		if h, err := session.Add(ctx, "s", answered("a"), session.ExternalState{},
+			journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != (session.Tail{}) {
 			t.Errorf("Add = %v, %v; want it given up with the life of the run", h, err)
 		}
 	})
@@ -374,8 +376,8 @@ func (p *purged) Append(context.Context, string, ...journal.Entry) error {
 func TestAHistoryThatIsBeingPurged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j, since := &purged{}, time.Now()
-		h, err := session.Add(t.Context(), "s", answered("a"), session.Since{}, journal.Options{Journal: j, Now: now})
-		if took := time.Since(since); !errors.Is(err, journal.ErrSequence) || h != (session.Place{}) || j.tries != 10 ||
+		h, err := session.Add(t.Context(), "s", answered("a"), session.ExternalState{}, journal.Options{Journal: j, Now: now})
+		if took := time.Since(since); !errors.Is(err, journal.ErrSequence) || h != (session.Tail{}) || j.tries != 10 ||
 			took < time.Second || took > 10*time.Second {
 			t.Errorf("Add = %+v, %v after %d tries in %s; want it given up after 10 in some seconds", h, err, j.tries, took)
 		}
@@ -385,7 +387,7 @@ func TestAHistoryThatIsBeingPurged(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			defer cancel()
 			j := &purged{}
-			if _, err := session.Add(ctx, "s", answered("a"), session.Since{},
+			if _, err := session.Add(ctx, "s", answered("a"), session.ExternalState{},
 				journal.Options{Journal: j, Now: now}); !errors.Is(err, context.DeadlineExceeded) || j.tries != 1 {
 				t.Errorf("Add: %v after %d tries, want the end of the run", err, j.tries)
 			}
@@ -415,7 +417,7 @@ func TestAdmission(t *testing.T) {
 	for i, size := range sizes {
 		turn := answered(fmt.Sprint(i))
 		turn.Messages[0].Content = strings.Repeat("m", size)
-		if _, err := session.Add(t.Context(), "s", turn, session.Since{}, journal.Options{Journal: j, Now: now}); err != nil {
+		if _, err := session.Add(t.Context(), "s", turn, session.ExternalState{}, journal.Options{Journal: j, Now: now}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -35,9 +35,9 @@ func (h Hints) contradict(declared Effect) bool {
 	return false
 }
 
-// Judge returns the effect of a tool. This is the effect that the owner of the ToolServer declares. It is
+// ResolveEffect returns the effect of a tool. This is the effect that the owner of the ToolServer declares. It is
 // Destructive if there is no declaration or if the server's hints contradict it.
-func Judge(declared Effect, h Hints) Effect {
+func ResolveEffect(declared Effect, h Hints) Effect {
 	if !declared.Repeatable() || h.contradict(declared) {
 		return Destructive
 	}

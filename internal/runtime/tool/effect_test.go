@@ -16,7 +16,7 @@ func TestHintsMayOnlyMakeAnEffectStricter(t *testing.T) {
 			for _, destructive := range []*bool{nil, new(false), new(true)} {
 				h := tool.Hints{ReadOnly: readOnly, Idempotent: idempotent, Destructive: destructive}
 				for _, declared := range effects {
-					got := tool.Judge(declared, h)
+					got := tool.ResolveEffect(declared, h)
 					if got != tool.Stricter(got, declared) {
 						t.Errorf("declared %q with %s: %s, which is less strict", declared, said(h), got)
 					}
@@ -90,7 +90,7 @@ func TestEffectsThatHintsContradict(t *testing.T) {
 			tool.Idempotent,
 		},
 	} {
-		if got := tool.Judge(tc.declared, tc.hints); got != tc.want {
+		if got := tool.ResolveEffect(tc.declared, tc.hints); got != tc.want {
 			t.Errorf("%s: declared %q with %s is %s, want %s: %s", name, tc.declared, said(tc.hints), got, tc.want, tc.reason)
 		}
 	}

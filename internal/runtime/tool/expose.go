@@ -33,8 +33,8 @@ type Exposure struct {
 	Nonce string `json:"nonce"`
 	// Tools are the tools that are offered to the model, in order.
 	Tools []Tool `json:"tools,omitempty"`
-	// Packs are the context packs, at most MaxPacks.
-	Packs []Tool `json:"packs,omitempty"`
+	// ContextTools are the context packs, at most MaxPacks.
+	ContextTools []Tool `json:"packs,omitempty"`
 	// LeftOut is the number of tools that are not offered because there are too many.
 	LeftOut int `json:"leftOut,omitempty"`
 	// Unusable are the names, as given by the servers, of allowed tools that cannot be offered to a model. They are
@@ -55,7 +55,7 @@ func (x *Exposure) Distrust() []string {
 		return nil
 	}
 	var names []string
-	for _, list := range [][]Tool{x.Tools, x.Packs} {
+	for _, list := range [][]Tool{x.Tools, x.ContextTools} {
 		for i := range list {
 			if t := &list[i]; t.Source.Server != "" && t.Effect.Repeatable() {
 				t.Effect = Destructive
@@ -69,8 +69,8 @@ func (x *Exposure) Distrust() []string {
 // MaxMissing is the maximum number of missing servers that are named. An Agent cannot have more.
 const MaxMissing = 32
 
-// MaxPacks is the maximum number of context packs that a Turn calls, in their order.
-const MaxPacks = 4
+// MaxContextTools is the maximum number of context packs that a Turn calls, in their order.
+const MaxContextTools = 4
 
 // Reserved returns the names of Capstan's own tools, which no other tool may have.
 func Reserved() []string { return []string{prompt.LoadSkill().Name, prompt.ReadArtifact().Name} }
@@ -89,11 +89,12 @@ func Expose(offers []Offer, reserved []string) []Tool {
 	return tools
 }
 
-// Choose returns the tools of a Turn: a selection from the tools of the offers. The caller must set the Nonce.
-func Choose(offers []Offer, reserved []string, s Selection) Exposure {
+// NewExposure returns the tools of a Turn: a selection from the tools of the offers. The caller must set the Nonce.
+func NewExposure(offers []Offer, reserved []string, s Selection) Exposure {
 	tools, unusable := expose(offers, reserved)
-	offered, packs := Packs(tools)
-	x := Exposure{Packs: packs[:min(len(packs), MaxPacks)], Unusable: unusable, Missing: missing(offers), EffectsDeclared: true}
+	offered, packs := SplitContextTools(tools)
+	x := Exposure{ContextTools: packs[:min(len(packs), MaxContextTools)], Unusable: unusable, Missing: missing(offers),
+		EffectsDeclared: true}
 	x.Tools, x.LeftOut = Select(offered, s)
 	return x
 }
@@ -109,8 +110,8 @@ func missing(offers []Offer) []string {
 	return names
 }
 
-// Packs separates the context packs from the tools that are offered to the model.
-func Packs(tools []Tool) (offered, packs []Tool) {
+// SplitContextTools separates the context packs from the tools that are offered to the model.
+func SplitContextTools(tools []Tool) (offered, packs []Tool) {
 	for _, t := range tools {
 		if t.Role == ContextPack {
 			packs = append(packs, t)

@@ -292,7 +292,7 @@ func TestExposeKeepsProperties(t *testing.T) {
 func TestPacks(t *testing.T) {
 	all := bare("a", "b", "c")
 	all[1].Role = tool.ContextPack
-	offered, packs := tool.Packs(all)
+	offered, packs := tool.SplitContextTools(all)
 	if diff := cmp.Diff([][]tool.Tool{{all[0], all[2]}, {all[1]}}, [][]tool.Tool{offered, packs}); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -305,11 +305,11 @@ func TestChoose(t *testing.T) {
 			x.Tools[i].Role = tool.ContextPack
 		}
 	}
-	got := tool.Choose([]tool.Offer{x}, nil, tool.Selection{Most: 2})
+	got := tool.NewExposure([]tool.Offer{x}, nil, tool.Selection{Most: 2})
 	if diff := cmp.Diff([]string{"s/a a", "s/b b"}, from(got.Tools)); diff != "" || got.LeftOut != 1 || got.Nonce != "" {
 		t.Errorf("%d tools were left out, want one: -want +got:\n%s", got.LeftOut, diff)
 	}
-	if diff := cmp.Diff([]string{"s/p1 p1", "s/p2 p2", "s/p3 p3", "s/p4 p4"}, from(got.Packs)); diff != "" {
+	if diff := cmp.Diff([]string{"s/p1 p1", "s/p2 p2", "s/p3 p3", "s/p4 p4"}, from(got.ContextTools)); diff != "" {
 		t.Errorf("context packs take no place of other tools, and a Turn calls four: -want +got:\n%s", diff)
 	}
 }
@@ -317,14 +317,14 @@ func TestChoose(t *testing.T) {
 func TestUnreachedServers(t *testing.T) {
 	away := func(name string) tool.Offer { return tool.Offer{Server: name, Missing: true} }
 	offers := []tool.Offer{away("z"), server("known", "a"), away("b"), away("z"), server("empty")}
-	if diff := cmp.Diff([]string{"z", "b"}, tool.Choose(offers, nil, tool.Selection{Most: 9}).Missing); diff != "" {
+	if diff := cmp.Diff([]string{"z", "b"}, tool.NewExposure(offers, nil, tool.Selection{Most: 9}).Missing); diff != "" {
 		t.Errorf("each once, and none that has no tools: -want +got:\n%s", diff)
 	}
 	var many []tool.Offer
 	for i := range 2 * tool.MaxMissing {
 		many = append(many, away(fmt.Sprint(i)))
 	}
-	if got := tool.Choose(many, nil, tool.Selection{}).Missing; len(got) != tool.MaxMissing {
+	if got := tool.NewExposure(many, nil, tool.Selection{}).Missing; len(got) != tool.MaxMissing {
 		t.Errorf("%d servers are named, want %d", len(got), tool.MaxMissing)
 	}
 }

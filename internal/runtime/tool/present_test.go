@@ -125,7 +125,7 @@ func raw(s string) json.RawMessage { return json.RawMessage(s) }
 // told checks that a prompt can be made with the tools.
 func told(t *testing.T, tools ...tool.Tool) {
 	t.Helper()
-	if _, err := prompt.Make(prompt.Input{
+	if _, err := prompt.Render(prompt.Input{
 		Mode: prompt.Full, AgentName: "a", Model: "m", Tools: tool.Prompted(tools),
 		Now: time.Unix(0, 0),
 	}); err != nil {
@@ -232,7 +232,7 @@ func TestToolsThatCannotBeOffered(t *testing.T) {
 				tool.Unusable(withSchema(`{"type":"object"}`)) != nil {
 				t.Errorf("unusable because %v, want %q, and nothing of one that is in order", err, tc.why)
 			}
-			if got := tool.Choose(offers, nil, tool.Selection{Most: 9}).Unusable; !gocmp.Equal(got, []string{"t"}) {
+			if got := tool.NewExposure(offers, nil, tool.Selection{Most: 9}).Unusable; !gocmp.Equal(got, []string{"t"}) {
 				t.Errorf("unusable are %v, want this tool, so that people find the reason", got)
 			}
 		})
@@ -243,7 +243,7 @@ func TestToolsThatCannotBeOffered(t *testing.T) {
 		x.Name = fmt.Sprintf("%03d", i) + strings.Repeat("ü", 200)
 		many = append(many, x)
 	}
-	got := tool.Choose([]tool.Offer{
+	got := tool.NewExposure([]tool.Offer{
 		{Server: "s", Tools: many},
 		allowing(tool.Offer{Server: "t", Tools: []tool.Tool{withSchema(`7`)}}, "x"),
 	}, nil, tool.Selection{}).Unusable

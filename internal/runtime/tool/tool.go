@@ -246,19 +246,19 @@ type Error struct {
 	Class Class
 	// Message is for the model and for people. It is Capstan's own text, and quotes at most a name from outside.
 	Message string
-	// Said is the message of the other side: a server, a sub-agent or an adapter. The model receives it within a
-	// fence. It may be empty.
-	Said string
+	// RemoteMessage is the message of the other side: a server, a sub-agent or an adapter. The model receives it
+	// within a fence. It may be empty.
+	RemoteMessage string
 	// Err is the cause. It may be nil.
 	Err error
 }
 
 // Error returns Message, followed by Said if there is any.
 func (e *Error) Error() string {
-	if e.Said == "" {
+	if e.RemoteMessage == "" {
 		return e.Message
 	}
-	return e.Message + ": " + e.Said
+	return e.Message + ": " + e.RemoteMessage
 }
 
 // Unwrap returns the cause.
@@ -269,5 +269,5 @@ func AsError(err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	return &Error{Class: Failed, Message: "the tool failed", Said: err.Error(), Err: err}
+	return &Error{Class: Failed, Message: "the tool failed", RemoteMessage: err.Error(), Err: err}
 }

@@ -30,7 +30,7 @@ func TestAsError(t *testing.T) {
 		"wrapped":    {fmt.Errorf("call: %w", classified), *classified, "it is away"},
 		"other": {
 			cause,
-			tool.Error{Class: tool.Failed, Message: "the tool failed", Said: "connection refused", Err: cause},
+			tool.Error{Class: tool.Failed, Message: "the tool failed", RemoteMessage: "connection refused", Err: cause},
 			"the tool failed: connection refused",
 		},
 	} {

@@ -47,7 +47,7 @@ func (t *tally) count(e journal.Entry, s *loop.State) {
 			t.counts.ModelRetries++
 		}
 	case journal.ModelFailed:
-		if newest(s.Attempts).Unsent {
+		if newest(s.FailedRequests).Unsent {
 			t.unsent++
 		}
 	case journal.ModelReplied:

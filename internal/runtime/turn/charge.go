@@ -14,16 +14,16 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// Gone identifies a Turn whose object is gone, as its journal names it.
-type Gone struct{ UID, Namespace, Name string }
+// DeletedTurn identifies a Turn whose object is gone, as its journal names it.
+type DeletedTurn struct{ UID, Namespace, Name string }
 
-// Children returns the usage of the Turn that a call of a sub-agent has created, or a *tool.Pending error while
-// that Turn has not ended. parent made the call, and its own object is gone. uid is the UID of the sub-agent's
+// SubAgentUsageFunc returns the usage of the Turn that a call of a sub-agent has created, or a *tool.Pending error
+// while that Turn has not ended. parent made the call, and its own object is gone. uid is the UID of the sub-agent's
 // Turn, or empty if it is not known.
-type Children func(ctx context.Context, parent Gone, call loop.Intent, uid string) (tool.Result, error)
+type SubAgentUsageFunc func(ctx context.Context, parent DeletedTurn, call loop.Intent, uid string) (tool.Result, error)
 
-// Abandoned is the journal of a Turn whose object is gone and whose requests to models count for a Session.
-type Abandoned struct {
+// ChargeableTurn is the journal of a Turn whose object is gone and whose requests to models count for a Session.
+type ChargeableTurn struct {
 	// Namespace is the namespace of the Turn and of its Session. Session is the Session as the Turn knew it.
 	Namespace string
 	Session   Session
@@ -31,10 +31,10 @@ type Abandoned struct {
 	run *run
 }
 
-// Abandoned reads the journal of a Turn whose object is gone. It returns nil if there is nothing to charge: the
+// OpenDeletedTurn reads the journal of a Turn whose object is gone. It returns nil if there is nothing to charge: the
 // journal is empty or belongs to a Session, or the Turn has no Session or has asked no model. It returns
 // journal.ErrDamaged or journal.ErrNewer for a journal that this build cannot read.
-func (e *Engine) Abandoned(ctx context.Context, uid string, children Children) (*Abandoned, error) {
+func (e *Engine) OpenDeletedTurn(ctx context.Context, uid string, children SubAgentUsageFunc) (*ChargeableTurn, error) {
 	r, err := e.openGone(ctx, uid, children)
 	if err != nil || r == nil {
 		return nil, err
@@ -43,14 +43,14 @@ func (e *Engine) Abandoned(ctx context.Context, uid string, children Children) (
 	if h == nil || f == nil || f.sessionInfo().session == nil || len(r.replayed.loop.Requests) == 0 {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
-	return &Abandoned{Namespace: r.in.Namespace, Session: Session{UID: h.SessionUID, Name: f.sessionInfo().session.ID}, run: r}, nil
+	return &ChargeableTurn{Namespace: r.in.Namespace, Session: Session{UID: h.SessionUID, Name: f.sessionInfo().session.ID}, run: r}, nil
 }
 
 // Spent returns the usage of a sub-agent's Turn whose object is gone, including the Turns of its own sub-agents. If
 // the Turn has not ended, Spent ends it in its journal. A run that does not know of the deletion yet can then spend
 // nothing more. Spent returns a *loop.Parked error while one of these sub-agents' Turns has not ended, and nil for
 // a journal without entries.
-func (e *Engine) Spent(ctx context.Context, uid string, children Children) (*tool.Spent, error) {
+func (e *Engine) Spent(ctx context.Context, uid string, children SubAgentUsageFunc) (*tool.Spent, error) {
 	r, err := e.openGone(ctx, uid, children)
 	if err != nil || r == nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (e *Engine) Spent(ctx context.Context, uid string, children Children) (*too
 
 // openGone opens the journal of a Turn whose object is gone. It returns nil if the journal has no entries or
 // belongs to a Session.
-func (e *Engine) openGone(ctx context.Context, uid string, children Children) (*run, error) {
+func (e *Engine) openGone(ctx context.Context, uid string, children SubAgentUsageFunc) (*run, error) {
 	begin, epoch, err := e.bounds(ctx, uid)
 	if err != nil || epoch == 0 || begin.Kind == journal.SessionTurn {
 		return nil, err
@@ -89,7 +89,7 @@ func (e *Engine) openGone(ctx context.Context, uid string, children Children) (*
 		return nil, err
 	}
 	r.in.Child = func(ctx context.Context, call loop.Intent, child string) (tool.Result, error) {
-		return children(ctx, Gone{UID: uid, Namespace: r.in.Namespace, Name: r.in.Name}, call, child)
+		return children(ctx, DeletedTurn{UID: uid, Namespace: r.in.Namespace, Name: r.in.Name}, call, child)
 	}
 	o := r.options()
 	o.First = nil // because this does not count as a run
@@ -133,7 +133,7 @@ func (r *run) setName(ctx context.Context, first journal.Entry) error {
 	if first.Kind != journal.RunStarted {
 		return nil
 	}
-	if err := journal.Fill(ctx, r.engine.Journal, r.in.UID, &first); err != nil {
+	if err := journal.LoadPayload(ctx, r.engine.Journal, r.in.UID, &first); err != nil {
 		return err
 	}
 	var s started
@@ -149,7 +149,7 @@ func (r *run) setName(ctx context.Context, first journal.Entry) error {
 // its Session, unless the history has it, and returns its place there. It returns nil if s is not the Turn's
 // Session or if its history cannot be read. It returns journal.ErrSequence or journal.ErrFenced if another process
 // writes the journal at the same time: the caller must then read the journal again.
-func (a *Abandoned) Charge(s Session) (*Place, error) {
+func (a *ChargeableTurn) Charge(s Session) (*SessionPosition, error) {
 	r := a.run
 	r.in.Session = &s
 	if r.replayed.result == nil {
@@ -167,8 +167,8 @@ func (a *Abandoned) Charge(s Session) (*Place, error) {
 // ChargeKnown adds a Turn whose own journal cannot be used to the history of its Session, unless the history has
 // it, and returns its place there. counted is true if the known totals of the Session include the Turn. ChargeKnown
 // returns journal.ErrDamaged or journal.ErrNewer for a history that this build cannot read.
-func (e *Engine) ChargeKnown(ctx context.Context, s Session, t session.Turn, counted bool) (*Place, error) {
-	since := session.Since{Known: s.Known}
+func (e *Engine) ChargeKnown(ctx context.Context, s Session, t session.Turn, counted bool) (*SessionPosition, error) {
+	since := session.ExternalState{Known: s.Known}
 	if counted {
 		since.Number = s.Known.Turns
 	}
@@ -176,7 +176,8 @@ func (e *Engine) ChargeKnown(ctx context.Context, s Session, t session.Turn, cou
 	if err != nil {
 		return nil, fmt.Errorf("failed to add the turn to the history of session %q: %w", s.Name, err)
 	}
-	return &Place{UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last, Totals: place.Totals.Whole(s.Known)}, nil
+	return &SessionPosition{UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last,
+		Totals: place.Totals.CombinedWith(s.Known)}, nil
 }
 
 // endAsDeleted records the end of a Turn that was deleted.

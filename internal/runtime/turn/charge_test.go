@@ -32,14 +32,14 @@ func deletedIn(meanwhile func()) (turn.Input, *script) {
 }
 
 // noChildren is the Children function of a Turn without sub-agents.
-func noChildren(context.Context, turn.Gone, loop.Intent, string) (tool.Result, error) {
+func noChildren(context.Context, turn.DeletedTurn, loop.Intent, string) (tool.Result, error) {
 	return tool.Result{}, errors.New("the Turn has no sub-agents")
 }
 
 // charge charges the Turn a to its Session.
-func charge(t *testing.T, j journal.Journal) *turn.Place {
+func charge(t *testing.T, j journal.Journal) *turn.SessionPosition {
 	t.Helper()
-	a, err := engine(j).Abandoned(t.Context(), "a", noChildren)
+	a, err := engine(j).OpenDeletedTurn(t.Context(), "a", noChildren)
 	if err != nil || a == nil {
 		t.Fatalf("Abandoned: %v, %v; want its usage", a, err)
 	}
@@ -59,7 +59,7 @@ func TestRunOfADeletedTurnStops(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
 			j := open(t)
-			var place *turn.Place
+			var place *turn.SessionPosition
 			in, s := deletedIn(func() { place = charge(t, j) })
 			if result, err := engine(j).Run(t.Context(), new(in)); !errors.Is(err, journal.ErrFenced) || s.asked() != 1 {
 				t.Errorf("Run = %+v, %v with %d requests; want it fenced with the first", result, err, s.asked())
@@ -113,7 +113,7 @@ func TestJournalsWithoutACharge(t *testing.T) {
 			tc.change(&in)
 			mustRun(t, j, in)
 			before := len(entries(t, j, tc.uid))
-			if a, err := engine(j).Abandoned(t.Context(), tc.uid, noChildren); a != nil || err != nil {
+			if a, err := engine(j).OpenDeletedTurn(t.Context(), tc.uid, noChildren); a != nil || err != nil {
 				t.Errorf("Abandoned = %+v, %v; want nothing", a, err)
 			}
 			if n := len(entries(t, j, tc.uid)); n != before {

@@ -25,7 +25,7 @@ func (r *run) collectSubAgents() error {
 		if pending, ok := errors.AsType[*tool.Pending](err); ok {
 			waits.Turns = append(waits.Turns, pending.Turn)
 			if pending.UID != "" {
-				waits.Begun = append(waits.Begun, loop.Begun{Step: c.Step, CallID: c.Call.ID, TurnUID: pending.UID})
+				waits.SubAgentCalls = append(waits.SubAgentCalls, loop.SubAgentCall{Step: c.Step, CallID: c.Call.ID, TurnUID: pending.UID})
 			}
 			continue
 		}

@@ -30,7 +30,7 @@ func (r *run) facts(ctx context.Context, of prepare.Turn) ([]turncontext.Fact, e
 		now := time.Now() //nolint:forbidigo // because a deadline of a context is measured on the same clock
 		until = now.Add(deadline.Sub(now) / contextToolsShare)
 	}
-	for i, t := range r.exposed().Packs {
+	for i, t := range r.exposed().ContextTools {
 		callID := fmt.Sprintf("context-pack-%d", i+1)
 		if r.replayed.contextToolEnd(callID) == nil {
 			if err := r.callContextTool(ctx, withinTime(r.bound(t), until), callID, of.Message); err != nil {

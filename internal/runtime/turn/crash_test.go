@@ -373,7 +373,7 @@ func (w *world) checkResult(t *testing.T, result *turn.Result, e ending, calls i
 			s := decoded[loop.Step](t, e)
 			usage, cost, open = usage.Add(s.Reply.Usage), cost.Add(s.Cost.Amount), nil
 		case journal.ModelFailed:
-			a := decoded[loop.Attempt](t, e)
+			a := decoded[loop.FailedRequest](t, e)
 			usage, cost, open = usage.Add(a.Usage), cost.Add(a.Cost.Amount), nil
 		case journal.ToolFinished:
 			if decoded[loop.CallResult](t, e).Outcome == loop.Unknown {

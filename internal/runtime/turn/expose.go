@@ -30,7 +30,7 @@ func (r *run) expose(ctx context.Context, message string) error {
 		if selection.Query == "" {
 			selection.Query = message
 		}
-		x = tool.Choose(offers, reserved, selection)
+		x = tool.NewExposure(offers, reserved, selection)
 	}
 	x.Nonce = rand.Text()
 	r.replayed.shares.shareTools(&x)
@@ -46,7 +46,7 @@ func (r *run) tighten(ctx context.Context) error {
 	if x == nil || r.in.Toolbox == nil {
 		return nil
 	}
-	for _, list := range []*[]tool.Tool{&x.Tools, &x.Packs} {
+	for _, list := range []*[]tool.Tool{&x.Tools, &x.ContextTools} {
 		own := slices.Clone(*list) // because other Turns share this list
 		for i := range own {
 			now, err := r.in.Toolbox.Effect(ctx, own[i])

@@ -175,8 +175,8 @@ func Expand(ctx context.Context, j journal.Journal, e journal.Entry) (journal.En
 	return e, err
 }
 
-// Refers reports whether an entry is a prompt that Expand would complete.
-func Refers(e journal.Entry) bool {
+// NeedsExpand reports whether an entry is a prompt that Expand would complete.
+func NeedsExpand(e journal.Entry) bool {
 	var r struct {
 		History *leftOut `json:"history"`
 	}

@@ -91,8 +91,8 @@ func TestTheJournalOfATurnRefersToItsHistory(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if (e.Kind == journal.Prepared) != turn.Refers(e) || turn.Refers(whole) {
-					t.Errorf("entry %q refers to a history: %t; expanded: %t", e.Kind, turn.Refers(e), turn.Refers(whole))
+				if (e.Kind == journal.Prepared) != turn.NeedsExpand(e) || turn.NeedsExpand(whole) {
+					t.Errorf("entry %q refers to a history: %t; expanded: %t", e.Kind, turn.NeedsExpand(e), turn.NeedsExpand(whole))
 				}
 				if e.Kind != journal.Prepared {
 					continue

@@ -129,7 +129,7 @@ func (r *run) park(waits *loop.Parked) error {
 	if r.began && !r.gone {
 		if err := r.record(journal.Record{
 			Kind:    journal.RunParked,
-			Payload: parked{len(waits.Approvals), waits.Turns, waits.Begun},
+			Payload: parked{len(waits.Approvals), waits.Turns, waits.SubAgentCalls},
 		}); err != nil {
 			return err
 		}
@@ -209,7 +209,7 @@ func (r *run) overdue() string {
 		return r.in.TimeOver
 	}
 	message := fmt.Sprintf("the turn reached its time limit of %s", r.in.Limit)
-	attempts := r.replayed.loop.Attempts
+	attempts := r.replayed.loop.FailedRequests
 	for _, a := range slices.Backward(attempts) {
 		if a.Kind != model.Cancelled {
 			return message + "; the last attempt before failed: " + a.Message

@@ -24,7 +24,7 @@ func (e *Engine) Namespace(ctx context.Context, uid string) (string, error) {
 		first, err = e.entry(ctx, uid, seq)
 	}
 	if err == nil {
-		err = journal.Fill(ctx, e.Journal, uid, &first)
+		err = journal.LoadPayload(ctx, e.Journal, uid, &first)
 	}
 	if isUnreadable(err) {
 		return "", nil
@@ -51,7 +51,7 @@ func (e *Engine) Reference(ctx context.Context, uid string) (string, error) {
 		if found.Kind != journal.PreparationInput && found.Kind != journal.Prepared {
 			continue
 		}
-		err = journal.Fill(ctx, e.Journal, uid, &found)
+		err = journal.LoadPayload(ctx, e.Journal, uid, &found)
 		if isUnreadable(err) {
 			return "", nil
 		}

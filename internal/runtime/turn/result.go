@@ -93,7 +93,7 @@ type Result struct {
 	Answer *Artifact `json:"answer,omitempty"`
 	// Session is the position of the Turn in its Session, or nil if it has none. It is not part of the Turn's own
 	// journal.
-	Session *Place `json:"-"`
+	Session *SessionPosition `json:"-"`
 }
 
 // SubAgents is the usage of the sub-agents' Turns.
@@ -110,8 +110,8 @@ type Artifact struct {
 	Bytes  int64  `json:"bytes"`
 }
 
-// Place is the position of a Turn in its Session.
-type Place struct {
+// SessionPosition is the position of a Turn in its Session.
+type SessionPosition struct {
 	// UID and Name are those of the Session. Number is the number of the Turn in it, from 1, or 0 if the Turn asked
 	// no model.
 	UID, Name string
@@ -210,7 +210,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 		result.Text = f.Text
 	}
 	r.attached = result.attach(r.output != nil && stop.answered())
-	result.Record = finalize.Make(record)
+	result.Record = finalize.NewRecord(record)
 	return result, nil
 }
 
@@ -298,7 +298,7 @@ func (r *run) restore() error {
 		return err
 	}
 	e := journal.Entry{Seq: r.log.Len(), Kind: journal.Finalized, Artifact: result.Answer.SHA256}
-	if err := journal.Fill(r.life, r.engine.Journal, r.in.UID, &e); err != nil {
+	if err := journal.LoadPayload(r.life, r.engine.Journal, r.in.UID, &e); err != nil {
 		return err
 	}
 	r.memory.add(e)
@@ -320,7 +320,7 @@ func structuredAnswer(text string) (json.RawMessage, bool) {
 func (r *run) called() []finalize.Called {
 	roles := map[string]tool.Role{}
 	x := r.exposed()
-	for _, t := range slices.Concat(x.Packs, x.Tools, r.in.Tools) {
+	for _, t := range slices.Concat(x.ContextTools, x.Tools, r.in.Tools) {
 		roles[t.Name] = t.Role
 	}
 	var all []finalize.Called

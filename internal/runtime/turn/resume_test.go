@@ -256,7 +256,7 @@ func TestAPanicOfAnAdapterIsAnErrorOfThatRequest(t *testing.T) {
 	if err != nil || got.Stop != turn.StopCompleted || got.Fallback == nil {
 		t.Errorf("Run = %+v, %v; want the answer of the next model", got, err)
 	}
-	failed := payloads[loop.Attempt](t, j, journal.ModelFailed)[0]
+	failed := payloads[loop.FailedRequest](t, j, journal.ModelFailed)[0]
 	if !strings.Contains(failed.Stack, "panicking") || strings.Contains(failed.Stack+failed.Message, "a secret of the prompt") {
 		t.Errorf("the journal has %+v; want where the adapter failed, and not with what", failed)
 	}

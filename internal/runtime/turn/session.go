@@ -69,7 +69,7 @@ func (r *run) addToSession() (*Result, error) {
 	if s == nil {
 		return result, nil
 	}
-	since := session.Since{Known: s.Known}
+	since := session.ExternalState{Known: s.Known}
 	if f := r.replayed.input; f != nil {
 		since.Number = f.Number
 	}
@@ -78,7 +78,7 @@ func (r *run) addToSession() (*Result, error) {
 	} else if h != nil {
 		since.After = h.Through
 	}
-	var place session.Place
+	var place session.Tail
 	var err error
 	if len(r.replayed.loop.Requests) == 0 {
 		place, err = session.Latest(r.life, r.engine.Journal, s.UID, r.memory.admit)
@@ -93,16 +93,17 @@ func (r *run) addToSession() (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("failed to add the turn to the history of session %q: %w", s.Name, err)
 	}
-	result.Session = &Place{UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last, Totals: place.Totals.Whole(s.Known)}
+	result.Session = &SessionPosition{UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last,
+		Totals: place.Totals.CombinedWith(s.Known)}
 	return result, nil
 }
 
 // appendToHistory adds the Turn to the history of its Session.
-func (r *run) appendToHistory(since session.Since) (session.Place, error) {
+func (r *run) appendToHistory(since session.ExternalState) (session.Tail, error) {
 	t := r.addition()
 	var err error
 	if t.Compaction, err = r.compaction(); err != nil {
-		return session.Place{}, err
+		return session.Tail{}, err
 	}
 	return session.Add(r.life, r.in.Session.UID, t, since, r.options())
 }

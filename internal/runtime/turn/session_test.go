@@ -89,7 +89,7 @@ func TestAConversation(t *testing.T) {
 				Cost: &finalize.Cost{Amount: "0.006", Currency: "USD"}, ContextTokens: 1100,
 				KnownCost: decimal.RequireFromString("0.006"),
 			}
-			if diff := cmp.Diff(&turn.Place{UID: "talk-uid", Name: "talk", Number: 2, Last: "turn-b", Totals: totals},
+			if diff := cmp.Diff(&turn.SessionPosition{UID: "talk-uid", Name: "talk", Number: 2, Last: "turn-b", Totals: totals},
 				second.Session); diff != "" {
 				t.Errorf("place: -want +got:\n%s", diff)
 			}
@@ -194,7 +194,7 @@ func TestWhatATurnAddsToItsSession(t *testing.T) {
 				Messages:      []model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "Hi."}},
 				ContextTokens: 77,
 			}
-			if _, err := session.Add(t.Context(), "talk-uid", earlier, session.Since{},
+			if _, err := session.Add(t.Context(), "talk-uid", earlier, session.ExternalState{},
 				journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
 				t.Fatal(err)
 			}

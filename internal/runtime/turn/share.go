@@ -46,7 +46,7 @@ func share[T any](among *shared.Values[[sha256.Size]byte, []T], list *[]T) *[]T 
 
 // shareTools shares the tools of an exposure.
 func (s *shares) shareTools(x *tool.Exposure) {
-	s.tools, s.packs = share(&sharedTools, &x.Tools), share(&sharedTools, &x.Packs)
+	s.tools, s.packs = share(&sharedTools, &x.Tools), share(&sharedTools, &x.ContextTools)
 }
 
 // sharePrompt shares the tools in the prompt and the long system messages.

@@ -288,8 +288,8 @@ type parked struct {
 	Approvals int `json:"approvals,omitempty"`
 	// Turns are the names of the sub-agents' Turns that have not ended.
 	Turns []string `json:"turns,omitempty"`
-	// Begun are the calls that have created these Turns.
-	Begun []loop.Begun `json:"begun,omitempty"`
+	// SubAgentCalls are the calls that have created these Turns.
+	SubAgentCalls []loop.SubAgentCall `json:"begun,omitempty"`
 }
 
 // errCancelled is the cause of a context that ended because the Turn was cancelled.

@@ -58,7 +58,7 @@ func newWorld(t testing.TB, j journal.Journal, uid string, e ending) *world {
 		UID: uid + "-before", Name: "before", Usage: model.Usage{InputTokens: 5}, Cost: &finalize.Cost{Amount: "0.000005", Currency: "USD"},
 		Messages: []model.Message{{Role: model.RoleUser, Content: "Hello."}, {Role: model.RoleAssistant, Content: "Good day."}},
 	}
-	if _, err := session.Add(t.Context(), w.talk, earlier, session.Since{},
+	if _, err := session.Add(t.Context(), w.talk, earlier, session.ExternalState{},
 		journal.Options{Journal: j, Now: func() time.Time { return at }}); err != nil {
 		t.Fatal(err)
 	}

@@ -83,11 +83,11 @@ func Assemble(in Input) (Assembly, Context) {
 	}, shown
 }
 
-// Unsaid returns the assembly for a prompt that has no section for the Turn's instructions. Of the guardrails, such
-// a prompt has only those of the profile, which are the first rules ones of the used guardrails. It has no
-// overlays. The returned record lists the overlays, the other guardrails and the shaping as dropped for the given
-// reason.
-func (a Assembly) Unsaid(reason string, rules int) Assembly {
+// WithoutInstructions returns the assembly for a prompt that has no section for the Turn's instructions. Of the
+// guardrails, such a prompt has only those of the profile, which are the first rules ones of the used guardrails. It
+// has no overlays. The returned record lists the overlays, the other guardrails and the shaping as dropped for the
+// given reason.
+func (a Assembly) WithoutInstructions(reason string, rules int) Assembly {
 	a.Dropped = slices.Clone(a.Dropped)
 	for _, id := range a.Provenance.UsedOverlayIDs {
 		a.Dropped = append(a.Dropped, Dropped{"overlay", id, reason})

@@ -213,7 +213,7 @@ func TestAssembleIsPure(t *testing.T) {
 	in := everything()
 	first, shown := tc.Assemble(in)
 	firstText := first.Instructions()
-	first.Unsaid("no place", 1)
+	first.WithoutInstructions("no place", 1)
 	if diff := cmp.Diff(everything(), in); diff != "" {
 		t.Errorf("the input must stay as it was given: -want +got:\n%s", diff)
 	}

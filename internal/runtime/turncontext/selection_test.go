@@ -230,7 +230,7 @@ func TestDroppedItemsHaveAReason(t *testing.T) {
 	}
 
 	const reason = "the prompt has no section turn_instructions"
-	unsaid, before := got.Unsaid(reason, 1), len(got.Dropped)
+	unsaid, before := got.WithoutInstructions(reason, 1), len(got.Dropped)
 	dropped = append(dropped, tc.Dropped{Kind: "overlay", ID: "o1", Reason: reason}, tc.Dropped{Kind: "overlay", ID: "o4", Reason: reason},
 		tc.Dropped{Kind: "guardrail", ID: "g3", Reason: reason})
 	if diff := cmp.Diff(dropped, unsaid.Dropped); diff != "" {

@@ -57,7 +57,7 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 	var refused, unknown bool
 	err := s.call(ctx, appendTimeout, func(ctx context.Context) (err error) {
 		first := entries[0]
-		if refused = journal.Follows(first.Seq-1, first.Epoch, entries) != nil; refused {
+		if refused = journal.CheckAppend(first.Seq-1, first.Epoch, entries) != nil; refused {
 			return nil
 		}
 		query, args := statement(uid, entries)
@@ -157,7 +157,7 @@ func (s *Store) refusal(ctx context.Context, uid string, entries []journal.Entry
 	if err != nil {
 		return err
 	}
-	if err := journal.Follows(seq, epoch, entries); err != nil {
+	if err := journal.CheckAppend(seq, epoch, entries); err != nil {
 		return err
 	}
 	return journal.ErrSequence // the journal was purged in the meantime

@@ -117,9 +117,9 @@ func TestLossContract(t *testing.T) {
 }
 
 func TestPositionContract(t *testing.T) {
-	journaltest.RunPosition(t, func(t *testing.T) func() (journaltest.Marked, error) {
+	journaltest.RunPosition(t, func(t *testing.T) func() (journaltest.PositionStore, error) {
 		databaseURL := postgrestest.Database(t)
-		return func() (journaltest.Marked, error) { return postgres.Open(t.Context(), databaseURL) }
+		return func() (journaltest.PositionStore, error) { return postgres.Open(t.Context(), databaseURL) }
 	})
 }
 

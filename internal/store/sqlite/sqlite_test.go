@@ -113,9 +113,9 @@ func TestLossContract(t *testing.T) {
 }
 
 func TestPositionContract(t *testing.T) {
-	journaltest.RunPosition(t, func(t *testing.T) func() (journaltest.Marked, error) {
+	journaltest.RunPosition(t, func(t *testing.T) func() (journaltest.PositionStore, error) {
 		path := filepath.Join(t.TempDir(), "journal.db")
-		return func() (journaltest.Marked, error) { return sqlite.Open(t.Context(), path) }
+		return func() (journaltest.PositionStore, error) { return sqlite.Open(t.Context(), path) }
 	})
 }
 

@@ -22,8 +22,8 @@ func TestUse(t *testing.T) {
 		if err != nil || u.Free <= 0 {
 			t.Fatalf("Use = %+v, %v; want what the volume has left", u, err)
 		}
-		r := limits.Judge(u, nil)
-		return r.Of("hog"), r.Of("victim"), u.Bytes
+		r := limits.Evaluate(u, nil)
+		return r.VerdictFor("hog"), r.VerdictFor("victim"), u.Bytes
 	}
 	content := make([]byte, 100<<10)
 	write := func(namespace, uid string) {

@@ -225,7 +225,7 @@ func (t *tx) add(call *appendCall) error {
 	if err := row.Scan(&seq, &epoch); err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	call.refused = journal.Follows(seq, epoch, call.entries)
+	call.refused = journal.CheckAppend(seq, epoch, call.entries)
 	if call.refused != nil {
 		return nil //nolint:nilerr // because a refused call is no failure of the batch
 	}

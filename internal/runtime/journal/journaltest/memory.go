@@ -75,7 +75,7 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 	if n := len(h.entries); n > 0 {
 		last = h.entries[n-1]
 	}
-	if err := journal.Follows(last.Seq, last.Epoch, entries); err != nil || len(entries) == 0 {
+	if err := journal.CheckAppend(last.Seq, last.Epoch, entries); err != nil || len(entries) == 0 {
 		return err
 	}
 	for _, e := range entries {

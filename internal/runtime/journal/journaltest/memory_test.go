@@ -30,9 +30,9 @@ func TestMemoryKeepsTheContractOfALoss(t *testing.T) {
 }
 
 func TestMemoryKeepsTheContractOfAPosition(t *testing.T) {
-	journaltest.RunPosition(t, func(*testing.T) func() (journaltest.Marked, error) {
+	journaltest.RunPosition(t, func(*testing.T) func() (journaltest.PositionStore, error) {
 		m := &journaltest.Memory{}
-		return func() (journaltest.Marked, error) { return m, nil }
+		return func() (journaltest.PositionStore, error) { return m, nil }
 	})
 }
 

@@ -10,10 +10,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Marked is a store with an identity and a position.
-type Marked interface {
+// PositionStore is a store with an identity and a position.
+type PositionStore interface {
 	journal.Journal
-	store.Marked
+	store.PositionStore
 	Close() error
 }
 
@@ -23,7 +23,7 @@ var identifier = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 // RunPosition tests the contract of a store's identity and position. place creates an empty location for a store.
 // The returned function opens the store at this location, and its first call creates the store. It waits if the
 // location admits only one process at a time.
-func RunPosition(t *testing.T, place func(t *testing.T) (open func() (Marked, error))) {
+func RunPosition(t *testing.T, place func(t *testing.T) (open func() (PositionStore, error))) {
 	t.Run("a store that is opened again has the same identity", func(t *testing.T) {
 		open := place(t)
 		first := stateOf(t, open)
@@ -55,7 +55,7 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (Marked, er
 		}
 	})
 	t.Run("a call whose context has ended does nothing", func(t *testing.T) {
-		use(t, place(t), func(s Marked) {
+		use(t, place(t), func(s PositionStore) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			if st, err := s.State(ctx); err == nil || st != (store.State{}) {
@@ -72,7 +72,7 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (Marked, er
 	t.Run("a mark after appends has a new position, which stays", func(t *testing.T) {
 		open := place(t)
 		var last store.State
-		use(t, open, func(s Marked) {
+		use(t, open, func(s PositionStore) {
 			before := advance(t, s, 0) // for the appends of an earlier process
 			if again := advance(t, s, before.Position); again != before {
 				t.Errorf("Mark with nothing appended: %+v, want %+v", again, before)
@@ -90,7 +90,7 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (Marked, er
 	t.Run("a store that is behind has a new incarnation, once", func(t *testing.T) {
 		open := place(t)
 		var last store.State
-		use(t, open, func(s Marked) {
+		use(t, open, func(s PositionStore) {
 			before := advance(t, s, 0)
 			last = advance(t, s, before.Position+10)
 			if !last.Lost || last.ID != before.ID || last.Incarnation == before.Incarnation || last.Position <= before.Position+10 ||
@@ -106,7 +106,7 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (Marked, er
 		if got := stateOf(t, open); got != last {
 			t.Errorf("State after a restart: %+v, want %+v", got, last)
 		}
-		use(t, open, func(s Marked) {
+		use(t, open, func(s PositionStore) {
 			if again := advance(t, s, last.Position+1); !again.Lost || again.Incarnation == last.Incarnation {
 				t.Errorf("Mark of a store that is behind again: %+v, want another incarnation than in %+v", again, last)
 			}
@@ -115,7 +115,7 @@ func RunPosition(t *testing.T, place func(t *testing.T) (open func() (Marked, er
 }
 
 // advance marks a store.
-func advance(t *testing.T, s Marked, least int64) store.State {
+func advance(t *testing.T, s PositionStore, least int64) store.State {
 	t.Helper()
 	st, err := s.Mark(t.Context(), least)
 	if err != nil {
@@ -125,9 +125,9 @@ func advance(t *testing.T, s Marked, least int64) store.State {
 }
 
 // stateOf opens a store, returns its state and closes the store.
-func stateOf(t *testing.T, open func() (Marked, error)) (st store.State) {
+func stateOf(t *testing.T, open func() (PositionStore, error)) (st store.State) {
 	t.Helper()
-	use(t, open, func(s Marked) {
+	use(t, open, func(s PositionStore) {
 		var err error
 		if st, err = s.State(t.Context()); err != nil {
 			t.Errorf("State: %v", err)
@@ -138,7 +138,7 @@ func stateOf(t *testing.T, open func() (Marked, error)) (st store.State) {
 }
 
 // use opens a store, calls do with it and closes it.
-func use(t *testing.T, open func() (Marked, error), do func(Marked)) {
+func use(t *testing.T, open func() (PositionStore, error), do func(PositionStore)) {
 	t.Helper()
 	s, err := open()
 	if err != nil {
