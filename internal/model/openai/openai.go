@@ -38,6 +38,8 @@ type Config struct {
 	Name string
 	// BaseURL of the endpoint, including the version path.
 	BaseURL string
+	// Dialect says how requests are written.
+	Dialect Dialect
 	// APIKey is sent as a bearer token. If it is empty, no token is sent.
 	APIKey string
 	// CredentialsFrom names the source of the key for messages, such as `Secret "openai" key "apiKey"`.
@@ -106,7 +108,7 @@ func (p *Provider) Ask(ctx context.Context, req *model.Request, reply *model.Rep
 //
 //go:noinline
 func (x *exchange) begin(ctx context.Context, req *model.Request) {
-	sent, err := encode(ctx, req)
+	sent, err := encode(ctx, req, &x.provider.cfg.Dialect)
 	if err != nil {
 		x.err = err
 		return

@@ -2,12 +2,11 @@ package openai
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 
 	api "github.com/sashabaranov/go-openai"
@@ -18,7 +17,7 @@ import (
 
 // Bounds of the API for parts of an earlier reply that a request repeats.
 const (
-	maxCallID   = 40
+	maxCallID   = 40 // of CallIDsAny
 	maxToolName = 64
 )
 
@@ -27,6 +26,9 @@ const outputName = "answer"
 
 // requestID is the header with Request.ID. OpenAI writes it into its logs.
 const requestID = "X-Client-Request-Id"
+
+// roleDeveloper is the name of OpenAI's newer models for the role of system messages.
+const roleDeveloper = "developer"
 
 // chatRequest is the library's request with its own types of fields that may be empty. The library omits empty
 // contents, empty arguments and a temperature of zero, but the API requires the first two.
@@ -96,38 +98,57 @@ func (c *content) Read(p []byte) (int, error) {
 // Close does nothing. It may be called during Read.
 func (c *content) Close() error { return nil }
 
-// encode returns the data that is sent for a request.
-func encode(ctx context.Context, req *model.Request) (*payload, error) {
+// encode returns the data that is sent for a request in a dialect.
+func encode(ctx context.Context, req *model.Request, d *Dialect) (*payload, error) {
 	bytes := 0
 	for i := range req.Messages {
 		bytes += len(req.Messages[i].Content)
 	}
 	defer fairgate.AcquireProcessor(ctx, bytes)()
-	body, err := bodyOf(req)
+	body, err := bodyOf(req, d)
 	if err != nil {
 		return nil, err
 	}
-	return &payload{id: req.ID, body: body, again: func() ([]byte, error) { return bodyOf(req) }}, nil
+	return &payload{id: req.ID, body: body, again: func() ([]byte, error) { return bodyOf(req, d) }}, nil
 }
 
 // bodyOf returns the body of a request. It returns the same bytes each time.
-func bodyOf(req *model.Request) ([]byte, error) {
+func bodyOf(req *model.Request, d *Dialect) ([]byte, error) {
 	out := &chatRequest{
-		ChatCompletionRequest: parametersOf(req), Messages: messagesOf(req.Messages), Temperature: req.Parameters.Temperature,
+		ChatCompletionRequest: parametersOf(req, d), Messages: messagesOf(req.Messages, d), Temperature: req.Parameters.Temperature,
 	}
 	for _, t := range req.Tools {
 		if len(t.Parameters) > 0 && !json.Valid(t.Parameters) {
 			return nil, unsendable("the parameters of tool %q are not JSON", t.Name)
 		}
-		out.Tools = append(out.Tools, toolOf(t))
+		out.Tools = append(out.Tools, toolOf(t, d.StrictSchemas))
 	}
 	if len(req.Output) > 0 {
 		if !json.Valid(req.Output) {
 			return nil, unsendable("the schema of the answer is not JSON")
 		}
-		out.ResponseFormat = formatOf(req.Output)
+		out.ResponseFormat = formatOf(req.Output, d.StrictSchemas)
 	}
-	return json.Marshal(out)
+	body, err := json.Marshal(out)
+	if err != nil {
+		return nil, err
+	}
+	return withExtra(body, d.Extra)
+}
+
+// withExtra adds fields to a body, which is a JSON object that is not empty.
+func withExtra(body []byte, extra []ExtraField) ([]byte, error) {
+	for _, f := range extra {
+		if !json.Valid([]byte(f.Value)) {
+			return nil, unsendable("the value of the extra field %q is not JSON: correct it in spec.requests.extraFields", f.Name)
+		}
+		name, err := json.Marshal(f.Name)
+		if err != nil {
+			return nil, err
+		}
+		body = fmt.Appendf(body[:len(body)-1], ",%s:%s}", name, f.Value)
+	}
+	return body, nil
 }
 
 // unsendable returns the failure of a request that no endpoint could read.
@@ -135,92 +156,121 @@ func unsendable(format string, args ...any) *model.Error {
 	return &model.Error{Kind: model.InvalidRequest, Unsent: true, Message: "the request cannot be sent: " + fmt.Sprintf(format, args...)}
 }
 
-// formatOf returns a response format with a schema. It is not strict, because the API then accepts only a part of
-// JSON Schema and refuses requests with other schemas.
-func formatOf(schema json.RawMessage) *api.ChatCompletionResponseFormat {
+// formatOf returns a response format with a schema. If it is strict, the API accepts only a part of JSON Schema, and
+// refuses requests with other schemas.
+func formatOf(schema json.RawMessage, strict bool) *api.ChatCompletionResponseFormat {
 	return &api.ChatCompletionResponseFormat{
 		Type:       api.ChatCompletionResponseFormatTypeJSONSchema,
-		JSONSchema: &api.ChatCompletionResponseFormatJSONSchema{Name: outputName, Schema: schema},
+		JSONSchema: &api.ChatCompletionResponseFormatJSONSchema{Name: outputName, Schema: schema, Strict: strict},
 	}
 }
 
-func parametersOf(req *model.Request) api.ChatCompletionRequest {
-	out := api.ChatCompletionRequest{Model: req.Model, Stream: true, StreamOptions: &api.StreamOptions{IncludeUsage: true}}
-	if n := req.Parameters.MaxOutputTokens; n != nil {
+func parametersOf(req *model.Request, d *Dialect) api.ChatCompletionRequest {
+	out := api.ChatCompletionRequest{Model: req.Model, Stream: true, ReasoningEffort: req.Parameters.Effort}
+	if !d.NoStreamOptions {
+		out.StreamOptions = &api.StreamOptions{IncludeUsage: true}
+	}
+	if n := req.Parameters.MaxOutputTokens; n != nil && d.MaxTokens {
+		out.MaxTokens = *n //nolint:staticcheck // because many servers know only the older name
+	} else if n != nil {
 		out.MaxCompletionTokens = *n
 	}
-	out.ReasoningEffort = req.Parameters.Effort
+	if d.ParallelCalls != nil && len(req.Tools) > 0 { // without tools the API refuses the parameter
+		out.ParallelToolCalls = *d.ParallelCalls
+	}
 	return out
 }
 
-func toolOf(t model.Tool) api.Tool {
+func toolOf(t model.Tool, strict bool) api.Tool {
 	parameters := t.Parameters
 	if len(parameters) == 0 {
 		parameters = json.RawMessage(`{"type":"object","properties":{}}`) // the API refuses null
 	}
 	return api.Tool{Type: api.ToolTypeFunction, Function: &api.FunctionDefinition{
-		Name: t.Name, Description: t.Description, Parameters: parameters,
+		Name: t.Name, Description: t.Description, Parameters: parameters, Strict: strict,
 	}}
 }
 
-func messagesOf(messages []model.Message) []chatMessage {
+func messagesOf(messages []model.Message, d *Dialect) []chatMessage {
+	messages = place(messages, d.System)
 	out := make([]chatMessage, 0, len(messages))
 	for _, m := range messages {
+		sent := chatMessage{Role: string(m.Role), Name: m.Name, Content: &m.Content}
+		if d.NoNames {
+			sent.Name = ""
+		}
 		switch {
 		case m.Role == model.RoleTool:
 			// Send it even without content, because the API requires an answer to each call.
-			out = append(out, chatMessage{Role: string(m.Role), Content: &m.Content, ToolCallID: callID(m.ToolCallID)})
+			sent.Name, sent.ToolCallID = "", callID(m.ToolCallID, d.CallIDs)
 		case len(m.ToolCalls) > 0:
-			sent := chatMessage{Role: string(m.Role), Name: m.Name, ToolCalls: callsOf(m.ToolCalls)}
-			if m.Content != "" {
-				sent.Content = &m.Content
+			sent.ToolCalls = callsOf(m.ToolCalls, d.CallIDs)
+			if m.Content == "" {
+				sent.Content = nil
 			}
-			out = append(out, sent)
-		case m.Content != "":
-			out = append(out, chatMessage{Role: string(m.Role), Name: m.Name, Content: &m.Content})
-		default:
-			// A profile may have an empty prompt, but the API refuses a message without content.
+		case m.Content == "":
+			continue // a profile may have an empty prompt, but the API refuses a message without content
+		case m.Role == model.RoleSystem && d.DeveloperRole:
+			sent.Role = roleDeveloper
 		}
+		out = append(out, sent)
 	}
 	return out
 }
 
-func callsOf(calls []model.ToolCall) []chatCall {
+// place returns the messages with system messages only where they are allowed. Those that are not are merged into one,
+// behind the first ones that are. But if a last one follows a message of the assistant, it is sent as the user's: many
+// servers continue the last message if it is the assistant's, or refuse it.
+func place(messages []model.Message, where SystemPlace) []model.Message {
+	if where == SystemInPlace {
+		return messages
+	}
+	notes := len(messages) // the system messages at the end
+	for notes > 0 && messages[notes-1].Role == model.RoleSystem {
+		notes--
+	}
+	var kept []model.Message
+	var merged []string
+	first := 0 // where the merged message belongs
+	replied := false
+	for i, m := range messages {
+		replied = replied || m.Role == model.RoleAssistant || m.Role == model.RoleTool
+		switch {
+		case m.Role != model.RoleSystem, where == SystemBeforeReplies && !replied:
+			if m.Role == model.RoleSystem && len(kept) == first {
+				first++
+			}
+		case i >= notes && notes > 0 && messages[notes-1].Role == model.RoleAssistant:
+			m.Role = model.RoleUser
+		default:
+			if m.Content != "" {
+				merged = append(merged, m.Content)
+			}
+			continue
+		}
+		kept = append(kept, m)
+	}
+	if len(merged) == 0 {
+		return kept
+	}
+	return slices.Insert(kept, first, model.Message{Role: model.RoleSystem, Content: strings.Join(merged, "\n\n")})
+}
+
+func callsOf(calls []model.ToolCall, form CallIDForm) []chatCall {
 	out := make([]chatCall, 0, len(calls))
 	for _, c := range calls {
 		out = append(out, chatCall{
-			ID: callID(c.ID), Type: api.ToolTypeFunction, Function: chatFunction{Name: toolName(c.Name), Arguments: c.Arguments},
+			ID: callID(c.ID, form), Type: api.ToolTypeFunction, Function: chatFunction{Name: toolName(c.Name), Arguments: c.Arguments},
 		})
 	}
 	return out
-}
-
-// shortened is the beginning of an ID that callID made from a longer one. 32 hexadecimal digits follow.
-const shortened = "call_"
-
-// callID shortens the ID of a call to the length that the API accepts. The same ID always gives the same result,
-// and different IDs give different results. So callID also replaces an ID that looks like its own results.
-func callID(id string) string {
-	if len(id) <= maxCallID && !isShortened(id) {
-		return id
-	}
-	sum := sha256.Sum256([]byte(id))
-	return shortened + hex.EncodeToString(sum[:16])
-}
-
-// isShortened reports whether an ID looks like a result of callID.
-func isShortened(id string) bool {
-	digits, ok := strings.CutPrefix(id, shortened)
-	_, err := hex.DecodeString(digits)
-	return ok && err == nil && len(digits) == 32
 }
 
 // toolName makes the name of a call valid for the API, which refuses the whole request if a model made up an
 // invalid name.
 func toolName(name string) string {
 	name = strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '-':
+		if isPlain(r) {
 			return r
 		}
 		return '_'

@@ -19,7 +19,7 @@ func TestSentBodyIsReleased(t *testing.T) {
 		Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("hello ", 1000)}},
 		Tools: []model.Tool{{Name: "find", Description: strings.Repeat("It finds. ", 100)}},
 	}
-	s, err := encode(t.Context(), req)
+	s, err := encode(t.Context(), req, &Dialect{})
 	if err != nil {
 		t.Fatalf("encode: %v", err)
 	}
@@ -53,11 +53,11 @@ func TestLargeRequestWaitsForOthers(t *testing.T) {
 		request := func(size int) *model.Request {
 			return &model.Request{Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("x", size)}}}
 		}
-		if _, err := encode(ctx, request(1000)); err != nil {
+		if _, err := encode(ctx, request(1000), &Dialect{}); err != nil {
 			t.Errorf("encode of a small request: %v", err)
 		}
 		go func() {
-			_, err := encode(ctx, request(1<<20))
+			_, err := encode(ctx, request(1<<20), &Dialect{})
 			encoded <- err
 		}()
 		synctest.Wait()

@@ -1,0 +1,144 @@
+package openai
+
+import (
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// Dialect says how the requests to an endpoint are written. The zero value is the protocol as OpenAI defines it.
+type Dialect struct {
+	// MaxTokens sends the output limit as max_tokens instead of max_completion_tokens.
+	MaxTokens bool
+	// System says where system messages may be.
+	System SystemPlace
+	// NoNames omits the names of messages.
+	NoNames bool
+	// NoStreamOptions omits stream_options, which ask for the usage.
+	NoStreamOptions bool
+	// CallIDs is the form of the IDs of calls.
+	CallIDs CallIDForm
+	// StrictSchemas marks the schemas of tools and of the answer as strict.
+	StrictSchemas bool
+	// ParallelCalls is sent with tools. If it is nil, the endpoint decides.
+	ParallelCalls *bool
+	// DeveloperRole sends system messages with the role developer.
+	DeveloperRole bool
+	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
+	Extra []ExtraField
+}
+
+// ExtraField is a further field of a request's body.
+type ExtraField struct {
+	// Name of the field.
+	Name string
+	// Value of the field, which should be JSON: otherwise no request is sent.
+	Value string
+}
+
+// SystemPlace says where system messages may be.
+type SystemPlace int
+
+const (
+	// SystemInPlace allows system messages anywhere.
+	SystemInPlace SystemPlace = iota
+	// SystemBeforeReplies allows them before the first message of the assistant or of a tool.
+	SystemBeforeReplies
+	// SystemMerged allows a single one, at the front.
+	SystemMerged
+)
+
+// CallIDForm is a form of the IDs of calls.
+type CallIDForm int
+
+const (
+	// CallIDsAny allows IDs of up to 40 characters.
+	CallIDsAny CallIDForm = iota
+	// CallIDsPlain allows letters, digits, '_' and '-'.
+	CallIDsPlain
+	// CallIDsNine allows 9 letters and digits.
+	CallIDsNine
+)
+
+// Generic is the name of the dialect for servers that are not known. It is what most servers accept.
+const Generic = "Generic"
+
+// generic is the dialect Generic. Chat templates of many models allow a single system message at the front: see
+// github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733. Names are refused by Mistral
+// and xAI, also behind gateways. The older name of the output limit is known to all servers.
+var generic = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true}
+
+// dialects are the presets by name. Each comment says where a difference from generic is known from.
+var dialects = map[string]Dialect{
+	Generic: generic,
+
+	// The protocol's own. Models with reasoning refuse max_tokens: github.com/teilomillet/gollm/issues/33.
+	"OpenAI":      {},
+	"AzureOpenAI": {},
+
+	"VLLM": generic, "SGLang": generic, "Ollama": generic, "LlamaCpp": generic, "LMStudio": generic,
+	"LiteLLM": generic, "OpenRouter": generic, "Gemini": generic, "Cohere": generic,
+
+	// Error 422 for names and stream_options, and for max_completion_tokens: github.com/Gage-Technologies/mistral-go/pull/2,
+	// github.com/dnakov/anon-kode/issues/53, github.com/BerriAI/litellm/issues/9583. Error 400 for other IDs and for system
+	// messages after replies: github.com/nearai/ironclaw/issues/1241, github.com/charmbracelet/crush/issues/279.
+	"Mistral": {MaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: CallIDsNine},
+
+	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958.
+	"DeepSeek": {MaxTokens: true, NoNames: true},
+
+	// Only the user's messages may have names: github.com/BerriAI/litellm/issues/9720. Roles may be in any order: docs.x.ai.
+	"XAI": {NoNames: true},
+
+	// max_tokens is deprecated: platform.kimi.ai and console.groq.com, chat completions.
+	"Moonshot": {System: SystemMerged, NoNames: true},
+	"Groq":     {System: SystemMerged, NoNames: true},
+
+	// Claude refuses other IDs: docs.aws.amazon.com, ToolUseBlock.
+	"Bedrock": {MaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: CallIDsPlain},
+}
+
+// hosts are the hosts whose dialect is certain.
+var hosts = []struct {
+	host    *regexp.Regexp
+	dialect string
+}{
+	{regexp.MustCompile(`^(.+\.)?api\.openai\.com$`), "OpenAI"},
+	{regexp.MustCompile(`\.openai\.azure\.com$`), "AzureOpenAI"},
+	{regexp.MustCompile(`^(api|codestral)\.mistral\.ai$`), "Mistral"},
+	{regexp.MustCompile(`^api\.deepseek\.com$`), "DeepSeek"},
+	{regexp.MustCompile(`^api\.moonshot\.(ai|cn)$`), "Moonshot"},
+	{regexp.MustCompile(`^generativelanguage\.googleapis\.com$`), "Gemini"},
+	{regexp.MustCompile(`^openrouter\.ai$`), "OpenRouter"},
+	{regexp.MustCompile(`^(.+\.)?api\.x\.ai$`), "XAI"},
+	{regexp.MustCompile(`^api\.groq\.com$`), "Groq"},
+	{regexp.MustCompile(`^api\.cohere\.(ai|com)$`), "Cohere"},
+	{regexp.MustCompile(`^bedrock-runtime\.[a-z0-9-]+\.amazonaws\.com$`), "Bedrock"},
+}
+
+// DialectOf returns the preset with this name. Without a name it is the dialect of the URL's host if that is certain,
+// and otherwise Generic, which also stands for a name that is not known.
+func DialectOf(name, baseURL string) Dialect {
+	if name == "" {
+		name = hostDialect(baseURL)
+	}
+	if d, ok := dialects[name]; ok {
+		return d
+	}
+	return generic
+}
+
+// hostDialect returns the name of the dialect of a URL's host, or an empty name.
+func hostDialect(baseURL string) string {
+	u, err := url.Parse(baseURL)
+	if err != nil {
+		return ""
+	}
+	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
+	for _, h := range hosts {
+		if h.host.MatchString(host) {
+			return h.dialect
+		}
+	}
+	return ""
+}
