@@ -10,6 +10,10 @@ type ProviderType string
 const ProviderTypeOpenAI ProviderType = "OpenAI"
 
 // ModelProviderSpec defines an endpoint for models: its address, its credentials and its prices.
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'Mistral' || ((!has(self.requests.systemMessages) || self.requests.systemMessages != 'InPlace') && (!has(self.requests.messageNames) || self.requests.messageNames != 'On') && (!has(self.requests.toolCallIDs) || self.requests.toolCallIDs == 'NineCharacters'))",message="Mistral refuses system messages after replies, names of messages and IDs of calls in another form: remove systemMessages, messageNames or toolCallIDs, or use the dialect Generic",fieldPath=".requests"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'XAI' || !has(self.requests.messageNames) || self.requests.messageNames != 'On'",message="xAI refuses names of messages: remove messageNames, or use the dialect Generic",fieldPath=".requests.messageNames"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || !(self.dialect in ['Mistral', 'DeepSeek']) || !has(self.requests.developerRole) || self.requests.developerRole != 'On'",message="Mistral and DeepSeek refuse the role developer: remove developerRole, or use the dialect Generic",fieldPath=".requests.developerRole"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'Cohere' || !has(self.requests.strictSchemas) || self.requests.strictSchemas != 'On'",message="Cohere refuses strict schemas: remove strictSchemas, or use the dialect Generic",fieldPath=".requests.strictSchemas"
 type ModelProviderSpec struct {
 	// type is the protocol of the endpoint. OpenAI: chat completions over HTTP, as offered by OpenAI and by most
 	// servers of open models.
@@ -24,6 +28,16 @@ type ModelProviderSpec struct {
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="baseURL must be an http or https URL with a host, such as https://llm.internal/v1"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('?') && !self.contains('#')",message="baseURL must not contain credentials, a query or a fragment: use credentialsRef for a key"
 	BaseURL string `json:"baseURL"`
+
+	// dialect names the server or service behind the endpoint, so that requests have the form that it accepts. Generic is
+	// the form that most servers accept. Default: known from the host of baseURL if that is certain (OpenAI, AzureOpenAI,
+	// Mistral, DeepSeek, Moonshot, Gemini, OpenRouter, XAI, Groq, Cohere and Bedrock); otherwise Generic.
+	// +optional
+	Dialect Dialect `json:"dialect,omitempty"`
+
+	// requests says how requests are written, where that must differ from the dialect.
+	// +optional
+	Requests *RequestOptions `json:"requests,omitempty"`
 
 	// credentialsRef names the Secret key with the API key, which is sent as a bearer token. Omit it if the
 	// endpoint requires none.

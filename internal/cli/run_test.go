@@ -183,7 +183,7 @@ func TestRunPrintsTheTurnAsAClusterWritesIt(t *testing.T) {
 func TestRunSendsRenderedMessages(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, answers)
-	dir := complete().written(t, url)
+	dir := complete().with(t, "provider.yaml", "  type: OpenAI", "  type: OpenAI\n  dialect: OpenAI").written(t, url)
 	capstan(t, "run", "-f", dir, "--now", noon).mustEnd(t, exit.OK)
 	var want, sent struct {
 		Messages []struct{ Role, Content string }

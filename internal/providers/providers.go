@@ -213,7 +213,7 @@ func (c *Cache) Close() {
 // config returns the configuration of a provider, and its CA bundle in PEM.
 func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg openai.Config, bundle string, err error) {
 	cfg = openai.Config{
-		Name: p.Name, BaseURL: p.Spec.BaseURL, Policy: c.policy.ForNamespace(p.Namespace),
+		Name: p.Name, BaseURL: p.Spec.BaseURL, Dialect: dialectOf(&p.Spec), Policy: c.policy.ForNamespace(p.Namespace),
 		Memory:         c.memory.Account(p.Namespace, bytebudget.Replies),
 		ConnectTimeout: time.Duration(p.Spec.Timeouts.ConnectSeconds) * time.Second,
 		IdleTimeout:    time.Duration(p.Spec.Timeouts.IdleSeconds) * time.Second,

@@ -1,0 +1,137 @@
+package v1alpha1
+
+// Dialect names a server or a service whose form of the chat-completions protocol is known.
+// +kubebuilder:validation:Enum=Generic;OpenAI;AzureOpenAI;VLLM;SGLang;Ollama;LlamaCpp;LMStudio;LiteLLM;Mistral;DeepSeek;Moonshot;Gemini;OpenRouter;XAI;Groq;Cohere;Bedrock
+type Dialect string
+
+// The dialects.
+const (
+	// DialectGeneric is the form that most servers accept.
+	DialectGeneric     Dialect = "Generic"
+	DialectOpenAI      Dialect = "OpenAI"
+	DialectAzureOpenAI Dialect = "AzureOpenAI"
+	DialectVLLM        Dialect = "VLLM"
+	DialectSGLang      Dialect = "SGLang"
+	DialectOllama      Dialect = "Ollama"
+	DialectLlamaCpp    Dialect = "LlamaCpp"
+	DialectLMStudio    Dialect = "LMStudio"
+	DialectLiteLLM     Dialect = "LiteLLM"
+	DialectMistral     Dialect = "Mistral"
+	DialectDeepSeek    Dialect = "DeepSeek"
+	DialectMoonshot    Dialect = "Moonshot"
+	DialectGemini      Dialect = "Gemini"
+	DialectOpenRouter  Dialect = "OpenRouter"
+	DialectXAI         Dialect = "XAI"
+	DialectGroq        Dialect = "Groq"
+	DialectCohere      Dialect = "Cohere"
+	// DialectBedrock is Amazon Bedrock behind a gateway, or its own chat-completions endpoint.
+	DialectBedrock Dialect = "Bedrock"
+)
+
+// Switch turns a part of a request on or off.
+// +kubebuilder:validation:Enum="On";"Off"
+type Switch string
+
+// The values of a Switch.
+const (
+	SwitchOn  Switch = "On"
+	SwitchOff Switch = "Off"
+)
+
+// RequestOptions say how requests are written. Each field replaces the setting of the dialect.
+type RequestOptions struct {
+	// outputLimit is the name of the parameter that limits the tokens of a reply: MaxTokens (max_tokens), or
+	// MaxCompletionTokens (max_completion_tokens).
+	// +optional
+	OutputLimit OutputLimit `json:"outputLimit,omitempty"`
+
+	// systemMessages says where system messages may be. InPlace: anywhere. BeforeReplies: only before the first message
+	// of the assistant or of a tool; later ones are merged into one. Merged: all are merged into one at the front. A last
+	// message that follows a message of the assistant is then sent as the user's.
+	// +optional
+	SystemMessages SystemMessages `json:"systemMessages,omitempty"`
+
+	// messageNames says whether messages have names, such as system_prompt.
+	// +optional
+	MessageNames Switch `json:"messageNames,omitempty"`
+
+	// streamOptions says whether stream_options asks for the usage at the end of a reply.
+	// +optional
+	StreamOptions Switch `json:"streamOptions,omitempty"`
+
+	// toolCallIDs is the form of the IDs of calls that are sent back. Any: as the model sent them, up to 40 characters.
+	// Plain: only letters, digits, '_' and '-'. NineCharacters: 9 letters and digits. Other IDs are replaced.
+	// +optional
+	ToolCallIDs ToolCallIDForm `json:"toolCallIDs,omitempty"`
+
+	// strictSchemas says whether the schemas of tools and of the answer are marked as strict. Servers then accept only a
+	// part of JSON Schema.
+	// +optional
+	StrictSchemas Switch `json:"strictSchemas,omitempty"`
+
+	// parallelToolCalls says whether the model may call several tools at once. It is sent as parallel_tool_calls in
+	// requests with tools. Without it the parameter is not sent.
+	// +optional
+	ParallelToolCalls Switch `json:"parallelToolCalls,omitempty"`
+
+	// developerRole says whether system messages are sent with the role developer.
+	// +optional
+	DeveloperRole Switch `json:"developerRole,omitempty"`
+
+	// extraFields are further fields of the request's body, at most 16, such as top_k or chat_template_kwargs. They
+	// cannot replace the fields that Capstan sends.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	ExtraFields []ExtraField `json:"extraFields,omitempty"`
+}
+
+// OutputLimit names the parameter that limits the tokens of a reply.
+// +kubebuilder:validation:Enum=MaxTokens;MaxCompletionTokens
+type OutputLimit string
+
+// The names of the output limit.
+const (
+	OutputLimitMaxTokens           OutputLimit = "MaxTokens"
+	OutputLimitMaxCompletionTokens OutputLimit = "MaxCompletionTokens"
+)
+
+// SystemMessages says where system messages may be.
+// +kubebuilder:validation:Enum=InPlace;BeforeReplies;Merged
+type SystemMessages string
+
+// The places of system messages.
+const (
+	SystemMessagesInPlace       SystemMessages = "InPlace"
+	SystemMessagesBeforeReplies SystemMessages = "BeforeReplies"
+	SystemMessagesMerged        SystemMessages = "Merged"
+)
+
+// ToolCallIDForm is the form of the IDs of calls.
+// +kubebuilder:validation:Enum=Any;Plain;NineCharacters
+type ToolCallIDForm string
+
+// The forms of the IDs of calls.
+const (
+	ToolCallIDsAny            ToolCallIDForm = "Any"
+	ToolCallIDsPlain          ToolCallIDForm = "Plain"
+	ToolCallIDsNineCharacters ToolCallIDForm = "NineCharacters"
+)
+
+// ExtraField is a further field of a request's body.
+type ExtraField struct {
+	// name is the name of the field, 1 to 64 letters, digits, '_', '-' and '.'.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9_.-]+$")`,message="name must consist of letters, digits, '_', '-' and '.'"
+	// +kubebuilder:validation:XValidation:rule="!(self.lowerAscii() in ['model', 'messages', 'stream', 'stream_options', 'tools', 'tool_choice', 'functions', 'function_call', 'response_format', 'max_tokens', 'max_completion_tokens', 'temperature', 'reasoning_effort', 'parallel_tool_calls', 'n'])",message="name must not be a field that Capstan sends or depends on: use the Agent's parameters and the other fields of requests"
+	Name string `json:"name"`
+
+	// value is the value of the field as JSON, 1 to 4096 characters, such as 20 or {"enable_thinking": false}.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Value string `json:"value"`
+}

@@ -1,0 +1,371 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+)
+
+// wire is a request as a server receives it.
+type wire struct {
+	fields   map[string]json.RawMessage
+	messages []wireMessage
+}
+
+type wireMessage struct {
+	Role       string
+	Name       *string
+	ToolCalls  []struct{ ID string } `json:"tool_calls"`
+	ToolCallID string                `json:"tool_call_id"`
+}
+
+// rule returns what a server refuses in a request, or an empty text.
+type rule func(wire) string
+
+// without refuses fields of the request's body.
+func without(names ...string) rule {
+	return func(w wire) string {
+		for _, name := range names {
+			if _, ok := w.fields[name]; ok {
+				return "Extra inputs are not permitted: " + name
+			}
+		}
+		return ""
+	}
+}
+
+// needs requires fields that the server would otherwise ignore to the harm of the user, such as an output limit.
+func needs(names ...string) rule {
+	return func(w wire) string {
+		for _, name := range names {
+			if _, ok := w.fields[name]; !ok {
+				return "Field required: " + name
+			}
+		}
+		return ""
+	}
+}
+
+// perMessage checks each message with the one before it, which is empty for the first.
+func perMessage(check func(before, m wireMessage) string) rule {
+	return func(w wire) string {
+		before := wireMessage{}
+		for i, m := range w.messages {
+			if problem := check(before, m); problem != "" {
+				return fmt.Sprintf("messages[%d]: %s", i, problem)
+			}
+			before = m
+		}
+		return ""
+	}
+}
+
+// The rules of real servers. Each comment names where its words are known from.
+var (
+	// github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733
+	systemFirst = perMessage(func(before, m wireMessage) string {
+		if m.Role == "system" && before.Role != "" {
+			return "System message must be at the beginning."
+		}
+		return ""
+	})
+	// github.com/charmbracelet/crush/issues/279 and github.com/avante-corp/avante.nvim/pull/2695
+	mistralOrder = perMessage(func(before, m wireMessage) string {
+		after := map[string][]string{
+			"": {"system", "user"}, "system": {"system", "user", "assistant"}, "user": {"system", "user", "assistant"},
+			"assistant": {"user", "assistant", "tool"}, "tool": {"assistant", "tool"},
+		}
+		if !slices.Contains(after[before.Role], m.Role) {
+			return fmt.Sprintf("Unexpected role '%s' after role '%s'", m.Role, before.Role)
+		}
+		return ""
+	})
+	// github.com/0xPlaygrounds/rig/pull/1130
+	noPrefill rule = func(w wire) string {
+		if w.messages[len(w.messages)-1].Role == "assistant" {
+			return "Expected last role User or Tool for serving but got assistant"
+		}
+		return ""
+	}
+	// github.com/Gage-Technologies/mistral-go/pull/2
+	noNames = perMessage(func(_, m wireMessage) string {
+		if m.Name != nil {
+			return "Extra inputs are not permitted: name"
+		}
+		return ""
+	})
+	// github.com/BerriAI/litellm/issues/9720
+	namesOfUsers = perMessage(func(_, m wireMessage) string {
+		if m.Name != nil && m.Role != "user" {
+			return "Only messages of role 'user' can have a name."
+		}
+		return ""
+	})
+)
+
+// ids requires a form of the IDs of calls.
+func ids(form string) rule {
+	valid := regexp.MustCompile(form)
+	return perMessage(func(_, m wireMessage) string {
+		all := []string{m.ToolCallID}
+		if m.Role != "tool" {
+			all = nil
+		}
+		for _, c := range m.ToolCalls {
+			all = append(all, c.ID)
+		}
+		for _, id := range all {
+			if !valid.MatchString(id) {
+				return "Tool call id was " + id + " but must be like " + form
+			}
+		}
+		return ""
+	})
+}
+
+// strictServer is a model server that refuses what the real one refuses.
+type strictServer struct {
+	rules []rule
+	// status and body are the form of its errors; %q stands for the words.
+	status int
+	body   string
+	// id is the ID of its call, and finish its finish reason for the call.
+	id, finish string
+}
+
+const nestedError = `{"error":{"message":%q,"type":"invalid_request_error","param":null,"code":null}}`
+
+// strictServers are the servers by dialect.
+var strictServers = map[string]strictServer{
+	"Generic": {
+		[]rule{systemFirst, noNames, mistralOrder, noPrefill, needs("max_tokens"), without("max_completion_tokens",
+			"parallel_tool_calls")},
+		400, nestedError, "", "stop",
+	},
+	// github.com/teilomillet/gollm/issues/33; platform.openai.com: IDs have at most 40 characters
+	"OpenAI": {
+		[]rule{without("max_tokens"), needs("max_completion_tokens"), ids(`^.{1,40}$`)},
+		400, nestedError, "call_PTLP8xhu3u",
+		"tool_calls",
+	},
+	"AzureOpenAI": {
+		[]rule{without("max_tokens"), needs("max_completion_tokens"), ids(`^.{1,40}$`)},
+		400, nestedError, "call_PTLP8xhu3u",
+		"tool_calls",
+	},
+	// github.com/1Panel-dev/MaxKB/issues/3073
+	"VLLM": {
+		[]rule{systemFirst, noPrefill, needs("max_tokens", "stream_options")},
+		400,
+		`{"object":"error","message":%q,"type":"BadRequestError","param":null,"code":400}`,
+		"chatcmpl-tool-0123456789abcdef0123456789abcdef", "tool_calls",
+	},
+	"SGLang": {
+		[]rule{systemFirst, noPrefill, needs("max_tokens", "stream_options")},
+		400,
+		`{"object":"error","message":%q,"type":"BadRequest","param":null,"code":400}`, "call_0", "tool_calls",
+	},
+	"Ollama": {
+		[]rule{systemFirst, needs("max_tokens", "stream_options"), without("max_completion_tokens")},
+		400, `{"error":%q}`, "call_6h3k",
+		"tool_calls",
+	},
+	"LlamaCpp": {
+		[]rule{systemFirst, noPrefill, needs("max_tokens", "stream_options")},
+		500,
+		`{"error":{"code":500,"message":%q,"type":"server_error"}}`,
+		"AbCdEfGhIjKlMnOpQrStUvWxYz012345", "tool_calls",
+	},
+	"LMStudio": {[]rule{systemFirst, needs("max_tokens", "stream_options")}, 400, `{"error":%q}`, "365174485", "tool_calls"},
+	"LiteLLM":  {[]rule{systemFirst, noNames, needs("max_tokens", "stream_options")}, 400, nestedError, "toolu_01A", "tool_calls"},
+	"OpenRouter": {
+		[]rule{mistralOrder, noPrefill, noNames, needs("max_tokens")},
+		400,
+		`{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":%q,"provider_name":"Mistral"}}}`, "tool_0_close",
+		"tool_calls",
+	},
+	"Mistral": {
+		[]rule{
+			mistralOrder, noPrefill, noNames, ids(`^[a-zA-Z0-9]{9}$`), needs("max_tokens"),
+			without("max_completion_tokens", "stream_options", "reasoning_effort"),
+		},
+		422, `{"object":"error","message":{"detail":[{"type":"extra_forbidden","msg":%q}]},"type":"invalid_request_error"}`, "",
+		"tool_calls",
+	},
+	"DeepSeek": {[]rule{noPrefill, needs("max_tokens", "stream_options")}, 400, nestedError, "call_0_9f2", "tool_calls"},
+	"Moonshot": {
+		[]rule{systemFirst, noPrefill, needs("max_completion_tokens"), ids(`^functions\.close_ticket:0$`)},
+		400, nestedError,
+		"functions.close_ticket:0", "tool_calls",
+	},
+	// github.com/MinLL/SkyrimNet-GamePlugin/issues/77
+	"Gemini": {
+		[]rule{systemFirst, noNames, without("parallel_tool_calls", "n")},
+		400,
+		`[{"error":{"code":400,"message":%q,"status":"INVALID_ARGUMENT"}}]`, "", "stop",
+	},
+	"XAI": {
+		[]rule{namesOfUsers, needs("max_completion_tokens")},
+		400, `{"code":"Client specified an invalid argument","error":%q}`,
+		"call_123", "tool_calls",
+	},
+	"Groq": {[]rule{systemFirst, noNames, needs("max_completion_tokens")}, 400, nestedError, "fc_1", "tool_calls"},
+	// github.com/OpenRouterTeam/openrouter-examples/issues/71
+	"Cohere": {[]rule{systemFirst, noNames, needs("max_tokens")}, 422, `{"message":%q}`, "close_ticket_abc", "TOOL_CALL"},
+	// docs.aws.amazon.com, ToolUseBlock
+	"Bedrock": {
+		[]rule{systemFirst, noPrefill, ids(`^[a-zA-Z0-9_-]{1,64}$`), needs("max_tokens")},
+		400, `{"message":%q}`, "tooluse:1",
+		"tool_use",
+	},
+}
+
+// serve starts the server. It calls a tool until it has its result, and then answers. The function returns what it has
+// refused.
+func (s strictServer) serve(t *testing.T) (url string, refused func() []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var all []string
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		request, err := io.ReadAll(r.Body)
+		var got wire
+		if err != nil || json.Unmarshal(request, &got.fields) != nil || json.Unmarshal(got.fields["messages"], &got.messages) != nil {
+			t.Errorf("request %s: %v", request, err)
+			return
+		}
+		for _, check := range s.rules {
+			problem := check(got)
+			if problem == "" {
+				continue
+			}
+			mu.Lock()
+			all = append(all, problem)
+			mu.Unlock()
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(s.status)
+			_, _ = fmt.Fprintf(w, s.body, problem) // the run notices if it does not arrive
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		delta, finish := `{"content":"Done."}`, "stop"
+		if !slices.ContainsFunc(got.messages, func(m wireMessage) bool { return m.Role == "tool" }) {
+			delta = fmt.Sprintf(`{"tool_calls":[{"index":0,"id":%q,"function":{"name":"close_ticket","arguments":"{\"id\":\"1042\"}"}}]}`,
+				s.id)
+			finish = s.finish
+		}
+		_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":%s,\"finish_reason\":%q}]}\n\ndata: [DONE]\n\n", delta, finish)
+	}))
+	t.Cleanup(web.Close)
+	return web.URL + "/v1", func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+}
+
+// manifests returns an Agent with tools, on a provider with a dialect, and a Turn with earlier messages and facts.
+func manifests(t *testing.T, tools, dialect, limits string) files {
+	t.Helper()
+	f := withTools(t, tools, "").with(t, "provider.yaml", "  type: OpenAI", "  type: OpenAI\n  dialect: "+dialect)
+	f = f.with(t, "agent.yaml", "    model: small", "    model: small\n    parameters: {maxOutputTokens: 500}\n  reflectEveryTurns: 1")
+	f = f.with(t, "agent.yaml", "{timeoutSeconds: 30}", limits)
+	return f.with(t, "turn.yaml", "  message: What is up?", "  message: Close 1042.\n"+
+		"  history: [{role: User, content: Hello.}, {role: Assistant, content: Hi!}]")
+}
+
+// TestAgentOnEachDialect runs an Agent with tools on a strict server of each dialect: once with an answer that the Agent
+// checks, and once until the last step. Both add notes to a conversation that has facts between earlier messages.
+func TestAgentOnEachDialect(t *testing.T) {
+	t.Parallel()
+	for dialect, server := range strictServers {
+		for name, run := range map[string]struct {
+			limits string
+			code   int
+		}{
+			"checked": {"{timeoutSeconds: 30}", exit.OK}, "last step": {"{timeoutSeconds: 30, maxSteps: 1}", exit.Failed},
+		} {
+			t.Run(dialect+", "+name, func(t *testing.T) {
+				t.Parallel()
+				url, refused := server.serve(t)
+				tools := serveTools(t, "")
+				got := capstan(t, "run", "-f", manifests(t, tools.url, dialect, run.limits).written(t, url), "-o", "json")
+				if problems := refused(); len(problems) > 0 {
+					t.Fatalf("the server refused a request: %s", strings.Join(problems, "; "))
+				}
+				turn := turnOf(t, got.mustEnd(t, run.code).out)
+				if tools.calls() != "1042" || turn.Status.Result.Text != "Done." {
+					t.Errorf("want ticket 1042 closed once and the answer, have %q and %q", tools.calls(), turn.Status.Result.Text)
+				}
+			})
+		}
+	}
+}
+
+// TestStrictServersRefuseAnotherDialect checks the servers of the tests themselves: each refuses another dialect.
+func TestStrictServersRefuseAnotherDialect(t *testing.T) {
+	t.Parallel()
+	for dialect, server := range strictServers {
+		other := "OpenAI"
+		if strings.HasSuffix(dialect, other) {
+			other = "Generic"
+		}
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			url, refused := server.serve(t)
+			capstan(t, "run", "-f", manifests(t, serveTools(t, "").url, other, "{timeoutSeconds: 30}").written(t, url)).mustEnd(t,
+				exit.Failed)
+			if len(refused()) == 0 {
+				t.Errorf("the server of %s accepts the dialect %s", dialect, other)
+			}
+		})
+	}
+}
+
+// TestEachDialectHasAStrictServer checks that no dialect of the API is without a test.
+func TestEachDialectHasAStrictServer(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "config", "crd", "bases", "capstan.dev_modelproviders.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd struct {
+		Spec struct {
+			Versions []struct {
+				Schema struct {
+					OpenAPIV3Schema struct {
+						Properties struct {
+							Spec struct {
+								Properties struct{ Dialect struct{ Enum []string } }
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	if err := yaml.Unmarshal(text, &crd); err != nil {
+		t.Fatal(err)
+	}
+	names := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties.Spec.Properties.Dialect.Enum
+	for _, name := range names {
+		if _, ok := strictServers[name]; !ok {
+			t.Errorf("there is no strict server for the dialect %s: add one", name)
+		}
+	}
+	if len(names) != len(strictServers) {
+		t.Errorf("there are %d dialects and %d strict servers", len(names), len(strictServers))
+	}
+}

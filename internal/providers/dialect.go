@@ -1,0 +1,57 @@
+package providers
+
+import (
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/model/openai"
+)
+
+// systemPlaces and callIDForms are the adapter's terms for those of the API.
+var (
+	systemPlaces = map[v1alpha1.SystemMessages]openai.SystemPlace{
+		v1alpha1.SystemMessagesInPlace:       openai.SystemInPlace,
+		v1alpha1.SystemMessagesBeforeReplies: openai.SystemBeforeReplies,
+		v1alpha1.SystemMessagesMerged:        openai.SystemMerged,
+	}
+	callIDForms = map[v1alpha1.ToolCallIDForm]openai.CallIDForm{
+		v1alpha1.ToolCallIDsAny:            openai.CallIDsAny,
+		v1alpha1.ToolCallIDsPlain:          openai.CallIDsPlain,
+		v1alpha1.ToolCallIDsNineCharacters: openai.CallIDsNine,
+	}
+)
+
+// dialectOf returns the dialect of a provider with the settings that its spec replaces.
+func dialectOf(spec *v1alpha1.ModelProviderSpec) openai.Dialect {
+	d := openai.DialectOf(string(spec.Dialect), spec.BaseURL)
+	r := spec.Requests
+	if r == nil {
+		return d
+	}
+	if r.OutputLimit != "" {
+		d.MaxTokens = r.OutputLimit == v1alpha1.OutputLimitMaxTokens
+	}
+	if place, ok := systemPlaces[r.SystemMessages]; ok {
+		d.System = place
+	}
+	if form, ok := callIDForms[r.ToolCallIDs]; ok {
+		d.CallIDs = form
+	}
+	replace(&d.NoNames, r.MessageNames, v1alpha1.SwitchOff)
+	replace(&d.NoStreamOptions, r.StreamOptions, v1alpha1.SwitchOff)
+	replace(&d.StrictSchemas, r.StrictSchemas, v1alpha1.SwitchOn)
+	replace(&d.DeveloperRole, r.DeveloperRole, v1alpha1.SwitchOn)
+	if r.ParallelToolCalls != "" {
+		d.ParallelCalls = new(bool)
+		replace(d.ParallelCalls, r.ParallelToolCalls, v1alpha1.SwitchOn)
+	}
+	for _, f := range r.ExtraFields {
+		d.Extra = append(d.Extra, openai.ExtraField{Name: f.Name, Value: f.Value})
+	}
+	return d
+}
+
+// replace sets a value if a switch is given: to true if the switch has this position.
+func replace(value *bool, given, position v1alpha1.Switch) {
+	if given != "" {
+		*value = given == position
+	}
+}

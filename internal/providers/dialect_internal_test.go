@@ -1,0 +1,66 @@
+package providers
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/model/openai"
+)
+
+func TestDialectOfASpec(t *testing.T) {
+	no, yes := false, true
+	mistral := openai.DialectOf("Mistral", "")
+	for name, tc := range map[string]struct {
+		reason string
+		spec   v1alpha1.ModelProviderSpec
+		want   openai.Dialect
+	}{
+		"nothing": {"the host is not known", v1alpha1.ModelProviderSpec{BaseURL: "http://llm:8000/v1"}, openai.DialectOf(openai.Generic, "")},
+		"host":    {"the host is known", v1alpha1.ModelProviderSpec{BaseURL: "https://api.mistral.ai/v1"}, mistral},
+		"name": {
+			"the name counts more than the host",
+			v1alpha1.ModelProviderSpec{BaseURL: "https://api.openai.com/v1", Dialect: v1alpha1.DialectMistral},
+			mistral,
+		},
+		"Generic": {
+			"Generic can be asked for",
+			v1alpha1.ModelProviderSpec{BaseURL: "https://api.openai.com/v1", Dialect: v1alpha1.DialectGeneric},
+			openai.DialectOf(openai.Generic, ""),
+		},
+		"no option": {
+			"an empty object replaces nothing",
+			v1alpha1.ModelProviderSpec{Dialect: v1alpha1.DialectMistral, Requests: &v1alpha1.RequestOptions{}},
+			mistral,
+		},
+		"all options of Mistral replaced": {
+			"each field replaces its setting",
+			v1alpha1.ModelProviderSpec{Dialect: v1alpha1.DialectMistral, Requests: &v1alpha1.RequestOptions{
+				OutputLimit: v1alpha1.OutputLimitMaxCompletionTokens, SystemMessages: v1alpha1.SystemMessagesInPlace,
+				MessageNames: v1alpha1.SwitchOn, StreamOptions: v1alpha1.SwitchOn, ToolCallIDs: v1alpha1.ToolCallIDsAny,
+				StrictSchemas: v1alpha1.SwitchOff, ParallelToolCalls: v1alpha1.SwitchOff, DeveloperRole: v1alpha1.SwitchOff,
+			}},
+			openai.Dialect{ParallelCalls: &no},
+		},
+		"all options of OpenAI replaced": {
+			"each field replaces its setting",
+			v1alpha1.ModelProviderSpec{Dialect: v1alpha1.DialectOpenAI, Requests: &v1alpha1.RequestOptions{
+				OutputLimit: v1alpha1.OutputLimitMaxTokens, SystemMessages: v1alpha1.SystemMessagesBeforeReplies,
+				MessageNames: v1alpha1.SwitchOff, StreamOptions: v1alpha1.SwitchOff, ToolCallIDs: v1alpha1.ToolCallIDsPlain,
+				StrictSchemas: v1alpha1.SwitchOn, ParallelToolCalls: v1alpha1.SwitchOn, DeveloperRole: v1alpha1.SwitchOn,
+				ExtraFields: []v1alpha1.ExtraField{{Name: "top_k", Value: "20"}},
+			}},
+			openai.Dialect{
+				MaxTokens: true, System: openai.SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: openai.CallIDsPlain,
+				StrictSchemas: true, ParallelCalls: &yes, DeveloperRole: true, Extra: []openai.ExtraField{{Name: "top_k", Value: "20"}},
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, dialectOf(&tc.spec)); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
