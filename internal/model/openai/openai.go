@@ -15,8 +15,6 @@ import (
 	"strings"
 	"time"
 
-	api "github.com/sashabaranov/go-openai"
-
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
@@ -152,7 +150,8 @@ func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	return false, x.classify(ctx, err, model.Reply{})
 }
 
-// models reads a list of models. Only its form matters.
+// models reads a list of models. Only its form matters: an object with the list, or the list itself. A list that is too
+// long to read is a list, too.
 func (x *exchange) models() error {
 	body, err := x.accept()
 	if err != nil {
@@ -160,10 +159,19 @@ func (x *exchange) models() error {
 	}
 	defer body.Close() //nolint:errcheck // because it was read
 	data, err := io.ReadAll(body)
+	if _, isLong := errors.AsType[tooLong](err); isLong && bytes.ContainsAny(data[:1], "{[") {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(data, &api.ModelsList{})
+	var list struct {
+		Models []json.RawMessage `json:"data"`
+	}
+	if err = json.Unmarshal(data, &list); err != nil && json.Unmarshal(data, &list.Models) == nil {
+		return nil
+	}
+	return err
 }
 
 // receive reads the response to its end. It returns the part of the reply that arrived.

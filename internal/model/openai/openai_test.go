@@ -291,7 +291,18 @@ func TestProbe(t *testing.T) {
 		handle http.HandlerFunc
 		want   errorParts // zero: no error
 	}{
-		"a list":  {"the endpoint answers", respond(200, `{"object":"list","data":[]}`, "Content-Type: application/json"), errorParts{}},
+		"a list": {"the endpoint answers", respond(200, `{"object":"list","data":[]}`, "Content-Type: application/json"), errorParts{}},
+		"a list of OpenRouter and Gemini": {
+			"properties of models do not matter: github.com/davidmigloz/langchain_dart/issues/734",
+			respond(200, `{"data":[{"id":7,"created":1.5},{"created":"2026-01-01","permission":{}}]}`, jsonType),
+			errorParts{},
+		},
+		"a list of Together": {"github.com/longy2k/obsidian-bmo-chatbot/pull/51", respond(200, `[{"id":"a"}]`, jsonType), errorParts{}},
+		"a list of many models": {
+			"gateways have thousands of models",
+			respond(200, `{"data":[`+strings.Repeat(`{"id":"a"},`, 100000)+`{}]}`, jsonType),
+			errorParts{},
+		},
 		"no list": {"many servers have no list", respond(404, ""), errorParts{}},
 		"not so":  {"some servers refuse the method", respond(405, ""), errorParts{}},
 		"refused": {"the key is wrong", respond(401, `{"error":{"message":"No."}}`), errorParts{
@@ -313,7 +324,7 @@ func TestProbe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			listed, err := provider(t, serve(t, tc.handle)).Probe(t.Context())
-			if want := name == "a list"; listed != want {
+			if want := strings.HasPrefix(name, "a list"); listed != want {
 				t.Errorf("Probe: listed %t, want %t: %s", listed, want, tc.reason)
 			}
 			var got errorParts

@@ -229,7 +229,7 @@ func place(messages []model.Message, where SystemPlace) []model.Message {
 	for notes > 0 && messages[notes-1].Role == model.RoleSystem {
 		notes--
 	}
-	var kept []model.Message
+	kept := make([]model.Message, 0, len(messages)+1)
 	var merged []string
 	first := 0 // where the merged message belongs
 	replied := false
