@@ -147,6 +147,9 @@ func (run *runner) recordRequest(r *Request) error {
 // recordReply records the reply to a request.
 func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, took int64) error {
 	reply := run.replyForJournal(*given, r.Purpose)
+	if d := reply.ProviderData; d != nil {
+		d.Provider, d.Model = c.ProviderName, c.Model
+	}
 	reply.Usage = usageOfReply(r, given)
 	return run.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
@@ -176,7 +179,7 @@ func (run *runner) replyForJournal(reply model.Reply, purpose Purpose) model.Rep
 		reply.Reasoning = ""
 	}
 	if purpose != ForStep {
-		reply.ToolCalls = nil // no tools were offered
+		reply.ToolCalls, reply.ProviderData = nil, nil // no tools were offered, and the reply is never sent back
 	}
 	reply.ToolCalls = run.State.identified(reply.ToolCalls)
 	return reply

@@ -154,9 +154,9 @@ func (s *State) between(from, to int) []model.Message {
 func size(messages []model.Message) int {
 	n := 0
 	for _, m := range messages {
-		n += len(m.Content)
+		n += len(m.Content) + m.ProviderData.Size()
 		for _, c := range m.ToolCalls {
-			n += len(c.Name) + len(c.Arguments)
+			n += len(c.Name) + len(c.Arguments) + len(c.ProviderData)
 		}
 	}
 	return n

@@ -3,8 +3,8 @@ package loop
 import "github.com/capstan-dev/capstan/internal/runtime/model"
 
 // estimate returns the approximate number of tokens in the prompt of a step. It adds up the prompt of the last step
-// as the endpoint counted it, the last reply without its reasoning, which is not sent back, and all later messages.
-// It counts the whole prompt if no endpoint has reported usage or if messages were replaced since then.
+// as the endpoint counted it, the last reply, and all later messages. The reasoning of the reply counts only if it is
+// sent back. estimate counts the whole prompt if no endpoint has reported usage or if messages were replaced since then.
 func estimate(s *State, r model.Request) int64 {
 	last := s.LastStep()
 	if last == nil || last.Reply.Usage.InputTokens == 0 || s.compactedFor() > last.Step {
@@ -15,7 +15,11 @@ func estimate(s *State, r model.Request) int64 {
 		since--
 	}
 	u := last.Reply.Usage
-	return u.InputTokens + max(0, u.OutputTokens-u.ReasoningTokens) + countMessages(r.Messages[since:])
+	said := max(0, u.OutputTokens-u.ReasoningTokens)
+	if since > 0 && r.Messages[since-1].ProviderData != nil {
+		said = u.OutputTokens
+	}
+	return u.InputTokens + said + countMessages(r.Messages[since:])
 }
 
 // countPrompt counts the tokens of everything that is sent.
@@ -31,8 +35,11 @@ func countMessages(messages []model.Message) int64 {
 	var n int64
 	for _, m := range messages {
 		n += counter.count(m.Content)
+		if d := m.ProviderData; d != nil {
+			n += counter.count(d.Text) + counter.count(string(d.Blocks))
+		}
 		for _, c := range m.ToolCalls {
-			n += counter.count(c.Name) + counter.count(c.Arguments)
+			n += counter.count(c.Name) + counter.count(c.Arguments) + counter.count(string(c.ProviderData))
 		}
 	}
 	return n

@@ -59,6 +59,17 @@ func conversation(prepared []model.Message, s *State, notes ...model.Message) []
 	return all
 }
 
+// messagesFor returns the conversation for a candidate. Data of other candidates is left out.
+func (run *runner) messagesFor(c *Candidate, p *prepare.Prepared) []model.Message {
+	all := conversation(p.Messages, run.State, run.outputNotes(c)...)
+	for i := range all {
+		if !all[i].ProviderData.MadeBy(c.ProviderName, c.Model) {
+			all[i] = all[i].WithoutProviderData()
+		}
+	}
+	return all
+}
+
 // lastUser returns the index of the user's message, or len(prepared) if there is none.
 func lastUser(prepared []model.Message) int {
 	for i, m := range slices.Backward(prepared) {

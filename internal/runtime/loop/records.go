@@ -168,7 +168,9 @@ func (s *State) exchange(step Step) []model.Message {
 	}
 	var all []model.Message
 	if len(calls) > 0 || len(step.Reply.ToolCalls) == 0 || step.Reply.Text != "" {
-		all = append(all, sendable(model.Message{Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: calls}))
+		all = append(all, sendable(model.Message{
+			Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: calls, ProviderData: step.Reply.ProviderData,
+		}))
 	}
 	r := s.rejections[step.Step]
 	for i := range results {

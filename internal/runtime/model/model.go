@@ -64,6 +64,9 @@ type Message struct {
 	ToolCalls []ToolCall `json:"toolCalls,omitempty"`
 	// ToolCallID is the call that a tool's message answers. It is empty in other messages.
 	ToolCallID string `json:"toolCallID,omitempty"`
+	// ProviderData is the provider's data of an assistant's message, or nil if the provider that receives the request
+	// did not make the message or needs no data.
+	ProviderData *ProviderData `json:"providerData,omitempty"`
 	// StableChars is the number of leading code points that are the same for all Turns of the same agent and
 	// profile. A provider that caches up to a marker sets its marker there. It is 0 in all messages except the
 	// system prompt.
@@ -91,6 +94,9 @@ type ToolCall struct {
 	// Arguments should be a JSON object. In a reply, they are the text of the model and may be anything. In a
 	// request, they are a JSON object.
 	Arguments string `json:"arguments"`
+	// ProviderData is the provider's data of this call, as JSON that is sent back unchanged. It belongs to the
+	// ProviderData of the message, and is nil if that is nil.
+	ProviderData json.RawMessage `json:"providerData,omitempty"`
 }
 
 // Parameters control a reply. The provider decides about parameters that are nil.
@@ -141,9 +147,11 @@ type Reply struct {
 	// ToolCalls that the model asks for, even if no tools were offered. There is at least one if FinishReason is
 	// FinishToolCalls, and none otherwise.
 	ToolCalls []ToolCall `json:"toolCalls,omitempty"`
-	// Reasoning is the text of the model's reasoning. It is empty if the endpoint sends none. It is never sent
-	// back.
+	// Reasoning is the text of the model's reasoning, for people. It is empty if the endpoint sends none. It is never
+	// sent back: see ProviderData.
 	Reasoning string `json:"reasoning,omitempty"`
+	// ProviderData is the part of the reply that the endpoint needs again with it, or nil if there is none.
+	ProviderData *ProviderData `json:"providerData,omitempty"`
 	// FinishReason says why the model stopped.
 	FinishReason FinishReason `json:"finishReason"`
 	// TooLong is true if the adapter cut off a reply that was too long to keep. FinishReason is then FinishLength.

@@ -5,10 +5,12 @@ package model
 // credential gets another ID.
 func (r *Reply) Redact(redact func(text string) string) {
 	r.Text, r.Reasoning = redact(r.Text), redact(r.Reasoning)
+	r.ProviderData = r.ProviderData.redacted(redact)
 	renamed := false
 	for i := range r.ToolCalls {
 		call := &r.ToolCalls[i]
 		call.Name, call.Arguments = redact(call.Name), redact(call.Arguments)
+		call.ProviderData = redactedBlocks(call.ProviderData, redact)
 		if redact(call.ID) != call.ID {
 			call.ID, renamed = "", true
 		}

@@ -143,6 +143,8 @@ type HistoryMessage struct {
 	// ToolCalls of an assistant's message. ToolCallID is the call that a tool's message answers.
 	ToolCalls  []model.ToolCall
 	ToolCallID string
+	// ProviderData of an assistant's message, which its provider needs in later Turns, or nil.
+	ProviderData *model.ProviderData
 }
 
 // Size returns the approximate size of the request in bytes, without its history.

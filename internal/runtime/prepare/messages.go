@@ -58,6 +58,7 @@ func HistoryMessages(summary string, history []HistoryMessage) []model.Message {
 	for _, h := range history {
 		all = append(all, model.Message{
 			Role: h.Role, Name: MessageHistory, Content: h.Content, ToolCalls: h.ToolCalls, ToolCallID: h.ToolCallID,
+			ProviderData: h.ProviderData,
 		})
 	}
 	return all

@@ -93,7 +93,9 @@ func (h history) verify(c *session.Conversation, err error) (*session.Conversati
 func historyOf(c *session.Conversation) []prepare.HistoryMessage {
 	var all []prepare.HistoryMessage
 	for _, m := range c.Messages() {
-		all = append(all, prepare.HistoryMessage{Role: m.Role, Content: m.Content, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID})
+		all = append(all, prepare.HistoryMessage{
+			Role: m.Role, Content: m.Content, ToolCalls: m.ToolCalls, ToolCallID: m.ToolCallID, ProviderData: m.ProviderData,
+		})
 	}
 	return all
 }

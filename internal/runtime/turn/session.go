@@ -207,6 +207,9 @@ func messagesAfterUser(s *loop.State, result *Result, referred bool) []model.Mes
 			all = withoutDraft(all)
 			continue
 		}
+		if d := m.ProviderData; d == nil || !d.Lasting {
+			m = m.WithoutProviderData()
+		}
 		all = append(all, m)
 	}
 	switch n := len(all); {
