@@ -1,11 +1,18 @@
 package translate
 
 import (
+	"cmp"
 	"encoding/json"
+	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
@@ -188,3 +195,100 @@ func TruncateJSON(text string, limit int) string {
 }
 
 func toInt32(n int) int32 { return int32(min(max(n, 0), math.MaxInt32)) }
+
+const (
+	// maxCallsBytes bounds all calls in a status together, in bytes of JSON; the journal has all calls.
+	maxCallsBytes = 16 << 10
+	// maxIDChars, maxNameChars and maxUserChars are bounds of the schema, in characters.
+	maxIDChars, maxNameChars, maxUserChars = 128, 64, 256
+)
+
+// StepCounts returns the counts of a Turn's runs.
+func StepCounts(c turn.Counts) *v1alpha1.StepCounts {
+	return &v1alpha1.StepCounts{
+		Count: toInt32(c.Steps), ModelRequests: toInt32(c.ModelRequests), ModelRetries: toInt32(c.ModelRetries),
+		ToolCalls: toInt32(c.ToolCalls), ToolRepairs: toInt32(c.ToolRepairs), ToolRetries: toInt32(c.ToolRetries),
+		Compactions: toInt32(c.Compactions), Reflections: toInt32(c.Reflections),
+		UnknownOutcomes: toInt32(c.UnknownOutcomes), Resumes: toInt32(c.Resumes),
+	}
+}
+
+// ToolCalls returns the newest calls, as many as a status may hold, oldest first.
+func ToolCalls(calls []turn.CallRecord) []v1alpha1.ToolCallRecord {
+	var out []v1alpha1.ToolCallRecord
+	left := maxCallsBytes
+	for _, c := range slices.Backward(calls) {
+		record := v1alpha1.ToolCallRecord{
+			CallID: truncateChars(c.CallID, maxIDChars), Name: truncateChars(c.Name, maxNameChars), Step: toInt32(c.Step),
+			Outcome:              cmp.Or(v1alpha1.ToolCallOutcome(c.Outcome), v1alpha1.ToolCallPending),
+			DurationMilliseconds: c.DurationMS, Bytes: c.Bytes, Artifact: truncateChars(c.Artifact, maxIDChars), Turn: c.Turn,
+			DecidedBy: truncateChars(c.DecidedBy, maxUserChars),
+		}
+		encoded, err := json.Marshal(record)
+		if left -= len(encoded) + 1; err != nil || left < 0 || len(out) == turn.MaxCalls {
+			break
+		}
+		out = append(out, record)
+	}
+	slices.Reverse(out)
+	return out
+}
+
+// structuredAnswer returns a structured answer for a status, or nil if it is absent, too long or not JSON.
+func structuredAnswer(answer json.RawMessage) *apiextensionsv1.JSON {
+	if len(answer) == 0 || len(answer) > maxResultBytes || !json.Valid(answer) {
+		return nil
+	}
+	return &apiextensionsv1.JSON{Raw: answer}
+}
+
+// truncateChars shortens a text to at most limit characters.
+func truncateChars(text string, limit int) string {
+	if len(text) <= limit || utf8.RuneCountInString(text) <= limit {
+		return text
+	}
+	return string([]rune(text)[:limit])
+}
+
+// Summary returns one line about a Turn that has ended: its reason, strategy, usage and time. The line contains no
+// text of the Turn.
+func Summary(t *v1alpha1.Turn) string {
+	s := t.StateReason()
+	if d := t.Status.Decision; d != nil {
+		s += fmt.Sprintf(", strategy %s", d.Strategy)
+	}
+	if u := t.Status.Usage; u != nil {
+		s += fmt.Sprintf(", %d tokens", u.TotalTokens)
+		if u.Estimated {
+			s += " (partly estimated)"
+		}
+		if u.Cost != nil {
+			s += fmt.Sprintf(", cost %s %s", u.Cost.Amount, u.Cost.Currency)
+		}
+	}
+	if ms := t.Status.DurationMilliseconds; ms != nil {
+		s += fmt.Sprintf(", %.1f s", float64(*ms)/1000)
+	}
+	return s
+}
+
+// maxNoteBytes bounds the note of an Event: the API server accepts 1 KiB.
+const maxNoteBytes = 1000
+
+// Note shortens the note of an Event to the length that the API server accepts.
+func Note(text string) string {
+	if len(text) > maxNoteBytes {
+		text = strings.ToValidUTF8(text[:maxNoteBytes], "") + "..."
+	}
+	return text
+}
+
+// EndNote returns the note of the Event at the end of a Turn: its summary and, if the Turn failed, its message.
+func EndNote(t *v1alpha1.Turn) string {
+	said := Summary(t)
+	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.TurnReasonCancelled && c.Message != "" {
+		said += ": " + c.Message
+	}
+	return Note(said)
+}
