@@ -41,12 +41,6 @@ func (r *run) account(ctx context.Context, cut *cutOffError) error {
 	return cut
 }
 
-// cutShort puts the end of a Turn whose journal is lost or cannot be used into its status, which the caller then
-// writes.
-func (r *run) cutShort(t *v1alpha1.Turn, cut *cutOffError) {
-	turnstatus.CutOff(t, r.progress.last(), cut.Cut, r.executor.Now())
-}
-
 // collectUsage returns the usages of the sub-agents' Turns, from their status. It cancels each Turn that has not ended,
 // because its answer is no longer needed, and then returns a *loop.Parked.
 func (r *run) collectUsage(ctx context.Context) ([]*tool.Spent, error) {
@@ -103,7 +97,7 @@ func (r *run) chargeKnown(ctx context.Context, cut *cutOffError) (*turn.SessionP
 		return nil, err
 	}
 	t := r.turn.DeepCopy()
-	r.cutShort(t, cut)
+	turnstatus.CutOff(t, r.progress.last(), cut.Cut, e.Now())
 	used := t.Status.Steps.ModelRequests > 0 || t.Status.Usage != nil || t.Status.SubAgentUsage != nil
 	if start := t.Status.StartTime; !used || start != nil && s.CreationTimestamp.After(start.Time) {
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error

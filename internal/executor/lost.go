@@ -91,7 +91,7 @@ func (r *run) beforeEffect(ctx context.Context) error {
 	if r.binding.SideEffects {
 		return nil
 	}
-	_, err := r.write(ctx, func(t *v1alpha1.Turn) { turnstatus.MarkSideEffects(t, r.knownJournal()) })
+	_, err := r.write(ctx, func(t *v1alpha1.Turn) { turnstatus.MarkSideEffects(t, r.known()) })
 	r.binding.SideEffects = r.binding.SideEffects || err == nil // an API server with an older CRD drops the field
 	return err
 }
@@ -111,16 +111,16 @@ func (r *run) write(ctx context.Context, change func(*v1alpha1.Turn)) (*v1alpha1
 	return written, nil
 }
 
-// knownJournal returns what this run knows about the journal. If this run found no entries and was not the first, it
-// returns nil, because an empty journal does not prove that there were never any entries.
-func (r *run) knownJournal() *turnstatus.Journal {
+// known returns what this run knows about the journal. If this run found no entries and was not the first, it returns
+// nothing, because an empty journal does not prove that there were never any entries.
+func (r *run) known() turnstatus.Run {
 	switch own, n := r.store.Load(), r.entries.Load(); {
 	case own != nil && (n > 0 || r.first):
-		return &turnstatus.Journal{Store: own, Entries: n}
+		return turnstatus.Run{Store: own, Entries: &n}
 	case r.first && !r.tried: // this run has not begun, and no run of a newer epoch has
-		return &turnstatus.Journal{}
+		return turnstatus.Run{Entries: new(int64(0))}
 	}
-	return nil
+	return turnstatus.Run{}
 }
 
 // confirm updates the store of the run after the store changed its incarnation. If the store still has all entries
@@ -140,7 +140,7 @@ func (r *run) confirm(ctx context.Context, uid string) {
 // endCutOff writes the end of a Turn whose journal cannot be used, then emits its Events.
 func (r *run) endCutOff(ctx context.Context, cut *cutOffError) {
 	e := r.executor
-	written, _ := r.persist(ctx, func(t *v1alpha1.Turn) { r.cutShort(t, cut) })
+	written, _ := r.persist(ctx, func(t *v1alpha1.Turn) { turnstatus.CutOff(t, r.progress.last(), cut.Cut, e.Now()) })
 	if written == nil {
 		return
 	}

@@ -165,7 +165,9 @@ func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, n news) (*v1a
 	e := r.executor
 	r.confirm(ctx, string(t.UID))
 	written, err := e.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) {
-		turnstatus.ReportProgress(t, turnstatus.Run{Journal: r.knownJournal(), Progress: n.progress}, n.awaitsMemory, e.Now())
+		known := r.known()
+		known.Progress = n.progress
+		turnstatus.ReportProgress(t, known, n.awaitsMemory, e.Now())
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		e.Log.Error(err, "Failed to write the progress of a turn", "turn", r.key())

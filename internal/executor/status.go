@@ -47,7 +47,9 @@ func (r *run) release(ctx context.Context, reason, message string) {
 func (r *run) unbind(ctx context.Context, change func(t *v1alpha1.Turn, known turnstatus.Run, now time.Time)) *v1alpha1.Turn {
 	now := r.executor.Now()
 	written, _ := r.persist(ctx, func(t *v1alpha1.Turn) {
-		change(t, turnstatus.Run{Journal: r.knownJournal(), Progress: r.progress.last()}, now)
+		known := r.known()
+		known.Progress = r.progress.last()
+		change(t, known, now)
 	})
 	return written
 }

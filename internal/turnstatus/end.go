@@ -28,13 +28,7 @@ func Finish(t *v1alpha1.Turn, r *turn.Result, now time.Time) {
 			fmt.Sprintf("the history of %d earlier turns of the session was lost, and the model did not receive it", n), now)
 	}
 	status, reason := succeeded(r.Stop)
-	end(t, status, reason, r.Message, now)
-	setDetailConditions(t, r, status, reason)
-}
-
-// setDetailConditions writes the conditions Prepared, Executed and Finalized.
-func setDetailConditions(t *v1alpha1.Turn, r *turn.Result, status metav1.ConditionStatus, reason string) {
-	now := t.Status.CompletionTime.Time
+	now = end(t, status, reason, r.Message, now)
 	switch {
 	case r.Preparation != nil:
 		message := "the prompt was prepared"
@@ -117,11 +111,11 @@ func CutOff(t *v1alpha1.Turn, progress *turn.Progress, c Cut, now time.Time) {
 		"the record has only the facts of the status: "+missing, now)
 }
 
-// end writes the main condition of a Turn that has ended, and its times.
-func end(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string, now time.Time) {
+// end writes the main condition of a Turn that has ended, and its times. It returns the time of the end.
+func end(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string, now time.Time) time.Time {
 	s := &t.Status
 	unpark(s, now)
-	s.ObservedGeneration = t.Generation
+	Observe(t)
 	if s.StartTime != nil {
 		if s.StartTime.After(now) {
 			now = s.StartTime.Time // a clock was wrong: a Turn must not end before it starts
@@ -134,6 +128,7 @@ func end(t *v1alpha1.Turn, status metav1.ConditionStatus, reason, message string
 	if status == metav1.ConditionFalse {
 		setCondition(t, v1alpha1.ConditionStalled, metav1.ConditionTrue, reason, message, now)
 	}
+	return now
 }
 
 // addSubAgents adds the usage of sub-agents' Turns to the status of their caller. The status already counts the Turns
@@ -181,4 +176,49 @@ func endPendingCalls(s *v1alpha1.TurnStatus, sideEffects, unlisted bool) {
 	if unlisted {
 		s.Steps.UnknownOutcomes = max(1, s.Steps.UnknownOutcomes)
 	}
+}
+
+// Loss is the loss of a Turn's journal.
+type Loss struct {
+	// Reason is the reason of the condition JournalLost.
+	Reason string
+	// Facts names the store that had the journal and the store that is in use now.
+	Facts string
+	// Entries is how many entries of the journal are left.
+	Entries int64
+	// SideEffects is true if the Turn may have called a tool that is not ReadOnly.
+	SideEffects bool
+}
+
+// Message returns the message for a Turn that does not continue, with the next step for the user.
+func (l *Loss) Message(t *v1alpha1.Turn) string {
+	message := "the journal of the turn was lost: " + l.Facts + ". "
+	if !l.SideEffects {
+		return message + "The status has all that is known of the turn"
+	}
+	message += "The turn may have called tools after what its status shows, so it does not start over. Check what these tools did; " +
+		"then create a new Turn, with spec.onJournalLoss set to Rerun if repeated calls do no harm"
+	if len(t.Status.PendingApprovals) > 0 {
+		message += ". The calls that were waiting for approval can no longer be approved; one that was approved before may have been made"
+	}
+	if names := t.Status.AwaitedTurns; len(names) > 0 {
+		message += ". The Turns of its sub-agents were cancelled as far as they had not ended; the status of each says what it did: " +
+			strings.Join(names, ", ")
+	}
+	return message
+}
+
+// StartOver returns the message for a Turn that starts over, or that continues after the entries that are left.
+func (l *Loss) StartOver() string {
+	message := "the journal of the turn was lost: " + l.Facts
+	if l.Entries > 0 {
+		message += fmt.Sprintf(". The turn continues after entry %d, the last one left, and its status does not "+
+			"count its usage after that entry", l.Entries)
+	} else {
+		message += ". The turn starts over, and its status does not count its earlier usage"
+	}
+	if l.SideEffects {
+		message += ". Earlier calls may be made again, because spec.onJournalLoss is Rerun"
+	}
+	return message
 }

@@ -42,7 +42,8 @@ func TestProgressKeepsTheNewestCalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got v1alpha1.Turn
-			turnstatus.ReportProgress(&got, turnstatus.Run{Progress: &turn.Progress{Counts: turn.Counts{Steps: 2}, Calls: tc.calls}}, nil, now)
+			progress := &turn.Progress{Counts: turn.Counts{Steps: 2}, Calls: tc.calls}
+			turnstatus.ReportProgress(&got, turnstatus.Run{Progress: progress}, nil, now)
 			kept := got.Status.ToolCalls
 			if len(kept) > tc.most || len(kept) < tc.least || got.Status.Steps.Count != 2 {
 				t.Fatalf("kept %d calls, want %d to %d: %s", len(kept), tc.least, tc.most, tc.reason)
@@ -59,10 +60,53 @@ func TestProgressKeepsTheNewestCalls(t *testing.T) {
 	}
 }
 
+// TestProgressOfPendingCalls checks that only calls that still wait for a decision stay listed as pending.
+func TestProgressOfPendingCalls(t *testing.T) {
+	got := bound()
+	got.Status.Usage = &v1alpha1.Usage{TotalTokens: 9}
+	for _, call := range []string{"made", "denied", "pending", "other"} {
+		got.Status.PendingApprovals = append(got.Status.PendingApprovals, v1alpha1.PendingApproval{Step: 2, CallID: call})
+	}
+	turnstatus.ReportProgress(got, turnstatus.Run{Progress: &turn.Progress{Calls: []turn.CallRecord{
+		{Step: 2, CallID: "made", Outcome: "Succeeded"},
+		{Step: 2, CallID: "denied", DecidedBy: "jane"},
+		{Step: 2, CallID: "pending"},
+		{Step: 1, CallID: "other", Outcome: "Succeeded"},
+	}}}, nil, now)
+	want := []v1alpha1.PendingApproval{{Step: 2, CallID: "pending"}, {Step: 2, CallID: "other"}}
+	if diff := cmp.Diff(want, got.Status.PendingApprovals); diff != "" {
+		t.Errorf("pending: -want +got:\n%s", diff)
+	}
+	if got.Status.Usage.TotalTokens != 9 {
+		t.Errorf("usage %+v, want that of earlier runs: this one knows none", got.Status.Usage)
+	}
+}
+
+// TestProgressOfMemory checks the message of a run that waits for memory.
+func TestProgressOfMemory(t *testing.T) {
+	got := bound()
+	for _, step := range []struct {
+		waits *bool
+		want  string
+	}{
+		{nil, "running"},
+		{new(true), `bound to executor "e", and waiting for memory: the conversations of the namespace use their whole share`},
+		{nil, `bound to executor "e", and waiting for memory: the conversations of the namespace use their whole share`},
+		{new(false), `bound to executor "e"`},
+	} {
+		turnstatus.ReportProgress(got, turnstatus.Run{}, step.waits, now)
+		if m := got.Status.Conditions[0].Message; m != step.want || got.StateReason() != v1alpha1.TurnReasonRunning {
+			t.Errorf("%s: %q, want Running: %q", got.StateReason(), m, step.want)
+		}
+	}
+}
+
 // TestRunRecordsItsJournal checks what each kind of write says about the journal: only a run that hands its Turn back
 // writes no more entries.
 func TestRunRecordsItsJournal(t *testing.T) {
-	known := &turnstatus.Journal{Store: &store.Identity{ID: "new", Incarnation: "2"}, Entries: 4}
+	known := turnstatus.Run{Store: &store.Identity{ID: "new", Incarnation: "2"}, Entries: new(int64(4))}
+	stays := known
+	stays.StaysBound = true
 	handedBack := v1alpha1.ExecutorBinding{
 		Epoch: 3, StoreID: "new", StoreIncarnation: "2", JournalEntries: new(int64(4)), JournalComplete: true,
 	}
@@ -80,25 +124,25 @@ func TestRunRecordsItsJournal(t *testing.T) {
 	}{
 		"released": {func(t *v1alpha1.Turn, r turnstatus.Run) {
 			turnstatus.Release(t, r, v1alpha1.TurnReasonPending, "", now)
-		}, turnstatus.Run{Journal: known}, handedBack, v1alpha1.TurnReasonPending},
+		}, known, handedBack, v1alpha1.TurnReasonPending},
 		"suspended": {func(t *v1alpha1.Turn, r turnstatus.Run) {
 			turnstatus.Suspend(t, r, nil, now)
-		}, turnstatus.Run{Journal: known}, handedBack, v1alpha1.TurnReasonSuspended},
+		}, known, handedBack, v1alpha1.TurnReasonSuspended},
 		"parked": {func(t *v1alpha1.Turn, r turnstatus.Run) {
 			turnstatus.Park(t, r, &loop.Parked{Turns: []string{"child"}}, now)
-		}, turnstatus.Run{Journal: known}, handedBack, v1alpha1.TurnReasonWaitingForSubAgent},
+		}, known, handedBack, v1alpha1.TurnReasonWaitingForSubAgent},
 		"parked by capstan run": {func(t *v1alpha1.Turn, r turnstatus.Run) {
 			turnstatus.Park(t, r, &loop.Parked{Turns: []string{"child"}}, now)
-		}, turnstatus.Run{Journal: known, StaysBound: true}, local, v1alpha1.TurnReasonWaitingForSubAgent},
+		}, stays, local, v1alpha1.TurnReasonWaitingForSubAgent},
 		"running": {func(t *v1alpha1.Turn, r turnstatus.Run) {
 			turnstatus.ReportProgress(t, r, new(true), now)
-		}, turnstatus.Run{Journal: known}, running, v1alpha1.TurnReasonRunning},
+		}, known, running, v1alpha1.TurnReasonRunning},
 		"before an effect": {func(t *v1alpha1.Turn, r turnstatus.Run) {
-			turnstatus.MarkSideEffects(t, r.Journal)
-		}, turnstatus.Run{Journal: known}, marked, v1alpha1.TurnReasonRunning},
+			turnstatus.MarkSideEffects(t, r)
+		}, known, marked, v1alpha1.TurnReasonRunning},
 		"nothing begun": {func(t *v1alpha1.Turn, r turnstatus.Run) {
 			turnstatus.Release(t, r, v1alpha1.TurnReasonPending, "", now)
-		}, turnstatus.Run{Journal: &turnstatus.Journal{}}, v1alpha1.ExecutorBinding{
+		}, turnstatus.Run{Entries: new(int64(0))}, v1alpha1.ExecutorBinding{
 			Epoch: 3, StoreID: "old", JournalEntries: new(int64(0)), JournalComplete: true,
 		}, v1alpha1.TurnReasonPending},
 		"nothing known": {func(t *v1alpha1.Turn, r turnstatus.Run) {

@@ -60,8 +60,12 @@ func stopReason(reason string) v1alpha1.StopReason {
 	return ""
 }
 
-// Observe writes that the status of a finished Turn describes its newest spec.
-func Observe(t *v1alpha1.Turn) { t.Status.ObservedGeneration = t.Generation }
+// Observe writes that a status describes the newest spec, and reports whether the status changed.
+func Observe(t *v1alpha1.Turn) (changed bool) {
+	changed = t.Status.ObservedGeneration != t.Generation
+	t.Status.ObservedGeneration = t.Generation
+	return changed
+}
 
 // maxMessageBytes bounds the message of a condition, in bytes of JSON.
 const maxMessageBytes = 2 << 10

@@ -79,7 +79,7 @@ func (s *store) earlierRuns(ctx context.Context, uid string) (earlierRuns, error
 
 // binding is the assignment of a Turn to one run.
 type binding struct {
-	epoch int64
+	turnstatus.Binding
 	clock func() time.Time
 	// ended is when the Turn ended in an earlier run. It is zero if the Turn had not ended.
 	ended time.Time
@@ -101,23 +101,15 @@ func (r *Options) bind(t *v1alpha1.Turn, p earlierRuns) binding {
 		r.Env.Tell("note: the Turn ended at %s and does not run again: to run it again, change it or delete %s",
 			b.ended.Format(time.RFC3339), filepath.Join(r.DataDir, journals.FileName))
 	}
-	b.write(t, p)
+	turnstatus.Bind(t, b.Binding, b.end())
 	return b
 }
 
 // boundAfter returns the binding that follows the earlier runs of a Turn.
 func boundAfter(p earlierRuns, clock func() time.Time) binding {
+	b := binding{Binding: turnstatus.Binding{Executor: executorName, Epoch: p.last.Epoch + 1}, clock: clock}
 	if p.last.Kind == journal.Finalized {
-		return binding{epoch: p.last.Epoch, clock: clock, ended: p.last.Time}
+		b.Epoch, b.Start, b.ended = p.last.Epoch, p.first.Time, p.last.Time
 	}
-	return binding{epoch: p.last.Epoch + 1, clock: clock}
-}
-
-// write writes into the status what a cluster writes when it binds a Turn.
-func (b binding) write(t *v1alpha1.Turn, p earlierRuns) {
-	facts := turnstatus.Binding{Executor: executorName, Epoch: b.epoch}
-	if !b.ended.IsZero() {
-		facts.Start = p.first.Time
-	}
-	turnstatus.Bind(t, facts, b.end())
+	return b
 }

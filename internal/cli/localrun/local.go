@@ -133,7 +133,7 @@ func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localT
 	if err != nil {
 		return nil, exit.With(exit.Failed, p.Located(err.Error()))
 	}
-	in.Epoch, in.Executor, in.Cancel = b.epoch, executorName, j.cancel
+	in.Epoch, in.Executor, in.Cancel = b.Epoch, executorName, j.cancel
 	in.Redact = j.credentials.RedactFunc(t.Namespace)
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools
 	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }

@@ -9,6 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/toolbox"
 	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // toolbox returns the tools of the Agent of a Turn.
@@ -60,7 +61,7 @@ func (s *subAgent) child(ctx context.Context, t *v1alpha1.Turn) (*localTurn, err
 	p := *member
 	p.Turn = t
 	b := boundAfter(before, s.localRun.Clock())
-	b.write(t, before)
+	turnstatus.Bind(t, b.Binding, b.end())
 	w, err := s.localRun.begin(&p, t, b)
 	if err != nil {
 		return nil, err
