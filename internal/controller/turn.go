@@ -206,25 +206,29 @@ func (r *TurnReconciler) useSlot(t *v1alpha1.Turn, use slotUse) {
 // act carries out an action that needs no slot.
 func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.Result, error) {
 	t, again := v.turn, ctrl.Result{RequeueAfter: d.after}
+	var changed bool // whether the status must be written
+	var err error
 	switch d.action {
 	case wait:
-		return resultAfterWrite(again, r.reportWait(ctx, t, d.reason, d.message))
+		changed = turnstatus.Wait(t, d.reason, d.message, sessionOrder(t), r.Now())
 	case park:
-		return resultAfterWrite(again, r.updateParked(ctx, v, d))
-	case cancelSubAgents: // the watch shows the change
-		return resultAfterWrite(again, r.cancelSubAgents(ctx, v))
-	case cancel: // the watch shows the change
-		return resultAfterWrite(again, r.cancelTurn(ctx, t))
-	case end:
-		return resultAfterWrite(again, r.endTurn(ctx, t, d))
-	case remove:
-		return resultAfterWrite(again, removeTurn(ctx, r.Client, t))
+		changed = turnstatus.StayParked(t, d.reason, d.message, v.clockPaused(), v.now)
 	case observe:
-		turnstatus.Observe(t)
-		return resultAfterWrite(again, r.updateStatus(ctx, t))
+		changed = turnstatus.Observe(t)
+	case cancelSubAgents: // the watch shows the change
+		err = r.cancelSubAgents(ctx, v)
+	case cancel: // the watch shows the change
+		err = r.cancelTurn(ctx, t)
+	case end:
+		err = r.endTurn(ctx, t, d)
+	case remove:
+		err = removeTurn(ctx, r.Client, t)
 	case nothing, follow, hold, schedule, finalize:
 	}
-	return again, nil
+	if changed {
+		err = r.updateStatus(ctx, t)
+	}
+	return resultAfterWrite(again, err)
 }
 
 // seedSlots confirms, once, the slots of the Turns that were bound before this process started.
@@ -317,38 +321,40 @@ func (r *TurnReconciler) actWithSlot(ctx context.Context, v snapshot, d decision
 	if err != nil {
 		return ctrl.Result{}, deferSlot, fmt.Errorf("failed to list executors: %w", err)
 	}
+	var name string
+	var use slotUse
+	overdue := d.reason == v1alpha1.TurnReasonDeadlineExceeded && v.turn.Status.StartTime == nil
 	if d.action == finalize {
-		return r.finalize(ctx, v, d, executors)
+		name, d, use = r.finalize(v, d, executors)
+	} else {
+		name, d, use = r.schedule(v, d, executors)
 	}
-	return r.schedule(ctx, v, d, executors)
+	if name != "" {
+		return r.bind(ctx, v, executorByName(executors, name), overdue)
+	}
+	result, err := r.act(ctx, v, d)
+	return result, use, err
 }
 
-// schedule binds a Turn if it gets a slot. One status write binds it.
-func (r *TurnReconciler) schedule(
-	ctx context.Context, v snapshot, d decision, executors []scheduler.Executor,
-) (ctrl.Result, slotUse, error) {
+// schedule returns the executor whose slot a Turn gets. If there is none, it returns what to do instead, and what
+// happens to the Turn's position in the queue.
+func (r *TurnReconciler) schedule(v snapshot, d decision, executors []scheduler.Executor) (name string, other decision, use slotUse) {
 	wanted := requestOf(v.turn)
 	wanted.Agent = agentInfo(v.agent)
-	switch verdict := r.slots.Reserve(wanted, executors); verdict.Cause {
+	verdict := r.slots.Reserve(wanted, executors)
+	other = decision{action: wait, reason: v1alpha1.TurnReasonQueued, message: verdict.Message, after: d.after}
+	switch verdict.Cause {
 	case scheduler.NoCause:
-		return r.bind(ctx, v, executorByName(executors, verdict.Executor), false)
+		return verdict.Executor, d, keepSlot
 	case scheduler.QueueFull:
-		full := decision{action: end, reason: v1alpha1.TurnReasonQueueFull, message: verdict.Message}
-		result, err := resultAfterWrite(ctrl.Result{}, r.endTurn(ctx, v.turn, full))
-		return result, releaseSlot, err
+		return "", decision{action: end, reason: v1alpha1.TurnReasonQueueFull, message: verdict.Message}, releaseSlot
 	case scheduler.NoExecutor:
-		if v.turn.StateReason() == v1alpha1.TurnReasonQueued {
-			// For example while the only executor restarts: the Turn stays Queued
-			return ctrl.Result{RequeueAfter: d.after}, keepSlot, nil
+		if other.reason = v1alpha1.TurnReasonPending; v.turn.StateReason() == v1alpha1.TurnReasonQueued {
+			other.action = nothing // for example while the only executor restarts: the Turn stays Queued
 		}
-		result, err := resultAfterWrite(ctrl.Result{RequeueAfter: d.after},
-			r.reportWait(ctx, v.turn, v1alpha1.TurnReasonPending, verdict.Message))
-		return result, keepSlot, err
 	default:
-		result, err := resultAfterWrite(ctrl.Result{RequeueAfter: d.after},
-			r.reportWait(ctx, v.turn, v1alpha1.TurnReasonQueued, verdict.Message))
-		return result, keepSlot, err
 	}
+	return "", other, keepSlot
 }
 
 // agentInfo returns the facts about an Agent that the scheduler uses.
@@ -369,24 +375,17 @@ func executorByName(executors []scheduler.Executor, name string) scheduler.Execu
 	return executors[i]
 }
 
-// finalize binds a Turn that is about to end. Its executor then ends it with everything that the journal holds, and
-// charges its Session. If no executor is running, the Turn waits for one for up to finalizeGrace. After that, the
-// controller ends it with the facts in its status.
-func (r *TurnReconciler) finalize(
-	ctx context.Context, v snapshot, d decision, executors []scheduler.Executor,
-) (ctrl.Result, slotUse, error) {
+// finalize returns the executor for a Turn that is about to end. That executor ends it with everything that the
+// journal holds, and charges its Session. If no executor is running, the Turn waits for one for up to finalizeGrace.
+// After that, the controller ends it with the facts in its status.
+func (r *TurnReconciler) finalize(v snapshot, d decision, executors []scheduler.Executor) (name string, other decision, use slotUse) {
 	if name := r.slots.ReserveOverLimit(requestOf(v.turn), executors); name != "" {
-		overdue := d.reason == v1alpha1.TurnReasonDeadlineExceeded && v.turn.Status.StartTime == nil
-		return r.bind(ctx, v, executorByName(executors, name), overdue)
+		return name, d, keepSlot
 	}
-	if left := v.finalizeGrace(); left > 0 {
-		// The Turn still awaits an executor: one that appears wakes it.
-		result, err := resultAfterWrite(ctrl.Result{RequeueAfter: left},
-			r.reportWait(ctx, v.turn, v1alpha1.TurnReasonPending, "no executor is running"))
-		return result, keepSlot, err
+	if left := v.finalizeGrace(); left > 0 { // the Turn still awaits an executor: one that appears wakes it
+		return "", decision{action: wait, reason: v1alpha1.TurnReasonPending, message: "no executor is running", after: left}, keepSlot
 	}
-	result, err := resultAfterWrite(ctrl.Result{}, r.endTurn(ctx, v.turn, d))
-	return result, releaseSlot, err
+	return "", decision{action: end, reason: d.reason, message: d.message}, releaseSlot
 }
 
 // bind binds a Turn to its slot with one status write. overdue means that the executor must end the Turn, because
@@ -414,14 +413,6 @@ func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Exec
 	// If the executor's Lease expires before the cache shows this binding, the Turn is not among the Turns that are
 	// bound anew. So look again after the Lease would have expired.
 	return ctrl.Result{RequeueAfter: executor.LeaseDuration}, confirmSlot, nil
-}
-
-// reportWait writes to the status why a Turn waits, if that has changed. It also unbinds the Turn of a lost executor.
-func (r *TurnReconciler) reportWait(ctx context.Context, t *v1alpha1.Turn, reason, message string) error {
-	if !turnstatus.Wait(t, reason, message, sessionOrder(t), r.Now()) {
-		return nil
-	}
-	return r.updateStatus(ctx, t)
 }
 
 // updateStatus writes a status that was computed from the Turn as it was read. If the Turn has changed since, it

@@ -146,14 +146,6 @@ func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn) (decided
 	return decided, unused, nil
 }
 
-// updateParked updates the status of a Turn that stays parked. Mostly nothing has changed, and nothing is written.
-func (r *TurnReconciler) updateParked(ctx context.Context, v snapshot, d decision) error {
-	if !turnstatus.StayParked(v.turn, d.reason, d.message, v.clockPaused(), v.now) {
-		return nil
-	}
-	return r.updateStatus(ctx, v.turn)
-}
-
 // children returns the unfinished Turns of a Turn's sub-agents. They belong to the cache and must not be changed.
 func (r *TurnReconciler) children(ctx context.Context, t *v1alpha1.Turn) ([]v1alpha1.Turn, error) {
 	var turns v1alpha1.TurnList
