@@ -73,7 +73,9 @@ func TestBindKeepsTheStoreOfTheJournal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := &v1alpha1.Turn{Status: v1alpha1.TurnStatus{Executor: tc.before}}
-			turnstatus.Bind(got, turnstatus.Binding{Executor: "e", Store: store.Identity{ID: "new", Incarnation: "2"}, SideEffects: true}, now)
+			turnstatus.Bind(got, turnstatus.Binding{
+				Executor: "e", Store: store.Identity{ID: "new", Incarnation: "2"}, SideEffects: true,
+			}, now)
 			if diff := cmp.Diff(&tc.want, got.Status.Executor); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 			}

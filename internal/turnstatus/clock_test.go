@@ -21,6 +21,7 @@ func TestTimeLeftWithWrongClocks(t *testing.T) {
 		left     time.Duration
 		duration int64
 	}{
+		"no start":              {"all is left", v1alpha1.TurnStatus{}, time.Minute, -1},
 		"a start just now":      {"all is left", v1alpha1.TurnStatus{StartTime: at(0)}, time.Minute, 0},
 		"a start before":        {"the rest is left", v1alpha1.TurnStatus{StartTime: at(-20 * time.Second)}, 40 * time.Second, 20_000},
 		"a start long before":   {"its time is over", v1alpha1.TurnStatus{StartTime: at(-10 * time.Minute)}, -9 * time.Minute, 600_000},
@@ -51,6 +52,12 @@ func TestTimeLeftWithWrongClocks(t *testing.T) {
 				t.Errorf("%s are left, want %s: %s", got, tc.left, tc.reason)
 			}
 			turnstatus.End(turn, v1alpha1.TurnReasonCancelled, "done", noon)
+			if tc.duration < 0 {
+				if turn.Status.DurationMilliseconds != nil {
+					t.Errorf("it took %d ms, want no duration", *turn.Status.DurationMilliseconds)
+				}
+				return
+			}
 			if got := *turn.Status.DurationMilliseconds; got != tc.duration || turn.Status.CompletionTime.Before(turn.Status.StartTime) {
 				t.Errorf("it took %d ms, from %s to %s; want %d ms", got, turn.Status.StartTime, turn.Status.CompletionTime, tc.duration)
 			}

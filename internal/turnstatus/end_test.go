@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -75,6 +76,7 @@ func TestConditionsOfEachStop(t *testing.T) {
 		turn.StopModelError:      {false, failed("ModelFailed")},
 		turn.StopDeadline:        {false, failed("DeadlineExceeded")},
 		turn.StopCancelled:       {false, failed("Cancelled")},
+		"ofANewerVersion":        {false, failed("ModelFailed")},
 		turn.StopPreparationError: {true, []string{
 			"Succeeded=False/PreparationFailed", "Stalled=True/PreparationFailed",
 			"Prepared=False/PreparationFailed", "Finalized=True/Finalized",
@@ -254,6 +256,15 @@ func TestPreview(t *testing.T) {
 	}
 }
 
+func TestFinishReportsLostHistory(t *testing.T) {
+	got := bound()
+	turnstatus.Finish(got, &turn.Result{Stop: turn.StopCompleted, Preparation: &prepare.Report{}, MissingTurns: 3}, now)
+	if c := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionHistoryComplete); c == nil ||
+		c.Status != metav1.ConditionFalse || c.Reason != v1alpha1.ReasonHistoryLost || !strings.Contains(c.Message, "3 earlier turns") {
+		t.Errorf("condition %+v, want the number of turns whose history was lost", c)
+	}
+}
+
 func TestFinishWithoutAnswer(t *testing.T) {
 	got := bound()
 	turnstatus.Finish(got, &turn.Result{Stop: turn.StopDeadline}, now)
@@ -300,6 +311,7 @@ func TestEndWithoutRun(t *testing.T) {
 		v1alpha1.TurnReasonInvalidSpec:      v1alpha1.StopInvalidSpec,
 		v1alpha1.TurnReasonSessionClosed:    v1alpha1.StopSessionClosed,
 		v1alpha1.TurnReasonQueueFull:        v1alpha1.StopQueueFull,
+		"OfANewerVersion":                   "",
 	} {
 		got := bound()
 		got.Status.Conditions = append(got.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionPrepared})

@@ -128,10 +128,34 @@ func TestParkedTime(t *testing.T) {
 	if s := got.Status; s.ParkedTime != nil || s.ParkedMilliseconds != 7000 || s.AwaitedTurns != nil || *s.DurationMilliseconds != 33500 {
 		t.Errorf("status %+v, want 7 s parked of 33.5 s in all, and nothing that is waited for", s)
 	}
-	got.Status.AwaitedTurns, got.Status.PendingApprovals = []string{"x"}, []v1alpha1.PendingApproval{{}}
-	turnstatus.Suspend(got, turnstatus.Run{}, nil, at(33))
-	if s := got.Status; s.StartTime != nil || s.ParkedMilliseconds != 0 || s.PendingApprovals != nil ||
-		!slices.Equal(s.AwaitedTurns, []string{"x"}) {
-		t.Errorf("status %+v, want all its time anew, and the Turns that were made", s)
+}
+
+// TestSuspend checks that a Turn that is suspended while it runs gets its whole time again, and that the status keeps
+// every Turn of a sub-agent that was created.
+func TestSuspend(t *testing.T) {
+	for name, tc := range map[string]struct {
+		why   string
+		waits *loop.Parked
+		want  []string
+	}{
+		"running":               {"the Turns stay known", nil, []string{"before"}},
+		"waiting for approvals": {"they are requested again", &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, []string{"before"}},
+		"waiting for Turns":     {"the run names all of them", &loop.Parked{Turns: []string{"before", "child"}}, []string{"before", "child"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := bound()
+			s := &got.Status
+			s.ParkedTime, s.ParkedMilliseconds, s.Executor.Overdue = new(metav1.NewMicroTime(now)), 5, true
+			s.AwaitedTurns, s.PendingApprovals = []string{"before"}, []v1alpha1.PendingApproval{{}}
+			turnstatus.Suspend(got, turnstatus.Run{}, tc.waits, now)
+			if diff := cmp.Diff([]string{"Succeeded=Unknown/Suspended"}, conditions(got)); diff != "" {
+				t.Errorf("conditions: -want +got:\n%s", diff)
+			}
+			s.Conditions = nil
+			want := v1alpha1.TurnStatus{ObservedGeneration: 7, AwaitedTurns: tc.want, Executor: &v1alpha1.ExecutorBinding{Epoch: 3}}
+			if diff := cmp.Diff(want, *s); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.why, diff)
+			}
+		})
 	}
 }

@@ -34,7 +34,8 @@ func TestWaitReportsChanges(t *testing.T) {
 		{"still suspended", "Suspended", "c", 2, false, []string{"Succeeded=Unknown/Suspended"}},
 	} {
 		got.Generation = step.generation
-		if news := turnstatus.Wait(got, step.reason, step.message, 0, now.Add(time.Duration(len(step.what))*time.Second)); news != step.news {
+		at := now.Add(time.Duration(len(step.what)) * time.Second)
+		if news := turnstatus.Wait(got, step.reason, step.message, 0, at); news != step.news {
 			t.Errorf("%s: Wait reports news: %t, want %t", step.what, news, step.news)
 		}
 		if diff := cmp.Diff(step.want, conditions(got)); diff != "" {

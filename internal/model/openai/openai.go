@@ -74,8 +74,6 @@ type Provider struct {
 	longest int
 }
 
-var _ model.PointerProvider = (*Provider)(nil)
-
 // New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.
 func New(cfg Config) *Provider {
 	transport := netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots)
@@ -90,13 +88,13 @@ func (p *Provider) Close() { p.transport.CloseIdleConnections() }
 
 // Generate requests one reply. All errors are *model.Error.
 func (p *Provider) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
-	err = p.GenerateInto(ctx, &req, &reply)
+	err = p.Ask(ctx, &req, &reply)
 	return reply, err
 }
 
-// GenerateInto implements model.PointerProvider. It works in three parts to keep the stack of a waiting Turn small: begin makes the
+// Ask implements model.Asker. It works in three parts to keep the stack of a waiting Turn small: begin makes the
 // request, this frame alone sends it, and finish reads the answer.
-func (p *Provider) GenerateInto(ctx context.Context, req *model.Request, reply *model.Reply) error {
+func (p *Provider) Ask(ctx context.Context, req *model.Request, reply *model.Reply) error {
 	x := p.newExchange(eventStream)
 	if x.begin(ctx, req); x.err == nil {
 		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because finish closes it
