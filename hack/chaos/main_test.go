@@ -18,6 +18,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/hack/chaos/failpoint"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -121,10 +122,10 @@ func TestThePlansAreFollowed(t *testing.T) {
 	t.Cleanup(fake.Close)
 	web := httptest.NewServer(fake)
 	t.Cleanup(web.Close)
-	provider := openai.New(openai.Config{
+	provider := openai.New(openai.Config{Config: endpoint.Config{
 		BaseURL: web.URL + "/v1", Policy: netpolicy.NewLocalPolicy(),
 		ConnectTimeout: time.Minute, IdleTimeout: time.Minute,
-	})
+	}})
 	t.Cleanup(provider.Close)
 	var offered []model.Tool
 	for _, name := range []string{toolCount, toolLook, toolWipe, toolHelper} {

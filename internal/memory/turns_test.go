@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -126,7 +127,7 @@ func (fakeToolbox) Caller(tool.Tool) tool.Caller {
 	})
 }
 
-func inputOf(i int, p *openai.Provider) turn.Input {
+func inputOf(i int, p *endpoint.Provider) turn.Input {
 	return turn.Input{
 		UID: fmt.Sprintf("uid-%d", i), Epoch: 1, Namespace: "default", Name: fmt.Sprintf("turn-%d", i),
 		Timeout: time.Hour, Limit: time.Hour,
@@ -168,9 +169,9 @@ func TestMemoryOfAWaitingTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	provider := openai.New(openai.Config{
+	provider := openai.New(openai.Config{Config: endpoint.Config{
 		Name: "endpoint", BaseURL: url + "/v1", ConnectTimeout: time.Minute, IdleTimeout: time.Hour, Policy: netpolicy.NewLocalPolicy(),
-	})
+	}})
 	engine := &turn.Engine{Journal: journals, Now: time.Now}
 	ctx, abandon := context.WithCancel(t.Context())
 	var all sync.WaitGroup

@@ -2,6 +2,7 @@ package providers
 
 import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 )
 
@@ -12,10 +13,10 @@ var (
 		v1alpha1.SystemMessagesBeforeReplies: openai.SystemBeforeReplies,
 		v1alpha1.SystemMessagesMerged:        openai.SystemMerged,
 	}
-	callIDForms = map[v1alpha1.ToolCallIDForm]openai.CallIDForm{
-		v1alpha1.ToolCallIDsAny:            openai.CallIDsAny,
-		v1alpha1.ToolCallIDsPlain:          openai.CallIDsPlain,
-		v1alpha1.ToolCallIDsNineCharacters: openai.CallIDsNine,
+	callIDForms = map[v1alpha1.ToolCallIDForm]endpoint.CallIDForm{
+		v1alpha1.ToolCallIDsAny:            endpoint.CallIDsAny,
+		v1alpha1.ToolCallIDsPlain:          endpoint.CallIDsPlain,
+		v1alpha1.ToolCallIDsNineCharacters: endpoint.CallIDsNine,
 	}
 )
 

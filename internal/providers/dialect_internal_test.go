@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 )
 
@@ -52,7 +53,7 @@ func TestDialectOfASpec(t *testing.T) {
 				ExtraFields: []v1alpha1.ExtraField{{Name: "top_k", Value: "20"}},
 			}},
 			openai.Dialect{
-				MaxTokens: true, System: openai.SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: openai.CallIDsPlain,
+				MaxTokens: true, System: openai.SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsPlain,
 				StrictSchemas: true, ParallelCalls: &yes, DeveloperRole: true, Extra: []openai.ExtraField{{Name: "top_k", Value: "20"}},
 			},
 		},

@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/redact"
 )
@@ -47,7 +47,7 @@ func TestDeletedProvidersAreReleased(t *testing.T) {
 		defer mu.Unlock()
 		return len(open)
 	}
-	use := func(i int) weak.Pointer[openai.Provider] {
+	use := func(i int) weak.Pointer[endpoint.Provider] {
 		p := object(web.URL + "/v1")
 		p.Name, p.UID = fmt.Sprintf("p%d", i), types.UID(fmt.Sprint(i))
 		provider := mustGet(t, c, p)
@@ -56,7 +56,7 @@ func TestDeletedProvidersAreReleased(t *testing.T) {
 		}
 		return weak.Make(provider)
 	}
-	var all []weak.Pointer[openai.Provider]
+	var all []weak.Pointer[endpoint.Provider]
 	for i := range 50 {
 		all = append(all, use(i))
 		c.Forget(types.NamespacedName{Namespace: "demo", Name: fmt.Sprintf("p%d", i)})

@@ -9,7 +9,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/secrets"
 )
@@ -23,30 +23,32 @@ type lazy struct {
 	object *v1alpha1.ModelProvider
 }
 
+var _ model.PointerProvider = (*lazy)(nil)
+
 // Generate sends the request, or returns why it cannot be sent. While the API server cannot be reached, it waits
 // until ctx ends: an outage of the API server is not a failure of the model and must not use up its attempts.
 func (l *lazy) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
-	err = l.Ask(ctx, &req, &reply)
+	err = l.GenerateInto(ctx, &req, &reply)
 	return reply, err
 }
 
-// Ask implements model.Asker.
-func (l *lazy) Ask(ctx context.Context, req *model.Request, reply *model.Reply) error {
+// GenerateInto implements model.PointerProvider.
+func (l *lazy) GenerateInto(ctx context.Context, req *model.Request, reply *model.Reply) error {
 	p, err := l.provider(ctx)
 	if err != nil {
 		return unsent(l.object.Name, err)
 	}
-	return p.Ask(ctx, req, reply)
+	return p.GenerateInto(ctx, req, reply)
 }
 
 // provider returns the provider for a request. It must not be inlined: its variables would stay on the stack of a
 // waiting Turn.
 //
 //go:noinline
-func (l *lazy) provider(ctx context.Context) (*openai.Provider, error) {
+func (l *lazy) provider(ctx context.Context) (*endpoint.Provider, error) {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval = 100*time.Millisecond, 5*time.Second
-	return backoff.Retry(ctx, func() (*openai.Provider, error) {
+	return backoff.Retry(ctx, func() (*endpoint.Provider, error) {
 		p, err := l.cache.Get(ctx, l.object)
 		if err != nil && !secrets.IsAway(err) {
 			err = backoff.Permanent(err)

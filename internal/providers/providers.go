@@ -13,6 +13,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/redact"
@@ -50,7 +51,7 @@ type Cache struct {
 // context ends.
 type entry struct {
 	lock     chan struct{} // a lock with room for one token: a token in it means locked
-	provider *openai.Provider
+	provider *endpoint.Provider
 	config   openai.Config
 	earlier  []string // earlier values of the credentials
 	bundle   string   // certificates of authorities, in PEM
@@ -85,16 +86,16 @@ func owner(key types.NamespacedName) string { return "ModelProvider/" + key.Name
 
 // Get returns the provider of an object. Its credentials are at most 10 s old, or older while the API server cannot
 // be reached. Get returns a *SecretError if the credentials cannot be used, or the error of reading them.
-func (c *Cache) Get(ctx context.Context, p *v1alpha1.ModelProvider) (*openai.Provider, error) {
+func (c *Cache) Get(ctx context.Context, p *v1alpha1.ModelProvider) (*endpoint.Provider, error) {
 	return c.get(ctx, p, secretTTL)
 }
 
 // Fresh is Get, but always reads the credentials again.
-func (c *Cache) Fresh(ctx context.Context, p *v1alpha1.ModelProvider) (*openai.Provider, error) {
+func (c *Cache) Fresh(ctx context.Context, p *v1alpha1.ModelProvider) (*endpoint.Provider, error) {
 	return c.get(ctx, p, 0)
 }
 
-func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Duration) (*openai.Provider, error) {
+func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Duration) (*endpoint.Provider, error) {
 	key := types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
 	c.mu.Lock()
 	e := c.entries[key]
@@ -212,12 +213,12 @@ func (c *Cache) Close() {
 
 // config returns the configuration of a provider, and its CA bundle in PEM.
 func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg openai.Config, bundle string, err error) {
-	cfg = openai.Config{
-		Name: p.Name, BaseURL: p.Spec.BaseURL, Dialect: dialectOf(&p.Spec), Policy: c.policy.ForNamespace(p.Namespace),
+	cfg = openai.Config{Dialect: dialectOf(&p.Spec), Config: endpoint.Config{
+		Name: p.Name, BaseURL: p.Spec.BaseURL, Policy: c.policy.ForNamespace(p.Namespace),
 		Memory:         c.memory.Account(p.Namespace, bytebudget.Replies),
 		ConnectTimeout: time.Duration(p.Spec.Timeouts.ConnectSeconds) * time.Second,
 		IdleTimeout:    time.Duration(p.Spec.Timeouts.IdleSeconds) * time.Second,
-	}
+	}}
 	if ref := p.Spec.CredentialsRef; ref != nil {
 		cfg.CredentialsFrom = fmt.Sprintf("key %q of Secret %q in namespace %q", ref.Key, ref.Name, p.Namespace)
 		if cfg.APIKey, err = c.secrets.Header(ctx, p.Namespace, *ref, p.Spec.BaseURL); err != nil {
@@ -229,7 +230,7 @@ func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg open
 		return cfg, "", err
 	}
 	for i, h := range p.Spec.Headers {
-		cfg.Headers = append(cfg.Headers, openai.Header{Name: h.Name, Value: values[i], Secret: h.ValueFrom != nil})
+		cfg.Headers = append(cfg.Headers, endpoint.Header{Name: h.Name, Value: values[i], Secret: h.ValueFrom != nil})
 	}
 	if p.Spec.TLS != nil {
 		bundle, err = c.secrets.CABundle(ctx, p.Namespace, p.Spec.TLS.CABundleRef)

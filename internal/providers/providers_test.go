@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -85,7 +85,7 @@ func object(url string) *v1alpha1.ModelProvider {
 }
 
 // endpoint serves an empty list of models and passes on the headers of each request.
-func endpoint(t *testing.T) (url string, sent func(p *openai.Provider) http.Header) {
+func endpointOf(t *testing.T) (url string, sent func(p *endpoint.Provider) http.Header) {
 	t.Helper()
 	headers := make(chan http.Header, 1)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -93,7 +93,7 @@ func endpoint(t *testing.T) (url string, sent func(p *openai.Provider) http.Head
 		_, _ = w.Write([]byte(`{"data":[]}`)) // if the client is gone, the test fails anyway
 	}))
 	t.Cleanup(web.Close)
-	return web.URL + "/v1", func(p *openai.Provider) http.Header {
+	return web.URL + "/v1", func(p *endpoint.Provider) http.Header {
 		t.Helper()
 		t.Cleanup(p.Close)
 		if _, err := p.Probe(t.Context()); err != nil {
@@ -103,7 +103,7 @@ func endpoint(t *testing.T) (url string, sent func(p *openai.Provider) http.Head
 	}
 }
 
-func mustGet(t *testing.T, c *providers.Cache, p *v1alpha1.ModelProvider) *openai.Provider {
+func mustGet(t *testing.T, c *providers.Cache, p *v1alpha1.ModelProvider) *endpoint.Provider {
 	t.Helper()
 	got, err := c.Get(t.Context(), p)
 	if err != nil {
@@ -119,7 +119,7 @@ func TestCredentials(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, c := newFakeCluster(t, tc.value)
-			url, sent := endpoint(t)
+			url, sent := endpointOf(t)
 			if got := sent(mustGet(t, c, object(url))).Get("Authorization"); got != tc.want {
 				t.Errorf("Authorization is %q, want %q: %s", got, tc.want, tc.reason)
 			}
@@ -131,7 +131,7 @@ func TestHeaders(t *testing.T) {
 	w, c := newFakeCluster(t, secretValue)
 	w.data["org"] = []byte("org-7\n")
 	plain := "as it is"
-	url, sent := endpoint(t)
+	url, sent := endpointOf(t)
 	p := object(url)
 	p.Spec.CredentialsRef = nil
 	p.Spec.Headers = []v1alpha1.Header{
@@ -273,7 +273,7 @@ func TestCache(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, c := newFakeCluster(t, secretValue)
-			url, sent := endpoint(t)
+			url, sent := endpointOf(t)
 			p := object(url)
 			first := mustGet(t, c, p)
 			w.set(func(w *fakeCluster) { tc.change(w, p) })
@@ -332,7 +332,7 @@ func TestCallersShareOneReading(t *testing.T) {
 	w, c := newFakeCluster(t, secretValue)
 	p := object("http://localhost/v1")
 	var wg sync.WaitGroup
-	got := make([]*openai.Provider, 200)
+	got := make([]*endpoint.Provider, 200)
 	for i := range got {
 		wg.Go(func() {
 			one, err := c.Get(t.Context(), p)

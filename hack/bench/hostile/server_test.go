@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/mcp"
-	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 )
 
 func newServer(t *testing.T) *Server {
@@ -75,12 +75,12 @@ func TestModelsReplyAsTheirAttacksNeedIt(t *testing.T) {
 	}{
 		"answering": {s.Answering(0), 100, 1000, []string{"Here you are.", `"finish_reason":"stop"`, "[DONE]"}, []string{"tool_calls"}},
 		"talking": {
-			s.Talking(), 900_000, openai.MaxReplyBytes + 1000,
+			s.Talking(), 900_000, endpoint.MaxReplyBytes + 1000,
 			[]string{`"name":"note"`, `"finish_reason":"tool_calls"`, `"total_tokens":20`, "[DONE]"},
 			nil,
 		},
 		"writing": {
-			s.Writing(), 900_000, openai.MaxReplyBytes + 1000,
+			s.Writing(), 900_000, endpoint.MaxReplyBytes + 1000,
 			[]string{`"finish_reason":"stop"`, "[DONE]"},
 			[]string{"tool_calls"},
 		},
@@ -134,8 +134,8 @@ func TestABombIsSmallOnTheWireAndFillsAStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	n, err := io.Copy(io.Discard, unpacked)
-	if err != nil || n < openai.MaxStreamBytes {
-		t.Errorf("%d bytes unpacked (%v), want the %d that a manager reads", n, err, openai.MaxStreamBytes)
+	if err != nil || n < endpoint.MaxStreamBytes {
+		t.Errorf("%d bytes unpacked (%v), want the %d that a manager reads", n, err, endpoint.MaxStreamBytes)
 	}
 	if _, sent := s.Stats(); sent != int64(len(packed)) {
 		t.Errorf("%d bytes are said to be sent, and %d were", sent, len(packed))

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -224,7 +224,7 @@ func TestToolCalls(t *testing.T) {
 			"",
 			one,
 		},
-		"most calls": {"the greatest number of calls", manyParts(openai.MaxToolCalls), "", "", manyCalls(openai.MaxToolCalls)},
+		"most calls": {"the greatest number of calls", manyParts(endpoint.MaxToolCalls), "", "", manyCalls(endpoint.MaxToolCalls)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			finish := tc.finish
@@ -289,7 +289,7 @@ func TestInvalidToolCalls(t *testing.T) {
 			errorParts{Kind: model.Malformed, Message: "the model called a tool without a name"},
 		},
 		"too many": {
-			"the number of calls is bounded", append(manyParts(openai.MaxToolCalls+1), finishing("tool_calls")),
+			"the number of calls is bounded", append(manyParts(endpoint.MaxToolCalls+1), finishing("tool_calls")),
 			errorParts{Kind: model.ReplyTooLong, Message: "the model called more than 128 tools at once"},
 		},
 		"filtered": {

@@ -4,54 +4,56 @@ import (
 	"cmp"
 	"encoding/json"
 
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/model/lenient"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
 // chunk is an event of a stream, or a whole answer. It has only the members that Capstan needs.
 type chunk struct {
-	Choices []choice     `json:"choices"`
-	Usage   maybe[usage] `json:"usage"`
+	Choices []choice             `json:"choices"`
+	Usage   lenient.Maybe[usage] `json:"usage"`
 	// Groq has the usage of Groq's own member.
-	Groq maybe[struct {
-		Usage maybe[usage] `json:"usage"`
+	Groq lenient.Maybe[struct {
+		Usage lenient.Maybe[usage] `json:"usage"`
 	}] `json:"x_groq"`
 	// The other members belong to an error instead of the next part of the answer.
-	Object maybe[string] `json:"object"`
-	Type   maybe[string] `json:"type"`
-	problem
+	Object lenient.Maybe[string] `json:"object"`
+	Type   lenient.Maybe[string] `json:"type"`
+	endpoint.Problem
 }
 
 type choice struct {
-	Index        maybe[number] `json:"index"`
-	Delta        maybe[delta]  `json:"delta"`
-	FinishReason maybe[string] `json:"finish_reason"`
+	Index        lenient.Maybe[lenient.Number] `json:"index"`
+	Delta        lenient.Maybe[delta]          `json:"delta"`
+	FinishReason lenient.Maybe[string]         `json:"finish_reason"`
 	// Message is sent by some servers instead of a delta, and by a few in addition. The latter repeat the whole text.
-	Message maybe[delta] `json:"message"`
+	Message lenient.Maybe[delta] `json:"message"`
 	// Usage is sent here by Moonshot.
-	Usage maybe[usage]    `json:"usage"`
-	Error json.RawMessage `json:"error"`
+	Usage lenient.Maybe[usage] `json:"usage"`
+	Error json.RawMessage      `json:"error"`
 }
 
 type delta struct {
 	Content prose `json:"content"`
 	// ReasoningContent and Reasoning are the same: each server sends one of them, or both with the same text.
-	ReasoningContent prose             `json:"reasoning_content"`
-	Reasoning        prose             `json:"reasoning"`
-	Refusal          maybe[string]     `json:"refusal"`
-	ToolCalls        maybe[[]toolCall] `json:"tool_calls"`
+	ReasoningContent prose                     `json:"reasoning_content"`
+	Reasoning        prose                     `json:"reasoning"`
+	Refusal          lenient.Maybe[string]     `json:"refusal"`
+	ToolCalls        lenient.Maybe[[]toolCall] `json:"tool_calls"`
 	// FunctionCall is the only call of the older protocol.
-	FunctionCall maybe[function] `json:"function_call"`
+	FunctionCall lenient.Maybe[function] `json:"function_call"`
 }
 
 type toolCall struct {
-	Index    maybe[number]   `json:"index"`
-	ID       maybe[string]   `json:"id"`
-	Function maybe[function] `json:"function"`
+	Index    lenient.Maybe[lenient.Number] `json:"index"`
+	ID       lenient.Maybe[string]         `json:"id"`
+	Function lenient.Maybe[function]       `json:"function"`
 }
 
 type function struct {
-	Name      maybe[string] `json:"name"`
-	Arguments arguments     `json:"arguments"`
+	Name      lenient.Maybe[string] `json:"name"`
+	Arguments arguments             `json:"arguments"`
 }
 
 func chunkOf(event []byte) (chunk, error) {
@@ -63,12 +65,12 @@ func chunkOf(event []byte) (chunk, error) {
 // failure returns the error that an endpoint has put into an event, in any of the forms that errorOf reads, or nil if
 // there is none.
 func (c *chunk) failure(event []byte) json.RawMessage {
-	isError := c.Object.value == "error" || c.Type.value == "error" || isPresent(c.Error)
-	if isError || c.Choices == nil && (isPresent(c.Message) || isPresent(c.Detail)) {
+	isError := c.Object.Value == "error" || c.Type.Value == "error" || endpoint.IsPresent(c.Error)
+	if isError || c.Choices == nil && (endpoint.IsPresent(c.Message) || endpoint.IsPresent(c.Detail)) {
 		return event
 	}
 	for i := range c.Choices {
-		if isPresent(c.Choices[i].Error) {
+		if endpoint.IsPresent(c.Choices[i].Error) {
 			return c.Choices[i].Error
 		}
 	}
@@ -77,10 +79,10 @@ func (c *chunk) failure(event []byte) json.RawMessage {
 
 // news returns the new part of the answer in a choice.
 func (c *choice) news() *delta {
-	if c.Delta.given {
-		return &c.Delta.value
+	if c.Delta.Given {
+		return &c.Delta.Value
 	}
-	return &c.Message.value
+	return &c.Message.Value
 }
 
 // reasoning returns the reasoning in a part of an answer.
@@ -89,15 +91,15 @@ func (d *delta) reasoning() string {
 }
 
 // calls returns the pieces of calls in a part of an answer.
-func (d *delta) calls() []callPiece {
-	pieces := make([]callPiece, 0, len(d.ToolCalls.value)+1)
-	for _, t := range d.ToolCalls.value {
-		f := t.Function.value
-		pieces = append(pieces, callPiece{index: t.Index, id: t.ID.value, name: f.Name.value, arguments: string(f.Arguments)})
+func (d *delta) calls() []endpoint.CallPiece {
+	pieces := make([]endpoint.CallPiece, 0, len(d.ToolCalls.Value)+1)
+	for _, t := range d.ToolCalls.Value {
+		f := t.Function.Value
+		pieces = append(pieces, endpoint.CallPiece{Index: t.Index, ID: t.ID.Value, Name: f.Name.Value, Arguments: string(f.Arguments)})
 	}
-	if f := d.FunctionCall; f.given {
-		pieces = append(pieces, callPiece{
-			index: maybe[number]{given: true}, name: f.value.Name.value, arguments: string(f.value.Arguments),
+	if f := d.FunctionCall; f.Given {
+		pieces = append(pieces, endpoint.CallPiece{
+			Index: lenient.Maybe[lenient.Number]{Given: true}, Name: f.Value.Name.Value, Arguments: string(f.Value.Arguments),
 		})
 	}
 	return pieces
@@ -105,32 +107,32 @@ func (d *delta) calls() []callPiece {
 
 // usage counts the tokens of a request and its reply.
 type usage struct {
-	Prompt     maybe[number] `json:"prompt_tokens"`
-	Completion maybe[number] `json:"completion_tokens"`
-	Total      maybe[number] `json:"total_tokens"`
+	Prompt     lenient.Maybe[lenient.Number] `json:"prompt_tokens"`
+	Completion lenient.Maybe[lenient.Number] `json:"completion_tokens"`
+	Total      lenient.Maybe[lenient.Number] `json:"total_tokens"`
 
-	PromptDetails maybe[struct {
-		Cached maybe[number] `json:"cached_tokens"`
+	PromptDetails lenient.Maybe[struct {
+		Cached lenient.Maybe[lenient.Number] `json:"cached_tokens"`
 	}] `json:"prompt_tokens_details"`
-	CompletionDetails maybe[struct {
-		Reasoning maybe[number] `json:"reasoning_tokens"`
+	CompletionDetails lenient.Maybe[struct {
+		Reasoning lenient.Maybe[lenient.Number] `json:"reasoning_tokens"`
 	}] `json:"completion_tokens_details"`
 
 	// Cached is what Moonshot calls the cached tokens, and CacheHit what DeepSeek calls them.
-	Cached   maybe[number] `json:"cached_tokens"`
-	CacheHit maybe[number] `json:"prompt_cache_hit_tokens"`
+	Cached   lenient.Maybe[lenient.Number] `json:"cached_tokens"`
+	CacheHit lenient.Maybe[lenient.Number] `json:"prompt_cache_hit_tokens"`
 }
 
 // tokens returns the usage in the engine's terms. The output of xAI and Gemini does not include the reasoning, but
 // their total does.
 func (u *usage) tokens() model.Usage {
-	input, output := u.Prompt.value, u.Completion.value
+	input, output := u.Prompt.Value, u.Completion.Value
 	if input > 0 {
-		output = max(output, u.Total.value-input)
+		output = max(output, u.Total.Value-input)
 	}
 	return model.Usage{
 		InputTokens: int64(input), OutputTokens: int64(output),
-		ReasoningTokens: int64(u.CompletionDetails.value.Reasoning.value),
-		CacheReadTokens: int64(cmp.Or(u.PromptDetails.value.Cached.value, u.Cached.value, u.CacheHit.value)),
+		ReasoningTokens: int64(u.CompletionDetails.Value.Reasoning.Value),
+		CacheReadTokens: int64(cmp.Or(u.PromptDetails.Value.Cached.Value, u.Cached.Value, u.CacheHit.Value)),
 	}
 }

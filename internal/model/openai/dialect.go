@@ -4,6 +4,8 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 )
 
 // Dialect says how the requests to an endpoint are written. The zero value is the protocol as OpenAI defines it.
@@ -17,7 +19,7 @@ type Dialect struct {
 	// NoStreamOptions omits stream_options, which ask for the usage.
 	NoStreamOptions bool
 	// CallIDs is the form of the IDs of calls.
-	CallIDs CallIDForm
+	CallIDs endpoint.CallIDForm
 	// StrictSchemas marks the schemas of tools and of the answer as strict.
 	StrictSchemas bool
 	// ParallelCalls is sent with tools. If it is nil, the endpoint decides.
@@ -48,18 +50,6 @@ const (
 	SystemMerged
 )
 
-// CallIDForm is a form of the IDs of calls.
-type CallIDForm int
-
-const (
-	// CallIDsAny allows IDs of up to 40 characters.
-	CallIDsAny CallIDForm = iota
-	// CallIDsPlain allows letters, digits, '_' and '-'.
-	CallIDsPlain
-	// CallIDsNine allows 9 letters and digits.
-	CallIDsNine
-)
-
 // Generic is the name of the dialect for servers that are not known. It is what most servers accept.
 const Generic = "Generic"
 
@@ -82,7 +72,7 @@ var dialects = map[string]Dialect{
 	// Error 422 for names and stream_options, and for max_completion_tokens: github.com/Gage-Technologies/mistral-go/pull/2,
 	// github.com/dnakov/anon-kode/issues/53, github.com/BerriAI/litellm/issues/9583. Error 400 for other IDs and for system
 	// messages after replies: github.com/nearai/ironclaw/issues/1241, github.com/charmbracelet/crush/issues/279.
-	"Mistral": {MaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: CallIDsNine},
+	"Mistral": {MaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsNine},
 
 	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958.
 	"DeepSeek": {MaxTokens: true, NoNames: true},
@@ -95,7 +85,7 @@ var dialects = map[string]Dialect{
 	"Groq":     {System: SystemMerged, NoNames: true},
 
 	// Claude refuses other IDs: docs.aws.amazon.com, ToolUseBlock.
-	"Bedrock": {MaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: CallIDsPlain},
+	"Bedrock": {MaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: endpoint.CallIDsPlain},
 }
 
 // hosts are the hosts whose dialect is certain.

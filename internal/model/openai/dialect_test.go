@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -152,8 +153,8 @@ func TestFormsOfCallIDs(t *testing.T) {
 		"nine": {"nine characters, but not all are letters or digits", "call_abcd", "call_abcd", "call_abcd", "XkPXOJ8DS"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for form, want := range map[openai.CallIDForm]string{
-				openai.CallIDsAny: tc.anyForm, openai.CallIDsPlain: tc.plain, openai.CallIDsNine: tc.nine,
+			for form, want := range map[endpoint.CallIDForm]string{
+				endpoint.CallIDsAny: tc.anyForm, endpoint.CallIDsPlain: tc.plain, endpoint.CallIDsNine: tc.nine,
 			} {
 				req := withTools("hello")
 				req.Messages = append(req.Messages,

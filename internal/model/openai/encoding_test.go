@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -56,7 +57,7 @@ func TestCompressedReplies(t *testing.T) {
 				_, _ = w.Write(zip.Bytes()) // the test notices if the client is gone
 			})
 			p := provider(t, url, func(cfg *openai.Config) {
-				cfg.Headers = []openai.Header{{Name: "Accept-Encoding", Value: "gzip"}} // set by a tenant
+				cfg.Headers = []endpoint.Header{{Name: "Accept-Encoding", Value: "gzip"}} // set by a tenant
 			})
 			if diff := cmp.Diff(tc.want, partsOf(failure(t, p))); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
@@ -83,12 +84,12 @@ func TestTooManyEvents(t *testing.T) {
 	})
 	want := errorParts{
 		Kind:    model.ReplyTooLong,
-		Message: fmt.Sprintf(`provider "demo": the answer exceeds %d events and was cut off`, openai.MaxEvents),
+		Message: fmt.Sprintf(`provider "demo": the answer exceeds %d events and was cut off`, endpoint.MaxEvents),
 	}
 	if diff := cmp.Diff(want, partsOf(failure(t, provider(t, url)))); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if n := <-sent; n > 8*openai.MaxEvents {
-		t.Errorf("%d events were sent before the request ended, want not many more than %d", n, openai.MaxEvents)
+	if n := <-sent; n > 8*endpoint.MaxEvents {
+		t.Errorf("%d events were sent before the request ended, want not many more than %d", n, endpoint.MaxEvents)
 	}
 }

@@ -281,8 +281,7 @@ func TestEndlessAnswer(t *testing.T) {
 					}
 				}
 			})
-			p := provider(t, url)
-			p.SetLongest(16 << 20)
+			p := provider(t, url, func(c *openai.Config) { c.MaxStreamBytes = 16 << 20 })
 			want := errorParts{Kind: model.ReplyTooLong, Message: `provider "demo": ` + tc.want}
 			if diff := cmp.Diff(want, partsOf(failure(t, p))); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)

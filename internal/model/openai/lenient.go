@@ -2,42 +2,10 @@ package openai
 
 import (
 	"encoding/json"
-	"math"
-	"strconv"
 	"strings"
 
-	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/model/lenient"
 )
-
-// The types of this file read a part of an answer in every form that servers send. A form that is not known counts as
-// absent: it must not make the rest of a reply, which was paid for, unreadable.
-
-// maybe is a value that is absent if it is null or has another type.
-type maybe[T any] struct {
-	value T
-	given bool
-}
-
-// UnmarshalJSON implements json.Unmarshaler. It never fails.
-func (m *maybe[T]) UnmarshalJSON(data []byte) error {
-	var value T
-	if string(data) != "null" && json.Unmarshal(data, &value) == nil {
-		m.value, m.given = value, true
-	}
-	return nil
-}
-
-// number is a number of tokens, or an index. Servers send it as an integer, as a fraction, or in quotes.
-type number int64
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (n *number) UnmarshalJSON(data []byte) error {
-	value, err := strconv.ParseFloat(strings.Trim(string(data), `"`), 64)
-	if value > 0 { // which NaN is not
-		*n = number(math.Round(min(value, float64(model.MaxTokens))))
-	}
-	return err
-}
 
 // arguments are the arguments of a call: a text, or the JSON value itself.
 type arguments string
@@ -58,15 +26,15 @@ func (c *prose) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, &c.text) == nil {
 		return nil
 	}
-	var parts []maybe[struct {
-		Text     maybe[string] `json:"text"`
-		Thinking thinking      `json:"thinking"`
+	var parts []lenient.Maybe[struct {
+		Text     lenient.Maybe[string] `json:"text"`
+		Thinking thinking              `json:"thinking"`
 	}]
 	_ = json.Unmarshal(data, &parts) // content of another form is none
 	var text, reasoning strings.Builder
 	for _, part := range parts {
-		text.WriteString(part.value.Text.value)
-		reasoning.WriteString(string(part.value.Thinking))
+		text.WriteString(part.Value.Text.Value)
+		reasoning.WriteString(string(part.Value.Thinking))
 	}
 	c.text, c.reasoning = text.String(), reasoning.String()
 	return nil
@@ -80,13 +48,13 @@ func (t *thinking) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, (*string)(t)) == nil {
 		return nil
 	}
-	var parts []maybe[struct {
+	var parts []lenient.Maybe[struct {
 		Text string `json:"text"`
 	}]
 	_ = json.Unmarshal(data, &parts) // reasoning of another form is none
 	var text strings.Builder
 	for _, part := range parts {
-		text.WriteString(part.value.Text)
+		text.WriteString(part.Value.Text)
 	}
 	*t = thinking(text.String())
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -56,7 +57,7 @@ func TestLongReplies(t *testing.T) {
 // TestTooLongReplies checks that the reply is cut off, and that the rest is read for the usage at its end.
 func TestTooLongReplies(t *testing.T) {
 	const more = 1 << 20
-	most := strings.Repeat("x", openai.MaxReplyBytes)
+	most := strings.Repeat("x", endpoint.MaxReplyBytes)
 	usage := `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`
 	used := model.Usage{InputTokens: 9, OutputTokens: 4}
 	text, thought, arguments := delta(`"content":"`+most+`"`), delta(`"reasoning":"`+most+`"`), part(0, "a", "count", most)
@@ -84,17 +85,17 @@ func TestTooLongReplies(t *testing.T) {
 		"no usage": {
 			"all received bytes count",
 			[]string{text, rest, finishing("stop"), "[DONE]"},
-			model.Reply{Text: most, TooLong: true, Received: openai.MaxReplyBytes + more},
+			model.Reply{Text: most, TooLong: true, Received: endpoint.MaxReplyBytes + more},
 		},
 		"no end": {
 			"the stream has no end",
 			[]string{text, rest, rest},
-			model.Reply{Text: most, TooLong: true, Received: openai.MaxReplyBytes + 2*more},
+			model.Reply{Text: most, TooLong: true, Received: endpoint.MaxReplyBytes + 2*more},
 		},
 		"rubbish behind": {
 			"invalid data after the bound does not matter",
 			[]string{text, rest, "rubbish"},
-			model.Reply{Text: most, TooLong: true, Received: openai.MaxReplyBytes + more},
+			model.Reply{Text: most, TooLong: true, Received: endpoint.MaxReplyBytes + more},
 		},
 		"reasoning": {
 			"text and reasoning are bounded together",
@@ -137,7 +138,7 @@ func TestTooLongReplyIsCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = w.Write([]byte(events(delta(`"content":"`+strings.Repeat("x", openai.MaxReplyBytes)+`"`), delta(`"content":"and more"`))))
+		_, _ = w.Write([]byte(events(delta(`"content":"`+strings.Repeat("x", endpoint.MaxReplyBytes)+`"`), delta(`"content":"and more"`))))
 		w.(http.Flusher).Flush()
 		cancel(errors.New("the turn was cancelled"))
 		<-r.Context().Done()
@@ -160,8 +161,7 @@ func TestEndlessReply(t *testing.T) {
 			}
 		}
 	})
-	p := provider(t, url)
-	p.SetLongest(1 << 20)
+	p := provider(t, url, func(c *openai.Config) { c.MaxStreamBytes = 1 << 20 })
 	got, err := p.Generate(t.Context(), request("hello"))
 	if err != nil || got.FinishReason != model.FinishLength || !got.TooLong ||
 		!strings.HasPrefix(got.Text, "word word ") || got.Received != int64(len(got.Text)) {

@@ -1,233 +1,85 @@
-// Package openai sends requests to models over OpenAI's chat-completions protocol. It always uses streams. The types of
-// requests are those of github.com/sashabaranov/go-openai. The client is this package's own, because it bounds what it
-// reads, counts its memory, and keeps the stack of a waiting Turn small. So are the types of answers and errors, because
-// they read the forms of many servers.
+// Package openai is OpenAI's chat-completions protocol in the dialects of many servers. The types of requests are those of
+// github.com/sashabaranov/go-openai. The types of answers are its own, because they read the forms of many servers.
 package openai
 
 import (
-	"bytes"
-	"context"
-	"crypto/x509"
-	"encoding/json"
-	"errors"
-	"io"
 	"net/http"
-	"strings"
-	"time"
 
-	"github.com/capstan-dev/capstan/internal/bytebudget"
-	"github.com/capstan-dev/capstan/internal/fairgate"
-	"github.com/capstan-dev/capstan/internal/netpolicy"
-	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// Sizes of the buffers of a connection, in bytes. Over HTTP/1.1 each running request has its own connection, which
-// mostly waits: Go's default of 4 KiB for each buffer would be wasted. Longer data bypasses the buffers, because
-// bodies are written, and long answers read, in larger pieces.
-const (
-	readBuffer  = 512
-	writeBuffer = 512
-)
+// requestIDHeader is the header with the ID of a request. OpenAI writes it into its logs.
+const requestIDHeader = "X-Client-Request-Id"
 
 // Config of an endpoint.
 type Config struct {
-	// Name of the provider, for messages.
-	Name string
-	// BaseURL of the endpoint, including the version path.
-	BaseURL string
+	endpoint.Config
 	// Dialect says how requests are written.
 	Dialect Dialect
-	// APIKey is sent as a bearer token. If it is empty, no token is sent.
-	APIKey string
-	// CredentialsFrom names the source of the key for messages, such as `Secret "openai" key "apiKey"`.
-	CredentialsFrom string
-	// Headers are sent with each request.
-	Headers []Header
-	// Earlier lists secrets of earlier requests to the endpoint. They are removed from texts like the current
-	// secrets.
-	Earlier []string
-	// ConnectTimeout bounds the time to connect, including TLS. IdleTimeout bounds the time from the request to the
-	// first event of its answer, and between two events. Comments and single bytes do not count as events.
-	ConnectTimeout, IdleTimeout time.Duration
-	// Policy decides which addresses may be connected to. If Policy is nil, the built-in table applies.
-	Policy *netpolicy.Policy
-	// Roots are the trusted certificate authorities. If Roots is nil, the system's are used.
-	Roots *x509.CertPool
-	// Memory is the account for the memory of long replies. The zero value has no bound.
-	Memory bytebudget.Account
-}
-
-// Header is sent with each request.
-type Header struct {
-	Name, Value string
-	// Secret is true if the value must not appear in messages.
-	Secret bool
-}
-
-// Provider sends requests to one endpoint. It implements model.Provider.
-type Provider struct {
-	cfg       Config
-	transport *http.Transport
-	redactor  *redact.Redactor
-	// longest is MaxStreamBytes; only tests change it.
-	longest int
 }
 
 // New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.
-func New(cfg Config) *Provider {
-	transport := netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots)
-	transport.ReadBufferSize, transport.WriteBufferSize = readBuffer, writeBuffer
-	transport.Proxy = cfg.Policy.Proxy() // many clusters reach providers only through a proxy
-	cfg.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
-	return &Provider{cfg: cfg, transport: transport, redactor: redactorOf(&cfg), longest: MaxStreamBytes}
-}
+func New(cfg Config) *endpoint.Provider { return endpoint.New(cfg.Config, &protocol{cfg.Dialect}) }
 
-// Close closes idle connections. Running requests continue.
-func (p *Provider) Close() { p.transport.CloseIdleConnections() }
+// protocol implements endpoint.Protocol.
+type protocol struct{ dialect Dialect }
 
-// Generate requests one reply. All errors are *model.Error.
-func (p *Provider) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
-	err = p.Ask(ctx, &req, &reply)
-	return reply, err
-}
+// Name returns the name of the protocol.
+func (*protocol) Name() string { return "the chat-completions protocol" }
 
-// Ask implements model.Asker. It works in three parts to keep the stack of a waiting Turn small: begin makes the
-// request, this frame alone sends it, and finish reads the answer.
-func (p *Provider) Ask(ctx context.Context, req *model.Request, reply *model.Reply) error {
-	x := p.newExchange(eventStream)
-	if x.begin(ctx, req); x.err == nil {
-		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because finish closes it
+// Path returns the path of chat completions.
+func (*protocol) Path() string { return "/chat/completions" }
+
+// SetHeaders sends the key as a bearer token.
+func (*protocol) SetHeaders(h http.Header, apiKey, requestID string) {
+	if apiKey != "" {
+		h.Set("Authorization", "Bearer "+apiKey)
 	}
-	return x.finish(ctx, reply)
-}
-
-// begin makes the HTTP request.
-//
-//go:noinline
-func (x *exchange) begin(ctx context.Context, req *model.Request) {
-	sent, err := encode(ctx, req, &x.provider.cfg.Dialect)
-	if err != nil {
-		x.err = err
-		return
-	}
-	if x.open(ctx, http.MethodPost, "/chat/completions"); x.err == nil {
-		x.out.Header.Set("Content-Type", jsonObject)
-		sent.apply(x.out)
+	if requestID != "" {
+		h.Set(requestIDHeader, requestID)
 	}
 }
 
-// finish reads the reply.
-//
-//go:noinline
-func (x *exchange) finish(ctx context.Context, reply *model.Reply) error {
-	defer x.memory.release()
-	came, err := x.receive(ctx)
-	if err != nil {
-		return x.classify(ctx, err, came)
-	}
-	x.provider.cleanReply(&came)
-	came.Release = x.memory.handOver()
-	*reply = came
-	return nil
-}
+// Body returns the request in the dialect.
+func (p *protocol) Body(req *model.Request) ([]byte, error) { return bodyOf(req, &p.dialect) }
 
-// Probe requests the endpoint's list of models, which costs nothing. If the endpoint answers but has no such list,
-// listed is false and there is no error: some endpoints keep no list, but a wrong base URL looks the same. All
-// errors are *model.Error.
-func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
-	x := p.newExchange(jsonObject)
-	if x.open(ctx, http.MethodGet, "/models"); x.err == nil {
-		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because models closes it
-	}
-	err = x.models()
-	switch {
-	case err == nil:
-		return true, nil
-	case x.status == http.StatusNotFound, x.status == http.StatusMethodNotAllowed:
-		return false, nil
-	}
-	return false, x.classify(ctx, err, model.Reply{})
-}
+// NewDecoder returns a decoder of chunks.
+func (*protocol) NewDecoder(*model.Request) endpoint.Decoder { return decoder{} }
 
-// models reads a list of models. Only its form matters: an object with the list, or the list itself. A list that is too
-// long to read is a list, too.
-func (x *exchange) models() error {
-	body, err := x.accept()
-	if err != nil {
-		return err
-	}
-	defer body.Close() //nolint:errcheck // because it was read
-	data, err := io.ReadAll(body)
-	if _, isLong := errors.AsType[tooLong](err); isLong && bytes.ContainsAny(data[:1], "{[") {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var list struct {
-		Models []json.RawMessage `json:"data"`
-	}
-	if err = json.Unmarshal(data, &list); err != nil && json.Unmarshal(data, &list.Models) == nil {
-		return nil
-	}
-	return err
-}
+// decoder reads chunks.
+type decoder struct{}
 
-// receive reads the response to its end. It returns the part of the reply that arrived.
-func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
-	body, err := x.accept()
-	if err != nil {
-		return model.Reply{}, err
-	}
-	defer body.Close() //nolint:errcheck // because the reply is complete or lost by then
-	var in incoming
-	var flow fairgate.Flow
-	stream := newEvents(body, x.watch, &x.memory)
-	for {
-		flow.Wait(ctx)
-		event, err := stream.next(int(in.kept))
-		if err != nil {
-			return x.finished(ctx, &in, x.endOf(ctx, &in, err, stream))
-		}
-		done := fairgate.AcquireProcessor(ctx, len(event))
-		err = x.read(event, &in)
-		done()
-		if err != nil {
-			return x.finished(ctx, &in, err)
-		}
-	}
-}
-
-// read adds an event to the part of the reply that has arrived, or returns the error in it.
-func (x *exchange) read(event []byte, in *incoming) error {
+// Decode adds a chunk to the answer.
+func (decoder) Decode(event []byte, in *endpoint.Answer) (failure []byte, err error) {
 	c, err := chunkOf(event)
 	if err != nil {
-		unreadable := malformed("the response does not follow the chat-completions protocol%s", x.contentTypeHint())
-		unreadable.RemoteMessage = x.provider.clean(string(event))
-		return unreadable
+		return nil, err
 	}
-	if sent := c.failure(event); sent != nil {
-		return x.provider.errorOf(sent, 0)
+	if failure := c.failure(event); failure != nil {
+		return failure, nil
 	}
-	in.add(&c)
-	return nil
+	c.addTo(in)
+	return nil, nil
 }
 
-// endOf returns the error that ends a stream. The text outside the events may be an error of the endpoint, or its whole
-// answer: some endpoints cannot stream.
-func (x *exchange) endOf(ctx context.Context, in *incoming, end error, stream *events) error {
-	in.complete = stream.done
-	other := bytes.TrimPrefix(bytes.TrimSpace(stream.other), []byte("error:")) // llama.cpp before September 2025
-	var whole json.RawMessage
-	if !errors.Is(end, io.EOF) || json.NewDecoder(bytes.NewReader(other)).Decode(&whole) != nil {
-		return end
+// addTo adds the chunk to the answer.
+func (c *chunk) addTo(in *endpoint.Answer) {
+	in.Count(c.Usage.Value.tokens())
+	in.Count(c.Groq.Value.Usage.Value.tokens())
+	for i := range c.Choices {
+		choice := &c.Choices[i]
+		if choice.Index.Value != 0 {
+			continue
+		}
+		in.Count(choice.Usage.Value.tokens())
+		news := choice.news()
+		in.AddText(news.Content.text)
+		in.AddReasoning(news.reasoning())
+		in.AddRefusal(news.Refusal.Value)
+		for _, piece := range news.calls() {
+			in.AddCall(piece)
+		}
+		in.SetFinish(choice.FinishReason.Value)
 	}
-	defer fairgate.AcquireProcessor(ctx, len(whole))()
-	before := in.received
-	if err := x.read(whole, in); err != nil {
-		return err
-	}
-	in.complete = in.complete || in.received > before
-	return end
 }

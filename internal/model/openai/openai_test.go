@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
@@ -146,7 +147,7 @@ func TestRequests(t *testing.T) {
 		"header": {
 			"extra headers are sent",
 			model.Parameters{},
-			func(c *openai.Config) { c.Headers = []openai.Header{{Name: "X-Extra", Value: "a b"}} },
+			func(c *openai.Config) { c.Headers = []endpoint.Header{{Name: "X-Extra", Value: "a b"}} },
 			func(s sent) bool { return s.Extra == "a b" },
 		},
 		"slash": {

@@ -1,31 +1,19 @@
 package openai
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strings"
 
 	api "github.com/sashabaranov/go-openai"
 
-	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
-)
-
-// Bounds of the API for parts of an earlier reply that a request repeats.
-const (
-	maxCallID   = 40 // of CallIDsAny
-	maxToolName = 64
 )
 
 // outputName is the name of the answer's schema, which the API requires.
 const outputName = "answer"
-
-// requestID is the header with Request.ID. OpenAI writes it into its logs.
-const requestID = "X-Client-Request-Id"
 
 // roleDeveloper is the name of OpenAI's newer models for the role of system messages.
 const roleDeveloper = "developer"
@@ -60,58 +48,6 @@ type chatFunction struct {
 	Arguments string `json:"arguments"`
 }
 
-// payload holds the body and the ID of a request.
-type payload struct {
-	id string
-	// body is nil once it is being sent, because an answer may take long and the memory is not needed meanwhile. If
-	// a connection was already closed when the request was sent, again makes the body anew.
-	body  []byte
-	again func() ([]byte, error)
-}
-
-// apply sets the body and the ID of a request.
-func (s *payload) apply(out *http.Request) {
-	out.ContentLength = int64(len(s.body))
-	out.GetBody = func() (io.ReadCloser, error) {
-		body, err := s.again()
-		return &content{rest: body}, err
-	}
-	out.Body, s.body = &content{rest: s.body}, nil
-	if s.id != "" {
-		out.Header.Set(requestID, s.id)
-	}
-}
-
-// content is the body of a request. It drops the body once all of it was read.
-type content struct{ rest []byte }
-
-// Read returns the next bytes.
-func (c *content) Read(p []byte) (int, error) {
-	n := copy(p, c.rest)
-	if c.rest = c.rest[n:]; len(c.rest) == 0 {
-		c.rest = nil
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-// Close does nothing. It may be called during Read.
-func (c *content) Close() error { return nil }
-
-// encode returns the data that is sent for a request in a dialect.
-func encode(ctx context.Context, req *model.Request, d *Dialect) (*payload, error) {
-	bytes := 0
-	for i := range req.Messages {
-		bytes += len(req.Messages[i].Content)
-	}
-	defer fairgate.AcquireProcessor(ctx, bytes)()
-	body, err := bodyOf(req, d)
-	if err != nil {
-		return nil, err
-	}
-	return &payload{id: req.ID, body: body, again: func() ([]byte, error) { return bodyOf(req, d) }}, nil
-}
-
 // bodyOf returns the body of a request. It returns the same bytes each time.
 func bodyOf(req *model.Request, d *Dialect) ([]byte, error) {
 	out := &chatRequest{
@@ -119,13 +55,13 @@ func bodyOf(req *model.Request, d *Dialect) ([]byte, error) {
 	}
 	for _, t := range req.Tools {
 		if len(t.Parameters) > 0 && !json.Valid(t.Parameters) {
-			return nil, unsendable("the parameters of tool %q are not JSON", t.Name)
+			return nil, endpoint.Unsendable("the parameters of tool %q are not JSON", t.Name)
 		}
 		out.Tools = append(out.Tools, toolOf(t, d.StrictSchemas))
 	}
 	if len(req.Output) > 0 {
 		if !json.Valid(req.Output) {
-			return nil, unsendable("the schema of the answer is not JSON")
+			return nil, endpoint.Unsendable("the schema of the answer is not JSON")
 		}
 		out.ResponseFormat = formatOf(req.Output, d.StrictSchemas)
 	}
@@ -140,7 +76,7 @@ func bodyOf(req *model.Request, d *Dialect) ([]byte, error) {
 func withExtra(body []byte, extra []ExtraField) ([]byte, error) {
 	for _, f := range extra {
 		if !json.Valid([]byte(f.Value)) {
-			return nil, unsendable("the value of the extra field %q is not JSON: correct it in spec.requests.extraFields", f.Name)
+			return nil, endpoint.Unsendable("the value of the extra field %q is not JSON: correct it in spec.requests.extraFields", f.Name)
 		}
 		name, err := json.Marshal(f.Name)
 		if err != nil {
@@ -149,11 +85,6 @@ func withExtra(body []byte, extra []ExtraField) ([]byte, error) {
 		body = fmt.Appendf(body[:len(body)-1], ",%s:%s}", name, f.Value)
 	}
 	return body, nil
-}
-
-// unsendable returns the failure of a request that no endpoint could read.
-func unsendable(format string, args ...any) *model.Error {
-	return &model.Error{Kind: model.InvalidRequest, Unsent: true, Message: "the request cannot be sent: " + fmt.Sprintf(format, args...)}
 }
 
 // formatOf returns a response format with a schema. If it is strict, the API accepts only a part of JSON Schema, and
@@ -202,7 +133,7 @@ func messagesOf(messages []model.Message, d *Dialect) []chatMessage {
 		switch {
 		case m.Role == model.RoleTool:
 			// Send it even without content, because the API requires an answer to each call.
-			sent.Name, sent.ToolCallID = "", callID(m.ToolCallID, d.CallIDs)
+			sent.Name, sent.ToolCallID = "", endpoint.CallID(m.ToolCallID, d.CallIDs)
 		case len(m.ToolCalls) > 0:
 			sent.ToolCalls = callsOf(m.ToolCalls, d.CallIDs)
 			if m.Content == "" {
@@ -256,24 +187,12 @@ func place(messages []model.Message, where SystemPlace) []model.Message {
 	return slices.Insert(kept, first, model.Message{Role: model.RoleSystem, Content: strings.Join(merged, "\n\n")})
 }
 
-func callsOf(calls []model.ToolCall, form CallIDForm) []chatCall {
+func callsOf(calls []model.ToolCall, form endpoint.CallIDForm) []chatCall {
 	out := make([]chatCall, 0, len(calls))
 	for _, c := range calls {
 		out = append(out, chatCall{
-			ID: callID(c.ID, form), Type: api.ToolTypeFunction, Function: chatFunction{Name: toolName(c.Name), Arguments: c.Arguments},
+			ID: endpoint.CallID(c.ID, form), Type: api.ToolTypeFunction, Function: chatFunction{Name: endpoint.ToolName(c.Name), Arguments: c.Arguments},
 		})
 	}
 	return out
-}
-
-// toolName makes the name of a call valid for the API, which refuses the whole request if a model made up an
-// invalid name.
-func toolName(name string) string {
-	name = strings.Map(func(r rune) rune {
-		if isPlain(r) {
-			return r
-		}
-		return '_'
-	}, name)
-	return name[:min(len(name), maxToolName)]
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -156,7 +157,7 @@ func TestToolMessagesOnTheWire(t *testing.T) {
 
 func TestRequestID(t *testing.T) {
 	own := func(c *openai.Config) {
-		c.Headers = []openai.Header{{Name: "x-client-request-id", Value: "mine"}, {Name: "X-Extra", Value: "a"}}
+		c.Headers = []endpoint.Header{{Name: "x-client-request-id", Value: "mine"}, {Name: "X-Extra", Value: "a"}}
 	}
 	for name, tc := range map[string]struct {
 		reason, id string

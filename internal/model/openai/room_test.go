@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -35,10 +36,10 @@ func TestLongRepliesTakeTurns(t *testing.T) {
 	quick := serve(t, respond(200, events(delta(`"content":"fine"`), finishing("stop"), "[DONE]"), stream))
 	budget := bytebudget.New(0, 8<<20) // two replies of one namespace
 	ask := func(namespace, url string) error {
-		p := openai.New(openai.Config{
+		p := openai.New(openai.Config{Config: endpoint.Config{
 			Name: "m", BaseURL: url, ConnectTimeout: time.Minute, IdleTimeout: time.Minute, Policy: netpolicy.NewLocalPolicy(),
 			Memory: budget.Account(namespace, bytebudget.Replies),
-		})
+		}})
 		defer p.Close()
 		reply, err := p.Generate(t.Context(), request("hello"))
 		if held := budget.Use(bytebudget.Replies).Bytes; err == nil && (reply.Release != nil) != (url == slow) ||

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -64,7 +65,7 @@ func TestSecretsStayOutOfErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := provider(t, serve(t, tc.handle), func(c *openai.Config) {
-				c.Headers = []openai.Header{{Name: "X-Auth", Value: headerSecret, Secret: true}}
+				c.Headers = []endpoint.Header{{Name: "X-Auth", Value: headerSecret, Secret: true}}
 			})
 			e := failure(t, p)
 			got := e.Message
@@ -93,7 +94,7 @@ func TestRedirectIsRefused(t *testing.T) {
 		reached := make(chan http.Header, 1)
 		elsewhere := serve(t, func(_ http.ResponseWriter, r *http.Request) { reached <- r.Header })
 		p := provider(t, serve(t, respond(status, "", "Location: "+elsewhere)), func(c *openai.Config) {
-			c.Headers = []openai.Header{{Name: "X-Auth", Value: headerSecret, Secret: true}}
+			c.Headers = []endpoint.Header{{Name: "X-Auth", Value: headerSecret, Secret: true}}
 		})
 		want := errorParts{
 			Kind:    model.InvalidRequest,

@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -66,13 +67,13 @@ func events(data ...string) string {
 const stream = "Content-Type: text/event-stream"
 
 // provider returns a provider for a base URL. It is closed when the test ends.
-func provider(t *testing.T, baseURL string, mutate ...func(*openai.Config)) *openai.Provider {
+func provider(t *testing.T, baseURL string, mutate ...func(*openai.Config)) *endpoint.Provider {
 	t.Helper()
-	cfg := openai.Config{
+	cfg := openai.Config{Config: endpoint.Config{
 		Name: "demo", BaseURL: baseURL, APIKey: key, CredentialsFrom: `key "apiKey" of Secret "demo"`,
 		ConnectTimeout: 30 * time.Second, IdleTimeout: 20 * time.Second,
 		Policy: netpolicy.NewLocalPolicy(),
-	}
+	}}
 	for _, m := range mutate {
 		m(&cfg)
 	}
@@ -89,7 +90,7 @@ func request(message string) model.Request {
 }
 
 // failure sends a request and returns its error, which must be a *model.Error without any part of the key.
-func failure(t *testing.T, p *openai.Provider) *model.Error {
+func failure(t *testing.T, p *endpoint.Provider) *model.Error {
 	t.Helper()
 	reply, err := p.Generate(t.Context(), request("hello"))
 	return check(t, reply, err)

@@ -33,7 +33,7 @@ func GenerateInto(ctx context.Context, p Provider, req *Request, reply *Reply) e
 	return generate(ctx, p, req, reply)
 }
 
-// generate is a separate function to keep the frame of Ask small: that frame is on the stack of each waiting Turn.
+// generate is a separate function to keep the frame of GenerateInto small: that frame is on the stack of each waiting Turn.
 //
 //go:noinline
 func generate(ctx context.Context, p Provider, req *Request, reply *Reply) (err error) {

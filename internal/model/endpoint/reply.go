@@ -1,4 +1,4 @@
-package openai
+package endpoint
 
 import (
 	"cmp"
@@ -12,8 +12,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// incoming is the part of a reply that has arrived.
-type incoming struct {
+// Answer is the part of a reply that has arrived. It is for one goroutine only.
+type Answer struct {
 	text, reasoning, refusal strings.Builder
 
 	calls calls
@@ -27,31 +27,36 @@ type incoming struct {
 	usage    model.Usage
 }
 
-// add adds one event of the stream.
-func (in *incoming) add(event *chunk) {
-	in.count(event.Usage)
-	in.count(event.Groq.value.Usage)
-	for i := range event.Choices {
-		c := &event.Choices[i]
-		if c.Index.value != 0 {
-			continue
-		}
-		in.count(c.Usage)
-		news := c.news()
-		in.text.WriteString(in.keep(news.Content.text))
-		in.reasoning.WriteString(in.keep(news.reasoning()))
-		in.refusal.WriteString(in.keep(news.Refusal.value))
-		for _, piece := range news.calls() {
-			piece.arguments = in.keep(piece.arguments)
-			in.calls.add(piece)
-		}
-		in.finish = cmp.Or(c.FinishReason.value, in.finish)
-	}
+// AddText adds a piece of the answer's text.
+func (in *Answer) AddText(piece string) { in.text.WriteString(in.keep(piece)) }
+
+// ResetText drops the text so far.
+func (in *Answer) ResetText() { in.text.Reset() }
+
+// AddReasoning adds a piece of the reasoning.
+func (in *Answer) AddReasoning(piece string) { in.reasoning.WriteString(in.keep(piece)) }
+
+// AddRefusal adds a piece of a refusal.
+func (in *Answer) AddRefusal(piece string) { in.refusal.WriteString(in.keep(piece)) }
+
+// AddCall adds a piece of a call.
+func (in *Answer) AddCall(piece CallPiece) {
+	piece.Arguments = in.keep(piece.Arguments)
+	in.calls.add(piece)
 }
 
-// count notes the usage in an event. Some endpoints report it several times while it grows, or in two parts.
-func (in *incoming) count(u maybe[usage]) {
-	now, so := u.value.tokens(), &in.usage
+// HasCalls reports whether a call has begun.
+func (in *Answer) HasCalls() bool { return len(in.calls.list) > 0 }
+
+// SetFinish notes the finish reason. An empty one changes nothing.
+func (in *Answer) SetFinish(reason string) { in.finish = cmp.Or(reason, in.finish) }
+
+// SetComplete notes that the endpoint has marked the end of the answer. Nothing is read after it.
+func (in *Answer) SetComplete() { in.complete = true }
+
+// Count notes the usage in an event. Some endpoints report it several times while it grows, or in two parts.
+func (in *Answer) Count(now model.Usage) {
+	so := &in.usage
 	so.InputTokens, so.OutputTokens = max(so.InputTokens, now.InputTokens), max(so.OutputTokens, now.OutputTokens)
 	so.ReasoningTokens = max(so.ReasoningTokens, now.ReasoningTokens)
 	so.CacheReadTokens = max(so.CacheReadTokens, now.CacheReadTokens)
@@ -59,7 +64,7 @@ func (in *incoming) count(u maybe[usage]) {
 
 // keep returns the part of a piece that is kept. It is the whole piece until the reply is too long. Of the first
 // piece beyond the bound, the part that fits is kept.
-func (in *incoming) keep(piece string) string {
+func (in *Answer) keep(piece string) string {
 	in.received += int64(len(piece))
 	if in.tooLong {
 		return ""
@@ -76,7 +81,7 @@ func (in *incoming) keep(piece string) string {
 }
 
 // spent returns the cost of an unusable answer: its usage, or the number of bytes that arrived.
-func (in *incoming) spent() model.Reply {
+func (in *Answer) spent() model.Reply {
 	reply := model.Reply{Usage: in.usage}
 	if in.usage == (model.Usage{}) {
 		reply.Received = in.received
@@ -86,7 +91,7 @@ func (in *incoming) spent() model.Reply {
 
 // cutOff reports whether an answer was cut off because it is too long: more bytes arrived than are kept, or than
 // are read before its end.
-func (in *incoming) cutOff(ctx context.Context, end error) bool {
+func (in *Answer) cutOff(ctx context.Context, end error) bool {
 	if _, isLong := errors.AsType[tooLong](end); isLong && in.finish == "" {
 		return in.received > 0
 	}
@@ -116,7 +121,8 @@ var endings = map[string]ending{
 
 	"length": endedByLimit, "max_tokens": endedByLimit, "max_output_tokens": endedByLimit,
 	"model_length":                  endedByLimit, // Mistral
-	"model_context_window_exceeded": endedByLimit, // Anthropic
+	"model_context_window_exceeded": endedByLimit, // Anthropic, as pause_turn: the model would continue in another reply
+	"pause_turn":                    endedByLimit,
 
 	"content_filter": endedByFilter,
 	"safety":         endedByFilter, "recitation": endedByFilter, "prohibited_content": endedByFilter, // Gemini
@@ -130,7 +136,7 @@ var endings = map[string]ending{
 
 // finished decides by the end of a stream what to return. After a finish reason, or the mark of the end, the answer is
 // complete, even if the connection failed. A reply that is returned with an error contains only usage and Received.
-func (x *exchange) finished(ctx context.Context, in *incoming, end error) (model.Reply, error) {
+func (x *exchange) finished(ctx context.Context, in *Answer, end error) (model.Reply, error) {
 	how := endings[strings.ToLower(in.finish)]
 	if in.finish == "" {
 		if !in.complete || in.received == 0 && len(in.calls.list) == 0 {
@@ -164,34 +170,34 @@ func (x *exchange) finished(ctx context.Context, in *incoming, end error) (model
 	case strings.TrimSpace(reply.Text) != "":
 		return reply, nil
 	case how == endedNormally:
-		return spent, malformed("the answer was empty")
+		return spent, Malformed("the answer was empty")
 	}
-	unknown := malformed("the answer ended for an unknown reason")
+	unknown := Malformed("the answer ended for an unknown reason")
 	unknown.RemoteMessage = x.provider.clean(in.finish)
 	return spent, unknown
 }
 
 // unfinished decides what to return if the answer is not complete.
-func (x *exchange) unfinished(ctx context.Context, in *incoming, end error) (model.Reply, error) {
+func (x *exchange) unfinished(ctx context.Context, in *Answer, end error) (model.Reply, error) {
 	switch {
 	case in.cutOff(ctx, end):
 		in.tooLong = true
 		return in.reply(model.FinishLength), nil
 	case errors.Is(end, io.EOF):
-		return in.spent(), malformed("the stream ended before the answer was finished%s", x.contentTypeHint())
+		return in.spent(), Malformed("the stream ended before the answer was finished%s", x.contentTypeHint())
 	}
 	return in.spent(), end
 }
 
 // toolCallReply returns a reply with tool calls, even if no tools were offered: repeating the request would give
 // the same reply.
-func (in *incoming) toolCallReply() (model.Reply, error) {
+func (in *Answer) toolCallReply() (model.Reply, error) {
 	spent := in.spent()
 	switch {
 	case in.tooLong:
 		return in.reply(model.FinishLength), nil
 	case len(in.calls.list) == 0:
-		return spent, malformed("the model announced a tool call but made none")
+		return spent, Malformed("the model announced a tool call but made none")
 	}
 	calls, err := in.calls.finish()
 	if err != nil {
@@ -204,7 +210,7 @@ func (in *incoming) toolCallReply() (model.Reply, error) {
 
 // reply returns the text that arrived, without calls. The text of a refusal arrives separately and follows any
 // other text.
-func (in *incoming) reply(finish model.FinishReason) model.Reply {
+func (in *Answer) reply(finish model.FinishReason) model.Reply {
 	thought, text := model.SplitReasoning(in.text.String(), finish == model.FinishLength)
 	if in.refusal.Len() > 0 {
 		text = joinTexts(text, in.refusal.String())
@@ -227,6 +233,7 @@ func joinTexts(a, b string) string {
 	return a + "\n\n" + b
 }
 
-func malformed(format string, args ...any) *model.Error {
+// Malformed returns the failure of an answer that does not follow its protocol.
+func Malformed(format string, args ...any) *model.Error {
 	return &model.Error{Kind: model.Malformed, Message: fmt.Sprintf(format, args...)}
 }

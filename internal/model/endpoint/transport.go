@@ -1,6 +1,7 @@
-package openai
+package endpoint
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -26,6 +27,10 @@ type exchange struct {
 	provider *Provider
 	// wanted is the requested content type.
 	wanted string
+	// decoder reads the events of the answer. It is nil in other exchanges.
+	decoder Decoder
+	// requestID is the ID of the request for the endpoint's logs, or empty.
+	requestID string
 	// out is the HTTP request, and watch ends it after a time-out. Both are nil if the request could not be made.
 	out   *http.Request
 	watch *watch
@@ -71,7 +76,7 @@ func (x *exchange) open(ctx context.Context, method, path string) {
 	out, err := http.NewRequestWithContext(ctx, method, cfg.BaseURL+path, http.NoBody)
 	if err != nil {
 		cancel(nil)
-		x.err = unsendable("%s", x.provider.clean(err.Error()))
+		x.err = Unsendable("%s", x.provider.clean(err.Error()))
 		return
 	}
 	x.out = out
@@ -79,12 +84,10 @@ func (x *exchange) open(ctx context.Context, method, path string) {
 		ctx: ctx, cancel: cancel, timer: time.AfterFunc(cfg.IdleTimeout, func() { cancel(errIdle) }), idle: cfg.IdleTimeout,
 	}
 	out.Header.Set("Accept", x.wanted)
-	if cfg.APIKey != "" {
-		out.Header.Set("Authorization", "Bearer "+cfg.APIKey)
-	}
 	for _, h := range cfg.Headers {
 		out.Header.Set(h.Name, h.Value)
 	}
+	x.provider.protocol.SetHeaders(out.Header, cfg.APIKey, x.requestID)
 	netpolicy.AskPlain(out)
 }
 
@@ -139,7 +142,7 @@ func (x *exchange) bodyLimit() int {
 	case x.resp.StatusCode >= http.StatusBadRequest:
 		return maxRefusal
 	case x.wanted == eventStream:
-		return x.provider.longest
+		return cmp.Or(x.provider.cfg.MaxStreamBytes, MaxStreamBytes)
 	}
 	return maxOther
 }

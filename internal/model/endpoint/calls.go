@@ -1,4 +1,4 @@
-package openai
+package endpoint
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/capstan-dev/capstan/internal/model/lenient"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -26,21 +27,23 @@ type calls struct {
 }
 
 type call struct {
-	index     number
+	index     lenient.Number
 	id, name  string
 	arguments strings.Builder
 	// parts is the number of pieces that had arguments.
 	parts int
 }
 
-// callPiece is a part of a call. Every member may be absent.
-type callPiece struct {
-	index               maybe[number]
-	id, name, arguments string
+// CallPiece is a part of a call. Every member may be absent.
+type CallPiece struct {
+	// Index tells the calls of a reply apart.
+	Index lenient.Maybe[lenient.Number]
+	// ID and Name of the call, and the next part of its Arguments.
+	ID, Name, Arguments string
 }
 
 // add adds one piece.
-func (c *calls) add(piece callPiece) {
+func (c *calls) add(piece CallPiece) {
 	if of := c.find(piece); of != nil {
 		of.extend(piece)
 		return
@@ -50,28 +53,28 @@ func (c *calls) add(piece callPiece) {
 		return
 	}
 	begun := &call{index: c.nextIndex()}
-	if piece.index.given {
-		begun.index = piece.index.value
+	if piece.Index.Given {
+		begun.index = piece.Index.Value
 	}
 	begun.extend(piece)
 	c.list = append(c.list, begun)
 }
 
 // find returns the call that a piece belongs to, or nil if the piece begins a new call.
-func (c *calls) find(piece callPiece) *call {
+func (c *calls) find(piece CallPiece) *call {
 	for _, of := range slices.Backward(c.list) {
 		switch {
-		case piece.index.given:
-			if of.index != piece.index.value {
+		case piece.Index.Given:
+			if of.index != piece.Index.Value {
 				continue
 			}
 			if of.endsBefore(piece) {
 				return nil
 			}
 			return of
-		case piece.id == of.id && piece.id != "":
+		case piece.ID == of.id && piece.ID != "":
 			return of
-		case piece.id == "" && piece.name == "":
+		case piece.ID == "" && piece.Name == "":
 			return of // without index and ID, the piece continues the last call
 		}
 	}
@@ -79,8 +82,8 @@ func (c *calls) find(piece callPiece) *call {
 }
 
 // nextIndex returns the index for a call without an index from the endpoint: one more than the highest index.
-func (c *calls) nextIndex() number {
-	next := number(0)
+func (c *calls) nextIndex() lenient.Number {
+	next := lenient.Number(0)
 	for _, of := range c.list {
 		next = max(next, of.index+1)
 	}
@@ -89,28 +92,28 @@ func (c *calls) nextIndex() number {
 
 // endsBefore reports whether a piece with the same index begins another call. Some servers send several calls, each with
 // index 0. The calls have their own IDs, or no IDs and whole arguments.
-func (c *call) endsBefore(piece callPiece) bool {
+func (c *call) endsBefore(piece CallPiece) bool {
 	switch {
-	case piece.name == "" || c.name == "" || c.arguments.Len() == 0:
+	case piece.Name == "" || c.name == "" || c.arguments.Len() == 0:
 		return false
-	case piece.id != "" && c.id != "":
-		return piece.id != c.id
+	case piece.ID != "" && c.id != "":
+		return piece.ID != c.id
 	}
-	return c.parts == 1 && piece.arguments != "" && json.Valid([]byte(c.arguments.String()))
+	return c.parts == 1 && piece.Arguments != "" && json.Valid([]byte(c.arguments.String()))
 }
 
 // extend adds a piece to the call. ID and name may come once, in pieces, or again with every piece; they are final
 // when the arguments begin. Some servers use a new ID for every piece; the first one is the ID of the call.
-func (c *call) extend(piece callPiece) {
+func (c *call) extend(piece CallPiece) {
 	begun := c.arguments.Len() > 0
-	if c.id == "" || !begun && piece.arguments == "" {
-		c.id = join(c.id, piece.id)
+	if c.id == "" || !begun && piece.Arguments == "" {
+		c.id = join(c.id, piece.ID)
 	}
 	if c.name == "" || !begun {
-		c.name = join(c.name, piece.name)
+		c.name = join(c.name, piece.Name)
 	}
-	c.arguments.WriteString(piece.arguments)
-	if piece.arguments != "" {
+	c.arguments.WriteString(piece.Arguments)
+	if piece.Arguments != "" {
 		c.parts++
 	}
 }
@@ -136,7 +139,7 @@ func (c *calls) finish() ([]model.ToolCall, error) {
 	out := make([]model.ToolCall, 0, len(c.list))
 	for _, of := range c.list {
 		if strings.TrimSpace(of.name) == "" {
-			return nil, malformed("the model called a tool without a name")
+			return nil, Malformed("the model called a tool without a name")
 		}
 		out = append(out, model.ToolCall{ID: of.id, Name: of.name, Arguments: of.arguments.String()})
 	}

@@ -1,4 +1,4 @@
-package openai
+package endpoint
 
 import (
 	"context"
@@ -56,7 +56,7 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return as(model.Network, "the connection broke before the answer was finished")
 	case isSyntax, isType:
-		return as(model.Malformed, "the response does not follow the chat-completions protocol%s", x.contentTypeHint())
+		return as(model.Malformed, "the response does not follow %s%s", p.protocol.Name(), x.contentTypeHint())
 	case isNet && netErr.Timeout():
 		return p.withCause(model.Timeout, fmt.Sprintf("no connection within %s", p.cfg.ConnectTimeout), err)
 	}

@@ -1,4 +1,4 @@
-package openai
+package endpoint
 
 import (
 	"bytes"
@@ -6,13 +6,15 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/capstan-dev/capstan/internal/model/lenient"
 )
 
 // maxNesting bounds how deep errors are nested: gateways put the error of their provider into their own.
 const maxNesting = 6
 
-// problem has the members in which servers describe an error. Each may be a text, an object or a list.
-type problem struct {
+// Problem has the members in which servers describe an error. Each may be a text, an object or a list.
+type Problem struct {
 	Error   json.RawMessage `json:"error"`
 	Message json.RawMessage `json:"message"`
 	Detail  json.RawMessage `json:"detail"`
@@ -45,11 +47,11 @@ func nestedReport(data []byte, depth int) report {
 		data = list[0]
 	}
 	var object struct {
-		problem
+		Problem
 		Code     json.RawMessage `json:"code"`
 		Type     json.RawMessage `json:"type"`
 		Status   json.RawMessage `json:"status"`
-		Metadata maybe[struct {
+		Metadata lenient.Maybe[struct {
 			// Raw is the error of the provider that OpenRouter has asked.
 			Raw json.RawMessage `json:"raw"`
 		}] `json:"metadata"`
@@ -59,12 +61,12 @@ func nestedReport(data []byte, depth int) report {
 		return whole
 	}
 	for _, inner := range []json.RawMessage{object.Error, object.Message, object.Detail} {
-		if isPresent(inner) {
+		if IsPresent(inner) {
 			whole = nestedReport(inner, depth-1)
 			break
 		}
 	}
-	if raw := object.Metadata.value.Raw; isPresent(raw) {
+	if raw := object.Metadata.Value.Raw; IsPresent(raw) {
 		cause := nestedReport(raw, depth-1)
 		whole.words, whole.codes = whole.words+": "+cause.words, whole.codes+" "+cause.codes
 	}
@@ -82,8 +84,8 @@ func (r *report) add(code string) {
 	r.codes += " " + strings.ToLower(code)
 }
 
-// isPresent reports whether a member that may describe an error does so. Some servers always send it.
-func isPresent(member json.RawMessage) bool {
+// IsPresent reports whether a member that may describe an error does so. Some servers always send it.
+func IsPresent(member json.RawMessage) bool {
 	switch string(member) {
 	case "", "null", `""`, "{}", "[]", "false":
 		return false

@@ -1,7 +1,8 @@
-package openai
+package endpoint
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -12,6 +13,11 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
+// plain is a protocol whose requests are JSON of the engine.
+type plain struct{ Protocol }
+
+func (plain) Body(req *model.Request) ([]byte, error) { return json.Marshal(req) }
+
 // TestSentBodyIsReleased checks that the body is released once it was sent, because an answer may take long, and
 // that the body can be made again for another connection.
 func TestSentBodyIsReleased(t *testing.T) {
@@ -19,7 +25,7 @@ func TestSentBodyIsReleased(t *testing.T) {
 		Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("hello ", 1000)}},
 		Tools: []model.Tool{{Name: "find", Description: strings.Repeat("It finds. ", 100)}},
 	}
-	s, err := encode(t.Context(), req, &Dialect{})
+	s, err := encode(t.Context(), req, plain{})
 	if err != nil {
 		t.Fatalf("encode: %v", err)
 	}
@@ -53,11 +59,11 @@ func TestLargeRequestWaitsForOthers(t *testing.T) {
 		request := func(size int) *model.Request {
 			return &model.Request{Messages: []model.Message{{Role: model.RoleUser, Content: strings.Repeat("x", size)}}}
 		}
-		if _, err := encode(ctx, request(1000), &Dialect{}); err != nil {
+		if _, err := encode(ctx, request(1000), plain{}); err != nil {
 			t.Errorf("encode of a small request: %v", err)
 		}
 		go func() {
-			_, err := encode(ctx, request(1<<20), &Dialect{})
+			_, err := encode(ctx, request(1<<20), plain{})
 			encoded <- err
 		}()
 		synctest.Wait()

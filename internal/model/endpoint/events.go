@@ -1,4 +1,4 @@
-package openai
+package endpoint
 
 import (
 	"bufio"
@@ -100,7 +100,7 @@ func (e *events) checkBounds(part []byte, noise, isData bool, kept int) error {
 	switch {
 	case noise:
 		if e.between += len(part); e.between > MaxBetweenEvents {
-			return malformed("more than %d bytes of comments arrived between two events of the answer: "+
+			return Malformed("more than %d bytes of comments arrived between two events of the answer: "+
 				"configure the endpoint to send fewer", MaxBetweenEvents)
 		}
 		return nil

@@ -1,4 +1,4 @@
-package openai
+package endpoint
 
 import (
 	"github.com/capstan-dev/capstan/internal/redact"

@@ -1,0 +1,261 @@
+// Package endpoint sends requests to endpoints of models over HTTP, in the protocol of an adapter. It always uses streams.
+// It bounds the part of an answer that it reads, counts its memory, removes credentials from it, and ends a request whose
+// answer makes no progress. So every adapter protects the manager in the same way.
+package endpoint
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// Sizes of the buffers of a connection, in bytes. Over HTTP/1.1 each running request has its own connection, which
+// mostly waits: Go's default of 4 KiB for each buffer would be wasted. Longer data bypasses the buffers, because
+// bodies are written, and long answers read, in larger pieces.
+const (
+	readBuffer  = 512
+	writeBuffer = 512
+)
+
+// Config of an endpoint.
+type Config struct {
+	// Name of the provider, for messages.
+	Name string
+	// BaseURL of the endpoint, including the version path.
+	BaseURL string
+	// APIKey is sent as the protocol says. If it is empty, no key is sent.
+	APIKey string
+	// CredentialsFrom names the source of the key for messages, such as `Secret "openai" key "apiKey"`.
+	CredentialsFrom string
+	// Headers are sent with each request.
+	Headers []Header
+	// Earlier lists secrets of earlier requests to the endpoint. They are removed from texts like the current
+	// secrets.
+	Earlier []string
+	// ConnectTimeout bounds the time to connect, including TLS. IdleTimeout bounds the time from the request to the
+	// first event of its answer, and between two events. Comments and single bytes do not count as events.
+	ConnectTimeout, IdleTimeout time.Duration
+	// Policy decides which addresses may be connected to. If Policy is nil, the built-in table applies.
+	Policy *netpolicy.Policy
+	// Roots are the trusted certificate authorities. If Roots is nil, the system's are used.
+	Roots *x509.CertPool
+	// Memory is the account for the memory of long replies. The zero value has no bound.
+	Memory bytebudget.Account
+	// MaxStreamBytes replaces the constant of that name if it is not 0.
+	MaxStreamBytes int
+}
+
+// Header is sent with each request.
+type Header struct {
+	Name, Value string
+	// Secret is true if the value must not appear in messages.
+	Secret bool
+}
+
+// Protocol is how requests are written and answers are read. It is safe for concurrent use.
+type Protocol interface {
+	// Name returns the name for messages, such as "the chat-completions protocol".
+	Name() string
+	// Path returns the path of requests for replies, below the base URL.
+	Path() string
+	// SetHeaders sets the headers of the protocol: the key and the ID of the request, unless they are empty, and others.
+	// h has the headers of the configuration.
+	SetHeaders(h http.Header, apiKey, requestID string)
+	// Body returns the body of a request, always the same bytes. The error of a request that no endpoint could read is
+	// from Unsendable.
+	Body(req *model.Request) ([]byte, error)
+	// NewDecoder returns the decoder of one answer.
+	NewDecoder(req *model.Request) Decoder
+}
+
+// Decoder reads the events of one answer.
+type Decoder interface {
+	// Decode adds an event, or a whole answer, to the answer. The event is only valid during the call. It returns the
+	// error that the endpoint has put into the event, in any form that servers send, or nil. Its own error means that
+	// the event does not follow the protocol.
+	Decode(event []byte, in *Answer) (failure []byte, err error)
+}
+
+// Provider sends requests to one endpoint. It implements model.Provider.
+type Provider struct {
+	cfg       Config
+	protocol  Protocol
+	transport *http.Transport
+	redactor  *redact.Redactor
+}
+
+var _ model.PointerProvider = (*Provider)(nil)
+
+// New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.
+func New(cfg Config, protocol Protocol) *Provider {
+	transport := netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots)
+	transport.ReadBufferSize, transport.WriteBufferSize = readBuffer, writeBuffer
+	transport.Proxy = cfg.Policy.Proxy() // many clusters reach providers only through a proxy
+	cfg.BaseURL = strings.TrimRight(cfg.BaseURL, "/")
+	return &Provider{cfg: cfg, protocol: protocol, transport: transport, redactor: redactorOf(&cfg)}
+}
+
+// Close closes idle connections. Running requests continue.
+func (p *Provider) Close() { p.transport.CloseIdleConnections() }
+
+// Generate requests one reply. All errors are *model.Error.
+func (p *Provider) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
+	err = p.GenerateInto(ctx, &req, &reply)
+	return reply, err
+}
+
+// GenerateInto implements model.PointerProvider. It works in three parts to keep the stack of a waiting Turn small: begin
+// makes the request, this frame alone sends it, and finish reads the answer.
+func (p *Provider) GenerateInto(ctx context.Context, req *model.Request, reply *model.Reply) error {
+	x := p.newExchange(eventStream)
+	if x.begin(ctx, req); x.err == nil {
+		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because finish closes it
+	}
+	return x.finish(ctx, reply)
+}
+
+// begin makes the HTTP request.
+//
+//go:noinline
+func (x *exchange) begin(ctx context.Context, req *model.Request) {
+	protocol := x.provider.protocol
+	sent, err := encode(ctx, req, protocol)
+	if err != nil {
+		x.err = err
+		return
+	}
+	x.requestID, x.decoder = req.ID, protocol.NewDecoder(req)
+	if x.open(ctx, http.MethodPost, protocol.Path()); x.err == nil {
+		x.out.Header.Set("Content-Type", jsonObject)
+		sent.apply(x.out)
+	}
+}
+
+// finish reads the reply.
+//
+//go:noinline
+func (x *exchange) finish(ctx context.Context, reply *model.Reply) error {
+	defer x.memory.release()
+	came, err := x.receive(ctx)
+	if err != nil {
+		return x.classify(ctx, err, came)
+	}
+	x.provider.cleanReply(&came)
+	came.Release = x.memory.handOver()
+	*reply = came
+	return nil
+}
+
+// Probe requests the endpoint's list of models, which costs nothing. If the endpoint answers but has no such list,
+// listed is false and there is no error: some endpoints keep no list, but a wrong base URL looks the same. All
+// errors are *model.Error.
+func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
+	x := p.newExchange(jsonObject)
+	if x.open(ctx, http.MethodGet, "/models"); x.err == nil {
+		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because models closes it
+	}
+	err = x.models()
+	switch {
+	case err == nil:
+		return true, nil
+	case x.status == http.StatusNotFound, x.status == http.StatusMethodNotAllowed:
+		return false, nil
+	}
+	return false, x.classify(ctx, err, model.Reply{})
+}
+
+// models reads a list of models. Only its form matters: an object with the list, or the list itself. A list that is too
+// long to read is a list, too.
+func (x *exchange) models() error {
+	body, err := x.accept()
+	if err != nil {
+		return err
+	}
+	defer body.Close() //nolint:errcheck // because it was read
+	data, err := io.ReadAll(body)
+	if _, isLong := errors.AsType[tooLong](err); isLong && bytes.ContainsAny(data[:1], "{[") {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var list struct {
+		Models []json.RawMessage `json:"data"`
+	}
+	if err = json.Unmarshal(data, &list); err != nil && json.Unmarshal(data, &list.Models) == nil {
+		return nil
+	}
+	return err
+}
+
+// receive reads the response to its end. It returns the part of the reply that arrived.
+func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
+	body, err := x.accept()
+	if err != nil {
+		return model.Reply{}, err
+	}
+	defer body.Close() //nolint:errcheck // because the reply is complete or lost by then
+	var in Answer
+	var flow fairgate.Flow
+	stream := newEvents(body, x.watch, &x.memory)
+	for {
+		flow.Wait(ctx)
+		event, err := stream.next(int(in.kept))
+		if err != nil {
+			return x.finished(ctx, &in, x.endOf(ctx, &in, err, stream))
+		}
+		done := fairgate.AcquireProcessor(ctx, len(event))
+		err = x.read(event, &in)
+		done()
+		if err != nil {
+			return x.finished(ctx, &in, err)
+		}
+		if in.complete {
+			return x.finished(ctx, &in, io.EOF)
+		}
+	}
+}
+
+// read adds an event to the part of the reply that has arrived, or returns the error in it.
+func (x *exchange) read(event []byte, in *Answer) error {
+	failure, err := x.decoder.Decode(event, in)
+	if err != nil {
+		unreadable := Malformed("the response does not follow %s%s", x.provider.protocol.Name(), x.contentTypeHint())
+		unreadable.RemoteMessage = x.provider.clean(string(event))
+		return unreadable
+	}
+	if failure != nil {
+		return x.provider.errorOf(failure, 0)
+	}
+	return nil
+}
+
+// endOf returns the error that ends a stream. The text outside the events may be an error of the endpoint, or its whole
+// answer: some endpoints cannot stream.
+func (x *exchange) endOf(ctx context.Context, in *Answer, end error, stream *events) error {
+	in.complete = in.complete || stream.done
+	other := bytes.TrimPrefix(bytes.TrimSpace(stream.other), []byte("error:")) // llama.cpp before September 2025
+	var whole json.RawMessage
+	if !errors.Is(end, io.EOF) || json.NewDecoder(bytes.NewReader(other)).Decode(&whole) != nil {
+		return end
+	}
+	defer fairgate.AcquireProcessor(ctx, len(whole))()
+	before := in.received
+	if err := x.read(whole, in); err != nil {
+		return err
+	}
+	in.complete = in.complete || in.received > before
+	return end
+}

@@ -1,0 +1,64 @@
+package endpoint
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// payload holds the body of a request.
+type payload struct {
+	// body is nil once it is being sent, because an answer may take long and the memory is not needed meanwhile. If
+	// a connection was already closed when the request was sent, again makes the body anew.
+	body  []byte
+	again func() ([]byte, error)
+}
+
+// apply sets the body of a request.
+func (s *payload) apply(out *http.Request) {
+	out.ContentLength = int64(len(s.body))
+	out.GetBody = func() (io.ReadCloser, error) {
+		body, err := s.again()
+		return &content{rest: body}, err
+	}
+	out.Body, s.body = &content{rest: s.body}, nil
+}
+
+// content is the body of a request. It drops the body once all of it was read.
+type content struct{ rest []byte }
+
+// Read returns the next bytes.
+func (c *content) Read(p []byte) (int, error) {
+	n := copy(p, c.rest)
+	if c.rest = c.rest[n:]; len(c.rest) == 0 {
+		c.rest = nil
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// Close does nothing. It may be called during Read.
+func (c *content) Close() error { return nil }
+
+// encode returns the body that is sent for a request.
+func encode(ctx context.Context, req *model.Request, p Protocol) (*payload, error) {
+	bytes := 0
+	for i := range req.Messages {
+		bytes += len(req.Messages[i].Content)
+	}
+	defer fairgate.AcquireProcessor(ctx, bytes)()
+	body, err := p.Body(req)
+	if err != nil {
+		return nil, err
+	}
+	return &payload{body: body, again: func() ([]byte, error) { return p.Body(req) }}, nil
+}
+
+// Unsendable returns the failure of a request that no endpoint could read.
+func Unsendable(format string, args ...any) *model.Error {
+	return &model.Error{Kind: model.InvalidRequest, Unsent: true, Message: "the request cannot be sent: " + fmt.Sprintf(format, args...)}
+}
