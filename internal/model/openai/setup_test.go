@@ -64,7 +64,11 @@ func events(data ...string) string {
 	return "data: " + strings.Join(data, "\n\ndata: ") + "\n\n"
 }
 
-const stream = "Content-Type: text/event-stream"
+// Content types of answers.
+const (
+	stream   = "Content-Type: text/event-stream"
+	jsonType = "Content-Type: application/json"
+)
 
 // provider returns a provider for a base URL. It is closed when the test ends.
 func provider(t *testing.T, baseURL string, mutate ...func(*openai.Config)) *endpoint.Provider {

@@ -1,0 +1,216 @@
+// Package modeltest is the contract of adapters for models. A server replays answers of real services to an adapter, one
+// folder of the corpus for each service.
+package modeltest
+
+import (
+	"bufio"
+	"bytes"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+//go:embed corpus
+var corpus embed.FS
+
+// Name is the name of the provider that adapters under test must have. Messages contain it.
+const Name = "demo"
+
+// Exchange is one answer of a service, and what an adapter must make of it.
+type Exchange struct {
+	// Name of the file, without its extension.
+	Name string
+	// Source is where the form of the answer is known from.
+	Source string
+	// Status, Header and Body of the answer.
+	Status int
+	Header http.Header
+	Body   []byte
+	// Cut is true if the connection breaks after the body.
+	Cut bool
+	// Reply is the reply that the adapter must return, or nil if it must fail with Error.
+	Reply *model.Reply
+	Error *Failure
+}
+
+// Failure is the part of a model.Error that matters.
+type Failure struct {
+	Kind model.ErrorKind `json:"kind"`
+	// Message for people.
+	Message string `json:"message"`
+	// Remote is the text of the service.
+	Remote string `json:"remote,omitempty"`
+	// RetryAfter is a duration such as 30s, or empty.
+	RetryAfter string `json:"retryAfter,omitempty"`
+	// Usage that the service reported.
+	Usage model.Usage `json:"usage,omitzero"`
+}
+
+// Folders returns the names of the folders of the corpus.
+func Folders() ([]string, error) {
+	entries, err := corpus.ReadDir("corpus")
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, nil
+}
+
+// Load reads the exchanges of a folder, in the order of their names.
+func Load(folder string) ([]Exchange, error) {
+	files, err := fs.Glob(corpus, path.Join("corpus", folder, "*.http"))
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Exchange, 0, len(files))
+	for _, file := range files {
+		data, err := corpus.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		x, err := Parse(data)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", file, err)
+		}
+		x.Name = strings.TrimSuffix(path.Base(file), ".http")
+		all = append(all, x)
+	}
+	return all, nil
+}
+
+// Parse reads a file of the corpus: fields, a blank line, and the answer as it is sent over HTTP/1.1. The line breaks of
+// the head may be LF alone; the body is taken as it is. The fields are source, reply or error (as JSON) and, if the
+// connection breaks after the body, end: cut.
+func Parse(file []byte) (Exchange, error) {
+	fields, answer, ok := bytes.Cut(file, []byte("\n\n"))
+	if !ok {
+		return Exchange{}, errors.New("no blank line follows the fields: add one before the answer")
+	}
+	var x Exchange
+	for line := range strings.Lines(string(fields)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		var err error
+		switch name {
+		case "source":
+			x.Source = value
+		case "end":
+			x.Cut = value == "cut"
+		case "reply":
+			err = strict(value, &x.Reply)
+		case "error":
+			err = strict(value, &x.Error)
+		default:
+			err = errors.New("the field is not known")
+		}
+		if err != nil {
+			return Exchange{}, fmt.Errorf("field %q: %w", name, err)
+		}
+	}
+	if x.Source == "" || (x.Reply == nil) == (x.Error == nil) {
+		return Exchange{}, errors.New("a file needs source, and either reply or error")
+	}
+	in := bytes.NewReader(answer)
+	head := bufio.NewReader(in)
+	resp, err := http.ReadResponse(head, nil)
+	if err != nil {
+		return Exchange{}, fmt.Errorf("failed to read the head of the answer: %w", err)
+	}
+	_ = resp.Body.Close() // it is read as it is, also where it is shorter than announced
+	x.Status, x.Header = resp.StatusCode, resp.Header
+	x.Body = answer[len(answer)-in.Len()-head.Buffered():]
+	return x, nil
+}
+
+// strict reads JSON without unknown fields.
+func strict(text string, into any) error {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	return d.Decode(into)
+}
+
+// ServeHTTP replays the answer.
+func (x *Exchange) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	maps.Copy(w.Header(), x.Header)
+	if x.Cut { // otherwise an answer without a length ends with the connection, which is no error
+		w.Header().Set("Content-Length", strconv.Itoa(len(x.Body)+1))
+	}
+	w.WriteHeader(x.Status)
+	_, _ = w.Write(x.Body) // the test notices if the client is gone
+	if x.Cut {
+		_ = http.NewResponseController(w).Flush() // likewise
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// Run replays each exchange of a folder to an adapter. start returns an adapter with the name Name for a base URL.
+func Run(t *testing.T, folder string, start func(t *testing.T, baseURL string) model.Provider) {
+	t.Helper()
+	all, err := Load(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range all {
+		t.Run(folder+"/"+all[i].Name, func(t *testing.T) { all[i].run(t, start) })
+	}
+}
+
+// run checks the reply or the error of one exchange.
+func (x *Exchange) run(t *testing.T, start func(t *testing.T, baseURL string) model.Provider) {
+	t.Helper()
+	web := httptest.NewServer(x)
+	t.Cleanup(web.Close)
+	got, err := start(t, web.URL+"/v1").Generate(t.Context(), Request())
+	if got.Release != nil {
+		got.Release()
+		got.Release = nil
+	}
+	if x.Reply != nil {
+		if diff := cmp.Diff(*x.Reply, got); diff != "" || err != nil {
+			t.Errorf("a form of %s was not read (error %v): -want +got:\n%s", x.Source, err, diff)
+		}
+		return
+	}
+	e, ok := errors.AsType[*model.Error](err)
+	if !ok {
+		t.Fatalf("a form of %s gives %+v, %v; want a *model.Error", x.Source, got, err)
+	}
+	failure := Failure{Kind: e.Kind, Message: e.Message, Remote: e.RemoteMessage, Usage: e.Usage}
+	if e.RetryAfter != 0 {
+		failure.RetryAfter = e.RetryAfter.Round(time.Millisecond).String()
+	}
+	if diff := cmp.Diff(*x.Error, failure); diff != "" {
+		t.Errorf("a form of %s: -want +got:\n%s", x.Source, diff)
+	}
+}
+
+// Request returns a request with a tool, to which the answers of the corpus belong.
+func Request() model.Request {
+	return model.Request{
+		Model: "small",
+		Messages: []model.Message{
+			{Role: model.RoleSystem, Name: "system_prompt", Content: "Be brief."},
+			{Role: model.RoleUser, Name: "user_message", Content: "hello"},
+		},
+		Tools: []model.Tool{{
+			Name: "count", Description: "Counts.",
+			Parameters: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`),
+		}},
+	}
+}
