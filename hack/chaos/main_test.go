@@ -135,7 +135,7 @@ func TestThePlansAreFollowed(t *testing.T) {
 		user := model.Message{Role: model.RoleUser, Content: p.message(3)}
 		newest := []model.Message{user}
 		for _, want := range append(slices.Clone(p.steps), nil) {
-			reply, err := provider.Generate(t.Context(), model.Request{Model: modelName, Messages: newest, Tools: offered})
+			reply, err := provider.Generate(t.Context(), &model.Request{Model: modelName, Messages: newest, Tools: offered})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -113,7 +113,7 @@ func (h *sessionHarness) damage() {
 }
 
 // Generate answers for both Agents: it calls the first tool that has not been called yet.
-func (h *sessionHarness) Generate(_ context.Context, r model.Request) (model.Reply, error) {
+func (h *sessionHarness) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
 	who, usage := child, model.Usage{InputTokens: 7, OutputTokens: 2}
 	calls := []model.ToolCall{{ID: "c1", Name: "look", Arguments: `{}`}}
 	for _, m := range r.Messages {
@@ -130,9 +130,9 @@ func (h *sessionHarness) Generate(_ context.Context, r model.Request) (model.Rep
 	}
 	h.billed[who] += usage.InputTokens + usage.OutputTokens
 	if done < len(calls) {
-		return model.Reply{FinishReason: model.FinishToolCalls, ToolCalls: calls[done : done+1], Usage: usage}, nil
+		return &model.Reply{FinishReason: model.FinishToolCalls, ToolCalls: calls[done : done+1], Usage: usage}, nil
 	}
-	return model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}, nil
+	return &model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}, nil
 }
 
 // get reads the Turn or its sub-agent's Turn; it returns nil if that Turn does not exist.
@@ -194,6 +194,9 @@ func (h *sessionHarness) run(who string) *v1alpha1.Turn {
 				if do := h.within[who]; do != nil {
 					delete(h.within, who)
 					do(r)
+				}
+				if r.cancelled.Err() != nil {
+					<-ctx.Done() // the call's own context ends a moment later
 				}
 				return tool.Result{Content: "found"}, context.Cause(ctx)
 			}),

@@ -24,8 +24,8 @@ import (
 // caller is a model that calls the tool "look", with a usage of 15 tokens.
 type caller struct{}
 
-func (caller) Generate(context.Context, model.Request) (model.Reply, error) {
-	return model.Reply{
+func (caller) Generate(context.Context, *model.Request) (*model.Reply, error) {
+	return &model.Reply{
 		FinishReason: model.FinishToolCalls, ToolCalls: []model.ToolCall{{ID: "c1", Name: "look", Arguments: "{}"}},
 		Usage: model.Usage{InputTokens: 10, OutputTokens: 5},
 	}, nil

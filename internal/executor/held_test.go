@@ -24,10 +24,10 @@ import (
 )
 
 // modelFunc is a model that is a function.
-type modelFunc func(context.Context, model.Request) (model.Reply, error)
+type modelFunc func(context.Context, *model.Request) (*model.Reply, error)
 
 // Generate calls the function.
-func (f modelFunc) Generate(ctx context.Context, r model.Request) (model.Reply, error) {
+func (f modelFunc) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
 	return f(ctx, r)
 }
 
@@ -39,8 +39,8 @@ func largeRequest(change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
 }
 
 // asking returns an answer that asks for calls of the tool "look".
-func asking(calls int) model.Reply {
-	reply := model.Reply{FinishReason: model.FinishToolCalls}
+func asking(calls int) *model.Reply {
+	reply := &model.Reply{FinishReason: model.FinishToolCalls}
 	for n := range calls {
 		reply.ToolCalls = append(reply.ToolCalls,
 			model.ToolCall{ID: fmt.Sprint("c", n), Name: "look", Arguments: fmt.Sprintf(`{"n":%d}`, n)})
@@ -80,10 +80,10 @@ func TestMemoryIsGivenBack(t *testing.T) {
 		// meanwhile is called while the model works, and prepare before the run.
 		meanwhile func(r *run)
 		prepare   func(e *Executor)
-		reply     model.Reply
+		reply     *model.Reply
 		want      string
 	}{
-		"completed": {want: v1alpha1.TurnReasonCompleted, reply: model.Reply{Text: "Done.", FinishReason: model.FinishStop}},
+		"completed": {want: v1alpha1.TurnReasonCompleted, reply: &model.Reply{Text: "Done.", FinishReason: model.FinishStop}},
 		"cancelled": {want: v1alpha1.TurnReasonCancelled, meanwhile: func(r *run) { r.handleDesiredState(v1alpha1.DesiredStateCancelled) }},
 		"suspended": {
 			want: v1alpha1.TurnReasonSuspended, reply: asking(1),
@@ -95,7 +95,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 			prepare: func(e *Executor) { e.Tools = look(true, "") },
 		},
 		"panicked": {
-			want: v1alpha1.TurnReasonInterrupted, reply: model.Reply{Text: "Done.", FinishReason: model.FinishStop},
+			want: v1alpha1.TurnReasonInterrupted, reply: &model.Reply{Text: "Done.", FinishReason: model.FinishStop},
 			prepare: func(e *Executor) { e.Engine.Journal = panicking{e.Engine.Journal} },
 		},
 	} {
@@ -103,7 +103,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), largeRequest())...)
 			e.Memory, e.Tools = bytebudget.New(16<<20, 16<<20), look(false, "fine")
 			e.Provider = func(*v1alpha1.ModelProvider) model.Provider {
-				return modelFunc(func(ctx context.Context, _ model.Request) (model.Reply, error) {
+				return modelFunc(func(ctx context.Context, _ *model.Request) (*model.Reply, error) {
 					least := int64(60_000-unreservedConversation) * perByte
 					if held := e.Memory.Use(bytebudget.Conversations).Bytes; held < least || held > 2*least {
 						t.Errorf("%d bytes are held while the model works, want about %d", held, least)
@@ -113,9 +113,9 @@ func TestMemoryIsGivenBack(t *testing.T) {
 						tc.meanwhile(e.runs["uid-one"])
 						e.mu.Unlock()
 					}
-					if tc.reply.FinishReason == "" {
+					if tc.reply == nil {
 						<-ctx.Done()
-						return model.Reply{}, &model.Error{Kind: model.Cancelled, Message: "cancelled"}
+						return nil, &model.Error{Kind: model.Cancelled, Message: "cancelled"}
 					}
 					return tc.reply, nil
 				})
@@ -164,9 +164,9 @@ func TestManyTurnsShareLittleMemory(t *testing.T) {
 	e.Events = events.NewFakeRecorder(10 * turns)
 	e.Memory, e.Tools = bytebudget.New(16<<20, 16<<20), look(false, strings.Repeat("r", 11_000))
 	e.Provider = func(*v1alpha1.ModelProvider) model.Provider {
-		return modelFunc(func(_ context.Context, r model.Request) (model.Reply, error) {
+		return modelFunc(func(_ context.Context, r *model.Request) (*model.Reply, error) {
 			if r.Messages[len(r.Messages)-1].Role == model.RoleTool {
-				return model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
+				return &model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
 			}
 			return asking(calls), nil
 		})

@@ -69,18 +69,18 @@ func newPurchaseHarness(t *testing.T, change ...func(*v1alpha1.Turn)) *purchaseH
 }
 
 // Generate makes one call, and then answers.
-func (s *purchaseHarness) Generate(ctx context.Context, r model.Request) (model.Reply, error) {
+func (s *purchaseHarness) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
 	if s.asked != nil {
 		s.asked(s.at)
 	}
 	if ctx.Err() != nil {
-		return model.Reply{}, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	usage := model.Usage{InputTokens: 10, OutputTokens: 1}
 	if r.Messages[len(r.Messages)-1].Role == model.RoleTool {
-		return model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}, nil
+		return &model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}, nil
 	}
-	return model.Reply{
+	return &model.Reply{
 		FinishReason: model.FinishToolCalls, Usage: usage,
 		ToolCalls: []model.ToolCall{{ID: "c1", Name: "buy", Arguments: `{}`}},
 	}, nil

@@ -32,12 +32,12 @@ type longReplies struct {
 	asked        atomic.Int32
 }
 
-func (m *longReplies) Generate(context.Context, model.Request) (model.Reply, error) {
+func (m *longReplies) Generate(context.Context, *model.Request) (*model.Reply, error) {
 	n := int(m.asked.Add(1))
 	if n > m.steps {
-		return model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
+		return &model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
 	}
-	return model.Reply{
+	return &model.Reply{
 		Text: strings.Repeat("x", m.bytes), FinishReason: model.FinishToolCalls,
 		ToolCalls: []model.ToolCall{{ID: fmt.Sprintf("call-%d", n), Name: "look", Arguments: fmt.Sprintf(`{"n":%d}`, n)}},
 	}, nil
@@ -268,10 +268,10 @@ type heldReplies struct {
 	bytes   int64
 }
 
-func (m *heldReplies) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
+func (m *heldReplies) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	held, err := m.account.Reserve(ctx, m.bytes)
 	if err != nil {
-		return model.Reply{}, &model.Error{Kind: model.Overloaded, Message: err.Error()}
+		return nil, &model.Error{Kind: model.Overloaded, Message: err.Error()}
 	}
 	reply, err := m.longReplies.Generate(ctx, req)
 	reply.Release = held.Release
@@ -382,16 +382,16 @@ func TestCallsBesideOthersNeedMemory(t *testing.T) {
 // manyCalls is a model that makes that many calls in one reply, and then answers.
 type manyCalls int
 
-func (m manyCalls) Generate(_ context.Context, r model.Request) (model.Reply, error) {
+func (m manyCalls) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
 	if last := r.Messages[len(r.Messages)-1]; last.Role == model.RoleTool {
-		return model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
+		return &model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
 	}
 	reply := model.Reply{FinishReason: model.FinishToolCalls}
 	for n := range int(m) {
 		reply.ToolCalls = append(reply.ToolCalls,
 			model.ToolCall{ID: fmt.Sprintf("call-%d", n), Name: "look", Arguments: fmt.Sprintf(`{"n":%d}`, n)})
 	}
-	return reply, nil
+	return &reply, nil
 }
 
 // TestReadsOfLargeOutputsWait checks that a small output is read at once, and that a large one waits until there is

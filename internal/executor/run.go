@@ -3,7 +3,6 @@ package executor
 import (
 	"context"
 	"errors"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +40,8 @@ type run struct {
 	// first is true if no earlier run can have begun anything. tried is true once the engine was asked to run the
 	// Turn.
 	first, tried bool
+	// whole is true if the present attempt is the first one of the Turn, so its journal has all that the Turn writes.
+	whole bool
 	// progress writes the run's progress while it runs.
 	progress progress
 	// memory is the memory of the conversation. Only the run's goroutine uses it.
@@ -196,9 +197,13 @@ const (
 func (r *run) execute(ctx context.Context) (*turn.Result, error) {
 	var again waits
 	for {
-		result, err := r.attempt(ctx)
+		in, err := r.beginAttempt(ctx)
 		if err == nil {
-			return result, nil
+			var result *turn.Result
+			result, err = r.executor.Engine.Run(ctx, in)
+			if err = r.endAttempt(ctx, err); err == nil {
+				return result, nil
+			}
 		}
 		if err := r.awaitRetry(ctx, &again, err); err != nil {
 			return nil, err
@@ -251,9 +256,9 @@ func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 	return nil
 }
 
-// attempt runs the engine once. If the Turn must then be handed back because something is missing, attempt first
-// waits for a while.
-func (r *run) attempt(ctx context.Context) (*turn.Result, error) {
+// beginAttempt returns the input for the engine. If the Turn must be handed back because something is missing,
+// beginAttempt first waits for a while.
+func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 	in, err := r.input(ctx)
 	if _, again := errors.AsType[*unreadError](err); again {
 		return nil, err
@@ -265,20 +270,30 @@ func (r *run) attempt(ctx context.Context) (*turn.Result, error) {
 	if err := r.awaitSpace(ctx); err != nil {
 		return nil, err
 	}
-	result, err := r.engine(ctx, in)
+	r.whole = r.first && !r.tried
+	r.tried, r.memory.read = true, false
+	r.executor.Forecast.Begin(in.UID, r.namespace)
+	return in, nil
+}
+
+// endAttempt returns the error with which an attempt ended: that of the engine, or another one if the Turn ends
+// without a result. If the Turn must be handed back because something is missing, endAttempt first waits for a while.
+func (r *run) endAttempt(ctx context.Context, err error) error {
+	r.executor.Forecast.End(string(r.turn.UID), r.whole && err == nil)
 	if cut, lost := errors.AsType[*cutOffError](err); lost {
-		return nil, r.account(ctx, cut)
+		return r.account(ctx, cut)
 	}
 	if errors.Is(err, journal.ErrDamaged) {
-		return nil, r.interrupted(ctx, "the turn cannot continue from its journal: "+err.Error())
+		return r.interrupted(ctx, "the turn cannot continue from its journal: "+err.Error())
 	}
-	if errors.Is(err, errPanicked) {
-		return nil, r.interrupted(ctx, "the run failed because of a bug in Capstan: see the log of its executor")
+	if bug, panicked := errors.AsType[*turn.PanicError](err); panicked {
+		r.executor.Log.Error(err, "Failed to run a turn", "turn", r.key(), "stack", bug.Stack)
+		return r.interrupted(ctx, err.Error()+": see the log of its executor")
 	}
 	if r.isFutile(err) {
 		r.delayHandBack(ctx)
 	}
-	return result, err
+	return err
 }
 
 // isFutile reports whether a new run that began at once would fail in the same way: the Turn needs something that
@@ -296,26 +311,6 @@ type handBackError struct{ error }
 
 // Unwrap returns the cause.
 func (e *handBackError) Unwrap() error { return e.error }
-
-// errPanicked means that the engine panicked.
-var errPanicked = errors.New("the engine panicked")
-
-// engine runs the engine. If the engine panics, only this Turn ends; the process and all other Turns continue.
-func (r *run) engine(ctx context.Context, in *turn.Input) (result *turn.Result, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			// The panic value may hold a part of the prompt; the stack does not.
-			r.executor.Log.Error(errors.New("panic in the engine"), "Failed to run a turn", "turn", r.key(), "stack", string(debug.Stack()))
-			result, err = nil, errPanicked
-		}
-	}()
-	whole := r.first && !r.tried
-	r.tried, r.memory.read = true, false
-	r.executor.Forecast.Begin(in.UID, r.namespace)
-	result, err = r.executor.Engine.Run(ctx, in)
-	r.executor.Forecast.End(in.UID, whole && err == nil)
-	return result, err
-}
 
 // delayHandBack waits before a Turn is handed back because something that it needs is missing. Otherwise a controller
 // that still believes that it exists could bind the Turn again at once. The wait grows with each epoch.

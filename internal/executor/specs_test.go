@@ -22,10 +22,10 @@ func TestSpecOfARunningTurnIsShared(t *testing.T) {
 	e.Specs = &Specs{}
 	asked, answer := make(chan struct{}), make(chan struct{})
 	e.Provider = func(*v1alpha1.ModelProvider) model.Provider {
-		return generateFunc(func(context.Context, model.Request) (model.Reply, error) {
+		return modelFunc(func(context.Context, *model.Request) (*model.Reply, error) {
 			close(asked)
 			<-answer
-			return model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
+			return &model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
 		})
 	}
 	running := stored(t, e)
@@ -48,14 +48,6 @@ func TestSpecOfARunningTurnIsShared(t *testing.T) {
 	if decoded(func(*v1alpha1.Turn) {}) || len(e.Specs.byUID) > 0 {
 		t.Error("the run has ended and its spec is kept")
 	}
-}
-
-// generateFunc is a function that is a provider.
-type generateFunc func(context.Context, model.Request) (model.Reply, error)
-
-// Generate calls the function.
-func (f generateFunc) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
-	return f(ctx, req)
 }
 
 // TestStatusWriteKeepsTheSpec checks that the Turn that a status write returns has the spec of the Turn that was

@@ -34,12 +34,12 @@ import (
 // asking is a model that calls the tool "look" once. Each reply uses 15 tokens.
 type asking struct{}
 
-func (asking) Generate(_ context.Context, r model.Request) (model.Reply, error) {
+func (asking) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
 	used := model.Usage{InputTokens: 10, OutputTokens: 5}
 	if r.Messages[len(r.Messages)-1].Role == model.RoleTool {
-		return model.Reply{Text: "There.", FinishReason: model.FinishStop, Usage: used}, nil
+		return &model.Reply{Text: "There.", FinishReason: model.FinishStop, Usage: used}, nil
 	}
-	return model.Reply{
+	return &model.Reply{
 		FinishReason: model.FinishToolCalls,
 		ToolCalls:    []model.ToolCall{{ID: "c1", Name: "look", Arguments: "{}"}}, Usage: used,
 	}, nil

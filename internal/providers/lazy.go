@@ -23,22 +23,14 @@ type lazy struct {
 	object *v1alpha1.ModelProvider
 }
 
-var _ model.PointerProvider = (*lazy)(nil)
-
 // Generate sends the request, or returns why it cannot be sent. While the API server cannot be reached, it waits
 // until ctx ends: an outage of the API server is not a failure of the model and must not use up its attempts.
-func (l *lazy) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
-	err = l.GenerateInto(ctx, &req, &reply)
-	return reply, err
-}
-
-// GenerateInto implements model.PointerProvider.
-func (l *lazy) GenerateInto(ctx context.Context, req *model.Request, reply *model.Reply) error {
+func (l *lazy) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	p, err := l.provider(ctx)
 	if err != nil {
-		return unsent(l.object.Name, err)
+		return nil, unsent(l.object.Name, err)
 	}
-	return p.GenerateInto(ctx, req, reply)
+	return p.Generate(ctx, req)
 }
 
 // provider returns the provider for a request. It must not be inlined: its variables would stay on the stack of a
@@ -65,8 +57,8 @@ func Unusable(name string, cause error) model.Provider {
 type unusable struct{ err *model.Error }
 
 // Generate returns the error.
-func (u unusable) Generate(context.Context, model.Request) (model.Reply, error) {
-	return model.Reply{}, u.err
+func (u unusable) Generate(context.Context, *model.Request) (*model.Reply, error) {
+	return nil, u.err
 }
 
 // unsent returns the error for a request that was never sent. A Secret that cannot be used counts as an

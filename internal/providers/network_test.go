@@ -72,7 +72,7 @@ func TestRefusedAddress(t *testing.T) {
 	w, _ := newFakeCluster(t, secretValue)
 	c := providers.NewCache(w.read, w.clock, nil, nil)
 	t.Cleanup(c.Close)
-	_, err := c.Lazy(object(web.URL+"/v1")).Generate(t.Context(), model.Request{Model: "m"})
+	_, err := c.Lazy(object(web.URL+"/v1")).Generate(t.Context(), &model.Request{Model: "m"})
 	e := model.AsError(err)
 	const want = `provider "main": connections to 127.0.0.1 are refused: it is a loopback address; the ` +
 		`manager's --tool-allow-cidrs=127.0.0.1/32 would allow it`

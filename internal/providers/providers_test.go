@@ -373,14 +373,14 @@ func TestLazy(t *testing.T) {
 	})
 	p := c.Lazy(object("http://127.0.0.1:1/v1"))
 	for range 2 {
-		_, err := p.Generate(t.Context(), model.Request{Model: "m"})
+		_, err := p.Generate(t.Context(), &model.Request{Model: "m"})
 		e, ok := errors.AsType[*model.Error](err)
 		if !ok || e.Kind != model.Network || !e.Unsent {
 			t.Fatalf("Generate: %#v, want a failure that may pass, of a request that never left", err)
 		}
 	}
 	w.set(func(w *fakeCluster) { w.err = nil })
-	_, err := p.Generate(t.Context(), model.Request{Model: "m"})
+	_, err := p.Generate(t.Context(), &model.Request{Model: "m"})
 	if e, ok := errors.AsType[*model.Error](err); !ok || e.Unsent {
 		t.Errorf("Generate: %#v, want a request that was sent, to an endpoint that does not answer", err)
 	}
@@ -401,7 +401,7 @@ func TestUnusable(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := providers.Unusable("main", tc.cause).Generate(t.Context(), model.Request{})
+			_, err := providers.Unusable("main", tc.cause).Generate(t.Context(), &model.Request{})
 			e, ok := errors.AsType[*model.Error](err)
 			if !ok || e.Kind != tc.want.Kind || e.Message != tc.want.Message || !errors.Is(err, tc.cause) {
 				t.Errorf("Generate: %+v, want %+v with its cause", err, tc.want)
@@ -442,7 +442,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 			c := providers.NewCache(w.read, w.clock, netpolicy.NewLocalPolicy(), nil)
 			time.AfterFunc(time.Minute, func() { w.set(func(w *fakeCluster) { w.err = nil }) }) // the Secret does not exist at that time
 			begin := time.Now()
-			_, err := c.Lazy(object("http://one.example/v1")).Generate(t.Context(), model.Request{})
+			_, err := c.Lazy(object("http://one.example/v1")).Generate(t.Context(), &model.Request{})
 			failure, ok := errors.AsType[*model.Error](err)
 			if !ok || failure.Kind != model.Auth || !failure.Unsent || time.Since(begin) < time.Minute {
 				t.Errorf("Generate: %v after %s; want the missing Secret, and no sooner than the API server answers", err,
@@ -456,7 +456,7 @@ func TestUnreachableAPIServer(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			_, err := providers.NewCache(w.read, w.clock, netpolicy.NewLocalPolicy(),
-				nil).Lazy(object("http://one.example/v1")).Generate(ctx, model.Request{})
+				nil).Lazy(object("http://one.example/v1")).Generate(ctx, &model.Request{})
 			if failure, ok := errors.AsType[*model.Error](err); !ok || !failure.Unsent {
 				t.Errorf("Generate: %v, want an error of a request that never left", err)
 			}

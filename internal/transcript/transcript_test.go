@@ -43,10 +43,11 @@ func clock() func() time.Time {
 // script is a model that gives the next of its replies to each request.
 type script []func() (model.Reply, error)
 
-func (s *script) Generate(context.Context, model.Request) (model.Reply, error) {
+func (s *script) Generate(context.Context, *model.Request) (*model.Reply, error) {
 	next := (*s)[0]
 	*s = (*s)[1:]
-	return next()
+	reply, err := next()
+	return &reply, err
 }
 
 var took = model.Usage{InputTokens: 1000, OutputTokens: 234}

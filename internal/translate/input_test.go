@@ -26,8 +26,8 @@ import (
 type mute struct{ model.Provider }
 
 // Generate fails.
-func (mute) Generate(context.Context, model.Request) (model.Reply, error) {
-	return model.Reply{}, fmt.Errorf("asked")
+func (mute) Generate(context.Context, *model.Request) (*model.Reply, error) {
+	return nil, fmt.Errorf("asked")
 }
 
 // making is the preparation that the tests pass to Input.

@@ -91,7 +91,7 @@ func world(t *testing.T, point string, trace *strings.Builder) (done []string, d
 		started, _ := json.Marshal(map[string]string{"name": turn.Name})
 		_ = store.Append(t.Context(), uid, journal.Entry{Kind: journal.RunStarted, Payload: started}, journal.Entry{Kind: journal.Prepared})
 		for range 2 {
-			_, _ = provider.Generate(t.Context(), model.Request{ID: uid + "/3"})
+			_, _ = provider.Generate(t.Context(), &model.Request{ID: uid + "/3"})
 			_, _ = count.Call(t.Context(), tool.Call{IdempotencyKey: uid + "/1/c"})
 			_ = store.Append(t.Context(), uid, journal.Entry{Kind: journal.ToolFinished})
 		}
@@ -132,9 +132,9 @@ func (s serves) Tools(context.Context, *v1alpha1.ToolServer) ([]tool.Tool, error
 
 type generates func()
 
-func (g generates) Generate(context.Context, model.Request) (model.Reply, error) {
+func (g generates) Generate(context.Context, *model.Request) (*model.Reply, error) {
 	g()
-	return model.Reply{}, nil
+	return &model.Reply{}, nil
 }
 
 func TestALineDiesAtItsPoint(t *testing.T) {

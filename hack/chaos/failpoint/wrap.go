@@ -58,7 +58,7 @@ type lineProvider struct {
 }
 
 // Generate implements model.Provider.
-func (p *lineProvider) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
+func (p *lineProvider) Generate(ctx context.Context, req *model.Request) (reply *model.Reply, err error) {
 	err = p.line.around(Request, ownerOf(req.ID), nil, func() error {
 		reply, err = p.provider.Generate(ctx, req)
 		return err

@@ -184,6 +184,9 @@ func (j *localRun) drive(w *localTurn) error {
 			turnstatus.Finish(w.turn, result, w.binding.end())
 			return nil
 		}
+		if bug, panicked := errors.AsType[*turn.PanicError](err); panicked {
+			return fmt.Errorf("%w; please report this stack:\n%s", err, bug.Stack)
+		}
 		waits, parked := errors.AsType[*loop.Parked](err)
 		if !parked {
 			return err

@@ -96,8 +96,6 @@ type Provider struct {
 	redactor  *redact.Redactor
 }
 
-var _ model.PointerProvider = (*Provider)(nil)
-
 // New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.
 func New(cfg Config, protocol Protocol) *Provider {
 	transport := netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots)
@@ -110,20 +108,14 @@ func New(cfg Config, protocol Protocol) *Provider {
 // Close closes idle connections. Running requests continue.
 func (p *Provider) Close() { p.transport.CloseIdleConnections() }
 
-// Generate requests one reply. All errors are *model.Error.
-func (p *Provider) Generate(ctx context.Context, req model.Request) (reply model.Reply, err error) {
-	err = p.GenerateInto(ctx, &req, &reply)
-	return reply, err
-}
-
-// GenerateInto implements model.PointerProvider. It works in three parts to keep the stack of a waiting Turn small: begin
-// makes the request, this frame alone sends it, and finish reads the answer.
-func (p *Provider) GenerateInto(ctx context.Context, req *model.Request, reply *model.Reply) error {
+// Generate requests one reply. All errors are *model.Error. It works in three parts to keep the stack of a waiting
+// Turn small: begin makes the request, this frame alone sends it, and finish reads the answer.
+func (p *Provider) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	x := p.newExchange(eventStream)
 	if x.begin(ctx, req); x.err == nil {
 		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because finish closes it
 	}
-	return x.finish(ctx, reply)
+	return x.finish(ctx)
 }
 
 // begin makes the HTTP request.
@@ -146,16 +138,15 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 // finish reads the reply.
 //
 //go:noinline
-func (x *exchange) finish(ctx context.Context, reply *model.Reply) error {
+func (x *exchange) finish(ctx context.Context) (*model.Reply, error) {
 	defer x.memory.release()
-	came, err := x.receive(ctx)
+	reply, err := x.receive(ctx)
 	if err != nil {
-		return x.classify(ctx, err, came)
+		return nil, x.classify(ctx, err, reply)
 	}
-	x.provider.cleanReply(&came)
-	came.Release = x.memory.handOver()
-	*reply = came
-	return nil
+	x.provider.cleanReply(&reply)
+	reply.Release = x.memory.handOver()
+	return &reply, nil
 }
 
 // Probe requests the endpoint's list of models, which costs nothing. If the endpoint answers but has no such list,

@@ -233,7 +233,7 @@ func TestToolCalls(t *testing.T) {
 			}
 			body := events(append(tc.events, finishing(finish),
 				`{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`, "[DONE]")...)
-			got, err := provider(t, serve(t, respond(200, body, stream))).Generate(t.Context(), withTools("hello"))
+			got, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), withTools("hello"))
 			want := model.Reply{
 				Text: tc.text, ToolCalls: tc.want, FinishReason: model.FinishToolCalls,
 				Usage: model.Usage{InputTokens: 9, OutputTokens: 4},
@@ -304,7 +304,7 @@ func TestInvalidToolCalls(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reply, err := provider(t, serve(t, respond(200, events(append(tc.events, usage, "[DONE]")...), stream))).Generate(t.Context(),
+			reply, err := generate(t.Context(), provider(t, serve(t, respond(200, events(append(tc.events, usage, "[DONE]")...), stream))),
 				withTools("hello"))
 			e := check(t, reply, err)
 			tc.want.Message = `provider "demo": ` + tc.want.Message
@@ -325,7 +325,7 @@ func TestUnofferedToolCalls(t *testing.T) {
 		"tool_calls": events(delta(`"content":"hm"`), part(0, "a", "count", `{"n":1}`), finishing("tool_calls"), "[DONE]"),
 		"stop":       events(delta(`"content":"hm"`), part(0, "a", "count", `{"n":1}`), finishing("stop"), "[DONE]"),
 	} {
-		got, err := provider(t, serve(t, respond(200, body, stream))).Generate(t.Context(), request("hello"))
+		got, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), request("hello"))
 		want := model.Reply{
 			Text: "hm", FinishReason: model.FinishToolCalls,
 			ToolCalls: []model.ToolCall{{ID: "a", Name: "count", Arguments: `{"n":1}`}},
@@ -340,7 +340,7 @@ func TestCutOffToolCallsAreLeftOut(t *testing.T) {
 	body := events(delta(`"content":"Let me"`), part(0, "a", "count", `{"n":1}`), part(1, "b", "count", `{"n":`),
 		finishing("length"), "[DONE]")
 	for name, req := range map[string]model.Request{"offered": withTools("hello"), "not offered": request("hello")} {
-		got, err := provider(t, serve(t, respond(200, body, stream))).Generate(t.Context(), req)
+		got, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), req)
 		if diff := cmp.Diff(model.Reply{Text: "Let me", FinishReason: model.FinishLength}, got); diff != "" || err != nil {
 			t.Errorf("%s (error %v): -want +got:\n%s", name, err, diff)
 		}
@@ -349,7 +349,7 @@ func TestCutOffToolCallsAreLeftOut(t *testing.T) {
 
 func TestEndlessToolCalls(t *testing.T) {
 	body := events(append(manyParts(5000), finishing("tool_calls"), "[DONE]")...)
-	reply, err := provider(t, serve(t, respond(200, body, stream))).Generate(t.Context(), withTools("hello"))
+	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), withTools("hello"))
 	want := errorParts{Kind: model.ReplyTooLong, Message: `provider "demo": the model called more than 128 tools at once`}
 	if diff := cmp.Diff(want, partsOf(check(t, reply, err))); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -324,7 +324,7 @@ func TestEndlessComments(t *testing.T) {
 func TestCommentBoundRestartsAtEachEvent(t *testing.T) {
 	comments := strings.Repeat(": "+strings.Repeat("x", 1000)+"\n\n", 200)
 	body := strings.Repeat(comments+events(delta(`"content":"yes"`)), 3) + comments + events(finishing("stop"), "[DONE]")
-	reply, err := provider(t, serve(t, respond(200, body, stream))).Generate(t.Context(), request("hello"))
+	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), request("hello"))
 	if err != nil || reply.Text != "yesyesyes" {
 		t.Errorf("%q, %v; want an answer beside 800 KB of comments, of which 200 KB come at a time", reply.Text, err)
 	}
@@ -386,7 +386,7 @@ func TestErrorWithinStream(t *testing.T) {
 // TestLastLineWithoutLineBreak checks that the last event counts even if its line does not end, unless it is cut off.
 func TestLastLineWithoutLineBreak(t *testing.T) {
 	begun := events(delta(`"content":"yes"`)) + "data: "
-	reply, err := provider(t, serve(t, respond(200, begun+finishing("stop"), stream))).Generate(t.Context(), request("hello"))
+	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, begun+finishing("stop"), stream))), request("hello"))
 	if err != nil || reply.Text != "yes" {
 		t.Errorf("%q, %v; want the answer", reply.Text, err)
 	}

@@ -46,7 +46,7 @@ func TestLongReplies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rule := strings.TrimSuffix(tc.rule, "}") + ", usage: {promptTokens: 9, completionTokens: 7, reasoningTokens: 0}}"
 			_, url := fakeModel(t, "rules: [{reply: "+rule+"}]")
-			got, err := provider(t, url).Generate(t.Context(), withTools("hello"))
+			got, err := generate(t.Context(), provider(t, url), withTools("hello"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("error %v, -want +got:\n%.2000s", err, diff)
 			}
@@ -119,7 +119,7 @@ func TestTooLongReplies(t *testing.T) {
 			if tc.want.TooLong {
 				tc.want.FinishReason = model.FinishLength
 			}
-			got, err := provider(t, serve(t, respond(200, events(tc.events...), stream))).Generate(t.Context(), withTools("hello"))
+			got, err := generate(t.Context(), provider(t, serve(t, respond(200, events(tc.events...), stream))), withTools("hello"))
 			if tc.want.Text != got.Text || tc.want.Reasoning != got.Reasoning {
 				t.Errorf("%d bytes of text and %d of reasoning, want %d and %d: %s", len(got.Text), len(got.Reasoning),
 					len(tc.want.Text), len(tc.want.Reasoning), tc.reason)
@@ -143,7 +143,7 @@ func TestTooLongReplyIsCancelled(t *testing.T) {
 		cancel(errors.New("the turn was cancelled"))
 		<-r.Context().Done()
 	})
-	got, err := provider(t, url).Generate(ctx, request("hello"))
+	got, err := generate(ctx, provider(t, url), request("hello"))
 	if err == nil {
 		t.Errorf("Generate = %d bytes, %s; want the error of a request that was cancelled", len(got.Text), got.FinishReason)
 	}
@@ -162,7 +162,7 @@ func TestEndlessReply(t *testing.T) {
 		}
 	})
 	p := provider(t, url, func(c *openai.Config) { c.MaxStreamBytes = 1 << 20 })
-	got, err := p.Generate(t.Context(), request("hello"))
+	got, err := generate(t.Context(), p, request("hello"))
 	if err != nil || got.FinishReason != model.FinishLength || !got.TooLong ||
 		!strings.HasPrefix(got.Text, "word word ") || got.Received != int64(len(got.Text)) {
 		t.Errorf("Generate = %.20q... of %d bytes, %s %t %d, %v; want what came, cut off", got.Text, len(got.Text),
@@ -212,7 +212,7 @@ func TestReceivedBytesOfFailedReplies(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			reply, err := provider(t, serve(t, respond(200, events(tc.events...), stream))).Generate(t.Context(), withTools("hello"))
+			reply, err := generate(t.Context(), provider(t, serve(t, respond(200, events(tc.events...), stream))), withTools("hello"))
 			if e := check(t, reply, err); e.Received != tc.want || e.Usage != tc.used {
 				t.Errorf("%d bytes received, usage %+v; want %d and %+v: %s", e.Received, e.Usage, tc.want, tc.used, tc.reason)
 			}
@@ -232,7 +232,7 @@ func TestLongCallNames(t *testing.T) {
 		pieces = append(pieces, part(0, "more", "more", ""))
 	}
 	body := events(append(pieces, part(0, "", "", "{}"), finishing("tool_calls"), "[DONE]")...)
-	got, err := provider(t, serve(t, respond(200, body, stream))).Generate(t.Context(), withTools("hello"))
+	got, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), withTools("hello"))
 	if err != nil || len(got.ToolCalls) != 1 || got.ToolCalls[0].ID != "call_0" || len(got.ToolCalls[0].Name) != 1024 {
 		t.Errorf("Generate = %.100v, %v; want a call with an ID in place of one that is too long and a name of 1024 bytes",
 			got.ToolCalls, err)

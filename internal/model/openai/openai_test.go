@@ -45,7 +45,7 @@ func TestAnswers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, url := fakeModel(t, tc.rules)
-			got, err := provider(t, url).Generate(t.Context(), request("hello"))
+			got, err := generate(t.Context(), provider(t, url), request("hello"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
 			}
@@ -76,7 +76,7 @@ func TestStreamsOfOtherServers(t *testing.T) {
 		"no last line": {"an end without a line feed", strings.TrimRight(events(chunk("yes", `"stop"`), "[DONE]"), "\n")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := provider(t, serve(t, respond(200, tc.body, stream))).Generate(t.Context(), request("hello"))
+			got, err := generate(t.Context(), provider(t, serve(t, respond(200, tc.body, stream))), request("hello"))
 			if strings.TrimSpace(got.Text) != "yes" || got.FinishReason != model.FinishStop || err != nil {
 				t.Errorf("Generate = %.50q %s, %v; want yes: %s", got.Text, got.FinishReason, err, tc.reason)
 			}
@@ -178,7 +178,7 @@ func TestRequests(t *testing.T) {
 			}
 			req := request("hello")
 			req.Parameters = tc.parameters
-			if _, err := provider(t, url, mutate...).Generate(t.Context(), req); err != nil {
+			if _, err := generate(t.Context(), provider(t, url, mutate...), req); err != nil {
 				t.Fatalf("Generate: %v", err)
 			}
 			if s := <-bodies; !tc.check(s) {
@@ -197,7 +197,7 @@ func TestCancelEndsTheRequest(t *testing.T) {
 			errs := make(chan error, 1)
 			p := provider(t, url)
 			go func() {
-				_, err := p.Generate(ctx, request("hello"))
+				_, err := generate(ctx, p, request("hello"))
 				errs <- err
 			}()
 			if err := s.Wait(longContext(t), func(s server.Stats) bool { return s.InFlight == 1 }); err != nil {
@@ -219,7 +219,7 @@ func TestCancelEndsTheRequest(t *testing.T) {
 func TestSlowAnswerIsNotIdle(t *testing.T) {
 	_, url := fakeModel(t, `rules: [{reply: {text: "one answer in many pieces", chunkChars: 2}, fault: {chunkDelayMilliseconds: 200}}]`)
 	p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 2 * time.Second })
-	got, err := p.Generate(t.Context(), request("hello"))
+	got, err := generate(t.Context(), p, request("hello"))
 	if err != nil || got.Text != "one answer in many pieces" {
 		t.Errorf("Generate = %q, %v; want the answer: only silence is a time-out", got.Text, err)
 	}
@@ -258,7 +258,7 @@ func TestBytesOutsideEventsAreIdle(t *testing.T) {
 				}
 			})
 			p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 150 * time.Millisecond })
-			_, err := p.Generate(longContext(t), request("hello"))
+			_, err := generate(longContext(t), p, request("hello"))
 			if e, ok := errors.AsType[*model.Error](err); !ok || e.Kind != model.Timeout {
 				t.Errorf("Generate: %v, want a time-out: %s", err, tc.reason)
 			}
@@ -273,7 +273,7 @@ func TestConcurrentRequests(t *testing.T) {
 	for _, word := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
 		wg.Go(func() {
 			for range 5 {
-				if got, err := p.Generate(t.Context(), request(word)); err != nil || got.Text != "You said "+word {
+				if got, err := generate(t.Context(), p, request(word)); err != nil || got.Text != "You said "+word {
 					t.Errorf("Generate(%s) = %q, %v", word, got.Text, err)
 				}
 			}
@@ -359,7 +359,7 @@ func TestMessagesWithoutContentAreNotSent(t *testing.T) {
 	})
 	req := request("hello")
 	req.Messages[0].Content = ""
-	if _, err := provider(t, url).Generate(t.Context(), req); err != nil {
+	if _, err := generate(t.Context(), provider(t, url), req); err != nil {
 		t.Fatalf("Generate: %v", err)
 	}
 	if got := <-bodies; len(got) != 1 || got[0].Role != "user" || got[0].Content != "hello" {

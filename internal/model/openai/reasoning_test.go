@@ -45,7 +45,7 @@ func TestReasoningOnTheWire(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := provider(t, serve(t, respond(200, tc.body, stream))).Generate(t.Context(), request("hello"))
+			got, err := generate(t.Context(), provider(t, serve(t, respond(200, tc.body, stream))), request("hello"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
 			}
@@ -65,7 +65,7 @@ func TestReasoningWithCalls(t *testing.T) {
 	_, url := fakeModel(t, `rules: [{reply: {reasoning: "I look.", toolCalls: [{name: find}]}}]`)
 	req := request("hello")
 	req.Tools = []model.Tool{{Name: "find"}}
-	got, err := provider(t, url).Generate(t.Context(), req)
+	got, err := generate(t.Context(), provider(t, url), req)
 	if err != nil || got.Reasoning != "I look." || got.Text != "" || len(got.ToolCalls) != 1 || got.Usage.ReasoningTokens != 2 {
 		t.Errorf("Generate = %+v, %v; want a call, what was thought, and its tokens", got, err)
 	}
@@ -76,7 +76,7 @@ func TestReasoningIsNotIdle(t *testing.T) {
 	_, url := fakeModel(t, `rules: [{reply: {reasoning: "one thought in many pieces", text: "yes", chunkChars: `+
 		`2}, fault: {chunkDelayMilliseconds: 200}}]`)
 	p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 2 * time.Second })
-	got, err := p.Generate(t.Context(), request("hello"))
+	got, err := generate(t.Context(), p, request("hello"))
 	if err != nil || got.Reasoning != "one thought in many pieces" || got.Text != "yes" {
 		t.Errorf("Generate = %+v, %v; want the answer: only silence is a time-out", got, err)
 	}
@@ -112,7 +112,7 @@ func TestInvalidSchema(t *testing.T) {
 	s, url := fakeModel(t, "")
 	req := request("hello")
 	req.Output = json.RawMessage(`{"type":`)
-	_, err := provider(t, url).Generate(t.Context(), req)
+	_, err := generate(t.Context(), provider(t, url), req)
 	e, ok := errors.AsType[*model.Error](err)
 	if !ok || e.Kind != model.InvalidRequest || !e.Unsent || s.Stats().Requests != 0 {
 		t.Errorf("Generate: %v after %d requests, want it refused before it is sent", err, s.Stats().Requests)
@@ -124,12 +124,12 @@ func TestStrictEndpoint(t *testing.T) {
 	s, url := fakeModel(t, `{contextTokens: 100, rules: [{when: {responseFormat: json_schema, hasTools: true}, reply: {text: "{}"}}]}`)
 	req := request("hello")
 	req.Output, req.Parameters.Effort, req.Tools = json.RawMessage(`{"type":"object"}`), "low", []model.Tool{{Name: "find"}}
-	got, err := provider(t, url).Generate(t.Context(), req)
+	got, err := generate(t.Context(), provider(t, url), req)
 	if err != nil || got.Text != "{}" || s.Requests()[0].ResponseFormat != "json_schema" {
 		t.Errorf("Generate = %+v, %v; want the answer", got, err)
 	}
 	req.Messages[1].Content = strings.Repeat("long ", 100)
-	_, err = provider(t, url).Generate(t.Context(), req)
+	_, err = generate(t.Context(), provider(t, url), req)
 	if e, ok := errors.AsType[*model.Error](err); !ok || e.Kind != model.ContextLength {
 		t.Errorf("Generate: %v, want ContextLength", err)
 	}

@@ -45,8 +45,7 @@ func TestRefusalIsAReply(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := provider(t, serve(t, respond(200, events(append(tc.events, "[DONE]")...), stream))).Generate(
-				t.Context(), request("hello"))
+			got, err := generate(t.Context(), provider(t, serve(t, respond(200, events(append(tc.events, "[DONE]")...), stream))), request("hello"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
 			}
@@ -93,15 +92,14 @@ func TestReasoningBeforeTheAnswer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := provider(t, serve(t, respond(200, events(append(tc.events, "[DONE]")...), stream))).Generate(
-				t.Context(), request("hello"))
+			got, err := generate(t.Context(), provider(t, serve(t, respond(200, events(append(tc.events, "[DONE]")...), stream))), request("hello"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
 			}
 		})
 	}
 	body := events(delta(`"content":"<think>Hm.</think> "`), finishing("stop"), "[DONE]")
-	reply, err := provider(t, serve(t, respond(200, body, stream))).Generate(t.Context(), request("hello"))
+	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), request("hello"))
 	if e := check(t, reply, err); e.Kind != model.Malformed {
 		t.Errorf("reasoning alone is %s, want an empty answer", e.Kind)
 	}

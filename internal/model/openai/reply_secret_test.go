@@ -72,7 +72,7 @@ func TestKeyIsRemovedFromReplies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := provider(t, serve(t, respond(200, events(append(tc.events, ended...)...), stream)),
 				func(cfg *openai.Config) { cfg.Earlier = []string{"sk-earlier-0123456789abcdef"} })
-			got, err := p.Generate(t.Context(), withTools("hello"))
+			got, err := generate(t.Context(), p, withTools("hello"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
 			}

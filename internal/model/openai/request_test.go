@@ -30,7 +30,7 @@ func sentBody(t *testing.T, req model.Request, member string, mutate ...func(*op
 		requests <- a
 		respond(200, events(delta(`"content":"yes"`), finishing("stop"), "[DONE]"), stream)(w, r)
 	})
-	if _, err := provider(t, url, mutate...).Generate(t.Context(), req); err != nil {
+	if _, err := generate(t.Context(), provider(t, url, mutate...), req); err != nil {
 		t.Fatalf("Generate: %v", err)
 	}
 	got := <-requests
@@ -184,7 +184,7 @@ func TestInvalidParametersAreNotSent(t *testing.T) {
 	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("the request was sent") })
 	req := request("hello")
 	req.Tools = []model.Tool{{Name: "count", Parameters: json.RawMessage(`{"type":`)}}
-	reply, err := provider(t, url).Generate(t.Context(), req)
+	reply, err := generate(t.Context(), provider(t, url), req)
 	e := check(t, reply, err)
 	const want = `provider "demo": the request cannot be sent: the parameters of tool "count" are not JSON`
 	if e.Kind != model.InvalidRequest || e.Message != want || !e.Unsent {
@@ -212,7 +212,7 @@ rules:
 	var asked []string
 	for step := range 3 {
 		req.ID = fmt.Sprint("r-", step)
-		reply, err := p.Generate(t.Context(), req)
+		reply, err := generate(t.Context(), p, req)
 		if err != nil {
 			t.Fatalf("step %d: %v", step, err)
 		}

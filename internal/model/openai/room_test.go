@@ -41,7 +41,7 @@ func TestLongRepliesTakeTurns(t *testing.T) {
 			Memory: budget.Account(namespace, bytebudget.Replies),
 		}})
 		defer p.Close()
-		reply, err := p.Generate(t.Context(), request("hello"))
+		reply, err := generate(t.Context(), p, request("hello"))
 		if held := budget.Use(bytebudget.Replies).Bytes; err == nil && (reply.Release != nil) != (url == slow) ||
 			reply.Release != nil && held == 0 {
 			err = fmt.Errorf("who gets the reply holds none of %d bytes, or a short one holds some", held)
@@ -90,7 +90,7 @@ func TestSmallRepliesReserveMemory(t *testing.T) {
 	p := provider(t, url, func(cfg *openai.Config) { cfg.Memory = budget.Account("team", bytebudget.Replies) })
 	var all []model.Reply
 	for range 3 { // the third does not fit
-		reply, err := p.Generate(t.Context(), request("hello"))
+		reply, err := generate(t.Context(), p, request("hello"))
 		if err != nil || reply.Release == nil {
 			t.Fatalf("the reply holds no memory: %v", err)
 		}

@@ -86,6 +86,15 @@ func provider(t *testing.T, baseURL string, mutate ...func(*openai.Config)) *end
 	return p
 }
 
+// generate asks a provider for a reply. The reply is zero if there is an error.
+func generate(ctx context.Context, p model.Provider, req model.Request) (model.Reply, error) {
+	reply, err := p.Generate(ctx, &req)
+	if reply == nil {
+		reply = &model.Reply{}
+	}
+	return *reply, err
+}
+
 func request(message string) model.Request {
 	return model.Request{Model: "small", Messages: []model.Message{
 		{Role: model.RoleSystem, Name: "system_prompt", Content: "Be brief."},
@@ -96,7 +105,7 @@ func request(message string) model.Request {
 // failure sends a request and returns its error, which must be a *model.Error without any part of the key.
 func failure(t *testing.T, p *endpoint.Provider) *model.Error {
 	t.Helper()
-	reply, err := p.Generate(t.Context(), request("hello"))
+	reply, err := generate(t.Context(), p, request("hello"))
 	return check(t, reply, err)
 }
 

@@ -34,10 +34,12 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 	r.Attempt = sent
 	for {
 		r.Attempt++
-		if end, err := run.mayAsk(ctx, r); end != nil || err != nil {
+		if end, err := run.beginAttempt(ctx, r); end != nil || err != nil {
 			return end, err
 		}
-		failure, err := run.attempt(ctx, c, q, r)
+		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+		reply, err := generate(ctx, c.Provider, providerRequest(c, q, r.ID))
+		failure, err := run.recordResult(ctx, c, r, reply, err, time.Since(begin).Milliseconds())
 		if err != nil || failure == nil {
 			return nil, err
 		}
@@ -54,15 +56,20 @@ func backoffOf(c *Candidate) *backoff.ExponentialBackOff {
 	return wait
 }
 
-// mayAsk returns an End if the budget does not allow the request, and an error if the run must stop here. It
-// returns nil, nil if the request may be sent.
-func (run *runner) mayAsk(ctx context.Context, r *Request) (*End, error) {
+// beginAttempt gives the request an ID and records that it is about to be sent. It returns an End if the budget does
+// not allow the request, and an error if the run must stop here.
+func (run *runner) beginAttempt(ctx context.Context, r *Request) (*End, error) {
 	if err := run.safePoint(ctx); err != nil {
 		return nil, err
 	}
 	if why := run.overBudget(r); why != "" {
 		return &End{Reason: OverBudget, Message: why}, nil
 	}
+	r.ID = fmt.Sprintf("%s/%d", run.TurnUID, run.NextSeq())
+	if err := run.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r}); err != nil {
+		return nil, err
+	}
+	run.tools = nil // frees the tools until the model has answered
 	return nil, nil //nolint:nilnil // because the request may be sent
 }
 
@@ -95,20 +102,8 @@ func cutOffTooOften(sent, cutOff int) *model.Error {
 			"of the executor show the cause", sent, cutOff)}
 }
 
-// attempt sends one request and records its result. It returns the failure of the request, or an error that stops
-// the run.
-func (run *runner) attempt(ctx context.Context, c *Candidate, q *modelRequest, r *Request) (*model.Error, error) {
-	if err := run.recordRequest(r); err != nil {
-		return nil, err
-	}
-	run.tools = nil     // frees the tools until the model has answered
-	begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-	reply, err := askGuarded(ctx, c.Provider, providerRequest(c, q, r.ID))
-	return run.recordResult(ctx, c, r, reply, err, time.Since(begin).Milliseconds())
-}
-
-// recordResult records the result of a request. The memory of a reply stays reserved until the reply is recorded;
-// afterwards Keep decides when it is released.
+// recordResult records the result of a request. It returns the failure of the request, or an error that stops the run.
+// The memory of a reply stays reserved until the reply is recorded; afterwards Keep decides when it is released.
 func (run *runner) recordResult(
 	ctx context.Context, c *Candidate, r *Request, reply *model.Reply, err error, took int64,
 ) (*model.Error, error) {
@@ -136,12 +131,6 @@ func (run *runner) redacted(text string) string {
 		return text
 	}
 	return run.Redact(text)
-}
-
-// recordRequest gives the request an ID and records that it is about to be sent.
-func (run *runner) recordRequest(r *Request) error {
-	r.ID = fmt.Sprintf("%s/%d", run.TurnUID, run.NextSeq())
-	return run.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r})
 }
 
 // recordReply records the reply to a request.
@@ -206,11 +195,10 @@ func stackOf(err error) string {
 	return string(stack)
 }
 
-// askGuarded asks a provider and turns a panic of its adapter into an error of this request.
-func askGuarded(ctx context.Context, p model.Provider, r *model.Request) (reply *model.Reply, err error) {
+// generate asks a provider and turns a panic of its adapter into an error of this request.
+func generate(ctx context.Context, p model.Provider, r *model.Request) (reply *model.Reply, err error) {
 	defer recoverPanic(&err)
-	reply = new(model.Reply)
-	return reply, model.GenerateInto(ctx, p, r, reply)
+	return p.Generate(ctx, r)
 }
 
 // recoverPanic turns a panic of the adapter into an error. It must be deferred.

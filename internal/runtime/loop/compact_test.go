@@ -472,11 +472,11 @@ type computedModel struct {
 }
 
 // Generate returns the computed reply.
-func (s *computedModel) Generate(_ context.Context, r model.Request) (model.Reply, error) {
-	s.requests = append(s.requests, r)
-	reply := s.reply(r)
+func (s *computedModel) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
+	s.requests = append(s.requests, *r)
+	reply := s.reply(*r)
 	reply.Usage = model.Usage{}
-	return reply, nil
+	return &reply, nil
 }
 
 // TestBudgetOfASummary checks that a summary counts against the budget and is not requested if the budget is too

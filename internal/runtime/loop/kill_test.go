@@ -41,8 +41,8 @@ type statelessModel struct {
 var number = regexp.MustCompile(`number (\d+)`)
 
 // Generate computes the reply from the messages.
-func (m *statelessModel) Generate(_ context.Context, r model.Request) (model.Reply, error) {
-	m.requests = append(m.requests, r)
+func (m *statelessModel) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
+	m.requests = append(m.requests, *r)
 	found, rejected, chars := 0, false, 0
 	for _, msg := range r.Messages {
 		rejected = rejected || msg.Name == "output_violations"
@@ -50,7 +50,7 @@ func (m *statelessModel) Generate(_ context.Context, r model.Request) (model.Rep
 		for _, match := range number.FindAllStringSubmatch(msg.Content, -1) {
 			n, err := strconv.Atoi(match[1])
 			if err != nil {
-				return model.Reply{}, err
+				return nil, err
 			}
 			found = max(found, n)
 		}
@@ -58,12 +58,12 @@ func (m *statelessModel) Generate(_ context.Context, r model.Request) (model.Rep
 	last := r.Messages[len(r.Messages)-1]
 	reply := model.Reply{FinishReason: model.FinishStop}
 	switch {
-	case isCompaction(r):
+	case isCompaction(*r):
 		reply.Text = fmt.Sprintf("Found up to number %d.", found)
 	case last.Name == loop.MessageReflection:
 		reply.Text = fmt.Sprintf(`{"capital":"checked","people":%d}`, found)
 	case chars > m.window:
-		return model.Reply{}, &model.Error{Kind: model.ContextLength, Message: "too long"}
+		return nil, &model.Error{Kind: model.ContextLength, Message: "too long"}
 	case found < m.numbers:
 		reply.FinishReason = model.FinishToolCalls
 		reply.ToolCalls = []model.ToolCall{call("c", "find", fmt.Sprintf(`{"n":%d}`, found+1))}
@@ -72,7 +72,7 @@ func (m *statelessModel) Generate(_ context.Context, r model.Request) (model.Rep
 	default:
 		reply.Text = fits
 	}
-	return reply, nil
+	return &reply, nil
 }
 
 // TestKilledBetweenAnyTwoRecords kills a run at each append of a Turn with a warning, compactions, a rejection and

@@ -254,13 +254,19 @@ func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*
 }
 
 // step asks the models of the chain for one reply, starting at index at. It returns the index of the model that
-// answered, which is also asked first in the next step.
+// answered, which is also asked first in the next step. Before a request, older messages are compacted if the prompt is
+// close to the context window. If the endpoint says that the prompt is too long, they are compacted once more.
 func (run *runner) step(ctx context.Context, at, number int) (int, *End, error) {
 	var before *failures
 	for {
-		end, err := run.stepWith(ctx, &run.Chain[at], number)
-		if err == nil {
-			return at, end, nil
+		c := &run.Chain[at]
+		prepared, q, err := run.prepareStep(ctx, c, number)
+		for err == nil {
+			end, failure := run.ask(ctx, c, q)
+			if failure == nil {
+				return at, end, nil
+			}
+			q, err = run.shorterRequest(ctx, c, prepared, number, failure)
 		}
 		if before, err = run.fallBack(before, at, err); err != nil {
 			return at, nil, err
@@ -292,25 +298,6 @@ func (run *runner) fallBack(before *failures, at int, err error) (*failures, err
 		return nil, chainError(before.errors, before.names)
 	}
 	return before, nil
-}
-
-// stepWith asks one candidate for one reply. Before the request, it compacts older messages if the prompt is close
-// to the context window. If the endpoint says that the prompt is too long, stepWith compacts once more and asks
-// again.
-func (run *runner) stepWith(ctx context.Context, c *Candidate, number int) (*End, error) {
-	prepared, q, err := run.prepareStep(ctx, c, number)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		end, failure := run.ask(ctx, c, q)
-		if failure == nil {
-			return end, nil
-		}
-		if q, err = run.shorterRequest(ctx, c, prepared, number, failure); err != nil {
-			return nil, err
-		}
-	}
 }
 
 // shorterRequest returns a shorter request if a request failed because its prompt was too long. It returns the

@@ -36,18 +36,26 @@ type answer struct {
 	err   error
 }
 
+// result returns what a provider returns.
+func (a answer) result() (*model.Reply, error) {
+	if a.err != nil {
+		return nil, a.err
+	}
+	return &a.reply, nil
+}
+
 // Generate returns the next answer.
-func (s *scriptedModel) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
+func (s *scriptedModel) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	a := s.answers[min(len(s.asked), len(s.answers)-1)]
-	s.asked, s.requests = append(s.asked, time.Now()), append(s.requests, req)
+	s.asked, s.requests = append(s.asked, time.Now()), append(s.requests, *req)
 	if a.after == 0 {
-		return a.reply, a.err
+		return a.result()
 	}
 	select {
 	case <-time.After(a.after):
-		return a.reply, a.err
+		return a.result()
 	case <-ctx.Done():
-		return model.Reply{}, &model.Error{Kind: model.Cancelled, Message: "the request was cancelled", Usage: a.reply.Usage}
+		return nil, &model.Error{Kind: model.Cancelled, Message: "the request was cancelled", Usage: a.reply.Usage}
 	}
 }
 

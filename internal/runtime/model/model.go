@@ -9,36 +9,16 @@ import (
 
 // Provider sends one request to one endpoint.
 //
-// Generate returns the whole reply or an *Error. A reply may hold memory until its Release is called. An *Error
-// contains the kind of the failure and the usage, if the endpoint reported it. Generate cuts off a reply that is
-// too long to keep. When ctx ends, Generate stops promptly, returns an *Error of kind Cancelled or Timeout, and
-// leaves nothing running. Generate never retries, because the loop does that. It is safe for concurrent use.
-type Provider interface {
-	Generate(ctx context.Context, req Request) (Reply, error)
-}
-
-// PointerProvider is a Provider that reads the request and writes the reply through pointers. It makes no copies,
-// because thousands of waiting Turns would hold these copies on their stacks.
-type PointerProvider interface {
-	// GenerateInto is like Generate but writes to reply, which must be zero. If GenerateInto returns an error, reply
-	// stays zero.
-	GenerateInto(ctx context.Context, req *Request, reply *Reply) error
-}
-
-// GenerateInto asks a provider for a reply. reply must be zero.
-func GenerateInto(ctx context.Context, p Provider, req *Request, reply *Reply) error {
-	if a, ok := p.(PointerProvider); ok {
-		return a.GenerateInto(ctx, req, reply)
-	}
-	return generate(ctx, p, req, reply)
-}
-
-// generate is a separate function to keep the frame of GenerateInto small: that frame is on the stack of each waiting Turn.
+// Generate returns the whole reply or an *Error, in which case the reply is nil. A reply may hold memory until its
+// Release is called. An *Error contains the kind of the failure and the usage, if the endpoint reported it. Generate
+// cuts off a reply that is too long to keep. When ctx ends, Generate stops promptly, returns an *Error of kind
+// Cancelled or Timeout, and leaves nothing running. Generate never retries, because the loop does that. It is safe for
+// concurrent use.
 //
-//go:noinline
-func generate(ctx context.Context, p Provider, req *Request, reply *Reply) (err error) {
-	*reply, err = p.Generate(ctx, *req)
-	return err
+// The request belongs to Generate, which may change it, until Generate returns. It and the reply are pointers because
+// thousands of waiting Turns would hold copies on their stacks.
+type Provider interface {
+	Generate(ctx context.Context, req *Request) (*Reply, error)
 }
 
 // Role is the speaker of a message.

@@ -93,8 +93,10 @@ func Expose(offers []Offer, reserved []string) []Tool {
 func NewExposure(offers []Offer, reserved []string, s Selection) Exposure {
 	tools, unusable := expose(offers, reserved)
 	offered, packs := SplitContextTools(tools)
-	x := Exposure{ContextTools: packs[:min(len(packs), MaxContextTools)], Unusable: unusable, Missing: missing(offers),
-		EffectsDeclared: true}
+	x := Exposure{
+		ContextTools: packs[:min(len(packs), MaxContextTools)], Unusable: unusable, Missing: missing(offers),
+		EffectsDeclared: true,
+	}
 	x.Tools, x.LeftOut = Select(offered, s)
 	return x
 }

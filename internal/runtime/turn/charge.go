@@ -176,8 +176,10 @@ func (e *Engine) ChargeKnown(ctx context.Context, s Session, t session.Turn, cou
 	if err != nil {
 		return nil, fmt.Errorf("failed to add the turn to the history of session %q: %w", s.Name, err)
 	}
-	return &SessionPosition{UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last,
-		Totals: place.Totals.CombinedWith(s.Known)}, nil
+	return &SessionPosition{
+		UID: s.UID, Name: s.Name, Number: place.Number, Last: place.Last,
+		Totals: place.Totals.CombinedWith(s.Known),
+	}, nil
 }
 
 // endAsDeleted records the end of a Turn that was deleted.

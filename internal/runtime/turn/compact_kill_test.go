@@ -30,7 +30,7 @@ type biller struct {
 
 // Generate bills one token for every six characters. The engine's estimate for a request without a reply is at
 // least as high.
-func (b *biller) Generate(ctx context.Context, r model.Request) (model.Reply, error) {
+func (b *biller) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
 	b.requests++
 	chars, looked := 0, 0
 	for _, m := range r.Messages {
@@ -43,19 +43,19 @@ func (b *biller) Generate(ctx context.Context, r model.Request) (model.Reply, er
 	if b.requests == b.killAt {
 		b.kill()
 		<-ctx.Done()
-		return model.Reply{}, &model.Error{Kind: model.Cancelled, Message: "killed", Err: ctx.Err()}
+		return nil, &model.Error{Kind: model.Cancelled, Message: "killed", Err: ctx.Err()}
 	}
 	switch {
 	case r.Messages[0].Name == "compaction":
 		b.summaries++
-		return model.Reply{Text: "It looked once.", FinishReason: model.FinishStop, Usage: usage}, nil
+		return &model.Reply{Text: "It looked once.", FinishReason: model.FinishStop, Usage: usage}, nil
 	case looked < 3:
-		return model.Reply{
+		return &model.Reply{
 			Text: "I look.", FinishReason: model.FinishToolCalls, Usage: usage,
 			ToolCalls: []model.ToolCall{{ID: "c" + fmt.Sprint(looked), Name: "find", Arguments: fmt.Sprintf(`{"n":%d}`, looked)}},
 		}, nil
 	}
-	return model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}, nil
+	return &model.Reply{Text: "Done.", FinishReason: model.FinishStop, Usage: usage}, nil
 }
 
 // summarized runs a Turn with a summary in two processes. The first is killed at an append or within a request, and

@@ -254,17 +254,17 @@ type chatty struct {
 }
 
 // Generate returns an answer or a summary, or an error if fails is set.
-func (c *chatty) Generate(_ context.Context, r model.Request) (model.Reply, error) {
+func (c *chatty) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
 	if r.Messages[0].Name == "compaction" {
 		c.summaries++
-		return model.Reply{Text: fmt.Sprintf("Summary %d.", c.summaries), FinishReason: model.FinishStop}, nil
+		return &model.Reply{Text: fmt.Sprintf("Summary %d.", c.summaries), FinishReason: model.FinishStop}, nil
 	}
-	c.requests = append(c.requests, r)
+	c.requests = append(c.requests, *r)
 	if c.fails {
-		return model.Reply{}, &model.Error{Kind: model.Auth, Message: "the key has expired"}
+		return nil, &model.Error{Kind: model.Auth, Message: "the key has expired"}
 	}
 	question := r.Messages[len(r.Messages)-1].Content
-	return model.Reply{Text: "Re: " + question, FinishReason: model.FinishStop}, nil
+	return &model.Reply{Text: "Re: " + question, FinishReason: model.FinishStop}, nil
 }
 
 // ask runs the next Turn. Its question has about 100 tokens, and the context window 3000.

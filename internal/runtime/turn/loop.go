@@ -15,19 +15,39 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 )
 
-// runParts runs the three parts of the Turn: prepare, loop and finalize.
-func (r *run) runParts(ctx context.Context) (*Result, error) {
-	if result, err := r.withoutLoop(ctx); result != nil || err != nil {
-		return result, err
-	}
-	end, err := r.loop(ctx)
-	return r.resultOf(end, err)
-}
-
-// withoutLoop ends a Turn that asks no model. It returns neither a result nor an error if the Turn asks one. It is
-// not inlined: the stack of a waiting Turn would hold its variables.
+// beforeLoop returns the input of the loop, or the result of a Turn that asks no model, or an error. This function and
+// afterLoop are separate because the frame of Engine.Run is on the stack of each waiting Turn.
 //
 //go:noinline
+func (r *run) beforeLoop(ctx context.Context) (*loop.Input, *Result, error) {
+	if result, err := r.withoutLoop(ctx); result != nil || err != nil {
+		return nil, result, err
+	}
+	if err := r.ensureTools(ctx); err != nil {
+		result, err := r.stopped(err)
+		return nil, result, err
+	}
+	r.steps = len(r.replayed.loop.Steps)
+	return r.loopInput(), nil, nil
+}
+
+// afterLoop turns the end or the error of the loop into a result. It parks the Turn if that waits.
+//
+//go:noinline
+func (r *run) afterLoop(end *loop.End, err error) (*Result, error) {
+	if waits, isParked := errors.AsType[*loop.Parked](err); isParked {
+		return r.stopped(r.park(waits))
+	}
+	if err != nil {
+		return r.stopped(err)
+	}
+	if len(r.replayed.loop.Steps) > r.steps && r.in.HoldAnswer != nil && r.in.HoldAnswer() {
+		return nil, loop.ErrInterrupted
+	}
+	return r.resultOf(end)
+}
+
+// withoutLoop ends a Turn that asks no model. It returns neither a result nor an error if the Turn asks one.
 func (r *run) withoutLoop(ctx context.Context) (*Result, error) {
 	if r.cancelled() {
 		return r.finalize(StopCancelled, "the turn was cancelled")
@@ -52,11 +72,8 @@ func (r *run) prepareOnly(ctx context.Context) (*Result, error) {
 	return r.finalize(StopPrepared, "the prompt was prepared; no model was asked")
 }
 
-// resultOf turns the end or the error of the loop into a result.
-func (r *run) resultOf(end *loop.End, err error) (*Result, error) {
-	if err != nil {
-		return r.stopped(err)
-	}
+// resultOf turns the end of the loop into a result.
+func (r *run) resultOf(end *loop.End) (*Result, error) {
 	last := r.replayed.loop.LastStep()
 	switch {
 	case end.Reason == loop.ToolEnded:
@@ -86,33 +103,7 @@ func (r *run) compile() (err error) {
 	return nil
 }
 
-// loop asks the model and makes calls until the loop ends. It does not repeat the work of earlier runs.
-func (r *run) loop(ctx context.Context) (*loop.End, error) {
-	if err := r.ensureTools(ctx); err != nil {
-		return nil, err
-	}
-	before := len(r.replayed.loop.Steps)
-	end, err := loop.Run(ctx, r.loopInput())
-	return r.afterLoop(end, err, len(r.replayed.loop.Steps) > before)
-}
-
-// afterLoop parks the Turn if it waits. more is true if the run has received a reply. afterLoop and ensureTools are
-// not inlined: the stack of a waiting Turn would hold their variables.
-//
-//go:noinline
-func (r *run) afterLoop(end *loop.End, err error, more bool) (*loop.End, error) {
-	if waits, isParked := errors.AsType[*loop.Parked](err); isParked {
-		return nil, r.park(waits)
-	}
-	if err == nil && more && r.in.HoldAnswer != nil && r.in.HoldAnswer() {
-		return nil, loop.ErrInterrupted
-	}
-	return end, err
-}
-
-// loopInput returns the input of the loop. It is not inlined: the stack of a waiting Turn would hold a copy.
-//
-//go:noinline
+// loopInput returns the input of the loop.
 func (r *run) loopInput() *loop.Input {
 	return &loop.Input{
 		Config: r.in.Config, TurnUID: r.in.UID, Start: r.startOfChain(), Prepare: r.prepare, Tools: r.tools, Offered: r.offers,
@@ -142,8 +133,6 @@ func (r *run) park(waits *loop.Parked) error {
 
 // ensureTools determines the tools of the Turn and their current effects before the first request. If an older
 // version has prepared the Turn without recording its tools, the Turn has only the tools of its input.
-//
-//go:noinline
 func (r *run) ensureTools(ctx context.Context) error {
 	if err := r.tighten(ctx); err != nil {
 		return err

@@ -63,7 +63,7 @@ type watchedModel struct {
 	asked func()
 }
 
-func (m watchedModel) Generate(ctx context.Context, r model.Request) (model.Reply, error) {
+func (m watchedModel) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
 	m.asked()
 	return m.Provider.Generate(ctx, r)
 }

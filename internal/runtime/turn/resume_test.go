@@ -264,7 +264,7 @@ func TestAPanicOfAnAdapterIsAnErrorOfThatRequest(t *testing.T) {
 
 type panicking struct{}
 
-func (panicking) Generate(context.Context, model.Request) (model.Reply, error) {
+func (panicking) Generate(context.Context, *model.Request) (*model.Reply, error) {
 	panic("a secret of the prompt")
 }
 

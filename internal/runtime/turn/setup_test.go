@@ -39,20 +39,28 @@ type answer struct {
 	err   error
 }
 
+// result returns what a provider returns.
+func (a answer) result() (*model.Reply, error) {
+	if a.err != nil {
+		return nil, a.err
+	}
+	return &a.reply, nil
+}
+
 // Generate returns the next answer.
-func (s *script) Generate(ctx context.Context, req model.Request) (model.Reply, error) {
+func (s *script) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	s.mu.Lock()
 	a := s.answers[min(len(s.requests), len(s.answers)-1)]
-	s.requests = append(s.requests, req)
+	s.requests = append(s.requests, *req)
 	s.mu.Unlock()
 	if a.after == 0 {
-		return a.reply, a.err
+		return a.result()
 	}
 	select {
 	case <-time.After(a.after):
-		return a.reply, a.err
+		return a.result()
 	case <-ctx.Done():
-		return model.Reply{}, &model.Error{Kind: model.Cancelled, Message: "the request was cancelled"}
+		return nil, &model.Error{Kind: model.Cancelled, Message: "the request was cancelled"}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -193,22 +194,51 @@ type Engine struct {
 //   - a *loop.Parked, if the Turn waits for approvals or for the Turns of sub-agents.
 //   - journal.ErrFenced, if another executor runs the Turn.
 //   - the cause of ctx, if ctx ended first.
+//   - a *PanicError, if the engine panicked.
 //   - any other error, for example if the journal cannot be read.
 //
 // After an error, a run of a later epoch continues the Turn.
 //
 // Only this run may use the input meanwhile. The caller need not keep it on its stack.
-func (e *Engine) Run(ctx context.Context, in *Input) (*Result, error) {
+func (e *Engine) Run(ctx context.Context, in *Input) (result *Result, err error) {
+	defer recoverPanic(&result, &err)
 	r, err := e.open(ctx, in)
 	if err != nil {
 		return nil, err
 	}
 	if r.replayed.result == nil {
-		if err := r.runToEnd(); err != nil { //nolint:contextcheck // because the run holds its life
+		work, stop := r.workContext(ctx)
+		defer stop()
+		input, result, err := r.beforeLoop(work)
+		if input != nil {
+			end, failure := loop.Run(work, input)
+			result, err = r.afterLoop(end, failure)
+		}
+		if err == nil {
+			err = r.end(result)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
 	return r.addToSession()
+}
+
+// PanicError means that the engine panicked, which is a bug in Capstan. The value of the panic is not kept, because it
+// may contain a part of the prompt.
+type PanicError struct {
+	// Stack is the stack of the panic. It contains only names and addresses.
+	Stack string
+}
+
+// Error reports the panic without its stack.
+func (e *PanicError) Error() string { return "the run failed because of a bug in Capstan" }
+
+// recoverPanic turns a panic of the engine into an error. It must be deferred.
+func recoverPanic(result **Result, err *error) {
+	if recover() != nil {
+		*result, *err = nil, &PanicError{Stack: string(debug.Stack())}
+	}
 }
 
 // open reads the journal of a Turn. It is separate from Run, whose frame is on the stack of each waiting Turn.
@@ -329,23 +359,14 @@ type run struct {
 	attached []journal.Artifact
 	// affects is true once the run has announced, by BeforeEffect, that it calls a tool that is not ReadOnly.
 	affects bool
+	// steps is the number of steps before the loop began in this run.
+	steps int
 	// began is true once this run has written an entry. wrote is true once it has written an entry other than an
 	// intent.
 	began, wrote bool
 	// gone is true if the Turn's object is gone and this run only ends its journal. Such a run does not count as a
 	// run and is never parked.
 	gone bool
-}
-
-// runToEnd runs the Turn to its end and records the end.
-func (r *run) runToEnd() error {
-	ctx, stop := r.workContext()
-	defer stop()
-	result, err := r.runParts(ctx)
-	if err != nil {
-		return err
-	}
-	return r.end(result)
 }
 
 // end records the end of the Turn. It also ends all open calls, because a Turn that has ended has no open call.
@@ -361,8 +382,8 @@ func (r *run) end(result *Result) error {
 
 // workContext returns a context that ends with the run's lifetime, at the Turn's deadline, or when the Turn is
 // cancelled.
-func (r *run) workContext() (ctx context.Context, stop func()) {
-	timed, cancelTimed := context.WithTimeoutCause(r.life, r.in.Timeout, errDeadline)
+func (r *run) workContext(life context.Context) (ctx context.Context, stop func()) {
+	timed, cancelTimed := context.WithTimeoutCause(life, r.in.Timeout, errDeadline)
 	ctx, cancel := context.WithCancelCause(timed)
 	unwatch := func() bool { return true }
 	if r.in.Cancel != nil {

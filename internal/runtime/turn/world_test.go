@@ -294,16 +294,16 @@ type endpoint struct {
 }
 
 // Generate asks the model.
-func (e endpoint) Generate(_ context.Context, req model.Request) (model.Reply, error) {
+func (e endpoint) Generate(_ context.Context, req *model.Request) (*model.Reply, error) {
 	killed := &model.Error{Kind: model.Cancelled, Message: errKilled.Error()}
 	if !e.alive() {
-		return model.Reply{}, killed
+		return nil, killed
 	}
-	reply, err := e.world.reply(e.process, e.name, req)
+	reply, err := e.world.reply(e.process, e.name, *req)
 	if !e.alive() {
-		return model.Reply{}, killed
+		return nil, killed
 	}
-	return reply, err
+	return &reply, err
 }
 
 // reply returns the reply of a model. The models know only the transcript of the request. The first model is
