@@ -134,6 +134,9 @@ func TestDecide(t *testing.T) {
 		"a new Turn of a ready agent is scheduled": {
 			turn: turnWith(), agent: ready, want: decision{action: schedule, after: untilStart},
 		},
+		"a Turn that only a finalizer keeps is left alone": {
+			turn: turnWith(deleted, finished(time.Hour), keeps(60)), want: decision{action: nothing},
+		},
 		"a finished Turn without a time to live is left alone": {
 			turn: turnWith(finished(time.Hour)), want: decision{action: nothing},
 		},
@@ -379,5 +382,22 @@ func TestDecide(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestSlotOfEachAction checks that a Turn keeps a slot only while it runs or its binding is being written.
+func TestSlotOfEachAction(t *testing.T) {
+	for use, actions := range map[slotUse][]action{
+		releaseSlot: {nothing, remove, observe, end, wait, park, cancelSubAgents},
+		confirmSlot: {follow},
+		deferSlot:   {hold},
+		keepSlot:    {queue, stay, cancel},
+		reserveSlot: {schedule, finalize},
+	} {
+		for _, a := range actions {
+			if got := a.slot(); got != use {
+				t.Errorf("%s: slot use %d, want %d", a, got, use)
+			}
+		}
 	}
 }

@@ -3,8 +3,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +21,6 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
-	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/fairqueue"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/scheduler"
@@ -152,7 +149,7 @@ func (r *TurnReconciler) fairQueue() *fairqueue.Queue {
 	return fair
 }
 
-// Reconcile evaluates one Turn and carries out the action. Each action states what happens to the Turn's slot.
+// Reconcile decides what to do about one Turn, reports to the scheduler what happens to its slot, and acts.
 func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	if err := r.seedSlots(ctx); err != nil {
 		return ctrl.Result{}, err
@@ -160,34 +157,31 @@ func (r *TurnReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	var t v1alpha1.Turn
 	if err := r.Client.Get(ctx, req.NamespacedName, &t); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.slots.Release(req.NamespacedName)
-			r.expectations.Forget(req.NamespacedName)
-			r.waiting.forget(req.NamespacedName)
+			r.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if !t.DeletionTimestamp.IsZero() {
-		r.slots.Release(req.NamespacedName) // a finalizer holds the Turn; its executor has stopped
-		r.waiting.forget(req.NamespacedName)
-		return ctrl.Result{}, nil
-	}
-	if r.expectations.IsStale(&t) {
+	if t.DeletionTimestamp.IsZero() && r.expectations.IsStale(&t) {
 		return ctrl.Result{RequeueAfter: staleInterval}, nil
 	}
 	v, d, leave, err := r.evaluate(ctx, &t)
 	defer leave()
+	if err == nil && d.action.slot() == reserveSlot {
+		d, err = r.assign(ctx, v, d)
+	}
+	r.useSlot(&t, d.action.slot())
 	if err != nil {
-		r.useSlot(&t, deferSlot)
 		return ctrl.Result{}, err
 	}
-	if use := d.action.slot(); use != reserveSlot {
-		r.useSlot(&t, use)
-		result, err := r.act(ctx, v, d)
-		return r.warnLongWait(&t, v.agent, result, err)
-	}
-	result, use, err := r.actWithSlot(ctx, v, d)
-	r.useSlot(&t, use)
+	result, err := r.act(ctx, v, d)
 	return r.warnLongWait(&t, v.agent, result, err)
+}
+
+// forget drops a Turn that has finished or was deleted.
+func (r *TurnReconciler) forget(key client.ObjectKey) {
+	r.slots.Release(key)
+	r.expectations.Forget(key)
+	r.waiting.forget(key)
 }
 
 // useSlot reports to the scheduler what happens to the slot of a Turn.
@@ -203,13 +197,13 @@ func (r *TurnReconciler) useSlot(t *v1alpha1.Turn, use slotUse) {
 	}
 }
 
-// act carries out an action that needs no slot.
+// act carries out an action. What it does to the slot has been reported before, because a write may take long.
 func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.Result, error) {
-	t, again := v.turn, ctrl.Result{RequeueAfter: d.after}
+	t := v.turn
 	var changed bool // whether the status must be written
 	var err error
 	switch d.action {
-	case wait:
+	case wait, queue:
 		changed = turnstatus.Wait(t, d.reason, d.message, sessionOrder(t), r.Now())
 	case park:
 		changed = turnstatus.StayParked(t, d.reason, d.message, v.clockPaused(), v.now)
@@ -223,44 +217,12 @@ func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.
 		err = r.endTurn(ctx, t, d)
 	case remove:
 		err = removeTurn(ctx, r.Client, t)
-	case nothing, follow, hold, schedule, finalize:
+	case nothing, follow, hold, stay, schedule, finalize:
 	}
 	if changed {
 		err = r.updateStatus(ctx, t)
 	}
-	return resultAfterWrite(again, err)
-}
-
-// seedSlots confirms, once, the slots of the Turns that were bound before this process started.
-func (r *TurnReconciler) seedSlots(ctx context.Context) error {
-	r.seed.Lock()
-	defer r.seed.Unlock()
-	if r.seed.done {
-		return nil
-	}
-	var turns v1alpha1.TurnList
-	if err := r.Client.List(ctx, &turns, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("failed to list the bound turns: %w", err)
-	}
-	for i := range turns.Items {
-		if t := &turns.Items[i]; t.BoundTo() != "" && t.DeletionTimestamp.IsZero() {
-			r.slots.Confirm(requestOf(t), t.BoundTo())
-		}
-	}
-	r.seed.done = true
-	return nil
-}
-
-// requestOf returns the request of a Turn, without the limit of its Agent.
-func requestOf(t *v1alpha1.Turn) scheduler.Request {
-	return scheduler.Request{
-		Turn: client.ObjectKeyFromObject(t), Agent: scheduler.Agent{Key: agentKey(t)}, Since: t.CreationTimestamp.Time,
-		Admitted: t.Epoch() > 0 || t.StateReason() == v1alpha1.TurnReasonQueued,
-	}
-}
-
-func agentKey(t *v1alpha1.Turn) client.ObjectKey {
-	return client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
+	return resultAfterWrite(ctrl.Result{RequeueAfter: d.after}, err)
 }
 
 // evaluate collects the facts about a Turn and decides. A Turn that may be bound enters its Session first. The caller
@@ -268,7 +230,7 @@ func agentKey(t *v1alpha1.Turn) client.ObjectKey {
 func (r *TurnReconciler) evaluate(ctx context.Context, t *v1alpha1.Turn) (v snapshot, d decision, leave func(), err error) {
 	leave = func() {}
 	if v, err = r.snapshot(ctx, t); err != nil {
-		return v, decision{}, leave, err
+		return v, decision{action: hold}, leave, err
 	}
 	if d = decide(v); d.action != schedule {
 		return v, d, leave, nil
@@ -282,7 +244,7 @@ func (r *TurnReconciler) evaluate(ctx context.Context, t *v1alpha1.Turn) (v snap
 // snapshot collects the facts that a decision about a Turn depends on.
 func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapshot, error) {
 	v := snapshot{turn: t, ceiling: r.Ceiling, recheck: r.Recheck, journals: r.Executors.space.of(t.Namespace), now: r.Now()}
-	if t.IsFinished() {
+	if t.IsFinished() || !t.DeletionTimestamp.IsZero() {
 		return v, nil
 	}
 	var err error
@@ -311,108 +273,6 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 	}
 	v.missing, err = missingConfigMap(ctx, r.Reader, t)
 	return v, err
-}
-
-// actWithSlot requests a slot for a Turn and binds the Turn. It also returns what happens to the slot.
-func (r *TurnReconciler) actWithSlot(ctx context.Context, v snapshot, d decision) (ctrl.Result, slotUse, error) {
-	// From here on, an executor that appears wakes the Turn, even while the executors are being listed.
-	r.slots.AwaitExecutor(client.ObjectKeyFromObject(v.turn))
-	executors, err := r.Executors.aliveExecutors(ctx)
-	if err != nil {
-		return ctrl.Result{}, deferSlot, fmt.Errorf("failed to list executors: %w", err)
-	}
-	var name string
-	var use slotUse
-	overdue := d.reason == v1alpha1.TurnReasonDeadlineExceeded && v.turn.Status.StartTime == nil
-	if d.action == finalize {
-		name, d, use = r.finalize(v, d, executors)
-	} else {
-		name, d, use = r.schedule(v, d, executors)
-	}
-	if name != "" {
-		return r.bind(ctx, v, executorByName(executors, name), overdue)
-	}
-	result, err := r.act(ctx, v, d)
-	return result, use, err
-}
-
-// schedule returns the executor whose slot a Turn gets. If there is none, it returns what to do instead, and what
-// happens to the Turn's position in the queue.
-func (r *TurnReconciler) schedule(v snapshot, d decision, executors []scheduler.Executor) (name string, other decision, use slotUse) {
-	wanted := requestOf(v.turn)
-	wanted.Agent = agentInfo(v.agent)
-	verdict := r.slots.Reserve(wanted, executors)
-	other = decision{action: wait, reason: v1alpha1.TurnReasonQueued, message: verdict.Message, after: d.after}
-	switch verdict.Cause {
-	case scheduler.NoCause:
-		return verdict.Executor, d, keepSlot
-	case scheduler.QueueFull:
-		return "", decision{action: end, reason: v1alpha1.TurnReasonQueueFull, message: verdict.Message}, releaseSlot
-	case scheduler.NoExecutor:
-		if other.reason = v1alpha1.TurnReasonPending; v.turn.StateReason() == v1alpha1.TurnReasonQueued {
-			other.action = nothing // for example while the only executor restarts: the Turn stays Queued
-		}
-	default:
-	}
-	return "", other, keepSlot
-}
-
-// agentInfo returns the facts about an Agent that the scheduler uses.
-func agentInfo(a *v1alpha1.Agent) scheduler.Agent {
-	info := scheduler.Agent{Key: client.ObjectKeyFromObject(a), Version: 1}
-	if version, err := strconv.ParseInt(a.ResourceVersion, 10, 64); err == nil {
-		info.Version = version
-	}
-	if most := a.Spec.MaxParallelTurns; most != nil {
-		info.MaxParallelTurns = int(*most)
-	}
-	return info
-}
-
-// executorByName returns the executor with a name. It must be in the list.
-func executorByName(executors []scheduler.Executor, name string) scheduler.Executor {
-	i := slices.IndexFunc(executors, func(e scheduler.Executor) bool { return e.Name == name })
-	return executors[i]
-}
-
-// finalize returns the executor for a Turn that is about to end. That executor ends it with everything that the
-// journal holds, and charges its Session. If no executor is running, the Turn waits for one for up to finalizeGrace.
-// After that, the controller ends it with the facts in its status.
-func (r *TurnReconciler) finalize(v snapshot, d decision, executors []scheduler.Executor) (name string, other decision, use slotUse) {
-	if name := r.slots.ReserveOverLimit(requestOf(v.turn), executors); name != "" {
-		return name, d, keepSlot
-	}
-	if left := v.finalizeGrace(); left > 0 { // the Turn still awaits an executor: one that appears wakes it
-		return "", decision{action: wait, reason: v1alpha1.TurnReasonPending, message: "no executor is running", after: left}, keepSlot
-	}
-	return "", decision{action: end, reason: d.reason, message: d.message}, releaseSlot
-}
-
-// bind binds a Turn to its slot with one status write. overdue means that the executor must end the Turn, because
-// it waited too long for its start after a suspension.
-func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Executor, overdue bool) (ctrl.Result, slotUse, error) {
-	t, name := v.turn, to.Name
-	first, waited := t.Epoch() == 0, v.now.Sub(t.WaitingSince())
-	turnstatus.Bind(t, turnstatus.Binding{
-		Executor: name, Store: to.Store, SideEffects: translate.MayAffect(t, v.agent), Overdue: overdue,
-	}, v.now)
-	switch err := r.updateStatus(ctx, t); {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		result, err := resultAfterWrite(ctrl.Result{}, err)
-		return result, releaseSlot, err
-	case err != nil:
-		// The write may have succeeded all the same, so the Turn keeps its slot until the next reconciliation.
-		return ctrl.Result{}, keepSlot, fmt.Errorf("failed to bind the turn to executor %q: %w", name, err)
-	}
-	if first {
-		metrics.Bound(t.Namespace, waited)
-	}
-	if name == r.Executors.Self {
-		return ctrl.Result{}, confirmSlot, nil
-	}
-	// If the executor's Lease expires before the cache shows this binding, the Turn is not among the Turns that are
-	// bound anew. So look again after the Lease would have expired.
-	return ctrl.Result{RequeueAfter: executor.LeaseDuration}, confirmSlot, nil
 }
 
 // updateStatus writes a status that was computed from the Turn as it was read. If the Turn has changed since, it

@@ -21,6 +21,10 @@ const (
 	follow action = "follow"
 	// hold: the Turn cannot continue at present, and is reconciled again soon. It keeps its position in the queue.
 	hold action = "hold"
+	// queue: write to the status why the Turn waits for a slot.
+	queue action = "queue"
+	// stay: the Turn waits for a slot as its status says, or its binding may have been written.
+	stay action = "stay"
 	// remove: delete the Turn.
 	remove action = "remove"
 	// observe: write status.observedGeneration of a finished Turn whose spec has changed.
@@ -55,7 +59,7 @@ const (
 	deferSlot
 	// confirmSlot: the Turn has the slot of the executor that it is bound to.
 	confirmSlot
-	// reserveSlot: the action requests a slot, and returns what happens to it.
+	// reserveSlot: the Turn needs a slot. assign requests it and returns another action.
 	reserveSlot
 )
 
@@ -70,7 +74,7 @@ func (a action) slot() slotUse {
 		return deferSlot
 	case schedule, finalize:
 		return reserveSlot
-	case cancel: // the change of the spec enqueues the Turn
+	case queue, stay, cancel: // after cancel, the change of the spec enqueues the Turn
 	}
 	return keepSlot
 }
@@ -115,6 +119,7 @@ type policy func(snapshot) (decision, bool)
 
 // policies holds the policies in order: first those that end a Turn, last those that let it run.
 var policies = []policy{
+	whenDeleted,
 	whenFinished,
 	whenOrphaned,
 	whenBound,
@@ -139,6 +144,11 @@ func decide(v snapshot) decision {
 		}
 	}
 	return decision{action: schedule, after: untilDeadline(v)}
+}
+
+// whenDeleted leaves a Turn that only a finalizer keeps. Its executor has stopped.
+func whenDeleted(v snapshot) (decision, bool) {
+	return decision{action: nothing}, !v.turn.DeletionTimestamp.IsZero()
 }
 
 // whenFinished keeps a finished Turn until its time to live is over.

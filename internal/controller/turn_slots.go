@@ -1,0 +1,151 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/scheduler"
+	"github.com/capstan-dev/capstan/internal/translate"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
+)
+
+// seedSlots confirms, once, the slots of the Turns that were bound before this process started.
+func (r *TurnReconciler) seedSlots(ctx context.Context) error {
+	r.seed.Lock()
+	defer r.seed.Unlock()
+	if r.seed.done {
+		return nil
+	}
+	var turns v1alpha1.TurnList
+	if err := r.Client.List(ctx, &turns, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("failed to list the bound turns: %w", err)
+	}
+	for i := range turns.Items {
+		if t := &turns.Items[i]; t.BoundTo() != "" && t.DeletionTimestamp.IsZero() {
+			r.slots.Confirm(requestOf(t), t.BoundTo())
+		}
+	}
+	r.seed.done = true
+	return nil
+}
+
+// requestOf returns the request of a Turn, without the limit of its Agent.
+func requestOf(t *v1alpha1.Turn) scheduler.Request {
+	return scheduler.Request{
+		Turn: client.ObjectKeyFromObject(t), Agent: scheduler.Agent{Key: agentKey(t)}, Since: t.CreationTimestamp.Time,
+		Admitted: t.Epoch() > 0 || t.StateReason() == v1alpha1.TurnReasonQueued,
+	}
+}
+
+func agentKey(t *v1alpha1.Turn) client.ObjectKey {
+	return client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
+}
+
+// assign requests a slot for a Turn and binds the Turn to the executor that has it. It returns what is left to do: the
+// Turn follows its executor, or waits in the queue for slots, or ends without an executor.
+func (r *TurnReconciler) assign(ctx context.Context, v snapshot, d decision) (decision, error) {
+	// From here on, an executor that appears wakes the Turn, even while the executors are being listed.
+	r.slots.AwaitExecutor(client.ObjectKeyFromObject(v.turn))
+	executors, err := r.Executors.aliveExecutors(ctx)
+	if err != nil {
+		return decision{action: hold}, fmt.Errorf("failed to list executors: %w", err)
+	}
+	var name string
+	overdue := d.reason == v1alpha1.TurnReasonDeadlineExceeded && v.turn.Status.StartTime == nil
+	if d.action == finalize {
+		name, d = r.finalize(v, d, executors)
+	} else {
+		name, d = r.schedule(v, d, executors)
+	}
+	if name == "" {
+		return d, nil
+	}
+	return r.bind(ctx, v, executorByName(executors, name), overdue)
+}
+
+// schedule returns the executor whose slot a Turn gets. If there is none, it returns what to do instead.
+func (r *TurnReconciler) schedule(v snapshot, d decision, executors []scheduler.Executor) (name string, other decision) {
+	wanted := requestOf(v.turn)
+	wanted.Agent = agentInfo(v.agent)
+	verdict := r.slots.Reserve(wanted, executors)
+	other = decision{action: queue, reason: v1alpha1.TurnReasonQueued, message: verdict.Message, after: d.after}
+	switch verdict.Cause {
+	case scheduler.NoCause:
+		return verdict.Executor, d
+	case scheduler.QueueFull:
+		return "", decision{action: end, reason: v1alpha1.TurnReasonQueueFull, message: verdict.Message}
+	case scheduler.NoExecutor:
+		if other.reason = v1alpha1.TurnReasonPending; v.turn.StateReason() == v1alpha1.TurnReasonQueued {
+			other.action = stay // for example while the only executor restarts: the Turn stays Queued
+		}
+	default:
+	}
+	return "", other
+}
+
+// finalize returns the executor for a Turn that is about to end. That executor ends it with everything that the
+// journal holds, and charges its Session. If no executor is running, the Turn waits for one for up to finalizeGrace.
+// After that, the controller ends it with the facts in its status.
+func (r *TurnReconciler) finalize(v snapshot, d decision, executors []scheduler.Executor) (name string, other decision) {
+	if name := r.slots.ReserveOverLimit(requestOf(v.turn), executors); name != "" {
+		return name, d
+	}
+	if left := v.finalizeGrace(); left > 0 { // the Turn still awaits an executor: one that appears wakes it
+		return "", decision{action: queue, reason: v1alpha1.TurnReasonPending, message: "no executor is running", after: left}
+	}
+	return "", decision{action: end, reason: d.reason, message: d.message}
+}
+
+// bind binds a Turn to its slot with one status write. overdue means that the executor must end the Turn, because
+// it waited too long for its start after a suspension.
+func (r *TurnReconciler) bind(ctx context.Context, v snapshot, to scheduler.Executor, overdue bool) (decision, error) {
+	t, name := v.turn, to.Name
+	first, waited := t.Epoch() == 0, v.now.Sub(t.WaitingSince())
+	turnstatus.Bind(t, turnstatus.Binding{
+		Executor: name, Store: to.Store, SideEffects: translate.MayAffect(t, v.agent), Overdue: overdue,
+	}, v.now)
+	switch err := r.updateStatus(ctx, t); {
+	case apierrors.IsConflict(err):
+		return decision{action: nothing, after: staleInterval}, nil
+	case apierrors.IsNotFound(err):
+		return decision{action: nothing}, nil
+	case err != nil:
+		// The write may have succeeded all the same, so the Turn keeps its slot until the next reconciliation.
+		return decision{action: stay}, fmt.Errorf("failed to bind the turn to executor %q: %w", name, err)
+	}
+	if first {
+		metrics.Bound(t.Namespace, waited)
+	}
+	if name == r.Executors.Self {
+		return decision{action: follow}, nil
+	}
+	// If the executor's Lease expires before the cache shows this binding, the Turn is not among the Turns that are
+	// bound anew. So look again after the Lease would have expired.
+	return decision{action: follow, after: executor.LeaseDuration}, nil
+}
+
+// agentInfo returns the facts about an Agent that the scheduler uses.
+func agentInfo(a *v1alpha1.Agent) scheduler.Agent {
+	info := scheduler.Agent{Key: client.ObjectKeyFromObject(a), Version: 1}
+	if version, err := strconv.ParseInt(a.ResourceVersion, 10, 64); err == nil {
+		info.Version = version
+	}
+	if most := a.Spec.MaxParallelTurns; most != nil {
+		info.MaxParallelTurns = int(*most)
+	}
+	return info
+}
+
+// executorByName returns the executor with a name. It must be in the list.
+func executorByName(executors []scheduler.Executor, name string) scheduler.Executor {
+	i := slices.IndexFunc(executors, func(e scheduler.Executor) bool { return e.Name == name })
+	return executors[i]
+}
