@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -42,7 +41,7 @@ type ExecutorReconciler struct {
 	// Turns enqueues the Turns to reconcile again.
 	Turns *TurnReconciler
 
-	leases leases
+	leases scheduler.Leases
 	// space holds the executors' reports on the journal quotas.
 	space journalSpace
 	// capacities maps the names of the executors that may get Turns to their capacities. Only the one worker of this
@@ -70,12 +69,12 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	var lease coordinationv1.Lease
 	if err := r.Client.Get(ctx, req.NamespacedName, &lease); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.leases.forget(req.Name)
+			r.leases.Forget(req.Name)
 			return ctrl.Result{}, r.executorLost(ctx, name)
 		}
 		return ctrl.Result{}, err
 	}
-	left, trusted := r.leases.check(&lease, r.Now())
+	left, trusted := r.leases.Check(&lease, r.Now())
 	switch {
 	case r.Exclusive && name != r.Self:
 		return r.deleteExpiredLease(ctx, name, &lease)
@@ -87,23 +86,12 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 		if err := r.wakeForSpace(ctx); err != nil {
 			return ctrl.Result{}, err
 		}
-		if err := r.executorFound(ctx, name, capacityOf(&lease)); err != nil {
+		if err := r.executorFound(ctx, name, scheduler.ExecutorOf(&lease).Capacity); err != nil {
 			return ctrl.Result{}, err
 		}
 	}
 	return ctrl.Result{RequeueAfter: left}, nil
 }
-
-// These constants say how long the Lease of a lost executor is kept. Each Pod has a new name, so Leases would
-// accumulate.
-const (
-	// maxLeaseRetention applies while no other Lease has reached the position of its store. A copy of the store that is
-	// restored meanwhile is compared with this position.
-	maxLeaseRetention = time.Hour
-	// coveredLeaseRetention applies once another executor has reached the position. The Lease is then kept only for
-	// people who look for it.
-	coveredLeaseRetention = 5 * time.Minute
-)
 
 // leaseReadTimeout bounds the read of a Lease that seems to have expired.
 const leaseReadTimeout = 5 * time.Second
@@ -112,7 +100,7 @@ const leaseReadTimeout = 5 * time.Second
 // then a living executor must keep its Turns. So the Lease is read from the API server. If the API server does not
 // answer, no executor is declared lost.
 func (r *ExecutorReconciler) handleExpiredLease(ctx context.Context, name string, lease *coordinationv1.Lease) (ctrl.Result, error) {
-	if r.leases.isLost(lease, r.Now()) {
+	if r.leases.IsLost(lease, r.Now()) {
 		return r.deleteExpiredLease(ctx, name, lease)
 	}
 	bounded, cancel := context.WithTimeout(ctx, leaseReadTimeout)
@@ -122,18 +110,18 @@ func (r *ExecutorReconciler) handleExpiredLease(ctx context.Context, name string
 	case apierrors.IsNotFound(err):
 		// the Lease is forgotten only when the cache shows its deletion; until then the cache would show it as a
 		// new one
-		r.leases.markLost(lease, r.Now())
+		r.leases.MarkLost(lease, r.Now())
 		return ctrl.Result{}, r.executorLost(ctx, name)
 	case err != nil:
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to read a lease that seems to have expired; its executor keeps its turns for now",
 			"executor", name)
-		r.leases.recordOutage(r.Now())
+		r.leases.RecordOutage(r.Now())
 		return ctrl.Result{RequeueAfter: leaseReadTimeout}, nil
 	}
-	if left, _ := r.leases.check(&now, r.Now()); left > 0 {
+	if left, _ := r.leases.Check(&now, r.Now()); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil // the executor has renewed it, and the cache will show that
 	}
-	r.leases.markLost(&now, r.Now())
+	r.leases.MarkLost(&now, r.Now())
 	return r.deleteExpiredLease(ctx, name, &now)
 }
 
@@ -143,16 +131,12 @@ func (r *ExecutorReconciler) deleteExpiredLease(ctx context.Context, name string
 	if err := r.executorLost(ctx, name); err != nil {
 		return ctrl.Result{}, err
 	}
-	kept, err := r.leaseRetention(ctx, lease)
+	all, err := r.listLeases(ctx)
 	if err != nil {
-		return ctrl.Result{}, err
+		return ctrl.Result{}, fmt.Errorf("failed to list the leases of executors: %w", err)
 	}
-	unchanged := r.leases.unchangedFor(lease, r.Now())
-	switch {
-	case unchanged < coveredLeaseRetention:
-		return ctrl.Result{RequeueAfter: coveredLeaseRetention - unchanged}, nil
-	case unchanged < kept: // an executor that covers it may appear at any time
-		return ctrl.Result{RequeueAfter: min(coveredLeaseRetention, kept-unchanged)}, nil
+	if left := r.leases.KeepFor(lease, all, r.Now()); left > 0 {
+		return ctrl.Result{RequeueAfter: left}, nil
 	}
 	err = r.Client.Delete(ctx, lease, client.Preconditions{UID: &lease.UID, ResourceVersion: &lease.ResourceVersion})
 	if apierrors.IsConflict(err) { // the executor has renewed it after all, and the watch will show that
@@ -161,48 +145,24 @@ func (r *ExecutorReconciler) deleteExpiredLease(ctx context.Context, name string
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
-// leaseRetention returns how long the Lease of a lost executor is kept.
-func (r *ExecutorReconciler) leaseRetention(ctx context.Context, lease *coordinationv1.Lease) (time.Duration, error) {
-	all, err := r.listLeases(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("failed to list the leases of executors: %w", err)
-	}
-	for i := range all {
-		if l := &all[i]; l.Name != lease.Name && coversPosition(l, lease) {
-			if left, trusted := r.leases.check(l, r.Now()); left > 0 && trusted {
-				return coveredLeaseRetention, nil
-			}
-		}
-	}
-	return maxLeaseRetention, nil
-}
-
-// coversPosition reports whether l has the store position of another Lease, or a later one.
-func coversPosition(l, other *coordinationv1.Lease) bool {
-	id := other.Annotations[executor.StoreAnnotation]
-	was, errWas := strconv.ParseInt(other.Annotations[executor.PositionAnnotation], 10, 64)
-	is, errIs := strconv.ParseInt(l.Annotations[executor.PositionAnnotation], 10, 64)
-	return id != "" && l.Annotations[executor.StoreAnnotation] == id && errWas == nil && errIs == nil && is >= was
-}
-
 // startLeading records, once, the existing Leases before any of them changes, and that this process leads. Only a
 // leader calls it.
 func (r *ExecutorReconciler) startLeading(ctx context.Context) error {
 	if err := r.recordLeases(ctx); err != nil {
 		return err
 	}
-	r.leases.lead(r.Now())
+	r.leases.Lead(r.Now())
 	return nil
 }
 
 // recordLeases records, once, the existing Leases.
 func (r *ExecutorReconciler) recordLeases(ctx context.Context) error {
-	if r.leases.started() {
+	if r.leases.Started() {
 		return nil
 	}
 	all, err := r.listLeases(ctx)
 	if err == nil {
-		r.leases.recordExisting(all, r.Now())
+		r.leases.Start(all, r.Now())
 	}
 	return err
 }
@@ -239,7 +199,7 @@ func (f leaseWatcher) handler() toolscache.ResourceEventHandler {
 	r := f.executors
 	see := func(obj any) {
 		if lease, ok := obj.(*coordinationv1.Lease); ok && lease.Namespace == r.Namespace {
-			r.leases.observe(lease, r.Now())
+			r.leases.Observe(lease, r.Now())
 		}
 	}
 	return toolscache.ResourceEventHandlerFuncs{
@@ -250,7 +210,7 @@ func (f leaseWatcher) handler() toolscache.ResourceEventHandler {
 				obj = last.Obj
 			}
 			if lease, ok := obj.(*coordinationv1.Lease); ok && lease.Namespace == r.Namespace {
-				r.leases.forget(lease.Name)
+				r.leases.Forget(lease.Name)
 			}
 		},
 	}
@@ -308,15 +268,6 @@ func (r *ExecutorReconciler) wakeTurnsOfLost(ctx context.Context) error {
 	return nil
 }
 
-// capacityOf returns the number of Turns that an executor takes; 0 if its Lease does not say.
-func capacityOf(l *coordinationv1.Lease) int {
-	n, err := strconv.Atoi(l.Annotations[executor.CapacityAnnotation])
-	if err != nil {
-		return 0
-	}
-	return n
-}
-
 func (r *ExecutorReconciler) wakeTurnsOf(ctx context.Context, name string) error {
 	var turns v1alpha1.TurnList
 	if err := r.Client.List(ctx, &turns, client.MatchingFields{indexTurnExecutor: name}, client.UnsafeDisableDeepCopy); err != nil {
@@ -340,25 +291,18 @@ func (r *ExecutorReconciler) aliveExecutors(ctx context.Context) ([]scheduler.Ex
 	var all []scheduler.Executor
 	now := r.Now()
 	for i := range leases {
-		l := &leases[i]
-		name := strings.TrimPrefix(l.Name, executor.LeasePrefix)
-		if r.Exclusive && name != r.Self {
+		e := scheduler.ExecutorOf(&leases[i])
+		if r.Exclusive && e.Name != r.Self {
 			continue
 		}
-		capacity := capacityOf(l) // 0 while the executor stops: it would hand new Turns back
-		if _, trusted := r.leases.check(l, now); trusted && capacity > 0 {
-			all = append(all, scheduler.Executor{Name: name, Capacity: capacity, Store: r.storeOf(name, l)})
+		if e.Name == r.Self && r.SelfStore != nil {
+			e.Store = r.SelfStore()
+		}
+		if _, trusted := r.leases.Check(&leases[i], now); trusted && e.Capacity > 0 {
+			all = append(all, e)
 		}
 	}
 	return all, nil
-}
-
-// storeOf returns the store in which an executor keeps journals.
-func (r *ExecutorReconciler) storeOf(name string, l *coordinationv1.Lease) executor.StoreIdentity {
-	if name == r.Self && r.SelfStore != nil {
-		return r.SelfStore()
-	}
-	return executor.StoreIdentity{ID: l.Annotations[executor.StoreAnnotation], Incarnation: l.Annotations[executor.IncarnationAnnotation]}
 }
 
 func (r *ExecutorReconciler) listLeases(ctx context.Context) ([]coordinationv1.Lease, error) {
@@ -384,5 +328,5 @@ func (r *ExecutorReconciler) isAlive(ctx context.Context, name string) (bool, er
 	if err != nil {
 		return false, err
 	}
-	return !r.leases.isLost(&l, r.Now()), nil
+	return !r.leases.IsLost(&l, r.Now()), nil
 }

@@ -52,7 +52,7 @@ func TestExecutorsAppearAndDisappear(t *testing.T) {
 	change(func() { lease.Annotations[executor.CapacityAnnotation] = "4" })
 	look("more capacity wakes Turns, and a waiting Turn already has a slot", 15*time.Second, "lost-turn")
 	clock = clock.Add(15 * time.Second)
-	look("an expired Lease wakes its Turns, and is kept for a while", coveredLeaseRetention-15*time.Second, "other-turn")
+	look("an expired Lease wakes its Turns, and is kept for a while", scheduler.CoveredLeaseRetention-15*time.Second, "other-turn")
 	if alive, err := b.executors.isAlive(t.Context(), "self"); !alive || err != nil {
 		t.Errorf("this process is alive, whatever its Lease says: %t, %v", alive, err)
 	}
@@ -75,7 +75,7 @@ func TestExecutorsAppearAndDisappear(t *testing.T) {
 	}
 	look("a Lease that appears was just created, whatever it says", 15*time.Second, "waits", "lost-turn")
 
-	clock = clock.Add(maxLeaseRetention)
+	clock = clock.Add(scheduler.MaxLeaseRetention)
 	look("it was not renewed for long", 0, "other-turn")
 	if err := b.client.Get(t.Context(), client.ObjectKeyFromObject(lease), lease); !apierrors.IsNotFound(err) {
 		t.Errorf("the Lease of an executor lost long ago: %v, want it deleted", err)
@@ -172,13 +172,13 @@ func TestLeasesOfDeadExecutorsDisappear(t *testing.T) {
 			if isGone() {
 				t.Fatal("the Lease was deleted after a minute, before people could look for it")
 			}
-			looks(coveredLeaseRetention - time.Minute)
+			looks(scheduler.CoveredLeaseRetention - time.Minute)
 			if isGone() != tc.gone {
-				t.Errorf("after %s the Lease is deleted: %t, want %t", coveredLeaseRetention, isGone(), tc.gone)
+				t.Errorf("after %s the Lease is deleted: %t, want %t", scheduler.CoveredLeaseRetention, isGone(), tc.gone)
 			}
-			looks(maxLeaseRetention - coveredLeaseRetention)
+			looks(scheduler.MaxLeaseRetention - scheduler.CoveredLeaseRetention)
 			if !isGone() {
-				t.Errorf("after %s the Lease still exists", maxLeaseRetention)
+				t.Errorf("after %s the Lease still exists", scheduler.MaxLeaseRetention)
 			}
 		})
 	}

@@ -1,14 +1,32 @@
-package controller
+package scheduler
 
 import (
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/internal/executor"
 )
+
+// now is the start of the process in these tests.
+var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+// leaseOf returns the Lease of an executor for one Turn, renewed for 15 s.
+func leaseOf(name string, renewed time.Time) *coordinationv1.Lease {
+	return &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: executor.LeasePrefix + name, Annotations: map[string]string{executor.CapacityAnnotation: "1"},
+		},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: &name, RenewTime: new(metav1.NewMicroTime(renewed)), LeaseDurationSeconds: new(int32(15)),
+		},
+	}
+}
 
 // holder is an executor whose clock is off by skew.
 type holder struct {
@@ -17,7 +35,7 @@ type holder struct {
 }
 
 func newHolder(skew time.Duration, renewed time.Time) *holder {
-	return &holder{lease: leaseOf("e", 1, renewed.Add(skew)), skew: skew}
+	return &holder{lease: leaseOf("e", renewed.Add(skew)), skew: skew}
 }
 
 // renews writes the time of the holder's clock.
@@ -105,19 +123,19 @@ func TestLeases(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var l leases
+			var l Leases
 			h := newHolder(tc.skew, now.Add(-tc.age))
 			if tc.appears {
-				l.recordExisting(nil, now)
+				l.Start(nil, now)
 			} else {
-				l.recordExisting([]coordinationv1.Lease{*h.lease}, now)
+				l.Start([]coordinationv1.Lease{*h.lease}, now)
 			}
 			for _, look := range tc.looks {
 				at := now.Add(time.Duration(look.at) * time.Second)
 				if look.change != nil {
 					look.change(h, at)
 				}
-				left, trusted := l.check(h.lease, at)
+				left, trusted := l.Check(h.lease, at)
 				if alive := left > 0; alive != look.alive || trusted != look.takes {
 					t.Errorf("%s: after %d s alive: %t, may get Turns: %t; want %t and %t", tc.reason, look.at, alive,
 						trusted, look.alive, look.takes)
@@ -149,21 +167,21 @@ func TestLeasesWatchedBeforeLeading(t *testing.T) {
 		"renewals with their jitter":  {"jitter is not a gap", []int{3, 7, 10, 14}, 17, 17, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var l leases
-			e, other := leaseOf("e", 1, now), leaseOf("other", 1, now)
-			l.recordExisting([]coordinationv1.Lease{*e, *other}, now.Add(-time.Second))
+			var l Leases
+			e, other := leaseOf("e", now), leaseOf("other", now)
+			l.Start([]coordinationv1.Lease{*e, *other}, now.Add(-time.Second))
 			second := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
 			renew := func(lease *coordinationv1.Lease, s int) {
 				lease.Spec.RenewTime = new(metav1.NewMicroTime(second(s).Add(time.Millisecond)))
-				l.observe(lease, second(s))
+				l.Observe(lease, second(s))
 			}
 			renew(e, 0)
 			renew(other, 0)
 			for _, s := range tc.others {
 				renew(other, s)
 			}
-			l.lead(second(tc.leads))
-			left, trusted := l.check(e, second(tc.at))
+			l.Lead(second(tc.leads))
+			left, trusted := l.Check(e, second(tc.at))
 			if want := time.Duration(tc.left) * time.Second; left != want {
 				t.Errorf("%s: %s left, want %s", tc.reason, left, want)
 			}
@@ -202,11 +220,11 @@ func TestLeasesInStaleCache(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var l leases
-			l.check(version("a", "9", as), now.Add(-time.Minute))
-			l.check(tc.live, now)
-			l.check(tc.live, now) // this is not a renewal either
-			if left, _ := l.check(tc.cached, now.Add(10*time.Second)); left != tc.left {
+			var l Leases
+			l.Check(version("a", "9", as), now.Add(-time.Minute))
+			l.Check(tc.live, now)
+			l.Check(tc.live, now) // this is not a renewal either
+			if left, _ := l.Check(tc.cached, now.Add(10*time.Second)); left != tc.left {
 				t.Errorf("%s: %s left, want %s", tc.reason, left, tc.left)
 			}
 		})
@@ -214,14 +232,14 @@ func TestLeasesInStaleCache(t *testing.T) {
 }
 
 func TestRecreatedLease(t *testing.T) {
-	var l leases
+	var l Leases
 	h := newHolder(-time.Hour, now)
-	l.recordExisting([]coordinationv1.Lease{*h.lease}, now)
-	if left, _ := l.check(h.lease, now.Add(time.Minute)); left > 0 {
+	l.Start([]coordinationv1.Lease{*h.lease}, now)
+	if left, _ := l.Check(h.lease, now.Add(time.Minute)); left > 0 {
 		t.Fatalf("the Lease has expired, and %s are left", left)
 	}
-	l.forget(h.lease.Name)
-	if left, trusted := l.check(h.lease, now.Add(time.Minute)); left != 15*time.Second || !trusted {
+	l.Forget(h.lease.Name)
+	if left, trusted := l.Check(h.lease, now.Add(time.Minute)); left != 15*time.Second || !trusted {
 		t.Errorf("a Lease that appears was just created, got %s and %t", left, trusted)
 	}
 }
@@ -233,10 +251,10 @@ func TestLeasesThatWereNeverHeld(t *testing.T) {
 		"no duration": func(s *coordinationv1.LeaseSpec) { s.LeaseDurationSeconds = new(int32(0)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var l leases
+			var l Leases
 			h := newHolder(0, now)
 			change(&h.lease.Spec)
-			if left, trusted := l.check(h.lease, now); left > 0 || trusted {
+			if left, trusted := l.Check(h.lease, now); left > 0 || trusted {
 				t.Errorf("the Lease has no holder, got %s and %t", left, trusted)
 			}
 		})
@@ -245,19 +263,66 @@ func TestLeasesThatWereNeverHeld(t *testing.T) {
 
 // TestLeasesConcurrently is for the race detector: Turns are bound while Leases are renewed.
 func TestLeasesConcurrently(t *testing.T) {
-	var l leases
+	var l Leases
 	var all sync.WaitGroup
 	for worker := range 4 {
 		all.Go(func() {
 			for i := range 100 {
 				at := now.Add(time.Duration(i) * time.Second)
 				h := newHolder(0, at)
-				l.recordExisting([]coordinationv1.Lease{*h.lease}, now)
-				if left, _ := l.check(h.lease, at); left <= 0 {
+				l.Start([]coordinationv1.Lease{*h.lease}, now)
+				if left, _ := l.Check(h.lease, at); left <= 0 {
 					t.Errorf("worker %d: a Lease that was just renewed has expired", worker)
 				}
 			}
 		})
 	}
 	all.Wait()
+}
+
+// TestKeepFor checks when to look again at the Lease of a lost executor, which is at position 10 of its store.
+func TestKeepFor(t *testing.T) {
+	for name, tc := range map[string]struct {
+		why             string
+		store, position string
+		// renewed is when the other executor last renewed its Lease, which this process has seen.
+		renewed, unchanged, want time.Duration
+	}{
+		"just lost":            {"people may look for it", "a", "10", 0, time.Minute, 4 * time.Minute},
+		"covered":              {"another executor has the position", "a", "10", 5 * time.Minute, 5 * time.Minute, 0},
+		"covered by a later":   {"so does a later one", "a", "11", 6 * time.Minute, 6 * time.Minute, 0},
+		"not covered":          {"the position is known from this Lease only", "a", "9", 5 * time.Minute, 5 * time.Minute, 5 * time.Minute},
+		"another store":        {"its position says nothing", "b", "10", 5 * time.Minute, 5 * time.Minute, 5 * time.Minute},
+		"covered by a lost":    {"only a living executor counts", "a", "10", 0, 5 * time.Minute, 5 * time.Minute},
+		"not covered for long": {"the rest of the time is left", "a", "9", 58 * time.Minute, 58 * time.Minute, 2 * time.Minute},
+		"not covered at all":   {"no store is that old", "a", "9", time.Hour, time.Hour, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l Leases
+			dead, other := leaseOf("dead", now), leaseOf("other", now)
+			dead.Annotations[executor.StoreAnnotation], dead.Annotations[executor.PositionAnnotation] = "a", "10"
+			other.Annotations[executor.StoreAnnotation], other.Annotations[executor.PositionAnnotation] = tc.store, tc.position
+			all := []coordinationv1.Lease{*dead, *other}
+			l.Start(all, now)
+			l.Lead(now)
+			all[1].Spec.RenewTime = new(metav1.NewMicroTime(now.Add(tc.renewed)))
+			l.Observe(&all[1], now.Add(tc.renewed))
+			if got := l.KeepFor(dead, all, now.Add(tc.unchanged)); got != tc.want {
+				t.Errorf("look again after %s, want %s: %s", got, tc.want, tc.why)
+			}
+		})
+	}
+}
+
+func TestExecutorOf(t *testing.T) {
+	lease := leaseOf("e", now)
+	lease.Annotations[executor.StoreAnnotation], lease.Annotations[executor.IncarnationAnnotation] = "a", "2"
+	want := Executor{Name: "e", Capacity: 1, Store: executor.StoreIdentity{ID: "a", Incarnation: "2"}}
+	if diff := cmp.Diff(want, ExecutorOf(lease)); diff != "" {
+		t.Errorf("executor: -want +got:\n%s", diff)
+	}
+	lease.Annotations[executor.CapacityAnnotation] = "many"
+	if got := ExecutorOf(lease).Capacity; got != 0 {
+		t.Errorf("the capacity is %d, want 0: the Lease does not say it", got)
+	}
 }

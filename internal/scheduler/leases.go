@@ -1,6 +1,8 @@
-package controller
+package scheduler
 
 import (
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -8,9 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/capstan-dev/capstan/internal/executor"
 )
 
-// leases decides who holds a Lease by when this process saw the Lease change, not by the times inside it: the
+// Leases decides who holds a Lease by when this process saw the Lease change, not by the times inside it: the
 // clocks of other machines may be wrong by any amount. client-go elects a leader in the same way.
 //
 // A process watches the Leases from its start, before it leads. So the Lease of an executor and that of leader
@@ -20,9 +24,8 @@ import (
 // because it renews its own. Another process knows it from the renewals that it sees. After a gap in them, each
 // Lease is given its full duration again.
 //
-// leases is shared by the informer's handler, the one worker of the executor controller and the workers of the Turn
-// controller.
-type leases struct {
+// The zero value knows no Leases. Leases is safe for concurrent use.
+type Leases struct {
 	mu   sync.Mutex
 	seen map[string]sighting
 	// watching is true once all Leases that existed at the start have been recorded. A Lease that is new after that
@@ -57,8 +60,8 @@ type sighting struct {
 	renewed bool
 }
 
-// recordExisting records the existing Leases before any of them changes. Only the first call has an effect.
-func (l *leases) recordExisting(all []coordinationv1.Lease, now time.Time) {
+// Start records the Leases that exist at the start of the process. Only the first call has an effect.
+func (l *Leases) Start(all []coordinationv1.Lease, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.watching {
@@ -70,15 +73,15 @@ func (l *leases) recordExisting(all []coordinationv1.Lease, now time.Time) {
 	l.watching = true
 }
 
-// started reports whether start was called.
-func (l *leases) started() bool {
+// Started reports whether Start was called.
+func (l *Leases) Started() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.watching
 }
 
-// lead records that this process leads from now on. Only the first call has an effect.
-func (l *leases) lead(now time.Time) {
+// Lead records that this process leads from now on. Only the first call has an effect.
+func (l *Leases) Lead(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.leading {
@@ -90,14 +93,14 @@ func (l *leases) lead(now time.Time) {
 	}
 }
 
-// observe records a Lease as the informer shows it.
-func (l *leases) observe(lease *coordinationv1.Lease, now time.Time) {
+// Observe records a Lease as the informer shows it.
+func (l *Leases) Observe(lease *coordinationv1.Lease, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.record(lease, now)
 }
 
-// check records a Lease as the cache has it. left is how long its holder still counts as alive; it is 0 or less if
+// Check records a Lease as the cache has it. left is how long its holder still counts as alive; it is 0 or less if
 // the holder does not. trusted reports whether the holder may get Turns.
 //
 // A Lease is held for its duration after each change that this process sees. The first look counts as a change. So
@@ -106,7 +109,7 @@ func (l *leases) observe(lease *coordinationv1.Lease, now time.Time) {
 //
 // New Turns require more. This process must have seen a renewal of the Lease, or the Lease must show a renewal that
 // is recent by the clock of this process.
-func (l *leases) check(lease *coordinationv1.Lease, now time.Time) (left time.Duration, trusted bool) {
+func (l *Leases) Check(lease *coordinationv1.Lease, now time.Time) (left time.Duration, trusted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.record(lease, now)
@@ -120,16 +123,16 @@ func (l *leases) check(lease *coordinationv1.Lease, now time.Time) (left time.Du
 	return left, silent < duration && (s.renewed || (age < duration && age > -duration))
 }
 
-// isLost reports whether the holder of a Lease counts as lost: it has released the Lease, or markLost was called.
-func (l *leases) isLost(lease *coordinationv1.Lease, now time.Time) bool {
+// IsLost reports whether the holder of a Lease counts as lost: it has released the Lease, or MarkLost was called.
+func (l *Leases) IsLost(lease *coordinationv1.Lease, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.record(lease, now)
 	return heldFor(&s.spec) <= 0 || s.lost
 }
 
-// markLost marks the holder of a Lease as lost. A change of the Lease removes the mark.
-func (l *leases) markLost(lease *coordinationv1.Lease, now time.Time) {
+// MarkLost marks the holder of a Lease as lost. A change of the Lease removes the mark.
+func (l *Leases) MarkLost(lease *coordinationv1.Lease, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.record(lease, now)
@@ -137,9 +140,9 @@ func (l *leases) markLost(lease *coordinationv1.Lease, now time.Time) {
 	l.seen[lease.Name] = s
 }
 
-// recordOutage records that the API server did not answer: meanwhile no Lease could be renewed or read. All Leases that
+// RecordOutage records that the API server did not answer: meanwhile no Lease could be renewed or read. All Leases that
 // were not lost before are given their full duration again.
-func (l *leases) recordOutage(now time.Time) {
+func (l *Leases) RecordOutage(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for name, s := range l.seen {
@@ -150,15 +153,47 @@ func (l *leases) recordOutage(now time.Time) {
 	}
 }
 
-// unchangedFor returns for how long a Lease has been as the cache shows it.
-func (l *leases) unchangedFor(lease *coordinationv1.Lease, now time.Time) time.Duration {
+// These constants say how long the Lease of a lost executor is kept. Each Pod has a new name, so Leases would
+// accumulate.
+const (
+	// MaxLeaseRetention applies while no other Lease has reached the position of its store. A copy of the store that is
+	// restored meanwhile is compared with this position.
+	MaxLeaseRetention = time.Hour
+	// CoveredLeaseRetention applies once another executor has reached the position. The Lease is then kept only for
+	// people who look for it.
+	CoveredLeaseRetention = 5 * time.Minute
+)
+
+// KeepFor returns after which time to look again at the Lease of a lost executor; 0 if the Lease need not be kept any
+// longer. all are the Leases of all executors.
+func (l *Leases) KeepFor(lease *coordinationv1.Lease, all []coordinationv1.Lease, now time.Time) time.Duration {
+	kept := MaxLeaseRetention
+	for i := range all {
+		if other := &all[i]; other.Name != lease.Name && coversPosition(other, lease) {
+			if left, trusted := l.Check(other, now); left > 0 && trusted {
+				kept = CoveredLeaseRetention
+			}
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return now.Sub(l.record(lease, now).changed)
+	unchanged := now.Sub(l.record(lease, now).changed)
+	if unchanged < CoveredLeaseRetention {
+		return CoveredLeaseRetention - unchanged
+	}
+	return max(0, min(CoveredLeaseRetention, kept-unchanged)) // an executor that covers it may appear at any time
 }
 
-// forget drops a deleted Lease. A Lease that appears later with the same name is a new one.
-func (l *leases) forget(name string) {
+// coversPosition reports whether l has the store position of another Lease, or a later one.
+func coversPosition(l, other *coordinationv1.Lease) bool {
+	id := other.Annotations[executor.StoreAnnotation]
+	was, errWas := strconv.ParseInt(other.Annotations[executor.PositionAnnotation], 10, 64)
+	is, errIs := strconv.ParseInt(l.Annotations[executor.PositionAnnotation], 10, 64)
+	return id != "" && l.Annotations[executor.StoreAnnotation] == id && errWas == nil && errIs == nil && is >= was
+}
+
+// Forget drops a deleted Lease. A Lease that appears later with the same name is a new one.
+func (l *Leases) Forget(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.seen, name)
@@ -166,7 +201,7 @@ func (l *leases) forget(name string) {
 
 // record records a Lease and returns what is known about it. A read from the cache may follow a read from the API
 // server and return an older version. That is no change, and the newer knowledge stays.
-func (l *leases) record(lease *coordinationv1.Lease, now time.Time) sighting {
+func (l *Leases) record(lease *coordinationv1.Lease, now time.Time) sighting {
 	last, known := l.seen[lease.Name]
 	if known {
 		if order, err := resourceversion.CompareResourceVersion(lease.ResourceVersion, last.version); err == nil && order < 0 {
@@ -200,4 +235,17 @@ func heldFor(s *coordinationv1.LeaseSpec) time.Duration {
 		return 0
 	}
 	return time.Duration(*s.LeaseDurationSeconds) * time.Second
+}
+
+// ExecutorOf returns the executor that a Lease describes. Its capacity is 0 if the Lease does not say it, and while the
+// executor stops: it would hand new Turns back.
+func ExecutorOf(l *coordinationv1.Lease) Executor {
+	capacity, err := strconv.Atoi(l.Annotations[executor.CapacityAnnotation])
+	if err != nil {
+		capacity = 0
+	}
+	return Executor{
+		Name: strings.TrimPrefix(l.Name, executor.LeasePrefix), Capacity: capacity,
+		Store: executor.StoreIdentity{ID: l.Annotations[executor.StoreAnnotation], Incarnation: l.Annotations[executor.IncarnationAnnotation]},
+	}
 }
