@@ -116,10 +116,10 @@ func (b *testEnv) show(ctx context.Context, c client.Reader, o client.Object) {
 	}
 	var stored v1alpha1.Turn
 	if err := c.Get(ctx, client.ObjectKeyFromObject(t), &stored); err != nil {
-		b.turns.queues.forget(t.UID)
+		b.turns.sessions.Forget(t.UID)
 		return
 	}
-	b.turns.queues.observe(&stored)
+	b.turns.sessions.Observe(&stored)
 }
 
 // recordingQueue implements the part of a queue that reconcilers use.

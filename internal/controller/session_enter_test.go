@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
 func TestTurnCreatesSession(t *testing.T) {
@@ -154,8 +155,8 @@ func TestJustBoundTurnIsNotOverlooked(t *testing.T) {
 	shown, newer := b.turn(t, "late"), b.turn(t, "late")
 	newer.ResourceVersion = "1000000"
 	boundTo("self")(newer)
-	b.turns.queues.updateWritten(newer)
-	b.turns.queues.observe(shown)
+	b.turns.sessions.Written(newer)
+	b.turns.sessions.Observe(shown)
 	if _, err := b.reconcile(t, "early"); err != nil || b.turn(t, "early").StateReason() != v1alpha1.TurnReasonWaitingForSession {
 		t.Errorf("the Turn is %q, %v, want it to wait for the bound one", b.turn(t, "early").StateReason(), err)
 	}
@@ -275,7 +276,7 @@ func TestTurnThatFallsBackWakesFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 { // the fake client counts versions from the one that it was given
-		if sessionOrder(after) > 8 {
+		if scheduler.SessionOrder(after) > 8 {
 			break
 		}
 		after.Labels["team"] += "!"

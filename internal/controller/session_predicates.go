@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
 // sessionChanged passes the changes that the reconciler of Sessions acts on: a new spec, and totals that an executor
@@ -82,9 +83,9 @@ func sessionQueueChanged() predicate.Predicate {
 			if after.Spec.SessionRef == nil {
 				return false
 			}
-			return blocksSession(before) != blocksSession(after) || before.Spec.DesiredState != after.Spec.DesiredState ||
+			return scheduler.BlocksSession(before) != scheduler.BlocksSession(after) || before.Spec.DesiredState != after.Spec.DesiredState ||
 				awaitsPeople(before) != awaitsPeople(after) ||
-				(after.Epoch() == 0 && sessionOrder(before) != sessionOrder(after))
+				(after.Epoch() == 0 && scheduler.SessionOrder(before) != scheduler.SessionOrder(after))
 		},
 	}
 }

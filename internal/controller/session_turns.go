@@ -1,11 +1,8 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,68 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/scheduler"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
-
-// compareInSession orders the Turns of a Session: Turns that were ever bound go first, then older Turns. Turns
-// created in the same second are ordered as the API server stored them.
-//
-// Two Turns of one Session are never bound at the same time, even if the cache shows an old state of the other
-// Turn:
-//
-//  1. The position of a Turn that was never bound only moves back.
-//  2. Only the first Turn is bound, and the write that binds it fails if it has changed since.
-func compareInSession(a, b *v1alpha1.Turn) int {
-	return cmp.Or(
-		cmp.Compare(min(1, b.Epoch()), min(1, a.Epoch())),
-		a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
-		cmp.Compare(sessionOrder(a), sessionOrder(b)),
-		strings.Compare(string(a.UID), string(b.UID)),
-	)
-}
-
-// sessionOrder returns the position of a Turn among the Turns created in the same second. It is the resource
-// version at the creation of the Turn. The first status write stores it, before the resource version changes.
-// sessionOrder returns 0 if resource versions are not numbers.
-func sessionOrder(t *v1alpha1.Turn) int64 {
-	if t.Status.SessionOrder > 0 {
-		return t.Status.SessionOrder
-	}
-	version, err := strconv.ParseInt(t.ResourceVersion, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return version
-}
-
-// blocksSession reports whether later Turns of the Session must wait for this Turn. They wait for a cancelled Turn
-// only if it was ever bound, until its executor has written its end: its usage counts in the Session.
-func blocksSession(t *v1alpha1.Turn) bool {
-	if t.IsFinished() || !t.DeletionTimestamp.IsZero() {
-		return false
-	}
-	return t.Spec.DesiredState != v1alpha1.DesiredStateCancelled || t.Epoch() > 0
-}
-
-// turnAhead returns the Turn directly ahead of this one in its Session, or nil if this one is first.
-func turnAhead(t *v1alpha1.Turn, others []v1alpha1.Turn) *v1alpha1.Turn {
-	var last *v1alpha1.Turn
-	for i := range others {
-		m := &others[i]
-		if m.UID != t.UID && blocksSession(m) && compareInSession(m, t) < 0 && (last == nil || compareInSession(m, last) > 0) {
-			last = m
-		}
-	}
-	return last
-}
-
-// turnsAhead returns the Turn directly ahead of this one in its Session, for a snapshot.
-func (r *TurnReconciler) turnsAhead(t *v1alpha1.Turn) []v1alpha1.Turn {
-	if m := r.queues.ahead(t); m != nil {
-		return []v1alpha1.Turn{*m}
-	}
-	return nil
-}
 
 // whenSessionBusy makes a Turn wait for the Turn ahead of it in its Session.
 func whenSessionBusy(v snapshot) (decision, bool) {
@@ -91,7 +29,7 @@ func whenSessionBusy(v snapshot) (decision, bool) {
 // sessionBusyReason says which Turn of the Session this one waits for; it is empty if this one is first. It names the
 // Turn directly ahead, not the one that runs. So the end of a Turn changes the status of one other Turn only.
 func sessionBusyReason(v snapshot) string {
-	m := turnAhead(v.turn, v.sessionTurns)
+	m := v.ahead
 	if m == nil {
 		return ""
 	}
@@ -154,12 +92,11 @@ func whenHistoryLost(v snapshot) (decision, bool) {
 // must not block the workers. Most Turns of a burst do not get this far, because they are not the first of their
 // Session.
 func (r *TurnReconciler) enterExclusively(ctx context.Context, v snapshot) (_ snapshot, d decision, leave func(), err error) {
-	key := sessionKey(v.turn)
-	if _, busy := r.enteringSessions.LoadOrStore(key, nil); busy {
-		return v, decision{action: hold, after: staleInterval}, func() {}, nil
+	leave, ok := r.sessions.TryLock(scheduler.SessionKey(v.turn))
+	if !ok {
+		return v, decision{action: hold, after: staleInterval}, leave, nil
 	}
-	leave = func() { r.enteringSessions.Delete(key) }
-	v.sessionTurns = r.turnsAhead(v.turn)
+	v.ahead = r.sessions.Ahead(v.turn)
 	if d = decide(v); d.action == schedule {
 		d, err = r.enter(ctx, v, d)
 	}
@@ -183,7 +120,7 @@ func (r *TurnReconciler) enter(ctx context.Context, v snapshot, d decision) (dec
 	}
 	// If API servers stamp creation times by clocks that differ, a Turn may be older than one that was bound before
 	// it appeared. The queue shows that binding, unless the response to it was lost.
-	last, known := r.queues.lastEntered(v.turn)
+	last, known := r.sessions.LastEntered(v.turn)
 	if !known || last != nil && last.BoundTo() == "" && r.slots.HasSlot(client.ObjectKeyFromObject(last)) {
 		return decision{action: hold, after: staleInterval}, nil
 	}
@@ -198,14 +135,14 @@ func (r *TurnReconciler) enter(ctx context.Context, v snapshot, d decision) (dec
 			return other, nil
 		}
 	}
-	r.queues.enter(v.turn)
+	r.sessions.Enter(v.turn)
 	return d, nil
 }
 
 // getOrCreateSession reads or creates the Session of a Turn. It returns nil if another client created the Session
 // just now, or if the namespace is being deleted.
 func (r *TurnReconciler) getOrCreateSession(ctx context.Context, t *v1alpha1.Turn) (*v1alpha1.Session, error) {
-	key := sessionKey(t)
+	key := scheduler.SessionKey(t)
 	s := &v1alpha1.Session{}
 	err := r.Live.Get(ctx, key, s)
 	if client.IgnoreNotFound(err) != nil {
@@ -233,23 +170,23 @@ func (r *TurnReconciler) sessionEvents() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q turnQueue) {
 			if t, ok := e.Object.(*v1alpha1.Turn); ok && t.Spec.SessionRef != nil {
-				r.queues.observe(t)
+				r.sessions.Observe(t)
 				itself.Create(ctx, e, q)
 			}
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q turnQueue) {
 			if t, ok := e.ObjectNew.(*v1alpha1.Turn); ok {
 				if e.ObjectOld.GetUID() != t.UID {
-					r.queues.forget(e.ObjectOld.GetUID())
+					r.sessions.Forget(e.ObjectOld.GetUID())
 				}
-				r.queues.observe(t)
+				r.sessions.Observe(t)
 			}
 			if changed.Update(e) {
 				others.Update(ctx, e, q)
 			}
 		},
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q turnQueue) {
-			r.queues.forget(e.Object.GetUID())
+			r.sessions.Forget(e.Object.GetUID())
 			others.Delete(ctx, e, q)
 		},
 	}
@@ -263,7 +200,7 @@ func (r *TurnReconciler) affectedTurns(_ context.Context, o client.Object) []rec
 	if !ok || t.Spec.SessionRef == nil {
 		return nil
 	}
-	first, next := r.queues.first(sessionKey(t), t)
+	first, next := r.sessions.First(scheduler.SessionKey(t), t)
 	if first == next {
 		return requestIfUnbound(first)
 	}
@@ -272,7 +209,7 @@ func (r *TurnReconciler) affectedTurns(_ context.Context, o client.Object) []rec
 
 // firstTurnOf maps a Session to the first Turn of its queue. All others wait for that one.
 func (r *TurnReconciler) firstTurnOf(_ context.Context, o client.Object) []reconcile.Request {
-	first, _ := r.queues.first(client.ObjectKeyFromObject(o), nil)
+	first, _ := r.sessions.First(client.ObjectKeyFromObject(o), nil)
 	return requestIfUnbound(first)
 }
 

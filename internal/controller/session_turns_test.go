@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
 // sessionTurn returns a Turn of the Session of these tests. It is older than the Turn of turnWith by this duration.
@@ -38,12 +39,13 @@ func wasBound(t *v1alpha1.Turn) { t.Status.Executor = &v1alpha1.ExecutorBinding{
 
 func deleted(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} }
 
-func listOf(turns ...*v1alpha1.Turn) []v1alpha1.Turn {
-	list := make([]v1alpha1.Turn, 0, len(turns))
-	for _, t := range turns {
-		list = append(list, *t)
+// aheadOf returns the Turn directly ahead of a Turn in its Session, which has these other Turns.
+func aheadOf(t *v1alpha1.Turn, others ...*v1alpha1.Turn) *v1alpha1.Turn {
+	var sessions scheduler.Sessions
+	for _, o := range append(others, t) {
+		sessions.Observe(o)
 	}
-	return list
+	return sessions.Ahead(t)
 }
 
 func TestTurnsWaitForTurnAhead(t *testing.T) {
@@ -143,7 +145,7 @@ func TestTurnsWaitForTurnAhead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := snapshot{turn: tc.turn, agent: agentWith(metav1.ConditionTrue, ""), now: now}
 			if tc.turn.Spec.SessionRef != nil {
-				v.sessionTurns = listOf(append(tc.others, tc.turn)...)
+				v.ahead = aheadOf(tc.turn, tc.others...)
 			}
 			want := decision{action: schedule}
 			if tc.want != "" {
@@ -164,15 +166,15 @@ func TestTurnsWaitForTurnAhead(t *testing.T) {
 // TestExactlyOneTurnOfSessionIsFirst checks that exactly one Turn of a Session does not wait, whatever their states
 // are.
 func TestExactlyOneTurnOfSessionIsFirst(t *testing.T) {
-	all := listOf(
+	all := []*v1alpha1.Turn{
 		sessionTurn("a", 0), sessionTurn("b", 0), sessionTurn("c", 0, storedAs("99")), sessionTurn("d", 0, ordered(98)),
 		sessionTurn("e", time.Second, desires(v1alpha1.DesiredStateSuspended)),
 		sessionTurn("f", -time.Second, wasBound), sessionTurn("g", 0, storedAs("x")), sessionTurn("h", -time.Second),
-	)
+	}
 	var free []string
-	for i := range all {
-		if turnAhead(&all[i], all) == nil {
-			free = append(free, all[i].Name)
+	for _, turn := range all {
+		if aheadOf(turn, all...) == nil {
+			free = append(free, turn.Name)
 		}
 	}
 	if !slices.Equal(free, []string{"f"}) {
@@ -182,7 +184,6 @@ func TestExactlyOneTurnOfSessionIsFirst(t *testing.T) {
 
 func TestPoliciesOfSessions(t *testing.T) {
 	ready := agentWith(metav1.ConditionTrue, "")
-	busy := []*v1alpha1.Turn{sessionTurn("a", time.Second)}
 	for name, tc := range map[string]struct {
 		reason string
 		turn   *v1alpha1.Turn
@@ -219,7 +220,7 @@ func TestPoliciesOfSessions(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := decide(snapshot{turn: tc.turn, agent: tc.agent, sessionTurns: listOf(append(busy, tc.turn)...), now: now})
+			got := decide(snapshot{turn: tc.turn, agent: tc.agent, ahead: sessionTurn("a", time.Second), now: now})
 			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(decision{})); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
 			}

@@ -56,17 +56,15 @@ type TurnReconciler struct {
 	Limits scheduler.Limits
 
 	slots *scheduler.Slots
+	// sessions orders the unfinished Turns of each Session.
+	sessions     scheduler.Sessions
+	expectations scheduler.Expectations
 	// enterMu is read-locked while a decision about a Turn depends on its Session. It is locked while a Session
 	// that no Turn names is deleted.
-	enterMu      sync.RWMutex
-	expectations scheduler.Expectations
+	enterMu sync.RWMutex
 	// waiting holds the Turns that wait, except those that wait for people or sub-agents.
 	waiting waitingTurns
-	// queues orders the unfinished Turns of each Session. sessions holds the keys of the Sessions of which a Turn
-	// is being bound: see enterExclusively.
-	queues           sessionQueues
-	enteringSessions sync.Map
-	seed             struct {
+	seed    struct {
 		sync.Mutex
 		done bool
 	}
@@ -204,7 +202,7 @@ func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.
 	var err error
 	switch d.action {
 	case wait, queue:
-		changed = turnstatus.Wait(t, d.reason, d.message, sessionOrder(t), r.Now())
+		changed = turnstatus.Wait(t, d.reason, d.message, scheduler.SessionOrder(t), r.Now())
 	case park:
 		changed = turnstatus.StayParked(t, d.reason, d.message, v.clockPaused(), v.now)
 	case observe:
@@ -269,7 +267,7 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 		return v, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef.Name, err)
 	}
 	if t.Spec.SessionRef != nil {
-		v.sessionTurns = r.turnsAhead(t)
+		v.ahead = r.sessions.Ahead(t)
 	}
 	v.missing, err = missingConfigMap(ctx, r.Reader, t)
 	return v, err
@@ -285,7 +283,7 @@ func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) err
 		return err
 	}
 	r.expectations.Expect(t)
-	r.queues.updateWritten(t)
+	r.sessions.Written(t)
 	return nil
 }
 

@@ -100,9 +100,9 @@ type snapshot struct {
 	// again; 0 if an event will say so.
 	missing string
 	recheck time.Duration
-	// sessionTurns holds unfinished Turns of the Turn's Session, at least the one directly ahead of it, if any. They
-	// belong to the cache and must not be changed.
-	sessionTurns []v1alpha1.Turn
+	// ahead is the Turn directly ahead of this one in its Session; nil if there is none. It belongs to the cache and
+	// must not be changed.
+	ahead *v1alpha1.Turn
 	// awaited is the progress of everything that a parked Turn waits for.
 	awaited waitProgress
 	// orphaned is true for the Turn of a sub-agent if no parent Turn waits for it any more.

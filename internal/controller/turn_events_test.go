@@ -236,14 +236,14 @@ func TestAgentWakesConcernedTurns(t *testing.T) {
 // being bound.
 func TestBurstInSessionBlocksNoWorker(t *testing.T) {
 	b := newTestEnv(t, interceptor.Funcs{}, turnWith(inSession), agentWith(metav1.ConditionTrue, ""), leaseOf("self", 9, now))
-	b.turns.enteringSessions.Store(client.ObjectKey{Namespace: "helpdesk", Name: turnWith(inSession).Spec.SessionRef.Name}, nil)
+	unlock, _ := b.turns.sessions.TryLock(scheduler.SessionKey(turnWith(inSession)))
 	if result, err := b.reconcile(t, "one"); err != nil || result.RequeueAfter != staleInterval {
 		t.Fatalf("got %v, %v; want a quick requeue", result, err)
 	}
 	if b.turn(t, "one").BoundTo() != "" {
 		t.Error("the Turn was bound at the same time as another Turn of its Session")
 	}
-	b.turns.enteringSessions.Clear()
+	unlock()
 	if _, err := b.reconcile(t, "one"); err != nil || b.turn(t, "one").BoundTo() != "self" {
 		t.Errorf("the Turn must be bound once the other is: %v", err)
 	}

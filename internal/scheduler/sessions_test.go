@@ -1,0 +1,231 @@
+package scheduler
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// queueModel does the same as Sessions by searching all Turns each time.
+type queueModel map[types.UID]*v1alpha1.Turn
+
+func (m queueModel) show(t *v1alpha1.Turn) {
+	if old := m[t.UID]; old != nil && sessionVersion(t) < sessionVersion(old) {
+		return
+	}
+	m[t.UID] = t
+	if t.IsFinished() {
+		delete(m, t.UID)
+	}
+}
+
+func (m queueModel) wrote(t *v1alpha1.Turn) {
+	if m[t.UID] != nil {
+		m.show(t)
+	}
+}
+
+func sessionVersion(t *v1alpha1.Turn) int {
+	n, err := strconv.Atoi(t.ResourceVersion)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// order returns the queue of a Session without one Turn.
+func (m queueModel) order(session Key, without types.UID) []*v1alpha1.Turn {
+	var turns []*v1alpha1.Turn
+	for _, t := range m {
+		if SessionKey(t) == session && BlocksSession(t) && t.UID != without {
+			turns = append(turns, t)
+		}
+	}
+	slices.SortFunc(turns, compareInSession)
+	return turns
+}
+
+func (m queueModel) ahead(t *v1alpha1.Turn) (last *v1alpha1.Turn) {
+	for _, o := range m.order(SessionKey(t), t.UID) {
+		if compareInSession(o, t) < 0 {
+			last = o
+		}
+	}
+	return last
+}
+
+func (m queueModel) first(session Key, t *v1alpha1.Turn) (first, next *v1alpha1.Turn) {
+	if all := m.order(session, ""); len(all) > 0 {
+		first = all[0]
+	}
+	for _, o := range m.order(session, t.UID) {
+		if next == nil && compareInSession(o, t) > 0 {
+			next = o
+		}
+	}
+	return first, next
+}
+
+// TestSessionsAgreeWithAModel checks that the queues give the same result as a search of all Turns, even if
+// events come late, twice or out of order.
+func TestSessionsAgreeWithAModel(t *testing.T) {
+	for seed := range uint64(30) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		sessions, model, versions := &Sessions{}, queueModel{}, []*v1alpha1.Turn{}
+		for step := range 600 {
+			turn := someTurn(random, step)
+			versions = append(versions, turn)
+			if random.IntN(4) == 0 {
+				turn = versions[random.IntN(len(versions))] // a version that a newer one has overtaken
+			}
+			switch random.IntN(8) {
+			case 0:
+				sessions.Forget(turn.UID)
+				delete(model, turn.UID)
+			case 1:
+				sessions.Written(turn)
+				model.wrote(turn)
+			default:
+				sessions.Observe(turn)
+				model.show(turn)
+			}
+			asked := someTurn(random, step)
+			if got, want := sessions.Ahead(asked), model.ahead(asked); nameOf(got) != nameOf(want) {
+				t.Fatalf("seed %d, step %d: ahead of %s is %q, want %q", seed, step, asked.Name, nameOf(got), nameOf(want))
+			}
+			first, next := sessions.First(SessionKey(asked), asked)
+			wantFirst, wantNext := model.first(SessionKey(asked), asked)
+			if nameOf(first) != nameOf(wantFirst) || nameOf(next) != nameOf(wantNext) {
+				t.Fatalf("seed %d, step %d: first and next after %s are %q and %q, want %q and %q",
+					seed, step, asked.Name, nameOf(first), nameOf(next), nameOf(wantFirst), nameOf(wantNext))
+			}
+		}
+		for uid := range model {
+			sessions.Forget(uid)
+		}
+		if len(sessions.turns)+len(sessions.queues) != 0 {
+			t.Fatalf("seed %d: %d Turns and %d queues remain after all Turns were deleted", seed, len(sessions.turns), len(sessions.queues))
+		}
+	}
+}
+
+// turnOf returns the Turn with a number, of the Session "talk".
+func turnOf(n int, change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
+	name := fmt.Sprint("t", n)
+	t := &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "helpdesk", Name: name, UID: types.UID("uid-" + name), ResourceVersion: strconv.Itoa(1000 + n),
+			CreationTimestamp: metav1.NewTime(now),
+		},
+		Spec: v1alpha1.TurnSpec{DesiredState: v1alpha1.DesiredStateActive, SessionRef: &v1alpha1.ObjectReference{Name: "talk"}},
+	}
+	for _, f := range change {
+		f(t)
+	}
+	return t
+}
+
+// someTurn returns one of a few Turns of two Sessions, in a random state.
+func someTurn(random *rand.Rand, version int) *v1alpha1.Turn {
+	n := random.IntN(16)
+	states := []func(*v1alpha1.Turn){
+		func(*v1alpha1.Turn) {},
+		func(*v1alpha1.Turn) {},
+		func(t *v1alpha1.Turn) { t.Status.SessionOrder = int64(n) },
+		func(t *v1alpha1.Turn) { t.Status.Executor = &v1alpha1.ExecutorBinding{Name: "e", Epoch: 1} },
+		func(t *v1alpha1.Turn) { t.Status.Executor = &v1alpha1.ExecutorBinding{Epoch: 1} },
+		func(t *v1alpha1.Turn) { t.DeletionTimestamp = &metav1.Time{Time: now} },
+		func(t *v1alpha1.Turn) { t.Status.CompletionTime = new(metav1.NewMicroTime(now)) },
+		func(t *v1alpha1.Turn) { t.Spec.DesiredState = v1alpha1.DesiredStateCancelled },
+		func(t *v1alpha1.Turn) { t.Spec.DesiredState = v1alpha1.DesiredStateSuspended },
+	}
+	return turnOf(n, func(t *v1alpha1.Turn) {
+		t.ResourceVersion, t.Spec.SessionRef.Name = strconv.Itoa(1000+version), fmt.Sprint("talk", n%2)
+		t.CreationTimestamp.Time = now.Add(-time.Duration(n/4) * time.Second)
+	}, states[random.IntN(len(states))])
+}
+
+func nameOf(t *v1alpha1.Turn) string {
+	if t == nil {
+		return ""
+	}
+	return t.Name + "@" + t.ResourceVersion
+}
+
+// TestLastEntered checks that a Turn learns which other Turn of its Session was about to be bound before.
+func TestLastEntered(t *testing.T) {
+	var s Sessions
+	a, b := turnOf(1), turnOf(2)
+	if _, known := s.LastEntered(a); known {
+		t.Error("the watch has not shown the Turn, want it unknown")
+	}
+	s.Enter(a) // has no effect
+	s.Observe(a)
+	s.Observe(b)
+	if last, known := s.LastEntered(b); last != nil || !known {
+		t.Errorf("got %q, %t; want none: no Turn has entered", nameOf(last), known)
+	}
+	s.Enter(a)
+	if last, known := s.LastEntered(b); last != a || !known {
+		t.Errorf("got %q, %t; want the first Turn", nameOf(last), known)
+	}
+	if last, known := s.LastEntered(a); last != nil || !known {
+		t.Errorf("got %q, %t; want none: it is this Turn", nameOf(last), known)
+	}
+	s.Forget(a.UID)
+	if last, known := s.LastEntered(b); last != nil || !known {
+		t.Errorf("got %q, %t; want none: that Turn has left", nameOf(last), known)
+	}
+}
+
+// TestTryLock checks that one Turn of a Session is bound at a time, and that Sessions do not block each other.
+func TestTryLock(t *testing.T) {
+	var s Sessions
+	talk, other := Key{Namespace: "helpdesk", Name: "talk"}, Key{Namespace: "helpdesk", Name: "other"}
+	unlock, ok := s.TryLock(talk)
+	_, others := s.TryLock(other)
+	unlockSecond, second := s.TryLock(talk)
+	if !ok || !others || second {
+		t.Errorf("locked: %t, %t and %t; want only the second lock of a Session refused", ok, others, second)
+	}
+	unlockSecond()
+	if _, ok := s.TryLock(talk); ok {
+		t.Error("a refused lock must not unlock the Session")
+	}
+	unlock()
+	if _, ok := s.TryLock(talk); !ok {
+		t.Error("the Session is locked after it was unlocked")
+	}
+}
+
+// BenchmarkSessions measures the last of many Turns of a Session: the search for the Turn ahead, and an event.
+func BenchmarkSessions(b *testing.B) {
+	for _, turns := range []int{100, 5000} {
+		var s Sessions
+		for i := range turns {
+			s.Observe(turnOf(i))
+		}
+		first, last := turnOf(0), turnOf(turns-1)
+		b.Run(fmt.Sprintf("ahead of %d", turns), func(b *testing.B) {
+			for b.Loop() {
+				if s.Ahead(last) == nil {
+					b.Fatal("no Turn is ahead")
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("end and creation among %d", turns), func(b *testing.B) {
+			for b.Loop() {
+				s.Forget(first.UID)
+				s.Observe(first)
+			}
+		})
+	}
+}
