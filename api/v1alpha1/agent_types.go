@@ -39,7 +39,8 @@ type AgentSpec struct {
 	Thinking ThinkingLevel `json:"thinking,omitempty"`
 
 	// reasoningText says what happens to the text of a model's reasoning. Discard (the default) drops it. Journal keeps
-	// it in the Turn's journal. The text is never part of an answer and is never sent to a model again.
+	// it in the Turn's journal. The text is never part of an answer. Reasoning that an endpoint needs again is in the
+	// journal in any case: see requests.returnedData of ModelProvider.
 	// +optional
 	// +kubebuilder:default=Discard
 	ReasoningText ReasoningText `json:"reasoningText,omitempty"`

@@ -78,6 +78,13 @@ type RequestOptions struct {
 	// +optional
 	DeveloperRole Switch `json:"developerRole,omitempty"`
 
+	// returnedData is the part of a reply with tool calls that is sent back with it in later requests. Nothing: the calls
+	// alone. ReasoningContent: the text of the reasoning, as reasoning_content. ReasoningDetails: the blocks of
+	// reasoning_details, which may be signed. ThoughtSignatures: the extra_content of each call. It is sent only to the
+	// model that made the reply.
+	// +optional
+	ReturnedData ReturnedData `json:"returnedData,omitempty"`
+
 	// extraFields are further fields of the request's body, at most 16, such as top_k or chat_template_kwargs. They
 	// cannot replace the fields that Capstan sends.
 	// +optional
@@ -117,6 +124,18 @@ const (
 	ToolCallIDsAny            ToolCallIDForm = "Any"
 	ToolCallIDsPlain          ToolCallIDForm = "Plain"
 	ToolCallIDsNineCharacters ToolCallIDForm = "NineCharacters"
+)
+
+// ReturnedData is a part of a reply that is sent back.
+// +kubebuilder:validation:Enum=Nothing;ReasoningContent;ReasoningDetails;ThoughtSignatures
+type ReturnedData string
+
+// The parts of a reply that can be sent back.
+const (
+	ReturnedDataNothing           ReturnedData = "Nothing"
+	ReturnedDataReasoningContent  ReturnedData = "ReasoningContent"
+	ReturnedDataReasoningDetails  ReturnedData = "ReasoningDetails"
+	ReturnedDataThoughtSignatures ReturnedData = "ThoughtSignatures"
 )
 
 // ExtraField is a further field of a request's body.

@@ -26,10 +26,30 @@ type wire struct {
 }
 
 type wireMessage struct {
-	Role       string
-	Name       *string
-	ToolCalls  []struct{ ID string } `json:"tool_calls"`
-	ToolCallID string                `json:"tool_call_id"`
+	Role      string
+	Name      *string
+	ToolCalls []struct {
+		ID           string
+		ExtraContent json.RawMessage `json:"extra_content"`
+	} `json:"tool_calls"`
+	ToolCallID       string          `json:"tool_call_id"`
+	ReasoningContent string          `json:"reasoning_content"`
+	ReasoningDetails json.RawMessage `json:"reasoning_details"`
+}
+
+// The server sends these with its call, as far as the real one does so: reasoning, blocks of it and a signature.
+const (
+	reasoning = `I look.`
+	details   = `[{"index":0,"signature":"c2ln","text":"I look.","type":"reasoning.text"}]`
+	signature = `{"google":{"thought_signature":"c2ln"}}`
+)
+
+// returned returns the data that came with a call and was sent back.
+func (m *wireMessage) returned() string {
+	if len(m.ToolCalls) == 0 {
+		return ""
+	}
+	return m.ReasoningContent + string(m.ReasoningDetails) + string(m.ToolCalls[0].ExtraContent)
 }
 
 // rule returns what a server refuses in a request, or an empty text.
@@ -116,6 +136,16 @@ var (
 	})
 )
 
+// returns requires the data that came with a call, and nothing else.
+func returns(data, problem string) rule {
+	return perMessage(func(_, m wireMessage) string {
+		if len(m.ToolCalls) > 0 && m.returned() != data {
+			return problem
+		}
+		return ""
+	})
+}
+
 // ids requires a form of the IDs of calls.
 func ids(form string) rule {
 	valid := regexp.MustCompile(form)
@@ -152,7 +182,7 @@ const nestedError = `{"error":{"message":%q,"type":"invalid_request_error","para
 var strictServers = map[string]strictServer{
 	"Generic": {
 		[]rule{systemFirst, noNames, mistralOrder, noPrefill, needs("max_tokens"), without("max_completion_tokens",
-			"parallel_tool_calls")},
+			"parallel_tool_calls"), returns("", "Extra inputs are not permitted: reasoning_content")},
 		400, nestedError, "", "stop",
 	},
 	// github.com/teilomillet/gollm/issues/33; platform.openai.com: IDs have at most 40 characters
@@ -191,8 +221,12 @@ var strictServers = map[string]strictServer{
 	},
 	"LMStudio": {[]rule{systemFirst, needs("max_tokens", "stream_options")}, 400, `{"error":%q}`, "365174485", "tool_calls"},
 	"LiteLLM":  {[]rule{systemFirst, noNames, needs("max_tokens", "stream_options")}, 400, nestedError, "toolu_01A", "tool_calls"},
+	// github.com/agno-agi/agno/issues/8794
 	"OpenRouter": {
-		[]rule{mistralOrder, noPrefill, noNames, needs("max_tokens")},
+		[]rule{
+			mistralOrder, noPrefill, noNames, needs("max_tokens"),
+			returns(details, "messages.1.content.0: Invalid `signature` in `thinking` block"),
+		},
 		400,
 		`{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":%q,"provider_name":"Mistral"}}}`, "tool_0_close",
 		"tool_calls",
@@ -201,19 +235,34 @@ var strictServers = map[string]strictServer{
 		[]rule{
 			mistralOrder, noPrefill, noNames, ids(`^[a-zA-Z0-9]{9}$`), needs("max_tokens"),
 			without("max_completion_tokens", "stream_options", "reasoning_effort"),
+			returns("", "Extra inputs are not permitted: reasoning_content"),
 		},
 		422, `{"object":"error","message":{"detail":[{"type":"extra_forbidden","msg":%q}]},"type":"invalid_request_error"}`, "",
 		"tool_calls",
 	},
-	"DeepSeek": {[]rule{noPrefill, needs("max_tokens", "stream_options")}, 400, nestedError, "call_0_9f2", "tool_calls"},
+	// github.com/earendil-works/pi/issues/3636
+	"DeepSeek": {
+		[]rule{
+			noPrefill, needs("max_tokens", "stream_options"),
+			returns(reasoning, "The `reasoning_content` in the thinking mode must be passed back to the API."),
+		},
+		400, nestedError, "call_0_9f2", "tool_calls",
+	},
+	// github.com/n8n-io/n8n/issues/29142
 	"Moonshot": {
-		[]rule{systemFirst, noPrefill, needs("max_completion_tokens"), ids(`^functions\.close_ticket:0$`)},
+		[]rule{
+			systemFirst, noPrefill, needs("max_completion_tokens"), ids(`^functions\.close_ticket:0$`),
+			returns(reasoning, "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2"),
+		},
 		400, nestedError,
 		"functions.close_ticket:0", "tool_calls",
 	},
-	// github.com/MinLL/SkyrimNet-GamePlugin/issues/77
+	// github.com/MinLL/SkyrimNet-GamePlugin/issues/77 and github.com/TokenRhythm/opensquilla/issues/225
 	"Gemini": {
-		[]rule{systemFirst, noNames, without("parallel_tool_calls", "n")},
+		[]rule{
+			systemFirst, noNames, without("parallel_tool_calls", "n"),
+			returns(signature, "Function call is missing a thought_signature in functionCall parts."),
+		},
 		400,
 		`[{"error":{"code":400,"message":%q,"status":"INVALID_ARGUMENT"}}]`, "", "stop",
 	},
@@ -262,8 +311,8 @@ func (s strictServer) serve(t *testing.T) (url string, refused func() []string) 
 		w.Header().Set("Content-Type", "text/event-stream")
 		delta, finish := `{"content":"Done."}`, "stop"
 		if !slices.ContainsFunc(got.messages, func(m wireMessage) bool { return m.Role == "tool" }) {
-			delta = fmt.Sprintf(`{"tool_calls":[{"index":0,"id":%q,"function":{"name":"close_ticket","arguments":"{\"id\":\"1042\"}"}}]}`,
-				s.id)
+			delta = fmt.Sprintf(`{"reasoning_content":%q,"reasoning_details":%s,"tool_calls":[{"index":0,"id":%q,"extra_content":%s,`+
+				`"function":{"name":"close_ticket","arguments":"{\"id\":\"1042\"}"}}]}`, reasoning, details, s.id, signature)
 			finish = s.finish
 		}
 		_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":%s,\"finish_reason\":%q}]}\n\ndata: [DONE]\n\n", delta, finish)

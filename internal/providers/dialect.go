@@ -6,7 +6,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/model/openai"
 )
 
-// systemPlaces and callIDForms are the adapter's terms for those of the API.
+// systemPlaces, callIDForms and returnedData are the adapter's terms for those of the API.
 var (
 	systemPlaces = map[v1alpha1.SystemMessages]openai.SystemPlace{
 		v1alpha1.SystemMessagesInPlace:       openai.SystemInPlace,
@@ -17,6 +17,12 @@ var (
 		v1alpha1.ToolCallIDsAny:            endpoint.CallIDsAny,
 		v1alpha1.ToolCallIDsPlain:          endpoint.CallIDsPlain,
 		v1alpha1.ToolCallIDsNineCharacters: endpoint.CallIDsNine,
+	}
+	returnedData = map[v1alpha1.ReturnedData]openai.ReturnedData{
+		v1alpha1.ReturnedDataNothing:           openai.ReturnNothing,
+		v1alpha1.ReturnedDataReasoningContent:  openai.ReturnReasoningContent,
+		v1alpha1.ReturnedDataReasoningDetails:  openai.ReturnReasoningDetails,
+		v1alpha1.ReturnedDataThoughtSignatures: openai.ReturnSignatures,
 	}
 )
 
@@ -35,6 +41,9 @@ func dialectOf(spec *v1alpha1.ModelProviderSpec) openai.Dialect {
 	}
 	if form, ok := callIDForms[r.ToolCallIDs]; ok {
 		d.CallIDs = form
+	}
+	if data, ok := returnedData[r.ReturnedData]; ok {
+		d.Returned = data
 	}
 	replace(&d.NoNames, r.MessageNames, v1alpha1.SwitchOff)
 	replace(&d.NoStreamOptions, r.StreamOptions, v1alpha1.SwitchOff)

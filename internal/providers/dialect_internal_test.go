@@ -41,8 +41,16 @@ func TestDialectOfASpec(t *testing.T) {
 				OutputLimit: v1alpha1.OutputLimitMaxCompletionTokens, SystemMessages: v1alpha1.SystemMessagesInPlace,
 				MessageNames: v1alpha1.SwitchOn, StreamOptions: v1alpha1.SwitchOn, ToolCallIDs: v1alpha1.ToolCallIDsAny,
 				StrictSchemas: v1alpha1.SwitchOff, ParallelToolCalls: v1alpha1.SwitchOff, DeveloperRole: v1alpha1.SwitchOff,
+				ReturnedData: v1alpha1.ReturnedDataReasoningContent,
 			}},
-			openai.Dialect{ParallelCalls: &no},
+			openai.Dialect{ParallelCalls: &no, Returned: openai.ReturnReasoningContent},
+		},
+		"nothing returned": {
+			"the endpoint does not need it",
+			v1alpha1.ModelProviderSpec{Dialect: v1alpha1.DialectOpenRouter, Requests: &v1alpha1.RequestOptions{
+				ReturnedData: v1alpha1.ReturnedDataNothing,
+			}},
+			openai.DialectOf(openai.Generic, ""),
 		},
 		"all options of OpenAI replaced": {
 			"each field replaces its setting",

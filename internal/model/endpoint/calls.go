@@ -30,6 +30,8 @@ type call struct {
 	index     lenient.Number
 	id, name  string
 	arguments strings.Builder
+	// data is data of the endpoint that it needs again with the call, or empty.
+	data string
 	// parts is the number of pieces that had arguments.
 	parts int
 }
@@ -40,6 +42,8 @@ type CallPiece struct {
 	Index lenient.Maybe[lenient.Number]
 	// ID and Name of the call, and the next part of its Arguments.
 	ID, Name, Arguments string
+	// Data of the endpoint that it needs again with the call, as JSON. It comes whole; the last one counts.
+	Data string
 }
 
 // add adds one piece.
@@ -112,6 +116,7 @@ func (c *call) extend(piece CallPiece) {
 	if c.name == "" || !begun {
 		c.name = join(c.name, piece.Name)
 	}
+	c.data = cmp.Or(piece.Data, c.data)
 	c.arguments.WriteString(piece.Arguments)
 	if piece.Arguments != "" {
 		c.parts++
@@ -141,7 +146,11 @@ func (c *calls) finish() ([]model.ToolCall, error) {
 		if strings.TrimSpace(of.name) == "" {
 			return nil, Malformed("the model called a tool without a name")
 		}
-		out = append(out, model.ToolCall{ID: of.id, Name: of.name, Arguments: of.arguments.String()})
+		whole := model.ToolCall{ID: of.id, Name: of.name, Arguments: of.arguments.String()}
+		if of.data != "" {
+			whole.ProviderData = json.RawMessage(of.data)
+		}
+		out = append(out, whole)
 	}
 	model.IdentifyCalls(out, nil)
 	return out, nil

@@ -88,6 +88,13 @@ type Decoder interface {
 	Decode(event []byte, in *Answer) (failure []byte, err error)
 }
 
+// DataDecoder is a Decoder of an endpoint that may need a part of a reply again.
+type DataDecoder interface {
+	// ProviderData returns the data of a whole reply with calls, or nil. The data of the calls is in their pieces. The
+	// parts of the data must be from Answer.KeepData or Answer.Reasoning.
+	ProviderData(in *Answer) *model.ProviderData
+}
+
 // Provider sends requests to one endpoint. It implements model.Provider.
 type Provider struct {
 	cfg       Config

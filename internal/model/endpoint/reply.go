@@ -41,7 +41,7 @@ func (in *Answer) AddRefusal(piece string) { in.refusal.WriteString(in.keep(piec
 
 // AddCall adds a piece of a call.
 func (in *Answer) AddCall(piece CallPiece) {
-	piece.Arguments = in.keep(piece.Arguments)
+	piece.Arguments, piece.Data = in.keep(piece.Arguments), in.KeepData(piece.Data)
 	in.calls.add(piece)
 }
 
@@ -66,6 +66,15 @@ func (in *Answer) Count(now model.Usage) {
 // piece beyond the bound, the part that fits is kept.
 func (in *Answer) keep(piece string) string {
 	in.received += int64(len(piece))
+	return in.KeepData(piece)
+}
+
+// Reasoning returns the reasoning so far.
+func (in *Answer) Reasoning() string { return in.reasoning.String() }
+
+// KeepData returns the part that is kept of a piece of the provider's data, which counts towards MaxReplyBytes. Once a
+// piece is cut off, nothing more is kept, and the reply has no such data.
+func (in *Answer) KeepData(piece string) string {
 	if in.tooLong {
 		return ""
 	}
@@ -154,7 +163,7 @@ func (x *exchange) finished(ctx context.Context, in *Answer, end error) (model.R
 	case endedByFailure:
 		return spent, x.provider.statusError(0, "", "")
 	case endedWithCalls:
-		return in.toolCallReply()
+		return x.toolCallReply(in)
 	case endedNormally, endedUnknown:
 	}
 	switch {
@@ -163,7 +172,7 @@ func (x *exchange) finished(ctx context.Context, in *Answer, end error) (model.R
 	case in.tooLong:
 		return in.reply(model.FinishLength), nil
 	case len(in.calls.list) > 0: // some servers send another reason for calls
-		return in.toolCallReply()
+		return x.toolCallReply(in)
 	}
 	reply := in.reply(model.FinishStop)
 	switch {
@@ -191,7 +200,7 @@ func (x *exchange) unfinished(ctx context.Context, in *Answer, end error) (model
 
 // toolCallReply returns a reply with tool calls, even if no tools were offered: repeating the request would give
 // the same reply.
-func (in *Answer) toolCallReply() (model.Reply, error) {
+func (x *exchange) toolCallReply(in *Answer) (model.Reply, error) {
 	spent := in.spent()
 	switch {
 	case in.tooLong:
@@ -205,6 +214,9 @@ func (in *Answer) toolCallReply() (model.Reply, error) {
 	}
 	reply := in.reply(model.FinishToolCalls)
 	reply.ToolCalls = calls
+	if d, ok := x.decoder.(DataDecoder); ok {
+		reply.ProviderData = d.ProviderData(in)
+	}
 	return reply, nil
 }
 

@@ -37,10 +37,12 @@ type choice struct {
 type delta struct {
 	Content prose `json:"content"`
 	// ReasoningContent and Reasoning are the same: each server sends one of them, or both with the same text.
-	ReasoningContent prose                     `json:"reasoning_content"`
-	Reasoning        prose                     `json:"reasoning"`
-	Refusal          lenient.Maybe[string]     `json:"refusal"`
-	ToolCalls        lenient.Maybe[[]toolCall] `json:"tool_calls"`
+	ReasoningContent prose `json:"reasoning_content"`
+	Reasoning        prose `json:"reasoning"`
+	// ReasoningDetails are the blocks of OpenRouter.
+	ReasoningDetails lenient.Maybe[[]json.RawMessage] `json:"reasoning_details"`
+	Refusal          lenient.Maybe[string]            `json:"refusal"`
+	ToolCalls        lenient.Maybe[[]toolCall]        `json:"tool_calls"`
 	// FunctionCall is the only call of the older protocol.
 	FunctionCall lenient.Maybe[function] `json:"function_call"`
 }
@@ -49,6 +51,8 @@ type toolCall struct {
 	Index    lenient.Maybe[lenient.Number] `json:"index"`
 	ID       lenient.Maybe[string]         `json:"id"`
 	Function lenient.Maybe[function]       `json:"function"`
+	// ExtraContent has the signature of Gemini.
+	ExtraContent json.RawMessage `json:"extra_content"`
 }
 
 type function struct {
@@ -95,7 +99,11 @@ func (d *delta) calls() []endpoint.CallPiece {
 	pieces := make([]endpoint.CallPiece, 0, len(d.ToolCalls.Value)+1)
 	for _, t := range d.ToolCalls.Value {
 		f := t.Function.Value
-		pieces = append(pieces, endpoint.CallPiece{Index: t.Index, ID: t.ID.Value, Name: f.Name.Value, Arguments: string(f.Arguments)})
+		piece := endpoint.CallPiece{Index: t.Index, ID: t.ID.Value, Name: f.Name.Value, Arguments: string(f.Arguments)}
+		if endpoint.IsPresent(t.ExtraContent) {
+			piece.Data = string(t.ExtraContent)
+		}
+		pieces = append(pieces, piece)
 	}
 	if f := d.FunctionCall; f.Given {
 		pieces = append(pieces, endpoint.CallPiece{

@@ -26,6 +26,9 @@ type Dialect struct {
 	ParallelCalls *bool
 	// DeveloperRole sends system messages with the role developer.
 	DeveloperRole bool
+	// Returned is the part of replies that is sent back. ReturnedLasting is true if later Turns of a Session send it, too.
+	Returned        ReturnedData
+	ReturnedLasting bool
 	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
 	Extra []ExtraField
 }
@@ -67,21 +70,30 @@ var dialects = map[string]Dialect{
 	"AzureOpenAI": {},
 
 	"VLLM": generic, "SGLang": generic, "Ollama": generic, "LlamaCpp": generic, "LMStudio": generic,
-	"LiteLLM": generic, "OpenRouter": generic, "Gemini": generic, "Cohere": generic,
+	"LiteLLM": generic, "Cohere": generic,
+
+	// Models behind it think on with their own blocks only: openrouter.ai/docs/use-cases/reasoning-tokens.
+	"OpenRouter": {MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnReasoningDetails},
+
+	// Error 400 for a call without a signature: github.com/TokenRhythm/opensquilla/issues/225.
+	"Gemini": {MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures},
 
 	// Error 422 for names and stream_options, and for max_completion_tokens: github.com/Gage-Technologies/mistral-go/pull/2,
 	// github.com/dnakov/anon-kode/issues/53, github.com/BerriAI/litellm/issues/9583. Error 400 for other IDs and for system
 	// messages after replies: github.com/nearai/ironclaw/issues/1241, github.com/charmbracelet/crush/issues/279.
 	"Mistral": {MaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsNine},
 
-	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958.
-	"DeepSeek": {MaxTokens: true, NoNames: true},
+	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958. Error 400 for a call without its reasoning,
+	// in all later requests: github.com/earendil-works/pi/issues/3636, github.com/FellouAI/eko/issues/281.
+	"DeepSeek": {MaxTokens: true, NoNames: true, Returned: ReturnReasoningContent, ReturnedLasting: true},
 
 	// Only the user's messages may have names: github.com/BerriAI/litellm/issues/9720. Roles may be in any order: docs.x.ai.
 	"XAI": {NoNames: true},
 
-	// max_tokens is deprecated: platform.kimi.ai and console.groq.com, chat completions.
-	"Moonshot": {System: SystemMerged, NoNames: true},
+	// max_tokens is deprecated: platform.kimi.ai and console.groq.com, chat completions. Moonshot sends error 400 for a call
+	// without reasoning, but ignores that of earlier Turns: github.com/n8n-io/n8n/issues/29142,
+	// github.com/can1357/oh-my-pi/pull/1839.
+	"Moonshot": {System: SystemMerged, NoNames: true, Returned: ReturnReasoningContent},
 	"Groq":     {System: SystemMerged, NoNames: true},
 
 	// Claude refuses other IDs: docs.aws.amazon.com, ToolUseBlock.

@@ -45,13 +45,16 @@ func (*protocol) SetHeaders(h http.Header, apiKey, requestID string) {
 func (p *protocol) Body(req *model.Request) ([]byte, error) { return bodyOf(req, &p.dialect) }
 
 // NewDecoder returns a decoder of chunks.
-func (*protocol) NewDecoder(*model.Request) endpoint.Decoder { return decoder{} }
+func (p *protocol) NewDecoder(*model.Request) endpoint.Decoder { return &decoder{dialect: &p.dialect} }
 
-// decoder reads chunks.
-type decoder struct{}
+// decoder reads the chunks of one answer.
+type decoder struct {
+	dialect *Dialect
+	details details
+}
 
 // Decode adds a chunk to the answer.
-func (decoder) Decode(event []byte, in *endpoint.Answer) (failure []byte, err error) {
+func (d *decoder) Decode(event []byte, in *endpoint.Answer) (failure []byte, err error) {
 	c, err := chunkOf(event)
 	if err != nil {
 		return nil, err
@@ -59,12 +62,12 @@ func (decoder) Decode(event []byte, in *endpoint.Answer) (failure []byte, err er
 	if failure := c.failure(event); failure != nil {
 		return failure, nil
 	}
-	c.addTo(in)
+	d.add(&c, in)
 	return nil, nil
 }
 
-// addTo adds the chunk to the answer.
-func (c *chunk) addTo(in *endpoint.Answer) {
+// add adds a chunk to the answer.
+func (d *decoder) add(c *chunk, in *endpoint.Answer) {
 	in.Count(c.Usage.Value.tokens())
 	in.Count(c.Groq.Value.Usage.Value.tokens())
 	for i := range c.Choices {
@@ -78,7 +81,15 @@ func (c *chunk) addTo(in *endpoint.Answer) {
 		in.AddReasoning(news.reasoning())
 		in.AddRefusal(news.Refusal.Value)
 		for _, piece := range news.calls() {
+			if d.dialect.Returned != ReturnSignatures {
+				piece.Data = ""
+			}
 			in.AddCall(piece)
+		}
+		if d.dialect.Returned == ReturnReasoningDetails {
+			for _, piece := range news.ReasoningDetails.Value {
+				d.details.add(piece, in.KeepData)
+			}
 		}
 		in.SetFinish(choice.FinishReason.Value)
 	}

@@ -35,12 +35,17 @@ type chatMessage struct {
 	Content    *string    `json:"content"`
 	ToolCalls  []chatCall `json:"tool_calls,omitempty"`
 	ToolCallID string     `json:"tool_call_id,omitempty"`
+	// ReasoningContent and ReasoningDetails are data of the endpoint that it needs again.
+	ReasoningContent string          `json:"reasoning_content,omitempty"`
+	ReasoningDetails json.RawMessage `json:"reasoning_details,omitempty"`
 }
 
 type chatCall struct {
 	ID       string       `json:"id"`
 	Type     api.ToolType `json:"type"`
 	Function chatFunction `json:"function"`
+	// ExtraContent is data of the endpoint that it needs again.
+	ExtraContent json.RawMessage `json:"extra_content,omitempty"`
 }
 
 type chatFunction struct {
@@ -125,7 +130,13 @@ func toolOf(t model.Tool, strict bool) api.Tool {
 func messagesOf(messages []model.Message, d *Dialect) []chatMessage {
 	messages = place(messages, d.System)
 	out := make([]chatMessage, 0, len(messages))
-	for _, m := range messages {
+	user := -1
+	for i, m := range messages {
+		if m.Role == model.RoleUser {
+			user = i
+		}
+	}
+	for i, m := range messages {
 		sent := chatMessage{Role: string(m.Role), Name: m.Name, Content: &m.Content}
 		if d.NoNames {
 			sent.Name = ""
@@ -139,6 +150,7 @@ func messagesOf(messages []model.Message, d *Dialect) []chatMessage {
 			if m.Content == "" {
 				sent.Content = nil
 			}
+			d.addReturned(&sent, &m, i > user)
 		case m.Content == "":
 			continue // a profile may have an empty prompt, but the API refuses a message without content
 		case m.Role == model.RoleSystem && d.DeveloperRole:

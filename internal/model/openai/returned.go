@@ -1,0 +1,174 @@
+package openai
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// ReturnedData says which part of a reply with calls the endpoint needs again in later requests. Endpoints that demand
+// it refuse the next request without it, or continue without the model's reasoning.
+type ReturnedData int
+
+const (
+	// ReturnNothing sends nothing back.
+	ReturnNothing ReturnedData = iota
+	// ReturnReasoningContent sends the text of the reasoning back as reasoning_content.
+	ReturnReasoningContent
+	// ReturnReasoningDetails sends the blocks of reasoning_details back, which may be signed.
+	ReturnReasoningDetails
+	// ReturnSignatures sends the extra_content of each call back, which has the signature of the model's thoughts.
+	ReturnSignatures
+)
+
+// Formats of model.ProviderData.
+var returnedFormats = map[ReturnedData]string{
+	ReturnReasoningContent: "openai/reasoning_content",
+	ReturnReasoningDetails: "openai/reasoning_details",
+	ReturnSignatures:       "openai/extra_content",
+}
+
+// Replacements for data that is missing, because another model made the reply or because the data was not kept.
+const (
+	// noReasoning is sent instead of reasoning. Moonshot takes an empty text for none: github.com/earendil-works/pi/issues/4251.
+	noReasoning = " "
+	// noSignature is Gemini's own value for calls without a signature: ai.google.dev/gemini-api/docs/thought-signatures.
+	noSignature = `{"google":{"thought_signature":"skip_thought_signature_validator"}}`
+)
+
+// ProviderData returns the data of a reply with calls that the endpoint needs again, or nil if it needs none.
+func (d *decoder) ProviderData(in *endpoint.Answer) *model.ProviderData {
+	data := &model.ProviderData{Format: returnedFormats[d.dialect.Returned], Lasting: d.dialect.ReturnedLasting}
+	switch d.dialect.Returned {
+	case ReturnNothing:
+		return nil
+	case ReturnReasoningContent:
+		data.Text = in.Reasoning()
+	case ReturnReasoningDetails:
+		data.Blocks = d.details.blocks()
+	case ReturnSignatures:
+		return data // the calls have them; a reply without a signature needs none
+	}
+	if data.Size() == 0 {
+		return nil
+	}
+	return data
+}
+
+// addReturned adds the data of an earlier reply with calls to its message. If the data is missing, it adds what stands
+// for it. Signatures are only checked since the last message of the user: current is true for these messages.
+func (d *Dialect) addReturned(sent *chatMessage, m *model.Message, current bool) {
+	data := m.ProviderData
+	if data != nil && data.Format != returnedFormats[d.Returned] {
+		data = nil
+	}
+	switch d.Returned {
+	case ReturnNothing:
+	case ReturnReasoningContent:
+		sent.ReasoningContent = noReasoning
+		if data != nil {
+			sent.ReasoningContent = cmp.Or(data.Text, noReasoning)
+		}
+	case ReturnReasoningDetails:
+		if data != nil {
+			sent.ReasoningDetails = data.Blocks
+		}
+	case ReturnSignatures:
+		for i := range sent.ToolCalls {
+			if data != nil {
+				sent.ToolCalls[i].ExtraContent = m.ToolCalls[i].ProviderData
+			}
+		}
+		if data == nil && current {
+			sent.ToolCalls[0].ExtraContent = json.RawMessage(noSignature) // one for all parallel calls
+		}
+	}
+}
+
+// details joins reasoning_details from their pieces. The pieces of one block have the same type and index; the text
+// comes in parts and the signature last: github.com/agno-agi/agno/issues/8794.
+type details struct{ list []*detail }
+
+type detail struct {
+	fields map[string]json.RawMessage
+	// texts are the fields that come in parts.
+	texts map[string]*strings.Builder
+}
+
+// maxDetails bounds the blocks of one reply. Further blocks are dropped.
+const maxDetails = 1 << 10
+
+// detailTexts are the names of the fields that come in parts.
+var detailTexts = []string{"text", "summary", "data"}
+
+// add adds one piece. keep returns the part of a text that is kept.
+func (d *details) add(piece json.RawMessage, keep func(text string) string) {
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(piece, &fields) != nil {
+		return
+	}
+	of := d.find(fields)
+	if of == nil && len(d.list) == maxDetails {
+		return
+	}
+	if of == nil {
+		of = &detail{map[string]json.RawMessage{}, map[string]*strings.Builder{}}
+		d.list = append(d.list, of)
+	}
+	for name, value := range fields {
+		var text string
+		isNull := string(value) == "null"
+		switch known := of.fields[name]; {
+		case !isNull && slices.Contains(detailTexts, name) && json.Unmarshal(value, &text) == nil:
+			whole := of.texts[name]
+			if whole == nil {
+				whole = &strings.Builder{}
+				of.texts[name] = whole
+			}
+			whole.WriteString(keep(text))
+		case known == nil, !isNull && string(value) != string(known):
+			if keep(name) == "" {
+				return // the reply is too long
+			}
+			of.fields[name] = json.RawMessage(keep(string(value)))
+		}
+	}
+}
+
+// find returns the block that a piece belongs to, or nil if the piece begins a new block.
+func (d *details) find(fields map[string]json.RawMessage) *detail {
+	if !endpoint.IsPresent(fields["index"]) {
+		return nil
+	}
+	for _, of := range slices.Backward(d.list) {
+		same := func(name string) bool { return string(of.fields[name]) == string(fields[name]) }
+		otherID := endpoint.IsPresent(of.fields["id"]) && endpoint.IsPresent(fields["id"]) && !same("id")
+		if same("index") && same("type") && !otherID {
+			return of
+		}
+	}
+	return nil
+}
+
+// blocks returns the blocks as a JSON list, or nil if there are none.
+func (d *details) blocks() json.RawMessage {
+	if len(d.list) == 0 {
+		return nil
+	}
+	all := make([]map[string]json.RawMessage, 0, len(d.list))
+	for _, of := range d.list {
+		for name, text := range of.texts {
+			of.fields[name], _ = json.Marshal(text.String()) // which never fails for a string
+		}
+		all = append(all, of.fields)
+	}
+	blocks, err := json.Marshal(all)
+	if err != nil {
+		return nil // a field was cut off, and with it the reply
+	}
+	return blocks
+}

@@ -1,0 +1,227 @@
+package openai_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// calling returns an event with a call, and further members of the call.
+func calling(more string) string {
+	return delta(`"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"find","arguments":"{}"}` + more + `}]`)
+}
+
+// replayed lets a model call tools, sends its reply back with the results, and returns the message that was sent. change
+// changes the message before.
+func replayed(t *testing.T, d openai.Dialect, change func(*model.Message), stream ...string) (model.Reply, string) {
+	t.Helper()
+	var sent []string
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		var request struct{ Messages []json.RawMessage }
+		if err != nil || json.Unmarshal(body, &request) != nil {
+			t.Errorf("request %s: %v", body, err)
+		}
+		if sent = nil; len(request.Messages) > 2 {
+			sent = append(sent, string(request.Messages[2]))
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, events(append(stream, finishing("tool_calls"), "[DONE]")...))
+	})
+	p := provider(t, url, in(d))
+	req := withTools("hello")
+	reply, err := generate(t.Context(), p, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := model.Message{Role: model.RoleAssistant, Content: reply.Text, ToolCalls: reply.ToolCalls, ProviderData: reply.ProviderData}
+	change(&m)
+	req.Messages = append(req.Messages, m)
+	for _, c := range m.ToolCalls {
+		req.Messages = append(req.Messages, model.Message{Role: model.RoleTool, ToolCallID: c.ID, Content: "found"})
+	}
+	if _, err := generate(t.Context(), p, req); err != nil || len(sent) == 0 {
+		t.Fatalf("Generate: %v after the messages %q", err, sent)
+	}
+	return reply, sent[0]
+}
+
+func unchanged(*model.Message) {}
+
+func TestReturnedData(t *testing.T) {
+	const (
+		call      = `{"id":"c1","type":"function","function":{"name":"find","arguments":"{}"}`
+		signature = `{"google":{"thought_signature":"CiQB<&>=="}}`
+		escaped   = `{"google":{"thought_signature":"CiQB\u003c\u0026\u003e=="}}`
+	)
+	foreign := func(m *model.Message) { *m = m.WithoutProviderData() }
+	other := func(m *model.Message) { m.ProviderData.Format = "anthropic/thinking" }
+	message := func(call, more string) string {
+		return `{"role":"assistant","content":null,"tool_calls":[` + call + `}]` + more + `}`
+	}
+	reasoned := []string{delta(`"reasoning_content":"Let me "`), delta(`"reasoning_content":"look."`), calling("")}
+	for name, tc := range map[string]struct {
+		dialect string
+		reason  string
+		stream  []string
+		change  func(*model.Message)
+		want    string
+	}{
+		"DeepSeek": {
+			"DeepSeek", "github.com/earendil-works/pi/issues/3636", reasoned, unchanged,
+			message(call, `,"reasoning_content":"Let me look."`),
+		},
+		"DeepSeek without reasoning": {
+			"DeepSeek", "github.com/openclaw/openclaw/pull/74846", []string{calling("")}, unchanged, message(call, `,"reasoning_content":" "`),
+		},
+		"Moonshot": {
+			"Moonshot", "github.com/n8n-io/n8n/issues/29142", reasoned, unchanged, message(call, `,"reasoning_content":"Let me look."`),
+		},
+		"Moonshot after another model": {
+			"Moonshot", "github.com/earendil-works/pi/issues/4251: an empty text counts as none", reasoned, foreign,
+			message(call, `,"reasoning_content":" "`),
+		},
+		"data of another adapter": {
+			"Moonshot", "it has another form", reasoned, other, message(call, `,"reasoning_content":" "`),
+		},
+		"Gemini": {
+			"Gemini", "github.com/TokenRhythm/opensquilla/issues/225",
+			[]string{calling(`,"extra_content":` + signature)},
+			unchanged,
+			message(call+`,"extra_content":`+escaped, ""),
+		},
+		"Gemini without a signature": {
+			"Gemini", "the model that made the call needs none", []string{calling("")}, unchanged, message(call, ""),
+		},
+		"Gemini after another model": {
+			"Gemini", "github.com/jeremychone/rust-genai/pull/115",
+			[]string{calling("")},
+			foreign,
+			message(call+`,"extra_content":{"google":{"thought_signature":"skip_thought_signature_validator"}}`, ""),
+		},
+		"OpenRouter": {
+			"OpenRouter", "github.com/agno-agi/agno/issues/8794: pieces with the same index are one block",
+			[]string{
+				delta(`"reasoning":"Let","reasoning_details":[{"type":"reasoning.text","text":"Let","format":"anthropic-claude-v1","index":0}]`),
+				delta(`"reasoning_details":[{"type":"reasoning.text","text":" me.","format":"anthropic-claude-v1","index":0}]`),
+				delta(`"reasoning_details":[{"type":"reasoning.text","signature":"Et8B+/=","text":null,"format":"anthropic-claude-v1","index":0}]`),
+				delta(`"reasoning_details":[{"type":"reasoning.encrypted","data":"QUJD","id":"c1","index":0},` +
+					`{"type":"reasoning.encrypted","data":"REVG","id":"c2","index":0},7,{"type":"reasoning.summary","summary":"S"}]`),
+				calling(""),
+			},
+			unchanged,
+			message(call, `,"reasoning_details":[`+
+				`{"format":"anthropic-claude-v1","index":0,"signature":"Et8B+/=","text":"Let me.","type":"reasoning.text"},`+
+				`{"data":"QUJD","id":"c1","index":0,"type":"reasoning.encrypted"},`+
+				`{"data":"REVG","id":"c2","index":0,"type":"reasoning.encrypted"},`+
+				`{"summary":"S","type":"reasoning.summary"}]`),
+		},
+		"OpenRouter after another model": {
+			"OpenRouter", "nothing stands for it", reasoned, foreign, message(call, ""),
+		},
+		"Generic": {
+			"Generic", "servers refuse members that they do not know",
+			[]string{
+				delta(`"reasoning_content":"Let me look.","reasoning_details":[{"type":"reasoning.text","text":"a"}]`),
+				calling(`,"extra_content":` + signature),
+			},
+			unchanged, message(call, ""),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reply, sent := replayed(t, openai.DialectOf(tc.dialect, ""), tc.change, tc.stream...)
+			if diff := cmp.Diff(tc.want, sent); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if d := reply.ProviderData; d != nil && d.Lasting != (tc.dialect == "DeepSeek") {
+				t.Errorf("lasting is %t; only DeepSeek needs the data in later Turns", d.Lasting)
+			}
+		})
+	}
+}
+
+// TestReturnedDataOfAnswers checks that an answer without calls has no such data: no endpoint needs it.
+func TestReturnedDataOfAnswers(t *testing.T) {
+	body := events(delta(`"reasoning_content":"Hm.","reasoning_details":[{"text":"Hm."}]`),
+		delta(`"content":"yes"`), finishing("stop"), "[DONE]")
+	for _, dialect := range []string{"DeepSeek", "OpenRouter", "Gemini"} {
+		p := provider(t, serve(t, respond(200, body, stream)), in(openai.DialectOf(dialect, "")))
+		reply, err := generate(t.Context(), p, request("hello"))
+		if err != nil || reply.ProviderData != nil || reply.Reasoning != "Hm." {
+			t.Errorf("%s: reply %+v, %v; want the answer and no data", dialect, reply, err)
+		}
+	}
+}
+
+// TestSignaturesAreCheckedSinceTheUsersMessage checks that calls of earlier Turns are sent as they are.
+func TestSignaturesAreCheckedSinceTheUsersMessage(t *testing.T) {
+	req := request("hello")
+	call := model.Message{Role: model.RoleAssistant, ToolCalls: []model.ToolCall{{ID: "c0", Name: "find", Arguments: "{}"}}}
+	result := model.Message{Role: model.RoleTool, ToolCallID: "c0", Content: "found"}
+	req.Messages = append(req.Messages, call, result, model.Message{Role: model.RoleUser, Content: "Again."}, call, result)
+	body, _ := sentBody(t, req, "messages", in(openai.DialectOf("Gemini", "")))
+	before, after, _ := strings.Cut(body, "Again.")
+	if strings.Contains(before, "thought_signature") || strings.Count(after, "skip_thought_signature_validator") != 1 {
+		t.Errorf("messages %s, want a signature only after the last message of the user", body)
+	}
+}
+
+// TestReturnedDataIsBounded checks that the data counts like other parts of a reply.
+func TestReturnedDataIsBounded(t *testing.T) {
+	text := strings.Repeat("x", 1<<19)
+	for name, tc := range map[string]struct {
+		dialect string
+		event   func(i int) string
+	}{
+		"texts": {"OpenRouter", func(int) string { return delta(`"reasoning_details":[{"index":0,"text":"` + text + `"}]`) }},
+		"other members": {"OpenRouter", func(i int) string {
+			return delta(fmt.Sprintf(`"reasoning_details":[{"index":0,"f%d":%q}]`, i, text))
+		}},
+		"signatures": {"Gemini", func(i int) string {
+			return delta(fmt.Sprintf(`"tool_calls":[{"index":%d,"function":{"name":"find"},"extra_content":%q}]`, i, text))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stream []string
+			for i := range 3 {
+				stream = append(stream, tc.event(i))
+			}
+			body := events(append(stream, calling(""), finishing("tool_calls"), "[DONE]")...)
+			p := provider(t, serve(t, respond(200, body, "Content-Type: text/event-stream")), in(openai.DialectOf(tc.dialect, "")))
+			reply, err := generate(t.Context(), p, withTools("hello"))
+			if err != nil || !reply.TooLong || reply.FinishReason != model.FinishLength || reply.ProviderData != nil {
+				t.Errorf("Generate = %+v, %v; want a reply that was cut off, without data", reply, err)
+			}
+		})
+	}
+	many := strings.Repeat(`{},`, 5000) + `{}`
+	body := events(delta(`"reasoning_details":[`+many+`]`), calling(""), finishing("tool_calls"), "[DONE]")
+	p := provider(t, serve(t, respond(200, body, stream)), in(openai.DialectOf("OpenRouter", "")))
+	reply, err := generate(t.Context(), p, withTools("hello"))
+	if err != nil || len(reply.ProviderData.Blocks) > 4<<10 {
+		t.Errorf("Generate: %d bytes of blocks, %v; want at most 1,024 blocks", reply.ProviderData.Size(), err)
+	}
+}
+
+// TestReturnedDataHasNoKey checks that reasoning is redacted, and that signed blocks with the key are dropped.
+func TestReturnedDataHasNoKey(t *testing.T) {
+	for dialect, want := range map[string]string{"DeepSeek": "it is [redacted]", "OpenRouter": ""} {
+		reply, sent := replayed(t, openai.DialectOf(dialect, ""), unchanged,
+			delta(`"reasoning_content":"it is `+key+`","reasoning_details":[{"text":"it is `+key+`","signature":"c2ln"}]`), calling(""))
+		text := ""
+		if reply.ProviderData != nil {
+			text = reply.ProviderData.Text + string(reply.ProviderData.Blocks)
+		}
+		if text != want || strings.Contains(sent, key) {
+			t.Errorf("%s: data %q and message %s; want %q", dialect, text, sent, want)
+		}
+	}
+}
