@@ -45,7 +45,7 @@ func (c cluster) shellIn(t *testing.T, folder, script string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
 	cmd.Dir = folder
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.kubeconfig, "PATH="+filepath.Dir(kubectlPath)+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig, "PATH="+filepath.Dir(kubectlPath)+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", script, err, out)
@@ -55,9 +55,7 @@ func (c cluster) shellIn(t *testing.T, folder, script string) string {
 
 func (c cluster) clients(t *testing.T) kubernetes.Interface {
 	t.Helper()
-	config := c.as(t, "")
-	config.QPS = -1 // the default of 5 requests per second would make the test wait for minutes
-	clients, err := kubernetes.NewForConfig(config)
+	clients, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +232,7 @@ func (c cluster) checkTeam(t *testing.T) {
 				t.Fatal(err)
 			}
 			args := []string{
-				"--kubeconfig", c.kubeconfig, "create", "--dry-run=server", "-f", file, "--as", tc.user,
+				"--kubeconfig", c.Kubeconfig, "create", "--dry-run=server", "-f", file, "--as", tc.user,
 				"--as-group", tc.group,
 			}
 			if !strings.Contains(tc.manifest, "namespace:") {

@@ -43,8 +43,7 @@ const kubeVersion = "1.37.0"
 var (
 	helmPath    string // $HELM, or built from hack/tools/helm
 	renderer    *rendering
-	assetsPath  string // etcd, kube-apiserver and kubectl, from hack/controlplane
-	kubectlPath string
+	kubectlPath string // from hack/controlplane, with the etcd and the kube-apiserver of the tests
 )
 
 func TestMain(m *testing.M) {
@@ -75,8 +74,10 @@ func withTools(ctx context.Context, run func() int) (code int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("failed to get kubectl and the control plane: %w", err)
 	}
-	assetsPath = strings.TrimSpace(string(assets))
-	kubectlPath = filepath.Join(assetsPath, "kubectl")
+	kubectlPath = filepath.Join(strings.TrimSpace(string(assets)), "kubectl")
+	if err := os.Setenv("KUBEBUILDER_ASSETS", filepath.Dir(kubectlPath)); err != nil {
+		return 0, fmt.Errorf("failed to set KUBEBUILDER_ASSETS: %w", err)
+	}
 	return run(), nil
 }
 

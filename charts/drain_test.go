@@ -141,11 +141,11 @@ func (c cluster) checkDrain(t *testing.T) {
 	}
 	job := one[*batchv1.Job](t, renderHooks(t, "pre-delete"))
 	o := drainOptions(t, job)
-	drainer, err := kubernetes.NewForConfig(c.as(t, "system:serviceaccount:capstan-system:"+job.Spec.Template.Spec.ServiceAccountName))
+	drainer, err := kubernetes.NewForConfig(c.as("system:serviceaccount:capstan-system:" + job.Spec.Template.Spec.ServiceAccountName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := c.as(t, "admin")
+	config := c.as("admin")
 	config.Impersonate.Groups = []string{"system:masters"}
 	admin, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -154,13 +154,11 @@ func (c cluster) checkHelmTest(t *testing.T, readAddress string) {
 		}
 	}
 	pod := one[*corev1.Pod](t, hooks)
-	clients, err := kubernetes.NewForConfig(c.as(t, "system:serviceaccount:capstan-system:"+pod.Spec.ServiceAccountName))
+	clients, err := kubernetes.NewForConfig(c.as("system:serviceaccount:capstan-system:" + pod.Spec.ServiceAccountName))
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := c.as(t, "admin")
-	config.Impersonate.Groups = []string{"system:masters"}
-	admin, err := kubernetes.NewForConfig(config)
+	admin, err := kubernetes.NewForConfig(c.Config)
 	if err != nil {
 		t.Fatal(err)
 	}

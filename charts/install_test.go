@@ -1,7 +1,6 @@
 package charts_test
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -9,43 +8,22 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/capstan-dev/capstan/test/harness"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
-// cluster is a real API server and its access data.
-type cluster struct {
-	kubeconfig string
-}
+// cluster is a real API server without Capstan, which each test installs in its own way.
+type cluster struct{ *harness.ControlPlane }
 
 func startCluster(t *testing.T) cluster {
 	t.Helper()
-	environment := &envtest.Environment{BinaryAssetsDirectory: assetsPath}
-	if _, err := environment.Start(); err != nil {
-		t.Fatalf("failed to start the control plane: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := environment.Stop(); err != nil {
-			t.Errorf("failed to stop the control plane: %v", err)
-		}
-	})
-	admin, err := environment.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, err := admin.KubeConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(path, config, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return cluster{kubeconfig: path}
+	return cluster{harnesstest.ControlPlane(t, harness.Install{})}
 }
 
 func (c cluster) run(t *testing.T, program string, args ...string) string {
 	t.Helper()
-	out, err := output(t.Context(), program, append([]string{"--kubeconfig", c.kubeconfig}, args...)...)
+	out, err := output(t.Context(), program, append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +33,7 @@ func (c cluster) run(t *testing.T, program string, args ...string) string {
 // may reports whether the API server allows the manager an action, as kubectl auth can-i does.
 func (c cluster) may(t *testing.T, account string, action authorizationv1.ResourceAttributes) bool {
 	t.Helper()
-	clients, err := kubernetes.NewForConfig(c.as(t, "system:serviceaccount:capstan-system:"+account))
+	clients, err := kubernetes.NewForConfig(c.as("system:serviceaccount:capstan-system:" + account))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +196,7 @@ func TestInstallOnAnAPIServer(t *testing.T) {
 	c.checkPolicy(t, "capstan-manager", "capstan-toolapprovals")
 
 	// make undeploy keeps the definitions, the Turns and their journal.
-	if _, err := output(t.Context(), "make", "-C", "..", "undeploy", "KUBECTL="+kubectlPath+" --kubeconfig "+c.kubeconfig); err != nil {
+	if _, err := output(t.Context(), "make", "-C", "..", "undeploy", "KUBECTL="+kubectlPath+" --kubeconfig "+c.Kubeconfig); err != nil {
 		t.Fatal(err)
 	}
 	for query, want := range map[string]string{

@@ -1,9 +1,6 @@
 package charts_test
 
 import (
-	"context"
-	"errors"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,27 +8,18 @@ import (
 
 	"github.com/go-logr/logr/funcr"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/capstan-dev/capstan/internal/manager"
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 // TestManagerWorksWithTheRightsOfTheChart runs the manager under the name of the chart's ServiceAccount, against an
 // API server that authorizes by RBAC. The manager must work with exactly the rights that the chart grants.
 func TestManagerWorksWithTheRightsOfTheChart(t *testing.T) {
 	c := startCluster(t)
-	fake, err := server.New(server.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	model := httptest.NewServer(fake)
-	t.Cleanup(func() {
-		fake.Close()
-		model.Close()
-	})
+	_, modelURL := harnesstest.Model(t, server.Config{})
 	c.run(t, kubectlPath, "apply", "-f", "../config/manager/namespace.yaml")
-	manifest := quickstart(t, model.URL+"/v1")
+	manifest := quickstart(t, modelURL)
 
 	for _, tc := range []struct {
 		name      string
@@ -48,7 +36,7 @@ func TestManagerWorksWithTheRightsOfTheChart(t *testing.T) {
 				args = append(args, "--set", value)
 			}
 			c.run(t, helmPath, args...)
-			refusals, readAddress := runManager(t, c.as(t, "system:serviceaccount:capstan-system:capstan"), tc.watched)
+			refusals, readAddress := runManager(t, c.as("system:serviceaccount:capstan-system:capstan"), tc.watched)
 			c.run(t, kubectlPath, "apply", "--namespace", tc.namespace, "-f", manifest)
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=condition=Succeeded", "turn/open-loops", "--timeout=60s")
 			c.run(t, kubectlPath, "wait", "--namespace", tc.namespace, "--for=create", "events.events.k8s.io", "--all", "--timeout=30s")
@@ -86,12 +74,8 @@ func quickstart(t *testing.T, baseURL string) string {
 }
 
 // as returns a client configuration for another user name.
-func (c cluster) as(t *testing.T, user string) *rest.Config {
-	t.Helper()
-	cfg, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig)
-	if err != nil {
-		t.Fatal(err)
-	}
+func (c cluster) as(user string) *rest.Config {
+	cfg := rest.CopyConfig(c.Config)
 	cfg.Impersonate.UserName = user
 	return cfg
 }
@@ -109,21 +93,10 @@ func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func
 	}, funcr.Options{})
 	readAddress = freeAddress(t)
 	certificateFile, keyFile := certificate(t)
-	options := manager.Options{
-		ReadBindAddress: "0", ReadTLSBindAddress: readAddress, ReadTLSCertFile: certificateFile, ReadTLSKeyFile: keyFile,
-		DataDir: t.TempDir(), Namespace: "capstan-system", ExecutorName: "capstan-0", WatchNamespaces: watched, LeaderElect: true,
-		MaxConcurrentTurns: 10, MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "info",
-		ProbeIntervalSeconds: 1, ToolAllowCIDRs: []string{"127.0.0.0/8", "::1/128"},
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- manager.Run(ctx, options, cfg, log) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("manager: %v", err)
-		}
-	})
+	o := harnesstest.Options(t, "capstan-system")
+	o.ExecutorName, o.WatchNamespaces, o.LeaderElect = "capstan-0", watched, true // the Deployment names its executors like this
+	o.ReadTLSBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile = readAddress, certificateFile, keyFile
+	harnesstest.RunManager(t, cfg, o, log)
 	return func() []string {
 		var found []string
 		for {

@@ -1,9 +1,6 @@
 package charts_test
 
 import (
-	"io"
-	"log/slog"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
-	"github.com/capstan-dev/capstan/test/toolserver/tickets"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 // firstAnswer returns the commands of NOTES for a first answer.
@@ -55,26 +52,13 @@ func servedExample(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fake, err := server.New(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	desk, err := tickets.NewDesk(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	model, tools := httptest.NewServer(fake), httptest.NewServer(tickets.Handler(desk, slog.New(slog.NewTextHandler(io.Discard, nil))))
-	t.Cleanup(func() {
-		fake.Close()
-		model.Close()
-		tools.CloseClientConnections()
-		tools.Close()
-	})
+	_, modelURL := harnesstest.Model(t, config)
+	_, toolsURL := harnesstest.Tickets(t)
 	root := t.TempDir()
 	if err := os.CopyFS(filepath.Join(root, folder), os.DirFS(filepath.Join("..", folder))); err != nil {
 		t.Fatal(err)
 	}
-	here := strings.NewReplacer("http://example-model.default:8089", model.URL, "http://example-tickets.default:8090", tools.URL)
+	here := strings.NewReplacer("http://example-model.default:8089/v1", modelURL, "http://example-tickets.default:8090/mcp", toolsURL)
 	for _, name := range []string{"modelprovider.yaml", "toolserver.yaml"} {
 		file := filepath.Join(root, folder, name)
 		data, err := os.ReadFile(file)
@@ -112,7 +96,7 @@ func TestNotesLeadToAFirstAnswer(t *testing.T) {
 	if !slices.Equal(commands, want) {
 		t.Fatalf("the commands of NOTES are %q, want four after helm install: %q", commands, want)
 	}
-	runManager(t, c.as(t, "system:serviceaccount:capstan-system:capstan"), nil)
+	runManager(t, c.as("system:serviceaccount:capstan-system:capstan"), nil)
 	var shown string
 	for i, command := range commands {
 		if i == 1 { // no controller creates Pods here: the test replaces the controller of the Deployments

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
 const (
@@ -24,15 +23,7 @@ const (
 
 // measureCrowd measures a small manager that many namespaces share, which create all their Turns at once.
 func (b *bench) measureCrowd(ctx context.Context, small member) (_ *CrowdReport, err error) {
-	text := "x"
-	model, err := server.New(server.Config{Rules: []server.Rule{{
-		Reply: server.Reply{Text: &text, Repeat: b.replyChars, IgnoreMaxTokens: true},
-		Fault: server.Fault{LatencyMilliseconds: int(b.scale.latency.Milliseconds())},
-	}}}, server.WithKeptRequests(0))
-	if err != nil {
-		return nil, fmt.Errorf("failed to set up the fake model: %w", err)
-	}
-	url, err := b.serve(ctx, model)
+	model, url, err := b.serveModel(ctx, b.scale.latency)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +32,7 @@ func (b *bench) measureCrowd(ctx context.Context, small member) (_ *CrowdReport,
 	tenants := make([]string, b.scale.namespaces)
 	for i := range tenants {
 		tenants[i] = fmt.Sprintf("tenant-%d", i)
-		if err := b.createAll(ctx, objects(tenants[i], url+"/v1", b.scale.latency)); err != nil {
+		if err := b.createAll(ctx, objects(tenants[i], url, b.scale.latency)); err != nil {
 			return nil, err
 		}
 	}

@@ -142,11 +142,11 @@ func (b *bench) measureLong(ctx context.Context, name string, m member) (c LongC
 	if err != nil {
 		return c, err
 	}
-	modelURL, err := b.serve(ctx, s)
+	modelURL, err := b.harness.Serve(ctx, s)
 	if err != nil {
 		return c, err
 	}
-	toolsURL, err := b.serve(ctx, s.tools())
+	toolsURL, err := b.harness.Serve(ctx, s.tools())
 	if err != nil {
 		return c, err
 	}

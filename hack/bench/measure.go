@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"os"
 	"runtime"
 	"time"
@@ -54,11 +52,9 @@ func measure(ctx context.Context, o options, c contenders, progress io.Writer) (
 		}
 		err = os.RemoveAll(b.dir)
 	}()
-	stopModel, err := b.startModel(ctx)
-	if err != nil {
+	if b.model, b.modelURL, err = b.serveModel(ctx, b.latency); err != nil {
 		return nil, err
 	}
-	defer stopModel()
 	b.say("starting etcd and kube-apiserver")
 	if err := b.startCluster(ctx); err != nil {
 		return nil, err
@@ -131,40 +127,21 @@ func (b *bench) say(format string, args ...any) {
 	_, _ = fmt.Fprintf(b.progress, "bench: "+format+"\n", args...)
 }
 
-// startModel serves the fake model from this process, so that the measured processes do not contain it.
-func (b *bench) startModel(ctx context.Context) (stop func(), err error) {
+// serveModel serves a fake model from this process, so that the measured processes do not contain it. It answers each
+// request after a time.
+func (b *bench) serveModel(ctx context.Context, latency time.Duration) (model *server.Server, baseURL string, err error) {
 	text := "x"
-	b.model, err = server.New(server.Config{Rules: []server.Rule{{
+	return b.harness.ServeModel(ctx, server.Config{Rules: []server.Rule{{
 		Reply: server.Reply{Text: &text, Repeat: b.replyChars, IgnoreMaxTokens: true},
-		Fault: server.Fault{LatencyMilliseconds: int(b.latency.Milliseconds())},
+		Fault: server.Fault{LatencyMilliseconds: int(latency.Milliseconds())},
 	}}}, server.WithKeptRequests(0))
-	if err != nil {
-		return nil, fmt.Errorf("failed to set up the fake model: %w", err)
-	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("failed to start the fake model: %w", err)
-	}
-	b.modelURL = "http://" + listener.Addr().String() + "/v1"
-	httpServer := &http.Server{Handler: b.model, ReadHeaderTimeout: 10 * time.Second}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = httpServer.Serve(listener) // always http.ErrServerClosed, because the listener cannot fail otherwise
-	}()
-	return func() {
-		b.model.Close()
-		_ = httpServer.Close() // by now, no process uses its connections
-		<-done
-	}, nil
 }
 
 func (b *bench) startCluster(ctx context.Context) error {
 	var err error
-	if b.cluster, err = b.harness.StartControlPlane(ctx, b.crds); err != nil {
+	if b.cluster, err = b.harness.StartControlPlane(ctx, harness.Install{CRDs: b.crds}); err != nil {
 		return err
 	}
-	b.cluster.Config.QPS = -1 // this client has no rate limit
 	if b.api, err = client.New(b.cluster.Config, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("failed to make a client: %w", err)
 	}

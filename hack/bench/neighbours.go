@@ -91,27 +91,19 @@ func (b *bench) compareNeighbours(ctx context.Context) (*NeighboursReport, error
 func (b *bench) startVictim(ctx context.Context) (*victim, error) {
 	text := "x"
 	fault := server.Fault{LatencyMilliseconds: int(victimLatency.Milliseconds())}
-	model, err := server.New(server.Config{Rules: []server.Rule{
+	v := &victim{api: b.api, turns: b.turns, interval: b.neighbours.interval, waiting: map[string]*awaited{}}
+	var err error
+	if _, v.modelURL, err = b.harness.ServeModel(ctx, server.Config{Rules: []server.Rule{
 		{When: server.When{ToolMessages: new(0)}, Fault: fault, Reply: server.Reply{ToolCalls: []server.ToolCall{{
 			Name: tickets.ToolSearch, Arguments: new(`{"query": "printer", "limit": 5}`),
 		}}}},
 		{Fault: fault, Reply: server.Reply{Text: &text, Repeat: b.replyChars, IgnoreMaxTokens: true}},
-	}}, server.WithKeptRequests(0))
-	if err != nil {
-		return nil, fmt.Errorf("failed to set up the victim's model: %w", err)
-	}
-	desk, err := tickets.NewDesk(nil)
-	if err != nil {
-		return nil, fmt.Errorf("failed to set up the victim's tools: %w", err)
-	}
-	v := &victim{api: b.api, turns: b.turns, interval: b.neighbours.interval, waiting: map[string]*awaited{}}
-	if v.modelURL, err = b.serve(ctx, model); err != nil {
+	}}, server.WithKeptRequests(0)); err != nil {
 		return nil, err
 	}
-	if v.toolsURL, err = b.serve(ctx, tickets.Handler(desk, nil)); err != nil {
+	if _, v.toolsURL, err = b.harness.ServeTickets(ctx); err != nil {
 		return nil, err
 	}
-	v.modelURL, v.toolsURL = v.modelURL+"/v1", v.toolsURL+"/mcp"
 	return v, v.createVictim(ctx)
 }
 

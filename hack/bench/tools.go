@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -109,35 +107,11 @@ func (b *bench) startToolSite(ctx context.Context, g *gate) (modelURL, toolsURL 
 	if err != nil {
 		return "", "", fmt.Errorf("failed to set up the fake model: %w", err)
 	}
-	desk, err := tickets.NewDesk(nil)
-	if err != nil {
-		return "", "", fmt.Errorf("failed to set up the tool server: %w", err)
-	}
-	if modelURL, err = b.serve(ctx, g.before(model)); err != nil {
+	if modelURL, err = b.harness.Serve(ctx, g.before(model)); err != nil {
 		return "", "", err
 	}
-	toolsURL, err = b.serve(ctx, tickets.Handler(desk, nil))
-	return modelURL + "/v1", toolsURL + "/mcp", err
-}
-
-// serve serves HTTP at a free address until the harness stops, and returns the URL.
-func (b *bench) serve(ctx context.Context, handler http.Handler) (string, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("failed to listen: %w", err)
-	}
-	web := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = web.Serve(listener) // always http.ErrServerClosed, because the listener cannot fail otherwise
-	}()
-	b.harness.OnStop(func() error {
-		err := web.Close()
-		<-done
-		return err
-	})
-	return "http://" + listener.Addr().String(), nil
+	_, toolsURL, err = b.harness.ServeTickets(ctx)
+	return modelURL + "/v1", toolsURL, err
 }
 
 // toolModel returns a model that calls a tool as often as the message says and then answers. Each call has

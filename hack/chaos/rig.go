@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -68,7 +67,7 @@ func withRig(ctx context.Context, o options, progress io.Writer, use func(contex
 func (r *rig) start(ctx context.Context) error {
 	r.tools = newToolServer(slowestCall)
 	var err error
-	if r.toolsURL, err = r.serve(ctx, r.tools); err != nil {
+	if r.toolsURL, err = r.harness.Serve(ctx, r.tools); err != nil {
 		return err
 	}
 	r.model, err = server.New(server.Config{Rules: rules(r.fork())}, server.WithKeptRequests(100_000))
@@ -85,40 +84,19 @@ func (r *rig) start(ctx context.Context) error {
 			r.model.ServeHTTP(w, req)
 		}
 	})
-	if r.modelURL, err = r.serve(ctx, late); err != nil {
+	if r.modelURL, err = r.harness.Serve(ctx, late); err != nil {
 		return err
 	}
 	r.modelURL += "/v1"
 	r.say("starting etcd and kube-apiserver")
-	if r.cluster, err = r.harness.StartControlPlane(ctx, r.crds); err != nil {
+	if r.cluster, err = r.harness.StartControlPlane(ctx, harness.Install{CRDs: r.crds, Policy: "config/policy"}); err != nil {
 		return err
 	}
-	r.cluster.Config.QPS = -1
 	r.cluster.Config.Timeout = 5 * time.Second // an API server that is paused does not answer
 	if r.api, err = client.New(r.cluster.Config, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("failed to make a client: %w", err)
 	}
-	return harness.InstallApprovalPolicy(ctx, r.cluster.Config, "config/policy")
-}
-
-// serve serves a handler in this process, which is never killed, until the rig stops.
-func (r *rig) serve(ctx context.Context, handler http.Handler) (url string, err error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("failed to listen: %w", err)
-	}
-	web := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = web.Serve(listener) // always http.ErrServerClosed, because the listener cannot fail otherwise
-	}()
-	r.harness.OnStop(func() error {
-		_ = web.Close() // by now, no process uses its connections
-		<-done
-		return nil
-	})
-	return "http://" + listener.Addr().String(), nil
+	return nil
 }
 
 // say prints a line of progress.

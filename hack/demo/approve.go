@@ -28,7 +28,7 @@ func (d *demo) allowApprovals(ctx context.Context) error {
 		{"apply", "-f", filepath.Join(d.config, "rbac", "people_roles.yaml")},
 		{"apply", "-k", filepath.Join(d.config, "policy")},
 	} {
-		if _, err := d.kubectl(ctx, args...); err != nil {
+		if _, _, err := d.cluster.RunKubectl(ctx, args...); err != nil {
 			return err
 		}
 	}

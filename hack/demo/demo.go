@@ -134,7 +134,7 @@ func (d *demo) finish(err error, interrupted bool) error {
 func (d *demo) startControlPlane(ctx context.Context) error {
 	d.step("Starting etcd and kube-apiserver, and installing Capstan's CRDs")
 	var err error
-	if d.cluster, err = d.harness.StartControlPlane(ctx, d.crds); err != nil {
+	if d.cluster, err = d.harness.StartControlPlane(ctx, harness.Install{CRDs: d.crds}); err != nil {
 		return err
 	}
 	if d.api, err = client.NewWithWatch(d.cluster.Config, client.Options{Scheme: scheme}); err != nil {
@@ -201,7 +201,7 @@ func (d *demo) play(ctx context.Context) error {
 // apply applies manifests as a user would.
 func (d *demo) apply(ctx context.Context, manifests string) error {
 	d.step("kubectl apply -f %s", manifests)
-	output, err := d.kubectl(ctx, "apply", "-f", manifests)
+	output, _, err := d.cluster.RunKubectl(ctx, "apply", "-f", manifests)
 	if err != nil {
 		return err
 	}

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -37,25 +35,12 @@ func (d *demo) report(ctx context.Context, turn *v1alpha1.Turn) error {
 
 // show prints a kubectl command and its output.
 func (d *demo) show(ctx context.Context, args ...string) error {
-	output, err := d.kubectl(ctx, args...)
+	output, _, err := d.cluster.RunKubectl(ctx, args...)
 	if err != nil {
 		return err
 	}
 	d.print("\n$ kubectl %s\n%s", strings.Join(args, " "), output)
 	return nil
-}
-
-// kubectl runs the control plane's own kubectl and returns its output.
-func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, d.cluster.Kubectl, args...)
-	// Keep its caches out of the user's home folder.
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+d.cluster.Kubeconfig, "KUBECACHEDIR="+d.workspace.path("data/kubectl"))
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("failed to run kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
-	}
-	return stdout.String(), nil
 }
 
 // waitForEvent waits until an Event about the Turn exists.

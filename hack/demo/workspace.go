@@ -78,7 +78,7 @@ func (w workspace) explainBusy() error {
 
 // clear removes the files of an earlier demo.
 func (w workspace) clear() error {
-	for _, name := range []string{"logs", "data", "kubeconfig"} {
+	for _, name := range []string{"logs", "data", "cache", "kubeconfig"} {
 		if err := os.RemoveAll(w.path(name)); err != nil {
 			return fmt.Errorf("failed to clear the demo's folder: %w", err)
 		}

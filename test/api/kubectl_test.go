@@ -1,7 +1,6 @@
 package api_test
 
 import (
-	"io"
 	"strings"
 	"time"
 
@@ -9,7 +8,6 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
 // patience bounds the wait for the API server.
@@ -80,23 +78,15 @@ status:
 `
 
 var _ = Describe("kubectl", Ordered, func() {
-	var kubectl interface {
-		Run(args ...string) (stdout, stderr io.Reader, err error)
-	}
 	run := func(args ...string) string {
 		GinkgoHelper()
-		out, errOut, err := kubectl.Run(args...)
-		Expect(err).NotTo(HaveOccurred(), "kubectl %s: %s", strings.Join(args, " "), text(errOut))
-		Expect(text(errOut)).To(BeEmpty(), "kubectl %s must not warn", strings.Join(args, " "))
-		return text(out)
+		out, errOut, err := controlPlane.RunKubectl(GinkgoT().Context(), args...)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(errOut).To(BeEmpty(), "kubectl %s must not warn", strings.Join(args, " "))
+		return out
 	}
 
 	BeforeAll(func(ctx SpecContext) {
-		user, err := controlPlane.AddUser(envtest.User{Name: "reader", Groups: []string{"system:masters"}}, nil)
-		Expect(err).NotTo(HaveOccurred())
-		kubectl, err = user.Kubectl()
-		Expect(err).NotTo(HaveOccurred())
-
 		for base, status := range map[string]string{
 			agentBase:    ready("promptRenderHash: a1b2"),
 			profileBase:  ready("renderHash: a1b2"),
@@ -165,7 +155,10 @@ var _ = Describe("kubectl", Ordered, func() {
 
 	It("explains a Turn", func() {
 		// The API server publishes the schemas of new CRDs a moment after it begins to serve them.
-		Eventually(func() error { _, _, err := kubectl.Run("explain", "turn.spec"); return err }).WithTimeout(patience).Should(Succeed())
+		Eventually(func() error {
+			_, _, err := controlPlane.RunKubectl(GinkgoT().Context(), "explain", "turn.spec")
+			return err
+		}).WithTimeout(patience).Should(Succeed())
 		Expect(run("explain", "turn.spec")).To(And(
 			ContainSubstring("message\t<string> -required-"),
 			ContainSubstring("message is the user's request, 1 to 32768 characters"),
@@ -223,11 +216,4 @@ func columns(pairs []string, part int) []string {
 		cells[i] = strings.SplitN(pair, "=", 2)[part]
 	}
 	return cells
-}
-
-func text(r io.Reader) string {
-	GinkgoHelper()
-	all, err := io.ReadAll(r)
-	Expect(err).NotTo(HaveOccurred())
-	return string(all)
 }

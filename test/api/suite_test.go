@@ -4,7 +4,6 @@ package api_test
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -17,11 +16,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/test/harness"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 // The control plane of the suite. BeforeSuite sets the variables; no test changes them.
 var (
-	controlPlane *envtest.Environment
+	controlPlane *harness.ControlPlane
 	apiClient    client.Client
 	installed    = &warnings{}
 )
@@ -32,17 +33,10 @@ func TestAPI(t *testing.T) {
 }
 
 var _ = BeforeSuite(func() {
-	Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(),
-		"KUBEBUILDER_ASSETS is not set: run `make test`, which gets an API server and sets it")
-
-	controlPlane = &envtest.Environment{}
-	config, err := controlPlane.Start()
-	Expect(err).NotTo(HaveOccurred(), "the control plane must start")
-	DeferCleanup(func() { Expect(controlPlane.Stop()).To(Succeed()) })
-
-	listening := rest.CopyConfig(config)
+	controlPlane = harnesstest.ControlPlane(GinkgoTB(), harness.Install{})
+	listening := rest.CopyConfig(controlPlane.Config)
 	listening.WarningHandlerWithContext = installed
-	_, err = envtest.InstallCRDs(listening, envtest.CRDInstallOptions{
+	_, err := envtest.InstallCRDs(listening, envtest.CRDInstallOptions{
 		Paths:              []string{filepath.Join("..", "..", "config", "crd", "bases")},
 		ErrorIfPathMissing: true,
 	})
@@ -50,7 +44,7 @@ var _ = BeforeSuite(func() {
 
 	scheme := runtime.NewScheme()
 	Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
-	apiClient, err = client.New(config, client.Options{Scheme: scheme})
+	apiClient, err = client.New(controlPlane.Config, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
 })
 

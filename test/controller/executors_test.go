@@ -131,24 +131,36 @@ type cuttableProxy struct {
 
 func newCuttableProxy() *cuttableProxy {
 	GinkgoHelper()
-	transport, err := rest.TransportFor(apiConfig)
-	Expect(err).NotTo(HaveOccurred())
-	target, err := url.Parse(apiConfig.Host)
-	Expect(err).NotTo(HaveOccurred())
+	c := serveCuttable(apiProxy())
+	c.config = &rest.Config{Host: c.web.URL}
+	return c
+}
+
+// serveCuttable serves a handler behind a connection that can be cut. The end of the spec closes it.
+func serveCuttable(next http.Handler) *cuttableProxy {
 	c := &cuttableProxy{}
-	proxy := &httputil.ReverseProxy{
-		Transport: transport, FlushInterval: -1, // so that watches see each event at once
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
-	}
 	c.web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c.broken.Load() {
 			panic(http.ErrAbortHandler)
 		}
-		proxy.ServeHTTP(w, r)
+		next.ServeHTTP(w, r)
 	}))
 	DeferCleanup(c.web.Close)
-	c.config = &rest.Config{Host: c.web.URL}
+	DeferCleanup(c.web.CloseClientConnections) // runs before Close, which waits for open streams
 	return c
+}
+
+// apiProxy returns a proxy to the API server, with administrator rights.
+func apiProxy() *httputil.ReverseProxy {
+	GinkgoHelper()
+	transport, err := rest.TransportFor(apiConfig)
+	Expect(err).NotTo(HaveOccurred())
+	target, err := url.Parse(apiConfig.Host)
+	Expect(err).NotTo(HaveOccurred())
+	return &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1, // so that watches see each event at once
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
+	}
 }
 
 // cut breaks all connections and refuses all later requests.

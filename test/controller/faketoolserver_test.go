@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"strings"
@@ -127,17 +125,8 @@ func newCuttableToolProxy(to string) (way *cuttableProxy, address string) {
 	GinkgoHelper()
 	target, err := url.Parse(to)
 	Expect(err).NotTo(HaveOccurred())
-	way = &cuttableProxy{}
-	proxy := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+	way = serveCuttable(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(&url.URL{Scheme: target.Scheme, Host: target.Host})
-	}}
-	way.web = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if way.broken.Load() {
-			panic(http.ErrAbortHandler)
-		}
-		proxy.ServeHTTP(w, r)
-	}))
-	DeferCleanup(way.web.Close)
-	DeferCleanup(way.web.CloseClientConnections)
+	}})
 	return way, way.web.URL + target.Path
 }

@@ -7,8 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
 	"net/url"
 	"os"
 	"os/exec"
@@ -28,6 +26,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/postgres"
 	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 // partlySlow answers messages with the word slow after ten seconds, and all others at once.
@@ -35,11 +34,7 @@ const partlySlow = `rules: [{when: {contains: slow}, fault: {latencyMilliseconds
 
 var _ = Describe("Two managers that share a PostgreSQL", func() {
 	It("continue the Turns of a killed manager, and pay for no reply twice", func(ctx SpecContext) {
-		program := filepath.Join(GinkgoT().TempDir(), "manager")
-		build, err := gexec.Start(exec.CommandContext(ctx, "go", "build", "-o", program, "../../cmd/manager"), GinkgoWriter, GinkgoWriter)
-		Expect(err).NotTo(HaveOccurred())
-		Eventually(build).WithTimeout(4*patience).Should(gexec.Exit(0), "the manager must build")
-
+		program := buildManager(ctx)
 		s := newTestEnv(ctx, partlySlow)
 		databaseURL := postgrestest.Database(GinkgoTB())
 		s.create(ctx, s.basics()...)
@@ -86,13 +81,13 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 // share starts a manager process beside others, one of which leads. The end of the spec kills it.
 func (s *testEnv) share(ctx context.Context, program, name, databaseURL string, api *rest.Config) *gexec.Session {
 	GinkgoHelper()
-	path := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
-	text := kubeconfig
+	path := kubeconfig
 	if api != apiConfig {
-		text = fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":%q}}],`+
+		path = filepath.Join(GinkgoT().TempDir(), "kubeconfig")
+		text := fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","clusters":[{"name":"c","cluster":{"server":%q}}],`+
 			`"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`, api.Host)
+		Expect(os.WriteFile(path, text, 0o600)).To(Succeed())
 	}
-	Expect(os.WriteFile(path, text, 0o600)).To(Succeed())
 	cmd := exec.CommandContext(ctx, program, "--kubeconfig", path, "--namespace", s.namespace, "--executor-name", name,
 		"--watch-namespaces", s.namespace, "--metrics-bind-address", "0", "--read-bind-address", "0",
 		"--health-probe-bind-address", "0", "--leader-elect",
@@ -109,15 +104,8 @@ func (s *testEnv) share(ctx context.Context, program, name, databaseURL string, 
 // path ends with path and whose body contains body.
 func mute(method, path, body string) *rest.Config {
 	GinkgoHelper()
-	transport, err := rest.TransportFor(apiConfig)
-	Expect(err).NotTo(HaveOccurred())
-	target, err := url.Parse(apiConfig.Host)
-	Expect(err).NotTo(HaveOccurred())
-	proxy := &httputil.ReverseProxy{
-		Transport: transport, FlushInterval: -1, // so that watches see each event at once
-		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
-	}
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	proxy := apiProxy()
+	address := harnesstest.Serve(GinkgoTB(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == method && strings.HasSuffix(r.URL.Path, path) {
 			said, err := io.ReadAll(r.Body)
 			if err != nil || strings.Contains(string(said), body) {
@@ -128,8 +116,7 @@ func mute(method, path, body string) *rest.Config {
 		}
 		proxy.ServeHTTP(w, r)
 	}))
-	DeferCleanup(web.Close)
-	return &rest.Config{Host: web.URL}
+	return &rest.Config{Host: address}
 }
 
 // recorded waits until the journals of this many Turns contain the whole result.

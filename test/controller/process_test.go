@@ -2,7 +2,6 @@ package controller_test
 
 import (
 	"encoding/json"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -45,13 +44,6 @@ var _ = Describe("A manager process that is killed", func() {
 })
 
 var _ = Describe("The log of a manager process", func() {
-	// writeKubeconfig writes the kubeconfig for the process.
-	writeKubeconfig := func() string {
-		GinkgoHelper()
-		path := filepath.Join(GinkgoT().TempDir(), "kubeconfig")
-		Expect(os.WriteFile(path, kubeconfig, 0o600)).To(Succeed())
-		return path
-	}
 	It("has at most five lines at the start, and a fatal error in its own format", func(ctx SpecContext) {
 		program := buildManager(ctx)
 		s := newTestEnv(ctx, ``)
@@ -76,7 +68,7 @@ var _ = Describe("The log of a manager process", func() {
 			return said[strings.LastIndex(said, "\n")+1:]
 		}
 		absent := []string{
-			"--kubeconfig", writeKubeconfig(), "--data-dir", GinkgoT().TempDir(), "--namespace", "absent",
+			"--kubeconfig", kubeconfig, "--data-dir", GinkgoT().TempDir(), "--namespace", "absent",
 			"--health-probe-bind-address", "0", "--metrics-bind-address", "0",
 		}
 		for name, args := range map[string][]string{
@@ -128,10 +120,8 @@ func buildManager(ctx SpecContext) string {
 // startProcess starts a manager as a process. The end of the spec kills it.
 func startProcess(ctx SpecContext, program string, o manager.Options, more ...string) *gexec.Session {
 	GinkgoHelper()
-	path := filepath.Join(o.DataDir, "kubeconfig")
-	Expect(os.WriteFile(path, kubeconfig, 0o600)).To(Succeed())
 	cmd := exec.CommandContext(ctx, program, append([]string{
-		"--kubeconfig", path, "--data-dir", o.DataDir, "--namespace", o.Namespace, "--executor-name", o.ExecutorName,
+		"--kubeconfig", kubeconfig, "--data-dir", o.DataDir, "--namespace", o.Namespace, "--executor-name", o.ExecutorName,
 		"--watch-namespaces", o.Namespace, "--metrics-bind-address", "0", "--read-bind-address", "0", "--health-probe-bind-address", "0",
 		"--probe-interval-seconds", strconv.Itoa(o.ProbeIntervalSeconds), "--shutdown-grace-seconds", "5",
 		"--tool-allow-cidrs", strings.Join(o.ToolAllowCIDRs, ","),

@@ -5,7 +5,6 @@
 package controller_test
 
 import (
-	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -20,10 +19,9 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/capstan-dev/capstan/internal/manager"
-	"github.com/capstan-dev/capstan/test/harness"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 const (
@@ -37,7 +35,7 @@ const (
 // The control plane, which all processes of the suite share. The first process starts it. The functions before the
 // suite set the variables; no test changes them.
 var (
-	kubeconfig []byte
+	kubeconfig string
 	apiConfig  *rest.Config
 	apiClient  client.WithWatch
 	// libraryLogs holds the logs of Kubernetes libraries that do not belong to a manager.
@@ -52,20 +50,11 @@ func TestController(t *testing.T) {
 	RunSpecs(t, "Controller")
 }
 
-// startControlPlane starts the control plane in the first process, and returns its kubeconfig.
-func startControlPlane(ctx SpecContext) []byte {
-	Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(),
-		"KUBEBUILDER_ASSETS is not set: run `make test`, which gets an API server and sets it")
+// startControlPlane starts the control plane in the first process, and returns the path of its kubeconfig.
+func startControlPlane() []byte {
 	prepareProcess()
-	controlPlane := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
-	}
-	config, err := controlPlane.Start()
-	Expect(err).NotTo(HaveOccurred(), "the control plane must start")
-	DeferCleanup(func() { Expect(controlPlane.Stop()).To(Succeed()) }) // runs when all other processes have ended
-	Expect(harness.InstallApprovalPolicy(ctx, config, filepath.Join("..", "..", "config", "policy"))).To(Succeed())
-	return controlPlane.KubeConfig
+	// It stops when all other processes have ended.
+	return []byte(harnesstest.ControlPlane(GinkgoTB(), harnesstest.Repository(filepath.Join("..", ".."))).Kubeconfig)
 }
 
 // prepareProcess prepares a process of the suite. It must be called before the process starts anything. At the end, all
@@ -81,11 +70,11 @@ var prepareProcess = sync.OnceFunc(func() {
 	})
 })
 
-var _ = SynchronizedBeforeSuite(startControlPlane, func(text []byte) {
+var _ = SynchronizedBeforeSuite(startControlPlane, func(path []byte) {
 	prepareProcess()
-	kubeconfig = text
+	kubeconfig = string(path)
 	var err error
-	apiConfig, err = clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	apiConfig, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
 	Expect(err).NotTo(HaveOccurred())
 	apiConfig.QPS = -1
 	transport, err := rest.TransportFor(apiConfig)

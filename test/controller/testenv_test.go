@@ -3,7 +3,6 @@ package controller_test
 import (
 	"context"
 	"fmt"
-	"net/http/httptest"
 	"strings"
 	"sync"
 
@@ -19,6 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/manager"
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 // testEnv is a namespace with a model server of its own.
@@ -45,12 +45,9 @@ func newTestEnvWith(ctx context.Context, cfg server.Config) *testEnv {
 	fake, err := server.New(cfg, server.WithKeptRequests(1000))
 	Expect(err).NotTo(HaveOccurred(), "the rules of the model must be right")
 	gate := &gate{next: fake}
-	web := httptest.NewServer(gate)
-	DeferCleanup(web.Close)
-	DeferCleanup(fake.Close) // runs before web.Close, which waits for all requests
-	return &testEnv{
-		namespace: namespace.Name, fake: fake, gate: gate, baseURL: web.URL + "/v1", host: strings.TrimPrefix(web.URL, "http://"),
-	}
+	url := harnesstest.Serve(GinkgoTB(), gate)
+	DeferCleanup(fake.Close)
+	return &testEnv{namespace: namespace.Name, fake: fake, gate: gate, baseURL: url + "/v1", host: strings.TrimPrefix(url, "http://")}
 }
 
 func config(rules string) server.Config {
@@ -64,20 +61,14 @@ func config(rules string) server.Config {
 type runningManager struct {
 	options manager.Options
 	logs    *logs
-	cancel  context.CancelFunc
-	done    chan struct{}
-	err     error
+	// stop stops the manager and returns when it has stopped.
+	stop func()
 }
 
 // options returns the options of a manager that watches only this namespace.
 func (s *testEnv) options(change ...func(*manager.Options)) manager.Options {
-	o := manager.Options{
-		DataDir: GinkgoT().TempDir(), Namespace: s.namespace, ExecutorName: s.namespace + "-0",
-		WatchNamespaces: []string{s.namespace}, MaxConcurrentTurns: 1000,
-		MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "debug",
-		ShutdownGraceSeconds: 0, ProbeIntervalSeconds: 1,
-		ToolAllowCIDRs: []string{"127.0.0.0/8", "::1/128"},
-	}
+	o := harnesstest.Options(GinkgoTB(), s.namespace)
+	o.MaxConcurrentTurns, o.LogLevel = 1000, "debug"
 	for _, f := range change {
 		f(&o)
 	}
@@ -99,25 +90,9 @@ func start(o manager.Options) *runningManager {
 // startAs starts a manager with the rights of this user. The end of the spec stops it.
 func startAs(user *rest.Config, o manager.Options) *runningManager {
 	GinkgoHelper()
-	Expect(o.Validate()).To(Succeed())
-	ctx, cancel := context.WithCancel(context.Background())
-	m := &runningManager{options: o, logs: &logs{}, cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(m.done)
-		m.err = manager.Run(ctx, o, user, m.logs.logger())
-	}()
-	DeferCleanup(func() {
-		m.stop()
-		Expect(m.err).NotTo(HaveOccurred(), "the manager must stop without an error")
-	})
+	m := &runningManager{options: o, logs: &logs{}}
+	m.stop = harnesstest.RunManager(GinkgoTB(), user, o, m.logs.logger())
 	return m
-}
-
-// stop stops the manager and waits for its end.
-func (m *runningManager) stop() {
-	GinkgoHelper()
-	m.cancel()
-	Eventually(m.done).Should(BeClosed(), "the manager must stop")
 }
 
 // logs keeps all logged lines. It is safe for concurrent use.

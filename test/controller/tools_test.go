@@ -2,7 +2,6 @@ package controller_test
 
 import (
 	"context"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/onsi/gomega/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
 
@@ -194,14 +194,10 @@ rules:
 	}, SpecTimeout(patience))
 
 	It("sees the facts of a context pack in its first request", func(ctx SpecContext) {
-		desk, err := tickets.NewDesk(nil)
-		Expect(err).NotTo(HaveOccurred())
-		web := httptest.NewServer(tickets.Handler(desk, nil))
-		DeferCleanup(web.Close)
-		DeferCleanup(web.CloseClientConnections)
+		_, url := harnesstest.Tickets(GinkgoTB())
 		s := newTestEnv(ctx, `apiKeys: [right-key]`)
 		s.run()
-		s.equip(ctx, web.URL+"/mcp", "add_note close_ticket get_ticket hand_over search_tickets ticket_context",
+		s.equip(ctx, url, "add_note close_ticket get_ticket hand_over search_tickets ticket_context",
 			declaring(v1alpha1.ToolDeclaration{
 				Name: tickets.ToolContext, Effect: v1alpha1.ToolEffectReadOnly,
 				Role: v1alpha1.ToolRoleContextPack,

@@ -3,9 +3,6 @@
 package examples_test
 
 import (
-	"context"
-	"os"
-	"path/filepath"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -14,10 +11,9 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/capstan-dev/capstan/internal/manager"
-	"github.com/capstan-dev/capstan/test/harness"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 // The control plane of the suite. BeforeSuite sets the variables; no test changes them.
@@ -32,20 +28,9 @@ func TestExamples(t *testing.T) {
 }
 
 var _ = BeforeSuite(func() {
-	Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(),
-		"KUBEBUILDER_ASSETS is not set: run `make test`, which gets an API server and sets it")
-	controlPlane := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join(root, "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
-	}
 	ctrl.SetLogger(GinkgoLogr)
 	klog.SetLogger(GinkgoLogr)
-	var err error
-	apiConfig, err = controlPlane.Start()
-	Expect(err).NotTo(HaveOccurred(), "the control plane must start")
-	DeferCleanup(func() { Expect(controlPlane.Stop()).To(Succeed()) })
-	apiConfig.QPS = -1
-	Expect(harness.InstallApprovalPolicy(context.Background(), apiConfig, filepath.Join(root, "config", "policy"))).To(Succeed())
+	apiConfig = harnesstest.ControlPlane(GinkgoTB(), harnesstest.Repository(root)).Config
 	scheme, err := manager.Scheme()
 	Expect(err).NotTo(HaveOccurred())
 	apiClient, err = client.New(apiConfig, client.Options{Scheme: scheme})

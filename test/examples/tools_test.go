@@ -2,8 +2,6 @@ package examples_test
 
 import (
 	"context"
-	"net/http/httptest"
-	"path/filepath"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -13,8 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
-	"github.com/capstan-dev/capstan/internal/manager"
-	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 	"github.com/capstan-dev/capstan/test/toolserver/tickets"
 )
 
@@ -35,21 +32,12 @@ type helpdesk struct {
 func newHelpdesk(ctx context.Context) *helpdesk {
 	GinkgoHelper()
 	h := &helpdesk{namespace: newNamespace(ctx)}
-	cfg, err := server.LoadConfig(filepath.Join(root, "test", "fakemodel", "rules.yaml"))
-	Expect(err).NotTo(HaveOccurred())
-	for i := range cfg.Rules { // the delays are for people
-		cfg.Rules[i].Fault = server.Fault{}
-	}
-	fake, err := server.New(cfg)
-	Expect(err).NotTo(HaveOccurred())
-	model := httptest.NewServer(fake)
-	DeferCleanup(model.Close)
-	DeferCleanup(fake.Close) // runs before model.Close, which waits for all requests
-	h.desk, err = tickets.NewDesk(nil)
-	Expect(err).NotTo(HaveOccurred())
-	tools := httptest.NewServer(tickets.Handler(h.desk, nil))
-	DeferCleanup(tools.Close)
-	h.run(ctx) // stops before the servers, because it keeps connections to them
+	_, modelURL := harnesstest.Model(GinkgoTB(), harnesstest.DemoRules(GinkgoTB(), root))
+	desk, toolsURL := harnesstest.Tickets(GinkgoTB())
+	h.desk = desk
+	o := harnesstest.Options(GinkgoTB(), h.namespace)
+	o.MaxConcurrentTurns = 1
+	harnesstest.RunManager(GinkgoTB(), apiConfig, o, GinkgoLogr)
 
 	for _, file := range filesOf("tools") {
 		all, err := objects(file.text)
@@ -58,9 +46,9 @@ func newHelpdesk(ctx context.Context) *helpdesk {
 			o.SetNamespace(h.namespace)
 			switch o.GetKind() {
 			case "ModelProvider":
-				set(o, model.URL+"/v1", "spec", "baseURL")
+				set(o, modelURL, "spec", "baseURL")
 			case "ToolServer":
-				set(o, tools.URL+"/mcp", "spec", "mcp", "url")
+				set(o, toolsURL, "spec", "mcp", "url")
 			}
 			Expect(apiClient.Create(ctx, o)).To(Succeed(), file.name)
 		}
@@ -71,25 +59,6 @@ func newHelpdesk(ctx context.Context) *helpdesk {
 func set(o *unstructured.Unstructured, value string, path ...string) {
 	GinkgoHelper()
 	Expect(unstructured.SetNestedField(o.Object, value, path...)).To(Succeed())
-}
-
-// run starts a manager of the namespace. The end of the spec stops it.
-func (h *helpdesk) run(ctx context.Context) {
-	GinkgoHelper()
-	o := manager.Options{
-		DataDir: GinkgoT().TempDir(), Namespace: h.namespace, ExecutorName: h.namespace + "-0", WatchNamespaces: []string{h.namespace},
-		MaxConcurrentTurns: 1, MetricsBindAddress: "0", HealthProbeBindAddress: "0", ReadBindAddress: "0",
-		LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 1,
-		ToolAllowCIDRs: []string{"127.0.0.0/8", "::1/128"},
-	}
-	Expect(o.Validate()).To(Succeed())
-	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan error, 1)
-	go func() { done <- manager.Run(life, o, apiConfig, GinkgoLogr) }()
-	DeferCleanup(func() {
-		cancel()
-		Eventually(done, patience).Should(Receive(BeNil()), "the manager must stop without an error")
-	})
 }
 
 // reaches waits until the Turn of the example has a state, and returns the Turn.

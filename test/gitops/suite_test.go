@@ -10,7 +10,6 @@ package gitops_test
 import (
 	"context"
 	"fmt"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,9 +26,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/internal/manager"
-	"github.com/capstan-dev/capstan/test/fakemodel/server"
 	"github.com/capstan-dev/capstan/test/harness"
-	"github.com/capstan-dev/capstan/test/toolserver/tickets"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 const (
@@ -62,15 +60,11 @@ func runTests(m *testing.M) (status int) {
 			status = complain(err)
 		}
 	}()
-	controlPlane, err := s.StartControlPlane(context.Background(), filepath.Join(root, "config/crd/bases"))
+	controlPlane, err := s.StartControlPlane(context.Background(), harnesstest.Repository(root))
 	if err != nil {
 		return complain(err)
 	}
 	apiConfig = controlPlane.Config
-	apiConfig.QPS = -1
-	if err := harness.InstallApprovalPolicy(context.Background(), apiConfig, filepath.Join(root, "config/policy")); err != nil {
-		return complain(err)
-	}
 	scheme, err := manager.Scheme()
 	if err != nil {
 		return complain(err)
@@ -106,57 +100,18 @@ func newTestEnv(t *testing.T) *testEnv {
 	if err := apiClient.Create(t.Context(), namespace); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := server.LoadConfig(filepath.Join(root, "test/fakemodel/rules.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range cfg.Rules { // the delays are for people
-		cfg.Rules[i].Fault = server.Fault{}
-	}
-	fake, err := server.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	model := httptest.NewServer(fake)
-	t.Cleanup(model.Close)
-	t.Cleanup(fake.Close) // runs before model.Close, which waits for all requests
-	desk, err := tickets.NewDesk(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tools := httptest.NewServer(tickets.Handler(desk, nil))
-	t.Cleanup(tools.Close)
-	return &testEnv{t: t, namespace: namespace.Name, modelURL: model.URL + "/v1", mcpURL: tools.URL + "/mcp", dataDir: t.TempDir()}
+	_, modelURL := harnesstest.Model(t, harnesstest.DemoRules(t, root))
+	_, mcpURL := harnesstest.Tickets(t)
+	return &testEnv{t: t, namespace: namespace.Name, modelURL: modelURL, mcpURL: mcpURL, dataDir: t.TempDir()}
 }
 
 // runManager starts a manager of the namespace, and returns a function that stops it and waits for its end. The end
 // of the test stops it, too.
 func (s *testEnv) runManager() (stop func()) {
 	s.t.Helper()
-	o := manager.Options{
-		DataDir: s.dataDir, Namespace: s.namespace, ExecutorName: s.namespace + "-0", WatchNamespaces: []string{s.namespace},
-		MaxConcurrentTurns: 10, MetricsBindAddress: "0", HealthProbeBindAddress: "0", ReadBindAddress: "0",
-		LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 1, ToolAllowCIDRs: []string{"127.0.0.0/8", "::1/128"},
-	}
-	if err := o.Validate(); err != nil {
-		s.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- manager.Run(ctx, o, apiConfig, logr.Discard()) }()
-	stopped := false
-	stop = func() {
-		if stopped {
-			return
-		}
-		stopped = true
-		cancel()
-		if err := <-done; err != nil {
-			s.t.Errorf("the manager ended with %v", err)
-		}
-	}
-	s.t.Cleanup(stop)
-	return stop
+	o := harnesstest.Options(s.t, s.namespace)
+	o.DataDir = s.dataDir
+	return harnesstest.RunManager(s.t, apiConfig, o, logr.Discard())
 }
 
 // get reads the current state of an object.

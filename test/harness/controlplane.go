@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,9 +22,19 @@ const controlPlaneTimeout = 60 * time.Second
 // assetsVariable is the environment variable with the folder that holds etcd, kube-apiserver and kubectl.
 const assetsVariable = "KUBEBUILDER_ASSETS"
 
-// ControlPlane is a running etcd and kube-apiserver with Capstan's CRDs.
+// Install says what a new control plane contains. The zero value stands for an empty API server.
+type Install struct {
+	// CRDs is the folder of Capstan's CRDs: config/crd/bases in the repository. Empty means no CRDs.
+	CRDs string
+	// Policy is the folder of the policy with which the API server checks who decides about calls: config/policy in
+	// the repository. Empty means no policy. With the policy, the start takes some seconds longer, so that decisions
+	// count as soon as it returns.
+	Policy string
+}
+
+// ControlPlane is a running etcd and kube-apiserver.
 type ControlPlane struct {
-	// Config is the configuration of a client with administrator rights.
+	// Config is the configuration of a client with administrator rights and without a rate limit.
 	Config *rest.Config
 	// Kubeconfig is the absolute path of a kubeconfig with the same rights. Only its owner can read the file.
 	Kubeconfig string
@@ -35,19 +47,18 @@ type ControlPlane struct {
 	certificates string
 }
 
-// StartControlPlane starts etcd and kube-apiserver on free ports of 127.0.0.1, installs the CRDs of a folder and
-// writes the kubeconfig. It returns an error if KUBEBUILDER_ASSETS does not name a folder with the programs, or if
+// StartControlPlane starts etcd and kube-apiserver on free ports of 127.0.0.1, installs the given parts and writes
+// the kubeconfig. It returns an error if KUBEBUILDER_ASSETS does not name a folder with the programs, or if
 // a program does not become ready; in the second case, the error ends with the program's log. A cancelled ctx takes
 // effect only after both have started.
-func (h *Harness) StartControlPlane(ctx context.Context, crds string) (*ControlPlane, error) {
+func (h *Harness) StartControlPlane(ctx context.Context, install Install) (*ControlPlane, error) {
 	assets, err := findAssets()
 	if err != nil {
 		return nil, err
 	}
-	env := &envtest.Environment{
-		CRDDirectoryPaths:        []string{crds},
-		ErrorIfCRDPathMissing:    true,
-		ControlPlaneStartTimeout: controlPlaneTimeout,
+	env := &envtest.Environment{ErrorIfCRDPathMissing: true, ControlPlaneStartTimeout: controlPlaneTimeout}
+	if install.CRDs != "" {
+		env.CRDDirectoryPaths = []string{install.CRDs}
 	}
 	closeLogs, err := h.logControlPlane(env)
 	if err != nil {
@@ -60,10 +71,28 @@ func (h *Harness) StartControlPlane(ctx context.Context, crds string) (*ControlP
 	if c.Config, err = env.Start(); err != nil {
 		return nil, fmt.Errorf("failed to start the control plane: %w%s", err, h.controlPlaneTails())
 	}
+	c.Config.QPS = -1
 	if c.Kubeconfig, err = h.writeKubeconfig(env.KubeConfig); err != nil {
 		return nil, err
 	}
+	if install.Policy != "" {
+		if err := installPolicy(ctx, c.Config, install.Policy); err != nil {
+			return nil, err
+		}
+	}
 	return c, context.Cause(ctx)
+}
+
+// RunKubectl runs kubectl with administrator rights. The error contains the standard error.
+func (c *ControlPlane) RunKubectl(ctx context.Context, args ...string) (stdout, stderr string, err error) {
+	var out, errOut strings.Builder
+	cmd := exec.CommandContext(ctx, c.Kubectl, append([]string{"--kubeconfig", c.Kubeconfig}, args...)...)
+	cmd.Env = append(os.Environ(), "KUBECACHEDIR="+filepath.Join(filepath.Dir(c.Kubeconfig), "cache")) // not the user's
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err = cmd.Run(); err != nil {
+		err = fmt.Errorf("failed to run kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(errOut.String()))
+	}
+	return out.String(), errOut.String(), err
 }
 
 // stop ends kube-apiserver and etcd and removes their data.

@@ -1,12 +1,12 @@
-// Package harness starts and stops a local environment for Capstan: a real etcd and kube-apiserver, and programs
-// beside them such as the manager and the fake model server. The demo, the benchmark, the kill test and test suites
-// use it.
+// Package harness starts and stops a local environment for Capstan: a real etcd and kube-apiserver, programs beside
+// them such as the manager, and servers in this process such as the fake model. The demo, the benchmark, the kill
+// test and tests use it; for tests, package harnesstest wraps it.
 //
 // One deferred call stops everything in the reverse order of its start:
 //
 //	h := harness.New(dir, cancel)
 //	defer h.Stop()
-//	cluster, err := h.StartControlPlane(ctx, "config/crd/bases")
+//	cluster, err := h.StartControlPlane(ctx, harness.Install{CRDs: "config/crd/bases", Policy: "config/policy"})
 //	manager, err := h.StartProgram(ctx, harness.Program{Name: "manager", Path: "bin/manager", ...})
 package harness
 

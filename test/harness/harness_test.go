@@ -40,7 +40,7 @@ func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 	dir := t.TempDir()
 	s := New(dir, nil)
 	t.Cleanup(func() { stopped(t, s) })
-	cluster, err := s.StartControlPlane(t.Context(), filepath.Join("..", "..", "config", "crd", "bases"))
+	cluster, err := s.StartControlPlane(t.Context(), Install{CRDs: filepath.Join("..", "..", "config", "crd", "bases")})
 	if err != nil {
 		t.Fatalf("StartControlPlane: %v", err)
 	}
@@ -92,7 +92,7 @@ func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 func installsThePolicy(t *testing.T, cluster *ControlPlane) {
 	t.Helper()
 	config := filepath.Join("..", "..", "config", "policy")
-	if err := InstallApprovalPolicy(t.Context(), cluster.Config, config); err != nil {
+	if err := installPolicy(t.Context(), cluster.Config, config); err != nil {
 		t.Fatal(err)
 	}
 	clientset, err := kubernetes.NewForConfig(cluster.Config)
@@ -107,10 +107,10 @@ func installsThePolicy(t *testing.T, cluster *ControlPlane) {
 	if checked, why, err := check(t.Context(), made); len(checked) != 1 || why != "" || err != nil {
 		t.Errorf("a decision that is made now is not used: %q, %v", why, err)
 	}
-	if err := InstallApprovalPolicy(t.Context(), cluster.Config, config); err == nil || !strings.Contains(err.Error(), "already exists") {
+	if err := installPolicy(t.Context(), cluster.Config, config); err == nil || !strings.Contains(err.Error(), "already exists") {
 		t.Errorf("error %v, want one that says that the policy is there", err)
 	}
-	if err := InstallApprovalPolicy(t.Context(), cluster.Config, t.TempDir()); err == nil ||
+	if err := installPolicy(t.Context(), cluster.Config, t.TempDir()); err == nil ||
 		!strings.Contains(err.Error(), "failed to read the policy of ToolApprovals") {
 		t.Errorf("error %v, want one about the files", err)
 	}
@@ -120,7 +120,7 @@ func TestControlPlaneWithoutProgramsFailsWithAdvice(t *testing.T) {
 	for name, assets := range map[string]string{"not set": "", "an empty folder": t.TempDir()} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv(assetsVariable, assets)
-			_, err := New(t.TempDir(), nil).StartControlPlane(t.Context(), "unused")
+			_, err := New(t.TempDir(), nil).StartControlPlane(t.Context(), Install{})
 			if err == nil || !strings.Contains(err.Error(), "hack/controlplane/get.sh") {
 				t.Errorf("error %v, want one that names hack/controlplane/get.sh", err)
 			}

@@ -3,7 +3,6 @@ package harness
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 func TestAPIServerKeepsItsObjectsAfterAnOutage(t *testing.T) {
 	s := New(t.TempDir(), nil)
 	t.Cleanup(func() { stopped(t, s) })
-	cluster, err := s.StartControlPlane(t.Context(), filepath.Join("..", "..", "config", "crd", "bases"))
+	cluster, err := s.StartControlPlane(t.Context(), Install{})
 	if err != nil {
 		t.Fatalf("StartControlPlane: %v", err)
 	}

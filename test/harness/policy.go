@@ -16,10 +16,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/approvals"
 )
 
-// InstallApprovalPolicy creates the policy with which the API server checks who decides about calls, and its
-// binding. folder contains their files; it is config/policy. The function returns when managers accept decisions
-// made from now on, which takes some seconds, or with the cause of ctx if ctx ends first.
-func InstallApprovalPolicy(ctx context.Context, config *rest.Config, folder string) error {
+// installPolicy creates the policy of Install.Policy and its binding. It returns when managers accept decisions made
+// from now on, or with the cause of ctx if ctx ends first.
+func installPolicy(ctx context.Context, config *rest.Config, folder string) error {
 	var policy admissionv1.ValidatingAdmissionPolicy
 	var binding admissionv1.ValidatingAdmissionPolicyBinding
 	for file, object := range map[string]any{"toolapproval_policy.yaml": &policy, "toolapproval_binding.yaml": &binding} {

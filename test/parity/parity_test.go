@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"io/fs"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,8 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
-	"github.com/capstan-dev/capstan/test/fakemodel/server"
-	"github.com/capstan-dev/capstan/test/toolserver/tickets"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 // outcome is the part of a result that must be the same. It leaves out times, names of executors and people, IDs
@@ -61,22 +59,7 @@ func outcomeOf(t *v1alpha1.Turn) outcome {
 }
 
 func TestExamplesHaveTheSameOutcomeWithAndWithoutACluster(t *testing.T) {
-	if os.Getenv("KUBEBUILDER_ASSETS") == "" {
-		t.Fatal("KUBEBUILDER_ASSETS is not set: run `make test`")
-	}
-	rules, err := server.LoadConfig("../../test/fakemodel/rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	fake, err := server.New(rules)
-	if err != nil {
-		t.Fatal(err)
-	}
-	model := httptest.NewServer(fake)
-	t.Cleanup(func() {
-		fake.Close()
-		model.Close()
-	})
+	_, modelURL := harnesstest.Model(t, harnesstest.DemoRules(t, root))
 	c := startCluster(t)
 	for _, folder := range folders(t) {
 		name, err := filepath.Rel(examples, folder)
@@ -85,10 +68,10 @@ func TestExamplesHaveTheSameOutcomeWithAndWithoutACluster(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			// Each run has its own tickets, because a ticket can be closed only once.
-			dir := copyOf(t, folder, model.URL+"/v1", serveTickets(t))
+			dir := copyOf(t, folder, modelURL, toolsURL(t))
 			namespace := strings.ReplaceAll(name, string(filepath.Separator), "-")
 			turn := c.run(t, namespace, dir)
-			without := outcomeOf(runWithout(t, copyOf(t, folder, model.URL+"/v1", serveTickets(t))))
+			without := outcomeOf(runWithout(t, copyOf(t, folder, modelURL, toolsURL(t))))
 			with := outcomeOf(turn)
 			if diff := cmp.Diff(with, without); diff != "" {
 				t.Errorf("the same manifests end otherwise: -cluster +capstan run:\n%s", diff)
@@ -116,24 +99,15 @@ func expectTools(t *testing.T, o outcome) {
 	}
 }
 
-// serveTickets serves the tools of examples/tools and returns their URL.
-func serveTickets(t *testing.T) string {
+// toolsURL serves the tools of examples/tools and returns their URL.
+func toolsURL(t *testing.T) string {
 	t.Helper()
-	desk, err := tickets.NewDesk(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	web := httptest.NewServer(tickets.Handler(desk, nil))
-	t.Cleanup(func() {
-		_ = web.Listener.Close()     // so that the manager, which keeps its session, cannot reconnect
-		web.CloseClientConnections() // otherwise Close would wait for the manager's open stream
-		web.Close()
-	})
-	return web.URL + "/mcp"
+	_, url := harnesstest.Tickets(t)
+	return url
 }
 
-// examples is the folder of all examples.
-const examples = "../../examples"
+// root is the root folder of the repository, and examples the folder of all examples.
+const root, examples = "../..", "../../examples"
 
 // folders returns all folders of examples, at any depth.
 func folders(t *testing.T) []string {

@@ -2,7 +2,6 @@ package readapi_test
 
 import (
 	"context"
-	"net/http/httptest"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -16,9 +15,9 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/executor"
-	"github.com/capstan-dev/capstan/internal/manager"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 // slowly is a model that answers at the second attempt, after the test allows it.
@@ -32,7 +31,7 @@ var _ = Describe("A manager", func() {
 	It("serves the journals of its Turns to the command line, which finds it by the Lease of the executor", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		fake := s.model(ctx)
-		s.run(ctx)
+		s.run()
 		token := s.user(ctx, "reader", logRule,
 			rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get"}},
 			rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"list"}})
@@ -86,16 +85,12 @@ func (s *testEnv) model(ctx context.Context) *server.Server {
 	GinkgoHelper()
 	cfg, err := server.ParseConfig([]byte(slowly))
 	Expect(err).NotTo(HaveOccurred())
-	fake, err := server.New(cfg)
-	Expect(err).NotTo(HaveOccurred())
-	web := httptest.NewServer(fake)
-	DeferCleanup(web.Close)
-	DeferCleanup(fake.Close) // runs before web.Close, which waits for all requests
+	fake, baseURL := harnesstest.Model(GinkgoTB(), cfg)
 	in := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: s.namespace, Name: name} }
 	for _, o := range []client.Object{
 		&corev1.Secret{ObjectMeta: in("model-key"), StringData: map[string]string{"apiKey": "k"}},
 		&v1alpha1.ModelProvider{ObjectMeta: in("demo"), Spec: v1alpha1.ModelProviderSpec{
-			Type: v1alpha1.ProviderTypeOpenAI, BaseURL: web.URL + "/v1",
+			Type: v1alpha1.ProviderTypeOpenAI, BaseURL: baseURL,
 			CredentialsRef: &v1alpha1.SecretKeyReference{Name: "model-key", Key: "apiKey"},
 			Retry:          v1alpha1.RetryPolicy{MaxAttempts: 2, InitialBackoffMilliseconds: 10, MaxBackoffSeconds: 1},
 			Models:         []v1alpha1.Model{{Name: "small"}},
@@ -115,20 +110,9 @@ func (s *testEnv) model(ctx context.Context) *server.Server {
 }
 
 // run starts a manager of the namespace. The end of the spec stops it.
-func (s *testEnv) run(ctx context.Context) {
+func (s *testEnv) run() {
 	GinkgoHelper()
-	o := manager.Options{
-		DataDir: GinkgoT().TempDir(), Namespace: s.namespace, ExecutorName: s.namespace + "-0", WatchNamespaces: []string{s.namespace},
-		MaxConcurrentTurns: 10, MetricsBindAddress: "0", HealthProbeBindAddress: "0", ReadBindAddress: "127.0.0.1:0",
-		LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 1,
-		ToolAllowCIDRs: []string{"127.0.0.0/8", "::1/128"},
-	}
-	Expect(o.Validate()).To(Succeed())
-	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan error, 1)
-	go func() { done <- manager.Run(life, o, apiConfig, GinkgoLogr) }()
-	DeferCleanup(func() {
-		cancel()
-		Eventually(done).Should(Receive(BeNil()), "the manager must stop without an error")
-	})
+	o := harnesstest.Options(GinkgoTB(), s.namespace)
+	o.ReadBindAddress = "127.0.0.1:0"
+	harnesstest.RunManager(GinkgoTB(), apiConfig, o, GinkgoLogr)
 }

@@ -3,7 +3,6 @@
 package readapi_test
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,9 +15,10 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
 	"github.com/capstan-dev/capstan/internal/manager"
+	"github.com/capstan-dev/capstan/test/harness"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
 )
 
 const (
@@ -44,8 +44,6 @@ func TestReadAPI(t *testing.T) {
 }
 
 var _ = BeforeSuite(func() {
-	Expect(os.Getenv("KUBEBUILDER_ASSETS")).NotTo(BeEmpty(),
-		"KUBEBUILDER_ASSETS is not set: run `make test`, which gets an API server and sets it")
 	ctrl.SetLogger(GinkgoLogr)
 	klog.SetLogger(GinkgoLogr)
 
@@ -56,16 +54,8 @@ var _ = BeforeSuite(func() {
 		Eventually(gleak.Goroutines).ShouldNot(gleak.HaveLeaked(before, watch), "all that the suite started must have ended")
 	})
 
-	controlPlane := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
-		ErrorIfCRDPathMissing: true,
-	}
-	var err error
-	apiConfig, err = controlPlane.Start()
-	Expect(err).NotTo(HaveOccurred(), "the control plane must start")
-	DeferCleanup(func() { Expect(controlPlane.Stop()).To(Succeed()) })
-	apiConfig.QPS = -1
-
+	install := harness.Install{CRDs: filepath.Join("..", "..", "config", "crd", "bases")}
+	apiConfig = harnesstest.ControlPlane(GinkgoTB(), install).Config
 	scheme, err := manager.Scheme()
 	Expect(err).NotTo(HaveOccurred())
 	apiClient, err = client.New(apiConfig, client.Options{Scheme: scheme})

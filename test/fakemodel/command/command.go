@@ -3,23 +3,15 @@ package command
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
-)
-
-const (
-	// headerTimeout bounds the time in which a client must send its headers.
-	headerTimeout = 10 * time.Second
-	// gracePeriod bounds the time for unfinished answers after a signal.
-	gracePeriod = 5 * time.Second
+	"github.com/capstan-dev/capstan/test/serving"
 )
 
 // New returns the command, which serves until its context ends.
@@ -67,9 +59,9 @@ func run(ctx context.Context, listen, rules string, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("failed to make the server: %w", err)
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+	listener, err := serving.Listen(ctx, listen)
 	if err != nil {
-		return fmt.Errorf("failed to listen on --listen %q: %w", listen, err)
+		return err
 	}
 	log.Info("Serving the fake model", "url", "http://"+listener.Addr().String()+"/v1", "rules", len(cfg.Rules))
 	return serve(ctx, listener, fake)
@@ -78,27 +70,7 @@ func run(ctx context.Context, listen, rules string, log *slog.Logger) error {
 // serve answers requests until ctx ends. After that, unfinished answers get some time; hangs and long delays are
 // cut at once.
 func serve(ctx context.Context, listener net.Listener, fake *server.Server) error {
-	httpServer := &http.Server{Handler: fake, ReadHeaderTimeout: headerTimeout}
-	httpServer.RegisterOnShutdown(fake.Close)
-	served := make(chan error, 1)
-	go func() { served <- httpServer.Serve(listener) }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("failed to serve: %w", err)
-	case <-ctx.Done():
-	}
-	// ctx has ended, so the grace period needs a context of its own.
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
-	defer cancel()
-	err := httpServer.Shutdown(stopping)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = httpServer.Close()
-	}
-	if served := <-served; !errors.Is(served, http.ErrServerClosed) {
-		err = errors.Join(err, served)
-	}
-	if err != nil {
-		return fmt.Errorf("failed to stop: %w", err)
-	}
-	return nil
+	web := &http.Server{Handler: fake} //nolint:gosec // because serving.Serve bounds the headers
+	web.RegisterOnShutdown(fake.Close)
+	return serving.Serve(ctx, listener, web)
 }

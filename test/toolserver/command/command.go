@@ -3,24 +3,16 @@ package command
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/capstan-dev/capstan/test/serving"
 	"github.com/capstan-dev/capstan/test/toolserver/tickets"
-)
-
-const (
-	// headerTimeout bounds the time in which a client must send its headers.
-	headerTimeout = 10 * time.Second
-	// gracePeriod bounds the time for unfinished calls after a signal.
-	gracePeriod = 5 * time.Second
 )
 
 // New returns the command, which serves until its context ends.
@@ -58,12 +50,15 @@ func run(ctx context.Context, listen, data string, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", listen)
+	listener, err := serving.Listen(ctx, listen)
 	if err != nil {
-		return fmt.Errorf("failed to listen on --listen %q: %w", listen, err)
+		return err
 	}
 	log.Info("Serving tools", "url", "http://"+listener.Addr().String()+"/mcp", "tickets", len(desk.Tickets()))
-	return serve(ctx, listener, tickets.Handler(desk, log))
+	return serving.Serve(ctx, listener, &http.Server{ //nolint:gosec // because serving.Serve bounds the headers
+		Handler:     tickets.Handler(desk, log),
+		BaseContext: func(net.Listener) context.Context { return ctx }, // ends the open streams of clients
+	})
 }
 
 func deskOf(path string) (*tickets.Desk, error) {
@@ -75,33 +70,4 @@ func deskOf(path string) (*tickets.Desk, error) {
 		return nil, fmt.Errorf("failed to read --data: %w", err)
 	}
 	return tickets.NewDesk(data)
-}
-
-// serve answers requests until ctx ends. Then it ends the open streams of clients; unfinished calls may finish.
-func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{
-		Handler: handler, ReadHeaderTimeout: headerTimeout,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
-	select {
-	case err := <-served:
-		return fmt.Errorf("failed to serve: %w", err)
-	case <-ctx.Done():
-	}
-	// ctx has ended, so the grace period needs a context of its own.
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), gracePeriod)
-	defer cancel()
-	err := server.Shutdown(stopping)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = server.Close()
-	}
-	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
-		err = errors.Join(err, end)
-	}
-	if err != nil {
-		return fmt.Errorf("failed to stop: %w", err)
-	}
-	return nil
 }
