@@ -46,8 +46,8 @@ type RequestOptions struct {
 	OutputLimit OutputLimit `json:"outputLimit,omitempty"`
 
 	// systemMessages says where system messages may be. InPlace: anywhere. BeforeReplies: only before the first message
-	// of the assistant or of a tool; later ones are merged into one. Merged: all are merged into one at the front. A last
-	// message that follows a message of the assistant is then sent as the user's.
+	// of the assistant or of a tool; later ones are merged into one. Merged: all are merged into one at the front. A
+	// last message that follows a message of the assistant is then sent as the user's.
 	// +optional
 	SystemMessages SystemMessages `json:"systemMessages,omitempty"`
 
@@ -64,8 +64,8 @@ type RequestOptions struct {
 	// +optional
 	ToolCallIDs ToolCallIDForm `json:"toolCallIDs,omitempty"`
 
-	// strictSchemas says whether the schemas of tools and of the answer are marked as strict. Servers then accept only a
-	// part of JSON Schema.
+	// strictSchemas says whether the schemas of tools and of the answer are marked as strict. Servers then accept only
+	// a part of JSON Schema.
 	// +optional
 	StrictSchemas Switch `json:"strictSchemas,omitempty"`
 
@@ -78,8 +78,8 @@ type RequestOptions struct {
 	// +optional
 	DeveloperRole Switch `json:"developerRole,omitempty"`
 
-	// returnedData is the part of a reply with tool calls that is sent back with it in later requests. Nothing: the calls
-	// alone. ReasoningContent: the text of the reasoning, as reasoning_content. ReasoningDetails: the blocks of
+	// returnedData is the part of a reply with tool calls that is sent back with it in later requests. Nothing: the
+	// calls alone. ReasoningContent: the text of the reasoning, as reasoning_content. ReasoningDetails: the blocks of
 	// reasoning_details, which may be signed. ThoughtSignatures: the extra_content of each call. It is sent only to the
 	// model that made the reply.
 	// +optional

@@ -29,9 +29,9 @@ type ModelProviderSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('?') && !self.contains('#')",message="baseURL must not contain credentials, a query or a fragment: use credentialsRef for a key"
 	BaseURL string `json:"baseURL"`
 
-	// dialect names the server or service behind the endpoint, so that requests have the form that it accepts. Generic is
-	// the form that most servers accept. Default: known from the host of baseURL if that is certain (OpenAI, AzureOpenAI,
-	// Mistral, DeepSeek, Moonshot, Gemini, OpenRouter, XAI, Groq, Cohere and Bedrock); otherwise Generic.
+	// dialect names the server or service behind the endpoint, so that requests have the form that it accepts. Generic
+	// is the form that most servers accept. Default: known from the host of baseURL if that is certain (OpenAI,
+	// AzureOpenAI, Mistral, DeepSeek, Moonshot, Gemini, OpenRouter, XAI, Groq, Cohere and Bedrock); otherwise Generic.
 	// +optional
 	Dialect Dialect `json:"dialect,omitempty"`
 

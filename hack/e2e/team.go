@@ -123,7 +123,8 @@ func (t *test) askAndApprove(ctx context.Context, server string) error {
 	} {
 		out, err := t.outputAs(ctx, denied.kubeconfig, "", capstan, denied.args...)
 		if err == nil || !strings.Contains(err.Error(), "forbidden") {
-			return fmt.Errorf("%s: error %v, output %q; want that to be forbidden", denied.name, err, out) //nolint:errorlint // because err may be nil
+			//nolint:errorlint // because err may be nil
+			return fmt.Errorf("%s: error %v, output %q; want that to be forbidden", denied.name, err, out)
 		}
 		t.say("Denied: %s: %s", denied.name, lastLine(err.Error()))
 	}
@@ -205,8 +206,9 @@ func (t *test) presented(ctx context.Context, address string) (*big.Int, error) 
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = connection.Close() }()                                             // nothing was sent
-	return connection.(*tls.Conn).ConnectionState().PeerCertificates[0].SerialNumber, nil //nolint:forcetypeassert // because it is a TLS connection
+	defer func() { _ = connection.Close() }() // nothing was sent
+	secure := connection.(*tls.Conn)          //nolint:forcetypeassert // because a tls.Dialer returns nothing else
+	return secure.ConnectionState().PeerCertificates[0].SerialNumber, nil
 }
 
 func readCertificate(file string) (*x509.Certificate, error) {

@@ -335,8 +335,8 @@ func manifests(t *testing.T, tools, dialect, limits string) files {
 		"  history: [{role: User, content: Hello.}, {role: Assistant, content: Hi!}]")
 }
 
-// TestAgentOnEachDialect runs an Agent with tools on a strict server of each dialect: once with an answer that the Agent
-// checks, and once until the last step. Both add notes to a conversation that has facts between earlier messages.
+// TestAgentOnEachDialect runs an Agent with tools on a strict server of each dialect: once with an answer that the
+// Agent checks, and once until the last step. Both add notes to a conversation that has facts between earlier messages.
 func TestAgentOnEachDialect(t *testing.T) {
 	t.Parallel()
 	for dialect, server := range strictServers {

@@ -83,7 +83,8 @@ func sessionQueueChanged() predicate.Predicate {
 			if after.Spec.SessionRef == nil {
 				return false
 			}
-			return scheduler.BlocksSession(before) != scheduler.BlocksSession(after) || before.Spec.DesiredState != after.Spec.DesiredState ||
+			return scheduler.BlocksSession(before) != scheduler.BlocksSession(after) ||
+				before.Spec.DesiredState != after.Spec.DesiredState ||
 				awaitsPeople(before) != awaitsPeople(after) ||
 				(after.Epoch() == 0 && scheduler.SessionOrder(before) != scheduler.SessionOrder(after))
 		},

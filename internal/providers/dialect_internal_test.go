@@ -18,8 +18,12 @@ func TestDialectOfASpec(t *testing.T) {
 		spec   v1alpha1.ModelProviderSpec
 		want   openai.Dialect
 	}{
-		"nothing": {"the host is not known", v1alpha1.ModelProviderSpec{BaseURL: "http://llm:8000/v1"}, openai.DialectOf(openai.Generic, "")},
-		"host":    {"the host is known", v1alpha1.ModelProviderSpec{BaseURL: "https://api.mistral.ai/v1"}, mistral},
+		"nothing": {
+			"the host is not known",
+			v1alpha1.ModelProviderSpec{BaseURL: "http://llm:8000/v1"},
+			openai.DialectOf(openai.Generic, ""),
+		},
+		"host": {"the host is known", v1alpha1.ModelProviderSpec{BaseURL: "https://api.mistral.ai/v1"}, mistral},
 		"name": {
 			"the name counts more than the host",
 			v1alpha1.ModelProviderSpec{BaseURL: "https://api.openai.com/v1", Dialect: v1alpha1.DialectMistral},

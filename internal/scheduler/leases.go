@@ -246,6 +246,8 @@ func ExecutorOf(l *coordinationv1.Lease) Executor {
 	}
 	return Executor{
 		Name: strings.TrimPrefix(l.Name, executor.LeasePrefix), Capacity: capacity,
-		Store: executor.StoreIdentity{ID: l.Annotations[executor.StoreAnnotation], Incarnation: l.Annotations[executor.IncarnationAnnotation]},
+		Store: executor.StoreIdentity{
+			ID: l.Annotations[executor.StoreAnnotation], Incarnation: l.Annotations[executor.IncarnationAnnotation],
+		},
 	}
 }

@@ -25,8 +25,8 @@ type Binding struct {
 	SideEffects bool
 	// Overdue is true if the executor must end the Turn, because it waited too long for its start after a suspension.
 	Overdue bool
-	// Epoch and Start are set by capstan run only, which reads them from the journal. If they are zero, the epoch is one
-	// more than before, and a Turn that has not started starts now.
+	// Epoch and Start are set by capstan run only, which reads them from the journal. If they are zero, the epoch is
+	// one more than before, and a Turn that has not started starts now.
 	Epoch int64
 	Start time.Time
 }

@@ -23,7 +23,9 @@ func TestCutOff(t *testing.T) {
 		}
 	}
 	fault := turnstatus.Cut{Stop: turn.StopInterrupted, Message: "so it ended"}
-	pending := []v1alpha1.ToolCallRecord{{CallID: "a", Outcome: v1alpha1.ToolCallSucceeded}, {CallID: "b", Outcome: v1alpha1.ToolCallPending}}
+	pending := []v1alpha1.ToolCallRecord{
+		{CallID: "a", Outcome: v1alpha1.ToolCallSucceeded}, {CallID: "b", Outcome: v1alpha1.ToolCallPending},
+	}
 	ended := []string{"Succeeded=False/Interrupted", "Stalled=True/Interrupted", "Finalized=False/PartiallyFinalized"}
 	endedByLoss := slices.Insert(slices.Clone(ended), 2, "JournalLost=True/OtherStore")
 	const withoutResult = "the record has only the facts of the status: the run had no result"
@@ -111,7 +113,8 @@ func TestCutOff(t *testing.T) {
 				outcomes = append(outcomes, c.Outcome)
 			}
 			if diff := cmp.Diff(tc.outcomes, outcomes); diff != "" || got.Status.Steps.UnknownOutcomes != tc.unknown {
-				t.Errorf("%d unknown outcomes, want %d: %s; calls: -want +got:\n%s", got.Status.Steps.UnknownOutcomes, tc.unknown, tc.why, diff)
+				t.Errorf("%d unknown outcomes, want %d: %s; calls: -want +got:\n%s",
+					got.Status.Steps.UnknownOutcomes, tc.unknown, tc.why, diff)
 			}
 		})
 	}

@@ -140,7 +140,9 @@ func TestSuspend(t *testing.T) {
 	}{
 		"running":               {"the Turns stay known", nil, []string{"before"}},
 		"waiting for approvals": {"they are requested again", &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, []string{"before"}},
-		"waiting for Turns":     {"the run names all of them", &loop.Parked{Turns: []string{"before", "child"}}, []string{"before", "child"}},
+		"waiting for Turns": {
+			"the run names all of them", &loop.Parked{Turns: []string{"before", "child"}}, []string{"before", "child"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := bound()

@@ -13,7 +13,8 @@ const (
 	MaxStreamBytes = 64 << 20
 	// MaxEvents bounds the number of events in a stream.
 	MaxEvents = 256 << 10
-	// MaxEventBytes bounds one event together with the lines outside events, which are held in memory. A few endpoints send a whole reply in one event.
+	// MaxEventBytes bounds one event together with the lines outside events, which are held in memory. A few endpoints
+	// send a whole reply in one event.
 	MaxEventBytes = 2 << 20
 	// MaxBetweenEvents bounds the bytes between two events of an answer that are dropped: comments, and names and
 	// numbers of events. Gateways that keep a connection alive send about 30 bytes every 1 to 15 s, so an hour of

@@ -94,8 +94,8 @@ func (c *calls) nextIndex() lenient.Number {
 	return next
 }
 
-// endsBefore reports whether a piece with the same index begins another call. Some servers send several calls, each with
-// index 0. The calls have their own IDs, or no IDs and whole arguments.
+// endsBefore reports whether a piece with the same index begins another call. Some servers send several calls, each
+// with index 0. The calls have their own IDs, or no IDs and whole arguments.
 func (c *call) endsBefore(piece CallPiece) bool {
 	switch {
 	case piece.Name == "" || c.name == "" || c.arguments.Len() == 0:

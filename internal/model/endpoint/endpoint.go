@@ -1,6 +1,6 @@
-// Package endpoint sends requests to endpoints of models over HTTP, in the protocol of an adapter. It always uses streams.
-// It bounds the part of an answer that it reads, counts its memory, removes credentials from it, and ends a request whose
-// answer makes no progress. So every adapter protects the manager in the same way.
+// Package endpoint sends requests to endpoints of models over HTTP, in the protocol of an adapter. It always uses
+// streams. It bounds the part of an answer that it reads, counts its memory, removes credentials from it, and ends a
+// request whose answer makes no progress. So every adapter protects the manager in the same way.
 package endpoint
 
 import (
@@ -70,8 +70,8 @@ type Protocol interface {
 	Name() string
 	// Path returns the path of requests for replies, below the base URL.
 	Path() string
-	// SetHeaders sets the headers of the protocol: the key and the ID of the request, unless they are empty, and others.
-	// h has the headers of the configuration.
+	// SetHeaders sets the headers of the protocol: the key and the ID of the request, unless they are empty, and
+	// others. h has the headers of the configuration.
 	SetHeaders(h http.Header, apiKey, requestID string)
 	// Body returns the body of a request, always the same bytes. The error of a request that no endpoint could read is
 	// from Unsendable.

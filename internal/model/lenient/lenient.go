@@ -28,8 +28,8 @@ func (m *Maybe[T]) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Number is a number of tokens, or an index, from 0 to model.MaxTokens. Servers send it as an integer, as a fraction, or
-// in quotes.
+// Number is a number of tokens, or an index, from 0 to model.MaxTokens. Servers send it as an integer, as a fraction,
+// or in quotes.
 type Number int64
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -1,5 +1,5 @@
-// Package modeltest is the contract of adapters for models. A server replays answers of real services to an adapter, one
-// folder of the corpus for each service.
+// Package modeltest is the contract of adapters for models. A server replays answers of real services to an adapter,
+// one folder of the corpus for each service.
 package modeltest
 
 import (
@@ -95,8 +95,8 @@ func Load(folder string) ([]Exchange, error) {
 	return all, nil
 }
 
-// Parse reads a file of the corpus: fields, a blank line, and the answer as it is sent over HTTP/1.1. The line breaks of
-// the head may be LF alone; the body is taken as it is. The fields are source, reply or error (as JSON) and, if the
+// Parse reads a file of the corpus: fields, a blank line, and the answer as it is sent over HTTP/1.1. The line breaks
+// of the head may be LF alone; the body is taken as it is. The fields are source, reply or error (as JSON) and, if the
 // connection breaks after the body, end: cut.
 func Parse(file []byte) (Exchange, error) {
 	fields, answer, ok := bytes.Cut(file, []byte("\n\n"))

@@ -26,7 +26,8 @@ type Dialect struct {
 	ParallelCalls *bool
 	// DeveloperRole sends system messages with the role developer.
 	DeveloperRole bool
-	// Returned is the part of replies that is sent back. ReturnedLasting is true if later Turns of a Session send it, too.
+	// Returned is the part of replies that is sent back. ReturnedLasting is true if later Turns of a Session send it,
+	// too.
 	Returned        ReturnedData
 	ReturnedLasting bool
 	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
@@ -57,8 +58,8 @@ const (
 const Generic = "Generic"
 
 // generic is the dialect Generic. Chat templates of many models allow a single system message at the front: see
-// github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733. Names are refused by Mistral
-// and xAI, also behind gateways. The older name of the output limit is known to all servers.
+// github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733. Names are refused by
+// Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers.
 var generic = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true}
 
 // dialects are the presets by name. Each comment says where a difference from generic is known from.
@@ -78,20 +79,22 @@ var dialects = map[string]Dialect{
 	// Error 400 for a call without a signature: github.com/TokenRhythm/opensquilla/issues/225.
 	"Gemini": {MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures},
 
-	// Error 422 for names and stream_options, and for max_completion_tokens: github.com/Gage-Technologies/mistral-go/pull/2,
-	// github.com/dnakov/anon-kode/issues/53, github.com/BerriAI/litellm/issues/9583. Error 400 for other IDs and for system
-	// messages after replies: github.com/nearai/ironclaw/issues/1241, github.com/charmbracelet/crush/issues/279.
+	// Error 422 for names and stream_options, and for max_completion_tokens:
+	// github.com/Gage-Technologies/mistral-go/pull/2, github.com/dnakov/anon-kode/issues/53,
+	// github.com/BerriAI/litellm/issues/9583. Error 400 for other IDs and for system messages after replies:
+	// github.com/nearai/ironclaw/issues/1241, github.com/charmbracelet/crush/issues/279.
 	"Mistral": {MaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsNine},
 
-	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958. Error 400 for a call without its reasoning,
-	// in all later requests: github.com/earendil-works/pi/issues/3636, github.com/FellouAI/eko/issues/281.
+	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958. Error 400 for a call without its
+	// reasoning, in all later requests: github.com/earendil-works/pi/issues/3636, github.com/FellouAI/eko/issues/281.
 	"DeepSeek": {MaxTokens: true, NoNames: true, Returned: ReturnReasoningContent, ReturnedLasting: true},
 
-	// Only the user's messages may have names: github.com/BerriAI/litellm/issues/9720. Roles may be in any order: docs.x.ai.
+	// Only the user's messages may have names: github.com/BerriAI/litellm/issues/9720. Roles may be in any order:
+	// docs.x.ai.
 	"XAI": {NoNames: true},
 
-	// max_tokens is deprecated: platform.kimi.ai and console.groq.com, chat completions. Moonshot sends error 400 for a call
-	// without reasoning, but ignores that of earlier Turns: github.com/n8n-io/n8n/issues/29142,
+	// max_tokens is deprecated: platform.kimi.ai and console.groq.com, chat completions. Moonshot sends error 400 for a
+	// call without reasoning, but ignores that of earlier Turns: github.com/n8n-io/n8n/issues/29142,
 	// github.com/can1357/oh-my-pi/pull/1839.
 	"Moonshot": {System: SystemMerged, NoNames: true, Returned: ReturnReasoningContent},
 	"Groq":     {System: SystemMerged, NoNames: true},

@@ -365,7 +365,10 @@ func TestErrorWithinStream(t *testing.T) {
 		},
 		"status as a code": {
 			`{"id": "1", "error": {"message": "slow down", "code": 429}}`,
-			errorParts{Kind: model.RateLimited, Message: `provider "demo": the endpoint's rate limit is reached (HTTP 429)`, Said: "slow down"},
+			errorParts{
+				Kind: model.RateLimited, Said: "slow down",
+				Message: `provider "demo": the endpoint's rate limit is reached (HTTP 429)`,
+			},
 		},
 		"text": {`{"error": "it crashed"}`, errorParts{Kind: model.Overloaded, Message: reported, Said: "it crashed"}},
 	} {

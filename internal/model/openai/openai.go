@@ -1,5 +1,5 @@
-// Package openai is OpenAI's chat-completions protocol in the dialects of many servers. The types of requests are those of
-// github.com/sashabaranov/go-openai. The types of answers are its own, because they read the forms of many servers.
+// Package openai is OpenAI's chat-completions protocol in the dialects of many servers. The types of requests are those
+// of github.com/sashabaranov/go-openai. The types of answers are its own, because they read the forms of many servers.
 package openai
 
 import (

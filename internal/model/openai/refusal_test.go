@@ -45,7 +45,8 @@ func TestRefusalIsAReply(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := generate(t.Context(), provider(t, serve(t, respond(200, events(append(tc.events, "[DONE]")...), stream))), request("hello"))
+			url := serve(t, respond(200, events(append(tc.events, "[DONE]")...), stream))
+			got, err := generate(t.Context(), provider(t, url), request("hello"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
 			}
@@ -92,7 +93,8 @@ func TestReasoningBeforeTheAnswer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := generate(t.Context(), provider(t, serve(t, respond(200, events(append(tc.events, "[DONE]")...), stream))), request("hello"))
+			url := serve(t, respond(200, events(append(tc.events, "[DONE]")...), stream))
+			got, err := generate(t.Context(), provider(t, url), request("hello"))
 			if diff := cmp.Diff(tc.want, got); diff != "" || err != nil {
 				t.Errorf("%s (error %v): -want +got:\n%s", tc.reason, err, diff)
 			}

@@ -203,7 +203,8 @@ func callsOf(calls []model.ToolCall, form endpoint.CallIDForm) []chatCall {
 	out := make([]chatCall, 0, len(calls))
 	for _, c := range calls {
 		out = append(out, chatCall{
-			ID: endpoint.CallID(c.ID, form), Type: api.ToolTypeFunction, Function: chatFunction{Name: endpoint.ToolName(c.Name), Arguments: c.Arguments},
+			ID: endpoint.CallID(c.ID, form), Type: api.ToolTypeFunction,
+			Function: chatFunction{Name: endpoint.ToolName(c.Name), Arguments: c.Arguments},
 		})
 	}
 	return out

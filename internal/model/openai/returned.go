@@ -34,9 +34,11 @@ var returnedFormats = map[ReturnedData]string{
 
 // Replacements for data that is missing, because another model made the reply or because the data was not kept.
 const (
-	// noReasoning is sent instead of reasoning. Moonshot takes an empty text for none: github.com/earendil-works/pi/issues/4251.
+	// noReasoning is sent instead of reasoning. Moonshot takes an empty text for none:
+	// github.com/earendil-works/pi/issues/4251.
 	noReasoning = " "
-	// noSignature is Gemini's own value for calls without a signature: ai.google.dev/gemini-api/docs/thought-signatures.
+	// noSignature is Gemini's own value for calls without a signature:
+	// ai.google.dev/gemini-api/docs/thought-signatures.
 	noSignature = `{"google":{"thought_signature":"skip_thought_signature_validator"}}`
 )
 

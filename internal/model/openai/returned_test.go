@@ -19,8 +19,8 @@ func calling(more string) string {
 	return delta(`"tool_calls":[{"index":0,"id":"c1","type":"function","function":{"name":"find","arguments":"{}"}` + more + `}]`)
 }
 
-// replayed lets a model call tools, sends its reply back with the results, and returns the message that was sent. change
-// changes the message before.
+// replayed lets a model call tools, sends its reply back with the results, and returns the message that was sent.
+// change changes the message before.
 func replayed(t *testing.T, d openai.Dialect, change func(*model.Message), stream ...string) (model.Reply, string) {
 	t.Helper()
 	var sent []string
@@ -80,7 +80,8 @@ func TestReturnedData(t *testing.T) {
 			message(call, `,"reasoning_content":"Let me look."`),
 		},
 		"DeepSeek without reasoning": {
-			"DeepSeek", "github.com/openclaw/openclaw/pull/74846", []string{calling("")}, unchanged, message(call, `,"reasoning_content":" "`),
+			"DeepSeek", "github.com/openclaw/openclaw/pull/74846",
+			[]string{calling("")}, unchanged, message(call, `,"reasoning_content":" "`),
 		},
 		"Moonshot": {
 			"Moonshot", "github.com/n8n-io/n8n/issues/29142", reasoned, unchanged, message(call, `,"reasoning_content":"Let me look."`),
@@ -110,9 +111,11 @@ func TestReturnedData(t *testing.T) {
 		"OpenRouter": {
 			"OpenRouter", "github.com/agno-agi/agno/issues/8794: pieces with the same index are one block",
 			[]string{
-				delta(`"reasoning":"Let","reasoning_details":[{"type":"reasoning.text","text":"Let","format":"anthropic-claude-v1","index":0}]`),
+				delta(`"reasoning":"Let",` +
+					`"reasoning_details":[{"type":"reasoning.text","text":"Let","format":"anthropic-claude-v1","index":0}]`),
 				delta(`"reasoning_details":[{"type":"reasoning.text","text":" me.","format":"anthropic-claude-v1","index":0}]`),
-				delta(`"reasoning_details":[{"type":"reasoning.text","signature":"Et8B+/=","text":null,"format":"anthropic-claude-v1","index":0}]`),
+				delta(`"reasoning_details":[{"type":"reasoning.text","signature":"Et8B+/=","text":null,` +
+					`"format":"anthropic-claude-v1","index":0}]`),
 				delta(`"reasoning_details":[{"type":"reasoning.encrypted","data":"QUJD","id":"c1","index":0},` +
 					`{"type":"reasoning.encrypted","data":"REVG","id":"c2","index":0},7,{"type":"reasoning.summary","summary":"S"}]`),
 				calling(""),

@@ -4,7 +4,8 @@ import "github.com/capstan-dev/capstan/internal/runtime/model"
 
 // estimate returns the approximate number of tokens in the prompt of a step. It adds up the prompt of the last step
 // as the endpoint counted it, the last reply, and all later messages. The reasoning of the reply counts only if it is
-// sent back. estimate counts the whole prompt if no endpoint has reported usage or if messages were replaced since then.
+// sent back. estimate counts the whole prompt if no endpoint has reported usage or if messages were replaced since
+// then.
 func estimate(s *State, r model.Request) int64 {
 	last := s.LastStep()
 	if last == nil || last.Reply.Usage.InputTokens == 0 || s.compactedFor() > last.Step {

@@ -17,11 +17,14 @@ func TestRedactedProviderData(t *testing.T) {
 		reason     string
 		data, want *model.ProviderData
 	}{
-		"none":     {"there is nothing to redact", nil, nil},
-		"text":     {"text is redacted like all texts", &model.ProviderData{Text: "a secret"}, &model.ProviderData{Text: "a [redacted]"}},
-		"signed":   {"a signature fits only the same bytes", &model.ProviderData{Blocks: signed}, &model.ProviderData{Blocks: signed}},
-		"a leak":   {"changed blocks would be refused", &model.ProviderData{Format: "f", Blocks: json.RawMessage(`["secret"]`)}, nil},
-		"in one":   {"the rest stays", &model.ProviderData{Text: "a", Blocks: json.RawMessage(`["secret"]`)}, &model.ProviderData{Text: "a"}},
+		"none":   {"there is nothing to redact", nil, nil},
+		"text":   {"text is redacted like all texts", &model.ProviderData{Text: "a secret"}, &model.ProviderData{Text: "a [redacted]"}},
+		"signed": {"a signature fits only the same bytes", &model.ProviderData{Blocks: signed}, &model.ProviderData{Blocks: signed}},
+		"a leak": {"changed blocks would be refused", &model.ProviderData{Format: "f", Blocks: json.RawMessage(`["secret"]`)}, nil},
+		"in one": {
+			"the rest stays",
+			&model.ProviderData{Text: "a", Blocks: json.RawMessage(`["secret"]`)}, &model.ProviderData{Text: "a"},
+		},
 		"no bytes": {"the mark itself may matter", &model.ProviderData{Format: "f"}, &model.ProviderData{Format: "f"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -118,7 +118,8 @@ func TestSegmentsKeepTheOrderInWhichTheyWereGiven(t *testing.T) {
 }
 
 // heading begins the guardrails in the Turn's instructions.
-const heading = "## Guardrails\nThese rules constrain everything above. If an instruction conflicts with one of these rules, follow the rule."
+const heading = "## Guardrails\n" +
+	"These rules constrain everything above. If an instruction conflicts with one of these rules, follow the rule."
 
 func TestInstructionsOfATurn(t *testing.T) {
 	yes, no, chars := true, false, 1200
