@@ -108,6 +108,9 @@ type Executor struct {
 	// Writes limits how many statuses are prepared and written at once, so that few of them are in memory while
 	// many Turns end. If Writes is nil, there is no limit.
 	Writes *fairgate.Gate
+	// Endings limits how many Turns are worked on at once that only end: they were cancelled, or their time was over,
+	// before they were bound. If Endings is nil, there is no limit.
+	Endings *fairgate.Gate
 	// Forecast receives the start and end of each run, to estimate how much the journals will still grow. It may be
 	// nil.
 	Forecast *quota.Forecast

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
-	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
@@ -89,21 +88,31 @@ func (r *run) reserveCall() (release func()) {
 // reserveRead waits until it has the memory to read an output of so many bytes from the store: as stored, and
 // decompressed.
 func (r *run) reserveRead(ctx context.Context, bytes int64) (release func(), err error) {
-	account := r.executor.Memory.Account(r.namespace, bytebudget.Results)
+	release, err = r.executor.reserveResult(ctx, r.namespace, bytes)
+	if err != nil && ctx.Err() == nil {
+		return nil, &tool.Error{
+			Class: tool.Unavailable, Err: err,
+			Message: "the manager has no memory left for large outputs: read it later",
+		}
+	}
+	return release, err
+}
+
+// reserveResult waits until it has the memory to read so many bytes of a namespace from the store: as stored, and
+// decompressed.
+func (e *Executor) reserveResult(ctx context.Context, namespace string, bytes int64) (release func(), err error) {
+	account := e.Memory.Account(namespace, bytebudget.Results)
 	small := account.Content()
 	if small.Cover(2 * bytes) {
 		return small.Release, nil
 	}
 	held, err := account.Reserve(ctx, min(2*bytes, account.MaxReservation()))
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		held.Release()
 		return nil, context.Cause(ctx)
-	case err != nil:
-		return nil, &tool.Error{
-			Class: tool.Unavailable, Err: err,
-			Message: "the manager has no memory left for large outputs: read it later",
-		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	return held.Release, nil
 }
@@ -127,15 +136,8 @@ func (r *run) memoryAccount() bytebudget.Account {
 // write may wait for minutes, and a run that has the memory must use it.
 func (r *run) awaitMemory(ctx context.Context, short *shortError) error {
 	r.memory.held.Release()
-	waiting, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	go func() {
-		select {
-		case <-r.interrupt:
-			stop(loop.ErrInterrupted)
-		case <-waiting.Done():
-		}
-	}()
+	waiting, stop := r.untilInterrupt(ctx)
+	defer stop()
 	r.progress.awaitsMemory(true)
 	defer r.progress.awaitsMemory(false)
 	held, err := r.memoryAccount().Reserve(waiting, short.want)

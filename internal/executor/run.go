@@ -46,6 +46,9 @@ type run struct {
 	progress progress
 	// memory is the memory of the conversation. Only the run's goroutine uses it.
 	memory conversation
+	// leave leaves the gate for Turns that only end. It is nil if the run has not entered it. Only the run's goroutine
+	// uses it.
+	leave func()
 	// reply releases the memory of the newest reply. It is nil if no reply is kept. Only the run's goroutine uses
 	// it.
 	reply func()
@@ -129,6 +132,9 @@ func (r *run) run(ctx context.Context) {
 	// Release the memory only here: the result holds the text of the answer until it is written.
 	r.keep(nil)
 	r.memory.held.Release()
+	if r.leave != nil {
+		r.leave()
+	}
 }
 
 // writeOutcome writes the outcome of the run, if the Turn still belongs to this run. It is a separate function so that
@@ -259,6 +265,9 @@ func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 // beginAttempt returns the input for the engine. If the Turn must be handed back because something is missing,
 // beginAttempt first waits for a while.
 func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
+	if err := r.enterEndings(ctx); err != nil {
+		return nil, err
+	}
 	in, err := r.input(ctx)
 	if _, again := errors.AsType[*unreadError](err); again {
 		return nil, err
@@ -274,6 +283,37 @@ func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 	r.tried, r.memory.read = true, false
 	r.executor.Forecast.Begin(in.UID, r.namespace)
 	return in, nil
+}
+
+// enterEndings waits until the run may work on a Turn that only ends. The controller binds such Turns beyond the limit of
+// concurrent Turns, and thousands of Turns may be cancelled at once. It returns loop.ErrInterrupted if the run must
+// stop meanwhile.
+func (r *run) enterEndings(ctx context.Context) error {
+	gate := r.executor.Endings
+	if r.leave != nil || gate == nil || !r.onlyEnds() {
+		return nil
+	}
+	waiting, stop := r.untilInterrupt(ctx)
+	defer stop()
+	if err := gate.Enter(waiting, r.namespace); err != nil {
+		return err
+	}
+	r.leave = func() { gate.Leave(r.namespace) }
+	return nil
+}
+
+// untilInterrupt returns a context that also ends when the run must stop; its cause is then loop.ErrInterrupted. stop
+// must be called.
+func (r *run) untilInterrupt(ctx context.Context) (waiting context.Context, stop func()) {
+	waiting, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-r.interrupt:
+			cancel(loop.ErrInterrupted)
+		case <-waiting.Done():
+		}
+	}()
+	return waiting, func() { cancel(nil) }
 }
 
 // endAttempt returns the error with which an attempt ended: that of the engine, or another one if the Turn ends

@@ -150,6 +150,11 @@ func (s *subAgent) answer(ctx context.Context, child *v1alpha1.Turn) (string, er
 	case !r.Truncated || len(r.Artifacts) == 0:
 		return r.Text, nil
 	}
+	release, err := s.executor.reserveResult(ctx, child.Namespace, r.Artifacts[0].Bytes)
+	if err != nil {
+		return "", fmt.Errorf("failed to get the memory to read the answer of turn %q: %w", child.Name, err)
+	}
+	defer release()
 	a, err := s.executor.Engine.Journal.Artifact(ctx, string(child.UID), r.Artifacts[0].SHA256)
 	if errors.Is(err, journal.ErrNoArtifact) {
 		return r.Text, nil // its journal is gone: return the beginning

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -174,6 +176,46 @@ func TestLongAnswerOfASubAgentIsComplete(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLongAnswerOfASubAgentWaitsForMemory checks that a long answer is read only when there is memory for it.
+func TestLongAnswerOfASubAgentWaitsForMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, store := newExecutor(t, interceptor.Funcs{}, turnWith())
+		e.Memory = bytebudget.New(16<<20, 16<<20)
+		if _, err := callHelper(t.Context(), e, stored(t, e)); !isPending(err) {
+			t.Fatal(err)
+		}
+		whole := strings.Repeat("long ", 100_000)
+		a := journal.NewArtifact([]byte(whole))
+		child := ends(t, e, metav1.ConditionTrue, "Completed", &v1alpha1.TurnResult{
+			Text: "long", Truncated: true, Artifacts: []v1alpha1.Artifact{{Name: "answer.txt", SHA256: a.SHA256, Bytes: a.Bytes}},
+		})
+		if err := store.Append(t.Context(), string(child.UID),
+			journal.Entry{Seq: 1, Epoch: 1, Kind: "note", Artifacts: []journal.Artifact{a}}); err != nil {
+			t.Fatal(err)
+		}
+		results := e.Memory.Account("helpdesk", bytebudget.Results)
+		others, err := results.Reserve(t.Context(), results.MaxReservation())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got tool.Result
+		var called sync.WaitGroup
+		called.Go(func() { got, err = callHelper(t.Context(), e, stored(t, e)) })
+		synctest.Wait()
+		if use := e.Memory.Use(bytebudget.Results); use.Waiting != 1 || got.Content != "" {
+			t.Errorf("%d reservations wait and %d bytes were read, want 1 and none", use.Waiting, len(got.Content))
+		}
+		others.Release()
+		called.Wait()
+		if err != nil || got.Content != whole {
+			t.Errorf("%d bytes (error %v), want %d", len(got.Content), err, len(whole))
+		}
+		if held := e.Memory.Use(bytebudget.Results).Bytes; held != 0 {
+			t.Errorf("%d bytes are held after the call", held)
+		}
+	})
 }
 
 func TestForeignTurnIsNotTheResultOfACall(t *testing.T) {

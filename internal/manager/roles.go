@@ -36,6 +36,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/toolservers"
 )
 
+// maxEndings is the number of Turns that are worked on at once to end them before they ask a model, and
+// endingsOfNamespace that of a namespace while others wait. Most such Turns end within milliseconds.
+const maxEndings, endingsOfNamespace = 32, 8
+
 // parts are the parts of a process that its roles use.
 type parts struct {
 	options   Options
@@ -214,7 +218,8 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Provider: o.Hooks.provider(p.providers), Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
 		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory, Specs: &p.specs,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
-		Processors: p.processors, Writes: fairgate.NewPreWriteGate(), Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
+		Processors: p.processors, Writes: fairgate.NewPreWriteGate(), Endings: fairgate.New(maxEndings, endingsOfNamespace),
+		Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))

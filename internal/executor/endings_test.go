@@ -1,0 +1,102 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// slowJournal is a journal whose reads wait until release is closed.
+type slowJournal struct {
+	journal.Journal
+	inside  atomic.Int32
+	release chan struct{}
+}
+
+// Read waits before it reads.
+func (s *slowJournal) Read(ctx context.Context, uid string, after int64) iter.Seq2[journal.Entry, error] {
+	s.inside.Add(1)
+	<-s.release
+	s.inside.Add(-1)
+	return s.Journal.Read(ctx, uid, after)
+}
+
+// TestFewTurnsEndAtOnce cancels many Turns of which none asks a model. They are bound beyond the limit of concurrent
+// Turns, and few of them are worked on at once. A Turn that is asked to stop while it waits is handed back.
+func TestFewTurnsEndAtOnce(t *testing.T) {
+	const turns = 20
+	objects := surroundings()
+	for n := range turns {
+		objects = append(objects, turnWith(func(t *v1alpha1.Turn) {
+			t.Name, t.UID = fmt.Sprint("turn-", n), types.UID(fmt.Sprint("uid-", n))
+			t.Spec.DesiredState = v1alpha1.DesiredStateCancelled
+		}))
+	}
+	synctest.Test(t, func(t *testing.T) {
+		e, journals := newExecutor(t, interceptor.Funcs{}, objects...)
+		slow := &slowJournal{Journal: journals, release: make(chan struct{})}
+		e.Engine.Journal, e.Events, e.Endings = slow, events.NewFakeRecorder(10*turns), fairgate.New(4, 2)
+		get := func(n int) *v1alpha1.Turn {
+			var turn v1alpha1.Turn
+			if err := e.Reader.Get(t.Context(), client.ObjectKey{Namespace: "helpdesk", Name: fmt.Sprint("turn-", n)}, &turn); err != nil {
+				t.Fatal(err)
+			}
+			return &turn
+		}
+		for n := range turns {
+			e.observe(t.Context(), get(n))
+		}
+		synctest.Wait()
+		if n := slow.inside.Load(); n != 4 {
+			t.Errorf("%d cancelled Turns are worked on at once, want 4", n)
+		}
+		e.mu.Lock()
+		for _, r := range e.runs {
+			if r.leave == nil {
+				r.stopSoon()
+			}
+		}
+		e.mu.Unlock()
+		synctest.Wait()
+		close(slow.release)
+		e.all.Wait()
+		reasons := map[string]int{}
+		for n := range turns {
+			reasons[get(n).StateReason()]++
+		}
+		if reasons[v1alpha1.TurnReasonCancelled] != 4 || reasons[v1alpha1.TurnReasonPending] != turns-4 {
+			t.Errorf("the Turns are %v, want 4 cancelled and the others handed back", reasons)
+		}
+		for n := range turns {
+			if turn := get(n); !turn.IsFinished() {
+				turn.Status.Executor = boundAgain(turn.Status.Executor)
+				e.observe(t.Context(), turn)
+			}
+		}
+		e.all.Wait()
+		for n := range turns {
+			if turn := get(n); turn.StateReason() != v1alpha1.TurnReasonCancelled {
+				t.Errorf("Turn %d is %s, want it cancelled in the end", n, turn.StateReason())
+			}
+		}
+	})
+}
+
+// boundAgain returns the next binding to the executor.
+func boundAgain(b *v1alpha1.ExecutorBinding) *v1alpha1.ExecutorBinding {
+	next := b.DeepCopy()
+	next.Name, next.Epoch = me, b.Epoch+1
+	return next
+}
