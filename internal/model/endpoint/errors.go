@@ -83,12 +83,13 @@ func (p *Provider) errorOf(sent []byte, status int) *model.Error {
 
 // statusError classifies an error of the endpoint by its status, and by its code if the code is more precise.
 func (p *Provider) statusError(status int, code, detail string) *model.Error {
+	isTooLong := isOverflow(status, code, detail)
 	detail = p.clean(detail)
 	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
 		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...), RemoteMessage: detail}
 	}
 	switch {
-	case isContextLength(status, code, detail):
+	case isTooLong:
 		return as(model.ContextLength, "the prompt is longer than the model's context window")
 	case strings.Contains(code, "content_filter"), strings.Contains(code, "content_policy"):
 		return as(model.ContentFiltered, "the content filter refused the request")
@@ -109,12 +110,6 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 		return as(model.Overloaded, "the endpoint reported an error in the stream")
 	}
 	return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
-}
-
-// isContextLength recognizes the codes of OpenAI and llama.cpp, and the message of vLLM, which has no code for it.
-func isContextLength(status int, code, detail string) bool {
-	return strings.Contains(code, "context_length") || strings.Contains(code, "exceed_context") ||
-		status == http.StatusBadRequest && strings.Contains(strings.ToLower(detail), "maximum context length")
 }
 
 func (p *Provider) credentials() string {

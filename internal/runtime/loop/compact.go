@@ -58,7 +58,7 @@ func (run *runner) warn(c *Candidate, tokens int64) error {
 // that an earlier run received is used and not paid for again.
 func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prepared, q *modelRequest) (bool, error) {
 	s := run.State
-	forced := s.tooLong(q.step) && !s.forced(q.step)
+	forced := s.tooLong(q.step, c) && !s.forced(q.step)
 	older, from, kept := s.replaceable(p.Messages, forced)
 	if s.unusedSummary() == nil {
 		if !run.wantsSummary(c, q, older, forced) {
@@ -162,10 +162,11 @@ func size(messages []model.Message) int {
 	return n
 }
 
-// tooLong reports whether an endpoint has refused the prompt of a step for its length.
-func (s *State) tooLong(step int) bool {
+// tooLong reports whether a candidate has refused the prompt of a step for its length.
+func (s *State) tooLong(step int, c *Candidate) bool {
 	for _, a := range s.FailedRequests {
-		if a.Step == step && a.Purpose == ForStep && a.Kind == model.ContextLength {
+		isIts := a.Provider == c.ProviderName && a.Model == c.Model
+		if isIts && a.Step == step && a.Purpose == ForStep && a.Kind == model.ContextLength {
 			return true
 		}
 	}

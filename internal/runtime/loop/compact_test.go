@@ -420,6 +420,93 @@ func TestTooLongPrompt(t *testing.T) {
 	}
 }
 
+// TestLargerWindow checks which models of a chain receive a prompt that is too long for the first: those whose context
+// window is larger, or not known.
+func TestLargerWindow(t *testing.T) {
+	tooLong := fails(model.ContextLength)
+	for name, tc := range map[string]struct {
+		reason  string
+		windows []int64
+		compact bool
+		// answers are those of each model. Each model must be asked for all of its answers.
+		answers [][]answer
+		err     string
+	}{
+		"larger": {
+			"the third is the first larger one",
+			[]int64{8000, 8000, 32000},
+			false,
+			[][]answer{{tooLong}, nil, {says("Done.")}},
+			"",
+		},
+		"not known": {
+			"a window that is not known may be larger", []int64{8000, 0}, false, [][]answer{{tooLong}, {says("Done.")}}, "",
+		},
+		"the first is not known": {
+			"any other may be larger", []int64{0, 4000}, false, [][]answer{{tooLong}, {says("Done.")}}, "",
+		},
+		"none larger": {
+			"the Turn ends", []int64{32000, 8000, 32000}, false, [][]answer{{tooLong}, nil, nil}, "it is ContextLength",
+		},
+		"too long for all": {
+			"the error names both",
+			[]int64{8000, 32000},
+			false,
+			[][]answer{{tooLong}, {tooLong}},
+			"none of the 2 models that were tried answered; one/m: it is ContextLength; two/m: it is ContextLength",
+		},
+		"compacted first": {
+			"a summary is cheaper, and helps later steps",
+			[]int64{8000, 32000},
+			true,
+			[][]answer{{tooLong, says("It was long."), says("Done.")}, nil},
+			"",
+		},
+		"a summary does not help": {
+			"the larger one gets the summary",
+			[]int64{8000, 32000},
+			true,
+			[][]answer{{tooLong, says("It was long."), tooLong}, {says("Done.")}},
+			"",
+		},
+		"no summary": {
+			"the larger one gets the whole prompt first",
+			[]int64{8000, 32000, 64000},
+			true,
+			[][]answer{{tooLong, tooLong}, {says("Done.")}, nil},
+			"",
+		},
+		"no summary, and still too long": {
+			"the larger one can summarize more",
+			[]int64{8000, 32000},
+			true,
+			[][]answer{{tooLong, tooLong}, {tooLong, says("It was long."), says("Done.")}},
+			"",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var chain []loop.Candidate
+			var models []*scriptedModel
+			for i, window := range tc.windows {
+				c, s := candidate([]string{"one", "two", "three"}[i], 1, tc.answers[i]...)
+				c.ContextWindow = window
+				chain, models = append(chain, c), append(models, s)
+			}
+			in := withHistory(input(t, chain...), model.Message{Role: model.RoleAssistant, Content: words(1000)})
+			in.Context.Compact = tc.compact
+			_, err := loop.Run(t.Context(), &in)
+			if got := fmt.Sprint(err); tc.err != "" && got != tc.err || tc.err == "" && err != nil {
+				t.Errorf("Run: %v, want %q: %s", err, tc.err, tc.reason)
+			}
+			for i, s := range models {
+				if len(s.requests) != len(tc.answers[i]) {
+					t.Errorf("model %d has %d requests, want %d: %s", i+1, len(s.requests), len(tc.answers[i]), tc.reason)
+				}
+			}
+		})
+	}
+}
+
 // TestSummariesIncludeEarlierSummaries checks that in a growing conversation, each summary includes the previous
 // summary.
 func TestSummariesIncludeEarlierSummaries(t *testing.T) {

@@ -268,10 +268,9 @@ func (run *runner) step(ctx context.Context, at, number int) (int, *End, error) 
 			}
 			q, err = run.shorterRequest(ctx, c, prepared, number, failure)
 		}
-		if before, err = run.fallBack(before, at, err); err != nil {
+		if at, before, err = run.fallBack(at, before, err); err != nil {
 			return at, nil, err
 		}
-		at++
 	}
 }
 
@@ -281,23 +280,39 @@ type failures struct {
 	names  []string
 }
 
-// fallBack adds the failure of a candidate to before, which is nil for the first failure. It returns an error if
-// the next candidate must not be asked: the chain ends here, the next candidate would fail too, or the run must
-// stop.
-func (run *runner) fallBack(before *failures, at int, err error) (*failures, error) {
+// fallBack adds the failure of a candidate to before, which is nil for the first failure. It returns the index of the
+// candidate to ask next. It returns an error if there is none: the chain ends here, the other candidates would fail too,
+// or the run must stop.
+func (run *runner) fallBack(at int, before *failures, err error) (int, *failures, error) {
 	failure, ok := errors.AsType[*model.Error](err)
 	if !ok {
-		return nil, err
+		return at, nil, err
 	}
 	if before == nil {
 		before = &failures{}
 	}
 	c := &run.Chain[at]
 	before.errors, before.names = append(before.errors, failure), append(before.names, c.ProviderName+"/"+c.Model)
-	if at+1 == len(run.Chain) || !failure.Kind.FallsBack() {
-		return nil, chainError(before.errors, before.names)
+	next := run.nextCandidate(at, failure.Kind)
+	if next == len(run.Chain) {
+		return at, nil, chainError(before.errors, before.names)
 	}
-	return before, nil
+	return next, before, nil
+}
+
+// nextCandidate returns the index of the candidate to ask after a failure, or the length of the chain if there is none.
+// A prompt that is too long goes to the next candidate whose context window is larger, or may be larger.
+func (run *runner) nextCandidate(at int, failure model.ErrorKind) int {
+	if failure != model.ContextLength && !failure.FallsBack() {
+		return len(run.Chain)
+	}
+	window, next := run.Chain[at].ContextWindow, at+1
+	for ; failure == model.ContextLength && next < len(run.Chain); next++ {
+		if other := run.Chain[next].ContextWindow; window == 0 || other == 0 || other > window {
+			break
+		}
+	}
+	return next
 }
 
 // shorterRequest returns a shorter request if a request failed because its prompt was too long. It returns the

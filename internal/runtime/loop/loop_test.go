@@ -26,7 +26,7 @@ func TestKindsOfFailure(t *testing.T) {
 		model.Malformed:       {"the next reply may be whole", true, true},
 		model.Auth:            {"the same key would be refused again, but another provider has its own", false, true},
 		model.InvalidRequest:  {"the same request would be refused again, but another model may accept it", false, true},
-		model.ContextLength:   {"the prompt stays too long", false, false},
+		model.ContextLength:   {"the window of the next model may be larger: TestLargerWindow", false, true},
 		model.ContentFiltered: {"a fallback must not bypass a filter", false, false},
 		model.ReplyTooLong:    {"the reply is not paid for twice", false, false},
 		model.Cancelled:       {"no answer is wanted", false, false},

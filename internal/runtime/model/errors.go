@@ -45,7 +45,8 @@ func (k ErrorKind) Retryable() bool {
 	return false
 }
 
-// FallsBack reports whether the next model of a chain may succeed after this failure.
+// FallsBack reports whether the next model of a chain may succeed after this failure, whichever it is. After
+// ContextLength, a model with a larger context window may succeed.
 func (k ErrorKind) FallsBack() bool {
 	return k.Retryable() || k == Auth || k == InvalidRequest
 }

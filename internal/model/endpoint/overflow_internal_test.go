@@ -1,0 +1,57 @@
+package endpoint
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// TestOverflowInLongErrors checks that the whole text of an error counts, also the part that no message shows.
+func TestOverflowInLongErrors(t *testing.T) {
+	p := New(Config{Name: "demo"}, nil)
+	defer p.Close()
+	body := `{"error":{"message":"litellm.BadRequestError: ` + strings.Repeat("fallback failed; ", 100) +
+		`prompt is too long: 209303 tokens > 200000 maximum","code":"400"}}`
+	for _, status := range []int{400, 422, 429, 500, 503, 0} {
+		e := p.errorOf([]byte(body), status)
+		if e.Kind != model.ContextLength || strings.Contains(e.RemoteMessage, "209303") {
+			t.Errorf("status %d: %s with %q, want ContextLength, although the message is cut off", status, e.Kind, e.RemoteMessage)
+		}
+	}
+}
+
+// TestOtherErrorsAreNoOverflow checks texts that have some of the words. A summary would not help, but a wait or a change
+// of the request.
+func TestOtherErrorsAreNoOverflow(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		status int
+		words  string
+		want   model.ErrorKind
+	}{
+		"Bedrock": {"docs.aws.amazon.com, ThrottlingException", 429, "Too many tokens, please wait before trying again.", model.RateLimited},
+		"Anthropic": {
+			"docs.anthropic.com, rate limits", 429,
+			"This request would exceed your organization's rate limit of 30,000 input tokens per minute. Please reduce the prompt " +
+				"length or the maximum tokens requested, or try again later.",
+			model.RateLimited,
+		},
+		"OpenAI": {
+			"platform.openai.com, error codes", 429,
+			"Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29000, Requested 2000. Please try again in 2s.",
+			model.RateLimited,
+		},
+		"the output": {
+			"github.com/openclaw/openclaw/pull/53177", 422, "max_tokens must be less than or equal to 32768", model.InvalidRequest,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := New(Config{Name: "demo"}, nil)
+			defer p.Close()
+			if e := p.statusError(tc.status, "", tc.words); e.Kind != tc.want {
+				t.Errorf("%s: %s, want %s", tc.reason, e.Kind, tc.want)
+			}
+		})
+	}
+}
