@@ -49,8 +49,8 @@ func agentKey(t *v1alpha1.Turn) client.ObjectKey {
 	return client.ObjectKey{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
 }
 
-// assign requests a slot for a Turn and binds the Turn to the executor that has it. It returns what is left to do: the
-// Turn follows its executor, or waits in the queue for slots, or ends without an executor.
+// assign requests a slot for a Turn and binds the Turn to the executor that has it. It returns the action that is
+// left: the Turn follows its executor, waits in the queue for slots, or ends without an executor.
 func (r *TurnReconciler) assign(ctx context.Context, v snapshot, d decision) (decision, error) {
 	// From here on, an executor that appears wakes the Turn, even while the executors are being listed.
 	r.slots.AwaitExecutor(client.ObjectKeyFromObject(v.turn))

@@ -1,0 +1,293 @@
+package scheduler
+
+import (
+	"slices"
+	"strings"
+)
+
+// state is the state of a Turn in the scheduler.
+type state int
+
+const (
+	// waiting: the Turn waits for a slot.
+	waiting state = iota
+	// reserved: the Turn holds a slot, but its binding is not confirmed.
+	reserved
+	// bound: the Turn holds a slot, and the API server has its binding.
+	bound
+)
+
+type turn struct {
+	Request
+	state state
+	// deferred means that the Turn cannot take a slot at present. It keeps only the later Turns of its Agent
+	// waiting.
+	deferred bool
+	executor string
+	agent    *agent
+	at       int
+}
+
+func (t *turn) position() *int { return &t.at }
+
+type agent struct {
+	Agent
+	namespace *namespace
+	// known means that the Agent exists.
+	known bool
+	// running is the number of the Agent's Turns that hold slots.
+	running int
+	waiting ranking[*turn]
+	// deferred holds the waiting Turns that cannot take a slot at present.
+	deferred map[*turn]struct{}
+	at       int
+}
+
+func (a *agent) position() *int { return &a.at }
+
+// isEligible reports whether the Agent allows a slot for its first waiting Turn.
+func (a *agent) isEligible() bool {
+	return a.waiting.Len() > 0 && !a.waiting.first().deferred && !a.isFull()
+}
+
+func (a *agent) isFull() bool { return a.MaxParallelTurns > 0 && a.running >= a.MaxParallelTurns }
+
+type namespace struct {
+	name string
+	// agents is the number of the namespace's Agents in the scheduler; known is the number of these that exist.
+	agents, known int
+	// running and waiting count Turns.
+	running, waiting int
+	// eligible ranks the Agents whose first Turn may have a slot. The Agent whose Turn has waited longest is at the
+	// top.
+	eligible ranking[*agent]
+	at       int
+}
+
+func (n *namespace) position() *int { return &n.at }
+
+// setExecutors replaces the executors. The caller must then call fill. Reserved slots of removed executors are
+// given up. Bound Turns keep their slots until their reconciler releases them.
+func (s *Slots) setExecutors(executors []Executor) {
+	executors = slices.SortedFunc(slices.Values(executors), func(a, b Executor) int { return strings.Compare(a.Name, b.Name) })
+	if slices.Equal(executors, s.executors) {
+		return
+	}
+	before := map[string]int{}
+	for _, e := range s.executors {
+		before[e.Name] = e.Capacity
+	}
+	more := false
+	for _, e := range executors {
+		was, known := before[e.Name]
+		more = more || !known || e.Capacity > was
+		delete(before, e.Name)
+	}
+	s.executors = executors
+	if len(before) > 0 {
+		for _, t := range s.turns {
+			if _, gone := before[t.executor]; gone && t.state == reserved {
+				s.requeue(t, false)
+			}
+		}
+	}
+	s.updateNamespaceLimit()
+	s.executorAppeared = s.executorAppeared || more
+}
+
+// requeue makes a Turn wait again. If it has a reserved slot, it gives up the slot.
+func (s *Slots) requeue(t *turn, deferred bool) {
+	t = s.replace(t, t.Request)
+	if t.deferred = deferred; deferred {
+		t.agent.deferred[t] = struct{}{}
+	}
+	s.setWaiting(t, true)
+}
+
+// replace creates the entry of a Turn anew, without slot or queue position. before is its previous entry, or nil.
+func (s *Slots) replace(before *turn, r Request) *turn {
+	if before != nil {
+		s.detach(before)
+	}
+	t := &turn{Request: r, agent: s.agentOf(r.Agent.Key)}
+	s.turns[r.Turn] = t
+	return t
+}
+
+// updateNamespaceLimit computes how many Turns of a namespace may run at once.
+func (s *Slots) updateNamespaceLimit() {
+	capacity := 0
+	for _, e := range s.executors {
+		capacity += e.Capacity
+	}
+	if atOnce := s.limits.Running.of(capacity, s.tenants); atOnce != s.namespaceLimit {
+		s.namespaceLimit = atOnce
+		for _, n := range s.namespaces {
+			s.updateNamespaceRank(n)
+		}
+	}
+}
+
+func (s *Slots) isFull(n *namespace) bool {
+	return s.namespaceLimit > 0 && n.running >= s.namespaceLimit
+}
+
+// agentOf returns the Agent with a key. It creates the Agent if necessary.
+func (s *Slots) agentOf(key Key) *agent {
+	if a := s.agents[key]; a != nil {
+		return a
+	}
+	n := s.namespaces[key.Namespace]
+	if n == nil {
+		n = &namespace{name: key.Namespace, eligible: ranking[*agent]{before: func(a, b *agent) bool {
+			return a.waiting.first().compare(&b.waiting.first().Request) < 0
+		}}}
+		s.namespaces[key.Namespace] = n
+	}
+	n.agents++
+	a := &agent{
+		Agent: Agent{Key: key}, namespace: n, deferred: map[*turn]struct{}{},
+		waiting: ranking[*turn]{before: func(a, b *turn) bool { return a.compare(&b.Request) < 0 }},
+	}
+	s.agents[key] = a
+	return a
+}
+
+// setAgent takes over the limit of an Agent, unless a newer version is known.
+func (s *Slots) setAgent(from Agent) {
+	a := s.agentOf(from.Key)
+	if from.Version == 0 || from.Version < a.Version {
+		return
+	}
+	a.Version = from.Version
+	if a.MaxParallelTurns != from.MaxParallelTurns {
+		a.MaxParallelTurns = from.MaxParallelTurns
+		s.updateRank(a)
+	}
+}
+
+// exists records whether an Agent exists, and thus whether its namespace is a tenant.
+func (s *Slots) exists(key Key, known bool) {
+	a := s.agentOf(key)
+	if a.known == known {
+		return
+	}
+	a.known = known
+	n := a.namespace
+	before := n.known
+	if known {
+		n.known++
+	} else {
+		n.known--
+	}
+	if (before > 0) != (n.known > 0) {
+		s.tenants += n.known - before
+		s.updateNamespaceLimit()
+	}
+}
+
+// removeIfUnused removes an Agent that does not exist and has no Turns.
+func (s *Slots) removeIfUnused(a *agent) {
+	if a.known || a.running > 0 || a.waiting.Len() > 0 {
+		return
+	}
+	delete(s.agents, a.Key)
+	if a.namespace.agents--; a.namespace.agents == 0 {
+		delete(s.namespaces, a.namespace.name)
+	}
+}
+
+// setWaiting makes a Turn wait, or stop waiting.
+func (s *Slots) setWaiting(t *turn, waits bool) {
+	if (t.at > 0) != waits {
+		if waits {
+			t.agent.namespace.waiting++
+		} else {
+			t.agent.namespace.waiting--
+		}
+	}
+	t.agent.waiting.update(t, waits)
+	s.updateRank(t.agent)
+}
+
+// occupy gives a slot to a Turn.
+func (s *Slots) occupy(t *turn, as state, executor string) {
+	t.state, t.executor = as, executor
+	s.used[executor]++
+	t.agent.running++
+	t.agent.namespace.running++
+	s.updateRank(t.agent)
+}
+
+// drop removes a Turn with its slot and its queue position, and its Agent if nothing else needs the Agent.
+func (s *Slots) drop(t *turn) {
+	s.detach(t)
+	s.removeIfUnused(t.agent)
+}
+
+// detach removes a Turn with its slot and its queue position. Its Agent stays.
+func (s *Slots) detach(t *turn) {
+	delete(s.turns, t.Turn)
+	delete(t.agent.deferred, t)
+	if t.state == waiting {
+		s.setWaiting(t, false)
+	} else {
+		if s.used[t.executor]--; s.used[t.executor] == 0 {
+			delete(s.used, t.executor)
+		}
+		t.agent.running--
+		t.agent.namespace.running--
+		s.updateRank(t.agent)
+	}
+}
+
+// updateRank updates the rankings after a change of an Agent.
+func (s *Slots) updateRank(a *agent) {
+	a.namespace.eligible.update(a, a.isEligible())
+	s.updateNamespaceRank(a.namespace)
+}
+
+func (s *Slots) updateNamespaceRank(n *namespace) {
+	s.eligible.update(n, n.eligible.Len() > 0 && !s.isFull(n))
+}
+
+// fill gives free slots to waiting Turns as long as there are both, and wakes those Turns, except the one that
+// asks. If an executor has appeared, it also wakes the Turns that await one.
+func (s *Slots) fill(asks *turn) {
+	s.assign(asks)
+	if !s.executorAppeared {
+		return
+	}
+	s.executorAppeared = false
+	for key := range s.awaiting {
+		if t := s.turns[key]; t == nil || t.state == waiting {
+			s.wake(key, false)
+		}
+	}
+	clear(s.awaiting)
+}
+
+func (s *Slots) assign(asks *turn) {
+	for s.eligible.Len() > 0 {
+		name, free := s.freest()
+		if free == 0 {
+			return
+		}
+		t := s.eligible.first().eligible.first().waiting.first()
+		s.setWaiting(t, false)
+		s.occupy(t, reserved, name)
+		if t != asks {
+			s.wake(t.Turn, true)
+		}
+	}
+}
+
+// freest returns the executor with the most free slots and the number of these; among equals, the first by name.
+func (s *Slots) freest() (name string, free int) {
+	for _, e := range s.executors {
+		if left := e.Capacity - s.used[e.Name]; left > free {
+			name, free = e.Name, left
+		}
+	}
+	return name, free
+}

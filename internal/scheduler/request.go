@@ -1,0 +1,93 @@
+package scheduler
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/internal/executor"
+)
+
+// Key is the namespace and the name of an object.
+type Key = types.NamespacedName
+
+// Executor is an executor that Turns can be bound to.
+type Executor struct {
+	// Name is the name of the executor.
+	Name string
+	// Capacity is the number of Turns that may be bound to the executor at once.
+	Capacity int
+	// Store is the store in which the executor keeps journals. It is the zero value if the executor does not report
+	// one, as an older version does not.
+	Store executor.StoreIdentity
+}
+
+// Agent holds the scheduler's facts about an Agent.
+type Agent struct {
+	Key Key
+	// MaxParallelTurns is the number of the Agent's Turns that may run at once; 0 means no limit.
+	MaxParallelTurns int
+	// Version orders reports of the limit: a report with an older version has no effect. Version 0 means that the
+	// limit is unknown, and has no effect either.
+	Version int64
+}
+
+// Request is a Turn that needs a slot.
+type Request struct {
+	Turn  Key
+	Agent Agent
+	// Since orders the Turns of a namespace: the earliest goes first.
+	Since time.Time
+	// Admitted means that the Turn has queued or run before. Such a Turn is never refused because too many Turns
+	// are queued.
+	Admitted bool
+}
+
+// compare orders requests by how long they have waited; names break ties.
+func (r *Request) compare(other *Request) int {
+	return cmp.Or(
+		r.Since.Compare(other.Since),
+		strings.Compare(r.Turn.Namespace, other.Turn.Namespace),
+		strings.Compare(r.Turn.Name, other.Turn.Name),
+	)
+}
+
+// Limits bound the slots and the queue of one namespace.
+type Limits struct {
+	// Running is the number of Turns of one namespace that may hold slots at once.
+	Running Share
+	// Queued is the number of Turns of one namespace that may wait for a slot at once; 0 means no limit.
+	Queued int
+}
+
+// Cause is the reason for which a Turn gets no slot now.
+type Cause int
+
+const (
+	// NoCause means that the Turn has a slot.
+	NoCause Cause = iota
+	// NoExecutor means that no executor is running.
+	NoExecutor
+	// AllSlotsTaken means that all slots are taken, or that other Turns go first, because their namespace runs fewer
+	// Turns or because they have waited longer.
+	AllSlotsTaken
+	// AgentLimit means that the Agent already runs as many Turns as it may.
+	AgentLimit
+	// NamespaceLimit means that the namespace already runs as many Turns as it may.
+	NamespaceLimit
+	// AgentOrder means that an earlier Turn of the Agent is waiting, too.
+	AgentOrder
+	// QueueFull means that too many Turns of the namespace wait. The Turn is refused and does not wait.
+	QueueFull
+)
+
+// Verdict is the answer to a request.
+type Verdict struct {
+	// Executor is the executor with the slot; empty if the Turn gets none.
+	Executor string
+	// Cause and Message say why the Turn gets no slot. Message names the limit that applies.
+	Cause   Cause
+	Message string
+}
