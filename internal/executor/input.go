@@ -85,8 +85,8 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	return &in, nil
 }
 
-// onlyEnds reports whether the Turn must end before it asks a model. Such a Turn needs no Agent, because its journal has
-// its usage.
+// onlyEnds reports whether the Turn must end before it asks a model. Such a Turn needs no Agent, because its journal
+// has its usage.
 func (r *run) onlyEnds() bool {
 	t := r.turn
 	none := translate.Bounded(&v1alpha1.Agent{}, t, r.executor.Ceiling)

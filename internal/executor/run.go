@@ -285,8 +285,8 @@ func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 	return in, nil
 }
 
-// enterEndings waits until the run may work on a Turn that only ends. The controller binds such Turns beyond the limit of
-// concurrent Turns, and thousands of Turns may be cancelled at once. It returns loop.ErrInterrupted if the run must
+// enterEndings waits until the run may work on a Turn that only ends. The controller binds such Turns beyond the limit
+// of concurrent Turns, and thousands of Turns may be cancelled at once. It returns loop.ErrInterrupted if the run must
 // stop meanwhile.
 func (r *run) enterEndings(ctx context.Context) error {
 	gate := r.executor.Endings

@@ -21,8 +21,8 @@ func TestOverflowInLongErrors(t *testing.T) {
 	}
 }
 
-// TestOtherErrorsAreNoOverflow checks texts that have some of the words. A summary would not help, but a wait or a change
-// of the request.
+// TestOtherErrorsAreNoOverflow checks texts that have some of the words. A summary would not help, but a wait or a
+// change of the request.
 func TestOtherErrorsAreNoOverflow(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
@@ -30,7 +30,10 @@ func TestOtherErrorsAreNoOverflow(t *testing.T) {
 		words  string
 		want   model.ErrorKind
 	}{
-		"Bedrock": {"docs.aws.amazon.com, ThrottlingException", 429, "Too many tokens, please wait before trying again.", model.RateLimited},
+		"Bedrock": {
+			"docs.aws.amazon.com, ThrottlingException", 429, "Too many tokens, please wait before trying again.",
+			model.RateLimited,
+		},
 		"Anthropic": {
 			"docs.anthropic.com, rate limits", 429,
 			"This request would exceed your organization's rate limit of 30,000 input tokens per minute. Please reduce the prompt " +

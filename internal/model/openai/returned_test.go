@@ -81,7 +81,8 @@ func TestReturnedData(t *testing.T) {
 		},
 		"DeepSeek without reasoning": {
 			"DeepSeek", "github.com/openclaw/openclaw/pull/74846",
-			[]string{calling("")}, unchanged, message(call, `,"reasoning_content":" "`),
+			[]string{calling("")},
+			unchanged, message(call, `,"reasoning_content":" "`),
 		},
 		"Moonshot": {
 			"Moonshot", "github.com/n8n-io/n8n/issues/29142", reasoned, unchanged, message(call, `,"reasoning_content":"Let me look."`),

@@ -281,8 +281,8 @@ type failures struct {
 }
 
 // fallBack adds the failure of a candidate to before, which is nil for the first failure. It returns the index of the
-// candidate to ask next. It returns an error if there is none: the chain ends here, the other candidates would fail too,
-// or the run must stop.
+// candidate to ask next. It returns an error if there is none: the chain ends here, the other candidates would fail
+// too, or the run must stop.
 func (run *runner) fallBack(at int, before *failures, err error) (int, *failures, error) {
 	failure, ok := errors.AsType[*model.Error](err)
 	if !ok {
