@@ -255,7 +255,7 @@ func (run *runner) parallel(t *tool.Tool) bool {
 // viewOf returns the view of a call that the gates check.
 func (run *runner) viewOf(ctx context.Context, step int, c openCall) view {
 	v := view{
-		step: step, call: c.call, state: run.State, limits: run.Limits, policy: run.Policy,
+		step: step, call: c.call, own: run.own, state: run.State, limits: run.Limits, policy: run.Policy,
 		callsMade: run.State.ToolCalls(), callsOfTool: run.State.callsOf(c.call.Name),
 		alreadyBegun: run.State.intent(step, c.call.ID) != nil,
 		descendants:  run.Limits.MaxDescendants - run.State.Descendants(),
@@ -309,11 +309,15 @@ func appendRepairs(records []journal.Record, repairs []Repair) []journal.Record 
 
 // ending returns the ending of a call. t is nil if the called tool does not exist.
 func (run *runner) ending(step int, c openCall, t *tool.Tool) ending {
-	return ending{
+	e := ending{
 		CallResult: CallResult{Step: step, CallID: c.call.ID, Name: c.call.Name}, position: c.position, nonce: run.Nonce,
 		note:    repairNote(run.State.repairsOf(step, c.call.ID), run.Nonce),
 		trusted: t != nil && t.Trusted, ends: t != nil && t.EndsTurn, redact: run.redacted,
 	}
+	if run.own != nil {
+		e.convert = run.own.Convert
+	}
+	return e
 }
 
 // reused records the result of an earlier identical call as the result of this call. It removes the note about

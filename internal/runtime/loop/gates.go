@@ -31,7 +31,9 @@ type view struct {
 	state  *State
 	limits Limits
 	policy Policy
-	// callsMade counts the calls of all tools and madeOf the calls of this tool, including calls that are about to be
+	// own is the call if Capstan makes it on its own.
+	own *OwnCall
+	// callsMade counts the calls of all tools, and callsOfTool those of this tool, including calls that are about to be
 	// made.
 	callsMade, callsOfTool int
 	// descendants is the number of Turns that sub-agents may still create.
@@ -75,7 +77,11 @@ type verdict struct {
 // checkGates passes a call through all gates.
 func checkGates(v view) verdict {
 	var repairs []Repair
-	for _, passes := range gates {
+	all := gates
+	if v.own != nil {
+		all = ownGates
+	}
+	for _, passes := range all {
 		got := passes(v)
 		repairs = append(repairs, got.repairs...)
 		if got.arguments != nil {

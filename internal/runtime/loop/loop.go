@@ -130,6 +130,8 @@ type runner struct {
 	*Input
 	// tools caches the result of Tools. It is nil while the loop waits for a model.
 	tools []tool.Tool
+	// own is the call that Capstan makes on its own, or nil in a loop.
+	own *OwnCall
 }
 
 // Reason says why a loop ended.

@@ -40,6 +40,8 @@ type ending struct {
 	// redact returns a text from outside without the credentials that the Turn must not have. It may be nil if the
 	// end contains no such text.
 	redact func(text string) string
+	// convert returns the content of a result that the journal keeps. If it is nil, the content is text for a model.
+	convert func(content string) string
 }
 
 // repairNote returns the line that tells the model how its arguments were repaired, or "" if they were not repaired.
@@ -110,6 +112,10 @@ func (e ending) succeeded(r tool.Result) journal.Record {
 		r.Content = e.redact(r.Content)
 	}
 	e.Outcome, e.Bytes, e.Spent = Succeeded, int64(len(r.Content)), r.Spent
+	if e.convert != nil {
+		e.Content = e.convert(r.Content)
+		return journal.Record{Kind: journal.ToolFinished, Payload: e.CallResult}
+	}
 	if e.ends {
 		e.EndsTurn, e.Text = true, strings.ToValidUTF8(r.Content[:min(len(r.Content), maxText)], "\uFFFD")
 	}

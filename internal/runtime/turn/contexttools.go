@@ -3,10 +3,8 @@ package turn
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/canonical"
@@ -64,44 +62,23 @@ func withinTime(t tool.Tool, until time.Time) tool.Tool {
 	return t
 }
 
-// callContextTool calls a context pack as the loop calls any other tool: it records the intent before and the
-// outcome after the call. It returns only errors that stop the run.
+// callContextTool calls a context pack. It returns only errors that stop the run.
 func (r *run) callContextTool(ctx context.Context, t tool.Tool, callID, message string) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	select {
-	case <-r.in.Interrupt:
-		return loop.ErrInterrupted
-	default:
-	}
-	finish := loop.CallResult{CallID: callID, Name: t.Name}
-	attempts := 0
-	for _, i := range r.replayed.loop.Intents {
-		if i.Step == 0 && i.CallID == callID {
-			attempts = i.Attempt
-		}
-	}
-	if attempts > 0 && t.Effect != tool.ReadOnly { // an older version has called it
-		return r.recordContextTool(finish, loop.Unknown, tool.OutcomeUnknown,
-			"the outcome of this call is unknown: the run was interrupted during the call, and the call is not repeated")
-	}
-	if why := r.contextToolRefusal(t, attempts > 0); why != "" {
-		return r.recordContextTool(finish, loop.Refused, tool.Denied, why)
-	}
 	arguments, err := canonical.JSON(contextToolArguments{message, topKFor(t, r.in.TopK)}) // canonical JSON does not escape < and &
 	if err != nil {
 		return err
 	}
-	intent := loop.Intent{
-		CallID: callID, Name: t.Name, Arguments: arguments, Effect: t.Effect, Attempt: attempts + 1,
-		IdempotencyKey: r.in.UID + "/0/" + callID,
+	in := r.loopInput()
+	in.Record = func(records ...journal.Record) error {
+		if err := r.record(append(slices.Clip(r.pending), records...)...); err != nil {
+			return err
+		}
+		r.pending = nil
+		return nil
 	}
-	if err := r.record(append(slices.Clip(r.pending), journal.Record{Kind: journal.ToolIntended, Payload: intent})...); err != nil {
-		return err
-	}
-	r.pending = nil
-	return r.makeContextToolCall(ctx, t, intent, finish)
+	return loop.MakeOwnCall(ctx, in, &loop.OwnCall{
+		ID: callID, Tool: t, Arguments: arguments, Refusal: contextToolRefusal(t), Convert: factListOf,
+	})
 }
 
 // contextToolArguments are the arguments of a context pack.
@@ -130,7 +107,7 @@ func topKFor(t tool.Tool, topK int) int {
 
 // contextToolRefusal returns the reason for which a context pack must not be called, or an empty string if it may
 // be called. Before the Turn has begun, a call cannot be approved, so a context pack must not change anything.
-func (r *run) contextToolRefusal(t tool.Tool, again bool) string {
+func contextToolRefusal(t tool.Tool) string {
 	switch {
 	case t.Timeout <= 0:
 		return fmt.Sprintf("the earlier context packs have used all of the time for context packs, which is 1/%d of the turn's time",
@@ -141,65 +118,6 @@ func (r *run) contextToolRefusal(t tool.Tool, again bool) string {
 	case t.Effect != tool.ReadOnly:
 		return "a context pack must be declared read-only, because it is called without a request of the model: " +
 			"declare effect: ReadOnly in the ToolServer's spec.tools if the tool is read-only, or give the tool another role"
-	case !again && r.replayed.tally.counts.ToolCalls >= r.in.Limits.MaxToolCalls:
-		return fmt.Sprintf("the turn has used all of its %d tool calls", r.in.Limits.MaxToolCalls)
 	}
 	return ""
-}
-
-// makeContextToolCall makes a call whose intent is recorded. If the run is abandoned, the call stays open and the
-// next run decides about it.
-func (r *run) makeContextToolCall(ctx context.Context, t tool.Tool, intent loop.Intent, finish loop.CallResult) error {
-	call := tool.Call{
-		IdempotencyKey: intent.IdempotencyKey, CallID: intent.CallID, Repeatable: intent.Effect.Repeatable(),
-		Arguments: intent.Arguments,
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		call.Left.Time = time.Until(deadline)
-	}
-	begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-	result, err := guardedCall(ctx, t, call)
-	finish.DurationMS = time.Since(begin).Milliseconds()
-	if err == nil {
-		result.Content = r.redacted(result.Content)
-		finish.Bytes = int64(len(result.Content))
-		return r.recordContextTool(finish, loop.Succeeded, "", factListOf(result.Content))
-	}
-	if ctx.Err() != nil && r.life.Err() != nil {
-		return context.Cause(ctx)
-	}
-	e := tool.AsError(err)
-	finish.Stack = tool.StackOf(err)
-	return errors.Join(r.recordContextTool(finish, loop.Failed, e.Class, r.redacted(e.Error())), context.Cause(ctx))
-}
-
-// redacted returns a text from outside without the credentials that the Turn must not have.
-func (r *run) redacted(text string) string {
-	if r.in.Redact == nil {
-		return text
-	}
-	return r.in.Redact(text)
-}
-
-// recordContextTool records the outcome of a call.
-func (r *run) recordContextTool(f loop.CallResult, o loop.Outcome, class tool.Class, content string) error {
-	f.Outcome, f.Class, f.Content = o, class, content
-	if class != "" {
-		f.Content = fmt.Sprintf("error (%s): %s", class, clean(content, maxFactText))
-	}
-	records := append(slices.Clip(r.pending), journal.Record{Kind: journal.ToolFinished, Payload: f})
-	r.pending = nil
-	if err := r.record(records...); err != nil {
-		return err
-	}
-	return r.memory.hold(0)
-}
-
-// guardedCall makes a call within its time-out, in a goroutine of its own because an adapter may end the goroutine.
-func guardedCall(ctx context.Context, t tool.Tool, c tool.Call) (result tool.Result, err error) {
-	err = tool.ErrNoResult
-	var under sync.WaitGroup
-	under.Go(func() { result, err = tool.Guarded(ctx, &t, c) })
-	under.Wait()
-	return result, err
 }
