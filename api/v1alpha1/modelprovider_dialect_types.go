@@ -65,12 +65,12 @@ type RequestOptions struct {
 	ToolCallIDs ToolCallIDForm `json:"toolCallIDs,omitempty"`
 
 	// strictSchemas says whether the schemas of tools and of the answer are marked as strict. Servers then accept only
-	// a part of JSON Schema.
+	// a part of JSON Schema. With the type Anthropic, the schema of the answer is otherwise sent as a tool.
 	// +optional
 	StrictSchemas Switch `json:"strictSchemas,omitempty"`
 
-	// parallelToolCalls says whether the model may call several tools at once. It is sent as parallel_tool_calls in
-	// requests with tools. Without it the parameter is not sent.
+	// parallelToolCalls says whether the model may call several tools at once. It is sent as parallel_tool_calls, or
+	// as disable_parallel_tool_use with the type Anthropic, in requests with tools. Without it the parameter is not sent.
 	// +optional
 	ParallelToolCalls Switch `json:"parallelToolCalls,omitempty"`
 
@@ -85,6 +85,12 @@ type RequestOptions struct {
 	// +optional
 	ReturnedData ReturnedData `json:"returnedData,omitempty"`
 
+	// thinking is the form of the setting for reasoning with the type Anthropic. Budget: a number of tokens, for models of
+	// Anthropic up to version 4.5 and models of others. Adaptive: the effort; the model decides about the number of tokens.
+	// Default: known from the name of the model.
+	// +optional
+	Thinking ThinkingForm `json:"thinking,omitempty"`
+
 	// extraFields are further fields of the request's body, at most 16, such as top_k or chat_template_kwargs. They
 	// cannot replace the fields that Capstan sends.
 	// +optional
@@ -93,6 +99,16 @@ type RequestOptions struct {
 	// +kubebuilder:validation:MaxItems=16
 	ExtraFields []ExtraField `json:"extraFields,omitempty"`
 }
+
+// ThinkingForm is a form of the setting for reasoning.
+// +kubebuilder:validation:Enum=Budget;Adaptive
+type ThinkingForm string
+
+// The forms of the setting for reasoning.
+const (
+	ThinkingFormBudget   ThinkingForm = "Budget"
+	ThinkingFormAdaptive ThinkingForm = "Adaptive"
+)
 
 // OutputLimit names the parameter that limits the tokens of a reply.
 // +kubebuilder:validation:Enum=MaxTokens;MaxCompletionTokens

@@ -3,20 +3,29 @@ package v1alpha1
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // ProviderType is the wire protocol of an endpoint.
-// +kubebuilder:validation:Enum=OpenAI
+// +kubebuilder:validation:Enum=OpenAI;Anthropic
 type ProviderType string
 
-// ProviderTypeOpenAI is the chat-completions protocol of OpenAI, which many other servers offer, too.
-const ProviderTypeOpenAI ProviderType = "OpenAI"
+// The protocols.
+const (
+	// ProviderTypeOpenAI is the chat-completions protocol of OpenAI, which many other servers offer, too.
+	ProviderTypeOpenAI ProviderType = "OpenAI"
+	// ProviderTypeAnthropic is the Messages protocol of Anthropic.
+	ProviderTypeAnthropic ProviderType = "Anthropic"
+)
 
 // ModelProviderSpec defines an endpoint for models: its address, its credentials and its prices.
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'Mistral' || ((!has(self.requests.systemMessages) || self.requests.systemMessages != 'InPlace') && (!has(self.requests.messageNames) || self.requests.messageNames != 'On') && (!has(self.requests.toolCallIDs) || self.requests.toolCallIDs == 'NineCharacters') && (!has(self.requests.returnedData) || self.requests.returnedData == 'Nothing'))",message="Mistral refuses system messages after replies, names of messages, IDs of calls in another form and returned data: remove systemMessages, messageNames, toolCallIDs or returnedData, or use the dialect Generic",fieldPath=".requests"
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'XAI' || !has(self.requests.messageNames) || self.requests.messageNames != 'On'",message="xAI refuses names of messages: remove messageNames, or use the dialect Generic",fieldPath=".requests.messageNames"
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || !(self.dialect in ['Mistral', 'DeepSeek']) || !has(self.requests.developerRole) || self.requests.developerRole != 'On'",message="Mistral and DeepSeek refuse the role developer: remove developerRole, or use the dialect Generic",fieldPath=".requests.developerRole"
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'Cohere' || !has(self.requests.strictSchemas) || self.requests.strictSchemas != 'On'",message="Cohere refuses strict schemas: remove strictSchemas, or use the dialect Generic",fieldPath=".requests.strictSchemas"
+// +kubebuilder:validation:XValidation:rule="self.type == 'OpenAI' || !has(self.dialect)",message="only the type OpenAI has dialects: remove dialect",fieldPath=".dialect"
+// +kubebuilder:validation:XValidation:rule="self.type == 'OpenAI' || !has(self.requests) || (!has(self.requests.outputLimit) && !has(self.requests.systemMessages) && !has(self.requests.messageNames) && !has(self.requests.streamOptions) && !has(self.requests.toolCallIDs) && !has(self.requests.developerRole) && !has(self.requests.returnedData))",message="the type Anthropic has one form of these: remove outputLimit, systemMessages, messageNames, streamOptions, toolCallIDs, developerRole and returnedData",fieldPath=".requests"
+// +kubebuilder:validation:XValidation:rule="self.type == 'Anthropic' || !has(self.requests) || !has(self.requests.thinking)",message="only the type Anthropic has forms of thinking: remove thinking",fieldPath=".requests.thinking"
+// +kubebuilder:validation:XValidation:rule="self.type != 'Anthropic' || !has(self.requests) || !has(self.requests.extraFields) || !self.requests.extraFields.exists(f, f.name.lowerAscii() in ['system', 'thinking', 'output_config', 'cache_control'])",message="extraFields must not set system, thinking, output_config or cache_control, which Capstan sends: use the Agent's parameters and the other fields of requests",fieldPath=".requests.extraFields"
 type ModelProviderSpec struct {
 	// type is the protocol of the endpoint. OpenAI: chat completions over HTTP, as offered by OpenAI and by most
-	// servers of open models.
+	// servers of open models. Anthropic: the Messages protocol of Anthropic.
 	// +required
 	Type ProviderType `json:"type"`
 
@@ -32,6 +41,7 @@ type ModelProviderSpec struct {
 	// dialect names the server or service behind the endpoint, so that requests have the form that it accepts. Generic
 	// is the form that most servers accept. Default: known from the host of baseURL if that is certain (OpenAI,
 	// AzureOpenAI, Mistral, DeepSeek, Moonshot, Gemini, OpenRouter, XAI, Groq, Cohere and Bedrock); otherwise Generic.
+	// Only the type OpenAI has dialects.
 	// +optional
 	Dialect Dialect `json:"dialect,omitempty"`
 
@@ -39,8 +49,8 @@ type ModelProviderSpec struct {
 	// +optional
 	Requests *RequestOptions `json:"requests,omitempty"`
 
-	// credentialsRef names the Secret key with the API key, which is sent as a bearer token. Omit it if the
-	// endpoint requires none.
+	// credentialsRef names the Secret key with the API key, which is sent as a bearer token, or in the header X-Api-Key if
+	// the type is Anthropic. Omit it if the endpoint requires none.
 	// +optional
 	CredentialsRef *SecretKeyReference `json:"credentialsRef,omitempty"`
 
@@ -186,6 +196,13 @@ type Pricing struct {
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="cacheReadPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
 	CacheReadPerMillion *string `json:"cacheReadPerMillion,omitempty"`
+
+	// cacheWritePerMillion is the price of a million input tokens that were written to the provider's cache, as a
+	// decimal. Default: inputPerMillion.
+	// +optional
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="cacheWritePerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
+	CacheWritePerMillion *string `json:"cacheWritePerMillion,omitempty"`
 }
 
 // RetryPolicy limits how often and how fast a request is repeated. Waits grow exponentially from

@@ -546,6 +546,12 @@ type Usage struct {
 	// +kubebuilder:validation:Minimum=0
 	CacheReadTokens int64 `json:"cacheReadTokens,omitempty"`
 
+	// cacheCreationTokens is the part of inputTokens that was written to the provider's cache. Providers without a
+	// price for it do not report it.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	CacheCreationTokens int64 `json:"cacheCreationTokens,omitempty"`
+
 	// estimated is true if some of the tokens, and so of the cost, are an estimate, because an endpoint did not
 	// report them.
 	// +optional

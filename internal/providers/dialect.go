@@ -2,6 +2,7 @@ package providers
 
 import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/model/anthropic"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 )
@@ -49,14 +50,51 @@ func dialectOf(spec *v1alpha1.ModelProviderSpec) openai.Dialect {
 	replace(&d.NoStreamOptions, r.StreamOptions, v1alpha1.SwitchOff)
 	replace(&d.StrictSchemas, r.StrictSchemas, v1alpha1.SwitchOn)
 	replace(&d.DeveloperRole, r.DeveloperRole, v1alpha1.SwitchOn)
-	if r.ParallelToolCalls != "" {
-		d.ParallelCalls = new(bool)
-		replace(d.ParallelCalls, r.ParallelToolCalls, v1alpha1.SwitchOn)
-	}
-	for _, f := range r.ExtraFields {
-		d.Extra = append(d.Extra, openai.ExtraField{Name: f.Name, Value: f.Value})
-	}
+	d.ParallelCalls = parallelCalls(r)
+	d.Extra = extraFields(r)
 	return d
+}
+
+// thinkingForms are the adapter's terms for those of the API.
+var thinkingForms = map[v1alpha1.ThinkingForm]anthropic.ThinkingForm{
+	v1alpha1.ThinkingFormBudget:   anthropic.ThinkingBudget,
+	v1alpha1.ThinkingFormAdaptive: anthropic.ThinkingAdaptive,
+}
+
+// anthropicOptions returns how requests in the Messages protocol of Anthropic are written.
+func anthropicOptions(spec *v1alpha1.ModelProviderSpec) *anthropic.Options {
+	o := &anthropic.Options{MaxOutput: map[string]int{}}
+	for i := range spec.Models {
+		if most := spec.Models[i].MaxOutputTokens; most != nil {
+			o.MaxOutput[spec.Models[i].Name] = int(*most)
+		}
+	}
+	r := spec.Requests
+	if r == nil {
+		return o
+	}
+	o.Thinking = thinkingForms[r.Thinking]
+	replace(&o.StrictSchemas, r.StrictSchemas, v1alpha1.SwitchOn)
+	o.ParallelCalls = parallelCalls(r)
+	o.Extra = extraFields(r)
+	return o
+}
+
+// parallelCalls returns whether the model may call several tools at once, or nil if the endpoint decides.
+func parallelCalls(r *v1alpha1.RequestOptions) *bool {
+	if r.ParallelToolCalls == "" {
+		return nil
+	}
+	return new(r.ParallelToolCalls == v1alpha1.SwitchOn)
+}
+
+// extraFields returns the further fields of a request's body.
+func extraFields(r *v1alpha1.RequestOptions) []endpoint.ExtraField {
+	var all []endpoint.ExtraField
+	for _, f := range r.ExtraFields {
+		all = append(all, endpoint.ExtraField{Name: f.Name, Value: f.Value})
+	}
+	return all
 }
 
 // replace sets a value if a switch is given: to true if the switch has this position.

@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/model/anthropic"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 )
@@ -66,12 +67,47 @@ func TestDialectOfASpec(t *testing.T) {
 			}},
 			openai.Dialect{
 				MaxTokens: true, System: openai.SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsPlain,
-				StrictSchemas: true, ParallelCalls: &yes, DeveloperRole: true, Extra: []openai.ExtraField{{Name: "top_k", Value: "20"}},
+				StrictSchemas: true, ParallelCalls: &yes, DeveloperRole: true, Extra: []endpoint.ExtraField{{Name: "top_k", Value: "20"}},
 			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, dialectOf(&tc.spec)); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+// TestAnthropicOptions checks how the options of a spec become those of the adapter.
+func TestAnthropicOptions(t *testing.T) {
+	no, most := false, int64(64000)
+	models := []v1alpha1.Model{{Name: "a", MaxOutputTokens: &most}, {Name: "b"}}
+	for name, tc := range map[string]struct {
+		reason string
+		spec   v1alpha1.ModelProviderSpec
+		want   anthropic.Options
+	}{
+		"nothing": {"the model decides", v1alpha1.ModelProviderSpec{}, anthropic.Options{MaxOutput: map[string]int{}}},
+		"all": {
+			"each field has its setting",
+			v1alpha1.ModelProviderSpec{Models: models, Requests: &v1alpha1.RequestOptions{
+				Thinking: v1alpha1.ThinkingFormAdaptive, StrictSchemas: v1alpha1.SwitchOn, ParallelToolCalls: v1alpha1.SwitchOff,
+				ExtraFields: []v1alpha1.ExtraField{{Name: "top_k", Value: "20"}},
+			}},
+			anthropic.Options{
+				MaxOutput: map[string]int{"a": 64000}, Thinking: anthropic.ThinkingAdaptive, StrictSchemas: true, ParallelCalls: &no,
+				Extra: []endpoint.ExtraField{{Name: "top_k", Value: "20"}},
+			},
+		},
+		"budget": {
+			"the other form",
+			v1alpha1.ModelProviderSpec{Requests: &v1alpha1.RequestOptions{Thinking: v1alpha1.ThinkingFormBudget}},
+			anthropic.Options{MaxOutput: map[string]int{}, Thinking: anthropic.ThinkingBudget},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(&tc.want, anthropicOptions(&tc.spec)); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
 		})

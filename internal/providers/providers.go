@@ -13,6 +13,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/model/anthropic"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
@@ -52,7 +53,7 @@ type Cache struct {
 type entry struct {
 	lock     chan struct{} // a lock with room for one token: a token in it means locked
 	provider *endpoint.Provider
-	config   openai.Config
+	config   config
 	earlier  []string // earlier values of the credentials
 	bundle   string   // certificates of authorities, in PEM
 	uid      types.UID
@@ -60,6 +61,22 @@ type entry struct {
 	read     time.Time
 	// idle is the number of sweeps since the entry was last used. Cache.mu guards it.
 	idle int
+}
+
+// config is what a provider is made from.
+type config struct {
+	endpoint.Config
+	// dialect is nil for the Messages protocol of Anthropic, and anthropic is nil for chat completions.
+	dialect   *openai.Dialect
+	anthropic *anthropic.Options
+}
+
+// provider returns a provider with this configuration.
+func (c *config) provider() *endpoint.Provider {
+	if c.anthropic != nil {
+		return anthropic.New(anthropic.Config{Config: c.Config, Options: *c.anthropic})
+	}
+	return openai.New(openai.Config{Config: c.Config, Dialect: *c.dialect})
 }
 
 // NewCache returns an empty cache. Its providers connect only to addresses that the policy allows, and read long
@@ -115,7 +132,7 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	}
 	bounded, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
-	config, bundle, err := c.config(bounded, p)
+	made, bundle, err := c.config(bounded, p)
 	if err != nil && ttl > 0 && secrets.IsAway(err) && e.provider != nil && e.uid == p.UID && e.version == p.Generation {
 		e.read = c.now() // the old credentials serve for another secretTTL; then the API server is tried again
 		return e.provider, nil
@@ -123,8 +140,8 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	if err != nil {
 		return nil, err
 	}
-	if e.provider == nil || bundle != e.bundle || !reflect.DeepEqual(config, e.config) {
-		trusting := config // with Roots and Earlier, which DeepEqual must not compare
+	if e.provider == nil || bundle != e.bundle || !reflect.DeepEqual(made, e.config) {
+		trusting := made // with Roots and Earlier, which DeepEqual must not compare
 		if bundle != "" {
 			if trusting.Roots, err = netpolicy.Roots([]byte(bundle)); err != nil {
 				return nil, fmt.Errorf("failed to read the CA bundle of provider %q: %w", p.Name, err)
@@ -136,10 +153,10 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 		if e.uid != p.UID {
 			e.earlier = nil
 		} else {
-			e.earlier = redact.RetainPrevious(e.earlier, e.config.Secrets(), config.Secrets())
+			e.earlier = redact.RetainPrevious(e.earlier, e.config.Secrets(), made.Secrets())
 		}
 		trusting.Earlier = e.earlier
-		e.provider, e.config, e.bundle = openai.New(trusting), config, bundle
+		e.provider, e.config, e.bundle = trusting.provider(), made, bundle
 		c.updateKnown(key, e)
 	}
 	e.uid, e.version, e.read = p.UID, p.Generation, c.now()
@@ -199,7 +216,7 @@ func (e *entry) close() {
 	if e.provider != nil {
 		e.provider.Close()
 	}
-	e.provider, e.config, e.earlier = nil, openai.Config{}, nil
+	e.provider, e.config, e.earlier = nil, config{}, nil
 }
 
 // Close drops all idle connections.
@@ -212,13 +229,18 @@ func (c *Cache) Close() {
 }
 
 // config returns the configuration of a provider, and its CA bundle in PEM.
-func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg openai.Config, bundle string, err error) {
-	cfg = openai.Config{Dialect: dialectOf(&p.Spec), Config: endpoint.Config{
+func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg config, bundle string, err error) {
+	cfg = config{Config: endpoint.Config{
 		Name: p.Name, BaseURL: p.Spec.BaseURL, Policy: c.policy.ForNamespace(p.Namespace),
 		Memory:         c.memory.Account(p.Namespace, bytebudget.Replies),
 		ConnectTimeout: time.Duration(p.Spec.Timeouts.ConnectSeconds) * time.Second,
 		IdleTimeout:    time.Duration(p.Spec.Timeouts.IdleSeconds) * time.Second,
 	}}
+	if p.Spec.Type == v1alpha1.ProviderTypeAnthropic {
+		cfg.anthropic = anthropicOptions(&p.Spec)
+	} else {
+		cfg.dialect = new(dialectOf(&p.Spec))
+	}
 	if ref := p.Spec.CredentialsRef; ref != nil {
 		cfg.CredentialsFrom = fmt.Sprintf("key %q of Secret %q in namespace %q", ref.Key, ref.Name, p.Namespace)
 		if cfg.APIKey, err = c.secrets.Header(ctx, p.Namespace, *ref, p.Spec.BaseURL); err != nil {

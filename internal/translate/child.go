@@ -277,8 +277,8 @@ func Spent(t *v1alpha1.Turn) *tool.Spent {
 		}
 		out.Usage = out.Usage.Add(model.Usage{
 			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, ReasoningTokens: u.ReasoningTokens,
-			CacheReadTokens: u.CacheReadTokens,
-			Estimated:       u.Estimated,
+			CacheReadTokens: u.CacheReadTokens, CacheCreationTokens: u.CacheCreationTokens,
+			Estimated: u.Estimated,
 		})
 		out.Cost, whole = addCost(out.Cost, u.Cost, whole)
 		if u.Cost != nil {

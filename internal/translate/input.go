@@ -229,5 +229,12 @@ func pricingOf(p *v1alpha1.Pricing) (*model.Pricing, error) {
 			return nil, err
 		}
 	}
+	if p.CacheWritePerMillion != nil {
+		write, err := decimal.NewFromString(*p.CacheWritePerMillion)
+		if err != nil {
+			return nil, err
+		}
+		out.CacheWrite = &write
+	}
 	return out, nil
 }

@@ -54,8 +54,8 @@ func KnownTotals(s *v1alpha1.Session) session.Totals {
 	if u := s.Status.Usage; u != nil {
 		known.Usage = model.Usage{
 			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, ReasoningTokens: u.ReasoningTokens,
-			CacheReadTokens: u.CacheReadTokens,
-			Estimated:       u.Estimated,
+			CacheReadTokens: u.CacheReadTokens, CacheCreationTokens: u.CacheCreationTokens,
+			Estimated: u.Estimated,
 		}
 		if u.Cost != nil {
 			known.Cost = &finalize.Cost{Amount: u.Cost.Amount, Currency: u.Cost.Currency}

@@ -139,7 +139,8 @@ func DecisionOf(r *turn.Result) *v1alpha1.Decision {
 func Usage(u model.Usage, cost *finalize.Cost) *v1alpha1.Usage {
 	out := &v1alpha1.Usage{
 		InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, TotalTokens: u.InputTokens + u.OutputTokens,
-		ReasoningTokens: u.ReasoningTokens, CacheReadTokens: u.CacheReadTokens, Estimated: u.Estimated,
+		ReasoningTokens: u.ReasoningTokens, CacheReadTokens: u.CacheReadTokens,
+		CacheCreationTokens: u.CacheCreationTokens, Estimated: u.Estimated,
 	}
 	if cost != nil {
 		out.Cost = &v1alpha1.Cost{Amount: cost.Amount, Currency: cost.Currency}

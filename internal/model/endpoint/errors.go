@@ -95,7 +95,8 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 		return as(model.ContentFiltered, "the content filter refused the request")
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return as(model.Auth, "the endpoint refused the credentials (HTTP %d): check %s", status, p.credentials())
-	case strings.Contains(code, "insufficient_quota"), status == http.StatusPaymentRequired:
+	case strings.Contains(code, "insufficient_quota"), status == http.StatusPaymentRequired,
+		strings.Contains(detail, "credit balance is too low"): // Anthropic, with status 400
 		// The code comes with a 429, but waiting does not help.
 		return as(model.Auth, "the account's quota is used up (HTTP %d): check its plan and billing", status)
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
@@ -106,11 +107,16 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 		return as(model.Timeout, "the endpoint timed out (HTTP 408)")
 	case status >= http.StatusBadRequest && status < http.StatusInternalServerError:
 		return as(model.InvalidRequest, "the endpoint refused the request (HTTP %d)", status)
+	case status == statusOverloaded:
+		return as(model.Overloaded, "the endpoint is overloaded (HTTP 529)")
 	case status == 0:
 		return as(model.Overloaded, "the endpoint reported an error in the stream")
 	}
 	return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
 }
+
+// statusOverloaded is the status of Anthropic for too many requests of all users.
+const statusOverloaded = 529
 
 func (p *Provider) credentials() string {
 	if p.cfg.CredentialsFrom == "" {

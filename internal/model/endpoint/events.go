@@ -53,6 +53,11 @@ func (e *events) next(kept int) ([]byte, error) {
 		case string(data) == done:
 			e.done = true
 			return nil, io.EOF
+		case isPing(data):
+			if bad := e.checkBounds(line, true, false, kept); bad != nil {
+				return nil, bad
+			}
+			continue
 		}
 		e.watch.event()
 		e.between = 0
@@ -110,6 +115,15 @@ func (e *events) checkBounds(part []byte, noise, isData bool, kept int) error {
 		return tooManyBytes("the text outside the events of the answer", maxOther)
 	}
 	return e.memory.hold(e.watch, len(part), len(e.line)+len(e.other)+len(part)+kept)
+}
+
+// isPing reports whether the data of an event is a sign of life, which some endpoints send instead of comments.
+func isPing(data []byte) bool {
+	const longest = 128
+	var event struct {
+		Type string `json:"type"`
+	}
+	return len(data) < longest && bytes.Contains(data, []byte(`"ping"`)) && json.Unmarshal(data, &event) == nil && event.Type == "ping"
 }
 
 // isNoise reports whether a line is a comment, or a field other than data.

@@ -2,6 +2,7 @@ package endpoint
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -61,4 +62,27 @@ func encode(ctx context.Context, req *model.Request, p Protocol) (*payload, erro
 // Unsendable returns the failure of a request that no endpoint could read.
 func Unsendable(format string, args ...any) *model.Error {
 	return &model.Error{Kind: model.InvalidRequest, Unsent: true, Message: "the request cannot be sent: " + fmt.Sprintf(format, args...)}
+}
+
+// ExtraField is a further field of a request's body.
+type ExtraField struct {
+	// Name of the field.
+	Name string
+	// Value of the field, which should be JSON: otherwise no request is sent.
+	Value string
+}
+
+// WithExtra adds fields to a body, which is a JSON object that is not empty.
+func WithExtra(body []byte, extra []ExtraField) ([]byte, error) {
+	for _, f := range extra {
+		if !json.Valid([]byte(f.Value)) {
+			return nil, Unsendable("the value of the extra field %q is not JSON: correct it in spec.requests.extraFields", f.Name)
+		}
+		name, err := json.Marshal(f.Name)
+		if err != nil {
+			return nil, err
+		}
+		body = fmt.Appendf(body[:len(body)-1], ",%s:%s}", name, f.Value)
+	}
+	return body, nil
 }

@@ -106,6 +106,11 @@ var codeStatuses = []struct {
 	{"invalid_request", http.StatusBadRequest},
 	{"invalid_argument", http.StatusBadRequest},
 	{"badrequest", http.StatusBadRequest},
+	{"not_found_error", http.StatusNotFound},
+	{"billing_error", http.StatusPaymentRequired},
+	{"overloaded_error", statusOverloaded},
+	{"timeout_error", http.StatusGatewayTimeout},
+	{"api_error", http.StatusInternalServerError},
 }
 
 // httpStatus returns the status that stands for the error, or 0 if there is none.

@@ -60,6 +60,7 @@ func (in *Answer) Count(now model.Usage) {
 	so.InputTokens, so.OutputTokens = max(so.InputTokens, now.InputTokens), max(so.OutputTokens, now.OutputTokens)
 	so.ReasoningTokens = max(so.ReasoningTokens, now.ReasoningTokens)
 	so.CacheReadTokens = max(so.CacheReadTokens, now.CacheReadTokens)
+	so.CacheCreationTokens = max(so.CacheCreationTokens, now.CacheCreationTokens)
 }
 
 // keep returns the part of a piece that is kept. It is the whole piece until the reply is too long. Of the first

@@ -104,6 +104,9 @@ func (x *exchange) accept() (io.ReadCloser, error) {
 	x.status = resp.StatusCode
 	x.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	x.retryAfter = retryAfter(resp.Header)
+	if resp.StatusCode == http.StatusTooManyRequests && x.retryAfter == 0 {
+		x.retryAfter = limitReset(resp.Header)
+	}
 	refused := resp.StatusCode >= http.StatusBadRequest
 	b := &body{ReadCloser: resp.Body, watch: x.watch, most: x.bodyLimit(), refusal: refused}
 	if redirects(resp) {
@@ -243,4 +246,23 @@ func retryAfter(h http.Header) time.Duration {
 		}
 	}
 	return min(max(0, wait), maxRetryAfter)
+}
+
+// limits are the names of Anthropic's rate limits in headers.
+var limits = []string{"Requests", "Tokens", "Input-Tokens", "Output-Tokens"}
+
+// limitReset returns the wait until all of Anthropic's rate limits that are used up are reset, or 0 if none says when.
+func limitReset(h http.Header) time.Duration {
+	now, err := http.ParseTime(h.Get("Date"))
+	if err != nil {
+		return 0
+	}
+	var wait time.Duration
+	for _, name := range limits {
+		prefix := "Anthropic-Ratelimit-" + name
+		if until, err := time.Parse(time.RFC3339, h.Get(prefix+"-Reset")); err == nil && h.Get(prefix+"-Remaining") == "0" {
+			wait = max(wait, until.Sub(now))
+		}
+	}
+	return min(wait, maxRetryAfter)
 }

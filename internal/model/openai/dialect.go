@@ -31,15 +31,7 @@ type Dialect struct {
 	Returned        ReturnedData
 	ReturnedLasting bool
 	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
-	Extra []ExtraField
-}
-
-// ExtraField is a further field of a request's body.
-type ExtraField struct {
-	// Name of the field.
-	Name string
-	// Value of the field, which should be JSON: otherwise no request is sent.
-	Value string
+	Extra []endpoint.ExtraField
 }
 
 // SystemPlace says where system messages may be.

@@ -2,7 +2,6 @@ package openai
 
 import (
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -74,22 +73,7 @@ func bodyOf(req *model.Request, d *Dialect) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return withExtra(body, d.Extra)
-}
-
-// withExtra adds fields to a body, which is a JSON object that is not empty.
-func withExtra(body []byte, extra []ExtraField) ([]byte, error) {
-	for _, f := range extra {
-		if !json.Valid([]byte(f.Value)) {
-			return nil, endpoint.Unsendable("the value of the extra field %q is not JSON: correct it in spec.requests.extraFields", f.Name)
-		}
-		name, err := json.Marshal(f.Name)
-		if err != nil {
-			return nil, err
-		}
-		body = fmt.Appendf(body[:len(body)-1], ",%s:%s}", name, f.Value)
-	}
-	return body, nil
+	return endpoint.WithExtra(body, d.Extra)
 }
 
 // formatOf returns a response format with a schema. If it is strict, the API accepts only a part of JSON Schema, and

@@ -26,9 +26,9 @@ func TestAsError(t *testing.T) {
 }
 
 func TestUsageAdds(t *testing.T) {
-	a, b := model.Usage{InputTokens: 1, OutputTokens: 2, ReasoningTokens: 3, CacheReadTokens: 4},
-		model.Usage{InputTokens: 10, OutputTokens: 20, ReasoningTokens: 30, CacheReadTokens: 40}
-	want := model.Usage{InputTokens: 11, OutputTokens: 22, ReasoningTokens: 33, CacheReadTokens: 44}
+	a, b := model.Usage{InputTokens: 1, OutputTokens: 2, ReasoningTokens: 3, CacheReadTokens: 4, CacheCreationTokens: 5},
+		model.Usage{InputTokens: 10, OutputTokens: 20, ReasoningTokens: 30, CacheReadTokens: 40, CacheCreationTokens: 50}
+	want := model.Usage{InputTokens: 11, OutputTokens: 22, ReasoningTokens: 33, CacheReadTokens: 44, CacheCreationTokens: 55}
 	if diff := cmp.Diff(want, a.Add(b)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

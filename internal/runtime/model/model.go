@@ -158,6 +158,8 @@ type Usage struct {
 	ReasoningTokens int64 `json:"reasoningTokens,omitempty"`
 	// CacheReadTokens is the part of InputTokens read from the provider's cache.
 	CacheReadTokens int64 `json:"cacheReadTokens,omitempty"`
+	// CacheCreationTokens is the part of InputTokens written to the provider's cache. Some providers charge more for it.
+	CacheCreationTokens int64 `json:"cacheCreationTokens,omitempty"`
 	// Estimated is true if a part of the tokens is estimated because the endpoint did not report it.
 	Estimated bool `json:"estimated,omitempty"`
 }
@@ -169,11 +171,12 @@ const MaxTokens int64 = 1 << 50
 func (u Usage) Add(o Usage) Usage {
 	sum := func(a, b int64) int64 { return min(Tokens(a)+Tokens(b), MaxTokens) }
 	return Usage{
-		InputTokens:     sum(u.InputTokens, o.InputTokens),
-		OutputTokens:    sum(u.OutputTokens, o.OutputTokens),
-		ReasoningTokens: sum(u.ReasoningTokens, o.ReasoningTokens),
-		CacheReadTokens: sum(u.CacheReadTokens, o.CacheReadTokens),
-		Estimated:       u.Estimated || o.Estimated,
+		InputTokens:         sum(u.InputTokens, o.InputTokens),
+		OutputTokens:        sum(u.OutputTokens, o.OutputTokens),
+		ReasoningTokens:     sum(u.ReasoningTokens, o.ReasoningTokens),
+		CacheReadTokens:     sum(u.CacheReadTokens, o.CacheReadTokens),
+		CacheCreationTokens: sum(u.CacheCreationTokens, o.CacheCreationTokens),
+		Estimated:           u.Estimated || o.Estimated,
 	}
 }
 

@@ -6,8 +6,10 @@ import "github.com/shopspring/decimal"
 type Pricing struct {
 	// Currency as an ISO 4217 code.
 	Currency string
-	// Input, Output and CacheRead are the prices of a million tokens each.
+	// Input, Output, CacheRead and CacheWrite are the prices of a million tokens each. CacheWrite is nil if tokens that are
+	// written to a cache cost as much as other input.
 	Input, Output, CacheRead decimal.Decimal
+	CacheWrite               *decimal.Decimal
 }
 
 // Cost is an amount of money.
@@ -25,8 +27,13 @@ func (p *Pricing) Cost(u Usage) *Cost {
 	if p == nil {
 		return nil
 	}
-	fresh := max(0, u.InputTokens-u.CacheReadTokens)
+	write := p.Input
+	if p.CacheWrite != nil {
+		write = *p.CacheWrite
+	}
+	fresh := max(0, u.InputTokens-u.CacheReadTokens-u.CacheCreationTokens)
 	sum := p.Input.Mul(decimal.NewFromInt(fresh)).
+		Add(write.Mul(decimal.NewFromInt(u.CacheCreationTokens))).
 		Add(p.CacheRead.Mul(decimal.NewFromInt(u.CacheReadTokens))).
 		Add(p.Output.Mul(decimal.NewFromInt(u.OutputTokens)))
 	// Prices have at most 9 decimals and the divisor is 10^6: 15 decimals hold the amount exactly.

@@ -18,6 +18,8 @@ func pricing(currency, in, out, cached string) *model.Pricing {
 
 func TestCostOfAUsage(t *testing.T) {
 	usd := pricing("USD", "2.50", "10", "1.25")
+	written, write := *usd, decimal.RequireFromString("3.50")
+	written.CacheWrite = &write
 	usage := func(in, out, cached int64) model.Usage {
 		return model.Usage{InputTokens: in, OutputTokens: out, CacheReadTokens: cached}
 	}
@@ -32,11 +34,21 @@ func TestCostOfAUsage(t *testing.T) {
 		"plain":       {"prices are per million", usd, usage(1000, 100, 0), "0.0035 USD"},
 		"cached":      {"tokens from the cache have their own price", usd, usage(1000, 0, 400), "0.002 USD"},
 		"only cached": {"more cached than sent costs the cached ones", usd, usage(10, 0, 1000), "0.00125 USD"},
-		"reasoning":   {"is a part of the output", usd, model.Usage{OutputTokens: 100, ReasoningTokens: 90}, "0.001 USD"},
-		"exact":       {"no digit is lost", pricing("USD", "0.000000001", "999999999.999999999", "0"), usage(1, 1, 0), "1000 USD"},
-		"smallest":    {"down to the last", pricing("USD", "0.000000001", "0", "0"), usage(1, 0, 0), "0.000000000000001 USD"},
-		"most":        {"nor at the largest count", pricing("USD", "0.1", "0", "0"), usage(model.MaxTokens, 0, 0), "112589990.6842624 USD"},
-		"free":        {"a price of zero is a price", pricing("EUR", "0", "0", "0"), usage(5, 5, 0), "0 EUR"},
+		"written": {
+			"tokens written to the cache have their own price, if there is one", &written,
+			model.Usage{InputTokens: 1000, CacheReadTokens: 400, CacheCreationTokens: 100},
+			"0.0021 USD",
+		},
+		"written, no price": {
+			"otherwise that of other input", usd,
+			model.Usage{InputTokens: 1000, CacheReadTokens: 400, CacheCreationTokens: 100},
+			"0.002 USD",
+		},
+		"reasoning": {"is a part of the output", usd, model.Usage{OutputTokens: 100, ReasoningTokens: 90}, "0.001 USD"},
+		"exact":     {"no digit is lost", pricing("USD", "0.000000001", "999999999.999999999", "0"), usage(1, 1, 0), "1000 USD"},
+		"smallest":  {"down to the last", pricing("USD", "0.000000001", "0", "0"), usage(1, 0, 0), "0.000000000000001 USD"},
+		"most":      {"nor at the largest count", pricing("USD", "0.1", "0", "0"), usage(model.MaxTokens, 0, 0), "112589990.6842624 USD"},
+		"free":      {"a price of zero is a price", pricing("EUR", "0", "0", "0"), usage(5, 5, 0), "0 EUR"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""

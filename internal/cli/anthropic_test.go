@@ -1,0 +1,128 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/model/modeltest"
+)
+
+// strictAnthropic starts a server that refuses what Anthropic refuses. It calls two tools at once and then answers, in the
+// form of an answer's schema if the request has one.
+func strictAnthropic(t *testing.T) (server *modeltest.Anthropic, url string) {
+	t.Helper()
+	server = &modeltest.Anthropic{Key: key, Reply: func(r modeltest.AnthropicRequest) ([]modeltest.AnthropicBlock, string) {
+		thought := modeltest.AnthropicBlock{Type: "thinking", Thinking: "What now?"}
+		last := r.Messages[len(r.Messages)-1]
+		switch {
+		case slices.ContainsFunc(r.Tools, func(t modeltest.AnthropicTool) bool { return t.Name == "give_final_answer" }):
+			answer := modeltest.AnthropicBlock{
+				Type: "tool_use", ID: "toolu_9", Name: "give_final_answer", Input: json.RawMessage(`{"id":1042}`),
+			}
+			return []modeltest.AnthropicBlock{thought, answer}, "tool_use"
+		case slices.ContainsFunc(last.Content, func(b modeltest.AnthropicBlock) bool { return b.Type == "tool_result" }):
+			return []modeltest.AnthropicBlock{{Type: "text", Text: "Done."}}, "end_turn"
+		}
+		return []modeltest.AnthropicBlock{
+			thought,
+			{Type: "text", Text: "I look and close."},
+			{Type: "tool_use", ID: "toolu_1", Name: "get_ticket", Input: json.RawMessage(`{"id":"1042"}`)},
+			{Type: "tool_use", ID: "toolu_2", Name: "close_ticket", Input: json.RawMessage(`{"id":"1042"}`)},
+		}, "tool_use"
+	}}
+	web := httptest.NewServer(server)
+	t.Cleanup(web.Close)
+	return server, web.URL + "/v1"
+}
+
+// onAnthropic returns an Agent with tools on a provider of the type Anthropic, and two Turns of a Session. The second has a
+// schema for its answer.
+func onAnthropic(t *testing.T, tools string) files {
+	t.Helper()
+	f := withTools(t, tools, "").with(t, "provider.yaml", "type: OpenAI", "type: Anthropic")
+	f = f.with(t, "provider.yaml", "name: small", "name: claude-sonnet-4-5\n    capabilities: [StructuredOutput, Reasoning]")
+	f = f.with(t, "provider.yaml", `outputPerMillion: "2"`,
+		`outputPerMillion: "2", cacheReadPerMillion: "0.1", cacheWritePerMillion: "1.25"`)
+	f = f.with(t, "agent.yaml", "model: small", "model: claude-sonnet-4-5\n  thinking: Low")
+	f = f.with(t, "turn.yaml", "  message: What is up?", "  sessionRef: {name: chat}\n  message: Close 1042.")
+	f["second.yaml"] = secondYAML + "  output: {schema: {type: object, properties: {id: {type: integer}}, required: [id]}}\n"
+	return f
+}
+
+// TestAgentOnAnthropic runs an Agent with tools, thinking, a Session of two Turns and a structured answer.
+func TestAgentOnAnthropic(t *testing.T) {
+	t.Parallel()
+	model, url := strictAnthropic(t)
+	tools := serveTools(t, "")
+	dir, data := onAnthropic(t, tools.url).written(t, url), t.TempDir()
+	run := func(name string) v1alpha1.Turn {
+		t.Helper()
+		got := capstan(t, "run", "-f", dir, "--turn", name, "--data-dir", data, "-o", "json")
+		if refused := model.Refused(); len(refused) > 0 {
+			t.Fatalf("the server refused a request: %s", strings.Join(refused, "; "))
+		}
+		return *turnOf(t, got.mustEnd(t, exit.OK).out)
+	}
+	first := run("first")
+	if tools.calls() != "1042" || first.Status.Result.Text != "Done." {
+		t.Errorf("want ticket 1042 closed once and the answer, have %q and %q", tools.calls(), first.Status.Result.Text)
+	}
+	// Each request has 9 new, 20 written and 100 cached input tokens, and 4 output tokens.
+	want := &v1alpha1.Usage{
+		InputTokens: 258, OutputTokens: 8, TotalTokens: 266, CacheReadTokens: 200, CacheCreationTokens: 40,
+		Cost: &v1alpha1.Cost{Amount: "0.000104", Currency: "USD"},
+	}
+	if diff := cmp.Diff(want, first.Status.Usage); diff != "" {
+		t.Errorf("usage: -want +got:\n%s", diff)
+	}
+	second := run("second")
+	var answer struct{ ID int }
+	if got := second.Status.Result.Data; got == nil || json.Unmarshal(got.Raw, &answer) != nil || answer.ID != 1042 {
+		t.Errorf("the structured answer is %v, want the arguments of the call", got)
+	}
+	requests := model.Requests()
+	if len(requests) != 3 {
+		t.Fatalf("%d requests, want 3", len(requests))
+	}
+	for i, r := range requests {
+		if r.System[0].Text != requests[0].System[0].Text || r.System[0].CacheControl == nil || r.Thinking == nil {
+			t.Errorf("request %d: want thinking, and the same stable beginning with a marker for the cache", i)
+		}
+	}
+	if history := requests[2].Messages; !slices.ContainsFunc(history, func(m modeltest.AnthropicMessage) bool {
+		return m.Role == "assistant" && slices.ContainsFunc(m.Content, func(b modeltest.AnthropicBlock) bool { return b.Text == "Done." })
+	}) {
+		t.Errorf("the second Turn does not see the first: %+v", history)
+	}
+}
+
+// TestLastStepOnAnthropic checks the last request of a Turn without steps left, which has calls but no tools, and a note
+// behind their results.
+func TestLastStepOnAnthropic(t *testing.T) {
+	t.Parallel()
+	model, url := strictAnthropic(t)
+	f := onAnthropic(t, serveTools(t, "").url).with(t, "agent.yaml", "{timeoutSeconds: 30}", "{timeoutSeconds: 30, maxSteps: 1}")
+	got := capstan(t, "run", "-f", f.written(t, url), "--turn", "first", "-o", "json").mustEnd(t, exit.Failed)
+	if refused := model.Refused(); len(refused) > 0 {
+		t.Fatalf("the server refused a request: %s", strings.Join(refused, "; "))
+	}
+	if text := turnOf(t, got.out).Status.Result.Text; text != "Done." {
+		t.Errorf("the answer is %q, want the one of the last step", text)
+	}
+}
+
+// TestWrongKeyOnAnthropic checks that the refusal of a key names its Secret.
+func TestWrongKeyOnAnthropic(t *testing.T) {
+	t.Parallel()
+	model, url := strictAnthropic(t)
+	model.Key = "sk-ant-another"
+	got := capstan(t, "run", "-f", onAnthropic(t, serveTools(t, "").url).written(t, url), "--turn", "first").mustEnd(t, exit.Failed)
+	mustSay(t, got.err, `the endpoint refused the credentials (HTTP 401): check key "apiKey" of Secret "model-key"`)
+}

@@ -1,0 +1,189 @@
+package anthropic_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/model/anthropic"
+	"github.com/capstan-dev/capstan/internal/model/modeltest"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// TestThoughtsAreSentBack checks a loop with signed thoughts: the server refuses the results without the thoughts, and
+// with changed ones.
+func TestThoughtsAreSentBack(t *testing.T) {
+	strict, url := start(t, func(r modeltest.AnthropicRequest) ([]modeltest.AnthropicBlock, string) {
+		if len(r.Messages) > 1 {
+			return []modeltest.AnthropicBlock{{Type: "text", Text: "Done."}}, "end_turn"
+		}
+		return []modeltest.AnthropicBlock{
+			{Type: "thinking", Thinking: "I need <both> & more."},
+			{Type: "text", Text: "I count."},
+			{Type: "redacted_thinking", Data: "c2VjcmV0"},
+			{Type: "tool_use", ID: "toolu_1", Name: "count", Input: json.RawMessage(`{"n":1}`)},
+			{Type: "tool_use", ID: "toolu_2", Name: "count", Input: json.RawMessage(`{}`)},
+		}, "tool_use"
+	})
+	p := provider(t, url)
+	req := model.Request{
+		Model: "claude-sonnet-4-5", Messages: []model.Message{system("Be.", 3), user("a")}, Tools: count,
+		Parameters: model.Parameters{Effort: "low"},
+	}
+	first, err := p.Generate(t.Context(), &req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Messages = append(
+		req.Messages,
+		model.Message{Role: model.RoleAssistant, Content: first.Text, ToolCalls: first.ToolCalls, ProviderData: first.ProviderData},
+		result("toolu_1", "1"), result("toolu_2", "2"),
+	)
+	if second, err := p.Generate(t.Context(), &req); err != nil || second.Text != "Done." {
+		t.Fatalf("the second reply is %+v, %v; refused: %q", second, err, strict.Refused())
+	}
+	var kinds []string
+	for _, b := range strict.Requests()[1].Messages[1].Content {
+		kinds = append(kinds, b.Type)
+	}
+	want := []string{"thinking", "text", "redacted_thinking", "tool_use", "tool_use"}
+	if diff := cmp.Diff(want, kinds); diff != "" || strict.Requests()[1].Thinking == nil {
+		t.Errorf("the thoughts must be where they were, and thinking stay on: -want +got:\n%s", diff)
+	}
+	req.Messages[2].ProviderData.Blocks = json.RawMessage(`[{"at":0,"block":{"type":"thinking","thinking":"No.","signature":"x"}}]`)
+	if _, err := p.Generate(t.Context(), &req); err == nil {
+		t.Error("the strict server accepts a changed thought")
+	}
+	req.Messages[2].ProviderData = nil
+	if _, err := p.Generate(t.Context(), &req); err != nil || strict.Requests()[2].Thinking != nil {
+		t.Errorf("calls without thoughts: %v, want a request without thinking", err)
+	}
+}
+
+// TestStructuredAnswers checks how the schema of an answer is sent, and which part of the reply is the answer.
+func TestStructuredAnswers(t *testing.T) {
+	const schema = `{"type":"object","properties":{"city":{"type":"string"}}}`
+	answer := modeltest.AnthropicBlock{
+		Type: "tool_use", ID: "toolu_9", Name: "give_final_answer", Input: json.RawMessage(`{"city":"Bonn"}`),
+	}
+	text := modeltest.AnthropicBlock{Type: "text", Text: "It is Bonn."}
+	call := modeltest.AnthropicBlock{Type: "tool_use", ID: "toolu_1", Name: "count", Input: json.RawMessage(`{}`)}
+	answered := model.Reply{Text: `{"city":"Bonn"}`, FinishReason: model.FinishStop}
+	called := model.Reply{ToolCalls: []model.ToolCall{{ID: "toolu_1", Name: "count", Arguments: "{}"}}, FinishReason: model.FinishToolCalls}
+	for name, tc := range map[string]struct {
+		reason  string
+		schema  string
+		tools   []model.Tool
+		effort  string
+		options anthropic.Options
+		blocks  []modeltest.AnthropicBlock
+		stop    string
+		want    model.Reply
+		choice  string
+		format  bool
+	}{
+		"alone": {
+			"the model must call the tool", schema, nil, "",
+			anthropic.Options{},
+			[]modeltest.AnthropicBlock{answer},
+			"tool_use", answered, "tool", false,
+		},
+		"with tools": {
+			"the model must call some tool", schema, count, "",
+			anthropic.Options{},
+			[]modeltest.AnthropicBlock{text, answer},
+			"tool_use", answered, "any", false,
+		},
+		"with thoughts": {
+			"the protocol refuses to force a call", schema, nil, "low",
+			anthropic.Options{},
+			[]modeltest.AnthropicBlock{answer, text},
+			"end_turn", answered, "auto", false,
+		},
+		"as text": {
+			"a model that is not forced may write the answer", schema, nil, "low",
+			anthropic.Options{},
+			[]modeltest.AnthropicBlock{{Type: "text", Text: `{"city":"Bonn"}`}},
+			"end_turn", answered, "auto", false,
+		},
+		"with another call": {
+			"the answer was given before the result was known", schema, count, "",
+			anthropic.Options{},
+			[]modeltest.AnthropicBlock{answer, call},
+			"tool_use", called, "any", false,
+		},
+		"cut off": {
+			"a part is no answer", schema, nil, "",
+			anthropic.Options{},
+			[]modeltest.AnthropicBlock{answer},
+			"max_tokens",
+			model.Reply{Text: answered.Text, FinishReason: model.FinishLength},
+			"tool", false,
+		},
+		"strict": {
+			"the endpoint restricts the text", `{"type":"object","additionalProperties":false}`, nil, "",
+			anthropic.Options{StrictSchemas: true},
+			[]modeltest.AnthropicBlock{{Type: "text", Text: `{}`}},
+			"end_turn",
+			model.Reply{Text: "{}", FinishReason: model.FinishStop},
+			"", true,
+		},
+		"list": {
+			"the arguments of a tool are an object", `{"type":"array","items":{"type":"object","additionalProperties":false}}`, nil, "",
+			anthropic.Options{},
+			[]modeltest.AnthropicBlock{{Type: "text", Text: `[]`}},
+			"end_turn",
+			model.Reply{Text: "[]", FinishReason: model.FinishStop},
+			"", true,
+		},
+		"name in use": {
+			"a tool of the Agent has the name", `{"type":"object","additionalProperties":false}`,
+			[]model.Tool{{Name: "give_final_answer"}},
+			"",
+			anthropic.Options{},
+			[]modeltest.AnthropicBlock{answer},
+			"tool_use",
+			model.Reply{
+				ToolCalls:    []model.ToolCall{{ID: "toolu_9", Name: "give_final_answer", Arguments: `{"city":"Bonn"}`}},
+				FinishReason: model.FinishToolCalls,
+			},
+			"", true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			strict, url := start(t, func(modeltest.AnthropicRequest) ([]modeltest.AnthropicBlock, string) { return tc.blocks, tc.stop })
+			got, err := provider(t, url, func(c *anthropic.Config) { c.Options = tc.options }).Generate(t.Context(), &model.Request{
+				Model: "claude-sonnet-4-5", Messages: []model.Message{user("Which?")}, Tools: tc.tools, Output: json.RawMessage(tc.schema),
+				Parameters: model.Parameters{Effort: tc.effort},
+			})
+			if err != nil {
+				t.Fatalf("Generate: %v, refused: %q", err, strict.Refused())
+			}
+			got.Usage = model.Usage{}
+			if diff := cmp.Diff(&tc.want, got); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			sent := strict.Requests()[0]
+			choice := ""
+			if sent.ToolChoice != nil {
+				choice = sent.ToolChoice.Type
+			}
+			if hasFormat := sent.OutputConfig != nil && sent.OutputConfig.Format != nil; choice != tc.choice || hasFormat != tc.format {
+				t.Errorf("tool choice %q and format %t, want %q and %t: %s", choice, hasFormat, tc.choice, tc.format, tc.reason)
+			}
+		})
+	}
+}
+
+// TestProbe checks the list of models and a wrong key.
+func TestProbe(t *testing.T) {
+	_, url := start(t, nil)
+	if listed, err := provider(t, url).Probe(t.Context()); err != nil || !listed {
+		t.Errorf("Probe = %t, %v; want a list", listed, err)
+	}
+	_, err := provider(t, url, func(c *anthropic.Config) { c.APIKey = "sk-ant-other-0123456789" }).Probe(t.Context())
+	if e := model.AsError(err); e.Kind != model.Auth {
+		t.Errorf("Probe with a wrong key: %v, want Auth", err)
+	}
+}

@@ -1,0 +1,102 @@
+// Package anthropic is the Messages protocol of Anthropic. Its types of requests and answers are its own: see
+// docs/architecture.md, Libraries.
+package anthropic
+
+import (
+	"net/http"
+	"regexp"
+
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// Version is the version of the protocol, which each request names unless the configuration has another one.
+const Version = "2023-06-01"
+
+const (
+	versionHeader = "Anthropic-Version"
+	keyHeader     = "X-Api-Key"
+)
+
+// Config of an endpoint.
+type Config struct {
+	endpoint.Config
+	// Options say how requests are written.
+	Options Options
+}
+
+// Options say how requests are written. The zero value suits every model.
+type Options struct {
+	// MaxOutput is the maximum number of tokens of a reply, by model, where it is known. It is at least 1.
+	MaxOutput map[string]int
+	// Thinking is the form of the setting for reasoning.
+	Thinking ThinkingForm
+	// StrictSchemas marks the schemas of tools as strict, and sends the schema of the answer as output_config instead of
+	// a tool that the model must call.
+	StrictSchemas bool
+	// ParallelCalls is false if the model may call one tool at a time only. If it is nil, the endpoint decides.
+	ParallelCalls *bool
+	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
+	Extra []endpoint.ExtraField
+}
+
+// ThinkingForm is the form of the setting for reasoning.
+type ThinkingForm int
+
+const (
+	// ThinkingByModel uses the form that the model is known to accept.
+	ThinkingByModel ThinkingForm = iota
+	// ThinkingBudget sends a number of tokens.
+	ThinkingBudget
+	// ThinkingAdaptive sends the effort, and lets the model decide about the number of tokens.
+	ThinkingAdaptive
+)
+
+// claude recognizes the models of Anthropic, also behind gateways, and withBudget those up to version 4.5, which know only
+// budgets. Later models are deprecating budgets and refuse them since version 4.7: github.com/docker/docker-agent/issues/3093.
+var (
+	claude     = regexp.MustCompile(`(?i)\bclaude-`)
+	withBudget = regexp.MustCompile(`(?i)\bclaude-(instant|[23]|(opus|sonnet|haiku)-4($|[-.@:]([0-5]($|\D)|20\d{6})))`)
+)
+
+// isAdaptive reports whether a model gets its effort instead of a budget. Models of others know only budgets.
+func (o *Options) isAdaptive(name string) bool {
+	switch o.Thinking {
+	case ThinkingBudget:
+		return false
+	case ThinkingAdaptive:
+		return true
+	case ThinkingByModel:
+	}
+	return claude.MatchString(name) && !withBudget.MatchString(name)
+}
+
+// New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.
+func New(cfg Config) *endpoint.Provider { return endpoint.New(cfg.Config, &protocol{cfg.Options}) }
+
+// protocol implements endpoint.Protocol.
+type protocol struct{ options Options }
+
+// Name returns the name of the protocol.
+func (*protocol) Name() string { return "the Messages protocol of Anthropic" }
+
+// Path returns the path of messages.
+func (*protocol) Path() string { return "/messages" }
+
+// SetHeaders sends the key and the version.
+func (*protocol) SetHeaders(h http.Header, apiKey, _ string) {
+	if apiKey != "" {
+		h.Set(keyHeader, apiKey)
+	}
+	if h.Get(versionHeader) == "" {
+		h.Set(versionHeader, Version)
+	}
+}
+
+// Body returns the request with its markers for the cache.
+func (p *protocol) Body(req *model.Request) ([]byte, error) { return bodyOf(req, &p.options) }
+
+// NewDecoder returns a decoder of one answer.
+func (p *protocol) NewDecoder(req *model.Request) endpoint.Decoder {
+	return &decoder{answerTool: answersWithTool(req, &p.options)}
+}

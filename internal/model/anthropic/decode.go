@@ -1,0 +1,278 @@
+package anthropic
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/model/lenient"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// dataFormat is the format of model.ProviderData with a list of thoughts.
+const dataFormat = "anthropic/thinking"
+
+// maxThoughts bounds the thoughts of one reply. If there are more, none is sent back.
+const maxThoughts = 256
+
+// thought is a block of thinking that is sent back unchanged, because it is signed.
+type thought struct {
+	// At is the number of other blocks before it: the text of the reply, if there is one, and calls.
+	At    int             `json:"at"`
+	Block json.RawMessage `json:"block"`
+}
+
+// event is an event of a stream, or a whole answer. It has only the members that Capstan needs.
+type event struct {
+	Type    lenient.Maybe[string]         `json:"type"`
+	Index   lenient.Maybe[lenient.Number] `json:"index"`
+	Block   lenient.Maybe[content]        `json:"content_block"`
+	Delta   lenient.Maybe[delta]          `json:"delta"`
+	Message json.RawMessage               `json:"message"`
+	Error   json.RawMessage               `json:"error"`
+	Detail  json.RawMessage               `json:"detail"`
+	answer
+}
+
+// answer has the members of a whole answer, and of the message at the start of a stream.
+type answer struct {
+	Content    []lenient.Maybe[content] `json:"content"`
+	StopReason lenient.Maybe[string]    `json:"stop_reason"`
+	Usage      lenient.Maybe[usage]     `json:"usage"`
+}
+
+// content is a block of an answer. Each type has its own members.
+type content struct {
+	Type      lenient.Maybe[string] `json:"type"`
+	Text      lenient.Maybe[string] `json:"text"`
+	Thinking  lenient.Maybe[string] `json:"thinking"`
+	Signature lenient.Maybe[string] `json:"signature"`
+	Data      lenient.Maybe[string] `json:"data"`
+	ID        lenient.Maybe[string] `json:"id"`
+	Name      lenient.Maybe[string] `json:"name"`
+	Input     json.RawMessage       `json:"input"`
+}
+
+// delta is a part of a block, or of the message.
+type delta struct {
+	Text        lenient.Maybe[string] `json:"text"`
+	Thinking    lenient.Maybe[string] `json:"thinking"`
+	Signature   lenient.Maybe[string] `json:"signature"`
+	PartialJSON lenient.Maybe[string] `json:"partial_json"`
+	StopReason  lenient.Maybe[string] `json:"stop_reason"`
+}
+
+// usage counts tokens. Input does not include the tokens of the cache.
+type usage struct {
+	Input      lenient.Maybe[lenient.Number] `json:"input_tokens"`
+	Output     lenient.Maybe[lenient.Number] `json:"output_tokens"`
+	CacheWrite lenient.Maybe[lenient.Number] `json:"cache_creation_input_tokens"`
+	CacheRead  lenient.Maybe[lenient.Number] `json:"cache_read_input_tokens"`
+	Details    lenient.Maybe[struct {
+		Thinking lenient.Maybe[lenient.Number] `json:"thinking_tokens"`
+	}] `json:"output_tokens_details"`
+}
+
+// tokens returns the usage in the engine's terms.
+func (u *usage) tokens() model.Usage {
+	return model.Usage{
+		InputTokens:  int64(u.Input.Value + u.CacheWrite.Value + u.CacheRead.Value),
+		OutputTokens: int64(u.Output.Value), ReasoningTokens: int64(u.Details.Value.Thinking.Value),
+		CacheReadTokens: int64(u.CacheRead.Value), CacheCreationTokens: int64(u.CacheWrite.Value),
+	}
+}
+
+// decoder reads one answer.
+type decoder struct {
+	// answerTool is true if the model answers by a call of the tool for answers.
+	answerTool bool
+	// answered is true once such a call has begun, and answer is the index of its block.
+	answered bool
+	answer   lenient.Number
+	// open is the index of the call that has begun and has no arguments yet, or nil.
+	open *lenient.Number
+	// others is the number of texts and calls, and thoughts are the blocks between them.
+	others   int
+	hasText  bool
+	thoughts []*thinkingBlock
+}
+
+// thinkingBlock is a thought that is being received.
+type thinkingBlock struct {
+	at                    int
+	index                 lenient.Number
+	isRedacted            bool
+	text, signature, data strings.Builder
+}
+
+// Decode adds an event to the answer.
+func (d *decoder) Decode(data []byte, in *endpoint.Answer) (failure []byte, err error) {
+	var e event
+	if err := json.Unmarshal(data, &e); err != nil {
+		return nil, err
+	}
+	switch e.Type.Value {
+	case "error":
+		return slices.Clone(data), nil
+	case "message_start":
+		var start answer
+		_ = json.Unmarshal(e.Message, &start) // a message of another form has no usage
+		in.Count(start.Usage.Value.tokens())
+	case "content_block_start":
+		d.begin(e.Index.Value, &e.Block.Value, in)
+	case "content_block_delta":
+		d.add(e.Index.Value, &e.Delta.Value, in)
+	case "content_block_stop":
+		d.closeCall(in)
+	case "message_delta":
+		in.Count(e.Usage.Value.tokens())
+		d.finish(e.Delta.Value.StopReason.Value, in)
+	case "message_stop":
+		in.SetComplete()
+	case "message":
+		d.whole(&e.answer, in)
+	default:
+		if endpoint.IsPresent(e.Error) || e.Type.Value == "" && (endpoint.IsPresent(e.Message) || endpoint.IsPresent(e.Detail)) {
+			return slices.Clone(data), nil
+		}
+	}
+	return nil, nil
+}
+
+// whole adds a whole answer.
+func (d *decoder) whole(a *answer, in *endpoint.Answer) {
+	in.Count(a.Usage.Value.tokens())
+	for i := range a.Content {
+		d.begin(lenient.Number(i), &a.Content[i].Value, in)
+	}
+	d.finish(a.StopReason.Value, in)
+	in.SetComplete()
+}
+
+// begin adds the beginning of a block, which some servers send whole.
+func (d *decoder) begin(index lenient.Number, b *content, in *endpoint.Answer) {
+	d.closeCall(in)
+	switch b.Type.Value {
+	case "text":
+		d.addText(b.Text.Value, in)
+	case "thinking", "redacted_thinking":
+		d.thoughts = append(d.thoughts, &thinkingBlock{at: d.others, index: index, isRedacted: b.Type.Value == "redacted_thinking"})
+		d.addThought(index, b.Thinking.Value, b.Signature.Value, b.Data.Value, in)
+	case "tool_use":
+		arguments := string(b.Input)
+		if !endpoint.IsPresent(b.Input) {
+			arguments = ""
+		}
+		if d.answerTool && b.Name.Value == answerTool {
+			d.answered, d.answer = true, index
+			in.ResetText()
+			in.AddText(arguments)
+			return
+		}
+		d.others++
+		in.AddCall(endpoint.CallPiece{Index: given(index), ID: b.ID.Value, Name: b.Name.Value, Arguments: arguments})
+		if arguments == "" {
+			d.open = &index
+		}
+	}
+}
+
+// add adds a part of a block.
+func (d *decoder) add(index lenient.Number, part *delta, in *endpoint.Answer) {
+	d.addText(part.Text.Value, in)
+	d.addThought(index, part.Thinking.Value, part.Signature.Value, "", in)
+	switch arguments := part.PartialJSON.Value; {
+	case arguments == "":
+	case d.answered && index == d.answer:
+		in.AddText(arguments)
+	default:
+		d.open = nil
+		in.AddCall(endpoint.CallPiece{Index: given(index), Arguments: arguments})
+	}
+}
+
+// addText adds a piece of text. The text beside an answer that is given by a call is not part of it.
+func (d *decoder) addText(piece string, in *endpoint.Answer) {
+	if d.answered || piece == "" {
+		return
+	}
+	if !d.hasText && strings.TrimSpace(piece) != "" {
+		d.hasText = true
+		d.others++
+	}
+	in.AddText(piece)
+}
+
+// addThought adds pieces of the thought with this index.
+func (d *decoder) addThought(index lenient.Number, text, signature, data string, in *endpoint.Answer) {
+	if text == "" && signature == "" && data == "" {
+		return
+	}
+	in.AddReasoning(text)
+	for _, t := range slices.Backward(d.thoughts) {
+		if t.index == index {
+			t.text.WriteString(in.KeepData(text))
+			t.signature.WriteString(in.KeepData(signature))
+			t.data.WriteString(in.KeepData(data))
+			return
+		}
+	}
+}
+
+// closeCall gives the arguments of a call without any the form that the loop expects.
+func (d *decoder) closeCall(in *endpoint.Answer) {
+	if d.open != nil {
+		in.AddCall(endpoint.CallPiece{Index: given(*d.open), Arguments: "{}"})
+		d.open = nil
+	}
+}
+
+// finish notes why the model stopped. A call that gives the answer is its end, unless the model called other tools, too:
+// then it has answered before it knew their results.
+func (d *decoder) finish(reason string, in *endpoint.Answer) {
+	if reason == "" {
+		return
+	}
+	d.closeCall(in)
+	if d.answered && in.HasCalls() {
+		in.ResetText()
+	} else if d.answered && reason == "tool_use" {
+		reason = "end_turn"
+	}
+	in.SetFinish(reason)
+}
+
+// given returns an index that is present.
+func given(index lenient.Number) lenient.Maybe[lenient.Number] {
+	return lenient.Maybe[lenient.Number]{Value: index, Given: true}
+}
+
+// ProviderData returns the thoughts of a reply with calls, which the endpoint needs again until the Turn has ended.
+func (d *decoder) ProviderData(*endpoint.Answer) *model.ProviderData {
+	all := make([]thought, 0, len(d.thoughts))
+	for _, t := range d.thoughts {
+		var block []byte
+		var err error
+		switch {
+		case t.isRedacted:
+			block, err = json.Marshal(map[string]string{"type": "redacted_thinking", "data": t.data.String()})
+		case t.signature.Len() > 0: // others are refused
+			block, err = json.Marshal(map[string]string{
+				"type": "thinking", "thinking": t.text.String(), "signature": t.signature.String(),
+			})
+		}
+		if err != nil || block == nil {
+			continue
+		}
+		all = append(all, thought{At: t.at, Block: block})
+	}
+	if len(all) == 0 || len(all) > maxThoughts {
+		return nil
+	}
+	blocks, err := json.Marshal(all)
+	if err != nil {
+		return nil
+	}
+	return &model.ProviderData{Format: dataFormat, Blocks: blocks}
+}

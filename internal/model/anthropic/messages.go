@@ -1,0 +1,189 @@
+package anthropic
+
+import (
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// Roles of the protocol.
+const (
+	roleUser      = "user"
+	roleAssistant = "assistant"
+)
+
+// Fences around a system message that stands behind the first other message. The protocol has no role for it.
+const (
+	noteOpens  = "<system_message>"
+	noteCloses = "</system_message>"
+)
+
+// fence finds the fences, so that no other text contains one.
+var fence = regexp.MustCompile(`(?i)<(\s*/?\s*system_message)`)
+
+// Texts that the protocol makes necessary.
+const (
+	conversationBegins = noteOpens + "\nThe conversation so far follows.\n" + noteCloses
+	continueReply      = noteOpens + "\nContinue.\n" + noteCloses
+)
+
+type message struct {
+	Role    string  `json:"role"`
+	Content []block `json:"content"`
+}
+
+// block is a part of a message. Each type has its own members.
+type block struct {
+	Type string `json:"type"`
+	Text string `json:"text,omitempty"`
+
+	ID    string          `json:"id,omitempty"`
+	Name  string          `json:"name,omitempty"`
+	Input json.RawMessage `json:"input,omitempty"`
+
+	ToolUseID string `json:"tool_use_id,omitempty"`
+	Content   string `json:"content,omitempty"`
+
+	CacheControl *cacheControl `json:"cache_control,omitempty"`
+	// raw is the whole block if it came from the endpoint and is sent back unchanged.
+	raw json.RawMessage
+}
+
+// MarshalJSON implements json.Marshaler.
+func (b block) MarshalJSON() ([]byte, error) {
+	if b.raw != nil {
+		return b.raw, nil
+	}
+	type members block
+	return json.Marshal(members(b))
+}
+
+// messagesOf returns the system prompt and the other messages. The system prompt consists of the system messages before
+// the first other message. Later ones are fenced texts of the user, in place, so that the beginning of a conversation
+// stays the same and its cache valid.
+func messagesOf(messages []model.Message) (system []block, out []message) {
+	add := func(role string, blocks ...block) {
+		switch {
+		case len(blocks) == 0:
+		case len(out) > 0 && out[len(out)-1].Role == role:
+			out[len(out)-1].Content = append(out[len(out)-1].Content, blocks...)
+		default:
+			out = append(out, message{role, blocks})
+		}
+	}
+	var last *model.Message // of the leading system messages
+	for i := range messages {
+		m := &messages[i]
+		switch m.Role {
+		case model.RoleSystem:
+			if len(out) == 0 {
+				system = append(system, systemBlocks(m)...)
+				last = m
+				continue
+			}
+			add(roleUser, note(m.Content)...)
+		case model.RoleUser:
+			add(roleUser, texts(neutral(m.Content))...)
+		case model.RoleTool:
+			add(roleUser, block{
+				Type: "tool_result", ToolUseID: endpoint.CallID(m.ToolCallID, endpoint.CallIDsPlain), Content: neutral(m.Content),
+			})
+		case model.RoleAssistant:
+			if len(out) == 0 {
+				add(roleUser, texts(conversationBegins)...)
+			}
+			add(roleAssistant, assistantBlocks(m)...)
+		}
+	}
+	switch {
+	case len(out) == 0 && last != nil: // a conversation needs a message
+		return system, []message{{roleUser, texts(continueReply)}}
+	case len(out) > 0 && out[len(out)-1].Role == roleAssistant: // newer models do not continue their own message
+		add(roleUser, texts(continueReply)...)
+	}
+	return system, out
+}
+
+// texts returns a block with a text, or none if the text is blank: the protocol refuses blank texts.
+func texts(text string) []block {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	return []block{{Type: "text", Text: text}}
+}
+
+// note returns a later system message.
+func note(text string) []block {
+	if strings.TrimSpace(text) == "" {
+		return nil
+	}
+	return texts(noteOpens + "\n" + neutral(text) + "\n" + noteCloses)
+}
+
+// neutral returns a text without fences of system messages.
+func neutral(text string) string { return fence.ReplaceAllString(text, "&lt;$1") }
+
+// systemBlocks returns a system message in two parts: the stable beginning and the rest.
+func systemBlocks(m *model.Message) []block {
+	stable := len(m.Content)
+	n := 0
+	for i := range m.Content {
+		if n == m.StableChars {
+			stable = i
+			break
+		}
+		n++
+	}
+	if m.StableChars == 0 {
+		return texts(m.Content)
+	}
+	return append(texts(m.Content[:stable]), texts(m.Content[stable:])...)
+}
+
+// assistantBlocks returns a reply: its text, its calls, and between them the thoughts where they were.
+func assistantBlocks(m *model.Message) []block {
+	blocks := texts(m.Content)
+	for _, c := range m.ToolCalls {
+		input := json.RawMessage(c.Arguments)
+		if !strings.HasPrefix(strings.TrimSpace(c.Arguments), "{") || !json.Valid(input) {
+			input = json.RawMessage("{}")
+		}
+		blocks = append(blocks, block{
+			Type: "tool_use", ID: endpoint.CallID(c.ID, endpoint.CallIDsPlain), Name: endpoint.ToolName(c.Name), Input: input,
+		})
+	}
+	for _, t := range slices.Backward(thoughtsOf(m)) {
+		blocks = slices.Insert(blocks, min(t.At, len(blocks)), block{raw: t.Block})
+	}
+	return blocks
+}
+
+// thoughtsOf returns the thoughts of a reply in their order, or nil if the endpoint did not make the reply.
+func thoughtsOf(m *model.Message) []thought {
+	var thoughts []thought
+	if m.ProviderData == nil || m.ProviderData.Format != dataFormat || json.Unmarshal(m.ProviderData.Blocks, &thoughts) != nil {
+		return nil
+	}
+	return thoughts
+}
+
+// startsWithThought reports whether the newest calls may be sent with a budget for thinking: the protocol demands that the
+// first reply since the user's message starts with a thought. It does not if another model made the reply.
+func startsWithThought(messages []model.Message) bool {
+	starts := true
+	for i := range slices.Backward(messages) {
+		switch m := &messages[i]; m.Role {
+		case model.RoleUser:
+			return starts
+		case model.RoleAssistant:
+			thoughts := thoughtsOf(m)
+			starts = len(m.ToolCalls) == 0 || len(thoughts) > 0 && thoughts[0].At == 0
+		case model.RoleSystem, model.RoleTool:
+		}
+	}
+	return starts
+}

@@ -1,0 +1,226 @@
+package anthropic
+
+import (
+	"encoding/json"
+
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// defaultOutput is the output limit for a model whose maximum is not known, in tokens. The protocol requires a limit. All
+// current models of Anthropic accept this one.
+const defaultOutput = 8192
+
+// minBudget is the least number of tokens for thinking that the protocol accepts.
+const minBudget = 1024
+
+// budgets are the numbers of tokens for thinking, by effort.
+var budgets = map[string]int{"low": 2048, "medium": 8192, "high": 16384}
+
+// answerTool is the name of the tool that the model calls to give an answer with a schema.
+const answerTool = "give_final_answer"
+
+const answerDescription = "Gives the final answer. Call it once you have all you need, with the whole answer as its arguments."
+
+type messagesRequest struct {
+	Model        string        `json:"model"`
+	MaxTokens    int           `json:"max_tokens"`
+	Stream       bool          `json:"stream"`
+	System       []block       `json:"system,omitempty"`
+	Messages     []message     `json:"messages"`
+	Tools        []tool        `json:"tools,omitempty"`
+	ToolChoice   *toolChoice   `json:"tool_choice,omitempty"`
+	Temperature  *float64      `json:"temperature,omitempty"`
+	Thinking     *thinking     `json:"thinking,omitempty"`
+	OutputConfig *outputConfig `json:"output_config,omitempty"`
+}
+
+type tool struct {
+	Name         string          `json:"name"`
+	Description  string          `json:"description,omitempty"`
+	InputSchema  json.RawMessage `json:"input_schema"`
+	Strict       bool            `json:"strict,omitempty"`
+	CacheControl *cacheControl   `json:"cache_control,omitempty"`
+}
+
+type toolChoice struct {
+	Type            string `json:"type"`
+	Name            string `json:"name,omitempty"`
+	DisableParallel *bool  `json:"disable_parallel_tool_use,omitempty"`
+}
+
+type thinking struct {
+	Type    string `json:"type"`
+	Budget  int    `json:"budget_tokens,omitempty"`
+	Display string `json:"display,omitempty"`
+}
+
+type outputConfig struct {
+	Effort string        `json:"effort,omitempty"`
+	Format *outputFormat `json:"format,omitempty"`
+}
+
+type outputFormat struct {
+	Type   string          `json:"type"`
+	Schema json.RawMessage `json:"schema"`
+}
+
+// bodyOf returns the body of a request. It returns the same bytes each time.
+func bodyOf(req *model.Request, o *Options) ([]byte, error) {
+	out := messagesRequest{Model: req.Model, Stream: true}
+	out.System, out.Messages = messagesOf(req.Messages)
+	if err := out.addTools(req, o); err != nil {
+		return nil, err
+	}
+	if err := out.addOutput(req, o); err != nil {
+		return nil, err
+	}
+	out.addParameters(req, o)
+	out.markForCache(req)
+	body, err := json.Marshal(&out)
+	if err != nil {
+		return nil, err
+	}
+	return endpoint.WithExtra(body, o.Extra)
+}
+
+// addTools adds the tools. If a request without tools has calls in its history, it declares their tools without allowing
+// calls, because many servers refuse the request otherwise: github.com/anthropics/anthropic-sdk-python/issues/494.
+func (r *messagesRequest) addTools(req *model.Request, o *Options) error {
+	for _, t := range req.Tools {
+		schema, err := toolSchema(t.Parameters)
+		if err != nil {
+			return endpoint.Unsendable("the parameters of tool %q are not a JSON object", t.Name)
+		}
+		r.Tools = append(r.Tools, tool{Name: t.Name, Description: t.Description, InputSchema: schema, Strict: o.StrictSchemas})
+	}
+	if len(req.Tools) > 0 {
+		if o.ParallelCalls != nil {
+			isDisabled := !*o.ParallelCalls
+			r.ToolChoice = &toolChoice{Type: "auto", DisableParallel: &isDisabled}
+		}
+		return nil
+	}
+	declared := map[string]bool{}
+	for i := range req.Messages {
+		for _, call := range req.Messages[i].ToolCalls {
+			if name := endpoint.ToolName(call.Name); !declared[name] {
+				declared[name] = true
+				r.Tools = append(r.Tools, tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`)})
+			}
+		}
+	}
+	if len(r.Tools) > 0 {
+		r.ToolChoice = &toolChoice{Type: "none"}
+	}
+	return nil
+}
+
+// toolSchema returns a schema as the protocol accepts it: with a type, and without alternatives at the top. The loop
+// checks arguments with the whole schema.
+func toolSchema(schema json.RawMessage) (json.RawMessage, error) {
+	fields := map[string]json.RawMessage{}
+	if len(schema) > 0 {
+		if err := json.Unmarshal(schema, &fields); err != nil {
+			return nil, err
+		}
+	}
+	isObject := string(fields["type"]) == `"object"`
+	for _, name := range []string{"oneOf", "anyOf", "allOf"} {
+		_, refused := fields[name]
+		isObject = isObject && !refused
+		delete(fields, name)
+	}
+	if isObject {
+		return schema, nil
+	}
+	if fields == nil { // the schema is null
+		fields = map[string]json.RawMessage{}
+	}
+	fields["type"] = json.RawMessage(`"object"`)
+	return json.Marshal(fields)
+}
+
+// answersWithTool reports whether the answer's schema is sent as a tool. A tool accepts every schema of an object, but
+// output_config only a part of JSON Schema.
+func answersWithTool(req *model.Request, o *Options) bool {
+	var schema struct {
+		Type string `json:"type"`
+	}
+	if len(req.Output) == 0 || o.StrictSchemas || json.Unmarshal(req.Output, &schema) != nil || schema.Type != "object" {
+		return false
+	}
+	for _, t := range req.Tools {
+		if t.Name == answerTool {
+			return false
+		}
+	}
+	return true
+}
+
+// addOutput adds the schema of the answer.
+func (r *messagesRequest) addOutput(req *model.Request, o *Options) error {
+	switch {
+	case len(req.Output) == 0:
+		return nil
+	case !json.Valid(req.Output):
+		return endpoint.Unsendable("the schema of the answer is not JSON")
+	case !answersWithTool(req, o):
+		r.OutputConfig = &outputConfig{Format: &outputFormat{Type: "json_schema", Schema: req.Output}}
+		return nil
+	}
+	schema, err := toolSchema(req.Output)
+	if err != nil {
+		return endpoint.Unsendable("the schema of the answer is not a JSON object")
+	}
+	r.Tools = append(r.Tools, tool{Name: answerTool, Description: answerDescription, InputSchema: schema})
+	if len(req.Tools) == 0 {
+		r.ToolChoice = &toolChoice{Type: "tool", Name: answerTool}
+		return nil
+	}
+	if r.ToolChoice == nil {
+		r.ToolChoice = &toolChoice{}
+	}
+	r.ToolChoice.Type = "any"
+	return nil
+}
+
+// addParameters adds the limit of the reply and the setting for reasoning. With reasoning, the protocol refuses a
+// temperature, and calls that the model must make.
+func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
+	most := o.MaxOutput[req.Model]
+	isKnown := most > 0
+	if !isKnown {
+		most = defaultOutput
+	}
+	if given := req.Parameters.MaxOutputTokens; given != nil {
+		most, isKnown = *given, true
+	}
+	switch effort := req.Parameters.Effort; {
+	case effort == "":
+	case o.isAdaptive(req.Model):
+		r.Thinking = &thinking{Type: "adaptive", Display: "summarized"} // otherwise nothing arrives while the model thinks
+		if r.OutputConfig == nil {
+			r.OutputConfig = &outputConfig{}
+		}
+		r.OutputConfig.Effort = effort
+	case startsWithThought(req.Messages):
+		budget := budgets[effort]
+		if isKnown {
+			budget = min(budget, most/2) // the limit includes the thoughts
+		} else {
+			most += budget
+		}
+		if budget >= minBudget {
+			r.Thinking = &thinking{Type: "enabled", Budget: budget}
+		}
+	}
+	r.MaxTokens = most
+	if t := req.Parameters.Temperature; t != nil && r.Thinking == nil {
+		limited := min(*t, 1)
+		r.Temperature = &limited
+	}
+	if r.Thinking != nil && r.ToolChoice != nil && (r.ToolChoice.Type == "any" || r.ToolChoice.Type == "tool") {
+		r.ToolChoice.Type, r.ToolChoice.Name = "auto", ""
+	}
+}
