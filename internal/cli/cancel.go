@@ -76,11 +76,11 @@ func (c *canceller) cancel(ctx context.Context, turn string) error {
 	}
 	config, namespace, err := c.cluster.Config(namespace)
 	if err != nil {
-		return exit.With(exit.Usage, err)
+		return exit.WithCode(exit.Usage, err)
 	}
 	api, err := cluster.NewClient(c.cluster.Identity(config))
 	if err != nil {
-		return exit.With(exit.Failed, err)
+		return exit.WithCode(exit.Failed, err)
 	}
 	t, err := cluster.GetTurn(ctx, api, namespace, name)
 	if err != nil {
@@ -88,7 +88,7 @@ func (c *canceller) cancel(ctx context.Context, turn string) error {
 	}
 	title, before := cluster.TurnKind+" "+namespace+"/"+name, cmp.Or(t.StateReason(), "not set yet")
 	if t.IsFinished() {
-		return exit.With(exit.Failed, fmt.Errorf("%s has ended already (%s): there is nothing to cancel", title, before))
+		return exit.WithCode(exit.Failed, fmt.Errorf("%s has ended already (%s): there is nothing to cancel", title, before))
 	}
 	said := fmt.Sprintf("%s is already being cancelled; its state is %s", title, before)
 	if t.Spec.DesiredState != v1alpha1.DesiredStateCancelled {
@@ -109,12 +109,12 @@ func patchCancelled(ctx context.Context, api client.Client, t *v1alpha1.Turn) er
 	err := api.Patch(ctx, t, client.RawPatch("application/merge-patch+json", []byte(patch)))
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return exit.With(exit.Failed, errors.New(title+" was deleted in the meantime"))
+		return exit.WithCode(exit.Failed, errors.New(title+" was deleted in the meantime"))
 	case apierrors.IsForbidden(err):
-		return exit.With(exit.Failed, fmt.Errorf(
+		return exit.WithCode(exit.Failed, fmt.Errorf(
 			"you may not cancel %s: %w; this requires the right to patch turns.capstan.dev", title, err))
 	case err != nil:
-		return exit.With(exit.Failed, fmt.Errorf("failed to cancel %s: %w", title, err))
+		return exit.WithCode(exit.Failed, fmt.Errorf("failed to cancel %s: %w", title, err))
 	}
 	return nil
 }

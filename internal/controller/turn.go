@@ -94,7 +94,7 @@ const (
 //  6. It gets a slot.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
-	metrics.Waiting(r.waiting.countsByCause)
+	metrics.SetWaitingCount(r.waiting.countsByCause)
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Turn{}, builder.WithPredicates(turnChanged(), createdWithoutSession())).
 		Watches(&v1alpha1.Turn{}, r.slotEvents()).
@@ -262,7 +262,7 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 	var agent v1alpha1.Agent
 	switch err := r.Client.Get(ctx, agentKey(t), &agent); {
 	case err == nil:
-		v.agent = translate.Bounded(&agent, t, r.Ceiling)
+		v.agent = translate.WithinCeiling(&agent, t, r.Ceiling)
 	case !apierrors.IsNotFound(err):
 		return v, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef.Name, err)
 	}

@@ -252,7 +252,7 @@ func whenDeadlineExceeded(v snapshot) (decision, bool) {
 
 func agentLimits(v snapshot) *v1alpha1.Limits {
 	if v.agent == nil {
-		return translate.Bounded(&v1alpha1.Agent{}, v.turn, v.ceiling).Spec.Limits
+		return translate.WithinCeiling(&v1alpha1.Agent{}, v.turn, v.ceiling).Spec.Limits
 	}
 	return v.agent.Spec.Limits // snapshot has bounded them by the ceiling
 }
@@ -261,7 +261,7 @@ func agentLimits(v snapshot) *v1alpha1.Limits {
 // continues.
 func untilDeadline(v snapshot) time.Duration {
 	if v.turn.Status.StartTime != nil {
-		return turnstatus.Left(v.turn, v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v)), v.now)
+		return turnstatus.TimeLeft(v.turn, v1alpha1.Timeout(v.turn.Spec.Limits, agentLimits(v)), v.now)
 	}
 	limit := v1alpha1.StartingDeadline(v.turn.Spec.Limits, agentLimits(v))
 	// Object times are truncated to whole seconds; a Turn must not end earlier than its limit.

@@ -47,7 +47,7 @@ func whenParked(v snapshot) (decision, bool) {
 		return decision{}, false
 	}
 	d := decision{action: park}
-	d.reason, d.message = turnstatus.Awaits(t)
+	d.reason, d.message = turnstatus.WaitReason(t)
 	if v.awaited.unused != "" {
 		d.message += "; " + v.awaited.unused
 		d.wakeWithin(unusedRecheck)
@@ -132,7 +132,8 @@ func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn) (decided
 	}
 	var about []v1alpha1.ToolApproval
 	for _, a := range known.Items {
-		if slices.ContainsFunc(t.Status.PendingApprovals, func(p v1alpha1.PendingApproval) bool { return translate.Decides(&a, t, p) }) {
+		decides := func(p v1alpha1.PendingApproval) bool { return translate.IsDecisionFor(&a, t, p) }
+		if slices.ContainsFunc(t.Status.PendingApprovals, decides) {
 			about = append(about, a)
 		}
 	}
@@ -141,7 +142,8 @@ func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn) (decided
 		return nil, "", err
 	}
 	for _, p := range t.Status.PendingApprovals {
-		decided = append(decided, slices.ContainsFunc(checked, func(a v1alpha1.ToolApproval) bool { return translate.Decides(&a, t, p) }))
+		decides := func(a v1alpha1.ToolApproval) bool { return translate.IsDecisionFor(&a, t, p) }
+		decided = append(decided, slices.ContainsFunc(checked, decides))
 	}
 	return decided, unused, nil
 }

@@ -57,7 +57,7 @@ func (r *run) collectUsage(ctx context.Context) ([]*tool.Spent, error) {
 		switch {
 		case !owned || owner.UID != r.turn.UID:
 		case child.IsFinished():
-			spent = append(spent, translate.Spent(child))
+			spent = append(spent, translate.SubAgentUsage(child))
 		default:
 			if err := r.cancelChild(ctx, child); err != nil {
 				return nil, err
@@ -103,7 +103,7 @@ func (r *run) chargeKnown(ctx context.Context, cut *cutOffError) (*turn.SessionP
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error
 	}
 	known := turn.Session{UID: string(s.UID), Name: s.Name, Known: translate.KnownTotals(s)}
-	place, err := e.Engine.ChargeKnown(ctx, known, translate.Account(t), translate.HasCounted(s, t))
+	place, err := e.Engine.ChargeKnown(ctx, known, translate.SessionTurn(t), translate.HasCounted(s, t))
 	if errors.Is(err, journal.ErrDamaged) || errors.Is(err, journal.ErrNewer) {
 		e.Log.Error(err, "Failed to charge a turn to its session, whose history cannot be read", "turn", r.key(), "session", s.Name)
 		return nil, nil //nolint:nilnil // because "nothing" is an answer, not an error

@@ -46,7 +46,7 @@ func (f family) took(ctx context.Context, parent turn.DeletedTurn, call loop.Int
 	case !child.IsFinished():
 		return tool.Result{}, &tool.Pending{Turn: child.Name, UID: string(child.UID)}
 	}
-	return tool.Result{Spent: translate.Spent(&child), Descendants: translate.Descendants(&child)}, nil
+	return tool.Result{Spent: translate.SubAgentUsage(&child), Descendants: translate.Descendants(&child)}, nil
 }
 
 // left returns the usage of a Turn whose object is gone, or a *tool.Pending while a Turn of its own sub-agents has

@@ -33,7 +33,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		return nil, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
 	}
 	r.agent = e.agents.Of(versionOf(found), found) // thousands of Turns share one Agent
-	agent := translate.Bounded(r.agent, t, e.Ceiling)
+	agent := translate.WithinCeiling(r.agent, t, e.Ceiling)
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
 	for _, m := range agent.Spec.Models {
 		chain = append(chain, e.link(ctx, t.Namespace, m))
@@ -61,7 +61,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		e.Log.Info("Warning: the start time of a turn is in the future, so a clock is wrong; the turn gets its full time limit", "turn",
 			r.key(), "aheadSeconds", ahead.Seconds())
 	}
-	if in.Timeout = turnstatus.Left(t, in.Limit, now); t.Status.Executor.Overdue {
+	if in.Timeout = turnstatus.TimeLeft(t, in.Limit, now); t.Status.Executor.Overdue {
 		in.Timeout, in.TimeOver = 0, fmt.Sprintf(
 			"the turn did not continue within %s after the end of its suspension (limits.startingDeadlineSeconds)",
 			v1alpha1.StartingDeadline(t.Spec.Limits, agent.Spec.Limits))
@@ -89,9 +89,9 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 // has its usage.
 func (r *run) onlyEnds() bool {
 	t := r.turn
-	none := translate.Bounded(&v1alpha1.Agent{}, t, r.executor.Ceiling)
+	none := translate.WithinCeiling(&v1alpha1.Agent{}, t, r.executor.Ceiling)
 	return t.Spec.DesiredState == v1alpha1.DesiredStateCancelled || t.Status.Executor.Overdue ||
-		turnstatus.Left(t, v1alpha1.Timeout(t.Spec.Limits, none.Spec.Limits), r.executor.Now()) <= 0
+		turnstatus.TimeLeft(t, v1alpha1.Timeout(t.Spec.Limits, none.Spec.Limits), r.executor.Now()) <= 0
 }
 
 // notReadyError means that the prompt cannot be made because an object is missing or not ready. The Turn waits for

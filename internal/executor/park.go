@@ -76,14 +76,14 @@ const (
 // API server.
 func (r *run) decide(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
 	e, t := r.executor, r.turn
-	if !translate.Lists(t, a) {
+	if !translate.ListsApproval(t, a) {
 		return nil, nil //nolint:nilnil // because no decision is no failure
 	}
 	var known v1alpha1.ToolApprovalList
 	if err := e.Client.List(ctx, &known, client.InNamespace(t.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, unlistedDecisions(err)
 	}
-	d, err := e.decision(ctx, translate.About(known.Items, t, a), t, a)
+	d, err := e.decision(ctx, translate.ApprovalsFor(known.Items, t, a), t, a)
 	if d != nil || err != nil || r.epoch == 1 {
 		return d, err
 	}
@@ -114,7 +114,7 @@ func (e *Executor) decideLive(ctx context.Context, t *v1alpha1.Turn, a loop.Appr
 		if err != nil {
 			return nil, unlistedDecisions(err)
 		}
-		about = append(about, translate.About(page.Items, t, a)...)
+		about = append(about, translate.ApprovalsFor(page.Items, t, a)...)
 		if next = client.Continue(page.Continue); next == "" {
 			return e.decision(ctx, about, t, a)
 		}

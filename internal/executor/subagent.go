@@ -128,7 +128,7 @@ func (s *subAgent) find(ctx context.Context, wanted *v1alpha1.Turn) (tool.Result
 func (s *subAgent) outcome(ctx context.Context, child *v1alpha1.Turn) (tool.Result, error) {
 	answer, err := s.answer(ctx, child)
 	if err != nil {
-		return tool.Result{Spent: translate.Spent(child), Descendants: translate.Descendants(child)}, err
+		return tool.Result{Spent: translate.SubAgentUsage(child), Descendants: translate.Descendants(child)}, err
 	}
 	return translate.ChildResult(child, answer)
 }

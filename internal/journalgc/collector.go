@@ -286,7 +286,7 @@ func (c *Collector) measure(ctx context.Context) {
 		c.report("measure the size of the journals", err)
 		return
 	}
-	metrics.Journals(size)
+	metrics.SetJournalSize(size)
 }
 
 // watch registers handlers for deleted Turns and Sessions, until unwatch is called.

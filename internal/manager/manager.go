@@ -171,7 +171,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	p.processors = fairgate.HalfOfProcessors()
 	p.servers.SetProcessors(p.processors)
 	p.servers.SetCredentialSet(p.credentials)
-	metrics.Memory(p.memory)
+	metrics.SetMemoryBudget(p.memory)
 	defer p.servers.Close()
 	defer p.closeReads()
 	if err := p.add(ctx); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// Journals reports the size of the store of the journals.
-func Journals(s store.Size) { journals.size.Store(&s) }
+// SetJournalSize reports the size of the store of the journals.
+func SetJournalSize(s store.Size) { journals.size.Store(&s) }
 
 // Purged counts journals that were purged.
 func Purged(n int) { purged.Add(float64(n)) }

@@ -8,9 +8,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 )
 
-// Memory makes the gauges show the use of a budget. The kinds are their only label, because the number of
+// SetMemoryBudget makes the gauges show the use of a budget. The kinds are their only label, because the number of
 // namespaces is not bounded.
-func Memory(b *bytebudget.Budget) { memory.budget.Store(b) }
+func SetMemoryBudget(b *bytebudget.Budget) { memory.budget.Store(b) }
 
 // memoryUse has the gauges of the budget. They are exported once a budget is set.
 type memoryUse struct {

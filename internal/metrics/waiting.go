@@ -9,9 +9,9 @@ import (
 // Wait is a group of waiting Turns: their namespace, and the reason of their main condition.
 type Wait struct{ Namespace, Reason string }
 
-// Waiting sets the function that counts the waiting Turns. Each scrape calls count, so it must return soon and must
-// be safe for concurrent use.
-func Waiting(count func() map[Wait]int) { waiting.count.Store(&count) }
+// SetWaitingCount sets the function that counts the waiting Turns. Each scrape calls count, so it must return soon
+// and must be safe for concurrent use.
+func SetWaitingCount(count func() map[Wait]int) { waiting.count.Store(&count) }
 
 // waits has the gauge of waiting Turns. Only the active controller exports it.
 type waits struct {

@@ -23,10 +23,10 @@ func PendingApproval(a loop.Approval) v1alpha1.PendingApproval {
 	}
 }
 
-// Decides reports whether a ToolApproval decides about a pending call of a Turn: it must name every fact that the
+// IsDecisionFor reports whether a ToolApproval decides about a pending call of a Turn: it must name every fact that the
 // status lists about the call. The requestID is random, so a ToolApproval that names it was created after the
 // request. A ToolApproval that is older than the Turn is refused: its author cannot have read the requestID there.
-func Decides(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingApproval) bool {
+func IsDecisionFor(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingApproval) bool {
 	s := a.Spec
 	return a.Namespace == t.Namespace && s.TurnRef.Name == t.Name && s.TurnUID == string(t.UID) &&
 		p.RequestID != "" && s.RequestID == p.RequestID && s.Step == p.Step && s.CallID == p.CallID && s.ToolName == p.Name &&
@@ -34,23 +34,23 @@ func Decides(a *v1alpha1.ToolApproval, t *v1alpha1.Turn, p v1alpha1.PendingAppro
 		!a.CreationTimestamp.Time.Before(t.CreationTimestamp.Time)
 }
 
-// About returns the ToolApprovals that decide about a request of a Turn and were created in time. It returns none
-// if the Turn's status does not list the request.
-func About(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) []v1alpha1.ToolApproval {
-	if !Lists(t, a) {
+// ApprovalsFor returns the ToolApprovals that decide about a request of a Turn and were created in time. It returns
+// none if the Turn's status does not list the request.
+func ApprovalsFor(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) []v1alpha1.ToolApproval {
+	if !ListsApproval(t, a) {
 		return nil
 	}
 	var about []v1alpha1.ToolApproval
 	for i := range approvals {
-		if c := &approvals[i]; Decides(c, t, PendingApproval(a)) && !c.CreationTimestamp.After(a.Expires) {
+		if c := &approvals[i]; IsDecisionFor(c, t, PendingApproval(a)) && !c.CreationTimestamp.After(a.Expires) {
 			about = append(about, *c)
 		}
 	}
 	return about
 }
 
-// Lists reports whether the status of a Turn lists a request, with every fact that a decision names.
-func Lists(t *v1alpha1.Turn, a loop.Approval) bool {
+// ListsApproval reports whether the status of a Turn lists a request, with every fact that a decision names.
+func ListsApproval(t *v1alpha1.Turn, a loop.Approval) bool {
 	wanted := PendingApproval(a)
 	return slices.ContainsFunc(t.Status.PendingApprovals, func(p v1alpha1.PendingApproval) bool {
 		wanted.RequestTime, wanted.ExpiryTime = p.RequestTime, p.ExpiryTime
@@ -62,7 +62,7 @@ func Lists(t *v1alpha1.Turn, a loop.Approval) bool {
 // counts. Of decisions in the same second a denial counts, because their order is unknown.
 func Decision(approvals []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) *loop.Decision {
 	var first *v1alpha1.ToolApproval
-	about := About(approvals, t, a)
+	about := ApprovalsFor(approvals, t, a)
 	for i := range about {
 		if c := &about[i]; first == nil || earlier(c, first) {
 			first = c

@@ -65,11 +65,11 @@ func Ceiling(values map[string]string) (*v1alpha1.Limits, error) {
 	return &out, nil
 }
 
-// Bounded returns an Agent with its limits lowered, so that no limit of the Turn t exceeds the ceiling. A nil t
+// WithinCeiling returns an Agent with its limits lowered, so that no limit of the Turn t exceeds the ceiling. A nil t
 // stands for any Turn, and a nil ceiling means that there is no ceiling. A limit that neither object sets keeps its
 // default, unless the ceiling is lower. maxCost has no such default, because that depends on the currency: the
-// ceiling applies. Bounded does not change a.
-func Bounded(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits) *v1alpha1.Agent {
+// ceiling applies. WithinCeiling does not change a.
+func WithinCeiling(a *v1alpha1.Agent, t *v1alpha1.Turn, ceiling *v1alpha1.Limits) *v1alpha1.Agent {
 	if a == nil || ceiling == nil {
 		return a
 	}

@@ -96,7 +96,7 @@ func TestBounded(t *testing.T) {
 			agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Limits: tc.agent}}
 			turn := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Limits: tc.turn}}
 			before := agent.DeepCopy()
-			in, err := translate.Input(turn, translate.Bounded(agent, turn, ceiling), nil, nil, nil)
+			in, err := translate.Input(turn, translate.WithinCeiling(agent, turn, ceiling), nil, nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +114,7 @@ func TestBounded(t *testing.T) {
 		})
 	}
 	agent := &v1alpha1.Agent{}
-	if got := translate.Bounded(agent, nil, nil); got != agent {
+	if got := translate.WithinCeiling(agent, nil, nil); got != agent {
 		t.Errorf("Bounded without a ceiling = %+v, want the Agent itself", got)
 	}
 }

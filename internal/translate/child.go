@@ -79,7 +79,7 @@ func ChildOf(parent *v1alpha1.Turn, caller *v1alpha1.Agent, agent string, c tool
 // ChildResult returns the result of a call whose child has ended; answer is the child's whole answer. The result
 // counts what the child used, even if the child failed. If the child did not succeed, the error is a *tool.Error.
 func ChildResult(child *v1alpha1.Turn, answer string) (tool.Result, error) {
-	spent, created := Spent(child), Descendants(child)
+	spent, created := SubAgentUsage(child), Descendants(child)
 	end := meta.FindStatusCondition(child.Status.Conditions, v1alpha1.ConditionSucceeded)
 	if end.Status == metav1.ConditionTrue {
 		return tool.Result{Content: answer, Spent: spent, Descendants: created}, nil
@@ -266,9 +266,9 @@ func Parent(t *v1alpha1.Turn) (owner *metav1.OwnerReference, ok bool) {
 	return owner, true
 }
 
-// Spent returns what a Turn that has ended used, sub-agents included. Cost is nil if a part of the cost is unknown
-// or if parts are in different currencies; Known then has the sum of the known parts.
-func Spent(t *v1alpha1.Turn) *tool.Spent {
+// SubAgentUsage returns what a Turn that has ended used, sub-agents included. Cost is nil if a part of the cost is
+// unknown or if parts are in different currencies; Known then has the sum of the known parts.
+func SubAgentUsage(t *v1alpha1.Turn) *tool.Spent {
 	out := &tool.Spent{Turn: t.Name}
 	whole, known := true, decimal.Zero
 	for _, u := range []*v1alpha1.Usage{t.Status.Usage, t.Status.SubAgentUsage} {

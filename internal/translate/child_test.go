@@ -309,7 +309,7 @@ func TestSpent(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := translate.Spent(&v1alpha1.Turn{
+			got := translate.SubAgentUsage(&v1alpha1.Turn{
 				ObjectMeta: metav1.ObjectMeta{Name: "child"},
 				Status:     v1alpha1.TurnStatus{Usage: tc.own, SubAgentUsage: tc.subs},
 			})

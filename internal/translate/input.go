@@ -55,7 +55,7 @@ func Input(
 		in.Output = json.RawMessage(o.Schema.Raw)
 	}
 	var err error
-	if in.Limits, err = limits(t.Spec.Limits, a.Spec.Limits, defaultLimits(t, a, chain), Remaining(s)); err != nil {
+	if in.Limits, err = limits(t.Spec.Limits, a.Spec.Limits, defaultLimits(t, a, chain), RemainingLimits(s)); err != nil {
 		return turn.Input{}, err
 	}
 	in.Limits.MaxDescendants = v1alpha1.MaxDescendants(t.Spec.Limits, a.Spec.Limits)

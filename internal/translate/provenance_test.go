@@ -58,7 +58,7 @@ func TestProvenance(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := translate.Report(&prepare.Report{Provenance: tc.in}, "", "", 0).Provenance
+			got := translate.PreparationStatus(&prepare.Report{Provenance: tc.in}, "", "", 0).Provenance
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
@@ -71,7 +71,7 @@ func TestProvenance(t *testing.T) {
 }
 
 func TestReportWithoutExpression(t *testing.T) {
-	if got := translate.Report(&prepare.Report{}, "", "", 0).Expression; got != nil {
+	if got := translate.PreparationStatus(&prepare.Report{}, "", "", 0).Expression; got != nil {
 		t.Errorf("expression %+v, want none: nothing says how to speak", got)
 	}
 }

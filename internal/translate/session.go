@@ -64,10 +64,10 @@ func KnownTotals(s *v1alpha1.Session) session.Totals {
 	return known
 }
 
-// Account returns what a Turn that has ended adds to the totals of its Session: the usage and cost in its status,
+// SessionTurn returns what a Turn that has ended adds to the totals of its Session: the usage and cost in its status,
 // sub-agents included, without messages.
-func Account(t *v1alpha1.Turn) session.Turn {
-	spent := Spent(t)
+func SessionTurn(t *v1alpha1.Turn) session.Turn {
+	spent := SubAgentUsage(t)
 	out := session.Turn{UID: string(t.UID), Name: t.Name, Namespace: t.Namespace, Usage: spent.Usage}
 	switch {
 	case spent.Cost != nil:
@@ -137,11 +137,11 @@ func BudgetUsed(s *v1alpha1.Session) string {
 // leastCost is the lowest value that a limit of cost can have.
 var leastCost = decimal.New(1, -10)
 
-// Remaining returns the rest of a Session's budget as limits for a Turn, beside those of the Turn and its Agent. It
-// returns nil if there is no Session, or if its budget bounds neither tokens nor cost. If nothing is left, the
-// limit is the lowest possible one, because an absent limit would mean no limit: a Turn that resumes after the
+// RemainingLimits returns the rest of a Session's budget as limits for a Turn, beside those of the Turn and its
+// Agent. It returns nil if there is no Session, or if its budget bounds neither tokens nor cost. If nothing is left,
+// the limit is the lowest possible one, because an absent limit would mean no limit: a Turn that resumes after the
 // budget was lowered then sends no further request.
-func Remaining(s *v1alpha1.Session) *v1alpha1.Limits {
+func RemainingLimits(s *v1alpha1.Session) *v1alpha1.Limits {
 	if s == nil || s.Spec.Budget == nil {
 		return nil
 	}

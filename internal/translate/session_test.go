@@ -167,12 +167,12 @@ func TestBudgets(t *testing.T) {
 			if got := BudgetUsed(tc.session); got != tc.used {
 				t.Errorf("%s: used is %q, want %q", tc.reason, got, tc.used)
 			}
-			if diff := cmp.Diff(tc.left, Remaining(tc.session)); diff != "" {
+			if diff := cmp.Diff(tc.left, RemainingLimits(tc.session)); diff != "" {
 				t.Errorf("%s: another remainder (-want +got):\n%s", tc.reason, diff)
 			}
 		})
 	}
-	if got := Remaining(nil); got != nil {
+	if got := RemainingLimits(nil); got != nil {
 		t.Errorf("no session leaves no limits, got %+v", got)
 	}
 }

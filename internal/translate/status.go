@@ -37,14 +37,14 @@ func PreparationOf(r *turn.Result) *v1alpha1.Preparation {
 	if r.Preparation == nil {
 		return nil
 	}
-	out := Report(r.Preparation, r.Provider, r.Model, r.MessageCount)
+	out := PreparationStatus(r.Preparation, r.Provider, r.Model, r.MessageCount)
 	out.ToolsLeftOut = toInt32(r.ToolsLeftOut)
 	out.ToolServersMissing = r.ToolServersMissing[:min(len(r.ToolServersMissing), maxMissing)]
 	return out
 }
 
-// Report returns the report of a preparation in the form of a status.
-func Report(p *prepare.Report, provider, modelName string, messages int) *v1alpha1.Preparation {
+// PreparationStatus returns the report of a preparation in the form of a status.
+func PreparationStatus(p *prepare.Report, provider, modelName string, messages int) *v1alpha1.Preparation {
 	return &v1alpha1.Preparation{
 		PromptProfile: v1alpha1.PromptProfileRevision{
 			Name: p.Profile.Name, ID: p.Profile.ID, Version: p.Profile.Version, Generation: p.Profile.Generation,

@@ -48,7 +48,7 @@ func TestTimeLeftWithWrongClocks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			turn := &v1alpha1.Turn{Status: tc.status}
-			if got := turnstatus.Left(turn, time.Minute, noon); got != tc.left {
+			if got := turnstatus.TimeLeft(turn, time.Minute, noon); got != tc.left {
 				t.Errorf("%s are left, want %s: %s", got, tc.left, tc.reason)
 			}
 			turnstatus.End(turn, v1alpha1.TurnReasonCancelled, "done", noon)

@@ -140,7 +140,7 @@ func addSubAgents(s *v1alpha1.TurnStatus, spent []*tool.Spent) {
 		return
 	}
 	if before := s.SubAgentUsage; before != nil {
-		known := translate.Spent(&v1alpha1.Turn{Status: v1alpha1.TurnStatus{SubAgentUsage: before}})
+		known := translate.SubAgentUsage(&v1alpha1.Turn{Status: v1alpha1.TurnStatus{SubAgentUsage: before}})
 		if s.Steps != nil && int(s.Steps.ToolCalls) > len(s.ToolCalls) {
 			if all.Usage.InputTokens+all.Usage.OutputTokens <= before.TotalTokens {
 				return

@@ -95,7 +95,7 @@ func TestParkedTime(t *testing.T) {
 	got := bound()
 	at := func(seconds float64) time.Time { return now.Add(time.Duration(seconds * float64(time.Second))) }
 	parkedFor := func(now time.Time) time.Duration {
-		return turnstatus.Left(got, 0, now) + now.Sub(got.Status.StartTime.Time)
+		return turnstatus.TimeLeft(got, 0, now) + now.Sub(got.Status.StartTime.Time)
 	}
 	turnstatus.Park(got, turnstatus.Run{}, &loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, at(0))
 	if p := parkedFor(at(3)); p != 3*time.Second {

@@ -64,7 +64,7 @@ func Park(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
 	if len(waits.Approvals) > 0 {
 		s.ParkedTime = new(metav1.NewMicroTime(now))
 	}
-	reason, message := Awaits(t)
+	reason, message := WaitReason(t)
 	wait(t, reason, message, now)
 }
 
@@ -129,8 +129,8 @@ func await(s *v1alpha1.TurnStatus, names []string) {
 	}
 }
 
-// Awaits returns reason and message for a Turn whose status has pendingApprovals or awaitedTurns.
-func Awaits(t *v1alpha1.Turn) (reason, message string) {
+// WaitReason returns reason and message for a Turn whose status has pendingApprovals or awaitedTurns.
+func WaitReason(t *v1alpha1.Turn) (reason, message string) {
 	if n := len(t.Status.PendingApprovals); n > 0 {
 		return v1alpha1.TurnReasonAwaitingApproval, fmt.Sprintf("%s %s approval: run capstan approve %s or capstan deny %s",
 			describeCalls(t.Status.PendingApprovals), plural(n, "requires", "require"), t.Name, t.Name)
@@ -209,9 +209,9 @@ func parked(s *v1alpha1.TurnStatus, now time.Time) time.Duration {
 	return total
 }
 
-// Left returns how much of its time limit a Turn has left; 0 or less means that its time is over. Waits for decisions
-// do not count. Left never returns more than the limit, even if a clock was wrong when the Turn started.
-func Left(t *v1alpha1.Turn, limit time.Duration, now time.Time) time.Duration {
+// TimeLeft returns how much of its time limit a Turn has left; 0 or less means that its time is over. Waits for
+// decisions do not count. TimeLeft never returns more than the limit, even if a clock was wrong when the Turn started.
+func TimeLeft(t *v1alpha1.Turn, limit time.Duration, now time.Time) time.Duration {
 	if t.Status.StartTime == nil {
 		return limit
 	}

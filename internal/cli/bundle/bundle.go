@@ -84,7 +84,7 @@ func (s *Source) Load(ctx context.Context, args []string) (*Bundle, error) {
 	var skills []prepare.Skill
 	if s.SkillsFile != "" {
 		if skills, err = skillfile.Load(s.SkillsFile); err != nil {
-			return nil, exit.With(exit.Usage, fmt.Errorf("--skills-file: %w", err))
+			return nil, exit.WithCode(exit.Usage, fmt.Errorf("--skills-file: %w", err))
 		}
 	}
 	return Find(set, s.Turn, skills)
@@ -94,7 +94,7 @@ func (s *Source) Load(ctx context.Context, args []string) (*Bundle, error) {
 func (s *Source) Manifests(ctx context.Context, paths []string) (*manifest.Set, error) {
 	set, err := manifest.Load(ctx, paths, manifest.Options{Stdin: s.Env.In, Namespace: s.Namespace})
 	if err != nil {
-		return nil, exit.With(exit.Usage, err)
+		return nil, exit.WithCode(exit.Usage, err)
 	}
 	for _, line := range set.Ignored {
 		s.Env.Tell("note: %s", line)
@@ -107,12 +107,12 @@ func Find(set *manifest.Set, turn string, skills []prepare.Skill) (*Bundle, erro
 	p := &Bundle{Set: set, Skills: skills, read: map[v1alpha1.ConfigMapKeyReference]*string{}}
 	var err error
 	if p.Turn, err = set.Turn(turn); err != nil {
-		return nil, exit.With(exit.Usage, fmt.Errorf("--turn: %w", err))
+		return nil, exit.WithCode(exit.Usage, fmt.Errorf("--turn: %w", err))
 	}
 	var ok bool
 	ref := p.Turn.Spec.AgentRef.Name
 	if p.Agent, ok = set.Agent(p.Turn.Namespace, ref); !ok {
-		return nil, exit.With(exit.Failed, p.missing(kindTurn, p.Turn.Name, "spec.agentRef.name", kindAgent, ref))
+		return nil, exit.WithCode(exit.Failed, p.missing(kindTurn, p.Turn.Name, "spec.agentRef.name", kindAgent, ref))
 	}
 	if err := p.findProfile(); err != nil {
 		return nil, err

@@ -31,7 +31,7 @@ func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache) ([]translate
 	for i, m := range p.Agent.Spec.Models {
 		object, ok := p.Set.ModelProvider(p.Turn.Namespace, m.ProviderRef.Name)
 		if !ok {
-			return nil, exit.With(exit.Failed, p.missing(kindAgent, p.Agent.Name,
+			return nil, exit.WithCode(exit.Failed, p.missing(kindAgent, p.Agent.Name,
 				fmt.Sprintf("spec.models[%d].providerRef.name", i), kindModelProvider, m.ProviderRef.Name))
 		}
 		link := translate.Link{Reference: m, Object: object}
@@ -40,7 +40,7 @@ func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache) ([]translate
 		} else {
 			provider, err := cache.Get(ctx, object)
 			if err != nil {
-				return nil, exit.With(exit.Failed, p.noSecret(kindModelProvider, object.Name, err))
+				return nil, exit.WithCode(exit.Failed, p.noSecret(kindModelProvider, object.Name, err))
 			}
 			link.Provider = provider
 		}
@@ -66,7 +66,7 @@ func (p *Bundle) CheckSecrets(ctx context.Context) error {
 			_, err = read.CABundle(ctx, s.Namespace, s.Spec.TLS.CABundleRef)
 		}
 		if err != nil {
-			return exit.With(exit.Failed, p.noSecret(kindToolServer, s.Name, err))
+			return exit.WithCode(exit.Failed, p.noSecret(kindToolServer, s.Name, err))
 		}
 	}
 	return nil

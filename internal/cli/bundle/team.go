@@ -21,7 +21,7 @@ func (p *Bundle) addTo(team map[string]*Bundle) error {
 		field := func(ref string) string { return fmt.Sprintf("spec.tools[%d].%s.name", i, ref) }
 		if ref := entry.ServerRef; ref != nil {
 			if _, ok := p.Set.ToolServer(p.Turn.Namespace, ref.Name); !ok {
-				return exit.With(exit.Failed, p.missing(kindAgent, p.Agent.Name, field("serverRef"), kindToolServer, ref.Name))
+				return exit.WithCode(exit.Failed, p.missing(kindAgent, p.Agent.Name, field("serverRef"), kindToolServer, ref.Name))
 			}
 		}
 		ref := entry.AgentRef
@@ -30,7 +30,7 @@ func (p *Bundle) addTo(team map[string]*Bundle) error {
 		}
 		agent, ok := p.Set.Agent(p.Turn.Namespace, ref.Name)
 		if !ok {
-			return exit.With(exit.Failed, p.missing(kindAgent, p.Agent.Name, field("agentRef"), kindAgent, ref.Name))
+			return exit.WithCode(exit.Failed, p.missing(kindAgent, p.Agent.Name, field("agentRef"), kindAgent, ref.Name))
 		}
 		member := *p
 		member.Agent, member.Session = agent, nil
@@ -49,7 +49,7 @@ func (p *Bundle) findProfile() error {
 	var ok bool
 	ref := p.Agent.Spec.PromptProfileRef.Name
 	if p.Profile, ok = p.Set.PromptProfile(p.Turn.Namespace, ref); !ok {
-		return exit.With(exit.Failed, p.missing(kindAgent, p.Agent.Name, "spec.promptProfileRef.name", kindPromptProfile, ref))
+		return exit.WithCode(exit.Failed, p.missing(kindAgent, p.Agent.Name, "spec.promptProfileRef.name", kindPromptProfile, ref))
 	}
 	return nil
 }

@@ -82,9 +82,9 @@ func GetTurn(ctx context.Context, api client.Client, namespace, name string) (*v
 	err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &t)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, exit.With(exit.Failed, fmt.Errorf("there is no Turn %s/%s", namespace, name))
+		return nil, exit.WithCode(exit.Failed, fmt.Errorf("there is no Turn %s/%s", namespace, name))
 	case err != nil:
-		return nil, exit.With(exit.Failed, fmt.Errorf("failed to get Turn %s/%s: %w", namespace, name, err))
+		return nil, exit.WithCode(exit.Failed, fmt.Errorf("failed to get Turn %s/%s: %w", namespace, name, err))
 	}
 	return &t, nil
 }

@@ -40,7 +40,7 @@ type pendingCalls struct {
 func whoAmI(ctx context.Context, api client.Client) (string, error) {
 	var review authenticationv1.SelfSubjectReview
 	if err := api.Create(ctx, &review); err != nil {
-		return "", exit.With(exit.Failed, fmt.Errorf("failed to ask the API server who you are: %w", err))
+		return "", exit.WithCode(exit.Failed, fmt.Errorf("failed to ask the API server who you are: %w", err))
 	}
 	return review.Status.UserInfo.Username, nil
 }
@@ -64,12 +64,12 @@ func (c *pendingCalls) decide(ctx context.Context) error {
 		err := c.decideTogether(ctx, ask, group, arguments, unread)
 		if ctx.Err() != nil || errors.Is(err, terminal.ErrNoReply) {
 			c.Env.Tell("") // end the line of the question
-			return exit.With(exit.Failed, err)
+			return exit.WithCode(exit.Failed, err)
 		}
 		undecided = append(undecided, err)
 	}
 	if err := errors.Join(undecided...); err != nil {
-		return exit.With(exit.Failed, err)
+		return exit.WithCode(exit.Failed, err)
 	}
 	return nil
 }
@@ -149,7 +149,7 @@ func (c *pendingCalls) arguments(ctx context.Context) (found map[string]json.Raw
 	found = map[string]json.RawMessage{}
 	for e, err := range reader.Entries(ctx, readapi.Query{}) {
 		if err != nil {
-			return found, journals.Explained(err)
+			return found, journals.Explain(err)
 		}
 		if e.Kind != journal.ApprovalRequested {
 			continue

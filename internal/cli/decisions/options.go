@@ -79,11 +79,11 @@ func (d *Options) open(ctx context.Context, turn string) (*pendingCalls, error) 
 	}
 	config, namespace, err := d.Cluster.Config(namespace)
 	if err != nil {
-		return nil, exit.With(exit.Usage, err)
+		return nil, exit.WithCode(exit.Usage, err)
 	}
 	api, err := cluster.NewClient(d.Cluster.Identity(config))
 	if err != nil {
-		return nil, exit.With(exit.Failed, err)
+		return nil, exit.WithCode(exit.Failed, err)
 	}
 	t, err := cluster.GetTurn(ctx, api, namespace, name)
 	if err != nil {
@@ -105,7 +105,7 @@ func (d *Options) selected(t *v1alpha1.Turn) ([]v1alpha1.PendingApproval, error)
 	title := t.Namespace + "/" + t.Name
 	pending := t.Status.PendingApprovals
 	if len(pending) == 0 {
-		return nil, exit.With(exit.Failed, fmt.Errorf("%s %s has no pending call: %s", cluster.TurnKind, title, state(t)))
+		return nil, exit.WithCode(exit.Failed, fmt.Errorf("%s %s has no pending call: %s", cluster.TurnKind, title, state(t)))
 	}
 	if d.Call != "" {
 		var found []v1alpha1.PendingApproval
@@ -115,7 +115,7 @@ func (d *Options) selected(t *v1alpha1.Turn) ([]v1alpha1.PendingApproval, error)
 			}
 		}
 		if len(found) == 0 {
-			return nil, exit.With(exit.Failed, fmt.Errorf("--call: Turn %s has no pending call %q; its pending calls are %s",
+			return nil, exit.WithCode(exit.Failed, fmt.Errorf("--call: Turn %s has no pending call %q; its pending calls are %s",
 				title, d.Call, callsOf(pending)))
 		}
 		return found, nil

@@ -36,13 +36,13 @@ func (f *Error) Error() string { return f.err.Error() }
 // Unwrap returns the cause.
 func (f *Error) Unwrap() error { return f.err }
 
-// With returns an error with an exit code. The message is that of err.
-func With(code int, err error) error { return &Error{Code: code, err: err} }
+// WithCode returns an error with an exit code. The message is that of err.
+func WithCode(code int, err error) error { return &Error{Code: code, err: err} }
 
 // InterruptedOr returns err, or an error that says "interrupted" if a signal was the cause of err.
 func InterruptedOr(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
-		return With(Interrupted, errors.New("interrupted"))
+		return WithCode(Interrupted, errors.New("interrupted"))
 	}
 	return err
 }

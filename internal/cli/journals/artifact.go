@@ -38,18 +38,18 @@ func (j *Source) content(ctx context.Context, turn, artifact string) (err error)
 func (j *Source) printArtifact(ctx context.Context, r reader, artifact string) error {
 	sha256, err := hashOf(ctx, r, artifact)
 	if err != nil {
-		return exit.With(exit.Failed, fmt.Errorf("--artifact: %w", err))
+		return exit.WithCode(exit.Failed, fmt.Errorf("--artifact: %w", err))
 	}
 	body, err := r.Artifact(ctx, sha256)
 	if err != nil {
-		return exit.With(exit.Failed, fmt.Errorf("--artifact: %w", err))
+		return exit.WithCode(exit.Failed, fmt.Errorf("--artifact: %w", err))
 	}
 	defer body.Close() //nolint:errcheck // because it was only read
 	if j.Env.OutIsTerminal {
 		return printSafely(j.Env, body)
 	}
 	if _, err := io.Copy(stdout{j.Env}, body); err != nil {
-		return exit.With(exit.Failed, fmt.Errorf("--artifact: %w", err))
+		return exit.WithCode(exit.Failed, fmt.Errorf("--artifact: %w", err))
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ func hashOf(ctx context.Context, r reader, artifact string) (string, error) {
 	var names []string
 	for e, err := range r.Entries(ctx, readapi.Query{}) {
 		if err != nil {
-			return "", Explained(err)
+			return "", Explain(err)
 		}
 		name, sha256, err := artifactOf(e)
 		if err != nil {
@@ -105,7 +105,7 @@ func artifactOf(e journal.Entry) (name, sha256 string, err error) {
 func printSafely(env terminal.Environment, r io.Reader) error {
 	data, err := io.ReadAll(r)
 	if err != nil {
-		return exit.With(exit.Failed, fmt.Errorf("--artifact: %w", err))
+		return exit.WithCode(exit.Failed, fmt.Errorf("--artifact: %w", err))
 	}
 	return env.Print(env.ForScreen(string(data)))
 }

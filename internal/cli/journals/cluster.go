@@ -46,11 +46,11 @@ func (c *ClusterFlags) Open(_ context.Context, env terminal.Environment, namespa
 	}
 	config, namespace, err := c.Config(namespace)
 	if err != nil {
-		return nil, exit.With(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the folder of capstan run", err))
+		return nil, exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the folder of capstan run", err))
 	}
 	api, err := cluster.NewClient(config)
 	if err != nil {
-		return nil, exit.With(exit.Failed, err)
+		return nil, exit.WithCode(exit.Failed, err)
 	}
 	if c.Server != "" {
 		return c.direct(env, config, api, namespace, name)
@@ -66,11 +66,11 @@ func (c *ClusterFlags) direct(env terminal.Environment, config *rest.Config, api
 	if c.ServerCA != "" {
 		data, err := os.ReadFile(c.ServerCA)
 		if err != nil {
-			return nil, exit.With(exit.Usage, fmt.Errorf("--server-ca-file: %w", err))
+			return nil, exit.WithCode(exit.Usage, fmt.Errorf("--server-ca-file: %w", err))
 		}
 		known := x509.NewCertPool()
 		if !known.AppendCertsFromPEM(data) {
-			return nil, exit.With(exit.Usage, fmt.Errorf("--server-ca-file: %s must contain PEM certificates", c.ServerCA))
+			return nil, exit.WithCode(exit.Usage, fmt.Errorf("--server-ca-file: %s must contain PEM certificates", c.ServerCA))
 		}
 		base.TLSClientConfig = &tls.Config{RootCAs: known, MinVersion: tls.VersionTLS12}
 	}
@@ -90,12 +90,12 @@ func (c *ClusterFlags) connected(
 	authorised, err := c.authorised(ctx, config, as, base)
 	if err != nil {
 		closed()
-		return nil, exit.With(exit.Failed, err)
+		return nil, exit.WithCode(exit.Failed, err)
 	}
 	reads, err := readapi.NewClient(server, authorised)
 	if err != nil {
 		closed()
-		return nil, exit.With(exit.Failed, err)
+		return nil, exit.WithCode(exit.Failed, err)
 	}
 	return &connection{Client: reads, close: closed}, nil
 }

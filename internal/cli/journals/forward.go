@@ -44,9 +44,9 @@ func (c *ClusterFlags) find(ctx context.Context, config *rest.Config, api client
 	var t v1alpha1.Turn
 	if err := api.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &t); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, exit.With(exit.Failed, fmt.Errorf("there is no Turn %s/%s", namespace, name))
+			return nil, exit.WithCode(exit.Failed, fmt.Errorf("there is no Turn %s/%s", namespace, name))
 		}
-		return nil, exit.With(exit.Failed, elsewhere("failed to get the Turn", err))
+		return nil, exit.WithCode(exit.Failed, elsewhere("failed to get the Turn", err))
 	}
 	own := ""
 	if e := t.Status.Executor; e != nil {
@@ -55,7 +55,7 @@ func (c *ClusterFlags) find(ctx context.Context, config *rest.Config, api client
 	var leases coordinationv1.LeaseList
 	if err := api.List(ctx, &leases, client.InNamespace(c.ManagerNamespace),
 		client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue}); err != nil {
-		return nil, exit.With(exit.Failed, elsewhere(
+		return nil, exit.WithCode(exit.Failed, elsewhere(
 			fmt.Sprintf("failed to list the Leases of executors in --manager-namespace %q", c.ManagerNamespace), err))
 	}
 	var tried []error
@@ -70,11 +70,11 @@ func (c *ClusterFlags) find(ctx context.Context, config *rest.Config, api client
 		tried = append(tried, err)
 	}
 	if len(tried) == 0 {
-		return nil, exit.With(exit.Failed, fmt.Errorf(
+		return nil, exit.WithCode(exit.Failed, fmt.Errorf(
 			"%w: --manager-namespace %q has no Lease of an executor; check that the manager runs in this namespace",
 			errNowhere, c.ManagerNamespace))
 	}
-	return nil, exit.With(exit.Failed, fmt.Errorf("%w: %w", errNowhere, errors.Join(tried...)))
+	return nil, exit.WithCode(exit.Failed, fmt.Errorf("%w: %w", errNowhere, errors.Join(tried...)))
 }
 
 // elsewhere wraps an error of the API server. If access was denied, the message says that --server avoids the

@@ -57,11 +57,11 @@ func openFolder(ctx context.Context, dir string) (*sqlite.Reader, error) {
 		if errors.Is(err, os.ErrNotExist) {
 			err = fmt.Errorf("%s does not exist: capstan run --data-dir %s creates it", path, dir)
 		}
-		return nil, exit.With(exit.Failed, fmt.Errorf("--data-dir: %w", err))
+		return nil, exit.WithCode(exit.Failed, fmt.Errorf("--data-dir: %w", err))
 	}
 	s, err := sqlite.OpenReader(ctx, path)
 	if err != nil {
-		return nil, exit.With(exit.Failed, err)
+		return nil, exit.WithCode(exit.Failed, err)
 	}
 	return s, nil
 }
@@ -76,7 +76,7 @@ func openLocal(ctx context.Context, env terminal.Environment, dir, namespace, na
 	namespace = cmp.Or(namespace, "default")
 	found, err := choose(ctx, env, s, dir, namespace, name, uid)
 	if err != nil {
-		return nil, exit.With(exit.Failed, errors.Join(err, s.Close()))
+		return nil, exit.WithCode(exit.Failed, errors.Join(err, s.Close()))
 	}
 	return &local{store: s, uid: found.uid}, nil
 }

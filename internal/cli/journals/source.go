@@ -86,10 +86,10 @@ func (j *Source) read(ctx context.Context, turn string, q readapi.Query, take fu
 func forEach(entries iter.Seq2[journal.Entry, error], take func(journal.Entry) error) (n int, err error) {
 	for e, err := range entries {
 		if err != nil {
-			return n, exit.With(exit.Failed, Explained(err))
+			return n, exit.WithCode(exit.Failed, Explain(err))
 		}
 		if err := take(e); err != nil {
-			return n, exit.With(exit.Failed, err)
+			return n, exit.WithCode(exit.Failed, err)
 		}
 		n++
 	}
@@ -109,8 +109,8 @@ func (j *Source) jsonLine(entry journal.Entry) error {
 	return j.Env.Print(text + "\n")
 }
 
-// Explained returns an error that tells the user why the journal could not be read.
-func Explained(err error) error {
+// Explain returns an error that tells the user why the journal could not be read.
+func Explain(err error) error {
 	if errors.Is(err, errNoToken) {
 		return errNoToken
 	}

@@ -90,7 +90,7 @@ func (j *localRun) resolve(w *localTurn, a loop.Approval) (bool, error) {
 		j.ask = nil // a late reply would count for the next question
 		return true, nil
 	case err != nil:
-		return false, exit.With(exit.Failed, fmt.Errorf("failed to ask about %s: %w", termsafe.Line(a.CallID, output.LongestID), err))
+		return false, exit.WithCode(exit.Failed, fmt.Errorf("failed to ask about %s: %w", termsafe.Line(a.CallID, output.LongestID), err))
 	}
 	j.decided[waitingOf(w, a)] = approved
 	return true, nil

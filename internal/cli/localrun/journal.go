@@ -52,7 +52,7 @@ func (s *store) close() error {
 		err = errors.Join(err, os.RemoveAll(s.temporary))
 	}
 	if err != nil {
-		return exit.With(exit.Failed, fmt.Errorf("failed to close the journal: %w", err))
+		return exit.WithCode(exit.Failed, fmt.Errorf("failed to close the journal: %w", err))
 	}
 	return nil
 }

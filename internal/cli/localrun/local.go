@@ -86,7 +86,7 @@ func (j *localRun) prepare(ctx context.Context, p *bundle.Bundle) (err error) {
 		}
 	}
 	if j.store, err = j.openStore(ctx); err != nil {
-		return exit.With(exit.Failed, err)
+		return exit.WithCode(exit.Failed, err)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localT
 		return translate.Preparation(ctx, objects, t.Status.StartTime.Time)
 	})
 	if err != nil {
-		return nil, exit.With(exit.Failed, p.Located(err.Error()))
+		return nil, exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
 	in.Epoch, in.Executor, in.Cancel = b.Epoch, executorName, j.cancel
 	in.Redact = j.credentials.RedactFunc(t.Namespace)

@@ -25,7 +25,7 @@ const longestSource = 512
 func (r *Options) report(p *bundle.Bundle, t *v1alpha1.Turn, result *turn.Result) error {
 	text, err := r.answer(t, result)
 	if err != nil {
-		return exit.With(exit.Failed, err)
+		return exit.WithCode(exit.Failed, err)
 	}
 	if err := r.Env.Print(text); err != nil {
 		return err
@@ -79,10 +79,10 @@ func (r *Options) verdict(p *bundle.Bundle, t *v1alpha1.Turn) error {
 		return nil
 	}
 	if c == nil {
-		return exit.With(exit.Failed, fmt.Errorf("%s has no result", p.Title()))
+		return exit.WithCode(exit.Failed, fmt.Errorf("%s has no result", p.Title()))
 	}
 	if c.Status == metav1.ConditionUnknown && c.Reason != v1alpha1.TurnReasonSuspended {
-		return exit.With(exit.Parked, fmt.Errorf("%s: %s: %w", p.Title(), c.Reason, r.waits()))
+		return exit.WithCode(exit.Parked, fmt.Errorf("%s: %s: %w", p.Title(), c.Reason, r.waits()))
 	}
 	cause := errors.New(c.Message)
 	if c.Reason == v1alpha1.TurnReasonPreparationFailed {
@@ -93,5 +93,5 @@ func (r *Options) verdict(p *bundle.Bundle, t *v1alpha1.Turn) error {
 		// Only Ctrl-C cancels a Turn whose desired state is Active.
 		code, cause = exit.Interrupted, fmt.Errorf("interrupted: %w", cause)
 	}
-	return exit.With(code, fmt.Errorf("%s: %s: %w", p.Title(), c.Reason, cause))
+	return exit.WithCode(code, fmt.Errorf("%s: %s: %w", p.Title(), c.Reason, cause))
 }

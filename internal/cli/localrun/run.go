@@ -53,13 +53,13 @@ func (r *Options) Run(ctx context.Context, args []string) error {
 	}
 	for _, spec := range r.EnvSecrets {
 		if err := p.Set.SetSecretFromEnv(spec, r.Env.LookupEnv); err != nil {
-			return exit.With(exit.Usage, fmt.Errorf("--env-secret: %w", err))
+			return exit.WithCode(exit.Usage, fmt.Errorf("--env-secret: %w", err))
 		}
 	}
 	t := p.Turn.DeepCopy()
 	t.Generation = 1 // the generation of an object that was created and never changed
 	if t.UID, err = p.Identity(ctx, r.Now); err != nil {
-		return exit.With(exit.Failed, err)
+		return exit.WithCode(exit.Failed, err)
 	}
 	if endedBefore(t, r.Clock()()) {
 		return r.report(p, t, nil)
@@ -105,7 +105,7 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 	j.watched, j.life = watched, life
 	before, err := j.store.earlierRuns(steady, string(t.UID))
 	if err != nil {
-		return nil, exit.With(exit.Failed, err)
+		return nil, exit.WithCode(exit.Failed, err)
 	}
 	if closed, err := r.enterSession(steady, p, t, j.store, before); err != nil || closed {
 		return nil, err
@@ -142,7 +142,7 @@ func (r *Options) stopped(p *bundle.Bundle, t *v1alpha1.Turn, err error, interru
 		if r.DataDir != "" {
 			message += "; run the same command again to continue"
 		}
-		return exit.With(exit.Interrupted, errors.New(message))
+		return exit.WithCode(exit.Interrupted, errors.New(message))
 	}
-	return exit.With(exit.Failed, fmt.Errorf("%s (journal key %s) has not ended: %w", p.Title(), t.UID, err))
+	return exit.WithCode(exit.Failed, fmt.Errorf("%s (journal key %s) has not ended: %w", p.Title(), t.UID, err))
 }

@@ -22,7 +22,7 @@ func (r *Options) enterSession(
 	}
 	place, err := session.Latest(ctx, s, string(p.Session.UID), nil)
 	if err != nil {
-		return false, exit.With(exit.Failed, err)
+		return false, exit.WithCode(exit.Failed, err)
 	}
 	if r.DataDir == "" {
 		r.Env.Tell("note: Session %s/%s starts without a history and is not kept: set --data-dir to a folder to keep it",

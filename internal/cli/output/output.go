@@ -57,7 +57,7 @@ func PrintObject(env terminal.Environment, o metav1.Object, resource, line strin
 	}
 	text, err := Encode(o, format)
 	if err != nil {
-		return exit.With(exit.Failed, err)
+		return exit.WithCode(exit.Failed, err)
 	}
 	return env.Print(text)
 }

@@ -68,7 +68,7 @@ func (r *Options) Compare(ctx context.Context, args []string) error {
 		return err
 	}
 	if c.messages, err = compareMessages(c.before.Messages, c.after.Messages); err != nil {
-		return exit.With(exit.Failed, err)
+		return exit.WithCode(exit.Failed, err)
 	}
 	c.tools = compareTools(c.before.Tools, c.after.Tools)
 	return r.tellDifference(c)
@@ -76,7 +76,7 @@ func (r *Options) Compare(ctx context.Context, args []string) error {
 
 // oldState wraps an error that occurred in the old state. Some files of that state may belong to the new one.
 func oldState(err error) error {
-	return exit.With(exit.Failed, fmt.Errorf(
+	return exit.WithCode(exit.Failed, fmt.Errorf(
 		"--diff: the old state, which is OTHER with the missing objects from -f, cannot be prepared: %w", err))
 }
 
@@ -105,7 +105,7 @@ func (c *comparison) attribute(before *bundle.Bundle, origin func(kind, namespac
 		}
 	}
 	if len(c.fromOther) == 0 {
-		return exit.With(exit.Failed, fmt.Errorf(
+		return exit.WithCode(exit.Failed, fmt.Errorf(
 			"--diff: the prompt does not depend on any object in %s, which must contain at least one of %s",
 			c.oldPath, strings.Join(unchanged, ", ")))
 	}
@@ -118,13 +118,13 @@ func (c *comparison) differs() bool { return len(c.messages)+len(c.tools) > 0 }
 func (r *Options) tellDifference(c *comparison) error {
 	text, err := r.difference(c)
 	if err != nil {
-		return exit.With(exit.Failed, err)
+		return exit.WithCode(exit.Failed, err)
 	}
 	if err := r.Env.Print(text); err != nil {
 		return err
 	}
 	if c.differs() {
-		return exit.With(exit.Differs, ErrDiffer)
+		return exit.WithCode(exit.Differs, ErrDiffer)
 	}
 	return nil
 }

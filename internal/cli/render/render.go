@@ -61,7 +61,7 @@ func (r *Options) Render(ctx context.Context, args []string) error {
 		Preparation: preparation(prepared), Assembly: prepared.Assembly,
 	}, r.Output)
 	if err != nil {
-		return exit.With(exit.Failed, err)
+		return exit.WithCode(exit.Failed, err)
 	}
 	return r.Env.Print(text)
 }
@@ -76,7 +76,7 @@ func (r *Options) withoutHistory(p *bundle.Bundle) {
 
 // preparation returns the record of a preparation as a Turn's status holds it.
 func preparation(p *prepare.Prepared) *v1alpha1.Preparation {
-	return translate.Report(&p.Report, p.Provider, p.Model, len(p.Messages))
+	return translate.PreparationStatus(&p.Report, p.Provider, p.Model, len(p.Messages))
 }
 
 // prepared returns the messages of one state.
@@ -85,7 +85,7 @@ func (r *Options) prepared(ctx context.Context, p *bundle.Bundle, now time.Time)
 	defer closed()
 	prepared, err := messages(ctx, p, now, known)
 	if err != nil {
-		return nil, exit.With(exit.Failed, p.Located(err.Error()))
+		return nil, exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
 	return prepared, nil
 }

@@ -39,7 +39,7 @@ func (e Environment) Tell(format string, args ...any) {
 // Print writes a result to Out.
 func (e Environment) Print(text string) error {
 	if _, err := io.WriteString(e.Out, text); err != nil {
-		return exit.With(exit.Failed, fmt.Errorf("failed to write to standard output: %w", err))
+		return exit.WithCode(exit.Failed, fmt.Errorf("failed to write to standard output: %w", err))
 	}
 	return nil
 }

@@ -117,7 +117,7 @@ func TestFailoverThatKeepsConnections(t *testing.T) {
 // TestReadOnlyServer: no other server exists, so all calls fail and give the reason. The store recovers
 // when the server takes writes again.
 func TestReadOnlyServer(t *testing.T) {
-	server := postgrestest.Own(t)
+	server := postgrestest.NewServer(t)
 	s := openAt(t, server.URL("postgres"))
 	if err := s.Append(t.Context(), "a", entry(1, 1)); err != nil {
 		t.Fatal(err)
@@ -286,7 +286,7 @@ func TestIncarnationAfterAFailover(t *testing.T) {
 // TestRestoredBackup: a dump is loaded over newer data, which leaves the store behind. A dump that is loaded into
 // another server gives a new incarnation, even if no position is known or commits had waited for a standby.
 func TestRestoredBackup(t *testing.T) {
-	server := postgrestest.Own(t)
+	server := postgrestest.NewServer(t)
 	s := openAt(t, server.URL("postgres"))
 	first, err := s.Mark(t.Context(), 0)
 	if err != nil {

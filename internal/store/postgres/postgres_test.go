@@ -129,7 +129,7 @@ func TestStateWithoutServerIdentity(t *testing.T) {
 	if err != nil || whole.Incarnation == "1" {
 		t.Fatalf("State: %+v, %v; want the server's incarnation", whole, err)
 	}
-	databaseURL := postgrestest.Own(t).URL("postgres")
+	databaseURL := postgrestest.NewServer(t).URL("postgres")
 	for name, statement := range map[string]string{
 		"system identifier": `REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC`,
 		"position":          `REVOKE EXECUTE ON FUNCTION pg_current_wal_lsn() FROM PUBLIC`,

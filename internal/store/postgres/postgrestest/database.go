@@ -50,7 +50,7 @@ func Restartable(tb testing.TB, settings ...string) (databaseURL string, restart
 		databaseURL = database(tb, named)
 		return databaseURL, func(Mode) { cut(tb, named, databaseURL) }
 	}
-	s := Own(tb, settings...)
+	s := NewServer(tb, settings...)
 	return s.URL("postgres"), func(mode Mode) {
 		tb.Helper()
 		if err := s.Stop(tb.Context(), mode); err != nil {
@@ -62,8 +62,8 @@ func Restartable(tb testing.TB, settings ...string) (databaseURL string, restart
 	}
 }
 
-// Own starts a server for one test. The server stops when the test ends.
-func Own(tb testing.TB, settings ...string) *Server {
+// NewServer starts a server for one test. The server stops when the test ends.
+func NewServer(tb testing.TB, settings ...string) *Server {
 	tb.Helper()
 	mustHavePrograms(tb)
 	s, err := Start(tb.Context(), os.Getenv(programs), settings...)

@@ -47,7 +47,7 @@ func (s *Server) Both(other *Server, database string) string {
 // Pair starts a primary and its standby for one test. They stop when the test ends.
 func Pair(tb testing.TB, settings ...string) (primary, standby *Server) {
 	tb.Helper()
-	primary = Own(tb, settings...)
+	primary = NewServer(tb, settings...)
 	standby, err := primary.Standby(tb.Context())
 	if err != nil {
 		tb.Fatalf("failed to start a standby: %v", err)
