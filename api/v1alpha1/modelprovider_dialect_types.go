@@ -85,6 +85,15 @@ type RequestOptions struct {
 	// +optional
 	ReturnedData ReturnedData `json:"returnedData,omitempty"`
 
+	// apiVersion is the version of Azure's API of deployments, such as 2024-10-21, for baseURLs like
+	// https://example.openai.azure.com/openai. Requests then go to deployments/NAME, where NAME is the model of the Agent,
+	// and the key is sent in the header Api-Key. Without it, baseURL ends with /openai/v1, which has no versions. Only the
+	// dialect AzureOpenAI has versions.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(-[a-z0-9]+)?$")`,message="apiVersion must be a date, such as 2024-10-21 or 2025-04-01-preview"
+	APIVersion string `json:"apiVersion,omitempty"`
+
 	// thinking is the form of the setting for reasoning with the type Anthropic. Budget: a number of tokens, for models of
 	// Anthropic up to version 4.5 and models of others. Adaptive: the effort; the model decides about the number of tokens.
 	// Default: known from the name of the model.

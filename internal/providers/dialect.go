@@ -50,6 +50,7 @@ func dialectOf(spec *v1alpha1.ModelProviderSpec) openai.Dialect {
 	replace(&d.NoStreamOptions, r.StreamOptions, v1alpha1.SwitchOff)
 	replace(&d.StrictSchemas, r.StrictSchemas, v1alpha1.SwitchOn)
 	replace(&d.DeveloperRole, r.DeveloperRole, v1alpha1.SwitchOn)
+	d.APIVersion = r.APIVersion
 	d.ParallelCalls = parallelCalls(r)
 	d.Extra = extraFields(r)
 	return d

@@ -50,6 +50,13 @@ func TestDialectOfASpec(t *testing.T) {
 			}},
 			openai.Dialect{ParallelCalls: &no, Returned: openai.ReturnReasoningContent},
 		},
+		"deployments": {
+			"the model is in the path",
+			v1alpha1.ModelProviderSpec{
+				Dialect: v1alpha1.DialectAzureOpenAI, Requests: &v1alpha1.RequestOptions{APIVersion: "2024-10-21"},
+			},
+			openai.Dialect{APIVersion: "2024-10-21"},
+		},
 		"nothing returned": {
 			"the endpoint does not need it",
 			v1alpha1.ModelProviderSpec{Dialect: v1alpha1.DialectOpenRouter, Requests: &v1alpha1.RequestOptions{

@@ -81,7 +81,10 @@ type protocol struct{ options Options }
 func (*protocol) Name() string { return "the Messages protocol of Anthropic" }
 
 // Path returns the path of messages.
-func (*protocol) Path() string { return "/messages" }
+func (*protocol) Path(string) string { return "/messages" }
+
+// ModelsPath returns the path of the list of models.
+func (*protocol) ModelsPath() string { return "/models" }
 
 // SetHeaders sends the key and the version.
 func (*protocol) SetHeaders(h http.Header, apiKey, _ string) {

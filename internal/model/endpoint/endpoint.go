@@ -68,8 +68,10 @@ type Header struct {
 type Protocol interface {
 	// Name returns the name for messages, such as "the chat-completions protocol".
 	Name() string
-	// Path returns the path of requests for replies, below the base URL.
-	Path() string
+	// Path returns the path of requests for replies of a model, and ModelsPath that of the list of models. Both are below
+	// the base URL, and may have a query.
+	Path(model string) string
+	ModelsPath() string
 	// SetHeaders sets the headers of the protocol: the key and the ID of the request, unless they are empty, and
 	// others. h has the headers of the configuration.
 	SetHeaders(h http.Header, apiKey, requestID string)
@@ -136,7 +138,7 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 		return
 	}
 	x.requestID, x.decoder = req.ID, protocol.NewDecoder(req)
-	if x.open(ctx, http.MethodPost, protocol.Path()); x.err == nil {
+	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)
 		sent.apply(x.out)
 	}
@@ -161,7 +163,7 @@ func (x *exchange) finish(ctx context.Context) (*model.Reply, error) {
 // errors are *model.Error.
 func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	x := p.newExchange(jsonObject)
-	if x.open(ctx, http.MethodGet, "/models"); x.err == nil {
+	if x.open(ctx, http.MethodGet, p.protocol.ModelsPath()); x.err == nil {
 		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because models closes it
 	}
 	err = x.models()

@@ -30,6 +30,8 @@ type Dialect struct {
 	// too.
 	Returned        ReturnedData
 	ReturnedLasting bool
+	// APIVersion is the version of Azure's API of deployments. If it is empty, the API has no version.
+	APIVersion string
 	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
 	Extra []endpoint.ExtraField
 }

@@ -212,3 +212,27 @@ func TestDialectOfAHost(t *testing.T) {
 		t.Errorf("a name must count more than the host; -want +got:\n%s", diff)
 	}
 }
+
+// TestDeploymentsOfAzure checks the path, the query and the key of requests to Azure's API of deployments.
+func TestDeploymentsOfAzure(t *testing.T) {
+	var seen []string
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		seen = append(seen, r.Method+" "+r.URL.String()+" "+r.Header.Get("Api-Key")+r.Header.Get("Authorization"))
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write([]byte(events(delta(`"content":"yes"`), finishing("stop"), "[DONE]"))) // the test notices if it is gone
+	})
+	p := provider(t, url, in(openai.Dialect{APIVersion: "2024-10-21"}))
+	req := request("hello")
+	req.Model = "my gpt/5"
+	if _, err := p.Generate(t.Context(), &req); err != nil {
+		t.Error(err)
+	}
+	_, _ = p.Probe(t.Context()) // the answer is no list
+	want := []string{
+		"POST /v1/deployments/my%20gpt%2F5/chat/completions?api-version=2024-10-21 " + key,
+		"GET /v1/models?api-version=2024-10-21 " + key,
+	}
+	if diff := cmp.Diff(want, seen); diff != "" {
+		t.Errorf("requests: -want +got:\n%s", diff)
+	}
+}

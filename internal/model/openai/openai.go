@@ -4,6 +4,7 @@ package openai
 
 import (
 	"net/http"
+	"net/url"
 
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -28,12 +29,32 @@ type protocol struct{ dialect Dialect }
 // Name returns the name of the protocol.
 func (*protocol) Name() string { return "the chat-completions protocol" }
 
-// Path returns the path of chat completions.
-func (*protocol) Path() string { return "/chat/completions" }
+// Path returns the path of chat completions. The API of deployments has the model in its path.
+func (p *protocol) Path(name string) string {
+	if p.dialect.APIVersion == "" {
+		return "/chat/completions"
+	}
+	return "/deployments/" + url.PathEscape(name) + "/chat/completions" + p.query()
+}
 
-// SetHeaders sends the key as a bearer token.
-func (*protocol) SetHeaders(h http.Header, apiKey, requestID string) {
-	if apiKey != "" {
+// ModelsPath returns the path of the list of models.
+func (p *protocol) ModelsPath() string { return "/models" + p.query() }
+
+// query returns the query of all requests, or an empty text.
+func (p *protocol) query() string {
+	if p.dialect.APIVersion == "" {
+		return ""
+	}
+	return "?api-version=" + url.QueryEscape(p.dialect.APIVersion)
+}
+
+// SetHeaders sends the key as a bearer token, or as Azure's API of deployments expects it.
+func (p *protocol) SetHeaders(h http.Header, apiKey, requestID string) {
+	switch {
+	case apiKey == "":
+	case p.dialect.APIVersion != "":
+		h.Set("Api-Key", apiKey)
+	default:
 		h.Set("Authorization", "Bearer "+apiKey)
 	}
 	if requestID != "" {
