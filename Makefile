@@ -79,7 +79,8 @@ TEST_ENV = KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)"
 .PHONY: test
 test: assets postgres everything ## Run all tests, with the race detector, against real servers. ARGS='-run X' and PKG=./x narrow it.
 ifeq ($(ARGS)$(PKG),)
-	@$(MAKE) -j2 test-controller test-packages
+	@$(MAKE) build
+	@CAPSTAN_PROGRAMS="$(CURDIR)/bin" $(MAKE) -j2 test-controller test-packages
 else
 	$(TEST_ENV) go test -race -timeout 60m $(ARGS) $(or $(PKG),./...)
 endif

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strings"
@@ -21,6 +20,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 // TestMain lets the test's own executable run as the floor, as the benchmark's does.
@@ -46,20 +46,21 @@ func TestMain(m *testing.M) {
 // programs is the folder of the programs that the tests build. It is empty before the first build.
 var programs string
 
-var buildManager = sync.OnceValues(func() (said []byte, err error) {
+var buildManager = sync.OnceValues(func() (path string, err error) {
 	if programs, err = os.MkdirTemp("", "capstan-bench-test-"); err != nil {
-		return nil, err
+		return "", err
 	}
-	return exec.Command("go", "build", "-o", filepath.Join(programs, "manager"), "../../cmd/manager").CombinedOutput()
+	return harness.Build(context.Background(), "../..", programs, "manager")
 })
 
 // builtManager returns the path of the manager. The first test that needs the manager builds it.
 func builtManager(t *testing.T) string {
 	t.Helper()
-	if said, err := buildManager(); err != nil {
-		t.Fatalf("the manager does not build: %v\n%s", err, said)
+	path, err := buildManager()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return filepath.Join(programs, "manager")
+	return path
 }
 
 // TestBenchmarkMeasuresRealTurns uses the floor in place of the manager, too. It tests the measuring with a few

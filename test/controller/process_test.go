@@ -15,6 +15,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/manager"
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/harness"
 )
 
 var _ = Describe("A manager process that is killed", func() {
@@ -107,13 +108,11 @@ var _ = Describe("A manager without rights in a namespace that it should watch",
 	}, SpecTimeout(patience))
 })
 
-// buildManager builds the manager and returns the path of the program.
+// buildManager returns the path of the manager as a program.
 func buildManager(ctx SpecContext) string {
 	GinkgoHelper()
-	program := filepath.Join(GinkgoT().TempDir(), "manager")
-	build, err := gexec.Start(exec.CommandContext(ctx, "go", "build", "-o", program, "../../cmd/manager"), GinkgoWriter, GinkgoWriter)
+	program, err := harness.Build(ctx, filepath.Join("..", ".."), GinkgoT().TempDir(), "manager")
 	Expect(err).NotTo(HaveOccurred())
-	Eventually(build).WithTimeout(4*patience).Should(gexec.Exit(0), "the manager must build")
 	return program
 }
 

@@ -11,7 +11,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -72,11 +71,8 @@ func runTests(m *testing.M) (status int) {
 	if apiClient, err = client.New(apiConfig, client.Options{Scheme: scheme}); err != nil {
 		return complain(err)
 	}
-	capstan = filepath.Join(dir, "bin", "capstan")
-	build := exec.CommandContext(context.Background(), "go", "build", "-o", capstan, "./cmd/capstan")
-	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return complain(fmt.Errorf("%w: %s", err, out))
+	if capstan, err = harness.Build(context.Background(), root, filepath.Join(dir, "bin"), "capstan"); err != nil {
+		return complain(err)
 	}
 	return m.Run()
 }
