@@ -23,6 +23,7 @@ KUBECTL ?= kubectl
 # The pinned tools, each with a module of its own, so that their dependencies are not ours.
 CONTROLLER_GEN := go tool -modfile=hack/tools/dev/go.mod controller-gen
 GOLANGCI_LINT := go tool -modfile=hack/tools/lint/go.mod golangci-lint
+GOLANGCI_LINT_PATH := go tool -modfile=hack/tools/lint/go.mod -n golangci-lint
 HELM := go tool -modfile=hack/tools/helm/go.mod helm
 # etcd, kube-apiserver and kubectl: asked for only by the targets that use it.
 ASSETS = $$(bash hack/controlplane/get.sh)
@@ -80,12 +81,11 @@ TEST_ENV = KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)"
 test: assets postgres everything ## Run all tests, with the race detector, against real servers. ARGS='-run X' and PKG=./x narrow it.
 ifeq ($(ARGS)$(PKG),)
 	@$(MAKE) build
-	@CAPSTAN_PROGRAMS="$(CURDIR)/bin" $(MAKE) -j2 test-controller test-packages
+	@CAPSTAN_PROGRAMS="$(CURDIR)/bin" $(MAKE) -j3 test-controller test-modules test-packages
 else
 	$(TEST_ENV) go test -race -timeout 60m $(ARGS) $(or $(PKG),./...)
+	@[ -n '$(PKG)' ] || $(MAKE) test-modules
 endif
-	@[ -n '$(PKG)' ] || go test -C hack/release -timeout 30m $(ARGS) ./...
-	@[ -n '$(PKG)' ] || KUBEBUILDER_ASSETS="$(ASSETS)" go test -C test/gitops -timeout 30m $(ARGS) ./...
 
 # The specs of test/controller mostly wait. So they run in three processes with one control plane, beside all other packages, and their
 # output is shown at the end.
@@ -95,16 +95,24 @@ test-controller:
 	  $(TEST_ENV) go tool ginkgo run --no-color --succinct --race --procs=3 --timeout=60m --output-interceptor-mode=none ./test/controller >"$$out" 2>&1 || status=$$?; \
 	  cat "$$out"; exit $$status
 
-# Many packages mostly wait, too. So twice as many run at once as there are processors.
+# The tests of the modules beside the main one, which mostly wait.
+.PHONY: test-modules
+test-modules:
+	go test -C hack/release -timeout 30m $(ARGS) ./...
+	KUBEBUILDER_ASSETS="$(ASSETS)" go test -C test/gitops -timeout 30m $(ARGS) ./...
+
+# Many packages mostly wait, too. So twice as many run at once as there are processors. Those that take longest begin first, so that the
+# last ones do not run alone.
+LONGEST = ./internal/runtime/turn ./charts ./hack/bench ./internal/store/... ./internal/executor ./test/... ./internal/cli ./internal/mcp
 .PHONY: test-packages
 test-packages:
-	$(TEST_ENV) go test -race -timeout 60m -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) $$(go list ./... | grep -v '/test/controller$$')
+	$(TEST_ENV) go test -race -timeout 60m -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) $$(go list $(LONGEST) ./... | grep -v '/test/controller$$')
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz test for 30 s, or as long or as often as FUZZTIME says (5m, 2000x).
-	@for f in $$(grep -rl --include=*_test.go '^func Fuzz' .); do \
-	  for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$f); do \
-	    go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(or $(FUZZTIME),30s) ./$$(dirname $$f); done; done
+	@grep -ro --include=*_test.go '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*:func | |' | \
+	  xargs -P "$$(getconf _NPROCESSORS_ONLN)" -n 2 bash -euo pipefail -c \
+	  'go test -run "^$$" -fuzz "^$$1$$" -fuzztime $(or $(FUZZTIME),30s) "$$0" 2>&1 | sed "s/^/$$1: /"'
 
 .PHONY: bench-prepare
 bench-prepare: ## Measure the time and the memory that it takes to prepare a prompt, and to replay a journal.
@@ -160,10 +168,7 @@ e2e-down: ## Remove what `make e2e` has left: ARGS=--keep, or a run that was kil
 
 .PHONY: lint
 lint: ## Run golangci-lint.
-	$(GOLANGCI_LINT) run
-	@go build -modfile=hack/tools/lint/go.mod -o bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-	@cd hack/release && ../../bin/golangci-lint run
-	@cd test/gitops && ../../bin/golangci-lint run
+	@lint=$$($(GOLANGCI_LINT_PATH)); for module in . hack/release test/gitops; do (cd $$module && "$$lint" run); done
 
 .PHONY: fmt
 fmt: ## Format the code.
