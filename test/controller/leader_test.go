@@ -29,11 +29,13 @@ var _ = Describe("Two managers with leader election", func() {
 		second := s.run(elected("second", 100))
 		s.create(ctx, s.basics()...)
 		const turns = 20
+		release := s.hold()
 		s.create(ctx, newTurns(turns)...)
-		s.inFlight(ctx, 5)
+		s.held(ctx, 5)
 		Expect(second.logs.String()).NotTo(ContainSubstring("Executor is ready"), "only who leads works")
 		Expect(gauge("capstan_controller_active")).To(BeEquivalentTo(1), "only who leads controls")
 
+		release()
 		first.stop()
 		leads("second")
 		Eventually(gauge).WithArguments("capstan_controller_active").Should(BeEquivalentTo(1), "who took over controls")
