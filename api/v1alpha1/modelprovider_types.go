@@ -245,8 +245,16 @@ type ProviderTimeouts struct {
 	// +kubebuilder:validation:Maximum=60
 	ConnectSeconds int32 `json:"connectSeconds,omitempty"`
 
-	// idleSeconds is the maximum time without an event in an answer, in seconds, from 1 to 600. Default 60. It applies
-	// to the first event and to each further one. Comments in the stream and single bytes are not events.
+	// firstEventSeconds is the maximum time from a request to the first event of its answer, in seconds, from 1 to 3600.
+	// By default, a request may wait until the deadline of its Turn, or for half of the time that is left if the chain
+	// has another model. Comments in the stream and single bytes are not events.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=3600
+	FirstEventSeconds *int32 `json:"firstEventSeconds,omitempty"`
+
+	// idleSeconds is the maximum time between two events of an answer, in seconds, from 1 to 600. Default 60. Comments in
+	// the stream and single bytes are not events.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1

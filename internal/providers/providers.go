@@ -236,6 +236,9 @@ func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg conf
 		ConnectTimeout: time.Duration(p.Spec.Timeouts.ConnectSeconds) * time.Second,
 		IdleTimeout:    time.Duration(p.Spec.Timeouts.IdleSeconds) * time.Second,
 	}}
+	if first := p.Spec.Timeouts.FirstEventSeconds; first != nil {
+		cfg.FirstEventTimeout = time.Duration(*first) * time.Second
+	}
 	if p.Spec.Type == v1alpha1.ProviderTypeAnthropic {
 		cfg.anthropic = anthropicOptions(&p.Spec)
 	} else {

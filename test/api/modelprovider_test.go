@@ -59,6 +59,7 @@ var _ = Describe("ModelProvider", func() {
   parallelToolCalls: "Off", extraFields: [{name: top_k, value: "20"}]}}`),
 		Entry("an extra field of another type", `spec: {requests: {extraFields: [{name: thinking, value: "{}"}]}}`),
 		Entry("names of messages for another dialect", `spec: {dialect: Groq, requests: {messageNames: "On"}}`),
+		Entry("a long time to the first event", `spec: {timeouts: {firstEventSeconds: 3600}}`),
 		Entry("one retry setting, the others by default", `spec: {retry: {maxAttempts: 1}}`),
 	)
 
@@ -189,6 +190,10 @@ var _ = Describe("ModelProvider", func() {
 		Entry("a backoff that begins above its end", `spec: {retry: {initialBackoffMilliseconds: 5000, maxBackoffSeconds: 1}}`,
 			"spec.retry.initialBackoffMilliseconds", "initialBackoffMilliseconds must be at most maxBackoffSeconds"),
 		Entry("no time to connect", `spec: {timeouts: {connectSeconds: 0}}`, "spec.timeouts.connectSeconds", "greater than or equal to 1"),
+		Entry("no time to the first event", `spec: {timeouts: {firstEventSeconds: 0}}`,
+			"spec.timeouts.firstEventSeconds", "greater than or equal to 1"),
+		Entry("too long to the first event", `spec: {timeouts: {firstEventSeconds: 3601}}`,
+			"spec.timeouts.firstEventSeconds", "less than or equal to 3600"),
 		Entry("too long idle", `spec: {timeouts: {idleSeconds: 601}}`, "spec.timeouts.idleSeconds", "less than or equal to 600"),
 	)
 })

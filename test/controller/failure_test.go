@@ -80,8 +80,10 @@ var failures = []failure{
 	},
 	{
 		name: "hang-until-idle", rule: `fault: {hang: AfterHeaders}`,
-		provider: func(p *v1alpha1.ModelProvider) { p.Spec.Timeouts.IdleSeconds, p.Spec.Retry.MaxAttempts = 1, 1 },
-		reason:   v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 20 * time.Second,
+		provider: func(p *v1alpha1.ModelProvider) {
+			p.Spec.Timeouts.FirstEventSeconds, p.Spec.Retry.MaxAttempts = new(int32(1)), 1
+		},
+		reason: v1alpha1.TurnReasonModelFailed, stop: v1alpha1.StopModelError, requests: 1, within: 20 * time.Second,
 		message: ContainSubstring(`provider "hang-until-idle": the endpoint sent no part of an answer for 1s`),
 	},
 	{

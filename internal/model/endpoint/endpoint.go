@@ -44,9 +44,12 @@ type Config struct {
 	// Earlier lists secrets of earlier requests to the endpoint. They are removed from texts like the current
 	// secrets.
 	Earlier []string
-	// ConnectTimeout bounds the time to connect, including TLS. IdleTimeout bounds the time from the request to the
-	// first event of its answer, and between two events. Comments and single bytes do not count as events.
+	// ConnectTimeout bounds the time to connect, including TLS. IdleTimeout bounds the time between two events of an
+	// answer, and the time to answer a probe. Comments and single bytes do not count as events.
 	ConnectTimeout, IdleTimeout time.Duration
+	// FirstEventTimeout bounds the time from a request to the first event of its answer. If it is 0, only the request
+	// and its context bound that time.
+	FirstEventTimeout time.Duration
 	// Policy decides which addresses may be connected to. If Policy is nil, the built-in table applies.
 	Policy *netpolicy.Policy
 	// Roots are the trusted certificate authorities. If Roots is nil, the system's are used.
@@ -121,6 +124,10 @@ func (p *Provider) Close() { p.transport.CloseIdleConnections() }
 // Turn small: begin makes the request, this frame alone sends it, and finish reads the answer.
 func (p *Provider) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	x := p.newExchange(eventStream)
+	x.first = p.cfg.FirstEventTimeout
+	if own := req.FirstEventTimeout; own > 0 && (x.first == 0 || own < x.first) {
+		x.first = own
+	}
 	if x.begin(ctx, req); x.err == nil {
 		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because finish closes it
 	}
@@ -163,6 +170,7 @@ func (x *exchange) finish(ctx context.Context) (*model.Reply, error) {
 // errors are *model.Error.
 func (p *Provider) Probe(ctx context.Context) (listed bool, err error) {
 	x := p.newExchange(jsonObject)
+	x.first = p.cfg.IdleTimeout
 	if x.open(ctx, http.MethodGet, p.protocol.ModelsPath()); x.err == nil {
 		x.resp, x.err = p.transport.RoundTrip(x.out) //nolint:bodyclose // because models closes it
 	}

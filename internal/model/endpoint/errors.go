@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/netpolicy"
@@ -48,7 +49,9 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 	_, isType := errors.AsType[*json.UnmarshalTypeError](err)
 	switch {
 	case errors.Is(err, errIdle):
-		return as(model.Timeout, "the endpoint sent no part of an answer for %s", p.cfg.IdleTimeout)
+		e := as(model.Timeout, "the endpoint sent no part of an answer for %s", x.watch.limit)
+		e.MayBeBilled = true
+		return e
 	case isLong:
 		return as(model.ReplyTooLong, "%s", long)
 	case errors.Is(err, errRedirect):
@@ -78,8 +81,13 @@ func (p *Provider) errorOf(sent []byte, status int) *model.Error {
 	if status == 0 {
 		status = said.httpStatus()
 	}
-	return p.statusError(status, said.codes, said.words)
+	e := p.statusError(status, said.codes, said.words)
+	e.MayBeBilled = slices.Contains(timeouts, status)
+	return e
 }
+
+// timeouts are the statuses of gateways, the last one of Cloudflare's, whose endpoint may still work on the request.
+var timeouts = []int{http.StatusRequestTimeout, http.StatusGatewayTimeout, 524}
 
 // statusError classifies an error of the endpoint by its status, and by its code if the code is more precise.
 func (p *Provider) statusError(status int, code, detail string) *model.Error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"net/url"
@@ -31,6 +32,8 @@ type exchange struct {
 	decoder Decoder
 	// requestID is the ID of the request for the endpoint's logs, or empty.
 	requestID string
+	// first bounds the time to the first event. 0 means no bound.
+	first time.Duration
 	// out is the HTTP request, and watch ends it after a time-out. Both are nil if the request could not be made.
 	out   *http.Request
 	watch *watch
@@ -80,9 +83,7 @@ func (x *exchange) open(ctx context.Context, method, path string) {
 		return
 	}
 	x.out = out
-	x.watch = &watch{
-		ctx: ctx, cancel: cancel, timer: time.AfterFunc(cfg.IdleTimeout, func() { cancel(errIdle) }), idle: cfg.IdleTimeout,
-	}
+	x.watch = newWatch(ctx, cancel, x.first, cfg.IdleTimeout)
 	out.Header.Set("Accept", x.wanted)
 	for _, h := range cfg.Headers {
 		out.Header.Set(h.Name, h.Value)
@@ -108,6 +109,9 @@ func (x *exchange) accept() (io.ReadCloser, error) {
 		x.retryAfter = limitReset(resp.Header)
 	}
 	refused := resp.StatusCode >= http.StatusBadRequest
+	if refused {
+		x.watch.event() // the body of an error does not take long
+	}
 	b := &body{ReadCloser: resp.Body, watch: x.watch, most: x.bodyLimit(), refusal: refused}
 	if redirects(resp) {
 		_ = b.Close() // it is not read
@@ -168,13 +172,23 @@ func urlError(req *http.Request, err error) error {
 }
 
 // watch ends a request whose answer makes no progress. Events restart the time, single bytes do not: otherwise an
-// endpoint that sends comments, or one byte at a time, could hold a Turn and its slot as long as it likes. The
-// first event must arrive within the same time, and so must the whole of a response that is not an event stream.
+// endpoint that sends comments, or one byte at a time, could hold a Turn and its slot as long as it likes. The first
+// event has a time of its own, because a model may think for long before it. The whole of a response that is not an
+// event stream counts as the first event.
 type watch struct {
 	ctx    context.Context //nolint:containedctx // because it is the request's, and its cause tells why a read failed
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
-	idle   time.Duration
+	// idle is the time between two events, and limit the time that is running.
+	idle, limit time.Duration
+}
+
+// newWatch starts the time to the first event. If first is 0, the time has no end.
+func newWatch(ctx context.Context, cancel context.CancelCauseFunc, first, idle time.Duration) *watch {
+	if first == 0 {
+		first = math.MaxInt64
+	}
+	return &watch{ctx: ctx, cancel: cancel, timer: time.AfterFunc(first, func() { cancel(errIdle) }), idle: idle, limit: first}
 }
 
 // fail releases a failed request and returns the reason of the failure.
@@ -187,7 +201,10 @@ func (w *watch) fail(err error) error {
 }
 
 // event restarts the time, because a part of the answer has arrived.
-func (w *watch) event() { w.timer.Reset(w.idle) }
+func (w *watch) event() {
+	w.timer.Reset(w.idle)
+	w.limit = w.idle
+}
 
 // end releases the request.
 func (w *watch) end() {

@@ -156,7 +156,8 @@ func (w *Wire) ask(
 	defer web.Close()
 	p := w.New(endpoint.Config{
 		Name: Name, BaseURL: web.URL + "/v1", APIKey: secret, ConnectTimeout: time.Minute, IdleTimeout: idle,
-		Policy: netpolicy.NewLocalPolicy(), Memory: memory.Account("demo", bytebudget.Replies),
+		FirstEventTimeout: idle,
+		Policy:            netpolicy.NewLocalPolicy(), Memory: memory.Account("demo", bytebudget.Replies),
 	})
 	defer p.Close()
 	reply, err := p.Generate(ctx, Request())

@@ -31,7 +31,7 @@ func partsOf(e *model.Error) errorParts {
 }
 
 func TestErrorsOfTheFakeModel(t *testing.T) {
-	short := func(c *openai.Config) { c.IdleTimeout = 150 * time.Millisecond }
+	short := func(c *openai.Config) { c.FirstEventTimeout = 150 * time.Millisecond }
 	for name, tc := range map[string]struct {
 		reason, rules string
 		change        func(*openai.Config)

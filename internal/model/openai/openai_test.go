@@ -225,6 +225,49 @@ func TestSlowAnswerIsNotIdle(t *testing.T) {
 	}
 }
 
+// TestSlowFirstEventIsNotIdle checks that the idle time-out begins with the first event, and that the shorter bound of
+// provider and request counts before.
+func TestSlowFirstEventIsNotIdle(t *testing.T) {
+	_, url := fakeModel(t, `rules: [{reply: {text: "one answer"}, fault: {latencyMilliseconds: 400}}]`)
+	for name, tc := range map[string]struct {
+		reason        string
+		provider, own time.Duration
+		want          string
+	}{
+		"no bound":          {"only the context bounds the time", 0, 0, ""},
+		"long enough":       {"the answer is in time", time.Minute, time.Minute, ""},
+		"of the provider":   {"it is shorter", 50 * time.Millisecond, time.Minute, "50ms"},
+		"of the request":    {"it is shorter", time.Minute, 60 * time.Millisecond, "60ms"},
+		"of a request only": {"the provider has none", 0, 60 * time.Millisecond, "60ms"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := provider(t, url, func(c *openai.Config) { c.IdleTimeout, c.FirstEventTimeout = 100*time.Millisecond, tc.provider })
+			req := request("hello")
+			req.FirstEventTimeout = tc.own
+			got, err := generate(t.Context(), p, req)
+			if tc.want == "" && (err != nil || got.Text != "one answer") {
+				t.Errorf("Generate = %q, %v; want the answer: %s", got.Text, err, tc.reason)
+			}
+			if tc.want == "" {
+				return
+			}
+			if e := check(t, got, err); e.Kind != model.Timeout || !e.MayBeBilled || !strings.HasSuffix(e.Message, "for "+tc.want) {
+				t.Errorf("error %s %q, billed %t; want a time-out after %s that may be billed: %s",
+					e.Kind, e.Message, e.MayBeBilled, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+// TestTimeoutsOfGateways checks which statuses mean that an endpoint may still work on the request.
+func TestTimeoutsOfGateways(t *testing.T) {
+	for status, want := range map[int]bool{408: true, 504: true, 524: true, 429: false, 500: false, 502: false, 503: false} {
+		if e := failure(t, provider(t, serve(t, respond(status, "no answer")))); e.MayBeBilled != want || !e.Kind.Retryable() {
+			t.Errorf("status %d: %s, billed %t; want %t", status, e.Kind, e.MayBeBilled, want)
+		}
+	}
+}
+
 // TestBytesOutsideEventsAreIdle checks that an endpoint cannot hold a Turn by sending endless bytes without a part of
 // an answer.
 func TestBytesOutsideEventsAreIdle(t *testing.T) {
@@ -257,7 +300,9 @@ func TestBytesOutsideEventsAreIdle(t *testing.T) {
 					w.(http.Flusher).Flush()
 				}
 			})
-			p := provider(t, url, func(c *openai.Config) { c.IdleTimeout = 150 * time.Millisecond })
+			p := provider(t, url, func(c *openai.Config) {
+				c.IdleTimeout, c.FirstEventTimeout = 150*time.Millisecond, 150*time.Millisecond
+			})
 			_, err := generate(longContext(t), p, request("hello"))
 			if e, ok := errors.AsType[*model.Error](err); !ok || e.Kind != model.Timeout {
 				t.Errorf("Generate: %v, want a time-out: %s", err, tc.reason)

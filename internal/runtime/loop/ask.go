@@ -37,11 +37,16 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		if end, err := run.beginAttempt(ctx, r); end != nil || err != nil {
 			return end, err
 		}
+		limit := run.firstEventTimeout(ctx, c, q.purpose)
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-		reply, err := generate(ctx, c.Provider, providerRequest(c, q, r.ID))
-		failure, err := run.recordResult(ctx, c, r, reply, err, time.Since(begin).Milliseconds())
+		reply, err := generate(ctx, c.Provider, providerRequest(c, q, r.ID, limit))
+		took := time.Since(begin)
+		failure, err := run.recordResult(ctx, c, r, reply, err, took.Milliseconds())
 		if err != nil || failure == nil {
 			return nil, err
+		}
+		if failure.MayBeBilled && limit > 0 && took >= limit {
+			return nil, withAttempts(failure, r.Attempt) // the rest of the time is for another model
 		}
 		if err := run.waitToRetry(ctx, c, r, wait, failure); err != nil {
 			return nil, err
@@ -80,8 +85,10 @@ func (run *runner) waitToRetry(ctx context.Context, c *Candidate, r *Request, wa
 	switch {
 	case !failure.Kind.Retryable():
 		return failure
-	case r.Attempt >= c.Retry.MaxAttempts:
+	case r.Attempt >= c.Retry.MaxAttempts, run.State.billedTimeouts(r) > maxBilledTimeouts:
 		return withAttempts(failure, r.Attempt)
+	case failure.RetryAfter > run.fallbackTime() && run.hasFallback(c, r.Purpose, failure.Kind):
+		return waitsTooLong(failure)
 	}
 	return run.pause(ctx, failure, max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter))
 }
@@ -153,7 +160,8 @@ func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, 
 	err := run.Record(journal.Record{Kind: journal.ModelFailed, Payload: FailedRequest{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Kind: failure.Kind,
 		Message: failure.Message, RemoteMessage: failure.RemoteMessage,
-		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, Stack: stackOf(failure),
+		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, MayBeBilled: failure.MayBeBilled,
+		Stack: stackOf(failure),
 	}})
 	if ctx.Err() != nil {
 		return nil, contextCause(ctx, err)
@@ -215,11 +223,12 @@ func recoverPanic(err *error) {
 // waiting Turn would hold a copy of the request.
 //
 //go:noinline
-func providerRequest(c *Candidate, q *modelRequest, id string) *model.Request {
+func providerRequest(c *Candidate, q *modelRequest, id string, firstEvent time.Duration) *model.Request {
 	r := new(model.Request)
 	*r = q.request
 	// The messages are frozen, so each attempt gets a copy that the provider may change.
 	r.ID, r.Model, r.Parameters, r.Messages = id, c.Model, c.Parameters, slices.Clone(r.Messages)
+	r.FirstEventTimeout = firstEvent
 	return r
 }
 

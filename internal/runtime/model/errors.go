@@ -13,7 +13,7 @@ const (
 	RateLimited ErrorKind = "RateLimited"
 	// Overloaded means that the endpoint failed on its side (HTTP 5xx).
 	Overloaded ErrorKind = "Overloaded"
-	// Timeout means that no connection was made, or no byte arrived, in the time allowed.
+	// Timeout means that no connection was made, or no part of an answer arrived, in the time allowed.
 	Timeout ErrorKind = "Timeout"
 	// Network means that the endpoint could not be reached, or the connection broke.
 	Network ErrorKind = "Network"
@@ -66,6 +66,8 @@ type Error struct {
 	// Unsent is true if the request was never sent, for example because a credential is missing. It does not count
 	// as a request.
 	Unsent bool
+	// MayBeBilled is true if the request timed out after it was sent. The endpoint may have worked on it, and bill it.
+	MayBeBilled bool
 	// Usage is the usage that the endpoint reported before the request failed.
 	Usage Usage
 	// Received is the number of bytes of text, reasoning and arguments that arrived before the request failed. It

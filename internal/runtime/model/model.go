@@ -5,6 +5,7 @@ package model
 import (
 	"context"
 	"encoding/json"
+	"time"
 )
 
 // Provider sends one request to one endpoint.
@@ -104,6 +105,9 @@ type Request struct {
 	// Output is the JSON Schema that the answer must fit, for endpoints that can enforce it. It is empty if there
 	// is none.
 	Output json.RawMessage
+	// FirstEventTimeout bounds the time to the first part of the answer. If it is 0, only the provider and the context
+	// bound that time.
+	FirstEventTimeout time.Duration
 }
 
 // FinishReason says why a model stopped.

@@ -1,0 +1,69 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+const (
+	// maxBilledTimeouts is the number of requests to a candidate for one step that are repeated after a time-out,
+	// although the endpoint may bill them.
+	maxBilledTimeouts = 1
+	// typicalReply is the time that a model is assumed to take if the Turn has no reply yet.
+	typicalReply = 10 * time.Second
+)
+
+// firstEventTimeout returns the time that a request may wait for the first part of its answer, or 0 if it may wait
+// until the Turn's deadline. A slow model gets half of the time that is left if something must follow: the next model of
+// the chain, or the step that a summary is for.
+func (run *runner) firstEventTimeout(ctx context.Context, c *Candidate, purpose Purpose) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok || purpose != ForCompaction && !run.hasFallback(c, purpose, model.Timeout) {
+		return 0
+	}
+	return max(time.Until(deadline)/2, 1)
+}
+
+// hasFallback reports whether another candidate is asked after such a failure of a candidate.
+func (run *runner) hasFallback(c *Candidate, purpose Purpose, failure model.ErrorKind) bool {
+	if purpose != ForStep {
+		return false
+	}
+	for at := range run.Chain {
+		if &run.Chain[at] == c {
+			return run.nextCandidate(at, failure) < len(run.Chain)
+		}
+	}
+	return false
+}
+
+// fallbackTime returns the time that another model is assumed to take: that of the newest reply of the Turn.
+func (run *runner) fallbackTime() time.Duration {
+	if last := run.State.LastStep(); last != nil && last.DurationMS > 0 {
+		return time.Duration(last.DurationMS) * time.Millisecond
+	}
+	return typicalReply
+}
+
+// billedTimeouts returns the number of requests like this one that timed out after they were sent.
+func (s *State) billedTimeouts(r *Request) int {
+	n := 0
+	for i := range s.FailedRequests {
+		f := &s.FailedRequests[i]
+		if f.MayBeBilled && f.Step == r.Step && f.Purpose == r.Purpose && f.Provider == r.Provider && f.Model == r.Model {
+			n++
+		}
+	}
+	return n
+}
+
+// waitsTooLong returns the failure of an endpoint that asks for a wait in which another model can answer.
+func waitsTooLong(failure *model.Error) *model.Error {
+	e := *failure
+	e.Message = fmt.Sprintf("%s (the endpoint asks for a wait of %s, in which another model can answer)", failure.Message,
+		rounded(failure.RetryAfter))
+	return &e
+}
