@@ -15,7 +15,7 @@ type AgentSpec struct {
 
 	// models is the chain of models, 1 to 8. The first model is asked first; the others are fallbacks, in order. A
 	// fallback is asked if a model could not be reached within its retries, or if its provider refused the credentials
-	// or the request.
+	// or the request. If the prompt is too long for a model, only a fallback with a larger context window is asked.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1

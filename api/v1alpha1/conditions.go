@@ -41,9 +41,10 @@ const (
 	ReasonAddressRefused = "AddressRefused"
 )
 
-// Reasons of a ToolServer's Ready condition, beside those that a ModelProvider has as well. With each of them
-// except SecretNotFound, Agents stay Ready, and calls of the server's tools fail as unavailable. With
-// SecretNotFound no request was sent: Agents wait if none of the server's tools are known.
+// Reasons of a ToolServer's Ready condition. It also has the reasons of a ModelProvider. With SecretNotFound,
+// HostNotAllowed and HeaderRefused no request was sent: if none of the server's tools are known, its Agents are not
+// Ready. With all other reasons Agents stay Ready, and calls of the server's tools fail as unavailable, unless the
+// server is new: see ToolServerNotReady.
 const (
 	// ReasonProtocolError means that the server answered, but not as an MCP server.
 	ReasonProtocolError = "ProtocolError"
@@ -238,8 +239,9 @@ const (
 	// have lost later ones. Since these entries were written, an older copy of the store was restored, or the store
 	// failed over to a server that may lack entries.
 	TurnReasonEntriesUncertain = "EntriesUncertain"
-	// TurnReasonJournalMissing is set on JournalLost. It means that the store has no entry of the Turn, and may
-	// have lost some: it was restored or has failed over, or an older version of Capstan bound the Turn.
+	// TurnReasonJournalMissing is set on JournalLost. It means that the store has no entry of the Turn, but an earlier
+	// run may have written some. Either the store was restored or has failed over since that run, or an older version
+	// of Capstan, which recorded no store, bound the Turn.
 	TurnReasonJournalMissing = "JournalMissing"
 )
 
@@ -253,9 +255,9 @@ const (
 	EventCancelled = "Cancelled"
 	// EventFallbackUsed is emitted when another model than the first of the chain answered.
 	EventFallbackUsed = "FallbackUsed"
-	// EventWaitingLong is emitted when a Turn has waited for its start for a minute, or for half of a shorter
-	// starting deadline; once for each reason. At most ten Turns of one namespace and reason get it in ten minutes;
-	// the last of these Events says so.
+	// EventWaitingLong is emitted when a Turn has waited for its start for a minute, or for half of its starting
+	// deadline if that is less. A Turn gets this Event once for each reason. In ten minutes, at most ten Turns of a
+	// namespace get it for the same reason. The tenth Event says that no more are emitted.
 	EventWaitingLong = "WaitingLong"
 	// EventAwaitingApproval is emitted when a call requires approval.
 	EventAwaitingApproval = "AwaitingApproval"

@@ -18,11 +18,11 @@ func TestADeletionIsRepeatedAfterATimeout(t *testing.T) {
 		want    error
 		asked   int
 	}{
-		"at once":              {[]error{nil}, nil, 1},
-		"in three":             {[]error{over, over, nil}, nil, 3},
-		"a stopped response":   {[]error{reset, nil}, nil, 2},
-		"another error":        {[]error{over, gone}, gone, 2},
-		"the time never is up": {nil, over, 20},
+		"at once":             {[]error{nil}, nil, 1},
+		"after two timeouts":  {[]error{over, over, nil}, nil, 3},
+		"a stopped response":  {[]error{reset, nil}, nil, 2},
+		"another error":       {[]error{over, gone}, gone, 2},
+		"a timeout each time": {nil, over, 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := 0

@@ -62,7 +62,8 @@ func measure(ctx context.Context, o options, c contenders, progress io.Writer) (
 	return b.phases(ctx, c)
 }
 
-// phases runs the selected phases. The phase finished runs after those that count Turns, because its Turns stay.
+// phases runs the selected phases. phaseFinished runs after the phases that count the Turns of the same namespace,
+// because its own Turns are not deleted.
 func (b *bench) phases(ctx context.Context, c contenders) (*Report, error) {
 	report := &Report{Setup: setupOf(b.options, runtime.NumCPU())}
 	var err error

@@ -24,7 +24,7 @@ func (s *stream) readAll(resp *http.Response) ([]byte, error) {
 		size = resp.ContentLength
 	}
 	in := paced{io.LimitReader(resp.Body, MaxResponseBytes+1), s.ex}
-	for body, all := make([]byte, 0, min(unreservedBytes, size)), false; ; {
+	for body, reserved := make([]byte, 0, min(unreservedBytes, size)), false; ; {
 		n, err := in.Read(body[len(body):cap(body)])
 		switch body = body[:len(body)+n]; {
 		case len(body) > MaxResponseBytes:
@@ -43,12 +43,12 @@ func (s *stream) readAll(resp *http.Response) ([]byte, error) {
 				room++ // the byte that shows that the response is too long
 			}
 		}
-		if !all {
-			if all, err = s.ex.reserve(s.ctx, s.wire, room, size, s.cancel); err != nil {
+		if !reserved {
+			if reserved, err = s.ex.reserve(s.ctx, s.wire, room, size, s.cancel); err != nil {
 				return nil, err
 			}
 		}
-		if all && resp.ContentLength > 0 {
+		if reserved && resp.ContentLength > 0 {
 			room = size
 		}
 		body = append(make([]byte, 0, room), body...) // append alone could make more room than is reserved

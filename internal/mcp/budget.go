@@ -24,11 +24,11 @@ import (
 //     no waiters, a slow response does no harm and continues.
 //   - A response has a time limit, however fast it arrives.
 const (
-	// processBytes is the budget of a process that gives its clients none. serverBytes is the share of one server:
-	// a quarter of it, which is enough for one response of the maximum size.
+	// processBytes is the budget for large responses in a process whose clients have no budget of their own.
+	// serverBytes is the share of one server: a quarter of it, which is enough for one response of the maximum size.
 	processBytes = 32 << 20
 	serverBytes  = processBytes / 4
-	// processContents is the budget of such a process for small responses.
+	// processContents is the budget for small responses in such a process.
 	processContents = 16 << 20
 	// paceBytes must arrive per second while others wait. A response may be up to paceSlack behind that pace,
 	// because it may just have begun. Bytes ahead of the pace are not credited; otherwise a fast response could
@@ -46,8 +46,8 @@ var errSlow = fmt.Errorf("the response came in too slowly: a large response must
 	"arrive at %d KiB a second while others wait",
 	largeTimeout, paceBytes>>10)
 
-// processBudget is the budget of clients that have none of their own. Their one account, process, may use
-// processBytes of it for large responses.
+// processBudget is the budget of all clients that have no budget of their own. They share the account process. An
+// account may hold 7/8 of a pool, so processBytes need a pool of 8/7 of them; the 8 makes up for rounding down.
 var (
 	processBudget = bytebudget.New(processContents, processBytes/7*8+8)
 	process       = processBudget.Account("", bytebudget.Results)
@@ -78,7 +78,7 @@ type reservation struct {
 	size     int64
 	budget   *serverBudget
 	bytes    *bytebudget.Reservation
-	all      bytebudget.Account
+	account  bytebudget.Account
 	cut      context.CancelCauseFunc
 	received atomic.Int64 // bytes since the last check
 
@@ -93,17 +93,17 @@ type reservation struct {
 // order, no holder of budget bytes waits for a share, so a deadlock is impossible. cut is called with errSlow if
 // the response is too slow.
 func newReservation(
-	ctx context.Context, budget *serverBudget, all bytebudget.Account, size int64, cut context.CancelCauseFunc,
+	ctx context.Context, budget *serverBudget, account bytebudget.Account, size int64, cut context.CancelCauseFunc,
 ) (*reservation, error) {
 	if err := budget.take(ctx, size); err != nil {
 		return nil, err
 	}
-	bytes, err := all.Reserve(ctx, size)
+	bytes, err := account.Reserve(ctx, size)
 	if err != nil {
 		budget.Release(size)
 		return nil, err
 	}
-	h := &reservation{size: size, budget: budget, bytes: bytes, all: all, cut: cut}
+	h := &reservation{size: size, budget: budget, bytes: bytes, account: account, cut: cut}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.timer = time.AfterFunc(paceInterval, h.watch)
@@ -119,7 +119,7 @@ func (h *reservation) watch() {
 	}
 	h.elapsed += paceInterval
 	h.behind = max(0, h.behind+paceInterval-time.Duration(h.received.Swap(0))*time.Second/paceBytes)
-	others := h.budget.waiting.Load() > 0 || h.all.Contended()
+	others := h.budget.waiting.Load() > 0 || h.account.Contended()
 	if h.behind > paceSlack && others || h.elapsed >= largeTimeout {
 		h.cut(errSlow)
 		return
@@ -143,31 +143,31 @@ func (h *reservation) release() {
 	h.budget.Release(h.size)
 }
 
-// reserve reserves the memory for a response of which so many bytes are about to arrive. As soon as it is large,
-// reserve waits for the memory of a response of most bytes, and returns true: no more needs to be reserved. The
-// owner of the exchange releases the memory with free, once the response is decoded.
-func (ex *exchange) reserve(ctx context.Context, w *wire, bytes, most int64, cut context.CancelCauseFunc) (all bool, err error) {
+// reserve reserves memory before a response grows to a size of bytes. While the response is small, its reservation
+// grows with it. Once it is large, reserve waits for maxBytes, the most that the response can need, and returns true:
+// the caller need not call it again. The owner of the exchange calls free when the response is decoded.
+func (ex *exchange) reserve(ctx context.Context, w *wire, bytes, maxBytes int64, cut context.CancelCauseFunc) (done bool, err error) {
 	ex.mu.Lock()
 	if ex.content == nil {
 		ex.content = w.memory.Content()
 	}
 	switch {
 	case ex.reservation != nil, !ex.owned:
-		all = true
+		done = true
 	case ex.ended: // nobody would release the memory
 		err = errBroken
 	case ex.content.Cover(bytes):
 	default:
 		ex.mu.Unlock()
-		return true, ex.reserveAll(ctx, w, most, cut)
+		return true, ex.reserveLarge(ctx, w, maxBytes, cut)
 	}
 	ex.mu.Unlock()
-	return all, err
+	return done, err
 }
 
-// reserveAll waits for the memory of a large response.
-func (ex *exchange) reserveAll(ctx context.Context, w *wire, most int64, cut context.CancelCauseFunc) error {
-	h, err := newReservation(ctx, w.budget, w.memory, most, cut)
+// reserveLarge waits for the memory of a large response.
+func (ex *exchange) reserveLarge(ctx context.Context, w *wire, maxBytes int64, cut context.CancelCauseFunc) error {
+	h, err := newReservation(ctx, w.budget, w.memory, maxBytes, cut)
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ func (l *Line) learn(uid, name string) {
 	l.names[uid] = name
 }
 
-// around performs an effect on a Turn. It calls Strike before or after the effect if the Point says so.
+// around performs an effect on a Turn. It calls Interrupt before or after the effect if the Point says so.
 func (l *Line) around(effect Effect, uid string, details []string, do func() error) error {
 	reached := l.reached(effect, uid, details)
 	if reached && l.Point.When == Before {

@@ -19,21 +19,22 @@ func withTools(message string) model.Request {
 	return req
 }
 
-// delta returns an event with a part of the reply, and finishing the event at the end of the reply.
+// delta returns an event with a part of the reply.
 func delta(members string) string {
 	return `{"choices":[{"index":0,"delta":{` + members + `},"finish_reason":null}]}`
 }
 
-func finishing(reason string) string {
+// finishEvent returns the event that ends the reply.
+func finishEvent(reason string) string {
 	return `{"choices":[{"index":0,"delta":{},"finish_reason":"` + reason + `"}]}`
 }
 
-// piece returns an event with a part of a tool call, given as a JSON object without its braces.
-func piece(members string) string { return delta(`"tool_calls":[{` + members + `}]`) }
+// callEvent returns an event with the members of a tool call, given as a JSON object without its braces.
+func callEvent(members string) string { return delta(`"tool_calls":[{` + members + `}]`) }
 
-// part returns a piece of the call at an index.
-func part(index int, id, name, arguments string) string {
-	return piece(fmt.Sprintf(`"index":%d,"id":%q,"type":"function","function":{"name":%q,"arguments":%q}`, index, id, name, arguments))
+// callPart returns an event with a part of the call at an index.
+func callPart(index int, id, name, arguments string) string {
+	return callEvent(fmt.Sprintf(`"index":%d,"id":%q,"type":"function","function":{"name":%q,"arguments":%q}`, index, id, name, arguments))
 }
 
 func TestToolCalls(t *testing.T) {
@@ -47,49 +48,49 @@ func TestToolCalls(t *testing.T) {
 		text   string
 		want   []model.ToolCall
 	}{
-		"whole": {"a call in one piece", []string{part(0, "a", "count", `{"n":1}`)}, "", "", one},
+		"whole": {"a call in one piece", []string{callPart(0, "a", "count", `{"n":1}`)}, "", "", one},
 		"pieces": {"arguments in pieces", []string{
-			part(0, "a", "count", ""),
-			piece(`"index":0,"function":{"arguments":"{\"n\""}`), piece(`"index":0,"function":{"arguments":":1}"}`),
+			callPart(0, "a", "count", ""),
+			callEvent(`"index":0,"function":{"arguments":"{\"n\""}`), callEvent(`"index":0,"function":{"arguments":":1}"}`),
 		}, "", "", one},
 		"id and name later": {"ID and name may come later", []string{
-			piece(`"index":0,"type":"function"`),
-			part(0, "a", "", ""), part(0, "", "count", ""), part(0, "", "", `{"n":1}`),
+			callEvent(`"index":0,"type":"function"`),
+			callPart(0, "a", "", ""), callPart(0, "", "count", ""), callPart(0, "", "", `{"n":1}`),
 		}, "", "", one},
 		"id after arguments": {
 			"ID and name may come after the arguments",
-			[]string{piece(`"index":0,"function":{"arguments":"{\"n\":1}"}`), part(0, "a", "count", "")},
+			[]string{callEvent(`"index":0,"function":{"arguments":"{\"n\":1}"}`), callPart(0, "a", "count", "")},
 			"", "", one,
 		},
 		"id in pieces": {"ids and names in pieces", []string{
-			part(0, "call_", "cou", ""), part(0, "77", "nt", ""),
-			part(0, "", "", `{}`),
+			callPart(0, "call_", "cou", ""), callPart(0, "77", "nt", ""),
+			callPart(0, "", "", `{}`),
 		}, "", "", []model.ToolCall{{ID: "call_77", Name: "count", Arguments: "{}"}}},
 		"repeated": {
 			"ids and names with every piece",
-			[]string{part(0, "a", "count", ""), part(0, "a", "count", `{"n"`), part(0, "a", "count", `:1}`)},
+			[]string{callPart(0, "a", "count", ""), callPart(0, "a", "count", `{"n"`), callPart(0, "a", "count", `:1}`)},
 			"", "", one,
 		},
 		"nulls": {"null values are ignored", []string{
-			part(0, "a", "count", `{"n":`),
-			piece(`"index":0,"id":null,"type":null,"function":{"name":null,"arguments":"1}"}`),
+			callPart(0, "a", "count", `{"n":`),
+			callEvent(`"index":0,"id":null,"type":null,"function":{"name":null,"arguments":"1}"}`),
 		}, "", "", one},
 		"new ids": {
 			"the first of several IDs counts",
 			[]string{
-				part(0, "a", "count", ""), piece(`"index":0,"id":"x","function":{"arguments":"{\"n\""}`),
-				piece(`"index":0,"id":"y","function":{"arguments":":1}"}`),
+				callPart(0, "a", "count", ""), callEvent(`"index":0,"id":"x","function":{"arguments":"{\"n\""}`),
+				callEvent(`"index":0,"id":"y","function":{"arguments":":1}"}`),
 			},
 			"", "", one,
 		},
 		"several": {
 			"calls one after the other",
-			[]string{part(0, "a", "count", `{"n":1}`), part(1, "b", "list", `{}`)},
+			[]string{callPart(0, "a", "count", `{"n":1}`), callPart(1, "b", "list", `{}`)},
 			"", "", two,
 		},
 		"interleaved": {
 			"calls at the same time",
-			[]string{part(0, "a", "count", `{"n`), part(1, "b", "list", `{`), part(0, "", "", `":1}`), part(1, "", "", `}`)},
+			[]string{callPart(0, "a", "count", `{"n`), callPart(1, "b", "list", `{`), callPart(0, "", "", `":1}`), callPart(1, "", "", `}`)},
 			"", "", two,
 		},
 		"in one event": {
@@ -100,52 +101,52 @@ func TestToolCalls(t *testing.T) {
 		},
 		"other order": {
 			"the index decides the order",
-			[]string{part(1, "b", "list", `{}`), part(0, "a", "count", `{"n":1}`)},
+			[]string{callPart(1, "b", "list", `{}`), callPart(0, "a", "count", `{"n":1}`)},
 			"", "", two,
 		},
 		"from one": {
 			"indices may begin anywhere",
-			[]string{part(1, "a", "count", `{"n":1}`), part(7, "b", "list", `{}`)},
+			[]string{callPart(1, "a", "count", `{"n":1}`), callPart(7, "b", "list", `{}`)},
 			"", "", two,
 		},
 		"same index": {
 			"whole calls that all have index 0",
-			[]string{part(0, "a", "count", `{"n":1}`), part(0, "b", "list", `{}`)},
+			[]string{callPart(0, "a", "count", `{"n":1}`), callPart(0, "b", "list", `{}`)},
 			"", "", two,
 		},
 		"no index": {
 			"without indices, the IDs identify the calls",
 			[]string{
-				piece(`"id":"a","function":{"name":"count","arguments":"{\"n\""}`),
-				piece(`"id":"b","function":{"name":"list","arguments":"{}"}`),
-				piece(`"id":"a","function":{"arguments":":1}"}`),
+				callEvent(`"id":"a","function":{"name":"count","arguments":"{\"n\""}`),
+				callEvent(`"id":"b","function":{"name":"list","arguments":"{}"}`),
+				callEvent(`"id":"a","function":{"arguments":":1}"}`),
 			},
 			"", "", two,
 		},
 		"no index, no id": {
 			"without indices and IDs, the order identifies the calls",
 			[]string{
-				piece(`"function":{"name":"count","arguments":"{\"n\""}`), piece(`"function":{"arguments":":1}"}`),
-				piece(`"function":{"name":"list","arguments":"{}"}`),
+				callEvent(`"function":{"name":"count","arguments":"{\"n\""}`), callEvent(`"function":{"arguments":":1}"}`),
+				callEvent(`"function":{"name":"list","arguments":"{}"}`),
 			},
 			"", "",
 			[]model.ToolCall{{ID: "call_0", Name: "count", Arguments: `{"n":1}`}, {ID: "call_1", Name: "list", Arguments: "{}"}},
 		},
 		"no ids": {
 			"missing IDs are made up",
-			[]string{part(3, "", "count", `{"n":1}`), part(5, "", "list", `{}`)},
+			[]string{callPart(3, "", "count", `{"n":1}`), callPart(5, "", "list", `{}`)},
 			"", "",
 			[]model.ToolCall{{ID: "call_0", Name: "count", Arguments: `{"n":1}`}, {ID: "call_1", Name: "list", Arguments: "{}"}},
 		},
 		"made id is taken": {
 			"a made-up ID is unique",
-			[]string{part(0, "", "count", `1`), part(1, "call_0", "count", `2`)},
+			[]string{callPart(0, "", "count", `1`), callPart(1, "call_0", "count", `2`)},
 			"", "",
 			[]model.ToolCall{{ID: "call_0_2", Name: "count", Arguments: "1"}, {ID: "call_0", Name: "count", Arguments: "2"}},
 		},
 		"same ids": {
 			"ids are made unique",
-			[]string{part(0, "a", "count", `1`), part(1, "a", "count", `2`), part(2, "a_2", "count", `3`), part(3, "a", "count", `4`)},
+			[]string{callPart(0, "a", "count", `1`), callPart(1, "a", "count", `2`), callPart(2, "a_2", "count", `3`), callPart(3, "a", "count", `4`)},
 			"",
 			"",
 			[]model.ToolCall{
@@ -157,67 +158,67 @@ func TestToolCalls(t *testing.T) {
 		},
 		"longest id": {
 			"128 characters are an id",
-			[]string{part(0, strings.Repeat("x", 128), "count", `1`)},
+			[]string{callPart(0, strings.Repeat("x", 128), "count", `1`)},
 			"",
 			"",
 			[]model.ToolCall{{ID: strings.Repeat("x", 128), Name: "count", Arguments: "1"}},
 		},
 		"same prefix": {
 			"ids of more than 128 characters are replaced",
-			[]string{part(0, strings.Repeat("x", 128)+"1", "count", `1`), part(1, strings.Repeat("x", 128)+"2", "list", `2`)},
+			[]string{callPart(0, strings.Repeat("x", 128)+"1", "count", `1`), callPart(1, strings.Repeat("x", 128)+"2", "list", `2`)},
 			"", "",
 			[]model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}},
 		},
 		"same kilobyte": {
 			"very long IDs are replaced",
-			[]string{part(0, strings.Repeat("x", 1024)+"1", "count", `1`), part(1, strings.Repeat("x", 1024)+"2", "list", `2`)},
+			[]string{callPart(0, strings.Repeat("x", 1024)+"1", "count", `1`), callPart(1, strings.Repeat("x", 1024)+"2", "list", `2`)},
 			"", "",
 			[]model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}},
 		},
 		"hidden characters": {
 			"IDs with invisible characters are replaced",
-			[]string{part(0, "a\n", "count", `1`), part(1, "a\u200b", "list", `2`)},
+			[]string{callPart(0, "a\n", "count", `1`), callPart(1, "a\u200b", "list", `2`)},
 			"", "",
 			[]model.ToolCall{{ID: "call_0", Name: "count", Arguments: "1"}, {ID: "call_1", Name: "list", Arguments: "2"}},
 		},
 		"no arguments": {
 			"missing arguments stay empty",
-			[]string{part(0, "a", "count", "")},
+			[]string{callPart(0, "a", "count", "")},
 			"", "",
 			[]model.ToolCall{{ID: "a", Name: "count"}},
 		},
 		"bad arguments": {
 			"arguments are not changed",
-			[]string{part(0, "a", "count", "{\"n\":\n1")},
+			[]string{callPart(0, "a", "count", "{\"n\":\n1")},
 			"", "",
 			[]model.ToolCall{{ID: "a", Name: "count", Arguments: "{\"n\":\n1"}},
 		},
 		"made-up name": {
 			"the name is not changed",
-			[]string{part(0, "a", "functions.Count it", "{}")},
+			[]string{callPart(0, "a", "functions.Count it", "{}")},
 			"", "",
 			[]model.ToolCall{{ID: "a", Name: "functions.Count it", Arguments: "{}"}},
 		},
 		"with text": {"text beside calls is kept", []string{
 			delta(`"content":"Let me "`),
-			part(0, "a", "count", `{"n":1}`), delta(`"content":"count."`),
+			callPart(0, "a", "count", `{"n":1}`), delta(`"content":"count."`),
 		}, "", "Let me count.", one},
 		"empty lists": {
 			"an empty list contains no call",
-			[]string{delta(`"tool_calls":[]`), delta(`"tool_calls":null`), part(0, "a", "count", `{"n":1}`)},
+			[]string{delta(`"tool_calls":[]`), delta(`"tool_calls":null`), callPart(0, "a", "count", `{"n":1}`)},
 			"", "", one,
 		},
-		"stop": {"some servers always end with stop", []string{part(0, "a", "count", `{"n":1}`)}, "stop", "", one},
+		"stop": {"some servers always end with stop", []string{callPart(0, "a", "count", `{"n":1}`)}, "stop", "", one},
 		"end of sequence": {
 			"some servers end with the name of a token",
-			[]string{delta(`"content":" "`), part(0, "a", "count", `{"n":1}`)},
+			[]string{delta(`"content":" "`), callPart(0, "a", "count", `{"n":1}`)},
 			"eos_token", " ", one,
 		},
-		"older end": {"the older finish reason is accepted", []string{part(0, "a", "count", `{"n":1}`)}, "function_call", "", one},
+		"older end": {"the older finish reason is accepted", []string{callPart(0, "a", "count", `{"n":1}`)}, "function_call", "", one},
 		"other choice": {
 			"only the first choice counts",
 			[]string{
-				part(0, "a", "count", `{"n":1}`),
+				callPart(0, "a", "count", `{"n":1}`),
 				`{"choices":[{"index":1,"delta":{"tool_calls":[{"index":1,"id":"b","function":{"name":"list","arguments":"{}"}}]}}]}`,
 			},
 			"",
@@ -231,7 +232,7 @@ func TestToolCalls(t *testing.T) {
 			if finish == "" {
 				finish = "tool_calls"
 			}
-			body := events(append(tc.events, finishing(finish),
+			body := events(append(tc.events, finishEvent(finish),
 				`{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`, "[DONE]")...)
 			got, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), withTools("hello"))
 			want := model.Reply{
@@ -248,7 +249,7 @@ func TestToolCalls(t *testing.T) {
 func manyParts(n int) []string {
 	var all []string
 	for i := range n {
-		all = append(all, part(i, fmt.Sprint("id-", i), "count", "{}"))
+		all = append(all, callPart(i, fmt.Sprint("id-", i), "count", "{}"))
 	}
 	return all
 }
@@ -263,7 +264,7 @@ func manyCalls(n int) []model.ToolCall {
 
 func TestInvalidToolCalls(t *testing.T) {
 	const usage = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`
-	whole := part(0, "a", "count", `{"n":1}`)
+	whole := callPart(0, "a", "count", `{"n":1}`)
 	for name, tc := range map[string]struct {
 		reason string
 		events []string
@@ -271,35 +272,35 @@ func TestInvalidToolCalls(t *testing.T) {
 	}{
 		"no call": {"the finish reason announces calls, but there are none", []string{
 			delta(`"content":"I call."`),
-			finishing("tool_calls"),
+			finishEvent("tool_calls"),
 		}, errorParts{Kind: model.Malformed, Message: "the model announced a tool call but made none"}},
 		"no call, old": {
 			"the older finish reason announces calls",
-			[]string{finishing("function_call")},
+			[]string{finishEvent("function_call")},
 			errorParts{Kind: model.Malformed, Message: "the model announced a tool call but made none"},
 		},
 		"no name": {
 			"a call without a name cannot be made",
-			[]string{part(0, "a", "", "{}"), finishing("tool_calls")},
+			[]string{callPart(0, "a", "", "{}"), finishEvent("tool_calls")},
 			errorParts{Kind: model.Malformed, Message: "the model called a tool without a name"},
 		},
 		"blank name": {
 			"a blank name is no name",
-			[]string{whole, part(1, "b", " ", "{}"), finishing("stop")},
+			[]string{whole, callPart(1, "b", " ", "{}"), finishEvent("stop")},
 			errorParts{Kind: model.Malformed, Message: "the model called a tool without a name"},
 		},
 		"too many": {
-			"the number of calls is bounded", append(manyParts(endpoint.MaxToolCalls+1), finishing("tool_calls")),
+			"the number of calls is bounded", append(manyParts(endpoint.MaxToolCalls+1), finishEvent("tool_calls")),
 			errorParts{Kind: model.ReplyTooLong, Message: "the model called more than 128 tools at once"},
 		},
 		"filtered": {
 			"the content filter ends the reply",
-			[]string{whole, finishing("content_filter")},
+			[]string{whole, finishEvent("content_filter")},
 			errorParts{Kind: model.ContentFiltered, Message: "the content filter withheld the answer"},
 		},
 		"blank": {
 			"an empty answer is invalid even if tools were offered",
-			[]string{delta(`"content":" \n"`), finishing("stop")},
+			[]string{delta(`"content":" \n"`), finishEvent("stop")},
 			errorParts{Kind: model.Malformed, Message: "the answer was empty"},
 		},
 	} {
@@ -322,8 +323,8 @@ func TestInvalidToolCalls(t *testing.T) {
 // same reply.
 func TestUnofferedToolCalls(t *testing.T) {
 	for name, body := range map[string]string{
-		"tool_calls": events(delta(`"content":"hm"`), part(0, "a", "count", `{"n":1}`), finishing("tool_calls"), "[DONE]"),
-		"stop":       events(delta(`"content":"hm"`), part(0, "a", "count", `{"n":1}`), finishing("stop"), "[DONE]"),
+		"tool_calls": events(delta(`"content":"hm"`), callPart(0, "a", "count", `{"n":1}`), finishEvent("tool_calls"), "[DONE]"),
+		"stop":       events(delta(`"content":"hm"`), callPart(0, "a", "count", `{"n":1}`), finishEvent("stop"), "[DONE]"),
 	} {
 		got, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), request("hello"))
 		want := model.Reply{
@@ -337,8 +338,8 @@ func TestUnofferedToolCalls(t *testing.T) {
 }
 
 func TestCutOffToolCallsAreLeftOut(t *testing.T) {
-	body := events(delta(`"content":"Let me"`), part(0, "a", "count", `{"n":1}`), part(1, "b", "count", `{"n":`),
-		finishing("length"), "[DONE]")
+	body := events(delta(`"content":"Let me"`), callPart(0, "a", "count", `{"n":1}`), callPart(1, "b", "count", `{"n":`),
+		finishEvent("length"), "[DONE]")
 	for name, req := range map[string]model.Request{"offered": withTools("hello"), "not offered": request("hello")} {
 		got, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), req)
 		if diff := cmp.Diff(model.Reply{Text: "Let me", FinishReason: model.FinishLength}, got); diff != "" || err != nil {
@@ -348,7 +349,7 @@ func TestCutOffToolCallsAreLeftOut(t *testing.T) {
 }
 
 func TestEndlessToolCalls(t *testing.T) {
-	body := events(append(manyParts(5000), finishing("tool_calls"), "[DONE]")...)
+	body := events(append(manyParts(5000), finishEvent("tool_calls"), "[DONE]")...)
 	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), withTools("hello"))
 	want := errorParts{Kind: model.ReplyTooLong, Message: `provider "demo": the model called more than 128 tools at once`}
 	if diff := cmp.Diff(want, partsOf(check(t, reply, err))); diff != "" {

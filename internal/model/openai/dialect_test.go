@@ -219,7 +219,7 @@ func TestDeploymentsOfAzure(t *testing.T) {
 	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		seen = append(seen, r.Method+" "+r.URL.String()+" "+r.Header.Get("Api-Key")+r.Header.Get("Authorization"))
 		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = w.Write([]byte(events(delta(`"content":"yes"`), finishing("stop"), "[DONE]"))) // the test notices if it is gone
+		_, _ = w.Write([]byte(events(delta(`"content":"yes"`), finishEvent("stop"), "[DONE]"))) // the test notices if it is gone
 	})
 	p := provider(t, url, in(openai.Dialect{APIVersion: "2024-10-21"}))
 	req := request("hello")

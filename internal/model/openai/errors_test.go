@@ -217,7 +217,7 @@ func TestErrorsOfOtherServers(t *testing.T) {
 		},
 		"cut off": {
 			"an answer without a finish reason is complete only if its end is marked",
-			respond(200, events(part(0, "a", "count", `{"n":1}`), delta(`"content":"a"`)), stream),
+			respond(200, events(callPart(0, "a", "count", `{"n":1}`), delta(`"content":"a"`)), stream),
 			expectedError(model.Malformed, `provider "demo": the stream ended before the answer was finished`, 0),
 		},
 		"other JSON": {"JSON that is no answer", respond(200, `{"status":"ok"}`, jsonType), expectedError(
@@ -323,7 +323,7 @@ func TestEndlessComments(t *testing.T) {
 
 func TestCommentBoundRestartsAtEachEvent(t *testing.T) {
 	comments := strings.Repeat(": "+strings.Repeat("x", 1000)+"\n\n", 200)
-	body := strings.Repeat(comments+events(delta(`"content":"yes"`)), 3) + comments + events(finishing("stop"), "[DONE]")
+	body := strings.Repeat(comments+events(delta(`"content":"yes"`)), 3) + comments + events(finishEvent("stop"), "[DONE]")
 	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), request("hello"))
 	if err != nil || reply.Text != "yesyesyes" {
 		t.Errorf("%q, %v; want an answer beside 800 KB of comments, of which 200 KB come at a time", reply.Text, err)
@@ -389,11 +389,11 @@ func TestErrorWithinStream(t *testing.T) {
 // TestLastLineWithoutLineBreak checks that the last event counts even if its line does not end, unless it is cut off.
 func TestLastLineWithoutLineBreak(t *testing.T) {
 	begun := events(delta(`"content":"yes"`)) + "data: "
-	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, begun+finishing("stop"), stream))), request("hello"))
+	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, begun+finishEvent("stop"), stream))), request("hello"))
 	if err != nil || reply.Text != "yes" {
 		t.Errorf("%q, %v; want the answer", reply.Text, err)
 	}
-	half := finishing("stop")[:20]
+	half := finishEvent("stop")[:20]
 	if e := failure(t, provider(t, serve(t, respond(200, begun+half, stream)))); e.Kind != model.Malformed {
 		t.Errorf("error %s %q, want Malformed for half an event", e.Kind, e.Message)
 	}

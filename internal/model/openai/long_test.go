@@ -60,7 +60,7 @@ func TestTooLongReplies(t *testing.T) {
 	most := strings.Repeat("x", endpoint.MaxReplyBytes)
 	usage := `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`
 	used := model.Usage{InputTokens: 9, OutputTokens: 4}
-	text, thought, arguments := delta(`"content":"`+most+`"`), delta(`"reasoning":"`+most+`"`), part(0, "a", "count", most)
+	text, thought, arguments := delta(`"content":"`+most+`"`), delta(`"reasoning":"`+most+`"`), callPart(0, "a", "count", most)
 	rest := delta(`"content":"` + strings.Repeat("y", more) + `"`)
 	for name, tc := range map[string]struct {
 		reason string
@@ -69,22 +69,22 @@ func TestTooLongReplies(t *testing.T) {
 	}{
 		"just so": {
 			"the longest reply is kept",
-			[]string{text, finishing("stop"), usage, "[DONE]"},
+			[]string{text, finishEvent("stop"), usage, "[DONE]"},
 			model.Reply{Text: most, FinishReason: model.FinishStop, Usage: used},
 		},
 		"text": {
 			"the beginning is kept",
-			[]string{text, rest, finishing("stop"), usage, "[DONE]"},
+			[]string{text, rest, finishEvent("stop"), usage, "[DONE]"},
 			model.Reply{Text: most, TooLong: true, Usage: used},
 		},
 		"cut off twice": {
 			"the endpoint cut the reply off too",
-			[]string{text, rest, finishing("length"), usage, "[DONE]"},
+			[]string{text, rest, finishEvent("length"), usage, "[DONE]"},
 			model.Reply{Text: most, TooLong: true, Usage: used},
 		},
 		"no usage": {
 			"all received bytes count",
-			[]string{text, rest, finishing("stop"), "[DONE]"},
+			[]string{text, rest, finishEvent("stop"), "[DONE]"},
 			model.Reply{Text: most, TooLong: true, Received: endpoint.MaxReplyBytes + more},
 		},
 		"no end": {
@@ -99,20 +99,20 @@ func TestTooLongReplies(t *testing.T) {
 		},
 		"reasoning": {
 			"text and reasoning are bounded together",
-			[]string{thought, rest, finishing("stop"), usage, "[DONE]"},
+			[]string{thought, rest, finishEvent("stop"), usage, "[DONE]"},
 			model.Reply{Reasoning: most, TooLong: true, Usage: used},
 		},
 		"arguments": {"a call that is cut off is left out", []string{
 			delta(`"content":"I count."`), arguments,
-			finishing("tool_calls"), usage, "[DONE]",
+			finishEvent("tool_calls"), usage, "[DONE]",
 		}, model.Reply{Text: "I count.", TooLong: true, Usage: used}},
 		"arguments, stop": {"a call that is cut off is left out for any finish reason", []string{
 			delta(`"content":"I count."`), arguments,
-			finishing("stop"), usage, "[DONE]",
+			finishEvent("stop"), usage, "[DONE]",
 		}, model.Reply{Text: "I count.", TooLong: true, Usage: used}},
 		"characters": {"no character is cut in two", []string{
 			delta(`"content":"` + most[1:] + `"`),
-			delta(`"content":"ü` + `"`), finishing("stop"), usage, "[DONE]",
+			delta(`"content":"ü` + `"`), finishEvent("stop"), usage, "[DONE]",
 		}, model.Reply{Text: most[1:], TooLong: true, Usage: used}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -187,20 +187,20 @@ func TestReceivedBytesOfFailedReplies(t *testing.T) {
 		"nothing": {"nothing was received", []string{delta(`"role":"assistant"`)}, 0, model.Usage{}},
 		"all kinds": {
 			"text, reasoning and arguments",
-			[]string{delta(`"content":"text "`), delta(`"reasoning":"thoughts "`), part(0, "a", "count", "arguments")},
+			[]string{delta(`"content":"text "`), delta(`"reasoning":"thoughts "`), callPart(0, "a", "count", "arguments")},
 			23,
 			model.Usage{},
 		},
 		"rubbish": {"bytes before invalid data count", []string{delta(`"content":"text "`), "rubbish"}, 5, model.Usage{}},
 		"filtered": {
 			"a filtered reply counts",
-			[]string{delta(`"content":"text "`), finishing("content_filter"), "[DONE]"},
+			[]string{delta(`"content":"text "`), finishEvent("content_filter"), "[DONE]"},
 			5,
 			model.Usage{},
 		},
 		"no call": {
 			"an inconsistent reply counts",
-			[]string{delta(`"content":"text "`), finishing("tool_calls"), "[DONE]"},
+			[]string{delta(`"content":"text "`), finishEvent("tool_calls"), "[DONE]"},
 			5,
 			model.Usage{},
 		},
@@ -228,10 +228,10 @@ func TestReceivedBytesOfFailedReplies(t *testing.T) {
 func TestLongCallNames(t *testing.T) {
 	var pieces []string
 	for range 3000 {
-		pieces = append(pieces, part(0, "id", "name", ""))
-		pieces = append(pieces, part(0, "more", "more", ""))
+		pieces = append(pieces, callPart(0, "id", "name", ""))
+		pieces = append(pieces, callPart(0, "more", "more", ""))
 	}
-	body := events(append(pieces, part(0, "", "", "{}"), finishing("tool_calls"), "[DONE]")...)
+	body := events(append(pieces, callPart(0, "", "", "{}"), finishEvent("tool_calls"), "[DONE]")...)
 	got, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), withTools("hello"))
 	if err != nil || len(got.ToolCalls) != 1 || got.ToolCalls[0].ID != "call_0" || len(got.ToolCalls[0].Name) != 1024 {
 		t.Errorf("Generate = %.100v, %v; want a call with an ID in place of one that is too long and a name of 1024 bytes",

@@ -13,7 +13,7 @@ import (
 func TestProtections(t *testing.T) {
 	modeltest.RunProtections(t, modeltest.Wire{
 		New: func(cfg endpoint.Config) *endpoint.Provider { return openai.New(openai.Config{Config: cfg}) },
-		End: events(finishing("stop"), "[DONE]"),
+		End: events(finishEvent("stop"), "[DONE]"),
 		Text: func(piece string) string {
 			data, err := json.Marshal(piece)
 			if err != nil {
@@ -21,6 +21,6 @@ func TestProtections(t *testing.T) {
 			}
 			return events(delta(`"content":` + string(data)))
 		},
-		Call: func(n int, arguments string) string { return events(part(n, "", "count", arguments)) },
+		Call: func(n int, arguments string) string { return events(callPart(n, "", "count", arguments)) },
 	})
 }

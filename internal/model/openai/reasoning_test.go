@@ -21,26 +21,26 @@ func TestReasoningOnTheWire(t *testing.T) {
 	}{
 		"reasoning_content": {
 			"most servers call it so", events(delta(`"reasoning_content":"Let me "`),
-				delta(`"reasoning_content":"think."`), delta(`"content":"yes"`), finishing("stop"), "[DONE]"),
+				delta(`"reasoning_content":"think."`), delta(`"content":"yes"`), finishEvent("stop"), "[DONE]"),
 			model.Reply{Text: "yes", Reasoning: "Let me think.", FinishReason: model.FinishStop},
 		},
 		"reasoning": {
 			"others so", events(delta(`"reasoning":"Let me "`), delta(`"content":"","reasoning":"think."`),
-				delta(`"content":"yes","reasoning":null`), finishing("stop"), "[DONE]"),
+				delta(`"content":"yes","reasoning":null`), finishEvent("stop"), "[DONE]"),
 			model.Reply{Text: "yes", Reasoning: "Let me think.", FinishReason: model.FinishStop},
 		},
 		"both": {
 			"it is the same", events(delta(`"reasoning":"Hm.","reasoning_content":"Hm."`), delta(`"content":"yes"`),
-				finishing("stop"), "[DONE]"),
+				finishEvent("stop"), "[DONE]"),
 			model.Reply{Text: "yes", Reasoning: "Hm.", FinishReason: model.FinishStop},
 		},
 		"no text": {
 			"what is none is left out", events(delta(`"reasoning":{"effort":"high"}`), delta(`"content":"yes"`),
-				finishing("stop"), "[DONE]"),
+				finishEvent("stop"), "[DONE]"),
 			model.Reply{Text: "yes", FinishReason: model.FinishStop},
 		},
 		"cut off": {
-			"a reply may have no more", events(delta(`"reasoning":"Let me"`), finishing("length"), "[DONE]"),
+			"a reply may have no more", events(delta(`"reasoning":"Let me"`), finishEvent("length"), "[DONE]"),
 			model.Reply{Reasoning: "Let me", FinishReason: model.FinishLength},
 		},
 	} {
@@ -55,7 +55,7 @@ func TestReasoningOnTheWire(t *testing.T) {
 
 // TestReasoningWithoutAnswer checks that a reply with only reasoning is empty.
 func TestReasoningWithoutAnswer(t *testing.T) {
-	p := provider(t, serve(t, respond(200, events(delta(`"reasoning_content":"yes"`), finishing("stop"), "[DONE]"), stream)))
+	p := provider(t, serve(t, respond(200, events(delta(`"reasoning_content":"yes"`), finishEvent("stop"), "[DONE]"), stream)))
 	if e := failure(t, p); e.Kind != model.Malformed || !strings.HasSuffix(e.Message, "the answer was empty") {
 		t.Errorf("Generate: %s %q, want an empty answer", e.Kind, e.Message)
 	}

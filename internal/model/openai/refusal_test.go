@@ -18,7 +18,7 @@ func TestRefusalIsAReply(t *testing.T) {
 	}{
 		"in pieces": {"a refusal may come in pieces", []string{
 			delta(`"refusal":"I can"`), delta(`"refusal":"not."`),
-			finishing("stop"),
+			finishEvent("stop"),
 		}, model.Reply{Text: "I cannot.", FinishReason: model.FinishRefusal}},
 		"in a message": {
 			"some servers send a message instead of a delta",
@@ -27,20 +27,20 @@ func TestRefusalIsAReply(t *testing.T) {
 		},
 		"behind a text": {"text and refusal are kept", []string{
 			delta(`"content":"Well."`),
-			delta(`"refusal":"I cannot."`), finishing("stop"),
+			delta(`"refusal":"I cannot."`), finishEvent("stop"),
 		}, model.Reply{Text: "Well.\n\nI cannot.", FinishReason: model.FinishRefusal}},
 		"with a call": {"the refusal counts, not the call", []string{
-			part(0, "a", "count", `{"n":1}`),
-			delta(`"refusal":"No."`), finishing("stop"),
+			callPart(0, "a", "count", `{"n":1}`),
+			delta(`"refusal":"No."`), finishEvent("stop"),
 		}, model.Reply{Text: "No.", FinishReason: model.FinishRefusal}},
 		"an empty field": {
 			"an empty refusal is none",
-			[]string{delta(`"refusal":""`), delta(`"content":"Yes."`), finishing("stop")},
+			[]string{delta(`"refusal":""`), delta(`"content":"Yes."`), finishEvent("stop")},
 			model.Reply{Text: "Yes.", FinishReason: model.FinishStop},
 		},
 		"cut off": {
 			"the received part is kept",
-			[]string{delta(`"refusal":"I can"`), finishing("length")},
+			[]string{delta(`"refusal":"I can"`), finishEvent("length")},
 			model.Reply{Text: "I can", FinishReason: model.FinishLength},
 		},
 	} {
@@ -64,31 +64,31 @@ func TestReasoningBeforeTheAnswer(t *testing.T) {
 	}{
 		"before": {"the reasoning is separated", []string{
 			delta(`"content":"<think>\nHm.\n</th"`), delta(`"content":"ink>\n\nOslo."`),
-			finishing("stop"),
+			finishEvent("stop"),
 		}, model.Reply{Text: "Oslo.", Reasoning: "Hm.", FinishReason: model.FinishStop}},
 		"empty": {
 			"empty reasoning is removed",
-			[]string{delta(`"content":"<think>\n\n</think>\n\nOslo."`), finishing("stop")},
+			[]string{delta(`"content":"<think>\n\n</think>\n\nOslo."`), finishEvent("stop")},
 			model.Reply{Text: "Oslo.", FinishReason: model.FinishStop},
 		},
 		"within": {
 			"tags within the answer stay",
-			[]string{delta(`"content":"Write <think>x</think>."`), finishing("stop")},
+			[]string{delta(`"content":"Write <think>x</think>."`), finishEvent("stop")},
 			model.Reply{Text: "Write <think>x</think>.", FinishReason: model.FinishStop},
 		},
 		"not closed": {
 			"reasoning without an end is part of the answer",
-			[]string{delta(`"content":"<think> Oslo."`), finishing("stop")},
+			[]string{delta(`"content":"<think> Oslo."`), finishEvent("stop")},
 			model.Reply{Text: "<think> Oslo.", FinishReason: model.FinishStop},
 		},
 		"cut off": {
 			"the reply was cut off within the reasoning",
-			[]string{delta(`"content":"<think> Os"`), finishing("length")},
+			[]string{delta(`"content":"<think> Os"`), finishEvent("length")},
 			model.Reply{Reasoning: "Os", FinishReason: model.FinishLength},
 		},
 		"both ways": {
 			"reasoning from both places is joined",
-			[]string{delta(`"reasoning_content":"First."`), delta(`"content":"<think>Then.</think>Oslo."`), finishing("stop")},
+			[]string{delta(`"reasoning_content":"First."`), delta(`"content":"<think>Then.</think>Oslo."`), finishEvent("stop")},
 			model.Reply{Text: "Oslo.", Reasoning: "First.\n\nThen.", FinishReason: model.FinishStop},
 		},
 	} {
@@ -100,7 +100,7 @@ func TestReasoningBeforeTheAnswer(t *testing.T) {
 			}
 		})
 	}
-	body := events(delta(`"content":"<think>Hm.</think> "`), finishing("stop"), "[DONE]")
+	body := events(delta(`"content":"<think>Hm.</think> "`), finishEvent("stop"), "[DONE]")
 	reply, err := generate(t.Context(), provider(t, serve(t, respond(200, body, stream))), request("hello"))
 	if e := check(t, reply, err); e.Kind != model.Malformed {
 		t.Errorf("reasoning alone is %s, want an empty answer", e.Kind)

@@ -28,7 +28,7 @@ func TestKeyIsRemovedFromReplies(t *testing.T) {
 		}
 		return all
 	}
-	ended := []string{finishing("stop"), `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`, "[DONE]"}
+	ended := []string{finishEvent("stop"), `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`, "[DONE]"}
 	used := model.Usage{InputTokens: 9, OutputTokens: 4}
 	stop := func(text, reasoning string) model.Reply {
 		return model.Reply{Text: text, Reasoning: reasoning, FinishReason: model.FinishStop, Usage: used}
@@ -62,7 +62,7 @@ func TestKeyIsRemovedFromReplies(t *testing.T) {
 		"without a key": {"other text stays unchanged", pieces("content", "café\u200b \u202e"), stop("café\u200b \u202e", "")},
 		"a call": {
 			"a tool must not get it",
-			[]string{part(0, "id-"+key, "count", `{"h":"`+hidden+`"}`), part(1, "b", key, `{}`)},
+			[]string{callPart(0, "id-"+key, "count", `{"h":"`+hidden+`"}`), callPart(1, "b", key, `{}`)},
 			model.Reply{ToolCalls: []model.ToolCall{
 				{ID: "call_0", Name: "count", Arguments: `{"h":"[redacted]"}`},
 				{ID: "b", Name: "[redacted]", Arguments: "{}"},

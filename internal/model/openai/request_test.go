@@ -28,7 +28,7 @@ func sentBody(t *testing.T, req model.Request, member string, mutate ...func(*op
 			t.Errorf("request: %v", err)
 		}
 		requests <- a
-		respond(200, events(delta(`"content":"yes"`), finishing("stop"), "[DONE]"), stream)(w, r)
+		respond(200, events(delta(`"content":"yes"`), finishEvent("stop"), "[DONE]"), stream)(w, r)
 	})
 	if _, err := generate(t.Context(), provider(t, url, mutate...), req); err != nil {
 		t.Fatalf("Generate: %v", err)

@@ -34,7 +34,7 @@ func replayed(t *testing.T, d openai.Dialect, change func(*model.Message), strea
 			sent = append(sent, string(request.Messages[2]))
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = io.WriteString(w, events(append(stream, finishing("tool_calls"), "[DONE]")...))
+		_, _ = io.WriteString(w, events(append(stream, finishEvent("tool_calls"), "[DONE]")...))
 	})
 	p := provider(t, url, in(d))
 	req := withTools("hello")
@@ -155,7 +155,7 @@ func TestReturnedData(t *testing.T) {
 // TestReturnedDataOfAnswers checks that an answer without calls has no such data: no endpoint needs it.
 func TestReturnedDataOfAnswers(t *testing.T) {
 	body := events(delta(`"reasoning_content":"Hm.","reasoning_details":[{"text":"Hm."}]`),
-		delta(`"content":"yes"`), finishing("stop"), "[DONE]")
+		delta(`"content":"yes"`), finishEvent("stop"), "[DONE]")
 	for _, dialect := range []string{"DeepSeek", "OpenRouter", "Gemini"} {
 		p := provider(t, serve(t, respond(200, body, stream)), in(openai.DialectOf(dialect, "")))
 		reply, err := generate(t.Context(), p, request("hello"))
@@ -198,7 +198,7 @@ func TestReturnedDataIsBounded(t *testing.T) {
 			for i := range 3 {
 				stream = append(stream, tc.event(i))
 			}
-			body := events(append(stream, calling(""), finishing("tool_calls"), "[DONE]")...)
+			body := events(append(stream, calling(""), finishEvent("tool_calls"), "[DONE]")...)
 			p := provider(t, serve(t, respond(200, body, "Content-Type: text/event-stream")), in(openai.DialectOf(tc.dialect, "")))
 			reply, err := generate(t.Context(), p, withTools("hello"))
 			if err != nil || !reply.TooLong || reply.FinishReason != model.FinishLength || reply.ProviderData != nil {
@@ -207,7 +207,7 @@ func TestReturnedDataIsBounded(t *testing.T) {
 		})
 	}
 	many := strings.Repeat(`{},`, 5000) + `{}`
-	body := events(delta(`"reasoning_details":[`+many+`]`), calling(""), finishing("tool_calls"), "[DONE]")
+	body := events(delta(`"reasoning_details":[`+many+`]`), calling(""), finishEvent("tool_calls"), "[DONE]")
 	p := provider(t, serve(t, respond(200, body, stream)), in(openai.DialectOf("OpenRouter", "")))
 	reply, err := generate(t.Context(), p, withTools("hello"))
 	if err != nil || len(reply.ProviderData.Blocks) > 4<<10 {

@@ -31,9 +31,9 @@ func TestLongRepliesTakeTurns(t *testing.T) {
 		case <-finish:
 		case <-r.Context().Done():
 		}
-		_, _ = w.Write([]byte(events(finishing("stop"), "[DONE]")))
+		_, _ = w.Write([]byte(events(finishEvent("stop"), "[DONE]")))
 	})
-	quick := serve(t, respond(200, events(delta(`"content":"fine"`), finishing("stop"), "[DONE]"), stream))
+	quick := serve(t, respond(200, events(delta(`"content":"fine"`), finishEvent("stop"), "[DONE]"), stream))
 	budget := bytebudget.New(0, 8<<20) // two replies of one namespace
 	ask := func(namespace, url string) error {
 		p := openai.New(openai.Config{Config: endpoint.Config{
@@ -85,7 +85,7 @@ func TestLongRepliesTakeTurns(t *testing.T) {
 // there is no memory left, the reply waits like a long one.
 func TestSmallRepliesReserveMemory(t *testing.T) {
 	const length = 60 << 10
-	url := serve(t, respond(200, events(delta(`"content":"`+strings.Repeat("x", length)+`"`), finishing("stop"), "[DONE]"), stream))
+	url := serve(t, respond(200, events(delta(`"content":"`+strings.Repeat("x", length)+`"`), finishEvent("stop"), "[DONE]"), stream))
 	budget := bytebudget.New(200<<10, 8<<20) // 175 KiB for one namespace
 	p := provider(t, url, func(cfg *openai.Config) { cfg.Memory = budget.Account("team", bytebudget.Replies) })
 	var all []model.Reply

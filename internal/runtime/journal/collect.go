@@ -6,7 +6,7 @@ import (
 )
 
 // Collect returns all entries of a UID in order, with their payloads filled. It holds the whole journal in memory,
-// so it is only for journals that are known to be small. It returns ErrNewer as Fill does.
+// so it is only for journals that are known to be small. It returns ErrNewer and ErrDamaged, as LoadPayload does.
 func Collect(ctx context.Context, j Journal, uid string) ([]Entry, error) {
 	var entries []Entry
 	for e, err := range j.Read(ctx, uid, 0) {

@@ -57,8 +57,8 @@ const (
 	// ToolFinished is the outcome of a call that a model asked for: its result, or the reason for which there is
 	// none. The call is never made again.
 	ToolFinished Kind = "tool.finished"
-	// Finalized means that the Turn has ended. The payload is its result, without a text that an artifact of the
-	// entry has.
+	// Finalized means that the Turn has ended. The payload is the result of the Turn. If the answer is stored as an
+	// artifact of this entry, the payload does not contain it.
 	Finalized Kind = "finalized"
 	// SessionTurn is the addition of one Turn to a conversation. It is the only kind in the journal of a Session.
 	SessionTurn Kind = "session.turn"
@@ -132,8 +132,9 @@ type Journal interface {
 	// has is stored once.
 	Append(ctx context.Context, uid string, entries ...Entry) error
 
-	// PayloadBytes returns the total size of the payloads of the entries from first to last inclusive, in bytes, also
-	// of those that artifacts have. It reads no payload. An entry or an artifact that does not exist counts as 0.
+	// PayloadBytes returns the total size of the payloads of the entries from first to last inclusive, in bytes. A
+	// payload that is stored as an artifact counts, too. PayloadBytes reads no payload. An entry or an artifact that
+	// does not exist counts as 0.
 	PayloadBytes(ctx context.Context, uid string, first, last int64) (int64, error)
 
 	// Artifact returns an artifact of a UID by its SHA-256, or ErrNoArtifact.

@@ -48,9 +48,9 @@ func (run *runner) finishCalls(ctx context.Context, step *Step) (*End, error) {
 	return run.checkTerminalResult(step)
 }
 
-// checkTerminalResult checks the result of a tool that should end the Turn. If it does not fit the schema, judgeResult
-// sends the result back to the model, at most maxRejections times in a Turn, and then ends the Turn. All calls of
-// the reply already have results, so the model can be asked again.
+// checkTerminalResult checks the result of a tool that should end the Turn. If the result does not fit the schema,
+// checkTerminalResult sends it back to the model, at most maxRejections times in a Turn, and then ends the Turn. All
+// calls of the reply already have results, so the model can be asked again.
 func (run *runner) checkTerminalResult(step *Step) (*End, error) {
 	f := run.State.TerminalResult()
 	if f == nil || run.State.rejections[step.Step] != nil {

@@ -45,8 +45,8 @@ func (k ErrorKind) Retryable() bool {
 	return false
 }
 
-// FallsBack reports whether the next model of a chain may succeed after this failure, whichever it is. After
-// ContextLength, a model with a larger context window may succeed.
+// FallsBack reports whether any next model of a chain may succeed after this failure. It is false for ContextLength:
+// then only a model with a larger context window may succeed, and the caller must check the window.
 func (k ErrorKind) FallsBack() bool {
 	return k.Retryable() || k == Auth || k == InvalidRequest
 }

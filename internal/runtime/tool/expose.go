@@ -33,7 +33,7 @@ type Exposure struct {
 	Nonce string `json:"nonce"`
 	// Tools are the tools that are offered to the model, in order.
 	Tools []Tool `json:"tools,omitempty"`
-	// ContextTools are the context packs, at most MaxPacks.
+	// ContextTools are the context packs, at most MaxContextTools.
 	ContextTools []Tool `json:"packs,omitempty"`
 	// LeftOut is the number of tools that are not offered because there are too many.
 	LeftOut int `json:"leftOut,omitempty"`

@@ -44,7 +44,7 @@ func (s *Store) State(ctx context.Context) (store.State, error) {
 
 func (s *Store) row(ctx context.Context) (r row, err error) {
 	err = s.withServerIdentity(ctx, func(ctx context.Context, server string) error {
-		return s.pool.QueryRow(ctx, primary+`SELECT s.id, CASE WHEN s.incarnation = '' THEN now.server ELSE s.incarnation END, s.position,
+		return s.pool.QueryRow(ctx, onPrimary+`SELECT s.id, CASE WHEN s.incarnation = '' THEN now.server ELSE s.incarnation END, s.position,
 				now.unsure, now.unsure OR s.confirmed <> now.confirmed
 			FROM capstan_store AS s, LATERAL (SELECT n.*, s.server <> n.server AND (n.server <> '1' OR s.server = '') AS unsure
 				FROM (SELECT `+server+` AS server, `+waits+` AS confirmed) AS n) AS now`).

@@ -94,7 +94,8 @@ func (s *Store) Check(ctx context.Context) error {
 	})
 }
 
-// retryOnce is call for idempotent operations. It repeats do once on a new connection if the first one is lost.
+// retryOnce does the same as the method call, for idempotent operations. If the connection is lost, it repeats do once
+// on a new connection.
 func (s *Store) retryOnce(ctx context.Context, timeout time.Duration, do func(context.Context) error) error {
 	return s.call(ctx, timeout, func(ctx context.Context) error {
 		err := do(ctx)

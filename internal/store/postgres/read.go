@@ -12,10 +12,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
-// primary makes a query fail on a server that takes no writes. A demoted primary keeps its connections and its data
-// gets stale: the journal of a Turn would seem to have lost its last entries. This clause changes nothing and costs
-// no round trip.
-const primary = `WITH writable AS (DELETE FROM capstan_turn WHERE false) `
+// onPrimary is put before a query, so that the query fails on a server that takes no writes. A primary that was demoted
+// keeps its connections, but gets no new data: a journal would seem to have lost its last entries. The DELETE deletes
+// nothing and costs no round trip.
+const onPrimary = `WITH writable AS (DELETE FROM capstan_turn WHERE false) `
 
 // page selects entries until the page has enough entries or bytes. The length of a payload is known without reading
 // it.
@@ -94,10 +94,10 @@ func (s *Store) UIDs(ctx context.Context, after string, most int) ([]string, err
 		WHERE retired_at IS NULL AND turn_uid COLLATE "C" > $1 ORDER BY turn_uid COLLATE "C" LIMIT $2`, after, max(most, 0))
 }
 
-// size takes the numbers of rows from the server's statistics. It uses the greater of two values: the live count,
-// which starts at 0 after a crash, and the result of the last ANALYZE, which gets stale. Neither is too low for
-// long.
-const size = primary + `, kept AS (
+// size takes the numbers of rows from the server's statistics. Two values may each be too low for some time: the live
+// count starts at 0 after a crash, and the result of the last ANALYZE may be old. The greater one is too low only for
+// a short time.
+const size = onPrimary + `, kept AS (
     SELECT c.relname AS name, pg_total_relation_size(c.oid) AS bytes, greatest(live, c.reltuples)::bigint AS rows
     FROM pg_class AS c, pg_stat_get_live_tuples(c.oid) AS live
     WHERE c.oid IN ('capstan_turn'::regclass, 'capstan_journal'::regclass, 'capstan_artifact'::regclass)
@@ -125,7 +125,7 @@ func (s *Store) Size(ctx context.Context) (z store.Size, err error) {
 // read returns the rows of a query, from a server that takes writes.
 func read[T any](ctx context.Context, s *Store, row pgx.RowToFunc[T], query string, args ...any) (all []T, err error) {
 	err = s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
-		rows, err := s.pool.Query(ctx, primary+query, args...)
+		rows, err := s.pool.Query(ctx, onPrimary+query, args...)
 		if err != nil {
 			return err
 		}
