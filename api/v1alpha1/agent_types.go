@@ -48,7 +48,7 @@ type AgentSpec struct {
 	// reflectEveryTurns is the interval at which the model checks its draft answers, from 0 (never, the default) to
 	// 1000. If it is 3, the draft of every third Turn of a Session is checked. The check is one more request, which
 	// compares the draft with the user's request and the results of tools, and may replace the draft. A Turn without a
-	// Session counts as the first Turn of one.
+	// Session counts as the first Turn of a Session.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
@@ -90,7 +90,7 @@ type AgentSpec struct {
 	// +kubebuilder:default=Untrusted
 	ContributionTrust Trust `json:"contributionTrust,omitempty"`
 
-	// limits bound each Turn of this agent. A Turn can lower them and never raise them.
+	// limits apply to each Turn of this agent. A Turn can lower them and never raise them.
 	// +optional
 	Limits *Limits `json:"limits,omitempty"`
 

@@ -35,8 +35,8 @@ type ClientTLS struct {
 	CABundleRef SecretKeyReference `json:"caBundleRef"`
 }
 
-// Limits bound a Turn. Each limit can be set in the Turn, in its Agent and in the manager's flag --limits. The
-// lowest value applies, so a Turn can lower a limit of its Agent and never raise it.
+// Limits are the limits of a Turn. Each limit can be set in the Turn, in its Agent and in the manager's flag
+// --limits. The lowest value applies, so a Turn can lower a limit of its Agent and never raise it.
 // +kubebuilder:validation:MinProperties=1
 type Limits struct {
 	// timeoutSeconds is the time limit of the whole Turn, in seconds, from 1 to 86400. The time counts from

@@ -97,7 +97,7 @@ func MaxDepth(limits ...*Limits) int {
 
 // MaxDescendants returns how many Turns may be created for sub-agents below a Turn: the Agent's limit or
 // DefaultMaxDescendants, or the Turn's limit if that is lower. Both arguments may be nil. The creator of a Turn
-// must not raise the default, because nothing else bounds how many Turns one request can create.
+// must not raise the default, because nothing else limits how many Turns one request can create.
 func MaxDescendants(turn, agent *Limits) int {
 	most := lowestOf(DefaultMaxDescendants, func(l *Limits) *int32 { return l.MaxDescendants }, []*Limits{agent})
 	if turn != nil && turn.MaxDescendants != nil {
@@ -138,7 +138,7 @@ func lowestOf[T int32 | int64](otherwise T, of func(*Limits) *T, limits []*Limit
 	return *found
 }
 
-// MaxSpecBytes bounds the JSON of a Turn's spec, because the bounds of its fields allow more in total. kubectl
+// MaxSpecBytes limits the JSON of a Turn's spec, because the limits of its fields allow more in total. kubectl
 // apply keeps a second copy of the spec in an annotation: two specs of this size and the largest status stay under
 // 256 KiB.
 const MaxSpecBytes = 96 << 10

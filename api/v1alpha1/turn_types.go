@@ -195,7 +195,7 @@ type TurnSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="citations must not change: create a new Turn instead"
 	Citations CitationMode `json:"citations,omitempty"`
 
-	// limits bound this Turn. The lowest limit of Turn, Agent and manager applies: a Turn can lower a limit of its
+	// limits apply to this Turn. The lowest limit of Turn, Agent and manager applies: a Turn can lower a limit of its
 	// Agent and never raise it.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="limits must not change: create a new Turn instead"
@@ -289,7 +289,7 @@ type HistoryMessage struct {
 	Content string `json:"content"`
 }
 
-// Turn is one request to an Agent: bounded in time and cost, recorded, and run to its end once.
+// Turn is one request to an Agent: limited in time and cost, recorded, and run to its end once.
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=tn,categories=capstan

@@ -171,8 +171,8 @@ func TestRatiosAboveTheirBoundAreAnError(t *testing.T) {
 		change func(*FinishedReport)
 		want   string
 	}{
-		"all within":    {func(*FinishedReport) {}, ""},
-		"as it is read": {func(r *FinishedReport) { r.Ratios.Time = 1.3049 }, ""},
+		"all within":            {func(*FinishedReport) {}, ""},
+		"within after rounding": {func(r *FinishedReport) { r.Ratios.Time = 1.3049 }, ""},
 		"memory": {
 			func(r *FinishedReport) { r.Many.Idle.ResidentMiB = 200 },
 			"memory when idle, MiB: 70.0 beside 100 finished Turns, 200 beside 20000, 2.86 times",

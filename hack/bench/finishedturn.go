@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// everyNthExpires is the ratio of finished Turns to those with a TTL: one in everyNthExpires has one. The TTL
+	// everyNthExpires is the ratio of finished Turns to those with a TTL: one in everyNthExpires has a TTL, which
 	// is a day, so no Turn is deleted during the measurement.
 	everyNthExpires = 4
 	daySeconds      = 24 * 60 * 60

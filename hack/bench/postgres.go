@@ -17,7 +17,7 @@ import (
 
 const (
 	// namedServer and postgresPrograms are environment variables: the URL of a PostgreSQL, and the folder of the
-	// programs of one. The tests use the same variables.
+	// programs of PostgreSQL. The tests use the same variables.
 	namedServer      = "CAPSTAN_TEST_POSTGRES"
 	postgresPrograms = "CAPSTAN_POSTGRES_BIN"
 )

@@ -73,8 +73,8 @@ type VictimLoad struct {
 // victimOutcome is the result of one Turn of the victim.
 type victimOutcome struct {
 	newcomer bool
-	latency  time.Duration // a lower bound for a Turn that has not ended
-	bound    time.Duration // until it was bound; a lower bound for a Turn that never was
+	latency  time.Duration // for a Turn that has not ended, the time so far
+	bound    time.Duration // until the Turn was bound; for a Turn that never was bound, the time so far
 	failed   string        // the reason; empty for a Turn that succeeded
 }
 

@@ -20,22 +20,23 @@ const (
 type loader struct {
 	*rig
 	phase string
-	// most is the number of Turns to create. They are spread over kills kills, and killed counts the kills so far.
-	most, kills int
-	killed      *atomic.Int64
+	// total is the number of Turns to create. They are spread over the kills, whose number is kills. killed counts
+	// the kills so far.
+	total, kills int
+	killed       *atomic.Int64
 
 	created, unfinished atomic.Int64
 }
 
 // feed creates the Turns. If all Turns finish before done reports true, it creates more.
 func (l *loader) feed(ctx context.Context, done func() bool) error {
-	share := max(1, (l.most+l.kills-1)/l.kills)
+	share := max(1, (l.total+l.kills-1)/l.kills)
 	for ctx.Err() == nil {
 		i := int(l.created.Load())
-		if i >= l.most && done() {
+		if i >= l.total && done() {
 			return nil
 		}
-		if due := share * (int(l.killed.Load()) + 1); i >= min(due, l.most) && l.unfinished.Load() > 0 {
+		if due := share * (int(l.killed.Load()) + 1); i >= min(due, l.total) && l.unfinished.Load() > 0 {
 			pause(ctx, probeInterval)
 			continue
 		}
@@ -65,12 +66,12 @@ func (l *loader) await(ctx context.Context, done func() bool) error {
 			}
 		}
 		l.unfinished.Store(max(0, l.created.Load()-finished))
-		if isDone && created >= int64(l.most) && finished == l.created.Load() {
+		if isDone && created >= int64(l.total) && finished == l.created.Load() {
 			return nil
 		}
 		if time.Since(said) > sayInterval {
 			said = time.Now()
-			l.say("%s: %d of %d Turns have finished, %d are created", l.phase, finished, l.most, created)
+			l.say("%s: %d of %d Turns have finished, %d are created", l.phase, finished, l.total, created)
 		}
 		if !pause(ctx, pollInterval) {
 			return fmt.Errorf("%d of %d Turns have finished: %w", finished, created, context.Cause(ctx))

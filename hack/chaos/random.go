@@ -23,7 +23,7 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 	defer fail(nil)
 	k := &keeper{rig: r, spec: managerSpec{name: "manager", namespace: phase, store: store.url(), capacity: 20}}
 	d := &outageMaker{rig: r, store: store, rand: r.fork(), ways: map[string]int{}}
-	l := &loader{rig: r, phase: phase, most: r.options.turns, kills: r.kills, killed: &k.atWork}
+	l := &loader{rig: r, phase: phase, total: r.options.turns, kills: r.kills, killed: &k.atWork}
 	killing := r.fork()
 
 	done := func() bool { return d.enough() && int(k.atWork.Load()) >= r.kills }

@@ -21,7 +21,7 @@ const (
 	// turnsPerRound is the number of Turns in a round. Each makes one destructive call.
 	turnsPerRound = 30
 	// enoughCalls is the number of calls that must have arrived before the manager is disturbed. At that time, some
-	// Turns are in a call and others have not made theirs.
+	// Turns are in a call and others have not made their call.
 	enoughCalls = turnsPerRound / 3
 	// takeOver bounds the time from the loss of a manager until a Turn is bound to another one, if the new
 	// container starts within promptStart. A later start adds its delay.
@@ -471,8 +471,8 @@ func message(turn *v1alpha1.Turn) string {
 }
 
 // poll calls check until it returns true. It retries after an error of the API server, as a person would.
-func (t *test) poll(ctx context.Context, most time.Duration, check func(context.Context) (bool, string, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("timed out after %s", most))
+func (t *test) poll(ctx context.Context, timeout time.Duration, check func(context.Context) (bool, string, error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("timed out after %s", timeout))
 	defer cancel()
 	for {
 		done, state, err := check(ctx)

@@ -21,7 +21,7 @@ func TestEachFaultOfARoundIsFound(t *testing.T) {
 		// part of the one expected failure, or empty
 		want string
 	}{
-		"as it must be": {},
+		"no violation": {},
 		"none in flight": {
 			change: func(turns []v1alpha1.Turn, _ map[string]int) { turns[0].Status.Steps = nil },
 			want:   "no call was in flight",
@@ -155,7 +155,7 @@ func TestOneOfSeveralExecutorsIsTheVictim(t *testing.T) {
 		left int
 	}{
 		"two":               {map[string]string{"a": "x", "b": "y", "c": "y"}, "y", 2},
-		"as many":           {map[string]string{"a": "y", "b": "x"}, "x", 1},
+		"as many on both":   {map[string]string{"a": "y", "b": "x"}, "x", 1},
 		"one alone":         {map[string]string{"a": "x", "b": "x"}, "", 0},
 		"nothing in flight": {map[string]string{}, "", 0},
 	} {

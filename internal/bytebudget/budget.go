@@ -67,15 +67,15 @@ const (
 
 // The errors of reservations.
 var (
-	// ErrTooLarge means that a namespace can never hold so many bytes.
+	// ErrTooLarge means that the namespace can never hold the requested number of bytes.
 	ErrTooLarge = errors.New("one namespace can never hold so much")
-	// ErrShort means that so many bytes are not available now.
+	// ErrShort means that the requested bytes are not available now.
 	ErrShort = errors.New("the memory budget is used up")
 	// ErrQueueFull means that too many reservations of the namespace already wait.
 	ErrQueueFull = fmt.Errorf("%w, and %d reservations of the namespace already wait", ErrShort, maxWaiting)
 )
 
-// Budget is the memory that namespaces share. It is safe for concurrent use. A nil Budget has no bound.
+// Budget is the memory that namespaces share. It is safe for concurrent use. A nil Budget has no limit.
 type Budget struct {
 	held, passing pool
 }
@@ -133,7 +133,7 @@ func (a Account) MaxReservation() int64 {
 	if a.budget == nil {
 		return 0
 	}
-	return a.budget.pool(a.kind).most()
+	return a.budget.pool(a.kind).maxAlone()
 }
 
 // Contended reports whether reservations wait for bytes of the same pool.
@@ -148,7 +148,7 @@ func (a Account) Contended() bool {
 }
 
 // Reserve waits until it can reserve the bytes. The caller must not hold bytes of this pool or of a later one.
-// Reserve returns the cause of ctx if ctx ends first, ErrTooLarge if so many bytes can never be reserved, and
+// Reserve returns the cause of ctx if ctx ends first, ErrTooLarge if they can never be reserved, and
 // ErrQueueFull if too many reservations of the namespace wait.
 func (a Account) Reserve(ctx context.Context, bytes int64) (*Reservation, error) {
 	r := &Reservation{account: a}
@@ -256,13 +256,13 @@ func (p *pool) init(size int64) {
 	p.size, p.namespaces, p.queues, p.kinds = size, map[string]int64{}, map[string]*list.List{}, map[Kind]Use{}
 }
 
-// most returns the bytes that a namespace can hold if it is alone.
-func (p *pool) most() int64 { return p.share(1) }
+// maxAlone returns the bytes that a namespace can hold if it is alone.
+func (p *pool) maxAlone() int64 { return p.share(1) }
 
-// share returns the bytes that each of so many namespaces can hold if all of them want as much as possible.
+// share returns the bytes that each namespace can hold if a number of namespaces want as much as possible.
 func (p *pool) share(users int) int64 { return p.size / int64(perFree*users+1) * perFree }
 
-// fits reports whether so many more bytes are within the share of a namespace. The caller must hold the lock.
+// fits reports whether the additional bytes are within the share of a namespace. The caller must hold the lock.
 func (p *pool) fits(namespace string, more int64) bool {
 	free := p.size - p.used - more
 	return free >= 0 && p.namespaces[namespace]+more <= free*perFree
@@ -294,7 +294,7 @@ func (p *pool) resize(a Account, from, to int64) error {
 	defer p.mu.Unlock()
 	more := to - from
 	switch {
-	case more > 0 && to > p.most():
+	case more > 0 && to > p.maxAlone():
 		return p.refuse(a.kind, ErrTooLarge)
 	case more > 0 && (!p.fits(a.namespace, more) || p.mustYield(a.namespace, more)):
 		return p.refuse(a.kind, ErrShort)
@@ -348,7 +348,7 @@ func (p *pool) enqueue(a Account, bytes int64) (*waiter, error) {
 		queue = list.New()
 	}
 	switch {
-	case bytes > p.most():
+	case bytes > p.maxAlone():
 		return nil, p.refuse(a.kind, ErrTooLarge)
 	case queue.Len() >= maxWaiting:
 		return nil, p.refuse(a.kind, ErrQueueFull)

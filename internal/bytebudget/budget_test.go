@@ -221,7 +221,7 @@ func runTurn(t *testing.T, b *Budget, namespace string, random *rand.Rand) {
 		replies := b.Account(namespace, Replies)
 		content := replies.Content()
 		_ = content.Resize(random.Int64N(600))
-		reply, err := replies.Reserve(t.Context(), 1+random.Int64N(b.passing.most()))
+		reply, err := replies.Reserve(t.Context(), 1+random.Int64N(b.passing.maxAlone()))
 		if err != nil {
 			t.Errorf("Reserve = %v", err)
 			return

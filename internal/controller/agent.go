@@ -35,7 +35,7 @@ type AgentReconciler struct {
 	// Recheck is the interval at which Agents are reconciled where ConfigMaps may not be watched. If Recheck is 0,
 	// the reconciler watches ConfigMaps.
 	Recheck time.Duration
-	// ProbeInterval is the time between two probes of an endpoint that answers. It bounds how long an object counts
+	// ProbeInterval is the time between two probes of an endpoint that answers. It limits how long an object counts
 	// as new.
 	ProbeInterval time.Duration
 }

@@ -22,7 +22,7 @@ import (
 const (
 	// maxExposed is the number of tools that the status of an Agent lists.
 	maxExposed = 128
-	// maxNotes bounds the number of notes in the message of a condition. An Agent may have 32 entries of 128
+	// maxNotes limits the number of notes in the message of a condition. An Agent may have 32 entries of 128
 	// patterns each.
 	maxNotes = 8
 )

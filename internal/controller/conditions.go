@@ -76,7 +76,7 @@ func sendsNoRequest(reason string) bool {
 
 // keepMessage keeps the message of a failure that lasts. The messages of an endpoint or a resolver differ from check to
 // check by request IDs, ports and addresses. Each change would be written here, to every Agent and to every Turn
-// that waits for one.
+// that waits for such an Agent.
 func keepMessage(found finding, conditions []metav1.Condition, generation int64) finding {
 	c := ready(conditions, generation)
 	// A message about a Secret changes only with the Secret.

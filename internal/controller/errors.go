@@ -34,7 +34,7 @@ func resultAfterWrite(then ctrl.Result, err error) (ctrl.Result, error) {
 	return then, nil
 }
 
-// minRetryDelay and maxRetryDelay bound the waits between retries of an object whose reconciliation failed.
+// minRetryDelay and maxRetryDelay limit the waits between retries of an object whose reconciliation failed.
 const (
 	minRetryDelay = 100 * time.Millisecond
 	maxRetryDelay = 30 * time.Second

@@ -93,7 +93,7 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	return ctrl.Result{RequeueAfter: left}, nil
 }
 
-// leaseReadTimeout bounds the read of a Lease that seems to have expired.
+// leaseReadTimeout limits the read of a Lease that seems to have expired.
 const leaseReadTimeout = 5 * time.Second
 
 // handleExpiredLease handles a Lease that seems to have expired. The watch or the API server may be at fault, and

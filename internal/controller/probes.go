@@ -21,19 +21,19 @@ const (
 	probesOfNamespace = 4
 )
 
-// probeTimeout bounds one probe, whatever timeouts its object has. Only the first look at a ToolServer, and a look
+// probeTimeout limits one probe, whatever timeouts its object has. Only the first look at a ToolServer, and a look
 // at one that was ready, may take as long as the object allows.
 const probeTimeout = 10 * time.Second
 
 // probeOptions returns the options of a controller that probes endpoints.
 func probeOptions() controller.Options { return fairOptions(probesAtOnce, probesOfNamespace) }
 
-// soonest and latest bound the time until the next probe of an endpoint that is not ready. Polling is needed
-// because Secrets are not watched: that would require the right to list them.
+// minProbeDelay and maxProbeDelay limit the time until the next probe of an endpoint that is not ready. Polling is
+// needed because Secrets are not watched: that would require the right to list them.
 const (
 	minProbeDelay = time.Second
 	maxProbeDelay = 30 * time.Second
-	// maxProbeDelayNew replaces latest for a new object.
+	// maxProbeDelayNew replaces maxProbeDelay for a new object.
 	maxProbeDelayNew = 5 * time.Second
 )
 
@@ -52,7 +52,7 @@ func nextProbe(now time.Time, o client.Object, conditions []metav1.Condition, in
 	return again
 }
 
-// maxNewAge bounds how long a ModelProvider or a ToolServer counts as new. The Pods of its server may have been
+// maxNewAge limits how long a ModelProvider or a ToolServer counts as new. The Pods of its server may have been
 // created at the same time and may still be starting.
 const maxNewAge = 2 * time.Minute
 

@@ -198,7 +198,7 @@ func TestAffectedTurnsOfSession(t *testing.T) {
 			[]*v1alpha1.Turn{sessionTurn("a", 3*time.Second, running)},
 			nil,
 		},
-		"its order is unknown": {"the first is reconciled, whatever is known about the one that left", sessionTurn("c", 0,
+		"the order of the Turn is unknown": {"the first is reconciled, whatever is known about the one that left", sessionTurn("c", 0,
 			storedAs("x")), []*v1alpha1.Turn{sessionTurn("a", 3*time.Second), sessionTurn("b", time.Second)}, []string{"a"}},
 		"a cancelled one in the middle": {"a cancelled Turn does not block the queue", sessionTurn("a", 3*time.Second), []*v1alpha1.Turn{
 			sessionTurn("b", 2*time.Second, desires(v1alpha1.DesiredStateCancelled)), sessionTurn("c", time.Second),

@@ -43,8 +43,8 @@ type TurnReconciler struct {
 	Reader client.Reader
 	// Live reads Sessions from the API server.
 	Live client.Reader
-	// Ceiling bounds the limits of all Turns, whatever a Turn and its Agent say. If Ceiling is nil, there is no
-	// bound. Executors have the same ceiling.
+	// Ceiling holds the highest limits of all Turns, whatever a Turn and its Agent say. If Ceiling is nil, there is no
+	// ceiling. Executors have the same ceiling.
 	Ceiling *v1alpha1.Limits
 	// Approvals reports which decisions about calls may be used.
 	Approvals approvals.Check
@@ -52,7 +52,7 @@ type TurnReconciler struct {
 	// may not be watched. If Recheck is 0, the reconciler watches ConfigMaps.
 	Recheck time.Duration
 
-	// Limits bounds the slots and the queue of one namespace.
+	// Limits are the limits of the slots and the queue of one namespace.
 	Limits scheduler.Limits
 
 	slots *scheduler.Slots

@@ -21,7 +21,7 @@ const (
 	// waitWarning is how long a Turn waits for one cause before an Event reports it. A Turn with a short starting
 	// deadline gets its Event after half of that deadline.
 	waitWarning = time.Minute
-	// warningsOfNamespace bounds the number of these Events: thousands of Turns may wait for one Agent.
+	// warningsOfNamespace limits the number of these Events: thousands of Turns may wait for one Agent.
 	warningsOfNamespace = 10
 	// warningWindow is the period in which a namespace gets at most that many Events for one cause.
 	warningWindow = 10 * time.Minute

@@ -86,7 +86,7 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 	return writeTotals(ctx, c.Reader, c.Client, key, place, c.Now())
 }
 
-// chargeTimeout bounds the time in which a run charges its Turn. After that, the cleanup of the journals charges
+// chargeTimeout limits the time in which a run charges its Turn. After that, the cleanup of the journals charges
 // it.
 const chargeTimeout = 30 * time.Second
 

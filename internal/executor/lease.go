@@ -122,7 +122,7 @@ func (h *heldLease) describe(l *coordinationv1.Lease) {
 	}
 }
 
-// withdrawTimeout bounds the write that announces that an executor stops.
+// withdrawTimeout limits the write that announces that an executor stops.
 const withdrawTimeout = time.Second
 
 // withdraw asks the controller to bind no more Turns to this executor, which is still alive. Otherwise the Turns

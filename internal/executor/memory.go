@@ -11,7 +11,7 @@ import (
 
 const (
 	// unreservedConversation is the number of bytes that a conversation may have without a reservation. The limit of
-	// concurrent Turns bounds their sum.
+	// concurrent Turns limits the sum of these bytes.
 	unreservedConversation = 8 << 10
 	// perByte is the memory that each byte of a conversation needs: one byte for itself, and two in the body of a
 	// request while that is made.
@@ -30,8 +30,8 @@ type conversation struct {
 	held *bytebudget.Reservation
 	// read is true once the journal is read. Until then the conversation grows to the size that it had before.
 	read bool
-	// most is the largest reservation that the run has wanted so far.
-	most int64
+	// peak is the largest reservation that the run has wanted so far.
+	peak int64
 	// room is true from the end of a wait until the run has read the journal again and begun its next step.
 	room bool
 }
@@ -68,10 +68,10 @@ func (r *run) hold(bytes int64) error {
 	case m.held == nil:
 		m.held, _ = account.TryReserve(0) // it cannot fail
 	}
-	m.most = max(m.most, want)
+	m.peak = max(m.peak, want)
 	if err := m.held.Resize(want); err != nil {
 		room := min(bytes, maxStepRoom) * perByte
-		return &shortError{min(max(want+room, m.most), most), fmt.Errorf("failed to hold a conversation of %d bytes: %w", bytes, err)}
+		return &shortError{min(max(want+room, m.peak), most), fmt.Errorf("failed to hold a conversation of %d bytes: %w", bytes, err)}
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (r *run) reserveCall() (release func()) {
 	return held.Release
 }
 
-// reserveRead waits until it has the memory to read an output of so many bytes from the store: as stored, and
+// reserveRead waits until it has the memory to read an output of this size from the store: as stored, and
 // decompressed.
 func (r *run) reserveRead(ctx context.Context, bytes int64) (release func(), err error) {
 	release, err = r.executor.reserveResult(ctx, r.namespace, bytes)
@@ -98,8 +98,8 @@ func (r *run) reserveRead(ctx context.Context, bytes int64) (release func(), err
 	return release, err
 }
 
-// reserveResult waits until it has the memory to read so many bytes of a namespace from the store: as stored, and
-// decompressed.
+// reserveResult waits until it has the memory to read this number of bytes of a namespace from the store: as stored,
+// and decompressed.
 func (e *Executor) reserveResult(ctx context.Context, namespace string, bytes int64) (release func(), err error) {
 	account := e.Memory.Account(namespace, bytebudget.Results)
 	small := account.Content()

@@ -28,18 +28,18 @@ func TestObserveOfARun(t *testing.T) {
 		// wantNext reports whether the Turn gets a run after this one.
 		wantNext bool
 	}{
-		"an irrelevant change":               {turn: turnWith(boundTo(me, 2))},
-		"an old event":                       {turn: turnWith(boundTo(me, 1))},
-		"an old event of another executor":   {turn: turnWith(boundTo("other", 1))},
-		"an old unbinding":                   {turn: turnWith(boundTo("", 1))},
-		"a suspension":                       {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateSuspended)), wantStop: true},
-		"a cancellation":                     {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateCancelled)), wantCancel: true},
-		"a deletion behind a finalizer":      {turn: turnWith(boundTo(me, 2), deleted), wantCancel: true},
-		"a deletion when it was bound anew":  {turn: turnWith(boundTo(me, 3), deleted), wantCause: errSuperseded},
-		"a new binding to this executor":     {turn: turnWith(boundTo(me, 3)), wantCause: errSuperseded, wantNext: true},
-		"a binding to another executor":      {turn: turnWith(boundTo("other", 3)), wantCause: errSuperseded},
-		"an unbinding":                       {turn: turnWith(boundTo("", 2)), wantCause: errSuperseded},
-		"its own last write, which ended it": {turn: turnWith(boundTo(me, 2), finished), wantCause: errSuperseded},
+		"an irrelevant change":              {turn: turnWith(boundTo(me, 2))},
+		"an old event":                      {turn: turnWith(boundTo(me, 1))},
+		"an old event of another executor":  {turn: turnWith(boundTo("other", 1))},
+		"an old unbinding":                  {turn: turnWith(boundTo("", 1))},
+		"a suspension":                      {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateSuspended)), wantStop: true},
+		"a cancellation":                    {turn: turnWith(boundTo(me, 2), desires(v1alpha1.DesiredStateCancelled)), wantCancel: true},
+		"a deletion behind a finalizer":     {turn: turnWith(boundTo(me, 2), deleted), wantCancel: true},
+		"a deletion when it was bound anew": {turn: turnWith(boundTo(me, 3), deleted), wantCause: errSuperseded},
+		"a new binding to this executor":    {turn: turnWith(boundTo(me, 3)), wantCause: errSuperseded, wantNext: true},
+		"a binding to another executor":     {turn: turnWith(boundTo("other", 3)), wantCause: errSuperseded},
+		"an unbinding":                      {turn: turnWith(boundTo("", 2)), wantCause: errSuperseded},
+		"the run's own last write":          {turn: turnWith(boundTo(me, 2), finished), wantCause: errSuperseded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{})

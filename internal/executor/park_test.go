@@ -103,7 +103,7 @@ func TestApprovalIsRequestedOnce(t *testing.T) {
 			RequestID: "request of a", Step: 1,
 			CallID: "a", ArgumentsHash: "hash",
 		}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 0},
-		"another": {"another one was requested before", []v1alpha1.PendingApproval{{
+		"another call": {"another one was requested before", []v1alpha1.PendingApproval{{
 			RequestID: "request of another",
 			Step:      1, CallID: "a", ArgumentsHash: "hash",
 		}}, loop.Parked{Approvals: []loop.Approval{asks("a", "x")}}, 1},

@@ -186,7 +186,7 @@ func (r *run) handBack(ctx context.Context) {
 	r.release(ctx, v1alpha1.TurnReasonPending, "handed back by executor "+r.executor.Name+"; waiting for an executor")
 }
 
-// The bounds of the waits between attempts when the journal or a ConfigMap cannot be read.
+// The first and the longest wait between attempts when the journal or a ConfigMap cannot be read.
 const (
 	retryFirst = 200 * time.Millisecond
 	retryMost  = 10 * time.Second

@@ -88,7 +88,7 @@ func (e *Executor) persist(ctx context.Context, t *v1alpha1.Turn, epoch int64, c
 	return written, err
 }
 
-// maxConflicts bounds the attempts of one update if others write the same object.
+// maxConflicts limits the attempts of one update if others write the same object.
 const maxConflicts = 10
 
 // update changes the status of a Turn that is bound to this executor with the given epoch. It first waits until the

@@ -99,9 +99,9 @@ func TestPinnedTools(t *testing.T) {
 		objects []client.Object
 		want    []string
 	}{
-		"of a profile":         {"its names", equipped(agentTool("support")), []string{"search", "ask"}},
-		"of an agent without":  {"there are no tools to choose from", equipped(), nil},
-		"of a deleted profile": {"the preparation reports it", append(equipped(agentTool("support"))[:1:1], equipped()[2]), nil},
+		"of a profile":              {"its names", equipped(agentTool("support")), []string{"search", "ask"}},
+		"of an agent without tools": {"there are no tools to choose from", equipped(), nil},
+		"of a deleted profile":      {"the preparation reports it", append(equipped(agentTool("support"))[:1:1], equipped()[2]), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, _ := newExecutor(t, interceptor.Funcs{}, append(tc.objects, turnWith())...)

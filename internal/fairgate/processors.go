@@ -17,8 +17,8 @@ type Processors struct{ large, streams *Gate }
 // small work always finds a free one.
 func HalfOfProcessors() *Processors { return NewProcessors(max(runtime.GOMAXPROCS(0)/2, 1)) }
 
-// NewProcessors returns Processors that admit so many large pieces of work at once, and as many batches of streams.
-// atOnce must be at least 1.
+// NewProcessors returns Processors that admit atOnce large pieces of work at the same time, and as many
+// batches of streams. atOnce must be at least 1.
 func NewProcessors(atOnce int) *Processors {
 	return &Processors{large: New(atOnce, atOnce), streams: New(atOnce, atOnce)}
 }
@@ -39,7 +39,7 @@ func (p *Processors) With(ctx context.Context, namespace string) context.Context
 	return context.WithValue(ctx, ticketKey{}, ticket{p, namespace})
 }
 
-// AcquireProcessor waits until it is the turn of the context's namespace to encode, decode or compress so many bytes.
+// AcquireProcessor waits until it is the turn of the context's namespace to encode, decode or compress the bytes.
 // So a namespace whose models send megabytes delays others by no more than one such piece. The caller must call done
 // after the work. Small work does not wait. Work does not wait either under a context that was not made by With, or
 // that has ended, because writes are then still needed. Between AcquireProcessor and done, the caller must not wait

@@ -64,16 +64,16 @@ func (k *keeper) Retire(ctx context.Context, at time.Time, uids ...string) error
 	return k.Memory.Retire(ctx, at, uids...)
 }
 
-func (k *keeper) UIDs(ctx context.Context, after string, most int) ([]string, error) {
+func (k *keeper) UIDs(ctx context.Context, after string, limit int) ([]string, error) {
 	if k.listing != nil {
 		k.listing()
 	}
-	return k.Memory.UIDs(ctx, after, most)
+	return k.Memory.UIDs(ctx, after, limit)
 }
 
-func (k *keeper) Purge(ctx context.Context, before time.Time, most int) (int, error) {
+func (k *keeper) Purge(ctx context.Context, before time.Time, limit int) (int, error) {
 	k.batches++
-	return k.Memory.Purge(ctx, before, most)
+	return k.Memory.Purge(ctx, before, limit)
 }
 
 // kept returns those of the given UIDs that have a journal, retired ones included.

@@ -41,7 +41,7 @@ func TestReachable(t *testing.T) {
 	}{
 		"the Lease does not exist yet": {"it answers", http.StatusNotFound, ""},
 		"a right is missing":           {"it answers", http.StatusForbidden, ""},
-		"its store is away":            {"writes would fail", http.StatusInternalServerError, "an error on the server"},
+		"etcd is away":                 {"writes would fail", http.StatusInternalServerError, "an error on the server"},
 		"the credentials are invalid":  {"writes would fail", http.StatusUnauthorized, "provide credentials"},
 		"it gives no answer":           {"as if it were paused", 0, "cancelled by the test"},
 		"it is overloaded":             {"writes would fail as well", http.StatusTooManyRequests, "too many requests"},

@@ -125,7 +125,7 @@ func (s *stream) refuse(m *jsonrpc.Request) {
 	if err != nil {
 		return
 	}
-	ctx, cancel := s.wire.bound(s.ctx, noticeTimeout)
+	ctx, cancel := s.wire.withTimeout(s.ctx, noticeTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.wire.url, bytes.NewReader(body))
 	if err != nil {

@@ -88,8 +88,8 @@ func TestEverythingReturnsHostileOutputs(t *testing.T) {
 		t.Fatalf("%d hostile outputs (error %v), want the corpus", len(files), err)
 	}
 	outputs := map[string]string{
-		"of the protocol": `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"mine"}]}}`,
-		"of the stream": "x\r\n\r\nevent: message\r\nid: 7\r\ndata: " +
+		"like messages of the protocol": `{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"mine"}]}}`,
+		"like events of a stream": "x\r\n\r\nevent: message\r\nid: 7\r\ndata: " +
 			"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\r\n\r\n",
 		"an error in code": "MCP error -32602: Tool echo not found",
 	}
@@ -127,13 +127,13 @@ func TestEverythingReturnsHugeOutputs(t *testing.T) {
 		want   string     // a part of the error
 	}{
 		"1 MB":  {"a long text is not an error", 1_000_000, "", ""},
-		"7 MiB": {"up to the bound", 7 << 20, "", ""},
+		"7 MiB": {"up to the limit", 7 << 20, "", ""},
 		"9 MiB": {
 			"beyond it nothing is kept, and the call may have been done", 9 << 20, tool.OutcomeUnknown,
 			"the response exceeds 8 MiB",
 		},
 		"8 MiB and less": {
-			"the bound is that of the whole response", mcp.MaxResponseBytes - 1, tool.OutcomeUnknown,
+			"the limit is that of the whole response", mcp.MaxResponseBytes - 1, tool.OutcomeUnknown,
 			"the response exceeds 8 MiB",
 		},
 	} {

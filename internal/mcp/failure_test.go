@@ -189,8 +189,8 @@ func TestFailedCalls(t *testing.T) {
 func TestCallIsSentOnce(t *testing.T) {
 	for name, header := range map[string]mcp.Header{
 		"no such header": {Name: "X-Team", Value: "blue"}, "the header": {Name: "Idempotency-Key", Value: "k"},
-		"its older name": {Name: "x-idempotency-key", Value: "k"},
-		"an empty one":   {Name: "Idempotency-Key"},
+		"older name of the header": {Name: "x-idempotency-key", Value: "k"},
+		"an empty one":             {Name: "Idempotency-Key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, &sdk.StreamableHTTPOptions{JSONResponse: true}, says("hello", "hi"))

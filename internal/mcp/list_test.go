@@ -111,7 +111,7 @@ func TestHostileLists(t *testing.T) {
 			"a list must end", func(string) string { n++; return fmt.Sprintf(`{"tools":[],"nextCursor":"%d"}`, n) }, 0,
 			"has more than 200 pages",
 		},
-		"in a circle": {
+		"repeated cursor": {
 			"a repeated cursor ends the list",
 			func(string) string { return `{"tools":[{"name":"a"}],"nextCursor":"x"}` }, 1, "",
 		},

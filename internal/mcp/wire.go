@@ -118,7 +118,7 @@ func (w *wire) post(req *http.Request) (*http.Response, error) {
 		}
 		return w.call(req, body, call.ID)
 	}
-	ctx, cancel := w.bound(req.Context(), noticeTimeout)
+	ctx, cancel := w.withTimeout(req.Context(), noticeTimeout)
 	defer cancel()
 	out := req.Clone(ctx)
 	setBody(out, body)
@@ -130,8 +130,8 @@ func setBody(req *http.Request, body []byte) {
 	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil }
 }
 
-// bound returns a context that ends with ctx, with the connection, or after limit.
-func (w *wire) bound(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+// withTimeout returns a context that ends with ctx, with the connection, or after limit.
+func (w *wire) withTimeout(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	stop := context.AfterFunc(w.life, cancel)
 	return ctx, func() { stop(); cancel() }

@@ -22,20 +22,20 @@ const (
 	// userParts decides which namespaces share the total quota: those that use at least one of this many parts of
 	// it.
 	userParts = 20
-	// maxNamespaces bounds the namespaces in a Report, because a Lease holds it. Those with the fullest quotas come
+	// maxNamespaces limits the namespaces in a Report, because a Lease holds it. Those with the fullest quotas come
 	// first.
 	maxNamespaces = 500
 )
 
 // Limits are the quotas of the journals, in bytes.
 type Limits struct {
-	// Total bounds all journals. 0 means nine tenths of the store's volume, or no bound if the store does not know
-	// its volume. If the volume has less space than Total, the volume bounds the journals.
+	// Total limits all journals. 0 means nine tenths of the store's volume, or no limit if the store does not know
+	// its volume. If the volume has less space than Total, the volume limits the journals.
 	Total int64
-	// PerNamespace bounds the journals of a namespace. 0 means as much as is free in the total quota: one namespace
+	// PerNamespace limits the journals of a namespace. 0 means as much as is free in the total quota: one namespace
 	// alone may use half of that quota, and each of two namespaces a third. What running Turns will still write is
 	// not free, except for namespaces that use less than a twentieth of the quota. Without a total quota, 0 means no
-	// bound.
+	// limit.
 	PerNamespace int64
 }
 

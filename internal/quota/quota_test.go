@@ -139,7 +139,7 @@ func TestJudge(t *testing.T) {
 			Bytes: 59 * gib, Free: -1,
 			Namespaces: map[string]int64{"a": 43 * gib, "b": 4 * gib, "c": 4 * gib, "d": 4 * gib, "e": 4 * gib},
 		}, "n"},
-		"of three": {
+		"three namespaces": {
 			"a third each",
 			quota.Limits{Total: 90 * gib},
 			store.Use{Bytes: 70 * gib, Free: -1, Namespaces: map[string]int64{"a": 30 * gib, "b": 20 * gib, "c": 20 * gib}},
@@ -151,7 +151,7 @@ func TestJudge(t *testing.T) {
 			store.Use{Bytes: 50 * gib, Free: -1, Namespaces: map[string]int64{"a": 5 * gib, "b": 45 * gib}},
 			"",
 		},
-		"of its own, within all": {
+		"namespace and total": {
 			"its own quota takes precedence over the share",
 			quota.Limits{Total: 90 * gib, PerNamespace: 60 * gib},
 			store.Use{Bytes: 45 * gib, Free: -1, Namespaces: map[string]int64{"a": 45 * gib}},
@@ -323,9 +323,9 @@ func TestMeterPausesOnlyForASlowStore(t *testing.T) {
 // TestMeterMeasuresSoonAfterMuchWasAppended uses a fake clock.
 func TestMeterMeasuresSoonAfterMuchWasAppended(t *testing.T) {
 	for name, limits := range map[string]quota.Limits{
-		"of all":                   {Total: 64 << 20},
-		"of a namespace alone":     {PerNamespace: 64 << 20},
-		"of a namespace, the less": {Total: 1 << 40, PerNamespace: 64 << 20},
+		"total":                          {Total: 64 << 20},
+		"per namespace":                  {PerNamespace: 64 << 20},
+		"per namespace, below the total": {Total: 1 << 40, PerNamespace: 64 << 20},
 	} {
 		t.Run(name, func(t *testing.T) { measuresSoon(t, limits) })
 	}

@@ -24,13 +24,13 @@ func TestEarlier(t *testing.T) {
 		earlier, old, now []string
 		want              []string
 	}{
-		"first":      {"there was none", nil, nil, []string{"a"}, nil},
-		"changed":    {"", nil, []string{"a"}, []string{"b"}, []string{"a"}},
-		"again":      {"", []string{"a"}, []string{"b"}, []string{"c"}, []string{"a", "b"}},
-		"back":       {"it is known as that of now", []string{"a"}, []string{"b"}, []string{"a"}, []string{"b"}},
-		"of several": {"only one has changed", nil, []string{"a", "b"}, []string{"a", "c"}, []string{"b"}},
-		"twice":      {"the latest is last", []string{"a", "b"}, []string{"a"}, []string{"c"}, []string{"b", "a"}},
-		"many":       {"the latest stay", many[:39], many[39:], []string{"now"}, many[24:]},
+		"first":          {"there was none", nil, nil, []string{"a"}, nil},
+		"changed":        {"", nil, []string{"a"}, []string{"b"}, []string{"a"}},
+		"again":          {"", []string{"a"}, []string{"b"}, []string{"c"}, []string{"a", "b"}},
+		"back":           {"it is known as that of now", []string{"a"}, []string{"b"}, []string{"a"}, []string{"b"}},
+		"one of several": {"only one has changed", nil, []string{"a", "b"}, []string{"a", "c"}, []string{"b"}},
+		"twice":          {"the latest is last", []string{"a", "b"}, []string{"a"}, []string{"c"}, []string{"b", "a"}},
+		"many":           {"the latest stay", many[:39], many[39:], []string{"now"}, many[24:]},
 		"long": {
 			"as many of the latest stay as have 64 KiB together", append([]string{"a"}, long[:5]...), long[5:],
 			[]string{"now"},

@@ -104,7 +104,7 @@ func TestFoldedCharacters(t *testing.T) {
 		"hexadecimal":        {hex.EncodeToString([]byte(secret)), "[redacted]"},
 		"names of entities":  {between(secret, "&ZeroWidthSpace;"), "[redacted]"},
 		"in a text":          {"日本語 é " + between(secret, "\u200b") + " café", "日本語 é [redacted] café"},
-		"nothing of it":      {"a\u200bb é\u0301 \U000e0041", "a\u200bb é\u0301 \U000e0041"},
+		"no credential":      {"a\u200bb é\u0301 \U000e0041", "a\u200bb é\u0301 \U000e0041"},
 		"invisible at first": {"\u200b" + secret + "x", "\u200b[redacted]x"},
 	} {
 		if got := r.Redact(tc.text); got != tc.want {

@@ -66,16 +66,16 @@ func searching(secrets []string) *Redactor {
 	return r
 }
 
-// Line returns a text as one printable line of at most most code points, with an ellipsis if it was longer. It also
+// Line returns a text as one printable line of at most limit code points, with an ellipsis if it was longer. It also
 // removes parts of secrets of at least 12 bytes. It shortens the text last, because a shortened secret might not be
 // found.
-func (r *Redactor) Line(text string, most int) string {
-	return shorten(r.redact(oneLine(text[:min(len(text), maxExamined)])), most)
+func (r *Redactor) Line(text string, limit int) string {
+	return shorten(r.redact(oneLine(text[:min(len(text), maxExamined)])), limit)
 }
 
 // Text is like Line, but keeps the lines of the text.
-func (r *Redactor) Text(text string, most int) string {
-	return shorten(r.redact(printable(text[:min(len(text), maxExamined)])), most)
+func (r *Redactor) Text(text string, limit int) string {
+	return shorten(r.redact(printable(text[:min(len(text), maxExamined)])), limit)
 }
 
 // Redact returns a text of any length without the secrets. It keeps the rest of the text unchanged, so it does not
@@ -175,9 +175,9 @@ func printable(text string) string {
 	}, strings.ToValidUTF8(text, "\uFFFD"))
 }
 
-func shorten(text string, most int) string {
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most]) + "..."
+func shorten(text string, limit int) string {
+	if runes := []rune(text); len(runes) > limit {
+		return string(runes[:limit]) + "..."
 	}
 	return text
 }

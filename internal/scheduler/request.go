@@ -54,7 +54,7 @@ func (r *Request) compare(other *Request) int {
 	)
 }
 
-// Limits bound the slots and the queue of one namespace.
+// Limits are the limits of the slots and the queue of one namespace.
 type Limits struct {
 	// Running is the number of Turns of one namespace that may hold slots at once.
 	Running Share

@@ -45,18 +45,18 @@ type Keeper interface {
 	// read. It accepts appends of a run that has not stopped yet, and stays retired.
 	Retire(ctx context.Context, at time.Time, uids ...string) error
 
-	// Purge deletes up to most journals that were retired at or before the given time, oldest first. It returns the
-	// number of deleted journals, even with an error; fewer than most means that there are no more.
+	// Purge deletes up to limit journals that were retired at or before the given time, oldest first. It returns the
+	// number of deleted journals, even with an error; fewer than limit means that there are no more.
 	//
 	// A later append of a run that has not stopped yet is refused as out of sequence, because no entry is left. A
 	// concurrent reader may see a part of the journal. Purge takes as long as ctx allows, and does not block
 	// appends for long.
-	Purge(ctx context.Context, before time.Time, most int) (purged int, err error)
+	Purge(ctx context.Context, before time.Time, limit int) (purged int, err error)
 
-	// UIDs returns up to most UIDs of journals that have entries and are not retired. They follow the UID after, in
+	// UIDs returns up to limit UIDs of journals that have entries and are not retired. They follow the UID after, in
 	// an order that the store defines. To list all, start with the empty string and continue with the last UID of
 	// each page.
-	UIDs(ctx context.Context, after string, most int) ([]string, error)
+	UIDs(ctx context.Context, after string, limit int) ([]string, error)
 
 	// Size returns the size of the store. It is cheap even for a large store.
 	Size(ctx context.Context) (Size, error)

@@ -69,17 +69,17 @@ func hidden(r rune) bool {
 	return !unicode.IsPrint(r) || unicode.Is(unicode.Variation_Selector, r)
 }
 
-// Line returns the start of a text on one line, at most most characters, without characters that control a
+// Line returns the start of a text on one line, at most limit characters, without characters that control a
 // terminal.
-func Line(text string, most int) string {
+func Line(text string, limit int) string {
 	line := strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return -1
 		}
 		return r
 	}, strings.Join(strings.Fields(text), " "))
-	if runes := []rune(line); len(runes) > most {
-		return string(runes[:most-1]) + "…"
+	if runes := []rune(line); len(runes) > limit {
+		return string(runes[:limit-1]) + "…"
 	}
 	return line
 }

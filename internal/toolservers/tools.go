@@ -68,10 +68,10 @@ func hints(l *mcp.Listing) map[string]tool.Hints {
 	return all
 }
 
-// cut makes a text fit into a field of most characters: on one line, without characters that are unsafe for
+// cut makes a text fit into a field of limit characters: on one line, without characters that are unsafe for
 // terminals.
-func cut(text string, most int) string {
-	kept, _ := untrusted.Cap(untrusted.StripLine(text), most)
+func cut(text string, limit int) string {
+	kept, _ := untrusted.Cap(untrusted.StripLine(text), limit)
 	return strings.TrimSpace(kept)
 }
 

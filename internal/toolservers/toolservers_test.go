@@ -382,8 +382,8 @@ func TestTLS(t *testing.T) {
 		bundle []byte
 		want   string
 	}{
-		"its own": {pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}), ""},
-		"missing": {nil, `Secret "tickets" in namespace "demo" has no key "ca.crt": add it`},
+		"own certificate": {pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}), ""},
+		"missing":         {nil, `Secret "tickets" in namespace "demo" has no key "ca.crt": add it`},
 		"bad": {[]byte("x"), `key "ca.crt" of Secret "tickets" in namespace "demo" has no certificate in ` +
 			`PEM: put the certificates of the authorities there, as -----BEGIN CERTIFICATE-----`},
 	} {

@@ -67,7 +67,7 @@ func TestDecision(t *testing.T) {
 			[]v1alpha1.ToolApproval{made("x", 2*time.Second), made("y", time.Second, deny)},
 			"a", of("y", false),
 		},
-		"in one second": {"the lower UID, so that all agree", []v1alpha1.ToolApproval{made("y", 0), made("x", 0)}, "a", of("x", true)},
+		"made in one second": {"the lower UID, so that all agree", []v1alpha1.ToolApproval{made("y", 0), made("x", 0)}, "a", of("x", true)},
 		"a tie": {
 			"the denial counts, because the order is unknown",
 			[]v1alpha1.ToolApproval{made("x", 0), made("y", 0, deny)},

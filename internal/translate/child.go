@@ -166,17 +166,17 @@ func tooLong() error {
 }
 
 // childLimits returns what is left to the parent as the limits of a child. The child may use no more than that, and
-// may not wait longer for its start. most bounds the time, because with clocks that differ a parent may seem to
+// may not wait longer for its start. maxTime limits the time, because with clocks that differ a parent may seem to
 // have more time left than its limit.
-func childLimits(left tool.Left, most time.Duration) *v1alpha1.Limits {
-	seconds := int32(min(max(1, int64(min(left.Time, most)/time.Second)), maxTimeoutSeconds))
+func childLimits(left tool.Left, maxTime time.Duration) *v1alpha1.Limits {
+	seconds := int32(min(max(1, int64(min(left.Time, maxTime)/time.Second)), maxTimeoutSeconds))
 	out := &v1alpha1.Limits{TimeoutSeconds: &seconds, StartingDeadlineSeconds: &seconds}
 	if left.Tokens != nil {
 		out.MaxTokens = new(min(max(1, *left.Tokens), maxTurnTokens))
 	}
 	if left.Cost != nil {
-		most := decimal.New(1, 12).Sub(leastCost)
-		out.MaxCost = new(decimal.Min(most, decimal.Max(leastCost, left.Cost.Truncate(10))).String())
+		highest := decimal.New(1, 12).Sub(leastCost)
+		out.MaxCost = new(decimal.Min(highest, decimal.Max(leastCost, left.Cost.Truncate(10))).String())
 	}
 	return out
 }

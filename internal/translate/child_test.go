@@ -277,12 +277,12 @@ func TestSpent(t *testing.T) {
 		known     string
 	}{
 		"nothing": {"it asked no model", nil, nil, model.Usage{}, "", ""},
-		"its own": {
+		"own usage": {
 			"as its status has it", usage(10, 5, "0.5", "USD"), nil,
 			model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2},
 			"0.5 USD", "",
 		},
-		"of both": {
+		"with sub-agents": {
 			"with its sub-agents'", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "USD"),
 			model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4},
 			"0.75 USD", "",

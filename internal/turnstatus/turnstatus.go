@@ -67,15 +67,15 @@ func Observe(t *v1alpha1.Turn) (changed bool) {
 	return changed
 }
 
-// maxMessageBytes bounds the message of a condition, in bytes of JSON.
+// maxMessageBytes limits the message of a condition, in bytes of JSON.
 const maxMessageBytes = 2 << 10
 
 func setCondition(t *v1alpha1.Turn, kind string, status metav1.ConditionStatus, reason, message string, now time.Time) bool {
 	return meta.SetStatusCondition(&t.Status.Conditions, metav1.Condition{
-		Type: kind, Status: status, Reason: reason, Message: bounded(message),
+		Type: kind, Status: status, Reason: reason, Message: shortened(message),
 		ObservedGeneration: t.Generation, LastTransitionTime: metav1.NewTime(now),
 	})
 }
 
-// bounded shortens the message of a condition.
-func bounded(message string) string { return translate.TruncateJSON(message, maxMessageBytes) }
+// shortened returns the message of a condition, cut to maxMessageBytes.
+func shortened(message string) string { return translate.TruncateJSON(message, maxMessageBytes) }

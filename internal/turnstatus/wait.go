@@ -98,7 +98,7 @@ func differInSizes(a, b string) bool {
 // only in its numbers of bytes is not a change: hundreds of Turns may wait for the same reason, and each would be
 // written again whenever the controller looks at one of them.
 func wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
-	message = bounded(message)
+	message = shortened(message)
 	changed := Observe(t)
 	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); !changed && c != nil &&
 		c.Reason == reason && differInSizes(c.Message, message) {
@@ -115,7 +115,7 @@ func wait(t *v1alpha1.Turn, reason, message string, now time.Time) bool {
 	return setCondition(t, v1alpha1.ConditionReconciling, metav1.ConditionTrue, reason, message, since) || changed
 }
 
-// maxAwaited bounds the calls and Turns that a status lists as awaited; the Turn waits for the rest later. No more
+// maxAwaited limits the calls and Turns that a status lists as awaited; the Turn waits for the rest later. No more
 // calls than that are put to people at a time, because a call that no status lists cannot be decided.
 const maxAwaited = loop.MaxOpenApprovals
 

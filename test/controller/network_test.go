@@ -114,8 +114,8 @@ var _ = Describe("The addresses of the cluster", func() {
 		Expect(isRefused(ctx, p, "a.pods."+s.namespace+".svc", "10.201.7.9")).To(BeEmpty(), "one of them by its name")
 		for reason, host := range map[string]string{
 			"the name is resolved in the manager's namespace": "tickets",
-			"it is of another namespace":                      "tickets." + other.namespace + ".svc",
-			"it only looks like one":                          "tickets." + s.namespace + ".example",
+			"the Service is of another namespace":             "tickets." + other.namespace + ".svc",
+			"the name only looks like a Service":              "tickets." + s.namespace + ".example",
 			"there is no such Service":                        "none." + s.namespace + ".svc",
 			"it is an address, not a name":                    mine.Spec.ClusterIP,
 			"it leads elsewhere":                              "elsewhere." + s.namespace + ".svc",

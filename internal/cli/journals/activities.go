@@ -47,7 +47,7 @@ func (a Activities) begin(key, what string) Activities {
 	return append(a.end(key), struct{ key, what string }{key, what})
 }
 
-// end returns the activities without one.
+// end returns the activities without the activity of a key.
 func (a Activities) end(key string) Activities {
 	var rest Activities
 	for _, one := range a {

@@ -31,15 +31,15 @@ const (
 
 // tooLong is the error of a response that exceeds a bound.
 type tooLong struct {
-	what string
-	most int
-	unit string
+	what  string
+	limit int
+	unit  string
 }
 
-// tooManyBytes returns the error of a response part with more than most bytes.
-func tooManyBytes(what string, most int) tooLong { return tooLong{what, most, "bytes"} }
+// tooManyBytes returns the error of a response part with more than limit bytes.
+func tooManyBytes(what string, limit int) tooLong { return tooLong{what, limit, "bytes"} }
 
 // Error names the part that was too long.
 func (e tooLong) Error() string {
-	return fmt.Sprintf("%s exceeds %d %s and was cut off", e.what, e.most, e.unit)
+	return fmt.Sprintf("%s exceeds %d %s and was cut off", e.what, e.limit, e.unit)
 }

@@ -112,7 +112,7 @@ func (x *exchange) accept() (io.ReadCloser, error) {
 	if refused {
 		x.watch.event() // the body of an error does not take long
 	}
-	b := &body{ReadCloser: resp.Body, watch: x.watch, most: x.bodyLimit(), refusal: refused}
+	b := &body{ReadCloser: resp.Body, watch: x.watch, limit: x.bodyLimit(), refusal: refused}
 	if redirects(resp) {
 		_ = b.Close() // it is not read
 		return nil, urlError(x.out, errRedirect)
@@ -216,22 +216,22 @@ func (w *watch) end() {
 type body struct {
 	io.ReadCloser
 	*watch
-	// most is the number of bytes that may be read, and read the number that were read.
-	most, read int
+	// limit is the number of bytes that may be read. read is the number of bytes that were read.
+	limit, read int
 	// refusal is true for an error response: its body ends at the bound without an error.
 	refusal bool
 }
 
 // Read reads from the body. At the end of the body it also ends the request.
 func (b *body) Read(p []byte) (int, error) {
-	if b.read >= b.most {
+	if b.read >= b.limit {
 		b.end()
 		if b.refusal {
 			return 0, io.EOF
 		}
-		return 0, tooManyBytes("the answer", b.most)
+		return 0, tooManyBytes("the answer", b.limit)
 	}
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.most-b.read)])
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.limit-b.read)])
 	b.read += n
 	if err != nil {
 		err = b.fail(err)

@@ -132,7 +132,7 @@ func TestToolMessagesOnTheWire(t *testing.T) {
 			model.Message{Role: model.RoleTool, Content: "7", ToolCallID: longID},
 			`{"role":"tool","content":"7","tool_call_id":"` + shortID + `"}`,
 		},
-		"as if shortened": {
+		"like a shortened ID": {
 			"different IDs stay different",
 			model.Message{Role: model.RoleTool, Content: "7", ToolCallID: shortID},
 			`{"role":"tool","content":"7","tool_call_id":"` + shortAgain + `"}`,

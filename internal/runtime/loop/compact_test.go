@@ -131,7 +131,7 @@ func TestCompaction(t *testing.T) {
 			loop.ContextPolicy{Compact: true, WarnPercent: 1, CompactPercent: 1},
 			says("never asked"), all, 4, false,
 		},
-		"it fails": {
+		"the summary fails": {
 			"the step uses the long prompt", 1150, 0,
 			loop.ContextPolicy{Compact: true, WarnPercent: 70, CompactPercent: 90},
 			fails(model.InvalidRequest), all, 5, true,

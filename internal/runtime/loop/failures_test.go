@@ -110,7 +110,7 @@ func TestToolFailures(t *testing.T) {
 			"error (outcome_unknown): the outcome of this call is unknown: the connection broke" + unknownSuffix,
 			loop.CallResult{Outcome: loop.Unknown, Class: tool.OutcomeUnknown},
 		},
-		"in time": {
+		"result just in time": {
 			"the result arrives just in time", tool.ReadOnly,
 			result{after: 44 * time.Second, content: "here"},
 			"here",

@@ -246,7 +246,7 @@ func TestEachGate(t *testing.T) {
 				"the turn has used all of its 25 Turns of sub-agents (limits.maxDescendants): " +
 					"do the task without a sub-agent, or answer from the information you have",
 			},
-			"its Turn created": {
+			"sub-agent's Turn exists": {
 				"a repeated call has already reserved its Turn",
 				func(v *view) { v.tool.Source.Agent, v.alreadyBegun = "helper", true }, allowed, "", "",
 			},

@@ -74,7 +74,7 @@ type Config struct {
 	Redact func(text string) string
 	// ReserveCall reserves memory for a call that is made while other calls of the Turn are running, and returns the
 	// function that releases it. It must not wait. If it returns nil, the call is made once another one has ended. If
-	// ReserveCall is nil, there is no bound.
+	// ReserveCall is nil, there is no limit.
 	ReserveCall func() (release func())
 }
 
@@ -116,7 +116,7 @@ type Input struct {
 	Keep func(release func()) error
 	// Hold reserves memory for everything that Record has written, and for more bytes that it is about to write. It is
 	// called before calls are made, and after each result, and must not wait. An error of Hold ends the run once the
-	// calls that are under way have their results. If Hold is nil, there is no bound.
+	// calls that are under way have their results. If Hold is nil, there is no limit.
 	Hold func(more int64) error
 	// NextSeq returns the sequence number that the next journal entry will have.
 	NextSeq func() int64

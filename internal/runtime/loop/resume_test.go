@@ -48,15 +48,15 @@ func TestInterruptedCall(t *testing.T) {
 		keys        []string
 		unknown     int
 	}{
-		"does no harm": {
+		"read-only": {
 			"the call is repeated with the same key", tool.ReadOnly, tool.ReadOnly, 25, false, "found",
 			[]string{"uid/1/c1"},
 			0,
 		},
 		"idempotent":    {"an idempotent call is repeated", tool.Idempotent, tool.Idempotent, 25, false, "found", []string{"uid/1/c1"}, 0},
-		"does harm":     {"a harmful call may have been made", tool.Destructive, tool.Destructive, 25, false, unknown, nil, 1},
-		"did harm":      {"the recorded effect counts", tool.Destructive, tool.ReadOnly, 25, false, unknown, nil, 1},
-		"does harm now": {"the current effect counts", tool.ReadOnly, tool.Destructive, 25, false, unknown, nil, 1},
+		"destructive":   {"a harmful call may have been made", tool.Destructive, tool.Destructive, 25, false, unknown, nil, 1},
+		"now harmless":  {"the recorded effect counts", tool.Destructive, tool.ReadOnly, 25, false, unknown, nil, 1},
+		"now harmful":   {"the current effect counts", tool.ReadOnly, tool.Destructive, 25, false, unknown, nil, 1},
 		"not known now": {"an unknown effect counts as destructive", tool.Idempotent, "", 25, false, unknown, nil, 1},
 		"at the limit":  {"a repeated call counts once", tool.ReadOnly, tool.ReadOnly, 1, false, "found", []string{"uid/1/c1"}, 0},
 		"gone": {

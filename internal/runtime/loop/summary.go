@@ -52,21 +52,21 @@ func (run *runner) summaryRequest(c *Candidate, q *modelRequest, earlier string,
 	return &modelRequest{request: r, step: q.step, purpose: ForCompaction, tokens: countPrompt(r)}
 }
 
-// transcript returns messages as a text for a fence, of about most bytes. An earlier summary may use up to half of
+// transcript returns messages as a text for a fence, of about maxBytes bytes. An earlier summary may use up to half of
 // it. If the text is too long, the longest messages lose their middle.
-func transcript(earlier string, older []model.Message, most int) string {
+func transcript(earlier string, older []model.Message, maxBytes int) string {
 	var before []string
 	if earlier != "" {
-		before = []string{shortened(part("summary of earlier messages", earlier), most/2)}
-		most -= len(before[0])
+		before = []string{shortened(part("summary of earlier messages", earlier), maxBytes/2)}
+		maxBytes -= len(before[0])
 	}
 	parts := speakerParts(older)
-	if whole := max(most/minPart, 1); len(parts) > whole {
+	if whole := max(maxBytes/minPart, 1); len(parts) > whole {
 		leftOut := len(parts) - whole
 		before = append(before, fmt.Sprintf("[... %d older messages are omitted here ...]", leftOut))
 		parts = parts[leftOut:]
 	}
-	limit := partLimit(parts, most)
+	limit := partLimit(parts, maxBytes)
 	for i, p := range parts {
 		parts[i] = shortened(p, limit)
 	}
@@ -96,28 +96,28 @@ func part(speaker, text string) string {
 	return untrusted.Line(speaker) + ": " + untrusted.Block(strings.TrimSpace(text))
 }
 
-// partLimit returns the length to which each part must be cut so that all parts together fit into most bytes.
-func partLimit(parts []string, most int) int {
+// partLimit returns the length to which each part must be cut so that all parts together fit into maxBytes bytes.
+func partLimit(parts []string, maxBytes int) int {
 	lengths := make([]int, 0, len(parts))
 	for _, p := range parts {
 		lengths = append(lengths, len(p))
 	}
 	slices.Sort(lengths)
 	for i, n := range lengths {
-		if each := most / (len(lengths) - i); n > each {
+		if each := maxBytes / (len(lengths) - i); n > each {
 			return max(each, minPart)
 		}
-		most -= n
+		maxBytes -= n
 	}
 	return maxTranscript
 }
 
 // shortened removes the middle of a text that is too long. It cuts only between characters.
-func shortened(text string, most int) string {
-	if len(text) <= most {
+func shortened(text string, maxBytes int) string {
+	if len(text) <= maxBytes {
 		return text
 	}
-	kept := max(most-cutMark, 0) / 2
+	kept := max(maxBytes-cutMark, 0) / 2
 	head, tail := runeStart(text, kept), runeStart(text, len(text)-kept)
 	return fmt.Sprintf("%s [... %d bytes are omitted here ...] %s", text[:head], tail-head, text[tail:])
 }

@@ -93,7 +93,8 @@ type callMemory struct {
 	releases []func()
 }
 
-// coversAnother reserves the memory of another call while so many are running. It returns false if there is none.
+// coversAnother reserves the memory of another call, beside the given number of running calls. It returns false if
+// there is no memory for it.
 func (m *callMemory) coversAnother(running int) bool {
 	if m.reserve == nil || running <= len(m.releases) {
 		return true
@@ -106,7 +107,7 @@ func (m *callMemory) coversAnother(running int) bool {
 	return true
 }
 
-// keep releases all reservations but so many.
+// keep keeps the given number of reservations and releases the others.
 func (m *callMemory) keep(number int) {
 	for len(m.releases) > max(0, number) {
 		last := len(m.releases) - 1

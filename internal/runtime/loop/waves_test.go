@@ -293,7 +293,7 @@ func TestRetryOnTimeout(t *testing.T) {
 			1,
 			loop.Failed, 10 * time.Second,
 		},
-		"does harm": {
+		"destructive tool": {
 			"a harmful call is not repeated", tool.Destructive, true, time.Hour,
 			[]result{slow, quick},
 			1,

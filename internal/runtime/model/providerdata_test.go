@@ -21,7 +21,7 @@ func TestRedactedProviderData(t *testing.T) {
 		"text":   {"text is redacted like all texts", &model.ProviderData{Text: "a secret"}, &model.ProviderData{Text: "a [redacted]"}},
 		"signed": {"a signature fits only the same bytes", &model.ProviderData{Blocks: signed}, &model.ProviderData{Blocks: signed}},
 		"a leak": {"changed blocks would be refused", &model.ProviderData{Format: "f", Blocks: json.RawMessage(`["secret"]`)}, nil},
-		"in one": {
+		"leak in the blocks": {
 			"the rest stays",
 			&model.ProviderData{Text: "a", Blocks: json.RawMessage(`["secret"]`)}, &model.ProviderData{Text: "a"},
 		},

@@ -202,7 +202,7 @@ func TestInvalidInput(t *testing.T) {
 			"no section stands twice", input(only("agent", "tools", "agent")),
 			`PromptProfile spec.sections[2]: "agent" is listed twice: list each section once`,
 		},
-		"in None": {
+		"mode None": {
 			"a wrong name is found whatever the mode", input(mode(prompt.None), only("nosuch")),
 			`PromptProfile spec.sections[0]: "nosuch" is not a section: use ` + names,
 		},

@@ -257,8 +257,8 @@ func TestInvalidTemplates(t *testing.T) {
 			"a third brace is not part of an action", "{{{ .tone }}}",
 			":1:2: template error: unexpected \"{\" in command",
 		},
-		"nothing in it": {"an action must not be empty", "a {{}}", ":1:3: template error: missing value for command"},
-		"opened alone":  {"an action must be closed", "ü {{", ":1:3: template error: unclosed action"},
+		"empty action": {"an action must not be empty", "a {{}}", ":1:3: template error: missing value for command"},
+		"opened alone": {"an action must be closed", "ü {{", ":1:3: template error: unclosed action"},
 		"own name": {
 			"a text cannot define itself", "a{{ define `" + field + "` }}b{{ end }}",
 			":1:49: template error: template: multiple definition of template \"" + field + "\"",

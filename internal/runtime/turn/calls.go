@@ -101,9 +101,9 @@ func (t *tally) listCall(step int, callID, name string) *CallRecord {
 	return &t.calls[i]
 }
 
-// clean strips a text of a model and shortens it to at most most characters, so that it fits into a status.
-func clean(text string, most int) string {
-	kept, _ := untrusted.Cap(strings.TrimSpace(untrusted.Strip(text)), most)
+// clean strips a text of a model and shortens it to at most limit characters, so that it fits into a status.
+func clean(text string, limit int) string {
+	kept, _ := untrusted.Cap(strings.TrimSpace(untrusted.Strip(text)), limit)
 	return kept
 }
 

@@ -20,7 +20,8 @@ import (
 const contextToolsShare = 4
 
 // facts calls the context packs one after another, each once in the life of the Turn. It returns the Turn's facts
-// together with theirs. A failed context pack adds no facts: the journal has the reason, and the Turn continues.
+// together with the facts of the context packs. A failed context pack adds no facts: the journal has the reason, and
+// the Turn continues.
 func (r *run) facts(ctx context.Context, of prepare.Turn) ([]turncontext.Fact, error) {
 	var packed []foundFact
 	var until time.Time // the end of the time for all context packs; zero if there is no limit
@@ -31,7 +32,7 @@ func (r *run) facts(ctx context.Context, of prepare.Turn) ([]turncontext.Fact, e
 	for i, t := range r.exposed().ContextTools {
 		callID := fmt.Sprintf("context-pack-%d", i+1)
 		if r.replayed.contextToolEnd(callID) == nil {
-			if err := r.callContextTool(ctx, withinTime(r.bound(t), until), callID, of.Message); err != nil {
+			if err := r.callContextTool(ctx, withinTime(r.withCaller(t), until), callID, of.Message); err != nil {
 				return nil, err
 			}
 		}

@@ -367,8 +367,8 @@ func TestAStructuredAnswerOfATool(t *testing.T) {
 		data     string
 		requests int
 	}{
-		"fits":         {"{\"closed\": true}", turn.StopToolEnded, `{"closed":true}`, 1},
-		"does not fit": {"It is closed.", turn.StopOutputInvalid, "", 3},
+		"fits":                     {"{\"closed\": true}", turn.StopToolEnded, `{"closed":true}`, 1},
+		"result that does not fit": {"It is closed.", turn.StopOutputInvalid, "", 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("p0", 1, answer{reply: calls("I close it.", call("c1", "close"))})

@@ -72,8 +72,8 @@ func (r *run) exposed() tool.Exposure {
 	return tool.Exposure{}
 }
 
-// bound returns an exposed tool with a Caller, so that the tool can be called.
-func (r *run) bound(t tool.Tool) tool.Tool {
+// withCaller returns an exposed tool with a Caller, so that the tool can be called.
+func (r *run) withCaller(t tool.Tool) tool.Tool {
 	if r.in.Toolbox != nil {
 		t.Caller = r.in.Toolbox.Caller(t)
 	}

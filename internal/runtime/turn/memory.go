@@ -38,8 +38,8 @@ func (m *memory) hold(more int64) error {
 	return m.in.Hold(m.recorded + m.planned + m.history + more)
 }
 
-// admit returns an error if the run may not read so many bytes of its journal. A conversation that is too large is
-// read nevertheless, so that the run can end the Turn.
+// admit returns an error if the run may not read this number of bytes of its journal. A conversation that is too
+// large is read nevertheless, so that the run can end the Turn.
 func (m *memory) admit(bytes int64) error {
 	err := m.hold(bytes)
 	if _, tooLarge := errors.AsType[*TooLargeError](err); tooLarge {
@@ -48,7 +48,7 @@ func (m *memory) admit(bytes int64) error {
 	return err
 }
 
-// admitHistory counts so many bytes of the history of the Session. It returns an error if the run may not read them.
+// admitHistory counts the bytes of the history of the Session. It returns an error if the run may not read the history.
 func (m *memory) admitHistory(bytes int64) error {
 	m.history = bytes
 	err := m.hold(0)

@@ -16,7 +16,7 @@ func (r *run) tools() []tool.Tool {
 	exposed := r.exposed().Tools
 	all := append(make([]tool.Tool, 0, len(r.in.Tools)+len(exposed)+2), r.in.Tools...) // with exactly the needed capacity
 	for _, t := range exposed {
-		all = append(all, r.bound(t))
+		all = append(all, r.withCaller(t))
 	}
 	return append(all,
 		tool.Tool{Tool: prompt.ReadArtifact(), Effect: tool.ReadOnly, Caller: tool.CallerFunc(r.readArtifact)},

@@ -80,10 +80,10 @@ type Input struct {
 	// Session. It is called while the journal is read, before the prompt is made and after it is recorded, after a
 	// long reply that asks for calls, before calls and after each result, and before each request. It must not wait.
 	// An error ends the run at a safe point. A *TooLargeError ends the Turn, but it is ignored while the journal is
-	// read. If Hold is nil, there is no bound.
+	// read. If Hold is nil, there is no limit.
 	Hold func(bytes int64) error
-	// ReserveRead waits until it has the memory to read a stored output of so many bytes, and returns the function that
-	// releases that memory. An error ends the call that reads the output. If ReserveRead is nil, there is no bound.
+	// ReserveRead waits until it has the memory to read a stored output of this size, and returns the function that
+	// releases that memory. An error ends the call that reads the output. If ReserveRead is nil, there is no limit.
 	ReserveRead func(ctx context.Context, bytes int64) (release func(), err error)
 	// Keep takes over the memory of a long reply that is in the journal: release frees that memory. Keep calls the
 	// release function that it received before. It receives nil once Hold has counted the reply. The memory of an

@@ -31,13 +31,13 @@ type Dropped struct {
 }
 
 // selectMemories returns the most relevant memories and the remaining ones, each in the order of relevance. It
-// selects at most most memories, and never more than MaxMemories.
-func selectMemories(candidates []Memory, most int) (used, dropped []Memory) {
+// selects at most limit memories, and never more than MaxMemories.
+func selectMemories(candidates []Memory, limit int) (used, dropped []Memory) {
 	ordered := slices.SortedStableFunc(slices.Values(candidates), func(a, b Memory) int {
 		return cmp.Compare(b.Relevance, a.Relevance)
 	})
-	most = min(max(most, 0), MaxMemories, len(ordered))
-	return ordered[:most], ordered[most:]
+	limit = min(max(limit, 0), MaxMemories, len(ordered))
+	return ordered[:limit], ordered[limit:]
 }
 
 // selectEnrichments returns the most important enrichments, at most MaxEnrichments, and the remaining ones, each in

@@ -55,15 +55,15 @@ func Item(text string) string {
 	return strings.ReplaceAll(strings.Trim(Block(text), "\n"), "\n", "\n  ")
 }
 
-// Cap returns at most the first most code points of a text (none if most is below 1), and the number of code points
+// Cap returns at most the first limit code points of a text (none if limit is below 1), and the number of code points
 // that it left out. A text is capped before it is escaped, so that no entity is cut.
-func Cap(text string, most int) (kept string, leftOut int) {
-	if len(text) <= most {
+func Cap(text string, limit int) (kept string, leftOut int) {
+	if len(text) <= limit {
 		return text, 0
 	}
 	seen := 0
 	for at := range text {
-		if seen >= most {
+		if seen >= limit {
 			return text[:at], utf8.RuneCountInString(text[at:])
 		}
 		seen++

@@ -127,7 +127,7 @@ func TestCap(t *testing.T) {
 		leftOut      int
 	}{
 		"shorter":                    {"a shorter text stays whole", "abc", 5, "abc", 0},
-		"as long":                    {"a text of the maximum length stays whole", "abc", 3, "abc", 0},
+		"of the maximum length":      {"a text of the maximum length stays whole", "abc", 3, "abc", 0},
 		"longer":                     {"the remaining characters are counted", "abcde", 3, "abc", 2},
 		"none":                       {"a maximum of 0 keeps nothing", "gone", 0, "", 4},
 		"negative":                   {"a negative maximum keeps nothing", "gone", -1, "", 4},

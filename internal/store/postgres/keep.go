@@ -37,12 +37,12 @@ type head struct {
 	seq int64
 }
 
-// Purge deletes up to most journals that were retired at or before the given time, oldest first. It deletes several
+// Purge deletes up to limit journals that were retired at or before the given time, oldest first. It deletes several
 // small journals in one transaction, and a large one in parts. A step takes at most a minute.
-func (s *Store) Purge(ctx context.Context, before time.Time, most int) (purged int, err error) {
+func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (purged int, err error) {
 	heads, err := read(ctx, s, func(row pgx.CollectableRow) (h head, err error) {
 		return h, row.Scan(&h.uid, &h.seq)
-	}, `SELECT turn_uid, seq FROM capstan_turn WHERE retired_at <= $1 ORDER BY retired_at, turn_uid LIMIT $2`, before, max(most, 0))
+	}, `SELECT turn_uid, seq FROM capstan_turn WHERE retired_at <= $1 ORDER BY retired_at, turn_uid LIMIT $2`, before, max(limit, 0))
 	if err != nil {
 		return 0, err
 	}

@@ -89,9 +89,9 @@ func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artif
 
 // UIDs returns the UIDs after a given one that have entries and are not retired, in byte order. It takes at most a
 // minute.
-func (s *Store) UIDs(ctx context.Context, after string, most int) ([]string, error) {
+func (s *Store) UIDs(ctx context.Context, after string, limit int) ([]string, error) {
 	return read(ctx, s, pgx.RowTo[string], `SELECT turn_uid FROM capstan_turn
-		WHERE retired_at IS NULL AND turn_uid COLLATE "C" > $1 ORDER BY turn_uid COLLATE "C" LIMIT $2`, after, max(most, 0))
+		WHERE retired_at IS NULL AND turn_uid COLLATE "C" > $1 ORDER BY turn_uid COLLATE "C" LIMIT $2`, after, max(limit, 0))
 }
 
 // size takes the numbers of rows from the server's statistics. Two values may each be too low for some time: the live

@@ -35,11 +35,11 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 	return nil
 }
 
-// Purge deletes up to most journals that were retired at or before the given time, oldest first, in many small
+// Purge deletes up to limit journals that were retired at or before the given time, oldest first, in many small
 // transactions. The file does not shrink; later entries reuse the space.
-func (s *Store) Purge(ctx context.Context, before time.Time, most int) (purged int, err error) {
+func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (purged int, err error) {
 	uids, err := s.strings(ctx, `SELECT uid FROM head WHERE retired_at <= ? ORDER BY retired_at, uid LIMIT ?`,
-		before.UnixMicro(), max(most, 0))
+		before.UnixMicro(), max(limit, 0))
 	if err != nil {
 		return 0, s.failed(err)
 	}

@@ -81,8 +81,8 @@ func (s *Store) Artifact(ctx context.Context, uid, sha256 string) (journal.Artif
 }
 
 // UIDs returns the UIDs after a given one that have entries and are not retired, in byte order.
-func (s *Store) UIDs(ctx context.Context, after string, most int) ([]string, error) {
-	uids, err := s.strings(ctx, `SELECT uid FROM head WHERE retired_at IS NULL AND uid > ? ORDER BY uid LIMIT ?`, after, max(most, 0))
+func (s *Store) UIDs(ctx context.Context, after string, limit int) ([]string, error) {
+	uids, err := s.strings(ctx, `SELECT uid FROM head WHERE retired_at IS NULL AND uid > ? ORDER BY uid LIMIT ?`, after, max(limit, 0))
 	return uids, s.failed(err)
 }
 

@@ -84,8 +84,8 @@ func (r *Reader) Artifact(ctx context.Context, uid, sha256 string) (journal.Arti
 }
 
 // UIDs returns UIDs, as Store.UIDs does.
-func (r *Reader) UIDs(ctx context.Context, after string, most int) ([]string, error) {
-	return r.store.UIDs(ctx, after, most)
+func (r *Reader) UIDs(ctx context.Context, after string, limit int) ([]string, error) {
+	return r.store.UIDs(ctx, after, limit)
 }
 
 // Close closes the file.

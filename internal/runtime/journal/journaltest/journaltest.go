@@ -265,14 +265,14 @@ func race(t *testing.T, j journal.Journal) {
 	}
 }
 
-// read returns at most most entries after a sequence number.
-func read(ctx context.Context, j journal.Journal, uid string, after int64, most int) ([]journal.Entry, error) {
+// read returns at most limit entries after a sequence number.
+func read(ctx context.Context, j journal.Journal, uid string, after int64, limit int) ([]journal.Entry, error) {
 	var got []journal.Entry
 	for e, err := range j.Read(ctx, uid, after) {
 		if err != nil {
 			return got, err
 		}
-		if got = append(got, e); len(got) == most {
+		if got = append(got, e); len(got) == limit {
 			break
 		}
 	}

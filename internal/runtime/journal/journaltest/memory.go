@@ -150,8 +150,8 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 	return nil
 }
 
-// Purge deletes at most most journals that were retired at or before a time, oldest first.
-func (m *Memory) Purge(ctx context.Context, before time.Time, most int) (purged int, err error) {
+// Purge deletes at most limit journals that were retired at or before a time, oldest first.
+func (m *Memory) Purge(ctx context.Context, before time.Time, limit int) (purged int, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -159,15 +159,15 @@ func (m *Memory) Purge(ctx context.Context, before time.Time, most int) (purged 
 	defer m.mu.Unlock()
 	uids := m.uids(func(h *held) bool { return !h.retired.IsZero() && !h.retired.After(before) })
 	slices.SortStableFunc(uids, func(a, b string) int { return m.journals[a].retired.Compare(m.journals[b].retired) })
-	uids = uids[:min(len(uids), max(most, 0))]
+	uids = uids[:min(len(uids), max(limit, 0))]
 	for _, uid := range uids {
 		delete(m.journals, uid)
 	}
 	return len(uids), nil
 }
 
-// UIDs returns at most most UIDs after the given one, in byte order. It skips retired journals.
-func (m *Memory) UIDs(ctx context.Context, after string, most int) ([]string, error) {
+// UIDs returns at most limit UIDs after the given one, in byte order. It skips retired journals.
+func (m *Memory) UIDs(ctx context.Context, after string, limit int) ([]string, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -175,7 +175,7 @@ func (m *Memory) UIDs(ctx context.Context, after string, most int) ([]string, er
 	defer m.mu.Unlock()
 	uids := m.uids(func(h *held) bool { return h.retired.IsZero() })
 	uids = slices.DeleteFunc(uids, func(uid string) bool { return uid <= after })
-	return uids[:min(len(uids), max(most, 0))], nil
+	return uids[:min(len(uids), max(limit, 0))], nil
 }
 
 // uids returns the UIDs of the journals for which of returns true, in byte order.
