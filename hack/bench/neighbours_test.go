@@ -84,7 +84,7 @@ func TestAttackReportChecksItsBounds(t *testing.T) {
 			"less than half", func(r *AttackReport) { r.With.TurnsPerSecond = 2 },
 			"Turns per second: 5.00 without the attacker, 2.00 beside it, 2.50 times as slow",
 		},
-		"nothing succeeds": {"a rate of 0 counts as infinitely slow", func(r *AttackReport) { r.With.TurnsPerSecond = 0 }, "+Inf times as slow"},
+		"nothing succeeds": {"a rate of 0 is infinitely slow", func(r *AttackReport) { r.With.TurnsPerSecond = 0 }, "+Inf times as slow"},
 		"a failure": {
 			"no Turn may fail", func(r *AttackReport) { r.With.Failed = map[string]int{"DeadlineExceeded": 1} },
 			"1 of 10 Turns of the victim failed: map[DeadlineExceeded:1]",

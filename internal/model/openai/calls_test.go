@@ -90,7 +90,10 @@ func TestToolCalls(t *testing.T) {
 		},
 		"interleaved": {
 			"calls at the same time",
-			[]string{callPart(0, "a", "count", `{"n`), callPart(1, "b", "list", `{`), callPart(0, "", "", `":1}`), callPart(1, "", "", `}`)},
+			[]string{
+				callPart(0, "a", "count", `{"n`), callPart(1, "b", "list", `{`),
+				callPart(0, "", "", `":1}`), callPart(1, "", "", `}`),
+			},
 			"", "", two,
 		},
 		"in one event": {
@@ -146,7 +149,10 @@ func TestToolCalls(t *testing.T) {
 		},
 		"same ids": {
 			"ids are made unique",
-			[]string{callPart(0, "a", "count", `1`), callPart(1, "a", "count", `2`), callPart(2, "a_2", "count", `3`), callPart(3, "a", "count", `4`)},
+			[]string{
+				callPart(0, "a", "count", `1`), callPart(1, "a", "count", `2`),
+				callPart(2, "a_2", "count", `3`), callPart(3, "a", "count", `4`),
+			},
 			"",
 			"",
 			[]model.ToolCall{

@@ -44,11 +44,11 @@ func TestCostOfAUsage(t *testing.T) {
 			model.Usage{InputTokens: 1000, CacheReadTokens: 400, CacheCreationTokens: 100},
 			"0.002 USD",
 		},
-		"reasoning":     {"is a part of the output", usd, model.Usage{OutputTokens: 100, ReasoningTokens: 90}, "0.001 USD"},
-		"exact":         {"no digit is lost", pricing("USD", "0.000000001", "999999999.999999999", "0"), usage(1, 1, 0), "1000 USD"},
-		"smallest":      {"down to the last", pricing("USD", "0.000000001", "0", "0"), usage(1, 0, 0), "0.000000000000001 USD"},
-		"largest count": {"nor at the largest count", pricing("USD", "0.1", "0", "0"), usage(model.MaxTokens, 0, 0), "112589990.6842624 USD"},
-		"free":          {"a price of zero is a price", pricing("EUR", "0", "0", "0"), usage(5, 5, 0), "0 EUR"},
+		"reasoning": {"is a part of the output", usd, model.Usage{OutputTokens: 100, ReasoningTokens: 90}, "0.001 USD"},
+		"exact":     {"no digit is lost", pricing("USD", "0.000000001", "999999999.999999999", "0"), usage(1, 1, 0), "1000 USD"},
+		"smallest":  {"down to the last", pricing("USD", "0.000000001", "0", "0"), usage(1, 0, 0), "0.000000000000001 USD"},
+		"max count": {"nor at the largest count", pricing("USD", "0.1", "0", "0"), usage(model.MaxTokens, 0, 0), "112589990.6842624 USD"},
+		"free":      {"a price of zero is a price", pricing("EUR", "0", "0", "0"), usage(5, 5, 0), "0 EUR"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""
