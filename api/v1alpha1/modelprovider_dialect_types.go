@@ -70,7 +70,8 @@ type RequestOptions struct {
 	StrictSchemas Switch `json:"strictSchemas,omitempty"`
 
 	// parallelToolCalls says whether the model may call several tools at once. It is sent as parallel_tool_calls, or
-	// as disable_parallel_tool_use with the type Anthropic, in requests with tools. Without it the parameter is not sent.
+	// as disable_parallel_tool_use with the type Anthropic, in requests with tools. Without it the parameter is not
+	// sent.
 	// +optional
 	ParallelToolCalls Switch `json:"parallelToolCalls,omitempty"`
 
@@ -86,17 +87,17 @@ type RequestOptions struct {
 	ReturnedData ReturnedData `json:"returnedData,omitempty"`
 
 	// apiVersion is the version of Azure's API of deployments, such as 2024-10-21, for baseURLs like
-	// https://example.openai.azure.com/openai. Requests then go to deployments/NAME, where NAME is the model of the Agent,
-	// and the key is sent in the header Api-Key. Without it, baseURL ends with /openai/v1, which has no versions. Only the
-	// dialect AzureOpenAI has versions.
+	// https://example.openai.azure.com/openai. Requests then go to deployments/NAME, where NAME is the model of the
+	// Agent, and the key is sent in the header Api-Key. Without it, baseURL ends with /openai/v1, which has no
+	// versions. Only the dialect AzureOpenAI has versions.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(-[a-z0-9]+)?$")`,message="apiVersion must be a date, such as 2024-10-21 or 2025-04-01-preview"
 	APIVersion string `json:"apiVersion,omitempty"`
 
-	// thinking is the form of the setting for reasoning with the type Anthropic. Budget: a number of tokens, for models of
-	// Anthropic up to version 4.5 and models of others. Adaptive: the effort; the model decides about the number of tokens.
-	// Default: known from the name of the model.
+	// thinking is the form of the setting for reasoning with the type Anthropic. Budget: a number of tokens, for
+	// models of Anthropic up to version 4.5 and models of others. Adaptive: the effort; the model decides about the
+	// number of tokens. Default: known from the name of the model.
 	// +optional
 	Thinking ThinkingForm `json:"thinking,omitempty"`
 

@@ -50,8 +50,8 @@ type ModelProviderSpec struct {
 	// +optional
 	Requests *RequestOptions `json:"requests,omitempty"`
 
-	// credentialsRef names the Secret key with the API key, which is sent as a bearer token, or in the header X-Api-Key if
-	// the type is Anthropic. Omit it if the endpoint requires none.
+	// credentialsRef names the Secret key with the API key, which is sent as a bearer token, or in the header
+	// X-Api-Key if the type is Anthropic. Omit it if the endpoint requires none.
 	// +optional
 	CredentialsRef *SecretKeyReference `json:"credentialsRef,omitempty"`
 
@@ -245,16 +245,16 @@ type ProviderTimeouts struct {
 	// +kubebuilder:validation:Maximum=60
 	ConnectSeconds int32 `json:"connectSeconds,omitempty"`
 
-	// firstEventSeconds is the maximum time from a request to the first event of its answer, in seconds, from 1 to 3600.
-	// By default, a request may wait until the deadline of its Turn, or for half of the time that is left if the chain
-	// has another model. Comments in the stream and single bytes are not events.
+	// firstEventSeconds is the maximum time from a request to the first event of its answer, in seconds, from 1 to
+	// 3600. By default, a request may wait until the deadline of its Turn, or for half of the time that is left if
+	// the chain has another model. Comments in the stream and single bytes are not events.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	FirstEventSeconds *int32 `json:"firstEventSeconds,omitempty"`
 
-	// idleSeconds is the maximum time between two events of an answer, in seconds, from 1 to 600. Default 60. Comments in
-	// the stream and single bytes are not events.
+	// idleSeconds is the maximum time between two events of an answer, in seconds, from 1 to 600. Default 60.
+	// Comments in the stream and single bytes are not events.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1

@@ -14,8 +14,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/model/modeltest"
 )
 
-// strictAnthropic starts a server that refuses what Anthropic refuses. It calls two tools at once and then answers, in the
-// form of an answer's schema if the request has one.
+// strictAnthropic starts a server that refuses what Anthropic refuses. It calls two tools at once and then answers,
+// in the form of an answer's schema if the request has one.
 func strictAnthropic(t *testing.T) (server *modeltest.Anthropic, url string) {
 	t.Helper()
 	server = &modeltest.Anthropic{Key: key, Reply: func(r modeltest.AnthropicRequest) ([]modeltest.AnthropicBlock, string) {
@@ -42,8 +42,8 @@ func strictAnthropic(t *testing.T) (server *modeltest.Anthropic, url string) {
 	return server, web.URL + "/v1"
 }
 
-// onAnthropic returns an Agent with tools on a provider of the type Anthropic, and two Turns of a Session. The second has a
-// schema for its answer.
+// onAnthropic returns an Agent with tools on a provider of the type Anthropic, and two Turns of a Session. The second
+// has a schema for its answer.
 func onAnthropic(t *testing.T, tools string) files {
 	t.Helper()
 	f := withTools(t, tools, "").with(t, "provider.yaml", "type: OpenAI", "type: Anthropic")
@@ -103,8 +103,8 @@ func TestAgentOnAnthropic(t *testing.T) {
 	}
 }
 
-// TestLastStepOnAnthropic checks the last request of a Turn without steps left, which has calls but no tools, and a note
-// behind their results.
+// TestLastStepOnAnthropic checks the last request of a Turn without steps left, which has calls but no tools, and a
+// note behind their results.
 func TestLastStepOnAnthropic(t *testing.T) {
 	t.Parallel()
 	model, url := strictAnthropic(t)

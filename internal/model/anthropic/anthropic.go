@@ -31,8 +31,8 @@ type Options struct {
 	MaxOutput map[string]int
 	// Thinking is the form of the setting for reasoning.
 	Thinking ThinkingForm
-	// StrictSchemas marks the schemas of tools as strict, and sends the schema of the answer as output_config instead of
-	// a tool that the model must call.
+	// StrictSchemas marks the schemas of tools as strict, and sends the schema of the answer as output_config instead
+	// of a tool that the model must call.
 	StrictSchemas bool
 	// ParallelCalls is false if the model may call one tool at a time only. If it is nil, the endpoint decides.
 	ParallelCalls *bool
@@ -52,8 +52,9 @@ const (
 	ThinkingAdaptive
 )
 
-// claude recognizes the models of Anthropic, also behind gateways, and withBudget those up to version 4.5, which know only
-// budgets. Later models are deprecating budgets and refuse them since version 4.7: github.com/docker/docker-agent/issues/3093.
+// claude recognizes the models of Anthropic, also behind gateways, and withBudget those up to version 4.5, which know
+// only budgets. Later models are deprecating budgets and refuse them since version 4.7:
+// github.com/docker/docker-agent/issues/3093.
 var (
 	claude     = regexp.MustCompile(`(?i)\bclaude-`)
 	withBudget = regexp.MustCompile(`(?i)\bclaude-(instant|[23]|(opus|sonnet|haiku)-4($|[-.@:]([0-5]($|\D)|20\d{6})))`)

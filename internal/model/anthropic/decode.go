@@ -228,8 +228,8 @@ func (d *decoder) closeCall(in *endpoint.Answer) {
 	}
 }
 
-// finish notes why the model stopped. A call that gives the answer is its end, unless the model called other tools, too:
-// then it has answered before it knew their results.
+// finish notes why the model stopped. A call that gives the answer is its end, unless the model called other tools,
+// too: then it has answered before it knew their results.
 func (d *decoder) finish(reason string, in *endpoint.Answer) {
 	if reason == "" {
 		return

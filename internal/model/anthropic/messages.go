@@ -171,8 +171,8 @@ func thoughtsOf(m *model.Message) []thought {
 	return thoughts
 }
 
-// startsWithThought reports whether the newest calls may be sent with a budget for thinking: the protocol demands that the
-// first reply since the user's message starts with a thought. It does not if another model made the reply.
+// startsWithThought reports whether the newest calls may be sent with a budget for thinking: the protocol demands
+// that the first reply since the user's message starts with a thought. It does not if another model made the reply.
 func startsWithThought(messages []model.Message) bool {
 	starts := true
 	for i := range slices.Backward(messages) {

@@ -7,8 +7,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// defaultOutput is the output limit for a model whose maximum is not known, in tokens. The protocol requires a limit. All
-// current models of Anthropic accept this one.
+// defaultOutput is the output limit for a model whose maximum is not known, in tokens. The protocol requires a limit.
+// All current models of Anthropic accept this one.
 const defaultOutput = 8192
 
 // minBudget is the least number of tokens for thinking that the protocol accepts.
@@ -84,8 +84,9 @@ func bodyOf(req *model.Request, o *Options) ([]byte, error) {
 	return endpoint.WithExtra(body, o.Extra)
 }
 
-// addTools adds the tools. If a request without tools has calls in its history, it declares their tools without allowing
-// calls, because many servers refuse the request otherwise: github.com/anthropics/anthropic-sdk-python/issues/494.
+// addTools adds the tools. If a request without tools has calls in its history, it declares their tools without
+// allowing calls, because many servers refuse the request otherwise:
+// github.com/anthropics/anthropic-sdk-python/issues/494.
 func (r *messagesRequest) addTools(req *model.Request, o *Options) error {
 	for _, t := range req.Tools {
 		schema, err := toolSchema(t.Parameters)

@@ -71,8 +71,8 @@ type Header struct {
 type Protocol interface {
 	// Name returns the name for messages, such as "the chat-completions protocol".
 	Name() string
-	// Path returns the path of requests for replies of a model, and ModelsPath that of the list of models. Both are below
-	// the base URL, and may have a query.
+	// Path returns the path of requests for replies of a model, and ModelsPath that of the list of models. Both are
+	// below the base URL, and may have a query.
 	Path(model string) string
 	ModelsPath() string
 	// SetHeaders sets the headers of the protocol: the key and the ID of the request, unless they are empty, and

@@ -14,12 +14,14 @@ import (
 	"sync"
 )
 
-// Anthropic is a server that speaks the Messages protocol of Anthropic, and refuses what the real one refuses. The rules
-// are known from platform.claude.com (API reference, tool use, thinking, prompt caching) and from the words of its errors.
+// Anthropic is a server that speaks the Messages protocol of Anthropic, and refuses what the real one refuses. The
+// rules are known from platform.claude.com (API reference, tool use, thinking, prompt caching) and from the words of
+// its errors.
 type Anthropic struct {
 	// Key is the only key that the server accepts.
 	Key string
-	// Reply returns the blocks of the answer to a request, and why the model stopped. It is called for one request at a time.
+	// Reply returns the blocks of the answer to a request, and why the model stopped. It is called for one request at
+	// a time.
 	Reply func(AnthropicRequest) (blocks []AnthropicBlock, stopReason string)
 
 	mu       sync.Mutex
@@ -349,7 +351,8 @@ func (r *AnthropicRequest) messageProblem() string {
 	return ""
 }
 
-// check checks the blocks of a message. calls are the IDs of the calls in the message before; it returns those of this one.
+// check checks the blocks of a message. calls are the IDs of the calls in the message before; it returns those of
+// this one.
 func (m *AnthropicMessage) check(calls []string, hasTools bool) (own []string, problem string) {
 	hasText := false
 	for i, b := range m.Content {
@@ -384,8 +387,8 @@ func (m *AnthropicMessage) check(calls []string, hasTools bool) (own []string, p
 	return own, ""
 }
 
-// thinkingProblem checks the setting for thinking. The reply since the newest message of the user, with the calls in it,
-// must start with a thought.
+// thinkingProblem checks the setting for thinking. The reply since the newest message of the user, with the calls in
+// it, must start with a thought.
 func (r *AnthropicRequest) thinkingProblem() string {
 	t := r.Thinking
 	switch {

@@ -23,8 +23,8 @@ type Wire struct {
 	New func(cfg endpoint.Config) *endpoint.Provider
 	// Start and End are the events before and after the text of an answer.
 	Start, End string
-	// Text returns an event with a piece of the text, and Call one that begins a call with these arguments, which has the
-	// index n.
+	// Text returns an event with a piece of the text, and Call one that begins a call with these arguments, which has
+	// the index n.
 	Text func(piece string) string
 	Call func(n int, arguments string) string
 }

@@ -17,8 +17,8 @@ const (
 )
 
 // firstEventTimeout returns the time that a request may wait for the first part of its answer, or 0 if it may wait
-// until the Turn's deadline. A slow model gets half of the time that is left if something must follow: the next model of
-// the chain, or the step that a summary is for.
+// until the Turn's deadline. A slow model gets half of the time that is left if something must follow: the next model
+// of the chain, or the step that a summary is for.
 func (run *runner) firstEventTimeout(ctx context.Context, c *Candidate, purpose Purpose) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok || purpose != ForCompaction && !run.hasFallback(c, purpose, model.Timeout) {

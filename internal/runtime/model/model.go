@@ -162,7 +162,8 @@ type Usage struct {
 	ReasoningTokens int64 `json:"reasoningTokens,omitempty"`
 	// CacheReadTokens is the part of InputTokens read from the provider's cache.
 	CacheReadTokens int64 `json:"cacheReadTokens,omitempty"`
-	// CacheCreationTokens is the part of InputTokens written to the provider's cache. Some providers charge more for it.
+	// CacheCreationTokens is the part of InputTokens written to the provider's cache. Some providers charge more for
+	// it.
 	CacheCreationTokens int64 `json:"cacheCreationTokens,omitempty"`
 	// Estimated is true if a part of the tokens is estimated because the endpoint did not report it.
 	Estimated bool `json:"estimated,omitempty"`

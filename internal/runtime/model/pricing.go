@@ -6,8 +6,8 @@ import "github.com/shopspring/decimal"
 type Pricing struct {
 	// Currency as an ISO 4217 code.
 	Currency string
-	// Input, Output, CacheRead and CacheWrite are the prices of a million tokens each. CacheWrite is nil if tokens that are
-	// written to a cache cost as much as other input.
+	// Input, Output, CacheRead and CacheWrite are the prices of a million tokens each. CacheWrite is nil if tokens
+	// that are written to a cache cost as much as other input.
 	Input, Output, CacheRead decimal.Decimal
 	CacheWrite               *decimal.Decimal
 }
