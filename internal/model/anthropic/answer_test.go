@@ -2,6 +2,7 @@ package anthropic_test
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -185,5 +186,22 @@ func TestProbe(t *testing.T) {
 	_, err := provider(t, url, func(c *anthropic.Config) { c.APIKey = "sk-ant-other-0123456789" }).Probe(t.Context())
 	if e := model.AsError(err); e.Kind != model.Auth {
 		t.Errorf("Probe with a wrong key: %v, want Auth", err)
+	}
+}
+
+// TestTooManyThoughts checks that the thoughts of a reply are sent back all or none.
+func TestTooManyThoughts(t *testing.T) {
+	for n, isKept := range map[int]bool{256: true, 257: false} {
+		_, url := start(t, func(modeltest.AnthropicRequest) ([]modeltest.AnthropicBlock, string) {
+			blocks := slices.Repeat([]modeltest.AnthropicBlock{{Type: "thinking", Thinking: "Hm."}}, n)
+			call := modeltest.AnthropicBlock{Type: "tool_use", ID: "a", Name: "count", Input: json.RawMessage(`{}`)}
+			return append(blocks, call), "tool_use"
+		})
+		reply, err := provider(t, url).Generate(t.Context(), &model.Request{
+			Model: "claude-sonnet-4-5", Messages: []model.Message{user("a")}, Tools: count, Parameters: model.Parameters{Effort: "low"},
+		})
+		if err != nil || (reply.ProviderData != nil) != isKept {
+			t.Errorf("%d thoughts: %+v, %v; want them kept: %t", n, reply, err, isKept)
+		}
 	}
 }

@@ -37,9 +37,9 @@ type event struct {
 
 // answer has the members of a whole answer, and of the message at the start of a stream.
 type answer struct {
-	Content    []lenient.Maybe[content] `json:"content"`
-	StopReason lenient.Maybe[string]    `json:"stop_reason"`
-	Usage      lenient.Maybe[usage]     `json:"usage"`
+	Content    lenient.List[lenient.Maybe[content]] `json:"content"`
+	StopReason lenient.Maybe[string]                `json:"stop_reason"`
+	Usage      lenient.Maybe[usage]                 `json:"usage"`
 }
 
 // content is a block of an answer. Each type has its own members.
@@ -157,7 +157,9 @@ func (d *decoder) begin(index lenient.Number, b *content, in *endpoint.Answer) {
 	case "text":
 		d.addText(b.Text.Value, in)
 	case "thinking", "redacted_thinking":
-		d.thoughts = append(d.thoughts, &thinkingBlock{at: d.others, index: index, isRedacted: b.Type.Value == "redacted_thinking"})
+		if len(d.thoughts) <= maxThoughts {
+			d.thoughts = append(d.thoughts, &thinkingBlock{at: d.others, index: index, isRedacted: b.Type.Value == "redacted_thinking"})
+		}
 		d.addThought(index, b.Thinking.Value, b.Signature.Value, b.Data.Value, in)
 	case "tool_use":
 		arguments := string(b.Input)
@@ -250,6 +252,9 @@ func given(index lenient.Number) lenient.Maybe[lenient.Number] {
 
 // ProviderData returns the thoughts of a reply with calls, which the endpoint needs again until the Turn has ended.
 func (d *decoder) ProviderData(*endpoint.Answer) *model.ProviderData {
+	if len(d.thoughts) > maxThoughts {
+		return nil
+	}
 	all := make([]thought, 0, len(d.thoughts))
 	for _, t := range d.thoughts {
 		var block []byte
@@ -267,7 +272,7 @@ func (d *decoder) ProviderData(*endpoint.Answer) *model.ProviderData {
 		}
 		all = append(all, thought{At: t.at, Block: block})
 	}
-	if len(all) == 0 || len(all) > maxThoughts {
+	if len(all) == 0 {
 		return nil
 	}
 	blocks, err := json.Marshal(all)

@@ -33,5 +33,9 @@ func TestProtections(t *testing.T) {
 				`data: {"type":"content_block_delta","index":%d,"delta":{"type":"input_json_delta","partial_json":%s}}`+"\n\n",
 				n, n, n, quote(arguments))
 		},
+		Lists: map[string]string{
+			"blocks":              `data: {"type":"message","content":[` + modeltest.Elements(`{}`) + "]}\n\n",
+			"blocks at the start": `data: {"type":"message_start","message":{"content":[` + modeltest.Elements(`{}`) + "]}}\n\n",
+		},
 	})
 }

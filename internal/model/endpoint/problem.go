@@ -42,8 +42,7 @@ func nestedReport(data []byte, depth int) report {
 			return report{words: text}
 		}
 	}
-	var list []json.RawMessage
-	if json.Unmarshal(data, &list) == nil && len(list) > 0 {
+	if list, err := lenient.First[json.RawMessage](data, 1); err == nil && len(list) > 0 {
 		data = list[0]
 	}
 	var object struct {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,17 @@ type Wire struct {
 	// the index n.
 	Text func(piece string) string
 	Call func(n int, arguments string) string
+	// Lists are events with lists, or objects, of very many short elements, by name.
+	Lists map[string]string
+}
+
+// maxAllocated bounds what the client and the server allocate for one event of up to endpoint.MaxEventBytes.
+const maxAllocated = 64 << 20
+
+// Elements returns elements of a list, or members of an object, that fill most of an event.
+func Elements(element string) string {
+	n := (endpoint.MaxEventBytes - 1<<10) / (len(element) + 1)
+	return strings.Repeat(element+",", n-1) + element
 }
 
 const secret = "sk-wire-0123456789abcdefghijklmnopqrstuvwxyz"
@@ -129,6 +141,19 @@ func RunProtections(t *testing.T, wire Wire) {
 			}
 			if held := budget.Use(bytebudget.Replies).Bytes + budget.Use(bytebudget.Contents).Bytes; held != 0 {
 				t.Errorf("%d bytes are still reserved", held)
+			}
+		})
+	}
+	for name, event := range wire.Lists {
+		t.Run("list of "+name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, _ = wire.ask(t.Context(), t, func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = io.WriteString(w, wire.Start+event+wire.End)
+			}, 0, nil) // the reply does not matter
+			runtime.ReadMemStats(&after)
+			if used := after.TotalAlloc - before.TotalAlloc; used > maxAllocated {
+				t.Errorf("an event of %d bytes took %d bytes of memory, want at most %d", len(event), used, maxAllocated)
 			}
 		})
 	}

@@ -11,7 +11,7 @@ import (
 
 // chunk is an event of a stream, or a whole answer. It has only the members that Capstan needs.
 type chunk struct {
-	Choices []choice             `json:"choices"`
+	Choices choices              `json:"choices"`
 	Usage   lenient.Maybe[usage] `json:"usage"`
 	// Groq has the usage of Groq's own member.
 	Groq lenient.Maybe[struct {
@@ -21,6 +21,17 @@ type chunk struct {
 	Object lenient.Maybe[string] `json:"object"`
 	Type   lenient.Maybe[string] `json:"type"`
 	endpoint.Problem
+}
+
+// maxChoices bounds the choices of a chunk. Only the one with index 0 counts, and it is the first if there are more.
+const maxChoices = 4
+
+type choices []choice
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (c *choices) UnmarshalJSON(data []byte) (err error) {
+	*c, err = lenient.First[choice](data, maxChoices)
+	return err
 }
 
 type choice struct {
@@ -40,9 +51,9 @@ type delta struct {
 	ReasoningContent prose `json:"reasoning_content"`
 	Reasoning        prose `json:"reasoning"`
 	// ReasoningDetails are the blocks of OpenRouter.
-	ReasoningDetails lenient.Maybe[[]json.RawMessage] `json:"reasoning_details"`
-	Refusal          lenient.Maybe[string]            `json:"refusal"`
-	ToolCalls        lenient.Maybe[[]toolCall]        `json:"tool_calls"`
+	ReasoningDetails lenient.Maybe[lenient.List[json.RawMessage]] `json:"reasoning_details"`
+	Refusal          lenient.Maybe[string]                        `json:"refusal"`
+	ToolCalls        lenient.Maybe[lenient.List[toolCall]]        `json:"tool_calls"`
 	// FunctionCall is the only call of the older protocol.
 	FunctionCall lenient.Maybe[function] `json:"function_call"`
 }

@@ -26,10 +26,10 @@ func (c *prose) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, &c.text) == nil {
 		return nil
 	}
-	var parts []lenient.Maybe[struct {
+	var parts lenient.List[lenient.Maybe[struct {
 		Text     lenient.Maybe[string] `json:"text"`
 		Thinking thinking              `json:"thinking"`
-	}]
+	}]]
 	_ = json.Unmarshal(data, &parts) // content of another form is none
 	var text, reasoning strings.Builder
 	for _, part := range parts {
@@ -48,9 +48,9 @@ func (t *thinking) UnmarshalJSON(data []byte) error {
 	if json.Unmarshal(data, (*string)(t)) == nil {
 		return nil
 	}
-	var parts []lenient.Maybe[struct {
+	var parts lenient.List[lenient.Maybe[struct {
 		Text string `json:"text"`
-	}]
+	}]]
 	_ = json.Unmarshal(data, &parts) // reasoning of another form is none
 	var text strings.Builder
 	for _, part := range parts {

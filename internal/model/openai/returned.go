@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/model/lenient"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
@@ -104,13 +105,16 @@ type detail struct {
 // maxDetails bounds the blocks of one reply. Further blocks are dropped.
 const maxDetails = 1 << 10
 
+// maxFields bounds the fields of a block. Further fields are dropped.
+const maxFields = 64
+
 // detailTexts are the names of the fields that come in parts.
 var detailTexts = []string{"text", "summary", "data"}
 
 // add adds one piece. keep returns the part of a text that is kept.
 func (d *details) add(piece json.RawMessage, keep func(text string) string) {
-	var fields map[string]json.RawMessage
-	if json.Unmarshal(piece, &fields) != nil {
+	fields := lenient.Members(piece, maxFields)
+	if fields == nil {
 		return
 	}
 	of := d.find(fields)
@@ -132,6 +136,7 @@ func (d *details) add(piece json.RawMessage, keep func(text string) string) {
 				of.texts[name] = whole
 			}
 			whole.WriteString(keep(text))
+		case known == nil && len(of.fields) == maxFields:
 		case known == nil, !isNull && string(value) != string(known):
 			if keep(name) == "" {
 				return // the reply is too long
