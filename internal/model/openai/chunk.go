@@ -132,6 +132,9 @@ type usage struct {
 
 	PromptDetails lenient.Maybe[struct {
 		Cached lenient.Maybe[lenient.Number] `json:"cached_tokens"`
+		// Written and Created are the same: OpenRouter sends the former and LiteLLM the latter.
+		Written lenient.Maybe[lenient.Number] `json:"cache_write_tokens"`
+		Created lenient.Maybe[lenient.Number] `json:"cache_creation_tokens"`
 	}] `json:"prompt_tokens_details"`
 	CompletionDetails lenient.Maybe[struct {
 		Reasoning lenient.Maybe[lenient.Number] `json:"reasoning_tokens"`
@@ -140,18 +143,27 @@ type usage struct {
 	// Cached is what Moonshot calls the cached tokens, and CacheHit what DeepSeek calls them.
 	Cached   lenient.Maybe[lenient.Number] `json:"cached_tokens"`
 	CacheHit lenient.Maybe[lenient.Number] `json:"prompt_cache_hit_tokens"`
+	// Written is what LiteLLM sends at the top.
+	Written lenient.Maybe[lenient.Number] `json:"cache_creation_input_tokens"`
 }
 
 // tokens returns the usage in the engine's terms. The output of xAI and Gemini does not include the reasoning, but
-// their total does.
+// their total does. The tokens of the prompt include those that are written to the cache, but not in answers of older
+// versions of LiteLLM. Then the parts are more than the whole, as far as this can be told.
 func (u *usage) tokens() model.Usage {
 	input, output := u.Prompt.Value, u.Completion.Value
 	if input > 0 {
 		output = max(output, u.Total.Value-input)
 	}
+	details := &u.PromptDetails.Value
+	read := cmp.Or(details.Cached.Value, u.Cached.Value, u.CacheHit.Value)
+	written := cmp.Or(details.Written.Value, details.Created.Value, u.Written.Value)
+	if read+written > input {
+		input += written
+	}
 	return model.Usage{
 		InputTokens: int64(input), OutputTokens: int64(output),
 		ReasoningTokens: int64(u.CompletionDetails.Value.Reasoning.Value),
-		CacheReadTokens: int64(cmp.Or(u.PromptDetails.Value.Cached.Value, u.Cached.Value, u.CacheHit.Value)),
+		CacheReadTokens: int64(read), CacheCreationTokens: int64(written),
 	}
 }
