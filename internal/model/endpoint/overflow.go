@@ -12,31 +12,31 @@ var overflowCodes = []string{"context_length", "exceed_context", "request_too_la
 // overflowWords are parts of the texts of such errors, in lower case. Most servers have no code for them, and send them
 // with any status. The corpus of package modeltest has an error of each server, and its source.
 var overflowWords = []string{
-	"maximum context length",          // OpenAI, Azure, vLLM, DeepSeek, OpenRouter, Mistral
-	"reduce the length of the",        // OpenAI, Azure, Groq, OpenRouter
-	"exceeds the context window",      // OpenAI
-	"exceed the configured limit",     // OpenAI, Azure
-	"longer than the maximum model",   // vLLM
-	"too long to fit into the model",  // vLLM
-	"the model's context length",      // vLLM, SGLang
-	"token count exceeds",             // SGLang
-	"exceeds the maximum allowed",     // SGLang
-	"exceeds the context length",      // Ollama
-	"exceeded max context length",     // Ollama
-	"available context size",          // llama.cpp
-	"exceed context window",           // llama.cpp for Python
-	"greater than the context length", // LM Studio
-	"context length of only",          // LM Studio
-	"context size has been exceeded",  // LM Studio
-	"contextwindowexceeded",           // LiteLLM
-	"exceeded model token limit",      // Moonshot
-	"maximum number of tokens",        // Gemini
-	"maximum prompt length",           // xAI
-	"total number of tokens",          // Cohere
-	"input is too long for",           // Bedrock
-	"prompt is too long",              // Anthropic, Bedrock
-	"exceed context limit",            // Anthropic
-	"request too large for model",     // Groq and OpenAI: more tokens than they accept in a minute, which no wait changes
+	"maximum context length",             // OpenAI, Azure, vLLM, DeepSeek, OpenRouter, Mistral
+	"reduce the length of the",           // OpenAI, Azure, Groq, OpenRouter
+	"exceeds the context window",         // OpenAI
+	"exceed the configured limit",        // OpenAI, Azure
+	"longer than the maximum model",      // vLLM
+	"too long to fit into the model",     // vLLM
+	"the model's context length",         // vLLM, SGLang
+	"token count exceeds",                // SGLang
+	"exceeds the maximum allowed length", // SGLang
+	"exceeds the context length",         // Ollama
+	"exceeded max context length",        // Ollama
+	"available context size",             // llama.cpp
+	"exceed context window",              // llama.cpp for Python
+	"greater than the context length",    // LM Studio
+	"context length of only",             // LM Studio
+	"context size has been exceeded",     // LM Studio
+	"contextwindowexceeded",              // LiteLLM
+	"exceeded model token limit",         // Moonshot
+	"maximum number of tokens",           // Gemini
+	"maximum prompt length",              // xAI
+	"total number of tokens",             // Cohere
+	"input is too long for",              // Bedrock
+	"prompt is too long",                 // Anthropic, Bedrock
+	"exceed context limit",               // Anthropic
+	"request too large for",              // Groq and OpenAI: more tokens than they accept in a minute, which no wait changes
 }
 
 // isOverflow reports whether an error means that the prompt is too long. words is the whole text of the error: gateways

@@ -45,6 +45,9 @@ func TestOtherErrorsAreNoOverflow(t *testing.T) {
 			"Rate limit reached for gpt-4o on tokens per min (TPM): Limit 30000, Used 29000, Requested 2000. Please try again in 2s.",
 			model.RateLimited,
 		},
+		"a maximum of the output": {
+			"only the Agent's limit can be changed", 400, "max_tokens exceeds the maximum allowed value of 8192", model.InvalidRequest,
+		},
 		"the output": {
 			"github.com/openclaw/openclaw/pull/53177", 422, "max_tokens must be less than or equal to 32768", model.InvalidRequest,
 		},
