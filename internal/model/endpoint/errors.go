@@ -92,6 +92,7 @@ var timeouts = []int{http.StatusRequestTimeout, http.StatusGatewayTimeout, 524}
 // statusError classifies an error of the endpoint by its status, and by its code if the code is more precise.
 func (p *Provider) statusError(status int, code, detail string) *model.Error {
 	isTooLong := isOverflow(status, code, detail)
+	words := detail
 	detail = p.clean(detail)
 	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
 		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...), RemoteMessage: detail}
@@ -114,13 +115,28 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 	case status == http.StatusRequestTimeout:
 		return as(model.Timeout, "the endpoint timed out (HTTP 408)")
 	case status >= http.StatusBadRequest && status < http.StatusInternalServerError:
-		return as(model.InvalidRequest, "the endpoint refused the request (HTTP %d)", status)
+		return as(model.InvalidRequest, "the endpoint refused the request (HTTP %d)%s", status, outputLimitHint(words))
 	case status == statusOverloaded:
 		return as(model.Overloaded, "the endpoint is overloaded (HTTP 529)")
 	case status == 0:
 		return as(model.Overloaded, "the endpoint reported an error in the stream")
 	}
 	return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
+}
+
+// outputLimitHint returns a hint if the endpoint does not know the parameter that limits the tokens of a reply, and
+// otherwise an empty text. words is the text of the error.
+func outputLimitHint(words string) string {
+	words = strings.ToLower(words)
+	if !strings.Contains(words, "max_tokens") && !strings.Contains(words, "max_completion_tokens") {
+		return ""
+	}
+	for _, refusal := range []string{"unsupported", "not supported", "not permitted", "unrecognized", "unknown"} {
+		if strings.Contains(words, refusal) {
+			return ": set spec.requests.outputLimit of the ModelProvider to the parameter that it accepts"
+		}
+	}
+	return ""
 }
 
 // statusOverloaded is the status of Anthropic for too many requests of all users.

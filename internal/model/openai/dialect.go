@@ -103,7 +103,7 @@ var hosts = []struct {
 	dialect string
 }{
 	{regexp.MustCompile(`^(.+\.)?api\.openai\.com$`), "OpenAI"},
-	{regexp.MustCompile(`\.openai\.azure\.com$`), "AzureOpenAI"},
+	{regexp.MustCompile(`\.openai\.azure\.(com|us)$`), "AzureOpenAI"},
 	{regexp.MustCompile(`^(api|codestral)\.mistral\.ai$`), "Mistral"},
 	{regexp.MustCompile(`^api\.deepseek\.com$`), "DeepSeek"},
 	{regexp.MustCompile(`^api\.moonshot\.(ai|cn)$`), "Moonshot"},
@@ -114,6 +114,9 @@ var hosts = []struct {
 	{regexp.MustCompile(`^api\.cohere\.(ai|com)$`), "Cohere"},
 	{regexp.MustCompile(`^bedrock-runtime\.[a-z0-9-]+\.amazonaws\.com$`), "Bedrock"},
 }
+
+// azure finds hosts of Azure that have other APIs besides OpenAI's: github.com/openai/openai-java/pull/470.
+var azure = regexp.MustCompile(`\.(services\.ai|cognitiveservices)\.azure\.(com|us)$`)
 
 // DialectOf returns the preset with this name. Without a name it is the dialect of the URL's host if that is certain,
 // and otherwise Generic, which also stands for a name that is not known.
@@ -138,6 +141,9 @@ func hostDialect(baseURL string) string {
 		if h.host.MatchString(host) {
 			return h.dialect
 		}
+	}
+	if azure.MatchString(host) && strings.HasPrefix(u.Path, "/openai") {
+		return "AzureOpenAI"
 	}
 	return ""
 }
