@@ -3,6 +3,7 @@
 package anthropic
 
 import (
+	"fmt"
 	"net/http"
 	"regexp"
 
@@ -54,11 +55,23 @@ const (
 
 // claude recognizes the models of Anthropic, also behind gateways, and withBudget those up to version 4.5, which know
 // only budgets. Later models are deprecating budgets and refuse them since version 4.7:
-// github.com/docker/docker-agent/issues/3093.
+// github.com/docker/docker-agent/issues/3093. withTemperature recognizes those up to version 4.6. Later models refuse a
+// temperature: github.com/UKGovernmentBEIS/inspect_ai/pull/3722 and github.com/earendil-works/pi/pull/7961.
 var (
-	claude     = regexp.MustCompile(`(?i)\bclaude-`)
-	withBudget = regexp.MustCompile(`(?i)\bclaude-(instant|[23]|(opus|sonnet|haiku)-4($|[-.@:]([0-5]($|\D)|20\d{6})))`)
+	claude          = regexp.MustCompile(`(?i)\bclaude-`)
+	withBudget      = upTo(5)
+	withTemperature = upTo(6)
 )
+
+// upTo returns an expression for the models of Anthropic up to version 4 with this minor version.
+func upTo(minor int) *regexp.Regexp {
+	return regexp.MustCompile(fmt.Sprintf(`(?i)\bclaude-(instant|[23]|(opus|sonnet|haiku)-4($|[-.@:]([0-%d]($|\D)|20\d{6})))`, minor))
+}
+
+// refusesTemperature reports whether a model is known to refuse a temperature.
+func refusesTemperature(name string) bool {
+	return claude.MatchString(name) && !withTemperature.MatchString(name)
+}
 
 // isAdaptive reports whether a model gets its effort instead of a budget. Models of others know only budgets.
 func (o *Options) isAdaptive(name string) bool {

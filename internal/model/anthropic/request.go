@@ -217,7 +217,7 @@ func (r *messagesRequest) addParameters(req *model.Request, o *Options) {
 		}
 	}
 	r.MaxTokens = most
-	if t := req.Parameters.Temperature; t != nil && r.Thinking == nil {
+	if t := req.Parameters.Temperature; t != nil && r.Thinking == nil && !refusesTemperature(req.Model) {
 		limited := min(*t, 1)
 		r.Temperature = &limited
 	}

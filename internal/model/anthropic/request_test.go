@@ -261,6 +261,10 @@ func TestParametersOnTheWire(t *testing.T) {
 			"newer models refuse a budget", adaptive, of(0, 0.5, "high"), nil, "8192", "", `{"type":"adaptive","display":"summarized"}`,
 			`{"effort":"high"}`,
 		},
+		"no temperature": {"this model refuses it also without thoughts", adaptive, of(0, 0.5, ""), nil, "8192", "", "", ""},
+		"its successor":  {"Sonnet refuses it since version 5", "claude-sonnet-5", of(0, 0, ""), nil, "8192", "", "", ""},
+		"version 4.6":    {"this model accepts it", "anthropic/claude-opus-4.6", of(0, 0.5, ""), nil, "8192", "0.5", "", ""},
+		"another maker":  {"only Claude refuses it", "kimi-k2", of(0, 0.5, ""), nil, "8192", "0.5", "", ""},
 		"unsigned calls": {"another model made them: a budget would be refused", budget, of(0, -1, "low"), unsigned, "8192", "", "", ""},
 		"earlier calls":  {"the user has written since", budget, of(0, -1, "low"), later, "10240", "", budgetOf(2048), ""},
 	} {
