@@ -149,7 +149,7 @@ type usage struct {
 
 // tokens returns the usage in the engine's terms. The output of xAI and Gemini does not include the reasoning, but
 // their total does. The tokens of the prompt include those that are written to the cache, but not in answers of older
-// versions of LiteLLM. Then the parts are more than the whole, as far as this can be told.
+// versions of LiteLLM. The latter is certain only if the parts are more than the whole.
 func (u *usage) tokens() model.Usage {
 	input, output := u.Prompt.Value, u.Completion.Value
 	if input > 0 {
