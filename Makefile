@@ -95,11 +95,12 @@ test-controller:
 	  $(TEST_ENV) go tool ginkgo run --no-color --succinct --race --procs=3 --timeout=60m --output-interceptor-mode=none ./test/controller >"$$out" 2>&1 || status=$$?; \
 	  cat "$$out"; exit $$status
 
-# The tests of the modules beside the main one, which mostly wait.
+# The tests of the modules beside the main one, which mostly wait. Go's cache does not know the programs and manifests
+# of the main module, which test/gitops uses.
 .PHONY: test-modules
 test-modules:
 	go test -C hack/release -timeout 30m $(ARGS) ./...
-	KUBEBUILDER_ASSETS="$(ASSETS)" go test -C test/gitops -timeout 30m $(ARGS) ./...
+	KUBEBUILDER_ASSETS="$(ASSETS)" go test -C test/gitops -count=1 -timeout 30m $(ARGS) ./...
 
 # Many packages mostly wait, too. So twice as many run at once as there are processors. Those that take longest begin first, so that the
 # last ones do not run alone.

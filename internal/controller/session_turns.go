@@ -96,10 +96,17 @@ func (r *TurnReconciler) enterExclusively(ctx context.Context, v snapshot) (_ sn
 	if !ok {
 		return v, decision{action: hold, after: staleInterval}, leave, nil
 	}
+	entered := false
+	defer func() {
+		if !entered {
+			leave() // after a panic
+		}
+	}()
 	v.ahead = r.sessions.Ahead(v.turn)
 	if d = decide(v); d.action == schedule {
 		d, err = r.enter(ctx, v, d)
 	}
+	entered = true
 	return v, d, leave, err
 }
 

@@ -2,12 +2,15 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,7 +18,9 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
 )
 
 // slowJournal is a journal whose reads wait until release is closed.
@@ -92,6 +97,52 @@ func TestFewTurnsEndAtOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestOnlyTurnsThatEndEnterTheGate checks which Turns wait for the gate of those that only end, and that these may begin
+// even if the journals of their namespace are full.
+func TestOnlyTurnsThatEndEnterTheGate(t *testing.T) {
+	started := func(ago time.Duration) func(*v1alpha1.Turn) {
+		return func(t *v1alpha1.Turn) { t.Status.StartTime = new(metav1.NewMicroTime(now.Add(-ago))) }
+	}
+	for name, tc := range map[string]struct {
+		change  func(*v1alpha1.Turn)
+		enters  bool
+		waiting bool // for journal space
+	}{
+		"its time goes on by the limit of its Agent": {started(2 * time.Minute), false, true},
+		"its time is over":                           {started(2 * time.Hour), true, false},
+		"cancelled":                                  {desires(v1alpha1.DesiredStateCancelled), true, false},
+		"overdue":                                    {func(t *v1alpha1.Turn) { t.Status.Executor.Overdue = true }, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				objects := surroundings()
+				for _, o := range objects {
+					if agent, ok := o.(*v1alpha1.Agent); ok {
+						agent.Spec.Limits = &v1alpha1.Limits{TimeoutSeconds: new(int32(3600))}
+					}
+				}
+				e, _ := newExecutor(t, interceptor.Funcs{}, append(objects, turnWith(tc.change))...)
+				report := &quota.Report{Namespaces: map[string]quota.Budget{"helpdesk": {Used: 100, Limit: 100}}}
+				e.Endings, e.Quota = fairgate.New(1, 1), func() *quota.Report { return report }
+				turn := stored(t, e)
+				r := &run{
+					executor: e, turn: turn, namespace: turn.Namespace, epoch: turn.Epoch(), binding: *turn.Status.Executor,
+					cancellation: newCancellation(t.Context()), interrupt: make(chan struct{}),
+				}
+				r.handleDesiredState(turn.Spec.DesiredState)
+				_, err := r.beginAttempt(t.Context())
+				if (r.leave != nil) != tc.enters || errors.Is(err, loop.ErrInterrupted) != tc.waiting || err != nil && !tc.waiting {
+					t.Errorf("beginAttempt = %v, in the gate: %t; want waiting for space: %t, in the gate: %t",
+						err, r.leave != nil, tc.waiting, tc.enters)
+				}
+				if r.leave != nil {
+					r.leave()
+				}
+			})
+		})
+	}
 }
 
 // boundAgain returns the next binding to the executor.

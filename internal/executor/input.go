@@ -29,7 +29,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	e, t := r.executor, r.turn
 	found := new(v1alpha1.Agent)
 	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
-	if err := e.Client.Get(ctx, key, found); err != nil && (!apierrors.IsNotFound(err) || !r.onlyEnds()) {
+	if err := e.Client.Get(ctx, key, found); err != nil && (!apierrors.IsNotFound(err) || !r.endsWithoutAgent()) {
 		return nil, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
 	}
 	r.agent = e.agents.Of(versionOf(found), found) // thousands of Turns share one Agent
@@ -85,9 +85,9 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	return &in, nil
 }
 
-// onlyEnds reports whether the Turn must end before it asks a model. Such a Turn needs no Agent, because its journal
+// endsWithoutAgent reports whether a Turn whose Agent is gone must end. Such a Turn needs no model, and its journal
 // has its usage.
-func (r *run) onlyEnds() bool {
+func (r *run) endsWithoutAgent() bool {
 	t := r.turn
 	none := translate.WithinCeiling(&v1alpha1.Agent{}, t, r.executor.Ceiling)
 	return t.Spec.DesiredState == v1alpha1.DesiredStateCancelled || t.Status.Executor.Overdue ||

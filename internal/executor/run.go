@@ -132,9 +132,7 @@ func (r *run) run(ctx context.Context) {
 	// Release the memory only here: the result holds the text of the answer until it is written.
 	r.keep(nil)
 	r.memory.held.Release()
-	if r.leave != nil {
-		r.leave()
-	}
+	r.leaveEndings()
 }
 
 // writeOutcome writes the outcome of the run, if the Turn still belongs to this run. It is a separate function so that
@@ -229,6 +227,7 @@ type waits struct {
 // separate function because the frame of execute is on the stack of each waiting Turn.
 func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 	r.keep(nil) // the next attempt reads the reply from the journal
+	r.leaveEndings()
 	if short, isShort := errors.AsType[*shortError](err); isShort {
 		if err = r.awaitMemory(ctx, short); err == nil {
 			return nil
@@ -265,9 +264,6 @@ func (r *run) awaitRetry(ctx context.Context, again *waits, err error) error {
 // beginAttempt returns the input for the engine. If the Turn must be handed back because something is missing,
 // beginAttempt first waits for a while.
 func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
-	if err := r.enterEndings(ctx); err != nil {
-		return nil, err
-	}
 	in, err := r.input(ctx)
 	if _, again := errors.AsType[*unreadError](err); again {
 		return nil, err
@@ -276,7 +272,11 @@ func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 		r.delayHandBack(ctx)
 		return nil, &handBackError{err}
 	}
-	if err := r.awaitSpace(ctx); err != nil {
+	mayBegin := r.awaitSpace
+	if in.Timeout <= 0 || r.cancelled.Err() != nil {
+		mayBegin = r.enterEndings // a Turn that must end may begin, because its end needs little space
+	}
+	if err := mayBegin(ctx); err != nil {
 		return nil, err
 	}
 	r.whole = r.first && !r.tried
@@ -290,7 +290,7 @@ func (r *run) beginAttempt(ctx context.Context) (*turn.Input, error) {
 // stop meanwhile.
 func (r *run) enterEndings(ctx context.Context) error {
 	gate := r.executor.Endings
-	if r.leave != nil || gate == nil || !r.onlyEnds() {
+	if r.leave != nil || gate == nil {
 		return nil
 	}
 	waiting, stop := r.untilInterrupt(ctx)
@@ -300,6 +300,14 @@ func (r *run) enterEndings(ctx context.Context) error {
 	}
 	r.leave = func() { gate.Leave(r.namespace) }
 	return nil
+}
+
+// leaveEndings leaves the gate for Turns that only end, if the run has entered it.
+func (r *run) leaveEndings() {
+	if r.leave != nil {
+		r.leave()
+		r.leave = nil
+	}
 }
 
 // untilInterrupt returns a context that also ends when the run must stop; its cause is then loop.ErrInterrupted. stop
@@ -331,6 +339,7 @@ func (r *run) endAttempt(ctx context.Context, err error) error {
 		return r.interrupted(ctx, err.Error()+": see the log of its executor")
 	}
 	if r.isFutile(err) {
+		r.leaveEndings()
 		r.delayHandBack(ctx)
 	}
 	return err

@@ -21,12 +21,12 @@ func (e *Executor) JournalUse() *quota.Report {
 
 // awaitSpace returns loop.ErrInterrupted if the quotas of the journals do not allow the run to begin. The
 // controller may have bound the Turn before it knew about the quota, because the Leases report a measurement some
-// seconds later. The run waits for these seconds first, so that the Turn is not bound again at once. A Turn that
-// must end may begin, because its end needs little space.
+// seconds later. The run waits for these seconds first, so that the Turn is not bound again at once. It returns nil
+// if the Turn is cancelled meanwhile, because the end of a Turn needs little space.
 func (r *run) awaitSpace(ctx context.Context) error {
 	v := r.executor.JournalUse().VerdictFor(r.namespace)
 	begins := r.first && !r.tried
-	if stops := v.Running || v.New && begins; !stops || r.cancelled.Err() != nil || r.binding.Overdue {
+	if stops := v.Running || v.New && begins; !stops {
 		return nil
 	}
 	r.noSpace.Store(&v.Message)

@@ -79,8 +79,6 @@ func TestRunThatMayNotBeginWaitsForSpace(t *testing.T) {
 		"begun, tight":       {"running Turns may finish", tight, func(*run) {}, 0, false},
 		"tried, tight":       {"it already runs", tight, func(r *run) { r.first, r.tried = true, true }, 0, false},
 		"begun, used up":     {"no Turn continues", full, func(*run) {}, untilPublished, true},
-		"overdue, used up":   {"it only ends", full, func(r *run) { r.binding.Overdue = true }, 0, false},
-		"cancelled":          {"it only ends", full, func(r *run) { r.cancel() }, 0, false},
 		"asked to stop":      {"it stops at once", full, func(r *run) { r.stopSoon() }, 0, true},
 		"cancelled meantime": {"it then ends", full, func(r *run) { time.AfterFunc(time.Second, r.cancel) }, time.Second, false},
 	} {

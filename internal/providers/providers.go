@@ -5,7 +5,9 @@ package providers
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -222,8 +224,9 @@ func (e *entry) close() {
 // Close drops all idle connections.
 func (c *Cache) Close() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, e := range c.entries {
+	all := slices.Collect(maps.Values(c.entries))
+	c.mu.Unlock()
+	for _, e := range all { // without the lock, which a reader of Secrets takes while it holds that of its entry
 		e.close()
 	}
 }

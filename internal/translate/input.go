@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/shopspring/decimal"
@@ -170,8 +172,11 @@ func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) 
 			c.Parameters.Temperature = &f
 		}
 	}
-	if l.Object == nil {
+	if c.Unusable = l.Object == nil; c.Unusable {
 		return c, nil
+	}
+	if u, err := url.Parse(l.Object.Spec.BaseURL); err == nil {
+		c.Endpoint = strings.ToLower(u.Host)
 	}
 	r := l.Object.Spec.Retry
 	c.Retry = loop.Retry{

@@ -56,7 +56,8 @@ func TestInput(t *testing.T) {
 				Parameters: &v1alpha1.ModelParameters{Temperature: &temperature, MaxOutputTokens: &tokens},
 			},
 			Object: &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{
-				Retry: v1alpha1.RetryPolicy{MaxAttempts: 4, InitialBackoffMilliseconds: 500, MaxBackoffSeconds: 20},
+				BaseURL: "https://LLM.example:8443/v1",
+				Retry:   v1alpha1.RetryPolicy{MaxAttempts: 4, InitialBackoffMilliseconds: 500, MaxBackoffSeconds: 20},
 				Models: []v1alpha1.Model{{
 					Name:    "small",
 					Pricing: &v1alpha1.Pricing{Currency: "USD", InputPerMillion: "2.5", OutputPerMillion: "10"},
@@ -81,15 +82,16 @@ func TestInput(t *testing.T) {
 			},
 			Chain: []loop.Candidate{
 				{
-					ProviderName: "main", Model: "small", Parameters: model.Parameters{Temperature: new(0.2), MaxOutputTokens: new(64)},
-					Retry:    loop.Retry{MaxAttempts: 4, InitialBackoff: 500 * time.Millisecond, MaxBackoff: 20 * time.Second},
-					Provider: mute{},
+					ProviderName: "main", Model: "small", Endpoint: "llm.example:8443",
+					Parameters: model.Parameters{Temperature: new(0.2), MaxOutputTokens: new(64)},
+					Retry:      loop.Retry{MaxAttempts: 4, InitialBackoff: 500 * time.Millisecond, MaxBackoff: 20 * time.Second},
+					Provider:   mute{},
 					Pricing: &model.Pricing{
 						Currency: "USD", Input: decimal.RequireFromString("2.5"), Output: decimal.RequireFromString("10"),
 						CacheRead: decimal.RequireFromString("2.5"),
 					},
 				},
-				{ProviderName: "gone", Model: "large", Retry: loop.Retry{MaxAttempts: 1}, Provider: mute{}},
+				{ProviderName: "gone", Model: "large", Unusable: true, Retry: loop.Retry{MaxAttempts: 1}, Provider: mute{}},
 			},
 		},
 	}

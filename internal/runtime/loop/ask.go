@@ -31,6 +31,9 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		return nil, cutOffTooOften(sent, cutOff)
 	}
 	r := requestEntry(c, q)
+	if n := run.State.billedTimeouts(r); n > maxBilledTimeouts {
+		return nil, billedTooOften(n)
+	}
 	r.Attempt = sent
 	for {
 		r.Attempt++
@@ -45,8 +48,8 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		if err != nil || failure == nil {
 			return nil, err
 		}
-		if failure.MayBeBilled && limit > 0 && took >= limit {
-			return nil, withAttempts(failure, r.Attempt) // the rest of the time is for another model
+		if failure.MayBeBilled && (q.purpose != ForStep || limit > 0 && took >= limit) {
+			return nil, withAttempts(failure, r.Attempt) // the rest of the time is for another model, or for the step itself
 		}
 		if err := run.waitToRetry(ctx, c, r, wait, failure); err != nil {
 			return nil, err
@@ -144,7 +147,7 @@ func (run *runner) redacted(text string) string {
 func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, took int64) error {
 	reply := run.replyForJournal(*given, r.Purpose)
 	if d := reply.ProviderData; d != nil {
-		d.Provider, d.Model = c.ProviderName, c.Model
+		d.Provider, d.Model, d.Endpoint = c.ProviderName, c.Model, c.Endpoint
 	}
 	reply.Usage = usageOfReply(r, given)
 	return run.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{

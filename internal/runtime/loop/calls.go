@@ -213,7 +213,8 @@ func (run *runner) plan(ctx context.Context, step int, open []openCall) plan {
 func (run *runner) cutOff(step int, open []openCall) []journal.Record {
 	var ends []journal.Record
 	for _, c := range open {
-		if before := run.State.intent(step, c.call.ID); before != nil && !run.repeatable(before) {
+		before := run.State.intent(step, c.call.ID)
+		if before != nil && (!run.repeatable(before) || run.own != nil && before.Effect != tool.ReadOnly) {
 			ends = append(ends, run.ending(step, c, nil).failed(Unknown, tool.OutcomeUnknown,
 				unknownPrefix+"the run was interrupted during the call"+unknownSuffix))
 		}

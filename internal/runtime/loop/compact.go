@@ -233,14 +233,15 @@ func (s *State) aside(step int, purpose Purpose) *Step {
 	return nil
 }
 
-// gaveUpOn reports whether a candidate has failed for good with requests of this purpose for a step.
+// gaveUpOn reports whether a candidate has failed for good with requests of this purpose, other than ForStep, for a
+// step.
 func (s *State) gaveUpOn(step int, purpose Purpose, c *Candidate) bool {
 	n := 0
 	for _, a := range s.FailedRequests {
 		if a.Step != step || a.Purpose != purpose || a.Provider != c.ProviderName || a.Model != c.Model || a.Kind == model.Cancelled {
 			continue
 		}
-		if n++; !a.Kind.Retryable() || n >= c.Retry.MaxAttempts {
+		if n++; !a.Kind.Retryable() || a.MayBeBilled || n >= c.Retry.MaxAttempts {
 			return true
 		}
 	}

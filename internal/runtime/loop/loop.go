@@ -26,6 +26,10 @@ var ErrInterrupted = errors.New("interrupted at a safe point")
 type Candidate struct {
 	// ProviderName and Model identify the candidate. Candidates of a chain with the same pair share their attempts.
 	ProviderName, Model string
+	// Endpoint is the host and the port of the endpoint. Data of a reply returns only to the same endpoint.
+	Endpoint string
+	// Unusable is true if it is known that no request can be sent, for example because the ModelProvider is missing.
+	Unusable bool
 	// Parameters of the requests to this candidate.
 	Parameters model.Parameters
 	// Retry bounds the requests to this candidate.

@@ -63,7 +63,7 @@ func conversation(prepared []model.Message, s *State, notes ...model.Message) []
 func (run *runner) messagesFor(c *Candidate, p *prepare.Prepared) []model.Message {
 	all := conversation(p.Messages, run.State, run.outputNotes(c)...)
 	for i := range all {
-		if !all[i].ProviderData.MadeBy(c.ProviderName, c.Model) {
+		if !all[i].ProviderData.MadeBy(c.ProviderName, c.Model, c.Endpoint) {
 			all[i] = all[i].WithoutProviderData()
 		}
 	}

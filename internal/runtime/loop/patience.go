@@ -27,14 +27,19 @@ func (run *runner) firstEventTimeout(ctx context.Context, c *Candidate, purpose 
 	return max(time.Until(deadline)/2, 1)
 }
 
-// hasFallback reports whether another candidate is asked after such a failure of a candidate.
+// hasFallback reports whether another candidate may answer after such a failure of a candidate.
 func (run *runner) hasFallback(c *Candidate, purpose Purpose, failure model.ErrorKind) bool {
 	if purpose != ForStep {
 		return false
 	}
 	for at := range run.Chain {
-		if &run.Chain[at] == c {
-			return run.nextCandidate(at, failure) < len(run.Chain)
+		if &run.Chain[at] != c {
+			continue
+		}
+		for next := run.nextCandidate(at, failure); next < len(run.Chain); next++ {
+			if !run.Chain[next].Unusable {
+				return true
+			}
 		}
 	}
 	return false
@@ -58,6 +63,13 @@ func (s *State) billedTimeouts(r *Request) int {
 		}
 	}
 	return n
+}
+
+// billedTooOften returns the failure of a candidate whose requests timed out before this run. Another request may be
+// billed as well.
+func billedTooOften(timeouts int) *model.Error {
+	return &model.Error{Kind: model.Timeout, Message: fmt.Sprintf(
+		"stopped after %d requests for one step, which timed out and may be billed all the same", timeouts)}
 }
 
 // waitsTooLong returns the failure of an endpoint that asks for a wait in which another model can answer.

@@ -56,30 +56,34 @@ func TestSlowModel(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason     string
 		needs, own time.Duration
-		fallback   bool
+		fallback   bool // there is another model
+		unusable   bool // nothing can be sent to it
 		waited     []time.Duration
 		answer     string
 		err        string
 	}{
 		"slow, and no other model": {
-			"a slow model is not a dead model", 4 * minute, 0, false, []time.Duration{4 * minute}, "Slow.", "",
+			"a slow model is not a dead model", 4 * minute, 0, false, false, []time.Duration{4 * minute}, "Slow.", "",
+		},
+		"slow, and another model without a provider": {
+			"no time is kept for a model that cannot be asked", 4 * minute, 0, true, true, []time.Duration{4 * minute}, "Slow.", "",
 		},
 		"slow, and another model": {
-			"its answer is in time for the other model", 2 * minute, 0, true, []time.Duration{2 * minute}, "Slow.", "",
+			"its answer is in time for the other model", 2 * minute, 0, true, false, []time.Duration{2 * minute}, "Slow.", "",
 		},
 		"dead, and no other model": {
-			"the deadline ends the Turn", time.Hour, 0, false, []time.Duration{5 * minute}, "", "context deadline exceeded",
+			"the deadline ends the Turn", time.Hour, 0, false, false, []time.Duration{5 * minute}, "", "context deadline exceeded",
 		},
 		"dead, and another model": {
-			"half of the time is left for the other model", time.Hour, 0, true, []time.Duration{150 * second}, "Fast.", "",
+			"half of the time is left for the other model", time.Hour, 0, true, false, []time.Duration{150 * second}, "Fast.", "",
 		},
 		"its own bound, and no other model": {
-			"a request that may be billed is repeated once", time.Hour, 10 * second, false,
+			"a request that may be billed is repeated once", time.Hour, 10 * second, false, false,
 			[]time.Duration{10 * second, 10 * second},
 			"", "it is slow (2 attempts)",
 		},
 		"its own bound, and another model": {
-			"then the other model answers", time.Hour, 10 * second, true,
+			"then the other model answers", time.Hour, 10 * second, true, false,
 			[]time.Duration{10 * second, 10 * second},
 			"Fast.", "",
 		},
@@ -90,6 +94,7 @@ func TestSlowModel(t *testing.T) {
 				chain := []loop.Candidate{slow}
 				if tc.fallback {
 					fast, _ := candidate("fast", 1, says("Fast."))
+					fast.Unusable = tc.unusable
 					chain = append(chain, fast)
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -114,14 +119,17 @@ func TestBilledTimeoutsCountOverRuns(t *testing.T) {
 		j := &journaltest.Memory{}
 		c, s := slowCandidate("slow", time.Hour, 10*time.Second)
 		lost := errors.New("the store is lost")
-		in := inputOf(t, j, 1, c)
-		in.Record = runAfterError(in.Record, journal.ModelFailed, lost)
-		if _, err := loop.Run(t.Context(), &in); !errors.Is(err, lost) {
-			t.Fatalf("Run: %v, want it cut off", err)
+		for epoch := range int64(2) {
+			in := inputOf(t, j, epoch+1, c)
+			in.Record = runAfterError(in.Record, journal.ModelFailed, lost)
+			if _, err := loop.Run(t.Context(), &in); !errors.Is(err, lost) {
+				t.Fatalf("Run: %v, want it cut off", err)
+			}
 		}
-		in = inputOf(t, j, 2, c)
-		if _, err := loop.Run(t.Context(), &in); err == nil || len(s.waited) != 2 {
-			t.Errorf("%d requests, %v; want 2: one for each run", len(s.waited), err)
+		in := inputOf(t, j, 3, c)
+		_, err := loop.Run(t.Context(), &in)
+		if failure, ok := errors.AsType[*loop.Error](err); !ok || failure.Kind != model.Timeout || len(s.waited) != 2 {
+			t.Errorf("%d requests, %v; want a time-out after 2, one for each of the first two runs", len(s.waited), err)
 		}
 	})
 }
@@ -136,9 +144,17 @@ func runAfterError(record func(...journal.Record) error, kind journal.Kind, fail
 	}
 }
 
-// TestSlowSummary checks that a summary leaves half of the time for its step.
+// TestSlowSummary checks that a summary leaves half of the time for its step, and is asked for once, also by a run that
+// continues.
 func TestSlowSummary(t *testing.T) {
+	for name, cut := range map[string]bool{"one run": false, "two runs": true} {
+		t.Run(name, func(t *testing.T) { testSlowSummary(t, cut) })
+	}
+}
+
+func testSlowSummary(t *testing.T, cut bool) {
 	synctest.Test(t, func(t *testing.T) {
+		j, lost := &journaltest.Memory{}, errors.New("the store is lost")
 		c, s := slowCandidate("slow", 2*time.Minute, 0)
 		c.ContextWindow = 1000
 		var history []model.Message
@@ -146,10 +162,21 @@ func TestSlowSummary(t *testing.T) {
 			history = append(history,
 				model.Message{Role: model.RoleUser, Content: "Go on."}, model.Message{Role: model.RoleAssistant, Content: words(500)})
 		}
-		in := withHistory(input(t, c), history...)
-		in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
+		compacting := func(epoch int64) loop.Input {
+			in := withHistory(inputOf(t, j, epoch, c), history...)
+			in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
+			return in
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
+		if cut {
+			in := compacting(1)
+			in.Record = runAfterError(in.Record, journal.ModelFailed, lost)
+			if _, err := loop.Run(ctx, &in); !errors.Is(err, lost) {
+				t.Fatalf("Run: %v, want it cut off", err)
+			}
+		}
+		in := compacting(2)
 		_, err := loop.Run(ctx, &in)
 		if got := fmt.Sprint(s.waited); got != "[1m30s 1m30s]" {
 			t.Errorf("waited %s, %v; want half of the time for the summary, once", got, err)

@@ -61,6 +61,37 @@ func TestProviderDataGoesToItsProviderOnly(t *testing.T) {
 	}
 }
 
+// TestProviderDataGoesToItsEndpointOnly checks that data does not go to another endpoint that a provider of the same
+// name has when the Turn continues.
+func TestProviderDataGoesToItsEndpointOnly(t *testing.T) {
+	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+	lost := errors.New("the store is lost")
+	for endpoint, want := range map[string]string{"a.example": "I think.", "b.example": ""} {
+		j := &journaltest.Memory{}
+		c, s := candidate("one", 1, withData("a", "I think."), says("Done."))
+		c.Endpoint = "a.example"
+		in := withTools(inputOf(t, j, 1, c), find)
+		in.Record = runAfterError(in.Record, journal.ModelReplied, lost)
+		if _, err := loop.Run(t.Context(), &in); !errors.Is(err, lost) {
+			t.Fatalf("Run: %v, want it cut off", err)
+		}
+		c.Endpoint = endpoint
+		in = withTools(inputOf(t, j, 2, c), find)
+		if _, err := loop.Run(t.Context(), &in); err != nil {
+			t.Fatal(err)
+		}
+		text := ""
+		for _, m := range s.requests[1].Messages {
+			if d := m.ProviderData; d != nil {
+				text += d.Text
+			}
+		}
+		if text != want {
+			t.Errorf("the endpoint %s received %q, want %q", endpoint, text, want)
+		}
+	}
+}
+
 // TestProviderDataAfterARestart checks that a run that continues from the journal sends the same messages as a run that
 // was not interrupted.
 func TestProviderDataAfterARestart(t *testing.T) {

@@ -8,10 +8,13 @@ import (
 // ProviderData is a part of a reply that its endpoint needs again: reasoning, or blocks that only the endpoint can
 // read. An adapter sets it only if the endpoint demands it. The journal keeps it with the reply.
 type ProviderData struct {
-	// Provider and Model name the candidate that made the reply. The loop sets them, and sends the data to no other
-	// candidate.
+	// Provider and Model name the candidate that made the reply. The loop sets them and Endpoint, and sends the data to
+	// no other candidate.
 	Provider string `json:"provider,omitempty"`
 	Model    string `json:"model,omitempty"`
+	// Endpoint is the host and the port of the endpoint that made the reply. A provider of the same name may be another
+	// one later.
+	Endpoint string `json:"endpoint,omitempty"`
 	// Format is the form of Text and Blocks, with the name of the adapter. An adapter must ignore data in a format that
 	// it does not know.
 	Format string `json:"format"`
@@ -25,8 +28,8 @@ type ProviderData struct {
 }
 
 // MadeBy reports whether a candidate made the reply with the data. It returns false for nil.
-func (d *ProviderData) MadeBy(provider, model string) bool {
-	return d != nil && d.Provider == provider && d.Model == model
+func (d *ProviderData) MadeBy(provider, model, endpoint string) bool {
+	return d != nil && d.Provider == provider && d.Model == model && d.Endpoint == endpoint
 }
 
 // Size returns the number of bytes of the data. It returns 0 for nil.

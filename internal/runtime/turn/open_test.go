@@ -11,6 +11,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 )
@@ -136,6 +137,29 @@ func TestAnOpenContextPackAtTheEnd(t *testing.T) {
 				t.Errorf("calls %+v and %d unknown outcomes, want one that is %s", result.Calls, result.Counts.UnknownOutcomes, tc.want)
 			}
 		})
+	}
+}
+
+// TestOpenContextPackWithAnEffect checks that a context pack that an older version called, although it is not
+// read-only, is not called again, and is not reported as a call that was never made.
+func TestOpenContextPackWithAnEffect(t *testing.T) {
+	for _, effect := range []tool.Effect{tool.Idempotent, tool.Destructive} {
+		j := &journaltest.Memory{}
+		left(t, j, journal.Record{Kind: journal.ToolsExposed, Payload: tool.Exposure{
+			Nonce: "N", EffectsDeclared: true,
+			ContextTools: []tool.Tool{{Tool: prompt.Tool{Name: "recall"}, Effect: effect, Role: tool.ContextPack}},
+		}},
+			journal.Record{Kind: journal.ToolIntended, Payload: loop.Intent{
+				CallID: "context-pack-1", Name: "recall", Arguments: []byte("{}"), Effect: effect,
+				IdempotencyKey: "uid/0/context-pack-1", Attempt: 1,
+			}})
+		c, _ := candidate("p0", 1, says("Done."))
+		in := input(c)
+		in.Epoch = 2
+		result := mustRun(t, j, in)
+		if len(result.Calls) != 1 || result.Calls[0].Outcome != loop.Unknown || result.Stop != turn.StopCompleted {
+			t.Errorf("%s: %s with the calls %+v, want one with an unknown outcome", effect, result.Stop, result.Calls)
+		}
 	}
 }
 
