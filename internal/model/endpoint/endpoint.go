@@ -218,12 +218,21 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 	var in Answer
 	var flow fairgate.Flow
 	stream := newEvents(body, x.watch, &x.memory)
+	var text error // of an event that is no JSON, and the last one so far
 	for {
 		flow.Wait(ctx)
 		event, err := stream.next(int(in.kept))
+		if err != nil && text != nil {
+			return x.finished(ctx, &in, text)
+		}
 		if err != nil {
 			return x.finished(ctx, &in, x.endOf(ctx, &in, err, stream))
 		}
+		if isText(event) {
+			text = x.provider.errorOf(event, 0)
+			continue
+		}
+		text = nil
 		done := fairgate.AcquireProcessor(ctx, len(event))
 		err = x.read(event, &in)
 		done()
@@ -234,6 +243,13 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 			return x.finished(ctx, &in, io.EOF)
 		}
 	}
+}
+
+// isText reports whether an event is a short text instead of JSON. Gateways send such texts while a model thinks, and
+// servers as an error at the end.
+func isText(event []byte) bool {
+	const longest = 1 << 10
+	return len(event) <= longest && !bytes.ContainsAny(event[:1], `{["`) && !json.Valid(event)
 }
 
 // read adds an event to the part of the reply that has arrived, or returns the error in it.

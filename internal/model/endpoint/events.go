@@ -14,12 +14,16 @@ const done = "[DONE]"
 // byteOrderMark may be at the beginning of a stream.
 const byteOrderMark = "\ufeff"
 
-// events reads the events of a stream, one data line each, and drops comments and other fields. Some endpoints send
+// events reads the events of a stream, of one data line each as a rule, and drops comments and other fields. Some endpoints send
 // many of these while a model thinks.
 type events struct {
 	lines *bufio.Reader
 	// line is the current line, if it is longer than the buffer of lines.
 	line []byte
+	// parts are the data lines so far of an event that has several of them.
+	parts []byte
+	// blank is true if the current line is blank.
+	blank bool
 	// other is the text of lines that belong to no event. Some endpoints send an error without an event.
 	other []byte
 	// begun is true after the first line, and done after the event that ends the stream.
@@ -41,14 +45,19 @@ func newEvents(stream io.Reader, w *watch, memory *replyMemory) *events {
 // next returns the data of the next event, which is valid until the next call, and io.EOF at the end of the stream.
 // kept is the number of bytes that the reply keeps of earlier events.
 func (e *events) next(kept int) ([]byte, error) {
+	if e.parts = e.parts[:0]; cap(e.parts) > maxLineKept {
+		e.parts = nil
+	}
 	for {
 		line, err := e.read(kept)
-		data, isData := bytes.CutPrefix(line, []byte("data:"))
-		data = bytes.TrimSpace(data)
+		data := e.join(bytes.TrimSpace(bytes.TrimPrefix(line, []byte("data:"))))
+		if errors.Is(err, io.EOF) && len(e.parts) > 0 {
+			data = e.parts
+		}
 		switch {
-		case err != nil && (!errors.Is(err, io.EOF) || !isData || !json.Valid(data)):
+		case err != nil && (!errors.Is(err, io.EOF) || !json.Valid(data)):
 			return nil, err // what was cut off is not used, but some endpoints omit the last line break
-		case !isData, len(data) == 0:
+		case len(data) == 0:
 			continue
 		case string(data) == done:
 			e.done = true
@@ -68,6 +77,24 @@ func (e *events) next(kept int) ([]byte, error) {
 	}
 }
 
+// join returns the data of a line, which is empty for other lines. If the data is the beginning of an object or a list,
+// join returns nothing for the line and those that follow, and all of them at the end of the event.
+func (e *events) join(data []byte) []byte {
+	isOpen := len(data) > 0 && (data[0] == '{' || data[0] == '[') && !bytes.ContainsAny(data[len(data)-1:], "}]")
+	switch {
+	case len(e.parts) == 0 && !isOpen:
+		return data
+	case string(data) == done:
+		e.done = true
+		return e.parts
+	case e.blank:
+		return e.parts
+	case len(data) > 0:
+		e.parts = append(append(e.parts, data...), '\n')
+	}
+	return nil
+}
+
 // read returns the next line. It drops a line that is no data, and then returns nil.
 func (e *events) read(kept int) ([]byte, error) {
 	if e.line = e.line[:0]; cap(e.line) > maxLineKept {
@@ -78,7 +105,8 @@ func (e *events) read(kept int) ([]byte, error) {
 		e.begun, part = true, bytes.TrimPrefix(part, []byte(byteOrderMark))
 	}
 	isData, noise := bytes.HasPrefix(part, []byte("data:")), isNoise(part)
-	noise, e.within = noise || e.within && len(bytes.TrimSpace(part)) == 0, isData || noise
+	e.blank = len(bytes.TrimSpace(part)) == 0
+	noise, e.within = noise || e.within && e.blank, isData || noise
 	for {
 		more := errors.Is(err, bufio.ErrBufferFull)
 		if bad := e.checkBounds(part, noise, isData, kept); bad != nil {
@@ -109,19 +137,23 @@ func (e *events) checkBounds(part []byte, noise, isData bool, kept int) error {
 				"configure the endpoint to send fewer", MaxBetweenEvents)
 		}
 		return nil
-	case isData && len(e.line)+len(part)+len(e.other) > MaxEventBytes:
+	case isData && len(e.line)+len(e.parts)+len(part)+len(e.other) > MaxEventBytes:
 		return tooManyBytes("an event of the answer", MaxEventBytes)
 	case !isData && len(e.other)+len(part) > maxOther:
 		return tooManyBytes("the text outside the events of the answer", maxOther)
 	}
-	return e.memory.hold(e.watch, len(part), len(e.line)+len(e.other)+len(part)+kept)
+	return e.memory.hold(e.watch, len(part), len(e.line)+len(e.parts)+len(e.other)+len(part)+kept)
 }
 
-// isPing reports whether the data of an event is a sign of life, which some endpoints send instead of comments.
+// isPing reports whether the data of an event is a sign of life, which some endpoints send instead of comments. Some
+// gateways send the comments themselves as data.
 func isPing(data []byte) bool {
 	const longest = 128
 	var event struct {
 		Type string `json:"type"`
+	}
+	if data[0] == ':' {
+		return true
 	}
 	return len(data) < longest && bytes.Contains(data, []byte(`"ping"`)) && json.Unmarshal(data, &event) == nil && event.Type == "ping"
 }

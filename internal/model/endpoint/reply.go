@@ -164,7 +164,9 @@ func (x *exchange) finished(ctx context.Context, in *Answer, end error) (model.R
 	case endedByFailure:
 		return spent, x.provider.statusError(0, "", "")
 	case endedWithCalls:
-		return x.toolCallReply(in)
+		if in.HasCalls() {
+			return x.toolCallReply(in)
+		}
 	case endedNormally, endedUnknown:
 	}
 	switch {
@@ -177,10 +179,12 @@ func (x *exchange) finished(ctx context.Context, in *Answer, end error) (model.R
 	}
 	reply := in.reply(model.FinishStop)
 	switch {
-	case strings.TrimSpace(reply.Text) != "":
+	case strings.TrimSpace(reply.Text) != "": // some servers announce calls and make none
 		return reply, nil
 	case how == endedNormally:
 		return spent, Malformed("the answer was empty")
+	case how == endedWithCalls:
+		return spent, Malformed("the model announced a tool call but made none")
 	}
 	unknown := Malformed("the answer ended for an unknown reason")
 	unknown.RemoteMessage = x.provider.clean(in.finish)
@@ -202,16 +206,12 @@ func (x *exchange) unfinished(ctx context.Context, in *Answer, end error) (model
 // toolCallReply returns a reply with tool calls, even if no tools were offered: repeating the request would give
 // the same reply.
 func (x *exchange) toolCallReply(in *Answer) (model.Reply, error) {
-	spent := in.spent()
-	switch {
-	case in.tooLong:
+	if in.tooLong {
 		return in.reply(model.FinishLength), nil
-	case len(in.calls.list) == 0:
-		return spent, Malformed("the model announced a tool call but made none")
 	}
 	calls, err := in.calls.finish()
 	if err != nil {
-		return spent, err
+		return in.spent(), err
 	}
 	reply := in.reply(model.FinishToolCalls)
 	reply.ToolCalls = calls

@@ -277,7 +277,6 @@ func TestInvalidToolCalls(t *testing.T) {
 		want   errorParts
 	}{
 		"no call": {"the finish reason announces calls, but there are none", []string{
-			delta(`"content":"I call."`),
 			finishEvent("tool_calls"),
 		}, errorParts{Kind: model.Malformed, Message: "the model announced a tool call but made none"}},
 		"no call, old": {

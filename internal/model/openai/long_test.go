@@ -200,7 +200,7 @@ func TestReceivedBytesOfFailedReplies(t *testing.T) {
 		},
 		"no call": {
 			"an inconsistent reply counts",
-			[]string{delta(`"content":"text "`), finishEvent("tool_calls"), "[DONE]"},
+			[]string{delta(`"reasoning":"text "`), finishEvent("tool_calls"), "[DONE]"},
 			5,
 			model.Usage{},
 		},
