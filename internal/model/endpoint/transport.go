@@ -134,10 +134,7 @@ func (x *exchange) accept() (io.ReadCloser, error) {
 func (x *exchange) refusal(body io.Reader, readable bool) error {
 	var data []byte
 	if readable {
-		var err error
-		if data, err = io.ReadAll(body); err != nil {
-			return err
-		}
+		data, _ = io.ReadAll(body) // what has arrived of a body that stalls or breaks
 	}
 	return x.provider.errorOf(data, x.status)
 }
@@ -193,10 +190,15 @@ func newWatch(ctx context.Context, cancel context.CancelCauseFunc, first, idle t
 
 // fail releases a failed request and returns the reason of the failure.
 func (w *watch) fail(err error) error {
+	defer w.end()
+	return w.reason(err)
+}
+
+// reason returns the reason of a failure.
+func (w *watch) reason(err error) error {
 	if errors.Is(context.Cause(w.ctx), errIdle) {
-		err = errIdle
+		return errIdle
 	}
-	w.end()
 	return err
 }
 
@@ -222,10 +224,11 @@ type body struct {
 	refusal bool
 }
 
-// Read reads from the body. At the end of the body it also ends the request.
+// Read reads from the body. At the end of the body it stops the time. Only Close ends the request, because what was
+// read may still have to wait for memory.
 func (b *body) Read(p []byte) (int, error) {
 	if b.read >= b.limit {
-		b.end()
+		b.timer.Stop()
 		if b.refusal {
 			return 0, io.EOF
 		}
@@ -234,7 +237,8 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p[:min(len(p), b.limit-b.read)])
 	b.read += n
 	if err != nil {
-		err = b.fail(err)
+		b.timer.Stop()
+		err = b.reason(err)
 	}
 	return n, err
 }

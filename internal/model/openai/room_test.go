@@ -158,3 +158,65 @@ func TestLongErrorBodyIsReadInPart(t *testing.T) {
 		t.Errorf("error %s %q, said %.40q; want what the endpoint said first", e.Kind, e.Message, e.RemoteMessage)
 	}
 }
+
+// TestStalledRefusal checks that the status of a refusal counts, although its body stalls or breaks.
+func TestStalledRefusal(t *testing.T) {
+	for status, want := range map[int]model.ErrorKind{400: model.InvalidRequest, 401: model.Auth, 429: model.RateLimited, 503: model.Overloaded} {
+		for _, stalls := range []bool{true, false} {
+			url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+				w.WriteHeader(status)
+				_, _ = w.Write([]byte("not for you"))
+				w.(http.Flusher).Flush()
+				if stalls {
+					<-r.Context().Done()
+				}
+				panic(http.ErrAbortHandler)
+			})
+			e := failure(t, provider(t, url, func(cfg *openai.Config) { cfg.IdleTimeout = 100 * time.Millisecond }))
+			if e.Kind != want || e.RemoteMessage != "not for you" {
+				t.Errorf("status %d, stalled %t: %s %q, said %q; want %s and what arrived", status, stalls, e.Kind, e.Message,
+					e.RemoteMessage, want)
+			}
+		}
+	}
+}
+
+// TestFinishedReplyWaitsForMemory checks that a reply is not lost if the connection ends before the reply has got its
+// memory.
+func TestFinishedReplyWaitsForMemory(t *testing.T) {
+	body := events(delta(`"content":"`+strings.Repeat("x", 6<<10)+`"`), finishEvent("stop"), "[DONE]")
+	const long = endpoint.MaxEventBytes + endpoint.MaxReplyBytes
+	for name, handle := range map[string]http.HandlerFunc{
+		"whole": respond(200, body, stream, fmt.Sprintf("Content-Length: %d", len(body))),
+		"broken after the end": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "100000")
+			_, _ = w.Write([]byte(body))
+			panic(http.ErrAbortHandler)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			budget := bytebudget.New(1, 2*long-1) // one long reply, and no small ones
+			account := budget.Account("team", bytebudget.Replies)
+			busy, err := account.Reserve(t.Context(), long)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := provider(t, serve(t, handle), func(cfg *openai.Config) { cfg.Memory = account })
+			done := make(chan error, 1)
+			go func() {
+				reply, err := generate(t.Context(), p, request("hello"))
+				if reply.Release != nil {
+					reply.Release()
+				}
+				done <- err
+			}()
+			for budget.Use(bytebudget.Replies).Waiting == 0 && len(done) == 0 {
+				runtime.Gosched()
+			}
+			busy.Release()
+			if err := <-done; err != nil {
+				t.Errorf("Generate: %v, want the reply that arrived", err)
+			}
+		})
+	}
+}
