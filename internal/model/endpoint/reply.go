@@ -90,10 +90,11 @@ func (in *Answer) KeepData(piece string) string {
 	return piece
 }
 
-// spent returns the cost of an unusable answer: its usage, or the number of bytes that arrived.
+// spent returns the cost of an unusable answer: its usage, and the number of bytes that arrived unless the usage is
+// final. Some endpoints report a usage at the beginning, which grows.
 func (in *Answer) spent() model.Reply {
 	reply := model.Reply{Usage: in.usage}
-	if in.usage == (model.Usage{}) {
+	if in.finish == "" || in.usage == (model.Usage{}) {
 		reply.Received = in.received
 	}
 	return reply

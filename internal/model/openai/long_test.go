@@ -175,7 +175,8 @@ func TestEndlessReply(t *testing.T) {
 	}
 }
 
-// TestReceivedBytesOfFailedReplies checks that the error contains the number of received bytes if there is no usage.
+// TestReceivedBytesOfFailedReplies checks that the error contains the number of received bytes if there is no final
+// usage.
 func TestReceivedBytesOfFailedReplies(t *testing.T) {
 	const usage = `{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}`
 	for name, tc := range map[string]struct {
@@ -206,8 +207,14 @@ func TestReceivedBytesOfFailedReplies(t *testing.T) {
 		},
 		"reported": {
 			"the reported usage counts",
-			[]string{delta(`"content":"text "`), usage},
+			[]string{delta(`"content":"text "`), finishEvent("content_filter"), usage},
 			0,
+			model.Usage{InputTokens: 9, OutputTokens: 4},
+		},
+		"reported before the end": {
+			"the usage may have grown since",
+			[]string{usage, delta(`"content":"text "`)},
+			5,
 			model.Usage{InputTokens: 9, OutputTokens: 4},
 		},
 	} {

@@ -43,7 +43,21 @@ func TestUnreportedUsage(t *testing.T) {
 			model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true},
 			"0.001016",
 		},
-		"failed, reported": {"the reported usage counts", brokenRequest(401, reported), reported, "0.000049"},
+		"failed, reported": {"the reported usage counts", brokenRequest(0, reported), reported, "0.000049"},
+		"failed, reported early": {
+			"more has arrived since", brokenRequest(401, reported),
+			model.Usage{InputTokens: 9, OutputTokens: 101, Estimated: true},
+			"0.001019",
+		},
+		"failed, reported late": {"less has arrived", brokenRequest(16, reported), reported, "0.000049"},
+		"may be billed": {
+			"the endpoint has read the prompt", answer{err: &model.Error{Kind: model.Timeout, Message: "it is slow", MayBeBilled: true}},
+			model.Usage{InputTokens: 6, Estimated: true}, "0.000006",
+		},
+		"may be billed, reported": {
+			"the reported usage counts",
+			answer{err: &model.Error{Kind: model.Timeout, Message: "it is slow", MayBeBilled: true, Usage: reported}}, reported, "0.000049",
+		},
 		"failed, nothing":  {"nothing received costs nothing", brokenRequest(0, model.Usage{}), model.Usage{}, "0"},
 		"failed, rubbish":  {"a negative number counts as 0", brokenRequest(-1, model.Usage{}), model.Usage{}, "0"},
 		"too long": {
@@ -51,7 +65,12 @@ func TestUnreportedUsage(t *testing.T) {
 			model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true},
 			"0.001016",
 		},
-		"too long, reported": {"the reported usage counts", longReply("half", 401, reported), reported, "0.000049"},
+		"too long, reported": {"the reported usage counts", longReply("half", 0, reported), reported, "0.000049"},
+		"too long, reported early": {
+			"more has arrived since", longReply("half", 401, reported),
+			model.Usage{InputTokens: 9, OutputTokens: 101, Estimated: true},
+			"0.001019",
+		},
 		"too long, not said": {
 			"at least the kept text counts", longReply(strings.Repeat("word ", 100), 0, model.Usage{}),
 			model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true},

@@ -71,7 +71,7 @@ type Error struct {
 	// Usage is the usage that the endpoint reported before the request failed.
 	Usage Usage
 	// Received is the number of bytes of text, reasoning and arguments that arrived before the request failed. It
-	// is 0 if the endpoint reported usage.
+	// is 0 if the endpoint reported the final usage.
 	Received int64
 	// Err is the cause, or nil.
 	Err error

@@ -143,8 +143,8 @@ type Reply struct {
 	// Usage as the endpoint reported it. It is zero if the endpoint reported none.
 	Usage Usage `json:"usage"`
 	// Received is the number of bytes of text, reasoning and arguments of a reply that was too long, including the
-	// bytes that were not kept. It is 0 otherwise, and if the endpoint reported usage. It is not in the journal,
-	// because the usage is estimated from it at once.
+	// bytes that were not kept. It is 0 otherwise, and if the endpoint reported the final usage. It is not in the
+	// journal, because the usage is estimated from it at once.
 	Received int64 `json:"-"`
 	// Release releases the memory that a long reply reserved. It is nil if the reply reserved none. The receiver
 	// must call it once: when the reply is counted in another reservation, or is no longer held. Before that call,
