@@ -161,7 +161,9 @@ func TestLongErrorBodyIsReadInPart(t *testing.T) {
 
 // TestStalledRefusal checks that the status of a refusal counts, although its body stalls or breaks.
 func TestStalledRefusal(t *testing.T) {
-	for status, want := range map[int]model.ErrorKind{400: model.InvalidRequest, 401: model.Auth, 429: model.RateLimited, 503: model.Overloaded} {
+	for status, want := range map[int]model.ErrorKind{
+		400: model.InvalidRequest, 401: model.Auth, 429: model.RateLimited, 503: model.Overloaded,
+	} {
 		for _, stalls := range []bool{true, false} {
 			url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 				w.WriteHeader(status)

@@ -51,15 +51,18 @@ func TestUnreportedUsage(t *testing.T) {
 		},
 		"failed, reported late": {"less has arrived", brokenRequest(16, reported), reported, "0.000049"},
 		"may be billed": {
-			"the endpoint has read the prompt", answer{err: &model.Error{Kind: model.Timeout, Message: "it is slow", MayBeBilled: true}},
-			model.Usage{InputTokens: 6, Estimated: true}, "0.000006",
+			"the endpoint has read the prompt",
+			answer{err: &model.Error{Kind: model.Timeout, Message: "it is slow", MayBeBilled: true}},
+			model.Usage{InputTokens: 6, Estimated: true},
+			"0.000006",
 		},
 		"may be billed, reported": {
 			"the reported usage counts",
-			answer{err: &model.Error{Kind: model.Timeout, Message: "it is slow", MayBeBilled: true, Usage: reported}}, reported, "0.000049",
+			answer{err: &model.Error{Kind: model.Timeout, Message: "it is slow", MayBeBilled: true, Usage: reported}},
+			reported, "0.000049",
 		},
-		"failed, nothing":  {"nothing received costs nothing", brokenRequest(0, model.Usage{}), model.Usage{}, "0"},
-		"failed, rubbish":  {"a negative number counts as 0", brokenRequest(-1, model.Usage{}), model.Usage{}, "0"},
+		"failed, nothing": {"nothing received costs nothing", brokenRequest(0, model.Usage{}), model.Usage{}, "0"},
+		"failed, rubbish": {"a negative number counts as 0", brokenRequest(-1, model.Usage{}), model.Usage{}, "0"},
 		"too long": {
 			"all received bytes count", longReply("half", 401, model.Usage{}),
 			model.Usage{InputTokens: 6, OutputTokens: 101, Estimated: true},
