@@ -27,6 +27,7 @@ type wire struct {
 
 type wireMessage struct {
 	Role      string
+	Content   string
 	Name      *string
 	ToolCalls []struct {
 		ID           string
@@ -251,7 +252,7 @@ var strictServers = map[string]strictServer{
 	// github.com/n8n-io/n8n/issues/29142
 	"Moonshot": {
 		[]rule{
-			systemFirst, noPrefill, needs("max_completion_tokens"), ids(`^functions\.close_ticket:0$`),
+			systemFirst, noPrefill, needs("max_completion_tokens"), ids(`^functions\.close_ticket:\d$`),
 			returns(reasoning, "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2"),
 		},
 		400, nestedError,
@@ -282,9 +283,9 @@ var strictServers = map[string]strictServer{
 	},
 }
 
-// serve starts the server. It calls a tool until it has its result, and then answers. The function returns what it has
-// refused.
-func (s strictServer) serve(t *testing.T) (url string, refused func() []string) {
+// serve starts the server. It calls a tool until it has its result, and then answers. If stubborn
+// is true, it also calls a tool beside its first answer. The function returns what it has refused.
+func (s strictServer) serve(t *testing.T, stubborn bool) (url string, refused func() []string) {
 	t.Helper()
 	var mu sync.Mutex
 	var all []string
@@ -310,9 +311,25 @@ func (s strictServer) serve(t *testing.T) (url string, refused func() []string) 
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
 		delta, finish := `{"content":"Done."}`, "stop"
-		if !slices.ContainsFunc(got.messages, func(m wireMessage) bool { return m.Role == "tool" }) {
-			delta = fmt.Sprintf(`{"reasoning_content":%q,"reasoning_details":%s,"tool_calls":[{"index":0,"id":%q,"extra_content":%s,`+
-				`"function":{"name":"close_ticket","arguments":"{\"id\":\"1042\"}"}}]}`, reasoning, details, s.id, signature)
+		results, content := 0, ""
+		isTold := false
+		for _, m := range got.messages {
+			if m.Role == "tool" {
+				results++
+			}
+			isTold = isTold || m.Role == "user" && strings.Contains(m.Content, "was not accepted")
+		}
+		switch {
+		case stubborn && isTold:
+			delta = `{"content":"{\"id\":1042}"}`
+		case stubborn && results > 0:
+			content = "Done."
+		}
+		if results == 0 || content != "" {
+			id := strings.Replace(s.id, ":0", fmt.Sprintf(":%d", results), 1)
+			delta = fmt.Sprintf(`{"content":%q,"reasoning_content":%q,"reasoning_details":%s,"tool_calls":[{"index":0,"id":%q,`+
+				`"extra_content":%s,"function":{"name":"close_ticket","arguments":"{\"id\":\"1042\"}"}}]}`,
+				content, reasoning, details, id, signature)
 			finish = s.finish
 		}
 		_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":%s,\"finish_reason\":%q}]}\n\ndata: [DONE]\n\n", delta, finish)
@@ -348,7 +365,7 @@ func TestAgentOnEachDialect(t *testing.T) {
 		} {
 			t.Run(dialect+", "+name, func(t *testing.T) {
 				t.Parallel()
-				url, refused := server.serve(t)
+				url, refused := server.serve(t, false)
 				tools := serveTools(t, "")
 				got := capstan(t, "run", "-f", manifests(t, tools.url, dialect, run.limits).written(t, url), "-o", "json")
 				if problems := refused(); len(problems) > 0 {
@@ -363,6 +380,28 @@ func TestAgentOnEachDialect(t *testing.T) {
 	}
 }
 
+// TestAnswerWithACallInTheLastStep runs an Agent whose model calls a tool beside an answer that does not fit the schema, in
+// its last step. The results of that call are followed by the user's message about the answer.
+func TestAnswerWithACallInTheLastStep(t *testing.T) {
+	t.Parallel()
+	for dialect, server := range strictServers {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			url, refused := server.serve(t, true)
+			f := manifests(t, serveTools(t, "").url, dialect, "{timeoutSeconds: 30, maxSteps: 2}")
+			f["turn.yaml"] += "  output: {schema: {type: object, properties: {id: {type: integer}}, required: [id]}}\n"
+			got := capstan(t, "run", "-f", f.written(t, url), "-o", "json")
+			if problems := refused(); len(problems) > 0 {
+				t.Fatalf("the server refused a request: %s", strings.Join(problems, "; "))
+			}
+			turn := turnOf(t, got.mustEnd(t, exit.Failed).out)
+			if turn.Status.Result == nil || turn.Status.Result.Text != `{"id":1042}` {
+				t.Errorf("want the corrected answer, have %+v", turn.Status.Result)
+			}
+		})
+	}
+}
+
 // TestStrictServersRefuseAnotherDialect checks the servers of the tests themselves: each refuses another dialect.
 func TestStrictServersRefuseAnotherDialect(t *testing.T) {
 	t.Parallel()
@@ -373,7 +412,7 @@ func TestStrictServersRefuseAnotherDialect(t *testing.T) {
 		}
 		t.Run(dialect, func(t *testing.T) {
 			t.Parallel()
-			url, refused := server.serve(t)
+			url, refused := server.serve(t, false)
 			capstan(t, "run", "-f", manifests(t, serveTools(t, "").url, other, "{timeoutSeconds: 30}").written(t, url)).mustEnd(t,
 				exit.Failed)
 			if len(refused()) == 0 {

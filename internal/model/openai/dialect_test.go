@@ -94,6 +94,10 @@ func TestPlacesOfSystemMessages(t *testing.T) {
 		"two after a draft": {
 			"each of them follows the draft", "s1 u a s2 s3", "s1 u a s2 s3", "s1 u a u2 u3", "s1 u a u2 u3",
 		},
+		"a user after a result": {
+			"Mistral refuses it without a reply between them", "s1 u a t t u2 u3", "s1 u a t t u2 u3", "s1 u a t t a u2 u3",
+			"s1 u a t t a u2 u3",
+		},
 		"alone":         {"a request may have no other message", "s1 s2", "s1 s2", "s1 s2", "s1+2"},
 		"none in front": {"the merged one is the first", "u a s1 u", "u a s1 u", "s1 u a u", "s1 u a u"},
 	} {
@@ -126,10 +130,10 @@ func placed(t *testing.T, conversation string, where openai.SystemPlace) string 
 	var all []string
 	for _, m := range sent {
 		all = append(all, m.Role[:1]+strings.Join(strings.Split(strings.Map(func(r rune) rune {
-			if r >= 'a' && r <= 'z' {
-				return -1
+			if r >= '0' && r <= '9' || r == '\n' {
+				return r
 			}
-			return r
+			return -1
 		}, m.Content), "\n\n"), "+"))
 	}
 	return strings.Join(all, " ")

@@ -14,6 +14,11 @@ import (
 // outputName is the name of the answer's schema, which the API requires.
 const outputName = "answer"
 
+// afterResults is a reply between results of calls and a message of the user. Mistral refuses such a message without it,
+// also behind other servers: github.com/avante-corp/avante.nvim/issues/2562 and
+// github.com/mistralai/mistral-common/issues/169.
+const afterResults = "I have the results."
+
 // roleDeveloper is the name of OpenAI's newer models for the role of system messages.
 const roleDeveloper = "developer"
 
@@ -137,6 +142,9 @@ func messagesOf(messages []model.Message, d *Dialect) []chatMessage {
 			d.addReturned(&sent, &m, i > user)
 		case m.Content == "":
 			continue // a profile may have an empty prompt, but the API refuses a message without content
+		case m.Role == model.RoleUser && d.System != SystemInPlace && len(out) > 0 && out[len(out)-1].Role == api.ChatMessageRoleTool:
+			text := afterResults
+			out = append(out, chatMessage{Role: api.ChatMessageRoleAssistant, Content: &text})
 		case m.Role == model.RoleSystem && d.DeveloperRole:
 			sent.Role = roleDeveloper
 		}
