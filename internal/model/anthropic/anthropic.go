@@ -5,7 +5,9 @@ package anthropic
 import (
 	"fmt"
 	"net/http"
+	"net/url"
 	"regexp"
+	"strings"
 
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -86,10 +88,20 @@ func (o *Options) isAdaptive(name string) bool {
 }
 
 // New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.
-func New(cfg Config) *endpoint.Provider { return endpoint.New(cfg.Config, &protocol{cfg.Options}) }
+func New(cfg Config) *endpoint.Provider { return endpoint.New(cfg.Config, protocolOf(&cfg)) }
 
 // protocol implements endpoint.Protocol.
-type protocol struct{ options Options }
+type protocol struct {
+	options Options
+	// isAnthropic is true for the endpoint of Anthropic itself.
+	isAnthropic bool
+}
+
+// protocolOf returns the protocol as an endpoint expects it.
+func protocolOf(cfg *Config) *protocol {
+	u, err := url.Parse(cfg.BaseURL)
+	return &protocol{cfg.Options, err == nil && strings.EqualFold(u.Hostname(), "api.anthropic.com")}
+}
 
 // Name returns the name of the protocol.
 func (*protocol) Name() string { return "the Messages protocol of Anthropic" }
@@ -111,7 +123,7 @@ func (*protocol) SetHeaders(h http.Header, apiKey, _ string) {
 }
 
 // Body returns the request with its markers for the cache.
-func (p *protocol) Body(req *model.Request) ([]byte, error) { return bodyOf(req, &p.options) }
+func (p *protocol) Body(req *model.Request) ([]byte, error) { return bodyOf(req, p) }
 
 // NewDecoder returns a decoder of one answer.
 func (p *protocol) NewDecoder(req *model.Request) endpoint.Decoder {

@@ -36,11 +36,15 @@ type messagesRequest struct {
 }
 
 type tool struct {
-	Name         string          `json:"name"`
-	Description  string          `json:"description,omitempty"`
-	InputSchema  json.RawMessage `json:"input_schema"`
-	Strict       bool            `json:"strict,omitempty"`
-	CacheControl *cacheControl   `json:"cache_control,omitempty"`
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	InputSchema json.RawMessage `json:"input_schema"`
+	Strict      bool            `json:"strict,omitempty"`
+	// Eager asks for arguments while the model writes them. Otherwise nothing arrives until an argument is complete,
+	// which may take longer than the idle timeout. The loop checks arguments itself. Other servers may refuse the
+	// field: platform.claude.com, fine-grained tool streaming.
+	Eager        bool          `json:"eager_input_streaming,omitempty"`
+	CacheControl *cacheControl `json:"cache_control,omitempty"`
 }
 
 type toolChoice struct {
@@ -66,7 +70,8 @@ type outputFormat struct {
 }
 
 // bodyOf returns the body of a request. It returns the same bytes each time.
-func bodyOf(req *model.Request, o *Options) ([]byte, error) {
+func bodyOf(req *model.Request, p *protocol) ([]byte, error) {
+	o := &p.options
 	out := messagesRequest{Model: req.Model, Stream: true}
 	out.System, out.Messages = messagesOf(req.Messages)
 	if err := out.addTools(req, o); err != nil {
@@ -74,6 +79,9 @@ func bodyOf(req *model.Request, o *Options) ([]byte, error) {
 	}
 	if err := out.addOutput(req, o); err != nil {
 		return nil, err
+	}
+	for i := range out.Tools {
+		out.Tools[i].Eager = p.isAnthropic && !o.StrictSchemas
 	}
 	out.addParameters(req, o)
 	out.markForCache(req)
