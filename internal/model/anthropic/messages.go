@@ -75,6 +75,7 @@ func messagesOf(messages []model.Message) (system []block, out []message) {
 			out = append(out, message{role, blocks})
 		}
 	}
+	messages = withUniqueCalls(messages)
 	var last *model.Message // of the leading system messages
 	for i := range messages {
 		m := &messages[i]
@@ -106,6 +107,33 @@ func messagesOf(messages []model.Message) (system []block, out []message) {
 		add(roleUser, texts(continueReply)...)
 	}
 	return system, out
+}
+
+// withUniqueCalls renames calls whose ID an earlier reply has, together with their results. The protocol refuses repeats,
+// but a server without IDs gives each Turn of a Session the same ones. The new IDs depend only on earlier messages.
+func withUniqueCalls(messages []model.Message) []model.Message {
+	messages = slices.Clone(messages) // which belong to the caller
+	taken := map[string]bool{}
+	var before, after []model.ToolCall // the calls of the last reply whose results are still to come
+	for i := range messages {
+		m := &messages[i]
+		if len(m.ToolCalls) > 0 {
+			before, after = slices.Clone(m.ToolCalls), slices.Clone(m.ToolCalls)
+			model.IdentifyCalls(after, func(id string) bool { return taken[id] })
+			m.ToolCalls = slices.Clone(after)
+			for _, c := range after {
+				taken[c.ID] = true
+			}
+		}
+		if m.Role != model.RoleTool {
+			continue
+		}
+		if n := slices.IndexFunc(before, func(c model.ToolCall) bool { return c.ID == m.ToolCallID }); n >= 0 {
+			m.ToolCallID = after[n].ID
+			before, after = slices.Delete(before, n, n+1), slices.Delete(after, n, n+1)
+		}
+	}
+	return messages
 }
 
 // texts returns a block with a text, or none if the text is blank: the protocol refuses blank texts.

@@ -116,6 +116,20 @@ func TestMessagesOnTheWire(t *testing.T) {
 				`{"role":"assistant","content":[` + call("z") + `]},` +
 				`{"role":"user","content":[{"type":"tool_result","tool_use_id":"z","content":"3"` + mark + `}]}]`,
 		},
+		"repeated IDs": {
+			"a server without IDs gives each Turn the same ones",
+			[]model.Message{
+				user("a"), calling("", nil, "call_0"), result("call_0", "1"), calling("b", nil), user("c"),
+				calling("", nil, "call_0", "call_0_2"), result("call_0", "2"), result("call_0_2", "3"),
+			},
+			count, "",
+			`[{"role":"user","content":[` + text("a") + `]},{"role":"assistant","content":[` + call("call_0") + `]},` +
+				`{"role":"user","content":[{"type":"tool_result","tool_use_id":"call_0","content":"1"}]},` +
+				`{"role":"assistant","content":[` + text("b") + `]},{"role":"user","content":[{"type":"text","text":"c"` + mark + `}]},` +
+				`{"role":"assistant","content":[` + call("call_0_3") + `,` + call("call_0_2") + `]},` +
+				`{"role":"user","content":[{"type":"tool_result","tool_use_id":"call_0_3","content":"2"},` +
+				`{"type":"tool_result","tool_use_id":"call_0_2","content":"3"` + mark + `}]}]`,
+		},
 		"later system message": {
 			"it is a fenced text of the user, after the results of calls",
 			[]model.Message{system("Be.", 0), user("a"), calling("", nil, "y"), result("y", "1"), system("Be quick.", 0)},

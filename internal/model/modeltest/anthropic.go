@@ -324,7 +324,7 @@ func (r *AnthropicRequest) cacheProblem() string {
 
 func (r *AnthropicRequest) messageProblem() string {
 	role := "assistant"
-	var calls []string // without results
+	var calls, all []string // calls without results, and all so far
 	for i, m := range r.Messages {
 		switch {
 		case m.Role != "user" && m.Role != "assistant":
@@ -341,6 +341,10 @@ func (r *AnthropicRequest) messageProblem() string {
 		if calls, problem = m.check(calls, len(r.Tools) > 0); problem != "" {
 			return fmt.Sprintf("messages.%d.%s", i, problem)
 		}
+		if slices.ContainsFunc(calls, func(id string) bool { return slices.Contains(all, id) }) {
+			return fmt.Sprintf("messages.%d: `tool_use` ids must be unique", i)
+		}
+		all = append(all, calls...)
 	}
 	switch {
 	case role == "assistant":
