@@ -88,6 +88,9 @@ func RunProtections(t *testing.T, wire Wire) {
 		"long event": {
 			"an event is held in memory", 0, repeat(wire.Start, wire.Text(strings.Repeat("x", 3<<20))), wantKind(model.ReplyTooLong),
 		},
+		"endless event": {
+			"the lines of an event are held in memory", 0, repeat(wire.Start, "data: {\"a\":\n"), wantKind(model.ReplyTooLong),
+		},
 		"many calls": {"the number of calls is bounded", 0, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, wire.Start)
 			for n := range 1000 {
