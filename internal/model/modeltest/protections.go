@@ -89,7 +89,13 @@ func RunProtections(t *testing.T, wire Wire) {
 			"an event is held in memory", 0, repeat(wire.Start, wire.Text(strings.Repeat("x", 3<<20))), wantKind(model.ReplyTooLong),
 		},
 		"endless event": {
-			"the lines of an event are held in memory", 0, repeat(wire.Start, "data: {\"a\":\n"), wantKind(model.ReplyTooLong),
+			"the lines of an event are held in memory", 0, repeat(wire.Start, "data: {\"a\":\n"),
+			func(t *testing.T, _ *model.Reply, e *model.Error) {
+				t.Helper()
+				if e == nil || e.Kind != model.ReplyTooLong || !strings.Contains(e.Message, "an event of the answer exceeds") {
+					t.Errorf("have %v, want ReplyTooLong because of the event", e)
+				}
+			},
 		},
 		"many calls": {"the number of calls is bounded", 0, func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, wire.Start)
