@@ -20,6 +20,10 @@ var ErrRedirect = errors.New("the server redirects elsewhere")
 // maxRedirects bounds the redirects of a GET within one server.
 const maxRedirects = 5
 
+// pingTimeout is the time without a frame after which a connection with HTTP/2 is tested, and the time for the answer.
+// Otherwise, requests on a dead connection would wait for their deadlines.
+const pingTimeout = 15 * time.Second
+
 // DialContext returns a function for http.Transport.DialContext that connects only to addresses that the policy
 // allows. It checks each address when it connects to it. timeout bounds the whole connection, including the
 // resolution of its name. Errors wrap a *Refused if an address is refused.
@@ -52,6 +56,7 @@ func Transport(p *Policy, connectTimeout time.Duration, roots *x509.CertPool) *h
 		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
 		ForceAttemptHTTP2: true, MaxIdleConns: 256, MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 32 << 10, DisableCompression: true,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: pingTimeout, PingTimeout: pingTimeout},
 	}
 }
 
