@@ -45,10 +45,11 @@ type Config struct {
 	// secrets.
 	Earlier []string
 	// ConnectTimeout bounds the time to connect, including TLS. IdleTimeout bounds the time between two events of an
-	// answer, and the time to answer a probe. Comments and single bytes do not count as events.
+	// answer, and the time to answer a probe. Comments and single bytes do not count as events. A ping within an answer
+	// restarts the time, up to ten times of it.
 	ConnectTimeout, IdleTimeout time.Duration
-	// FirstEventTimeout bounds the time from a request to the first event of its answer. If it is 0, only the request
-	// and its context bound that time.
+	// FirstEventTimeout bounds the time from a request to the first part of its answer: text, reasoning, arguments of a
+	// call or a finish reason. If it is 0, only the request and its context bound that time.
 	FirstEventTimeout time.Duration
 	// Policy decides which addresses may be connected to. If Policy is nil, the built-in table applies.
 	Policy *netpolicy.Policy
@@ -148,6 +149,7 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)
 		sent.apply(x.out)
+		x.sent = sent
 	}
 }
 
@@ -238,6 +240,9 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 		done()
 		if err != nil {
 			return x.finished(ctx, &in, err)
+		}
+		if in.begun() {
+			x.watch.event()
 		}
 		if in.complete {
 			return x.finished(ctx, &in, io.EOF)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -29,8 +30,11 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 	as := func(kind model.ErrorKind, format string, args ...any) *model.Error {
 		return &model.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 	}
+	worked, sent := x.sent.sentFor()
 	if ctx.Err() != nil {
-		return as(model.Cancelled, "the request was cancelled")
+		e := as(model.Cancelled, "the request was cancelled")
+		e.MayBeBilled = sent
+		return e
 	}
 	if e, ok := errors.AsType[*model.Error](err); ok {
 		return e
@@ -57,14 +61,22 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 	case errors.Is(err, errRedirect):
 		return as(model.InvalidRequest, "the endpoint redirects to another address: set baseURL to the final one")
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return as(model.Network, "the connection broke before the answer was finished")
+		e := as(model.Network, "the connection broke before the answer was finished")
+		e.MayBeBilled = worked > unbilled
+		return e
 	case isSyntax, isType:
 		return as(model.Malformed, "the response does not follow %s%s", p.protocol.Name(), x.contentTypeHint())
-	case isNet && netErr.Timeout():
+	case isNet && netErr.Timeout() && !sent:
 		return p.withCause(model.Timeout, fmt.Sprintf("no connection within %s", p.cfg.ConnectTimeout), err)
 	}
-	return p.withCause(model.Network, "the connection to the endpoint failed", err)
+	e := p.withCause(model.Network, "the connection to the endpoint failed", err)
+	e.MayBeBilled = worked > unbilled
+	return e
 }
+
+// unbilled is the time for which an endpoint may have a request before its connection breaks, and will not bill it.
+// Proxies cut connections without traffic after minutes, while the model works on.
+const unbilled = 5 * time.Second
 
 // withCause adds the cause of a failure: to the message if Capstan has words for the cause, otherwise to Said.
 func (p *Provider) withCause(kind model.ErrorKind, what string, err error) *model.Error {

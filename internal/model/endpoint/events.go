@@ -32,7 +32,7 @@ type events struct {
 	within bool
 	// count is the number of events so far, and between the number of bytes since the last one that were dropped.
 	count, between int
-	// watch is notified of each event.
+	// watch is notified of each ping.
 	watch *watch
 	// memory is the memory of the reply.
 	memory *replyMemory
@@ -66,9 +66,9 @@ func (e *events) next(kept int) ([]byte, error) {
 			if bad := e.checkBounds(line, true, false, kept); bad != nil {
 				return nil, bad
 			}
+			e.watch.ping()
 			continue
 		}
-		e.watch.event()
 		e.between = 0
 		if e.count++; e.count > MaxEvents {
 			return nil, tooLong{"the answer", MaxEvents, "events"}

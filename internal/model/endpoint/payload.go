@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -17,6 +19,8 @@ type payload struct {
 	// a connection was already closed when the request was sent, again makes the body anew.
 	body  []byte
 	again func() ([]byte, error)
+	// sent is the time at which the body was sent, or nil.
+	sent atomic.Pointer[time.Time]
 }
 
 // apply sets the body of a request.
@@ -24,19 +28,35 @@ func (s *payload) apply(out *http.Request) {
 	out.ContentLength = int64(len(s.body))
 	out.GetBody = func() (io.ReadCloser, error) {
 		body, err := s.again()
-		return &content{rest: body}, err
+		return &content{rest: body, sent: &s.sent}, err
 	}
-	out.Body, s.body = &content{rest: s.body}, nil
+	out.Body, s.body = &content{rest: s.body, sent: &s.sent}, nil
 }
 
-// content is the body of a request. It drops the body once all of it was read.
-type content struct{ rest []byte }
+// sentFor returns the time since the body was sent, and whether it was sent.
+func (s *payload) sentFor() (time.Duration, bool) {
+	if s == nil {
+		return 0, false
+	}
+	at := s.sent.Load()
+	if at == nil {
+		return 0, false
+	}
+	return time.Since(*at), true
+}
+
+// content is the body of a request. It drops the body once all of it was read, and notes the time.
+type content struct {
+	rest []byte
+	sent *atomic.Pointer[time.Time]
+}
 
 // Read returns the next bytes.
 func (c *content) Read(p []byte) (int, error) {
 	n := copy(p, c.rest)
 	if c.rest = c.rest[n:]; len(c.rest) == 0 {
 		c.rest = nil
+		c.sent.Store(new(time.Now())) //nolint:forbidigo // because a duration is measured, not a time of day
 		return n, io.EOF
 	}
 	return n, nil

@@ -48,6 +48,10 @@ func (in *Answer) AddCall(piece CallPiece) {
 // HasCalls reports whether a call has begun.
 func (in *Answer) HasCalls() bool { return len(in.calls.list) > 0 }
 
+// begun reports whether a part of the answer has arrived. The name of a call, or an empty thought, is none: what
+// follows may take as long as a first event.
+func (in *Answer) begun() bool { return in.received > 0 || in.finish != "" }
+
 // SetFinish notes the finish reason. An empty one changes nothing.
 func (in *Answer) SetFinish(reason string) { in.finish = cmp.Or(reason, in.finish) }
 
@@ -199,7 +203,10 @@ func (x *exchange) unfinished(ctx context.Context, in *Answer, end error) (model
 		in.tooLong = true
 		return in.reply(model.FinishLength), nil
 	case errors.Is(end, io.EOF):
-		return in.spent(), Malformed("the stream ended before the answer was finished%s", x.contentTypeHint())
+		broken := Malformed("the stream ended before the answer was finished%s", x.contentTypeHint())
+		worked, _ := x.sent.sentFor()
+		broken.MayBeBilled = worked > unbilled
+		return in.spent(), broken
 	}
 	return in.spent(), end
 }

@@ -49,14 +49,14 @@ func (r *replyMemory) hold(w *watch, part, bytes int) error {
 		return nil
 	}
 	w.timer.Stop()
-	defer w.event()
+	defer w.restart()
 	held, err := r.account.Reserve(w.ctx, replyRoom)
 	if cause := context.Cause(w.ctx); err != nil && cause != nil {
 		return cause
 	}
 	if err != nil {
 		return &model.Error{
-			Kind: model.Overloaded,
+			Kind: model.Overloaded, MayBeBilled: true,
 			Message: "the manager has no memory left for the endpoint's long replies: ask for shorter ones, " +
 				"run fewer turns at once, or raise the manager's memory limit (" + err.Error() + ")",
 		}
@@ -86,7 +86,7 @@ func (r *replyMemory) share(part, bytes int) error {
 		return nil
 	}
 	return &model.Error{
-		Kind: model.Timeout,
+		Kind: model.Timeout, MayBeBilled: true,
 		Message: fmt.Sprintf("the endpoint sent a long reply at less than %d KiB a second while others waited for its memory: "+
 			"ask for shorter replies, use a faster endpoint, or raise the manager's memory limit", replyPace>>10),
 	}

@@ -60,8 +60,8 @@ func TestLongReplyMustArriveAtAPaceWhileOthersWait(t *testing.T) {
 				}
 				if err != nil {
 					parts--
-					if e := model.AsError(err); e.Kind != model.Timeout {
-						t.Errorf("the error is %s: %s, want a Timeout", e.Kind, e.Message)
+					if e := model.AsError(err); e.Kind != model.Timeout || !e.MayBeBilled {
+						t.Errorf("the error is %s: %s, billed %t; want a Timeout that may be billed", e.Kind, e.Message, e.MayBeBilled)
 					}
 				}
 				if parts != tc.parts {

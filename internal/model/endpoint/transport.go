@@ -44,6 +44,8 @@ type exchange struct {
 	status      int
 	contentType string
 	retryAfter  time.Duration
+	// sent is what was sent, or nil.
+	sent *payload
 	// memory is the memory of a long reply.
 	memory replyMemory
 }
@@ -170,15 +172,21 @@ func urlError(req *http.Request, err error) error {
 
 // watch ends a request whose answer makes no progress. Events restart the time, single bytes do not: otherwise an
 // endpoint that sends comments, or one byte at a time, could hold a Turn and its slot as long as it likes. The first
-// event has a time of its own, because a model may think for long before it. The whole of a response that is not an
-// event stream counts as the first event.
+// part of the answer has a time of its own, because a model may think for long before it, and some endpoints send empty
+// events at once. The whole of a response that is not an event stream counts as the first part.
 type watch struct {
 	ctx    context.Context //nolint:containedctx // because it is the request's, and its cause tells why a read failed
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	// idle is the time between two events, and limit the time that is running.
 	idle, limit time.Duration
+	// last is the time of the last event, or zero before the first part of the answer.
+	last time.Time
 }
+
+// pingPatience is how often the idle time may pass between two events if pings arrive meanwhile. Some models compose one
+// argument of a call for more than five minutes.
+const pingPatience = 10
 
 // newWatch starts the time to the first event. If first is 0, the time has no end.
 func newWatch(ctx context.Context, cancel context.CancelCauseFunc, first, idle time.Duration) *watch {
@@ -204,8 +212,25 @@ func (w *watch) reason(err error) error {
 
 // event restarts the time, because a part of the answer has arrived.
 func (w *watch) event() {
-	w.timer.Reset(w.idle)
+	w.last = time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	w.limit = w.idle
+	w.restart()
+}
+
+// restart restarts the time that is running.
+func (w *watch) restart() { w.timer.Reset(w.limit) }
+
+// ping restarts the time within an answer, because the endpoint still works. An endpoint that sends only pings may not
+// do so without end.
+func (w *watch) ping() {
+	if w.last.IsZero() {
+		return
+	}
+	wait := w.idle
+	if left := pingPatience*w.idle - time.Since(w.last); left < wait {
+		wait, w.limit = max(left, 0), pingPatience*w.idle
+	}
+	w.timer.Reset(wait)
 }
 
 // end releases the request.

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// maxBilledTimeouts is the number of requests to a candidate for one step that are repeated after a time-out,
-	// although the endpoint may bill them.
+	// maxBilledTimeouts is the number of requests to a candidate for one step that are repeated after a time-out or a
+	// broken connection, although the endpoint may bill them.
 	maxBilledTimeouts = 1
 	// typicalReply is the time that a model is assumed to take if the Turn has no reply yet.
 	typicalReply = 10 * time.Second
@@ -53,12 +53,14 @@ func (run *runner) fallbackTime() time.Duration {
 	return typicalReply
 }
 
-// billedTimeouts returns the number of requests like this one that timed out after they were sent.
+// billedTimeouts returns the number of requests like this one that timed out or broke off after they were sent. A
+// cancelled one says nothing about the endpoint.
 func (s *State) billedTimeouts(r *Request) int {
 	n := 0
 	for i := range s.FailedRequests {
 		f := &s.FailedRequests[i]
-		if f.MayBeBilled && f.Step == r.Step && f.Purpose == r.Purpose && f.Provider == r.Provider && f.Model == r.Model {
+		billed := f.MayBeBilled && f.Kind != model.Cancelled
+		if billed && f.Step == r.Step && f.Purpose == r.Purpose && f.Provider == r.Provider && f.Model == r.Model {
 			n++
 		}
 	}

@@ -44,7 +44,7 @@ type FailedRequest struct {
 	DurationMS    int64       `json:"durationMilliseconds"`
 	// Unsent is true if nothing reached the endpoint, for example because a credential is missing.
 	Unsent bool `json:"unsent,omitempty"`
-	// MayBeBilled is true if the request timed out after it was sent.
+	// MayBeBilled is true if the request timed out, broke off or was cancelled after it was sent.
 	MayBeBilled bool `json:"mayBeBilled,omitempty"`
 	// Stack is the stack trace of the adapter if it panicked.
 	Stack string `json:"stack,omitempty"`

@@ -1,0 +1,189 @@
+package endpoint_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/model/anthropic"
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// pipes is a listener whose connections are pipes, so that the time of a test bubble counts.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	conn, ok := <-p
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+
+func (pipes) Close() error   { return nil }
+func (pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
+	client, server := net.Pipe()
+	p <- server
+	return client, nil
+}
+
+// ask sends a request to a server with one handler. Both are in the bubble of the test.
+func ask(ctx context.Context, t *testing.T, first time.Duration, handle http.HandlerFunc) (*model.Reply, *model.Error) {
+	t.Helper()
+	conns := make(pipes)
+	web := &http.Server{ReadHeaderTimeout: time.Hour, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // because a pipe has no buffer
+		handle(w, r)
+	})}
+	go func() { _ = web.Serve(conns) }()
+	p := anthropic.New(anthropic.Config{Config: endpoint.Config{
+		Name: "demo", BaseURL: "http://model.test/v1", IdleTimeout: time.Minute, FirstEventTimeout: first,
+	}})
+	p.DialWith(conns.dial)
+	reply, err := p.Generate(ctx, &model.Request{Model: "m", Messages: []model.Message{{Role: model.RoleUser, Content: "hello"}}})
+	p.Close()
+	close(conns)
+	_ = web.Close()
+	if err != nil {
+		return nil, model.AsError(err)
+	}
+	return reply, nil
+}
+
+const (
+	start    = `{"type":"message_start","message":{"usage":{"input_tokens":9,"output_tokens":1}}}`
+	thinking = `{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}`
+	text     = `{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"yes"}}`
+	end      = `{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":4}}`
+	ping     = `{"type":"ping"}`
+)
+
+// part is what a server sends after a pause, a number of times.
+type part struct {
+	pause time.Duration
+	event string
+	times int
+}
+
+// send returns a handler that sends the parts of an answer, and then waits or breaks off.
+func send(parts []part, breaks bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for _, p := range parts {
+			for range max(p.times, 1) {
+				select {
+				case <-time.After(p.pause):
+				case <-r.Context().Done():
+					return
+				}
+				line := "data: " + p.event + "\n\n"
+				if strings.HasPrefix(p.event, ":") {
+					line = p.event + "\n\n"
+				}
+				_, _ = io.WriteString(w, line)
+				_ = http.NewResponseController(w).Flush()
+			}
+		}
+		if breaks {
+			panic(http.ErrAbortHandler)
+		}
+		<-r.Context().Done()
+	}
+}
+
+// TestPatience checks how long an answer may take before and after its first part, with and without pings.
+func TestPatience(t *testing.T) {
+	const second, minute = time.Second, time.Minute
+	for name, tc := range map[string]struct {
+		reason string
+		first  time.Duration
+		parts  []part
+		// fails is the time of a time-out, or 0.
+		fails time.Duration
+	}{
+		"silent start": {"an empty event is no part of an answer", 0, []part{{second, start, 1}, {5 * minute, text, 1}, {0, end, 1}}, 0},
+		"silent thinking": {
+			"a thought has begun, without a text", 0, []part{{0, start, 1}, {0, thinking, 1}, {5 * minute, text, 1}, {0, end, 1}}, 0,
+		},
+		"pings first": {"the model thinks", 0, []part{{0, start, 1}, {20 * second, ping, 16}, {0, text, 1}, {0, end, 1}}, 0},
+		"pings, first limit": {
+			"pings do not extend the first limit", 2 * minute, []part{{0, start, 1}, {20 * second, ping, 100}}, 2 * minute,
+		},
+		"pings within":    {"the model composes a call", 0, []part{{0, text, 1}, {20 * second, ping, 16}, {0, text, 1}, {0, end, 1}}, 0},
+		"pings only":      {"the answer must continue", 0, []part{{0, text, 1}, {20 * second, ping, 100}}, 10 * minute},
+		"pings stop":      {"the time runs from the last ping", 0, []part{{0, text, 1}, {20 * second, ping, 3}}, 2 * minute},
+		"slow pings":      {"they are too slow", 0, []part{{0, text, 1}, {61 * second, ping, 3}}, minute},
+		"silence within":  {"nothing arrives", 0, []part{{second, text, 1}}, 61 * second},
+		"comments within": {"they are no events", 0, []part{{0, text, 1}, {20 * second, ": still here", 100}}, minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				reply, e := ask(t.Context(), t, tc.first, send(tc.parts, false))
+				took := time.Since(begin)
+				if tc.fails == 0 && (e != nil || !strings.HasPrefix(reply.Text, "yes")) {
+					t.Errorf("%v after %s, want the answer: %s", e, took, tc.reason)
+				}
+				if tc.fails > 0 && (e == nil || e.Kind != model.Timeout || !e.MayBeBilled || took != tc.fails) {
+					t.Errorf("%v after %s, want a time-out after %s: %s", e, took, tc.fails, tc.reason)
+				}
+			})
+		})
+	}
+}
+
+// TestMayBeBilled checks which broken requests may be billed: those that an endpoint may have worked on.
+func TestMayBeBilled(t *testing.T) {
+	for name, tc := range map[string]struct {
+		handle http.HandlerFunc
+		cancel time.Duration
+		kind   model.ErrorKind
+		want   bool
+	}{
+		"broken at once": {send(nil, true), 0, model.Network, false},
+		"broken after a time": {func(http.ResponseWriter, *http.Request) {
+			time.Sleep(4 * time.Minute)
+			panic(http.ErrAbortHandler)
+		}, 0, model.Network, true},
+		"broken within": {send([]part{{10 * time.Second, start, 1}}, true), 0, model.Network, true},
+		"ended within": {func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(10 * time.Second)
+			_, _ = io.WriteString(w, "data: "+start+"\n\n")
+		}, 0, model.Malformed, true},
+		"refused after a time": {func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(10 * time.Second)
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}, 0, model.Overloaded, false},
+		"cancelled": {send(nil, false), time.Second, model.Cancelled, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if tc.cancel > 0 {
+					time.AfterFunc(tc.cancel, cancel)
+				}
+				if _, e := ask(ctx, t, 0, tc.handle); e == nil || e.Kind != tc.kind || e.MayBeBilled != tc.want {
+					t.Errorf("the error is %+v, want %s, billed %t", e, tc.kind, tc.want)
+				}
+			})
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p := anthropic.New(anthropic.Config{Config: endpoint.Config{Name: "demo", BaseURL: "http://model.test/v1", IdleTimeout: time.Minute}})
+	defer p.Close()
+	p.DialWith(func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no connection") })
+	if _, err := p.Generate(ctx, &model.Request{Model: "m"}); model.AsError(err).MayBeBilled {
+		t.Error("a request that was never sent may be billed")
+	}
+}
