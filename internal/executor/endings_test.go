@@ -99,8 +99,8 @@ func TestFewTurnsEndAtOnce(t *testing.T) {
 	})
 }
 
-// TestOnlyTurnsThatEndEnterTheGate checks which Turns wait for the gate of those that only end, and that these may begin
-// even if the journals of their namespace are full.
+// TestOnlyTurnsThatEndEnterTheGate checks which Turns wait for the gate of those that only end, and that these may
+// begin even if the journals of their namespace are full.
 func TestOnlyTurnsThatEndEnterTheGate(t *testing.T) {
 	started := func(ago time.Duration) func(*v1alpha1.Turn) {
 		return func(t *v1alpha1.Turn) { t.Status.StartTime = new(metav1.NewMicroTime(now.Add(-ago))) }
