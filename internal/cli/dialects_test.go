@@ -380,8 +380,8 @@ func TestAgentOnEachDialect(t *testing.T) {
 	}
 }
 
-// TestAnswerWithACallInTheLastStep runs an Agent whose model calls a tool beside an answer that does not fit the schema, in
-// its last step. The results of that call are followed by the user's message about the answer.
+// TestAnswerWithACallInTheLastStep runs an Agent whose model calls a tool beside an answer that does not fit the
+// schema, in its last step. The results of that call are followed by the user's message about the answer.
 func TestAnswerWithACallInTheLastStep(t *testing.T) {
 	t.Parallel()
 	for dialect, server := range strictServers {

@@ -109,8 +109,9 @@ func messagesOf(messages []model.Message) (system []block, out []message) {
 	return system, out
 }
 
-// withUniqueCalls renames calls whose ID an earlier reply has, together with their results. The protocol refuses repeats,
-// but a server without IDs gives each Turn of a Session the same ones. The new IDs depend only on earlier messages.
+// withUniqueCalls renames calls whose ID an earlier reply has, together with their results. The protocol refuses
+// repeats, but a server without IDs gives each Turn of a Session the same ones. The new IDs depend only on earlier
+// messages.
 func withUniqueCalls(messages []model.Message) []model.Message {
 	messages = slices.Clone(messages) // which belong to the caller
 	taken := map[string]bool{}

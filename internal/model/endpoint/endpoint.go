@@ -16,6 +16,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/model/lenient"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -202,7 +203,7 @@ func (x *exchange) models() error {
 		return err
 	}
 	var list struct {
-		Models []json.RawMessage `json:"data"`
+		Models lenient.List[json.RawMessage] `json:"data"` // a list of a million numbers would need 30 MB
 	}
 	if err = json.Unmarshal(data, &list); err != nil && json.Unmarshal(data, &list.Models) == nil {
 		return nil

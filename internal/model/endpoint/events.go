@@ -14,8 +14,8 @@ const done = "[DONE]"
 // byteOrderMark may be at the beginning of a stream.
 const byteOrderMark = "\ufeff"
 
-// events reads the events of a stream, of one data line each as a rule, and drops comments and other fields. Some endpoints send
-// many of these while a model thinks.
+// events reads the events of a stream, of one data line each as a rule, and drops comments and other fields. Some
+// endpoints send many of these while a model thinks.
 type events struct {
 	lines *bufio.Reader
 	// line is the current line, if it is longer than the buffer of lines.

@@ -184,8 +184,8 @@ type watch struct {
 	last time.Time
 }
 
-// pingPatience is how often the idle time may pass between two events if pings arrive meanwhile. Some models compose one
-// argument of a call for more than five minutes.
+// pingPatience is how often the idle time may pass between two events if pings arrive meanwhile. Some models compose
+// one argument of a call for more than five minutes.
 const pingPatience = 10
 
 // newWatch starts the time to the first event. If first is 0, the time has no end.

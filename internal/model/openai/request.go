@@ -14,8 +14,8 @@ import (
 // outputName is the name of the answer's schema, which the API requires.
 const outputName = "answer"
 
-// afterResults is a reply between results of calls and a message of the user. Mistral refuses such a message without it,
-// also behind other servers: github.com/avante-corp/avante.nvim/issues/2562 and
+// afterResults is a reply between results of calls and a message of the user. Mistral refuses such a message without
+// it, also behind other servers: github.com/avante-corp/avante.nvim/issues/2562 and
 // github.com/mistralai/mistral-common/issues/169.
 const afterResults = "I have the results."
 

@@ -15,7 +15,8 @@ func usageOfReply(r *Request, reply *model.Reply) model.Usage {
 }
 
 // usageOfFailure returns the usage of a failed request as the endpoint reported it. Missing values are estimated if
-// a part of the reply arrived or the request may be billed, because the endpoint has worked. Otherwise nothing is added.
+// a part of the reply arrived or the request may be billed, because the endpoint has worked. Otherwise nothing is
+// added.
 func usageOfFailure(r *Request, failure *model.Error) model.Usage {
 	if failure.Received <= 0 && !failure.MayBeBilled {
 		return boundedUsage(failure.Usage)
