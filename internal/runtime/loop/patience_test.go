@@ -134,6 +134,31 @@ func TestBilledTimeoutsCountOverRuns(t *testing.T) {
 	})
 }
 
+// TestCancelledRequestsAreNotTimeouts checks that requests that were cancelled when their runs ended do not use up the
+// repetition of a time-out, although they may be billed and count with their prompts.
+func TestCancelledRequestsAreNotTimeouts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &journaltest.Memory{}
+		for epoch := range int64(2) {
+			c, _ := candidate("slow", 4, answer{err: &model.Error{Kind: model.Cancelled, MayBeBilled: true, Message: "stopped"}})
+			in := inputOf(t, j, epoch+1, c)
+			if _, err := loop.Run(t.Context(), &in); err == nil {
+				t.Fatal("Run: no error, want it cut off")
+			}
+		}
+		c, s := slowCandidate("slow", time.Hour, 10*time.Second)
+		in := inputOf(t, j, 3, c)
+		if _, err := loop.Run(t.Context(), &in); err == nil || len(s.waited) != 2 {
+			t.Errorf("%d requests, %v; want a time-out and its repetition", len(s.waited), err)
+		}
+		for one := range in.State.Spendings {
+			if one.Usage.InputTokens == 0 || !one.Usage.Estimated {
+				t.Errorf("a request that may be billed counts %+v, want an estimate of its prompt", one.Usage)
+			}
+		}
+	})
+}
+
 // runAfterError fails once a record of a kind is in the journal.
 func runAfterError(record func(...journal.Record) error, kind journal.Kind, failure error) func(...journal.Record) error {
 	return func(records ...journal.Record) error {
