@@ -16,7 +16,7 @@ import (
 
 const (
 	// attackRate is the number of Turns that an attacker creates per second while the victim is measured. It is
-	// bounded, because the attack should hit the manager and not the API server.
+	// limited, because the attack should hit the manager and not the API server.
 	attackRate = 100
 
 	agentServers = 30 // servers of one Agent whose listings are large
@@ -39,11 +39,11 @@ type attack struct {
 	restarts bool
 	// run attacks while the victim is measured. If it is nil, the preparation was the attack.
 	run func(context.Context, *attacker) error
-	// windows multiplies the time for which the victim is measured; 0 means 1.
+	// windows is the factor by which the victim is measured for longer; 0 means 1.
 	windows int
 	// needsServer is true if the attack counts only when the hostile server has received requests.
 	needsServer bool
-	// volumeMiB bounds the volume of the journal; 0 means no bound.
+	// volumeMiB is the size of the volume of the journal; 0 means that the volume is not limited.
 	volumeMiB int
 }
 
@@ -67,8 +67,8 @@ func attacks() []attack {
 			windows: 2, needsServer: true, volumeMiB: 512,
 		},
 		{
-			name: "bomb", size: 20, what: "%d Turns whose model sends 256 MiB of tiny events, most of them compressed",
-			run: attackBomb, needsServer: true,
+			name: "bomb", size: 20, run: attackBomb, needsServer: true,
+			what: "%d Turns whose model sends 256 MiB of tiny events; for three of four Turns the stream is compressed",
 		},
 		{name: "names", size: 8000, what: "%d names of models", prepare: prepareNames, run: attackNames, needsServer: true},
 		{
@@ -214,7 +214,7 @@ func attackJournal(ctx context.Context, a *attacker) error {
 	return a.create(ctx, a.size, attackRate, a.turns("writer"))
 }
 
-// attackBomb has one Turn of four receive the events uncompressed.
+// attackBomb sends the events compressed to three of four Turns, and uncompressed to the fourth.
 func attackBomb(ctx context.Context, a *attacker) error {
 	err := a.createAll(ctx, a.provider("bomb", a.server.Bombing()), a.agent("bomb"),
 		a.provider("flood", a.server.Flooding()), a.agent("flood"))

@@ -299,26 +299,26 @@ func TestTableShowsManagerFloorAndRatio(t *testing.T) {
 	if err := exampleReport().write(&out, outputTable); err != nil {
 		t.Fatal(err)
 	}
-	want := `300 Turns at once, model latency 2s, answers of 400 characters, facts of 0, 2 CPUs
+	want := `300 Turns at once, model latency 2s, answers of 400 characters, no facts, 2 CPUs
 
-                                       manager     floor   ratio   minimal   ratio
-Turns per second                          80.0       100    0.80       120    0.67
-wall time, s                              3.75      3.00    1.25      2.50    1.50
-duration less latency, p50, ms            12.3      10.0    1.23         0       -
-duration less latency, p95, ms             150         0       -         0       -
-creation to completion, p50, ms              0         0       -         0       -
-creation to completion, p95, ms              0         0       -         0       -
-one at a time less latency, p50, ms       28.0         0       -      12.0    2.33
-CPU per Turn, ms                          6.00      3.00    2.00      2.00    3.00
-CPU of the API server per Turn, ms        8.80         0       -      4.00    2.20
-peak memory, MiB                             0         0       -         0       -
-model requests per Turn                      0         0       -         0       -
-API writes per Turn                       3.00      2.00    1.50      2.00    1.50
-  POST events                             1.00         0       -         0       -
-  PUT turns/status                        2.00      2.00    1.00      2.00    1.00
+                                               manager     floor   ratio   minimal   ratio
+Turns per second                                  80.0       100    0.80       120    0.67
+wall time, s                                      3.75      3.00    1.25      2.50    1.50
+duration minus model latency, p50, ms             12.3      10.0    1.23         0       -
+duration minus model latency, p95, ms              150         0       -         0       -
+creation to completion, p50, ms                      0         0       -         0       -
+creation to completion, p95, ms                      0         0       -         0       -
+one at a time minus model latency, p50, ms        28.0         0       -      12.0    2.33
+CPU per Turn, ms                                  6.00      3.00    2.00      2.00    3.00
+CPU of the API server per Turn, ms                8.80         0       -      4.00    2.20
+peak memory, MiB                                     0         0       -         0       -
+model requests per Turn                              0         0       -         0       -
+API writes per Turn                               3.00      2.00    1.50      2.00    1.50
+  POST events                                     1.00         0       -         0       -
+  PUT turns/status                                2.00      2.00    1.00      2.00    1.00
 
-The floor is a bare client-go program: watch, one status write, one model request, one status write. Minimal is the same with
-an object that has only the fields which this takes.
+The floor is a bare client-go program: watch, one status write, one model request, one status write. Minimal is the
+same program with objects that have only the fields it needs.
 API writes leave out the benchmark's own creation of the Turns, and Leases (manager 4, floor 0 in all).
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {

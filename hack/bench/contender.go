@@ -29,8 +29,8 @@ type member struct {
 	ready string
 	// executor is the name that Turns are bound to. It is empty for a program that runs no Turns.
 	executor string
-	// group bounds the program. It is nil for a program without bounds.
-	group *controlGroup
+	// cgroup limits the memory and CPU of the program; nil means no limit.
+	cgroup *controlGroup
 }
 
 // site holds the addresses and folders that a program works with.
@@ -56,9 +56,9 @@ func managerMember(path, name, executor string, args ...string) member {
 	return member{name: name, path: path, ready: "/readyz", executor: executor, args: arguments}
 }
 
-// within returns the program with a bound.
-func (m member) within(group *controlGroup) member {
-	m.group = group
+// withLimits returns the program with the limits of a control group.
+func (m member) withLimits(cgroup *controlGroup) member {
+	m.cgroup = cgroup
 	return m
 }
 
@@ -66,7 +66,7 @@ func managerContender(path string) contender {
 	return contender{name: "manager", members: []member{managerMember(path, "manager", "bench")}}
 }
 
-// contenders are the programs that the phase floor compares.
+// contenders are the programs that the phase "floor" compares.
 type contenders struct {
 	manager, floor, minimal contender
 }
@@ -127,7 +127,7 @@ func (b *bench) startMember(ctx context.Context, m member, dir string) (*running
 			return nil, err
 		}
 	}
-	path, args := m.group.command(m.path, m.args(s))
+	path, args := m.cgroup.command(m.path, m.args(s))
 	process, err := b.harness.StartProgram(ctx, harness.Program{
 		Name: m.name, Path: path, Args: args, Env: m.env, Listen: []string{s.probes, s.metrics},
 		ReadyURL: "http://" + s.probes + m.ready,
@@ -138,8 +138,7 @@ func (b *bench) startMember(ctx context.Context, m member, dir string) (*running
 	return &running{member: m, Process: process, metricsURL: "http://" + s.metrics + "/metrics"}, nil
 }
 
-// warmUpTries bounds the bursts until all executors run Turns. A new executor gets Turns only after it has renewed
-// its Lease.
+// warmUpTries is the maximum number of warm-up bursts. A new executor gets Turns only after it has renewed its Lease.
 const warmUpTries = 20
 
 // warmUp runs Turns without measuring them, until each executor has run some.

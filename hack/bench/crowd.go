@@ -41,7 +41,7 @@ func (b *bench) measureCrowd(ctx context.Context, small member) (_ *CrowdReport,
 	if err != nil {
 		return nil, err
 	}
-	r, err := crowd.runCrowd(ctx, tenants, small.group, k)
+	r, err := crowd.runCrowd(ctx, tenants, small.cgroup, k)
 	k.close()
 	if err != nil {
 		return nil, err

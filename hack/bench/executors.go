@@ -15,10 +15,10 @@ type ExecutorsReport struct {
 	Capacity int `json:"capacity"`
 	// One is a process with both roles.
 	One *Measurement `json:"one"`
-	// Half is a controller and two executors with half that capacity each. It shows the cost of the division.
-	Half *Measurement `json:"half"`
-	// Same is a controller and two executors with that capacity each. It shows the gain of a second executor.
-	Same *Measurement `json:"same"`
+	// HalfCapacity is a controller and two executors with half that capacity each. It shows the cost of the division.
+	HalfCapacity *Measurement `json:"halfCapacity"`
+	// FullCapacity is a controller and two executors with that capacity each. It shows the gain of a second executor.
+	FullCapacity *Measurement `json:"fullCapacity"`
 }
 
 // compareExecutors measures the three setups on one PostgreSQL server, each with an empty database.
@@ -37,8 +37,8 @@ func (b *bench) compareExecutors(ctx context.Context) (*ExecutorsReport, error) 
 		to        **Measurement
 	}{
 		{oneProcess(b.manager, b.capacity), &r.One},
-		{twoExecutors("half", b.manager, b.capacity/2), &r.Half},
-		{twoExecutors("same", b.manager, b.capacity), &r.Same},
+		{twoExecutors("half-capacity", b.manager, b.capacity/2), &r.HalfCapacity},
+		{twoExecutors("full-capacity", b.manager, b.capacity), &r.FullCapacity},
 	} {
 		database, err := b.newDatabase(ctx, server)
 		if err != nil {
@@ -95,18 +95,17 @@ func (m *Measurement) spread() float64 {
 func (r *ExecutorsReport) table(s Setup) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Two executors on PostgreSQL: %s\n\n", s.head())
-	const line = "%-34s%10s%10s%8s%10s%8s\n"
-	half, same := "2 x "+strconv.Itoa(r.Capacity/2), "2 x "+strconv.Itoa(r.Capacity)
-	fmt.Fprintf(&text, line, "", "1 x "+strconv.Itoa(r.Capacity), half, "ratio", same, "ratio")
+	const line = "%-40s%10s%10s%8s%10s%8s\n"
+	half, full := "2 x "+strconv.Itoa(r.Capacity/2), "2 x "+strconv.Itoa(r.Capacity)
+	fmt.Fprintf(&text, line, "", "1 x "+strconv.Itoa(r.Capacity), half, "ratio", full, "ratio")
 	for _, row := range r.rows() {
-		one, half, same := row.of(r.One), row.of(r.Half), row.of(r.Same)
+		one, half, full := row.of(r.One), row.of(r.HalfCapacity), row.of(r.FullCapacity)
 		fmt.Fprintf(&text, line, row.name, orNone(one, row.print),
-			orNone(half, row.print), orNone(quotient(half, one), number), orNone(same, row.print), orNone(quotient(same, one), number))
+			orNone(half, row.print), orNone(quotient(half, one), number), orNone(full, row.print), orNone(quotient(full, one), number))
 	}
-	fmt.Fprintf(&text, "\n1 x %d is one process with both roles that runs %d Turns at once; beside it a "+
-		"controller and two executors of half that\n"+
-		"capacity each, and of all of it each. Were CPUs no limit, Turns per second would be 1 and up to 2 times those of the one.\n",
-		r.Capacity, r.Capacity)
+	fmt.Fprintf(&text, "\n1 x %d is one process with both roles and %d slots. %s is a controller and two executors with %d slots each;\n"+
+		"%s is the same with %d slots each. If CPUs were not the limit, the ratio of Turns per second would be 1 for %s,\n"+
+		"and at most 2 for %s.\n", r.Capacity, r.Capacity, half, r.Capacity/2, full, r.Capacity, half, full)
 	return text.String()
 }
 
@@ -127,7 +126,7 @@ func (r *ExecutorsReport) rows() []executorsRow {
 	}
 	// parts adds one line for each process of the setup with two executors. The one process has no such lines.
 	parts := func(of func(Process) float64, print func(float64) string) {
-		for i, p := range r.Same.Processes {
+		for i, p := range r.FullCapacity.Processes {
 			if math.IsNaN(of(p)) {
 				continue
 			}
@@ -143,7 +142,7 @@ func (r *ExecutorsReport) rows() []executorsRow {
 	parts(func(p Process) float64 { return p.CPUPerTurn }, number)
 	rows = append(rows, executorsRow{"peak memory, MiB", func(m *Measurement) float64 { return m.PeakMemoryMiB }, number})
 	parts(func(p Process) float64 { return p.PeakMemoryMiB }, number)
-	rows = append(rows, executorsRow{"Turns, most to fewest", (*Measurement).spread, number})
+	rows = append(rows, executorsRow{"Turns of busiest / least busy executor", (*Measurement).spread, number})
 	parts(func(p Process) float64 {
 		if p.Turns == nil {
 			return math.NaN()

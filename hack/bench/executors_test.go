@@ -32,15 +32,15 @@ func TestRealManagersAreMeasuredInAllRoles(t *testing.T) {
 		t.Fatalf("measure: %v", err)
 	}
 	if r.Manager != nil || r.Floor != nil {
-		t.Error("the floor was measured without a request")
+		t.Error("the phase \"floor\" ran, although --only does not name it")
 	}
 	for name, tc := range map[string]struct {
 		got       *Measurement
 		processes []string
 	}{
 		"one":  {r.Executors.One, []string{"one"}},
-		"half": {r.Executors.Half, []string{"controller", "executor-1", "executor-2"}},
-		"same": {r.Executors.Same, []string{"controller", "executor-1", "executor-2"}},
+		"half": {r.Executors.HalfCapacity, []string{"controller", "executor-1", "executor-2"}},
+		"full": {r.Executors.FullCapacity, []string{"controller", "executor-1", "executor-2"}},
 	} {
 		var names []string
 		turns, memory := 0, 0.0
@@ -99,12 +99,12 @@ func exampleExecutors() *ExecutorsReport {
 			TurnsPerSecond: 20, WallSeconds: 15, Completion: Percentiles{8000, 14000}, WritesPerTurn: 3.8, CPUPerTurn: 8, PeakMemoryMiB: 80,
 			Processes: []Process{{Name: "one", Turns: new(300), CPUPerTurn: 8, PeakMemoryMiB: 80}},
 		},
-		Half: &Measurement{
+		HalfCapacity: &Measurement{
 			TurnsPerSecond: 19, WallSeconds: 15.75, Completion: Percentiles{8000, 14000}, WritesPerTurn: 3.8,
 			CPUPerTurn: 9, PeakMemoryMiB: 180,
 			Processes: two(150, 150),
 		},
-		Same: &Measurement{
+		FullCapacity: &Measurement{
 			TurnsPerSecond: 38, WallSeconds: 7.5, Completion: Percentiles{4000, 7000}, WritesPerTurn: 3.8, CPUPerTurn: 9,
 			PeakMemoryMiB: 180,
 			Processes:     two(200, 100),
@@ -113,28 +113,29 @@ func exampleExecutors() *ExecutorsReport {
 }
 
 func TestExecutorsTableShowsEachProcess(t *testing.T) {
-	want := `Two executors on PostgreSQL: 300 Turns at once, model latency 2s, answers of 400 characters, facts of 0, 2 CPUs
+	want := `Two executors on PostgreSQL: 300 Turns at once, model latency 2s, answers of 400 characters, no facts, 2 CPUs
 
-                                      1 x 50    2 x 25   ratio    2 x 50   ratio
-Turns per second                        20.0      19.0    0.95      38.0    1.90
-wall time, s                            15.0      15.8    1.05      7.50    0.50
-creation to completion, p50, ms         8000      8000    1.00      4000    0.50
-creation to completion, p95, ms        14000     14000    1.00      7000    0.50
-API writes per Turn                     3.80      3.80    1.00      3.80    1.00
-CPU per Turn, ms                        8.00      9.00    1.12      9.00    1.12
-  controller                               -      4.00       -      4.00       -
-  executor-1                               -      3.00       -      3.00       -
-  executor-2                               -      2.00       -      2.00       -
-peak memory, MiB                        80.0       180    2.25       180    2.25
-  controller                               -      70.0       -      70.0       -
-  executor-1                               -      60.0       -      60.0       -
-  executor-2                               -      50.0       -      50.0       -
-Turns, most to fewest                      -      1.00       -      2.00       -
-  executor-1                               -       150       -       200       -
-  executor-2                               -       150       -       100       -
+                                            1 x 50    2 x 25   ratio    2 x 50   ratio
+Turns per second                              20.0      19.0    0.95      38.0    1.90
+wall time, s                                  15.0      15.8    1.05      7.50    0.50
+creation to completion, p50, ms               8000      8000    1.00      4000    0.50
+creation to completion, p95, ms              14000     14000    1.00      7000    0.50
+API writes per Turn                           3.80      3.80    1.00      3.80    1.00
+CPU per Turn, ms                              8.00      9.00    1.12      9.00    1.12
+  controller                                     -      4.00       -      4.00       -
+  executor-1                                     -      3.00       -      3.00       -
+  executor-2                                     -      2.00       -      2.00       -
+peak memory, MiB                              80.0       180    2.25       180    2.25
+  controller                                     -      70.0       -      70.0       -
+  executor-1                                     -      60.0       -      60.0       -
+  executor-2                                     -      50.0       -      50.0       -
+Turns of busiest / least busy executor           -      1.00       -      2.00       -
+  executor-1                                     -       150       -       200       -
+  executor-2                                     -       150       -       100       -
 
-1 x 50 is one process with both roles that runs 50 Turns at once; beside it a controller and two executors of half that
-capacity each, and of all of it each. Were CPUs no limit, Turns per second would be 1 and up to 2 times those of the one.
+1 x 50 is one process with both roles and 50 slots. 2 x 25 is a controller and two executors with 25 slots each;
+2 x 50 is the same with 50 slots each. If CPUs were not the limit, the ratio of Turns per second would be 1 for 2 x 25,
+and at most 2 for 2 x 50.
 `
 	if diff := cmp.Diff(want, exampleExecutors().table(exampleReport().Setup)); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
@@ -172,7 +173,7 @@ func TestReportHoldsThePhasesThatWereRun(t *testing.T) {
 	if err := r.failure(); err != nil {
 		t.Errorf("error %v although all is well", err)
 	}
-	r.Executors.Half.FailedTurns = map[string]int{v1alpha1.TurnReasonModelFailed: 3}
+	r.Executors.HalfCapacity.FailedTurns = map[string]int{v1alpha1.TurnReasonModelFailed: 3}
 	if err := r.failure(); err == nil || !strings.Contains(err.Error(), "two executors of half its capacity map[ModelFailed:3]") {
 		t.Errorf("error %v, want one that names the contender, the reason and the number", err)
 	}

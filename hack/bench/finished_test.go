@@ -143,7 +143,7 @@ func exampleFinished() *FinishedReport {
 func TestFinishedTableMarksWhatIsAboveItsBound(t *testing.T) {
 	r := exampleFinished()
 	r.Many.Idle.HeapMiB = 12
-	want := `A manager beside finished Turns: 5 bursts of 300 Turns at once, model latency 2s, answers of 400 characters, facts of 0, 2 CPUs
+	want := `A manager beside finished Turns: 5 bursts of 300 Turns at once, model latency 2s, answers of 400 characters, no facts, 2 CPUs
 
 finished Turns                           100     20000   ratio   at most
 memory when idle, MiB                   70.0      77.0    1.10      1.30

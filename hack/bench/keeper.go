@@ -62,7 +62,7 @@ func (b *bench) keepMember(ctx context.Context, m member, dir, data string) (k *
 			return nil, "", err
 		}
 	}
-	path, args := m.group.command(m.path, m.args(s))
+	path, args := m.cgroup.command(m.path, m.args(s))
 	k = keep(ctx, dir, harness.Program{
 		Name: m.name, Path: path, Args: args, Env: m.env, Listen: []string{s.probes, s.metrics}, StopTimeout: managerStop,
 	}, "http://"+s.probes+m.ready, b.say)

@@ -27,13 +27,13 @@ const (
 	pageChars = 7_800
 	// pageTool is the tool of the long Turn.
 	pageTool = "read_page"
-	// resumePatience bounds the time from the kill to the next model request.
+	// resumePatience is the maximum time from the kill to the next model request.
 	resumePatience = 5 * time.Minute
 )
 
-// longSite is the model and the tool server of one long Turn. It holds the model request that has the results of
-// killAt calls until the manager is killed, and counts all requests and calls.
-type longSite struct {
+// longServers are the model and the tool server of one long Turn. The model does not answer the request with the results
+// of killAt calls: the request stays open until the manager is killed. Both count all requests and calls.
+type longServers struct {
 	model         *server.Server
 	calls, killAt int
 
@@ -41,11 +41,11 @@ type longSite struct {
 	requests map[int]int    // model requests by the number of results that they have
 	pages    map[string]int // calls by their arguments
 	before   int64          // the input tokens of all requests before the last one
-	held     chan struct{}  // closed when the request is held
-	resumed  chan time.Time // receives the time of the same request from the next manager
+	delayed  chan struct{}  // closed when the request with the results of killAt calls has arrived
+	resumed  chan time.Time // receives the time at which the next manager sends this request again
 }
 
-func newLongSite(calls int) (*longSite, error) {
+func newLongServers(calls int) (*longServers, error) {
 	page := func(half string) server.ToolCall {
 		return server.ToolCall{Name: pageTool, Arguments: new(fmt.Sprintf(`{"page": "{{ .ToolMessages }}-%s"}`, half))}
 	}
@@ -57,19 +57,19 @@ func newLongSite(calls int) (*longSite, error) {
 		return nil, fmt.Errorf("failed to set up the fake model: %w", err)
 	}
 	killAt := calls * 9 / 10
-	return &longSite{
+	return &longServers{
 		model: model, calls: calls, killAt: killAt - killAt%callsPerStep, requests: map[int]int{}, pages: map[string]int{},
-		held: make(chan struct{}), resumed: make(chan time.Time, 1),
+		delayed: make(chan struct{}), resumed: make(chan time.Time, 1),
 	}, nil
 }
 
 // ServeHTTP answers model requests.
-func (s *longSite) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *longServers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return // the client is gone
 	}
-	if r.Method == http.MethodPost && s.holds(bytes.Count(body, toolMessage)) {
+	if r.Method == http.MethodPost && s.countAndDelay(bytes.Count(body, toolMessage)) {
 		<-r.Context().Done() // until the manager is killed
 		return
 	}
@@ -77,14 +77,14 @@ func (s *longSite) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.model.ServeHTTP(w, r)
 }
 
-// holds counts a model request by the number of results that it has, and reports whether it must wait.
-func (s *longSite) holds(results int) bool {
+// countAndDelay counts a model request by the number of results that it has, and reports whether it must stay open.
+func (s *longServers) countAndDelay(results int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.requests[results]++
 	switch {
 	case results == s.killAt && s.requests[results] == 1:
-		close(s.held)
+		close(s.delayed)
 		return true
 	case results == s.killAt && s.requests[results] == 2:
 		s.resumed <- time.Now()
@@ -95,7 +95,7 @@ func (s *longSite) holds(results int) bool {
 }
 
 // tools returns the handler of the tool server.
-func (s *longSite) tools() http.Handler {
+func (s *longServers) tools() http.Handler {
 	type arguments struct {
 		Page string `json:"page"`
 	}
@@ -119,14 +119,14 @@ func pageOf(page string) string {
 	return text.String()[:pageChars]
 }
 
-// compareLong measures the long Turn with a manager without limits, and with the small one.
+// compareLong measures the long Turn twice: with a manager without limits, and with the small manager.
 func (b *bench) compareLong(ctx context.Context, small member) (*LongReport, error) {
 	r := &LongReport{Calls: b.scale.calls}
 	for _, c := range []struct {
 		name    string
 		manager member
 		to      *LongCost
-	}{{"long", managerMember(b.manager, "manager", "bench"), &r.Free}, {"long-small", small, &r.Small}} {
+	}{{"long", managerMember(b.manager, "manager", "bench"), &r.Unlimited}, {"long-small", small, &r.Limited}} {
 		var err error
 		if *c.to, err = b.measureLong(ctx, c.name, c.manager); err != nil {
 			return nil, err
@@ -138,7 +138,7 @@ func (b *bench) compareLong(ctx context.Context, small member) (*LongReport, err
 // measureLong runs one long Turn, kills its manager when most calls have been made, and measures how fast the next
 // manager continues.
 func (b *bench) measureLong(ctx context.Context, name string, m member) (c LongCost, err error) {
-	s, err := newLongSite(b.scale.calls)
+	s, err := newLongServers(b.scale.calls)
 	if err != nil {
 		return c, err
 	}
@@ -170,14 +170,14 @@ func (b *bench) measureLong(ctx context.Context, name string, m member) (c LongC
 }
 
 // runLong runs the Turn in the namespace of this name.
-func (b *bench) runLong(ctx context.Context, name string, s *longSite, k *keeper) (c LongCost, err error) {
+func (b *bench) runLong(ctx context.Context, name string, s *longServers, k *keeper) (c LongCost, err error) {
 	b.say("scale: %s: a Turn of %d calls, whose manager is killed after %d", name, s.calls, s.killAt)
 	if err := b.waitForAgents(ctx, 1); err != nil {
 		return c, err
 	}
 	var result *burstResult
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.kill(ctx, k, &c) })
+	group.Go(func() error { return s.killAndMeasure(ctx, k, &c) })
 	group.Go(func() (err error) {
 		result, err = b.burstOf(ctx, 1, func(int) *v1alpha1.Turn {
 			turn := newTurn(name, 0)
@@ -196,10 +196,11 @@ func (b *bench) runLong(ctx context.Context, name string, s *longSite, k *keeper
 	return c, nil
 }
 
-// kill kills the manager when the request is held, and measures the time until the next manager sends it again.
-func (s *longSite) kill(ctx context.Context, k *keeper, c *LongCost) error {
+// killAndMeasure kills the manager when the request with the results of killAt calls has arrived. It measures the time
+// from the start of the next manager's process until that manager sends the request again.
+func (s *longServers) killAndMeasure(ctx context.Context, k *keeper, c *LongCost) error {
 	select {
-	case <-s.held:
+	case <-s.delayed:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -218,7 +219,7 @@ func (s *longSite) kill(ctx context.Context, k *keeper, c *LongCost) error {
 }
 
 // count adds the counts of requests and calls.
-func (s *longSite) count(c *LongCost) {
+func (s *longServers) count(c *LongCost) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.requests {

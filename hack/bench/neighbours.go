@@ -150,7 +150,7 @@ func (n *neighbourhood) under(ctx context.Context, a attack, try int) (result *A
 	}
 	tenant := &attacker{api: n.api, namespace: "attacker-" + name, size: a.size, server: hostileServer}
 	k, metricsURL, err := n.keepMember(ctx,
-		managerMember(n.manager, "manager", "bench", "--shutdown-grace-seconds", "2").within(n.group), dir, data)
+		managerMember(n.manager, "manager", "bench", "--shutdown-grace-seconds", "2").withLimits(n.group), dir, data)
 	if err != nil {
 		return nil, err
 	}

@@ -175,8 +175,8 @@ func (r *Report) failure() error {
 	check("minimal", r.Minimal)
 	if e := r.Executors; e != nil {
 		check("one process", e.One)
-		check("two executors of half its capacity", e.Half)
-		check("two executors of its capacity", e.Same)
+		check("two executors of half its capacity", e.HalfCapacity)
+		check("two executors of its capacity", e.FullCapacity)
 	}
 	if r.Tools != nil {
 		errs = append(errs, r.Tools.failure())
@@ -224,22 +224,29 @@ func (r *Report) write(out io.Writer, format string) error {
 
 // head describes the setup in the first line of a table.
 func (s Setup) head() string {
-	return fmt.Sprintf("%d Turns at once, model latency %s, answers of %d characters, facts of %d, %d CPUs",
-		s.Turns, time.Duration(s.LatencyMilliseconds)*time.Millisecond, s.ReplyChars, s.PayloadChars, s.CPUs)
+	return fmt.Sprintf("%d Turns at once, model latency %s, answers of %d characters, %s, %d CPUs",
+		s.Turns, time.Duration(s.LatencyMilliseconds)*time.Millisecond, s.ReplyChars, s.facts(), s.CPUs)
+}
+
+func (s Setup) facts() string {
+	if s.PayloadChars == 0 {
+		return "no facts"
+	}
+	return fmt.Sprintf("facts of %d characters in all", s.PayloadChars)
 }
 
 func (r *Report) floorTable() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n\n", r.Setup.head())
-	const line = "%-36s%10s%10s%8s%10s%8s\n"
+	const line = "%-44s%10s%10s%8s%10s%8s\n"
 	fmt.Fprintf(&text, line, "", "manager", "floor", "ratio", "minimal", "ratio")
 	for _, row := range r.rows() {
 		fmt.Fprintf(&text, line, row.name, number(row.manager), number(row.floor), ratio(row.manager, row.floor),
 			number(row.minimal), ratio(row.manager, row.minimal))
 	}
 	fmt.Fprintf(&text, "\nThe floor is a bare client-go program: watch, one status write, one model request, "+
-		"one status write. Minimal is the same with\n"+
-		"an object that has only the fields which this takes.\n"+
+		"one status write. Minimal is the\n"+
+		"same program with objects that have only the fields it needs.\n"+
 		"API writes leave out the benchmark's own creation of the Turns, and Leases (manager %.0f, floor %.0f in all).\n",
 		r.Manager.LeaseWrites, r.Floor.LeaseWrites)
 	return text.String()
@@ -255,11 +262,11 @@ func (r *Report) rows() []row {
 	rows := []row{
 		{"Turns per second", m.TurnsPerSecond, f.TurnsPerSecond, o.TurnsPerSecond},
 		{"wall time, s", m.WallSeconds, f.WallSeconds, o.WallSeconds},
-		{"duration less latency, p50, ms", m.Overhead.P50, f.Overhead.P50, o.Overhead.P50},
-		{"duration less latency, p95, ms", m.Overhead.P95, f.Overhead.P95, o.Overhead.P95},
+		{"duration minus model latency, p50, ms", m.Overhead.P50, f.Overhead.P50, o.Overhead.P50},
+		{"duration minus model latency, p95, ms", m.Overhead.P95, f.Overhead.P95, o.Overhead.P95},
 		{"creation to completion, p50, ms", m.Completion.P50, f.Completion.P50, o.Completion.P50},
 		{"creation to completion, p95, ms", m.Completion.P95, f.Completion.P95, o.Completion.P95},
-		{"one at a time less latency, p50, ms", m.Single.P50, f.Single.P50, o.Single.P50},
+		{"one at a time minus model latency, p50, ms", m.Single.P50, f.Single.P50, o.Single.P50},
 		{"CPU per Turn, ms", m.CPUPerTurn, f.CPUPerTurn, o.CPUPerTurn},
 		{"CPU of the API server per Turn, ms", m.ServerCPUPerTurn, f.ServerCPUPerTurn, o.ServerCPUPerTurn},
 		{"peak memory, MiB", m.PeakMemoryMiB, f.PeakMemoryMiB, o.PeakMemoryMiB},

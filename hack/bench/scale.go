@@ -93,7 +93,7 @@ func (b *bench) measureScale(ctx context.Context) (*ScaleReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &ScaleReport{MemoryMiB: b.scale.memoryMiB, LimitCPUs: b.scale.cpus, Bound: small.group.String()}
+	r := &ScaleReport{MemoryMiB: b.scale.memoryMiB, LimitCPUs: b.scale.cpus, Bound: small.cgroup.String()}
 	cpus := readCPUTime()
 	for _, part := range b.scale.parts {
 		switch part {
@@ -134,7 +134,7 @@ func (b *bench) smallManager(ctx context.Context) (member, error) {
 	if err := runQuietly(ctx, append([]string{path}, args...)...); err != nil {
 		return member{}, err
 	}
-	return managerMember(copied, "manager", "bench").within(group), nil
+	return managerMember(copied, "manager", "bench").withLimits(group), nil
 }
 
 // newGroup creates a control group that is removed when the harness has stopped.

@@ -42,7 +42,7 @@ func TestTheLimitsOfARealManagerAreMeasured(t *testing.T) {
 	if r.Held.InFlight != 4 || r.Held.PeakMiB < 20 {
 		t.Errorf("the measurement of Turns in flight is implausible: %+v", r.Held)
 	}
-	for name, c := range map[string]LongCost{"free": r.Long.Free, "small": r.Long.Small} {
+	for name, c := range map[string]LongCost{"unlimited": r.Long.Unlimited, "limited": r.Long.Limited} {
 		// The results of 10 calls, and the prompt.
 		if c.LastTokens < 10*pageChars/4 || c.InputTokens < 2*c.LastTokens || c.ResumeSeconds <= 0 || c.Journal.Bytes < 10*pageChars {
 			t.Errorf("the measurement of the long Turn (%s) is implausible: %+v", name, c)
@@ -50,20 +50,20 @@ func TestTheLimitsOfARealManagerAreMeasured(t *testing.T) {
 	}
 }
 
-func TestALongSiteHoldsOneRequestAndCountsAll(t *testing.T) {
-	s, err := newLongSite(20)
+func TestLongServersDelayOneRequestAndCountAll(t *testing.T) {
+	s, err := newLongServers(20)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.killAt != 18 {
 		t.Fatalf("the manager is killed after %d calls, want 18 of 20", s.killAt)
 	}
-	if s.holds(16) || !s.holds(18) {
-		t.Error("want the request with 18 results held, and no other")
+	if s.countAndDelay(16) || !s.countAndDelay(18) {
+		t.Error("want the request with 18 results to stay open, and no other")
 	}
-	<-s.held
-	if s.holds(18) || len(s.resumed) != 1 {
-		t.Error("want the next request with 18 results let through, and its time noted")
+	<-s.delayed
+	if s.countAndDelay(18) || len(s.resumed) != 1 {
+		t.Error("want the next request with 18 results to be answered, and its time recorded")
 	}
 	s.pages = map[string]int{"0-a": 1, "0-b": 3}
 	var got LongCost
@@ -85,7 +85,7 @@ func scaleReport() *ScaleReport {
 			WritesPerTurnByKind: map[string]float64{"PUT turns/status": 2}, Journal: JournalUse{Bytes: 5_100_000},
 		},
 		Held: &HeldReport{InFlight: 10_000, PeakMiB: 2048, BoundMiB: 2048},
-		Long: &LongReport{Calls: 100, Free: long, Small: long},
+		Long: &LongReport{Calls: 100, Unlimited: long, Limited: long},
 	}
 }
 
@@ -112,19 +112,19 @@ func TestScaleReportChecksItsNumbers(t *testing.T) {
 			"peak memory: 2049 MiB until all of the 10000 Turns",
 		},
 		"no kill": {
-			"it measures nothing", func(r *ScaleReport) { r.Long.Free.Restarts = 0 },
+			"it measures nothing", func(r *ScaleReport) { r.Long.Unlimited.Restarts = 0 },
 			"without limits: the manager restarted 0 times, want the one kill",
 		},
 		"a repeated call": {
-			"calls are in the journal", func(r *ScaleReport) { r.Long.Small.RepeatedCalls = 1 },
+			"calls are in the journal", func(r *ScaleReport) { r.Long.Limited.RepeatedCalls = 1 },
 			"of the small manager: 100 tool calls, 1 of them repeated",
 		},
 		"a repeated step": {
-			"replies are in the journal", func(r *ScaleReport) { r.Long.Free.ModelRequests = 53 },
+			"replies are in the journal", func(r *ScaleReport) { r.Long.Unlimited.ModelRequests = 53 },
 			"53 model requests, want 52",
 		},
 		"a failed long Turn": {
-			"it must continue", func(r *ScaleReport) { r.Long.Free.FailedTurns = map[string]int{"Interrupted": 1} },
+			"it must continue", func(r *ScaleReport) { r.Long.Unlimited.FailedTurns = map[string]int{"Interrupted": 1} },
 			"did not succeed: map[Interrupted:1]",
 		},
 	} {

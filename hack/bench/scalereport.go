@@ -52,9 +52,9 @@ type CrowdReport struct {
 
 // LongReport compares a long Turn of a manager without limits with that of the small manager.
 type LongReport struct {
-	Calls int      `json:"calls"`
-	Free  LongCost `json:"free"`
-	Small LongCost `json:"small"`
+	Calls     int      `json:"calls"`
+	Unlimited LongCost `json:"unlimited"`
+	Limited   LongCost `json:"limited"`
 }
 
 // LongCost is the cost of a long Turn whose manager was killed once.
@@ -95,7 +95,8 @@ func (r *ScaleReport) failure() error {
 		errs = append(errs, r.Held.failure())
 	}
 	if r.Long != nil {
-		errs = append(errs, r.Long.Free.failure("without limits", r.Long.Calls), r.Long.Small.failure("of the small manager", r.Long.Calls))
+		errs = append(errs, r.Long.Unlimited.failure("without limits", r.Long.Calls),
+			r.Long.Limited.failure("of the small manager", r.Long.Calls))
 	}
 	return errors.Join(errs...)
 }
@@ -169,8 +170,8 @@ func (r *ScaleReport) crowdTable(s Setup) string {
 	var text strings.Builder
 	c := r.Crowd
 	fmt.Fprintf(&text, "A manager with %s (%s) for %d namespaces, %d Turns at once: model latency %g s, answers of %d\n"+
-		"characters, facts of %d, %d CPUs\n\n", r.limits(), r.Bound, c.Namespaces, c.Turns, float64(c.LatencyMilliseconds)/1000,
-		s.ReplyChars, s.PayloadChars, s.CPUs)
+		"characters, %s, %d CPUs\n\n", r.limits(), r.Bound, c.Namespaces, c.Turns, float64(c.LatencyMilliseconds)/1000,
+		s.ReplyChars, s.facts(), s.CPUs)
 	const line = "%-42s%10s%10s%s\n"
 	fmt.Fprintf(&text, line, "", "measured", "must be", "")
 	exactly := func(name string, value, want int) {
@@ -210,21 +211,21 @@ func (r *ScaleReport) longTable(s Setup) string {
 		"of %d characters, %d CPUs\n\n", l.Calls, callsPerStep, pageChars, s.CPUs)
 	const line = "%-42s%12s%20s%10s%s\n"
 	fmt.Fprintf(&text, line, "limits of the manager", "none", r.limits(), "must be", "")
-	exactly := func(name string, free, small, want int) {
+	exactly := func(name string, unlimited, limited, want int) {
 		mark := ""
-		if free != want || small != want {
+		if unlimited != want || limited != want {
 			mark = "  VIOLATED"
 		}
-		fmt.Fprintf(&text, line, name, strconv.Itoa(free), strconv.Itoa(small), strconv.Itoa(want), mark)
+		fmt.Fprintf(&text, line, name, strconv.Itoa(unlimited), strconv.Itoa(limited), strconv.Itoa(want), mark)
 	}
 	show := func(name string, of func(*LongCost) float64, print func(float64) string) {
-		fmt.Fprintf(&text, line, name, print(of(&l.Free)), print(of(&l.Small)), "-", "")
+		fmt.Fprintf(&text, line, name, print(of(&l.Unlimited)), print(of(&l.Limited)), "-", "")
 	}
-	exactly("restarts", l.Free.Restarts, l.Small.Restarts, 1)
-	exactly("tool calls", l.Free.ToolCalls, l.Small.ToolCalls, l.Calls)
-	exactly("  repeated", l.Free.RepeatedCalls, l.Small.RepeatedCalls, 0)
-	exactly("model requests", l.Free.ModelRequests, l.Small.ModelRequests, wantRequests(l.Calls))
-	exactly("failed Turns", len(l.Free.FailedTurns), len(l.Small.FailedTurns), 0)
+	exactly("restarts", l.Unlimited.Restarts, l.Limited.Restarts, 1)
+	exactly("tool calls", l.Unlimited.ToolCalls, l.Limited.ToolCalls, l.Calls)
+	exactly("  repeated", l.Unlimited.RepeatedCalls, l.Limited.RepeatedCalls, 0)
+	exactly("model requests", l.Unlimited.ModelRequests, l.Limited.ModelRequests, wantRequests(l.Calls))
+	exactly("failed Turns", len(l.Unlimited.FailedTurns), len(l.Limited.FailedTurns), 0)
 	show("input tokens of the last request", func(c *LongCost) float64 { return float64(c.LastTokens) }, whole)
 	show("input tokens of all requests", func(c *LongCost) float64 { return float64(c.InputTokens) }, whole)
 	show("journal, bytes", func(c *LongCost) float64 { return float64(c.Journal.Bytes) }, whole)

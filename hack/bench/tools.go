@@ -75,7 +75,7 @@ func (b *bench) holdTurns(ctx context.Context, name string, group *controlGroup,
 		return nil, err
 	}
 	t, err := b.start(ctx, contender{name: name, members: []member{
-		managerMember(b.manager, "manager", "bench", "--max-concurrent-turns", strconv.Itoa(r.InFlight)).within(group),
+		managerMember(b.manager, "manager", "bench", "--max-concurrent-turns", strconv.Itoa(r.InFlight)).withLimits(group),
 	}})
 	if err != nil {
 		return nil, err

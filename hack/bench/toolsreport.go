@@ -117,8 +117,8 @@ func (r *ToolsReport) table(s Setup) string {
 
 func (r *HeldReport) memoryTable(text *strings.Builder, s Setup) {
 	fmt.Fprintf(text, "A manager with %d Turns in flight, each of which has called a tool: answers of %d "+
-		"characters, facts of %d, %d CPUs\n\n",
-		r.InFlight, s.ReplyChars, s.PayloadChars, s.CPUs)
+		"characters, %s, %d CPUs\n\n",
+		r.InFlight, s.ReplyChars, s.facts(), s.CPUs)
 	const line = "%-34s%10s%10s%10s%10s%s\n"
 	fmt.Fprintf(text, line, "", "idle", "in flight", "to end", "at most", "")
 	mark, bound := "", float64(r.BoundMiB)

@@ -69,7 +69,7 @@ type demo struct {
 type act struct{ title, manifests, turn string }
 
 func (d *demo) acts() []act {
-	all := []act{{"One Turn: a question, and facts that bear on it", d.manifests, d.turn}}
+	all := []act{{"One Turn: a question, with facts for the answer", d.manifests, d.turn}}
 	if d.tools != "" {
 		all = append(all, act{
 			"One Turn with tools: it searches, reads, hands work on, and asks before it closes a ticket",

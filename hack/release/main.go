@@ -138,15 +138,15 @@ func (p *programs) Set(text string) error {
 	if !found || path == "" {
 		return fmt.Errorf("must be OS/ARCHITECTURE=PATH, got %q", text)
 	}
-	at, err := parsePlatform(name)
+	target, err := parsePlatform(name)
 	if err != nil {
 		return err
 	}
 	for _, other := range *p {
-		if other.platform == at {
-			return fmt.Errorf("%s is given twice", at)
+		if other.platform == target {
+			return fmt.Errorf("%s is given twice", target)
 		}
 	}
-	*p = append(*p, program{at, path})
+	*p = append(*p, program{target, path})
 	return nil
 }

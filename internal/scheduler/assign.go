@@ -20,30 +20,32 @@ const (
 type turn struct {
 	Request
 	state state
-	// deferred means that the Turn cannot take a slot at present. It keeps only the later Turns of its Agent
-	// waiting.
+	// deferred means that the Turn cannot use a slot now. It keeps its place in the queue of its Agent, so later
+	// Turns of this Agent also wait. Turns of other Agents do not.
 	deferred bool
 	executor string
 	agent    *agent
-	at       int
+	// heapIndex is the position in the ranking, from 1; 0 means that the Turn is in no ranking.
+	heapIndex int
 }
 
-func (t *turn) position() *int { return &t.at }
+func (t *turn) position() *int { return &t.heapIndex }
 
 type agent struct {
 	Agent
 	namespace *namespace
-	// known means that the Agent exists.
-	known bool
+	// exists is false for an Agent that does not exist, although Turns name it.
+	exists bool
 	// running is the number of the Agent's Turns that hold slots.
 	running int
 	waiting ranking[*turn]
 	// deferred holds the waiting Turns that cannot take a slot at present.
 	deferred map[*turn]struct{}
-	at       int
+	// heapIndex is the position in the ranking, from 1; 0 means that the Agent is in no ranking.
+	heapIndex int
 }
 
-func (a *agent) position() *int { return &a.at }
+func (a *agent) position() *int { return &a.heapIndex }
 
 // isEligible reports whether the Agent allows a slot for its first waiting Turn.
 func (a *agent) isEligible() bool {
@@ -54,20 +56,21 @@ func (a *agent) isFull() bool { return a.MaxParallelTurns > 0 && a.running >= a.
 
 type namespace struct {
 	name string
-	// agents is the number of the namespace's Agents in the scheduler; known is the number of these that exist.
-	agents, known int
+	// agents is the number of the namespace's Agents in the scheduler; existing is the number of these that exist.
+	agents, existing int
 	// running and waiting count Turns.
 	running, waiting int
 	// eligible ranks the Agents whose first Turn may have a slot. The Agent whose Turn has waited longest is at the
 	// top.
 	eligible ranking[*agent]
-	at       int
+	// heapIndex is the position in the ranking, from 1; 0 means that the namespace is in no ranking.
+	heapIndex int
 }
 
-func (n *namespace) position() *int { return &n.at }
+func (n *namespace) position() *int { return &n.heapIndex }
 
-// setExecutors replaces the executors. The caller must then call fill. Reserved slots of removed executors are
-// given up. Bound Turns keep their slots until their reconciler releases them.
+// setExecutors replaces the executors. The caller must then call fill. Turns with a reserved slot of a removed
+// executor lose the slot and wait again. Bound Turns keep their slots until their reconciler releases them.
 func (s *Slots) setExecutors(executors []Executor) {
 	executors = slices.SortedFunc(slices.Values(executors), func(a, b Executor) int { return strings.Compare(a.Name, b.Name) })
 	if slices.Equal(executors, s.executors) {
@@ -104,7 +107,8 @@ func (s *Slots) requeue(t *turn, deferred bool) {
 	s.setWaiting(t, true)
 }
 
-// replace creates the entry of a Turn anew, without slot or queue position. before is its previous entry, or nil.
+// replace removes the previous entry of a Turn, if before is not nil, and creates a new one. The new entry has neither
+// a slot nor a position in the queue.
 func (s *Slots) replace(before *turn, r Request) *turn {
 	if before != nil {
 		s.detach(before)
@@ -153,7 +157,7 @@ func (s *Slots) agentOf(key Key) *agent {
 	return a
 }
 
-// setAgent takes over the limit of an Agent, unless a newer version is known.
+// setAgent stores the limit of an Agent, unless a newer version is already stored.
 func (s *Slots) setAgent(from Agent) {
 	a := s.agentOf(from.Key)
 	if from.Version == 0 || from.Version < a.Version {
@@ -166,29 +170,29 @@ func (s *Slots) setAgent(from Agent) {
 	}
 }
 
-// exists records whether an Agent exists, and thus whether its namespace is a tenant.
-func (s *Slots) exists(key Key, known bool) {
+// setAgentExists records whether an Agent exists, and thus whether its namespace is a tenant.
+func (s *Slots) setAgentExists(key Key, exists bool) {
 	a := s.agentOf(key)
-	if a.known == known {
+	if a.exists == exists {
 		return
 	}
-	a.known = known
+	a.exists = exists
 	n := a.namespace
-	before := n.known
-	if known {
-		n.known++
+	before := n.existing
+	if exists {
+		n.existing++
 	} else {
-		n.known--
+		n.existing--
 	}
-	if (before > 0) != (n.known > 0) {
-		s.tenants += n.known - before
+	if (before > 0) != (n.existing > 0) {
+		s.tenants += n.existing - before
 		s.updateNamespaceLimit()
 	}
 }
 
 // removeIfUnused removes an Agent that does not exist and has no Turns.
 func (s *Slots) removeIfUnused(a *agent) {
-	if a.known || a.running > 0 || a.waiting.Len() > 0 {
+	if a.exists || a.running > 0 || a.waiting.Len() > 0 {
 		return
 	}
 	delete(s.agents, a.Key)
@@ -199,7 +203,7 @@ func (s *Slots) removeIfUnused(a *agent) {
 
 // setWaiting makes a Turn wait, or stop waiting.
 func (s *Slots) setWaiting(t *turn, waits bool) {
-	if (t.at > 0) != waits {
+	if (t.heapIndex > 0) != waits {
 		if waits {
 			t.agent.namespace.waiting++
 		} else {
@@ -251,10 +255,11 @@ func (s *Slots) updateNamespaceRank(n *namespace) {
 	s.eligible.update(n, n.eligible.Len() > 0 && !s.isFull(n))
 }
 
-// fill gives free slots to waiting Turns as long as there are both, and wakes those Turns, except the one that
-// asks. If an executor has appeared, it also wakes the Turns that await one.
-func (s *Slots) fill(asks *turn) {
-	s.assign(asks)
+// fill gives free slots to eligible Turns until there are no more free slots or no more such Turns. It wakes the Turns
+// that get a slot, except caller, whose reconciler is making this call; caller may be nil. If an executor has
+// appeared, fill also wakes the Turns that await one.
+func (s *Slots) fill(caller *turn) {
+	s.assign(caller)
 	if !s.executorAppeared {
 		return
 	}
@@ -267,7 +272,7 @@ func (s *Slots) fill(asks *turn) {
 	clear(s.awaiting)
 }
 
-func (s *Slots) assign(asks *turn) {
+func (s *Slots) assign(caller *turn) {
 	for s.eligible.Len() > 0 {
 		name, free := s.freest()
 		if free == 0 {
@@ -276,13 +281,14 @@ func (s *Slots) assign(asks *turn) {
 		t := s.eligible.first().eligible.first().waiting.first()
 		s.setWaiting(t, false)
 		s.occupy(t, reserved, name)
-		if t != asks {
+		if t != caller {
 			s.wake(t.Turn, true)
 		}
 	}
 }
 
-// freest returns the executor with the most free slots and the number of these; among equals, the first by name.
+// freest returns the executor with the most free slots, and the number of its free slots. Of several such executors it
+// returns the first by name. If no slot is free, the name is empty.
 func (s *Slots) freest() (name string, free int) {
 	for _, e := range s.executors {
 		if left := e.Capacity - s.used[e.Name]; left > free {

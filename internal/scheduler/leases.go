@@ -33,7 +33,7 @@ type Leases struct {
 	watching bool
 	// leading is true once this process leads.
 	leading bool
-	// lastRenewal is when this process last saw a renewal of any Lease.
+	// lastRenewal is the time at which this process last saw a renewal of any Lease.
 	lastRenewal time.Time
 	// writableSince is the time since which Leases can be written, as far as this process knows. No Lease expires
 	// before its duration has passed since then.
@@ -100,16 +100,16 @@ func (l *Leases) Observe(lease *coordinationv1.Lease, now time.Time) {
 	l.record(lease, now)
 }
 
-// Check records a Lease as the cache has it. left is how long its holder still counts as alive; it is 0 or less if
-// the holder does not. trusted reports whether the holder may get Turns.
+// Check records a Lease as the cache has it. left is how long its holder still counts as alive; at 0 or less, the
+// holder does not count as alive. mayGetTurns reports whether new Turns may be bound to the holder.
 //
-// A Lease is held for its duration after each change that this process sees. The first look counts as a change. So
-// if an executor died before this process started, its Turns are bound anew one duration after the start. They must
-// not be bound earlier, because the executor might be alive.
+// A Lease is held for its duration after each change that this process sees. The first time that this process sees
+// the Lease counts as a change. So if an executor died before this process started, its Turns are bound anew one
+// lease duration after the start. They must not be bound earlier, because the executor might be alive.
 //
 // New Turns require more. This process must have seen a renewal of the Lease, or the Lease must show a renewal that
 // is recent by the clock of this process.
-func (l *Leases) Check(lease *coordinationv1.Lease, now time.Time) (left time.Duration, trusted bool) {
+func (l *Leases) Check(lease *coordinationv1.Lease, now time.Time) (left time.Duration, mayGetTurns bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.record(lease, now)
@@ -164,13 +164,13 @@ const (
 	CoveredLeaseRetention = 5 * time.Minute
 )
 
-// KeepFor returns after which time to look again at the Lease of a lost executor; 0 if the Lease need not be kept any
-// longer. all are the Leases of all executors.
+// KeepFor returns after which time KeepFor must be called again for the Lease of a lost executor. It returns 0 if the
+// Lease may be deleted now. all are the Leases of all executors.
 func (l *Leases) KeepFor(lease *coordinationv1.Lease, all []coordinationv1.Lease, now time.Time) time.Duration {
 	kept := MaxLeaseRetention
 	for i := range all {
 		if other := &all[i]; other.Name != lease.Name && coversPosition(other, lease) {
-			if left, trusted := l.Check(other, now); left > 0 && trusted {
+			if left, mayGetTurns := l.Check(other, now); left > 0 && mayGetTurns {
 				kept = CoveredLeaseRetention
 			}
 		}
@@ -237,8 +237,8 @@ func heldFor(s *coordinationv1.LeaseSpec) time.Duration {
 	return time.Duration(*s.LeaseDurationSeconds) * time.Second
 }
 
-// ExecutorOf returns the executor that a Lease describes. Its capacity is 0 if the Lease does not say it, and while the
-// executor stops: it would hand new Turns back.
+// ExecutorOf returns the executor that a Lease describes. Its capacity is 0 if the Lease does not state one. It is also
+// 0 while the executor stops, because it would hand new Turns back.
 func ExecutorOf(l *coordinationv1.Lease) Executor {
 	capacity, err := strconv.Atoi(l.Annotations[executor.CapacityAnnotation])
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // now is the start of the process in these tests.
 var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
-// leaseOf returns the Lease of an executor for one Turn, renewed for 15 s.
+// leaseOf returns the Lease of an executor with one slot. It was renewed at the given time, and lasts 15 s.
 func leaseOf(name string, renewed time.Time) *coordinationv1.Lease {
 	return &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
@@ -43,7 +43,7 @@ func (h *holder) renews(at time.Time) {
 	h.lease.Spec.RenewTime = new(metav1.NewMicroTime(at.Add(h.skew)))
 }
 
-// TestLeases looks at a Lease of 15 s at these seconds after the start. Some looks follow a change of the Lease.
+// TestLeases checks a Lease with a duration of 15 s at several times after the start of the process.
 func TestLeases(t *testing.T) {
 	const hour = time.Hour
 	renew := func(h *holder, at time.Time) { h.renews(at) }
@@ -52,10 +52,11 @@ func TestLeases(t *testing.T) {
 	annotate := func(h *holder, _ time.Time) { h.lease.ResourceVersion = "2" }
 	replace := func(h *holder, _ time.Time) { h.lease.UID = "another" }
 	recreate := func(h *holder, at time.Time) { h.lease.UID = "another"; h.renews(at) }
-	type look struct {
-		at           int
-		change       func(*holder, time.Time)
-		alive, takes bool
+	// check is a call of Check at a time in seconds after the start. change happens before the call; it may be nil.
+	type check struct {
+		at                 int
+		change             func(*holder, time.Time)
+		alive, mayGetTurns bool
 	}
 	for name, tc := range map[string]struct {
 		reason string
@@ -64,62 +65,62 @@ func TestLeases(t *testing.T) {
 		// start.
 		age     time.Duration
 		appears bool
-		looks   []look
+		checks  []check
 	}{
 		"renewed": {
 			reason: "an executor is alive for the duration after each renewal",
-			looks:  []look{{0, nil, true, true}, {10, renew, true, true}, {24, nil, true, true}, {25, nil, false, false}},
+			checks: []check{{0, nil, true, true}, {10, renew, true, true}, {24, nil, true, true}, {25, nil, false, false}},
 		},
 		"long dead": {
-			reason: "an executor that died before the start gets no Turns, and loses its own one duration after the start",
+			reason: "an executor that died before the start gets no new Turns, and loses its Turns one lease duration after the start",
 			age:    hour,
-			looks:  []look{{0, nil, true, false}, {14, nil, true, false}, {15, nil, false, false}},
+			checks: []check{{0, nil, true, false}, {14, nil, true, false}, {15, nil, false, false}},
 		},
 		"just dead": {
 			reason: "an executor that died just before the start gets Turns until its Lease expires",
 			age:    10 * time.Second,
-			looks:  []look{{0, nil, true, true}, {4, nil, true, true}, {5, nil, true, false}, {15, nil, false, false}},
+			checks: []check{{0, nil, true, true}, {4, nil, true, true}, {5, nil, true, false}, {15, nil, false, false}},
 		},
 		"clock behind": {
 			reason: "an executor whose clock is behind is alive, and gets Turns after a renewal was seen",
 			skew:   -hour,
-			looks:  []look{{0, nil, true, false}, {5, renew, true, true}, {19, nil, true, true}, {20, nil, false, false}},
+			checks: []check{{0, nil, true, false}, {5, renew, true, true}, {19, nil, true, true}, {20, nil, false, false}},
 		},
 		"clock ahead": {
 			reason: "an executor whose clock is ahead is not alive for longer, and gets Turns after a renewal was seen",
 			skew:   hour,
-			looks:  []look{{0, nil, true, false}, {5, renew, true, true}, {19, nil, true, true}, {20, nil, false, false}},
+			checks: []check{{0, nil, true, false}, {5, renew, true, true}, {19, nil, true, true}, {20, nil, false, false}},
 		},
 		"appears, with a clock behind": {
 			reason: "a Lease that appears was just created, whatever it says",
 			skew:   -hour, appears: true,
-			looks: []look{{0, nil, true, true}, {14, nil, true, true}, {15, nil, false, false}},
+			checks: []check{{0, nil, true, true}, {14, nil, true, true}, {15, nil, false, false}},
 		},
 		"released": {
 			reason: "a Lease without a holder is not held",
-			looks:  []look{{0, nil, true, true}, {1, release, false, false}, {2, nil, false, false}},
+			checks: []check{{0, nil, true, true}, {1, release, false, false}, {2, nil, false, false}},
 		},
 		"without a duration": {
 			reason: "a Lease without a duration is not held",
-			looks:  []look{{0, nil, true, true}, {1, shorten, false, false}},
+			checks: []check{{0, nil, true, true}, {1, shorten, false, false}},
 		},
 		"reappearing": {
 			reason: "an executor that returns after its Lease expired gets Turns at once",
-			looks:  []look{{0, nil, true, true}, {20, nil, false, false}, {100, renew, true, true}, {115, nil, false, false}},
+			checks: []check{{0, nil, true, true}, {20, nil, false, false}, {100, renew, true, true}, {115, nil, false, false}},
 		},
 		"created anew": {
-			reason: "the creation of a Lease that replaces another was seen",
+			reason: "a Lease with a new UID was just created, so its executor gets Turns",
 			age:    hour,
-			looks:  []look{{0, nil, true, false}, {3, recreate, true, true}},
+			checks: []check{{0, nil, true, false}, {3, recreate, true, true}},
 		},
 		"restored": {
-			reason: "so was that of a Lease with the same spec as the replaced one",
+			reason: "a Lease with a new UID was just created, even if its spec is that of the old Lease",
 			age:    hour,
-			looks:  []look{{0, nil, true, false}, {3, replace, true, true}},
+			checks: []check{{0, nil, true, false}, {3, replace, true, true}},
 		},
 		"annotated": {
 			reason: "a change by another client is not a renewal",
-			looks:  []look{{0, nil, true, true}, {10, annotate, true, true}, {15, nil, false, false}},
+			checks: []check{{0, nil, true, true}, {10, annotate, true, true}, {15, nil, false, false}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,33 +131,33 @@ func TestLeases(t *testing.T) {
 			} else {
 				l.Start([]coordinationv1.Lease{*h.lease}, now)
 			}
-			for _, look := range tc.looks {
-				at := now.Add(time.Duration(look.at) * time.Second)
-				if look.change != nil {
-					look.change(h, at)
+			for _, check := range tc.checks {
+				at := now.Add(time.Duration(check.at) * time.Second)
+				if check.change != nil {
+					check.change(h, at)
 				}
-				left, trusted := l.Check(h.lease, at)
-				if alive := left > 0; alive != look.alive || trusted != look.takes {
-					t.Errorf("%s: after %d s alive: %t, may get Turns: %t; want %t and %t", tc.reason, look.at, alive,
-						trusted, look.alive, look.takes)
+				left, mayGetTurns := l.Check(h.lease, at)
+				if alive := left > 0; alive != check.alive || mayGetTurns != check.mayGetTurns {
+					t.Errorf("%s: after %d s alive: %t, may get Turns: %t; want %t and %t", tc.reason, check.at, alive,
+						mayGetTurns, check.alive, check.mayGetTurns)
 				}
 			}
 		})
 	}
 }
 
-// TestLeasesWatchedBeforeLeading checks that the Lease e expires one duration after its last renewal,
-// even if this process leads only later. The condition is that renewals of another Lease show that e could have
-// been renewed all the time.
+// TestLeasesWatchedBeforeLeading checks that the Lease e expires 15 s after its last renewal, also if this process
+// becomes the leader after that renewal. This is so only if another Lease was renewed in the meantime: such renewals
+// prove that e could be renewed.
 func TestLeasesWatchedBeforeLeading(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
-		// others holds the seconds at which another executor renews. leads is when this process starts to lead. e
-		// was renewed at 0.
+		// others holds the seconds at which another executor renews. leads is the second at which this process becomes
+		// the leader. e was renewed at 0.
 		others []int
 		leads  int
-		// at is the time of the last look at e, and left the time that e then has left.
-		at, left int
+		// at is the second at which e is checked. wantLeft is the number of seconds until e then expires.
+		at, wantLeft int
 	}{
 		"both expire together":        {"others renewed while e did not", []int{5, 10, 15}, 15, 15, 0},
 		"leads early":                 {"the time counts from the last renewal, not from the start of leading", []int{5}, 6, 10, 5},
@@ -181,12 +182,12 @@ func TestLeasesWatchedBeforeLeading(t *testing.T) {
 				renew(other, s)
 			}
 			l.Lead(second(tc.leads))
-			left, trusted := l.Check(e, second(tc.at))
-			if want := time.Duration(tc.left) * time.Second; left != want {
+			left, mayGetTurns := l.Check(e, second(tc.at))
+			if want := time.Duration(tc.wantLeft) * time.Second; left != want {
 				t.Errorf("%s: %s left, want %s", tc.reason, left, want)
 			}
-			if silent := tc.at >= 15; trusted == silent {
-				t.Errorf("%s: it may get Turns: %t, want %t after %d s without a renewal", tc.reason, trusted, !silent, tc.at)
+			if silent := tc.at >= 15; mayGetTurns == silent {
+				t.Errorf("%s: it may get Turns: %t, want %t after %d s without a renewal", tc.reason, mayGetTurns, !silent, tc.at)
 			}
 		})
 	}
@@ -209,8 +210,11 @@ func TestLeasesInStaleCache(t *testing.T) {
 		live, cached *coordinationv1.Lease
 		left         time.Duration
 	}{
-		"renewed":      {"an older renewal is not a renewal", version("a", "10", renewed), version("a", "9", as), 5 * time.Second},
-		"annotated":    {"nor is one before a change by another client", version("a", "10", as), version("a", "9", renewed), 0},
+		"renewed": {"an older renewal is not a renewal", version("a", "10", renewed), version("a", "9", as), 5 * time.Second},
+		"annotated": {
+			"an older renewal, from before a change by another client, is not a renewal", version("a", "10", as),
+			version("a", "9", renewed), 0,
+		},
 		"released":     {"the newer knowledge counts", version("a", "10", released), version("a", "9", as), 0},
 		"created anew": {"a replaced Lease does not come back", version("b", "10", renewed), version("a", "9", as), 5 * time.Second},
 		"newer":        {"a cache that has caught up is used", version("a", "10", as), version("a", "11", renewed), 15 * time.Second},
@@ -239,8 +243,8 @@ func TestRecreatedLease(t *testing.T) {
 		t.Fatalf("the Lease has expired, and %s are left", left)
 	}
 	l.Forget(h.lease.Name)
-	if left, trusted := l.Check(h.lease, now.Add(time.Minute)); left != 15*time.Second || !trusted {
-		t.Errorf("a Lease that appears was just created, got %s and %t", left, trusted)
+	if left, mayGetTurns := l.Check(h.lease, now.Add(time.Minute)); left != 15*time.Second || !mayGetTurns {
+		t.Errorf("a Lease that appears was just created, got %s and %t", left, mayGetTurns)
 	}
 }
 
@@ -254,8 +258,8 @@ func TestLeasesThatWereNeverHeld(t *testing.T) {
 			var l Leases
 			h := newHolder(0, now)
 			change(&h.lease.Spec)
-			if left, trusted := l.Check(h.lease, now); left > 0 || trusted {
-				t.Errorf("the Lease has no holder, got %s and %t", left, trusted)
+			if left, mayGetTurns := l.Check(h.lease, now); left > 0 || mayGetTurns {
+				t.Errorf("the Lease has no holder, got %s and %t", left, mayGetTurns)
 			}
 		})
 	}
@@ -290,7 +294,7 @@ func TestKeepFor(t *testing.T) {
 	}{
 		"just lost":            {"people may look for it", "a", "10", 0, time.Minute, 4 * time.Minute},
 		"covered":              {"another executor has the position", "a", "10", 5 * time.Minute, 5 * time.Minute, 0},
-		"covered by a later":   {"so does a later one", "a", "11", 6 * time.Minute, 6 * time.Minute, 0},
+		"covered by a later":   {"another executor has a later position", "a", "11", 6 * time.Minute, 6 * time.Minute, 0},
 		"not covered":          {"the position is known from this Lease only", "a", "9", 5 * time.Minute, 5 * time.Minute, 5 * time.Minute},
 		"another store":        {"its position says nothing", "b", "10", 5 * time.Minute, 5 * time.Minute, 5 * time.Minute},
 		"covered by a lost":    {"only a living executor counts", "a", "10", 0, 5 * time.Minute, 5 * time.Minute},

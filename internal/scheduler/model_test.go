@@ -31,7 +31,7 @@ type modelTurn struct {
 type modelAgent struct {
 	most    int
 	version int64
-	known   bool
+	exists  bool
 }
 
 func newModel(limits Limits) *model {
@@ -52,7 +52,7 @@ func (m *model) learn(a Agent) {
 // tidy removes the limits of Agents that neither exist nor have Turns.
 func (m *model) tidy() {
 	for key, a := range m.agents {
-		if !a.known && m.count(func(t *modelTurn) bool { return t.Agent.Key == key }) == 0 {
+		if !a.exists && m.count(func(t *modelTurn) bool { return t.Agent.Key == key }) == 0 {
 			delete(m.agents, key)
 		}
 	}
@@ -81,7 +81,7 @@ func (m *model) capacity() (n int) {
 func (m *model) atOnce() int {
 	tenants := map[string]bool{}
 	for key, a := range m.agents {
-		if a.known {
+		if a.exists {
 			tenants[key.Namespace] = true
 		}
 	}
@@ -267,7 +267,7 @@ func drive(t *testing.T, next func(n int) int, steps int) {
 			switch next(4) {
 			case 0:
 				if a := m.agents[agent.Key]; a != nil {
-					a.known, a.version = false, 0
+					a.exists, a.version = false, 0
 					m.fill(Key{})
 				}
 				s.ForgetAgent(agent.Key)
@@ -281,7 +281,7 @@ func drive(t *testing.T, next func(n int) int, steps int) {
 				s.Resume(agent.Key)
 			default:
 				m.learn(agent)
-				m.agents[agent.Key].known = true
+				m.agents[agent.Key].exists = true
 				m.fill(Key{})
 				s.SetAgent(agent)
 			}
@@ -326,14 +326,14 @@ func compare(t *testing.T, s *Slots, m *model, when string) {
 	type limit struct {
 		Most    int
 		Version int64
-		Known   bool
+		Exists  bool
 	}
 	gotAgents, wantAgents := map[string]limit{}, map[string]limit{}
 	for key, a := range s.agents {
-		gotAgents[key.String()] = limit{a.MaxParallelTurns, a.Version, a.known}
+		gotAgents[key.String()] = limit{a.MaxParallelTurns, a.Version, a.exists}
 	}
 	for key, a := range m.agents {
-		wantAgents[key.String()] = limit{a.most, a.version, a.known}
+		wantAgents[key.String()] = limit{a.most, a.version, a.exists}
 	}
 	if diff := gocmp.Diff(wantAgents, gotAgents); diff != "" {
 		t.Fatalf("%s: Agents (-want +got):\n%s", when, diff)

@@ -40,10 +40,10 @@ type Slots struct {
 	used      map[string]int
 	// namespaceLimit is the number of Turns of a namespace that may hold slots; 0 means no limit.
 	namespaceLimit int
-	// tenants is the number of namespaces that have an Agent.
+	// tenants is the number of namespaces in which at least one Agent exists.
 	tenants int
-	// awaiting holds the Turns to wake when an executor appears: they were refused because no executor was running,
-	// or are about to request a slot.
+	// awaiting holds the Turns that are woken when an executor appears: they got no slot because no executor was
+	// running, or they are about to request a slot.
 	awaiting map[Key]struct{}
 	// executorAppeared means that an executor has appeared, or has gained capacity, since the Turns in awaiting
 	// were last woken.
@@ -68,9 +68,9 @@ func New(limits Limits, wake func(turn Key, urgent bool)) *Slots {
 	return s
 }
 
-// Reserve requests a slot. The Turn gets one, or waits and is woken when it gets one. If the Turn already has a
-// reserved slot, it gets that slot. If the Turn was bound, it first gives up that slot. executors are the executors
-// that may get Turns now.
+// Reserve requests a slot. The Turn gets one at once, or waits and is woken when it gets one. If a slot is already
+// reserved for the Turn, it gets that slot. If the Turn holds a slot as a bound Turn, it first gives up that slot.
+// executors are the executors that may get Turns now.
 func (s *Slots) Reserve(r Request, executors []Executor) Verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,8 +121,9 @@ func (s *Slots) refusal(t *turn) Verdict {
 	return Verdict{Cause: AllSlotsTaken, Message: "all slots of all executors are taken"}
 }
 
-// ReserveOverLimit reserves a slot beyond all limits, for a Turn that only ends: it calls no model. It returns the
-// executor. If none is running, it returns an empty string, and an executor that appears wakes the Turn.
+// ReserveOverLimit reserves a slot beyond all limits, for a Turn whose executor only has to write its end and asks no
+// model. It returns the name of the executor. If none is running, it returns an empty string, and the Turn is woken
+// when one appears.
 func (s *Slots) ReserveOverLimit(r Request, executors []Executor) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,8 +193,9 @@ func (s *Slots) ReleaseBound(turn Key) {
 	}
 }
 
-// Defer records that a Turn cannot take a slot at present. If a slot is reserved for it, the slot goes to the next
-// Turn. The Turn keeps its position in the queue. It must call Reserve again or wait for Resume.
+// Defer records that a Turn cannot use a slot now. If a slot is reserved for it, the slot goes to the next Turn. The
+// Turn keeps its position in the queue. It gets a slot only after Reserve is called for it again, or Resume for its
+// Agent.
 func (s *Slots) Defer(turn Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,7 +211,7 @@ func (s *Slots) Defer(turn Key) {
 func (s *Slots) SetAgent(a Agent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.exists(a.Key, true)
+	s.setAgentExists(a.Key, true)
 	s.setAgent(a)
 	s.fill(nil)
 }
@@ -219,7 +221,7 @@ func (s *Slots) ForgetAgent(key Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a := s.agents[key]; a != nil {
-		s.exists(key, false)
+		s.setAgentExists(key, false)
 		a.Version = 0
 		s.removeIfUnused(a)
 		s.fill(nil)
