@@ -163,14 +163,14 @@ func TestDecide(t *testing.T) {
 		"a Turn of a lost executor can be cancelled": {
 			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), agent: ready,
 			want: decision{
-				action: finalize, reason: v1alpha1.TurnReasonCancelled,
+				action: endFromJournal, reason: v1alpha1.TurnReasonCancelled,
 				message: "the turn was cancelled while it was not running",
 			},
 		},
 		"a Turn of a lost executor without its agent can be cancelled": {
 			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)),
 			want: decision{
-				action: finalize, reason: v1alpha1.TurnReasonCancelled,
+				action: endFromJournal, reason: v1alpha1.TurnReasonCancelled,
 				message: "the turn was cancelled while it was not running",
 			},
 		},
@@ -180,7 +180,7 @@ func TestDecide(t *testing.T) {
 		"a Turn of a lost executor ends when its time is over": {
 			turn: turnWith(boundTo("e"), started(2*time.Minute)), agent: ready,
 			want: decision{
-				action: finalize, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				action: endFromJournal, reason: v1alpha1.TurnReasonDeadlineExceeded,
 				message: "the turn reached its time limit of 1m0s while no executor ran it; it was Running",
 			},
 		},
@@ -190,7 +190,7 @@ func TestDecide(t *testing.T) {
 				a.Spec.Limits = &v1alpha1.Limits{TimeoutSeconds: new(int32(10))}
 			}),
 			want: decision{
-				action: finalize, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				action: endFromJournal, reason: v1alpha1.TurnReasonDeadlineExceeded,
 				message: "the turn reached its time limit of 10s while no executor ran it; it was Running",
 			},
 		},
@@ -290,7 +290,7 @@ func TestDecide(t *testing.T) {
 		"a Turn that has run is cancelled by an executor with its journal, even without its profile": {
 			turn: turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), agent: noProfile,
 			want: decision{
-				action: finalize, reason: v1alpha1.TurnReasonCancelled,
+				action: endFromJournal, reason: v1alpha1.TurnReasonCancelled,
 				message: "the turn was cancelled while it was not running",
 			},
 		},
@@ -298,7 +298,7 @@ func TestDecide(t *testing.T) {
 			turn:  turnWith(boundTo("e"), started(2*time.Minute), handedBack(v1alpha1.TurnReasonWaitingForAgent)),
 			agent: agentWith(metav1.ConditionFalse, "its provider is missing", modelsResolved(metav1.ConditionFalse)),
 			want: decision{
-				action: finalize, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				action: endFromJournal, reason: v1alpha1.TurnReasonDeadlineExceeded,
 				message: "the turn reached its time limit of 1m0s while no executor ran it; it was WaitingForAgent: " +
 					`Agent "support" is not ready: its provider is missing`,
 			},
@@ -392,7 +392,7 @@ func TestSlotOfEachAction(t *testing.T) {
 		confirmSlot: {follow},
 		deferSlot:   {hold},
 		keepSlot:    {queue, stay, cancel},
-		reserveSlot: {schedule, finalize},
+		reserveSlot: {schedule, endFromJournal},
 	} {
 		for _, a := range actions {
 			if got := a.slot(); got != use {

@@ -150,7 +150,7 @@ func (f *FinishedTurns) handle(ctx context.Context, key types.NamespacedName) (t
 	case observe:
 		turnstatus.Observe(&t)
 		err = f.Client.Status().Update(ctx, &t)
-	case nothing, follow, hold, queue, stay, end, wait, schedule, park, cancelSubAgents, cancel, finalize:
+	case nothing, follow, hold, queue, stay, end, wait, schedule, park, cancelSubAgents, cancel, endFromJournal:
 	}
 	again, err := resultAfterWrite(ctrl.Result{RequeueAfter: d.after}, err)
 	return again.RequeueAfter, err

@@ -49,7 +49,7 @@ func TestWhenJournalsFull(t *testing.T) {
 		"waited before, space":      {"", turnWith(waited), idle, schedule},
 		"bound, spent":              {"its executor stops it", turnWith(boundTo("other")), spent, follow},
 		"cancelled, spent":          {"it ends", turnWith(desires(v1alpha1.DesiredStateCancelled)), spent, end},
-		"past its deadline, spent":  {"it ends with its journal", turnWith(began, started(24*time.Hour)), spent, finalize},
+		"past its deadline, spent":  {"it ends with its journal", turnWith(began, started(24*time.Hour)), spent, endFromJournal},
 		"expired, spent":            {"its removal frees space", turnWith(finished(time.Hour), keeps(1)), spent, remove},
 	} {
 		v := snapshot{turn: tc.turn, agent: ready, executorAlive: true, journals: tc.report.VerdictFor("helpdesk"), now: now}
@@ -100,7 +100,7 @@ func TestLeasesReportJournalSpace(t *testing.T) {
 	look("the namespace has used up its quota", spent, 5*time.Second, true, true)
 	look("the namespace is still near its quota", tight, 5*time.Second, false, true)
 	look("the namespace has space again", idle, 5*time.Second, false, false, "one")
-	look("the quota of all namespaces is nearly used up", full, 5*time.Second, false, true)
+	look("the total quota is nearly used up", full, 5*time.Second, false, true)
 	look("all namespaces have space again", idle, 5*time.Second, false, false, "one", "one")
 	look("the namespace has used up its quota again", spent, 5*time.Second, true, true)
 	look("the report of a lost executor does not count", nil, time.Minute, false, false, "one")

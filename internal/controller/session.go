@@ -35,7 +35,7 @@ func (r *SessionReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.Session{}, builder.WithPredicates(sessionChanged())).
 		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(sessionOf), builder.WithPredicates(turnLeft())).
-		WithOptions(fairOptions(bindingsAtOnce, bindingsOfNamespace)).
+		WithOptions(fairOptions(maxReconciles, maxReconcilesOfNamespace)).
 		Complete(r)
 }
 

@@ -75,12 +75,12 @@ type TurnReconciler struct {
 
 type turnQueue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// bindingsAtOnce is the number of Turns that are reconciled in parallel: each binding waits for one write, at the
-// gate of writes or at the API server. bindingsOfNamespace is far lower, because a namespace whose writes wait must
-// leave workers to others.
+// maxReconciles is the number of Turns, and of Sessions, that are reconciled in parallel. Most of that time they wait:
+// for their turn to write (see package fairgate), or for the API server. maxReconcilesOfNamespace is far lower, because
+// a namespace whose writes wait must leave workers to others.
 const (
-	bindingsAtOnce      = 64
-	bindingsOfNamespace = 16
+	maxReconciles            = 64
+	maxReconcilesOfNamespace = 16
 )
 
 // SetupWithManager registers the reconciler. These events reconcile a Turn:
@@ -107,7 +107,7 @@ func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 			r.queue.Store(&q)
 			return nil
 		})).
-		WithOptions(fairOptions(bindingsAtOnce, bindingsOfNamespace))
+		WithOptions(fairOptions(maxReconciles, maxReconcilesOfNamespace))
 	if r.Recheck == 0 {
 		b = b.Watches(&corev1.ConfigMap{}, referrers(r.Client, &v1alpha1.TurnList{}, indexTurnConfigMap),
 			builder.OnlyMetadata, builder.WithPredicates(isCreated()))
@@ -215,7 +215,7 @@ func (r *TurnReconciler) act(ctx context.Context, v snapshot, d decision) (ctrl.
 		err = r.endTurn(ctx, t, d)
 	case remove:
 		err = removeTurn(ctx, r.Client, t)
-	case nothing, follow, hold, stay, schedule, finalize:
+	case nothing, follow, hold, stay, schedule, endFromJournal:
 	}
 	if changed {
 		err = r.updateStatus(ctx, t)
@@ -274,12 +274,13 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 }
 
 // updateStatus writes a status that was computed from the Turn as it was read. If the Turn has changed since, it
-// fails with a conflict. While the watch does not show the writes of a namespace, the namespace's Turns wait.
+// fails with a conflict. If the watch has not shown many writes of a namespace yet, further Turns of the namespace
+// wait (see fairqueue.Queue.Expect).
 func (r *TurnReconciler) updateStatus(ctx context.Context, t *v1alpha1.Turn) error {
 	request := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(t)}
 	r.fairQueue().Expect(request)
 	if err := r.Client.Status().Update(ctx, t); err != nil {
-		r.fairQueue().Observe(request) // there may be no event
+		r.fairQueue().Observe(request) // the write failed: do not wait for an event
 		return err
 	}
 	r.expectations.Expect(t)

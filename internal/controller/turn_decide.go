@@ -41,9 +41,9 @@ const (
 	cancelSubAgents action = "cancelSubAgents"
 	// cancel: set the Turn's desiredState to Cancelled.
 	cancel action = "cancel"
-	// finalize: bind the Turn to an executor, which ends it from its journal. If there is no executor, end it without
-	// one.
-	finalize action = "finalize"
+	// endFromJournal: bind the Turn to an executor, which only writes its end with the usage and the result in the
+	// journal, and asks no model. If there is no executor, end the Turn without one.
+	endFromJournal action = "endFromJournal"
 )
 
 // slotUse says what an action does with the slot of a Turn, and with its position in the queue for slots.
@@ -72,7 +72,7 @@ func (a action) slot() slotUse {
 		return confirmSlot
 	case hold:
 		return deferSlot
-	case schedule, finalize:
+	case schedule, endFromJournal:
 		return reserveSlot
 	case queue, stay, cancel: // after cancel, the change of the spec enqueues the Turn
 	}
@@ -192,7 +192,7 @@ func whenCancelled(v snapshot) (decision, bool) {
 // whatever has happened to its Agent, profile and models. Without a prompt there were no requests.
 func endAction(v snapshot) action {
 	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
-		return finalize
+		return endFromJournal
 	}
 	return end
 }
@@ -272,10 +272,10 @@ func untilDeadline(v snapshot) time.Duration {
 	return min(since.Add(limit).Sub(v.now), limit+time.Second)
 }
 
-// finalizeGrace returns how long a Turn still waits for an executor after its time is over. It waits once more for
+// executorGrace returns how long a Turn still waits for an executor after its time is over. It waits once more for
 // as long as its time limit, or its starting deadline, because the journal may hold an answer that was paid for. A
 // Turn that never ran has no journal.
-func (v snapshot) finalizeGrace() time.Duration {
+func (v snapshot) executorGrace() time.Duration {
 	switch {
 	case v.turn.Epoch() == 0:
 		return 0

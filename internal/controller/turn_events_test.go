@@ -59,7 +59,7 @@ func newSchedulerHarness(t *testing.T, turns, capacity int) *schedulerHarness {
 			return api.SubResource(sub).Update(ctx, o, opts...)
 		},
 	}, objects...)
-	c.queue = fairqueue.New("turn", retryOptions().RateLimiter, bindingsOfNamespace)
+	c.queue = fairqueue.New("turn", retryOptions().RateLimiter, maxReconcilesOfNamespace)
 	t.Cleanup(c.queue.ShutDown)
 	queue := turnQueue(c.queue)
 	c.testEnv.turns.queue.Store(&queue)
@@ -124,7 +124,7 @@ func TestSlotsAreFilledDespiteLongQueue(t *testing.T) {
 	if running, queued := c.testEnv.turns.slots.Counts(); running != capacity || queued != turns-2*capacity {
 		t.Fatalf("%d Turns hold slots and %d wait before any reconciliation; want all %d slots taken", running, queued, capacity)
 	}
-	c.reconcileNext(t, capacity+bindingsOfNamespace) // Turns that were next in line go before it
+	c.reconcileNext(t, capacity+maxReconcilesOfNamespace) // Turns that were next in line go before it
 	second := c.bound(t)
 	if got := len(second); got != capacity {
 		t.Errorf("%d Turns are bound while %d are in the queue, want all %d slots in use", got, c.queue.Len(), capacity)
@@ -303,7 +303,7 @@ func burst(t *testing.T, turns int) *schedulerHarness {
 	for i := range turns {
 		c.create(t, "helpdesk", fmt.Sprint("busy-", i))
 	}
-	const unobserved, nextInLine = 32, bindingsOfNamespace - 1
+	const unobserved, nextInLine = 32, maxReconcilesOfNamespace - 1
 	c.reconcileNext(t, unobserved+nextInLine)
 	return c
 }

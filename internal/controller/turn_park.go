@@ -161,7 +161,7 @@ func (r *TurnReconciler) children(ctx context.Context, t *v1alpha1.Turn) ([]v1al
 
 // whenSubAgentsRunning cancels the Turns that a Turn waits for, before the Turn itself ends. So their usage is known
 // by then, and no sub-agent works for a Turn that has ended. A Turn whose time is over waits for them for up to
-// finalizeGrace.
+// executorGrace.
 func whenSubAgentsRunning(v snapshot) (decision, bool) {
 	t := v.turn
 	if t.BoundTo() != "" || len(v.awaited.unfinished) == 0 {
@@ -171,7 +171,7 @@ func whenSubAgentsRunning(v snapshot) (decision, bool) {
 		return decision{action: cancelSubAgents}, true
 	}
 	active := t.Spec.DesiredState != v1alpha1.DesiredStateSuspended
-	if left := v.finalizeGrace(); active && untilDeadline(v) <= 0 && left > 0 {
+	if left := v.executorGrace(); active && untilDeadline(v) <= 0 && left > 0 {
 		return decision{action: cancelSubAgents, after: left}, true
 	}
 	return decision{}, false

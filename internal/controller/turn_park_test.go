@@ -148,7 +148,10 @@ func TestAParkedTurn(t *testing.T) {
 		"cancelled": {
 			"its executor ends it", turnWith(started(30*time.Second), parked(waiting("a")), desires(v1alpha1.DesiredStateCancelled)),
 			waitProgress{decided: []bool{false}},
-			decision{action: finalize, reason: v1alpha1.TurnReasonCancelled, message: "the turn was cancelled while it was not running"},
+			decision{
+				action: endFromJournal, reason: v1alpha1.TurnReasonCancelled,
+				message: "the turn was cancelled while it was not running",
+			},
 		},
 		"suspended": {
 			"even if a call is decided", turnWith(started(30*time.Second), parked(waiting("a")), desires(v1alpha1.DesiredStateSuspended)),
@@ -170,7 +173,7 @@ func TestAParkedTurn(t *testing.T) {
 			"its executor ends it with its journal", turnWith(started(2*time.Minute), parked(nil, "child")),
 			waitProgress{unfinished: []*v1alpha1.Turn{childOf("uid-one", "child")}},
 			decision{
-				action: finalize, reason: v1alpha1.TurnReasonDeadlineExceeded,
+				action: endFromJournal, reason: v1alpha1.TurnReasonDeadlineExceeded,
 				message: "the turn reached its time limit of 1m0s while no executor ran it; it was WaitingForSubAgent",
 			},
 		},
@@ -527,10 +530,10 @@ func TestSubAgentsEndBeforeTurn(t *testing.T) {
 		after time.Duration
 	}{
 		"cancelled, and one is running":          {parked(desires(v1alpha1.DesiredStateCancelled)), working, cancelSubAgents, 0},
-		"cancelled, and none is running":         {parked(desires(v1alpha1.DesiredStateCancelled)), waitProgress{}, finalize, 0},
+		"cancelled, and none is running":         {parked(desires(v1alpha1.DesiredStateCancelled)), waitProgress{}, endFromJournal, 0},
 		"past its deadline, and one is running":  {parked(seconds(9)), working, cancelSubAgents, 8 * time.Second},
-		"past its deadline, and none is running": {parked(seconds(9)), waitProgress{}, finalize, 0},
-		"past its deadline for too long":         {parked(seconds(4)), working, finalize, 0},
+		"past its deadline, and none is running": {parked(seconds(9)), waitProgress{}, endFromJournal, 0},
+		"past its deadline for too long":         {parked(seconds(4)), working, endFromJournal, 0},
 		"suspended":                              {parked(desires(v1alpha1.DesiredStateSuspended), seconds(9)), working, wait, 0},
 		"cancelled while its executor is alive":  {turnWith(boundTo("e"), desires(v1alpha1.DesiredStateCancelled)), working, follow, 0},
 	} {

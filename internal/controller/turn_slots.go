@@ -60,8 +60,8 @@ func (r *TurnReconciler) assign(ctx context.Context, v snapshot, d decision) (de
 	}
 	var name string
 	overdue := d.reason == v1alpha1.TurnReasonDeadlineExceeded && v.turn.Status.StartTime == nil
-	if d.action == finalize {
-		name, d = r.finalize(v, d, executors)
+	if d.action == endFromJournal {
+		name, d = r.endFromJournal(v, d, executors)
 	} else {
 		name, d = r.schedule(v, d, executors)
 	}
@@ -91,14 +91,14 @@ func (r *TurnReconciler) schedule(v snapshot, d decision, executors []scheduler.
 	return "", other
 }
 
-// finalize returns the executor for a Turn that is about to end. That executor ends it with everything that the
-// journal holds, and charges its Session. If no executor is running, the Turn waits for one for up to finalizeGrace.
+// endFromJournal returns the executor for a Turn that is about to end. That executor ends it with everything that the
+// journal holds, and charges its Session. If no executor is running, the Turn waits for one for up to executorGrace.
 // After that, the controller ends it with the facts in its status.
-func (r *TurnReconciler) finalize(v snapshot, d decision, executors []scheduler.Executor) (name string, other decision) {
+func (r *TurnReconciler) endFromJournal(v snapshot, d decision, executors []scheduler.Executor) (name string, other decision) {
 	if name := r.slots.ReserveOverLimit(requestOf(v.turn), executors); name != "" {
 		return name, d
 	}
-	if left := v.finalizeGrace(); left > 0 { // the Turn still awaits an executor: one that appears wakes it
+	if left := v.executorGrace(); left > 0 { // the Turn still awaits an executor: one that appears wakes it
 		return "", decision{action: queue, reason: v1alpha1.TurnReasonPending, message: "no executor is running", after: left}
 	}
 	return "", decision{action: end, reason: d.reason, message: d.message}

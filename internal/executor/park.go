@@ -70,10 +70,10 @@ const (
 	fieldApprovalTurn = "spec.turnRef.name"
 )
 
-// decide returns the decision about a request, or nil if none has been made. A request can only have a decision if
-// the status already listed it when the Turn was bound: people have seen no other. If the Turn was bound before, a
-// decision that is not in this process's cache yet may be the reason for the new binding, so decide also asks the
-// API server.
+// decide returns the decision about a call that requires approval, or nil if none has been made. People can decide only
+// about calls that the status listed when this run was bound; for all others decide returns nil. If this is not the
+// first binding, the Turn may have been bound again because of a decision that the cache does not show yet. Then decide
+// also reads from the API server.
 func (r *run) decide(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
 	e, t := r.executor, r.turn
 	if !translate.ListsApproval(t, a) {

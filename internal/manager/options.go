@@ -195,8 +195,8 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 		"bytes that all journals may use, such as 20Gi; at 80 % new Turns wait, and at 100 % running Turns wait "+
 			"as well; default: nine tenths of the volume with SQLite, no quota with PostgreSQL")
 	f.StringVar(&o.JournalQuotaPerNamespace, "journal-quota-per-namespace", "",
-		"bytes that the journals of one namespace may use, such as 2Gi; default: as much as is free in the "+
-			"quota of all, so that one namespace alone may use half of it, and each of two a third")
+		"bytes that the journals of one namespace may use, such as 2Gi; default: no more than is still free in the "+
+			"total quota, so one namespace can fill half of it, and two can fill a third each")
 	f.StringSliceVar(&o.ToolAllowCIDRs, netpolicy.AllowFlag, nil,
 		"prefixes of IP addresses that tool servers and model providers may have, separated by commas, such as "+
 			"127.0.0.0/8,::1/128; default: all except loopback, link-local, multicast and cloud metadata addresses, "+

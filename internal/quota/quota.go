@@ -106,7 +106,7 @@ func (l Limits) Evaluate(u store.Use, expected map[string]int64) Report {
 	return r
 }
 
-// total returns the quota of all journals; 0 means none.
+// total returns the total quota; 0 means none.
 func (l Limits) total(u store.Use) int64 {
 	if u.Free < 0 {
 		return l.Total

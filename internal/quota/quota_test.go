@@ -170,7 +170,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestExpectedBytesAreNotFree checks that running Turns leave others half of the quota of all. Written bytes and
+// TestExpectedBytesAreNotFree checks that running Turns leave others half of the total quota. Written bytes and
 // expected bytes count alike.
 func TestExpectedBytesAreNotFree(t *testing.T) {
 	for name, tc := range map[string]struct {
