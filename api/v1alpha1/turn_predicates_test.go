@@ -141,11 +141,13 @@ func TestLimits(t *testing.T) {
 		limits         []*Limits
 		timeout, start time.Duration
 	}{
-		"none":         {"the defaults", nil, time.Minute, 10 * time.Minute},
-		"absent":       {"absent limits limit nothing", []*Limits{nil, {}, nil}, time.Minute, 10 * time.Minute},
-		"one":          {"a limit may be above the default", []*Limits{nil, limits(86400, 604800)}, 24 * time.Hour, 7 * 24 * time.Hour},
-		"turn lowers":  {"the lowest wins", []*Limits{limits(5, 7), limits(30, 40)}, 5 * time.Second, 7 * time.Second},
-		"turn raises":  {"a Turn cannot raise the limit of its Agent", []*Limits{limits(50, 70), limits(30, 40)}, 30 * time.Second, 40 * time.Second},
+		"none":        {"the defaults", nil, time.Minute, 10 * time.Minute},
+		"absent":      {"absent limits limit nothing", []*Limits{nil, {}, nil}, time.Minute, 10 * time.Minute},
+		"one":         {"a limit may be above the default", []*Limits{nil, limits(86400, 604800)}, 24 * time.Hour, 7 * 24 * time.Hour},
+		"turn lowers": {"the lowest wins", []*Limits{limits(5, 7), limits(30, 40)}, 5 * time.Second, 7 * time.Second},
+		"turn raises": {
+			"a Turn cannot raise the limit of its Agent", []*Limits{limits(50, 70), limits(30, 40)}, 30 * time.Second, 40 * time.Second,
+		},
 		"each its own": {"one limit by each", []*Limits{limits(5, 0), limits(0, 40)}, 5 * time.Second, 40 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
