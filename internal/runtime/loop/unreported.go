@@ -15,10 +15,10 @@ func usageOfReply(r *Request, reply *model.Reply) model.Usage {
 }
 
 // usageOfFailure returns the usage of a failed request as the endpoint reported it. Missing values are estimated if
-// a part of the reply arrived or the request may be billed, because the endpoint has worked. Otherwise nothing is
-// added.
+// a part of the reply arrived, or if the request may be billed and was not cancelled, because the endpoint has worked.
+// Otherwise nothing is added.
 func usageOfFailure(r *Request, failure *model.Error) model.Usage {
-	if failure.Received <= 0 && !failure.MayBeBilled {
+	if failure.Received <= 0 && (!failure.MayBeBilled || failure.Kind == model.Cancelled) {
 		return boundedUsage(failure.Usage)
 	}
 	return completeUsage(failure.Usage, r.EstimatedTokens, failure.Received, func() int64 { return 0 })
