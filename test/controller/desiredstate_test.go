@@ -219,7 +219,8 @@ var _ = Describe("Deleting a running Turn", func() {
 		}
 	}, SpecTimeout(patience))
 
-	It("without a running manager is cleaned up by the next manager", func(ctx SpecContext) {
+	// Serial: the manager of all namespaces would take over the Turns of specs that run at the same time.
+	It("without a running manager is cleaned up by the next manager", Serial, func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		m := s.run()
 		s.create(ctx, s.basics()...)
