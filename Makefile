@@ -178,9 +178,13 @@ fmt: ## Format the code.
 .PHONY: generate
 generate: ## Generate deepcopy, CRDs, RBAC and the chart's copies of them; tidy go.mod.
 	$(CONTROLLER_GEN) object paths=./api/...
-	$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=config/crd/bases
-	go run ./hack/crds config/crd/bases
-	$(CONTROLLER_GEN) rbac:roleName=capstan-manager paths=./internal/controller/... output:rbac:dir=config/rbac
+	rm -rf bin/api bin/controller && mkdir -p bin/api bin/controller
+	go run ./hack/crds markers api/v1alpha1 bin/api
+	$(CONTROLLER_GEN) crd paths=./bin/api output:crd:dir=config/crd/bases
+	go run ./hack/crds descriptions config/crd/bases
+	go run ./hack/crds markers internal/controller bin/controller
+	$(CONTROLLER_GEN) rbac:roleName=capstan-manager paths=./bin/controller output:rbac:dir=config/rbac
+	rm -rf bin/api bin/controller
 	go run ./hack/chart
 	go mod tidy
 	cd test/gitops && go mod tidy

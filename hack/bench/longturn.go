@@ -31,8 +31,8 @@ const (
 	resumePatience = 5 * time.Minute
 )
 
-// longServers are the model and the tool server of one long Turn. The model does not answer the request with the results
-// of killAt calls: the request stays open until the manager is killed. Both count all requests and calls.
+// longServers are the model and the tool server of one long Turn. The model does not answer the request with the
+// results of killAt calls: the request stays open until the manager is killed. Both count all requests and calls.
 type longServers struct {
 	model         *server.Server
 	calls, killAt int

@@ -1,7 +1,13 @@
-// Command crds post-processes the CRDs of controller-gen. It joins the lines of each paragraph in a description, so
-// that kubectl explain breaks lines at the width of the terminal and not where the Go comment did.
+// Command crds works before and after controller-gen.
 //
-//	go run ./hack/crds config/crd/bases
+//	crds markers FROM TO      copies the Go files of a folder, and joins the lines of each marker
+//	crds descriptions FOLDER  joins the lines of each paragraph in the descriptions of CRDs
+//
+// controller-gen expects each marker on one line, and a rule may have 500 characters. In our sources, a marker
+// continues on each line that begins with "// + ". The text after these five characters is appended unchanged.
+//
+// The lines of descriptions are joined so that kubectl explain breaks lines at the width of the terminal and not
+// where the Go comment did.
 package main
 
 import (
@@ -11,28 +17,68 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
 
 func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: crds FOLDER")
+	var err error
+	switch args := os.Args[1:]; {
+	case len(args) == 3 && args[0] == "markers":
+		err = copyWithMarkers(args[1], args[2])
+	case len(args) == 2 && args[0] == "descriptions":
+		err = joinDescriptions(args[1])
+	default:
+		fmt.Fprintln(os.Stderr, "usage: crds markers FROM TO | crds descriptions FOLDER")
 		os.Exit(2)
 	}
-	if err := run(os.Args[1]); err != nil {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "crds:", err)
 		os.Exit(1)
 	}
 }
 
-func run(dir string) error {
-	files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+// copyWithMarkers copies the Go files of a folder, except for tests, to an existing folder. In the copies, each marker
+// is one line.
+func copyWithMarkers(from, to string) error {
+	files, err := list(from, "*.go")
 	if err != nil {
 		return err
 	}
-	if len(files) == 0 {
-		return fmt.Errorf("no CRD in %q", dir)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(to, filepath.Base(file)), joinMarkers(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// continued matches the break before a line that continues a marker.
+var continued = regexp.MustCompile(`\n[\t ]*// \+ `)
+
+func joinMarkers(text []byte) []byte { return continued.ReplaceAll(text, nil) }
+
+// list returns the files of a folder that match a pattern. It is an error if there are none.
+func list(dir, pattern string) ([]string, error) {
+	files, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("folder %q has no %s", dir, pattern)
+	}
+	return files, err
+}
+
+func joinDescriptions(dir string) error {
+	files, err := list(dir, "*.yaml")
+	if err != nil {
+		return err
 	}
 	var errs []error
 	for _, file := range files {

@@ -36,7 +36,7 @@ func TestRewriteJoinsLinesOfParagraphs(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 { // the second run must change nothing
-				if err := run(dir); err != nil {
+				if err := joinDescriptions(dir); err != nil {
 					t.Fatal(err)
 				}
 				got, err := os.ReadFile(file)
@@ -52,7 +52,38 @@ func TestRewriteJoinsLinesOfParagraphs(t *testing.T) {
 }
 
 func TestAnEmptyFolderIsAnError(t *testing.T) {
-	if err := run(t.TempDir()); err == nil {
-		t.Error("run succeeded without a CRD")
+	if err := joinDescriptions(t.TempDir()); err == nil {
+		t.Error("joinDescriptions succeeded without a CRD")
+	}
+	if err := copyWithMarkers(t.TempDir(), t.TempDir()); err == nil {
+		t.Error("copyWithMarkers succeeded without a Go file")
+	}
+}
+
+func TestMarkersAreJoined(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	for name, text := range map[string]string{
+		"types.go": "// Limits are limits.\n// +a:rule=\"x ||\n// +  y\",\n// + message=\"m\"\n// +b\ntype Limits struct {\n" +
+			"\t// most is a limit.\n\t// +c:one;\n\t// + two\n\tMost int\n}\n",
+		"types_test.go": "package a\n",
+	} {
+		if err := os.WriteFile(filepath.Join(from, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := copyWithMarkers(from, to); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(filepath.Join(to, "types.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "// Limits are limits.\n// +a:rule=\"x || y\",message=\"m\"\n// +b\ntype Limits struct {\n" +
+		"\t// most is a limit.\n\t// +c:one;two\n\tMost int\n}\n"
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if _, err := os.Stat(filepath.Join(to, "types_test.go")); err == nil {
+		t.Error("a test was copied")
 	}
 }
