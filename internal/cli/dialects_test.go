@@ -25,6 +25,25 @@ type wire struct {
 	messages []wireMessage
 }
 
+// newWire reads the body of a request.
+func newWire(body []byte) (w wire, err error) {
+	if err = json.Unmarshal(body, &w.fields); err == nil {
+		err = json.Unmarshal(w.fields["messages"], &w.messages)
+	}
+	return w, err
+}
+
+// current returns the messages behind the last one of the user.
+func (w *wire) current() []wireMessage {
+	all := w.messages
+	for i, m := range all {
+		if m.Role == "user" {
+			all = w.messages[i+1:]
+		}
+	}
+	return all
+}
+
 type wireMessage struct {
 	Role      string
 	Content   string
@@ -147,6 +166,54 @@ func returns(data, problem string) rule {
 	})
 }
 
+// returnsCurrent is returns for the calls since the last message of the user. For earlier calls, instead of their data
+// stands what older returns.
+func returnsCurrent(data, older, problem string) rule {
+	return func(w wire) string {
+		current := w.current()
+		for i, m := range w.messages {
+			isOlder := i < len(w.messages)-len(current) && m.returned() == older
+			if len(m.ToolCalls) > 0 && m.returned() != data && !isOlder {
+				return problem
+			}
+		}
+		return ""
+	}
+}
+
+// noSchemaBesideTools refuses the schema of an answer in a request with tools.
+func noSchemaBesideTools(problem string) rule {
+	return func(w wire) string {
+		if w.fields["response_format"] != nil && w.fields["tools"] != nil {
+			return problem
+		}
+		return ""
+	}
+}
+
+// validFormat checks the schema of an answer: platform.openai.com, response_format of chat completions.
+func validFormat(w wire) string {
+	var format struct {
+		Type   string
+		Schema struct {
+			Name   string
+			Schema map[string]json.RawMessage
+		} `json:"json_schema"`
+	}
+	text := w.fields["response_format"]
+	if text == nil {
+		return ""
+	}
+	if err := json.Unmarshal(text, &format); err != nil {
+		return err.Error()
+	}
+	isNamed := regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`).MatchString(format.Schema.Name)
+	if format.Type != "json_schema" || format.Schema.Schema == nil || !isNamed {
+		return "Invalid parameter: 'response_format'"
+	}
+	return ""
+}
+
 // ids requires a form of the IDs of calls.
 func ids(form string) rule {
 	valid := regexp.MustCompile(form)
@@ -226,7 +293,7 @@ var strictServers = map[string]strictServer{
 	"OpenRouter": {
 		[]rule{
 			mistralOrder, noPrefill, noNames, needs("max_tokens"),
-			returns(details, "messages.1.content.0: Invalid `signature` in `thinking` block"),
+			returnsCurrent(details, "", "messages.1.content.0: Invalid `signature` in `thinking` block"),
 		},
 		400,
 		`{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":%q,"provider_name":"Mistral"}}}`, "tool_0_close",
@@ -241,10 +308,10 @@ var strictServers = map[string]strictServer{
 		422, `{"object":"error","message":{"detail":[{"type":"extra_forbidden","msg":%q}]},"type":"invalid_request_error"}`, "",
 		"tool_calls",
 	},
-	// github.com/earendil-works/pi/issues/3636
+	// github.com/earendil-works/pi/issues/3636 and, for the schema of an answer, github.com/llm-exe/llm-exe/issues/662
 	"DeepSeek": {
 		[]rule{
-			noPrefill, needs("max_tokens", "stream_options"),
+			noPrefill, needs("max_tokens", "stream_options"), without("response_format"),
 			returns(reasoning, "The `reasoning_content` in the thinking mode must be passed back to the API."),
 		},
 		400, nestedError, "call_0_9f2", "tool_calls",
@@ -253,16 +320,19 @@ var strictServers = map[string]strictServer{
 	"Moonshot": {
 		[]rule{
 			systemFirst, noPrefill, needs("max_completion_tokens"), ids(`^functions\.close_ticket:\d$`),
-			returns(reasoning, "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2"),
+			returnsCurrent(reasoning, " ",
+				"thinking is enabled but reasoning_content is missing in assistant tool call message at index 2"),
 		},
 		400, nestedError,
 		"functions.close_ticket:0", "tool_calls",
 	},
-	// github.com/MinLL/SkyrimNet-GamePlugin/issues/77 and github.com/TokenRhythm/opensquilla/issues/225
+	// github.com/MinLL/SkyrimNet-GamePlugin/issues/77, github.com/TokenRhythm/opensquilla/issues/225 and
+	// github.com/Simpleyyt/ai-manus/issues/101
 	"Gemini": {
 		[]rule{
 			systemFirst, noNames, without("parallel_tool_calls", "n"),
-			returns(signature, "Function call is missing a thought_signature in functionCall parts."),
+			noSchemaBesideTools("Function calling with a response mime type: 'application/json' is unsupported"),
+			returnsCurrent(signature, "", "Function call is missing a thought_signature in functionCall parts."),
 		},
 		400,
 		`[{"error":{"code":400,"message":%q,"status":"INVALID_ARGUMENT"}}]`, "", "stop",
@@ -272,7 +342,14 @@ var strictServers = map[string]strictServer{
 		400, `{"code":"Client specified an invalid argument","error":%q}`,
 		"call_123", "tool_calls",
 	},
-	"Groq": {[]rule{systemFirst, noNames, needs("max_completion_tokens")}, 400, nestedError, "fc_1", "tool_calls"},
+	// github.com/vercel/ai/pull/16540
+	"Groq": {
+		[]rule{
+			systemFirst, noNames, needs("max_completion_tokens"),
+			noSchemaBesideTools("json mode cannot be combined with tool/function calling"),
+		},
+		400, nestedError, "fc_1", "tool_calls",
+	},
 	// github.com/OpenRouterTeam/openrouter-examples/issues/71
 	"Cohere": {[]rule{systemFirst, noNames, needs("max_tokens")}, 422, `{"message":%q}`, "close_ticket_abc", "TOOL_CALL"},
 	// docs.aws.amazon.com, ToolUseBlock
@@ -283,63 +360,115 @@ var strictServers = map[string]strictServer{
 	},
 }
 
-// serve starts the server. It calls a tool until it has its result, and then answers. If stubborn
-// is true, it also calls a tool beside its first answer. The function returns what it has refused.
-func (s strictServer) serve(t *testing.T, stubborn bool) (url string, refused func() []string) {
+// Usage of each answer, in the forms of servers that cache 100 of 129 tokens of a prompt, or none.
+const (
+	cached        = `{"prompt_tokens":129,"completion_tokens":4,"total_tokens":133,"prompt_tokens_details":{"cached_tokens":100}}`
+	cachedHits    = `{"prompt_tokens":129,"completion_tokens":4,"total_tokens":133,"prompt_cache_hit_tokens":100}`
+	cachedAtTop   = `{"prompt_tokens":129,"completion_tokens":4,"total_tokens":133,"cached_tokens":100}`
+	withoutCached = `{"prompt_tokens":129,"completion_tokens":4,"total_tokens":133}`
+)
+
+// usage returns the usage of each answer.
+func (s strictServer) usage(dialect string) string {
+	switch dialect {
+	case "DeepSeek":
+		return cachedHits
+	case "Moonshot":
+		return cachedAtTop
+	case "Ollama", "LMStudio", "LlamaCpp", "Cohere", "Bedrock":
+		return withoutCached
+	}
+	return cached
+}
+
+// received is what a strict server has received.
+type received struct {
+	mu       sync.Mutex
+	problems []string
+	accepted []wire
+}
+
+// refused returns why requests were refused.
+func (r *received) refused() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.problems)
+}
+
+// requests returns the requests that were accepted.
+func (r *received) requests() []wire {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.accepted)
+}
+
+// add checks a request, and returns why it is refused, or an empty text.
+func (r *received) add(w wire, rules []rule) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, check := range slices.Concat(rules, []rule{validFormat}) {
+		if problem := check(w); problem != "" {
+			r.problems = append(r.problems, problem)
+			return problem
+		}
+	}
+	r.accepted = append(r.accepted, w)
+	return ""
+}
+
+// serve starts the server of a dialect. It calls a tool until it has its result, and then answers. If stubborn is true,
+// it also calls a tool beside its first answer.
+func (s strictServer) serve(t *testing.T, dialect string, stubborn bool) (url string, got *received) {
 	t.Helper()
-	var mu sync.Mutex
-	var all []string
+	got = &received{}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		request, err := io.ReadAll(r.Body)
-		var got wire
-		if err != nil || json.Unmarshal(request, &got.fields) != nil || json.Unmarshal(got.fields["messages"], &got.messages) != nil {
-			t.Errorf("request %s: %v", request, err)
+		body, err := io.ReadAll(r.Body)
+		request, invalid := newWire(body)
+		if err != nil || invalid != nil {
+			t.Errorf("request %s: %v, %v", body, err, invalid)
 			return
 		}
-		for _, check := range s.rules {
-			problem := check(got)
-			if problem == "" {
-				continue
-			}
-			mu.Lock()
-			all = append(all, problem)
-			mu.Unlock()
+		if problem := got.add(request, s.rules); problem != "" {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(s.status)
 			_, _ = fmt.Fprintf(w, s.body, problem) // the run notices if it does not arrive
 			return
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		delta, finish := `{"content":"Done."}`, "stop"
-		results, content := 0, ""
-		isTold := false
-		for _, m := range got.messages {
-			if m.Role == "tool" {
-				results++
-			}
-			isTold = isTold || m.Role == "user" && strings.Contains(m.Content, "was not accepted")
-		}
-		switch {
-		case stubborn && isTold:
-			delta = `{"content":"{\"id\":1042}"}`
-		case stubborn && results > 0:
-			content = "Done."
-		}
-		if results == 0 || content != "" {
-			id := strings.Replace(s.id, ":0", fmt.Sprintf(":%d", results), 1)
-			delta = fmt.Sprintf(`{"content":%q,"reasoning_content":%q,"reasoning_details":%s,"tool_calls":[{"index":0,"id":%q,`+
-				`"extra_content":%s,"function":{"name":"close_ticket","arguments":"{\"id\":\"1042\"}"}}]}`,
-				content, reasoning, details, id, signature)
-			finish = s.finish
-		}
-		_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":%s,\"finish_reason\":%q}]}\n\ndata: [DONE]\n\n", delta, finish)
+		delta, finish := s.answer(request, stubborn)
+		_, _ = fmt.Fprintf(w, "data: {\"choices\":[{\"index\":0,\"delta\":%s,\"finish_reason\":%q}]}\n\n", delta, finish)
+		_, _ = fmt.Fprintf(w, "data: {\"choices\":[],\"usage\":%s}\n\ndata: [DONE]\n\n", s.usage(dialect))
 	}))
 	t.Cleanup(web.Close)
-	return web.URL + "/v1", func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(all)
+	return web.URL + "/v1", got
+}
+
+// answer returns the answer to a request, and its finish reason.
+func (s strictServer) answer(w wire, stubborn bool) (delta, finish string) {
+	isTold, inForm := false, false
+	for _, m := range w.messages {
+		isTold = isTold || m.Role == "user" && strings.Contains(m.Content, "was not accepted")
+		inForm = inForm || strings.Contains(m.Content, "must be one JSON value")
 	}
+	results := 0
+	for _, m := range w.current() {
+		if m.Role == "tool" {
+			results++
+		}
+	}
+	content := ""
+	switch {
+	case stubborn && isTold, inForm && !stubborn && results > 0:
+		return `{"content":"{\"id\":1042}"}`, "stop"
+	case stubborn && results > 0:
+		content = "Done."
+	case results > 0, w.fields["tools"] == nil:
+		return `{"content":"Done."}`, "stop"
+	}
+	id := strings.Replace(s.id, ":0", fmt.Sprintf(":%d", results), 1)
+	return fmt.Sprintf(`{"content":%q,"reasoning_content":%q,"reasoning_details":%s,"tool_calls":[{"index":0,"id":%q,`+
+		`"extra_content":%s,"function":{"name":"close_ticket","arguments":"{\"id\":\"1042\"}"}}]}`,
+		content, reasoning, details, id, signature), s.finish
 }
 
 // manifests returns an Agent with tools, on a provider with a dialect, and a Turn with earlier messages and facts.
@@ -365,10 +494,10 @@ func TestAgentOnEachDialect(t *testing.T) {
 		} {
 			t.Run(dialect+", "+name, func(t *testing.T) {
 				t.Parallel()
-				url, refused := server.serve(t, false)
+				url, received := server.serve(t, dialect, false)
 				tools := serveTools(t, "")
 				got := capstan(t, "run", "-f", manifests(t, tools.url, dialect, run.limits).written(t, url), "-o", "json")
-				if problems := refused(); len(problems) > 0 {
+				if problems := received.refused(); len(problems) > 0 {
 					t.Fatalf("the server refused a request: %s", strings.Join(problems, "; "))
 				}
 				turn := turnOf(t, got.mustEnd(t, run.code).out)
@@ -387,11 +516,11 @@ func TestAnswerWithACallInTheLastStep(t *testing.T) {
 	for dialect, server := range strictServers {
 		t.Run(dialect, func(t *testing.T) {
 			t.Parallel()
-			url, refused := server.serve(t, true)
+			url, received := server.serve(t, dialect, true)
 			f := manifests(t, serveTools(t, "").url, dialect, "{timeoutSeconds: 30, maxSteps: 2}")
 			f["turn.yaml"] += "  output: {schema: {type: object, properties: {id: {type: integer}}, required: [id]}}\n"
 			got := capstan(t, "run", "-f", f.written(t, url), "-o", "json")
-			if problems := refused(); len(problems) > 0 {
+			if problems := received.refused(); len(problems) > 0 {
 				t.Fatalf("the server refused a request: %s", strings.Join(problems, "; "))
 			}
 			turn := turnOf(t, got.mustEnd(t, exit.Failed).out)
@@ -412,10 +541,10 @@ func TestStrictServersRefuseAnotherDialect(t *testing.T) {
 		}
 		t.Run(dialect, func(t *testing.T) {
 			t.Parallel()
-			url, refused := server.serve(t, false)
+			url, received := server.serve(t, dialect, false)
 			capstan(t, "run", "-f", manifests(t, serveTools(t, "").url, other, "{timeoutSeconds: 30}").written(t, url)).mustEnd(t,
 				exit.Failed)
-			if len(refused()) == 0 {
+			if len(received.refused()) == 0 {
 				t.Errorf("the server of %s accepts the dialect %s", dialect, other)
 			}
 		})

@@ -31,6 +31,8 @@ type Anthropic struct {
 
 // AnthropicRequest is the body of a request.
 type AnthropicRequest struct {
+	// Body is the body as it was received.
+	Body        []byte             `json:"-"`
 	Model       string             `json:"model"`
 	MaxTokens   int                `json:"max_tokens"`
 	Stream      bool               `json:"stream"`
@@ -136,7 +138,7 @@ func (a *Anthropic) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	var req AnthropicRequest
+	req := AnthropicRequest{Body: body}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&req); err != nil {

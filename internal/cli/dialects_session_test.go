@@ -1,0 +1,125 @@
+package cli_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+)
+
+// schemasBesideTools are the dialects whose servers accept the schema of an answer in a request with tools, and still
+// call tools. vLLM and Ollama, for example, do not: github.com/vllm-project/vllm/issues/39929 and
+// github.com/ollama/ollama-python/issues/546. Their models find the schema in the prompt.
+var schemasBesideTools = []string{"OpenAI", "AzureOpenAI", "LiteLLM", "OpenRouter", "Mistral", "XAI"}
+
+// conversation returns an Agent with tools, on a provider with a dialect, and two Turns of a Session. The second has a
+// schema for its answer.
+func conversation(t *testing.T, tools, dialect string) files {
+	t.Helper()
+	f := manifests(t, tools, dialect, "{timeoutSeconds: 30}").with(t, "agent.yaml", "  reflectEveryTurns: 1\n", "")
+	f = f.with(t, "turn.yaml", "  message: Close 1042.\n  history: [{role: User, content: Hello.}, {role: Assistant, content: Hi!}]",
+		"  sessionRef: {name: chat}\n  message: Close 1042.")
+	f["second.yaml"] = secondYAML + "  output: {schema: {type: object, properties: {id: {type: integer}}, required: [id]}}\n"
+	if slices.Contains(schemasBesideTools, dialect) {
+		f = f.with(t, "provider.yaml", "name: small", "name: small\n    capabilities: [StructuredOutput]")
+	}
+	return f
+}
+
+// TestSessionOnEachDialect runs two Turns of a Session, with tools and a structured answer, on a strict server of each
+// dialect. It checks the bytes that a server can cache, and that the usage has the cached tokens.
+func TestSessionOnEachDialect(t *testing.T) {
+	t.Parallel()
+	for dialect, server := range strictServers {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			url, received := server.serve(t, dialect, false)
+			tools := serveTools(t, "")
+			dir, data := conversation(t, tools.url, dialect).written(t, url), t.TempDir()
+			run := func(name string) *v1alpha1.Turn {
+				t.Helper()
+				got := capstan(t, "run", "-f", dir, "--turn", name, "--data-dir", data, "-o", "json")
+				if problems := received.refused(); len(problems) > 0 {
+					t.Fatalf("the server refused a request: %s", strings.Join(problems, "; "))
+				}
+				return turnOf(t, got.mustEnd(t, exit.OK).out)
+			}
+			first, second := run("first"), run("second")
+			if answer := first.Status.Result.Text; answer != "Done." || tools.calls() != "1042,1042" {
+				t.Errorf("want the answer, and a call in each Turn, have %q and %q", answer, tools.calls())
+			}
+			var answer struct{ ID int }
+			if got := second.Status.Result.Data; got == nil || json.Unmarshal(got.Raw, &answer) != nil || answer.ID != 1042 {
+				t.Errorf("the structured answer is %v, want the ticket", got)
+			}
+			want := &v1alpha1.Usage{InputTokens: 258, OutputTokens: 8, TotalTokens: 266}
+			if server.usage(dialect) != withoutCached {
+				want.CacheReadTokens = 200
+			}
+			for _, turn := range []*v1alpha1.Turn{first, second} {
+				if turn.Status.Usage.Cost = nil; !cmp.Equal(want, turn.Status.Usage) {
+					t.Errorf("%s: usage: -want +got:\n%s", turn.Name, cmp.Diff(want, turn.Status.Usage))
+				}
+			}
+			checkCacheable(t, received.requests(), first.Status.Preparation.StableChars)
+		})
+	}
+}
+
+// checkCacheable checks that two Turns with two requests each share the bytes that a server can cache: the tools, the
+// stable part of the system prompt with so many characters, and the messages of earlier requests.
+func checkCacheable(t *testing.T, requests []wire, stable int64) {
+	t.Helper()
+	if len(requests) != 4 || stable == 0 {
+		t.Fatalf("%d requests with %d stable characters, want 4 with some", len(requests), stable)
+	}
+	for i := range requests {
+		r := &requests[i]
+		if !bytes.Equal(r.fields["tools"], requests[0].fields["tools"]) {
+			t.Errorf("request %d has other tools: %s", i, r.fields["tools"])
+		}
+		if prompt := r.messages[0].Content; prompt[:stable] != requests[0].messages[0].Content[:stable] {
+			t.Errorf("request %d has another stable part: %s", i, prompt[:stable])
+		}
+	}
+	for _, turn := range [][]wire{requests[:2], requests[2:]} {
+		if before, after := rawMessages(t, turn[0]), rawMessages(t, turn[1]); !slices.Equal(before, after[:len(before)]) {
+			t.Errorf("the second request of a Turn begins with other messages: %s", cmp.Diff(before, after))
+		}
+	}
+	before, after := conversed(requests[1]), conversed(requests[2])
+	if len(before) != 3 || !slices.Equal(before, after[:min(len(before), len(after))]) {
+		t.Errorf("the second Turn begins with other messages than the first had: %s", cmp.Diff(before, after))
+	}
+}
+
+// conversed returns the texts of messages that are not the system's. Names, and data of earlier calls, may differ from
+// Turn to Turn.
+func conversed(w wire) (all []string) {
+	for _, m := range w.messages {
+		if m.Role != "system" {
+			all = append(all, m.Role+" "+m.ToolCallID+": "+m.Content)
+		}
+	}
+	return all
+}
+
+// rawMessages returns the messages of a request as they were received.
+func rawMessages(t *testing.T, w wire) []string {
+	t.Helper()
+	var raw []json.RawMessage
+	if err := json.Unmarshal(w.fields["messages"], &raw); err != nil {
+		t.Fatal(err)
+	}
+	all := make([]string, 0, len(raw))
+	for _, m := range raw {
+		all = append(all, string(m))
+	}
+	return all
+}
