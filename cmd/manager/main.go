@@ -35,7 +35,8 @@ func main() {
 	var o manager.Options
 	cmd := command(&o)
 	if err := cmd.Execute(); err != nil {
-		_ = manager.FromEnvironment(cmd.Flags(), os.LookupEnv) // the flags may be wrong, so the environment may not have been read yet
+		// Format and level of the log may be in the environment, which has not been read if a flag is wrong.
+		_ = manager.FromEnvironment(cmd.Flags(), os.LookupEnv)
 		logger(&o).Error(err, "Failed")
 		os.Exit(1)
 	}

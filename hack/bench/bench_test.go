@@ -23,7 +23,8 @@ import (
 	"github.com/capstan-dev/capstan/test/harness"
 )
 
-// TestMain lets the test's own executable run as the floor, as the benchmark's does.
+// TestMain lets the executable of the test run as the floor, the bare client-go program. The executable of the
+// benchmark does the same.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == floorCommand {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -63,9 +64,9 @@ func builtManager(t *testing.T) string {
 	return path
 }
 
-// TestBenchmarkMeasuresRealTurns uses the floor in place of the manager, too. It tests the measuring with a few
-// Turns.
-func TestBenchmarkMeasuresRealTurns(t *testing.T) {
+// TestBenchmarkMeasuresTurnsOfRealProcesses measures a few Turns of each contender. The floor, which needs no build,
+// also stands in for the manager.
+func TestBenchmarkMeasuresTurnsOfRealProcesses(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -94,9 +95,9 @@ func TestBenchmarkMeasuresRealTurns(t *testing.T) {
 			m.ServerCPUPerTurn <= 0 || m.Single.P50 <= 0 {
 			t.Errorf("measurement of the %s is implausible: %+v", name, m)
 		}
-		// No Turn may take longer than all of them together. A counted Turn of the warm-up would.
+		// A single Turn cannot take longer than the whole burst, unless a Turn of the warm-up was counted by mistake.
 		if m.Completion.P95 > 1000*m.WallSeconds {
-			t.Errorf("of the %s, creation to completion takes %v ms and all Turns together %v s", name, m.Completion.P95, m.WallSeconds)
+			t.Errorf("a Turn of the %s takes %v ms, which is longer than the %v s of all Turns", name, m.Completion.P95, m.WallSeconds)
 		}
 	}
 	if diff := cmp.Diff(Setup{Turns: 5, LatencyMilliseconds: 20, ReplyChars: 40, PayloadChars: 5000, CPUs: report.Setup.CPUs},
@@ -149,7 +150,7 @@ func TestFlagsAreChecked(t *testing.T) {
 		"unknown part":     {[]string{"--scale-parts", "long,short"}, `--scale-parts: "short" must be one of namespaces, in-flight, long`},
 		"no namespaces":    {[]string{"--scale-namespaces", "0"}, "--scale-namespaces must be from 1 to 1000"},
 		"no CPU":           {[]string{"--scale-cpus", "0"}, "--scale-cpus must be from 0.1 to 64"},
-		"an odd call":      {[]string{"--scale-calls", "99"}, "--scale-calls must be an even number from 4 to 198"},
+		"odd calls":        {[]string{"--scale-calls", "99"}, "--scale-calls must be an even number from 4 to 198"},
 		"unknown argument": {[]string{"now"}, `unknown argument "now"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -220,18 +221,18 @@ func TestPercentilesAreOfTheNearestRank(t *testing.T) {
 		hundred = append(hundred, time.Duration(100-i)*time.Millisecond)
 	}
 	for name, tc := range map[string]struct {
-		values []time.Duration
-		less   time.Duration
-		want   Percentiles
+		values     []time.Duration
+		subtracted time.Duration
+		want       Percentiles
 	}{
 		"none":         {nil, 0, Percentiles{}},
 		"one":          {[]time.Duration{7 * time.Millisecond}, 0, Percentiles{7, 7}},
 		"two":          {[]time.Duration{9 * time.Millisecond, time.Millisecond}, 0, Percentiles{1, 9}},
 		"unsorted":     {hundred, 0, Percentiles{50, 95}},
-		"less latency": {hundred, 60 * time.Millisecond, Percentiles{-10, 35}},
+		"minus latency": {hundred, 60 * time.Millisecond, Percentiles{-10, 35}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tc.want, percentiles(tc.values, tc.less)); diff != "" {
+			if diff := cmp.Diff(tc.want, percentiles(tc.values, tc.subtracted)); diff != "" {
 				t.Errorf("percentiles (-want +got):\n%s", diff)
 			}
 		})
@@ -319,7 +320,7 @@ API writes per Turn                               3.00      2.00    1.50      2.
 
 The floor is a bare client-go program: watch, one status write, one model request, one status write. Minimal is the
 same program with objects that have only the fields it needs.
-API writes leave out the benchmark's own creation of the Turns, and Leases (manager 4, floor 0 in all).
+API writes do not include the creation of the Turns and the writes of Leases (in all: manager 4, floor 0).
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)

@@ -157,9 +157,9 @@ start: until ready, s                   0.25      0.50    2.00         -
 start: CPU until idle, s                0.50      2.00    4.00         -
 start: peak memory, MiB                 80.0       160    2.00         -
 
-Memory is taken right after a garbage collection, when it stays as it is. Costs per Turn and their ratios are medians, of the
-bursts and of pairs of bursts; the time is that of a burst less the model's latency, divided by its Turns. It took 61 s to
-make the finished Turns.
+Memory is measured right after a garbage collection, once it is stable. Costs per Turn are medians of the bursts, and
+their ratios are medians of pairs of bursts. The time is that of a burst minus the model's latency, divided by its Turns. It
+took 61 s to make the finished Turns.
 `
 	if diff := cmp.Diff(want, r.table(exampleReport().Setup)); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)

@@ -124,9 +124,9 @@ func (r *FinishedReport) table(s Setup) string {
 		}
 		fmt.Fprintf(&text, line, c.name, number(c.few), number(c.many), fmt.Sprintf("%.2f", c.ratio), bound, mark)
 	}
-	fmt.Fprintf(&text, "\nMemory is taken right after a garbage collection, when it stays as it is. Costs per "+
-		"Turn and their ratios are medians, of the\n"+
-		"bursts and of pairs of bursts; the time is that of a burst less the model's latency, divided by its Turns. It took %.0f s to\n"+
-		"make the finished Turns.\n", r.MakingSeconds)
+	fmt.Fprintf(&text, "\nMemory is measured right after a garbage collection, once it is stable. Costs per Turn are medians of "+
+		"the bursts, and\n"+
+		"their ratios are medians of pairs of bursts. The time is that of a burst minus the model's latency, divided by its Turns. It\n"+
+		"took %.0f s to make the finished Turns.\n", r.MakingSeconds)
 	return text.String()
 }

@@ -149,15 +149,16 @@ func sumOf(counts map[string]int) int {
 	return sum
 }
 
-// percentiles returns the percentiles of a sample by the nearest rank. It subtracts less from each value.
-func percentiles(values []time.Duration, less time.Duration) Percentiles {
+// percentiles returns the percentiles of a sample by the nearest rank, after it has subtracted a duration from each
+// value.
+func percentiles(values []time.Duration, subtracted time.Duration) Percentiles {
 	sorted := slices.Sorted(slices.Values(values))
 	rank := func(percent int) float64 {
 		if len(sorted) == 0 {
 			return 0
 		}
 		index := (len(sorted)*percent+99)/100 - 1
-		return milliseconds(sorted[index] - less)
+		return milliseconds(sorted[index] - subtracted)
 	}
 	return Percentiles{P50: rank(50), P95: rank(95)}
 }
@@ -247,7 +248,7 @@ func (r *Report) floorTable() string {
 	fmt.Fprintf(&text, "\nThe floor is a bare client-go program: watch, one status write, one model request, "+
 		"one status write. Minimal is the\n"+
 		"same program with objects that have only the fields it needs.\n"+
-		"API writes leave out the benchmark's own creation of the Turns, and Leases (manager %.0f, floor %.0f in all).\n",
+		"API writes do not include the creation of the Turns and the writes of Leases (in all: manager %.0f, floor %.0f).\n",
 		r.Manager.LeaseWrites, r.Floor.LeaseWrites)
 	return text.String()
 }

@@ -110,8 +110,8 @@ func (r *ToolsReport) table(s Setup) string {
 	r.memoryTable(&text, s)
 	text.WriteString("\n")
 	r.stepsTable(&text)
-	fmt.Fprintf(&text, "\nAPI writes leave out the benchmark's own creation of the Turns, and Leases; no Turn lasted long "+
-		"enough for its progress to be\nwritten (longest: %.2f s).\n", max(r.One.LongestSeconds, r.Many.LongestSeconds))
+	fmt.Fprintf(&text, "\nAPI writes do not include the creation of the Turns and the writes of Leases. No Turn lasted long "+
+		"enough for a write of its\nprogress (longest: %.2f s).\n", max(r.One.LongestSeconds, r.Many.LongestSeconds))
 	return text.String()
 }
 
@@ -132,8 +132,8 @@ func (r *HeldReport) memoryTable(text *strings.Builder, s Setup) {
 	fmt.Fprintf(text, line, "  beyond idle, per Turn, KiB", "-",
 		number((r.Held.ResidentMiB-r.IdleMiB)*1024/float64(r.InFlight)), "-", "-", "")
 	fmt.Fprintf(text, line, "CPU per Turn, ms", "-", "-", number(r.CPU), "-", "")
-	fmt.Fprintf(text, "\nMemory is taken when all Turns wait for the model at the same time, its peak when "+
-		"they have ended; the live heap is what a\ngarbage collection has found then. All came to wait within %.1f s.\n",
+	fmt.Fprintf(text, "\nMemory in flight is measured after a garbage collection, while all Turns wait for the model. "+
+		"The peak is that until all have\nended. All Turns waited after %.1f s.\n",
 		r.UntilInFlightSeconds)
 }
 

@@ -380,7 +380,7 @@ func TestRunSurvivesAFailoverOfTheStore(t *testing.T) {
 		if _, err := s.Store.Identity(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if written, err := r.writeProgress(t.Context(), r.turn, news{}); written == nil || err != nil {
+		if written, err := r.writeProgress(t.Context(), r.turn, statusUpdate{}); written == nil || err != nil {
 			t.Errorf("writeProgress: %v, %v", written, err)
 		}
 		kill(r)

@@ -165,11 +165,11 @@ func TestWaitsForMemoryAreWrittenAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []bool
 		p := &progress{}
-		p.begin(t.Context(), turnWith(), func(_ context.Context, t *v1alpha1.Turn, n news) (*v1alpha1.Turn, error) {
-			if n.progress != nil {
+		p.begin(t.Context(), turnWith(), func(_ context.Context, t *v1alpha1.Turn, u statusUpdate) (*v1alpha1.Turn, error) {
+			if u.progress != nil {
 				panic("progress is written that the run has not made")
 			}
-			said = append(said, *n.awaitsMemory)
+			said = append(said, *u.awaitsMemory)
 			return t, nil
 		})
 		for range 20 { // the newest state counts

@@ -16,11 +16,11 @@ import (
 const progressInterval = 5 * time.Second
 
 // progressDelay is how long new progress waits for its write if there was none for an interval. That progress is
-// usually the answer, and the write of the end follows at once and includes it.
+// usually the answer. Then the run ends at once, and the write of its end includes that progress.
 const progressDelay = time.Second
 
-// news is what one write adds to the status.
-type news struct {
+// statusUpdate holds the changes that one write makes to the status of a running Turn.
+type statusUpdate struct {
 	// progress is the newest progress of the run, or nil if there is none yet.
 	progress *turn.Progress
 	// awaitsMemory says whether the run waits for memory, or nil if the status says so correctly.
@@ -29,7 +29,7 @@ type news struct {
 
 // progressWriter writes the status of a Turn and returns the Turn as written, or nil if it no longer belongs to the
 // run.
-type progressWriter func(context.Context, *v1alpha1.Turn, news) (*v1alpha1.Turn, error)
+type progressWriter func(context.Context, *v1alpha1.Turn, statusUpdate) (*v1alpha1.Turn, error)
 
 // progress writes the progress of a run into the status of its Turn at intervals. Most runs end before the first
 // write. It makes one write at a time, and none after stop has returned.
@@ -92,33 +92,33 @@ func (p *progress) writeSoon() {
 	}
 }
 
-// due writes the news, if any, and starts the next interval. The timer calls it.
+// due writes the newest state of the run, if it has changed, and starts the next interval. The timer calls it.
 func (p *progress) due() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over {
 		return
 	}
-	var n news
+	var u statusUpdate
 	if p.waits != p.saidWaits {
-		n.awaitsMemory = new(p.waits)
+		u.awaitsMemory = new(p.waits)
 	} else if !p.dirty {
 		p.idle = true
 		return
 	}
 	if p.dirty = false; p.notes > 0 {
-		n.progress = new(p.newest)
+		u.progress = new(p.newest)
 	}
 	current := p.turn
 	p.writes.Add(1)
 	defer p.writes.Done()
 	p.mu.Unlock()
-	written, err := p.write(p.life, current, n)
+	written, err := p.write(p.life, current, u)
 	p.mu.Lock()
 	switch {
 	case written != nil:
-		if p.turn = written; n.awaitsMemory != nil {
-			p.saidWaits = *n.awaitsMemory
+		if p.turn = written; u.awaitsMemory != nil {
+			p.saidWaits = *u.awaitsMemory
 		}
 	case err == nil, isRefused(err):
 		p.over = true // the Turn is not ours, or the write would be refused again; the end is written anyway
@@ -160,14 +160,14 @@ func (p *progress) last() *turn.Progress {
 	return new(p.newest)
 }
 
-// writeProgress makes one write of the news.
-func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, n news) (*v1alpha1.Turn, error) {
+// writeProgress writes an update into the status of the Turn.
+func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, u statusUpdate) (*v1alpha1.Turn, error) {
 	e := r.executor
 	r.confirm(ctx, string(t.UID))
 	written, err := e.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) {
 		known := r.known()
-		known.Progress = n.progress
-		turnstatus.ReportProgress(t, known, n.awaitsMemory, e.Now())
+		known.Progress = u.progress
+		turnstatus.ReportProgress(t, known, u.awaitsMemory, e.Now())
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		e.Log.Error(err, "Failed to write the progress of a turn", "turn", r.key())

@@ -17,14 +17,14 @@ import (
 func steps(n int) turn.Progress { return turn.Progress{Counts: turn.Counts{Steps: n}} }
 
 // writesOf begins a progress, and returns it with a function that lists its writes and the time of each since the
-// beginning.
-func writesOf(ctx context.Context, fail func(n int) error) (p *progress, writes func() (steps []int, at []time.Duration)) {
+// beginning. fail returns the error of the nth write, from 1; if fail is nil, all writes succeed.
+func writesOf(ctx context.Context, fail func(nth int) error) (p *progress, writes func() (steps []int, at []time.Duration)) {
 	p = &progress{}
 	begin := time.Now()
 	var all []int
 	var at []time.Duration
-	p.begin(ctx, turnWith(), func(_ context.Context, t *v1alpha1.Turn, n news) (*v1alpha1.Turn, error) {
-		all, at = append(all, n.progress.Counts.Steps), append(at, time.Since(begin))
+	p.begin(ctx, turnWith(), func(_ context.Context, t *v1alpha1.Turn, u statusUpdate) (*v1alpha1.Turn, error) {
+		all, at = append(all, u.progress.Counts.Steps), append(at, time.Since(begin))
 		if fail != nil {
 			if err := fail(len(all)); err != nil {
 				return nil, err
@@ -58,19 +58,19 @@ func TestProgressIsWrittenAtIntervals(t *testing.T) {
 			[]time.Duration{5 * time.Second},
 		},
 		"a late step": {
-			"the interval is over",
+			"the interval of five seconds is over, so the write follows after a delay of one second",
 			[]time.Duration{17 * time.Second},
 			30 * time.Second,
 			[]int{1},
 			[]time.Duration{18 * time.Second},
 		},
 		"a late answer": {
-			"the end follows at once and includes it",
+			"the run ends within the delay, and the write of its end includes the progress",
 			[]time.Duration{17 * time.Second},
 			17500 * time.Millisecond, nil, nil,
 		},
 		"many steps": {
-			"the newest, every five seconds",
+			"each write has the newest progress; between two writes are at least five seconds",
 			[]time.Duration{1 * time.Second, 6 * time.Second, 7 * time.Second, 8 * time.Second, 22 * time.Second, 24 * time.Second},
 			40 * time.Second,
 			[]int{1, 4, 5, 6},
@@ -110,13 +110,13 @@ func TestProgressThatCannotBeWritten(t *testing.T) {
 		err    error
 		want   int
 	}{
-		"while the API server is away": {"it is tried again after the interval, even without new progress", broken, 2},
-		"as it is":                     {"it would be refused again", refusal, 1},
+		"API server away": {"it is tried again after the interval, even without new progress", broken, 2},
+		"write refused":   {"it would be refused again", refusal, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p, writes := writesOf(t.Context(), func(n int) error {
-					if n == 1 {
+				p, writes := writesOf(t.Context(), func(nth int) error {
+					if nth == 1 {
 						return tc.err
 					}
 					return nil
@@ -138,7 +138,7 @@ func TestTheEndDoesNotWaitForProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &progress{}
 		before := turnWith()
-		p.begin(t.Context(), before, func(ctx context.Context, _ *v1alpha1.Turn, _ news) (*v1alpha1.Turn, error) {
+		p.begin(t.Context(), before, func(ctx context.Context, _ *v1alpha1.Turn, _ statusUpdate) (*v1alpha1.Turn, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		})
@@ -151,8 +151,8 @@ func TestTheEndDoesNotWaitForProgress(t *testing.T) {
 	})
 }
 
-// TestProgressOfARun checks that the end of a run needs one write, because it uses the resource version of the last
-// progress.
+// TestProgressOfARun checks that the end of a run needs one write, because that write uses the resource version that
+// the last write of progress returned.
 func TestProgressOfARun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var conflicts int
@@ -187,7 +187,7 @@ func TestProgressOfARun(t *testing.T) {
 func TestProgressIsNotWrittenToATurnBoundElsewhere(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, turnWith(boundTo("other", 2)))
 	r := &run{executor: e, turn: turnWith(func(t *v1alpha1.Turn) { t.ResourceVersion = "1" }), epoch: 1}
-	written, err := r.writeProgress(t.Context(), r.turn, news{progress: new(steps(1))})
+	written, err := r.writeProgress(t.Context(), r.turn, statusUpdate{progress: new(steps(1))})
 	if written != nil || err != nil || stored(t, e).Status.Steps != nil {
 		t.Errorf("wrote %v, error %v, want neither", written, err)
 	}

@@ -34,14 +34,14 @@ func Block(text string) string {
 	return escaper.Replace(Strip(text))
 }
 
-// Line cleans text that must stay on one line. It works as Block does, and replaces every run of white space by one
-// space.
+// Line cleans text that must stay on one line. It works as Block does, replaces every run of white space by one space,
+// and trims both ends.
 func Line(text string) string { return escaper.Replace(StripLine(text)) }
 
 // StripLine cleans a text as Line does, but does not escape &, < and >. The result is not yet safe in a prompt.
 func StripLine(text string) string {
-	// Fold white space first: a removed line separator would otherwise join two words. Fold again at the end, for
-	// words that had only removed characters.
+	// Fold white space first: a removed line separator would otherwise join two words. Fold again at the end: a word of
+	// which Strip leaves nothing leaves two spaces.
 	folded := fold(text)
 	if stripped := Strip(folded); stripped != folded {
 		folded = fold(stripped)
