@@ -124,7 +124,7 @@ func TestSkillsAreMountedAtThePathOfTheFlag(t *testing.T) {
 	deployment, manager := managerOf(t, renderChart(t, "skillsConfigMap=house-skills"))
 	i := slices.IndexFunc(manager.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "skills" })
 	if i < 0 || manager.VolumeMounts[i].MountPath != "/etc/capstan/skills" || !manager.VolumeMounts[i].ReadOnly {
-		t.Errorf("mounts = %v, want skills at /etc/capstan/skills, to be read only", manager.VolumeMounts)
+		t.Errorf("mounts = %v, want skills at /etc/capstan/skills, mounted read-only", manager.VolumeMounts)
 	}
 	volumes := deployment.Spec.Template.Spec.Volumes
 	i = slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.Name == "skills" })

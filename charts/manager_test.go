@@ -81,7 +81,7 @@ func (c cluster) as(user string) *rest.Config {
 }
 
 // runManager runs a manager until the test ends, with the read API at an address. The returned function refusals
-// returns the requests that the API server has refused.
+// returns the new log lines about requests that the API server has refused.
 func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func() []string, readAddress string) {
 	t.Helper()
 	lines := make(chan string, 10_000)
@@ -94,7 +94,8 @@ func runManager(t *testing.T, cfg *rest.Config, watched []string) (refusals func
 	readAddress = freeAddress(t)
 	certificateFile, keyFile := certificate(t)
 	o := harnesstest.Options(t, "capstan-system")
-	o.ExecutorName, o.WatchNamespaces, o.LeaderElect = "capstan-0", watched, true // the Deployment names its executors like this
+	o.ExecutorName = "capstan-0" // checkHelmTest expects this name
+	o.WatchNamespaces, o.LeaderElect = watched, true
 	o.ReadTLSBindAddress, o.ReadTLSCertFile, o.ReadTLSKeyFile = readAddress, certificateFile, keyFile
 	harnesstest.RunManager(t, cfg, o, log)
 	return func() []string {

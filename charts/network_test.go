@@ -244,7 +244,7 @@ func TestTheCertificateOfMetricsIsMounted(t *testing.T) {
 	if !slices.ContainsFunc(manager.VolumeMounts, func(m corev1.VolumeMount) bool {
 		return m.Name == "metrics-tls" && m.MountPath == "/etc/capstan/metrics" && m.ReadOnly
 	}) {
-		t.Errorf("mounts = %v, want metrics-tls at /etc/capstan/metrics, to be read only", manager.VolumeMounts)
+		t.Errorf("mounts = %v, want metrics-tls at /etc/capstan/metrics, mounted read-only", manager.VolumeMounts)
 	}
 	if !slices.ContainsFunc(deployment.Spec.Template.Spec.Volumes,
 		func(v corev1.Volume) bool { return v.Secret != nil && v.Secret.SecretName == "mine" }) {

@@ -16,7 +16,7 @@ import (
 
 const scaled = "executor.separate=true,executor.autoscaling.enabled=true"
 
-// ofKind returns the only object of a kind that does not belong to Kubernetes itself.
+// ofKind returns the first object of a custom kind, such as ScaledObject.
 func ofKind(t *testing.T, objects []runtime.Object, kind string) *unstructured.Unstructured {
 	t.Helper()
 	for _, o := range every[*unstructured.Unstructured](objects) {
@@ -48,7 +48,7 @@ func TestExecutorsAreScaledByTheirLoad(t *testing.T) {
 	load := loadQuery(t, keda) // TestQueriesAnswer tests the query
 	readme, err := os.ReadFile("capstan/README.md")
 	if err != nil || !strings.Contains(string(readme), "\n  metricsQuery: "+load+"\n") {
-		t.Errorf("the README has no rule of prometheus-adapter with the query that KEDA asks, %q (%v)", load, err)
+		t.Errorf("the README has no rule of prometheus-adapter with the query of KEDA, %q (%v)", load, err)
 	}
 	// The query of the earlier chart has no value before the first Turn, and --reuse-values keeps that query.
 	earlier, err := os.ReadFile("testdata/earlier/0.2.2.yaml")
@@ -67,7 +67,7 @@ func TestExecutorsAreScaledByTheirLoad(t *testing.T) {
 	}
 	for _, d := range every[*appsv1.Deployment](keda) {
 		if scales := d.Name == "capstan-executor"; scales != (d.Spec.Replicas == nil) {
-			t.Errorf("Deployment %s has replicas %v: an upgrade would undo what was scaled", d.Name, d.Spec.Replicas)
+			t.Errorf("Deployment %s has replicas %v, want none only if an autoscaler sets them", d.Name, d.Spec.Replicas)
 		}
 	}
 }

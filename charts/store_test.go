@@ -74,7 +74,7 @@ func TestThePasswordComesFromASecret(t *testing.T) {
 	}
 	i := slices.IndexFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "store-ca" })
 	if i < 0 || container.VolumeMounts[i].MountPath != "/etc/capstan/store" || !container.VolumeMounts[i].ReadOnly {
-		t.Errorf("mounts = %v, want the authority's certificate where PGSSLROOTCERT looks, to be read only", container.VolumeMounts)
+		t.Errorf("mounts = %v, want the authority's certificate in the folder of PGSSLROOTCERT, mounted read-only", container.VolumeMounts)
 	}
 	volumes := deployment.Spec.Template.Spec.Volumes
 	i = slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.Name == "store-ca" })
@@ -84,7 +84,7 @@ func TestThePasswordComesFromASecret(t *testing.T) {
 	}
 }
 
-func TestStoreMessages(t *testing.T) {
+func TestInvalidStoreValuesAreRefused(t *testing.T) {
 	const secret = "hunter2"
 	tests := map[string]struct {
 		values []string
@@ -125,8 +125,8 @@ func TestSeparateExecutors(t *testing.T) {
 	service := one[*corev1.Service](t, objects)
 	budgets := every[*policyv1.PodDisruptionBudget](objects)
 	for i, want := range []struct {
-		name, roles, leads string
-		replicas           int32
+		name, roles, leaderElect string
+		replicas                 int32
 	}{{"capstan", "controller", "true", 2}, {"capstan-executor", "executor", "", 5}} {
 		d := deployments[i]
 		if d.Name != want.name || *d.Spec.Replicas != want.replicas {
@@ -137,8 +137,8 @@ func TestSeparateExecutors(t *testing.T) {
 		for _, arg := range container.Args {
 			args[flagOf(arg)] = strings.TrimPrefix(arg, "--"+flagOf(arg)+"=")
 		}
-		if args["roles"] != want.roles || args["leader-elect"] != want.leads {
-			t.Errorf("%s has args %v, want roles %s", d.Name, container.Args, want.roles)
+		if args["roles"] != want.roles || args["leader-elect"] != want.leaderElect {
+			t.Errorf("%s has args %v, want --roles=%s and --leader-elect=%s", d.Name, container.Args, want.roles, want.leaderElect)
 		}
 		checkFlags(t, container)
 		var o manager.Options

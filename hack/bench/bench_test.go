@@ -225,10 +225,10 @@ func TestPercentilesAreOfTheNearestRank(t *testing.T) {
 		subtracted time.Duration
 		want       Percentiles
 	}{
-		"none":         {nil, 0, Percentiles{}},
-		"one":          {[]time.Duration{7 * time.Millisecond}, 0, Percentiles{7, 7}},
-		"two":          {[]time.Duration{9 * time.Millisecond, time.Millisecond}, 0, Percentiles{1, 9}},
-		"unsorted":     {hundred, 0, Percentiles{50, 95}},
+		"none":          {nil, 0, Percentiles{}},
+		"one":           {[]time.Duration{7 * time.Millisecond}, 0, Percentiles{7, 7}},
+		"two":           {[]time.Duration{9 * time.Millisecond, time.Millisecond}, 0, Percentiles{1, 9}},
+		"unsorted":      {hundred, 0, Percentiles{50, 95}},
 		"minus latency": {hundred, 60 * time.Millisecond, Percentiles{-10, 35}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -61,7 +61,7 @@ func (b *bench) runCrowd(ctx context.Context, tenants []string, group *controlGr
 	if err := b.waitForAgents(ctx, len(tenants)); err != nil {
 		return nil, err
 	}
-	before, err := b.settled(ctx, nil)
+	before, err := b.sampleAfterWrites(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func (b *bench) runCrowd(ctx context.Context, tenants []string, group *controlGr
 	if err != nil {
 		return nil, err
 	}
-	after, err := b.settled(ctx, nil)
+	after, err := b.sampleAfterWrites(ctx, nil)
 	if err != nil {
 		return nil, err
 	}

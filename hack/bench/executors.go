@@ -15,7 +15,8 @@ type ExecutorsReport struct {
 	Capacity int `json:"capacity"`
 	// One is a process with both roles.
 	One *Measurement `json:"one"`
-	// HalfCapacity is a controller and two executors with half that capacity each. It shows the cost of the division.
+	// HalfCapacity is a controller and two executors with half that capacity each. It shows the cost of three
+	// processes in place of one.
 	HalfCapacity *Measurement `json:"halfCapacity"`
 	// FullCapacity is a controller and two executors with that capacity each. It shows the gain of a second executor.
 	FullCapacity *Measurement `json:"fullCapacity"`

@@ -173,7 +173,7 @@ func (b *bench) contend(ctx context.Context, c contender) (*Measurement, error) 
 		return nil, err
 	}
 	b.say("%s: %d Turns", c.name, b.options.turns)
-	before, err := b.settled(ctx, t)
+	before, err := b.sampleAfterWrites(ctx, t)
 	if err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (b *bench) contend(ctx context.Context, c contender) (*Measurement, error) 
 	if err != nil {
 		return nil, err
 	}
-	after, err := b.settled(ctx, t)
+	after, err := b.sampleAfterWrites(ctx, t)
 	if err != nil {
 		return nil, err
 	}

@@ -60,8 +60,8 @@ type use struct {
 	anonymous  uint64 // the resident memory without pages of files, in bytes
 }
 
-// settled waits until the writes have stopped and takes a sample.
-func (b *bench) settled(ctx context.Context, t team) (sample, error) {
+// sampleAfterWrites waits until the writes have stopped and takes a sample.
+func (b *bench) sampleAfterWrites(ctx context.Context, t team) (sample, error) {
 	var last counters
 	err := wait.PollUntilContextTimeout(ctx, b.settle, settleTimeout, true, func(ctx context.Context) (bool, error) {
 		text, err := b.turns.Get().AbsPath("/metrics").Do(ctx).Raw()

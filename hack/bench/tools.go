@@ -239,7 +239,7 @@ func (b *bench) stepsCost(ctx context.Context, t team, prefix, message string) (
 	if err := b.deleteTurns(ctx); err != nil {
 		return StepsCost{}, err
 	}
-	before, err := b.settled(ctx, t)
+	before, err := b.sampleAfterWrites(ctx, t)
 	if err != nil {
 		return StepsCost{}, err
 	}
@@ -247,7 +247,7 @@ func (b *bench) stepsCost(ctx context.Context, t team, prefix, message string) (
 	if err != nil {
 		return StepsCost{}, err
 	}
-	after, err := b.settled(ctx, t)
+	after, err := b.sampleAfterWrites(ctx, t)
 	if err != nil {
 		return StepsCost{}, err
 	}

@@ -39,18 +39,19 @@ func setBudget(ctx context.Context, t *test) error {
 }
 
 // drain evicts the manager from the only node, checks that its Turns were handed back, and makes the node
-// schedulable again. The servers stay, because one of them counts the effects.
+// schedulable again. The Pods of models and tools are not evicted, because a tool server counts the wiped disks in
+// memory.
 func drain(ctx context.Context, t *test, r *result) error {
 	err := t.kubectl(ctx, "drain", node.Name, "--pod-selector=app.kubernetes.io/name=capstan", "--delete-emptydir-data",
 		"--timeout", patience.String())
 	if err == nil {
-		err = t.findHandedBack(ctx, r)
+		err = t.checkHandedBack(ctx, r)
 	}
-	r.Disturbed = time.Now() // measures only the takeover by the new Pod
+	r.Disturbed = time.Now() // so the durations include only the takeover by the new Pod
 	return errors.Join(err, t.kubectl(ctx, "uncordon", node.Name))
 }
 
-// upgradeToPrevious upgrades the release to the chart and the manager of the previous version.
+// upgradeToPrevious runs helm upgrade with the chart and the manager of the previous version.
 func (t *test) upgradeToPrevious(ctx context.Context) error {
 	return t.upgradeTo(ctx, t.previous("chart"), "image.registry=e2e.local", "image.repository=previous", "image.tag=v1")
 }
@@ -85,7 +86,7 @@ func (t *test) previous(name string) string {
 }
 
 // installNamespaced installs the chart for one namespace with a read API. It checks the manager's rights and runs
-// the chart's test.
+// the chart's test. It also creates the Turn beyond in another namespace, which the manager must not touch.
 func installNamespaced(ctx context.Context, t *test) error {
 	if err := t.replaceReadCertificate(ctx, "read-api"); err != nil {
 		return err
@@ -109,9 +110,9 @@ func installNamespaced(ctx context.Context, t *test) error {
 	return t.api.Create(ctx, beyond)
 }
 
-// leaveNamespaced checks that no manager has touched the Turn of the other namespace. After the release serves all
-// namespaces again, a manager must run that Turn to its end.
-func leaveNamespaced(ctx context.Context, t *test) error {
+// widenToAllNamespaces checks that no manager has touched the Turn beyond. Then it installs the chart for all
+// namespaces again, and waits until the manager has run that Turn to its end.
+func widenToAllNamespaces(ctx context.Context, t *test) error {
 	status, err := t.output(ctx, "", t.cluster.Kubectl, "-n", "examples", "get", "turn/beyond", "-o",
 		"jsonpath={.status.conditions}{.status.executor}")
 	if err != nil {
@@ -178,7 +179,7 @@ func (t *test) stillWaiting(ctx context.Context) error {
 		return err
 	}
 	if len(turns) != turnsWaiting {
-		return fmt.Errorf("%d Turns wait for an approval, want %d", len(turns), turnsWaiting)
+		return fmt.Errorf("there are %d Turns with the label round=%s, want %d", len(turns), waiting, turnsWaiting)
 	}
 	for i := range turns {
 		if turn := &turns[i]; turn.IsFinished() || len(turn.Status.PendingApprovals) != 1 {
@@ -189,9 +190,9 @@ func (t *test) stillWaiting(ctx context.Context) error {
 	return nil
 }
 
-// settled waits until decisions count. Decisions made in the first seconds after the installation of the policy do
-// not count, because the API server may not have checked them.
-func (t *test) settled(ctx context.Context) error {
+// awaitPolicy waits until Capstan uses ToolApprovals. It ignores those of the first seconds after the installation of
+// the policy, because the API server may not have checked them.
+func (t *test) awaitPolicy(ctx context.Context) error {
 	out, err := t.output(ctx, "", t.cluster.Kubectl, "get", "validatingadmissionpolicy/capstan-system-capstan-toolapprovals",
 		"validatingadmissionpolicybinding/capstan-system-capstan-toolapprovals", "-o", "jsonpath={.items[*].metadata.creationTimestamp}")
 	if err != nil {
@@ -224,7 +225,7 @@ func approveWaiting(ctx context.Context, t *test) error {
 	if len(wiped) > 0 {
 		return fmt.Errorf("disks were wiped before the approval: %v", wiped)
 	}
-	if err := t.settled(ctx); err != nil {
+	if err := t.awaitPolicy(ctx); err != nil {
 		return err
 	}
 	for i := range turnsWaiting {

@@ -80,7 +80,7 @@ var rounds = []round{
 	},
 	{
 		name: "namespaced", what: "the Pod is force-deleted, with watchNamespaces and a read API", seconds: upTo(8), abrupt: true,
-		prepare: installNamespaced, disturb: deletePod("--grace-period=0", "--force"), after: leaveNamespaced,
+		prepare: installNamespaced, disturb: deletePod("--grace-period=0", "--force"), after: widenToAllNamespaces,
 	},
 	{
 		name: "postgres", what: "one of two executors is force-deleted, journal in PostgreSQL", seconds: upTo(8), abrupt: true, one: true,
@@ -119,7 +119,7 @@ func uninstall(ctx context.Context, t *test, r *result) error {
 	if err := t.helm(ctx, "uninstall", "capstan", "--namespace", system); err != nil {
 		return err
 	}
-	if err := t.findHandedBack(ctx, r); err != nil {
+	if err := t.checkHandedBack(ctx, r); err != nil {
 		return err
 	}
 	if err := t.stillWaiting(ctx); err != nil {
@@ -136,12 +136,12 @@ func uninstall(ctx context.Context, t *test, r *result) error {
 	if err := t.kubectl(ctx, "-n", system, "get", "pvc", "capstan-data"); err != nil {
 		r.fail("helm uninstall has not kept the journal: %v", err)
 	}
-	r.Disturbed = time.Now() // measures only the takeover by the new release
+	r.Disturbed = time.Now() // so the durations include only the takeover by the new release
 	return t.upgrade(ctx)
 }
 
-// findHandedBack checks that unfinished Turns are bound to no executor while no manager runs.
-func (t *test) findHandedBack(ctx context.Context, r *result) error {
+// checkHandedBack checks that unfinished Turns are bound to no executor while no manager runs.
+func (t *test) checkHandedBack(ctx context.Context, r *result) error {
 	turns, err := t.turns(ctx, r.round.name)
 	if err != nil {
 		return err

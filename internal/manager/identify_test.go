@@ -18,7 +18,7 @@ import (
 // TestManagerComparesItsStoreWithTheLeases checks that it does so at the start, and that the Lease of an executor
 // that is gone counts as well.
 func TestManagerComparesItsStoreWithTheLeases(t *testing.T) {
-	for name, behind := range map[string]bool{"as far as published": false, "an older copy": true} {
+	for name, behind := range map[string]bool{"at the published position": false, "an older copy": true} {
 		t.Run(name, func(t *testing.T) {
 			journals, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
 			if err != nil {

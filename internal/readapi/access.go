@@ -13,20 +13,20 @@ import (
 // check returns the name of the user who has sent a request, or a refusal if that user may not read the
 // conversation of a Turn. The answer does not reveal whether the Turn exists.
 func (s *Server) check(ctx context.Context, r *http.Request, turn types.NamespacedName) (user string, refused *Error) {
-	user, no := s.o.Access.Check(ctx, r, access.Right{
+	user, refusal := s.o.Access.Check(ctx, r, access.Right{
 		Verb: "get", Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: "turns", Subresource: "log",
 		Namespace: turn.Namespace, Name: turn.Name,
 	})
 	switch {
-	case no == nil:
+	case refusal == nil:
 		return user, nil
-	case no.Status == http.StatusForbidden:
-		return "", refuse(no.Status, "user %q may not read the conversation of Turn %q in namespace %q: this "+
+	case refusal.Status == http.StatusForbidden:
+		return "", refuse(refusal.Status, "user %q may not read the conversation of Turn %q in namespace %q: this "+
 			"requires a rule with apiGroups [%s], "+
 			"resources [turns/log] and verbs [get] there%s",
-			no.User, turn.Name, turn.Namespace, v1alpha1.GroupVersion.Group, s.roleHint())
+			refusal.User, turn.Name, turn.Namespace, v1alpha1.GroupVersion.Group, s.roleHint())
 	}
-	return "", &Error{Status: no.Status, Message: no.Message}
+	return "", &Error{Status: refusal.Status, Message: refusal.Message}
 }
 
 // roleHint returns the part of a message that names the role for readers, or an empty text if this installation has

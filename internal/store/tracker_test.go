@@ -52,9 +52,9 @@ func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 		published int64
 		losses    []loss
 	}{
-		"never published":            {"nothing is known of it", 0, nil},
-		"as far as it was published": {"it has what was acknowledged", 1, nil},
-		"behind":                     {"it had reached more", 5, []loss{{5, 1}}},
+		"never published":           {"nothing is known of it", 0, nil},
+		"at the published position": {"it has what was acknowledged", 1, nil},
+		"behind":                    {"it had reached more", 5, []loss{{5, 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &journaltest.Memory{}

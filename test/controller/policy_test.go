@@ -55,8 +55,8 @@ func install(ctx SpecContext, o client.Object) {
 	DeferCleanup(func(ctx SpecContext) { Expect(client.IgnoreNotFound(apiClient.Delete(ctx, o))).To(Succeed()) }, NodeTimeout(patience))
 }
 
-// settles waits until decisions count under a policy whose binding was just created.
-func settles(ctx context.Context, b *admissionv1.ValidatingAdmissionPolicyBinding) {
+// awaitPolicy waits until Capstan uses ToolApprovals under a policy whose binding was just created.
+func awaitPolicy(ctx context.Context, b *admissionv1.ValidatingAdmissionPolicyBinding) {
 	GinkgoHelper()
 	Eventually(time.Now).WithContext(ctx).Should(BeTemporally(">=", b.CreationTimestamp.Add(approvals.PolicySettleTime)))
 }
@@ -107,7 +107,7 @@ var _ = Describe("A decision whose approver was not verified", func() {
 			Expect(calls.Load()).To(BeZero())
 
 			By("deciding anew")
-			settles(ctx, b)
+			awaitPolicy(ctx, b)
 			s.decides(ctx, t, 0, v1alpha1.ApprovalApproved)
 			t = s.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
 			Expect(calls.Load()).To(BeEquivalentTo(1))

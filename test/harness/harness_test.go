@@ -87,8 +87,8 @@ func TestControlPlaneServesTheCRDsUntilStopped(t *testing.T) {
 	}
 }
 
-// installsThePolicy checks that a control plane gets the policy of ToolApprovals, and that decisions count after
-// that.
+// installsThePolicy checks that a control plane gets the policy of ToolApprovals, and that Capstan uses ToolApprovals
+// after that.
 func installsThePolicy(t *testing.T, cluster *ControlPlane) {
 	t.Helper()
 	config := filepath.Join("..", "..", "config", "policy")

@@ -21,8 +21,8 @@ func ParseModelName(name string) ModelName {
 	return ModelName{Model: name}
 }
 
-// Resolve returns the index in a chain of the model that a Turn names, or 0 if it names none. The error, an
-// *invalid.Error, lists the models of the chain.
+// Resolve finds the model that a Turn names in a chain, and returns its index. If the Turn names none, it returns 0.
+// The error, an *invalid.Error, lists the models of the chain.
 func Resolve(name string, chain []ModelName) (int, error) {
 	if name == "" {
 		return 0, nil

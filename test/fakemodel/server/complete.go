@@ -23,7 +23,7 @@ type exchange struct {
 	rules  *ruleset
 	req    completionRequest
 	entry  *entry
-	// rule and view are set after the checks, and answer when the rule is applied.
+	// rule and view are set after the checks; answer is set when the rule is applied.
 	rule   *compiledRule
 	view   View
 	answer answer
@@ -42,7 +42,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 	defer x.end(r.Context(), started)
 	w.Header().Set("X-Request-Id", "req_fake_"+strconv.FormatInt(x.entry.request.Number, 10))
 
-	if x.refused(readErr, decodeErr) {
+	if x.refuseInvalid(readErr, decodeErr) {
 		return
 	}
 	x.view = newView(x.entry.request.Number, &x.req)
@@ -70,8 +70,9 @@ func newRequest(now time.Time, r *http.Request, body []byte, req *completionRequ
 	}
 }
 
-// refused answers invalid requests, which no rule sees. It checks them in the order of a real server.
-func (x *exchange) refused(readErr, decodeErr error) bool {
+// refuseInvalid checks a request in the order of a real server. If the request is invalid, it sends an error and
+// returns true; the request then reaches no rule.
+func (x *exchange) refuseInvalid(readErr, decodeErr error) bool {
 	invalid, tooLong := x.req.invalid(), x.rules.tooLong(&x.req)
 	tooLarge, isTooLarge := errors.AsType[*http.MaxBytesError](readErr)
 	badRequest := wireError{Type: typeInvalidRequest}
@@ -205,8 +206,8 @@ func (x *exchange) pause(milliseconds int) bool {
 
 func (x *exchange) finish(outcome Outcome) { x.entry.finish(outcome, x.answer.usage) }
 
-// end logs one line for the request, with sizes and names but without texts. It settles a request that has
-// panicked.
+// end logs one line for the request, with sizes and names but without texts. If the request has no outcome because
+// its handler has panicked, end records OutcomeFailed.
 func (x *exchange) end(ctx context.Context, started time.Time) {
 	x.finish(OutcomeFailed)
 	request := x.entry.request

@@ -26,7 +26,7 @@ var embedded []byte
 
 // Ticket is a request of a person.
 type Ticket struct {
-	// ID has four digits.
+	// ID identifies the ticket. The tools accept only IDs of four digits.
 	ID    string `json:"id"`
 	Title string `json:"title"`
 	// State is open or closed.
@@ -62,12 +62,12 @@ func NewDesk(data []byte) (*Desk, error) {
 		return nil, fmt.Errorf("failed to read the tickets: %w", err)
 	}
 	if len(d.tickets) > maxTickets {
-		return nil, fmt.Errorf("there are %d tickets and must be at most %d", len(d.tickets), maxTickets)
+		return nil, fmt.Errorf("there are %d tickets, and at most %d are allowed", len(d.tickets), maxTickets)
 	}
 	seen := map[string]bool{}
 	for i, t := range d.tickets {
 		if t.ID == "" || seen[t.ID] {
-			return nil, fmt.Errorf("tickets[%d]: id %q must be given, and be no other ticket's", i, t.ID)
+			return nil, fmt.Errorf("tickets[%d]: id %q must not be empty or equal to the id of another ticket", i, t.ID)
 		}
 		seen[t.ID] = true
 	}
@@ -177,8 +177,8 @@ func (t *Ticket) note(note string) error {
 	return nil
 }
 
-// once changes a ticket. If the key has changed a ticket before, once returns the earlier answer instead. A failed
-// change may be tried again.
+// once changes a ticket. If an earlier call with the same key has changed a ticket, once returns its answer instead. A
+// failed change may be tried again.
 func (d *Desk) once(key, id string, change func(*Ticket) (string, error)) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
