@@ -197,15 +197,15 @@ type ExecutorBinding struct {
 	// +kubebuilder:validation:MaxLength=64
 	StoreIncarnation string `json:"storeIncarnation,omitempty"`
 
-	// journalEntries is the minimum number of entries in the Turn's journal, as of the last status write that recorded
-	// it. It is absent if the number is unknown.
+	// journalEntries is the number of entries that the Turn's journal must have at least, as of the last status write
+	// that recorded it. It is absent if the number is unknown.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	JournalEntries *int64 `json:"journalEntries,omitempty"`
 
-	// journalComplete is true if journalEntries is the exact number of entries in the journal: at the end of the last
-	// run, or when the current run was bound. With 0 journalEntries, no run has begun anything. It is absent if a run
-	// may have written more entries.
+	// journalComplete is true if journalEntries was the exact number of entries when it was written, at the end of the
+	// last run or at the current binding. True together with journalEntries 0 means that no run had begun. It is absent
+	// if a run may have written more entries since. It does not say whether the journal is lost.
 	// +optional
 	JournalComplete bool `json:"journalComplete,omitempty"`
 
@@ -215,8 +215,8 @@ type ExecutorBinding struct {
 	// +optional
 	SideEffects bool `json:"sideEffects,omitempty"`
 
-	// overdue is true if the Turn is bound only to end it from its journal. Such a Turn had run, was suspended, and
-	// then waited for longer than limits.startingDeadlineSeconds.
+	// overdue is true if the executor must end the Turn and not continue it, because the Turn was suspended after it had
+	// run, and then waited for longer than limits.startingDeadlineSeconds. The result comes from the journal.
 	// +optional
 	Overdue bool `json:"overdue,omitempty"`
 }

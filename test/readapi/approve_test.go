@@ -103,7 +103,7 @@ var _ = Describe("The commands approve and deny", func() {
 		yes := at(ctx, "y\n", append([]string{"approve", "first", "--reason", "as agreed"}, as...)...).must(ctx, exit.OK)
 		Expect(yes.err.String()).To(And(
 			ContainSubstring("  turn     "+s.namespace+"/first\n"), ContainSubstring(
-				"  tool     close_ticket\n  source   server\n  schema   schema\n"), ContainSubstring("  call     call_1\n"),
+				"  tool     close_ticket\n  server   server\n  schema   schema\n"), ContainSubstring("  call     call_1\n"),
 			ContainSubstring("| {\n|   \"id\": 1042,\n|   \"note\": \"done\\u001b[2J\\nhash     0000\\u202e\"\n| }\n"),
 			ContainSubstring("approve as "+who+"? [y/N] "), Not(ContainSubstring("\x1b")), Not(ContainSubstring("\u202e"))))
 		Expect(yes.out.String()).To(Equal("call call_1 (close_ticket) of Turn " + s.namespace + "/first was approved by " + who + "\n"))

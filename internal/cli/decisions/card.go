@@ -45,8 +45,8 @@ func (c Card) Text(arguments json.RawMessage, elsewhere string, now time.Time) s
 		{Name: "agent", Value: termsafe.Line(c.Agent, output.LongestID)},
 		{Name: "tool", Value: termsafe.Exact(termsafe.Line(c.Tool, output.LongestID))},
 	}
-	if c.ToolServerUID != "" { // a sub-agent has the UID of its Agent here
-		rows = append(rows, output.Row{Name: "source", Value: termsafe.Line(c.ToolServerUID, output.LongestID)})
+	if c.ToolServerUID != "" { // the UID of the ToolServer, or for a sub-agent that of its Agent
+		rows = append(rows, output.Row{Name: "server", Value: termsafe.Line(c.ToolServerUID, output.LongestID)})
 	}
 	rows = append(rows,
 		output.Row{Name: "schema", Value: termsafe.Line(c.SchemaHash, output.LongestID)},

@@ -62,7 +62,7 @@ func NewDesk(data []byte) (*Desk, error) {
 		return nil, fmt.Errorf("failed to read the tickets: %w", err)
 	}
 	if len(d.tickets) > maxTickets {
-		return nil, fmt.Errorf("there are %d tickets, and at most %d are allowed", len(d.tickets), maxTickets)
+		return nil, fmt.Errorf("there are %d tickets, but their number must be at most %d", len(d.tickets), maxTickets)
 	}
 	seen := map[string]bool{}
 	for i, t := range d.tickets {
