@@ -68,7 +68,7 @@ type ModelProviderSpec struct {
 	TLS *ClientTLS `json:"tls,omitempty"`
 
 	// models declares models of the endpoint with their prices and properties, at most 64. Models that are not listed
-	// can be used too; Turns on them have no cost.
+	// can be used too; the cost of Turns on them is unknown, unless Capstan's table of list prices has them.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -150,8 +150,9 @@ type Model struct {
 	// +kubebuilder:validation:MaxItems=8
 	Capabilities []ModelCapability `json:"capabilities,omitempty"`
 
-	// pricing is the price of tokens, from which the cost of a Turn is computed. Without it, Turns on this model have
-	// no cost.
+	// pricing is the price of tokens, from which the cost of a Turn is computed. Default: the list price in Capstan's
+	// table if the host of baseURL is that of a public service. If neither is known, the cost of a Turn on this model
+	// is unknown.
 	// +optional
 	Pricing *Pricing `json:"pricing,omitempty"`
 }
@@ -184,7 +185,7 @@ type Pricing struct {
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="inputPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
 	InputPerMillion string `json:"inputPerMillion"`
 
-	// outputPerMillion is the price of a million output tokens, reasoning included, as a decimal.
+	// outputPerMillion is the price of a million output tokens, as a decimal.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=20
@@ -204,6 +205,13 @@ type Pricing struct {
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="cacheWritePerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
 	CacheWritePerMillion *string `json:"cacheWritePerMillion,omitempty"`
+
+	// reasoningPerMillion is the price of a million output tokens that the model uses for reasoning, as a decimal.
+	// Default: outputPerMillion.
+	// +optional
+	// +kubebuilder:validation:MaxLength=20
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="reasoningPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
+	ReasoningPerMillion *string `json:"reasoningPerMillion,omitempty"`
 }
 
 // RetryPolicy limits how often and how fast a request is repeated. Waits grow exponentially from

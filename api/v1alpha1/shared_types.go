@@ -83,7 +83,8 @@ type Limits struct {
 	// maxCost is the cost that all requests of the Turn may cause, a decimal above 0 in the currency of the models'
 	// prices. A request that would probably exceed the limit is not sent: the Turn ends with reason BudgetExceeded and
 	// the result so far. If neither Turn nor Agent sets it, the default is 5 if all prices of the Agent's models are in
-	// USD, EUR, GBP or CHF; otherwise the cost has no limit. Models without a price do not count.
+	// USD, EUR, GBP or CHF; otherwise the cost has no limit. Requests whose price is unknown do
+	// not count.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$") && self.matches(r"[1-9]")`,message="maxCost must be a decimal above 0 with at most 12 digits before and 10 after the point, such as 0.50"

@@ -155,6 +155,13 @@ type TurnStatus struct {
 	// +optional
 	Usage *Usage `json:"usage,omitempty"`
 
+	// prices say which prices usage.cost is computed from, one entry for each model that was used, at most 8. The list
+	// is written when the Turn ends.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	Prices []UsedPrice `json:"prices,omitempty"`
+
 	// subAgentUsage is the total token usage and cost of the Turns of sub-agents, at any depth. It counts against this
 	// Turn's budget. It is not part of usage.
 	// +optional
@@ -557,9 +564,51 @@ type Usage struct {
 	// +optional
 	Estimated bool `json:"estimated,omitempty"`
 
-	// cost is the cost of these tokens at the providers' prices. It is absent if one of the models has no price.
+	// cost is the cost of these tokens at the providers' prices. It is absent if it is unknown.
 	// +optional
 	Cost *Cost `json:"cost,omitempty"`
+
+	// costUnknown is true if the cost is unknown, because one of the models has no price or the prices are in several
+	// currencies.
+	// +optional
+	CostUnknown bool `json:"costUnknown,omitempty"`
+}
+
+// PriceSource says where the prices of a model are from.
+// +kubebuilder:validation:Enum=ModelProvider;ListPrice;Unknown
+type PriceSource string
+
+// The sources of prices.
+const (
+	// PriceSourceModelProvider means that the ModelProvider declares the prices.
+	PriceSourceModelProvider PriceSource = "ModelProvider"
+	// PriceSourceListPrice means that the prices are from Capstan's table of list prices.
+	PriceSourceListPrice PriceSource = "ListPrice"
+	// PriceSourceUnknown means that a request has no price, so the cost of the Turn is unknown.
+	PriceSourceUnknown PriceSource = "Unknown"
+)
+
+// UsedPrice says which prices of a model were used.
+type UsedPrice struct {
+	// provider is the name of the ModelProvider.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Provider string `json:"provider"`
+
+	// model is the name of the model as the provider knows it.
+	// +required
+	// +kubebuilder:validation:MaxLength=256
+	Model string `json:"model"`
+
+	// source says where the prices are from. ModelProvider: its spec.models[].pricing. ListPrice: Capstan's table of
+	// list prices of public services, which capstan prices prints. Unknown: the model has no price.
+	// +required
+	Source PriceSource `json:"source"`
+
+	// date is the day at which a list price was read, as YYYY-MM-DD. It is absent for other sources.
+	// +optional
+	// +kubebuilder:validation:MaxLength=10
+	Date string `json:"date,omitempty"`
 }
 
 // Cost is an amount of money.

@@ -104,6 +104,10 @@ status:
     - environment
     stableChars: 341
     toolCount: 0
+  prices:
+  - model: small
+    provider: demo
+    source: ModelProvider
   result:
     bytes: 12
     citations:

@@ -20,6 +20,8 @@ var (
 	amount = regexp.MustCompile(`^[0-9]{1,30}(\.[0-9]{1,30})?$`)
 	// output is the name that the engine gives to the artifact of a call.
 	output = regexp.MustCompile(`^call-[0-9]{1,6}-[0-9]{1,6}$`)
+	// day is a date.
+	day = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}$`)
 	// instant is a time.
 	instant = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,20}(Z|[+-][0-9]{2}:[0-9]{2})$`)
 )
@@ -38,6 +40,7 @@ var (
 	aName    = looksLike(name)
 	aDigest  = looksLike(digest)
 	anAmount = looksLike(amount)
+	aDay     = looksLike(day)
 	aTime    = looksLike(instant)
 	anOutput = looksLike(output)
 	aNumber  = scalar(func(value json.RawMessage) bool {
@@ -56,7 +59,7 @@ var (
 		"inputTokens": aNumber, "outputTokens": aNumber, "reasoningTokens": aNumber, "cacheReadTokens": aNumber,
 		"cacheCreationTokens": aNumber, "estimated": aSwitch,
 	}
-	cost     = fields{"amount": anAmount, "currency": aWord}
+	cost     = fields{"amount": anAmount, "currency": aWord, "priceDate": aDay}
 	revision = fields{"name": aName, "id": aName, "version": aName, "generation": aNumber}
 	calls    = each{fields{"id": callID{}, "name": toolName{}}}
 	child    = fields{"turn": aName, "usage": usage, "cost": cost}
@@ -144,7 +147,7 @@ var kept = map[journal.Kind]rule{
 			"usage": usage, "cost": cost,
 			"decision": fields{"key": aName, "strategy": aWord, "promptRenderHash": aDigest, "toolsUsed": each{toolName{}}},
 		},
-		"spent":    each{fields{"provider": aName, "model": aName, "usage": usage}},
+		"spent":    each{fields{"provider": aName, "model": aName, "usage": usage, "price": aWord, "priceDate": aDay}},
 		"fallback": fields{"from": aName, "to": aName},
 		"answer":   fields{"name": aName, "bytes": aNumber},
 		"calls": each{fields{

@@ -165,7 +165,7 @@ var survivors = []string{
 	"finalized preparation.mode", "finalized preparation.profile.id", "finalized preparation.profile.name",
 	"finalized preparation.profile.version", "finalized preparation.sections", "finalized preparation.sectionsAsked",
 	"finalized preparation.variables", "finalized provider", "finalized record.cost.currency", "finalized record.decision.key",
-	"finalized record.decision.strategy", "finalized spent.model", "finalized spent.provider", "finalized stop",
+	"finalized record.decision.strategy", "finalized spent.model", "finalized spent.price", "finalized spent.provider", "finalized stop",
 	"finalized subAgents.cost.currency", "finalized toolServersMissing", "model.failed cost.currency",
 	"model.failed kind", "model.failed model",
 	"model.failed provider", "model.failed purpose", "model.replied cost.currency", "model.replied model", "model.replied provider",

@@ -15,6 +15,7 @@ import (
 	"github.com/shopspring/decimal"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/prices"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -95,7 +96,7 @@ func defaultLimits(t *v1alpha1.Turn, a *v1alpha1.Agent, chain []Link) *v1alpha1.
 	}
 	for _, l := range chain {
 		switch currency := currencyOf(l); {
-		case currency == "": // a model without prices costs nothing
+		case currency == "": // the cost of a model without prices is unknown, so no limit of cost can hold for it
 		case slices.Contains(v1alpha1.DefaultCostCurrencies(), currency):
 			out.MaxCost = new(v1alpha1.DefaultMaxCost)
 		default:
@@ -111,11 +112,13 @@ func currencyOf(l Link) string {
 	if l.Object == nil {
 		return ""
 	}
-	m := l.Object.Model(l.Reference.Model)
-	if m == nil || m.Pricing == nil {
-		return ""
+	if m := l.Object.Model(l.Reference.Model); m != nil && m.Pricing != nil {
+		return m.Pricing.Currency
 	}
-	return m.Pricing.Currency
+	if p := prices.Of(l.Object.Spec.BaseURL, l.Reference.Model); p != nil {
+		return p.Currency
+	}
+	return ""
 }
 
 // limits returns for each limit the lowest value that is given.
@@ -185,11 +188,11 @@ func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) 
 		MaxBackoff:     time.Duration(r.MaxBackoffSeconds) * time.Second,
 	}
 	m := l.Object.Model(l.Reference.Model)
-	if m == nil {
-		return c, nil
+	if m != nil {
+		addDeclaredFacts(&c, m, thinking)
 	}
-	addDeclaredFacts(&c, m, thinking)
-	if m.Pricing == nil {
+	if m == nil || m.Pricing == nil {
+		c.Pricing = prices.Of(l.Object.Spec.BaseURL, l.Reference.Model)
 		return c, nil
 	}
 	pricing, err := pricingOf(m.Pricing)
@@ -234,12 +237,23 @@ func pricingOf(p *v1alpha1.Pricing) (*model.Pricing, error) {
 			return nil, err
 		}
 	}
-	if p.CacheWritePerMillion != nil {
-		write, err := decimal.NewFromString(*p.CacheWritePerMillion)
-		if err != nil {
-			return nil, err
-		}
-		out.CacheWrite = &write
+	if out.CacheWrite, err = optionalPrice(p.CacheWritePerMillion); err != nil {
+		return nil, err
+	}
+	if out.Reasoning, err = optionalPrice(p.ReasoningPerMillion); err != nil {
+		return nil, err
 	}
 	return out, nil
+}
+
+// optionalPrice returns a price, or nil if it is not given.
+func optionalPrice(given *string) (*decimal.Decimal, error) {
+	if given == nil {
+		return nil, nil //nolint:nilnil // because another price applies
+	}
+	price, err := decimal.NewFromString(*given)
+	if err != nil {
+		return nil, err
+	}
+	return &price, nil
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/prices"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -100,6 +101,53 @@ func TestInput(t *testing.T) {
 	}
 	if in, err := got.Preparation(t.Context()); err != nil || in.Model != "of the caller" {
 		t.Errorf("Preparation = %+v, %v; want what the caller gave", in, err)
+	}
+}
+
+// TestPrices checks which prices apply to a model.
+func TestPrices(t *testing.T) {
+	const public, own = "https://api.openai.com/v1", "https://llm.example/v1"
+	declared := &v1alpha1.Pricing{
+		Currency: "EUR", InputPerMillion: "1", OutputPerMillion: "2", CacheReadPerMillion: new("0.5"), CacheWritePerMillion: new("1.5"),
+		ReasoningPerMillion: new("3"),
+	}
+	price := decimal.RequireFromString
+	asDeclared := &model.Pricing{
+		Currency: "EUR", Input: price("1"), Output: price("2"), CacheRead: price("0.5"),
+		CacheWrite: new(price("1.5")), Reasoning: new(price("3")),
+	}
+	listed := prices.Of(public, "gpt-4o-mini")
+	for name, tc := range map[string]struct {
+		reason, baseURL string
+		models          []v1alpha1.Model
+		want            *model.Pricing
+		limited         bool
+	}{
+		"declared": {"as it is declared", own, []v1alpha1.Model{{Name: "gpt-4o-mini", Pricing: declared}}, asDeclared, true},
+		"replaced": {
+			"a declared price replaces the list price", public,
+			[]v1alpha1.Model{{Name: "gpt-4o-mini", Pricing: declared}},
+			asDeclared, true,
+		},
+		"listed":        {"the host is certain", public, nil, listed, true},
+		"without price": {"the model is declared for another reason", public, []v1alpha1.Model{{Name: "gpt-4o-mini"}}, listed, true},
+		"unknown":       {"a server of one's own has other costs", own, []v1alpha1.Model{{Name: "gpt-4o-mini"}}, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, []translate.Link{{
+				Reference: v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: "main"}, Model: "gpt-4o-mini"},
+				Object:    &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{BaseURL: tc.baseURL, Models: tc.models}},
+			}}, nil, making)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got.Chain[0].Pricing); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
+			}
+			if got.Limits.MaxCost.IsPositive() != tc.limited {
+				t.Errorf("the cost is limited to %s, want a limit: %t", got.Limits.MaxCost, tc.limited)
+			}
+		})
 	}
 }
 
@@ -235,31 +283,26 @@ func TestModelOfATurnComesFirst(t *testing.T) {
 	}
 }
 
-func TestPrices(t *testing.T) {
-	link := func(p *v1alpha1.Pricing) []translate.Link {
-		return []translate.Link{{
+func TestWrongPrice(t *testing.T) {
+	wrong, right := "much", "1"
+	for name, p := range map[string]*v1alpha1.Pricing{
+		"input":       {InputPerMillion: wrong, OutputPerMillion: right},
+		"output":      {InputPerMillion: right, OutputPerMillion: wrong},
+		"cache read":  {InputPerMillion: right, OutputPerMillion: right, CacheReadPerMillion: &wrong},
+		"cache write": {InputPerMillion: right, OutputPerMillion: right, CacheWritePerMillion: &wrong},
+		"reasoning":   {InputPerMillion: right, OutputPerMillion: right, ReasoningPerMillion: &wrong},
+	} {
+		_, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, []translate.Link{{
 			Reference: v1alpha1.ModelReference{Model: "small"},
 			Object: &v1alpha1.ModelProvider{
 				ObjectMeta: metav1.ObjectMeta{Name: "main"},
 				Spec:       v1alpha1.ModelProviderSpec{Models: []v1alpha1.Model{{Name: "small", Pricing: p}}},
 			},
-		}}
-	}
-	in := func(p *v1alpha1.Pricing) (turn.Input, error) {
-		return translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, link(p), nil, making)
-	}
-	cached := "0.25"
-	got, err := in(&v1alpha1.Pricing{Currency: "EUR", InputPerMillion: "1", OutputPerMillion: "2", CacheReadPerMillion: &cached})
-	if err != nil || got.Chain[0].Pricing.CacheRead.String() != "0.25" {
-		t.Errorf("prices %+v, %v; want the cache's own price", got.Chain[0].Pricing, err)
-	}
-	if got, err := in(nil); err != nil || got.Chain[0].Pricing != nil || !got.ShowCitations || got.PrepareOnly {
-		t.Errorf("input %+v, %v; want no price and the defaults of a Turn", got, err)
-	}
-	_, err = in(&v1alpha1.Pricing{InputPerMillion: "1", OutputPerMillion: "much"})
-	const want = `failed to read the prices of model "small" of ModelProvider "main": can't convert much to decimal`
-	if err == nil || err.Error() != want {
-		t.Errorf("Input: %v, want %q", err, want)
+		}}, nil, making)
+		const want = `failed to read the prices of model "small" of ModelProvider "main": can't convert much to decimal`
+		if err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
 	}
 }
 

@@ -23,7 +23,7 @@ func TestSessionTotals(t *testing.T) {
 		s := v1alpha1.SessionStatus{
 			ObservedGeneration: 2, Conditions: cond, Turns: turns, LastTurnName: name,
 			LastTurnTime: new(metav1.NewMicroTime(at)), ContextTokens: 80 * turns,
-			Usage: &v1alpha1.Usage{InputTokens: 100 * turns, OutputTokens: 20 * turns, TotalTokens: 120 * turns},
+			Usage: &v1alpha1.Usage{InputTokens: 100 * turns, OutputTokens: 20 * turns, TotalTokens: 120 * turns, CostUnknown: true},
 		}
 		for _, f := range change {
 			f(&s)
@@ -43,7 +43,7 @@ func TestSessionTotals(t *testing.T) {
 	known := func(s *v1alpha1.SessionStatus) { s.KnownCost = "0.0123" }
 	cost := func(s *v1alpha1.SessionStatus) {
 		known(s)
-		s.Usage.Cost = &v1alpha1.Cost{Amount: "0.0123", Currency: "EUR"}
+		s.Usage.Cost, s.Usage.CostUnknown = &v1alpha1.Cost{Amount: "0.0123", Currency: "EUR"}, false
 	}
 	new0 := v1alpha1.SessionStatus{ObservedGeneration: 2, Conditions: cond}
 	for name, tc := range map[string]struct {

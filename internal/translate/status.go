@@ -145,6 +145,23 @@ func Usage(u model.Usage, cost *finalize.Cost) *v1alpha1.Usage {
 	if cost != nil {
 		out.Cost = &v1alpha1.Cost{Amount: cost.Amount, Currency: cost.Currency}
 	}
+	out.CostUnknown = cost == nil && out.TotalTokens > 0
+	return out
+}
+
+// maxPrices bounds the models with prices in a status.
+const maxPrices = 8
+
+// Prices returns the sources of the prices of models that were asked, at most 8.
+func Prices(spent []turn.Spent) []v1alpha1.UsedPrice {
+	var out []v1alpha1.UsedPrice
+	for _, s := range spent {
+		if s.Price != "" && len(out) < maxPrices {
+			out = append(out, v1alpha1.UsedPrice{
+				Provider: s.Provider, Model: s.Model, Source: v1alpha1.PriceSource(s.Price), Date: s.PriceDate,
+			})
+		}
+	}
 	return out
 }
 

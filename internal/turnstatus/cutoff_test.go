@@ -142,7 +142,7 @@ func TestCutOffCountsEachSubAgentOnce(t *testing.T) {
 			"all are new",
 			v1alpha1.TurnStatus{},
 			[]*tool.Spent{spent("a", 3), spent("b", 4)},
-			&v1alpha1.Usage{InputTokens: 7, TotalTokens: 7},
+			&v1alpha1.Usage{InputTokens: 7, TotalTokens: 7, CostUnknown: true},
 		},
 		"one before": {
 			"a listed call names the one that is counted",
@@ -151,7 +151,7 @@ func TestCutOffCountsEachSubAgentOnce(t *testing.T) {
 				Steps:         &v1alpha1.StepCounts{ToolCalls: 1}, ToolCalls: []v1alpha1.ToolCallRecord{{CallID: "x", Turn: "a"}},
 			},
 			[]*tool.Spent{spent("a", 3), spent("b", 4)},
-			&v1alpha1.Usage{InputTokens: 7, TotalTokens: 7},
+			&v1alpha1.Usage{InputTokens: 7, TotalTokens: 7, CostUnknown: true},
 		},
 		"unlisted calls with more usage": {
 			"the sum of the Turns is larger",
@@ -159,7 +159,7 @@ func TestCutOffCountsEachSubAgentOnce(t *testing.T) {
 				SubAgentUsage: &v1alpha1.Usage{InputTokens: 3, TotalTokens: 3}, Steps: &v1alpha1.StepCounts{ToolCalls: 2},
 			},
 			[]*tool.Spent{spent("a", 3), spent("b", 4)},
-			&v1alpha1.Usage{InputTokens: 7, TotalTokens: 7},
+			&v1alpha1.Usage{InputTokens: 7, TotalTokens: 7, CostUnknown: true},
 		},
 		"unlisted calls with less usage": {
 			"a Turn that was counted has been deleted since",

@@ -118,7 +118,12 @@ func TestFinishedStatus(t *testing.T) {
 		},
 		ToolsLeftOut: 3, ToolServersMissing: []string{"wiki"}, Data: json.RawMessage(`{"a":1}`),
 		SubAgents: &turn.SubAgents{Usage: model.Usage{InputTokens: 7, OutputTokens: 1}, Cost: &finalize.Cost{Amount: "2", Currency: "USD"}},
-		Answer:    &turn.Artifact{Name: "answer.txt", SHA256: "s", Bytes: 9}, Session: &turn.SessionPosition{Name: "talk", Number: 8},
+		Spent: []turn.Spent{
+			{Provider: "openai", Model: "small", Price: turn.PriceListed, PriceDate: "2026-07-01"},
+			{Provider: "own", Model: "large", Price: turn.PriceDeclared},
+			{Provider: "old", Model: "older version"},
+		},
+		Answer: &turn.Artifact{Name: "answer.txt", SHA256: "s", Bytes: 9}, Session: &turn.SessionPosition{Name: "talk", Number: 8},
 		Preparation: &prepare.Report{
 			Report: prompt.Report{
 				Mode: prompt.Task, StableChars: 5, DynamicChars: 6, Sections: []string{"agent"},
@@ -171,6 +176,10 @@ func TestFinishedStatus(t *testing.T) {
 			{CallID: "c3", Name: "delete", Step: 2, Outcome: "Refused", DecidedBy: "jane"},
 		},
 		SubAgentUsage: &v1alpha1.Usage{InputTokens: 7, OutputTokens: 1, TotalTokens: 8, Cost: &v1alpha1.Cost{Amount: "2", Currency: "USD"}},
+		Prices: []v1alpha1.UsedPrice{
+			{Provider: "openai", Model: "small", Source: "ListPrice", Date: "2026-07-01"},
+			{Provider: "own", Model: "large", Source: "ModelProvider"},
+		},
 		Result: &v1alpha1.TurnResult{
 			Data: &apiextensionsv1.JSON{Raw: []byte(`{"a":1}`)},
 			Text: "An\nanswer.", Bytes: 10, Preview: "An answer.",

@@ -40,7 +40,7 @@ var _ = Describe("ModelProvider", func() {
 		Entry("a header from a Secret", `spec: {headers: [{name: X-Key, valueFrom: {secretKeyRef: {name: a, key: k}}}]}`),
 		Entry("prices at their bounds", priced(
 			`{currency: EUR, inputPerMillion: "0", outputPerMillion: "999999999.999999999", cacheReadPerMillion: "0.03", `+
-				`cacheWritePerMillion: "1.25"}`)),
+				`cacheWritePerMillion: "1.25", reasoningPerMillion: "0.5"}`)),
 		Entry("retries at their bounds", `spec: {retry: {maxAttempts: 10, initialBackoffMilliseconds: 60000, maxBackoffSeconds: 300}}`),
 		Entry("authorities", `spec: {tls: {caBundleRef: {name: ca, key: ca.crt}}}`),
 		Entry("all that can be said of a model", `spec: {models: [{name: m, contextWindow: 100000000, maxOutputTokens: 100000000,
@@ -169,6 +169,8 @@ var _ = Describe("ModelProvider", func() {
 		Entry("no price of output", priced(`{inputPerMillion: "1"}`), "spec.models[0].pricing.outputPerMillion", "Required value"),
 		Entry("an empty price of writing to the cache", priced(`{inputPerMillion: "1", outputPerMillion: "2", cacheWritePerMillion: ""}`),
 			"spec.models[0].pricing.cacheWritePerMillion", "must be a decimal"),
+		Entry("an empty price of reasoning", priced(`{inputPerMillion: "1", outputPerMillion: "2", reasoningPerMillion: ""}`),
+			"spec.models[0].pricing.reasoningPerMillion", "must be a decimal"),
 		Entry("an empty price of cached input", priced(`{inputPerMillion: "1", outputPerMillion: "2", cacheReadPerMillion: ""}`),
 			"spec.models[0].pricing.cacheReadPerMillion", "must be a decimal"),
 		Entry("a currency in lower case", priced(`{currency: usd, inputPerMillion: "1", outputPerMillion: "2"}`),

@@ -24,6 +24,8 @@ var bytewise = map[string]int{
 	"pendingApprovals[].callID":        128,
 	"awaitedTurns[]":                   253,
 	"decision.toolsUsed[]":             64,
+	"prices[].provider":                253,
+	"prices[].date":                    10,
 }
 
 // TestLargestTurn measures the largest Turn that the schema allows. The data that Capstan writes must fit into an

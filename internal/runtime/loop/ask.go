@@ -37,7 +37,7 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 	r.Attempt = sent
 	for {
 		r.Attempt++
-		if end, err := run.beginAttempt(ctx, r); end != nil || err != nil {
+		if end, err := run.beginAttempt(ctx, c, r); end != nil || err != nil {
 			return end, err
 		}
 		limit := run.firstEventTimeout(ctx, c, q.purpose)
@@ -66,11 +66,11 @@ func backoffOf(c *Candidate) *backoff.ExponentialBackOff {
 
 // beginAttempt gives the request an ID and records that it is about to be sent. It returns an End if the budget does
 // not allow the request, and an error if the run must stop here.
-func (run *runner) beginAttempt(ctx context.Context, r *Request) (*End, error) {
+func (run *runner) beginAttempt(ctx context.Context, c *Candidate, r *Request) (*End, error) {
 	if err := run.safePoint(ctx); err != nil {
 		return nil, err
 	}
-	if why := run.overBudget(r); why != "" {
+	if why := run.overBudget(c, r); why != "" {
 		return &End{Reason: OverBudget, Message: why}, nil
 	}
 	r.ID = fmt.Sprintf("%s/%d", run.TurnUID, run.NextSeq())

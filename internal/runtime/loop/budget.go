@@ -78,23 +78,36 @@ func (run *runner) budgetSpent() string {
 	return ""
 }
 
-// overBudget returns the reason why a request must not be sent, or "" if it may be sent. The size of the reply is
-// not known yet and does not count.
-func (run *runner) overBudget(r *Request) string {
-	l := run.Limits
+// overBudget returns the reason why a request to a candidate must not be sent, or "" if it may be sent. The request is
+// expected to use its prompt and the longest reply that the candidate may give. If that length is unknown, only the
+// prompt counts.
+func (run *runner) overBudget(c *Candidate, r *Request) string {
+	reply := c.longestReply()
+	if c.ContextWindow > 0 {
+		reply = min(reply, max(0, c.ContextWindow-r.EstimatedTokens))
+	}
 	tokens, cost := run.State.spent()
-	if l.MaxTokens > 0 && tokens+r.EstimatedTokens > l.MaxTokens {
-		return fmt.Sprintf("the turn used %d tokens and the next request would use about %d more: together they "+
-			"exceed its budget of %d tokens",
-			tokens, r.EstimatedTokens, l.MaxTokens)
+	if l := run.Limits.MaxTokens; l > 0 && tokens+r.EstimatedTokens+reply > l {
+		more, remedy := fmt.Sprintf("would use about %d more", r.EstimatedTokens), ""
+		if reply > 0 {
+			more = fmt.Sprintf("may use %d more, about %d for its prompt and up to %d for the reply", r.EstimatedTokens+reply,
+				r.EstimatedTokens, reply)
+			remedy = ": raise limits.maxTokens, or lower maxOutputTokens of the model"
+		}
+		return fmt.Sprintf("the turn used %d tokens and the next request %s: together they exceed its budget of %d tokens%s",
+			tokens, more, l, remedy)
 	}
-	var more decimal.Decimal
-	if r.EstimatedCost != nil {
-		more = r.EstimatedCost.Amount
+	expected := c.Pricing.Expected(r.EstimatedTokens, reply)
+	if expected == nil {
+		expected = &model.Cost{} // unknown: only maxTokens limits such requests
 	}
-	if l.MaxCost.IsPositive() && cost.Add(more).GreaterThan(l.MaxCost) {
-		return fmt.Sprintf("the turn cost %s and the next request would cost about %s more: together they exceed its budget of %s", cost,
-			more, l.MaxCost)
+	if l := run.Limits.MaxCost; l.IsPositive() && cost.Add(expected.Amount).GreaterThan(l) {
+		more, remedy := fmt.Sprintf("would cost about %s more", expected.Amount), ""
+		if reply > 0 {
+			more = fmt.Sprintf("may cost %s more with a reply of up to %d tokens", expected.Amount, reply)
+			remedy = ": raise limits.maxCost, or lower maxOutputTokens of the model"
+		}
+		return fmt.Sprintf("the turn cost %s and the next request %s: together they exceed its budget of %s%s", cost, more, l, remedy)
 	}
 	return ""
 }

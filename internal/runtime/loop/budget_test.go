@@ -169,6 +169,67 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// TestBudgetCountsTheLongestReply checks that a request is not sent if its reply may exceed the budget.
+func TestBudgetCountsTheLongestReply(t *testing.T) {
+	expensive := pricing(1_000_000, 2_000_000)
+	reasoned := *expensive
+	reasoned.Reasoning = new(decimal.NewFromInt(3_000_000))
+	for name, tc := range map[string]struct {
+		reason     string
+		declared   int64
+		wanted     *int
+		tokens     int64
+		cost       string
+		pricing    *model.Pricing
+		isAnswered bool
+		why        string
+		window     int64
+	}{
+		"tokens suffice": {"6 for the prompt and 50 for the reply", 50, nil, 56, "0", nil, true, "", 0},
+		"tokens": {
+			"one is missing", 50, nil, 55, "0", nil, false,
+			"the turn used 0 tokens and the next request may use 56 more, about 6 for its prompt and up to 50 for the reply: " +
+				"together they exceed its budget of 55 tokens: raise limits.maxTokens, or lower maxOutputTokens of the model", 0,
+		},
+		"shorter wanted": {"the lower limit counts", 50, new(20), 26, "0", nil, true, "", 0},
+		"longer wanted":  {"the model cannot write more", 20, new(50), 26, "0", nil, true, "", 0},
+		"only wanted": {
+			"nothing is declared", 0, new(20), 25, "0", nil, false, "the turn used 0 tokens and the next request may use 26 more, " +
+				"about 6 for its prompt and up to 20 for the reply: together they exceed its budget of 25 tokens: " +
+				"raise limits.maxTokens, or lower maxOutputTokens of the model",
+			0,
+		},
+		"cost suffices": {"6 for the prompt and 100 for the reply", 50, nil, 0, "106", expensive, true, "", 0},
+		"cost": {
+			"a part of 1 is missing", 50, nil, 0, "105.9", expensive, false,
+			"the turn cost 0 and the next request may cost 106 more with a reply of up to 50 tokens: together they exceed its budget " +
+				"of 105.9: raise limits.maxCost, or lower maxOutputTokens of the model", 0,
+		},
+		"reasoning": {
+			"the reply may be all reasoning", 50, nil, 0, "155", &reasoned, false,
+			"the turn cost 0 and the next request may cost 156 more with a reply of up to 50 tokens: together they exceed its budget " +
+				"of 155: raise limits.maxCost, or lower maxOutputTokens of the model", 0,
+		},
+		"unknown price": {"a cost that is unknown cannot be limited", 50, nil, 0, "0.0000000001", nil, true, "", 0},
+		"window":        {"prompt and reply are in one window", 50, nil, 40, "0", nil, true, "", 40},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, says("Done."))
+			c.ContextWindow = tc.window
+			c.Pricing, c.MaxOutputTokens, c.Parameters.MaxOutputTokens = tc.pricing, tc.declared, tc.wanted
+			in := input(t, c)
+			in.Limits.MaxTokens, in.Limits.MaxCost = tc.tokens, decimal.RequireFromString(tc.cost)
+			end, err := loop.Run(t.Context(), &in)
+			if err != nil || (end.Reason == loop.Answered) != tc.isAnswered || len(s.requests) == 1 != tc.isAnswered {
+				t.Fatalf("Run = %+v, %v after %d requests; want it answered: %t: %s", end, err, len(s.requests), tc.isAnswered, tc.reason)
+			}
+			if want := (loop.End{Reason: loop.OverBudget, Message: tc.why}); !tc.isAnswered && *end != want {
+				t.Errorf("end %+v, want %+v: %s", *end, want, tc.reason)
+			}
+		})
+	}
+}
+
 // TestFailedRequestsCount checks that failed requests count against the budget, and that a fallback is
 // checked with its own price.
 func TestFailedRequestsCount(t *testing.T) {

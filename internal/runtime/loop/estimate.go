@@ -49,11 +49,16 @@ func countMessages(messages []model.Message) int64 {
 // room returns the number of tokens in a candidate's context window that a prompt may use. The rest, at most a
 // quarter, is for the reply. It returns 0 if the context window is unknown.
 func (c *Candidate) room() int64 {
+	return c.ContextWindow - min(c.longestReply(), c.ContextWindow/4)
+}
+
+// longestReply returns the number of tokens that a reply may have, or 0 if that is unknown.
+func (c *Candidate) longestReply() int64 {
 	reply := c.MaxOutputTokens
 	if own := c.Parameters.MaxOutputTokens; own != nil && (reply == 0 || int64(*own) < reply) {
 		reply = int64(*own)
 	}
-	return c.ContextWindow - min(max(0, reply), c.ContextWindow/4)
+	return max(0, reply)
 }
 
 // reaches reports whether a prompt uses at least this percentage of the room. It returns false if the context

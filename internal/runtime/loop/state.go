@@ -380,7 +380,7 @@ func (s *State) LastStep() *Step {
 	return &s.Steps[len(s.Steps)-1]
 }
 
-// Spending is the usage and the cost of one request. Cost is nil if the model had no price.
+// Spending is the usage and the cost of one request. Cost is nil if the model had no price, so the cost is unknown.
 type Spending struct {
 	Provider, Model string
 	Usage           model.Usage

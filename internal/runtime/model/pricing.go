@@ -6,10 +6,16 @@ import "github.com/shopspring/decimal"
 type Pricing struct {
 	// Currency as an ISO 4217 code.
 	Currency string
-	// Input, Output, CacheRead and CacheWrite are the prices of a million tokens each. CacheWrite is nil if tokens
-	// that are written to a cache cost as much as other input.
+	// Input, Output and CacheRead are the prices of a million tokens each.
 	Input, Output, CacheRead decimal.Decimal
-	CacheWrite               *decimal.Decimal
+	// CacheWrite is the price of tokens that are written to a cache, or nil if they cost as much as other input.
+	// Reasoning is the price of tokens that are used for reasoning, or nil if they cost as much as other output.
+	CacheWrite, Reasoning *decimal.Decimal
+	// Long are the prices of a request whose prompt has more than LongOver tokens, or nil if they are the same.
+	Long     *Pricing
+	LongOver int64
+	// Date is the date of the prices as YYYY-MM-DD if they are from the table of list prices. Otherwise it is empty.
+	Date string
 }
 
 // Cost is an amount of money.
@@ -18,24 +24,48 @@ type Cost struct {
 	Amount decimal.Decimal `json:"amount"`
 	// Currency as an ISO 4217 code.
 	Currency string `json:"currency"`
+	// PriceDate is the date of the list prices that the amount is computed from. It is empty if the ModelProvider
+	// declares the prices.
+	PriceDate string `json:"priceDate,omitempty"`
 }
 
 var million = decimal.NewFromInt(1_000_000)
 
-// Cost returns the cost of a usage. It returns nil if p is nil.
+// Cost returns the cost of one request. It returns nil if p is nil.
 func (p *Pricing) Cost(u Usage) *Cost {
 	if p == nil {
 		return nil
 	}
-	write := p.Input
-	if p.CacheWrite != nil {
-		write = *p.CacheWrite
+	at := p
+	if p.Long != nil && u.InputTokens > p.LongOver {
+		at = p.Long
 	}
 	fresh := max(0, u.InputTokens-u.CacheReadTokens-u.CacheCreationTokens)
-	sum := p.Input.Mul(decimal.NewFromInt(fresh)).
-		Add(write.Mul(decimal.NewFromInt(u.CacheCreationTokens))).
-		Add(p.CacheRead.Mul(decimal.NewFromInt(u.CacheReadTokens))).
-		Add(p.Output.Mul(decimal.NewFromInt(u.OutputTokens)))
+	reasoning := min(u.ReasoningTokens, u.OutputTokens)
+	sum := at.Input.Mul(decimal.NewFromInt(fresh)).
+		Add(priceOr(at.CacheWrite, at.Input).Mul(decimal.NewFromInt(u.CacheCreationTokens))).
+		Add(at.CacheRead.Mul(decimal.NewFromInt(u.CacheReadTokens))).
+		Add(at.Output.Mul(decimal.NewFromInt(u.OutputTokens - reasoning))).
+		Add(priceOr(at.Reasoning, at.Output).Mul(decimal.NewFromInt(reasoning)))
 	// Prices have at most 9 decimals and the divisor is 10^6: 15 decimals hold the amount exactly.
-	return &Cost{Amount: sum.DivRound(million, 15), Currency: p.Currency}
+	return &Cost{Amount: sum.DivRound(million, 15), Currency: p.Currency, PriceDate: p.Date}
+}
+
+// Expected returns the cost of a request with a prompt and a reply of these lengths in tokens, without a cache. The
+// whole reply has the price of output or of reasoning, whichever is higher. Expected returns nil if p is nil.
+func (p *Pricing) Expected(prompt, reply int64) *Cost {
+	answer := p.Cost(Usage{InputTokens: prompt, OutputTokens: reply})
+	thought := p.Cost(Usage{InputTokens: prompt, OutputTokens: reply, ReasoningTokens: reply})
+	if answer != nil && thought.Amount.GreaterThan(answer.Amount) {
+		return thought
+	}
+	return answer
+}
+
+// priceOr returns a price, or another one if there is none.
+func priceOr(price *decimal.Decimal, other decimal.Decimal) decimal.Decimal {
+	if price == nil {
+		return other
+	}
+	return *price
 }

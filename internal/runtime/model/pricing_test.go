@@ -20,6 +20,10 @@ func TestCostOfAUsage(t *testing.T) {
 	usd := pricing("USD", "2.50", "10", "1.25")
 	written, write := *usd, decimal.RequireFromString("3.50")
 	written.CacheWrite = &write
+	reasoned, reasoning := *usd, decimal.RequireFromString("15")
+	reasoned.Reasoning = &reasoning
+	long := *usd
+	long.Long, long.LongOver = pricing("USD", "5", "15", "2.50"), 1000
 	usage := func(in, out, cached int64) model.Usage {
 		return model.Usage{InputTokens: in, OutputTokens: out, CacheReadTokens: cached}
 	}
@@ -45,10 +49,25 @@ func TestCostOfAUsage(t *testing.T) {
 			"0.002 USD",
 		},
 		"reasoning": {"is a part of the output", usd, model.Usage{OutputTokens: 100, ReasoningTokens: 90}, "0.001 USD"},
-		"exact":     {"no digit is lost", pricing("USD", "0.000000001", "999999999.999999999", "0"), usage(1, 1, 0), "1000 USD"},
-		"smallest":  {"down to the last", pricing("USD", "0.000000001", "0", "0"), usage(1, 0, 0), "0.000000000000001 USD"},
-		"max count": {"nor at the largest count", pricing("USD", "0.1", "0", "0"), usage(model.MaxTokens, 0, 0), "112589990.6842624 USD"},
-		"free":      {"a price of zero is a price", pricing("EUR", "0", "0", "0"), usage(5, 5, 0), "0 EUR"},
+		"reasoning, priced": {
+			"it has its own price, if there is one", &reasoned,
+			model.Usage{OutputTokens: 100, ReasoningTokens: 90},
+			"0.00145 USD",
+		},
+		"more reasoning than output": {
+			"no more is paid for than the output", &reasoned,
+			model.Usage{OutputTokens: 100, ReasoningTokens: 500},
+			"0.0015 USD",
+		},
+		"at the bound": {"the prompt is not long yet", &long, usage(1000, 100, 400), "0.003 USD"},
+		"long":         {"all tokens of the request have the higher prices", &long, usage(1001, 100, 400), "0.005505 USD"},
+		"exact":        {"no digit is lost", pricing("USD", "0.000000001", "999999999.999999999", "0"), usage(1, 1, 0), "1000 USD"},
+		"smallest":     {"down to the last", pricing("USD", "0.000000001", "0", "0"), usage(1, 0, 0), "0.000000000000001 USD"},
+		"max count": {
+			"nor at the largest count", pricing("USD", "0.1", "0", "0"), usage(model.MaxTokens, 0, 0),
+			"112589990.6842624 USD",
+		},
+		"free": {"a price of zero is a price", pricing("EUR", "0", "0", "0"), usage(5, 5, 0), "0 EUR"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""

@@ -153,7 +153,25 @@ type Spent struct {
 	Provider string      `json:"provider"`
 	Model    string      `json:"model"`
 	Usage    model.Usage `json:"usage"`
+	// Price is the source of the model's prices. It is empty if the model used nothing, and in journals of older
+	// versions.
+	Price PriceSource `json:"price,omitempty"`
+	// PriceDate is the date of the prices as YYYY-MM-DD if they are list prices. Otherwise it is empty.
+	PriceDate string `json:"priceDate,omitempty"`
 }
+
+// PriceSource says where the prices of a model are from.
+type PriceSource string
+
+// The sources of prices.
+const (
+	// PriceDeclared means that the ModelProvider declares the prices.
+	PriceDeclared PriceSource = "ModelProvider"
+	// PriceListed means that the prices are from the table of list prices.
+	PriceListed PriceSource = "ListPrice"
+	// PriceUnknown means that a request has no price, so the cost is unknown.
+	PriceUnknown PriceSource = "Unknown"
+)
 
 // Fallback names the model that was asked first and the one that answered instead.
 type Fallback struct {
@@ -187,7 +205,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	state := &r.replayed.loop
 	counts, calls := r.ended()
 	result := &Result{
-		Stop: stop, Message: message, Counts: counts, Calls: calls, Spent: spent(state),
+		Stop: stop, Message: message, Counts: counts, Calls: calls, Spent: spentOf(r.requests),
 		SubAgents: subAgents(state), Warned: state.Warning != nil, ToolsLeftOut: r.exposed().LeftOut,
 		ToolServersMissing: r.exposed().Missing, Descendants: state.Descendants(),
 	}

@@ -1,43 +1,68 @@
 package turn
 
 import (
+	"iter"
 	"slices"
 
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
 // subAgents returns the total usage of the sub-agents' Turns, or nil if there were none.
 func subAgents(s *loop.State) *SubAgents { return SumOf(slices.Collect(s.SubAgents)) }
 
-// spendings returns the usage and the cost of each request. If the journal has no cost, because an older version
-// wrote it or the model had no price yet, the current prices of the chain apply.
-func (r *run) spendings() []finalize.Spending {
-	var all []finalize.Spending
+// requests yields the usage and the cost of each request. If the journal has no cost, because an older version wrote
+// it or the model had no price yet, the current prices of the chain apply.
+func (r *run) requests(yield func(loop.Spending) bool) {
 	for one := range r.replayed.loop.Spendings {
-		cost := one.Cost
 		for _, c := range r.in.Chain {
-			if cost == nil && c.ProviderName == one.Provider && c.Model == one.Model {
-				cost = c.Pricing.Cost(one.Usage)
+			if one.Cost == nil && c.ProviderName == one.Provider && c.Model == one.Model {
+				one.Cost = c.Pricing.Cost(one.Usage)
 			}
 		}
-		all = append(all, finalize.Spending{Usage: one.Usage, Cost: cost})
+		if !yield(one) {
+			return
+		}
+	}
+}
+
+// spendings returns the usage and the cost of each request.
+func (r *run) spendings() []finalize.Spending {
+	var all []finalize.Spending
+	for one := range r.requests {
+		all = append(all, finalize.Spending{Usage: one.Usage, Cost: one.Cost})
 	}
 	return all
 }
 
-// spent returns the usage of each model, over all attempts and runs.
-func spent(s *loop.State) []Spent {
+// spentOf returns the usage and the source of the prices of each model, over all attempts and runs.
+func spentOf(requests iter.Seq[loop.Spending]) []Spent {
 	var all []Spent
-	for one := range s.Spendings {
+	for one := range requests {
 		i := slices.IndexFunc(all, func(o Spent) bool { return o.Provider == one.Provider && o.Model == one.Model })
 		if i < 0 {
-			all = append(all, Spent{Provider: one.Provider, Model: one.Model, Usage: one.Usage})
-			continue
+			all = append(all, Spent{Provider: one.Provider, Model: one.Model})
+			i = len(all) - 1
 		}
 		all[i].Usage = all[i].Usage.Add(one.Usage)
+		all[i].addPrice(&one)
 	}
 	return all
+}
+
+// addPrice adds the source of the price of one request. A request that used nothing needs no price. If a price is
+// unknown, that of the model is; otherwise the newest one is named.
+func (s *Spent) addPrice(one *loop.Spending) {
+	switch {
+	case one.Usage == (model.Usage{}) || s.Price == PriceUnknown:
+	case one.Cost == nil:
+		s.Price, s.PriceDate = PriceUnknown, ""
+	case one.Cost.PriceDate == "":
+		s.Price, s.PriceDate = PriceDeclared, ""
+	default:
+		s.Price, s.PriceDate = PriceListed, one.Cost.PriceDate
+	}
 }
 
 // fallback compares the model that answered with the first one that was asked. It uses the journal, because the
