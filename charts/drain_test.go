@@ -45,13 +45,13 @@ func TestUninstallStopsThePodsFirst(t *testing.T) {
 		timeout     time.Duration
 	}{
 		"one Deployment": {nil, []string{"capstan"}, 70 * time.Second},
-		"executors of their own": {
+		"separate executors": {
 			[]string{storeURL, "executor.separate=true"},
 			[]string{"capstan", "capstan-executor"},
 			70 * time.Second,
 		},
-		"a long grace period":    {[]string{"terminationGracePeriodSeconds=600"}, []string{"capstan"}, 630 * time.Second},
-		"a user of the platform": {[]string{"runAsUser=null"}, []string{"capstan"}, 70 * time.Second},
+		"a long grace period":                 {[]string{"terminationGracePeriodSeconds=600"}, []string{"capstan"}, 630 * time.Second},
+		"a user ID that the platform chooses": {[]string{"runAsUser=null"}, []string{"capstan"}, 70 * time.Second},
 		"a budget and the namespaces": {
 			[]string{"podDisruptionBudget.enabled=true", "watchNamespaces={a}"},
 			[]string{"capstan"},

@@ -30,8 +30,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/installation"
 )
 
-// checkOptions returns the options of the Pod of helm test for the manager's command check, which must know every
-// argument.
+// checkOptions parses the arguments of the Pod of helm test, as the manager's command check does. The test fails if the
+// command does not know one of them.
 func checkOptions(t *testing.T, pod *corev1.Pod) installation.Options {
 	t.Helper()
 	var o installation.Options
@@ -52,7 +52,7 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 	}{
 		"one Deployment":     {nil, installation.Options{Deployments: single, LeaderElection: true}},
 		"no leader election": {[]string{"leaderElection.enabled=false"}, installation.Options{Deployments: single}},
-		"executors of their own": {
+		"separate executors": {
 			[]string{storeURL, "executor.separate=true"},
 			installation.Options{Deployments: []string{"capstan", "capstan-executor"}, LeaderElection: true},
 		},
@@ -60,15 +60,15 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 			[]string{read},
 			installation.Options{Deployments: single, LeaderElection: true, ReadURL: "https://capstan-read.capstan-system.svc"},
 		},
-		"a read API for some": {
+		"a read API that admits some addresses": {
 			[]string{read, "readAPI.from[0].ipBlock.cidr=10.0.0.0/8"},
 			installation.Options{Deployments: single, LeaderElection: true},
 		},
-		"a read API for some, which nothing enforces": {
+		"a read API that admits some addresses, without a NetworkPolicy": {
 			[]string{read, "readAPI.from[0].ipBlock.cidr=10.0.0.0/8", "networkPolicy.enabled=false"},
 			installation.Options{Deployments: single, LeaderElection: true, ReadURL: "https://capstan-read.capstan-system.svc"},
 		},
-		"a user of the platform": {
+		"a user ID that the platform chooses": {
 			[]string{"runAsUser=null", "podDisruptionBudget.enabled=true", "watchNamespaces={a}", "podAnnotations.a=b"},
 			installation.Options{Deployments: single, LeaderElection: true},
 		},
@@ -82,8 +82,8 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 			}
 			if deadline := time.Duration(*pod.Spec.ActiveDeadlineSeconds) * time.Second; deadline <= tc.want.Timeout ||
 				deadline >= 5*time.Minute {
-				t.Errorf("the Pod ends after %s, want more than the %s that it waits, and less than the 5 minutes of helm test", deadline,
-					tc.want.Timeout)
+				t.Errorf("activeDeadlineSeconds allows %s, want more than the command's time-out of %s and less than helm test's of 5m",
+					deadline, tc.want.Timeout)
 			}
 			for _, hook := range hooks {
 				of := hook.(client.Object)
@@ -97,7 +97,8 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 					weight, deletion = "0", "before-hook-creation"
 				}
 				if a := of.GetAnnotations(); a["helm.sh/hook-weight"] != weight || a["helm.sh/hook-delete-policy"] != deletion {
-					t.Errorf("annotations of %T = %v, want the rights before the Pod, and that they go after it", hook, a)
+					t.Errorf("annotations of %T = %v, want weight %s and deletion %s: rights come before the Pod and go after it",
+						hook, a, weight, deletion)
 				}
 			}
 			restricted := podsecurity.LevelVersion{Level: podsecurity.LevelRestricted, Version: podsecurity.LatestVersion()}
@@ -139,7 +140,7 @@ func TestHelmTestChecksTheInstallation(t *testing.T) {
 		})
 	}
 	if hooks := renderHooks(t, "test", "rbac.create=false"); len(hooks) != 0 {
-		t.Errorf("got %d hooks with rbac.create=false, want none: the test may see nothing", len(hooks))
+		t.Errorf("got %d hooks with rbac.create=false, want none: without rights, the test could check nothing", len(hooks))
 	}
 }
 

@@ -50,7 +50,7 @@ func TestExecutorsAreScaledByTheirLoad(t *testing.T) {
 	if err != nil || !strings.Contains(string(readme), "\n  metricsQuery: "+load+"\n") {
 		t.Errorf("the README has no rule of prometheus-adapter with the query of KEDA, %q (%v)", load, err)
 	}
-	// The query of the earlier chart has no value before the first Turn, and --reuse-values keeps that query.
+	// An earlier chart had a worse query, and helm upgrade --reuse-values keeps it. So null must bring the new one.
 	earlier, err := os.ReadFile("testdata/earlier/0.2.2.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestExecutorsAreScaledByTheirLoad(t *testing.T) {
 	}
 }
 
-func TestExtraVolumesAndLimits(t *testing.T) {
+func TestExtraVolumesAndLimitsOfTurns(t *testing.T) {
 	deployment, manager := managerOf(t, renderChart(t, "extraVolumes[0].name=ca,extraVolumes[0].configMap.name=ca",
 		"extraVolumeMounts[0].name=ca,extraVolumeMounts[0].mountPath=/etc/ssl/extra",
 		"limits.maxSteps=20,limits.maxTokens=500000000", "limits.timeoutSeconds=600"))

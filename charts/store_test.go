@@ -70,7 +70,7 @@ func TestThePasswordComesFromASecret(t *testing.T) {
 		{Name: "PGSSLROOTCERT", Value: "/etc/capstan/store/ca.crt"},
 	}
 	if diff := cmp.Diff(want, container.Env[2:]); diff != "" {
-		t.Errorf("env beside that of every manager (-want +got):\n%s", diff)
+		t.Errorf("variables after the two that every manager has (-want +got):\n%s", diff)
 	}
 	i := slices.IndexFunc(container.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "store-ca" })
 	if i < 0 || container.VolumeMounts[i].MountPath != "/etc/capstan/store" || !container.VolumeMounts[i].ReadOnly {
@@ -97,10 +97,10 @@ func TestInvalidStoreValuesAreRefused(t *testing.T) {
 		"AnotherKind":      {[]string{"store.url=mysql://capstan@db/capstan"}, "must be of the form postgres://"},
 		"SQLite":           {[]string{"store.url=sqlite:///var/lib/capstan/x.db"}, "to use SQLite, leave it empty"},
 		"NoDatabase":       {[]string{"store.url=postgres://capstan@db"}, "must be of the form postgres://"},
-		"SecretAlone":      {[]string{"store.passwordSecret.name=db"}, "store.passwordSecret needs store.url"},
+		"PasswordAlone":    {[]string{"store.passwordSecret.name=db"}, "store.passwordSecret needs store.url"},
 		"AuthorityAlone":   {[]string{"store.caSecret.name=db"}, "store.caSecret needs store.url"},
 		"SecretName":       {[]string{storeURL, "store.passwordSecret.name=Not_A_Name"}, "/store/passwordSecret/name"},
-		"TwoVolumes":       {[]string{"replicas=2"}, "set store.url to use PostgreSQL"},
+		"TwoReplicas":      {[]string{"replicas=2"}, "set store.url to use PostgreSQL"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestSeparateExecutors(t *testing.T) {
 		flags := pflag.NewFlagSet("manager", pflag.ContinueOnError)
 		o.AddFlags(flags)
 		if err := flags.Parse(slices.DeleteFunc(slices.Clone(container.Args),
-			func(arg string) bool { return strings.Contains(arg, "$(") })); err != nil {
+			func(arg string) bool { return strings.Contains(arg, "$(") })); err != nil { // the kubelet expands $(NAME)
 			t.Error(err)
 		}
 		o.ExecutorName = "capstan-0"

@@ -309,7 +309,7 @@ duration minus model latency, p50, ms             12.3      10.0    1.23        
 duration minus model latency, p95, ms              150         0       -         0       -
 creation to completion, p50, ms                      0         0       -         0       -
 creation to completion, p95, ms                      0         0       -         0       -
-one at a time minus model latency, p50, ms        28.0         0       -      12.0    2.33
+single Turn minus model latency, p50, ms          28.0         0       -      12.0    2.33
 CPU per Turn, ms                                  6.00      3.00    2.00      2.00    3.00
 CPU of the API server per Turn, ms                8.80         0       -      4.00    2.20
 peak memory, MiB                                     0         0       -         0       -

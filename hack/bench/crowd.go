@@ -21,7 +21,7 @@ const (
 	crowdDeadline = 3600
 )
 
-// measureCrowd measures a small manager that many namespaces share, which create all their Turns at once.
+// measureCrowd measures a small manager that serves many namespaces. All their Turns are created at once.
 func (b *bench) measureCrowd(ctx context.Context, small member) (_ *CrowdReport, err error) {
 	model, url, err := b.serveModel(ctx, b.scale.latency)
 	if err != nil {

@@ -28,8 +28,8 @@ const (
 	// moreBursts multiplies the number of bursts if the first ones show a cost above its bound.
 	moreBursts = 3
 
-	// silentIntervals is the number of consecutive settleIntervals that must pass without requests. The manager
-	// still looks up a deleted Turn two seconds after the deletion.
+	// silentIntervals is the number of consecutive intervals of settleInterval that must pass without requests. The
+	// manager still looks up a deleted Turn two seconds after the deletion.
 	silentIntervals = 4
 
 	// quietTimeout bounds the wait for a process to become quiet.

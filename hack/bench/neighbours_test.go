@@ -137,7 +137,7 @@ func TestTheTableShowsTheVictimWithAndWithoutTheAttacker(t *testing.T) {
 		"each 200ms (open loop), a manager in 512 MiB (control group v2), 2 CPUs",
 		"burst 500 > 1000 600 > 1200 700 > 1500 5.00 > 2.50 2.14 0 1 512 3 % EXCEEDED",
 		"burst 3 Turns at once (1 requests,",
-		"15s each at least",
+		"at least 15s each",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the table lacks %q:\n%s", want, got)

@@ -175,13 +175,14 @@ func (r *NeighboursReport) table(s Setup) string {
 		fmt.Fprintf(&text, "%-10s%s (%d requests, %s MiB sent; %d reconciles; a scrape of %d KiB)\n",
 			a.Name, a.What, a.Requests, number(a.SentMiB), a.Scrape.Reconciles, a.Scrape.Bytes>>10)
 	}
-	fmt.Fprintf(&text, "\nEach measure of the victim is shown without the attacker > beside it, %s each at "+
-		"least; the ratio is the worst of the four. Turns\n"+
-		"of newcomers come with a new Agent, ModelProvider and ToolServer, one each second; their p95 counts. "+
-		"At most are allowed: a ratio\n"+
-		"of %d, no failed Turn, no restart, %d MiB and a scrape of %d KiB. Stolen is the time of the CPUs that "+
-		"this machine's host gave to\n"+
-		"other machines: above %d %%, an attack is tried again, up to %d times, and the ratio means little.\n",
+	fmt.Fprintf(&text, "\nEach cell has the victim's value without the attacker, then the value beside it, measured for at "+
+		"least %s each. The ratio is the\n"+
+		"worst of the four. A newcomer is a Turn with a new Agent, ModelProvider and ToolServer. One comes each "+
+		"second; the cell has their p95.\n"+
+		"Not allowed are a ratio above %d, a failed Turn, a restart, more than %d MiB and a scrape above %d KiB. "+
+		"Stolen is the CPU time that\n"+
+		"this machine's host gave to other machines. Above %d %%, the ratio means little, and the attack is repeated, up to "+
+		"%d tries in all.\n",
 		time.Duration(r.WindowSeconds*float64(time.Second)), neighbourBound, r.MemoryMiB, scrapeBound>>10, maxStolen, maxTries)
 	return text.String()
 }

@@ -267,7 +267,7 @@ func (r *Report) rows() []row {
 		{"duration minus model latency, p95, ms", m.Overhead.P95, f.Overhead.P95, o.Overhead.P95},
 		{"creation to completion, p50, ms", m.Completion.P50, f.Completion.P50, o.Completion.P50},
 		{"creation to completion, p95, ms", m.Completion.P95, f.Completion.P95, o.Completion.P95},
-		{"one at a time minus model latency, p50, ms", m.Single.P50, f.Single.P50, o.Single.P50},
+		{"single Turn minus model latency, p50, ms", m.Single.P50, f.Single.P50, o.Single.P50},
 		{"CPU per Turn, ms", m.CPUPerTurn, f.CPUPerTurn, o.CPUPerTurn},
 		{"CPU of the API server per Turn, ms", m.ServerCPUPerTurn, f.ServerCPUPerTurn, o.ServerCPUPerTurn},
 		{"peak memory, MiB", m.PeakMemoryMiB, f.PeakMemoryMiB, o.PeakMemoryMiB},

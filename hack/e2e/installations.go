@@ -25,7 +25,7 @@ const (
 	postgresPort = 15432
 	// turnsWaiting is the number of Turns that wait for an approval while the release is removed.
 	turnsWaiting = 3
-	// waiting is the value of the label round on these Turns.
+	// waiting is the value of the label "round" of these Turns.
 	waiting = "waiting"
 )
 
@@ -56,9 +56,9 @@ func (t *test) upgradeToPrevious(ctx context.Context) error {
 	return t.upgradeTo(ctx, t.previous("chart"), "image.registry=e2e.local", "image.repository=previous", "image.tag=v1")
 }
 
-// noWayBack returns the reason why the release cannot go back to the previous version: the schema of the journal
+// whyNotBack returns the reason why the release cannot go back to the previous version: the schema of the journal
 // has changed. It returns an empty string if the release can go back.
-func noWayBack(t *test) (string, error) {
+func whyNotBack(t *test) (string, error) {
 	before, err := os.ReadFile(t.previous("migrations"))
 	if err != nil {
 		return "", err
@@ -167,13 +167,13 @@ func startWaiting(ctx context.Context, t *test) error {
 		}
 	}
 	return t.poll(ctx, patience, func(ctx context.Context) (bool, string, error) {
-		err := t.stillWaiting(ctx)
+		err := t.checkWaiting(ctx)
 		return err == nil, "", err
 	})
 }
 
-// stillWaiting returns an error unless each of these Turns waits for the approval of one call.
-func (t *test) stillWaiting(ctx context.Context) error {
+// checkWaiting returns an error unless each of these Turns waits for the approval of one call.
+func (t *test) checkWaiting(ctx context.Context) error {
 	turns, err := t.turns(ctx, waiting)
 	if err != nil {
 		return err
@@ -183,8 +183,8 @@ func (t *test) stillWaiting(ctx context.Context) error {
 	}
 	for i := range turns {
 		if turn := &turns[i]; turn.IsFinished() || len(turn.Status.PendingApprovals) != 1 {
-			return fmt.Errorf("the Turn %s has the message %q and %d calls that wait for an approval, want one",
-				turn.Name, message(turn), len(turn.Status.PendingApprovals))
+			return fmt.Errorf("the Turn %s waits for the approval of %d calls, want 1; its message is %q",
+				turn.Name, len(turn.Status.PendingApprovals), message(turn))
 		}
 	}
 	return nil
@@ -215,7 +215,7 @@ func (t *test) awaitPolicy(ctx context.Context) error {
 // approveWaiting checks that the Turns still wait in the new release, approves their calls, and checks that each
 // call was made once.
 func approveWaiting(ctx context.Context, t *test) error {
-	if err := t.stillWaiting(ctx); err != nil {
+	if err := t.checkWaiting(ctx); err != nil {
 		return err
 	}
 	wiped, err := t.wiped(ctx, waiting)

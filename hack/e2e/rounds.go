@@ -72,7 +72,7 @@ var rounds = []round{
 		name: "back", what: "helm upgrade to the previous chart and manager", seconds: upTo(longCall),
 		prepare: installDefaults, disturb: func(ctx context.Context, t *test, _ *result) error {
 			return t.upgradeToPrevious(ctx)
-		}, after: installDefaults, impossible: noWayBack,
+		}, after: installDefaults, impossible: whyNotBack,
 	},
 	{
 		name: "uninstall", what: "helm uninstall, then install again", seconds: upTo(60), prepare: startWaiting,
@@ -122,7 +122,7 @@ func uninstall(ctx context.Context, t *test, r *result) error {
 	if err := t.checkHandedBack(ctx, r); err != nil {
 		return err
 	}
-	if err := t.stillWaiting(ctx); err != nil {
+	if err := t.checkWaiting(ctx); err != nil {
 		r.fail("after helm uninstall: %v", err)
 	}
 	left, err := t.output(ctx, "", t.cluster.Kubectl, "-n", system, "get",

@@ -104,7 +104,7 @@ func TestProgressIsWrittenAtIntervals(t *testing.T) {
 	}
 }
 
-func TestProgressThatCannotBeWritten(t *testing.T) {
+func TestProgressAfterAFailedWrite(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string
 		err    error
@@ -177,7 +177,7 @@ func TestProgressOfARun(t *testing.T) {
 		r.turn = r.progress.stop()
 		r.finish(t.Context(), &turn.Result{Stop: turn.StopCompleted, Counts: turn.Counts{Steps: 4}})
 		if got := stored(t, e); !got.IsFinished() || got.Status.Steps.Count != 4 || conflicts != 0 {
-			t.Errorf("status %+v after %d conflicts, want the end and none", got.Status, conflicts)
+			t.Errorf("status %+v after %d conflicts, want a finished Turn of 4 steps, and no conflict", got.Status, conflicts)
 		}
 	})
 }

@@ -52,7 +52,7 @@ func TestManagerWithoutDefinitionsIsNotReady(t *testing.T) {
 	h := definitionsHealth(d, logr.Discard())
 	expect := func(says string) {
 		t.Helper()
-		h.look(t.Context())
+		h.checkOnce(t.Context())
 		err := h.ready(nil)
 		if (err == nil) != (says == "") || err != nil && !strings.Contains(err.Error(), says) {
 			t.Errorf("ready = %v, want %q", err, says)

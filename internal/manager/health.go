@@ -27,12 +27,12 @@ const (
 // health checks something that the process needs at intervals, and keeps the last finding for the readiness probe.
 // It implements manager.Runnable and runs on every replica, because a standby must be able to take over.
 type health struct {
-	// of names the checked part, such as "the store of the journal". meanwhile describes the effect of an outage.
-	of, meanwhile string
+	// part names the checked part, such as "the store of the journal". impact says what happens while it does not work.
+	part, impact string
 	// check returns an error if the part does not work.
 	check func(context.Context) error
 	log   logr.Logger
-	found atomic.Pointer[finding]
+	last  atomic.Pointer[finding]
 }
 
 // finding is the result of the last check. err is nil if everything works.
@@ -51,43 +51,44 @@ func (h *health) Start(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 		}
-		h.look(ctx)
+		h.checkOnce(ctx)
 		timer.Reset(checkInterval)
 	}
 }
 
-func (h *health) look(ctx context.Context) {
+// checkOnce runs the check and keeps its result. If ctx ends meanwhile, it keeps the earlier result.
+func (h *health) checkOnce(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	err := h.check(bounded)
 	if ctx.Err() != nil {
-		return // cancelled by the stop: no finding
+		return
 	}
-	before := h.found.Swap(&finding{err})
+	before := h.last.Swap(&finding{err})
 	was := before != nil && before.err != nil
 	switch {
 	case err != nil && !was:
-		h.log.Error(err, fmt.Sprintf("%s does not work; %s, and this manager is not ready", h.of, h.meanwhile))
+		h.log.Error(err, fmt.Sprintf("%s does not work; %s, and this manager is not ready", h.part, h.impact))
 	case err == nil && was:
-		h.log.Info(h.of + " works again")
+		h.log.Info(h.part + " works again")
 	}
 }
 
 // ready is the readiness check. It sends no request.
 func (h *health) ready(*http.Request) error {
-	last := h.found.Load()
+	last := h.last.Load()
 	if last == nil {
-		return errors.New(h.of + " has not been checked yet")
+		return errors.New(h.part + " has not been checked yet")
 	}
 	if last.err != nil {
-		return fmt.Errorf("%s does not work: %w", h.of, last.err)
+		return fmt.Errorf("%s does not work: %w", h.part, last.err)
 	}
 	return nil
 }
 
 // storeHealth checks the store of the journal and marks its position, which the executor's Lease then publishes.
 func storeHealth(s store.Store, identity *store.Tracker, log logr.Logger) *health {
-	return &health{of: "the store of the journal", meanwhile: "Turns wait for it", log: log, check: func(ctx context.Context) error {
+	return &health{part: "the store of the journal", impact: "Turns wait for it", log: log, check: func(ctx context.Context) error {
 		if err := s.Check(ctx); err != nil {
 			return err
 		}
@@ -99,7 +100,7 @@ func storeHealth(s store.Store, identity *store.Tracker, log logr.Logger) *healt
 // which need not exist.
 func apiHealth(leases kubernetes.Interface, namespace string, log logr.Logger) *health {
 	return &health{
-		of: "the API server", meanwhile: "running Turns continue, and results are written when it is available again", log: log,
+		part: "the API server", impact: "running Turns continue, and results are written when it is available again", log: log,
 		check: func(ctx context.Context) error {
 			return reachable(ctx, leases, namespace)
 		},

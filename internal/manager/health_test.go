@@ -15,13 +15,13 @@ import (
 func TestReadinessFollowsTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var broken atomic.Bool
-		var looks atomic.Int64
+		var checks atomic.Int64
 		var lines []string
 		h := &health{
-			of: "the store of the journal", meanwhile: "Turns wait for it",
+			part: "the store of the journal", impact: "Turns wait for it",
 			log: funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}),
 			check: func(context.Context) error {
-				looks.Add(1)
+				checks.Add(1)
 				if broken.Load() {
 					return errors.New("no space left on device")
 				}
@@ -29,7 +29,7 @@ func TestReadinessFollowsTheStore(t *testing.T) {
 			},
 		}
 		if err := h.ready(nil); err == nil || !strings.Contains(err.Error(), "has not been checked yet") {
-			t.Errorf("before the first look: %v, want not ready", err)
+			t.Errorf("ready before the first check = %v, want an error that says so", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -45,19 +45,19 @@ func TestReadinessFollowsTheStore(t *testing.T) {
 			for range 100 { // frequent probes cause no checks
 				err := h.ready(nil)
 				if (err != nil) != step.broken || err != nil && !strings.Contains(err.Error(), step.want) {
-					t.Fatalf("ready = %v with a store that is broken: %t", err, step.broken)
+					t.Fatalf("ready = %v, want an error: %t", err, step.broken)
 				}
 			}
 			if len(lines) != step.lines {
-				t.Errorf("logged %q, want a line a change", lines)
+				t.Errorf("logged %q, want one line for each change", lines)
 			}
 		}
-		if n := looks.Load(); n > 5 {
-			t.Errorf("%d looks in 20 s, want one every %s", n, checkInterval)
+		if n := checks.Load(); n > 5 {
+			t.Errorf("%d checks in 20 s, want one every %s", n, checkInterval)
 		}
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Start = %v, want the stop to be no failure", err)
+			t.Errorf("Start = %v after its context has ended, want nil", err)
 		}
 	})
 }
@@ -65,7 +65,7 @@ func TestReadinessFollowsTheStore(t *testing.T) {
 func TestChecksAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &health{
-			of: "the store of the journal", meanwhile: "Turns wait for it",
+			part: "the store of the journal", impact: "Turns wait for it",
 			log: funcr.New(func(string, string) {}, funcr.Options{}),
 			check: func(ctx context.Context) error {
 				<-ctx.Done()
@@ -73,16 +73,16 @@ func TestChecksAreBounded(t *testing.T) {
 			},
 		}
 		begin := time.Now()
-		h.look(t.Context())
+		h.checkOnce(t.Context())
 		if err := h.ready(nil); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) != checkTimeout {
-			t.Errorf("ready = %v after %s, want a store that hangs found out after %s", err, time.Since(begin), checkTimeout)
+			t.Errorf("ready = %v after %s, want the check that hangs to time out after %s", err, time.Since(begin), checkTimeout)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		h.found.Store(&finding{})
-		h.look(ended)
+		h.last.Store(&finding{})
+		h.checkOnce(ended)
 		if err := h.ready(nil); err != nil {
-			t.Errorf("ready = %v, want a look that the stop cut short to say nothing", err)
+			t.Errorf("ready = %v, want the earlier result: the last check was cancelled", err)
 		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/store/sqlite"
 )
 
-// TestManagerComparesItsStoreWithTheLeases checks that it does so at the start, and that the Lease of an executor
-// that is gone counts as well.
+// TestManagerComparesItsStoreWithTheLeases checks that the manager does so when it starts, and that the Lease of an
+// executor that no longer runs counts, too.
 func TestManagerComparesItsStoreWithTheLeases(t *testing.T) {
 	for name, behind := range map[string]bool{"at the published position": false, "an older copy": true} {
 		t.Run(name, func(t *testing.T) {
@@ -51,16 +51,16 @@ func TestManagerComparesItsStoreWithTheLeases(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := p.identity.Last(); got.ID != before.ID || (got.Incarnation != before.Incarnation) != behind {
-				t.Errorf("the store is %+v, want that of %+v, with another incarnation: %t", got, before, behind)
+				t.Errorf("the store is %+v and was %+v, want the same ID, and a new incarnation: %t", got, before, behind)
 			}
 			close(recorder.Events)
-			var told []string
+			var notes []string
 			for e := range recorder.Events {
-				told = append(told, e)
+				notes = append(notes, e)
 			}
-			if behind != (len(told) == 1 && strings.Contains(told[0], "Warning StoreLostEntries") &&
-				strings.Contains(told[0], "it is at position 1 and had reached 7")) {
-				t.Errorf("Events %q, want one of a loss: %t", told, behind)
+			if behind != (len(notes) == 1 && strings.Contains(notes[0], "Warning StoreLostEntries") &&
+				strings.Contains(notes[0], "it is at position 1 and had reached 7")) {
+				t.Errorf("Events %q, want one that reports the loss: %t", notes, behind)
 			}
 		})
 	}

@@ -18,16 +18,16 @@ import (
 const LeaderElectionID = "capstan-manager"
 
 // A leader stops at the latest 8.5 s after it has sent its last successful renewal: the answer takes up to
-// leaseTimeout, the next renewal follows after leaderRetry, and is tried for leaderRenewal. Another process may
-// become the leader leaderLease after it saw that renewal, so the process of the old leader has at least 1.5 s to
-// end.
+// leaseTimeout (2 s), the next renewal follows after leaderRetry (1.5 s), and is tried for leaderRenewal (5 s). Another
+// process waits for leaderLease (10 s) after it has seen that renewal, and only then becomes the leader. So the process
+// of the old leader has at least 1.5 s to end.
 const (
 	leaderLease   = 10 * time.Second
 	leaderRenewal = 5 * time.Second
 	leaderRetry   = 1500 * time.Millisecond
-	// leaderLook is the time between two reads of a Lease that another process holds.
-	leaderLook = time.Second
-	// leaseTimeout bounds one request for that Lease.
+	// leaderPoll is the time between two reads of the Lease while another process holds it.
+	leaderPoll = time.Second
+	// leaseTimeout bounds each request for the Lease, whoever holds it.
 	leaseTimeout = 2 * time.Second
 )
 
@@ -45,18 +45,18 @@ var errNotRenewed = errors.New("the Lease of leader election was not renewed in 
 // Only one goroutine at a time may use it.
 type leaderLock struct {
 	*resourcelock.LeaseLock
-	// renewed is when this process sent its last successful write of the Lease. It is zero if the process has never
-	// been the leader. Afterwards, Get returns at once.
+	// renewed is when this process sent its last successful write of the Lease. It is zero until this process becomes
+	// the leader for the first time. From then on, Get does not wait.
 	renewed time.Time
 	// seen is the last record that was read, and since is when it was read for the first time.
 	seen  []byte
 	since time.Time
 }
 
-// newLeader returns the Lease of the leader. If the executor's name was set explicitly, it is the identity of the
-// holder: a container that was killed and restarted has the same name, and leads again at once. With a random name,
-// it would wait until the Lease expires.
-func newLeader(o Options, cfg *rest.Config) (*leaderLock, error) {
+// leaderLockOf returns the Lease of the leader for a process with these options. If the executor's name was set
+// explicitly, it is the identity of the holder: a container that was killed and restarted has the same name, and leads
+// again at once. With a random name, it would wait until the Lease expires.
+func leaderLockOf(o Options, cfg *rest.Config) (*leaderLock, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Timeout = leaseTimeout
 	leases, err := coordinationclient.NewForConfig(cfg)
@@ -81,16 +81,16 @@ func newLeaderLock(namespace, identity string, leases coordinationclient.LeasesG
 // Get returns the record of the Lease. While another process holds the Lease, Get waits, unless this process has
 // been the leader. If the Lease has expired, the record has no holder.
 //
-// Once the time for a renewal is over, Get fails at once. Otherwise the elector would try to release the Lease
-// before it reports its loss. That could take as long as one request, and this process would still work while
-// another one leads.
+// If this process has led, and sent its last successful renewal leaderRetry + leaderRenewal ago or earlier, Get fails
+// at once. Otherwise the elector of client-go would try to release the Lease before it says that this process is no
+// longer the leader. That could take as long as one request, in which this process works while another one leads.
 func (l *leaderLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	led := !l.renewed.IsZero()
 	if led && time.Since(l.renewed) >= leaderRetry+leaderRenewal {
 		return nil, nil, errNotRenewed
 	}
 	for {
-		record, raw, err := l.look(ctx)
+		record, raw, err := l.read(ctx)
 		if err != nil || led || record.HolderIdentity == "" || record.HolderIdentity == l.Identity() {
 			return record, raw, err
 		}
@@ -103,14 +103,14 @@ func (l *leaderLock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecor
 		select {
 		case <-ctx.Done():
 			return nil, nil, context.Cause(ctx)
-		case <-time.After(min(left, leaderLook)):
+		case <-time.After(min(left, leaderPoll)):
 		}
 	}
 }
 
-// look reads the Lease and records whether it has changed. The first look starts the time after which the Lease
-// expires, so a process calls look as soon as it starts.
-func (l *leaderLock) look(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+// read reads the Lease, and notes when this process first saw its content. To another process, the Lease counts as
+// expired only some time after that process first read it. So a process calls read as soon as it starts.
+func (l *leaderLock) read(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	record, raw, err := l.LeaseLock.Get(ctx)
 	if err == nil && (l.seen == nil || !bytes.Equal(raw, l.seen)) {
 		l.seen, l.since = raw, time.Now()

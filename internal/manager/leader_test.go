@@ -67,8 +67,8 @@ func TestLostLeaderIsReplacedWhenItsLeaseExpires(t *testing.T) {
 		reason string
 		// skew is the clock error of the lost leader, and duration is the duration of its Lease.
 		skew, duration time.Duration
-		// looked is how long before the election the candidate saw the Lease for the first time.
-		looked time.Duration
+		// readBefore is how long before the election the candidate read the Lease for the first time. 0: it did not.
+		readBefore time.Duration
 		// renewals are the times at which the old leader still renews, in seconds after the start of the election.
 		renewals []int
 		// released is the time at which the old leader releases its Lease, in seconds after the start; 0 for never.
@@ -77,7 +77,7 @@ func TestLostLeaderIsReplacedWhenItsLeaseExpires(t *testing.T) {
 		after, most time.Duration
 	}{
 		"lost": {
-			reason: "its Lease counts from the first look", duration: second(10),
+			reason: "its Lease lasts from the first read of it", duration: second(10),
 			after: second(10), most: second(10),
 		},
 		"lost, with a clock behind": {
@@ -93,18 +93,18 @@ func TestLostLeaderIsReplacedWhenItsLeaseExpires(t *testing.T) {
 			most: second(15),
 		},
 		"seen at the start": {
-			reason: "the time of the start counts", duration: second(10), looked: second(4),
+			reason: "its Lease lasts from a read before the election", duration: second(10), readBefore: second(4),
 			after: second(6), most: second(6),
 		},
 		"seen long ago": {
-			reason: "a start that takes longer than the Lease does not wait", duration: second(10), looked: second(30), most: 0,
+			reason: "its Lease has expired before the election", duration: second(10), readBefore: second(30), most: 0,
 		},
 		"renewed": {
 			reason: "the time starts again when a renewal is seen", duration: second(10), renewals: []int{3, 6},
 			after: second(16), most: second(17),
 		},
 		"renewed during the start": {
-			reason: "the record that was seen before is outdated", duration: second(10), looked: second(8),
+			reason: "the record that was read before is outdated", duration: second(10), readBefore: second(8),
 			renewals: []int{1}, after: second(11), most: second(12),
 		},
 		"released": {reason: "a Lease without a holder is free", duration: second(10), released: 3, after: second(3), most: second(4)},
@@ -121,11 +121,11 @@ func TestLostLeaderIsReplacedWhenItsLeaseExpires(t *testing.T) {
 					}
 				}
 				c := newCandidate("new", clientset)
-				if tc.looked > 0 {
-					if _, _, err := c.lock.look(t.Context()); err != nil {
+				if tc.readBefore > 0 {
+					if _, _, err := c.lock.read(t.Context()); err != nil {
 						t.Fatal(err)
 					}
-					time.Sleep(tc.looked)
+					time.Sleep(tc.readBefore)
 				}
 				begun := time.Now()
 				ctx, cancel := context.WithCancel(t.Context())
@@ -201,7 +201,7 @@ func TestDisconnectedLeaderStopsBeforeAnotherLeads(t *testing.T) {
 					if gap := time.Since(begun) - stopped; gap < margin {
 						t.Errorf("the other leads %s after the first has stopped, want %s or more", gap, margin)
 					}
-					if took, most := time.Since(begun), leaderLease+leaderLook; took > most {
+					if took, most := time.Since(begun), leaderLease+leaderPoll; took > most {
 						t.Errorf("the other leads %s after the cut, want at most %s", took, most)
 					}
 					cancel()

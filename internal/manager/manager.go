@@ -97,14 +97,14 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return fmt.Errorf("failed to create a client: %w", err)
 	}
 	p.access = access.New(p.clientset, o.TokenAudiences, clock.Now)
-	var leader *leaderLock
+	var lock *leaderLock
 	if o.elects() {
-		if leader, err = newLeader(o, p.config); err != nil {
+		if lock, err = leaderLockOf(o, p.config); err != nil {
 			return err
 		}
-		// This look starts the time after which the Lease of a lost leader expires, even before the store is open.
-		// If it fails, that time starts later.
-		_, _, _ = leader.look(ctx)
+		// Opening the store may take long, so read the Lease before: the time until the Lease of a lost leader counts
+		// as expired begins with the first read. If this read fails, it begins later.
+		_, _, _ = lock.read(ctx)
 	}
 	if p.store, err = openStore(ctx, &o, log); err != nil {
 		if ctx.Err() != nil {
@@ -129,7 +129,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if err := checkWatched(ctx, p.clientset, o.WatchNamespaces, log); err != nil {
 		return err
 	}
-	if p.manager, err = newManager(o, p.config, leader, p.access, p.specs.Share, log); err != nil {
+	if p.manager, err = newManager(o, p.config, lock, p.access, p.specs.Share, log); err != nil {
 		return err
 	}
 	p.events = barrier.Events(p.manager.GetEventRecorder("capstan"), p.credentials)
@@ -182,10 +182,10 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	return p.manager.Start(ctx)
 }
 
-// newManager creates the manager, which becomes the leader when it has the Lease. leader is nil if there is no
+// newManager creates the manager, which becomes the leader when it holds the Lease of lock. lock is nil if there is no
 // leader election. share is for the cache of Turns.
 func newManager(
-	o Options, cfg *rest.Config, leader *leaderLock, guard *access.Guard, share func(*v1alpha1.Turn), log logr.Logger,
+	o Options, cfg *rest.Config, lock *leaderLock, guard *access.Guard, share func(*v1alpha1.Turn), log logr.Logger,
 ) (ctrl.Manager, error) {
 	scheme, err := Scheme()
 	if err != nil {
@@ -202,15 +202,15 @@ func newManager(
 		Scheme: scheme, Logger: log.V(1),
 		Metrics:                       served,
 		HealthProbeBindAddress:        "0", // see probes
-		LeaderElection:                leader != nil,
+		LeaderElection:                lock != nil,
 		LeaderElectionReleaseOnCancel: true,
 		GracefulShutdownTimeout:       &stop,
 		// The names of controllers must be unique per process, but tests start several managers in one process.
 		Controller: config.Controller{SkipNameValidation: new(true)},
 		Cache:      cacheOptions(o, share),
 	}
-	if leader != nil {
-		options.LeaderElectionResourceLockInterface = leader
+	if lock != nil {
+		options.LeaderElectionResourceLockInterface = lock
 		options.LeaseDuration, options.RenewDeadline, options.RetryPeriod = new(leaderLease), new(leaderRenewal), new(leaderRetry)
 	}
 	mgr, err := ctrl.NewManager(cfg, options)

@@ -63,7 +63,7 @@ func compile(definition *apiextensionsv1.CustomResourceDefinition) (*kindSchema,
 	if err != nil {
 		return nil, fmt.Errorf("failed to make the schema structural: %w", err)
 	}
-	structural = structural.DeepCopy() // PruneDefaults changes the defaults, which internal still uses
+	structural = structural.DeepCopy() // because PruneDefaults changes the defaults, which NewSchemaValidator reads below
 	if err := defaulting.PruneDefaults(structural); err != nil {
 		return nil, fmt.Errorf("failed to prune the defaults: %w", err)
 	}

@@ -52,7 +52,7 @@ type Error struct {
 	Err error
 }
 
-// Error returns Message, followed by Said.
+// Error returns Message, followed by RemoteMessage.
 func (e *Error) Error() string {
 	if e.RemoteMessage == "" {
 		return e.Message

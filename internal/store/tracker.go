@@ -54,7 +54,7 @@ func (t *Tracker) Identity(ctx context.Context) (Identity, error) {
 	return now.Identity, err
 }
 
-// Mark does the same as Ask, and then gives the store a new position if this process has appended to it.
+// Mark does the same as Identity, and then gives the store a new position if this process has appended to it.
 func (t *Tracker) Mark(ctx context.Context) error {
 	if _, err := t.Identity(ctx); err != nil {
 		return err

@@ -45,7 +45,7 @@ func appendTo(t *testing.T, m *journaltest.Memory, uid string) {
 	}
 }
 
-// TestStoreIsComparedWithPublishedPosition: the comparison happens on the first call of Ask.
+// TestStoreIsComparedWithPublishedPosition: the comparison happens on the first call of Identity.
 func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason    string
@@ -67,7 +67,8 @@ func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 			for range 2 { // the second call compares nothing
 				id, err := f.Identity(t.Context())
 				if err != nil || id.ID != before.ID || (id != before.Identity) != (tc.losses != nil) || f.Last().Identity != id {
-					t.Errorf("Ask: %+v, %v; want the store %+v, with a new incarnation where it is behind: %s", id, err, before, tc.reason)
+					t.Errorf("Identity: %+v, %v; want the store %+v, with a new incarnation if it is behind: %s", id, err,
+						before, tc.reason)
 				}
 			}
 			if diff := cmp.Diff(tc.losses, f.losses, cmp.AllowUnexported(loss{})); diff != "" || f.asked != 1 {
@@ -82,11 +83,11 @@ func TestIncomparableStoreIsNotUsed(t *testing.T) {
 	f := follow(&journaltest.Memory{})
 	f.failure = errors.New("away")
 	if id, err := f.Identity(t.Context()); !errors.Is(err, f.failure) || id != (store.Identity{}) || f.Last() != (store.State{}) {
-		t.Errorf("Ask: %+v, %v; want the error, and nothing known", id, err)
+		t.Errorf("Identity: %+v, %v; want the error, and nothing known", id, err)
 	}
 	f.failure = nil
 	if _, err := f.Identity(t.Context()); err != nil {
-		t.Errorf("Ask: %v, want it to work again", err)
+		t.Errorf("Identity: %v, want it to work again", err)
 	}
 }
 
@@ -112,7 +113,7 @@ func TestStoreIsReplacedByOlderCopy(t *testing.T) {
 	for range 4 {
 		group.Go(func() {
 			if _, err := f.Identity(t.Context()); err != nil {
-				t.Errorf("Ask: %v", err)
+				t.Errorf("Identity: %v", err)
 			}
 		})
 	}

@@ -115,6 +115,6 @@ func TestBounded(t *testing.T) {
 	}
 	agent := &v1alpha1.Agent{}
 	if got := translate.WithinCeiling(agent, nil, nil); got != agent {
-		t.Errorf("Bounded without a ceiling = %+v, want the Agent itself", got)
+		t.Errorf("WithinCeiling without a ceiling = %+v, want the Agent itself", got)
 	}
 }

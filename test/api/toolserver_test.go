@@ -26,9 +26,9 @@ var _ = Describe("ToolServer", func() {
 		Expect(spec).To(HaveKeyWithValue("connectTimeoutSeconds", int64(5)))
 		Expect(spec).NotTo(Or(HaveKey("tools"), HaveKey("headers"), HaveKey("tls"), HaveKey("credentialsRef")))
 	})
-	It("says nothing of a tool that it does not say", func(ctx SpecContext) {
+	It("sets no default in the declaration of a tool", func(ctx SpecContext) {
 		spec := accepted(ctx, serverBase, declared(`name: close_ticket`))
-		Expect(asJSON(spec["tools"])).To(MatchJSON(`[{"name": "close_ticket"}]`), "a default would win over the server's own word")
+		Expect(asJSON(spec["tools"])).To(MatchJSON(`[{"name": "close_ticket"}]`), "a default would replace the server's own annotations")
 	})
 
 	DescribeTable("accepts",
@@ -37,9 +37,9 @@ var _ = Describe("ToolServer", func() {
 		Entry("an IPv6 address", `spec: {mcp: {url: "http://[::1]:8080/mcp"}}`),
 		Entry("a token", `spec: {credentialsRef: {name: tickets, key: token}}`),
 		Entry("headers", `spec: {headers: [{name: X-Team, value: support}, {name: X-Key, valueFrom: {secretKeyRef: {name: a, key: k}}}]}`),
-		Entry("authorities", `spec: {tls: {caBundleRef: {name: ca, key: ca.crt}}}`),
+		Entry("a CA bundle", `spec: {tls: {caBundleRef: {name: ca, key: ca.crt}}}`),
 		Entry("times at their bounds", `spec: {callTimeoutSeconds: 3600, connectTimeoutSeconds: 60}`),
-		Entry("all that can be said of a tool", declared(
+		Entry("a tool with all fields", declared(
 			`name: "web/search v2", effect: Idempotent, role: ContextPack, callTimeoutSeconds: 3600, `+
 				`retryOnTimeout: Once, endsTurn: OnSuccess`)),
 		Entry("the longest name of a tool", declared(`name: `+strings.Repeat("t", 128))),
@@ -56,7 +56,8 @@ var _ = Describe("ToolServer", func() {
 		Entry("an empty URL", `spec: {mcp: {url: ""}}`, "spec.mcp.url", "url must be an http or https URL with a host"),
 		Entry("a URL without a scheme", `spec: {mcp: {url: tickets.tools/mcp}}`, "spec.mcp.url",
 			"url must be an http or https URL with a host"),
-		Entry("a program", `spec: {mcp: {url: "stdio:///bin/sh"}}`, "spec.mcp.url", "url must be an http or https URL with a host"),
+		Entry("a URL of a program", `spec: {mcp: {url: "stdio:///bin/sh"}}`, "spec.mcp.url",
+			"url must be an http or https URL with a host"),
 		Entry("a URL with a port alone", `spec: {mcp: {url: "http://:8080/mcp"}}`, "spec.mcp.url",
 			"url must be an http or https URL with a host"),
 		Entry("a URL with credentials", `spec: {mcp: {url: "http://ada:secret@tickets.tools/mcp"}}`,
@@ -70,8 +71,8 @@ var _ = Describe("ToolServer", func() {
 			"spec.headers", "headers must not repeat a name"),
 		Entry("too many headers", `spec: {headers: [`+numbered(17, `{name: X-%d, value: a}`)+`]}`, "spec.headers",
 			"must have at most 16 items"),
-		Entry("no authorities", `spec: {tls: {}}`, "spec.tls.caBundleRef", "Required value"),
-		Entry("a Secret that is no name", `spec: {tls: {caBundleRef: {name: A, key: k}}}`,
+		Entry("TLS without a CA bundle", `spec: {tls: {}}`, "spec.tls.caBundleRef", "Required value"),
+		Entry("a Secret with an invalid name", `spec: {tls: {caBundleRef: {name: A, key: k}}}`,
 			"spec.tls.caBundleRef.name", "name must be a lower-case DNS name"),
 		Entry("no time for a call", `spec: {callTimeoutSeconds: 0}`, "spec.callTimeoutSeconds", "greater than or equal to 1"),
 		Entry("too much time for a call", `spec: {callTimeoutSeconds: 3601}`, "spec.callTimeoutSeconds", "less than or equal to 3600"),
@@ -87,9 +88,10 @@ var _ = Describe("ToolServer", func() {
 			`supported values: "WebSearch", "LocalSearch", "ContextPack", "Other"`),
 		Entry("no time for a call of a tool", declared(`name: a, callTimeoutSeconds: 0`),
 			"spec.tools[0].callTimeoutSeconds", "greater than or equal to 1"),
-		Entry("many retries", declared(`name: a, retryOnTimeout: Always`), "spec.tools[0].retryOnTimeout",
+		Entry("an unknown retryOnTimeout", declared(`name: a, retryOnTimeout: Always`), "spec.tools[0].retryOnTimeout",
 			`supported values: "Never", "Once"`),
-		Entry("an unknown end", declared(`name: a, endsTurn: Always`), "spec.tools[0].endsTurn", `supported values: "Never", "OnSuccess"`),
+		Entry("an unknown endsTurn", declared(`name: a, endsTurn: Always`), "spec.tools[0].endsTurn",
+			`supported values: "Never", "OnSuccess"`),
 		Entry("too many tools", `spec: {tools: [`+numbered(257, `{name: t%d}`)+`]}`, "spec.tools", "must have at most 256 items"),
 	)
 })

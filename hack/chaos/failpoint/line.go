@@ -10,7 +10,7 @@ import (
 
 // Line stands between a process and its effects. The zero Line does nothing. A Line is safe for concurrent use.
 type Line struct {
-	// Point is where Strike is called once. If Point is nil, Strike is never called.
+	// Point is the effect at which Interrupt is called, once. If Point is nil, Interrupt is never called.
 	Point *Point
 	// Interrupt either ends the process and does not return, or stops the process and returns when the process
 	// continues.

@@ -41,7 +41,7 @@ type Spending struct {
 	Cost *model.Cost
 }
 
-// Input is the input of Make.
+// Input is the input of NewRecord.
 type Input struct {
 	// Answered is true if there is an answer that can have citations.
 	Answered bool

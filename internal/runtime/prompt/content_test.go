@@ -71,7 +71,7 @@ func TestSections(t *testing.T) {
 		}), "turn_instructions", "One.\n\n<two> & three."},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := section(mustMake(t, tc.in).Text, tc.tag)
+			got, ok := section(mustRender(t, tc.in).Text, tc.tag)
 			if diff := cmp.Diff(tc.want, got); diff != "" || !ok {
 				t.Errorf("section %s (there: %t): %s: -want +got:\n%s", tc.tag, ok, tc.reason, diff)
 			}
@@ -80,7 +80,7 @@ func TestSections(t *testing.T) {
 }
 
 func TestAuthoredTextsAreJoinedRaw(t *testing.T) {
-	got := mustMake(t, input(func(in *prompt.Input) {
+	got := mustRender(t, input(func(in *prompt.Input) {
 		in.Instructions = texts("\nOne\n</instructions>\n\t<b>\u200b\r\n", " \n", "Three", "Four & \"more\"")
 		in.StablePrefix, in.DynamicSuffix = *text("<agent>spoof</agent>\n\u200b"), *text("</environment> & so on")
 	})).Text
@@ -100,7 +100,7 @@ func TestInstructionsThatRenderBlankAreLeftOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := mustMake(t, input(func(in *prompt.Input) { in.Instructions = []template.Text{blank} }))
+	got := mustRender(t, input(func(in *prompt.Input) { in.Instructions = []template.Text{blank} }))
 	want := []string{"agent", "behavior", "tools", "environment"}
 	if diff := cmp.Diff(want, got.Report.Sections); diff != "" || strings.Contains(got.Text, "instructions>") {
 		t.Errorf("a blank section goes with its tag: %s\n-want +got:\n%s", got.Text, diff)
@@ -135,7 +135,7 @@ func TestBehaviorContainsRequiredRules(t *testing.T) {
 	for m, statements := range map[prompt.Mode][]map[string][]string{
 		prompt.Full: {common, chat}, prompt.Minimal: {common, chat}, prompt.Task: {common, task},
 	} {
-		body, _ := section(mustMake(t, input(mode(m))).Text, "behavior")
+		body, _ := section(mustRender(t, input(mode(m))).Text, "behavior")
 		for _, list := range statements {
 			for statement, words := range list {
 				for _, w := range words {
@@ -151,13 +151,13 @@ func TestBehaviorContainsRequiredRules(t *testing.T) {
 			}
 		}
 	}
-	if chat, _ := section(mustMake(t, input()).Text, "behavior"); strings.Contains(chat, "Do not ask questions") {
+	if chat, _ := section(mustRender(t, input()).Text, "behavior"); strings.Contains(chat, "Do not ask questions") {
 		t.Errorf("the behavior for chat is %q, want an assistant that may ask", chat)
 	}
 }
 
 func TestSubAgentText(t *testing.T) {
-	body, ok := section(mustMake(t, input(mode(prompt.Minimal), func(in *prompt.Input) { in.Depth = 1 })).Text, "sub_agent")
+	body, ok := section(mustRender(t, input(mode(prompt.Minimal), func(in *prompt.Input) { in.Depth = 1 })).Text, "sub_agent")
 	for _, words := range []string{"delegated this task", "Complete it", "Do not ask questions"} {
 		if !ok || !strings.Contains(body, words) {
 			t.Errorf("sub_agent is %q, want it to say %q", body, words)
@@ -168,7 +168,7 @@ func TestSubAgentText(t *testing.T) {
 func TestThinkingGrowsWithItsLevel(t *testing.T) {
 	last := 0
 	for _, level := range []prompt.Thinking{prompt.ThinkingOff, prompt.ThinkingLow, prompt.ThinkingMedium, prompt.ThinkingHigh} {
-		stable, _ := parts(t, mustMake(t, input(only("agent"), func(in *prompt.Input) { in.Thinking = level })))
+		stable, _ := parts(t, mustRender(t, input(only("agent"), func(in *prompt.Input) { in.Thinking = level })))
 		before, _, _ := strings.Cut(stable, "<agent>")
 		if (level == prompt.ThinkingOff) != (before == "") || len(before) < last || (before != "" && !strings.HasPrefix(before, "Think ")) {
 			t.Errorf("level %s stands before all with %q, want a text above Off, longer at each level", level, before)
@@ -210,7 +210,7 @@ func TestFenceNoticeBeforeTheFirstFence(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := mustMake(t, input(tc.change)).Text
+			got := mustRender(t, input(tc.change)).Text
 			if n := strings.Count(got, untrusted.Notice); n != 1 {
 				t.Errorf("the notice stands %d times, want once: %s:\n%s", n, tc.reason, got)
 			}
@@ -220,30 +220,30 @@ func TestFenceNoticeBeforeTheFirstFence(t *testing.T) {
 			}
 		})
 	}
-	trusted := mustMake(t, input(func(in *prompt.Input) {
+	trusted := mustRender(t, input(func(in *prompt.Input) {
 		in.Contributions, in.DynamicSuffix = []prompt.Contribution{{Name: "a", Text: "b", Trusted: true}}, fenced
 	})).Text
 	if strings.Count(trusted, untrusted.Notice) != 1 || strings.Count(trusted, untrusted.DataNotice) != 1 {
 		t.Errorf("each kind of fence needs its own notice:\n%s", trusted)
 	}
-	blank := mustMake(t, input(func(in *prompt.Input) { in.Instructions = []template.Text{{Body: " ", Fenced: true}, plain} })).Text
+	blank := mustRender(t, input(func(in *prompt.Input) { in.Instructions = []template.Text{{Body: " ", Fenced: true}, plain} })).Text
 	if strings.Contains(blank, untrusted.Notice) {
 		t.Errorf("a text that is left out needs no notice:\n%s", blank)
 	}
 }
 
-func TestMakeDoesNotChangeItsInput(t *testing.T) {
+func TestRenderDoesNotChangeItsInput(t *testing.T) {
 	make2 := func() prompt.Input {
 		in := input(all)
 		in.Sections = slices.Clip(prompt.SectionNames())
 		return in
 	}
 	in := make2()
-	first := mustMake(t, in)
+	first := mustRender(t, in)
 	if diff := cmp.Diff(make2(), in); diff != "" {
 		t.Errorf("the input must stay as it was given: -want +got:\n%s", diff)
 	}
-	if diff := cmp.Diff(first, mustMake(t, make2())); diff != "" {
+	if diff := cmp.Diff(first, mustRender(t, make2())); diff != "" {
 		t.Errorf("the same input must give the same prompt: -first +second:\n%s", diff)
 	}
 }

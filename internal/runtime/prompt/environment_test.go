@@ -97,7 +97,7 @@ func TestEnvironment(t *testing.T) {
 			}
 			part := strings.Split(tc.want, "|")
 			want := "- Today: " + part[0] + "\n- Current time: " + part[1] + "\n- Yesterday: " + part[2] + "\n- Tomorrow: " + part[3]
-			got, _ := section(mustMake(t, input(func(in *prompt.Input) { in.Now = now.In(zone) })).Text, "environment")
+			got, _ := section(mustRender(t, input(func(in *prompt.Input) { in.Now = now.In(zone) })).Text, "environment")
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}

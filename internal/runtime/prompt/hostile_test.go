@@ -98,7 +98,7 @@ var fences = regexp.MustCompile(`(?s)<(untrusted-text)>.*?</untrusted-text>|<(pr
 // checkPlaces fails the test if the tags, entries or headings of a prompt differ from those of the input.
 func checkPlaces(t *testing.T, in prompt.Input) {
 	t.Helper()
-	system := mustMake(t, in)
+	system := mustRender(t, in)
 	if !utf8.ValidString(system.Text) {
 		t.Errorf("text %q, want UTF-8", system.Text)
 	}
@@ -223,7 +223,7 @@ func FuzzMake(f *testing.F) {
 		modes := []prompt.Mode{prompt.Full, prompt.Task, prompt.Minimal}
 		in := hostileInput(t, modes[int(m)%len(modes)], func() string { return text })
 		checkPlaces(t, in)
-		if diff := cmp.Diff(mustMake(t, in), mustMake(t, in)); diff != "" {
+		if diff := cmp.Diff(mustRender(t, in), mustRender(t, in)); diff != "" {
 			t.Errorf("the same input must give the same prompt: -first +second:\n%s", diff)
 		}
 	})

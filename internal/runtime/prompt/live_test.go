@@ -45,14 +45,14 @@ func TestSubject(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := section(mustMake(t, input(func(in *prompt.Input) { in.Subject = tc.subject })).Text, "subject_context")
+			got, ok := section(mustRender(t, input(func(in *prompt.Input) { in.Subject = tc.subject })).Text, "subject_context")
 			if diff := cmp.Diff(tc.want, got); diff != "" || !ok {
 				t.Errorf("subject (there: %t): %s: -want +got:\n%s", ok, tc.reason, diff)
 			}
 		})
 	}
 	for _, blank := range []string{"", " \n\t"} {
-		if got := mustMake(t, input(func(in *prompt.Input) { in.Subject = blank })); strings.Contains(got.Text, "subject_context") {
+		if got := mustRender(t, input(func(in *prompt.Input) { in.Subject = blank })); strings.Contains(got.Text, "subject_context") {
 			t.Errorf("the subject %q makes a section, want none for what is blank", blank)
 		}
 	}
@@ -138,7 +138,7 @@ func TestLiveContext(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := mustMake(t, input(func(in *prompt.Input) { in.Contributions = tc.contributions }))
+			got := mustRender(t, input(func(in *prompt.Input) { in.Contributions = tc.contributions }))
 			body, ok := section(got.Text, "live_context")
 			want := "Current information from the application:\n\n" + strings.Join(tc.want, "\n\n")
 			if diff := cmp.Diff(want, body); diff != "" || !ok {
@@ -150,12 +150,12 @@ func TestLiveContext(t *testing.T) {
 		})
 	}
 	for name, none := range map[string][]prompt.Contribution{"none": nil, "all empty": {{Name: "a"}, {Name: "b", Text: "\n"}}} {
-		got := mustMake(t, input(func(in *prompt.Input) { in.Contributions = none }))
+		got := mustRender(t, input(func(in *prompt.Input) { in.Contributions = none }))
 		if strings.Contains(got.Text, "live_context") || got.Report.Contributions != nil {
 			t.Errorf("%s: live context is there with %+v, want it to be left out", name, got.Report.Contributions)
 		}
 	}
-	unasked := mustMake(t, input(only("agent"),
+	unasked := mustRender(t, input(only("agent"),
 		func(in *prompt.Input) { in.Contributions = []prompt.Contribution{{Name: "a", Text: "b"}} }))
 	if unasked.Report.Contributions != nil {
 		t.Errorf("the report lists %+v, want nothing that the prompt does not hold", unasked.Report.Contributions)

@@ -44,11 +44,11 @@ func texts(bodies ...string) []template.Text {
 
 func text(body string) *template.Text { return &template.Text{Body: body} }
 
-func mustMake(t *testing.T, in prompt.Input) prompt.System {
+func mustRender(t *testing.T, in prompt.Input) prompt.System {
 	t.Helper()
 	system, err := prompt.Render(in)
 	if err != nil {
-		t.Fatalf("Make: %v", err)
+		t.Fatalf("Render: %v", err)
 	}
 	return system
 }
@@ -110,7 +110,7 @@ No tools are available in this turn. Answer from the information you have, and d
 ` + environment
 
 func TestMinimalAgent(t *testing.T) {
-	got := mustMake(t, input())
+	got := mustRender(t, input())
 	if diff := cmp.Diff(leastAgent, got.Text); diff != "" {
 		t.Errorf("text of the least agent: -want +got:\n%s", diff)
 	}
@@ -141,7 +141,7 @@ func TestReportAddsUp(t *testing.T) {
 		"none":         input(func(in *prompt.Input) { in.Mode = prompt.None }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := mustMake(t, in)
+			got := mustRender(t, in)
 			stable, dynamic := parts(t, got)
 			if r := got.Report; r.Chars != utf8.RuneCountInString(got.Text) || r.Chars != r.StableChars+r.DynamicChars ||
 				(r.DynamicChars > 0) != (dynamic != "") {
@@ -167,7 +167,7 @@ func TestReportAddsUp(t *testing.T) {
 }
 
 func TestHashesReflectChanges(t *testing.T) {
-	base := mustMake(t, input()).Report
+	base := mustRender(t, input()).Report
 	for name, tc := range map[string]struct {
 		reason                 string
 		change                 func(*prompt.Input)
@@ -207,7 +207,7 @@ func TestHashesReflectChanges(t *testing.T) {
 		"mode":     {"the mode", func(in *prompt.Input) { in.Mode = prompt.Task }, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := mustMake(t, input(tc.change)).Report
+			got := mustRender(t, input(tc.change)).Report
 			if same := got.RenderHash == base.RenderHash; same != tc.renderSame {
 				t.Errorf("renderHash is the same: %t, want %t: %s", same, tc.renderSame, tc.reason)
 			}
@@ -223,8 +223,8 @@ func TestTwoTurnsShareTheStablePart(t *testing.T) {
 		in.Tools, in.Thinking = []prompt.Tool{prompt.LoadSkill()}, prompt.ThinkingHigh
 		in.Available, in.StablePrefix = []prompt.Skill{{Key: "a", Content: *text("A")}}, *text("Begin.")
 	}
-	first := mustMake(t, input(shared))
-	second := mustMake(t, input(shared, func(in *prompt.Input) {
+	first := mustRender(t, input(shared))
+	second := mustRender(t, input(shared, func(in *prompt.Input) {
 		in.Now, in.Subject, in.TurnInstructions = at.AddDate(1, 2, 3), "S",
 			template.Text{Body: "<untrusted-text>x</untrusted-text>", Fenced: true}
 		in.Contributions, in.DynamicSuffix = []prompt.Contribution{{Name: "a", Text: "b"}}, *text("End.")
@@ -240,7 +240,7 @@ func TestTwoTurnsShareTheStablePart(t *testing.T) {
 }
 
 func TestInvalidBytesOfNamesAreReplaced(t *testing.T) {
-	got := mustMake(t, input(func(in *prompt.Input) {
+	got := mustRender(t, input(func(in *prompt.Input) {
 		in.AgentName, in.Model, in.Subject = "a\xff\xfe", "\xe2\x82", "\xc0\xbc"
 	}))
 	if !utf8.ValidString(got.Text) || strings.Count(got.Text, "\uFFFD") != 6 {

@@ -102,7 +102,7 @@ func TestSectionsOfModes(t *testing.T) {
 		"empty": {"an empty list is an empty prompt", input(all, only()), []string{}, []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := mustMake(t, tc.in)
+			got := mustRender(t, tc.in)
 			if diff := cmp.Diff([][]string{tc.asked, tc.rendered}, [][]string{got.Report.SectionsAsked, got.Report.Sections}); diff != "" {
 				t.Errorf("sections asked for and rendered: %s: -want +got:\n%s", tc.reason, diff)
 			}
@@ -141,7 +141,7 @@ func TestSectionNames(t *testing.T) {
 	if diff := cmp.Diff(want, prompt.SectionNames()); diff != "" {
 		t.Errorf("names, in the order of the prompt: -want +got:\n%s", diff)
 	}
-	got := mustMake(t, input(all, only(want...)))
+	got := mustRender(t, input(all, only(want...)))
 	if diff := cmp.Diff(want, got.Report.Sections); diff != "" {
 		t.Errorf("each of them can be asked for: -want +got:\n%s", diff)
 	}
@@ -215,7 +215,7 @@ func TestInvalidInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := prompt.Render(tc.in)
 			if _, ok := errors.AsType[*invalid.Error](err); !ok || got.Text != "" {
-				t.Fatalf("Make = %q, %v; want an *invalid.Error and no text: %s", got.Text, err, tc.reason)
+				t.Fatalf("Render = %q, %v; want an *invalid.Error and no text: %s", got.Text, err, tc.reason)
 			}
 			if diff := cmp.Diff(tc.want, err.Error()); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
@@ -296,7 +296,7 @@ func TestCacheBoundary(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			system := mustMake(t, tc.in)
+			system := mustRender(t, tc.in)
 			stable, dynamic := parts(t, system)
 			for part, c := range map[string]struct {
 				got  string

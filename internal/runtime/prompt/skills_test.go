@@ -58,7 +58,7 @@ func TestSkills(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := section(mustMake(t, input(func(in *prompt.Input) { in.Loaded, in.Available = tc.loaded, tc.available })).Text,
+			got, ok := section(mustRender(t, input(func(in *prompt.Input) { in.Loaded, in.Available = tc.loaded, tc.available })).Text,
 				tc.tag)
 			if diff := cmp.Diff(tc.want, got); diff != "" || !ok {
 				t.Errorf("section %s (there: %t): %s: -want +got:\n%s", tc.tag, ok, tc.reason, diff)

@@ -109,7 +109,7 @@ func TestToolEntries(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := mustMake(t, input(withTools(tc.tools...)))
+			got := mustRender(t, input(withTools(tc.tools...)))
 			body, _ := section(got.Text, "tools_available")
 			if diff := cmp.Diff(toolRules+tc.want, body); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
@@ -168,7 +168,7 @@ func TestInvalidTools(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := prompt.Render(input(withTools(prompt.Tool{Name: "good"}, tc.tool)))
 			if _, ok := errors.AsType[*invalid.Error](err); !ok || got.Text != "" {
-				t.Fatalf("Make = %q, %v; want an *invalid.Error and no text: %s", got.Text, err, tc.reason)
+				t.Fatalf("Render = %q, %v; want an *invalid.Error and no text: %s", got.Text, err, tc.reason)
 			}
 			if diff := cmp.Diff(tc.want, err.Error()); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)

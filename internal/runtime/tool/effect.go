@@ -10,7 +10,7 @@ type Hints struct {
 	Destructive *bool
 }
 
-// Claims returns the effect that the hints claim. It is only for people: Judge returns the effect that applies.
+// Claims returns the effect that the hints claim. It is only for people: ResolveEffect returns the effect that applies.
 func (h Hints) Claims() Effect {
 	switch {
 	case h.destroys():

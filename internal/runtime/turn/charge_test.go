@@ -41,7 +41,7 @@ func charge(t *testing.T, j journal.Journal) *turn.SessionPosition {
 	t.Helper()
 	a, err := engine(j).OpenDeletedTurn(t.Context(), "a", noChildren)
 	if err != nil || a == nil {
-		t.Fatalf("Abandoned: %v, %v; want its usage", a, err)
+		t.Fatalf("OpenDeletedTurn: %v, %v; want its usage", a, err)
 	}
 	if a.Namespace != "helpdesk" || a.Session.UID != "talk-uid" || a.Session.Name != "talk" {
 		t.Errorf("charged to Session %+v of namespace %q, want its own", a.Session, a.Namespace)
@@ -114,7 +114,7 @@ func TestJournalsWithoutACharge(t *testing.T) {
 			mustRun(t, j, in)
 			before := len(entries(t, j, tc.uid))
 			if a, err := engine(j).OpenDeletedTurn(t.Context(), tc.uid, noChildren); a != nil || err != nil {
-				t.Errorf("Abandoned = %+v, %v; want nothing", a, err)
+				t.Errorf("OpenDeletedTurn = %+v, %v; want nothing", a, err)
 			}
 			if n := len(entries(t, j, tc.uid)); n != before {
 				t.Errorf("%d entries more, want none", n-before)

@@ -230,17 +230,17 @@ func TestDroppedItemsHaveAReason(t *testing.T) {
 	}
 
 	const reason = "the prompt has no section turn_instructions"
-	unsaid, before := got.WithoutInstructions(reason, 1), len(got.Dropped)
+	without, before := got.WithoutInstructions(reason, 1), len(got.Dropped)
 	dropped = append(dropped, tc.Dropped{Kind: "overlay", ID: "o1", Reason: reason}, tc.Dropped{Kind: "overlay", ID: "o4", Reason: reason},
 		tc.Dropped{Kind: "guardrail", ID: "g3", Reason: reason})
-	if diff := cmp.Diff(dropped, unsaid.Dropped); diff != "" {
+	if diff := cmp.Diff(dropped, without.Dropped); diff != "" {
 		t.Errorf("dropped where the prompt has no place for them: -want +got:\n%s", diff)
 	}
 	if diff := cmp.Diff([][]string{{}, {"g2"}},
-		[][]string{unsaid.Provenance.UsedOverlayIDs, unsaid.Provenance.UsedGuardrailIDs}); diff != "" {
+		[][]string{without.Provenance.UsedOverlayIDs, without.Provenance.UsedGuardrailIDs}); diff != "" {
 		t.Errorf("none but the profile's guardrail is used: -want +got:\n%s", diff)
 	}
 	if len(got.Dropped) != before || len(got.Provenance.UsedOverlayIDs) != 2 || len(got.Provenance.UsedGuardrailIDs) != 2 {
-		t.Errorf("Unsaid changes the assembly that it is asked of: %+v", got)
+		t.Errorf("WithoutInstructions has changed its assembly: %+v", got)
 	}
 }

@@ -112,14 +112,15 @@ func Blank(text string) bool {
 
 // fold replaces every run of white space by one space, and trims both ends.
 func fold(text string) string {
-	space := true
+	// Most names need no folding, so look for white space that does: a run, any but ' ', or one at the start.
+	afterSpace := true
 	for _, r := range text {
-		if unicode.IsSpace(r) && (space || r != ' ') {
+		if unicode.IsSpace(r) && (afterSpace || r != ' ') {
 			return strings.Join(strings.Fields(text), " ")
 		}
-		space = r == ' '
+		afterSpace = r == ' '
 	}
-	return strings.TrimSuffix(text, " ") // there is nothing to fold, as in most names
+	return strings.TrimSuffix(text, " ")
 }
 
 // Strip cleans a text as Block does, but does not escape &, < and >. The result is not yet safe in a prompt.

@@ -102,7 +102,7 @@ func (x *exchange) refuseInvalid(readErr, decodeErr error) bool {
 // serve applies the rule.
 func (x *exchange) serve() {
 	fault := x.rule.Fault
-	err := x.decide()
+	err := x.decide() // before the pause, so that a reply is billed even if the client leaves during the pause
 	if !x.pause(fault.LatencyMilliseconds) {
 		return
 	}
@@ -209,7 +209,7 @@ func (x *exchange) finish(outcome Outcome) { x.entry.finish(outcome, x.answer.us
 // end logs one line for the request, with sizes and names but without texts. If the request has no outcome because
 // its handler has panicked, end records OutcomeFailed.
 func (x *exchange) end(ctx context.Context, started time.Time) {
-	x.finish(OutcomeFailed)
+	x.finish(OutcomeFailed) // only after a panic: finish changes nothing if the exchange has finished the request
 	request := x.entry.request
 	x.server.log.LogAttrs(ctx, slog.LevelInfo, "Served completion",
 		slog.Int64("request", request.Number),

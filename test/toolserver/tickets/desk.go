@@ -133,8 +133,8 @@ func (d *Desk) Get(id string) (Ticket, error) {
 
 func unknown(id string) error { return fmt.Errorf("there is no ticket %q: search for it", id) }
 
-// Close closes a ticket and returns a confirmation. A repeated key that is not empty changes nothing and returns
-// the same confirmation. A closed ticket cannot be closed with another key.
+// Close closes a ticket and returns a confirmation. key is the idempotency key, or empty. If a call with the same key
+// has succeeded before, Close changes nothing and returns its confirmation. Any other call for a closed ticket fails.
 func (d *Desk) Close(key, id, resolution string) (string, error) {
 	return d.once(key, id, func(t *Ticket) (string, error) {
 		if t.State == stateClosed {

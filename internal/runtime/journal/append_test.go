@@ -7,7 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
-func TestFollows(t *testing.T) {
+func TestCheckAppend(t *testing.T) {
 	type place struct{ seq, epoch int64 }
 	tests := map[string]struct {
 		reason  string
@@ -44,7 +44,7 @@ func TestFollows(t *testing.T) {
 				entries = append(entries, journal.Entry{Seq: e.seq, Epoch: e.epoch})
 			}
 			if err := journal.CheckAppend(tc.last.seq, tc.last.epoch, entries); !errors.Is(err, tc.want) || tc.want == nil && err != nil {
-				t.Errorf("Follows = %v, want %v: %s", err, tc.want, tc.reason)
+				t.Errorf("CheckAppend = %v, want %v: %s", err, tc.want, tc.reason)
 			}
 		})
 	}
