@@ -26,7 +26,7 @@ func TestAControlGroupBoundsItsProcesses(t *testing.T) {
 	})
 	// tail keeps an unfinished line in memory.
 	path, args := g.command("/bin/sh", []string{"-c", "echo started; head -c 200000000 /dev/zero | tail -n 1 >/dev/null; exit 1"})
-	k, started := kept(t, "greedy", path, args)
+	k, started := keepRunning(t, "greedy", path, args)
 	started(2)
 	k.close()
 	if kills, err := g.kills(); err != nil || kills < 1 {
@@ -43,7 +43,7 @@ func TestAControlGroupBoundsTheCPUTime(t *testing.T) {
 		t.Skip(err) // TestAControlGroupBoundsItsProcesses checks the error
 	}
 	path, args := g.command("/bin/sh", []string{"-c", "echo started; while :; do :; done"})
-	k, started := kept(t, "busy", path, args)
+	k, started := keepRunning(t, "busy", path, args)
 	started(1)
 	for stopped := 0; stopped == 0; {
 		if _, stopped, err = g.throttled(); err != nil || t.Context().Err() != nil {

@@ -115,13 +115,13 @@ func (k *keeper) generation(ctx context.Context) {
 	k.mu.Unlock()
 	process, err := s.StartProgram(ctx, program)
 	if err != nil {
-		k.ended(ctx, err)
+		k.countEnd(ctx, err)
 		return
 	}
 	k.runs(process.PID())
 	select {
 	case err := <-ended:
-		k.ended(ctx, err)
+		k.countEnd(ctx, err)
 	case stopped := <-k.again:
 		k.stopProgram(s)
 		close(stopped)
@@ -137,8 +137,8 @@ func (k *keeper) stopProgram(s *harness.Harness) {
 	}
 }
 
-// ended counts an unexpected end and waits a little.
-func (k *keeper) ended(ctx context.Context, err error) {
+// countEnd counts an unexpected end and waits a little.
+func (k *keeper) countEnd(ctx context.Context, err error) {
 	k.mu.Lock()
 	k.restarts++
 	k.pid = 0

@@ -183,8 +183,8 @@ func TestAttacksAreChosenByTheirNames(t *testing.T) {
 	}
 }
 
-// kept keeps a program running, and returns a function that waits until it has started this many times.
-func kept(t *testing.T, program, path string, args []string) (k *keeper, started func(times int)) {
+// keepRunning keeps a program running, and returns a function that waits until it has started this many times.
+func keepRunning(t *testing.T, program, path string, args []string) (k *keeper, started func(times int)) {
 	t.Helper()
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -208,7 +208,7 @@ func kept(t *testing.T, program, path string, args []string) (k *keeper, started
 func TestAKeeperCountsUnexpectedEnds(t *testing.T) {
 	// The program ends by itself the first time, and keeps running the second time.
 	mark := filepath.Join(t.TempDir(), "mark")
-	k, started := kept(t, "mortal", "/bin/sh", []string{"-c", `echo started; [ -e "$0" ] && exec sleep 60; : >"$0"; exit 3`, mark})
+	k, started := keepRunning(t, "mortal", "/bin/sh", []string{"-c", `echo started; [ -e "$0" ] && exec sleep 60; : >"$0"; exit 3`, mark})
 	started(2)
 	if restarts, _ := k.counts(); restarts != 1 {
 		t.Errorf("%d restarts, want the one", restarts)

@@ -29,8 +29,8 @@ func (s *scribe) refuse(step int, id, name string) {
 	s.write(journal.ToolFinished, loop.CallResult{Step: step, CallID: id, Name: name, Outcome: loop.Refused, Class: tool.Denied})
 }
 
-// answered writes the outcome of a call of a sub-agent.
-func (s *scribe) answered(step int, id, child string) {
+// endCall writes the outcome of a call of a sub-agent.
+func (s *scribe) endCall(step int, id, child string) {
 	s.write(journal.ToolFinished, loop.CallResult{
 		Step: step, CallID: id, Name: toolHelper, Outcome: loop.Succeeded,
 		Spent: &tool.Spent{Turn: child, Usage: model.Usage{InputTokens: 20, OutputTokens: 4}},
@@ -68,7 +68,7 @@ func saga() evidence {
 	s.park(0, "child")                         // 12
 	s.run(3)                                   // 13
 	s.intend(1, "c", toolHelper, 2)            // 14
-	s.answered(1, "c", "child")                // 15
+	s.endCall(1, "c", "child")                 // 15
 	s.ask(2, 1)                                // 16
 	s.reply(2, "d wipe", "e wipe")             // 17
 	s.request(2, "d", toolWipe)                // 18

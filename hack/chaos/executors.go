@@ -56,10 +56,10 @@ func (r *rig) executors(ctx context.Context) (*phaseReport, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	defer beside(ctx, fail, r.newApprover(c.phase, slowestDecision).run)()
-	if err := c.killed(ctx); err != nil {
+	if err := c.killFirst(ctx); err != nil {
 		return nil, fmt.Errorf("phase with a killed executor: %w", err)
 	}
-	if err := c.paused(ctx); err != nil {
+	if err := c.pauseFirst(ctx); err != nil {
 		return nil, fmt.Errorf("phase with a paused executor: %w", err)
 	}
 	if err := errors.Join(c.first.stop(), c.second.stop(), c.controller.stop()); err != nil {
@@ -104,8 +104,8 @@ func (c *executorsPhase) trace(name string) string {
 	return c.dir + "/logs/" + c.phase + "-" + name + ".trace"
 }
 
-// killed kills the first executor and restarts it after its Turns have moved.
-func (c *executorsPhase) killed(ctx context.Context) error {
+// killFirst kills the first executor and restarts it after its Turns have moved.
+func (c *executorsPhase) killFirst(ctx context.Context) error {
 	if err := c.atWork(ctx, "killed"); err != nil {
 		return err
 	}
@@ -135,8 +135,8 @@ func (c *executorsPhase) killed(ctx context.Context) error {
 	return c.counts(ctx, c.first)
 }
 
-// paused pauses the first executor until its Turns have moved, and checks the executor's writes after it wakes up.
-func (c *executorsPhase) paused(ctx context.Context) error {
+// pauseFirst pauses the first executor until its Turns have moved, and checks the executor's writes after it wakes up.
+func (c *executorsPhase) pauseFirst(ctx context.Context) error {
 	if err := c.atWork(ctx, "paused"); err != nil {
 		return err
 	}

@@ -31,14 +31,15 @@ func (l *lossPhase) restoredCopies(ctx context.Context) error {
 		if !ok {
 			return fmt.Errorf("the store %s cannot be copied", name)
 		}
-		if err := l.restored(ctx, name, old); err != nil {
+		if err := l.loseToOlderCopy(ctx, name, old); err != nil {
 			return fmt.Errorf("an older copy of %s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-func (l *lossPhase) restored(ctx context.Context, name string, store copiedStore) error {
+// loseToOlderCopy runs Turns, and replaces the store by a copy that was made in the middle of their work.
+func (l *lossPhase) loseToOlderCopy(ctx context.Context, name string, store copiedStore) error {
 	p, err := l.startManager(ctx, l.spec(store))
 	if err != nil {
 		return err
@@ -51,11 +52,11 @@ func (l *lossPhase) restored(ctx context.Context, name string, store copiedStore
 	if err := l.someCalls(ctx, l.tools.made()+2); err != nil {
 		return err
 	}
-	restore, err := store.copied(ctx)
+	restore, err := store.backUp(ctx)
 	if err != nil {
 		return err
 	}
-	if err := l.passed(ctx, name); err != nil {
+	if err := l.outrunCopy(ctx, name); err != nil {
 		return err
 	}
 	p.kill()
@@ -79,9 +80,9 @@ func (l *lossPhase) restored(ctx context.Context, name string, store copiedStore
 	return l.checkRestored(ctx, name, begun, before)
 }
 
-// passed creates Turns until a Lease has published positions that the copy cannot have, and two more calls were made
-// after that, so that work is in flight. It does not stop before both hold: Turns that wait for approval make no call.
-func (l *lossPhase) passed(ctx context.Context, name string) error {
+// outrunCopy creates Turns until two things have happened: a Lease has published positions that the copy cannot have,
+// and two more calls were made after that, so that work is in flight. Turns that wait for approval make no call.
+func (l *lossPhase) outrunCopy(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("timed out after %s", lossPatience))
 	defer cancel()
 	now, err := l.position(ctx)

@@ -40,9 +40,9 @@ type journalStore interface {
 // copiedStore is a store that can be replaced by an older copy of itself.
 type copiedStore interface {
 	journalStore
-	// copied makes a copy and returns a function that replaces the store with the copy. No manager may use the
+	// backUp makes a copy and returns a function that replaces the store with the copy. No manager may use the
 	// store during the replacement.
-	copied(ctx context.Context) (restore func(context.Context) error, err error)
+	backUp(ctx context.Context) (restore func(context.Context) error, err error)
 }
 
 // postgresStore is a PostgreSQL server that the test has started.
@@ -73,8 +73,8 @@ func (s *postgresStore) open(ctx context.Context) (keptJournal, error) {
 	return postgres.Open(ctx, s.url())
 }
 
-// copied makes a dump of the database.
-func (s *postgresStore) copied(ctx context.Context) (func(context.Context) error, error) {
+// backUp makes a dump of the database.
+func (s *postgresStore) backUp(ctx context.Context) (func(context.Context) error, error) {
 	return s.server.Dump(ctx, "postgres")
 }
 
@@ -82,7 +82,7 @@ func (s *postgresStore) copied(ctx context.Context) (func(context.Context) error
 func (s *postgresStore) outage(ctx context.Context, d time.Duration) (string, error) {
 	ctx = context.WithoutCancel(ctx) // restart the server even if ctx has ended
 	if s.outages.Add(1)%2 == 0 {
-		return "PostgreSQL demoted, with its connections kept", s.demoted(ctx, d)
+		return "PostgreSQL demoted, with its connections kept", s.demote(ctx, d)
 	}
 	if err := s.server.Stop(ctx, postgrestest.Immediate); err != nil {
 		return "", err
@@ -91,9 +91,9 @@ func (s *postgresStore) outage(ctx context.Context, d time.Duration) (string, er
 	return "PostgreSQL crashed", s.server.Resume(ctx)
 }
 
-// demoted makes the server refuse writes for a while and keep all connections, like a primary that a failover has
+// demote makes the server refuse writes for a while and keep all connections, like a primary that a failover has
 // demoted.
-func (s *postgresStore) demoted(ctx context.Context, d time.Duration) error {
+func (s *postgresStore) demote(ctx context.Context, d time.Duration) error {
 	if err := configure(ctx, s.server, "ALTER SYSTEM SET default_transaction_read_only = on"); err != nil {
 		return err
 	}
@@ -114,8 +114,8 @@ func (s *sqliteStore) open(ctx context.Context) (keptJournal, error) {
 	return sqlite.OpenReader(ctx, s.path)
 }
 
-// copied makes a consistent copy of the file.
-func (s *sqliteStore) copied(ctx context.Context) (_ func(context.Context) error, err error) {
+// backUp makes a consistent copy of the file.
+func (s *sqliteStore) backUp(ctx context.Context) (_ func(context.Context) error, err error) {
 	file := s.path + ".copy"
 	db, err := sql.Open("sqlite", "file:"+s.path+"?_pragma=busy_timeout(10000)")
 	if err != nil {

@@ -166,7 +166,7 @@ func (g *Guard) ask(ctx context.Context, token string, right Right) verdict {
 			"the API server rejects the token: it may have expired, or belong to another cluster or audience; get a new one, "+
 				"for example from kubectl create token NAME%s", g.option())}
 	}
-	return verdict{user: who.Status.User.Username, refused: g.allowed(ctx, who.Status.User, right)}
+	return verdict{user: who.Status.User.Username, refused: g.authorize(ctx, who.Status.User, right)}
 }
 
 // isFor reports whether a token that is valid for some audiences is valid for one of this Guard's. An authenticator
@@ -183,8 +183,8 @@ func (g *Guard) option() string {
 	return " --audience " + g.audiences[0]
 }
 
-// allowed asks the API server whether a user has a right.
-func (g *Guard) allowed(ctx context.Context, user authenticationv1.UserInfo, right Right) *Refusal {
+// authorize asks the API server whether a user has a right.
+func (g *Guard) authorize(ctx context.Context, user authenticationv1.UserInfo, right Right) *Refusal {
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: make(map[string]authorizationv1.ExtraValue, len(user.Extra)),
 	}

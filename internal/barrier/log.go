@@ -45,7 +45,7 @@ func (s *logSink) Info(level int, message string, values ...any) {
 
 // Error writes a line about an error.
 func (s *logSink) Error(err error, message string, values ...any) {
-	namespaces := named(s.namespaces, values)
+	namespaces := withNamed(s.namespaces, values)
 	if err != nil {
 		if text := s.text(namespaces, err.Error()); text != err.Error() {
 			err = errors.New(text)
@@ -56,7 +56,7 @@ func (s *logSink) Error(err error, message string, values ...any) {
 
 // WithValues returns a sink whose lines have further values.
 func (s *logSink) WithValues(values ...any) logr.LogSink {
-	return &logSink{s.to.WithValues(s.clean(values)...), s.known, named(s.namespaces, values)}
+	return &logSink{s.to.WithValues(s.clean(values)...), s.known, withNamed(s.namespaces, values)}
 }
 
 // WithName returns a sink with a further name.
@@ -75,7 +75,7 @@ func (s *logSink) WithCallDepth(depth int) logr.LogSink {
 
 // clean redacts values.
 func (s *logSink) clean(values []any) []any {
-	namespaces := named(s.namespaces, values)
+	namespaces := withNamed(s.namespaces, values)
 	if len(namespaces) == 0 {
 		return values
 	}
@@ -103,8 +103,8 @@ func (s *logSink) text(namespaces []string, text string) string {
 // objects are the keys of values that name an object as NAMESPACE/NAME.
 var objects = []string{"turn", "session", "agent", "toolServer", "modelProvider", "object"}
 
-// named adds the namespaces that values name.
-func named(namespaces []string, values []any) []string {
+// withNamed adds the namespaces that values name.
+func withNamed(namespaces []string, values []any) []string {
 	for i := 1; i < len(values); i += 2 {
 		namespace := ""
 		switch v := values[i].(type) {

@@ -54,7 +54,7 @@ func TestFollowShowsActivityOnTerminal(t *testing.T) {
 	model, url := fake(t, "rules: [{times: 2, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
 	dir, data := complete().written(t, url), t.TempDir()
 	args := []string{"run", "-f", dir, "--data-dir", data}
-	interrupted(t, model, args...).mustEnd(t, exit.Interrupted)
+	runInterrupted(t, model, args...).mustEnd(t, exit.Interrupted)
 
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()

@@ -269,7 +269,7 @@ func TestFollowLocalTurn(t *testing.T) {
 	model, url := fake(t, "rules: [{times: 1, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
 	dir, data := complete().written(t, url), t.TempDir()
 	args := []string{"run", "-f", dir, "--data-dir", data}
-	interrupted(t, model, args...).mustEnd(t, exit.Interrupted)
+	runInterrupted(t, model, args...).mustEnd(t, exit.Interrupted)
 
 	logs := make(chan output, 1)
 	go func() { logs <- call{}.run(t.Context(), "logs", "-f", "first", "--data-dir", data) }()
@@ -283,7 +283,7 @@ func TestFollowIsInterrupted(t *testing.T) {
 	t.Parallel()
 	model, url := fake(t, "rules: [{fault: {hang: AfterHeaders}}]")
 	dir, data := complete().written(t, url), t.TempDir()
-	interrupted(t, model, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.Interrupted)
+	runInterrupted(t, model, "run", "-f", dir, "--data-dir", data).mustEnd(t, exit.Interrupted)
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
 	mustSay(t, call{}.run(ctx, "logs", "-f", "first", "--data-dir", data).mustEnd(t, exit.Interrupted).err, "capstan: interrupted\n")

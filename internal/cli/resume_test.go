@@ -19,8 +19,8 @@ import (
 // testTimeout limits the wait for a condition.
 const testTimeout = 20 * time.Second
 
-// interrupted runs a command line and interrupts it after the first request to the model.
-func interrupted(t *testing.T, model *server.Server, args ...string) output {
+// runInterrupted runs a command line and interrupts it after the first request to the model.
+func runInterrupted(t *testing.T, model *server.Server, args ...string) output {
 	t.Helper()
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
@@ -129,7 +129,7 @@ func TestInterruptedTurnContinuesFromJournal(t *testing.T) {
 	model, url := fake(t, "rules: [{times: 1, fault: {hang: AfterHeaders}}, {reply: {text: Back.}}]")
 	dir, data := complete().written(t, url), t.TempDir()
 	args := []string{"run", "-f", dir, "--data-dir", data, "-o", "json"}
-	got := interrupted(t, model, args...).mustEnd(t, exit.Interrupted)
+	got := runInterrupted(t, model, args...).mustEnd(t, exit.Interrupted)
 	mustSay(t, got.err, "Turn default/first: interrupted before it ended; run the same command again to continue")
 	if got.out != "" {
 		t.Errorf("want no Turn printed that has not ended, have:\n%s", got.out)
@@ -177,7 +177,7 @@ func TestInterruptedTurnWithoutJournalIsCancelled(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"text", "json"} {
 		model, url := fake(t, "rules: [{fault: {hang: BeforeHeaders}}]")
-		got := interrupted(t, model, "run", "-f", complete().written(t, url), "-o", format).mustEnd(t, exit.Interrupted)
+		got := runInterrupted(t, model, "run", "-f", complete().written(t, url), "-o", format).mustEnd(t, exit.Interrupted)
 		mustSay(t, got.err, "Turn default/first: Cancelled: interrupted: the turn was cancelled")
 		if format == "json" {
 			if turn := decoded(t, got.out); turn.StateReason() != v1alpha1.TurnReasonCancelled {

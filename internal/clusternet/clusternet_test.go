@@ -23,8 +23,8 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 )
 
-// started watches a cluster until the end of the test.
-func started(t *testing.T, clientset *fake.Clientset, given ...netip.Prefix) *clusternet.Network {
+// startNetwork watches a cluster until the end of the test.
+func startNetwork(t *testing.T, clientset *fake.Clientset, given ...netip.Prefix) *clusternet.Network {
 	t.Helper()
 	n := clusternet.New(clientset, given, time.Now, logr.Discard())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -107,7 +107,7 @@ func TestClusterRanges(t *testing.T) {
 			if tc.set != nil {
 				tc.set(clientset)
 			}
-			n := started(t, clientset, tc.given...)
+			n := startNetwork(t, clientset, tc.given...)
 			for addr, want := range tc.want {
 				if got := reason(t, n, addr); (got == "") != (want == "") || !strings.Contains(got, want) {
 					t.Errorf("%s: %q, want %q: %s", addr, got, want, tc.reason)

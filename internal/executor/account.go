@@ -16,9 +16,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
-// interrupted ends a Turn whose journal cannot be used, with the data of its status. It returns the errors of
+// endInterrupted ends a Turn whose journal cannot be used, with the data of its status. It returns the errors of
 // account.
-func (r *run) interrupted(ctx context.Context, message string) error {
+func (r *run) endInterrupted(ctx context.Context, message string) error {
 	return r.account(ctx, &cutOffError{turnstatus.Cut{Stop: turn.StopInterrupted, Message: message}})
 }
 

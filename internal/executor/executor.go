@@ -249,7 +249,7 @@ func (e *Executor) handler(work context.Context, adopt func(*v1alpha1.Turn)) cac
 			if t, ok := obj.(*v1alpha1.Turn); ok {
 				// After a gap in the watch, a Turn that was deleted and created anew appears as a change.
 				if before, ok := old.(*v1alpha1.Turn); ok && before.UID != t.UID {
-					e.gone(before)
+					e.onGone(before)
 				}
 				e.observe(work, t)
 			}
@@ -259,7 +259,7 @@ func (e *Executor) handler(work context.Context, adopt func(*v1alpha1.Turn)) cac
 				obj = last.Obj
 			}
 			if t, ok := obj.(*v1alpha1.Turn); ok {
-				e.gone(t)
+				e.onGone(t)
 			}
 		},
 	}
@@ -309,13 +309,13 @@ func (e *Executor) start(work context.Context, t *v1alpha1.Turn) {
 		r.run(ctx)
 		e.Forecast.End(string(t.UID), false)
 		counted()
-		e.ended(work, r)
+		e.onEnd(work, r)
 	})
 }
 
-// ended removes a run, and starts the next one if the Turn was bound to this executor anew while the run was
+// onEnd removes a run, and starts the next one if the Turn was bound to this executor anew while the run was
 // ending.
-func (e *Executor) ended(work context.Context, r *run) {
+func (e *Executor) onEnd(work context.Context, r *run) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.runs, r.turn.UID)
@@ -328,9 +328,9 @@ func (e *Executor) ended(work context.Context, r *run) {
 	}
 }
 
-// gone handles a Turn that has left the watch: it has ended, is bound elsewhere or not at all, or was deleted. In
+// onGone handles a Turn that has left the watch: it has ended, is bound elsewhere or not at all, or was deleted. In
 // each case its run stops, and then finds out whether it must charge the Session.
-func (e *Executor) gone(t *v1alpha1.Turn) {
+func (e *Executor) onGone(t *v1alpha1.Turn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.done, t.UID)

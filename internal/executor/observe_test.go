@@ -173,7 +173,7 @@ func TestFinishedRunIsForgotten(t *testing.T) {
 			read := stored(t, e)
 			tell = func() {
 				if early {
-					e.gone(read)
+					e.onGone(read)
 				}
 			}
 			e.observe(t.Context(), read)
@@ -185,7 +185,7 @@ func TestFinishedRunIsForgotten(t *testing.T) {
 			if !early {
 				e.observe(t.Context(), read) // as if a client had changed a label before the end
 				e.all.Wait()
-				e.gone(read)
+				e.onGone(read)
 			}
 			if n := len(store.entries(t)); n != written {
 				t.Errorf("%d entries more, want none: the Turn was run again", n-written)
@@ -205,7 +205,7 @@ func TestTurnThatIsBoundAgainWhileItsRunEndsRunsAgain(t *testing.T) {
 		want bool
 	}{
 		"and stays bound":     {func(*Executor, *v1alpha1.Turn) {}, true},
-		"and is then deleted": {func(e *Executor, t *v1alpha1.Turn) { e.gone(t) }, false},
+		"and is then deleted": {func(e *Executor, t *v1alpha1.Turn) { e.onGone(t) }, false},
 		"and is then bound elsewhere": {func(e *Executor,
 			_ *v1alpha1.Turn,
 		) {
@@ -220,7 +220,7 @@ func TestTurnThatIsBoundAgainWhileItsRunEndsRunsAgain(t *testing.T) {
 			e.runs["uid-one"] = winding
 			e.observe(t.Context(), again)
 			tc.then(e, again)
-			e.ended(t.Context(), winding)
+			e.onEnd(t.Context(), winding)
 			e.all.Wait()
 			e.returns.Wait()
 			if got := len(store.entries(t)) > 0; got != tc.want {

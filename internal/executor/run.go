@@ -332,11 +332,11 @@ func (r *run) endAttempt(ctx context.Context, err error) error {
 		return r.account(ctx, cut)
 	}
 	if errors.Is(err, journal.ErrDamaged) {
-		return r.interrupted(ctx, "the turn cannot continue from its journal: "+err.Error())
+		return r.endInterrupted(ctx, "the turn cannot continue from its journal: "+err.Error())
 	}
 	if bug, panicked := errors.AsType[*turn.PanicError](err); panicked {
 		r.executor.Log.Error(err, "Failed to run a turn", "turn", r.key(), "stack", bug.Stack)
-		return r.interrupted(ctx, err.Error()+": see the log of its executor")
+		return r.endInterrupted(ctx, err.Error()+": see the log of its executor")
 	}
 	if r.isFutile(err) {
 		r.leaveEndings()

@@ -68,7 +68,7 @@ func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Ca
 			return result, err
 		}
 		if c.TurnUID != "" || slices.Contains(s.parent.Status.AwaitedTurns, wanted.Name) {
-			return s.gone(ctx, wanted, c.TurnUID)
+			return s.endDeleted(ctx, wanted, c.TurnUID)
 		}
 	}
 	child := wanted.DeepCopy()
@@ -77,18 +77,18 @@ func (s *subAgent) attempt(ctx context.Context, wanted *v1alpha1.Turn, c tool.Ca
 	case err == nil:
 		return tool.Result{}, &tool.Pending{Turn: wanted.Name, UID: string(child.UID)}
 	case !apierrors.IsAlreadyExists(err):
-		return s.refused(ctx, wanted, err, unseen)
+		return s.endRefused(ctx, wanted, err, unseen)
 	}
 	result, err := s.find(ctx, wanted)
 	if apierrors.IsNotFound(err) {
-		return s.gone(ctx, wanted, "") // deleted between the two requests
+		return s.endDeleted(ctx, wanted, "") // deleted between the two requests
 	}
 	return result, err
 }
 
-// gone ends a call whose Turn was deleted before its answer was read. The usage of that Turn counts, as far as its
-// journal can be read.
-func (s *subAgent) gone(ctx context.Context, wanted *v1alpha1.Turn, uid string) (tool.Result, error) {
+// endDeleted ends a call whose Turn was deleted before its answer was read. The usage of that Turn counts, as far as
+// its journal can be read.
+func (s *subAgent) endDeleted(ctx context.Context, wanted *v1alpha1.Turn, uid string) (tool.Result, error) {
 	spent, err := family{s.executor.Reader, s.executor.Engine}.left(ctx, uid)
 	if err != nil {
 		return tool.Result{}, err
@@ -177,10 +177,10 @@ func isAway(err error) bool {
 	return !failed && !pending
 }
 
-// refused ends a call whose Turn the API server refuses. An earlier request may have created the Turn after all,
+// endRefused ends a call whose Turn the API server refuses. An earlier request may have created the Turn after all,
 // because an API server may refuse a Turn, for example for a quota, before it checks whether the name exists. Other
 // errors are returned unchanged.
-func (s *subAgent) refused(ctx context.Context, wanted *v1alpha1.Turn, err error, unseen bool) (tool.Result, error) {
+func (s *subAgent) endRefused(ctx context.Context, wanted *v1alpha1.Turn, err error, unseen bool) (tool.Result, error) {
 	refusal := refusalOf(err)
 	if isAway(refusal) {
 		return tool.Result{}, refusal

@@ -440,7 +440,7 @@ func TestUsageOfAChild(t *testing.T) {
 	if _, err := r.child(t.Context(), intent, ""); !isPending(err) {
 		t.Errorf("error %v, want the child waited for", err)
 	}
-	if _, waits := errors.AsType[*loop.Parked](r.interrupted(t.Context(), "a bug")); !waits {
+	if _, waits := errors.AsType[*loop.Parked](r.endInterrupted(t.Context(), "a bug")); !waits {
 		t.Error("a Turn that is interrupted has ended while its child works")
 	}
 	if got, err := r.child(t.Context(), loop.Intent{Step: 2, CallID: "call-1"}, ""); err != nil || got.Spent != nil {
@@ -450,7 +450,7 @@ func TestUsageOfAChild(t *testing.T) {
 	if got, err := r.child(t.Context(), intent, ""); err != nil || got.Spent == nil || got.Spent.Usage.InputTokens != 10 {
 		t.Errorf("%+v, %v; want what the child took", got, err)
 	}
-	cut, ok := errors.AsType[*cutOffError](r.interrupted(t.Context(), "a bug"))
+	cut, ok := errors.AsType[*cutOffError](r.endInterrupted(t.Context(), "a bug"))
 	if !ok || cut.Stop != "Interrupted" || len(cut.SubAgents) != 1 || cut.SubAgents[0].Usage.InputTokens != 10 ||
 		cut.SubAgents[0].Cost.Amount.String() != "0.5" {
 		t.Fatalf("%+v; want the end, with what the child took", cut)

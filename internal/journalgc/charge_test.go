@@ -166,7 +166,7 @@ func TestDeletedTurnIsChargedToSession(t *testing.T) {
 	} {
 		for how, find := range map[string]func(*testing.T, *chargeEnv){
 			"seen by the watch": func(t *testing.T, o *chargeEnv) {
-				o.left(turnOf("a"))
+				o.onLeave(turnOf("a"))
 				o.followUp(t.Context())
 			},
 			"found by a sweep": func(t *testing.T, o *chargeEnv) { o.report("sweep", o.sweep(t.Context())) },

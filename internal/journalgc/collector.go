@@ -321,7 +321,7 @@ func (c *Collector) handler() toolscache.ResourceEventHandler {
 			after, isObject := o.(client.Object)
 			// After a gap in the watch, an object that was deleted and created again appears as an update.
 			if ok && isObject && before.GetUID() != after.GetUID() {
-				c.left(before)
+				c.onLeave(before)
 			}
 		},
 		DeleteFunc: func(o any) {
@@ -329,14 +329,14 @@ func (c *Collector) handler() toolscache.ResourceEventHandler {
 				o = last.Obj
 			}
 			if gone, ok := o.(client.Object); ok {
-				c.left(gone)
+				c.onLeave(gone)
 			}
 		},
 	}
 }
 
-// left is called when an object has left the cache: a deleted Session, or a deleted or finished Turn.
-func (c *Collector) left(o client.Object) { c.suspects.leave(o.GetUID(), objectOf(o), c.Now()) }
+// onLeave is called when an object has left the cache: a deleted Session, or a deleted or finished Turn.
+func (c *Collector) onLeave(o client.Object) { c.suspects.leave(o.GetUID(), objectOf(o), c.Now()) }
 
 // Finished must be called when a Turn has finished and has therefore left the cache. It never blocks.
 func (c *Collector) Finished(uid types.UID) { c.suspects.finish(uid, c.Now()) }

@@ -196,19 +196,19 @@ func TestHints(t *testing.T) {
 		},
 		"Finished": {
 			reason: "a Turn that has finished is there, and costs no question", objects: []client.Object{turnOf("a")}, kept: true,
-			hint: func(r *testEnv) { r.left(turnOf("a")); r.Finished("uid-a") },
+			hint: func(r *testEnv) { r.onLeave(turnOf("a")); r.Finished("uid-a") },
 		},
 		"FinishedFirst": {
 			reason: "the two watches are not in step", objects: []client.Object{turnOf("a")}, kept: true,
-			hint: func(r *testEnv) { r.Finished("uid-a"); r.left(turnOf("a")) },
+			hint: func(r *testEnv) { r.Finished("uid-a"); r.onLeave(turnOf("a")) },
 		},
 		"FinishedAndGone": {
 			reason: "a finished Turn that is deleted leaves the other watch", gets: 1,
-			hint: func(r *testEnv) { r.Finished("uid-a"); r.Deleted(turnOf("a")); r.left(turnOf("a")) },
+			hint: func(r *testEnv) { r.Finished("uid-a"); r.Deleted(turnOf("a")); r.onLeave(turnOf("a")) },
 		},
 		"Left": {
 			reason: "a Turn that is deleted before its end finishes nowhere", gets: 1,
-			hint: func(r *testEnv) { r.left(turnOf("a")) },
+			hint: func(r *testEnv) { r.onLeave(turnOf("a")) },
 		},
 		"Lagging": {
 			reason: "the API server's word counts", objects: []client.Object{turnOf("a")}, kept: true, gets: 1,
@@ -462,7 +462,7 @@ func TestHistoryIsKeptWhileReferenced(t *testing.T) {
 		for how, find := range map[string]func(*testEnv){
 			"seen by the watch": func(r *testEnv) {
 				r.watches("elsewhere")
-				r.left(sessionOf("talk"))
+				r.onLeave(sessionOf("talk"))
 			},
 			"found by a sweep": func(r *testEnv) { r.watches("helpdesk") },
 		} {

@@ -16,7 +16,7 @@ func (c *Client) Tools(ctx context.Context, maxAge time.Duration) (*Listing, err
 	if enough {
 		return known, err
 	}
-	defer c.asked()
+	defer c.endAsk()
 	l, err := c.ask(ctx, true)
 	if err != nil {
 		return known, err
@@ -42,7 +42,7 @@ func (c *Client) enough(maxAge time.Duration) (known *Listing, enough bool, err 
 	return c.listing, false, nil
 }
 
-func (c *Client) asked() {
+func (c *Client) endAsk() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asking--
@@ -66,7 +66,7 @@ func (c *Client) ask(ctx context.Context, patience bool) (*Listing, error) {
 	connecting, cancel := context.WithTimeout(caller, c.cfg.ConnectTimeout+connectGrace)
 	defer cancel()
 	for again := true; ; again = false {
-		s, made, err := c.connected(connecting, patience)
+		s, made, err := c.connectedSession(connecting, patience)
 		if err != nil {
 			return nil, c.discovery(ctx, err)
 		}

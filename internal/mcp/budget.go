@@ -127,9 +127,9 @@ func (h *reservation) watch() {
 	h.timer.Reset(paceInterval)
 }
 
-// arrived stops the checks because the whole response has arrived. The memory stays reserved until the response is
+// stopChecks stops the checks because the whole response has arrived. The memory stays reserved until the response is
 // decoded.
-func (h *reservation) arrived() {
+func (h *reservation) stopChecks() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.complete = true
@@ -138,7 +138,7 @@ func (h *reservation) arrived() {
 
 // release returns the memory. It must be called once.
 func (h *reservation) release() {
-	h.arrived()
+	h.stopChecks()
 	h.bytes.Release()
 	h.budget.Release(h.size)
 }
@@ -182,8 +182,8 @@ func (ex *exchange) reserveLarge(ctx context.Context, w *wire, maxBytes int64, c
 	return nil
 }
 
-// received records that more bytes of the response have arrived.
-func (ex *exchange) received(bytes int) {
+// countReceived records that more bytes of the response have arrived.
+func (ex *exchange) countReceived(bytes int) {
 	ex.mu.Lock()
 	defer ex.mu.Unlock()
 	if ex.reservation != nil {
@@ -224,7 +224,7 @@ type paced struct {
 // Read reads and records the number of bytes.
 func (p paced) Read(b []byte) (int, error) {
 	n, err := p.Reader.Read(b)
-	p.ex.received(n)
+	p.ex.countReceived(n)
 	return n, err
 }
 

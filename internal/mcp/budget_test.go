@@ -298,13 +298,13 @@ func TestSlowResponseIsCutOffWhileOthersWait(t *testing.T) {
 				}
 				ticks := time.NewTicker(time.Second)
 				defer ticks.Stop()
-				ex.received(tc.bytes(0))
+				ex.countReceived(tc.bytes(0))
 				var after time.Duration
 				for n := 1; after == 0; n++ {
 					select {
 					case after = <-ended:
 					case <-ticks.C:
-						ex.received(tc.bytes(n))
+						ex.countReceived(tc.bytes(n))
 					}
 				}
 				if after < tc.cut-time.Second || after > tc.cut+time.Second {

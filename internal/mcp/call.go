@@ -65,7 +65,7 @@ func (c *Client) attempt(
 	large()
 	switch {
 	case missing == nil && said != nil:
-		return tool.Result{}, false, c.answered(name, said)
+		return tool.Result{}, false, c.protocolError(name, said)
 	case missing == nil:
 		return result, false, err
 	case !errors.Is(missing, errBroken):
@@ -85,7 +85,7 @@ func (c *Client) attempt(
 // liveSession returns a session for a call. A call that must not be repeated must not be the request that discovers
 // the end of a session, so alive sends a ping first. Any other outcome of the ping is ignored.
 func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, error) {
-	s, made, err := c.connected(ctx, true)
+	s, made, err := c.connectedSession(ctx, true)
 	if err != nil || made || repeatable || s.ID() == "" {
 		return s, err
 	}
@@ -97,7 +97,7 @@ func (c *Client) liveSession(ctx context.Context, repeatable bool) (*session, er
 		return s, nil
 	}
 	s.lost.Store(true)
-	s, _, err = c.connected(ctx, true)
+	s, _, err = c.connectedSession(ctx, true)
 	return s, err
 }
 
@@ -138,7 +138,7 @@ func (c *Client) result(name string, r *wireResult) (tool.Result, error) {
 	}
 	content := c.redactor.Redact(strings.ToValidUTF8(strings.Join(parts, "\n"), "\uFFFD"))
 	if r.IsError {
-		return tool.Result{}, c.reported(name, content)
+		return tool.Result{}, c.reportedError(name, content)
 	}
 	return tool.Result{Content: content}, nil
 }

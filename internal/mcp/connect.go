@@ -34,10 +34,10 @@ type attempt struct {
 	err     error
 }
 
-// connected returns the session, and connects first if there is none. made reports that the call waited for a new
-// connection. Concurrent callers share one attempt. With patience, a server that failed is not tried again before
+// connectedSession returns the session, and connects first if there is none. made reports that the call waited for a
+// new connection. Concurrent callers share one attempt. With patience, a server that failed is not tried again before
 // its pause is over.
-func (c *Client) connected(ctx context.Context, patience bool) (s *session, made bool, err error) {
+func (c *Client) connectedSession(ctx context.Context, patience bool) (s *session, made bool, err error) {
 	c.mu.Lock()
 	switch {
 	case c.session != nil && !c.session.lost.Load():

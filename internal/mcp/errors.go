@@ -200,8 +200,8 @@ func rootOf(err error) error {
 	return err
 }
 
-// answered returns the error for a call to which the server has replied with a protocol error.
-func (c *Client) answered(name string, said *jsonrpc.Error) *tool.Error {
+// protocolError returns the error for a call to which the server has replied with a protocol error.
+func (c *Client) protocolError(name string, said *jsonrpc.Error) *tool.Error {
 	class := tool.Failed
 	switch {
 	case said.Code == jsonrpc.CodeMethodNotFound, said.Code == jsonrpc.CodeInvalidParams && isUnknown(name, said.Message):
@@ -226,8 +226,8 @@ func isUnknown(name, message string) bool {
 // coded matches the form in which servers on the reference SDK report protocol errors: as the result of a tool.
 var coded = regexp.MustCompile(`^MCP error (-326\d\d): `)
 
-// reported returns the error for a tool result that is marked as an error.
-func (c *Client) reported(name, text string) *tool.Error {
+// reportedError returns the error for a tool result that is marked as an error.
+func (c *Client) reportedError(name, text string) *tool.Error {
 	class := tool.Failed
 	if m := coded.FindStringSubmatch(text); m != nil {
 		switch {

@@ -69,7 +69,7 @@ func (s *stream) readLine() ([]byte, error) {
 			if _, err := s.ex.reserve(s.ctx, s.wire, int64(s.size), MaxResponseBytes, s.cancel); err != nil {
 				return nil, err
 			}
-			s.ex.received(len(part))
+			s.ex.countReceived(len(part))
 		}
 		s.line = append(s.line, part...)
 		if err == nil {

@@ -51,7 +51,7 @@ func (ex *exchange) keep(response []byte) {
 	defer ex.mu.Unlock()
 	ex.response = response
 	if ex.reservation != nil {
-		ex.reservation.arrived()
+		ex.reservation.stopChecks()
 	}
 }
 

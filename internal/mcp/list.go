@@ -109,7 +109,7 @@ func (c *Client) list(ctx context.Context, s *session) (*Listing, error) {
 			large := fairgate.AcquireProcessor(ctx, int(l.bytes()))
 			l.finish()
 			large()
-			return c.reserved(l)
+			return c.reserveListing(l)
 		}
 		cursor = page.NextCursor
 	}
@@ -161,10 +161,10 @@ func (l *Listing) bytes() int64 {
 	return n
 }
 
-// reserved reserves memory for a list. The reservation is released when the list is garbage. If the known list is
+// reserveListing reserves memory for a list. The reservation is released when the list is garbage. If the known list is
 // equal, reserved returns that list and reserves nothing. It returns errNoMemory if the budget of the namespace is
 // used up.
-func (c *Client) reserved(l *Listing) (*Listing, error) {
+func (c *Client) reserveListing(l *Listing) (*Listing, error) {
 	if known := c.Known(); known != nil && known.hash == l.hash {
 		return known, nil
 	}

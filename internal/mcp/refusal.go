@@ -17,9 +17,9 @@ func isFailure(status int) bool {
 	return status == http.StatusRequestTimeout || status >= http.StatusInternalServerError
 }
 
-// refused handles a response with a status other than 200. If the body is a response to this request, it counts
+// handleRefusal handles a response with a status other than 200. If the body is a response to this request, it counts
 // whatever the status is, because the server has processed the request.
-func (w *wire) refused(req *http.Request, resp *http.Response, ex *exchange, call jsonrpc.ID, body []byte) (*http.Response, error) {
+func (w *wire) handleRefusal(req *http.Request, resp *http.Response, ex *exchange, call jsonrpc.ID, body []byte) (*http.Response, error) {
 	said := responseTo(call, body, ex.whole)
 	if said == nil || kindOf(resp.StatusCode) == Refused {
 		return nil, w.status(req, resp.StatusCode, string(body[:min(len(body), maxErrorBytes)]))

@@ -235,7 +235,7 @@ func (w *wire) answer(req *http.Request, resp *http.Response, ex *exchange, s *s
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errBroken, err)
 	case resp.StatusCode != http.StatusOK:
-		return w.refused(req, resp, ex, s.call, body)
+		return w.handleRefusal(req, resp, ex, s.call, body)
 	}
 	if !isResponse(s.ctx, body, s.call) {
 		return nil, errProtocol

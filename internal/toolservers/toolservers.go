@@ -130,7 +130,7 @@ func (c *Cache) OnChange(f func(types.NamespacedName)) {
 	c.onChange = f
 }
 
-func (c *Cache) changed(key types.NamespacedName) {
+func (c *Cache) notify(key types.NamespacedName) {
 	c.mu.Lock()
 	f := c.onChange
 	c.mu.Unlock()
@@ -307,7 +307,7 @@ func (c *Cache) newClient(name string, e *entry, s settings, earlier []string) (
 		Name: name, URL: s.url, Token: s.token, CredentialsFrom: s.from, Headers: s.headers, Earlier: earlier, ConnectTimeout: s.connect,
 		Memory: c.memory.Account(e.key.Namespace, bytebudget.Results), Listings: c.memory.Account(e.key.Namespace, bytebudget.Listings),
 		Processors: c.processors, Namespace: e.key.Namespace, Policy: c.policy.ForNamespace(e.key.Namespace), Roots: roots,
-		Now: c.now, OnChange: func() { c.changed(e.key) },
+		Now: c.now, OnChange: func() { c.notify(e.key) },
 		Idle: c.idle, OnIdle: func() { c.dropIdle(e, client) },
 		Log: c.log.WithValues("toolServer", e.key.String()),
 	})

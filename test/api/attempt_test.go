@@ -39,7 +39,7 @@ func merged(base, patch string) *unstructured.Unstructured {
 // spec. It returns that spec, with its defaults.
 func accepted(ctx context.Context, base, patch string) map[string]any {
 	GinkgoHelper()
-	object, set := taken(ctx, base, patch)
+	object, set := acceptedByBoth(ctx, base, patch)
 	spec, _, err := unstructured.NestedMap(object.Object, "spec")
 	Expect(err).NotTo(HaveOccurred())
 	stored, loaded := empty(object.GetKind()), fromSet(set, object)
@@ -48,8 +48,8 @@ func accepted(ctx context.Context, base, patch string) map[string]any {
 	return spec
 }
 
-// taken asserts that both the API server and the loader of manifests accept the object, and returns both results.
-func taken(ctx context.Context, base, patch string) (*unstructured.Unstructured, *manifest.Set) {
+// acceptedByBoth asserts that the API server and the loader of manifests accept the object, and returns both results.
+func acceptedByBoth(ctx context.Context, base, patch string) (*unstructured.Unstructured, *manifest.Set) {
 	GinkgoHelper()
 	object := merged(base, patch)
 	text := manifestOf(object)
@@ -59,10 +59,11 @@ func taken(ctx context.Context, base, patch string) (*unstructured.Unstructured,
 	return object, set
 }
 
-// checked is like accepted for an object of a kind that the loader checks and does not keep. It returns the spec.
-func checked(ctx context.Context, base, patch string) map[string]any {
+// acceptedAndIgnored is like accepted for an object of a kind that the loader checks and does not keep. It returns the
+// spec.
+func acceptedAndIgnored(ctx context.Context, base, patch string) map[string]any {
 	GinkgoHelper()
-	object, set := taken(ctx, base, patch)
+	object, set := acceptedByBoth(ctx, base, patch)
 	Expect(set.Ignored).To(HaveLen(1), "the loader must say that it leaves it out")
 	spec, _, err := unstructured.NestedMap(object.Object, "spec")
 	Expect(err).NotTo(HaveOccurred())

@@ -86,16 +86,16 @@ var immutableFields = map[string]string{
 	"onJournalLoss": `spec: {onJournalLoss: VALUE}`,
 }
 
-// patched makes a dry run of a patch on a stored object: the API server checks the result and stores nothing.
-func patched(ctx SpecContext, object *unstructured.Unstructured, patch string, opts ...client.PatchOption) error {
+// change applies a merge patch, in YAML, to a stored object. With client.DryRunAll, the API server stores nothing.
+func change(ctx SpecContext, object *unstructured.Unstructured, patch string, opts ...client.PatchOption) error {
 	GinkgoHelper()
 	text, err := yaml.YAMLToJSON([]byte(patch))
 	Expect(err).NotTo(HaveOccurred())
 	return apiClient.Patch(ctx, object.DeepCopy(), client.RawPatch(types.MergePatchType, text), opts...)
 }
 
-// stored creates an object and deletes it after the test.
-func stored(ctx SpecContext, base string) *unstructured.Unstructured {
+// createFrom creates the object of a manifest and deletes it after the test.
+func createFrom(ctx SpecContext, base string) *unstructured.Unstructured {
 	GinkgoHelper()
 	object := merged(base, `{}`)
 	Expect(apiClient.Create(ctx, object)).To(Succeed())
@@ -106,7 +106,7 @@ func stored(ctx SpecContext, base string) *unstructured.Unstructured {
 var _ = Describe("a stored Turn", func() {
 	refusesChange := func(ctx SpecContext, base, patch, field, message string) {
 		GinkgoHelper()
-		err := patched(ctx, stored(ctx, base), patch, client.DryRunAll)
+		err := change(ctx, createFrom(ctx, base), patch, client.DryRunAll)
 		Expect(faultsOf(err)).To(ContainElement(And(
 			HaveField("Field", field), HaveField("Message", ContainSubstring(message)))))
 	}
@@ -198,17 +198,17 @@ var _ = Describe("a stored Turn", func() {
 	})
 
 	It("may be suspended and made active again", func(ctx SpecContext) {
-		turn := stored(ctx, bareTurn)
-		Expect(patched(ctx, turn, `spec: {desiredState: Suspended}`)).To(Succeed())
-		Expect(patched(ctx, turn, `spec: {desiredState: Active}`)).To(Succeed())
+		turn := createFrom(ctx, bareTurn)
+		Expect(change(ctx, turn, `spec: {desiredState: Suspended}`)).To(Succeed())
+		Expect(change(ctx, turn, `spec: {desiredState: Active}`)).To(Succeed())
 	})
 	It("stays cancelled", func(ctx SpecContext) {
-		turn := stored(ctx, bareTurn)
-		Expect(patched(ctx, turn, `spec: {desiredState: Cancelled}`)).To(Succeed())
+		turn := createFrom(ctx, bareTurn)
+		Expect(change(ctx, turn, `spec: {desiredState: Cancelled}`)).To(Succeed())
 		for _, patch := range []string{
 			`spec: {desiredState: Active}`, `spec: {desiredState: Suspended}`, `spec: {desiredState: null}`,
 		} {
-			Expect(faultsOf(patched(ctx, turn, patch, client.DryRunAll))).To(ConsistOf(And(
+			Expect(faultsOf(change(ctx, turn, patch, client.DryRunAll))).To(ConsistOf(And(
 				HaveField("Field", "spec.desiredState"),
 				HaveField("Message", ContainSubstring(
 					"desiredState must stay Cancelled: cancelling is final, create a new Turn instead")))), patch)
@@ -216,15 +216,15 @@ var _ = Describe("a stored Turn", func() {
 	})
 	DescribeTable("may change how long it is kept",
 		func(ctx SpecContext, base, patch string) {
-			Expect(patched(ctx, stored(ctx, base), patch, client.DryRunAll)).To(Succeed())
+			Expect(change(ctx, createFrom(ctx, base), patch, client.DryRunAll)).To(Succeed())
 		},
 		Entry("longer", fullTurn, `spec: {ttlSecondsAfterFinished: 120}`),
 		Entry("for ever", fullTurn, `spec: {ttlSecondsAfterFinished: null}`),
 		Entry("from for ever to a time", bareTurn, `spec: {ttlSecondsAfterFinished: 0}`),
 	)
 	It("may change its labels, and be applied again as it is", func(ctx SpecContext) {
-		turn := stored(ctx, fullTurn)
-		Expect(patched(ctx, turn, `metadata: {labels: {team: support}}`, client.DryRunAll)).To(Succeed())
-		Expect(patched(ctx, turn, fullTurn, client.DryRunAll)).To(Succeed())
+		turn := createFrom(ctx, fullTurn)
+		Expect(change(ctx, turn, `metadata: {labels: {team: support}}`, client.DryRunAll)).To(Succeed())
+		Expect(change(ctx, turn, fullTurn, client.DryRunAll)).To(Succeed())
 	})
 })

@@ -97,7 +97,7 @@ var _ = Describe("kubectl", Ordered, func() {
 		} {
 			withStatus(ctx, base, status)
 		}
-		stored(ctx, approvalBase)
+		createFrom(ctx, approvalBase)
 	})
 
 	DescribeTable("prints the columns",

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// shipped creates the objects of a file in config and deletes them after the test.
-func shipped(ctx SpecContext, path ...string) {
+// createShipped creates the objects of a file in config and deletes them after the test.
+func createShipped(ctx SpecContext, path ...string) {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(append([]string{"..", "..", "config"}, path...)...))
 	Expect(err).NotTo(HaveOccurred())
@@ -61,15 +61,15 @@ var _ = Describe("Who decides about a call", func() {
 	}
 
 	BeforeEach(func(ctx SpecContext) {
-		shipped(ctx, "policy", "toolapproval_policy.yaml")
+		createShipped(ctx, "policy", "toolapproval_policy.yaml")
 		// The policy is removed with its binding. Wait until it is no longer in force, because other tests must not
 		// meet it.
 		DeferCleanup(func(ctx SpecContext) {
 			Eventually(func() error { return apiClient.Create(ctx, merged(approvalBase, `{}`), client.DryRunAll) }).
 				WithContext(ctx).WithTimeout(patience).Should(Succeed())
 		})
-		shipped(ctx, "policy", "toolapproval_binding.yaml")
-		shipped(ctx, "rbac", "people_roles.yaml")
+		createShipped(ctx, "policy", "toolapproval_binding.yaml")
+		createShipped(ctx, "rbac", "people_roles.yaml")
 		bound(ctx, "capstan-approver", "ada", "bob")
 		// A new policy is in force a moment later.
 		Eventually(func() error { return decide(ctx, "ada", "bob") }).WithContext(ctx).WithTimeout(patience).

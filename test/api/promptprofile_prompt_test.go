@@ -57,8 +57,8 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 	DescribeTable("distinguishes an empty list of sections from none, in every form",
 		func(ctx SpecContext, patch string, want []string) {
 			By("storing it")
-			raw := stored(ctx, strings.Replace(profileBase, "name: support", "generateName: sections-", 1))
-			Expect(patched(ctx, raw, patch)).To(Succeed())
+			raw := createFrom(ctx, strings.Replace(profileBase, "name: support", "generateName: sections-", 1))
+			Expect(change(ctx, raw, patch)).To(Succeed())
 
 			By("reading and writing it as a Go value")
 			profile := &v1alpha1.PromptProfile{}

@@ -39,8 +39,8 @@ rules:
 `
 )
 
-// made creates an object, and deletes it after the test.
-func made(ctx SpecContext, base, patch string) *unstructured.Unstructured {
+// createWith creates the object of a manifest with a patch, and deletes it after the test.
+func createWith(ctx SpecContext, base, patch string) *unstructured.Unstructured {
 	GinkgoHelper()
 	object := merged(base, patch)
 	Expect(apiClient.Create(ctx, object, client.FieldValidation("Strict"))).To(Succeed())
@@ -61,16 +61,16 @@ var _ = Describe("The author of a reference", Ordered, func() {
 		return as(user).Patch(ctx, object.DeepCopy(), client.RawPatch(types.MergePatchType, text), client.DryRunAll)
 	}
 	BeforeAll(func(ctx SpecContext) {
-		made(ctx, authorRole, `{}`)
-		made(ctx, fmt.Sprintf(namedRole, ", "+numbered(25, `ours-%d`)), `{}`)
-		made(ctx, readerRole, `{}`)
+		createWith(ctx, authorRole, `{}`)
+		createWith(ctx, fmt.Sprintf(namedRole, ", "+numbered(25, `ours-%d`)), `{}`)
+		createWith(ctx, readerRole, `{}`)
 		bound(ctx, "reference-author", "author", "named", "reader")
 		bound(ctx, "reference-named", "named")
 		bound(ctx, "reference-reader", "reader")
 		attack := func() error {
 			return attempt(ctx, "author", providerBase, `spec: {credentialsRef: {name: theirs, key: k}}`)
 		}
-		shipped(ctx, "policy", "reference_policy.yaml")
+		createShipped(ctx, "policy", "reference_policy.yaml")
 		// The policy is removed with its binding. Wait until it is no longer in force, because other tests must not
 		// meet it.
 		DeferCleanup(func(ctx SpecContext) {
@@ -80,7 +80,7 @@ var _ = Describe("The author of a reference", Ordered, func() {
 				WithContext(ctx).WithTimeout(patience).Should(Succeed())
 		})
 		Eventually(attack).WithContext(ctx).WithTimeout(patience).Should(Succeed(), "without the policy the attack works")
-		shipped(ctx, "policy", "reference_binding.yaml")
+		createShipped(ctx, "policy", "reference_binding.yaml")
 		Eventually(attack).WithContext(ctx).WithTimeout(patience).Should(MatchError(ContainSubstring("may not get Secret")))
 	})
 
@@ -122,7 +122,7 @@ var _ = Describe("The author of a reference", Ordered, func() {
 	)
 
 	It("is whoever adds or changes it, and not who changes another field", func(ctx SpecContext) {
-		provider := made(ctx, providerBase, `spec: {credentialsRef: {name: theirs, key: k}, headers: [{name: `+
+		provider := createWith(ctx, providerBase, `spec: {credentialsRef: {name: theirs, key: k}, headers: [{name: `+
 			`X-B, valueFrom: {secretKeyRef: {name: theirs, key: b}}}], tls: {caBundleRef: {name: ca, key: ca}}}`)
 		Expect(change(ctx, "author", provider,
 			`{metadata: {labels: {a: b}}, spec: {timeouts: {idleSeconds: 5}, headers: [{name: X-A, value: a}, `+
@@ -142,19 +142,19 @@ var _ = Describe("The author of a reference", Ordered, func() {
 			Expect(change(ctx, "reader", provider, patch)).To(Succeed(), patch)
 		}
 
-		server := made(ctx, serverBase, `spec: {credentialsRef: {name: theirs, key: k}}`)
+		server := createWith(ctx, serverBase, `spec: {credentialsRef: {name: theirs, key: k}}`)
 		Expect(change(ctx, "author", server, `spec: {callTimeoutSeconds: 7}`)).To(Succeed())
 		Expect(change(ctx, "author", server, `spec: {mcp: {url: "https://attacker.example/mcp"}}`)).To(
 			MatchError(ContainSubstring(fmt.Sprintf(at, "Secret", "theirs", "spec.credentialsRef"))))
 
-		profile := made(ctx, profileBase, `spec: {skills: [{key: a, contentFrom: {configMapKeyRef: {name: theirs, key: k}}}]}`)
+		profile := createWith(ctx, profileBase, `spec: {skills: [{key: a, contentFrom: {configMapKeyRef: {name: theirs, key: k}}}]}`)
 		Expect(change(ctx, "author", profile,
 			`spec: {instructions: Be short., skills: [{key: b, content: t}, {key: a, contentFrom: `+
 				`{configMapKeyRef: {name: theirs, key: k}}}]}`)).To(Succeed())
 		Expect(change(ctx, "author", profile, `spec: {skills: [{key: a, contentFrom: {configMapKeyRef: {name: theirs, key: l}}}]}`)).
 			To(MatchError(ContainSubstring(fmt.Sprintf(at, "ConfigMap", "theirs", "spec.skills[a].contentFrom.configMapKeyRef"))))
 
-		turn := made(ctx, turnBase, `spec: {context: {contributions: [{name: b, configMapKeyRef: {name: theirs, key: k}}]}}`)
+		turn := createWith(ctx, turnBase, `spec: {context: {contributions: [{name: b, configMapKeyRef: {name: theirs, key: k}}]}}`)
 		Expect(change(ctx, "author", turn, `spec: {desiredState: Cancelled}`)).To(Succeed(), "whoever may change Turns may cancel one")
 	}, SpecTimeout(2*patience))
 

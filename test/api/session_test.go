@@ -78,12 +78,12 @@ var _ = Describe("Session", func() {
 	)
 
 	It("may change in all its fields", func(ctx SpecContext) {
-		s := stored(ctx, sessionBase)
-		Expect(patched(ctx, s, `spec: {subject: Order 1043, budget: {maxTurns: 5}, ttlSecondsAfterLastTurn: 60, onHistoryLoss: Wait}`)).To(
+		s := createFrom(ctx, sessionBase)
+		Expect(change(ctx, s, `spec: {subject: Order 1043, budget: {maxTurns: 5}, ttlSecondsAfterLastTurn: 60, onHistoryLoss: Wait}`)).To(
 			Succeed())
-		Expect(patched(ctx, s, `spec: {subject: null, budget: {maxTurns: 6}, ttlSecondsAfterLastTurn: null, onHistoryLoss: Continue}`)).To(
+		Expect(change(ctx, s, `spec: {subject: null, budget: {maxTurns: 6}, ttlSecondsAfterLastTurn: null, onHistoryLoss: Continue}`)).To(
 			Succeed())
-		Expect(patched(ctx, s, `spec: {budget: null}`)).To(Succeed())
+		Expect(change(ctx, s, `spec: {budget: null}`)).To(Succeed())
 	})
 })
 
@@ -123,8 +123,8 @@ var _ = Describe("a Turn of a Session", func() {
 			}
 			return names
 		}
-		stored(ctx, bareTurn)
-		first, second := stored(ctx, talkingTurn), stored(ctx, talkingTurn)
+		createFrom(ctx, bareTurn)
+		first, second := createFrom(ctx, talkingTurn), createFrom(ctx, talkingTurn)
 		Expect(unfinished()).To(ConsistOf(first.GetName(), second.GetName()))
 		Expect(apiClient.Status().Patch(ctx, first.DeepCopy(), client.RawPatch(types.MergePatchType,
 			[]byte(`{"status": {"completionTime": "2026-01-01T00:00:00.000000Z"}}`)))).To(Succeed())

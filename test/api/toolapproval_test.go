@@ -30,11 +30,11 @@ spec:
 
 var _ = Describe("ToolApproval", func() {
 	It("has no defaults: a decision is complete", func(ctx SpecContext) {
-		Expect(checked(ctx, approvalBase, `spec: {reason: null}`)).To(HaveLen(10))
+		Expect(acceptedAndIgnored(ctx, approvalBase, `spec: {reason: null}`)).To(HaveLen(10))
 	})
 
 	DescribeTable("accepts",
-		func(ctx SpecContext, patch string) { checked(ctx, approvalBase, patch) },
+		func(ctx SpecContext, patch string) { acceptedAndIgnored(ctx, approvalBase, patch) },
 		Entry("an approval", `spec: {decision: Approved}`),
 		Entry("the longest of all", `spec: {step: 1000, callID: `+strings.Repeat("c", 128)+`, reason: `+strings.Repeat("r", 1024)+
 			`, decidedBy: `+strings.Repeat("d", 256)+`}`),
@@ -78,7 +78,7 @@ var _ = Describe("ToolApproval", func() {
 
 	DescribeTable("does not change",
 		func(ctx SpecContext, patch string) {
-			Expect(faultsOf(patched(ctx, stored(ctx, approvalBase), patch, client.DryRunAll))).To(ContainElement(And(
+			Expect(faultsOf(change(ctx, createFrom(ctx, approvalBase), patch, client.DryRunAll))).To(ContainElement(And(
 				HaveField("Field", "spec"), HaveField("Message", ContainSubstring("spec must not change: a decision is final")))))
 		},
 		Entry("its decision", `spec: {decision: Approved}`),
@@ -87,13 +87,13 @@ var _ = Describe("ToolApproval", func() {
 		Entry("its reason", `spec: {reason: null}`),
 	)
 	It("may change its labels", func(ctx SpecContext) {
-		Expect(patched(ctx, stored(ctx, approvalBase), `metadata: {labels: {team: support}}`, client.DryRunAll)).To(Succeed())
+		Expect(change(ctx, createFrom(ctx, approvalBase), `metadata: {labels: {team: support}}`, client.DryRunAll)).To(Succeed())
 	})
 
 	It("is found by its Turn", func(ctx SpecContext) {
 		other := strings.NewReplacer("name: close,", "name: other,", "name: open-loops", "name: printer-works").Replace(approvalBase)
-		stored(ctx, approvalBase)
-		stored(ctx, other)
+		createFrom(ctx, approvalBase)
+		createFrom(ctx, other)
 		var found v1alpha1.ToolApprovalList
 		Expect(apiClient.List(ctx, &found, client.InNamespace("default"),
 			client.MatchingFields{"spec.turnRef.name": "open-loops"})).To(Succeed())

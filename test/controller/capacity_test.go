@@ -34,7 +34,7 @@ var _ = Describe("More Turns than slots", func() {
 			const turns = 60
 			release := s.hold()
 			s.create(ctx, newTurns(turns)...)
-			s.held(ctx, 4) // the limit
+			s.awaitHeld(ctx, 4) // the limit
 			s.allAre(ctx, map[string]int{v1alpha1.TurnReasonRunning: 4, v1alpha1.TurnReasonQueued: turns - 4})
 			Expect(s.gate.waiting.Load()).To(BeEquivalentTo(4), "and never more")
 			release()
@@ -158,7 +158,7 @@ var _ = Describe("More Turns than slots", func() {
 		writes := requests(ctx, "PUT", "turns", "status")
 		release := s.hold()
 		s.create(ctx, newTurns(turns, func(t *v1alpha1.Turn) { t.Spec.Limits = &v1alpha1.Limits{TimeoutSeconds: new(int32(300))} })...)
-		s.held(ctx, turns) // no Turn waits for another
+		s.awaitHeld(ctx, turns) // no Turn waits for another
 		release()
 		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(1))

@@ -112,7 +112,7 @@ var _ = Describe("A Turn and the reference MCP server", func() {
 		door.AwaitCall(ctx, slow)
 		open := s.hold()
 		server.Kill()
-		s.held(ctx, 1)
+		s.awaitHeld(ctx, 1)
 		says(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("EndpointUnreachable: "))
 		server.Resume()
 		says(ctx, s, &v1alpha1.ToolServer{}, "desk", serverReadiness, HavePrefix("Ready: "))

@@ -52,7 +52,7 @@ var _ = Describe("Two managers with PostgreSQL", func() {
 		const each = 10
 		release := s.hold()
 		s.create(ctx, newTurns(2*each, timeout(600))...)
-		s.held(ctx, 2*each)
+		s.awaitHeld(ctx, 2*each)
 		Expect(s.boundTo(ctx)).To(Equal(map[string]int{"first": each, "second": each}))
 
 		third := s.run(at(databaseURL, "third", each))
@@ -86,13 +86,13 @@ var _ = Describe("An executor that is cut off", func() {
 		zombie := startAs(api.config, o)
 		release := s.hold()
 		s.create(ctx, newTurns(turns, timeout(600))...)
-		s.held(ctx, turns)
+		s.awaitHeld(ctx, turns)
 		Expect(s.boundTo(ctx)).To(Equal(map[string]int{"zombie": turns}))
 
 		s.run(at(databaseURL, "heir", turns, manager.RoleExecutor))
 		api.cut()
 		Eventually(s.boundTo).WithContext(ctx).WithArguments(ctx).WithTimeout(2 * patience).Should(Equal(map[string]int{"heir": turns}))
-		s.held(ctx, 2*turns) // the old runs do not know it yet
+		s.awaitHeld(ctx, 2*turns) // the old runs do not know it yet
 		release()
 		for _, t := range s.allReach(ctx, turns, v1alpha1.TurnReasonCompleted) {
 			Expect(t.Status.Executor).To(beBound("heir", 2), t.Name)

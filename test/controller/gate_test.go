@@ -45,8 +45,8 @@ func (s *testEnv) hold() (open func()) {
 	return open
 }
 
-// held waits until this many requests wait at the gate.
-func (s *testEnv) held(ctx context.Context, count int64) {
+// awaitHeld waits until this many requests wait at the gate.
+func (s *testEnv) awaitHeld(ctx context.Context, count int64) {
 	GinkgoHelper()
 	Eventually(s.gate.waiting.Load).WithContext(ctx).WithTimeout(2*patience).Should(Equal(count), "requests at the gate")
 }

@@ -31,7 +31,7 @@ var _ = Describe("Two managers with leader election", func() {
 		const turns = 20
 		release := s.hold()
 		s.create(ctx, newTurns(turns)...)
-		s.held(ctx, 5)
+		s.awaitHeld(ctx, 5)
 		Expect(second.logs.String()).NotTo(ContainSubstring("Executor is ready"), "only who leads works")
 		Expect(gauge("capstan_controller_active")).To(BeEquivalentTo(1), "only who leads controls")
 

@@ -50,7 +50,7 @@ var _ = Describe("Two managers that share a PostgreSQL", func() {
 
 		const each = 10
 		s.create(ctx, newTurns(each)...)
-		s.recorded(ctx, databaseURL, each)
+		s.awaitRecorded(ctx, databaseURL, each)
 		for i := range each {
 			s.create(ctx, newTurn(fmt.Sprintf("slow-%03d", i)))
 		}
@@ -119,8 +119,8 @@ func mute(method, path, body string) *rest.Config {
 	return &rest.Config{Host: address}
 }
 
-// recorded waits until the journals of this many Turns contain the whole result.
-func (s *testEnv) recorded(ctx context.Context, databaseURL string, count int) {
+// awaitRecorded waits until the journals of this many Turns contain the whole result.
+func (s *testEnv) awaitRecorded(ctx context.Context, databaseURL string, count int) {
 	GinkgoHelper()
 	store, err := postgres.Open(ctx, databaseURL)
 	Expect(err).NotTo(HaveOccurred())

@@ -86,7 +86,7 @@ var _ = Describe("A sub-agent", func() {
 			t.Spec.WebMode = v1alpha1.WebModeOn
 			t.Spec.Limits = &v1alpha1.Limits{MaxTokens: new(int64(100_000)), MaxCost: new("10"), TimeoutSeconds: new(int32(60))}
 		})))
-		s.held(ctx, 1)
+		s.awaitHeld(ctx, 1)
 		open()
 		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonCompleted)
 		c := s.child(ctx, "parent")

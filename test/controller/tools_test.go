@@ -124,7 +124,7 @@ rules:
 		s.equip(ctx, host.url, "get search", reading("get"))
 		open := s.hold()
 		s.create(ctx, newTurn("early", asking("call early")))
-		s.held(ctx, 1)
+		s.awaitHeld(ctx, 1)
 		host.RemoveTools("search")
 		host.offer("find", readOnly, answering("Found."))
 		says(ctx, s, &v1alpha1.ToolServer{}, "desk", toolsOf, Equal("find Destructive, get ReadOnly"))

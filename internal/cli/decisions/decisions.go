@@ -81,7 +81,7 @@ func (c *pendingCalls) decideTogether(
 	names := make([]string, 0, len(group))
 	for _, p := range group {
 		names = append(names, termsafe.Line(p.CallID, output.LongestID))
-		shown, err := c.seen(p, arguments, unread)
+		shown, err := c.argumentsOf(p, arguments, unread)
 		if err != nil {
 			return err
 		}
@@ -103,10 +103,12 @@ func (c *pendingCalls) decideTogether(
 	return errors.Join(failed...)
 }
 
-// seen returns the arguments of a call. It returns nil if they cannot be read and are not needed: a denial does not
-// need them, and --without-arguments waives them. -y alone does not waive them, because a call must not be approved
-// unseen by accident.
-func (c *pendingCalls) seen(p v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error) (json.RawMessage, error) {
+// argumentsOf returns the arguments of a call. It returns nil if they cannot be read and are not needed: a denial does
+// not need them, and --without-arguments waives them. -y alone does not waive them, because a call must not be
+// approved unseen by accident.
+func (c *pendingCalls) argumentsOf(
+	p v1alpha1.PendingApproval, arguments map[string]json.RawMessage, unread error,
+) (json.RawMessage, error) {
 	if found, ok := arguments[requestKey(p)]; ok {
 		return found, nil
 	}

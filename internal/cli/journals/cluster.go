@@ -78,16 +78,16 @@ func (c *ClusterFlags) direct(env terminal.Environment, config *rest.Config, api
 		base.Proxy = http.ProxyFromEnvironment
 	}
 	return &Remote{env: env, namespace: namespace, name: name, connect: func(ctx context.Context) (*connection, error) {
-		return c.connected(ctx, config, tokenSource{api, namespace}, c.Server, base, base.CloseIdleConnections)
+		return c.newConnection(ctx, config, tokenSource{api, namespace}, c.Server, base, base.CloseIdleConnections)
 	}}, nil
 }
 
-// connected returns a connection to a server. It authenticates with --token, the kubeconfig's token or a token of
+// newConnection returns a connection to a server. It authenticates with --token, the kubeconfig's token or a token of
 // --service-account.
-func (c *ClusterFlags) connected(
+func (c *ClusterFlags) newConnection(
 	ctx context.Context, config *rest.Config, as tokenSource, server string, base http.RoundTripper, closed func(),
 ) (*connection, error) {
-	authorised, err := c.authorised(ctx, config, as, base)
+	authorised, err := c.withToken(ctx, config, as, base)
 	if err != nil {
 		closed()
 		return nil, exit.WithCode(exit.Failed, err)
@@ -100,9 +100,9 @@ func (c *ClusterFlags) connected(
 	return &connection{Client: reads, close: closed}, nil
 }
 
-// authorised adds a bearer token to requests: --token, else the token of the kubeconfig (a text, a file or the
+// withToken adds a bearer token to requests: --token, else the token of the kubeconfig (a text, a file or the
 // output of a plug-in), else a new token of --service-account.
-func (c *ClusterFlags) authorised(
+func (c *ClusterFlags) withToken(
 	ctx context.Context, config *rest.Config, as tokenSource, base http.RoundTripper,
 ) (http.RoundTripper, error) {
 	if c.Token != "" {

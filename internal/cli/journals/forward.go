@@ -118,7 +118,7 @@ func (c *ClusterFlags) reach(ctx context.Context, config *rest.Config, as tokenS
 			return nil, err
 		}
 		base := plainTransport()
-		return c.connected(ctx, config, as, at, base, base.CloseIdleConnections)
+		return c.newConnection(ctx, config, as, at, base, base.CloseIdleConnections)
 	}
 	port := cmp.Or(l.Annotations[readapi.PortAnnotation], strconv.Itoa(readapi.DefaultPort))
 	pod := strings.TrimPrefix(l.Name, executor.LeasePrefix)
@@ -127,7 +127,7 @@ func (c *ClusterFlags) reach(ctx context.Context, config *rest.Config, as tokenS
 		return nil, fmt.Errorf("failed to forward a port to pod %s/%s: %w", c.ManagerNamespace, pod, err)
 	}
 	base := plainTransport()
-	return c.connected(ctx, config, as, f.url, errorLogTransport{base, f}, func() {
+	return c.newConnection(ctx, config, as, f.url, errorLogTransport{base, f}, func() {
 		base.CloseIdleConnections()
 		f.stop()
 	})

@@ -203,7 +203,7 @@ func TestTokenIsRequired(t *testing.T) {
 			t.Parallel()
 			base := plainTransport()
 			defer base.CloseIdleConnections()
-			transport, err := (&ClusterFlags{}).authorised(t.Context(), &tc.config, tokenSource{}, base)
+			transport, err := (&ClusterFlags{}).withToken(t.Context(), &tc.config, tokenSource{}, base)
 			if err == nil {
 				var r *http.Request
 				if r, err = http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, http.NoBody); err != nil {

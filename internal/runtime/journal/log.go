@@ -74,7 +74,7 @@ func Open(ctx context.Context, uid string, epoch int64, o Options) (*Log, error)
 		if err := LoadAdmittedPayload(ctx, o.Journal, uid, &e, o.Admit); err != nil {
 			return nil, err
 		}
-		if err := l.applied(ctx, e); err != nil {
+		if err := l.apply(ctx, e); err != nil {
 			return nil, err
 		}
 	}
@@ -131,7 +131,7 @@ func unfilled(uid string, e *Entry, err error) error {
 	return fmt.Errorf("failed to read the artifact of entry %d (%q) of the journal of %q: %w", e.Seq, e.Kind, uid, err)
 }
 
-func (l *Log) applied(ctx context.Context, e Entry) error {
+func (l *Log) apply(ctx context.Context, e Entry) error {
 	defer fairgate.AcquireProcessor(ctx, len(e.Payload))()
 	l.seq = e.Seq
 	if err := l.o.Apply(e); err != nil {
@@ -187,7 +187,7 @@ func (l *Log) Append(ctx context.Context, records ...Record) error {
 	}
 	l.first = nil
 	for _, e := range added {
-		if err := l.applied(ctx, e); err != nil {
+		if err := l.apply(ctx, e); err != nil {
 			return err
 		}
 	}
@@ -214,7 +214,7 @@ func (w *write) try(ctx context.Context) error {
 		w.unknown = w.unknown || err != nil
 		return err
 	}
-	held, err := w.held(ctx)
+	held, err := w.endsWithEntries(ctx)
 	switch {
 	case errors.Is(err, ErrLost):
 		return backoff.Permanent(err)
@@ -226,9 +226,9 @@ func (w *write) try(ctx context.Context) error {
 	return backoff.Permanent(ErrSequence)
 }
 
-// held reports whether the journal ends with the entries. It returns ErrLost if the journal lacks the entry before
-// them.
-func (w *write) held(ctx context.Context) (bool, error) {
+// endsWithEntries reports whether the journal ends with the entries. It returns ErrLost if the journal lacks the entry
+// before them.
+func (w *write) endsWithEntries(ctx context.Context) (bool, error) {
 	l, n := w.log, -1 // n counts the entries after entry l.seq, and is -1 before that one
 	if l.seq == 0 {
 		n = 0

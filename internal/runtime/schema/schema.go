@@ -85,7 +85,7 @@ func Compile(source json.RawMessage) (*Schema, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the schema cannot be used: %w", err)
 	}
-	schemas, err := reviewed(compiled, document)
+	schemas, err := countSchemas(compiled, document)
 	if err != nil {
 		return nil, fmt.Errorf("the schema cannot be used: %w", err)
 	}

@@ -28,9 +28,9 @@ var (
 	errDynamic      = errors.New("it has dynamic references whose target depends on the path to them")
 )
 
-// reviewed returns the number of schemas in a compiled one. It returns an error if the time of a validation would
+// countSchemas returns the number of schemas in a compiled one. It returns an error if the time of a validation would
 // not be bounded.
-func reviewed(root *jsonschema.Schema, document any) (int, error) {
+func countSchemas(root *jsonschema.Schema, document any) (int, error) {
 	all := reachable(root)
 	if ambiguous(all, document) {
 		return 0, errDynamic

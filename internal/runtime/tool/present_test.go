@@ -115,15 +115,15 @@ func TestParametersOfASchema(t *testing.T) {
 			if diff := gocmp.Diff(tc.want, got[0].Parameters); diff != "" || got[0].Description != tc.description {
 				t.Errorf("%s: description %q, parameters: -want +got:\n%s", tc.reason, got[0].Description, diff)
 			}
-			told(t, got...)
+			mustPrompt(t, got...)
 		})
 	}
 }
 
 func raw(s string) json.RawMessage { return json.RawMessage(s) }
 
-// told checks that a prompt can be made with the tools.
-func told(t *testing.T, tools ...tool.Tool) {
+// mustPrompt checks that a prompt can be made with the tools.
+func mustPrompt(t *testing.T, tools ...tool.Tool) {
 	t.Helper()
 	if _, err := prompt.Render(prompt.Input{
 		Mode: prompt.Full, AgentName: "a", Model: "m", Tools: tool.Prompted(tools),
@@ -178,7 +178,7 @@ func TestControlTokens(t *testing.T) {
 				got[0].Shown != nil {
 				t.Errorf("shown is %s (error %v), want %s: %s", shown, err, want, tc.reason)
 			}
-			told(t, got...)
+			mustPrompt(t, got...)
 		})
 	}
 }
@@ -266,7 +266,7 @@ func TestBoundsOfServerTexts(t *testing.T) {
 	if len(got) != 1 || len(got[0].Parameters) != 64 {
 		t.Fatalf("exposed %d tools, want one with 64 parameters", len(got))
 	}
-	told(t, got...)
+	mustPrompt(t, got...)
 	long, values, other := got[0].Parameters[0], got[0].Parameters[1], got[0].Parameters[2]
 	if n := utf8.RuneCountInString(got[0].Description); n != 1024+len(" It has more parameters: see its schema.") {
 		t.Errorf("the description has %d characters, want 1024 and a note", n)
@@ -288,7 +288,7 @@ func FuzzExpose(f *testing.F) {
 		x.Name, x.Description = name, description
 		offers := []tool.Offer{{Server: "s", Tools: []tool.Tool{x}}, server("t", "search", name)}
 		got := tool.Expose(offers, tool.Reserved())
-		told(t, got...)
+		mustPrompt(t, got...)
 		for _, one := range got {
 			if s, err := one.JSONSchema(); err != nil || !json.Valid(s) {
 				t.Errorf("the schema of %q is %s, %v", one.Name, s, err)

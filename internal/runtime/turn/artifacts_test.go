@@ -89,7 +89,7 @@ func TestReadArtifact(t *testing.T) {
 					continue
 				}
 				c, s = candidate("p0", 1, says("Done."))
-				in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, gone(t)
+				in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, mustNotPrepare(t)
 				mustRun(t, copyWith(t, j, n+1), in)
 				if got := s.requests[0].Messages; got[len(got)-1].Content != want {
 					t.Errorf("after a restart the model received %.200q, want %.200q", got[len(got)-1].Content, want)

@@ -43,7 +43,7 @@ func TestAToolThatEndsTheTurn(t *testing.T) {
 	if diff := cmp.Diff(want, history(t, j).Turns[0].Messages); diff != "" {
 		t.Errorf("later Turns do not receive the answer as any other: -want +got:\n%s", diff)
 	}
-	in.Epoch, in.Preparation = 2, gone(t)
+	in.Epoch, in.Preparation = 2, mustNotPrepare(t)
 	end := len(entries(t, j, "uid")) - 1
 	if again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, end), in); again.Stop != turn.StopToolEnded ||
 		again.Text != result.Text || s.asked() != 1 {
@@ -248,7 +248,7 @@ func TestInvalidOutputSchema(t *testing.T) {
 		c, s := candidate("p0", 1, says("never asked"))
 		in := input(c)
 		in.PrepareOnly, in.Output = only, json.RawMessage(`{"type":"strong"}`)
-		in.Preparation = gone(t)
+		in.Preparation = mustNotPrepare(t)
 		result := mustRun(t, &journaltest.Memory{}, in)
 		if result.Stop != turn.StopPreparationError || !strings.HasPrefix(result.Message, "Turn spec.output.schema: ") || s.asked() != 0 {
 			t.Errorf("result %+v after %d requests, want the field that is wrong", result, s.asked())
@@ -426,7 +426,7 @@ func TestAParkedTurn(t *testing.T) {
 			if diff := cmp.Diff(waiting, untimed(told[len(told)-1].Calls)); diff != "" {
 				t.Errorf("the calls of a parked Turn: -want +got:\n%s", diff)
 			}
-			in.Epoch, in.Preparation = 2, gone(t)
+			in.Epoch, in.Preparation = 2, mustNotPrepare(t)
 			result = mustRun(t, j, in)
 			if n := len(payloads[struct{}](t, j, journal.RunParked)); n != 1 || result.Counts.Resumes != 0 {
 				t.Errorf("%d parks are in the journal and %d resumes are counted, want the one park, which is no resume",

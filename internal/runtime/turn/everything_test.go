@@ -183,7 +183,7 @@ func (w *world) checkEverything(t *testing.T, result *turn.Result, said session.
 	if !slices.ContainsFunc(w.last, func(m model.Message) bool { return strings.Contains(m.Content, "[r] Recalled.") }) {
 		t.Error("the model did not receive the facts of the context pack")
 	}
-	answered(t, said.Messages)
+	checkAnswers(t, said.Messages)
 	replies := 0
 	for _, m := range said.Messages {
 		if m.Role == model.RoleAssistant {

@@ -124,7 +124,7 @@ func TestAResumedTurnHasTheSameTools(t *testing.T) {
 				answers = answers[1:]
 			}
 			c, s := candidate("p0", 9, answers...)
-			in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, gone(t)
+			in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, mustNotPrepare(t)
 			changed := server("web", remote("changed", "", ""))
 			changed.do = map[string]tool.CallerFunc{"find": func(context.Context, tool.Call) (tool.Result, error) {
 				return tool.Result{Content: "web/find of uid/1/c1: {}"}, nil
@@ -375,7 +375,7 @@ func TestAPreparedTurnIsExposed(t *testing.T) {
 	if result.Stop != turn.StopPrepared || result.Preparation.ToolCount != 2 || result.ToolsLeftOut != 1 {
 		t.Errorf("result %+v, want a prompt with the tool and read_artifact, and one left out", result)
 	}
-	in.Epoch, in.Toolbox, in.Preparation = 2, &box{err: errors.New("never asked")}, gone(t)
+	in.Epoch, in.Toolbox, in.Preparation = 2, &box{err: errors.New("never asked")}, mustNotPrepare(t)
 	if again := mustRun(t, copyOf(t, j, &journaltest.Memory{}, 4), in); again.Preparation.RenderHash != result.Preparation.RenderHash ||
 		again.ToolsLeftOut != 1 {
 		t.Errorf("the resumed run prepared %+v, want the same", again)

@@ -24,8 +24,8 @@ import (
 
 var errGone = errors.New("the profile is gone")
 
-// gone returns a preparation that must not be called, because the journal has everything that is needed.
-func gone(t *testing.T) func(context.Context) (prepare.Input, error) {
+// mustNotPrepare returns a preparation that must not be called, because the journal has everything that is needed.
+func mustNotPrepare(t *testing.T) func(context.Context) (prepare.Input, error) {
 	t.Helper()
 	return func(context.Context) (prepare.Input, error) {
 		t.Error("the run prepared although the journal has the input")
@@ -192,7 +192,7 @@ func TestFallbackUsesTheSameInput(t *testing.T) {
 						if _, err := engine(first).Run(t.Context(), new(in)); err != nil {
 							t.Fatal(err)
 						}
-						in.Epoch, in.Preparation = 2, gone(t)
+						in.Epoch, in.Preparation = 2, mustNotPrepare(t)
 						two, second = candidate("p1", 1, says("Nothing."))
 						in.Chain = []loop.Candidate{one, two}
 						if _, err := engine(copyOf(t, first, open(t), 7)).Run(t.Context(), new(in)); err != nil {
@@ -228,7 +228,7 @@ func TestNewModelOfAnAgentReceivesTheSamePrompt(t *testing.T) {
 	one, _ = candidate("p0", 1, fails(model.Auth))
 	two, second := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
-	in.Epoch, in.Preparation = 2, gone(t)
+	in.Epoch, in.Preparation = 2, mustNotPrepare(t)
 	result, err := engine(copyOf(t, first, &journaltest.Memory{}, 7)).Run(t.Context(), new(in))
 	if err != nil || result.Stop != turn.StopCompleted || second.asked() != 1 {
 		t.Errorf("Run = %+v, %v, the second model asked %d times; want its answer to the prompt that was frozen",
@@ -241,7 +241,7 @@ func TestCitationsComeFromThePreparedRecord(t *testing.T) {
 	from, _ := whole(t)
 	c, _ := candidate("p0", 2, says("Nothing."))
 	in := input(c)
-	in.Epoch, in.Preparation = 2, gone(t)
+	in.Epoch, in.Preparation = 2, mustNotPrepare(t)
 	result, err := engine(copyOf(t, from, &journaltest.Memory{}, 5)).Run(t.Context(), new(in))
 	if err != nil {
 		t.Fatal(err)

@@ -71,7 +71,7 @@ func TestResume(t *testing.T) {
 				in := input(c)
 				in.Epoch = 2
 				if tc.entries >= 5 {
-					in.Preparation = gone(t) // the frozen input stays frozen
+					in.Preparation = mustNotPrepare(t) // the frozen input stays frozen
 				}
 				got, err := engine(j).Run(t.Context(), new(in))
 				if err != nil {
@@ -124,7 +124,7 @@ func TestResumeGoesOnWithTheFallback(t *testing.T) {
 	one, first := candidate("p0", 1, fails(model.Auth))
 	two, second := candidate("p1", 1, says("Nothing."))
 	in := input(one, two)
-	in.Epoch, in.Preparation = 2, gone(t)
+	in.Epoch, in.Preparation = 2, mustNotPrepare(t)
 	result, err := engine(copyOf(t, whole, &journaltest.Memory{}, 9)).Run(t.Context(), new(in))
 	if err != nil || first.asked() != 0 || second.asked() != 1 {
 		t.Fatalf("Run: %v, asked %d and %d times; want only the model that the earlier run had got to", err, first.asked(), second.asked())
@@ -394,7 +394,7 @@ func TestResumeKeepsTheTextsOfAnOlderVersion(t *testing.T) {
 		first.Preparation.RenderHash, strings.Repeat("0", 64), first.Preparation.PromptHash, strings.Repeat("1", 64),
 	)
 	c, s := candidate("p0", 1, asks("find", `{"n":1}`), says("Done."))
-	in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, gone(t)
+	in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, mustNotPrepare(t)
 	result := mustRun(t, inOtherWords(t, from, journal.ToolFinished, words), in)
 
 	want := slices.Clone(before.requests[1].Messages)

@@ -147,7 +147,7 @@ func TestLoadSkill(t *testing.T) {
 				if restart { // after the reply or after the intent; the profile is gone by then
 					for n := 7; n <= 8; n++ {
 						c, s = candidate("p0", 1, says("Done."))
-						in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, gone(t)
+						in.Chain, in.Epoch, in.Preparation = []loop.Candidate{c}, 2, mustNotPrepare(t)
 						if result, err = engine(copyOf(t, j, &journaltest.Memory{}, n)).Run(t.Context(), new(in)); err != nil {
 							t.Fatal(err)
 						}
@@ -179,7 +179,7 @@ func TestToolsOfThePromptAreOffered(t *testing.T) {
 	}
 	offered := s.requests[0].Tools
 	c, s = candidate("p0", 1, says("Done."))
-	in.Chain, in.Epoch, in.Preparation, in.Tools = []loop.Candidate{c}, 2, gone(t),
+	in.Chain, in.Epoch, in.Preparation, in.Tools = []loop.Candidate{c}, 2, mustNotPrepare(t),
 		[]tool.Tool{named("other", tool.ReadOnly, saying("never"))}
 	if _, err := engine(copyOf(t, j, &journaltest.Memory{}, 7)).Run(t.Context(), new(in)); err != nil {
 		t.Fatal(err)

@@ -317,7 +317,7 @@ func (w *world) reply(p *process, name string, req model.Request) (model.Reply, 
 	if w.replied[asked(step, purpose)] && !p.zombie {
 		w.t.Errorf("the reply to step %d is in the journal and was requested again %s", step, purpose)
 	}
-	answered(w.t, req.Messages)
+	checkAnswers(w.t, req.Messages)
 	switch {
 	case step == 1 && !w.overloaded:
 		w.overloaded = true
@@ -359,8 +359,8 @@ func (e ending) stepOf(messages []model.Message) (int, loop.Purpose) {
 	return step, loop.ForStep
 }
 
-// answered checks that each call of each reply has exactly one answer after the reply.
-func answered(t testing.TB, messages []model.Message) {
+// checkAnswers checks that each call of each reply has exactly one answer after the reply.
+func checkAnswers(t testing.TB, messages []model.Message) {
 	t.Helper()
 	var open []string
 	for i, m := range append(slices.Clip(messages), model.Message{Role: model.RoleUser}) {

@@ -38,8 +38,8 @@ func holdOpen(path string) error {
 	return errors.Join(err, s.Close())
 }
 
-// held starts a process that holds a file, and returns when it does.
-func held(t *testing.T, path string) (child *exec.Cmd, end io.Closer) {
+// startHolder starts a process that holds a file, and returns when it does.
+func startHolder(t *testing.T, path string) (child *exec.Cmd, end io.Closer) {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
@@ -77,7 +77,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "data", "journal.db")
-			child, in := held(t, path)
+			child, in := startHolder(t, path)
 			s, err := sqlite.Open(t.Context(), path)
 			if err == nil {
 				t.Fatal(errors.Join(errors.New("Open took a journal that another process uses"), s.Close()))
@@ -126,7 +126,7 @@ func TestSecondStoreOfProcessIsRefused(t *testing.T) {
 
 func TestReaderOfAKilledProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "journal.db")
-	child, _ := held(t, path)
+	child, _ := startHolder(t, path)
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 	}
 	x.view = newView(x.entry.request.Number, &x.req)
 	x.rule = x.rules.match(x.view)
-	x.entry.decided(x.rule.index)
+	x.entry.setRule(x.rule.index)
 	x.serve()
 }
 

@@ -72,8 +72,8 @@ func (r *recorder) begin(req *Request) *entry {
 	return &entry{recorder: r, request: req, generation: r.generation}
 }
 
-// decided records the rule that matched the request.
-func (e *entry) decided(rule int) {
+// setRule records the rule that matched the request.
+func (e *entry) setRule(rule int) {
 	e.recorder.mu.Lock()
 	defer e.recorder.mu.Unlock()
 	e.request.Rule = rule

@@ -77,7 +77,7 @@ func Run(t *testing.T, open func(t *testing.T) journal.Journal, reopen func(t *t
 	})
 	t.Run("a read may begin and stop anywhere", func(t *testing.T) { places(t, open(t)) })
 	t.Run("a journal of many pages is read as one", func(t *testing.T) { pages(t, open(t)) })
-	t.Run("a read holds no lock or connection while its caller works", func(t *testing.T) { nested(t, open(t)) })
+	t.Run("a read holds no lock or connection while its caller works", func(t *testing.T) { nestReads(t, open(t)) })
 	t.Run("a call whose context has ended does nothing", func(t *testing.T) { ended(t, open(t)) })
 	t.Run("artifacts are kept with their entries", func(t *testing.T) { artifacts(t, open(t), reopen) })
 	t.Run("a refused append leaves no artifact", func(t *testing.T) { refused(t, open(t)) })
@@ -175,8 +175,8 @@ func pages(t *testing.T, j journal.Journal) {
 	}
 }
 
-// nested nests reads more deeply than any store has connections, and appends within the innermost read.
-func nested(t *testing.T, j journal.Journal) {
+// nestReads nests reads more deeply than any store has connections, and appends within the innermost read.
+func nestReads(t *testing.T, j journal.Journal) {
 	const deep = 40
 	kept := journal.NewArtifact([]byte("kept"))
 	first := entry(1, 1)

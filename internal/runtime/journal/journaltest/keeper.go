@@ -168,7 +168,7 @@ func giant(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
 	expect(t, k, "giant")
 	expect(t, k, "small")
 	expect(t, k, "stays", entry(1, 1))
-	sized(t, settle(t, k), store.Size{Journals: 1, Entries: 1})
+	checkSize(t, settle(t, k), store.Size{Journals: 1, Entries: 1})
 }
 
 func purgeRace(t *testing.T, k Keeper) {
@@ -239,11 +239,11 @@ func size(t *testing.T, k Keeper, settle func(t *testing.T, k Keeper) Keeper) {
 	mark(t, k, at, "a", "b")
 	mark(t, k, at.Add(time.Second), "a", "b")
 	k = settle(t, k)
-	sized(t, k, store.Size{Journals: 3, Retired: 2, Entries: 7, Artifacts: 4})
+	checkSize(t, k, store.Size{Journals: 3, Retired: 2, Entries: 7, Artifacts: 4})
 	if _, err := k.Purge(t.Context(), at, 1); err != nil {
 		t.Fatal(err)
 	}
-	sized(t, settle(t, k), store.Size{Journals: 2, Retired: 1, Entries: 5, Artifacts: 3})
+	checkSize(t, settle(t, k), store.Size{Journals: 2, Retired: 1, Entries: 5, Artifacts: 3})
 }
 
 // inUse has two namespaces, a journal without a namespace from an older process, and a journal that grows after it
@@ -289,8 +289,8 @@ func inUse(t *testing.T, k Keeper) {
 	used()
 }
 
-// sized compares a size. It accepts any positive number of bytes.
-func sized(t *testing.T, k Keeper, want store.Size) {
+// checkSize compares a size. It accepts any positive number of bytes.
+func checkSize(t *testing.T, k Keeper, want store.Size) {
 	t.Helper()
 	got, err := k.Size(t.Context())
 	if err != nil || got.Bytes <= 0 {
