@@ -96,8 +96,8 @@ type PromptProfileSpec struct {
 	DynamicSuffix string `json:"dynamicSuffix,omitempty"`
 
 	// overlays are additional instructions, at most 32. The section turn_instructions has them in the order of their
-	// priority, together with the overlays of shaping and those of a trusted Turn. Among overlays of the same priority,
-	// these come first.
+	// priority, together with the overlays of shaping, and with those of the Turn if the Agent's contributionTrust is
+	// Trusted. Among overlays of the same priority, these come first.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -105,8 +105,8 @@ type PromptProfileSpec struct {
 	Overlays []Overlay `json:"overlays,omitempty"`
 
 	// guardrails are rules that constrain all other instructions, at most 32. They are in every prompt, whatever mode
-	// and sections say. The prompt has them in the order of their priority, together with the guardrails of a trusted
-	// Turn. Among guardrails of the same priority, these come first.
+	// and sections say. The prompt has them in the order of their priority, together with the guardrails of the Turn if
+	// the Agent's contributionTrust is Trusted. Among guardrails of the same priority, these come first.
 	// +optional
 	// +listType=map
 	// +listMapKey=id

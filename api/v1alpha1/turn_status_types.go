@@ -553,8 +553,8 @@ type Usage struct {
 	// +kubebuilder:validation:Minimum=0
 	CacheReadTokens int64 `json:"cacheReadTokens,omitempty"`
 
-	// cacheCreationTokens is the part of inputTokens that was written to the provider's cache. Providers without a
-	// price for it do not report it.
+	// cacheCreationTokens is the part of inputTokens that was written to the provider's cache. Providers that do not
+	// charge for this do not report it.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CacheCreationTokens int64 `json:"cacheCreationTokens,omitempty"`

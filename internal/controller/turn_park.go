@@ -159,9 +159,8 @@ func (r *TurnReconciler) children(ctx context.Context, t *v1alpha1.Turn) ([]v1al
 	return turns.Items, nil
 }
 
-// whenSubAgentsRunning cancels the Turns that a Turn waits for, before the Turn itself ends. So their usage is known
-// by then, and no sub-agent works for a Turn that has ended. A Turn whose time is over waits for them for up to
-// executorGrace.
+// whenSubAgentsRunning cancels the Turns that a Turn waits for, before the Turn itself ends. The Turn then waits until
+// they have ended, so that their usage is known. A Turn whose time is over waits at most for executorGrace.
 func whenSubAgentsRunning(v snapshot) (decision, bool) {
 	t := v.turn
 	if t.BoundTo() != "" || len(v.awaited.unfinished) == 0 {

@@ -45,7 +45,7 @@ func TestEveryConditionAndReasonIsOnThePageOfItsKind(t *testing.T) {
 			for _, path := range where {
 				if !strings.Contains(read(t, path), "| `"+value+"` |") && !strings.Contains(read(t, path), "`"+value+"`, `") &&
 					!strings.Contains(read(t, path), ", `"+value+"` |") {
-					t.Errorf("%s: no table names `%s`: say what it surfaces on and what to do", path, value)
+					t.Errorf("%s: no table names `%s`: say when it is set and what to do", path, value)
 				}
 			}
 		}
