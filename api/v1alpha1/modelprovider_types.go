@@ -15,6 +15,7 @@ const (
 )
 
 // ModelProviderSpec defines an endpoint for models: its address, its credentials and its prices.
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !has(self.tls.clientCertificateRef) || self.baseURL.lowerAscii().startsWith('https:')",message="a client certificate needs TLS: set baseURL to an https URL",fieldPath=".tls.clientCertificateRef"
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'Mistral' || ((!has(self.requests.systemMessages) || self.requests.systemMessages != 'InPlace') && (!has(self.requests.messageNames) || self.requests.messageNames != 'On') && (!has(self.requests.toolCallIDs) || self.requests.toolCallIDs == 'NineCharacters') && (!has(self.requests.returnedData) || self.requests.returnedData == 'Nothing'))",message="Mistral refuses system messages after replies, names of messages, IDs of calls in another form and returned data: remove systemMessages, messageNames, toolCallIDs or returnedData, or use the dialect Generic",fieldPath=".requests"
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'XAI' || !has(self.requests.messageNames) || self.requests.messageNames != 'On'",message="xAI refuses names of messages: remove messageNames, or use the dialect Generic",fieldPath=".requests.messageNames"
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || !(self.dialect in ['Mistral', 'DeepSeek']) || !has(self.requests.developerRole) || self.requests.developerRole != 'On'",message="Mistral and DeepSeek refuse the role developer: remove developerRole, or use the dialect Generic",fieldPath=".requests.developerRole"
@@ -63,7 +64,8 @@ type ModelProviderSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(h, self.exists_one(other, other.name.lowerAscii() == h.name.lowerAscii()))",message="headers must not repeat a name: upper and lower case are the same in HTTP"
 	Headers []Header `json:"headers,omitempty"`
 
-	// tls names certificate authorities that are trusted in addition to those of the system.
+	// tls names certificate authorities that are trusted in addition to those of the system, and the certificate by
+	// which Capstan identifies itself.
 	// +optional
 	TLS *ClientTLS `json:"tls,omitempty"`
 

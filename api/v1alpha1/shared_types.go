@@ -27,12 +27,19 @@ type SecretKeyReference struct {
 	Key string `json:"key"`
 }
 
-// ClientTLS configures the certificate authorities that a client trusts.
+// ClientTLS configures the certificates of a client's connections.
+// +kubebuilder:validation:MinProperties=1
 type ClientTLS struct {
-	// caBundleRef names the Secret key with the certificates, in PEM. They are trusted in addition to those of the
-	// system.
-	// +required
-	CABundleRef SecretKeyReference `json:"caBundleRef"`
+	// caBundleRef names the Secret key with certificates of authorities, in PEM. They are trusted in addition to those
+	// of the system.
+	// +optional
+	CABundleRef *SecretKeyReference `json:"caBundleRef,omitempty"`
+
+	// clientCertificateRef names the Secret with the certificate by which Capstan identifies itself to the server. The
+	// Secret has the keys tls.crt and tls.key, in PEM, like all Secrets of type kubernetes.io/tls. A changed certificate
+	// is used within 10 seconds.
+	// +optional
+	ClientCertificateRef *ObjectReference `json:"clientCertificateRef,omitempty"`
 }
 
 // Limits are the limits of a Turn. Each limit can be set in the Turn, in its Agent and in the manager's flag

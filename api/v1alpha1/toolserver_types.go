@@ -60,6 +60,7 @@ const (
 )
 
 // ToolServerSpec defines a tool server, and the properties of its tools.
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !has(self.tls.clientCertificateRef) || !has(self.mcp) || self.mcp.url.lowerAscii().startsWith('https:')",message="a client certificate needs TLS: set mcp.url to an https URL",fieldPath=".tls.clientCertificateRef"
 // +kubebuilder:validation:XValidation:rule="self.type != 'MCP' || has(self.mcp)",message="mcp must be given for a server of type MCP",fieldPath=".mcp"
 type ToolServerSpec struct {
 	// type is the protocol of the server. MCP: the Model Context Protocol over streamable HTTP.
@@ -83,7 +84,8 @@ type ToolServerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(h, self.exists_one(other, other.name.lowerAscii() == h.name.lowerAscii()))",message="headers must not repeat a name: upper and lower case are the same in HTTP"
 	Headers []Header `json:"headers,omitempty"`
 
-	// tls names certificate authorities that are trusted in addition to those of the system.
+	// tls names certificate authorities that are trusted in addition to those of the system, and the certificate by
+	// which Capstan identifies itself.
 	// +optional
 	TLS *ClientTLS `json:"tls,omitempty"`
 

@@ -12,7 +12,7 @@ package mcp
 
 import (
 	"context"
-	"crypto/x509"
+	"crypto/tls"
 	"net/http"
 	"strings"
 	"sync"
@@ -60,8 +60,8 @@ type Config struct {
 	ConnectTimeout time.Duration
 	// Policy decides which addresses may be connected to. If it is nil, the built-in table applies.
 	Policy *netpolicy.Policy
-	// Roots are the trusted certificate authorities. If it is nil, those of the system are trusted.
-	Roots *x509.CertPool
+	// TLS is from netpolicy.Certificates. If it is nil, the certificate authorities of the system are trusted.
+	TLS *tls.Config
 	// Memory is the budget for responses. All clients with the zero value share 32 MiB for large responses, and 16 MiB
 	// for small ones.
 	Memory bytebudget.Account
@@ -149,7 +149,7 @@ func New(cfg Config) *Client {
 		cfg.Memory = process
 	}
 	c := &Client{
-		cfg: cfg, transport: netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots),
+		cfg: cfg, transport: netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.TLS),
 		changed: make(chan struct{}, 1), pause: newPause(), budget: newServerBudget(),
 	}
 	c.transport.IdleConnTimeout = idleConnection

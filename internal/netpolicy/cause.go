@@ -38,6 +38,9 @@ func Cause(err error) string {
 	if alert, ok := errors.AsType[tls.AlertError](err); ok {
 		return alert.Error()
 	}
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" {
+		return op.Err.Error() // an alert of the server, in the words of crypto/tls
+	}
 	_, isAuthority := errors.AsType[x509.UnknownAuthorityError](err)
 	_, isHost := errors.AsType[x509.HostnameError](err)
 	_, isTrust := errors.AsType[*tls.CertificateVerificationError](err)

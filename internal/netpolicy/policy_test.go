@@ -237,8 +237,14 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-func TestRoots(t *testing.T) {
-	if _, err := netpolicy.Roots([]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")); err == nil {
-		t.Error("a certificate that is none was taken")
+func TestUnusableCertificates(t *testing.T) {
+	const broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+	for want, c := range map[error]netpolicy.Certificates{
+		netpolicy.ErrAuthorities: {Authorities: broken},
+		netpolicy.ErrOwn:         {Own: broken, Key: broken},
+	} {
+		if _, err := c.TLS(); !errors.Is(err, want) {
+			t.Errorf("TLS of %+v: %v, want %v", c, err, want)
+		}
 	}
 }

@@ -3,7 +3,6 @@ package netpolicy
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -24,6 +23,22 @@ const maxRedirects = 5
 // Otherwise, requests on a dead connection would wait for their deadlines.
 const pingTimeout = 15 * time.Second
 
+// keepAlive finds out within a minute that the peer of a connection is gone without a sign. A request over HTTP/1.1
+// would otherwise wait for its deadline, and a Turn with it.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 3}
+
+// unacknowledged is the longest time for which a peer may not acknowledge what was sent. Meanwhile, there are no probes
+// of keepAlive.
+const unacknowledged = time.Minute
+
+// streamBuffer bounds the bytes of one response over HTTP/2 that arrive before they are read. They are in the memory of
+// this process. It is as large as the usual buffer of the kernel for a connection over HTTP/1.1.
+const streamBuffer = 128 << 10
+
+// maxIdle bounds the idle connections of one server over HTTP/1.1, each of which takes about 20 KB. Over HTTP/2, all
+// requests share one connection as a rule.
+const maxIdle = 256
+
 // DialContext returns a function for http.Transport.DialContext that connects only to addresses that the policy
 // allows. It checks each address when it connects to it. timeout bounds the whole connection, including the
 // resolution of its name. Errors wrap a *Refused if an address is refused.
@@ -34,29 +49,37 @@ func (p *Policy) DialContext(timeout time.Duration) func(ctx context.Context, ne
 			return nil, fmt.Errorf("connections to %q over %q are not supported", address, network)
 		}
 		dialer := net.Dialer{
-			Timeout: timeout, KeepAlive: 30 * time.Second,
-			ControlContext: func(ctx context.Context, _, address string, _ syscall.RawConn) error {
+			Timeout: timeout, KeepAliveConfig: keepAlive,
+			ControlContext: func(ctx context.Context, _, address string, conn syscall.RawConn) error {
 				target, err := netip.ParseAddrPort(address)
 				if err != nil {
 					return fmt.Errorf("failed to parse the address %q: %w", address, err)
 				}
-				return p.Check(ctx, host, target.Addr())
+				if err := p.Check(ctx, host, target.Addr()); err != nil {
+					return err
+				}
+				return limitUnacknowledged(conn)
 			},
 		}
 		return dialer.DialContext(ctx, network, address)
 	}
 }
 
-// Transport returns an HTTP transport with the dialer of a policy. roots are the trusted certificate authorities;
-// nil means those of the system. The transport uses no proxy, which would connect instead of it, to any address. It
-// requests no compression and decompresses nothing: see CheckPlain.
-func Transport(p *Policy, connectTimeout time.Duration, roots *x509.CertPool) *http.Transport {
+// Transport returns an HTTP transport with the dialer of a policy. certificates are from Certificates.TLS; nil means
+// that the authorities of the system are trusted. The transport uses no proxy, which would connect instead of it, to
+// any address. It requests no compression and decompresses nothing: see CheckPlain.
+func Transport(p *Policy, connectTimeout time.Duration, certificates *tls.Config) *http.Transport {
+	if certificates == nil {
+		certificates = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
 	return &http.Transport{
 		DialContext: p.DialContext(connectTimeout), TLSHandshakeTimeout: connectTimeout,
-		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
-		ForceAttemptHTTP2: true, MaxIdleConns: 256, MaxIdleConnsPerHost: 256, IdleConnTimeout: 90 * time.Second,
+		TLSClientConfig:   certificates,
+		ForceAttemptHTTP2: true, MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 32 << 10, DisableCompression: true,
-		HTTP2: &http.HTTP2Config{SendPingTimeout: pingTimeout, PingTimeout: pingTimeout},
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: pingTimeout, PingTimeout: pingTimeout, MaxReceiveBufferPerStream: streamBuffer,
+		},
 	}
 }
 
@@ -69,17 +92,4 @@ func CheckRedirect(req *http.Request, via []*http.Request) error {
 		return ErrRedirect
 	}
 	return nil
-}
-
-// Roots returns the system's certificate authorities and those of a PEM bundle. It returns an error if the bundle
-// has no certificate.
-func Roots(bundle []byte) (*x509.CertPool, error) {
-	roots, err := x509.SystemCertPool()
-	if err != nil {
-		roots = x509.NewCertPool() // the system has none
-	}
-	if !roots.AppendCertsFromPEM(bundle) {
-		return nil, errors.New("it contains no PEM certificate")
-	}
-	return roots, nil
 }

@@ -57,7 +57,6 @@ type entry struct {
 	provider *endpoint.Provider
 	config   config
 	earlier  []string // earlier values of the credentials
-	bundle   string   // certificates of authorities, in PEM
 	uid      types.UID
 	version  int64
 	read     time.Time
@@ -68,6 +67,8 @@ type entry struct {
 // config is what a provider is made from.
 type config struct {
 	endpoint.Config
+	// certificates are those of the connections, from which TLS of the Config is made.
+	certificates netpolicy.Certificates
 	// dialect is nil for the Messages protocol of Anthropic, and anthropic is nil for chat completions.
 	dialect   *openai.Dialect
 	anthropic *anthropic.Options
@@ -134,7 +135,7 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	}
 	bounded, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
-	made, bundle, err := c.config(bounded, p)
+	made, err := c.config(bounded, p)
 	if err != nil && ttl > 0 && secrets.IsAway(err) && e.provider != nil && e.uid == p.UID && e.version == p.Generation {
 		e.read = c.now() // the old credentials serve for another secretTTL; then the API server is tried again
 		return e.provider, nil
@@ -142,12 +143,10 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 	if err != nil {
 		return nil, err
 	}
-	if e.provider == nil || bundle != e.bundle || !reflect.DeepEqual(made, e.config) {
-		trusting := made // with Roots and Earlier, which DeepEqual must not compare
-		if bundle != "" {
-			if trusting.Roots, err = netpolicy.Roots([]byte(bundle)); err != nil {
-				return nil, fmt.Errorf("failed to read the CA bundle of provider %q: %w", p.Name, err)
-			}
+	if e.provider == nil || !reflect.DeepEqual(made, e.config) {
+		whole := made // with TLS and Earlier, which DeepEqual must not compare
+		if whole.TLS, err = made.certificates.TLS(); err != nil {
+			return nil, fmt.Errorf("failed to read the certificates of provider %q: %w", p.Name, err)
 		}
 		if e.provider != nil {
 			e.provider.Close()
@@ -157,8 +156,8 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 		} else {
 			e.earlier = redact.RetainPrevious(e.earlier, e.config.Secrets(), made.Secrets())
 		}
-		trusting.Earlier = e.earlier
-		e.provider, e.config, e.bundle = trusting.provider(), made, bundle
+		whole.Earlier = e.earlier
+		e.provider, e.config = whole.provider(), made
 		c.updateKnown(key, e)
 	}
 	e.uid, e.version, e.read = p.UID, p.Generation, c.now()
@@ -231,8 +230,8 @@ func (c *Cache) Close() {
 	}
 }
 
-// config returns the configuration of a provider, and its CA bundle in PEM.
-func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg config, bundle string, err error) {
+// config returns the configuration of a provider, without TLS.
+func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg config, err error) {
 	cfg = config{Config: endpoint.Config{
 		Name: p.Name, BaseURL: p.Spec.BaseURL, Policy: c.policy.ForNamespace(p.Namespace),
 		Memory:         c.memory.Account(p.Namespace, bytebudget.Replies),
@@ -250,18 +249,16 @@ func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg conf
 	if ref := p.Spec.CredentialsRef; ref != nil {
 		cfg.CredentialsFrom = fmt.Sprintf("key %q of Secret %q in namespace %q", ref.Key, ref.Name, p.Namespace)
 		if cfg.APIKey, err = c.secrets.Header(ctx, p.Namespace, *ref, p.Spec.BaseURL); err != nil {
-			return cfg, "", err
+			return cfg, err
 		}
 	}
 	values, err := c.secrets.Headers(ctx, p.Namespace, p.Spec.Headers, p.Spec.BaseURL)
 	if err != nil {
-		return cfg, "", err
+		return cfg, err
 	}
 	for i, h := range p.Spec.Headers {
 		cfg.Headers = append(cfg.Headers, endpoint.Header{Name: h.Name, Value: values[i], Secret: h.ValueFrom != nil})
 	}
-	if p.Spec.TLS != nil {
-		bundle, err = c.secrets.CABundle(ctx, p.Namespace, p.Spec.TLS.CABundleRef)
-	}
-	return cfg, bundle, err
+	cfg.certificates, err = c.secrets.Certificates(ctx, p.Namespace, p.Spec.TLS, p.Spec.BaseURL)
+	return cfg, err
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/secrets"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -34,6 +35,7 @@ const secretValue = "sk-0123456789-very-secret"
 type fakeCluster struct {
 	mu    sync.Mutex
 	data  map[string][]byte // data of the Secret "openai"; nil if the Secret does not exist
+	hosts string            // hosts that the Secret is bound to, or empty
 	err   error
 	reads int
 	now   time.Time
@@ -49,7 +51,11 @@ func (w *fakeCluster) read(_ context.Context, key types.NamespacedName) (*corev1
 	if w.data == nil || key != (types.NamespacedName{Namespace: "demo", Name: "openai"}) {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, key.Name)
 	}
-	return &corev1.Secret{Data: w.data}, nil
+	secret := &corev1.Secret{Data: w.data}
+	if w.hosts != "" {
+		secret.Annotations = map[string]string{secrets.AllowedHosts: w.hosts}
+	}
+	return secret, nil
 }
 
 func (w *fakeCluster) clock() time.Time {

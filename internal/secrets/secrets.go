@@ -63,10 +63,8 @@ func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.Secre
 	if err != nil {
 		return "", err
 	}
-	if hosts, bound := secret.Annotations[AllowedHosts]; bound && !allows(hosts, to) {
-		return "", &Error{Kind: OtherHost, Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
-			"Secret %q in namespace %q must not be sent to %s: its annotation %s does not name the host", ref.Name,
-			namespace, to, AllowedHosts)}
+	if err := checkHost(secret, namespace, ref, to); err != nil {
+		return "", err
 	}
 	if len(value) > MaxCredential {
 		return "", refuse(namespace, ref, fmt.Sprintf("is %d bytes long, but a credential may have at most %d: store the credential alone",
@@ -76,20 +74,6 @@ func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.Secre
 		if c < 0x20 || c > 0x7e {
 			return "", refuse(namespace, ref, "has characters that an HTTP header cannot carry: store the credential alone")
 		}
-	}
-	return value, nil
-}
-
-// CABundle returns the certificates of authorities that a key holds in PEM, without surrounding white space. It
-// returns an *Error if there are none. Any other error is that of reading the Secret.
-func (r Reader) CABundle(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference) (string, error) {
-	value, _, err := r.value(ctx, namespace, ref, "put the certificates of the authorities there, in PEM")
-	if err != nil {
-		return "", err
-	}
-	if _, err := netpolicy.Roots([]byte(value)); err != nil {
-		return "", refuse(namespace, ref, "has no certificate in PEM: put the certificates of the authorities "+
-			"there, as -----BEGIN CERTIFICATE-----")
 	}
 	return value, nil
 }
@@ -117,27 +101,53 @@ func (r Reader) Headers(ctx context.Context, namespace string, headers []v1alpha
 	return values, nil
 }
 
+// value returns the value of a key, and its Secret.
 func (r Reader) value(
 	ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference, empty string,
 ) (string, *corev1.Secret, error) {
+	secret, err := r.secret(ctx, namespace, ref)
+	if err != nil {
+		return "", nil, err
+	}
+	value, err := valueOf(secret, namespace, ref, empty)
+	return value, secret, err
+}
+
+// secret reads the Secret of a key.
+func (r Reader) secret(ctx context.Context, namespace string, ref v1alpha1.SecretKeyReference) (*corev1.Secret, error) {
 	secret, err := r(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name})
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", nil, &Error{Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
+		return nil, &Error{Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
 			"Secret %q does not exist in namespace %q: create it with key %q", ref.Name, namespace, ref.Key)}
 	case err != nil:
-		return "", nil, fmt.Errorf("failed to read Secret %q in namespace %q: %w", ref.Name, namespace, err)
+		return nil, fmt.Errorf("failed to read Secret %q in namespace %q: %w", ref.Name, namespace, err)
 	}
+	return secret, nil
+}
+
+// valueOf returns the value of a key without surrounding white space. empty says how to correct an empty value.
+func valueOf(secret *corev1.Secret, namespace string, ref v1alpha1.SecretKeyReference, empty string) (string, error) {
 	raw, ok := secret.Data[ref.Key]
 	if !ok {
-		return "", nil, &Error{Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
+		return "", &Error{Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
 			"Secret %q in namespace %q has no key %q: add it", ref.Name, namespace, ref.Key)}
 	}
 	value := strings.TrimSpace(string(raw))
 	if value == "" {
-		return "", nil, refuse(namespace, ref, "is empty: "+empty)
+		return "", refuse(namespace, ref, "is empty: "+empty)
 	}
-	return value, secret, nil
+	return value, nil
+}
+
+// checkHost returns an *Error if the annotation of a Secret does not allow a URL.
+func checkHost(secret *corev1.Secret, namespace string, ref v1alpha1.SecretKeyReference, to string) error {
+	if hosts, bound := secret.Annotations[AllowedHosts]; bound && !allows(hosts, to) {
+		return &Error{Kind: OtherHost, Secret: ref.Name, Key: ref.Key, Reason: fmt.Sprintf(
+			"Secret %q in namespace %q must not be sent to %s: its annotation %s does not name the host", ref.Name,
+			namespace, to, AllowedHosts)}
+	}
+	return nil
 }
 
 // allows reports whether a list of hosts, as in AllowedHosts, contains the host of a URL.

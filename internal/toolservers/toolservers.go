@@ -4,7 +4,6 @@ package toolservers
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"reflect"
@@ -87,9 +86,10 @@ type entry struct {
 
 // settings holds everything that requires a new connection when it changes.
 type settings struct {
-	url, token, from, bundle string
-	headers                  []mcp.Header
-	connect                  time.Duration
+	url, token, from string
+	headers          []mcp.Header
+	certificates     netpolicy.Certificates
+	connect          time.Duration
 }
 
 // NewCache returns an empty cache. Its servers are reached as the policy allows; if policy is nil, the built-in
@@ -290,12 +290,9 @@ func (c *Cache) connection(ctx context.Context, e *entry, s *v1alpha1.ToolServer
 }
 
 func (c *Cache) newClient(name string, e *entry, s settings, earlier []string) (*mcp.Client, error) {
-	var roots *x509.CertPool
-	if s.bundle != "" {
-		var err error
-		if roots, err = netpolicy.Roots([]byte(s.bundle)); err != nil {
-			return nil, fmt.Errorf("failed to read the CA bundle of tool server %q: %w", name, err)
-		}
+	certificates, err := s.certificates.TLS()
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the certificates of tool server %q: %w", name, err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -306,7 +303,7 @@ func (c *Cache) newClient(name string, e *entry, s settings, earlier []string) (
 	client = mcp.New(mcp.Config{
 		Name: name, URL: s.url, Token: s.token, CredentialsFrom: s.from, Headers: s.headers, Earlier: earlier, ConnectTimeout: s.connect,
 		Memory: c.memory.Account(e.key.Namespace, bytebudget.Results), Listings: c.memory.Account(e.key.Namespace, bytebudget.Listings),
-		Processors: c.processors, Namespace: e.key.Namespace, Policy: c.policy.ForNamespace(e.key.Namespace), Roots: roots,
+		Processors: c.processors, Namespace: e.key.Namespace, Policy: c.policy.ForNamespace(e.key.Namespace), TLS: certificates,
 		Now: c.now, OnChange: func() { c.notify(e.key) },
 		Idle: c.idle, OnIdle: func() { c.dropIdle(e, client) },
 		Log: c.log.WithValues("toolServer", e.key.String()),
@@ -335,9 +332,7 @@ func (c *Cache) settings(ctx context.Context, s *v1alpha1.ToolServer) (out setti
 	for i, h := range s.Spec.Headers {
 		out.headers = append(out.headers, mcp.Header{Name: h.Name, Value: values[i], Secret: h.ValueFrom != nil})
 	}
-	if s.Spec.TLS != nil {
-		out.bundle, err = c.secrets.CABundle(ctx, s.Namespace, s.Spec.TLS.CABundleRef)
-	}
+	out.certificates, err = c.secrets.Certificates(ctx, s.Namespace, s.Spec.TLS, out.url)
 	return out, err
 }
 

@@ -376,7 +376,7 @@ func TestTLS(t *testing.T) {
 	t.Cleanup(web.Close)
 	w, c := newWorld(t)
 	o := object(web.URL, func(o *v1alpha1.ToolServer) {
-		o.Spec.TLS = &v1alpha1.ClientTLS{CABundleRef: v1alpha1.SecretKeyReference{Name: "tickets", Key: "ca.crt"}}
+		o.Spec.TLS = &v1alpha1.ClientTLS{CABundleRef: &v1alpha1.SecretKeyReference{Name: "tickets", Key: "ca.crt"}}
 	})
 	for name, tc := range map[string]struct {
 		bundle []byte

@@ -62,8 +62,8 @@ func (p *Bundle) CheckSecrets(ctx context.Context) error {
 		if ref := s.Spec.CredentialsRef; ref != nil && err == nil {
 			_, err = read.Header(ctx, s.Namespace, *ref, to)
 		}
-		if s.Spec.TLS != nil && err == nil {
-			_, err = read.CABundle(ctx, s.Namespace, s.Spec.TLS.CABundleRef)
+		if err == nil {
+			_, err = read.Certificates(ctx, s.Namespace, s.Spec.TLS, to)
 		}
 		if err != nil {
 			return exit.WithCode(exit.Failed, p.noSecret(kindToolServer, s.Name, err))

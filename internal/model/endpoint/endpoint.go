@@ -6,7 +6,7 @@ package endpoint
 import (
 	"bytes"
 	"context"
-	"crypto/x509"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -54,8 +54,8 @@ type Config struct {
 	FirstEventTimeout time.Duration
 	// Policy decides which addresses may be connected to. If Policy is nil, the built-in table applies.
 	Policy *netpolicy.Policy
-	// Roots are the trusted certificate authorities. If Roots is nil, the system's are used.
-	Roots *x509.CertPool
+	// TLS is from netpolicy.Certificates. If it is nil, the certificate authorities of the system are trusted.
+	TLS *tls.Config
 	// Memory is the account for the memory of long replies. The zero value has no bound.
 	Memory bytebudget.Account
 	// MaxStreamBytes replaces the constant of that name if it is not 0.
@@ -112,7 +112,7 @@ type Provider struct {
 
 // New returns the provider of an endpoint. It sends nothing. Close closes its idle connections.
 func New(cfg Config, protocol Protocol) *Provider {
-	transport := netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.Roots)
+	transport := netpolicy.Transport(cfg.Policy, cfg.ConnectTimeout, cfg.TLS)
 	transport.ReadBufferSize, transport.WriteBufferSize = readBuffer, writeBuffer
 	transport.Proxy = cfg.Policy.Proxy() // many clusters reach providers only through a proxy
 	cfg.BaseURL = strings.TrimRight(cfg.BaseURL, "/")

@@ -53,7 +53,7 @@ func TestServerTextStaysOutOfMessages(t *testing.T) {
 			e := failure(t, provider(t, tc.url, func(c *openai.Config) {
 				if name == "another host's cert" {
 					//nolint:forcetypeassert // because the test knows the type
-					c.Roots = other.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+					c.TLS = other.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 				}
 			}))
 			if e.Message != tc.want || !strings.Contains(e.RemoteMessage, tc.said) {

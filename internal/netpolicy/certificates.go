@@ -1,0 +1,46 @@
+package netpolicy
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+)
+
+// Certificates are the certificates of a client's TLS connections, in PEM. They can be compared with ==. With the zero
+// value, the client trusts the authorities of the system and has no certificate of its own.
+type Certificates struct {
+	// Authorities are trusted in addition to those of the system.
+	Authorities string
+	// Own are the certificate by which the client identifies itself and those of its issuers, and Key is its private
+	// key. Both are given, or none.
+	Own, Key string
+}
+
+// Errors of Certificates.TLS.
+var (
+	ErrAuthorities = errors.New("there is no certificate in PEM")
+	ErrOwn         = errors.New("there is no certificate with its private key in PEM")
+)
+
+// TLS returns the settings of connections with these certificates. The error is ErrAuthorities or ErrOwn.
+func (c Certificates) TLS() (*tls.Config, error) {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.Authorities != "" {
+		roots, err := x509.SystemCertPool()
+		if err != nil {
+			roots = x509.NewCertPool() // the system has none
+		}
+		if !roots.AppendCertsFromPEM([]byte(c.Authorities)) {
+			return nil, ErrAuthorities
+		}
+		cfg.RootCAs = roots
+	}
+	if c.Own != "" || c.Key != "" {
+		own, err := tls.X509KeyPair([]byte(c.Own), []byte(c.Key))
+		if err != nil {
+			return nil, ErrOwn // the original error may quote the Secret
+		}
+		cfg.Certificates = []tls.Certificate{own}
+	}
+	return cfg, nil
+}

@@ -1,0 +1,57 @@
+package secrets
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+)
+
+// Certificates returns the certificates of connections to a URL. It returns an *Error if one is missing or unusable, or
+// must not be used there. Any other error is that of reading a Secret.
+func (r Reader) Certificates(
+	ctx context.Context, namespace string, spec *v1alpha1.ClientTLS, to string,
+) (c netpolicy.Certificates, err error) {
+	if spec == nil {
+		return c, nil
+	}
+	if ref := spec.CABundleRef; ref != nil {
+		if c.Authorities, _, err = r.value(ctx, namespace, *ref, "put the certificates of the authorities there, in PEM"); err != nil {
+			return c, err
+		}
+		if _, err = c.TLS(); err != nil {
+			return c, refuse(namespace, *ref, "has no certificate in PEM: put the certificates of the authorities "+
+				"there, as -----BEGIN CERTIFICATE-----")
+		}
+	}
+	if ref := spec.ClientCertificateRef; ref != nil {
+		c.Own, c.Key, err = r.pair(ctx, namespace, ref.Name, to)
+	}
+	return c, err
+}
+
+// pair returns the certificate of a Secret and its private key.
+func (r Reader) pair(ctx context.Context, namespace, name, to string) (certificate, key string, err error) {
+	ofCertificate := v1alpha1.SecretKeyReference{Name: name, Key: corev1.TLSCertKey}
+	ofKey := v1alpha1.SecretKeyReference{Name: name, Key: corev1.TLSPrivateKeyKey}
+	secret, err := r.secret(ctx, namespace, ofCertificate)
+	if err != nil {
+		return "", "", err
+	}
+	if certificate, err = valueOf(secret, namespace, ofCertificate, "put the client certificate there, in PEM"); err != nil {
+		return "", "", err
+	}
+	if key, err = valueOf(secret, namespace, ofKey, "put the private key of the client certificate there, in PEM"); err != nil {
+		return "", "", err
+	}
+	if err = checkHost(secret, namespace, ofKey, to); err != nil {
+		return "", "", err
+	}
+	if _, err = (netpolicy.Certificates{Own: certificate, Key: key}).TLS(); err != nil {
+		return "", "", refuse(namespace, ofKey, "is not the private key of the certificate in tls.crt, both in PEM: "+
+			"store a certificate with its key, as in Secrets of type kubernetes.io/tls")
+	}
+	return certificate, key, nil
+}
