@@ -253,7 +253,8 @@ const (
 	EventFailed = "Failed"
 	// EventCancelled is emitted when a Turn was cancelled.
 	EventCancelled = "Cancelled"
-	// EventFallbackUsed is emitted when another model than the first of the chain answered.
+	// EventFallbackUsed is emitted at the end of a Turn if another model than the first of the chain answered. It names
+	// both models and the kind of the first one's failure.
 	EventFallbackUsed = "FallbackUsed"
 	// EventWaitingLong is emitted when a Turn has waited for its start for a minute, or for half of its starting
 	// deadline if that is less. A Turn gets this Event once for each reason. In ten minutes, at most ten Turns of a

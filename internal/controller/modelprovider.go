@@ -103,7 +103,7 @@ func probeFailure(ctx context.Context, name string, err error) finding {
 	switch {
 	case isRefused:
 		f.reason = v1alpha1.ReasonAddressRefused
-	case failure.Kind == model.Auth:
+	case failure.Kind == model.Auth, failure.Kind == model.QuotaExceeded:
 		f.reason = v1alpha1.ReasonCredentialsRejected
 	case ctx.Err() != nil:
 		f.message = fmt.Sprintf("the endpoint did not answer a probe within %s", probeTimeout)

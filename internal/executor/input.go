@@ -155,7 +155,11 @@ func (e *Executor) link(ctx context.Context, namespace string, m v1alpha1.ModelR
 	l := translate.Link{Reference: m}
 	object := new(v1alpha1.ModelProvider)
 	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: m.ProviderRef.Name}, object); err != nil {
-		l.Provider = providers.Unusable(m.ProviderRef.Name, fmt.Errorf("failed to get the ModelProvider: %w", err))
+		cause := errors.New("the ModelProvider does not exist")
+		if !apierrors.IsNotFound(err) {
+			cause = fmt.Errorf("failed to get the ModelProvider: %w", err)
+		}
+		l.Provider = providers.Unusable(m.ProviderRef.Name, cause)
 		return l
 	}
 	l.Object = e.providers.Of(versionOf(object), object)

@@ -145,7 +145,7 @@ func (e *Executor) announce(t *v1alpha1.Turn, result *turn.Result) {
 			"%s", translate.Note("the turn ran "+turnstatus.WithoutTools(result.ToolServersMissing)))
 	case result.Fallback != nil:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventFallbackUsed, "Fallback",
-			"%s", translate.Note(result.Fallback.To+" answered in place of "+result.Fallback.From))
+			"%s", translate.Note(result.Fallback.String()))
 	case result.Warned:
 		e.Events.Eventf(t, nil, corev1.EventTypeWarning, v1alpha1.EventContextWarning, "Warn",
 			"the conversation is close to the context window of its model (compactions %d)", result.Counts.Compactions)

@@ -20,6 +20,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -188,7 +189,7 @@ func TestAnnounce(t *testing.T) {
 		}
 		return r
 	}
-	fallback := func(r *turn.Result) { r.Fallback = &turn.Fallback{From: "a/x", To: "b/y"} }
+	fallback := func(r *turn.Result) { r.Fallback = &turn.Fallback{From: "a/x", To: "b/y", Reason: model.RateLimited} }
 	resumed := func(r *turn.Result) { r.Counts.Resumes = 1 }
 	warned := func(r *turn.Result) { r.Warned, r.Counts.Compactions = true, 2 }
 	toolless := func(r *turn.Result) { r.ToolServersMissing = []string{"tickets", "wiki"} }
@@ -206,7 +207,7 @@ func TestAnnounce(t *testing.T) {
 		},
 		"an answer of a spare": {
 			result(turn.StopCompleted, fallback),
-			[]string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers},
+			[]string{"Warning FallbackUsed b/y answered in place of a/x (RateLimited)", "Normal Succeeded Completed" + numbers},
 		},
 		"a Turn that continued": {
 			result(turn.StopCompleted, resumed),
@@ -218,7 +219,7 @@ func TestAnnounce(t *testing.T) {
 			"Normal Succeeded Completed" + numbers,
 		}},
 		"a spare and a long conversation": {result(turn.StopCompleted, warned, fallback), []string{
-			"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers,
+			"Warning FallbackUsed b/y answered in place of a/x (RateLimited)", "Normal Succeeded Completed" + numbers,
 		}},
 		"without tools": {result(turn.StopCompleted, toolless, fallback, warned), []string{
 			"Warning ToolsMissing the turn ran without the tools of ToolServer tickets, wiki, which had never " +
@@ -227,7 +228,7 @@ func TestAnnounce(t *testing.T) {
 		}},
 		"a fallback and a resume": {
 			result(turn.StopCompleted, resumed, fallback),
-			[]string{"Warning FallbackUsed b/y answered in place of a/x", "Normal Succeeded Completed" + numbers},
+			[]string{"Warning FallbackUsed b/y answered in place of a/x (RateLimited)", "Normal Succeeded Completed" + numbers},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

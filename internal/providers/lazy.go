@@ -51,7 +51,9 @@ func (l *lazy) provider(ctx context.Context) (*endpoint.Provider, error) {
 
 // Unusable returns a provider that fails each request with this cause. A chain then continues with its next model.
 func Unusable(name string, cause error) model.Provider {
-	return unusable{unsent(name, cause)}
+	e := unsent(name, cause)
+	e.Kind = model.Unusable
+	return unusable{e}
 }
 
 type unusable struct{ err *model.Error }

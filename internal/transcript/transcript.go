@@ -209,8 +209,7 @@ func totals(r turn.Result) string {
 		b.WriteString(row("agents", took))
 	}
 	if f := r.Fallback; f != nil {
-		b.WriteString(row("fallback", fmt.Sprintf("%s answered in place of %s", termsafe.Line(f.To, longestName),
-			termsafe.Line(f.From, longestName))))
+		b.WriteString(row("fallback", termsafe.Line(f.String(), longestReason)))
 	}
 	for _, source := range r.Record.Citations {
 		b.WriteString(row("source", termsafe.Line(source, longestReason)))

@@ -57,7 +57,7 @@ func (r *Options) remarks(t *v1alpha1.Turn, result *turn.Result) {
 		return
 	}
 	if f := result.Fallback; f != nil {
-		r.Env.Tell("%s answered in place of %s", f.To, f.From)
+		r.Env.Tell("%s", f)
 	}
 	if r.wentOn {
 		r.Env.Tell("The Turn continued from its journal.")

@@ -119,7 +119,7 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 	case strings.Contains(code, "insufficient_quota"), status == http.StatusPaymentRequired,
 		strings.Contains(detail, "credit balance is too low"): // Anthropic, with status 400
 		// The code comes with a 429, but waiting does not help.
-		return as(model.Auth, "the account's quota is used up (HTTP %d): check its plan and billing", status)
+		return as(model.QuotaExceeded, "the account's quota is used up (HTTP %d): check its plan and billing", status)
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
 		return as(model.RateLimited, "the endpoint's rate limit is reached (HTTP %d)", http.StatusTooManyRequests)
 	case status == http.StatusNotFound:

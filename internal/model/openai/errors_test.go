@@ -181,7 +181,7 @@ func TestErrorsOfOtherServers(t *testing.T) {
 		"used up": {
 			"waiting does not help",
 			respond(429, `{"error":{"message":"You exceeded your quota.","code":"insufficient_quota"}}`, "Retry-After: 2"),
-			expectedError(model.Auth, `provider "demo": the account's quota is used up (HTTP 429): check its plan and billing`,
+			expectedError(model.QuotaExceeded, `provider "demo": the account's quota is used up (HTTP 429): check its plan and billing`,
 				2*time.Second, "You exceeded your quota."),
 		},
 		"past date": {"a date in the past means no wait", respond(429, "", "Retry-After: Thu, 11 Jun 2026 15:04:00 GMT",

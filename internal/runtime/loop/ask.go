@@ -23,16 +23,13 @@ const maxCutOff = 8
 // an attempt, ask returns an End.
 func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End, error) {
 	wait := backoffOf(c)
-	sent, cutOff := run.State.sent(q.step, q.purpose, c)
+	r := requestEntry(c, q)
+	sent, cutOff := run.State.sent(r)
 	// Each run may send at least one request, because a request that a restart cut off must not use up the only
 	// attempt. The number of such requests is bounded, because the request itself may be the reason why each run
 	// ends.
 	if sent >= c.Retry.MaxAttempts+maxCutOff {
 		return nil, cutOffTooOften(sent, cutOff)
-	}
-	r := requestEntry(c, q)
-	if n := run.State.billedTimeouts(r); n > maxBilledTimeouts {
-		return nil, billedTooOften(n)
 	}
 	r.Attempt = sent
 	for {
@@ -44,14 +41,18 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 		reply, err := generate(ctx, c.Provider, providerRequest(c, q, r.ID, limit))
 		took := time.Since(begin)
-		failure, err := run.recordResult(ctx, c, r, reply, err, took.Milliseconds())
-		if err != nil || failure == nil {
+		if err == nil {
+			return nil, run.keepReply(c, r, reply, took.Milliseconds())
+		}
+		failure := model.AsError(err).Redacted(run.redacted)
+		delay, final := run.afterFailure(ctx, c, r, wait, failure, limit > 0 && took >= limit)
+		if err := run.recordFailure(ctx, c, r, failure, final, took.Milliseconds()); err != nil {
 			return nil, err
 		}
-		if failure.MayBeBilled && (q.purpose != ForStep || limit > 0 && took >= limit) {
-			return nil, withAttempts(failure, r.Attempt) // the rest of the time is for another model, or for the step itself
+		if final != nil {
+			return nil, final
 		}
-		if err := run.waitToRetry(ctx, c, r, wait, failure); err != nil {
+		if err := run.pause(ctx, delay); err != nil {
 			return nil, err
 		}
 	}
@@ -81,19 +82,25 @@ func (run *runner) beginAttempt(ctx context.Context, c *Candidate, r *Request) (
 	return nil, nil //nolint:nilnil // because the request may be sent
 }
 
-// waitToRetry waits before the next attempt. If there must be no next attempt, it returns the reason as an error.
-func (run *runner) waitToRetry(ctx context.Context, c *Candidate, r *Request, wait *backoff.ExponentialBackOff,
-	failure *model.Error,
-) error {
-	switch {
+// afterFailure returns the wait before the next attempt. If the candidate must not be asked again, it returns the
+// failure to report as final. timeUsed is true if the request used all the time that the candidate has.
+func (run *runner) afterFailure(ctx context.Context, c *Candidate, r *Request, wait *backoff.ExponentialBackOff,
+	failure *model.Error, timeUsed bool,
+) (delay time.Duration, final *model.Error) {
+	delay = max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter)
+	deadline, limited := ctx.Deadline()
+	switch billed := failure.MayBeBilled; {
 	case !failure.Kind.Retryable():
-		return failure
-	case r.Attempt >= c.Retry.MaxAttempts, run.State.billedTimeouts(r) > maxBilledTimeouts:
-		return withAttempts(failure, r.Attempt)
+		return 0, failure
+	case billed && (r.Purpose != ForStep || timeUsed), // the rest of the time is for the step itself, or for another model
+		billed && run.State.billedTimeouts(r) >= maxBilledTimeouts, r.Attempt >= c.Retry.MaxAttempts:
+		return 0, withAttempts(failure, r.Attempt)
 	case failure.RetryAfter > run.fallbackTime() && run.hasFallback(c, r.Purpose, failure.Kind):
-		return waitsTooLong(failure)
+		return 0, waitsTooLong(failure)
+	case limited && time.Until(deadline) <= delay:
+		return 0, beyondDeadline(failure, delay)
 	}
-	return run.pause(ctx, failure, max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter))
+	return delay, nil
 }
 
 // requestEntry returns the journal entry for a request to a candidate.
@@ -112,14 +119,9 @@ func cutOffTooOften(sent, cutOff int) *model.Error {
 			"of the executor show the cause", sent, cutOff)}
 }
 
-// recordResult records the result of a request. It returns the failure of the request, or an error that stops the run.
-// The memory of a reply stays reserved until the reply is recorded; afterwards Keep decides when it is released.
-func (run *runner) recordResult(
-	ctx context.Context, c *Candidate, r *Request, reply *model.Reply, err error, took int64,
-) (*model.Error, error) {
-	if err != nil {
-		return run.recordFailure(ctx, c, r, model.AsError(err).Redacted(run.redacted), took)
-	}
+// keepReply records a reply. The memory of the reply stays reserved until then; afterwards Keep decides when it is
+// released.
+func (run *runner) keepReply(c *Candidate, r *Request, reply *model.Reply, took int64) error {
 	release := reply.Release
 	defer func() {
 		if release != nil {
@@ -128,11 +130,11 @@ func (run *runner) recordResult(
 	}()
 	reply.Redact(run.redacted)
 	if err := run.recordReply(c, r, reply, took); err != nil || release == nil || run.Keep == nil {
-		return nil, err
+		return err
 	}
 	kept := release
 	release = nil
-	return nil, run.Keep(kept)
+	return run.Keep(kept)
 }
 
 // redacted returns a text from outside without the credentials that the Turn must not have.
@@ -156,20 +158,25 @@ func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, too
 	}})
 }
 
-// recordFailure records the failure of a request. It returns the failure, or an error that stops the run.
-func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, failure *model.Error, took int64) (*model.Error, error) {
+// recordFailure records the failure of a request. final is the failure with which the run gives up the candidate, or
+// nil. recordFailure returns an error if the run must stop here.
+func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, failure, final *model.Error, took int64) error {
+	// A request that was cut short was sent all the same, so the request and its usage count. A later run asks again.
 	usage := usageOfFailure(r, failure)
-	// A request that was cut short was sent all the same, so the request and its usage count.
-	err := run.Record(journal.Record{Kind: journal.ModelFailed, Payload: FailedRequest{
+	entry := FailedRequest{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Kind: failure.Kind,
 		Message: failure.Message, RemoteMessage: failure.RemoteMessage,
 		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, MayBeBilled: failure.MayBeBilled,
 		Stack: stackOf(failure),
-	}})
-	if ctx.Err() != nil {
-		return nil, contextCause(ctx, err)
 	}
-	return failure, err
+	if final != nil && failure.Kind != model.Cancelled && ctx.Err() == nil {
+		entry.GaveUp = final.Message
+	}
+	err := run.Record(journal.Record{Kind: journal.ModelFailed, Payload: entry})
+	if ctx.Err() != nil {
+		return contextCause(ctx, err)
+	}
+	return err
 }
 
 // replyForJournal returns the part of a reply that the journal keeps.
@@ -265,14 +272,8 @@ func (run *runner) safePoint(ctx context.Context) error {
 	}
 }
 
-// pause waits before the next attempt. If the wait would last beyond the Turn's deadline, pause returns an error at
-// once.
-func (run *runner) pause(ctx context.Context, failure *model.Error, wait time.Duration) error {
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= wait {
-		e := *failure
-		e.Message = fmt.Sprintf("%s (the next attempt in %s would be after the turn's deadline)", failure.Message, rounded(wait))
-		return &e
-	}
+// pause waits before the next attempt.
+func (run *runner) pause(ctx context.Context, wait time.Duration) error {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
@@ -283,6 +284,13 @@ func (run *runner) pause(ctx context.Context, failure *model.Error, wait time.Du
 	case <-run.Interrupt:
 		return ErrInterrupted
 	}
+}
+
+// beyondDeadline returns the failure of an endpoint whose next attempt would be after the Turn's deadline.
+func beyondDeadline(failure *model.Error, wait time.Duration) *model.Error {
+	e := *failure
+	e.Message = fmt.Sprintf("%s (the next attempt in %s would be after the turn's deadline)", failure.Message, rounded(wait))
+	return &e
 }
 
 // rounded rounds a duration so that people can read it easily.

@@ -87,7 +87,7 @@ func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prepare
 func (run *runner) wantsSummary(c *Candidate, q *modelRequest, older []model.Message, forced bool) bool {
 	s := run.State
 	switch {
-	case !run.Context.Compact, len(older) == 0, s.gaveUpOn(q.step, ForCompaction, c), s.uselessSummary(q.step):
+	case !run.Context.Compact, len(older) == 0, s.gaveUp(q.step, ForCompaction, c) != nil, s.uselessSummary(q.step):
 		return false
 	case forced:
 		return true
@@ -231,19 +231,4 @@ func (s *State) aside(step int, purpose Purpose) *Step {
 		}
 	}
 	return nil
-}
-
-// gaveUpOn reports whether a candidate has failed for good with requests of this purpose, other than ForStep, for a
-// step.
-func (s *State) gaveUpOn(step int, purpose Purpose, c *Candidate) bool {
-	n := 0
-	for _, a := range s.FailedRequests {
-		if a.Step != step || a.Purpose != purpose || a.Provider != c.ProviderName || a.Model != c.Model || a.Kind == model.Cancelled {
-			continue
-		}
-		if n++; !a.Kind.Retryable() || a.MayBeBilled || n >= c.Retry.MaxAttempts {
-			return true
-		}
-	}
-	return false
 }

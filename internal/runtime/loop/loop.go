@@ -263,97 +263,104 @@ func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*
 // answered, which is also asked first in the next step. Before a request, older messages are compacted if the prompt is
 // close to the context window. If the endpoint says that the prompt is too long, they are compacted once more.
 func (run *runner) step(ctx context.Context, at, number int) (int, *End, error) {
-	var before *failures
+	err := run.failureBefore(number, &run.Chain[at])
 	for {
 		c := &run.Chain[at]
-		prepared, q, err := run.prepareStep(ctx, c, number)
-		for err == nil {
-			end, failure := run.ask(ctx, c, q)
-			if failure == nil {
-				return at, end, nil
+		var q *modelRequest
+		if q, err = run.requestAfter(ctx, c, number, err); err != nil {
+			if at, err = run.fallBack(at, number, err); err != nil {
+				return at, nil, err
 			}
-			q, err = run.shorterRequest(ctx, c, prepared, number, failure)
+			continue
 		}
-		if at, before, err = run.fallBack(at, before, err); err != nil {
-			return at, nil, err
+		var end *End
+		if end, err = run.ask(ctx, c, q); err == nil {
+			return at, end, nil
 		}
 	}
 }
 
-// failures collects the last failure and the name of each candidate that was tried for a step.
-type failures struct {
-	errors []*model.Error
-	names  []string
+// failureBefore returns the failure with which an earlier run stopped asking a candidate for a step, or nil.
+func (run *runner) failureBefore(number int, c *Candidate) error {
+	if failure := run.State.gaveUp(number, ForStep, c); failure != nil {
+		return failure
+	}
+	return nil
 }
 
-// fallBack adds the failure of a candidate to before, which is nil for the first failure. It returns the index of the
-// candidate to ask next. It returns an error if there is none: the chain ends here, the other candidates would fail
-// too, or the run must stop.
-func (run *runner) fallBack(at int, before *failures, err error) (int, *failures, error) {
+// requestAfter returns the request that follows a failure of a candidate, or its first request for a step if failure is
+// nil. It returns the failure itself if no other request can help: only a prompt that was too long may be shortened.
+func (run *runner) requestAfter(ctx context.Context, c *Candidate, number int, failure error) (*modelRequest, error) {
+	e, _ := errors.AsType[*model.Error](failure)
+	switch {
+	case failure != nil && (e == nil || e.Kind != model.ContextLength):
+		return nil, failure
+	case c.Unusable: // its provider only reports the reason, so it needs no prompt
+		return &modelRequest{step: number}, nil
+	}
+	prepared, err := run.Prepare(ctx, *c)
+	if err != nil {
+		return nil, err
+	}
+	q, shorter, err := run.fittingRequest(ctx, c, prepared, number)
+	if err == nil && failure != nil && !shorter {
+		err = failure
+	}
+	return q, err
+}
+
+// fallBack returns the index of the candidate to ask after the failure of another one. It returns an error if there is
+// none: the chain ends here, the other candidates would fail too, or the run must stop.
+func (run *runner) fallBack(at, number int, err error) (int, error) {
 	failure, ok := errors.AsType[*model.Error](err)
 	if !ok {
-		return at, nil, err
+		return at, err
 	}
-	if before == nil {
-		before = &failures{}
-	}
-	c := &run.Chain[at]
-	before.errors, before.names = append(before.errors, failure), append(before.names, c.ProviderName+"/"+c.Model)
 	next := run.nextCandidate(at, failure.Kind)
 	if next == len(run.Chain) {
-		return at, nil, chainError(before.errors, before.names)
+		return at, run.chainError(&run.Chain[at], number, failure)
 	}
-	return next, before, nil
+	return next, nil
 }
 
 // nextCandidate returns the index of the candidate to ask after a failure, or the length of the chain if there is none.
-// A prompt that is too long goes to the next candidate whose context window is larger, or may be larger.
 func (run *runner) nextCandidate(at int, failure model.ErrorKind) int {
-	if failure != model.ContextLength && !failure.FallsBack() {
+	next := at + 1
+	switch failure.Next() {
+	case model.NoModel:
 		return len(run.Chain)
+	case model.AnyModel:
+		return next
+	case model.LargerModel:
 	}
-	window, next := run.Chain[at].ContextWindow, at+1
-	for ; failure == model.ContextLength && next < len(run.Chain); next++ {
-		if other := run.Chain[next].ContextWindow; window == 0 || other == 0 || other > window {
+	window := run.Chain[at].ContextWindow
+	for ; next < len(run.Chain); next++ { // a window that is not known may be larger
+		if c := &run.Chain[next]; !c.Unusable && (window == 0 || c.ContextWindow == 0 || c.ContextWindow > window) {
 			break
 		}
 	}
 	return next
 }
 
-// shorterRequest returns a shorter request if a request failed because its prompt was too long. It returns the
-// failure itself if the prompt cannot be shortened or the request failed for another reason.
-func (run *runner) shorterRequest(ctx context.Context, c *Candidate, p *prepare.Prepared, number int,
-	failure error,
-) (*modelRequest, error) {
-	if e, ok := errors.AsType[*model.Error](failure); !ok || e.Kind != model.ContextLength {
-		return nil, failure
+// chainError returns the failure of a chain whose last candidate has failed. It names each candidate that was asked for
+// the step, also by earlier runs.
+func (run *runner) chainError(c *Candidate, number int, last *model.Error) *Error {
+	kind, parts := last.Kind, []string{}
+	for _, other := range run.State.asked(number) {
+		if other.Provider == c.ProviderName && other.Model == c.Model {
+			continue
+		}
+		failed := run.State.lastFailure(&other)
+		if kind == model.ContextLength { // a model that failed for another reason may have a larger window
+			kind = failed.Kind
+		}
+		parts = append(parts, fmt.Sprintf("%s/%s: %s", other.Provider, other.Model, failed.Message))
 	}
-	q, shorter, err := run.fittingRequest(ctx, c, p, number)
-	if err == nil && !shorter {
-		err = failure
+	if len(parts) == 0 {
+		return &Error{Kind: kind, Message: last.Message}
 	}
-	return q, err
-}
-
-// prepareStep prepares the prompt for a candidate and the request for a step.
-func (run *runner) prepareStep(ctx context.Context, c *Candidate, number int) (*prepare.Prepared, *modelRequest, error) {
-	prepared, err := run.Prepare(ctx, *c)
-	if err != nil {
-		return nil, nil, err
+	parts = append(parts, fmt.Sprintf("%s/%s: %s", c.ProviderName, c.Model, last.Message))
+	return &Error{
+		Kind: kind, Message: fmt.Sprintf("none of the %d models that were tried answered; %s", len(parts), strings.Join(parts, "; ")),
 	}
-	q, _, err := run.fittingRequest(ctx, c, prepared, number)
-	return prepared, q, err
-}
-
-func chainError(failures []*model.Error, names []string) *Error {
-	last := failures[len(failures)-1]
-	if len(failures) == 1 {
-		return &Error{Kind: last.Kind, Message: last.Message}
-	}
-	parts := []string{fmt.Sprintf("none of the %d models that were tried answered", len(failures))}
-	for i, f := range failures {
-		parts = append(parts, names[i]+": "+f.Message)
-	}
-	return &Error{Kind: last.Kind, Message: strings.Join(parts, "; ")}
 }

@@ -25,6 +25,8 @@ func TestKindsOfFailure(t *testing.T) {
 		model.Network:         {"the network may come back", true, true},
 		model.Malformed:       {"the next reply may be whole", true, true},
 		model.Auth:            {"the same key would be refused again, but another provider has its own", false, true},
+		model.QuotaExceeded:   {"a wait does not help, but another account may have credit", false, true},
+		model.Unusable:        {"the next model may have a provider", false, true},
 		model.InvalidRequest:  {"the same request would be refused again, but another model may accept it", false, true},
 		model.ContextLength:   {"the window of the next model may be larger: TestLargerWindow", false, true},
 		model.ContentFiltered: {"a fallback must not bypass a filter", false, false},

@@ -59,19 +59,11 @@ func (s *State) billedTimeouts(r *Request) int {
 	n := 0
 	for i := range s.FailedRequests {
 		f := &s.FailedRequests[i]
-		billed := f.MayBeBilled && f.Kind != model.Cancelled
-		if billed && f.Step == r.Step && f.Purpose == r.Purpose && f.Provider == r.Provider && f.Model == r.Model {
+		if f.MayBeBilled && f.Kind != model.Cancelled && f.isLike(r) {
 			n++
 		}
 	}
 	return n
-}
-
-// billedTooOften returns the failure of a candidate whose requests timed out before this run. Another request may be
-// billed as well.
-func billedTooOften(timeouts int) *model.Error {
-	return &model.Error{Kind: model.Timeout, Message: fmt.Sprintf(
-		"stopped after %d requests for one step, which timed out and may be billed all the same", timeouts)}
 }
 
 // waitsTooLong returns the failure of an endpoint that asks for a wait in which another model can answer.

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 
@@ -46,6 +47,9 @@ type FailedRequest struct {
 	Unsent bool `json:"unsent,omitempty"`
 	// MayBeBilled is true if the request timed out, broke off or was cancelled after it was sent.
 	MayBeBilled bool `json:"mayBeBilled,omitempty"`
+	// GaveUp is the message with which the run stopped asking this model for this step and purpose. It is empty if the
+	// model may be asked again, and in journals of older versions.
+	GaveUp string `json:"gaveUp,omitempty"`
 	// Stack is the stack trace of the adapter if it panicked.
 	Stack string `json:"stack,omitempty"`
 }
@@ -157,6 +161,9 @@ type State struct {
 	// is true if the last of them is the newest request of all, so its end may still follow.
 	cutOff []Request
 	open   bool
+	// shortened is the number of failed requests before the newest compaction. Refusals of a longer prompt do not
+	// count any more.
+	shortened int
 	// intents and finishes are indices by call: the newest intent and the first end.
 	intents, finishes map[callKey]int
 	// same lists the calls with the same tool and arguments, in the order of their first intents.
@@ -208,6 +215,7 @@ func (s *State) Apply(e journal.Entry) error {
 	case journal.OutputRejected:
 		return s.applyRejection(e)
 	case journal.Compacted:
+		s.shortened = len(s.FailedRequests)
 		return appendEntry(&s.Compactions, e)
 	case journal.Reflected:
 		return appendEntry(&s.Reflections, e)
@@ -412,17 +420,61 @@ func (s *State) Spendings(yield func(Spending) bool) {
 	}
 }
 
-// sent returns the number of requests that earlier runs sent to a candidate for a step and a purpose, and how many
-// of them were cut off.
-func (s *State) sent(step int, purpose Purpose, c *Candidate) (all, cutOff int) {
+// sent returns the number of requests like this one that earlier runs sent to the same model, and how many of them were
+// cut off.
+func (s *State) sent(like *Request) (all, cutOff int) {
 	count := func(requests []Request) int {
 		n := 0
 		for _, r := range requests {
-			if r.Step == step && r.Purpose == purpose && r.Provider == c.ProviderName && r.Model == c.Model {
+			if r.Step == like.Step && r.Purpose == like.Purpose && r.Provider == like.Provider && r.Model == like.Model {
 				n++
 			}
 		}
 		return n
 	}
 	return count(s.Requests), count(s.cutOff)
+}
+
+// gaveUp returns the failure with which a run stopped asking a candidate for a step and a purpose. It returns nil if the
+// candidate may be asked.
+func (s *State) gaveUp(step int, purpose Purpose, c *Candidate) *model.Error {
+	like := &Request{Step: step, Purpose: purpose, Provider: c.ProviderName, Model: c.Model}
+	for i := range slices.Backward(s.FailedRequests) {
+		f := &s.FailedRequests[i]
+		switch {
+		case !f.isLike(like):
+			continue
+		case f.GaveUp == "", f.Kind == model.ContextLength && i < s.shortened:
+			return nil
+		}
+		return &model.Error{Kind: f.Kind, Message: f.GaveUp}
+	}
+	return nil
+}
+
+// asked returns the first request for a step to each model, in order.
+func (s *State) asked(step int) []Request {
+	var all []Request
+	for _, r := range s.Requests {
+		same := func(o Request) bool { return o.Provider == r.Provider && o.Model == r.Model }
+		if r.Step == step && r.Purpose == ForStep && !slices.ContainsFunc(all, same) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// lastFailure returns the kind and the message of the newest failure of a model with requests like this one.
+func (s *State) lastFailure(r *Request) *model.Error {
+	for i := range slices.Backward(s.FailedRequests) {
+		if f := &s.FailedRequests[i]; f.isLike(r) {
+			return &model.Error{Kind: f.Kind, Message: cmp.Or(f.GaveUp, f.Message)}
+		}
+	}
+	return cutOffTooOften(s.sent(r)) // no request has ended
+}
+
+// isLike reports whether a request to the same model, for the same step and purpose, has failed.
+func (f *FailedRequest) isLike(r *Request) bool {
+	return f.Step == r.Step && f.Purpose == r.Purpose && f.Provider == r.Provider && f.Model == r.Model
 }

@@ -25,11 +25,15 @@ const (
 	ContentFiltered ErrorKind = "ContentFiltered"
 	// ReplyTooLong means that the endpoint sent more than the adapter may keep.
 	ReplyTooLong ErrorKind = "ReplyTooLong"
-	// Auth means that the endpoint refused the credentials (HTTP 401, 403).
+	// Auth means that the endpoint refused the credentials (HTTP 401, 403), or that they are missing.
 	Auth ErrorKind = "Auth"
+	// QuotaExceeded means that the quota or the credit of the account is used up (HTTP 402, or an error with that code).
+	QuotaExceeded ErrorKind = "QuotaExceeded"
 	// InvalidRequest means that the endpoint refused the request (any other HTTP 4xx), for example because it does
 	// not know the model.
 	InvalidRequest ErrorKind = "InvalidRequest"
+	// Unusable means that no request can be sent, for example because the ModelProvider does not exist.
+	Unusable ErrorKind = "Unusable"
 	// Cancelled means that the caller's context ended.
 	Cancelled ErrorKind = "Cancelled"
 )
@@ -39,16 +43,36 @@ func (k ErrorKind) Retryable() bool {
 	switch k {
 	case RateLimited, Overloaded, Timeout, Network, Malformed:
 		return true
-	case ContextLength, ContentFiltered, ReplyTooLong, Auth, InvalidRequest, Cancelled:
+	case ContextLength, ContentFiltered, ReplyTooLong, Auth, QuotaExceeded, InvalidRequest, Unusable, Cancelled:
 		return false
 	}
 	return false
 }
 
-// FallsBack reports whether any next model of a chain may succeed after this failure. It is false for ContextLength:
-// then only a model with a larger context window may succeed, and the caller must check the window.
-func (k ErrorKind) FallsBack() bool {
-	return k.Retryable() || k == Auth || k == InvalidRequest
+// NextModel says which later models of a chain may succeed after a failure.
+type NextModel int
+
+const (
+	// NoModel means that the failure ends the Turn.
+	NoModel NextModel = iota
+	// LargerModel means that only a model with a larger context window may succeed.
+	LargerModel
+	// AnyModel means that any model may succeed.
+	AnyModel
+)
+
+// Next returns which later models of a chain may succeed after the failure of a model. A failure of a kind that is not
+// known ends the Turn.
+func (k ErrorKind) Next() NextModel {
+	switch k {
+	case RateLimited, Overloaded, Timeout, Network, Malformed, Auth, QuotaExceeded, InvalidRequest, Unusable:
+		return AnyModel
+	case ContextLength:
+		return LargerModel
+	case ContentFiltered, ReplyTooLong, Cancelled: // no other model may bypass a filter, or be paid for the same reply
+		return NoModel
+	}
+	return NoModel
 }
 
 // Error is a failed request.

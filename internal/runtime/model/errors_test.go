@@ -34,8 +34,34 @@ func TestUsageAdds(t *testing.T) {
 	}
 }
 
+// TestErrorKinds has a row for each kind of error, with the attempts and models that follow it.
+func TestErrorKinds(t *testing.T) {
+	for kind, tc := range map[model.ErrorKind]struct {
+		retry bool
+		next  model.NextModel
+	}{
+		model.RateLimited:     {true, model.AnyModel},
+		model.Overloaded:      {true, model.AnyModel},
+		model.Timeout:         {true, model.AnyModel},
+		model.Network:         {true, model.AnyModel},
+		model.Malformed:       {true, model.AnyModel},
+		model.Auth:            {false, model.AnyModel},
+		model.QuotaExceeded:   {false, model.AnyModel},
+		model.InvalidRequest:  {false, model.AnyModel},
+		model.Unusable:        {false, model.AnyModel},
+		model.ContextLength:   {false, model.LargerModel},
+		model.ContentFiltered: {false, model.NoModel},
+		model.ReplyTooLong:    {false, model.NoModel},
+		model.Cancelled:       {false, model.NoModel},
+	} {
+		if kind.Retryable() != tc.retry || kind.Next() != tc.next {
+			t.Errorf("%s: retryable %t, next %d; want %t, %d", kind, kind.Retryable(), kind.Next(), tc.retry, tc.next)
+		}
+	}
+}
+
 func TestUnknownKindIsFinal(t *testing.T) {
-	if k := model.ErrorKind("Unheard"); k.Retryable() || k.FallsBack() {
+	if k := model.ErrorKind("Unheard"); k.Retryable() || k.Next() != model.NoModel {
 		t.Error("a kind that nobody knows is neither retried nor passed on")
 	}
 }

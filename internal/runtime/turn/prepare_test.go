@@ -312,3 +312,42 @@ func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
 		})
 	}
 }
+
+// TestReportIsThatOfTheModelThatServed checks that the result describes the prompt of the model that answered, also if a
+// run was killed when the first model had failed. The killed run made no prompt for the second model.
+func TestReportIsThatOfTheModelThatServed(t *testing.T) {
+	want, err := making()(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.Provider, want.Model = "p1", "m1"
+	prepared, err := prepare.Prepare(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, killed := range []bool{false, true} {
+		one, first := candidate("p0", 1, fails(model.Auth))
+		two, _ := candidate("p1", 1, says("Nothing."))
+		one.Model, two.Model = "m0", "m1"
+		in, j := input(one, two), &journaltest.Memory{}
+		result, err := engine(j).Run(t.Context(), new(in))
+		if killed {
+			two, _ = candidate("p1", 1, says("Nothing."))
+			two.Model = "m1"
+			in.Chain, in.Epoch, in.Preparation = []loop.Candidate{one, two}, 2, mustNotPrepare(t)
+			result, err = engine(copyOf(t, j, &journaltest.Memory{}, 7)).Run(t.Context(), new(in))
+		}
+		if err != nil || first.asked() != 1 {
+			t.Fatalf("Run (killed %t): %v after %d requests to the first model, want 1", killed, err, first.asked())
+		}
+		if diff := cmp.Diff(&prepared.Report, result.Preparation); diff != "" || result.Provider != "p1" || result.Model != "m1" {
+			t.Errorf("the report of %s/%s (killed %t): -want +got:\n%s", result.Provider, result.Model, killed, diff)
+		}
+		if d := result.Record.Decision; d == nil || d.PromptRenderHash != prepared.Report.RenderHash {
+			t.Errorf("the decision record is %+v (killed %t), want the hash %s", d, killed, prepared.Report.RenderHash)
+		}
+		if f := result.Fallback; f == nil || *f != (turn.Fallback{From: "p0/m0", To: "p1/m1", Reason: model.Auth}) {
+			t.Errorf("the fallback is %+v (killed %t), want that of the first model", f, killed)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package turn
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
@@ -173,10 +174,22 @@ const (
 	PriceUnknown PriceSource = "Unknown"
 )
 
-// Fallback names the model that was asked first and the one that answered instead.
+// Fallback names the model that was asked first and the one that answered instead, as PROVIDER/MODEL.
 type Fallback struct {
 	From string `json:"from"`
 	To   string `json:"to"`
+	// Reason is the kind of From's last failure. It is empty if From did not fail, because the Agent's chain has changed,
+	// and in journals of older versions.
+	Reason model.ErrorKind `json:"reason,omitempty"`
+}
+
+// String describes the fallback in one line.
+func (f *Fallback) String() string {
+	line := f.To + " answered in place of " + f.From
+	if f.Reason != "" {
+		line += fmt.Sprintf(" (%s)", f.Reason)
+	}
+	return line
 }
 
 func stopOf(kind model.ErrorKind) Stop {
@@ -187,8 +200,8 @@ func stopOf(kind model.ErrorKind) Stop {
 		return StopContentFilter
 	case model.ReplyTooLong:
 		return StopMaxOutputTokens
-	case model.RateLimited, model.Overloaded, model.Timeout, model.Network, model.Malformed, model.Auth,
-		model.InvalidRequest, model.Cancelled:
+	case model.RateLimited, model.Overloaded, model.Timeout, model.Network, model.Malformed, model.Auth, model.QuotaExceeded,
+		model.InvalidRequest, model.Unusable, model.Cancelled:
 		return StopModelError
 	}
 	return StopModelError

@@ -129,7 +129,7 @@ func TestResumeGoesOnWithTheFallback(t *testing.T) {
 	if err != nil || first.asked() != 0 || second.asked() != 1 {
 		t.Fatalf("Run: %v, asked %d and %d times; want only the model that the earlier run had got to", err, first.asked(), second.asked())
 	}
-	if diff := cmp.Diff(&turn.Fallback{From: "p0/m", To: "p1/m"}, result.Fallback); diff != "" {
+	if diff := cmp.Diff(&turn.Fallback{From: "p0/m", To: "p1/m", Reason: model.Auth}, result.Fallback); diff != "" {
 		t.Errorf("fallback: -want +got:\n%s", diff)
 	}
 	if want := (turn.Counts{Steps: 1, ModelRequests: 2, Resumes: 1}); result.Counts != want {

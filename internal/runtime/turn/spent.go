@@ -76,5 +76,12 @@ func fallback(s *loop.State, step *loop.Step) *Fallback {
 	if step.Provider == first.Provider && step.Model == first.Model {
 		return nil
 	}
-	return &Fallback{From: first.Provider + "/" + first.Model, To: step.Provider + "/" + step.Model}
+	f := &Fallback{From: first.Provider + "/" + first.Model, To: step.Provider + "/" + step.Model}
+	for _, failed := range slices.Backward(s.FailedRequests) {
+		if failed.Purpose == loop.ForStep && failed.Provider == first.Provider && failed.Model == first.Model {
+			f.Reason = failed.Kind
+			break
+		}
+	}
+	return f
 }

@@ -68,7 +68,30 @@ func TestEnds(t *testing.T) {
 				Stop: turn.StopCompleted, Message: "the model answered", Text: "Nothing.",
 				Counts: turn.Counts{Steps: 1, ModelRequests: 4, ModelRetries: 2},
 				Usage:  model.Usage{InputTokens: 1030, OutputTokens: 100}, Cost: &finalize.Cost{Amount: "0.00203", Currency: "USD"},
-				Provider: "p1", Fallback: &turn.Fallback{From: "p0/m", To: "p1/m"}, Citations: []string{"notes/a.md"}, Decided: true,
+				Provider: "p1", Fallback: &turn.Fallback{From: "p0/m", To: "p1/m", Reason: model.Overloaded},
+				Citations: []string{"notes/a.md"}, Decided: true,
+			},
+		},
+		"the first model has no provider": {
+			"no request is counted for it",
+			[][]answer{{{err: &model.Error{Kind: model.Unusable, Message: "no provider", Unsent: true}}}, {says("Nothing.")}},
+			func(in *turn.Input) { in.Chain[0].Unusable = true },
+			outcome{
+				Stop: turn.StopCompleted, Message: "the model answered", Text: "Nothing.", Counts: turn.Counts{Steps: 1, ModelRequests: 1},
+				Usage: model.Usage{InputTokens: 1000, OutputTokens: 100}, Cost: &finalize.Cost{Amount: "0.002", Currency: "USD"},
+				Provider: "p1", Fallback: &turn.Fallback{From: "p0/m", To: "p1/m", Reason: model.Unusable},
+				Citations: []string{"notes/a.md"}, Decided: true,
+			},
+		},
+		"two currencies": {
+			"amounts of different currencies cannot be added",
+			[][]answer{{fails(model.RateLimited)}, {says("Nothing.")}},
+			func(in *turn.Input) { in.Chain[0].Pricing.Currency = "EUR" },
+			outcome{
+				Stop: turn.StopCompleted, Message: "the model answered", Text: "Nothing.",
+				Counts: turn.Counts{Steps: 1, ModelRequests: 3, ModelRetries: 1}, Usage: model.Usage{InputTokens: 1020, OutputTokens: 100},
+				Provider: "p1", Fallback: &turn.Fallback{From: "p0/m", To: "p1/m", Reason: model.RateLimited},
+				Citations: []string{"notes/a.md"}, Decided: true,
 			},
 		},
 		"cut off": {
@@ -137,7 +160,8 @@ func TestEnds(t *testing.T) {
 			outcome{
 				Stop: turn.StopCompleted, Message: "the model answered", Text: "Nothing.", Counts: turn.Counts{Steps: 1, ModelRequests: 2},
 				Usage:    model.Usage{InputTokens: 1010, OutputTokens: 100},
-				Provider: "p1", Fallback: &turn.Fallback{From: "p0/m", To: "p1/m"}, Citations: []string{"notes/a.md"}, Decided: true,
+				Provider: "p1", Fallback: &turn.Fallback{From: "p0/m", To: "p1/m", Reason: model.Auth},
+				Citations: []string{"notes/a.md"}, Decided: true,
 			},
 		},
 	} {

@@ -36,6 +36,7 @@ type world struct {
 	requests   []model.Request
 	calls      map[string]int   // by idempotency key
 	replied    map[string]bool  // the steps, with their purpose, whose reply is in the journal
+	gaveUp     map[string]bool  // the models that were given up for a step
 	began      map[string]int64 // the epoch of the first process that asked for a decision or began a child
 	appended   []*process       // the processes that have written to the Turn's journal, in order
 	// resumes is the number of processes that wrote before the one that ended the Turn, without those that parked
@@ -52,7 +53,7 @@ func newWorld(t testing.TB, j journal.Journal, uid string, e ending) *world {
 	t.Helper()
 	w := &world{
 		t: t, journal: j, uid: uid, talk: uid + "-session", ending: e, calls: map[string]int{}, replied: map[string]bool{},
-		began: map[string]int64{},
+		gaveUp: map[string]bool{}, began: map[string]int64{},
 	}
 	earlier := session.Turn{
 		UID: uid + "-before", Name: "before", Usage: model.Usage{InputTokens: 5}, Cost: &finalize.Cost{Amount: "0.000005", Currency: "USD"},
@@ -264,6 +265,8 @@ func (p *process) wrote(entries []journal.Entry) {
 			w.replied[asked(s.Step, s.Purpose)] = true
 		case journal.ModelFailed:
 			p.inFlight = false
+			f := decoded[loop.FailedRequest](w.t, e)
+			w.gaveUp[f.Provider] = w.gaveUp[f.Provider] || f.Purpose == loop.ForStep && f.GaveUp != ""
 		case journal.ToolIntended:
 			i := decoded[loop.Intent](w.t, e)
 			p.intents[i.IdempotencyKey] = i
@@ -316,6 +319,9 @@ func (w *world) reply(p *process, name string, req model.Request) (model.Reply, 
 	step, purpose := w.ending.stepOf(req.Messages)
 	if w.replied[asked(step, purpose)] && !p.zombie {
 		w.t.Errorf("the reply to step %d is in the journal and was requested again %s", step, purpose)
+	}
+	if w.gaveUp[name] && !p.zombie {
+		w.t.Errorf("%s was given up and is asked again for step %d %s", name, step, purpose)
 	}
 	checkAnswers(w.t, req.Messages)
 	switch {

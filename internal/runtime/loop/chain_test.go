@@ -1,0 +1,257 @@
+package loop_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/tool"
+)
+
+// failingModel asks for a call in the first step and fails from step failsFrom on. It counts its requests by step.
+type failingModel struct {
+	failsFrom int
+	failure   model.Error
+	asked     [3]int
+}
+
+// Generate computes the reply from the messages, so a repeated request changes nothing.
+func (m *failingModel) Generate(_ context.Context, r *model.Request) (*model.Reply, error) {
+	step := 1 + len(slices.DeleteFunc(slices.Clone(r.Messages), func(m model.Message) bool { return m.Role != model.RoleAssistant }))
+	m.asked[step]++
+	switch {
+	case step >= m.failsFrom:
+		return nil, new(m.failure)
+	case step == 1:
+		return new(asksFor("", call("c1", "find", `{}`)).reply), nil
+	}
+	return new(says("Done.").reply), nil
+}
+
+// TestKilledInAChain kills a run at each append of a Turn whose first model fails, before or after it has called a tool.
+// The next run continues with the next model. It asks no model again that an earlier run has given up, and buys no
+// reply twice.
+func TestKilledInAChain(t *testing.T) {
+	timeout := model.Error{Kind: model.Timeout, Message: "slow", MayBeBilled: true}
+	unknown := model.Error{Kind: model.InvalidRequest, Message: "no such model"}
+	for name, tc := range map[string]struct {
+		failsFrom int
+		failure   model.Error
+		second    int // step from which the second model fails, too
+		one, two  [3]int
+		err       string
+	}{
+		"at once": {1, model.Error{Kind: model.Auth, Message: "refused"}, 9, [3]int{0, 1, 0}, [3]int{0, 1, 1}, ""},
+		"after a tool": {
+			2, model.Error{Kind: model.InvalidRequest, Message: "refused"}, 9, [3]int{0, 1, 1}, [3]int{0, 0, 1}, "",
+		},
+		"retried":  {2, model.Error{Kind: model.Overloaded, Message: "busy"}, 9, [3]int{0, 1, 3}, [3]int{0, 0, 1}, ""},
+		"billed":   {2, timeout, 9, [3]int{0, 1, 2}, [3]int{0, 0, 1}, ""},
+		"too long": {2, model.Error{Kind: model.ContextLength, Message: "too long"}, 9, [3]int{0, 1, 1}, [3]int{0, 0, 1}, ""},
+		"both fail": {
+			2,
+			model.Error{Kind: model.Auth, Message: "refused"},
+			2,
+			[3]int{0, 1, 1},
+			[3]int{0, 0, 1},
+			"none of the 2 models that were tried answered; one/m: refused; two/m: no such model",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				for at := 0; ; at++ {
+					for _, written := range []bool{false, true} {
+						k := &killedChain{
+							j:   &journaltest.Memory{},
+							one: failingModel{failsFrom: tc.failsFrom, failure: tc.failure},
+							two: failingModel{failsFrom: tc.second, failure: unknown},
+						}
+						killed, err := k.run(t, 1, at, written)
+						if errors.Is(err, errCutOff) {
+							_, err = k.run(t, 2, -1, false)
+						}
+						if got := fmt.Sprint(err); tc.err != "" && got != tc.err || tc.err == "" && err != nil {
+							t.Errorf("killed at append %d (written %t): %v, want %q", at, written, err, tc.err)
+						}
+						one, two := tc.one, tc.two
+						if lost := killed.lost; lost != nil { // the end of this request was not written
+							map[string]*[3]int{"one": &one, "two": &two}[lost.Provider][lost.Step]++
+						}
+						if more(k.one.asked, one) || more(k.two.asked, two) {
+							t.Errorf("killed at append %d (written %t): asked %v and %v, want at most %v and %v", at, written,
+								k.one.asked, k.two.asked, one, two)
+						}
+						if killed.done {
+							return
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// more reports whether a step has more requests than wanted.
+func more(got, want [3]int) bool { return got[1] > want[1] || got[2] > want[2] }
+
+// killedChain runs a Turn with two models. start is the index of the model with the newest prompt.
+type killedChain struct {
+	j        *journaltest.Memory
+	one, two failingModel
+	start    int
+}
+
+// kill describes where a run was killed.
+type kill struct {
+	// done is true if the run was not killed. lost is the request whose end was not written, or nil.
+	done bool
+	lost *loop.Request
+}
+
+// run runs the Turn, and kills it at an append unless that is negative. written is true if the append takes place.
+func (k *killedChain) run(t *testing.T, epoch int64, at int, written bool) (kill, error) {
+	one, two := k.candidate("one", &k.one, 1000), k.candidate("two", &k.two, 2000)
+	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+	in := withTools(inputOf(t, k.j, epoch, one, two), find)
+	prepareIt := in.Prepare
+	in.Start, in.Prepare = k.start, func(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
+		k.start = slices.Index([]string{"one", "two"}, c.ProviderName)
+		return prepareIt(ctx, c)
+	}
+	record, n, killed := in.Record, 0, kill{done: true}
+	in.Record = func(records ...journal.Record) error {
+		if n++; at < 0 || n <= at {
+			return record(records...)
+		}
+		killed.done = false
+		if written {
+			return errors.Join(record(records...), errCutOff)
+		}
+		if kind := records[0].Kind; kind == journal.ModelFailed || kind == journal.ModelReplied {
+			killed.lost = &in.State.Requests[len(in.State.Requests)-1]
+		}
+		return errCutOff
+	}
+	_, err := loop.Run(t.Context(), &in)
+	return killed, err
+}
+
+func (k *killedChain) candidate(name string, m *failingModel, window int64) loop.Candidate {
+	c, _ := candidate(name, 3)
+	c.Provider, c.ContextWindow = m, window
+	return c
+}
+
+// TestUnusableModels checks that a model without a provider costs neither a prompt nor a wait, and that the journal and
+// the error name it.
+func TestUnusableModels(t *testing.T) {
+	missing := func(name string) loop.Candidate {
+		c, _ := candidate(name, 1, answer{err: &model.Error{Kind: model.Unusable, Message: name + " does not exist", Unsent: true}})
+		c.Unusable = true
+		return c
+	}
+	good, _ := candidate("two", 1, says("Two."))
+	small, _ := candidate("one", 1, fails(model.ContextLength))
+	small.ContextWindow = 1000
+	smaller, _ := candidate("three", 1, says("Three."))
+	smaller.ContextWindow = 500
+	for name, tc := range map[string]struct {
+		reason   string
+		chain    []loop.Candidate
+		prepared []string
+		err      string
+	}{
+		"the first": {"the next model is asked at once", []loop.Candidate{missing("one"), good}, []string{"two"}, ""},
+		"all": {
+			"the error names all",
+			[]loop.Candidate{missing("one"), missing("two")},
+			nil,
+			"none of the 2 models that were tried answered; one/m: one does not exist; two/m: two does not exist",
+		},
+		"between two windows": {
+			"the last model has a smaller window", []loop.Candidate{small, missing("two"), smaller}, []string{"one"}, "it is ContextLength",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := input(t, tc.chain...)
+			var prepared []string
+			prepareIt := in.Prepare
+			in.Prepare = func(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
+				if !slices.Contains(prepared, c.ProviderName) {
+					prepared = append(prepared, c.ProviderName)
+				}
+				return prepareIt(ctx, c)
+			}
+			_, err := loop.Run(t.Context(), &in)
+			if got := fmt.Sprint(err); tc.err != "" && got != tc.err || tc.err == "" && err != nil {
+				t.Errorf("Run: %v, want %q: %s", err, tc.err, tc.reason)
+			}
+			if diff := cmp.Diff(tc.prepared, prepared); diff != "" {
+				t.Errorf("prompts are made for: %s: -want +got:\n%s", tc.reason, diff)
+			}
+			for _, f := range in.State.FailedRequests {
+				if f.Unsent != (f.Kind == model.Unusable) || f.GaveUp == "" {
+					t.Errorf("the journal has %+v, want that nothing was sent, and that the model is given up", f)
+				}
+			}
+		})
+	}
+}
+
+// TestKindOfAChainThatFails checks that a chain ends as too long a prompt only if the prompt was too long for each model.
+func TestKindOfAChainThatFails(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		kinds  []model.ErrorKind
+		want   model.ErrorKind
+	}{
+		"a smaller fallback": {
+			"the first model may have accepted it",
+			[]model.ErrorKind{model.QuotaExceeded, model.ContextLength},
+			model.QuotaExceeded,
+		},
+		"all too long":      {"the prompt is too long", []model.ErrorKind{model.ContextLength, model.ContextLength}, model.ContextLength},
+		"a filter at last":  {"the filter ended the chain", []model.ErrorKind{model.Auth, model.ContentFiltered}, model.ContentFiltered},
+		"a larger fallback": {"the last model may have accepted it", []model.ErrorKind{model.ContextLength, model.Auth}, model.Auth},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var chain []loop.Candidate
+			for i, kind := range tc.kinds {
+				c, _ := candidate(fmt.Sprint("p", i), 1, fails(kind))
+				chain = append(chain, c)
+			}
+			_, err := loop.Run(t.Context(), new(input(t, chain...)))
+			if failure, ok := errors.AsType[*loop.Error](err); !ok || failure.Kind != tc.want {
+				t.Errorf("Run: %#v, want kind %s: %s", err, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+// TestEndOfAChainNamesModelsThatWereCutOff checks that a failed chain names a model of which no request has ended.
+func TestEndOfAChainNamesModelsThatWereCutOff(t *testing.T) {
+	j := &journaltest.Memory{}
+	one, _ := candidate("one", 1, says("never kept"))
+	for epoch := range int64(9) {
+		if _, err := runCutOff(t, j, epoch+1, loop.Limits{}, one); !errors.Is(err, errCutOff) {
+			t.Fatalf("run %d: %v, want a request that is cut off", epoch+1, err)
+		}
+	}
+	two, _ := candidate("two", 1, fails(model.Auth))
+	_, err := loop.Run(t.Context(), new(inputOf(t, j, 10, one, two)))
+	const want = "none of the 2 models that were tried answered; one/m: stopped after 9 requests for one step, because 9 of " +
+		"them were cut off when their run ended: the logs of the executor show the cause; two/m: it is Auth"
+	if err == nil || err.Error() != want {
+		t.Errorf("Run: %v, want %q", err, want)
+	}
+}
