@@ -82,6 +82,9 @@ func (run *runner) budgetSpent() string {
 // expected to use its prompt and the longest reply that the candidate may give. If that length is unknown, only the
 // prompt counts.
 func (run *runner) overBudget(c *Candidate, r *Request) string {
+	if c.Unusable {
+		return "" // nothing is sent
+	}
 	reply := c.longestReply()
 	if c.ContextWindow > 0 {
 		reply = min(reply, max(0, c.ContextWindow-r.EstimatedTokens))

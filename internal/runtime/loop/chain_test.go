@@ -157,7 +157,7 @@ func (k *killedChain) candidate(name string, m *failingModel, window int64) loop
 func TestUnusableModels(t *testing.T) {
 	missing := func(name string) loop.Candidate {
 		c, _ := candidate(name, 1, answer{err: &model.Error{Kind: model.Unusable, Message: name + " does not exist", Unsent: true}})
-		c.Unusable = true
+		c.Unusable, c.Parameters.MaxOutputTokens = true, new(1_000_000)
 		return c
 	}
 	good, _ := candidate("two", 1, says("Two."))
@@ -184,6 +184,7 @@ func TestUnusableModels(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := input(t, tc.chain...)
+			in.Limits.MaxTokens = 1000 // less than the reply that the missing model might give
 			var prepared []string
 			prepareIt := in.Prepare
 			in.Prepare = func(ctx context.Context, c loop.Candidate) (*prepare.Prepared, error) {
