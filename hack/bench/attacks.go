@@ -39,7 +39,7 @@ type attack struct {
 	restarts bool
 	// run attacks while the victim is measured. If it is nil, the preparation was the attack.
 	run func(context.Context, *attacker) error
-	// windows is the factor by which the victim is measured for longer; 0 means 1.
+	// windows multiplies the time for which the victim is measured; 0 means 1.
 	windows int
 	// needsServer is true if the attack counts only when the hostile server has received requests.
 	needsServer bool

@@ -59,7 +59,7 @@ type side struct {
 // compareFinished measures one manager beside few finished Turns and one beside many. Each has an API server of its
 // own, so that the bursts can alternate between them. Other load on the machine then slows down both.
 func (b *bench) compareFinished(ctx context.Context) (*FinishedReport, error) {
-	crowded, err := b.beside(ctx, "many")
+	crowded, err := b.withOwnControlPlane(ctx, "many")
 	if err != nil {
 		return nil, err
 	}
@@ -90,8 +90,9 @@ func (b *bench) compareFinished(ctx context.Context) (*FinishedReport, error) {
 	return r, nil
 }
 
-// beside returns a benchmark with a control plane of its own, which stops together with this benchmark's.
-func (b *bench) beside(ctx context.Context, name string) (*bench, error) {
+// withOwnControlPlane returns a benchmark with a control plane of its own, which stops together with this
+// benchmark's.
+func (b *bench) withOwnControlPlane(ctx context.Context, name string) (*bench, error) {
 	other := *b
 	other.dir = filepath.Join(b.dir, name)
 	other.harness = harness.New(other.dir, b.fail)

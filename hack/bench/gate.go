@@ -30,8 +30,8 @@ func newGate(size int) *gate {
 // open lets all waiting and all later requests through.
 func (g *gate) open() { close(g.opened) }
 
-// full waits until size requests wait at the same time.
-func (g *gate) full(ctx context.Context, atMost time.Duration) error {
+// awaitFull waits until size requests wait at the same time.
+func (g *gate) awaitFull(ctx context.Context, atMost time.Duration) error {
 	timer := time.NewTimer(atMost)
 	defer timer.Stop()
 	select {

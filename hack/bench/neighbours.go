@@ -76,7 +76,7 @@ func (b *bench) compareNeighbours(ctx context.Context) (*NeighboursReport, error
 	group.Go(func() error {
 		defer cancel()
 		for _, a := range b.neighbours.attacks {
-			result, err := quietest(func(try int) (*AttackReport, error) { return n.under(ctx, a, try) })
+			result, err := quietest(func(try int) (*AttackReport, error) { return n.measureAttack(ctx, a, try) })
 			if err != nil {
 				return fmt.Errorf("%s: %w", a.name, err)
 			}
@@ -126,8 +126,8 @@ func quietest(measure func(try int) (*AttackReport, error)) (*AttackReport, erro
 	return best, nil
 }
 
-// under measures the victim without an attacker and beside one, and cleans up.
-func (n *neighbourhood) under(ctx context.Context, a attack, try int) (result *AttackReport, err error) {
+// measureAttack measures the victim without an attacker and beside one, and cleans up.
+func (n *neighbourhood) measureAttack(ctx context.Context, a attack, try int) (result *AttackReport, err error) {
 	name := a.name
 	if try > 1 {
 		name = fmt.Sprintf("%s-%d", a.name, try)
@@ -193,7 +193,7 @@ func (n *neighbourhood) measure(ctx context.Context, a attack, tenant *attacker,
 			return nil, err
 		}
 	}
-	if result.With, err = n.beside(ctx, a, tenant); err != nil {
+	if result.With, err = n.measureDuring(ctx, a, tenant); err != nil {
 		return nil, err
 	}
 	for reason, count := range started.Failed {
@@ -223,8 +223,8 @@ func (n *neighbourhood) restart(ctx context.Context, a attack, k *keeper) (*Vict
 	return n.victim.load(ctx, a.name+"-again", warmUpTime, nil)
 }
 
-// beside measures the victim while the attack runs, until the attack is over.
-func (n *neighbourhood) beside(ctx context.Context, a attack, tenant *attacker) (*VictimLoad, error) {
+// measureDuring measures the victim while the attack runs, until the attack is over.
+func (n *neighbourhood) measureDuring(ctx context.Context, a attack, tenant *attacker) (*VictimLoad, error) {
 	over := make(chan struct{})
 	var load *VictimLoad
 	group, ctx := errgroup.WithContext(ctx)

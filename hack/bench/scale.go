@@ -23,8 +23,8 @@ const (
 
 var scaleParts = []string{partNamespaces, partInFlight, partLong}
 
-// heldMemoryMiB is the memory limit of the manager with many Turns in flight: the one from which on a manager runs
-// 10,000 Turns by default.
+// heldMemoryMiB is the memory limit of the manager with many Turns in flight. It is the smallest limit with which a
+// manager runs 10,000 Turns by default.
 const heldMemoryMiB = 2048
 
 // volumeReserveMiB is the space on the volume of the small manager beyond the program itself, for the file system.

@@ -199,7 +199,7 @@ func (b *bench) measureHeld(ctx context.Context, name string, p *running, g *gat
 	})
 	group.Go(func() error {
 		start := time.Now()
-		if err := g.full(ctx, time.Duration(max(1, r.InFlight/1000))*holdTimeout); err != nil {
+		if err := g.awaitFull(ctx, time.Duration(max(1, r.InFlight/1000))*holdTimeout); err != nil {
 			return err
 		}
 		r.UntilInFlightSeconds = time.Since(start).Seconds()

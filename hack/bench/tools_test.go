@@ -40,11 +40,11 @@ func TestGateHoldsRequestsWithToolResults(t *testing.T) {
 	}
 	answers := make(chan string, 2)
 	go func() { answers <- ask(later) }()
-	if err := g.full(t.Context(), 10*time.Millisecond); err == nil || !strings.Contains(err.Error(), "of 2 Turns wait") {
+	if err := g.awaitFull(t.Context(), 10*time.Millisecond); err == nil || !strings.Contains(err.Error(), "of 2 Turns wait") {
 		t.Errorf("with one of two: error %v", err)
 	}
 	go func() { answers <- ask(later) }()
-	if err := g.full(t.Context(), time.Minute); err != nil {
+	if err := g.awaitFull(t.Context(), time.Minute); err != nil {
 		t.Fatalf("with two of two: %v", err)
 	}
 	select {

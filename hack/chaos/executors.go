@@ -55,7 +55,7 @@ func (r *rig) executors(ctx context.Context) (*phaseReport, error) {
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	defer beside(ctx, fail, r.newApprover(c.phase, slowestDecision).run)()
+	defer runInBackground(ctx, fail, r.newApprover(c.phase, slowestDecision).run)()
 	if err := c.killFirst(ctx); err != nil {
 		return nil, fmt.Errorf("phase with a killed executor: %w", err)
 	}

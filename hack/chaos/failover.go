@@ -97,7 +97,7 @@ func (r *rig) failover(ctx context.Context) (*phaseReport, error) {
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	defer beside(ctx, fail, r.newApprover(phase, slowestDecision).run)()
+	defer runInBackground(ctx, fail, r.newApprover(phase, slowestDecision).run)()
 	for i := range r.executorTurns {
 		if err := r.createTurn(ctx, phase, fmt.Sprintf("turn-%03d", i), lasting[i%len(lasting)], i); err != nil {
 			return nil, err

@@ -94,7 +94,7 @@ func (l *lossPhase) round(ctx context.Context, number int, how string) error {
 	before := l.tools.effects()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	defer beside(ctx, fail, l.newApprover(l.phase, slowestDecision).run)()
+	defer runInBackground(ctx, fail, l.newApprover(l.phase, slowestDecision).run)()
 	if p, err = l.startManager(ctx, l.spec(fresh)); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func (r *rig) points(ctx context.Context) (*phaseReport, error) {
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	defer beside(ctx, fail, r.newApprover(phase, 0).run)()
+	defer runInBackground(ctx, fail, r.newApprover(phase, 0).run)()
 	// Each manager finishes the Turn of the previous point. Then it waits for the next Turn and dies in that Turn.
 	all := r.scenarios()
 	var deaths []failpoint.Point

@@ -27,8 +27,8 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 	killing := r.fork()
 
 	done := func() bool { return d.enough() && int(k.atWork.Load()) >= r.kills }
-	stopOutages := beside(ctx, fail, d.run)
-	stopAll := beside(ctx, fail, k.run, func(ctx context.Context) error { return l.feed(ctx, done) },
+	stopOutages := runInBackground(ctx, fail, d.run)
+	stopAll := runInBackground(ctx, fail, k.run, func(ctx context.Context) error { return l.feed(ctx, done) },
 		r.newApprover(phase, slowestDecision).run,
 		func(ctx context.Context) error {
 			k.killing(ctx, killing, l)
@@ -61,9 +61,9 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 	return p, nil
 }
 
-// beside runs functions in the background until stop is called. stop waits for their end. The first function that
-// fails calls fail with its error.
-func beside(ctx context.Context, fail context.CancelCauseFunc, all ...func(context.Context) error) (stop func()) {
+// runInBackground runs functions in the background until stop is called. stop waits for their end. The first function
+// that fails calls fail with its error.
+func runInBackground(ctx context.Context, fail context.CancelCauseFunc, all ...func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	for _, do := range all {

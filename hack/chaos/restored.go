@@ -70,7 +70,7 @@ func (l *lossPhase) loseToOlderCopy(ctx context.Context, name string, store copi
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	defer beside(ctx, fail, l.newApprover(l.phase, slowestDecision).run)()
+	defer runInBackground(ctx, fail, l.newApprover(l.phase, slowestDecision).run)()
 	if p, err = l.startManager(ctx, l.spec(store)); err != nil {
 		return err
 	}

@@ -47,8 +47,8 @@ func effects() []failpoint.Point {
 	return append(all, appended(journal.Finalized, 1), having(failpoint.Write, failpoint.DetailEnd, 1))
 }
 
-// more lists the effects that only the other plans have, in order.
-func more() []scenario {
+// furtherScenarios lists the effects that only the other plans have, in order.
+func furtherScenarios() []scenario {
 	var all []scenario
 	add := func(p plan, points ...failpoint.Point) {
 		for _, point := range points {
@@ -89,8 +89,8 @@ func more() []scenario {
 	return all
 }
 
-// again lists the effects at which the second manager dies, after the first one died during a call.
-func again() []failpoint.Point {
+// secondCrashPoints lists the effects at which the second manager dies, after the first one died during a call.
+func secondCrashPoints() []failpoint.Point {
 	return []failpoint.Point{
 		having(failpoint.Write, failpoint.DetailClaim, 1),
 		appended(journal.RunStarted, 1),
@@ -120,7 +120,7 @@ func (o options) scenarios() []scenario {
 			add(short, p)
 		}
 	}
-	for _, s := range more() {
+	for _, s := range furtherScenarios() {
 		for _, when := range whens {
 			p := s.points[0]
 			p.When = when
@@ -128,7 +128,7 @@ func (o options) scenarios() []scenario {
 		}
 	}
 	first := failpoint.Point{Effect: failpoint.Call, Detail: toolCount, When: failpoint.After, Nth: 1}
-	for _, p := range again() {
+	for _, p := range secondCrashPoints() {
 		for _, p.When = range whens {
 			add(short, first, p)
 		}

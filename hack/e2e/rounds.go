@@ -41,8 +41,8 @@ type round struct {
 	prepare func(context.Context, *test) error
 	// disturb disturbs the manager. It may wait until the new manager should exist.
 	disturb func(context.Context, *test, *result) error
-	// impossible returns the reason why this version cannot have the round. If it is nil, the round is always
-	// possible.
+	// impossible returns the reason why the round cannot run with this version. If it is nil, the round can always
+	// run.
 	impossible func(*test) (string, error)
 	// after checks the state after the round and brings the release back to the chart's defaults. If it is nil,
 	// there is nothing to do.

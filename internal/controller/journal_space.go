@@ -50,8 +50,8 @@ func (s *journalSpace) forget(lease string) {
 	delete(s.reports, lease)
 }
 
-// of returns the effect of the quotas on a namespace: the strictest of the executors' reports.
-func (s *journalSpace) of(namespace string) quota.Verdict {
+// verdictFor returns the effect of the quotas on a namespace: the strictest of the executors' reports.
+func (s *journalSpace) verdictFor(namespace string) quota.Verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var strictest quota.Verdict

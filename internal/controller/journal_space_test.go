@@ -88,7 +88,7 @@ func TestLeasesReportJournalSpace(t *testing.T) {
 		if _, err := b.executors.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(lease)}); err != nil {
 			t.Fatal(err)
 		}
-		if v := b.executors.space.of("helpdesk"); v.Running != running || v.New != fresh {
+		if v := b.executors.space.verdictFor("helpdesk"); v.Running != running || v.New != fresh {
 			t.Errorf("%s: %+v, want new Turns to wait: %t, and running Turns: %t", why, v, fresh, running)
 		}
 		if diff := cmp.Diff(woken, b.woken); diff != "" {

@@ -21,8 +21,8 @@ const (
 	probesOfNamespace = 4
 )
 
-// probeTimeout limits one probe, whatever timeouts its object has. Only the first look at a ToolServer, and a look
-// at one that was ready, may take as long as the object allows.
+// probeTimeout limits one probe, whatever timeouts its object has. Only the first check of a ToolServer, and a check
+// of a ToolServer that was ready, may take as long as the object allows.
 const probeTimeout = 10 * time.Second
 
 // probeOptions returns the options of a controller that probes endpoints.

@@ -125,8 +125,8 @@ func (r *TurnReconciler) enter(ctx context.Context, v snapshot, d decision) (dec
 	if v.turn.Epoch() > 0 && !lacksPrompt(v.turn) {
 		return d, nil
 	}
-	// If API servers stamp creation times by clocks that differ, a Turn may be older than one that was bound before
-	// it appeared. The queue shows that binding, unless the response to it was lost.
+	// The clocks of several API servers may differ, so a Turn may seem to be older than a Turn that was bound before
+	// it was created. The queue shows that binding, unless the response to it was lost.
 	last, known := r.sessions.LastEntered(v.turn)
 	if !known || last != nil && last.BoundTo() == "" && r.slots.HasSlot(client.ObjectKeyFromObject(last)) {
 		return decision{action: hold, after: staleInterval}, nil

@@ -241,7 +241,7 @@ func (r *TurnReconciler) evaluate(ctx context.Context, t *v1alpha1.Turn) (v snap
 
 // snapshot collects the facts that a decision about a Turn depends on.
 func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapshot, error) {
-	v := snapshot{turn: t, ceiling: r.Ceiling, recheck: r.Recheck, journals: r.Executors.space.of(t.Namespace), now: r.Now()}
+	v := snapshot{turn: t, ceiling: r.Ceiling, recheck: r.Recheck, journals: r.Executors.space.verdictFor(t.Namespace), now: r.Now()}
 	if t.IsFinished() || !t.DeletionTimestamp.IsZero() {
 		return v, nil
 	}

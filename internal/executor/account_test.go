@@ -271,7 +271,7 @@ func (h *sessionHarness) killed() {
 	h.t.Helper()
 	h.served()
 	h.within[parent] = func(r *run) {
-		r.progress.due()
+		r.progress.onTimer()
 		kill(r)
 	}
 	h.run(parent)
@@ -347,7 +347,7 @@ func TestEveryEndRecordsAllUsage(t *testing.T) {
 		},
 		"lost while its sub-agent works": {func(h *sessionHarness) { // the sub-agent's journal is in another store
 			h.run(parent)
-			h.within[child] = func(r *run) { r.progress.due(); kill(r) }
+			h.within[child] = func(r *run) { r.progress.onTimer(); kill(r) }
 			h.run(child)
 		}, func(h *sessionHarness) {
 			h.lose()

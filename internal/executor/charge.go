@@ -60,7 +60,7 @@ func (c *Charger) Charge(ctx context.Context, uid string) error {
 
 // charge makes one attempt.
 func (c *Charger) charge(ctx context.Context, uid string) error {
-	a, err := c.Engine.OpenDeletedTurn(ctx, uid, family{c.Reader, c.Engine}.took)
+	a, err := c.Engine.OpenDeletedTurn(ctx, uid, family{c.Reader, c.Engine}.usage)
 	if err != nil || a == nil {
 		return err
 	}

@@ -24,10 +24,10 @@ type family struct {
 	engine *turn.Engine
 }
 
-// took returns the usage of the Turn of a call, or a *tool.Pending while that Turn has not ended. uid is the UID of
+// usage returns the usage of the Turn of a call, or a *tool.Pending while that Turn has not ended. uid is the UID of
 // that Turn, or empty if it is unknown. A Turn that now has another owner, for example after only its parent was
 // deleted, has no usage for this parent.
-func (f family) took(ctx context.Context, parent turn.DeletedTurn, call loop.Intent, uid string) (tool.Result, error) {
+func (f family) usage(ctx context.Context, parent turn.DeletedTurn, call loop.Intent, uid string) (tool.Result, error) {
 	object := &v1alpha1.Turn{ObjectMeta: metav1.ObjectMeta{Namespace: parent.Namespace, Name: parent.Name, UID: types.UID(parent.UID)}}
 	var child v1alpha1.Turn
 	key := client.ObjectKey{Namespace: parent.Namespace, Name: translate.ChildName(object, call.Step, call.CallID)}
@@ -36,7 +36,7 @@ func (f family) took(ctx context.Context, parent turn.DeletedTurn, call loop.Int
 		return tool.Result{}, &unreadError{fmt.Errorf("failed to get turn %q of a sub-agent: %w", key.Name, err)}
 	}
 	if apierrors.IsNotFound(err) || uid != "" && string(child.UID) != uid {
-		spent, err := f.left(ctx, uid)
+		spent, err := f.usageOfDeleted(ctx, uid)
 		return tool.Result{Spent: spent}, err
 	}
 	owner, owned := translate.Parent(&child)
@@ -49,13 +49,14 @@ func (f family) took(ctx context.Context, parent turn.DeletedTurn, call loop.Int
 	return tool.Result{Spent: translate.SubAgentUsage(&child), Descendants: translate.Descendants(&child)}, nil
 }
 
-// left returns the usage of a Turn whose object is gone, or a *tool.Pending while a Turn of its own sub-agents has
-// not ended. It returns nil if the usage is unknown: the UID is empty, or the journal is gone or cannot be read.
-func (f family) left(ctx context.Context, uid string) (*tool.Spent, error) {
+// usageOfDeleted returns the usage of a Turn whose object is gone, or a *tool.Pending while a Turn of its own
+// sub-agents has not ended. It returns nil if the usage is unknown: the UID is empty, or the journal is gone or
+// cannot be read.
+func (f family) usageOfDeleted(ctx context.Context, uid string) (*tool.Spent, error) {
 	if uid == "" {
 		return nil, nil //nolint:nilnil // because "not known" is an answer, not an error
 	}
-	spent, err := f.engine.Spent(ctx, uid, f.took)
+	spent, err := f.engine.Spent(ctx, uid, f.usage)
 	waits, isParked := errors.AsType[*loop.Parked](err)
 	switch {
 	case isParked:

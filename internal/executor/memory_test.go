@@ -144,7 +144,7 @@ func TestWaitForMemoryNeedsNoWrite(t *testing.T) {
 	awaitWaiting(t, e)
 	e.mu.Lock()
 	for _, r := range e.runs {
-		go r.progress.due() // the write of the wait, which the gate stops
+		go r.progress.onTimer() // the write of the wait, which the gate stops
 	}
 	e.mu.Unlock()
 	others.Release()

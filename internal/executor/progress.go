@@ -23,7 +23,7 @@ const progressDelay = time.Second
 type statusUpdate struct {
 	// progress is the newest progress of the run, or nil if there is none yet.
 	progress *turn.Progress
-	// awaitsMemory says whether the run waits for memory, or nil if the status says so correctly.
+	// awaitsMemory says whether the run waits for memory, or nil if the status already shows it.
 	awaitsMemory *bool
 }
 
@@ -63,7 +63,7 @@ func (p *progress) begin(ctx context.Context, t *v1alpha1.Turn, write progressWr
 	defer p.mu.Unlock()
 	p.life, p.end = context.WithCancel(ctx)
 	p.turn, p.write = t, write
-	p.timer = time.AfterFunc(progressInterval, p.due)
+	p.timer = time.AfterFunc(progressInterval, p.onTimer)
 }
 
 // note stores the newest progress of the run. It does not block.
@@ -92,8 +92,8 @@ func (p *progress) writeSoon() {
 	}
 }
 
-// due writes the newest state of the run, if it has changed, and starts the next interval. The timer calls it.
-func (p *progress) due() {
+// onTimer writes the newest state of the run, if it has changed, and starts the next interval. The timer calls it.
+func (p *progress) onTimer() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.over {

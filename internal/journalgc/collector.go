@@ -141,9 +141,9 @@ func newTimer() *time.Timer {
 	return t
 }
 
-// every returns the time between two rounds. A journal is kept for at most a quarter longer than Retention, or a
-// minute if that is more.
-func (c *Collector) every() time.Duration {
+// roundInterval returns the time between two rounds. A journal is kept for at most a quarter longer than Retention,
+// or a minute if that is more.
+func (c *Collector) roundInterval() time.Duration {
 	if c.interval > 0 {
 		return c.interval
 	}
@@ -162,9 +162,9 @@ func (c *Collector) round(ctx context.Context) time.Duration {
 	c.report("purge journals", purged)
 	c.measure(ctx)
 	if swept != nil || purged != nil {
-		return min(c.every(), retryTime)
+		return min(c.roundInterval(), retryTime)
 	}
-	return c.every()
+	return c.roundInterval()
 }
 
 // report logs a failure, unless the manager is stopping. A failure only costs disk space.

@@ -506,7 +506,7 @@ func TestEvery(t *testing.T) {
 	for retention, want := range map[time.Duration]time.Duration{
 		0: time.Minute, time.Minute: time.Minute, time.Hour: 15 * time.Minute, 24 * time.Hour: time.Hour,
 	} {
-		if got := (&Collector{Retention: retention}).every(); got != want {
+		if got := (&Collector{Retention: retention}).roundInterval(); got != want {
 			t.Errorf("with a retention of %s a round every %s, want %s", retention, got, want)
 		}
 	}

@@ -56,8 +56,9 @@ type namespaceSeries struct {
 // pair is a model of a ModelProvider. Its value in the map models is the number of sweeps since the last count.
 type pair struct{ provider, model string }
 
-// in calls count with the value of the label namespace and with the state of the namespace, which is nil for Other.
-func (b *bounds) in(name string, count func(label string, n *namespaceSeries)) {
+// withNamespace calls count with the value of the label namespace and with the state of the namespace, which is nil
+// for Other.
+func (b *bounds) withNamespace(name string, count func(label string, n *namespaceSeries)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := b.namespaces[name]

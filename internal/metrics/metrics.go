@@ -100,7 +100,7 @@ func Controls() (done func()) {
 
 // Started counts a running Turn of a namespace, until done is called.
 func Started(namespace string) (done func()) {
-	known.in(namespace, func(label string, n *namespaceSeries) {
+	known.withNamespace(namespace, func(label string, n *namespaceSeries) {
 		count := func(by int) {
 			running.WithLabelValues(label).Add(float64(by))
 			if n != nil {
@@ -119,7 +119,7 @@ func Started(namespace string) (done func()) {
 
 // Ended counts a Turn that has ended, after its status was written. result is nil if the Turn was not run.
 func Ended(t *v1alpha1.Turn, result *turn.Result) {
-	known.in(t.Namespace, func(label string, n *namespaceSeries) {
+	known.withNamespace(t.Namespace, func(label string, n *namespaceSeries) {
 		ended.WithLabelValues(label, t.StateReason()).Inc()
 		if result == nil {
 			return
@@ -150,7 +150,7 @@ func Ended(t *v1alpha1.Turn, result *turn.Result) {
 
 // Bound counts a Turn that was bound to an executor for the first time. waited is its waiting time.
 func Bound(namespace string, waited time.Duration) {
-	known.in(namespace, func(label string, _ *namespaceSeries) { queueWait.WithLabelValues(label).Observe(waited.Seconds()) })
+	known.withNamespace(namespace, func(label string, _ *namespaceSeries) { queueWait.WithLabelValues(label).Observe(waited.Seconds()) })
 }
 
 // ClockOffset records how far the clock of the API server is ahead of the clock of this machine.
@@ -158,10 +158,10 @@ func ClockOffset(d time.Duration) { clockOffset.Set(d.Seconds()) }
 
 // Parked counts a Turn that was parked, after its status was written.
 func Parked(t *v1alpha1.Turn) {
-	known.in(t.Namespace, func(label string, _ *namespaceSeries) { parked.WithLabelValues(label, t.StateReason()).Inc() })
+	known.withNamespace(t.Namespace, func(label string, _ *namespaceSeries) { parked.WithLabelValues(label, t.StateReason()).Inc() })
 }
 
 // JournalLost counts a Turn whose journal was lost, after its status was written.
 func JournalLost(t *v1alpha1.Turn, l Loss) {
-	known.in(t.Namespace, func(label string, _ *namespaceSeries) { journalsLost.WithLabelValues(label, string(l)).Inc() })
+	known.withNamespace(t.Namespace, func(label string, _ *namespaceSeries) { journalsLost.WithLabelValues(label, string(l)).Inc() })
 }

@@ -68,11 +68,11 @@ func (g *grams) at(text []byte) uint64 {
 // candidates returns the forms whose pivot is in a view. Its time is linear in the length of the view, because each
 // gram is checked only once.
 func (r *Redactor) candidates(v *view) []int {
-	return r.in(&r.filter.folded, v.low, r.in(&r.filter.others, v.text, nil))
+	return r.appendForms(&r.filter.folded, v.low, r.appendForms(&r.filter.others, v.text, nil))
 }
 
-// in adds the forms of g whose pivot is in a text to found.
-func (r *Redactor) in(g *grams, text []byte, found []int) []int {
+// appendForms adds the forms of g whose pivot is in a text to found.
+func (r *Redactor) appendForms(g *grams, text []byte, found []int) []int {
 	if len(g.forms) == 0 {
 		return found
 	}

@@ -48,8 +48,8 @@ func newForm(text string) form {
 	return f
 }
 
-// in returns the text of a view that the form is compared with.
-func (f *form) in(v *view) []byte {
+// textOf returns the text of a view that the form is compared with.
+func (f *form) textOf(v *view) []byte {
 	if f.folded {
 		return v.low
 	}
@@ -75,7 +75,7 @@ func period(text []byte) int {
 
 // whole finds the occurrences that reveal the form in any text, and adds their positions to found.
 func (f *form) whole(v *view, found []span) []span {
-	text := f.in(v)
+	text := f.textOf(v)
 	for at := 0; ; {
 		i := bytes.Index(text[at:], f.pivot)
 		if i < 0 {

@@ -57,7 +57,7 @@ func (s *Set) Put(namespace, owner string, credentials []string) {
 
 // Redact returns a text without the current credentials of a namespace, as Redactor.Redact does.
 func (s *Set) Redact(namespace, text string) string {
-	if r := s.of(namespace); r != nil && text != "" {
+	if r := s.redactorOf(namespace); r != nil && text != "" {
 		return r.Redact(text)
 	}
 	return text
@@ -68,8 +68,8 @@ func (s *Set) RedactFunc(namespace string) func(text string) string {
 	return func(text string) string { return s.Redact(namespace, text) }
 }
 
-// of returns the redactor of a namespace, or nil if it has no credentials.
-func (s *Set) of(namespace string) *Redactor {
+// redactorOf returns the redactor of a namespace, or nil if it has no credentials.
+func (s *Set) redactorOf(namespace string) *Redactor {
 	if s == nil {
 		return nil
 	}

@@ -65,7 +65,7 @@ func FinishRefused(t *v1alpha1.Turn, message string, now time.Time) {
 
 // End ends a Turn without a run: it never ran, or its journal cannot be read because no executor is running. The facts
 // in the status stay. A run that handed the Turn back has reported all its calls; the calls of any other run are
-// unknown. The reason must be one of a failure in the table above.
+// unknown. The reason must be that of a failure in the table outcomes.
 func End(t *v1alpha1.Turn, reason, message string, now time.Time) {
 	if b := t.Status.Executor; b != nil {
 		b.Name = ""

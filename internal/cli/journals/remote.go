@@ -51,7 +51,7 @@ func (r *Remote) Entries(ctx context.Context, q readapi.Query) iter.Seq2[journal
 		begun, reached := false, r.env.Now()
 		for {
 			after, since := q.After, r.env.Now()
-			progress, stopped, err := r.once(ctx, &q, yield)
+			progress, stopped, err := r.attempt(ctx, &q, yield)
 			begun = begun || progress
 			if progress {
 				reached = r.env.Now()
@@ -78,9 +78,9 @@ func (r *Remote) Entries(ctx context.Context, q readapi.Query) iter.Seq2[journal
 	}
 }
 
-// once reads through one connection until it ends. progress reports whether the server has begun its reply, even if
-// there were no new entries. stopped reports whether the consumer wants no more entries.
-func (r *Remote) once(ctx context.Context, q *readapi.Query, yield func(journal.Entry, error) bool) (progress, stopped bool, err error) {
+// attempt reads through one connection until it ends. progress reports whether the server has begun its reply, even
+// if there were no new entries. stopped reports whether the consumer wants no more entries.
+func (r *Remote) attempt(ctx context.Context, q *readapi.Query, yield func(journal.Entry, error) bool) (progress, stopped bool, err error) {
 	c, err := r.connect(ctx)
 	if err != nil {
 		return false, false, err
