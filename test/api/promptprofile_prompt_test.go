@@ -75,9 +75,9 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 			Expect(err).NotTo(HaveOccurred())
 			Expect(fromSet(set, object).(*v1alpha1.PromptProfile).Spec.Sections).To(Equal(want))
 		},
-		Entry("an empty one", `spec: {sections: []}`, []string{}),
+		Entry("an empty list", `spec: {sections: []}`, []string{}),
 		Entry("one that names a section", `spec: {sections: [agent]}`, []string{"agent"}),
-		Entry("none", `{}`, []string(nil)),
+		Entry("no list", `{}`, []string(nil)),
 	)
 
 	DescribeTable("accepts",
@@ -97,8 +97,8 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 		Entry("empty texts around the sections", `spec: {stablePrefix: "", dynamicSuffix: ""}`),
 		Entry("an empty text of the tools", `spec: {overrides: {tools: ""}}`),
 		Entry("an unknown section, which the status reports", `spec: {sections: [agent, wether]}`),
-		Entry("a key of a skill of one letter", `spec: {skills: [{key: a, content: c}]}`),
-		Entry("a key of a skill of many kinds of characters", `spec: {skills: [{key: Triage_2-b, content: c}]}`),
+		Entry("a skill key of one letter", `spec: {skills: [{key: a, content: c}]}`),
+		Entry("a skill key with all kinds of characters", `spec: {skills: [{key: Triage_2-b, content: c}]}`),
 		Entry("one trait", `spec: {identity: {traits: {voice: Technical}}}`),
 		Entry("the same id for overlays of the profile and of its shaping",
 			`spec: {overlays: [{id: a, text: t}], shaping: {overlays: [{id: a, text: u}]}}`),
@@ -117,9 +117,9 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 		Entry("with two contents", `{key: a, content: "", contentFrom: {configMapKeyRef: {name: c, key: k}}}`, "",
 			"exactly one of content and contentFrom must be given"),
 		Entry("with content from nowhere", `{key: a, contentFrom: {}}`, ".contentFrom.configMapKeyRef", "Required value"),
-		Entry("with content from a ConfigMap that is no name", `{key: a, contentFrom: {configMapKeyRef: {name: a b, key: k}}}`,
+		Entry("with content from a ConfigMap with an invalid name", `{key: a, contentFrom: {configMapKeyRef: {name: a b, key: k}}}`,
 			".contentFrom.configMapKeyRef.name", "name must be a lower-case DNS name"),
-		Entry("with content from a key that is none", `{key: a, contentFrom: {configMapKeyRef: {name: c, key: a b}}}`,
+		Entry("with content from an invalid key", `{key: a, contentFrom: {configMapKeyRef: {name: c, key: a b}}}`,
 			".contentFrom.configMapKeyRef.key", "key must consist of letters, digits, '-', '_' and '.'"),
 		Entry("with content from a Secret", `{key: a, contentFrom: {secretKeyRef: {name: c, key: k}}}`,
 			".contentFrom.secretKeyRef", "unknown field"),
@@ -132,7 +132,7 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 			refused(ctx, profileBase, `spec: {`+patch+`}`, strings.TrimSuffix("spec."+field, "."), message)
 		},
 		Entry("an unknown mode", `mode: Chat`, "mode", `supported values: "Full", "Minimal", "Task", "None"`),
-		Entry("sections that are no list", `sections: agent`, "sections", "must be of type array"),
+		Entry("sections that are not a list", `sections: agent`, "sections", "must be of type array"),
 		Entry("too many sections", `sections: [`+numbered(17, "s%d")+`]`, "sections", "must have at most 16 items"),
 		Entry("too long a name of a section", `sections: [`+strings.Repeat("s", 64)+`]`, "sections[0]", "63"),
 		Entry("too long a prefix", `stablePrefix: `+strings.Repeat("p", 32769), "stablePrefix", "may not be more than 32768"),

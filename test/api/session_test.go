@@ -46,8 +46,8 @@ var _ = Describe("Session", func() {
 		Entry("zeros around a cost", budgeted(`maxCost: "00.50"`)),
 		Entry("the shortest time", `spec: {ttlSecondsAfterLastTurn: 1}`),
 		Entry("the longest time", `spec: {ttlSecondsAfterLastTurn: 31536000}`),
-		Entry("to go on after a loss of its history", `spec: {onHistoryLoss: Continue}`),
-		Entry("to wait after a loss of its history", `spec: {onHistoryLoss: Wait}`),
+		Entry("a Session that continues after a loss of its history", `spec: {onHistoryLoss: Continue}`),
+		Entry("a Session that waits after a loss of its history", `spec: {onHistoryLoss: Wait}`),
 	)
 
 	DescribeTable("refuses",
@@ -60,7 +60,7 @@ var _ = Describe("Session", func() {
 		Entry("too many turns", budgeted(`maxTurns: 1000001`), "spec.budget.maxTurns", "less than or equal to 1000000"),
 		Entry("no tokens", budgeted(`maxTokens: 0`), "spec.budget.maxTokens", "greater than or equal to 1"),
 		Entry("too many tokens", budgeted(`maxTokens: 1000000000001`), "spec.budget.maxTokens", "less than or equal to 1000000000000"),
-		Entry("a cost of nothing", budgeted(`maxCost: "0.00"`), "spec.budget.maxCost", "maxCost must be a decimal above 0"),
+		Entry("a cost of 0", budgeted(`maxCost: "0.00"`), "spec.budget.maxCost", "maxCost must be a decimal above 0"),
 		Entry("a negative cost", budgeted(`maxCost: "-1"`), "spec.budget.maxCost", "maxCost must be a decimal above 0"),
 		Entry("a cost with an exponent", budgeted(`maxCost: "1e3"`), "spec.budget.maxCost", "maxCost must be a decimal above 0"),
 		Entry("a cost with a currency", budgeted(`maxCost: "5 USD"`), "spec.budget.maxCost", "maxCost must be a decimal above 0"),
@@ -106,7 +106,7 @@ var _ = Describe("a Turn of a Session", func() {
 			"spec.context.session", "context.session must not have an id or a subject if sessionRef is given"),
 		Entry("a subject of the conversation", `spec: {`+talking+`, context: {session: {subject: a}}}`,
 			"spec.context.session", "context.session must not have an id or a subject if sessionRef is given"),
-		Entry("a name that is none", `spec: {sessionRef: {name: "a b"}}`, "spec.sessionRef.name", "name must be a lower-case DNS name"),
+		Entry("an invalid name", `spec: {sessionRef: {name: "a b"}}`, "spec.sessionRef.name", "name must be a lower-case DNS name"),
 		Entry("no name", `spec: {sessionRef: {}}`, "spec.sessionRef.name", "Required value"),
 	)
 
@@ -152,7 +152,7 @@ var _ = Describe("limits", func() {
 			Entry("too many calls", `maxToolCalls: 1001`, "maxToolCalls", "less than or equal to 1000"),
 			Entry("no token", `maxTokens: 0`, "maxTokens", "greater than or equal to 1"),
 			Entry("too many tokens", `maxTokens: 1000000001`, "maxTokens", "less than or equal to 1000000000"),
-			Entry("a cost of nothing", `maxCost: "0"`, "maxCost", "maxCost must be a decimal above 0"),
+			Entry("a cost of 0", `maxCost: "0"`, "maxCost", "maxCost must be a decimal above 0"),
 			Entry("a cost with a sign", `maxCost: "+1"`, "maxCost", "maxCost must be a decimal above 0"),
 			Entry("a cost without a digit before the point", `maxCost: ".5"`, "maxCost", "maxCost must be a decimal above 0"),
 			Entry("a cost of too many digits", `maxCost: "1000000000000"`, "maxCost", "at most 12 digits before"),

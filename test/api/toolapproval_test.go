@@ -36,7 +36,7 @@ var _ = Describe("ToolApproval", func() {
 	DescribeTable("accepts",
 		func(ctx SpecContext, patch string) { acceptedAndIgnored(ctx, approvalBase, patch) },
 		Entry("an approval", `spec: {decision: Approved}`),
-		Entry("the longest of all", `spec: {step: 1000, callID: `+strings.Repeat("c", 128)+`, reason: `+strings.Repeat("r", 1024)+
+		Entry("the longest values", `spec: {step: 1000, callID: `+strings.Repeat("c", 128)+`, reason: `+strings.Repeat("r", 1024)+
 			`, decidedBy: `+strings.Repeat("d", 256)+`}`),
 		Entry("a tool of a server", `spec: {toolServerUID: 00000000-0000-0000-0000-000000000001}`),
 		Entry("a service account", `spec: {decidedBy: "system:serviceaccount:helpdesk:bot"}`),
@@ -50,7 +50,7 @@ var _ = Describe("ToolApproval", func() {
 		Entry("no UID, so that it would hold for another Turn of the name", `spec: {turnUID: null}`, "spec.turnUID", "Required value"),
 		Entry("an empty UID", `spec: {turnUID: ""}`, "spec.turnUID", "at least 1 chars long"),
 		Entry("no step", `spec: {step: null}`, "spec.step", "Required value"),
-		Entry("a step before the first", `spec: {step: 0}`, "spec.step", "greater than or equal to 1"),
+		Entry("step 0", `spec: {step: 0}`, "spec.step", "greater than or equal to 1"),
 		Entry("a step beyond the maximum", `spec: {step: 1001}`, "spec.step", "less than or equal to 1000"),
 		Entry("no call", `spec: {callID: null}`, "spec.callID", "Required value"),
 		Entry("an empty call", `spec: {callID: ""}`, "spec.callID", "at least 1 chars long"),
