@@ -147,10 +147,10 @@ func TestSpreadIsOfTheExecutors(t *testing.T) {
 		processes []Process
 		want      float64
 	}{
-		"one alone":     {[]Process{{Turns: new(300)}}, math.NaN()},
-		"a controller":  {[]Process{{}, {Turns: new(100)}, {Turns: new(200)}}, 2},
-		"one had none":  {[]Process{{Turns: new(0)}, {Turns: new(300)}}, math.Inf(1)},
-		"three of them": {[]Process{{Turns: new(10)}, {Turns: new(5)}, {Turns: new(30)}}, 6},
+		"one executor":                   {[]Process{{Turns: new(300)}}, math.NaN()},
+		"a controller and two executors": {[]Process{{}, {Turns: new(100)}, {Turns: new(200)}}, 2},
+		"an executor without Turns":      {[]Process{{Turns: new(0)}, {Turns: new(300)}}, math.Inf(1)},
+		"three executors":                {[]Process{{Turns: new(10)}, {Turns: new(5)}, {Turns: new(30)}}, 6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := (&Measurement{Processes: tc.processes}).spread()

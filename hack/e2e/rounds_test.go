@@ -108,17 +108,17 @@ func TestTakeOverTime(t *testing.T) {
 		gone, started, first float64
 		fails                bool
 	}{
-		"in time":                              {abrupt: true, started: 1, first: 14.9},
-		"too late":                             {abrupt: true, started: 1, first: 15.1, fails: true},
-		"the container was late":               {abrupt: true, started: 6, first: 18.9},
-		"the container was late, and more":     {abrupt: true, started: 6, first: 19.1, fails: true},
-		"after the grace time":                 {started: 31, first: 43.9},
-		"after the grace time, too late":       {started: 31, first: 44.1, fails: true},
-		"stopped before the end of its time":   {started: 1, first: 13.9},
-		"stopped at once, and then taken late": {started: 1, first: 14.1, fails: true},
-		"used its grace time beside the new":   {gone: 25, started: 1, first: 37.9},
-		"used its grace time, and taken late":  {gone: 25, started: 1, first: 38.1, fails: true},
-		"killed, and its Pod stayed for long":  {abrupt: true, gone: 25, started: 1, first: 15.1, fails: true},
+		"in time":                    {abrupt: true, started: 1, first: 14.9},
+		"too late":                   {abrupt: true, started: 1, first: 15.1, fails: true},
+		"the container started late": {abrupt: true, started: 6, first: 18.9},
+		"the container started late, and the take-over took too long": {abrupt: true, started: 6, first: 19.1, fails: true},
+		"after the grace time":                                  {started: 31, first: 43.9},
+		"after the grace time, too late":                        {started: 31, first: 44.1, fails: true},
+		"stopped before the end of its time":                    {started: 1, first: 13.9},
+		"stopped at once, and taken over too late":              {started: 1, first: 14.1, fails: true},
+		"stopped after its grace time, beside the new Pod":      {gone: 25, started: 1, first: 37.9},
+		"stopped after its grace time, and taken over too late": {gone: 25, started: 1, first: 38.1, fails: true},
+		"killed, and its Pod stayed for long":                   {abrupt: true, gone: 25, started: 1, first: 15.1, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -132,12 +132,12 @@ func TestTokenMustHaveTheAudience(t *testing.T) {
 		"no audience required, none given": {want: http.StatusOK},
 		"the required audience":            {wanted: []string{"capstan"}, has: []string{"capstan"}, want: http.StatusOK},
 		"one of several audiences":         {wanted: []string{"capstan", "logs"}, has: []string{"other", "logs"}, want: http.StatusOK},
-		"another":                          {wanted: []string{"capstan"}, has: []string{"vault"}, want: http.StatusUnauthorized},
+		"another audience":                 {wanted: []string{"capstan"}, has: []string{"vault"}, want: http.StatusUnauthorized},
 		"the audience of the API server": {
 			wanted: []string{"capstan"}, has: []string{"https://kubernetes.default.svc"},
 			want: http.StatusUnauthorized,
 		},
-		"unknown": {wanted: []string{"capstan"}, want: http.StatusUnauthorized},
+		"unknown audience": {wanted: []string{"capstan"}, want: http.StatusUnauthorized},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -25,22 +25,22 @@ func TestOtherMachinesSeeNoDetailsOfChecks(t *testing.T) {
 		status     int
 		body       string // the whole body, or a part of it if it begins with *
 	}{
-		"alive, here":                   {broken, "127.0.0.1:1", "/healthz", 200, "ok"},
-		"alive, elsewhere":              {broken, "10.0.0.1:1", "/healthz", 200, "ok"},
-		"ready, elsewhere":              {well, "10.0.0.1:1", "/readyz", 200, "ok"},
-		"not ready, elsewhere":          {broken, "10.0.0.1:1", "/readyz", 503, "not ready\n"},
-		"not ready, verbose, elsewhere": {broken, "10.0.0.1:1", "/readyz?verbose=1", 503, "not ready\n"},
-		"not ready, from IPv6":          {broken, "[2001:db8::1]:1", "/readyz", 503, "not ready\n"},
-		"a check, elsewhere":            {broken, "10.0.0.1:1", "/readyz/store", 404, "404 page not found\n"},
-		"a check that works, elsewhere": {broken, "10.0.0.1:1", "/readyz/cache", 404, "404 page not found\n"},
-		"an unknown check, elsewhere":   {broken, "10.0.0.1:1", "/readyz/other", 404, "404 page not found\n"},
-		"an invalid address":            {broken, "", "/readyz", 503, "not ready\n"},
-		"ready, here":                   {well, "127.0.0.1:1", "/readyz", 200, "ok"},
-		"not ready, here":               {broken, "127.0.0.1:1", "/readyz", 500, "*[-]store failed"},
-		"not ready, here, by IPv6":      {broken, "[::1]:1", "/readyz", 500, "*[-]store failed"},
-		"a check, here":                 {broken, "127.0.0.1:1", "/readyz/store", 500, "*" + secret},
-		"a check that works, here":      {broken, "127.0.0.1:1", "/readyz/cache", 200, "ok"},
-		"nothing else":                  {well, "127.0.0.1:1", "/metrics", 404, "404 page not found\n"},
+		"alive, from this machine":                 {broken, "127.0.0.1:1", "/healthz", 200, "ok"},
+		"alive, from another machine":              {broken, "10.0.0.1:1", "/healthz", 200, "ok"},
+		"ready, from another machine":              {well, "10.0.0.1:1", "/readyz", 200, "ok"},
+		"not ready, from another machine":          {broken, "10.0.0.1:1", "/readyz", 503, "not ready\n"},
+		"not ready, verbose, from another machine": {broken, "10.0.0.1:1", "/readyz?verbose=1", 503, "not ready\n"},
+		"not ready, from another machine by IPv6":  {broken, "[2001:db8::1]:1", "/readyz", 503, "not ready\n"},
+		"a failed check, from another machine":     {broken, "10.0.0.1:1", "/readyz/store", 404, "404 page not found\n"},
+		"a check that works, from another machine": {broken, "10.0.0.1:1", "/readyz/cache", 404, "404 page not found\n"},
+		"an unknown check, from another machine":   {broken, "10.0.0.1:1", "/readyz/other", 404, "404 page not found\n"},
+		"an invalid address":                       {broken, "", "/readyz", 503, "not ready\n"},
+		"ready, from this machine":                 {well, "127.0.0.1:1", "/readyz", 200, "ok"},
+		"not ready, from this machine":             {broken, "127.0.0.1:1", "/readyz", 500, "*[-]store failed"},
+		"not ready, from this machine by IPv6":     {broken, "[::1]:1", "/readyz", 500, "*[-]store failed"},
+		"a failed check, from this machine":        {broken, "127.0.0.1:1", "/readyz/store", 500, "*" + secret},
+		"a check that works, from this machine":    {broken, "127.0.0.1:1", "/readyz/cache", 200, "ok"},
+		"another path":                             {well, "127.0.0.1:1", "/metrics", 404, "404 page not found\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, tc.path, http.NoBody)

@@ -317,7 +317,7 @@ func TestLoadPaths(t *testing.T) {
 		want  string
 	}{
 		"no path": {nil, "failed to load manifests: name a file, a directory or - for standard input"},
-		"a path of nothing": {
+		"a path that does not exist": {
 			[]string{filepath.Join(dir, "none")},
 			filepath.Join(dir, "none") + ": failed to find it: no such file or directory",
 		},

@@ -61,18 +61,18 @@ func TestTurnChoice(t *testing.T) {
 		name      string
 		want, err string
 	}{
-		"the only one":          {[]string{turn}, "", "default/first", ""},
-		"by name":               {[]string{turn, second}, "second", "default/second", ""},
-		"by namespace and name": {[]string{turn, elsewhere}, "helpdesk/first", "helpdesk/first", ""},
-		"none":                  {[]string{agent}, "", "", "failed to choose a Turn: the manifests have none"},
-		"several":               {[]string{turn, second}, "", "", "failed to choose a Turn: name one of default/first, default/second"},
-		"an unknown one":        {[]string{turn}, "third", "", `failed to find Turn "third": the manifests have default/first`},
-		"a name of two of them": {
+		"one Turn, no name":      {[]string{turn}, "", "default/first", ""},
+		"by name":                {[]string{turn, second}, "second", "default/second", ""},
+		"by namespace and name":  {[]string{turn, elsewhere}, "helpdesk/first", "helpdesk/first", ""},
+		"no Turn, no name":       {[]string{agent}, "", "", "failed to choose a Turn: the manifests have none"},
+		"several Turns, no name": {[]string{turn, second}, "", "", "failed to choose a Turn: name one of default/first, default/second"},
+		"an unknown name":        {[]string{turn}, "third", "", `failed to find Turn "third": the manifests have default/first`},
+		"a name of two Turns": {
 			[]string{turn, elsewhere},
 			"first", "",
 			"failed to choose a Turn: name one of default/first, helpdesk/first",
 		},
-		"an unknown name of none": {[]string{agent}, "first", "", "failed to choose a Turn: the manifests have none"},
+		"no Turn, a name": {[]string{agent}, "first", "", "failed to choose a Turn: the manifests have none"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

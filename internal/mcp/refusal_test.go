@@ -38,11 +38,11 @@ func TestRefusalsOfCalls(t *testing.T) {
 			"the server has no such thing, and knows the session", 404,
 			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"no such order"}}`, 1, tool.Failed, "no such order",
 		},
-		"404, number as a text": {
-			"some servers write it so", 404,
+		"404, ID as a text": {
+			"some servers send the ID as a text", 404,
 			`{"id":"%s","error":{"code":-32000,"message":"no such order"}}`, 1, tool.Failed, "no such order",
 		},
-		"404, odd error": {"it is about this call", 404, `{"id":%s,"error":"no such order"}`, 1, tool.Failed, "no such order"},
+		"404, plain error": {"it is about this call", 404, `{"id":%s,"error":"no such order"}`, 1, tool.Failed, "no such order"},
 		"404, long": {
 			"an answer has no length of its own", 404,
 			`{"id":%s,"error":{"code":-32000,"message":"` + strings.Repeat("x", 20<<10) + `"}}`, 1, tool.Failed, "xxx",
@@ -52,21 +52,21 @@ func TestRefusalsOfCalls(t *testing.T) {
 			tool.InvalidArguments, "bad",
 		},
 		"400, session word": {
-			"that is no session of the protocol", 400,
+			"the message is not about a session of the protocol", 400,
 			`{"id":null,"error":{"code":-32000,"message":"the shopping session is over"}}`, 1, tool.Failed, "HTTP 400",
 		},
 		"400, no session": {
-			"it was not taken", 400,
+			"the server has not made the call", 400,
 			`{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}}`,
 			2, tool.Unavailable, "the server has ended the session",
 		},
 		"404, no session": {
-			"it was not taken", 404,
+			"the server has not made the call", 404,
 			`{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`, 2, tool.Unavailable,
 			"the server has ended the session",
 		},
-		"404, another's": {
-			"it is about nothing that was asked", 404,
+		"404, response to another request": {
+			"its ID is not that of this call", 404,
 			`{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"Session not found"}}`, 2,
 			tool.Unavailable, "the server has ended the session",
 		},

@@ -129,13 +129,13 @@ func TestJudge(t *testing.T) {
 			store.Use{Bytes: 83 * gib, Free: -1, Namespaces: map[string]int64{"a": 38 * gib, "b": 45 * gib}},
 			"n",
 		},
-		"beside a newcomer": {
+		"beside a new namespace": {
 			"other namespaces do not stop its running Turns",
 			quota.Limits{Total: 100 * gib},
 			store.Use{Bytes: 57 * gib, Free: -1, Namespaces: map[string]int64{"a": 43 * gib, "b": 14 * gib}},
 			"n",
 		},
-		"beside many that use little": {"they do not make the shares small", quota.Limits{Total: 100 * gib}, store.Use{
+		"beside many namespaces that use little": {"they do not make the shares small", quota.Limits{Total: 100 * gib}, store.Use{
 			Bytes: 59 * gib, Free: -1,
 			Namespaces: map[string]int64{"a": 43 * gib, "b": 4 * gib, "c": 4 * gib, "d": 4 * gib, "e": 4 * gib},
 		}, "n"},
@@ -145,7 +145,7 @@ func TestJudge(t *testing.T) {
 			store.Use{Bytes: 70 * gib, Free: -1, Namespaces: map[string]int64{"a": 30 * gib, "b": 20 * gib, "c": 20 * gib}},
 			"nr",
 		},
-		"beside a large one": {
+		"beside a large namespace": {
 			"a small one continues while the large one waits",
 			quota.Limits{Total: 90 * gib},
 			store.Use{Bytes: 50 * gib, Free: -1, Namespaces: map[string]int64{"a": 5 * gib, "b": 45 * gib}},

@@ -80,10 +80,10 @@ func TestParseConfigErrorsNameRuleAndField(t *testing.T) {
 		"empty model":             {"models: [a, '']", []string{"models[1]"}},
 		"bad pattern":             {"rules: [{when: {matches: '('}}]", []string{"rules[0].when.matches"}},
 		"negative tool messages":  {"rules: [{when: {toolMessages: -1}}]", []string{"rules[0].when.toolMessages: must be 0 or more"}},
-		"tools that are no truth": {"rules: [{when: {hasTools: 1}}]", []string{"rules[0]", "when.hasTools: must be true or false"}},
+		"hasTools not a boolean":  {"rules: [{when: {hasTools: 1}}]", []string{"rules[0]", "when.hasTools: must be true or false"}},
 		"bad template":            {"rules: [{reply: {text: '{{ .User'}}]", []string{"rules[0].reply.text"}},
 		"misspelt template field": {"rules: [{reply: {text: '{{ .Usr }}'}}]", []string{"rules[0].reply.text", "Usr"}},
-		"bad template of a call": {
+		"bad template of arguments": {
 			"rules: [{reply: {toolCalls: [{name: f, arguments: '{{ nope }}'}]}}]",
 			[]string{"rules[0].reply.toolCalls[0].arguments"},
 		},
@@ -92,9 +92,9 @@ func TestParseConfigErrorsNameRuleAndField(t *testing.T) {
 		"negative tokens":   {"rules: [{reply: {usage: {cachedTokens: -1}}}]", []string{"rules[0].reply.usage.cachedTokens"}},
 		"negative chunk":    {"rules: [{reply: {chunkChars: -1}}]", []string{"rules[0].reply.chunkChars"}},
 		"too many repeats":  {"rules: [{reply: {repeat: 1000001}}]", []string{"rules[0].reply.repeat", "1000000"}},
-		"times of none":     {"rules: [{times: 0}]", []string{"rules[0].times"}},
+		"times of 0":        {"rules: [{times: 0}]", []string{"rules[0].times"}},
 		"status of success": {"rules: [{fault: {status: 200}}]", []string{"rules[0].fault.status", "400"}},
-		"latency":           {"rules: [{fault: {latencyMilliseconds: -1}}]", []string{"rules[0].fault.latencyMilliseconds"}},
+		"negative latency":  {"rules: [{fault: {latencyMilliseconds: -1}}]", []string{"rules[0].fault.latencyMilliseconds"}},
 		"chunk delay": {
 			"rules: [{fault: {chunkDelayMilliseconds: 3600001}}]",
 			[]string{"rules[0].fault.chunkDelayMilliseconds"},
