@@ -113,7 +113,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"NamespaceTwice":      {[]string{"watchNamespaces={a,a}"}, []string{"/watchNamespaces"}},
 		"LogLevel":            {[]string{"log.level=loud"}, []string{"/log/level", "'debug', 'info', 'error'"}},
 		"LogFormat":           {[]string{"log.format=xml"}, []string{"/log/format", "'json', 'console'"}},
-		"FewerThanNoTurns":    {[]string{"maxConcurrentTurns=-1"}, []string{"/maxConcurrentTurns", "want 0"}},
+		"NegativeTurns":       {[]string{"maxConcurrentTurns=-1"}, []string{"/maxConcurrentTurns", "want 0"}},
 		"ShareOfTurns":        {[]string{"maxRunningTurnsPerNamespace=120%"}, []string{"/maxRunningTurnsPerNamespace", "120%"}},
 		"Digest":              {[]string{"image.digest=sha1:abc"}, []string{"/image/digest"}},
 		"PullPolicy":          {[]string{"image.pullPolicy=Sometimes"}, []string{"/image/pullPolicy", "'IfNotPresent'"}},
@@ -138,11 +138,11 @@ func TestBadValuesAreRefused(t *testing.T) {
 		},
 		"UnknownLimit":     {[]string{"limits.maxTurns=3"}, []string{"/limits", "'maxTurns' not allowed"}},
 		"LimitOutOfBounds": {[]string{"limits.maxSteps=1000"}, []string{"/limits/maxSteps", "want 100"}},
-		"ScalingNothing": {
+		"AutoscalingWithoutSeparateExecutors": {
 			[]string{"executor.autoscaling.enabled=true"},
 			[]string{"executor.autoscaling.enabled needs executor.separate"},
 		},
-		"ScalingDown": {
+		"AutoscalingMinimumAboveMaximum": {
 			[]string{
 				storeURL,
 				"executor.separate=true,executor.autoscaling.enabled=true," +
@@ -150,7 +150,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 			},
 			[]string{"minReplicas must be at most maxReplicas, got 11 and 10"},
 		},
-		"ScalingBlindly": {
+		"AutoscalingWithoutPrometheus": {
 			[]string{storeURL, "executor.separate=true,executor.autoscaling.enabled=true"},
 			[]string{"executor.autoscaling.prometheusAddress must be set"},
 		},
@@ -158,7 +158,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 			[]string{"metrics.podMonitor.enabled=true,metrics.serviceMonitor.enabled=true"},
 			[]string{"must not both be true"},
 		},
-		"NothingToShow": {
+		"DashboardWithoutMetrics": {
 			[]string{"metrics.enabled=false,metrics.dashboard.enabled=true"},
 			[]string{"metrics.dashboard.enabled needs metrics.enabled"},
 		},
@@ -166,7 +166,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"Retention":         {[]string{"journalRetention=aDay"}, []string{"/journalRetention", "aDay"}},
 		"Quota":             {[]string{"journalQuota.total=lots"}, []string{"/journalQuota/total", "lots"}},
 		"NamespaceQuota":    {[]string{"journalQuota.perNamespace=-1Gi"}, []string{"/journalQuota/perNamespace", "-1Gi"}},
-		"NothingToAlert": {
+		"AlertsWithoutMetrics": {
 			[]string{"metrics.enabled=false", "metrics.prometheusRule.enabled=true"},
 			[]string{"prometheusRule.enabled needs metrics.enabled"},
 		},
@@ -181,14 +181,14 @@ func TestBadValuesAreRefused(t *testing.T) {
 			[]string{"readAPI.enabled=true,readAPI.tlsSecret=x,readAPI.port=8082"},
 			[]string{"readAPI.port must not be 8082", "127.0.0.1:8082"},
 		},
-		"ReaderWithoutPlace": {[]string{"metrics.readers[0].name=prometheus"}, []string{"namespace"}},
+		"ReaderWithoutNamespace": {[]string{"metrics.readers[0].name=prometheus"}, []string{"namespace"}},
 		"ReadersWithoutRoles": {
 			[]string{"metrics.readers[0].name=p,metrics.readers[0].namespace=m", "rbac.create=false"},
 			[]string{"metrics.readers needs metrics.enabled and rbac.create"},
 		},
 		"NoPortOfAPIServer": {[]string{"networkPolicy.apiServer.ports={}"}, []string{"/networkPolicy/apiServer/ports"}},
 		"APIServerByName":   {[]string{"networkPolicy.apiServer.cidrs={kubernetes.default}"}, []string{"/networkPolicy/apiServer/cidrs"}},
-		"NothingToScrape": {
+		"ServiceMonitorWithoutMetrics": {
 			[]string{"metrics.enabled=false", "metrics.serviceMonitor.enabled=true"},
 			[]string{"serviceMonitor.enabled needs metrics.enabled"},
 		},

@@ -175,7 +175,7 @@ func TestStateOfATurnInWords(t *testing.T) {
 		conditions []metav1.Condition
 		want       string
 	}{
-		"not looked at": {nil, ""},
+		"not reconciled": {nil, ""},
 		"waits": {
 			[]metav1.Condition{{
 				Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionUnknown,

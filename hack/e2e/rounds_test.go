@@ -46,7 +46,7 @@ func TestEachFaultOfARoundIsFound(t *testing.T) {
 			want:   "reports a lost journal",
 		},
 		"lost, as expected": {lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 1) }},
-		"lost, and no word": {
+		"lost, and not reported": {
 			lost: true, change: func(turns []v1alpha1.Turn, _ map[string]int) { loses(&turns[3], 0) },
 			want: "reports no unknown outcome",
 		},

@@ -61,13 +61,13 @@ func TestFindingExpires(t *testing.T) {
 		newest time.Time
 		want   bool
 	}{
-		"never looked": {"there is no finding", finding{}, before, false},
-		"just looked": {
+		"never checked": {"there is no finding", finding{}, before, false},
+		"just checked": {
 			"the policy was there after the decision",
 			finding{at: now.Add(-29 * time.Second), newest: before},
 			before, true,
 		},
-		"looked long ago":  {"it may have gone", finding{at: now.Add(-30 * time.Second), newest: before}, before, false},
+		"checked long ago": {"it may have gone", finding{at: now.Add(-30 * time.Second), newest: before}, before, false},
 		"a newer decision": {"the policy may have gone before it was made", finding{at: now, newest: now}, after, false},
 		"an older one":     {"the policy was there after it", finding{at: now, newest: now}, before, true},
 		"wrong": {
@@ -92,9 +92,9 @@ func TestFindingExpires(t *testing.T) {
 	}
 }
 
-// TestWaitForALookEndsWithTheContext checks that a caller stops waiting for another caller's read of the
+// TestWaitForACheckEndsWithTheContext checks that a caller stops waiting for another caller's read of the
 // policy when its own ctx ends.
-func TestWaitForALookEndsWithTheContext(t *testing.T) {
+func TestWaitForACheckEndsWithTheContext(t *testing.T) {
 	p := NewPolicy(DefaultPolicy, nil, func() time.Time { return now }, logr.Discard())
 	p.looking <- struct{}{}
 	stopped := errors.New("stopped")

@@ -44,7 +44,7 @@ func TestUsageErrors(t *testing.T) {
 			[]string{"run", "-f", dir, "--turn", "second"},
 			[]string{"--turn", `"second"`, "default/first"},
 		},
-		"secret from nowhere": {
+		"source of a secret is missing": {
 			"the variable is named",
 			[]string{"run", "-f", dir, "--env-secret", "model-key/apiKey=UNSET"},
 			[]string{"--env-secret", "model-key/apiKey", `"UNSET"`},

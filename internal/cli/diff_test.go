@@ -275,11 +275,11 @@ func TestDiffColours(t *testing.T) {
 		call call
 		want bool
 	}{
-		"a terminal":     {call{terminal: true}, true},
-		"a pipe":         {call{}, false},
-		"NO_COLOR":       {call{terminal: true, env: map[string]string{"NO_COLOR": "1"}}, false},
-		"a dumb one":     {call{terminal: true, env: map[string]string{"TERM": "dumb"}}, false},
-		"NO_COLOR empty": {call{terminal: true, env: map[string]string{"NO_COLOR": "", "TERM": "xterm"}}, true},
+		"a terminal":      {call{terminal: true}, true},
+		"a pipe":          {call{}, false},
+		"NO_COLOR":        {call{terminal: true, env: map[string]string{"NO_COLOR": "1"}}, false},
+		"a dumb terminal": {call{terminal: true, env: map[string]string{"TERM": "dumb"}}, false},
+		"NO_COLOR empty":  {call{terminal: true, env: map[string]string{"NO_COLOR": "", "TERM": "xterm"}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

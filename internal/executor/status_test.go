@@ -205,7 +205,7 @@ func TestAnnounce(t *testing.T) {
 			result(turn.StopModelError, func(r *turn.Result) { r.Message = "provider \"a\": HTTP 500" }),
 			[]string{"Warning Failed ModelFailed" + numbers + `: provider "a": HTTP 500`},
 		},
-		"an answer of a spare": {
+		"an answer of a fallback": {
 			result(turn.StopCompleted, fallback),
 			[]string{"Warning FallbackUsed b/y answered in place of a/x (RateLimited)", "Normal Succeeded Completed" + numbers},
 		},
@@ -218,7 +218,7 @@ func TestAnnounce(t *testing.T) {
 			"Warning ContextWarning the conversation is close to the context window of its model (compactions 2)",
 			"Normal Succeeded Completed" + numbers,
 		}},
-		"a spare and a long conversation": {result(turn.StopCompleted, warned, fallback), []string{
+		"a fallback and a long conversation": {result(turn.StopCompleted, warned, fallback), []string{
 			"Warning FallbackUsed b/y answered in place of a/x (RateLimited)", "Normal Succeeded Completed" + numbers,
 		}},
 		"without tools": {result(turn.StopCompleted, toolless, fallback, warned), []string{

@@ -218,7 +218,7 @@ func TestLeasesInStaleCache(t *testing.T) {
 		"released":     {"the newer knowledge counts", version("a", "10", released), version("a", "9", as), 0},
 		"created anew": {"a replaced Lease does not come back", version("b", "10", renewed), version("a", "9", as), 5 * time.Second},
 		"newer":        {"a cache that has caught up is used", version("a", "10", as), version("a", "11", renewed), 15 * time.Second},
-		"unknowable": {
+		"versions that cannot be compared": {
 			"a version that cannot be compared counts as a renewal", version("a", "10", as),
 			version("a", "x", renewed), 15 * time.Second,
 		},

@@ -219,8 +219,8 @@ var _ = Describe("a stored Turn", func() {
 			Expect(change(ctx, createFrom(ctx, base), patch, client.DryRunAll)).To(Succeed())
 		},
 		Entry("longer", fullTurn, `spec: {ttlSecondsAfterFinished: 120}`),
-		Entry("for ever", fullTurn, `spec: {ttlSecondsAfterFinished: null}`),
-		Entry("from for ever to a time", bareTurn, `spec: {ttlSecondsAfterFinished: 0}`),
+		Entry("forever", fullTurn, `spec: {ttlSecondsAfterFinished: null}`),
+		Entry("from forever to a time", bareTurn, `spec: {ttlSecondsAfterFinished: 0}`),
 	)
 	It("may change its labels, and be applied again as it is", func(ctx SpecContext) {
 		turn := createFrom(ctx, fullTurn)

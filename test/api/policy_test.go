@@ -89,7 +89,7 @@ var _ = Describe("Who decides about a call", func() {
 		Expect(decide(ctx, "ada", "ada ")).NotTo(Succeed(), "and by white space")
 	}, SpecTimeout(2*patience))
 
-	It("holds for those, too, who may do anything", func(ctx SpecContext) {
+	It("applies even to users who may do anything", func(ctx SpecContext) {
 		Expect(apiClient.Create(ctx, merged(approvalBase, `spec: {decidedBy: ada}`), client.DryRunAll)).
 			To(MatchError(ContainSubstring("spec.decidedBy must be")))
 	}, SpecTimeout(2*patience))

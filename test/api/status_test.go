@@ -120,7 +120,7 @@ var _ = Describe("the status of a Turn", func() {
 		Expect(apierrors.IsInvalid(apiClient.Update(ctx, mine))).To(BeTrue(), "a stripped Turn must not replace the whole one")
 	})
 
-	It("is refused as any client is", func(ctx SpecContext) {
+	It("is refused if it is invalid, like that of any client", func(ctx SpecContext) {
 		t := create(ctx, "refused")
 		old := t.DeepCopy()
 		answer(t, "30 days")
