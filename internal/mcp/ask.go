@@ -25,7 +25,7 @@ func (c *Client) Tools(ctx context.Context, maxAge time.Duration) (*Listing, err
 }
 
 // enough reports whether the known list can be used without a request: it is fresh, another caller is asking now,
-// or the server failed a moment ago. If it is not enough, the caller must send the request and then call asked.
+// or the server failed a moment ago. If it is not enough, the caller must send the request and then call endAsk.
 func (c *Client) enough(maxAge time.Duration) (known *Listing, enough bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -152,7 +152,7 @@ func (c *Client) dial(ctx context.Context) (*session, *Listing, error) {
 // maxServerInfo bounds the name and the version of a server, in bytes.
 const maxServerInfo = 1 << 10
 
-// shorten removes from the response to initialize whatever nobody reads. The SDK keeps the response for as long as the
+// shorten removes the unused parts of the response to initialize. The SDK keeps the response for as long as the
 // session lives, which is after its memory reservation was released, and it may have up to MaxResponseBytes.
 func shorten(r *sdk.InitializeResult) {
 	if r == nil {

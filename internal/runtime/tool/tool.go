@@ -253,7 +253,7 @@ type Error struct {
 	Err error
 }
 
-// Error returns Message, followed by Said if there is any.
+// Error returns Message, followed by RemoteMessage if there is one.
 func (e *Error) Error() string {
 	if e.RemoteMessage == "" {
 		return e.Message
