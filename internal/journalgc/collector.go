@@ -56,7 +56,7 @@ type Collector struct {
 	Now func() time.Time
 	Log logr.Logger
 
-	// interval is the time between two rounds. If it is 0, every computes it from Retention.
+	// interval is the time between two rounds. If it is 0, roundInterval computes it from Retention.
 	interval time.Duration
 	suspects suspects
 	// inUse holds deleted Sessions to whose history an unfinished Turn refers. The next round checks them again.

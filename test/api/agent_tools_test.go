@@ -141,7 +141,7 @@ var _ = Describe("PromptProfile's pinned tools", func() {
 })
 
 var _ = Describe("Turn's use of tools", func() {
-	It("has no defaults in the object: what is not said stays so", func(ctx SpecContext) {
+	It("has no defaults in the object: absent fields stay absent", func(ctx SpecContext) {
 		Expect(accepted(ctx, turnBase, `{}`)).NotTo(Or(HaveKey("webMode"), HaveKey("topK"), HaveKey("output")))
 	})
 	It("keeps every keyword of the schema of an answer", func(ctx SpecContext) {

@@ -116,7 +116,7 @@ var _ = Describe("the prompt of a PromptProfile", func() {
 		Entry("without content", `{key: a}`, "", "exactly one of content and contentFrom must be given"),
 		Entry("with two contents", `{key: a, content: "", contentFrom: {configMapKeyRef: {name: c, key: k}}}`, "",
 			"exactly one of content and contentFrom must be given"),
-		Entry("with content from nowhere", `{key: a, contentFrom: {}}`, ".contentFrom.configMapKeyRef", "Required value"),
+		Entry("with contentFrom without a source", `{key: a, contentFrom: {}}`, ".contentFrom.configMapKeyRef", "Required value"),
 		Entry("with content from a ConfigMap with an invalid name", `{key: a, contentFrom: {configMapKeyRef: {name: a b, key: k}}}`,
 			".contentFrom.configMapKeyRef.name", "name must be a lower-case DNS name"),
 		Entry("with content from an invalid key", `{key: a, contentFrom: {configMapKeyRef: {name: c, key: a b}}}`,

@@ -116,7 +116,7 @@ func TestParseConfigErrorsNameRuleAndField(t *testing.T) {
 			"rules: [{fault: {retryAfterSeconds: 1}}]",
 			[]string{"rules[0].fault.retryAfterSeconds: needs fault.status"},
 		},
-		"the later rule is to say": {"rules: [{}, {}, {times: -4}]", []string{"rules[2].times"}},
+		"the index is that of the faulty rule": {"rules: [{}, {}, {times: -4}]", []string{"rules[2].times"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ParseConfig([]byte(tc.rules))
