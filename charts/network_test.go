@@ -162,7 +162,7 @@ func TestNetworkPolicyValues(t *testing.T) {
 	policy := one[*networkingv1.NetworkPolicy](t, renderChart(t,
 		"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring", "networkPolicy.ingress[0].ports[0].port=8082"))
 	if n := len(policy.Spec.Ingress); n != 3 {
-		t.Fatalf("got %d rules for what is let in, want those of probes, metrics and the value", n)
+		t.Fatalf("got %d ingress rules, want those of probes, metrics and the value", n)
 	}
 	if from := policy.Spec.Ingress[1].From; len(from) != 1 || from[0].NamespaceSelector.MatchLabels["team"] != "monitoring" {
 		t.Errorf("metrics are reached from %v, want the namespaces of the team", from)
@@ -172,7 +172,7 @@ func TestNetworkPolicyValues(t *testing.T) {
 	}
 	without := one[*networkingv1.NetworkPolicy](t, renderChart(t, "metrics.enabled=false"))
 	if n := len(without.Spec.Ingress); n != 1 {
-		t.Errorf("got %d rules for what is let in without metrics, want that of probes alone", n)
+		t.Errorf("got %d ingress rules without metrics, want that of probes alone", n)
 	}
 }
 

@@ -237,7 +237,7 @@ func TestEachBrokenGuaranteeOfToolsIsReported(t *testing.T) {
 			approvedOnly, `the API server has ""`,
 		},
 		"Overruled": {
-			"a denial that the journal takes for an approval",
+			"a denial that the journal records as an approval",
 			func(e *evidence) { e.Decided[uid+"/2/d"] = v1alpha1.ApprovalDenied }, approvedOnly, `the API server has "Denied"`,
 		},
 		"AskedTwice": {

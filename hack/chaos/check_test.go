@@ -311,7 +311,7 @@ func TestEachBrokenGuaranteeIsReported(t *testing.T) {
 			knownOutcomes, "no process was killed",
 		},
 		"SameEpoch": {
-			"a run that gave up what it had begun", func(e *evidence) { e.Turns[0].Entries[2].Epoch = 1 },
+			"a run that continues without a new epoch", func(e *evidence) { e.Turns[0].Entries[2].Epoch = 1 },
 			knownOutcomes, "without a new epoch",
 		},
 		"NotReported": {

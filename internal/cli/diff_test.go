@@ -68,7 +68,7 @@ func TestDiffText(t *testing.T) {
 	got := capstan(t, "render", "-f", dir, "--diff", oldFile, "--now", noon).mustEnd(t, exit.Differs)
 	text := strings.NewReplacer(oldFile, "OLD", dir, "NEW").Replace(sha256.ReplaceAllString(got.out, "HASH"))
 	if diff := cmp.Diff(wantDiff, text); diff != "" || got.err != "" {
-		t.Errorf("want what the change does and nothing else; -want +have:\n%s%s", diff, got.err)
+		t.Errorf("want only the effect of the change; -want +have:\n%s%s", diff, got.err)
 	}
 }
 

@@ -179,7 +179,7 @@ func TestTurnsOfTheSameName(t *testing.T) {
 	older := capstan(t, "logs", "first", "--data-dir", data, "--uid", uid).mustEnd(t, exit.OK)
 	mustSay(t, older.out, "What is up?")
 	if older.err != "" {
-		t.Errorf("want no word about what was picked, have %q", older.err)
+		t.Errorf("want no message about the choice, have %q", older.err)
 	}
 	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "--uid", "x").mustEnd(t, exit.Failed).err, `--uid: `,
 		`has no Turn default/first with the UID "x"`, uid)

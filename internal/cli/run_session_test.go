@@ -133,7 +133,7 @@ func TestRenderOfATurnWithASession(t *testing.T) {
 
 	got = capstan(t, "render", "-f", complete().written(t, nowhere)).mustEnd(t, exit.OK)
 	if got.err != "" {
-		t.Errorf("want no word of Sessions where there is none, have %q", got.err)
+		t.Errorf("want no mention of Sessions without one, have %q", got.err)
 	}
 }
 

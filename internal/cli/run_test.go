@@ -200,7 +200,7 @@ func TestRunSendsRenderedMessages(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, sent); diff != "" {
-		t.Errorf("want the model to get what was rendered; -rendered +sent:\n%s", diff)
+		t.Errorf("want the model to receive the rendered prompt; -rendered +sent:\n%s", diff)
 	}
 }
 

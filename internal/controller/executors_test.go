@@ -73,7 +73,7 @@ func TestExecutorsAppearAndDisappear(t *testing.T) {
 	if err := b.client.Create(t.Context(), lease); err != nil {
 		t.Fatal(err)
 	}
-	look("a Lease that appears was just created, whatever it says", 15*time.Second, "waits", "lost-turn")
+	look("a Lease that appears was just created, whatever its times are", 15*time.Second, "waits", "lost-turn")
 
 	clock = clock.Add(scheduler.MaxLeaseRetention)
 	look("it was not renewed for long", 0, "other-turn")

@@ -110,10 +110,10 @@ func TestOnlyTurnsThatEndEnterTheGate(t *testing.T) {
 		enters  bool
 		waiting bool // for journal space
 	}{
-		"its time goes on by the limit of its Agent": {started(2 * time.Minute), false, true},
-		"its time is over":                           {started(2 * time.Hour), true, false},
-		"cancelled":                                  {desires(v1alpha1.DesiredStateCancelled), true, false},
-		"overdue":                                    {func(t *v1alpha1.Turn) { t.Status.Executor.Overdue = true }, true, false},
+		"its time continues with the limit of its Agent": {started(2 * time.Minute), false, true},
+		"its time is over": {started(2 * time.Hour), true, false},
+		"cancelled":        {desires(v1alpha1.DesiredStateCancelled), true, false},
+		"overdue":          {func(t *v1alpha1.Turn) { t.Status.Executor.Overdue = true }, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

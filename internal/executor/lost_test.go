@@ -470,7 +470,7 @@ func TestTurnWithoutSideEffectsStartsOverAfterJournalLoss(t *testing.T) {
 			lost := meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost)
 			if got.StateReason() != v1alpha1.TurnReasonCompleted || s.calls != 2 || lost == nil || lost.Status != metav1.ConditionTrue ||
 				!strings.Contains(lost.Message, "starts over, and its status does not count its earlier usage") {
-				t.Errorf("%s after %d calls, JournalLost %+v; want it started over, and said so: %s", got.StateReason(),
+				t.Errorf("%s after %d calls, JournalLost %+v; want it started over, and the condition to report it: %s", got.StateReason(),
 					s.calls, lost, tc.reason)
 			}
 			if events := recorded(s.Executor); len(events) != 2 || !strings.HasPrefix(events[0], "Warning JournalLost ") {

@@ -448,12 +448,12 @@ func TestUsageOfAChild(t *testing.T) {
 	}
 	ends(t, e, metav1.ConditionFalse, "Cancelled", nil)
 	if got, err := r.child(t.Context(), intent, ""); err != nil || got.Spent == nil || got.Spent.Usage.InputTokens != 10 {
-		t.Errorf("%+v, %v; want what the child took", got, err)
+		t.Errorf("%+v, %v; want the usage of the child", got, err)
 	}
 	cut, ok := errors.AsType[*cutOffError](r.endInterrupted(t.Context(), "a bug"))
 	if !ok || cut.Stop != "Interrupted" || len(cut.SubAgents) != 1 || cut.SubAgents[0].Usage.InputTokens != 10 ||
 		cut.SubAgents[0].Cost.Amount.String() != "0.5" {
-		t.Fatalf("%+v; want the end, with what the child took", cut)
+		t.Fatalf("%+v; want the end, with the usage of the child", cut)
 	}
 	theirs := children(t, e)[0]
 	theirs.OwnerReferences[0].UID = "another"

@@ -208,6 +208,6 @@ func TestCacheDropsTextsOfConfigMaps(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "terms", UID: "u", ResourceVersion: "7"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the cache must keep what tells it from others, and no more (-want +got):\n%s", diff)
+		t.Errorf("the cache must keep the identity of the object, and no more (-want +got):\n%s", diff)
 	}
 }

@@ -36,7 +36,7 @@ func TestObjectsMatchCreatedOnes(t *testing.T) {
 	}
 	meta := got.ObjectMeta
 	if meta.Generation != 0 || meta.UID != "" || meta.ResourceVersion != "" || !meta.CreationTimestamp.IsZero() {
-		t.Errorf("metadata is %+v, want none of what a server sets", meta)
+		t.Errorf("metadata is %+v, want no field that a server sets", meta)
 	}
 	if got.Kind != "Turn" || meta.Labels["a"] != "b" {
 		t.Errorf("kind %q, labels %v: want them kept", got.Kind, meta.Labels)

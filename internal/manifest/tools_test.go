@@ -89,7 +89,7 @@ func TestInvalidToolsAreRefused(t *testing.T) {
 		},
 		"unknown field": {"a mistake is reported", toolServer + "  tool: []\n", "spec.tool: unknown field"},
 		"unknown decision": {
-			"a decision is one of two", strings.Replace(toolApproval, "Approved", "Yes", 1),
+			"a decision has one of two values", strings.Replace(toolApproval, "Approved", "Yes", 1),
 			"spec.decision: Unsupported value",
 		},
 		"a tool of neither": {

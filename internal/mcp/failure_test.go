@@ -80,7 +80,7 @@ func TestFailedCalls(t *testing.T) {
 		},
 		"429": {"it was refused before it was done", answer(429, "text/plain", ""), tool.Unavailable, "HTTP 429"},
 		"500": {
-			"who knows how far it got", answer(500, "text/html", "<h1>Oops</h1>"), tool.OutcomeUnknown,
+			"the server may have made the call", answer(500, "text/html", "<h1>Oops</h1>"), tool.OutcomeUnknown,
 			"the server failed (HTTP 500): <h1>Oops</h1>",
 		},
 		"503": {"a gateway may have passed it on", answer(503, "text/plain", ""), tool.OutcomeUnknown, "HTTP 503"},
@@ -90,7 +90,7 @@ func TestFailedCalls(t *testing.T) {
 			tool.Failed, "the server refused the request (HTTP 400)",
 		},
 		"504, JSON": {
-			"a gateway's error is none of the protocol",
+			"the error of a gateway is not one of the protocol",
 			answer(504, jsonType, `{"error":{"code":504,"message":"upstream"}}`), tool.OutcomeUnknown, "the server failed (HTTP 504)",
 		},
 		"408": {

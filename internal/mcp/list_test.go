@@ -340,12 +340,12 @@ func TestToolsAreKnownWhileServerIsUnreachable(t *testing.T) {
 	now.advance(time.Minute)
 	away, err := c.Tools(patient(t), time.Minute)
 	if err == nil || away == nil || away.Tools[0].Name != "a" {
-		t.Errorf("Tools = %+v, %v; want what was known, and why it is no more than that", away, err)
+		t.Errorf("Tools = %+v, %v; want the tools that were known, and the reason why there are no others", away, err)
 	}
 	before := s.listings()
 	for range 10 {
 		if l, err := c.Tools(patient(t), time.Minute); err == nil || l == nil {
-			t.Errorf("Tools = %+v, %v; want what was known, and why", l, err)
+			t.Errorf("Tools = %+v, %v; want the tools that were known, and the error", l, err)
 		}
 	}
 	if s.listings() != before {

@@ -27,15 +27,15 @@ func TestRefusalsOfCalls(t *testing.T) {
 		want   string
 	}{
 		"400, answered": {
-			"the tool speaks of a session of its own", 400,
+			"the tool means another kind of session", 400,
 			`{"id":%s,"error":{"code":-32000,"message":"the shopping session is over"}}`, 1, tool.Failed, "the shopping session is over",
 		},
 		"400, of the session": {
-			"an answer is one whatever it says", 400,
+			"a response with the call's ID is an answer, whatever its text is", 400,
 			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"Session not found"}}`, 1, tool.Failed, "Session not found",
 		},
 		"404, answered": {
-			"the server has no such thing, and knows the session", 404,
+			"the tool does not find the order, and the session is valid", 404,
 			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":"no such order"}}`, 1, tool.Failed, "no such order",
 		},
 		"404, ID as a text": {
@@ -79,7 +79,7 @@ func TestRefusalsOfCalls(t *testing.T) {
 			2, tool.Unavailable, "the server has ended the session",
 		},
 		"500, not found": {
-			"who knows how far it got", 500,
+			"the server may have made the call", 500,
 			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, 1, tool.OutcomeUnknown, "HTTP 500",
 		},
 	} {

@@ -229,7 +229,7 @@ func TestProxy(t *testing.T) {
 	} {
 		got, err := proxy(httptest.NewRequest(http.MethodGet, target, http.NoBody))
 		if (err != nil) != (want == "refused") || err == nil && (got == nil) != (want == "") || got != nil && got.String() != want {
-			t.Errorf("%s goes by %v, %v; want %s: a proxy must not reach what the manager does not", target, got, err, want)
+			t.Errorf("%s goes by %v, %v; want %s: a proxy must not reach addresses that the manager must not reach", target, got, err, want)
 		}
 	}
 	if netpolicy.Transport(nil, time.Second, nil).Proxy != nil {

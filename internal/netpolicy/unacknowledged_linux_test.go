@@ -38,7 +38,7 @@ func TestSilentPeers(t *testing.T) {
 		return value
 	}
 	if ms := option(unix.TCP_USER_TIMEOUT); ms != 60_000 {
-		t.Errorf("what was sent may stay unacknowledged for %d ms, want a minute", ms)
+		t.Errorf("sent data may stay unacknowledged for %d ms, want a minute", ms)
 	}
 	if s := option(unix.TCP_KEEPIDLE) + option(unix.TCP_KEEPINTVL)*option(unix.TCP_KEEPCNT); s != 60 {
 		t.Errorf("a peer that sends nothing is found gone after %d s, want a minute", s)

@@ -68,7 +68,7 @@ func TestOf(t *testing.T) {
 		},
 		"slash":                    {"the name of a model may have one", "https://api.groq.com/openai/v1", "openai/gpt-oss-20b", "0.075"},
 		"own server":               {"it has its own costs", "http://llm.internal/v1", "gpt-4o-mini", ""},
-		"plain HTTP":               {"nobody knows who answers", "http://api.openai.com/v1", "gpt-4o-mini", ""},
+		"plain HTTP":               {"the server that answers is not authenticated", "http://api.openai.com/v1", "gpt-4o-mini", ""},
 		"other port":               {"a tunnel or a proxy", "https://api.openai.com:8443/v1", "gpt-4o-mini", ""},
 		"region":                   {"its prices are higher", "https://eu.api.openai.com/v1", "gpt-4o-mini", ""},
 		"like a host":              {"it is another one", "https://api.openai.com.example.com/v1", "gpt-4o-mini", ""},

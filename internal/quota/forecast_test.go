@@ -58,7 +58,7 @@ func TestExpectedBytesCount(t *testing.T) {
 	}
 	begin(0, 30)
 	if v := f.verdict(); v.New {
-		t.Errorf("%+v before a Turn has ended: nothing is known of what they write", v)
+		t.Errorf("%+v before a Turn has ended: it is unknown how much they write", v)
 	}
 	f.writes("turn-0", 4)
 	f.Forecast.End("turn-0", true)

@@ -380,7 +380,7 @@ func measuresSoon(t *testing.T, limits quota.Limits) {
 		m.Forecast.Begin("turn", "a")
 		begin(0, 4)
 		write(300 << 10)
-		after(250*time.Millisecond, 4, "it is not known what the Turns will write")
+		after(250*time.Millisecond, 4, "it is unknown how much the Turns will write")
 		m.Forecast.End("turn", true)
 		after(0, 5, "each of four Turns will write 300 KiB")
 		begin(4, 7)

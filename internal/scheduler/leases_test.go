@@ -92,7 +92,7 @@ func TestLeases(t *testing.T) {
 			checks: []check{{0, nil, true, false}, {5, renew, true, true}, {19, nil, true, true}, {20, nil, false, false}},
 		},
 		"appears, with a clock behind": {
-			reason: "a Lease that appears was just created, whatever it says",
+			reason: "a Lease that appears was just created, whatever its times are",
 			skew:   -hour, appears: true,
 			checks: []check{{0, nil, true, true}, {14, nil, true, true}, {15, nil, false, false}},
 		},

@@ -53,7 +53,7 @@ func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 		losses    []loss
 	}{
 		"never published":           {"nothing is known of it", 0, nil},
-		"at the published position": {"it has what was acknowledged", 1, nil},
+		"at the published position": {"it has all acknowledged entries", 1, nil},
 		"behind":                    {"it had reached more", 5, []loss{{5, 1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestStoreIsComparedWithPublishedPosition(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(tc.losses, f.losses, cmp.AllowUnexported(loss{})); diff != "" || f.asked != 1 {
-				t.Errorf("asked %d times what was published, want once; losses (-want +got):\n%s", f.asked, diff)
+				t.Errorf("asked %d times for the published position, want once; losses (-want +got):\n%s", f.asked, diff)
 			}
 		})
 	}

@@ -10,9 +10,9 @@ func TestSafe(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, text, want string }{
 		"plain":      {"words, line feeds and tabs stay", "a\tb\nc ü €", "a\tb\nc ü €"},
-		"escape":     {"an escape sequence would colour, move or worse", "\x1b[2Jx", `\u001b[2Jx`},
-		"one byte":   {"the 8-bit form of the same is no UTF-8", "\x9b2Jx", "\uFFFD2Jx"},
-		"C1":         {"and as a character it is a control", "\u009b2J", `\u009b2J`},
+		"escape":     {"an escape sequence could hide or overwrite text", "\x1b[2Jx", `\u001b[2Jx`},
+		"one byte":   {"an 8-bit escape sequence is not valid UTF-8", "\x9b2Jx", "\uFFFD2Jx"},
+		"C1":         {"C1 control characters also begin escape sequences", "\u009b2J", `\u009b2J`},
 		"return":     {"a carriage return would hide what stands before it", "rm -rf /\recho hi", `rm -rf /\u000decho hi`},
 		"direction":  {"text must not be read backwards", "a\u202eb\u2066c", `a\u202eb\u2066c`},
 		"separators": {"some terminals break lines at them", "a\u2028b", `a\u2028b`},
@@ -29,13 +29,13 @@ func TestSafe(t *testing.T) {
 func TestExact(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ reason, text, want string }{
-		"plain":     {"what is seen stays", "a\tb\nc ü € 日本 👍", "a\tb\nc ü € 日本 👍"},
+		"plain":     {"visible characters stay", "a\tb\nc ü € 日本 👍", "a\tb\nc ü € 日本 👍"},
 		"no width":  {"two names must not look alike", "pay\u200bpal \ufeffx", `pay\u200bpal \ufeffx`},
-		"direction": {"nor be read otherwise", "a\u200eb\u202e", `a\u200eb\u202e`},
-		"spaces":    {"a space is one that it looks like", "a\u00a0b\u3000c\u3164", `a\u00a0b\u3000c\u3164`},
-		"tags":      {"whole sentences can be hidden in these", "a\U000e0049\U000e0067", `a\U000e0049\U000e0067`},
+		"direction": {"two names must not be shown alike in another direction", "a\u200eb\u202e", `a\u200eb\u202e`},
+		"spaces":    {"other spaces look like the plain one", "a\u00a0b\u3000c\u3164", `a\u00a0b\u3000c\u3164`},
+		"tags":      {"sentences can be hidden in tag characters", "a\U000e0049\U000e0067", `a\U000e0049\U000e0067`},
 		"escape":    {"it is as safe as Safe", "\x1b[2J\x9b", `\u001b[2J` + "\uFFFD"},
-		"variants":  {"so can they in these", "a\ufe01\U000e0101", `a\ufe01\U000e0101`},
+		"variants":  {"sentences can be hidden in variation selectors", "a\ufe01\U000e0101", `a\ufe01\U000e0101`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -344,7 +344,7 @@ func TestRenderHashIsKept(t *testing.T) {
 			field := strings.ToLower(path[strings.LastIndex(path, ".")+1:])
 			if leaf == hash && (strings.HasSuffix(field, "hash") || strings.Contains(field, "sha256") || field == "artifact") &&
 				!strings.HasSuffix(field, "renderhash") {
-				t.Errorf("%s: want %s, a hash of what was said, replaced", kind, path)
+				t.Errorf("%s: want %s, a hash of the text, replaced", kind, path)
 			}
 		})
 	}

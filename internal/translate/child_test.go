@@ -99,7 +99,7 @@ func TestChildNameIsUniqueToItsCall(t *testing.T) {
 		}
 		seen[got] = reason
 		if wrong := validation.IsDNS1123Subdomain(got); len(wrong) > 0 || len(got) > 63 {
-			t.Errorf("%s: %q is no name of an object (%v), or has more than 63 characters", reason, got, wrong)
+			t.Errorf("%s: %q is not a valid name of an object (%v), or has more than 63 characters", reason, got, wrong)
 		}
 		child, err := translate.Child(callOf(change))
 		if err != nil {

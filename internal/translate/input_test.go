@@ -100,7 +100,7 @@ func TestInput(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if in, err := got.Preparation(t.Context()); err != nil || in.Model != "of the caller" {
-		t.Errorf("Preparation = %+v, %v; want what the caller gave", in, err)
+		t.Errorf("Preparation = %+v, %v; want that of the caller", in, err)
 	}
 }
 

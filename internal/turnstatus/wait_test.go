@@ -77,7 +77,7 @@ func TestWaitOfAStartedTurn(t *testing.T) {
 			v1alpha1.TurnStatus{StartTime: start, Executor: &v1alpha1.ExecutorBinding{Epoch: 2}, SessionOrder: 8},
 		},
 		"a decision": {
-			"its time goes on, and the next run gets the decision", v1alpha1.TurnReasonQueued,
+			"its time continues, and the next run gets the decision", v1alpha1.TurnReasonQueued,
 			v1alpha1.TurnStatus{StartTime: start, ParkedTime: parked, PendingApprovals: []v1alpha1.PendingApproval{{CallID: "a"}}},
 			v1alpha1.TurnStatus{
 				StartTime: start, ParkedMilliseconds: 10_000,

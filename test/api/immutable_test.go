@@ -183,7 +183,7 @@ var _ = Describe("a stored Turn", func() {
 		refusesChange(ctx, bareTurn, `spec: {history: []}`, "spec.history", frozen("history"))
 		refusesChange(ctx, bareTurn, `spec: {guardrails: []}`, "spec.guardrails", frozen("guardrails"))
 	})
-	DescribeTable("refuses what is the default where nothing was said",
+	DescribeTable("refuses to set a field to its default later",
 		func(ctx SpecContext, name, patch string) {
 			refusesChange(ctx, bareTurn, patch, "spec."+name, frozen(name))
 		},

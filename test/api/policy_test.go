@@ -94,7 +94,7 @@ var _ = Describe("Who decides about a call", func() {
 			To(MatchError(ContainSubstring("spec.decidedBy must be")))
 	}, SpecTimeout(2*patience))
 
-	It("may see what a call is about, and do nothing else", func(ctx SpecContext) {
+	It("may read the Turn and its call, and do nothing else", func(ctx SpecContext) {
 		may := func(user, verb, resource string) bool {
 			GinkgoHelper()
 			review := &unstructured.Unstructured{Object: map[string]any{

@@ -67,7 +67,7 @@ var _ = Describe("A Session with a lost history", func() {
 		Eventually(func(g Gomega) {
 			status := s.session(ctx).Status
 			g.Expect(status.MissingTurns).To(BeEquivalentTo(1))
-			g.Expect(status.Turns).To(BeEquivalentTo(1), "what it took counts")
+			g.Expect(status.Turns).To(BeEquivalentTo(1), "its usage counts")
 			g.Expect(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionHistoryComplete)).To(
 				HaveField("Reason", v1alpha1.ReasonHistoryLost))
 			g.Expect(meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionReady)).To(

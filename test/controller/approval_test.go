@@ -213,7 +213,7 @@ var _ = Describe("A call that requires approval", func() {
 		s.desire(ctx, "delete", v1alpha1.DesiredStateCancelled)
 		t = s.reaches(ctx, t.Name, v1alpha1.TurnReasonCancelled)
 		Expect(t.Status.PendingApprovals).To(BeEmpty())
-		Expect(t.Status.Usage).NotTo(BeNil(), "what was paid for is in the record")
+		Expect(t.Status.Usage).NotTo(BeNil(), "the usage is in the record")
 		Expect(calls.Load()).To(BeZero())
 	}, SpecTimeout(patience))
 

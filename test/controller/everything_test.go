@@ -102,7 +102,7 @@ var _ = Describe("A Turn and the reference MCP server", func() {
 		Expect(told[3]).To(And(HavePrefix("error (timeout): the tool gave no result within 1s"), Not(ContainSubstring("\n"))))
 		offers := s.offers("tour")
 		Expect(offers).To(HaveLen(5))
-		Expect(offers).To(HaveEach(offers[0]), "nothing that a tool says changes what the model is offered")
+		Expect(offers).To(HaveEach(offers[0]), "no text of a tool changes the tools that the model is offered")
 
 		By("losing it in the middle of a call, and having it back")
 		change(ctx, s, "desk", &v1alpha1.ToolServer{}, func(o *v1alpha1.ToolServer) { o.Spec.Tools = o.Spec.Tools[:1] })

@@ -139,7 +139,7 @@ var _ = Describe("The addresses of the cluster", func() {
 
 		named := policyFor(apiConfig, s.namespace, netip.MustParsePrefix("10.203.0.0/16"))
 		Expect(isRefused(ctx, named, "x.example", "10.203.0.1")).To(ContainSubstring("by the manager's --cluster-cidrs"))
-		Expect(isRefused(ctx, named, "x.example", "10.204.0.1")).To(BeEmpty(), "the operator has said what is the cluster's")
+		Expect(isRefused(ctx, named, "x.example", "10.204.0.1")).To(BeEmpty(), "the operator has named the ranges of the cluster")
 
 		Expect(apiClient.Delete(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: s.namespace}})).To(Succeed())
 		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())

@@ -57,7 +57,7 @@ var _ = Describe("The log of a manager process", func() {
 		Eventually(process.Interrupt()).Should(gexec.Exit(0))
 		started, _, _ := strings.Cut(string(process.Err.Contents()), `"msg":"Stopping"`)
 		lines := strings.Split(strings.TrimSpace(started), "\n")
-		Expect(len(lines)-1).To(BeNumerically("<=", 5), "what is said before the manager stops:\n%s", started)
+		Expect(len(lines)-1).To(BeNumerically("<=", 5), "the log before the manager stops:\n%s", started)
 		Expect(started).To(ContainSubstring(`"msg":"Starting"`))
 
 		fails := func(args ...string) string {

@@ -170,7 +170,7 @@ var _ = Describe("The quickstart", func() {
 		looks, probes := reconciles("agent"), s.fake.Stats().ModelLists
 
 		apply(ctx, objects)
-		Eventually(func() int64 { return s.fake.Stats().ModelLists }).Should(BeNumerically(">=", probes+2), "probes must go on")
+		Eventually(func() int64 { return s.fake.Stats().ModelLists }).Should(BeNumerically(">=", probes+2), "probes must continue")
 
 		Expect(versions(ctx, objects)).To(Equal(before))
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))

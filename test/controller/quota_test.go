@@ -61,7 +61,7 @@ var _ = Describe("A namespace whose journals are near their quota", func() {
 			s.create(ctx, newTurn(fmt.Sprint("hangs-", i)))
 		}
 		Eventually(ctx, s.journalUse(ctx, m)).Should(And(HaveField("New", true), HaveField("Running", false)),
-			"what is expected must count")
+			"expected bytes must count")
 		s.create(ctx, newTurn("late"))
 		t := s.reaches(ctx, "late", v1alpha1.TurnReasonWaitingForJournalSpace)
 		Expect(message(t)).To(MatchRegexp(`use 1\d\d KiB of their quota of 1.0 MiB, and running Turns will write about [7-9]\d\d KiB more`))

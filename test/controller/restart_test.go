@@ -36,7 +36,7 @@ var _ = Describe("A manager that is stopped in the middle of 50 Turns", func() {
 		release()
 		m.stop()
 		states := s.states(ctx)
-		Expect(states[v1alpha1.TurnReasonCompleted]).To(BeNumerically(">=", most), "what was paid for is kept: %v", states)
+		Expect(states[v1alpha1.TurnReasonCompleted]).To(BeNumerically(">=", most), "the reply that was paid for is kept: %v", states)
 		Expect(states[v1alpha1.TurnReasonRunning]).To(BeZero(), "nothing may stay bound to a process that has stopped: %v", states)
 
 		o := m.options
@@ -206,7 +206,7 @@ var _ = Describe("A Turn of a lost executor", func() {
 		m := s.run()
 		t = s.reaches(ctx, "orphan", v1alpha1.TurnReasonCompleted)
 		Expect(t.Status.Executor).To(beBound(m.options.ExecutorName, 8))
-		Expect(t.Status.Steps.Resumes).To(BeZero(), "no run before this one has left anything to go on from")
+		Expect(t.Status.Steps.Resumes).To(BeZero(), "no earlier run has left entries to continue from")
 		Expect(t.Status.CompletionTime.Time).To(BeTemporally(">=", t.Status.StartTime.Add(time.Duration(seconds)*time.Second-ago)),
 			"an executor whose Lease holds keeps its Turns")
 		Expect(s.fake.Stats().Requests).To(BeEquivalentTo(1))

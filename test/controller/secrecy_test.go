@@ -60,7 +60,7 @@ rules:
 		}
 		s.reaches(ctx, "fine", v1alpha1.TurnReasonCompleted)
 		Expect(message(s.turn(ctx, "refused"))).To(And(ContainSubstring("HTTP 401"), Not(ContainSubstring("X-Tenant"))),
-			"what the endpoint says is not for the status")
+			"the endpoint's text must not be in the status")
 		for _, r := range s.fake.Requests() {
 			Expect(r.Header.Get("X-Tenant")).To(Equal(theToken), "the endpoint must receive the header that no other reader may see")
 		}

@@ -270,7 +270,7 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 				return
 			}
 			Expect([]int64{t.Status.Usage.InputTokens, t.Status.Usage.OutputTokens, t.Status.Usage.TotalTokens}).To(
-				Equal([]int64{input, output, input + output}), "what was paid for, and nothing else")
+				Equal([]int64{input, output, input + output}), "the usage, and nothing else")
 			Expect(t.Status.Usage.Cost).To(HaveValue(HaveField("Currency", "USD")))
 			if e.cost != "" {
 				Expect(t.Status.Usage.Cost.Amount).To(Equal(e.cost))

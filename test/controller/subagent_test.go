@@ -125,7 +125,7 @@ var _ = Describe("A sub-agent", func() {
 		Expect(first.IsFinished()).To(BeTrue(), "no sub-agent may run for a Turn that has ended")
 		Expect(s.child(ctx, first.Name).IsFinished()).To(BeTrue(), "nor at the second remove")
 		Expect(first.Status.Usage.TotalTokens).To(BeNumerically(">", 0))
-		Expect(t.Status.SubAgentUsage.TotalTokens).To(Equal(first.Status.Usage.TotalTokens), "what it took counts")
+		Expect(t.Status.SubAgentUsage.TotalTokens).To(Equal(first.Status.Usage.TotalTokens), "its usage counts")
 		Expect(t.Status.Descendants).To(BeEquivalentTo(2))
 		Expect(t.Status.Usage.TotalTokens).To(BeNumerically(">", 0))
 	}
@@ -221,7 +221,7 @@ var _ = Describe("A sub-agent", func() {
 		s.desire(ctx, c.Name, v1alpha1.DesiredStateSuspended) // the time of a suspended Turn does not run
 		s.reaches(ctx, c.Name, v1alpha1.TurnReasonSuspended)
 		t := s.reaches(ctx, "parent", v1alpha1.TurnReasonDeadlineExceeded)
-		Expect(t.Status.Usage).NotTo(BeNil(), "what was paid for is in the record")
+		Expect(t.Status.Usage).NotTo(BeNil(), "the usage is in the record")
 		Expect(t.Status.AwaitedTurns).To(BeEmpty())
 		s.reaches(ctx, c.Name, v1alpha1.TurnReasonCancelled)
 	}, SpecTimeout(patience))

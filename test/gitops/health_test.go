@@ -238,7 +238,7 @@ func TestTheScriptKnowsTheReasons(t *testing.T) {
 	}
 	for _, m := range regexp.MustCompile(`(\w+) = true`).FindAllStringSubmatch(text, -1) {
 		if !known[m[1]] {
-			t.Errorf("the script names %s, which is no reason of the API", m[1])
+			t.Errorf("the script names %s, which is not a reason of the API", m[1])
 		}
 	}
 }

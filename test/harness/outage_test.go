@@ -45,7 +45,7 @@ func TestAPIServerKeepsItsObjectsAfterAnOutage(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := read(30 * time.Second); err != nil {
-				t.Errorf("the API server is back and has lost what was written, or its certificates: %v", err)
+				t.Errorf("the API server is back and has lost objects or its certificates: %v", err)
 			}
 		})
 	}

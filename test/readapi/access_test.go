@@ -26,7 +26,7 @@ var _ = Describe("Who may read a journal", func() {
 		By("refusing a token that the API server does not know")
 		Expect(s.get(ctx, "invented", journalOf).refusal(http.StatusUnauthorized)).To(ContainSubstring("rejects the token"))
 
-		By("refusing who may see the Turn and not what was said")
+		By("refusing a user who may read the Turn but not its conversation")
 		viewer := s.user(ctx, "viewer", rbacv1.PolicyRule{
 			APIGroups: []string{"capstan.dev"},
 			Resources: []string{"turns"}, Verbs: []string{"get", "list"},

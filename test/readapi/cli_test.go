@@ -108,7 +108,7 @@ var _ = Describe("The command line at a server", func() {
 		output := capstan(ctx, append([]string{"export", "turn", "first", "--artifact", whole.SHA256}, at...)...).must(ctx, exit.OK)
 		Expect(output.out.String()).To(Equal("the whole output"))
 
-		By("saying what is wrong")
+		By("naming the fault")
 		absent := capstan(ctx, append([]string{"logs", "absent"}, at...)...).must(ctx, exit.Failed)
 		Expect(absent.err.String()).To(ContainSubstring(`there is no Turn "absent"`))
 		at[len(at)-1] = s.user(ctx, "stranger")
@@ -167,7 +167,7 @@ var _ = Describe("The command line at a server", func() {
 			return c.out.String()
 		}).Should(ContainSubstring("Completed: the model answered"))
 
-		By("deciding as the person all the same")
+		By("deciding as the person nevertheless")
 		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
 		at(ctx, "y\n", "approve", "second", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url).must(ctx, exit.OK)
 		Expect(s.approvals(ctx)).To(HaveExactElements(HaveField("Spec.DecidedBy", Not(HavePrefix("system:serviceaccount:")))))

@@ -49,7 +49,7 @@ func TestJSON(t *testing.T) {
 		"HTML":       {"what HTML needs escaped is not", "<a href='x'>&</a>", `"<a href='x'>&</a>"`},
 		"separators": {"U+2028 and U+2029 stand as they are", "a\u2028b\u2029", "\"a\u2028b\u2029\""},
 		"control": {
-			"control characters are escaped, the short way where there is one",
+			"control characters are escaped, in the short form if there is one",
 			"\x00\b\t\n\f\r\x1f\x7f\"\\/", "\"\\u0000\\b\\t\\n\\f\\r\\u001f\x7f\\\"\\\\/\"",
 		},
 		"beyond the plane": {"one character, not two surrogates", json.RawMessage(`"\ud83d\ude42"`), `"🙂"`},

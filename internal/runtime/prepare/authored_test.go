@@ -114,7 +114,7 @@ func TestOverlaysOfTheProfileComeFirst(t *testing.T) {
 		t.Errorf("overlays in input order: -want +got:\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"house", "guest"}, provenance.UsedGuardrailIDs); diff != "" {
-		t.Errorf("guardrails in input order, without what is blank: -want +got:\n%s", diff)
+		t.Errorf("guardrails in input order, without blank ones: -want +got:\n%s", diff)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestGuardrailsOfTheProfileAlwaysStay(t *testing.T) {
 						t.Errorf("mode %q, sections %q: the prompt has\n%s\nwant the rules by themselves", mode, sections, got)
 					}
 					if p.Report.StableChars > strings.Index(got, "<turn_instructions>") {
-						t.Errorf("mode %q, sections %q: the rules are in the stable part, of which the hash says what it is",
+						t.Errorf("mode %q, sections %q: the rules are in the stable part, and its hash covers them",
 							mode, sections)
 					}
 				}

@@ -125,7 +125,7 @@ func TestRenderHashCoversTheStablePart(t *testing.T) {
 			in := everything()
 			change(&in)
 			if got := mustPrepare(t, in).Report; got.RenderHash != base.RenderHash || got.StableChars != base.StableChars {
-				t.Errorf("renderHash changed: a Turn's %s is none of the instructions that providers cache", name)
+				t.Errorf("renderHash changed: a Turn's %s must not be in the instructions that providers cache", name)
 			}
 		})
 	}

@@ -109,7 +109,7 @@ func checkHarmless(t *testing.T, want []string, text string, mode prompt.Mode) {
 	system := p.Messages[0]
 	if n := utf8.RuneCountInString(system.Content); n != p.Report.Chars ||
 		p.Report.StableChars+p.Report.DynamicChars != n || system.StableChars != p.Report.StableChars {
-		t.Errorf("the system prompt has %d chars, the report speaks of %d + %d", n, p.Report.StableChars, p.Report.DynamicChars)
+		t.Errorf("the system prompt has %d chars, and the report says %d + %d", n, p.Report.StableChars, p.Report.DynamicChars)
 	}
 	var back prepare.Prepared
 	if err := json.Unmarshal([]byte(asJSON(t, p)), &back); err != nil {

@@ -281,7 +281,7 @@ func TestBlocksOfTheRecord(t *testing.T) {
 	}
 	want := []string{"session-s-1", "memory-m2", "memory-m1", "fact-f1", "fact-f2", "preferences", "enrichment-e2", "enrichment-e1"}
 	if diff := cmp.Diff(want, blocks(func(*prepare.Input) {})); diff != "" {
-		t.Errorf("what the model is shown: -want +got:\n%s", diff)
+		t.Errorf("blocks: -want +got:\n%s", diff)
 	}
 	want[0] = "session-first"
 	if diff := cmp.Diff(want, blocks(func(in *prepare.Input) { in.Turn.Session.ID = "" })); diff != "" {

@@ -121,7 +121,7 @@ func TestInvalidUTF8IsReplacedAndCounted(t *testing.T) {
 	}
 	system := content(p, prepare.MessageSystemPrompt)
 	if n := utf8.RuneCountInString(system); n != p.Report.Chars || canonical.Sum([]byte(system)) != p.Report.PromptHash {
-		t.Errorf("the report speaks of %d chars with hash %s, and the message has %d with another", p.Report.Chars, p.Report.PromptHash, n)
+		t.Errorf("the report says %d chars with hash %s, and the message has %d with another hash", p.Report.Chars, p.Report.PromptHash, n)
 	}
 	roundTrip(t, p)
 	if asJSON(t, in) != before || in.Turn.Message != "What\xff\xff?" {

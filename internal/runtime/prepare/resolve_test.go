@@ -56,7 +56,7 @@ func TestResolve(t *testing.T) {
 		})
 	}
 	if at, err := prepare.Resolve("", nil); at != 0 || err != nil {
-		t.Errorf("Resolve without a chain = %d, %v; want 0 and no error: nobody asked for a model", at, err)
+		t.Errorf("Resolve without a chain = %d, %v; want 0 and no error, because the Turn names no model", at, err)
 	}
 }
 

@@ -53,7 +53,7 @@ func TestSubject(t *testing.T) {
 	}
 	for _, blank := range []string{"", " \n\t"} {
 		if got := mustRender(t, input(func(in *prompt.Input) { in.Subject = blank })); strings.Contains(got.Text, "subject_context") {
-			t.Errorf("the subject %q makes a section, want none for what is blank", blank)
+			t.Errorf("the subject %q makes a section, want none for a blank subject", blank)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestLiveContext(t *testing.T) {
 			[]prompt.Contributed{{Name: "\u200b", Chars: 17}},
 		},
 		"caps": {
-			"each has a cap of its own, counted before escaping, and says what it left out outside of the fence",
+			"each has a cap of its own, counted before escaping, and the number of characters left out is outside of the fence",
 			[]prompt.Contribution{
 				{Name: "a", Text: "abc&def<ghi>", MaxChars: 6},
 				{Name: "b", Text: "&&&", MaxChars: 1, Trusted: true},
@@ -119,7 +119,7 @@ func TestLiveContext(t *testing.T) {
 			},
 		},
 		"default cap": {
-			"it is 20,000 where nobody says otherwise",
+			"the default is 20,000",
 			[]prompt.Contribution{{Name: "a", Text: long + "x"}},
 			[]string{"## a", "Live context a. " + fenced(long) + "\n(1 more character was omitted.)"},
 			[]prompt.Contributed{{Name: "a", Chars: 20_000, LeftOut: 1}},

@@ -179,7 +179,7 @@ func TestInvalidInput(t *testing.T) {
 		want   string
 	}{
 		"unknown mode": {
-			"a mode is one of four", input(mode("Verbose")),
+			"there are four modes", input(mode("Verbose")),
 			`PromptProfile spec.mode: "Verbose" is not a mode: use Full, Minimal, Task or None`,
 		},
 		"no mode": {

@@ -149,7 +149,7 @@ func TestInvalidTools(t *testing.T) {
 			`tools[1].parameters[0].name: "" of tool "t" ` + parameterRule,
 		},
 		"type": {
-			"a type is one of seven", parameters(prompt.Parameter{Name: "a", Type: "date"}),
+			"there are seven types", parameters(prompt.Parameter{Name: "a", Type: "date"}),
 			`tools[1].parameters[0].type: "date" of tool "t" must be one of string, integer, number, boolean, array, object, enum`,
 		},
 		"enum": {

@@ -114,7 +114,7 @@ func TestHistory(t *testing.T) {
 				KnownCost: decimal.RequireFromString("0.22"),
 			}
 			if diff := cmp.Diff(session.Tail{Position: 3, Last: "turn-c", Totals: totals, Number: 3}, add(t, j, want...)); diff != "" {
-				t.Errorf("Add; what begins the next Turn is what the last answered one ended with: -want +got:\n%s", diff)
+				t.Errorf("Add: the next Turn must begin where the last answered one ended: -want +got:\n%s", diff)
 			}
 			if diff := cmp.Diff(session.Tail{Position: 3, Last: "turn-c", Totals: totals, Number: 2},
 				add(t, j, answered("b"))); diff != "" {

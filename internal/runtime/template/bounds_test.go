@@ -19,7 +19,7 @@ import (
 func TestBlank(t *testing.T) {
 	for body, want := range map[string]bool{"": true, " \r\n\t\u00a0": true, " a ": false, "\u200b": true, "\u200b.": false} {
 		if got := (template.Text{Body: body}).Blank(); got != want {
-			t.Errorf("Blank of %q is %t, want %t: what nobody sees says nothing", body, got, want)
+			t.Errorf("Blank of %q is %t, want %t: invisible characters are blank", body, got, want)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func FuzzRender(f *testing.F) {
 			t.Errorf("Render(%q) = %q, want UTF-8 of at most %d bytes", text, got.Body, template.MaxRenderedBytes)
 		}
 		if strings.Contains(got.Body, "<no value>") && !strings.Contains(text, "<no value>") {
-			t.Errorf("Render(%q) = %q, want an error for what is missing", text, got.Body)
+			t.Errorf("Render(%q) = %q, want an error for the missing value", text, got.Body)
 		}
 		if strings.Contains(got.Body, "\nobey") && !strings.Contains(text, "\nobey") && !got.Fenced {
 			t.Errorf("Render(%q) = %q, want it to be told that it holds an untrusted value", text, got.Body)

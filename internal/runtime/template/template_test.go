@@ -174,7 +174,7 @@ func TestInvalidTemplates(t *testing.T) {
 			`:1:23: "$x.Len" is not a value: use one of ` + names,
 		},
 		"nil":            {"nil is not a value", "{{ if eq .tone nil }}{{ end }}", `:1:16: "nil" is not a value: use one of ` + names},
-		"range":          {"loops could run for ever", "{{ range .tone }}x{{ end }}", ":1:10: {{ range }}" + onlyIf},
+		"range":          {"loops could run without an end", "{{ range .tone }}x{{ end }}", ":1:10: {{ range }}" + onlyIf},
 		"range over int": {"a loop over a number could run long", "{{ range 1000000000 }}x{{ end }}", ":1:10: {{ range }}" + onlyIf},
 		"with":           {"with moves the dot", "{{ with .tone }}{{ . }}{{ end }}", ":1:9: {{ with }}" + onlyIf},
 		"define": {

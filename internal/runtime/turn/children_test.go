@@ -71,7 +71,7 @@ func TestATurnThatEndsWhileASubAgentWorks(t *testing.T) {
 			want := &turn.SubAgents{Usage: spent.Usage}
 			if result.Stop != stop || result.SubAgents == nil || result.SubAgents.Usage != want.Usage ||
 				result.SubAgents.Cost == nil || result.SubAgents.Cost.Amount != "0.25" || result.Descendants != 3 {
-				t.Errorf("it ends as %s with %+v and %d descendants, want %s with what the child took, and 3",
+				t.Errorf("it ends as %s with %+v and %d descendants, want %s with the usage of the child, and 3",
 					result.Stop, result.SubAgents, result.Descendants, stop)
 			}
 			if total := result.Session.Totals.Usage.InputTokens; total != 1500 {

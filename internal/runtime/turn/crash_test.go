@@ -433,6 +433,6 @@ func (w *world) checkSession(t *testing.T, result *turn.Result) {
 		want = append(want, model.Message{Role: model.RoleAssistant, Content: result.Text})
 	}
 	if diff := cmp.Diff(want, h[1].Messages); diff != "" {
-		t.Errorf("what the Turn has added to its Session: -want +got:\n%s", diff)
+		t.Errorf("the Turn's addition to its Session: -want +got:\n%s", diff)
 	}
 }

@@ -62,7 +62,7 @@ func TestAnswerOfAToolInLaterTurns(t *testing.T) {
 	in.Tools = []tool.Tool{last}
 	j := &journaltest.Memory{}
 	if result := mustRun(t, j, in); result.Text != hostile {
-		t.Errorf("the answer has %d bytes, want what the tool gave: %d", len(result.Text), len(hostile))
+		t.Errorf("the answer has %d bytes, want those of the tool's result: %d", len(result.Text), len(hostile))
 	}
 	said := history(t, j).Turns[0].Messages
 	if last := said[len(said)-1]; last.Role != model.RoleAssistant || strings.Contains(last.Content, "<|im_") ||
@@ -524,7 +524,7 @@ func TestSubAgents(t *testing.T) {
 			}
 			if got := result.Session.Totals; got.Usage != usage.Add(result.Record.Usage) ||
 				!cmp.Equal(got.Cost, tc.total) || got.KnownCost.String() != tc.known {
-				t.Errorf("the Session has %+v, want %+v, %s known, with what the sub-agents took", got, tc.total, tc.known)
+				t.Errorf("the Session has %+v, want %+v, %s known, with the usage of the sub-agents", got, tc.total, tc.known)
 			}
 			if result.Calls[0].Turn != "child-1" {
 				t.Errorf("calls %+v, want the name of the child's Turn", result.Calls)

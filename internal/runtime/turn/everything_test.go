@@ -165,7 +165,7 @@ func repliesToEverything(step int, purpose loop.Purpose) model.Reply {
 func (w *world) checkEverything(t *testing.T, result *turn.Result, said session.Turn) {
 	t.Helper()
 	if string(result.Data) != checkedAnswer || !result.Warned || result.SubAgents == nil || result.SubAgents.Usage != helped.Usage {
-		t.Errorf("result %+v with data %s, want the answer as data, a warning and what the sub-agent took", result, result.Data)
+		t.Errorf("result %+v with data %s, want the answer as data, a warning and the usage of the sub-agent", result, result.Data)
 	}
 	outcomes := map[string]loop.Outcome{}
 	for _, c := range result.Calls {

@@ -102,7 +102,7 @@ func TestCallsThatAreOpenAtTheEnd(t *testing.T) {
 					t.Errorf("%s: outcomes in the journal: -want +got:\n%s", tc.reason, diff)
 				}
 				if diff := cmp.Diff(tc.told, told); diff != "" {
-					t.Errorf("%s: what the journal says of the calls: -want +got:\n%s", tc.reason, diff)
+					t.Errorf("%s: the calls in the journal: -want +got:\n%s", tc.reason, diff)
 				}
 				in.Epoch = 3
 				if diff := cmp.Diff(asJSON(t, result), asJSON(t, mustRun(t, j, in))); diff != "" {

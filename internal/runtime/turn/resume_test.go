@@ -229,7 +229,7 @@ func TestResultOfACancelledTurn(t *testing.T) {
 			got, err := engine(copyOf(t, from, &journaltest.Memory{}, tc.entries)).Run(ctx, new(in))
 			if err != nil || got.Stop != turn.StopCancelled || got.Text != tc.text ||
 				got.Counts.ModelRequests != tc.requests || s.asked() != 0 {
-				t.Fatalf("Run = %+v, %v after %d requests; want what the journal holds, and nothing asked", got, err, s.asked())
+				t.Fatalf("Run = %+v, %v after %d requests; want the result of the journal, and no request", got, err, s.asked())
 			}
 			if tc.text != "" && got.Record.Usage != whole.Record.Usage {
 				t.Errorf("usage %+v, want %+v: it was paid for", got.Record.Usage, whole.Record.Usage)

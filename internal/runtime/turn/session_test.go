@@ -440,6 +440,6 @@ func TestASessionOfUnpricedModels(t *testing.T) {
 	in.Tools = []tool.Tool{named("find", tool.ReadOnly, saying("found"))}
 	got := mustRun(t, j, in).Session.Totals
 	if got.Cost != nil || got.KnownCost.String() != "0.00401" { // two replies of 0.002 each and a failure of 0.00001
-		t.Errorf("totals %+v, want no cost and what the first model took in both Turns", got)
+		t.Errorf("totals %+v, want no cost, and the first model's usage in both Turns", got)
 	}
 }

@@ -90,7 +90,7 @@ func TestATurnWithTools(t *testing.T) {
 		t.Errorf("the model received %+v, want the result of the call", got)
 	}
 	if !strings.Contains(messages[0].Content, "find: Does it.") || len(s.requests[1].Tools) != 2 {
-		t.Errorf("the prompt does not speak of the tool, or it was not offered: %+v", s.requests[1].Tools)
+		t.Errorf("the prompt does not mention the tool, or the tool was not offered: %+v", s.requests[1].Tools)
 	}
 }
 

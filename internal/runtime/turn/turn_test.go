@@ -232,7 +232,7 @@ func TestPromptIsMadeForTheModelThatServes(t *testing.T) {
 		}
 	}
 	if result.Provider != "p1" || result.Model != "other" || result.MessageCount != 4 {
-		t.Errorf("result speaks of %s/%s and %d messages, want the prompt that was answered",
+		t.Errorf("result has %s/%s and %d messages, want those of the prompt that was answered",
 			result.Provider, result.Model, result.MessageCount)
 	}
 	want := []journal.Kind{

@@ -35,9 +35,9 @@ func TestIsAway(t *testing.T) {
 		"ReadOnly":       {"a failover ends", readOnly, true},
 		"Stranger":       {"the server has refused, and will again", stranger.String(), false},
 		"NoDatabase":     {"waiting does not create it", unknown.String(), false},
-		"BadURL":         {"it does not get better", "postgres://u:p/q@h/d", false},
-		"NoCertificate":  {"it does not get better", "postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere.pem", false},
-		"AnotherProgram": {"it does not get better", "mysql://h/d", false},
+		"BadURL":         {"trying again would not help", "postgres://u:p/q@h/d", false},
+		"NoCertificate":  {"trying again would not help", "postgres://u@h/d?sslmode=verify-full&sslrootcert=/nowhere.pem", false},
+		"AnotherProgram": {"trying again would not help", "mysql://h/d", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := postgres.Open(t.Context(), tc.url)

@@ -277,7 +277,7 @@ func TestIncarnationAfterAFailover(t *testing.T) {
 				found = append(found, st)
 			}
 			if found[0].Lost != tc.lost || found[1].Lost || found[0].Identity != found[1].Identity {
-				t.Errorf("Mark: %+v, want one that tells of a loss: %t", found, tc.lost)
+				t.Errorf("Mark: %+v, want one that reports a loss: %t", found, tc.lost)
 			}
 		})
 	}

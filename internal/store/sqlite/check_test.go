@@ -84,7 +84,7 @@ func TestFileHeldByAnotherProcess(t *testing.T) {
 		group.Go(func() { must(t, name, call(), "another process holds the") })
 	}
 	if got, err := journal.Collect(t.Context(), s, "a"); err != nil || len(got) != 1 {
-		t.Errorf("%d entries (error %v), want a journal to be read all the same", len(got), err)
+		t.Errorf("%d entries (error %v), want the journal to be readable nevertheless", len(got), err)
 	}
 	group.Wait()
 	if err := errors.Join(conn.Close(), db.Close()); err != nil {

@@ -181,7 +181,7 @@ func TestReadOnly(t *testing.T) {
 	must(t, "Append", s.Append(t.Context(), "a", entry(2)), "read-only", "mount the volume for writing")
 	must(t, "Check", s.Check(t.Context()), "failed to write to the journal", "mount the volume for writing")
 	if got, err := journal.Collect(t.Context(), s, "a"); err != nil || len(got) != 1 {
-		t.Errorf("%d entries (error %v), want the one that was written to be read all the same", len(got), err)
+		t.Errorf("%d entries (error %v), want the written one to be readable nevertheless", len(got), err)
 	}
 	pragma(t, db, "query_only = off")
 	fine(t, s, "a", 1)

@@ -63,7 +63,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 		reason string
 		end    func(child *exec.Cmd, in io.Closer) error
 	}{
-		"Killed": {"the kernel gives the lock back, and what was acknowledged is there", func(child *exec.Cmd, _ io.Closer) error {
+		"Killed": {"the kernel releases the lock, and all acknowledged entries are there", func(child *exec.Cmd, _ io.Closer) error {
 			err := child.Process.Kill()
 			if waited := child.Wait(); waited == nil {
 				err = errors.Join(err, errors.New("it was not killed"))

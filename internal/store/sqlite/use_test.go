@@ -20,7 +20,7 @@ func TestUse(t *testing.T) {
 		t.Helper()
 		u, err := s.Use(t.Context())
 		if err != nil || u.Free <= 0 {
-			t.Fatalf("Use = %+v, %v; want what the volume has left", u, err)
+			t.Fatalf("Use = %+v, %v; want the free bytes of the volume", u, err)
 		}
 		r := limits.Evaluate(u, nil)
 		return r.VerdictFor("hog"), r.VerdictFor("victim"), u.Bytes

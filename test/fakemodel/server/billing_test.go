@@ -50,7 +50,7 @@ func TestBilling(t *testing.T) {
 		"whole":    {"an answer costs", "", wholeRequest, false, []Bill{{"r", "m", 3, 4, true}}},
 		"streamed": {"also without usage in the stream", "", streamedRequest, false, []Bill{{"r", "m", 3, 4, true}}},
 		"gone in latency": {
-			"what is generated costs, whoever reads it", "fault: {latencyMilliseconds: 3600000}",
+			"generated tokens cost, even if no client reads them", "fault: {latencyMilliseconds: 3600000}",
 			wholeRequest, true,
 			[]Bill{{"r", "m", 3, 4, false}},
 		},
@@ -259,6 +259,6 @@ func TestResetForgetsBills(t *testing.T) {
 	during.bill(wireUsage{PromptTokens: 1})
 	before.finish(OutcomeAnswered, wireUsage{})
 	if res := fake.do(t, http.MethodGet, "/_fake/billing", ""); res.body != "[]" || fake.Stats().Billed != 0 {
-		t.Errorf("what was in flight at a reset must not be counted after it, have %s", res.body)
+		t.Errorf("requests in flight at a reset must not be counted after it, have %s", res.body)
 	}
 }

@@ -45,7 +45,7 @@ func TestTheUsageOfReasoning(t *testing.T) {
 	fake := serveRules(t, `rules: [{reply: {reasoning: "a long thought, that goes on", text: Yes., usage: {reasoningTokens: 0}}}]`)
 	whole, err := fake.client.CreateChatCompletion(t.Context(), ask("hello"))
 	if err != nil || whole.Usage.CompletionTokens != 1 || whole.Usage.CompletionTokensDetails.ReasoningTokens != 0 {
-		t.Errorf("usage %+v, error %v; want what the rule says", whole.Usage, err)
+		t.Errorf("usage %+v, error %v; want that of the rule", whole.Usage, err)
 	}
 }
 

@@ -124,7 +124,7 @@ func TestCalls(t *testing.T) {
 			"a tool's error is a result", tickets.ToolGet, map[string]any{"id": "9999"}, `there is no ticket "9999": search for it`, true,
 		},
 		"close a closed one": {
-			"what is done is not done again", tickets.ToolClose,
+			"a closed ticket cannot be closed again", tickets.ToolClose,
 			map[string]any{"id": "0977", "resolution": "Done."},
 			"ticket 0977 is closed already", true,
 		},
@@ -138,7 +138,7 @@ func TestCalls(t *testing.T) {
 			"none is a list, too", tickets.ToolContext, map[string]any{"message": "Hello"}, `{"facts":[]}`, false,
 		},
 		"hand over": {
-			"the answer is one for people", tickets.ToolHandOver,
+			"the answer is a text for people", tickets.ToolHandOver,
 			map[string]any{"id": "1061", "team": "network"},
 			"Ticket 1061 (VPN drops every hour) is with the team network now.", false,
 		},
