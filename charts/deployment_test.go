@@ -133,6 +133,26 @@ func TestSkillsAreMountedAtThePathOfTheFlag(t *testing.T) {
 	}
 }
 
+func TestWorkloadTokensAreProjected(t *testing.T) {
+	deployment, manager := managerOf(t, renderChart(t, "workloadTokens[0].namespace=helpdesk", "workloadTokens[0].name=gateway",
+		"workloadTokens[0].audience=https://llm.test", "workloadTokens[0].hosts={https://llm.test}"))
+	i := slices.IndexFunc(manager.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "workload-tokens" })
+	if i < 0 || manager.VolumeMounts[i].MountPath != "/var/run/secrets/capstan" || !manager.VolumeMounts[i].ReadOnly {
+		t.Errorf("mounts = %v, want the tokens in the manager's default folder, mounted read-only", manager.VolumeMounts)
+	}
+	volumes := deployment.Spec.Template.Spec.Volumes
+	i = slices.IndexFunc(volumes, func(v corev1.Volume) bool { return v.Name == "workload-tokens" })
+	if i < 0 || volumes[i].Projected == nil {
+		t.Fatalf("volumes = %v, want a projected one", volumes)
+	}
+	want := corev1.ServiceAccountTokenProjection{
+		Path: "helpdesk/gateway", Audience: "https://llm.test", ExpirationSeconds: new(int64(3600)),
+	}
+	if diff := cmp.Diff(&want, volumes[i].Projected.Sources[0].ServiceAccountToken); diff != "" {
+		t.Errorf("token: -want +got:\n%s", diff)
+	}
+}
+
 func TestArguments(t *testing.T) {
 	defaults := []string{
 		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan",
@@ -197,6 +217,13 @@ func TestArguments(t *testing.T) {
 				"connections.clusterCIDRs={10.96.0.0/16}",
 			},
 			want: []string{"--tool-allow-cidrs=127.0.0.0/8,::1/128", "--cluster-cidrs=10.96.0.0/16", "--tool-deny-cidrs=10.0.0.0/8"},
+		},
+		"Tokens": {
+			values: []string{
+				`workloadTokens[0].namespace=helpdesk`, `workloadTokens[0].name=gateway`, `workloadTokens[0].audience=https://llm.test`,
+				`workloadTokens[0].hosts={https://llm.test,*.llm.test}`,
+			},
+			want: []string{"--workload-tokens=helpdesk/gateway=https://llm.test", "--workload-tokens=helpdesk/gateway=*.llm.test"},
 		},
 		"Large": {
 			values: []string{"maxConcurrentTurns=100000", "probeIntervalSeconds=86400"},

@@ -22,10 +22,12 @@ const (
 // Reasons of a ModelProvider's Ready condition.
 const (
 	// ReasonSecretNotFound means that a Secret that the object names does not exist, lacks the key, or holds a
-	// value that cannot be used.
+	// value that cannot be used. On a ModelProvider, it also means that its workload token is not offered to the
+	// namespace, or cannot be read.
 	ReasonSecretNotFound = "SecretNotFound"
 	// ReasonHostNotAllowed is set on ModelProvider and ToolServer. It means that the annotation
-	// capstan.dev/allowed-hosts of a Secret does not allow the object's host. Nothing was sent.
+	// capstan.dev/allowed-hosts of a Secret, or the operator's list for a workload token, does not allow the object's
+	// host. Nothing was sent.
 	ReasonHostNotAllowed = "HostNotAllowed"
 	// ReasonHeaderRefused is set on ModelProvider and ToolServer. It means that the object sets a header that it
 	// must not set, and was stored before the schema refused that header. Nothing was sent.

@@ -15,6 +15,7 @@ const (
 )
 
 // ModelProviderSpec defines an endpoint for models: its address, its credentials and its prices.
+// +kubebuilder:validation:XValidation:rule="!has(self.workloadToken) || !has(self.credentialsRef)",message="workloadToken and credentialsRef exclude each other: remove one of them",fieldPath=".workloadToken"
 // +kubebuilder:validation:XValidation:rule="!has(self.tls) || !has(self.tls.clientCertificateRef) || self.baseURL.lowerAscii().startsWith('https:')",message="a client certificate needs TLS: set baseURL to an https URL",fieldPath=".tls.clientCertificateRef"
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'Mistral' || ((!has(self.requests.systemMessages) || self.requests.systemMessages != 'InPlace') && (!has(self.requests.messageNames) || self.requests.messageNames != 'On') && (!has(self.requests.toolCallIDs) || self.requests.toolCallIDs == 'NineCharacters') && (!has(self.requests.returnedData) || self.requests.returnedData == 'Nothing'))",message="Mistral refuses system messages after replies, names of messages, IDs of calls in another form and returned data: remove systemMessages, messageNames, toolCallIDs or returnedData, or use the dialect Generic",fieldPath=".requests"
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'XAI' || !has(self.requests.messageNames) || self.requests.messageNames != 'On'",message="xAI refuses names of messages: remove messageNames, or use the dialect Generic",fieldPath=".requests.messageNames"
@@ -55,6 +56,14 @@ type ModelProviderSpec struct {
 	// X-Api-Key if the type is Anthropic. Omit it if the endpoint requires none.
 	// +optional
 	CredentialsRef *SecretKeyReference `json:"credentialsRef,omitempty"`
+
+	// workloadToken is the name of a token of a workload identity, 1 to 63 characters, which is sent as a bearer token
+	// instead of credentialsRef. The operator of the cluster offers such tokens to the namespace, each for certain hosts,
+	// by the manager's flag --workload-tokens. A renewed token is used within 10 seconds.
+	// +optional
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="workloadToken must be a lower-case DNS label: letters, digits and '-', starting and ending with a letter or digit"
+	WorkloadToken string `json:"workloadToken,omitempty"`
 
 	// headers are sent with every request to the endpoint, at most 16. They cannot replace Authorization.
 	// +optional

@@ -31,6 +31,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/secrets"
 	"github.com/capstan-dev/capstan/internal/skillfile"
 	"github.com/capstan-dev/capstan/internal/statuswriter"
 	"github.com/capstan-dev/capstan/internal/toolservers"
@@ -165,6 +166,11 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	read := secretReader(p.manager.GetAPIReader())
 	p.providers = providers.NewCache(read, time.Now, p.policy, p.memory)
 	p.providers.SetCredentialSet(p.credentials)
+	tokens, err := secrets.ParseWorkloadTokens(o.WorkloadTokenDir, o.WorkloadTokens)
+	if err != nil {
+		return err
+	}
+	p.providers.SetWorkloadTokens(tokens)
 	defer p.providers.Close()
 	p.servers = toolservers.NewCache(read, p.policy, time.Now, log.WithName("tool-servers"))
 	p.servers.SetMemoryBudget(p.memory)

@@ -23,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/scheduler"
+	"github.com/capstan-dev/capstan/internal/secrets"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
 
@@ -108,6 +109,10 @@ type Options struct {
 	// ToolAllowCIDRs and ToolDenyCIDRs are the address prefixes where tool servers and model providers may, or may
 	// not, be reached. They extend the built-in table of package netpolicy.
 	ToolAllowCIDRs, ToolDenyCIDRs []string
+	// WorkloadTokens are the tokens of workload identities that ModelProviders may use, and WorkloadTokenDir is the
+	// folder of their files: see secrets.ParseWorkloadTokens.
+	WorkloadTokens   []string
+	WorkloadTokenDir string
 	// ClusterCIDRs are the prefixes of the cluster's Services, Pods and nodes. If it is empty, the manager asks the
 	// API server.
 	ClusterCIDRs []string
@@ -205,6 +210,12 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.ToolDenyCIDRs, netpolicy.DenyFlag, nil,
 		"prefixes of IP addresses that tool servers and model providers must not have, separated by commas; of "+
 			"two equal prefixes, this one takes precedence over --"+netpolicy.AllowFlag)
+	f.StringSliceVar(&o.WorkloadTokens, secrets.WorkloadTokensFlag, nil,
+		"tokens of workload identities that ModelProviders may use in spec.workloadToken, as NAMESPACE/NAME=HOST, "+
+			"separated by commas, such as helpdesk/gateway=https://llm.example.com; a token is for ModelProviders of this "+
+			"namespace, and is sent only to this host. Repeat it for further hosts")
+	f.StringVar(&o.WorkloadTokenDir, secrets.WorkloadTokenDirFlag, "/var/run/secrets/capstan",
+		"folder with the files of these tokens, each NAMESPACE/NAME, which are read again when they change")
 	f.StringSliceVar(&o.ClusterCIDRs, netpolicy.ClusterFlag, nil,
 		"prefixes of IP addresses of the cluster's Services, Pods and nodes, separated by commas; of these, "+
 			"ModelProviders and ToolServers may use only Services of their own namespace and the prefixes in --"+netpolicy.AllowFlag+
@@ -345,6 +356,8 @@ func (o *Options) Validate() error {
 	_, wrong = o.quotas()
 	check(wrong == nil, "%w", wrong)
 	_, wrong = netpolicy.ParseCluster(o.ClusterCIDRs)
+	check(wrong == nil, "%w", wrong)
+	_, wrong = secrets.ParseWorkloadTokens(o.WorkloadTokenDir, o.WorkloadTokens)
 	check(wrong == nil, "%w", wrong)
 	_, wrong = o.netPolicy()
 	check(wrong == nil, "%w", wrong)

@@ -83,6 +83,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 		{"CAPSTAN_JOURNAL_QUOTA", "20Gi", "journal-quota"},
 		{"CAPSTAN_JOURNAL_QUOTA_PER_NAMESPACE", "2Gi", "journal-quota-per-namespace"},
 		{"CAPSTAN_TOOL_DENY_CIDRS", "[10.0.0.0/8]", "tool-deny-cidrs"},
+		{"CAPSTAN_WORKLOAD_TOKENS", "[helpdesk/gateway=https://llm.example.com]", "workload-tokens"},
+		{"CAPSTAN_WORKLOAD_TOKEN_DIR", "/tokens", "workload-token-dir"},
 	} {
 		t.Run(tc.flag, func(t *testing.T) {
 			var o Options
@@ -106,8 +108,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 36 {
-		t.Errorf("there are %d flags; the table above has 36", count)
+	if count != 38 {
+		t.Errorf("there are %d flags; the table above has 38", count)
 	}
 }
 

@@ -45,6 +45,8 @@ type Cache struct {
 	policy       *netpolicy.Policy
 	memory       *bytebudget.Budget
 	knownSecrets *redact.Set
+	// workloadTokens is nil if there are none.
+	workloadTokens *secrets.WorkloadTokens
 
 	mu      sync.Mutex
 	entries map[types.NamespacedName]*entry
@@ -91,6 +93,9 @@ func NewCache(secrets SecretReader, now func() time.Time, policy *netpolicy.Poli
 // SetCredentialSet makes the set contain the credentials of the providers for as long as the cache keeps them. It
 // must be called before the cache is used.
 func (c *Cache) SetCredentialSet(known *redact.Set) { c.knownSecrets = known }
+
+// SetWorkloadTokens sets the tokens that the operator of the cluster offers. It must be called before the cache is used.
+func (c *Cache) SetWorkloadTokens(tokens *secrets.WorkloadTokens) { c.workloadTokens = tokens }
 
 // updateKnown puts the credentials of an entry into the set, unless the cache has forgotten the entry.
 func (c *Cache) updateKnown(key types.NamespacedName, e *entry) {
@@ -249,6 +254,12 @@ func (c *Cache) config(ctx context.Context, p *v1alpha1.ModelProvider) (cfg conf
 	if ref := p.Spec.CredentialsRef; ref != nil {
 		cfg.CredentialsFrom = fmt.Sprintf("key %q of Secret %q in namespace %q", ref.Key, ref.Name, p.Namespace)
 		if cfg.APIKey, err = c.secrets.Header(ctx, p.Namespace, *ref, p.Spec.BaseURL); err != nil {
+			return cfg, err
+		}
+	}
+	if name := p.Spec.WorkloadToken; name != "" {
+		cfg.CredentialsFrom = fmt.Sprintf("workload token %q of namespace %q", name, p.Namespace)
+		if cfg.BearerToken, err = c.workloadTokens.Read(p.Namespace, name, p.Spec.BaseURL); err != nil {
 			return cfg, err
 		}
 	}

@@ -70,12 +70,15 @@ func (r Reader) Header(ctx context.Context, namespace string, ref v1alpha1.Secre
 		return "", refuse(namespace, ref, fmt.Sprintf("is %d bytes long, but a credential may have at most %d: store the credential alone",
 			len(value), MaxCredential))
 	}
-	for _, c := range value {
-		if c < 0x20 || c > 0x7e {
-			return "", refuse(namespace, ref, "has characters that an HTTP header cannot carry: store the credential alone")
-		}
+	if !isHeaderValue(value) {
+		return "", refuse(namespace, ref, "has characters that an HTTP header cannot carry: store the credential alone")
 	}
 	return value, nil
+}
+
+// isHeaderValue reports whether an HTTP header can carry a value.
+func isHeaderValue(value string) bool {
+	return !strings.ContainsFunc(value, func(c rune) bool { return c < 0x20 || c > 0x7e })
 }
 
 // Headers returns the values of headers of a request to a URL, in the order of the headers. In addition to the

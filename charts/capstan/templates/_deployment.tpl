@@ -124,6 +124,12 @@ spec:
         {{- with .Values.connections.denyCIDRs }}
         - --tool-deny-cidrs={{ join "," . }}
         {{- end }}
+        {{- range .Values.workloadTokens }}
+        {{- $token := printf "%s/%s" .namespace .name }}
+        {{- range .hosts }}
+        - --workload-tokens={{ $token }}={{ . }}
+        {{- end }}
+        {{- end }}
         {{- if .Values.skillsConfigMap }}
         - --skills-file=/etc/capstan/skills/skills.yaml
         {{- end }}
@@ -214,6 +220,11 @@ spec:
           mountPath: /etc/capstan/read
           readOnly: true
         {{- end }}
+        {{- if .Values.workloadTokens }}
+        - name: workload-tokens
+          mountPath: /var/run/secrets/capstan
+          readOnly: true
+        {{- end }}
         {{- if .Values.skillsConfigMap }}
         - name: skills
           mountPath: /etc/capstan/skills
@@ -246,6 +257,17 @@ spec:
           - key: {{ .key }}
             path: ca.crt
       {{- end }}
+      {{- end }}
+      {{- with .Values.workloadTokens }}
+      - name: workload-tokens
+        projected:
+          sources:
+          {{- range . }}
+          - serviceAccountToken:
+              path: {{ .namespace }}/{{ .name }}
+              audience: {{ .audience | quote }}
+              expirationSeconds: {{ int (.expirationSeconds | default 3600) }}
+          {{- end }}
       {{- end }}
       {{- if and .Values.metrics.enabled .Values.metrics.tlsSecret }}
       - name: metrics-tls

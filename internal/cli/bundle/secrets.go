@@ -75,7 +75,7 @@ func (p *Bundle) CheckSecrets(ctx context.Context) error {
 // noSecret adds to the error of a missing credential which object needs it and how to provide it.
 func (p *Bundle) noSecret(kind, name string, err error) error {
 	message := err.Error()
-	if missing, ok := errors.AsType[*providers.SecretError](err); ok {
+	if missing, ok := errors.AsType[*providers.SecretError](err); ok && missing.Secret != "" {
 		message = fmt.Sprintf("%s (the manifests contain %s), or pass it with --env-secret %s/%s=ENVVAR",
 			missing.Reason, p.held(kindSecret), missing.Secret, missing.Key)
 	}

@@ -38,7 +38,9 @@ type Config struct {
 	BaseURL string
 	// APIKey is sent as the protocol says. If it is empty, no key is sent.
 	APIKey string
-	// CredentialsFrom names the source of the key for messages, such as `Secret "openai" key "apiKey"`.
+	// BearerToken is sent in the header Authorization, in any protocol. If it is empty, no token is sent.
+	BearerToken string
+	// CredentialsFrom names the source of the key or token for messages, such as `Secret "openai" key "apiKey"`.
 	CredentialsFrom string
 	// Headers are sent with each request.
 	Headers []Header

@@ -18,16 +18,18 @@ func (p *Provider) cleanReply(reply *model.Reply) {
 	reply.Redact(p.redactor.Redact)
 }
 
-// redactorOf returns a redactor for the key, the secret headers and the earlier secrets.
+// redactorOf returns a redactor for the key, the token, the secret headers and the earlier secrets.
 func redactorOf(cfg *Config) *redact.Redactor {
 	return redact.New(append(cfg.Secrets(), cfg.Earlier...)...)
 }
 
-// Secrets returns the key and the values of secret headers.
+// Secrets returns the key, the token and the values of secret headers.
 func (cfg *Config) Secrets() []string {
 	var secrets []string
-	if cfg.APIKey != "" {
-		secrets = append(secrets, cfg.APIKey)
+	for _, credential := range []string{cfg.APIKey, cfg.BearerToken} {
+		if credential != "" {
+			secrets = append(secrets, credential)
+		}
 	}
 	for _, h := range cfg.Headers {
 		if h.Secret {

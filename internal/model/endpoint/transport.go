@@ -91,6 +91,9 @@ func (x *exchange) open(ctx context.Context, method, path string) {
 		out.Header.Set(h.Name, h.Value)
 	}
 	x.provider.protocol.SetHeaders(out.Header, cfg.APIKey, x.requestID)
+	if cfg.BearerToken != "" {
+		out.Header.Set("Authorization", "Bearer "+cfg.BearerToken)
+	}
 	netpolicy.AskPlain(out)
 }
 
