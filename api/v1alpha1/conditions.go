@@ -75,8 +75,9 @@ const (
 	// ConditionProfileResolved is True when the Agent's PromptProfile exists and is Ready, the Agent's instructions
 	// render with it, it has the Agent's skills, and the Agent's contributions can be read.
 	ConditionProfileResolved = "ProfileResolved"
-	// ConditionModelsResolved is True when all ModelProviders of the Agent's chain exist and have usable
-	// credentials, and Turns need not wait for a new one.
+	// ConditionModelsResolved is True while at least one model of the Agent's chain can be used. The message names the
+	// ModelProviders that cannot be used, with the causes. It is also True if no endpoint answers and none is new,
+	// because each Turn tries them.
 	ConditionModelsResolved = "ModelsResolved"
 
 	// ConditionToolsResolved is True when all ToolServers and sub-agents that the Agent names exist, and each
@@ -93,6 +94,9 @@ const (
 	// ReasonResolved is set on ProfileResolved, ModelsResolved and ToolsResolved. It means that all referenced
 	// objects exist and can be used.
 	ReasonResolved = "Resolved"
+	// ReasonPartiallyResolved is set on ModelsResolved=True. It means that Turns run, but not all models of the chain can
+	// be used now. The message names the others and the causes.
+	ReasonPartiallyResolved = "PartiallyResolved"
 	// ReasonProfileNotFound means that the PromptProfile does not exist.
 	ReasonProfileNotFound = "ProfileNotFound"
 	// ReasonProfileNotReady means that the PromptProfile is not Ready, or does not render for this Agent.
@@ -105,10 +109,10 @@ const (
 	ReasonSkillNotFound = "SkillNotFound"
 	// ReasonInvalidTimeZone means that the Agent's time zone is unknown.
 	ReasonInvalidTimeZone = "InvalidTimeZone"
-	// ReasonProviderNotFound means that a ModelProvider of the chain does not exist.
+	// ReasonProviderNotFound means that no model of the chain can be used, and that a ModelProvider does not exist.
 	ReasonProviderNotFound = "ProviderNotFound"
-	// ReasonProviderNotReady means that a ModelProvider of the chain lacks usable credentials or was not checked
-	// yet. It also means that a new ModelProvider could not be reached and that no other one is Ready.
+	// ReasonProviderNotReady means that no model of the chain can be used: each ModelProvider lacks usable credentials,
+	// was not checked yet, or is new and could not be reached.
 	ReasonProviderNotReady = "ProviderNotReady"
 )
 

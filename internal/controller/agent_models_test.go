@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -22,53 +23,80 @@ func providerOf(name, reason string, age time.Duration) client.Object {
 		p.Status.Conditions = []metav1.Condition{readyAs(metav1.ConditionTrue, reason)}
 	default:
 		p.Status.Conditions = []metav1.Condition{readyAs(metav1.ConditionFalse, reason)}
+		p.Status.Conditions[0].Message = "it said so"
 	}
 	return p
 }
 
 func TestModelsOfAnAgent(t *testing.T) {
-	const unreachable, resolved = v1alpha1.ReasonEndpointUnreachable, "Resolved: all model providers exist"
-	const waitsForA = `ProviderNotReady: ModelProvider "a" is new and does not answer (EndpointUnreachable): ` +
-		`turns wait for it until it is 2m0s old`
+	const unreachable, noSecret, rejected = v1alpha1.ReasonEndpointUnreachable, v1alpha1.ReasonSecretNotFound,
+		v1alpha1.ReasonCredentialsRejected
+	const (
+		all       = "True Resolved: all models of the chain can be used"
+		part      = "True PartiallyResolved: turns use only a part of the chain: "
+		silent    = "True PartiallyResolved: no endpoint of the chain answers, and turns try those that exist: "
+		notReady  = "False ProviderNotReady: "
+		notFound  = "False ProviderNotFound: "
+		aMissing  = `ModelProvider "a" does not exist`
+		aSilent   = `ModelProvider "a" does not answer (EndpointUnreachable)`
+		aAwaited  = `ModelProvider "a" is new and does not answer (EndpointUnreachable): turns wait for it until it is 2m0s old`
+		bSilent   = `ModelProvider "b" does not answer (EndpointUnreachable)`
+		bAwaited  = `ModelProvider "b" is new and does not answer (EndpointUnreachable): turns wait for it until it is 2m0s old`
+		bNotReady = `ModelProvider "b" is not ready: it said so`
+		aNotReady = `ModelProvider "a" is not ready: it said so`
+	)
+	answering := func(name string) client.Object { return providerOf(name, v1alpha1.ReasonReady, time.Hour) }
 	for name, tc := range map[string]struct {
 		because string
 		a, b    client.Object
 		want    string
 		after   time.Duration
 	}{
-		"both answer": {
-			"there is no fault", providerOf("a", v1alpha1.ReasonReady, time.Second),
-			providerOf("b", v1alpha1.ReasonReady, time.Hour), resolved, 0,
-		},
+		"both answer":             {"there is no fault", answering("a"), answering("b"), all, 0},
+		"one is missing":          {"the other can be used", nil, answering("b"), part + aMissing, 0},
+		"one lacks its key":       {"the other can be used", providerOf("a", noSecret, time.Hour), answering("b"), part + aNotReady, 0},
+		"the key of one is wrong": {"the other can be used", answering("a"), providerOf("b", rejected, time.Hour), part + bNotReady, 0},
 		"one is not checked yet": {
-			"it may be needed", providerOf("a", "", time.Second), providerOf("b", v1alpha1.ReasonReady, time.Hour),
-			`ProviderNotReady: ModelProvider "a" is not checked yet`, 0,
+			"the other can be used", providerOf("a", "", time.Second), answering("b"),
+			part + `ModelProvider "a" is not checked yet`, 0,
 		},
+		"one does not answer": {"the other can be used", providerOf("a", unreachable, time.Hour), answering("b"), part + aSilent, 0},
 		"a new one does not answer, the other does": {
-			"the chain falls back to the other", providerOf("a", unreachable, time.Second),
-			providerOf("b", v1alpha1.ReasonReady, time.Hour), resolved, 0,
+			"no Turn waits", providerOf("a", unreachable, time.Second), answering("b"), part + aSilent, 0,
 		},
 		"a new one does not answer, nor does the other": {
 			"the new one may be starting", providerOf("a", unreachable, time.Second), providerOf("b", unreachable, time.Hour),
-			waitsForA, 119 * time.Second,
+			notReady + aAwaited + "; " + bSilent, 119 * time.Second,
 		},
 		"a new one does not answer, the other is refused": {
 			"the new one may be starting", providerOf("a", unreachable, 119*time.Second),
 			providerOf("b", v1alpha1.ReasonAddressRefused, time.Second),
-			waitsForA, time.Second,
+			notReady + aAwaited + `; ModelProvider "b" does not answer (AddressRefused)`, time.Second,
 		},
 		"two that are new": {
 			"the check comes when the first is no longer new", providerOf("a", unreachable, 30*time.Second),
-			providerOf("b", unreachable, 60*time.Second),
-			waitsForA + `; ModelProvider "b" is new and does not answer (EndpointUnreachable): turns wait for it until it is 2m0s old`,
-			60 * time.Second,
+			providerOf("b", unreachable, 60*time.Second), notReady + aAwaited + "; " + bAwaited, 60 * time.Second,
+		},
+		"one is not checked yet, the other does not answer": {
+			"the check takes only a moment", providerOf("a", "", time.Second), providerOf("b", unreachable, time.Hour),
+			notReady + `ModelProvider "a" is not checked yet; ` + bSilent, 0,
 		},
 		"both are older than two minutes": {
-			"each Turn tries itself", providerOf("a", unreachable, 2*time.Minute), providerOf("b", unreachable, time.Hour), resolved, 0,
+			"each Turn tries itself", providerOf("a", unreachable, 2*time.Minute), providerOf("b", unreachable, time.Hour),
+			silent + aSilent + "; " + bSilent, 0,
+		},
+		"one is missing, the other does not answer": {
+			"each Turn tries the other", nil, providerOf("b", unreachable, time.Hour), silent + aMissing + "; " + bSilent, 0,
 		},
 		"a new one does not answer, the other lacks its key": {
-			"the message names both", providerOf("a", unreachable, time.Second), providerOf("b", v1alpha1.ReasonSecretNotFound, time.Hour),
-			`ProviderNotReady: ModelProvider "b" is not ready: ; ` + waitsForA[len("ProviderNotReady: "):], 119 * time.Second,
+			"the message names both", providerOf("a", unreachable, time.Second), providerOf("b", noSecret, time.Hour),
+			notReady + aAwaited + "; " + bNotReady, 119 * time.Second,
+		},
+		"one is missing, the other lacks its key": {
+			"no model can be used", nil, providerOf("b", noSecret, time.Hour), notFound + aMissing + "; " + bNotReady, 0,
+		},
+		"both are missing": {
+			"no model can be used", nil, nil, notFound + aMissing + `; ModelProvider "b" does not exist`, 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,15 +105,17 @@ func TestModelsOfAnAgent(t *testing.T) {
 				a.Spec.Models = append(a.Spec.Models,
 					v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: "m"})
 			}
-			r := &AgentReconciler{Client: inMemory(t, a, tc.a, tc.b), Now: func() time.Time { return now }, ProbeInterval: time.Minute}
+			objects := slices.DeleteFunc([]client.Object{a, tc.a, tc.b}, func(o client.Object) bool { return o == nil })
+			r := &AgentReconciler{Client: inMemory(t, objects...), Now: func() time.Time { return now }, ProbeInterval: time.Minute}
 			found, err := r.resolveModels(t.Context(), a)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := found.reason + ": " + found.message; got != tc.want {
+			status := map[bool]string{true: "True ", false: "False "}[found.holds]
+			if got := status + found.reason + ": " + found.message; got != tc.want {
 				t.Errorf("got %q, want %q: %s", got, tc.want, tc.because)
 			}
-			if !found.holds && found.after != tc.after {
+			if found.after != tc.after {
 				t.Errorf("the next check is after %s, want %s", found.after, tc.after)
 			}
 		})

@@ -76,39 +76,6 @@ var _ = Describe("A Turn without credentials", func() {
 	}, SpecTimeout(patience))
 })
 
-var _ = Describe("A chain of models", func() {
-	It("falls back to the second, and an Event reports it", func(ctx SpecContext) {
-		s := newTestEnv(ctx, `{models: [spare], rules: [{when: {model: spare}, reply: {text: "the spare answers"}}]}`)
-		s.run()
-		s.create(ctx, s.basics(func(a *v1alpha1.Agent) {
-			a.Spec.Models = append(a.Spec.Models, v1alpha1.ModelReference{
-				ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: "spare",
-			})
-		})...)
-		s.create(ctx, newTurn("asks"))
-		t := s.reaches(ctx, "asks", v1alpha1.TurnReasonCompleted)
-		Expect(t.Status.Result.Text).To(Equal("the spare answers"))
-		Expect(t.Status.Preparation.Model).To(Equal("spare"))
-		Expect(t.Status.Steps.ModelRequests).To(BeEquivalentTo(2))
-		Expect(t.Status.Usage.Cost).To(BeNil(), "a model without a price has no cost")
-		Eventually(s.events).WithArguments(ctx, "Turn", "asks").Should(ConsistOf("Warning FallbackUsed", "Normal Succeeded"))
-	}, SpecTimeout(patience))
-
-	It("that fails as a whole reports the error of each model", func(ctx SpecContext) {
-		s := newTestEnv(ctx, `models: [none-of-these]`)
-		s.run()
-		s.create(ctx, s.basics(func(a *v1alpha1.Agent) {
-			a.Spec.Models = append(a.Spec.Models, v1alpha1.ModelReference{
-				ProviderRef: v1alpha1.ObjectReference{Name: provider}, Model: "spare",
-			})
-		})...)
-		s.create(ctx, newTurn("asks"))
-		t := s.reaches(ctx, "asks", v1alpha1.TurnReasonModelFailed)
-		Expect(message(t)).To(And(HavePrefix("none of the 2 models that were tried answered"),
-			ContainSubstring("demo/demo-small: "), ContainSubstring("demo/spare: ")))
-	}, SpecTimeout(patience))
-})
-
 var _ = Describe("Too long a text", func() {
 	const limit = 256 << 10
 

@@ -24,8 +24,8 @@ func (p *Bundle) ReadSecret(_ context.Context, key types.NamespacedName) (*corev
 	return nil, apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
 }
 
-// Chain returns the providers of the Agent's models. As in a cluster, all must exist before the first is used. A
-// Turn with PrepareOnly uses no provider and needs no Secret.
+// Chain returns the providers of the Agent's models. In a cluster, one that can be used suffices. Here all must exist,
+// because the user can add the missing ones first. A Turn with PrepareOnly uses no provider and needs no Secret.
 func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache) ([]translate.Link, error) {
 	var chain []translate.Link
 	for i, m := range p.Agent.Spec.Models {
