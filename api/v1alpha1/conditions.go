@@ -163,8 +163,8 @@ const (
 	// TurnReasonWaitingForSession means that an earlier Turn of the same Session has not finished, or that the
 	// Session is being deleted.
 	TurnReasonWaitingForSession = "WaitingForSession"
-	// TurnReasonQueued means that the Agent, the namespace or the executors already run as many Turns as they may.
-	// The message says which.
+	// TurnReasonQueued means that the Agent, the namespace or the executors already run as many Turns as they may, or
+	// that the next request of the Turn waits for a ModelProvider. The message says which.
 	TurnReasonQueued = "Queued"
 	// TurnReasonWaitingForJournalSpace means that the journals of the Turn's namespace, or of all namespaces, use
 	// 80 % of their quota. A Turn that has already run continues until the whole quota is used.

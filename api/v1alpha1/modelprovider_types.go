@@ -96,6 +96,37 @@ type ModelProviderSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Timeouts ProviderTimeouts `json:"timeouts,omitzero"`
+
+	// limits bound the requests to all models of the endpoint together. A Turn whose request must wait is Queued.
+	// Without limits, only those that the endpoint states in its answers apply.
+	// +optional
+	Limits *RateLimits `json:"limits,omitempty"`
+}
+
+// RateLimits bound requests to an endpoint. All executors together keep to them: each has an equal part, but may
+// always send one request at a time.
+// +kubebuilder:validation:MinProperties=1
+type RateLimits struct {
+	// requestsPerMinute is the maximum number of requests in a minute, from 1 to 10000000. They are spread evenly over
+	// the minute.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000000
+	RequestsPerMinute *int64 `json:"requestsPerMinute,omitempty"`
+
+	// tokensPerMinute is the maximum number of tokens in a minute, of prompts and replies together, from 1 to
+	// 1000000000000. A prompt counts with its estimated size before its request is sent; the real usage counts
+	// afterwards.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000000000
+	TokensPerMinute *int64 `json:"tokensPerMinute,omitempty"`
+
+	// maxConcurrentRequests is the maximum number of requests that run at the same time, from 1 to 1000000.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	MaxConcurrentRequests *int64 `json:"maxConcurrentRequests,omitempty"`
 }
 
 // Header is an HTTP header whose value is given here or in a Secret.
@@ -160,6 +191,10 @@ type Model struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=8
 	Capabilities []ModelCapability `json:"capabilities,omitempty"`
+
+	// limits bound the requests to this model, in addition to the limits of the provider.
+	// +optional
+	Limits *RateLimits `json:"limits,omitempty"`
 
 	// pricing is the price of tokens, from which the cost of a Turn is computed. Default: the list price in Capstan's
 	// table if the host of baseURL is that of a public service. If neither is known, the cost of a Turn on this model

@@ -27,6 +27,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
@@ -87,6 +88,8 @@ type Executor struct {
 	Specs *Specs
 	// Provider returns the client for the endpoint of a ModelProvider.
 	Provider func(*v1alpha1.ModelProvider) model.Provider
+	// Gates hold back requests to models, within the limits of their ModelProviders. If Gates is nil, none are held back.
+	Gates *providers.Cache
 	// Servers are the connections to ToolServers.
 	Servers toolbox.Servers
 	// Credentials are the credentials that this process uses, by namespace. Runs remove them from everything that

@@ -15,6 +15,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/apiclock"
+	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -36,7 +37,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	agent := translate.WithinCeiling(r.agent, t, e.Ceiling)
 	chain := make([]translate.Link, 0, len(agent.Spec.Models))
 	for _, m := range agent.Spec.Models {
-		chain = append(chain, e.link(ctx, t.Namespace, m))
+		chain = append(chain, r.link(ctx, m))
 	}
 	now := e.Now()
 	start := now
@@ -151,10 +152,10 @@ func awaitingConfigMap(err error, agent string) error {
 
 // link returns the provider of one model. If that provider cannot be used, it returns the cause when the chain
 // reaches it.
-func (e *Executor) link(ctx context.Context, namespace string, m v1alpha1.ModelReference) translate.Link {
-	l := translate.Link{Reference: m}
+func (r *run) link(ctx context.Context, m v1alpha1.ModelReference) translate.Link {
+	e, l := r.executor, translate.Link{Reference: m}
 	object := new(v1alpha1.ModelProvider)
-	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: m.ProviderRef.Name}, object); err != nil {
+	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: m.ProviderRef.Name}, object); err != nil {
 		cause := errors.New("the ModelProvider does not exist")
 		if !apierrors.IsNotFound(err) {
 			cause = fmt.Errorf("failed to get the ModelProvider: %w", err)
@@ -163,6 +164,10 @@ func (e *Executor) link(ctx context.Context, namespace string, m v1alpha1.ModelR
 		return l
 	}
 	l.Object = e.providers.Of(versionOf(object), object)
-	l.Provider = e.Provider(l.Object)
+	if l.Provider = e.Provider(l.Object); e.Gates != nil {
+		l.Provider = e.Gates.Gated(l.Object, pace.Caller{
+			Namespace: r.namespace, Agent: r.turn.Spec.AgentRef.Name, Waits: r.progress.awaitsProvider,
+		}, l.Provider)
+	}
 	return l
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 const (
@@ -138,8 +139,8 @@ func (r *run) awaitMemory(ctx context.Context, short *shortError) error {
 	r.memory.held.Release()
 	waiting, stop := r.untilInterrupt(ctx)
 	defer stop()
-	r.progress.awaitsMemory(true)
-	defer r.progress.awaitsMemory(false)
+	r.progress.awaits(turnstatus.RunWait{Memory: true})
+	defer r.progress.awaits(turnstatus.RunWait{})
 	held, err := r.memoryAccount().Reserve(waiting, short.want)
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // longReplies is a model that sends a long text with each tool call, for the given number of steps, and then
@@ -169,17 +170,17 @@ func TestWaitsForMemoryAreWrittenAtIntervals(t *testing.T) {
 			if u.progress != nil {
 				panic("progress is written that the run has not made")
 			}
-			said = append(said, *u.awaitsMemory)
+			said = append(said, u.waits.Memory)
 			return t, nil
 		})
 		for range 20 { // the newest state counts
 			time.Sleep(time.Second)
-			p.awaitsMemory(true)
-			p.awaitsMemory(false)
+			p.awaits(turnstatus.RunWait{Memory: true})
+			p.awaits(turnstatus.RunWait{})
 		}
-		p.awaitsMemory(true)
+		p.awaits(turnstatus.RunWait{Memory: true})
 		time.Sleep(time.Minute)
-		p.awaitsMemory(false)
+		p.awaits(turnstatus.RunWait{})
 		time.Sleep(time.Minute)
 		p.stop()
 		if want := []bool{true, false}; !slices.Equal(said, want) {

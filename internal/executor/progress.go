@@ -23,8 +23,8 @@ const progressDelay = time.Second
 type statusUpdate struct {
 	// progress is the newest progress of the run, or nil if there is none yet.
 	progress *turn.Progress
-	// awaitsMemory says whether the run waits for memory, or nil if the status already shows it.
-	awaitsMemory *bool
+	// waits says what the run waits for, or nil if the status already shows it.
+	waits *turnstatus.RunWait
 }
 
 // progressWriter writes the status of a Turn and returns the Turn as written, or nil if it no longer belongs to the
@@ -46,8 +46,8 @@ type progress struct {
 	newest turn.Progress
 	notes  int
 	dirty  bool
-	// waits is true while the run waits for memory, and saidWaits is true if the last write said so.
-	waits, saidWaits bool
+	// waits is what the run waits for, and saidWaits is what the last write said.
+	waits, saidWaits turnstatus.RunWait
 	// idle is true if the interval is over and there is nothing to write.
 	idle bool
 	// timer runs while no write is allowed yet.
@@ -75,14 +75,16 @@ func (p *progress) note(n turn.Progress) {
 	p.writeSoon()
 }
 
-// awaitsMemory stores whether the run waits for memory. It does not block. A wait that ends before the next write is
-// not written.
-func (p *progress) awaitsMemory(waits bool) {
+// awaits stores what the run waits for. It does not block. A wait that ends before the next write is not written.
+func (p *progress) awaits(what turnstatus.RunWait) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waits = waits
+	p.waits = what
 	p.writeSoon()
 }
+
+// awaitsProvider stores the name of the ModelProvider that the run waits for, or an empty name.
+func (p *progress) awaitsProvider(name string) { p.awaits(turnstatus.RunWait{Provider: name}) }
 
 // writeSoon ends the idle time. The caller must hold the lock.
 func (p *progress) writeSoon() {
@@ -101,7 +103,7 @@ func (p *progress) onTimer() {
 	}
 	var u statusUpdate
 	if p.waits != p.saidWaits {
-		u.awaitsMemory = new(p.waits)
+		u.waits = new(p.waits)
 	} else if !p.dirty {
 		p.idle = true
 		return
@@ -117,8 +119,8 @@ func (p *progress) onTimer() {
 	p.mu.Lock()
 	switch {
 	case written != nil:
-		if p.turn = written; u.awaitsMemory != nil {
-			p.saidWaits = *u.awaitsMemory
+		if p.turn = written; u.waits != nil {
+			p.saidWaits = *u.waits
 		}
 	case err == nil, isRefused(err):
 		p.over = true // the Turn is not ours, or the write would be refused again; the end is written anyway
@@ -167,7 +169,7 @@ func (r *run) writeProgress(ctx context.Context, t *v1alpha1.Turn, u statusUpdat
 	written, err := e.update(ctx, t, r.epoch, func(t *v1alpha1.Turn) {
 		known := r.known()
 		known.Progress = u.progress
-		turnstatus.ReportProgress(t, known, u.awaitsMemory, e.Now())
+		turnstatus.ReportProgress(t, known, u.waits, e.Now())
 	})
 	if err != nil && !errors.Is(err, context.Canceled) {
 		e.Log.Error(err, "Failed to write the progress of a turn", "turn", r.key())

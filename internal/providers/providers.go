@@ -50,6 +50,9 @@ type Cache struct {
 
 	mu      sync.Mutex
 	entries map[types.NamespacedName]*entry
+	gates   map[types.NamespacedName]*gate
+	// executors is the number of executors that share the limits of the gates.
+	executors int
 }
 
 // entry is one provider. All callers that need the provider wait for one reading of its Secrets, each until its own
@@ -87,7 +90,10 @@ func (c *config) provider() *endpoint.Provider {
 // NewCache returns an empty cache. Its providers connect only to addresses that the policy allows, and read long
 // replies into the memory budget. A nil policy is the built-in table, and a nil budget has no bound.
 func NewCache(secrets SecretReader, now func() time.Time, policy *netpolicy.Policy, memory *bytebudget.Budget) *Cache {
-	return &Cache{secrets: secrets, now: now, policy: policy, memory: memory, entries: map[types.NamespacedName]*entry{}}
+	return &Cache{
+		secrets: secrets, now: now, policy: policy, memory: memory,
+		entries: map[types.NamespacedName]*entry{}, gates: map[types.NamespacedName]*gate{}, executors: 1,
+	}
 }
 
 // SetCredentialSet makes the set contain the credentials of the providers for as long as the cache keeps them. It
@@ -172,6 +178,14 @@ func (c *Cache) get(ctx context.Context, p *v1alpha1.ModelProvider, ttl time.Dur
 // Forget drops the provider of an object that was deleted.
 func (c *Cache) Forget(key types.NamespacedName) {
 	c.mu.Lock()
+	delete(c.gates, key)
+	c.mu.Unlock()
+	c.forgetProvider(key)
+}
+
+// forgetProvider drops the provider of an object and keeps its gate.
+func (c *Cache) forgetProvider(key types.NamespacedName) {
+	c.mu.Lock()
 	e := c.entries[key]
 	delete(c.entries, key)
 	c.knownSecrets.Put(key.Namespace, owner(key), nil)
@@ -192,9 +206,14 @@ func (c *Cache) Sweep() {
 			idle = append(idle, key)
 		}
 	}
+	for key, g := range c.gates {
+		if g.idle++; g.idle > maxIdleSweeps && g.IsUnused() {
+			delete(c.gates, key)
+		}
+	}
 	c.mu.Unlock()
 	for _, key := range idle {
-		c.Forget(key)
+		c.forgetProvider(key)
 	}
 }
 

@@ -110,18 +110,31 @@ func (r Run) unbind(t *v1alpha1.Turn) {
 	r.write(t, true)
 }
 
-// ReportProgress writes the progress of a run that continues. awaitsMemory says whether the run waits for memory; nil
-// means that this has not changed.
-func ReportProgress(t *v1alpha1.Turn, r Run, awaitsMemory *bool, now time.Time) {
+// RunWait says what a run waits for. The zero value means that it waits for nothing.
+type RunWait struct {
+	// Memory is true if the run waits for memory.
+	Memory bool
+	// Provider is the name of the ModelProvider whose gate holds back the next request, or empty.
+	Provider string
+}
+
+// ReportProgress writes the progress of a run that continues. waits says what the run waits for; nil means that this
+// has not changed.
+func ReportProgress(t *v1alpha1.Turn, r Run, waits *RunWait, now time.Time) {
 	r.write(t, false)
-	if awaitsMemory == nil {
+	if waits == nil {
 		return
 	}
-	message := boundTo(t.BoundTo())
-	if *awaitsMemory {
+	reason, message := v1alpha1.TurnReasonRunning, boundTo(t.BoundTo())
+	switch {
+	case waits.Memory:
 		message += ", and waiting for memory: the conversations of the namespace use their whole share"
+	case waits.Provider != "":
+		reason = v1alpha1.TurnReasonQueued
+		message += fmt.Sprintf(", and waiting for ModelProvider %q: its rate limits or its circuit breaker hold the next request back",
+			waits.Provider)
 	}
-	wait(t, v1alpha1.TurnReasonRunning, message, now)
+	wait(t, reason, message, now)
 }
 
 // MarkSideEffects writes that a run is about to call a tool that may have a side effect.

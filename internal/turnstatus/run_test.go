@@ -82,21 +82,30 @@ func TestProgressOfPendingCalls(t *testing.T) {
 	}
 }
 
-// TestProgressOfMemory checks the message of a run that waits for memory.
-func TestProgressOfMemory(t *testing.T) {
+// TestProgressOfWaits checks the state of a run that waits for memory or for a ModelProvider.
+func TestProgressOfWaits(t *testing.T) {
 	got := bound()
 	for _, step := range []struct {
-		waits *bool
+		waits *turnstatus.RunWait
 		want  string
 	}{
-		{nil, "running"},
-		{new(true), `bound to executor "e", and waiting for memory: the conversations of the namespace use their whole share`},
-		{nil, `bound to executor "e", and waiting for memory: the conversations of the namespace use their whole share`},
-		{new(false), `bound to executor "e"`},
+		{nil, "Running: running"},
+		{
+			&turnstatus.RunWait{Memory: true},
+			`Running: bound to executor "e", and waiting for memory: the conversations of the namespace use their whole share`,
+		},
+		{nil, `Running: bound to executor "e", and waiting for memory: the conversations of the namespace use their whole share`},
+		{&turnstatus.RunWait{}, `Running: bound to executor "e"`},
+		{
+			&turnstatus.RunWait{Provider: "openai"},
+			`Queued: bound to executor "e", and waiting for ModelProvider "openai": its rate limits or its circuit breaker hold ` +
+				`the next request back`,
+		},
+		{&turnstatus.RunWait{}, `Running: bound to executor "e"`},
 	} {
 		turnstatus.ReportProgress(got, turnstatus.Run{}, step.waits, now)
-		if m := got.Status.Conditions[0].Message; m != step.want || got.StateReason() != v1alpha1.TurnReasonRunning {
-			t.Errorf("%s: %q, want Running: %q", got.StateReason(), m, step.want)
+		if is := got.StateReason() + ": " + got.Status.Conditions[0].Message; is != step.want || got.BoundTo() != "e" {
+			t.Errorf("%s, bound to %q, want %s, bound to e", is, got.BoundTo(), step.want)
 		}
 	}
 }
@@ -135,7 +144,7 @@ func TestRunRecordsItsJournal(t *testing.T) {
 			turnstatus.Park(t, r, &loop.Parked{Turns: []string{"child"}}, now)
 		}, stays, local, v1alpha1.TurnReasonWaitingForSubAgent},
 		"running": {func(t *v1alpha1.Turn, r turnstatus.Run) {
-			turnstatus.ReportProgress(t, r, new(true), now)
+			turnstatus.ReportProgress(t, r, &turnstatus.RunWait{Memory: true}, now)
 		}, known, running, v1alpha1.TurnReasonRunning},
 		"before an effect": {func(t *v1alpha1.Turn, r turnstatus.Run) {
 			turnstatus.MarkSideEffects(t, r)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/secrets"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -42,7 +43,7 @@ func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache) ([]translate
 			if err != nil {
 				return nil, exit.WithCode(exit.Failed, p.noSecret(kindModelProvider, object.Name, err))
 			}
-			link.Provider = provider
+			link.Provider = cache.Gated(object, pace.Caller{Namespace: object.Namespace, Agent: p.Agent.Name}, provider)
 		}
 		chain = append(chain, link)
 	}

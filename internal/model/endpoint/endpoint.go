@@ -148,7 +148,7 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 		x.err = err
 		return
 	}
-	x.requestID, x.decoder = req.ID, protocol.NewDecoder(req)
+	x.requestID, x.decoder, x.onLimits = req.ID, protocol.NewDecoder(req), req.OnLimits
 	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)
 		sent.apply(x.out)

@@ -12,10 +12,10 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
 var (
@@ -44,6 +44,8 @@ type exchange struct {
 	status      int
 	contentType string
 	retryAfter  time.Duration
+	// onLimits receives the limits that the endpoint states. It may be nil.
+	onLimits func(model.StatedLimits)
 	// sent is what was sent, or nil.
 	sent *payload
 	// memory is the memory of a long reply.
@@ -109,9 +111,13 @@ func (x *exchange) accept() (io.ReadCloser, error) {
 	resp := x.resp
 	x.status = resp.StatusCode
 	x.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	stated := statedLimits(resp.Header)
+	if x.onLimits != nil {
+		x.onLimits(stated)
+	}
 	x.retryAfter = retryAfter(resp.Header)
 	if resp.StatusCode == http.StatusTooManyRequests && x.retryAfter == 0 {
-		x.retryAfter = limitReset(resp.Header)
+		x.retryAfter = limitReset(stated)
 	}
 	refused := resp.StatusCode >= http.StatusBadRequest
 	if refused {
@@ -275,43 +281,4 @@ func (b *body) Read(p []byte) (int, error) {
 func (b *body) Close() error {
 	b.end()
 	return b.ReadCloser.Close()
-}
-
-// maxRetryAfter bounds the wait that an endpoint may ask for. A longer wait never fits into a Turn.
-const maxRetryAfter = 24 * time.Hour
-
-// retryAfter returns the wait that an endpoint asks for, in seconds or as a date. It compares a date with the
-// endpoint's own clock.
-func retryAfter(h http.Header) time.Duration {
-	var wait time.Duration
-	value := h.Get("Retry-After")
-	if ms, err := strconv.ParseInt(h.Get("Retry-After-Ms"), 10, 64); err == nil {
-		wait = time.Duration(min(max(0, ms), maxRetryAfter.Milliseconds())) * time.Millisecond
-	} else if s, err := strconv.ParseInt(value, 10, 64); err == nil {
-		wait = time.Duration(min(max(0, s), int64(maxRetryAfter.Seconds()))) * time.Second
-	} else if until, err := http.ParseTime(value); err == nil {
-		if date, err := http.ParseTime(h.Get("Date")); err == nil {
-			wait = until.Sub(date)
-		}
-	}
-	return min(max(0, wait), maxRetryAfter)
-}
-
-// limits are the names of Anthropic's rate limits in headers.
-var limits = []string{"Requests", "Tokens", "Input-Tokens", "Output-Tokens"}
-
-// limitReset returns the wait until all of Anthropic's rate limits that are used up are reset, or 0 if none says when.
-func limitReset(h http.Header) time.Duration {
-	now, err := http.ParseTime(h.Get("Date"))
-	if err != nil {
-		return 0
-	}
-	var wait time.Duration
-	for _, name := range limits {
-		prefix := "Anthropic-Ratelimit-" + name
-		if until, err := time.Parse(time.RFC3339, h.Get(prefix+"-Reset")); err == nil && h.Get(prefix+"-Remaining") == "0" {
-			wait = max(wait, until.Sub(now))
-		}
-	}
-	return min(wait, maxRetryAfter)
 }

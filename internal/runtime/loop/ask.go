@@ -34,18 +34,26 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 	r.Attempt = sent
 	for {
 		r.Attempt++
+		ticket, err := run.enter(ctx, c, q)
+		if err != nil {
+			return nil, err
+		}
 		if end, err := run.beginAttempt(ctx, c, r); end != nil || err != nil {
+			ticket.Leave()
 			return end, err
 		}
 		limit := run.firstEventTimeout(ctx, c, q.purpose)
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-		reply, err := generate(ctx, c.Provider, providerRequest(c, q, r.ID, limit))
+		reply, err := generate(ctx, ticket, providerRequest(c, q, r.ID, limit))
 		took := time.Since(begin)
 		if err == nil {
 			return nil, run.keepReply(c, r, reply, took.Milliseconds())
 		}
 		failure := model.AsError(err).Redacted(run.redacted)
 		delay, final := run.afterFailure(ctx, c, r, wait, failure, limit > 0 && took >= limit)
+		if isRefusal(ticket) {
+			final = failure
+		}
 		if err := run.recordFailure(ctx, c, r, failure, final, took.Milliseconds()); err != nil {
 			return nil, err
 		}

@@ -1,0 +1,126 @@
+package endpoint
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// maxRetryAfter bounds the wait that an endpoint may ask for. A longer wait never fits into a Turn.
+const maxRetryAfter = 24 * time.Hour
+
+// limitHeaders are the pairs of headers with the remaining requests or tokens and the time of their reset. Servers have
+// one limit for each minute, and some have another one for each day.
+var limitHeaders = []struct {
+	tokens           bool
+	remaining, reset string
+}{
+	{false, "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"}, // OpenAI, Azure, Groq, xAI, vLLM gateways
+	{true, "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"},
+	{false, "X-Ratelimit-Remaining-Requests-Minute", "X-Ratelimit-Reset-Requests-Minute"}, // Cerebras
+	{false, "X-Ratelimit-Remaining-Requests-Day", "X-Ratelimit-Reset-Requests-Day"},
+	{true, "X-Ratelimit-Remaining-Tokens-Minute", "X-Ratelimit-Reset-Tokens-Minute"},
+	{false, "X-Ratelimit-Remaining", "X-Ratelimit-Reset"}, // OpenRouter, Together
+	{false, "Ratelimit-Remaining", "Ratelimit-Reset"},     // the draft of the IETF, as gateways implement it
+	{false, "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"},
+	{true, "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset"},
+	{true, "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset"},
+	{true, "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"},
+}
+
+// statedLimits returns the strictest limits that an endpoint states.
+func statedLimits(h http.Header) model.StatedLimits {
+	var all model.StatedLimits
+	for _, names := range limitHeaders {
+		remaining, err := strconv.ParseFloat(h.Get(names.remaining), 64)
+		if err != nil || math.IsNaN(remaining) {
+			continue
+		}
+		wait, ok := waitUntil(h.Get(names.reset), h)
+		if !ok || wait <= 0 {
+			continue
+		}
+		one := model.StatedLimit{Remaining: int64(min(max(0, remaining), float64(model.MaxTokens))), Reset: wait}
+		strictest := &all.Requests
+		if names.tokens {
+			strictest = &all.Tokens
+		}
+		if strictest.Reset == 0 || one.Remaining < strictest.Remaining || one.Remaining == strictest.Remaining && one.Reset > strictest.Reset {
+			*strictest = one
+		}
+	}
+	return all
+}
+
+// limitReset returns the wait until all limits that are used up are reset, or 0 if none says when.
+func limitReset(stated model.StatedLimits) time.Duration {
+	var wait time.Duration
+	for _, limit := range []model.StatedLimit{stated.Requests, stated.Tokens} {
+		if limit.Remaining == 0 {
+			wait = max(wait, limit.Reset)
+		}
+	}
+	return wait
+}
+
+// retryAfter returns the wait that an endpoint asks for, or 0.
+func retryAfter(h http.Header) time.Duration {
+	if ms, err := strconv.ParseFloat(h.Get("Retry-After-Ms"), 64); err == nil {
+		return boundedWait(ms / 1000)
+	}
+	wait, _ := waitUntil(h.Get("Retry-After"), h)
+	return wait
+}
+
+// Numbers beyond these are times since 1970, in seconds or in milliseconds, and no waits.
+const (
+	unixSeconds      = 1e9
+	unixMilliseconds = 1e11
+)
+
+// waitUntil returns the wait that a header states: as a number of seconds, as a duration such as 6m0s, or as a time in
+// one of several forms, which is compared with the endpoint's own clock. It is from 0 to maxRetryAfter. ok is false if
+// the header cannot be read.
+func waitUntil(value string, h http.Header) (wait time.Duration, ok bool) {
+	value = strings.TrimSpace(value)
+	if n, err := strconv.ParseFloat(value, 64); err == nil {
+		switch {
+		case n >= unixMilliseconds && n < 1e3*unixMilliseconds:
+			return sinceDate(time.UnixMilli(int64(n)), h)
+		case n >= unixSeconds && n < unixMilliseconds:
+			return sinceDate(time.Unix(int64(n), 0), h)
+		}
+		return boundedWait(n), !math.IsNaN(n)
+	}
+	if d, err := time.ParseDuration(value); err == nil {
+		return boundedWait(d.Seconds()), true
+	}
+	if at, err := time.Parse(time.RFC3339, value); err == nil {
+		return sinceDate(at, h)
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return sinceDate(at, h)
+	}
+	return 0, false
+}
+
+// sinceDate returns the wait from the time of a response, by the endpoint's clock, until another time.
+func sinceDate(at time.Time, h http.Header) (time.Duration, bool) {
+	date, err := http.ParseTime(h.Get("Date"))
+	if err != nil {
+		return 0, false
+	}
+	return boundedWait(at.Sub(date).Seconds()), true
+}
+
+// boundedWait returns a number of seconds as a duration from 0 to maxRetryAfter.
+func boundedWait(seconds float64) time.Duration {
+	if math.IsNaN(seconds) {
+		return 0
+	}
+	return time.Duration(min(max(0, seconds), maxRetryAfter.Seconds()) * float64(time.Second))
+}

@@ -1,0 +1,267 @@
+package pace_test
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/pace"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// TestCircuit checks which ends of requests open the circuit.
+func TestCircuit(t *testing.T) {
+	limited := failure(model.RateLimited, 0)
+	own := failure(model.Timeout, 0)
+	own.OwnTimeout = true
+	unsent := failure(model.Network, 0)
+	unsent.Failure.Unsent = true
+	network := failure(model.Network, 0)
+	times := func(n int, o pace.Outcome) []pace.Outcome { return slices.Repeat([]pace.Outcome{o}, n) }
+	for name, tc := range map[string]struct {
+		reason string
+		ends   []pace.Outcome
+		open   bool
+	}{
+		"network":    {"five failures are enough", times(5, network), true},
+		"four":       {"four are not", times(4, network), false},
+		"overload":   {"a status of 5xx is a failure", times(5, failure(model.Overloaded, 0)), true},
+		"time-outs":  {"an endpoint that does not answer has failed", times(5, failure(model.Timeout, 0)), true},
+		"own bounds": {"a slow model is not a dead model", times(9, own), false},
+		"unsent":     {"nothing was sent", times(9, unsent), false},
+		"cancelled":  {"the caller did it", times(9, failure(model.Cancelled, 0)), false},
+		"refusals":   {"an endpoint that refuses a request works", times(9, failure(model.InvalidRequest, 0)), false},
+		"an answer between": {
+			"they must follow each other", append(slices.Repeat([]pace.Outcome{network, network, {}}, 4), limited), false,
+		},
+		"a refusal between": {
+			"it shows that the endpoint works", append(times(4, network), failure(model.Auth, 0), network), false,
+		},
+		"nothing between": {
+			"a cancellation says nothing", append(times(4, network), failure(model.Cancelled, 0), failure(model.Overloaded, 0)), true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, pace.Limits{})
+				for _, o := range tc.ends {
+					h.fail(1, o)
+				}
+				if open := len(h.Use().Open) > 0; open != tc.open {
+					t.Errorf("open: %v, want %v: %s", open, tc.open, tc.reason)
+				}
+			})
+		})
+	}
+}
+
+// TestOpenCircuit checks that one request tries the endpoint, and that the others follow slowly once it works.
+func TestOpenCircuit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, pace.Limits{})
+		h.fail(5, failure(model.Network, 0))
+		h.send("first", request("a", "x"), time.Second, failure(model.Network, 0))
+		h.send("second", request("a", "x"), time.Second, pace.Outcome{})
+		for range 7 {
+			h.send("n", request("a", "x"), time.Minute, pace.Outcome{})
+		}
+		if got, want := h.order(), "first second n n n n n n n"; got != want {
+			t.Errorf("order %s, want %s", got, want)
+		}
+		// The circuit opens at 0 and 11, and closes at 22. Then twice as many may be sent each second.
+		want := []float64{10, 21, 22, 23, 23.585, 24, 24.322, 24.585, 24.807}
+		if got := h.seconds(); !nearly(got, want) {
+			t.Errorf("let in after %v seconds, want %v", got, want)
+		}
+		h.fail(20, pace.Outcome{})
+	})
+}
+
+// TestFallbackDoesNotWait checks which requests are refused while an endpoint fails or asks for a pause.
+func TestFallbackDoesNotWait(t *testing.T) {
+	const noFallback, fallback = false, true
+	for name, tc := range map[string]struct {
+		reason   string
+		before   func(h *harness)
+		fallback bool
+		deadline time.Duration
+		after    float64
+		want     string
+	}{
+		"open, another model": {
+			"it answers at once", func(h *harness) { h.fail(5, failure(model.Network, 0)) }, fallback, time.Minute, 0,
+			`provider "main": no request was sent, because the last 5 requests to the model failed: it is Network`,
+		},
+		"open, no other model": {
+			"the endpoint is tried again", func(h *harness) { h.fail(5, failure(model.Network, 0)) }, noFallback, time.Minute, 10, "",
+		},
+		"open beyond the deadline": {
+			"the wait would be useless", func(h *harness) { h.fail(5, failure(model.Network, 0)) }, noFallback, 5 * time.Second, 0,
+			`provider "main": no request was sent, because the last 5 requests to the model failed: it is Network`,
+		},
+		"half open": {
+			"the first one tries the endpoint, whatever follows it",
+			func(h *harness) { h.fail(5, failure(model.Network, 0)); time.Sleep(11 * time.Second) }, fallback, time.Minute, 11, "",
+		},
+		"being tried": {
+			"one request is enough", func(h *harness) {
+				h.fail(5, failure(model.Network, 0))
+				time.Sleep(11 * time.Second)
+				h.send("probe", request("a", "x"), time.Minute, pace.Outcome{})
+			}, fallback, time.Minute, 11,
+			`provider "main": no request was sent, because the last 5 requests to the model failed: it is Network`,
+		},
+		"short pause, another model": {
+			"it is shorter than an answer", func(h *harness) { h.fail(1, failure(model.RateLimited, 2*time.Second)) },
+			fallback, time.Minute, 2, "",
+		},
+		"long pause, another model": {
+			"an answer is faster", func(h *harness) { h.fail(1, failure(model.RateLimited, 30*time.Second)) }, fallback, time.Minute,
+			0, `provider "main": no request was sent, because the endpoint accepts none for 30s`,
+		},
+		"long pause, no other model": {
+			"it fits into the time", func(h *harness) { h.fail(1, failure(model.RateLimited, 30*time.Second)) }, noFallback, time.Minute,
+			30, "",
+		},
+		"pause beyond the deadline": {
+			"the wait would be useless", func(h *harness) { h.fail(1, failure(model.RateLimited, 90*time.Second)) }, noFallback,
+			time.Minute, 0, `provider "main": no request was sent, because the endpoint accepts none for 1m30s`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, pace.Limits{})
+				tc.before(h)
+				ctx, cancel := context.WithTimeout(t.Context(), tc.deadline)
+				defer cancel()
+				r := request("a", "x")
+				r.Fallback, r.MaxPause = tc.fallback, 10*time.Second
+				p, err := h.Enter(ctx, r)
+				after := time.Since(h.start).Round(10 * time.Millisecond).Seconds()
+				got := ""
+				if err != nil {
+					got = err.Error()
+					if e := model.AsError(err); !e.Unsent {
+						t.Errorf("%v counts as a request", err)
+					}
+				} else {
+					p.Done(pace.Outcome{})
+				}
+				if got != tc.want || after != tc.after {
+					t.Errorf("%q after %v seconds, want %q after %v: %s", got, after, tc.want, tc.after, tc.reason)
+				}
+				h.all.Wait()
+			})
+		})
+	}
+}
+
+// TestWaitingRequestsFallBack checks that requests that already wait fall back when the circuit opens.
+func TestWaitingRequestsFallBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, pace.Limits{MaxConcurrent: 1})
+		for range 5 {
+			h.send("f", request("a", "x"), time.Second, failure(model.Overloaded, 0))
+		}
+		r := request("a", "x")
+		r.Fallback = true
+		h.send("falls back", r, time.Second, pace.Outcome{})
+		h.send("waits", request("a", "x"), time.Second, pace.Outcome{})
+		want := `f f f f f falls back: provider "main": no request was sent, because the last 5 requests to the model failed: ` +
+			`it is Overloaded waits`
+		if got := h.order(); got != want {
+			t.Errorf("order %s, want %s", got, want)
+		}
+		if got, want := h.seconds()[5:], []float64{5, 15}; !nearly(got, want) {
+			t.Errorf("let in after %v seconds, want %v", got, want)
+		}
+	})
+}
+
+// TestRefusalsSlowAllRequestsDown checks the pauses after refusals of an endpoint that does not say how long to wait.
+func TestRefusalsSlowAllRequestsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, pace.Limits{})
+		for range 3 { // requests that were sent together count as one refusal
+			h.send("", request("a", "x"), time.Second, failure(model.RateLimited, 0))
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		for range 8 {
+			h.send("", request("a", "x"), 100*time.Millisecond, failure(model.RateLimited, 0))
+		}
+		// Each pause is twice as long as the one before, and at most 30 s.
+		want := []float64{0, 0, 0, 2, 4.1, 8.2, 16.3, 32.4, 62.5, 92.6, 122.7}
+		if got := h.seconds(); !nearly(got, want) {
+			t.Errorf("let in after %v seconds, want %v", got, want)
+		}
+	})
+}
+
+// TestStatedLimits checks how requests follow the limits that an endpoint states, whatever it states.
+func TestStatedLimits(t *testing.T) {
+	requests := func(remaining int64, reset time.Duration) model.StatedLimits {
+		return model.StatedLimits{Requests: model.StatedLimit{Remaining: remaining, Reset: reset}}
+	}
+	tokens := func(remaining int64, reset time.Duration) model.StatedLimits {
+		return model.StatedLimits{Tokens: model.StatedLimit{Remaining: remaining, Reset: reset}}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		stated model.StatedLimits
+		want   []float64
+	}{
+		"none":         {"nothing waits", model.StatedLimits{}, []float64{0, 0, 0}},
+		"two requests": {"the third one waits", requests(2, 5*time.Second), []float64{0, 0, 5}},
+		"no request":   {"all wait", requests(0, 5*time.Second), []float64{5, 5, 5}},
+		"a long wait":  {"then the pace grows", requests(0, 20*time.Second), []float64{20, 21, 21.585}},
+		"tokens":       {"each prompt has 100", tokens(250, 5*time.Second), []float64{0, 0, 5}},
+		"no time":      {"a limit without a reset is no limit", requests(0, 0), []float64{0, 0, 0}},
+		"for ever":     {"the wait is bounded", requests(0, math.MaxInt64), []float64{300, 301, 301.585}},
+		"in the past":  {"it is over", requests(0, math.MinInt64), []float64{0, 0, 0}},
+		"negative":     {"none is left", requests(math.MinInt64, time.Second), []float64{1, 1, 1}},
+		"very many":    {"nothing waits", requests(math.MaxInt64, time.Hour), []float64{0, 0, 0}},
+		"contradictions": {"the stricter one counts", model.StatedLimits{
+			Requests: model.StatedLimit{Remaining: 9, Reset: time.Second}, Tokens: model.StatedLimit{Remaining: 0, Reset: 2 * time.Second},
+		}, []float64{2, 2, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, pace.Limits{})
+				p := h.enter(request("a", "x"))
+				p.Observe(tc.stated)
+				for range 3 {
+					r := request("a", "x")
+					r.Tokens = 100
+					h.send("", r, 0, pace.Outcome{})
+				}
+				if got := h.seconds(); !nearly(got, tc.want) {
+					t.Errorf("let in after %v seconds, want %v: %s", got, tc.want, tc.reason)
+				}
+				p.Done(pace.Outcome{})
+				p.Observe(requests(0, time.Hour)) // it is over
+				time.Sleep(time.Minute)
+				h.enter(request("a", "x")).Done(pace.Outcome{})
+			})
+		})
+	}
+}
+
+// TestManyModels checks that Agents cannot fill the memory with names of models.
+func TestManyModels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, pace.Limits{})
+		for i := range 1000 {
+			r := request("a", "x")
+			r.Model = strings.Repeat("m", i)
+			h.enter(r).Done(pace.Outcome{})
+		}
+		if n := h.Models(); n > 65 {
+			t.Errorf("the gate keeps the state of %d models, want at most 65", n)
+		}
+	})
+}

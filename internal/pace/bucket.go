@@ -1,0 +1,60 @@
+package pace
+
+import (
+	"math"
+	"time"
+)
+
+// bucket limits an amount per minute. It fills at a constant rate, and can be overdrawn: an amount that is larger than
+// the bucket is taken from a full one, and the next amount waits for longer. golang.org/x/time/rate refuses such
+// amounts, and takes nothing back. A nil bucket has no limit.
+type bucket struct {
+	perSecond, size, level float64
+	at                     time.Time
+}
+
+// newBucket returns a bucket for an amount per minute, or nil if that is 0. It holds what arrives in a second, at least
+// 1, because servers enforce their limits over short times, too. In any minute, no more is taken than the limit and the
+// size of the last amount. The bucket continues from the level of an earlier one, which may be nil.
+func newBucket(perMinute float64, earlier *bucket, now time.Time) *bucket {
+	if perMinute <= 0 {
+		return nil
+	}
+	size := max(1, perMinute/60)
+	b := &bucket{perSecond: (perMinute - size + 1) / 60, size: size, level: size, at: now}
+	if earlier != nil {
+		earlier.fill(now)
+		b.level = min(size, earlier.level)
+	}
+	return b
+}
+
+func (b *bucket) fill(now time.Time) {
+	b.level = min(b.size, b.level+max(0, now.Sub(b.at).Seconds())*b.perSecond)
+	b.at = now
+}
+
+// wait returns the time until an amount can be taken.
+func (b *bucket) wait(now time.Time, amount float64) time.Duration {
+	if b == nil {
+		return 0
+	}
+	b.fill(now)
+	return seconds((min(amount, b.size) - b.level) / b.perSecond)
+}
+
+// take takes an amount. A negative amount is given back.
+func (b *bucket) take(amount float64) {
+	if b != nil {
+		b.level -= amount
+	}
+}
+
+// seconds returns a number of seconds as a duration, rounded up to microseconds so that a timer does not fire too
+// early. It returns 0 if the number is not positive.
+func seconds(s float64) time.Duration {
+	if s <= 1e-9 { // sums of fractions are not exact
+		return 0
+	}
+	return time.Duration(math.Ceil(min(s, maxPause.Seconds())*1e6)) * time.Microsecond
+}

@@ -1,0 +1,209 @@
+package pace
+
+import (
+	"errors"
+	"math"
+	"time"
+
+	"github.com/sony/gobreaker/v2"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+const (
+	// failuresToOpen is the number of consecutive failures that open a circuit. openFor is how long it stays open, until
+	// one request tries the endpoint.
+	failuresToOpen = 5
+	openFor        = 10 * time.Second
+	// maxPause bounds each pause that an endpoint asks for. Then one request asks again.
+	maxPause = 5 * time.Minute
+	// firstPause and longestPause bound the pause after a refused request if the endpoint does not say how long to wait.
+	firstPause, longestPause = time.Second, 30 * time.Second
+	// rampFor is how long the pace grows after a pause. The number of requests that were sent since the end of the pause
+	// may double with each second, so the waiting requests do not all come at once.
+	rampFor = 10 * time.Second
+)
+
+// lane has the requests to one model. Endpoints limit each model by itself, and one of them may fail alone.
+type lane struct {
+	limiter
+	gate  *Gate
+	model string
+	// count is the number of requests so far.
+	count int64
+	// circuit holds requests back while the endpoint fails. openUntil is the end of that time, and last is the failure
+	// that has opened the circuit.
+	circuit   *gobreaker.TwoStepCircuitBreaker[struct{}]
+	openUntil time.Time
+	last      *model.Error
+	// trying is true while one request tries an endpoint that has failed.
+	trying bool
+	// until is the end of a pause, and since the number of requests before the pause began. refusals counts the
+	// consecutive pauses.
+	until    time.Time
+	since    int64
+	refusals int
+	// ramp is the time since when the pace grows, or zero. ramped is the number of requests since then.
+	ramp   time.Time
+	ramped int
+	// stated are the limits that the endpoint states: of requests and of tokens.
+	stated [2]allowance
+	// newest is the number of the request whose answer stated them.
+	newest int64
+}
+
+func newLane(g *Gate, name string) *lane {
+	l := &lane{gate: g, model: name}
+	l.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		MaxRequests: 1, Timeout: openFor,
+		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= failuresToOpen },
+		IsExcluded:    func(err error) bool { return errors.Is(err, errNoSign) },
+		OnStateChange: func(_ string, from, to gobreaker.State) { l.changed(from, to) },
+	})
+	return l
+}
+
+// changed follows the circuit. The circuit calls it while the gate holds its lock.
+func (l *lane) changed(from, to gobreaker.State) {
+	now := clock()
+	l.trying = false
+	switch {
+	case to == gobreaker.StateOpen:
+		l.openUntil = now.Add(openFor + time.Millisecond)
+	case from == gobreaker.StateHalfOpen:
+		l.startRamp(now)
+	}
+}
+
+// isOpen reports whether the circuit is open, or one request tries the endpoint.
+func (l *lane) isOpen() bool { return l.circuit.State() != gobreaker.StateClosed }
+
+// isUnused reports whether the lane has no state that a new one would not have.
+func (l *lane) isUnused(now time.Time) bool {
+	return l.inside == 0 && !l.isOpen() && l.pause(now, math.Inf(1)) == 0 && l.rampWait(now) == 0
+}
+
+// admitted counts a request and returns its number.
+func (l *lane) admitted(tokens int64) int64 {
+	l.count++
+	l.trying = l.isOpen()
+	if !l.ramp.IsZero() {
+		l.ramped++
+	}
+	l.stated[0].take(1)
+	l.stated[1].take(tokens)
+	return l.count
+}
+
+// wait returns the time until a request may be sent.
+func (l *lane) wait(now time.Time, tokens float64) time.Duration {
+	wait := max(l.limiter.wait(now, tokens), l.pause(now, tokens), l.rampWait(now))
+	switch l.circuit.State() {
+	case gobreaker.StateOpen:
+		wait = max(wait, l.openUntil.Sub(now), time.Millisecond)
+	case gobreaker.StateHalfOpen:
+		if l.trying {
+			wait = never
+		}
+	case gobreaker.StateClosed:
+	}
+	return wait
+}
+
+// pause returns the time until the endpoint accepts requests again, by its own words.
+func (l *lane) pause(now time.Time, tokens float64) time.Duration {
+	for i := range l.stated {
+		if l.stated[i].isOver(now) {
+			l.startRamp(now)
+		}
+	}
+	return max(0, l.until.Sub(now), l.stated[0].wait(now, 1), l.stated[1].wait(now, tokens))
+}
+
+// startRamp lets the pace grow from now on.
+func (l *lane) startRamp(from time.Time) { l.ramp, l.ramped = from, 0 }
+
+// rampWait returns the time until the growing pace allows another request.
+func (l *lane) rampWait(now time.Time) time.Duration {
+	switch {
+	case l.ramp.IsZero():
+		return 0
+	case now.Sub(l.ramp) >= rampFor:
+		l.ramp = time.Time{}
+		return 0
+	}
+	return max(0, l.ramp.Add(seconds(math.Log2(float64(l.ramped+1)))).Sub(now))
+}
+
+// refusal returns why a request must not wait, or nil if it may. A request that has another model does not wait for an
+// endpoint that fails.
+func (l *lane) refusal(now time.Time, w *waiter) error {
+	inTime := func(wait time.Duration) bool { return w.deadline.IsZero() || now.Add(wait).Before(w.deadline) }
+	state := l.circuit.State()
+	open := state == gobreaker.StateOpen
+	if open && !inTime(l.openUntil.Sub(now)) || w.request.Fallback && (open || state == gobreaker.StateHalfOpen && l.trying) {
+		e := l.gate.failure(l.last.Kind, "no request was sent, because the last %d requests to the model failed: %s",
+			failuresToOpen, l.last.Message)
+		e.Err = l.last
+		return e
+	}
+	if pause := l.pause(now, float64(w.request.Tokens)); pause > 0 && !inTime(pause) || w.request.Fallback && pause > w.request.MaxPause {
+		e := l.gate.failure(model.RateLimited, "no request was sent, because the endpoint accepts none for %s", pause.Round(time.Second))
+		e.RetryAfter = pause
+		return e
+	}
+	return nil
+}
+
+// refused begins a pause after the endpoint has refused a request because of its limits. Requests that were sent before
+// the pause say nothing new, except how long to wait.
+func (l *lane) refused(number int64, retryAfter time.Duration, now time.Time) {
+	wait := retryAfter
+	if number > l.since {
+		l.since = l.count
+		l.refusals++
+		if wait <= 0 {
+			wait = min(firstPause<<min(l.refusals-1, 10), longestPause)
+		}
+	}
+	if until := now.Add(min(wait, maxPause)); wait > 0 && until.After(l.until) {
+		l.until = until
+		l.startRamp(until)
+	}
+}
+
+// accepted ends the count of refusals if the request was sent after the newest pause.
+func (l *lane) accepted(number int64) {
+	if number > l.since {
+		l.refusals = 0
+	}
+}
+
+// allowance is what an endpoint allows until a time. isLong is true if many requests may wait for that time.
+type allowance struct {
+	left   int64
+	until  time.Time
+	isLong bool
+}
+
+func (a *allowance) take(amount int64) { a.left -= amount }
+
+func (a *allowance) isUsedUp() bool { return !a.until.IsZero() && a.left <= 0 }
+
+// isOver reports whether a long wait for the allowance is over. It forgets an allowance whose time is over.
+func (a *allowance) isOver(now time.Time) bool {
+	if a.until.IsZero() || now.Before(a.until) {
+		return false
+	}
+	waited := a.isLong && a.isUsedUp()
+	*a = allowance{}
+	return waited
+}
+
+// wait returns the time until the amount is allowed.
+func (a *allowance) wait(now time.Time, amount float64) time.Duration {
+	if a.until.IsZero() || float64(a.left) >= amount {
+		return 0
+	}
+	return max(0, a.until.Sub(now))
+}

@@ -1,0 +1,119 @@
+package pace
+
+import (
+	"errors"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// Permit allows one request.
+type Permit struct {
+	gate   *Gate
+	lane   *lane
+	tokens int64
+	// number is the number of the request among those to the model.
+	number int64
+	// trying is true if the request tries an endpoint that has failed.
+	trying bool
+	// done tells the circuit about the result. It is nil once the request has ended.
+	done func(error)
+}
+
+// Outcome is the end of a request.
+type Outcome struct {
+	// Tokens is the number of tokens that count for the limits.
+	Tokens int64
+	// Unsent is true if nothing was sent.
+	Unsent bool
+	// Failure is the failure of the request, or nil if it succeeded.
+	Failure *model.Error
+	// OwnTimeout is true if the request itself bounded the time, so a time-out is no sign of a failed endpoint.
+	OwnTimeout bool
+}
+
+// errNoSign means that the end of a request says nothing about the endpoint.
+var errNoSign = errors.New("no sign")
+
+// sign returns what an outcome says about the endpoint: nil if it works, errNoSign, or its failure. An endpoint that
+// refuses one request works.
+func (o *Outcome) sign() error {
+	switch {
+	case o.Unsent, o.Failure != nil && o.Failure.Unsent:
+		return errNoSign
+	case o.Failure == nil:
+		return nil
+	}
+	switch o.Failure.Kind {
+	case model.Overloaded, model.Network:
+		return o.Failure
+	case model.Timeout:
+		if o.OwnTimeout {
+			return errNoSign
+		}
+		return o.Failure
+	case model.Cancelled, model.Malformed:
+		return errNoSign
+	case model.RateLimited, model.ContextLength, model.ContentFiltered, model.ReplyTooLong, model.Auth, model.InvalidRequest:
+		return nil
+	}
+	return nil
+}
+
+// Done ends the request. Only the first call has an effect.
+func (p *Permit) Done(o Outcome) {
+	p.gate.mu.Lock()
+	defer p.gate.mu.Unlock()
+	p.finish(o)
+}
+
+// finish is Done for a caller that holds the lock of the gate.
+func (p *Permit) finish(o Outcome) {
+	if p.done == nil {
+		return
+	}
+	g, l, now := p.gate, p.lane, clock()
+	o.Tokens = min(max(0, o.Tokens), model.MaxTokens)
+	o.Unsent = o.Unsent || o.Failure != nil && o.Failure.Unsent
+	g.whole.settle(&o, p.tokens)
+	l.settle(&o, p.tokens)
+	sign := o.sign()
+	if failure, ok := errors.AsType[*model.Error](sign); ok {
+		l.last = failure
+	}
+	l.trying = l.trying && !p.trying
+	p.done(sign)
+	p.done = nil
+	switch {
+	case o.Unsent:
+	case o.Failure == nil:
+		l.accepted(p.number)
+	case o.Failure.Kind == model.RateLimited || o.Failure.RetryAfter > 0:
+		l.refused(p.number, o.Failure.RetryAfter, now)
+	}
+	if o.Failure != nil {
+		g.evict(l, now)
+	}
+	g.letIn(now)
+}
+
+// Observe follows the limits that the endpoint has stated in the answer to this request.
+func (p *Permit) Observe(stated model.StatedLimits) {
+	g, l := p.gate, p.lane
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p.done == nil || p.number < l.newest {
+		return
+	}
+	l.newest = p.number
+	now := clock()
+	stated.Requests.Remaining -= l.count - p.number // the endpoint may not have counted later requests
+	for i, s := range []model.StatedLimit{stated.Requests, stated.Tokens} {
+		if s.Reset > 0 {
+			l.stated[i] = allowance{left: s.Remaining, until: now.Add(min(s.Reset, maxPause)), isLong: s.Reset >= rampFor}
+		}
+	}
+	if l.stated[0].isUsedUp() || l.stated[1].isUsedUp() {
+		g.evict(l, now)
+	}
+	g.letIn(now)
+}

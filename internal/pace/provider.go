@@ -1,0 +1,102 @@
+package pace
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// Caller is a Turn that sends requests to models.
+type Caller struct {
+	// Namespace and Agent are those of the Turn. Namespaces take turns, and so do the Agents of a names
+	Namespace, Agent string
+	// Waits is called with the name of a provider when a request has waited for it for some seconds, and with an empty
+	// name when the wait is over. It must not block. It may be nil.
+	Waits func(provider string)
+}
+
+// Provider returns a provider, a model.Gate, whose requests wait at the gate before inner sends them.
+func (g *Gate) Provider(caller Caller, inner model.Provider) model.Provider {
+	return &gated{gate: g, caller: caller, inner: inner}
+}
+
+// gated implements model.Gate.
+type gated struct {
+	gate   *Gate
+	caller Caller
+	inner  model.Provider
+}
+
+// Enter waits until a request may be sent.
+func (g *gated) Enter(ctx context.Context, w model.Wait) (model.Ticket, error) {
+	r := &Request{Wait: w, Namespace: g.caller.Namespace, Agent: g.caller.Agent}
+	if g.caller.Waits != nil {
+		r.Waits = g.waits
+	}
+	permit, err := g.gate.Enter(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return &ticket{permit: permit, tokens: w.Tokens, inner: g.inner}, nil
+}
+
+func (g *gated) waits(waits bool) {
+	if waits {
+		g.caller.Waits(g.gate.provider)
+	} else {
+		g.caller.Waits("")
+	}
+}
+
+// Generate waits as long as necessary, and then sends the request.
+func (g *gated) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
+	ticket, err := g.Enter(ctx, model.Wait{Model: req.Model})
+	if err != nil {
+		if _, ok := errors.AsType[*model.Error](err); !ok {
+			err = &model.Error{Kind: model.Cancelled, Message: "the request was cancelled", Err: err, Unsent: true}
+		}
+		return nil, err
+	}
+	return ticket.Generate(ctx, req)
+}
+
+// ticket implements model.Ticket.
+type ticket struct {
+	permit *Permit
+	tokens int64
+	inner  model.Provider
+}
+
+// Leave gives the ticket back.
+func (t *ticket) Leave() { t.permit.Done(Outcome{Unsent: true}) }
+
+// Generate sends the request.
+func (t *ticket) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
+	defer t.Leave() // after a panic of the adapter
+	req.OnLimits = t.permit.Observe
+	bound, begin := req.FirstEventTimeout, time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	reply, err := t.inner.Generate(ctx, req)
+	t.finish(reply, err, bound > 0 && time.Since(begin) >= bound)
+	return reply, err
+}
+
+// finish must not be inlined: its variables would stay on the stack of a waiting Turn.
+//
+//go:noinline
+func (t *ticket) finish(reply *model.Reply, err error, ownTimeout bool) {
+	o := Outcome{OwnTimeout: ownTimeout}
+	var usage model.Usage
+	if err != nil {
+		o.Failure = model.AsError(err)
+		usage = o.Failure.Usage
+	} else {
+		usage = reply.Usage
+	}
+	o.Tokens = usage.InputTokens + usage.OutputTokens
+	if o.Tokens == 0 && (err == nil || o.Failure.MayBeBilled) {
+		o.Tokens = t.tokens
+	}
+	t.permit.Done(o)
+}

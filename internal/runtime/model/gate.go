@@ -1,0 +1,55 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Gate is a Provider whose requests wait until they may be sent.
+//
+// Enter waits for one request. It returns a *Error whose Unsent is true if the request must not wait: its endpoint
+// fails or asks for a long pause, or Wait bounds the time. It returns ErrStopped if Stop is closed, and the cause of ctx
+// if ctx ends. The caller must use up the ticket or leave.
+type Gate interface {
+	Provider
+	Enter(ctx context.Context, w Wait) (Ticket, error)
+}
+
+// Ticket is the permission for one request. Generate sends it and uses up the ticket. Leave gives a ticket back that
+// was not used, and otherwise does nothing.
+type Ticket interface {
+	Provider
+	Leave()
+}
+
+// ErrStopped means that a wait ended because Wait.Stop was closed.
+var ErrStopped = errors.New("the wait was stopped")
+
+// Wait says how a request waits at a Gate.
+type Wait struct {
+	// Model is the name of the model.
+	Model string
+	// Tokens is the estimated number of tokens of the prompt.
+	Tokens int64
+	// Fallback is true if another model can answer. Then the request does not wait while its endpoint fails, and for at
+	// most MaxPause while the endpoint accepts no requests.
+	Fallback bool
+	MaxPause time.Duration
+	// MaxWait bounds the whole wait if it is not 0.
+	MaxWait time.Duration
+	// Stop ends the wait when it is closed. It may be nil.
+	Stop <-chan struct{}
+}
+
+// StatedLimits are the limits that an endpoint states in an answer.
+type StatedLimits struct {
+	Requests, Tokens StatedLimit
+}
+
+// StatedLimit is the number of requests or tokens that an endpoint still accepts, and the time until it accepts more.
+// Reset is 0 if the endpoint states no limit.
+type StatedLimit struct {
+	Remaining int64
+	Reset     time.Duration
+}
