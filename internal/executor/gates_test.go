@@ -73,7 +73,8 @@ func TestTurnThatWaitsForItsProvider(t *testing.T) {
 				if got := stored(t, e); got.StateReason() != tc.want {
 					t.Errorf("the Turn is %s: %s\nwant %s", got.StateReason(), got.Status.Conditions[0].Message, tc.want)
 				}
-				requested := slices.ContainsFunc(journals.entries(t), func(e journal.Entry) bool { return e.Kind == journal.ModelRequested })
+				requested := slices.ContainsFunc(journals.entries(t),
+					func(e journal.Entry) bool { return e.Kind == journal.ModelRequested })
 				if requested != tc.requested {
 					t.Errorf("the journal has a request: %v, want %v: nothing is sent during a wait", requested, tc.requested)
 				}

@@ -153,9 +153,9 @@ func awaitingConfigMap(err error, agent string) error {
 // link returns the provider of one model. If that provider cannot be used, it returns the cause when the chain
 // reaches it.
 func (r *run) link(ctx context.Context, m v1alpha1.ModelReference) translate.Link {
-	e, l := r.executor, translate.Link{Reference: m}
+	e, t, l := r.executor, r.turn, translate.Link{Reference: m}
 	object := new(v1alpha1.ModelProvider)
-	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: r.namespace, Name: m.ProviderRef.Name}, object); err != nil {
+	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: m.ProviderRef.Name}, object); err != nil {
 		cause := errors.New("the ModelProvider does not exist")
 		if !apierrors.IsNotFound(err) {
 			cause = fmt.Errorf("failed to get the ModelProvider: %w", err)
@@ -166,7 +166,7 @@ func (r *run) link(ctx context.Context, m v1alpha1.ModelReference) translate.Lin
 	l.Object = e.providers.Of(versionOf(object), object)
 	if l.Provider = e.Provider(l.Object); e.Gates != nil {
 		l.Provider = e.Gates.Gated(l.Object, pace.Caller{
-			Namespace: r.namespace, Agent: r.turn.Spec.AgentRef.Name, Waits: r.progress.awaitsProvider,
+			Namespace: t.Namespace, Agent: t.Spec.AgentRef.Name, Waits: r.progress.awaitsProvider,
 		}, l.Provider)
 	}
 	return l

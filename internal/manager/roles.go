@@ -215,7 +215,8 @@ func (p *parts) addExecutor(ctx context.Context) error {
 					"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
 			},
 		},
-		Provider: o.Hooks.provider(p.providers), Gates: p.providers, Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
+		Provider: o.Hooks.provider(p.providers), Gates: p.providers,
+		Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
 		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory, Specs: &p.specs,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
 		Processors: p.processors, Writes: fairgate.NewPreWriteGate(), Endings: fairgate.New(maxEndings, endingsOfNamespace),

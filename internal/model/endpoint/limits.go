@@ -49,7 +49,8 @@ func statedLimits(h http.Header) model.StatedLimits {
 		if names.tokens {
 			strictest = &all.Tokens
 		}
-		if strictest.Reset == 0 || one.Remaining < strictest.Remaining || one.Remaining == strictest.Remaining && one.Reset > strictest.Reset {
+		if strictest.Reset == 0 || one.Remaining < strictest.Remaining ||
+			one.Remaining == strictest.Remaining && one.Reset > strictest.Reset {
 			*strictest = one
 		}
 	}
