@@ -197,6 +197,38 @@ type ModelParameters struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	MaxOutputTokens *int32 `json:"maxOutputTokens,omitempty"`
+
+	// seed makes answers to the same prompt more alike, as far as the provider can, from 0 to 2147483647. It is refused
+	// for providers without a seed: type Anthropic, and the dialects DeepSeek and Moonshot.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=2147483647
+	Seed *int64 `json:"seed,omitempty"`
+
+	// stopSequences are texts at which the model stops, at most 4 of 1 to 64 characters each. The answer ends before the
+	// text. They are refused for models that are known to refuse them.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	StopSequences []string `json:"stopSequences,omitempty"`
+
+	// serviceTier is the tier that processes the requests, in the provider's own words, such as flex or priority. It is
+	// refused for providers that do not have this tier. List prices apply to standard tiers only.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[a-z][a-z0-9_-]*$")`,message="serviceTier must consist of lower-case letters, digits, '_' and '-', such as flex"
+	ServiceTier string `json:"serviceTier,omitempty"`
+
+	// extraFields are further fields of the request's body, at most 16, such as top_p. They cannot replace the fields
+	// that Capstan sends, or those in requests.extraFields of the ModelProvider.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	ExtraFields []ExtraField `json:"extraFields,omitempty"`
 }
 
 // AgentStatus says whether the agent can run Turns.

@@ -114,6 +114,8 @@ const (
 	// ReasonProviderNotReady means that no model of the chain can be used: each ModelProvider lacks usable credentials,
 	// was not checked yet, or is new and could not be reached.
 	ReasonProviderNotReady = "ProviderNotReady"
+	// ReasonUnsupportedParameter means that a model of the chain cannot fulfill a parameter of the Agent.
+	ReasonUnsupportedParameter = "UnsupportedParameter"
 )
 
 // Reasons of a Session's Ready condition.

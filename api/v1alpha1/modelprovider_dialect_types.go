@@ -95,9 +95,11 @@ type RequestOptions struct {
 	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(-[a-z0-9]+)?$")`,message="apiVersion must be a date, such as 2024-10-21 or 2025-04-01-preview"
 	APIVersion string `json:"apiVersion,omitempty"`
 
-	// thinking is the form of the setting for reasoning with the type Anthropic. Budget: a number of tokens, for
-	// models of Anthropic up to version 4.5 and models of others. Adaptive: the effort; the model decides about the
-	// number of tokens. Default: known from the name of the model.
+	// thinking is the form of the setting for reasoning. With the type OpenAI, Effort: reasoning_effort, the default of
+	// most dialects. Switch: thinking with the type enabled, the default of Moonshot. ChatTemplate: enable_thinking in
+	// chat_template_kwargs, for models such as Qwen on servers such as vLLM. With the type Anthropic, Budget: a number
+	// of tokens, for models of Anthropic up to version 4.5 and models of others. Adaptive: the effort; the model decides
+	// about the number of tokens. Default: known from the name of the model.
 	// +optional
 	Thinking ThinkingForm `json:"thinking,omitempty"`
 
@@ -111,13 +113,16 @@ type RequestOptions struct {
 }
 
 // ThinkingForm is a form of the setting for reasoning.
-// +kubebuilder:validation:Enum=Budget;Adaptive
+// +kubebuilder:validation:Enum=Budget;Adaptive;Effort;Switch;ChatTemplate
 type ThinkingForm string
 
 // The forms of the setting for reasoning.
 const (
-	ThinkingFormBudget   ThinkingForm = "Budget"
-	ThinkingFormAdaptive ThinkingForm = "Adaptive"
+	ThinkingFormBudget       ThinkingForm = "Budget"
+	ThinkingFormAdaptive     ThinkingForm = "Adaptive"
+	ThinkingFormEffort       ThinkingForm = "Effort"
+	ThinkingFormSwitch       ThinkingForm = "Switch"
+	ThinkingFormChatTemplate ThinkingForm = "ChatTemplate"
 )
 
 // OutputLimit names the parameter that limits the tokens of a reply.

@@ -5,9 +5,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/model/anthropic"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// systemPlaces, callIDForms and returnedData are the adapter's terms for those of the API.
+// systemPlaces, callIDForms, returnedData and effortForms are the adapter's terms for those of the API.
 var (
 	systemPlaces = map[v1alpha1.SystemMessages]openai.SystemPlace{
 		v1alpha1.SystemMessagesInPlace:       openai.SystemInPlace,
@@ -25,7 +26,26 @@ var (
 		v1alpha1.ReturnedDataReasoningDetails:  openai.ReturnReasoningDetails,
 		v1alpha1.ReturnedDataThoughtSignatures: openai.ReturnSignatures,
 	}
+	effortForms = map[v1alpha1.ThinkingForm]openai.ThinkingForm{
+		v1alpha1.ThinkingFormEffort:       openai.ThinkingEffort,
+		v1alpha1.ThinkingFormSwitch:       openai.ThinkingSwitch,
+		v1alpha1.ThinkingFormChatTemplate: openai.ThinkingTemplate,
+	}
 )
+
+// CheckParameters returns the first parameter that a model of a provider cannot fulfill, or nil.
+func CheckParameters(spec *v1alpha1.ModelProviderSpec, name string, p *model.Parameters) *model.Unsupported {
+	if spec.Type == v1alpha1.ProviderTypeAnthropic {
+		return anthropic.Check(p, anthropicOptions(spec))
+	}
+	d := dialectOf(spec)
+	return openai.Check(name, p, &d)
+}
+
+// TakesSchemas reports whether the endpoint of a provider accepts the schema of an answer.
+func TakesSchemas(spec *v1alpha1.ModelProviderSpec) bool {
+	return spec.Type == v1alpha1.ProviderTypeAnthropic || !openai.DialectOf(string(spec.Dialect), spec.BaseURL).NoSchemas
+}
 
 // dialectOf returns the dialect of a provider with the settings that its spec replaces.
 func dialectOf(spec *v1alpha1.ModelProviderSpec) openai.Dialect {
@@ -50,6 +70,9 @@ func dialectOf(spec *v1alpha1.ModelProviderSpec) openai.Dialect {
 	replace(&d.NoStreamOptions, r.StreamOptions, v1alpha1.SwitchOff)
 	replace(&d.StrictSchemas, r.StrictSchemas, v1alpha1.SwitchOn)
 	replace(&d.DeveloperRole, r.DeveloperRole, v1alpha1.SwitchOn)
+	if form, ok := effortForms[r.Thinking]; ok {
+		d.Thinking = form
+	}
 	d.APIVersion = r.APIVersion
 	d.ParallelCalls = parallelCalls(r)
 	d.Extra = extraFields(r)
@@ -90,10 +113,10 @@ func parallelCalls(r *v1alpha1.RequestOptions) *bool {
 }
 
 // extraFields returns the further fields of a request's body.
-func extraFields(r *v1alpha1.RequestOptions) []endpoint.ExtraField {
-	var all []endpoint.ExtraField
+func extraFields(r *v1alpha1.RequestOptions) []model.ExtraField {
+	var all []model.ExtraField
 	for _, f := range r.ExtraFields {
-		all = append(all, endpoint.ExtraField{Name: f.Name, Value: f.Value})
+		all = append(all, model.ExtraField{Name: f.Name, Value: f.Value})
 	}
 	return all
 }

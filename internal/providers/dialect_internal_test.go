@@ -9,6 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/model/anthropic"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
 func TestDialectOfASpec(t *testing.T) {
@@ -48,7 +49,7 @@ func TestDialectOfASpec(t *testing.T) {
 				StrictSchemas: v1alpha1.SwitchOff, ParallelToolCalls: v1alpha1.SwitchOff, DeveloperRole: v1alpha1.SwitchOff,
 				ReturnedData: v1alpha1.ReturnedDataReasoningContent,
 			}},
-			openai.Dialect{ParallelCalls: &no, Returned: openai.ReturnReasoningContent},
+			openai.Dialect{ParallelCalls: &no, Returned: openai.ReturnReasoningContent, Seed: mistral.Seed, Tiers: mistral.Tiers},
 		},
 		"deployments": {
 			"the model is in the path",
@@ -74,8 +75,20 @@ func TestDialectOfASpec(t *testing.T) {
 			}},
 			openai.Dialect{
 				MaxTokens: true, System: openai.SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsPlain,
-				StrictSchemas: true, ParallelCalls: &yes, DeveloperRole: true, Extra: []endpoint.ExtraField{{Name: "top_k", Value: "20"}},
+				StrictSchemas: true, ParallelCalls: &yes, DeveloperRole: true, Extra: []model.ExtraField{{Name: "top_k", Value: "20"}},
+				Tiers: openai.DialectOf("OpenAI", "").Tiers, SomeRefuseStop: true,
 			},
+		},
+		"thinking": {
+			"a server may have another form",
+			v1alpha1.ModelProviderSpec{Dialect: v1alpha1.DialectVLLM, Requests: &v1alpha1.RequestOptions{
+				Thinking: v1alpha1.ThinkingFormChatTemplate,
+			}},
+			func() openai.Dialect {
+				d := openai.DialectOf("VLLM", "")
+				d.Thinking = openai.ThinkingTemplate
+				return d
+			}(),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -104,7 +117,7 @@ func TestAnthropicOptions(t *testing.T) {
 			}},
 			anthropic.Options{
 				MaxOutput: map[string]int{"a": 64000}, Thinking: anthropic.ThinkingAdaptive, StrictSchemas: true, ParallelCalls: &no,
-				Extra: []endpoint.ExtraField{{Name: "top_k", Value: "20"}},
+				Extra: []model.ExtraField{{Name: "top_k", Value: "20"}},
 			},
 		},
 		"budget": {

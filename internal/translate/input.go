@@ -16,6 +16,8 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/prices"
+	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -115,7 +117,7 @@ func currencyOf(l Link) string {
 	if m := l.Object.Model(l.Reference.Model); m != nil && m.Pricing != nil {
 		return m.Pricing.Currency
 	}
-	if p := prices.Of(l.Object.Spec.BaseURL, l.Reference.Model); p != nil {
+	if p := listPrice(&l); p != nil {
 		return p.Currency
 	}
 	return ""
@@ -162,18 +164,9 @@ func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) 
 		ProviderName: l.Reference.ProviderRef.Name, Model: l.Reference.Model, Provider: l.Provider,
 		Retry: loop.Retry{MaxAttempts: 1},
 	}
-	if p := l.Reference.Parameters; p != nil {
-		if p.MaxOutputTokens != nil {
-			n := int(*p.MaxOutputTokens)
-			c.Parameters.MaxOutputTokens = &n
-		}
-		if p.Temperature != nil {
-			f, err := strconv.ParseFloat(*p.Temperature, 64)
-			if err != nil {
-				return c, fmt.Errorf("failed to read Agent spec.models parameters.temperature %q: %w", *p.Temperature, err)
-			}
-			c.Parameters.Temperature = &f
-		}
+	var err error
+	if c.Parameters, err = Parameters(l.Reference.Parameters); err != nil {
+		return c, err
 	}
 	if c.Unusable = l.Object == nil; c.Unusable {
 		return c, nil
@@ -189,22 +182,97 @@ func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) 
 	}
 	m := l.Object.Model(l.Reference.Model)
 	if m != nil {
-		addDeclaredFacts(&c, m, thinking)
+		addDeclaredFacts(&c, m)
 	}
+	c.StructuredOutput = c.StructuredOutput && providers.TakesSchemas(&l.Object.Spec)
+	c.Parameters.Effort = effort(m, thinking)
 	if m == nil || m.Pricing == nil {
-		c.Pricing = prices.Of(l.Object.Spec.BaseURL, l.Reference.Model)
+		c.Pricing = listPrice(&l)
 		return c, nil
 	}
-	pricing, err := pricingOf(m.Pricing)
-	if err != nil {
+	if c.Pricing, err = pricingOf(m.Pricing); err != nil {
 		return c, fmt.Errorf("failed to read the prices of model %q of ModelProvider %q: %w", m.Name, l.Object.Name, err)
 	}
-	c.Pricing = pricing
 	return c, nil
 }
 
+// Parameters returns the parameters of the requests to a model, without the effort of its reasoning.
+func Parameters(p *v1alpha1.ModelParameters) (model.Parameters, error) {
+	if p == nil {
+		return model.Parameters{}, nil
+	}
+	out := model.Parameters{Seed: p.Seed, Stop: p.StopSequences, ServiceTier: p.ServiceTier}
+	for _, f := range p.ExtraFields {
+		out.Extra = append(out.Extra, model.ExtraField{Name: f.Name, Value: f.Value})
+	}
+	if p.MaxOutputTokens != nil {
+		out.MaxOutputTokens = new(int(*p.MaxOutputTokens))
+	}
+	if p.Temperature != nil {
+		f, err := strconv.ParseFloat(*p.Temperature, 64)
+		if err != nil {
+			return out, fmt.Errorf("failed to read Agent spec.models parameters.temperature %q: %w", *p.Temperature, err)
+		}
+		out.Temperature = &f
+	}
+	return out, nil
+}
+
+// CheckParameters returns the first parameter of an Agent's model that its provider cannot fulfill, as an
+// *invalid.Error that names the field. index is the position of the model in the Agent's chain.
+func CheckParameters(a *v1alpha1.Agent, index int, p *v1alpha1.ModelProvider) error {
+	ref := a.Spec.Models[index]
+	parameters, err := Parameters(ref.Parameters)
+	if err != nil {
+		return err
+	}
+	parameters.Effort = effort(p.Model(ref.Model), a.Spec.Thinking)
+	wrong := providers.CheckParameters(&p.Spec, ref.Model, &parameters)
+	if wrong == nil {
+		return nil
+	}
+	field := fmt.Sprintf("Agent spec.models[%d].parameters.%s", index, wrong.Parameter)
+	if wrong.Parameter == "thinking" {
+		field = "Agent spec.thinking"
+	}
+	return invalid.Field(field, "ModelProvider %q: %s", p.Name, wrong.Problem)
+}
+
+// standardTiers are the names of tiers whose prices are the list prices.
+var standardTiers = []string{"", "auto", "default", "on_demand", "standard_only"}
+
+// pricedFields are fields of a body that change the price of a request.
+var pricedFields = []string{"service_tier", "speed", "inference_geo"}
+
+// listPrice returns the list price of a model, or nil if there is none. It applies to the standard tier only.
+func listPrice(l *Link) *model.Pricing {
+	var extra []v1alpha1.ExtraField
+	if r := l.Object.Spec.Requests; r != nil {
+		extra = r.ExtraFields
+	}
+	if p := l.Reference.Parameters; p != nil {
+		if !slices.Contains(standardTiers, p.ServiceTier) {
+			return nil
+		}
+		extra = slices.Concat(extra, p.ExtraFields)
+	}
+	if slices.ContainsFunc(extra, func(f v1alpha1.ExtraField) bool { return slices.Contains(pricedFields, f.Name) }) {
+		return nil
+	}
+	return prices.Of(l.Object.Spec.BaseURL, l.Reference.Model)
+}
+
+// effort returns the effort in the requests to a model, which is empty if the model has no setting for reasoning. m may
+// be nil.
+func effort(m *v1alpha1.Model, thinking v1alpha1.ThinkingLevel) string {
+	if m == nil || !slices.Contains(m.Capabilities, v1alpha1.CapabilityReasoning) {
+		return ""
+	}
+	return efforts[thinking]
+}
+
 // addDeclaredFacts fills in the facts about a model that its ModelProvider states.
-func addDeclaredFacts(c *loop.Candidate, m *v1alpha1.Model, thinking v1alpha1.ThinkingLevel) {
+func addDeclaredFacts(c *loop.Candidate, m *v1alpha1.Model) {
 	if m.ContextWindow != nil {
 		c.ContextWindow = *m.ContextWindow
 	}
@@ -212,9 +280,6 @@ func addDeclaredFacts(c *loop.Candidate, m *v1alpha1.Model, thinking v1alpha1.Th
 		c.MaxOutputTokens = *m.MaxOutputTokens
 	}
 	c.StructuredOutput = slices.Contains(m.Capabilities, v1alpha1.CapabilityStructuredOutput)
-	if slices.Contains(m.Capabilities, v1alpha1.CapabilityReasoning) {
-		c.Parameters.Effort = efforts[thinking]
-	}
 }
 
 // efforts maps a thinking level to the effort in a request. Off has none, so the provider decides.

@@ -283,6 +283,88 @@ func TestModelOfATurnComesFirst(t *testing.T) {
 	}
 }
 
+// TestListPricesAreForStandardTiers checks that a request at another tier has no list price.
+func TestListPricesAreForStandardTiers(t *testing.T) {
+	field := func(name string) []v1alpha1.ExtraField { return []v1alpha1.ExtraField{{Name: name, Value: `"x"`}} }
+	for name, tc := range map[string]struct {
+		parameters *v1alpha1.ModelParameters
+		requests   *v1alpha1.RequestOptions
+		priced     bool
+	}{
+		"no parameters":              {nil, nil, true},
+		"no tier":                    {&v1alpha1.ModelParameters{Seed: new(int64(1))}, &v1alpha1.RequestOptions{}, true},
+		"the standard tier":          {&v1alpha1.ModelParameters{ServiceTier: "default"}, nil, true},
+		"another tier":               {&v1alpha1.ModelParameters{ServiceTier: "priority"}, nil, false},
+		"a tier of the provider":     {nil, &v1alpha1.RequestOptions{ExtraFields: field("service_tier")}, false},
+		"a speed":                    {&v1alpha1.ModelParameters{ExtraFields: field("speed")}, nil, false},
+		"a field that does not cost": {&v1alpha1.ModelParameters{ExtraFields: field("top_p")}, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, []translate.Link{{
+				Reference: v1alpha1.ModelReference{Model: "gpt-4o-mini", Parameters: tc.parameters},
+				Object: &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{
+					BaseURL: "https://api.openai.com/v1", Requests: tc.requests,
+				}},
+			}}, nil, making)
+			if err != nil || (got.Chain[0].Pricing != nil) != tc.priced || got.Limits.MaxCost.IsPositive() != tc.priced {
+				t.Errorf("prices %+v, limit %s, error %v; want prices: %t", got.Chain[0].Pricing, got.Limits.MaxCost, err, tc.priced)
+			}
+		})
+	}
+}
+
+// TestParameters checks how the parameters of an Agent become those of requests, and which are refused.
+func TestParameters(t *testing.T) {
+	a := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Thinking: v1alpha1.ThinkingLow, Models: []v1alpha1.ModelReference{{}, {
+		Model: "m", Parameters: &v1alpha1.ModelParameters{
+			Seed: new(int64(7)), StopSequences: []string{"END"}, ServiceTier: "flex",
+			ExtraFields: []v1alpha1.ExtraField{{Name: "a", Value: "1"}},
+		},
+	}}}}
+	got, err := translate.Parameters(a.Spec.Models[1].Parameters)
+	want := model.Parameters{
+		Seed: new(int64(7)), Stop: []string{"END"}, ServiceTier: "flex", Extra: []model.ExtraField{{Name: "a", Value: "1"}},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("error %v, -want +got:\n%s", err, diff)
+	}
+	p := &v1alpha1.ModelProvider{ObjectMeta: metav1.ObjectMeta{Name: "main"}, Spec: v1alpha1.ModelProviderSpec{
+		Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectGeneric,
+		Models: []v1alpha1.Model{{Name: "m", Capabilities: []v1alpha1.ModelCapability{v1alpha1.CapabilityReasoning}}},
+	}}
+	if err := translate.CheckParameters(a, 1, p); err != nil {
+		t.Errorf("error %v, want none", err)
+	}
+	p.Spec.Dialect = v1alpha1.DialectMoonshot
+	expect := func(want string) {
+		t.Helper()
+		err := translate.CheckParameters(a, 1, p)
+		if _, ok := errors.AsType[*invalid.Error](err); !ok || err.Error() != want {
+			t.Errorf("error %v, want %s", err, want)
+		}
+	}
+	expect(`Agent spec.models[1].parameters.seed: ModelProvider "main": the service of this dialect has no seed: remove it`)
+	a.Spec.Models[1].Parameters = nil
+	p.Spec.Requests = &v1alpha1.RequestOptions{ExtraFields: []v1alpha1.ExtraField{{Name: "thinking", Value: "{}"}}}
+	expect(`Agent spec.thinking: ModelProvider "main": the ModelProvider sets "thinking" in requests.extraFields: remove one of them`)
+}
+
+// TestSchemasForAnEndpointThatRefusesThem checks that the prompt gets the schema of the answer instead.
+func TestSchemasForAnEndpointThatRefusesThem(t *testing.T) {
+	for url, want := range map[string]bool{"https://api.deepseek.com": false, "https://llm.example/v1": true} {
+		got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, []translate.Link{{
+			Reference: v1alpha1.ModelReference{Model: "m"},
+			Object: &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{
+				Type: v1alpha1.ProviderTypeOpenAI, BaseURL: url,
+				Models: []v1alpha1.Model{{Name: "m", Capabilities: []v1alpha1.ModelCapability{v1alpha1.CapabilityStructuredOutput}}},
+			}},
+		}}, nil, making)
+		if err != nil || got.Chain[0].StructuredOutput != want {
+			t.Errorf("%s: the endpoint receives the schema: %t, error %v; want %t", url, got.Chain[0].StructuredOutput, err, want)
+		}
+	}
+}
+
 func TestWrongPrice(t *testing.T) {
 	wrong, right := "much", "1"
 	for name, p := range map[string]*v1alpha1.Pricing{

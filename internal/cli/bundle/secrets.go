@@ -35,6 +35,9 @@ func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache) ([]translate
 			return nil, exit.WithCode(exit.Failed, p.missing(kindAgent, p.Agent.Name,
 				fmt.Sprintf("spec.models[%d].providerRef.name", i), kindModelProvider, m.ProviderRef.Name))
 		}
+		if err := translate.CheckParameters(p.Agent, i, object); err != nil {
+			return nil, exit.WithCode(exit.Failed, err)
+		}
 		link := translate.Link{Reference: m, Object: object}
 		if p.Turn.Spec.Execution == v1alpha1.ExecutionPrepareOnly {
 			link.Provider = providers.Unusable(object.Name, errors.New("a Turn with execution PrepareOnly sends no request to a model"))

@@ -40,7 +40,7 @@ type Options struct {
 	// ParallelCalls is false if the model may call one tool at a time only. If it is nil, the endpoint decides.
 	ParallelCalls *bool
 	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
-	Extra []endpoint.ExtraField
+	Extra []model.ExtraField
 }
 
 // ThinkingForm is the form of the setting for reasoning.

@@ -33,6 +33,8 @@ type messagesRequest struct {
 	Temperature  *float64      `json:"temperature,omitempty"`
 	Thinking     *thinking     `json:"thinking,omitempty"`
 	OutputConfig *outputConfig `json:"output_config,omitempty"`
+	Stop         []string      `json:"stop_sequences,omitempty"`
+	ServiceTier  string        `json:"service_tier,omitempty"`
 }
 
 type tool struct {
@@ -72,7 +74,10 @@ type outputFormat struct {
 // bodyOf returns the body of a request. It returns the same bytes each time.
 func bodyOf(req *model.Request, p *protocol) ([]byte, error) {
 	o := &p.options
-	out := messagesRequest{Model: req.Model, Stream: true}
+	if wrong := Check(&req.Parameters, o); wrong != nil {
+		return nil, endpoint.Unsendable("%s", wrong)
+	}
+	out := messagesRequest{Model: req.Model, Stream: true, Stop: req.Parameters.Stop, ServiceTier: req.Parameters.ServiceTier}
 	out.System, out.Messages = messagesOf(req.Messages)
 	if err := out.addTools(req, o); err != nil {
 		return nil, err
@@ -89,7 +94,7 @@ func bodyOf(req *model.Request, p *protocol) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return endpoint.WithExtra(body, o.Extra)
+	return endpoint.WithExtra(body, o.Extra, req.Parameters.Extra)
 }
 
 // addTools adds the tools. If a request without tools has calls in its history, it declares their tools without

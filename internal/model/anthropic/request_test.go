@@ -344,7 +344,7 @@ func TestHeaders(t *testing.T) {
 // TestExtraFields checks that further fields are sent, and that wrong ones fail before a request is sent.
 func TestExtraFields(t *testing.T) {
 	with := func(value string) func(*anthropic.Config) {
-		return func(c *anthropic.Config) { c.Options.Extra = []endpoint.ExtraField{{Name: "top_k", Value: value}} }
+		return func(c *anthropic.Config) { c.Options.Extra = []model.ExtraField{{Name: "top_k", Value: value}} }
 	}
 	body, _ := sent(t, model.Request{Model: "m", Messages: []model.Message{user("a")}}, with("20"))
 	expectField(t, body, "top_k", "20", "it is part of the configuration")
@@ -357,5 +357,23 @@ func TestExtraFields(t *testing.T) {
 		if e := model.AsError(err); e.Kind != model.InvalidRequest || !e.Unsent {
 			t.Errorf("an invalid %s: %v, want an InvalidRequest that was not sent", name, err)
 		}
+	}
+}
+
+// TestFurtherParametersOnTheWire checks parameters that other protocols name differently.
+func TestFurtherParametersOnTheWire(t *testing.T) {
+	req := model.Request{Model: "claude-sonnet-4-5", Messages: []model.Message{user("hello")}, Parameters: model.Parameters{
+		Stop: []string{"END"}, ServiceTier: "standard_only", Extra: []model.ExtraField{{Name: "top_k", Value: "5"}},
+	}}
+	body, _ := sent(t, req, func(c *anthropic.Config) { c.Options.Extra = []model.ExtraField{{Name: "top_p", Value: "0.5"}} })
+	expectField(t, body, "stop_sequences", `["END"]`, "the texts at which the reply ends")
+	expectField(t, body, "service_tier", `"standard_only"`, "the tier")
+	expectField(t, body, "top_k", `5`, "the extra field of the Agent")
+	expectField(t, body, "top_p", `0.5`, "the extra field of the endpoint")
+	req.Parameters = model.Parameters{Seed: new(int64(1))}
+	_, err := provider(t, "http://127.0.0.1:1").Generate(t.Context(), &req)
+	const want = `provider "demo": the request cannot be sent: seed: the Messages protocol has no seed: remove it`
+	if e := model.AsError(err); !e.Unsent || e.Message != want {
+		t.Errorf("error %+v, want %q", e, want)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -84,19 +86,12 @@ func Unsendable(format string, args ...any) *model.Error {
 	return &model.Error{Kind: model.InvalidRequest, Unsent: true, Message: "the request cannot be sent: " + fmt.Sprintf(format, args...)}
 }
 
-// ExtraField is a further field of a request's body.
-type ExtraField struct {
-	// Name of the field.
-	Name string
-	// Value of the field, which should be JSON: otherwise no request is sent.
-	Value string
-}
-
-// WithExtra adds fields to a body, which is a JSON object that is not empty.
-func WithExtra(body []byte, extra []ExtraField) ([]byte, error) {
-	for _, f := range extra {
+// WithExtra adds fields to a body, which is a JSON object that is not empty. First come those of the endpoint, and then
+// those of the request.
+func WithExtra(body []byte, extra ...[]model.ExtraField) ([]byte, error) {
+	for _, f := range slices.Concat(extra...) {
 		if !json.Valid([]byte(f.Value)) {
-			return nil, Unsendable("the value of the extra field %q is not JSON: correct it in spec.requests.extraFields", f.Name)
+			return nil, Unsendable("the value of the extra field %q is not JSON: correct it in extraFields", f.Name)
 		}
 		name, err := json.Marshal(f.Name)
 		if err != nil {
@@ -105,4 +100,36 @@ func WithExtra(body []byte, extra []ExtraField) ([]byte, error) {
 		body = fmt.Appendf(body[:len(body)-1], ",%s:%s}", name, f.Value)
 	}
 	return body, nil
+}
+
+// CheckExtra returns the first extra field of a request that cannot be sent, or nil. Its name must not be that of a
+// field that the endpoint's own configuration adds, or that the adapter sends.
+func CheckExtra(fields, ofEndpoint []model.ExtraField, sent ...string) *model.Unsupported {
+	for _, f := range fields {
+		switch {
+		case !json.Valid([]byte(f.Value)):
+			return &model.Unsupported{Parameter: "extraFields", Problem: fmt.Sprintf("the value of %q is not JSON: correct it", f.Name)}
+		case hasField(ofEndpoint, f.Name):
+			return &model.Unsupported{Parameter: "extraFields", Problem: fmt.Sprintf(
+				"the ModelProvider sets %q in requests.extraFields: remove one of them", f.Name)}
+		case slices.ContainsFunc(sent, func(name string) bool { return strings.EqualFold(name, f.Name) }):
+			return &model.Unsupported{Parameter: "extraFields", Problem: fmt.Sprintf(
+				"%q is a field that Capstan sends: use the other parameters", f.Name)}
+		}
+	}
+	return nil
+}
+
+// CheckField returns why a parameter cannot be sent as a field, or nil: the endpoint's own configuration must not add
+// a field of this name.
+func CheckField(parameter, field string, ofEndpoint []model.ExtraField) *model.Unsupported {
+	if !hasField(ofEndpoint, field) {
+		return nil
+	}
+	return &model.Unsupported{Parameter: parameter, Problem: fmt.Sprintf(
+		"the ModelProvider sets %q in requests.extraFields: remove one of them", field)}
+}
+
+func hasField(fields []model.ExtraField, name string) bool {
+	return slices.ContainsFunc(fields, func(f model.ExtraField) bool { return strings.EqualFold(f.Name, name) })
 }

@@ -41,6 +41,10 @@ type AnthropicRequest struct {
 	Tools       []AnthropicTool    `json:"tools"`
 	Temperature *float64           `json:"temperature"`
 	TopK        *int               `json:"top_k"`
+	TopP        *float64           `json:"top_p"`
+	// Stop and ServiceTier are texts at which the answer ends, and the tier.
+	Stop        []string `json:"stop_sequences"`
+	ServiceTier string   `json:"service_tier"`
 	ToolChoice  *struct {
 		Type            string `json:"type"`
 		Name            string `json:"name"`
@@ -244,6 +248,10 @@ func (r *AnthropicRequest) parameterProblem() string {
 		return "temperature: range: 0..1"
 	case len(r.Messages) == 0:
 		return "messages: at least one message is required"
+	case slices.ContainsFunc(r.Stop, func(text string) bool { return strings.TrimSpace(text) == "" }):
+		return "stop_sequences: each stop sequence must contain non-whitespace"
+	case !slices.Contains([]string{"", "auto", "standard_only"}, r.ServiceTier):
+		return "service_tier: Input should be 'auto' or 'standard_only'"
 	}
 	for i, b := range r.System {
 		if b.Type != "text" || strings.TrimSpace(b.Text) == "" {

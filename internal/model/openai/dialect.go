@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
 // Dialect says how the requests to an endpoint are written. The zero value is the protocol as OpenAI defines it.
@@ -32,9 +33,51 @@ type Dialect struct {
 	ReturnedLasting bool
 	// APIVersion is the version of Azure's API of deployments. If it is empty, the API has no version.
 	APIVersion string
+	// Seed is the name of the parameter for a seed.
+	Seed SeedName
+	// Tiers are the names of service tiers. If it is nil, the endpoint decides which names it accepts. If it is empty,
+	// the endpoint has no tiers.
+	Tiers []string
+	// Thinking is the form of the setting for reasoning.
+	Thinking ThinkingForm
+	// NoSchemas is true if the endpoint refuses the schema of an answer.
+	NoSchemas bool
+	// SomeRefuseStop is true if models of OpenAI are known to refuse stop sequences here.
+	SomeRefuseStop bool
 	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
-	Extra []endpoint.ExtraField
+	Extra []model.ExtraField
 }
+
+// SeedName is the name of the parameter for a seed.
+type SeedName int
+
+const (
+	// SeedPlain sends seed.
+	SeedPlain SeedName = iota
+	// SeedRandom sends random_seed.
+	SeedRandom
+	// SeedNone means that the endpoint has no seed.
+	SeedNone
+)
+
+// ThinkingForm is the form of the setting for reasoning.
+type ThinkingForm int
+
+const (
+	// ThinkingEffort sends reasoning_effort.
+	ThinkingEffort ThinkingForm = iota
+	// ThinkingSwitch sends thinking with the type enabled.
+	ThinkingSwitch
+	// ThinkingTemplate sends enable_thinking to the chat template of the model.
+	ThinkingTemplate
+)
+
+// refusesStop finds models that refuse stop sequences: github.com/huggingface/smolagents/pull/1662 and
+// github.com/EleutherAI/lm-evaluation-harness/pull/3215.
+var refusesStop = regexp.MustCompile(`^(o3|o4-mini|gpt-5|gpt-5-mini|gpt-5-nano)(-20\d{2}-\d{2}-\d{2})?$`)
+
+// noTiers are the service tiers of an endpoint without tiers.
+var noTiers = []string{}
 
 // SystemPlace says where system messages may be.
 type SystemPlace int
@@ -56,16 +99,27 @@ const Generic = "Generic"
 // Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers.
 var generic = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true}
 
+// ownServer is the dialect of servers that have no service tiers.
+var ownServer = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true, Tiers: noTiers}
+
 // dialects are the presets by name. Each comment says where a difference from generic is known from.
 var dialects = map[string]Dialect{
 	Generic: generic,
 
 	// The protocol's own. Models with reasoning refuse max_tokens: github.com/teilomillet/gollm/issues/33.
-	"OpenAI":      {},
+	"OpenAI": {
+		Tiers:          []string{"auto", "default", "flex", "priority"},
+		SomeRefuseStop: true,
+	},
 	"AzureOpenAI": {},
 
-	"VLLM": generic, "SGLang": generic, "Ollama": generic, "LlamaCpp": generic, "LMStudio": generic,
-	"LiteLLM": generic, "Cohere": generic,
+	// They process all requests alike.
+	"VLLM": ownServer, "SGLang": ownServer, "Ollama": ownServer, "LlamaCpp": ownServer, "LMStudio": ownServer,
+
+	"LiteLLM": generic,
+
+	// It has no tiers: docs.cohere.com, compatibility API.
+	"Cohere": ownServer,
 
 	// Models behind it think on with their own blocks only: openrouter.ai/docs/use-cases/reasoning-tokens.
 	"OpenRouter": {MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnReasoningDetails},
@@ -77,11 +131,21 @@ var dialects = map[string]Dialect{
 	// github.com/Gage-Technologies/mistral-go/pull/2, github.com/dnakov/anon-kode/issues/53,
 	// github.com/BerriAI/litellm/issues/9583. Error 400 for other IDs and for system messages after replies:
 	// github.com/nearai/ironclaw/issues/1241, github.com/charmbracelet/crush/issues/279.
-	"Mistral": {MaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsNine},
+	// The seed has another name: github.com/simonw/llm-mistral/issues/2, and error 422 for the usual one:
+	// github.com/langchain-ai/langchain-azure/issues/82.
+	"Mistral": {
+		MaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsNine,
+		Seed: SeedRandom, Tiers: noTiers,
+	},
 
 	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958. Error 400 for a call without its
 	// reasoning, in all later requests: github.com/earendil-works/pi/issues/3636, github.com/FellouAI/eko/issues/281.
-	"DeepSeek": {MaxTokens: true, NoNames: true, Returned: ReturnReasoningContent, ReturnedLasting: true},
+	// Error 400 for schemas of answers: github.com/UKGovernmentBEIS/inspect_ai/issues/4916. It has neither a seed nor
+	// tiers: api-docs.deepseek.com, chat completion.
+	"DeepSeek": {
+		MaxTokens: true, NoNames: true, Returned: ReturnReasoningContent, ReturnedLasting: true,
+		NoSchemas: true, Seed: SeedNone, Tiers: noTiers,
+	},
 
 	// Only the user's messages may have names: github.com/BerriAI/litellm/issues/9720. Roles may be in any order:
 	// docs.x.ai.
@@ -90,8 +154,14 @@ var dialects = map[string]Dialect{
 	// max_tokens is deprecated: platform.kimi.ai and console.groq.com, chat completions. Moonshot sends error 400 for a
 	// call without reasoning, but ignores that of earlier Turns: github.com/n8n-io/n8n/issues/29142,
 	// github.com/can1357/oh-my-pi/pull/1839.
-	"Moonshot": {System: SystemMerged, NoNames: true, Returned: ReturnReasoningContent},
-	"Groq":     {System: SystemMerged, NoNames: true},
+	// The switch for thinking is an object: github.com/anomalyco/models.dev/pull/2294. It is refused together with
+	// reasoning_effort: github.com/HKUDS/nanobot/issues/3939. There is neither a seed nor tiers.
+	"Moonshot": {
+		System: SystemMerged, NoNames: true, Returned: ReturnReasoningContent, Thinking: ThinkingSwitch, Seed: SeedNone, Tiers: noTiers,
+	},
+
+	// The tiers: console.groq.com, service tiers.
+	"Groq": {System: SystemMerged, NoNames: true, Tiers: []string{"auto", "on_demand", "flex", "performance"}},
 
 	// Claude refuses other IDs: docs.aws.amazon.com, ToolUseBlock.
 	"Bedrock": {MaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: endpoint.CallIDsPlain},

@@ -31,9 +31,9 @@ func TestSwitchesOfADialect(t *testing.T) {
 		"stream options":        {openai.Dialect{NoStreamOptions: true}, "stream_options", "", `{"include_usage":true}`},
 		"no parallel calls":     {openai.Dialect{ParallelCalls: &off}, "parallel_tool_calls", "false", ""},
 		"parallel calls":        {openai.Dialect{ParallelCalls: &on}, "parallel_tool_calls", "true", ""},
-		"an extra field":        {openai.Dialect{Extra: []endpoint.ExtraField{{Name: "top_k", Value: "20"}}}, "top_k", "20", ""},
+		"an extra field":        {openai.Dialect{Extra: []model.ExtraField{{Name: "top_k", Value: "20"}}}, "top_k", "20", ""},
 		"one of two extra fields": {
-			openai.Dialect{Extra: []endpoint.ExtraField{{Name: "a", Value: "1"}, {Name: "b", Value: `{"c": [null]}`}}},
+			openai.Dialect{Extra: []model.ExtraField{{Name: "a", Value: "1"}, {Name: "b", Value: `{"c": [null]}`}}},
 			"b", `{"c": [null]}`, "",
 		},
 		"strict tools": {
@@ -177,10 +177,10 @@ func TestFormsOfCallIDs(t *testing.T) {
 
 func TestInvalidExtraFieldIsNotSent(t *testing.T) {
 	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("the request was sent") })
-	extra := []endpoint.ExtraField{{Name: "top_k", Value: "twenty"}}
+	extra := []model.ExtraField{{Name: "top_k", Value: "twenty"}}
 	e := failure(t, provider(t, url, in(openai.Dialect{Extra: extra})))
 	const want = `provider "demo": the request cannot be sent: the value of the extra field "top_k" is not JSON: ` +
-		`correct it in spec.requests.extraFields`
+		`correct it in extraFields`
 	if e.Kind != model.InvalidRequest || e.Message != want || !e.Unsent {
 		t.Errorf("error %s %q, unsent %t; want InvalidRequest %q, unsent", e.Kind, e.Message, e.Unsent, want)
 	}

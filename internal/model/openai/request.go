@@ -28,6 +28,9 @@ type chatRequest struct {
 	api.ChatCompletionRequest
 	Messages    []chatMessage `json:"messages"`
 	Temperature *float64      `json:"temperature,omitempty"`
+	// RandomSeed and Thinking are parameters of some dialects.
+	RandomSeed *int64          `json:"random_seed,omitempty"`
+	Thinking   *thinkingSwitch `json:"thinking,omitempty"`
 }
 
 type chatMessage struct {
@@ -59,9 +62,13 @@ type chatFunction struct {
 
 // bodyOf returns the body of a request. It returns the same bytes each time.
 func bodyOf(req *model.Request, d *Dialect) ([]byte, error) {
+	if wrong := Check(req.Model, &req.Parameters, d); wrong != nil {
+		return nil, endpoint.Unsendable("%s", wrong)
+	}
 	out := &chatRequest{
 		ChatCompletionRequest: parametersOf(req, d), Messages: messagesOf(req.Messages, d), Temperature: req.Parameters.Temperature,
 	}
+	out.addParameters(&req.Parameters, d)
 	for _, t := range req.Tools {
 		if len(t.Parameters) > 0 && !json.Valid(t.Parameters) {
 			return nil, endpoint.Unsendable("the parameters of tool %q are not JSON", t.Name)
@@ -78,7 +85,7 @@ func bodyOf(req *model.Request, d *Dialect) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return endpoint.WithExtra(body, d.Extra)
+	return endpoint.WithExtra(body, d.Extra, req.Parameters.Extra)
 }
 
 // formatOf returns a response format with a schema. If it is strict, the API accepts only a part of JSON Schema, and
@@ -91,7 +98,7 @@ func formatOf(schema json.RawMessage, strict bool) *api.ChatCompletionResponseFo
 }
 
 func parametersOf(req *model.Request, d *Dialect) api.ChatCompletionRequest {
-	out := api.ChatCompletionRequest{Model: req.Model, Stream: true, ReasoningEffort: req.Parameters.Effort}
+	out := api.ChatCompletionRequest{Model: req.Model, Stream: true}
 	if !d.NoStreamOptions {
 		out.StreamOptions = &api.StreamOptions{IncludeUsage: true}
 	}

@@ -88,7 +88,34 @@ type Parameters struct {
 	MaxOutputTokens *int `json:"maxOutputTokens,omitempty"`
 	// Effort of the model's reasoning: low, medium or high. If it is empty, the provider decides.
 	Effort string `json:"effort,omitempty"`
+	// Seed makes replies to the same request more alike, as far as the endpoint can; at least 0.
+	Seed *int64 `json:"seed,omitempty"`
+	// Stop are texts at which a reply ends, without the text itself, at most 4.
+	Stop []string `json:"stop,omitempty"`
+	// ServiceTier is the endpoint's own name of the tier that processes the request. It may be empty.
+	ServiceTier string `json:"serviceTier,omitempty"`
+	// Extra are further fields of the request's body. An adapter refuses names of fields that it sends itself.
+	Extra []ExtraField `json:"extra,omitempty"`
 }
+
+// ExtraField is a further field of a request's body.
+type ExtraField struct {
+	// Name of the field.
+	Name string `json:"name"`
+	// Value of the field, which should be JSON: otherwise no request is sent.
+	Value string `json:"value"`
+}
+
+// Unsupported is a parameter that an endpoint cannot fulfill.
+type Unsupported struct {
+	// Parameter is the name of the parameter, as in Parameters but in camel case, such as serviceTier.
+	Parameter string
+	// Problem says why, and what to do instead.
+	Problem string
+}
+
+// Error returns the parameter and the problem.
+func (u *Unsupported) Error() string { return u.Parameter + ": " + u.Problem }
 
 // Request is a request to a model.
 type Request struct {

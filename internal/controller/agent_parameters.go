@@ -1,0 +1,48 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// checkParameters adds to the finding about an Agent's models whether they can fulfill its parameters. Otherwise each
+// Turn would fail with its first request, or would lose its wish.
+func (r *AgentReconciler) checkParameters(ctx context.Context, a *v1alpha1.Agent, models finding) (finding, error) {
+	var wrong []string
+	for i, m := range a.Spec.Models {
+		var p v1alpha1.ModelProvider
+		name := m.ProviderRef.Name
+		if err := r.Client.Get(ctx, types.NamespacedName{Namespace: a.Namespace, Name: name}, &p); apierrors.IsNotFound(err) {
+			continue // the finding about the models names it
+		} else if err != nil {
+			return finding{}, fmt.Errorf("failed to get model provider %q: %w", name, err)
+		}
+		err := translate.CheckParameters(a, i, &p)
+		if _, ok := errors.AsType[*invalid.Error](err); err != nil && !ok {
+			return finding{}, err
+		}
+		if err != nil {
+			wrong = append(wrong, err.Error())
+		}
+	}
+	if len(wrong) == 0 {
+		return models, nil
+	}
+	if models.reason != v1alpha1.ReasonResolved {
+		wrong = append(wrong, models.message)
+	}
+	models.message = strings.Join(wrong, "; ")
+	if models.holds {
+		models.holds, models.reason = false, v1alpha1.ReasonUnsupportedParameter
+	}
+	return models, nil
+}

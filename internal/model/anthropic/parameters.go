@@ -1,0 +1,37 @@
+package anthropic
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// Check returns the first parameter that the protocol cannot fulfill, or nil.
+func Check(p *model.Parameters, o *Options) *model.Unsupported {
+	if p.Seed != nil {
+		return &model.Unsupported{Parameter: "seed", Problem: "the Messages protocol has no seed: remove it"}
+	}
+	if slices.ContainsFunc(p.Stop, func(text string) bool { return strings.TrimSpace(text) == "" }) {
+		return &model.Unsupported{
+			Parameter: "stopSequences", Problem: "the Messages protocol refuses texts of white space alone: remove them",
+		}
+	}
+	if len(p.Stop) > 0 {
+		if wrong := endpoint.CheckField("stopSequences", "stop_sequences", o.Extra); wrong != nil {
+			return wrong
+		}
+	}
+	if t := p.ServiceTier; t != "" {
+		if t != "auto" && t != "standard_only" { // platform.claude.com, service tiers
+			return &model.Unsupported{Parameter: "serviceTier", Problem: fmt.Sprintf(
+				"the Messages protocol has no tier %q: use one of auto, standard_only", t)}
+		}
+		if wrong := endpoint.CheckField("serviceTier", "service_tier", o.Extra); wrong != nil {
+			return wrong
+		}
+	}
+	return endpoint.CheckExtra(p.Extra, o.Extra, "stop_sequences", "service_tier", "system", "thinking", "output_config", "cache_control")
+}

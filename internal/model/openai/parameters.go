@@ -1,0 +1,90 @@
+package openai
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	api "github.com/sashabaranov/go-openai"
+
+	"github.com/capstan-dev/capstan/internal/model/endpoint"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// thinkingSwitch is the setting for reasoning as a switch.
+type thinkingSwitch struct {
+	Type string `json:"type"`
+}
+
+// addParameters adds the parameters whose names or forms differ between dialects. Check has accepted them.
+func (r *chatRequest) addParameters(p *model.Parameters, d *Dialect) {
+	r.Stop, r.ServiceTier = p.Stop, api.ServiceTier(p.ServiceTier)
+	if p.Seed != nil && d.Seed == SeedRandom {
+		r.RandomSeed = p.Seed
+	} else if p.Seed != nil {
+		r.Seed = new(int(*p.Seed))
+	}
+	switch {
+	case p.Effort == "":
+	case d.Thinking == ThinkingSwitch:
+		r.Thinking = &thinkingSwitch{Type: "enabled"}
+	case d.Thinking == ThinkingTemplate:
+		r.ChatTemplateKwargs = map[string]any{"enable_thinking": true}
+	default:
+		r.ReasoningEffort = p.Effort
+	}
+}
+
+// thinkingFields are the fields of settings for reasoning that an endpoint's own configuration may add as well.
+var thinkingFields = map[ThinkingForm]string{ThinkingSwitch: "thinking", ThinkingTemplate: "chat_template_kwargs"}
+
+// Check returns the first parameter that a model cannot fulfill in a dialect, or nil.
+func Check(name string, p *model.Parameters, d *Dialect) *model.Unsupported {
+	seed := "seed"
+	if d.Seed == SeedRandom {
+		seed = "random_seed"
+	}
+	if p.Seed != nil {
+		if d.Seed == SeedNone {
+			return &model.Unsupported{Parameter: "seed", Problem: "the service of this dialect has no seed: remove it"}
+		}
+		if wrong := endpoint.CheckField("seed", seed, d.Extra); wrong != nil {
+			return wrong
+		}
+	}
+	if len(p.Stop) > 0 {
+		if d.SomeRefuseStop && refusesStop.MatchString(name) {
+			return &model.Unsupported{Parameter: "stopSequences", Problem: fmt.Sprintf("model %q refuses them: remove them", name)}
+		}
+		if wrong := endpoint.CheckField("stopSequences", "stop", d.Extra); wrong != nil {
+			return wrong
+		}
+	}
+	if wrong := checkTier(p.ServiceTier, d); wrong != nil {
+		return wrong
+	}
+	sent := []string{seed, "stop", "service_tier"}
+	if field := thinkingFields[d.Thinking]; p.Effort != "" && field != "" {
+		if wrong := endpoint.CheckField("thinking", field, d.Extra); wrong != nil {
+			return wrong
+		}
+		sent = append(sent, field)
+	}
+	return endpoint.CheckExtra(p.Extra, d.Extra, sent...)
+}
+
+// checkTier returns why a service tier cannot be asked for, or nil.
+func checkTier(tier string, d *Dialect) *model.Unsupported {
+	switch {
+	case tier == "" || d.Tiers == nil:
+	case len(d.Tiers) == 0:
+		return &model.Unsupported{Parameter: "serviceTier", Problem: "the service of this dialect has no tiers: remove it"}
+	case !slices.Contains(d.Tiers, tier):
+		return &model.Unsupported{Parameter: "serviceTier", Problem: fmt.Sprintf(
+			"the service has no tier %q: use one of %s", tier, strings.Join(d.Tiers, ", "))}
+	}
+	if tier == "" {
+		return nil
+	}
+	return endpoint.CheckField("serviceTier", "service_tier", d.Extra)
+}

@@ -1,0 +1,106 @@
+package openai_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/model/openai"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// TestParametersInEachDialect checks the fields of parameters on the wire, in each dialect that has them.
+func TestParametersInEachDialect(t *testing.T) {
+	parameters := func(change ...func(*model.Parameters)) model.Parameters {
+		p := model.Parameters{
+			Stop: []string{"END", "\n\n"}, Effort: "high", Extra: []model.ExtraField{{Name: "top_p", Value: "0.5"}},
+		}
+		for _, f := range change {
+			f(&p)
+		}
+		return p
+	}
+	seed := func(p *model.Parameters) { p.Seed = new(int64(0)) } // zero is a seed, too
+	tier := func(name string) func(*model.Parameters) {
+		return func(p *model.Parameters) { p.ServiceTier = name }
+	}
+	const stop = `"stop":["END","\n\n"],"top_p":0.5`
+	const effort, plainSeed = `"reasoning_effort":"high",`, `"seed":0,`
+	for dialect, tc := range map[string]struct {
+		parameters model.Parameters
+		want       string
+	}{
+		"Generic":     {parameters(seed, tier("gold")), effort + plainSeed + `"service_tier":"gold",` + stop},
+		"OpenAI":      {parameters(seed, tier("flex")), effort + plainSeed + `"service_tier":"flex",` + stop},
+		"AzureOpenAI": {parameters(seed, tier("priority")), effort + plainSeed + `"service_tier":"priority",` + stop},
+		"VLLM":        {parameters(seed), effort + plainSeed + stop},
+		"SGLang":      {parameters(seed), effort + plainSeed + stop},
+		"Ollama":      {parameters(seed), effort + plainSeed + stop},
+		"LlamaCpp":    {parameters(seed), effort + plainSeed + stop},
+		"LMStudio":    {parameters(seed), effort + plainSeed + stop},
+		"LiteLLM":     {parameters(seed, tier("flex")), effort + plainSeed + `"service_tier":"flex",` + stop},
+		"Mistral":     {parameters(seed), `"random_seed":0,` + effort + stop},
+		"DeepSeek":    {parameters(), effort + stop},
+		"Moonshot":    {parameters(), stop[:len(stop)-len(`"top_p":0.5`)] + `"thinking":{"type":"enabled"},"top_p":0.5`},
+		"Gemini":      {parameters(seed, tier("flex")), effort + plainSeed + `"service_tier":"flex",` + stop},
+		"OpenRouter":  {parameters(seed, tier("flex")), effort + plainSeed + `"service_tier":"flex",` + stop},
+		"XAI":         {parameters(seed), effort + plainSeed + stop},
+		"Groq":        {parameters(seed, tier("on_demand")), effort + plainSeed + `"service_tier":"on_demand",` + stop},
+		"Cohere":      {parameters(seed), effort + plainSeed + stop},
+		"Bedrock":     {parameters(seed), effort + plainSeed + stop},
+	} {
+		t.Run(dialect, func(t *testing.T) {
+			req := request("hello")
+			req.Parameters = tc.parameters
+			if diff := cmp.Diff("{"+tc.want+"}", sentParameters(t, req, openai.DialectOf(dialect, ""))); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+	t.Run("chat template", func(t *testing.T) {
+		req := request("hello")
+		req.Parameters = model.Parameters{Effort: "low"}
+		d := openai.DialectOf("VLLM", "")
+		d.Thinking = openai.ThinkingTemplate
+		if diff := cmp.Diff(`{"chat_template_kwargs":{"enable_thinking":true}}`, sentParameters(t, req, d)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
+}
+
+// sentParameters sends a request and returns the fields of its body that are parameters, sorted by their names.
+func sentParameters(t *testing.T, req model.Request, d openai.Dialect) string {
+	t.Helper()
+	var body map[string]json.RawMessage
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Errorf("request: %v", err)
+		}
+		respond(200, events(delta(`"content":"yes"`), finishEvent("stop"), "[DONE]"), stream)(w, r)
+	})
+	if _, err := generate(t.Context(), provider(t, url, in(d)), req); err != nil {
+		t.Fatalf("Generate: %v", err)
+	}
+	for _, name := range []string{"model", "messages", "stream", "stream_options"} {
+		delete(body, name)
+	}
+	text, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// TestUnsupportedParameterIsNotSent checks that a parameter that was not refused earlier is refused before it is sent.
+func TestUnsupportedParameterIsNotSent(t *testing.T) {
+	url := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("a request was sent") })
+	req := request("hello")
+	req.Parameters.Seed = new(int64(1))
+	_, err := generate(t.Context(), provider(t, url, in(openai.DialectOf("DeepSeek", ""))), req)
+	const want = `provider "demo": the request cannot be sent: seed: the service of this dialect has no seed: remove it`
+	if e := model.AsError(err); e.Kind != model.InvalidRequest || !e.Unsent || e.Message != want {
+		t.Errorf("error %+v, want %q", e, want)
+	}
+}

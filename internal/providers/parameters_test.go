@@ -1,0 +1,128 @@
+package providers_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+func TestCheckParameters(t *testing.T) {
+	const noTiers, noSeed = "the service of this dialect has no tiers: remove it", "the service of this dialect has no seed: remove it"
+	const setTwice = `the ModelProvider sets %q in requests.extraFields: remove one of them`
+	seeded := model.Parameters{Seed: new(int64(7))}
+	stopped := model.Parameters{Stop: []string{"END"}}
+	tier := func(name string) model.Parameters { return model.Parameters{ServiceTier: name} }
+	extra := func(name, value string) model.Parameters {
+		return model.Parameters{Extra: []model.ExtraField{{Name: name, Value: value}}}
+	}
+	at := func(url string) v1alpha1.ModelProviderSpec {
+		return v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: url}
+	}
+	of := func(d v1alpha1.Dialect, fields ...string) v1alpha1.ModelProviderSpec {
+		spec := v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: d, Requests: &v1alpha1.RequestOptions{}}
+		for _, name := range fields {
+			spec.Requests.ExtraFields = append(spec.Requests.ExtraFields, v1alpha1.ExtraField{Name: name, Value: "1"})
+		}
+		return spec
+	}
+	anthropic := func(fields ...string) v1alpha1.ModelProviderSpec {
+		spec := of("", fields...)
+		spec.Type = v1alpha1.ProviderTypeAnthropic
+		return spec
+	}
+	for name, tc := range map[string]struct {
+		spec       v1alpha1.ModelProviderSpec
+		parameters model.Parameters
+		parameter  string
+		problem    string
+	}{
+		"nothing":                    {of(v1alpha1.DialectDeepSeek), model.Parameters{}, "", ""},
+		"a seed":                     {of(v1alpha1.DialectGeneric), seeded, "", ""},
+		"a seed for Mistral":         {of(v1alpha1.DialectMistral), seeded, "", ""},
+		"a seed for DeepSeek":        {of(v1alpha1.DialectDeepSeek), seeded, "seed", noSeed},
+		"a seed for DeepSeek's host": {at("https://api.deepseek.com/v1"), seeded, "seed", noSeed},
+		"a seed for Moonshot":        {of(v1alpha1.DialectMoonshot), seeded, "seed", noSeed},
+		"a seed for Anthropic":       {anthropic(), seeded, "seed", "the Messages protocol has no seed: remove it"},
+		"a second seed":              {of(v1alpha1.DialectOpenAI, "seed"), seeded, "seed", fmt.Sprintf(setTwice, "seed")},
+		"a second seed for Mistral":  {of(v1alpha1.DialectMistral, "Random_Seed"), seeded, "seed", fmt.Sprintf(setTwice, "random_seed")},
+		"a stop":                     {of(v1alpha1.DialectGroq), stopped, "", ""},
+		"a blank stop for Anthropic": {
+			anthropic(),
+			model.Parameters{Stop: []string{"END", "\n"}},
+			"stopSequences",
+			"the Messages protocol refuses texts of white space alone: remove them",
+		},
+		"a blank stop":                 {of(v1alpha1.DialectGroq), model.Parameters{Stop: []string{"\n"}}, "", ""},
+		"a stop for Anthropic":         {anthropic(), stopped, "", ""},
+		"a stop for a reasoning model": {of(v1alpha1.DialectOpenAI), stopped, "stopSequences", `model "o4-mini" refuses them: remove them`},
+		"a second stop":                {of(v1alpha1.DialectGroq, "stop"), stopped, "stopSequences", fmt.Sprintf(setTwice, "stop")},
+		"a second stop for Anthropic": {
+			anthropic("stop_sequences"), stopped, "stopSequences", fmt.Sprintf(setTwice, "stop_sequences"),
+		},
+		"a tier of OpenAI":        {of(v1alpha1.DialectOpenAI), tier("flex"), "", ""},
+		"a tier of Anthropic":     {anthropic(), tier("standard_only"), "", ""},
+		"a tier of a gateway":     {of(v1alpha1.DialectLiteLLM), tier("gold"), "", ""},
+		"a tier of an own server": {of(v1alpha1.DialectVLLM), tier("flex"), "serviceTier", noTiers},
+		"a tier of Mistral":       {of(v1alpha1.DialectMistral), tier("flex"), "serviceTier", noTiers},
+		"an unknown tier": {
+			of(v1alpha1.DialectGroq), tier("gold"), "serviceTier",
+			`the service has no tier "gold": use one of auto, on_demand, flex, performance`,
+		},
+		"an unknown tier of Anthropic": {
+			anthropic(), tier("flex"), "serviceTier", `the Messages protocol has no tier "flex": use one of auto, standard_only`,
+		},
+		"a second tier": {
+			of(v1alpha1.DialectGeneric, "service_tier"), tier("flex"), "serviceTier", fmt.Sprintf(setTwice, "service_tier"),
+		},
+		"a second tier of Anthropic": {anthropic("service_tier"), tier("auto"), "serviceTier", fmt.Sprintf(setTwice, "service_tier")},
+		"an extra field":             {of(v1alpha1.DialectGeneric, "top_k"), extra("top_p", "0.5"), "", ""},
+		"an extra field twice": {
+			of(v1alpha1.DialectGeneric, "top_k"), extra("Top_K", "5"), "extraFields", fmt.Sprintf(setTwice, "Top_K"),
+		},
+		"an extra field of Capstan": {
+			of(v1alpha1.DialectGeneric), extra("seed", "5"), "extraFields",
+			`"seed" is a field that Capstan sends: use the other parameters`,
+		},
+		"an extra field of Capstan for Anthropic": {
+			anthropic(), extra("system", `"x"`), "extraFields", `"system" is a field that Capstan sends: use the other parameters`,
+		},
+		"an extra field that is not JSON": {
+			of(v1alpha1.DialectGeneric), extra("top_p", "half"), "extraFields", `the value of "top_p" is not JSON: correct it`,
+		},
+		"thinking": {of(v1alpha1.DialectMoonshot), model.Parameters{Effort: "low"}, "", ""},
+		"a second thinking": {
+			of(v1alpha1.DialectMoonshot, "thinking"), model.Parameters{Effort: "low"}, "thinking", fmt.Sprintf(setTwice, "thinking"),
+		},
+		"thinking as its field": {of(v1alpha1.DialectOpenAI, "thinking"), model.Parameters{Effort: "low"}, "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var parameter, problem string
+			if got := providers.CheckParameters(&tc.spec, "o4-mini", &tc.parameters); got != nil {
+				parameter, problem = got.Parameter, got.Problem
+			}
+			if parameter != tc.parameter || problem != tc.problem {
+				t.Errorf("%s: %q, want %s: %q", parameter, problem, tc.parameter, tc.problem)
+			}
+		})
+	}
+}
+
+func TestTakesSchemas(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spec v1alpha1.ModelProviderSpec
+		want bool
+	}{
+		"generic":  {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "http://llm/v1"}, true},
+		"DeepSeek": {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.deepseek.com"}, false},
+		"DeepSeek's tool": {
+			v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeAnthropic, BaseURL: "https://api.deepseek.com/anthropic"}, true,
+		},
+	} {
+		if got := providers.TakesSchemas(&tc.spec); got != tc.want {
+			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		}
+	}
+}
