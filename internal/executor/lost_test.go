@@ -202,7 +202,7 @@ func (s *purchaseHarness) mustBeLost(got *v1alpha1.Turn, reason, loss string) {
 		meta.FindStatusCondition(got.Status.Conditions, v1alpha1.ConditionJournalLost)
 	if main.Status != metav1.ConditionFalse || main.Reason != reason ||
 		!strings.Contains(main.Message, "the journal of the turn was lost: ") {
-		s.t.Errorf("Succeeded is %+v, want it False with reason %s, and to say that the journal was lost", main, reason)
+		s.t.Errorf("Succeeded is %+v, want False, reason %s and a message that the journal was lost", main, reason)
 	}
 	if lost == nil || lost.Status != metav1.ConditionTrue || lost.Reason != loss {
 		s.t.Errorf("JournalLost is %+v, want it True with reason %s", lost, loss)

@@ -301,7 +301,7 @@ func TestRunRetriesWhenDecisionsCannotBeChecked(t *testing.T) {
 	}
 	d, err := newRun(t, e).decide(t.Context(), asks("a", "x"))
 	if _, again := errors.AsType[*unreadError](err); !again || outcomeOf(nil, err, false, false) != failed || d != nil {
-		t.Errorf("decision %v, error %v; want none, and an error after which the run is tried again", d, err)
+		t.Errorf("decision %v, error %v; want no decision, and an error after which the run is tried again", d, err)
 	}
 }
 

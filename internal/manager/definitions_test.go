@@ -78,6 +78,6 @@ func TestStartWaitsForDefinitions(t *testing.T) {
 	}, funcr.Options{})
 	if err := awaitDefinitions(t.Context(), d, log); err != nil || len(lines) != 1 ||
 		!strings.Contains(lines[0], "Waiting for the custom resource definitions") {
-		t.Errorf("awaitDefinitions = %v after %q; want it to wait, and to say so", err, lines)
+		t.Errorf("awaitDefinitions = %v after %q; want it to wait, and a log line that says so", err, lines)
 	}
 }

@@ -81,7 +81,7 @@ func TestStartWaitsForTheAPIServer(t *testing.T) {
 	client := apiServer(t, &status)
 	if err := awaitAPIServer(t.Context(), client, "capstan-system", log); err != nil || len(lines) != 1 ||
 		!strings.Contains(lines[0], "Waiting for the API server") {
-		t.Errorf("awaitAPIServer = %v after %q; want it to wait, and to say so", err, lines)
+		t.Errorf("awaitAPIServer = %v after %q; want it to wait, and a log line that says so", err, lines)
 	}
 	status.Store(http.StatusUnauthorized)
 	if err := awaitAPIServer(t.Context(), client, "capstan-system", log); err == nil ||

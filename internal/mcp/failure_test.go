@@ -369,7 +369,7 @@ func TestUnreachableServerIsRetriedAfterPause(t *testing.T) {
 	}
 	s.tamper(nil)
 	if got, err := call(patient(t), c, "hello", `{}`); err != nil || got != "hi" {
-		t.Errorf("Call = %q, %v; want a server that is back to be used at the next call", got, err)
+		t.Errorf("Call = %q, %v; want success at the next call after the server is back", got, err)
 	}
 	s.tamper(away)
 	s.web.CloseClientConnections()

@@ -318,7 +318,7 @@ func TestServerWithoutStreamIsAskedOnce(t *testing.T) {
 			}
 			awaitStream(t, s, 1)
 			if got, err := call(patient(t), c, "a", `{}`); err != nil || got != "1" {
-				t.Errorf("Call = %q, %v; want a server without a stream to do", got, err)
+				t.Errorf("Call = %q, %v; want success: the server needs no stream", got, err)
 			}
 		})
 	}
@@ -391,7 +391,7 @@ func TestRequestsOfServersAreRefused(t *testing.T) {
 	}))
 	got, err := call(patient(t), client(t, s.URL), "ask", `{}`)
 	if err != nil || got != "asked" {
-		t.Fatalf("Call = %q, %v; want the call to end in spite of it", got, err)
+		t.Fatalf("Call = %q, %v; want success: the refused requests must not fail the call", got, err)
 	}
 	for _, what := range []string{"a model", "the roots", "a person"} {
 		if err := <-asked; err == nil {

@@ -423,7 +423,7 @@ func TestADamagedHistory(t *testing.T) {
 		result := mustRun(t, j, inTalk("uid", "Is it so?", c))
 		if result.Stop != turn.StopPreparationError || s.asked() != 0 ||
 			!strings.Contains(result.Message, `the history of session "talk" cannot be used: delete the Session to start a new history: `) {
-			t.Errorf("Run = %+v after %d requests; want an end that says what to do", result, s.asked())
+			t.Errorf("Run = %+v after %d requests; want a message with the remedy, and no request", result, s.asked())
 		}
 	})
 }

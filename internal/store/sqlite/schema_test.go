@@ -114,7 +114,7 @@ func TestReaderOfAnotherSchema(t *testing.T) {
 	})
 	r, err := sqlite.OpenReader(t.Context(), path)
 	if err != nil {
-		t.Fatalf("OpenReader: %v, want a file of the version before to be read", err)
+		t.Fatalf("OpenReader: %v, want it to read a file of the previous version", err)
 	}
 	got, err := journal.Collect(t.Context(), r, "a")
 	if diff := cmp.Diff([]journal.Entry{entry(1)}, got); diff != "" || err != nil {
