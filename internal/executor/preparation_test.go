@@ -70,6 +70,26 @@ func TestPreparationThatFails(t *testing.T) {
 	}
 }
 
+// TestModelProvidersThatAreGone runs a Turn whose ModelProviders were deleted after it was bound. Nothing is sent, and no
+// prompt is made.
+func TestModelProvidersThatAreGone(t *testing.T) {
+	objects := surroundings()
+	agent := objects[0].(*v1alpha1.Agent)
+	agent.Spec.Models = append(agent.Spec.Models, agent.Spec.Models[0])
+	agent.Spec.Models[1].ProviderRef.Name = "spare"
+	asks := func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionRun }
+	e, _ := newExecutor(t, interceptor.Funcs{}, objects[0], objects[1], turnWith(asks))
+	got := runs(t, e)
+	const want = `none of the 2 models that were tried answered; demo/m: provider "demo": the ModelProvider does not exist; ` +
+		`spare/m: provider "spare": the ModelProvider does not exist`
+	if message := got.Status.Conditions[0].Message; got.StateReason() != v1alpha1.TurnReasonModelFailed || message != want {
+		t.Errorf("the Turn is %s: %s\nwant ModelFailed: %s", got.StateReason(), message, want)
+	}
+	if p, n := got.Status.Preparation, got.Status.Steps; p != nil || n == nil || n.ModelRequests != 0 {
+		t.Errorf("preparation %+v, steps %+v; want no prompt and no request", p, n)
+	}
+}
+
 func TestUnreadableConfigMapIsReadAgain(t *testing.T) {
 	e, _ := newExecutor(t, interceptor.Funcs{}, append(surroundings(), turnWith(contributesFrom("notes")))...)
 	reads := 0
