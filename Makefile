@@ -33,6 +33,9 @@ POSTGRES_BIN = $$([ -n "$${CAPSTAN_TEST_POSTGRES:-}" ] || bash hack/postgres/get
 # The reference MCP server, for tests.
 EVERYTHING = $$(bash hack/everything/get.sh)
 
+# A third-party mock of model APIs, for tests.
+AIMOCK = $$(bash hack/aimock/get.sh)
+
 ##@ Start here
 
 .PHONY: help
@@ -75,10 +78,14 @@ postgres: ## Find PostgreSQL's server, or install Debian's package (with sudo). 
 everything: ## Get the reference MCP server for the tests: npm's, with Debian's node if there is none (with sudo).
 	@bash hack/everything/get.sh >/dev/null
 
+.PHONY: aimock
+aimock: ## Get aimock, a third-party mock of model APIs, for the tests: npm's, with Debian's node if there is none (with sudo).
+	@bash hack/aimock/get.sh >/dev/null
+
 # What the tests need to know. Of test, ARGS='-run X' and PKG=./x are for go test.
-TEST_ENV = KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" CAPSTAN_MCP_EVERYTHING="$(EVERYTHING)" CGO_ENABLED=1
+TEST_ENV = KUBEBUILDER_ASSETS="$(ASSETS)" CAPSTAN_POSTGRES_BIN="$(POSTGRES_BIN)" CAPSTAN_MCP_EVERYTHING="$(EVERYTHING)" CAPSTAN_AIMOCK="$(AIMOCK)" CGO_ENABLED=1
 .PHONY: test
-test: assets postgres everything ## Run all tests, with the race detector, against real servers. ARGS='-run X' and PKG=./x narrow it.
+test: assets postgres everything aimock ## Run all tests, with the race detector, against real servers. ARGS='-run X' and PKG=./x narrow it.
 ifeq ($(ARGS)$(PKG),)
 	@$(MAKE) build
 	@CAPSTAN_PROGRAMS="$(CURDIR)/bin" $(MAKE) -j3 test-controller test-modules test-packages
