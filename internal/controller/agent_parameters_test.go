@@ -31,7 +31,8 @@ func TestParametersOfAnAgent(t *testing.T) {
 			finding{reason: v1alpha1.ReasonUnsupportedParameter, message: stopless + "; " + seedless, after: time.Second},
 		},
 		"a missing fallback": {
-			"the message names it as well", stopped, nil, finding{holds: true, reason: v1alpha1.ReasonPartiallyResolved, message: "other"},
+			"the message names it as well", stopped, nil,
+			finding{holds: true, reason: v1alpha1.ReasonPartiallyResolved, message: "other"},
 			finding{reason: v1alpha1.ReasonUnsupportedParameter, message: stopless + "; other"},
 		},
 		"another fault": {
