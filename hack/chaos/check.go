@@ -42,13 +42,13 @@ func check(e evidence) (figures, []violation) {
 	c.figures.Turns = len(e.Turns)
 	c.findChildren()
 	for _, t := range e.Turns {
-		c.turn(t)
+		c.checkTurn(t)
 	}
-	c.strays()
+	c.checkStrays()
 	c.checkCallCounts()
-	c.approvals()
-	c.sessions()
-	c.bill()
+	c.checkApprovals()
+	c.checkSessions()
+	c.checkBill()
 	return c.figures, c.broken
 }
 
@@ -56,8 +56,8 @@ func (c *checker) wrong(g guarantee, turn, format string, args ...any) {
 	c.broken = append(c.broken, violation{Guarantee: g, Turn: turn, What: fmt.Sprintf(format, args...)})
 }
 
-// turn checks one Turn by its journal and its status.
-func (c *checker) turn(e turnEvidence) {
+// checkTurn checks one Turn by its journal and its status.
+func (c *checker) checkTurn(e turnEvidence) {
 	t := e.Turn
 	h := readHistory(string(t.UID), e.Entries)
 	for _, v := range h.broken {
@@ -82,11 +82,11 @@ func (c *checker) turn(e turnEvidence) {
 	if h.result == nil {
 		c.wrong(everyTurnFinished, t.Name, "its journal has no result")
 	}
-	c.cuts(t.Name, h)
-	c.status(t, h)
+	c.checkCuts(t.Name, h)
+	c.checkStatus(t, h)
 	for _, r := range h.requests {
 		c.requests[r.ID] = r
-		c.request(t.Name, r)
+		c.checkRequest(t.Name, r)
 	}
 	for _, i := range h.intents {
 		c.intents[i.IdempotencyKey] = append(c.intents[i.IdempotencyKey], i)
@@ -107,9 +107,9 @@ func messageOf(t *v1alpha1.Turn) string {
 	return "no controller has seen the Turn yet"
 }
 
-// cuts checks that only kills have cut off requests and calls, and that calls that were cut off have the right
+// checkCuts checks that only kills have cut off requests and calls, and that calls that were cut off have the right
 // outcome.
-func (c *checker) cuts(turn string, h *history) {
+func (c *checker) checkCuts(turn string, h *history) {
 	byKill := func(f *flight) {
 		inFlight := func(k kill) bool { return !k.To.Before(f.begun) && !k.From.After(f.cut) }
 		if f.lost() && !f.toSubAgent && !f.cut.IsZero() && !slices.ContainsFunc(c.Kills, inFlight) {
@@ -131,8 +131,8 @@ func (c *checker) cuts(turn string, h *history) {
 	}
 }
 
-// status compares the figures in the status with the journal.
-func (c *checker) status(t *v1alpha1.Turn, h *history) {
+// checkStatus compares the figures in the status with the journal.
+func (c *checker) checkStatus(t *v1alpha1.Turn, h *history) {
 	var got v1alpha1.StepCounts
 	if t.Status.Steps != nil {
 		got = *t.Status.Steps
@@ -183,8 +183,8 @@ func (c *checker) status(t *v1alpha1.Turn, h *history) {
 	}
 }
 
-// request compares one request with the model server's records.
-func (c *checker) request(turn string, r *request) {
+// checkRequest compares one request with the model server's records.
+func (c *checker) checkRequest(turn string, r *request) {
 	seen := c.byID[r.ID]
 	if len(seen) > 1 {
 		c.Repeated++
@@ -210,8 +210,8 @@ func (c *checker) request(turn string, r *request) {
 	}
 }
 
-// strays checks that the servers have received no request and no call that is missing in the journals.
-func (c *checker) strays() {
+// checkStrays checks that the servers have received no request and no call that is missing in the journals.
+func (c *checker) checkStrays() {
 	c.Requests = len(c.Asked)
 	for _, a := range c.Asked {
 		if c.requests[a.ID] == nil {
@@ -231,8 +231,8 @@ func (c *checker) strays() {
 	}
 }
 
-// bill compares the billed tokens of each request with the statuses and with the requests that were lost.
-func (c *checker) bill() {
+// checkBill compares the billed tokens of each request with the statuses and with the requests that were lost.
+func (c *checker) checkBill() {
 	for _, a := range c.Asked {
 		if !a.Billed {
 			continue

@@ -71,9 +71,9 @@ func (c *checker) checkCallCounts() {
 	}
 }
 
-// approvals compares the calls that require approval with the decisions at the API server: each call that was made
+// checkApprovals compares the calls that require approval with the decisions at the API server: each call that was made
 // was approved, and each approved call was intended.
-func (c *checker) approvals() {
+func (c *checker) checkApprovals() {
 	for key, a := range c.asking {
 		c.Awaited++
 		decided, made := c.Decided[key], c.Called[key].Times > 0

@@ -146,7 +146,7 @@ func TestIntactEvidenceOfAllFeaturesHasNoViolation(t *testing.T) {
 		t.Errorf("figures (-want +got):\n%s", diff)
 	}
 	p := newPhaseReport(saga())
-	if p.mixes(); len(p.Violations) > 0 {
+	if p.checkFeatures(); len(p.Violations) > 0 {
 		t.Errorf("a saga has all that a Turn can do: %+v", p.Violations)
 	}
 }
@@ -155,7 +155,7 @@ func TestIntactEvidenceOfAllFeaturesHasNoViolation(t *testing.T) {
 // proves nothing about that feature.
 func TestAPhaseWithoutAFeatureFails(t *testing.T) {
 	p := newPhaseReport(story())
-	p.mixes()
+	p.checkFeatures()
 	if len(p.Violations) != 6 || !strings.Contains(p.Violations[0].What, "proves nothing") {
 		t.Errorf("got %+v, want six complaints", p.Violations)
 	}

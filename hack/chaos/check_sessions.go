@@ -13,9 +13,9 @@ type sessionEvidence struct {
 	Entries []journal.Entry
 }
 
-// sessions checks that each Session contains each of its Turns once, that its totals add up, and that no Turn pays
+// checkSessions checks that each Session contains each of its Turns once, that its totals add up, and that no Turn pays
 // again for a summary that an earlier Turn has paid for.
-func (c *checker) sessions() {
+func (c *checker) checkSessions() {
 	for _, e := range c.Sessions {
 		c.session(e)
 	}

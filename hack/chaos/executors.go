@@ -72,7 +72,7 @@ func (r *rig) executors(ctx context.Context) (*phaseReport, error) {
 	p := newPhaseReport(e)
 	p.Done, p.Violations = c.facts, append(p.Violations, c.violations...)
 	p.checked(movedInTime, fencedZombie)
-	p.has(map[string]int{"calls that were approved": p.Figures.Approved, "Turns of sub-agents": p.Figures.Children})
+	p.checkCounts(map[string]int{"calls that were approved": p.Figures.Approved, "Turns of sub-agents": p.Figures.Children})
 	return p, nil
 }
 
@@ -93,7 +93,7 @@ func (c *executorsPhase) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return errors.Join(c.controller.waitReady(ctx), c.counts(ctx, c.first), c.counts(ctx, c.second))
+	return errors.Join(c.controller.waitReady(ctx), c.awaitRenewal(ctx, c.first), c.awaitRenewal(ctx, c.second))
 }
 
 func (c *executorsPhase) spec(name, roles string) managerSpec {
@@ -106,7 +106,7 @@ func (c *executorsPhase) trace(name string) string {
 
 // killFirst kills the first executor and restarts it after its Turns have moved.
 func (c *executorsPhase) killFirst(ctx context.Context) error {
-	if err := c.atWork(ctx, "killed"); err != nil {
+	if err := c.awaitWork(ctx, "killed"); err != nil {
 		return err
 	}
 	at := c.first.kill()
@@ -116,10 +116,10 @@ func (c *executorsPhase) killFirst(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.move(ctx, "SIGKILL", mine, at.From); err != nil {
+	if err := c.awaitMove(ctx, "SIGKILL", mine, at.From); err != nil {
 		return err
 	}
-	if err := c.allFinished(ctx, c.phase); err != nil {
+	if err := c.awaitAllFinished(ctx, c.phase); err != nil {
 		return err
 	}
 	// The next executor stops itself just before it writes the end of a Turn, so that this write is still to be
@@ -132,28 +132,28 @@ func (c *executorsPhase) killFirst(ctx context.Context) error {
 	if c.first, err = c.startManager(ctx, spec); err != nil {
 		return err
 	}
-	return c.counts(ctx, c.first)
+	return c.awaitRenewal(ctx, c.first)
 }
 
 // pauseFirst pauses the first executor until its Turns have moved, and checks the executor's writes after it wakes up.
 func (c *executorsPhase) pauseFirst(ctx context.Context) error {
-	if err := c.atWork(ctx, "paused"); err != nil {
+	if err := c.awaitWork(ctx, "paused"); err != nil {
 		return err
 	}
-	if err := c.asleep(ctx); err != nil {
+	if err := c.awaitAsleep(ctx); err != nil {
 		return err
 	}
 	asleep := time.Now()
 	c.kills = append(c.kills, kill{asleep, asleep})
 	mine, err := c.boundTo(ctx, c.first.spec.name)
 	if err == nil {
-		err = c.move(ctx, "SIGSTOP", mine, asleep)
+		err = c.awaitMove(ctx, "SIGSTOP", mine, asleep)
 	}
 	if err != nil {
 		return err
 	}
 	// The executor must meet both kinds of Turns when it wakes up: finished ones and running ones.
-	before, err := c.someFinished(ctx, mine)
+	before, err := c.awaitSomeFinished(ctx, mine)
 	if err != nil {
 		return err
 	}
@@ -162,15 +162,15 @@ func (c *executorsPhase) pauseFirst(ctx context.Context) error {
 		return err
 	}
 	c.say("executors: the first executor continues after a pause of %s", awake.Sub(asleep).Round(time.Millisecond))
-	if err := c.allFinished(ctx, c.phase); err != nil {
+	if err := c.awaitAllFinished(ctx, c.phase); err != nil {
 		return err
 	}
 	pause(ctx, wakeTime)
-	return c.zombie(ctx, mine, before, asleep, awake)
+	return c.checkZombie(ctx, mine, before, asleep, awake)
 }
 
-// atWork creates Turns and waits until both executors are in the middle of many.
-func (c *executorsPhase) atWork(ctx context.Context, prefix string) error {
+// awaitWork creates Turns and waits until both executors are in the middle of many.
+func (c *executorsPhase) awaitWork(ctx context.Context, prefix string) error {
 	for i := range c.executorTurns {
 		if err := c.createTurn(ctx, c.phase, fmt.Sprintf("%s-%03d", prefix, i), lasting[i%len(lasting)], i); err != nil {
 			return err
@@ -197,8 +197,8 @@ func (c *executorsPhase) atWork(ctx context.Context, prefix string) error {
 	}
 }
 
-// asleep waits until the first executor has stopped itself.
-func (c *executorsPhase) asleep(ctx context.Context) error {
+// awaitAsleep waits until the first executor has stopped itself.
+func (c *executorsPhase) awaitAsleep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, sharePatience, fmt.Errorf("timed out after %s", sharePatience))
 	defer cancel()
 	for !c.first.stopped() {
@@ -209,8 +209,9 @@ func (c *executorsPhase) asleep(ctx context.Context) error {
 	return nil
 }
 
-// counts waits until the executor has renewed its Lease since the process started, so that the controller uses it.
-func (c *executorsPhase) counts(ctx context.Context, p *process) error {
+// awaitRenewal waits until the executor has renewed its Lease since the process started, so that the controller uses
+// the executor.
+func (c *executorsPhase) awaitRenewal(ctx context.Context, p *process) error {
 	begun := time.Now()
 	if err := p.waitReady(ctx); err != nil {
 		return err
@@ -245,8 +246,8 @@ func (c *executorsPhase) boundTo(ctx context.Context, name string) (map[string]*
 	return bound, nil
 }
 
-// move waits until the Turns of the first executor have moved, and records how long the move took.
-func (c *executorsPhase) move(ctx context.Context, how string, mine map[string]*v1alpha1.Turn, lost time.Time) error {
+// awaitMove waits until the Turns of the first executor have moved, and records how long the move took.
+func (c *executorsPhase) awaitMove(ctx context.Context, how string, mine map[string]*v1alpha1.Turn, lost time.Time) error {
 	if len(mine) == 0 {
 		return errors.New("the executor had no Turns that could move: this proves nothing")
 	}
@@ -274,8 +275,8 @@ func (c *executorsPhase) move(ctx context.Context, how string, mine map[string]*
 	return nil
 }
 
-// someFinished waits until one of these Turns has finished, and returns all of them that have.
-func (c *executorsPhase) someFinished(ctx context.Context, mine map[string]*v1alpha1.Turn) (map[string]*v1alpha1.Turn, error) {
+// awaitSomeFinished waits until one of these Turns has finished, and returns all of them that have.
+func (c *executorsPhase) awaitSomeFinished(ctx context.Context, mine map[string]*v1alpha1.Turn) (map[string]*v1alpha1.Turn, error) {
 	for {
 		turns, err := c.turns(ctx, c.phase)
 		if err != nil {
@@ -296,10 +297,10 @@ func (c *executorsPhase) someFinished(ctx context.Context, mine map[string]*v1al
 	}
 }
 
-// zombie checks that the first executor, which was paused from asleep to awake, has written nothing for the Turns
+// checkZombie checks that the first executor, which was paused from asleep to awake, has written nothing for the Turns
 // that it had. A Turn that was parked later may be bound to this executor again; its writes to that Turn are
 // legitimate.
-func (c *executorsPhase) zombie(ctx context.Context, mine, before map[string]*v1alpha1.Turn, asleep, awake time.Time) error {
+func (c *executorsPhase) checkZombie(ctx context.Context, mine, before map[string]*v1alpha1.Turn, asleep, awake time.Time) error {
 	uids := map[string]bool{}
 	for name, was := range mine {
 		uids[string(was.UID)] = true

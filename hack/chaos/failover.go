@@ -103,7 +103,7 @@ func (r *rig) failover(ctx context.Context) (*phaseReport, error) {
 			return nil, err
 		}
 	}
-	if err := r.someCalls(ctx, r.executorTurns/2); err != nil {
+	if err := r.awaitCalls(ctx, r.executorTurns/2); err != nil {
 		return nil, err
 	}
 	begun := time.Now()
@@ -114,11 +114,11 @@ func (r *rig) failover(ctx context.Context) (*phaseReport, error) {
 	r.say("failover: %s", how)
 	before := r.tools.made()
 	over := time.Now()
-	if err := r.someCalls(ctx, before+1); err != nil {
+	if err := r.awaitCalls(ctx, before+1); err != nil {
 		return nil, err
 	}
 	recovered := time.Since(over)
-	if err := r.allFinished(ctx, phase); err != nil {
+	if err := r.awaitAllFinished(ctx, phase); err != nil {
 		return nil, err
 	}
 	if err := m.stop(); err != nil {
@@ -134,8 +134,8 @@ func (r *rig) failover(ctx context.Context) (*phaseReport, error) {
 	return p, nil
 }
 
-// someCalls waits until the tool server has received n different side effects.
-func (r *rig) someCalls(ctx context.Context, n int) error {
+// awaitCalls waits until the tool server has received n different side effects.
+func (r *rig) awaitCalls(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("timed out after %s", lossPatience))
 	defer cancel()
 	for r.tools.made() < n {

@@ -99,7 +99,7 @@ func readHistory(uid string, entries []journal.Entry) *history {
 			h.wrong(wholeJournals, "entry %d (%s) of the journal cannot be read: %v", e.Seq, e.Kind, err)
 		}
 	}
-	h.idle(journal.Entry{Seq: int64(len(entries)) + 1}, "the journal ends")
+	h.checkIdle(journal.Entry{Seq: int64(len(entries)) + 1}, "the journal ends")
 	return h
 }
 
@@ -140,7 +140,7 @@ func (h *history) read(e journal.Entry) error {
 	case journal.ToolFinished:
 		return decoded(e, h.finished)
 	case journal.Finalized:
-		h.idle(e, "the turn ends")
+		h.checkIdle(e, "the turn ends")
 		return json.Unmarshal(e.Payload, &h.result)
 	}
 	return nil
@@ -203,8 +203,8 @@ func (h *history) parks(e journal.Entry, w waiting) {
 	}
 }
 
-// idle checks that nothing is in flight when a request or a call begins.
-func (h *history) idle(e journal.Entry, what string) {
+// checkIdle checks that nothing is in flight when a request or a call begins.
+func (h *history) checkIdle(e journal.Entry, what string) {
 	for _, f := range h.open {
 		h.wrong(wholeJournals, "%s in entry %d while %s is in flight in the same run", what, e.Seq, f.what)
 	}
@@ -216,7 +216,7 @@ func (h *history) requested(e journal.Entry, r loop.Request) {
 	if r.Purpose != loop.ForStep {
 		what += " (" + string(r.Purpose) + ")"
 	}
-	h.idle(e, what)
+	h.checkIdle(e, what)
 	if r.Step <= len(h.steps) || slices.ContainsFunc(h.asides,
 		func(s loop.Step) bool { return s.Step == r.Step && s.Purpose == r.Purpose }) {
 		h.wrong(paidOnce, "%s was made although the journal already had the reply", what)

@@ -12,7 +12,7 @@ import (
 
 // compacted checks that each paid summary replaces messages once.
 func (h *history) compacted(e journal.Entry) {
-	h.idle(e, "older messages are replaced")
+	h.checkIdle(e, "older messages are replaced")
 	if h.compactions++; h.compactions > len(h.asides) {
 		h.wrong(wholeJournals, "entry %d replaces older messages %d times, by %d summaries", e.Seq, h.compactions, len(h.asides))
 	}
@@ -30,7 +30,7 @@ func (h *history) approvalOf(step int, callID string) *approval {
 
 func (h *history) asked(e journal.Entry, a loop.Approval) {
 	what := fmt.Sprintf("the approval of call %q of %s in step %d", a.CallID, a.Name, a.Step)
-	h.idle(e, what+" was requested")
+	h.checkIdle(e, what+" was requested")
 	if h.approvalOf(a.Step, a.CallID) != nil {
 		h.wrong(approvedOnly, "%s was requested twice", what)
 		return
@@ -66,7 +66,7 @@ func (h *history) intended(e journal.Entry, i loop.Intent) {
 			h.waves++
 		}
 	} else {
-		h.idle(e, what)
+		h.checkIdle(e, what)
 	}
 	if i.Effect.Repeatable() != made.repeatable() {
 		h.wrong(calledOnce, "%s has the recorded effect %s", what, i.Effect)

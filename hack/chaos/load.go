@@ -131,8 +131,8 @@ func (r *rig) turn(ctx context.Context, phase, name string) (*v1alpha1.Turn, err
 	return t, nil
 }
 
-// allFinished waits until all Turns of a phase have finished.
-func (r *rig) allFinished(ctx context.Context, phase string) error {
+// awaitAllFinished waits until all Turns of a phase have finished.
+func (r *rig) awaitAllFinished(ctx context.Context, phase string) error {
 	for {
 		turns, err := r.turns(ctx, phase)
 		if err != nil {

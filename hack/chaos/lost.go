@@ -79,7 +79,7 @@ func (l *lossPhase) round(ctx context.Context, number int, how string) error {
 			return err
 		}
 	}
-	if err := l.atWork(ctx, names); err != nil {
+	if err := l.awaitWork(ctx, names); err != nil {
 		return err
 	}
 	if how == "SIGKILL" {
@@ -101,7 +101,7 @@ func (l *lossPhase) round(ctx context.Context, number int, how string) error {
 	if err := l.activate(ctx); err != nil {
 		return err
 	}
-	if err := l.allFinished(ctx, l.phase); err != nil {
+	if err := l.awaitAllFinished(ctx, l.phase); err != nil {
 		return err
 	}
 	if err := p.stop(); err != nil {
@@ -118,9 +118,9 @@ func belongs(t *v1alpha1.Turn, names map[string]bool) bool {
 	return names[t.Name]
 }
 
-// atWork waits until some of the Turns wait for approval and enough calls have been made. Then it suspends some
+// awaitWork waits until some of the Turns wait for approval and enough calls have been made. Then it suspends some
 // Turns.
-func (l *lossPhase) atWork(ctx context.Context, names map[string]bool) error {
+func (l *lossPhase) awaitWork(ctx context.Context, names map[string]bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, lossPatience, fmt.Errorf("timed out after %s", lossPatience))
 	defer cancel()
 	for {
@@ -247,7 +247,7 @@ func (l *lossPhase) check(ctx context.Context, how string, begun map[string]bool
 		if t.Status.Steps != nil {
 			unknown += int(t.Status.Steps.UnknownOutcomes)
 		}
-		l.one(t)
+		l.checkTurn(t)
 	}
 	l.fact("Turns in the middle of their work when the journals were lost after "+how, "%d", lost)
 	l.fact("  side-effecting calls by then, and of all", "%d, %d", sum(before), made)
@@ -256,8 +256,8 @@ func (l *lossPhase) check(ctx context.Context, how string, begun map[string]bool
 	return nil
 }
 
-// one checks the status of a Turn whose journal was lost.
-func (l *lossPhase) one(t *v1alpha1.Turn) {
+// checkTurn checks the status of a Turn whose journal was lost.
+func (l *lossPhase) checkTurn(t *v1alpha1.Turn) {
 	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
 	_, child := translate.Parent(t)
 	switch {

@@ -66,7 +66,7 @@ func (r *rig) points(ctx context.Context) (*phaseReport, error) {
 				return nil, err
 			}
 		}
-		t, err := r.finishes(ctx, phase, s.name, p)
+		t, err := r.awaitFinish(ctx, phase, s.name, p)
 		if err != nil {
 			return nil, err
 		}
@@ -83,7 +83,7 @@ func (r *rig) points(ctx context.Context) (*phaseReport, error) {
 		return nil, err
 	}
 	report := newPhaseReport(e)
-	report.mixes()
+	report.checkFeatures()
 	report.add("crash points", len(all))
 	report.add("manager died at a point", len(kills))
 	report.Points = rows
@@ -119,8 +119,8 @@ func diesAt(ctx context.Context, p *process, point failpoint.Point) error {
 	}
 }
 
-// finishes waits until a Turn has finished.
-func (r *rig) finishes(ctx context.Context, phase, name string, p *process) (*v1alpha1.Turn, error) {
+// awaitFinish waits until a Turn has finished.
+func (r *rig) awaitFinish(ctx context.Context, phase, name string, p *process) (*v1alpha1.Turn, error) {
 	//nolint:staticcheck // because Turn is the name of a kind
 	late := fmt.Errorf("Turn %q has not finished within %s; see %s", name, pointPatience, p.log)
 	bounded, cancel := context.WithTimeoutCause(ctx, pointPatience, late)

@@ -55,7 +55,7 @@ func (r *rig) random(ctx context.Context) (*phaseReport, error) {
 		p.add(how, d.ways[how])
 	}
 	if r.options.turns >= len(mixed) {
-		p.mixes()
+		p.checkFeatures()
 	}
 	p.checked(livingProcess)
 	return p, nil

@@ -46,17 +46,17 @@ func newPhaseReport(e evidence) *phaseReport {
 	return p
 }
 
-// mixes checks that the Turns of a phase have used every feature of a Turn.
-func (p *phaseReport) mixes() {
+// checkFeatures checks that the Turns of a phase have used every feature of a Turn.
+func (p *phaseReport) checkFeatures() {
 	f := p.Figures
-	p.has(map[string]int{
+	p.checkCounts(map[string]int{
 		"calls in waves": f.Waves, "calls that were approved": f.Approved, "calls that were denied": f.Denied,
 		"Turns of sub-agents": f.Children, "compactions": f.Compactions, "parked Turns that continued": f.Parked,
 	})
 }
 
-// has checks that no count is zero.
-func (p *phaseReport) has(counts map[string]int) {
+// checkCounts checks that no count is zero.
+func (p *phaseReport) checkCounts(counts map[string]int) {
 	for what, n := range counts {
 		if n == 0 {
 			p.wrong(everyTurnFinished, "there were no %s: this proves nothing", what)

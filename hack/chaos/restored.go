@@ -49,7 +49,7 @@ func (l *lossPhase) loseToOlderCopy(ctx context.Context, name string, store copi
 			return err
 		}
 	}
-	if err := l.someCalls(ctx, l.tools.made()+2); err != nil {
+	if err := l.awaitCalls(ctx, l.tools.made()+2); err != nil {
 		return err
 	}
 	restore, err := store.backUp(ctx)
@@ -74,7 +74,7 @@ func (l *lossPhase) loseToOlderCopy(ctx context.Context, name string, store copi
 	if p, err = l.startManager(ctx, l.spec(store)); err != nil {
 		return err
 	}
-	if err := errors.Join(l.allFinished(ctx, l.phase), p.stop()); err != nil {
+	if err := errors.Join(l.awaitAllFinished(ctx, l.phase), p.stop()); err != nil {
 		return err
 	}
 	return l.checkRestored(ctx, name, begun, before)

@@ -53,7 +53,7 @@ func Run(ctx context.Context, clients kubernetes.Interface, o Options, log logr.
 	var left []string
 	var failure error
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
-		none, pods, err := d.look(ctx, o.Deployments)
+		none, pods, err := d.scaleDown(ctx, o.Deployments)
 		switch {
 		case apierrors.IsForbidden(err):
 			return false, err // waiting does not help
@@ -84,9 +84,9 @@ type drainer struct {
 	log       logr.Logger
 }
 
-// look scales the Deployments that are not scaled yet. It reports whether no Pod is left, and returns the names of
+// scaleDown scales the Deployments that are not scaled yet. It reports whether no Pod is left, and returns the names of
 // the Pods that are left.
-func (d *drainer) look(ctx context.Context, deployments []string) (stopped bool, left []string, err error) {
+func (d *drainer) scaleDown(ctx context.Context, deployments []string) (stopped bool, left []string, err error) {
 	stopped = true
 	for _, name := range deployments {
 		none, pods, err := d.stop(ctx, name)

@@ -165,11 +165,11 @@ func (p *Bundle) missing(kind, name, field, wantKind, want string) *manifest.Err
 // absent returns a message that an object is not in the manifests.
 func (p *Bundle) absent(kind, name string) string {
 	return fmt.Sprintf("%s %q is not in the manifests, which contain %s: correct the name, or add its file with -f",
-		kind, p.Turn.Namespace+"/"+name, p.held(kind))
+		kind, p.Turn.Namespace+"/"+name, p.namesOf(kind))
 }
 
-// held returns the names of the objects of a kind in the manifests, as a list for messages.
-func (p *Bundle) held(kind string) string {
+// namesOf returns the names of the objects of a kind in the manifests, as a list for messages.
+func (p *Bundle) namesOf(kind string) string {
 	names := p.Set.Names(kind)
 	more := ""
 	if n := len(names) - output.MostListed; n > 0 {

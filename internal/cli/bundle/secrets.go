@@ -81,7 +81,7 @@ func (p *Bundle) noSecret(kind, name string, err error) error {
 	message := err.Error()
 	if missing, ok := errors.AsType[*providers.SecretError](err); ok && missing.Secret != "" {
 		message = fmt.Sprintf("%s (the manifests contain %s), or pass it with --env-secret %s/%s=ENVVAR",
-			missing.Reason, p.held(kindSecret), missing.Secret, missing.Key)
+			missing.Reason, p.namesOf(kindSecret), missing.Secret, missing.Key)
 	}
 	return p.problem(kind, name, "", message)
 }
