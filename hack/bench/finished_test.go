@@ -140,7 +140,7 @@ func exampleFinished() *FinishedReport {
 	}
 }
 
-func TestFinishedTableMarksWhatIsAboveItsBound(t *testing.T) {
+func TestFinishedTableMarksValuesAboveTheirBounds(t *testing.T) {
 	r := exampleFinished()
 	r.Many.Idle.HeapMiB = 12
 	want := `A manager beside finished Turns: 5 bursts of 300 Turns at once, model latency 2s, answers of 400 characters, no facts, 2 CPUs

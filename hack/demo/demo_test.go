@@ -213,7 +213,7 @@ func TestStateOfATurnInWords(t *testing.T) {
 	}
 }
 
-func TestSummaryShowsWhatTheStatusHolds(t *testing.T) {
+func TestSummaryShowsTheStatus(t *testing.T) {
 	duration := int64(1249)
 	turn := &v1alpha1.Turn{Status: v1alpha1.TurnStatus{
 		DurationMilliseconds: &duration,

@@ -47,7 +47,7 @@ func large() *v1alpha1.Turn {
 	return t
 }
 
-func TestStripKeepsWhatDecisionsNeed(t *testing.T) {
+func TestStripKeepsTheFieldsThatDecisionsNeed(t *testing.T) {
 	whole := large()
 	size, err := json.Marshal(whole.Spec)
 	if err != nil {

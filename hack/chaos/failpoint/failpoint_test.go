@@ -137,7 +137,7 @@ func (g generates) Generate(context.Context, *model.Request) (*model.Reply, erro
 	return &model.Reply{}, nil
 }
 
-func TestALineDiesAtItsPoint(t *testing.T) {
+func TestALineInterruptsAtItsPoint(t *testing.T) {
 	round := []string{"request", "call", "append tool.finished"}
 	other := slices.Concat([]string{"bind", "append run.started+prepared"}, round, round)
 	for name, tc := range map[string]struct {
@@ -167,10 +167,10 @@ func TestALineDiesAtItsPoint(t *testing.T) {
 	}
 }
 
-func TestAStrikeThatReturnsStrikesOnce(t *testing.T) {
+func TestAnInterruptThatReturnsIsCalledOnce(t *testing.T) {
 	for _, when := range []When{Before, After} {
 		var said []string
-		l := &Line{Point: &Point{Turn: AnyTurn, Effect: Call, When: when, Nth: 1}, Interrupt: func() { said = append(said, "strike") }}
+		l := &Line{Point: &Point{Turn: AnyTurn, Effect: Call, When: when, Nth: 1}, Interrupt: func() { said = append(said, "interrupt") }}
 		call := l.Servers(serves(func(context.Context, tool.Call) (tool.Result, error) {
 			said = append(said, "call")
 			return tool.Result{}, nil
@@ -178,7 +178,7 @@ func TestAStrikeThatReturnsStrikesOnce(t *testing.T) {
 		for range 2 {
 			_, _ = call.Call(t.Context(), tool.Call{IdempotencyKey: "uid/1/c"})
 		}
-		want := map[When][]string{Before: {"strike", "call", "call"}, After: {"call", "strike", "call"}}[when]
+		want := map[When][]string{Before: {"interrupt", "call", "call"}, After: {"call", "interrupt", "call"}}[when]
 		if !slices.Equal(said, want) {
 			t.Errorf("%s: %q, want %q", when, said, want)
 		}
@@ -227,8 +227,8 @@ func TestDetailOfAStatus(t *testing.T) {
 func TestTheTurnOfASubAgentIsAnEffectOnItsParent(t *testing.T) {
 	scheme := runtime.NewScheme()
 	utilruntime.Must(v1alpha1.AddToScheme(scheme))
-	struck := 0
-	l := &Line{Point: &Point{Turn: "parent", Effect: Create, When: After, Nth: 1}, Interrupt: func() { struck++ }}
+	interrupts := 0
+	l := &Line{Point: &Point{Turn: "parent", Effect: Create, When: After, Nth: 1}, Interrupt: func() { interrupts++ }}
 	l.learn("uid-parent", "parent")
 	api := l.Status(fake.NewClientBuilder().WithScheme(scheme).Build())
 	owned := metav1.ObjectMeta{
@@ -242,8 +242,8 @@ func TestTheTurnOfASubAgentIsAnEffectOnItsParent(t *testing.T) {
 		if err := api.Create(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
-		if want := i / 2; struck != want {
-			t.Errorf("%T %q: struck %d times, want %d", object, object.GetName(), struck, want)
+		if want := i / 2; interrupts != want {
+			t.Errorf("%T %q: %d interrupts, want %d", object, object.GetName(), interrupts, want)
 		}
 	}
 }

@@ -86,9 +86,9 @@ func TestAJournalThatFailsForAWhile(t *testing.T) {
 	}
 }
 
-// TestAJournalThatFailsForGood checks that the run ends after its patience, and that the next run continues. No
+// TestAJournalThatFailsPermanently checks that the run ends after its patience, and that the next run continues. No
 // request is sent without a record of it.
-func TestAJournalThatFailsForGood(t *testing.T) {
+func TestAJournalThatFailsPermanently(t *testing.T) {
 	for n := 1; n <= 6; n++ {
 		for _, written := range []bool{false, true} {
 			t.Run(fmt.Sprintf("append %d, written %t", n, written), func(t *testing.T) {

@@ -106,8 +106,8 @@ func TestAConversation(t *testing.T) {
 	}
 }
 
-// TestWhatATurnAddsToItsSession checks the addition for each kind of end.
-func TestWhatATurnAddsToItsSession(t *testing.T) {
+// TestAdditionOfATurnToItsSession checks the addition for each kind of end.
+func TestAdditionOfATurnToItsSession(t *testing.T) {
 	cut := says("half an ans")
 	cut.reply.FinishReason = model.FinishLength
 	for name, tc := range map[string]struct {

@@ -282,9 +282,9 @@ func TestTheEndOfATurnDuringACall(t *testing.T) {
 	}
 }
 
-// TestACancelledTurnCountsWhatIsUnknown cancels a Turn while no run has it, before any run has decided about the
+// TestACancelledTurnCountsUnknownOutcomes cancels a Turn while no run has it, before any run has decided about the
 // interrupted call.
-func TestACancelledTurnCountsWhatIsUnknown(t *testing.T) {
+func TestACancelledTurnCountsUnknownOutcomes(t *testing.T) {
 	j := &journaltest.Memory{}
 	c, _ := candidate("p0", 1, asks("send", `{}`), says("Done."))
 	in := input(c)

@@ -72,7 +72,7 @@ func TestModelNamesAreBounded(t *testing.T) {
 	}
 }
 
-func TestResetKeepsWhatIsInFlight(t *testing.T) {
+func TestResetKeepsRequestsInFlight(t *testing.T) {
 	r := newRecorder(10)
 	before := r.begin(&Request{Model: "m"})
 	r.clear()
