@@ -15,14 +15,29 @@ import (
 
 // schemasBesideTools are the dialects whose servers accept the schema of an answer in a request with tools, and still
 // call tools. vLLM and Ollama, for example, do not: github.com/vllm-project/vllm/issues/39929 and
-// github.com/ollama/ollama-python/issues/546. Their models find the schema in the prompt.
-var schemasBesideTools = []string{"OpenAI", "AzureOpenAI", "LiteLLM", "OpenRouter", "Mistral", "XAI"}
+// github.com/ollama/ollama-python/issues/546. Their models find the schema in the prompt. So do those of DeepSeek, even
+// if the capability is declared, because Capstan knows that its server refuses schemas.
+var schemasBesideTools = []string{"OpenAI", "AzureOpenAI", "LiteLLM", "OpenRouter", "Mistral", "XAI", "DeepSeek"}
+
+// parameters are those of the model in a dialect, and the field of a request that has its seed. Without a seed, the
+// field is empty.
+func parameters(dialect string) (yaml, seed string) {
+	switch dialect {
+	case "DeepSeek", "Moonshot":
+		return "{maxOutputTokens: 500, stopSequences: [END]}", ""
+	case "Mistral":
+		return "{maxOutputTokens: 500, stopSequences: [END], seed: 7}", "random_seed"
+	}
+	return "{maxOutputTokens: 500, stopSequences: [END], seed: 7}", "seed"
+}
 
 // conversation returns an Agent with tools, on a provider with a dialect, and two Turns of a Session. The second has a
 // schema for its answer.
 func conversation(t *testing.T, tools, dialect string) files {
 	t.Helper()
 	f := manifests(t, tools, dialect, "{timeoutSeconds: 30}").with(t, "agent.yaml", "  reflectEveryTurns: 1\n", "")
+	yaml, _ := parameters(dialect)
+	f = f.with(t, "agent.yaml", "{maxOutputTokens: 500}", yaml)
 	f = f.with(t, "turn.yaml", "  message: Close 1042.\n  history: [{role: User, content: Hello.}, {role: Assistant, content: Hi!}]",
 		"  sessionRef: {name: chat}\n  message: Close 1042.")
 	f["second.yaml"] = secondYAML + "  output: {schema: {type: object, properties: {id: {type: integer}}, required: [id]}}\n"
@@ -32,8 +47,8 @@ func conversation(t *testing.T, tools, dialect string) files {
 	return f
 }
 
-// TestSessionOnEachDialect runs two Turns of a Session, with tools and a structured answer, on a strict server of each
-// dialect. It checks the bytes that a server can cache, and that the usage has the cached tokens.
+// TestSessionOnEachDialect runs two Turns of a Session, with tools, parameters and a structured answer, on a strict
+// server of each dialect. It checks the bytes that a server can cache, and that the usage has the cached tokens.
 func TestSessionOnEachDialect(t *testing.T) {
 	t.Parallel()
 	for dialect, server := range strictServers {
@@ -67,7 +82,12 @@ func TestSessionOnEachDialect(t *testing.T) {
 					t.Errorf("%s: usage: -want +got:\n%s", turn.Name, cmp.Diff(want, turn.Status.Usage))
 				}
 			}
-			checkCacheable(t, received.requests(), first.Status.Preparation.StableChars)
+			requests := received.requests()
+			checkCacheable(t, requests, first.Status.Preparation.StableChars)
+			if _, seed := parameters(dialect); string(requests[0].fields["stop"]) != `["END"]` ||
+				seed != "" && string(requests[0].fields[seed]) != "7" {
+				t.Errorf("want stop, and the seed as %q, have %s", seed, requests[0].fields)
+			}
 		})
 	}
 }

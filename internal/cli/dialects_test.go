@@ -302,7 +302,7 @@ var strictServers = map[string]strictServer{
 	"Mistral": {
 		[]rule{
 			mistralOrder, noPrefill, noNames, ids(`^[a-zA-Z0-9]{9}$`), needs("max_tokens"),
-			without("max_completion_tokens", "stream_options", "reasoning_effort"),
+			without("max_completion_tokens", "stream_options", "reasoning_effort", "seed", "service_tier"),
 			returns("", "Extra inputs are not permitted: reasoning_content"),
 		},
 		422, `{"object":"error","message":{"detail":[{"type":"extra_forbidden","msg":%q}]},"type":"invalid_request_error"}`, "",
@@ -311,7 +311,7 @@ var strictServers = map[string]strictServer{
 	// github.com/earendil-works/pi/issues/3636 and, for the schema of an answer, github.com/llm-exe/llm-exe/issues/662
 	"DeepSeek": {
 		[]rule{
-			noPrefill, needs("max_tokens", "stream_options"), without("response_format"),
+			noPrefill, needs("max_tokens", "stream_options"), without("response_format", "seed"),
 			returns(reasoning, "The `reasoning_content` in the thinking mode must be passed back to the API."),
 		},
 		400, nestedError, "call_0_9f2", "tool_calls",
@@ -506,6 +506,19 @@ func TestAgentOnEachDialect(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestUnsupportedParameter checks that a Turn does not run if the model cannot fulfill a parameter.
+func TestUnsupportedParameter(t *testing.T) {
+	t.Parallel()
+	url, received := strictServers["DeepSeek"].serve(t, "DeepSeek", false)
+	f := manifests(t, serveTools(t, "").url, "DeepSeek", "{timeoutSeconds: 30}")
+	f = f.with(t, "agent.yaml", "{maxOutputTokens: 500}", "{seed: 7}")
+	got := capstan(t, "run", "-f", f.written(t, url)).mustEnd(t, exit.Failed)
+	mustSay(t, got.err, `Agent spec.models[0].parameters.seed: ModelProvider "demo": the service of this dialect has no seed: remove it`)
+	if n := len(received.requests()); n != 0 {
+		t.Errorf("%d requests were sent, want none", n)
 	}
 }
 
