@@ -202,7 +202,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := template(t.Context(), tc.values...)
 			if err == nil {
-				t.Fatalf("the chart takes %v, want it refused", tc.values)
+				t.Fatalf("the chart accepts %v, want an error", tc.values)
 			}
 			for _, want := range tc.want {
 				if !strings.Contains(err.Error(), want) {

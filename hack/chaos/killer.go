@@ -78,21 +78,21 @@ func (k *keeper) killing(ctx context.Context, r *rand.Rand, l *loader) {
 		}
 		if r.IntN(startKillsOneIn) == 0 {
 			pause(ctx, between(r, 0, latestStartKill))
-			k.strike(p)
+			k.kill(p)
 			continue
 		}
 		select {
 		case <-p.ready:
 			pause(ctx, between(r, soonestKill, latestKill))
-			k.strike(p)
+			k.kill(p)
 		case <-p.done:
 		case <-ctx.Done():
 		}
 	}
 }
 
-// strike kills the manager, unless it has ended.
-func (k *keeper) strike(p *process) {
+// kill kills the manager, unless it has ended.
+func (k *keeper) kill(p *process) {
 	if isClosed(p.done) {
 		return
 	}

@@ -194,7 +194,7 @@ func TestRunAsksAboutCallsOfSubAgents(t *testing.T) {
 		"the call c1 of step 1 was approved by local user", "| Done as asked.\n")
 	again := capstan(t, args...).mustEnd(t, exit.OK)
 	if diff := cmp.Diff(turn.Status.ToolCalls, turnOf(t, again.out).Status.ToolCalls); diff != "" || model.Stats().Requests != 4 {
-		t.Errorf("want the same shown again and nothing asked, have %d requests and -first +again:\n%s", model.Stats().Requests, diff)
+		t.Errorf("want the same output again and no request, have %d requests and -first +again:\n%s", model.Stats().Requests, diff)
 	}
 }
 

@@ -113,7 +113,7 @@ func TestEverythingReturnsHostileOutputs(t *testing.T) {
 	}
 	t.Run("a credential", func(t *testing.T) {
 		if got, err := call(patient(t), c, "echo", `{"message":"with `+token+`"}`); err != nil || got != "Echo: with [redacted]" {
-			t.Errorf("Call = %q, %v; want the token taken out", got, err)
+			t.Errorf("Call = %q, %v; want the token removed", got, err)
 		}
 	})
 }

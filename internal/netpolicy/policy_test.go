@@ -188,7 +188,7 @@ func TestNamesHideNothing(t *testing.T) {
 	}
 	if _, err := netpolicy.NewLocalPolicy().DialContext(time.Second)(t.Context(), "unix", "/tmp/none.sock"); err == nil ||
 		!strings.Contains(err.Error(), "are not supported") {
-		t.Errorf("a socket of the machine: %v, want it refused", err)
+		t.Errorf("a Unix socket: %v, want it refused", err)
 	}
 }
 

@@ -123,7 +123,7 @@ func TestStoreIsReplacedByOlderCopy(t *testing.T) {
 		t.Errorf("%+v is known, and the store says %+v, %v; want its new incarnation", f.Last(), now, err)
 	}
 	if diff := cmp.Diff(1, len(f.losses)); diff != "" {
-		t.Errorf("losses %v, want it told once", f.losses)
+		t.Errorf("losses %v, want one report", f.losses)
 	}
 }
 

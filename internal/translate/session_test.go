@@ -183,7 +183,7 @@ func TestLoseHistory(t *testing.T) {
 	s := &v1alpha1.Session{}
 	s.Generation, s.Spec.OnHistoryLoss, s.Status.Turns = 2, v1alpha1.OnHistoryLossWait, 5
 	if !LoseHistory(s, 4, time.Unix(1, 0)) || LoseHistory(s, 4, time.Unix(2, 0)) || s.Status.MissingTurns != 4 || s.Status.Turns != 5 {
-		t.Errorf("want the loss written once, beside the totals: %+v", s.Status)
+		t.Errorf("want the loss once, beside the totals: %+v", s.Status)
 	}
 	if why := WaitsForHistory(s); !strings.Contains(why, "4 of 5 turns") || !strings.Contains(why, "set spec.onHistoryLoss to Continue") {
 		t.Errorf("Turns wait for %q, want the loss and the remedy", why)

@@ -79,7 +79,7 @@ func run(o manager.Options) (err error) {
 // newLine creates the line that the environment variables describe.
 func newLine() (*failpoint.Line, func() error, error) {
 	line := &failpoint.Line{Now: time.Now}
-	for variable, strike := range map[string]func(){crashVariable: die, pauseVariable: sleep} {
+	for variable, interrupt := range map[string]func(){crashVariable: die, pauseVariable: sleep} {
 		text := os.Getenv(variable)
 		if text == "" {
 			continue
@@ -88,7 +88,7 @@ func newLine() (*failpoint.Line, func() error, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", variable, err)
 		}
-		line.Point, line.Interrupt = &p, strike
+		line.Point, line.Interrupt = &p, interrupt
 	}
 	path := os.Getenv(traceVariable)
 	if path == "" {

@@ -355,7 +355,7 @@ func TestAStoreThatFails(t *testing.T) {
 		j := &failing{Memory: &journaltest.Memory{}, left: 1}
 		if h, err := session.Add(ctx, "s", answered("a"), session.ExternalState{},
 			journal.Options{Journal: j, Now: now}); !errors.Is(err, context.Canceled) || h != (session.Tail{}) {
-			t.Errorf("Add = %v, %v; want it given up with the life of the run", h, err)
+			t.Errorf("Add = %v, %v; want it to stop when the run ends", h, err)
 		}
 	})
 }
@@ -379,7 +379,7 @@ func TestAHistoryThatIsBeingPurged(t *testing.T) {
 		h, err := session.Add(t.Context(), "s", answered("a"), session.ExternalState{}, journal.Options{Journal: j, Now: now})
 		if took := time.Since(since); !errors.Is(err, journal.ErrSequence) || h != (session.Tail{}) || j.tries != 10 ||
 			took < time.Second || took > 10*time.Second {
-			t.Errorf("Add = %+v, %v after %d tries in %s; want it given up after 10 in some seconds", h, err, j.tries, took)
+			t.Errorf("Add = %+v, %v after %d tries in %s; want it to stop after 10 tries within seconds", h, err, j.tries, took)
 		}
 	})
 	t.Run("interrupted", func(t *testing.T) {

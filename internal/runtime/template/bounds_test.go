@@ -82,7 +82,7 @@ func TestRenderingStopsAtTheBound(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	if _, err := values.Render(field, text); err == nil {
-		t.Error("Render takes a text of 64 MiB, want it refused")
+		t.Error("Render accepts a text of 64 MiB, want an error")
 	}
 	runtime.ReadMemStats(&after)
 	if took := after.TotalAlloc - before.TotalAlloc; took > 32<<20 {
