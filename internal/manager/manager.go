@@ -178,6 +178,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	p.servers.SetProcessors(p.processors)
 	p.servers.SetCredentialSet(p.credentials)
 	metrics.SetMemoryBudget(p.memory)
+	metrics.SetModelGates(p.providers.GateUse)
 	defer p.servers.Close()
 	defer p.closeReads()
 	if err := p.add(ctx); err != nil {
@@ -250,7 +251,7 @@ func (p *parts) add(ctx context.Context) (err error) {
 		}
 	}
 	if p.options.has(RoleExecutor) {
-		if err := p.addExecutor(ctx); err != nil {
+		if err := errors.Join(p.addExecutor(ctx), p.addLimits(ctx)); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,81 @@
+package manager
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/scheduler"
+)
+
+// countInterval is the time between two counts of the executors that share the limits of ModelProviders.
+const countInterval = 2 * time.Second
+
+// addLimits keeps the limits of ModelProviders up to date: what their specs say, and how many executors share them.
+// Without a shared store only one executor works at a time.
+func (p *parts) addLimits(ctx context.Context) error {
+	informer, err := p.manager.GetCache().GetInformer(ctx, &v1alpha1.ModelProvider{})
+	if err != nil {
+		return fmt.Errorf("failed to watch ModelProviders: %w", err)
+	}
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(_, after any) {
+		if changed, ok := after.(*v1alpha1.ModelProvider); ok {
+			p.providers.Changed(changed)
+		}
+	}}); err != nil {
+		return fmt.Errorf("failed to follow changes of ModelProviders: %w", err)
+	}
+	if !p.shared {
+		return nil
+	}
+	count := &executorCount{leases: p.manager.GetCache(), namespace: p.options.Namespace, now: p.local}
+	return p.manager.Add(everywhere{manager.RunnableFunc(func(ctx context.Context) error {
+		ticker := time.NewTicker(countInterval)
+		defer ticker.Stop()
+		for {
+			n, err := count.alive(ctx)
+			if err == nil {
+				p.providers.SetExecutors(n)
+			} else if ctx.Err() == nil {
+				p.log.Error(err, "Failed to count the executors that share the limits of ModelProviders")
+			}
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})})
+}
+
+// executorCount counts the executors that may get Turns, by the Leases in the cache. Leases expire as for the
+// controllers.
+type executorCount struct {
+	leases    client.Reader
+	namespace string
+	now       func() time.Time
+	seen      scheduler.Leases
+}
+
+// alive returns the number of executors, at least 1.
+func (c *executorCount) alive(ctx context.Context) (int, error) {
+	var all coordinationv1.LeaseList
+	if err := c.leases.List(ctx, &all, client.InNamespace(c.namespace)); err != nil {
+		return 0, fmt.Errorf("failed to list the leases of executors: %w", err)
+	}
+	now, n := c.now(), 0
+	c.seen.Start(all.Items, now)
+	for i := range all.Items {
+		lease := &all.Items[i]
+		if _, mayGetTurns := c.seen.Check(lease, now); mayGetTurns && scheduler.ExecutorOf(lease).Capacity > 0 {
+			n++
+		}
+	}
+	return max(1, n), nil
+}
