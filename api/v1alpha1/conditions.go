@@ -43,6 +43,18 @@ const (
 	ReasonAddressRefused = "AddressRefused"
 )
 
+// Reasons of a ModelProvider's condition Available.
+const (
+	// ConditionAvailable says whether requests to the models are sent. It is absent until a circuit breaker has opened
+	// for the first time.
+	ConditionAvailable = "Available"
+	// ReasonCircuitOpen is set on Available=False. It means that the circuit breaker of a model is open in at least one
+	// executor, because several requests in a row failed. The message names the models.
+	ReasonCircuitOpen = "CircuitOpen"
+	// ReasonCircuitClosed is set on Available=True. It means that all circuit breakers have closed again.
+	ReasonCircuitClosed = "CircuitClosed"
+)
+
 // Reasons of a ToolServer's Ready condition. It also has the reasons of a ModelProvider. With SecretNotFound,
 // HostNotAllowed and HeaderRefused no request was sent: if none of the server's tools are known, its Agents are not
 // Ready. With all other reasons Agents stay Ready, and calls of the server's tools fail as unavailable, unless the

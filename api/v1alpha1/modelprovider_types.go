@@ -325,7 +325,7 @@ type ModelProviderStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions are the conditions of the provider. Ready is True if its Secrets exist and the endpoint answered the
-	// last probe.
+	// last probe. Available is False while a circuit breaker holds requests back.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -41,6 +41,9 @@ type ExecutorReconciler struct {
 	// Turns enqueues the Turns to reconcile again.
 	Turns *TurnReconciler
 
+	// Circuits receives the executors' reports on open circuits. It may be nil.
+	Circuits *OpenCircuits
+
 	leases scheduler.Leases
 	// space holds the executors' reports on the journal quotas.
 	space journalSpace
@@ -83,6 +86,7 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	}
 	if trusted {
 		r.space.see(&lease)
+		r.Circuits.see(&lease)
 		if err := r.wakeForSpace(ctx); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -220,6 +224,7 @@ func (f leaseWatcher) handler() toolscache.ResourceEventHandler {
 func (r *ExecutorReconciler) executorLost(ctx context.Context, name string) error {
 	delete(r.capacities, name)
 	r.space.forget(executor.LeasePrefix + name)
+	r.Circuits.forget(executor.LeasePrefix + name)
 	if err := errors.Join(r.wakeForSpace(ctx), r.publishExecutors(ctx)); err != nil {
 		return err
 	}

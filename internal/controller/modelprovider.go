@@ -5,15 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
@@ -29,14 +34,34 @@ type ModelProviderReconciler struct {
 	Now       func() time.Time
 	// ProbeInterval is the time between two probes of an endpoint that answers.
 	ProbeInterval time.Duration
+	// Circuits has the open circuits of all executors. It may be nil.
+	Circuits *OpenCircuits
+
+	// queue is the queue of the controller, or nil before the controller runs.
+	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
 }
 
-// SetupWithManager registers the reconciler. A ModelProvider is reconciled when its spec changes, and at intervals.
+// SetupWithManager registers the reconciler. A ModelProvider is reconciled when its spec changes, when a circuit opens
+// or closes, and at intervals.
 func (r *ModelProviderReconciler) SetupWithManager(mgr ctrl.Manager) error {
+	if r.Circuits != nil {
+		r.Circuits.onChange(r.enqueue)
+	}
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&v1alpha1.ModelProvider{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+			r.queue.Store(&q)
+			return nil
+		})).
 		WithOptions(probeOptions()).
 		Complete(r)
+}
+
+// enqueue enqueues a ModelProvider whose circuits have changed. It never blocks.
+func (r *ModelProviderReconciler) enqueue(key types.NamespacedName) {
+	if q := r.queue.Load(); q != nil {
+		(*q).Add(reconcile.Request{NamespacedName: key})
+	}
 }
 
 // Reconcile probes one provider and reports the result.
@@ -52,6 +77,9 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	before := p.Status.DeepCopy()
 	found = keepMessage(found, p.Status.Conditions, p.Generation)
 	found.set(&p.Status.Conditions, v1alpha1.ConditionReady, p.Generation, r.Now())
+	if found, ok := availability(p.Status.Conditions, r.Circuits.models(req.NamespacedName)); ok {
+		found.set(&p.Status.Conditions, v1alpha1.ConditionAvailable, p.Generation, r.Now())
+	}
 	p.Status.ObservedGeneration = p.Generation
 	again := nextProbe(r.Now(), &p, p.Status.Conditions, r.ProbeInterval)
 	if equality.Semantic.DeepEqual(before, &p.Status) {

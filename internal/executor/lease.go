@@ -32,6 +32,8 @@ const (
 	PositionAnnotation = "capstan.dev/store-position"
 	// JournalUseAnnotation says how much of their quotas the journals use, as the JSON of a quota.Report.
 	JournalUseAnnotation = "capstan.dev/journal-use"
+	// CircuitsAnnotation lists the ModelProviders whose circuits are open, as providers.Circuits encodes them.
+	CircuitsAnnotation = "capstan.dev/open-circuits"
 	// LeasePrefix precedes the executor's name in the name of its Lease.
 	LeasePrefix = "capstan-executor-"
 
@@ -112,6 +114,12 @@ func (h *heldLease) describe(l *coordinationv1.Lease) {
 		l.Annotations[JournalUseAnnotation] = use.Encode()
 	} else {
 		delete(l.Annotations, JournalUseAnnotation) // left by an earlier process
+	}
+	delete(l.Annotations, CircuitsAnnotation)
+	if gates := h.executor.Gates; gates != nil {
+		if open := gates.OpenCircuits().Encode(); open != "" {
+			l.Annotations[CircuitsAnnotation] = open
+		}
 	}
 	for name, value := range h.executor.LeaseAnnotations {
 		if value == "" {

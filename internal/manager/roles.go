@@ -107,9 +107,10 @@ func (p *parts) addController(ctx context.Context) error {
 		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
 		Approvals: p.approvals, Ceiling: p.ceiling, Limits: limits,
 	}
+	circuits := &controller.OpenCircuits{}
 	turns.Executors = &controller.ExecutorReconciler{
 		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local,
-		Namespace: o.Namespace, Turns: turns,
+		Namespace: o.Namespace, Turns: turns, Circuits: circuits,
 	}
 	if o.has(RoleExecutor) {
 		turns.Executors.Self = o.ExecutorName
@@ -121,7 +122,7 @@ func (p *parts) addController(ctx context.Context) error {
 		&controller.PromptProfileReconciler{Client: p.client, Now: p.now, ConfigMaps: configMaps, Recheck: recheck},
 		&controller.ModelProviderReconciler{
 			Client: p.client, Events: p.events, Providers: p.providers, Now: p.now,
-			ProbeInterval: probeInterval,
+			ProbeInterval: probeInterval, Circuits: circuits,
 		},
 		&controller.ToolServerReconciler{Client: p.client, Events: p.events, Servers: p.servers, Now: p.now, ProbeInterval: probeInterval},
 		&controller.AgentReconciler{

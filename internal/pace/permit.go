@@ -51,9 +51,10 @@ func (o *Outcome) sign() error {
 			return errNoSign
 		}
 		return o.Failure
-	case model.Cancelled, model.Malformed:
+	case model.Cancelled, model.Malformed, model.Unusable:
 		return errNoSign
-	case model.RateLimited, model.ContextLength, model.ContentFiltered, model.ReplyTooLong, model.Auth, model.InvalidRequest:
+	case model.RateLimited, model.ContextLength, model.ContentFiltered, model.ReplyTooLong, model.Auth, model.InvalidRequest,
+		model.QuotaExceeded:
 		return nil
 	}
 	return nil

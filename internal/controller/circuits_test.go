@@ -1,0 +1,110 @@
+package controller
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/providers"
+)
+
+// reporting returns the Lease of an executor with this report of open circuits.
+func reporting(name, text string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Name: executor.LeasePrefix + name, Annotations: map[string]string{executor.CircuitsAnnotation: text},
+	}}
+}
+
+// TestReportsOfCircuits checks which ModelProviders are looked at again when executors report their circuits.
+func TestReportsOfCircuits(t *testing.T) {
+	var changed []string
+	c := &OpenCircuits{}
+	c.onChange(func(key types.NamespacedName) { changed = append(changed, key.String()) })
+	demo := types.NamespacedName{Namespace: "a", Name: "demo"}
+	for _, step := range []struct {
+		what    string
+		do      func()
+		changed []string
+		open    []string
+	}{
+		{"no report", func() { c.see(reporting("one", "")) }, nil, nil},
+		{"two open", func() { c.see(reporting("one", `{"a/demo":["m"],"b/demo":["m"]}`)) }, []string{"a/demo", "b/demo"}, []string{"m"}},
+		{"the same again", func() { c.see(reporting("one", `{"a/demo":["m"],"b/demo":["m"]}`)) }, nil, []string{"m"}},
+		{"another executor", func() { c.see(reporting("two", `{"a/demo":["k","m"]}`)) }, []string{"a/demo"}, []string{"k", "m"}},
+		{"one closed", func() { c.see(reporting("one", `{"a/demo":["m"]}`)) }, []string{"b/demo"}, []string{"k", "m"}},
+		{"an executor is lost", func() { c.forget(executor.LeasePrefix + "two") }, []string{"a/demo"}, []string{"m"}},
+		{"unreadable", func() { c.see(reporting("one", `{`)) }, []string{"a/demo"}, nil},
+	} {
+		changed = nil
+		step.do()
+		slices.Sort(changed)
+		if !slices.Equal(changed, step.changed) || !slices.Equal(c.models(demo), step.open) {
+			t.Errorf("%s: %v are looked at, and %v is open; want %v and %v", step.what, changed, c.models(demo), step.changed, step.open)
+		}
+	}
+}
+
+// TestConditionAvailable checks the condition of a ModelProvider while the circuit of a model is open, and before and
+// after that.
+func TestConditionAvailable(t *testing.T) {
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"data":[]}`)) }))
+	defer endpoint.Close()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	p := &v1alpha1.ModelProvider{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "demo"},
+		Spec: v1alpha1.ModelProviderSpec{
+			Type: v1alpha1.ProviderTypeOpenAI, BaseURL: endpoint.URL,
+			Timeouts: v1alpha1.ProviderTimeouts{ConnectSeconds: 60, IdleSeconds: 60},
+		},
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(p).WithStatusSubresource(p).Build()
+	cache := providers.NewCache(nil, time.Now, netpolicy.NewLocalPolicy(), nil)
+	defer cache.Close()
+	r := &ModelProviderReconciler{
+		Client: c, Providers: cache, Events: events.NewFakeRecorder(10), Now: time.Now, ProbeInterval: time.Minute, Circuits: &OpenCircuits{},
+	}
+	for _, step := range []struct{ report, want string }{
+		{"", ""},
+		{`{"a/demo":["k","m"]}`, "False CircuitOpen: requests to k, m are held back, because several in a row failed: " +
+			"a request tries the endpoint every 10 seconds"},
+		{"", "True CircuitClosed: requests are sent"},
+	} {
+		r.Circuits.see(reporting("one", step.report))
+		key := client.ObjectKeyFromObject(p)
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+			t.Fatal(err)
+		}
+		var now v1alpha1.ModelProvider
+		if err := c.Get(t.Context(), key, &now); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if is := meta.FindStatusCondition(now.Status.Conditions, v1alpha1.ConditionAvailable); is != nil {
+			got = string(is.Status) + " " + is.Reason + ": " + is.Message
+		}
+		if got != step.want {
+			t.Errorf("after the report %q the condition is %q, want %q", step.report, got, step.want)
+		}
+		if is := ready(now.Status.Conditions, now.Generation); is == nil || is.Status != metav1.ConditionTrue {
+			t.Errorf("Ready is %v, want True: the endpoint answers probes", is)
+		}
+	}
+}
