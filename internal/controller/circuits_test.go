@@ -79,7 +79,8 @@ func TestConditionAvailable(t *testing.T) {
 	cache := providers.NewCache(nil, time.Now, netpolicy.NewLocalPolicy(), nil)
 	defer cache.Close()
 	r := &ModelProviderReconciler{
-		Client: c, Providers: cache, Events: events.NewFakeRecorder(10), Now: time.Now, ProbeInterval: time.Minute, Circuits: &OpenCircuits{},
+		Client: c, Providers: cache, Events: events.NewFakeRecorder(10), Now: time.Now, ProbeInterval: time.Minute,
+		Circuits: &OpenCircuits{},
 	}
 	for _, step := range []struct{ report, want string }{
 		{"", ""},
