@@ -13,11 +13,12 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// schemasBesideTools are the dialects whose servers accept the schema of an answer in a request with tools, and still
-// call tools. vLLM and Ollama, for example, do not: github.com/vllm-project/vllm/issues/39929 and
-// github.com/ollama/ollama-python/issues/546. Their models find the schema in the prompt. So do those of DeepSeek, even
-// if the capability is declared, because Capstan knows that its server refuses schemas.
-var schemasBesideTools = []string{"OpenAI", "AzureOpenAI", "LiteLLM", "OpenRouter", "Mistral", "XAI", "DeepSeek"}
+// declaredSchemas are the dialects for which the model is declared to accept the schema of an answer. The servers of the
+// first line accept it in a request with tools, and still call tools. Of the others, Capstan knows that they do not.
+var declaredSchemas = []string{
+	"OpenAI", "AzureOpenAI", "LiteLLM", "OpenRouter", "Mistral", "XAI",
+	"VLLM", "Ollama", "LlamaCpp", "Gemini", "Groq", "DeepSeek",
+}
 
 // parameters are those of the model in a dialect, and the field of a request that has its seed. Without a seed, the
 // field is empty.
@@ -41,7 +42,7 @@ func conversation(t *testing.T, tools, dialect string) files {
 	f = f.with(t, "turn.yaml", "  message: Close 1042.\n  history: [{role: User, content: Hello.}, {role: Assistant, content: Hi!}]",
 		"  sessionRef: {name: chat}\n  message: Close 1042.")
 	f["second.yaml"] = secondYAML + "  output: {schema: {type: object, properties: {id: {type: integer}}, required: [id]}}\n"
-	if slices.Contains(schemasBesideTools, dialect) {
+	if slices.Contains(declaredSchemas, dialect) {
 		f = f.with(t, "provider.yaml", "name: small", "name: small\n    capabilities: [StructuredOutput]")
 	}
 	return f

@@ -42,9 +42,14 @@ func CheckParameters(spec *v1alpha1.ModelProviderSpec, name string, p *model.Par
 	return openai.Check(name, p, &d)
 }
 
-// TakesSchemas reports whether the endpoint of a provider accepts the schema of an answer.
-func TakesSchemas(spec *v1alpha1.ModelProviderSpec) bool {
-	return spec.Type == v1alpha1.ProviderTypeAnthropic || !openai.DialectOf(string(spec.Dialect), spec.BaseURL).NoSchemas
+// TakesSchemas reports whether the endpoint of a provider accepts the schema of an answer, and whether its models can
+// call tools in the same request.
+func TakesSchemas(spec *v1alpha1.ModelProviderSpec) (alone, besideTools bool) {
+	if spec.Type == v1alpha1.ProviderTypeAnthropic {
+		return true, true
+	}
+	d := openai.DialectOf(string(spec.Dialect), spec.BaseURL)
+	return !d.NoSchemas, !d.NoSchemas && !d.SchemasExcludeTools
 }
 
 // dialectOf returns the dialect of a provider with the settings that its spec replaces.

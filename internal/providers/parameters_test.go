@@ -112,17 +112,19 @@ func TestCheckParameters(t *testing.T) {
 
 func TestTakesSchemas(t *testing.T) {
 	for name, tc := range map[string]struct {
-		spec v1alpha1.ModelProviderSpec
-		want bool
+		spec          v1alpha1.ModelProviderSpec
+		alone, beside bool
 	}{
-		"generic":  {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "http://llm/v1"}, true},
-		"DeepSeek": {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.deepseek.com"}, false},
+		"generic":  {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "http://llm/v1"}, true, true},
+		"vLLM":     {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, Dialect: v1alpha1.DialectVLLM}, true, false},
+		"Groq":     {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.groq.com/openai/v1"}, true, false},
+		"DeepSeek": {v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI, BaseURL: "https://api.deepseek.com"}, false, false},
 		"DeepSeek's tool": {
-			v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeAnthropic, BaseURL: "https://api.deepseek.com/anthropic"}, true,
+			v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeAnthropic, BaseURL: "https://api.deepseek.com/anthropic"}, true, true,
 		},
 	} {
-		if got := providers.TakesSchemas(&tc.spec); got != tc.want {
-			t.Errorf("%s: %t, want %t", name, got, tc.want)
+		if alone, beside := providers.TakesSchemas(&tc.spec); alone != tc.alone || beside != tc.beside {
+			t.Errorf("%s: %t, beside tools %t; want %t, %t", name, alone, beside, tc.alone, tc.beside)
 		}
 	}
 }

@@ -184,7 +184,9 @@ func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) 
 	if m != nil {
 		addDeclaredFacts(&c, m)
 	}
-	c.StructuredOutput = c.StructuredOutput && providers.TakesSchemas(&l.Object.Spec)
+	alone, besideTools := providers.TakesSchemas(&l.Object.Spec)
+	c.SchemaExcludesTools = c.StructuredOutput && alone && !besideTools
+	c.StructuredOutput = c.StructuredOutput && alone
 	c.Parameters.Effort = effort(m, thinking)
 	if m == nil || m.Pricing == nil {
 		c.Pricing = listPrice(&l)

@@ -351,7 +351,9 @@ func TestParameters(t *testing.T) {
 
 // TestSchemasForAnEndpointThatRefusesThem checks that the prompt gets the schema of the answer instead.
 func TestSchemasForAnEndpointThatRefusesThem(t *testing.T) {
-	for url, want := range map[string]bool{"https://api.deepseek.com": false, "https://llm.example/v1": true} {
+	for url, want := range map[string][2]bool{
+		"https://api.deepseek.com": {false, false}, "https://llm.example/v1": {true, false}, "https://api.groq.com/openai/v1": {true, true},
+	} {
 		got, err := translate.Input(&v1alpha1.Turn{}, &v1alpha1.Agent{}, []translate.Link{{
 			Reference: v1alpha1.ModelReference{Model: "m"},
 			Object: &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{
@@ -359,8 +361,9 @@ func TestSchemasForAnEndpointThatRefusesThem(t *testing.T) {
 				Models: []v1alpha1.Model{{Name: "m", Capabilities: []v1alpha1.ModelCapability{v1alpha1.CapabilityStructuredOutput}}},
 			}},
 		}}, nil, making)
-		if err != nil || got.Chain[0].StructuredOutput != want {
-			t.Errorf("%s: the endpoint receives the schema: %t, error %v; want %t", url, got.Chain[0].StructuredOutput, err, want)
+		if c := got.Chain[0]; err != nil || c.StructuredOutput != want[0] || c.SchemaExcludesTools != want[1] {
+			t.Errorf("%s: the endpoint receives the schema: %t, without tools %t, error %v; want %t", url, c.StructuredOutput,
+				c.SchemaExcludesTools, err, want)
 		}
 	}
 }

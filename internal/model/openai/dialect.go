@@ -40,8 +40,9 @@ type Dialect struct {
 	Tiers []string
 	// Thinking is the form of the setting for reasoning.
 	Thinking ThinkingForm
-	// NoSchemas is true if the endpoint refuses the schema of an answer.
-	NoSchemas bool
+	// NoSchemas is true if the endpoint refuses the schema of an answer. SchemasExcludeTools is true if it accepts the
+	// schema, but refuses tools beside it, or does not call them.
+	NoSchemas, SchemasExcludeTools bool
 	// SomeRefuseStop is true if models of OpenAI are known to refuse stop sequences here.
 	SomeRefuseStop bool
 	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
@@ -102,6 +103,12 @@ var generic = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true}
 // ownServer is the dialect of servers that have no service tiers.
 var ownServer = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true, Tiers: noTiers}
 
+// schemasAlone returns a dialect whose servers do not call tools in a request with a schema.
+func schemasAlone(d Dialect) Dialect {
+	d.SchemasExcludeTools = true
+	return d
+}
+
 // dialects are the presets by name. Each comment says where a difference from generic is known from.
 var dialects = map[string]Dialect{
 	Generic: generic,
@@ -113,8 +120,11 @@ var dialects = map[string]Dialect{
 	},
 	"AzureOpenAI": {},
 
-	// They process all requests alike.
-	"VLLM": ownServer, "SGLang": ownServer, "Ollama": ownServer, "LlamaCpp": ownServer, "LMStudio": ownServer,
+	// A schema restricts all that the model writes, also its calls: github.com/vllm-project/vllm/issues/39929,
+	// github.com/ollama/ollama-python/issues/546 and github.com/modelship-ai/modelship/pull/71.
+	"VLLM": schemasAlone(ownServer), "Ollama": schemasAlone(ownServer), "LlamaCpp": schemasAlone(ownServer),
+
+	"SGLang": ownServer, "LMStudio": ownServer,
 
 	"LiteLLM": generic,
 
@@ -125,7 +135,8 @@ var dialects = map[string]Dialect{
 	"OpenRouter": {MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnReasoningDetails},
 
 	// Error 400 for a call without a signature: github.com/TokenRhythm/opensquilla/issues/225.
-	"Gemini": {MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures},
+	// Error 400 for a schema beside tools: github.com/vercel/ai/pull/16540.
+	"Gemini": {MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures, SchemasExcludeTools: true},
 
 	// Error 422 for names and stream_options, and for max_completion_tokens:
 	// github.com/Gage-Technologies/mistral-go/pull/2, github.com/dnakov/anon-kode/issues/53,
@@ -160,8 +171,10 @@ var dialects = map[string]Dialect{
 		System: SystemMerged, NoNames: true, Returned: ReturnReasoningContent, Thinking: ThinkingSwitch, Seed: SeedNone, Tiers: noTiers,
 	},
 
-	// The tiers: console.groq.com, service tiers.
-	"Groq": {System: SystemMerged, NoNames: true, Tiers: []string{"auto", "on_demand", "flex", "performance"}},
+	// The tiers: console.groq.com, service tiers. Error 400 for a schema beside tools: github.com/vercel/ai/pull/16540.
+	"Groq": {
+		System: SystemMerged, NoNames: true, Tiers: []string{"auto", "on_demand", "flex", "performance"}, SchemasExcludeTools: true,
+	},
 
 	// Claude refuses other IDs: docs.aws.amazon.com, ToolUseBlock.
 	"Bedrock": {MaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: endpoint.CallIDsPlain},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
@@ -164,9 +165,15 @@ func rejected(head string, wrong []string, remedy string) string {
 	return strings.Join(append(lines, remedy), "\n")
 }
 
+// enforcesSchema reports whether an endpoint itself makes the model keep to the schema of the answer. That is the same
+// for all requests of a Turn to the endpoint, so that they begin with the same messages.
+func enforcesSchema(c *Candidate, p *prepare.Prepared) bool {
+	return c.StructuredOutput && (!c.SchemaExcludesTools || len(p.Tools) == 0)
+}
+
 // nativeOutput returns the schema for an endpoint that enforces it itself, and nil for other endpoints.
-func (run *runner) nativeOutput(c *Candidate) json.RawMessage {
-	if run.Output == nil || !c.StructuredOutput {
+func (run *runner) nativeOutput(c *Candidate, p *prepare.Prepared) json.RawMessage {
+	if run.Output == nil || !enforcesSchema(c, p) {
 		return nil
 	}
 	return run.Output.Source
@@ -174,7 +181,7 @@ func (run *runner) nativeOutput(c *Candidate) json.RawMessage {
 
 // outputNotes returns the messages that describe the form of the answer. They contain the schema if the endpoint
 // does not accept one.
-func (run *runner) outputNotes(c *Candidate) []model.Message {
+func (run *runner) outputNotes(c *Candidate, p *prepare.Prepared) []model.Message {
 	if run.Output == nil {
 		return nil
 	}
@@ -182,7 +189,7 @@ func (run *runner) outputNotes(c *Candidate) []model.Message {
 		Role: model.RoleSystem, Name: MessageOutputForm,
 		Content: "Your final answer must be one JSON value that fits the JSON Schema of the answer. Write no other text.",
 	}}
-	if !c.StructuredOutput {
+	if !enforcesSchema(c, p) {
 		notes = append(notes, model.Message{Role: model.RoleUser, Name: MessageOutputSchema, Content: schemaNote(run.Output.Source)})
 	}
 	return notes

@@ -3,6 +3,7 @@ package loop_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -277,6 +278,41 @@ func TestModelReceivesTheSchema(t *testing.T) {
 				}
 				if got := len(r.Output) > 0; got != native {
 					t.Errorf("request %d asks the endpoint for the schema: %t, want %t", i+1, got, native)
+				}
+			}
+		})
+	}
+}
+
+// TestSchemaBesideTools checks that an endpoint whose model cannot call tools beside a schema gets the schema only in
+// Turns without tools. Otherwise all requests of the Turn have it in the prompt, also the last one without tools.
+func TestSchemaBesideTools(t *testing.T) {
+	for name, tc := range map[string]struct {
+		hasTools, excludes, want bool
+	}{
+		"no tools":                   {false, true, true},
+		"tools":                      {true, true, false},
+		"tools, and it accepts both": {true, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, s := candidate("one", 1, says(fits))
+			in := input(t, c)
+			if tc.hasTools {
+				c, s = candidate("one", 1, asksFor("", call("c1", "find", `{}`)), says(fits))
+				find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+				in = withTools(input(t, c), find)
+				in.Limits.MaxSteps = 1
+			}
+			in.Chain[0].StructuredOutput, in.Chain[0].SchemaExcludesTools = true, tc.excludes
+			in.Output = capitalSchema(t)
+			if _, err := loop.Run(t.Context(), &in); err != nil {
+				t.Fatal(err)
+			}
+			for i, r := range s.requests {
+				inPrompt := slices.ContainsFunc(r.Messages, func(m model.Message) bool { return m.Name == loop.MessageOutputSchema })
+				if sent := len(r.Output) > 0; sent != tc.want || inPrompt == tc.want {
+					t.Errorf("request %d: the endpoint receives the schema: %t, the prompt has it: %t; want it sent: %t", i+1, sent,
+						inPrompt, tc.want)
 				}
 			}
 		})

@@ -61,7 +61,7 @@ func conversation(prepared []model.Message, s *State, notes ...model.Message) []
 
 // messagesFor returns the conversation for a candidate. Data of other candidates is left out.
 func (run *runner) messagesFor(c *Candidate, p *prepare.Prepared) []model.Message {
-	all := conversation(p.Messages, run.State, run.outputNotes(c)...)
+	all := conversation(p.Messages, run.State, run.outputNotes(c, p)...)
 	for i := range all {
 		if !all[i].ProviderData.MadeBy(c.ProviderName, c.Model, c.Endpoint) {
 			all[i] = all[i].WithoutProviderData()
