@@ -76,7 +76,6 @@ func startAimock(t *testing.T) string {
 	if err := os.WriteFile(fixtures, []byte(aimockFixtures), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	//nolint:gosec // because the path is the project's
 	cmd := exec.Command("node", program, "--port", "0", "--fixtures", fixtures, "--strict")
 	out := &logged{url: make(chan string, 1)}
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "AIMOCK_API_KEYS="+key), out, out

@@ -350,8 +350,11 @@ var strictServers = map[string]strictServer{
 		},
 		400, nestedError, "fc_1", "tool_calls",
 	},
-	// github.com/OpenRouterTeam/openrouter-examples/issues/71
-	"Cohere": {[]rule{systemFirst, noNames, needs("max_tokens")}, 422, `{"message":%q}`, "close_ticket_abc", "TOOL_CALL"},
+	// github.com/OpenRouterTeam/openrouter-examples/issues/71 and strandsagents.com/docs, model provider Cohere
+	"Cohere": {
+		[]rule{systemFirst, noNames, needs("max_tokens"), without("stream_options")},
+		422, `{"message":%q}`, "close_ticket_abc", "TOOL_CALL",
+	},
 	// docs.aws.amazon.com, ToolUseBlock
 	"Bedrock": {
 		[]rule{systemFirst, noPrefill, ids(`^[a-zA-Z0-9_-]{1,64}$`), needs("max_tokens")},

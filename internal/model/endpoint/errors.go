@@ -114,18 +114,22 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 		return as(model.ContextLength, "the prompt is longer than the model's context window")
 	case strings.Contains(code, "content_filter"), strings.Contains(code, "content_policy"):
 		return as(model.ContentFiltered, "the content filter refused the request")
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusBadRequest && refusesKey(words):
 		return as(model.Auth, "the endpoint refused the credentials (HTTP %d): check %s", status, p.credentials())
-	case strings.Contains(code, "insufficient_quota"), status == http.StatusPaymentRequired,
+	case containsAny(code, "insufficient_quota", "exceeded_current_quota", "budget_exceeded"), status == http.StatusPaymentRequired,
 		strings.Contains(detail, "credit balance is too low"): // Anthropic, with status 400
-		// The code comes with a 429, but waiting does not help.
+		// The first two codes, of OpenAI and Moonshot, come with a 429, but waiting does not help.
 		return as(model.QuotaExceeded, "the account's quota is used up (HTTP %d): check its plan and billing", status)
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
 		return as(model.RateLimited, "the endpoint's rate limit is reached (HTTP %d)", http.StatusTooManyRequests)
+	case strings.Contains(code, "tool_use_failed"): // Groq, with status 400
+		return as(model.Malformed, "the model called a tool in a form that the endpoint could not read (HTTP %d)", status)
 	case status == http.StatusNotFound:
 		return as(model.InvalidRequest, "the endpoint does not know the model, or serves nothing at this baseURL (HTTP 404)")
 	case status == http.StatusRequestTimeout:
 		return as(model.Timeout, "the endpoint timed out (HTTP 408)")
+	case status == statusCapacity:
+		return as(model.Overloaded, "the endpoint has no capacity left (HTTP 498)")
 	case status >= http.StatusBadRequest && status < http.StatusInternalServerError:
 		return as(model.InvalidRequest, "the endpoint refused the request (HTTP %d)%s", status, outputLimitHint(words))
 	case status == statusOverloaded:
@@ -136,6 +140,17 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 	return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
 }
 
+// refusesKey reports whether the words of an error with status 400 refuse the key, as those of Gemini and xAI do.
+func refusesKey(words string) bool {
+	words = strings.ToLower(words)
+	return strings.Contains(words, "api key") && containsAny(words, "not valid", "incorrect", "invalid")
+}
+
+// containsAny reports whether a text contains one of these parts.
+func containsAny(text string, parts ...string) bool {
+	return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
+}
+
 // outputLimitHint returns a hint if the endpoint does not know the parameter that limits the tokens of a reply, and
 // otherwise an empty text. words is the text of the error.
 func outputLimitHint(words string) string {
@@ -143,13 +158,14 @@ func outputLimitHint(words string) string {
 	if !strings.Contains(words, "max_tokens") && !strings.Contains(words, "max_completion_tokens") {
 		return ""
 	}
-	for _, refusal := range []string{"unsupported", "not supported", "not permitted", "unrecognized", "unknown"} {
-		if strings.Contains(words, refusal) {
-			return ": set spec.requests.outputLimit of the ModelProvider to the parameter that it accepts"
-		}
+	if !containsAny(words, "unsupported", "not supported", "not permitted", "unrecognized", "unknown") {
+		return ""
 	}
-	return ""
+	return ": set spec.requests.outputLimit of the ModelProvider to the parameter that it accepts"
 }
+
+// statusCapacity is the status of Groq if its tier for spare capacity has none.
+const statusCapacity = 498
 
 // statusOverloaded is the status of Anthropic for too many requests of all users.
 const statusOverloaded = 529

@@ -1,14 +1,24 @@
 package modeltest_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/capstan-dev/capstan/internal/model/modeltest"
 )
 
-// TestCorpusIsComplete checks that each file can be read, and that the services with a protocol of their own have an
-// answer of each kind.
+// kinds are the kinds of answers. The name of a file begins with one of them.
+var kinds = []string{"reply", "tools", "parallel", "reasoning", "finish", "error", "broken"}
+
+// absent are the kinds that a service does not have, and why.
+var absent = map[string]map[string]string{
+	"bedrock": {"reasoning": "the documentation of its chat completions shows no form of it"},
+	"cohere":  {"reasoning": "its compatible API returns none"},
+}
+
+// TestCorpusIsComplete checks that each file can be read, and that each service has an answer of each kind, or a reason
+// why not.
 func TestCorpusIsComplete(t *testing.T) {
 	folders, err := modeltest.Folders()
 	if err != nil {
@@ -19,17 +29,17 @@ func TestCorpusIsComplete(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		if folder != "openai" && folder != "anthropic" {
-			continue
-		}
-		kinds := map[string]bool{}
+		found := map[string]bool{}
 		for _, x := range all {
 			kind, _, _ := strings.Cut(x.Name, "-")
-			kinds[kind] = true
+			if found[kind] = true; !slices.Contains(kinds, kind) {
+				t.Errorf("%s/%s.http is of no known kind: let its name begin with one of %v", folder, x.Name, kinds)
+			}
 		}
-		for _, kind := range []string{"reply", "tools", "parallel", "reasoning", "finish", "error", "broken"} {
-			if !kinds[kind] {
-				t.Errorf("%s has no answer of the kind %q: add a file whose name begins with it", folder, kind)
+		for _, kind := range kinds {
+			if why := absent[folder][kind]; found[kind] == (why != "") {
+				t.Errorf("%s has answers of the kind %q: %t; add a file whose name begins with it, or the reason to absent", folder, kind,
+					found[kind])
 			}
 		}
 	}

@@ -1,21 +1,32 @@
 package openai_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/capstan-dev/capstan/internal/model/modeltest"
+	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
 
-// TestCorpus replays the answers of all services that speak the protocol. Their forms do not depend on the dialect.
+// dialectNames are the names of all dialects. A folder of the corpus has the name of its dialect in lower case.
+var dialectNames = []string{
+	"Generic", "OpenAI", "AzureOpenAI", "VLLM", "SGLang", "Ollama", "LlamaCpp", "LMStudio", "LiteLLM", "Mistral", "DeepSeek",
+	"Moonshot", "Gemini", "OpenRouter", "XAI", "Groq", "Cohere", "Bedrock",
+}
+
+// TestCorpus replays the answers of all services that speak the protocol, each to its own dialect.
 func TestCorpus(t *testing.T) {
 	folders, err := modeltest.Folders()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, folder := range folders {
-		if folder != "anthropic" { // which has a protocol of its own
-			modeltest.Run(t, folder, func(t *testing.T, url string) model.Provider { return provider(t, url) })
-		}
+	if len(folders) != len(dialectNames)+1 { // anthropic has a protocol of its own
+		t.Errorf("there are %d folders and %d dialects: add a folder for each dialect", len(folders), len(dialectNames))
+	}
+	for _, name := range dialectNames {
+		modeltest.Run(t, strings.ToLower(name), func(t *testing.T, url string) model.Provider {
+			return provider(t, url, in(openai.DialectOf(name, "")))
+		})
 	}
 }

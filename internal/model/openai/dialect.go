@@ -128,8 +128,9 @@ var dialects = map[string]Dialect{
 
 	"LiteLLM": generic,
 
-	// It has no tiers: docs.cohere.com, compatibility API.
-	"Cohere": ownServer,
+	// It has no tiers: docs.cohere.com, compatibility API. Error for stream_options: strandsagents.com/docs, model
+	// provider Cohere.
+	"Cohere": {MaxTokens: true, System: SystemMerged, NoNames: true, NoStreamOptions: true, Tiers: noTiers},
 
 	// Models behind it think on with their own blocks only: openrouter.ai/docs/use-cases/reasoning-tokens.
 	"OpenRouter": {MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnReasoningDetails},
