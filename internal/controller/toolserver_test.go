@@ -231,7 +231,8 @@ func TestToolsChange(t *testing.T) {
 
 	s, result := d.reconcileAfter(t, 2*time.Second)
 	if s.ResourceVersion != first.ResourceVersion || result.RequeueAfter != minChangeInterval-2*time.Second {
-		t.Errorf("got %+v, want no request to the server for %s: frequent changes must not cause frequent writes", result, minChangeInterval)
+		t.Errorf("got %+v, want no request to the server for %s: frequent changes must not cause frequent writes",
+			result, minChangeInterval)
 	}
 	s, _ = d.reconcileAfter(t, 3*time.Second)
 	if s.Status.ToolCount != 2 || !s.Status.LastDiscoveryTime.Time.Equal(d.clock) {
