@@ -70,8 +70,14 @@ func TestTurnThatWaitsForItsProvider(t *testing.T) {
 				e.mu.Unlock()
 				tc.meanwhile(r, ticket.Leave)
 				e.all.Wait()
-				if got := stored(t, e); got.StateReason() != tc.want {
+				got := stored(t, e)
+				if got.StateReason() != tc.want {
 					t.Errorf("the Turn is %s: %s\nwant %s", got.StateReason(), got.Status.Conditions[0].Message, tc.want)
+				}
+				const late = `the turn reached its time limit of 1m0s while the next request waited for ModelProvider "demo": raise ` +
+					`the limits of the ModelProvider, or limits.timeoutSeconds`
+				if m := got.Status.Conditions[0].Message; tc.want == v1alpha1.TurnReasonDeadlineExceeded && m != late {
+					t.Errorf("the message is %q, want %q", m, late)
 				}
 				requested := slices.ContainsFunc(journals.entries(t),
 					func(e journal.Entry) bool { return e.Kind == journal.ModelRequested })

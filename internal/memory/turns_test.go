@@ -20,7 +20,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
 	"github.com/capstan-dev/capstan/internal/model/openai"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -56,7 +58,7 @@ func serveModel() {
 		_, _ = fmt.Fprintln(out, text) // the test notices the missing line
 		_ = out.Flush()
 	}
-	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		switch {
 		case err != nil:
@@ -70,10 +72,10 @@ func serveModel() {
 				"\n\ndata: [DONE]\n\n")
 		}
 	}))
-	say(model.URL)
+	say(web.URL)
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
-	model.CloseClientConnections()
-	model.Close()
+	web.CloseClientConnections()
+	web.Close()
 }
 
 // startModel starts serveModel. The scanner reads its lines.
@@ -127,7 +129,7 @@ func (fakeToolbox) Caller(tool.Tool) tool.Caller {
 	})
 }
 
-func inputOf(i int, p *endpoint.Provider) turn.Input {
+func inputOf(i int, p model.Provider) turn.Input {
 	return turn.Input{
 		UID: fmt.Sprintf("uid-%d", i), Epoch: 1, Namespace: "default", Name: fmt.Sprintf("turn-%d", i),
 		Timeout: time.Hour, Limit: time.Hour,
@@ -161,50 +163,63 @@ func held() uint64 {
 	return m.HeapAlloc + m.StackInuse
 }
 
-// TestMemoryOfAWaitingTurn checks the memory of a waiting Turn. Thousands of Turns wait for their models at the
-// same time, and the default number of concurrent Turns assumes TurnBytes for each.
+// TestMemoryOfAWaitingTurn checks the memory of a Turn that waits for its model, or at the gate of its ModelProvider.
+// Thousands of Turns wait at the same time, and the default number of concurrent Turns assumes TurnBytes for each.
 func TestMemoryOfAWaitingTurn(t *testing.T) {
-	url, lines := startModel(t)
-	journals, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	provider := openai.New(openai.Config{Config: endpoint.Config{
-		Name: "endpoint", BaseURL: url + "/v1", ConnectTimeout: time.Minute, IdleTimeout: time.Hour, Policy: netpolicy.NewLocalPolicy(),
-	}})
-	engine := &turn.Engine{Journal: journals, Now: time.Now}
-	ctx, abandon := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	t.Cleanup(func() {
-		abandon()
-		all.Wait()
-		provider.Close()
-		if err := journals.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	start := func(from, to int) {
-		for i := from; i < to; i++ {
-			all.Go(func() {
-				in := inputOf(i, provider)
-				if result, err := engine.Run(ctx, &in); ctx.Err() == nil {
-					t.Errorf("Turn %d has ended: %+v, %v", i, result, err)
+	const first = 20 // they fill the shared caches
+	for name, limits := range map[string]pace.Limits{"for its model": {}, "at the gate": {MaxConcurrent: first}} {
+		t.Run(name, func(t *testing.T) {
+			url, lines := startModel(t)
+			journals, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			provider := openai.New(openai.Config{Config: endpoint.Config{
+				Name: "endpoint", BaseURL: url + "/v1", ConnectTimeout: time.Minute, IdleTimeout: time.Hour, Policy: netpolicy.NewLocalPolicy(),
+			}})
+			gate, atGate := pace.New("endpoint"), make(chan string, waitingTurns)
+			engine := &turn.Engine{Journal: journals, Now: time.Now}
+			ctx, abandon := context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			t.Cleanup(func() {
+				abandon()
+				all.Wait()
+				provider.Close()
+				if err := journals.Close(); err != nil {
+					t.Error(err)
 				}
 			})
-		}
-		for i := from; i < to; i++ {
-			if !lines.Scan() {
-				t.Fatalf("%d Turns wait for the model, want %d: %v", i, to, lines.Err())
+			start := func(from, to int, waits func(string), waiting func() bool) {
+				for i := from; i < to; i++ {
+					all.Go(func() {
+						in := inputOf(i, gate.Provider(pace.Caller{Namespace: "default", Agent: "helper", Waits: waits}, provider))
+						if result, err := engine.Run(ctx, &in); ctx.Err() == nil {
+							t.Errorf("Turn %d has ended: %+v, %v", i, result, err)
+						}
+					})
+				}
+				for i := from; i < to; i++ {
+					if !waiting() {
+						t.Fatalf("%d Turns wait, want %d: %v", i, to, lines.Err())
+					}
+				}
 			}
-		}
-	}
-	const first = 20 // they fill the shared caches
-	start(0, first)
-	before := held()
-	start(first, first+waitingTurns)
-	took := (held() - before) / waitingTurns
-	t.Logf("%d bytes for each of %d Turns", took, waitingTurns)
-	if most := uint64(mostInEngine); took > most {
-		t.Errorf("a Turn that waits for its model takes %d bytes, and may take %d", took, most)
+			start(0, first, nil, lines.Scan)
+			before := held()
+			if gate.SetLimits(limits, nil, 1); limits.MaxConcurrent == 0 {
+				start(first, first+waitingTurns, nil, lines.Scan)
+			} else {
+				start(first, first+waitingTurns, func(provider string) {
+					if provider != "" {
+						atGate <- provider
+					}
+				}, func() bool { return <-atGate != "" })
+			}
+			took := (held() - before) / waitingTurns
+			t.Logf("%d bytes for each of %d Turns", took, waitingTurns)
+			if most := uint64(mostInEngine); took > most {
+				t.Errorf("a Turn that waits takes %d bytes, and may take %d", took, most)
+			}
+		})
 	}
 }

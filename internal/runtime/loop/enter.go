@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -19,10 +20,24 @@ func (run *runner) enter(ctx context.Context, c *Candidate, q *modelRequest) (mo
 	if err == nil {
 		return ticket, nil
 	}
+	if ctx.Err() != nil {
+		return nil, contextCause(ctx, &GateError{Provider: c.ProviderName})
+	}
 	if stop := run.safePoint(ctx); stop != nil {
 		return nil, stop
 	}
 	return refusal{model.AsError(err)}, nil
+}
+
+// GateError is joined to the cause of a context that ended while a request waited for its turn.
+type GateError struct {
+	// Provider is the name of the provider.
+	Provider string
+}
+
+// Error names the provider.
+func (e *GateError) Error() string {
+	return fmt.Sprintf("the next request waited for ModelProvider %q", e.Provider)
 }
 
 // waitOf returns how a request waits. If something must follow, half of the time that is left is kept for it.

@@ -53,7 +53,7 @@ func (r *run) withoutLoop(ctx context.Context) (*Result, error) {
 		return r.finalize(StopCancelled, "the turn was cancelled")
 	}
 	if len(r.in.Chain) == 0 {
-		return r.finalize(StopDeadline, r.overdue())
+		return r.finalize(StopDeadline, r.overdue(nil))
 	}
 	if err := r.compile(); err != nil {
 		return r.stopped(err)
@@ -183,7 +183,7 @@ func (r *run) stopped(err error) (*Result, error) {
 		return r.finalize(StopInterrupted, lost.Error())
 	}
 	if errors.Is(err, errDeadline) {
-		return r.finalize(StopDeadline, r.overdue())
+		return r.finalize(StopDeadline, r.overdue(err))
 	}
 	if errors.Is(err, errCancelled) {
 		return r.finalize(StopCancelled, "the turn was cancelled while it ran")
@@ -191,13 +191,16 @@ func (r *run) stopped(err error) (*Result, error) {
 	return nil, err
 }
 
-// overdue returns the message of a Turn whose time is over. If requests have failed before, it says why the time
-// did not suffice.
-func (r *run) overdue() string {
+// overdue returns the message of a Turn whose time is over, with the error that ended its run. If a request waited for
+// its turn, or requests have failed before, it says why the time did not suffice.
+func (r *run) overdue(err error) string {
 	if r.in.TimeOver != "" {
 		return r.in.TimeOver
 	}
 	message := fmt.Sprintf("the turn reached its time limit of %s", r.in.Limit)
+	if gate, ok := errors.AsType[*loop.GateError](err); ok {
+		return fmt.Sprintf("%s while %s: raise the limits of the ModelProvider, or limits.timeoutSeconds", message, gate)
+	}
 	attempts := r.replayed.loop.FailedRequests
 	for _, a := range slices.Backward(attempts) {
 		if a.Kind != model.Cancelled {

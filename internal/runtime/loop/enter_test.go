@@ -1,0 +1,140 @@
+package loop_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/pace"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// gatedCandidate returns a candidate behind a gate with these limits.
+func gatedCandidate(name string, limits pace.Limits, answers ...answer) (loop.Candidate, *scriptedModel, *pace.Gate) {
+	c, s := candidate(name, 4, answers...)
+	gate := pace.New(name)
+	gate.SetLimits(limits, nil, 1)
+	c.Provider = gate.Provider(pace.Caller{Namespace: "helpdesk", Agent: "support"}, s)
+	return c, s, gate
+}
+
+// occupy lets a request in, so that the next one waits.
+func occupy(t *testing.T, gate *pace.Gate) *pace.Permit {
+	t.Helper()
+	permit, err := gate.Enter(t.Context(), &pace.Request{Wait: model.Wait{Model: "m"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return permit
+}
+
+// TestWaitAtTheGate checks how a run ends whose request waits at the gate of its provider, and that the journal has no
+// request that was not about to be sent.
+func TestWaitAtTheGate(t *testing.T) {
+	one := pace.Limits{MaxConcurrent: 1}
+	for name, tc := range map[string]struct {
+		reason string
+		after  func(stop chan struct{}, other *pace.Permit)
+		err    error
+		asked  int
+		gate   bool // the error names the gate
+	}{
+		"its turn comes": {
+			"the other one has ended", func(_ chan struct{}, p *pace.Permit) { p.Done(pace.Outcome{}) }, nil, 1, false,
+		},
+		"interrupted": {
+			"the run has sent nothing", func(stop chan struct{}, _ *pace.Permit) { close(stop) }, loop.ErrInterrupted, 0, false,
+		},
+		"out of time": {
+			"the message can name the cause", func(chan struct{}, *pace.Permit) {}, context.DeadlineExceeded, 0, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, s, gate := gatedCandidate("one", one, says("Fine."))
+				other := occupy(t, gate)
+				in := input(t, c)
+				stop := make(chan struct{})
+				in.Interrupt = stop
+				time.AfterFunc(10*time.Second, func() { tc.after(stop, other) })
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := loop.Run(ctx, &in)
+				if !errors.Is(err, tc.err) {
+					t.Errorf("Run: %v, want %v: %s", err, tc.err, tc.reason)
+				}
+				if _, named := errors.AsType[*loop.GateError](err); named != tc.gate {
+					t.Errorf("the error %v names the gate: %t, want %t", err, named, tc.gate)
+				}
+				if len(s.asked) != tc.asked || len(in.State.Requests) != tc.asked {
+					t.Errorf("%d requests were sent and %d are in the journal, want %d", len(s.asked), len(in.State.Requests), tc.asked)
+				}
+			})
+		})
+	}
+}
+
+// TestRefusalAtTheGate checks that the chain continues when a gate refuses a request, and that the journal says so.
+func TestRefusalAtTheGate(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		limits pace.Limits
+		before func(t *testing.T, gate *pace.Gate)
+		after  time.Duration
+		kind   model.ErrorKind
+	}{
+		"an open circuit": {"the other model answers at once", pace.Limits{}, func(t *testing.T, gate *pace.Gate) {
+			t.Helper()
+			for range 5 {
+				occupy(t, gate).Done(pace.Outcome{Failure: &model.Error{Kind: model.Network, Message: "refused"}})
+			}
+		}, 0, model.Network},
+		"a long pause": {"it takes longer than another model", pace.Limits{}, func(t *testing.T, gate *pace.Gate) {
+			t.Helper()
+			occupy(t, gate).Done(pace.Outcome{Failure: &model.Error{Kind: model.RateLimited, RetryAfter: time.Minute}})
+		}, 0, model.RateLimited},
+		"a long queue": {"half of the time is left for the other model", pace.Limits{MaxConcurrent: 1}, func(t *testing.T, gate *pace.Gate) {
+			t.Helper()
+			occupy(t, gate)
+		}, 2 * time.Minute, model.RateLimited},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				one, first, gate := gatedCandidate("one", tc.limits, says("One."))
+				two, _ := candidate("two", 1, says("Two."))
+				tc.before(t, gate)
+				in := input(t, one, two)
+				ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+				defer cancel()
+				begin := time.Now()
+				if _, err := loop.Run(ctx, &in); err != nil || in.State.AnswerText() != "Two." {
+					t.Errorf("Run: %v, and the answer is %q, want that of the other model: %s", err, in.State.AnswerText(), tc.reason)
+				}
+				if took := time.Since(begin); took != tc.after || len(first.asked) != 0 {
+					t.Errorf("%d requests after %s, want none and %s: %s", len(first.asked), took, tc.after, tc.reason)
+				}
+				failed := in.State.FailedRequests
+				if len(failed) != 1 || !failed[0].Unsent || failed[0].Kind != tc.kind || failed[0].Provider != "one" {
+					t.Errorf("the journal has %+v, want one request that was not sent", failed)
+				}
+			})
+		})
+	}
+}
+
+// TestTicketIsGivenBack checks that a request that the budget does not allow leaves the gate.
+func TestTicketIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, s, gate := gatedCandidate("one", pace.Limits{MaxConcurrent: 1}, says("Fine."))
+		in := input(t, c)
+		in.Limits.MaxTokens = 1
+		end, err := loop.Run(t.Context(), &in)
+		if err != nil || end.Reason != loop.OverBudget || len(s.asked) != 0 {
+			t.Errorf("Run: %v, %v after %d requests, want OverBudget without one", end, err, len(s.asked))
+		}
+		occupy(t, gate).Done(pace.Outcome{})
+	})
+}
