@@ -419,7 +419,7 @@ func TestAlerts(t *testing.T) {
 		"capstan:journals_lost:increase15m", "capstan:turns_ended:increase15m", "capstan:turn_wait_seconds_bucket:increase15m",
 		"CapstanDown", "CapstanJournalsNearQuota", "CapstanNamespaceNearJournalQuota", "CapstanJournalsLost",
 		"CapstanTurnsQueue", "CapstanTurnsWaitLong",
-		"CapstanTurnsCannotStart", "CapstanTurnsFail", "CapstanClockDiffers",
+		"CapstanTurnsCannotStart", "CapstanTurnsFail", "CapstanModelUnavailable", "CapstanClockDiffers",
 	}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Errorf("rules: -want +got:\n%s", diff)

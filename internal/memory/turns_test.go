@@ -175,7 +175,8 @@ func TestMemoryOfAWaitingTurn(t *testing.T) {
 				t.Fatal(err)
 			}
 			provider := openai.New(openai.Config{Config: endpoint.Config{
-				Name: "endpoint", BaseURL: url + "/v1", ConnectTimeout: time.Minute, IdleTimeout: time.Hour, Policy: netpolicy.NewLocalPolicy(),
+				Name: "endpoint", BaseURL: url + "/v1", ConnectTimeout: time.Minute, IdleTimeout: time.Hour,
+				Policy: netpolicy.NewLocalPolicy(),
 			}})
 			gate, atGate := pace.New("endpoint"), make(chan string, waitingTurns)
 			engine := &turn.Engine{Journal: journals, Now: time.Now}

@@ -96,10 +96,14 @@ func TestRefusalAtTheGate(t *testing.T) {
 			t.Helper()
 			occupy(t, gate).Done(pace.Outcome{Failure: &model.Error{Kind: model.RateLimited, RetryAfter: time.Minute}})
 		}, 0, model.RateLimited},
-		"a long queue": {"half of the time is left for the other model", pace.Limits{MaxConcurrent: 1}, func(t *testing.T, gate *pace.Gate) {
-			t.Helper()
-			occupy(t, gate)
-		}, 2 * time.Minute, model.RateLimited},
+		"a long queue": {
+			"half of the time is left for the other model", pace.Limits{MaxConcurrent: 1},
+			func(t *testing.T, gate *pace.Gate) {
+				t.Helper()
+				occupy(t, gate)
+			},
+			2 * time.Minute, model.RateLimited,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
