@@ -36,7 +36,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	want := Options{
 		Roles: []string{RoleController, RoleExecutor}, JournalRetention: 24 * time.Hour,
 		MaxRunningTurnsPerNamespace: "90%", MaxQueuedTurnsPerNamespace: 10_000,
-		DataDir: "data", Namespace: "capstan-system", ExecutorName: "manager-0",
+		DataDir: "data", WorkloadTokenDir: "/var/run/secrets/capstan", Namespace: "capstan-system", ExecutorName: "manager-0",
 		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082",
 		ReadTLSBindAddress: "0", RolePrefix: "capstan", LogFormat: "json", LogLevel: "info",
 		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60, ApprovalPolicy: "capstan-toolapprovals",
@@ -206,6 +206,10 @@ func TestValidate(t *testing.T) {
 		"a network without length": {
 			func(o *Options) { o.ToolAllowCIDRs = []string{"everything"} },
 			`--tool-allow-cidrs: "everything" must be a prefix of IP addresses`,
+		},
+		"a workload token for all hosts": {
+			func(o *Options) { o.WorkloadTokens = []string{"helpdesk/gateway=*"} },
+			`--workload-tokens: "helpdesk/gateway=*" must be NAMESPACE/NAME=HOST, such as helpdesk/gateway=https://llm.example.com`,
 		},
 		"a network with an address": {
 			func(o *Options) { o.ToolDenyCIDRs = []string{"10.0.0.1/8"} },
