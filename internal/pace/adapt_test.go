@@ -81,6 +81,36 @@ func TestOpenCircuit(t *testing.T) {
 	})
 }
 
+// TestTrialThatHangs checks that an endpoint is tried again although the first trial does not end, and what the late
+// end of the first one means.
+func TestTrialThatHangs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		late   pace.Outcome // of the first trial, while the second one runs
+		want   []float64
+	}{
+		"the first one hangs":    {"one request tries it every 30 s", failure(model.Cancelled, 0), []float64{10, 40, 70, 70, 71}},
+		"the first one fails":    {"the second one decides", failure(model.Network, 0), []float64{10, 40, 70, 70, 71}},
+		"the first one succeeds": {"the endpoint works", pace.Outcome{}, []float64{10, 40, 45, 46, 46.585}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, pace.Limits{})
+				h.fail(5, failure(model.Network, 0))
+				h.send("first", request("a", "x"), 35*time.Second, tc.late)
+				h.send("second", request("a", "x"), time.Hour, pace.Outcome{})
+				for range 3 {
+					h.send("n", request("a", "x"), 0, pace.Outcome{})
+				}
+				if got := h.seconds(); !nearly(got, tc.want) {
+					t.Errorf("let in after %v seconds, want %v: %s", got, tc.want, tc.reason)
+				}
+				h.fail(20, pace.Outcome{})
+			})
+		})
+	}
+}
+
 // TestFallbackDoesNotWait checks which requests are refused while an endpoint fails or asks for a pause.
 func TestFallbackDoesNotWait(t *testing.T) {
 	const noFallback, fallback = false, true

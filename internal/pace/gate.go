@@ -270,7 +270,7 @@ func (g *Gate) next(now time.Time) (found *waiter, soonest time.Duration) {
 			soonest = min(soonest, wait)
 			return false
 		}
-		if w.permit = g.admit(w); w.permit == nil {
+		if w.permit = g.admit(w, now); w.permit == nil {
 			soonest = min(soonest, time.Millisecond) // the circuit has changed meanwhile
 			return true
 		}
@@ -281,16 +281,22 @@ func (g *Gate) next(now time.Time) (found *waiter, soonest time.Duration) {
 }
 
 // admit returns the permit of a request, or nil if the circuit does not let it in.
-func (g *Gate) admit(w *waiter) *Permit {
-	done, err := w.lane.circuit.Allow()
+func (g *Gate) admit(w *waiter, now time.Time) *Permit {
+	l, tokens := w.lane, w.request.Tokens
+	if l.trial != nil { // it takes too long
+		l.trial.tell(errNoSign)
+	}
+	circuit, err := l.circuit.Allow()
 	if err != nil {
 		return nil
 	}
-	tokens := w.request.Tokens
 	g.whole.take(float64(tokens))
-	w.lane.take(float64(tokens))
-	number := w.lane.admitted(tokens)
-	return &Permit{gate: g, lane: w.lane, tokens: tokens, number: number, trying: w.lane.trying, done: done}
+	l.take(float64(tokens))
+	p := &Permit{gate: g, lane: l, tokens: tokens, number: l.admitted(tokens), circuit: circuit}
+	if l.isOpen() {
+		l.trial, l.trialSince = p, now
+	}
+	return p
 }
 
 func (g *Gate) wakeIn(wait time.Duration) {

@@ -15,6 +15,9 @@ const (
 	// one request tries the endpoint.
 	failuresToOpen = 5
 	openFor        = 10 * time.Second
+	// trialFor is the time for which one request alone may try an endpoint. Then another request tries it, too: the
+	// first one may hang until the deadline of its Turn.
+	trialFor = 30 * time.Second
 	// maxPause bounds each pause that an endpoint asks for. Then one request asks again.
 	maxPause = 5 * time.Minute
 	// firstPause and longestPause bound the pause after a refused request if the endpoint does not say how long to wait.
@@ -36,8 +39,9 @@ type lane struct {
 	circuit   *gobreaker.TwoStepCircuitBreaker[struct{}]
 	openUntil time.Time
 	last      *model.Error
-	// trying is true while one request tries an endpoint that has failed.
-	trying bool
+	// trial is the request that tries an endpoint that has failed, or nil. trialSince is when it was let in.
+	trial      *Permit
+	trialSince time.Time
 	// until is the end of a pause, and since the number of requests before the pause began. refusals counts the
 	// consecutive pauses.
 	until    time.Time
@@ -66,7 +70,7 @@ func newLane(g *Gate, name string) *lane {
 // changed follows the circuit. The circuit calls it while the gate holds its lock.
 func (l *lane) changed(from, to gobreaker.State) {
 	now := clock()
-	l.trying = false
+	l.trial = nil
 	switch {
 	case to == gobreaker.StateOpen:
 		l.openUntil = now.Add(openFor + time.Millisecond)
@@ -86,7 +90,6 @@ func (l *lane) isUnused(now time.Time) bool {
 // admitted counts a request and returns its number.
 func (l *lane) admitted(tokens int64) int64 {
 	l.count++
-	l.trying = l.isOpen()
 	if !l.ramp.IsZero() {
 		l.ramped++
 	}
@@ -102,8 +105,8 @@ func (l *lane) wait(now time.Time, tokens float64) time.Duration {
 	case gobreaker.StateOpen:
 		wait = max(wait, l.openUntil.Sub(now), time.Millisecond)
 	case gobreaker.StateHalfOpen:
-		if l.trying {
-			wait = never
+		if l.trial != nil {
+			wait = max(wait, l.trialSince.Add(trialFor).Sub(now))
 		}
 	case gobreaker.StateClosed:
 	}
@@ -141,7 +144,7 @@ func (l *lane) refusal(now time.Time, w *waiter) error {
 	inTime := func(wait time.Duration) bool { return w.deadline.IsZero() || now.Add(wait).Before(w.deadline) }
 	state := l.circuit.State()
 	open := state == gobreaker.StateOpen
-	if open && !inTime(l.openUntil.Sub(now)) || w.request.Fallback && (open || state == gobreaker.StateHalfOpen && l.trying) {
+	if open && !inTime(l.openUntil.Sub(now)) || w.request.Fallback && (open || state == gobreaker.StateHalfOpen && l.trial != nil) {
 		e := l.gate.failure(l.last.Kind, "no request was sent, because the last %d requests to the model failed: %s",
 			failuresToOpen, l.last.Message)
 		e.Err = l.last

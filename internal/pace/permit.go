@@ -13,10 +13,10 @@ type Permit struct {
 	tokens int64
 	// number is the number of the request among those to the model.
 	number int64
-	// trying is true if the request tries an endpoint that has failed.
-	trying bool
-	// done tells the circuit about the result. It is nil once the request has ended.
-	done func(error)
+	// circuit receives the result of the request, once. It is nil afterwards.
+	circuit func(error)
+	// done is true once the request has ended.
+	done bool
 }
 
 // Outcome is the end of a request.
@@ -69,9 +69,10 @@ func (p *Permit) Done(o Outcome) {
 
 // finish is Done for a caller that holds the lock of the gate.
 func (p *Permit) finish(o Outcome) {
-	if p.done == nil {
+	if p.done {
 		return
 	}
+	p.done = true
 	g, l, now := p.gate, p.lane, clock()
 	o.Tokens = min(max(0, o.Tokens), model.MaxTokens)
 	o.Unsent = o.Unsent || o.Failure != nil && o.Failure.Unsent
@@ -81,9 +82,7 @@ func (p *Permit) finish(o Outcome) {
 	if failure, ok := errors.AsType[*model.Error](sign); ok {
 		l.last = failure
 	}
-	l.trying = l.trying && !p.trying
-	p.done(sign)
-	p.done = nil
+	p.report(sign)
 	switch {
 	case o.Unsent:
 	case o.Failure == nil:
@@ -97,12 +96,32 @@ func (p *Permit) finish(o Outcome) {
 	g.letIn(now)
 }
 
+// tell tells the circuit about the result. Only the first call has an effect.
+func (p *Permit) tell(sign error) {
+	if circuit := p.circuit; circuit != nil {
+		p.circuit = nil
+		circuit(sign)
+	}
+}
+
+// report reports the result of the request to the circuit.
+func (p *Permit) report(sign error) {
+	l := p.lane
+	switch {
+	case l.trial == p:
+		l.trial = nil
+	case l.trial != nil && sign == nil:
+		l.trial.tell(nil) // an earlier request, which took long, shows that the endpoint works
+	}
+	p.tell(sign)
+}
+
 // Observe follows the limits that the endpoint has stated in the answer to this request.
 func (p *Permit) Observe(stated model.StatedLimits) {
 	g, l := p.gate, p.lane
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p.done == nil || p.number < l.newest {
+	if p.done || p.number < l.newest {
 		return
 	}
 	l.newest = p.number

@@ -32,14 +32,16 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		return nil, cutOffTooOften(sent, cutOff)
 	}
 	r.Attempt = sent
+	var ticket model.Ticket = open{}
+	defer func() { ticket.Leave() }() // also after a panic
 	for {
 		r.Attempt++
-		ticket, err := run.enter(ctx, c, q)
+		entered, err := run.enter(ctx, c, q)
 		if err != nil {
 			return nil, err
 		}
+		ticket = entered
 		if end, err := run.beginAttempt(ctx, c, r); end != nil || err != nil {
-			ticket.Leave()
 			return end, err
 		}
 		limit := run.firstEventTimeout(ctx, c, q.purpose)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/pace"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -139,6 +140,24 @@ func TestTicketIsGivenBack(t *testing.T) {
 		if err != nil || end.Reason != loop.OverBudget || len(s.asked) != 0 {
 			t.Errorf("Run: %v, %v after %d requests, want OverBudget without one", end, err, len(s.asked))
 		}
+		occupy(t, gate).Done(pace.Outcome{})
+	})
+}
+
+// TestPanicLeavesTheGate checks that a panic of the journal leaves the gate, so that other Turns do not wait for ever.
+func TestPanicLeavesTheGate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _, gate := gatedCandidate("one", pace.Limits{MaxConcurrent: 1}, says("Fine."))
+		in := input(t, c)
+		in.Record = func(...journal.Record) error { panic("a bug") }
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("there was no panic")
+				}
+			}()
+			_, _ = loop.Run(t.Context(), &in)
+		}()
 		occupy(t, gate).Done(pace.Outcome{})
 	})
 }
