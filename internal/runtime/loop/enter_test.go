@@ -98,7 +98,8 @@ func TestRefusalAtTheGate(t *testing.T) {
 			occupy(t, gate).Done(pace.Outcome{Failure: &model.Error{Kind: model.RateLimited, RetryAfter: time.Minute}})
 		}, 0, model.RateLimited},
 		"a long queue": {
-			"half of the time is left for the other model", pace.Limits{MaxConcurrent: 1},
+			"half of the time is left for the other model",
+			pace.Limits{MaxConcurrent: 1},
 			func(t *testing.T, gate *pace.Gate) {
 				t.Helper()
 				occupy(t, gate)
