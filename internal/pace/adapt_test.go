@@ -18,6 +18,8 @@ func TestCircuit(t *testing.T) {
 	limited := failure(model.RateLimited, 0)
 	own := failure(model.Timeout, 0)
 	own.OwnTimeout = true
+	memory := failure(model.Overloaded, 0)
+	memory.Failure.Err = model.ErrOwnMemory
 	unsent := failure(model.Network, 0)
 	unsent.Failure.Unsent = true
 	network := failure(model.Network, 0)
@@ -32,6 +34,7 @@ func TestCircuit(t *testing.T) {
 		"overload":   {"a status of 5xx is a failure", times(5, failure(model.Overloaded, 0)), true},
 		"time-outs":  {"an endpoint that does not answer has failed", times(5, failure(model.Timeout, 0)), true},
 		"own bounds": {"a slow model is not a dead model", times(9, own), false},
+		"memory":     {"it is this process that had none", times(9, memory), false},
 		"unsent":     {"nothing was sent", times(9, unsent), false},
 		"cancelled":  {"the caller did it", times(9, failure(model.Cancelled, 0)), false},
 		"refusals":   {"an endpoint that refuses a request works", times(9, failure(model.InvalidRequest, 0)), false},
@@ -109,6 +112,74 @@ func TestTrialThatHangs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTrial checks how long a request that tries a failed endpoint holds back the others.
+func TestTrial(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		// begins is when the answer to the first trial begins, after the trial has begun. 0 means never.
+		begins time.Duration
+		// end is the end of the first trial, which takes 5 minutes.
+		end  pace.Outcome
+		want []float64
+	}{
+		"an answer that begins": {"the endpoint works, although the whole answer takes long", time.Second, pace.Outcome{}, []float64{1, 2}},
+		"no answer":             {"another request tries, and its answer is enough", 0, failure(model.Cancelled, 0), []float64{30, 31}},
+		"a late answer": {
+			"the endpoint works, so the trial that was begun later is none any more", 50 * time.Second, pace.Outcome{}, []float64{30, 50},
+		},
+		"a failure after the answer has begun": {
+			"it says nothing about the circuit", time.Second, failure(model.Network, 0), []float64{1, 2},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, pace.Limits{})
+				h.fail(5, failure(model.Network, 0))
+				time.Sleep(11 * time.Second)
+				first := h.enter(request("a", "x"))
+				h.start = time.Now()
+				h.all.Go(func() {
+					time.Sleep(tc.begins)
+					if tc.begins > 0 {
+						first.ObserveBegin()
+					}
+					time.Sleep(5*time.Minute - tc.begins)
+					first.Done(tc.end)
+				})
+				takes := time.Second
+				if tc.begins > 30*time.Second {
+					takes = time.Hour // the second trial never ends
+				}
+				for range 2 {
+					h.send("", request("a", "x"), takes, pace.Outcome{})
+				}
+				if got := h.seconds(); !nearly(got, tc.want) {
+					t.Errorf("let in after %v seconds, want %v: %s", got, tc.want, tc.reason)
+				}
+				if open := h.Use().Open; len(open) > 0 {
+					t.Errorf("the circuit is open: %s", tc.reason)
+				}
+			})
+		})
+	}
+}
+
+// TestCircuitIsForgotten checks that the circuit of a model that nobody uses any more does not count as open for ever.
+func TestCircuitIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, pace.Limits{})
+		h.fail(5, failure(model.Network, 0))
+		time.Sleep(time.Minute)
+		if len(h.Use().Open) != 1 || h.IsUnused(0) {
+			t.Error("the circuit does not count as open, although no request has tried the endpoint")
+		}
+		time.Sleep(5 * time.Minute)
+		if len(h.Use().Open) != 0 || !h.IsUnused(0) || h.IsUnused(time.Hour) {
+			t.Error("the circuit counts as open, although nothing is known about the endpoint")
+		}
+	})
 }
 
 // TestFallbackDoesNotWait checks which requests are refused while an endpoint fails or asks for a pause.
@@ -263,7 +334,7 @@ func TestStatedLimits(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := newHarness(t, pace.Limits{})
 				p := h.enter(request("a", "x"))
-				p.Observe(tc.stated)
+				p.ObserveLimits(tc.stated)
 				for range 3 {
 					r := request("a", "x")
 					r.Tokens = 100
@@ -273,7 +344,7 @@ func TestStatedLimits(t *testing.T) {
 					t.Errorf("let in after %v seconds, want %v: %s", got, tc.want, tc.reason)
 				}
 				p.Done(pace.Outcome{})
-				p.Observe(requests(0, time.Hour)) // it is over
+				p.ObserveLimits(requests(0, time.Hour)) // it is over
 				time.Sleep(time.Minute)
 				h.enter(request("a", "x")).Done(pace.Outcome{})
 			})

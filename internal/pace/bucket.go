@@ -43,10 +43,13 @@ func (b *bucket) wait(now time.Time, amount float64) time.Duration {
 	return seconds((min(amount, b.size) - b.level) / b.perSecond)
 }
 
+// maxDebt bounds how far a bucket is overdrawn, as the time that it needs to fill again. An endpoint may report any usage.
+const maxDebt = 10 * time.Minute
+
 // take takes an amount. A negative amount is given back.
 func (b *bucket) take(amount float64) {
 	if b != nil {
-		b.level -= amount
+		b.level = max(b.level-amount, -b.perSecond*maxDebt.Seconds())
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -46,11 +47,13 @@ type Gate struct {
 	refused int64
 	// wake lets requests in when a wait is over.
 	wake *time.Timer
+	// used is when the last request came or ended.
+	used time.Time
 }
 
 // New returns a gate without limits. The name of the provider is for messages.
 func New(provider string) *Gate {
-	return &Gate{provider: provider, executors: 1, lanes: map[string]*lane{}}
+	return &Gate{provider: provider, executors: 1, lanes: map[string]*lane{}, used: clock()}
 }
 
 // SetLimits sets the limits of the provider and of its models. A request counts for both. Executors that share the
@@ -93,17 +96,18 @@ type Use struct {
 func (g *Gate) Use() Use {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	now := clock()
 	u := Use{Waiting: int64(g.queue.waiting), Refused: g.refused}
 	for name, l := range g.lanes {
-		if l.isOpen() {
+		if l.isOpen(now) {
 			u.Open = append(u.Open, name)
 		}
 	}
 	return u
 }
 
-// IsUnused reports whether the gate has no requests and no state that a new one would not have.
-func (g *Gate) IsUnused() bool {
+// IsUnused reports whether the gate had no requests for some time, and has no state that a new one would not have.
+func (g *Gate) IsUnused(unusedFor time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := clock()
@@ -112,7 +116,7 @@ func (g *Gate) IsUnused() bool {
 			return false
 		}
 	}
-	return g.whole.inside == 0 && g.queue.waiting == 0
+	return g.whole.inside == 0 && g.queue.waiting == 0 && now.Sub(g.used) >= unusedFor
 }
 
 // Request is a request that wants to be let in.
@@ -161,6 +165,7 @@ func (g *Gate) push(w *waiter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := clock()
+	g.used = now
 	w.lane = g.lane(w.request.Model, now)
 	if err := w.lane.refusal(now, w); err != nil {
 		g.refuse(w, err)
@@ -257,13 +262,18 @@ func (g *Gate) letIn(now time.Time) {
 }
 
 // next returns a request that may be sent now, with its permit. If there is none, it returns the time after which there
-// may be one. A request that needs many tokens of the provider is not overtaken, so it does not wait for ever.
+// may be one. No request overtakes one to the same model that is first in turn and needs more tokens, so that one does
+// not wait for ever. The same holds for all requests if the limits of the whole provider hold it back.
 func (g *Gate) next(now time.Time) (found *waiter, soonest time.Duration) {
 	soonest = never
+	var held []*lane
 	g.queue.heads(func(w *waiter) bool {
 		tokens := float64(w.request.Tokens)
+		if slices.Contains(held, w.lane) {
+			return true
+		}
 		if wait := w.lane.wait(now, tokens); wait > 0 {
-			soonest = min(soonest, wait)
+			soonest, held = min(soonest, wait), append(held, w.lane)
 			return true
 		}
 		if wait := g.whole.wait(now, tokens); wait > 0 {
@@ -282,20 +292,18 @@ func (g *Gate) next(now time.Time) (found *waiter, soonest time.Duration) {
 
 // admit returns the permit of a request, or nil if the circuit does not let it in.
 func (g *Gate) admit(w *waiter, now time.Time) *Permit {
-	l, tokens := w.lane, w.request.Tokens
-	if l.trial != nil { // it takes too long
-		l.trial.tell(errNoSign)
+	l := w.lane
+	if l.trial != nil && !l.isTrying(now) {
+		l.trial.abandonTrial()
 	}
-	circuit, err := l.circuit.Allow()
+	done, err := l.circuit.Allow()
 	if err != nil {
 		return nil
 	}
-	g.whole.take(float64(tokens))
-	l.take(float64(tokens))
-	p := &Permit{gate: g, lane: l, tokens: tokens, number: l.admitted(tokens), circuit: circuit}
-	if l.isOpen() {
-		l.trial, l.trialSince = p, now
-	}
+	p := &Permit{gate: g, lane: l, tokens: w.request.Tokens, done: done}
+	g.whole.take(float64(p.tokens))
+	l.take(float64(p.tokens))
+	l.admitted(p, now)
 	return p
 }
 

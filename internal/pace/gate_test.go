@@ -159,6 +159,46 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// TestLongPromptIsNotOvertaken checks that a request that needs many tokens is not held back by small ones for ever.
+func TestLongPromptIsNotOvertaken(t *testing.T) {
+	for name, limits := range map[string]struct{ provider, model pace.Limits }{
+		"limit of the provider": {provider: pace.Limits{TokensPerMinute: 601}},
+		"limit of the model":    {model: pace.Limits{TokensPerMinute: 601}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, pace.Limits{})
+				h.SetLimits(limits.provider, map[string]pace.Limits{"m": limits.model}, 1)
+				long := request("a", "long")
+				long.Tokens = 100
+				for i := range 4 {
+					short := request("a", fmt.Sprint("short", i))
+					short.Tokens = 5
+					h.send(short.Agent, short, 0, pace.Outcome{Tokens: 5})
+					if i == 1 {
+						h.send("long", long, 0, pace.Outcome{Tokens: 100})
+					}
+				}
+				if got, want := h.order(), "short0 short1 long short2 short3"; got != want {
+					t.Errorf("order %s, want %s", got, want)
+				}
+			})
+		})
+	}
+}
+
+// TestWrongUsage checks that an endpoint that reports any usage does not hold requests back for ever.
+func TestWrongUsage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, pace.Limits{TokensPerMinute: 600})
+		h.send("", request("a", "x"), 0, pace.Outcome{Tokens: 1 << 62})
+		h.send("", request("a", "x"), 0, pace.Outcome{Tokens: -1 << 62})
+		if got := h.seconds(); got[1] > 601 {
+			t.Errorf("the second request was let in after %v seconds, want at most ten minutes", got[1])
+		}
+	})
+}
+
 // nearly reports whether times agree to 20 ms.
 func nearly(a, b []float64) bool {
 	return slices.EqualFunc(a, b, func(a, b float64) bool { return a-b < .02 && b-a < .02 })
@@ -243,7 +283,7 @@ func TestEndOfAWait(t *testing.T) {
 				}
 				running.Done(pace.Outcome{})
 				h.enter(request("a", "x")).Done(pace.Outcome{})
-				if !h.IsUnused() {
+				if !h.IsUnused(0) {
 					t.Error("the gate is in use, although nothing is under way")
 				}
 			})

@@ -15,8 +15,7 @@ const (
 	// one request tries the endpoint.
 	failuresToOpen = 5
 	openFor        = 10 * time.Second
-	// trialFor is the time for which one request alone may try an endpoint. Then another request tries it, too: the
-	// first one may hang until the deadline of its Turn.
+	// trialFor is how long the first part of that answer may take until another request tries the endpoint, too.
 	trialFor = 30 * time.Second
 	// maxPause bounds each pause that an endpoint asks for. Then one request asks again.
 	maxPause = 5 * time.Minute
@@ -39,9 +38,10 @@ type lane struct {
 	circuit   *gobreaker.TwoStepCircuitBreaker[struct{}]
 	openUntil time.Time
 	last      *model.Error
-	// trial is the request that tries an endpoint that has failed, or nil. trialSince is when it was let in.
+	// trial is the newest request that tries an endpoint that has failed, or nil, and trialUntil is the time until which
+	// no other one does.
 	trial      *Permit
-	trialSince time.Time
+	trialUntil time.Time
 	// until is the end of a pause, and since the number of requests before the pause began. refusals counts the
 	// consecutive pauses.
 	until    time.Time
@@ -70,7 +70,6 @@ func newLane(g *Gate, name string) *lane {
 // changed follows the circuit. The circuit calls it while the gate holds its lock.
 func (l *lane) changed(from, to gobreaker.State) {
 	now := clock()
-	l.trial = nil
 	switch {
 	case to == gobreaker.StateOpen:
 		l.openUntil = now.Add(openFor + time.Millisecond)
@@ -79,23 +78,54 @@ func (l *lane) changed(from, to gobreaker.State) {
 	}
 }
 
-// isOpen reports whether the circuit is open, or one request tries the endpoint.
-func (l *lane) isOpen() bool { return l.circuit.State() != gobreaker.StateClosed }
+// isOpen reports whether the endpoint counts as failed. Some time after the circuit has opened, it no longer does if no
+// request has tried the endpoint since: nothing is known then.
+func (l *lane) isOpen(now time.Time) bool {
+	switch l.circuit.State() {
+	case gobreaker.StateOpen:
+		return true
+	case gobreaker.StateHalfOpen:
+		return l.trial != nil || now.Sub(l.openUntil) < maxPause
+	case gobreaker.StateClosed:
+	}
+	return false
+}
+
+// isTrying reports whether a request tries the endpoint, so that no other one may.
+func (l *lane) isTrying(now time.Time) bool {
+	return l.circuit.State() == gobreaker.StateHalfOpen && l.trial != nil && now.Before(l.trialUntil)
+}
+
+// trialSucceeded closes the circuit after the answer to a trial has begun. An earlier trial may succeed after a later one
+// has begun. Then the later one has succeeded, too, as far as the circuit knows.
+func (l *lane) trialSucceeded(p *Permit) {
+	if l.circuit.State() == gobreaker.StateHalfOpen && p.done == nil {
+		if l.trial != nil {
+			l.trial.report(nil)
+		} else if done, err := l.circuit.Allow(); err == nil {
+			done(nil)
+		}
+	}
+	p.report(nil)
+}
 
 // isUnused reports whether the lane has no state that a new one would not have.
 func (l *lane) isUnused(now time.Time) bool {
-	return l.inside == 0 && !l.isOpen() && l.pause(now, math.Inf(1)) == 0 && l.rampWait(now) == 0
+	return l.inside == 0 && !l.isOpen(now) && l.pause(now, math.Inf(1)) == 0 && l.rampWait(now) == 0
 }
 
-// admitted counts a request and returns its number.
-func (l *lane) admitted(tokens int64) int64 {
+// admitted counts the request of a new permit.
+func (l *lane) admitted(p *Permit, now time.Time) {
 	l.count++
+	p.number = l.count
+	if p.tries = l.circuit.State() == gobreaker.StateHalfOpen; p.tries {
+		l.trial, l.trialUntil = p, now.Add(trialFor)
+	}
 	if !l.ramp.IsZero() {
 		l.ramped++
 	}
 	l.stated[0].take(1)
-	l.stated[1].take(tokens)
-	return l.count
+	l.stated[1].take(p.tokens)
 }
 
 // wait returns the time until a request may be sent.
@@ -105,8 +135,8 @@ func (l *lane) wait(now time.Time, tokens float64) time.Duration {
 	case gobreaker.StateOpen:
 		wait = max(wait, l.openUntil.Sub(now), time.Millisecond)
 	case gobreaker.StateHalfOpen:
-		if l.trial != nil {
-			wait = max(wait, l.trialSince.Add(trialFor).Sub(now))
+		if l.isTrying(now) {
+			wait = max(wait, l.trialUntil.Sub(now))
 		}
 	case gobreaker.StateClosed:
 	}
@@ -142,9 +172,8 @@ func (l *lane) rampWait(now time.Time) time.Duration {
 // endpoint that fails.
 func (l *lane) refusal(now time.Time, w *waiter) error {
 	inTime := func(wait time.Duration) bool { return w.deadline.IsZero() || now.Add(wait).Before(w.deadline) }
-	state := l.circuit.State()
-	open := state == gobreaker.StateOpen
-	if open && !inTime(l.openUntil.Sub(now)) || w.request.Fallback && (open || state == gobreaker.StateHalfOpen && l.trial != nil) {
+	open := l.circuit.State() == gobreaker.StateOpen
+	if open && !inTime(l.openUntil.Sub(now)) || w.request.Fallback && (open || l.isTrying(now)) {
 		e := l.gate.failure(l.last.Kind, "no request was sent, because the last %d requests to the model failed: %s",
 			failuresToOpen, l.last.Message)
 		e.Err = l.last

@@ -13,10 +13,12 @@ type Permit struct {
 	tokens int64
 	// number is the number of the request among those to the model.
 	number int64
-	// circuit receives the result of the request, once. It is nil afterwards.
-	circuit func(error)
-	// done is true once the request has ended.
-	done bool
+	// tries is true if the request tries an endpoint that has failed, until the first part of its answer has arrived.
+	tries bool
+	// done tells the circuit about the result. It is nil once the circuit knows it, or needs it no more.
+	done func(error)
+	// ended is true once the request has ended.
+	ended bool
 }
 
 // Outcome is the end of a request.
@@ -38,7 +40,7 @@ var errNoSign = errors.New("no sign")
 // refuses one request works.
 func (o *Outcome) sign() error {
 	switch {
-	case o.Unsent, o.Failure != nil && o.Failure.Unsent:
+	case o.Unsent, o.Failure != nil && (o.Failure.Unsent || errors.Is(o.Failure.Err, model.ErrOwnMemory)):
 		return errNoSign
 	case o.Failure == nil:
 		return nil
@@ -69,18 +71,22 @@ func (p *Permit) Done(o Outcome) {
 
 // finish is Done for a caller that holds the lock of the gate.
 func (p *Permit) finish(o Outcome) {
-	if p.done {
+	if p.ended {
 		return
 	}
-	p.done = true
+	p.ended = true
 	g, l, now := p.gate, p.lane, clock()
-	o.Tokens = min(max(0, o.Tokens), model.MaxTokens)
+	g.used = now
+	o.Tokens = boundedTokens(o.Tokens)
 	o.Unsent = o.Unsent || o.Failure != nil && o.Failure.Unsent
 	g.whole.settle(&o, p.tokens)
 	l.settle(&o, p.tokens)
 	sign := o.sign()
 	if failure, ok := errors.AsType[*model.Error](sign); ok {
 		l.last = failure
+	}
+	if sign == nil && p.tries {
+		l.trialSucceeded(p)
 	}
 	p.report(sign)
 	switch {
@@ -96,32 +102,44 @@ func (p *Permit) finish(o Outcome) {
 	g.letIn(now)
 }
 
-// tell tells the circuit about the result. Only the first call has an effect.
-func (p *Permit) tell(sign error) {
-	if circuit := p.circuit; circuit != nil {
-		p.circuit = nil
-		circuit(sign)
-	}
-}
-
-// report reports the result of the request to the circuit.
+// report tells the circuit about the result of the request, at most once.
 func (p *Permit) report(sign error) {
-	l := p.lane
-	switch {
-	case l.trial == p:
-		l.trial = nil
-	case l.trial != nil && sign == nil:
-		l.trial.tell(nil) // an earlier request, which took long, shows that the endpoint works
+	if p.lane.trial == p {
+		p.lane.trial = nil
 	}
-	p.tell(sign)
+	if p.done != nil {
+		p.done(sign)
+	}
+	p.done, p.tries = nil, false
 }
 
-// Observe follows the limits that the endpoint has stated in the answer to this request.
-func (p *Permit) Observe(stated model.StatedLimits) {
+// abandonTrial lets another request try the endpoint. The answer to this one still counts if it begins.
+func (p *Permit) abandonTrial() {
+	p.done(errNoSign)
+	p.done, p.lane.trial = nil, nil
+}
+
+// ObserveBegin ends a trial of the endpoint with success: the other requests need not wait for the whole answer.
+func (p *Permit) ObserveBegin() {
+	g := p.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if p.ended || !p.tries {
+		return
+	}
+	p.lane.trialSucceeded(p)
+	g.letIn(clock())
+}
+
+// boundedTokens returns a number of tokens that an endpoint has reported, within bounds.
+func boundedTokens(n int64) int64 { return min(max(0, n), model.MaxTokens) }
+
+// ObserveLimits follows the limits that the endpoint has stated in the answer to this request.
+func (p *Permit) ObserveLimits(stated model.StatedLimits) {
 	g, l := p.gate, p.lane
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p.done || p.number < l.newest {
+	if p.ended || p.number < l.newest {
 		return
 	}
 	l.newest = p.number

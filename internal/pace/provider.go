@@ -75,7 +75,7 @@ func (t *ticket) Leave() { t.permit.Done(Outcome{Unsent: true}) }
 // Generate sends the request.
 func (t *ticket) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	defer t.Leave() // after a panic of the adapter
-	req.OnLimits = t.permit.Observe
+	req.Observer = t.permit
 	bound, begin := req.FirstEventTimeout, time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	reply, err := t.inner.Generate(ctx, req)
 	t.finish(reply, err, bound > 0 && time.Since(begin) >= bound)
@@ -94,7 +94,7 @@ func (t *ticket) finish(reply *model.Reply, err error, ownTimeout bool) {
 	} else {
 		usage = reply.Usage
 	}
-	o.Tokens = usage.InputTokens + usage.OutputTokens
+	o.Tokens = boundedTokens(usage.InputTokens) + boundedTokens(usage.OutputTokens)
 	if o.Tokens == 0 && (err == nil || o.Failure.MayBeBilled) {
 		o.Tokens = t.tokens
 	}

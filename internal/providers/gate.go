@@ -1,6 +1,8 @@
 package providers
 
 import (
+	"time"
+
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -13,9 +15,11 @@ type gate struct {
 	*pace.Gate
 	uid     types.UID
 	version int64
-	// idle is the number of sweeps since the gate was last used.
-	idle int
 }
+
+// keepGateFor is how long an unused gate is kept: as long as a Turn may run. Its requests would pass an older gate, and
+// those of a new Turn another one.
+const keepGateFor = 24 * time.Hour
 
 // Gated returns a provider whose requests wait at the gate of the object before inner sends them. All Turns of this
 // process share the gate.
@@ -33,7 +37,6 @@ func (c *Cache) gateOf(p *v1alpha1.ModelProvider) *pace.Gate {
 		g = &gate{Gate: pace.New(p.Name), uid: p.UID, version: -1}
 		c.gates[key] = g
 	}
-	g.idle = 0
 	c.applyLimits(g, p)
 	return g.Gate
 }

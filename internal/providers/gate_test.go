@@ -100,7 +100,7 @@ func TestTokensOfRequests(t *testing.T) {
 		"unreported": {"the estimate counts", replies{}, 10 * time.Second},
 		"refused":    {"nothing was used", replies{err: &model.Error{Kind: model.InvalidRequest}}, 0},
 		"billed":     {"the estimate counts", replies{err: &model.Error{Kind: model.Timeout, MayBeBilled: true}}, 10 * time.Second},
-		"hostile":    {"a negative usage is none", replies{tokens: -1 << 60}, 0},
+		"hostile":    {"a negative usage reports nothing", replies{tokens: -1 << 60}, 10 * time.Second},
 		"not an error of a model": {
 			"it counts as a failure of the network", replies{err: errors.New("broken")}, 0,
 		},

@@ -207,7 +207,7 @@ func (c *Cache) Sweep() {
 		}
 	}
 	for key, g := range c.gates {
-		if g.idle++; g.idle > maxIdleSweeps && g.IsUnused() {
+		if g.IsUnused(keepGateFor) {
 			delete(c.gates, key)
 		}
 	}

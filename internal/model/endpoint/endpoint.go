@@ -148,7 +148,7 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 		x.err = err
 		return
 	}
-	x.requestID, x.decoder, x.onLimits = req.ID, protocol.NewDecoder(req), req.OnLimits
+	x.requestID, x.decoder, x.observer = req.ID, protocol.NewDecoder(req), req.Observer
 	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)
 		sent.apply(x.out)
@@ -245,12 +245,20 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 			return x.finished(ctx, &in, err)
 		}
 		if in.begun() {
-			x.watch.event()
+			x.partArrived()
 		}
 		if in.complete {
 			return x.finished(ctx, &in, io.EOF)
 		}
 	}
+}
+
+// partArrived records that a part of the answer has arrived.
+func (x *exchange) partArrived() {
+	if x.observer != nil && x.watch.last.IsZero() {
+		x.observer.ObserveBegin()
+	}
+	x.watch.event()
 }
 
 // isText reports whether an event is a short text instead of JSON. Gateways send such texts while a model thinks, and

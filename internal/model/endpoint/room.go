@@ -59,6 +59,7 @@ func (r *replyMemory) hold(w *watch, part, bytes int) error {
 			Kind: model.Overloaded, MayBeBilled: true,
 			Message: "the manager has no memory left for the endpoint's long replies: ask for shorter ones, " +
 				"run fewer turns at once, or raise the manager's memory limit (" + err.Error() + ")",
+			Err: model.ErrOwnMemory,
 		}
 	}
 	r.long = held
@@ -89,6 +90,7 @@ func (r *replyMemory) share(part, bytes int) error {
 		Kind: model.Timeout, MayBeBilled: true,
 		Message: fmt.Sprintf("the endpoint sent a long reply at less than %d KiB a second while others waited for its memory: "+
 			"ask for shorter replies, use a faster endpoint, or raise the manager's memory limit", replyPace>>10),
+		Err: model.ErrOwnMemory,
 	}
 }
 

@@ -44,8 +44,8 @@ type exchange struct {
 	status      int
 	contentType string
 	retryAfter  time.Duration
-	// onLimits receives the limits that the endpoint states. It may be nil.
-	onLimits func(model.StatedLimits)
+	// observer follows the answer. It may be nil.
+	observer model.Observer
 	// sent is what was sent, or nil.
 	sent *payload
 	// memory is the memory of a long reply.
@@ -112,8 +112,8 @@ func (x *exchange) accept() (io.ReadCloser, error) {
 	x.status = resp.StatusCode
 	x.contentType, _, _ = mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	stated := statedLimits(resp.Header)
-	if x.onLimits != nil {
-		x.onLimits(stated)
+	if x.observer != nil {
+		x.observer.ObserveLimits(stated)
 	}
 	x.retryAfter = retryAfter(resp.Header)
 	if resp.StatusCode == http.StatusTooManyRequests && x.retryAfter == 0 {

@@ -42,6 +42,18 @@ type Wait struct {
 	Stop <-chan struct{}
 }
 
+// Observer follows an answer while it arrives. Its methods must not block.
+type Observer interface {
+	// ObserveLimits receives the limits that the endpoint states, once.
+	ObserveLimits(stated StatedLimits)
+	// ObserveBegin is called once, when the first part of the answer has arrived.
+	ObserveBegin()
+}
+
+// ErrOwnMemory is wrapped by the failure of a request whose answer found no memory in this process. It says nothing about
+// the endpoint.
+var ErrOwnMemory = errors.New("no memory in this process")
+
 // StatedLimits are the limits that an endpoint states in an answer.
 type StatedLimits struct {
 	Requests, Tokens StatedLimit

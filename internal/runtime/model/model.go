@@ -135,8 +135,8 @@ type Request struct {
 	// FirstEventTimeout bounds the time to the first part of the answer. If it is 0, only the provider and the context
 	// bound that time.
 	FirstEventTimeout time.Duration
-	// OnLimits receives the limits that the endpoint states in the answer, once. It may be nil.
-	OnLimits func(StatedLimits) `json:"-"`
+	// Observer follows the answer while it arrives. It may be nil.
+	Observer Observer `json:"-"`
 }
 
 // FinishReason says why a model stopped.
