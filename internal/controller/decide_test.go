@@ -109,6 +109,9 @@ func handedBack(reason string) func(*v1alpha1.Turn) {
 	}
 }
 
+// heldBack makes a bound Turn one that waits for a ModelProvider.
+func heldBack(t *v1alpha1.Turn) { t.Status.Conditions[0].Reason = v1alpha1.TurnReasonQueued }
+
 // unprepared makes a Turn one that its executor handed back without a prompt.
 func unprepared(t *v1alpha1.Turn) {
 	condition(t, v1alpha1.ConditionPrepared, metav1.ConditionUnknown, v1alpha1.TurnReasonNotPrepared, now)
@@ -261,6 +264,13 @@ func TestDecide(t *testing.T) {
 		"a queued Turn keeps its position while its changed agent is checked": {
 			turn: turnWith(waitsAs(v1alpha1.TurnReasonQueued, 10*time.Second)), agent: agentWith("", ""),
 			want: decision{action: hold, after: byDefault - 9*time.Second},
+		},
+		"a Turn whose executor was lost while a ModelProvider held it back waits for its agent": {
+			turn:  turnWith(boundTo("e"), started(30*time.Second), heldBack),
+			agent: agentWith("", ""), want: decision{
+				action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, after: 30 * time.Second,
+				message: `Agent "support" is not checked yet`,
+			},
 		},
 		"a Turn that may have its prompt continues, even if its profile is faulty": {
 			turn: turnWith(boundTo("e"), started(30*time.Second)), agent: noProfile,

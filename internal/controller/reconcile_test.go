@@ -214,6 +214,18 @@ func TestBindingIsOneWrite(t *testing.T) {
 	}
 }
 
+// TestExecutorOfAQueuedTurnIsLost checks a bound Turn that waited for a ModelProvider when its executor was lost: it is
+// Queued although it has a slot, and without an executor it is unbound like any other.
+func TestExecutorOfAQueuedTurnIsLost(t *testing.T) {
+	b := newTestEnv(t, interceptor.Funcs{}, turnWith(boundTo("lost"), started(time.Second), heldBack), agentWith(metav1.ConditionTrue, ""))
+	if _, err := b.reconcile(t, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.turn(t, "one"); got.StateReason() != v1alpha1.TurnReasonPending || got.BoundTo() != "" {
+		t.Errorf("the Turn is %s and bound to %q, want it Pending and unbound", got.StateReason(), got.BoundTo())
+	}
+}
+
 // TestNextExecutorEndsOverdueTurn checks this because the Turn's journal may hold an answer that
 // was paid for.
 func TestNextExecutorEndsOverdueTurn(t *testing.T) {

@@ -19,7 +19,7 @@ func whenAgentNotReady(v snapshot) (decision, bool) {
 	switch {
 	case why == "", checked && mayContinue(v):
 		return decision{}, false
-	case !checked && v.turn.StateReason() == v1alpha1.TurnReasonQueued:
+	case !checked && isQueued(v.turn):
 		return decision{action: hold, after: untilDeadline(v)}, true
 	}
 	return decision{action: wait, reason: v1alpha1.TurnReasonWaitingForAgent, message: why, after: untilDeadline(v)}, true

@@ -41,8 +41,13 @@ func (r *TurnReconciler) seedSlots(ctx context.Context) error {
 func requestOf(t *v1alpha1.Turn) scheduler.Request {
 	return scheduler.Request{
 		Turn: client.ObjectKeyFromObject(t), Agent: scheduler.Agent{Key: agentKey(t)}, Since: t.CreationTimestamp.Time,
-		Admitted: t.Epoch() > 0 || t.StateReason() == v1alpha1.TurnReasonQueued,
+		Admitted: t.Epoch() > 0 || isQueued(t),
 	}
+}
+
+// isQueued reports whether a Turn waits for a slot. A bound Turn has one, and then Queued is about a ModelProvider.
+func isQueued(t *v1alpha1.Turn) bool {
+	return t.BoundTo() == "" && t.StateReason() == v1alpha1.TurnReasonQueued
 }
 
 func agentKey(t *v1alpha1.Turn) client.ObjectKey {
@@ -83,7 +88,7 @@ func (r *TurnReconciler) schedule(v snapshot, d decision, executors []scheduler.
 	case scheduler.QueueFull:
 		return "", decision{action: end, reason: v1alpha1.TurnReasonQueueFull, message: verdict.Message}
 	case scheduler.NoExecutor:
-		if other.reason = v1alpha1.TurnReasonPending; v.turn.StateReason() == v1alpha1.TurnReasonQueued {
+		if other.reason = v1alpha1.TurnReasonPending; isQueued(v.turn) {
 			other.action = stay // for example while the only executor restarts: the Turn stays Queued
 		}
 	default:

@@ -37,10 +37,11 @@ func (e *Executor) adopt(ctx context.Context, t *v1alpha1.Turn, adoptions *sync.
 	e.all.Go(func() {
 		defer adoptions.Done()
 		claims <- struct{}{}
-		claimed, err := e.update(ctx, t, t.Epoch(), turnstatus.Adopt)
+		claim := func(t *v1alpha1.Turn) { turnstatus.Adopt(t, e.Now()) }
+		claimed, err := e.update(ctx, t, t.Epoch(), claim)
 		<-claims
 		if err != nil {
-			claimed, _ = e.persist(ctx, t, t.Epoch(), turnstatus.Adopt)
+			claimed, _ = e.persist(ctx, t, t.Epoch(), claim)
 		}
 		if claimed != nil {
 			e.Log.Info("Taking over a turn of an earlier process", "turn", client.ObjectKeyFromObject(t), "epoch", claimed.Epoch())

@@ -46,8 +46,10 @@ type progress struct {
 	newest turn.Progress
 	notes  int
 	dirty  bool
-	// waits is what the run waits for, and saidWaits is what the last write said.
-	waits, saidWaits turnstatus.RunWait
+	// waits is what the run waits for. said is what the status says about that, or nil if a write has failed, because that
+	// write may have been applied all the same.
+	waits turnstatus.RunWait
+	said  *turnstatus.RunWait
 	// idle is true if the interval is over and there is nothing to write.
 	idle bool
 	// timer runs while no write is allowed yet.
@@ -62,7 +64,7 @@ func (p *progress) begin(ctx context.Context, t *v1alpha1.Turn, write progressWr
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.life, p.end = context.WithCancel(ctx)
-	p.turn, p.write = t, write
+	p.turn, p.write, p.said = t, write, new(turnstatus.RunWait)
 	p.timer = time.AfterFunc(progressInterval, p.onTimer)
 }
 
@@ -102,7 +104,7 @@ func (p *progress) onTimer() {
 		return
 	}
 	var u statusUpdate
-	if p.waits != p.saidWaits {
+	if p.said == nil || *p.said != p.waits {
 		u.waits = new(p.waits)
 	} else if !p.dirty {
 		p.idle = true
@@ -120,12 +122,12 @@ func (p *progress) onTimer() {
 	switch {
 	case written != nil:
 		if p.turn = written; u.waits != nil {
-			p.saidWaits = *u.waits
+			p.said = u.waits
 		}
 	case err == nil, isRefused(err):
 		p.over = true // the Turn is not ours, or the write would be refused again; the end is written anyway
 	default:
-		p.dirty = true
+		p.dirty, p.said = true, nil
 	}
 	if !p.over {
 		p.timer.Reset(progressInterval)

@@ -132,6 +132,36 @@ func TestProgressAfterAFailedWrite(t *testing.T) {
 	}
 }
 
+// TestWaitWhoseWriteHasNoAnswer checks that a Turn does not stay Queued if the write of its wait is applied, the answer to
+// that write is lost, and the wait is over before the next write.
+func TestWaitWhoseWriteHasNoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		writes := 0
+		e, _ := newExecutor(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string,
+			o client.Object, opts ...client.SubResourceUpdateOption,
+		) error {
+			err := c.SubResource(sub).Update(ctx, o, opts...)
+			if writes++; writes == 1 && err == nil {
+				return broken
+			}
+			return err
+		}}, turnWith())
+		r := &run{executor: e, turn: stored(t, e), epoch: 1}
+		r.progress.begin(t.Context(), r.turn, r.writeProgress)
+		r.progress.awaitsProvider("demo")
+		time.Sleep(6 * time.Second)
+		if reason := stored(t, e).StateReason(); reason != v1alpha1.TurnReasonQueued || writes != 1 {
+			t.Fatalf("the Turn is %s after %d writes, want Queued after 1", reason, writes)
+		}
+		r.progress.awaitsProvider("")
+		time.Sleep(time.Minute)
+		r.progress.stop()
+		if reason := stored(t, e).StateReason(); reason != v1alpha1.TurnReasonRunning {
+			t.Errorf("the Turn is %s, want Running: it no longer waits", reason)
+		}
+	})
+}
+
 // TestTheEndDoesNotWaitForProgress checks that a hanging write is cancelled, and that the run continues with the
 // Turn as the last successful write left it.
 func TestTheEndDoesNotWaitForProgress(t *testing.T) {

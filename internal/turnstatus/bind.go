@@ -65,8 +65,10 @@ func Bind(t *v1alpha1.Turn, b Binding, now time.Time) {
 // boundTo returns the message of a bound Turn.
 func boundTo(executor string) string { return fmt.Sprintf("bound to executor %q", executor) }
 
-// Adopt binds a bound Turn anew to its executor, so that writes of the earlier run are refused.
-func Adopt(t *v1alpha1.Turn) {
+// Adopt binds a bound Turn anew to its executor, so that writes of the earlier run are refused. What that run waited for
+// no longer matters.
+func Adopt(t *v1alpha1.Turn, now time.Time) {
+	wait(t, v1alpha1.TurnReasonRunning, boundTo(t.BoundTo()), now)
 	t.Status.Executor.Epoch++
 	t.Status.Executor.JournalComplete = false // the earlier run may have written more entries
 }

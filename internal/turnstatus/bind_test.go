@@ -114,11 +114,16 @@ func TestBindConditions(t *testing.T) {
 	}
 }
 
-// TestAdopt checks that the epoch refuses the writes of the earlier run, whose entries are unknown.
+// TestAdopt checks that the epoch refuses the writes of the earlier run, whose entries are unknown, and that the Turn no
+// longer waits for what the earlier run waited for.
 func TestAdopt(t *testing.T) {
 	got := bound()
 	got.Status.Executor.JournalComplete = true
-	turnstatus.Adopt(got)
+	turnstatus.ReportProgress(got, turnstatus.Run{}, &turnstatus.RunWait{Provider: "openai"}, now)
+	turnstatus.Adopt(got, now)
+	if is := got.StateReason() + ": " + got.Status.Conditions[0].Message; is != `Running: bound to executor "e"` {
+		t.Errorf("the Turn is %s, want it running", is)
+	}
 	if diff := cmp.Diff(&v1alpha1.ExecutorBinding{Name: "e", Epoch: 4}, got.Status.Executor); diff != "" {
 		t.Errorf("binding: -want +got:\n%s", diff)
 	}

@@ -198,7 +198,7 @@ func (j *localRun) drive(w *localTurn) error {
 		if !moved {
 			return waits
 		}
-		turnstatus.Adopt(w.turn) // a cluster would bind the Turn again
+		turnstatus.Adopt(w.turn, j.Clock()()) // a cluster would bind the Turn again
 		w.in.Epoch = w.turn.Epoch()
 	}
 }
