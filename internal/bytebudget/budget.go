@@ -12,7 +12,7 @@
 //
 // There are two pools: first the one of listings, conversations and contents, then the one of replies and results. A
 // holder of bytes never waits for bytes of the same pool or of an earlier one. The holder of a reply or a result needs
-// no further bytes, so every wait ends:
+// no further bytes, and waits for no request of another Turn, so every wait ends:
 //
 //  1. A conversation and a content grow with Resize and Cover, which do not wait.
 //  2. If a conversation may not grow, its Turn releases all its bytes, also those of its newest reply, and then waits.

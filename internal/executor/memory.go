@@ -120,7 +120,8 @@ func (e *Executor) reserveResult(ctx context.Context, namespace string, bytes in
 
 // keep keeps the memory of the newest reply, which is in the journal, and releases the memory of the previous one.
 // release is nil if there is no reply, or once the conversation counts it. While the memory is kept, no request is
-// sent and no call is made: a run that waits for memory of that kind must hold none.
+// sent or waits for its provider, and no call is made: a run that waits for memory of that kind must hold none, and no
+// other run that holds some may wait for it.
 func (r *run) keep(release func()) {
 	if r.reply != nil {
 		r.reply()

@@ -9,11 +9,17 @@ import (
 
 // enter waits until a candidate may get a request, and returns the ticket for it. The request is not in the journal
 // yet, so a run that stops during the wait has sent nothing. If the request must not wait any longer, the ticket is a
-// refusal.
+// refusal. The run keeps no memory of its newest reply during the wait: it waits for a request of another Turn, which
+// may need that memory.
 func (run *runner) enter(ctx context.Context, c *Candidate, q *modelRequest) (model.Ticket, error) {
 	gate, ok := c.Provider.(model.Gate)
 	if !ok {
 		return open{c.Provider}, nil
+	}
+	if run.CountReply != nil {
+		if err := run.CountReply(); err != nil {
+			return nil, err
+		}
 	}
 	run.tools = nil // frees the tools during the wait
 	ticket, err := gate.Enter(ctx, run.waitOf(ctx, c, q))

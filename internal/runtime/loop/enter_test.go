@@ -162,3 +162,60 @@ func TestPanicLeavesTheGate(t *testing.T) {
 		occupy(t, gate).Done(pace.Outcome{})
 	})
 }
+
+// watchedGate calls a function before each request enters.
+type watchedGate struct {
+	model.Gate
+	enter func()
+}
+
+// Enter calls the function first.
+func (g watchedGate) Enter(ctx context.Context, w model.Wait) (model.Ticket, error) {
+	g.enter()
+	return g.Gate.Enter(ctx, w)
+}
+
+// TestNoReplyIsKeptAtTheGate checks that the memory of a reply is released before the next request waits at the gate,
+// also if no record was written between them.
+func TestNoReplyIsKeptAtTheGate(t *testing.T) {
+	var history []model.Message
+	for range 4 {
+		history = append(history,
+			model.Message{Role: model.RoleUser, Content: "Go on."}, model.Message{Role: model.RoleAssistant, Content: words(500)})
+	}
+	for name, tc := range map[string]struct {
+		answers []answer
+		change  func(in *loop.Input)
+	}{
+		"a draft before its reflection": {
+			[]answer{says("Draft."), says("Better.")}, func(in *loop.Input) { in.Reflect = true },
+		},
+		"an unusable summary before its step": {
+			[]answer{says(" "), says("Done.")}, func(in *loop.Input) {
+				*in = withHistory(*in, history...)
+				in.Context = loop.ContextPolicy{Compact: true, CompactPercent: 90}
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			kept := false
+			for i := range tc.answers {
+				tc.answers[i].reply.Release = func() {}
+			}
+			c, s, _ := gatedCandidate("one", pace.Limits{}, tc.answers...)
+			c.ContextWindow = 1000
+			c.Provider = watchedGate{c.Provider.(model.Gate), func() {
+				if kept {
+					t.Error("a request waits at the gate, and the memory of the last reply is kept")
+				}
+			}}
+			in := input(t, c)
+			tc.change(&in)
+			in.Keep = func(func()) error { kept = true; return nil }
+			in.CountReply = func() error { kept = false; return nil }
+			if _, err := loop.Run(t.Context(), &in); err != nil || len(s.asked) != 2 {
+				t.Errorf("Run: %v after %d requests, want 2", err, len(s.asked))
+			}
+		})
+	}
+}

@@ -119,6 +119,9 @@ type Input struct {
 	// Keep calls that function before the next request or tool call. An error of Keep ends the run. If Keep is nil,
 	// the memory is released at once.
 	Keep func(release func()) error
+	// CountReply counts the newest reply as part of the conversation, and releases the memory that Keep keeps. It is
+	// called before the run waits at the gate of a provider, and must not wait. An error of CountReply ends the run.
+	CountReply func() error
 	// Hold reserves memory for everything that Record has written, and for more bytes that it is about to write. It is
 	// called before calls are made, and after each result, and must not wait. An error of Hold ends the run once the
 	// calls that are under way have their results. If Hold is nil, there is no limit.
@@ -221,7 +224,7 @@ type Error struct {
 func (e *Error) Error() string { return e.Message }
 
 // Run asks models and calls tools until the loop ends. Its error is ErrInterrupted, a *Parked, the cause of a
-// context that ended, an unchanged error of Record, Keep, Hold or Prepare, or an *Error.
+// context that ended, an unchanged error of Record, Keep, CountReply, Hold or Prepare, or an *Error.
 //
 // The caller must not change the input meanwhile. A run spends nearly all its time waiting for a model or a tool, and
 // thousands of waiting runs each hold a whole stack. So the frames below Run are small: large values are passed by

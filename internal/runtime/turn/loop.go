@@ -108,8 +108,8 @@ func (r *run) loopInput() *loop.Input {
 	return &loop.Input{
 		Config: r.in.Config, TurnUID: r.in.UID, Start: r.startOfChain(), Prepare: r.prepare, Tools: r.tools, Offered: r.offers,
 		Nonce: r.exposed().Nonce, Now: r.engine.Now, Output: r.output, Reflect: r.reflects(),
-		State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, Hold: r.memory.hold, NextSeq: r.log.Next,
-		Abandoned: func() bool { return r.life.Err() != nil },
+		State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, CountReply: r.memory.countReply, Hold: r.memory.hold,
+		NextSeq: r.log.Next, Abandoned: func() bool { return r.life.Err() != nil },
 	}
 }
 

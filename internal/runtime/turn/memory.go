@@ -81,7 +81,7 @@ func (m *memory) recordedPrompt() error {
 	return m.hold(0)
 }
 
-// keepReply keeps the memory of a recorded reply until the next record counts it. If calls follow, the reply is
+// keepReply keeps the memory of a recorded reply until the next record or wait counts it. If calls follow, the reply is
 // counted at once, because they need memory of their own.
 func (m *memory) keepReply(release func(), calls bool) error {
 	if m.in.Keep == nil {

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
+	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -123,6 +126,64 @@ func TestTurnThatFindsNoMemoryRecordsNothing(t *testing.T) {
 	if n := len(entries(t, j, "uid")); n != 0 || s.asked() != 0 || l.held() != 0 {
 		t.Errorf("%d entries and %d requests, and %d bytes are held; want none", n, s.asked(), l.held())
 	}
+}
+
+// TestTurnsDoNotWaitForEachOther checks that a Turn whose reflection waits for the request of another Turn holds no memory
+// that the reply to that request needs.
+func TestTurnsDoNotWaitForEachOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		replies := bytebudget.New(1<<20, 1<<20).Account("team", bytebudget.Replies)
+		gate := pace.New("p0")
+		gate.SetLimits(pace.Limits{MaxConcurrent: 1}, nil, 1)
+		c, s := candidate("p0", 1, says("Draft."), says("Better."))
+		var others sync.WaitGroup
+		defer others.Wait()
+		// long is a model whose reply takes all the memory that a namespace can have.
+		long := func(ctx context.Context, r *model.Request) (*model.Reply, error) {
+			held, err := replies.Reserve(ctx, replies.MaxReservation())
+			if err != nil {
+				return nil, err
+			}
+			reply, err := s.Generate(ctx, r)
+			reply.Release = held.Release
+			return reply, err
+		}
+		other := gate.Provider(pace.Caller{Agent: "other"}, modelFunc(func(ctx context.Context, _ *model.Request) (*model.Reply, error) {
+			held, err := replies.Reserve(ctx, replies.MaxReservation())
+			held.Release()
+			return &model.Reply{}, err
+		}))
+		one := modelFunc(func(ctx context.Context, r *model.Request) (*model.Reply, error) {
+			if s.asked() == 0 {
+				others.Go(func() {
+					if _, err := other.Generate(ctx, &model.Request{Model: "m"}); err != nil {
+						t.Errorf("the request of the other Turn: %v", err)
+					}
+				})
+				synctest.Wait() // until it waits at the gate
+			}
+			return long(ctx, r)
+		})
+		c.Provider = gate.Provider(pace.Caller{Agent: "helper"}, one)
+		in := input(c)
+		in.ReflectEvery = 1
+		var kept func()
+		in.Keep = func(release func()) {
+			if kept != nil {
+				kept()
+			}
+			kept = release
+		}
+		if got := mustRun(t, &journaltest.Memory{}, in); got.Stop != turn.StopCompleted || got.Text != "Better." {
+			t.Errorf("the Turn ended as %s with %q: %s\nwant the answer of the reflection", got.Stop, got.Text, got.Message)
+		}
+	})
+}
+
+type modelFunc func(context.Context, *model.Request) (*model.Reply, error)
+
+func (f modelFunc) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
+	return f(ctx, r)
 }
 
 // unread counts the artifacts and entries of the Session that are read.
