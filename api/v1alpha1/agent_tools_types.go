@@ -12,9 +12,12 @@ const (
 )
 
 // AgentTool offers the model the tools of a ToolServer, or another Agent as a tool.
-// +kubebuilder:validation:XValidation:rule="has(self.serverRef) != has(self.agentRef)",message="exactly one of serverRef and agentRef must be given"
-// +kubebuilder:validation:XValidation:rule="!has(self.agentRef) || !has(self.allow)",message="allow must be absent if agentRef is given: a sub-agent is one tool",fieldPath=".allow"
-// +kubebuilder:validation:XValidation:rule="!has(self.serverRef) || !has(self.name)",message="name must be absent if serverRef is given: a server's tools have their own names",fieldPath=".name"
+// +kubebuilder:validation:XValidation:rule="has(self.serverRef) != has(self.agentRef)",
+// + message="exactly one of serverRef and agentRef must be given"
+// +kubebuilder:validation:XValidation:rule="!has(self.agentRef) || !has(self.allow)",
+// + message="allow must be absent if agentRef is given: a sub-agent is one tool",fieldPath=".allow"
+// +kubebuilder:validation:XValidation:rule="!has(self.serverRef) || !has(self.name)",
+// + message="name must be absent if serverRef is given: a server's tools have their own names",fieldPath=".name"
 type AgentTool struct {
 	// serverRef names a ToolServer. Exactly one of serverRef and agentRef must be given.
 	// +optional
@@ -30,7 +33,8 @@ type AgentTool struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z_][A-Za-z0-9_-]*$")`,message="name must consist of letters, digits, '_' and '-', and begin with a letter or '_'"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z_][A-Za-z0-9_-]*$")`,
+	// + message="name must consist of letters, digits, '_' and '-', and begin with a letter or '_'"
 	Name string `json:"name,omitempty"`
 
 	// allow selects the tools of the server that are offered, by 1 to 64 patterns for their names. '*' matches any
@@ -159,7 +163,9 @@ const (
 
 // AgentContext says what happens when a conversation approaches the size of the model's context window. The
 // ModelProvider declares that size.
-// +kubebuilder:validation:XValidation:rule="!has(self.warnPercent) || !has(self.compactPercent) || self.warnPercent <= self.compactPercent",message="warnPercent must be at most compactPercent",fieldPath=".warnPercent"
+// +kubebuilder:validation:XValidation:rule="!has(self.warnPercent) || !has(self.compactPercent)
+// +  || self.warnPercent <= self.compactPercent",message="warnPercent must be at most compactPercent",
+// + fieldPath=".warnPercent"
 type AgentContext struct {
 	// compaction is Auto (the default) or Off. Auto asks the model to summarize older messages when the conversation
 	// reaches compactPercent. It also does so once after an endpoint has reported that the prompt is too long. Off

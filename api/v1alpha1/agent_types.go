@@ -99,7 +99,8 @@ type AgentSpec struct {
 	// +kubebuilder:default=UTC
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_+/-]*$")`,message="timeZone must be an IANA name, such as Europe/Berlin or UTC"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_+/-]*$")`,
+	// + message="timeZone must be an IANA name, such as Europe/Berlin or UTC"
 	TimeZone string `json:"timeZone,omitempty"`
 
 	// decisionKey is the kind of decision that the record of each Turn names in status.decision.key, at most 128
@@ -108,7 +109,8 @@ type AgentSpec struct {
 	// +kubebuilder:default=support.chat.turn
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9._-]+$")`,message="decisionKey must consist of letters, digits, '.', '_' and '-'"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9._-]+$")`,
+	// + message="decisionKey must consist of letters, digits, '.', '_' and '-'"
 	DecisionKey string `json:"decisionKey,omitempty"`
 
 	// maxParallelTurns is the number of Turns of this agent that may run at the same time, from 1 to 10000. Further
@@ -188,7 +190,8 @@ type ModelParameters struct {
 	// temperature is the randomness of the answer, a decimal from "0" to "2" with at most 6 decimals.
 	// +optional
 	// +kubebuilder:validation:MaxLength=8
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^([01](\.[0-9]{1,6})?|2(\.0{1,6})?)$")`,message="temperature must be a decimal from 0 to 2 with at most 6 decimals, such as 0.2"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^([01](\.[0-9]{1,6})?|2(\.0{1,6})?)$")`,
+	// + message="temperature must be a decimal from 0 to 2 with at most 6 decimals, such as 0.2"
 	Temperature *string `json:"temperature,omitempty"`
 
 	// maxOutputTokens limits the length of the answer, in tokens, from 1 to 1000000. An answer that reaches the
@@ -205,8 +208,8 @@ type ModelParameters struct {
 	// +kubebuilder:validation:Maximum=2147483647
 	Seed *int64 `json:"seed,omitempty"`
 
-	// stopSequences are texts at which the model stops, at most 4 of 1 to 64 characters each. The answer ends before the
-	// text. They are refused for models that are known to refuse them.
+	// stopSequences are texts at which the model stops, at most 4 of 1 to 64 characters each. The answer ends before
+	// the text. They are refused for models that are known to refuse them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -219,7 +222,8 @@ type ModelParameters struct {
 	// refused for providers that do not have this tier. List prices apply to standard tiers only.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[a-z][a-z0-9_-]*$")`,message="serviceTier must consist of lower-case letters, digits, '_' and '-', such as flex"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[a-z][a-z0-9_-]*$")`,
+	// + message="serviceTier must consist of lower-case letters, digits, '_' and '-', such as flex"
 	ServiceTier string `json:"serviceTier,omitempty"`
 
 	// extraFields are further fields of the request's body, at most 16, such as top_p. They cannot replace the fields

@@ -106,8 +106,8 @@ const (
 	// ReasonResolved is set on ProfileResolved, ModelsResolved and ToolsResolved. It means that all referenced
 	// objects exist and can be used.
 	ReasonResolved = "Resolved"
-	// ReasonPartiallyResolved is set on ModelsResolved=True. It means that Turns run, but not all models of the chain can
-	// be used now. The message names the others and the causes.
+	// ReasonPartiallyResolved is set on ModelsResolved=True. It means that Turns run, but not all models of the chain
+	// can be used now. The message names the others and the causes.
 	ReasonPartiallyResolved = "PartiallyResolved"
 	// ReasonProfileNotFound means that the PromptProfile does not exist.
 	ReasonProfileNotFound = "ProfileNotFound"

@@ -1,7 +1,7 @@
 // Package v1alpha1 holds the API types of the group capstan.dev, version v1alpha1.
 //
 // No kind has a phase: its conditions are its state. conditions.go has the types of the conditions, their reasons
-// and the cause of each.
+// and the cause of each. A marker continues on the lines after it that begin with "// + " (see hack/crds).
 // +kubebuilder:object:generate=true
 // +groupName=capstan.dev
 package v1alpha1

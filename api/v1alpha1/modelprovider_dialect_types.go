@@ -1,7 +1,8 @@
 package v1alpha1
 
 // Dialect names a server or a service whose form of the chat-completions protocol is known.
-// +kubebuilder:validation:Enum=Generic;OpenAI;AzureOpenAI;VLLM;SGLang;Ollama;LlamaCpp;LMStudio;LiteLLM;Mistral;DeepSeek;Moonshot;Gemini;OpenRouter;XAI;Groq;Cohere;Bedrock
+// +kubebuilder:validation:Enum=Generic;OpenAI;AzureOpenAI;VLLM;SGLang;Ollama;LlamaCpp;LMStudio;LiteLLM;Mistral;
+// + DeepSeek;Moonshot;Gemini;OpenRouter;XAI;Groq;Cohere;Bedrock
 type Dialect string
 
 // The dialects.
@@ -46,8 +47,9 @@ type RequestOptions struct {
 	OutputLimit OutputLimit `json:"outputLimit,omitempty"`
 
 	// systemMessages says where system messages may be. InPlace: anywhere. BeforeReplies: only before the first message
-	// of the assistant or of a tool; later ones are merged into one. Merged: all are merged into one at the front. A
-	// last message that follows a message of the assistant is then sent as the user's.
+	// of the assistant or of a tool; later ones are merged into one, which follows the first system messages. Merged:
+	// all are merged into one message at the front. With BeforeReplies and Merged, system messages at the end of the
+	// conversation that follow a message of the assistant are sent as user messages.
 	// +optional
 	SystemMessages SystemMessages `json:"systemMessages,omitempty"`
 
@@ -65,7 +67,8 @@ type RequestOptions struct {
 	ToolCallIDs ToolCallIDForm `json:"toolCallIDs,omitempty"`
 
 	// strictSchemas says whether the schemas of tools and of the answer are marked as strict. Servers then accept only
-	// a part of JSON Schema. With the type Anthropic, the schema of the answer is otherwise sent as a tool.
+	// a part of JSON Schema. With the type Anthropic, unless this is On, the schema of the answer is sent as that of a
+	// tool, which the model calls to answer.
 	// +optional
 	StrictSchemas Switch `json:"strictSchemas,omitempty"`
 
@@ -79,27 +82,28 @@ type RequestOptions struct {
 	// +optional
 	DeveloperRole Switch `json:"developerRole,omitempty"`
 
-	// returnedData is the part of a reply with tool calls that is sent back with it in later requests. Nothing: the
-	// calls alone. ReasoningContent: the text of the reasoning, as reasoning_content. ReasoningDetails: the blocks of
-	// reasoning_details, which may be signed. ThoughtSignatures: the extra_content of each call. It is sent only to the
-	// model that made the reply.
+	// returnedData says what later requests contain of a reply with tool calls, besides its text and its calls.
+	// Nothing: nothing more. ReasoningContent: the text of the reasoning, as reasoning_content. ReasoningDetails: the
+	// blocks of reasoning_details, which may be signed. ThoughtSignatures: the extra_content of each call. These data
+	// are sent only to the model that made the reply.
 	// +optional
 	ReturnedData ReturnedData `json:"returnedData,omitempty"`
 
 	// apiVersion is the version of Azure's API of deployments, such as 2024-10-21, for baseURLs like
 	// https://example.openai.azure.com/openai. Requests then go to deployments/NAME, where NAME is the model of the
-	// Agent, and the key is sent in the header Api-Key. Without it, baseURL ends with /openai/v1, which has no
-	// versions. Only the dialect AzureOpenAI has versions.
+	// Agent, and the key is sent in the header Api-Key. Without apiVersion, baseURL must end with /openai/v1, the API
+	// that has no versions. Only the dialect AzureOpenAI has an apiVersion.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(-[a-z0-9]+)?$")`,message="apiVersion must be a date, such as 2024-10-21 or 2025-04-01-preview"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{4}-[0-9]{2}-[0-9]{2}(-[a-z0-9]+)?$")`,
+	// + message="apiVersion must be a date, such as 2024-10-21 or 2025-04-01-preview"
 	APIVersion string `json:"apiVersion,omitempty"`
 
 	// thinking is the form of the setting for reasoning. With the type OpenAI, Effort: reasoning_effort, the default of
 	// most dialects. Switch: thinking with the type enabled, the default of Moonshot. ChatTemplate: enable_thinking in
 	// chat_template_kwargs, for models such as Qwen on servers such as vLLM. With the type Anthropic, Budget: a number
-	// of tokens, for models of Anthropic up to version 4.5 and models of others. Adaptive: the effort; the model decides
-	// about the number of tokens. Default: known from the name of the model.
+	// of tokens, for Claude models up to version 4.5 and for models that are not from Anthropic. Adaptive: the
+	// effort; the model decides about the number of tokens. Default: known from the name of the model.
 	// +optional
 	Thinking ThinkingForm `json:"thinking,omitempty"`
 
@@ -175,8 +179,13 @@ type ExtraField struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9_.-]+$")`,message="name must consist of letters, digits, '_', '-' and '.'"
-	// +kubebuilder:validation:XValidation:rule="!(self.lowerAscii() in ['model', 'messages', 'stream', 'stream_options', 'tools', 'tool_choice', 'functions', 'function_call', 'response_format', 'max_tokens', 'max_completion_tokens', 'temperature', 'reasoning_effort', 'parallel_tool_calls', 'n'])",message="name must not be a field that Capstan sends or depends on: use the Agent's parameters and the other fields of requests"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9_.-]+$")`,
+	// + message="name must consist of letters, digits, '_', '-' and '.'"
+	// +kubebuilder:validation:XValidation:rule="!(self.lowerAscii() in ['model', 'messages', 'stream',
+	// +  'stream_options', 'tools', 'tool_choice', 'functions', 'function_call', 'response_format', 'max_tokens',
+	// +  'max_completion_tokens', 'temperature', 'reasoning_effort', 'parallel_tool_calls', 'n'])",
+	// + message="name must not be a field that Capstan sends or depends on: use the Agent's parameters and the other
+	// +  fields of requests"
 	Name string `json:"name"`
 
 	// value is the value of the field as JSON, 1 to 4096 characters, such as 20 or {"enable_thinking": false}.

@@ -15,17 +15,52 @@ const (
 )
 
 // ModelProviderSpec defines an endpoint for models: its address, its credentials and its prices.
-// +kubebuilder:validation:XValidation:rule="!has(self.workloadToken) || !has(self.credentialsRef)",message="workloadToken and credentialsRef exclude each other: remove one of them",fieldPath=".workloadToken"
-// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !has(self.tls.clientCertificateRef) || self.baseURL.lowerAscii().startsWith('https:')",message="a client certificate needs TLS: set baseURL to an https URL",fieldPath=".tls.clientCertificateRef"
-// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'Mistral' || ((!has(self.requests.systemMessages) || self.requests.systemMessages != 'InPlace') && (!has(self.requests.messageNames) || self.requests.messageNames != 'On') && (!has(self.requests.toolCallIDs) || self.requests.toolCallIDs == 'NineCharacters') && (!has(self.requests.returnedData) || self.requests.returnedData == 'Nothing'))",message="Mistral refuses system messages after replies, names of messages, IDs of calls in another form and returned data: remove systemMessages, messageNames, toolCallIDs or returnedData, or use the dialect Generic",fieldPath=".requests"
-// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'XAI' || !has(self.requests.messageNames) || self.requests.messageNames != 'On'",message="xAI refuses names of messages: remove messageNames, or use the dialect Generic",fieldPath=".requests.messageNames"
-// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || !(self.dialect in ['Mistral', 'DeepSeek']) || !has(self.requests.developerRole) || self.requests.developerRole != 'On'",message="Mistral and DeepSeek refuse the role developer: remove developerRole, or use the dialect Generic",fieldPath=".requests.developerRole"
-// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'Cohere' || !has(self.requests.strictSchemas) || self.requests.strictSchemas != 'On'",message="Cohere refuses strict schemas: remove strictSchemas, or use the dialect Generic",fieldPath=".requests.strictSchemas"
-// +kubebuilder:validation:XValidation:rule="self.type == 'OpenAI' || !has(self.dialect)",message="only the type OpenAI has dialects: remove dialect",fieldPath=".dialect"
-// +kubebuilder:validation:XValidation:rule="self.type == 'OpenAI' || !has(self.requests) || (!has(self.requests.outputLimit) && !has(self.requests.systemMessages) && !has(self.requests.messageNames) && !has(self.requests.streamOptions) && !has(self.requests.toolCallIDs) && !has(self.requests.developerRole) && !has(self.requests.returnedData))",message="the type Anthropic has one form of these: remove outputLimit, systemMessages, messageNames, streamOptions, toolCallIDs, developerRole and returnedData",fieldPath=".requests"
-// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.requests.thinking) || (self.type == 'Anthropic') == (self.requests.thinking in ['Budget', 'Adaptive'])",message="thinking must be Budget or Adaptive with the type Anthropic, and Effort, Switch or ChatTemplate with the type OpenAI",fieldPath=".requests.thinking"
-// +kubebuilder:validation:XValidation:rule="self.type != 'Anthropic' || !has(self.requests) || !has(self.requests.extraFields) || !self.requests.extraFields.exists(f, f.name.lowerAscii() in ['system', 'thinking', 'output_config', 'cache_control'])",message="extraFields must not set system, thinking, output_config or cache_control, which Capstan sends: use the Agent's parameters and the other fields of requests",fieldPath=".requests.extraFields"
-// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.requests.apiVersion) || (has(self.dialect) && self.dialect == 'AzureOpenAI')",message="only Azure has versions of the API: set dialect to AzureOpenAI, or remove apiVersion",fieldPath=".requests.apiVersion"
+// +kubebuilder:validation:XValidation:rule="!has(self.workloadToken) || !has(self.credentialsRef)",
+// + message="workloadToken and credentialsRef exclude each other: remove one of them",fieldPath=".workloadToken"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !has(self.tls.clientCertificateRef)
+// +  || self.baseURL.lowerAscii().startsWith('https:')",
+// + message="a client certificate needs TLS: set baseURL to an https URL",fieldPath=".tls.clientCertificateRef"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'Mistral'
+// +  || ((!has(self.requests.systemMessages) || self.requests.systemMessages != 'InPlace')
+// +  && (!has(self.requests.messageNames) || self.requests.messageNames != 'On') && (!has(self.requests.toolCallIDs)
+// +  || self.requests.toolCallIDs == 'NineCharacters') && (!has(self.requests.returnedData)
+// +  || self.requests.returnedData == 'Nothing'))",
+// + message="Mistral refuses system messages after replies, names of messages, IDs of calls in another form and
+// +  returned data: remove systemMessages, messageNames, toolCallIDs or returnedData, or use the dialect Generic",
+// + fieldPath=".requests"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'XAI'
+// +  || !has(self.requests.messageNames) || self.requests.messageNames != 'On'",
+// + message="xAI refuses names of messages: remove messageNames, or use the dialect Generic",
+// + fieldPath=".requests.messageNames"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect)
+// +  || !(self.dialect in ['Mistral', 'DeepSeek']) || !has(self.requests.developerRole)
+// +  || self.requests.developerRole != 'On'",
+// + message="Mistral and DeepSeek refuse the role developer: remove developerRole, or use the dialect Generic",
+// + fieldPath=".requests.developerRole"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.dialect) || self.dialect != 'Cohere'
+// +  || !has(self.requests.strictSchemas) || self.requests.strictSchemas != 'On'",
+// + message="Cohere refuses strict schemas: remove strictSchemas, or use the dialect Generic",
+// + fieldPath=".requests.strictSchemas"
+// +kubebuilder:validation:XValidation:rule="self.type == 'OpenAI' || !has(self.dialect)",
+// + message="only the type OpenAI has dialects: remove dialect",fieldPath=".dialect"
+// +kubebuilder:validation:XValidation:rule="self.type == 'OpenAI' || !has(self.requests)
+// +  || (!has(self.requests.outputLimit) && !has(self.requests.systemMessages) && !has(self.requests.messageNames)
+// +  && !has(self.requests.streamOptions) && !has(self.requests.toolCallIDs) && !has(self.requests.developerRole)
+// +  && !has(self.requests.returnedData))",
+// + message="the type Anthropic has one form of these: remove outputLimit, systemMessages, messageNames, streamOptions,
+// +  toolCallIDs, developerRole and returnedData",fieldPath=".requests"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.requests.thinking)
+// +  || (self.type == 'Anthropic') == (self.requests.thinking in ['Budget', 'Adaptive'])",
+// + message="thinking must be Budget or Adaptive with the type Anthropic, and Effort, Switch or ChatTemplate with the
+// +  type OpenAI",fieldPath=".requests.thinking"
+// +kubebuilder:validation:XValidation:rule="self.type != 'Anthropic' || !has(self.requests)
+// +  || !has(self.requests.extraFields) || !self.requests.extraFields.exists(f, f.name.lowerAscii() in ['system',
+// +  'thinking', 'output_config', 'cache_control'])",
+// + message="extraFields must not set system, thinking, output_config or cache_control, which Capstan sends: use the
+// +  Agent's parameters and the other fields of requests",fieldPath=".requests.extraFields"
+// +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.requests.apiVersion) || (has(self.dialect)
+// +  && self.dialect == 'AzureOpenAI')",message="only Azure has versions of the API: set dialect to AzureOpenAI, or
+// +  remove apiVersion",fieldPath=".requests.apiVersion"
 type ModelProviderSpec struct {
 	// type is the protocol of the endpoint. OpenAI: chat completions over HTTP, as offered by OpenAI and by most
 	// servers of open models. Anthropic: the Messages protocol of Anthropic.
@@ -37,8 +72,11 @@ type ModelProviderSpec struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="baseURL must be an http or https URL with a host, such as https://llm.internal/v1"
-	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('?') && !self.contains('#')",message="baseURL must not contain credentials, a query or a fragment: use credentialsRef for a key"
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https']
+	// +  && url(self).getHostname() != ''",message="baseURL must be an http or https URL with a host, such as
+	// +  https://llm.internal/v1"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('?') && !self.contains('#')",
+	// + message="baseURL must not contain credentials, a query or a fragment: use credentialsRef for a key"
 	BaseURL string `json:"baseURL"`
 
 	// dialect names the server or service behind the endpoint, so that requests have the form that it accepts. Generic
@@ -58,11 +96,13 @@ type ModelProviderSpec struct {
 	CredentialsRef *SecretKeyReference `json:"credentialsRef,omitempty"`
 
 	// workloadToken is the name of a token of a workload identity, 1 to 63 characters, which is sent as a bearer token
-	// instead of credentialsRef. The operator of the cluster offers such tokens to the namespace, each for certain hosts,
-	// by the manager's flag --workload-tokens. A renewed token is used within 10 seconds.
+	// instead of credentialsRef. The operator of the cluster offers such tokens to the namespace, each for certain
+	// hosts, by the manager's flag --workload-tokens. A renewed token is used within 10 seconds.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",message="workloadToken must be a lower-case DNS label: letters, digits and '-', starting and ending with a letter or digit"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",
+	// + message="workloadToken must be a lower-case DNS label: letters, digits and '-', starting and ending with a
+	// +  letter or digit"
 	WorkloadToken string `json:"workloadToken,omitempty"`
 
 	// headers are sent with every request to the endpoint, at most 16. They cannot replace Authorization.
@@ -70,7 +110,8 @@ type ModelProviderSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.all(h, self.exists_one(other, other.name.lowerAscii() == h.name.lowerAscii()))",message="headers must not repeat a name: upper and lower case are the same in HTTP"
+	// +kubebuilder:validation:XValidation:rule="self.all(h, self.exists_one(other, other.name.lowerAscii() ==
+	// +  h.name.lowerAscii()))",message="headers must not repeat a name: upper and lower case are the same in HTTP"
 	Headers []Header `json:"headers,omitempty"`
 
 	// tls names certificate authorities that are trusted in addition to those of the system, and the certificate by
@@ -130,7 +171,8 @@ type RateLimits struct {
 }
 
 // Header is an HTTP header whose value is given here or in a Secret.
-// +kubebuilder:validation:XValidation:rule="has(self.value) != has(self.valueFrom)",message="exactly one of value and valueFrom must be given"
+// +kubebuilder:validation:XValidation:rule="has(self.value) != has(self.valueFrom)",
+// + message="exactly one of value and valueFrom must be given"
 type Header struct {
 	// name is the name of the header, 1 to 128 characters. These headers are refused, in upper and lower case, and also
 	// with '_' instead of '-': headers of the connection and the message, such as Host, Connection, Content-Type and
@@ -139,15 +181,23 @@ type Header struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9!#$%&'*+.^_|~-]+$")`,message="name must be the name of an HTTP header: letters, digits and !#$%&'*+.^_|~-"
-	// +kubebuilder:validation:XValidation:rule=`!self.lowerAscii().replace('_', '-').matches(r"^(authorization|cookie2?|set-cookie2?|host|proxy-.*|connection|keep-alive|te|trailer|transfer-encoding|upgrade|expect|content-(length|type|encoding)|accept-encoding|forwarded|via|x-forwarded(-.*)?|x-real-ip|x-client-ip|x-cluster-client-ip|true-client-ip|cf-connecting-ip|x-original-.*|x-rewrite-url|x-envoy-.*|x-remote-.*|impersonate-.*)$")`,message="name must not be authorization (use credentialsRef), cookie, host, a header of the connection or the message, such as content-type, or a header about users or origins, such as x-forwarded-for"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9!#$%&'*+.^_|~-]+$")`,
+	// + message="name must be the name of an HTTP header: letters, digits and !#$%&'*+.^_|~-"
+	// +kubebuilder:validation:XValidation:rule=`!self.lowerAscii().replace('_',
+	// +  '-').matches(r"^(authorization|cookie2?|set-cookie2?|host|proxy-.*|connection|keep-alive|te|trailer|
+	// + transfer-encoding|upgrade|expect|content-(length|type|encoding)|accept-encoding|forwarded|via|
+	// + x-forwarded(-.*)?|x-real-ip|x-client-ip|x-cluster-client-ip|true-client-ip|cf-connecting-ip|x-original-.*|
+	// + x-rewrite-url|x-envoy-.*|x-remote-.*|impersonate-.*)$")`,
+	// + message="name must not be authorization (use credentialsRef), cookie, host, a header of the connection or the
+	// +  message, such as content-type, or a header about users or origins, such as x-forwarded-for"
 	Name string `json:"name"`
 
 	// value is the value of the header, at most 4096 printable ASCII characters. For a secret value, use valueFrom.
 	// Exactly one of value and valueFrom must be given.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[\t\x20-\x7e]*$")`,message="value must consist of printable ASCII characters"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[\t\x20-\x7e]*$")`,
+	// + message="value must consist of printable ASCII characters"
 	Value *string `json:"value,omitempty"`
 
 	// valueFrom reads the value from a Secret.
@@ -228,42 +278,52 @@ type Pricing struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=20
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="inputPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,
+	// + message="inputPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
 	InputPerMillion string `json:"inputPerMillion"`
 
 	// outputPerMillion is the price of a million output tokens, as a decimal.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=20
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="outputPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,
+	// + message="outputPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
 	OutputPerMillion string `json:"outputPerMillion"`
 
 	// cacheReadPerMillion is the price of a million input tokens that were read from the provider's cache, as a
 	// decimal. Default: inputPerMillion.
 	// +optional
 	// +kubebuilder:validation:MaxLength=20
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="cacheReadPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,
+	// + message="cacheReadPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as
+	// +  0.25"
 	CacheReadPerMillion *string `json:"cacheReadPerMillion,omitempty"`
 
 	// cacheWritePerMillion is the price of a million input tokens that were written to the provider's cache, as a
 	// decimal. Default: inputPerMillion.
 	// +optional
 	// +kubebuilder:validation:MaxLength=20
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="cacheWritePerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,
+	// + message="cacheWritePerMillion must be a decimal with at most 9 digits before and 9 after the point, such as
+	// +  0.25"
 	CacheWritePerMillion *string `json:"cacheWritePerMillion,omitempty"`
 
 	// reasoningPerMillion is the price of a million output tokens that the model uses for reasoning, as a decimal.
 	// Default: outputPerMillion.
 	// +optional
 	// +kubebuilder:validation:MaxLength=20
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,message="reasoningPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as 0.25"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,9}(\.[0-9]{1,9})?$")`,
+	// + message="reasoningPerMillion must be a decimal with at most 9 digits before and 9 after the point, such as
+	// +  0.25"
 	ReasoningPerMillion *string `json:"reasoningPerMillion,omitempty"`
 }
 
 // RetryPolicy limits how often and how fast a request is repeated. Waits grow exponentially from
 // initialBackoffMilliseconds to maxBackoffSeconds, with jitter. A Retry-After header of the endpoint takes
 // precedence.
-// +kubebuilder:validation:XValidation:rule="!has(self.initialBackoffMilliseconds) || !has(self.maxBackoffSeconds) || self.initialBackoffMilliseconds <= self.maxBackoffSeconds * 1000",message="initialBackoffMilliseconds must be at most maxBackoffSeconds",fieldPath=".initialBackoffMilliseconds"
+// +kubebuilder:validation:XValidation:rule="!has(self.initialBackoffMilliseconds) || !has(self.maxBackoffSeconds)
+// +  || self.initialBackoffMilliseconds <= self.maxBackoffSeconds * 1000",
+// + message="initialBackoffMilliseconds must be at most maxBackoffSeconds",fieldPath=".initialBackoffMilliseconds"
 type RetryPolicy struct {
 	// maxAttempts is the maximum number of times that one request is sent, from 1 (no retry) to 10. Default 4.
 	// +optional
@@ -299,16 +359,16 @@ type ProviderTimeouts struct {
 	// +kubebuilder:validation:Maximum=60
 	ConnectSeconds int32 `json:"connectSeconds,omitempty"`
 
-	// firstEventSeconds is the maximum time from a request to the first event of its answer, in seconds, from 1 to
-	// 3600. By default, a request may wait until the deadline of its Turn, or for half of the time that is left if
-	// the chain has another model. Comments in the stream and single bytes are not events.
+	// firstEventSeconds is the maximum time from a request to the first part of its answer, in seconds, from 1 to 3600.
+	// By default, a request may wait until the deadline of its Turn, or for half of the time that is left if the chain
+	// has another model. Comments, empty events and single bytes are no part of an answer.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=3600
 	FirstEventSeconds *int32 `json:"firstEventSeconds,omitempty"`
 
-	// idleSeconds is the maximum time between two events of an answer, in seconds, from 1 to 600. Default 60.
-	// Comments in the stream and single bytes are not events.
+	// idleSeconds is the maximum time between two parts of an answer, in seconds, from 1 to 600. Default 60. Comments
+	// and single bytes are no parts of an answer.
 	// +optional
 	// +kubebuilder:default=60
 	// +kubebuilder:validation:Minimum=1

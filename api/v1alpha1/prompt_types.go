@@ -206,19 +206,23 @@ type ConfigMapKeyReference struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be a lower-case DNS name: letters, digits, '-' and '.', starting and ending with a letter or digit"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",
+	// + message="name must be a lower-case DNS name: letters, digits, '-' and '.', starting and ending with a letter or
+	// +  digit"
 	Name string `json:"name"`
 
 	// key is the key within the ConfigMap's data.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[-._a-zA-Z0-9]+$")`,message="key must consist of letters, digits, '-', '_' and '.'"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[-._a-zA-Z0-9]+$")`,
+	// + message="key must consist of letters, digits, '-', '_' and '.'"
 	Key string `json:"key"`
 }
 
 // Contribution is a text for the section live_context of the prompt: data for the model, never instructions.
-// +kubebuilder:validation:XValidation:rule="has(self.text) != has(self.configMapKeyRef)",message="exactly one of text and configMapKeyRef must be given"
+// +kubebuilder:validation:XValidation:rule="has(self.text) != has(self.configMapKeyRef)",
+// + message="exactly one of text and configMapKeyRef must be given"
 type Contribution struct {
 	// name is the name of the contribution and its heading in the prompt, unique in its list, 1 to 128 characters.
 	// +required

@@ -16,21 +16,30 @@ const (
 // PromptProfileSpec defines the text of a prompt. Its texts may use Go templates with the declared variables ({{
 // .userName }}) and with {{ .Agent.Name }}, {{ .Agent.Description }}, {{ .Turn.Name }} and {{ .Turn.Namespace }}.
 // If the Turn belongs to a conversation ({{ if .Session }}), they may also use {{ .Session.Name }}.
-// +kubebuilder:validation:XValidation:rule="(has(self.identity) && ((has(self.identity.systemPrompt) && self.identity.systemPrompt.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')) || (has(self.identity.developerPrompt) && self.identity.developerPrompt.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')))) || (has(self.instructions) && self.instructions.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]'))",message="at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not blank"
+// +kubebuilder:validation:XValidation:rule="(has(self.identity) && ((has(self.identity.systemPrompt)
+// +  && self.identity.systemPrompt.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')) || (has(self.identity.developerPrompt)
+// +  && self.identity.developerPrompt.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')))) || (has(self.instructions)
+// +  && self.instructions.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]'))",
+// + message="at least one of identity.systemPrompt, identity.developerPrompt and instructions must be given and not
+// +  blank"
 type PromptProfileSpec struct {
 	// id is the name of the logical prompt, such as agent.profile.default; 1 to 128 letters, digits, '.', '_', '-'
 	// and '/'. It stays the same across versions.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")`,message="id must consist of letters, digits, '.', '_', '-' and '/', starting and ending with a letter or digit"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")`,
+	// + message="id must consist of letters, digits, '.', '_', '-' and '/', starting and ending with a letter or digit"
 	ID string `json:"id"`
 
 	// version is the semantic version of the prompt, such as 1.4.0 or 2.0.0-rc.1, at most 64 characters. It is
 	// recorded with every Turn.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*))*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$")`,message="version must be a semantic version, such as 1.4.0 or 2.0.0-rc.1"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-(0|
+	// + [1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)(\.(0|[1-9][0-9]*|
+	// + [0-9]*[A-Za-z-][0-9A-Za-z-]*))*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$")`,
+	// + message="version must be a semantic version, such as 1.4.0 or 2.0.0-rc.1"
 	Version string `json:"version"`
 
 	// tags are words by which people and tools find the prompt, at most 16 of at most 63 characters. They are
@@ -144,13 +153,15 @@ type PromptProfileSpec struct {
 }
 
 // Skill is a text that explains how to do one thing.
-// +kubebuilder:validation:XValidation:rule="has(self.content) != has(self.contentFrom)",message="exactly one of content and contentFrom must be given"
+// +kubebuilder:validation:XValidation:rule="has(self.content) != has(self.contentFrom)",
+// + message="exactly one of content and contentFrom must be given"
 type Skill struct {
 	// key identifies the skill for Agents and models, 1 to 63 letters, digits, '_' and '-'.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$")`,message="key must consist of letters, digits, '_' and '-', starting and ending with a letter or digit"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$")`,
+	// + message="key must consist of letters, digits, '_' and '-', starting and ending with a letter or digit"
 	Key string `json:"key"`
 
 	// name is the name of the skill for people and models, at most 128 characters. Default: the key.
@@ -182,15 +193,18 @@ type ContentSource struct {
 }
 
 // Variable is a value that templates may use and that a Turn may set.
-// +kubebuilder:validation:XValidation:rule="!(has(self.required) && self.required && has(self.default))",message="default must not be given for a required variable"
+// +kubebuilder:validation:XValidation:rule="!(has(self.required) && self.required && has(self.default))",
+// + message="default must not be given for a required variable"
 type Variable struct {
 	// name is the name of the variable in templates, at most 63 characters: a letter, followed by letters, digits and
 	// '_'. The names Agent, Turn and Session are reserved.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_]*$")`,message="name must be a letter followed by letters, digits and '_'"
-	// +kubebuilder:validation:XValidation:rule="!(self in ['Agent', 'Turn', 'Session'])",message="name must not be Agent, Turn or Session: these are built in"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_]*$")`,
+	// + message="name must be a letter followed by letters, digits and '_'"
+	// +kubebuilder:validation:XValidation:rule="!(self in ['Agent', 'Turn', 'Session'])",
+	// + message="name must not be Agent, Turn or Session: these are built in"
 	Name string `json:"name"`
 
 	// description is the purpose of the variable, at most 1024 characters. It is not part of a prompt.

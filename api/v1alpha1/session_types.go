@@ -66,7 +66,9 @@ type SessionBudget struct {
 	// not count.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$") && self.matches(r"[1-9]")`,message="maxCost must be a decimal above 0 with at most 12 digits before and 10 after the point, such as 0.50"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$")
+	// +  && self.matches(r"[1-9]")`,message="maxCost must be a decimal above 0 with at most 12 digits before and 10
+	// +  after the point, such as 0.50"
 	MaxCost *string `json:"maxCost,omitempty"`
 }
 

@@ -6,7 +6,9 @@ type ObjectReference struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be a lower-case DNS name: letters, digits, '-' and '.', starting and ending with a letter or digit"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",
+	// + message="name must be a lower-case DNS name: letters, digits, '-' and '.', starting and ending with a letter or
+	// +  digit"
 	Name string `json:"name"`
 }
 
@@ -16,14 +18,17 @@ type SecretKeyReference struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="name must be a lower-case DNS name: letters, digits, '-' and '.', starting and ending with a letter or digit"
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",
+	// + message="name must be a lower-case DNS name: letters, digits, '-' and '.', starting and ending with a letter or
+	// +  digit"
 	Name string `json:"name"`
 
 	// key is the key within the Secret's data. Its value is used without surrounding white space.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[-._a-zA-Z0-9]+$")`,message="key must consist of letters, digits, '-', '_' and '.'"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[-._a-zA-Z0-9]+$")`,
+	// + message="key must consist of letters, digits, '-', '_' and '.'"
 	Key string `json:"key"`
 }
 
@@ -36,8 +41,8 @@ type ClientTLS struct {
 	CABundleRef *SecretKeyReference `json:"caBundleRef,omitempty"`
 
 	// clientCertificateRef names the Secret with the certificate by which Capstan identifies itself to the server. The
-	// Secret has the keys tls.crt and tls.key, in PEM, like all Secrets of type kubernetes.io/tls. A changed certificate
-	// is used within 10 seconds.
+	// Secret has the keys tls.crt and tls.key, in PEM, like all Secrets of type kubernetes.io/tls. A changed
+	// certificate is used within 10 seconds.
 	// +optional
 	ClientCertificateRef *ObjectReference `json:"clientCertificateRef,omitempty"`
 }
@@ -94,7 +99,9 @@ type Limits struct {
 	// not count.
 	// +optional
 	// +kubebuilder:validation:MaxLength=24
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$") && self.matches(r"[1-9]")`,message="maxCost must be a decimal above 0 with at most 12 digits before and 10 after the point, such as 0.50"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$")
+	// +  && self.matches(r"[1-9]")`,message="maxCost must be a decimal above 0 with at most 12 digits before and 10
+	// +  after the point, such as 0.50"
 	MaxCost *string `json:"maxCost,omitempty"`
 
 	// maxDepth is the greatest depth that the Turn of a sub-agent may have, from 0 (no sub-agents) to 8. A user's Turn

@@ -60,8 +60,11 @@ const (
 )
 
 // ToolServerSpec defines a tool server, and the properties of its tools.
-// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !has(self.tls.clientCertificateRef) || !has(self.mcp) || self.mcp.url.lowerAscii().startsWith('https:')",message="a client certificate needs TLS: set mcp.url to an https URL",fieldPath=".tls.clientCertificateRef"
-// +kubebuilder:validation:XValidation:rule="self.type != 'MCP' || has(self.mcp)",message="mcp must be given for a server of type MCP",fieldPath=".mcp"
+// +kubebuilder:validation:XValidation:rule="!has(self.tls) || !has(self.tls.clientCertificateRef) || !has(self.mcp)
+// +  || self.mcp.url.lowerAscii().startsWith('https:')",
+// + message="a client certificate needs TLS: set mcp.url to an https URL",fieldPath=".tls.clientCertificateRef"
+// +kubebuilder:validation:XValidation:rule="self.type != 'MCP' || has(self.mcp)",
+// + message="mcp must be given for a server of type MCP",fieldPath=".mcp"
 type ToolServerSpec struct {
 	// type is the protocol of the server. MCP: the Model Context Protocol over streamable HTTP.
 	// +required
@@ -81,7 +84,8 @@ type ToolServerSpec struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.all(h, self.exists_one(other, other.name.lowerAscii() == h.name.lowerAscii()))",message="headers must not repeat a name: upper and lower case are the same in HTTP"
+	// +kubebuilder:validation:XValidation:rule="self.all(h, self.exists_one(other, other.name.lowerAscii() ==
+	// +  h.name.lowerAscii()))",message="headers must not repeat a name: upper and lower case are the same in HTTP"
 	Headers []Header `json:"headers,omitempty"`
 
 	// tls names certificate authorities that are trusted in addition to those of the system, and the certificate by
@@ -121,8 +125,11 @@ type MCPEndpoint struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https'] && url(self).getHostname() != ''",message="url must be an http or https URL with a host, such as http://tickets.tools:8080/mcp"
-	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('#')",message="url must not contain credentials or a fragment: use credentialsRef for a token"
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() in ['http', 'https']
+	// +  && url(self).getHostname() != ''",message="url must be an http or https URL with a host, such as
+	// +  http://tickets.tools:8080/mcp"
+	// +kubebuilder:validation:XValidation:rule="!self.contains('@') && !self.contains('#')",
+	// + message="url must not contain credentials or a fragment: use credentialsRef for a token"
 	URL string `json:"url"`
 }
 

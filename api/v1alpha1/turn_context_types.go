@@ -133,7 +133,8 @@ type Memory struct {
 	// 6 decimals. The memories with the highest values are used.
 	// +optional
 	// +kubebuilder:validation:MaxLength=32
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^(0(\.[0-9]{1,6})?|1(\.0{1,6})?)$")`,message="relevance must be a decimal from 0 to 1 with at most 6 decimals, such as 0.9"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^(0(\.[0-9]{1,6})?|1(\.0{1,6})?)$")`,
+	// + message="relevance must be a decimal from 0 to 1 with at most 6 decimals, such as 0.9"
 	Relevance *string `json:"relevance,omitempty"`
 
 	// freshness is the age of the memory: Stale, Recent or Current. It is recorded, and does not affect which memories
@@ -235,7 +236,8 @@ type ConversationContext struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")`,message="id must consist of letters, digits, '.', '_' and '-', starting and ending with a letter or digit"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")`,
+	// + message="id must consist of letters, digits, '.', '_' and '-', starting and ending with a letter or digit"
 	ID string `json:"id,omitempty"`
 
 	// subject is the subject of the conversation, such as "Order 1042", 1 to 32768 characters. The model receives

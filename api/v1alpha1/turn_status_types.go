@@ -6,7 +6,9 @@ import (
 )
 
 // StopReason says why the run of a Turn stopped.
-// +kubebuilder:validation:Enum=Completed;ToolEnded;Prepared;MaxSteps;Budget;MaxOutputTokens;OutputInvalid;ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;QueueFull;Interrupted;Cancelled
+// +kubebuilder:validation:Enum=Completed;ToolEnded;Prepared;MaxSteps;Budget;MaxOutputTokens;OutputInvalid;
+// + ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;QueueFull;Interrupted;
+// + Cancelled
 type StopReason string
 
 // The reasons for which a run stops.
@@ -222,8 +224,8 @@ type ExecutorBinding struct {
 	// +optional
 	SideEffects bool `json:"sideEffects,omitempty"`
 
-	// overdue is true if the executor must end the Turn and not continue it, because the Turn was suspended after it had
-	// run, and then waited for longer than limits.startingDeadlineSeconds. The result comes from the journal.
+	// overdue is true if the executor must end the Turn and not continue it, because the Turn was suspended after it
+	// had run, and then waited for longer than limits.startingDeadlineSeconds. The result comes from the journal.
 	// +optional
 	Overdue bool `json:"overdue,omitempty"`
 }

@@ -63,21 +63,38 @@ const (
 )
 
 // TurnSpec is one request to an agent. It is immutable, except for desiredState and ttlSecondsAfterFinished.
-// +kubebuilder:validation:XValidation:rule="has(self.parameters) == has(oldSelf.parameters)",message="parameters must not change: create a new Turn instead",fieldPath=".parameters"
-// +kubebuilder:validation:XValidation:rule="!has(self.sessionRef) || !has(self.history)",message="history must be absent if sessionRef is given: the Session has the history",fieldPath=".history"
-// +kubebuilder:validation:XValidation:rule="!has(self.sessionRef) || !has(self.context) || !has(self.context.session) || (!has(self.context.session.id) && !has(self.context.session.subject))",message="context.session must not have an id or a subject if sessionRef is given: the Session has both",fieldPath=".context.session"
-// +kubebuilder:validation:XValidation:rule="has(self.sessionRef) == has(oldSelf.sessionRef)",message="sessionRef must not change: create a new Turn instead",fieldPath=".sessionRef"
-// +kubebuilder:validation:XValidation:rule="has(self.history) == has(oldSelf.history)",message="history must not change: create a new Turn instead",fieldPath=".history"
-// +kubebuilder:validation:XValidation:rule="has(self.context) == has(oldSelf.context)",message="context must not change: create a new Turn instead",fieldPath=".context"
-// +kubebuilder:validation:XValidation:rule="has(self.model) == has(oldSelf.model)",message="model must not change: create a new Turn instead",fieldPath=".model"
-// +kubebuilder:validation:XValidation:rule="has(self.promptMode) == has(oldSelf.promptMode)",message="promptMode must not change: create a new Turn instead",fieldPath=".promptMode"
-// +kubebuilder:validation:XValidation:rule="has(self.depth) == has(oldSelf.depth)",message="depth must not change: create a new Turn instead",fieldPath=".depth"
-// +kubebuilder:validation:XValidation:rule="has(self.shaping) == has(oldSelf.shaping)",message="shaping must not change: create a new Turn instead",fieldPath=".shaping"
-// +kubebuilder:validation:XValidation:rule="has(self.guardrails) == has(oldSelf.guardrails)",message="guardrails must not change: create a new Turn instead",fieldPath=".guardrails"
-// +kubebuilder:validation:XValidation:rule="has(self.webMode) == has(oldSelf.webMode)",message="webMode must not change: create a new Turn instead",fieldPath=".webMode"
-// +kubebuilder:validation:XValidation:rule="has(self.topK) == has(oldSelf.topK)",message="topK must not change: create a new Turn instead",fieldPath=".topK"
-// +kubebuilder:validation:XValidation:rule="has(self.output) == has(oldSelf.output)",message="output must not change: create a new Turn instead",fieldPath=".output"
-// +kubebuilder:validation:XValidation:rule="has(self.limits) == has(oldSelf.limits)",message="limits must not change: create a new Turn instead",fieldPath=".limits"
+// +kubebuilder:validation:XValidation:rule="has(self.parameters) == has(oldSelf.parameters)",
+// + message="parameters must not change: create a new Turn instead",fieldPath=".parameters"
+// +kubebuilder:validation:XValidation:rule="!has(self.sessionRef) || !has(self.history)",
+// + message="history must be absent if sessionRef is given: the Session has the history",fieldPath=".history"
+// +kubebuilder:validation:XValidation:rule="!has(self.sessionRef) || !has(self.context) || !has(self.context.session)
+// +  || (!has(self.context.session.id) && !has(self.context.session.subject))",
+// + message="context.session must not have an id or a subject if sessionRef is given: the Session has both",
+// + fieldPath=".context.session"
+// +kubebuilder:validation:XValidation:rule="has(self.sessionRef) == has(oldSelf.sessionRef)",
+// + message="sessionRef must not change: create a new Turn instead",fieldPath=".sessionRef"
+// +kubebuilder:validation:XValidation:rule="has(self.history) == has(oldSelf.history)",
+// + message="history must not change: create a new Turn instead",fieldPath=".history"
+// +kubebuilder:validation:XValidation:rule="has(self.context) == has(oldSelf.context)",
+// + message="context must not change: create a new Turn instead",fieldPath=".context"
+// +kubebuilder:validation:XValidation:rule="has(self.model) == has(oldSelf.model)",
+// + message="model must not change: create a new Turn instead",fieldPath=".model"
+// +kubebuilder:validation:XValidation:rule="has(self.promptMode) == has(oldSelf.promptMode)",
+// + message="promptMode must not change: create a new Turn instead",fieldPath=".promptMode"
+// +kubebuilder:validation:XValidation:rule="has(self.depth) == has(oldSelf.depth)",
+// + message="depth must not change: create a new Turn instead",fieldPath=".depth"
+// +kubebuilder:validation:XValidation:rule="has(self.shaping) == has(oldSelf.shaping)",
+// + message="shaping must not change: create a new Turn instead",fieldPath=".shaping"
+// +kubebuilder:validation:XValidation:rule="has(self.guardrails) == has(oldSelf.guardrails)",
+// + message="guardrails must not change: create a new Turn instead",fieldPath=".guardrails"
+// +kubebuilder:validation:XValidation:rule="has(self.webMode) == has(oldSelf.webMode)",
+// + message="webMode must not change: create a new Turn instead",fieldPath=".webMode"
+// +kubebuilder:validation:XValidation:rule="has(self.topK) == has(oldSelf.topK)",
+// + message="topK must not change: create a new Turn instead",fieldPath=".topK"
+// +kubebuilder:validation:XValidation:rule="has(self.output) == has(oldSelf.output)",
+// + message="output must not change: create a new Turn instead",fieldPath=".output"
+// +kubebuilder:validation:XValidation:rule="has(self.limits) == has(oldSelf.limits)",
+// + message="limits must not change: create a new Turn instead",fieldPath=".limits"
 type TurnSpec struct {
 	// agentRef names the Agent that answers. The Turn may be created before its Agent.
 	// +required
@@ -90,7 +107,8 @@ type TurnSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=32768
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="message must not change: create a new Turn instead"
-	// +kubebuilder:validation:XValidation:rule="self.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')",message="message must not be blank: it must have more than white space, control and zero-width characters"
+	// +kubebuilder:validation:XValidation:rule="self.matches(r'[^\\pZ\\p{Cc}\\p{Cf}]')",
+	// + message="message must not be blank: it must have more than white space, control and zero-width characters"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="message must not contain the character U+0000"
 	Message string `json:"message"`
 
@@ -213,7 +231,8 @@ type TurnSpec struct {
 	// and cannot be undone.
 	// +optional
 	// +kubebuilder:default=Active
-	// +kubebuilder:validation:XValidation:rule="oldSelf != 'Cancelled' || self == 'Cancelled'",message="desiredState must stay Cancelled: cancelling is final, create a new Turn instead"
+	// +kubebuilder:validation:XValidation:rule="oldSelf != 'Cancelled' || self == 'Cancelled'",
+	// + message="desiredState must stay Cancelled: cancelling is final, create a new Turn instead"
 	DesiredState DesiredState `json:"desiredState,omitempty"`
 
 	// onJournalLoss says what happens if the Turn's journal is lost after a tool that is not ReadOnly may have been
@@ -264,7 +283,8 @@ type Parameter struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_]*$")`,message="name must be a letter followed by letters, digits and '_'"
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_]*$")`,
+	// + message="name must be a letter followed by letters, digits and '_'"
 	Name string `json:"name"`
 
 	// value is the value of the variable, at most 4096 characters. It is escaped and fenced as data, unless the

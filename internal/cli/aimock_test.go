@@ -102,7 +102,8 @@ var aimockPaths = map[string]string{
 }
 
 // TestAimock runs two Turns of a Session, with tools and a structured answer, on a mock that others have written: for
-// each dialect, for Azure's API of deployments, and for the Messages protocol. It also checks errors and a broken answer.
+// each dialect, for Azure's API of deployments, and for the Messages protocol. It also checks errors and a broken
+// answer.
 func TestAimock(t *testing.T) {
 	t.Parallel()
 	url := startAimock(t)

@@ -13,8 +13,9 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 )
 
-// declaredSchemas are the dialects for which the model is declared to accept the schema of an answer. The servers of the
-// first line accept it in a request with tools, and still call tools. Of the others, Capstan knows that they do not.
+// declaredSchemas are the dialects for which the model is declared to accept the schema of an answer. The servers of
+// the first line accept it in a request with tools, and still call tools. Of the others, Capstan knows that they do
+// not.
 var declaredSchemas = []string{
 	"OpenAI", "AzureOpenAI", "LiteLLM", "OpenRouter", "Mistral", "XAI",
 	"VLLM", "Ollama", "LlamaCpp", "Gemini", "Groq", "DeepSeek",

@@ -13,8 +13,8 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// resolveModels finds the ModelProviders of the Agent's chain. The finding names those that cannot be used now. It holds
-// if one of them can be used:
+// resolveModels finds the ModelProviders of the Agent's chain. The finding names those that cannot be used now. It
+// holds if one of them can be used:
 //
 //  1. The endpoint of one answers. Turns use the other models only as far as they can.
 //  2. No endpoint answers, and Turns need not wait for one. A probe may be out of date, so each Turn tries them.

@@ -21,7 +21,8 @@ package controller
 
 // The manager writes the status of the kinds that have one. All writes are updates, which fail if the object has
 // changed since it was read. The status is read with its object, so get on the subresource is not needed.
-// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;modelproviders/status;promptprofiles/status;sessions/status;toolservers/status;turns/status,verbs=update
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;modelproviders/status;promptprofiles/status;
+// + sessions/status;toolservers/status;turns/status,verbs=update
 
 // The manager reads the credentials of model providers and tool servers, each by the name in such an object, when
 // it is used. Without list and watch, it cannot find a Secret that no object names, and it keeps no Secret in a
@@ -54,7 +55,8 @@ package controller
 // When a decision about a call is to be used, the manager checks that the API server verifies who decides. It reads
 // the policy that does so, and its binding, by the one name under which they are installed. The Helm chart gives
 // both another name, and uses that name in this rule.
-// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,resourceNames=capstan-toolapprovals,verbs=get
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;
+// + validatingadmissionpolicybindings,resourceNames=capstan-toolapprovals,verbs=get
 
 // These rights apply only in the manager's own namespace: to the Lease of each executor and the Lease of leader
 // election. The manager watches the Leases, so that the Turns of a lost executor are bound anew, and deletes a

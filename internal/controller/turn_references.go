@@ -47,8 +47,8 @@ func agentReadinessOf(a *v1alpha1.Agent, key client.ObjectKey) (checked bool, wh
 }
 
 // mayContinue reports whether a Turn may continue although its Agent is not ready. If the Turn was bound before, its
-// journal may hold the prompt, and no change of a profile alters that. One of its models must be usable, and its profile
-// must have been rendered, which takes only a moment.
+// journal may hold the prompt, and no change of a profile alters that. One of its models must be usable, and its
+// profile must have been rendered, which takes only a moment.
 func mayContinue(v snapshot) bool {
 	if v.agent == nil || v.turn.Epoch() == 0 || lacksPrompt(v.turn) {
 		return false

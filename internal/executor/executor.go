@@ -88,7 +88,8 @@ type Executor struct {
 	Specs *Specs
 	// Provider returns the client for the endpoint of a ModelProvider.
 	Provider func(*v1alpha1.ModelProvider) model.Provider
-	// Gates hold back requests to models, within the limits of their ModelProviders. If Gates is nil, none are held back.
+	// Gates hold back requests to models, within the limits of their ModelProviders. If Gates is nil, none are held
+	// back.
 	Gates *providers.Cache
 	// Servers are the connections to ToolServers.
 	Servers toolbox.Servers

@@ -70,8 +70,8 @@ func TestPreparationThatFails(t *testing.T) {
 	}
 }
 
-// TestModelProvidersThatAreGone runs a Turn whose ModelProviders were deleted after it was bound. Nothing is sent, and no
-// prompt is made.
+// TestModelProvidersThatAreGone runs a Turn whose ModelProviders were deleted after it was bound. Nothing is sent,
+// and no prompt is made.
 func TestModelProvidersThatAreGone(t *testing.T) {
 	objects := surroundings()
 	agent := objects[0].(*v1alpha1.Agent)

@@ -43,7 +43,8 @@ func (b *bucket) wait(now time.Time, amount float64) time.Duration {
 	return seconds((min(amount, b.size) - b.level) / b.perSecond)
 }
 
-// maxDebt bounds how far a bucket is overdrawn, as the time that it needs to fill again. An endpoint may report any usage.
+// maxDebt bounds how far a bucket is overdrawn, as the time that it needs to fill again. An endpoint may report any
+// usage.
 const maxDebt = 10 * time.Minute
 
 // take takes an amount. A negative amount is given back.

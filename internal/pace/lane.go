@@ -11,18 +11,19 @@ import (
 )
 
 const (
-	// failuresToOpen is the number of consecutive failures that open a circuit. openFor is how long it stays open, until
-	// one request tries the endpoint.
+	// failuresToOpen is the number of consecutive failures that open a circuit. openFor is how long it stays open,
+	// until one request tries the endpoint.
 	failuresToOpen = 5
 	openFor        = 10 * time.Second
 	// trialFor is how long the first part of that answer may take until another request tries the endpoint, too.
 	trialFor = 30 * time.Second
 	// maxPause bounds each pause that an endpoint asks for. Then one request asks again.
 	maxPause = 5 * time.Minute
-	// firstPause and longestPause bound the pause after a refused request if the endpoint does not say how long to wait.
+	// firstPause and longestPause bound the pause after a refused request if the endpoint does not say how long to
+	// wait.
 	firstPause, longestPause = time.Second, 30 * time.Second
-	// rampFor is how long the pace grows after a pause. The number of requests that were sent since the end of the pause
-	// may double with each second, so the waiting requests do not all come at once.
+	// rampFor is how long the pace grows after a pause. The number of requests that were sent since the end of the
+	// pause may double with each second, so the waiting requests do not all come at once.
 	rampFor = 10 * time.Second
 )
 
@@ -38,8 +39,8 @@ type lane struct {
 	circuit   *gobreaker.TwoStepCircuitBreaker[struct{}]
 	openUntil time.Time
 	last      *model.Error
-	// trial is the newest request that tries an endpoint that has failed, or nil, and trialUntil is the time until which
-	// no other one does.
+	// trial is the newest request that tries an endpoint that has failed, or nil, and trialUntil is the time until
+	// which no other one does.
 	trial      *Permit
 	trialUntil time.Time
 	// until is the end of a pause, and since the number of requests before the pause began. refusals counts the
@@ -96,8 +97,8 @@ func (l *lane) isTrying(now time.Time) bool {
 	return l.circuit.State() == gobreaker.StateHalfOpen && l.trial != nil && now.Before(l.trialUntil)
 }
 
-// trialSucceeded closes the circuit after the answer to a trial has begun. An earlier trial may succeed after a later one
-// has begun. Then the later one has succeeded, too, as far as the circuit knows.
+// trialSucceeded closes the circuit after the answer to a trial has begun. An earlier trial may succeed after a later
+// one has begun. Then the later one has succeeded, too, as far as the circuit knows.
 func (l *lane) trialSucceeded(p *Permit) {
 	if l.circuit.State() == gobreaker.StateHalfOpen && p.done == nil {
 		if l.trial != nil {

@@ -100,7 +100,8 @@ func NewCache(secrets SecretReader, now func() time.Time, policy *netpolicy.Poli
 // must be called before the cache is used.
 func (c *Cache) SetCredentialSet(known *redact.Set) { c.knownSecrets = known }
 
-// SetWorkloadTokens sets the tokens that the operator of the cluster offers. It must be called before the cache is used.
+// SetWorkloadTokens sets the tokens that the operator of the cluster offers. It must be called before the cache is
+// used.
 func (c *Cache) SetWorkloadTokens(tokens *secrets.WorkloadTokens) { c.workloadTokens = tokens }
 
 // updateKnown puts the credentials of an entry into the set, unless the cache has forgotten the entry.

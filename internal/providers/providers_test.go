@@ -90,7 +90,7 @@ func object(url string) *v1alpha1.ModelProvider {
 	}
 }
 
-// endpoint serves an empty list of models and passes on the headers of each request.
+// endpointOf serves an empty list of models and passes on the headers of each request.
 func endpointOf(t *testing.T) (url string, sent func(p *endpoint.Provider) http.Header) {
 	t.Helper()
 	headers := make(chan http.Header, 1)

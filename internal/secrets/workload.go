@@ -28,8 +28,8 @@ type WorkloadTokens struct {
 }
 
 // ParseWorkloadTokens returns the tokens of a folder. The token NAME of a namespace is in the file DIR/NAMESPACE/NAME.
-// Each entry is NAMESPACE/NAME=HOST, with a host as in AllowedHosts. A token with several hosts has several entries. The
-// error names the first invalid entry.
+// Each entry is NAMESPACE/NAME=HOST, with a host as in AllowedHosts. A token with several hosts has several entries.
+// The error names the first invalid entry.
 func ParseWorkloadTokens(dir string, entries []string) (*WorkloadTokens, error) {
 	w := &WorkloadTokens{dir: dir, hosts: map[string]string{}}
 	for _, entry := range entries {

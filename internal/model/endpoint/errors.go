@@ -78,7 +78,7 @@ func (x *exchange) kindOf(ctx context.Context, err error) *model.Error {
 // Proxies cut connections without traffic after minutes, while the model works on.
 const unbilled = 5 * time.Second
 
-// withCause adds the cause of a failure: to the message if Capstan has words for the cause, otherwise to Said.
+// withCause adds the cause of a failure: to the message if Capstan has words for the cause, otherwise to RemoteMessage.
 func (p *Provider) withCause(kind model.ErrorKind, what string, err error) *model.Error {
 	if cause := netpolicy.Cause(err); cause != "" {
 		return &model.Error{Kind: kind, Message: what + ": " + p.clean(cause)}

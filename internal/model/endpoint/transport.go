@@ -32,7 +32,7 @@ type exchange struct {
 	decoder Decoder
 	// requestID is the ID of the request for the endpoint's logs, or empty.
 	requestID string
-	// first bounds the time to the first event. 0 means no bound.
+	// first bounds the time to the first part of the answer. 0 means no bound.
 	first time.Duration
 	// out is the HTTP request, and watch ends it after a time-out. Both are nil if the request could not be made.
 	out   *http.Request
@@ -75,8 +75,8 @@ func (x *exchange) contentTypeHint() string {
 	return fmt.Sprintf(" (the endpoint sent %s, not %s: check baseURL)", sent, x.wanted)
 }
 
-// open makes an HTTP request to a path below the base URL, and starts the time until its first event. It sends
-// nothing.
+// open makes an HTTP request to a path below the base URL, and starts the time until the first part of its answer. It
+// sends nothing.
 func (x *exchange) open(ctx context.Context, method, path string) {
 	cfg := &x.provider.cfg
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -197,7 +197,7 @@ type watch struct {
 // one argument of a call for more than five minutes.
 const pingPatience = 10
 
-// newWatch starts the time to the first event. If first is 0, the time has no end.
+// newWatch starts the time to the first part of the answer. If first is 0, the time has no end.
 func newWatch(ctx context.Context, cancel context.CancelCauseFunc, first, idle time.Duration) *watch {
 	if first == 0 {
 		first = math.MaxInt64

@@ -38,9 +38,9 @@ func (m *failingModel) Generate(_ context.Context, r *model.Request) (*model.Rep
 	return new(says("Done.").reply), nil
 }
 
-// TestKilledInAChain kills a run at each append of a Turn whose first model fails, before or after it has called a tool.
-// The next run continues with the next model. It asks no model again that an earlier run has given up, and buys no
-// reply twice.
+// TestKilledInAChain kills a run at each append of a Turn whose first model fails, before or after it has called a
+// tool. The next run continues with the next model. It asks no model again that an earlier run has given up, and buys
+// no reply twice.
 func TestKilledInAChain(t *testing.T) {
 	timeout := model.Error{Kind: model.Timeout, Message: "slow", MayBeBilled: true}
 	unknown := model.Error{Kind: model.InvalidRequest, Message: "no such model"}
@@ -209,7 +209,8 @@ func TestUnusableModels(t *testing.T) {
 	}
 }
 
-// TestKindOfAChainThatFails checks that a chain ends as too long a prompt only if the prompt was too long for each model.
+// TestKindOfAChainThatFails checks that a chain ends as too long a prompt only if the prompt was too long for each
+// model.
 func TestKindOfAChainThatFails(t *testing.T) {
 	for name, tc := range map[string]struct {
 		reason string

@@ -41,8 +41,8 @@ type Candidate struct {
 	// ContextWindow is the number of tokens that the model accepts, prompt and reply together. MaxOutputTokens is
 	// the number of tokens that a reply may have. Each is 0 if unknown.
 	ContextWindow, MaxOutputTokens int64
-	// StructuredOutput is true if the endpoint itself makes the model keep to a JSON Schema. SchemaExcludesTools is true
-	// if its model then cannot call tools. A Turn with tools then has the schema in its prompt instead.
+	// StructuredOutput is true if the endpoint itself makes the model keep to a JSON Schema. SchemaExcludesTools is
+	// true if its model then cannot call tools. A Turn with tools then has the schema in its prompt instead.
 	StructuredOutput, SchemaExcludesTools bool
 }
 

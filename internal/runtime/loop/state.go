@@ -435,8 +435,8 @@ func (s *State) sent(like *Request) (all, cutOff int) {
 	return count(s.Requests), count(s.cutOff)
 }
 
-// gaveUp returns the failure with which a run stopped asking a candidate for a step and a purpose. It returns nil if the
-// candidate may be asked.
+// gaveUp returns the failure with which a run stopped asking a candidate for a step and a purpose. It returns nil if
+// the candidate may be asked.
 func (s *State) gaveUp(step int, purpose Purpose, c *Candidate) *model.Error {
 	like := &Request{Step: step, Purpose: purpose, Provider: c.ProviderName, Model: c.Model}
 	for i := range slices.Backward(s.FailedRequests) {

@@ -27,7 +27,8 @@ const (
 	ReplyTooLong ErrorKind = "ReplyTooLong"
 	// Auth means that the endpoint refused the credentials (HTTP 401, 403), or that they are missing.
 	Auth ErrorKind = "Auth"
-	// QuotaExceeded means that the quota or the credit of the account is used up (HTTP 402, or an error with that code).
+	// QuotaExceeded means that the quota or the credit of the account is used up (HTTP 402, or an error with that
+	// code).
 	QuotaExceeded ErrorKind = "QuotaExceeded"
 	// InvalidRequest means that the endpoint refused the request (any other HTTP 4xx), for example because it does
 	// not know the model.

@@ -9,8 +9,8 @@ import (
 // Gate is a Provider whose requests wait until they may be sent.
 //
 // Enter waits for one request. It returns a *Error whose Unsent is true if the request must not wait: its endpoint
-// fails or asks for a long pause, or Wait bounds the time. It returns ErrStopped if Stop is closed, and the cause of ctx
-// if ctx ends. The caller must use up the ticket or leave.
+// fails or asks for a long pause, or Wait bounds the time. It returns ErrStopped if Stop is closed, and the cause of
+// ctx if ctx ends. The caller must use up the ticket or leave.
 type Gate interface {
 	Provider
 	Enter(ctx context.Context, w Wait) (Ticket, error)
@@ -50,8 +50,8 @@ type Observer interface {
 	ObserveBegin()
 }
 
-// ErrOwnMemory is wrapped by the failure of a request whose answer found no memory in this process. It says nothing about
-// the endpoint.
+// ErrOwnMemory is wrapped by the failure of a request whose answer found no memory in this process. It says nothing
+// about the endpoint.
 var ErrOwnMemory = errors.New("no memory in this process")
 
 // StatedLimits are the limits that an endpoint states in an answer.

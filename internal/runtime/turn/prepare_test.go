@@ -313,8 +313,8 @@ func TestThePreparationIsBoundedByTheTurn(t *testing.T) {
 	}
 }
 
-// TestReportIsThatOfTheModelThatServed checks that the result describes the prompt of the model that answered, also if a
-// run was killed when the first model had failed. The killed run made no prompt for the second model.
+// TestReportIsThatOfTheModelThatServed checks that the result describes the prompt of the model that answered, also
+// if a run was killed when the first model had failed. The killed run made no prompt for the second model.
 func TestReportIsThatOfTheModelThatServed(t *testing.T) {
 	want, err := making()(t.Context())
 	if err != nil {

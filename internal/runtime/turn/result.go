@@ -178,8 +178,8 @@ const (
 type Fallback struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	// Reason is the kind of From's last failure. It is empty if From did not fail, because the Agent's chain has changed,
-	// and in journals of older versions.
+	// Reason is the kind of From's last failure. It is empty if From did not fail, because the Agent's chain has
+	// changed, and in journals of older versions.
 	Reason model.ErrorKind `json:"reason,omitempty"`
 }
 
