@@ -92,6 +92,49 @@ func TestTurnThatWaitsForItsProvider(t *testing.T) {
 	}
 }
 
+// TestTurnWhoseProviderAsksForAPause checks that the gate holds a Turn whose request was refused: the Turn is Queued during
+// the pause, and asks again at its end, or after 5 minutes.
+func TestTurnWhoseProviderAsksForAPause(t *testing.T) {
+	for name, tc := range map[string]struct{ pause, want time.Duration }{
+		"a minute":       {time.Minute, time.Minute},
+		"twenty minutes": {20 * time.Minute, 5 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := surroundings()
+			objects[0].(*v1alpha1.Agent).Spec.Limits = &v1alpha1.Limits{TimeoutSeconds: new(int32(3600))}
+			objects[2].(*v1alpha1.ModelProvider).Spec.Retry = v1alpha1.RetryPolicy{
+				MaxAttempts: 2, InitialBackoffMilliseconds: 500, MaxBackoffSeconds: 20,
+			}
+			objects = append(objects, turnWith(func(t *v1alpha1.Turn) { t.Spec.Execution = v1alpha1.ExecutionRun }))
+			synctest.Test(t, func(t *testing.T) {
+				e, _ := newExecutor(t, interceptor.Funcs{}, objects...)
+				var asked []time.Time
+				e.Provider = func(*v1alpha1.ModelProvider) model.Provider {
+					return modelFunc(func(context.Context, *model.Request) (*model.Reply, error) {
+						if asked = append(asked, time.Now()); len(asked) == 1 {
+							return nil, &model.Error{Kind: model.RateLimited, Message: "busy", RetryAfter: tc.pause}
+						}
+						return &model.Reply{Text: "Done.", FinishReason: model.FinishStop}, nil
+					})
+				}
+				e.Gates = providers.NewCache(nil, time.Now, nil, nil)
+				e.observe(t.Context(), stored(t, e))
+				time.Sleep(30 * time.Second)
+				if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonQueued {
+					t.Errorf("during the pause the Turn is %s, want Queued", got.StateReason())
+				}
+				e.all.Wait()
+				if got := stored(t, e); got.StateReason() != v1alpha1.TurnReasonCompleted || len(asked) != 2 {
+					t.Fatalf("the Turn is %s after %d requests, want Completed after 2", got.StateReason(), len(asked))
+				}
+				if after := asked[1].Sub(asked[0]); after < tc.want || after > tc.want+time.Second {
+					t.Errorf("asked again after %s, want %s", after, tc.want)
+				}
+			})
+		})
+	}
+}
+
 // use returns the use of the only gate.
 func use(e *Executor) (u pace.Use) {
 	for _, u = range e.Gates.GateUse() {

@@ -97,7 +97,13 @@ func (run *runner) beginAttempt(ctx context.Context, c *Candidate, r *Request) (
 func (run *runner) afterFailure(ctx context.Context, c *Candidate, r *Request, wait *backoff.ExponentialBackOff,
 	failure *model.Error, timeUsed bool,
 ) (delay time.Duration, final *model.Error) {
-	delay = max(min(wait.NextBackOff(), c.Retry.MaxBackoff), failure.RetryAfter)
+	delay = min(wait.NextBackOff(), c.Retry.MaxBackoff)
+	again := max(delay, failure.RetryAfter) // the time until the next attempt is sent
+	if _, gated := c.Provider.(model.Gate); gated {
+		again = max(delay, min(failure.RetryAfter, model.MaxPause)) // the gate itself holds the attempt back until then
+	} else {
+		delay = again
+	}
 	deadline, limited := ctx.Deadline()
 	switch billed := failure.MayBeBilled; {
 	case !failure.Kind.Retryable():
@@ -107,8 +113,8 @@ func (run *runner) afterFailure(ctx context.Context, c *Candidate, r *Request, w
 		return 0, withAttempts(failure, r.Attempt)
 	case failure.RetryAfter > run.fallbackTime() && run.hasFallback(c, r.Purpose, failure.Kind):
 		return 0, waitsTooLong(failure)
-	case limited && time.Until(deadline) <= delay:
-		return 0, beyondDeadline(failure, delay)
+	case limited && time.Until(deadline) <= again:
+		return 0, beyondDeadline(failure, again)
 	}
 	return delay, nil
 }

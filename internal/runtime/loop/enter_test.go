@@ -219,3 +219,50 @@ func TestNoReplyIsKeptAtTheGate(t *testing.T) {
 		})
 	}
 }
+
+// TestRetryAfterAtTheGate checks that the gate and not the loop waits as long as the endpoint asks, at most 5 minutes. If
+// another model can answer in that time, or the Turn ends before, no attempt follows.
+func TestRetryAfterAtTheGate(t *testing.T) {
+	const late = "busy (the next attempt in 5m0s would be after the turn's deadline)"
+	for name, tc := range map[string]struct {
+		reason          string
+		asks, left      time.Duration
+		fallback        bool
+		attempts        int
+		took            time.Duration
+		answer, problem string
+	}{
+		"a minute":        {"the endpoint knows best", time.Minute, time.Hour, false, 2, time.Minute, "One.", ""},
+		"an hour":         {"one request asks again", time.Hour, time.Hour, false, 2, 5 * time.Minute, "One.", ""},
+		"another model":   {"it answers in that time", time.Minute, time.Hour, true, 1, 0, "Two.", ""},
+		"too little time": {"the wait would be useless", time.Hour, 5 * time.Minute, false, 1, 0, "", late},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				busy := answer{err: &model.Error{Kind: model.RateLimited, Message: "busy", RetryAfter: tc.asks}}
+				one, _, _ := gatedCandidate("one", pace.Limits{}, busy, says("One."))
+				begin, attempts := time.Now(), 0
+				one.Provider = watchedGate{one.Provider.(model.Gate), func() {
+					if attempts++; time.Since(begin) > one.Retry.MaxBackoff {
+						t.Errorf("attempt %d enters after %s: the loop has waited for the endpoint", attempts, time.Since(begin))
+					}
+				}}
+				chain := []loop.Candidate{one}
+				if tc.fallback {
+					two, _ := candidate("two", 1, says("Two."))
+					chain = append(chain, two)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), tc.left)
+				defer cancel()
+				in := input(t, chain...)
+				_, err := loop.Run(ctx, &in)
+				if (err == nil) != (tc.problem == "") || err != nil && err.Error() != tc.problem || in.State.AnswerText() != tc.answer {
+					t.Errorf("answer %q, %v; want %q, %q: %s", in.State.AnswerText(), err, tc.answer, tc.problem, tc.reason)
+				}
+				if took := time.Since(begin); took != tc.took || attempts != tc.attempts {
+					t.Errorf("%d attempts in %s, want %d in %s: %s", attempts, took, tc.attempts, tc.took, tc.reason)
+				}
+			})
+		})
+	}
+}

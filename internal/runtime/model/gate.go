@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// MaxPause bounds the time for which a Gate holds requests back because an endpoint asks for a pause.
+const MaxPause = 5 * time.Minute
+
 // Gate is a Provider whose requests wait until they may be sent.
 //
 // Enter waits for one request. It returns a *Error whose Unsent is true if the request must not wait: its endpoint
