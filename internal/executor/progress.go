@@ -46,8 +46,8 @@ type progress struct {
 	newest turn.Progress
 	notes  int
 	dirty  bool
-	// waits is what the run waits for. said is what the status says about that, or nil if a write has failed, because that
-	// write may have been applied all the same.
+	// waits is what the run waits for. said is what the status says about that, or nil if a write has failed, because
+	// that write may have been applied all the same.
 	waits turnstatus.RunWait
 	said  *turnstatus.RunWait
 	// idle is true if the interval is over and there is nothing to write.

@@ -132,8 +132,8 @@ func TestProgressAfterAFailedWrite(t *testing.T) {
 	}
 }
 
-// TestWaitWhoseWriteHasNoAnswer checks that a Turn does not stay Queued if the write of its wait is applied, the answer to
-// that write is lost, and the wait is over before the next write.
+// TestWaitWhoseWriteHasNoAnswer checks that a Turn does not stay Queued if the write of its wait is applied, the
+// answer to that write is lost, and the wait is over before the next write.
 func TestWaitWhoseWriteHasNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		writes := 0

@@ -18,7 +18,7 @@ const (
 	// trialFor is how long the first part of that answer may take until another request tries the endpoint, too.
 	trialFor = 30 * time.Second
 	// maxPause bounds each pause that an endpoint asks for. Then one request asks again.
-	maxPause = 5 * time.Minute
+	maxPause = model.MaxPause
 	// firstPause and longestPause bound the pause after a refused request if the endpoint does not say how long to
 	// wait.
 	firstPause, longestPause = time.Second, 30 * time.Second

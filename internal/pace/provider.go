@@ -10,7 +10,8 @@ import (
 
 // Caller is a Turn that sends requests to models.
 type Caller struct {
-	// Namespace and Agent are those of the Turn. Namespaces take turns, and so do the Agents of a names
+	// Namespace and Agent are those of the Turn. Namespaces take turns, and so do the Agents of a
+	// namespace.
 	Namespace, Agent string
 	// Waits is called with the name of a provider when a request has waited for it for some seconds, and with an empty
 	// name when the wait is over. It must not block. It may be nil.

@@ -272,7 +272,7 @@ func SubAgentUsage(t *v1alpha1.Turn) *tool.Spent {
 	out := &tool.Spent{Turn: t.Name}
 	whole, known := true, decimal.Zero
 	for _, u := range []*v1alpha1.Usage{t.Status.Usage, t.Status.SubAgentUsage} {
-		if u == nil {
+		if u == nil || u.TotalTokens == 0 { // nothing was used, so nothing is unknown
 			continue
 		}
 		out.Usage = out.Usage.Add(model.Usage{

@@ -302,6 +302,11 @@ func TestSpent(t *testing.T) {
 			model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2},
 			"", "",
 		},
+		"sub-agents without a request": {
+			"nothing is unknown about no usage", usage(10, 5, "0.5", "USD"), &v1alpha1.Usage{},
+			model.Usage{InputTokens: 10, OutputTokens: 5, ReasoningTokens: 1, CacheReadTokens: 2},
+			"0.5 USD", "",
+		},
 		"two currencies": {
 			"there is no sum", usage(10, 5, "0.5", "USD"), usage(1, 1, "0.25", "EUR"),
 			model.Usage{InputTokens: 11, OutputTokens: 6, ReasoningTokens: 2, CacheReadTokens: 4},

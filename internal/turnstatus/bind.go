@@ -65,8 +65,8 @@ func Bind(t *v1alpha1.Turn, b Binding, now time.Time) {
 // boundTo returns the message of a bound Turn.
 func boundTo(executor string) string { return fmt.Sprintf("bound to executor %q", executor) }
 
-// Adopt binds a bound Turn anew to its executor, so that writes of the earlier run are refused. What that run waited for
-// no longer matters.
+// Adopt binds a bound Turn anew to its executor, so that writes of the earlier run are refused. What that run waited
+// for no longer matters.
 func Adopt(t *v1alpha1.Turn, now time.Time) {
 	wait(t, v1alpha1.TurnReasonRunning, boundTo(t.BoundTo()), now)
 	t.Status.Executor.Epoch++

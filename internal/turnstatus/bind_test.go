@@ -114,8 +114,8 @@ func TestBindConditions(t *testing.T) {
 	}
 }
 
-// TestAdopt checks that the epoch refuses the writes of the earlier run, whose entries are unknown, and that the Turn no
-// longer waits for what the earlier run waited for.
+// TestAdopt checks that the epoch refuses the writes of the earlier run, whose entries are unknown, and that the Turn
+// no longer waits for what the earlier run waited for.
 func TestAdopt(t *testing.T) {
 	got := bound()
 	got.Status.Executor.JournalComplete = true

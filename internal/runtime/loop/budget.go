@@ -79,13 +79,12 @@ func (run *runner) budgetSpent() string {
 }
 
 // overBudget returns the reason why a request to a candidate must not be sent, or "" if it may be sent. The request is
-// expected to use its prompt and the longest reply that the candidate may give. If that length is unknown, only the
-// prompt counts.
+// expected to use its prompt and a long reply: see longReply.
 func (run *runner) overBudget(c *Candidate, r *Request) string {
 	if c.Unusable {
 		return "" // nothing is sent
 	}
-	reply := c.longestReply()
+	reply := run.longReply(c)
 	if c.ContextWindow > 0 {
 		reply = min(reply, max(0, c.ContextWindow-r.EstimatedTokens))
 	}
@@ -95,7 +94,7 @@ func (run *runner) overBudget(c *Candidate, r *Request) string {
 		if reply > 0 {
 			more = fmt.Sprintf("may use %d more, about %d for its prompt and up to %d for the reply", r.EstimatedTokens+reply,
 				r.EstimatedTokens, reply)
-			remedy = ": raise limits.maxTokens, or lower maxOutputTokens of the model"
+			remedy = ": raise limits.maxTokens, or lower parameters.maxOutputTokens of the Agent"
 		}
 		return fmt.Sprintf("the turn used %d tokens and the next request %s: together they exceed its budget of %d tokens%s",
 			tokens, more, l, remedy)
@@ -108,9 +107,28 @@ func (run *runner) overBudget(c *Candidate, r *Request) string {
 		more, remedy := fmt.Sprintf("would cost about %s more", expected.Amount), ""
 		if reply > 0 {
 			more = fmt.Sprintf("may cost %s more with a reply of up to %d tokens", expected.Amount, reply)
-			remedy = ": raise limits.maxCost, or lower maxOutputTokens of the model"
+			remedy = ": raise limits.maxCost, or lower parameters.maxOutputTokens of the Agent"
 		}
 		return fmt.Sprintf("the turn cost %s and the next request %s: together they exceed its budget of %s%s", cost, more, l, remedy)
 	}
 	return ""
+}
+
+// usualReply is the number of tokens that a reply is expected to have if the request does not limit it.
+const usualReply = 1024
+
+// longReply returns the number of tokens that a reply of a candidate is expected to have at most, or 0 if that is
+// unknown. It is the limit that the Agent sets, because the request contains it. What a model could write if it were
+// asked to is far more than what it usually writes. So without a limit of the Agent, the longest reply of the Turn so
+// far counts, and at least usualReply, if the model is declared to write so much.
+func (run *runner) longReply(c *Candidate) int64 {
+	longest := c.longestReply()
+	if c.Parameters.MaxOutputTokens != nil {
+		return longest
+	}
+	usual := int64(usualReply)
+	for one := range run.State.Spendings {
+		usual = max(usual, one.Usage.OutputTokens)
+	}
+	return min(longest, usual)
 }

@@ -169,8 +169,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestBudgetCountsTheLongestReply checks that a request is not sent if its reply may exceed the budget.
-func TestBudgetCountsTheLongestReply(t *testing.T) {
+// TestBudgetCountsALongReply checks that a request is not sent if its reply may exceed the budget.
+func TestBudgetCountsALongReply(t *testing.T) {
 	expensive := pricing(1_000_000, 2_000_000)
 	reasoned := *expensive
 	reasoned.Reasoning = new(decimal.NewFromInt(3_000_000))
@@ -189,29 +189,42 @@ func TestBudgetCountsTheLongestReply(t *testing.T) {
 		"tokens": {
 			"one is missing", 50, nil, 55, "0", nil, false,
 			"the turn used 0 tokens and the next request may use 56 more, about 6 for its prompt and up to 50 for the reply: " +
-				"together they exceed its budget of 55 tokens: raise limits.maxTokens, or lower maxOutputTokens of the model", 0,
+				"together they exceed its budget of 55 tokens: raise limits.maxTokens, or lower parameters.maxOutputTokens of the Agent", 0,
 		},
 		"shorter wanted": {"the lower limit counts", 50, new(20), 26, "0", nil, true, "", 0},
 		"longer wanted":  {"the model cannot write more", 20, new(50), 26, "0", nil, true, "", 0},
 		"only wanted": {
 			"nothing is declared", 0, new(20), 25, "0", nil, false, "the turn used 0 tokens and the next request may use 26 more, " +
 				"about 6 for its prompt and up to 20 for the reply: together they exceed its budget of 25 tokens: " +
-				"raise limits.maxTokens, or lower maxOutputTokens of the model",
+				"raise limits.maxTokens, or lower parameters.maxOutputTokens of the Agent",
 			0,
 		},
 		"cost suffices": {"6 for the prompt and 100 for the reply", 50, nil, 0, "106", expensive, true, "", 0},
 		"cost": {
 			"a part of 1 is missing", 50, nil, 0, "105.9", expensive, false,
 			"the turn cost 0 and the next request may cost 106 more with a reply of up to 50 tokens: together they exceed its budget " +
-				"of 105.9: raise limits.maxCost, or lower maxOutputTokens of the model", 0,
+				"of 105.9: raise limits.maxCost, or lower parameters.maxOutputTokens of the Agent", 0,
 		},
 		"reasoning": {
 			"the reply may be all reasoning", 50, nil, 0, "155", &reasoned, false,
 			"the turn cost 0 and the next request may cost 156 more with a reply of up to 50 tokens: together they exceed its budget " +
-				"of 155: raise limits.maxCost, or lower maxOutputTokens of the model", 0,
+				"of 155: raise limits.maxCost, or lower parameters.maxOutputTokens of the Agent", 0,
 		},
-		"unknown price": {"a cost that is unknown cannot be limited", 50, nil, 0, "0.0000000001", nil, true, "", 0},
-		"window":        {"prompt and reply are in one window", 50, nil, 40, "0", nil, true, "", 40},
+		"unknown price":               {"a cost that is unknown cannot be limited", 50, nil, 0, "0.0000000001", nil, true, "", 0},
+		"a model that can write much": {"it seldom does", 64_000, nil, 1030, "0", nil, true, "", 0},
+		"a model that can write much, and a small budget": {
+			"a usual reply may exceed it", 64_000, nil, 1029, "0", nil, false,
+			"the turn used 0 tokens and the next request may use 1030 more, about 6 for its prompt and up to 1024 for the reply: " +
+				"together they exceed its budget of 1029 tokens: raise limits.maxTokens, or lower parameters.maxOutputTokens of the Agent",
+			0,
+		},
+		"a long reply is wanted": {
+			"the request allows it", 64_000, new(2000), 2005, "0", nil, false,
+			"the turn used 0 tokens and the next request may use 2006 more, about 6 for its prompt and up to 2000 for the reply: " +
+				"together they exceed its budget of 2005 tokens: raise limits.maxTokens, or lower parameters.maxOutputTokens of the Agent",
+			0,
+		},
+		"window": {"prompt and reply are in one window", 50, nil, 40, "0", nil, true, "", 40},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, says("Done."))
@@ -227,6 +240,21 @@ func TestBudgetCountsTheLongestReply(t *testing.T) {
 				t.Errorf("end %+v, want %+v: %s", *end, want, tc.reason)
 			}
 		})
+	}
+}
+
+// TestBudgetExpectsAReplyAsLongAsTheLongest checks that a Turn with long replies is expected to have another one.
+func TestBudgetExpectsAReplyAsLongAsTheLongest(t *testing.T) {
+	first := asksFor("", call("c1", "find", `{}`))
+	first.reply.Usage = model.Usage{InputTokens: 10, OutputTokens: 3000}
+	c, s := candidate("one", 1, first, says("Done."))
+	c.MaxOutputTokens = 64_000
+	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+	in := withTools(input(t, c), find)
+	in.Limits.MaxTokens = 6000
+	end, err := loop.Run(t.Context(), &in)
+	if err != nil || end.Reason != loop.OverBudget || len(s.requests) != 1 {
+		t.Errorf("Run = %+v, %v after %d requests; want that a second reply of 3000 tokens exceeds the budget", end, err, len(s.requests))
 	}
 }
 

@@ -220,8 +220,8 @@ func TestNoReplyIsKeptAtTheGate(t *testing.T) {
 	}
 }
 
-// TestRetryAfterAtTheGate checks that the gate and not the loop waits as long as the endpoint asks, at most 5 minutes. If
-// another model can answer in that time, or the Turn ends before, no attempt follows.
+// TestRetryAfterAtTheGate checks that the gate and not the loop waits as long as the endpoint asks, at most 5
+// minutes. If another model can answer in that time, or the Turn ends before, no attempt follows.
 func TestRetryAfterAtTheGate(t *testing.T) {
 	const late = "busy (the next attempt in 5m0s would be after the turn's deadline)"
 	for name, tc := range map[string]struct {

@@ -51,15 +51,24 @@ func (p *Pricing) Cost(u Usage) *Cost {
 	return &Cost{Amount: sum.DivRound(million, 15), Currency: p.Currency, PriceDate: p.Date}
 }
 
-// Expected returns the cost of a request with a prompt and a reply of these lengths in tokens, without a cache. The
-// whole reply has the price of output or of reasoning, whichever is higher. Expected returns nil if p is nil.
+// Expected returns the cost of a request with a prompt and a reply of these lengths in tokens. The prompt has the price
+// of other input or of writing to a cache, and the whole reply that of output or of reasoning, whichever is higher.
+// Expected returns nil if p is nil.
 func (p *Pricing) Expected(prompt, reply int64) *Cost {
-	answer := p.Cost(Usage{InputTokens: prompt, OutputTokens: reply})
-	thought := p.Cost(Usage{InputTokens: prompt, OutputTokens: reply, ReasoningTokens: reply})
-	if answer != nil && thought.Amount.GreaterThan(answer.Amount) {
-		return thought
+	highest := p.Cost(Usage{InputTokens: prompt, OutputTokens: reply})
+	if highest == nil {
+		return nil
 	}
-	return answer
+	for _, u := range []Usage{
+		{InputTokens: prompt, OutputTokens: reply, ReasoningTokens: reply},
+		{InputTokens: prompt, CacheCreationTokens: prompt, OutputTokens: reply},
+		{InputTokens: prompt, CacheCreationTokens: prompt, OutputTokens: reply, ReasoningTokens: reply},
+	} {
+		if c := p.Cost(u); c.Amount.GreaterThan(highest.Amount) {
+			highest = c
+		}
+	}
+	return highest
 }
 
 // priceOr returns a price, or another one if there is none.

@@ -80,3 +80,28 @@ func TestCostOfAUsage(t *testing.T) {
 		})
 	}
 }
+
+// TestExpectedCost checks which prices a request is expected to have before it is sent.
+func TestExpectedCost(t *testing.T) {
+	high, low := decimal.NewFromInt(4), decimal.NewFromInt(1)
+	for name, tc := range map[string]struct {
+		reason           string
+		write, reasoning *decimal.Decimal
+		want             string
+	}{
+		"two prices":        {"1,000 tokens of each", nil, nil, "0.005 USD"},
+		"costly writes":     {"the whole prompt may be written to the cache", &high, nil, "0.007 USD"},
+		"costly reasoning":  {"the whole reply may be reasoning", nil, &high, "0.006 USD"},
+		"both":              {"both may happen", &high, &high, "0.008 USD"},
+		"cheaper than text": {"neither may happen", &low, &low, "0.005 USD"},
+	} {
+		p := pricing("USD", "2", "3", "0.5")
+		p.CacheWrite, p.Reasoning = tc.write, tc.reasoning
+		if c := p.Expected(1000, 1000); c.Amount.String()+" "+c.Currency != tc.want {
+			t.Errorf("%s: %s %s, want %s: %s", name, c.Amount, c.Currency, tc.want, tc.reason)
+		}
+	}
+	if c := (*model.Pricing)(nil).Expected(1, 1); c != nil {
+		t.Errorf("%+v without prices, want an unknown cost", c)
+	}
+}

@@ -128,8 +128,8 @@ func TestTurnThatFindsNoMemoryRecordsNothing(t *testing.T) {
 	}
 }
 
-// TestTurnsDoNotWaitForEachOther checks that a Turn whose reflection waits for the request of another Turn holds no memory
-// that the reply to that request needs.
+// TestTurnsDoNotWaitForEachOther checks that a Turn whose reflection waits for the request of another Turn holds no
+// memory that the reply to that request needs.
 func TestTurnsDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		replies := bytebudget.New(1<<20, 1<<20).Account("team", bytebudget.Replies)
