@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -136,12 +137,12 @@ func TestProgressAfterAFailedWrite(t *testing.T) {
 // answer to that write is lost, and the wait is over before the next write.
 func TestWaitWhoseWriteHasNoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		writes := 0
+		var writes atomic.Int64
 		e, _ := newExecutor(t, interceptor.Funcs{SubResourceUpdate: func(ctx context.Context, c client.Client, sub string,
 			o client.Object, opts ...client.SubResourceUpdateOption,
 		) error {
 			err := c.SubResource(sub).Update(ctx, o, opts...)
-			if writes++; writes == 1 && err == nil {
+			if writes.Add(1) == 1 && err == nil {
 				return broken
 			}
 			return err
@@ -150,8 +151,8 @@ func TestWaitWhoseWriteHasNoAnswer(t *testing.T) {
 		r.progress.begin(t.Context(), r.turn, r.writeProgress)
 		r.progress.awaitsProvider("demo")
 		time.Sleep(6 * time.Second)
-		if reason := stored(t, e).StateReason(); reason != v1alpha1.TurnReasonQueued || writes != 1 {
-			t.Fatalf("the Turn is %s after %d writes, want Queued after 1", reason, writes)
+		if reason := stored(t, e).StateReason(); reason != v1alpha1.TurnReasonQueued || writes.Load() != 1 {
+			t.Fatalf("the Turn is %s after %d writes, want Queued after 1", reason, writes.Load())
 		}
 		r.progress.awaitsProvider("")
 		time.Sleep(time.Minute)
