@@ -35,14 +35,15 @@ type Gate struct {
 	provider string
 
 	mu sync.Mutex
-	// whole has the limits of the provider, and limits those of its models. Both are the share of this executor.
-	whole  limiter
-	limits map[string]Limits
-	// executors is the number of executors that share the limits, and set has the limits of all of them.
-	executors int
-	set       Limits
-	lanes     map[string]*lane
-	queue     queue
+	// providerLimits are the limits of the provider, and modelLimits those of its models. executors is the number of
+	// executors that share them.
+	providerLimits Limits
+	modelLimits    map[string]Limits
+	executors      int
+	// whole keeps to this executor's share of the provider's limits, and lanes to that of each model's.
+	whole limiter
+	lanes map[string]*lane
+	queue queue
 	// refused counts the requests that were not let in.
 	refused int64
 	// wake lets requests in when a wait is over.
@@ -61,7 +62,7 @@ func New(provider string) *Gate {
 func (g *Gate) SetLimits(provider Limits, models map[string]Limits, executors int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.set, g.limits, g.executors = provider, models, executors
+	g.providerLimits, g.modelLimits, g.executors = provider, models, executors
 	g.applyLimits()
 }
 
@@ -77,9 +78,9 @@ func (g *Gate) SetExecutors(executors int) {
 
 func (g *Gate) applyLimits() {
 	now := clock()
-	g.whole.set(g.set, g.executors, now)
+	g.whole.set(g.providerLimits, g.executors, now)
 	for name, l := range g.lanes {
-		l.set(g.limits[name], g.executors, now)
+		l.set(g.modelLimits[name], g.executors, now)
 	}
 	g.letIn(now)
 }
@@ -336,8 +337,8 @@ func (g *Gate) lane(name string, now time.Time) *lane {
 			delete(g.lanes, other)
 		}
 	}
-	l = newLane(g, name)
-	l.set(g.limits[name], g.executors, now)
+	l = newLane(g)
+	l.set(g.modelLimits[name], g.executors, now)
 	g.lanes[name] = l
 	return l
 }

@@ -30,8 +30,7 @@ const (
 // lane has the requests to one model. Endpoints limit each model by itself, and one of them may fail alone.
 type lane struct {
 	limiter
-	gate  *Gate
-	model string
+	gate *Gate
 	// count is the number of requests so far.
 	count int64
 	// circuit holds requests back while the endpoint fails. openUntil is the end of that time, and last is the failure
@@ -57,8 +56,8 @@ type lane struct {
 	newest int64
 }
 
-func newLane(g *Gate, name string) *lane {
-	l := &lane{gate: g, model: name}
+func newLane(g *Gate) *lane {
+	l := &lane{gate: g}
 	l.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests: 1, Timeout: openFor,
 		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= failuresToOpen },

@@ -79,12 +79,12 @@ func (run *runner) budgetSpent() string {
 }
 
 // overBudget returns the reason why a request to a candidate must not be sent, or "" if it may be sent. The request is
-// expected to use its prompt and a long reply: see longReply.
+// expected to use its prompt and a long reply: see expectedReply.
 func (run *runner) overBudget(c *Candidate, r *Request) string {
 	if c.Unusable {
 		return "" // nothing is sent
 	}
-	reply := run.longReply(c)
+	reply := run.expectedReply(c)
 	if c.ContextWindow > 0 {
 		reply = min(reply, max(0, c.ContextWindow-r.EstimatedTokens))
 	}
@@ -117,11 +117,11 @@ func (run *runner) overBudget(c *Candidate, r *Request) string {
 // usualReply is the number of tokens that a reply is expected to have if the request does not limit it.
 const usualReply = 1024
 
-// longReply returns the number of tokens that a reply of a candidate is expected to have at most, or 0 if that is
+// expectedReply returns the number of tokens that a reply of a candidate is expected to have at most, or 0 if that is
 // unknown. It is the limit that the Agent sets, because the request contains it. What a model could write if it were
 // asked to is far more than what it usually writes. So without a limit of the Agent, the longest reply of the Turn so
 // far counts, and at least usualReply, if the model is declared to write so much.
-func (run *runner) longReply(c *Candidate) int64 {
+func (run *runner) expectedReply(c *Candidate) int64 {
 	longest := c.longestReply()
 	if c.Parameters.MaxOutputTokens != nil {
 		return longest
