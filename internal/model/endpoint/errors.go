@@ -114,12 +114,10 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 		return as(model.ContextLength, "the prompt is longer than the model's context window")
 	case strings.Contains(code, "content_filter"), strings.Contains(code, "content_policy"):
 		return as(model.ContentFiltered, "the content filter refused the request")
+	case isSpent(status, code, words):
+		return as(model.QuotaExceeded, "the account's quota is used up (HTTP %d): check its plan and billing", status)
 	case status == http.StatusUnauthorized, status == http.StatusForbidden, status == http.StatusBadRequest && refusesKey(words):
 		return as(model.Auth, "the endpoint refused the credentials (HTTP %d): check %s", status, p.credentials())
-	case containsAny(code, "insufficient_quota", "exceeded_current_quota", "budget_exceeded"), status == http.StatusPaymentRequired,
-		strings.Contains(detail, "credit balance is too low"): // Anthropic, with status 400
-		// The first two codes, of OpenAI and Moonshot, come with a 429, but waiting does not help.
-		return as(model.QuotaExceeded, "the account's quota is used up (HTTP %d): check its plan and billing", status)
 	case status == http.StatusTooManyRequests, strings.Contains(code, "rate_limit"):
 		return as(model.RateLimited, "the endpoint's rate limit is reached (HTTP %d)", http.StatusTooManyRequests)
 	case strings.Contains(code, "tool_use_failed"): // Groq, with status 400
@@ -138,6 +136,33 @@ func (p *Provider) statusError(status int, code, detail string) *model.Error {
 		return as(model.Overloaded, "the endpoint reported an error in the stream")
 	}
 	return as(model.Overloaded, "the endpoint failed (HTTP %d)", status)
+}
+
+// spentWords are the words of errors with status 400, 403 or 429 for an account that has used up its quota or its
+// credit. All of a row must occur, in lower case.
+var spentWords = [][]string{
+	{"credit balance is too low"},        // Anthropic, 400
+	{"reached your", "api usage limits"}, // Anthropic, 400, for a limit that the account has set
+	{"used all available credits"},       // xAI, 403 and 429
+	{"monthly spending limit"},           // the same
+	{"team", "have any credits"},         // xAI, 403, for a new team
+	{"team has no credits"},              // the same in its documentation
+	{"run out of credits"},               // xAI, 403
+	{"prepayment credits are depleted"},  // Gemini, 429
+}
+
+// isSpent reports whether an account has used up its quota or its credit, so that waiting does not help.
+func isSpent(status int, code, words string) bool {
+	switch {
+	case status == http.StatusPaymentRequired, containsAny(code, "insufficient_quota", "exceeded_current_quota", "budget_exceeded"):
+		return true // the first two codes are of OpenAI and Moonshot, with a 429
+	case status != http.StatusBadRequest && status != http.StatusForbidden && status != http.StatusTooManyRequests:
+		return false
+	}
+	words = strings.ToLower(words)
+	return slices.ContainsFunc(spentWords, func(row []string) bool {
+		return !slices.ContainsFunc(row, func(part string) bool { return !strings.Contains(words, part) })
+	})
 }
 
 // refusesKey reports whether the words of an error with status 400 refuse the key, as those of Gemini and xAI do.
