@@ -53,7 +53,7 @@ type RequestOptions struct {
 	// +optional
 	SystemMessages SystemMessages `json:"systemMessages,omitempty"`
 
-	// messageNames says whether messages have names, such as system_prompt.
+	// messageNames says whether system messages have names, such as system_prompt.
 	// +optional
 	MessageNames Switch `json:"messageNames,omitempty"`
 

@@ -121,8 +121,7 @@ func checkCacheable(t *testing.T, requests []wire, stable int64) {
 	}
 }
 
-// conversed returns the texts of messages that are not the system's. Names, and data of earlier calls, may differ from
-// Turn to Turn.
+// conversed returns the texts of messages that are not the system's. Data of earlier calls may differ from Turn to Turn.
 func conversed(w wire) (all []string) {
 	for _, m := range w.messages {
 		if m.Role != "system" {
@@ -144,4 +143,35 @@ func rawMessages(t *testing.T, w wire) []string {
 		all = append(all, string(m))
 	}
 	return all
+}
+
+// TestPrefixOfASession checks that the requests of a Session begin with the same bytes from Turn to Turn, so that the
+// server finds them in its cache. The facts of a Turn are not part of later Turns. Other dialects put system messages of
+// each Turn at the front, or data into calls.
+func TestPrefixOfASession(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range []string{"OpenAI", "AzureOpenAI"} {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			url, received := strictServers[dialect].serve(t, dialect, false)
+			f := conversation(t, serveTools(t, "").url, dialect)
+			f["second.yaml"] = secondYAML
+			f["third.yaml"] = strings.ReplaceAll(secondYAML, "second", "third")
+			dir, data := f.written(t, url), t.TempDir()
+			for _, name := range []string{"first", "second", "third"} {
+				capstan(t, "run", "-f", dir, "--turn", name, "--data-dir", data).mustEnd(t, exit.OK)
+			}
+			requests := received.requests()
+			if len(requests) != 6 {
+				t.Fatalf("%d requests, want 2 of each Turn", len(requests))
+			}
+			for i := 2; i < len(requests); i += 2 {
+				before, after := rawMessages(t, requests[i-1]), rawMessages(t, requests[i])
+				before = slices.DeleteFunc(before, func(m string) bool { return strings.Contains(m, `"name":"context_pack"`) })
+				if len(before) >= len(after) || !slices.Equal(before, after[:len(before)]) {
+					t.Errorf("Turn %d begins with other messages than the Turn before: %s", i/2+1, cmp.Diff(before, after))
+				}
+			}
+		})
+	}
 }

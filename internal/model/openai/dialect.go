@@ -15,7 +15,7 @@ type Dialect struct {
 	MaxTokens bool
 	// System says where system messages may be.
 	System SystemPlace
-	// NoNames omits the names of messages.
+	// NoNames omits the names of system messages. Others have none.
 	NoNames bool
 	// NoStreamOptions omits stream_options, which ask for the usage.
 	NoStreamOptions bool

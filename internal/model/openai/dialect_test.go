@@ -52,13 +52,13 @@ func TestSwitchesOfADialect(t *testing.T) {
 			openai.Dialect{NoNames: true},
 			"messages",
 			`[{"role":"system","content":"Be brief."},{"role":"user","content":"hello"}]`,
-			`[{"role":"system","name":"system_prompt","content":"Be brief."},{"role":"user","name":"user_message","content":"hello"}]`,
+			`[{"role":"system","name":"system_prompt","content":"Be brief."},{"role":"user","content":"hello"}]`,
 		},
 		"developer": {
 			openai.Dialect{DeveloperRole: true},
 			"messages",
-			`[{"role":"developer","name":"system_prompt","content":"Be brief."},{"role":"user","name":"user_message","content":"hello"}]`,
-			`[{"role":"system","name":"system_prompt","content":"Be brief."},{"role":"user","name":"user_message","content":"hello"}]`,
+			`[{"role":"developer","name":"system_prompt","content":"Be brief."},{"role":"user","content":"hello"}]`,
+			`[{"role":"system","name":"system_prompt","content":"Be brief."},{"role":"user","content":"hello"}]`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

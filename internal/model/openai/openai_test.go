@@ -156,10 +156,12 @@ func TestRequests(t *testing.T) {
 			func(c *openai.Config) { c.BaseURL += "//" }, func(s sent) bool { return s.Stream },
 		},
 		"message name": {
-			"messages have names",
+			"only system messages have names: those of a conversation must stay the same in later Turns",
 			model.Parameters{},
 			nil,
-			func(s sent) bool { return s.Messages[1].Name == "user_message" && s.Messages[1].Role == "user" },
+			func(s sent) bool {
+				return s.Messages[0].Name == "system_prompt" && s.Messages[1].Name == "" && s.Messages[1].Role == "user"
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

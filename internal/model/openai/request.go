@@ -35,7 +35,8 @@ type chatRequest struct {
 
 type chatMessage struct {
 	Role string `json:"role"`
-	// Name is not part of a tool's message, and some servers refuse it there.
+	// Name is that of a system message. The messages of a conversation have none: a later Turn of a Session must send
+	// the same bytes again, so that the server finds them in its cache. In a tool's message, some servers refuse a name.
 	Name string `json:"name,omitempty"`
 	// Content is null in an assistant's message that has only tool calls, because some servers refuse an empty
 	// text.
@@ -133,14 +134,14 @@ func messagesOf(messages []model.Message, d *Dialect) []chatMessage {
 		}
 	}
 	for i, m := range messages {
-		sent := chatMessage{Role: string(m.Role), Name: m.Name, Content: &m.Content}
-		if d.NoNames {
-			sent.Name = ""
+		sent := chatMessage{Role: string(m.Role), Content: &m.Content}
+		if m.Role == model.RoleSystem && !d.NoNames {
+			sent.Name = m.Name
 		}
 		switch {
 		case m.Role == model.RoleTool:
 			// Send it even without content, because the API requires an answer to each call.
-			sent.Name, sent.ToolCallID = "", endpoint.CallID(m.ToolCallID, d.CallIDs)
+			sent.ToolCallID = endpoint.CallID(m.ToolCallID, d.CallIDs)
 		case len(m.ToolCalls) > 0:
 			sent.ToolCalls = callsOf(m.ToolCalls, d.CallIDs)
 			if m.Content == "" {

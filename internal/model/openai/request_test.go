@@ -94,7 +94,7 @@ func TestToolMessagesOnTheWire(t *testing.T) {
 		"call and text": {
 			"the text is sent with the call",
 			model.Message{Role: model.RoleAssistant, Name: "reply", Content: "I count.", ToolCalls: []model.ToolCall{call}},
-			`{"role":"assistant","name":"reply","content":"I count.","tool_calls":[` + function("a", "count", `{"n":1}`) + `]}`,
+			`{"role":"assistant","content":"I count.","tool_calls":[` + function("a", "count", `{"n":1}`) + `]}`,
 		},
 		"calls": {
 			"calls are sent in order with unchanged arguments",
@@ -147,7 +147,7 @@ func TestToolMessagesOnTheWire(t *testing.T) {
 			req.Messages = append(req.Messages, tc.message)
 			got, _ := sentBody(t, req, "messages")
 			want := `[{"role":"system","name":"system_prompt","content":"Be ` +
-				`brief."},{"role":"user","name":"user_message","content":"hello"},` + tc.want + `]`
+				`brief."},{"role":"user","content":"hello"},` + tc.want + `]`
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s: -want +got:\n%s", tc.reason, diff)
 			}
