@@ -25,11 +25,8 @@ const pingTimeout = 15 * time.Second
 
 // keepAlive finds out within a minute that the peer of a connection is gone without a sign. A request over HTTP/1.1
 // would otherwise wait for its deadline, and a Turn with it.
+// While something is not acknowledged, there are no probes: see watchedConn.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 3}
-
-// unacknowledged is the longest time for which a peer may not acknowledge what was sent. Meanwhile, there are no probes
-// of keepAlive.
-const unacknowledged = time.Minute
 
 // streamBuffer bounds the bytes of one response over HTTP/2 that arrive before they are read. They are in the memory of
 // this process. It is as large as the usual buffer of the kernel for a connection over HTTP/1.1.
@@ -43,6 +40,10 @@ const maxIdle = 256
 // allows. It checks each address when it connects to it. timeout bounds the whole connection, including the
 // resolution of its name. Errors wrap a *Refused if an address is refused.
 func (p *Policy) DialContext(timeout time.Duration) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return p.dialWatched(timeout, usualWatch)
+}
+
+func (p *Policy) dialWatched(timeout time.Duration, w watch) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil || !strings.HasPrefix(network, "tcp") {
@@ -50,18 +51,19 @@ func (p *Policy) DialContext(timeout time.Duration) func(ctx context.Context, ne
 		}
 		dialer := net.Dialer{
 			Timeout: timeout, KeepAliveConfig: keepAlive,
-			ControlContext: func(ctx context.Context, _, address string, conn syscall.RawConn) error {
+			ControlContext: func(ctx context.Context, _, address string, _ syscall.RawConn) error {
 				target, err := netip.ParseAddrPort(address)
 				if err != nil {
 					return fmt.Errorf("failed to parse the address %q: %w", address, err)
 				}
-				if err := p.Check(ctx, host, target.Addr()); err != nil {
-					return err
-				}
-				return limitUnacknowledged(conn)
+				return p.Check(ctx, host, target.Addr())
 			},
 		}
-		return dialer.DialContext(ctx, network, address)
+		conn, err := dialer.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return newWatchedConn(conn, w), nil
 	}
 }
 
