@@ -2,9 +2,11 @@ package pace_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -365,4 +367,225 @@ func TestManyModels(t *testing.T) {
 			t.Errorf("the gate keeps the state of %d models, want at most 65", n)
 		}
 	})
+}
+
+// silence is the end of a request whose Turn has no time left, without an answer.
+func silence() pace.Outcome {
+	o := failure(model.Cancelled, 0)
+	o.Silent = true
+	return o
+}
+
+// TestSilentEndpoint checks when an endpoint that accepts requests without an answer counts as failed. Time is virtual.
+func TestSilentEndpoint(t *testing.T) {
+	// wait is a number of requests that are sent at once and end in silence.
+	wait := func(n int, takes time.Duration) func(*harness) {
+		return func(h *harness) {
+			for range n {
+				h.send("n", request("a", "x"), takes, silence())
+			}
+			h.all.Wait()
+		}
+	}
+	answer := func(begins time.Duration) func(*harness) {
+		return func(h *harness) {
+			p := h.enter(request("a", "x"))
+			time.Sleep(begins)
+			p.ObserveBegin()
+			p.Done(pace.Outcome{})
+		}
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		steps  []func(*harness)
+		open   bool
+	}{
+		"five":      {"none of them got an answer", []func(*harness){wait(5, time.Minute)}, true},
+		"in turn":   {"they need not overlap", []func(*harness){wait(3, time.Minute), wait(2, time.Minute)}, true},
+		"four":      {"four are not enough", []func(*harness){wait(4, time.Minute)}, false},
+		"short":     {"they have not waited for long", []func(*harness){wait(9, 19*time.Second)}, false},
+		"an answer": {"the endpoint works", []func(*harness){wait(4, time.Minute), answer(time.Second), wait(4, time.Minute)}, false},
+		"a slow model": {
+			"an answer is known to take as long", []func(*harness){answer(time.Minute), wait(9, 100*time.Second)}, false,
+		},
+		"slower than ever": {
+			"an answer never took half as long", []func(*harness){answer(time.Minute), wait(5, 2*time.Minute)}, true,
+		},
+		"a busy model": {
+			"an answer has begun while they waited",
+			[]func(*harness){func(h *harness) {
+				for range 9 {
+					h.send("n", request("a", "x"), 100*time.Second, silence())
+				}
+				time.Sleep(time.Second)
+				answer(10 * time.Second)(h)
+				h.all.Wait()
+			}},
+			false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t, pace.Limits{})
+				for _, step := range tc.steps {
+					step(h)
+				}
+				if open := len(h.Use().Open) > 0; open != tc.open {
+					t.Errorf("open: %t, want %t: %s", open, tc.open, tc.reason)
+				}
+			})
+		})
+	}
+}
+
+// TestAnswerAfterSilence checks that an answer to any request closes a circuit that silence has opened, and that a Turn
+// with another model does not wait before.
+func TestAnswerAfterSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHarness(t, pace.Limits{})
+		slow := h.enter(request("a", "x"))
+		for range 5 {
+			h.send("n", request("a", "x"), time.Minute, silence())
+		}
+		h.all.Wait()
+		other := request("a", "x")
+		other.Fallback = true
+		_, err := h.Enter(t.Context(), other)
+		const want = `provider "main": no request was sent, because the last 5 requests to the model failed: the endpoint has ` +
+			`accepted 5 requests in a row, and has not begun an answer to any of them in its time`
+		if err == nil || err.Error() != want || model.AsError(err).Kind != model.Timeout {
+			t.Errorf("Enter: %v, want %q", err, want)
+		}
+		h.send("trial", request("a", "x"), time.Hour, silence())
+		h.send("next", request("a", "x"), 0, pace.Outcome{})
+		time.Sleep(15 * time.Second)
+		slow.ObserveBegin()
+		synctest.Wait()
+		if open := h.Use().Open; len(open) > 0 {
+			t.Errorf("open: %v, want none after the answer", open)
+		}
+		slow.Done(pace.Outcome{})
+		h.all.Wait()
+		if got, want := h.seconds(), []float64{0, 0, 0, 0, 0, 70, 75}; !nearly(got, want) {
+			t.Errorf("let in after %v seconds, want %v", got, want)
+		}
+	})
+}
+
+// TestSilentTurns checks which ends of requests behind a gate count as silence.
+func TestSilentTurns(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		first  time.Duration // bound of the request itself
+		answer time.Duration // 0 means that none begins
+		cancel bool
+		open   bool
+	}{
+		"the Turn's time is over": {"no answer began", 0, 0, false, true},
+		"an own bound":            {"no answer began in half of the time", 30 * time.Second, 0, false, true},
+		"an answer has begun":     {"the model is slow", 0, 50 * time.Second, false, false},
+		"cancelled":               {"a person did it", 0, 0, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				gate := pace.New("main")
+				p := gate.Provider(pace.Caller{Namespace: "a"}, silentModel{tc.answer})
+				for range 5 {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					if tc.cancel {
+						time.AfterFunc(50*time.Second, cancel)
+					}
+					_, err := p.Generate(ctx, &model.Request{FirstEventTimeout: tc.first})
+					cancel()
+					if err == nil {
+						t.Fatal("the model has answered")
+					}
+				}
+				if open := len(gate.Use().Open) > 0; open != tc.open {
+					t.Errorf("open: %t, want %t: %s", open, tc.open, tc.reason)
+				}
+			})
+		})
+	}
+}
+
+// silentModel begins an answer after some time, or never, and finishes none.
+type silentModel struct{ begins time.Duration }
+
+// Generate waits for its bounds as an adapter does.
+func (m silentModel) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
+	var first, begins <-chan time.Time
+	if r.FirstEventTimeout > 0 {
+		first = time.After(r.FirstEventTimeout)
+	}
+	if m.begins > 0 {
+		begins = time.After(m.begins)
+	}
+	for {
+		select {
+		case <-begins:
+			r.Observer.ObserveBegin()
+			first = nil
+		case <-first:
+			return nil, &model.Error{Kind: model.Timeout, MayBeBilled: true}
+		case <-ctx.Done():
+			return nil, &model.Error{Kind: model.Cancelled, MayBeBilled: true}
+		}
+	}
+}
+
+// TestLateRequests checks that requests whose permission is old are not sent at once, as after an outage of the
+// journal.
+func TestLateRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := pace.New("main")
+		gate.SetLimits(pace.Limits{RequestsPerMinute: 60}, nil, 1)
+		var mu sync.Mutex
+		var sent []float64
+		begin := time.Now()
+		p := gate.Provider(pace.Caller{Namespace: "a"}, generate(func(context.Context, *model.Request) (*model.Reply, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			sent = append(sent, time.Since(begin).Round(time.Millisecond).Seconds())
+			return &model.Reply{}, nil
+		})).(model.Gate)
+		var all sync.WaitGroup
+		stop := make(chan struct{})
+		for i := range 6 {
+			ticket, err := p.Enter(t.Context(), model.Wait{Model: "m", Stop: stop})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Go(func() {
+				time.Sleep(time.Until(begin.Add(time.Minute)))
+				_, err := ticket.Generate(t.Context(), &model.Request{Model: "m"})
+				if stopped := errors.Is(err, model.ErrStopped); err != nil && (!stopped || !model.AsError(err).Unsent) {
+					t.Errorf("request %d: %v", i, err)
+				}
+			})
+		}
+		time.Sleep(time.Until(begin.Add(time.Minute + 3500*time.Millisecond)))
+		close(stop)
+		all.Wait()
+		if want := []float64{60, 61, 62, 63}; !nearly(sent, want) {
+			t.Errorf("sent after %v seconds, want %v, and the others stopped", sent, want)
+		}
+		fresh, err := p.Enter(t.Context(), model.Wait{Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		before := time.Now()
+		if _, err := fresh.Generate(t.Context(), &model.Request{Model: "m"}); err != nil || time.Now().After(before) {
+			t.Errorf("a fresh request was sent after %s: %v", time.Since(before), err)
+		}
+	})
+}
+
+// generate is a model.Provider.
+type generate func(context.Context, *model.Request) (*model.Reply, error)
+
+// Generate calls the function.
+func (g generate) Generate(ctx context.Context, r *model.Request) (*model.Reply, error) {
+	return g(ctx, r)
 }

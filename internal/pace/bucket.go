@@ -54,6 +54,14 @@ func (b *bucket) take(amount float64) {
 	}
 }
 
+// giveBack gives an amount back that was taken some time ago. The part that has flowed in since then is lost: the bucket
+// may have been full meanwhile, and what was taken from it long ago would otherwise be there a second time.
+func (b *bucket) giveBack(amount float64, ago time.Duration) {
+	if b != nil {
+		b.take(-max(0, amount-b.perSecond*ago.Seconds()))
+	}
+}
+
 // seconds returns a number of seconds as a duration, rounded up to microseconds so that a timer does not fire too
 // early. It returns 0 if the number is not positive.
 func seconds(s float64) time.Duration {

@@ -301,7 +301,7 @@ func (g *Gate) admit(w *waiter, now time.Time) *Permit {
 	if err != nil {
 		return nil
 	}
-	p := &Permit{gate: g, lane: l, tokens: w.request.Tokens, done: done}
+	p := &Permit{gate: g, lane: l, tokens: w.request.Tokens, admitted: now, done: done}
 	g.whole.take(float64(p.tokens))
 	l.take(float64(p.tokens))
 	l.admitted(p, now)
@@ -379,11 +379,13 @@ func (l *limiter) take(tokens float64) {
 	l.tokens.take(tokens)
 }
 
-// settle counts the end of a request that has used another number of tokens than was taken for it.
-func (l *limiter) settle(o *Outcome, taken int64) {
+// settle counts the end of a request that has used another number of tokens than was taken for it some time ago.
+func (l *limiter) settle(o *Outcome, taken int64, ago time.Duration) {
 	l.inside--
-	l.tokens.take(float64(o.Tokens - taken))
 	if o.Unsent {
-		l.requests.take(-1)
+		l.requests.giveBack(1, ago)
+		l.tokens.giveBack(float64(taken-o.Tokens), ago)
+		return
 	}
+	l.tokens.take(float64(o.Tokens - taken))
 }

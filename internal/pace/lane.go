@@ -2,6 +2,7 @@ package pace
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -15,6 +16,9 @@ const (
 	// until one request tries the endpoint.
 	failuresToOpen = 5
 	openFor        = 10 * time.Second
+	// silentFor is how long a request must wait for the first part of an answer, at least, until silence counts as a
+	// failure.
+	silentFor = 20 * time.Second
 	// trialFor is how long the first part of that answer may take until another request tries the endpoint, too.
 	trialFor = 30 * time.Second
 	// maxPause bounds each pause that an endpoint asks for. Then one request asks again.
@@ -38,6 +42,11 @@ type lane struct {
 	circuit   *gobreaker.TwoStepCircuitBreaker[struct{}]
 	openUntil time.Time
 	last      *model.Error
+	// heardAt is when an answer last began, or zero. slowest is the longest time from a request to the beginning of its
+	// answer, with less weight for older ones. silent counts the requests since heardAt that have ended in silence.
+	heardAt time.Time
+	slowest time.Duration
+	silent  uint32
 	// trial is the newest request that tries an endpoint that has failed, or nil, and trialUntil is the time until
 	// which no other one does.
 	trial      *Permit
@@ -60,7 +69,7 @@ func newLane(g *Gate) *lane {
 	l := &lane{gate: g}
 	l.circuit = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests: 1, Timeout: openFor,
-		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= failuresToOpen },
+		ReadyToTrip:   func(c gobreaker.Counts) bool { return max(c.ConsecutiveFailures, l.silent) >= failuresToOpen },
 		IsExcluded:    func(err error) bool { return errors.Is(err, errNoSign) },
 		OnStateChange: func(_ string, from, to gobreaker.State) { l.changed(from, to) },
 	})
@@ -75,6 +84,35 @@ func (l *lane) changed(from, to gobreaker.State) {
 		l.openUntil = now.Add(openFor + time.Millisecond)
 	case from == gobreaker.StateHalfOpen:
 		l.startRamp(now)
+	}
+}
+
+// silentEnd returns the sign of a request that has ended before a part of its answer arrived. An endpoint that accepts
+// requests and never answers has failed, but a slow model has not. So silence is a failure only after several requests
+// in a row that were sent after the newest answer had begun. Each must have waited for twice the time that such a
+// beginning has taken.
+func (l *lane) silentEnd(p *Permit, now time.Time) error {
+	if p.begun || p.admitted.Before(l.heardAt) || now.Sub(p.admitted) < max(silentFor, 2*l.slowest) {
+		return errNoSign
+	}
+	if l.silent++; l.silent < failuresToOpen {
+		return errNoSign
+	}
+	return &model.Error{Kind: model.Timeout, Message: fmt.Sprintf(
+		"the endpoint has accepted %d requests in a row, and has not begun an answer to any of them in its time", l.silent)}
+}
+
+// heard records that the answer to a request has begun. If the circuit has opened because of silence, it closes.
+func (l *lane) heard(p *Permit, now time.Time) {
+	if p.begun {
+		return
+	}
+	p.begun = true
+	took := now.Sub(p.admitted)
+	l.heardAt, l.slowest = now, max(took, l.slowest-(l.slowest-took)/8)
+	wasSilent := l.silent >= failuresToOpen
+	if l.silent = 0; wasSilent && l.circuit.State() == gobreaker.StateHalfOpen {
+		l.trialSucceeded(p)
 	}
 }
 
@@ -99,7 +137,7 @@ func (l *lane) isTrying(now time.Time) bool {
 // trialSucceeded closes the circuit after the answer to a trial has begun. An earlier trial may succeed after a later
 // one has begun. Then the later one has succeeded, too, as far as the circuit knows.
 func (l *lane) trialSucceeded(p *Permit) {
-	if l.circuit.State() == gobreaker.StateHalfOpen && p.done == nil {
+	if l.circuit.State() == gobreaker.StateHalfOpen && l.trial != p {
 		if l.trial != nil {
 			l.trial.report(nil)
 		} else if done, err := l.circuit.Allow(); err == nil {

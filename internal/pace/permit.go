@@ -2,6 +2,7 @@ package pace
 
 import (
 	"errors"
+	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -13,8 +14,12 @@ type Permit struct {
 	tokens int64
 	// number is the number of the request among those to the model.
 	number int64
+	// admitted is when the request was let in.
+	admitted time.Time
 	// tries is true if the request tries an endpoint that has failed, until the first part of its answer has arrived.
 	tries bool
+	// begun is true once the endpoint has answered, or has begun to.
+	begun bool
 	// done tells the circuit about the result. It is nil once the circuit knows it, or needs it no more.
 	done func(error)
 	// ended is true once the request has ended.
@@ -31,6 +36,8 @@ type Outcome struct {
 	Failure *model.Error
 	// OwnTimeout is true if the request itself bounded the time, so a time-out is no sign of a failed endpoint.
 	OwnTimeout bool
+	// Silent is true if the time of the request or of its Turn was over before a part of an answer arrived.
+	Silent bool
 }
 
 // errNoSign means that the end of a request says nothing about the endpoint.
@@ -79,9 +86,14 @@ func (p *Permit) finish(o Outcome) {
 	g.used = now
 	o.Tokens = boundedTokens(o.Tokens)
 	o.Unsent = o.Unsent || o.Failure != nil && o.Failure.Unsent
-	g.whole.settle(&o, p.tokens)
-	l.settle(&o, p.tokens)
+	g.whole.settle(&o, p.tokens, now.Sub(p.admitted))
+	l.settle(&o, p.tokens, now.Sub(p.admitted))
 	sign := o.sign()
+	if errors.Is(sign, errNoSign) && o.Silent {
+		sign = l.silentEnd(p, now)
+	} else if sign == nil {
+		l.heard(p, now)
+	}
 	if failure, ok := errors.AsType[*model.Error](sign); ok {
 		l.last = failure
 	}
@@ -124,11 +136,15 @@ func (p *Permit) ObserveBegin() {
 	g := p.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if p.ended || !p.tries {
+	if p.ended {
 		return
 	}
-	p.lane.trialSucceeded(p)
-	g.letIn(clock())
+	now := clock()
+	p.lane.heard(p, now)
+	if p.tries {
+		p.lane.trialSucceeded(p)
+	}
+	g.letIn(now)
 }
 
 // boundedTokens returns a number of tokens that an endpoint has reported, within bounds.

@@ -40,7 +40,7 @@ func (g *gated) Enter(ctx context.Context, w model.Wait) (model.Ticket, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ticket{permit: permit, tokens: w.Tokens, inner: g.inner}, nil
+	return &ticket{permit: permit, request: r, inner: g.inner}, nil
 }
 
 func (g *gated) waits(waits bool) {
@@ -55,49 +55,77 @@ func (g *gated) waits(waits bool) {
 func (g *gated) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	ticket, err := g.Enter(ctx, model.Wait{Model: req.Model})
 	if err != nil {
-		if _, ok := errors.AsType[*model.Error](err); !ok {
-			err = &model.Error{Kind: model.Cancelled, Message: "the request was cancelled", Err: err, Unsent: true}
-		}
-		return nil, err
+		return nil, unsent(err)
 	}
 	return ticket.Generate(ctx, req)
 }
 
+// unsent returns the failure of a request that was not let in.
+func unsent(err error) error {
+	if _, ok := errors.AsType[*model.Error](err); ok {
+		return err
+	}
+	return &model.Error{Kind: model.Cancelled, Message: "the request was cancelled", Err: err, Unsent: true}
+}
+
+// freshFor is how long after it was let in a request may be sent.
+const freshFor = 5 * time.Second
+
 // ticket implements model.Ticket.
 type ticket struct {
-	permit *Permit
-	tokens int64
-	inner  model.Provider
+	permit  *Permit
+	request *Request
+	inner   model.Provider
+}
+
+// renew waits again if too much time has passed since the request was let in. Otherwise, all requests that were let in
+// during an outage of the journal would be sent at once.
+func (t *ticket) renew(ctx context.Context) error {
+	gate := t.permit.gate
+	if clock().Sub(t.permit.admitted) <= freshFor {
+		return nil
+	}
+	t.Leave()
+	permit, err := gate.Enter(ctx, t.request)
+	if err != nil {
+		return unsent(err)
+	}
+	t.permit = permit
+	return nil
 }
 
 // Leave gives the ticket back.
 func (t *ticket) Leave() { t.permit.Done(Outcome{Unsent: true}) }
 
-// Generate sends the request.
+// Generate sends the request. If it was let in some time ago, it waits for its turn again before.
 func (t *ticket) Generate(ctx context.Context, req *model.Request) (*model.Reply, error) {
 	defer t.Leave() // after a panic of the adapter
+	if err := t.renew(ctx); err != nil {
+		return nil, err
+	}
 	req.Observer = t.permit
 	bound, begin := req.FirstEventTimeout, time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
 	reply, err := t.inner.Generate(ctx, req)
-	t.finish(reply, err, bound > 0 && time.Since(begin) >= bound)
+	t.finish(reply, err, bound > 0 && time.Since(begin) >= bound, errors.Is(ctx.Err(), context.DeadlineExceeded))
 	return reply, err
 }
 
 // finish must not be inlined: its variables would stay on the stack of a waiting Turn.
 //
 //go:noinline
-func (t *ticket) finish(reply *model.Reply, err error, ownTimeout bool) {
+func (t *ticket) finish(reply *model.Reply, err error, ownTimeout, timeOver bool) {
 	o := Outcome{OwnTimeout: ownTimeout}
 	var usage model.Usage
 	if err != nil {
 		o.Failure = model.AsError(err)
 		usage = o.Failure.Usage
+		o.Silent = o.Failure.Kind == model.Timeout && ownTimeout || o.Failure.Kind == model.Cancelled && timeOver
 	} else {
 		usage = reply.Usage
 	}
 	o.Tokens = boundedTokens(usage.InputTokens) + boundedTokens(usage.OutputTokens)
 	if o.Tokens == 0 && (err == nil || o.Failure.MayBeBilled) {
-		o.Tokens = t.tokens
+		o.Tokens = t.request.Tokens
 	}
 	t.permit.Done(o)
 }

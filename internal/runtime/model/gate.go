@@ -19,8 +19,9 @@ type Gate interface {
 	Enter(ctx context.Context, w Wait) (Ticket, error)
 }
 
-// Ticket is the permission for one request. Generate sends it and uses up the ticket. Leave gives a ticket back that
-// was not used, and otherwise does nothing.
+// Ticket is the permission for one request. Generate sends it and uses up the ticket. If the ticket is older than some
+// seconds, Generate waits again as Enter does, and all its errors are *Error: that of a wait that was stopped wraps
+// ErrStopped. Leave gives a ticket back that was not used, and otherwise does nothing.
 type Ticket interface {
 	Provider
 	Leave()
