@@ -23,7 +23,7 @@ const maxCutOff = 8
 // an attempt, ask returns an End.
 func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End, error) {
 	wait := backoffOf(c)
-	r := requestEntry(c, q)
+	r := run.requestEntry(c, q)
 	sent, cutOff := run.State.sent(r)
 	// Each run may send at least one request, because a request that a restart cut off must not use up the only
 	// attempt. The number of such requests is bounded, because the request itself may be the reason why each run
@@ -58,6 +58,9 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		}
 		if err := run.recordFailure(ctx, c, r, failure, final, took.Milliseconds()); err != nil {
 			return nil, err
+		}
+		if errors.Is(err, model.ErrStopped) { // nothing was sent
+			return nil, ErrInterrupted
 		}
 		if final != nil {
 			return nil, final
@@ -120,9 +123,9 @@ func (run *runner) afterFailure(ctx context.Context, c *Candidate, r *Request, w
 }
 
 // requestEntry returns the journal entry for a request to a candidate.
-func requestEntry(c *Candidate, q *modelRequest) *Request {
+func (run *runner) requestEntry(c *Candidate, q *modelRequest) *Request {
 	return &Request{
-		Step: q.step, Purpose: q.purpose, Provider: c.ProviderName, Model: c.Model, EstimatedTokens: q.tokens,
+		Step: q.step, Purpose: q.purpose, Provider: c.ProviderName, Model: c.Model, Place: run.placeOf(c), EstimatedTokens: q.tokens,
 		EstimatedCost: c.Pricing.Cost(model.Usage{InputTokens: q.tokens}),
 	}
 }
@@ -180,7 +183,7 @@ func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, 
 	// A request that was cut short was sent all the same, so the request and its usage count. A later run asks again.
 	usage := usageOfFailure(r, failure)
 	entry := FailedRequest{
-		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Kind: failure.Kind,
+		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Place: r.Place, Kind: failure.Kind,
 		Message: failure.Message, RemoteMessage: failure.RemoteMessage,
 		Usage: usage, Cost: c.Pricing.Cost(usage), DurationMS: took, Unsent: failure.Unsent, MayBeBilled: failure.MayBeBilled,
 		Stack: stackOf(failure),

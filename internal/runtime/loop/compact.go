@@ -87,7 +87,7 @@ func (run *runner) compact(ctx context.Context, c *Candidate, p *prepare.Prepare
 func (run *runner) wantsSummary(c *Candidate, q *modelRequest, older []model.Message, forced bool) bool {
 	s := run.State
 	switch {
-	case !run.Context.Compact, len(older) == 0, s.gaveUp(q.step, ForCompaction, c) != nil, s.uselessSummary(q.step):
+	case !run.Context.Compact, len(older) == 0, s.gaveUp(q.step, ForCompaction, c, run.placeOf(c)) != nil, s.uselessSummary(q.step):
 		return false
 	case forced:
 		return true

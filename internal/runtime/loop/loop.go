@@ -286,7 +286,7 @@ func (run *runner) step(ctx context.Context, at, number int) (int, *End, error) 
 
 // failureBefore returns the failure with which an earlier run stopped asking a candidate for a step, or nil.
 func (run *runner) failureBefore(number int, c *Candidate) error {
-	if failure := run.State.gaveUp(number, ForStep, c); failure != nil {
+	if failure := run.State.gaveUp(number, ForStep, c, run.placeOf(c)); failure != nil {
 		return failure
 	}
 	return nil
@@ -344,6 +344,16 @@ func (run *runner) nextCandidate(at int, failure model.ErrorKind) int {
 		}
 	}
 	return next
+}
+
+// placeOf returns the place of a candidate in the chain, from 1.
+func (run *runner) placeOf(c *Candidate) int {
+	for at := range run.Chain {
+		if &run.Chain[at] == c {
+			return at + 1
+		}
+	}
+	return 0
 }
 
 // chainError returns the failure of a chain whose last candidate has failed. It names each candidate that was asked for

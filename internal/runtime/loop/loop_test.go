@@ -90,7 +90,7 @@ func TestBackoff(t *testing.T) {
 			requests := in.State.Requests
 			for i, r := range requests {
 				if want := (loop.Request{
-					Step: 1, Provider: "one", Model: c.Model, Attempt: i + 1, ID: s.requests[i].ID,
+					Step: 1, Provider: "one", Model: c.Model, Place: 1, Attempt: i + 1, ID: s.requests[i].ID,
 					EstimatedTokens: 6,
 				}); r != want {
 					t.Errorf("request %d is journalled as %+v, want %+v", i+1, r, want)
@@ -181,7 +181,7 @@ func TestAbortedRequestsCount(t *testing.T) {
 				time.AfterFunc(3*time.Second, func() { cancel(cause) })
 			}, cause,
 			[]loop.FailedRequest{{
-				Step: 1, Provider: "one", Model: "m", Kind: model.Cancelled,
+				Step: 1, Provider: "one", Model: "m", Place: 1, Kind: model.Cancelled,
 				Message: "the request was cancelled", Usage: model.Usage{InputTokens: 3}, DurationMS: 3000,
 			}},
 		},

@@ -29,17 +29,13 @@ func (run *runner) firstEventTimeout(ctx context.Context, c *Candidate, purpose 
 
 // hasFallback reports whether another candidate may answer after such a failure of a candidate.
 func (run *runner) hasFallback(c *Candidate, purpose Purpose, failure model.ErrorKind) bool {
-	if purpose != ForStep {
+	place := run.placeOf(c)
+	if purpose != ForStep || place == 0 {
 		return false
 	}
-	for at := range run.Chain {
-		if &run.Chain[at] != c {
-			continue
-		}
-		for next := run.nextCandidate(at, failure); next < len(run.Chain); next++ {
-			if !run.Chain[next].Unusable {
-				return true
-			}
+	for next := run.nextCandidate(place-1, failure); next < len(run.Chain); next++ {
+		if !run.Chain[next].Unusable {
+			return true
 		}
 	}
 	return false

@@ -24,7 +24,7 @@ func (run *runner) reflect(ctx context.Context, c *Candidate, draft *Step) error
 	if !run.Reflect || untrusted.Blank(draft.Reply.Text) || s.reflection(draft.Step) != nil {
 		return nil
 	}
-	if s.aside(draft.Step, ForReflection) == nil && s.gaveUp(draft.Step, ForReflection, c) == nil {
+	if s.aside(draft.Step, ForReflection) == nil && s.gaveUp(draft.Step, ForReflection, c, run.placeOf(c)) == nil {
 		if err := run.askReflection(ctx, c, draft.Step); err != nil && !run.outOfTime(ctx, err) {
 			return err
 		}

@@ -18,6 +18,8 @@ type Request struct {
 	Purpose  Purpose `json:"purpose,omitempty"`
 	Provider string  `json:"provider"`
 	Model    string  `json:"model"`
+	// Place is the place of the candidate in the chain, from 1. It is 0 in journals of older versions.
+	Place int `json:"place,omitempty"`
 	// Attempt counts the requests to this model for this step, over all runs, from 1.
 	Attempt int `json:"attempt"`
 	// ID is the request ID that the endpoint received.
@@ -37,6 +39,8 @@ type FailedRequest struct {
 	Model    string          `json:"model"`
 	Kind     model.ErrorKind `json:"kind"`
 	Message  string          `json:"message"`
+	// Place is the place of the candidate in the chain, from 1. It is 0 in journals of older versions.
+	Place int `json:"place,omitempty"`
 	// RemoteMessage is the text of the endpoint or of the network. Journals of older versions contain it at the end of
 	// Message.
 	RemoteMessage string      `json:"said,omitempty"`
@@ -161,6 +165,8 @@ type State struct {
 	// is true if the last of them is the newest request of all, so its end may still follow.
 	cutOff []Request
 	open   bool
+	// place is the place in the chain of the newest candidate.
+	place int
 	// shortened is the number of failed requests before the newest compaction. Refusals of a longer prompt do not
 	// count any more.
 	shortened int
@@ -198,7 +204,11 @@ func (s *State) Apply(e journal.Entry) error {
 		return s.applyRequest(e)
 	case journal.ModelFailed:
 		s.closeRequest()
-		return appendEntry(&s.FailedRequests, e)
+		err := appendEntry(&s.FailedRequests, e)
+		if err == nil {
+			s.place = s.FailedRequests[len(s.FailedRequests)-1].Place
+		}
+		return err
 	case journal.ModelReplied:
 		s.closeRequest()
 		return s.applyReply(e)
@@ -303,6 +313,7 @@ func (s *State) applyRequest(e journal.Entry) error {
 		return err
 	}
 	newest := &s.Requests[len(s.Requests)-1]
+	s.place = newest.Place
 	if newest.Step == 0 { // an old journal has no step: the request belongs to the next reply
 		newest.Step = len(s.Steps) + 1
 	}
@@ -435,14 +446,18 @@ func (s *State) sent(like *Request) (all, cutOff int) {
 	return count(s.Requests), count(s.cutOff)
 }
 
+// Place returns the place in the chain of the candidate that was asked last, from 1. It returns 0 if none was asked, or
+// if an older version has asked it.
+func (s *State) Place() int { return s.place }
+
 // gaveUp returns the failure with which a run stopped asking a candidate for a step and a purpose. It returns nil if
-// the candidate may be asked.
-func (s *State) gaveUp(step int, purpose Purpose, c *Candidate) *model.Error {
+// the candidate may be asked. A chain may have the same model in several places.
+func (s *State) gaveUp(step int, purpose Purpose, c *Candidate, place int) *model.Error {
 	like := &Request{Step: step, Purpose: purpose, Provider: c.ProviderName, Model: c.Model}
 	for i := range slices.Backward(s.FailedRequests) {
 		f := &s.FailedRequests[i]
 		switch {
-		case !f.isLike(like):
+		case !f.isLike(like), f.Place > 0 && f.Place != place:
 			continue
 		case f.GaveUp == "", f.Kind == model.ContextLength && i < s.shortened:
 			return nil

@@ -156,16 +156,19 @@ func (r *run) reflects() bool {
 	return r.in.ReflectEvery > 0 && number > 0 && number%int64(r.in.ReflectEvery) == 0
 }
 
-// startOfChain returns the index of the candidate that an earlier run has reached, or 0.
+// startOfChain returns the index of the candidate that an earlier run has reached, or 0: the one with the newest
+// messages, at the place that was asked last or behind it.
 func (r *run) startOfChain() int {
-	if p := r.replayed.prepared; p != nil {
-		for i, c := range r.in.Chain {
-			if c.ProviderName == p.Provider && c.Model == p.Model {
-				return i
-			}
-		}
+	p := r.replayed.prepared
+	if p == nil {
+		return 0
 	}
-	return 0
+	isPrepared := func(c loop.Candidate) bool { return c.ProviderName == p.Provider && c.Model == p.Model }
+	asked := min(max(r.replayed.loop.Place()-1, 0), len(r.in.Chain))
+	if behind := slices.IndexFunc(r.in.Chain[asked:], isPrepared); behind >= 0 {
+		return asked + behind
+	}
+	return max(slices.IndexFunc(r.in.Chain, isPrepared), 0)
 }
 
 // stopped turns an error of a run into a result if that error ends the Turn.

@@ -49,12 +49,14 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 }
 
 // dropCopies drops the run's own copies of data that it has read back from the journal. Otherwise both copies would
-// be held while the models and tools of the Turn work. If c is the last candidate of the chain, no more messages
-// are made, and only the part of the input that is still needed stays.
+// be held while the models and tools of the Turn work. If no other model follows c in the chain, no more messages are
+// made, and only the part of the input that is still needed stays. A chain may have c in several places.
 func (r *run) dropCopies(c loop.Candidate) {
 	if f := r.replayed.input; f != nil {
 		r.input = nil
-		if last := r.in.Chain[len(r.in.Chain)-1]; c.ProviderName == last.ProviderName && c.Model == last.Model {
+		isOther := func(o loop.Candidate) bool { return o.ProviderName != c.ProviderName || o.Model != c.Model }
+		first := slices.IndexFunc(r.in.Chain, func(o loop.Candidate) bool { return !isOther(o) })
+		if !slices.ContainsFunc(r.in.Chain[max(first, 0):], isOther) {
 			r.replayed.input = f.made()
 			r.memory.dropInput()
 		}

@@ -137,6 +137,43 @@ func TestResumeGoesOnWithTheFallback(t *testing.T) {
 	}
 }
 
+// TestResumeInAChainWithAModelTwice cuts off a run after each of its entries. The chain has the first model again at the
+// end. The next run asks no place of the chain again that has failed before.
+func TestResumeInAChainWithAModelTwice(t *testing.T) {
+	chain := func() (all []loop.Candidate, asked func() []int) {
+		one, first := candidate("p0", 1, fails(model.Auth))
+		two, second := candidate("p1", 1, fails(model.Auth))
+		again, third := candidate("p0", 1, says("Nothing."))
+		return []loop.Candidate{one, two, again}, func() []int { return []int{first.asked(), second.asked(), third.asked()} }
+	}
+	whole := &journaltest.Memory{}
+	candidates, _ := chain()
+	if result, err := engine(whole).Run(t.Context(), new(input(candidates...))); err != nil || result.Stop != turn.StopCompleted {
+		t.Fatalf("Run = %+v, %v; want the answer of the last model", result, err)
+	}
+	all := entries(t, whole, "uid")
+	for n := range all {
+		want := []int{1, 1, 1}
+		failed := 0
+		for _, e := range all[:n] {
+			switch e.Kind { //nolint:exhaustive // because the others do not count
+			case journal.ModelFailed:
+				want[failed] = 0
+				failed++
+			case journal.ModelReplied:
+				want[failed] = 0
+			}
+		}
+		candidates, asked := chain()
+		in := input(candidates...)
+		in.Epoch = 2
+		result, err := engine(copyOf(t, whole, &journaltest.Memory{}, n)).Run(t.Context(), new(in))
+		if err != nil || result.Stop != turn.StopCompleted || !slices.Equal(asked(), want) {
+			t.Errorf("after %d entries: %+v, %v, asked %v; want the answer, and %v", n, result, err, asked(), want)
+		}
+	}
+}
+
 func TestFencedRun(t *testing.T) {
 	for store, open := range journals {
 		t.Run(store, func(t *testing.T) {
