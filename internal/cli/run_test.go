@@ -263,6 +263,17 @@ func TestRunFallsBackAlongTheChain(t *testing.T) {
 	mustSay(t, got.err, "Asking small of", "Asking spare of", "demo/spare answered in place of demo/small")
 }
 
+// TestRunNamesTheProviderThatItWaitsFor checks that the progress says why the next request is not sent. The provider
+// allows the second request after 4 seconds.
+func TestRunNamesTheProviderThatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	url, _ := strictServers["Generic"].serve(t, "Generic", false)
+	f := manifests(t, serveTools(t, "").url, "Generic", "{timeoutSeconds: 30}").with(t, "agent.yaml", "  reflectEveryTurns: 1\n", "")
+	dir := f.with(t, "provider.yaml", "  type: OpenAI", "  type: OpenAI\n  limits: {requestsPerMinute: 15}").written(t, url)
+	got := capstan(t, "run", "-f", dir).mustEnd(t, exit.OK)
+	mustSay(t, got.err, `Waiting for ModelProvider "demo": its rate limits or its circuit breaker hold the next request back`)
+}
+
 func TestRunFollowsTheSpecOfTheTurn(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

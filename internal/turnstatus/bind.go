@@ -120,6 +120,11 @@ type RunWait struct {
 	Provider string
 }
 
+// WaitForProvider says that a run waits for a ModelProvider, and why.
+func WaitForProvider(name string) string {
+	return fmt.Sprintf("waiting for ModelProvider %q: its rate limits or its circuit breaker hold the next request back", name)
+}
+
 // ReportProgress writes the progress of a run that continues. waits says what the run waits for; nil means that this
 // has not changed.
 func ReportProgress(t *v1alpha1.Turn, r Run, waits *RunWait, now time.Time) {
@@ -133,8 +138,7 @@ func ReportProgress(t *v1alpha1.Turn, r Run, waits *RunWait, now time.Time) {
 		message += ", and waiting for memory: the conversations of the namespace use their whole share"
 	case waits.Provider != "":
 		reason = v1alpha1.TurnReasonQueued
-		message += fmt.Sprintf(", and waiting for ModelProvider %q: its rate limits or its circuit breaker hold the next request back",
-			waits.Provider)
+		message += ", and " + WaitForProvider(waits.Provider)
 	}
 	wait(t, reason, message, now)
 }

@@ -26,8 +26,9 @@ func (p *Bundle) ReadSecret(_ context.Context, key types.NamespacedName) (*corev
 }
 
 // Chain returns the providers of the Agent's models. In a cluster, one that can be used suffices. Here all must exist,
-// because the user can add the missing ones first. A Turn with PrepareOnly uses no provider and needs no Secret.
-func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache) ([]translate.Link, error) {
+// because the user can add the missing ones first. A Turn with PrepareOnly uses no provider and needs no Secret. waits is
+// for pace.Caller.
+func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache, waits func(provider string)) ([]translate.Link, error) {
 	var chain []translate.Link
 	for i, m := range p.Agent.Spec.Models {
 		object, ok := p.Set.ModelProvider(p.Turn.Namespace, m.ProviderRef.Name)
@@ -46,7 +47,7 @@ func (p *Bundle) Chain(ctx context.Context, cache *providers.Cache) ([]translate
 			if err != nil {
 				return nil, exit.WithCode(exit.Failed, p.noSecret(kindModelProvider, object.Name, err))
 			}
-			link.Provider = cache.Gated(object, pace.Caller{Namespace: object.Namespace, Agent: p.Agent.Name}, provider)
+			link.Provider = cache.Gated(object, pace.Caller{Namespace: object.Namespace, Agent: p.Agent.Name, Waits: waits}, provider)
 		}
 		chain = append(chain, link)
 	}

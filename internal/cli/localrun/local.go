@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -78,7 +79,7 @@ func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun,
 // prepare finds the models and the Secrets of all Agents, and opens the journal.
 func (j *localRun) prepare(ctx context.Context, p *bundle.Bundle) (err error) {
 	for _, member := range p.Team {
-		if j.chains[member.Agent.Name], err = member.Chain(ctx, j.providers); err != nil {
+		if j.chains[member.Agent.Name], err = member.Chain(ctx, j.providers, j.awaits); err != nil {
 			return err
 		}
 		if err := member.CheckSecrets(ctx); err != nil {
@@ -89,6 +90,15 @@ func (j *localRun) prepare(ctx context.Context, p *bundle.Bundle) (err error) {
 		return exit.WithCode(exit.Failed, err)
 	}
 	return nil
+}
+
+// awaits prints that a request waits for a ModelProvider. When the wait is over, the journal shows the request.
+func (j *localRun) awaits(provider string) {
+	if provider == "" || j.Quiet {
+		return
+	}
+	message := turnstatus.WaitForProvider(provider)
+	j.Env.Tell("%s", strings.ToUpper(message[:1])+message[1:])
 }
 
 func (j *localRun) close() error {
