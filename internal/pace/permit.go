@@ -60,7 +60,7 @@ func (o *Outcome) sign() error {
 			return errNoSign
 		}
 		return o.Failure
-	case model.Cancelled, model.Malformed, model.Unusable:
+	case model.Cancelled, model.Malformed, model.Unusable, model.OverBudget:
 		return errNoSign
 	case model.RateLimited, model.ContextLength, model.ContentFiltered, model.ReplyTooLong, model.Auth, model.InvalidRequest,
 		model.QuotaExceeded:

@@ -52,6 +52,14 @@ func TakesSchemas(spec *v1alpha1.ModelProviderSpec) (alone, besideTools bool) {
 	return !d.NoSchemas, !d.NoSchemas && !d.SchemasExcludeTools
 }
 
+// DefaultOutput returns the output limit of a request to a model whose Agent sets none, or 0 if the request has none.
+func DefaultOutput(spec *v1alpha1.ModelProviderSpec, name, effort string) int64 {
+	if spec.Type != v1alpha1.ProviderTypeAnthropic {
+		return 0
+	}
+	return int64(anthropicOptions(spec).DefaultOutput(name, effort))
+}
+
 // dialectOf returns the dialect of a provider with the settings that its spec replaces.
 func dialectOf(spec *v1alpha1.ModelProviderSpec) openai.Dialect {
 	d := openai.DialectOf(string(spec.Dialect), spec.BaseURL)

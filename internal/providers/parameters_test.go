@@ -128,3 +128,26 @@ func TestTakesSchemas(t *testing.T) {
 		}
 	}
 }
+
+// TestDefaultOutput checks the output limit of requests whose Agent sets none.
+func TestDefaultOutput(t *testing.T) {
+	anthropic := v1alpha1.ModelProviderSpec{
+		Type: v1alpha1.ProviderTypeAnthropic, Models: []v1alpha1.Model{{Name: "known", MaxOutputTokens: new(int64(64_000))}},
+	}
+	for name, tc := range map[string]struct {
+		reason        string
+		spec          v1alpha1.ModelProviderSpec
+		model, effort string
+		want          int64
+	}{
+		"chat completions": {"the endpoint decides", v1alpha1.ModelProviderSpec{Type: v1alpha1.ProviderTypeOpenAI}, "m", "", 0},
+		"messages":         {"the protocol requires a limit", anthropic, "claude-sonnet-4-5", "", 8192},
+		"thoughts":         {"their budget is added", anthropic, "claude-sonnet-4-5", "medium", 16_384},
+		"adaptive":         {"the model has no budget for its thoughts", anthropic, "claude-opus-4-8", "high", 8192},
+		"declared":         {"it is the limit of the model", anthropic, "known", "high", 64_000},
+	} {
+		if got := providers.DefaultOutput(&tc.spec, tc.model, tc.effort); got != tc.want {
+			t.Errorf("%s: %d tokens, want %d: %s", name, got, tc.want, tc.reason)
+		}
+	}
+}

@@ -107,16 +107,16 @@ var kept = map[journal.Kind]rule{
 	journal.ToolsExposed: fields{"tools": offers, "packs": offers, "leftOut": aNumber, "missing": each{aName}, "effectsDeclared": aSwitch},
 	journal.ModelRequested: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "attempt": aNumber, "id": aName,
-		"estimatedTokens": aNumber, "estimatedCost": cost,
+		"estimatedTokens": aNumber, "estimatedCost": cost, "place": aNumber, "outputLimit": aNumber,
 	},
 	journal.ModelFailed: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "kind": aWord, "usage": usage, "cost": cost,
 		"durationMilliseconds": aNumber,
-		"unsent":               aSwitch,
+		"unsent":               aSwitch, "place": aNumber,
 	},
 	journal.ModelReplied: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "cost": cost,
-		"durationMilliseconds": aNumber, "last": aSwitch,
+		"durationMilliseconds": aNumber, "last": aSwitch, "overBudget": aSwitch,
 		"reply": fields{"toolCalls": calls, "finishReason": aWord, "usage": usage},
 	},
 	journal.ToolRepaired: fields{"step": aNumber, "callID": callID{}, "name": toolName{}, "attempt": aNumber},

@@ -188,6 +188,7 @@ func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) 
 	c.SchemaExcludesTools = c.StructuredOutput && alone && !besideTools
 	c.StructuredOutput = c.StructuredOutput && alone
 	c.Parameters.Effort = effort(m, thinking)
+	c.DefaultOutput = providers.DefaultOutput(&l.Object.Spec, c.Model, c.Parameters.Effort)
 	if m == nil || m.Pricing == nil {
 		c.Pricing = listPrice(&l)
 		return c, nil

@@ -199,6 +199,18 @@ func (r *messagesRequest) addOutput(req *model.Request, o *Options) error {
 	return nil
 }
 
+// DefaultOutput returns the output limit of a request whose parameters have none. It includes the tokens for thinking
+// with this effort.
+func (o *Options) DefaultOutput(name, effort string) int {
+	if most := o.MaxOutput[name]; most > 0 {
+		return most
+	}
+	if o.isAdaptive(name) {
+		return defaultOutput
+	}
+	return defaultOutput + budgets[effort]
+}
+
 // addParameters adds the limit of the reply and the setting for reasoning. With reasoning, the protocol refuses a
 // temperature, and calls that the model must make.
 func (r *messagesRequest) addParameters(req *model.Request, o *Options) {

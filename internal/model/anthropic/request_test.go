@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -290,6 +291,11 @@ func TestParametersOnTheWire(t *testing.T) {
 			body, _ := sent(t, model.Request{Model: tc.model, Messages: messages, Parameters: tc.parameters},
 				func(c *anthropic.Config) { c.Options.MaxOutput = map[string]int{"known": 64000} })
 			expectField(t, body, "max_tokens", tc.limit, tc.reason)
+			o := anthropic.Options{MaxOutput: map[string]int{"known": 64000}}
+			most := strconv.Itoa(o.DefaultOutput(tc.model, tc.parameters.Effort))
+			if withoutBudget := name == "unsigned calls"; tc.parameters.MaxOutputTokens == nil && !withoutBudget && most != tc.limit {
+				t.Errorf("DefaultOutput = %s, want %s", most, tc.limit)
+			}
 			expectField(t, body, "temperature", tc.temperature, tc.reason)
 			expectField(t, body, "thinking", tc.think, tc.reason)
 			expectField(t, body, "output_config", tc.config, tc.reason)

@@ -36,17 +36,20 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 	defer func() { ticket.Leave() }() // also after a panic
 	for {
 		r.Attempt++
+		if end, err := run.keepToBudget(ctx, c, r); end != nil || err != nil {
+			return end, err
+		}
 		entered, err := run.enter(ctx, c, q)
 		if err != nil {
 			return nil, err
 		}
 		ticket = entered
-		if end, err := run.beginAttempt(ctx, c, r); end != nil || err != nil {
-			return end, err
+		if err := run.beginAttempt(ctx, r); err != nil {
+			return nil, err
 		}
 		limit := run.firstEventTimeout(ctx, c, q.purpose)
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-		reply, err := generate(ctx, ticket, providerRequest(c, q, r.ID, limit))
+		reply, err := generate(ctx, ticket, providerRequest(c, q, r, limit))
 		took := time.Since(begin)
 		if err == nil {
 			return nil, run.keepReply(c, r, reply, took.Milliseconds())
@@ -78,21 +81,18 @@ func backoffOf(c *Candidate) *backoff.ExponentialBackOff {
 	return wait
 }
 
-// beginAttempt gives the request an ID and records that it is about to be sent. It returns an End if the budget does
-// not allow the request, and an error if the run must stop here.
-func (run *runner) beginAttempt(ctx context.Context, c *Candidate, r *Request) (*End, error) {
+// beginAttempt gives the request an ID and records that it is about to be sent. It returns an error if the run must stop
+// here.
+func (run *runner) beginAttempt(ctx context.Context, r *Request) error {
 	if err := run.safePoint(ctx); err != nil {
-		return nil, err
-	}
-	if why := run.overBudget(c, r); why != "" {
-		return &End{Reason: OverBudget, Message: why}, nil
+		return err
 	}
 	r.ID = fmt.Sprintf("%s/%d", run.TurnUID, run.NextSeq())
 	if err := run.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r}); err != nil {
-		return nil, err
+		return err
 	}
 	run.tools = nil // frees the tools until the model has answered
-	return nil, nil //nolint:nilnil // because the request may be sent
+	return nil
 }
 
 // afterFailure returns the wait before the next attempt. If the candidate must not be asked again, it returns the
@@ -174,6 +174,7 @@ func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, too
 	return run.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
 		DurationMS: took, Last: r.Purpose == ForStep && run.isLast(r.Step, reply),
+		OverBudget: r.OutputLimit > 0 && reply.FinishReason == model.FinishLength && !reply.TooLong,
 	}})
 }
 
@@ -252,11 +253,14 @@ func recoverPanic(err *error) {
 // waiting Turn would hold a copy of the request.
 //
 //go:noinline
-func providerRequest(c *Candidate, q *modelRequest, id string, firstEvent time.Duration) *model.Request {
+func providerRequest(c *Candidate, q *modelRequest, entry *Request, firstEvent time.Duration) *model.Request {
 	r := new(model.Request)
 	*r = q.request
 	// The messages are frozen, so each attempt gets a copy that the provider may change.
-	r.ID, r.Model, r.Parameters, r.Messages = id, c.Model, c.Parameters, slices.Clone(r.Messages)
+	r.ID, r.Model, r.Parameters, r.Messages = entry.ID, c.Model, c.Parameters, slices.Clone(r.Messages)
+	if entry.OutputLimit > 0 {
+		r.Parameters.MaxOutputTokens = new(int(entry.OutputLimit))
+	}
 	r.FirstEventTimeout = firstEvent
 	return r
 }

@@ -78,57 +78,161 @@ func (run *runner) budgetSpent() string {
 	return ""
 }
 
-// overBudget returns the reason why a request to a candidate must not be sent, or "" if it may be sent. The request is
-// expected to use its prompt and a long reply: see expectedReply.
-func (run *runner) overBudget(c *Candidate, r *Request) string {
-	if c.Unusable {
-		return "" // nothing is sent
-	}
-	reply := run.expectedReply(c)
-	if c.ContextWindow > 0 {
-		reply = min(reply, max(0, c.ContextWindow-r.EstimatedTokens))
-	}
-	tokens, cost := run.State.spent()
-	if l := run.Limits.MaxTokens; l > 0 && tokens+r.EstimatedTokens+reply > l {
-		more, remedy := fmt.Sprintf("would use about %d more", r.EstimatedTokens), ""
-		if reply > 0 {
-			more = fmt.Sprintf("may use %d more, about %d for its prompt and up to %d for the reply", r.EstimatedTokens+reply,
-				r.EstimatedTokens, reply)
-			remedy = ": raise limits.maxTokens, or lower parameters.maxOutputTokens of the Agent"
-		}
-		return fmt.Sprintf("the turn used %d tokens and the next request %s: together they exceed its budget of %d tokens%s",
-			tokens, more, l, remedy)
-	}
-	expected := c.Pricing.Expected(r.EstimatedTokens, reply)
-	if expected == nil {
-		expected = &model.Cost{} // unknown: only maxTokens limits such requests
-	}
-	if l := run.Limits.MaxCost; l.IsPositive() && cost.Add(expected.Amount).GreaterThan(l) {
-		more, remedy := fmt.Sprintf("would cost about %s more", expected.Amount), ""
-		if reply > 0 {
-			more = fmt.Sprintf("may cost %s more with a reply of up to %d tokens", expected.Amount, reply)
-			remedy = ": raise limits.maxCost, or lower parameters.maxOutputTokens of the Agent"
-		}
-		return fmt.Sprintf("the turn cost %s and the next request %s: together they exceed its budget of %s%s", cost, more, l, remedy)
-	}
-	return ""
+// minReply is the number of tokens of a reply that is worth a request. A reply may have fewer if its model or its Agent
+// limits it more.
+const minReply = 1024
+
+// anyModel is an output limit that each model is assumed to accept.
+const anyModel = 4096
+
+// expense is a request that a budget may limit.
+type expense struct {
+	// limits are the budget, of which tokens and cost are used.
+	limits Limits
+	tokens int64
+	cost   decimal.Decimal
+	// prompt is the estimated number of tokens of the prompt. most is the number that the request allows for the reply,
+	// or 0 if that is unknown. window is the context window, or 0 if that is unknown.
+	prompt, most, window int64
+	// pricing is the price of the model, or nil if it is unknown. Then only the tokens are limited.
+	pricing *model.Pricing
 }
 
-// usualReply is the number of tokens that a reply is expected to have if the request does not limit it.
-const usualReply = 1024
+// expense returns the expense of a request to a candidate.
+func (run *runner) expense(c *Candidate, r *Request) *expense {
+	e := &expense{limits: run.Limits, prompt: r.EstimatedTokens, most: c.outputLimit(), window: c.ContextWindow, pricing: c.Pricing}
+	e.tokens, e.cost = run.State.spent()
+	return e
+}
 
-// expectedReply returns the number of tokens that a reply of a candidate is expected to have at most, or 0 if that is
-// unknown. It is the limit that the Agent sets, because the request contains it. What a model could write if it were
-// asked to is far more than what it usually writes. So without a limit of the Agent, the longest reply of the Turn so
-// far counts, and at least usualReply, if the model is declared to write so much.
-func (run *runner) expectedReply(c *Candidate) int64 {
-	longest := c.longestReply()
-	if c.Parameters.MaxOutputTokens != nil {
-		return longest
+// outputLimit returns the output limit that the request must have to keep to the budget. It returns 0 if the request
+// may keep its own limit, and why if the request must not be sent, because the rest of the budget does not suffice for
+// its prompt and a useful reply. If it is unknown how much the model may write, only the prompt must fit: a reply may
+// then exceed the budget by at most minReply, or by more if a lower limit than anyModel need not be set.
+func (e *expense) outputLimit() (limit int64, why string) {
+	most := e.most
+	if e.window > 0 {
+		most = min(most, max(0, e.window-e.prompt))
 	}
-	usual := int64(usualReply)
-	for one := range run.State.Spendings {
-		usual = max(usual, one.Usage.OutputTokens)
+	useful := min(most, minReply)
+	tokens, cost := e.tokensLeft(), e.costLeft()
+	switch left := min(tokens, cost); {
+	case tokens < useful:
+		return 0, e.tooManyTokens(most, useful)
+	case cost < useful:
+		return 0, e.tooCostly(most, useful)
+	case most > 0 && left < most:
+		return left, ""
+	case most > 0 || left > anyModel:
+		return 0, ""
+	default:
+		limit = max(left, minReply)
 	}
-	return min(longest, usual)
+	if e.window > 0 {
+		limit = max(0, min(limit, e.window-e.prompt))
+	}
+	return limit, ""
+}
+
+// tokensLeft returns the number of tokens that the budget leaves for the reply. It is negative if it does not suffice
+// for the prompt.
+func (e *expense) tokensLeft() int64 {
+	if e.limits.MaxTokens <= 0 {
+		return model.MaxTokens
+	}
+	return e.limits.MaxTokens - e.tokens - e.prompt
+}
+
+// costLeft returns the number of tokens of the reply that the rest of the cost pays for. It is negative if it does not
+// suffice for the prompt.
+func (e *expense) costLeft() int64 {
+	if !e.limits.MaxCost.IsPositive() {
+		return model.MaxTokens
+	}
+	const million = 1_000_000
+	left := e.limits.MaxCost.Sub(e.cost).Sub(e.expected(0))
+	if left.IsNegative() {
+		return -1
+	}
+	price := e.expected(million).Sub(e.expected(0))
+	if !price.IsPositive() {
+		return model.MaxTokens
+	}
+	tokens := left.Mul(decimal.NewFromInt(million)).Div(price).Floor()
+	return decimal.Min(tokens, decimal.NewFromInt(model.MaxTokens)).IntPart()
+}
+
+// expected returns the cost of the request with a reply of this length, or 0 if the price is unknown.
+func (e *expense) expected(reply int64) decimal.Decimal {
+	if c := e.pricing.Expected(e.prompt, reply); c != nil {
+		return c.Amount
+	}
+	return decimal.Zero
+}
+
+// tooManyTokens says why the tokens do not suffice for the request with a useful reply. most is the longest reply.
+func (e *expense) tooManyTokens(most, useful int64) string {
+	more := fmt.Sprintf("would use about %d more", e.prompt)
+	if useful > 0 {
+		more = fmt.Sprintf("may use %d more, about %d for its prompt and %s %d for the reply", e.prompt+useful, e.prompt,
+			bound(most), useful)
+	}
+	return fmt.Sprintf("the turn used %d tokens and the next request %s: together they exceed its budget of %d tokens%s", e.tokens,
+		more, e.limits.MaxTokens, remedy("maxTokens", most))
+}
+
+// tooCostly is tooManyTokens for the cost.
+func (e *expense) tooCostly(most, useful int64) string {
+	more := fmt.Sprintf("would cost about %s more", e.expected(0))
+	if useful > 0 {
+		more = fmt.Sprintf("may cost %s more with a reply of %s %d tokens", e.expected(useful), bound(most), useful)
+	}
+	return fmt.Sprintf("the turn cost %s and the next request %s: together they exceed its budget of %s%s", e.cost, more,
+		e.limits.MaxCost, remedy("maxCost", most))
+}
+
+// bound says whether the least useful reply is the longest one, too.
+func bound(most int64) string {
+	if most > minReply {
+		return "at least"
+	}
+	return "up to"
+}
+
+// remedy says what to do about a request with such a reply that exceeds a limit.
+func remedy(limit string, most int64) string {
+	switch {
+	case most == 0:
+		return ""
+	case most > minReply:
+		return ": raise limits." + limit
+	}
+	return fmt.Sprintf(": raise limits.%s, or lower parameters.maxOutputTokens of the Agent", limit)
+}
+
+// keepToBudget gives a request the output limit that the budget allows. If the budget does not allow the request, it
+// returns an End, or the failure of the candidate if the chain has another one, which may cost less.
+func (run *runner) keepToBudget(ctx context.Context, c *Candidate, r *Request) (end *End, err error) {
+	if c.Unusable {
+		return nil, nil //nolint:nilnil // because nothing is sent
+	}
+	limit, why := run.expense(c, r).outputLimit()
+	r.OutputLimit = limit
+	switch {
+	case why == "":
+		return nil, nil //nolint:nilnil // because the request may be sent
+	case !run.hasFallback(c, r.Purpose, model.OverBudget):
+		return &End{Reason: OverBudget, Message: why}, nil
+	}
+	failure := &model.Error{Kind: model.OverBudget, Message: why, Unsent: true}
+	if err := run.recordFailure(ctx, c, r, failure, failure, 0); err != nil {
+		return nil, err
+	}
+	return nil, failure
+}
+
+// cutByBudget returns the end of a Turn whose budget has cut a reply off.
+func cutByBudget(s *Step) *End {
+	return &End{Reason: OverBudget, Message: fmt.Sprintf("the model's answer was cut off after %d output tokens, because the turn's "+
+		"budget left no more: raise limits.maxTokens or limits.maxCost, or ask for a shorter answer", s.Reply.Usage.OutputTokens)}
 }

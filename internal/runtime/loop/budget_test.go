@@ -213,18 +213,13 @@ func TestBudgetCountsALongReply(t *testing.T) {
 		"unknown price":               {"a cost that is unknown cannot be limited", 50, nil, 0, "0.0000000001", nil, true, "", 0},
 		"a model that can write much": {"it seldom does", 64_000, nil, 1030, "0", nil, true, "", 0},
 		"a model that can write much, and a small budget": {
-			"a usual reply may exceed it", 64_000, nil, 1029, "0", nil, false,
-			"the turn used 0 tokens and the next request may use 1030 more, about 6 for its prompt and up to 1024 for the reply: " +
-				"together they exceed its budget of 1029 tokens: raise limits.maxTokens, or lower parameters.maxOutputTokens of the Agent",
+			"the rest is too little for a useful reply", 64_000, nil, 1029, "0", nil, false,
+			"the turn used 0 tokens and the next request may use 1030 more, about 6 for its prompt and at least 1024 for the reply: " +
+				"together they exceed its budget of 1029 tokens: raise limits.maxTokens",
 			0,
 		},
-		"a long reply is wanted": {
-			"the request allows it", 64_000, new(2000), 2005, "0", nil, false,
-			"the turn used 0 tokens and the next request may use 2006 more, about 6 for its prompt and up to 2000 for the reply: " +
-				"together they exceed its budget of 2005 tokens: raise limits.maxTokens, or lower parameters.maxOutputTokens of the Agent",
-			0,
-		},
-		"window": {"prompt and reply are in one window", 50, nil, 40, "0", nil, true, "", 40},
+		"a long reply is wanted": {"a shorter one is useful", 64_000, new(2000), 2005, "0", nil, true, "", 0},
+		"window":                 {"prompt and reply are in one window", 50, nil, 40, "0", nil, true, "", 40},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, s := candidate("one", 1, says("Done."))
@@ -243,18 +238,85 @@ func TestBudgetCountsALongReply(t *testing.T) {
 	}
 }
 
-// TestBudgetExpectsAReplyAsLongAsTheLongest checks that a Turn with long replies is expected to have another one.
-func TestBudgetExpectsAReplyAsLongAsTheLongest(t *testing.T) {
-	first := asksFor("", call("c1", "find", `{}`))
-	first.reply.Usage = model.Usage{InputTokens: 10, OutputTokens: 3000}
-	c, s := candidate("one", 1, first, says("Done."))
-	c.MaxOutputTokens = 64_000
-	find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
-	in := withTools(input(t, c), find)
-	in.Limits.MaxTokens = 6000
-	end, err := loop.Run(t.Context(), &in)
-	if err != nil || end.Reason != loop.OverBudget || len(s.requests) != 1 {
-		t.Errorf("Run = %+v, %v after %d requests; want that a second reply of 3000 tokens exceeds the budget", end, err, len(s.requests))
+// TestReplyThatTheBudgetCutsOff checks that a reply that reaches the lowered output limit ends the Turn because of its
+// budget, with the text so far. It makes no difference whether a run is cut off between the reply and the end.
+func TestReplyThatTheBudgetCutsOff(t *testing.T) {
+	cut := answer{reply: model.Reply{
+		Text: "It is a long", FinishReason: model.FinishLength, Usage: model.Usage{InputTokens: 1003, OutputTokens: 1996},
+	}}
+	want := loop.End{Reason: loop.OverBudget, Message: "the model's answer was cut off after 1996 output tokens, because the turn's " +
+		"budget left no more: raise limits.maxTokens or limits.maxCost, or ask for a shorter answer"}
+	for name, tc := range map[string]struct {
+		reason string
+		own    *int
+		limit  int
+		end    loop.End
+	}{
+		"by the budget": {"the model may write more", nil, 1994, want},
+		"by the Agent": {
+			"the budget would allow it", new(1990), 1990, loop.End{Reason: loop.Answered, Message: "the model answered"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			c, s := candidate("one", 1, withUsage(asksFor("", call("c1", "find", `{}`)), 1000, 2), cut)
+			c.MaxOutputTokens, c.Parameters.MaxOutputTokens = 64_000, tc.own
+			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+			for epoch := range int64(2) {
+				in := withTools(inputOf(t, j, epoch+1, c), find)
+				in.Limits.MaxTokens = 3999
+				end, err := loop.Run(t.Context(), &in)
+				if err != nil || *end != tc.end || in.State.AnswerText() != "It is a long" {
+					t.Errorf("run %d: %+v, %v with the answer %q; want %+v and the text so far: %s", epoch+1, end, err,
+						in.State.AnswerText(), tc.end, tc.reason)
+				}
+			}
+			first, second := s.requests[0].Parameters.MaxOutputTokens, s.requests[1].Parameters.MaxOutputTokens
+			if len(s.requests) != 2 || second == nil || *second != tc.limit {
+				t.Errorf("%d requests, the second with the output limit %v; want 2, and %d", len(s.requests), second, tc.limit)
+			}
+			if tc.own == nil && (first == nil || *first != 3970) {
+				t.Errorf("the first request has the output limit %v, want 3970: 29 tokens are for its prompt", first)
+			}
+		})
+	}
+}
+
+// TestBudgetOfAChain checks that a model that costs too much is skipped for one that costs less, also after tools have
+// run, and that the journal shows it. A later run does not ask the first model again.
+func TestBudgetOfAChain(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reason string
+		second *model.Pricing
+		asked  int // requests to the second model
+		end    loop.Reason
+	}{
+		"cheaper":  {"the second model fits into the budget", pricing(1, 10), 1, loop.Answered},
+		"as dear":  {"no model fits", pricing(1000, 1000), 0, loop.OverBudget},
+		"unpriced": {"the cost is not limited", nil, 1, loop.Answered},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := &journaltest.Memory{}
+			one, first := candidate("one", 1, withUsage(asksFor("", call("c1", "find", `{}`)), 1000, 100), says("Never."))
+			one.Pricing = pricing(1000, 1000)
+			two, second := candidate("two", 1, says("Done."))
+			two.Pricing = tc.second
+			find, _ := toolOf("find", tool.ReadOnly, result{content: "found"})
+			for epoch := range int64(2) {
+				in := withTools(inputOf(t, j, epoch+1, one, two), find)
+				in.Limits.MaxCost = decimal.NewFromInt(2) // 1.1 are used
+				end, err := loop.Run(t.Context(), &in)
+				if err != nil || end.Reason != tc.end || len(first.requests) != 1 || len(second.requests) != tc.asked {
+					t.Fatalf("run %d: %+v, %v, asked %d and %d times; want %s, 1 and %d: %s", epoch+1, end, err, len(first.requests),
+						len(second.requests), tc.end, tc.asked, tc.reason)
+				}
+				failed := in.State.FailedRequests
+				if len(failed) != 1 || failed[0].Kind != model.OverBudget || !failed[0].Unsent || failed[0].Step != 2 ||
+					failed[0].Place != 1 || !strings.HasPrefix(failed[0].GaveUp, "the turn cost 1.1 and the next request would cost about") {
+					t.Errorf("run %d: the journal has %+v, want that the first model was given up for its cost", epoch+1, failed)
+				}
+			}
+		})
 	}
 }
 

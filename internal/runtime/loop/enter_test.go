@@ -9,6 +9,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 )
@@ -131,7 +132,42 @@ func TestRefusalAtTheGate(t *testing.T) {
 	}
 }
 
-// TestTicketIsGivenBack checks that a request that the budget does not allow leaves the gate.
+// TestInterruptedInTheSecondWait interrupts a run whose request waits for its turn again, because it was in the journal
+// only after an outage. The next run sends it.
+func TestInterruptedInTheSecondWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		j := &journaltest.Memory{}
+		c, s, gate := gatedCandidate("one", pace.Limits{MaxConcurrent: 1}, says("Fine."))
+		in := inputOf(t, j, 1, c)
+		record, stop, done := in.Record, make(chan struct{}), make(chan struct{})
+		in.Interrupt = stop
+		in.Record = func(records ...journal.Record) error {
+			if records[0].Kind == journal.ModelRequested {
+				go func() { // it takes the place of the request in the gate
+					permit := occupy(t, gate)
+					close(stop)
+					<-done
+					permit.Done(pace.Outcome{})
+				}()
+				time.Sleep(time.Minute)
+			}
+			return record(records...)
+		}
+		if _, err := loop.Run(t.Context(), &in); !errors.Is(err, loop.ErrInterrupted) || len(s.asked) != 0 {
+			t.Errorf("Run: %v after %d requests, want that it was interrupted before the first one", err, len(s.asked))
+		}
+		if failed := in.State.FailedRequests; len(failed) != 1 || !failed[0].Unsent || failed[0].GaveUp != "" {
+			t.Errorf("the journal has %+v, want one request that was not sent", failed)
+		}
+		close(done)
+		in = inputOf(t, j, 2, c)
+		if _, err := loop.Run(t.Context(), &in); err != nil || in.State.AnswerText() != "Fine." {
+			t.Errorf("Run: %v, and the answer is %q, want that of the next run", err, in.State.AnswerText())
+		}
+	})
+}
+
+// TestTicketIsGivenBack checks that a request that the budget does not allow does not occupy the gate.
 func TestTicketIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, s, gate := gatedCandidate("one", pace.Limits{MaxConcurrent: 1}, says("Fine."))

@@ -61,6 +61,14 @@ func (c *Candidate) longestReply() int64 {
 	return max(0, reply)
 }
 
+// outputLimit returns the number of tokens that a request allows for its reply, or 0 if that is unknown.
+func (c *Candidate) outputLimit() int64 {
+	if limit := c.longestReply(); limit > 0 {
+		return limit
+	}
+	return c.DefaultOutput
+}
+
 // reaches reports whether a prompt uses at least this percentage of the room. It returns false if the context
 // window is unknown or percent is 0.
 func (c *Candidate) reaches(tokens int64, percent int) bool {

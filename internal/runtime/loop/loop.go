@@ -41,6 +41,9 @@ type Candidate struct {
 	// ContextWindow is the number of tokens that the model accepts, prompt and reply together. MaxOutputTokens is
 	// the number of tokens that a reply may have. Each is 0 if unknown.
 	ContextWindow, MaxOutputTokens int64
+	// DefaultOutput is the output limit of a request if neither its parameters nor MaxOutputTokens limit it. It is 0 if
+	// such a request has no limit, or an unknown one.
+	DefaultOutput int64
 	// StructuredOutput is true if the endpoint itself makes the model keep to a JSON Schema. SchemaExcludesTools is
 	// true if its model then cannot call tools. A Turn with tools then has the schema in its prompt instead.
 	StructuredOutput, SchemaExcludesTools bool
@@ -253,6 +256,8 @@ func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*
 	switch {
 	case end == nil:
 		return run.finishCalls(ctx, last)
+	case last.OverBudget:
+		return cutByBudget(last), nil
 	case last.Reply.FinishReason == model.FinishLength, end.Reason == ModelRefused: // the answer is cut off, or missing
 		return end, nil
 	}

@@ -24,6 +24,9 @@ type Request struct {
 	Attempt int `json:"attempt"`
 	// ID is the request ID that the endpoint received.
 	ID string `json:"id,omitempty"`
+	// OutputLimit is the output limit of the request if the budget leaves less than the request would have allowed.
+	// Otherwise it is 0.
+	OutputLimit int64 `json:"outputLimit,omitempty"`
 	// EstimatedTokens is the estimated size of the prompt. EstimatedCost is the price of these tokens when the
 	// request was sent, or nil if the model has no price. The budget counts both if the request was cut off,
 	// because its real usage is then unknown.
@@ -72,6 +75,8 @@ type Step struct {
 	DurationMS int64       `json:"durationMilliseconds"`
 	// Last is true if the Turn was out of steps and the model was asked for its final answer.
 	Last bool `json:"last,omitempty"`
+	// OverBudget is true if the reply is cut off because the budget left no more tokens for it.
+	OverBudget bool `json:"overBudget,omitempty"`
 }
 
 // Intent is a journal entry: a tool call that is about to be made.
@@ -467,9 +472,14 @@ func (s *State) gaveUp(step int, purpose Purpose, c *Candidate, place int) *mode
 	return nil
 }
 
-// asked returns the first request for a step to each model, in order.
+// asked returns the first request for a step to each model, in order. Models that the budget did not allow come first.
 func (s *State) asked(step int) []Request {
 	var all []Request
+	for _, f := range s.FailedRequests {
+		if f.Step == step && f.Purpose == ForStep && f.Kind == model.OverBudget {
+			all = append(all, Request{Step: f.Step, Provider: f.Provider, Model: f.Model, Place: f.Place})
+		}
+	}
 	for _, r := range s.Requests {
 		same := func(o Request) bool { return o.Provider == r.Provider && o.Model == r.Model }
 		if r.Step == step && r.Purpose == ForStep && !slices.ContainsFunc(all, same) {

@@ -33,6 +33,8 @@ const (
 	// InvalidRequest means that the endpoint refused the request (any other HTTP 4xx), for example because it does
 	// not know the model.
 	InvalidRequest ErrorKind = "InvalidRequest"
+	// OverBudget means that no request was sent, because the rest of the Turn's budget does not suffice for it.
+	OverBudget ErrorKind = "BudgetExceeded"
 	// Unusable means that no request can be sent, for example because the ModelProvider does not exist.
 	Unusable ErrorKind = "Unusable"
 	// Cancelled means that the caller's context ended.
@@ -44,7 +46,7 @@ func (k ErrorKind) Retryable() bool {
 	switch k {
 	case RateLimited, Overloaded, Timeout, Network, Malformed:
 		return true
-	case ContextLength, ContentFiltered, ReplyTooLong, Auth, QuotaExceeded, InvalidRequest, Unusable, Cancelled:
+	case ContextLength, ContentFiltered, ReplyTooLong, Auth, QuotaExceeded, InvalidRequest, OverBudget, Unusable, Cancelled:
 		return false
 	}
 	return false
@@ -66,7 +68,7 @@ const (
 // known ends the Turn.
 func (k ErrorKind) Next() NextModel {
 	switch k {
-	case RateLimited, Overloaded, Timeout, Network, Malformed, Auth, QuotaExceeded, InvalidRequest, Unusable:
+	case RateLimited, Overloaded, Timeout, Network, Malformed, Auth, QuotaExceeded, InvalidRequest, OverBudget, Unusable:
 		return AnyModel
 	case ContextLength:
 		return LargerModel

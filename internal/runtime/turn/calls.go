@@ -9,6 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
 )
 
@@ -47,7 +48,7 @@ func (t *tally) count(e journal.Entry, s *loop.State) {
 			t.counts.ModelRetries++
 		}
 	case journal.ModelFailed:
-		if newest(s.FailedRequests).Unsent {
+		if f := newest(s.FailedRequests); f.Unsent && f.Kind != model.OverBudget { // such a request does not count before, either
 			t.unsent++
 		}
 	case journal.ModelReplied:

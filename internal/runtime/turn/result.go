@@ -200,6 +200,8 @@ func stopOf(kind model.ErrorKind) Stop {
 		return StopContentFilter
 	case model.ReplyTooLong:
 		return StopMaxOutputTokens
+	case model.OverBudget:
+		return StopBudget
 	case model.RateLimited, model.Overloaded, model.Timeout, model.Network, model.Malformed, model.Auth, model.QuotaExceeded,
 		model.InvalidRequest, model.Unusable, model.Cancelled:
 		return StopModelError

@@ -137,6 +137,38 @@ func TestResumeGoesOnWithTheFallback(t *testing.T) {
 	}
 }
 
+// TestFallbackBecauseOfTheBudget checks the result of a Turn whose first model would cost too much from the start.
+func TestFallbackBecauseOfTheBudget(t *testing.T) {
+	one, first := candidate("p0", 1, says("Never."))
+	one.Pricing.Input = decimal.NewFromInt(1_000_000_000)
+	two, _ := candidate("p1", 1, says("Nothing."))
+	in := input(one, two)
+	in.Limits.MaxCost = decimal.NewFromInt(1)
+	result, err := engine(&journaltest.Memory{}).Run(t.Context(), new(in))
+	if err != nil || result.Stop != turn.StopCompleted || first.asked() != 0 {
+		t.Fatalf("Run = %+v, %v, asked the first model %d times; want the answer of the second one", result, err, first.asked())
+	}
+	if diff := cmp.Diff(&turn.Fallback{From: "p0/m", To: "p1/m", Reason: model.OverBudget}, result.Fallback); diff != "" {
+		t.Errorf("fallback: -want +got:\n%s", diff)
+	}
+	if want := (turn.Counts{Steps: 1, ModelRequests: 1}); result.Counts != want {
+		t.Errorf("counts %+v, want %+v", result.Counts, want)
+	}
+}
+
+// TestAnswerThatTheBudgetCutsOff checks that the result has the text until then.
+func TestAnswerThatTheBudgetCutsOff(t *testing.T) {
+	cut := says("It is a long")
+	cut.reply.FinishReason = model.FinishLength
+	one, _ := candidate("p0", 1, cut)
+	in := input(one)
+	in.Limits.MaxTokens = 3000
+	result, err := engine(&journaltest.Memory{}).Run(t.Context(), new(in))
+	if err != nil || result.Stop != turn.StopBudget || result.Text != "It is a long" {
+		t.Errorf("Run = %+v, %v; want that the budget ended the Turn, and the text so far", result, err)
+	}
+}
+
 // TestResumeInAChainWithAModelTwice cuts off a run after each of its entries. The chain has the first model again at the
 // end. The next run asks no place of the chain again that has failed before.
 func TestResumeInAChainWithAModelTwice(t *testing.T) {

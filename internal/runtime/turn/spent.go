@@ -73,6 +73,12 @@ func fallback(s *loop.State, step *loop.Step) *Fallback {
 		return nil
 	}
 	first := s.Requests[i]
+	for _, f := range s.FailedRequests { // the budget may not have allowed the first one
+		if f.Kind == model.OverBudget && f.Purpose == loop.ForStep && f.Step == first.Step && f.Place < first.Place {
+			first = loop.Request{Provider: f.Provider, Model: f.Model}
+			break
+		}
+	}
 	if step.Provider == first.Provider && step.Model == first.Model {
 		return nil
 	}
