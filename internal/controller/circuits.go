@@ -20,8 +20,9 @@ import (
 // OpenCircuits holds the open circuits that the Leases of living executors report, because the circuits are in the
 // memory of the executors. The zero value has no reports. It is safe for concurrent use.
 type OpenCircuits struct {
-	mu      sync.Mutex
-	reports map[string]circuitReport // by the name of the Lease
+	mu sync.Mutex
+	// reports holds the newest report of each living executor, by the name of its Lease.
+	reports map[string]circuitReport
 	// changed is called with each ModelProvider whose circuits may have changed. It must not block. It may be nil.
 	changed func(types.NamespacedName)
 }
@@ -38,43 +39,65 @@ func (c *OpenCircuits) onChange(changed func(types.NamespacedName)) {
 	c.changed = changed
 }
 
-// see records the report in the Lease of a living executor.
-func (c *OpenCircuits) see(l *coordinationv1.Lease) {
-	c.replace(l.Name, l.Annotations[executor.CircuitsAnnotation])
+// see records the report in the Lease of a living executor. It returns the ModelProviders for which isDown may have
+// changed.
+func (c *OpenCircuits) see(l *coordinationv1.Lease) []types.NamespacedName {
+	text := l.Annotations[executor.CircuitsAnnotation]
+	return c.replace(l.Name, &circuitReport{text, providers.DecodeCircuits(text)})
 }
 
-// forget drops the report of a lost executor.
-func (c *OpenCircuits) forget(lease string) { c.replace(lease, "") }
+// forget drops the report of a lost executor. It returns the same as see.
+func (c *OpenCircuits) forget(lease string) []types.NamespacedName { return c.replace(lease, nil) }
 
-func (c *OpenCircuits) replace(lease, text string) {
+// replace replaces the report of a Lease, or drops it if now is nil.
+func (c *OpenCircuits) replace(lease string, now *circuitReport) []types.NamespacedName {
 	if c == nil {
-		return
+		return nil
 	}
 	c.mu.Lock()
-	last := c.reports[lease]
-	if last.text == text {
+	last, known := c.reports[lease]
+	if known == (now != nil) && (now == nil || last.text == now.text) {
 		c.mu.Unlock()
-		return
+		return nil
 	}
-	now := circuitReport{text, providers.DecodeCircuits(text)}
 	if c.reports == nil {
 		c.reports = map[string]circuitReport{}
 	}
-	if c.reports[lease] = now; text == "" {
-		delete(c.reports, lease)
+	concerned := providers.Circuits{}
+	for _, r := range c.reports {
+		maps.Copy(concerned, r.open)
+	}
+	var open providers.Circuits
+	if delete(c.reports, lease); now != nil {
+		open = now.open
+		c.reports[lease] = *now
+		maps.Copy(concerned, open)
 	}
 	changed := c.changed
 	c.mu.Unlock()
-	concerned := maps.Clone(last.open)
-	if concerned == nil {
-		concerned = providers.Circuits{}
-	}
-	maps.Copy(concerned, now.open)
 	for key := range concerned {
-		if changed != nil && !slices.Equal(last.open[key], now.open[key]) {
+		if changed != nil && !slices.Equal(last.open[key], open[key]) {
 			changed(key)
 		}
 	}
+	return slices.Collect(maps.Keys(concerned))
+}
+
+// isDown reports whether the circuits of all models of an Agent's chain are open in all living executors.
+func (c *OpenCircuits) isDown(a *v1alpha1.Agent) bool {
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.reports {
+		for _, m := range a.Spec.Models {
+			if !slices.Contains(r.open[types.NamespacedName{Namespace: a.Namespace, Name: m.ProviderRef.Name}], m.Model) {
+				return false
+			}
+		}
+	}
+	return len(c.reports) > 0
 }
 
 // models returns the models of a ModelProvider with an open circuit in any executor.

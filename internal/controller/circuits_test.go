@@ -59,6 +59,47 @@ func TestReportsOfCircuits(t *testing.T) {
 	}
 }
 
+// TestAgentIsDown checks when no model of an Agent answers, and for which ModelProviders that may have changed.
+func TestAgentIsDown(t *testing.T) {
+	c := &OpenCircuits{}
+	chain := &v1alpha1.Agent{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "chain"}, Spec: v1alpha1.AgentSpec{
+		Models: []v1alpha1.ModelReference{
+			{ProviderRef: v1alpha1.ObjectReference{Name: "demo"}, Model: "m"},
+			{ProviderRef: v1alpha1.ObjectReference{Name: "spare"}, Model: "m"},
+		},
+	}}
+	const both, first = `{"a/demo":["k","m"],"a/spare":["m"]}`, `{"a/demo":["m"]}`
+	for _, step := range []struct {
+		what      string
+		do        func() []types.NamespacedName
+		concerned []string
+		down      bool
+	}{
+		{"no report", func() []types.NamespacedName { return nil }, nil, false},
+		{"no circuit", func() []types.NamespacedName { return c.see(reporting("one", "")) }, nil, false},
+		{"one model", func() []types.NamespacedName { return c.see(reporting("one", first)) }, []string{"a/demo"}, false},
+		{"all models", func() []types.NamespacedName { return c.see(reporting("one", both)) }, []string{"a/demo", "a/spare"}, true},
+		{"again", func() []types.NamespacedName { return c.see(reporting("one", both)) }, nil, true},
+		{"a new executor", func() []types.NamespacedName { return c.see(reporting("two", "")) }, []string{"a/demo", "a/spare"}, false},
+		{"both", func() []types.NamespacedName { return c.see(reporting("two", both)) }, []string{"a/demo", "a/spare"}, true},
+		{"one answers", func() []types.NamespacedName { return c.see(reporting("one", first)) }, []string{"a/demo", "a/spare"}, false},
+		{
+			"it is gone", func() []types.NamespacedName { return c.forget(executor.LeasePrefix + "one") },
+			[]string{"a/demo", "a/spare"},
+			true,
+		},
+	} {
+		var concerned []string
+		for _, key := range step.do() {
+			concerned = append(concerned, key.String())
+		}
+		slices.Sort(concerned)
+		if down := c.isDown(chain); down != step.down || !slices.Equal(concerned, step.concerned) {
+			t.Errorf("%s: down %t, concerned %v; want %t, %v", step.what, down, concerned, step.down, step.concerned)
+		}
+	}
+}
+
 // TestConditionAvailable checks the condition of a ModelProvider while the circuit of a model is open, and before and
 // after that.
 func TestConditionAvailable(t *testing.T) {

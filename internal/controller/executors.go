@@ -86,7 +86,9 @@ func (r *ExecutorReconciler) Reconcile(ctx context.Context, req ctrl.Request) (c
 	}
 	if trusted {
 		r.space.see(&lease)
-		r.Circuits.see(&lease)
+		if err := r.Turns.holdAgents(ctx, r.Circuits.see(&lease)); err != nil {
+			return ctrl.Result{}, err
+		}
 		if err := r.wakeForSpace(ctx); err != nil {
 			return ctrl.Result{}, err
 		}
@@ -224,8 +226,8 @@ func (f leaseWatcher) handler() toolscache.ResourceEventHandler {
 func (r *ExecutorReconciler) executorLost(ctx context.Context, name string) error {
 	delete(r.capacities, name)
 	r.space.forget(executor.LeasePrefix + name)
-	r.Circuits.forget(executor.LeasePrefix + name)
-	if err := errors.Join(r.wakeForSpace(ctx), r.publishExecutors(ctx)); err != nil {
+	concerned := r.Circuits.forget(executor.LeasePrefix + name)
+	if err := errors.Join(r.Turns.holdAgents(ctx, concerned), r.wakeForSpace(ctx), r.publishExecutors(ctx)); err != nil {
 		return err
 	}
 	return r.wakeTurnsOf(ctx, name)

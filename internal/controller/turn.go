@@ -55,7 +55,12 @@ type TurnReconciler struct {
 	// Limits are the limits of the slots and the queue of one namespace.
 	Limits scheduler.Limits
 
+	// Circuits has the open circuits of all executors. It may be nil.
+	Circuits *OpenCircuits
+
 	slots *scheduler.Slots
+	// holdMu is locked while it is found out which Agents are held, and recorded.
+	holdMu sync.Mutex
 	// sessions orders the unfinished Turns of each Session.
 	sessions     scheduler.Sessions
 	expectations scheduler.Expectations

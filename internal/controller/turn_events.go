@@ -80,6 +80,7 @@ func (r *TurnReconciler) agentEvents() handler.EventHandler {
 func (r *TurnReconciler) agentChanged(ctx context.Context, before, after *v1alpha1.Agent) {
 	key := client.ObjectKeyFromObject(after)
 	r.slots.SetAgent(agentInfo(after))
+	r.holdAgent(after)
 	checked, why := agentReadinessOf(after, key)
 	if checked {
 		r.slots.Resume(key)

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
@@ -35,6 +36,28 @@ func (r *TurnReconciler) seedSlots(ctx context.Context) error {
 	}
 	r.seed.done = true
 	return nil
+}
+
+// holdAgents updates which Agents of these ModelProviders are held because none of their models answers.
+func (r *TurnReconciler) holdAgents(ctx context.Context, of []types.NamespacedName) error {
+	for _, p := range of {
+		var agents v1alpha1.AgentList
+		if err := r.Client.List(ctx, &agents, client.InNamespace(p.Namespace), client.MatchingFields{indexAgentProvider: p.Name},
+			client.UnsafeDisableDeepCopy); err != nil {
+			return fmt.Errorf("failed to list the agents of model provider %q: %w", p.Name, err)
+		}
+		for i := range agents.Items {
+			r.holdAgent(&agents.Items[i])
+		}
+	}
+	return nil
+}
+
+// holdAgent updates whether an Agent is held. The lock keeps an older finding from replacing a newer one.
+func (r *TurnReconciler) holdAgent(a *v1alpha1.Agent) {
+	r.holdMu.Lock()
+	defer r.holdMu.Unlock()
+	r.slots.HoldAgent(client.ObjectKeyFromObject(a), r.Circuits.isDown(a))
 }
 
 // requestOf returns the request of a Turn, without the limit of its Agent.

@@ -103,11 +103,11 @@ func (p *parts) addController(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--max-running-turns-per-namespace: %w", err)
 	}
+	circuits := &controller.OpenCircuits{}
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
-		Approvals: p.approvals, Ceiling: p.ceiling, Limits: limits,
+		Approvals: p.approvals, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
 	}
-	circuits := &controller.OpenCircuits{}
 	turns.Executors = &controller.ExecutorReconciler{
 		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local,
 		Namespace: o.Namespace, Turns: turns, Circuits: circuits,

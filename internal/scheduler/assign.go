@@ -36,6 +36,8 @@ type agent struct {
 	namespace *namespace
 	// exists is false for an Agent that does not exist, although Turns name it.
 	exists bool
+	// held is true while none of the Agent's models answers.
+	held bool
 	// running is the number of the Agent's Turns that hold slots.
 	running int
 	waiting ranking[*turn]
@@ -52,7 +54,12 @@ func (a *agent) isEligible() bool {
 	return a.waiting.Len() > 0 && !a.waiting.first().deferred && !a.isFull()
 }
 
-func (a *agent) isFull() bool { return a.MaxParallelTurns > 0 && a.running >= a.MaxParallelTurns }
+func (a *agent) isFull() bool {
+	return a.MaxParallelTurns > 0 && a.running >= a.MaxParallelTurns || a.isHeldBack()
+}
+
+// isHeldBack reports whether a Turn of the Agent tries its models, which do not answer, so that no other Turn may.
+func (a *agent) isHeldBack() bool { return a.held && a.running > 0 }
 
 type namespace struct {
 	name string

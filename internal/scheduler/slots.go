@@ -105,6 +105,10 @@ func (s *Slots) Reserve(r Request, executors []Executor) Verdict {
 func (s *Slots) refusal(t *turn) Verdict {
 	n := t.agent.namespace
 	switch {
+	case t.agent.isHeldBack():
+		return Verdict{Cause: AgentLimit, Message: fmt.Sprintf(
+			"no model of Agent %q answers (their circuit breakers are open): one of its turns tries them, and the others wait",
+			t.agent.Key.Name)}
 	case t.agent.isFull():
 		return Verdict{Cause: AgentLimit, Message: fmt.Sprintf(
 			"Agent %q already runs as many turns as it may (maxParallelTurns is %d)", t.agent.Key.Name, t.agent.MaxParallelTurns)}
@@ -213,6 +217,20 @@ func (s *Slots) SetAgent(a Agent) {
 	defer s.mu.Unlock()
 	s.setAgentExists(a.Key, true)
 	s.setAgent(a)
+	s.fill(nil)
+}
+
+// HoldAgent records whether no model of an Agent answers. Then only one of its Turns may take a slot, to try the models:
+// Turns that wait for an endpoint would otherwise occupy the slots of others. Turns that hold slots keep them.
+func (s *Slots) HoldAgent(key Key, held bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := s.agentOf(key)
+	if a.held != held {
+		a.held = held
+		s.updateRank(a)
+	}
+	s.removeIfUnused(a)
 	s.fill(nil)
 }
 

@@ -201,6 +201,37 @@ func TestNewestAgentLimitApplies(t *testing.T) {
 	h.expect("an Agent that was created anew has its own limit", "n/d")
 }
 
+// TestAgentWithoutAModel checks that one Turn at a time tries the models of an Agent that do not answer, that other
+// Agents get the slots, and that all Turns continue when a model answers.
+func TestAgentWithoutAModel(t *testing.T) {
+	h := newHarness(t, Limits{})
+	down, other := Key{Namespace: "n", Name: "down"}, Key{Namespace: "n", Name: "other"}
+	h.SetAgent(Agent{Key: down, Version: 1})
+	h.SetAgent(Agent{Key: other, Version: 1})
+	h.Reserve(wants("n", "down", "a", 0), executors(4))
+	h.Reserve(wants("n", "down", "b", 0), executors(4))
+	h.HoldAgent(down, true)
+	const why = `no model of Agent "down" answers (their circuit breakers are open): one of its turns tries them, and the others wait`
+	for _, turn := range []string{"c", "d", "e"} {
+		if v := h.Reserve(wants("n", "down", turn, 0), executors(4)); v.Cause != AgentLimit || v.Message != why {
+			t.Errorf("Reserve = %+v, want that the Turn waits: %s", v, why)
+		}
+	}
+	if v := h.Reserve(wants("n", "other", "f", 0), executors(4)); v.Executor == "" {
+		t.Errorf("Reserve = %+v, want a slot for a Turn of another Agent", v)
+	}
+	h.Release(Key{Namespace: "n", Name: "a"})
+	h.expect("another Turn still tries the models")
+	h.Release(Key{Namespace: "n", Name: "b"})
+	h.expect("the next Turn tries them", "n/c")
+	h.HoldAgent(down, false)
+	h.expect("a model answers", "n/d", "n/e")
+	h.HoldAgent(Key{Namespace: "n", Name: "deleted"}, true)
+	if n := len(h.agents); n != 2 {
+		t.Errorf("%d Agents are known, want 2: one that was deleted is forgotten", n)
+	}
+}
+
 // TestNamespaceShare checks that a percentage applies from the second tenant on, and a number
 // always.
 func TestNamespaceShare(t *testing.T) {

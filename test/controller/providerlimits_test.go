@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
 )
 
 var _ = Describe("Limits of a ModelProvider", func() {
@@ -36,6 +37,26 @@ var _ = Describe("Limits of a ModelProvider", func() {
 			p.Spec.Limits.MaxConcurrentRequests = new(int64(2))
 		})
 		s.reaches(ctx, "waits", v1alpha1.TurnReasonCompleted)
+	}, SpecTimeout(patience))
+
+	It("leave slots to other Agents while no model of an Agent answers", func(ctx SpecContext) {
+		s := newTestEnv(ctx, `rules: [{when: {model: `+modelName+`}, fault: {status: 503}}, {reply: {text: Fine.}}]`)
+		s.run(func(o *manager.Options) { o.MaxConcurrentTurns = 2 })
+		s.create(ctx, s.basics()...)
+		s.create(ctx, newAgent("other", func(a *v1alpha1.Agent) { a.Spec.Models[0].Model = "spare" }))
+		s.create(ctx, newTurns(3)...) // with two attempts each
+		Eventually(func(g Gomega) {
+			p := &v1alpha1.ModelProvider{}
+			g.Expect(apiClient.Get(ctx, s.key(provider), p)).To(Succeed())
+			g.Expect(meta.IsStatusConditionFalse(p.Status.Conditions, v1alpha1.ConditionAvailable)).To(BeTrue())
+		}).WithContext(ctx).Should(Succeed())
+		s.create(ctx, newTurn("held-1"), newTurn("held-2"), newTurn("held-3"))
+		s.create(ctx, newTurn("answered", func(t *v1alpha1.Turn) { t.Spec.AgentRef.Name = "other" }))
+		says(ctx, s, &v1alpha1.Turn{}, "held-3", message, Equal(`no model of Agent "support" answers (their circuit breakers are open): `+
+			`one of its turns tries them, and the others wait`))
+		Expect(s.turn(ctx, "held-3").BoundTo()).To(BeEmpty())
+		s.reaches(ctx, "answered", v1alpha1.TurnReasonCompleted)
+		Expect(s.turn(ctx, "held-3").StateReason()).To(Equal(v1alpha1.TurnReasonQueued))
 	}, SpecTimeout(patience))
 
 	It("show an open circuit as a condition", func(ctx SpecContext) {
