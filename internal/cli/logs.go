@@ -24,8 +24,9 @@ manager's namespace.
 With --data-dir, logs reads a journal that capstan run keeps there.
 
 With -f, logs waits for new entries until the Turn has ended, even if the Turn moves to another executor.
-On a terminal, standard error shows the current activity in the meantime. The Turn of a sub-agent has its
-own journal; the line of the call contains the name of that Turn.
+On a terminal, standard error shows the current activity in the meantime. If your kubeconfig may get the
+Turn, standard error also says why the Turn waits, for example for a ModelProvider. The Turn of a
+sub-agent has its own journal; the line of the call contains the name of that Turn.
 
 If an output was too long for the model, logs prints the part that the model received. --artifact prints
 the whole output, by the name below it.

@@ -28,6 +28,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // outputBuffer keeps everything that is written to it. It is safe for concurrent use.
@@ -187,6 +188,25 @@ var _ = Describe("The command line at a server", func() {
 		c.must(ctx, exit.OK)
 		Expect(strings.Count(c.out.String(), "a secret word")).To(Equal(1), "nothing is printed twice")
 		Expect(c.out.String()).To(ContainSubstring("Completed: the model answered\n"))
+	})
+
+	It("says why a Turn that it follows waits, if it may get the Turn", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
+		t := s.turn(ctx, "first")
+		turnstatus.Bind(t, turnstatus.Binding{Executor: "capstan-0"}, time.Now())
+		turnstatus.ReportProgress(t, turnstatus.Run{}, &turnstatus.RunWait{Provider: "demo"}, time.Now())
+		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+		get := rbacv1.PolicyRule{APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"get"}}
+		path := s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "viewer", logRule, get)})
+		follow := []string{"logs", "-f", "first", "--server", s.server.url, "--kubeconfig"}
+		viewer := capstan(ctx, append(follow, path)...)
+		reader := capstan(ctx, append(follow, s.kubeconfig(clientcmdapi.AuthInfo{Token: s.user(ctx, "reader", logRule)}))...)
+		const why = `Queued: bound to executor "capstan-0", and waiting for ModelProvider "demo": its rate limits or its ` +
+			"circuit breaker hold the next request back\n"
+		Eventually(ctx, viewer.err.String).Should(Equal(why))
+		s.append(ctx, t, story()...)
+		Expect(viewer.must(ctx, exit.OK).err.String()).To(Equal(why), "it is said once")
+		Expect(reader.must(ctx, exit.OK).err.String()).To(BeEmpty())
 	})
 
 	It("completes names of Turns from the cluster", func(ctx SpecContext) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/cluster"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
@@ -52,12 +53,20 @@ func (c *ClusterFlags) Open(_ context.Context, env terminal.Environment, namespa
 	if err != nil {
 		return nil, exit.WithCode(exit.Failed, err)
 	}
-	if c.Server != "" {
-		return c.direct(env, config, api, namespace, name)
-	}
-	return &Remote{env: env, namespace: namespace, name: name, connect: func(ctx context.Context) (*connection, error) {
+	remote := &Remote{env: env, namespace: namespace, name: name, connect: func(ctx context.Context) (*connection, error) {
 		return c.find(ctx, config, api, namespace, name)
-	}}, nil
+	}}
+	if c.Server != "" {
+		if remote, err = c.direct(env, config, api, namespace, name); err != nil {
+			return nil, err
+		}
+	}
+	remote.turn = func(ctx context.Context) (*v1alpha1.Turn, error) {
+		var t v1alpha1.Turn
+		err := api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &t)
+		return &t, err
+	}
+	return remote, nil
 }
 
 // direct returns a reader that uses --server. api may be nil if --token is set.

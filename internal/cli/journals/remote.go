@@ -12,6 +12,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
 	"github.com/capstan-dev/capstan/internal/readapi"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
@@ -33,6 +34,8 @@ type Remote struct {
 	// connect connects to a server that has the journal. The server changes when the Turn moves to another
 	// executor.
 	connect func(ctx context.Context) (*connection, error)
+	// turn gets the Turn from the API server. It is nil if there is no kubeconfig.
+	turn func(ctx context.Context) (*v1alpha1.Turn, error)
 	// UID is the UID of the Turn whose journal is being read. It is empty before the first reply, and if the server
 	// does not send it.
 	UID string
@@ -42,10 +45,13 @@ type Remote struct {
 func (*Remote) Close() error { return nil }
 
 // Entries returns the entries of the journal. With Follow it connects again when the connection breaks, and
-// continues after the last entry.
+// continues after the last entry. It also prints why the Turn waits.
 func (r *Remote) Entries(ctx context.Context, q readapi.Query) iter.Seq2[journal.Entry, error] {
 	q.Namespace, q.Name = r.namespace, r.name
 	return func(yield func(journal.Entry, error) bool) {
+		if q.Follow && r.turn != nil {
+			defer r.tellWaits(ctx)()
+		}
 		wait := backoff.NewExponentialBackOff()
 		wait.InitialInterval, wait.MaxInterval = 500*time.Millisecond, 5*time.Second
 		begun, reached := false, r.env.Now()

@@ -1,0 +1,58 @@
+package journals
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+// waitInterval is the time between two looks at the status of a Turn that is followed. A watch would need one more
+// right.
+const waitInterval = 3 * time.Second
+
+// tellWaits prints why the Turn waits each time the reason changes, because the journal of a Turn that waits has no new
+// entries. It prints nothing without the right to get Turns. The caller must call stop.
+func (r *Remote) tellWaits(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	all.Go(func() {
+		said := ""
+		for {
+			t, err := r.turn(ctx)
+			if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+				return
+			}
+			if err == nil {
+				now := waitOf(t)
+				if now != "" && now != said {
+					r.env.Tell("%s", now)
+				}
+				said = now
+			}
+			select {
+			case <-time.After(waitInterval):
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return func() {
+		cancel()
+		all.Wait()
+	}
+}
+
+// waitOf returns why a Turn waits, as its status says. It returns an empty text for a Turn that runs or has ended.
+func waitOf(t *v1alpha1.Turn) string {
+	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if c == nil || c.Status != metav1.ConditionUnknown || c.Reason == v1alpha1.TurnReasonRunning {
+		return ""
+	}
+	return c.Reason + ": " + c.Message
+}
