@@ -312,7 +312,8 @@ func TestBudgetOfAChain(t *testing.T) {
 				}
 				failed := in.State.FailedRequests
 				if len(failed) != 1 || failed[0].Kind != model.OverBudget || !failed[0].Unsent || failed[0].Step != 2 ||
-					failed[0].Place != 1 || !strings.HasPrefix(failed[0].GaveUp, "the turn cost 1.1 and the next request would cost about") {
+					failed[0].Place != 1 ||
+					!strings.HasPrefix(failed[0].GaveUp, "the turn cost 1.1 and the next request would cost about") {
 					t.Errorf("run %d: the journal has %+v, want that the first model was given up for its cost", epoch+1, failed)
 				}
 			}
