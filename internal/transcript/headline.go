@@ -75,6 +75,7 @@ func of[T any](e journal.Entry, say func(T) string) (string, error) {
 type parked struct {
 	Approvals int      `json:"approvals"`
 	Turns     []string `json:"turns"`
+	Budget    string   `json:"budget"`
 }
 
 func waiting(p parked) string {
@@ -84,6 +85,9 @@ func waiting(p parked) string {
 	}
 	for _, name := range p.Turns {
 		all = append(all, "turn "+termsafe.Line(name, longestName))
+	}
+	if p.Budget != "" {
+		all = append(all, "budget "+termsafe.Line(p.Budget, longestName))
 	}
 	return termsafe.Line("parked, waiting for "+strings.Join(all, " and "), longestReason)
 }

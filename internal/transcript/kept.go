@@ -89,7 +89,7 @@ var (
 // the prompt that all Turns of an Agent share.
 var kept = map[journal.Kind]rule{
 	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName},
-	journal.RunParked:  fields{"approvals": aNumber, "turns": each{aName}},
+	journal.RunParked:  fields{"approvals": aNumber, "turns": each{aName}, "budget": aName},
 	journal.PreparationInput: fields{"zone": aName, "number": aNumber, "history": history, "input": fields{
 		"Agent":   fields{"Name": aName, "Thinking": aWord, "MaxMemories": aNumber, "AllowsTrusted": aSwitch},
 		"Profile": fields{"Name": aName, "ID": aName, "Version": aName, "Generation": aNumber, "Mode": aWord, "Sections": each{aWord}},
@@ -108,6 +108,7 @@ var kept = map[journal.Kind]rule{
 	journal.ModelRequested: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "attempt": aNumber, "id": aName,
 		"estimatedTokens": aNumber, "estimatedCost": cost, "place": aNumber, "outputLimit": aNumber,
+		"budget": aName, "reserved": aSwitch,
 	},
 	journal.ModelFailed: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "kind": aWord, "usage": usage, "cost": cost,

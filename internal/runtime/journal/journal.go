@@ -9,6 +9,8 @@ import (
 	"errors"
 	"iter"
 	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 )
 
 // Kind is the kind of an entry.
@@ -115,6 +117,9 @@ type Entry struct {
 	// Artifacts are stored with the entry, in the same append. An entry that was read has none: read them one by
 	// one.
 	Artifacts []Artifact
+	// Ledger is the effect of the entry on the ledger of budgets, in the same append. It is nil if there is none, and in
+	// an entry that was read.
+	Ledger *budget.Change
 }
 
 // Journal stores the entries of many Turns and Sessions, each under its UID. It must be safe for concurrent use.
@@ -128,8 +133,9 @@ type Journal interface {
 	Last(ctx context.Context, uid string) (int64, error)
 
 	// Append adds entries at the end together with their artifacts, all or none. When it returns, they would
-	// survive a crash. If it returns ErrFenced or ErrSequence, it has added none. An artifact that the UID already
-	// has is stored once.
+	// survive a crash. If it returns ErrFenced, ErrSequence or a *budget.Refusal, it has added none. An artifact that
+	// the UID already has is stored once. The sequence is checked before the ledger. So if an append is repeated
+	// because its outcome was unknown, it changes the ledger once.
 	Append(ctx context.Context, uid string, entries ...Entry) error
 
 	// PayloadBytes returns the total size of the payloads of the entries from first to last inclusive, in bytes. A

@@ -34,8 +34,10 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 	r.Attempt = sent
 	var ticket model.Ticket = open{}
 	defer func() { ticket.Leave() }() // also after a panic
+	var waited contention
 	for {
 		r.Attempt++
+		r.Reserved, r.Budget = false, ""
 		if end, err := run.keepToBudget(ctx, c, r); end != nil || err != nil {
 			return end, err
 		}
@@ -44,8 +46,15 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 			return nil, err
 		}
 		ticket = entered
-		if err := run.beginAttempt(ctx, r); err != nil {
-			return nil, err
+		begun, end, err := run.begin(ctx, c, r, &waited)
+		if end != nil || err != nil {
+			return end, err
+		}
+		if !begun { // the next attempt waits at the gate again
+			ticket.Leave()
+			ticket = open{}
+			r.Attempt--
+			continue
 		}
 		limit := run.firstEventTimeout(ctx, c, q.purpose)
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
@@ -79,20 +88,6 @@ func backoffOf(c *Candidate) *backoff.ExponentialBackOff {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
 	return wait
-}
-
-// beginAttempt gives the request an ID and records that it is about to be sent. It returns an error if the run must stop
-// here.
-func (run *runner) beginAttempt(ctx context.Context, r *Request) error {
-	if err := run.safePoint(ctx); err != nil {
-		return err
-	}
-	r.ID = fmt.Sprintf("%s/%d", run.TurnUID, run.NextSeq())
-	if err := run.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r}); err != nil {
-		return err
-	}
-	run.tools = nil // frees the tools until the model has answered
-	return nil
 }
 
 // afterFailure returns the wait before the next attempt. If the candidate must not be asked again, it returns the
@@ -175,7 +170,7 @@ func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, too
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
 		DurationMS: took, Last: r.Purpose == ForStep && run.isLast(r.Step, reply),
 		OverBudget: r.OutputLimit > 0 && reply.FinishReason == model.FinishLength && !reply.TooLong,
-	}})
+	}, Ledger: settle(r, reply.Usage, c.Pricing.Cost(reply.Usage))})
 }
 
 // recordFailure records the failure of a request. final is the failure with which the run gives up the candidate, or
@@ -192,7 +187,7 @@ func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, 
 	if final != nil && failure.Kind != model.Cancelled && ctx.Err() == nil {
 		entry.GaveUp = final.Message
 	}
-	err := run.Record(journal.Record{Kind: journal.ModelFailed, Payload: entry})
+	err := run.Record(journal.Record{Kind: journal.ModelFailed, Payload: entry, Ledger: settle(r, usage, entry.Cost)})
 	if ctx.Err() != nil {
 		return contextCause(ctx, err)
 	}

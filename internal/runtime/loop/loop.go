@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
@@ -64,6 +65,9 @@ type Config struct {
 	Chain []Candidate
 	// Limits of the Turn. They apply to all its runs together.
 	Limits Limits
+	// Budgets returns the budgets that apply to the Turn now, at most budget.MaxOfTurn. It is called before each request,
+	// and must not wait. If Budgets is nil, there are none.
+	Budgets func() []budget.Rule
 	// Policy for tool calls.
 	Policy Policy
 	// Decide returns the decision about a request for approval, or nil if none has been made. A decision counts
@@ -191,7 +195,7 @@ type ContextPolicy struct {
 	WarnPercent, CompactPercent int
 }
 
-// Parked is returned when the run must wait for an approval or a sub-agent. Such waits are long, so the run ends
+// Parked is returned when the run must wait for an approval, a sub-agent or a budget. Such waits are long, so the run ends
 // and holds no resources. A later run continues the Turn.
 type Parked struct {
 	// Approvals are the calls that require approval, at most MaxOpenApprovals.
@@ -200,6 +204,8 @@ type Parked struct {
 	Turns []string
 	// SubAgentCalls are the calls that created these Turns, as far as the UIDs of the Turns are known.
 	SubAgentCalls []SubAgentCall
+	// Budget is the budget that refuses the next request, or nil.
+	Budget *BudgetWait
 }
 
 // SubAgentCall is a journal entry: the call of a sub-agent and the Turn that the call created. TurnUID is the key of
@@ -212,6 +218,9 @@ type SubAgentCall struct {
 
 // Error returns the numbers of calls and Turns that the run waits for.
 func (p *Parked) Error() string {
+	if p.Budget != nil {
+		return "parked: " + p.Budget.Message
+	}
 	return fmt.Sprintf("parked: %d calls require approval, %d turns of sub-agents have not ended", len(p.Approvals), len(p.Turns))
 }
 
@@ -257,7 +266,7 @@ func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*
 	case end == nil:
 		return run.finishCalls(ctx, last)
 	case last.OverBudget:
-		return cutByBudget(last), nil
+		return run.cutByBudget(last), nil
 	case last.Reply.FinishReason == model.FinishLength, end.Reason == ModelRefused: // the answer is cut off, or missing
 		return end, nil
 	}

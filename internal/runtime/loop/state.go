@@ -27,6 +27,11 @@ type Request struct {
 	// OutputLimit is the output limit of the request if the budget leaves less than the request would have allowed.
 	// Otherwise it is 0.
 	OutputLimit int64 `json:"outputLimit,omitempty"`
+	// Budget is the name of the shared budget because of which OutputLimit is lower. It is empty if the Turn's own
+	// limits are the reason.
+	Budget string `json:"budget,omitempty"`
+	// Reserved is true if the request is reserved in the budgets that apply to the Turn.
+	Reserved bool `json:"reserved,omitempty"`
 	// EstimatedTokens is the estimated size of the prompt. EstimatedCost is the price of these tokens when the
 	// request was sent, or nil if the model has no price. The budget counts both if the request was cut off,
 	// because its real usage is then unknown.
@@ -208,12 +213,7 @@ func (s *State) Apply(e journal.Entry) error {
 	case journal.ModelRequested:
 		return s.applyRequest(e)
 	case journal.ModelFailed:
-		s.closeRequest()
-		err := appendEntry(&s.FailedRequests, e)
-		if err == nil {
-			s.place = s.FailedRequests[len(s.FailedRequests)-1].Place
-		}
-		return err
+		return s.applyFailure(e)
 	case journal.ModelReplied:
 		s.closeRequest()
 		return s.applyReply(e)
@@ -240,6 +240,20 @@ func (s *State) Apply(e journal.Entry) error {
 		s.Warning = &Warning{}
 		return json.Unmarshal(e.Payload, s.Warning)
 	}
+	return nil
+}
+
+// applyFailure folds a failure into the state. A request that a budget refused was never sent, so its failure is not the
+// end of an earlier request that was cut off.
+func (s *State) applyFailure(e journal.Entry) error {
+	if err := appendEntry(&s.FailedRequests, e); err != nil {
+		return err
+	}
+	newest := &s.FailedRequests[len(s.FailedRequests)-1]
+	if newest.Kind != model.OverBudget {
+		s.closeRequest()
+	}
+	s.place = newest.Place
 	return nil
 }
 

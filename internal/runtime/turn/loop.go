@@ -120,7 +120,7 @@ func (r *run) park(waits *loop.Parked) error {
 	if r.began && !r.gone {
 		if err := r.record(journal.Record{
 			Kind:    journal.RunParked,
-			Payload: parked{len(waits.Approvals), waits.Turns, waits.SubAgentCalls},
+			Payload: parked{len(waits.Approvals), waits.Turns, waits.SubAgentCalls, budgetOf(waits)},
 		}); err != nil {
 			return err
 		}
@@ -129,6 +129,14 @@ func (r *run) park(waits *loop.Parked) error {
 		r.reportProgress()
 	}
 	return waits
+}
+
+// budgetOf returns the name of the budget that a Turn waits for, or an empty string.
+func budgetOf(waits *loop.Parked) string {
+	if waits.Budget == nil {
+		return ""
+	}
+	return waits.Budget.Name
 }
 
 // ensureTools determines the tools of the Turn and their current effects before the first request. If an older

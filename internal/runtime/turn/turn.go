@@ -320,6 +320,8 @@ type parked struct {
 	Turns []string `json:"turns,omitempty"`
 	// SubAgentCalls are the calls that have created these Turns.
 	SubAgentCalls []loop.SubAgentCall `json:"begun,omitempty"`
+	// Budget is the name of the budget that refuses the next request.
+	Budget string `json:"budget,omitempty"`
 }
 
 // errCancelled is the cause of a context that ended because the Turn was cancelled.
@@ -373,7 +375,8 @@ type run struct {
 func (r *run) end(result *Result) error {
 	recorded, version := result.recorded()
 	err := r.record(append(r.replayed.loop.OpenEnds(r.exposed().Nonce),
-		journal.Record{Kind: journal.Finalized, Payload: recorded, Version: version, Artifacts: r.attached})...)
+		journal.Record{Kind: journal.Finalized, Payload: recorded, Version: version, Artifacts: r.attached,
+			Ledger: r.replayed.loop.CloseReservations()})...)
 	if err == nil {
 		r.replayed.result.Text = result.Text
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -20,6 +21,8 @@ type Memory struct {
 	journals map[string]*held
 	state    store.State
 	marked   bool // true if nothing was appended since the last mark
+	accounts map[budget.Key]budget.Account
+	holds    map[string][]budget.Hold // by the UID of the Turn
 }
 
 // held is one journal.
@@ -78,6 +81,11 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 	if err := journal.CheckAppend(last.Seq, last.Epoch, entries); err != nil || len(entries) == 0 {
 		return err
 	}
+	for _, e := range entries { // a store applies at most one change in an append, so a refusal undoes nothing
+		if err := m.apply(uid, e.Ledger); err != nil {
+			return err
+		}
+	}
 	for _, e := range entries {
 		for _, a := range e.Artifacts {
 			if _, ok := h.artifacts[a.SHA256]; !ok {
@@ -85,7 +93,7 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 				h.artifacts[a.SHA256] = a
 			}
 		}
-		e.Artifacts, e.Payload, e.Namespace = nil, slices.Clone(e.Payload), ""
+		e.Artifacts, e.Payload, e.Namespace, e.Ledger = nil, slices.Clone(e.Payload), "", nil
 		if len(e.Payload) == 0 {
 			e.Payload = nil
 		}
@@ -145,6 +153,9 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 	for _, uid := range uids {
 		if h := m.journals[uid]; h != nil && h.retired.IsZero() {
 			h.retired = at
+		}
+		if err := m.apply(uid, &budget.Change{}); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -21,6 +21,10 @@ func TestMemoryKeepsTheContractOfAKeeper(t *testing.T) {
 		func(_ *testing.T, k journaltest.Keeper) journaltest.Keeper { return k })
 }
 
+func TestMemoryKeepsTheContractOfALedger(t *testing.T) {
+	journaltest.RunLedger(t, func(*testing.T) journaltest.LedgerStore { return &journaltest.Memory{} })
+}
+
 func TestMemoryKeepsTheContractOfALoss(t *testing.T) {
 	journaltest.RunLoss(t,
 		func(*testing.T) journal.Journal { return &journaltest.Memory{} },
