@@ -98,7 +98,9 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 			}
 		}
 		network := slices.DeleteFunc(slices.Clone(clusterRules), func(r rbacv1.PolicyRule) bool {
-			return !slices.Contains(r.Resources, "nodes") && !slices.Contains(r.Resources, "servicecidrs")
+			return !slices.ContainsFunc(r.Resources, func(kind string) bool {
+				return kind == "nodes" || kind == "servicecidrs" || kind == "endpointslices"
+			})
 		})
 		if diff := cmp.Diff(map[string][]rbacv1.PolicyRule{ofPolicy: policyRules, ofNetwork: network}, own); diff != "" {
 			t.Errorf("the ClusterRoles of the policy and of the network (-want +got):\n%s", diff)

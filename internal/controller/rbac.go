@@ -30,12 +30,13 @@ package controller
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 
 // ModelProviders and ToolServers must not reach the cluster's own addresses. To know these, the manager watches
-// Nodes and ServiceCIDRs, unless --cluster-cidrs gives the addresses. It reads a Service, and the endpoints of a
-// headless Service, by the name in a URL: Services of the same namespace may be reached.
+// Nodes, ServiceCIDRs and EndpointSlices, unless --cluster-cidrs gives the addresses. EndpointSlices show whether Pods
+// have addresses outside of the podCIDRs of their Nodes. The manager reads a Service, and the endpoints of a headless
+// Service, by the name in a URL: Services of the same namespace may be reached.
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=list;watch
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list;watch
 // +kubebuilder:rbac:groups="",resources=services,verbs=get
-// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch
 
 // Profiles, Agents and Turns take texts of prompts from ConfigMaps. The manager reads one by the name in such an
 // object, when it is used (get). It watches only metadata (list and watch), so that objects are reconciled when a
