@@ -88,7 +88,7 @@ var (
 // not kept, nor are values that contain the ID of a call. renderHash is kept, because it is the hash of a part of
 // the prompt that all Turns of an Agent share.
 var kept = map[journal.Kind]rule{
-	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName},
+	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName, "requester": aName},
 	journal.RunParked:  fields{"approvals": aNumber, "turns": each{aName}, "budget": aName},
 	journal.PreparationInput: fields{"zone": aName, "number": aNumber, "history": history, "input": fields{
 		"Agent":   fields{"Name": aName, "Thinking": aWord, "MaxMemories": aNumber, "AllowsTrusted": aSwitch},

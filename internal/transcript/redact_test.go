@@ -30,6 +30,7 @@ func payloads() map[journal.Kind]any {
 			Executor  string `json:"executor"`
 			Namespace string `json:"namespace"`
 			Name      string `json:"name"`
+			Requester string `json:"requester"`
 		}{},
 		journal.RunParked: &struct {
 			Approvals int      `json:"approvals"`
@@ -185,6 +186,7 @@ var survivors = []string{
 	"prepared report.variables", "prepared skills.key", "prepared tools.name", "prepared tools.parameters.name",
 	"prepared tools.parameters.type", "prompt.rendered id", "prompt.rendered name", "prompt.rendered variables",
 	"prompt.rendered version", "run.parked budget", "run.parked turns", "run.started executor", "run.started name", "run.started namespace",
+	"run.started requester",
 	"session.turn cost.currency", "session.turn head.cost.currency",
 	"session.turn messages.name", "session.turn messages.role", "session.turn turnName", "session.turn turnUID", "tool.finished class",
 	"tool.finished outcome", "tool.finished spent.cost.currency", "tool.finished spent.turn", "tool.intended effect",

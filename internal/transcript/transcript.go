@@ -103,6 +103,7 @@ type runStarted struct {
 	Executor  string `json:"executor"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
+	Requester string `json:"requester"`
 }
 
 // preparationInput is the part of a preparation input that names the Turn and its Agent.
@@ -118,6 +119,9 @@ func (w *Writer) run(e journal.Entry, s runStarted) string {
 	text, again := "", ""
 	if w.runs == 1 {
 		text = fmt.Sprintf("Turn %s/%s\n", termsafe.Line(s.Namespace, longestName), termsafe.Line(s.Name, longestName))
+		if s.Requester != "" {
+			text += row("asked by", termsafe.Line(s.Requester, longestName))
+		}
 	} else {
 		again = ", continues from the journal"
 	}

@@ -79,6 +79,7 @@ func walk(v reflect.Value, path string, visit func(path string, leaf reflect.Val
 // elsewhere maps the fields from which no message is made to their purpose.
 var elsewhere = map[string]string{
 	"agent.promptProfileRef": "finds the profile", "turn.agentRef": "finds the agent", "turn.sessionRef": "finds the session",
+	"turn.requestedBy": "the run",
 	"agent.models": "the chain of the run", "turn.model": "its first model", "turn.citations": "the result",
 	"agent.toolPolicy": "the run", "agent.tools": "the toolbox", "agent.context": "the run", "agent.reasoningText": "the run",
 	"agent.reflectEveryTurns": "the run", "turn.webMode": "the run", "turn.topK": "the run", "turn.output": "the run",

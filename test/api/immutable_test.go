@@ -22,6 +22,7 @@ kind: Turn
 metadata: {generateName: immutable-, namespace: default}
 spec:
   agentRef: {name: support}
+  requestedBy: {username: ada}
   message: What are my open loops?
   parameters: [{name: a, value: x}]
   history: [{role: User, content: Hello}]
@@ -84,6 +85,7 @@ var immutableFields = map[string]string{
 	"execution":  `spec: {execution: VALUE}`,
 
 	"onJournalLoss": `spec: {onJournalLoss: VALUE}`,
+	"requestedBy":   `spec: {requestedBy: {username: grace}}`,
 }
 
 // change applies a merge patch, in YAML, to a stored object. With client.DryRunAll, the API server stores nothing.

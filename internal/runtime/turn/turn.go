@@ -35,6 +35,8 @@ type Input struct {
 	// Executor is the executor of this run. Namespace and Name are those of the Turn. All three are for people who
 	// read the journal.
 	Executor, Namespace, Name string
+	// Requester is the name of the user who asked for the Turn. It is empty if it is not known.
+	Requester string
 	// Timeout is the time that the Turn has left; it may be used up already. A run that reaches it ends the Turn
 	// with StopDeadline.
 	Timeout time.Duration
@@ -287,7 +289,7 @@ func (r *run) options() journal.Options {
 	return journal.Options{
 		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.apply, Admit: r.memory.admit,
 		Patience: r.engine.Patience, Waiting: r.waiting,
-		First: []journal.Record{{Kind: journal.RunStarted, Payload: started{rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name}}},
+		First: []journal.Record{{Kind: journal.RunStarted, Payload: started{rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester}}},
 	}
 }
 
@@ -310,6 +312,7 @@ type started struct {
 	Executor  string `json:"executor,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
+	Requester string `json:"requester,omitempty"`
 }
 
 // parked is the payload of the entry for a run that ended because its Turn waits.
