@@ -35,13 +35,12 @@ func manifests(t *testing.T) map[string][]runtime.Object {
 	}
 }
 
-// ofPolicy returns rules in the form of the chart: with the name of the policy of ToolApprovals that it installs or
-// uses.
-func ofPolicy(rules []rbacv1.PolicyRule, policy string) []rbacv1.PolicyRule {
+// ofPolicy returns rules in the form of the chart: with the names of the policies that it installs.
+func ofPolicy(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	named := slices.Clone(rules)
 	for i, rule := range named {
-		if slices.Equal(rule.ResourceNames, []string{"capstan-toolapprovals"}) {
-			named[i].ResourceNames = []string{policy}
+		if slices.Equal(rule.ResourceNames, []string{"capstan-requesters", "capstan-toolapprovals"}) {
+			named[i].ResourceNames = []string{"capstan-system-capstan-requesters", "capstan-system-capstan-toolapprovals"}
 		}
 	}
 	return named
@@ -49,10 +48,12 @@ func ofPolicy(rules []rbacv1.PolicyRule, policy string) []rbacv1.PolicyRule {
 
 func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 	generated, ownRules := generatedRoles(t)
-	clusterRules := ofPolicy(generated, "capstan-system-capstan-toolapprovals")
-	policyRules := slices.DeleteFunc(slices.Clone(clusterRules), func(r rbacv1.PolicyRule) bool { return len(r.ResourceNames) == 0 })
-	if len(policyRules) != 1 {
-		t.Fatalf("got %d rules about one object, want that of the policy", len(policyRules))
+	clusterRules := ofPolicy(generated)
+	policyRules := slices.DeleteFunc(slices.Clone(clusterRules), func(r rbacv1.PolicyRule) bool {
+		return len(r.ResourceNames) == 0 && !slices.Contains(r.Resources, "requesters")
+	})
+	if len(policyRules) != 2 {
+		t.Fatalf("got %d rules, want that about the policies and that about requesters", len(policyRules))
 	}
 
 	t.Run("ClusterWide", func(t *testing.T) {
@@ -66,7 +67,7 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 	})
 
 	t.Run("PolicyOfConfig", func(t *testing.T) {
-		if diff := cmp.Diff(generated, managerRole(t, renderChart(t, "approvalPolicy.install=false")).Rules); diff != "" {
+		if diff := cmp.Diff(generated, managerRole(t, renderChart(t, "approvalPolicy.install=false", "requesterPolicy.install=false")).Rules); diff != "" {
 			t.Errorf("ClusterRole differs from config/rbac/role.yaml, where the policy is that of config/policy (-want +got):\n%s", diff)
 		}
 	})

@@ -15,6 +15,12 @@ package controller
 // that waits for them (patch), and deletes Turns whose ttlSecondsAfterFinished has passed (delete).
 // +kubebuilder:rbac:groups=capstan.dev,resources=turns,verbs=get;list;watch;create;patch;delete
 
+// The Turn of a sub-agent has the requester of the Turn that called it. The policies of config/policy allow this to
+// whoever may impersonate requesters, which exist only in roles. Where only users of an Agent may create its Turns,
+// the manager must be one: the author of an Agent decides which sub-agents it uses.
+// +kubebuilder:rbac:groups=capstan.dev,resources=requesters,verbs=impersonate
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents,verbs=use
+
 // The manager creates a Session for a Turn that names one that does not exist, and deletes Sessions whose
 // ttlSecondsAfterLastTurn has passed.
 // +kubebuilder:rbac:groups=capstan.dev,resources=sessions,verbs=get;list;watch;create;delete
@@ -53,11 +59,11 @@ package controller
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// When a decision about a call is to be used, the manager checks that the API server verifies who decides. It reads
-// the policy that does so, and its binding, by the one name under which they are installed. The Helm chart gives
-// both another name, and uses that name in this rule.
+// When a decision about a call is to be used, the manager checks that the API server verifies who decides, and who
+// asked. It reads the policies that do so, and their bindings, by the names under which they are installed. The Helm
+// chart gives them other names, and uses those names in this rule.
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;
-// + validatingadmissionpolicybindings,resourceNames=capstan-toolapprovals,verbs=get
+// + validatingadmissionpolicybindings,resourceNames=capstan-requesters;capstan-toolapprovals,verbs=get
 
 // These rights apply only in the manager's own namespace: to the Lease of each executor and the Lease of leader
 // election. The manager watches the Leases, so that the Turns of a lost executor are bound anew, and deletes a

@@ -48,6 +48,8 @@ type TurnReconciler struct {
 	Ceiling *v1alpha1.Limits
 	// Approvals reports which decisions about calls may be used.
 	Approvals approvals.Check
+	// Requesters reports whether the API server has checked the requester of a Turn. If it is nil, it has not.
+	Requesters approvals.RequesterCheck
 	// Recheck is the interval at which the reconciler looks for ConfigMaps that Turns wait for, where ConfigMaps
 	// may not be watched. If Recheck is 0, the reconciler watches ConfigMaps.
 	Recheck time.Duration
@@ -254,11 +256,6 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 	if v.orphaned, err = r.isOrphaned(ctx, t); err != nil {
 		return v, err
 	}
-	if t.BoundTo() == "" {
-		if v.awaited, err = r.waitProgress(ctx, t); err != nil {
-			return v, err
-		}
-	}
 	if name := t.BoundTo(); name != "" {
 		if v.executorAlive, err = r.Executors.isAlive(ctx, name); err != nil {
 			return v, fmt.Errorf("failed to get the lease of executor %q: %w", name, err)
@@ -270,6 +267,11 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 		v.agent = translate.WithinCeiling(&agent, t, r.Ceiling)
 	case !apierrors.IsNotFound(err):
 		return v, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef.Name, err)
+	}
+	if t.BoundTo() == "" {
+		if v.awaited, err = r.waitProgress(ctx, t, v.agent); err != nil {
+			return v, err
+		}
 	}
 	if t.Spec.SessionRef != nil {
 		v.ahead = r.sessions.Ahead(t)

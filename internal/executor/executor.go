@@ -82,6 +82,8 @@ type Executor struct {
 	Ceiling *v1alpha1.Limits
 	// Approvals checks which decisions about calls may be used.
 	Approvals approvals.Check
+	// Requesters checks whether the API server has checked the requester of a Turn. If Requesters is nil, it has not.
+	Requesters approvals.RequesterCheck
 	// Memory is the budget for the conversations of running Turns. If Memory is nil, it is unlimited.
 	Memory *bytebudget.Budget
 	// Specs receives the specs of the Turns that run. If Specs is nil, the cache keeps specs of its own.

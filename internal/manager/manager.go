@@ -163,6 +163,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return err
 	}
 	p.approvals = approvalCheck(o, p.clientset, p.now, log)
+	p.requesters = requesterCheck(o, p.clientset, p.now, log)
 	read := secretReader(p.manager.GetAPIReader())
 	p.providers = providers.NewCache(read, time.Now, p.policy, p.memory)
 	p.providers.SetCredentialSet(p.credentials)

@@ -121,11 +121,17 @@ type Options struct {
 	// ApprovalPolicy is the name of the ValidatingAdmissionPolicy, and of its binding. Decisions about calls are
 	// used only if both exist. If the name is empty, approvals.DefaultPolicy applies.
 	ApprovalPolicy string
+	// RequesterPolicy is the name of the ValidatingAdmissionPolicy for requesters, and of its binding. Approvals of
+	// Agents that forbid those of the requester are used only if both exist. If the name is empty,
+	// approvals.DefaultRequesterPolicy applies.
+	RequesterPolicy string
 	// RolePrefix is how the names of this installation's ClusterRoles for people begin. Messages that name such a
 	// role use it. It is empty if there are no such roles.
 	RolePrefix string
 	// TrustDecidedBy allows decisions to be used without that policy.
 	TrustDecidedBy bool
+	// TrustRequestedBy uses the requesters of Turns without that policy.
+	TrustRequestedBy bool
 	// Hooks can replace the connections between the parts of this process.
 	Hooks Hooks
 }
@@ -229,12 +235,19 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 		"name of the ValidatingAdmissionPolicy, and of its binding, by which the API server ensures that no "+
 			"user decides about a tool call in the name of another; decisions are used only if both exist. "+
 			"config/policy and the chart install them")
+	f.StringVar(&o.RequesterPolicy, "requester-policy", approvals.DefaultRequesterPolicy,
+		"name of the ValidatingAdmissionPolicy, and of its binding, by which the API server ensures that no "+
+			"user creates a Turn in the name of another; approvals of Agents with approval.forbidRequester are used only "+
+			"if both exist. config/policy and the chart install them")
 	f.StringVar(&o.RolePrefix, "role-prefix", "capstan",
 		"beginning of the names of the ClusterRoles for people, such as capstan in capstan-turn-reader, for "+
 			"messages that name a role; empty if there are none")
 	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false,
 		"use decisions about tool calls without that policy; set it only if something else ensures that "+
 			"spec.decidedBy of a ToolApproval is the user who creates it")
+	f.BoolVar(&o.TrustRequestedBy, "trust-requested-by", false,
+		"use the requesters of Turns without that policy; set it only if something else ensures that "+
+			"spec.requestedBy of a Turn is the user who creates it")
 }
 
 // Memory returns how much memory the process may use.
@@ -353,6 +366,8 @@ func (o *Options) Validate() error {
 		"--role-prefix %q must be a valid beginning of the names of ClusterRoles", o.RolePrefix)
 	check(o.ApprovalPolicy == "" || len(validation.IsDNS1123Subdomain(o.ApprovalPolicy)) == 0,
 		"--approval-policy %q must be the name of a ValidatingAdmissionPolicy", o.ApprovalPolicy)
+	check(o.RequesterPolicy == "" || len(validation.IsDNS1123Subdomain(o.RequesterPolicy)) == 0,
+		"--requester-policy %q must be the name of a ValidatingAdmissionPolicy", o.RequesterPolicy)
 	_, wrong = o.quotas()
 	check(wrong == nil, "%w", wrong)
 	_, wrong = netpolicy.ParseCluster(o.ClusterCIDRs)

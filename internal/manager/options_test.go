@@ -80,6 +80,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 		{"CAPSTAN_READ_TLS_BIND_ADDRESS", ":8444", "read-tls-bind-address"},
 		{"CAPSTAN_ROLE_PREFIX", "p", "role-prefix"},
 		{"CAPSTAN_TRUST_DECIDED_BY", "true", "trust-decided-by"},
+		{"CAPSTAN_REQUESTER_POLICY", "p", "requester-policy"},
+		{"CAPSTAN_TRUST_REQUESTED_BY", "true", "trust-requested-by"},
 		{"CAPSTAN_JOURNAL_QUOTA", "20Gi", "journal-quota"},
 		{"CAPSTAN_JOURNAL_QUOTA_PER_NAMESPACE", "2Gi", "journal-quota-per-namespace"},
 		{"CAPSTAN_TOOL_DENY_CIDRS", "[10.0.0.0/8]", "tool-deny-cidrs"},

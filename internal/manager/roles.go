@@ -64,6 +64,8 @@ type parts struct {
 	identity *store.Tracker
 	// approvals checks which decisions about calls may be used.
 	approvals approvals.Check
+	// requesters checks whether the API server has checked the requester of a Turn.
+	requesters approvals.RequesterCheck
 	// ceiling has the ceilings of the limits of all Turns.
 	ceiling *v1alpha1.Limits
 	// policy decides at which addresses tool servers and model providers may be reached.
@@ -106,7 +108,7 @@ func (p *parts) addController(ctx context.Context) error {
 	circuits := &controller.OpenCircuits{}
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
-		Approvals: p.approvals, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
+		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
 	}
 	turns.Executors = &controller.ExecutorReconciler{
 		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local,
@@ -218,7 +220,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		},
 		Provider: o.Hooks.provider(p.providers), Gates: p.providers,
 		Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
-		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory, Specs: &p.specs,
+		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Memory: p.memory, Specs: &p.specs,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
 		Processors: p.processors, Writes: fairgate.NewPreWriteGate(), Endings: fairgate.New(maxEndings, endingsOfNamespace),
 		Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
@@ -235,4 +237,14 @@ func approvalCheck(o Options, clientset kubernetes.Interface, now func() time.Ti
 	}
 	name := cmp.Or(o.ApprovalPolicy, approvals.DefaultPolicy)
 	return approvals.NewPolicy(name, clientset.AdmissionregistrationV1(), now, log.WithName("approvals")).Check
+}
+
+// requesterCheck returns the check for whether the API server has checked the requester of a Turn.
+func requesterCheck(o Options, clientset kubernetes.Interface, now func() time.Time, log logr.Logger) approvals.RequesterCheck {
+	if o.TrustRequestedBy {
+		log.Info("Using the requesters of Turns without checking them, because --trust-requested-by is set")
+		return approvals.TrustRequesters
+	}
+	name := cmp.Or(o.RequesterPolicy, approvals.DefaultRequesterPolicy)
+	return approvals.NewRequesterPolicy(name, clientset.AdmissionregistrationV1(), now, log.WithName("requesters")).CheckRequester
 }

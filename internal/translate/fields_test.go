@@ -80,8 +80,8 @@ func walk(v reflect.Value, path string, visit func(path string, leaf reflect.Val
 var elsewhere = map[string]string{
 	"agent.promptProfileRef": "finds the profile", "turn.agentRef": "finds the agent", "turn.sessionRef": "finds the session",
 	"turn.requestedBy": "the run",
-	"agent.models": "the chain of the run", "turn.model": "its first model", "turn.citations": "the result",
-	"agent.toolPolicy": "the run", "agent.tools": "the toolbox", "agent.context": "the run", "agent.reasoningText": "the run",
+	"agent.models":     "the chain of the run", "turn.model": "its first model", "turn.citations": "the result",
+	"agent.toolPolicy": "the run", "agent.approval": "the decisions about calls", "agent.tools": "the toolbox", "agent.context": "the run", "agent.reasoningText": "the run",
 	"agent.reflectEveryTurns": "the run", "turn.webMode": "the run", "turn.topK": "the run", "turn.output": "the run",
 	"profile.pinnedTools": "the toolbox",
 	"agent.limits":        "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",

@@ -73,6 +73,7 @@ spec:
         - --data-dir=/var/lib/capstan
         {{- end }}
         - --approval-policy={{ include "capstan.approvalPolicyName" . }}
+        - --requester-policy={{ include "capstan.requesterPolicyName" . }}
         - --role-prefix={{ include "capstan.rolePrefix" . }}
         {{- with .Values.watchNamespaces }}
         - --watch-namespaces={{ join "," . }}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/cli/cluster"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/journals"
@@ -32,17 +34,51 @@ type pendingCalls struct {
 	api   client.Client
 	turn  *v1alpha1.Turn
 	calls []v1alpha1.PendingApproval
-	// who is the name of the user, according to the API server.
-	who string
+	// who is the name of the user, according to the API server. groups are those of the user's groups that the Agent
+	// of the Turn may require.
+	who    string
+	groups []string
 }
 
-// whoAmI returns the name of the user, according to the API server.
-func whoAmI(ctx context.Context, api client.Client) (string, error) {
+// whoAmI returns the user, according to the API server.
+func whoAmI(ctx context.Context, api client.Client) (authenticationv1.UserInfo, error) {
 	var review authenticationv1.SelfSubjectReview
 	if err := api.Create(ctx, &review); err != nil {
-		return "", exit.WithCode(exit.Failed, fmt.Errorf("failed to ask the API server who you are: %w", err))
+		return authenticationv1.UserInfo{}, exit.WithCode(exit.Failed, fmt.Errorf("failed to ask the API server who you are: %w", err))
 	}
-	return review.Status.UserInfo.Username, nil
+	return review.Status.UserInfo, nil
+}
+
+// maxGroups is the number of groups that a ToolApproval may name.
+const maxGroups = 64
+
+// checkRules sets the groups of the user that the decision must name. It returns an error if the Agent of the Turn does
+// not let this user decide. If the user may not get the Agent, it checks nothing, and names all groups of the user: the
+// manager checks the decision in any case.
+func (c *pendingCalls) checkRules(ctx context.Context, user authenticationv1.UserInfo) error {
+	var agent v1alpha1.Agent
+	err := c.api.Get(ctx, client.ObjectKey{Namespace: c.turn.Namespace, Name: c.turn.Spec.AgentRef.Name}, &agent)
+	switch {
+	case apierrors.IsForbidden(err):
+		c.groups = user.Groups[:min(len(user.Groups), maxGroups)]
+		return nil
+	case client.IgnoreNotFound(err) != nil:
+		return exit.WithCode(exit.Failed, fmt.Errorf("failed to get Agent %q, which says who may decide: %w", c.turn.Spec.AgentRef.Name, err))
+	}
+	rules := approvals.Rules{Agent: agent.Name, Approval: agent.Spec.Approval, Requester: c.turn.Requester()}
+	if a := agent.Spec.Approval; a != nil && a.Approvers != nil {
+		for _, group := range user.Groups {
+			if slices.Contains(a.Approvers.Groups, group) {
+				c.groups = append(c.groups, group)
+			}
+		}
+	}
+	refusal := rules.Refusal(&v1alpha1.ToolApprovalSpec{Decision: c.Verb.Decision, DecidedBy: c.who, DecidedByGroups: c.groups})
+	if refusal != "" {
+		return exit.WithCode(exit.Failed, fmt.Errorf("you cannot %s calls of Turn %s/%s: %s", c.Verb.Name, c.turn.Namespace, c.turn.Name,
+			termsafe.Line(refusal, longestReason)))
+	}
+	return nil
 }
 
 // decide shows the calls, asks for a reply and creates the ToolApprovals.
@@ -217,7 +253,7 @@ func (c *pendingCalls) approval(p v1alpha1.PendingApproval) *v1alpha1.ToolApprov
 			TurnRef: v1alpha1.ObjectReference{Name: c.turn.Name}, TurnUID: string(c.turn.UID), RequestID: p.RequestID,
 			Step: p.Step, CallID: p.CallID, ToolName: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash,
 			ArgumentsHash: p.ArgumentsHash,
-			Decision:      c.Verb.Decision, Reason: c.Reason, DecidedBy: c.who,
+			Decision:      c.Verb.Decision, Reason: c.Reason, DecidedBy: c.who, DecidedByGroups: c.groups,
 		},
 	}
 }

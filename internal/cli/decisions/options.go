@@ -97,7 +97,8 @@ func (d *Options) open(ctx context.Context, turn string) (*pendingCalls, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &pendingCalls{Options: d, api: api, turn: t, calls: calls, who: who}, nil
+	c := &pendingCalls{Options: d, api: api, turn: t, calls: calls, who: who.Username}
+	return c, c.checkRules(ctx, who)
 }
 
 // selected returns the pending calls that the flags select.
