@@ -76,6 +76,10 @@ const (
 	// does not exist or lacks the key. The object is not Stalled, because it is checked again when the ConfigMap
 	// appears.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
+	// ReasonTooManyObjects is set on Agent, PromptProfile, ModelProvider and ToolServer. It means that the manager has no
+	// memory for the object, because the objects of these kinds in its namespace use their whole share. The manager looks
+	// again every 15 seconds.
+	ReasonTooManyObjects = "TooManyObjects"
 	// ReasonConfigMapUnreadable is set on PromptProfile and Agent. It means that a ConfigMap that the object names
 	// could not be read: the manager lacks the right, or the API server did not answer. The manager tries again, at
 	// least every 30 seconds.

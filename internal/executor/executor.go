@@ -117,6 +117,9 @@ type Executor struct {
 	// Endings limits how many Turns are worked on at once that only end: they were cancelled, or their time was over,
 	// before they were bound. If Endings is nil, there is no limit.
 	Endings *fairgate.Gate
+	// LiveReads limits how many objects are read from the API server at once because the cache has no memory for them.
+	// If LiveReads is nil, there is no limit.
+	LiveReads *fairgate.Gate
 	// Forecast receives the start and end of each run, to estimate how much the journals will still grow. It may be
 	// nil.
 	Forecast *quota.Forecast

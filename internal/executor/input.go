@@ -30,7 +30,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	e, t := r.executor, r.turn
 	found := new(v1alpha1.Agent)
 	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
-	if err := e.Client.Get(ctx, key, found); err != nil && (!apierrors.IsNotFound(err) || !r.endsWithoutAgent()) {
+	if err := e.object(ctx, key, found); err != nil && (!apierrors.IsNotFound(err) || !r.endsWithoutAgent()) {
 		return nil, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
 	}
 	r.agent = e.agents.Of(versionOf(found), found) // thousands of Turns share one Agent
@@ -125,7 +125,7 @@ func (e *Executor) preparation(
 	}
 	var profile v1alpha1.PromptProfile
 	key := types.NamespacedName{Namespace: t.Namespace, Name: agent.Spec.PromptProfileRef.Name}
-	if err := e.Client.Get(ctx, key, &profile); err != nil {
+	if err := e.object(ctx, key, &profile); err != nil {
 		if apierrors.IsNotFound(err) {
 			return prepare.Input{}, agentNotReady(agent.Name, fmt.Sprintf("PromptProfile %q does not exist", key.Name))
 		}
@@ -155,7 +155,7 @@ func awaitingConfigMap(err error, agent string) error {
 func (r *run) link(ctx context.Context, m v1alpha1.ModelReference) translate.Link {
 	e, t, l := r.executor, r.turn, translate.Link{Reference: m}
 	object := new(v1alpha1.ModelProvider)
-	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: m.ProviderRef.Name}, object); err != nil {
+	if err := e.object(ctx, client.ObjectKey{Namespace: t.Namespace, Name: m.ProviderRef.Name}, object); err != nil {
 		cause := errors.New("the ModelProvider does not exist")
 		if !apierrors.IsNotFound(err) {
 			cause = fmt.Errorf("failed to get the ModelProvider: %w", err)

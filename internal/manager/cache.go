@@ -13,13 +13,14 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
 )
 
 // cacheOptions returns the options of the cache, so that this process keeps only the objects that it uses. share
-// replaces the spec of a Turn by an equal one that its run holds.
-func cacheOptions(o Options, share func(*v1alpha1.Turn)) cache.Options {
+// replaces the spec of a Turn by an equal one that its run holds. objects counts the others.
+func cacheOptions(o Options, share func(*v1alpha1.Turn), objects *objectbudget.Budget) cache.Options {
 	options := cache.Options{
-		DefaultTransform: withoutBookkeeping,
+		DefaultTransform: objects.Transform(withoutBookkeeping),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.Turn{}:    {Field: turnsOf(o), Transform: withoutRequests(o.ExecutorName, share)},
 			&corev1.ConfigMap{}: {Transform: identityOnly},
@@ -64,7 +65,7 @@ func withoutBookkeeping(in any) (any, error) {
 	if _, isLease := in.(*coordinationv1.Lease); isLease {
 		return in, nil
 	}
-	if o.GetAnnotations() != nil {
+	if o.GetAnnotations() != nil && !objectbudget.IsLeftOut(o) {
 		o.SetAnnotations(nil)
 	}
 	if own := controller.OwnLabels(o.GetLabels()); len(own) < len(o.GetLabels()) {

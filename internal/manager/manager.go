@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -29,6 +30,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/barrier"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/secrets"
@@ -75,6 +77,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, local: o.Hooks.clock(),
 		credentials: credentials, log: log,
 	}
+	p.objects = objectbudget.New(p.memory)
 	if p.policy, err = o.netPolicy(); err != nil {
 		return err
 	}
@@ -130,7 +133,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if err := checkWatched(ctx, p.clientset, o.WatchNamespaces, log); err != nil {
 		return err
 	}
-	if p.manager, err = newManager(o, p.config, lock, p.access, p.specs.Share, log); err != nil {
+	if p.manager, err = newManager(o, p.config, lock, p.access, cacheOptions(o, p.specs.Share, p.objects), log); err != nil {
 		return err
 	}
 	p.events = barrier.Events(p.manager.GetEventRecorder("capstan"), p.credentials)
@@ -191,9 +194,9 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 }
 
 // newManager creates the manager, which becomes the leader when it holds the Lease of lock. lock is nil if there is no
-// leader election. share is for the cache of Turns.
+// leader election.
 func newManager(
-	o Options, cfg *rest.Config, lock *leaderLock, guard *access.Guard, share func(*v1alpha1.Turn), log logr.Logger,
+	o Options, cfg *rest.Config, lock *leaderLock, guard *access.Guard, cached cache.Options, log logr.Logger,
 ) (ctrl.Manager, error) {
 	scheme, err := Scheme()
 	if err != nil {
@@ -215,7 +218,7 @@ func newManager(
 		GracefulShutdownTimeout:       &stop,
 		// The names of controllers must be unique per process, but tests start several managers in one process.
 		Controller: config.Controller{SkipNameValidation: new(true)},
-		Cache:      cacheOptions(o, share),
+		Cache:      cached,
 	}
 	if lock != nil {
 		options.LeaderElectionResourceLockInterface = lock

@@ -26,6 +26,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/journalgc"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/readapi"
@@ -39,6 +40,10 @@ import (
 // maxEndings is the number of Turns that are worked on at once to end them before they ask a model, and
 // endingsOfNamespace that of a namespace while others wait. Most such Turns end within milliseconds.
 const maxEndings, endingsOfNamespace = 32, 8
+
+// maxLiveReads is the number of objects that runs read from the API server at once because the cache has no memory for
+// them, and liveReadsOfNamespace that of a namespace while others wait.
+const maxLiveReads, liveReadsOfNamespace = 8, 2
 
 // parts are the parts of a process that its roles use.
 type parts struct {
@@ -74,6 +79,8 @@ type parts struct {
 	specs executor.Specs
 	// memory is the budget that namespaces share.
 	memory *bytebudget.Budget
+	// objects counts the objects in the cache.
+	objects *objectbudget.Budget
 	// providers and servers are the connections that all roles share.
 	providers *providers.Cache
 	servers   *toolservers.Cache
@@ -106,6 +113,7 @@ func (p *parts) addController(ctx context.Context) error {
 		return fmt.Errorf("--max-running-turns-per-namespace: %w", err)
 	}
 	circuits := &controller.OpenCircuits{}
+	leftOut := &controller.LeftOut{Client: p.client, Live: mgr.GetAPIReader(), Objects: p.objects, Now: p.now}
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
 		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
@@ -121,14 +129,19 @@ func (p *parts) addController(ctx context.Context) error {
 	}
 	probeInterval := time.Duration(o.ProbeIntervalSeconds) * time.Second
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
-		&controller.PromptProfileReconciler{Client: p.client, Now: p.now, ConfigMaps: configMaps, Recheck: recheck},
+		&controller.PromptProfileReconciler{
+			Client: p.client, Now: p.now, ConfigMaps: configMaps, Recheck: recheck, LeftOut: leftOut,
+		},
 		&controller.ModelProviderReconciler{
 			Client: p.client, Events: p.events, Providers: p.providers, Now: p.now,
-			ProbeInterval: probeInterval, Circuits: circuits,
+			ProbeInterval: probeInterval, Circuits: circuits, LeftOut: leftOut,
 		},
-		&controller.ToolServerReconciler{Client: p.client, Events: p.events, Servers: p.servers, Now: p.now, ProbeInterval: probeInterval},
+		&controller.ToolServerReconciler{
+			Client: p.client, Events: p.events, Servers: p.servers, Now: p.now, ProbeInterval: probeInterval, LeftOut: leftOut,
+		},
 		&controller.AgentReconciler{
 			Client: p.client, Now: p.now, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck, ProbeInterval: probeInterval,
+			LeftOut: leftOut,
 		},
 		&controller.SessionReconciler{Client: p.client, Live: mgr.GetAPIReader(), Now: p.now, Turns: turns},
 		turns,
@@ -223,7 +236,8 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Memory: p.memory, Specs: &p.specs,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
 		Processors: p.processors, Writes: fairgate.NewPreWriteGate(), Endings: fairgate.New(maxEndings, endingsOfNamespace),
-		Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
+		LiveReads: fairgate.New(maxLiveReads, liveReadsOfNamespace),
+		Stopping:  p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))
