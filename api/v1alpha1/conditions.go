@@ -232,8 +232,8 @@ const (
 	// TurnReasonOutputInvalid means that the model's answer was cut off at a limit of its length, or does not fit
 	// the Turn's schema.
 	TurnReasonOutputInvalid = "OutputInvalid"
-	// TurnReasonPolicyViolated means that the provider's content filter withheld the answer, or that the model
-	// refused to answer.
+	// TurnReasonPolicyViolated means that the answer violates an output policy of the profile, that the provider's
+	// content filter withheld the answer, or that the model refused to answer.
 	TurnReasonPolicyViolated = "PolicyViolated"
 	// TurnReasonInterrupted means that the run cannot continue, because of a fault within Capstan or because its
 	// journal is damaged or lost.

@@ -7,7 +7,7 @@ import (
 
 // StopReason says why the run of a Turn stopped.
 // +kubebuilder:validation:Enum=Completed;ToolEnded;Prepared;MaxSteps;Budget;MaxOutputTokens;OutputInvalid;
-// + ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;QueueFull;Interrupted;
+// + OutputPolicy;ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;QueueFull;Interrupted;
 // + Cancelled
 type StopReason string
 
@@ -29,6 +29,8 @@ const (
 	StopMaxOutputTokens StopReason = "MaxOutputTokens"
 	// StopOutputInvalid means that the answer still did not fit the Turn's schema after two corrections.
 	StopOutputInvalid StopReason = "OutputInvalid"
+	// StopOutputPolicy means that the answer violates an output policy of the profile. It is withheld.
+	StopOutputPolicy StopReason = "OutputPolicy"
 	// StopContentFilter means that the provider's content filter withheld the answer, or that the model refused to
 	// answer.
 	StopContentFilter StopReason = "ContentFilter"
@@ -117,8 +119,9 @@ type TurnStatus struct {
 	// stopReason says why the run stopped. Completed: the model answered. ToolEnded: a tool that ends Turns succeeded.
 	// Prepared: the prompt of a PrepareOnly Turn was made. MaxSteps: the steps are used up, and the result is the best
 	// answer so far. Budget: the tokens or the cost are used up. MaxOutputTokens: the answer was cut off at a length
-	// limit. OutputInvalid: the answer does not fit the schema, even after two corrections. ContentFilter: the content
-	// filter or the model refused the answer. ContextLength: the prompt is too long for the model. ModelError: no model
+	// limit. OutputInvalid: the answer does not fit the schema, even after two corrections. OutputPolicy: the answer
+	// violates an output policy of the profile. ContentFilter: the content filter or the model refused the answer.
+	// ContextLength: the prompt is too long for the model. ModelError: no model
 	// gave a usable answer. PreparationError: the prompt could not be made. InvalidSpec: the spec cannot be used.
 	// Deadline: a time limit was exceeded. SessionClosed: the budget of the Session is used up. QueueFull: too many
 	// Turns of the namespace are waiting. Interrupted: Capstan failed internally, or the journal is damaged or lost.
@@ -147,9 +150,18 @@ type TurnStatus struct {
 	// +kubebuilder:validation:MaxItems=50
 	ToolCalls []ToolCallRecord `json:"toolCalls,omitempty"`
 
-	// result is the answer of the Turn.
+	// result is the answer of the Turn. It is absent if an output policy of the profile with onViolation Fail or Retry
+	// refuses the answer, or was not checked.
 	// +optional
 	Result *TurnResult `json:"result,omitempty"`
+
+	// policyViolations are the output policies of the profile that the newest answer violates, or that could not be
+	// checked for it, at most 8. They contain no part of the answer.
+	// +optional
+	// +listType=map
+	// +listMapKey=policy
+	// +kubebuilder:validation:MaxItems=8
+	PolicyViolations []PolicyViolation `json:"policyViolations,omitempty"`
 
 	// usage is the total token usage and cost of the Turn, across all attempts. It has the provider's figures, or
 	// estimates where the provider reports none. While the Turn runs, it has the figures of the last status write. It
@@ -179,6 +191,27 @@ type TurnStatus struct {
 	// decision records how the answer was reached. It does not describe approvals.
 	// +optional
 	Decision *Decision `json:"decision,omitempty"`
+}
+
+// PolicyViolation is an output policy that an answer violates, or that could not be checked for it.
+type PolicyViolation struct {
+	// policy is the name of the policy in the profile.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Policy string `json:"policy"`
+
+	// onViolation is the action of the policy: Fail, Report or Retry.
+	// +required
+	OnViolation ViolationAction `json:"onViolation"`
+
+	// unchecked is true if it is not known whether the answer violates the policy, because no model could check it.
+	// +optional
+	Unchecked bool `json:"unchecked,omitempty"`
+
+	// message says what the policy demands, as its author wrote it, at most 512 characters.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Message string `json:"message,omitempty"`
 }
 
 // ExecutorBinding is the binding of a Turn to an executor.

@@ -88,6 +88,8 @@ func body(e journal.Entry) (string, error) {
 		return of(e, outcome)
 	case journal.OutputRejected:
 		return of(e, func(r loop.Rejection) string { return quoted(r.Message) })
+	case journal.OutputChecked:
+		return of(e, findings)
 	case journal.Compacted:
 		return of(e, func(c loop.Compaction) string { return quoted(c.Summary) })
 	case journal.Reflected:
@@ -170,6 +172,17 @@ func reply(s loop.Step) string {
 		b.WriteString(row("call", call(c.Name, c.ID)) + quoted(c.Arguments))
 	}
 	return b.String()
+}
+
+// findings returns the reasons for which an answer violates policies.
+func findings(c loop.AnswerCheck) string {
+	var lines []string
+	for _, f := range c.Findings {
+		if f.Reason != "" {
+			lines = append(lines, f.Policy+": "+f.Reason)
+		}
+	}
+	return quoted(strings.Join(lines, "\n"))
 }
 
 // replacement returns the answer that replaced a draft.

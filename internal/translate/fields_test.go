@@ -37,6 +37,8 @@ func filled() translate.Objects {
 			*v = v1alpha1.TrustTrusted
 		case *v1alpha1.HistoryRole:
 			*v = v1alpha1.HistoryRoleAssistant
+		case *v1alpha1.ViolationAction:
+			*v = v1alpha1.ViolationRetry // so that maxRetries counts
 		}
 	})
 	o.Agent.Spec.TimeZone, o.Turn.Spec.Context.Memories[0].Relevance = "UTC", new("0.5")

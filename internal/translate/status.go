@@ -119,6 +119,23 @@ func ResultOf(r *turn.Result) *v1alpha1.TurnResult {
 	return out
 }
 
+const (
+	// maxViolations bounds the policy violations in a status, and maxRuleChars the text of each, in characters.
+	maxViolations, maxRuleChars = 8, 512
+)
+
+// PolicyViolations returns the output policies that the newest answer of a run violates.
+func PolicyViolations(r *turn.Result) []v1alpha1.PolicyViolation {
+	var out []v1alpha1.PolicyViolation
+	for _, v := range r.Violations[:min(len(r.Violations), maxViolations)] {
+		out = append(out, v1alpha1.PolicyViolation{
+			Policy: v.Policy, OnViolation: v1alpha1.ViolationAction(v.OnViolation), Unchecked: v.Unchecked,
+			Message: truncateChars(v.Rule, maxRuleChars),
+		})
+	}
+	return out
+}
+
 // DecisionOf returns the record of how a run reached its answer, or nil if there is none.
 func DecisionOf(r *turn.Result) *v1alpha1.Decision {
 	d := r.Record.Decision

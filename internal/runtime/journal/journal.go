@@ -45,7 +45,11 @@ const (
 	ApprovalRequested Kind = "approval.requested"
 	// ApprovalDecided is the decision about a call.
 	ApprovalDecided Kind = "approval.decided"
-	// OutputRejected means that an answer does not fit the Turn's schema. The model receives the reason.
+	// OutputChecked means that an answer was checked against the output policies of the profile. The payload has the
+	// policies that it violates.
+	OutputChecked Kind = "output.checked"
+	// OutputRejected means that an answer does not fit the Turn's schema, or violates output policies. The model receives
+	// the reason.
 	OutputRejected Kind = "output.rejected"
 	// Compacted means that older messages were replaced by a summary.
 	Compacted Kind = "compacted"

@@ -14,6 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -117,6 +118,11 @@ type Input struct {
 	Output *schema.Schema
 	// Reflect makes the model check its draft before the draft becomes the answer.
 	Reflect bool
+	// Policies returns the rules that an answer must keep to. It is called only when there is an answer. If Policies is
+	// nil, there are none.
+	Policies func() []outputpolicy.Policy
+	// Citations returns the local sources of an answer, for Policies. If it is nil, there are none.
+	Citations func() []string
 	// State is the state that the journal records. Record updates it.
 	State *State
 	// Record writes to the Turn's journal and returns when the entries would survive a crash, however long that
@@ -165,6 +171,8 @@ const (
 	OutputInvalid Reason = "OutputInvalid"
 	// ModelRefused means that the model refused to answer: the last reply says so in its own words.
 	ModelRefused Reason = "ModelRefused"
+	// PolicyViolated means that the answer violates an output policy. It must not be delivered.
+	PolicyViolated Reason = "PolicyViolated"
 	// OverBudget means that the next request would exceed the budget, or that earlier requests have exceeded it.
 	OverBudget Reason = "OverBudget"
 )
@@ -259,12 +267,20 @@ func Run(ctx context.Context, in *Input) (*End, error) {
 }
 
 // handleReply acts on a reply. If the reply asks for calls, handleReply makes them. Otherwise it checks the answer
-// against the schema and then lets the model reflect on it. It returns a nil End if the model must be asked again.
+// against the schema and lets the model reflect on it. Then it checks the answer against the output policies. It returns
+// a nil End if the model must be asked again.
 func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*End, error) {
+	if r := run.State.rejections[last.Step]; r != nil && len(r.Policies) > 0 {
+		return nil, nil //nolint:nilnil // because the model is asked again
+	}
 	end := run.endAfter(last)
 	switch {
 	case end == nil:
-		return run.finishCalls(ctx, last)
+		end, err := run.finishCalls(ctx, last)
+		if err != nil || end == nil || end.Reason != ToolEnded {
+			return end, err
+		}
+		return run.checkPolicies(ctx, c, last, end)
 	case last.OverBudget:
 		return run.cutByBudget(last), nil
 	case last.Reply.FinishReason == model.FinishLength, end.Reason == ModelRefused: // the answer is cut off, or missing
@@ -274,7 +290,10 @@ func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*
 	if err != nil || end == nil || end.Reason == OutputInvalid {
 		return end, err
 	}
-	return end, run.reflect(ctx, c, last)
+	if err := run.reflect(ctx, c, last); err != nil {
+		return nil, err
+	}
+	return run.checkPolicies(ctx, c, last, end)
 }
 
 // step asks the models of the chain for one reply, starting at index at. It returns the index of the model that

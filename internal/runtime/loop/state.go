@@ -170,7 +170,9 @@ type State struct {
 	Compactions []Compaction
 	Rejections  []Rejection
 	Reflections []Reflection
-	Warning     *Warning
+	// Checks are the checks of answers against the output policies.
+	Checks  []AnswerCheck
+	Warning *Warning
 	// cutOff holds the requests without an end: neither a reply nor a failure follows before the next request. open
 	// is true if the last of them is the newest request of all, so its end may still follow.
 	cutOff []Request
@@ -234,6 +236,8 @@ func (s *State) Apply(e journal.Entry) error {
 		return appendEntry(&s.Compactions, e)
 	case journal.Reflected:
 		return appendEntry(&s.Reflections, e)
+	case journal.OutputChecked:
+		return appendEntry(&s.Checks, e)
 	case journal.RunParked:
 		return s.applyParked(e)
 	case journal.ContextWarned:

@@ -82,6 +82,8 @@ func (r *run) resultOf(end *loop.End) (*Result, error) {
 		return r.finalize(StopContentFilter, end.Message)
 	case end.Reason == loop.OverBudget:
 		return r.finalize(StopBudget, end.Message)
+	case end.Reason == loop.PolicyViolated:
+		return r.finalize(StopOutputPolicy, end.Message)
 	case last.Reply.FinishReason == model.FinishLength:
 		return r.finalize(StopMaxOutputTokens, cutOff(last))
 	case end.Reason == loop.OutputInvalid:
@@ -108,6 +110,7 @@ func (r *run) loopInput() *loop.Input {
 	return &loop.Input{
 		Config: r.in.Config, TurnUID: r.in.UID, Start: r.startOfChain(), Prepare: r.prepare, Tools: r.tools, Offered: r.offers,
 		Nonce: r.exposed().Nonce, Now: r.engine.Now, Output: r.output, Reflect: r.reflects(),
+		Policies: r.policies, Citations: r.localCitations,
 		State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, CountReply: r.memory.countReply, Hold: r.memory.hold,
 		NextSeq: r.log.Next, Abandoned: func() bool { return r.life.Err() != nil },
 	}

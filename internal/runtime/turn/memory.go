@@ -70,9 +70,11 @@ func (m *memory) add(e journal.Entry) {
 	}
 }
 
-// dropInput stops counting the input of the messages.
-func (m *memory) dropInput() {
-	m.recorded, m.input = m.recorded-m.input, 0
+// dropInput stops counting the input of the messages, except for the bytes that are kept.
+func (m *memory) dropInput(kept int64) {
+	if m.input > 0 {
+		m.recorded, m.input = m.recorded-m.input+kept, 0
+	}
 }
 
 // recordedPrompt counts a prompt as it was recorded.

@@ -10,6 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
@@ -58,7 +59,7 @@ func (r *run) dropCopies(c loop.Candidate) {
 		first := slices.IndexFunc(r.in.Chain, func(o loop.Candidate) bool { return !isOther(o) })
 		if !slices.ContainsFunc(r.in.Chain[max(first, 0):], isOther) {
 			r.replayed.input = f.made()
-			r.memory.dropInput()
+			r.memory.dropInput(outputpolicy.Size(r.replayed.input.policies))
 		}
 	}
 	if r.replayed.exposure != nil {
@@ -120,6 +121,16 @@ type frozen struct {
 	History *history `json:"history,omitempty"`
 	// info is the part of Input that is still needed after Input was dropped. Until then it is nil.
 	info *sessionInfo
+	// policies are the output policies after Input was dropped.
+	policies []outputpolicy.Policy
+}
+
+// outputPolicies returns the rules that an answer of the Turn must keep to.
+func (f *frozen) outputPolicies() []outputpolicy.Policy {
+	if f.info != nil {
+		return f.policies
+	}
+	return f.Input.Profile.OutputPolicies
 }
 
 // sessionInfo is the information about the Session that a Turn receives.
@@ -159,7 +170,7 @@ func freeze(in prepare.Input, number int64, h *history) frozen {
 
 // made returns the part of a frozen input that is still needed after all messages were made.
 func (f *frozen) made() *frozen {
-	return &frozen{Zone: f.Zone, Number: f.Number, History: f.History, info: new(f.sessionInfo())}
+	return &frozen{Zone: f.Zone, Number: f.Number, History: f.History, info: new(f.sessionInfo()), policies: f.outputPolicies()}
 }
 
 func (f frozen) thaw() (*prepare.Input, error) {
