@@ -63,7 +63,9 @@ func (p *protocol) SetHeaders(h http.Header, apiKey, requestID string) {
 }
 
 // Body returns the request in the dialect.
-func (p *protocol) Body(req *model.Request) ([]byte, error) { return bodyOf(req, &p.dialect) }
+func (p *protocol) Body(req *model.Request, c *endpoint.Contents) ([]byte, error) {
+	return bodyOf(req, &p.dialect, c)
+}
 
 // NewDecoder returns a decoder of chunks.
 func (p *protocol) NewDecoder(*model.Request) endpoint.Decoder { return &decoder{dialect: &p.dialect} }

@@ -58,7 +58,7 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		}
 		limit := run.firstEventTimeout(ctx, c, q.purpose)
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-		reply, err := generate(ctx, ticket, providerRequest(c, q, r, limit))
+		reply, err := generate(ctx, ticket, run.providerRequest(ctx, c, q, r, limit))
 		took := time.Since(begin)
 		if err == nil {
 			return nil, run.keepReply(c, r, reply, took.Milliseconds())
@@ -248,7 +248,9 @@ func recoverPanic(err *error) {
 // waiting Turn would hold a copy of the request.
 //
 //go:noinline
-func providerRequest(c *Candidate, q *modelRequest, entry *Request, firstEvent time.Duration) *model.Request {
+func (run *runner) providerRequest(
+	ctx context.Context, c *Candidate, q *modelRequest, entry *Request, firstEvent time.Duration,
+) *model.Request {
 	r := new(model.Request)
 	*r = q.request
 	// The messages are frozen, so each attempt gets a copy that the provider may change.
@@ -257,6 +259,9 @@ func providerRequest(c *Candidate, q *modelRequest, entry *Request, firstEvent t
 		r.Parameters.MaxOutputTokens = new(int(entry.OutputLimit))
 	}
 	r.FirstEventTimeout = firstEvent
+	if slices.ContainsFunc(r.Messages, func(m model.Message) bool { return len(m.Attachments) > 0 }) {
+		r.Content = func(a *model.Attachment) ([]byte, error) { return run.Content(ctx, a) }
+	}
 	return r
 }
 

@@ -102,6 +102,9 @@ type Input struct {
 	// Prepare prepares the messages for a candidate of the chain, freezes them and writes them to the journal. It
 	// may return the messages that an earlier run froze.
 	Prepare func(ctx context.Context, c Candidate) (*prepare.Prepared, error)
+	// Content returns the content of an attachment of a message. Its errors are *model.Error. It may be nil if no message
+	// has attachments.
+	Content func(ctx context.Context, a *model.Attachment) ([]byte, error)
 	// Tools returns the tools that may be called. It must return the same tools each time: the loop drops the list
 	// while it waits for a model, to save memory, and calls Tools again after the wait. If Tools is nil, there are
 	// no tools.

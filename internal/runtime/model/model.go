@@ -48,6 +48,8 @@ type Message struct {
 	// ProviderData is the provider's data of an assistant's message, or nil if the provider that receives the request
 	// did not make the message or needs no data.
 	ProviderData *ProviderData `json:"providerData,omitempty"`
+	// Attachments of a user's message. Their contents come from Request.Content.
+	Attachments []Attachment `json:"attachments,omitempty"`
 	// StableChars is the number of leading code points that are the same for all Turns of the same agent and
 	// profile. A provider that caches up to a marker sets its marker there. It is 0 in all messages except the
 	// system prompt.
@@ -132,6 +134,9 @@ type Request struct {
 	// Output is the JSON Schema that the answer must fit, for endpoints that can enforce it. It is empty if there
 	// is none.
 	Output json.RawMessage
+	// Content returns the content of an attachment. It is not nil if a message has attachments. It may be called several
+	// times, until Generate returns, and for one attachment at a time. Its errors are *Error.
+	Content func(a *Attachment) ([]byte, error) `json:"-"`
 	// FirstEventTimeout bounds the time to the first part of the answer. If it is 0, only the provider and the context
 	// bound that time.
 	FirstEventTimeout time.Duration

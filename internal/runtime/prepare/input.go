@@ -111,6 +111,8 @@ type Turn struct {
 	Name, Namespace string
 	// Message of the user.
 	Message string
+	// Attachments of the message, without their contents.
+	Attachments []model.Attachment `json:",omitempty"`
 	// Parameters are the values of variables.
 	Parameters map[string]string
 	// MissingTurns is the number of earlier Turns of the conversation that are missing from History because they

@@ -108,7 +108,8 @@ func (r *run) compile() (err error) {
 // loopInput returns the input of the loop.
 func (r *run) loopInput() *loop.Input {
 	return &loop.Input{
-		Config: r.in.Config, TurnUID: r.in.UID, Start: r.startOfChain(), Prepare: r.prepare, Tools: r.tools, Offered: r.offers,
+		Config: r.in.Config, TurnUID: r.in.UID, Start: r.startOfChain(), Prepare: r.prepare, Content: r.content,
+		Tools: r.tools, Offered: r.offers,
 		Nonce: r.exposed().Nonce, Now: r.engine.Now, Output: r.output, Reflect: r.reflects(),
 		Policies: r.policies, Citations: r.localCitations,
 		State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, CountReply: r.memory.countReply, Hold: r.memory.hold,

@@ -38,11 +38,11 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	}
 	records := append(slices.Clip(r.pending),
 		journal.Record{Kind: journal.PromptRendered, Payload: rendered(p)},
-		journal.Record{Kind: journal.Prepared, Payload: recordOf(p, r.reference())})
+		journal.Record{Kind: journal.Prepared, Payload: recordOf(p, r.reference()), Artifacts: r.contents})
 	if err := r.record(records...); err != nil {
 		return nil, err
 	}
-	r.pending = nil
+	r.pending, r.contents = nil, nil
 	err = r.complete(ctx)
 	r.dropCopies(c)
 	return r.replayed.prepared,
@@ -95,6 +95,9 @@ func (r *run) ensureInput(ctx context.Context) error {
 	}
 	if err := r.memory.hold(0); err != nil {
 		return err
+	}
+	if in.Turn.Attachments, err = r.attach(ctx); err != nil {
+		return errors.Join(context.Cause(ctx), err)
 	}
 	if err := r.expose(ctx, in.Turn.Message); err != nil {
 		return errors.Join(context.Cause(ctx), err)

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -49,6 +50,11 @@ type Input struct {
 	// journal does not have this input yet, because a later run may no longer find its sources. An *invalid.Error
 	// ends the Turn; any other error ends the run.
 	Preparation func(ctx context.Context) (prepare.Input, error)
+	// Attach returns the attachments of the Turn's message with their contents. It is called at most once, together with
+	// Preparation, and its contents are recorded. An *invalid.Error ends the Turn; any other error ends the run. If Attach
+	// is nil, there are none. AttachBytes bounds the size of all contents together.
+	Attach      func(ctx context.Context) ([]attachment.Content, error)
+	AttachBytes int64
 	// Tools are always offered to the model, in addition to the selected ones. They must be the same in each run of
 	// the Turn.
 	Tools []tool.Tool
@@ -296,7 +302,11 @@ func (r *run) options() journal.Options {
 // apply folds an entry into the state of the run.
 func (r *run) apply(e journal.Entry) error {
 	r.memory.add(e)
-	return r.replayed.apply(e)
+	err := r.replayed.apply(e)
+	if e.Kind == journal.Prepared && err == nil {
+		r.memory.attached = attachedBytes(r.replayed.prepared)
+	}
+	return err
 }
 
 // keepReply keeps the memory of a recorded reply.
@@ -360,6 +370,8 @@ type run struct {
 	pending  []journal.Record
 	// output is the schema of the answer, or nil if there is none.
 	output *schema.Schema
+	// contents are the contents of the attachments until the journal has them.
+	contents []journal.Artifact
 	// attached are the artifacts that are written together with the result.
 	attached []journal.Artifact
 	// affects is true once the run has announced, by BeforeEffect, that it calls a tool that is not ReadOnly.
