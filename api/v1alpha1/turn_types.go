@@ -75,6 +75,8 @@ const (
 // + message="sessionRef must not change: create a new Turn instead",fieldPath=".sessionRef"
 // +kubebuilder:validation:XValidation:rule="has(self.history) == has(oldSelf.history)",
 // + message="history must not change: create a new Turn instead",fieldPath=".history"
+// +kubebuilder:validation:XValidation:rule="has(self.attachments) == has(oldSelf.attachments)",
+// + message="attachments must not change: create a new Turn instead",fieldPath=".attachments"
 // +kubebuilder:validation:XValidation:rule="has(self.context) == has(oldSelf.context)",
 // + message="context must not change: create a new Turn instead",fieldPath=".context"
 // +kubebuilder:validation:XValidation:rule="has(self.model) == has(oldSelf.model)",
@@ -120,6 +122,17 @@ type TurnSpec struct {
 	// + message="message must not be blank: it must have more than white space, control and zero-width characters"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="message must not contain the character U+0000"
 	Message string `json:"message"`
+
+	// attachments are images and files that belong to the message, 1 to 8. Later Turns of the Session see their names,
+	// and not their contents. At least one model of the Agent must accept them; models that do not are skipped.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",
+	// + message="attachments must not change: create a new Turn instead"
+	Attachments []Attachment `json:"attachments,omitempty"`
 
 	// parameters are values for the variables that the PromptProfile of the Agent declares, 1 to 32.
 	// +optional

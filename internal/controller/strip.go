@@ -16,8 +16,8 @@ const (
 	ownPrefix = "capstan.dev/"
 )
 
-// Strip removes everything from a Turn that no decision about it needs: the texts of the request, the schema of the
-// answer, and other clients' labels and annotations. Strip may be called again on a stripped Turn. A stripped Turn
+// Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema of
+// the answer, and other clients' labels and annotations. Strip may be called again on a stripped Turn. A stripped Turn
 // can be patched, and its status can be written. The API server refuses it as a whole object, because its message
 // is empty.
 func Strip(t *v1alpha1.Turn) {
@@ -31,6 +31,9 @@ func Strip(t *v1alpha1.Turn) {
 	s := &t.Spec
 	s.Message, s.Parameters, s.History, s.Shaping, s.Guardrails, s.Output = "", nil, nil, nil, nil, nil
 	s.Context = strippedContext(s.Context)
+	for i := range s.Attachments {
+		s.Attachments[i].URL = ""
+	}
 }
 
 // OwnLabels returns the labels that Capstan reads; nil if there are none.

@@ -276,6 +276,9 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 	if t.Spec.SessionRef != nil {
 		v.ahead = r.sessions.Ahead(t)
 	}
+	if v.refused, err = r.refusedAttachments(ctx, t, v.agent); err != nil {
+		return v, err
+	}
 	v.missing, err = missingConfigMap(ctx, r.Reader, t)
 	return v, err
 }

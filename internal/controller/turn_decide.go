@@ -100,6 +100,8 @@ type snapshot struct {
 	// again; 0 if an event will say so.
 	missing string
 	recheck time.Duration
+	// refused says why no model of the Agent accepts the Turn's attachments; empty if one does.
+	refused string
 	// ahead is the Turn directly ahead of this one in its Session; nil if there is none. It belongs to the cache and
 	// must not be changed.
 	ahead *v1alpha1.Turn
@@ -132,6 +134,7 @@ var policies = []policy{
 	whenParked,
 	whenSessionBusy,
 	whenAgentNotReady,
+	whenAttachmentsRefused,
 	whenConfigMapMissing,
 	whenJournalsFull,
 }

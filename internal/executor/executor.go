@@ -103,6 +103,11 @@ type Executor struct {
 	Tools func(context.Context, *v1alpha1.Agent) []tool.Tool
 	// ConfigMaps returns the reader for the ConfigMaps of a namespace.
 	ConfigMaps func(namespace string) translate.ConfigMaps
+	// Contents returns the reader for the ConfigMaps of a namespace with the contents of attachments, which may be
+	// binary.
+	Contents func(namespace string) translate.ConfigMaps
+	// Fetch returns the function that fetches the contents of attachments from URLs for a namespace.
+	Fetch func(namespace string) translate.Fetch
 	// ManagerSkills are available to every Agent.
 	ManagerSkills []prepare.Skill
 	// Quota returns the last report of the journals' quotas, or nil if there is none. If Quota is nil, there is

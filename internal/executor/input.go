@@ -55,6 +55,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		return nil, err
 	}
 	in.Executor, in.Epoch = e.Name, r.epoch
+	e.attach(&in, t, agent)
 	if in.Session != nil {
 		in.Session.OnLoss = e.onLoss(t)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/fetch"
 	"github.com/capstan-dev/capstan/internal/journalgc"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
@@ -234,7 +235,8 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Provider: o.Hooks.provider(p.providers), Gates: p.providers,
 		Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
 		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Memory: p.memory, Specs: &p.specs,
-		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
+		ConfigMaps: configMapReader(mgr.GetAPIReader()), Contents: contentReader(mgr.GetAPIReader()),
+		Fetch: fetch.For(p.policy), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
 		Processors: p.processors, Writes: fairgate.NewPreWriteGate(), Endings: fairgate.New(maxEndings, endingsOfNamespace),
 		LiveReads: fairgate.New(maxLiveReads, liveReadsOfNamespace),
 		Stopping:  p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,

@@ -153,8 +153,13 @@ func (w *Writer) prepared(p prompt) string {
 		number(len(p.Messages)+p.History.Messages, "message"), number(len(p.Tools), "tool"),
 		termsafe.Line(p.Report.RenderHash, longestName))))
 	if n := len(p.Messages); n > 0 && p.Messages[n-1].Role == model.RoleUser && p.Messages[n-1].Content != w.message {
-		w.message = p.Messages[n-1].Content
+		last := &p.Messages[n-1]
+		w.message = last.Content
 		b.WriteString("user\n" + quoted(w.message))
+		for _, a := range last.Attachments {
+			b.WriteString(row("attached", fmt.Sprintf("%s, %s, %s, artifact %s", termsafe.Line(a.Name, longestName),
+				termsafe.Line(a.MediaType, longestName), number(int(a.Bytes), "byte"), termsafe.Line(a.SHA256, longestName))))
+		}
 	}
 	return b.String()
 }

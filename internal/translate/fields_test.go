@@ -88,7 +88,7 @@ var elsewhere = map[string]string{
 	"profile.pinnedTools": "the toolbox",
 	"agent.limits":        "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",
 	"agent.maxParallelTurns": "the queue", "turn.desiredState": "the controller", "turn.ttlSecondsAfterFinished": "the controller",
-	"turn.onJournalLoss":                      "the run",
+	"turn.onJournalLoss": "the run", "turn.attachments": "read by the run",
 	"profile.variables[].description":         "people",
 	"profile.skills[].contentFrom":            "used where there is no content",
 	"agent.contributions[].configMapKeyRef":   "used where there is no text",

@@ -5,6 +5,7 @@ package translate
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -82,6 +83,9 @@ func Input(
 		c, err := candidate(chain[at], a.Spec.Thinking)
 		if err != nil {
 			return turn.Input{}, err
+		}
+		if why := refusedAttachment(t, chain[at].Object, c.Model); why != "" {
+			c.Unusable, c.Provider = true, providers.Unusable(c.ProviderName, errors.New(why))
 		}
 		in.Chain = append(in.Chain, c)
 	}

@@ -24,6 +24,7 @@ spec:
   agentRef: {name: support}
   requestedBy: {username: ada}
   message: What are my open loops?
+  attachments: [{name: a, mediaType: image/png, configMapKeyRef: {name: a, key: b}}]
   parameters: [{name: a, value: x}]
   history: [{role: User, content: Hello}]
   context: {facts: [{id: a, text: x}]}

@@ -78,6 +78,9 @@ func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun,
 
 // prepare finds the models and the Secrets of all Agents, and opens the journal.
 func (j *localRun) prepare(ctx context.Context, p *bundle.Bundle) (err error) {
+	if err := p.CheckAttachments(); err != nil {
+		return err
+	}
 	for _, member := range p.Team {
 		if j.chains[member.Agent.Name], err = member.Chain(ctx, j.providers, j.awaits); err != nil {
 			return err
@@ -144,6 +147,7 @@ func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localT
 		return nil, exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
 	in.Epoch, in.Executor, in.Cancel = b.Epoch, executorName, j.cancel
+	in.Attach, in.AttachBytes = p.Attach()
 	in.Redact = j.credentials.RedactFunc(t.Namespace)
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools
 	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }
