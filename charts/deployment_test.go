@@ -156,7 +156,7 @@ func TestWorkloadTokensAreProjected(t *testing.T) {
 func TestArguments(t *testing.T) {
 	defaults := []string{
 		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan",
-		"--leader-elect=true", "--journal-retention=24h",
+		"--leader-elect=true", "--journal-retention=24h", "--record-retention=2160h", "--max-records-per-namespace=100000",
 		"--max-concurrent-turns=0", "--max-running-turns-per-namespace=90%", "--max-queued-turns-per-namespace=10000",
 		"--metrics-bind-address=:8443", "--health-probe-bind-address=:8081",
 		"--log-format=json", "--log-level=info", "--shutdown-grace-seconds=25", "--probe-interval-seconds=60",
@@ -211,6 +211,10 @@ func TestArguments(t *testing.T) {
 		"NoPolicy":  {values: []string{"approvalPolicy.install=false"}, want: []string{"--approval-policy=capstan-toolapprovals"}},
 		"NoRequesterPolicy": {
 			values: []string{"requesterPolicy.install=false"}, want: []string{"--requester-policy=capstan-requesters"},
+		},
+		"Records": {
+			values: []string{"records.retention=24h", "records.maxPerNamespace=5000000", "records.labels={team,unit}"},
+			want:   []string{"--record-retention=24h", "--max-records-per-namespace=5000000", "--record-labels=team,unit"},
 		},
 		"NoRoles":  {values: []string{"rbac.create=false"}, want: []string{"--role-prefix="}},
 		"Trusting": {values: []string{"extraArgs={--trust-decided-by}"}, want: []string{"--trust-decided-by"}},

@@ -131,6 +131,8 @@ type Executor struct {
 	// Stopping is called when the executor begins to stop; it then hands back the Turns that do not end in time.
 	// Stopping may be nil.
 	Stopping func()
+	// RecordLabels are the keys of the labels of Turns that their records keep.
+	RecordLabels []string
 	// Now returns the time of day.
 	Now func() time.Time
 	// Grace is how long runs may continue after the process was asked to stop. Handing back the remaining Turns may

@@ -54,7 +54,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	in.Executor, in.Epoch = e.Name, r.epoch
+	in.Executor, in.Epoch, in.About = e.Name, r.epoch, translate.About(t, e.RecordLabels)
 	e.attach(&in, t, agent)
 	if in.Session != nil {
 		in.Session.OnLoss = e.onLoss(t)

@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/scheduler"
 	"github.com/capstan-dev/capstan/internal/secrets"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -103,6 +104,13 @@ type Options struct {
 	// JournalRetention is how long the journal of a Turn or a Session is kept after its object was deleted. 0 means
 	// that it is not kept.
 	JournalRetention time.Duration
+	// RecordRetention is how long the record of a Turn is kept after the Turn ended, whether the Turn exists or not. 0
+	// means that it is not kept.
+	RecordRetention time.Duration
+	// MaxRecordsPerNamespace is the number of records that are kept for each namespace; at least 1.
+	MaxRecordsPerNamespace int
+	// RecordLabels are the keys of the labels of Turns that their records keep, at most turnrecord.MaxLabels.
+	RecordLabels []string
 	// JournalQuota and JournalQuotaPerNamespace are the bytes that the journals of all namespaces, and of each, may
 	// use, such as 20Gi. If one is empty, it is derived from the store's volume: see quota.Limits.
 	JournalQuota, JournalQuotaPerNamespace string
@@ -202,6 +210,14 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour,
 		"how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m "+
 			"(h is the largest unit); 0 means that it is not kept")
+	f.DurationVar(&o.RecordRetention, "record-retention", 90*24*time.Hour,
+		"how long the record of a Turn is kept after the Turn ended, such as 2160h (h is the largest unit), whether the Turn "+
+			"still exists or not; 0 means that it is not kept")
+	f.IntVar(&o.MaxRecordsPerNamespace, "max-records-per-namespace", 100_000,
+		"number of records of Turns that are kept for each namespace; beyond it, the oldest ones are deleted")
+	f.StringSliceVar(&o.RecordLabels, "record-labels", nil,
+		"keys of the labels of Turns that their records keep, separated by commas, at most 16, such as team,example.com/cost-center; "+
+			"default: none")
 	f.StringVar(&o.JournalQuota, "journal-quota", "",
 		"bytes that all journals may use, such as 20Gi; at 80 % new Turns wait, and at 100 % running Turns wait "+
 			"as well; default: nine tenths of the volume with SQLite, no quota with PostgreSQL")
@@ -362,6 +378,14 @@ func (o *Options) Validate() error {
 	}
 	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s",
 		o.JournalRetention, maxRetention)
+	check(o.RecordRetention >= 0 && o.RecordRetention <= maxRetention, "--record-retention %s must be from 0 to %s",
+		o.RecordRetention, maxRetention)
+	check(o.MaxRecordsPerNamespace >= 1 && o.MaxRecordsPerNamespace <= 100_000_000,
+		"--max-records-per-namespace %d must be from 1 to 100000000", o.MaxRecordsPerNamespace)
+	check(len(o.RecordLabels) <= turnrecord.MaxLabels, "--record-labels: %d keys are more than %d", len(o.RecordLabels), turnrecord.MaxLabels)
+	for _, key := range o.RecordLabels {
+		check(len(validation.IsQualifiedName(key)) == 0, "--record-labels: %q must be the key of a label", key)
+	}
 	check(o.RolePrefix == "" || len(validation.IsDNS1123Subdomain(o.RolePrefix)) == 0,
 		"--role-prefix %q must be a valid beginning of the names of ClusterRoles", o.RolePrefix)
 	check(o.ApprovalPolicy == "" || len(validation.IsDNS1123Subdomain(o.ApprovalPolicy)) == 0,

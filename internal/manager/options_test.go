@@ -35,6 +35,7 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 	want := Options{
 		Roles: []string{RoleController, RoleExecutor}, JournalRetention: 24 * time.Hour,
+		RecordRetention: 90 * 24 * time.Hour, MaxRecordsPerNamespace: 100_000,
 		MaxRunningTurnsPerNamespace: "90%", MaxQueuedTurnsPerNamespace: 10_000,
 		DataDir: "data", WorkloadTokenDir: "/var/run/secrets/capstan", Namespace: "capstan-system", ExecutorName: "manager-0",
 		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082",
@@ -74,6 +75,9 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 		{"CAPSTAN_SKILLS_FILE", "/skills.yaml", "skills-file"},
 		{"CAPSTAN_ROLES", "[executor]", "roles"},
 		{"CAPSTAN_JOURNAL_RETENTION", "36h0m0s", "journal-retention"},
+		{"CAPSTAN_RECORD_RETENTION", "36h0m0s", "record-retention"},
+		{"CAPSTAN_MAX_RECORDS_PER_NAMESPACE", "9", "max-records-per-namespace"},
+		{"CAPSTAN_RECORD_LABELS", "[team,example.com/unit]", "record-labels"},
 		{"CAPSTAN_TOOL_ALLOW_CIDRS", "[127.0.0.0/8,::1/128]", "tool-allow-cidrs"},
 		{"CAPSTAN_LIMITS", "[maxCost=2.50,maxSteps=20]", "limits"},
 		{"CAPSTAN_APPROVAL_POLICY", "p", "approval-policy"},
@@ -110,8 +114,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 38 {
-		t.Errorf("there are %d flags; the table above has 38", count)
+	if count != 42 {
+		t.Errorf("there are %d flags; the table above has 42", count)
 	}
 }
 
@@ -217,6 +221,12 @@ func TestValidate(t *testing.T) {
 			func(o *Options) { o.ToolDenyCIDRs = []string{"10.0.0.1/8"} },
 			`--tool-deny-cidrs: "10.0.0.1/8" has bits beyond its length: write 10.0.0.0/8`,
 		},
+		"a negative retention of records": {
+			func(o *Options) { o.RecordRetention = -time.Second }, "--record-retention -1s must be from 0",
+		},
+		"no records":           {func(o *Options) { o.MaxRecordsPerNamespace = 0 }, "--max-records-per-namespace 0 must be from 1"},
+		"too many labels":      {func(o *Options) { o.RecordLabels = make([]string, 17) }, "--record-labels: 17 keys are more than 16"},
+		"no label":             {func(o *Options) { o.RecordLabels = []string{"a b"} }, `--record-labels: "a b" must be the key of a label`},
 		"a negative retention": {func(o *Options) { o.JournalRetention = -time.Second }, "--journal-retention -1s must be from 0"},
 		"an invalid quota": {
 			func(o *Options) { o.JournalQuota = "lots" },

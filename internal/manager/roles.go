@@ -31,11 +31,13 @@ import (
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/recordkeeper"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolservers"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // maxEndings is the number of Turns that are worked on at once to end them before they ask a model, and
@@ -182,7 +184,7 @@ func (p *parts) addKeepers() error {
 	if err != nil {
 		return fmt.Errorf("failed to create a client that can watch: %w", err)
 	}
-	engine := &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now}
+	engine := &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now, ReasonOf: turnstatus.ReasonOf}
 	charger := &executor.Charger{
 		Engine: engine, Reader: mgr.GetAPIReader(), Client: p.status, Now: p.now,
 		Log: p.log.WithName("journalgc"),
@@ -196,9 +198,17 @@ func (p *parts) addKeepers() error {
 	if err := mgr.Add(journals); err != nil {
 		return err
 	}
+	records := &recordkeeper.Keeper{
+		Store: p.store, Reader: mgr.GetAPIReader(), Namespaces: p.options.WatchNamespaces, Labels: p.options.RecordLabels,
+		Retention: p.options.RecordRetention, MostPerNamespace: p.options.MaxRecordsPerNamespace, Now: p.now,
+		Log: p.log.WithName("records"),
+	}
+	if err := mgr.Add(records); err != nil {
+		return err
+	}
 	return mgr.Add(&controller.FinishedTurns{
 		Client: p.client, Reader: mgr.GetAPIReader(), Watcher: watcher, Namespaces: p.options.WatchNamespaces,
-		Journals: journals, Now: p.now, Log: p.log.WithName("finished-turns"),
+		Journals: journals, Records: records, Now: p.now, Log: p.log.WithName("finished-turns"),
 	})
 }
 
@@ -226,7 +236,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		LeaseAnnotations: p.leaseAnnotations, Store: p.identity,
 		Client: p.status, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: p.clientset, Events: p.events,
 		Engine: &turn.Engine{
-			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now,
+			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now, ReasonOf: turnstatus.ReasonOf,
 			Waiting: func(in turn.Input, err error, again time.Duration) {
 				log.Error(err, "Failed to write the journal of a turn, trying again",
 					"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
@@ -238,8 +248,8 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), Contents: contentReader(mgr.GetAPIReader()),
 		Fetch: fetch.For(p.policy), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
 		Processors: p.processors, Writes: fairgate.NewPreWriteGate(), Endings: fairgate.New(maxEndings, endingsOfNamespace),
-		LiveReads: fairgate.New(maxLiveReads, liveReadsOfNamespace),
-		Stopping:  p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
+		LiveReads:    fairgate.New(maxLiveReads, liveReadsOfNamespace),
+		RecordLabels: o.RecordLabels, Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))

@@ -19,6 +19,7 @@ type Store interface {
 	budget.Ledger
 	Keeper
 	Meter
+	Records
 
 	// State returns the identity and the position of the store. It is cheap and changes nothing. It asks the server
 	// each time, because a failover may happen between two calls.

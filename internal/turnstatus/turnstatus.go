@@ -51,6 +51,12 @@ func succeeded(s turn.Stop) (metav1.ConditionStatus, string) {
 	return metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed
 }
 
+// ReasonOf returns the reason of the condition Succeeded for a stop reason.
+func ReasonOf(s turn.Stop) string {
+	_, reason := succeeded(s)
+	return reason
+}
+
 // stopReason returns the stop reason for a reason of the condition Succeeded, or "" if the table does not have it.
 func stopReason(reason string) v1alpha1.StopReason {
 	for _, o := range outcomes {

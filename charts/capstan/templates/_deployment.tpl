@@ -81,8 +81,13 @@ spec:
         {{- if ne $.roles "executor" }}
         - --leader-elect={{ .Values.leaderElection.enabled }}
         - --journal-retention={{ .Values.journalRetention }}
+        - --record-retention={{ .Values.records.retention }}
+        - --max-records-per-namespace={{ int .Values.records.maxPerNamespace }}
         - --max-running-turns-per-namespace={{ if kindIs "string" .Values.maxRunningTurnsPerNamespace }}{{ .Values.maxRunningTurnsPerNamespace }}{{ else }}{{ int .Values.maxRunningTurnsPerNamespace }}{{ end }}
         - --max-queued-turns-per-namespace={{ int .Values.maxQueuedTurnsPerNamespace }}
+        {{- end }}
+        {{- with .Values.records.labels }}
+        - --record-labels={{ join "," . }}
         {{- end }}
         {{- with .Values.limits }}
         {{- $limits := list }}

@@ -148,6 +148,7 @@ func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localT
 	}
 	in.Epoch, in.Executor, in.Cancel = b.Epoch, executorName, j.cancel
 	in.Attach, in.AttachBytes = p.Attach()
+	in.About = translate.About(t, nil)
 	in.Redact = j.credentials.RedactFunc(t.Namespace)
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools
 	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }

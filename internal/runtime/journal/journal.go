@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
 // Kind is the kind of an entry.
@@ -124,6 +125,9 @@ type Entry struct {
 	// Ledger is the effect of the entry on the ledger of budgets, in the same append. It is nil if there is none, and in
 	// an entry that was read.
 	Ledger *budget.Change
+	// TurnRecord is the record of the Turn that ends with this entry, or nil. It is stored in the same append, unless
+	// the Turn has a record already. An entry that was read has none.
+	TurnRecord *turnrecord.Record
 }
 
 // Journal stores the entries of many Turns and Sessions, each under its UID. It must be safe for concurrent use.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
 // Log is the journal of one Turn, held by the one run that writes it. The run learns its state from Apply only:
@@ -151,6 +152,8 @@ type Record struct {
 	Artifacts []Artifact
 	// Ledger is the effect on the ledger of budgets, or nil if there is none.
 	Ledger *budget.Change
+	// TurnRecord is stored with the entry. Its UID and Completed are those of the entry. It is nil for most entries.
+	TurnRecord *turnrecord.Record
 }
 
 // Len returns the number of entries that the journal is known to have.
@@ -284,6 +287,11 @@ func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 			a := NewArtifact(payload)
 			done()
 			e.Artifact, e.Artifacts = a.SHA256, append(slices.Clip(e.Artifacts), a)
+		}
+		if r.TurnRecord != nil {
+			record := *r.TurnRecord
+			record.UID, record.Completed = l.uid, e.Time.Truncate(time.Microsecond)
+			e.TurnRecord = &record
 		}
 		added = append(added, e)
 	}

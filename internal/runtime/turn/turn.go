@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
 // Input is the input of a run.
@@ -38,6 +39,9 @@ type Input struct {
 	Executor, Namespace, Name string
 	// Requester is the name of the user who asked for the Turn. It is empty if it is not known.
 	Requester string
+	// About is the part of the Turn's record that is known before it begins. The journal keeps it, so that the record
+	// of a Turn whose object is gone has it, too.
+	About turnrecord.About
 	// Timeout is the time that the Turn has left; it may be used up already. A run that reaches it ends the Turn
 	// with StopDeadline.
 	Timeout time.Duration
@@ -185,6 +189,8 @@ type Engine struct {
 	Journal journal.Journal
 	// Now returns the time for journal entries.
 	Now func() time.Time
+	// ReasonOf returns the reason by which records of Turns name a Stop. If ReasonOf is nil, records have the Stop.
+	ReasonOf func(Stop) string
 	// Patience is the time for which the journal's store may fail before a run stops. 0 means that the run waits
 	// without limit.
 	Patience time.Duration
@@ -295,13 +301,18 @@ func (r *run) options() journal.Options {
 	return journal.Options{
 		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.apply, Admit: r.memory.admit,
 		Patience: r.engine.Patience, Waiting: r.waiting,
-		First: []journal.Record{{Kind: journal.RunStarted, Payload: started{rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester}}},
+		First: []journal.Record{{
+			Kind: journal.RunStarted, Payload: started{rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester, r.in.About},
+		}},
 	}
 }
 
 // apply folds an entry into the state of the run.
 func (r *run) apply(e journal.Entry) error {
 	r.memory.add(e)
+	if e.Seq == 1 {
+		r.firstEntry = e.Time
+	}
 	err := r.replayed.apply(e)
 	if e.Kind == journal.Prepared && err == nil {
 		r.memory.attached = attachedBytes(r.replayed.prepared)
@@ -323,6 +334,8 @@ type started struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 	Requester string `json:"requester,omitempty"`
+	// About is empty in journals of older versions.
+	turnrecord.About
 }
 
 // parked is the payload of the entry for a run that ended because its Turn waits.
@@ -384,14 +397,18 @@ type run struct {
 	// gone is true if the Turn's object is gone and this run only ends its journal. Such a run does not count as a
 	// run and is never parked.
 	gone bool
+	// firstEntry is the time of the first entry of the journal, or zero while it has none.
+	firstEntry time.Time
 }
 
 // end records the end of the Turn. It also ends all open calls, because a Turn that has ended has no open call.
 func (r *run) end(result *Result) error {
 	recorded, version := result.recorded()
 	err := r.record(append(r.replayed.loop.OpenEnds(r.exposed().Nonce),
-		journal.Record{Kind: journal.Finalized, Payload: recorded, Version: version, Artifacts: r.attached,
-			Ledger: r.replayed.loop.CloseReservations()})...)
+		journal.Record{
+			Kind: journal.Finalized, Payload: recorded, Version: version, Artifacts: r.attached,
+			Ledger: r.replayed.loop.CloseReservations(), TurnRecord: r.turnRecord(result),
+		})...)
 	if err == nil {
 		r.replayed.result.Text = result.Text
 	}

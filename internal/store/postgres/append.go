@@ -63,6 +63,9 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 			return nil
 		}
 		query, args := statement(uid, entries)
+		if query, args, err = withRecord(query, args, entries); err != nil {
+			return err
+		}
 		write := func() { refused, err = s.write(ctx, query, args) }
 		if changesLedger(entries) {
 			write = func() { refused, err = s.writeWithLedger(ctx, uid, entries, query, args) }

@@ -265,5 +265,8 @@ func (t *tx) insert(uid string, e journal.Entry) error {
 		}
 		t.added.Artifacts += n
 	}
-	return nil
+	if e.TurnRecord != nil {
+		_, err = t.addRecord(e.TurnRecord)
+	}
+	return err
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
@@ -23,6 +24,7 @@ type Memory struct {
 	marked   bool // true if nothing was appended since the last mark
 	accounts map[budget.Key]budget.Account
 	holds    map[string][]budget.Hold // by the UID of the Turn
+	records  map[string]turnrecord.Record
 }
 
 // held is one journal.
@@ -93,7 +95,10 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 				h.artifacts[a.SHA256] = a
 			}
 		}
-		e.Artifacts, e.Payload, e.Namespace, e.Ledger = nil, slices.Clone(e.Payload), "", nil
+		if e.TurnRecord != nil {
+			m.addRecord(*e.TurnRecord)
+		}
+		e.Artifacts, e.TurnRecord, e.Ledger, e.Payload, e.Namespace = nil, nil, nil, slices.Clone(e.Payload), ""
 		if len(e.Payload) == 0 {
 			e.Payload = nil
 		}
