@@ -38,7 +38,8 @@ func rights(granted ...string) *fake.Clientset {
 		at := r.Spec.ResourceAttributes
 		for _, g := range granted {
 			r.Status.Allowed = r.Status.Allowed || g == fmt.Sprintf("%s %s %s", r.Spec.User, at.Verb, at.Namespace) &&
-				at.Resource == "turns" && at.Subresource == "records" && at.Group == "capstan.dev" && at.Name == ""
+				at.Resource == "turns" && at.Group == "capstan.dev" &&
+				(at.Subresource == "records" && at.Name == "" || at.Subresource == "feedback" && at.Name != "")
 		}
 		return true, r, nil
 	})
@@ -222,6 +223,37 @@ func TestWrongParametersOfRecords(t *testing.T) {
 		_ = response.Body.Close()
 		if response.StatusCode != want {
 			t.Errorf("GET %.60s: status %d, want %d", path, response.StatusCode, want)
+		}
+	}
+}
+
+func TestFeedback(t *testing.T) {
+	s := some(t, 1)
+	ada := serve(t, s, "ada create helpdesk")("ada")
+	for _, score := range []string{"0.25", "1"} {
+		if err := ada.AddFeedback(t.Context(), "helpdesk", "t0", score, "it is \"so so\""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
+	if err != nil || len(all[0].Feedback) != 1 || all[0].Feedback[0].User != "ada" || all[0].Feedback[0].Score != "1" ||
+		all[0].Feedback[0].Comment != `it is "so so"` {
+		t.Errorf("%+v, %v; want the last feedback, in the name of the token's user", all, err)
+	}
+	for name, tc := range map[string]struct{ namespace, turn, score, comment, want string }{
+		"no right":     {"sales", "t0", "1", "", "may not give feedback"},
+		"no record":    {"helpdesk", "t1", "1", "", "there is no record of Turn"},
+		"too good":     {"helpdesk", "t0", "7.3", "", "must be a number from 0 to 1"},
+		"too bad":      {"helpdesk", "t0", "-0.1", "", "must be a number from 0 to 1"},
+		"no number":    {"helpdesk", "t0", "NaN", "", "must be a number from 0 to 1"},
+		"an exponent":  {"helpdesk", "t0", "1e-999", "", "must be a number from 0 to 1"},
+		"too long":     {"helpdesk", "t0", "1", strings.Repeat("x", 2049), "at most 2048 bytes"},
+		"not UTF-8":    {"helpdesk", "t0", "1", "\xff", "must be UTF-8"},
+		"another name": {"helpdesk", "T 0", "1", "", "must be valid names"},
+	} {
+		if err := ada.AddFeedback(t.Context(), tc.namespace, tc.turn, tc.score, tc.comment); err == nil ||
+			!strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
 	}
 }

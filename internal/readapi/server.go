@@ -225,6 +225,7 @@ func (s *Server) handler() http.Handler {
 		mux.HandleFunc("GET "+prefix+"records", s.recording("list", s.serveRecords))
 		mux.HandleFunc("GET "+prefix+"usage", s.recording("list", s.serveUsage))
 	}
+	mux.HandleFunc("POST /v1/namespaces/{namespace}/turns/{name}/feedback", s.serveFeedback)
 	mux.HandleFunc("DELETE /v1/namespaces/{namespace}/records", s.recording("delete", s.deleteRecords))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, refuse(http.StatusNotFound,
@@ -247,6 +248,13 @@ func (s *Server) refuseBodies(next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("Connection", "close")
+		if isFeedback(r) {
+			if err := control.SetReadDeadline(s.o.Now().Add(bodyTimeout)); err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			next.ServeHTTP(w, r)
+			return
+		}
 		if err := control.SetReadDeadline(s.o.Now().Add(bodyTimeout)); err != nil {
 			panic(http.ErrAbortHandler)
 		}

@@ -115,12 +115,15 @@ type Feedback struct {
 	Time time.Time `json:"time"`
 }
 
-// WithFeedback returns the feedback of a record after a person has given theirs. It returns an error if others have
-// given feedback and the record keeps no more.
+// ErrFull is returned for feedback that a record cannot keep.
+var ErrFull = fmt.Errorf("the record has the feedback of %d people, and keeps no more", MaxFeedback)
+
+// WithFeedback returns the feedback of a record after a person has given theirs. It returns ErrFull if
+// others have given feedback and the record keeps no more.
 func WithFeedback(all []Feedback, f Feedback) ([]Feedback, error) {
 	all = slices.DeleteFunc(slices.Clone(all), func(o Feedback) bool { return o.User == f.User })
 	if len(all) >= MaxFeedback {
-		return nil, fmt.Errorf("the record has the feedback of %d people, and keeps no more", MaxFeedback)
+		return nil, ErrFull
 	}
 	return append(all, f), nil
 }
