@@ -71,7 +71,7 @@ func rightsOf(t *testing.T, clients kubernetes.Interface, namespace, group strin
 func rightsOfUser(t *testing.T, clients kubernetes.Interface, namespace, user, group string) map[string][]string {
 	t.Helper()
 	resources := []string{
-		"agents", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns", "turns/log",
+		"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns", "turns/log",
 		"turns/records", "turns/status",
 		"secrets", "configmaps", "events", "pods", "serviceaccounts/token", "rolebindings",
 	}
@@ -126,7 +126,7 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 	write := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
 	viewer := func(writes ...string) map[string][]string {
 		rights := map[string][]string{"events": look}
-		for _, kind := range []string{"agents", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns"} {
+		for _, kind := range []string{"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns"} {
 			rights[kind] = look
 		}
 		for _, kind := range writes {

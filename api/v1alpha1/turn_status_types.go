@@ -89,12 +89,12 @@ type TurnStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	DurationMilliseconds *int64 `json:"durationMilliseconds,omitempty"`
 
-	// parkedTime is the time at which the current wait for an approval began. It is absent while the Turn does not wait
-	// for an approval. The wait does not count against limits.timeoutSeconds.
+	// parkedTime is the time at which the current wait for an approval or for the reset of a Budget began. It is absent
+	// while the Turn does not wait for either. The wait does not count against limits.timeoutSeconds.
 	// +optional
 	ParkedTime *metav1.MicroTime `json:"parkedTime,omitempty"`
 
-	// parkedMilliseconds is the total time of earlier waits for approvals, in milliseconds. It does not count against
+	// parkedMilliseconds is the total time of earlier waits of that kind, in milliseconds. It does not count against
 	// limits.timeoutSeconds.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -115,6 +115,10 @@ type TurnStatus struct {
 	// +kubebuilder:validation:MaxItems=25
 	// +kubebuilder:validation:items:MaxLength=253
 	AwaitedTurns []string `json:"awaitedTurns,omitempty"`
+
+	// awaitedBudget is the Budget for which this Turn is waiting, or was waiting last.
+	// +optional
+	AwaitedBudget *AwaitedBudget `json:"awaitedBudget,omitempty"`
 
 	// stopReason says why the run stopped. Completed: the model answered. ToolEnded: a tool that ends Turns succeeded.
 	// Prepared: the prompt of a PrepareOnly Turn was made. MaxSteps: the steps are used up, and the result is the best
@@ -617,4 +621,33 @@ type Decision struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TurnNumber int64 `json:"turnNumber,omitempty"`
+}
+
+// AwaitedBudget is a Budget that refuses the next request of a Turn.
+type AwaitedBudget struct {
+	// name is the name of the Budget.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// uid is the UID of the Budget.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid"`
+
+	// generation is the generation of the Budget that refused the request. The Turn continues if the Budget has another
+	// one.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Generation int64 `json:"generation"`
+
+	// retryTime is the time at which the Turn continues: the reset of the Budget, or some seconds after the refusal if
+	// requests of other Turns have reserved the rest of the Budget.
+	// +required
+	RetryTime metav1.MicroTime `json:"retryTime"`
+
+	// message says which limit refuses the request, what is spent, and when the next period begins.
+	// +required
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message"`
 }

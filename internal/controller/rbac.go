@@ -9,7 +9,8 @@ package controller
 // People write these kinds. The manager watches them and never changes them. It sets no finalizers and creates none
 // of these objects, so get, list and watch (for a cache) are enough. The manager cannot approve a call, because
 // that requires creating a ToolApproval.
-// +kubebuilder:rbac:groups=capstan.dev,resources=agents;modelproviders;promptprofiles;toolapprovals;toolservers,verbs=get;list;watch
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents;budgets;modelproviders;promptprofiles;
+// + toolapprovals;toolservers,verbs=get;list;watch
 
 // The manager also watches Turns. It creates the Turns of sub-agents (create), cancels them together with the Turn
 // that waits for them (patch), and deletes Turns whose ttlSecondsAfterFinished has passed (delete).
@@ -27,7 +28,7 @@ package controller
 
 // The manager writes the status of the kinds that have one. All writes are updates, which fail if the object has
 // changed since it was read. The status is read with its object, so get on the subresource is not needed.
-// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;modelproviders/status;promptprofiles/status;
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;budgets/status;modelproviders/status;promptprofiles/status;
 // + sessions/status;toolservers/status;turns/status,verbs=update
 
 // The manager reads the credentials of model providers and tool servers, each by the name in such an object, when

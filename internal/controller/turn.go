@@ -21,6 +21,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/budgets"
 	"github.com/capstan-dev/capstan/internal/fairqueue"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/scheduler"
@@ -59,6 +60,9 @@ type TurnReconciler struct {
 
 	// Circuits has the open circuits of all executors. It may be nil.
 	Circuits *OpenCircuits
+
+	// Budgets are the Budgets of all namespaces. It may be nil.
+	Budgets *budgets.Set
 
 	slots *scheduler.Slots
 	// holdMu is locked while it is found out which Agents are held, and recorded.
@@ -99,6 +103,7 @@ const (
 //     at intervals.
 //  5. The Turn of a sub-agent that it waits for ends, or its parent Turn ends.
 //  6. It gets a slot.
+//  7. A Budget that it waits for changes, is deleted, or is no longer exceeded.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
 	metrics.SetWaitingCount(r.waiting.countsByCause)
@@ -108,6 +113,7 @@ func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.Agent{}, r.agentEvents()).
 		Watches(&v1alpha1.Turn{}, r.sessionEvents()).
 		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(r.relativesOf), builder.WithPredicates(relativesChanged())).
+		Watches(&v1alpha1.Budget{}, handler.EnqueueRequestsFromMapFunc(r.awaitingBudget), builder.WithPredicates(budgetMayOpen())).
 		Watches(&v1alpha1.ToolApproval{}, handler.EnqueueRequestsFromMapFunc(turnOf), builder.WithPredicates(approvalCreated())).
 		Watches(&v1alpha1.Session{}, handler.EnqueueRequestsFromMapFunc(r.firstTurnOf), builder.WithPredicates(sessionMayOpen())).
 		WatchesRawSource(source.Func(func(_ context.Context, q turnQueue) error {
@@ -279,6 +285,7 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 	if v.refused, err = r.refusedAttachments(ctx, t, v.agent); err != nil {
 		return v, err
 	}
+	v.budgets = r.budgetVerdict(v)
 	v.missing, err = missingConfigMap(ctx, r.Reader, t)
 	return v, err
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/budgets"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
@@ -113,7 +114,9 @@ type snapshot struct {
 	session *v1alpha1.Session
 	// journals is the effect of the journal quotas on the Turn's namespace.
 	journals quota.Verdict
-	now      time.Time
+	// budgets is the effect of the Budgets on the Turn.
+	budgets budgets.Verdict
+	now     time.Time
 }
 
 // policy is one rule. It returns a decision, or false to leave the decision to the next policy.
@@ -136,6 +139,7 @@ var policies = []policy{
 	whenAgentNotReady,
 	whenAttachmentsRefused,
 	whenConfigMapMissing,
+	whenBudgetExceeded,
 	whenJournalsFull,
 }
 

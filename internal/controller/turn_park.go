@@ -94,7 +94,7 @@ func (v snapshot) childParked() bool {
 // clockPaused reports whether the time limit of a parked Turn is paused. It is paused while the Turn, or a Turn that
 // it waits for, is waiting for people.
 func (v snapshot) clockPaused() bool {
-	return len(v.turn.Status.PendingApprovals) > 0 || v.childParked()
+	return len(v.turn.Status.PendingApprovals) > 0 || v.childParked() || waitsForReset(v.turn, v.now)
 }
 
 // waitProgress returns the progress of everything that an unbound Turn waits for. One watch delivers parent and

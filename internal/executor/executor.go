@@ -30,6 +30,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/shared"
@@ -84,6 +85,8 @@ type Executor struct {
 	Approvals approvals.Check
 	// Requesters checks whether the API server has checked the requester of a Turn. If Requesters is nil, it has not.
 	Requesters approvals.RequesterCheck
+	// Budgets returns the Budgets that apply to a Turn, by the labels of its Agent. If Budgets is nil, there are none.
+	Budgets func(t *v1alpha1.Turn, agent map[string]string) []budget.Rule
 	// Memory is the budget for the conversations of running Turns. If Memory is nil, it is unlimited.
 	Memory *bytebudget.Budget
 	// Specs receives the specs of the Turns that run. If Specs is nil, the cache keeps specs of its own.

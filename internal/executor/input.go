@@ -17,6 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/apiclock"
 	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -84,7 +85,16 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		in.Tools = e.Tools(ctx, agent)
 	}
 	in.HoldAnswer = r.suspended.Load
+	in.Budgets = e.budgetsOf(t, agent)
 	return &in, nil
+}
+
+// budgetsOf returns the function that returns the Budgets that apply to a Turn at present.
+func (e *Executor) budgetsOf(t *v1alpha1.Turn, agent *v1alpha1.Agent) func() []budget.Rule {
+	if e.Budgets == nil {
+		return nil
+	}
+	return func() []budget.Rule { return e.Budgets(t, agent.Labels) }
 }
 
 // endsWithoutAgent reports whether a Turn whose Agent is gone must end. Such a Turn needs no model, and its journal

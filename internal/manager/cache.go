@@ -49,6 +49,10 @@ func turnsOf(o Options) fields.Selector {
 	return fields.AndSelectors(fields.OneTermEqualSelector(controller.FieldExecutor, o.ExecutorName), unfinished)
 }
 
+// maxAgentLabels is the number of labels that an Agent may have in the cache. Of an Agent with more, only Capstan's own
+// labels are kept, and a Budget that selects Agents by other labels does not select it.
+const maxAgentLabels = 64
+
 // withoutBookkeeping removes unused metadata from an object before it is cached: managed fields, and the
 // annotations and labels of others. Only the size of an object bounds these, so one namespace could otherwise fill
 // the memory of all. A write of status does not change them. Leases keep their annotations, which hold their data.
@@ -67,6 +71,9 @@ func withoutBookkeeping(in any) (any, error) {
 	}
 	if o.GetAnnotations() != nil && !objectbudget.IsLeftOut(o) {
 		o.SetAnnotations(nil)
+	}
+	if _, isAgent := in.(*v1alpha1.Agent); isAgent && len(o.GetLabels()) <= maxAgentLabels {
+		return in, nil // Budgets select Agents by their labels
 	}
 	if own := controller.OwnLabels(o.GetLabels()); len(own) < len(o.GetLabels()) {
 		o.SetLabels(own)

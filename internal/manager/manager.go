@@ -249,6 +249,9 @@ func (p *parts) add(ctx context.Context) (err error) {
 		return err
 	}
 	p.status = p.options.Hooks.status(p.client)
+	if err := p.budgets.Watch(ctx, p.manager.GetCache()); err != nil {
+		return err
+	}
 	if p.options.has(RoleController) {
 		if err := p.addController(ctx); err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/budgets"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/clusternet"
 	"github.com/capstan-dev/capstan/internal/controller"
@@ -74,6 +75,8 @@ type parts struct {
 	approvals approvals.Check
 	// requesters checks whether the API server has checked the requester of a Turn.
 	requesters approvals.RequesterCheck
+	// budgets are the Budgets of all namespaces.
+	budgets budgets.Set
 	// ceiling has the ceilings of the limits of all Turns.
 	ceiling *v1alpha1.Limits
 	// policy decides at which addresses tool servers and model providers may be reached.
@@ -120,6 +123,7 @@ func (p *parts) addController(ctx context.Context) error {
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
 		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
+		Budgets: &p.budgets,
 	}
 	turns.Executors = &controller.ExecutorReconciler{
 		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local,
@@ -198,6 +202,11 @@ func (p *parts) addKeepers() error {
 	if err := mgr.Add(journals); err != nil {
 		return err
 	}
+	if err := mgr.Add(&budgets.Keeper{
+		Ledger: p.store, Set: &p.budgets, Client: p.client, Events: p.events, Now: p.now, Log: p.log.WithName("budgets"),
+	}); err != nil {
+		return err
+	}
 	records := &recordkeeper.Keeper{
 		Store: p.store, Reader: mgr.GetAPIReader(), Namespaces: p.options.WatchNamespaces, Labels: p.options.RecordLabels,
 		Retention: p.options.RecordRetention, MostPerNamespace: p.options.MaxRecordsPerNamespace, Now: p.now,
@@ -218,7 +227,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	if !o.has(RoleController) { // otherwise the reconcilers have them in the cache
 		for _, kind := range []client.Object{
 			&v1alpha1.Turn{}, &v1alpha1.Agent{}, &v1alpha1.PromptProfile{}, &v1alpha1.ModelProvider{}, &v1alpha1.Session{},
-			&v1alpha1.ToolServer{}, &v1alpha1.ToolApproval{},
+			&v1alpha1.ToolServer{}, &v1alpha1.ToolApproval{}, &v1alpha1.Budget{},
 		} {
 			if _, err := mgr.GetCache().GetInformer(ctx, kind); err != nil {
 				return fmt.Errorf("failed to watch %T: %w", kind, err)
@@ -244,7 +253,8 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		},
 		Provider: o.Hooks.provider(p.providers), Gates: p.providers,
 		Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
-		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Memory: p.memory, Specs: &p.specs,
+		Approvals: p.approvals, Requesters: p.requesters, Budgets: p.budgets.Rules, Ceiling: p.ceiling, Memory: p.memory,
+		Specs:      &p.specs,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), Contents: contentReader(mgr.GetAPIReader()),
 		Fetch: fetch.For(p.policy), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
 		Processors: p.processors, Writes: fairgate.NewPreWriteGate(), Endings: fairgate.New(maxEndings, endingsOfNamespace),

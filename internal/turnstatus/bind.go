@@ -41,6 +41,7 @@ type Binding struct {
 func Bind(t *v1alpha1.Turn, b Binding, now time.Time) {
 	s := &t.Status
 	resumeClock(s, now)
+	s.AwaitedBudget = nil
 	wait(t, v1alpha1.TurnReasonRunning, boundTo(b.Executor), now)
 	if !b.Start.IsZero() {
 		s.StartTime = new(metav1.NewMicroTime(b.Start))
