@@ -204,8 +204,8 @@ type OutputPolicy struct {
 	// +kubebuilder:validation:MaxLength=4096
 	Prompt string `json:"prompt,omitempty"`
 
-	// message says in words what the policy demands, at most 512 characters. The status of a Turn that violates the
-	// policy has it, and the model receives it with onViolation Retry. Default: the prompt or the expression.
+	// message says in words what the policy demands, at most 512 characters. The message of a Turn that fails because of
+	// the policy has it, and the model receives it with onViolation Retry. Default: the prompt or the expression.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message,omitempty"`

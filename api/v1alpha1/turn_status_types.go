@@ -211,11 +211,6 @@ type PolicyViolation struct {
 	// unchecked is true if it is not known whether the answer violates the policy, because no model could check it.
 	// +optional
 	Unchecked bool `json:"unchecked,omitempty"`
-
-	// message says what the policy demands, as its author wrote it, at most 512 characters.
-	// +optional
-	// +kubebuilder:validation:MaxLength=512
-	Message string `json:"message,omitempty"`
 }
 
 // ExecutorBinding is the binding of a Turn to an executor.

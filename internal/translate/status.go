@@ -119,10 +119,8 @@ func ResultOf(r *turn.Result) *v1alpha1.TurnResult {
 	return out
 }
 
-const (
-	// maxViolations bounds the policy violations in a status, and maxRuleChars the text of each, in characters.
-	maxViolations, maxRuleChars = 8, 512
-)
+// maxViolations bounds the policy violations in a status.
+const maxViolations = 8
 
 // PolicyViolations returns the output policies that the newest answer of a run violates.
 func PolicyViolations(r *turn.Result) []v1alpha1.PolicyViolation {
@@ -130,7 +128,6 @@ func PolicyViolations(r *turn.Result) []v1alpha1.PolicyViolation {
 	for _, v := range r.Violations[:min(len(r.Violations), maxViolations)] {
 		out = append(out, v1alpha1.PolicyViolation{
 			Policy: v.Policy, OnViolation: v1alpha1.ViolationAction(v.OnViolation), Unchecked: v.Unchecked,
-			Message: truncateChars(v.Rule, maxRuleChars),
 		})
 	}
 	return out

@@ -62,8 +62,8 @@ func (r *Options) remarks(t *v1alpha1.Turn, result *turn.Result) {
 	if r.wentOn {
 		r.Env.Tell("The Turn continued from its journal.")
 	}
-	for i := range t.Status.PolicyViolations {
-		r.Env.Tell("%s", violation(&t.Status.PolicyViolations[i]))
+	for i := range result.Violations {
+		r.Env.Tell("%s", violation(&result.Violations[i]))
 	}
 	if result.Withheld {
 		r.Env.Tell("The text of the model is withheld; capstan logs shows it.")
@@ -79,13 +79,13 @@ func (r *Options) remarks(t *v1alpha1.Turn, result *turn.Result) {
 }
 
 // violation returns one line about an output policy that the answer violates.
-func violation(v *v1alpha1.PolicyViolation) string {
+func violation(v *turn.PolicyViolation) string {
 	what := "The answer violates"
 	if v.Unchecked {
 		what = "The answer could not be checked against"
 	}
 	return fmt.Sprintf("%s the output policy %s (%s): %s", what, termsafe.Line(v.Policy, longestSource), v.OnViolation,
-		termsafe.Line(v.Message, longestSource))
+		termsafe.Line(v.Rule, longestSource))
 }
 
 // verdict returns an error if the Turn did not succeed.
