@@ -87,6 +87,7 @@ var immutableFields = map[string]string{
 
 	"onJournalLoss": `spec: {onJournalLoss: VALUE}`,
 	"requestedBy":   `spec: {requestedBy: {username: grace}}`,
+	"attachments":   `spec: {attachments: [{name: a, mediaType: image/gif, configMapKeyRef: {name: a, key: b}}]}`,
 }
 
 // change applies a merge patch, in YAML, to a stored object. With client.DryRunAll, the API server stores nothing.
