@@ -28,6 +28,7 @@ const (
 
 	credentialBytes = 16 << 10 // the longest credential
 	annotationBytes = 200_000
+	largeRate       = 5 // objects of almost 1 MB that an attacker creates per second, because etcd writes each to the disk
 	profileSkills   = 12
 	skillChars      = 62_000
 )
@@ -335,7 +336,7 @@ func keyed(i int) string { return fmt.Sprintf("keyed-%d", i) }
 
 // prepareObjects creates PromptProfiles that are as large as the API server accepts.
 func prepareObjects(ctx context.Context, a *attacker) error {
-	return a.create(ctx, a.size, 0, func(i int) client.Object {
+	return a.create(ctx, a.size, largeRate, func(i int) client.Object {
 		profile := newProfile(a.namespace)
 		profile.Name = fmt.Sprintf("profile-%d", i)
 		profile.Annotations = map[string]string{"example.com/notes": strings.Repeat("a", annotationBytes)}
