@@ -118,7 +118,7 @@ func (p *Policy) Check(ctx context.Context, made []v1alpha1.ToolApproval) (check
 	}
 	if f.wrong != "" {
 		return nil, unused(made, "Capstan cannot confirm that the API server checks who decides: "+f.wrong+
-			". A ToolApproval that was not checked does not count later either: delete it then, and decide again"), nil
+			". A ToolApproval that was not checked does not count later either: decide again then"), nil
 	}
 	var early []v1alpha1.ToolApproval
 	for _, a := range made {
@@ -133,7 +133,7 @@ func (p *Policy) Check(ctx context.Context, made []v1alpha1.ToolApproval) (check
 	}
 	if len(early) > 0 {
 		why = unused(early, fmt.Sprintf("the API server has checked who decides only since %s (ValidatingAdmissionPolicy %s): "+
-			"delete older ToolApprovals, and decide again", f.since.UTC().Format(time.RFC3339), p.name))
+			"decide again", f.since.UTC().Format(time.RFC3339), p.name))
 	}
 	return checked, why, nil
 }

@@ -10,7 +10,6 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,6 +37,8 @@ type pendingCalls struct {
 	// of the Turn may require.
 	who    string
 	groups []string
+	// created lists the ToolApprovals that this command has created.
+	created []created
 }
 
 // whoAmI returns the user, according to the API server.
@@ -104,6 +105,7 @@ func (c *pendingCalls) decide(ctx context.Context) error {
 		}
 		undecided = append(undecided, err)
 	}
+	undecided = append(undecided, c.awaitUse(ctx))
 	if err := errors.Join(undecided...); err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
@@ -209,10 +211,18 @@ func (c *pendingCalls) arguments(ctx context.Context) (found map[string]json.Raw
 	return found, nil
 }
 
-// create creates the ToolApproval for one call.
+// maxUnused is the number of ToolApprovals about one call that the Turn does not use, after which no more are created.
+const maxUnused = 3
+
+// create creates the ToolApproval for one call. Each ToolApproval that the Turn does not use gets a successor, because
+// approvers may not delete ToolApprovals.
 func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) error {
-	a := c.approval(p)
+	a := c.approval(p, 0)
 	err := c.api.Create(ctx, a)
+	for unused := 1; unused < maxUnused && apierrors.IsAlreadyExists(err) && unusedReason(c.turn, a.Name) != ""; unused++ {
+		a = c.approval(p, unused)
+		err = c.api.Create(ctx, a)
+	}
 	what := fmt.Sprintf("call %s (%s) of Turn %s/%s", termsafe.Line(p.CallID, output.LongestID),
 		termsafe.Line(p.Name, output.LongestID), c.turn.Namespace, c.turn.Name)
 	switch {
@@ -226,6 +236,7 @@ func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) e
 	case err != nil:
 		return fmt.Errorf("failed to decide about the %s: %w", what, err)
 	}
+	c.created = append(c.created, created{name: a.Name, call: p})
 	a.APIVersion, a.Kind = v1alpha1.GroupVersion.String(), kindToolApproval // the client clears both fields
 	return output.PrintObject(c.Env, a, toolApprovals, fmt.Sprintf("%s was %s by %s", what, c.Verb.Done, c.who), c.Output)
 }
@@ -237,10 +248,13 @@ const (
 )
 
 // approval returns the object that holds the decision. Its name does not depend on the user or the decision, so
-// that only the first decision can be created.
-func (c *pendingCalls) approval(p v1alpha1.PendingApproval) *v1alpha1.ToolApproval {
+// that only the first decision can be created. unused is the number of earlier decisions that the Turn does not use.
+func (c *pendingCalls) approval(p v1alpha1.PendingApproval, unused int) *v1alpha1.ToolApproval {
 	const digits, longest = 16, 253
 	key := fmt.Sprintf("%s/%s", c.turn.UID, requestKey(p))
+	if unused > 0 {
+		key += fmt.Sprintf("/%d", unused)
+	}
 	name := c.turn.Name[:min(len(c.turn.Name), longest-digits-1)]
 	return &v1alpha1.ToolApproval{
 		ObjectMeta: metav1.ObjectMeta{
@@ -258,20 +272,6 @@ func (c *pendingCalls) approval(p v1alpha1.PendingApproval) *v1alpha1.ToolApprov
 	}
 }
 
-// unusedReason returns the reason for which the Turn does not use a decision, from the message of its condition. It
-// returns an empty string if the message has none.
-func (c *pendingCalls) unusedReason(name string) string {
-	state := meta.FindStatusCondition(c.turn.Status.Conditions, v1alpha1.ConditionSucceeded)
-	if state == nil {
-		return ""
-	}
-	_, why, found := strings.Cut(state.Message, name+" is not used: ")
-	if !found {
-		return ""
-	}
-	return termsafe.Line(why, longestReason)
-}
-
 // reportEarlier reports an earlier decision about the same call. It returns an error unless that decision is the
 // same and counts.
 func (c *pendingCalls) reportEarlier(ctx context.Context, a *v1alpha1.ToolApproval, what string) error {
@@ -284,7 +284,7 @@ func (c *pendingCalls) reportEarlier(ctx context.Context, a *v1alpha1.ToolApprov
 	if before.Spec.Reason != "" {
 		said += ": " + termsafe.Line(before.Spec.Reason, longestReason)
 	}
-	if why := c.unusedReason(before.Name); why != "" {
+	if why := unusedReason(c.turn, before.Name); why != "" {
 		return fmt.Errorf("%s, but the Turn does not use this decision: %s; delete it with kubectl delete %s %s "+
 			"-n %s, and then decide again", said, why, toolApprovals, before.Name, before.Namespace)
 	}
