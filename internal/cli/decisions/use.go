@@ -32,18 +32,27 @@ func (c *pendingCalls) awaitUse(ctx context.Context) error {
 	if c.WaitSeconds == 0 || len(c.created) == 0 {
 		return nil
 	}
-	var t v1alpha1.Turn
+	t := *c.turn
 	left := c.created
 	var unused []error
+	var unread error
+	failures := 0 // reads that have failed since the last successful one
 	err := wait.PollUntilContextTimeout(ctx, pollInterval, time.Duration(c.WaitSeconds)*time.Second, true,
 		func(ctx context.Context) (bool, error) {
-			switch err := c.api.Get(ctx, client.ObjectKeyFromObject(c.turn), &t); {
-			case apierrors.IsNotFound(err), err == nil && t.UID != c.turn.UID:
-				left = nil // a Turn that was deleted waits for nothing
-			case err != nil:
-				return false, err
+			var now v1alpha1.Turn
+			unread = c.api.Get(ctx, client.ObjectKeyFromObject(c.turn), &now)
+			switch {
+			case apierrors.IsNotFound(unread), unread == nil && now.UID != c.turn.UID:
+				return true, nil // a Turn that was deleted waits for nothing
+			case unread != nil:
+				failures++
+				return false, nil // the API server may answer again
 			}
-			left, unused = unusedDecisions(&t, left)
+			t = now
+			failures = 0
+			var more []error
+			left, more = unusedDecisions(&t, left)
+			unused = append(unused, more...)
 			return len(left) == 0, nil
 		})
 	switch {
@@ -51,11 +60,13 @@ func (c *pendingCalls) awaitUse(ctx context.Context) error {
 		return errors.Join(unused...)
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case wait.Interrupted(err):
-		c.Env.Tell("note: the Turn has not continued within %d s; its state is %s: %s", c.WaitSeconds, t.StateReason(),
-			termsafe.Line(succeededMessage(&t), longestReason))
-	case err != nil:
-		c.Env.Tell("note: failed to read whether the Turn uses the decision: %s", termsafe.Line(err.Error(), longestReason))
+	case err == nil:
+		return nil
+	}
+	c.Env.Tell("note: the Turn has not continued within %d s; its state is %s: %s", c.WaitSeconds, t.StateReason(),
+		termsafe.Line(succeededMessage(&t), longestReason))
+	if failures > 1 { // the last read may fail for want of time
+		c.Env.Tell("note: failed to read the Turn: %s", termsafe.Line(unread.Error(), longestReason))
 	}
 	return nil
 }
