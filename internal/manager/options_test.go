@@ -41,6 +41,7 @@ func TestDefaultsAreValid(t *testing.T) {
 		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082",
 		ReadTLSBindAddress: "0", RolePrefix: "capstan", LogFormat: "json", LogLevel: "info",
 		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60, ApprovalPolicy: "capstan-toolapprovals",
+		RequesterPolicy: "capstan-requesters",
 	}
 	if diff := cmp.Diff(want, o); diff != "" {
 		t.Errorf("the defaults are others (-want +got):\n%s", diff)
@@ -114,8 +115,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 42 {
-		t.Errorf("there are %d flags; the table above has 42", count)
+	if count != 43 {
+		t.Errorf("there are %d flags; the table above has 43", count)
 	}
 }
 
