@@ -72,10 +72,10 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// served is a flag of helm template: the API server serves this kind.
+// rendersWith renders the chart for an API server that serves this kind, or for one without it if served is empty.
 func rendersWith(t *testing.T, served string, values ...string) []runtime.Object {
 	t.Helper()
-	args := []string{"template", "capstan", "capstan", "--namespace", "capstan-system"}
+	args := []string{"template", "capstan", "capstan", "--namespace", "capstan-system", "--kube-version", kubeVersion}
 	if served != "" {
 		args = append(args, "--api-versions", served)
 	}
