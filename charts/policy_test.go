@@ -132,8 +132,11 @@ func TestUseOfAgentsIsCheckedOnRequest(t *testing.T) {
 		t.Error("the policy is installed by default: users without the verb could create no Turn")
 	}
 	for name, tc := range map[string]struct{ values, want string }{
-		"roles of the chart": {"agentUsePolicy.install=true", "ask for ClusterRole capstan-system-capstan-turn-author in this namespace, or for a Role"},
-		"no roles":           {"agentUsePolicy.install=true,rbac.create=false", "ask for a Role"},
+		"roles of the chart": {
+			"agentUsePolicy.install=true",
+			"ask for ClusterRole capstan-system-capstan-turn-author in this namespace, or for a Role",
+		},
+		"no roles": {"agentUsePolicy.install=true,rbac.create=false", "ask for a Role"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			policies, bindings := ofName(renderChart(t, strings.Split(tc.values, ",")...), "-agent-use")

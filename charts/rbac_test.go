@@ -67,7 +67,8 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 	})
 
 	t.Run("PolicyOfConfig", func(t *testing.T) {
-		if diff := cmp.Diff(generated, managerRole(t, renderChart(t, "approvalPolicy.install=false", "requesterPolicy.install=false")).Rules); diff != "" {
+		objects := renderChart(t, "approvalPolicy.install=false", "requesterPolicy.install=false")
+		if diff := cmp.Diff(generated, managerRole(t, objects).Rules); diff != "" {
 			t.Errorf("ClusterRole differs from config/rbac/role.yaml, where the policy is that of config/policy (-want +got):\n%s", diff)
 		}
 	})

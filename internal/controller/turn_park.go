@@ -138,7 +138,8 @@ func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn, agent *v
 			about = append(about, a)
 		}
 	}
-	checked, unused, err := approvals.Counted(ctx, approvals.Checks{Author: r.Approvals, Requester: r.Requesters}, r.Client, agent, t, about)
+	checks := approvals.Checks{Author: r.Approvals, Requester: r.Requesters}
+	checked, unused, err := approvals.Counted(ctx, checks, r.Client, agent, t, about)
 	if err != nil {
 		return nil, "", err
 	}

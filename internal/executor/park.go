@@ -95,7 +95,8 @@ func (r *run) decide(ctx context.Context, a loop.Approval) (*loop.Decision, erro
 // reports why others may not.
 func (r *run) decision(ctx context.Context, about []v1alpha1.ToolApproval, a loop.Approval) (*loop.Decision, error) {
 	e := r.executor
-	counted, _, err := approvals.Counted(ctx, approvals.Checks{Author: e.Approvals, Requester: e.Requesters}, e.Reader, r.agent, r.turn, about)
+	checks := approvals.Checks{Author: e.Approvals, Requester: e.Requesters}
+	counted, _, err := approvals.Counted(ctx, checks, e.Reader, r.agent, r.turn, about)
 	if err != nil {
 		return nil, &unreadError{err}
 	}

@@ -109,7 +109,8 @@ var _ = Describe("kubectl", Ordered, func() {
 			[]string{"NAME=open-loops", "AGENT=support", "STATE=Completed", "STEPS=1", "TOKENS=612", "COST=0.0123", "AGE=*"},
 			[]string{
 				"NAME=open-loops", "AGENT=support", "STATE=Completed", "STEPS=1", "TOKENS=612", "COST=0.0123", "AGE=*",
-				"REQUESTER=ada", "MODEL=demo-small", "STRATEGY=DirectAnswer", "STOP=Completed", "ANSWER=Two loops are open.", "MESSAGE=The model answered",
+				"REQUESTER=ada", "MODEL=demo-small", "STRATEGY=DirectAnswer", "STOP=Completed",
+				"ANSWER=Two loops are open.", "MESSAGE=The model answered",
 			}),
 		Entry("of an Agent", "ag",
 			[]string{"NAME=support", "PROFILE=support", "MODEL=demo-small", "STATE=Ready", "AGE=*"},

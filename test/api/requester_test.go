@@ -114,7 +114,8 @@ var _ = Describe("Who asks", func() {
 		Expect(as("ada").Create(ctx, t)).To(Succeed())
 		DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, t)).To(Succeed()) })
 		for _, patch := range []string{naming(named, "bob"), `spec: {requestedBy: null}`} {
-			Expect(change(ctx, t, patch)).To(MatchError(ContainSubstring("requestedBy must not change")), "even for users who may do anything")
+			Expect(change(ctx, t, patch)).To(MatchError(ContainSubstring("requestedBy must not change")),
+				"even for users who may do anything")
 		}
 		applied := merged(turnBase, naming(named, "bob"))
 		applied.SetName(t.GetName())

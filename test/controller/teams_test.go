@@ -129,7 +129,7 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 
 		By("reading the other team's key")
 		var key corev1.Secret
-		helpdesk.create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "model-key"}, StringData: map[string]string{"api-key": "k"}})
+		helpdesk.create(ctx, newSecret("model-key", "k"))
 		Expect(apierrors.IsForbidden(eve.Get(ctx, helpdesk.key("model-key"), &key))).To(BeTrue())
 		Expect(apierrors.IsForbidden(ada.Get(ctx, helpdesk.key("model-key"), &key))).To(BeTrue(), "even in her own namespace")
 

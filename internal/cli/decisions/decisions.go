@@ -64,7 +64,8 @@ func (c *pendingCalls) checkRules(ctx context.Context, user authenticationv1.Use
 		c.groups = user.Groups[:min(len(user.Groups), maxGroups)]
 		return nil
 	case client.IgnoreNotFound(err) != nil:
-		return exit.WithCode(exit.Failed, fmt.Errorf("failed to get Agent %q, which says who may decide: %w", c.turn.Spec.AgentRef.Name, err))
+		return exit.WithCode(exit.Failed,
+			fmt.Errorf("failed to get Agent %q, which says who may decide: %w", c.turn.Spec.AgentRef.Name, err))
 	}
 	rules := approvals.Rules{Agent: agent.Name, Approval: agent.Spec.Approval, Requester: c.turn.Requester()}
 	if a := agent.Spec.Approval; a != nil && a.Approvers != nil {
