@@ -178,8 +178,8 @@ func TestRequestersCountOnlyWithTheirPolicy(t *testing.T) {
 	p := NewRequesterPolicy(DefaultRequesterPolicy, api, func() time.Time { return now }, logr.Discard())
 	got, err := p.CheckRequester(t.Context(), now)
 	want := "Capstan cannot confirm that the API server checks who asks: the ValidatingAdmissionPolicy " +
-		"capstan-requesters is not installed: install it with kubectl apply -k config/policy, or with the chart and requesterPolicy.install=true, under the name in " +
-		"--requester-policy. A Turn that was not checked does not count later either: create a new Turn then"
+		"capstan-requesters is not installed: install it with kubectl apply -k config/policy, or with the chart and " +
+		"requesterPolicy.install=true, under the name in --requester-policy. A Turn that was not checked does not count later either: create a new Turn then"
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}
