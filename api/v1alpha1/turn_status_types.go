@@ -75,6 +75,13 @@ type TurnStatus struct {
 	// +optional
 	Executor *ExecutorBinding `json:"executor,omitempty"`
 
+	// traceID is the ID of the distributed trace that the Turn belongs to: 32 hexadecimal digits. It is that of the
+	// annotation capstan.dev/traceparent, or else one of the Turn's own. It is set when the Turn is first bound to an
+	// executor, and all its runs have the same trace. The Turn of a sub-agent has the trace of its parent.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{32}$`
+	TraceID string `json:"traceID,omitempty"`
+
 	// startTime is the time at which the Turn was first bound to an executor. If the Turn was suspended, it is the time
 	// of the first binding after the suspension. limits.timeoutSeconds counts from it.
 	// +optional

@@ -25,6 +25,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/fairqueue"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/scheduler"
+	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
@@ -57,6 +58,9 @@ type TurnReconciler struct {
 
 	// Limits are the limits of the slots and the queue of one namespace.
 	Limits scheduler.Limits
+
+	// Traces exports the ends of Turns as spans. If Traces is nil, nothing is exported.
+	Traces *tracing.Provider
 
 	// Circuits has the open circuits of all executors. It may be nil.
 	Circuits *OpenCircuits
@@ -316,6 +320,7 @@ func (r *TurnReconciler) endTurn(ctx context.Context, t *v1alpha1.Turn, d decisi
 		kind, reason = corev1.EventTypeNormal, v1alpha1.EventCancelled
 	}
 	metrics.Ended(t, nil)
+	r.Traces.End(t, time.Time{})
 	r.Events.Eventf(t, nil, kind, reason, "End", "%s", translate.EndNote(t))
 	return nil
 }

@@ -38,6 +38,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolbox"
+	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
@@ -116,6 +117,8 @@ type Executor struct {
 	// Quota returns the last report of the journals' quotas, or nil if there is none. If Quota is nil, there is
 	// never a report.
 	Quota func() *quota.Report
+	// Traces exports the parts of Turns as spans. If Traces is nil, nothing is exported.
+	Traces *tracing.Provider
 	// Processors limits how much work on large texts is done at once; namespaces take turns. If Processors is nil,
 	// there is no limit.
 	Processors *fairgate.Processors

@@ -86,6 +86,8 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	}
 	in.HoldAnswer = r.suspended.Load
 	in.Budgets = e.budgetsOf(t, agent)
+	trace := e.Traces.Of(t)
+	in.Observer, in.TraceID = trace, trace.TraceID()
 	return &in, nil
 }
 

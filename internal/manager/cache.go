@@ -14,6 +14,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/objectbudget"
+	"github.com/capstan-dev/capstan/internal/runtime/span"
 )
 
 // cacheOptions returns the options of the cache, so that this process keeps only the objects that it uses. share
@@ -55,7 +56,8 @@ const maxAgentLabels = 64
 
 // withoutBookkeeping removes unused metadata from an object before it is cached: managed fields, and the
 // annotations and labels of others. Only the size of an object bounds these, so one namespace could otherwise fill
-// the memory of all. A write of status does not change them. Leases keep their annotations, which hold their data.
+// the memory of all. A write of status does not change them. Leases keep their annotations, which hold their data, and
+// Turns keep the trace of their caller.
 func withoutBookkeeping(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {
@@ -69,8 +71,12 @@ func withoutBookkeeping(in any) (any, error) {
 	if _, isLease := in.(*coordinationv1.Lease); isLease {
 		return in, nil
 	}
-	if o.GetAnnotations() != nil && !objectbudget.IsLeftOut(o) {
-		o.SetAnnotations(nil)
+	var kept map[string]string
+	if _, isTurn := in.(*v1alpha1.Turn); isTurn {
+		kept = span.Kept(o.GetAnnotations())
+	}
+	if len(o.GetAnnotations()) > len(kept) && !objectbudget.IsLeftOut(o) {
+		o.SetAnnotations(kept)
 	}
 	if _, isAgent := in.(*v1alpha1.Agent); isAgent && len(o.GetLabels()) <= maxAgentLabels {
 		return in, nil // Budgets select Agents by their labels

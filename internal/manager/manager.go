@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -37,6 +38,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/skillfile"
 	"github.com/capstan-dev/capstan/internal/statuswriter"
 	"github.com/capstan-dev/capstan/internal/toolservers"
+	"github.com/capstan-dev/capstan/internal/tracing"
 )
 
 // Scheme returns a scheme with the kinds that the manager uses.
@@ -81,6 +83,10 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if p.policy, err = o.netPolicy(); err != nil {
 		return err
 	}
+	if p.traces, err = tracing.FromEnvironment(ctx, os.LookupEnv, credentials.RedactFunc, log.WithName("traces")); err != nil {
+		return err
+	}
+	defer p.closeTraces(ctx)
 	if p.ceiling, err = o.ceiling(); err != nil {
 		return fmt.Errorf("--limits: %w", err)
 	}
@@ -191,6 +197,18 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	log.WithValues(at.shown()...).Info("Starting", "roles", o.Roles, "executor", o.ExecutorName, "capacity", o.MaxConcurrentTurns,
 		"memoryLimit", limit.Bytes, "memoryLimitFrom", limit.Source, "goMemoryLimit", limit.Go)
 	return p.manager.Start(ctx)
+}
+
+// lastSpans is the time for which a process that stops sends its last spans.
+const lastSpans = 3 * time.Second
+
+// closeTraces sends the last spans. A collector that does not answer delays the end of the process only for lastSpans.
+func (p *parts) closeTraces(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
+	defer cancel()
+	if err := p.traces.Close(ctx); err != nil {
+		p.log.Error(err, "Failed to export traces; Turns are not affected")
+	}
 }
 
 // newManager creates the manager, which becomes the leader when it holds the Lease of lock. lock is nil if there is no

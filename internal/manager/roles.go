@@ -38,6 +38,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolservers"
+	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
@@ -97,6 +98,8 @@ type parts struct {
 	reads            *readapi.Server
 	leaseAnnotations map[string]string
 	skills           []prepare.Skill
+	// traces exports the parts of Turns as spans.
+	traces *tracing.Provider
 	// now returns the time by the clock of the API server, which all times in a status use. local returns the time
 	// by the clock of this machine, which decides when Leases expire.
 	now, local func() time.Time
@@ -123,7 +126,7 @@ func (p *parts) addController(ctx context.Context) error {
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
 		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
-		Budgets: &p.budgets,
+		Budgets: &p.budgets, Traces: p.traces,
 	}
 	turns.Executors = &controller.ExecutorReconciler{
 		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local,
@@ -257,7 +260,8 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		Specs:      &p.specs,
 		ConfigMaps: configMapReader(mgr.GetAPIReader()), Contents: contentReader(mgr.GetAPIReader()),
 		Fetch: fetch.For(p.policy), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
-		Processors: p.processors, Writes: fairgate.NewPreWriteGate(), Endings: fairgate.New(maxEndings, endingsOfNamespace),
+		Traces: p.traces, Processors: p.processors, Writes: fairgate.NewPreWriteGate(),
+		Endings:      fairgate.New(maxEndings, endingsOfNamespace),
 		LiveReads:    fairgate.New(maxLiveReads, liveReadsOfNamespace),
 		RecordLabels: o.RecordLabels, Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}

@@ -178,6 +178,7 @@ func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) 
 	if u, err := url.Parse(l.Object.Spec.BaseURL); err == nil {
 		c.Endpoint = strings.ToLower(u.Host)
 	}
+	c.Protocol = string(l.Object.Spec.Type)
 	r := l.Object.Spec.Retry
 	c.Retry = loop.Retry{
 		MaxAttempts:    int(r.MaxAttempts),

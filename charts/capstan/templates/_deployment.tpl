@@ -164,6 +164,25 @@ spec:
         - name: PGSSLROOTCERT
           value: /etc/capstan/store/ca.crt
         {{- end }}
+        {{- with .Values.tracing }}
+        {{- if .endpoint }}
+        - name: OTEL_EXPORTER_OTLP_ENDPOINT
+          value: {{ .endpoint | quote }}
+        - name: OTEL_EXPORTER_OTLP_PROTOCOL
+          value: {{ .protocol | quote }}
+        {{- if .headersSecret.name }}
+        - name: OTEL_EXPORTER_OTLP_HEADERS
+          valueFrom:
+            secretKeyRef:
+              name: {{ .headersSecret.name }}
+              key: {{ .headersSecret.key }}
+        {{- end }}
+        {{- if .captureContent }}
+        - name: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT
+          value: "true"
+        {{- end }}
+        {{- end }}
+        {{- end }}
         {{- with .Values.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}

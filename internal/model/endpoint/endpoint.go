@@ -149,7 +149,7 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 		x.err = err
 		return
 	}
-	x.requestID, x.decoder, x.observer = req.ID, protocol.NewDecoder(req), req.Observer
+	x.requestID, x.decoder, x.observer, x.facts = req.ID, protocol.NewDecoder(req), req.Observer, req.Facts
 	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)
 		sent.apply(x.out)
@@ -163,6 +163,9 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 func (x *exchange) finish(ctx context.Context) (*model.Reply, error) {
 	defer x.memory.release()
 	reply, err := x.receive(ctx)
+	if x.facts != nil {
+		x.facts.Model = x.provider.redactor.Redact(x.facts.Model)
+	}
 	if err != nil {
 		return nil, x.classify(ctx, err, reply)
 	}
@@ -221,7 +224,7 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 		return model.Reply{}, err
 	}
 	defer body.Close() //nolint:errcheck // because the reply is complete or lost by then
-	var in Answer
+	in := Answer{facts: x.facts}
 	var flow fairgate.Flow
 	stream := newEvents(body, x.watch, &x.memory)
 	var text error // of an event that is no JSON, and the last one so far
@@ -256,8 +259,13 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 
 // partArrived records that a part of the answer has arrived.
 func (x *exchange) partArrived() {
-	if x.observer != nil && x.watch.last.IsZero() {
-		x.observer.ObserveBegin()
+	if x.watch.last.IsZero() {
+		if x.facts != nil {
+			x.facts.FirstEvent = time.Since(x.watch.begun)
+		}
+		if x.observer != nil {
+			x.observer.ObserveBegin()
+		}
 	}
 	x.watch.event()
 }

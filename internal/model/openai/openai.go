@@ -91,6 +91,7 @@ func (d *decoder) Decode(event []byte, in *endpoint.Answer) (failure []byte, err
 
 // add adds a chunk to the answer.
 func (d *decoder) add(c *chunk, in *endpoint.Answer) {
+	in.SetModel(c.Model.Value)
 	in.Count(c.Usage.Value.tokens())
 	in.Count(c.Groq.Value.Usage.Value.tokens())
 	for i := range c.Choices {

@@ -58,10 +58,11 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 		}
 		limit := run.firstEventTimeout(ctx, c, q.purpose)
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-		reply, err := generate(ctx, ticket, run.providerRequest(ctx, c, q, r, limit))
+		facts := new(model.Facts)
+		reply, err := generate(run.forRequest(ctx, r), ticket, run.providerRequest(ctx, c, q, r, limit, facts))
 		took := time.Since(begin)
 		if err == nil {
-			return nil, run.keepReply(c, r, reply, took.Milliseconds())
+			return nil, run.keepReply(c, r, reply, facts, took.Milliseconds())
 		}
 		failure := model.AsError(err).Redacted(run.redacted)
 		delay, final := run.afterFailure(ctx, c, r, wait, failure, limit > 0 && took >= limit)
@@ -88,6 +89,14 @@ func backoffOf(c *Candidate) *backoff.ExponentialBackOff {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.Retry.InitialBackoff, c.Retry.MaxBackoff, 2
 	return wait
+}
+
+// forRequest returns the context of a request.
+func (run *runner) forRequest(ctx context.Context, r *Request) context.Context {
+	if run.ForRequest == nil {
+		return ctx
+	}
+	return run.ForRequest(ctx, r.ID)
 }
 
 // afterFailure returns the wait before the next attempt. If the candidate must not be asked again, it returns the
@@ -135,7 +144,7 @@ func cutOffTooOften(sent, cutOff int) *model.Error {
 
 // keepReply records a reply. The memory of the reply stays reserved until then; afterwards Keep decides when it is
 // released.
-func (run *runner) keepReply(c *Candidate, r *Request, reply *model.Reply, took int64) error {
+func (run *runner) keepReply(c *Candidate, r *Request, reply *model.Reply, facts *model.Facts, took int64) error {
 	release := reply.Release
 	defer func() {
 		if release != nil {
@@ -143,7 +152,7 @@ func (run *runner) keepReply(c *Candidate, r *Request, reply *model.Reply, took 
 		}
 	}()
 	reply.Redact(run.redacted)
-	if err := run.recordReply(c, r, reply, took); err != nil || release == nil || run.Keep == nil {
+	if err := run.recordReply(c, r, reply, facts, took); err != nil || release == nil || run.Keep == nil {
 		return err
 	}
 	kept := release
@@ -160,15 +169,20 @@ func (run *runner) redacted(text string) string {
 }
 
 // recordReply records the reply to a request.
-func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, took int64) error {
+func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, facts *model.Facts, took int64) error {
 	reply := run.replyForJournal(*given, r.Purpose)
 	if d := reply.ProviderData; d != nil {
 		d.Provider, d.Model, d.Endpoint = c.ProviderName, c.Model, c.Endpoint
 	}
 	reply.Usage = usageOfReply(r, given)
+	responseModel := run.redacted(facts.Model)
+	if responseModel == c.Model {
+		responseModel = ""
+	}
 	return run.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
-		DurationMS: took, Last: r.Purpose == ForStep && run.isLast(r.Step, reply),
+		DurationMS: took, FirstEventMS: facts.FirstEvent.Milliseconds(), ResponseModel: responseModel,
+		Last:       r.Purpose == ForStep && run.isLast(r.Step, reply),
 		OverBudget: r.OutputLimit > 0 && reply.FinishReason == model.FinishLength && !reply.TooLong,
 	}, Ledger: settle(r, reply.Usage, c.Pricing.Cost(reply.Usage))})
 }
@@ -249,7 +263,7 @@ func recoverPanic(err *error) {
 //
 //go:noinline
 func (run *runner) providerRequest(
-	ctx context.Context, c *Candidate, q *modelRequest, entry *Request, firstEvent time.Duration,
+	ctx context.Context, c *Candidate, q *modelRequest, entry *Request, firstEvent time.Duration, facts *model.Facts,
 ) *model.Request {
 	r := new(model.Request)
 	*r = q.request
@@ -258,7 +272,7 @@ func (run *runner) providerRequest(
 	if entry.OutputLimit > 0 {
 		r.Parameters.MaxOutputTokens = new(int(entry.OutputLimit))
 	}
-	r.FirstEventTimeout = firstEvent
+	r.FirstEventTimeout, r.Facts = firstEvent, facts
 	if slices.ContainsFunc(r.Messages, func(m model.Message) bool { return len(m.Attachments) > 0 }) {
 		r.Content = func(a *model.Attachment) ([]byte, error) { return run.Content(ctx, a) }
 	}

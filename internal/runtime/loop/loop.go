@@ -30,6 +30,8 @@ type Candidate struct {
 	ProviderName, Model string
 	// Endpoint is the host and the port of the endpoint. Data of a reply returns only to the same endpoint.
 	Endpoint string
+	// Protocol is the protocol of the endpoint, as the type of its ModelProvider. It is empty if it is not known.
+	Protocol string
 	// Unusable is true if it is known that no request can be sent, for example because the ModelProvider is missing.
 	Unusable bool
 	// Parameters of the requests to this candidate.
@@ -144,6 +146,10 @@ type Input struct {
 	Hold func(more int64) error
 	// NextSeq returns the sequence number that the next journal entry will have.
 	NextSeq func() int64
+	// ForRequest returns the context of a request with this ID, and ForCall that of a call, so that their adapters can
+	// name the trace to the other side. Each may be nil.
+	ForRequest func(ctx context.Context, id string) context.Context
+	ForCall    func(ctx context.Context, step int, callID string) context.Context
 	// Abandoned reports whether this run was given up while the Turn continues elsewhere. Calls that have not
 	// finished then stay open for the next run.
 	Abandoned func() bool

@@ -78,6 +78,11 @@ type Step struct {
 	// Cost is the price of the reply when it arrived, or nil if the model has no price.
 	Cost       *model.Cost `json:"cost,omitempty"`
 	DurationMS int64       `json:"durationMilliseconds"`
+	// FirstEventMS is the time until the first part of the reply arrived, in milliseconds. It is 0 if it is not known,
+	// and in journals of older versions.
+	FirstEventMS int64 `json:"firstEventMilliseconds,omitempty"`
+	// ResponseModel is the name of the model that replied, as the endpoint states it, if it is not Model.
+	ResponseModel string `json:"responseModel,omitempty"`
 	// Last is true if the Turn was out of steps and the model was asked for its final answer.
 	Last bool `json:"last,omitempty"`
 	// OverBudget is true if the reply is cut off because the budget left no more tokens for it.

@@ -142,6 +142,17 @@ type Request struct {
 	FirstEventTimeout time.Duration
 	// Observer follows the answer while it arrives. It may be nil.
 	Observer Observer `json:"-"`
+	// Facts receives facts about the answer until Generate returns. It may be nil.
+	Facts *Facts `json:"-"`
+}
+
+// Facts are facts about an answer that are not part of it.
+type Facts struct {
+	// Model is the name of the model that answers, as the endpoint states it, at most 256 bytes. It is empty if the
+	// endpoint names none.
+	Model string
+	// FirstEvent is the time from the request to the first part of the answer. It is 0 if no part has arrived.
+	FirstEvent time.Duration
 }
 
 // FinishReason says why a model stopped.

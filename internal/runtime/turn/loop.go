@@ -107,7 +107,7 @@ func (r *run) compile() (err error) {
 
 // loopInput returns the input of the loop.
 func (r *run) loopInput() *loop.Input {
-	return &loop.Input{
+	in := &loop.Input{
 		Config: r.in.Config, TurnUID: r.in.UID, Start: r.startOfChain(), Prepare: r.prepare, Content: r.content,
 		Tools: r.tools, Offered: r.offers,
 		Nonce: r.exposed().Nonce, Now: r.engine.Now, Output: r.output, Reflect: r.reflects(),
@@ -115,6 +115,13 @@ func (r *run) loopInput() *loop.Input {
 		State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, CountReply: r.memory.countReply, Hold: r.memory.hold,
 		NextSeq: r.log.Next, Abandoned: func() bool { return r.life.Err() != nil },
 	}
+	if o := r.in.Observer; o != nil {
+		in.ForRequest = func(ctx context.Context, id string) context.Context { return o.Within(ctx, RequestKey(id)) }
+		in.ForCall = func(ctx context.Context, step int, callID string) context.Context {
+			return o.Within(ctx, CallKey(step, callID))
+		}
+	}
+	return in
 }
 
 // park records that the run ends because the Turn waits. It records nothing if the run has written nothing. It

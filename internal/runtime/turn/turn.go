@@ -117,6 +117,10 @@ type Input struct {
 	// point. If Cancel is nil, the Turn is never cancelled. It must be a context of the standard library: waiting
 	// for any other context needs a goroutine.
 	Cancel context.Context //nolint:containedctx // because it is the signal that the Turn was cancelled, and not the context of a call
+	// Observer receives the parts of the Turn. If Observer is nil, nothing is reported.
+	Observer Observer
+	// TraceID is the ID of the trace that the Turn belongs to, for people who read the journal. It may be empty.
+	TraceID string
 	// HoldAnswer is called once the model's answer is in the journal. If it returns true, the run stops there, for
 	// example because the Turn was suspended while the model worked. If it returns false or HoldAnswer is nil, the
 	// run ends the Turn even if it was interrupted.
@@ -274,7 +278,9 @@ func (e *Engine) open(ctx context.Context, in *Input) (*run, error) {
 
 // newRun returns a run whose journal is not read yet.
 func (e *Engine) newRun(ctx context.Context, in *Input) *run {
-	return &run{engine: e, in: in, life: ctx, memory: memory{in: in}}
+	return &run{
+		engine: e, in: in, life: ctx, memory: memory{in: in}, spans: spans{observer: in.Observer, chain: in.Chain, preparing: e.Now()},
+	}
 }
 
 // reportOpened reports the number of journal entries. It returns an error if the run must not continue from this
@@ -301,9 +307,7 @@ func (r *run) options() journal.Options {
 	return journal.Options{
 		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.apply, Admit: r.memory.admit,
 		Patience: r.engine.Patience, Waiting: r.waiting,
-		First: []journal.Record{{
-			Kind: journal.RunStarted, Payload: started{rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester, r.in.About},
-		}},
+		First: []journal.Record{{Kind: journal.RunStarted, Payload: r.started()}},
 	}
 }
 
@@ -313,11 +317,14 @@ func (r *run) apply(e journal.Entry) error {
 	if e.Seq == 1 {
 		r.firstEntry = e.Time
 	}
-	err := r.replayed.apply(e)
-	if e.Kind == journal.Prepared && err == nil {
+	if err := r.replayed.apply(e); err != nil {
+		return err
+	}
+	if e.Kind == journal.Prepared {
 		r.memory.attached = attachedBytes(r.replayed.prepared)
 	}
-	return err
+	r.spans.apply(e, &r.replayed, r.log != nil)
+	return nil
 }
 
 // keepReply keeps the memory of a recorded reply.
@@ -334,8 +341,18 @@ type started struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 	Requester string `json:"requester,omitempty"`
+	TraceID   string `json:"traceID,omitempty"`
+	// Begun is when the run began, which may be some time before its first entry.
+	Begun time.Time `json:"begun,omitzero"`
 	// About is empty in journals of older versions.
 	turnrecord.About
+}
+
+// started returns the payload of the entry for the beginning of this run.
+func (r *run) started() started {
+	return started{
+		rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester, r.in.TraceID, r.spans.preparing, r.in.About,
+	}
 }
 
 // parked is the payload of the entry for a run that ended because its Turn waits.
@@ -367,6 +384,8 @@ type run struct {
 	log      *journal.Log
 	replayed replayed
 	memory   memory
+	// spans reports the parts of the Turn.
+	spans spans
 	// resumes is the number of earlier runs that have done something and did not end with a wait.
 	resumes int
 	// input is the input for the messages, or nil before the first messages are made. number is the number of the
