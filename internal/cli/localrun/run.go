@@ -115,7 +115,7 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 	} else {
 		defer context.AfterFunc(watched, func() { abandon(errInterrupted) })()
 	}
-	if err := joinTrace(t, before, r.Env.LookupEnv); err != nil {
+	if err := joinTrace(t, before, r.Env.LookupEnv, j.traces.On()); err != nil {
 		return nil, err
 	}
 	w, err := j.begin(p, t, r.bind(t, before))
