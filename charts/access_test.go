@@ -126,7 +126,9 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 	write := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
 	viewer := func(writes ...string) map[string][]string {
 		rights := map[string][]string{"events": look}
-		for _, kind := range []string{"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns"} {
+		for _, kind := range []string{
+			"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns",
+		} {
 			rights[kind] = look
 		}
 		for _, kind := range writes {
