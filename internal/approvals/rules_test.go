@@ -55,7 +55,8 @@ func TestWhoseDecisionsCount(t *testing.T) {
 		"a named approver":     {reason: "it is one", approval: leads, decision: approved, by: "grace"},
 		"a member of a group":  {reason: "it is one", approval: leads, decision: approved, by: "alan", groups: []string{"staff", "leads"}},
 		"a user with the name of a group": {
-			"names and groups differ", leads, "", "", approved, "leads", []string{"grace"},
+			"names and groups differ", leads, "", "", approved, "leads",
+			[]string{"grace"},
 			`"leads" is not an approver of Agent "support": user "grace" or a member of group "leads" may decide`,
 		},
 		"a denial by another person": {
@@ -179,7 +180,8 @@ func TestRequestersCountOnlyWithTheirPolicy(t *testing.T) {
 	got, err := p.CheckRequester(t.Context(), now)
 	want := "Capstan cannot confirm that the API server checks who asks: the ValidatingAdmissionPolicy " +
 		"capstan-requesters is not installed: install it with kubectl apply -k config/policy, or with the chart and " +
-		"requesterPolicy.install=true, under the name in --requester-policy. A Turn that was not checked does not count later either: create a new Turn then"
+		"requesterPolicy.install=true, under the name in --requester-policy. A Turn that was not checked does not count " +
+		"later either: create a new Turn then"
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Errorf("error %v (-want +got):\n%s", err, diff)
 	}

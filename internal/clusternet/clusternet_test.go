@@ -100,24 +100,28 @@ func TestClusterRanges(t *testing.T) {
 		}},
 		"Pods of another pool": {
 			"the network does not use podCIDRs", append(cluster("10.201.7.0/24"), pods("n1", "10.201.7.9", "172.20.0.4")),
-			nil, nil, map[string]string{
+			nil, nil,
+			map[string]string{
 				"10.203.0.1": "because Pods have addresses outside of the podCIDRs of their Nodes", "10.201.7.9": "the cluster's Pods",
 				"172.20.0.4": "Pods have addresses outside", "93.184.216.34": "",
 			},
 		},
 		"Pods inside of podCIDRs and of the network of their Node": {
 			"the ranges are complete", append(cluster("10.201.7.0/24"), pods("n1", "10.201.7.9", "10.202.7.7")),
-			nil, nil, map[string]string{"10.203.0.1": "", "10.201.7.9": "the cluster's Pods"},
+			nil, nil,
+			map[string]string{"10.203.0.1": "", "10.201.7.9": "the cluster's Pods"},
 		},
 		"Pods with public addresses": {
 			"each of them is known by itself", append(cluster("10.201.7.0/24"), pods("n1", "2001:db8:7::9", "93.184.216.34")),
-			nil, nil, map[string]string{
+			nil, nil,
+			map[string]string{
 				"93.184.216.34": "the cluster's Pods", "93.184.216.35": "", "2001:db8:7::a": "", "10.203.0.1": "",
 			},
 		},
 		"Pods of a Node that is gone": {
 			"they were inside of its podCIDRs", append(cluster("10.201.7.0/24"), pods("n2", "10.201.8.9")),
-			nil, nil, map[string]string{"10.203.0.1": ""},
+			nil, nil,
+			map[string]string{"10.203.0.1": ""},
 		},
 		"addresses that another controller wrote": {
 			"they are of no Pods", append(cluster("10.201.7.0/24"), func() *discoveryv1.EndpointSlice {
@@ -125,7 +129,8 @@ func TestClusterRanges(t *testing.T) {
 				s.Endpoints[0].TargetRef = nil
 				return s
 			}()),
-			nil, nil, map[string]string{"10.203.0.1": "", "93.184.216.34": ""},
+			nil, nil,
+			map[string]string{"10.203.0.1": "", "93.184.216.34": ""},
 		},
 		"no right to EndpointSlices": {
 			"", cluster("10.201.7.0/24"), nil, forbid("endpointslices"),

@@ -110,7 +110,7 @@ func admit[T any, P interface {
 	if IsLeftOut(o) {
 		return o // the cache may call the function again with its result
 	}
-	bytes := int64(reflect.TypeFor[T]().Size()) + outOfLine(reflect.ValueOf((*T)(o)).Elem())
+	bytes := sizeOf(reflect.TypeFor[T]()) + outOfLine(reflect.ValueOf((*T)(o)).Elem())
 	if counted, ok := b.reserve(o, bytes); ok {
 		if counted {
 			runtime.AddCleanup((*T)(o), b.forget, o.GetUID())
@@ -251,13 +251,18 @@ func Changed() predicate.Predicate {
 
 var timeType = reflect.TypeFor[time.Time]()
 
+// sizeOf returns the bytes of a value of a type, without those that it refers to.
+func sizeOf(t reflect.Type) int64 {
+	return int64(t.Size()) //nolint:gosec // because no type has a size that an int64 cannot hold
+}
+
 // outOfLine returns the bytes that a value refers to.
 func outOfLine(v reflect.Value) int64 {
 	switch v.Kind() {
 	case reflect.String:
 		return int64(v.Len())
 	case reflect.Slice:
-		bytes := int64(v.Cap()) * int64(v.Type().Elem().Size())
+		bytes := int64(v.Cap()) * sizeOf(v.Type().Elem())
 		if v.Type().Elem().Kind() == reflect.Uint8 {
 			return bytes
 		}
@@ -272,7 +277,7 @@ func outOfLine(v reflect.Value) int64 {
 		}
 		return bytes
 	case reflect.Map:
-		bytes := int64(v.Len()) * 2 * int64(v.Type().Key().Size()+v.Type().Elem().Size())
+		bytes := int64(v.Len()) * 2 * (sizeOf(v.Type().Key()) + sizeOf(v.Type().Elem()))
 		for entry := v.MapRange(); entry.Next(); {
 			bytes += outOfLine(entry.Key()) + outOfLine(entry.Value())
 		}
@@ -281,19 +286,19 @@ func outOfLine(v reflect.Value) int64 {
 		if v.IsNil() {
 			return 0
 		}
-		return int64(v.Type().Elem().Size()) + outOfLine(v.Elem())
+		return sizeOf(v.Type().Elem()) + outOfLine(v.Elem())
 	case reflect.Interface:
 		if v.IsNil() {
 			return 0
 		}
-		return int64(v.Elem().Type().Size()) + outOfLine(v.Elem())
+		return sizeOf(v.Elem().Type()) + outOfLine(v.Elem())
 	case reflect.Struct:
 		if v.Type() == timeType { // its location is shared
 			return 0
 		}
 		var bytes int64
-		for i := range v.NumField() {
-			bytes += outOfLine(v.Field(i))
+		for _, field := range v.Fields() {
+			bytes += outOfLine(field)
 		}
 		return bytes
 	default:

@@ -106,8 +106,7 @@ func TestSpaceReturns(t *testing.T) {
 	if leftOut(t, put(t, b, changed)) {
 		t.Error("an object that is cached and fits is left out")
 	}
-	runtime.KeepAlive(first)
-	first = nil
+	runtime.KeepAlive(first) // its last use
 	for t.Context().Err() == nil && !b.Fits(second) {
 		runtime.GC() // the versions of the first object are garbage now
 	}
@@ -141,8 +140,14 @@ func TestKindsThatAreCounted(t *testing.T) {
 	b, _ := budgets()
 	meta, long := metav1.ObjectMeta{Namespace: "mine", Name: "one", Generation: 3}, strings.Repeat("x", 500*kibibyte)
 	limits := &v1alpha1.Limits{MaxSteps: new(int32(7))}
-	agent := &v1alpha1.Agent{ObjectMeta: meta, Spec: v1alpha1.AgentSpec{Instructions: long, Limits: limits, MaxParallelTurns: new(int32(2))}}
-	server := &v1alpha1.ToolServer{ObjectMeta: meta, Status: v1alpha1.ToolServerStatus{Tools: []v1alpha1.DiscoveredTool{{Description: long}}}}
+	agent := &v1alpha1.Agent{
+		ObjectMeta: meta,
+		Spec:       v1alpha1.AgentSpec{Instructions: long, Limits: limits, MaxParallelTurns: new(int32(2))},
+	}
+	server := &v1alpha1.ToolServer{
+		ObjectMeta: meta,
+		Status:     v1alpha1.ToolServerStatus{Tools: []v1alpha1.DiscoveredTool{{Description: long}}},
+	}
 	provider := &v1alpha1.ModelProvider{ObjectMeta: meta, Spec: v1alpha1.ModelProviderSpec{BaseURL: long}}
 	for _, o := range []any{agent, server, provider, profile("mine", "one", 500)} {
 		if !leftOut(t, put(t, b, o)) {

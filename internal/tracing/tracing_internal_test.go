@@ -34,6 +34,8 @@ func TestSettings(t *testing.T) {
 	off := settings{protocol: protocolHTTP, propagates: true}
 	on := settings{on: true, protocol: protocolHTTP, propagates: true}
 	overGRPC := settings{on: true, protocol: protocolGRPC, propagates: true}
+	alone := settings{on: true, protocol: "http/protobuf"}
+	texts := settings{protocol: "http/protobuf", propagates: true, content: true}
 	for name, c := range map[string]struct {
 		given map[string]string
 		want  settings
@@ -45,8 +47,8 @@ func TestSettings(t *testing.T) {
 		"gRPC":              {map[string]string{endpointVariable: at, protocolVariable: "grpc"}, overGRPC, ""},
 		"disabled":          {map[string]string{endpointVariable: at, disabledVariable: "true"}, off, ""},
 		"no exporter":       {map[string]string{endpointVariable: at, exporterVariable: "none"}, off, ""},
-		"no propagation":    {map[string]string{endpointVariable: at, propagatorsVariable: "baggage"}, settings{on: true, protocol: "http/protobuf"}, ""},
-		"texts":             {map[string]string{ContentVariable: "true"}, settings{protocol: "http/protobuf", propagates: true, content: true}, ""},
+		"no propagation":    {map[string]string{endpointVariable: at, propagatorsVariable: "baggage"}, alone, ""},
+		"texts":             {map[string]string{ContentVariable: "true"}, texts, ""},
 		"no URL":            {given: map[string]string{endpointVariable: "collector:4318"}, wrong: endpointVariable},
 		"another protocol":  {given: map[string]string{protocolVariable: "http/json"}, wrong: protocolVariable},
 		"another exporter":  {given: map[string]string{exporterVariable: "zipkin"}, wrong: exporterVariable},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -138,7 +139,7 @@ func (t *Turn) Observe(s *turn.Span) {
 	}
 	name, kind, attributes := string(s.Kind), trace.SpanKindInternal, t.common
 	add := func(more ...attribute.KeyValue) {
-		attributes = append(attributes[:len(attributes):len(attributes)], more...)
+		attributes = append(slices.Clip(attributes), more...)
 	}
 	if s.Step > 0 {
 		add(attribute.Int("capstan.step", s.Step))
@@ -358,7 +359,7 @@ func (p *Provider) End(t *v1alpha1.Turn, since time.Time) {
 		s := r.start("queue", "", queued, "queue", trace.WithAttributes(r.common...))
 		s.End(trace.WithTimestamp(begin))
 	}
-	attributes := append(r.common[:len(r.common):len(r.common)], endAttributes(t)...)
+	attributes := slices.Concat(r.common, endAttributes(t))
 	s := r.start("", "", queued, "invoke_agent "+t.Spec.AgentRef.Name, trace.WithAttributes(attributes...))
 	if c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); c != nil && c.Status == metav1.ConditionFalse {
 		s.SetAttributes(attribute.String("error.type", c.Reason))
@@ -385,7 +386,8 @@ func endAttributes(t *v1alpha1.Turn) []attribute.KeyValue {
 		all = append(all, attribute.String("capstan.decision.key", d.Key))
 	}
 	if c := st.Steps; c != nil {
-		all = append(all, attribute.Int64("capstan.steps", int64(c.Count)), attribute.Int64("capstan.model_requests", int64(c.ModelRequests)),
+		all = append(all, attribute.Int64("capstan.steps", int64(c.Count)),
+			attribute.Int64("capstan.model_requests", int64(c.ModelRequests)),
 			attribute.Int64("capstan.tool_calls", int64(c.ToolCalls)), attribute.Int64("capstan.resumes", int64(c.Resumes)))
 	}
 	if u := st.Usage; u != nil {
@@ -395,7 +397,8 @@ func endAttributes(t *v1alpha1.Turn) []attribute.KeyValue {
 		})...)
 		if u.Cost != nil {
 			if amount, err := strconv.ParseFloat(u.Cost.Amount, 64); err == nil {
-				all = append(all, attribute.Float64("capstan.cost.amount", amount), attribute.String("capstan.cost.currency", u.Cost.Currency))
+				all = append(all, attribute.Float64("capstan.cost.amount", amount),
+					attribute.String("capstan.cost.currency", u.Cost.Currency))
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/providers"
@@ -90,9 +91,7 @@ func (maps ConfigMaps) readContent(ctx context.Context, field string, ref v1alph
 // ConfigMapContents returns the values of a ConfigMap, with those that are binary.
 func ConfigMapContents(data map[string]string, binaryData map[string][]byte) map[string]string {
 	all := make(map[string]string, len(data)+len(binaryData))
-	for key, value := range data {
-		all[key] = value
-	}
+	maps.Copy(all, data)
 	for key, value := range binaryData {
 		all[key] = string(value)
 	}
@@ -119,7 +118,8 @@ func refusedAttachment(t *v1alpha1.Turn, p *v1alpha1.ModelProvider, name string)
 		capability, option = v1alpha1.CapabilityFiles, "files"
 	}
 	if accepts.Images != nil && model.KindOf(refused) == model.AttachedImage {
-		return fmt.Sprintf("model %q does not accept attachments of type %s, but %v: use another type or model", name, refused, accepts.Images)
+		return fmt.Sprintf("model %q does not accept attachments of type %s, but %v: use another type or model",
+			name, refused, accepts.Images)
 	}
 	return fmt.Sprintf("model %q does not accept attachments of type %s: add the capability %s to the model, and set requests.%s to On if "+
 		"the dialect does not accept them, or use another model", name, refused, capability, option)

@@ -108,10 +108,11 @@ func TestCheckAttachments(t *testing.T) {
 		"a text needs nothing": {"text/csv", []string{"blind"}, ""},
 		"one model is enough":  {"image/png", []string{"blind", "seeing"}, ""},
 		"a missing provider":   {"image/png", []string{"blind", "absent"}, ""},
-		"no capability": {"image/png", []string{"blind", "text"}, begin + `"blind": model "m" does not accept attachments of type image/png: ` +
-			`add the capability Images to the model, and set requests.images to On if the dialect does not accept them, or use another model`},
-		"another type of image": {"image/gif", []string{"some"}, begin + `"some": model "m" does not accept attachments of type image/gif, ` +
-			`but [image/png image/jpeg]: use another type or model`},
+		"no capability": {"image/png", []string{"blind", "text"}, begin + `"blind": model "m" does not accept attachments of type ` +
+			`image/png: add the capability Images to the model, and set requests.images to On if the dialect does not accept them, ` +
+			`or use another model`},
+		"another type of image": {"image/gif", []string{"some"}, begin + `"some": model "m" does not accept attachments of type ` +
+			`image/gif, but [image/png image/jpeg]: use another type or model`},
 		"a PDF": {"application/pdf", []string{"seeing"}, begin + `"seeing": model "m" does not accept attachments of type ` +
 			`application/pdf: add the capability Files to the model, and set requests.files to On if the dialect does not accept them, ` +
 			`or use another model`},

@@ -38,7 +38,8 @@ func Budget(b *v1alpha1.Budget) BudgetRule {
 	}}
 	if name := b.Spec.TimeZone; name != "" {
 		if at, err := zone.Load(name); err != nil {
-			r.Fault = fmt.Sprintf("spec.timeZone %q is no time zone of the IANA database: until it is corrected, the periods are in UTC", name)
+			r.Fault = fmt.Sprintf("spec.timeZone %q is no time zone of the IANA database: until it is corrected, the periods are in UTC",
+				name)
 		} else {
 			r.Zone = at
 		}
@@ -115,7 +116,8 @@ func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, p budget.Period, a budget.Ac
 	}
 	var warn, over string
 	for _, u := range r.Uses(a) {
-		text := fmt.Sprintf("%s of %s %s are spent; the next period begins at %s", u.Spent, u.Limit, u.Of, p.End.In(r.Zone).Format(time.RFC3339))
+		text := fmt.Sprintf("%s of %s %s are spent; the next period begins at %s",
+			u.Spent, u.Limit, u.Of, p.End.In(r.Zone).Format(time.RFC3339))
 		if over == "" && !u.Spent.LessThan(u.Limit) {
 			over = fmt.Sprintf("Budget %q: %s", b.Name, text)
 		}

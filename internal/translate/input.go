@@ -44,7 +44,8 @@ func Input(
 ) (turn.Input, error) {
 	limit := v1alpha1.Timeout(t.Spec.Limits, a.Spec.Limits)
 	in := turn.Input{
-		UID: string(t.UID), Namespace: t.Namespace, Name: t.Name, Requester: t.Requester(), Timeout: limit, Limit: limit, Preparation: preparation,
+		UID: string(t.UID), Namespace: t.Namespace, Name: t.Name, Requester: t.Requester(), Timeout: limit, Limit: limit,
+		Preparation:   preparation,
 		PrepareOnly:   t.Spec.Execution == v1alpha1.ExecutionPrepareOnly,
 		ShowCitations: t.Spec.Citations != v1alpha1.CitationsHide,
 		DecisionKey:   a.Spec.DecisionKey,

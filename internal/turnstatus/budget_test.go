@@ -30,8 +30,8 @@ func TestParkForBudget(t *testing.T) {
 			turn.Status.StartTime = new(metav1.NewMicroTime(now.Add(-time.Minute)))
 			turnstatus.Park(turn, turnstatus.Run{}, &loop.Parked{Budget: &tc.wait}, now)
 			s := turn.Status
-			if turn.StateReason() != v1alpha1.TurnReasonWaitingForBudget || turn.BoundTo() != "" || (s.ParkedTime != nil) != tc.clockStops ||
-				(s.StartTime == nil) != tc.starts {
+			if turn.StateReason() != v1alpha1.TurnReasonWaitingForBudget || turn.BoundTo() != "" ||
+				(s.ParkedTime != nil) != tc.clockStops || (s.StartTime == nil) != tc.starts {
 				t.Errorf("status: %+v; want a wait for the Budget, because %s", s, tc.why)
 			}
 			if b := s.AwaitedBudget; b == nil || b.Name != "day" || b.UID != "uid" || b.Generation != 4 || !b.RetryTime.Time.Equal(reset) ||

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
+	"strings"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/runtime/attachment"
@@ -31,13 +32,13 @@ func (c *Contents) Base64(a *model.Attachment) string { return c.mark(a) }
 
 // Text returns the text of a message: its text attachments, each in a fence, and its own text.
 func (c *Contents) Text(m *model.Message) string {
-	text := ""
+	var text strings.Builder
 	for i := range m.Attachments {
 		if a := &m.Attachments[i]; model.KindOf(a.MediaType) == model.AttachedText {
-			text += c.mark(a) + "\n\n"
+			text.WriteString(c.mark(a) + "\n\n")
 		}
 	}
-	return text + m.Content
+	return text.String() + m.Content
 }
 
 // Others returns the attachments of a message that are not texts.

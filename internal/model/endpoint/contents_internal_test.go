@@ -26,7 +26,8 @@ func attachments() *model.Request {
 	return &model.Request{
 		Messages: []model.Message{{Role: model.RoleUser, Content: "What?", Attachments: []model.Attachment{
 			{Name: "x", MediaType: "image/png", SHA256: "1", Bytes: 3},
-			{Name: "y", MediaType: "text/plain", SHA256: "2", Bytes: 26}, {Name: "z", MediaType: "application/pdf", SHA256: "3", Bytes: 3},
+			{Name: "y", MediaType: "text/plain", SHA256: "2", Bytes: 26},
+			{Name: "z", MediaType: "application/pdf", SHA256: "3", Bytes: 3},
 		}}},
 		Content: func(a *model.Attachment) ([]byte, error) {
 			if c, ok := contents[a.SHA256]; ok {

@@ -79,7 +79,8 @@ func TestContents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, err := attachment.New("Turn spec.attachments[0].url", "a", tc.mediaType, tc.data)
 			if tc.wrong != "" {
-				if err == nil || !strings.Contains(err.Error(), tc.wrong) || !strings.HasPrefix(err.Error(), "Turn spec.attachments[0].url: ") {
+				if err == nil || !strings.Contains(err.Error(), tc.wrong) ||
+					!strings.HasPrefix(err.Error(), "Turn spec.attachments[0].url: ") {
 					t.Errorf("error is %v, want the field and %q", err, tc.wrong)
 				}
 				return

@@ -227,8 +227,9 @@ func (run *runner) keepToBudget(ctx context.Context, c *Candidate, r *Request) (
 // cutByBudget returns the end of a Turn whose budget has cut a reply off.
 func (run *runner) cutByBudget(s *Step) *End {
 	if n := len(run.State.Requests); n > 0 && run.State.Requests[n-1].Budget != "" {
-		return &End{Reason: OverBudget, Message: fmt.Sprintf("the model's answer was cut off after %d output tokens, because Budget %q left "+
-			"no more: wait for its next period, or ask for a shorter answer", s.Reply.Usage.OutputTokens, run.State.Requests[n-1].Budget)}
+		return &End{Reason: OverBudget, Message: fmt.Sprintf("the model's answer was cut off after %d output tokens, because Budget %q "+
+			"left no more: wait for its next period, or ask for a shorter answer",
+			s.Reply.Usage.OutputTokens, run.State.Requests[n-1].Budget)}
 	}
 	return &End{Reason: OverBudget, Message: fmt.Sprintf("the model's answer was cut off after %d output tokens, because the turn's "+
 		"budget left no more: raise limits.maxTokens or limits.maxCost, or ask for a shorter answer", s.Reply.Usage.OutputTokens)}

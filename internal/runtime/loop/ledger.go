@@ -328,8 +328,8 @@ func (f refusedRequest) describe() string {
 		if c := f.c.Pricing.Expected(f.r.EstimatedTokens, f.run.longestReply(f.c, f.r)); c != nil {
 			expected = c.Amount
 		}
-		return fmt.Sprintf("%s allows %s %s per %s: %s are spent and %s are reserved by other requests, and the next request may cost %s: %s",
-			name, f.rule.Limits.Cost, f.rule.Currency, per, a.Cost, a.ReservedCost, expected, reset)
+		return fmt.Sprintf("%s allows %s %s per %s: %s are spent and %s are reserved by other requests, and the next request "+
+			"may cost %s: %s", name, f.rule.Limits.Cost, f.rule.Currency, per, a.Cost, a.ReservedCost, expected, reset)
 	case budget.NoPrice:
 	}
 	return fmt.Sprintf("%s limits the cost in %s, and model %q of ModelProvider %q has no price in %s: declare it in "+

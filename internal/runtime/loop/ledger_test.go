@@ -84,20 +84,20 @@ func TestExceededBudget(t *testing.T) {
 		says   string // text of the end
 		parked bool   // the Turn waits
 	}{
-		"tokens, reject":            {daily("day", tokens(5000), false), spent(4500), 0, "allows 5000 tokens per day: 4500 are spent", false},
-		"tokens, queue":             {daily("day", tokens(5000), true), spent(4500), 0, `Budget "day" allows 5000 tokens per day`, true},
-		"tokens, reject, less":      {daily("day", tokens(5000), false), spent(3500), 1400, "", false},
-		"tokens, queue, less":       {daily("day", tokens(5000), true), spent(3500), 0, "3500 are spent", true},
-		"queue, never fits":         {daily("day", tokens(900), true), spent(100), 0, "allows 900 tokens", false},
-		"queue, always too long":    {daily("day", tokens(1500), true), budget.Amount{}, 1400, "", false},
-		"queue, paused":             {daily("day", tokens(0), true), budget.Amount{}, 0, "allows 0 tokens", true},
-		"reject, paused":            {daily("day", tokens(0), false), budget.Amount{}, 0, "allows 0 tokens", false},
-		"cost, reject":              {daily("day", cost(5000), false), spent(4500), 0, "allows 5000 USD per day: 4500 are spent", false},
-		"cost, queue":               {daily("day", cost(5000), true), spent(4500), 0, "the next period begins at ", true},
-		"cost, reject, less":        {daily("day", cost(5000), false), spent(3500), 1400, "", false},
-		"turns, reject":             {daily("day", turns(1), false), spent(1), 0, "allows 1 turns per day, and 1 have begun", false},
-		"turns, queue":              {daily("day", turns(1), true), spent(1), 0, "allows 1 turns per day", true},
-		"a reply beyond all budget": {daily("day", tokens(5000), false), spent(1_000_000), 0, "1000000 are spent", false},
+		"tokens, reject":         {daily("day", tokens(5000), false), spent(4500), 0, "allows 5000 tokens per day: 4500 are spent", false},
+		"tokens, queue":          {daily("day", tokens(5000), true), spent(4500), 0, `Budget "day" allows 5000 tokens per day`, true},
+		"tokens, reject, less":   {daily("day", tokens(5000), false), spent(3500), 1400, "", false},
+		"tokens, queue, less":    {daily("day", tokens(5000), true), spent(3500), 0, "3500 are spent", true},
+		"queue, never fits":      {daily("day", tokens(900), true), spent(100), 0, "allows 900 tokens", false},
+		"queue, always too long": {daily("day", tokens(1500), true), budget.Amount{}, 1400, "", false},
+		"queue, paused":          {daily("day", tokens(0), true), budget.Amount{}, 0, "allows 0 tokens", true},
+		"reject, paused":         {daily("day", tokens(0), false), budget.Amount{}, 0, "allows 0 tokens", false},
+		"cost, reject":           {daily("day", cost(5000), false), spent(4500), 0, "allows 5000 USD per day: 4500 are spent", false},
+		"cost, queue":            {daily("day", cost(5000), true), spent(4500), 0, "the next period begins at ", true},
+		"cost, reject, less":     {daily("day", cost(5000), false), spent(3500), 1400, "", false},
+		"turns, reject":          {daily("day", turns(1), false), spent(1), 0, "allows 1 turns per day, and 1 have begun", false},
+		"turns, queue":           {daily("day", turns(1), true), spent(1), 0, "allows 1 turns per day", true},
+		"reply beyond budget":    {daily("day", tokens(5000), false), spent(1_000_000), 0, "1000000 are spent", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -113,7 +113,8 @@ func TestExceededBudget(t *testing.T) {
 				switch {
 				case tc.limit > 0:
 					if err != nil || end.Reason != loop.Answered || len(s.requests) != 1 ||
-						*s.requests[0].Parameters.MaxOutputTokens < int(tc.limit) || *s.requests[0].Parameters.MaxOutputTokens > int(tc.limit)+100 {
+						*s.requests[0].Parameters.MaxOutputTokens < int(tc.limit) ||
+						*s.requests[0].Parameters.MaxOutputTokens > int(tc.limit)+100 {
 						t.Fatalf("Run: %+v, %v; want an answer to a request with about %d output tokens", end, err, tc.limit)
 					}
 					return
@@ -121,7 +122,8 @@ func TestExceededBudget(t *testing.T) {
 					t.Fatalf("Run: %+v, %v; parked is %t, want %t", end, err, parked, tc.parked)
 				case parked:
 					midnight := time.Now().Truncate(24 * time.Hour).Add(24 * time.Hour)
-					if b := waits.Budget; b == nil || !b.Until.Equal(midnight) || b.Name != "day" || b.Started || !strings.Contains(b.Message, tc.says) {
+					if b := waits.Budget; b == nil || !b.Until.Equal(midnight) || b.Name != "day" || b.Started ||
+						!strings.Contains(b.Message, tc.says) {
 						t.Errorf("waits for %+v, want %q until midnight", b, tc.says)
 					}
 				case err != nil || end.Reason != loop.OverBudget || !strings.Contains(end.Message, tc.says):
@@ -186,7 +188,8 @@ func TestContendedBudget(t *testing.T) {
 				switch {
 				case parked != tc.parked, !parked && (err != nil || end.Reason != tc.reason):
 					t.Fatalf("Run: %+v, %v after %s", end, err, time.Since(began))
-				case parked && (!waits.Budget.Contended || waits.Budget.Until.Sub(time.Now()) > time.Minute || time.Since(began) > time.Minute):
+				case parked && (!waits.Budget.Contended || waits.Budget.Until.Sub(time.Now()) > time.Minute ||
+					time.Since(began) > time.Minute):
 					t.Errorf("parked for %+v after %s, want a short wait without a slot", waits.Budget, time.Since(began))
 				}
 				if tc.reason == loop.Answered && (len(s.asked) != 1 || in.State.Requests[0].Attempt != 1) {

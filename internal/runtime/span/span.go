@@ -61,7 +61,8 @@ const (
 // Parse returns the Context in the value of a header. ok is false if the value is not valid: the W3C Trace Context
 // requires that such a value is ignored. A value of a later version may have further parts, which are ignored.
 func Parse(value string) (c Context, ok bool) {
-	if len(value) < headerLength || len(value) > maxHeader || len(value) > headerLength && (value[headerLength] != '-' || value[:2] == "00") {
+	if len(value) < headerLength || len(value) > maxHeader ||
+		len(value) > headerLength && (value[headerLength] != '-' || value[:2] == "00") {
 		return Context{}, false
 	}
 	parts := strings.Split(value[:headerLength], "-")

@@ -41,7 +41,8 @@ func TestParse(t *testing.T) {
 
 // TestIDs checks that the IDs of two Turns, and of two parts of a Turn, differ, and that each is always the same.
 func TestIDs(t *testing.T) {
-	if span.TraceIDOf("a") != span.TraceIDOf("a") || span.IDOf("a", "step/1") != span.IDOf("a", "step/1") {
+	firstTrace, firstSpan := span.TraceIDOf("a"), span.IDOf("a", "step/1")
+	if span.TraceIDOf("a") != firstTrace || span.IDOf("a", "step/1") != firstSpan {
 		t.Error("an ID is not always the same")
 	}
 	if span.TraceIDOf("a") == span.TraceIDOf("b") || span.IDOf("a", "") == span.IDOf("b", "") || span.IDOf("a", "") == span.IDOf("a", "x") {

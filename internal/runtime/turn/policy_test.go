@@ -38,20 +38,25 @@ func TestOutputPolicy(t *testing.T) {
 		later      []string
 	}{
 		"fail": {
-			"neither the result nor later Turns have the answer", rule(outputpolicy.Fail), []answer{says("The code is " + canary)},
+			"neither the result nor later Turns have the answer", rule(outputpolicy.Fail),
+			[]answer{says("The code is " + canary)},
 			turn.StopOutputPolicy, "", true, violation(outputpolicy.Fail), nil,
 		},
 		"report": {
-			"the answer is delivered", rule(outputpolicy.Report), []answer{says("The code is " + canary)},
+			"the answer is delivered", rule(outputpolicy.Report),
+			[]answer{says("The code is " + canary)},
 			turn.StopCompleted, "The code is " + canary, false, violation(outputpolicy.Report),
 			[]string{"user: Tell.", "assistant: The code is " + canary},
 		},
 		"retry": {
-			"the refused draft is nowhere", rule(outputpolicy.Retry), []answer{says("The code is " + canary), says("I cannot tell.")},
-			turn.StopCompleted, "I cannot tell.", false, nil, []string{"user: Tell.", "assistant: I cannot tell."},
+			"the refused draft is nowhere", rule(outputpolicy.Retry),
+			[]answer{says("The code is " + canary), says("I cannot tell.")},
+			turn.StopCompleted, "I cannot tell.", false, nil,
+			[]string{"user: Tell.", "assistant: I cannot tell."},
 		},
 		"cut off": {
-			"a part of an answer is checked, too", rule(outputpolicy.Fail), []answer{cutOff},
+			"a part of an answer is checked, too", rule(outputpolicy.Fail),
+			[]answer{cutOff},
 			turn.StopMaxOutputTokens, "", true, violation(outputpolicy.Fail), nil,
 		},
 		"the model fails after a draft": {
@@ -61,9 +66,11 @@ func TestOutputPolicy(t *testing.T) {
 		},
 		"a part that no model has checked": {
 			"it is not known to keep to the rule",
-			outputpolicy.Policy{Name: "no-codes", Prompt: "Give no codes.", OnViolation: outputpolicy.Fail}, []answer{cutOff},
+			outputpolicy.Policy{Name: "no-codes", Prompt: "Give no codes.", OnViolation: outputpolicy.Fail},
+			[]answer{cutOff},
 			turn.StopMaxOutputTokens, "", true,
-			[]turn.PolicyViolation{{Policy: "no-codes", OnViolation: outputpolicy.Fail, Unchecked: true, Rule: "Give no codes."}}, nil,
+			[]turn.PolicyViolation{{Policy: "no-codes", OnViolation: outputpolicy.Fail, Unchecked: true, Rule: "Give no codes."}},
+			nil,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

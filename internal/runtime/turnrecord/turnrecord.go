@@ -14,8 +14,12 @@ import (
 const (
 	// MaxDetails is the maximum size of the details of a record, in bytes of JSON.
 	MaxDetails = 8 << 10
-	// MaxTools, MaxModels and MaxLabels are the maximum numbers of tools, models and labels in a record.
-	MaxTools, MaxModels, MaxLabels = 64, 16, 16
+	// MaxTools is the maximum number of tools in a record.
+	MaxTools = 64
+	// MaxModels is the maximum number of models in a record.
+	MaxModels = 16
+	// MaxLabels is the maximum number of labels in a record.
+	MaxLabels = 16
 	// MaxFeedback is the maximum number of people whose feedback a record keeps.
 	MaxFeedback = 16
 	// MaxComment is the maximum size of the comment of a feedback, in bytes.

@@ -50,7 +50,8 @@ func TestDetailsAreBounded(t *testing.T) {
 			}),
 		},
 		"one giant text": {
-			"a record is written, whatever its texts are", Details{Key: long + long, Strategy: "DirectAnswer", TurnNumber: 3},
+			"a record is written, whatever its texts are",
+			Details{Key: long + long, Strategy: "DirectAnswer", TurnNumber: 3},
 			Details{Strategy: "DirectAnswer", TurnNumber: 3, Incomplete: true},
 		},
 	} {

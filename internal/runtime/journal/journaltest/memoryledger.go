@@ -55,7 +55,7 @@ func (m *Memory) Accounts(ctx context.Context, at time.Time) ([]budget.Account, 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.DeleteFunc(slices.Collect(maps.Values(m.accounts)), func(a budget.Account) bool {
-		return at.Unix() < a.Start || a.Key.End <= at.Unix()
+		return at.Unix() < a.Start || a.End <= at.Unix()
 	}), nil
 }
 
