@@ -48,7 +48,8 @@ func TestUpgradeReusesTheValuesOfEveryEarlierChart(t *testing.T) {
 			}
 			for name, tc := range budgets {
 				t.Run(name, func(t *testing.T) {
-					manifest, err := templateOver(string(values), append([]string{"crds.install=false,podDisruptionBudget.enabled=true"}, tc.values...)...)
+					set := append([]string{"crds.install=false,podDisruptionBudget.enabled=true"}, tc.values...)
+					manifest, err := templateOver(string(values), set...)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -169,7 +169,8 @@ func (k *Keeper) statusOf(b *v1alpha1.Budget, accounts map[budget.Key]budget.Acc
 	var uses []metrics.BudgetUse
 	for _, u := range rule.Uses(account) {
 		uses = append(uses, metrics.BudgetUse{
-			Namespace: b.Namespace, Budget: b.Name, Resource: string(u.Of), Spent: u.Spent.InexactFloat64(), Limit: u.Limit.InexactFloat64(),
+			Namespace: b.Namespace, Budget: b.Name, Resource: string(u.Of),
+			Spent: u.Spent.InexactFloat64(), Limit: u.Limit.InexactFloat64(),
 		})
 	}
 	return s, uses, nil

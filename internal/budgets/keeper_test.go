@@ -55,7 +55,8 @@ func TestStatusFollowsTheLedger(t *testing.T) {
 	change := func(l core.Change) {
 		t.Helper()
 		seq++
-		if err := store.Append(t.Context(), "turn", journal.Entry{Seq: seq, Epoch: 1, Version: 1, Time: now, Payload: []byte("{}"), Ledger: &l}); err != nil {
+		entry := journal.Entry{Seq: seq, Epoch: 1, Version: 1, Time: now, Payload: []byte("{}"), Ledger: &l}
+		if err := store.Append(t.Context(), "turn", entry); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -65,7 +66,8 @@ func TestStatusFollowsTheLedger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		change(core.Change{Reserve: []core.Reservation{{Hold: core.Hold{Key: core.KeyOf("uid", p), Currency: "USD", Tokens: 7}, CountTurn: true}}})
+		hold := core.Hold{Key: core.KeyOf("uid", p), Currency: "USD", Tokens: 7}
+		change(core.Change{Reserve: []core.Reservation{{Hold: hold, CountTurn: true}}})
 		if tokens > 0 {
 			change(core.Change{Outcome: &core.Amount{Tokens: tokens, Cost: decimal.RequireFromString("0.25"), Currency: "USD"}})
 		}
@@ -112,7 +114,8 @@ func TestStatusFollowsTheLedger(t *testing.T) {
 	use(0)
 	expect(50, 7, false, true, "")
 	change(core.Change{Outcome: &core.Amount{Tokens: 60}})
-	expect(110, 0, true, true, `LimitReached Budget "day": 110 of 100 tokens are spent; the next period begins at 2026-11-26T00:00:00+01:00`)
+	expect(110, 0, true, true,
+		`LimitReached Budget "day": 110 of 100 tokens are spent; the next period begins at 2026-11-26T00:00:00+01:00`)
 	now = now.Add(2 * time.Hour)
 	expect(0, 0, false, false, "Normal WithinLimits")
 	if got, err := store.Accounts(t.Context(), now.Add(-2*time.Hour)); err != nil || len(got) != 1 {

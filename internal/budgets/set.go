@@ -69,7 +69,8 @@ func (s *Set) Watch(ctx context.Context, from cache.Cache) error {
 // awaitSync waits until the set holds the Budgets that the watch has found first, at most maxSync. A process that has
 // just started would otherwise send requests that no Budget counts.
 func (s *Set) awaitSync() {
-	for begin := time.Now(); s.synced != nil && !s.synced() && time.Since(begin) < maxSync; { //nolint:forbidigo // because a duration is measured
+	begin := time.Now() //nolint:forbidigo // because a duration is measured
+	for s.synced != nil && !s.synced() && time.Since(begin) < maxSync {
 		time.Sleep(syncPoll)
 	}
 }

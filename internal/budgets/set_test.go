@@ -44,6 +44,7 @@ func TestRulesOfATurn(t *testing.T) {
 		return func(b *v1alpha1.Budget) { b.Spec.Selector = &v1alpha1.BudgetSelector{Agents: &a} }
 	}
 	team := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "red"}}
+	blue := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
 	for name, tc := range map[string]struct {
 		change func(*v1alpha1.Budget)
 		want   bool
@@ -53,7 +54,7 @@ func TestRulesOfATurn(t *testing.T) {
 		"another name":           {of(v1alpha1.BudgetAgents{Names: []string{"sales"}}), false},
 		"by label":               {of(v1alpha1.BudgetAgents{LabelSelector: team}), true},
 		"name and label":         {of(v1alpha1.BudgetAgents{Names: []string{"sales"}, LabelSelector: team}), false},
-		"another label":          {of(v1alpha1.BudgetAgents{LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}}), false},
+		"another label":          {of(v1alpha1.BudgetAgents{LabelSelector: blue}), false},
 		"another namespace":      {func(b *v1alpha1.Budget) { b.Namespace = "sales" }, false},
 		"a zone that is unknown": {func(b *v1alpha1.Budget) { b.Spec.TimeZone = "Mars/Base" }, true},
 	} {

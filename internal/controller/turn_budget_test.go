@@ -17,7 +17,9 @@ func TestWhenBudgetExceeded(t *testing.T) {
 	refused := func(t *v1alpha1.Turn) {
 		boundTo("gone")(t)
 		handedBack(v1alpha1.TurnReasonWaitingForBudget)(t)
-		t.Status.AwaitedBudget = &v1alpha1.AwaitedBudget{Name: "day", RetryTime: metav1.NewMicroTime(now.Add(time.Hour)), Message: "all is spent"}
+		t.Status.AwaitedBudget = &v1alpha1.AwaitedBudget{
+			Name: "day", RetryTime: metav1.NewMicroTime(now.Add(time.Hour)), Message: "all is spent",
+		}
 	}
 	stopped := func(t *v1alpha1.Turn) {
 		refused(t)

@@ -382,7 +382,8 @@ func (o *Options) Validate() error {
 		o.RecordRetention, maxRetention)
 	check(o.MaxRecordsPerNamespace >= 1 && o.MaxRecordsPerNamespace <= 100_000_000,
 		"--max-records-per-namespace %d must be from 1 to 100000000", o.MaxRecordsPerNamespace)
-	check(len(o.RecordLabels) <= turnrecord.MaxLabels, "--record-labels: %d keys are more than %d", len(o.RecordLabels), turnrecord.MaxLabels)
+	check(len(o.RecordLabels) <= turnrecord.MaxLabels,
+		"--record-labels: %d keys are more than %d", len(o.RecordLabels), turnrecord.MaxLabels)
 	for _, key := range o.RecordLabels {
 		check(len(validation.IsQualifiedName(key)) == 0, "--record-labels: %q must be the key of a label", key)
 	}

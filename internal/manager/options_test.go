@@ -225,9 +225,12 @@ func TestValidate(t *testing.T) {
 		"a negative retention of records": {
 			func(o *Options) { o.RecordRetention = -time.Second }, "--record-retention -1s must be from 0",
 		},
-		"no records":           {func(o *Options) { o.MaxRecordsPerNamespace = 0 }, "--max-records-per-namespace 0 must be from 1"},
-		"too many labels":      {func(o *Options) { o.RecordLabels = make([]string, 17) }, "--record-labels: 17 keys are more than 16"},
-		"no label":             {func(o *Options) { o.RecordLabels = []string{"a b"} }, `--record-labels: "a b" must be the key of a label`},
+		"no records":      {func(o *Options) { o.MaxRecordsPerNamespace = 0 }, "--max-records-per-namespace 0 must be from 1"},
+		"too many labels": {func(o *Options) { o.RecordLabels = make([]string, 17) }, "--record-labels: 17 keys are more than 16"},
+		"no label": {
+			func(o *Options) { o.RecordLabels = []string{"a b"} },
+			`--record-labels: "a b" must be the key of a label`,
+		},
 		"a negative retention": {func(o *Options) { o.JournalRetention = -time.Second }, "--journal-retention -1s must be from 0"},
 		"an invalid quota": {
 			func(o *Options) { o.JournalQuota = "lots" },

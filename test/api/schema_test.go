@@ -154,7 +154,8 @@ func TestNamesAndColumns(t *testing.T) {
 		"ToolApproval":  {[]string{"ta"}, []string{"capstan"}, "Turn Call Decision By Reason* Age"},
 		"ToolServer":    {[]string{"ts"}, []string{"capstan"}, "Type Tools State URL* Message* Age"},
 		"Turn": {
-			[]string{"tn"}, []string{"capstan"},
+			[]string{"tn"},
+			[]string{"capstan"},
 			"Agent State Steps Tokens Cost Age Requester* Model* Strategy* Stop* Answer* Message*",
 		},
 	}

@@ -17,7 +17,8 @@ var _ = Describe("the attachments of a Turn", func() {
 		Entry("a URL", attaching(`{name: a, mediaType: image/png, `+url+`}`)),
 		Entry("a ConfigMap", attaching(`{name: a, mediaType: text/x-diff, configMapKeyRef: {name: c, key: k}}`)),
 		Entry("an at sign in the path", attaching(`{name: a, mediaType: application/json, url: "https://files.example/@me/a?b=c@d"}`)),
-		Entry("as many as there may be", attaching(numbered(8, "{name: a%d, mediaType: application/pdf, configMapKeyRef: {name: c, key: k}}"))),
+		Entry("as many as there may be",
+			attaching(numbered(8, "{name: a%d, mediaType: application/pdf, configMapKeyRef: {name: c, key: k}}"))),
 	)
 
 	DescribeTable("refuses an attachment",

@@ -190,7 +190,8 @@ func TestOneTrace(t *testing.T) {
 		case s.Parent == callerSpan && s.Name != "invoke_agent helpdesk", s.Parent != callerSpan && !known:
 			t.Errorf("the span %q has the parent %q, which did not arrive", s.Name, s.Parent)
 		case s.End < s.Start, known && (s.Start < parent.Start || s.End > parent.End):
-			t.Errorf("the span %q is from %d to %d, its parent %q from %d to %d", s.Name, s.Start, s.End, parent.Name, parent.Start, parent.End)
+			t.Errorf("the span %q is from %d to %d, its parent %q from %d to %d",
+				s.Name, s.Start, s.End, parent.Name, parent.Start, parent.End)
 		case s.Resource["service.name"] != "desk":
 			t.Errorf("the span %q is of the service %q", s.Name, s.Resource["service.name"])
 		}

@@ -46,7 +46,7 @@ func (c *pendingCalls) awaitUse(ctx context.Context) error {
 				return true, nil // a Turn that was deleted waits for nothing
 			case unread != nil:
 				failures++
-				return false, nil // the API server may answer again
+				return false, nil //nolint:nilerr // because the API server may answer again
 			}
 			t = now
 			failures = 0

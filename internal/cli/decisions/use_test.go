@@ -21,7 +21,8 @@ func TestUnusedDecisions(t *testing.T) {
 	}{
 		"both wait": {waiting, "2 calls wait", []v1alpha1.PendingApproval{first, second}, []string{"t-1", "t-2"}, nil},
 		"one is not used": {
-			waiting, "2 calls wait; ToolApproval t-2 is not used: " + why, []v1alpha1.PendingApproval{first, second},
+			waiting, "2 calls wait; ToolApproval t-2 is not used: " + why,
+			[]v1alpha1.PendingApproval{first, second},
 			[]string{"t-1"},
 			[]string{"the Turn does not use ToolApproval t-2: " + why},
 		},

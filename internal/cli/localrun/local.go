@@ -113,13 +113,13 @@ func (j *localRun) awaits(provider string) {
 	j.Env.Tell("%s", strings.ToUpper(message[:1])+message[1:])
 }
 
-func (j *localRun) close() error {
+func (j *localRun) close(ctx context.Context) error {
 	if j.live != nil {
 		j.live.Close()
 	}
 	j.servers.Close()
 	j.providers.Close()
-	j.closeTraces()
+	j.closeTraces(ctx)
 	return j.store.close()
 }
 
@@ -127,8 +127,8 @@ func (j *localRun) close() error {
 const lastSpans = 3 * time.Second
 
 // closeTraces sends the last spans. A collector that does not answer delays the end only for lastSpans.
-func (j *localRun) closeTraces() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(j.life), lastSpans)
+func (j *localRun) closeTraces(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
 	defer cancel()
 	if err := j.traces.Close(ctx); err != nil {
 		j.Env.Tell("Failed to export traces: %s", err)

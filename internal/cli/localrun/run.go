@@ -101,7 +101,7 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, j.close()) }()
+	defer func() { err = errors.Join(err, j.close(steady)) }()
 	j.watched, j.life = watched, life
 	before, err := j.store.earlierRuns(steady, string(t.UID))
 	if err != nil {

@@ -92,7 +92,8 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 		}
 	}
 	return time.Time{}, exit.WithCode(exit.Usage,
-		fmt.Errorf("--since: %q must be a duration such as 24h or 7d, a day such as 2026-06-11, or a time such as 2026-06-11T15:04:05Z", text))
+		fmt.Errorf("--since: %q must be a duration such as 24h or 7d, a day such as 2026-06-11, "+
+			"or a time such as 2026-06-11T15:04:05Z", text))
 }
 
 // query returns the query that the options select, for a namespace.
@@ -102,7 +103,8 @@ func (o *Options) query(namespace string) (store.RecordQuery, error) {
 		namespace = ""
 	}
 	return store.RecordQuery{
-		RecordSelector: store.RecordSelector{Namespace: namespace, Agent: o.Agent, Session: o.Session, Requester: o.Requester}, Since: since,
+		RecordSelector: store.RecordSelector{Namespace: namespace, Agent: o.Agent, Session: o.Session, Requester: o.Requester},
+		Since:          since,
 	}, err
 }
 
@@ -303,7 +305,8 @@ func (u *Usage) printCSV(by []usage.Dimension, groups []usage.Group) error {
 	for _, g := range groups {
 		figures := []string{}
 		for _, n := range []int64{
-			g.Turns, g.Usage.InputTokens, g.Usage.OutputTokens, g.Usage.ReasoningTokens, g.Usage.CacheReadTokens, g.Usage.CacheCreationTokens,
+			g.Turns, g.Usage.InputTokens, g.Usage.OutputTokens, g.Usage.ReasoningTokens,
+			g.Usage.CacheReadTokens, g.Usage.CacheCreationTokens,
 		} {
 			figures = append(figures, strconv.FormatInt(n, 10))
 		}

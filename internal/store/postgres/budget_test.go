@@ -63,8 +63,8 @@ type talkative struct{}
 
 // Generate returns a reply or an error.
 func (talkative) Generate(context.Context, *model.Request) (*model.Reply, error) {
-	used := model.Usage{InputTokens: 5 + rand.Int64N(20), OutputTokens: 1 + rand.Int64N(3)} //nolint:gosec // because it is a test
-	switch rand.IntN(10) {                                                                  //nolint:gosec // because it is a test
+	used := model.Usage{InputTokens: 5 + rand.Int64N(20), OutputTokens: 1 + rand.Int64N(3)}
+	switch rand.IntN(10) {
 	case 0:
 		return nil, &model.Error{Kind: model.Overloaded, Message: "busy", Usage: used}
 	case 1:
@@ -127,7 +127,7 @@ func TestBudgetEqualsUsage(t *testing.T) {
 				ctx, kill := context.WithCancelCause(t.Context())
 				m := &mortal{Journal: stores[(int64(i)+epoch)%2], left: 1 << 30, kill: kill}
 				if epoch <= 4 {
-					m.left, m.after = 1+rand.IntN(6), rand.IntN(2) == 0 //nolint:gosec // because it is a test
+					m.left, m.after = 1+rand.IntN(6), rand.IntN(2) == 0
 				}
 				engine := &turn.Engine{Journal: m, Now: func() time.Time { return noon }}
 				result, err := engine.Run(ctx, input(fmt.Sprintf("turn-%d", i), epoch))

@@ -84,8 +84,8 @@ type ledger struct {
 
 // Holds returns the open reservations of a Turn.
 func (l *ledger) Holds(turn string) ([]budget.Hold, error) {
-	rows, err := l.tx.Query(l.ctx, `SELECT budget_uid, start_at, end_at, currency, tokens, cost, unknown_tokens, unknown_cost, unknown_currency
-		FROM capstan_budget_hold WHERE turn_uid = $1`, turn)
+	rows, err := l.tx.Query(l.ctx, `SELECT budget_uid, start_at, end_at, currency, tokens, cost, unknown_tokens, unknown_cost,
+		unknown_currency FROM capstan_budget_hold WHERE turn_uid = $1`, turn)
 	if err != nil {
 		return nil, err
 	}

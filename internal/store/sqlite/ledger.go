@@ -47,8 +47,9 @@ type ledger struct{ *tx }
 
 // Holds returns the open reservations of a Turn.
 func (l ledger) Holds(turn string) (holds []budget.Hold, err error) {
+	//nolint:noctx // because the transaction carries the context
 	rows, err := l.Query(`SELECT budget_uid, start_at, end_at, currency, tokens, cost, unknown_tokens, unknown_cost, unknown_currency
-		FROM budget_hold WHERE turn_uid = ?`, turn) //nolint:noctx // because the transaction carries the context
+		FROM budget_hold WHERE turn_uid = ?`, turn)
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +69,9 @@ func (l ledger) Holds(turn string) (holds []budget.Hold, err error) {
 func (l ledger) Lock(keys []budget.Key) ([]budget.Account, error) {
 	accounts := make([]budget.Account, len(keys))
 	for i, k := range keys {
+		//nolint:noctx // because the transaction carries the context
 		row := l.QueryRow(`SELECT `+accountColumns+` FROM budget WHERE budget_uid = ? AND start_at = ? AND end_at = ?`,
-			k.Budget, k.Start, k.End) //nolint:noctx // because the transaction carries the context
+			k.Budget, k.Start, k.End)
 		err := scanAccount(row, &accounts[i])
 		if errors.Is(err, sql.ErrNoRows) {
 			accounts[i].Key, err = k, nil
@@ -84,8 +86,9 @@ func (l ledger) Lock(keys []budget.Key) ([]budget.Account, error) {
 // Write replaces accounts and the open reservations of a Turn.
 func (l ledger) Write(turn string, accounts []budget.Account, holds []budget.Hold) error {
 	for _, a := range accounts {
-		if _, err := l.exec(`INSERT OR REPLACE INTO budget (`+accountColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`, a.Budget, a.Start, a.End,
-			a.Turns, a.Tokens, a.Cost.String(), a.Unpriced, a.ReservedTokens, a.ReservedCost.String()); err != nil {
+		if _, err := l.exec(`INSERT OR REPLACE INTO budget (`+accountColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			a.Budget, a.Start, a.End, a.Turns, a.Tokens, a.Cost.String(), a.Unpriced,
+			a.ReservedTokens, a.ReservedCost.String()); err != nil {
 			return err
 		}
 	}

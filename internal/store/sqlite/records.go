@@ -159,7 +159,8 @@ func (s *Store) AddFeedback(ctx context.Context, namespace, turn string, f turnr
 		refused = nil
 		var uid, text string
 		//nolint:noctx // because the transaction carries the context
-		err := t.QueryRow(`SELECT uid, feedback FROM turn_record WHERE namespace = ? AND turn = ? ORDER BY completed DESC, uid DESC LIMIT 1`,
+		err := t.QueryRow(`SELECT uid, feedback FROM turn_record WHERE namespace = ? AND turn = ?
+			ORDER BY completed DESC, uid DESC LIMIT 1`,
 			namespace, turn).Scan(&uid, &text)
 		if errors.Is(err, sql.ErrNoRows) {
 			refused = store.ErrNoRecord

@@ -233,7 +233,7 @@ func (t *tx) add(call *appendCall) error {
 		return err
 	} else if refusal != nil {
 		call.refused = refusal
-		return nil
+		return nil //nolint:nilerr // because a refused call is no failure of the batch
 	}
 	for _, e := range call.entries {
 		if err := t.insert(call.uid, e); err != nil {
