@@ -289,7 +289,7 @@ var _ = Describe("The check of decisions", func() {
 		checked, why, err := approvals.NewPolicy(name, clientset.AdmissionregistrationV1(), time.Now,
 			logr.Discard()).Check(ctx, []v1alpha1.ToolApproval{madeAt("x", now)})
 		Expect(err).To(MatchError(ContainSubstring(
-			`failed to get the ValidatingAdmissionPolicy "` + name + `", by which the API server checks who decides about calls`)))
+			`failed to get the ValidatingAdmissionPolicy "` + name + `", by which the API server checks who decides`)))
 		Expect(checked).To(BeEmpty())
 		Expect(why).To(BeEmpty())
 	}, SpecTimeout(patience))

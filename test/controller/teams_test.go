@@ -129,9 +129,9 @@ var _ = Describe("Two teams with tokens of the API server", Serial, func() {
 
 		By("reading the other team's key")
 		var key corev1.Secret
-		helpdesk.create(ctx, newSecret("model-key", "k"))
-		Expect(apierrors.IsForbidden(eve.Get(ctx, helpdesk.key("model-key"), &key))).To(BeTrue())
-		Expect(apierrors.IsForbidden(ada.Get(ctx, helpdesk.key("model-key"), &key))).To(BeTrue(), "even in her own namespace")
+		helpdesk.create(ctx, newSecret("team-key", "k"))
+		Expect(apierrors.IsForbidden(eve.Get(ctx, helpdesk.key("team-key"), &key))).To(BeTrue())
+		Expect(apierrors.IsForbidden(ada.Get(ctx, helpdesk.key("team-key"), &key))).To(BeTrue(), "even in her own namespace")
 
 		By("approving her own call")
 		var calls atomic.Int64
