@@ -29,7 +29,6 @@ var (
 func addKnownTypes(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&Agent{}, &AgentList{},
-		&Budget{}, &BudgetList{},
 		&ModelProvider{}, &ModelProviderList{},
 		&PromptProfile{}, &PromptProfileList{},
 		&Session{}, &SessionList{},

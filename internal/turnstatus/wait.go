@@ -51,9 +51,8 @@ func ReleaseUnprepared(t *v1alpha1.Turn, r Run, reason, message string, now time
 		"the prompt has not been prepared yet", now)
 }
 
-// Park hands a Turn back that waits for decisions about calls, for Turns of sub-agents, or for a Budget. Its time stops
-// while it waits for decisions, or for the reset of a Budget. A Turn that has not sent a request has its starting deadline
-// again while it waits for a Budget.
+// Park hands a Turn back that waits for decisions about calls, or else for Turns of sub-agents. Its time stops while
+// it waits for decisions.
 func Park(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
 	s := &t.Status
 	r.unbind(t)
@@ -62,15 +61,8 @@ func Park(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
 		s.PendingApprovals = append(s.PendingApprovals, translate.PendingApproval(a))
 	}
 	await(s, waits.Turns)
-	b := waits.Budget
-	if b != nil {
-		s.AwaitedBudget = translate.AwaitedBudget(b)
-	}
-	if len(waits.Approvals) > 0 || b != nil && !b.Contended && b.Started {
+	if len(waits.Approvals) > 0 {
 		s.ParkedTime = new(metav1.NewMicroTime(now))
-	}
-	if b != nil && !b.Started {
-		restartClock(s)
 	}
 	reason, message := WaitReason(t)
 	wait(t, reason, message, now)
@@ -137,11 +129,8 @@ func await(s *v1alpha1.TurnStatus, names []string) {
 	}
 }
 
-// WaitReason returns reason and message for a Turn whose status has pendingApprovals, awaitedTurns or awaitedBudget.
+// WaitReason returns reason and message for a Turn whose status has pendingApprovals or awaitedTurns.
 func WaitReason(t *v1alpha1.Turn) (reason, message string) {
-	if b := t.Status.AwaitedBudget; b != nil && len(t.Status.PendingApprovals)+len(t.Status.AwaitedTurns) == 0 {
-		return v1alpha1.TurnReasonWaitingForBudget, b.Message
-	}
 	if n := len(t.Status.PendingApprovals); n > 0 {
 		return v1alpha1.TurnReasonAwaitingApproval, fmt.Sprintf("%s %s approval: run capstan approve %s or capstan deny %s",
 			describeCalls(t.Status.PendingApprovals), plural(n, "requires", "require"), t.Name, t.Name)
@@ -187,7 +176,7 @@ func restartClock(s *v1alpha1.TurnStatus) {
 // unpark ends all waits of a Turn, and adds the time of the wait to parkedMilliseconds.
 func unpark(s *v1alpha1.TurnStatus, now time.Time) {
 	resumeClock(s, now)
-	s.PendingApprovals, s.AwaitedTurns, s.AwaitedBudget = nil, nil, nil
+	s.PendingApprovals, s.AwaitedTurns = nil, nil
 }
 
 // pauseClock stops the time of a Turn, or starts it again, and reports whether the status changed.

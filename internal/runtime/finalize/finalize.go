@@ -128,23 +128,16 @@ func cite(in Input, r *Record) error {
 	if !in.Answered || !in.ShowCitations {
 		return nil
 	}
-	r.Citations = LocalCitations(in.Sources)
-	return nil
-}
-
-// LocalCitations returns the citations of an answer whose facts have these sources.
-func LocalCitations(sources []string) []string {
 	seen := map[string]bool{}
-	var all []string
-	for _, source := range sources {
+	for _, source := range in.Sources {
 		source = untrusted.StripLine(source) // because a context pack may return any text
-		if source == "" || seen[source] || len(all) == MaxLocalCitations {
+		if source == "" || seen[source] || len(r.Citations) == MaxLocalCitations {
 			continue
 		}
 		seen[source] = true
-		all = append(all, source)
+		r.Citations = append(r.Citations, source)
 	}
-	return all
+	return nil
 }
 
 func total(in Input, r *Record) error {

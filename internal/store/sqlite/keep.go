@@ -26,7 +26,7 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 				}
 				t.added.Retired += n
 			}
-			return t.closeHolds(some)
+			return nil
 		})
 		if err != nil {
 			return err
