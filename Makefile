@@ -24,6 +24,7 @@ KUBECTL ?= kubectl
 CONTROLLER_GEN := go tool -modfile=hack/tools/dev/go.mod controller-gen
 GOLANGCI_LINT := go tool -modfile=hack/tools/lint/go.mod golangci-lint
 GOLANGCI_LINT_PATH := go tool -modfile=hack/tools/lint/go.mod -n golangci-lint
+ACTIONLINT := go tool -modfile=hack/tools/dev/go.mod actionlint
 HELM := go tool -modfile=hack/tools/helm/go.mod helm
 # etcd, kube-apiserver and kubectl: asked for only by the targets that use it.
 ASSETS = $$(bash hack/controlplane/get.sh)
@@ -175,8 +176,9 @@ e2e-down: ## Remove what `make e2e` has left: ARGS=--keep, or a run that was kil
 	@$(MAKE) -s e2e-programs && $(E2E)/e2e --down
 
 .PHONY: lint
-lint: ## Run golangci-lint.
+lint: ## Run golangci-lint, and actionlint on the workflows.
 	@lint=$$($(GOLANGCI_LINT_PATH)); for module in . hack/release test/gitops; do (cd $$module && "$$lint" run); done
+	@$(ACTIONLINT) -shellcheck= -pyflakes= .github/workflows/*.yml
 
 .PHONY: fmt
 fmt: ## Format the code.

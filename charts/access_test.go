@@ -71,7 +71,8 @@ func rightsOf(t *testing.T, clients kubernetes.Interface, namespace, group strin
 func rightsOfUser(t *testing.T, clients kubernetes.Interface, namespace, user, group string) map[string][]string {
 	t.Helper()
 	resources := []string{
-		"agents", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns", "turns/log", "turns/status",
+		"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns", "turns/log",
+		"turns/records", "turns/status",
 		"secrets", "configmaps", "events", "pods", "serviceaccounts/token", "rolebindings",
 	}
 	groups := map[string]string{
@@ -125,7 +126,9 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 	write := []string{"get", "list", "watch", "create", "update", "patch", "delete"}
 	viewer := func(writes ...string) map[string][]string {
 		rights := map[string][]string{"events": look}
-		for _, kind := range []string{"agents", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns"} {
+		for _, kind := range []string{
+			"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns",
+		} {
 			rights[kind] = look
 		}
 		for _, kind := range writes {
@@ -140,7 +143,7 @@ func TestATeamGetsAccessByTheCommandsOfThePage(t *testing.T) {
 		"helpdesk-authors": viewer("agents", "promptprofiles"),
 		"platform":         viewer("modelproviders", "toolservers"),
 		// the rights of one ServiceAccount's token are checked below
-		"auditors":       {"turns": get, "turns/log": get},
+		"auditors":       {"turns": get, "turns/log": get, "turns/records": {"list"}},
 		"helpdesk-leads": {"turns": look, "turns/log": get, "toolapprovals": {"get", "list", "create"}},
 	}
 	clients := c.clients(t)

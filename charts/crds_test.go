@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // generatedCRDs returns the CRDs of config/crd/bases, by name.
@@ -34,13 +33,13 @@ func generatedCRDs(t *testing.T) map[string]*apiextensionsv1.CustomResourceDefin
 }
 
 func TestCRDsAreTheGeneratedOnes(t *testing.T) {
-	for name, objects := range map[string][]runtime.Object{
-		"Chart":  renderChart(t),
-		"Config": renderConfig(t),
+	for name, crds := range map[string][]*apiextensionsv1.CustomResourceDefinition{
+		"Chart":  renderCRDs(t),
+		"Config": every[*apiextensionsv1.CustomResourceDefinition](renderConfig(t)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := generatedCRDs(t)
-			for _, crd := range every[*apiextensionsv1.CustomResourceDefinition](objects) {
+			for _, crd := range crds {
 				generated, ok := want[crd.Name]
 				if !ok {
 					t.Errorf("CRD %s is not, or not once, in config/crd/bases", crd.Name)
@@ -89,12 +88,12 @@ func TestBracesInCRDsAreNoTemplates(t *testing.T) {
 }
 
 func TestCRDValues(t *testing.T) {
-	for _, crd := range every[*apiextensionsv1.CustomResourceDefinition](renderChart(t)) {
+	for _, crd := range renderCRDs(t) {
 		if got := crd.Annotations["helm.sh/resource-policy"]; got != "keep" {
 			t.Errorf("resource-policy of %s = %q, want keep by default: to delete a CRD is to delete all its objects", crd.Name, got)
 		}
 	}
-	for _, crd := range every[*apiextensionsv1.CustomResourceDefinition](renderChart(t, "crds.keep=false")) {
+	for _, crd := range renderCRDs(t, "crds.keep=false") {
 		if got, ok := crd.Annotations["helm.sh/resource-policy"]; ok {
 			t.Errorf("resource-policy of %s = %q, want none with crds.keep=false", crd.Name, got)
 		}

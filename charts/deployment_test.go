@@ -156,11 +156,12 @@ func TestWorkloadTokensAreProjected(t *testing.T) {
 func TestArguments(t *testing.T) {
 	defaults := []string{
 		"--namespace=$(POD_NAMESPACE)", "--executor-name=$(POD_NAME)", "--data-dir=/var/lib/capstan",
-		"--leader-elect=true", "--journal-retention=24h",
+		"--leader-elect=true", "--journal-retention=24h", "--record-retention=2160h", "--max-records-per-namespace=100000",
 		"--max-concurrent-turns=0", "--max-running-turns-per-namespace=90%", "--max-queued-turns-per-namespace=10000",
 		"--metrics-bind-address=:8443", "--health-probe-bind-address=:8081",
 		"--log-format=json", "--log-level=info", "--shutdown-grace-seconds=25", "--probe-interval-seconds=60",
-		"--approval-policy=capstan-system-capstan-toolapprovals", "--role-prefix=capstan-system-capstan",
+		"--approval-policy=capstan-system-capstan-toolapprovals", "--requester-policy=capstan-system-capstan-requesters",
+		"--role-prefix=capstan-system-capstan",
 	}
 	tests := map[string]struct {
 		values []string
@@ -208,9 +209,16 @@ func TestArguments(t *testing.T) {
 		"Numbers":   {values: []string{"maxRunningTurnsPerNamespace=200"}, want: []string{"--max-running-turns-per-namespace=200"}},
 		"Retention": {values: []string{"journalRetention=0s"}, want: []string{"--journal-retention=0s"}},
 		"NoPolicy":  {values: []string{"approvalPolicy.install=false"}, want: []string{"--approval-policy=capstan-toolapprovals"}},
-		"NoRoles":   {values: []string{"rbac.create=false"}, want: []string{"--role-prefix="}},
-		"Trusting":  {values: []string{"extraArgs={--trust-decided-by}"}, want: []string{"--trust-decided-by"}},
-		"Skills":    {values: []string{"skillsConfigMap=house-skills"}, want: []string{"--skills-file=/etc/capstan/skills/skills.yaml"}},
+		"NoRequesterPolicy": {
+			values: []string{"requesterPolicy.install=false"}, want: []string{"--requester-policy=capstan-requesters"},
+		},
+		"Records": {
+			values: []string{"records.retention=24h", "records.maxPerNamespace=5000000", "records.labels={team,unit}"},
+			want:   []string{"--record-retention=24h", "--max-records-per-namespace=5000000", "--record-labels=team,unit"},
+		},
+		"NoRoles":  {values: []string{"rbac.create=false"}, want: []string{"--role-prefix="}},
+		"Trusting": {values: []string{"extraArgs={--trust-decided-by}"}, want: []string{"--trust-decided-by"}},
+		"Skills":   {values: []string{"skillsConfigMap=house-skills"}, want: []string{"--skills-file=/etc/capstan/skills/skills.yaml"}},
 		"Addresses": {
 			values: []string{
 				"connections.allowCIDRs={127.0.0.0/8,::1/128}", "connections.denyCIDRs={10.0.0.0/8}",

@@ -31,6 +31,7 @@ func TestPolicies(t *testing.T) {
 	for suffix, tc := range map[string]struct{ source, value string }{
 		"-toolapprovals": {"../config/policy/toolapproval_policy.yaml", "approvalPolicy.install"},
 		"-references":    {"../config/policy/reference_policy.yaml", "referencePolicy.install"},
+		"-requesters":    {"../config/policy/requester_policy.yaml", "requesterPolicy.install"},
 	} {
 		source, err := os.ReadFile(tc.source)
 		if err != nil {
@@ -66,6 +67,84 @@ func TestPolicies(t *testing.T) {
 			policies, _ := ofName(renderChart(t, "fullnameOverride=other"), suffix)
 			if len(policies) != 1 || policies[0].Name != "capstan-system-other"+suffix {
 				t.Errorf("got %v, want a name that carries namespace and release: two of them must not meet", policies)
+			}
+		})
+	}
+}
+
+// rendersWith renders the chart for an API server that serves this kind, or for one without it if served is empty.
+func rendersWith(t *testing.T, served string, values ...string) []runtime.Object {
+	t.Helper()
+	args := []string{"template", "capstan", "capstan", "--namespace", "capstan-system", "--kube-version", kubeVersion}
+	if served != "" {
+		args = append(args, "--api-versions", served)
+	}
+	for _, value := range values {
+		args = append(args, "--set", value)
+	}
+	manifest, err := output(t.Context(), helmPath, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return decode(t, manifest)
+}
+
+func TestRequesterIsSetWhereTheAPIServerCan(t *testing.T) {
+	const kind = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
+	source, err := os.ReadFile("../config/requester/requester_mutation.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := one[*admissionregistrationv1.MutatingAdmissionPolicy](t, decode(t, source)).Spec
+	policies := every[*admissionregistrationv1.MutatingAdmissionPolicy](rendersWith(t, kind))
+	if len(policies) != 1 {
+		t.Fatalf("got %d policies, want one", len(policies))
+	}
+	if diff := cmp.Diff(want, policies[0].Spec); diff != "" {
+		t.Errorf("the policy differs from config/requester; run go run ./hack/chart (-want +got):\n%s", diff)
+	}
+	bindings := every[*admissionregistrationv1.MutatingAdmissionPolicyBinding](rendersWith(t, kind))
+	if len(bindings) != 1 || bindings[0].Spec.PolicyName != policies[0].Name {
+		t.Errorf("got the bindings %v, want one of the policy", bindings)
+	}
+	for name, objects := range map[string][]runtime.Object{
+		"older API server":          rendersWith(t, ""),
+		"set=false":                 rendersWith(t, kind, "requesterPolicy.set=false"),
+		"install=false":             rendersWith(t, kind, "requesterPolicy.install=false"),
+		"config/default of any age": renderConfig(t),
+	} {
+		if n := len(every[*admissionregistrationv1.MutatingAdmissionPolicy](objects)); n != 0 {
+			t.Errorf("%s: got %d policies that set a field, want none", name, n)
+		}
+	}
+}
+
+func TestRequesterCanBeRequired(t *testing.T) {
+	optional, _ := ofName(renderChart(t), "-requesters")
+	required, _ := ofName(renderChart(t, "requesterPolicy.required=true"), "-requesters")
+	if o, r := len(optional[0].Spec.Validations), len(required[0].Spec.Validations); r != o+1 {
+		t.Errorf("got %d validations with required=true and %d without, want one more", r, o)
+	}
+}
+
+func TestUseOfAgentsIsCheckedOnRequest(t *testing.T) {
+	if policies, _ := ofName(renderChart(t), "-agent-use"); len(policies) != 0 {
+		t.Error("the policy is installed by default: users without the verb could create no Turn")
+	}
+	for name, tc := range map[string]struct{ values, want string }{
+		"roles of the chart": {
+			"agentUsePolicy.install=true",
+			"ask for ClusterRole capstan-system-capstan-turn-author in this namespace, or for a Role",
+		},
+		"no roles": {"agentUsePolicy.install=true,rbac.create=false", "ask for a Role"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			policies, bindings := ofName(renderChart(t, strings.Split(tc.values, ",")...), "-agent-use")
+			if len(policies) != 1 || len(bindings) != 1 {
+				t.Fatalf("got %d policies and %d bindings, want one of each", len(policies), len(bindings))
+			}
+			if message := policies[0].Spec.Validations[0].MessageExpression; !strings.Contains(message, tc.want) {
+				t.Errorf("the message is %s; want %q in it, which is there", message, tc.want)
 			}
 		})
 	}

@@ -35,13 +35,12 @@ func manifests(t *testing.T) map[string][]runtime.Object {
 	}
 }
 
-// ofPolicy returns rules in the form of the chart: with the name of the policy of ToolApprovals that it installs or
-// uses.
-func ofPolicy(rules []rbacv1.PolicyRule, policy string) []rbacv1.PolicyRule {
+// ofPolicy returns rules in the form of the chart: with the names of the policies that it installs.
+func ofPolicy(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	named := slices.Clone(rules)
 	for i, rule := range named {
-		if slices.Equal(rule.ResourceNames, []string{"capstan-toolapprovals"}) {
-			named[i].ResourceNames = []string{policy}
+		if slices.Equal(rule.ResourceNames, []string{"capstan-requesters", "capstan-toolapprovals"}) {
+			named[i].ResourceNames = []string{"capstan-system-capstan-requesters", "capstan-system-capstan-toolapprovals"}
 		}
 	}
 	return named
@@ -49,10 +48,12 @@ func ofPolicy(rules []rbacv1.PolicyRule, policy string) []rbacv1.PolicyRule {
 
 func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 	generated, ownRules := generatedRoles(t)
-	clusterRules := ofPolicy(generated, "capstan-system-capstan-toolapprovals")
-	policyRules := slices.DeleteFunc(slices.Clone(clusterRules), func(r rbacv1.PolicyRule) bool { return len(r.ResourceNames) == 0 })
-	if len(policyRules) != 1 {
-		t.Fatalf("got %d rules about one object, want that of the policy", len(policyRules))
+	clusterRules := ofPolicy(generated)
+	policyRules := slices.DeleteFunc(slices.Clone(clusterRules), func(r rbacv1.PolicyRule) bool {
+		return len(r.ResourceNames) == 0 && !slices.Contains(r.Resources, "requesters")
+	})
+	if len(policyRules) != 2 {
+		t.Fatalf("got %d rules, want that about the policies and that about requesters", len(policyRules))
 	}
 
 	t.Run("ClusterWide", func(t *testing.T) {
@@ -66,7 +67,8 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 	})
 
 	t.Run("PolicyOfConfig", func(t *testing.T) {
-		if diff := cmp.Diff(generated, managerRole(t, renderChart(t, "approvalPolicy.install=false")).Rules); diff != "" {
+		objects := renderChart(t, "approvalPolicy.install=false", "requesterPolicy.install=false")
+		if diff := cmp.Diff(generated, managerRole(t, objects).Rules); diff != "" {
 			t.Errorf("ClusterRole differs from config/rbac/role.yaml, where the policy is that of config/policy (-want +got):\n%s", diff)
 		}
 	})
@@ -98,7 +100,9 @@ func TestChartRulesAreTheGeneratedOnes(t *testing.T) {
 			}
 		}
 		network := slices.DeleteFunc(slices.Clone(clusterRules), func(r rbacv1.PolicyRule) bool {
-			return !slices.Contains(r.Resources, "nodes") && !slices.Contains(r.Resources, "servicecidrs")
+			return !slices.ContainsFunc(r.Resources, func(kind string) bool {
+				return kind == "nodes" || kind == "servicecidrs" || kind == "endpointslices"
+			})
 		})
 		if diff := cmp.Diff(map[string][]rbacv1.PolicyRule{ofPolicy: policyRules, ofNetwork: network}, own); diff != "" {
 			t.Errorf("the ClusterRoles of the policy and of the network (-want +got):\n%s", diff)
@@ -252,17 +256,24 @@ func checkRule(t *testing.T, rule rbacv1.PolicyRule) {
 			t.Errorf("rule %v has a wildcard", rule)
 		}
 	}
+	// The requesters of Turns are no users of Kubernetes: they exist only in roles, and the policy of requesters asks
+	// for this right.
+	requesters := slices.Equal(rule.APIGroups, []string{"capstan.dev"}) && slices.Equal(rule.Resources, []string{"requesters"}) &&
+		slices.Equal(rule.Verbs, []string{"impersonate"})
 	for _, verb := range []string{"escalate", "bind", "impersonate", "deletecollection"} {
-		if slices.Contains(rule.Verbs, verb) {
+		if slices.Contains(rule.Verbs, verb) && !requesters {
 			t.Errorf("rule %v has the verb %s", rule, verb)
 		}
 	}
 	if slices.Contains(rule.Resources, "secrets") && !slices.Equal(rule.Verbs, []string{"get"}) {
 		t.Errorf("verbs on Secrets = %v, want get only: with list or watch every Secret of the namespace can be read", rule.Verbs)
 	}
-	if slices.Contains(rule.APIGroups, "admissionregistration.k8s.io") &&
-		(!slices.Equal(rule.Verbs, []string{"get"}) || len(rule.ResourceNames) != 1) {
-		t.Errorf("rule %v is about more than to get one policy and its binding", rule)
+	foreign := func(name string) bool {
+		return !strings.HasSuffix(name, "capstan-toolapprovals") && !strings.HasSuffix(name, "capstan-requesters")
+	}
+	if slices.Contains(rule.APIGroups, "admissionregistration.k8s.io") && (!slices.Equal(rule.Verbs, []string{"get"}) ||
+		len(rule.ResourceNames) == 0 || slices.ContainsFunc(rule.ResourceNames, foreign)) {
+		t.Errorf("rule %v is about more than to get the policies that the manager relies on, and their bindings", rule)
 	}
 	// The manager creates only Turns, for sub-agents. It patches only Turns, to cancel those of sub-agents: the
 	// rest of their spec is immutable.

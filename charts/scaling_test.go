@@ -51,7 +51,7 @@ func TestExecutorsAreScaledByTheirLoad(t *testing.T) {
 		t.Errorf("the README has no rule of prometheus-adapter with the query of KEDA, %q (%v)", load, err)
 	}
 	// An earlier chart had a worse query, and helm upgrade --reuse-values keeps it. So null must bring the new one.
-	earlier, err := os.ReadFile("testdata/earlier/0.2.2.yaml")
+	earlier, err := os.ReadFile("testdata/earlier/0.2.0.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}

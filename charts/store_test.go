@@ -52,7 +52,7 @@ func TestTheManagerAcceptsTheChartsStore(t *testing.T) {
 	}
 	o := manager.Options{
 		Store: strings.TrimPrefix(container.Args[i], "--store="), Namespace: "capstan-system", ExecutorName: "capstan-0",
-		MaxConcurrentTurns: 1,
+		MaxConcurrentTurns: 1, MaxRecordsPerNamespace: 1,
 		MetricsBindAddress: "0", HealthProbeBindAddress: "0", LogFormat: "json", LogLevel: "info", ProbeIntervalSeconds: 1,
 	}
 	if err := o.Validate(); err != nil {

@@ -66,6 +66,11 @@ type AgentSpec struct {
 	// +optional
 	ToolPolicy *ToolPolicy `json:"toolPolicy,omitempty"`
 
+	// approval says whose decisions about calls that require approval count. Without it, the decisions of all users who
+	// may create ToolApprovals count.
+	// +optional
+	Approval *AgentApproval `json:"approval,omitempty"`
+
 	// context says what happens when a conversation approaches the size of the model's context window.
 	// +optional
 	Context *AgentContext `json:"context,omitempty"`
@@ -119,6 +124,43 @@ type AgentSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	MaxParallelTurns *int32 `json:"maxParallelTurns,omitempty"`
+}
+
+// AgentApproval says whose decisions about calls count.
+// +kubebuilder:validation:MinProperties=1
+type AgentApproval struct {
+	// forbidRequester is true if the user who asked for a Turn (its spec.requestedBy) must not approve its calls: another
+	// user must. That user may deny them. Default false. If it is true, no approval counts for a Turn without a requester,
+	// or if the API server has not checked the requester.
+	// +optional
+	ForbidRequester bool `json:"forbidRequester,omitempty"`
+
+	// approvers are the only users whose decisions count. They also need the right to create ToolApprovals.
+	// +optional
+	Approvers *Approvers `json:"approvers,omitempty"`
+}
+
+// Approvers are users. A user is one of them by name or as a member of a group.
+// +kubebuilder:validation:MinProperties=1
+type Approvers struct {
+	// users are the names of users, as the API server authenticates them, 1 to 64.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=512
+	Users []string `json:"users,omitempty"`
+
+	// groups are the names of groups, as the API server authenticates them, 1 to 64. The decision must name the group
+	// in its decidedByGroups, which capstan approve does.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=512
+	Groups []string `json:"groups,omitempty"`
 }
 
 // AgentSkills selects skills of a PromptProfile.

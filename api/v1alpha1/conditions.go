@@ -2,7 +2,7 @@ package v1alpha1
 
 // Conditions of every kind but Turn.
 const (
-	// ConditionReady is the main condition of Agent, PromptProfile, ModelProvider, ToolServer and Session.
+	// ConditionReady is the main condition of Agent, Budget, PromptProfile, ModelProvider, ToolServer and Session.
 	ConditionReady = "Ready"
 
 	// ReasonReady means that the object can be used.
@@ -43,6 +43,28 @@ const (
 	ReasonAddressRefused = "AddressRefused"
 )
 
+// Conditions of a Budget, and their reasons. The reasons are also those of its Events.
+const (
+	// ConditionExceeded is True if a limit of the current period is reached.
+	ConditionExceeded = "Exceeded"
+	// ReasonLimitReached is set on Exceeded=True. The message names the limit, what is spent, and the reset.
+	ReasonLimitReached = "LimitReached"
+	// ReasonWithinLimits is set on Exceeded=False.
+	ReasonWithinLimits = "WithinLimits"
+	// ConditionWarning is True if warnPercent of a limit of the current period is spent.
+	ConditionWarning = "Warning"
+	// ReasonWarnPercentReached is set on Warning=True.
+	ReasonWarnPercentReached = "WarnPercentReached"
+	// ReasonBelowWarnPercent is set on Warning=False.
+	ReasonBelowWarnPercent = "BelowWarnPercent"
+	// ReasonTooManyBudgets is set on Ready=False. It means that the Budget does not apply, because its namespace has 64
+	// older ones.
+	ReasonTooManyBudgets = "TooManyBudgets"
+	// ReasonInvalidBudget is set on Ready=False. It means that a part of the spec cannot be used; the message says how
+	// the Budget applies until it is corrected.
+	ReasonInvalidBudget = "InvalidBudget"
+)
+
 // Reasons of a ModelProvider's condition Available.
 const (
 	// ConditionAvailable says whether requests to the models are sent. It is absent until a circuit breaker has opened
@@ -76,6 +98,10 @@ const (
 	// does not exist or lacks the key. The object is not Stalled, because it is checked again when the ConfigMap
 	// appears.
 	ReasonConfigMapNotFound = "ConfigMapNotFound"
+	// ReasonTooManyObjects is set on Agent, PromptProfile, ModelProvider and ToolServer. It means that the manager has no
+	// memory for the object, because the objects of these kinds in its namespace use their whole share. The manager looks
+	// again every 15 seconds.
+	ReasonTooManyObjects = "TooManyObjects"
 	// ReasonConfigMapUnreadable is set on PromptProfile and Agent. It means that a ConfigMap that the object names
 	// could not be read: the manager lacks the right, or the API server did not answer. The manager tries again, at
 	// least every 30 seconds.
@@ -183,6 +209,10 @@ const (
 	// TurnReasonWaitingForJournalSpace means that the journals of the Turn's namespace, or of all namespaces, use
 	// 80 % of their quota. A Turn that has already run continues until the whole quota is used.
 	TurnReasonWaitingForJournalSpace = "WaitingForJournalSpace"
+	// TurnReasonWaitingForBudget means that the next request of the Turn would exceed a Budget whose onExceeded is Queue,
+	// or that requests of other Turns have reserved the rest of a Budget. The message names the Budget and its reset: see
+	// status.awaitedBudget. The Turn has no slot.
+	TurnReasonWaitingForBudget = "WaitingForBudget"
 	// TurnReasonRunning means that the Turn is bound to an executor.
 	TurnReasonRunning = "Running"
 	// TurnReasonAwaitingApproval means that a call requires approval: see status.pendingApprovals. During the wait
@@ -213,8 +243,8 @@ const (
 	TurnReasonModelFailed = "ModelFailed"
 	// TurnReasonStepLimitExceeded means that the Turn used all its steps; the result is the best answer until then.
 	TurnReasonStepLimitExceeded = "StepLimitExceeded"
-	// TurnReasonBudgetExceeded means that the Turn needed more tokens or a higher cost than it or its Session may
-	// use.
+	// TurnReasonBudgetExceeded means that the Turn needed more tokens or a higher cost than it, its Session or a Budget
+	// allows.
 	TurnReasonBudgetExceeded = "BudgetExceeded"
 	// TurnReasonSessionClosed means that the budget of the Turn's Session was used up before the Turn began.
 	TurnReasonSessionClosed = "SessionClosed"
@@ -228,8 +258,8 @@ const (
 	// TurnReasonOutputInvalid means that the model's answer was cut off at a limit of its length, or does not fit
 	// the Turn's schema.
 	TurnReasonOutputInvalid = "OutputInvalid"
-	// TurnReasonPolicyViolated means that the provider's content filter withheld the answer, or that the model
-	// refused to answer.
+	// TurnReasonPolicyViolated means that the answer violates an output policy of the profile, that the provider's
+	// content filter withheld the answer, or that the model refused to answer.
 	TurnReasonPolicyViolated = "PolicyViolated"
 	// TurnReasonInterrupted means that the run cannot continue, because of a fault within Capstan or because its
 	// journal is damaged or lost.

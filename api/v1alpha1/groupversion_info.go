@@ -29,6 +29,7 @@ var (
 func addKnownTypes(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&Agent{}, &AgentList{},
+		&Budget{}, &BudgetList{},
 		&ModelProvider{}, &ModelProviderList{},
 		&PromptProfile{}, &PromptProfileList{},
 		&Session{}, &SessionList{},

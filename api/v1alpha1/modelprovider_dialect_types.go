@@ -107,6 +107,14 @@ type RequestOptions struct {
 	// +optional
 	Thinking ThinkingForm `json:"thinking,omitempty"`
 
+	// images says whether the endpoint accepts images, in data URLs, from models with the capability Images.
+	// +optional
+	Images Switch `json:"images,omitempty"`
+
+	// files says whether the endpoint accepts PDFs, in data URLs, from models with the capability Files.
+	// +optional
+	Files Switch `json:"files,omitempty"`
+
 	// extraFields are further fields of the request's body, at most 16, such as top_k or chat_template_kwargs. They
 	// cannot replace the fields that Capstan sends.
 	// +optional

@@ -235,7 +235,8 @@ type Model struct {
 	MaxOutputTokens *int64 `json:"maxOutputTokens,omitempty"`
 
 	// capabilities are abilities of the model. StructuredOutput: it can restrict its answer to a JSON Schema.
-	// Reasoning: it has a setting for the amount of reasoning. Tools and Streaming are assumed for every model, and
+	// Reasoning: it has a setting for the amount of reasoning. Images: it accepts images. Files: it accepts PDFs. Tools
+	// and Streaming are assumed for every model, and
 	// need not be listed.
 	// +optional
 	// +listType=set
@@ -254,7 +255,7 @@ type Model struct {
 }
 
 // ModelCapability is an ability of a model.
-// +kubebuilder:validation:Enum=Tools;Streaming;StructuredOutput;Reasoning
+// +kubebuilder:validation:Enum=Tools;Streaming;StructuredOutput;Reasoning;Images;Files
 type ModelCapability string
 
 // The capabilities of models.
@@ -263,6 +264,8 @@ const (
 	CapabilityStreaming        ModelCapability = "Streaming"
 	CapabilityStructuredOutput ModelCapability = "StructuredOutput"
 	CapabilityReasoning        ModelCapability = "Reasoning"
+	CapabilityImages           ModelCapability = "Images"
+	CapabilityFiles            ModelCapability = "Files"
 )
 
 // Pricing is the price of a million tokens of a model.

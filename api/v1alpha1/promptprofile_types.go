@@ -150,7 +150,83 @@ type PromptProfileSpec struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	Contributions []Contribution `json:"contributions,omitempty"`
+
+	// outputPolicy are rules that an answer must keep to before it is delivered, at most 8. A policy is an expression,
+	// which Capstan evaluates, or a prompt, which a model checks. Expressions are evaluated first. If an answer violates
+	// an expression with onViolation Fail or Retry, no model is asked about it.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=8
+	OutputPolicy []OutputPolicy `json:"outputPolicy,omitempty"`
 }
+
+// ViolationAction says what follows if an answer violates a policy.
+// +kubebuilder:validation:Enum=Fail;Report;Retry
+type ViolationAction string
+
+const (
+	// ViolationFail ends the Turn with reason PolicyViolated and without an answer.
+	ViolationFail ViolationAction = "Fail"
+	// ViolationReport delivers the answer and records the violation in the Turn's status.
+	ViolationReport ViolationAction = "Report"
+	// ViolationRetry sends the violation to the model, which answers again.
+	ViolationRetry ViolationAction = "Retry"
+)
+
+// OutputPolicy is a rule that an answer must keep to.
+// +kubebuilder:validation:XValidation:rule="has(self.expression) != has(self.prompt)",
+// + message="exactly one of expression and prompt must be given"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxRetries) || self.onViolation == 'Retry'",
+// + message="maxRetries must only be given if onViolation is Retry"
+type OutputPolicy struct {
+	// name identifies the policy in status and journal, 1 to 63 letters, digits, '_' and '-'.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?$")`,
+	// + message="name must consist of letters, digits, '_' and '-', starting and ending with a letter or digit"
+	Name string `json:"name"`
+
+	// expression is a CEL expression over output that must be true, 1 to 2048 characters. The variable output has the
+	// fields text, data (null unless the answer is structured), usage and citations. An expression that cannot be
+	// evaluated for an answer counts as violated. Exactly one of expression and prompt must be given.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	Expression string `json:"expression,omitempty"`
+
+	// prompt is a rule in words, 1 to 4096 characters. It is not a template. A model says whether the answer violates
+	// the rule: the model that answered or, if that fails, the next one of the Agent. The request counts in the usage
+	// and the budget of the Turn.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Prompt string `json:"prompt,omitempty"`
+
+	// message says in words what the policy demands, at most 512 characters. The message of a Turn that fails because of
+	// the policy has it, and the model receives it with onViolation Retry. Default: the prompt or the expression.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Message string `json:"message,omitempty"`
+
+	// onViolation says what follows a violation. Fail: the Turn ends with reason PolicyViolated and without an answer.
+	// Report: the answer is delivered, and status.policyViolations of the Turn has the violation. Retry: the model
+	// receives the violation and answers again, at most maxRetries times; then the same as Fail.
+	// +optional
+	// +kubebuilder:default=Fail
+	OnViolation ViolationAction `json:"onViolation,omitempty"`
+
+	// maxRetries is the number of answers of a Turn that are sent back, because of any policy, before a violation of this
+	// one ends the Turn, 1 to 5. It must only be given if onViolation is Retry. Default 2.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=5
+	MaxRetries *int32 `json:"maxRetries,omitempty"`
+}
+
+// DefaultPolicyRetries is the default of maxRetries of an output policy.
+const DefaultPolicyRetries = 2
 
 // Skill is a text that explains how to do one thing.
 // +kubebuilder:validation:XValidation:rule="has(self.content) != has(self.contentFrom)",

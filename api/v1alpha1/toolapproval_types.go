@@ -88,6 +88,17 @@ type ToolApprovalSpec struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	DecidedBy string `json:"decidedBy"`
+
+	// decidedByGroups are groups of that user, 1 to 64. They are needed if the approval.approvers of the Turn's Agent
+	// names groups. Each must be a group of the user who creates this object; the policy that Capstan installs enforces
+	// this.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=512
+	DecidedByGroups []string `json:"decidedByGroups,omitempty"`
 }
 
 // ToolApproval is the decision of one person about one pending call of a Turn. A user who may create ToolApprovals

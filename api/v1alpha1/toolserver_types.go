@@ -162,8 +162,8 @@ type ToolDeclaration struct {
 	// +kubebuilder:validation:Maximum=3600
 	CallTimeoutSeconds *int32 `json:"callTimeoutSeconds,omitempty"`
 
-	// retryOnTimeout is Never (the default) or Once. With Once, a call that gave no result in time is repeated once
-	// if its effect is ReadOnly or Idempotent.
+	// retryOnTimeout is Never or Once. With Once, a call that gave no result in time is repeated once if its effect is
+	// ReadOnly or Idempotent. Default: Once for a tool whose effect is ReadOnly, Never for any other tool.
 	// +optional
 	RetryOnTimeout RetryOnTimeout `json:"retryOnTimeout,omitempty"`
 

@@ -161,3 +161,11 @@ func CheckSpecBytes(size int) error {
 	}
 	return nil
 }
+
+// Requester returns the name of the user who asked for the Turn. It is empty if the Turn names no requester.
+func (t *Turn) Requester() string {
+	if t.Spec.RequestedBy == nil {
+		return ""
+	}
+	return t.Spec.RequestedBy.Username
+}

@@ -7,7 +7,7 @@ import (
 
 // StopReason says why the run of a Turn stopped.
 // +kubebuilder:validation:Enum=Completed;ToolEnded;Prepared;MaxSteps;Budget;MaxOutputTokens;OutputInvalid;
-// + ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;QueueFull;Interrupted;
+// + OutputPolicy;ContentFilter;ContextLength;ModelError;PreparationError;InvalidSpec;Deadline;SessionClosed;QueueFull;Interrupted;
 // + Cancelled
 type StopReason string
 
@@ -29,6 +29,8 @@ const (
 	StopMaxOutputTokens StopReason = "MaxOutputTokens"
 	// StopOutputInvalid means that the answer still did not fit the Turn's schema after two corrections.
 	StopOutputInvalid StopReason = "OutputInvalid"
+	// StopOutputPolicy means that the answer violates an output policy of the profile. It is withheld.
+	StopOutputPolicy StopReason = "OutputPolicy"
 	// StopContentFilter means that the provider's content filter withheld the answer, or that the model refused to
 	// answer.
 	StopContentFilter StopReason = "ContentFilter"
@@ -73,6 +75,13 @@ type TurnStatus struct {
 	// +optional
 	Executor *ExecutorBinding `json:"executor,omitempty"`
 
+	// traceID is the ID of the distributed trace that the Turn belongs to: 32 hexadecimal digits. It is that of the
+	// annotation capstan.dev/traceparent, or else one of the Turn's own. It is set when the Turn is first bound to an
+	// executor, and all its runs have the same trace. The Turn of a sub-agent has the trace of its parent.
+	// +optional
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{32}$`
+	TraceID string `json:"traceID,omitempty"`
+
 	// startTime is the time at which the Turn was first bound to an executor. If the Turn was suspended, it is the time
 	// of the first binding after the suspension. limits.timeoutSeconds counts from it.
 	// +optional
@@ -87,12 +96,12 @@ type TurnStatus struct {
 	// +kubebuilder:validation:Minimum=0
 	DurationMilliseconds *int64 `json:"durationMilliseconds,omitempty"`
 
-	// parkedTime is the time at which the current wait for an approval began. It is absent while the Turn does not wait
-	// for an approval. The wait does not count against limits.timeoutSeconds.
+	// parkedTime is the time at which the current wait for an approval or for the reset of a Budget began. It is absent
+	// while the Turn does not wait for either. The wait does not count against limits.timeoutSeconds.
 	// +optional
 	ParkedTime *metav1.MicroTime `json:"parkedTime,omitempty"`
 
-	// parkedMilliseconds is the total time of earlier waits for approvals, in milliseconds. It does not count against
+	// parkedMilliseconds is the total time of earlier waits of that kind, in milliseconds. It does not count against
 	// limits.timeoutSeconds.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -114,11 +123,16 @@ type TurnStatus struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	AwaitedTurns []string `json:"awaitedTurns,omitempty"`
 
+	// awaitedBudget is the Budget for which this Turn is waiting, or was waiting last.
+	// +optional
+	AwaitedBudget *AwaitedBudget `json:"awaitedBudget,omitempty"`
+
 	// stopReason says why the run stopped. Completed: the model answered. ToolEnded: a tool that ends Turns succeeded.
 	// Prepared: the prompt of a PrepareOnly Turn was made. MaxSteps: the steps are used up, and the result is the best
 	// answer so far. Budget: the tokens or the cost are used up. MaxOutputTokens: the answer was cut off at a length
-	// limit. OutputInvalid: the answer does not fit the schema, even after two corrections. ContentFilter: the content
-	// filter or the model refused the answer. ContextLength: the prompt is too long for the model. ModelError: no model
+	// limit. OutputInvalid: the answer does not fit the schema, even after two corrections. OutputPolicy: the answer
+	// violates an output policy of the profile. ContentFilter: the content filter or the model refused the answer.
+	// ContextLength: the prompt is too long for the model. ModelError: no model
 	// gave a usable answer. PreparationError: the prompt could not be made. InvalidSpec: the spec cannot be used.
 	// Deadline: a time limit was exceeded. SessionClosed: the budget of the Session is used up. QueueFull: too many
 	// Turns of the namespace are waiting. Interrupted: Capstan failed internally, or the journal is damaged or lost.
@@ -147,9 +161,18 @@ type TurnStatus struct {
 	// +kubebuilder:validation:MaxItems=50
 	ToolCalls []ToolCallRecord `json:"toolCalls,omitempty"`
 
-	// result is the answer of the Turn.
+	// result is the answer of the Turn. It is absent if an output policy of the profile with onViolation Fail or Retry
+	// refuses the answer, or was not checked.
 	// +optional
 	Result *TurnResult `json:"result,omitempty"`
+
+	// policyViolations are the output policies of the profile that the newest answer violates, or that could not be
+	// checked for it, at most 8. They contain no part of the answer.
+	// +optional
+	// +listType=map
+	// +listMapKey=policy
+	// +kubebuilder:validation:MaxItems=8
+	PolicyViolations []PolicyViolation `json:"policyViolations,omitempty"`
 
 	// usage is the total token usage and cost of the Turn, across all attempts. It has the provider's figures, or
 	// estimates where the provider reports none. While the Turn runs, it has the figures of the last status write. It
@@ -179,6 +202,22 @@ type TurnStatus struct {
 	// decision records how the answer was reached. It does not describe approvals.
 	// +optional
 	Decision *Decision `json:"decision,omitempty"`
+}
+
+// PolicyViolation is an output policy that an answer violates, or that could not be checked for it.
+type PolicyViolation struct {
+	// policy is the name of the policy in the profile.
+	// +required
+	// +kubebuilder:validation:MaxLength=63
+	Policy string `json:"policy"`
+
+	// onViolation is the action of the policy: Fail, Report or Retry.
+	// +required
+	OnViolation ViolationAction `json:"onViolation"`
+
+	// unchecked is true if it is not known whether the answer violates the policy, because no model could check it.
+	// +optional
+	Unchecked bool `json:"unchecked,omitempty"`
 }
 
 // ExecutorBinding is the binding of a Turn to an executor.
@@ -584,4 +623,33 @@ type Decision struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TurnNumber int64 `json:"turnNumber,omitempty"`
+}
+
+// AwaitedBudget is a Budget that refuses the next request of a Turn.
+type AwaitedBudget struct {
+	// name is the name of the Budget.
+	// +required
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// uid is the UID of the Budget.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid"`
+
+	// generation is the generation of the Budget that refused the request. The Turn continues if the Budget has another
+	// one.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Generation int64 `json:"generation"`
+
+	// retryTime is the time at which the Turn continues: the reset of the Budget, or some seconds after the refusal if
+	// requests of other Turns have reserved the rest of the Budget.
+	// +required
+	RetryTime metav1.MicroTime `json:"retryTime"`
+
+	// message says which limit refuses the request, what is spent, and when the next period begins.
+	// +required
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message"`
 }

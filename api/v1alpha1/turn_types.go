@@ -75,6 +75,8 @@ const (
 // + message="sessionRef must not change: create a new Turn instead",fieldPath=".sessionRef"
 // +kubebuilder:validation:XValidation:rule="has(self.history) == has(oldSelf.history)",
 // + message="history must not change: create a new Turn instead",fieldPath=".history"
+// +kubebuilder:validation:XValidation:rule="has(self.attachments) == has(oldSelf.attachments)",
+// + message="attachments must not change: create a new Turn instead",fieldPath=".attachments"
 // +kubebuilder:validation:XValidation:rule="has(self.context) == has(oldSelf.context)",
 // + message="context must not change: create a new Turn instead",fieldPath=".context"
 // +kubebuilder:validation:XValidation:rule="has(self.model) == has(oldSelf.model)",
@@ -95,11 +97,20 @@ const (
 // + message="output must not change: create a new Turn instead",fieldPath=".output"
 // +kubebuilder:validation:XValidation:rule="has(self.limits) == has(oldSelf.limits)",
 // + message="limits must not change: create a new Turn instead",fieldPath=".limits"
+// +kubebuilder:validation:XValidation:rule="has(self.requestedBy) == has(oldSelf.requestedBy)",
+// + message="requestedBy must not change: create a new Turn instead",fieldPath=".requestedBy"
 type TurnSpec struct {
 	// agentRef names the Agent that answers. The Turn may be created before its Agent.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="agentRef must not change: create a new Turn instead"
 	AgentRef ObjectReference `json:"agentRef"`
+
+	// requestedBy is the user who asked for this Turn. The API server sets it to the user who creates the Turn, if
+	// Capstan's policies are installed and the API server can set fields. It must otherwise be absent, or be that user.
+	// The Turn of a sub-agent has the requestedBy of the Turn that called the sub-agent.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="requestedBy must not change: create a new Turn instead"
+	RequestedBy *Requester `json:"requestedBy,omitempty"`
 
 	// message is the user's request, 1 to 32768 characters. It must not be blank and must not contain the character
 	// U+0000. All other characters reach the model as data.
@@ -111,6 +122,17 @@ type TurnSpec struct {
 	// + message="message must not be blank: it must have more than white space, control and zero-width characters"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('\\u0000')",message="message must not contain the character U+0000"
 	Message string `json:"message"`
+
+	// attachments are images and files that belong to the message, 1 to 8. Later Turns of the Session see their names,
+	// and not their contents. At least one model of the Agent must accept them; models that do not are skipped.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",
+	// + message="attachments must not change: create a new Turn instead"
+	Attachments []Attachment `json:"attachments,omitempty"`
 
 	// parameters are values for the variables that the PromptProfile of the Agent declares, 1 to 32.
 	// +optional
@@ -252,6 +274,16 @@ type TurnSpec struct {
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
 
+// Requester is the user who asked for a Turn.
+type Requester struct {
+	// username is the name of the user, as the API server authenticated it, 1 to 512 characters. Examples: ada@example.com,
+	// system:serviceaccount:support:desk.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Username string `json:"username"`
+}
+
 // WebMode says whether a Turn may search the web.
 // +kubebuilder:validation:Enum=Off;On
 type WebMode string
@@ -323,6 +355,7 @@ type HistoryMessage struct {
 // +kubebuilder:printcolumn:name="Tokens",type=integer,JSONPath=`.status.usage.totalTokens`
 // +kubebuilder:printcolumn:name="Cost",type=string,JSONPath=`.status.usage.cost.amount`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:printcolumn:name="Requester",type=string,priority=1,JSONPath=`.spec.requestedBy.username`
 // +kubebuilder:printcolumn:name="Model",type=string,priority=1,JSONPath=`.status.preparation.model`
 // +kubebuilder:printcolumn:name="Strategy",type=string,priority=1,JSONPath=`.status.decision.strategy`
 // +kubebuilder:printcolumn:name="Stop",type=string,priority=1,JSONPath=`.status.stopReason`

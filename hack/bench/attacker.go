@@ -110,7 +110,7 @@ func newNamespace(name string) client.Object {
 }
 
 // newProfile returns a PromptProfile with the name of its namespace.
-func newProfile(namespace string) client.Object {
+func newProfile(namespace string) *v1alpha1.PromptProfile {
 	return &v1alpha1.PromptProfile{ObjectMeta: metav1.ObjectMeta{Name: namespace, Namespace: namespace}, Spec: v1alpha1.PromptProfileSpec{
 		ID: namespace, Version: "1.0.0", Instructions: "Answer in one sentence.",
 	}}

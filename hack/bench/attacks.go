@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -24,6 +25,12 @@ const (
 	patches      = 40
 	contextChars = 120_000 // of a suspended Turn
 	payloadChars = 60_000  // of a Turn that runs
+
+	credentialBytes = 16 << 10 // the longest credential
+	annotationBytes = 200_000
+	largeRate       = 5 // objects of almost 1 MB that an attacker creates per second, because etcd writes each to the disk
+	profileSkills   = 12
+	skillChars      = 62_000
 )
 
 // attack is an attempt of one tenant to harm others.
@@ -78,6 +85,26 @@ func attacks() []attack {
 		{
 			name: "results", size: 1000, what: "%d Turns of 8 calls at once whose results stop after 250 KiB",
 			prepare: prepareResults, needsServer: true,
+		},
+		{
+			name: "flood", size: 400, what: "%d Turns whose models send tiny events without end", run: attackFlood,
+			needsServer: true,
+		},
+		{
+			name: "refusals", size: 1500, what: "%d Turns whose requests are refused with errors of 1 MiB", run: attackRefusals,
+			needsServer: true,
+		},
+		{
+			name: "notices", size: 100, what: "%d Turns of 8 calls at once, whose tool server sends notices of 1 MiB without end",
+			run: attackNotices, needsServer: true,
+		},
+		{
+			name: "credentials", size: 400, what: "%d Turns, each on a ModelProvider with a credential of 16 KiB, with answers of 1 MiB",
+			prepare: prepareCredentials, run: attackCredentials, needsServer: true,
+		},
+		{
+			name: "objects", size: 500, what: "%d PromptProfiles of 750 KB with annotations of 200 KB, and a restart",
+			prepare: prepareObjects, restarts: true,
 		},
 		{name: "burst", size: 3000, what: "%d Turns of 2 s at once", run: attackBurst, needsServer: true},
 	}
@@ -258,6 +285,69 @@ func attackNames(ctx context.Context, a *attacker) error {
 func (a *attacker) chains() int { return (a.size + chainModels - 1) / chainModels }
 
 func chain(i int) string { return fmt.Sprintf("chain-%d", i) }
+
+// attackFlood creates Turns whose streams of tiny events never end, many more than the manager reads at the same time.
+func attackFlood(ctx context.Context, a *attacker) error {
+	if err := a.createAll(ctx, a.provider("flood", a.server.Flooding()), a.agent("flood")); err != nil {
+		return err
+	}
+	return a.create(ctx, a.size, attackRate, a.turns("flood"))
+}
+
+func attackRefusals(ctx context.Context, a *attacker) error {
+	if err := a.createAll(ctx, a.provider("refusing", a.server.Refusing()), a.agent("refusing")); err != nil {
+		return err
+	}
+	return a.create(ctx, a.size, 1.5*attackRate, a.turns("refusing"))
+}
+
+func attackNotices(ctx context.Context, a *attacker) error {
+	err := a.createAll(ctx, a.provider("caller", a.server.Calling()), a.toolServer("notifying", a.server.Notifying()),
+		a.agent("caller", "notifying"))
+	if err != nil {
+		return err
+	}
+	return a.create(ctx, a.size, 0, a.turns("caller"))
+}
+
+// prepareCredentials creates ModelProviders with the longest credentials that there may be, each with an Agent.
+func prepareCredentials(ctx context.Context, a *attacker) error {
+	return a.create(ctx, 3*a.size, 0, func(i int) client.Object {
+		name := keyed(i / 3)
+		switch i % 3 {
+		case 0:
+			key := fmt.Sprintf("%d-", i) + strings.Repeat("k", credentialBytes)
+			return &corev1.Secret{ObjectMeta: a.own(name), StringData: map[string]string{"apiKey": key[:credentialBytes]}}
+		case 1:
+			provider := a.provider(name, a.server.Writing())
+			provider.Spec.CredentialsRef = &v1alpha1.SecretKeyReference{Name: name, Key: "apiKey"}
+			return provider
+		}
+		return a.agent(name)
+	})
+}
+
+// attackCredentials creates Turns whose answers are searched for all credentials of the namespace.
+func attackCredentials(ctx context.Context, a *attacker) error {
+	return a.create(ctx, a.size, attackRate, func(i int) client.Object { return a.turn(i, keyed(i)) })
+}
+
+func keyed(i int) string { return fmt.Sprintf("keyed-%d", i) }
+
+// prepareObjects creates PromptProfiles that are as large as the API server accepts.
+func prepareObjects(ctx context.Context, a *attacker) error {
+	return a.create(ctx, a.size, largeRate, func(i int) client.Object {
+		profile := newProfile(a.namespace)
+		profile.Name = fmt.Sprintf("profile-%d", i)
+		profile.Annotations = map[string]string{"example.com/notes": strings.Repeat("a", annotationBytes)}
+		for k := range profileSkills {
+			profile.Spec.Skills = append(profile.Spec.Skills, v1alpha1.Skill{
+				Key: fmt.Sprintf("skill-%d", k), Description: "A long skill.", Content: new(strings.Repeat("s", skillChars)),
+			})
+		}
+		return profile
+	})
+}
 
 func attackBurst(ctx context.Context, a *attacker) error {
 	if err := a.createAll(ctx, a.provider("slow", a.server.Answering(2*time.Second)), a.agent("slow")); err != nil {

@@ -43,7 +43,11 @@ const (
 var copied = map[string]string{
 	"config/policy/toolapproval_policy.yaml": "charts/capstan/files/toolapproval-policy.yaml",
 	"config/policy/reference_policy.yaml":    "charts/capstan/files/reference-policy.yaml",
+	"config/policy/requester_policy.yaml":    "charts/capstan/files/requester-policy.yaml",
 	"config/rbac/people_roles.yaml":          "charts/capstan/files/people-roles.yaml",
+
+	"config/requester/requester_mutation.yaml": "charts/capstan/files/requester-mutation.yaml",
+	"config/usepolicy/agent_use_policy.yaml":   "charts/capstan/files/agent-use-policy.yaml",
 }
 
 func main() {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # version.sh check: fails if the chart has changed since the last change of its version.
 #
-# version.sh bump: raises the last number of the version, and keeps the old values for the tests of upgrades.
+# version.sh bump: raises the last number of the version, and keeps the old values for the tests of upgrades, unless an
+# earlier version had the same.
 #
 # version.sh previous: prints the last commit of the chart with the previous version.
 set -euo pipefail
@@ -19,7 +20,14 @@ check)
   fi
   ;;
 bump)
-  git show HEAD:$chart/values.yaml | sed -e '/^ *#/d' -e '/^$/d' >"charts/testdata/earlier/$version.yaml"
+  earlier=charts/testdata/earlier/$version.yaml
+  git show HEAD:$chart/values.yaml | sed -e '/^ *#/d' -e '/^$/d' >"$earlier"
+  for known in charts/testdata/earlier/*.yaml; do
+    if [ "$known" != "$earlier" ] && cmp -s "$known" "$earlier"; then
+      rm "$earlier"
+      break
+    fi
+  done
   sed -i.bak "s/^version: .*/version: ${version%.*}.$((${version##*.} + 1))/" $chart/Chart.yaml
   rm $chart/Chart.yaml.bak
   grep '^version: ' $chart/Chart.yaml

@@ -3,7 +3,9 @@
 //  1. installs the Helm chart with few values and runs helm test;
 //  2. follows the chart's NOTES to a first answer, and applies the example in NOTES all at once;
 //  3. applies the quickstart and the example with tools;
-//  4. lets Turns make destructive calls while the manager is disturbed: its Pod is deleted, upgraded, drained from
+//  4. follows the page about access for two people without rights in the manager's namespace. One asks, the other
+//     reads the journal and approves a call at the read API, whose certificate is then replaced without a restart;
+//  5. lets Turns make destructive calls while the manager is disturbed: its Pod is deleted, upgraded, drained from
 //     the node, removed with the release, and more; see rounds.
 //
 // A tool server in the cluster counts the effects. The command prints a table. It fails if an effect happened twice

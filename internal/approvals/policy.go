@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -15,8 +16,12 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 )
 
-// DefaultPolicy is the name of the policy, and of its binding, in config/policy.
-const DefaultPolicy = "capstan-toolapprovals"
+const (
+	// DefaultPolicy is the name of the policy for ToolApprovals, and of its binding, in config/policy.
+	DefaultPolicy = "capstan-toolapprovals"
+	// DefaultRequesterPolicy is the name of the policy for requesters, and of its binding, in config/policy.
+	DefaultRequesterPolicy = "capstan-requesters"
+)
 
 // PolicySettleTime is the time after the last change of the policy and its binding from which ToolApprovals count as
 // checked. An API server starts to enforce a new policy within about a second, and the times of objects have whole
@@ -32,13 +37,17 @@ const (
 	lookTimeout = 10 * time.Second
 )
 
-// Policy checks ToolApprovals with the ValidatingAdmissionPolicy of the cluster and its binding, which have the
-// same name. It reads both when it checks a ToolApproval, and keeps its finding for a short time.
+// Policy checks ToolApprovals, or the requesters of Turns, with a ValidatingAdmissionPolicy of the cluster and its
+// binding, which have the same name. It reads both when it checks an object, and keeps its finding for a short time.
 type Policy struct {
 	name string
-	api  admissionclient.AdmissionregistrationV1Interface
-	now  func() time.Time
-	log  logr.Logger
+	// checks is the purpose of the policy. value is the chart's value that installs it, and flag is the manager's flag
+	// with its name.
+	checks, value, flag string
+
+	api admissionclient.AdmissionregistrationV1Interface
+	now func() time.Time
+	log logr.Logger
 
 	// looking is a lock for last: it holds a token while a goroutine uses last.
 	looking chan struct{}
@@ -53,15 +62,45 @@ type finding struct {
 	// is the time from which it has done so.
 	wrong string
 	since time.Time
-	// newest is the creation time of the newest ToolApproval that was known at the read: the policy was in force
-	// after it.
+	// checksGroups reports whether the API server also checks decidedByGroups. The policy of an older version does
+	// not.
+	checksGroups bool
+	// newest is the creation time of the newest object that was known at the read: the policy was in force after it.
 	newest time.Time
 }
 
 // NewPolicy returns a Policy with this name. The client needs the verb get on both kinds of objects. The Policy
 // logs when the API server begins or stops to check who decides.
 func NewPolicy(name string, api admissionclient.AdmissionregistrationV1Interface, now func() time.Time, log logr.Logger) *Policy {
-	return &Policy{name: name, api: api, now: now, log: log, looking: make(chan struct{}, 1)}
+	return &Policy{
+		name: name, checks: "who decides", value: "approvalPolicy.install=true", flag: "--approval-policy", api: api, now: now, log: log,
+		looking: make(chan struct{}, 1),
+	}
+}
+
+// NewRequesterPolicy returns the Policy for the requesters of Turns, with this name. The client needs the verb get on
+// both kinds of objects.
+func NewRequesterPolicy(name string, api admissionclient.AdmissionregistrationV1Interface, now func() time.Time, log logr.Logger) *Policy {
+	p := NewPolicy(name, api, now, log)
+	p.checks, p.value, p.flag = "who asks", "requesterPolicy.install=true", "--requester-policy"
+	return p
+}
+
+// CheckRequester implements RequesterCheck. The requester of a Turn is checked if the policy and its binding are in
+// force now, and were created and last changed some time before the Turn was created.
+func (p *Policy) CheckRequester(ctx context.Context, created time.Time) (why string, err error) {
+	f, err := p.find(ctx, created)
+	switch {
+	case err != nil:
+		return "", err
+	case f.wrong != "":
+		return "Capstan cannot confirm that the API server checks who asks: " + f.wrong +
+			". A Turn that was not checked does not count later either: create a new Turn then", nil
+	case created.Before(f.since):
+		return fmt.Sprintf("the API server has checked who asks only since %s (ValidatingAdmissionPolicy %s), and the Turn is older: "+
+			"create a new Turn", f.since.UTC().Format(time.RFC3339), p.name), nil
+	}
+	return "", nil
 }
 
 // Check implements the type Check. A ToolApproval may be used if the policy and its binding are in force now, and
@@ -70,40 +109,44 @@ func (p *Policy) Check(ctx context.Context, made []v1alpha1.ToolApproval) (check
 	if len(made) == 0 {
 		return nil, "", nil
 	}
-	f, err := p.find(ctx, made)
+	newest := slices.MaxFunc(made, func(a, b v1alpha1.ToolApproval) int {
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	}).CreationTimestamp.Time
+	f, err := p.find(ctx, newest)
 	if err != nil {
 		return nil, "", err
 	}
 	if f.wrong != "" {
 		return nil, unused(made, "Capstan cannot confirm that the API server checks who decides: "+f.wrong+
-			". A ToolApproval that was not checked does not count later either: delete it then, and decide again"), nil
+			". A ToolApproval that was not checked does not count later either: decide again then"), nil
 	}
 	var early []v1alpha1.ToolApproval
-	for i := range made {
-		if made[i].CreationTimestamp.Time.Before(f.since) {
-			early = append(early, made[i])
-		} else {
-			checked = append(checked, made[i])
+	for _, a := range made {
+		if a.CreationTimestamp.Time.Before(f.since) {
+			early = append(early, a)
+			continue
 		}
+		if !f.checksGroups {
+			a.Spec.DecidedByGroups = nil // a is a copy
+		}
+		checked = append(checked, a)
 	}
 	if len(early) > 0 {
 		why = unused(early, fmt.Sprintf("the API server has checked who decides only since %s (ValidatingAdmissionPolicy %s): "+
-			"delete older ToolApprovals, and decide again", f.since.UTC().Format(time.RFC3339), p.name))
+			"decide again", f.since.UTC().Format(time.RFC3339), p.name))
 	}
 	return checked, why, nil
 }
 
-// find returns the last finding if it may still be used, or else reads the policy.
-func (p *Policy) find(ctx context.Context, made []v1alpha1.ToolApproval) (finding, error) {
+// find returns the last finding if it may still be used for objects of which the newest was created at newest, or else
+// reads the policy.
+func (p *Policy) find(ctx context.Context, newest time.Time) (finding, error) {
 	select {
 	case p.looking <- struct{}{}:
 		defer func() { <-p.looking }()
 	case <-ctx.Done():
 		return finding{}, context.Cause(ctx)
 	}
-	newest := slices.MaxFunc(made, func(a, b v1alpha1.ToolApproval) int {
-		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
-	}).CreationTimestamp.Time
 	now := p.now()
 	if p.last.holds(now, newest) {
 		return p.last, nil
@@ -118,8 +161,8 @@ func (p *Policy) find(ctx context.Context, made []v1alpha1.ToolApproval) (findin
 	return found, nil
 }
 
-// holds reports whether a finding may still be used for ToolApprovals of which the newest was created at newest. It
-// may not if a ToolApproval was created after the read, because the policy may have been removed before that.
+// holds reports whether a finding may still be used for objects of which the newest was created at newest. It may not
+// if an object was created after the read, because the policy may have been removed before that.
 func (f finding) holds(now, newest time.Time) bool {
 	age := now.Sub(f.at)
 	if f.at.IsZero() || age < 0 {
@@ -135,9 +178,9 @@ func (f finding) holds(now, newest time.Time) bool {
 func (p *Policy) tell(found finding) {
 	switch {
 	case found.wrong != "" && found.wrong != p.last.wrong:
-		p.log.Info("Not using ToolApprovals: cannot confirm that the API server checks who decides", "cause", found.wrong)
+		p.log.Info("Not using ToolApprovals: cannot confirm that the API server checks "+p.checks, "cause", found.wrong)
 	case found.wrong == "" && p.last.wrong != "":
-		p.log.Info("Using ToolApprovals again: the API server checks who decides", "policy", p.name, "since", found.since)
+		p.log.Info("Using ToolApprovals again: the API server checks "+p.checks, "policy", p.name, "since", found.since)
 	}
 }
 
@@ -160,7 +203,14 @@ func (p *Policy) look(ctx context.Context) (finding, error) {
 	if s := unchangedSince(binding); s.After(since) {
 		since = s
 	}
-	return finding{since: since.Add(PolicySettleTime)}, nil
+	return finding{since: since.Add(PolicySettleTime), checksGroups: checksGroups(policy)}, nil
+}
+
+// checksGroups reports whether a policy for ToolApprovals checks decidedByGroups.
+func checksGroups(policy *admissionv1.ValidatingAdmissionPolicy) bool {
+	return slices.ContainsFunc(policy.Spec.Validations, func(v admissionv1.Validation) bool {
+		return strings.Contains(v.Expression, "decidedByGroups")
+	})
 }
 
 // unchangedSince returns the time since which an object has been unchanged. That is its creation or, if its spec has
@@ -186,12 +236,11 @@ func (p *Policy) unread(kind string, err error) (wrong string, unknown error) {
 		return "", nil
 	case apierrors.IsNotFound(err):
 		return fmt.Sprintf("the %s %s is not installed: install it with kubectl apply -k config/policy, or with "+
-			"the chart and approvalPolicy.install=true, "+
-			"under the name in --approval-policy", kind, p.name), nil
+			"the chart and %s, under the name in %s", kind, p.name, p.value, p.flag), nil
 	case apierrors.IsForbidden(err):
 		return fmt.Sprintf("the manager may not get the %s %s: grant it the rule for this kind in config/rbac/role.yaml", kind, p.name), nil
 	}
-	return "", fmt.Errorf("failed to get the %s %q, by which the API server checks who decides about calls: %w", kind, p.name, err)
+	return "", fmt.Errorf("failed to get the %s %q, by which the API server checks %s: %w", kind, p.name, p.checks, err)
 }
 
 // isNarrowed reports whether a policy excludes some of the objects that its rules name. The API server stores empty

@@ -10,7 +10,7 @@
 //
 // # Order
 //
-// There are two pools: first the one of listings, conversations and contents, then the one of replies and results. A
+// There are two pools: first the one of listings, objects, conversations and contents, then the one of replies and results. A
 // holder of bytes never waits for bytes of the same pool or of an earlier one. The holder of a reply or a result needs
 // no further bytes, and waits for no request of another Turn, so every wait ends:
 //
@@ -37,6 +37,8 @@ type Kind string
 const (
 	// Listings are the tools that servers have listed.
 	Listings Kind = "listings"
+	// Objects are the contents of objects of the API server that the manager's cache holds.
+	Objects Kind = "objects"
 	// Conversations are the messages of running Turns: their requests, histories, replies and tool results so far.
 	Conversations Kind = "conversations"
 	// Contents are replies of models and results of tools of at most MaxContent bytes: a reply until it counts as part
@@ -50,7 +52,7 @@ const (
 )
 
 // Kinds returns all kinds, in the order in which they are reserved.
-func Kinds() []Kind { return []Kind{Listings, Conversations, Contents, Replies, Results} }
+func Kinds() []Kind { return []Kind{Listings, Objects, Conversations, Contents, Replies, Results} }
 
 const (
 	// perFree is how many times the free bytes a namespace may hold.
@@ -80,7 +82,7 @@ type Budget struct {
 	held, passing pool
 }
 
-// New returns a budget with held bytes for listings, conversations and contents, and passing bytes for replies and
+// New returns a budget with held bytes for listings, objects, conversations and contents, and passing bytes for replies and
 // results.
 func New(held, passing int64) *Budget {
 	b := &Budget{}

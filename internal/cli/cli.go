@@ -66,6 +66,9 @@ them as a cluster would, and makes the same prompts, answers and records.
 With and without a cluster, capstan prints the journals of Turns: logs for people, export for programs.
 In a cluster it approves and denies tool calls, and cancels Turns.
 
+With and without a cluster, capstan also prints what remains of each Turn: decisions lists the Turns that
+have ended, and usage adds up their tokens and costs.
+
 ` + exitCodesHelp + `
 
 With --diff, render has other exit codes: see its help.`,
@@ -92,8 +95,9 @@ With --diff, render has other exit codes: see its help.`,
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRender(env), newRun(env), newLogs(env), newExport(env),
 		newDecide(env, decisions.Approve, "Approve the pending tool calls of a Turn"),
-		newDecide(env, decisions.Deny, "Deny the pending tool calls of a Turn"), newCancel(env), newPrices(env),
-		newVersion(env))
+		newDecide(env, decisions.Deny, "Deny the pending tool calls of a Turn"), newCancel(env), newDecisions(env), newUsage(env),
+		newFeedback(env),
+		newPrices(env), newVersion(env))
 	return root
 }
 

@@ -27,9 +27,13 @@ If several calls are pending, %[1]s asks about them one by one, or with --all ab
 terminal, -y replaces the confirmation, and --call or --all must select the calls if there are several.
 %[4]s
 
+%[1]s then waits until the Turn continues, for at most --wait-seconds. A Turn does not use a decision that
+the API server has not verified, such as one of the first 5 seconds after Capstan's installation. %[1]s then
+prints the reason and fails. Run it again to decide anew, after you have removed the cause.
+
 Exit codes:
   0    the calls are %[2]s
-  1    at least one call is not, or no call is pending
+  1    at least one call is not, the Turn does not use a decision, or no call is pending
   2    the flags are wrong, or the kubeconfig cannot be read
   130  interrupted`
 
@@ -74,6 +78,7 @@ func newDecide(env terminal.Environment, v decisions.Verb, short string) *cobra.
 	f.StringVar(&d.Reason, "reason", "", "reason for the model and the record; at most 1024 characters")
 	f.BoolVarP(&d.Yes, "yes", "y", false, "do not ask for confirmation")
 	f.BoolVar(&d.WithoutArguments, "without-arguments", false, "decide even if the arguments cannot be read, by their hash alone")
+	f.IntVar(&d.WaitSeconds, "wait-seconds", 10, "time to wait until the Turn continues, in seconds, from 0 to 3600")
 	f.VarP(objectOutput{formatValue{&d.Output}}, "output", "o", "output format")
 	addClusterFlags(f, &d.Cluster)
 	cmd.MarkFlagsMutuallyExclusive("call", "all")

@@ -49,18 +49,18 @@ func TestLogsOfALocalTurn(t *testing.T) {
   prompt   4 messages, 1 tool, promptRenderHash 
 user
 | What is up?
-12:00:04Z asking small of ModelProvider demo
+12:00:05Z asking small of ModelProvider demo
 12:00:05Z step 1: small of ModelProvider demo, 120 tokens (100 in, 20 out), cost 0.00014 USD, asks for load_skill
 | Let me see.
   call     load_skill (call_1)
 | {"key":"refunds"}
-12:00:05Z calling load_skill (call_1)
+12:00:06Z calling load_skill (call_1)
 12:00:06Z load_skill (call_1) succeeded, 70 bytes
 | {"content":"Pay back within a week.","key":"refunds","name":"Refunds"}
-12:00:06Z asking small of ModelProvider demo
+12:00:07Z asking small of ModelProvider demo
 12:00:07Z step 2: small of ModelProvider demo, 160 tokens (150 in, 10 out), cost 0.00017 USD
 | Within a week.
-12:00:07Z Completed: the model answered
+12:00:08Z Completed: the model answered
   did      2 steps, 2 model requests, 1 tool call
   took     280 tokens (250 in, 30 out), cost 0.00031 USD
   source   notes/a.md
@@ -106,7 +106,7 @@ func TestLogsAsJSON(t *testing.T) {
 	t.Parallel()
 	data := ran(t, skilled)
 	got := capstan(t, "logs", "first", "--data-dir", data, "-o", "json").mustEnd(t, exit.OK)
-	mustSay(t, got.out, `{"seq":1,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:02Z",`, "Pay back within a week.")
+	mustSay(t, got.out, `{"seq":1,"epoch":1,"kind":"run.started","version":1,"time":"2026-04-09T12:00:02.5Z",`, "Pay back within a week.")
 	mustSay(t, capstan(t, "logs", "first", "--data-dir", data, "-o", "yaml").mustEnd(t, exit.Usage).err, "must be text or json")
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/runtime/span"
 	"github.com/capstan-dev/capstan/test/fakemodel/server"
 )
 
@@ -122,6 +123,7 @@ status:
     modelRetries: 0
     resumes: 0
   stopReason: Completed
+  traceID: TRACE
   usage:
     cost:
       amount: "0.00014"
@@ -168,7 +170,8 @@ func TestRunPrintsTheTurnAsAClusterWritesIt(t *testing.T) {
 	if err := json.Unmarshal([]byte(asJSON.out), &turn); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(wantTurn, strings.Replace(out.out, string(turn.UID), "UID", 1)); diff != "" {
+	named := strings.NewReplacer(string(turn.UID), "UID", span.TraceOf("", string(turn.UID)).String(), "TRACE")
+	if diff := cmp.Diff(wantTurn, named.Replace(out.out)); diff != "" {
 		t.Errorf("want the whole Turn; -want +have:\n%s", diff)
 	}
 	wantSteps := "Asking small of ModelProvider demo: What is up?\nStep 1: small of ModelProvider demo, 120 " +

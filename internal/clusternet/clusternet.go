@@ -47,8 +47,9 @@ type Network struct {
 	nodes, services knowledge
 	// ranges holds all ranges together; nil after a change.
 	ranges []netpolicy.Range
-	// known is closed when the API server has answered for both kinds.
-	known chan struct{}
+	// known is closed when the API server has answered for all kinds, and nodesKnown when it has for Nodes.
+	known, nodesKnown chan struct{}
+	pods              podsOutside
 
 	names names
 }
@@ -67,8 +68,9 @@ type knowledge struct {
 // API server is not asked. now returns the current time.
 func New(clientset kubernetes.Interface, given []netip.Prefix, now func() time.Time, log logr.Logger) *Network {
 	n := &Network{
-		clientset: clientset, now: now, log: log, known: make(chan struct{}),
+		clientset: clientset, now: now, log: log, known: make(chan struct{}), nodesKnown: make(chan struct{}),
 		nodes: knowledge{ranges: map[string][]netpolicy.Range{}}, services: knowledge{ranges: map[string][]netpolicy.Range{}},
+		pods:  podsOutside{slices: map[string]outside{}, public: map[netip.Addr]int{}},
 		names: names{known: map[[2]string]*service{}},
 	}
 	for _, prefix := range given {
@@ -83,7 +85,7 @@ func New(clientset kubernetes.Interface, given []netip.Prefix, now func() time.T
 // NeedLeaderElection returns false: every process that connects to endpoints needs the ranges.
 func (n *Network) NeedLeaderElection() bool { return false }
 
-// Start watches Nodes and ServiceCIDRs until ctx ends, unless the operator has set the ranges. It implements
+// Start watches Nodes, ServiceCIDRs and EndpointSlices until ctx ends, unless the operator has set the ranges. It implements
 // manager.Runnable.
 func (n *Network) Start(ctx context.Context) error {
 	if len(n.configured) > 0 {
@@ -104,6 +106,7 @@ func (n *Network) Start(ctx context.Context) error {
 			WatchFuncWithContext: services.Watch,
 		}, ofServiceCIDR)
 	})
+	all.Go(func() { n.watchPods(ctx) })
 	all.Wait()
 	return nil
 }
@@ -127,10 +130,7 @@ func (n *Network) watchKind(
 		},
 	})
 	failed := informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
-		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
-			n.recordAnswer(kind, about, fmt.Sprintf("the manager cannot list %s", kind))
-		}
-		n.log.V(1).Info("Failed to watch the network of the cluster; retrying", "kind", kind, "reason", err.Error())
+		n.recordFailure(kind, about, err)
 	})
 	trimmed := informer.SetTransform(trim)
 	if err != nil || failed != nil || trimmed != nil {
@@ -148,6 +148,14 @@ func (n *Network) watchKind(
 	both.Wait()
 }
 
+// recordFailure records that one kind cannot be watched now, or not at all.
+func (n *Network) recordFailure(kind string, about *knowledge, err error) {
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+		n.recordAnswer(kind, about, fmt.Sprintf("the manager cannot list %s", kind))
+	}
+	n.log.V(1).Info("Failed to watch the network of the cluster; retrying", "kind", kind, "reason", err.Error())
+}
+
 // recordAnswer records that the API server has listed one kind, or refuses to.
 func (n *Network) recordAnswer(kind string, about *knowledge, unknown string) {
 	n.mu.Lock()
@@ -158,12 +166,20 @@ func (n *Network) recordAnswer(kind string, about *knowledge, unknown string) {
 			netpolicy.ClusterFlag, "kind", kind, "reason", unknown)
 	}
 	about.asked, about.unknown, n.ranges = true, unknown, nil
-	if n.nodes.asked && n.services.asked {
-		select {
-		case <-n.known:
-		default:
-			close(n.known)
-		}
+	if n.nodes.asked {
+		closeOnce(n.nodesKnown)
+	}
+	if n.nodes.asked && n.services.asked && n.pods.asked {
+		closeOnce(n.known)
+	}
+}
+
+// closeOnce closes a channel that may be closed already. The caller holds the lock that protects it.
+func closeOnce(c chan struct{}) {
+	select {
+	case <-c:
+	default:
+		close(c)
 	}
 }
 
@@ -183,11 +199,12 @@ func (n *Network) setRanges(about *knowledge, name string, ranges []netpolicy.Ra
 	about.ranges[name] = ranges
 }
 
-// Ranges returns the prefixes of the cluster. If the API server does not report all of them, Ranges adds those of
-// private networks. It waits for the first answer of the API server, for up to firstAnswerTimeout.
-func (n *Network) Ranges(ctx context.Context) ([]netpolicy.Range, error) {
+// Find returns the longest prefix of the cluster that contains addr; nil if none does. If the API server does not report
+// all prefixes, those of private networks count as the cluster's. Find waits for the first answer of the API server, for
+// up to firstAnswerTimeout.
+func (n *Network) Find(ctx context.Context, addr netip.Addr) (*netpolicy.Range, error) {
 	if len(n.configured) > 0 {
-		return n.configured, nil
+		return netpolicy.Longest(n.configured, addr), nil
 	}
 	timer := time.NewTimer(firstAnswerTimeout)
 	defer timer.Stop()
@@ -199,10 +216,13 @@ func (n *Network) Ranges(ctx context.Context) ([]netpolicy.Range, error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.pods.public[addr] > 0 {
+		return &netpolicy.Range{Prefix: netip.PrefixFrom(addr, addr.BitLen()), What: ofPods}, nil
+	}
 	if n.ranges == nil {
 		n.ranges = n.all()
 	}
-	return n.ranges, nil
+	return netpolicy.Longest(n.ranges, addr), nil
 }
 
 func (n *Network) all() []netpolicy.Range {
@@ -225,17 +245,22 @@ func (n *Network) all() []netpolicy.Range {
 // unknownReason returns why the ranges may be incomplete; empty if they are complete.
 func (n *Network) unknownReason() string {
 	switch {
-	case !n.nodes.asked || !n.services.asked:
+	case !n.nodes.asked || !n.services.asked || !n.pods.asked:
 		return "the API server has not answered yet"
 	case n.nodes.unknown != "":
 		return n.nodes.unknown
 	case n.services.unknown != "":
 		return n.services.unknown
+	case n.pods.unknown != "":
+		return n.pods.unknown
 	}
 	for _, ranges := range n.nodes.ranges {
 		if !slices.ContainsFunc(ranges, func(r netpolicy.Range) bool { return r.What == ofPods }) {
 			return "Nodes have no podCIDRs"
 		}
+	}
+	if n.privateOutside() {
+		return "Pods have addresses outside of the podCIDRs of their Nodes"
 	}
 	return ""
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,6 +64,17 @@ func cluster(podCIDRs ...string) []runtime.Object {
 	}}
 }
 
+// pods returns the EndpointSlice of a Service whose Pods run on a Node.
+func pods(node string, addrs ...string) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "theirs", Name: "tickets-abc",
+			Labels: map[string]string{discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"},
+		},
+		Endpoints: []discoveryv1.Endpoint{{Addresses: addrs, NodeName: &node, TargetRef: &corev1.ObjectReference{Kind: "Pod"}}},
+	}
+}
+
 func TestClusterRanges(t *testing.T) {
 	forbid := func(resource string) func(*fake.Clientset) {
 		return func(c *fake.Clientset) {
@@ -85,6 +98,44 @@ func TestClusterRanges(t *testing.T) {
 			"10.203.0.1": "because Nodes have no podCIDRs", "fd12::1": "because Nodes have no podCIDRs",
 			"10.96.3.4": "the cluster's Services", "93.184.216.34": "",
 		}},
+		"Pods of another pool": {
+			"the network does not use podCIDRs", append(cluster("10.201.7.0/24"), pods("n1", "10.201.7.9", "172.20.0.4")),
+			nil, nil,
+			map[string]string{
+				"10.203.0.1": "because Pods have addresses outside of the podCIDRs of their Nodes", "10.201.7.9": "the cluster's Pods",
+				"172.20.0.4": "Pods have addresses outside", "93.184.216.34": "",
+			},
+		},
+		"Pods inside of podCIDRs and of the network of their Node": {
+			"the ranges are complete", append(cluster("10.201.7.0/24"), pods("n1", "10.201.7.9", "10.202.7.7")),
+			nil, nil,
+			map[string]string{"10.203.0.1": "", "10.201.7.9": "the cluster's Pods"},
+		},
+		"Pods with public addresses": {
+			"each of them is known by itself", append(cluster("10.201.7.0/24"), pods("n1", "2001:db8:7::9", "93.184.216.34")),
+			nil, nil,
+			map[string]string{
+				"93.184.216.34": "the cluster's Pods", "93.184.216.35": "", "2001:db8:7::a": "", "10.203.0.1": "",
+			},
+		},
+		"Pods of a Node that is gone": {
+			"they were inside of its podCIDRs", append(cluster("10.201.7.0/24"), pods("n2", "10.201.8.9")),
+			nil, nil,
+			map[string]string{"10.203.0.1": ""},
+		},
+		"addresses that another controller wrote": {
+			"they are of no Pods", append(cluster("10.201.7.0/24"), func() *discoveryv1.EndpointSlice {
+				s := pods("n1", "172.20.0.4", "93.184.216.34")
+				s.Endpoints[0].TargetRef = nil
+				return s
+			}()),
+			nil, nil,
+			map[string]string{"10.203.0.1": "", "93.184.216.34": ""},
+		},
+		"no right to EndpointSlices": {
+			"", cluster("10.201.7.0/24"), nil, forbid("endpointslices"),
+			map[string]string{"10.203.0.1": "because the manager cannot list EndpointSlices", "93.184.216.34": ""},
+		},
 		"no right to Nodes": {
 			"", cluster("10.201.7.0/24"), nil, forbid("nodes"),
 			map[string]string{"10.203.0.1": "because the manager cannot list Nodes", "93.184.216.34": ""},
@@ -115,6 +166,42 @@ func TestClusterRanges(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRangesFollowPods checks that the ranges change with the Pods and their Nodes.
+func TestRangesFollowPods(t *testing.T) {
+	clientset := fake.NewClientset(cluster("10.201.7.0/24")...)
+	n := startNetwork(t, clientset)
+	await := func(addr string, refused bool, _ string) {
+		t.Helper()
+		for t.Context().Err() == nil {
+			if (reason(t, n, addr) != "") == refused {
+				return
+			}
+			goruntime.Gosched()
+		}
+	}
+	await("10.203.0.1", false, "the ranges are complete")
+	ctx, slices := t.Context(), clientset.DiscoveryV1().EndpointSlices("theirs")
+	if _, err := slices.Create(ctx, pods("n2", "10.201.8.9", "93.184.216.34"), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("93.184.216.34", true, "it is a Pod's")
+	await("10.203.0.1", false, "the Pod's Node is not known yet")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.201.9.0/24"}}}
+	if _, err := clientset.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("10.203.0.1", true, "the Pod is outside of the podCIDRs of its Node")
+	node.Spec.PodCIDRs = []string{"10.201.8.0/24"}
+	if _, err := clientset.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("10.203.0.1", false, "now it is inside")
+	if err := slices.Delete(ctx, "tickets-abc", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	await("93.184.216.34", false, "the Pod is gone")
 }
 
 // TestUnknownCluster checks that addresses that may belong to the cluster are refused.

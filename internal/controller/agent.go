@@ -38,13 +38,15 @@ type AgentReconciler struct {
 	// ProbeInterval is the time between two probes of an endpoint that answers. It limits how long an object counts
 	// as new.
 	ProbeInterval time.Duration
+	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
+	LeftOut *LeftOut
 }
 
 // SetupWithManager registers the reconciler. An Agent is reconciled when its spec changes, and when an object that
 // it refers to appears, changes or is deleted.
 func (r *AgentReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.Agent{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.Agent{}, builder.WithPredicates(specChanged())).
 		Watches(&v1alpha1.PromptProfile{}, referrers(r.Client, &v1alpha1.AgentList{}, indexAgentProfile)).
 		Watches(&v1alpha1.ModelProvider{}, referrers(r.Client, &v1alpha1.AgentList{}, indexAgentProvider)).
 		Watches(&v1alpha1.ToolServer{}, referrers(r.Client, &v1alpha1.AgentList{}, indexAgentToolServer),
@@ -62,6 +64,9 @@ func (r *AgentReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	var a v1alpha1.Agent
 	if err := r.Client.Get(ctx, req.NamespacedName, &a); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if r.LeftOut.isLeftOut(&a) {
+		return r.LeftOut.report(ctx, &a, &a.Status.Conditions)
 	}
 	before := a.Status.DeepCopy()
 	profile, hash, err := r.resolveProfile(ctx, &a)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/translate"
 )
@@ -25,6 +26,9 @@ func (r *AgentReconciler) checkParameters(ctx context.Context, a *v1alpha1.Agent
 			continue // the finding about the models names it
 		} else if err != nil {
 			return finding{}, fmt.Errorf("failed to get model provider %q: %w", name, err)
+		}
+		if objectbudget.IsLeftOut(&p) {
+			continue // it is not ready, and the cache does not have what it supports
 		}
 		err := translate.CheckParameters(a, i, &p)
 		if _, ok := errors.AsType[*invalid.Error](err); err != nil && !ok {

@@ -71,7 +71,8 @@ func secretFinding(err *secrets.Error) finding {
 
 // sendsNoRequest reports whether a reason means that no request was sent, because of the object or its Secrets.
 func sendsNoRequest(reason string) bool {
-	return reason == v1alpha1.ReasonSecretNotFound || reason == v1alpha1.ReasonHostNotAllowed || reason == v1alpha1.ReasonHeaderRefused
+	return reason == v1alpha1.ReasonSecretNotFound || reason == v1alpha1.ReasonHostNotAllowed ||
+		reason == v1alpha1.ReasonHeaderRefused || reason == v1alpha1.ReasonTooManyObjects
 }
 
 // keepMessage keeps the message of a failure that lasts. The messages of an endpoint or a resolver differ from check to

@@ -47,10 +47,35 @@ func agentConfigMaps(o client.Object) []string {
 // Turn that was bound before may hold their texts, unless the Turn was handed back without a prompt.
 func awaitedConfigMaps(o client.Object) []string {
 	t, ok := o.(*v1alpha1.Turn)
-	if !ok || t.IsFinished() || t.Spec.Context == nil || t.Epoch() > 0 && !lacksPrompt(t) {
+	if !ok || t.IsFinished() || t.Epoch() > 0 && !lacksPrompt(t) {
 		return nil
 	}
-	return contributionConfigMaps(t.Spec.Context.Contributions)
+	var names []string
+	for _, ref := range turnConfigMaps(t) {
+		names = append(names, ref.name)
+	}
+	return names
+}
+
+// configMapField is a field of a Turn that names a ConfigMap.
+type configMapField struct{ field, name string }
+
+// turnConfigMaps returns the fields of a Turn that name ConfigMaps.
+func turnConfigMaps(t *v1alpha1.Turn) []configMapField {
+	var all []configMapField
+	if t.Spec.Context != nil {
+		for i, c := range t.Spec.Context.Contributions {
+			if ref := c.ConfigMapKeyRef; ref != nil {
+				all = append(all, configMapField{fmt.Sprintf("spec.context.contributions[%d].configMapKeyRef", i), ref.Name})
+			}
+		}
+	}
+	for i, a := range t.Spec.Attachments {
+		if ref := a.ConfigMapKeyRef; ref != nil {
+			all = append(all, configMapField{fmt.Sprintf("spec.attachments[%d].configMapKeyRef", i), ref.Name})
+		}
+	}
+	return all
 }
 
 func contributionConfigMaps(list []v1alpha1.Contribution) []string {
@@ -112,22 +137,18 @@ func missingConfigMap(ctx context.Context, c client.Reader, t *v1alpha1.Turn) (s
 	if len(awaitedConfigMaps(t)) == 0 {
 		return "", nil
 	}
-	for i, contribution := range t.Spec.Context.Contributions {
-		ref := contribution.ConfigMapKeyRef
-		if ref == nil {
-			continue
-		}
+	for _, ref := range turnConfigMaps(t) {
 		found := &metav1.PartialObjectMetadata{}
 		found.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-		err := c.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: ref.Name}, found)
-		what := fmt.Sprintf("ConfigMap %q, which spec.context.contributions[%d].configMapKeyRef names,", ref.Name, i)
+		err := c.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: ref.name}, found)
+		what := fmt.Sprintf("ConfigMap %q, which %s names,", ref.name, ref.field)
 		switch {
 		case apierrors.IsNotFound(err):
 			return what + " does not exist", nil
 		case apierrors.IsForbidden(err):
 			return what + " cannot be read: " + readFailure(err), nil
 		case err != nil:
-			return "", fmt.Errorf("failed to look for ConfigMap %q: %w", ref.Name, err)
+			return "", fmt.Errorf("failed to look for ConfigMap %q: %w", ref.name, err)
 		}
 	}
 	return "", nil

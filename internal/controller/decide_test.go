@@ -411,3 +411,16 @@ func TestSlotOfEachAction(t *testing.T) {
 		}
 	}
 }
+
+// TestAttachmentsRefused checks that a Turn whose attachments no model accepts ends before it starts.
+func TestAttachmentsRefused(t *testing.T) {
+	const why = "Turn spec.attachments: must be accepted by a model"
+	got, ok := whenAttachmentsRefused(snapshot{turn: turnWith(), refused: why})
+	want := decision{action: end, reason: v1alpha1.TurnReasonInvalidSpec, message: why}
+	if !ok || got != want {
+		t.Errorf("decision is %+v, want %+v", got, want)
+	}
+	if got, ok := whenAttachmentsRefused(snapshot{turn: turnWith()}); ok {
+		t.Errorf("decision is %+v without a refusal", got)
+	}
+}

@@ -38,6 +38,12 @@ type Journals interface {
 	Deleted(o client.Object)
 }
 
+// Records receives Turns that may have no record yet. Its method must not block.
+type Records interface {
+	// Finished receives a Turn that, in most cases, has just finished.
+	Finished(key types.NamespacedName, uid types.UID)
+}
+
 // FinishedTurns deletes Turns whose time to live is over, and updates status.observedGeneration of finished Turns.
 // The cache holds no finished Turns, however many exist. FinishedTurns does not hold them either: it watches them,
 // and keeps the names of those that need an action now or later. It implements manager.Runnable.
@@ -50,6 +56,8 @@ type FinishedTurns struct {
 	Namespaces []string
 	// Journals receives the Turns that the watch shows. It may be nil.
 	Journals Journals
+	// Records receives the finished Turns that the watch shows. It may be nil.
+	Records Records
 	// Now returns the current time.
 	Now func() time.Time
 	Log logr.Logger
@@ -178,8 +186,13 @@ type finishedStore struct{ *FinishedTurns }
 
 // Add receives a Turn that has finished.
 func (f finishedStore) Add(o any) error {
-	if t, ok := o.(*v1alpha1.Turn); ok && f.Journals != nil {
-		f.Journals.Finished(t.UID)
+	if t, ok := o.(*v1alpha1.Turn); ok {
+		if f.Journals != nil {
+			f.Journals.Finished(t.UID)
+		}
+		if f.Records != nil {
+			f.Records.Finished(client.ObjectKeyFromObject(t), t.UID)
+		}
 	}
 	f.enqueueIfDue(o)
 	return nil

@@ -16,7 +16,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -39,6 +38,8 @@ type ModelProviderReconciler struct {
 
 	// queue is the queue of the controller, or nil before the controller runs.
 	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
+	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
+	LeftOut *LeftOut
 }
 
 // SetupWithManager registers the reconciler. A ModelProvider is reconciled when its spec changes, when a circuit opens
@@ -48,7 +49,7 @@ func (r *ModelProviderReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		r.Circuits.onChange(r.enqueue)
 	}
 	return ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.ModelProvider{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.ModelProvider{}, builder.WithPredicates(specChanged())).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			r.queue.Store(&q)
 			return nil
@@ -69,6 +70,9 @@ func (r *ModelProviderReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	var p v1alpha1.ModelProvider
 	if err := r.Client.Get(ctx, req.NamespacedName, &p); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if r.LeftOut.isLeftOut(&p) {
+		return r.LeftOut.report(ctx, &p, &p.Status.Conditions)
 	}
 	found, err := r.probe(ctx, &p)
 	if err != nil {

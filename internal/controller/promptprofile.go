@@ -11,7 +11,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
@@ -35,13 +34,15 @@ type PromptProfileReconciler struct {
 	// Recheck is the interval at which profiles are reconciled where ConfigMaps may not be watched. If Recheck is
 	// 0, the reconciler watches ConfigMaps.
 	Recheck time.Duration
+	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
+	LeftOut *LeftOut
 }
 
 // SetupWithManager registers the reconciler. A profile is reconciled when its spec changes, and when a ConfigMap
 // that it names appears, changes or is deleted.
 func (r *PromptProfileReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	b := ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.PromptProfile{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.PromptProfile{}, builder.WithPredicates(specChanged())).
 		WithOptions(fairOptions(renderingsAtOnce, renderingsOfNamespace))
 	if r.Recheck == 0 {
 		b = b.Watches(&corev1.ConfigMap{}, referrers(r.Client, &v1alpha1.PromptProfileList{}, indexProfileConfigMap), builder.OnlyMetadata)
@@ -54,6 +55,9 @@ func (r *PromptProfileReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	var p v1alpha1.PromptProfile
 	if err := r.Client.Get(ctx, req.NamespacedName, &p); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if r.LeftOut.isLeftOut(&p) {
+		return r.LeftOut.report(ctx, &p, &p.Status.Conditions)
 	}
 	before := p.Status.DeepCopy()
 	failure := r.report(ctx, &p)

@@ -9,11 +9,18 @@ package controller
 // People write these kinds. The manager watches them and never changes them. It sets no finalizers and creates none
 // of these objects, so get, list and watch (for a cache) are enough. The manager cannot approve a call, because
 // that requires creating a ToolApproval.
-// +kubebuilder:rbac:groups=capstan.dev,resources=agents;modelproviders;promptprofiles;toolapprovals;toolservers,verbs=get;list;watch
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents;budgets;modelproviders;promptprofiles;
+// + toolapprovals;toolservers,verbs=get;list;watch
 
 // The manager also watches Turns. It creates the Turns of sub-agents (create), cancels them together with the Turn
 // that waits for them (patch), and deletes Turns whose ttlSecondsAfterFinished has passed (delete).
 // +kubebuilder:rbac:groups=capstan.dev,resources=turns,verbs=get;list;watch;create;patch;delete
+
+// The Turn of a sub-agent has the requester of the Turn that called it. The policies of config/policy allow this to
+// whoever may impersonate requesters, which exist only in roles. Where only users of an Agent may create its Turns,
+// the manager must be one: the author of an Agent decides which sub-agents it uses.
+// +kubebuilder:rbac:groups=capstan.dev,resources=requesters,verbs=impersonate
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents,verbs=use
 
 // The manager creates a Session for a Turn that names one that does not exist, and deletes Sessions whose
 // ttlSecondsAfterLastTurn has passed.
@@ -21,7 +28,7 @@ package controller
 
 // The manager writes the status of the kinds that have one. All writes are updates, which fail if the object has
 // changed since it was read. The status is read with its object, so get on the subresource is not needed.
-// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;modelproviders/status;promptprofiles/status;
+// +kubebuilder:rbac:groups=capstan.dev,resources=agents/status;budgets/status;modelproviders/status;promptprofiles/status;
 // + sessions/status;toolservers/status;turns/status,verbs=update
 
 // The manager reads the credentials of model providers and tool servers, each by the name in such an object, when
@@ -30,12 +37,13 @@ package controller
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get
 
 // ModelProviders and ToolServers must not reach the cluster's own addresses. To know these, the manager watches
-// Nodes and ServiceCIDRs, unless --cluster-cidrs gives the addresses. It reads a Service, and the endpoints of a
-// headless Service, by the name in a URL: Services of the same namespace may be reached.
+// Nodes, ServiceCIDRs and EndpointSlices, unless --cluster-cidrs gives the addresses. EndpointSlices show whether Pods
+// have addresses outside of the podCIDRs of their Nodes. The manager reads a Service, and the endpoints of a headless
+// Service, by the name in a URL: Services of the same namespace may be reached.
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=list;watch
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list;watch
 // +kubebuilder:rbac:groups="",resources=services,verbs=get
-// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list
+// +kubebuilder:rbac:groups=discovery.k8s.io,resources=endpointslices,verbs=list;watch
 
 // Profiles, Agents and Turns take texts of prompts from ConfigMaps. The manager reads one by the name in such an
 // object, when it is used (get). It watches only metadata (list and watch), so that objects are reconciled when a
@@ -52,11 +60,11 @@ package controller
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// When a decision about a call is to be used, the manager checks that the API server verifies who decides. It reads
-// the policy that does so, and its binding, by the one name under which they are installed. The Helm chart gives
-// both another name, and uses that name in this rule.
+// When a decision about a call is to be used, the manager checks that the API server verifies who decides, and who
+// asked. It reads the policies that do so, and their bindings, by the names under which they are installed. The Helm
+// chart gives them other names, and uses those names in this rule.
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;
-// + validatingadmissionpolicybindings,resourceNames=capstan-toolapprovals,verbs=get
+// + validatingadmissionpolicybindings,resourceNames=capstan-requesters;capstan-toolapprovals,verbs=get
 
 // These rights apply only in the manager's own namespace: to the Lease of each executor and the Lease of leader
 // election. The manager watches the Leases, so that the Turns of a lost executor are bound anew, and deletes a

@@ -2,10 +2,12 @@ package controller
 
 import (
 	"encoding/json"
+	"maps"
 	"strconv"
 	"strings"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/span"
 )
 
 const (
@@ -16,10 +18,10 @@ const (
 	ownPrefix = "capstan.dev/"
 )
 
-// Strip removes everything from a Turn that no decision about it needs: the texts of the request, the schema of the
-// answer, and other clients' labels and annotations. Strip may be called again on a stripped Turn. A stripped Turn
-// can be patched, and its status can be written. The API server refuses it as a whole object, because its message
-// is empty.
+// Strip removes everything from a Turn that no decision about it needs: the texts and URLs of the request, the schema of
+// the answer, and other clients' labels and annotations. The trace of its caller stays. Strip may be called again on a
+// stripped Turn. A stripped Turn can be patched, and its status can be written. The API server refuses it as a whole
+// object, because its message is empty.
 func Strip(t *v1alpha1.Turn) {
 	if isStripped(t) {
 		return
@@ -27,10 +29,15 @@ func Strip(t *v1alpha1.Turn) {
 	// A spec always marshals, because it was decoded from JSON.
 	size, _ := json.Marshal(&t.Spec)
 	t.Labels = OwnLabels(t.Labels)
+	trace := span.Kept(t.Annotations)
 	t.Annotations = map[string]string{annotationSpecBytes: strconv.Itoa(len(size))}
+	maps.Copy(t.Annotations, trace)
 	s := &t.Spec
 	s.Message, s.Parameters, s.History, s.Shaping, s.Guardrails, s.Output = "", nil, nil, nil, nil, nil
 	s.Context = strippedContext(s.Context)
+	for i := range s.Attachments {
+		s.Attachments[i].URL = ""
+	}
 }
 
 // OwnLabels returns the labels that Capstan reads; nil if there are none.

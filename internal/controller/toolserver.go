@@ -16,7 +16,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -42,6 +41,8 @@ type ToolServerReconciler struct {
 
 	// queue is the queue of the controller, or nil before the controller runs.
 	queue atomic.Pointer[workqueue.TypedRateLimitingInterface[reconcile.Request]]
+	// LeftOut reports objects for which the cache has no memory. If it is nil, there are none.
+	LeftOut *LeftOut
 }
 
 // SetupWithManager registers the reconciler. A ToolServer is reconciled when its spec changes, when the server
@@ -50,7 +51,7 @@ type ToolServerReconciler struct {
 func (r *ToolServerReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.Servers.OnChange(r.enqueueChanged)
 	return ctrl.NewControllerManagedBy(mgr).
-		For(&v1alpha1.ToolServer{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		For(&v1alpha1.ToolServer{}, builder.WithPredicates(specChanged())).
 		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 			r.queue.Store(&q)
 			return nil
@@ -71,6 +72,9 @@ func (r *ToolServerReconciler) Reconcile(ctx context.Context, req ctrl.Request) 
 	var s v1alpha1.ToolServer
 	if err := r.Client.Get(ctx, req.NamespacedName, &s); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if r.LeftOut.isLeftOut(&s) {
+		return r.LeftOut.report(ctx, &s, &s.Status.Conditions)
 	}
 	if wait := r.settleDelay(&s); wait > 0 {
 		return ctrl.Result{RequeueAfter: wait}, nil

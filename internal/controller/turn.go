@@ -21,9 +21,11 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/budgets"
 	"github.com/capstan-dev/capstan/internal/fairqueue"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/scheduler"
+	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
@@ -48,6 +50,8 @@ type TurnReconciler struct {
 	Ceiling *v1alpha1.Limits
 	// Approvals reports which decisions about calls may be used.
 	Approvals approvals.Check
+	// Requesters reports whether the API server has checked the requester of a Turn. If it is nil, it has not.
+	Requesters approvals.RequesterCheck
 	// Recheck is the interval at which the reconciler looks for ConfigMaps that Turns wait for, where ConfigMaps
 	// may not be watched. If Recheck is 0, the reconciler watches ConfigMaps.
 	Recheck time.Duration
@@ -55,8 +59,14 @@ type TurnReconciler struct {
 	// Limits are the limits of the slots and the queue of one namespace.
 	Limits scheduler.Limits
 
+	// Traces exports the ends of Turns as spans. If Traces is nil, nothing is exported.
+	Traces *tracing.Provider
+
 	// Circuits has the open circuits of all executors. It may be nil.
 	Circuits *OpenCircuits
+
+	// Budgets are the Budgets of all namespaces. It may be nil.
+	Budgets *budgets.Set
 
 	slots *scheduler.Slots
 	// holdMu is locked while it is found out which Agents are held, and recorded.
@@ -97,6 +107,7 @@ const (
 //     at intervals.
 //  5. The Turn of a sub-agent that it waits for ends, or its parent Turn ends.
 //  6. It gets a slot.
+//  7. A Budget that it waits for changes, is deleted, or is no longer exceeded.
 func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.slots = scheduler.New(r.Limits, r.wake)
 	metrics.SetWaitingCount(r.waiting.countsByCause)
@@ -106,6 +117,7 @@ func (r *TurnReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.Agent{}, r.agentEvents()).
 		Watches(&v1alpha1.Turn{}, r.sessionEvents()).
 		Watches(&v1alpha1.Turn{}, handler.EnqueueRequestsFromMapFunc(r.relativesOf), builder.WithPredicates(relativesChanged())).
+		Watches(&v1alpha1.Budget{}, handler.EnqueueRequestsFromMapFunc(r.awaitingBudget), builder.WithPredicates(budgetMayOpen())).
 		Watches(&v1alpha1.ToolApproval{}, handler.EnqueueRequestsFromMapFunc(turnOf), builder.WithPredicates(approvalCreated())).
 		Watches(&v1alpha1.Session{}, handler.EnqueueRequestsFromMapFunc(r.firstTurnOf), builder.WithPredicates(sessionMayOpen())).
 		WatchesRawSource(source.Func(func(_ context.Context, q turnQueue) error {
@@ -254,11 +266,6 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 	if v.orphaned, err = r.isOrphaned(ctx, t); err != nil {
 		return v, err
 	}
-	if t.BoundTo() == "" {
-		if v.awaited, err = r.waitProgress(ctx, t); err != nil {
-			return v, err
-		}
-	}
 	if name := t.BoundTo(); name != "" {
 		if v.executorAlive, err = r.Executors.isAlive(ctx, name); err != nil {
 			return v, fmt.Errorf("failed to get the lease of executor %q: %w", name, err)
@@ -271,9 +278,18 @@ func (r *TurnReconciler) snapshot(ctx context.Context, t *v1alpha1.Turn) (snapsh
 	case !apierrors.IsNotFound(err):
 		return v, fmt.Errorf("failed to get agent %q: %w", t.Spec.AgentRef.Name, err)
 	}
+	if t.BoundTo() == "" {
+		if v.awaited, err = r.waitProgress(ctx, t, v.agent); err != nil {
+			return v, err
+		}
+	}
 	if t.Spec.SessionRef != nil {
 		v.ahead = r.sessions.Ahead(t)
 	}
+	if v.refused, err = r.refusedAttachments(ctx, t, v.agent); err != nil {
+		return v, err
+	}
+	v.budgets = r.budgetVerdict(v)
 	v.missing, err = missingConfigMap(ctx, r.Reader, t)
 	return v, err
 }
@@ -304,6 +320,7 @@ func (r *TurnReconciler) endTurn(ctx context.Context, t *v1alpha1.Turn, d decisi
 		kind, reason = corev1.EventTypeNormal, v1alpha1.EventCancelled
 	}
 	metrics.Ended(t, nil)
+	r.Traces.End(t, time.Time{})
 	r.Events.Eventf(t, nil, kind, reason, "End", "%s", translate.EndNote(t))
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/budgets"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
@@ -100,6 +101,8 @@ type snapshot struct {
 	// again; 0 if an event will say so.
 	missing string
 	recheck time.Duration
+	// refused says why no model of the Agent accepts the Turn's attachments; empty if one does.
+	refused string
 	// ahead is the Turn directly ahead of this one in its Session; nil if there is none. It belongs to the cache and
 	// must not be changed.
 	ahead *v1alpha1.Turn
@@ -111,7 +114,9 @@ type snapshot struct {
 	session *v1alpha1.Session
 	// journals is the effect of the journal quotas on the Turn's namespace.
 	journals quota.Verdict
-	now      time.Time
+	// budgets is the effect of the Budgets on the Turn.
+	budgets budgets.Verdict
+	now     time.Time
 }
 
 // policy is one rule. It returns a decision, or false to leave the decision to the next policy.
@@ -132,7 +137,9 @@ var policies = []policy{
 	whenParked,
 	whenSessionBusy,
 	whenAgentNotReady,
+	whenAttachmentsRefused,
 	whenConfigMapMissing,
+	whenBudgetExceeded,
 	whenJournalsFull,
 }
 

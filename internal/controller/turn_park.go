@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
@@ -93,17 +94,17 @@ func (v snapshot) childParked() bool {
 // clockPaused reports whether the time limit of a parked Turn is paused. It is paused while the Turn, or a Turn that
 // it waits for, is waiting for people.
 func (v snapshot) clockPaused() bool {
-	return len(v.turn.Status.PendingApprovals) > 0 || v.childParked()
+	return len(v.turn.Status.PendingApprovals) > 0 || v.childParked() || waitsForReset(v.turn, v.now)
 }
 
 // waitProgress returns the progress of everything that an unbound Turn waits for. One watch delivers parent and
 // child, and the child is created first. So the cache shows a child before it shows that its parent waits for it,
-// and a child that is missing has ended or was deleted.
-func (r *TurnReconciler) waitProgress(ctx context.Context, t *v1alpha1.Turn) (waitProgress, error) {
+// and a child that is missing has ended or was deleted. agent is nil if the Agent does not exist.
+func (r *TurnReconciler) waitProgress(ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent) (waitProgress, error) {
 	var w waitProgress
 	if len(t.Status.PendingApprovals) > 0 {
 		var err error
-		if w.decided, w.unused, err = r.decided(ctx, t); err != nil {
+		if w.decided, w.unused, err = r.decided(ctx, t, agent); err != nil {
 			return w, err
 		}
 	}
@@ -123,7 +124,7 @@ func (r *TurnReconciler) waitProgress(ctx context.Context, t *v1alpha1.Turn) (wa
 
 // decided reports for each of the Turn's pendingApprovals whether there is a decision. unused says why some
 // decisions may not be used.
-func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn) (decided []bool, unused string, err error) {
+func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn, agent *v1alpha1.Agent) (decided []bool, unused string, err error) {
 	var known v1alpha1.ToolApprovalList
 	err = r.Client.List(ctx, &known, client.InNamespace(t.Namespace), client.MatchingFields{indexApprovalTurn: t.Name},
 		client.UnsafeDisableDeepCopy)
@@ -137,7 +138,8 @@ func (r *TurnReconciler) decided(ctx context.Context, t *v1alpha1.Turn) (decided
 			about = append(about, a)
 		}
 	}
-	checked, unused, err := r.Approvals(ctx, about)
+	checks := approvals.Checks{Author: r.Approvals, Requester: r.Requesters}
+	checked, unused, err := approvals.Counted(ctx, checks, r.Client, agent, t, about)
 	if err != nil {
 		return nil, "", err
 	}

@@ -60,7 +60,7 @@ func waitReason(t *v1alpha1.Turn) (reason string, ok bool) {
 	}
 	switch reason := t.StateReason(); reason {
 	case v1alpha1.TurnReasonPending, v1alpha1.TurnReasonWaitingForAgent, v1alpha1.TurnReasonWaitingForSession, v1alpha1.TurnReasonQueued,
-		v1alpha1.TurnReasonWaitingForJournalSpace:
+		v1alpha1.TurnReasonWaitingForJournalSpace, v1alpha1.TurnReasonWaitingForBudget:
 		return reason, true
 	}
 	return "", false

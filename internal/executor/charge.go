@@ -35,10 +35,10 @@ type Charger struct {
 // chargeTries is how often a charge is tried if others write the same journal or the same Session.
 const chargeTries = 5
 
-// Charge ends a deleted Turn in its journal, and adds its usage to the history and to the totals of its Session.
-// Each of these happens once, however often and by whomever Charge is called.
+// Charge ends a deleted Turn in its journal, with its record, and adds its usage to the history and to the totals of
+// its Session. Each of these happens once, however often and by whomever Charge is called.
 //
-// Charge does nothing if the UID belongs to no Turn, if the Turn has no Session, or if the Session is gone. It
+// Charge does nothing if the UID belongs to no Turn. It only ends a Turn without a Session. It
 // fails while Turns of the Turn's sub-agents exist that have not ended. A later call may succeed after an error. A
 // journal that cannot be read is logged and is not an error.
 func (c *Charger) Charge(ctx context.Context, uid string) error {
@@ -61,8 +61,13 @@ func (c *Charger) Charge(ctx context.Context, uid string) error {
 // charge makes one attempt.
 func (c *Charger) charge(ctx context.Context, uid string) error {
 	a, err := c.Engine.OpenDeletedTurn(ctx, uid, family{c.Reader, c.Engine}.usage)
-	if err != nil || a == nil {
+	if err != nil {
 		return err
+	}
+	if a == nil {
+		// The Turn has no Session. Its end is recorded all the same, so that its usage is not lost.
+		_, err := c.Engine.Spent(ctx, uid, family{c.Reader, c.Engine}.usage)
+		return notEnded(err)
 	}
 	var s v1alpha1.Session
 	key := client.ObjectKey{Namespace: a.Namespace, Name: a.Session.Name}
@@ -77,13 +82,18 @@ func (c *Charger) charge(ctx context.Context, uid string) error {
 	}
 	a.Session.Known = translate.KnownTotals(&s)
 	place, err := a.Charge(a.Session)
+	if err != nil || place == nil {
+		return notEnded(err)
+	}
+	return writeTotals(ctx, c.Reader, c.Client, key, place, c.Now())
+}
+
+// notEnded explains the error of a Turn that cannot end, because Turns of its sub-agents have not ended.
+func notEnded(err error) error {
 	if waits, ok := errors.AsType[*loop.Parked](err); ok {
 		return fmt.Errorf("the turns of its sub-agents have not ended yet: %s", strings.Join(waits.Turns, ", "))
 	}
-	if err != nil || place == nil {
-		return err
-	}
-	return writeTotals(ctx, c.Reader, c.Client, key, place, c.Now())
+	return err
 }
 
 // chargeTimeout limits the time in which a run charges its Turn. After that, the cleanup of the journals charges

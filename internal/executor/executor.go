@@ -30,6 +30,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/redact"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/shared"
@@ -37,6 +38,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolbox"
+	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
@@ -82,6 +84,10 @@ type Executor struct {
 	Ceiling *v1alpha1.Limits
 	// Approvals checks which decisions about calls may be used.
 	Approvals approvals.Check
+	// Requesters checks whether the API server has checked the requester of a Turn. If Requesters is nil, it has not.
+	Requesters approvals.RequesterCheck
+	// Budgets returns the Budgets that apply to a Turn, by the labels of its Agent. If Budgets is nil, there are none.
+	Budgets func(t *v1alpha1.Turn, agent map[string]string) []budget.Rule
 	// Memory is the budget for the conversations of running Turns. If Memory is nil, it is unlimited.
 	Memory *bytebudget.Budget
 	// Specs receives the specs of the Turns that run. If Specs is nil, the cache keeps specs of its own.
@@ -101,11 +107,18 @@ type Executor struct {
 	Tools func(context.Context, *v1alpha1.Agent) []tool.Tool
 	// ConfigMaps returns the reader for the ConfigMaps of a namespace.
 	ConfigMaps func(namespace string) translate.ConfigMaps
+	// Contents returns the reader for the ConfigMaps of a namespace with the contents of attachments, which may be
+	// binary.
+	Contents func(namespace string) translate.ConfigMaps
+	// Fetch returns the function that fetches the contents of attachments from URLs for a namespace.
+	Fetch func(namespace string) translate.Fetch
 	// ManagerSkills are available to every Agent.
 	ManagerSkills []prepare.Skill
 	// Quota returns the last report of the journals' quotas, or nil if there is none. If Quota is nil, there is
 	// never a report.
 	Quota func() *quota.Report
+	// Traces exports the parts of Turns as spans. If Traces is nil, nothing is exported.
+	Traces *tracing.Provider
 	// Processors limits how much work on large texts is done at once; namespaces take turns. If Processors is nil,
 	// there is no limit.
 	Processors *fairgate.Processors
@@ -115,12 +128,17 @@ type Executor struct {
 	// Endings limits how many Turns are worked on at once that only end: they were cancelled, or their time was over,
 	// before they were bound. If Endings is nil, there is no limit.
 	Endings *fairgate.Gate
+	// LiveReads limits how many objects are read from the API server at once because the cache has no memory for them.
+	// If LiveReads is nil, there is no limit.
+	LiveReads *fairgate.Gate
 	// Forecast receives the start and end of each run, to estimate how much the journals will still grow. It may be
 	// nil.
 	Forecast *quota.Forecast
 	// Stopping is called when the executor begins to stop; it then hands back the Turns that do not end in time.
 	// Stopping may be nil.
 	Stopping func()
+	// RecordLabels are the keys of the labels of Turns that their records keep.
+	RecordLabels []string
 	// Now returns the time of day.
 	Now func() time.Time
 	// Grace is how long runs may continue after the process was asked to stop. Handing back the remaining Turns may

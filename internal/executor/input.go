@@ -17,6 +17,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/apiclock"
 	"github.com/capstan-dev/capstan/internal/pace"
 	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
@@ -30,7 +31,7 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	e, t := r.executor, r.turn
 	found := new(v1alpha1.Agent)
 	key := types.NamespacedName{Namespace: t.Namespace, Name: t.Spec.AgentRef.Name}
-	if err := e.Client.Get(ctx, key, found); err != nil && (!apierrors.IsNotFound(err) || !r.endsWithoutAgent()) {
+	if err := e.object(ctx, key, found); err != nil && (!apierrors.IsNotFound(err) || !r.endsWithoutAgent()) {
 		return nil, fmt.Errorf("failed to get agent %q: %w", key.Name, err)
 	}
 	r.agent = e.agents.Of(versionOf(found), found) // thousands of Turns share one Agent
@@ -54,7 +55,8 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	in.Executor, in.Epoch = e.Name, r.epoch
+	in.Executor, in.Epoch, in.About = e.Name, r.epoch, translate.About(t, e.RecordLabels)
+	e.attach(&in, t, agent)
 	if in.Session != nil {
 		in.Session.OnLoss = e.onLoss(t)
 	}
@@ -83,7 +85,18 @@ func (r *run) input(ctx context.Context) (*turn.Input, error) {
 		in.Tools = e.Tools(ctx, agent)
 	}
 	in.HoldAnswer = r.suspended.Load
+	in.Budgets = e.budgetsOf(t, agent)
+	trace := e.Traces.Of(t)
+	in.Observer, in.TraceID = trace, trace.TraceID()
 	return &in, nil
+}
+
+// budgetsOf returns the function that returns the Budgets that apply to a Turn at present.
+func (e *Executor) budgetsOf(t *v1alpha1.Turn, agent *v1alpha1.Agent) func() []budget.Rule {
+	if e.Budgets == nil {
+		return nil
+	}
+	return func() []budget.Rule { return e.Budgets(t, agent.Labels) }
 }
 
 // endsWithoutAgent reports whether a Turn whose Agent is gone must end. Such a Turn needs no model, and its journal
@@ -125,7 +138,7 @@ func (e *Executor) preparation(
 	}
 	var profile v1alpha1.PromptProfile
 	key := types.NamespacedName{Namespace: t.Namespace, Name: agent.Spec.PromptProfileRef.Name}
-	if err := e.Client.Get(ctx, key, &profile); err != nil {
+	if err := e.object(ctx, key, &profile); err != nil {
 		if apierrors.IsNotFound(err) {
 			return prepare.Input{}, agentNotReady(agent.Name, fmt.Sprintf("PromptProfile %q does not exist", key.Name))
 		}
@@ -155,7 +168,7 @@ func awaitingConfigMap(err error, agent string) error {
 func (r *run) link(ctx context.Context, m v1alpha1.ModelReference) translate.Link {
 	e, t, l := r.executor, r.turn, translate.Link{Reference: m}
 	object := new(v1alpha1.ModelProvider)
-	if err := e.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: m.ProviderRef.Name}, object); err != nil {
+	if err := e.object(ctx, client.ObjectKey{Namespace: t.Namespace, Name: m.ProviderRef.Name}, object); err != nil {
 		cause := errors.New("the ModelProvider does not exist")
 		if !apierrors.IsNotFound(err) {
 			cause = fmt.Errorf("failed to get the ModelProvider: %w", err)

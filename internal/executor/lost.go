@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -145,6 +146,7 @@ func (r *run) endCutOff(ctx context.Context, cut *cutOffError) {
 		return
 	}
 	metrics.Ended(written, nil)
+	e.Traces.End(written, time.Time{})
 	if cut.Loss != nil {
 		metrics.JournalLost(written, metrics.LossInterrupted)
 		e.Events.Eventf(written, nil, corev1.EventTypeWarning, v1alpha1.EventJournalLost, "Interrupt", "%s", translate.Note(cut.Message))

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -83,25 +84,28 @@ func (r *run) decide(ctx context.Context, a loop.Approval) (*loop.Decision, erro
 	if err := e.Client.List(ctx, &known, client.InNamespace(t.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, unlistedDecisions(err)
 	}
-	d, err := e.decision(ctx, translate.ApprovalsFor(known.Items, t, a), t, a)
+	d, err := r.decision(ctx, translate.ApprovalsFor(known.Items, t, a), a)
 	if d != nil || err != nil || r.epoch == 1 {
 		return d, err
 	}
-	return e.decideLive(ctx, t, a)
+	return r.decideLive(ctx, a)
 }
 
 // decision returns the decision about a call, using only those ToolApprovals that may be used. The controller
 // reports why others may not.
-func (e *Executor) decision(ctx context.Context, about []v1alpha1.ToolApproval, t *v1alpha1.Turn, a loop.Approval) (*loop.Decision, error) {
-	checked, _, err := e.Approvals(ctx, about)
+func (r *run) decision(ctx context.Context, about []v1alpha1.ToolApproval, a loop.Approval) (*loop.Decision, error) {
+	e := r.executor
+	checks := approvals.Checks{Author: e.Approvals, Requester: e.Requesters}
+	counted, _, err := approvals.Counted(ctx, checks, e.Reader, r.agent, r.turn, about)
 	if err != nil {
 		return nil, &unreadError{err}
 	}
-	return translate.Decision(checked, t, a), nil
+	return translate.Decision(counted, r.turn, a), nil
 }
 
 // decideLive reads the decisions about the Turn from the API server, page by page.
-func (e *Executor) decideLive(ctx context.Context, t *v1alpha1.Turn, a loop.Approval) (*loop.Decision, error) {
+func (r *run) decideLive(ctx context.Context, a loop.Approval) (*loop.Decision, error) {
+	e, t := r.executor, r.turn
 	var about []v1alpha1.ToolApproval
 	ofTurn := []client.ListOption{client.MatchingFields{fieldApprovalTurn: t.Name}}
 	for next := client.Continue(""); ; {
@@ -116,7 +120,7 @@ func (e *Executor) decideLive(ctx context.Context, t *v1alpha1.Turn, a loop.Appr
 		}
 		about = append(about, translate.ApprovalsFor(page.Items, t, a)...)
 		if next = client.Continue(page.Continue); next == "" {
-			return e.decision(ctx, about, t, a)
+			return r.decision(ctx, about, a)
 		}
 	}
 }

@@ -138,7 +138,7 @@ func (r *run) run(ctx context.Context) {
 // writeOutcome writes the outcome of the run, if the Turn still belongs to this run. It is a separate function so that
 // its stack frame does not exist while the Turn waits for a model.
 func (r *run) writeOutcome(ctx context.Context, result *turn.Result, err error) {
-	log := r.executor.Log.WithValues("turn", r.key(), "epoch", r.epoch)
+	log := r.executor.Log.WithValues("turn", r.key(), "epoch", r.epoch, "requester", r.turn.Requester())
 	// The outcome is written even if the run was abandoned, as long as the Turn still belongs to this run.
 	write := context.WithoutCancel(ctx)
 	switch r.outcomeOf(result, err) {

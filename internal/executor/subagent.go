@@ -39,6 +39,7 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	if err != nil {
 		return tool.Result{Descendants: new(0)}, err
 	}
+	s.executor.Traces.Of(s.parent).AnnotateChild(wanted, c.Step, c.CallID)
 	// An earlier request, or an earlier run, may have created the child without seeing the response.
 	unseen := c.Attempt > 1
 	retry := backoff.NewExponentialBackOff()

@@ -39,7 +39,7 @@ func (r *run) toolbox(agent *v1alpha1.Agent) *toolbox.Box {
 
 // entry reads the object that an entry of the Agent's tools names.
 func (r *run) entry(ctx context.Context, agent *v1alpha1.Agent, kind, name string, object client.Object) error {
-	err := r.executor.Client.Get(ctx, client.ObjectKey{Namespace: r.turn.Namespace, Name: name}, object)
+	err := r.executor.object(ctx, client.ObjectKey{Namespace: r.turn.Namespace, Name: name}, object)
 	if apierrors.IsNotFound(err) {
 		return agentNotReady(agent.Name, fmt.Sprintf("%s %q does not exist", kind, name))
 	}
@@ -54,7 +54,7 @@ func (e *Executor) pinned(ctx context.Context, agent *v1alpha1.Agent) ([]string,
 	}
 	var profile v1alpha1.PromptProfile
 	key := client.ObjectKey{Namespace: agent.Namespace, Name: agent.Spec.PromptProfileRef.Name}
-	if err := e.Client.Get(ctx, key, &profile); client.IgnoreNotFound(err) != nil {
+	if err := e.object(ctx, key, &profile); client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("failed to get prompt profile %q: %w", key.Name, err)
 	}
 	return profile.Spec.PinnedTools, nil

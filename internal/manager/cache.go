@@ -13,13 +13,15 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
+	"github.com/capstan-dev/capstan/internal/runtime/span"
 )
 
 // cacheOptions returns the options of the cache, so that this process keeps only the objects that it uses. share
-// replaces the spec of a Turn by an equal one that its run holds.
-func cacheOptions(o Options, share func(*v1alpha1.Turn)) cache.Options {
+// replaces the spec of a Turn by an equal one that its run holds. objects counts the others.
+func cacheOptions(o Options, share func(*v1alpha1.Turn), objects *objectbudget.Budget) cache.Options {
 	options := cache.Options{
-		DefaultTransform: withoutBookkeeping,
+		DefaultTransform: objects.Transform(withoutBookkeeping),
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.Turn{}:    {Field: turnsOf(o), Transform: withoutRequests(o.ExecutorName, share)},
 			&corev1.ConfigMap{}: {Transform: identityOnly},
@@ -48,9 +50,14 @@ func turnsOf(o Options) fields.Selector {
 	return fields.AndSelectors(fields.OneTermEqualSelector(controller.FieldExecutor, o.ExecutorName), unfinished)
 }
 
+// maxAgentLabels is the number of labels that an Agent may have in the cache. Of an Agent with more, only Capstan's own
+// labels are kept, and a Budget that selects Agents by other labels does not select it.
+const maxAgentLabels = 64
+
 // withoutBookkeeping removes unused metadata from an object before it is cached: managed fields, and the
 // annotations and labels of others. Only the size of an object bounds these, so one namespace could otherwise fill
-// the memory of all. A write of status does not change them. Leases keep their annotations, which hold their data.
+// the memory of all. A write of status does not change them. Leases keep their annotations, which hold their data, and
+// Turns keep the trace of their caller.
 func withoutBookkeeping(in any) (any, error) {
 	o, err := meta.Accessor(in)
 	if err != nil {
@@ -64,8 +71,15 @@ func withoutBookkeeping(in any) (any, error) {
 	if _, isLease := in.(*coordinationv1.Lease); isLease {
 		return in, nil
 	}
-	if o.GetAnnotations() != nil {
-		o.SetAnnotations(nil)
+	var kept map[string]string
+	if _, isTurn := in.(*v1alpha1.Turn); isTurn {
+		kept = span.Kept(o.GetAnnotations())
+	}
+	if len(o.GetAnnotations()) > len(kept) && !objectbudget.IsLeftOut(o) {
+		o.SetAnnotations(kept)
+	}
+	if _, isAgent := in.(*v1alpha1.Agent); isAgent && len(o.GetLabels()) <= maxAgentLabels {
+		return in, nil // Budgets select Agents by their labels
 	}
 	if own := controller.OwnLabels(o.GetLabels()); len(own) < len(o.GetLabels()) {
 		o.SetLabels(own)

@@ -25,32 +25,43 @@ import (
 // the API server, because their texts are not cached. Each reader reads a ConfigMap only once, so that all texts of
 // one preparation have the same version. A reader is not safe for concurrent use.
 func configMapReader(r client.Reader) func(namespace string) translate.ConfigMaps {
+	return readerOf(r, func(m *corev1.ConfigMap) map[string]string { return m.Data })
+}
+
+// contentReader is configMapReader for contents, which may be binary.
+func contentReader(r client.Reader) func(namespace string) translate.ConfigMaps {
+	return readerOf(r, func(m *corev1.ConfigMap) map[string]string { return translate.ConfigMapContents(m.Data, m.BinaryData) })
+}
+
+func readerOf(r client.Reader, data func(*corev1.ConfigMap) map[string]string) func(namespace string) translate.ConfigMaps {
 	return func(namespace string) translate.ConfigMaps {
 		known := map[string]map[string]string{} // by name; nil if the ConfigMap does not exist
 		return func(ctx context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
-			data, ok := known[ref.Name]
+			values, ok := known[ref.Name]
 			if !ok {
 				var err error
-				if data, err = configMapData(ctx, r, types.NamespacedName{Namespace: namespace, Name: ref.Name}); err != nil {
+				if values, err = configMapData(ctx, r, types.NamespacedName{Namespace: namespace, Name: ref.Name}, data); err != nil {
 					return "", err
 				}
-				known[ref.Name] = data
+				known[ref.Name] = values
 			}
-			return translate.ConfigMapValue(ref, data)
+			return translate.ConfigMapValue(ref, values)
 		}
 	}
 }
 
 // configMapData returns the data of a ConfigMap, or nil if it does not exist.
-func configMapData(ctx context.Context, r client.Reader, key types.NamespacedName) (map[string]string, error) {
+func configMapData(
+	ctx context.Context, r client.Reader, key types.NamespacedName, data func(*corev1.ConfigMap) map[string]string,
+) (map[string]string, error) {
 	var m corev1.ConfigMap
 	if err := r.Get(ctx, key, &m); err != nil {
 		return nil, client.IgnoreNotFound(err)
 	}
-	if m.Data == nil {
-		return map[string]string{}, nil
+	if values := data(&m); values != nil {
+		return values, nil
 	}
-	return m.Data, nil
+	return map[string]string{}, nil
 }
 
 // configMapsSeen returns the reader that shows whether a ConfigMap exists, and the interval at which objects that

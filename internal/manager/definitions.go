@@ -18,7 +18,7 @@ import (
 )
 
 // kinds are the resources of capstan.dev that a manager needs.
-var kinds = []string{"agents", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns"}
+var kinds = []string{"agents", "budgets", "modelproviders", "promptprofiles", "sessions", "toolapprovals", "toolservers", "turns"}
 
 // errNoDefinitions means that CustomResourceDefinitions are missing; the wrapping error names them.
 var errNoDefinitions = errors.New("install them with the chart (crds.install) or with make install")

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/scheduler"
 )
 
@@ -25,7 +26,8 @@ func (p *parts) addLimits(ctx context.Context) error {
 		return fmt.Errorf("failed to watch ModelProviders: %w", err)
 	}
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{UpdateFunc: func(_, after any) {
-		if changed, ok := after.(*v1alpha1.ModelProvider); ok {
+		// The cache may have left out the limits of an object
+		if changed, ok := after.(*v1alpha1.ModelProvider); ok && !objectbudget.IsLeftOut(changed) {
 			p.providers.Changed(changed)
 		}
 	}}); err != nil {

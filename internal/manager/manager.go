@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -29,12 +31,14 @@ import (
 	"github.com/capstan-dev/capstan/internal/barrier"
 	"github.com/capstan-dev/capstan/internal/fairgate"
 	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/secrets"
 	"github.com/capstan-dev/capstan/internal/skillfile"
 	"github.com/capstan-dev/capstan/internal/statuswriter"
 	"github.com/capstan-dev/capstan/internal/toolservers"
+	"github.com/capstan-dev/capstan/internal/tracing"
 )
 
 // Scheme returns a scheme with the kinds that the manager uses.
@@ -75,9 +79,14 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		options: o, memory: limit.NewBudget(), shared: at.shared(), now: clock.Now, local: o.Hooks.clock(),
 		credentials: credentials, log: log,
 	}
+	p.objects = objectbudget.New(p.memory)
 	if p.policy, err = o.netPolicy(); err != nil {
 		return err
 	}
+	if p.traces, err = tracing.FromEnvironment(ctx, os.LookupEnv, credentials.RedactFunc, log.WithName("traces")); err != nil {
+		return err
+	}
+	defer p.closeTraces(ctx)
 	if p.ceiling, err = o.ceiling(); err != nil {
 		return fmt.Errorf("--limits: %w", err)
 	}
@@ -130,7 +139,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	if err := checkWatched(ctx, p.clientset, o.WatchNamespaces, log); err != nil {
 		return err
 	}
-	if p.manager, err = newManager(o, p.config, lock, p.access, p.specs.Share, log); err != nil {
+	if p.manager, err = newManager(o, p.config, lock, p.access, cacheOptions(o, p.specs.Share, p.objects), log); err != nil {
 		return err
 	}
 	p.events = barrier.Events(p.manager.GetEventRecorder("capstan"), p.credentials)
@@ -163,6 +172,7 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 		return err
 	}
 	p.approvals = approvalCheck(o, p.clientset, p.now, log)
+	p.requesters = requesterCheck(o, p.clientset, p.now, log)
 	read := secretReader(p.manager.GetAPIReader())
 	p.providers = providers.NewCache(read, time.Now, p.policy, p.memory)
 	p.providers.SetCredentialSet(p.credentials)
@@ -189,10 +199,22 @@ func Run(ctx context.Context, o Options, cfg *rest.Config, log logr.Logger) (err
 	return p.manager.Start(ctx)
 }
 
+// lastSpans is the time for which a process that stops sends its last spans.
+const lastSpans = 3 * time.Second
+
+// closeTraces sends the last spans. A collector that does not answer delays the end of the process only for lastSpans.
+func (p *parts) closeTraces(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
+	defer cancel()
+	if err := p.traces.Close(ctx); err != nil {
+		p.log.Error(err, "Failed to export traces; Turns are not affected")
+	}
+}
+
 // newManager creates the manager, which becomes the leader when it holds the Lease of lock. lock is nil if there is no
-// leader election. share is for the cache of Turns.
+// leader election.
 func newManager(
-	o Options, cfg *rest.Config, lock *leaderLock, guard *access.Guard, share func(*v1alpha1.Turn), log logr.Logger,
+	o Options, cfg *rest.Config, lock *leaderLock, guard *access.Guard, cached cache.Options, log logr.Logger,
 ) (ctrl.Manager, error) {
 	scheme, err := Scheme()
 	if err != nil {
@@ -214,7 +236,7 @@ func newManager(
 		GracefulShutdownTimeout:       &stop,
 		// The names of controllers must be unique per process, but tests start several managers in one process.
 		Controller: config.Controller{SkipNameValidation: new(true)},
-		Cache:      cacheOptions(o, share),
+		Cache:      cached,
 	}
 	if lock != nil {
 		options.LeaderElectionResourceLockInterface = lock
@@ -245,6 +267,9 @@ func (p *parts) add(ctx context.Context) (err error) {
 		return err
 	}
 	p.status = p.options.Hooks.status(p.client)
+	if err := p.budgets.Watch(ctx, p.manager.GetCache()); err != nil {
+		return err
+	}
 	if p.options.has(RoleController) {
 		if err := p.addController(ctx); err != nil {
 			return err

@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/scheduler"
 	"github.com/capstan-dev/capstan/internal/secrets"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -103,6 +104,13 @@ type Options struct {
 	// JournalRetention is how long the journal of a Turn or a Session is kept after its object was deleted. 0 means
 	// that it is not kept.
 	JournalRetention time.Duration
+	// RecordRetention is how long the record of a Turn is kept after the Turn ended, whether the Turn exists or not. 0
+	// means that it is not kept.
+	RecordRetention time.Duration
+	// MaxRecordsPerNamespace is the number of records that are kept for each namespace; at least 1.
+	MaxRecordsPerNamespace int
+	// RecordLabels are the keys of the labels of Turns that their records keep, at most turnrecord.MaxLabels.
+	RecordLabels []string
 	// JournalQuota and JournalQuotaPerNamespace are the bytes that the journals of all namespaces, and of each, may
 	// use, such as 20Gi. If one is empty, it is derived from the store's volume: see quota.Limits.
 	JournalQuota, JournalQuotaPerNamespace string
@@ -121,11 +129,17 @@ type Options struct {
 	// ApprovalPolicy is the name of the ValidatingAdmissionPolicy, and of its binding. Decisions about calls are
 	// used only if both exist. If the name is empty, approvals.DefaultPolicy applies.
 	ApprovalPolicy string
+	// RequesterPolicy is the name of the ValidatingAdmissionPolicy for requesters, and of its binding. Approvals of
+	// Agents that forbid those of the requester are used only if both exist. If the name is empty,
+	// approvals.DefaultRequesterPolicy applies.
+	RequesterPolicy string
 	// RolePrefix is how the names of this installation's ClusterRoles for people begin. Messages that name such a
 	// role use it. It is empty if there are no such roles.
 	RolePrefix string
 	// TrustDecidedBy allows decisions to be used without that policy.
 	TrustDecidedBy bool
+	// TrustRequestedBy uses the requesters of Turns without that policy.
+	TrustRequestedBy bool
 	// Hooks can replace the connections between the parts of this process.
 	Hooks Hooks
 }
@@ -196,6 +210,14 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 	f.DurationVar(&o.JournalRetention, "journal-retention", 24*time.Hour,
 		"how long the journal of a Turn or a Session is kept after its object was deleted, such as 24h or 30m "+
 			"(h is the largest unit); 0 means that it is not kept")
+	f.DurationVar(&o.RecordRetention, "record-retention", 90*24*time.Hour,
+		"how long the record of a Turn is kept after the Turn ended, such as 2160h (h is the largest unit), whether the Turn "+
+			"still exists or not; 0 means that it is not kept")
+	f.IntVar(&o.MaxRecordsPerNamespace, "max-records-per-namespace", 100_000,
+		"number of records of Turns that are kept for each namespace; beyond it, the oldest ones are deleted")
+	f.StringSliceVar(&o.RecordLabels, "record-labels", nil,
+		"keys of the labels of Turns that their records keep, separated by commas, at most 16, such as team,example.com/cost-center; "+
+			"default: none")
 	f.StringVar(&o.JournalQuota, "journal-quota", "",
 		"bytes that all journals may use, such as 20Gi; at 80 % new Turns wait, and at 100 % running Turns wait "+
 			"as well; default: nine tenths of the volume with SQLite, no quota with PostgreSQL")
@@ -229,12 +251,19 @@ func (o *Options) AddFlags(f *pflag.FlagSet) {
 		"name of the ValidatingAdmissionPolicy, and of its binding, by which the API server ensures that no "+
 			"user decides about a tool call in the name of another; decisions are used only if both exist. "+
 			"config/policy and the chart install them")
+	f.StringVar(&o.RequesterPolicy, "requester-policy", approvals.DefaultRequesterPolicy,
+		"name of the ValidatingAdmissionPolicy, and of its binding, by which the API server ensures that no "+
+			"user creates a Turn in the name of another; approvals of Agents with approval.forbidRequester are used only "+
+			"if both exist. config/policy and the chart install them")
 	f.StringVar(&o.RolePrefix, "role-prefix", "capstan",
 		"beginning of the names of the ClusterRoles for people, such as capstan in capstan-turn-reader, for "+
 			"messages that name a role; empty if there are none")
 	f.BoolVar(&o.TrustDecidedBy, "trust-decided-by", false,
 		"use decisions about tool calls without that policy; set it only if something else ensures that "+
 			"spec.decidedBy of a ToolApproval is the user who creates it")
+	f.BoolVar(&o.TrustRequestedBy, "trust-requested-by", false,
+		"use the requesters of Turns without that policy; set it only if something else ensures that "+
+			"spec.requestedBy of a Turn is the user who creates it")
 }
 
 // Memory returns how much memory the process may use.
@@ -349,10 +378,21 @@ func (o *Options) Validate() error {
 	}
 	check(o.JournalRetention >= 0 && o.JournalRetention <= maxRetention, "--journal-retention %s must be from 0 to %s",
 		o.JournalRetention, maxRetention)
+	check(o.RecordRetention >= 0 && o.RecordRetention <= maxRetention, "--record-retention %s must be from 0 to %s",
+		o.RecordRetention, maxRetention)
+	check(o.MaxRecordsPerNamespace >= 1 && o.MaxRecordsPerNamespace <= 100_000_000,
+		"--max-records-per-namespace %d must be from 1 to 100000000", o.MaxRecordsPerNamespace)
+	check(len(o.RecordLabels) <= turnrecord.MaxLabels,
+		"--record-labels: %d keys are more than %d", len(o.RecordLabels), turnrecord.MaxLabels)
+	for _, key := range o.RecordLabels {
+		check(len(validation.IsQualifiedName(key)) == 0, "--record-labels: %q must be the key of a label", key)
+	}
 	check(o.RolePrefix == "" || len(validation.IsDNS1123Subdomain(o.RolePrefix)) == 0,
 		"--role-prefix %q must be a valid beginning of the names of ClusterRoles", o.RolePrefix)
 	check(o.ApprovalPolicy == "" || len(validation.IsDNS1123Subdomain(o.ApprovalPolicy)) == 0,
 		"--approval-policy %q must be the name of a ValidatingAdmissionPolicy", o.ApprovalPolicy)
+	check(o.RequesterPolicy == "" || len(validation.IsDNS1123Subdomain(o.RequesterPolicy)) == 0,
+		"--requester-policy %q must be the name of a ValidatingAdmissionPolicy", o.RequesterPolicy)
 	_, wrong = o.quotas()
 	check(wrong == nil, "%w", wrong)
 	_, wrong = netpolicy.ParseCluster(o.ClusterCIDRs)

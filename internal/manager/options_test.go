@@ -35,11 +35,13 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 	want := Options{
 		Roles: []string{RoleController, RoleExecutor}, JournalRetention: 24 * time.Hour,
+		RecordRetention: 90 * 24 * time.Hour, MaxRecordsPerNamespace: 100_000,
 		MaxRunningTurnsPerNamespace: "90%", MaxQueuedTurnsPerNamespace: 10_000,
 		DataDir: "data", WorkloadTokenDir: "/var/run/secrets/capstan", Namespace: "capstan-system", ExecutorName: "manager-0",
 		MetricsBindAddress: "127.0.0.1:8080", HealthProbeBindAddress: "127.0.0.1:8081", ReadBindAddress: "127.0.0.1:8082",
 		ReadTLSBindAddress: "0", RolePrefix: "capstan", LogFormat: "json", LogLevel: "info",
 		ShutdownGraceSeconds: 25, ProbeIntervalSeconds: 60, ApprovalPolicy: "capstan-toolapprovals",
+		RequesterPolicy: "capstan-requesters",
 	}
 	if diff := cmp.Diff(want, o); diff != "" {
 		t.Errorf("the defaults are others (-want +got):\n%s", diff)
@@ -74,12 +76,17 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 		{"CAPSTAN_SKILLS_FILE", "/skills.yaml", "skills-file"},
 		{"CAPSTAN_ROLES", "[executor]", "roles"},
 		{"CAPSTAN_JOURNAL_RETENTION", "36h0m0s", "journal-retention"},
+		{"CAPSTAN_RECORD_RETENTION", "36h0m0s", "record-retention"},
+		{"CAPSTAN_MAX_RECORDS_PER_NAMESPACE", "9", "max-records-per-namespace"},
+		{"CAPSTAN_RECORD_LABELS", "[team,example.com/unit]", "record-labels"},
 		{"CAPSTAN_TOOL_ALLOW_CIDRS", "[127.0.0.0/8,::1/128]", "tool-allow-cidrs"},
 		{"CAPSTAN_LIMITS", "[maxCost=2.50,maxSteps=20]", "limits"},
 		{"CAPSTAN_APPROVAL_POLICY", "p", "approval-policy"},
 		{"CAPSTAN_READ_TLS_BIND_ADDRESS", ":8444", "read-tls-bind-address"},
 		{"CAPSTAN_ROLE_PREFIX", "p", "role-prefix"},
 		{"CAPSTAN_TRUST_DECIDED_BY", "true", "trust-decided-by"},
+		{"CAPSTAN_REQUESTER_POLICY", "p", "requester-policy"},
+		{"CAPSTAN_TRUST_REQUESTED_BY", "true", "trust-requested-by"},
 		{"CAPSTAN_JOURNAL_QUOTA", "20Gi", "journal-quota"},
 		{"CAPSTAN_JOURNAL_QUOTA_PER_NAMESPACE", "2Gi", "journal-quota-per-namespace"},
 		{"CAPSTAN_TOOL_DENY_CIDRS", "[10.0.0.0/8]", "tool-deny-cidrs"},
@@ -108,8 +115,8 @@ func TestEveryFlagHasHelpAndAnEnvironmentVariable(t *testing.T) {
 	o.AddFlags(f)
 	count := 0
 	f.VisitAll(func(*pflag.Flag) { count++ })
-	if count != 38 {
-		t.Errorf("there are %d flags; the table above has 38", count)
+	if count != 43 {
+		t.Errorf("there are %d flags; the table above has 43", count)
 	}
 }
 
@@ -214,6 +221,15 @@ func TestValidate(t *testing.T) {
 		"a network with an address": {
 			func(o *Options) { o.ToolDenyCIDRs = []string{"10.0.0.1/8"} },
 			`--tool-deny-cidrs: "10.0.0.1/8" has bits beyond its length: write 10.0.0.0/8`,
+		},
+		"a negative retention of records": {
+			func(o *Options) { o.RecordRetention = -time.Second }, "--record-retention -1s must be from 0",
+		},
+		"no records":      {func(o *Options) { o.MaxRecordsPerNamespace = 0 }, "--max-records-per-namespace 0 must be from 1"},
+		"too many labels": {func(o *Options) { o.RecordLabels = make([]string, 17) }, "--record-labels: 17 keys are more than 16"},
+		"no label": {
+			func(o *Options) { o.RecordLabels = []string{"a b"} },
+			`--record-labels: "a b" must be the key of a label`,
 		},
 		"a negative retention": {func(o *Options) { o.JournalRetention = -time.Second }, "--journal-retention -1s must be from 0"},
 		"an invalid quota": {

@@ -18,27 +18,37 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/approvals"
+	"github.com/capstan-dev/capstan/internal/budgets"
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/clusternet"
 	"github.com/capstan-dev/capstan/internal/controller"
 	"github.com/capstan-dev/capstan/internal/executor"
 	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/fetch"
 	"github.com/capstan-dev/capstan/internal/journalgc"
 	"github.com/capstan-dev/capstan/internal/metrics"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
 	"github.com/capstan-dev/capstan/internal/providers"
 	"github.com/capstan-dev/capstan/internal/quota"
 	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/recordkeeper"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/toolservers"
+	"github.com/capstan-dev/capstan/internal/tracing"
+	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
 
 // maxEndings is the number of Turns that are worked on at once to end them before they ask a model, and
 // endingsOfNamespace that of a namespace while others wait. Most such Turns end within milliseconds.
 const maxEndings, endingsOfNamespace = 32, 8
+
+// maxLiveReads is the number of objects that runs read from the API server at once because the cache has no memory for
+// them, and liveReadsOfNamespace that of a namespace while others wait.
+const maxLiveReads, liveReadsOfNamespace = 8, 2
 
 // parts are the parts of a process that its roles use.
 type parts struct {
@@ -64,6 +74,10 @@ type parts struct {
 	identity *store.Tracker
 	// approvals checks which decisions about calls may be used.
 	approvals approvals.Check
+	// requesters checks whether the API server has checked the requester of a Turn.
+	requesters approvals.RequesterCheck
+	// budgets are the Budgets of all namespaces.
+	budgets budgets.Set
 	// ceiling has the ceilings of the limits of all Turns.
 	ceiling *v1alpha1.Limits
 	// policy decides at which addresses tool servers and model providers may be reached.
@@ -72,6 +86,8 @@ type parts struct {
 	specs executor.Specs
 	// memory is the budget that namespaces share.
 	memory *bytebudget.Budget
+	// objects counts the objects in the cache.
+	objects *objectbudget.Budget
 	// providers and servers are the connections that all roles share.
 	providers *providers.Cache
 	servers   *toolservers.Cache
@@ -82,6 +98,8 @@ type parts struct {
 	reads            *readapi.Server
 	leaseAnnotations map[string]string
 	skills           []prepare.Skill
+	// traces exports the parts of Turns as spans.
+	traces *tracing.Provider
 	// now returns the time by the clock of the API server, which all times in a status use. local returns the time
 	// by the clock of this machine, which decides when Leases expire.
 	now, local func() time.Time
@@ -104,9 +122,11 @@ func (p *parts) addController(ctx context.Context) error {
 		return fmt.Errorf("--max-running-turns-per-namespace: %w", err)
 	}
 	circuits := &controller.OpenCircuits{}
+	leftOut := &controller.LeftOut{Client: p.client, Live: mgr.GetAPIReader(), Objects: p.objects, Now: p.now}
 	turns := &controller.TurnReconciler{
 		Client: p.status, Events: p.events, Now: p.now, Reader: seen, Live: mgr.GetAPIReader(), Recheck: recheck,
-		Approvals: p.approvals, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
+		Approvals: p.approvals, Requesters: p.requesters, Ceiling: p.ceiling, Limits: limits, Circuits: circuits,
+		Budgets: &p.budgets, Traces: p.traces,
 	}
 	turns.Executors = &controller.ExecutorReconciler{
 		Client: p.client, Live: mgr.GetAPIReader(), Now: p.local,
@@ -119,14 +139,19 @@ func (p *parts) addController(ctx context.Context) error {
 	}
 	probeInterval := time.Duration(o.ProbeIntervalSeconds) * time.Second
 	for _, r := range []interface{ SetupWithManager(ctrl.Manager) error }{
-		&controller.PromptProfileReconciler{Client: p.client, Now: p.now, ConfigMaps: configMaps, Recheck: recheck},
+		&controller.PromptProfileReconciler{
+			Client: p.client, Now: p.now, ConfigMaps: configMaps, Recheck: recheck, LeftOut: leftOut,
+		},
 		&controller.ModelProviderReconciler{
 			Client: p.client, Events: p.events, Providers: p.providers, Now: p.now,
-			ProbeInterval: probeInterval, Circuits: circuits,
+			ProbeInterval: probeInterval, Circuits: circuits, LeftOut: leftOut,
 		},
-		&controller.ToolServerReconciler{Client: p.client, Events: p.events, Servers: p.servers, Now: p.now, ProbeInterval: probeInterval},
+		&controller.ToolServerReconciler{
+			Client: p.client, Events: p.events, Servers: p.servers, Now: p.now, ProbeInterval: probeInterval, LeftOut: leftOut,
+		},
 		&controller.AgentReconciler{
 			Client: p.client, Now: p.now, ConfigMaps: configMaps, ManagerSkills: p.skills, Recheck: recheck, ProbeInterval: probeInterval,
+			LeftOut: leftOut,
 		},
 		&controller.SessionReconciler{Client: p.client, Live: mgr.GetAPIReader(), Now: p.now, Turns: turns},
 		turns,
@@ -166,7 +191,7 @@ func (p *parts) addKeepers() error {
 	if err != nil {
 		return fmt.Errorf("failed to create a client that can watch: %w", err)
 	}
-	engine := &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now}
+	engine := &turn.Engine{Journal: p.options.Hooks.journal(p.store), Now: p.now, ReasonOf: turnstatus.ReasonOf}
 	charger := &executor.Charger{
 		Engine: engine, Reader: mgr.GetAPIReader(), Client: p.status, Now: p.now,
 		Log: p.log.WithName("journalgc"),
@@ -180,9 +205,22 @@ func (p *parts) addKeepers() error {
 	if err := mgr.Add(journals); err != nil {
 		return err
 	}
+	if err := mgr.Add(&budgets.Keeper{
+		Ledger: p.store, Set: &p.budgets, Client: p.client, Events: p.events, Now: p.now, Log: p.log.WithName("budgets"),
+	}); err != nil {
+		return err
+	}
+	records := &recordkeeper.Keeper{
+		Store: p.store, Reader: mgr.GetAPIReader(), Namespaces: p.options.WatchNamespaces, Labels: p.options.RecordLabels,
+		Retention: p.options.RecordRetention, MostPerNamespace: p.options.MaxRecordsPerNamespace, Now: p.now,
+		Log: p.log.WithName("records"),
+	}
+	if err := mgr.Add(records); err != nil {
+		return err
+	}
 	return mgr.Add(&controller.FinishedTurns{
 		Client: p.client, Reader: mgr.GetAPIReader(), Watcher: watcher, Namespaces: p.options.WatchNamespaces,
-		Journals: journals, Now: p.now, Log: p.log.WithName("finished-turns"),
+		Journals: journals, Records: records, Now: p.now, Log: p.log.WithName("finished-turns"),
 	})
 }
 
@@ -192,7 +230,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 	if !o.has(RoleController) { // otherwise the reconcilers have them in the cache
 		for _, kind := range []client.Object{
 			&v1alpha1.Turn{}, &v1alpha1.Agent{}, &v1alpha1.PromptProfile{}, &v1alpha1.ModelProvider{}, &v1alpha1.Session{},
-			&v1alpha1.ToolServer{}, &v1alpha1.ToolApproval{},
+			&v1alpha1.ToolServer{}, &v1alpha1.ToolApproval{}, &v1alpha1.Budget{},
 		} {
 			if _, err := mgr.GetCache().GetInformer(ctx, kind); err != nil {
 				return fmt.Errorf("failed to watch %T: %w", kind, err)
@@ -210,7 +248,7 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		LeaseAnnotations: p.leaseAnnotations, Store: p.identity,
 		Client: p.status, Reader: mgr.GetAPIReader(), Cache: mgr.GetCache(), Leases: p.clientset, Events: p.events,
 		Engine: &turn.Engine{
-			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now,
+			Journal: meter.Journal(o.Hooks.journal(p.store)), Now: p.now, ReasonOf: turnstatus.ReasonOf,
 			Waiting: func(in turn.Input, err error, again time.Duration) {
 				log.Error(err, "Failed to write the journal of a turn, trying again",
 					"turn", client.ObjectKey{Namespace: in.Namespace, Name: in.Name}, "in", again.Round(time.Millisecond).String())
@@ -218,10 +256,14 @@ func (p *parts) addExecutor(ctx context.Context) error {
 		},
 		Provider: o.Hooks.provider(p.providers), Gates: p.providers,
 		Tools: o.Hooks.Tools, Servers: o.Hooks.servers(p.servers), Credentials: p.credentials,
-		Approvals: p.approvals, Ceiling: p.ceiling, Memory: p.memory, Specs: &p.specs,
-		ConfigMaps: configMapReader(mgr.GetAPIReader()), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
-		Processors: p.processors, Writes: fairgate.NewPreWriteGate(), Endings: fairgate.New(maxEndings, endingsOfNamespace),
-		Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
+		Approvals: p.approvals, Requesters: p.requesters, Budgets: p.budgets.Rules, Ceiling: p.ceiling, Memory: p.memory,
+		Specs:      &p.specs,
+		ConfigMaps: configMapReader(mgr.GetAPIReader()), Contents: contentReader(mgr.GetAPIReader()),
+		Fetch: fetch.For(p.policy), ManagerSkills: p.skills, Quota: meter.Last, Forecast: meter.Forecast,
+		Traces: p.traces, Processors: p.processors, Writes: fairgate.NewPreWriteGate(),
+		Endings:      fairgate.New(maxEndings, endingsOfNamespace),
+		LiveReads:    fairgate.New(maxLiveReads, liveReadsOfNamespace),
+		RecordLabels: o.RecordLabels, Stopping: p.writes.Open, Now: p.now, Grace: o.grace(), Log: log,
 	}
 	meter.Changed = runs.Measured
 	return errors.Join(mgr.Add(runs), mgr.Add(meter))
@@ -235,4 +277,14 @@ func approvalCheck(o Options, clientset kubernetes.Interface, now func() time.Ti
 	}
 	name := cmp.Or(o.ApprovalPolicy, approvals.DefaultPolicy)
 	return approvals.NewPolicy(name, clientset.AdmissionregistrationV1(), now, log.WithName("approvals")).Check
+}
+
+// requesterCheck returns the check for whether the API server has checked the requester of a Turn.
+func requesterCheck(o Options, clientset kubernetes.Interface, now func() time.Time, log logr.Logger) approvals.RequesterCheck {
+	if o.TrustRequestedBy {
+		log.Info("Using the requesters of Turns without checking them, because --trust-requested-by is set")
+		return approvals.TrustRequesters
+	}
+	name := cmp.Or(o.RequesterPolicy, approvals.DefaultRequesterPolicy)
+	return approvals.NewRequesterPolicy(name, clientset.AdmissionregistrationV1(), now, log.WithName("requesters")).CheckRequester
 }

@@ -30,7 +30,7 @@ type Options struct {
 // path "-".
 //
 // It keeps Agents, PromptProfiles, ModelProviders, ToolServers, Turns, Sessions, ConfigMaps and Secrets. It
-// validates ToolApprovals and then ignores them. If a manifest has mistakes, the error is an Errors with all of
+// validates Budgets and ToolApprovals and then ignores them. If a manifest has mistakes, the error is an Errors with all of
 // them; any other error means that the embedded schemas cannot be used.
 func Load(ctx context.Context, paths []string, opts Options) (*Set, error) {
 	if len(paths) == 0 {
@@ -172,10 +172,8 @@ func (l *loader) addOurs(ctx context.Context, at origin, version schema.GroupVer
 	if !l.register(at, key, findings) {
 		return
 	}
-	if kind == "ToolApproval" {
-		l.set.Ignored = append(l.set.Ignored, fmt.Sprintf(
-			"%s: %s: ignored: a ToolApproval decides about a Turn in a cluster; capstan run asks for decisions, or takes --approve",
-			at, describe(kind, key.Namespace, key.Name)))
+	if why := ignored[kind]; why != "" {
+		l.set.Ignored = append(l.set.Ignored, fmt.Sprintf("%s: %s: ignored: %s", at, describe(kind, key.Namespace, key.Name), why))
 		return
 	}
 	if err := l.set.store(kind, key.NamespacedName, object); err != nil {
@@ -202,6 +200,12 @@ func (l *loader) report(at origin, key objectKey, f finding) {
 		File: at.file, Line: at.line, Kind: key.kind, Namespace: key.Namespace, Name: key.Name,
 		Field: f.field, Message: f.message,
 	})
+}
+
+// ignored has the kinds whose objects are validated and then left out, and why.
+var ignored = map[string]string{
+	"Budget":       "a Budget limits the Turns of a cluster, whose store counts them; for one Turn, use its limits",
+	"ToolApproval": "a ToolApproval decides about a Turn in a cluster; capstan run asks for decisions, or takes --approve",
 }
 
 // store adds a valid object to the objects of its kind.

@@ -166,13 +166,15 @@ func TestLoadRefuses(t *testing.T) {
 			"it is a mistake, not an object of another system",
 			map[string]string{"a.yaml": strings.Replace(turn, "kind: Turn", "kind: Trun", 1)},
 			[]string{"a.yaml: Trun first: unknown kind in capstan.dev/v1alpha1: " +
-				"must be one of Agent, ModelProvider, PromptProfile, Session, ToolApproval, ToolServer, Turn in capstan.dev/v1alpha1"},
+				"must be one of Agent, Budget, ModelProvider, PromptProfile, Session, ToolApproval, ToolServer, " +
+				"Turn in capstan.dev/v1alpha1"},
 		},
 		"an unknown version of ours": {
 			"its fields may mean other things",
 			map[string]string{"a.yaml": strings.Replace(turn, "v1alpha1", "v2", 1)},
 			[]string{"a.yaml: Turn first: unknown kind in capstan.dev/v2: " +
-				"must be one of Agent, ModelProvider, PromptProfile, Session, ToolApproval, ToolServer, Turn in capstan.dev/v1alpha1"},
+				"must be one of Agent, Budget, ModelProvider, PromptProfile, Session, ToolApproval, ToolServer, " +
+				"Turn in capstan.dev/v1alpha1"},
 		},
 		"no kind": {
 			"its kind is unknown",

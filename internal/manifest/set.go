@@ -18,7 +18,7 @@ import (
 // no API server has stored them. The objects belong to the Set and must not be changed.
 type Set struct {
 	// Ignored has one line for each object that Load left out: objects of kinds that Capstan does not use, and
-	// ToolApprovals, which decide about Turns in a cluster.
+	// Budgets and ToolApprovals, which are about the Turns of a cluster.
 	Ignored []string
 
 	agents     map[types.NamespacedName]*v1alpha1.Agent

@@ -69,6 +69,16 @@ func TestSecretFromEnvIsSetInTheNamespaceOfAToolServer(t *testing.T) {
 	}
 }
 
+func TestBudgetIsValidatedAndIgnored(t *testing.T) {
+	t.Parallel()
+	const budget = "apiVersion: capstan.dev/v1alpha1\nkind: Budget\nmetadata: {name: day}\nspec: {period: Day, limits: {tokens: 9}}\n"
+	want := []string{"-:1: Budget default/day: ignored: a Budget limits the Turns of a cluster, whose store counts them; " +
+		"for one Turn, use its limits"}
+	if diff := cmp.Diff(want, loaded(t, budget, turn).Ignored); diff != "" {
+		t.Errorf("Ignored (-want +got):\n%s", diff)
+	}
+}
+
 func TestToolApprovalIsValidatedAndIgnored(t *testing.T) {
 	t.Parallel()
 	want := []string{"-:1: ToolApproval default/first-1: ignored: a ToolApproval decides about a Turn in a " +

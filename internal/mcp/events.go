@@ -17,7 +17,7 @@ import (
 func (s *stream) event() ([]byte, error) {
 	var data []byte
 	message := true
-	s.size = 0
+	s.size, s.oversized = 0, false
 	s.flow.Wait(s.ctx)
 	for {
 		line, err := s.readLine()
@@ -25,7 +25,7 @@ func (s *stream) event() ([]byte, error) {
 			return nil, err
 		}
 		if len(line) == 0 {
-			if !message {
+			if !message || s.oversized {
 				data = nil
 			}
 			return data, nil
@@ -65,13 +65,20 @@ func (s *stream) readLine() ([]byte, error) {
 		if s.left -= len(part); s.left < 0 {
 			return nil, errTooLong
 		}
-		if s.size += len(part); s.size > unreservedBytes && !s.standing {
+		s.size += len(part)
+		s.oversized = s.oversized || s.standing && s.size > unreservedBytes
+		if s.size > unreservedBytes && !s.standing {
 			if _, err := s.ex.reserve(s.ctx, s.wire, int64(s.size), MaxResponseBytes, s.cancel); err != nil {
 				return nil, err
 			}
 			s.ex.countReceived(len(part))
 		}
-		s.line = append(s.line, part...)
+		switch {
+		case !s.oversized:
+			s.line = append(s.line, part...)
+		case len(s.line) == 0 && len(bytes.TrimRight(part, "\r\n")) > 0:
+			s.line = append(s.line, ':') // the line is skipped like a comment
+		}
 		if err == nil {
 			return bytes.TrimRight(s.line, "\r\n"), nil
 		}

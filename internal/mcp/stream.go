@@ -17,8 +17,8 @@ import (
 
 const (
 	// maxNoticeBytes is the maximum size of an event in the standing stream. No memory is reserved for it, and each
-	// ToolServer may have such a stream. The important events, changes of the tools and pings, have less than 1
-	// KiB.
+	// ToolServer may have such a stream, so an event of more than unreservedBytes is read and not kept. The important
+	// events, changes of the tools and pings, have less than 1 KiB.
 	maxNoticeBytes = 64 << 10
 	// maxResumes is how often the stream of a response is resumed without a new message.
 	maxResumes = 3
@@ -48,9 +48,11 @@ type stream struct {
 	body  io.ReadCloser
 	lines *bufio.Reader
 	size  int // size of the current event in bytes
-	line  []byte
-	left  int // number of bytes that may still be read
-	flow  fairgate.Flow
+	// oversized is true from the moment when an event of the standing stream is too large to be kept.
+	oversized bool
+	line      []byte
+	left      int // number of bytes that may still be read
+	flow      fairgate.Flow
 
 	lastID  string
 	retry   time.Duration // requested by the server; 0 if it has not requested any

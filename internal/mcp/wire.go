@@ -15,6 +15,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/bytebudget"
 	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/span"
 )
 
 const (
@@ -154,6 +155,9 @@ func (w *wire) brief(req *http.Request) (*http.Response, error) {
 func (w *wire) do(req *http.Request) (*http.Response, error) {
 	out := req.Clone(req.Context())
 	out.RequestURI = ""
+	if parent := span.HeaderOf(req.Context()); parent != "" && out.Header.Get(span.Header) == "" {
+		out.Header.Set(span.Header, parent)
+	}
 	resp, err := w.client.Do(out)
 	if err != nil && resp != nil && (resp.StatusCode == http.StatusFound || resp.StatusCode == http.StatusSeeOther) &&
 		errors.Is(err, netpolicy.ErrRedirect) {

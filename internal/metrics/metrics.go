@@ -89,7 +89,7 @@ const (
 func init() {
 	metrics.Registry.MustRegister(running, Capacity, controllers, ended, duration, modelRequests, modelRetries, tokens,
 		toolCalls, contextWarnings, compactions, parked, journalsLost,
-		waiting, queueWait, cost, purged, clockOffset, journals, journalUse, memory, modelGates)
+		waiting, queueWait, cost, purged, clockOffset, budgets, journals, journalUse, memory, modelGates)
 }
 
 // Controls records that this process is the active controller, until done is called.

@@ -16,12 +16,12 @@ type cluster struct {
 	err      error
 }
 
-func (c cluster) Ranges(context.Context) ([]netpolicy.Range, error) {
-	return []netpolicy.Range{
+func (c cluster) Find(_ context.Context, addr netip.Addr) (*netpolicy.Range, error) {
+	return netpolicy.Longest([]netpolicy.Range{
 		{Prefix: netip.MustParsePrefix("10.96.0.0/12"), What: "an address of the cluster's Services"},
 		{Prefix: netip.MustParsePrefix("192.168.7.5/32"), What: "an address of the cluster's nodes"},
 		{Prefix: netip.MustParsePrefix("fd00:5::/112"), What: "an address of the cluster's Services"},
-	}, c.err
+	}, addr), c.err
 }
 
 func (c cluster) Serves(_ context.Context, namespace, host string, addr netip.Addr) (bool, error) {

@@ -40,11 +40,23 @@ type Policy struct {
 
 // Cluster knows the addresses of the cluster of this process. It must be safe for concurrent use.
 type Cluster interface {
-	// Ranges returns the prefixes of its Services, Pods and nodes. It waits until they are known or ctx ends.
-	Ranges(ctx context.Context) ([]Range, error)
+	// Find returns the longest of the prefixes of its Services, Pods and nodes that contains addr, or nil if none does.
+	// It waits until the prefixes are known or ctx ends.
+	Find(ctx context.Context, addr netip.Addr) (*Range, error)
 	// Serves reports whether a host name is the name of a Service of a namespace, and an address is one of that
 	// Service's addresses.
 	Serves(ctx context.Context, namespace, host string, addr netip.Addr) (bool, error)
+}
+
+// Longest returns the longest of the ranges that contains addr, or nil if none does.
+func Longest(ranges []Range, addr netip.Addr) *Range {
+	var longest *Range
+	for i := range ranges {
+		if r := &ranges[i]; r.Prefix.Contains(addr) && (longest == nil || r.Prefix.Bits() > longest.Prefix.Bits()) {
+			longest = r
+		}
+	}
+	return longest
 }
 
 // Range is a prefix of addresses of a cluster.
@@ -197,15 +209,9 @@ func (p *Policy) judge(ctx context.Context, host string, asked, addr netip.Addr)
 
 // judgeWithin checks an address that a rule allows against the ranges of the cluster.
 func (p *Policy) judgeWithin(ctx context.Context, rule *entry, host string, asked, addr netip.Addr) error {
-	ranges, err := p.cluster.Ranges(ctx)
+	within, err := p.cluster.Find(ctx, addr)
 	if err != nil {
 		return fmt.Errorf("failed to find out which addresses belong to the cluster: %w", err)
-	}
-	var within *Range
-	for i := range ranges {
-		if r := &ranges[i]; r.Prefix.Contains(addr) && (within == nil || r.Prefix.Bits() > within.Prefix.Bits()) {
-			within = r
-		}
 	}
 	named := rule.what == "" // by the operator
 	if within == nil || named && within.Prefix.Bits() <= rule.prefix.Bits() {

@@ -1,6 +1,8 @@
 package providers
 
 import (
+	"slices"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/model/anthropic"
 	"github.com/capstan-dev/capstan/internal/model/endpoint"
@@ -50,6 +52,32 @@ func TakesSchemas(spec *v1alpha1.ModelProviderSpec) (alone, besideTools bool) {
 	}
 	d := openai.DialectOf(string(spec.Dialect), spec.BaseURL)
 	return !d.NoSchemas, !d.NoSchemas && !d.SchemasExcludeTools
+}
+
+// Accepts returns the images and files that a model of a provider accepts: those that its endpoint accepts, if the
+// ModelProvider declares the capability of the model.
+func Accepts(spec *v1alpha1.ModelProviderSpec, name string) model.Accepts {
+	accepts := model.AnyAttachment()
+	if spec.Type != v1alpha1.ProviderTypeAnthropic {
+		accepts = openai.DialectOf(string(spec.Dialect), spec.BaseURL).Accepts
+	}
+	if r := spec.Requests; r != nil {
+		replace(&accepts.Files, r.Files, v1alpha1.SwitchOn)
+		switch {
+		case r.Images == v1alpha1.SwitchOff:
+			accepts.Images = nil
+		case r.Images == v1alpha1.SwitchOn && len(accepts.Images) == 0:
+			accepts.Images = model.AnyAttachment().Images
+		}
+	}
+	capable := func(c v1alpha1.ModelCapability) bool {
+		return slices.ContainsFunc(spec.Models, func(m v1alpha1.Model) bool { return m.Name == name && slices.Contains(m.Capabilities, c) })
+	}
+	accepts.Files = accepts.Files && capable(v1alpha1.CapabilityFiles)
+	if !capable(v1alpha1.CapabilityImages) {
+		accepts.Images = nil
+	}
+	return accepts
 }
 
 // DefaultOutput returns the output limit of a request to a model whose Agent sets none, or 0 if the request has none.

@@ -4,6 +4,15 @@
 //	GET /v1/namespaces/{namespace}/turns/{name}/journal?after=N&follow=true&redact=true
 //	GET /v1/namespaces/{namespace}/turns/{name}/artifacts/{sha256}
 //
+//	GET /v1/namespaces/{namespace}/records?agent=A&session=S&requester=R&turn=T&since=TIME&until=TIME&after=NEXT&limit=N
+//	GET /v1/namespaces/{namespace}/usage?by=agent,model&since=TIME and the same selectors
+//	DELETE /v1/namespaces/{namespace}/records?session=S
+//
+//	POST /v1/namespaces/{namespace}/turns/{name}/feedback with {"score": "0.8", "comment": "..."}
+//
+// GET /v1/records and GET /v1/usage are for all namespaces. These need the verb list, or delete, on turns/records.
+// Feedback needs the verb create on turns/feedback.
+//
 // The journal is a stream of JSON lines, one line for each entry. The API server authenticates the bearer token of
 // a request and authorizes its user, who needs the verb get on turns/log of the group capstan.dev. The header
 // X-Capstan-Turn-Uid of a journal is the UID of its Turn.

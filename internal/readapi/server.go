@@ -22,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/access"
 	"github.com/capstan-dev/capstan/internal/redact"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/store"
 )
 
 const (
@@ -57,6 +58,8 @@ type Options struct {
 	CertFile, KeyFile string
 	// Journal holds the journals of all Turns.
 	Journal journal.Journal
+	// Records has the records of Turns. If Records is nil, none are served.
+	Records store.Records
 	// Turns reads Turns from the API server, not from a cache.
 	Turns client.Reader
 	// Access authenticates and authorizes the users.
@@ -218,9 +221,16 @@ func (s *Server) handler() http.Handler {
 	const turns = "GET /v1/namespaces/{namespace}/turns/{name}/"
 	mux.HandleFunc(turns+"journal", s.granted(s.serveJournal))
 	mux.HandleFunc(turns+"artifacts/{sha256}", s.granted(s.serveArtifact))
+	for _, prefix := range []string{"/v1/", "/v1/namespaces/{namespace}/"} {
+		mux.HandleFunc("GET "+prefix+"records", s.recording("list", s.serveRecords))
+		mux.HandleFunc("GET "+prefix+"usage", s.recording("list", s.serveUsage))
+	}
+	mux.HandleFunc("POST /v1/namespaces/{namespace}/turns/{name}/feedback", s.serveFeedback)
+	mux.HandleFunc("DELETE /v1/namespaces/{namespace}/records", s.recording("delete", s.deleteRecords))
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, refuse(http.StatusNotFound,
-			"this API serves only GET /v1/namespaces/NAMESPACE/turns/NAME/journal and .../artifacts/SHA256"))
+			"this API serves only GET /v1/namespaces/NAMESPACE/turns/NAME/journal and .../artifacts/SHA256, and GET "+
+				"/v1/namespaces/NAMESPACE/records and .../usage"))
 	})
 	return s.refuseBodies(mux)
 }
@@ -238,10 +248,17 @@ func (s *Server) refuseBodies(next http.Handler) http.Handler {
 			return
 		}
 		w.Header().Set("Connection", "close")
+		if isFeedback(r) {
+			if err := control.SetReadDeadline(s.o.Now().Add(bodyTimeout)); err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			next.ServeHTTP(w, r)
+			return
+		}
 		if err := control.SetReadDeadline(s.o.Now().Add(bodyTimeout)); err != nil {
 			panic(http.ErrAbortHandler)
 		}
-		answer(w, refuse(http.StatusBadRequest, "a request for a journal or an artifact has no body: send none"))
+		answer(w, refuse(http.StatusBadRequest, "a request has no body: send none"))
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 )
 
@@ -15,8 +16,10 @@ var ErrClosed = errors.New("the journal is closed")
 // Store keeps journals. It is safe for concurrent use.
 type Store interface {
 	journal.Journal
+	budget.Ledger
 	Keeper
 	Meter
+	Records
 
 	// State returns the identity and the position of the store. It is cheap and changes nothing. It asks the server
 	// each time, because a failover may happen between two calls.
@@ -42,7 +45,8 @@ type Store interface {
 type Keeper interface {
 	// Retire marks the journals of deleted Turns and Sessions as retired at the given time, to the microsecond. A
 	// retired journal keeps its first time, and UIDs without entries are skipped. A retired journal can still be
-	// read. It accepts appends of a run that has not stopped yet, and stays retired.
+	// read. It accepts appends of a run that has not stopped yet, and stays retired. Reservations of these Turns that
+	// are still open are charged to their budgets, because no run continues.
 	Retire(ctx context.Context, at time.Time, uids ...string) error
 
 	// Purge deletes up to limit journals that were retired at or before the given time, oldest first. It returns the

@@ -246,6 +246,7 @@ func withDeclarations(s *v1alpha1.ToolServer, t tool.Tool) tool.Tool {
 	t.Source = tool.Source{Server: s.Name, Name: t.Name}
 	t.Role = tool.Other
 	t.Timeout = time.Duration(s.Spec.CallTimeoutSeconds) * time.Second
+	t.RetryOnTimeout = t.Effect == tool.ReadOnly // such a call does no harm if it is made twice
 	for i := range s.Spec.Tools {
 		d := &s.Spec.Tools[i]
 		if d.Name != t.Name {
@@ -257,7 +258,9 @@ func withDeclarations(s *v1alpha1.ToolServer, t tool.Tool) tool.Tool {
 		if d.CallTimeoutSeconds != nil {
 			t.Timeout = time.Duration(*d.CallTimeoutSeconds) * time.Second
 		}
-		t.RetryOnTimeout = d.RetryOnTimeout == v1alpha1.RetryOnTimeoutOnce
+		if d.RetryOnTimeout != "" {
+			t.RetryOnTimeout = d.RetryOnTimeout == v1alpha1.RetryOnTimeoutOnce
+		}
 		t.EndsTurn = d.EndsTurn == v1alpha1.EndsTurnOnSuccess
 	}
 	return t

@@ -29,7 +29,7 @@ import (
 )
 
 func TestToolsHaveDeclarations(t *testing.T) {
-	s := serve(t, "close", "find", "plain")
+	s := serve(t, "close", "find", "look", "peek", "plain")
 	_, c := newWorld(t)
 	o := object(s.URL, func(o *v1alpha1.ToolServer) {
 		o.Spec.Tools = []v1alpha1.ToolDeclaration{
@@ -38,6 +38,8 @@ func TestToolsHaveDeclarations(t *testing.T) {
 				CallTimeoutSeconds: new(int32(20)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce,
 			},
 			{Name: "close", EndsTurn: v1alpha1.EndsTurnOnSuccess},
+			{Name: "look", Effect: v1alpha1.ToolEffectReadOnly},
+			{Name: "peek", Effect: v1alpha1.ToolEffectReadOnly, RetryOnTimeout: v1alpha1.RetryOnTimeoutNever},
 			{Name: "gone", Effect: v1alpha1.ToolEffectReadOnly},
 		}
 	})
@@ -51,6 +53,14 @@ func TestToolsHaveDeclarations(t *testing.T) {
 		{
 			Tool: prompt.Tool{Name: "find", Description: "Says find."}, Schema: schema, Effect: tool.ReadOnly, Role: tool.WebSearch,
 			Timeout: 20 * time.Second, RetryOnTimeout: true, Source: tool.Source{Server: "tickets", Name: "find"},
+		},
+		{
+			Tool: prompt.Tool{Name: "look", Description: "Says look."}, Schema: schema, Effect: tool.ReadOnly, Role: tool.Other,
+			Timeout: 45 * time.Second, RetryOnTimeout: true, Source: tool.Source{Server: "tickets", Name: "look"},
+		},
+		{
+			Tool: prompt.Tool{Name: "peek", Description: "Says peek."}, Schema: schema, Effect: tool.ReadOnly, Role: tool.Other,
+			Timeout: 45 * time.Second, Source: tool.Source{Server: "tickets", Name: "peek"},
 		},
 		{
 			Tool: prompt.Tool{Name: "plain", Description: "Says plain."}, Schema: schema, Effect: tool.Destructive, Role: tool.Other,

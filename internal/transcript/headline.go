@@ -53,6 +53,8 @@ func headline(e journal.Entry) (string, error) {
 		return of(e, compacted)
 	case journal.Reflected:
 		return of(e, reflected)
+	case journal.OutputChecked:
+		return of(e, checked)
 	case journal.ContextWarned:
 		return of(e, warned)
 	case journal.ToolsExposed, journal.ToolRepaired, journal.ApprovalRequested, journal.ApprovalDecided,
@@ -75,6 +77,7 @@ func of[T any](e journal.Entry, say func(T) string) (string, error) {
 type parked struct {
 	Approvals int      `json:"approvals"`
 	Turns     []string `json:"turns"`
+	Budget    string   `json:"budget"`
 }
 
 func waiting(p parked) string {
@@ -84,6 +87,9 @@ func waiting(p parked) string {
 	}
 	for _, name := range p.Turns {
 		all = append(all, "turn "+termsafe.Line(name, longestName))
+	}
+	if p.Budget != "" {
+		all = append(all, "budget "+termsafe.Line(p.Budget, longestName))
 	}
 	return termsafe.Line("parked, waiting for "+strings.Join(all, " and "), longestReason)
 }
@@ -96,6 +102,8 @@ func requested(r loop.Request) string {
 		text += " for a summary of older messages"
 	case loop.ForReflection:
 		text += " to check its draft"
+	case loop.ForPolicy:
+		text += " to check the answer against the output policies"
 	default:
 		text += " for " + termsafe.Line(string(r.Purpose), longestName)
 	}
@@ -155,11 +163,43 @@ func purpose(p loop.Purpose) string {
 		return "summary of older messages"
 	case loop.ForReflection:
 		return "check of the draft"
+	case loop.ForPolicy:
+		return "check against the output policies"
 	}
 	return termsafe.Line(string(p), longestName)
 }
 
+func checked(c loop.AnswerCheck) string {
+	var violated, unchecked []string
+	for _, f := range c.Findings {
+		if name := termsafe.Line(f.Policy, longestName); f.Unchecked {
+			unchecked = append(unchecked, name)
+		} else {
+			violated = append(violated, name)
+		}
+	}
+	text := fmt.Sprintf("the answer of step %d ", c.Step)
+	switch {
+	case len(c.Findings) == 0:
+		return text + "keeps to all output policies"
+	case len(violated) == 0:
+		text += "could not be checked against " + strings.Join(unchecked, ", ")
+	default:
+		text += "violates " + strings.Join(violated, ", ")
+		if len(unchecked) > 0 {
+			text += ", and could not be checked against " + strings.Join(unchecked, ", ")
+		}
+	}
+	if c.Refused() {
+		return text + ": it is not delivered"
+	}
+	return text + ": it is delivered, and this is reported"
+}
+
 func rejected(r loop.Rejection) string {
+	if len(r.Policies) > 0 {
+		return fmt.Sprintf("the answer of step %d was sent back to the model", r.Step)
+	}
 	return fmt.Sprintf("the answer of step %d does not match the schema and was sent back", r.Step)
 }
 

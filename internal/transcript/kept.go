@@ -88,8 +88,8 @@ var (
 // not kept, nor are values that contain the ID of a call. renderHash is kept, because it is the hash of a part of
 // the prompt that all Turns of an Agent share.
 var kept = map[journal.Kind]rule{
-	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName},
-	journal.RunParked:  fields{"approvals": aNumber, "turns": each{aName}},
+	journal.RunStarted: fields{"executor": aName, "namespace": aName, "name": aName, "requester": aName},
+	journal.RunParked:  fields{"approvals": aNumber, "turns": each{aName}, "budget": aName},
 	journal.PreparationInput: fields{"zone": aName, "number": aNumber, "history": history, "input": fields{
 		"Agent":   fields{"Name": aName, "Thinking": aWord, "MaxMemories": aNumber, "AllowsTrusted": aSwitch},
 		"Profile": fields{"Name": aName, "ID": aName, "Version": aName, "Generation": aNumber, "Mode": aWord, "Sections": each{aWord}},
@@ -108,6 +108,7 @@ var kept = map[journal.Kind]rule{
 	journal.ModelRequested: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "attempt": aNumber, "id": aName,
 		"estimatedTokens": aNumber, "estimatedCost": cost, "place": aNumber, "outputLimit": aNumber,
+		"budget": aName, "reserved": aSwitch,
 	},
 	journal.ModelFailed: fields{
 		"step": aNumber, "purpose": aWord, "provider": aName, "model": aName, "kind": aWord, "usage": usage, "cost": cost,
@@ -132,7 +133,10 @@ var kept = map[journal.Kind]rule{
 		"step": aNumber, "callID": callID{}, "name": toolName{}, "outcome": aWord, "class": aWord, "bytes": aNumber,
 		"durationMilliseconds": aNumber, "artifactName": anOutput, "spent": child, "endsTurn": aSwitch, "descendants": aNumber,
 	},
-	journal.OutputRejected: fields{"step": aNumber},
+	journal.OutputChecked: fields{
+		"step": aNumber, "callID": callID{}, "findings": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aSwitch}},
+	},
+	journal.OutputRejected: fields{"step": aNumber, "policies": each{aName}},
 	journal.Compacted:      fields{"from": aNumber, "keptHistory": aNumber, "forced": aSwitch, "tokens": aNumber},
 	journal.Reflected:      fields{"step": aNumber, "replaced": aSwitch},
 	journal.ContextWarned:  fields{"tokens": aNumber, "contextWindow": aNumber},
@@ -154,6 +158,7 @@ var kept = map[journal.Kind]rule{
 			"callID": callID{}, "name": toolName{}, "step": aNumber, "outcome": aWord, "durationMilliseconds": aNumber, "bytes": aNumber,
 			"artifact": anOutput, "turn": aName, "decidedBy": aName,
 		}},
+		"withheld": aSwitch, "violations": each{fields{"policy": aName, "onViolation": aWord, "unchecked": aSwitch}},
 		"toolsLeftOut": aNumber, "toolServersMissing": each{aName}, "warned": aSwitch, "missingTurns": aNumber,
 		"subAgents":   fields{"usage": usage, "cost": cost},
 		"descendants": aNumber,

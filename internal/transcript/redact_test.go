@@ -30,10 +30,12 @@ func payloads() map[journal.Kind]any {
 			Executor  string `json:"executor"`
 			Namespace string `json:"namespace"`
 			Name      string `json:"name"`
+			Requester string `json:"requester"`
 		}{},
 		journal.RunParked: &struct {
 			Approvals int      `json:"approvals"`
 			Turns     []string `json:"turns"`
+			Budget    string   `json:"budget"`
 		}{},
 		journal.PreparationInput: &struct {
 			Input prepare.Input `json:"input"`
@@ -61,6 +63,7 @@ func payloads() map[journal.Kind]any {
 		journal.ToolRepaired:      &loop.Repair{},
 		journal.ApprovalRequested: &loop.Approval{},
 		journal.ApprovalDecided:   &loop.Decision{},
+		journal.OutputChecked:     &loop.AnswerCheck{},
 		journal.OutputRejected:    &loop.Rejection{},
 		journal.Compacted:         &loop.Compaction{},
 		journal.Reflected:         &loop.Reflection{},
@@ -166,11 +169,15 @@ var survivors = []string{
 	"finalized preparation.profile.version", "finalized preparation.sections", "finalized preparation.sectionsAsked",
 	"finalized preparation.variables", "finalized provider", "finalized record.cost.currency", "finalized record.decision.key",
 	"finalized record.decision.strategy", "finalized spent.model", "finalized spent.price", "finalized spent.provider", "finalized stop",
-	"finalized subAgents.cost.currency", "finalized toolServersMissing", "model.failed cost.currency",
+	"finalized subAgents.cost.currency", "finalized toolServersMissing",
+	"finalized violations.onViolation", "finalized violations.policy", "model.failed cost.currency",
 	"model.failed kind", "model.failed model",
 	"model.failed provider", "model.failed purpose", "model.replied cost.currency", "model.replied model", "model.replied provider",
-	"model.replied purpose", "model.replied reply.finishReason", "model.requested estimatedCost.currency", "model.requested id",
-	"model.requested model", "model.requested provider", "model.requested purpose", "preparation.input input.Agent.Name",
+	"model.replied purpose", "model.replied reply.finishReason", "model.requested budget",
+	"model.requested estimatedCost.currency", "model.requested id",
+	"model.requested model", "model.requested provider", "model.requested purpose",
+	"output.checked findings.onViolation", "output.checked findings.policy", "output.rejected policies",
+	"preparation.input input.Agent.Name",
 	"preparation.input input.Agent.Thinking", "preparation.input input.Model", "preparation.input input.Profile.ID",
 	"preparation.input input.Profile.Mode", "preparation.input input.Profile.Name", "preparation.input input.Profile.Sections",
 	"preparation.input input.Profile.Version", "preparation.input input.Provider", "preparation.input input.Tools.name",
@@ -182,7 +189,8 @@ var survivors = []string{
 	"prepared report.profile.name", "prepared report.profile.version", "prepared report.sections", "prepared report.sectionsAsked",
 	"prepared report.variables", "prepared skills.key", "prepared tools.name", "prepared tools.parameters.name",
 	"prepared tools.parameters.type", "prompt.rendered id", "prompt.rendered name", "prompt.rendered variables",
-	"prompt.rendered version", "run.parked turns", "run.started executor", "run.started name", "run.started namespace",
+	"prompt.rendered version", "run.parked budget", "run.parked turns", "run.started executor", "run.started name", "run.started namespace",
+	"run.started requester",
 	"session.turn cost.currency", "session.turn head.cost.currency",
 	"session.turn messages.name", "session.turn messages.role", "session.turn turnName", "session.turn turnUID", "tool.finished class",
 	"tool.finished outcome", "tool.finished spent.cost.currency", "tool.finished spent.turn", "tool.intended effect",

@@ -88,6 +88,8 @@ func body(e journal.Entry) (string, error) {
 		return of(e, outcome)
 	case journal.OutputRejected:
 		return of(e, func(r loop.Rejection) string { return quoted(r.Message) })
+	case journal.OutputChecked:
+		return of(e, findings)
 	case journal.Compacted:
 		return of(e, func(c loop.Compaction) string { return quoted(c.Summary) })
 	case journal.Reflected:
@@ -103,6 +105,7 @@ type runStarted struct {
 	Executor  string `json:"executor"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
+	Requester string `json:"requester"`
 }
 
 // preparationInput is the part of a preparation input that names the Turn and its Agent.
@@ -118,6 +121,9 @@ func (w *Writer) run(e journal.Entry, s runStarted) string {
 	text, again := "", ""
 	if w.runs == 1 {
 		text = fmt.Sprintf("Turn %s/%s\n", termsafe.Line(s.Namespace, longestName), termsafe.Line(s.Name, longestName))
+		if s.Requester != "" {
+			text += row("asked by", termsafe.Line(s.Requester, longestName))
+		}
 	} else {
 		again = ", continues from the journal"
 	}
@@ -147,8 +153,13 @@ func (w *Writer) prepared(p prompt) string {
 		number(len(p.Messages)+p.History.Messages, "message"), number(len(p.Tools), "tool"),
 		termsafe.Line(p.Report.RenderHash, longestName))))
 	if n := len(p.Messages); n > 0 && p.Messages[n-1].Role == model.RoleUser && p.Messages[n-1].Content != w.message {
-		w.message = p.Messages[n-1].Content
+		last := &p.Messages[n-1]
+		w.message = last.Content
 		b.WriteString("user\n" + quoted(w.message))
+		for _, a := range last.Attachments {
+			b.WriteString(row("attached", fmt.Sprintf("%s, %s, %s, artifact %s", termsafe.Line(a.Name, longestName),
+				termsafe.Line(a.MediaType, longestName), number(int(a.Bytes), "byte"), termsafe.Line(a.SHA256, longestName))))
+		}
 	}
 	return b.String()
 }
@@ -166,6 +177,17 @@ func reply(s loop.Step) string {
 		b.WriteString(row("call", call(c.Name, c.ID)) + quoted(c.Arguments))
 	}
 	return b.String()
+}
+
+// findings returns the reasons for which an answer violates policies.
+func findings(c loop.AnswerCheck) string {
+	var lines []string
+	for _, f := range c.Findings {
+		if f.Reason != "" {
+			lines = append(lines, f.Policy+": "+f.Reason)
+		}
+	}
+	return quoted(strings.Join(lines, "\n"))
 }
 
 // replacement returns the answer that replaced a draft.

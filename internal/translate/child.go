@@ -128,7 +128,8 @@ func Child(c ChildCall) (*v1alpha1.Turn, error) {
 			}},
 		},
 		Spec: v1alpha1.TurnSpec{
-			AgentRef: v1alpha1.ObjectReference{Name: c.Agent}, Message: message, Depth: &depth, WebMode: p.Spec.WebMode,
+			AgentRef: v1alpha1.ObjectReference{Name: c.Agent}, RequestedBy: p.Spec.RequestedBy.DeepCopy(), Message: message,
+			Depth: &depth, WebMode: p.Spec.WebMode,
 			Limits: childLimits(c.Left, v1alpha1.Timeout(limits...)), OnJournalLoss: p.Spec.OnJournalLoss,
 		},
 	}

@@ -22,7 +22,7 @@ func callOf(change ...func(*translate.ChildCall)) translate.ChildCall {
 		Parent: &v1alpha1.Turn{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: "parent", UID: "u"},
 			Spec: v1alpha1.TurnSpec{
-				Depth: new(int32(1)), WebMode: v1alpha1.WebModeOn,
+				RequestedBy: &v1alpha1.Requester{Username: "ada"}, Depth: new(int32(1)), WebMode: v1alpha1.WebModeOn,
 				Limits: &v1alpha1.Limits{MaxDepth: new(int32(2))},
 			},
 		},
@@ -48,8 +48,8 @@ func TestChild(t *testing.T) {
 			}},
 		},
 		Spec: v1alpha1.TurnSpec{
-			AgentRef: v1alpha1.ObjectReference{Name: "helper"}, Message: "Look it up.\n\nContext:\nIt is blue.",
-			Depth: new(int32(2)), WebMode: v1alpha1.WebModeOn,
+			AgentRef: v1alpha1.ObjectReference{Name: "helper"}, RequestedBy: &v1alpha1.Requester{Username: "ada"},
+			Message: "Look it up.\n\nContext:\nIt is blue.", Depth: new(int32(2)), WebMode: v1alpha1.WebModeOn,
 			Limits: &v1alpha1.Limits{
 				TimeoutSeconds: new(int32(1)), StartingDeadlineSeconds: new(int32(1)), MaxTokens: new(int64(100)), MaxCost: new("0.5"),
 				MaxDepth: new(int32(2)), ApprovalTimeoutSeconds: new(int32(60)), MaxDescendants: new(int32(4)),

@@ -37,6 +37,8 @@ func filled() translate.Objects {
 			*v = v1alpha1.TrustTrusted
 		case *v1alpha1.HistoryRole:
 			*v = v1alpha1.HistoryRoleAssistant
+		case *v1alpha1.ViolationAction:
+			*v = v1alpha1.ViolationRetry // so that maxRetries counts
 		}
 	})
 	o.Agent.Spec.TimeZone, o.Turn.Spec.Context.Memories[0].Relevance = "UTC", new("0.5")
@@ -79,13 +81,15 @@ func walk(v reflect.Value, path string, visit func(path string, leaf reflect.Val
 // elsewhere maps the fields from which no message is made to their purpose.
 var elsewhere = map[string]string{
 	"agent.promptProfileRef": "finds the profile", "turn.agentRef": "finds the agent", "turn.sessionRef": "finds the session",
-	"agent.models": "the chain of the run", "turn.model": "its first model", "turn.citations": "the result",
-	"agent.toolPolicy": "the run", "agent.tools": "the toolbox", "agent.context": "the run", "agent.reasoningText": "the run",
+	"turn.requestedBy": "the run",
+	"agent.models":     "the chain of the run", "turn.model": "its first model", "turn.citations": "the result",
+	"agent.toolPolicy": "the run", "agent.approval": "the decisions about calls", "agent.tools": "the toolbox", "agent.context": "the run",
+	"agent.reasoningText":     "the run",
 	"agent.reflectEveryTurns": "the run", "turn.webMode": "the run", "turn.topK": "the run", "turn.output": "the run",
 	"profile.pinnedTools": "the toolbox",
 	"agent.limits":        "the run", "turn.limits": "the run", "turn.execution": "the run", "agent.decisionKey": "the record",
 	"agent.maxParallelTurns": "the queue", "turn.desiredState": "the controller", "turn.ttlSecondsAfterFinished": "the controller",
-	"turn.onJournalLoss":                      "the run",
+	"turn.onJournalLoss": "the run", "turn.attachments": "read by the run",
 	"profile.variables[].description":         "people",
 	"profile.skills[].contentFrom":            "used where there is no content",
 	"agent.contributions[].configMapKeyRef":   "used where there is no text",

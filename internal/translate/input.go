@@ -5,6 +5,7 @@ package translate
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -43,7 +44,8 @@ func Input(
 ) (turn.Input, error) {
 	limit := v1alpha1.Timeout(t.Spec.Limits, a.Spec.Limits)
 	in := turn.Input{
-		UID: string(t.UID), Namespace: t.Namespace, Name: t.Name, Timeout: limit, Limit: limit, Preparation: preparation,
+		UID: string(t.UID), Namespace: t.Namespace, Name: t.Name, Requester: t.Requester(), Timeout: limit, Limit: limit,
+		Preparation:   preparation,
 		PrepareOnly:   t.Spec.Execution == v1alpha1.ExecutionPrepareOnly,
 		ShowCitations: t.Spec.Citations != v1alpha1.CitationsHide,
 		DecisionKey:   a.Spec.DecisionKey,
@@ -82,6 +84,9 @@ func Input(
 		c, err := candidate(chain[at], a.Spec.Thinking)
 		if err != nil {
 			return turn.Input{}, err
+		}
+		if why := refusedAttachment(t, chain[at].Object, c.Model); why != "" {
+			c.Unusable, c.Provider = true, providers.Unusable(c.ProviderName, errors.New(why))
 		}
 		in.Chain = append(in.Chain, c)
 	}
@@ -174,6 +179,7 @@ func candidate(l Link, thinking v1alpha1.ThinkingLevel) (loop.Candidate, error) 
 	if u, err := url.Parse(l.Object.Spec.BaseURL); err == nil {
 		c.Endpoint = strings.ToLower(u.Host)
 	}
+	c.Protocol = string(l.Object.Spec.Type)
 	r := l.Object.Spec.Retry
 	c.Retry = loop.Retry{
 		MaxAttempts:    int(r.MaxAttempts),

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
@@ -108,12 +110,31 @@ func Profile(ctx context.Context, p *v1alpha1.PromptProfile, maps ConfigMaps) (p
 	if o := s.Overrides; o != nil {
 		out.Behavior, out.ToolsText = o.Behavior, o.Tools
 	}
+	out.OutputPolicies = outputPolicies(s.OutputPolicy)
 	var err error
 	if out.Skills, err = skills(ctx, s.Skills, maps); err != nil {
 		return out, err
 	}
 	out.Contributions, err = contributions(ctx, "PromptProfile spec.contributions", s.Contributions, maps)
 	return out, err
+}
+
+func outputPolicies(list []v1alpha1.OutputPolicy) []outputpolicy.Policy {
+	var out []outputpolicy.Policy
+	for _, p := range list {
+		policy := outputpolicy.Policy{
+			Name: p.Name, Expression: p.Expression, Prompt: p.Prompt, Message: p.Message,
+			OnViolation: cmp.Or(outputpolicy.Action(p.OnViolation), outputpolicy.Fail),
+		}
+		if policy.OnViolation == outputpolicy.Retry {
+			policy.MaxRetries = v1alpha1.DefaultPolicyRetries
+			if p.MaxRetries != nil {
+				policy.MaxRetries = int(*p.MaxRetries)
+			}
+		}
+		out = append(out, policy)
+	}
+	return out
 }
 
 // addSession adds the Turn's Session to the caller's facts about the conversation.

@@ -119,6 +119,20 @@ func ResultOf(r *turn.Result) *v1alpha1.TurnResult {
 	return out
 }
 
+// maxViolations bounds the policy violations in a status.
+const maxViolations = 8
+
+// PolicyViolations returns the output policies that the newest answer of a run violates.
+func PolicyViolations(r *turn.Result) []v1alpha1.PolicyViolation {
+	var out []v1alpha1.PolicyViolation
+	for _, v := range r.Violations[:min(len(r.Violations), maxViolations)] {
+		out = append(out, v1alpha1.PolicyViolation{
+			Policy: v.Policy, OnViolation: v1alpha1.ViolationAction(v.OnViolation), Unchecked: v.Unchecked,
+		})
+	}
+	return out
+}
+
 // DecisionOf returns the record of how a run reached its answer, or nil if there is none.
 func DecisionOf(r *turn.Result) *v1alpha1.Decision {
 	d := r.Record.Decision

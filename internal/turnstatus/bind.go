@@ -11,6 +11,7 @@ import (
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/span"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/store"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -31,7 +32,7 @@ type Binding struct {
 	Start time.Time
 }
 
-// Bind binds a Turn to an executor. Four facts of earlier runs stay in the status:
+// Bind binds a Turn to an executor. The first binding sets the ID of its trace. Four facts of earlier runs stay in the status:
 //  1. The pending calls: the run accepts a decision only about a call that the status lists.
 //  2. The awaited Turns of sub-agents: by this list the run knows that they were created, even if one has been
 //     deleted since.
@@ -41,6 +42,10 @@ type Binding struct {
 func Bind(t *v1alpha1.Turn, b Binding, now time.Time) {
 	s := &t.Status
 	resumeClock(s, now)
+	s.AwaitedBudget = nil
+	if s.TraceID == "" && t.UID != "" {
+		s.TraceID = span.TraceOf(t.Annotations[span.Annotation], string(t.UID)).String()
+	}
 	wait(t, v1alpha1.TurnReasonRunning, boundTo(b.Executor), now)
 	if !b.Start.IsZero() {
 		s.StartTime = new(metav1.NewMicroTime(b.Start))

@@ -71,6 +71,7 @@ func TestConditionsOfEachStop(t *testing.T) {
 		turn.StopMaxSteps:        {false, failed("StepLimitExceeded")},
 		turn.StopBudget:          {false, failed("BudgetExceeded")},
 		turn.StopMaxOutputTokens: {false, failed("OutputInvalid")},
+		turn.StopOutputPolicy:    {false, failed("PolicyViolated")},
 		turn.StopContentFilter:   {false, failed("PolicyViolated")},
 		turn.StopContextLength:   {false, failed("ContextLimitExceeded")},
 		turn.StopModelError:      {false, failed("ModelFailed")},

@@ -30,6 +30,7 @@ var outcomes = []struct {
 	{v1alpha1.StopBudget, metav1.ConditionFalse, v1alpha1.TurnReasonBudgetExceeded},
 	{v1alpha1.StopMaxOutputTokens, metav1.ConditionFalse, v1alpha1.TurnReasonOutputInvalid},
 	{v1alpha1.StopOutputInvalid, metav1.ConditionFalse, v1alpha1.TurnReasonOutputInvalid},
+	{v1alpha1.StopOutputPolicy, metav1.ConditionFalse, v1alpha1.TurnReasonPolicyViolated},
 	{v1alpha1.StopContentFilter, metav1.ConditionFalse, v1alpha1.TurnReasonPolicyViolated},
 	{v1alpha1.StopContextLength, metav1.ConditionFalse, v1alpha1.TurnReasonContextLimitExceeded},
 	{v1alpha1.StopDeadline, metav1.ConditionFalse, v1alpha1.TurnReasonDeadlineExceeded},
@@ -48,6 +49,12 @@ func succeeded(s turn.Stop) (metav1.ConditionStatus, string) {
 		}
 	}
 	return metav1.ConditionFalse, v1alpha1.TurnReasonModelFailed
+}
+
+// ReasonOf returns the reason of the condition Succeeded for a stop reason.
+func ReasonOf(s turn.Stop) string {
+	_, reason := succeeded(s)
+	return reason
 }
 
 // stopReason returns the stop reason for a reason of the condition Succeeded, or "" if the table does not have it.

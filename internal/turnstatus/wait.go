@@ -51,8 +51,9 @@ func ReleaseUnprepared(t *v1alpha1.Turn, r Run, reason, message string, now time
 		"the prompt has not been prepared yet", now)
 }
 
-// Park hands a Turn back that waits for decisions about calls, or else for Turns of sub-agents. Its time stops while
-// it waits for decisions.
+// Park hands a Turn back that waits for decisions about calls, for Turns of sub-agents, or for a Budget. Its time stops
+// while it waits for decisions, or for the reset of a Budget. A Turn that has not sent a request has its starting deadline
+// again while it waits for a Budget.
 func Park(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
 	s := &t.Status
 	r.unbind(t)
@@ -61,8 +62,15 @@ func Park(t *v1alpha1.Turn, r Run, waits *loop.Parked, now time.Time) {
 		s.PendingApprovals = append(s.PendingApprovals, translate.PendingApproval(a))
 	}
 	await(s, waits.Turns)
-	if len(waits.Approvals) > 0 {
+	b := waits.Budget
+	if b != nil {
+		s.AwaitedBudget = translate.AwaitedBudget(b)
+	}
+	if len(waits.Approvals) > 0 || b != nil && !b.Contended && b.Started {
 		s.ParkedTime = new(metav1.NewMicroTime(now))
+	}
+	if b != nil && !b.Started {
+		restartClock(s)
 	}
 	reason, message := WaitReason(t)
 	wait(t, reason, message, now)
@@ -129,8 +137,11 @@ func await(s *v1alpha1.TurnStatus, names []string) {
 	}
 }
 
-// WaitReason returns reason and message for a Turn whose status has pendingApprovals or awaitedTurns.
+// WaitReason returns reason and message for a Turn whose status has pendingApprovals, awaitedTurns or awaitedBudget.
 func WaitReason(t *v1alpha1.Turn) (reason, message string) {
+	if b := t.Status.AwaitedBudget; b != nil && len(t.Status.PendingApprovals)+len(t.Status.AwaitedTurns) == 0 {
+		return v1alpha1.TurnReasonWaitingForBudget, b.Message
+	}
 	if n := len(t.Status.PendingApprovals); n > 0 {
 		return v1alpha1.TurnReasonAwaitingApproval, fmt.Sprintf("%s %s approval: run capstan approve %s or capstan deny %s",
 			describeCalls(t.Status.PendingApprovals), plural(n, "requires", "require"), t.Name, t.Name)
@@ -176,7 +187,7 @@ func restartClock(s *v1alpha1.TurnStatus) {
 // unpark ends all waits of a Turn, and adds the time of the wait to parkedMilliseconds.
 func unpark(s *v1alpha1.TurnStatus, now time.Time) {
 	resumeClock(s, now)
-	s.PendingApprovals, s.AwaitedTurns = nil, nil
+	s.PendingApprovals, s.AwaitedTurns, s.AwaitedBudget = nil, nil, nil
 }
 
 // pauseClock stops the time of a Turn, or starts it again, and reports whether the status changed.

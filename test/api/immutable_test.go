@@ -22,7 +22,9 @@ kind: Turn
 metadata: {generateName: immutable-, namespace: default}
 spec:
   agentRef: {name: support}
+  requestedBy: {username: ada}
   message: What are my open loops?
+  attachments: [{name: a, mediaType: image/png, configMapKeyRef: {name: a, key: b}}]
   parameters: [{name: a, value: x}]
   history: [{role: User, content: Hello}]
   context: {facts: [{id: a, text: x}]}
@@ -84,6 +86,8 @@ var immutableFields = map[string]string{
 	"execution":  `spec: {execution: VALUE}`,
 
 	"onJournalLoss": `spec: {onJournalLoss: VALUE}`,
+	"requestedBy":   `spec: {requestedBy: {username: grace}}`,
+	"attachments":   `spec: {attachments: [{name: a, mediaType: image/gif, configMapKeyRef: {name: a, key: b}}]}`,
 }
 
 // change applies a merge patch, in YAML, to a stored object. With client.DryRunAll, the API server stores nothing.

@@ -109,7 +109,8 @@ var _ = Describe("kubectl", Ordered, func() {
 			[]string{"NAME=open-loops", "AGENT=support", "STATE=Completed", "STEPS=1", "TOKENS=612", "COST=0.0123", "AGE=*"},
 			[]string{
 				"NAME=open-loops", "AGENT=support", "STATE=Completed", "STEPS=1", "TOKENS=612", "COST=0.0123", "AGE=*",
-				"MODEL=demo-small", "STRATEGY=DirectAnswer", "STOP=Completed", "ANSWER=Two loops are open.", "MESSAGE=The model answered",
+				"REQUESTER=ada", "MODEL=demo-small", "STRATEGY=DirectAnswer", "STOP=Completed",
+				"ANSWER=Two loops are open.", "MESSAGE=The model answered",
 			}),
 		Entry("of an Agent", "ag",
 			[]string{"NAME=support", "PROFILE=support", "MODEL=demo-small", "STATE=Ready", "AGE=*"},
@@ -177,6 +178,9 @@ var _ = Describe("kubectl", Ordered, func() {
 func withStatus(ctx SpecContext, base, status string) {
 	GinkgoHelper()
 	object := merged(base, `{}`)
+	if object.GetKind() == "Turn" {
+		object = merged(base, `spec: {requestedBy: {username: ada}}`)
+	}
 	Expect(apiClient.Create(ctx, object)).To(Succeed())
 	DeferCleanup(func(ctx SpecContext) { Expect(apiClient.Delete(ctx, object)).To(Succeed()) })
 	written := merged(asJSON(object.Object), status)

@@ -125,6 +125,10 @@ var _ = Describe("The author of a reference", Ordered, func() {
 			"ConfigMap", "spec.contributions[b].configMapKeyRef"),
 		Entry("a contribution of a Turn", turnBase, `spec: {context: {contributions: [{name: b, configMapKeyRef: {name: %s, key: k}}]}}`,
 			"ConfigMap", "spec.context.contributions[b].configMapKeyRef"),
+		Entry("an attachment of a Turn", turnBase,
+			`spec: {attachments: [{name: a, mediaType: text/plain, url: "https://files.example/a"}, `+
+				`{name: b, mediaType: image/png, configMapKeyRef: {name: %s, key: k}}]}`,
+			"ConfigMap", "spec.attachments[b].configMapKeyRef"),
 	)
 
 	It("is whoever adds or changes it, and not who changes another field", func(ctx SpecContext) {

@@ -153,7 +153,11 @@ func TestNamesAndColumns(t *testing.T) {
 		"Session":       {[]string{"sn"}, []string{"capstan"}, "State Turns Tokens Cost History Last Subject* Message* Age"},
 		"ToolApproval":  {[]string{"ta"}, []string{"capstan"}, "Turn Call Decision By Reason* Age"},
 		"ToolServer":    {[]string{"ts"}, []string{"capstan"}, "Type Tools State URL* Message* Age"},
-		"Turn":          {[]string{"tn"}, []string{"capstan"}, "Agent State Steps Tokens Cost Age Model* Strategy* Stop* Answer* Message*"},
+		"Turn": {
+			[]string{"tn"},
+			[]string{"capstan"},
+			"Agent State Steps Tokens Cost Age Requester* Model* Strategy* Stop* Answer* Message*",
+		},
 	}
 	all, err := definitions()
 	if err != nil {

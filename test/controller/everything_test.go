@@ -58,7 +58,10 @@ var _ = Describe("A Turn and the reference MCP server", func() {
 			"gzip-file-as-resource toggle-simulated-logging toggle-subscriber-updates " + slow
 		s.equip(ctx, door.URL, few, declaring(
 			v1alpha1.ToolDeclaration{Name: "echo", Effect: v1alpha1.ToolEffectReadOnly},
-			v1alpha1.ToolDeclaration{Name: slow, Effect: v1alpha1.ToolEffectReadOnly, CallTimeoutSeconds: new(int32(1))},
+			v1alpha1.ToolDeclaration{
+				Name: slow, Effect: v1alpha1.ToolEffectReadOnly,
+				CallTimeoutSeconds: new(int32(1)), RetryOnTimeout: v1alpha1.RetryOnTimeoutNever,
+			},
 		))
 
 		By("finding its tools, and the one that it has later on")

@@ -146,6 +146,38 @@ var _ = Describe("The addresses of the cluster", func() {
 		Expect(isRefused(ctx, p, "x.example", "10.202.7.8")).To(BeEmpty(), "the Node is gone")
 	}, SpecTimeout(2*patience))
 
+	// Serial, because the Pod changes what managers of other specs know about the cluster.
+	It("are all private addresses while a Pod has one outside of the podCIDRs of its Node", Serial, func(ctx SpecContext) {
+		s := newTestEnv(ctx, ``)
+		node(ctx, s.namespace, []string{"10.201.11.0/24"}, "10.202.7.11")
+		p := policyFor(apiConfig, s.namespace)
+		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
+		pods := func(name string, kind discoveryv1.AddressType, addr string) *discoveryv1.EndpointSlice {
+			GinkgoHelper()
+			o := &discoveryv1.EndpointSlice{
+				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+					discoveryv1.LabelServiceName: "tickets", discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io",
+				}},
+				AddressType: kind,
+				Endpoints: []discoveryv1.Endpoint{{
+					Addresses: []string{addr}, NodeName: &s.namespace, TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: "a"},
+				}},
+			}
+			s.create(ctx, o)
+			return o
+		}
+		outside := pods("outside", discoveryv1.AddressTypeIPv4, "172.20.0.4")
+		pods("public", discoveryv1.AddressTypeIPv6, "2001:db8:7::9")
+		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(And(
+			ContainSubstring("Pods have addresses outside of the podCIDRs of their Nodes"), ContainSubstring("--cluster-cidrs")))
+		Eventually(func() string { return isRefused(ctx, p, "x.example", "2001:db8:7::9") }).WithTimeout(patience).
+			Should(ContainSubstring("an address of the cluster's Pods"))
+		Expect(isRefused(ctx, p, "x.example", "2001:db8:7::a")).To(BeEmpty(), "no Pod has this address")
+
+		Expect(apiClient.Delete(ctx, outside)).To(Succeed())
+		Eventually(func() string { return isRefused(ctx, p, "x.example", "10.203.0.1") }).WithTimeout(patience).Should(BeEmpty())
+	}, SpecTimeout(2*patience))
+
 	It("are all private addresses for a manager that may not list Nodes", func(ctx SpecContext) {
 		s := newTestEnv(ctx, ``)
 		p := policyFor(s.userWithoutConfigMaps(ctx), s.namespace)

@@ -85,7 +85,7 @@ var _ = Describe("A decision whose approver was not verified", func() {
 				Equal(waits+"Capstan cannot confirm that the API server checks who decides: the ValidatingAdmissionPolicy "+name+
 					" is not installed: install it with kubectl apply -k config/policy, or with the chart and "+
 					"approvalPolicy.install=true, under the name in --approval-policy. "+
-					"A ToolApproval that was not checked does not count later either: delete it then, and decide again"))
+					"A ToolApproval that was not checked does not count later either: decide again then"))
 			Expect(m.logs.String()).To(And(ContainSubstring("Not using ToolApprovals"),
 				ContainSubstring("ValidatingAdmissionPolicy "+name+" is not installed")))
 
@@ -100,7 +100,7 @@ var _ = Describe("A decision whose approver was not verified", func() {
 			install(ctx, b)
 			says(ctx, s, &v1alpha1.Turn{}, "delete", message, Equal(waits+"the API server has checked who decides only since "+
 				b.CreationTimestamp.Add(approvals.PolicySettleTime).UTC().Format(
-					time.RFC3339)+" (ValidatingAdmissionPolicy "+name+"): delete older ToolApprovals, and decide again"))
+					time.RFC3339)+" (ValidatingAdmissionPolicy "+name+"): decide again"))
 			Expect(m.logs.String()).To(ContainSubstring("Using ToolApprovals again"))
 			t = s.turn(ctx, "delete")
 			Expect(t.Status.Executor.Epoch).To(BeEquivalentTo(1), "it must have been left where it was")
@@ -289,7 +289,7 @@ var _ = Describe("The check of decisions", func() {
 		checked, why, err := approvals.NewPolicy(name, clientset.AdmissionregistrationV1(), time.Now,
 			logr.Discard()).Check(ctx, []v1alpha1.ToolApproval{madeAt("x", now)})
 		Expect(err).To(MatchError(ContainSubstring(
-			`failed to get the ValidatingAdmissionPolicy "` + name + `", by which the API server checks who decides about calls`)))
+			`failed to get the ValidatingAdmissionPolicy "` + name + `", by which the API server checks who decides`)))
 		Expect(checked).To(BeEmpty())
 		Expect(why).To(BeEmpty())
 	}, SpecTimeout(patience))

@@ -23,7 +23,9 @@ var _ = Describe("A profile that does not render", func() {
 		Expect(apiClient.Get(ctx, s.key(profile), &p)).To(Succeed())
 		Expect(conditionsOf(p.Status.Conditions)).To(ConsistOf("Ready=False RenderFailed", "Stalled=True RenderFailed"))
 
-		change(ctx, s, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) { p.Spec.Overlays, p.Spec.Sections = nil, nil })
+		change(ctx, s, profile, &v1alpha1.PromptProfile{}, func(p *v1alpha1.PromptProfile) {
+			p.Spec.Overlays, p.Spec.Sections, p.Spec.OutputPolicy = nil, nil, nil
+		})
 		says(ctx, s, &v1alpha1.PromptProfile{}, profile, profileReadiness, HavePrefix("Ready: "))
 		Expect(apiClient.Get(ctx, s.key(profile), &p)).To(Succeed())
 		Expect(conditionsOf(p.Status.Conditions)).To(ConsistOf("Ready=True Ready"))
@@ -31,6 +33,9 @@ var _ = Describe("A profile that does not render", func() {
 		Entry("in an overlay", SpecTimeout(patience), func(p *v1alpha1.PromptProfileSpec) {
 			p.Overlays = []v1alpha1.Overlay{{ID: "mood", Text: "Be kind.\nTo {{ .userNam }}."}}
 		}, "PromptProfile spec.overlays[0].text:2:7: "),
+		Entry("in an expression of an output policy", SpecTimeout(patience), func(p *v1alpha1.PromptProfileSpec) {
+			p.OutputPolicy = []v1alpha1.OutputPolicy{{Name: "short", Expression: "true &&\n  output.txt.size() < 100"}}
+		}, "PromptProfile spec.outputPolicy[0].expression:2:9: undefined field 'txt'"),
 		Entry("in the list of sections", SpecTimeout(patience), func(p *v1alpha1.PromptProfileSpec) {
 			p.Sections = []string{"agent", "weather"}
 		}, `PromptProfile spec.sections[1]: "weather" is not a section: use agent, sub_agent, `),

@@ -113,6 +113,11 @@ var stops = []stop{
 		text: "It ships on Monday, really.", steps: &v1alpha1.StepCounts{Count: 4, ModelRequests: 4, ToolCalls: 1},
 	},
 	{
+		name: "output-policy", turn: answeredBy("strict"), status: metav1.ConditionFalse,
+		reason: v1alpha1.TurnReasonPolicyViolated, stop: v1alpha1.StopOutputPolicy, // the answer is withheld
+		steps: &v1alpha1.StepCounts{Count: 1, ModelRequests: 1},
+	},
+	{
 		name: "content-filter", status: metav1.ConditionFalse, reason: v1alpha1.TurnReasonPolicyViolated, stop: v1alpha1.StopContentFilter,
 		text: looked + "content-filter.", steps: &v1alpha1.StepCounts{Count: 1, ModelRequests: 2, ToolCalls: 1},
 	},
@@ -228,6 +233,9 @@ var _ = Describe("A Turn with tools", Ordered, ContinueOnFailure, func() {
 		s.create(ctx, newAgent("brief", func(a *v1alpha1.Agent) {
 			a.Spec.Models[0].Parameters = &v1alpha1.ModelParameters{MaxOutputTokens: new(int32(3))}
 		}))
+		s.create(ctx, newProfile("strict", func(p *v1alpha1.PromptProfile) {
+			p.Spec.OutputPolicy = []v1alpha1.OutputPolicy{{Name: "no-days", Expression: `!output.text.contains("Monday")`}}
+		}), newAgent("strict", func(a *v1alpha1.Agent) { a.Spec.PromptProfileRef.Name = "strict" }))
 		s.create(ctx, newToolServer("desk", host.url, func(o *v1alpha1.ToolServer) {
 			o.Spec.Tools = []v1alpha1.ToolDeclaration{{Name: "hand_over", EndsTurn: v1alpha1.EndsTurnOnSuccess}}
 		}))

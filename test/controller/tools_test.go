@@ -239,11 +239,11 @@ rules:
 		host.offer("harmful", destructive, stuck)
 		s.run()
 		s.equip(ctx, host.url, "again harmful never", declaring(
+			v1alpha1.ToolDeclaration{Name: "again", Effect: v1alpha1.ToolEffectReadOnly, CallTimeoutSeconds: new(int32(3))},
 			v1alpha1.ToolDeclaration{
-				Name: "again", Effect: v1alpha1.ToolEffectReadOnly,
-				CallTimeoutSeconds: new(int32(3)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce,
+				Name: "never", Effect: v1alpha1.ToolEffectReadOnly,
+				CallTimeoutSeconds: new(int32(3)), RetryOnTimeout: v1alpha1.RetryOnTimeoutNever,
 			},
-			v1alpha1.ToolDeclaration{Name: "never", Effect: v1alpha1.ToolEffectReadOnly, CallTimeoutSeconds: new(int32(3))},
 			v1alpha1.ToolDeclaration{Name: "harmful", CallTimeoutSeconds: new(int32(3)), RetryOnTimeout: v1alpha1.RetryOnTimeoutOnce},
 		))
 		s.create(ctx, newTurn("slow"))

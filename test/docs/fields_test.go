@@ -15,6 +15,7 @@ import (
 // kinds maps the plural name of each kind to its page.
 var kinds = map[string]string{
 	"agents":         "docs/agents.md",
+	"budgets":        "docs/budgets.md",
 	"promptprofiles": "docs/promptprofiles.md",
 	"modelproviders": "docs/modelproviders.md",
 	"sessions":       "docs/sessions.md",

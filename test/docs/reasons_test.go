@@ -14,8 +14,10 @@ import (
 var pagesOf = map[string][]string{
 	"Conditions of every kind but Turn": {
 		"docs/agents.md", "docs/promptprofiles.md", "docs/modelproviders.md", "docs/sessions.md", "docs/toolservers.md",
+		"docs/budgets.md",
 	},
 	"Conditions that any kind may have":  {"docs/turns.md"},
+	"Conditions of a Budget":             {"docs/budgets.md"},
 	"Reasons of a ModelProvider's":       {"docs/modelproviders.md"},
 	"Reasons of a ToolServer's":          {"docs/toolservers.md"},
 	"Reasons of a PromptProfile's":       {"docs/promptprofiles.md"},

@@ -1,9 +1,12 @@
 package readapi_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -70,6 +73,13 @@ func (s *testEnv) waiting(ctx context.Context, name string, arguments map[string
 	return t
 }
 
+func resourceVersion(o client.Object) int {
+	GinkgoHelper()
+	version, err := strconv.Atoi(o.GetResourceVersion())
+	Expect(err).NotTo(HaveOccurred())
+	return version
+}
+
 // approvals returns the ToolApprovals of the namespace.
 func (s *testEnv) approvals(ctx context.Context) []v1alpha1.ToolApproval {
 	GinkgoHelper()
@@ -78,9 +88,9 @@ func (s *testEnv) approvals(ctx context.Context) []v1alpha1.ToolApproval {
 	return list.Items
 }
 
-// as returns the flags of a user for the server of the test environment.
+// as returns the flags of a user for the server of the test environment, in which no Turn continues.
 func (s *testEnv) as(token string) []string {
-	return []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: token}), "--server", s.server.url}
+	return []string{"--kubeconfig", s.kubeconfig(clientcmdapi.AuthInfo{Token: token}), "--server", s.server.url, "--wait-seconds", "0"}
 }
 
 const hostileArguments = `{"id":1042,"note":"done\u001b[2J\nhash     0000\u202e"}`
@@ -118,6 +128,8 @@ var _ = Describe("The commands approve and deny", func() {
 			ToolName: "close_ticket", ToolServerUID: "server", SchemaHash: "schema",
 			ArgumentsHash: t.Status.PendingApprovals[0].ArgumentsHash, Decision: v1alpha1.ApprovalApproved,
 			Reason: "as agreed", DecidedBy: who,
+			// She may not get the Agent, which names the groups that matter.
+			DecidedByGroups: []string{"system:serviceaccounts", "system:serviceaccounts:" + s.namespace, "system:authenticated"},
 		}))
 
 		By("saying that it was decided before")
@@ -188,12 +200,56 @@ var _ = Describe("The commands approve and deny", func() {
 		capstan(ctx, append([]string{"approve", "third", "-y", "--without-arguments"}, blind...)...).must(ctx, exit.OK)
 	})
 
+	It("wait until the Turn uses the decision, and fail with the reason if it does not", func(ctx SpecContext) {
+		s := newTestEnv(ctx)
+		t := s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
+		as := append(s.as(s.user(ctx, "ada", approverRules...)), "--wait-seconds", "600")
+		latest := func() v1alpha1.ToolApproval {
+			GinkgoHelper()
+			return slices.MaxFunc(s.approvals(ctx), func(a, b v1alpha1.ToolApproval) int {
+				return cmp.Compare(resourceVersion(&a), resourceVersion(&b))
+			})
+		}
+		const why = "the API server has checked who decides only since 2026-11-22T04:01:42Z (ValidatingAdmissionPolicy p): decide again"
+		var names []string
+		for range 2 { // each of them is a new decision, because the Turn does not use the one before
+			approve := at(ctx, "y\n", append([]string{"approve", "first"}, as...)...)
+			Eventually(ctx, func() []v1alpha1.ToolApproval { return s.approvals(ctx) }).Should(HaveLen(len(names) + 1))
+			Consistently(approve.code).ShouldNot(Receive())
+			name := latest().Name
+			names = append(names, name)
+			unused := "ToolApproval " + name + " is not used: "
+			if len(names) > 1 {
+				unused = "ToolApprovals " + strings.Join(names, ", ") + " are not used: "
+			}
+			turnstatus.Wait(t, v1alpha1.TurnReasonAwaitingApproval, "a call waits; "+unused+why, 0, time.Now())
+			Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+			approve.must(ctx, exit.Failed)
+			Expect(approve.err.String()).To(ContainSubstring("the Turn does not use ToolApproval " + name + ": " + why))
+		}
+
+		By("succeeding when the Turn continues")
+		approve := at(ctx, "y\n", append([]string{"approve", "first"}, as...)...)
+		Eventually(ctx, func() []v1alpha1.ToolApproval { return s.approvals(ctx) }).Should(HaveLen(len(names) + 1))
+		t.Status.PendingApprovals = nil
+		turnstatus.Wait(t, v1alpha1.TurnReasonQueued, "continues", 0, time.Now())
+		Expect(apiClient.Status().Update(ctx, t)).To(Succeed())
+		approve.must(ctx, exit.OK)
+
+		By("saying that the Turn has not continued yet")
+		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
+		slow := at(ctx, "y\n", append([]string{"deny", "second"}, append(as, "--wait-seconds", "1")...)...).must(ctx, exit.OK)
+		Expect(slow.err.String()).To(ContainSubstring(
+			"note: the Turn has not continued within 1 s; its state is AwaitingApproval: a call waits\n"))
+	})
+
 	It("use the token of --token for all requests", func(ctx SpecContext) {
 		s := newTestEnv(ctx)
 		s.waiting(ctx, "first", map[string]string{"call_1": `{"id":1}`})
 		admin := s.kubeconfig(clientcmdapi.AuthInfo{ClientCertificateData: apiConfig.CertData, ClientKeyData: apiConfig.KeyData})
 		token := s.user(ctx, "ada", approverRules...)
-		at(ctx, "y\n", "approve", "first", "--kubeconfig", admin, "--server", s.server.url, "--token", token).must(ctx, exit.OK)
+		at(ctx, "y\n", "approve", "first", "--kubeconfig", admin, "--server", s.server.url, "--token", token,
+			"--wait-seconds", "0").must(ctx, exit.OK)
 		Expect(s.approvals(ctx)).To(HaveExactElements(HaveField("Spec.DecidedBy", "system:serviceaccount:"+s.namespace+":ada")))
 	})
 

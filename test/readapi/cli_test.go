@@ -170,7 +170,8 @@ var _ = Describe("The command line at a server", func() {
 
 		By("deciding as the person nevertheless")
 		s.waiting(ctx, "second", map[string]string{"call_1": `{"id":1}`})
-		at(ctx, "y\n", "approve", "second", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url).must(ctx, exit.OK)
+		at(ctx, "y\n", "approve", "second", "--kubeconfig", s.kubeconfig(certificate), "--server", s.server.url,
+			"--wait-seconds", "0").must(ctx, exit.OK)
 		Expect(s.approvals(ctx)).To(HaveExactElements(HaveField("Spec.DecidedBy", Not(HavePrefix("system:serviceaccount:")))))
 	})
 

@@ -73,6 +73,7 @@ spec:
         - --data-dir=/var/lib/capstan
         {{- end }}
         - --approval-policy={{ include "capstan.approvalPolicyName" . }}
+        - --requester-policy={{ include "capstan.requesterPolicyName" . }}
         - --role-prefix={{ include "capstan.rolePrefix" . }}
         {{- with .Values.watchNamespaces }}
         - --watch-namespaces={{ join "," . }}
@@ -80,8 +81,13 @@ spec:
         {{- if ne $.roles "executor" }}
         - --leader-elect={{ .Values.leaderElection.enabled }}
         - --journal-retention={{ .Values.journalRetention }}
+        - --record-retention={{ .Values.records.retention }}
+        - --max-records-per-namespace={{ int .Values.records.maxPerNamespace }}
         - --max-running-turns-per-namespace={{ if kindIs "string" .Values.maxRunningTurnsPerNamespace }}{{ .Values.maxRunningTurnsPerNamespace }}{{ else }}{{ int .Values.maxRunningTurnsPerNamespace }}{{ end }}
         - --max-queued-turns-per-namespace={{ int .Values.maxQueuedTurnsPerNamespace }}
+        {{- end }}
+        {{- with .Values.records.labels }}
+        - --record-labels={{ join "," . }}
         {{- end }}
         {{- with .Values.limits }}
         {{- $limits := list }}
@@ -157,6 +163,25 @@ spec:
         {{- if .Values.store.caSecret.name }}
         - name: PGSSLROOTCERT
           value: /etc/capstan/store/ca.crt
+        {{- end }}
+        {{- with .Values.tracing }}
+        {{- if .endpoint }}
+        - name: OTEL_EXPORTER_OTLP_ENDPOINT
+          value: {{ .endpoint | quote }}
+        - name: OTEL_EXPORTER_OTLP_PROTOCOL
+          value: {{ .protocol | quote }}
+        {{- if .headersSecret.name }}
+        - name: OTEL_EXPORTER_OTLP_HEADERS
+          valueFrom:
+            secretKeyRef:
+              name: {{ .headersSecret.name }}
+              key: {{ .headersSecret.key }}
+        {{- end }}
+        {{- if .captureContent }}
+        - name: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT
+          value: "true"
+        {{- end }}
+        {{- end }}
         {{- end }}
         {{- with .Values.extraEnv }}
         {{- toYaml . | nindent 8 }}

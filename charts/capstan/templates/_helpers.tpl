@@ -63,6 +63,15 @@ capstan-toolapprovals
 {{- end -}}
 {{- end -}}
 
+{{/* The name of the policy for requesters, and of its binding: of this release, or of config/policy. */}}
+{{- define "capstan.requesterPolicyName" -}}
+{{- if .Values.requesterPolicy.install -}}
+{{- include "capstan.clusterName" . }}-requesters
+{{- else -}}
+capstan-requesters
+{{- end -}}
+{{- end -}}
+
 {{- define "capstan.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "capstan.fullname" .) -}}

@@ -23,6 +23,8 @@ const (
 	replyChars = 1_000_000
 	// floodBytes is the length of a stream of tiny events. A manager reads at most 64 MiB of a stream.
 	floodBytes = 256 << 20
+	// refusalBytes is the length of an error.
+	refusalBytes = 1 << 20
 	// commentInterval is the time between two comments.
 	commentInterval = time.Second
 )
@@ -149,6 +151,14 @@ func (s *Server) flood(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
+}
+
+// refuse sends an error of refusalBytes.
+func refuse(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body) // the next write notices a client that is gone
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusBadRequest)
+	_, _ = io.WriteString(w, `{"error":{"type":"invalid_request_error","message":"`+strings.Repeat("no ", refusalBytes/3)+`"}}`)
 }
 
 // breakOff closes the connection after the first event, unless the model's name begins with WholeReplyPrefix.

@@ -94,6 +94,9 @@ func (s *Server) Breaking() string { return s.url + "/breaking/v1" }
 // Calling returns the URL of a model whose replies call the tool "note" eight times at once.
 func (s *Server) Calling() string { return s.url + "/calling/v1" }
 
+// Refusing returns the URL of a model that refuses each request with an error of 1 MiB.
+func (s *Server) Refusing() string { return s.url + "/refusing/v1" }
+
 // The endpoints for tools. Each is the URL of an MCP server.
 
 // Listing returns the URL of the MCP server with this number. Its listing has close to 4 MiB.
@@ -105,6 +108,10 @@ func (s *Server) Noting() string { return s.url + "/noting" }
 // Stalling returns the URL of an MCP server with one tool, "note", whose results stop after 250 KiB.
 func (s *Server) Stalling() string { return s.url + "/stalling" }
 
+// Notifying returns the URL of an MCP server with one tool, "note". In place of results it sends notices of 1 MiB without
+// end.
+func (s *Server) Notifying() string { return s.url + "/notifying" }
+
 // Tarpit returns the URL of the endpoint with this number, which accepts connections and never sends a byte.
 func (s *Server) Tarpit(number int) string {
 	return fmt.Sprintf("http://%s/%d", s.tarpit.Addr(), number)
@@ -115,7 +122,7 @@ func (s *Server) handler() http.Handler {
 	models := map[string]http.HandlerFunc{
 		"/answering/{milliseconds}": s.answer, "/talking": s.talk, "/writing": s.write, "/commenting": s.comment,
 		"/bombing": s.sendBomb, "/flooding": s.flood, "/breaking": s.breakOff,
-		"/calling": s.call,
+		"/calling": s.call, "/refusing": refuse,
 	}
 	for path, complete := range models {
 		mux.HandleFunc("POST "+path+"/v1/chat/completions", complete)
@@ -127,6 +134,7 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("POST /listing/{number}", s.mcp(s.listing, noted))
 	mux.HandleFunc("POST /noting", s.mcp(one, noted))
 	mux.HandleFunc("POST /stalling", s.mcp(one, stall))
+	mux.HandleFunc("POST /notifying", notifying(s.mcp(one, noted)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.requests.Add(1)
 		mux.ServeHTTP(&counted{ResponseWriter: w, sent: &s.sent}, r)

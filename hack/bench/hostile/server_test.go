@@ -222,3 +222,30 @@ func TestAManagersClientReadsTheListings(t *testing.T) {
 		}
 	}
 }
+
+func TestRefusalsAreErrorsOfOneMebibyte(t *testing.T) {
+	s := newServer(t)
+	text := read(t, contentOf(t, s.Refusing()+completions, "{}"))
+	if len(text) < refusalBytes || !json.Valid(text) {
+		t.Errorf("%d bytes, want valid JSON of %d", len(text), refusalBytes)
+	}
+}
+
+// TestNoticesComeInPlaceOfResults checks that the server lists its tool and never sends a result.
+func TestNoticesComeInPlaceOfResults(t *testing.T) {
+	s := newServer(t)
+	if text := read(t, contentOf(t, s.Notifying(), `{"id":1,"method":"tools/list"}`)); !bytes.Contains(text, []byte(`"note"`)) {
+		t.Errorf("the listing is %.100s, want the tool", text)
+	}
+	lines := bufio.NewReaderSize(contentOf(t, s.Notifying(), `{"id":2,"method":"tools/call"}`), 2*noticeBytes)
+	for range 3 {
+		line, err := lines.ReadBytes('\n')
+		for err == nil && !bytes.HasPrefix(line, []byte("data: ")) {
+			line, err = lines.ReadBytes('\n')
+		}
+		data := bytes.TrimPrefix(line, []byte("data: "))
+		if err != nil || len(data) < noticeBytes || !json.Valid(data) || bytes.Contains(data, []byte("result")) {
+			t.Fatalf("got %d bytes and %v, want a notice", len(data), err)
+		}
+	}
+}

@@ -15,6 +15,8 @@ const (
 	toolBytes    = 16_000
 	// stalledBytes is the length of a result that stops.
 	stalledBytes = 250 << 10
+	// noticeBytes is the length of a notice.
+	noticeBytes = 1 << 20
 )
 
 // noteListing is the listing of a server with one small tool.
@@ -59,6 +61,24 @@ func stall(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 	}
 	panic(http.ErrAbortHandler) // net/http closes the connection and logs nothing
+}
+
+// notifying answers calls with a stream of notices that never ends, and lets next answer everything else.
+func notifying(next http.HandlerFunc) http.HandlerFunc {
+	notice := "event: message\ndata: " + `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` +
+		strings.Repeat("n", noticeBytes) + `"}}` + "\n\n"
+	return func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || !bytes.Contains(body, []byte(`"tools/call"`)) {
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			next(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		for err == nil {
+			_, err = io.WriteString(w, notice)
+		}
+	}
 }
 
 // mcp returns the handler of an MCP server without sessions. call writes the result of a call.

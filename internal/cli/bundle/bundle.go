@@ -13,7 +13,10 @@ import (
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/output"
 	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/fetch"
 	"github.com/capstan-dev/capstan/internal/manifest"
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/skillfile"
 	"github.com/capstan-dev/capstan/internal/translate"
@@ -147,6 +150,40 @@ func (p *Bundle) configMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReferenc
 		return "", err
 	}
 	p.read[ref] = &value
+	return value, nil
+}
+
+// Attach returns the function that reads the attachments of the Turn: see translate.Attach.
+func (p *Bundle) Attach() (attach func(context.Context) ([]attachment.Content, error), most int64) {
+	return translate.Attach(p.Turn, translate.AttachmentSources{
+		ConfigMaps: p.contentsOfConfigMaps, Fetch: (&fetch.Fetcher{Policy: netpolicy.NewLocalPolicy()}).Fetch,
+	})
+}
+
+// CheckAttachments returns an error if no model of the Agent accepts the attachments of the Turn.
+func (p *Bundle) CheckAttachments() error {
+	err := translate.CheckAttachments(p.Turn, p.Agent, func(name string) (*v1alpha1.ModelProvider, error) {
+		object, _ := p.Set.ModelProvider(p.Turn.Namespace, name)
+		return object, nil
+	})
+	if err != nil {
+		return exit.WithCode(exit.Failed, p.Located(err.Error()))
+	}
+	return nil
+}
+
+// contentsOfConfigMaps is configMaps for attachments, which may be binary.
+func (p *Bundle) contentsOfConfigMaps(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+	p.read[ref] = nil
+	object, ok := p.Set.ConfigMap(p.Turn.Namespace, ref.Name)
+	if !ok {
+		return "", &translate.MissingError{Reason: p.absent(kindConfigMap, ref.Name)}
+	}
+	value, err := translate.ConfigMapValue(ref, translate.ConfigMapContents(object.Data, object.BinaryData))
+	if err != nil {
+		return "", err
+	}
+	p.read[ref] = new(attachment.Digest([]byte(value)))
 	return value, nil
 }
 

@@ -84,6 +84,11 @@ func (p *Bundle) contents(ctx context.Context, now time.Time) map[string]*string
 	for _, member := range p.Team {
 		_, _ = translate.Preparation(ctx, member.Objects(), now)
 	}
+	for _, a := range p.Turn.Spec.Attachments {
+		if a.ConfigMapKeyRef != nil {
+			_, _ = p.contentsOfConfigMaps(ctx, *a.ConfigMapKeyRef)
+		}
+	}
 	found := make(map[string]*string, len(p.read))
 	for ref, value := range p.read {
 		found[ref.Name+"/"+ref.Key] = value

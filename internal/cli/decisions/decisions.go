@@ -5,15 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/approvals"
 	"github.com/capstan-dev/capstan/internal/cli/cluster"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
 	"github.com/capstan-dev/capstan/internal/cli/journals"
@@ -32,17 +33,54 @@ type pendingCalls struct {
 	api   client.Client
 	turn  *v1alpha1.Turn
 	calls []v1alpha1.PendingApproval
-	// who is the name of the user, according to the API server.
-	who string
+	// who is the name of the user, according to the API server. groups are those of the user's groups that the Agent
+	// of the Turn may require.
+	who    string
+	groups []string
+	// created lists the ToolApprovals that this command has created.
+	created []created
 }
 
-// whoAmI returns the name of the user, according to the API server.
-func whoAmI(ctx context.Context, api client.Client) (string, error) {
+// whoAmI returns the user, according to the API server.
+func whoAmI(ctx context.Context, api client.Client) (authenticationv1.UserInfo, error) {
 	var review authenticationv1.SelfSubjectReview
 	if err := api.Create(ctx, &review); err != nil {
-		return "", exit.WithCode(exit.Failed, fmt.Errorf("failed to ask the API server who you are: %w", err))
+		return authenticationv1.UserInfo{}, exit.WithCode(exit.Failed, fmt.Errorf("failed to ask the API server who you are: %w", err))
 	}
-	return review.Status.UserInfo.Username, nil
+	return review.Status.UserInfo, nil
+}
+
+// maxGroups is the number of groups that a ToolApproval may name.
+const maxGroups = 64
+
+// checkRules sets the groups of the user that the decision must name. It returns an error if the Agent of the Turn does
+// not let this user decide. If the user may not get the Agent, it checks nothing, and names all groups of the user: the
+// manager checks the decision in any case.
+func (c *pendingCalls) checkRules(ctx context.Context, user authenticationv1.UserInfo) error {
+	var agent v1alpha1.Agent
+	err := c.api.Get(ctx, client.ObjectKey{Namespace: c.turn.Namespace, Name: c.turn.Spec.AgentRef.Name}, &agent)
+	switch {
+	case apierrors.IsForbidden(err):
+		c.groups = user.Groups[:min(len(user.Groups), maxGroups)]
+		return nil
+	case client.IgnoreNotFound(err) != nil:
+		return exit.WithCode(exit.Failed,
+			fmt.Errorf("failed to get Agent %q, which says who may decide: %w", c.turn.Spec.AgentRef.Name, err))
+	}
+	rules := approvals.Rules{Agent: agent.Name, Approval: agent.Spec.Approval, Requester: c.turn.Requester()}
+	if a := agent.Spec.Approval; a != nil && a.Approvers != nil {
+		for _, group := range user.Groups {
+			if slices.Contains(a.Approvers.Groups, group) {
+				c.groups = append(c.groups, group)
+			}
+		}
+	}
+	refusal := rules.Refusal(&v1alpha1.ToolApprovalSpec{Decision: c.Verb.Decision, DecidedBy: c.who, DecidedByGroups: c.groups})
+	if refusal != "" {
+		return exit.WithCode(exit.Failed, fmt.Errorf("you cannot %s calls of Turn %s/%s: %s", c.Verb.Name, c.turn.Namespace, c.turn.Name,
+			termsafe.Line(refusal, longestReason)))
+	}
+	return nil
 }
 
 // decide shows the calls, asks for a reply and creates the ToolApprovals.
@@ -68,6 +106,7 @@ func (c *pendingCalls) decide(ctx context.Context) error {
 		}
 		undecided = append(undecided, err)
 	}
+	undecided = append(undecided, c.awaitUse(ctx))
 	if err := errors.Join(undecided...); err != nil {
 		return exit.WithCode(exit.Failed, err)
 	}
@@ -173,10 +212,18 @@ func (c *pendingCalls) arguments(ctx context.Context) (found map[string]json.Raw
 	return found, nil
 }
 
-// create creates the ToolApproval for one call.
+// maxUnused is the number of ToolApprovals about one call that the Turn does not use, after which no more are created.
+const maxUnused = 3
+
+// create creates the ToolApproval for one call. Each ToolApproval that the Turn does not use gets a successor, because
+// approvers may not delete ToolApprovals.
 func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) error {
-	a := c.approval(p)
+	a := c.approval(p, 0)
 	err := c.api.Create(ctx, a)
+	for unused := 1; unused < maxUnused && apierrors.IsAlreadyExists(err) && unusedReason(c.turn, a.Name) != ""; unused++ {
+		a = c.approval(p, unused)
+		err = c.api.Create(ctx, a)
+	}
 	what := fmt.Sprintf("call %s (%s) of Turn %s/%s", termsafe.Line(p.CallID, output.LongestID),
 		termsafe.Line(p.Name, output.LongestID), c.turn.Namespace, c.turn.Name)
 	switch {
@@ -190,6 +237,7 @@ func (c *pendingCalls) create(ctx context.Context, p v1alpha1.PendingApproval) e
 	case err != nil:
 		return fmt.Errorf("failed to decide about the %s: %w", what, err)
 	}
+	c.created = append(c.created, created{name: a.Name, call: p})
 	a.APIVersion, a.Kind = v1alpha1.GroupVersion.String(), kindToolApproval // the client clears both fields
 	return output.PrintObject(c.Env, a, toolApprovals, fmt.Sprintf("%s was %s by %s", what, c.Verb.Done, c.who), c.Output)
 }
@@ -201,10 +249,13 @@ const (
 )
 
 // approval returns the object that holds the decision. Its name does not depend on the user or the decision, so
-// that only the first decision can be created.
-func (c *pendingCalls) approval(p v1alpha1.PendingApproval) *v1alpha1.ToolApproval {
+// that only the first decision can be created. unused is the number of earlier decisions that the Turn does not use.
+func (c *pendingCalls) approval(p v1alpha1.PendingApproval, unused int) *v1alpha1.ToolApproval {
 	const digits, longest = 16, 253
 	key := fmt.Sprintf("%s/%s", c.turn.UID, requestKey(p))
+	if unused > 0 {
+		key += fmt.Sprintf("/%d", unused)
+	}
 	name := c.turn.Name[:min(len(c.turn.Name), longest-digits-1)]
 	return &v1alpha1.ToolApproval{
 		ObjectMeta: metav1.ObjectMeta{
@@ -217,23 +268,9 @@ func (c *pendingCalls) approval(p v1alpha1.PendingApproval) *v1alpha1.ToolApprov
 			TurnRef: v1alpha1.ObjectReference{Name: c.turn.Name}, TurnUID: string(c.turn.UID), RequestID: p.RequestID,
 			Step: p.Step, CallID: p.CallID, ToolName: p.Name, ToolServerUID: p.ToolServerUID, SchemaHash: p.SchemaHash,
 			ArgumentsHash: p.ArgumentsHash,
-			Decision:      c.Verb.Decision, Reason: c.Reason, DecidedBy: c.who,
+			Decision:      c.Verb.Decision, Reason: c.Reason, DecidedBy: c.who, DecidedByGroups: c.groups,
 		},
 	}
-}
-
-// unusedReason returns the reason for which the Turn does not use a decision, from the message of its condition. It
-// returns an empty string if the message has none.
-func (c *pendingCalls) unusedReason(name string) string {
-	state := meta.FindStatusCondition(c.turn.Status.Conditions, v1alpha1.ConditionSucceeded)
-	if state == nil {
-		return ""
-	}
-	_, why, found := strings.Cut(state.Message, name+" is not used: ")
-	if !found {
-		return ""
-	}
-	return termsafe.Line(why, longestReason)
 }
 
 // reportEarlier reports an earlier decision about the same call. It returns an error unless that decision is the
@@ -248,7 +285,7 @@ func (c *pendingCalls) reportEarlier(ctx context.Context, a *v1alpha1.ToolApprov
 	if before.Spec.Reason != "" {
 		said += ": " + termsafe.Line(before.Spec.Reason, longestReason)
 	}
-	if why := c.unusedReason(before.Name); why != "" {
+	if why := unusedReason(c.turn, before.Name); why != "" {
 		return fmt.Errorf("%s, but the Turn does not use this decision: %s; delete it with kubectl delete %s %s "+
 			"-n %s, and then decide again", said, why, toolApprovals, before.Name, before.Namespace)
 	}

@@ -48,15 +48,20 @@ type Options struct {
 	WithoutArguments bool
 	// Reason is stored with the decision. It has at most 1024 characters.
 	Reason string
+	// WaitSeconds is the time in seconds to wait until the Turn uses the decisions, or says that it does not use them.
+	WaitSeconds int
 	// Output is text, json, yaml or name.
 	Output output.Format
 }
 
 // Run decides about pending calls of a Turn, given as NAME or NAMESPACE/NAME. It returns an error if one of the
-// selected calls remains without this decision.
+// selected calls remains without this decision, or if the Turn says that it does not use the decision.
 func (d *Options) Run(ctx context.Context, turn string) error {
 	if n := len([]rune(d.Reason)); n > longestReason {
 		return fmt.Errorf("--reason has %d characters: it must have at most %d", n, longestReason)
+	}
+	if d.WaitSeconds < 0 || d.WaitSeconds > longestWait {
+		return fmt.Errorf("--wait-seconds is %d: it must be from 0 to %d", d.WaitSeconds, longestWait)
 	}
 	watched, release := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer release()
@@ -70,6 +75,9 @@ func (d *Options) Run(ctx context.Context, turn string) error {
 
 // longestReason is the maximum length of a decision's reason, in characters.
 const longestReason = 1024
+
+// longestWait is the maximum of --wait-seconds.
+const longestWait = 3600
 
 // open gets the Turn, selects the pending calls and finds out who the user is.
 func (d *Options) open(ctx context.Context, turn string) (*pendingCalls, error) {
@@ -97,7 +105,8 @@ func (d *Options) open(ctx context.Context, turn string) (*pendingCalls, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &pendingCalls{Options: d, api: api, turn: t, calls: calls, who: who}, nil
+	c := &pendingCalls{Options: d, api: api, turn: t, calls: calls, who: who.Username}
+	return c, c.checkRules(ctx, who)
 }
 
 // selected returns the pending calls that the flags select.

@@ -52,15 +52,20 @@ func (c *ClusterFlags) find(ctx context.Context, config *rest.Config, api client
 	if e := t.Status.Executor; e != nil {
 		own = e.Name
 	}
+	return c.reachAny(ctx, config, tokenSource{api, namespace}, own)
+}
+
+// reachAny connects to an executor: the one with the given name first, if there is one.
+func (c *ClusterFlags) reachAny(ctx context.Context, config *rest.Config, as tokenSource, own string) (*connection, error) {
 	var leases coordinationv1.LeaseList
-	if err := api.List(ctx, &leases, client.InNamespace(c.ManagerNamespace),
+	if err := as.api.List(ctx, &leases, client.InNamespace(c.ManagerNamespace),
 		client.MatchingLabels{executor.LeaseLabel: executor.LeaseLabelValue}); err != nil {
 		return nil, exit.WithCode(exit.Failed, elsewhere(
 			fmt.Sprintf("failed to list the Leases of executors in --manager-namespace %q", c.ManagerNamespace), err))
 	}
 	var tried []error
 	for _, l := range byNearness(leases.Items, executor.LeasePrefix+own) {
-		found, err := c.reach(ctx, config, tokenSource{api, namespace}, l)
+		found, err := c.reach(ctx, config, as, l)
 		if err == nil {
 			return found, nil
 		}

@@ -117,6 +117,14 @@ func Explain(err error) error {
 	return fmt.Errorf("failed to read the journal: %w", err)
 }
 
+// ExplainRecords returns an error that tells the user why records could not be read or deleted.
+func ExplainRecords(err error) error {
+	if errors.Is(err, errNoToken) {
+		return errNoToken
+	}
+	return fmt.Errorf("failed to use the records of Turns: %w", err)
+}
+
 // stdout is a writer to Out whose errors name standard output.
 type stdout struct{ env terminal.Environment }
 

@@ -83,6 +83,8 @@ type binding struct {
 	clock func() time.Time
 	// ended is when the Turn ended in an earlier run. It is zero if the Turn had not ended.
 	ended time.Time
+	// since is when the first run of the Turn began. It is zero if this is the first run.
+	since time.Time
 }
 
 // end returns when the Turn ended: in an earlier run, or else now.
@@ -107,7 +109,7 @@ func (r *Options) bind(t *v1alpha1.Turn, p earlierRuns) binding {
 
 // boundAfter returns the binding that follows the earlier runs of a Turn.
 func boundAfter(p earlierRuns, clock func() time.Time) binding {
-	b := binding{Binding: turnstatus.Binding{Executor: executorName, Epoch: p.last.Epoch + 1}, clock: clock}
+	b := binding{Binding: turnstatus.Binding{Executor: executorName, Epoch: p.last.Epoch + 1}, clock: clock, since: p.started().Begun}
 	if p.last.Kind == journal.Finalized {
 		b.Epoch, b.Start, b.ended = p.last.Epoch, p.first.Time, p.last.Time
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"github.com/capstan-dev/capstan/api/v1alpha1"
 	"github.com/capstan-dev/capstan/internal/cli/bundle"
 	"github.com/capstan-dev/capstan/internal/cli/exit"
@@ -21,6 +23,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/turn"
 	"github.com/capstan-dev/capstan/internal/termsafe"
+	"github.com/capstan-dev/capstan/internal/tracing"
 	"github.com/capstan-dev/capstan/internal/translate"
 	"github.com/capstan-dev/capstan/internal/turnstatus"
 )
@@ -36,6 +39,8 @@ type localRun struct {
 	servers   *bundle.Connections
 	// credentials are the credentials of providers and ToolServers. They are redacted in the journal.
 	credentials *redact.Set
+	// traces exports the parts of the Turns as spans.
+	traces *tracing.Provider
 	// chains holds the chains of models by the name of their Agent.
 	chains map[string][]translate.Link
 	// live shows the current activity. It is nil if there is no terminal or if --quiet is set.
@@ -60,6 +65,10 @@ func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun,
 	}
 	j.providers = providers.NewCache(p.ReadSecret, r.Env.Now, netpolicy.NewLocalPolicy(), nil)
 	j.providers.SetCredentialSet(j.credentials)
+	var err error
+	if j.traces, err = tracing.FromEnvironment(ctx, r.Env.LookupEnv, j.credentials.RedactFunc, logr.Discard()); err != nil {
+		return nil, exit.WithCode(exit.Usage, err)
+	}
 	j.servers = p.Connect(&j.Env)
 	j.servers.SetCredentialSet(j.credentials)
 	if err := j.prepare(ctx, p); err != nil {
@@ -78,6 +87,9 @@ func (r *Options) newLocalRun(ctx context.Context, p *bundle.Bundle) (*localRun,
 
 // prepare finds the models and the Secrets of all Agents, and opens the journal.
 func (j *localRun) prepare(ctx context.Context, p *bundle.Bundle) (err error) {
+	if err := p.CheckAttachments(); err != nil {
+		return err
+	}
 	for _, member := range p.Team {
 		if j.chains[member.Agent.Name], err = member.Chain(ctx, j.providers, j.awaits); err != nil {
 			return err
@@ -101,13 +113,26 @@ func (j *localRun) awaits(provider string) {
 	j.Env.Tell("%s", strings.ToUpper(message[:1])+message[1:])
 }
 
-func (j *localRun) close() error {
+func (j *localRun) close(ctx context.Context) error {
 	if j.live != nil {
 		j.live.Close()
 	}
 	j.servers.Close()
 	j.providers.Close()
+	j.closeTraces(ctx)
 	return j.store.close()
+}
+
+// lastSpans is the time for which a run that ends sends its last spans.
+const lastSpans = 3 * time.Second
+
+// closeTraces sends the last spans. A collector that does not answer delays the end only for lastSpans.
+func (j *localRun) closeTraces(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSpans)
+	defer cancel()
+	if err := j.traces.Close(ctx); err != nil {
+		j.Env.Tell("Failed to export traces: %s", err)
+	}
 }
 
 // localTurn is the run of one Turn in a localRun.
@@ -144,10 +169,14 @@ func (j *localRun) begin(p *bundle.Bundle, t *v1alpha1.Turn, b binding) (*localT
 		return nil, exit.WithCode(exit.Failed, p.Located(err.Error()))
 	}
 	in.Epoch, in.Executor, in.Cancel = b.Epoch, executorName, j.cancel
+	in.Attach, in.AttachBytes = p.Attach()
+	in.About = translate.About(t, nil)
 	in.Redact = j.credentials.RedactFunc(t.Namespace)
 	in.Toolbox, in.Selection.Pinned = j.toolbox(w), p.Profile.Spec.PinnedTools
 	in.Decide = func(_ context.Context, a loop.Approval) (*loop.Decision, error) { return j.decide(w, a), nil }
 	in.Progress = w.note
+	trace := j.traces.Of(t)
+	in.Observer, in.TraceID = trace, trace.TraceID()
 	w.in, w.engine = in, j.engine(w)
 	return w, nil
 }
@@ -192,6 +221,9 @@ func (j *localRun) drive(w *localTurn) error {
 		if err == nil {
 			w.result = result
 			turnstatus.Finish(w.turn, result, w.binding.end())
+			if w.binding.ended.IsZero() {
+				j.traces.End(w.turn, w.binding.since)
+			}
 			return nil
 		}
 		if bug, panicked := errors.AsType[*turn.PanicError](err); panicked {

@@ -62,6 +62,12 @@ func (r *Options) remarks(t *v1alpha1.Turn, result *turn.Result) {
 	if r.wentOn {
 		r.Env.Tell("The Turn continued from its journal.")
 	}
+	for i := range result.Violations {
+		r.Env.Tell("%s", violation(&result.Violations[i]))
+	}
+	if result.Withheld {
+		r.Env.Tell("The text of the model is withheld; capstan logs shows it.")
+	}
 	r.Env.Tell("%s", translate.Summary(t))
 	if t.Status.Result != nil && t.Status.Result.Citations != nil {
 		sources := make([]string, 0, len(t.Status.Result.Citations.Local))
@@ -70,6 +76,16 @@ func (r *Options) remarks(t *v1alpha1.Turn, result *turn.Result) {
 		}
 		r.Env.Tell("Sources: %s", strings.Join(sources, ", "))
 	}
+}
+
+// violation returns one line about an output policy that the answer violates.
+func violation(v *turn.PolicyViolation) string {
+	what := "The answer violates"
+	if v.Unchecked {
+		what = "The answer could not be checked against"
+	}
+	return fmt.Sprintf("%s the output policy %s (%s): %s", what, termsafe.Line(v.Policy, longestSource), v.OnViolation,
+		termsafe.Line(v.Rule, longestSource))
 }
 
 // verdict returns an error if the Turn did not succeed.

@@ -101,7 +101,7 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, j.close()) }()
+	defer func() { err = errors.Join(err, j.close(steady)) }()
 	j.watched, j.life = watched, life
 	before, err := j.store.earlierRuns(steady, string(t.UID))
 	if err != nil {
@@ -114,6 +114,9 @@ func (r *Options) execute(ctx context.Context, p *bundle.Bundle, t *v1alpha1.Tur
 		j.cancel = watched // without a journal, the Turn cannot be continued
 	} else {
 		defer context.AfterFunc(watched, func() { abandon(errInterrupted) })()
+	}
+	if err := joinTrace(t, before, r.Env.LookupEnv, j.traces.On()); err != nil {
+		return nil, err
 	}
 	w, err := j.begin(p, t, r.bind(t, before))
 	if err != nil {

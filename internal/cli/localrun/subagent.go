@@ -32,6 +32,7 @@ func (s *subAgent) Call(ctx context.Context, c tool.Call) (tool.Result, error) {
 	if err != nil {
 		return tool.Result{}, err
 	}
+	s.localRun.traces.Of(s.parent.turn).AnnotateChild(t, c.Step, c.CallID)
 	child, err := s.child(ctx, t)
 	switch {
 	case err != nil:

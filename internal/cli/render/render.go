@@ -100,6 +100,9 @@ func messages(ctx context.Context, p *bundle.Bundle, now time.Time, known toolbo
 	if err != nil {
 		return nil, err
 	}
+	if in.Turn.Attachments, err = attachments(ctx, p); err != nil {
+		return nil, err
+	}
 	first := p.Agent.Spec.Models[at]
 	in.Provider, in.Model = first.ProviderRef.Name, first.Model
 	if in.Tools, err = tools(ctx, p, known); err != nil {

@@ -20,7 +20,7 @@ func describe(p *bundle.Bundle, prepared *prepare.Prepared) string {
 		p.Title(), len(prepared.Messages), termsafe.Line(prepared.Model, output.LongestID), prepared.Provider)
 	for i, m := range prepared.Messages {
 		fmt.Fprintf(&b, "\n%d. %s (%s), %s characters\n", i+1, m.Name, m.Role, termsafe.Thousands(chars(m)))
-		b.WriteString(quote(m))
+		b.WriteString(quote(m) + describeAttachments(&m))
 	}
 	b.WriteString("\nReport\n" + output.Table(reportRows(prepared)))
 	if rows := leftOutRows(prepared); len(rows) > 0 {

@@ -123,7 +123,9 @@ func (*protocol) SetHeaders(h http.Header, apiKey, _ string) {
 }
 
 // Body returns the request with its markers for the cache.
-func (p *protocol) Body(req *model.Request) ([]byte, error) { return bodyOf(req, p) }
+func (p *protocol) Body(req *model.Request, c *endpoint.Contents) ([]byte, error) {
+	return bodyOf(req, p, c)
+}
 
 // NewDecoder returns a decoder of one answer.
 func (p *protocol) NewDecoder(req *model.Request) endpoint.Decoder {

@@ -40,6 +40,7 @@ type answer struct {
 	Content    lenient.List[lenient.Maybe[content]] `json:"content"`
 	StopReason lenient.Maybe[string]                `json:"stop_reason"`
 	Usage      lenient.Maybe[usage]                 `json:"usage"`
+	Model      lenient.Maybe[string]                `json:"model"`
 }
 
 // content is a block of an answer. Each type has its own members.
@@ -118,6 +119,7 @@ func (d *decoder) Decode(data []byte, in *endpoint.Answer) (failure []byte, err 
 	case "message_start":
 		var start answer
 		_ = json.Unmarshal(e.Message, &start) // a message of another form has no usage
+		in.SetModel(start.Model.Value)
 		in.Count(start.Usage.Value.tokens())
 	case "content_block_start":
 		d.begin(e.Index.Value, &e.Block.Value, in)
@@ -142,6 +144,7 @@ func (d *decoder) Decode(data []byte, in *endpoint.Answer) (failure []byte, err 
 
 // whole adds a whole answer.
 func (d *decoder) whole(a *answer, in *endpoint.Answer) {
+	in.SetModel(a.Model.Value)
 	in.Count(a.Usage.Value.tokens())
 	for i := range a.Content {
 		d.begin(lenient.Number(i), &a.Content[i].Value, in)

@@ -22,7 +22,7 @@ func TestArgumentsAsTheyAreWritten(t *testing.T) {
 	} {
 		for _, isStrict := range []bool{false, true} {
 			p := protocolOf(&Config{Config: endpoint.Config{BaseURL: url}, Options: Options{StrictSchemas: isStrict}})
-			body, err := p.Body(req)
+			body, err := p.Body(req, new(endpoint.Contents))
 			if isStrict {
 				want = 0 // the endpoint is to check the arguments
 			}

@@ -48,9 +48,19 @@ type block struct {
 	ToolUseID string `json:"tool_use_id,omitempty"`
 	Content   string `json:"content,omitempty"`
 
+	Source *source `json:"source,omitempty"`
+	Title  string  `json:"title,omitempty"`
+
 	CacheControl *cacheControl `json:"cache_control,omitempty"`
 	// raw is the whole block if it came from the endpoint and is sent back unchanged.
 	raw json.RawMessage
+}
+
+// source is the content of an image or a PDF.
+type source struct {
+	Type      string `json:"type"`
+	MediaType string `json:"media_type"`
+	Data      string `json:"data"`
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -65,7 +75,7 @@ func (b block) MarshalJSON() ([]byte, error) {
 // messagesOf returns the system prompt and the other messages. The system prompt consists of the system messages before
 // the first other message. Later ones are fenced texts of the user, in place, so that the beginning of a conversation
 // stays the same and its cache valid.
-func messagesOf(messages []model.Message) (system []block, out []message) {
+func messagesOf(messages []model.Message, c *endpoint.Contents) (system []block, out []message) {
 	add := func(role string, blocks ...block) {
 		switch {
 		case len(blocks) == 0:
@@ -88,7 +98,8 @@ func messagesOf(messages []model.Message) (system []block, out []message) {
 			}
 			add(roleUser, note(m.Content)...)
 		case model.RoleUser:
-			add(roleUser, texts(neutral(m.Content))...)
+			add(roleUser, attachmentBlocks(m, c)...)
+			add(roleUser, texts(neutral(c.Text(m)))...)
 		case model.RoleTool:
 			add(roleUser, block{
 				Type: "tool_result", ToolUseID: endpoint.CallID(m.ToolCallID, endpoint.CallIDsPlain), Content: neutral(m.Content),
@@ -135,6 +146,19 @@ func withUniqueCalls(messages []model.Message) []model.Message {
 		}
 	}
 	return messages
+}
+
+// attachmentBlocks returns the images and PDFs of a message. They come before its text, as the protocol advises.
+func attachmentBlocks(m *model.Message, c *endpoint.Contents) []block {
+	var blocks []block
+	for _, a := range endpoint.Others(m) {
+		b := block{Type: "image", Source: &source{Type: "base64", MediaType: a.MediaType, Data: c.Base64(a)}}
+		if model.KindOf(a.MediaType) == model.AttachedFile {
+			b.Type, b.Title = "document", a.Name
+		}
+		blocks = append(blocks, b)
+	}
+	return blocks
 }
 
 // texts returns a block with a text, or none if the text is blank: the protocol refuses blank texts.

@@ -72,13 +72,13 @@ type outputFormat struct {
 }
 
 // bodyOf returns the body of a request. It returns the same bytes each time.
-func bodyOf(req *model.Request, p *protocol) ([]byte, error) {
+func bodyOf(req *model.Request, p *protocol, c *endpoint.Contents) ([]byte, error) {
 	o := &p.options
 	if wrong := Check(&req.Parameters, o); wrong != nil {
 		return nil, endpoint.Unsendable("%s", wrong)
 	}
 	out := messagesRequest{Model: req.Model, Stream: true, Stop: req.Parameters.Stop, ServiceTier: req.Parameters.ServiceTier}
-	out.System, out.Messages = messagesOf(req.Messages)
+	out.System, out.Messages = messagesOf(req.Messages, c)
 	if err := out.addTools(req, o); err != nil {
 		return nil, err
 	}

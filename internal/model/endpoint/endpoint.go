@@ -82,9 +82,10 @@ type Protocol interface {
 	// SetHeaders sets the headers of the protocol: the key and the ID of the request, unless they are empty, and
 	// others. h has the headers of the configuration.
 	SetHeaders(h http.Header, apiKey, requestID string)
-	// Body returns the body of a request, always the same bytes. The error of a request that no endpoint could read is
-	// from Unsendable.
-	Body(req *model.Request) ([]byte, error)
+	// Body returns the body of a request, always the same bytes, with marks of c in place of the contents of attachments.
+	// The marks must be in the order in which they were made. The error of a request that no endpoint could read is from
+	// Unsendable.
+	Body(req *model.Request, c *Contents) ([]byte, error)
 	// NewDecoder returns the decoder of one answer.
 	NewDecoder(req *model.Request) Decoder
 }
@@ -148,7 +149,7 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 		x.err = err
 		return
 	}
-	x.requestID, x.decoder, x.observer = req.ID, protocol.NewDecoder(req), req.Observer
+	x.requestID, x.decoder, x.observer, x.facts = req.ID, protocol.NewDecoder(req), req.Observer, req.Facts
 	if x.open(ctx, http.MethodPost, protocol.Path(req.Model)); x.err == nil {
 		x.out.Header.Set("Content-Type", jsonObject)
 		sent.apply(x.out)
@@ -162,6 +163,9 @@ func (x *exchange) begin(ctx context.Context, req *model.Request) {
 func (x *exchange) finish(ctx context.Context) (*model.Reply, error) {
 	defer x.memory.release()
 	reply, err := x.receive(ctx)
+	if x.facts != nil {
+		x.facts.Model = x.provider.redactor.Redact(x.facts.Model)
+	}
 	if err != nil {
 		return nil, x.classify(ctx, err, reply)
 	}
@@ -220,7 +224,7 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 		return model.Reply{}, err
 	}
 	defer body.Close() //nolint:errcheck // because the reply is complete or lost by then
-	var in Answer
+	in := Answer{facts: x.facts}
 	var flow fairgate.Flow
 	stream := newEvents(body, x.watch, &x.memory)
 	var text error // of an event that is no JSON, and the last one so far
@@ -255,8 +259,13 @@ func (x *exchange) receive(ctx context.Context) (model.Reply, error) {
 
 // partArrived records that a part of the answer has arrived.
 func (x *exchange) partArrived() {
-	if x.observer != nil && x.watch.last.IsZero() {
-		x.observer.ObserveBegin()
+	if x.watch.last.IsZero() {
+		if x.facts != nil {
+			x.facts.FirstEvent = time.Since(x.watch.begun)
+		}
+		if x.observer != nil {
+			x.observer.ObserveBegin()
+		}
 	}
 	x.watch.event()
 }

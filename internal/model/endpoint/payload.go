@@ -69,16 +69,27 @@ func (c *content) Close() error { return nil }
 
 // encode returns the body that is sent for a request.
 func encode(ctx context.Context, req *model.Request, p Protocol) (*payload, error) {
+	body, err := bodyOf(ctx, req, p)
+	if err != nil {
+		return nil, err
+	}
+	return &payload{body: body, again: func() ([]byte, error) { return bodyOf(ctx, req, p) }}, nil
+}
+
+// bodyOf returns the body of a request with the contents of its attachments.
+func bodyOf(ctx context.Context, req *model.Request, p Protocol) ([]byte, error) {
 	bytes := 0
 	for i := range req.Messages {
 		bytes += len(req.Messages[i].Content)
 	}
-	defer fairgate.AcquireProcessor(ctx, bytes)()
-	body, err := p.Body(req)
+	contents := Contents{request: req}
+	done := fairgate.AcquireProcessor(ctx, bytes)
+	body, err := p.Body(req, &contents)
+	done()
 	if err != nil {
 		return nil, err
 	}
-	return &payload{body: body, again: func() ([]byte, error) { return p.Body(req) }}, nil
+	return contents.insert(ctx, body)
 }
 
 // Unsendable returns the failure of a request that no endpoint could read.

@@ -25,6 +25,18 @@ type Answer struct {
 	finish   string
 	complete bool
 	usage    model.Usage
+	// facts receives facts about the answer. It may be nil.
+	facts *model.Facts
+}
+
+// maxModelName is the maximum length of the name of a model, in bytes.
+const maxModelName = 256
+
+// SetModel notes the name of the model that answers. The first name counts; one that is too long is ignored.
+func (in *Answer) SetModel(name string) {
+	if in.facts != nil && in.facts.Model == "" && len(name) <= maxModelName {
+		in.facts.Model = strings.ToValidUTF8(name, "")
+	}
 }
 
 // AddText adds a piece of the answer's text.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/netpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/span"
 )
 
 var (
@@ -46,6 +47,8 @@ type exchange struct {
 	retryAfter  time.Duration
 	// observer follows the answer. It may be nil.
 	observer model.Observer
+	// facts receives facts about the answer. It may be nil.
+	facts *model.Facts
 	// sent is what was sent, or nil.
 	sent *payload
 	// memory is the memory of a long reply.
@@ -89,6 +92,9 @@ func (x *exchange) open(ctx context.Context, method, path string) {
 	x.out = out
 	x.watch = newWatch(ctx, cancel, x.first, cfg.IdleTimeout)
 	out.Header.Set("Accept", x.wanted)
+	if parent := span.HeaderOf(ctx); parent != "" {
+		out.Header.Set(span.Header, parent)
+	}
 	for _, h := range cfg.Headers {
 		out.Header.Set(h.Name, h.Value)
 	}
@@ -189,8 +195,8 @@ type watch struct {
 	timer  *time.Timer
 	// idle is the time between two events, and limit the time that is running.
 	idle, limit time.Duration
-	// last is the time of the last event, or zero before the first part of the answer.
-	last time.Time
+	// begun is the time of the request. last is the time of the last event, or zero before the first part of the answer.
+	begun, last time.Time
 }
 
 // pingPatience is how often the idle time may pass between two events if pings arrive meanwhile. Some models compose
@@ -202,7 +208,10 @@ func newWatch(ctx context.Context, cancel context.CancelCauseFunc, first, idle t
 	if first == 0 {
 		first = math.MaxInt64
 	}
-	return &watch{ctx: ctx, cancel: cancel, timer: time.AfterFunc(first, func() { cancel(errIdle) }), idle: idle, limit: first}
+	return &watch{
+		ctx: ctx, cancel: cancel, timer: time.AfterFunc(first, func() { cancel(errIdle) }), idle: idle, limit: first,
+		begun: time.Now(), //nolint:forbidigo // because a duration is measured, not a time of day
+	}
 }
 
 // fail releases a failed request and returns the reason of the failure.

@@ -16,7 +16,7 @@ import (
 // plain is a protocol whose requests are JSON of the engine.
 type plain struct{ Protocol }
 
-func (plain) Body(req *model.Request) ([]byte, error) { return json.Marshal(req) }
+func (plain) Body(req *model.Request, _ *Contents) ([]byte, error) { return json.Marshal(req) }
 
 // TestSentBodyIsReleased checks that the body is released once it was sent, because an answer may take long, and
 // that the body can be made again for another connection.

@@ -11,8 +11,9 @@ import (
 
 // chunk is an event of a stream, or a whole answer. It has only the members that Capstan needs.
 type chunk struct {
-	Choices choices              `json:"choices"`
-	Usage   lenient.Maybe[usage] `json:"usage"`
+	Choices choices               `json:"choices"`
+	Model   lenient.Maybe[string] `json:"model"`
+	Usage   lenient.Maybe[usage]  `json:"usage"`
 	// Groq has the usage of Groq's own member.
 	Groq lenient.Maybe[struct {
 		Usage lenient.Maybe[usage] `json:"usage"`

@@ -43,6 +43,8 @@ type Dialect struct {
 	// NoSchemas is true if the endpoint refuses the schema of an answer. SchemasExcludeTools is true if it accepts the
 	// schema, but refuses tools beside it, or does not call them.
 	NoSchemas, SchemasExcludeTools bool
+	// Accepts are the images and files that the endpoint accepts, for models that can read them.
+	Accepts model.Accepts
 	// SomeRefuseStop is true if models of OpenAI are known to refuse stop sequences here.
 	SomeRefuseStop bool
 	// Extra are further fields of a request's body. Their names differ from each other and from those of other fields.
@@ -98,10 +100,26 @@ const Generic = "Generic"
 // generic is the dialect Generic. Chat templates of many models allow a single system message at the front: see
 // github.com/vllm-project/vllm/issues/41114 and github.com/ggml-org/llama.cpp/issues/20733. Names are refused by
 // Mistral and xAI, also behind gateways. The older name of the output limit is known to all servers.
-var generic = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true}
+var generic = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true, Accepts: anyImages}
 
 // ownServer is the dialect of servers that have no service tiers.
-var ownServer = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true, Tiers: noTiers}
+var ownServer = Dialect{MaxTokens: true, System: SystemMerged, NoNames: true, Tiers: noTiers, Accepts: anyImages}
+
+// The images and files that endpoints accept. PDFs are a part of the protocol, but few servers know them:
+// developers.openai.com/api/docs/guides/file-inputs.
+var (
+	anyImagesAndPDFs = model.AnyAttachment()
+	anyImages        = model.Accepts{Images: anyImagesAndPDFs.Images}
+	withoutGIF       = model.Accepts{Images: []string{model.MediaPNG, model.MediaJPEG, model.MediaWebP}}
+	withoutWebP      = model.Accepts{Images: []string{model.MediaPNG, model.MediaJPEG, model.MediaGIF}}
+	onlyPNGAndJPEG   = model.Accepts{Images: []string{model.MediaPNG, model.MediaJPEG}}
+)
+
+// accepting returns a dialect whose servers accept these attachments.
+func accepting(d Dialect, a model.Accepts) Dialect {
+	d.Accepts = a
+	return d
+}
 
 // schemasAlone returns a dialect whose servers do not call tools in a request with a schema.
 func schemasAlone(d Dialect) Dialect {
@@ -116,28 +134,41 @@ var dialects = map[string]Dialect{
 	// The protocol's own. Models with reasoning refuse max_tokens: github.com/teilomillet/gollm/issues/33.
 	"OpenAI": {
 		Tiers:          []string{"auto", "default", "flex", "priority"},
-		SomeRefuseStop: true,
+		SomeRefuseStop: true, Accepts: anyImagesAndPDFs,
 	},
-	"AzureOpenAI": {},
+	// PDFs are accepted by its other API only: learn.microsoft.com, Azure OpenAI Responses API.
+	"AzureOpenAI": {Accepts: anyImages},
 
 	// A schema restricts all that the model writes, also its calls: github.com/vllm-project/vllm/issues/39929,
 	// github.com/ollama/ollama-python/issues/546 and github.com/modelship-ai/modelship/pull/71.
-	"VLLM": schemasAlone(ownServer), "Ollama": schemasAlone(ownServer), "LlamaCpp": schemasAlone(ownServer),
+	// Ollama knows no GIF, and refuses URLs of other servers: github.com/ollama/ollama/issues/7247. llama.cpp reads
+	// images with stb_image, which knows no WebP: github.com/nothings/stb.
+	"VLLM": schemasAlone(ownServer), "Ollama": schemasAlone(accepting(ownServer, withoutGIF)),
+	"LlamaCpp": schemasAlone(accepting(ownServer, withoutWebP)),
 
-	"SGLang": ownServer, "LMStudio": ownServer,
+	// LM Studio reads JPEG, PNG and WebP: lmstudio.ai/docs, image input.
+	"SGLang": ownServer, "LMStudio": accepting(ownServer, withoutGIF),
 
-	"LiteLLM": generic,
+	// It translates PDFs for the services behind it: docs.litellm.ai, document understanding.
+	"LiteLLM": accepting(generic, anyImagesAndPDFs),
 
 	// It has no tiers: docs.cohere.com, compatibility API. Error for stream_options: strandsagents.com/docs, model
 	// provider Cohere.
-	"Cohere": {MaxTokens: true, System: SystemMerged, NoNames: true, NoStreamOptions: true, Tiers: noTiers},
+	"Cohere": {MaxTokens: true, System: SystemMerged, NoNames: true, NoStreamOptions: true, Tiers: noTiers, Accepts: anyImages},
 
+	// PDFs: openrouter.ai/docs/features/multimodal/pdfs.
 	// Models behind it think on with their own blocks only: openrouter.ai/docs/use-cases/reasoning-tokens.
-	"OpenRouter": {MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnReasoningDetails},
+	"OpenRouter": {
+		MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnReasoningDetails, Accepts: anyImagesAndPDFs,
+	},
 
 	// Error 400 for a call without a signature: github.com/TokenRhythm/opensquilla/issues/225.
 	// Error 400 for a schema beside tools: github.com/vercel/ai/pull/16540.
-	"Gemini": {MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures, SchemasExcludeTools: true},
+	// Error 400 for GIF: github.com/microsoft/vscode/issues/286628.
+	"Gemini": {
+		MaxTokens: true, System: SystemMerged, NoNames: true, Returned: ReturnSignatures, SchemasExcludeTools: true,
+		Accepts: withoutGIF,
+	},
 
 	// Error 422 for names and stream_options, and for max_completion_tokens:
 	// github.com/Gage-Technologies/mistral-go/pull/2, github.com/dnakov/anon-kode/issues/53,
@@ -147,11 +178,12 @@ var dialects = map[string]Dialect{
 	// github.com/langchain-ai/langchain-azure/issues/82.
 	"Mistral": {
 		MaxTokens: true, System: SystemBeforeReplies, NoNames: true, NoStreamOptions: true, CallIDs: endpoint.CallIDsNine,
-		Seed: SeedRandom, Tiers: noTiers,
+		Seed: SeedRandom, Tiers: noTiers, Accepts: anyImages,
 	},
 
 	// System messages may be anywhere: github.com/can1357/oh-my-pi/issues/958. Error 400 for a call without its
 	// reasoning, in all later requests: github.com/earendil-works/pi/issues/3636, github.com/FellouAI/eko/issues/281.
+	// Error 400 for images: github.com/yilewang/llm-for-zotero/issues/143.
 	// Error 400 for schemas of answers: github.com/UKGovernmentBEIS/inspect_ai/issues/4916. It has neither a seed nor
 	// tiers: api-docs.deepseek.com, chat completion.
 	"DeepSeek": {
@@ -161,7 +193,8 @@ var dialects = map[string]Dialect{
 
 	// Only the user's messages may have names: github.com/BerriAI/litellm/issues/9720. Roles may be in any order:
 	// docs.x.ai.
-	"XAI": {NoNames: true},
+	// Images: docs.x.ai/docs/guides/image-understanding.
+	"XAI": {NoNames: true, Accepts: onlyPNGAndJPEG},
 
 	// max_tokens is deprecated: platform.kimi.ai and console.groq.com, chat completions. Moonshot sends error 400 for a
 	// call without reasoning, but ignores that of earlier Turns: github.com/n8n-io/n8n/issues/29142,
@@ -170,15 +203,17 @@ var dialects = map[string]Dialect{
 	// reasoning_effort: github.com/HKUDS/nanobot/issues/3939. There is neither a seed nor tiers.
 	"Moonshot": {
 		System: SystemMerged, NoNames: true, Returned: ReturnReasoningContent, Thinking: ThinkingSwitch, Seed: SeedNone, Tiers: noTiers,
+		Accepts: anyImages,
 	},
 
 	// The tiers: console.groq.com, service tiers. Error 400 for a schema beside tools: github.com/vercel/ai/pull/16540.
 	"Groq": {
 		System: SystemMerged, NoNames: true, Tiers: []string{"auto", "on_demand", "flex", "performance"}, SchemasExcludeTools: true,
+		Accepts: anyImages,
 	},
 
 	// Claude refuses other IDs: docs.aws.amazon.com, ToolUseBlock.
-	"Bedrock": {MaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: endpoint.CallIDsPlain},
+	"Bedrock": {MaxTokens: true, System: SystemMerged, NoNames: true, CallIDs: endpoint.CallIDsPlain, Accepts: anyImages},
 }
 
 // hosts are the hosts whose dialect is certain.

@@ -63,7 +63,9 @@ func (p *protocol) SetHeaders(h http.Header, apiKey, requestID string) {
 }
 
 // Body returns the request in the dialect.
-func (p *protocol) Body(req *model.Request) ([]byte, error) { return bodyOf(req, &p.dialect) }
+func (p *protocol) Body(req *model.Request, c *endpoint.Contents) ([]byte, error) {
+	return bodyOf(req, &p.dialect, c)
+}
 
 // NewDecoder returns a decoder of chunks.
 func (p *protocol) NewDecoder(*model.Request) endpoint.Decoder { return &decoder{dialect: &p.dialect} }
@@ -89,6 +91,7 @@ func (d *decoder) Decode(event []byte, in *endpoint.Answer) (failure []byte, err
 
 // add adds a chunk to the answer.
 func (d *decoder) add(c *chunk, in *endpoint.Answer) {
+	in.SetModel(c.Model.Value)
 	in.Count(c.Usage.Value.tokens())
 	in.Count(c.Groq.Value.Usage.Value.tokens())
 	for i := range c.Choices {

@@ -38,9 +38,9 @@ type chatMessage struct {
 	// Name is that of a system message. The messages of a conversation have none: a later Turn of a Session must send
 	// the same bytes again, so that the server finds them in its cache. In a tool's message, some servers refuse a name.
 	Name string `json:"name,omitempty"`
-	// Content is null in an assistant's message that has only tool calls, because some servers refuse an empty
-	// text.
-	Content    *string    `json:"content"`
+	// Content is a *string, or a []part if the message has images or files. It is null in an assistant's message that has
+	// only tool calls, because some servers refuse an empty text.
+	Content    any        `json:"content"`
 	ToolCalls  []chatCall `json:"tool_calls,omitempty"`
 	ToolCallID string     `json:"tool_call_id,omitempty"`
 	// ReasoningContent and ReasoningDetails are data of the endpoint that it needs again.
@@ -62,12 +62,12 @@ type chatFunction struct {
 }
 
 // bodyOf returns the body of a request. It returns the same bytes each time.
-func bodyOf(req *model.Request, d *Dialect) ([]byte, error) {
+func bodyOf(req *model.Request, d *Dialect, c *endpoint.Contents) ([]byte, error) {
 	if wrong := Check(req.Model, &req.Parameters, d); wrong != nil {
 		return nil, endpoint.Unsendable("%s", wrong)
 	}
 	out := &chatRequest{
-		ChatCompletionRequest: parametersOf(req, d), Messages: messagesOf(req.Messages, d), Temperature: req.Parameters.Temperature,
+		ChatCompletionRequest: parametersOf(req, d), Messages: messagesOf(req.Messages, d, c), Temperature: req.Parameters.Temperature,
 	}
 	out.addParameters(&req.Parameters, d)
 	for _, t := range req.Tools {
@@ -124,7 +124,7 @@ func toolOf(t model.Tool, strict bool) api.Tool {
 	}}
 }
 
-func messagesOf(messages []model.Message, d *Dialect) []chatMessage {
+func messagesOf(messages []model.Message, d *Dialect, c *endpoint.Contents) []chatMessage {
 	messages = place(messages, d.System)
 	out := make([]chatMessage, 0, len(messages))
 	user := -1
@@ -134,7 +134,7 @@ func messagesOf(messages []model.Message, d *Dialect) []chatMessage {
 		}
 	}
 	for i, m := range messages {
-		sent := chatMessage{Role: string(m.Role), Content: &m.Content}
+		sent := chatMessage{Role: string(m.Role), Content: contentOf(&m, c)}
 		if m.Role == model.RoleSystem && !d.NoNames {
 			sent.Name = m.Name
 		}
@@ -148,7 +148,7 @@ func messagesOf(messages []model.Message, d *Dialect) []chatMessage {
 				sent.Content = nil
 			}
 			d.addReturned(&sent, &m, i > user)
-		case m.Content == "":
+		case m.Content == "" && len(m.Attachments) == 0:
 			continue // a profile may have an empty prompt, but the API refuses a message without content
 		case m.Role == model.RoleUser && d.System != SystemInPlace && len(out) > 0 && out[len(out)-1].Role == api.ChatMessageRoleTool:
 			text := afterResults

@@ -128,16 +128,23 @@ func cite(in Input, r *Record) error {
 	if !in.Answered || !in.ShowCitations {
 		return nil
 	}
+	r.Citations = LocalCitations(in.Sources)
+	return nil
+}
+
+// LocalCitations returns the citations of an answer whose facts have these sources.
+func LocalCitations(sources []string) []string {
 	seen := map[string]bool{}
-	for _, source := range in.Sources {
+	var all []string
+	for _, source := range sources {
 		source = untrusted.StripLine(source) // because a context pack may return any text
-		if source == "" || seen[source] || len(r.Citations) == MaxLocalCitations {
+		if source == "" || seen[source] || len(all) == MaxLocalCitations {
 			continue
 		}
 		seen[source] = true
-		r.Citations = append(r.Citations, source)
+		all = append(all, source)
 	}
-	return nil
+	return all
 }
 
 func total(in Input, r *Record) error {

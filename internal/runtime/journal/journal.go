@@ -9,6 +9,9 @@ import (
 	"errors"
 	"iter"
 	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
 // Kind is the kind of an entry.
@@ -43,7 +46,11 @@ const (
 	ApprovalRequested Kind = "approval.requested"
 	// ApprovalDecided is the decision about a call.
 	ApprovalDecided Kind = "approval.decided"
-	// OutputRejected means that an answer does not fit the Turn's schema. The model receives the reason.
+	// OutputChecked means that an answer was checked against the output policies of the profile. The payload has the
+	// policies that it violates.
+	OutputChecked Kind = "output.checked"
+	// OutputRejected means that an answer does not fit the Turn's schema, or violates output policies. The model receives
+	// the reason.
 	OutputRejected Kind = "output.rejected"
 	// Compacted means that older messages were replaced by a summary.
 	Compacted Kind = "compacted"
@@ -115,6 +122,12 @@ type Entry struct {
 	// Artifacts are stored with the entry, in the same append. An entry that was read has none: read them one by
 	// one.
 	Artifacts []Artifact
+	// Ledger is the effect of the entry on the ledger of budgets, in the same append. It is nil if there is none, and in
+	// an entry that was read.
+	Ledger *budget.Change
+	// TurnRecord is the record of the Turn that ends with this entry, or nil. It is stored in the same append, unless
+	// the Turn has a record already. An entry that was read has none.
+	TurnRecord *turnrecord.Record
 }
 
 // Journal stores the entries of many Turns and Sessions, each under its UID. It must be safe for concurrent use.
@@ -128,8 +141,9 @@ type Journal interface {
 	Last(ctx context.Context, uid string) (int64, error)
 
 	// Append adds entries at the end together with their artifacts, all or none. When it returns, they would
-	// survive a crash. If it returns ErrFenced or ErrSequence, it has added none. An artifact that the UID already
-	// has is stored once.
+	// survive a crash. If it returns ErrFenced, ErrSequence or a *budget.Refusal, it has added none. An artifact that
+	// the UID already has is stored once. The sequence is checked before the ledger. So if an append is repeated
+	// because its outcome was unknown, it changes the ledger once.
 	Append(ctx context.Context, uid string, entries ...Entry) error
 
 	// PayloadBytes returns the total size of the payloads of the entries from first to last inclusive, in bytes. A

@@ -12,6 +12,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/capstan-dev/capstan/internal/fairgate"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
 // Log is the journal of one Turn, held by the one run that writes it. The run learns its state from Apply only:
@@ -148,6 +150,10 @@ type Record struct {
 	Version int
 	// Artifacts are kept with the entry.
 	Artifacts []Artifact
+	// Ledger is the effect on the ledger of budgets, or nil if there is none.
+	Ledger *budget.Change
+	// TurnRecord is stored with the entry. Its UID and Completed are those of the entry. It is nil for most entries.
+	TurnRecord *turnrecord.Record
 }
 
 // Len returns the number of entries that the journal is known to have.
@@ -161,7 +167,8 @@ func (l *Log) Next() int64 { return l.seq + int64(len(l.first)) + 1 }
 // While the store fails, Append tries again for as long as ctx lives, because an event that has happened must be
 // recorded. It tries once even if ctx has already ended. ctx is therefore the lifetime of the run, not the deadline
 // of the Turn. Append returns ErrFenced or ErrSequence if another run writes this journal. It returns ErrLost if
-// the store no longer has the last entry that this run has read or appended; a purged journal has the same effect.
+// the store no longer has the last entry that this run has read or appended; a purged journal has the same effect. It
+// returns a *budget.Refusal if budgets do not allow the records; then it has appended none.
 func (l *Log) Append(ctx context.Context, records ...Record) error {
 	added, err := l.next(ctx, append(slices.Clip(l.first), records...))
 	if err != nil {
@@ -207,8 +214,9 @@ type write struct {
 func (w *write) try(ctx context.Context) error {
 	l := w.log
 	err := l.o.Journal.Append(ctx, l.uid, stored(w.entries)...)
+	_, overBudget := errors.AsType[*budget.Refusal](err)
 	switch {
-	case errors.Is(err, ErrFenced):
+	case overBudget, errors.Is(err, ErrFenced):
 		return backoff.Permanent(err)
 	case !errors.Is(err, ErrSequence):
 		w.unknown = w.unknown || err != nil
@@ -264,7 +272,7 @@ func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 		}
 		e := Entry{
 			Seq: l.seq + int64(i) + 1, Epoch: l.epoch, Kind: r.Kind, Version: max(r.Version, 1), Time: l.o.Now().UTC(),
-			Payload: payload, Artifacts: r.Artifacts, Namespace: l.o.Namespace,
+			Payload: payload, Artifacts: r.Artifacts, Namespace: l.o.Namespace, Ledger: r.Ledger,
 		}
 		most := int64(len(payload))
 		for _, a := range r.Artifacts {
@@ -279,6 +287,11 @@ func (l *Log) next(ctx context.Context, records []Record) ([]Entry, error) {
 			a := NewArtifact(payload)
 			done()
 			e.Artifact, e.Artifacts = a.SHA256, append(slices.Clip(e.Artifacts), a)
+		}
+		if r.TurnRecord != nil {
+			record := *r.TurnRecord
+			record.UID, record.Completed = l.uid, e.Time.Truncate(time.Microsecond)
+			e.TurnRecord = &record
 		}
 		added = append(added, e)
 	}

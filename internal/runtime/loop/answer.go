@@ -94,7 +94,7 @@ func (run *runner) checkAnswer(s *Step, end *End) (*End, error) {
 	switch {
 	case len(wrong) == 0:
 		return end, nil
-	case len(run.State.Rejections) >= maxRejections:
+	case run.State.rejectionsBy(false) >= maxRejections:
 		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
 			"the answer does not fit spec.output.schema, even after it was sent back %d times: %s", maxRejections, wrong[0])}, nil
 	}

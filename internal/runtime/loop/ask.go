@@ -34,8 +34,10 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 	r.Attempt = sent
 	var ticket model.Ticket = open{}
 	defer func() { ticket.Leave() }() // also after a panic
+	var waited contention
 	for {
 		r.Attempt++
+		r.Reserved, r.Budget = false, ""
 		if end, err := run.keepToBudget(ctx, c, r); end != nil || err != nil {
 			return end, err
 		}
@@ -44,15 +46,23 @@ func (run *runner) ask(ctx context.Context, c *Candidate, q *modelRequest) (*End
 			return nil, err
 		}
 		ticket = entered
-		if err := run.beginAttempt(ctx, r); err != nil {
-			return nil, err
+		begun, end, err := run.begin(ctx, c, r, &waited)
+		if end != nil || err != nil {
+			return end, err
+		}
+		if !begun { // the next attempt waits at the gate again
+			ticket.Leave()
+			ticket = open{}
+			r.Attempt--
+			continue
 		}
 		limit := run.firstEventTimeout(ctx, c, q.purpose)
 		begin := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
-		reply, err := generate(ctx, ticket, providerRequest(c, q, r, limit))
+		facts := new(model.Facts)
+		reply, err := generate(run.forRequest(ctx, r), ticket, run.providerRequest(ctx, c, q, r, limit, facts))
 		took := time.Since(begin)
 		if err == nil {
-			return nil, run.keepReply(c, r, reply, took.Milliseconds())
+			return nil, run.keepReply(c, r, reply, facts, took.Milliseconds())
 		}
 		failure := model.AsError(err).Redacted(run.redacted)
 		delay, final := run.afterFailure(ctx, c, r, wait, failure, limit > 0 && took >= limit)
@@ -81,18 +91,12 @@ func backoffOf(c *Candidate) *backoff.ExponentialBackOff {
 	return wait
 }
 
-// beginAttempt gives the request an ID and records that it is about to be sent. It returns an error if the run must stop
-// here.
-func (run *runner) beginAttempt(ctx context.Context, r *Request) error {
-	if err := run.safePoint(ctx); err != nil {
-		return err
+// forRequest returns the context of a request.
+func (run *runner) forRequest(ctx context.Context, r *Request) context.Context {
+	if run.ForRequest == nil {
+		return ctx
 	}
-	r.ID = fmt.Sprintf("%s/%d", run.TurnUID, run.NextSeq())
-	if err := run.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r}); err != nil {
-		return err
-	}
-	run.tools = nil // frees the tools until the model has answered
-	return nil
+	return run.ForRequest(ctx, r.ID)
 }
 
 // afterFailure returns the wait before the next attempt. If the candidate must not be asked again, it returns the
@@ -140,7 +144,7 @@ func cutOffTooOften(sent, cutOff int) *model.Error {
 
 // keepReply records a reply. The memory of the reply stays reserved until then; afterwards Keep decides when it is
 // released.
-func (run *runner) keepReply(c *Candidate, r *Request, reply *model.Reply, took int64) error {
+func (run *runner) keepReply(c *Candidate, r *Request, reply *model.Reply, facts *model.Facts, took int64) error {
 	release := reply.Release
 	defer func() {
 		if release != nil {
@@ -148,7 +152,7 @@ func (run *runner) keepReply(c *Candidate, r *Request, reply *model.Reply, took 
 		}
 	}()
 	reply.Redact(run.redacted)
-	if err := run.recordReply(c, r, reply, took); err != nil || release == nil || run.Keep == nil {
+	if err := run.recordReply(c, r, reply, facts, took); err != nil || release == nil || run.Keep == nil {
 		return err
 	}
 	kept := release
@@ -165,17 +169,22 @@ func (run *runner) redacted(text string) string {
 }
 
 // recordReply records the reply to a request.
-func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, took int64) error {
+func (run *runner) recordReply(c *Candidate, r *Request, given *model.Reply, facts *model.Facts, took int64) error {
 	reply := run.replyForJournal(*given, r.Purpose)
 	if d := reply.ProviderData; d != nil {
 		d.Provider, d.Model, d.Endpoint = c.ProviderName, c.Model, c.Endpoint
 	}
 	reply.Usage = usageOfReply(r, given)
+	responseModel := run.redacted(facts.Model)
+	if responseModel == c.Model {
+		responseModel = ""
+	}
 	return run.Record(journal.Record{Kind: journal.ModelReplied, Payload: Step{
 		Step: r.Step, Purpose: r.Purpose, Provider: r.Provider, Model: r.Model, Reply: reply, Cost: c.Pricing.Cost(reply.Usage),
-		DurationMS: took, Last: r.Purpose == ForStep && run.isLast(r.Step, reply),
+		DurationMS: took, FirstEventMS: facts.FirstEvent.Milliseconds(), ResponseModel: responseModel,
+		Last:       r.Purpose == ForStep && run.isLast(r.Step, reply),
 		OverBudget: r.OutputLimit > 0 && reply.FinishReason == model.FinishLength && !reply.TooLong,
-	}})
+	}, Ledger: settle(r, reply.Usage, c.Pricing.Cost(reply.Usage))})
 }
 
 // recordFailure records the failure of a request. final is the failure with which the run gives up the candidate, or
@@ -192,7 +201,7 @@ func (run *runner) recordFailure(ctx context.Context, c *Candidate, r *Request, 
 	if final != nil && failure.Kind != model.Cancelled && ctx.Err() == nil {
 		entry.GaveUp = final.Message
 	}
-	err := run.Record(journal.Record{Kind: journal.ModelFailed, Payload: entry})
+	err := run.Record(journal.Record{Kind: journal.ModelFailed, Payload: entry, Ledger: settle(r, usage, entry.Cost)})
 	if ctx.Err() != nil {
 		return contextCause(ctx, err)
 	}
@@ -253,7 +262,9 @@ func recoverPanic(err *error) {
 // waiting Turn would hold a copy of the request.
 //
 //go:noinline
-func providerRequest(c *Candidate, q *modelRequest, entry *Request, firstEvent time.Duration) *model.Request {
+func (run *runner) providerRequest(
+	ctx context.Context, c *Candidate, q *modelRequest, entry *Request, firstEvent time.Duration, facts *model.Facts,
+) *model.Request {
 	r := new(model.Request)
 	*r = q.request
 	// The messages are frozen, so each attempt gets a copy that the provider may change.
@@ -261,7 +272,10 @@ func providerRequest(c *Candidate, q *modelRequest, entry *Request, firstEvent t
 	if entry.OutputLimit > 0 {
 		r.Parameters.MaxOutputTokens = new(int(entry.OutputLimit))
 	}
-	r.FirstEventTimeout = firstEvent
+	r.FirstEventTimeout, r.Facts = firstEvent, facts
+	if slices.ContainsFunc(r.Messages, func(m model.Message) bool { return len(m.Attachments) > 0 }) {
+		r.Content = func(a *model.Attachment) ([]byte, error) { return run.Content(ctx, a) }
+	}
 	return r
 }
 

@@ -218,21 +218,19 @@ func (run *runner) keepToBudget(ctx context.Context, c *Candidate, r *Request) (
 	}
 	limit, why := run.expense(c, r).outputLimit()
 	r.OutputLimit = limit
-	switch {
-	case why == "":
+	if why == "" {
 		return nil, nil //nolint:nilnil // because the request may be sent
-	case !run.hasFallback(c, r.Purpose, model.OverBudget):
-		return &End{Reason: OverBudget, Message: why}, nil
 	}
-	failure := &model.Error{Kind: model.OverBudget, Message: why, Unsent: true}
-	if err := run.recordFailure(ctx, c, r, failure, failure, 0); err != nil {
-		return nil, err
-	}
-	return nil, failure
+	return run.overBudget(ctx, c, r, why)
 }
 
 // cutByBudget returns the end of a Turn whose budget has cut a reply off.
-func cutByBudget(s *Step) *End {
+func (run *runner) cutByBudget(s *Step) *End {
+	if n := len(run.State.Requests); n > 0 && run.State.Requests[n-1].Budget != "" {
+		return &End{Reason: OverBudget, Message: fmt.Sprintf("the model's answer was cut off after %d output tokens, because Budget %q "+
+			"left no more: wait for its next period, or ask for a shorter answer",
+			s.Reply.Usage.OutputTokens, run.State.Requests[n-1].Budget)}
+	}
 	return &End{Reason: OverBudget, Message: fmt.Sprintf("the model's answer was cut off after %d output tokens, because the turn's "+
 		"budget left no more: raise limits.maxTokens or limits.maxCost, or ask for a shorter answer", s.Reply.Usage.OutputTokens)}
 }

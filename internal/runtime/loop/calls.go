@@ -57,7 +57,7 @@ func (run *runner) checkTerminalResult(step *Step) (*End, error) {
 		return nil, nil //nolint:nilnil // because the model is asked again
 	}
 	wrong := run.violations(f.Text)
-	if len(run.State.Rejections) >= maxRejections {
+	if run.State.rejectionsBy(false) >= maxRejections {
 		return &End{Reason: OutputInvalid, Message: fmt.Sprintf(
 			"the result of the tool %q, which should end the turn, does not fit spec.output.schema, even after "+
 				"%d answers were sent back: %s", f.Name, maxRejections, wrong[0])}, nil

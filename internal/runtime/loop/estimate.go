@@ -36,6 +36,9 @@ func countMessages(messages []model.Message) int64 {
 	var n int64
 	for _, m := range messages {
 		n += counter.count(m.Content)
+		for _, a := range m.Attachments {
+			n += a.Tokens
+		}
 		if d := m.ProviderData; d != nil {
 			n += counter.count(d.Text) + counter.count(string(d.Blocks))
 		}

@@ -11,8 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -28,6 +30,8 @@ type Candidate struct {
 	ProviderName, Model string
 	// Endpoint is the host and the port of the endpoint. Data of a reply returns only to the same endpoint.
 	Endpoint string
+	// Protocol is the protocol of the endpoint, as the type of its ModelProvider. It is empty if it is not known.
+	Protocol string
 	// Unusable is true if it is known that no request can be sent, for example because the ModelProvider is missing.
 	Unusable bool
 	// Parameters of the requests to this candidate.
@@ -64,6 +68,9 @@ type Config struct {
 	Chain []Candidate
 	// Limits of the Turn. They apply to all its runs together.
 	Limits Limits
+	// Budgets returns the budgets that apply to the Turn now, at most budget.MaxOfTurn. It is called before each request,
+	// and must not wait. If Budgets is nil, there are none.
+	Budgets func() []budget.Rule
 	// Policy for tool calls.
 	Policy Policy
 	// Decide returns the decision about a request for approval, or nil if none has been made. A decision counts
@@ -97,6 +104,9 @@ type Input struct {
 	// Prepare prepares the messages for a candidate of the chain, freezes them and writes them to the journal. It
 	// may return the messages that an earlier run froze.
 	Prepare func(ctx context.Context, c Candidate) (*prepare.Prepared, error)
+	// Content returns the content of an attachment of a message. Its errors are *model.Error. It may be nil if no message
+	// has attachments.
+	Content func(ctx context.Context, a *model.Attachment) ([]byte, error)
 	// Tools returns the tools that may be called. It must return the same tools each time: the loop drops the list
 	// while it waits for a model, to save memory, and calls Tools again after the wait. If Tools is nil, there are
 	// no tools.
@@ -113,6 +123,11 @@ type Input struct {
 	Output *schema.Schema
 	// Reflect makes the model check its draft before the draft becomes the answer.
 	Reflect bool
+	// Policies returns the rules that an answer must keep to. It is called only when there is an answer. If Policies is
+	// nil, there are none.
+	Policies func() []outputpolicy.Policy
+	// Citations returns the local sources of an answer, for Policies. If it is nil, there are none.
+	Citations func() []string
 	// State is the state that the journal records. Record updates it.
 	State *State
 	// Record writes to the Turn's journal and returns when the entries would survive a crash, however long that
@@ -131,6 +146,10 @@ type Input struct {
 	Hold func(more int64) error
 	// NextSeq returns the sequence number that the next journal entry will have.
 	NextSeq func() int64
+	// ForRequest returns the context of a request with this ID, and ForCall that of a call, so that their adapters can
+	// name the trace to the other side. Each may be nil.
+	ForRequest func(ctx context.Context, id string) context.Context
+	ForCall    func(ctx context.Context, step int, callID string) context.Context
 	// Abandoned reports whether this run was given up while the Turn continues elsewhere. Calls that have not
 	// finished then stay open for the next run.
 	Abandoned func() bool
@@ -161,6 +180,8 @@ const (
 	OutputInvalid Reason = "OutputInvalid"
 	// ModelRefused means that the model refused to answer: the last reply says so in its own words.
 	ModelRefused Reason = "ModelRefused"
+	// PolicyViolated means that the answer violates an output policy. It must not be delivered.
+	PolicyViolated Reason = "PolicyViolated"
 	// OverBudget means that the next request would exceed the budget, or that earlier requests have exceeded it.
 	OverBudget Reason = "OverBudget"
 )
@@ -191,7 +212,7 @@ type ContextPolicy struct {
 	WarnPercent, CompactPercent int
 }
 
-// Parked is returned when the run must wait for an approval or a sub-agent. Such waits are long, so the run ends
+// Parked is returned when the run must wait for an approval, a sub-agent or a budget. Such waits are long, so the run ends
 // and holds no resources. A later run continues the Turn.
 type Parked struct {
 	// Approvals are the calls that require approval, at most MaxOpenApprovals.
@@ -200,6 +221,8 @@ type Parked struct {
 	Turns []string
 	// SubAgentCalls are the calls that created these Turns, as far as the UIDs of the Turns are known.
 	SubAgentCalls []SubAgentCall
+	// Budget is the budget that refuses the next request, or nil.
+	Budget *BudgetWait
 }
 
 // SubAgentCall is a journal entry: the call of a sub-agent and the Turn that the call created. TurnUID is the key of
@@ -212,6 +235,9 @@ type SubAgentCall struct {
 
 // Error returns the numbers of calls and Turns that the run waits for.
 func (p *Parked) Error() string {
+	if p.Budget != nil {
+		return "parked: " + p.Budget.Message
+	}
 	return fmt.Sprintf("parked: %d calls require approval, %d turns of sub-agents have not ended", len(p.Approvals), len(p.Turns))
 }
 
@@ -250,14 +276,22 @@ func Run(ctx context.Context, in *Input) (*End, error) {
 }
 
 // handleReply acts on a reply. If the reply asks for calls, handleReply makes them. Otherwise it checks the answer
-// against the schema and then lets the model reflect on it. It returns a nil End if the model must be asked again.
+// against the schema and lets the model reflect on it. Then it checks the answer against the output policies. It returns
+// a nil End if the model must be asked again.
 func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*End, error) {
+	if r := run.State.rejections[last.Step]; r != nil && len(r.Policies) > 0 {
+		return nil, nil //nolint:nilnil // because the model is asked again
+	}
 	end := run.endAfter(last)
 	switch {
 	case end == nil:
-		return run.finishCalls(ctx, last)
+		end, err := run.finishCalls(ctx, last)
+		if err != nil || end == nil || end.Reason != ToolEnded {
+			return end, err
+		}
+		return run.checkPolicies(ctx, c, last, end)
 	case last.OverBudget:
-		return cutByBudget(last), nil
+		return run.cutByBudget(last), nil
 	case last.Reply.FinishReason == model.FinishLength, end.Reason == ModelRefused: // the answer is cut off, or missing
 		return end, nil
 	}
@@ -265,7 +299,10 @@ func (run *runner) handleReply(ctx context.Context, c *Candidate, last *Step) (*
 	if err != nil || end == nil || end.Reason == OutputInvalid {
 		return end, err
 	}
-	return end, run.reflect(ctx, c, last)
+	if err := run.reflect(ctx, c, last); err != nil {
+		return nil, err
+	}
+	return run.checkPolicies(ctx, c, last, end)
 }
 
 // step asks the models of the chain for one reply, starting at index at. It returns the index of the model that

@@ -20,7 +20,9 @@ const (
 	MessageStepLimit = "step_limit"
 	// MessageReflection asks the model to check a draft.
 	MessageReflection = "reflection"
-	// MessageViolations says why an answer does not fit the schema.
+	// MessagePolicy asks a model to check an answer against output policies.
+	MessagePolicy = "output_policy"
+	// MessageViolations says why an answer does not fit the schema, or which output policies it violates.
 	MessageViolations = "output_violations"
 )
 

@@ -19,6 +19,8 @@ const (
 	ForCompaction Purpose = "compaction"
 	// ForReflection is the purpose of a request to check a draft.
 	ForReflection Purpose = "reflection"
+	// ForPolicy is the purpose of a request to check an answer against output policies.
+	ForPolicy Purpose = "policy"
 )
 
 // Repair is a journal entry: a repair of a call's arguments.
@@ -98,12 +100,15 @@ func (d *Decision) isAbout(a *Approval) bool {
 		d.SchemaHash == a.SchemaHash && d.ArgumentsHash == a.ArgumentsHash
 }
 
-// Rejection is a journal entry: an answer that does not fit the Turn's schema.
+// Rejection is a journal entry: an answer that does not fit the Turn's schema, or that violates output policies.
 type Rejection struct {
 	Step int `json:"step"`
 	// CallID is the call whose result should have been the answer. The model then receives Message after the result
 	// of the call. CallID is empty for an answer of the model.
 	CallID string `json:"callID,omitempty"`
+	// Policies are the names of the output policies that the answer violates. It is empty for an answer that does not
+	// fit the schema.
+	Policies []string `json:"policies,omitempty"`
 	// Message is the text that the model receives.
 	Message string `json:"message"`
 }
@@ -167,9 +172,13 @@ func (s *State) exchange(step Step) []model.Message {
 		}
 	}
 	var all []model.Message
-	if len(calls) > 0 || len(step.Reply.ToolCalls) == 0 || step.Reply.Text != "" {
+	text := step.Reply.Text
+	if c := s.reflection(step.Step); c != nil && s.rejections[step.Step] != nil {
+		text = c.Text // the answer that was rejected
+	}
+	if len(calls) > 0 || len(step.Reply.ToolCalls) == 0 || text != "" {
 		all = append(all, sendable(model.Message{
-			Role: model.RoleAssistant, Content: step.Reply.Text, ToolCalls: calls, ProviderData: step.Reply.ProviderData,
+			Role: model.RoleAssistant, Content: text, ToolCalls: calls, ProviderData: step.Reply.ProviderData,
 		}))
 	}
 	r := s.rejections[step.Step]

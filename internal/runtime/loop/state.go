@@ -27,6 +27,11 @@ type Request struct {
 	// OutputLimit is the output limit of the request if the budget leaves less than the request would have allowed.
 	// Otherwise it is 0.
 	OutputLimit int64 `json:"outputLimit,omitempty"`
+	// Budget is the name of the shared budget because of which OutputLimit is lower. It is empty if the Turn's own
+	// limits are the reason.
+	Budget string `json:"budget,omitempty"`
+	// Reserved is true if the request is reserved in the budgets that apply to the Turn.
+	Reserved bool `json:"reserved,omitempty"`
 	// EstimatedTokens is the estimated size of the prompt. EstimatedCost is the price of these tokens when the
 	// request was sent, or nil if the model has no price. The budget counts both if the request was cut off,
 	// because its real usage is then unknown.
@@ -73,6 +78,11 @@ type Step struct {
 	// Cost is the price of the reply when it arrived, or nil if the model has no price.
 	Cost       *model.Cost `json:"cost,omitempty"`
 	DurationMS int64       `json:"durationMilliseconds"`
+	// FirstEventMS is the time until the first part of the reply arrived, in milliseconds. It is 0 if it is not known,
+	// and in journals of older versions.
+	FirstEventMS int64 `json:"firstEventMilliseconds,omitempty"`
+	// ResponseModel is the name of the model that replied, as the endpoint states it, if it is not Model.
+	ResponseModel string `json:"responseModel,omitempty"`
 	// Last is true if the Turn was out of steps and the model was asked for its final answer.
 	Last bool `json:"last,omitempty"`
 	// OverBudget is true if the reply is cut off because the budget left no more tokens for it.
@@ -165,7 +175,9 @@ type State struct {
 	Compactions []Compaction
 	Rejections  []Rejection
 	Reflections []Reflection
-	Warning     *Warning
+	// Checks are the checks of answers against the output policies.
+	Checks  []AnswerCheck
+	Warning *Warning
 	// cutOff holds the requests without an end: neither a reply nor a failure follows before the next request. open
 	// is true if the last of them is the newest request of all, so its end may still follow.
 	cutOff []Request
@@ -208,12 +220,7 @@ func (s *State) Apply(e journal.Entry) error {
 	case journal.ModelRequested:
 		return s.applyRequest(e)
 	case journal.ModelFailed:
-		s.closeRequest()
-		err := appendEntry(&s.FailedRequests, e)
-		if err == nil {
-			s.place = s.FailedRequests[len(s.FailedRequests)-1].Place
-		}
-		return err
+		return s.applyFailure(e)
 	case journal.ModelReplied:
 		s.closeRequest()
 		return s.applyReply(e)
@@ -234,12 +241,28 @@ func (s *State) Apply(e journal.Entry) error {
 		return appendEntry(&s.Compactions, e)
 	case journal.Reflected:
 		return appendEntry(&s.Reflections, e)
+	case journal.OutputChecked:
+		return appendEntry(&s.Checks, e)
 	case journal.RunParked:
 		return s.applyParked(e)
 	case journal.ContextWarned:
 		s.Warning = &Warning{}
 		return json.Unmarshal(e.Payload, s.Warning)
 	}
+	return nil
+}
+
+// applyFailure folds a failure into the state. A request that a budget refused was never sent, so its failure is not the
+// end of an earlier request that was cut off.
+func (s *State) applyFailure(e journal.Entry) error {
+	if err := appendEntry(&s.FailedRequests, e); err != nil {
+		return err
+	}
+	newest := &s.FailedRequests[len(s.FailedRequests)-1]
+	if newest.Kind != model.OverBudget {
+		s.closeRequest()
+	}
+	s.place = newest.Place
 	return nil
 }
 

@@ -45,7 +45,7 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 		under.Go(func() {
 			d := finishedCall{planned: c, err: tool.ErrNoResult}
 			defer func() { results <- d }() // even if the adapter ends its goroutine
-			d.result, d.err = c.invoke(within, call)
+			d.result, d.err = c.invoke(run.forCall(within, &call), call)
 		})
 	}
 	var parked Parked
@@ -83,6 +83,14 @@ func (run *runner) runWave(ctx context.Context, wave []*planned) error {
 		return &parked
 	}
 	return nil
+}
+
+// forCall returns the context of a call.
+func (run *runner) forCall(ctx context.Context, c *tool.Call) context.Context {
+	if run.ForCall == nil {
+		return ctx
+	}
+	return run.ForCall(ctx, c.Step, c.CallID)
 }
 
 // callMemory is the memory of the calls of a wave that run beside one call. The memory of a Turn includes that one.

@@ -48,6 +48,8 @@ type Message struct {
 	// ProviderData is the provider's data of an assistant's message, or nil if the provider that receives the request
 	// did not make the message or needs no data.
 	ProviderData *ProviderData `json:"providerData,omitempty"`
+	// Attachments of a user's message. Their contents come from Request.Content.
+	Attachments []Attachment `json:"attachments,omitempty"`
 	// StableChars is the number of leading code points that are the same for all Turns of the same agent and
 	// profile. A provider that caches up to a marker sets its marker there. It is 0 in all messages except the
 	// system prompt.
@@ -132,11 +134,25 @@ type Request struct {
 	// Output is the JSON Schema that the answer must fit, for endpoints that can enforce it. It is empty if there
 	// is none.
 	Output json.RawMessage
+	// Content returns the content of an attachment. It is not nil if a message has attachments. It may be called several
+	// times, until Generate returns, and for one attachment at a time. Its errors are *Error.
+	Content func(a *Attachment) ([]byte, error) `json:"-"`
 	// FirstEventTimeout bounds the time to the first part of the answer. If it is 0, only the provider and the context
 	// bound that time.
 	FirstEventTimeout time.Duration
 	// Observer follows the answer while it arrives. It may be nil.
 	Observer Observer `json:"-"`
+	// Facts receives facts about the answer until Generate returns. It may be nil.
+	Facts *Facts `json:"-"`
+}
+
+// Facts are facts about an answer that are not part of it.
+type Facts struct {
+	// Model is the name of the model that answers, as the endpoint states it, at most 256 bytes. It is empty if the
+	// endpoint names none.
+	Model string
+	// FirstEvent is the time from the request to the first part of the answer. It is 0 if no part has arrived.
+	FirstEvent time.Duration
 }
 
 // FinishReason says why a model stopped.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
 	"github.com/capstan-dev/capstan/internal/runtime/untrusted"
@@ -78,6 +79,8 @@ type Profile struct {
 	Skills []Skill
 	// Contributions to the live context.
 	Contributions []prompt.Contribution
+	// OutputPolicies are the rules that an answer must keep to. They are not part of the prompt.
+	OutputPolicies []outputpolicy.Policy `json:",omitempty"`
 }
 
 // Variable is a name that templates may use.
@@ -108,6 +111,8 @@ type Turn struct {
 	Name, Namespace string
 	// Message of the user.
 	Message string
+	// Attachments of the message, without their contents.
+	Attachments []model.Attachment `json:",omitempty"`
 	// Parameters are the values of variables.
 	Parameters map[string]string
 	// MissingTurns is the number of earlier Turns of the conversation that are missing from History because they

@@ -40,7 +40,9 @@ func messages(in Input, system prompt.System, shown turncontext.Context) []model
 	all = append(all, HistoryMessages(in.Turn.Summary, in.Turn.History)...)
 	optional(MessageContextPack, contextPack(shown))
 	optional(MessageSkillContext, skillContext(in))
-	return append(all, model.Message{Role: model.RoleUser, Name: MessageUser, Content: in.Turn.Message})
+	return append(all, model.Message{
+		Role: model.RoleUser, Name: MessageUser, Content: in.Turn.Message, Attachments: in.Turn.Attachments,
+	})
 }
 
 // HistoryMessages returns the messages before a request: a summary of the older part, which may be empty, and the

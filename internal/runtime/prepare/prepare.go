@@ -10,6 +10,7 @@ import (
 
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prompt"
 	"github.com/capstan-dev/capstan/internal/runtime/template"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
@@ -74,6 +75,9 @@ type Revision struct {
 func Prepare(in Input) (*Prepared, error) {
 	in, replaced := deepCopy(in)
 	if err := validate(in); err != nil {
+		return nil, err
+	}
+	if err := outputpolicy.Check("PromptProfile spec.outputPolicy", in.Profile.OutputPolicies); err != nil {
 		return nil, err
 	}
 	scope, err := scopeOf(in)

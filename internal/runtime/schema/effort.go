@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/capstan-dev/capstan/internal/runtime/pattern"
 )
 
 // maxEffort is the maximum number of schemas that may apply to a value and all its parts together. It corresponds
@@ -89,8 +91,8 @@ func (e *effort) list(s *jsonschema.Schema, list []any) {
 }
 
 // text subtracts the cost of searching a text for a pattern.
-func (e *effort) text(pattern jsonschema.Regexp, text string) {
-	if p, ok := pattern.(*boundedPattern); ok {
-		e.left -= 1 + len(text)*(p.size+1)/patternSteps
+func (e *effort) text(searched jsonschema.Regexp, text string) {
+	if p, ok := searched.(*pattern.Pattern); ok {
+		e.left -= 1 + len(text)*(p.Size+1)/patternSteps
 	}
 }

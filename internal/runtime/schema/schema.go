@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/capstan-dev/capstan/internal/runtime/pattern"
 )
 
 const (
@@ -76,7 +78,7 @@ func Compile(source json.RawMessage) (*Schema, error) {
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.UseLoader(nowhere{})
-	regexps := patterns{known: map[string]*boundedPattern{}}
+	regexps := patterns{known: map[string]*pattern.Pattern{}}
 	c.UseRegexpEngine(regexps.compile)
 	if err := c.AddResource(location, document); err != nil {
 		return nil, fmt.Errorf("the schema cannot be used: %w", err)

@@ -141,7 +141,7 @@ func (r *run) setName(ctx context.Context, first journal.Entry) error {
 		return fmt.Errorf("failed to read entry %d (%q) of the journal of %q: %w: %w",
 			first.Seq, first.Kind, r.in.UID, journal.ErrDamaged, err)
 	}
-	r.in.Namespace, r.in.Name = s.Namespace, s.Name
+	r.in.Namespace, r.in.Name, r.in.Requester, r.in.About = s.Namespace, s.Name, s.Requester, s.About
 	return nil
 }
 

@@ -82,6 +82,8 @@ func (r *run) resultOf(end *loop.End) (*Result, error) {
 		return r.finalize(StopContentFilter, end.Message)
 	case end.Reason == loop.OverBudget:
 		return r.finalize(StopBudget, end.Message)
+	case end.Reason == loop.PolicyViolated:
+		return r.finalize(StopOutputPolicy, end.Message)
 	case last.Reply.FinishReason == model.FinishLength:
 		return r.finalize(StopMaxOutputTokens, cutOff(last))
 	case end.Reason == loop.OutputInvalid:
@@ -105,12 +107,21 @@ func (r *run) compile() (err error) {
 
 // loopInput returns the input of the loop.
 func (r *run) loopInput() *loop.Input {
-	return &loop.Input{
-		Config: r.in.Config, TurnUID: r.in.UID, Start: r.startOfChain(), Prepare: r.prepare, Tools: r.tools, Offered: r.offers,
+	in := &loop.Input{
+		Config: r.in.Config, TurnUID: r.in.UID, Start: r.startOfChain(), Prepare: r.prepare, Content: r.content,
+		Tools: r.tools, Offered: r.offers,
 		Nonce: r.exposed().Nonce, Now: r.engine.Now, Output: r.output, Reflect: r.reflects(),
+		Policies: r.policies, Citations: r.localCitations,
 		State: &r.replayed.loop, Record: r.record, Keep: r.keepReply, CountReply: r.memory.countReply, Hold: r.memory.hold,
 		NextSeq: r.log.Next, Abandoned: func() bool { return r.life.Err() != nil },
 	}
+	if o := r.in.Observer; o != nil {
+		in.ForRequest = func(ctx context.Context, id string) context.Context { return o.Within(ctx, RequestKey(id)) }
+		in.ForCall = func(ctx context.Context, step int, callID string) context.Context {
+			return o.Within(ctx, CallKey(step, callID))
+		}
+	}
+	return in
 }
 
 // park records that the run ends because the Turn waits. It records nothing if the run has written nothing. It
@@ -120,7 +131,7 @@ func (r *run) park(waits *loop.Parked) error {
 	if r.began && !r.gone {
 		if err := r.record(journal.Record{
 			Kind:    journal.RunParked,
-			Payload: parked{len(waits.Approvals), waits.Turns, waits.SubAgentCalls},
+			Payload: parked{len(waits.Approvals), waits.Turns, waits.SubAgentCalls, budgetOf(waits)},
 		}); err != nil {
 			return err
 		}
@@ -129,6 +140,14 @@ func (r *run) park(waits *loop.Parked) error {
 		r.reportProgress()
 	}
 	return waits
+}
+
+// budgetOf returns the name of the budget that a Turn waits for, or an empty string.
+func budgetOf(waits *loop.Parked) string {
+	if waits.Budget == nil {
+		return ""
+	}
+	return waits.Budget.Name
 }
 
 // ensureTools determines the tools of the Turn and their current effects before the first request. If an older

@@ -15,6 +15,8 @@ type memory struct {
 	recorded, input int64
 	// planned is the estimated size of a prompt that the journal does not have yet.
 	planned int64
+	// attached is the size of the contents of the attachments while a request is made of them.
+	attached int64
 	// history is the size of the history of the Session. The run holds it for as long as its prompt.
 	history int64
 	// kept is true while the memory of the newest reply is kept.
@@ -35,7 +37,7 @@ func (m *memory) hold(more int64) error {
 	if m.in.Hold == nil {
 		return nil
 	}
-	return m.in.Hold(m.recorded + m.planned + m.history + more)
+	return m.in.Hold(m.recorded + m.planned + m.attached + m.history + more)
 }
 
 // admit returns an error if the run may not read this number of bytes of its journal. A conversation that is too
@@ -70,9 +72,11 @@ func (m *memory) add(e journal.Entry) {
 	}
 }
 
-// dropInput stops counting the input of the messages.
-func (m *memory) dropInput() {
-	m.recorded, m.input = m.recorded-m.input, 0
+// dropInput stops counting the input of the messages, except for the bytes that are kept.
+func (m *memory) dropInput(kept int64) {
+	if m.input > 0 {
+		m.recorded, m.input = m.recorded-m.input+kept, 0
+	}
 }
 
 // recordedPrompt counts a prompt as it was recorded.

@@ -10,6 +10,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/invalid"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
 	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
@@ -37,11 +38,11 @@ func (r *run) prepare(ctx context.Context, c loop.Candidate) (*prepare.Prepared,
 	}
 	records := append(slices.Clip(r.pending),
 		journal.Record{Kind: journal.PromptRendered, Payload: rendered(p)},
-		journal.Record{Kind: journal.Prepared, Payload: recordOf(p, r.reference())})
+		journal.Record{Kind: journal.Prepared, Payload: recordOf(p, r.reference()), Artifacts: r.contents})
 	if err := r.record(records...); err != nil {
 		return nil, err
 	}
-	r.pending = nil
+	r.pending, r.contents = nil, nil
 	err = r.complete(ctx)
 	r.dropCopies(c)
 	return r.replayed.prepared,
@@ -58,7 +59,7 @@ func (r *run) dropCopies(c loop.Candidate) {
 		first := slices.IndexFunc(r.in.Chain, func(o loop.Candidate) bool { return !isOther(o) })
 		if !slices.ContainsFunc(r.in.Chain[max(first, 0):], isOther) {
 			r.replayed.input = f.made()
-			r.memory.dropInput()
+			r.memory.dropInput(outputpolicy.Size(r.replayed.input.policies))
 		}
 	}
 	if r.replayed.exposure != nil {
@@ -95,6 +96,9 @@ func (r *run) ensureInput(ctx context.Context) error {
 	if err := r.memory.hold(0); err != nil {
 		return err
 	}
+	if in.Turn.Attachments, err = r.attach(ctx); err != nil {
+		return errors.Join(context.Cause(ctx), err)
+	}
 	if err := r.expose(ctx, in.Turn.Message); err != nil {
 		return errors.Join(context.Cause(ctx), err)
 	}
@@ -120,6 +124,16 @@ type frozen struct {
 	History *history `json:"history,omitempty"`
 	// info is the part of Input that is still needed after Input was dropped. Until then it is nil.
 	info *sessionInfo
+	// policies are the output policies after Input was dropped.
+	policies []outputpolicy.Policy
+}
+
+// outputPolicies returns the rules that an answer of the Turn must keep to.
+func (f *frozen) outputPolicies() []outputpolicy.Policy {
+	if f.info != nil {
+		return f.policies
+	}
+	return f.Input.Profile.OutputPolicies
 }
 
 // sessionInfo is the information about the Session that a Turn receives.
@@ -159,7 +173,7 @@ func freeze(in prepare.Input, number int64, h *history) frozen {
 
 // made returns the part of a frozen input that is still needed after all messages were made.
 func (f *frozen) made() *frozen {
-	return &frozen{Zone: f.Zone, Number: f.Number, History: f.History, info: new(f.sessionInfo())}
+	return &frozen{Zone: f.Zone, Number: f.Number, History: f.History, info: new(f.sessionInfo()), policies: f.outputPolicies()}
 }
 
 func (f frozen) thaw() (*prepare.Input, error) {

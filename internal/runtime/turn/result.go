@@ -9,6 +9,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
 	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
 	"github.com/capstan-dev/capstan/internal/runtime/prepare"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
@@ -34,6 +35,8 @@ const (
 	// StopOutputInvalid means that the answer does not fit the schema, even after the model was asked to correct
 	// it.
 	StopOutputInvalid Stop = "OutputInvalid"
+	// StopOutputPolicy means that the answer violates an output policy of the profile. The result has no text.
+	StopOutputPolicy Stop = "OutputPolicy"
 	// StopContentFilter means that the provider's content filter withheld the answer, or that the model refused to
 	// give one.
 	StopContentFilter Stop = "ContentFilter"
@@ -64,6 +67,10 @@ type Result struct {
 	MessageCount int             `json:"messageCount,omitempty"`
 	// Text is the whole answer. If the answer was cut off, Text is the part that was received.
 	Text string `json:"text,omitempty"`
+	// Withheld is true if there was a text that an output policy refuses, or that was not checked. Text is then empty.
+	Withheld bool `json:"withheld,omitempty"`
+	// Violations are the output policies that the newest answer violates, or that could not be checked.
+	Violations []PolicyViolation `json:"violations,omitempty"`
 	// Data is the structured answer. It is empty if the Turn has no schema or no such answer.
 	Data json.RawMessage `json:"data,omitempty"`
 	// Counts are the totals over all runs.
@@ -95,6 +102,16 @@ type Result struct {
 	// Session is the position of the Turn in its Session, or nil if it has none. It is not part of the Turn's own
 	// journal.
 	Session *SessionPosition `json:"-"`
+}
+
+// PolicyViolation is an output policy that the newest answer violates. It contains no part of the answer.
+type PolicyViolation struct {
+	Policy      string              `json:"policy"`
+	OnViolation outputpolicy.Action `json:"onViolation"`
+	// Unchecked is true if it is not known whether the answer violates the policy.
+	Unchecked bool `json:"unchecked,omitempty"`
+	// Rule is the policy in words, as its author wrote it.
+	Rule string `json:"rule,omitempty"`
 }
 
 // SubAgents is the usage of the sub-agents' Turns.
@@ -242,6 +259,7 @@ func (r *run) finalize(stop Stop, message string) (*Result, error) {
 	if f := r.toolAnswer(stop); f != nil {
 		result.Text = f.Text
 	}
+	r.withhold(result)
 	r.attached = result.attach(r.output != nil && stop.answered())
 	result.Record = finalize.NewRecord(record)
 	return result, nil

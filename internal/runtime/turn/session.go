@@ -8,6 +8,7 @@ import (
 
 	"github.com/shopspring/decimal"
 
+	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -146,7 +147,7 @@ func (r *run) addition() session.Turn {
 	t.ContextTokens = last.Reply.Usage.InputTokens + last.Reply.Usage.OutputTokens
 	if p := r.replayed.prepared; p != nil && result.Stop.answered() {
 		user := p.Messages[len(p.Messages)-1] // the user's message is the last one of a prompt
-		t.Messages = append([]model.Message{{Role: user.Role, Content: user.Content}},
+		t.Messages = append([]model.Message{{Role: user.Role, Content: user.Content + attachment.Note(user.Attachments)}},
 			messagesAfterUser(&r.replayed.loop, result, r.reference() != nil)...)
 	}
 	return t

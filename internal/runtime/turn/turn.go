@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/attachment"
 	"github.com/capstan-dev/capstan/internal/runtime/finalize"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/runtime/loop"
@@ -21,6 +22,7 @@ import (
 	"github.com/capstan-dev/capstan/internal/runtime/schema"
 	"github.com/capstan-dev/capstan/internal/runtime/session"
 	"github.com/capstan-dev/capstan/internal/runtime/tool"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 )
 
 // Input is the input of a run.
@@ -35,6 +37,11 @@ type Input struct {
 	// Executor is the executor of this run. Namespace and Name are those of the Turn. All three are for people who
 	// read the journal.
 	Executor, Namespace, Name string
+	// Requester is the name of the user who asked for the Turn. It is empty if it is not known.
+	Requester string
+	// About is the part of the Turn's record that is known before it begins. The journal keeps it, so that the record
+	// of a Turn whose object is gone has it, too.
+	About turnrecord.About
 	// Timeout is the time that the Turn has left; it may be used up already. A run that reaches it ends the Turn
 	// with StopDeadline.
 	Timeout time.Duration
@@ -47,6 +54,11 @@ type Input struct {
 	// journal does not have this input yet, because a later run may no longer find its sources. An *invalid.Error
 	// ends the Turn; any other error ends the run.
 	Preparation func(ctx context.Context) (prepare.Input, error)
+	// Attach returns the attachments of the Turn's message with their contents. It is called at most once, together with
+	// Preparation, and its contents are recorded. An *invalid.Error ends the Turn; any other error ends the run. If Attach
+	// is nil, there are none. AttachBytes bounds the size of all contents together.
+	Attach      func(ctx context.Context) ([]attachment.Content, error)
+	AttachBytes int64
 	// Tools are always offered to the model, in addition to the selected ones. They must be the same in each run of
 	// the Turn.
 	Tools []tool.Tool
@@ -105,6 +117,10 @@ type Input struct {
 	// point. If Cancel is nil, the Turn is never cancelled. It must be a context of the standard library: waiting
 	// for any other context needs a goroutine.
 	Cancel context.Context //nolint:containedctx // because it is the signal that the Turn was cancelled, and not the context of a call
+	// Observer receives the parts of the Turn. If Observer is nil, nothing is reported.
+	Observer Observer
+	// TraceID is the ID of the trace that the Turn belongs to, for people who read the journal. It may be empty.
+	TraceID string
 	// HoldAnswer is called once the model's answer is in the journal. If it returns true, the run stops there, for
 	// example because the Turn was suspended while the model worked. If it returns false or HoldAnswer is nil, the
 	// run ends the Turn even if it was interrupted.
@@ -177,6 +193,8 @@ type Engine struct {
 	Journal journal.Journal
 	// Now returns the time for journal entries.
 	Now func() time.Time
+	// ReasonOf returns the reason by which records of Turns name a Stop. If ReasonOf is nil, records have the Stop.
+	ReasonOf func(Stop) string
 	// Patience is the time for which the journal's store may fail before a run stops. 0 means that the run waits
 	// without limit.
 	Patience time.Duration
@@ -260,7 +278,9 @@ func (e *Engine) open(ctx context.Context, in *Input) (*run, error) {
 
 // newRun returns a run whose journal is not read yet.
 func (e *Engine) newRun(ctx context.Context, in *Input) *run {
-	return &run{engine: e, in: in, life: ctx, memory: memory{in: in}}
+	return &run{
+		engine: e, in: in, life: ctx, memory: memory{in: in}, spans: spans{observer: in.Observer, chain: in.Chain, preparing: e.Now()},
+	}
 }
 
 // reportOpened reports the number of journal entries. It returns an error if the run must not continue from this
@@ -287,14 +307,24 @@ func (r *run) options() journal.Options {
 	return journal.Options{
 		Journal: r.engine.Journal, Namespace: r.in.Namespace, Now: r.engine.Now, Apply: r.apply, Admit: r.memory.admit,
 		Patience: r.engine.Patience, Waiting: r.waiting,
-		First: []journal.Record{{Kind: journal.RunStarted, Payload: started{rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name}}},
+		First: []journal.Record{{Kind: journal.RunStarted, Payload: r.started()}},
 	}
 }
 
 // apply folds an entry into the state of the run.
 func (r *run) apply(e journal.Entry) error {
 	r.memory.add(e)
-	return r.replayed.apply(e)
+	if e.Seq == 1 {
+		r.firstEntry = e.Time
+	}
+	if err := r.replayed.apply(e); err != nil {
+		return err
+	}
+	if e.Kind == journal.Prepared {
+		r.memory.attached = attachedBytes(r.replayed.prepared)
+	}
+	r.spans.apply(e, &r.replayed, r.log != nil)
+	return nil
 }
 
 // keepReply keeps the memory of a recorded reply.
@@ -310,6 +340,19 @@ type started struct {
 	Executor  string `json:"executor,omitempty"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
+	Requester string `json:"requester,omitempty"`
+	TraceID   string `json:"traceID,omitempty"`
+	// Begun is when the run began, which may be some time before its first entry.
+	Begun time.Time `json:"begun,omitzero"`
+	// About is empty in journals of older versions.
+	turnrecord.About
+}
+
+// started returns the payload of the entry for the beginning of this run.
+func (r *run) started() started {
+	return started{
+		rand.Text(), r.in.Executor, r.in.Namespace, r.in.Name, r.in.Requester, r.in.TraceID, r.spans.preparing, r.in.About,
+	}
 }
 
 // parked is the payload of the entry for a run that ended because its Turn waits.
@@ -320,6 +363,8 @@ type parked struct {
 	Turns []string `json:"turns,omitempty"`
 	// SubAgentCalls are the calls that have created these Turns.
 	SubAgentCalls []loop.SubAgentCall `json:"begun,omitempty"`
+	// Budget is the name of the budget that refuses the next request.
+	Budget string `json:"budget,omitempty"`
 }
 
 // errCancelled is the cause of a context that ended because the Turn was cancelled.
@@ -339,6 +384,8 @@ type run struct {
 	log      *journal.Log
 	replayed replayed
 	memory   memory
+	// spans reports the parts of the Turn.
+	spans spans
 	// resumes is the number of earlier runs that have done something and did not end with a wait.
 	resumes int
 	// input is the input for the messages, or nil before the first messages are made. number is the number of the
@@ -355,6 +402,8 @@ type run struct {
 	pending  []journal.Record
 	// output is the schema of the answer, or nil if there is none.
 	output *schema.Schema
+	// contents are the contents of the attachments until the journal has them.
+	contents []journal.Artifact
 	// attached are the artifacts that are written together with the result.
 	attached []journal.Artifact
 	// affects is true once the run has announced, by BeforeEffect, that it calls a tool that is not ReadOnly.
@@ -367,13 +416,18 @@ type run struct {
 	// gone is true if the Turn's object is gone and this run only ends its journal. Such a run does not count as a
 	// run and is never parked.
 	gone bool
+	// firstEntry is the time of the first entry of the journal, or zero while it has none.
+	firstEntry time.Time
 }
 
 // end records the end of the Turn. It also ends all open calls, because a Turn that has ended has no open call.
 func (r *run) end(result *Result) error {
 	recorded, version := result.recorded()
 	err := r.record(append(r.replayed.loop.OpenEnds(r.exposed().Nonce),
-		journal.Record{Kind: journal.Finalized, Payload: recorded, Version: version, Artifacts: r.attached})...)
+		journal.Record{
+			Kind: journal.Finalized, Payload: recorded, Version: version, Artifacts: r.attached,
+			Ledger: r.replayed.loop.CloseReservations(), TurnRecord: r.turnRecord(result),
+		})...)
 	if err == nil {
 		r.replayed.result.Text = result.Text
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
 	"github.com/capstan-dev/capstan/internal/store"
 )
@@ -55,21 +56,32 @@ func (s *Store) Append(ctx context.Context, uid string, entries ...journal.Entry
 		return nil
 	}
 	var refused, unknown bool
+	var refusal *budget.Refusal
 	err := s.call(ctx, appendTimeout, func(ctx context.Context) (err error) {
 		first := entries[0]
 		if refused = journal.CheckAppend(first.Seq-1, first.Epoch, entries) != nil; refused {
 			return nil
 		}
 		query, args := statement(uid, entries)
-		refused, err = s.write(ctx, query, args)
+		if query, args, err = withRecord(query, args, entries); err != nil {
+			return err
+		}
+		write := func() { refused, err = s.write(ctx, query, args) }
+		if changesLedger(entries) {
+			write = func() { refused, err = s.writeWithLedger(ctx, uid, entries, query, args) }
+		}
+		write()
 		// Either the connection broke before the server received the statement, or the server takes no writes.
 		if (pgconn.SafeToRetry(err) || isDemoted(err)) && s.dropLost(ctx, err) {
-			refused, err = s.write(ctx, query, args)
+			write()
 		}
-		unknown = err != nil && !pgconn.SafeToRetry(err) && !rejected(err) && !errors.Is(err, errNoConnection)
+		refusal, _ = errors.AsType[*budget.Refusal](err)
+		unknown = err != nil && refusal == nil && !pgconn.SafeToRetry(err) && !rejected(err) && !errors.Is(err, errNoConnection)
 		return err
 	})
 	switch {
+	case refusal != nil:
+		return refusal
 	case refused:
 		return s.refusal(ctx, uid, entries)
 	case unknown:

@@ -24,6 +24,9 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 			_, err := s.pool.Exec(ctx, `UPDATE capstan_turn SET retired_at = $2 WHERE turn_uid = ANY($1) AND retired_at IS NULL`, some, at)
 			return err
 		})
+		if err == nil {
+			err = s.closeHolds(ctx, some)
+		}
 		if err != nil {
 			return err
 		}

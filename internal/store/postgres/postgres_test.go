@@ -105,6 +105,11 @@ func TestKeeperContract(t *testing.T) {
 		})
 }
 
+func TestLedgerContract(t *testing.T) {
+	f := shelf{}
+	journaltest.RunLedger(t, func(t *testing.T) journaltest.LedgerStore { return f.open(t) })
+}
+
 func TestLossContract(t *testing.T) {
 	f := shelf{}
 	journaltest.RunLoss(t,

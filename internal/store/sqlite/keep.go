@@ -26,7 +26,7 @@ func (s *Store) Retire(ctx context.Context, at time.Time, uids ...string) error 
 				}
 				t.added.Retired += n
 			}
-			return nil
+			return t.closeHolds(some)
 		})
 		if err != nil {
 			return err

@@ -89,6 +89,11 @@ func TestKeeperContract(t *testing.T) {
 		func(t *testing.T, k journaltest.Keeper) journaltest.Keeper { return f.reopen(t, k) })
 }
 
+func TestLedgerContract(t *testing.T) {
+	f := shelf{}
+	journaltest.RunLedger(t, func(t *testing.T) journaltest.LedgerStore { return f.open(t) })
+}
+
 func TestLossContract(t *testing.T) {
 	f := shelf{}
 	journaltest.RunLoss(t,

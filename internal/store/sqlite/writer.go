@@ -229,6 +229,12 @@ func (t *tx) add(call *appendCall) error {
 	if call.refused != nil {
 		return nil //nolint:nilerr // because a refused call is no failure of the batch
 	}
+	if refusal, err := t.applyLedger(call.uid, call.entries); err != nil {
+		return err
+	} else if refusal != nil {
+		call.refused = refusal
+		return nil //nolint:nilerr // because a refused call is no failure of the batch
+	}
 	for _, e := range call.entries {
 		if err := t.insert(call.uid, e); err != nil {
 			return fmt.Errorf("failed to write entry %d: %w", e.Seq, err)
@@ -259,5 +265,8 @@ func (t *tx) insert(uid string, e journal.Entry) error {
 		}
 		t.added.Artifacts += n
 	}
-	return nil
+	if e.TurnRecord != nil {
+		_, err = t.addRecord(e.TurnRecord)
+	}
+	return err
 }

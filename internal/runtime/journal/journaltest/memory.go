@@ -9,7 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
 	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
 	"github.com/capstan-dev/capstan/internal/store"
 )
 
@@ -20,6 +22,9 @@ type Memory struct {
 	journals map[string]*held
 	state    store.State
 	marked   bool // true if nothing was appended since the last mark
+	accounts map[budget.Key]budget.Account
+	holds    map[string][]budget.Hold // by the UID of the Turn
+	records  map[string]turnrecord.Record
 }
 
 // held is one journal.
@@ -78,6 +83,11 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 	if err := journal.CheckAppend(last.Seq, last.Epoch, entries); err != nil || len(entries) == 0 {
 		return err
 	}
+	for _, e := range entries { // a store applies at most one change in an append, so a refusal undoes nothing
+		if err := m.apply(uid, e.Ledger); err != nil {
+			return err
+		}
+	}
 	for _, e := range entries {
 		for _, a := range e.Artifacts {
 			if _, ok := h.artifacts[a.SHA256]; !ok {
@@ -85,7 +95,10 @@ func (m *Memory) Append(ctx context.Context, uid string, entries ...journal.Entr
 				h.artifacts[a.SHA256] = a
 			}
 		}
-		e.Artifacts, e.Payload, e.Namespace = nil, slices.Clone(e.Payload), ""
+		if e.TurnRecord != nil {
+			m.addRecord(*e.TurnRecord)
+		}
+		e.Artifacts, e.TurnRecord, e.Ledger, e.Payload, e.Namespace = nil, nil, nil, slices.Clone(e.Payload), ""
 		if len(e.Payload) == 0 {
 			e.Payload = nil
 		}
@@ -145,6 +158,9 @@ func (m *Memory) Retire(ctx context.Context, at time.Time, uids ...string) error
 	for _, uid := range uids {
 		if h := m.journals[uid]; h != nil && h.retired.IsZero() {
 			h.retired = at
+		}
+		if err := m.apply(uid, &budget.Change{}); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -21,6 +21,16 @@ func TestMemoryKeepsTheContractOfAKeeper(t *testing.T) {
 		func(_ *testing.T, k journaltest.Keeper) journaltest.Keeper { return k })
 }
 
+func TestMemoryKeepsTheContractOfALedger(t *testing.T) {
+	journaltest.RunLedger(t, func(*testing.T) journaltest.LedgerStore { return &journaltest.Memory{} })
+}
+
+func TestMemoryKeepsTheContractOfRecords(t *testing.T) {
+	journaltest.RunRecords(t,
+		func(*testing.T) journaltest.RecordStore { return &journaltest.Memory{} },
+		func(_ *testing.T, s journaltest.RecordStore) journaltest.RecordStore { return s })
+}
+
 func TestMemoryKeepsTheContractOfALoss(t *testing.T) {
 	journaltest.RunLoss(t,
 		func(*testing.T) journal.Journal { return &journaltest.Memory{} },

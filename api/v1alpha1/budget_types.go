@@ -1,0 +1,238 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// BudgetPeriod is the length of the periods of a budget.
+// +kubebuilder:validation:Enum=Hour;Day;Month
+type BudgetPeriod string
+
+const (
+	// BudgetPeriodHour is one hour.
+	BudgetPeriodHour BudgetPeriod = "Hour"
+	// BudgetPeriodDay is one day in the time zone of the budget.
+	BudgetPeriodDay BudgetPeriod = "Day"
+	// BudgetPeriodMonth is one calendar month in the time zone of the budget.
+	BudgetPeriodMonth BudgetPeriod = "Month"
+)
+
+// OnBudgetExceeded says what happens to a Turn that exceeds a budget.
+// +kubebuilder:validation:Enum=Queue;Reject
+type OnBudgetExceeded string
+
+const (
+	// OnBudgetExceededQueue makes the Turn wait for the next period.
+	OnBudgetExceededQueue OnBudgetExceeded = "Queue"
+	// OnBudgetExceededReject ends the Turn.
+	OnBudgetExceededReject OnBudgetExceeded = "Reject"
+)
+
+// BudgetSpec limits what the Turns of a namespace use in each period.
+type BudgetSpec struct {
+	// selector selects the Turns that the budget applies to. Without it, the budget applies to all Turns of its
+	// namespace.
+	// +optional
+	Selector *BudgetSelector `json:"selector,omitempty"`
+
+	// period is the length of the periods: Hour, Day or Month. When a period ends, everything that was spent counts
+	// as 0 again. A change of period begins a new period with nothing spent.
+	// +required
+	Period BudgetPeriod `json:"period"`
+
+	// timeZone is the time zone in which days and months begin, as an IANA name such as Europe/Berlin. Default UTC. A
+	// day has 23 or 25 hours when the clocks change.
+	// +optional
+	// +kubebuilder:default=UTC
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Za-z][A-Za-z0-9_+/-]*$")`,
+	// + message="timeZone must be an IANA name, such as Europe/Berlin or UTC"
+	TimeZone string `json:"timeZone,omitempty"`
+
+	// currency is the currency in which costs count, as an ISO 4217 code. Default USD. Costs in another currency are
+	// not converted: they count as unpricedRequests, and if limits.cost is set, such a model is not asked.
+	// +optional
+	// +kubebuilder:default=USD
+	// +kubebuilder:validation:MaxLength=3
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[A-Z]{3}$")`,
+	// + message="currency must be an ISO 4217 code, such as USD"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="currency must not change: create another budget"
+	Currency string `json:"currency,omitempty"`
+
+	// limits limit one period. A new limit applies from the next request on, to what the period has already spent.
+	// +required
+	Limits BudgetLimits `json:"limits"`
+
+	// onExceeded says what happens to a Turn whose next request exceeds the budget. Reject (the default): the Turn ends
+	// with reason BudgetExceeded and the result so far. Queue: the Turn waits for the next period with reason
+	// WaitingForBudget, and holds no slot.
+	// +optional
+	// +kubebuilder:default=Reject
+	OnExceeded OnBudgetExceeded `json:"onExceeded,omitempty"`
+
+	// warnPercent is the percentage of a limit from which the condition Warning is True, from 1 to 100. Default 80.
+	// +optional
+	// +kubebuilder:default=80
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	WarnPercent *int32 `json:"warnPercent,omitempty"`
+}
+
+// BudgetSelector selects Turns.
+// +kubebuilder:validation:MinProperties=1
+type BudgetSelector struct {
+	// agents selects the Turns of these Agents.
+	// +optional
+	Agents *BudgetAgents `json:"agents,omitempty"`
+}
+
+// BudgetAgents selects Agents by name, by label, or both: an Agent must then match both.
+// +kubebuilder:validation:MinProperties=1
+type BudgetAgents struct {
+	// names are the names of Agents, 1 to 64.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	Names []string `json:"names,omitempty"`
+
+	// labelSelector selects Agents by their labels.
+	// +optional
+	LabelSelector *metav1.LabelSelector `json:"labelSelector,omitempty"`
+}
+
+// BudgetLimits are the limits of one period.
+// +kubebuilder:validation:MinProperties=1
+type BudgetLimits struct {
+	// tokens is the number of tokens of all requests, input and output together, from 0 to 1000000000000. 0 stops all
+	// requests until it is raised.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000000000000
+	Tokens *int64 `json:"tokens,omitempty"`
+
+	// cost is the cost of all requests in the currency of the budget, a decimal such as 25 or 0.50. 0 stops all requests
+	// until it is raised. A model without a price in this currency is not asked.
+	// +optional
+	// +kubebuilder:validation:MaxLength=24
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^[0-9]{1,12}(\.[0-9]{1,10})?$")`,message="cost must be a decimal
+	// +  with at most 12 digits before and 10 after the point, such as 0.50"
+	Cost *string `json:"cost,omitempty"`
+
+	// turns is the number of Turns that send their first request in the period, from 0 to 1000000000. The Turns of
+	// sub-agents count, too.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1000000000
+	Turns *int64 `json:"turns,omitempty"`
+}
+
+// BudgetStatus is the state of the current period. It is written at most every 5 seconds; the limits are checked for
+// each request.
+type BudgetStatus struct {
+	// observedGeneration is the generation of the spec that this status describes. It is -1 before the first
+	// reconciliation.
+	// +optional
+	// +kubebuilder:validation:Minimum=-1
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+
+	// conditions are the conditions of the budget. Ready is True while the budget applies. Exceeded is True if a limit is
+	// reached. Warning is True from warnPercent of a limit.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=8
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// periodStartTime is the time at which the current period began.
+	// +optional
+	PeriodStartTime *metav1.Time `json:"periodStartTime,omitempty"`
+
+	// resetTime is the time at which the next period begins.
+	// +optional
+	ResetTime *metav1.Time `json:"resetTime,omitempty"`
+
+	// spent is what the requests of the current period have used.
+	// +optional
+	Spent *BudgetSpent `json:"spent,omitempty"`
+
+	// reserved is what requests may still use that have not ended.
+	// +optional
+	Reserved *BudgetReserved `json:"reserved,omitempty"`
+}
+
+// BudgetSpent is what the requests of a period have used.
+type BudgetSpent struct {
+	// tokens is the number of tokens, input and output together.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Tokens int64 `json:"tokens"`
+
+	// cost is the cost in spec.currency, as a decimal.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	Cost string `json:"cost"`
+
+	// turns is the number of Turns that have sent their first request.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Turns int64 `json:"turns"`
+
+	// unpricedRequests is the number of requests whose cost is not in the field cost, because it is unknown or in another
+	// currency.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	UnpricedRequests int64 `json:"unpricedRequests,omitempty"`
+}
+
+// BudgetReserved is what requests may still use.
+type BudgetReserved struct {
+	// tokens is the number of tokens.
+	// +required
+	// +kubebuilder:validation:Minimum=0
+	Tokens int64 `json:"tokens"`
+
+	// cost is the cost in spec.currency, as a decimal.
+	// +required
+	// +kubebuilder:validation:MaxLength=64
+	Cost string `json:"cost"`
+}
+
+// Budget limits the tokens, the cost and the number of the Turns of a namespace in each hour, day or month. Several
+// budgets may apply to one Turn; then all limits count.
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:shortName=bg,categories=capstan
+// +kubebuilder:printcolumn:name="Period",type=string,JSONPath=`.spec.period`
+// +kubebuilder:printcolumn:name="Tokens",type=integer,JSONPath=`.status.spent.tokens`
+// +kubebuilder:printcolumn:name="Cost",type=string,JSONPath=`.status.spent.cost`
+// +kubebuilder:printcolumn:name="Turns",type=integer,JSONPath=`.status.spent.turns`
+// +kubebuilder:printcolumn:name="Exceeded",type=string,JSONPath=`.status.conditions[?(@.type=="Exceeded")].status`
+// +kubebuilder:printcolumn:name="Reset",type=string,JSONPath=`.status.resetTime`
+// +kubebuilder:printcolumn:name="Ready",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Exceeded")].message`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type Budget struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitzero"`
+
+	// spec defines the budget.
+	// +required
+	Spec BudgetSpec `json:"spec,omitzero"`
+
+	// status is the state of the current period.
+	// +optional
+	// +kubebuilder:default={observedGeneration:-1}
+	Status BudgetStatus `json:"status,omitzero"`
+}
+
+// BudgetList is a list of Budgets.
+// +kubebuilder:object:root=true
+type BudgetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitzero"`
+	Items           []Budget `json:"items"`
+}

@@ -1,0 +1,46 @@
+package v1alpha1
+
+// Attachment is an image or a file that belongs to the message of a Turn. Its content is read once, when the prompt is
+// prepared, and kept in the journal.
+// +kubebuilder:validation:XValidation:rule="has(self.url) != has(self.configMapKeyRef)",
+// + message="exactly one of url and configMapKeyRef must be given"
+type Attachment struct {
+	// name is the name of the attachment, a lower-case DNS label of 1 to 63 characters, unique within the Turn.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Label().validate(self).hasValue()",
+	// + message="name must be a lower-case DNS label: letters, digits and '-', starting and ending with a letter or
+	// +  digit"
+	Name string `json:"name"`
+
+	// mediaType is the type of the content, at most 64 characters. image/png, image/jpeg, image/webp and image/gif: for
+	// models with the capability Images, at most 3932160 bytes and 8000 x 8000 pixels. application/pdf: for models with
+	// the capability Files, at most 3932160 bytes. text/... and application/json: for every model, as fenced text, at
+	// most 262144 bytes of UTF-8. All attachments together may have 8388608 bytes. The content must be of this type.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r"^(image/(png|jpeg|webp|gif)|application/(pdf|json)|
+	// + text/[a-z0-9][a-z0-9.+-]*)$")`,
+	// + message="mediaType must be image/png, image/jpeg, image/webp, image/gif, application/pdf, application/json or
+	// +  text/..., in lower case and without parameters"
+	MediaType string `json:"mediaType"`
+
+	// url is the https URL of the content, at most 2048 characters, without credentials and fragment. Capstan fetches it
+	// itself, from addresses that the manager may connect to, and follows redirects within the same host only. Exactly
+	// one of url and configMapKeyRef must be given.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=2048
+	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() == 'https'
+	// +  && url(self).getHostname() != ''",message="url must be an https URL with a host"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^[^/]*//[^/?]*@') && !self.contains('#')",
+	// + message="url must not contain credentials or a fragment"
+	URL string `json:"url,omitempty"`
+
+	// configMapKeyRef names the key of a ConfigMap with the content, in data or binaryData. The Turn waits until the
+	// ConfigMap exists.
+	// +optional
+	ConfigMapKeyRef *ConfigMapKeyReference `json:"configMapKeyRef,omitempty"`
+}

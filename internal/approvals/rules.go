@@ -1,0 +1,196 @@
+package approvals
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// RequesterCheck returns why the requester of a Turn that was created at this time may be forged, as a message of one
+// line; it is empty if the API server has checked the requester. An error means that this is unknown now; the caller
+// may try again. A RequesterCheck must be safe for concurrent use.
+type RequesterCheck func(ctx context.Context, created time.Time) (why string, err error)
+
+// TrustRequesters is the RequesterCheck that accepts every requester. It is for clusters where something other than
+// the policy checks them.
+func TrustRequesters(context.Context, time.Time) (why string, err error) { return "", nil }
+
+// Checks are what Counted asks about a decision.
+type Checks struct {
+	// Author reports which decisions their authors have made. Requester reports whether the requester of a Turn may be
+	// forged; if it is nil, each may.
+	Author    Check
+	Requester RequesterCheck
+}
+
+// Counted returns those ToolApprovals about calls of a Turn that count, in the given order: the API server has verified
+// their authors, and the Agent of the Turn lets these authors decide. why is a message of one line about the others,
+// and empty if there are none. reader is for the Turns above the Turn of a sub-agent.
+func Counted(
+	ctx context.Context, checks Checks, reader client.Reader, agent *v1alpha1.Agent, t *v1alpha1.Turn, made []v1alpha1.ToolApproval,
+) (counted []v1alpha1.ToolApproval, why string, err error) {
+	checked, why, err := checks.Author(ctx, made)
+	if err != nil || len(checked) == 0 {
+		return nil, why, err
+	}
+	rules, err := RulesOf(ctx, checks.Requester, reader, agent, t)
+	if err != nil {
+		return nil, "", err
+	}
+	counted, refused := rules.Apply(checked)
+	if why != "" && refused != "" {
+		why += "; "
+	}
+	return counted, why + refused, nil
+}
+
+// Rules say whose decisions about the calls of one Turn count.
+type Rules struct {
+	// Agent is the name of the Turn's Agent, for messages.
+	Agent string
+	// Approval is the spec.approval of the Agent; nil if all decisions count.
+	Approval *v1alpha1.AgentApproval
+	// Requester is the requester of the Turn; empty if it is not known.
+	Requester string
+	// Unchecked says why the requester may be forged. It is empty if the API server has checked the requester.
+	Unchecked string
+}
+
+// maxDepth bounds the Turns above a Turn: the greatest depth of a sub-agent is 8.
+const maxDepth = 8
+
+// RulesOf returns the rules for a Turn and its Agent. A nil agent has no rules, because a Turn without its Agent makes
+// no call. The requester of a sub-agent's Turn counts as checked if it was checked for each Turn above it, which
+// RulesOf gets from reader.
+func RulesOf(
+	ctx context.Context, check RequesterCheck, reader client.Reader, agent *v1alpha1.Agent, t *v1alpha1.Turn,
+) (Rules, error) {
+	r := Rules{Requester: t.Requester()}
+	if agent == nil || agent.Spec.Approval == nil {
+		return r, nil
+	}
+	r.Agent, r.Approval = agent.Name, agent.Spec.Approval
+	if !r.Approval.ForbidRequester || r.Requester == "" {
+		return r, nil
+	}
+	if check == nil {
+		r.Unchecked = "Capstan does not check who asks"
+		return r, nil
+	}
+	for range maxDepth + 1 {
+		var err error
+		if r.Unchecked, err = check(ctx, t.CreationTimestamp.Time); err != nil || r.Unchecked != "" {
+			return r, err
+		}
+		owner, ok := translate.Parent(t)
+		if !ok {
+			return r, nil
+		}
+		parent := new(v1alpha1.Turn)
+		err = reader.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: owner.Name}, parent)
+		switch {
+		case apierrors.IsNotFound(err) || err == nil && parent.UID != owner.UID:
+			r.Unchecked = "the Turn that called this one was deleted, so its requester is not known"
+			return r, nil
+		case err != nil:
+			return r, fmt.Errorf("failed to get the turn %q, which called turn %q: %w", owner.Name, t.Name, err)
+		}
+		t = parent
+	}
+	r.Unchecked = "too many Turns have called each other to find its requester"
+	return r, nil
+}
+
+// Apply returns those of the given ToolApprovals that count, in the given order. why is a message of one line about
+// the others, and empty if there are none.
+func (r Rules) Apply(made []v1alpha1.ToolApproval) (counted []v1alpha1.ToolApproval, why string) {
+	if r.Approval == nil {
+		return made, ""
+	}
+	refused := map[string][]v1alpha1.ToolApproval{}
+	var reasons []string
+	for i := range made {
+		reason := r.Refusal(&made[i].Spec)
+		if reason == "" {
+			counted = append(counted, made[i])
+			continue
+		}
+		if refused[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		refused[reason] = append(refused[reason], made[i])
+	}
+	slices.Sort(reasons) // a message does not depend on the order of the ToolApprovals
+	texts := make([]string, 0, maxNamed)
+	for _, reason := range reasons[:min(len(reasons), maxNamed)] {
+		texts = append(texts, unused(refused[reason], reason))
+	}
+	return counted, strings.Join(texts, "; ")
+}
+
+// Refusal returns why a decision does not count, with the users who may decide. It is empty if the decision counts.
+func (r Rules) Refusal(d *v1alpha1.ToolApprovalSpec) string {
+	if r.Approval == nil {
+		return ""
+	}
+	if a := r.Approval.Approvers; a != nil && !slices.Contains(a.Users, d.DecidedBy) &&
+		!slices.ContainsFunc(d.DecidedByGroups, func(g string) bool { return slices.Contains(a.Groups, g) }) {
+		return fmt.Sprintf("%q is not an approver of Agent %q: %s may decide", d.DecidedBy, r.Agent, r.who())
+	}
+	if !r.Approval.ForbidRequester || d.Decision != v1alpha1.ApprovalApproved {
+		return ""
+	}
+	const rule = "Agent %q has approval.forbidRequester: the requester of a Turn must not approve its calls"
+	switch {
+	case r.Requester == "":
+		return fmt.Sprintf(rule+", and this Turn has no requester (spec.requestedBy): create a new Turn with one", r.Agent)
+	case r.Requester == d.DecidedBy:
+		return fmt.Sprintf(rule+", and %q asked for this one: %s must decide", r.Agent, r.Requester, r.who())
+	case r.Unchecked != "":
+		return fmt.Sprintf(rule+", and %s", r.Agent, r.Unchecked)
+	}
+	return ""
+}
+
+// who names the users who may decide, in a short form.
+func (r Rules) who() string {
+	a := r.Approval.Approvers
+	if a == nil {
+		return "another approver"
+	}
+	var texts []string
+	for _, list := range []struct {
+		one, many string
+		names     []string
+	}{{"user", "users", a.Users}, {"member of group", "members of groups", a.Groups}} {
+		if len(list.names) == 0 {
+			continue
+		}
+		what := list.one
+		if len(list.names) > 1 {
+			what = list.many
+		}
+		shown := make([]string, 0, maxNamed)
+		for _, name := range list.names[:min(len(list.names), maxNamed)] {
+			shown = append(shown, fmt.Sprintf("%q", name))
+		}
+		text := what + " " + strings.Join(shown, ", ")
+		if n := len(list.names) - maxNamed; n > 0 {
+			text += fmt.Sprintf(" and %d more", n)
+		}
+		texts = append(texts, text)
+	}
+	text := strings.Join(texts, " or a ")
+	if r.Approval.ForbidRequester {
+		text += " (not the requester)"
+	}
+	return text
+}

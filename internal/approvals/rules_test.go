@@ -1,0 +1,188 @@
+package approvals
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	clientfake "sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+)
+
+func TestWhoseDecisionsCount(t *testing.T) {
+	const approved, denied = v1alpha1.ApprovalApproved, v1alpha1.ApprovalDenied
+	fourEyes := &v1alpha1.AgentApproval{ForbidRequester: true}
+	leads := &v1alpha1.AgentApproval{Approvers: &v1alpha1.Approvers{Users: []string{"grace"}, Groups: []string{"leads"}}}
+	const rule = `Agent "support" has approval.forbidRequester: the requester of a Turn must not approve its calls, and `
+	for name, tc := range map[string]struct {
+		reason    string
+		approval  *v1alpha1.AgentApproval
+		requester string
+		unchecked string
+		decision  v1alpha1.ApprovalDecision
+		by        string
+		groups    []string
+		want      string
+	}{
+		"no rules":                 {reason: "RBAC alone says who may decide", requester: "ada", decision: approved, by: "ada"},
+		"another person":           {reason: "four eyes", approval: fourEyes, requester: "ada", decision: approved, by: "grace"},
+		"denial of one's own call": {reason: "it does no harm", approval: fourEyes, requester: "ada", decision: denied, by: "ada"},
+		"approval of one's own call": {
+			"these are two eyes", fourEyes, "ada", "", approved, "ada", nil,
+			rule + `"ada" asked for this one: another approver must decide`,
+		},
+		"approval of one's own call, and nothing is checked": {
+			"it never counts", fourEyes, "ada", "it is not installed", approved, "ada", nil,
+			rule + `"ada" asked for this one: another approver must decide`,
+		},
+		"the requester may be forged": {
+			"grace may have asked", fourEyes, "ada", "it is not installed", approved, "grace", nil, rule + "it is not installed",
+		},
+		"no requester": {
+			"anyone may have asked", fourEyes, "", "", approved, "grace", nil,
+			rule + "this Turn has no requester (spec.requestedBy): create a new Turn with one",
+		},
+		"names differ in case": {reason: "they are two users", approval: fourEyes, requester: "ada", decision: approved, by: "Ada"},
+		"a named approver":     {reason: "it is one", approval: leads, decision: approved, by: "grace"},
+		"a member of a group":  {reason: "it is one", approval: leads, decision: approved, by: "alan", groups: []string{"staff", "leads"}},
+		"a user with the name of a group": {
+			"names and groups differ", leads, "", "", approved, "leads",
+			[]string{"grace"},
+			`"leads" is not an approver of Agent "support": user "grace" or a member of group "leads" may decide`,
+		},
+		"a denial by another person": {
+			"it would stop the approvers", leads, "", "", denied, "eve", nil,
+			`"eve" is not an approver of Agent "support": user "grace" or a member of group "leads" may decide`,
+		},
+		"both rules": {
+			"the message names both",
+			&v1alpha1.AgentApproval{ForbidRequester: true, Approvers: &v1alpha1.Approvers{Users: []string{"a", "b", "c", "d"}}},
+			"a", "", approved, "a", nil,
+			rule + `"a" asked for this one: users "a", "b", "c" and 1 more (not the requester) must decide`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := Rules{Agent: "support", Approval: tc.approval, Requester: tc.requester, Unchecked: tc.unchecked}
+			got := r.Refusal(&v1alpha1.ToolApprovalSpec{Decision: tc.decision, DecidedBy: tc.by, DecidedByGroups: tc.groups})
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestRefusedDecisionsAreNamed(t *testing.T) {
+	made := named("a", "b", "c")
+	for i, by := range []string{"grace", "eve", "eve"} {
+		made[i].Spec = v1alpha1.ToolApprovalSpec{Decision: v1alpha1.ApprovalApproved, DecidedBy: by}
+	}
+	r := Rules{Agent: "support", Approval: &v1alpha1.AgentApproval{Approvers: &v1alpha1.Approvers{Users: []string{"grace"}}}}
+	counted, why := r.Apply(made)
+	if diff := cmp.Diff(made[:1], counted); diff != "" {
+		t.Errorf("those of an approver count (-want +got):\n%s", diff)
+	}
+	want := `ToolApprovals b, c are not used: "eve" is not an approver of Agent "support": user "grace" may decide`
+	if diff := cmp.Diff(want, why); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestRequesterOfASubAgentIsCheckedForEachTurnAbove checks that a Turn whose requester was not checked cannot get it
+// checked by the Turn of a sub-agent.
+func TestRequesterOfASubAgentIsCheckedForEachTurnAbove(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	turn := func(name string, created time.Time, parent *v1alpha1.Turn) *v1alpha1.Turn {
+		made := &v1alpha1.Turn{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "demo", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(created)},
+			Spec:       v1alpha1.TurnSpec{RequestedBy: &v1alpha1.Requester{Username: "ada"}},
+		}
+		if parent != nil {
+			made.OwnerReferences = []metav1.OwnerReference{{
+				APIVersion: v1alpha1.GroupVersion.String(), Kind: "Turn", Name: parent.Name, UID: parent.UID, Controller: new(true),
+			}}
+		}
+		return made
+	}
+	early, late := turn("early", now.Add(-time.Hour), nil), turn("late", now, nil)
+	other := turn("late", now, nil)
+	other.UID = "another"
+	agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Approval: &v1alpha1.AgentApproval{ForbidRequester: true}}}
+	check := func(_ context.Context, created time.Time) (string, error) {
+		if created.Before(now) {
+			return "it is older", nil
+		}
+		return "", nil
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		turn   *v1alpha1.Turn
+		stored client.Object
+		check  RequesterCheck
+		want   string
+	}{
+		"checked":             {"the policy was there", late, late, check, ""},
+		"too old":             {"the policy was not there yet", early, early, check, "it is older"},
+		"child of a checked":  {"both were checked", turn("child", now, late), late, check, ""},
+		"child of an old one": {"its requester may be forged", turn("child", now, early), early, check, "it is older"},
+		"parent is gone": {
+			"it may have been old", turn("child", now, late), early, check,
+			"the Turn that called this one was deleted, so its requester is not known",
+		},
+		"parent was created again": {
+			"its name says nothing", turn("child", now, other), late, check,
+			"the Turn that called this one was deleted, so its requester is not known",
+		},
+		"its own parent": {
+			"a loop ends", turn("self", now, turn("self", now, nil)), turn("self", now, turn("self", now, nil)), check,
+			"too many Turns have called each other to find its requester",
+		},
+		"no check": {"it fails closed", late, late, nil, "Capstan does not check who asks"},
+		"trusted":  {"something else checks it", turn("plain", now, nil), early, TrustRequesters, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reader := clientfake.NewClientBuilder().WithScheme(scheme).WithObjects(tc.stored).Build()
+			r, err := RulesOf(t.Context(), tc.check, reader, agent, tc.turn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, r.Unchecked); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", tc.reason, diff)
+			}
+		})
+	}
+}
+
+func TestUnknownRequesterIsAnError(t *testing.T) {
+	failed := errors.New("the API server is away")
+	agent := &v1alpha1.Agent{Spec: v1alpha1.AgentSpec{Approval: &v1alpha1.AgentApproval{ForbidRequester: true}}}
+	turn := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{RequestedBy: &v1alpha1.Requester{Username: "ada"}}}
+	checks := Checks{Author: AcceptAll, Requester: func(context.Context, time.Time) (string, error) { return "", failed }}
+	if _, _, err := Counted(t.Context(), checks, nil, agent, turn, named("a")); !errors.Is(err, failed) {
+		t.Errorf("Counted: %v, want an error after which the caller tries again", err)
+	}
+}
+
+func TestRequestersCountOnlyWithTheirPolicy(t *testing.T) {
+	api := fake.NewClientset().AdmissionregistrationV1()
+	p := NewRequesterPolicy(DefaultRequesterPolicy, api, func() time.Time { return now }, logr.Discard())
+	got, err := p.CheckRequester(t.Context(), now)
+	want := "Capstan cannot confirm that the API server checks who asks: the ValidatingAdmissionPolicy " +
+		"capstan-requesters is not installed: install it with kubectl apply -k config/policy, or with the chart and " +
+		"requesterPolicy.install=true, under the name in --requester-policy. A Turn that was not checked does not count " +
+		"later either: create a new Turn then"
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("error %v (-want +got):\n%s", err, diff)
+	}
+}

@@ -1,0 +1,212 @@
+package budgets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/metrics"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+const (
+	// interval is the time between two rounds. A Budget is written at most once in a round, however many requests it
+	// counts.
+	interval = 5 * time.Second
+	// writesOfRound limits the statuses that one round writes. The others are written in the next rounds.
+	writesOfRound = 200
+	// keepAfterEnd is how long the account of a period is kept after its end, for requests that end late.
+	keepAfterEnd = time.Hour
+	// cleanInterval is the time between two deletions of old accounts.
+	cleanInterval = time.Minute
+	// callTimeout limits one call of the store.
+	callTimeout = 30 * time.Second
+)
+
+// Keeper writes the status of Budgets from the ledger, emits their Events, and deletes what the ledger no longer needs.
+// It implements manager.Runnable, and runs only in the leader.
+type Keeper struct {
+	// Ledger has the accounts.
+	Ledger budget.Ledger
+	// Set has the Budgets that apply.
+	Set *Set
+	// Client reads Budgets from the cache and writes their status.
+	Client client.Client
+	// Events emits the Events of Budgets.
+	Events events.EventRecorder
+	// Now returns the time by the clock of the API server.
+	Now func() time.Time
+	Log logr.Logger
+
+	cleaned time.Time
+	// from is the index of the Budget with which the next round begins.
+	from int
+}
+
+// NeedLeaderElection returns true, because only one process may write a status.
+func (k *Keeper) NeedLeaderElection() bool { return true }
+
+// Start works until ctx ends.
+func (k *Keeper) Start(ctx context.Context) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		if err := k.round(ctx); err != nil && ctx.Err() == nil {
+			k.Log.Error(err, "Failed to update the status of budgets, trying again")
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// round updates the status of all Budgets once.
+func (k *Keeper) round(ctx context.Context) error {
+	now := k.Now()
+	if err := k.clean(ctx, now); err != nil {
+		return err
+	}
+	var all v1alpha1.BudgetList
+	if err := k.Client.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("failed to list budgets: %w", err)
+	}
+	if len(all.Items) == 0 {
+		metrics.SetBudgets(nil)
+		return nil
+	}
+	accounts, err := k.accounts(ctx, now)
+	if err != nil {
+		return err
+	}
+	var uses []metrics.BudgetUse
+	var errs []error
+	written, begin := 0, k.from%len(all.Items)
+	for n := range all.Items {
+		b := &all.Items[(begin+n)%len(all.Items)]
+		s, used, err := k.statusOf(b, accounts, now)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		uses = append(uses, used...)
+		if equality.Semantic.DeepEqual(&b.Status, s) {
+			continue
+		}
+		if written++; written > writesOfRound {
+			continue
+		}
+		k.from = begin + n + 1
+		errs = append(errs, k.write(ctx, b, s))
+	}
+	metrics.SetBudgets(uses)
+	return errors.Join(errs...)
+}
+
+// clean deletes the accounts of deleted Budgets and of old periods. The account of a Budget whose deletion no leader has
+// seen is deleted after its period.
+func (k *Keeper) clean(ctx context.Context, now time.Time) error {
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if gone := k.Set.takeDeleted(); len(gone) > 0 {
+		if err := k.Ledger.ForgetBudgets(bounded, gone...); err != nil {
+			k.Set.addDeleted(gone...)
+			return fmt.Errorf("failed to delete the accounts of deleted budgets: %w", err)
+		}
+	}
+	if now.Sub(k.cleaned).Abs() < cleanInterval {
+		return nil
+	}
+	if err := k.Ledger.EndPeriods(bounded, now.Add(-keepAfterEnd)); err != nil {
+		return fmt.Errorf("failed to delete the accounts of old periods: %w", err)
+	}
+	k.cleaned = now
+	return nil
+}
+
+// accounts returns the accounts of all present periods.
+func (k *Keeper) accounts(ctx context.Context, now time.Time) (map[budget.Key]budget.Account, error) {
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	all, err := k.Ledger.Accounts(bounded, now)
+	if err != nil {
+		return nil, fmt.Errorf("failed to read the ledger of budgets: %w", err)
+	}
+	accounts := make(map[budget.Key]budget.Account, len(all))
+	for _, a := range all {
+		accounts[a.Key] = a
+	}
+	return accounts, nil
+}
+
+// statusOf returns the status that a Budget should have, and its use for the metrics.
+func (k *Keeper) statusOf(b *v1alpha1.Budget, accounts map[budget.Key]budget.Account, now time.Time) (
+	*v1alpha1.BudgetStatus, []metrics.BudgetUse, error,
+) {
+	rule := translate.Budget(b)
+	p, err := budget.PeriodAt(rule.Unit, rule.Zone, now)
+	if err != nil {
+		return nil, nil, fmt.Errorf("failed to compute the period of budget %s/%s: %w", b.Namespace, b.Name, err)
+	}
+	account := accounts[budget.KeyOf(rule.UID, p)]
+	s := translate.BudgetStatus(b, rule, p, account, k.Set.Applies(b), now)
+	if !k.Set.Applies(b) {
+		return s, nil, nil
+	}
+	var uses []metrics.BudgetUse
+	for _, u := range rule.Uses(account) {
+		uses = append(uses, metrics.BudgetUse{
+			Namespace: b.Namespace, Budget: b.Name, Resource: string(u.Of),
+			Spent: u.Spent.InexactFloat64(), Limit: u.Limit.InexactFloat64(),
+		})
+	}
+	return s, uses, nil
+}
+
+// write writes a status, and then emits Events about the conditions that have changed. A conflict is resolved by the
+// next round.
+func (k *Keeper) write(ctx context.Context, b *v1alpha1.Budget, s *v1alpha1.BudgetStatus) error {
+	next := b.DeepCopy()
+	next.Status = *s.DeepCopy() // the client writes the response into next
+	switch err := k.Client.Status().Update(ctx, next); {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("failed to write the status of budget %s/%s: %w", b.Namespace, b.Name, err)
+	}
+	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionWarning, v1alpha1.ConditionExceeded} {
+		k.emit(next, kind, meta.FindStatusCondition(b.Status.Conditions, kind), meta.FindStatusCondition(s.Conditions, kind))
+	}
+	return nil
+}
+
+// emit emits an Event if a condition has changed from or to the state that people must know about.
+func (k *Keeper) emit(b *v1alpha1.Budget, kind string, before, after *metav1.Condition) {
+	alarm := metav1.ConditionTrue
+	if kind == v1alpha1.ConditionReady {
+		alarm = metav1.ConditionFalse
+	}
+	if after == nil {
+		return // the Budget does not apply any more, and Ready says so
+	}
+	was, is := before != nil && before.Status == alarm, after.Status == alarm
+	switch {
+	case is && !was:
+		k.Events.Eventf(b, nil, corev1.EventTypeWarning, after.Reason, "Count", "%s", translate.Note(after.Message))
+	case was && !is:
+		k.Events.Eventf(b, nil, corev1.EventTypeNormal, after.Reason, "Count", "%s", translate.Note(after.Message))
+	}
+}

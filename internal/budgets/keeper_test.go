@@ -1,0 +1,141 @@
+package budgets
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/shopspring/decimal"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	core "github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/zone"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// TestStatusFollowsTheLedger plays a Budget from its first request over a warning, its limit and the reset to its
+// deletion, on a real store.
+func TestStatusFollowsTheLedger(t *testing.T) {
+	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "journal.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	b := &v1alpha1.Budget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "day", UID: "uid", Generation: 3},
+		Spec: v1alpha1.BudgetSpec{
+			Period: v1alpha1.BudgetPeriodDay, TimeZone: "Europe/Berlin", Currency: "USD", WarnPercent: new(int32(50)),
+			Limits: v1alpha1.BudgetLimits{Tokens: new(int64(100))},
+		},
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(b).WithStatusSubresource(b).Build()
+	recorder := events.NewFakeRecorder(10)
+	now := time.Date(2026, 11, 25, 21, 0, 0, 0, time.UTC)
+	k := &Keeper{Ledger: store, Set: &Set{}, Client: c, Events: recorder, Now: func() time.Time { return now }, Log: logr.Discard()}
+	k.Set.Put(b)
+	seq := int64(0)
+	change := func(l core.Change) {
+		t.Helper()
+		seq++
+		entry := journal.Entry{Seq: seq, Epoch: 1, Version: 1, Time: now, Payload: []byte("{}"), Ledger: &l}
+		if err := store.Append(t.Context(), "turn", entry); err != nil {
+			t.Fatal(err)
+		}
+	}
+	use := func(tokens int64) {
+		t.Helper()
+		p, err := core.PeriodAt(core.Day, load(t, "Europe/Berlin"), now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hold := core.Hold{Key: core.KeyOf("uid", p), Currency: "USD", Tokens: 7}
+		change(core.Change{Reserve: []core.Reservation{{Hold: hold, CountTurn: true}}})
+		if tokens > 0 {
+			change(core.Change{Outcome: &core.Amount{Tokens: tokens, Cost: decimal.RequireFromString("0.25"), Currency: "USD"}})
+		}
+	}
+	expect := func(tokens, reserved int64, exceeded, warning bool, event string) {
+		t.Helper()
+		if err := k.round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got := &v1alpha1.Budget{}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(b), got); err != nil {
+			t.Fatal(err)
+		}
+		s := got.Status
+		held := int64(0)
+		if s.Reserved != nil {
+			held = s.Reserved.Tokens
+		}
+		is := func(kind string) bool { return meta.IsStatusConditionTrue(s.Conditions, kind) }
+		if s.ObservedGeneration != 3 || s.Spent.Tokens != tokens || held != reserved || is(v1alpha1.ConditionExceeded) != exceeded ||
+			is(v1alpha1.ConditionWarning) != warning || !is(v1alpha1.ConditionReady) {
+			t.Fatalf("status: %+v; want %d tokens spent and %d reserved, exceeded %t, warning %t", s, tokens, reserved, exceeded, warning)
+		}
+		version := got.ResourceVersion
+		if err := k.round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Get(t.Context(), client.ObjectKeyFromObject(b), got); err != nil || got.ResourceVersion != version {
+			t.Fatalf("a round without news has written the status (%v)", err)
+		}
+		emitted := ""
+		for len(recorder.Events) > 0 {
+			emitted += <-recorder.Events + "\n"
+		}
+		if (event == "") != (emitted == "") || !strings.Contains(emitted, event) {
+			t.Fatalf("Events: %q, want %q", emitted, event)
+		}
+	}
+	expect(0, 0, false, false, "")
+	use(49)
+	expect(49, 0, false, false, "")
+	use(1)
+	expect(50, 0, false, true, "Warning WarnPercentReached 50 % are reached: 50 of 100 tokens are spent")
+	use(0)
+	expect(50, 7, false, true, "")
+	change(core.Change{Outcome: &core.Amount{Tokens: 60}})
+	expect(110, 0, true, true,
+		`LimitReached Budget "day": 110 of 100 tokens are spent; the next period begins at 2026-11-26T00:00:00+01:00`)
+	now = now.Add(2 * time.Hour)
+	expect(0, 0, false, false, "Normal WithinLimits")
+	if got, err := store.Accounts(t.Context(), now.Add(-2*time.Hour)); err != nil || len(got) != 1 {
+		t.Errorf("Accounts: %v, %v; want that of the last period, for requests that end late", got, err)
+	}
+	use(5)
+	k.Set.Delete(b)
+	if err := k.round(context.WithoutCancel(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := store.Accounts(t.Context(), now); err != nil || len(got) != 0 {
+		t.Errorf("Accounts: %v, %v; want none of a deleted Budget", got, err)
+	}
+}
+
+func load(t *testing.T, name string) *time.Location {
+	t.Helper()
+	l, err := zone.Load(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}

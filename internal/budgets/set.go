@@ -1,0 +1,208 @@
+// Package budgets applies the Budgets of a cluster: it knows which Budgets apply to a Turn, and it keeps the status of
+// each Budget in line with the ledger.
+package budgets
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// MaxOfNamespace is the number of Budgets of a namespace that apply: the oldest ones. It bounds the work for each
+// request, however many Budgets a tenant creates.
+const MaxOfNamespace = budget.MaxOfTurn
+
+// Set holds the Budgets that the watch shows, ready to be matched. It is safe for concurrent use. The zero value is
+// empty.
+type Set struct {
+	// synced reports whether the set holds all Budgets that the watch has found first. It is nil without a watch.
+	synced func() bool
+
+	mu         sync.RWMutex
+	namespaces map[string][]*entry // oldest first
+	// deleted holds the UIDs of deleted Budgets, at most maxDeleted.
+	deleted []string
+}
+
+// maxDeleted limits the deleted Budgets that a process remembers. Their accounts are deleted after their periods anyway.
+const maxDeleted = 10_000
+
+// entry is one Budget.
+type entry struct {
+	rule    translate.BudgetRule
+	uid     types.UID
+	created time.Time
+	// exceeded says that the status shows the Budget as exceeded until reset; empty if it does not.
+	exceeded string
+	reset    time.Time
+}
+
+// Watch fills the set from a cache, and keeps it in line.
+func (s *Set) Watch(ctx context.Context, from cache.Cache) error {
+	informer, err := from.GetInformer(ctx, &v1alpha1.Budget{})
+	if err != nil {
+		return fmt.Errorf("failed to watch budgets: %w", err)
+	}
+	registration, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { s.onChange(o, s.Put) },
+		UpdateFunc: func(_, o any) { s.onChange(o, s.Put) },
+		DeleteFunc: func(o any) { s.onChange(o, s.Delete) },
+	})
+	if err == nil {
+		s.synced = registration.HasSynced
+	}
+	return err
+}
+
+// awaitSync waits until the set holds the Budgets that the watch has found first, at most maxSync. A process that has
+// just started would otherwise send requests that no Budget counts.
+func (s *Set) awaitSync() {
+	begin := time.Now() //nolint:forbidigo // because a duration is measured
+	for s.synced != nil && !s.synced() && time.Since(begin) < maxSync {
+		time.Sleep(syncPoll)
+	}
+}
+
+const (
+	// maxSync is longer than a watch needs for its first list, and syncPoll is the time between two looks.
+	maxSync  = 30 * time.Second
+	syncPoll = 10 * time.Millisecond
+)
+
+func (s *Set) onChange(o any, do func(*v1alpha1.Budget)) {
+	if last, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+		o = last.Obj
+	}
+	if b, ok := o.(*v1alpha1.Budget); ok {
+		do(b)
+	}
+}
+
+// Put adds or replaces a Budget.
+func (s *Set) Put(b *v1alpha1.Budget) {
+	e := &entry{rule: translate.Budget(b), uid: b.UID, created: b.CreationTimestamp.Time}
+	c := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionExceeded)
+	if c != nil && c.Status == "True" && c.ObservedGeneration == b.Generation && b.Status.ResetTime != nil {
+		e.exceeded, e.reset = c.Message, b.Status.ResetTime.Time
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.namespaces == nil {
+		s.namespaces = map[string][]*entry{}
+	}
+	all := s.without(b)
+	at, _ := slices.BinarySearchFunc(all, e, older)
+	s.namespaces[b.Namespace] = slices.Insert(all, at, e)
+}
+
+// Delete removes a Budget.
+func (s *Set) Delete(b *v1alpha1.Budget) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.namespaces[b.Namespace] = s.without(b); len(s.namespaces[b.Namespace]) == 0 {
+		delete(s.namespaces, b.Namespace)
+	}
+	if len(s.deleted) < maxDeleted {
+		s.deleted = append(s.deleted, string(b.UID))
+	}
+}
+
+// takeDeleted returns the UIDs of Budgets that were deleted since the last call.
+func (s *Set) takeDeleted() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gone := s.deleted
+	s.deleted = nil
+	return gone
+}
+
+// addDeleted returns UIDs to the set.
+func (s *Set) addDeleted(uids ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deleted = append(uids, s.deleted...)
+}
+
+// without returns the Budgets of a namespace without one.
+func (s *Set) without(b *v1alpha1.Budget) []*entry {
+	return slices.DeleteFunc(s.namespaces[b.Namespace], func(e *entry) bool { return e.rule.Name == b.Name })
+}
+
+// older orders Budgets by age.
+func older(a, b *entry) int {
+	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.rule.Name, b.rule.Name))
+}
+
+// applied returns the Budgets of a namespace that apply. The caller must hold the lock.
+func (s *Set) applied(namespace string) []*entry {
+	all := s.namespaces[namespace]
+	return all[:min(len(all), MaxOfNamespace)]
+}
+
+// Applies reports whether a Budget is among the oldest of its namespace.
+func (s *Set) Applies(b *v1alpha1.Budget) bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.ContainsFunc(s.applied(b.Namespace), func(e *entry) bool { return e.uid == b.UID })
+}
+
+// Rules returns the Budgets that apply to a Turn. agent holds the labels of its Agent.
+func (s *Set) Rules(t *v1alpha1.Turn, agent map[string]string) []budget.Rule {
+	if s == nil {
+		return nil
+	}
+	s.awaitSync()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var rules []budget.Rule
+	for _, e := range s.applied(t.Namespace) {
+		if e.rule.Selects(t.Spec.AgentRef.Name, agent) {
+			rules = append(rules, e.rule.Rule)
+		}
+	}
+	return rules
+}
+
+// Verdict is the effect of the Budgets on a Turn that is not bound.
+type Verdict struct {
+	// Message says why the Turn must wait; empty if it need not.
+	Message string
+	// Until is when to look again.
+	Until time.Time
+}
+
+// Evaluate returns whether a Turn must wait for a Budget before it is bound: for the Budget that its status names, or
+// for one that is exceeded and queues Turns. agent holds the labels of its Agent.
+func (s *Set) Evaluate(t *v1alpha1.Turn, agent map[string]string, now time.Time) Verdict {
+	if s == nil {
+		return Verdict{}
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	awaited := t.Status.AwaitedBudget
+	var v Verdict
+	for _, e := range s.applied(t.Namespace) {
+		if !e.rule.Selects(t.Spec.AgentRef.Name, agent) {
+			continue
+		}
+		if awaited != nil && awaited.UID == string(e.uid) && awaited.Generation == e.rule.Generation && now.Before(awaited.RetryTime.Time) {
+			return Verdict{Message: awaited.Message, Until: awaited.RetryTime.Time}
+		}
+		if e.rule.Queue && e.exceeded != "" && now.Before(e.reset) && e.reset.After(v.Until) {
+			v = Verdict{Message: e.exceeded, Until: e.reset}
+		}
+	}
+	return v
+}

@@ -1,0 +1,134 @@
+package budgets_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/budgets"
+)
+
+var noon = time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)
+
+// budget returns a Budget of each day, created some seconds after noon.
+func budget(name string, age int, change ...func(*v1alpha1.Budget)) *v1alpha1.Budget {
+	b := &v1alpha1.Budget{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "helpdesk", Name: name, UID: types.UID("uid-" + name), Generation: 1,
+			CreationTimestamp: metav1.NewTime(noon.Add(time.Duration(age) * time.Second)),
+		},
+		Spec: v1alpha1.BudgetSpec{
+			Period: v1alpha1.BudgetPeriodDay, TimeZone: "UTC", Currency: "USD", Limits: v1alpha1.BudgetLimits{Tokens: new(int64(1000))},
+			OnExceeded: v1alpha1.OnBudgetExceededQueue,
+		},
+	}
+	for _, c := range change {
+		c(b)
+	}
+	return b
+}
+
+func turn() *v1alpha1.Turn {
+	return &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "first"},
+		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}},
+	}
+}
+
+func TestRulesOfATurn(t *testing.T) {
+	of := func(a v1alpha1.BudgetAgents) func(*v1alpha1.Budget) {
+		return func(b *v1alpha1.Budget) { b.Spec.Selector = &v1alpha1.BudgetSelector{Agents: &a} }
+	}
+	team := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "red"}}
+	blue := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.Budget)
+		want   bool
+	}{
+		"all":                    {func(*v1alpha1.Budget) {}, true},
+		"by name":                {of(v1alpha1.BudgetAgents{Names: []string{"sales", "support"}}), true},
+		"another name":           {of(v1alpha1.BudgetAgents{Names: []string{"sales"}}), false},
+		"by label":               {of(v1alpha1.BudgetAgents{LabelSelector: team}), true},
+		"name and label":         {of(v1alpha1.BudgetAgents{Names: []string{"sales"}, LabelSelector: team}), false},
+		"another label":          {of(v1alpha1.BudgetAgents{LabelSelector: blue}), false},
+		"another namespace":      {func(b *v1alpha1.Budget) { b.Namespace = "sales" }, false},
+		"a zone that is unknown": {func(b *v1alpha1.Budget) { b.Spec.TimeZone = "Mars/Base" }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s budgets.Set
+			s.Put(budget("day", 0, tc.change))
+			if got := s.Rules(turn(), map[string]string{"team": "red"}); (len(got) == 1) != tc.want {
+				t.Errorf("Rules: %+v, want that it applies: %t", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestTooManyBudgets checks that the oldest Budgets apply, whatever the order of the watch.
+func TestTooManyBudgets(t *testing.T) {
+	var s budgets.Set
+	const all = 10_000
+	for i := range all {
+		at := (i * 7919) % all // each once, in another order
+		s.Put(budget(fmt.Sprintf("b-%05d", at), at))
+	}
+	rules := s.Rules(turn(), nil)
+	if len(rules) != budgets.MaxOfNamespace || rules[0].Name != "b-00000" || rules[len(rules)-1].Name != "b-00063" {
+		t.Fatalf("%d rules apply, want the 64 oldest ones", len(rules))
+	}
+	if !s.Applies(budget("b-00063", 63)) || s.Applies(budget("b-00064", 64)) {
+		t.Error("Applies must say the same as Rules")
+	}
+	s.Delete(budget("b-00000", 0))
+	if rules = s.Rules(turn(), nil); rules[0].Name != "b-00001" || !s.Applies(budget("b-00064", 64)) {
+		t.Errorf("the next Budget must apply when one is deleted: %+v", rules[0])
+	}
+}
+
+func TestEvaluate(t *testing.T) {
+	reset := noon.Add(12 * time.Hour)
+	exceeded := func(b *v1alpha1.Budget) {
+		b.Status.ResetTime = new(metav1.NewTime(reset))
+		b.Status.Conditions = []metav1.Condition{{
+			Type: v1alpha1.ConditionExceeded, Status: metav1.ConditionTrue, Message: "all is spent", ObservedGeneration: 1,
+		}}
+	}
+	awaits := func(generation int64, until time.Time) *v1alpha1.Turn {
+		w := turn()
+		w.Status.AwaitedBudget = &v1alpha1.AwaitedBudget{
+			Name: "day", UID: "uid-day", Generation: generation, RetryTime: metav1.NewMicroTime(until), Message: "too much",
+		}
+		return w
+	}
+	for name, tc := range map[string]struct {
+		reason string
+		budget *v1alpha1.Budget
+		turn   *v1alpha1.Turn
+		want   string
+	}{
+		"within limits":      {"nothing is exceeded", budget("day", 0), turn(), ""},
+		"exceeded":           {"it would be bound in vain", budget("day", 0, exceeded), turn(), "all is spent"},
+		"exceeded, rejects":  {"its end must name the figures", budget("day", 0, exceeded, rejects), turn(), ""},
+		"exceeded, changed":  {"the status is about the old limits", budget("day", 0, exceeded, changed), turn(), ""},
+		"refused":            {"the rest does not suffice", budget("day", 0), awaits(1, reset), "too much"},
+		"refused, over":      {"the wait is over", budget("day", 0), awaits(1, noon), ""},
+		"refused, changed":   {"the new limit may allow it", budget("day", 0, changed), awaits(1, reset), ""},
+		"refused by another": {"the Budget was deleted and created again", budget("day", 0, renewed), awaits(1, reset), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s budgets.Set
+			s.Put(tc.budget)
+			if got := s.Evaluate(tc.turn, nil, noon); got.Message != tc.want || got.Message != "" && !got.Until.Equal(reset) {
+				t.Errorf("Evaluate: %+v, want %q until %s: %s", got, tc.want, reset, tc.reason)
+			}
+		})
+	}
+}
+
+func rejects(b *v1alpha1.Budget) { b.Spec.OnExceeded = v1alpha1.OnBudgetExceededReject }
+func changed(b *v1alpha1.Budget) { b.Generation = 2 }
+func renewed(b *v1alpha1.Budget) { b.UID = "uid-new" }

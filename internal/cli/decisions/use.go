@@ -1,0 +1,112 @@
+package decisions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+)
+
+// pollInterval is the time between two reads of a Turn. Approvers may get a Turn by its name, but not watch it.
+const pollInterval = 250 * time.Millisecond
+
+// created is a ToolApproval that this command has created, and its call.
+type created struct {
+	name string
+	call v1alpha1.PendingApproval
+}
+
+// awaitUse waits until the Turn has used the decisions, for at most WaitSeconds. It returns an error for the decisions
+// that the Turn does not use. If the Turn has used none by then, the manager may be away: it uses them later.
+func (c *pendingCalls) awaitUse(ctx context.Context) error {
+	if c.WaitSeconds == 0 || len(c.created) == 0 {
+		return nil
+	}
+	t := *c.turn
+	left := c.created
+	var unused []error
+	var unread error
+	failures := 0 // reads that have failed since the last successful one
+	err := wait.PollUntilContextTimeout(ctx, pollInterval, time.Duration(c.WaitSeconds)*time.Second, true,
+		func(ctx context.Context) (bool, error) {
+			var now v1alpha1.Turn
+			unread = c.api.Get(ctx, client.ObjectKeyFromObject(c.turn), &now)
+			switch {
+			case apierrors.IsNotFound(unread), unread == nil && now.UID != c.turn.UID:
+				return true, nil // a Turn that was deleted waits for nothing
+			case unread != nil:
+				failures++
+				return false, nil //nolint:nilerr // because the API server may answer again
+			}
+			t = now
+			failures = 0
+			var more []error
+			left, more = unusedDecisions(&t, left)
+			unused = append(unused, more...)
+			return len(left) == 0, nil
+		})
+	switch {
+	case len(unused) > 0:
+		return errors.Join(unused...)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err == nil:
+		return nil
+	}
+	c.Env.Tell("note: the Turn has not continued within %d s; its state is %s: %s", c.WaitSeconds, t.StateReason(),
+		termsafe.Line(succeededMessage(&t), longestReason))
+	if failures > 1 { // the last read may fail for want of time
+		c.Env.Tell("note: failed to read the Turn: %s", termsafe.Line(unread.Error(), longestReason))
+	}
+	return nil
+}
+
+// unusedDecisions returns the decisions that the Turn has not used yet, and an error for each one that it does not use.
+func unusedDecisions(t *v1alpha1.Turn, made []created) (left []created, unused []error) {
+	for _, m := range made {
+		waits := t.StateReason() == v1alpha1.TurnReasonAwaitingApproval && slices.ContainsFunc(t.Status.PendingApprovals,
+			func(p v1alpha1.PendingApproval) bool { return requestKey(p) == requestKey(m.call) })
+		why := unusedReason(t, m.name)
+		switch {
+		case waits && why != "":
+			unused = append(unused, fmt.Errorf("the Turn does not use %s %s: %s", kindToolApproval, m.name, why))
+		case waits:
+			left = append(left, m)
+		}
+	}
+	return left, unused
+}
+
+// unusedReason returns the reason for which a Turn does not use a ToolApproval, from the message of its condition. It
+// returns an empty string if the message does not name this ToolApproval.
+func unusedReason(t *v1alpha1.Turn, name string) string {
+	isSeparator := func(r rune) bool { return r == ' ' || r == ',' }
+	sentences := strings.Split(succeededMessage(t), "; "+kindToolApproval)
+	for _, sentence := range sentences[1:] {
+		for _, verb := range []string{" is not used: ", " are not used: "} {
+			names, why, found := strings.Cut(sentence, verb)
+			if found && slices.Contains(strings.FieldsFunc(names, isSeparator), name) {
+				return termsafe.Line(why, longestReason)
+			}
+		}
+	}
+	return ""
+}
+
+// succeededMessage returns the message of the Turn's condition Succeeded, or an empty string if there is none.
+func succeededMessage(t *v1alpha1.Turn) string {
+	if state := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded); state != nil {
+		return state.Message
+	}
+	return ""
+}

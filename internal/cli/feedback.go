@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/capstan-dev/capstan/internal/cli/records"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+)
+
+const feedbackHelp = `feedback stores what you think of the answer of a Turn of a cluster: a score from 0 to 1, and a comment. The
+record of the Turn keeps it, even after the Turn was deleted. You have one feedback for each Turn: a new one
+replaces it. capstan decisions -o json prints the feedback of all people with their names.
+
+feedback requires create on turns/feedback, which the ClusterRole with the label
+capstan.dev/role=turn-author grants, and the other rights of capstan logs.
+
+Exit codes:
+  0    the feedback is stored
+  1    the feedback could not be stored
+  2    the flags are wrong, or the kubeconfig cannot be read
+  130  interrupted`
+
+func newFeedback(env terminal.Environment) *cobra.Command {
+	o := &records.Feedback{Options: records.Options{Env: env}}
+	cmd := &cobra.Command{
+		Use: "feedback TURN --score SCORE", Short: "Score the answer of a Turn", Args: oneTurn, Long: feedbackHelp,
+		Example: `  # praise an answer
+  capstan feedback open-loops -n helpdesk --score 1
+
+  # say what is wrong with it
+  capstan feedback open-loops -n helpdesk --score 0.2 --comment "the price is that of last year"`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.Run(cmd.Context(), args[0]) },
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.Namespace, "namespace", "n", "",
+		"namespace of the Turn; default: the namespace of the kubeconfig's context, or else default")
+	f.StringVar(&o.Score, "score", "", "score from 0 (bad) to 1 (good), with at most four digits after the point")
+	f.StringVar(&o.Comment, "comment", "", "comment of at most 2048 bytes")
+	addClusterFlags(f, &o.Cluster)
+	cobra.CheckErr(cmd.MarkFlagRequired("score"))
+	for _, flag := range []string{"namespace", "score", "comment"} {
+		cobra.CheckErr(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
+	}
+	return cmd
+}

@@ -1,0 +1,65 @@
+package journals
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/capstan-dev/capstan/internal/cli/cluster"
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/store/sqlite"
+)
+
+// WithServer calls do with a client of a read API of the cluster, and with the namespace: the given one, or else that of
+// the kubeconfig.
+func (c *ClusterFlags) WithServer(
+	ctx context.Context, env terminal.Environment, namespace string, do func(client *readapi.Client, namespace string) error,
+) error {
+	remote, namespace, err := c.anyServer(env, namespace)
+	if err != nil {
+		return err
+	}
+	connected, err := remote.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer connected.close()
+	return do(connected.Client, namespace)
+}
+
+// anyServer returns a Remote that connects to any executor, or to --server.
+func (c *ClusterFlags) anyServer(env terminal.Environment, namespace string) (*Remote, string, error) {
+	if c.Server != "" {
+		if err := readapi.CheckServer(c.Server); err != nil {
+			return nil, "", fmt.Errorf("--server: %w", err)
+		}
+	}
+	if c.Server != "" && c.Token != "" { // this needs no kubeconfig
+		namespace = cmp.Or(namespace, "default")
+		remote, err := c.direct(env, &rest.Config{}, nil, namespace, "")
+		return remote, namespace, err
+	}
+	config, namespace, err := c.Config(namespace)
+	if err != nil {
+		return nil, "", exit.WithCode(exit.Usage, fmt.Errorf("%w; without a cluster, set --data-dir to the folder of capstan run", err))
+	}
+	api, err := cluster.NewClient(config)
+	if err != nil {
+		return nil, "", exit.WithCode(exit.Failed, err)
+	}
+	if c.Server != "" {
+		remote, err := c.direct(env, config, api, namespace, "")
+		return remote, namespace, err
+	}
+	return &Remote{env: env, namespace: namespace, connect: func(ctx context.Context) (*connection, error) {
+		return c.reachAny(ctx, config, tokenSource{api, namespace}, "")
+	}}, namespace, nil
+}
+
+// OpenFolder opens the journals and the records that capstan run keeps in a folder, for reading. The caller must close
+// the reader.
+func OpenFolder(ctx context.Context, dir string) (*sqlite.Reader, error) { return openFolder(ctx, dir) }

@@ -1,0 +1,410 @@
+// Package records prints the records of Turns and their usage, from a cluster or from a folder of capstan run.
+package records
+
+import (
+	"cmp"
+	"context"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/cli/exit"
+	"github.com/capstan-dev/capstan/internal/cli/journals"
+	"github.com/capstan-dev/capstan/internal/cli/terminal"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/termsafe"
+	"github.com/capstan-dev/capstan/internal/usage"
+)
+
+// Format is a format of the output.
+type Format string
+
+// The formats.
+const (
+	Table Format = "table"
+	JSON  Format = "json"
+	CSV   Format = "csv"
+)
+
+// Options select records, and say where they are.
+type Options struct {
+	Env terminal.Environment
+	// Namespace is the namespace of the Turns. If it is empty, the default namespace is used. AllNamespaces selects the
+	// Turns of all namespaces.
+	Namespace     string
+	AllNamespaces bool
+	// Agent, Session and Requester select Turns by their fields. An empty field selects any value.
+	Agent, Session, Requester string
+	// Since selects the Turns that ended at that time or later: see ParseSince. It is empty for all Turns.
+	Since string
+	// Output is the format.
+	Output Format
+	// DataDir is a folder of capstan run, or empty to read from a cluster.
+	DataDir string
+	Cluster journals.ClusterFlags
+}
+
+// Decisions prints records.
+type Decisions struct {
+	Options
+	// Limit is the maximum number of printed records; 0 means no limit.
+	Limit int
+}
+
+// Usage prints the usage of Turns.
+type Usage struct {
+	Options
+	// By are the fields by which usage is grouped, separated by commas.
+	By string
+}
+
+// Delete deletes records. It is for a cluster only.
+type Delete struct {
+	Options
+	// Turn is the name of the Turn, or empty if Session or Requester selects the records.
+	Turn string
+}
+
+// ParseSince returns the time that a text means: a duration before now, such as 24h or 7d, a day such as 2026-06-11, or
+// an RFC 3339 time.
+func ParseSince(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.Atoi(days); err == nil && n >= 0 && n <= 36500 {
+			return now.AddDate(0, 0, -n), nil
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{time.DateOnly, time.RFC3339} {
+		if t, err := time.Parse(layout, text); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, exit.WithCode(exit.Usage,
+		fmt.Errorf("--since: %q must be a duration such as 24h or 7d, a day such as 2026-06-11, "+
+			"or a time such as 2026-06-11T15:04:05Z", text))
+}
+
+// query returns the query that the options select, for a namespace.
+func (o *Options) query(namespace string) (store.RecordQuery, error) {
+	since, err := ParseSince(o.Since, o.Env.Now())
+	if o.AllNamespaces {
+		namespace = ""
+	}
+	return store.RecordQuery{
+		RecordSelector: store.RecordSelector{Namespace: namespace, Agent: o.Agent, Session: o.Session, Requester: o.Requester},
+		Since:          since,
+	}, err
+}
+
+// local calls do with the records of --data-dir.
+func (o *Options) local(ctx context.Context, do func(page pages, q store.RecordQuery) error) (err error) {
+	q, err := o.query(cmp.Or(o.Namespace, "default"))
+	if err != nil {
+		return err
+	}
+	folder, err := journals.OpenFolder(ctx, o.DataDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, folder.Close()) }()
+	return do(func(q store.RecordQuery) ([]turnrecord.Record, error) { return folder.Records(ctx, q) }, q)
+}
+
+// Run prints the records, newest first.
+func (d *Decisions) Run(ctx context.Context) error {
+	if d.DataDir != "" {
+		return d.local(ctx, func(page pages, q store.RecordQuery) error {
+			return d.print(q, func(q store.RecordQuery) (readapi.RecordPage, error) {
+				all, err := page(q)
+				next := ""
+				if len(all) == q.Limit {
+					next = "more"
+				}
+				return readapi.RecordPage{Records: all, Next: next}, err
+			})
+		})
+	}
+	return d.Cluster.WithServer(ctx, d.Env, d.Namespace, func(client *readapi.Client, namespace string) error {
+		q, err := d.query(namespace)
+		if err != nil {
+			return err
+		}
+		return d.print(q, func(q store.RecordQuery) (readapi.RecordPage, error) { return client.Records(ctx, q) })
+	})
+}
+
+// print reads page after page, and prints the records of each.
+func (d *Decisions) print(q store.RecordQuery, read func(store.RecordQuery) (readapi.RecordPage, error)) error {
+	var widths *table
+	if d.Output == Table {
+		widths = newTable("ENDED", "NAMESPACE", "TURN", "AGENT", "REASON", "STRATEGY", "TOKENS", "COST", "ELAPSED")
+	}
+	for printed := 0; ; {
+		q.Limit = store.MaxRecords
+		if d.Limit > 0 {
+			q.Limit = min(q.Limit, d.Limit-printed)
+		}
+		page, err := read(q)
+		if err != nil {
+			return failed(err)
+		}
+		for i := range page.Records {
+			r := &page.Records[i]
+			if widths != nil {
+				widths.row(rowOf(r))
+				continue
+			}
+			if err := d.printJSON(r); err != nil {
+				return err
+			}
+		}
+		printed += len(page.Records)
+		if n := len(page.Records); n == 0 || page.Next == "" || d.Limit > 0 && printed >= d.Limit {
+			break
+		}
+		q.After = store.PositionOf(&page.Records[len(page.Records)-1])
+	}
+	if widths == nil {
+		return nil
+	}
+	return d.Env.Print(widths.text())
+}
+
+// printJSON prints a record as one line of JSON.
+func (d *Decisions) printJSON(r *turnrecord.Record) error {
+	data, err := json.Marshal(r)
+	if err != nil {
+		return exit.WithCode(exit.Failed, err)
+	}
+	text := string(data)
+	if d.Env.OutIsTerminal { // the escaped text is JSON, too
+		text = termsafe.Safe(text)
+	}
+	return d.Env.Print(text + "\n")
+}
+
+// rowOf returns the columns of a record.
+func rowOf(r *turnrecord.Record) []string {
+	var tokens int64
+	for _, m := range r.Models {
+		tokens += m.Usage.InputTokens + m.Usage.OutputTokens
+	}
+	sum := usage.NewSum(nil)
+	cost := "unknown"
+	if err := sum.Add(r); err == nil {
+		cost = costOf(sum.Groups()[0])
+	}
+	return []string{
+		r.Completed.UTC().Format(time.RFC3339), r.Namespace, r.Turn, r.Agent, r.Reason, r.Strategy,
+		strconv.FormatInt(tokens, 10), cost, (time.Duration(r.ElapsedMilliseconds) * time.Millisecond).String(),
+	}
+}
+
+// costOf returns the cost of a group for people. A cost that is not known is never shown as zero.
+func costOf(g usage.Group) string {
+	var parts []string
+	for _, c := range g.Costs {
+		parts = append(parts, c.Amount+" "+c.Currency)
+	}
+	if g.TurnsOfUnknownCost > 0 {
+		parts = append(parts, "unknown")
+	}
+	return strings.Join(parts, " + ")
+}
+
+// Run prints the usage.
+func (u *Usage) Run(ctx context.Context) error {
+	by, err := usage.ParseDimensions(u.By)
+	if err != nil {
+		return exit.WithCode(exit.Usage, fmt.Errorf("--by: %w", err))
+	}
+	if u.DataDir != "" {
+		return u.local(ctx, func(page pages, q store.RecordQuery) error {
+			sum := usage.NewSum(by)
+			for r, err := range store.AllRecords(ctx, page, q) {
+				if err == nil {
+					err = sum.Add(r)
+				}
+				if err != nil {
+					return failed(err)
+				}
+			}
+			return u.print(by, sum.Groups())
+		})
+	}
+	return u.Cluster.WithServer(ctx, u.Env, u.Namespace, func(client *readapi.Client, namespace string) error {
+		q, err := u.query(namespace)
+		if err != nil {
+			return err
+		}
+		answer, err := client.Usage(ctx, q, by)
+		if err != nil {
+			return failed(err)
+		}
+		return u.print(answer.By, answer.Groups)
+	})
+}
+
+// pages adapts a function to the interface of a store.
+type pages func(store.RecordQuery) ([]turnrecord.Record, error)
+
+// Records returns a page of records.
+func (p pages) Records(_ context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+	return p(q)
+}
+
+// print prints groups in the format of the options.
+func (u *Usage) print(by []usage.Dimension, groups []usage.Group) error {
+	switch u.Output {
+	case JSON:
+		data, err := json.MarshalIndent(readapi.UsagePage{By: by, Groups: groups}, "", "  ")
+		if err != nil {
+			return exit.WithCode(exit.Failed, err)
+		}
+		return u.Env.Print(string(data) + "\n")
+	case CSV:
+		return u.printCSV(by, groups)
+	case Table:
+	}
+	var titles []string
+	for _, d := range by {
+		titles = append(titles, strings.ToUpper(string(d)))
+	}
+	t := newTable(append(titles, "TURNS", "INPUT", "OUTPUT", "COST")...)
+	for _, g := range groups {
+		t.row(append(shown(g.Values), strconv.FormatInt(g.Turns, 10), strconv.FormatInt(g.Usage.InputTokens, 10),
+			strconv.FormatInt(g.Usage.OutputTokens, 10), costOf(g)))
+	}
+	return u.Env.Print(t.text())
+}
+
+// printCSV prints one line for each group and currency. The figures of a group that do not depend on the currency stand in
+// its first line only, so that a sum over a column is right. A cost that is not known is empty.
+func (u *Usage) printCSV(by []usage.Dimension, groups []usage.Group) error {
+	var b strings.Builder
+	w := csv.NewWriter(&b)
+	var lines [][]string
+	head := make([]string, 0, len(by)+9)
+	for _, d := range by {
+		head = append(head, string(d))
+	}
+	lines = append(lines, append(head, "turns", "input_tokens", "output_tokens", "reasoning_tokens", "cache_read_tokens",
+		"cache_creation_tokens", "cost", "currency", "turns_of_unknown_cost"))
+	for _, g := range groups {
+		figures := []string{}
+		for _, n := range []int64{
+			g.Turns, g.Usage.InputTokens, g.Usage.OutputTokens, g.Usage.ReasoningTokens,
+			g.Usage.CacheReadTokens, g.Usage.CacheCreationTokens,
+		} {
+			figures = append(figures, strconv.FormatInt(n, 10))
+		}
+		unknown := strconv.FormatInt(g.TurnsOfUnknownCost, 10)
+		costs := g.Costs
+		if len(costs) == 0 {
+			costs = []turnrecord.Cost{{}}
+		}
+		for _, c := range costs {
+			line := append([]string{}, safe(g.Values)...)
+			lines = append(lines, append(append(line, figures...), c.Amount, c.Currency, unknown))
+			figures, unknown = []string{"0", "0", "0", "0", "0", "0"}, "0"
+		}
+	}
+	if err := w.WriteAll(lines); err != nil {
+		return exit.WithCode(exit.Failed, err)
+	}
+	return u.Env.Print(b.String())
+}
+
+// safe returns values that a spreadsheet does not take for formulas.
+func safe(values []string) []string {
+	out := make([]string, len(values))
+	for i, v := range values {
+		if out[i] = v; v != "" && strings.ContainsRune("=+-@\t\r", rune(v[0])) {
+			out[i] = "'" + v
+		}
+	}
+	return out
+}
+
+// shown returns values for a table: a dash in place of an unknown one.
+func shown(values []string) []string {
+	out := make([]string, len(values))
+	for i, v := range values {
+		out[i] = cmp.Or(v, "-")
+	}
+	return out
+}
+
+// Run deletes the records of a cluster that the options select, and prints their number.
+func (d *Delete) Run(ctx context.Context) error {
+	if d.Turn == "" && d.Session == "" && d.Requester == "" {
+		return exit.WithCode(exit.Usage, errors.New("name a Turn, or set --session or --requester"))
+	}
+	return d.Cluster.WithServer(ctx, d.Env, d.Namespace, func(client *readapi.Client, namespace string) error {
+		all := 0
+		for {
+			out, err := client.DeleteRecords(ctx, store.RecordSelector{
+				Namespace: namespace, Turn: d.Turn, Session: d.Session, Requester: d.Requester,
+			})
+			all += out.Deleted
+			if err != nil {
+				return failed(fmt.Errorf("%d records are deleted so far: %w", all, err))
+			}
+			if !out.More {
+				return d.Env.Print(fmt.Sprintf("%d records deleted\n", all))
+			}
+		}
+	})
+}
+
+// failed explains why the records could not be read.
+func failed(err error) error {
+	return exit.WithCode(exit.Failed, journals.ExplainRecords(err))
+}
+
+// table aligns columns. A tab or a line feed cannot be in a value, because they are escaped.
+type table struct {
+	out *strings.Builder
+	w   *tabwriter.Writer
+}
+
+func newTable(titles ...string) *table {
+	t := &table{out: &strings.Builder{}}
+	t.w = tabwriter.NewWriter(t.out, 0, 0, 3, ' ', 0)
+	t.row(titles)
+	return t
+}
+
+// row adds a row.
+func (t *table) row(values []string) {
+	for i, v := range values {
+		v = strings.NewReplacer("\t", `\t`, "\n", `\n`).Replace(termsafe.Safe(v))
+		if i > 0 {
+			v = "\t" + v
+		}
+		fmt.Fprint(t.w, v) //nolint:errcheck // because a strings.Builder takes all
+	}
+	fmt.Fprintln(t.w) //nolint:errcheck // because a strings.Builder takes all
+}
+
+// text returns the table, without blanks at the ends of lines.
+func (t *table) text() string {
+	t.w.Flush() //nolint:errcheck,gosec // because a strings.Builder takes all
+	lines := strings.Split(t.out.String(), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return strings.Join(lines, "\n")
+}

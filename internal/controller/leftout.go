@@ -1,0 +1,60 @@
+package controller
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/objectbudget"
+)
+
+// leftOutInterval is the time after which an object that the cache has left out is looked at again.
+const leftOutInterval = 15 * time.Second
+
+// LeftOut reports objects that the cache holds without their content, because their namespace has no memory left. A nil
+// LeftOut reports none.
+type LeftOut struct {
+	Client client.Client
+	// Live reads from the API server.
+	Live client.Reader
+	// Objects counts the objects in the cache.
+	Objects *objectbudget.Budget
+	Now     func() time.Time
+}
+
+// isLeftOut reports whether the cache holds an object without its content.
+func (l *LeftOut) isLeftOut(o client.Object) bool { return l != nil && objectbudget.IsLeftOut(o) }
+
+// report writes why an object cannot be used into its Ready condition. If there is memory again, the write of another
+// message makes the API server send the object once more, and the cache then keeps it. conditions is a field of o.
+func (l *LeftOut) report(ctx context.Context, o client.Object, conditions *[]metav1.Condition) (ctrl.Result, error) {
+	again := ctrl.Result{RequeueAfter: leftOutInterval}
+	fits := l.Objects.Fits(o)
+	if !fits && objectbudget.IsReported(o) {
+		return again, nil
+	}
+	if err := objectbudget.Read(ctx, l.Live, client.ObjectKeyFromObject(o), o); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	now := finding{reason: v1alpha1.ReasonTooManyObjects, message: objectbudget.Message(o.GetNamespace())}
+	if c := ready(*conditions, o.GetGeneration()); fits && (c == nil || c.Message == now.message) {
+		now.message = "the manager has memory for this object again, and reads it"
+	}
+	before := append([]metav1.Condition(nil), *conditions...)
+	now.set(conditions, v1alpha1.ConditionReady, o.GetGeneration(), l.Now())
+	if equality.Semantic.DeepEqual(before, *conditions) {
+		return again, nil
+	}
+	return resultAfterWrite(again, l.Client.Status().Update(ctx, o))
+}
+
+// specChanged returns the predicate of reconcilers of objects that the cache may leave out.
+func specChanged() predicate.Predicate {
+	return predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, objectbudget.Changed())
+}

@@ -1,0 +1,74 @@
+package controller
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/budgets"
+)
+
+func TestWhenBudgetExceeded(t *testing.T) {
+	ready := agentWith(metav1.ConditionTrue, "")
+	waits := budgets.Verdict{Message: "all is spent", Until: now.Add(time.Hour)}
+	refused := func(t *v1alpha1.Turn) {
+		boundTo("gone")(t)
+		handedBack(v1alpha1.TurnReasonWaitingForBudget)(t)
+		t.Status.AwaitedBudget = &v1alpha1.AwaitedBudget{
+			Name: "day", RetryTime: metav1.NewMicroTime(now.Add(time.Hour)), Message: "all is spent",
+		}
+	}
+	stopped := func(t *v1alpha1.Turn) {
+		refused(t)
+		t.Status.ParkedTime = new(metav1.NewMicroTime(now.Add(-24 * time.Hour)))
+	}
+	for name, tc := range map[string]struct {
+		reason  string
+		turn    *v1alpha1.Turn
+		verdict budgets.Verdict
+		want    action
+	}{
+		"new, allowed":               {"", turnWith(), budgets.Verdict{}, schedule},
+		"new, exceeded":              {"it would be bound in vain", turnWith(), waits, wait},
+		"refused":                    {"its next request would be refused again", turnWith(refused), waits, park},
+		"refused, the wait is over":  {"it continues from its journal", turnWith(refused), budgets.Verdict{}, schedule},
+		"bound":                      {"its executor asks the ledger", turnWith(boundTo("other")), waits, follow},
+		"cancelled":                  {"it ends", turnWith(desires(v1alpha1.DesiredStateCancelled)), waits, end},
+		"refused, past its deadline": {"it ends with its journal", turnWith(refused, started(24*time.Hour)), waits, endFromJournal},
+		"its time stands still":      {"the wait does not count", turnWith(stopped, started(24*time.Hour)), waits, park},
+	} {
+		got := decide(snapshot{turn: tc.turn, agent: ready, executorAlive: true, budgets: tc.verdict, now: now})
+		if got.action != tc.want {
+			t.Errorf("%s: %s, want %s: %s", name, got.action, tc.want, tc.reason)
+		}
+		if waiting := got.action == wait || got.action == park; waiting && (got.reason != v1alpha1.TurnReasonWaitingForBudget ||
+			got.message != "all is spent" || got.after <= 0 || got.after > time.Hour) {
+			t.Errorf("%s: %+v, want the reason, the message, and a requeue at the reset or before", name, got)
+		}
+	}
+}
+
+func TestBudgetMayOpen(t *testing.T) {
+	with := func(generation int64, exceeded metav1.ConditionStatus) *v1alpha1.Budget {
+		return &v1alpha1.Budget{
+			ObjectMeta: metav1.ObjectMeta{UID: "uid", Generation: generation},
+			Status:     v1alpha1.BudgetStatus{Conditions: []metav1.Condition{{Type: v1alpha1.ConditionExceeded, Status: exceeded}}},
+		}
+	}
+	for name, tc := range map[string]struct {
+		before, after *v1alpha1.Budget
+		want          bool
+	}{
+		"more was spent":     {with(1, metav1.ConditionFalse), with(1, metav1.ConditionFalse), false},
+		"a limit is reached": {with(1, metav1.ConditionFalse), with(1, metav1.ConditionTrue), false},
+		"the reset":          {with(1, metav1.ConditionTrue), with(1, metav1.ConditionFalse), true},
+		"a new limit":        {with(1, metav1.ConditionTrue), with(2, metav1.ConditionTrue), true},
+	} {
+		if got := budgetMayOpen().Update(event.UpdateEvent{ObjectOld: tc.before, ObjectNew: tc.after}); got != tc.want {
+			t.Errorf("%s: passes is %t, want %t", name, got, tc.want)
+		}
+	}
+}

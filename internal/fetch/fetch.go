@@ -1,0 +1,134 @@
+// Package fetch reads contents from URLs that users name.
+package fetch
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/capstan-dev/capstan/internal/netpolicy"
+)
+
+const (
+	// connectTimeout bounds the time to connect, and timeout the time of one attempt.
+	connectTimeout = 10 * time.Second
+	timeout        = 30 * time.Second
+	// attempts is the number of attempts if the server is overloaded or cannot be reached.
+	attempts = 3
+	// anyType is the media type of servers that do not know the type of a content.
+	anyType = "application/octet-stream"
+)
+
+// Fetcher fetches contents. Its zero value connects to the addresses of the built-in policy.
+type Fetcher struct {
+	// Policy decides which addresses may be connected to.
+	Policy *netpolicy.Policy
+	// TLS has the certificate authorities. If it is nil, those of the system are trusted.
+	TLS *tls.Config
+}
+
+// For returns a function that returns the Fetch of a namespace.
+func For(p *netpolicy.Policy) func(namespace string) func(ctx context.Context, url, mediaType string, most int) ([]byte, error) {
+	return func(namespace string) func(context.Context, string, string, int) ([]byte, error) {
+		return (&Fetcher{Policy: p.ForNamespace(namespace)}).Fetch
+	}
+}
+
+// Fetch returns the content of an https URL, at most most bytes. The server must declare the media type, or none. The
+// error says why there is no content, in Capstan's own words.
+func (f *Fetcher) Fetch(ctx context.Context, url, mediaType string, most int) ([]byte, error) {
+	transport := netpolicy.Transport(f.Policy, connectTimeout, f.TLS)
+	transport.Proxy = f.Policy.Proxy()
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport, CheckRedirect: netpolicy.CheckRedirect}
+	wait := backoff.NewExponentialBackOff()
+	wait.InitialInterval, wait.MaxInterval = 200*time.Millisecond, 2*time.Second
+	return backoff.Retry(ctx, func() ([]byte, error) {
+		content, err := get(ctx, client, url, mediaType, most)
+		if _, again := errors.AsType[*temporaryError](err); err != nil && !again {
+			err = backoff.Permanent(err)
+		}
+		return content, err
+	}, backoff.WithBackOff(wait), backoff.WithMaxTries(attempts))
+}
+
+// temporaryError means that another attempt may succeed.
+type temporaryError struct{ error }
+
+// get makes one attempt.
+func get(ctx context.Context, client *http.Client, url, mediaType string, most int) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, errors.New("the URL is not valid")
+	}
+	req.Header.Set("Accept", mediaType)
+	req.Header.Set("User-Agent", "capstan")
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, explain(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // because it was only read
+	if err := check(resp, mediaType, most); err != nil {
+		return nil, err
+	}
+	content, err := io.ReadAll(io.LimitReader(resp.Body, int64(most)+1))
+	switch {
+	case err != nil:
+		return nil, explain(err)
+	case len(content) > most:
+		return nil, tooLarge(most)
+	}
+	return content, nil
+}
+
+// check returns why the content of a response must not be read, or nil.
+func check(resp *http.Response, mediaType string, most int) error {
+	switch status := resp.StatusCode; {
+	case status == http.StatusTooManyRequests || status >= http.StatusInternalServerError:
+		return &temporaryError{fmt.Errorf("the server answered with status %d: try again later", status)}
+	case status != http.StatusOK:
+		return fmt.Errorf("the server answered with status %d: correct the URL", status)
+	}
+	if err := netpolicy.CheckPlain(resp); err != nil {
+		return err
+	}
+	if resp.ContentLength > int64(most) {
+		return tooLarge(most)
+	}
+	declared := resp.Header.Get("Content-Type")
+	if declared == "" {
+		return nil
+	}
+	if got, _, err := mime.ParseMediaType(declared); err != nil || got != mediaType && got != anyType {
+		return fmt.Errorf("the server does not declare its content as %s: correct mediaType or the URL", mediaType)
+	}
+	return nil
+}
+
+func tooLarge(most int) error {
+	return fmt.Errorf("the content may have at most %d bytes: use a smaller one", most)
+}
+
+// explain returns the error of a failed request in Capstan's own words: that of the library may quote the server.
+func explain(err error) error {
+	if refused, ok := errors.AsType[*netpolicy.Refused](err); ok {
+		return refused
+	}
+	if errors.Is(err, netpolicy.ErrRedirect) {
+		return errors.New("the server redirects to another server: use the URL that it redirects to")
+	}
+	cause := netpolicy.Cause(err)
+	if cause == "" {
+		cause = "the connection failed"
+	}
+	return &temporaryError{fmt.Errorf("the server cannot be reached: %s", cause)}
+}

@@ -1,0 +1,67 @@
+package metrics
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// maxBudgets bounds the limits of Budgets that have their own series: those of which the largest part is spent.
+const maxBudgets = 100
+
+// BudgetUse is what is spent of one limit of a Budget.
+type BudgetUse struct {
+	// Resource is tokens, cost or turns.
+	Namespace, Budget, Resource string
+	Spent, Limit                float64
+}
+
+// part returns which part of the limit is spent. A limit of 0 is always reached.
+func (u BudgetUse) part() float64 {
+	if u.Limit <= 0 {
+		return 1
+	}
+	return u.Spent / u.Limit
+}
+
+// SetBudgets reports what is spent of the limits of all Budgets.
+func SetBudgets(all []BudgetUse) { budgets.uses.Store(&all) }
+
+// budgetUses has the gauges of Budgets. Only the leader exports them.
+type budgetUses struct {
+	uses atomic.Pointer[[]BudgetUse]
+}
+
+var (
+	budgets = &budgetUses{}
+
+	budgetLabels = []string{"namespace", "budget", "resource"}
+	budgetSpent  = prometheus.NewDesc("capstan_budget_spent",
+		"Tokens, cost or turns that are spent in the current period of a Budget, of the 100 limits that are closest to their end.",
+		budgetLabels, nil)
+	budgetLimit = prometheus.NewDesc("capstan_budget_limit", "The limit of capstan_budget_spent.", budgetLabels, nil)
+)
+
+// Describe sends the descriptions of the gauges.
+func (b *budgetUses) Describe(out chan<- *prometheus.Desc) {
+	out <- budgetSpent
+	out <- budgetLimit
+}
+
+// Collect sends the gauges with the values of the last report.
+func (b *budgetUses) Collect(out chan<- prometheus.Metric) {
+	all := b.uses.Load()
+	if all == nil {
+		return
+	}
+	sorted := slices.SortedFunc(slices.Values(*all), func(x, y BudgetUse) int {
+		return cmp.Or(cmp.Compare(y.part(), x.part()), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Budget, y.Budget),
+			cmp.Compare(x.Resource, y.Resource))
+	})
+	for _, u := range sorted[:min(len(sorted), maxBudgets)] {
+		out <- prometheus.MustNewConstMetric(budgetSpent, prometheus.GaugeValue, u.Spent, u.Namespace, u.Budget, u.Resource)
+		out <- prometheus.MustNewConstMetric(budgetLimit, prometheus.GaugeValue, u.Limit, u.Namespace, u.Budget, u.Resource)
+	}
+}

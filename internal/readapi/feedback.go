@@ -1,0 +1,126 @@
+package readapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/shopspring/decimal"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/access"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// maxFeedback bounds the body of a feedback, in bytes of JSON: a comment of turnrecord.MaxComment bytes may be escaped.
+const maxFeedback = 16 << 10
+
+// isFeedback reports whether a request may have a body.
+func isFeedback(r *http.Request) bool {
+	return r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/feedback")
+}
+
+// CheckFeedback returns an error unless a feedback has a score from 0 to 1 and a short comment.
+func CheckFeedback(score, comment string) error {
+	d, err := decimal.NewFromString(score)
+	if err != nil || len(score) > 6 || d.IsNegative() || d.GreaterThan(decimal.NewFromInt(1)) || d.Exponent() < -4 {
+		return fmt.Errorf("the score %.20q must be a number from 0 to 1 with at most four digits after the point, such as 0.8", score)
+	}
+	if len(comment) > turnrecord.MaxComment || !utf8.ValidString(comment) {
+		return fmt.Errorf("the comment must be UTF-8 of at most %d bytes", turnrecord.MaxComment)
+	}
+	return nil
+}
+
+// serveFeedback stores the feedback of a user who may give it. It does not read the Turn, which may be gone.
+func (s *Server) serveFeedback(w http.ResponseWriter, r *http.Request) {
+	namespace, name := r.PathValue("namespace"), r.PathValue("name")
+	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		answer(w, refuse(http.StatusBadRequest, "the namespace and the name of the Turn must be valid names of Kubernetes objects"))
+		return
+	}
+	user, refusal := s.o.Access.Check(r.Context(), r, access.Right{
+		Verb: "create", Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: "turns",
+		Subresource: "feedback", Namespace: namespace, Name: name,
+	})
+	switch {
+	case refusal != nil && refusal.Status == http.StatusForbidden:
+		answer(w, refuse(refusal.Status, "user %q may not give feedback to Turn %q in namespace %q: this requires a rule with "+
+			"apiGroups [%s], resources [turns/feedback] and verbs [create] there",
+			refusal.User, name, namespace, v1alpha1.GroupVersion.Group))
+		return
+	case refusal != nil:
+		answer(w, &Error{Status: refusal.Status, Message: refusal.Message})
+		return
+	case s.o.Records == nil:
+		answer(w, refuse(http.StatusNotFound, "this server has no records of Turns"))
+		return
+	}
+	var body struct{ Score, Comment string }
+	data, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxFeedback))
+	if err == nil {
+		err = json.Unmarshal(data, &body)
+	}
+	if err != nil {
+		answer(w, refuse(http.StatusBadRequest,
+			`the body must be JSON such as {"score": "0.8", "comment": "..."}, with at most %d bytes`, maxFeedback))
+		return
+	}
+	body.Comment = s.o.Credentials.Redact(namespace, body.Comment)
+	if err := CheckFeedback(body.Score, body.Comment); err != nil {
+		answer(w, refuse(http.StatusBadRequest, "%s", err))
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), recordsTimeout)
+	defer cancel()
+	err = s.o.Records.AddFeedback(ctx, namespace, name, turnrecord.Feedback{
+		User: user, Score: body.Score, Comment: body.Comment, Time: s.o.Now().UTC(),
+	})
+	switch {
+	case errors.Is(err, store.ErrNoRecord):
+		answer(w, refuse(http.StatusNotFound, "there is no record of Turn %q in namespace %q: it has not ended, or its record was deleted",
+			name, namespace))
+	case errors.Is(err, turnrecord.ErrFull):
+		answer(w, refuse(http.StatusConflict, "%s", err))
+	case err != nil:
+		answer(w, failureOf(err))
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, "{}\n") // the client may be gone
+	}
+}
+
+// AddFeedback gives feedback to a Turn, in the name of the user of the token.
+func (c *Client) AddFeedback(ctx context.Context, namespace, name, score, comment string) error {
+	if err := CheckFeedback(score, comment); err != nil {
+		return err
+	}
+	data, err := json.Marshal(map[string]string{"score": score, "comment": comment})
+	if err != nil {
+		return fmt.Errorf("failed to encode the feedback: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	defer cancel()
+	u := c.base.JoinPath("v1", "namespaces", url.PathEscape(namespace), "turns", url.PathEscape(name), "feedback")
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(data))
+	if err != nil {
+		return fmt.Errorf("failed to create the request: %w", err)
+	}
+	response, err := c.http.Do(r)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return c.refusal(response)
+	}
+	return response.Body.Close()
+}

@@ -1,0 +1,319 @@
+package readapi
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/access"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/usage"
+)
+
+const (
+	// recordsTimeout bounds one request for records, and the whole answer of one.
+	recordsTimeout = 2 * time.Minute
+	// maxSelector bounds the value of a parameter that selects records, in bytes.
+	maxSelector = 1024
+	// maxRecordsAnswer bounds the answer that a client reads.
+	maxRecordsAnswer = 32 << 20
+	// deleteAtOnce is the number of records that one request deletes at most.
+	deleteAtOnce = 10_000
+)
+
+// RecordPage is a page of records.
+type RecordPage struct {
+	Records []turnrecord.Record `json:"records"`
+	// Next is the value of the parameter after for the next page. It is empty for the last page.
+	Next string `json:"next,omitempty"`
+}
+
+// UsagePage is the usage of Turns, grouped by fields.
+type UsagePage struct {
+	By     []usage.Dimension `json:"by"`
+	Groups []usage.Group     `json:"groups"`
+}
+
+// Deleted is the answer to a request that deletes records.
+type Deleted struct {
+	// Deleted is the number of deleted records. More is true if further records may be left.
+	Deleted int  `json:"deleted"`
+	More    bool `json:"more,omitempty"`
+}
+
+// cursor returns the text of a position, for a URL.
+func cursor(p store.RecordPosition) string {
+	return strconv.FormatInt(p.Completed.UnixMicro(), 10) + "-" + p.UID
+}
+
+// parseCursor parses the text of a position.
+func parseCursor(text string) (store.RecordPosition, bool) {
+	at, uid, _ := strings.Cut(text, "-")
+	micro, err := strconv.ParseInt(at, 10, 64)
+	return store.RecordPosition{Completed: time.UnixMicro(micro).UTC(), UID: uid}, err == nil && uid != ""
+}
+
+// values returns the parameters of a query, except those for the namespace.
+func values(q store.RecordQuery) url.Values {
+	v := url.Values{}
+	for column, value := range q.Conditions {
+		if column != "namespace" {
+			v.Set(column, value)
+		}
+	}
+	if !q.Since.IsZero() {
+		v.Set("since", q.Since.UTC().Format(time.RFC3339Nano))
+	}
+	if !q.Until.IsZero() {
+		v.Set("until", q.Until.UTC().Format(time.RFC3339Nano))
+	}
+	if q.After.UID != "" {
+		v.Set("after", cursor(q.After))
+	}
+	if q.Limit > 0 {
+		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	return v
+}
+
+// queryOf parses the parameters of a request. The namespace is that of the path; it is empty for all namespaces.
+func queryOf(r *http.Request, parameters ...string) (store.RecordQuery, *Error) {
+	v, q := r.URL.Query(), store.RecordQuery{}
+	known := append([]string{"turn", "agent", "session", "requester"}, parameters...)
+	for name, all := range v {
+		if !slices.Contains(known, name) || len(all) != 1 || len(all[0]) > maxSelector {
+			return q, refuse(http.StatusBadRequest, "the parameter %.100q must be one of %s, once, with at most %d bytes",
+				name, strings.Join(known, ", "), maxSelector)
+		}
+	}
+	q.RecordSelector = store.RecordSelector{
+		Namespace: r.PathValue("namespace"), Turn: v.Get("turn"), Agent: v.Get("agent"), Session: v.Get("session"),
+		Requester: v.Get("requester"),
+	}
+	for name, at := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
+		if text := v.Get(name); text != "" {
+			var err error
+			if *at, err = time.Parse(time.RFC3339Nano, text); err != nil {
+				return q, refuse(http.StatusBadRequest, "the parameter %s must be a time such as 2026-06-11T15:04:05Z", name)
+			}
+		}
+	}
+	if text := v.Get("after"); text != "" {
+		var ok bool
+		if q.After, ok = parseCursor(text); !ok {
+			return q, refuse(http.StatusBadRequest, "the parameter after must be the next of an earlier page")
+		}
+	}
+	if text := v.Get("limit"); text != "" {
+		var err error
+		if q.Limit, err = strconv.Atoi(text); err != nil || q.Limit < 1 || q.Limit > store.MaxRecords {
+			return q, refuse(http.StatusBadRequest, "the parameter limit must be from 1 to %d", store.MaxRecords)
+		}
+	}
+	return q, nil
+}
+
+// recording calls serve for requests of users who have a verb on the records of the namespace in the path, or of all
+// namespaces if the path has none. It sends the JSON of the value that serve returns.
+func (s *Server) recording(verb string, serve func(context.Context, *http.Request) (any, *Error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		namespace := r.PathValue("namespace")
+		if namespace != "" && len(validation.IsDNS1123Label(namespace)) > 0 {
+			answer(w, refuse(http.StatusBadRequest, "the namespace must be a valid name of a Kubernetes object"))
+			return
+		}
+		user, refusal := s.o.Access.Check(r.Context(), r, access.Right{
+			Verb: verb, Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: "turns",
+			Subresource: "records", Namespace: namespace,
+		})
+		if refusal != nil {
+			answer(w, s.recordRefusal(refusal, verb, namespace))
+			return
+		}
+		leave, ok := s.streams.enter(r.Context(), user, 0)
+		if !ok {
+			answer(w, refuse(http.StatusServiceUnavailable,
+				"too many journals and records are read at once, at most %d in total and %d by user %q: try again in a moment",
+				mostStreams, userStreams, user))
+			return
+		}
+		defer leave()
+		if s.o.Records == nil {
+			answer(w, refuse(http.StatusNotFound, "this server has no records of Turns"))
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), recordsTimeout)
+		defer cancel()
+		value, refused := serve(ctx, r)
+		if refused != nil {
+			answer(w, refused)
+			return
+		}
+		data, err := json.Marshal(value)
+		if err != nil {
+			answer(w, refuse(http.StatusInternalServerError, "the answer cannot be encoded: %s", err))
+			return
+		}
+		if err := http.NewResponseController(w).SetWriteDeadline(s.o.Now().Add(s.o.WriteTimeout)); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		h := w.Header()
+		h.Set("Content-Type", "application/json")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cache-Control", "no-store")
+		_, _ = w.Write(append(data, '\n')) // the client may be gone
+	}
+}
+
+// recordRefusal explains which right a user lacks.
+func (s *Server) recordRefusal(refusal *access.Refusal, verb, namespace string) *Error {
+	if refusal.Status != http.StatusForbidden {
+		return &Error{Status: refusal.Status, Message: refusal.Message}
+	}
+	where := "in all namespaces: this requires a ClusterRole that is bound by a ClusterRoleBinding"
+	if namespace != "" {
+		where = fmt.Sprintf("in namespace %q: this requires a role that is bound there", namespace)
+	}
+	return refuse(refusal.Status, "user %q may not %s records of Turns %s, with a rule with apiGroups [%s], "+
+		"resources [turns/records] and verbs [%s]%s",
+		refusal.User, map[string]string{"list": "read", "delete": "delete"}[verb], where, v1alpha1.GroupVersion.Group, verb,
+		s.recordRole(verb))
+}
+
+// recordRole returns the part of a message that names the role with a verb on records, or an empty text if this
+// installation has none.
+func (s *Server) recordRole(verb string) string {
+	if s.o.RolePrefix == "" || verb != "list" {
+		return ""
+	}
+	return ", such as the ClusterRole " + s.o.RolePrefix + "-turn-reader"
+}
+
+func (s *Server) serveRecords(ctx context.Context, r *http.Request) (any, *Error) {
+	q, refused := queryOf(r, "since", "until", "after", "limit")
+	if refused != nil {
+		return nil, refused
+	}
+	q.Limit = cmp.Or(q.Limit, store.MaxRecords)
+	all, err := s.o.Records.Records(ctx, q)
+	if err != nil {
+		return nil, failureOf(err)
+	}
+	page := RecordPage{Records: all}
+	if len(all) == q.Limit {
+		page.Next = cursor(store.PositionOf(&all[len(all)-1]))
+	}
+	if all == nil {
+		page.Records = []turnrecord.Record{}
+	}
+	return page, nil
+}
+
+func (s *Server) serveUsage(ctx context.Context, r *http.Request) (any, *Error) {
+	q, refused := queryOf(r, "since", "until", "by")
+	if refused != nil {
+		return nil, refused
+	}
+	by, err := usage.ParseDimensions(cmp.Or(r.URL.Query().Get("by"), string(usage.Agent)))
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "the parameter by: %s", err)
+	}
+	sum := usage.NewSum(by)
+	for record, err := range store.AllRecords(ctx, s.o.Records, q) {
+		if err != nil {
+			return nil, failureOf(err)
+		}
+		if err := sum.Add(record); err != nil {
+			return nil, refuse(http.StatusBadRequest, "%s", err)
+		}
+	}
+	return UsagePage{By: by, Groups: sum.Groups()}, nil
+}
+
+func (s *Server) deleteRecords(ctx context.Context, r *http.Request) (any, *Error) {
+	q, refused := queryOf(r)
+	if refused != nil {
+		return nil, refused
+	}
+	if q.Turn == "" && q.Session == "" && q.Requester == "" {
+		return nil, refuse(http.StatusBadRequest, "select the records to delete by the parameter turn, session or requester")
+	}
+	var out Deleted
+	for out.Deleted < deleteAtOnce {
+		n, err := s.o.Records.DeleteRecords(ctx, q.RecordSelector, store.MaxRecords)
+		if err != nil {
+			return nil, failureOf(err)
+		}
+		if out.Deleted += n; n < store.MaxRecords {
+			return out, nil
+		}
+	}
+	out.More = true
+	return out, nil
+}
+
+// Records returns a page of records. An empty namespace of the query stands for all.
+func (c *Client) Records(ctx context.Context, q store.RecordQuery) (page RecordPage, err error) {
+	return page, c.exchange(ctx, http.MethodGet, q.Namespace, "records", values(q), &page)
+}
+
+// Usage returns the usage of the selected Turns.
+func (c *Client) Usage(ctx context.Context, q store.RecordQuery, by []usage.Dimension) (page UsagePage, err error) {
+	v := values(q)
+	var names []string
+	for _, d := range by {
+		names = append(names, string(d))
+	}
+	v.Set("by", strings.Join(names, ","))
+	return page, c.exchange(ctx, http.MethodGet, q.Namespace, "usage", v, &page)
+}
+
+// DeleteRecords deletes records of a namespace.
+func (c *Client) DeleteRecords(ctx context.Context, s store.RecordSelector) (out Deleted, err error) {
+	return out, c.exchange(ctx, http.MethodDelete, s.Namespace, "records", values(store.RecordQuery{RecordSelector: s}), &out)
+}
+
+// exchange sends a request without a body, and decodes the JSON of the answer.
+func (c *Client) exchange(ctx context.Context, method, namespace, what string, v url.Values, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	defer cancel()
+	u := c.base.JoinPath("v1", what)
+	if namespace != "" {
+		u = c.base.JoinPath("v1", "namespaces", url.PathEscape(namespace), what)
+	}
+	u.RawQuery = v.Encode()
+	r, err := http.NewRequestWithContext(ctx, method, u.String(), http.NoBody)
+	if err != nil {
+		return fmt.Errorf("failed to create the request: %w", err)
+	}
+	response, err := c.http.Do(r)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	if response.StatusCode != http.StatusOK || kind != "application/json" {
+		return c.refusal(response)
+	}
+	defer response.Body.Close() //nolint:errcheck // because the rest of the body does not matter
+	decoder := json.NewDecoder(http.MaxBytesReader(nil, response.Body, maxRecordsAnswer))
+	if err := decoder.Decode(out); err != nil {
+		if _, large := errors.AsType[*http.MaxBytesError](err); large {
+			return fmt.Errorf("the answer has more than %d bytes: select fewer records", maxRecordsAnswer)
+		}
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	return nil
+}

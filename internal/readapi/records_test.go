@@ -1,0 +1,259 @@
+package readapi_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/capstan-dev/capstan/internal/access"
+	"github.com/capstan-dev/capstan/internal/readapi"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/usage"
+)
+
+// rights has the answers of the API server: "USER VERB NAMESPACE" for each right on turns/records.
+func rights(granted ...string) *fake.Clientset {
+	c := fake.NewClientset()
+	c.PrependReactor("create", "tokenreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		r := a.(clienttesting.CreateAction).GetObject().(*authenticationv1.TokenReview).DeepCopy()
+		r.Status.Authenticated, r.Status.User.Username = true, r.Spec.Token
+		return true, r, nil
+	})
+	c.PrependReactor("create", "subjectaccessreviews", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		r := a.(clienttesting.CreateAction).GetObject().(*authorizationv1.SubjectAccessReview).DeepCopy()
+		at := r.Spec.ResourceAttributes
+		for _, g := range granted {
+			r.Status.Allowed = r.Status.Allowed || g == fmt.Sprintf("%s %s %s", r.Spec.User, at.Verb, at.Namespace) &&
+				at.Resource == "turns" && at.Group == "capstan.dev" &&
+				(at.Subresource == "records" && at.Name == "" || at.Subresource == "feedback" && at.Name != "")
+		}
+		return true, r, nil
+	})
+	return c
+}
+
+// bearer adds a token to requests.
+type bearer string
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r.Header.Set("Authorization", "Bearer "+string(b))
+	return http.DefaultTransport.RoundTrip(r)
+}
+
+// start starts a server with these records, and returns its URL.
+func start(t *testing.T, s store.Records, granted ...string) string {
+	t.Helper()
+	server, err := readapi.Listen(t.Context(), readapi.Options{
+		Address: "127.0.0.1:0", Records: s, Access: access.New(rights(granted...), nil, time.Now), RolePrefix: "capstan", Now: time.Now,
+		Log: logr.Discard(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- server.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	})
+	return server.URL()
+}
+
+// serve starts a server with these records, and returns a function that makes the client of a user.
+func serve(t *testing.T, s store.Records, granted ...string) func(user string) *readapi.Client {
+	t.Helper()
+	url := start(t, s, granted...)
+	return func(user string) *readapi.Client {
+		c, err := readapi.NewClient(url, bearer(user))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+}
+
+// some returns a store with n records of each of two namespaces.
+func some(t *testing.T, n int) *journaltest.Memory {
+	t.Helper()
+	s := &journaltest.Memory{}
+	for i := range n {
+		for _, namespace := range []string{"helpdesk", "sales"} {
+			if _, err := s.AddRecords(t.Context(), turnrecord.Record{
+				UID: fmt.Sprintf("%s-%05d", namespace, i), Namespace: namespace, Turn: fmt.Sprint("t", i), Agent: "desk", Session: "talk",
+				Requester: "ada & eve", Completed: time.Unix(int64(i), 1000).UTC(), Reason: "Completed",
+				Details: turnrecord.Details{Models: []turnrecord.Model{{Provider: "p", Model: "m", Usage: model.Usage{InputTokens: 1}}}},
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return s
+}
+
+func TestRecordsAreServedInPages(t *testing.T) {
+	client := serve(t, some(t, store.MaxRecords+2), "ada list helpdesk", "root list ")
+	for user, want := range map[string]struct {
+		namespace string
+		records   int
+	}{"ada": {"helpdesk", store.MaxRecords + 2}, "root": {"", 2 * (store.MaxRecords + 2)}} {
+		q := store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: want.namespace, Requester: "ada & eve"}}
+		seen := map[string]bool{}
+		for {
+			page, err := client(user).Records(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range page.Records {
+				r := &page.Records[i]
+				if seen[r.UID] || want.namespace != "" && r.Namespace != want.namespace {
+					t.Fatalf("%s receives %+v, want each record of the namespace once", user, r)
+				}
+				seen[r.UID] = true
+				q.After = store.PositionOf(r)
+			}
+			if page.Next == "" {
+				break
+			}
+		}
+		if len(seen) != want.records {
+			t.Errorf("%s receives %d records, want %d", user, len(seen), want.records)
+		}
+		q.After = store.RecordPosition{}
+		got, err := client(user).Usage(t.Context(), q, []usage.Dimension{usage.Model, usage.Requester})
+		if err != nil || len(got.Groups) != 1 || got.Groups[0].TurnsOfUnknownCost != int64(want.records) || len(got.Groups[0].Costs) != 0 {
+			t.Errorf("usage for %s: %+v, %v; want that of %d Turns of unknown cost", user, got, err, want.records)
+		}
+	}
+}
+
+func TestRecordsNeedRights(t *testing.T) {
+	s := some(t, 1)
+	client := serve(t, s, "ada list helpdesk", "keeper delete helpdesk")
+	for name, call := range map[string]struct {
+		do   func() error
+		want string
+	}{
+		"another namespace": {func() error {
+			_, err := client("ada").Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "sales"}})
+			return err
+		}, `user "ada" may not read records of Turns in namespace "sales"`},
+		"all namespaces": {func() error {
+			_, err := client("ada").Usage(t.Context(), store.RecordQuery{}, []usage.Dimension{usage.Agent})
+			return err
+		}, "in all namespaces: this requires a ClusterRole that is bound by a ClusterRoleBinding"},
+		"the role": {func() error {
+			_, err := client("eve").Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
+			return err
+		}, "the ClusterRole capstan-turn-reader"},
+		"deletion": {func() error {
+			_, err := client("ada").DeleteRecords(t.Context(), store.RecordSelector{Namespace: "helpdesk", Session: "talk"})
+			return err
+		}, "may not delete records"},
+		"deletion of all": {func() error {
+			_, err := client("keeper").DeleteRecords(t.Context(), store.RecordSelector{Namespace: "helpdesk"})
+			return err
+		}, "select the records to delete"},
+	} {
+		if err := call.do(); err == nil || !strings.Contains(err.Error(), call.want) {
+			t.Errorf("%s: %v, want %q", name, err, call.want)
+		}
+	}
+	out, err := client("keeper").DeleteRecords(t.Context(), store.RecordSelector{Namespace: "helpdesk", Requester: "ada & eve"})
+	left, _ := s.Records(t.Context(), store.RecordQuery{})
+	if err != nil || out.Deleted != 1 || out.More || len(left) != 1 || left[0].Namespace != "sales" {
+		t.Errorf("DeleteRecords: %+v, %v; left: %v; want only the record of the other namespace left", out, err, left)
+	}
+}
+
+// away is a store that is away.
+type away struct{ records }
+
+// records is embedded under this name, because store.Records has a method Records.
+type records = store.Records
+
+func (away) Records(context.Context, store.RecordQuery) ([]turnrecord.Record, error) {
+	return nil, errors.New("it is away")
+}
+
+func TestRecordsOfAFailingStore(t *testing.T) {
+	client := serve(t, away{&journaltest.Memory{}}, "ada list helpdesk")
+	q := store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}}
+	_, first := client("ada").Records(t.Context(), q)
+	_, second := client("ada").Usage(t.Context(), q, []usage.Dimension{usage.Agent})
+	for _, err := range []error{first, second} {
+		if e, ok := errors.AsType[*readapi.Error](err); !ok || e.Status != http.StatusServiceUnavailable {
+			t.Errorf("%v, want status 503, so that the client tries again", err)
+		}
+	}
+}
+
+func TestWrongParametersOfRecords(t *testing.T) {
+	url := start(t, some(t, 1), "ada list helpdesk") + "/v1/namespaces/helpdesk/"
+	for path, want := range map[string]int{
+		"records?since=yesterday": 400, "records?after=x": 400, "records?limit=0": 400, "records?limit=501": 400, "records?color=red": 400,
+		"records?agent=a&agent=b": 400, "records?agent=" + strings.Repeat("a", 1025): 400, "usage?by=color": 400, "usage?by=agent": 200,
+		"records?after=1-x": 200,
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := bearer("ada").RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("GET %.60s: status %d, want %d", path, response.StatusCode, want)
+		}
+	}
+}
+
+func TestFeedback(t *testing.T) {
+	s := some(t, 1)
+	ada := serve(t, s, "ada create helpdesk")("ada")
+	for _, score := range []string{"0.25", "1"} {
+		if err := ada.AddFeedback(t.Context(), "helpdesk", "t0", score, "it is \"so so\""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := s.Records(t.Context(), store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}})
+	if err != nil || len(all[0].Feedback) != 1 || all[0].Feedback[0].User != "ada" || all[0].Feedback[0].Score != "1" ||
+		all[0].Feedback[0].Comment != `it is "so so"` {
+		t.Errorf("%+v, %v; want the last feedback, in the name of the token's user", all, err)
+	}
+	for name, tc := range map[string]struct{ namespace, turn, score, comment, want string }{
+		"no right":     {"sales", "t0", "1", "", "may not give feedback"},
+		"no record":    {"helpdesk", "t1", "1", "", "there is no record of Turn"},
+		"too good":     {"helpdesk", "t0", "7.3", "", "must be a number from 0 to 1"},
+		"too bad":      {"helpdesk", "t0", "-0.1", "", "must be a number from 0 to 1"},
+		"no number":    {"helpdesk", "t0", "NaN", "", "must be a number from 0 to 1"},
+		"an exponent":  {"helpdesk", "t0", "1e-999", "", "must be a number from 0 to 1"},
+		"too long":     {"helpdesk", "t0", "1", strings.Repeat("x", 2049), "at most 2048 bytes"},
+		"not UTF-8":    {"helpdesk", "t0", "1", "\xff", "must be UTF-8"},
+		"another name": {"helpdesk", "T 0", "1", "", "must be valid names"},
+	} {
+		if err := ada.AddFeedback(t.Context(), tc.namespace, tc.turn, tc.score, tc.comment); err == nil ||
+			!strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}

@@ -1,0 +1,277 @@
+// Package recordkeeper completes and deletes the records of Turns. An executor writes the record of a Turn together with
+// the end in its journal. This package adds the records of Turns that ended without an entry in a journal: no executor has
+// run them, their journal is lost, or an older version has ended them. It also deletes old records.
+//
+// It works in the background of the leader, so no controller waits for the store:
+//
+//  1. The watch of finished Turns hints at a Turn. The package asks the store whether the Turn has a record.
+//  2. A periodic round compares all finished Turns with all records. It finds the Turns of hints that got lost.
+//
+// A Turn without an entry in a journal that is deleted before either has seen it leaves no record. Such a Turn has
+// used nothing.
+package recordkeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// Keeper completes and deletes records. It implements manager.Runnable.
+type Keeper struct {
+	// Store keeps the records.
+	Store store.Records
+	// Reader reads from the API server.
+	Reader client.Reader
+	// Namespaces are the namespaces of this installation; empty means all.
+	Namespaces []string
+	// Labels are the keys of the labels of Turns that records keep.
+	Labels []string
+	// Retention is how long a record is kept after the end of its Turn. It may be 0.
+	Retention time.Duration
+	// MostPerNamespace is the number of records that are kept for each namespace.
+	MostPerNamespace int
+	// Now returns the current time. It must not be nil.
+	Now func() time.Time
+	Log logr.Logger
+
+	mu    sync.Mutex
+	hints map[types.UID]types.NamespacedName
+	// hinted holds a token while there are hints.
+	hinted chan struct{}
+	once   sync.Once
+}
+
+const (
+	// maxHints bounds the hints. The next round finds the Turns of further ones.
+	maxHints = 10_000
+	// settleTime is the time from a hint to the question whether there is a record, so that one question covers many
+	// Turns.
+	settleTime = 2 * time.Second
+	// roundInterval is the time between two rounds, and retryTime that after a failed one.
+	roundInterval, retryTime = time.Hour, time.Minute
+	// page is the number of Turns that are compared at once.
+	page = 500
+	// batch is the number of records that are deleted at once. pause is the time between two batches.
+	batch, pause = 500, 50 * time.Millisecond
+	// callTimeout limits one call of the store or the API server.
+	callTimeout = time.Minute
+)
+
+// finished selects finished Turns.
+var finished = fields.OneTermNotEqualSelector("status.completionTime", "")
+
+// NeedLeaderElection returns true, because only one process does this work.
+func (k *Keeper) NeedLeaderElection() bool { return true }
+
+func (k *Keeper) init() {
+	k.once.Do(func() { k.hints, k.hinted = map[types.UID]types.NamespacedName{}, make(chan struct{}, 1) })
+}
+
+// Finished receives a Turn that has finished. It never blocks.
+func (k *Keeper) Finished(key types.NamespacedName, uid types.UID) {
+	k.init()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.hints) < maxHints {
+		k.hints[uid] = key
+	}
+	select {
+	case k.hinted <- struct{}{}:
+	default:
+	}
+}
+
+// takeHints returns all hints, and removes them.
+func (k *Keeper) takeHints() map[types.UID]types.NamespacedName {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := k.hints
+	k.hints = map[types.UID]types.NamespacedName{}
+	return all
+}
+
+// Start works until ctx ends.
+func (k *Keeper) Start(ctx context.Context) error {
+	k.init()
+	round, settle := time.NewTimer(0), time.NewTimer(time.Hour)
+	settle.Stop()
+	defer round.Stop()
+	defer settle.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.hinted:
+			settle.Reset(settleTime)
+		case <-settle.C:
+			k.report("record finished turns", k.record(ctx, k.takeHints()))
+		case <-round.C:
+			next := roundInterval
+			if err := k.Round(ctx); err != nil {
+				k.report("keep the records of turns", err)
+				next = retryTime
+			}
+			round.Reset(next)
+		}
+	}
+}
+
+// report logs a failure, unless the process is stopping. The next round tries again.
+func (k *Keeper) report(what string, err error) {
+	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, store.ErrClosed) {
+		k.Log.Error(err, "Failed to "+what)
+	}
+}
+
+// Round adds all missing records, and deletes those that are too old or too many.
+func (k *Keeper) Round(ctx context.Context) error {
+	namespaces := k.Namespaces
+	if len(namespaces) == 0 {
+		namespaces = []string{metav1.NamespaceAll}
+	}
+	var errs []error
+	for _, namespace := range namespaces {
+		errs = append(errs, k.repair(ctx, namespace))
+	}
+	return errors.Join(append(errs, k.purge(ctx), k.trim(ctx))...)
+}
+
+// repair adds the missing records of a namespace. It reads only the metadata of the Turns that have a record.
+func (k *Keeper) repair(ctx context.Context, namespace string) error {
+	if k.Retention == 0 {
+		return nil
+	}
+	for next := ""; ; {
+		list := &metav1.PartialObjectMetadataList{}
+		list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("TurnList"))
+		err := k.Reader.List(ctx, list, client.InNamespace(namespace), client.Limit(page), client.Continue(next),
+			client.MatchingFieldsSelector{Selector: finished})
+		if apierrors.IsResourceExpired(err) {
+			return nil // so many Turns were created meanwhile that the page is gone; the next round begins anew
+		}
+		if err != nil {
+			return fmt.Errorf("failed to list the finished turns: %w", err)
+		}
+		turns := map[types.UID]types.NamespacedName{}
+		for i := range list.Items {
+			turns[list.Items[i].UID] = client.ObjectKeyFromObject(&list.Items[i])
+		}
+		if err := k.record(ctx, turns); err != nil {
+			return err
+		}
+		if next = list.Continue; next == "" {
+			return nil
+		}
+	}
+}
+
+// record adds the records of those Turns that have none. A Turn that is gone, or whose record would be purged at once, is
+// left out.
+func (k *Keeper) record(ctx context.Context, turns map[types.UID]types.NamespacedName) error {
+	if len(turns) == 0 || k.Retention == 0 {
+		return nil
+	}
+	uids := make([]string, 0, len(turns))
+	for uid := range turns {
+		uids = append(uids, string(uid))
+	}
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	missing, err := k.Store.Unrecorded(bounded, uids)
+	if err != nil {
+		return fmt.Errorf("failed to find out which turns have records: %w", err)
+	}
+	oldest := k.Now().Add(-k.Retention)
+	var records []turnrecord.Record
+	add := func() error {
+		if len(records) == 0 {
+			return nil
+		}
+		bounded, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		n, err := k.Store.AddRecords(bounded, records...)
+		if err != nil {
+			return fmt.Errorf("failed to add the records of turns: %w", err)
+		}
+		k.Log.V(1).Info("Added records of turns that ended without a journal", "records", n)
+		records = records[:0]
+		return nil
+	}
+	for _, uid := range missing {
+		var t v1alpha1.Turn
+		if err := k.Reader.Get(ctx, turns[types.UID(uid)], &t); err != nil {
+			if apierrors.IsNotFound(err) {
+				continue
+			}
+			return fmt.Errorf("failed to read a finished turn: %w", err)
+		}
+		r, ok := translate.Record(&t, k.Labels)
+		if !ok || r.UID != uid || r.Completed.Before(oldest) {
+			continue // another Turn of this name, or an old one
+		}
+		if records = append(records, r); len(records) == page {
+			if err := add(); err != nil {
+				return err
+			}
+		}
+	}
+	return add()
+}
+
+// purge deletes the records whose retention time is over.
+func (k *Keeper) purge(ctx context.Context) error {
+	before := k.Now().Add(-k.Retention)
+	return inBatches(ctx, func(ctx context.Context) (bool, error) {
+		n, err := k.Store.PurgeRecords(ctx, before, batch)
+		if err != nil {
+			return false, fmt.Errorf("failed to purge the records of turns that ended before %s: %w", before.Format(time.RFC3339), err)
+		}
+		return n == batch, nil
+	})
+}
+
+// trim deletes the oldest records of namespaces that have too many.
+func (k *Keeper) trim(ctx context.Context) error {
+	return inBatches(ctx, func(ctx context.Context) (bool, error) {
+		n, err := k.Store.TrimRecords(ctx, k.MostPerNamespace, batch)
+		if err != nil {
+			return false, fmt.Errorf("failed to delete the oldest records of a namespace: %w", err)
+		}
+		return n > 0, nil
+	})
+}
+
+// inBatches calls do until it reports that there is no more work, with a pause after each call in which other writers
+// can proceed.
+func inBatches(ctx context.Context, do func(ctx context.Context) (more bool, err error)) error {
+	for {
+		bounded, cancel := context.WithTimeout(ctx, callTimeout)
+		more, err := do(bounded)
+		cancel()
+		if err != nil || !more {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		case <-timer.C:
+		}
+	}
+}

@@ -1,0 +1,203 @@
+package recordkeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+var now = time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)
+
+// ended returns a Turn that ended some minutes ago.
+func ended(name string, minutes int) *v1alpha1.Turn {
+	return &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "helpdesk", Name: name, UID: types.UID("uid-" + name), Labels: map[string]string{"team": "red", "x": "y"},
+		},
+		Spec: v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "desk"}, SessionRef: &v1alpha1.ObjectReference{Name: "talk"}},
+		Status: v1alpha1.TurnStatus{
+			CompletionTime: new(metav1.NewMicroTime(now.Add(-time.Duration(minutes) * time.Minute))),
+			Conditions: []metav1.Condition{{
+				Type: v1alpha1.ConditionSucceeded, Status: metav1.ConditionFalse, Reason: v1alpha1.TurnReasonQueueFull,
+			}},
+		},
+	}
+}
+
+func keeper(t *testing.T, s store.Records, turns ...client.Object) *Keeper {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(turns...).
+		WithIndex(&v1alpha1.Turn{}, "status.completionTime", func(o client.Object) []string {
+			if t, ok := o.(*v1alpha1.Turn); ok && t.Status.CompletionTime != nil {
+				return []string{"set"}
+			}
+			return []string{""}
+		}).Build()
+	return &Keeper{
+		Store: s, Reader: anyFields{c}, Labels: []string{"team"}, Retention: 24 * time.Hour, MostPerNamespace: 100,
+		Now: func() time.Time { return now }, Log: logr.Discard(),
+	}
+}
+
+// anyFields is a reader that ignores field selectors, which the fake client does not support for "not equal".
+type anyFields struct{ client.Reader }
+
+func (a anyFields) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	var kept []client.ListOption
+	for _, o := range opts {
+		if _, ok := o.(client.MatchingFieldsSelector); !ok {
+			kept = append(kept, o)
+		}
+	}
+	return a.Reader.List(ctx, list, kept...)
+}
+
+func recorded(t *testing.T, s store.Records) map[string]turnrecord.Record {
+	t.Helper()
+	all, err := s.Records(t.Context(), store.RecordQuery{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	byTurn := map[string]turnrecord.Record{}
+	for _, r := range all {
+		byTurn[r.Turn] = r
+	}
+	return byTurn
+}
+
+func TestRoundAddsMissingRecordsOnce(t *testing.T) {
+	s := &journaltest.Memory{}
+	known := turnrecord.Record{UID: "uid-known", Namespace: "helpdesk", Turn: "known", Reason: "Completed", Completed: now}
+	if _, err := s.AddRecords(t.Context(), known); err != nil {
+		t.Fatal(err)
+	}
+	running := ended("running", 0)
+	running.Status = v1alpha1.TurnStatus{}
+	k := keeper(t, s, ended("a", 1), ended("known", 2), ended("old", 25*60), running)
+	for range 2 {
+		if err := k.Round(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := recorded(t, s)
+	a := got["a"]
+	if len(got) != 2 || got["known"].Reason != "Completed" || a.Agent != "desk" || a.Session != "talk" || a.Reason != "QueueFull" ||
+		fmt.Sprint(a.Labels) != "map[team:red]" || !a.Completed.Equal(now.Add(-time.Minute)) || !a.Incomplete {
+		t.Errorf("records %+v; want the one that was there, and a new one of Turn a with its selected label", got)
+	}
+}
+
+func TestRoundDeletesRecords(t *testing.T) {
+	s := &journaltest.Memory{}
+	for i := range batch + 10 {
+		if _, err := s.AddRecords(t.Context(), turnrecord.Record{
+			UID: fmt.Sprintf("old-%d", i), Namespace: "old", Turn: fmt.Sprint("old", i), Completed: now.Add(-25 * time.Hour),
+		}, turnrecord.Record{
+			UID: fmt.Sprintf("many-%d", i), Namespace: "many", Turn: fmt.Sprintf("many%04d", i),
+			Completed: now.Add(time.Duration(i-1000) * time.Second),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := keeper(t, s).Round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := recorded(t, s)
+	if _, ok := got["many0509"]; len(got) != 100 || !ok {
+		t.Errorf("%d records are left, want the newest 100 of the namespace that has too many", len(got))
+	}
+}
+
+func TestNoRetentionKeepsNothing(t *testing.T) {
+	s := &journaltest.Memory{}
+	if _, err := s.AddRecords(t.Context(), turnrecord.Record{UID: "a", Completed: now.Add(-time.Second)}); err != nil {
+		t.Fatal(err)
+	}
+	k := keeper(t, s, ended("b", 1))
+	k.Retention = 0
+	if err := k.Round(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := recorded(t, s); len(got) != 0 {
+		t.Errorf("records %v, want none", got)
+	}
+}
+
+// records is embedded under this name, because store.Records has a method Records.
+type records = store.Records
+
+// failing is a store that fails as often as a number says.
+type failing struct {
+	records
+	times int
+}
+
+func (f *failing) Unrecorded(ctx context.Context, uids []string) ([]string, error) {
+	if f.times--; f.times >= 0 {
+		return nil, errors.New("the store is away")
+	}
+	return f.records.Unrecorded(ctx, uids)
+}
+
+// TestHintsAreFollowedUp checks that a hint is followed up soon, and that a round finds its Turn if the store fails at that
+// time.
+func TestHintsAreFollowedUp(t *testing.T) {
+	for name, tc := range map[string]struct {
+		failures int
+		after    time.Duration
+	}{
+		"at once":           {0, settleTime + time.Second},
+		"the store is away": {2, retryTime + settleTime + time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &journaltest.Memory{}
+				k := keeper(t, &failing{s, tc.failures}, ended("a", 1))
+				k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "a"}, "uid-a")
+				k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "gone"}, "uid-gone")
+				k.Finished(types.NamespacedName{Namespace: "helpdesk", Name: "a"}, "uid-of-another-turn-of-this-name")
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan error)
+				go func() { done <- k.Start(ctx) }()
+				time.Sleep(tc.after) // within the bubble, this is the fake clock
+				synctest.Wait()
+				if got := recorded(t, s); len(got) != 1 || got["a"].UID != "uid-a" {
+					t.Errorf("records %v, want that of Turn a", got)
+				}
+				cancel()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestHintsAreBounded(t *testing.T) {
+	k := keeper(t, &journaltest.Memory{})
+	for i := range maxHints + 10 {
+		k.Finished(types.NamespacedName{}, types.UID(fmt.Sprint(i)))
+	}
+	if n := len(k.takeHints()); n != maxHints {
+		t.Errorf("%d hints are kept, want at most %d", n, maxHints)
+	}
+}

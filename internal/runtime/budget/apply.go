@@ -1,0 +1,112 @@
+package budget
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/shopspring/decimal"
+)
+
+// maxTokens bounds the tokens of an account, so that no sum overflows.
+const maxTokens int64 = 1 << 60
+
+// Tx is the ledger within a transaction of a store.
+type Tx interface {
+	// Holds returns the open reservations of a Turn.
+	Holds(turn string) ([]Hold, error)
+	// Lock returns the accounts with these keys, in their order, and keeps other transactions from changing them. It
+	// creates accounts that do not exist. The keys are sorted, so that two transactions cannot deadlock.
+	Lock(keys []Key) ([]Account, error)
+	// Write replaces accounts, and all open reservations of a Turn.
+	Write(turn string, accounts []Account, holds []Hold) error
+}
+
+// Apply applies a change of a Turn to the ledger. If it returns an error, the transaction must be rolled back; a
+// *Refusal means that budgets are exceeded.
+func Apply(tx Tx, turn string, c *Change) error {
+	holds, err := tx.Holds(turn)
+	if err != nil || len(holds)+len(c.Reserve) == 0 {
+		return err
+	}
+	keys := map[Key]int{}
+	for _, h := range holds {
+		keys[h.Key] = 0
+	}
+	for _, r := range c.Reserve {
+		keys[r.Key] = 0
+	}
+	sorted := slices.SortedFunc(maps.Keys(keys), Key.compare)
+	accounts, err := tx.Lock(sorted)
+	if err != nil {
+		return err
+	}
+	for i, k := range sorted {
+		keys[k] = i
+	}
+	for _, h := range holds {
+		accounts[keys[h.Key]].settle(h, c.Outcome)
+	}
+	var refusal Refusal
+	next := make([]Hold, 0, len(c.Reserve))
+	for _, r := range c.Reserve {
+		refusal.Refused = append(refusal.Refused, accounts[keys[r.Key]].refuse(r)...)
+		next = append(next, r.Hold)
+	}
+	if len(refusal.Refused) > 0 {
+		return &refusal
+	}
+	for _, r := range c.Reserve {
+		accounts[keys[r.Key]].reserve(r)
+	}
+	return tx.Write(turn, accounts, next)
+}
+
+// settle replaces a reservation by what the request has used.
+func (a *Account) settle(h Hold, outcome *Amount) {
+	used := h.Unknown
+	if outcome != nil {
+		used = *outcome
+	}
+	a.ReservedTokens = max(0, a.ReservedTokens-h.Tokens)
+	a.ReservedCost = decimal.Max(decimal.Zero, a.ReservedCost.Sub(h.Cost))
+	a.Tokens = min(a.Tokens+max(0, used.Tokens), maxTokens)
+	if cost, known := used.in(h.Currency); known {
+		a.Cost = a.Cost.Add(cost)
+	} else if used.Tokens > 0 {
+		a.Unpriced++
+	}
+}
+
+// refuse returns the limits that refuse a reservation.
+func (a *Account) refuse(r Reservation) []Refused {
+	var all []Refused
+	refuse := func(why Reason, contended bool) {
+		all = append(all, Refused{Reason: why, Account: *a, Contended: contended})
+	}
+	if most := r.Limits.Turns; most != nil && r.CountTurn && a.Turns+1 > *most {
+		refuse(OverTurns, false)
+	}
+	if most := r.Limits.Tokens; most != nil && a.Tokens+a.ReservedTokens+r.Tokens > *most {
+		refuse(OverTokens, a.Tokens+r.Tokens <= *most)
+	}
+	switch most := r.Limits.Cost; {
+	case most == nil:
+	case r.Unpriced:
+		refuse(NoPrice, false)
+	default:
+		alone := a.Cost.Add(r.Cost)
+		if alone.Add(a.ReservedCost).GreaterThan(*most) {
+			refuse(OverCost, !alone.GreaterThan(*most))
+		}
+	}
+	return all
+}
+
+// reserve adds a reservation.
+func (a *Account) reserve(r Reservation) {
+	a.ReservedTokens = min(a.ReservedTokens+max(0, r.Tokens), maxTokens)
+	a.ReservedCost = a.ReservedCost.Add(r.Cost)
+	if r.CountTurn {
+		a.Turns++
+	}
+}

@@ -1,0 +1,20 @@
+package budget
+
+import (
+	"context"
+	"time"
+)
+
+// Ledger is the ledger of a store, beside the appends that change it. It must be safe for concurrent use.
+type Ledger interface {
+	// Accounts returns the accounts whose period contains a time, in no particular order.
+	Accounts(ctx context.Context, at time.Time) ([]Account, error)
+
+	// ForgetBudgets deletes everything about budgets that were deleted. A later request of a run that does not know of
+	// the deletion may create an account again.
+	ForgetBudgets(ctx context.Context, uids ...string) error
+
+	// EndPeriods deletes the accounts of periods that ended before a time, and the reservations in them. A request that
+	// ends later is not charged to them.
+	EndPeriods(ctx context.Context, before time.Time) error
+}

@@ -1,0 +1,71 @@
+package budget
+
+import (
+	"fmt"
+	"time"
+)
+
+// Unit is the length of the periods of a budget.
+type Unit string
+
+const (
+	// Hour is a unit of one hour.
+	Hour Unit = "Hour"
+	// Day is a unit from midnight to midnight in the time zone of the budget. It has 23 or 25 hours when the clocks
+	// change.
+	Day Unit = "Day"
+	// Month is a calendar month in the time zone of the budget.
+	Month Unit = "Month"
+)
+
+// Period is one period of a budget: from Start up to, but not including, End.
+type Period struct{ Start, End time.Time }
+
+// PeriodAt returns the period that contains a time. It returns an error for an unknown unit.
+func PeriodAt(u Unit, zone *time.Location, at time.Time) (Period, error) {
+	local := at.In(zone)
+	year, month, day := local.Date()
+	switch u {
+	case Hour:
+		_, offset := local.Zone()
+		past := time.Duration(mod(at.Unix()+int64(offset), 3600))*time.Second + time.Duration(at.Nanosecond())
+		start := at.Add(-past).UTC()
+		return Period{start, start.Add(time.Hour)}, nil
+	case Day:
+		return Period{beginOf(year, month, day, zone), beginOf(year, month, day+1, zone)}, nil
+	case Month:
+		return Period{beginOf(year, month, 1, zone), beginOf(year, month+1, 1, zone)}, nil
+	}
+	return Period{}, fmt.Errorf("unknown period %q", u)
+}
+
+// mod returns the remainder of a division, which is never negative.
+func mod(n, by int64) int64 { return (n%by + by) % by }
+
+// beginOf returns the first instant of a day in a zone, in UTC. Where the clocks change at midnight, the day begins
+// with the change, or at the first of two midnights.
+func beginOf(year int, month time.Month, day int, zone *time.Location) time.Time {
+	wall := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
+	var first time.Time
+	for _, probe := range []time.Duration{-26 * time.Hour, 26 * time.Hour} {
+		_, offset := wall.Add(probe).In(zone).Zone()
+		at := wall.Add(-time.Duration(offset) * time.Second)
+		if shows(at.In(zone), wall) && (first.IsZero() || at.Before(first)) {
+			first = at
+		}
+	}
+	if !first.IsZero() {
+		return first
+	}
+	// No clock shows midnight: the day begins when the clocks change.
+	_, change := wall.Add(-26 * time.Hour).In(zone).ZoneBounds()
+	return change.UTC()
+}
+
+// shows reports whether the wall clock of a local time shows the date and time of wall.
+func shows(local, wall time.Time) bool {
+	year, month, day := local.Date()
+	y, m, d := wall.Date()
+	return year == y && month == m && day == d && local.Hour() == wall.Hour() && local.Minute() == wall.Minute() &&
+		local.Second() == wall.Second()
+}

@@ -1,0 +1,144 @@
+package journaltest
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// addRecord adds a record unless its Turn has one. The caller must hold the lock.
+func (m *Memory) addRecord(r turnrecord.Record) int {
+	if _, ok := m.records[r.UID]; ok {
+		return 0
+	}
+	if m.records == nil {
+		m.records = map[string]turnrecord.Record{}
+	}
+	m.records[r.UID] = r
+	return 1
+}
+
+// AddRecords adds records.
+func (m *Memory) AddRecords(ctx context.Context, records ...turnrecord.Record) (added int, err error) {
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range records {
+		added += m.addRecord(r)
+	}
+	return added, nil
+}
+
+// Unrecorded returns the UIDs without a record.
+func (m *Memory) Unrecorded(ctx context.Context, uids []string) ([]string, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(uids), func(uid string) bool {
+		_, ok := m.records[uid]
+		return ok
+	}), nil
+}
+
+// selected returns the records of a query in order. The caller must hold the lock.
+func (m *Memory) selected(q store.RecordQuery) (all []turnrecord.Record) {
+	for _, r := range m.records {
+		if q.Selects(&r) && !r.Completed.Before(q.Since) && (q.Until.IsZero() || r.Completed.Before(q.Until)) &&
+			(q.After.UID == "" || newer(q.After, store.PositionOf(&r)) < 0) {
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b turnrecord.Record) int { return newer(store.PositionOf(&a), store.PositionOf(&b)) })
+	return all
+}
+
+// newer compares positions, the newest first.
+func newer(a, b store.RecordPosition) int {
+	return -cmp.Or(a.Completed.Compare(b.Completed), cmp.Compare(a.UID, b.UID))
+}
+
+// Records returns a page of records.
+func (m *Memory) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := m.selected(q)
+	limit := store.MaxRecords
+	if q.Limit > 0 {
+		limit = min(limit, q.Limit)
+	}
+	return all[:min(len(all), limit)], nil
+}
+
+// deleteRecords deletes up to limit records of a query, oldest first.
+func (m *Memory) deleteRecords(ctx context.Context, q store.RecordQuery, limit int) (int, error) {
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := m.selected(q)
+	slices.Reverse(all)
+	all = all[:min(len(all), max(limit, 0))]
+	for _, r := range all {
+		delete(m.records, r.UID)
+	}
+	return len(all), nil
+}
+
+// PurgeRecords deletes old records.
+func (m *Memory) PurgeRecords(ctx context.Context, before time.Time, limit int) (int, error) {
+	return m.deleteRecords(ctx, store.RecordQuery{Until: before}, limit)
+}
+
+// TrimRecords deletes the oldest records of the namespace that has the most.
+func (m *Memory) TrimRecords(ctx context.Context, most, limit int) (int, error) {
+	counts := map[string]int{}
+	fullest := ""
+	m.mu.Lock()
+	for _, r := range m.records {
+		if counts[r.Namespace]++; counts[r.Namespace] > counts[fullest] {
+			fullest = r.Namespace
+		}
+	}
+	m.mu.Unlock()
+	if counts[fullest] <= most {
+		return 0, ctx.Err()
+	}
+	return m.deleteRecords(ctx, store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: fullest}},
+		min(limit, counts[fullest]-most))
+}
+
+// DeleteRecords deletes selected records.
+func (m *Memory) DeleteRecords(ctx context.Context, s store.RecordSelector, limit int) (int, error) {
+	return m.deleteRecords(ctx, store.RecordQuery{RecordSelector: s}, limit)
+}
+
+// AddFeedback adds feedback to the newest record of a Turn.
+func (m *Memory) AddFeedback(ctx context.Context, namespace, turn string, f turnrecord.Feedback) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := m.selected(store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: namespace, Turn: turn}})
+	if len(all) == 0 {
+		return store.ErrNoRecord
+	}
+	r := all[0]
+	var err error
+	if r.Feedback, err = turnrecord.WithFeedback(r.Feedback, f); err == nil {
+		m.records[r.UID] = r
+	}
+	return err
+}

@@ -1,0 +1,369 @@
+package journaltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// RecordStore is a journal with records of Turns.
+type RecordStore interface {
+	journal.Journal
+	store.Keeper
+	store.Records
+}
+
+// RunRecords tests the contract of a RecordStore. open returns a new, empty one and closes it when the test ends.
+// reopen returns the same one after a restart.
+func RunRecords(t *testing.T, open func(t *testing.T) RecordStore, reopen func(t *testing.T, s RecordStore) RecordStore) {
+	t.Run("a record is written with the end of its Turn, once", func(t *testing.T) { recordedWithEnd(t, open(t), reopen) })
+	t.Run("records without an entry are added once", func(t *testing.T) { recordedAlone(t, open(t)) })
+	t.Run("records are returned in pages, newest first", func(t *testing.T) { recordPages(t, open(t)) })
+	t.Run("records are selected", func(t *testing.T) { recordsSelected(t, open(t)) })
+	t.Run("old records are purged, oldest first", func(t *testing.T) { recordsPurged(t, open(t)) })
+	t.Run("the namespace with the most records is trimmed", func(t *testing.T) { recordsTrimmed(t, open(t)) })
+	t.Run("selected records are deleted", func(t *testing.T) { recordsDeleted(t, open(t)) })
+	t.Run("feedback is stored with the newest record", func(t *testing.T) { feedback(t, open(t)) })
+	t.Run("a record outlives the journal of its Turn", func(t *testing.T) { recordOutlives(t, open(t)) })
+	t.Run("a call whose context has ended does nothing", func(t *testing.T) { endedRecords(t, open(t)) })
+}
+
+// recordOf returns a record of a Turn that ended some minutes after at.
+func recordOf(uid string, minutes int) turnrecord.Record {
+	return turnrecord.Record{
+		UID: uid, Namespace: "helpdesk", Turn: "turn-" + uid, Agent: "desk", Reason: "Completed",
+		Completed: at.Add(time.Duration(minutes) * time.Minute).UTC().Truncate(time.Microsecond),
+	}
+}
+
+// full returns a record whose every field is set.
+func full(uid string) turnrecord.Record {
+	r := recordOf(uid, 0)
+	r.Session, r.Requester = "talk", "ada@example.com"
+	r.Details = turnrecord.Details{
+		Key: "support.chat.turn", Strategy: "ToolAssisted", Tools: []string{"a", "b\u0000<"}, PromptRenderHash: "r", ContextHash: "c",
+		Labels: map[string]string{"team": "red"}, Prompt: &turnrecord.Prompt{Profile: "p", ID: "i", Version: "1", Tags: []string{"x"}},
+		Models: []turnrecord.Model{
+			{
+				Provider: "p", Model: "m", Usage: model.Usage{InputTokens: 3, CacheCreationTokens: 1},
+				Cost: &turnrecord.Cost{Amount: "0", Currency: "EUR"},
+			},
+			{Provider: "p", Model: "n", Usage: model.Usage{OutputTokens: 2, Estimated: true}},
+		},
+		ElapsedMilliseconds: 12, TurnNumber: 3,
+	}
+	return r
+}
+
+func ending(seq, epoch int64, r turnrecord.Record) journal.Entry {
+	e := entry(seq, epoch)
+	e.Kind, e.TurnRecord = journal.Finalized, &r
+	return e
+}
+
+// records returns the records of a query, and fails the test if there is an error.
+func records(t *testing.T, s store.Records, q store.RecordQuery) []turnrecord.Record {
+	t.Helper()
+	all, err := s.Records(t.Context(), q)
+	if err != nil {
+		t.Fatalf("Records: %v", err)
+	}
+	return all
+}
+
+func uidsOf(all []turnrecord.Record) string {
+	var uids []string
+	for _, r := range all {
+		uids = append(uids, r.UID)
+	}
+	return strings.Join(uids, " ")
+}
+
+func recordedWithEnd(t *testing.T, s RecordStore, reopen func(t *testing.T, s RecordStore) RecordStore) {
+	want := full("a")
+	add(t, s, "a", nil, entry(1, 2), ending(2, 2, want))
+	add(t, s, "first", nil, ending(1, 1, full("first"))) // the very first entry of a journal
+	// A refused append leaves no record.
+	add(t, s, "b", nil, entry(1, 2))
+	add(t, s, "b", journal.ErrSequence, ending(1, 2, full("b")))
+	add(t, s, "b", journal.ErrFenced, ending(2, 1, full("b")))
+	// A Turn keeps its first record.
+	other := full("a")
+	other.Reason = "Cancelled"
+	add(t, s, "a", nil, ending(3, 2, other))
+	expect(t, s, "a", entry(1, 2), finalized(2, 2), finalized(3, 2))
+	s = reopen(t, s)
+	if diff := cmp.Diff([]turnrecord.Record{full("first"), want}, withoutFeedback(records(t, s, store.RecordQuery{}))); diff != "" {
+		t.Errorf("records: -want +got:\n%s", diff)
+	}
+}
+
+// withoutFeedback replaces an empty list by nil, because stores may return either.
+func withoutFeedback(all []turnrecord.Record) []turnrecord.Record {
+	for i := range all {
+		if len(all[i].Feedback) == 0 {
+			all[i].Feedback = nil
+		}
+	}
+	return all
+}
+
+func finalized(seq, epoch int64) journal.Entry {
+	e := entry(seq, epoch)
+	e.Kind = journal.Finalized
+	return e
+}
+
+func recordedAlone(t *testing.T, s RecordStore) {
+	add(t, s, "a", nil, ending(1, 1, recordOf("a", 1)))
+	late := recordOf("a", 2)
+	if n, err := s.AddRecords(t.Context(), late, recordOf("b", 3), recordOf("b", 4)); n != 1 || err != nil {
+		t.Errorf("AddRecords: %d, %v; want one new record", n, err)
+	}
+	if n, err := s.AddRecords(t.Context()); n != 0 || err != nil {
+		t.Errorf("AddRecords of nothing: %d, %v", n, err)
+	}
+	want := []turnrecord.Record{recordOf("b", 3), recordOf("a", 1)}
+	if diff := cmp.Diff(want, withoutFeedback(records(t, s, store.RecordQuery{}))); diff != "" {
+		t.Errorf("records: -want +got:\n%s", diff)
+	}
+	missing, err := s.Unrecorded(t.Context(), []string{"a", "x", "b", "y"})
+	slices.Sort(missing)
+	if err != nil || !slices.Equal(missing, []string{"x", "y"}) {
+		t.Errorf("Unrecorded: %v, %v; want x and y", missing, err)
+	}
+	// Many processes add the same records at the same time.
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	total := 0
+	for range 4 {
+		all.Go(func() {
+			n, err := s.AddRecords(t.Context(), recordOf("c", 1), recordOf("d", 1))
+			if err != nil {
+				t.Errorf("AddRecords: %v", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			total += n
+		})
+	}
+	all.Wait()
+	if total != 2 {
+		t.Errorf("four concurrent calls have added %d records, want 2", total)
+	}
+}
+
+func recordPages(t *testing.T, s RecordStore) {
+	var some []turnrecord.Record
+	for i := range store.MaxRecords + 20 {
+		some = append(some, recordOf(fmt.Sprintf("u%04d", i), i/3)) // three end at the same time
+	}
+	if _, err := s.AddRecords(t.Context(), some...); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(records(t, s, store.RecordQuery{Limit: 10_000})); n != store.MaxRecords {
+		t.Errorf("a page has %d records, want at most %d", n, store.MaxRecords)
+	}
+	if got := uidsOf(records(t, s, store.RecordQuery{Limit: 4})); got != "u0519 u0518 u0517 u0516" {
+		t.Errorf("the first page has %s, want the newest", got)
+	}
+	var got []string
+	for r, err := range store.AllRecords(t.Context(), s, store.RecordQuery{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, r.UID)
+	}
+	if len(got) != len(some) || !slices.IsSortedFunc(got, func(a, b string) int { return strings.Compare(b, a) }) {
+		t.Errorf("all pages have %d records, want %d in order", len(got), len(some))
+	}
+}
+
+func recordsSelected(t *testing.T, s RecordStore) {
+	a, b, c := recordOf("a", 1), recordOf("b", 2), recordOf("c", 3)
+	b.Namespace, b.Session, c.Agent, c.Requester, c.Turn = "sales", "talk", "other", "eve", "turn-a"
+	if _, err := s.AddRecords(t.Context(), a, b, c); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		q    store.RecordQuery
+		want string
+	}{
+		"all":       {store.RecordQuery{}, "c b a"},
+		"namespace": {store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk"}}, "c a"},
+		"agent":     {store.RecordQuery{RecordSelector: store.RecordSelector{Agent: "desk"}}, "b a"},
+		"session":   {store.RecordQuery{RecordSelector: store.RecordSelector{Session: "talk"}}, "b"},
+		"requester": {store.RecordQuery{RecordSelector: store.RecordSelector{Requester: "eve"}}, "c"},
+		"turn":      {store.RecordQuery{RecordSelector: store.RecordSelector{Turn: "turn-a"}}, "c a"},
+		"all fields": {
+			store.RecordQuery{RecordSelector: store.RecordSelector{Namespace: "helpdesk", Agent: "desk", Turn: "turn-a"}}, "a",
+		},
+		"none":  {store.RecordQuery{RecordSelector: store.RecordSelector{Agent: "' OR true --"}}, ""},
+		"since": {store.RecordQuery{Since: b.Completed}, "c b"},
+		"until": {store.RecordQuery{Until: b.Completed}, "a"},
+		"after": {store.RecordQuery{After: store.PositionOf(&b)}, "a"},
+		"page and fields": {store.RecordQuery{
+			RecordSelector: store.RecordSelector{Namespace: "helpdesk"}, After: store.PositionOf(&c), Since: a.Completed, Limit: 1,
+		}, "a"},
+	} {
+		if got := uidsOf(records(t, s, tc.q)); got != tc.want {
+			t.Errorf("%s: records %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+func recordsPurged(t *testing.T, s RecordStore) {
+	if _, err := s.AddRecords(t.Context(), recordOf("c", 3), recordOf("a", 1), recordOf("b", 2)); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		reason string
+		before time.Time
+		limit  int
+		want   int
+		left   string
+	}{
+		{"no record is that old", recordOf("", 1).Completed, 10, 0, "c b a"},
+		{"none may be purged", recordOf("", 9).Completed, 0, 0, "c b a"},
+		{"the oldest is purged first", recordOf("", 9).Completed, 1, 1, "c b"},
+		{"newer records stay", recordOf("", 3).Completed, 10, 1, "c"},
+	} {
+		if n, err := s.PurgeRecords(t.Context(), step.before, step.limit); n != step.want || err != nil {
+			t.Errorf("PurgeRecords: %d, %v; want %d: %s", n, err, step.want, step.reason)
+		}
+		if got := uidsOf(records(t, s, store.RecordQuery{})); got != step.left {
+			t.Errorf("left: %q, want %q: %s", got, step.left, step.reason)
+		}
+	}
+}
+
+func recordsTrimmed(t *testing.T, s RecordStore) {
+	if n, err := s.TrimRecords(t.Context(), 0, 10); n != 0 || err != nil {
+		t.Errorf("TrimRecords of an empty store: %d, %v", n, err)
+	}
+	other := recordOf("z", 0)
+	other.Namespace = "sales"
+	if _, err := s.AddRecords(t.Context(), other, recordOf("a", 1), recordOf("b", 2), recordOf("c", 3), recordOf("d", 4)); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		most, limit, want int
+		left              string
+	}{{4, 10, 0, "d c b a z"}, {2, 1, 1, "d c b z"}, {2, 10, 1, "d c z"}, {1, 10, 1, "d z"}, {1, 10, 0, "d z"}} {
+		if n, err := s.TrimRecords(t.Context(), step.most, step.limit); n != step.want || err != nil {
+			t.Errorf("TrimRecords(%d, %d): %d, %v; want %d", step.most, step.limit, n, err, step.want)
+		}
+		if got := uidsOf(records(t, s, store.RecordQuery{})); got != step.left {
+			t.Errorf("left: %q, want %q", got, step.left)
+		}
+	}
+}
+
+func recordsDeleted(t *testing.T, s RecordStore) {
+	a, b, c := recordOf("a", 1), recordOf("b", 2), recordOf("c", 3)
+	a.Requester, b.Requester, c.Requester, c.Namespace = "eve", "eve", "eve", "sales"
+	if _, err := s.AddRecords(t.Context(), a, b, c, recordOf("d", 4)); err != nil {
+		t.Fatal(err)
+	}
+	sel := store.RecordSelector{Namespace: "helpdesk", Requester: "eve"}
+	for _, step := range []struct {
+		limit, want int
+		left        string
+	}{{1, 1, "d c b"}, {10, 1, "d c"}, {10, 0, "d c"}} {
+		if n, err := s.DeleteRecords(t.Context(), sel, step.limit); n != step.want || err != nil {
+			t.Errorf("DeleteRecords: %d, %v; want %d", n, err, step.want)
+		}
+		if got := uidsOf(records(t, s, store.RecordQuery{})); got != step.left {
+			t.Errorf("left: %q, want %q: no other record may be deleted", got, step.left)
+		}
+	}
+}
+
+func feedback(t *testing.T, s RecordStore) {
+	older, newer := recordOf("a", 1), recordOf("b", 2)
+	newer.Turn = older.Turn
+	if _, err := s.AddRecords(t.Context(), older, newer); err != nil {
+		t.Fatal(err)
+	}
+	f := turnrecord.Feedback{User: "ada", Score: "0.5", Comment: "nul \u0000 <quote>", Time: at.UTC()}
+	if err := s.AddFeedback(t.Context(), "helpdesk", "unknown", f); !errors.Is(err, store.ErrNoRecord) {
+		t.Errorf("AddFeedback: %v, want ErrNoRecord", err)
+	}
+	if err := s.AddFeedback(t.Context(), "sales", older.Turn, f); !errors.Is(err, store.ErrNoRecord) {
+		t.Errorf("AddFeedback in another namespace: %v, want ErrNoRecord", err)
+	}
+	var all sync.WaitGroup
+	for i := range turnrecord.MaxFeedback {
+		all.Go(func() {
+			mine := f
+			mine.User = fmt.Sprintf("user %d", i)
+			if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, mine); err != nil {
+				t.Errorf("AddFeedback: %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, f); err == nil || errors.Is(err, store.ErrNoRecord) {
+		t.Errorf("AddFeedback: %v, want that the record keeps no more", err)
+	}
+	f.User, f.Score = "user 3", "1"
+	if err := s.AddFeedback(t.Context(), "helpdesk", older.Turn, f); err != nil {
+		t.Errorf("a person cannot replace their feedback: %v", err)
+	}
+	got := records(t, s, store.RecordQuery{})
+	if len(got[1].Feedback) != 0 || len(got[0].Feedback) != turnrecord.MaxFeedback {
+		t.Fatalf("%d and %d feedbacks, want none may be lost", len(got[0].Feedback), len(got[1].Feedback))
+	}
+	if diff := cmp.Diff(f, got[0].Feedback[turnrecord.MaxFeedback-1]); diff != "" {
+		t.Errorf("the newest feedback: -want +got:\n%s", diff)
+	}
+}
+
+func recordOutlives(t *testing.T, s RecordStore) {
+	add(t, s, "a", nil, ending(1, 1, full("a")))
+	if err := s.Retire(t.Context(), at, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Purge(t.Context(), at, 10); n != 1 || err != nil {
+		t.Fatalf("Purge: %d, %v", n, err)
+	}
+	if got := uidsOf(records(t, s, store.RecordQuery{})); got != "a" {
+		t.Errorf("records: %q, want that of the Turn whose journal was purged", got)
+	}
+}
+
+func endedRecords(t *testing.T, s RecordStore) {
+	if _, err := s.AddRecords(t.Context(), recordOf("a", 1)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, call := range map[string]func() error{
+		"AddRecords":    func() error { _, err := s.AddRecords(ctx, recordOf("b", 2)); return err },
+		"Unrecorded":    func() error { _, err := s.Unrecorded(ctx, []string{"a"}); return err },
+		"Records":       func() error { _, err := s.Records(ctx, store.RecordQuery{}); return err },
+		"PurgeRecords":  func() error { _, err := s.PurgeRecords(ctx, at.Add(time.Hour), 1); return err },
+		"TrimRecords":   func() error { _, err := s.TrimRecords(ctx, 0, 1); return err },
+		"DeleteRecords": func() error { _, err := s.DeleteRecords(ctx, store.RecordSelector{}, 1); return err },
+		"AddFeedback":   func() error { return s.AddFeedback(ctx, "helpdesk", "turn-a", turnrecord.Feedback{}) },
+	} {
+		if err := call(); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v, want the end of the context", name, err)
+		}
+	}
+	if got := uidsOf(records(t, s, store.RecordQuery{})); got != "a" {
+		t.Errorf("records: %q, want that nothing has changed", got)
+	}
+}

@@ -1,0 +1,337 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+const (
+	// contentionFirst and contentionMost are the first and the longest wait for the requests of other Turns, which have
+	// reserved what is left of a budget. After contentionPatience, the Turn is parked for contentionPark.
+	contentionFirst    = 250 * time.Millisecond
+	contentionMost     = 4 * time.Second
+	contentionPatience = 30 * time.Second
+	contentionPark     = 30 * time.Second
+	// lowerings is the number of times that the output limit of one attempt is lowered, while other Turns spend.
+	lowerings = 3
+)
+
+// BudgetWait says for which budget a Turn waits.
+type BudgetWait struct {
+	// UID and Name identify the budget. Generation is the generation of the object that refused the request.
+	UID, Name  string
+	Generation int64
+	// Until is when to try again: the reset of the budget, or some seconds from now if Contended is true.
+	Until time.Time
+	// Contended is true if the budget is not spent, but reserved by requests of other Turns.
+	Contended bool
+	// Started is true if the Turn has sent a request before.
+	Started bool
+	// Message describes the wait for people.
+	Message string
+}
+
+// begin records that a request is about to be sent, and reserves it in the budgets of the Turn. If it returns neither
+// an error nor an End, and begun is false, it has waited for requests of other Turns, and the caller must try again.
+func (run *runner) begin(ctx context.Context, c *Candidate, r *Request, waited *contention) (begun bool, end *End, err error) {
+	for range lowerings {
+		if err := run.safePoint(ctx); err != nil {
+			return false, nil, err
+		}
+		rules, change, err := run.reservations(c, r)
+		if err != nil {
+			return false, nil, err
+		}
+		r.ID = fmt.Sprintf("%s/%d", run.TurnUID, run.NextSeq())
+		err = run.Record(journal.Record{Kind: journal.ModelRequested, Payload: *r, Ledger: change})
+		refusal, refused := errors.AsType[*budget.Refusal](err)
+		if !refused {
+			run.tools = nil // frees the tools until the model has answered
+			return err == nil, nil, err
+		}
+		v := run.evaluate(c, r, rules, refusal)
+		switch {
+		case v.exceeded != "":
+			end, err := run.overBudget(ctx, c, r, v.exceeded)
+			return false, end, err
+		case v.wait != nil:
+			return false, nil, &Parked{Budget: v.wait}
+		case v.contended != nil:
+			return false, nil, run.awaitOthers(ctx, waited, v.contended)
+		}
+		r.OutputLimit, r.Budget = v.lower, v.lowerFor
+	}
+	return false, nil, run.awaitOthers(ctx, waited, nil)
+}
+
+// contention is the state of the waits of one request for requests of other Turns.
+type contention struct{ next, total time.Duration }
+
+// awaitOthers waits before the next attempt to reserve. After contentionPatience it parks the Turn, so that the Turn
+// holds no slot. wait is nil if the Turn has only lost a race.
+func (run *runner) awaitOthers(ctx context.Context, waited *contention, wait *BudgetWait) error {
+	if wait != nil && waited.total >= contentionPatience {
+		return &Parked{Budget: wait}
+	}
+	waited.next = min(max(2*waited.next, contentionFirst), contentionMost)
+	waited.total += waited.next
+	return run.pause(ctx, waited.next)
+}
+
+// reservations returns the budgets of the Turn, and the change of the ledger for a request. The change is nil if there
+// is none. It sets r.Reserved.
+func (run *runner) reservations(c *Candidate, r *Request) ([]budget.Rule, *budget.Change, error) {
+	var rules []budget.Rule
+	if run.Budgets != nil && !c.Unusable {
+		rules = run.Budgets()
+		rules = rules[:min(len(rules), budget.MaxOfTurn)]
+	}
+	if r.Reserved = len(rules) > 0; !r.Reserved {
+		return nil, run.State.CloseReservations(), nil
+	}
+	unknown := amountOf(model.Usage{InputTokens: r.EstimatedTokens}, r.EstimatedCost)
+	tokens := r.EstimatedTokens + run.longestReply(c, r)
+	cost := c.Pricing.Expected(r.EstimatedTokens, run.longestReply(c, r))
+	change := new(budget.Change)
+	for _, rule := range rules {
+		p, err := budget.PeriodAt(rule.Unit, rule.Zone, run.Now())
+		if err != nil {
+			return nil, nil, fmt.Errorf("failed to compute the period of budget %q: %w", rule.Name, err)
+		}
+		next := budget.Reservation{
+			Hold: budget.Hold{
+				Key: budget.KeyOf(rule.UID, p), Currency: rule.Currency, Tokens: tokens, Unknown: unknown,
+			},
+			Limits: rule.Limits, CountTurn: !run.State.counted(), Unpriced: true,
+		}
+		if cost != nil && cost.Currency == rule.Currency {
+			next.Cost, next.Unpriced = cost.Amount, false
+		}
+		change.Reserve = append(change.Reserve, next)
+	}
+	return rules, change, nil
+}
+
+// longestReply returns the number of tokens that are reserved for the reply to a request: all that the request allows,
+// or minReply if it has no limit.
+func (run *runner) longestReply(c *Candidate, r *Request) int64 {
+	most := c.outputLimit()
+	if c.ContextWindow > 0 {
+		most = min(most, max(0, c.ContextWindow-r.EstimatedTokens))
+	}
+	switch {
+	case r.OutputLimit > 0 && (most == 0 || r.OutputLimit < most):
+		return r.OutputLimit
+	case most == 0:
+		return minReply
+	}
+	return most
+}
+
+// amountOf returns what a request has used. cost is nil if it is unknown.
+func amountOf(u model.Usage, cost *model.Cost) budget.Amount {
+	a := budget.Amount{Tokens: u.InputTokens + u.OutputTokens}
+	if cost != nil {
+		a.Cost, a.Currency = cost.Amount, cost.Currency
+	}
+	return a
+}
+
+// settle returns the change of the ledger for a request that has ended. It returns nil if nothing was reserved for it.
+func settle(r *Request, u model.Usage, cost *model.Cost) *budget.Change {
+	if !r.Reserved {
+		return nil
+	}
+	return &budget.Change{Outcome: new(amountOf(u, cost))}
+}
+
+// CloseReservations returns the change of the ledger that charges requests of which no end is known. It returns nil if
+// there is none. The Turn's own usage contains the same estimates.
+func (s *State) CloseReservations() *budget.Change {
+	for i := range s.cutOff {
+		if s.cutOff[i].Reserved {
+			return new(budget.Change)
+		}
+	}
+	return nil
+}
+
+// counted reports whether the budgets have counted the Turn.
+func (s *State) counted() bool {
+	for i := range s.Requests {
+		if s.Requests[i].Reserved {
+			return true
+		}
+	}
+	return false
+}
+
+// refusalVerdict is what to do about a request that budgets refuse. The first field that is set counts.
+type refusalVerdict struct {
+	// exceeded says why the request must not be sent at all.
+	exceeded string
+	// wait is the wait for the reset of a budget. contended is the wait for requests of other Turns.
+	wait, contended *BudgetWait
+	// lower is the output limit with which the request fits, because of the budget lowerFor.
+	lower    int64
+	lowerFor string
+}
+
+// evaluate decides what to do about a request that budgets refuse.
+func (run *runner) evaluate(c *Candidate, r *Request, rules []budget.Rule, refusal *budget.Refusal) refusalVerdict {
+	v := refusalVerdict{lower: run.longestReply(c, r)}
+	for _, f := range refusal.Refused {
+		for i := range rules {
+			if rules[i].UID == f.Account.Budget {
+				run.evaluateOne(&v, refusedRequest{run: run, c: c, r: r, rule: &rules[i], refused: f})
+			}
+		}
+	}
+	return v
+}
+
+// evaluateOne adds one limit to a verdict. Of several waits, the longest counts.
+func (run *runner) evaluateOne(v *refusalVerdict, f refusedRequest) {
+	reset := f.refused.Account.Reset()
+	wait := &BudgetWait{
+		UID: f.rule.UID, Name: f.rule.Name, Generation: f.rule.Generation, Until: reset, Started: len(run.State.Requests) > 0,
+		Message: f.describe(),
+	}
+	useful, reply := f.replies()
+	switch {
+	case f.refused.Reason == budget.NoPrice:
+		v.exceeded = f.describe()
+	case f.refused.Contended:
+		if wait.Until, wait.Contended = run.Now().Add(contentionPark), true; wait.Until.After(reset) {
+			wait.Until = reset
+		}
+		v.contended = wait
+	case f.rule.Queue && f.fitsInEmptyPeriod():
+		if v.wait == nil || v.wait.Until.Before(reset) {
+			v.wait = wait
+		}
+	case reply >= useful && f.refused.Reason != budget.OverTurns && f.c.outputLimit() > 0:
+		if reply < v.lower {
+			v.lower, v.lowerFor = reply, f.rule.Name
+		}
+	default:
+		v.exceeded = f.describe()
+	}
+}
+
+// overBudget returns the end of a Turn whose budgets do not allow a request, or the failure of the candidate if the
+// chain has another one, which may cost less.
+func (run *runner) overBudget(ctx context.Context, c *Candidate, r *Request, why string) (end *End, err error) {
+	r.Reserved = false // nothing is open that the failure would settle
+	if !run.hasFallback(c, r.Purpose, model.OverBudget) {
+		return &End{Reason: OverBudget, Message: why}, nil
+	}
+	failure := &model.Error{Kind: model.OverBudget, Message: why, Unsent: true}
+	if err := run.recordFailure(ctx, c, r, failure, failure, 0); err != nil {
+		return nil, err
+	}
+	return nil, failure
+}
+
+// refusedRequest is a request that one limit of a budget refuses.
+type refusedRequest struct {
+	run     *runner
+	c       *Candidate
+	r       *Request
+	rule    *budget.Rule
+	refused budget.Refused
+}
+
+// expense returns the request as an expense of a budget of which the given account is spent.
+func (f refusedRequest) expense(spent budget.Account) *expense {
+	e := &expense{
+		prompt: f.r.EstimatedTokens, most: f.run.longestReply(f.c, f.r), window: f.c.ContextWindow, pricing: f.c.Pricing,
+		tokens: spent.Tokens, cost: spent.Cost,
+	}
+	switch f.refused.Reason { //nolint:exhaustive // because the others do not depend on the reply
+	case budget.OverTokens:
+		e.limits.MaxTokens = *f.rule.Limits.Tokens
+	case budget.OverCost:
+		e.limits.MaxCost = *f.rule.Limits.Cost
+	}
+	return e
+}
+
+// replies returns the least number of tokens of a useful reply, and the number that the rest of the budget pays for.
+func (f refusedRequest) replies() (useful, reply int64) {
+	e := f.expense(f.refused.Account)
+	return min(e.most, minReply), f.affordable(e)
+}
+
+// affordable returns the number of tokens of the reply that the rest of a budget pays for. It is negative if that does
+// not suffice for the prompt, or if the limit is 0.
+func (f refusedRequest) affordable(e *expense) int64 {
+	switch f.refused.Reason { //nolint:exhaustive // because the others do not depend on the reply
+	case budget.OverTokens:
+		if e.limits.MaxTokens > 0 {
+			return e.tokensLeft()
+		}
+	case budget.OverCost:
+		if e.limits.MaxCost.IsPositive() {
+			return e.costLeft()
+		}
+	}
+	return -1
+}
+
+// fitsInEmptyPeriod reports whether a wait for the next period helps: then the request, with at least a useful reply,
+// fits. A limit of 0 pauses the Turns of a budget until it is raised.
+func (f refusedRequest) fitsInEmptyPeriod() bool {
+	switch f.refused.Reason {
+	case budget.OverTurns:
+		return true
+	case budget.OverTokens:
+		if *f.rule.Limits.Tokens == 0 {
+			return true
+		}
+	case budget.OverCost:
+		if f.rule.Limits.Cost.IsZero() {
+			return true
+		}
+	case budget.NoPrice:
+		return false
+	}
+	if f.refused.Account.Tokens == 0 && f.refused.Account.Cost.IsZero() {
+		return false // this period is empty
+	}
+	e := f.expense(budget.Account{})
+	return f.affordable(e) >= min(e.most, minReply)
+}
+
+// describe names the budget, its limit, what is spent, and the reset.
+func (f refusedRequest) describe() string {
+	a, per := f.refused.Account, strings.ToLower(string(f.rule.Unit))
+	reset := fmt.Sprintf("the next period begins at %s", a.Reset().In(f.rule.Zone).Format(time.RFC3339))
+	name := fmt.Sprintf("Budget %q", f.rule.Name)
+	switch f.refused.Reason {
+	case budget.OverTurns:
+		return fmt.Sprintf("%s allows %d turns per %s, and %d have begun: %s", name, *f.rule.Limits.Turns, per, a.Turns, reset)
+	case budget.OverTokens:
+		return fmt.Sprintf("%s allows %d tokens per %s: %d are spent and %d are reserved by other requests, and the next request may use "+
+			"%d: %s", name, *f.rule.Limits.Tokens, per, a.Tokens, a.ReservedTokens, f.r.EstimatedTokens+f.run.longestReply(f.c, f.r), reset)
+	case budget.OverCost:
+		expected := decimal.Zero
+		if c := f.c.Pricing.Expected(f.r.EstimatedTokens, f.run.longestReply(f.c, f.r)); c != nil {
+			expected = c.Amount
+		}
+		return fmt.Sprintf("%s allows %s %s per %s: %s are spent and %s are reserved by other requests, and the next request "+
+			"may cost %s: %s", name, f.rule.Limits.Cost, f.rule.Currency, per, a.Cost, a.ReservedCost, expected, reset)
+	case budget.NoPrice:
+	}
+	return fmt.Sprintf("%s limits the cost in %s, and model %q of ModelProvider %q has no price in %s: declare it in "+
+		"spec.models[].pricing of the ModelProvider", name, f.rule.Currency, f.c.Model, f.c.ProviderName, f.rule.Currency)
+}

@@ -1,0 +1,261 @@
+package loop_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// daily returns a budget of each day.
+func daily(name string, l budget.Limits, queue bool) budget.Rule {
+	return budget.Rule{UID: name, Name: name, Unit: budget.Day, Zone: time.UTC, Limits: l, Currency: "USD", Queue: queue}
+}
+
+// under lets budgets apply to a run.
+func under(in loop.Input, rules ...budget.Rule) loop.Input {
+	in.Budgets = func() []budget.Rule { return rules }
+	return in
+}
+
+// longest sets the output limit of a candidate, and a price of one USD for each token.
+func longest(c loop.Candidate, tokens int64) loop.Candidate {
+	c.MaxOutputTokens = tokens
+	million := decimal.NewFromInt(1_000_000)
+	c.Pricing = &model.Pricing{Currency: "USD", Input: million, Output: million, CacheRead: million}
+	return c
+}
+
+// account returns the account of a budget on this day.
+func account(t *testing.T, j *journaltest.Memory, uid string) budget.Account {
+	t.Helper()
+	all, err := j.Accounts(t.Context(), time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range all {
+		if a.Budget == uid {
+			return a
+		}
+	}
+	return budget.Account{}
+}
+
+func TestBudgetsAreCharged(t *testing.T) {
+	c, _ := candidate("one", 2, fails(model.Overloaded), says("Fine."))
+	c = longest(c, 100)
+	j := &journaltest.Memory{}
+	in := under(inputOf(t, j, 1, c), daily("a", budget.Limits{}, false), daily("b", budget.Limits{Tokens: new(int64(1000))}, false))
+	synctest.Test(t, func(t *testing.T) {
+		if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
+			t.Fatalf("Run: %+v, %v; want an answer", end, err)
+		}
+		for _, uid := range []string{"a", "b"} {
+			a := account(t, j, uid)
+			if a.Turns != 1 || a.Tokens != 13 || a.Cost.String() != "13" || a.ReservedTokens != 0 || !a.ReservedCost.IsZero() {
+				t.Errorf("account: %+v; want one Turn and the usage of both requests, once in each budget", a)
+			}
+		}
+	})
+}
+
+// TestExceededBudget checks how a run ends whose budget does not allow the first request: the prompt has some tokens, and
+// the reply may have 2000.
+func TestExceededBudget(t *testing.T) {
+	spent := func(tokens int64) budget.Amount {
+		return budget.Amount{Tokens: tokens, Cost: decimal.NewFromInt(tokens), Currency: "USD"}
+	}
+	tokens := func(n int64) budget.Limits { return budget.Limits{Tokens: &n} }
+	turns := func(n int64) budget.Limits { return budget.Limits{Turns: &n} }
+	cost := func(n int64) budget.Limits { return budget.Limits{Cost: new(decimal.NewFromInt(n))} }
+	for name, tc := range map[string]struct {
+		rule   budget.Rule
+		spent  budget.Amount
+		limit  int64  // output limit of the request; 0 if none is sent
+		says   string // text of the end
+		parked bool   // the Turn waits
+	}{
+		"tokens, reject":         {daily("day", tokens(5000), false), spent(4500), 0, "allows 5000 tokens per day: 4500 are spent", false},
+		"tokens, queue":          {daily("day", tokens(5000), true), spent(4500), 0, `Budget "day" allows 5000 tokens per day`, true},
+		"tokens, reject, less":   {daily("day", tokens(5000), false), spent(3500), 1400, "", false},
+		"tokens, queue, less":    {daily("day", tokens(5000), true), spent(3500), 0, "3500 are spent", true},
+		"queue, never fits":      {daily("day", tokens(900), true), spent(100), 0, "allows 900 tokens", false},
+		"queue, always too long": {daily("day", tokens(1500), true), budget.Amount{}, 1400, "", false},
+		"queue, paused":          {daily("day", tokens(0), true), budget.Amount{}, 0, "allows 0 tokens", true},
+		"reject, paused":         {daily("day", tokens(0), false), budget.Amount{}, 0, "allows 0 tokens", false},
+		"cost, reject":           {daily("day", cost(5000), false), spent(4500), 0, "allows 5000 USD per day: 4500 are spent", false},
+		"cost, queue":            {daily("day", cost(5000), true), spent(4500), 0, "the next period begins at ", true},
+		"cost, reject, less":     {daily("day", cost(5000), false), spent(3500), 1400, "", false},
+		"turns, reject":          {daily("day", turns(1), false), spent(1), 0, "allows 1 turns per day, and 1 have begun", false},
+		"turns, queue":           {daily("day", turns(1), true), spent(1), 0, "allows 1 turns per day", true},
+		"reply beyond budget":    {daily("day", tokens(5000), false), spent(1_000_000), 0, "1000000 are spent", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := &journaltest.Memory{}
+				if tc.spent.Tokens > 0 {
+					spend(t, j, tc.rule, tc.spent)
+				}
+				before := account(t, j, "day")
+				c, s := candidate("one", 2, says("Fine."))
+				in := under(inputOf(t, j, 1, longest(c, 2000)), tc.rule)
+				end, err := loop.Run(t.Context(), &in)
+				waits, parked := errors.AsType[*loop.Parked](err)
+				switch {
+				case tc.limit > 0:
+					if err != nil || end.Reason != loop.Answered || len(s.requests) != 1 ||
+						*s.requests[0].Parameters.MaxOutputTokens < int(tc.limit) ||
+						*s.requests[0].Parameters.MaxOutputTokens > int(tc.limit)+100 {
+						t.Fatalf("Run: %+v, %v; want an answer to a request with about %d output tokens", end, err, tc.limit)
+					}
+					return
+				case parked != tc.parked:
+					t.Fatalf("Run: %+v, %v; parked is %t, want %t", end, err, parked, tc.parked)
+				case parked:
+					midnight := time.Now().Truncate(24 * time.Hour).Add(24 * time.Hour)
+					if b := waits.Budget; b == nil || !b.Until.Equal(midnight) || b.Name != "day" || b.Started ||
+						!strings.Contains(b.Message, tc.says) {
+						t.Errorf("waits for %+v, want %q until midnight", b, tc.says)
+					}
+				case err != nil || end.Reason != loop.OverBudget || !strings.Contains(end.Message, tc.says):
+					t.Errorf("Run: %+v, %v; want the end because of the budget: %q", end, err, tc.says)
+				}
+				if after := account(t, j, "day"); len(s.asked) > 0 || after.Tokens != before.Tokens || after.ReservedTokens != 0 {
+					t.Errorf("%d requests were sent, and the account is %+v; want nothing sent or charged", len(s.asked), after)
+				}
+			})
+		})
+	}
+}
+
+// spend charges a budget with the usage of another Turn.
+func spend(t *testing.T, j journal.Journal, rule budget.Rule, used budget.Amount) {
+	t.Helper()
+	p, err := budget.PeriodAt(rule.Unit, rule.Zone, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold := budget.Hold{Key: budget.KeyOf(rule.UID, p), Currency: rule.Currency}
+	for i, c := range []budget.Change{{Reserve: []budget.Reservation{{Hold: hold, CountTurn: true}}}, {Outcome: &used}} {
+		if err := j.Append(t.Context(), "other", journal.Entry{Seq: int64(i) + 1, Epoch: 1, Version: 1, Ledger: &c}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestContendedBudget checks a run whose budget is reserved by the request of another Turn.
+func TestContendedBudget(t *testing.T) {
+	for name, tc := range map[string]struct {
+		used   int64 // by the other request, after 10 s; 0 if it never ends
+		parked bool
+		reason loop.Reason
+	}{
+		"the other uses less than it has reserved": {100, false, loop.Answered},
+		"the other uses all":                       {5000, false, loop.OverBudget},
+		"the other never ends":                     {0, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j := &journaltest.Memory{}
+				rule := daily("day", budget.Limits{Tokens: new(int64(5000))}, false)
+				p, err := budget.PeriodAt(rule.Unit, rule.Zone, time.Now())
+				if err != nil {
+					t.Fatal(err)
+				}
+				append1 := func(seq int64, c budget.Change) {
+					if err := j.Append(t.Context(), "other", journal.Entry{Seq: seq, Epoch: 1, Version: 1, Ledger: &c}); err != nil {
+						t.Error(err)
+					}
+				}
+				append1(1, budget.Change{Reserve: []budget.Reservation{{Hold: budget.Hold{Key: budget.KeyOf("day", p), Tokens: 4500}}}})
+				if tc.used > 0 {
+					time.AfterFunc(10*time.Second, func() { append1(2, budget.Change{Outcome: &budget.Amount{Tokens: tc.used}}) })
+				}
+				c, s := candidate("one", 2, says("Fine."))
+				in := under(inputOf(t, j, 1, longest(c, 2000)), rule)
+				began := time.Now()
+				end, err := loop.Run(t.Context(), &in)
+				waits, parked := errors.AsType[*loop.Parked](err)
+				switch {
+				case parked != tc.parked, !parked && (err != nil || end.Reason != tc.reason):
+					t.Fatalf("Run: %+v, %v after %s", end, err, time.Since(began))
+				case parked && (!waits.Budget.Contended || waits.Budget.Until.Sub(time.Now()) > time.Minute ||
+					time.Since(began) > time.Minute):
+					t.Errorf("parked for %+v after %s, want a short wait without a slot", waits.Budget, time.Since(began))
+				}
+				if tc.reason == loop.Answered && (len(s.asked) != 1 || in.State.Requests[0].Attempt != 1) {
+					t.Errorf("requests: %+v, want one first attempt", in.State.Requests)
+				}
+			})
+		})
+	}
+}
+
+func TestCostLimitNeedsPrice(t *testing.T) {
+	for name, pricing := range map[string]*model.Pricing{
+		"no price": nil, "another currency": {Currency: "EUR", Input: decimal.NewFromInt(1), Output: decimal.NewFromInt(1)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			unpriced, asked := candidate("free", 1, says("Fine."))
+			unpriced.Pricing = pricing
+			priced, _ := candidate("dear", 1, says("Fine, too."))
+			priced = longest(priced, 10)
+			rule := daily("day", budget.Limits{Cost: new(decimal.NewFromInt(1000))}, true)
+			in := under(input(t, unpriced, priced), rule)
+			end, err := loop.Run(t.Context(), &in)
+			if err != nil || end.Reason != loop.Answered || len(asked.asked) > 0 || in.State.LastStep().Provider != "dear" {
+				t.Errorf("Run: %+v, %v; want the answer of the model that has a price in USD", end, err)
+			}
+			in = under(input(t, unpriced), rule)
+			end, err = loop.Run(t.Context(), &in)
+			if err != nil || end.Reason != loop.OverBudget || !strings.Contains(end.Message, "no price in USD") {
+				t.Errorf("Run: %+v, %v; want the end, because a wait does not help", end, err)
+			}
+		})
+	}
+}
+
+// TestBudgetAfterCut checks that a request that was cut off is charged with its estimate, which the usage contains, too.
+func TestBudgetAfterCut(t *testing.T) {
+	j := &journaltest.Memory{}
+	c, _ := candidate("one", 2, says("Fine."))
+	c = longest(c, 2000)
+	rule := daily("day", budget.Limits{}, false)
+	killed := under(inputOf(t, j, 1, c), rule)
+	record := killed.Record
+	killed.Record = func(all ...journal.Record) error {
+		if err := record(all...); err != nil {
+			return err
+		}
+		if all[0].Kind == journal.ModelRequested {
+			return errors.New("killed")
+		}
+		return nil
+	}
+	if _, err := loop.Run(t.Context(), &killed); err == nil {
+		t.Fatal("the run must be killed")
+	}
+	if a := account(t, j, "day"); a.ReservedTokens <= 2000 || a.Tokens != 0 {
+		t.Fatalf("account: %+v, want the reservation of the request", a)
+	}
+	in := under(inputOf(t, j, 2, c), rule)
+	if end, err := loop.Run(t.Context(), &in); err != nil || end.Reason != loop.Answered {
+		t.Fatalf("Run: %+v, %v; want an answer", end, err)
+	}
+	var used int64
+	for one := range in.State.Spendings {
+		used += one.Usage.InputTokens + one.Usage.OutputTokens
+	}
+	if a := account(t, j, "day"); a.Turns != 1 || a.Tokens != used || a.Tokens <= 6 || a.ReservedTokens != 0 {
+		t.Errorf("account: %+v; want %d tokens, as the usage of the Turn says", a, used)
+	}
+}

@@ -1,0 +1,192 @@
+// Package outputpolicy checks answers against the rules of a prompt profile. A rule is a CEL expression, which this
+// package evaluates, or a prompt, which a model answers.
+package outputpolicy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common"
+
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+)
+
+const (
+	// MaxExpression is the maximum length of an expression, in characters.
+	MaxExpression = 2048
+	// maxDepth is the maximum depth of an expression, and maxNesting that of its macros over lists.
+	maxDepth, maxNesting = 64, 3
+	// maxCost bounds the evaluation of one expression, in units of CEL: a step is about one unit, and so are ten
+	// characters that are read. An evaluation at this bound takes less than a second.
+	maxCost = 1_000_000
+	// maxTime bounds the evaluation of an expression that compares large values, whose cost CEL does not count.
+	maxTime = 2 * time.Second
+)
+
+// Action says what follows if an answer violates a policy.
+type Action string
+
+const (
+	// Fail ends the Turn without an answer.
+	Fail Action = "Fail"
+	// Report keeps the answer and records the violation.
+	Report Action = "Report"
+	// Retry sends the violation to the model, which answers again. If the answer still violates the policy after
+	// MaxRetries, the Turn ends without an answer.
+	Retry Action = "Retry"
+)
+
+// Policy is a rule for answers.
+type Policy struct {
+	// Name identifies the policy in its profile.
+	Name string `json:"name"`
+	// Expression is a CEL expression that must be true. It is empty if Prompt is set.
+	Expression string `json:"expression,omitempty"`
+	// Prompt is a rule in words. A model says whether the answer keeps to it. It is empty if Expression is set.
+	Prompt string `json:"prompt,omitempty"`
+	// Message says in words what the policy demands. It may be empty.
+	Message string `json:"message,omitempty"`
+	// OnViolation says what follows a violation.
+	OnViolation Action `json:"onViolation"`
+	// MaxRetries is the number of times that the Turn's answers are sent back before a violation of this policy ends
+	// the Turn. It is 0 unless OnViolation is Retry.
+	MaxRetries int `json:"maxRetries,omitempty"`
+}
+
+// Enforced reports whether an answer that violates the policy must not be delivered.
+func (p *Policy) Enforced() bool { return p.OnViolation != Report }
+
+// Rule returns the policy in words: its message, or else its prompt or its expression.
+func (p *Policy) Rule() string {
+	switch {
+	case p.Message != "":
+		return p.Message
+	case p.Prompt != "":
+		return p.Prompt
+	}
+	return "this expression must be true: " + p.Expression
+}
+
+// Size returns the approximate memory of policies, in bytes.
+func Size(policies []Policy) int64 {
+	var size int
+	for i := range policies {
+		p := &policies[i]
+		size += len(p.Name) + len(p.Expression) + len(p.Prompt) + len(p.Message)
+	}
+	return int64(size)
+}
+
+// AnyEnforced reports whether a policy is enforced.
+func AnyEnforced(policies []Policy) bool {
+	return slices.ContainsFunc(policies, func(p Policy) bool { return p.Enforced() })
+}
+
+// Check returns an *invalid.Error for the first policy whose expression cannot be used. It names the field, the line
+// and the column. field is the name of the list of policies.
+func Check(field string, policies []Policy) error {
+	for i := range policies {
+		p := &policies[i]
+		if p.Expression == "" {
+			continue
+		}
+		if _, err := compile(p.Expression); err != nil {
+			return located(fmt.Sprintf("%s[%d].expression", field, i), err)
+		}
+	}
+	return nil
+}
+
+// expressionError is the fault of an expression, with its place in the text.
+type expressionError struct {
+	at     common.Location
+	reason string
+}
+
+// Error returns the reason.
+func (e *expressionError) Error() string { return e.reason }
+
+// located returns an error about an expression as one about a field.
+func located(field string, err error) error {
+	wrong, ok := errors.AsType[*expressionError](err)
+	if !ok {
+		return invalid.Field(field, "%s", err)
+	}
+	out := invalid.Field(field, "%s", wrong.reason)
+	if wrong.at != nil && wrong.at.Line() > 0 {
+		out.Line, out.Column = wrong.at.Line(), max(wrong.at.Column(), 0)+1
+	}
+	return out
+}
+
+var environment = sync.OnceValues(newEnv)
+
+// program is a compiled expression.
+type program struct{ cel.Program }
+
+// compile compiles an expression. Its error is an *expressionError if the expression is wrong.
+func compile(expression string) (*program, error) {
+	env, err := environment()
+	if err != nil {
+		return nil, err
+	}
+	checked, issues := env.Compile(expression)
+	if err := firstIssue(issues); err != nil {
+		return nil, err
+	}
+	if kind := checked.OutputType(); !kind.IsExactType(cel.BoolType) && !kind.IsExactType(cel.DynType) {
+		return nil, &expressionError{common.NewLocation(1, 0), fmt.Sprintf("must be true or false, and not of the type %s", kind)}
+	}
+	if err := checkPatterns(checked); err != nil {
+		return nil, err
+	}
+	made, err := env.Program(checked, cel.CostLimit(maxCost), cel.InterruptCheckFrequency(1), cel.CostTracking(searchCosts{}))
+	if err != nil {
+		return nil, fmt.Errorf("failed to plan the expression: %w", err)
+	}
+	return &program{made}, nil
+}
+
+// firstIssue returns the first fault that the compiler has found.
+func firstIssue(issues *cel.Issues) error {
+	if issues == nil || issues.Err() == nil {
+		return nil
+	}
+	for _, e := range issues.Errors() {
+		return &expressionError{e.Location, e.Message}
+	}
+	return issues.Err()
+}
+
+// Holds reports whether an answer keeps to the policy, which must have an expression. why says why it does not: the
+// expression is false, or it cannot be evaluated for this answer. why contains no part of the answer.
+func (p *Policy) Holds(ctx context.Context, o *Output) (holds bool, why string) {
+	compiled, err := compile(p.Expression)
+	if err != nil {
+		return false, "the expression cannot be compiled"
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxTime)
+	defer cancel()
+	value, details, err := compiled.ContextEval(ctx, map[string]any{"output": o})
+	switch {
+	case ctx.Err() != nil:
+		return false, fmt.Sprintf("the evaluation of the expression took more than %s", maxTime)
+	case errors.Is(err, errSearch), err != nil && details != nil && details.ActualCost() != nil && *details.ActualCost() > maxCost:
+		return false, "the evaluation of the expression costs too much for this answer"
+	case err != nil:
+		return false, "the expression cannot be evaluated for this answer: a part of output.data is missing, or has another type"
+	}
+	result, ok := value.Value().(bool)
+	switch {
+	case !ok:
+		return false, "the expression is neither true nor false for this answer"
+	case !result:
+		return false, "the expression is false"
+	}
+	return true, ""
+}

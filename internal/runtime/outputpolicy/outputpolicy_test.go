@@ -1,0 +1,185 @@
+package outputpolicy_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
+)
+
+// TestCheck checks that a wrong expression is refused with its place.
+func TestCheck(t *testing.T) {
+	const field = "PromptProfile spec.outputPolicy"
+	for name, tc := range map[string]struct {
+		reason, expression, want string
+	}{
+		"right": {"it can be used", `size(output.text) < 2000 && output.citations.local.exists(c, c.startsWith("kb:"))`, ""},
+		"data":  {"the schema of the answer is not known", `output.data.total > 100 && output.data.items.all(i, i.price >= 0)`, ""},
+		"usage": {
+			"integers and decimals compare",
+			`output.usage.totalTokens < 5000 && (output.usage.cost == null || output.usage.cost < 0.5)`, "",
+		},
+		"unknown field": {
+			"the place is that of the field", "true &&\n  output.txt != ''",
+			field + "[1].expression:2:9: undefined field 'txt'",
+		},
+		"unknown variable": {
+			"there is only one", "turn.name == 'x'",
+			field + "[1].expression:1:1: undeclared reference to 'turn' (in container '')",
+		},
+		"syntax": {
+			"it cannot be parsed", "output.text ==",
+			field + "[1].expression:1:15: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', " +
+				"'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
+		},
+		"type of a comparison": {
+			"a text is no number", "output.text > 3",
+			field + "[1].expression:1:13: found no matching overload for '_>_' applied to '(string, int)'",
+		},
+		"no bool": {
+			"the result must be a decision", "output.text",
+			field + "[1].expression:1:1: must be true or false, and not of the type string",
+		},
+		"pattern": {
+			"it is no RE2 pattern", `output.text.matches('(a')`,
+			field + "[1].expression:1:21: the pattern cannot be used: error parsing regexp: missing closing ): `(a`",
+		},
+		"pattern of death": {
+			"its repetitions multiply", `!output.text.matches('(a{30}b{30}c{30}){30}')`,
+			field + "[1].expression:1:22: the pattern cannot be used: it has more than 2000 characters after its repetitions are expanded",
+		},
+		"pattern from the answer": {
+			"its size is not known", `output.text.matches(output.text)`,
+			field + "[1].expression:1:27: the pattern of matches must be a literal text",
+		},
+		"nested lists": {
+			"too many levels multiply", `output.data.all(a, output.data.all(b, output.data.all(c, output.data.all(d, d == a))))`,
+			field + "[1].expression:1:73: comprehension exceeds nesting limit",
+		},
+		"too deep": {
+			"the parser must not recurse without bound", strings.Repeat("(", 200) + "true" + strings.Repeat(")", 200),
+			field + "[1].expression: expression recursion limit exceeded: 64",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := outputpolicy.Check(field, []outputpolicy.Policy{
+				{Name: "first", Prompt: "Is it polite?"}, {Name: "second", Expression: tc.expression},
+			})
+			got := ""
+			if err != nil {
+				got = err.Error()
+			}
+			if _, ok := errors.AsType[*invalid.Error](err); err != nil && !ok {
+				t.Errorf("the error is a %T, want an *invalid.Error", err)
+			}
+			if got != tc.want {
+				t.Errorf("Check = %q, want %q: %s", got, tc.want, tc.reason)
+			}
+		})
+	}
+}
+
+// TestHolds checks the result of each evaluation, and that no part of the answer is in the reason.
+func TestHolds(t *testing.T) {
+	cost := 0.25
+	answer := &outputpolicy.Output{
+		Text:      "Your refund of 40 EUR is on its way. SECRET",
+		Data:      decoded(t, `{"total": 40, "items": [{"price": 40}], "secret": "SECRET"}`),
+		Usage:     outputpolicy.Usage{InputTokens: 100, OutputTokens: 20, Cost: &cost},
+		Citations: outputpolicy.Citations{Local: []string{"kb:refunds"}},
+	}
+	long := &outputpolicy.Output{Text: strings.Repeat("a", 1<<20), Data: decoded(t, "["+strings.Repeat("1,", 100_000)+"1]")}
+	const (
+		isFalse   = "the expression is false"
+		noValue   = "the expression cannot be evaluated for this answer: a part of output.data is missing, or has another type"
+		noBool    = "the expression is neither true nor false for this answer"
+		tooCostly = "the evaluation of the expression costs too much for this answer"
+		tooSlow   = "the evaluation of the expression took more than 2s"
+	)
+	for name, tc := range map[string]struct {
+		reason, expression string
+		output             *outputpolicy.Output
+		why                string
+	}{
+		"text":               {"it is true", `output.text.contains("refund")`, answer, ""},
+		"false":              {"it is false", `!output.text.contains("refund")`, answer, isFalse},
+		"case":               {"patterns may ignore case", `output.text.matches("(?i)REFUND")`, answer, ""},
+		"data":               {"numbers of JSON are decimals", `output.data.total <= 40 && output.data.items[0].price > 39`, answer, ""},
+		"optional data":      {"has tests for a field", `has(output.data.total) && !has(output.data.other)`, answer, ""},
+		"usage":              {"both kinds count", `output.usage.totalTokens == 120 && output.usage.cost < 0.3`, answer, ""},
+		"citations":          {"there is one", `size(output.citations.local) == 1 && "kb:refunds" in output.citations.local`, answer, ""},
+		"no data":            {"a plain answer has none", `output.data == null && output.usage.cost == null`, &outputpolicy.Output{}, ""},
+		"missing data":       {"a missing field is a violation", `output.data.status == "ok"`, answer, noValue},
+		"data of plain text": {"null has no fields", `output.data.total > 1`, &outputpolicy.Output{}, noValue},
+		"not a decision":     {"the type of data is not known before", `output.data.secret`, answer, noBool},
+		"long text": {
+			"one search of the longest answer is cheap enough", `output.text.contains("b") || output.text.matches("a+$")`, long, "",
+		},
+		"expensive pattern": {"a search of a long text for a large pattern", `output.text.matches("(?:.{50}){19}b")`, long, tooCostly},
+		"expensive lists":   {"each element with each other one", `output.data.all(a, output.data.all(b, a == b))`, long, tooCostly},
+		"growing text": {
+			"each step makes a longer text",
+			`[1,2,3,4,5,6,7,8,9,10].map(i, output.text + output.text + output.text + output.text).size() == 1`, long, tooCostly,
+		},
+		"comparisons of data": {
+			"CEL does not count their cost", `output.data.all(a, output.data == output.data && output.data == output.data)`, long, tooSlow,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := outputpolicy.Policy{Name: "p", Expression: tc.expression}
+			if err := outputpolicy.Check("field", []outputpolicy.Policy{p}); err != nil {
+				t.Fatal(err)
+			}
+			holds, why := p.Holds(t.Context(), tc.output)
+			if strings.Contains(tc.why, "costs too much") && strings.Contains(why, "took more than") {
+				why = tc.why // on a slow machine, the bound of the time is reached first
+			}
+			if why != tc.why || holds != (why == "") {
+				t.Errorf("Holds = %t, %q; want %q: %s", holds, why, tc.why, tc.reason)
+			}
+		})
+	}
+}
+
+// TestHoldsOfACancelledRun checks that the end of a run does not turn into a violation.
+func TestHoldsOfACancelledRun(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	p := outputpolicy.Policy{Expression: `output.text == "fine"`}
+	if holds, why := p.Holds(ctx, &outputpolicy.Output{Text: "fine"}); !holds {
+		t.Errorf("Holds = false, %q; want true, because the evaluation needs no context", why)
+	}
+}
+
+func TestRule(t *testing.T) {
+	for want, p := range map[string]outputpolicy.Policy{
+		"Be polite.":                         {Message: "Be polite.", Prompt: "It must be polite."},
+		"It must be polite.":                 {Prompt: "It must be polite."},
+		"this expression must be true: 1==1": {Expression: "1==1"},
+	} {
+		if diff := cmp.Diff(want, p.Rule()); diff != "" {
+			t.Errorf("Rule: -want +got:\n%s", diff)
+		}
+	}
+	policies := []outputpolicy.Policy{{OnViolation: outputpolicy.Report}}
+	all := append(slices.Clip(policies), outputpolicy.Policy{OnViolation: outputpolicy.Fail})
+	if outputpolicy.AnyEnforced(policies) || !outputpolicy.AnyEnforced(all) {
+		t.Error("Report alone is not enforced, and Fail is")
+	}
+}
+
+func decoded(t *testing.T, text string) any {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}

@@ -1,0 +1,160 @@
+package outputpolicy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
+)
+
+// Output is what an expression can see of an answer.
+type Output struct {
+	// Text is the whole answer.
+	Text string
+	// Data is the decoded JSON of a structured answer, or nil if there is none.
+	Data any
+	// Usage is the usage of the Turn until the answer, without its sub-agents.
+	Usage Usage
+	// Citations are the sources of the answer.
+	Citations Citations
+}
+
+// Usage is the number of tokens that the requests of a Turn have used.
+type Usage struct {
+	InputTokens, OutputTokens, ReasoningTokens, CacheReadTokens, CacheCreationTokens int64
+	// Cost is the cost of the requests, or nil if it is not known.
+	Cost *float64
+}
+
+// Citations are the sources of an answer.
+type Citations struct {
+	// Local are the sources of the facts that the Turn received.
+	Local []string
+}
+
+// The names of the types in messages about wrong expressions.
+const (
+	typeOutput    = "Output"
+	typeUsage     = "Usage"
+	typeCitations = "Citations"
+)
+
+// field is one field of a type: its type, and how to read it.
+type field struct {
+	kind *cel.Type
+	get  func(any) any
+}
+
+// fields lists the fields of each type that expressions can see.
+var fields = map[string]map[string]field{
+	typeOutput: {
+		"text":      {cel.StringType, get(func(o *Output) any { return o.Text })},
+		"data":      {cel.DynType, get(func(o *Output) any { return o.Data })},
+		"usage":     {cel.ObjectType(typeUsage), get(func(o *Output) any { return &o.Usage })},
+		"citations": {cel.ObjectType(typeCitations), get(func(o *Output) any { return &o.Citations })},
+	},
+	typeUsage: {
+		"inputTokens":         {cel.IntType, get(func(u *Usage) any { return u.InputTokens })},
+		"outputTokens":        {cel.IntType, get(func(u *Usage) any { return u.OutputTokens })},
+		"totalTokens":         {cel.IntType, get(func(u *Usage) any { return u.InputTokens + u.OutputTokens })},
+		"reasoningTokens":     {cel.IntType, get(func(u *Usage) any { return u.ReasoningTokens })},
+		"cacheReadTokens":     {cel.IntType, get(func(u *Usage) any { return u.CacheReadTokens })},
+		"cacheCreationTokens": {cel.IntType, get(func(u *Usage) any { return u.CacheCreationTokens })},
+		"cost": {cel.DynType, get(func(u *Usage) any {
+			if u.Cost == nil {
+				return nil
+			}
+			return *u.Cost
+		})},
+	},
+	typeCitations: {
+		"local": {cel.ListType(cel.StringType), get(func(c *Citations) any { return c.Local })},
+	},
+}
+
+// errNoObject is returned if an object has another type than the checker of expressions has found.
+var errNoObject = errors.New("there is no such object")
+
+// get returns a function that reads a field of an object.
+func get[T any](read func(*T) any) func(any) any {
+	return func(object any) any {
+		if o, ok := object.(*T); ok {
+			return read(o)
+		}
+		return errNoObject
+	}
+}
+
+// provider adds the types of an answer to the standard types.
+type provider struct{ *types.Registry }
+
+// FindStructType returns the type with this name.
+func (p provider) FindStructType(name string) (*types.Type, bool) {
+	if _, ok := fields[name]; ok {
+		return types.NewTypeTypeWithParam(types.NewObjectType(name)), true
+	}
+	return p.Registry.FindStructType(name)
+}
+
+// FindStructFieldNames returns the fields of a type.
+func (p provider) FindStructFieldNames(name string) ([]string, bool) {
+	if of, ok := fields[name]; ok {
+		return sortedNames(of), true
+	}
+	return p.Registry.FindStructFieldNames(name)
+}
+
+// FindStructFieldType returns the type of a field, and how to read it.
+func (p provider) FindStructFieldType(name, fieldName string) (*types.FieldType, bool) {
+	of, ok := fields[name]
+	if !ok {
+		return p.Registry.FindStructFieldType(name, fieldName)
+	}
+	f, ok := of[fieldName]
+	if !ok {
+		return nil, false
+	}
+	return &types.FieldType{
+		Type:  f.kind,
+		IsSet: func(object any) bool { return f.get(object) != nil },
+		GetFrom: func(object any) (any, error) {
+			value := f.get(object)
+			if err, failed := value.(error); failed {
+				return nil, err
+			}
+			return value, nil
+		},
+	}, true
+}
+
+func sortedNames(of map[string]field) []string {
+	names := make([]string, 0, len(of))
+	for name := range of {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// newEnv returns the environment of expressions: the standard functions of CEL and the variable output. It has no
+// function that reads a file, the network or the time.
+func newEnv() (*cel.Env, error) {
+	registry, err := types.NewRegistry()
+	if err != nil {
+		return nil, fmt.Errorf("failed to make the types of expressions: %w", err)
+	}
+	env, err := cel.NewCustomEnv(
+		withoutMatches(), boundedMatches(),
+		cel.CustomTypeAdapter(registry), cel.CustomTypeProvider(provider{registry}),
+		cel.Variable("output", cel.ObjectType(typeOutput)),
+		cel.CrossTypeNumericComparisons(true), cel.HomogeneousAggregateLiterals(),
+		cel.ParserExpressionSizeLimit(MaxExpression), cel.ParserRecursionLimit(maxDepth),
+		cel.ASTValidators(cel.ValidateComprehensionNestingLimit(maxNesting)),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("failed to make the environment of expressions: %w", err)
+	}
+	return env, nil
+}

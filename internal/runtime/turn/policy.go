@@ -1,0 +1,54 @@
+package turn
+
+import (
+	"github.com/capstan-dev/capstan/internal/runtime/finalize"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/outputpolicy"
+)
+
+// policies returns the output policies of the Turn, as its journal has them.
+func (r *run) policies() []outputpolicy.Policy {
+	if f := r.replayed.input; f != nil {
+		return f.outputPolicies()
+	}
+	return nil
+}
+
+// localCitations returns the local sources of an answer, as the result would list them.
+func (r *run) localCitations() []string {
+	if r.replayed.prepared == nil {
+		return nil
+	}
+	return finalize.LocalCitations(r.replayed.prepared.Sources)
+}
+
+// withhold fills in the violations of the newest answer, and removes the text of a result unless all enforced policies
+// are known to hold for it. A Turn that ends early, at its deadline for example, has a text that was not checked: its
+// expressions are evaluated here, but no model can be asked any more.
+func (r *run) withhold(result *Result) {
+	policies, last := r.policies(), r.replayed.loop.LastStep()
+	if len(policies) == 0 || last == nil {
+		return
+	}
+	check := r.replayed.loop.Check(last.Step)
+	if check == nil {
+		if result.Text == "" {
+			return
+		}
+		check = &loop.AnswerCheck{Findings: loop.Violations(r.life, policies,
+			r.replayed.loop.PolicyOutput(result.Text, r.output != nil, r.localCitations()))}
+		for i := range policies {
+			if p := &policies[i]; p.Prompt != "" {
+				check.Findings = append(check.Findings, loop.Finding{
+					Policy: p.Name, OnViolation: p.OnViolation, Unchecked: true, Rule: p.Rule(),
+				})
+			}
+		}
+	}
+	for _, f := range check.Findings {
+		result.Violations = append(result.Violations, PolicyViolation{f.Policy, f.OnViolation, f.Unchecked, f.Rule})
+	}
+	if result.Text != "" && check.Refused() {
+		result.Text, result.Withheld = "", true
+	}
+}

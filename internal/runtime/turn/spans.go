@@ -1,0 +1,323 @@
+package turn
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+)
+
+// Observer receives the parts of a Turn, for traces and metrics. Its methods must return at once, and must be safe for
+// concurrent use.
+type Observer interface {
+	// Observe receives a part once the journal has its end. The part and everything that it points to are valid only
+	// during the call, and must not be changed.
+	Observe(s *Span)
+	// Within returns the context for a request or a call, so that its adapter can name the part to the other side. key
+	// is the key of the part.
+	Within(ctx context.Context, key string) context.Context
+}
+
+// SpanKind is the kind of a part of a Turn.
+type SpanKind string
+
+// The kinds of parts. The Turn itself is not among them.
+const (
+	// SpanPreparation is the preparation of messages.
+	SpanPreparation SpanKind = "prepare"
+	// SpanStep is a step: its requests, and the calls of its reply.
+	SpanStep SpanKind = "step"
+	// SpanRequest is a request to a model.
+	SpanRequest SpanKind = "request"
+	// SpanApproval is the time from a request for approval to the decision.
+	SpanApproval SpanKind = "approval"
+	// SpanCall is a tool call, over all its attempts.
+	SpanCall SpanKind = "call"
+)
+
+// FailureInterrupted is the failure of a request that has no end, because its run was killed.
+const FailureInterrupted = "Interrupted"
+
+// Span is a part of a Turn that has ended. Its times are those of journal entries.
+//
+// A part that contains others, in this Turn or in the Turn of a sub-agent, is observed at the end of the Turn: a step,
+// and the call of a sub-agent. So a run that is killed leaves no part without its parent. Any other part is observed
+// when it ends. If a run is killed after the last entry of its Turn, the next run observes the end again.
+type Span struct {
+	Kind SpanKind
+	// Key identifies the part within the Turn, in all runs. Parent is the key of the part that contains it, or empty if
+	// that is the Turn.
+	Key, Parent string
+	Start, End  time.Time
+	// Step is the number of the step, from 1. It is 0 before the first step.
+	Step int
+	// Failure is the class of the failure, or empty.
+	Failure string
+	// Report describes the prompt, and Tags are the tags of its profile. They are set if Kind is SpanPreparation.
+	Report *prepare.Report
+	Tags   []string
+	// Request is the request to a model. Candidate is its model, or nil if the chain does not have it any more. Reply is
+	// the reply, and Failed the failure; both are nil if the request was interrupted. They are set if Kind is SpanRequest.
+	Request   *loop.Request
+	Candidate *loop.Candidate
+	Reply     *loop.Step
+	Failed    *loop.FailedRequest
+	// Intent is the newest intent of a call, and Result its end. They are set if Kind is SpanCall.
+	Intent *loop.Intent
+	Result *loop.CallResult
+	// Approval is the request for approval, and Decision the decision. They are set if Kind is SpanApproval.
+	Approval *loop.Approval
+	Decision *loop.Decision
+}
+
+// interval is the time of a part.
+type interval struct{ start, end time.Time }
+
+// callOf identifies a call.
+type callOf struct {
+	step int
+	id   string
+}
+
+// spans follows the journal of a Turn and reports its parts. The zero value, without an observer, reports nothing.
+type spans struct {
+	observer Observer
+	chain    []loop.Candidate
+	// preparing is the time at which this run began to prepare messages. It is zero if it has not.
+	preparing time.Time
+	// tags are the tags of the prompt.
+	tags []string
+	// request is the request without an end, or nil. begun is the time of its entry.
+	request *loop.Request
+	begun   time.Time
+	// steps are the times of the steps, from step 1. calls are those of the calls with an intent.
+	steps []interval
+	calls map[callOf]interval
+	// asides is the number of replies that are no steps.
+	asides int
+}
+
+// StepKey returns the key of a step, or that of the Turn for step 0.
+func StepKey(step int) string {
+	if step == 0 {
+		return ""
+	}
+	return fmt.Sprintf("step/%d", step)
+}
+
+// apply follows an entry that was folded into the state. fresh reports whether this run has appended the entry.
+func (s *spans) apply(e journal.Entry, state *replayed, fresh bool) {
+	if s.observer == nil {
+		return
+	}
+	emit := func(part *Span) {
+		if fresh {
+			s.observer.Observe(part)
+		}
+	}
+	l := &state.loop
+	switch e.Kind { //nolint:exhaustive // because the others neither begin nor end a part
+	case journal.PreparationInput:
+		s.tags = state.input.Input.Profile.Tags
+	case journal.Prepared:
+		emit(&Span{
+			Kind: SpanPreparation, Key: fmt.Sprintf("prepare/%d", e.Seq), Start: earlier(s.preparing, e.Time), End: e.Time,
+			Report: &state.prepared.Report, Tags: s.tags,
+		})
+		s.preparing = time.Time{}
+	case journal.ModelRequested:
+		s.interruptRequest(e, emit)
+		s.request, s.begun = &l.Requests[len(l.Requests)-1], e.Time
+		s.extend(s.request.Step, e.Time)
+	case journal.ModelFailed:
+		f := &l.FailedRequests[len(l.FailedRequests)-1]
+		r := cmp.Or(s.request, &loop.Request{Step: f.Step, Purpose: f.Purpose, Provider: f.Provider, Model: f.Model, Place: f.Place})
+		part := s.requestSpan(e, r)
+		part.Failed, part.Failure = f, string(f.Kind)
+		emit(part)
+	case journal.ModelReplied:
+		reply := s.newestReply(l)
+		r := cmp.Or(s.request, &loop.Request{Step: reply.Step, Purpose: reply.Purpose, Provider: reply.Provider, Model: reply.Model})
+		part := s.requestSpan(e, r)
+		part.Reply = reply
+		emit(part)
+	case journal.ToolIntended:
+		s.begin(&l.Intents[len(l.Intents)-1], e.Time)
+	case journal.ToolFinished:
+		if part := s.callSpan(&l.Finishes[len(l.Finishes)-1], l, e.Time); part != nil && part.Result.Spent == nil {
+			emit(part)
+		}
+	case journal.ApprovalDecided:
+		if part := s.approvalSpan(e, l); part != nil {
+			emit(part)
+		}
+	case journal.Finalized:
+		s.interruptRequest(e, s.observer.Observe)
+		s.end(l)
+	}
+}
+
+// earlier returns the earlier one of two times, of which the first may be zero.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// extend extends a step to a time.
+func (s *spans) extend(step int, to time.Time) {
+	const most = 10_000 // more than any limit of steps; a damaged entry must not use up the memory
+	if step < 1 || step > most {
+		return
+	}
+	for len(s.steps) < step {
+		s.steps = append(s.steps, interval{to, to})
+	}
+	s.steps[step-1].end = to
+}
+
+// interruptRequest reports the request without an end, if there is one. Its own end is not known.
+func (s *spans) interruptRequest(e journal.Entry, emit func(*Span)) {
+	if s.request == nil {
+		return
+	}
+	part := s.requestSpan(journal.Entry{Seq: e.Seq, Time: s.begun}, s.request)
+	part.Failure = FailureInterrupted
+	emit(part)
+}
+
+// requestSpan returns the part of a request that ends with an entry, and closes the request.
+func (s *spans) requestSpan(e journal.Entry, r *loop.Request) *Span {
+	part := &Span{
+		Kind: SpanRequest, Key: RequestKey(r.ID), Parent: StepKey(r.Step), Start: e.Time, End: e.Time, Step: r.Step, Request: r,
+		Candidate: s.candidate(r),
+	}
+	if s.request != nil {
+		part.Start = earlier(s.begun, e.Time)
+	}
+	if r.ID == "" { // nothing was sent, or an older version has sent it
+		part.Key = RequestKey(fmt.Sprint(e.Seq))
+	}
+	s.request = nil
+	s.extend(r.Step, e.Time)
+	return part
+}
+
+// RequestKey returns the key of a request with this ID.
+func RequestKey(id string) string { return "request/" + id }
+
+// candidate returns the model of a request.
+func (s *spans) candidate(r *loop.Request) *loop.Candidate {
+	for i := range s.chain {
+		if c := &s.chain[i]; c.ProviderName == r.Provider && c.Model == r.Model && (r.Place == 0 || r.Place == i+1) {
+			return c
+		}
+	}
+	return nil
+}
+
+// newestReply returns the reply that was folded in last.
+func (s *spans) newestReply(l *loop.State) *loop.Step {
+	if n := len(l.OtherReplies); n > s.asides {
+		s.asides = n
+		return &l.OtherReplies[n-1]
+	}
+	return l.LastStep()
+}
+
+// CallKey returns the key of a call.
+func CallKey(step int, callID string) string { return fmt.Sprintf("call/%d/%s", step, callID) }
+
+// begin follows the intent of a call. A repeated call began with its first intent.
+func (s *spans) begin(i *loop.Intent, at time.Time) {
+	of := callOf{i.Step, i.CallID}
+	if _, known := s.calls[of]; !known {
+		if s.calls == nil {
+			s.calls = map[callOf]interval{}
+		}
+		s.calls[of] = interval{at, at}
+	}
+	s.extend(i.Step, at)
+}
+
+// callSpan returns the part of a call that has ended. It returns nil for a call without an intent, which was not made.
+func (s *spans) callSpan(f *loop.CallResult, l *loop.State, at time.Time) *Span {
+	of := callOf{f.Step, f.CallID}
+	known, made := s.calls[of]
+	s.extend(f.Step, at)
+	if !made {
+		return nil
+	}
+	known.end = at
+	s.calls[of] = known
+	return s.callPart(f, l)
+}
+
+// callPart returns the part of a call whose times are known.
+func (s *spans) callPart(f *loop.CallResult, l *loop.State) *Span {
+	times := s.calls[callOf{f.Step, f.CallID}]
+	part := &Span{
+		Kind: SpanCall, Key: CallKey(f.Step, f.CallID), Parent: StepKey(f.Step), Start: earlier(times.start, times.end), End: times.end,
+		Step: f.Step, Intent: newestIntent(l, f), Result: f,
+	}
+	if f.Outcome != loop.Succeeded && f.Outcome != loop.Reused {
+		part.Failure = cmp.Or(string(f.Class), string(f.Outcome))
+	}
+	return part
+}
+
+// newestIntent returns the newest intent of a call.
+func newestIntent(l *loop.State, f *loop.CallResult) *loop.Intent {
+	for i := range slices.Backward(l.Intents) {
+		if n := &l.Intents[i]; n.Step == f.Step && n.CallID == f.CallID {
+			return n
+		}
+	}
+	return nil
+}
+
+// approvalSpan returns the part of a request for approval that was decided, or nil if there is no such request.
+func (s *spans) approvalSpan(e journal.Entry, l *loop.State) *Span {
+	var d loop.Decision
+	if err := json.Unmarshal(e.Payload, &d); err != nil {
+		return nil // the state has not accepted the entry either
+	}
+	for i := range slices.Backward(l.Approvals) {
+		a := &l.Approvals[i]
+		if a.Step != d.Step || a.CallID != d.CallID || a.Request != d.Request {
+			continue
+		}
+		s.extend(a.Step, e.Time)
+		part := &Span{
+			Kind: SpanApproval, Key: fmt.Sprintf("approval/%d", e.Seq), Parent: StepKey(a.Step), Start: earlier(a.Requested, e.Time),
+			End: e.Time, Step: a.Step, Approval: a, Decision: &d,
+		}
+		if !d.Approved {
+			part.Failure = "Denied"
+		}
+		return part
+	}
+	return nil
+}
+
+// end reports the parts that are reported at the end of the Turn.
+func (s *spans) end(l *loop.State) {
+	for i, times := range s.steps {
+		s.observer.Observe(&Span{
+			Kind: SpanStep, Key: StepKey(i + 1), Start: earlier(times.start, times.end), End: times.end, Step: i + 1,
+		})
+	}
+	for i := range l.Finishes {
+		f := &l.Finishes[i]
+		if _, made := s.calls[callOf{f.Step, f.CallID}]; made && f.Spent != nil {
+			s.observer.Observe(s.callPart(f, l))
+		}
+	}
+}

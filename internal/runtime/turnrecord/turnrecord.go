@@ -1,0 +1,170 @@
+// Package turnrecord defines the record that remains of a Turn that has ended: who asked which Agent, how the answer
+// was reached, and what it cost. A record contains no text of the conversation, so it may outlive its Turn.
+package turnrecord
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+const (
+	// MaxDetails is the maximum size of the details of a record, in bytes of JSON.
+	MaxDetails = 8 << 10
+	// MaxTools is the maximum number of tools in a record.
+	MaxTools = 64
+	// MaxModels is the maximum number of models in a record.
+	MaxModels = 16
+	// MaxLabels is the maximum number of labels in a record.
+	MaxLabels = 16
+	// MaxFeedback is the maximum number of people whose feedback a record keeps.
+	MaxFeedback = 16
+	// MaxComment is the maximum size of the comment of a feedback, in bytes.
+	MaxComment = 2 << 10
+)
+
+// About is the part of a record that is known before its Turn begins.
+type About struct {
+	// Agent is the name of the Agent.
+	Agent string `json:"agent,omitempty"`
+	// Labels are the selected labels of the Turn, at most MaxLabels.
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// Record is the record of one Turn.
+type Record struct {
+	// UID is the UID of the Turn, and the key of the record.
+	UID string `json:"uid"`
+	// Namespace and Turn are the namespace and the name of the Turn.
+	Namespace string `json:"namespace"`
+	Turn      string `json:"turn"`
+	// Agent is the name of the Agent. It is empty only if the Turn was deleted, and an older version had begun it.
+	Agent string `json:"agent,omitempty"`
+	// Session is the name of the Session, or empty.
+	Session string `json:"session,omitempty"`
+	// Requester is the user who asked for the Turn, or empty if it is not known.
+	Requester string `json:"requester,omitempty"`
+	// Reason is the reason of the Turn's condition Succeeded.
+	Reason string `json:"reason"`
+	// Completed is the time of the end, in UTC and to the microsecond.
+	Completed time.Time `json:"completed"`
+	Details
+	// Feedback is the feedback of people, oldest first, at most MaxFeedback. It is kept apart from the details.
+	Feedback []Feedback `json:"feedback,omitempty"`
+}
+
+// Details is the part of a record that a store keeps as JSON.
+type Details struct {
+	// Key and Strategy are those of the decision. They are empty for a Turn without an answer.
+	Key      string `json:"key,omitempty"`
+	Strategy string `json:"strategy,omitempty"`
+	// Tools are the names of the called tools, sorted, at most MaxTools.
+	Tools []string `json:"tools,omitempty"`
+	// PromptRenderHash and ContextHash are the hashes of the prompt and of the context.
+	PromptRenderHash string `json:"promptRenderHash,omitempty"`
+	ContextHash      string `json:"contextHash,omitempty"`
+	// Labels are the selected labels of the Turn, at most MaxLabels.
+	Labels map[string]string `json:"labels,omitempty"`
+	// Prompt identifies the prompt. It is nil if no prompt was made.
+	Prompt *Prompt `json:"prompt,omitempty"`
+	// Models are the models that were asked, in the order in which they were first asked, at most MaxModels.
+	Models []Model `json:"models,omitempty"`
+	// ElapsedMilliseconds is the time from the first entry of the journal to the end.
+	ElapsedMilliseconds int64 `json:"elapsedMilliseconds,omitempty"`
+	// TurnNumber is the number of the Turn in its Session, from 1, or 0 if it has none.
+	TurnNumber int64 `json:"turnNumber,omitempty"`
+	// Incomplete is true if parts were left out because they are not known or exceed MaxDetails.
+	Incomplete bool `json:"incomplete,omitempty"`
+}
+
+// Prompt identifies a version of a prompt.
+type Prompt struct {
+	// Profile is the name of the PromptProfile. ID, Version and Tags are those of its spec.
+	Profile string   `json:"profile"`
+	ID      string   `json:"id"`
+	Version string   `json:"version"`
+	Tags    []string `json:"tags,omitempty"`
+}
+
+// Model is the usage of one model, without the usage of sub-agents: their Turns have records of their own.
+type Model struct {
+	// Provider is the name of the ModelProvider.
+	Provider string      `json:"provider"`
+	Model    string      `json:"model"`
+	Usage    model.Usage `json:"usage"`
+	// Cost is the cost of Usage. It is nil if it is not known, which differs from a cost of zero.
+	Cost *Cost `json:"cost,omitempty"`
+}
+
+// Cost is an amount of money.
+type Cost struct {
+	// Amount is a decimal number.
+	Amount string `json:"amount"`
+	// Currency is an ISO 4217 code.
+	Currency string `json:"currency"`
+}
+
+// Feedback is what one person says about the answer of a Turn.
+type Feedback struct {
+	// User is the name of the person. A person has one feedback for a Turn: a new one replaces it.
+	User string `json:"user"`
+	// Score is a decimal number from 0 to 1, with at most four digits after the point.
+	Score string `json:"score"`
+	// Comment is a text of at most MaxComment bytes, or empty.
+	Comment string `json:"comment,omitempty"`
+	// Time is the time of the feedback, in UTC.
+	Time time.Time `json:"time"`
+}
+
+// ErrFull is returned for feedback that a record cannot keep.
+var ErrFull = fmt.Errorf("the record has the feedback of %d people, and keeps no more", MaxFeedback)
+
+// WithFeedback returns the feedback of a record after a person has given theirs. It returns ErrFull if
+// others have given feedback and the record keeps no more.
+func WithFeedback(all []Feedback, f Feedback) ([]Feedback, error) {
+	all = slices.DeleteFunc(slices.Clone(all), func(o Feedback) bool { return o.User == f.User })
+	if len(all) >= MaxFeedback {
+		return nil, ErrFull
+	}
+	return append(all, f), nil
+}
+
+// MarshalDetails returns the details as JSON of at most MaxDetails bytes. It leaves out parts if they are larger:
+// first labels, then tags, then tools, then models.
+func (r *Record) MarshalDetails() ([]byte, error) {
+	d := r.Details
+	d.Incomplete = d.Incomplete || len(d.Tools) > MaxTools || len(d.Models) > MaxModels || len(d.Labels) > MaxLabels
+	d.Tools, d.Models = d.Tools[:min(len(d.Tools), MaxTools)], d.Models[:min(len(d.Models), MaxModels)]
+	if len(d.Labels) > MaxLabels {
+		d.Labels = nil
+	}
+	for _, drop := range []func(){
+		func() {},
+		func() { d.Labels = nil },
+		func() {
+			if d.Prompt != nil {
+				p := *d.Prompt
+				p.Tags, d.Prompt = nil, &p
+			}
+		},
+		func() { d.Tools = nil },
+		func() { d.Models = d.Models[:min(len(d.Models), 4)] },
+		func() {
+			d = Details{ElapsedMilliseconds: d.ElapsedMilliseconds, TurnNumber: d.TurnNumber, Strategy: d.Strategy, Incomplete: true}
+		},
+	} {
+		drop()
+		data, err := json.Marshal(d)
+		if err != nil {
+			return nil, fmt.Errorf("failed to marshal the record of turn %q: %w", r.UID, err)
+		}
+		if len(data) <= MaxDetails {
+			return data, nil
+		}
+		d.Incomplete = true
+	}
+	return nil, fmt.Errorf("failed to marshal the record of turn %q: it has more than %d bytes", r.UID, MaxDetails)
+}

@@ -1,0 +1,175 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/prepare"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/internal/runtime/turncontext"
+	"github.com/capstan-dev/capstan/internal/store/postgres"
+	"github.com/capstan-dev/capstan/internal/store/postgres/postgrestest"
+)
+
+// turnsVariable is the variable with the number of Turns of TestBudgetEqualsUsage, for a larger run on request.
+const turnsVariable = "CAPSTAN_TEST_BUDGET_TURNS"
+
+// errKilled stands for the death of a process.
+var errKilled = errors.New("killed")
+
+// mortal is a store whose process is killed at an append: before the append, or after it.
+type mortal struct {
+	journal.Journal
+	mu    sync.Mutex
+	left  int // appends until the kill
+	after bool
+	kill  context.CancelCauseFunc
+}
+
+// Append appends, unless the process is killed.
+func (m *mortal) Append(ctx context.Context, uid string, entries ...journal.Entry) error {
+	m.mu.Lock()
+	m.left--
+	killed, after := m.left <= 0, m.left == 0 && m.after
+	m.mu.Unlock()
+	if killed && !after {
+		m.kill(errKilled)
+		return errKilled
+	}
+	err := m.Journal.Append(ctx, uid, entries...)
+	if killed {
+		m.kill(errKilled)
+		return errKilled
+	}
+	return err
+}
+
+// talkative is a model that needs one to three tokens for each reply, fails from time to time, and sometimes reports a
+// million tokens.
+type talkative struct{}
+
+// Generate returns a reply or an error.
+func (talkative) Generate(context.Context, *model.Request) (*model.Reply, error) {
+	used := model.Usage{InputTokens: 5 + rand.Int64N(20), OutputTokens: 1 + rand.Int64N(3)}
+	switch rand.IntN(10) {
+	case 0:
+		return nil, &model.Error{Kind: model.Overloaded, Message: "busy", Usage: used}
+	case 1:
+		used.OutputTokens = 1_000_000
+	}
+	return &model.Reply{Text: "Fine.", FinishReason: model.FinishStop, Usage: used}, nil
+}
+
+// TestBudgetEqualsUsage runs many Turns on two executors that share a database, and kills each run at a random append of
+// its first epochs, before or after the append. The other executor continues the Turn. In the end, the Budget equals the
+// sum of the usage of all Turns, and nothing is reserved.
+func TestBudgetEqualsUsage(t *testing.T) {
+	turns := 60
+	if n, err := strconv.Atoi(os.Getenv(turnsVariable)); err == nil {
+		turns = n
+	}
+	databaseURL := postgrestest.Database(t)
+	stores := []*postgres.Store{openAt(t, databaseURL), openAt(t, databaseURL)}
+	million := decimal.NewFromInt(1_000_000)
+	million = million.Div(decimal.NewFromInt(10))
+	rule := budget.Rule{
+		UID: "all", Name: "all", Unit: budget.Month, Zone: time.UTC, Currency: "USD",
+		Limits: budget.Limits{Tokens: new(int64(1 << 40)), Cost: new(decimal.NewFromInt(1 << 40))},
+	}
+	other := rule
+	other.UID, other.Name, other.Currency = "other", "other", "EUR"
+	other.Limits = budget.Limits{}
+	input := func(uid string, epoch int64) *turn.Input {
+		return &turn.Input{
+			UID: uid, Epoch: epoch, Timeout: time.Minute, Limit: time.Minute,
+			Preparation: func(context.Context) (prepare.Input, error) {
+				return prepare.Input{
+					Agent: prepare.Agent{Name: "helper"}, Now: noon, Turn: prepare.Turn{Name: uid, Message: "What is new?"},
+					Profile: prepare.Profile{
+						Name: "p", ID: "p", Version: "1.0.0", Identity: &turncontext.Identity{SystemPrompt: "Be brief."},
+					},
+				}, nil
+			},
+			Config: loop.Config{
+				Limits:  loop.Limits{MaxSteps: 6, MaxToolCalls: 5, MaxDescendants: 5},
+				Budgets: func() []budget.Rule { return []budget.Rule{rule, other} },
+				Chain: []loop.Candidate{{
+					ProviderName: "p", Model: "m", Provider: talkative{}, MaxOutputTokens: 100,
+					Retry:   loop.Retry{MaxAttempts: 20, InitialBackoff: time.Millisecond, MaxBackoff: time.Millisecond},
+					Pricing: &model.Pricing{Currency: "USD", Input: million, Output: million, CacheRead: million},
+				}},
+			},
+		}
+	}
+	var mu sync.Mutex
+	var sum int64
+	kills := 0
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, 16)
+	for i := range turns {
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			for epoch := int64(1); ; epoch++ {
+				ctx, kill := context.WithCancelCause(t.Context())
+				m := &mortal{Journal: stores[(int64(i)+epoch)%2], left: 1 << 30, kill: kill}
+				if epoch <= 4 {
+					m.left, m.after = 1+rand.IntN(6), rand.IntN(2) == 0
+				}
+				engine := &turn.Engine{Journal: m, Now: func() time.Time { return noon }}
+				result, err := engine.Run(ctx, input(fmt.Sprintf("turn-%d", i), epoch))
+				kill(nil)
+				mu.Lock()
+				if err == nil {
+					for _, s := range result.Spent {
+						sum += s.Usage.InputTokens + s.Usage.OutputTokens
+					}
+				} else {
+					kills++
+				}
+				mu.Unlock()
+				if err == nil {
+					return
+				}
+				if !errors.Is(err, errKilled) {
+					t.Errorf("turn %d: %v", i, err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	accounts, err := stores[0].Accounts(t.Context(), noon)
+	if err != nil || len(accounts) != 2 {
+		t.Fatalf("Accounts: %+v, %v; want two", accounts, err)
+	}
+	for _, a := range accounts {
+		cost := decimal.NewFromInt(sum).Div(decimal.NewFromInt(10))
+		if a.Budget == "other" {
+			cost = decimal.Zero
+		}
+		if a.Tokens != sum || !a.Cost.Equal(cost) || a.Turns != int64(turns) || a.ReservedTokens != 0 || !a.ReservedCost.IsZero() {
+			t.Errorf("account: %+v; want %d Turns, %d tokens, cost %s and nothing reserved", a, turns, sum, cost)
+		}
+	}
+	if kills < turns/3 {
+		t.Errorf("%d runs were killed, want far more", kills)
+	}
+	t.Logf("%d Turns, %d killed runs, %d tokens", turns, kills, sum)
+}
+
+// noon is the time of these tests.
+var noon = time.Date(2026, 6, 11, 12, 0, 0, 0, time.UTC)

@@ -1,0 +1,198 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// changesLedger reports whether an append changes the ledger of budgets.
+func changesLedger(entries []journal.Entry) bool {
+	return slices.ContainsFunc(entries, func(e journal.Entry) bool { return e.Ledger != nil })
+}
+
+// writeWithLedger executes the statement of an append and its effects on the ledger in one transaction. The row of the
+// journal is locked first, and then the accounts in a fixed order, so that two appends cannot deadlock. It returns a
+// *budget.Refusal, and changes nothing, if budgets do not allow the entries.
+func (s *Store) writeWithLedger(ctx context.Context, uid string, entries []journal.Entry, query string, args []any) (
+	refused bool, err error,
+) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", errNoConnection, err)
+	}
+	defer conn.Release()
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, query, args...)
+		s.unmarked.Store(true) // also after an error: the server may have executed the statement
+		if err != nil {
+			return err
+		}
+		if refused = tag.RowsAffected() == 0; refused {
+			return nil
+		}
+		for _, e := range entries {
+			if e.Ledger == nil {
+				continue
+			}
+			if err := budget.Apply(&ledger{ctx, tx}, uid, e.Ledger); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return refused, err
+}
+
+// closeHolds charges the open reservations of Turns that no run continues.
+func (s *Store) closeHolds(ctx context.Context, uids []string) error {
+	turns, err := read(ctx, s, func(row pgx.CollectableRow) (turn string, err error) {
+		return turn, row.Scan(&turn)
+	}, `SELECT DISTINCT turn_uid FROM capstan_budget_hold WHERE turn_uid = ANY($1)`, uids)
+	if err != nil {
+		return err
+	}
+	for _, turn := range turns {
+		err := s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+			return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+				// An append of a run that has not stopped yet locks this row, too.
+				if _, err := tx.Exec(ctx, `SELECT 1 FROM capstan_turn WHERE turn_uid = $1 FOR UPDATE`, turn); err != nil {
+					return err
+				}
+				return budget.Apply(&ledger{ctx, tx}, turn, &budget.Change{})
+			})
+		})
+		if err != nil {
+			return fmt.Errorf("failed to close the reservations of %q: %w", turn, err)
+		}
+	}
+	return nil
+}
+
+// ledger is the ledger within a transaction.
+type ledger struct {
+	ctx context.Context //nolint:containedctx // because budget.Apply has none, and a ledger lives as long as one call
+	tx  pgx.Tx
+}
+
+// Holds returns the open reservations of a Turn.
+func (l *ledger) Holds(turn string) ([]budget.Hold, error) {
+	rows, err := l.tx.Query(l.ctx, `SELECT budget_uid, start_at, end_at, currency, tokens, cost, unknown_tokens, unknown_cost,
+		unknown_currency FROM capstan_budget_hold WHERE turn_uid = $1`, turn)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h budget.Hold, err error) {
+		return h, row.Scan(&h.Budget, &h.Start, &h.End, &h.Currency, &h.Tokens, &h.Cost, &h.Unknown.Tokens, &h.Unknown.Cost,
+			&h.Unknown.Currency)
+	})
+}
+
+// Lock creates accounts that do not exist, and locks all in the order of their keys, which is that of budget.Apply.
+func (l *ledger) Lock(keys []budget.Key) ([]budget.Account, error) {
+	var c accountColumns
+	for _, k := range keys {
+		c.uids, c.starts, c.ends = append(c.uids, k.Budget), append(c.starts, k.Start), append(c.ends, k.End)
+	}
+	if _, err := l.tx.Exec(l.ctx, `INSERT INTO capstan_budget (budget_uid, start_at, end_at)
+		SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[]) ON CONFLICT DO NOTHING`, c.uids, c.starts, c.ends); err != nil {
+		return nil, err
+	}
+	rows, err := l.tx.Query(l.ctx, `SELECT `+columnsOfAccount+` FROM capstan_budget AS b
+		JOIN unnest($1::text[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS k (uid, start_at, end_at, place)
+			ON b.budget_uid = k.uid AND b.start_at = k.start_at AND b.end_at = k.end_at
+		ORDER BY k.place FOR UPDATE OF b`, c.uids, c.starts, c.ends)
+	if err != nil {
+		return nil, err
+	}
+	accounts, err := pgx.CollectRows(rows, scanAccount)
+	if err == nil && len(accounts) != len(keys) {
+		err = errors.New("accounts of budgets are being deleted") // the caller appends again
+	}
+	return accounts, err
+}
+
+// accountColumns holds columns of accounts.
+type accountColumns struct {
+	uids                                            []string
+	starts, ends, turns, tokens, unpriced, reserved []int64
+	costs, reservedCosts                            []string
+}
+
+// Write replaces accounts and the open reservations of a Turn.
+func (l *ledger) Write(turn string, accounts []budget.Account, holds []budget.Hold) error {
+	var c accountColumns
+	for _, a := range accounts {
+		c.uids, c.starts, c.ends = append(c.uids, a.Budget), append(c.starts, a.Start), append(c.ends, a.End)
+		c.turns, c.tokens, c.unpriced = append(c.turns, a.Turns), append(c.tokens, a.Tokens), append(c.unpriced, a.Unpriced)
+		c.costs, c.reserved = append(c.costs, a.Cost.String()), append(c.reserved, a.ReservedTokens)
+		c.reservedCosts = append(c.reservedCosts, a.ReservedCost.String())
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(`UPDATE capstan_budget AS b SET turns = n.turns, tokens = n.tokens, cost = n.cost, unpriced = n.unpriced,
+			reserved_tokens = n.reserved_tokens, reserved_cost = n.reserved_cost
+		FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[], $8::bigint[], $9::text[])
+			AS n (`+namesOfAccount+`)
+		WHERE b.budget_uid = n.budget_uid AND b.start_at = n.start_at AND b.end_at = n.end_at`,
+		c.uids, c.starts, c.ends, c.turns, c.tokens, c.costs, c.unpriced, c.reserved, c.reservedCosts)
+	batch.Queue(`DELETE FROM capstan_budget_hold WHERE turn_uid = $1`, turn)
+	for _, h := range holds {
+		batch.Queue(`INSERT INTO capstan_budget_hold VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`, turn, h.Budget, h.Start, h.End,
+			h.Currency, h.Tokens, h.Cost.String(), h.Unknown.Tokens, h.Unknown.Cost.String(), h.Unknown.Currency)
+	}
+	return l.tx.SendBatch(l.ctx, batch).Close()
+}
+
+const (
+	// namesOfAccount are the names of the columns of an account, and columnsOfAccount the same in a query.
+	namesOfAccount   = `budget_uid, start_at, end_at, turns, tokens, cost, unpriced, reserved_tokens, reserved_cost`
+	columnsOfAccount = `b.budget_uid, b.start_at, b.end_at, b.turns, b.tokens, b.cost, b.unpriced, b.reserved_tokens, b.reserved_cost`
+)
+
+// scanAccount reads the columns of an account.
+func scanAccount(row pgx.CollectableRow) (a budget.Account, err error) {
+	return a, row.Scan(&a.Budget, &a.Start, &a.End, &a.Turns, &a.Tokens, &a.Cost, &a.Unpriced, &a.ReservedTokens, &a.ReservedCost)
+}
+
+// Accounts returns the accounts whose period contains a time.
+func (s *Store) Accounts(ctx context.Context, at time.Time) ([]budget.Account, error) {
+	return read(ctx, s, scanAccount,
+		`SELECT `+columnsOfAccount+` FROM capstan_budget AS b WHERE b.end_at > $1 AND b.start_at <= $1`, at.Unix())
+}
+
+// ForgetBudgets deletes everything about budgets.
+func (s *Store) ForgetBudgets(ctx context.Context, uids ...string) error {
+	for some := range slices.Chunk(uids, retireAtOnce) {
+		if err := s.dropAccounts(ctx, `budget_uid = ANY($1)`, some); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// EndPeriods deletes the accounts of periods that ended before a time.
+func (s *Store) EndPeriods(ctx context.Context, before time.Time) error {
+	return s.dropAccounts(ctx, `end_at < $1`, before.Unix())
+}
+
+// dropAccounts deletes accounts, and then the reservations in them. A reservation without an account is harmless: its
+// request creates the account again when it ends.
+func (s *Store) dropAccounts(ctx context.Context, condition string, arg any) error {
+	for _, table := range []string{"capstan_budget", "capstan_budget_hold"} {
+		err := s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
+			_, err := s.pool.Exec(ctx, `DELETE FROM `+table+` WHERE `+condition, arg)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,223 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// recordColumns are the columns that a record fills when it is added.
+const recordColumns = `uid, namespace, turn, agent, session, requester, reason, completed, details`
+
+// recordArgs returns the values of recordColumns.
+func recordArgs(r *turnrecord.Record) ([]any, error) {
+	details, err := r.MarshalDetails()
+	if err != nil {
+		return nil, err
+	}
+	return []any{r.UID, r.Namespace, r.Turn, r.Agent, r.Session, r.Requester, r.Reason, r.Completed, details}, nil
+}
+
+// withRecord adds the record of a Turn that ends with one of the entries to the statement of an append. So the record
+// is written if and only if the entries are. Entries without a record leave the statement unchanged.
+func withRecord(query string, args []any, entries []journal.Entry) (string, []any, error) {
+	for _, e := range entries {
+		if e.TurnRecord == nil {
+			continue
+		}
+		values, err := recordArgs(e.TurnRecord)
+		if err != nil {
+			return "", nil, err
+		}
+		places := make([]string, len(values))
+		for i := range values {
+			places[i] = fmt.Sprintf("$%d", len(args)+i+1)
+		}
+		places[7], places[8] = places[7]+"::timestamptz", places[8]+"::bytea"
+		head, tail, _ := strings.Cut(query, ", kept AS (")
+		return head + ", recorded AS (INSERT INTO capstan_record (" + recordColumns + ") SELECT " + strings.Join(places, ", ") +
+			" FROM head ON CONFLICT DO NOTHING), kept AS (" + tail, append(args, values...), nil
+	}
+	return query, args, nil
+}
+
+// AddRecords adds records in one transaction.
+func (s *Store) AddRecords(ctx context.Context, records ...turnrecord.Record) (added int, err error) {
+	batch := func() (*pgx.Batch, error) {
+		b := &pgx.Batch{}
+		for i := range records {
+			values, err := recordArgs(&records[i])
+			if err != nil {
+				return nil, err
+			}
+			b.Queue(`INSERT INTO capstan_record (`+recordColumns+`) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING`,
+				values...)
+		}
+		return b, nil
+	}
+	if len(records) == 0 {
+		return 0, nil
+	}
+	err = s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+		b, err := batch()
+		if err != nil {
+			return err
+		}
+		added = 0
+		results := s.pool.SendBatch(ctx, b)
+		for range records {
+			tag, err := results.Exec()
+			if err != nil {
+				return errors.Join(err, results.Close())
+			}
+			added += int(tag.RowsAffected())
+		}
+		return results.Close()
+	})
+	if err != nil {
+		return 0, err
+	}
+	return added, nil
+}
+
+// Unrecorded returns the UIDs without a record. It takes at most a minute.
+func (s *Store) Unrecorded(ctx context.Context, uids []string) ([]string, error) {
+	return read(ctx, s, pgx.RowTo[string], `SELECT u FROM unnest($1::text[]) AS u
+		WHERE NOT EXISTS (SELECT FROM capstan_record WHERE uid = u)`, uids)
+}
+
+// where collects the conditions of a query with their arguments.
+type where struct {
+	text string
+	args []any
+}
+
+// add adds a condition, in which each %d stands for the number of one argument.
+func (w *where) add(condition string, args ...any) {
+	numbers := make([]any, len(args))
+	for i := range args {
+		numbers[i] = len(w.args) + i + 1
+	}
+	w.text += " AND " + fmt.Sprintf(condition, numbers...)
+	w.args = append(w.args, args...)
+}
+
+// whereSelected returns the conditions of a selector.
+func whereSelected(s store.RecordSelector) *where {
+	w := &where{text: "true"}
+	for column, value := range s.Conditions {
+		w.add(column+" = $%d", value)
+	}
+	return w
+}
+
+// Records returns a page of records. It takes at most a minute.
+func (s *Store) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+	w := whereSelected(q.RecordSelector)
+	if !q.Since.IsZero() {
+		w.add("completed >= $%d", q.Since)
+	}
+	if !q.Until.IsZero() {
+		w.add("completed < $%d", q.Until)
+	}
+	if q.After.UID != "" {
+		w.add(`(completed, uid COLLATE "C") < ($%d, $%d)`, q.After.Completed, q.After.UID)
+	}
+	limit := store.MaxRecords
+	if q.Limit > 0 {
+		limit = min(limit, q.Limit)
+	}
+	return read(ctx, s, func(row pgx.CollectableRow) (r turnrecord.Record, err error) {
+		var details, feedback []byte
+		if err := row.Scan(&r.UID, &r.Namespace, &r.Turn, &r.Agent, &r.Session, &r.Requester, &r.Reason, &r.Completed, &details,
+			&feedback); err != nil {
+			return r, err
+		}
+		r.Completed = r.Completed.UTC()
+		if err := errors.Join(json.Unmarshal(details, &r.Details), json.Unmarshal(feedback, &r.Feedback)); err != nil {
+			return r, fmt.Errorf("failed to read the record of turn %q: %w", r.UID, err)
+		}
+		return r, nil
+	}, `SELECT `+recordColumns+`, feedback FROM capstan_record WHERE `+w.text+
+		fmt.Sprintf(` ORDER BY completed DESC, uid COLLATE "C" DESC LIMIT %d`, limit), w.args...)
+}
+
+// deleteRecords deletes up to limit records for which conditions hold, oldest first.
+func (s *Store) deleteRecords(ctx context.Context, limit int, w *where) (deleted int, err error) {
+	err = s.retryOnce(ctx, readTimeout, func(ctx context.Context) error {
+		tag, err := s.pool.Exec(ctx, `DELETE FROM capstan_record WHERE uid IN (SELECT uid FROM capstan_record WHERE `+w.text+
+			fmt.Sprintf(` ORDER BY completed, uid COLLATE "C" LIMIT %d)`, max(limit, 0)), w.args...)
+		deleted = int(tag.RowsAffected())
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return deleted, nil
+}
+
+// PurgeRecords deletes old records. It takes at most a minute.
+func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (int, error) {
+	w := &where{text: "true"}
+	w.add("completed < $%d", before)
+	return s.deleteRecords(ctx, limit, w)
+}
+
+// TrimRecords deletes the oldest records of the namespace that has the most. It takes at most two minutes.
+func (s *Store) TrimRecords(ctx context.Context, most, limit int) (int, error) {
+	type row struct {
+		Namespace string
+		Records   int
+	}
+	found, err := read(ctx, s, pgx.RowToStructByPos[row],
+		`SELECT namespace, count(*)::bigint FROM capstan_record GROUP BY namespace ORDER BY 2 DESC LIMIT 1`)
+	if err != nil || len(found) == 0 || found[0].Records <= most {
+		return 0, err
+	}
+	return s.deleteRecords(ctx, min(limit, found[0].Records-most), whereSelected(store.RecordSelector{Namespace: found[0].Namespace}))
+}
+
+// DeleteRecords deletes selected records. It takes at most a minute.
+func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, limit int) (int, error) {
+	return s.deleteRecords(ctx, limit, whereSelected(sel))
+}
+
+// AddFeedback adds feedback in one transaction, which holds the record meanwhile. It takes at most 10 s.
+func (s *Store) AddFeedback(ctx context.Context, namespace, turn string, f turnrecord.Feedback) error {
+	return s.retryOnce(ctx, appendTimeout, func(ctx context.Context) error {
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			var uid string
+			var text []byte
+			err := tx.QueryRow(ctx, `SELECT uid, feedback FROM capstan_record WHERE namespace = $1 AND turn = $2
+				ORDER BY completed DESC, uid COLLATE "C" DESC LIMIT 1 FOR UPDATE`, namespace, turn).Scan(&uid, &text)
+			if errors.Is(err, pgx.ErrNoRows) {
+				return store.ErrNoRecord
+			}
+			if err != nil {
+				return err
+			}
+			var all []turnrecord.Feedback
+			if err := json.Unmarshal(text, &all); err != nil {
+				return err
+			}
+			if all, err = turnrecord.WithFeedback(all, f); err != nil {
+				return err
+			}
+			data, err := json.Marshal(all)
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, `UPDATE capstan_record SET feedback = $2 WHERE uid = $1`, uid, data)
+			return err
+		})
+	})
+}

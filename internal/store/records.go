@@ -1,0 +1,120 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+)
+
+// ErrNoRecord is returned if a Turn has no record.
+var ErrNoRecord = errors.New("there is no record of the turn")
+
+// Records keeps one record of each Turn that has ended, also after the journal of the Turn was purged. An append with
+// the end of a Turn stores the record of that Turn: see journal.Entry.
+type Records interface {
+	// AddRecords adds records of Turns that ended without an entry in a journal. A record is added once: one of a Turn
+	// that has a record already is ignored. It returns the number of added records.
+	AddRecords(ctx context.Context, records ...turnrecord.Record) (added int, err error)
+
+	// Unrecorded returns those UIDs that have no record, in any order.
+	Unrecorded(ctx context.Context, uids []string) ([]string, error)
+
+	// Records returns the records that a query selects, newest first, at most MaxRecords.
+	Records(ctx context.Context, q RecordQuery) ([]turnrecord.Record, error)
+
+	// PurgeRecords deletes up to limit records of Turns that ended before a time, oldest first. It returns the number
+	// of deleted records, even with an error; fewer than limit means that there are no more.
+	PurgeRecords(ctx context.Context, before time.Time, limit int) (purged int, err error)
+
+	// TrimRecords deletes up to limit records of the namespace that has the most, oldest first, as long as it has
+	// more than most. It returns the number of deleted records, even with an error; 0 means that no namespace has
+	// more than most.
+	TrimRecords(ctx context.Context, most, limit int) (trimmed int, err error)
+
+	// DeleteRecords deletes up to limit records that a selector selects. It returns the number of deleted records,
+	// even with an error; fewer than limit means that there are no more.
+	DeleteRecords(ctx context.Context, s RecordSelector, limit int) (deleted int, err error)
+
+	// AddFeedback adds feedback to the newest record of a Turn, given by its namespace and name, and replaces earlier
+	// feedback of the same person. It returns ErrNoRecord if there is no record, and another error if the record
+	// keeps no more feedback.
+	AddFeedback(ctx context.Context, namespace, turn string, f turnrecord.Feedback) error
+}
+
+// MaxRecords is the maximum number of records that Records returns.
+const MaxRecords = 500
+
+// RecordQuery selects records and a page of them.
+type RecordQuery struct {
+	RecordSelector
+	// Since and Until limit the time of the end: Since is included, and Until is not. A zero time is no limit.
+	Since, Until time.Time
+	// After is the position of the last record of the page before. The zero value selects the first page.
+	After RecordPosition
+	// Limit is the maximum number of records; 0 or more than MaxRecords means MaxRecords.
+	Limit int
+}
+
+// RecordPosition is the position of a record in the order of Records.
+type RecordPosition struct {
+	Completed time.Time
+	UID       string
+}
+
+// PositionOf returns the position of a record.
+func PositionOf(r *turnrecord.Record) RecordPosition { return RecordPosition{r.Completed, r.UID} }
+
+// RecordSelector selects records by their fields. An empty field selects any value.
+type RecordSelector struct {
+	Namespace, Turn, Agent, Session, Requester string
+}
+
+// Selects reports whether the selector selects a record.
+func (s RecordSelector) Selects(r *turnrecord.Record) bool {
+	is := func(want, got string) bool { return want == "" || want == got }
+	return is(s.Namespace, r.Namespace) && is(s.Turn, r.Turn) && is(s.Agent, r.Agent) && is(s.Session, r.Session) &&
+		is(s.Requester, r.Requester)
+}
+
+// Conditions yields the columns that the selector limits, with their values.
+func (s RecordSelector) Conditions(yield func(column, value string) bool) {
+	for _, c := range []struct{ column, value string }{
+		{"namespace", s.Namespace},
+		{"turn", s.Turn},
+		{"agent", s.Agent},
+		{"session", s.Session},
+		{"requester", s.Requester},
+	} {
+		if c.value != "" && !yield(c.column, c.value) {
+			return
+		}
+	}
+}
+
+// AllRecords yields all records that a query selects, page by page. No query is open while the consumer works.
+func AllRecords(ctx context.Context, s interface {
+	Records(ctx context.Context, q RecordQuery) ([]turnrecord.Record, error)
+}, q RecordQuery,
+) func(yield func(*turnrecord.Record, error) bool) {
+	return func(yield func(*turnrecord.Record, error) bool) {
+		q.Limit = MaxRecords
+		for {
+			page, err := s.Records(ctx, q)
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for i := range page {
+				if !yield(&page[i], nil) {
+					return
+				}
+			}
+			if len(page) < MaxRecords {
+				return
+			}
+			q.After = PositionOf(&page[len(page)-1])
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/journal"
+)
+
+// applyLedger applies the effects of entries on the ledger. refusal is not nil if budgets do not allow them; then the
+// ledger is unchanged.
+func (t *tx) applyLedger(uid string, entries []journal.Entry) (refusal *budget.Refusal, err error) {
+	for _, e := range entries {
+		if e.Ledger == nil {
+			continue
+		}
+		err := budget.Apply(ledger{t}, uid, e.Ledger)
+		if refusal, refused := errors.AsType[*budget.Refusal](err); refused {
+			return refusal, nil // budget.Apply has written nothing
+		}
+		if err != nil {
+			return nil, fmt.Errorf("failed to change the ledger of budgets: %w", err)
+		}
+	}
+	return nil, nil //nolint:nilnil // because nothing is refused
+}
+
+// closeHolds charges the open reservations of Turns that no run continues.
+func (t *tx) closeHolds(uids []string) error {
+	for _, uid := range uids {
+		if err := budget.Apply(ledger{t}, uid, &budget.Change{}); err != nil {
+			return fmt.Errorf("failed to close the reservations of %q: %w", uid, err)
+		}
+	}
+	return nil
+}
+
+// ledger is the ledger within a transaction of the writer, which is the only one.
+type ledger struct{ *tx }
+
+// Holds returns the open reservations of a Turn.
+func (l ledger) Holds(turn string) (holds []budget.Hold, err error) {
+	//nolint:noctx // because the transaction carries the context
+	rows, err := l.Query(`SELECT budget_uid, start_at, end_at, currency, tokens, cost, unknown_tokens, unknown_cost, unknown_currency
+		FROM budget_hold WHERE turn_uid = ?`, turn)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
+	for rows.Next() {
+		var h budget.Hold
+		if err := rows.Scan(&h.Budget, &h.Start, &h.End, &h.Currency, &h.Tokens, &h.Cost, &h.Unknown.Tokens, &h.Unknown.Cost,
+			&h.Unknown.Currency); err != nil {
+			return nil, err
+		}
+		holds = append(holds, h)
+	}
+	return holds, rows.Err()
+}
+
+// Lock returns accounts.
+func (l ledger) Lock(keys []budget.Key) ([]budget.Account, error) {
+	accounts := make([]budget.Account, len(keys))
+	for i, k := range keys {
+		//nolint:noctx // because the transaction carries the context
+		row := l.QueryRow(`SELECT `+accountColumns+` FROM budget WHERE budget_uid = ? AND start_at = ? AND end_at = ?`,
+			k.Budget, k.Start, k.End)
+		err := scanAccount(row, &accounts[i])
+		if errors.Is(err, sql.ErrNoRows) {
+			accounts[i].Key, err = k, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return accounts, nil
+}
+
+// Write replaces accounts and the open reservations of a Turn.
+func (l ledger) Write(turn string, accounts []budget.Account, holds []budget.Hold) error {
+	for _, a := range accounts {
+		if _, err := l.exec(`INSERT OR REPLACE INTO budget (`+accountColumns+`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			a.Budget, a.Start, a.End, a.Turns, a.Tokens, a.Cost.String(), a.Unpriced,
+			a.ReservedTokens, a.ReservedCost.String()); err != nil {
+			return err
+		}
+	}
+	if _, err := l.exec(`DELETE FROM budget_hold WHERE turn_uid = ?`, turn); err != nil {
+		return err
+	}
+	for _, h := range holds {
+		if _, err := l.exec(`INSERT INTO budget_hold VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, turn, h.Budget, h.Start, h.End, h.Currency,
+			h.Tokens, h.Cost.String(), h.Unknown.Tokens, h.Unknown.Cost.String(), h.Unknown.Currency); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accountColumns are the columns of an account, in the order of scanAccount.
+const accountColumns = `budget_uid, start_at, end_at, turns, tokens, cost, unpriced, reserved_tokens, reserved_cost`
+
+// scanAccount reads the columns of an account.
+func scanAccount(row interface{ Scan(into ...any) error }, a *budget.Account) error {
+	var cost, reserved decimal.Decimal
+	err := row.Scan(&a.Budget, &a.Start, &a.End, &a.Turns, &a.Tokens, &cost, &a.Unpriced, &a.ReservedTokens, &reserved)
+	a.Cost, a.ReservedCost = cost, reserved
+	return err
+}
+
+// Accounts returns the accounts whose period contains a time.
+func (s *Store) Accounts(ctx context.Context, at time.Time) (accounts []budget.Account, err error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT `+accountColumns+` FROM budget WHERE end_at > ? AND start_at <= ?`, at.Unix(), at.Unix())
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
+	for rows.Next() {
+		var a budget.Account
+		if err := scanAccount(rows, &a); err != nil {
+			return nil, err
+		}
+		accounts = append(accounts, a)
+	}
+	return accounts, s.failed(rows.Err())
+}
+
+// ForgetBudgets deletes everything about budgets.
+func (s *Store) ForgetBudgets(ctx context.Context, uids ...string) error {
+	for some := range slices.Chunk(uids, retireAtOnce) {
+		if err := s.change(ctx, func(t *tx) error {
+			for _, uid := range some {
+				for _, table := range []string{"budget", "budget_hold"} {
+					if _, err := t.exec(`DELETE FROM `+table+` WHERE budget_uid = ?`, uid); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// EndPeriods deletes the accounts of periods that ended before a time.
+func (s *Store) EndPeriods(ctx context.Context, before time.Time) error {
+	return s.change(ctx, func(t *tx) error {
+		for _, table := range []string{"budget", "budget_hold"} {
+			if _, err := t.exec(`DELETE FROM `+table+` WHERE end_at < ?`, before.Unix()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

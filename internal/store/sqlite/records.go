@@ -1,0 +1,192 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+	"github.com/capstan-dev/capstan/internal/store"
+)
+
+// addRecord adds a record, unless its Turn has one.
+func (t *tx) addRecord(r *turnrecord.Record) (added int64, err error) {
+	details, err := r.MarshalDetails()
+	if err != nil {
+		return 0, err
+	}
+	return t.exec(`INSERT INTO turn_record (uid, namespace, turn, agent, session, requester, reason, completed, details)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+		r.UID, r.Namespace, r.Turn, r.Agent, r.Session, r.Requester, r.Reason, r.Completed.UnixMicro(), string(details))
+}
+
+// AddRecords adds records in one transaction.
+func (s *Store) AddRecords(ctx context.Context, records ...turnrecord.Record) (added int, err error) {
+	if len(records) == 0 {
+		return 0, nil
+	}
+	err = s.change(ctx, func(t *tx) error {
+		added = 0
+		for i := range records {
+			n, err := t.addRecord(&records[i])
+			if err != nil {
+				return err
+			}
+			added += int(n)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return added, nil
+}
+
+// Unrecorded returns the UIDs without a record.
+func (s *Store) Unrecorded(ctx context.Context, uids []string) ([]string, error) {
+	list, err := json.Marshal(uids)
+	if err != nil {
+		return nil, err
+	}
+	missing, err := s.strings(ctx, `SELECT value FROM json_each(?) WHERE NOT EXISTS (SELECT 1 FROM turn_record WHERE uid = value)`,
+		string(list))
+	return missing, s.failed(err)
+}
+
+// conditions returns the conditions of a selector with their arguments. The first condition is always true.
+func conditions(s store.RecordSelector) (where string, args []any) {
+	where = "true"
+	for column, value := range s.Conditions {
+		where += " AND " + column + " = ?"
+		args = append(args, value)
+	}
+	return where, args
+}
+
+// Records returns a page of records. It is one query, which reads an index from the newest record on.
+func (s *Store) Records(ctx context.Context, q store.RecordQuery) (all []turnrecord.Record, err error) {
+	where, args := conditions(q.RecordSelector)
+	for _, limit := range []struct {
+		at   time.Time
+		text string
+	}{{q.Since, " AND completed >= ?"}, {q.Until, " AND completed < ?"}} {
+		if !limit.at.IsZero() {
+			where += limit.text
+			args = append(args, limit.at.UnixMicro())
+		}
+	}
+	if a := q.After; a.UID != "" {
+		where += " AND (completed, uid) < (?, ?)"
+		args = append(args, a.Completed.UnixMicro(), a.UID)
+	}
+	limit := store.MaxRecords
+	if q.Limit > 0 {
+		limit = min(limit, q.Limit)
+	}
+	//nolint:gosec // because the text has only names of columns
+	rows, err := s.db.QueryContext(ctx, `SELECT uid, namespace, turn, agent, session, requester, reason, completed, details, feedback
+		FROM turn_record WHERE `+where+` ORDER BY completed DESC, uid DESC LIMIT ?`, append(args, limit)...)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	defer rows.Close() //nolint:errcheck // because rows.Err below reports every error
+	for rows.Next() {
+		var r turnrecord.Record
+		var completed int64
+		var details, feedback []byte
+		if err := rows.Scan(&r.UID, &r.Namespace, &r.Turn, &r.Agent, &r.Session, &r.Requester, &r.Reason, &completed, &details,
+			&feedback); err != nil {
+			return nil, s.failed(err)
+		}
+		r.Completed = time.UnixMicro(completed).UTC()
+		if err := errors.Join(json.Unmarshal(details, &r.Details), json.Unmarshal(feedback, &r.Feedback)); err != nil {
+			return nil, fmt.Errorf("failed to read the record of turn %q: %w", r.UID, err)
+		}
+		all = append(all, r)
+	}
+	return all, s.failed(rows.Err())
+}
+
+// deleteRecords deletes up to limit records for which a condition holds, oldest first.
+func (s *Store) deleteRecords(ctx context.Context, limit int, where string, args ...any) (deleted int, err error) {
+	err = s.change(ctx, func(t *tx) error {
+		n, err := t.exec(`DELETE FROM turn_record WHERE uid IN (SELECT uid FROM turn_record WHERE `+where+
+			` ORDER BY completed, uid LIMIT ?)`, append(args, max(limit, 0))...)
+		deleted = int(n)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	return deleted, nil
+}
+
+// PurgeRecords deletes old records in one transaction.
+func (s *Store) PurgeRecords(ctx context.Context, before time.Time, limit int) (int, error) {
+	return s.deleteRecords(ctx, limit, "completed < ?", before.UnixMicro())
+}
+
+// TrimRecords deletes the oldest records of the namespace that has the most, in one transaction.
+func (s *Store) TrimRecords(ctx context.Context, most, limit int) (int, error) {
+	var namespace string
+	var n int
+	err := s.db.QueryRowContext(ctx, `SELECT namespace, count(*) AS n FROM turn_record GROUP BY namespace ORDER BY n DESC LIMIT 1`).Scan(
+		&namespace, &n)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return 0, nil
+	case err != nil:
+		return 0, s.failed(err)
+	case n <= most:
+		return 0, nil
+	}
+	return s.deleteRecords(ctx, min(limit, n-most), "namespace = ?", namespace)
+}
+
+// DeleteRecords deletes selected records in one transaction.
+func (s *Store) DeleteRecords(ctx context.Context, sel store.RecordSelector, limit int) (int, error) {
+	where, args := conditions(sel)
+	return s.deleteRecords(ctx, limit, where, args...)
+}
+
+// AddFeedback adds feedback in one transaction.
+func (s *Store) AddFeedback(ctx context.Context, namespace, turn string, f turnrecord.Feedback) error {
+	var refused error
+	err := s.change(ctx, func(t *tx) error {
+		refused = nil
+		var uid, text string
+		//nolint:noctx // because the transaction carries the context
+		err := t.QueryRow(`SELECT uid, feedback FROM turn_record WHERE namespace = ? AND turn = ?
+			ORDER BY completed DESC, uid DESC LIMIT 1`,
+			namespace, turn).Scan(&uid, &text)
+		if errors.Is(err, sql.ErrNoRows) {
+			refused = store.ErrNoRecord
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var all []turnrecord.Feedback
+		if err := json.Unmarshal([]byte(text), &all); err != nil {
+			return err
+		}
+		if all, refused = turnrecord.WithFeedback(all, f); refused != nil {
+			return nil //nolint:nilerr // because a refused feedback is no failure of the transaction
+		}
+		data, err := json.Marshal(all)
+		if err != nil {
+			return err
+		}
+		_, err = t.exec(`UPDATE turn_record SET feedback = ? WHERE uid = ?`, string(data), uid)
+		return err
+	})
+	return errors.Join(err, refused)
+}
+
+// Records returns a page of records, as Store.Records does.
+func (r *Reader) Records(ctx context.Context, q store.RecordQuery) ([]turnrecord.Record, error) {
+	return r.store.Records(ctx, q)
+}

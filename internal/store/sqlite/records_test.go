@@ -1,0 +1,14 @@
+package sqlite_test
+
+import (
+	"testing"
+
+	"github.com/capstan-dev/capstan/internal/runtime/journal/journaltest"
+)
+
+func TestRecordsContract(t *testing.T) {
+	f := shelf{}
+	journaltest.RunRecords(t,
+		func(t *testing.T) journaltest.RecordStore { return f.open(t) },
+		func(t *testing.T, s journaltest.RecordStore) journaltest.RecordStore { return f.reopen(t, s) })
+}

@@ -1,0 +1,227 @@
+// Package tracing exports the parts of Turns as OpenTelemetry spans over OTLP. The variables OTEL_* of the environment
+// configure it, and it is off until an endpoint is set.
+//
+// The SDK sends spans in the background, in batches, from a queue with a bound. If the collector is slow or gone, spans
+// are dropped. A Turn never waits for it.
+package tracing
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/capstan-dev/capstan/internal/runtime/span"
+)
+
+// ContentVariable is the variable that switches the recording of texts on, as in other instrumentations for
+// generative AI.
+const ContentVariable = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+
+// The variables that this package reads itself. The SDK and its exporter read all others.
+const (
+	disabledVariable       = "OTEL_SDK_DISABLED"
+	exporterVariable       = "OTEL_TRACES_EXPORTER"
+	propagatorsVariable    = "OTEL_PROPAGATORS"
+	endpointVariable       = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	tracesEndpointVariable = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+	protocolVariable       = "OTEL_EXPORTER_OTLP_PROTOCOL"
+	tracesProtocolVariable = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+)
+
+// The protocols of OTLP.
+const (
+	protocolGRPC = "grpc"
+	protocolHTTP = "http/protobuf"
+)
+
+// settings are the settings of the environment.
+type settings struct {
+	// on is true if spans are exported, with protocol.
+	on       bool
+	protocol string
+	// content is true if texts are recorded. propagates is true if requests carry the header.
+	content, propagates bool
+}
+
+// settingsOf reads the settings. It returns all errors, each with its variable.
+func settingsOf(lookup func(string) (string, bool)) (settings, error) {
+	get := func(names ...string) (name, value string) {
+		for _, name = range names {
+			if v, _ := lookup(name); strings.TrimSpace(v) != "" {
+				return name, strings.TrimSpace(v)
+			}
+		}
+		return "", ""
+	}
+	var errs []error
+	boolean := func(name string) bool {
+		_, v := get(name)
+		switch strings.ToLower(v) {
+		case "true":
+			return true
+		case "", "false":
+		default:
+			errs = append(errs, fmt.Errorf("environment variable %s %q must be true or false", name, v))
+		}
+		return false
+	}
+	var s settings
+	s.content = boolean(ContentVariable)
+	off := boolean(disabledVariable)
+	_, propagators := get(propagatorsVariable)
+	s.propagates = propagators == "" || slices.Contains(strings.Split(strings.ReplaceAll(propagators, " ", ""), ","), "tracecontext")
+	switch _, exporter := get(exporterVariable); exporter {
+	case "none":
+		off = true
+	case "", "otlp":
+	default:
+		errs = append(errs, fmt.Errorf("environment variable %s %q must be otlp or none", exporterVariable, exporter))
+	}
+	name, endpoint := get(tracesEndpointVariable, endpointVariable)
+	if endpoint != "" {
+		if u, err := url.Parse(endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			errs = append(errs, fmt.Errorf("environment variable %s must be a URL that begins with http:// or https://, such as "+
+				"http://collector.observability:4318", name))
+		}
+	}
+	name, protocol := get(tracesProtocolVariable, protocolVariable)
+	s.protocol = cmp.Or(protocol, protocolHTTP)
+	if s.protocol != protocolGRPC && s.protocol != protocolHTTP {
+		errs = append(errs, fmt.Errorf("environment variable %s %q must be %s or %s", name, protocol, protocolHTTP, protocolGRPC))
+	}
+	s.on = endpoint != "" && !off
+	return s, errors.Join(errs...)
+}
+
+// Provider exports the spans of Turns. A nil Provider exports nothing. It is safe for concurrent use.
+type Provider struct {
+	settings settings
+	// sdk is nil if spans are not exported.
+	sdk    *sdktrace.TracerProvider
+	tracer trace.Tracer
+	redact func(namespace string) func(string) string
+}
+
+// maxBatchDelay bounds the time until a span is sent, so that a process that is killed loses few spans. The variable
+// OTEL_BSP_SCHEDULE_DELAY overrides it.
+const maxBatchDelay = time.Second
+
+// defaultService is the name of the service if OTEL_SERVICE_NAME does not set it.
+const defaultService = "capstan"
+
+// FromEnvironment returns a Provider with the settings of the environment. redact returns the function that removes the
+// credentials of a namespace from texts. Errors of the exporter are logged, at most one each minute.
+func FromEnvironment(
+	ctx context.Context, lookup func(string) (string, bool), redact func(namespace string) func(string) string, log logr.Logger,
+) (*Provider, error) {
+	s, err := settingsOf(lookup)
+	if err != nil {
+		return nil, err
+	}
+	p := &Provider{settings: s, redact: redact}
+	if !s.on {
+		return p, nil
+	}
+	exporter, err := newExporter(ctx, s.protocol)
+	if err != nil {
+		return nil, fmt.Errorf("failed to create the exporter of traces: %w", err)
+	}
+	res, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", defaultService)),
+		resource.WithTelemetrySDK(), resource.WithFromEnv())
+	if err != nil {
+		return nil, fmt.Errorf("environment variable OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	otel.SetErrorHandler(&rareErrors{log: log})
+	otel.SetLogger(logr.Discard()) // the errors go to the handler
+	options := []sdktrace.BatchSpanProcessorOption{}
+	if delay, _ := lookup("OTEL_BSP_SCHEDULE_DELAY"); delay == "" {
+		options = append(options, sdktrace.WithBatchTimeout(maxBatchDelay))
+	}
+	p.sdk = sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter, options...), sdktrace.WithResource(res),
+		sdktrace.WithIDGenerator(knownIDs{}))
+	p.tracer = p.sdk.Tracer("github.com/capstan-dev/capstan")
+	return p, nil
+}
+
+// newExporter returns the exporter for a protocol. It does not connect.
+func newExporter(ctx context.Context, protocol string) (*otlptrace.Exporter, error) {
+	if protocol == protocolGRPC {
+		return otlptracegrpc.New(ctx)
+	}
+	return otlptracehttp.New(ctx)
+}
+
+// On reports whether spans are exported.
+func (p *Provider) On() bool { return p != nil && p.sdk != nil }
+
+// Close sends the spans that are left, until ctx ends.
+func (p *Provider) Close(ctx context.Context) error {
+	if !p.On() {
+		return nil
+	}
+	if err := p.sdk.Shutdown(ctx); err != nil {
+		return fmt.Errorf("failed to send the last spans: %w", err)
+	}
+	return nil
+}
+
+// rareErrors logs errors of the SDK, at most one each minute: a collector that is gone fails each batch.
+type rareErrors struct {
+	log logr.Logger
+
+	mu   sync.Mutex
+	last time.Time
+}
+
+// errorInterval is the minimum time between two log lines about errors of the SDK.
+const errorInterval = time.Minute
+
+// Handle logs an error.
+func (r *rareErrors) Handle(err error) {
+	now := time.Now() //nolint:forbidigo // because a duration is measured, not a time of day
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.last.IsZero() && now.Sub(r.last) < errorInterval {
+		return
+	}
+	r.last = now
+	r.log.Error(err, "Failed to export traces; Turns are not affected")
+}
+
+// knownIDs gives spans the IDs that their contexts carry.
+type knownIDs struct{}
+
+type idKey struct{}
+
+// withID returns a context for the start of one span with known IDs.
+func withID(ctx context.Context, c span.Context) context.Context {
+	return context.WithValue(ctx, idKey{}, c)
+}
+
+// NewIDs returns the IDs for a span without a parent.
+func (knownIDs) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
+	c, _ := ctx.Value(idKey{}).(span.Context)
+	return trace.TraceID(c.TraceID), trace.SpanID(c.SpanID)
+}
+
+// NewSpanID returns the ID for a span with a parent.
+func (knownIDs) NewSpanID(ctx context.Context, _ trace.TraceID) trace.SpanID {
+	c, _ := ctx.Value(idKey{}).(span.Context)
+	return trace.SpanID(c.SpanID)
+}

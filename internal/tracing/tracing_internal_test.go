@@ -1,0 +1,256 @@
+package tracing
+
+import (
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/span"
+	"github.com/capstan-dev/capstan/internal/runtime/turn"
+	"github.com/capstan-dev/capstan/test/otlp"
+)
+
+// lookup returns a function that looks up these variables.
+func lookup(values map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		v, ok := values[name]
+		return v, ok
+	}
+}
+
+// TestSettings checks which variables switch traces on, and that a wrong value is named.
+func TestSettings(t *testing.T) {
+	const at = "http://collector:4318"
+	off := settings{protocol: protocolHTTP, propagates: true}
+	on := settings{on: true, protocol: protocolHTTP, propagates: true}
+	overGRPC := settings{on: true, protocol: protocolGRPC, propagates: true}
+	alone := settings{on: true, protocol: "http/protobuf"}
+	texts := settings{protocol: "http/protobuf", propagates: true, content: true}
+	for name, c := range map[string]struct {
+		given map[string]string
+		want  settings
+		wrong string // the variable that the error must name
+	}{
+		"nothing":           {nil, off, ""},
+		"an endpoint":       {map[string]string{endpointVariable: at}, on, ""},
+		"one for traces":    {map[string]string{tracesEndpointVariable: at}, on, ""},
+		"gRPC":              {map[string]string{endpointVariable: at, protocolVariable: "grpc"}, overGRPC, ""},
+		"disabled":          {map[string]string{endpointVariable: at, disabledVariable: "true"}, off, ""},
+		"no exporter":       {map[string]string{endpointVariable: at, exporterVariable: "none"}, off, ""},
+		"no propagation":    {map[string]string{endpointVariable: at, propagatorsVariable: "baggage"}, alone, ""},
+		"texts":             {map[string]string{ContentVariable: "true"}, texts, ""},
+		"no URL":            {given: map[string]string{endpointVariable: "collector:4318"}, wrong: endpointVariable},
+		"another protocol":  {given: map[string]string{protocolVariable: "http/json"}, wrong: protocolVariable},
+		"another exporter":  {given: map[string]string{exporterVariable: "zipkin"}, wrong: exporterVariable},
+		"neither yes or no": {given: map[string]string{ContentVariable: "perhaps"}, wrong: ContentVariable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := settingsOf(lookup(c.given))
+			if c.wrong != "" {
+				if err == nil || !strings.Contains(err.Error(), c.wrong) {
+					t.Errorf("the error is %v, want one about %s", err, c.wrong)
+				}
+				return
+			}
+			if err != nil || got != c.want {
+				t.Errorf("the settings are %+v, %v; want %+v", got, err, c.want)
+			}
+		})
+	}
+}
+
+// at is the start of the Turn in these tests.
+var at = time.Date(2026, 6, 11, 15, 4, 5, 0, time.UTC)
+
+// aTurn returns a Turn that has ended.
+func aTurn() *v1alpha1.Turn {
+	start, end := metav1.NewMicroTime(at), metav1.NewMicroTime(at.Add(time.Second))
+	return &v1alpha1.Turn{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "helpdesk", Name: "first", UID: "7f"},
+		Spec:       v1alpha1.TurnSpec{AgentRef: v1alpha1.ObjectReference{Name: "support"}},
+		Status:     v1alpha1.TurnStatus{StartTime: &start, CompletionTime: &end, StopReason: v1alpha1.StopCompleted},
+	}
+}
+
+// provider returns a Provider that sends to a receiver.
+func provider(t *testing.T, r *otlp.Receiver, more map[string]string) *Provider {
+	t.Helper()
+	web := httptest.NewServer(r)
+	t.Cleanup(web.Close)
+	all := map[string]string{endpointVariable: web.URL}
+	maps.Copy(all, more)
+	for name, value := range all {
+		t.Setenv(name, value)
+	}
+	redact := func(string) func(string) string {
+		return func(text string) string { return strings.ReplaceAll(text, "sk-secret", "[redacted]") }
+	}
+	p, err := FromEnvironment(t.Context(), lookup(all), redact, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// aReply returns the part of a request with a text in its reply.
+func aReply() *turn.Span {
+	return &turn.Span{
+		Kind: turn.SpanRequest, Key: turn.RequestKey("7f/5"), Parent: turn.StepKey(1), Start: at, End: at.Add(time.Second), Step: 1,
+		Request: &loop.Request{Step: 1, Provider: "main", Model: "small", Attempt: 1, ID: "7f/5"},
+		Candidate: &loop.Candidate{
+			ProviderName: "main", Model: "small", Endpoint: "models.example.com:8443", Protocol: "Anthropic",
+		},
+		Reply: &loop.Step{
+			Model: "small", ResponseModel: "small-2026", FirstEventMS: 250,
+			Reply: model.Reply{
+				Text: "My key is sk-secret" + strings.Repeat("é", maxContent), FinishReason: model.FinishStop,
+				Usage: model.Usage{InputTokens: 10, OutputTokens: 5, CacheReadTokens: 3},
+			},
+		},
+	}
+}
+
+// TestRequestSpan checks the attributes of a request, and that texts are recorded only on demand, without credentials
+// and within their bound.
+func TestRequestSpan(t *testing.T) {
+	for name, content := range map[string]string{"without texts": "", "with texts": "true"} {
+		t.Run(name, func(t *testing.T) {
+			var r otlp.Receiver
+			p := provider(t, &r, map[string]string{ContentVariable: content})
+			p.Of(aTurn()).Observe(aReply())
+			p.End(aTurn(), time.Time{})
+			if err := p.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			spans := r.Spans()
+			if len(spans) != 2 || spans[0].Name != "chat small" || spans[1].Name != "invoke_agent support" {
+				t.Fatalf("the spans are %+v, want those of the request and of the Turn", spans)
+			}
+			if spans[0].TraceID != span.TraceIDOf("7f").String() || spans[1].Parent != "" || spans[1].ID != span.IDOf("7f", "").String() {
+				t.Errorf("the IDs are %+v, want those of the UID", spans)
+			}
+			got := spans[0].Attributes
+			output := got["gen_ai.output.messages"]
+			delete(got, "gen_ai.output.messages")
+			want := map[string]string{
+				"k8s.namespace.name": "helpdesk", "capstan.turn.name": "first", "capstan.turn.uid": "7f", "gen_ai.agent.name": "support",
+				"capstan.step": "1", "gen_ai.operation.name": "chat", "gen_ai.request.model": "small", "capstan.model_provider": "main",
+				"capstan.attempt": "1", "gen_ai.provider.name": "anthropic", "server.address": "models.example.com", "server.port": "8443",
+				"gen_ai.response.finish_reasons": "[stop]", "gen_ai.response.model": "small-2026",
+				"gen_ai.response.time_to_first_chunk": "0.25", "gen_ai.usage.input_tokens": "10", "gen_ai.usage.output_tokens": "5",
+				"gen_ai.usage.cache_read.input_tokens": "3",
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("the attributes (-want +got):\n%s", diff)
+			}
+			switch {
+			case content == "" && output != "":
+				t.Errorf("the text %.60q is recorded", output)
+			case content != "" && (!strings.Contains(output, "My key is [redacted]") || len(output) > maxContent):
+				t.Errorf("the text is %.60q of %d bytes, want one without the key of at most %d", output, len(output), maxContent)
+			}
+		})
+	}
+}
+
+// TestSampling checks that the decision of the caller applies, and that no sampler splits a Turn.
+func TestSampling(t *testing.T) {
+	caller := span.Context{TraceID: span.TraceIDOf("caller"), SpanID: span.IDOf("caller", "x")}
+	recorded := caller
+	recorded.Sampled = true
+	for name, c := range map[string]struct {
+		annotation string
+		sampler    string
+		want       int
+	}{
+		"by default":                       {"", "", 2},
+		"never":                            {"", "always_off", 0},
+		"the caller is not recorded":       {caller.String(), "", 0},
+		"the caller is recorded":           {recorded.String(), "", 2},
+		"the annotation is not a trace":    {"what", "", 2},
+		"a part, and the caller is a part": {recorded.String(), "always_on", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var r otlp.Receiver
+			p := provider(t, &r, map[string]string{"OTEL_TRACES_SAMPLER": c.sampler})
+			o := aTurn()
+			o.Annotations = map[string]string{span.Annotation: c.annotation}
+			p.Of(o).Observe(aReply())
+			p.End(o, time.Time{})
+			if err := p.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := len(r.Spans()); got != c.want {
+				t.Errorf("%d spans arrived, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+// TestPropagation checks which header a request carries.
+func TestPropagation(t *testing.T) {
+	given := span.Context{TraceID: span.TraceIDOf("caller"), SpanID: span.IDOf("caller", "x"), Sampled: true}
+	key := turn.RequestKey("7f/5")
+	own := span.Context{TraceID: given.TraceID, SpanID: span.IDOf("7f", key), Sampled: true}
+	var r otlp.Receiver
+	on, quiet := provider(t, &r, nil), provider(t, &r, map[string]string{propagatorsVariable: "none"})
+	for name, c := range map[string]struct {
+		provider *Provider
+		called   bool
+		want     string
+	}{
+		"on, with a caller":     {on, true, own.String()},
+		"off, with a caller":    {nil, true, given.String()},
+		"off, without a caller": {nil, false, ""},
+		"turned off":            {quiet, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := aTurn()
+			if c.called {
+				o.Annotations = map[string]string{span.Annotation: given.String()}
+			}
+			if got := span.HeaderOf(c.provider.Of(o).Within(t.Context(), key)); got != c.want {
+				t.Errorf("the header is %q, want %q", got, c.want)
+			}
+		})
+	}
+	bound := aTurn()
+	bound.Status.TraceID, bound.Annotations = own.TraceID.String(), map[string]string{span.Annotation: own.String()}
+	bound.Annotations[span.Annotation] = span.Context{TraceID: span.TraceIDOf("another"), SpanID: own.SpanID}.String()
+	if got := on.Of(bound); got.TraceID() != own.TraceID.String() || got.parent.IsValid() {
+		t.Errorf("a changed annotation moves the Turn to the trace %s", got.TraceID())
+	}
+	for _, p := range []*Provider{on, quiet} {
+		if err := p.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestDeadCollector checks that spans are dropped without a wait if the collector does not answer.
+func TestDeadCollector(t *testing.T) {
+	release := make(chan struct{})
+	web := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	defer web.Close()
+	defer close(release)
+	all := map[string]string{endpointVariable: web.URL}
+	t.Setenv(endpointVariable, web.URL)
+	p, err := FromEnvironment(t.Context(), lookup(all), func(string) func(string) string { return strings.Clone }, logr.Discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := p.Of(aTurn())
+	for range 10_000 { // five times the queue
+		o.Observe(aReply())
+	}
+}

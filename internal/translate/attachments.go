@@ -1,0 +1,152 @@
+package translate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/providers"
+	"github.com/capstan-dev/capstan/internal/runtime/attachment"
+	"github.com/capstan-dev/capstan/internal/runtime/invalid"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+)
+
+// Fetch returns the content of a URL, at most most bytes, which the server must declare as of the media type.
+type Fetch = func(ctx context.Context, url, mediaType string, most int) ([]byte, error)
+
+// AttachmentSources are where the contents of attachments come from.
+type AttachmentSources struct {
+	// ConfigMaps reads the contents of ConfigMaps, also of their binaryData.
+	ConfigMaps ConfigMaps
+	// Fetch fetches the contents of URLs.
+	Fetch Fetch
+}
+
+// Attach returns the function that reads the attachments of a Turn, and the maximum size of their contents together, in
+// bytes. The function is nil if the Turn has none. Its error is an *invalid.Error if a content cannot be used. Any other
+// error is that of reading a ConfigMap, or of a context that ended.
+func Attach(t *v1alpha1.Turn, s AttachmentSources) (attach func(context.Context) ([]attachment.Content, error), most int64) {
+	if len(t.Spec.Attachments) == 0 {
+		return nil, 0
+	}
+	for _, a := range t.Spec.Attachments {
+		most += int64(attachment.MaxOf(a.MediaType))
+	}
+	return func(ctx context.Context) ([]attachment.Content, error) { return s.readAll(ctx, t) }, min(most, attachment.MaxTotalBytes)
+}
+
+// readAll reads the attachments of a Turn.
+func (s *AttachmentSources) readAll(ctx context.Context, t *v1alpha1.Turn) ([]attachment.Content, error) {
+	all := make([]attachment.Content, 0, len(t.Spec.Attachments))
+	for i := range t.Spec.Attachments {
+		a := &t.Spec.Attachments[i]
+		field, data, err := s.read(ctx, fmt.Sprintf("Turn spec.attachments[%d]", i), a)
+		if err != nil {
+			return nil, err
+		}
+		content, err := attachment.New(field, a.Name, a.MediaType, data)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, content)
+		if err := attachment.CheckTotal("Turn spec.attachments", all); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// read reads the content of an attachment, and returns the field that names its source.
+func (s *AttachmentSources) read(ctx context.Context, at string, a *v1alpha1.Attachment) (field string, data []byte, err error) {
+	if ref := a.ConfigMapKeyRef; ref != nil {
+		field = at + ".configMapKeyRef"
+		data, err := s.ConfigMaps.readContent(ctx, field, *ref)
+		return field, data, err
+	}
+	field = at + ".url"
+	data, err = s.Fetch(ctx, a.URL, a.MediaType, attachment.MaxOf(a.MediaType))
+	switch {
+	case err == nil:
+		return field, data, nil
+	case ctx.Err() != nil:
+		return field, nil, context.Cause(ctx)
+	}
+	return field, nil, invalid.Field(field, "%s", err)
+}
+
+// readContent reads a value that may be binary. Its size is not checked.
+func (maps ConfigMaps) readContent(ctx context.Context, field string, ref v1alpha1.ConfigMapKeyReference) ([]byte, error) {
+	value, err := maps(ctx, ref)
+	if missing, ok := errors.AsType[*MissingError](err); ok {
+		return nil, &missingAt{wrong: invalid.Field(field, "%s", missing.Reason), missing: missing}
+	}
+	if err != nil {
+		return nil, &UnreadableError{Field: field, Name: ref.Name, Err: err}
+	}
+	return []byte(value), nil
+}
+
+// ConfigMapContents returns the values of a ConfigMap, with those that are binary.
+func ConfigMapContents(data map[string]string, binaryData map[string][]byte) map[string]string {
+	all := make(map[string]string, len(data)+len(binaryData))
+	maps.Copy(all, data)
+	for key, value := range binaryData {
+		all[key] = string(value)
+	}
+	return all
+}
+
+// refusedAttachment returns why a model does not accept the attachments of a Turn, or an empty text if it does, or if
+// its ModelProvider does not exist.
+func refusedAttachment(t *v1alpha1.Turn, p *v1alpha1.ModelProvider, name string) string {
+	if p == nil || len(t.Spec.Attachments) == 0 {
+		return ""
+	}
+	types := make([]string, 0, len(t.Spec.Attachments))
+	for _, a := range t.Spec.Attachments {
+		types = append(types, a.MediaType)
+	}
+	accepts := providers.Accepts(&p.Spec, name)
+	refused := accepts.Refused(types)
+	if refused == "" {
+		return ""
+	}
+	capability, option := v1alpha1.CapabilityImages, "images"
+	if model.KindOf(refused) == model.AttachedFile {
+		capability, option = v1alpha1.CapabilityFiles, "files"
+	}
+	if accepts.Images != nil && model.KindOf(refused) == model.AttachedImage {
+		return fmt.Sprintf("model %q does not accept attachments of type %s, but %v: use another type or model",
+			name, refused, accepts.Images)
+	}
+	return fmt.Sprintf("model %q does not accept attachments of type %s: add the capability %s to the model, and set requests.%s to On if "+
+		"the dialect does not accept them, or use another model", name, refused, capability, option)
+}
+
+// CheckAttachments returns an *invalid.Error if none of the models of an Agent accepts the attachments of a Turn. find
+// returns a ModelProvider by its name, or nil if it does not exist.
+func CheckAttachments(
+	t *v1alpha1.Turn, a *v1alpha1.Agent, find func(name string) (*v1alpha1.ModelProvider, error),
+) error {
+	var first error
+	if len(t.Spec.Attachments) == 0 {
+		return nil
+	}
+	for _, m := range a.Spec.Models {
+		p, err := find(m.ProviderRef.Name)
+		if err != nil {
+			return err
+		}
+		why := refusedAttachment(t, p, m.Model)
+		if why == "" {
+			return nil
+		}
+		if first == nil {
+			first = invalid.Field("Turn spec.attachments", "must be accepted by a model of Agent %q: ModelProvider %q: %s",
+				a.Name, m.ProviderRef.Name, why)
+		}
+	}
+	return first
+}

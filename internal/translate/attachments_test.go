@@ -1,0 +1,133 @@
+package translate_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/translate"
+)
+
+// attached returns a Turn with a text from a ConfigMap and one from a URL.
+func attached() *v1alpha1.Turn {
+	return &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Attachments: []v1alpha1.Attachment{
+		{Name: "a", MediaType: "text/plain", ConfigMapKeyRef: &v1alpha1.ConfigMapKeyReference{Name: "files", Key: "a.txt"}},
+		{Name: "b", MediaType: "application/json", URL: "https://files.example/b.json"},
+	}}}
+}
+
+func TestAttach(t *testing.T) {
+	away, gone := errors.New("the API server is away"), errors.New("status 404")
+	values := translate.ConfigMapContents(map[string]string{"b": "x"}, map[string][]byte{"a.txt": []byte("one")})
+	ours := func(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+		return translate.ConfigMapValue(ref, values)
+	}
+	noServer := func(context.Context, v1alpha1.ConfigMapKeyReference) (string, error) { return "", away }
+	answer := func(data []byte, err error) translate.Fetch {
+		return func(context.Context, string, string, int) ([]byte, error) { return data, err }
+	}
+	fetch := func(_ context.Context, url, mediaType string, most int) ([]byte, error) {
+		if url != "https://files.example/b.json" || mediaType != "application/json" || most != 262144 {
+			t.Errorf("%q is fetched as %q with at most %d bytes", url, mediaType, most)
+		}
+		return []byte(`{"two":2}`), nil
+	}
+	for name, tc := range map[string]struct {
+		maps  translate.ConfigMaps
+		fetch translate.Fetch
+		want  string // the error
+	}{
+		"both":              {ours, fetch, ""},
+		"no ConfigMap":      {missing, fetch, `Turn spec.attachments[0].configMapKeyRef: ConfigMap "files" does not exist`},
+		"API server away":   {noServer, fetch, away.Error()},
+		"URL not found":     {ours, answer(nil, gone), "Turn spec.attachments[1].url: status 404"},
+		"empty content":     {ours, answer(nil, nil), "must not be empty"},
+		"content of a type": {ours, answer([]byte{0}, nil), "not a text in UTF-8"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			attach, most := translate.Attach(attached(), translate.AttachmentSources{ConfigMaps: tc.maps, Fetch: tc.fetch})
+			if most != 2*262144 {
+				t.Errorf("at most %d bytes are read", most)
+			}
+			got, err := attach(t.Context())
+			if tc.want != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.want) {
+					t.Errorf("error is %v, want %q", err, tc.want)
+				}
+				return
+			}
+			if err != nil || len(got) != 2 || string(got[0].Data) != "one" || got[1].Name != "b" || string(got[1].Data) != `{"two":2}` {
+				t.Errorf("contents are %+v, %v", got, err)
+			}
+		})
+	}
+	if attach, most := translate.Attach(&v1alpha1.Turn{}, translate.AttachmentSources{}); attach != nil || most != 0 {
+		t.Error("a Turn without attachments reads some")
+	}
+}
+
+// missing is a namespace without ConfigMaps.
+func missing(_ context.Context, ref v1alpha1.ConfigMapKeyReference) (string, error) {
+	return translate.ConfigMapValue(ref, nil)
+}
+
+// TestFetchOfCancelledTurn checks that a context which ends does not end the Turn with an error of its spec.
+func TestFetchOfCancelledTurn(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("the executor stops")
+	turn := attached()
+	turn.Spec.Attachments = turn.Spec.Attachments[1:]
+	attach, _ := translate.Attach(turn, translate.AttachmentSources{Fetch: func(context.Context, string, string, int) ([]byte, error) {
+		cancel(stop)
+		return nil, errors.New("no answer")
+	}})
+	if _, err := attach(ctx); !errors.Is(err, stop) {
+		t.Errorf("error is %v, want the cause of the context", err)
+	}
+}
+
+func TestCheckAttachments(t *testing.T) {
+	provider := func(dialect v1alpha1.Dialect, capabilities ...v1alpha1.ModelCapability) *v1alpha1.ModelProvider {
+		return &v1alpha1.ModelProvider{Spec: v1alpha1.ModelProviderSpec{
+			Type: v1alpha1.ProviderTypeOpenAI, Dialect: dialect, Models: []v1alpha1.Model{{Name: "m", Capabilities: capabilities}},
+		}}
+	}
+	objects := map[string]*v1alpha1.ModelProvider{
+		"blind": provider("OpenAI"), "seeing": provider("OpenAI", v1alpha1.CapabilityImages),
+		"some": provider("XAI", v1alpha1.CapabilityImages), "text": provider("DeepSeek", v1alpha1.CapabilityImages),
+	}
+	find := func(name string) (*v1alpha1.ModelProvider, error) { return objects[name], nil }
+	const begin = `Turn spec.attachments: must be accepted by a model of Agent "eyes": ModelProvider `
+	for name, tc := range map[string]struct {
+		mediaType string
+		chain     []string
+		want      string
+	}{
+		"a text needs nothing": {"text/csv", []string{"blind"}, ""},
+		"one model is enough":  {"image/png", []string{"blind", "seeing"}, ""},
+		"a missing provider":   {"image/png", []string{"blind", "absent"}, ""},
+		"no capability": {"image/png", []string{"blind", "text"}, begin + `"blind": model "m" does not accept attachments of type ` +
+			`image/png: add the capability Images to the model, and set requests.images to On if the dialect does not accept them, ` +
+			`or use another model`},
+		"another type of image": {"image/gif", []string{"some"}, begin + `"some": model "m" does not accept attachments of type ` +
+			`image/gif, but [image/png image/jpeg]: use another type or model`},
+		"a PDF": {"application/pdf", []string{"seeing"}, begin + `"seeing": model "m" does not accept attachments of type ` +
+			`application/pdf: add the capability Files to the model, and set requests.files to On if the dialect does not accept them, ` +
+			`or use another model`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := &v1alpha1.Agent{}
+			a.Name = "eyes"
+			for _, p := range tc.chain {
+				a.Spec.Models = append(a.Spec.Models, v1alpha1.ModelReference{ProviderRef: v1alpha1.ObjectReference{Name: p}, Model: "m"})
+			}
+			turn := &v1alpha1.Turn{Spec: v1alpha1.TurnSpec{Attachments: []v1alpha1.Attachment{{Name: "a", MediaType: tc.mediaType}}}}
+			err := translate.CheckAttachments(turn, a, find)
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || err.Error() != tc.want) {
+				t.Errorf("error is %v, want %q", err, tc.want)
+			}
+		})
+	}
+}

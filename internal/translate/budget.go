@@ -1,0 +1,165 @@
+package translate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/shopspring/decimal"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/budget"
+	"github.com/capstan-dev/capstan/internal/runtime/loop"
+	"github.com/capstan-dev/capstan/internal/runtime/zone"
+)
+
+// BudgetRule is a Budget with its selector, in the form of the engine.
+type BudgetRule struct {
+	budget.Rule
+	// Fault says what is wrong with the spec of the Budget; empty if nothing is. The rule applies all the same.
+	Fault string
+
+	agents  []string
+	byLabel labels.Selector // nil selects all
+}
+
+// Budget returns the rule of a Budget. A fault of the spec that the schema cannot find never switches a Budget off:
+// with an unknown time zone, its periods are in UTC, and with a selector of labels that cannot be used, it applies to
+// all Agents.
+func Budget(b *v1alpha1.Budget) BudgetRule {
+	r := BudgetRule{Rule: budget.Rule{
+		UID: string(b.UID), Name: b.Name, Generation: b.Generation, Unit: budget.Unit(b.Spec.Period), Zone: time.UTC,
+		Limits: budget.Limits{Tokens: b.Spec.Limits.Tokens, Turns: b.Spec.Limits.Turns}, Currency: b.Spec.Currency,
+		Queue: b.Spec.OnExceeded == v1alpha1.OnBudgetExceededQueue,
+	}}
+	if name := b.Spec.TimeZone; name != "" {
+		if at, err := zone.Load(name); err != nil {
+			r.Fault = fmt.Sprintf("spec.timeZone %q is no time zone of the IANA database: until it is corrected, the periods are in UTC",
+				name)
+		} else {
+			r.Zone = at
+		}
+	}
+	if cost := b.Spec.Limits.Cost; cost != nil {
+		amount, err := decimal.NewFromString(*cost)
+		if err != nil {
+			r.Fault = fmt.Sprintf("spec.limits.cost %q is no decimal: until it is corrected, it counts as 0", *cost)
+		}
+		r.Limits.Cost = &amount
+	}
+	if s := b.Spec.Selector; s != nil && s.Agents != nil {
+		r.agents = s.Agents.Names
+		r.selectLabels(s.Agents.LabelSelector)
+	}
+	return r
+}
+
+// selectLabels sets the selector of labels.
+func (r *BudgetRule) selectLabels(s *metav1.LabelSelector) {
+	if s == nil {
+		return
+	}
+	by, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		r.Fault = fmt.Sprintf("spec.selector.agents.labelSelector cannot be used: %s: until it is corrected, all agents are selected", err)
+		return
+	}
+	r.byLabel = by
+}
+
+// Selects reports whether the rule applies to the Turns of an Agent. agent holds the labels of the Agent.
+func (r *BudgetRule) Selects(name string, agent map[string]string) bool {
+	return (len(r.agents) == 0 || slices.Contains(r.agents, name)) && (r.byLabel == nil || r.byLabel.Matches(labels.Set(agent)))
+}
+
+// BudgetStatus returns the status of a Budget. applies is false if the namespace has too many Budgets.
+func BudgetStatus(b *v1alpha1.Budget, r BudgetRule, p budget.Period, a budget.Account, applies bool, now time.Time) *v1alpha1.BudgetStatus {
+	s := b.Status.DeepCopy()
+	s.ObservedGeneration = b.Generation
+	set := func(kind string, holds bool, yes, no, message string) {
+		c := metav1.Condition{
+			Type: kind, Status: metav1.ConditionFalse, Reason: no, Message: message, ObservedGeneration: b.Generation,
+			LastTransitionTime: metav1.NewTime(now),
+		}
+		if holds {
+			c.Status, c.Reason = metav1.ConditionTrue, yes
+		}
+		meta.SetStatusCondition(&s.Conditions, c)
+	}
+	switch {
+	case !applies:
+		set(v1alpha1.ConditionReady, false, "", v1alpha1.ReasonTooManyBudgets, fmt.Sprintf(
+			"the budget does not apply, because the namespace has %d older budgets: delete budgets", budget.MaxOfTurn))
+		for _, kind := range []string{v1alpha1.ConditionWarning, v1alpha1.ConditionExceeded} {
+			meta.RemoveStatusCondition(&s.Conditions, kind)
+		}
+		s.PeriodStartTime, s.ResetTime, s.Spent, s.Reserved = nil, nil, nil, nil
+		return s
+	case r.Fault != "":
+		set(v1alpha1.ConditionReady, false, "", v1alpha1.ReasonInvalidBudget, r.Fault)
+	default:
+		set(v1alpha1.ConditionReady, true, v1alpha1.ReasonReady, "", "the budget applies to each request")
+	}
+	s.PeriodStartTime, s.ResetTime = new(metav1.NewTime(p.Start)), new(metav1.NewTime(p.End))
+	s.Spent = &v1alpha1.BudgetSpent{Tokens: a.Tokens, Cost: a.Cost.String(), Turns: a.Turns, UnpricedRequests: a.Unpriced}
+	s.Reserved = nil
+	if a.ReservedTokens > 0 || a.ReservedCost.IsPositive() {
+		s.Reserved = &v1alpha1.BudgetReserved{Tokens: a.ReservedTokens, Cost: a.ReservedCost.String()}
+	}
+	percent := int64(80)
+	if b.Spec.WarnPercent != nil {
+		percent = int64(*b.Spec.WarnPercent)
+	}
+	var warn, over string
+	for _, u := range r.Uses(a) {
+		text := fmt.Sprintf("%s of %s %s are spent; the next period begins at %s",
+			u.Spent, u.Limit, u.Of, p.End.In(r.Zone).Format(time.RFC3339))
+		if over == "" && !u.Spent.LessThan(u.Limit) {
+			over = fmt.Sprintf("Budget %q: %s", b.Name, text)
+		}
+		if warn == "" && !u.Spent.Mul(decimal.NewFromInt(100)).LessThan(u.Limit.Mul(decimal.NewFromInt(percent))) {
+			warn = fmt.Sprintf("%d %% are reached: %s", percent, text)
+		}
+	}
+	set(v1alpha1.ConditionWarning, warn != "", v1alpha1.ReasonWarnPercentReached, v1alpha1.ReasonBelowWarnPercent,
+		cmp.Or(warn, "less than warnPercent of each limit is spent"))
+	set(v1alpha1.ConditionExceeded, over != "", v1alpha1.ReasonLimitReached, v1alpha1.ReasonWithinLimits,
+		cmp.Or(over, "no limit is reached"))
+	return s
+}
+
+// BudgetUse is what is spent of one limit.
+type BudgetUse struct {
+	Of           budget.Reason
+	Spent, Limit decimal.Decimal
+}
+
+// Uses returns the limits of a Budget, with what is spent of each.
+func (r *BudgetRule) Uses(a budget.Account) []BudgetUse {
+	var all []BudgetUse
+	if most := r.Limits.Tokens; most != nil {
+		all = append(all, BudgetUse{budget.OverTokens, decimal.NewFromInt(a.Tokens), decimal.NewFromInt(*most)})
+	}
+	if most := r.Limits.Cost; most != nil {
+		all = append(all, BudgetUse{budget.OverCost, a.Cost, *most})
+	}
+	if most := r.Limits.Turns; most != nil {
+		all = append(all, BudgetUse{budget.OverTurns, decimal.NewFromInt(a.Turns), decimal.NewFromInt(*most)})
+	}
+	return all
+}
+
+// AwaitedBudget returns the Budget that a parked Turn waits for.
+func AwaitedBudget(b *loop.BudgetWait) *v1alpha1.AwaitedBudget {
+	return &v1alpha1.AwaitedBudget{
+		Name: b.Name, UID: b.UID, Generation: b.Generation, RetryTime: metav1.NewMicroTime(b.Until),
+		Message: TruncateJSON(b.Message, longestBudgetMessage),
+	}
+}
+
+// longestBudgetMessage is the maximum size of a message about a Budget, in bytes.
+const longestBudgetMessage = 1024

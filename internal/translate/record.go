@@ -1,0 +1,70 @@
+package translate
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+)
+
+// About returns the part of a Turn's record that is known before it begins. labels are the keys of the labels that
+// records keep.
+func About(t *v1alpha1.Turn, labels []string) turnrecord.About {
+	return turnrecord.About{Agent: t.Spec.AgentRef.Name, Labels: selectedLabels(t.Labels, labels)}
+}
+
+// selectedLabels returns the labels with the given keys, or nil if there are none.
+func selectedLabels(all map[string]string, keys []string) map[string]string {
+	out := maps.Clone(all)
+	maps.DeleteFunc(out, func(key, _ string) bool { return !slices.Contains(keys, key) })
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// Record returns the record of a Turn that has ended, from its status. It is for a Turn whose journal has no end: no
+// executor has run it, its journal is lost, or an older version has ended it. The usage then has no model. Record returns
+// false if the Turn has not ended.
+func Record(t *v1alpha1.Turn, labels []string) (turnrecord.Record, bool) {
+	c := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionSucceeded)
+	if !t.IsFinished() || c == nil || t.Status.CompletionTime == nil {
+		return turnrecord.Record{}, false
+	}
+	about, s := About(t, labels), &t.Status
+	out := turnrecord.Record{
+		UID: string(t.UID), Namespace: t.Namespace, Turn: t.Name, Agent: about.Agent, Requester: t.Requester(),
+		Reason: c.Reason, Completed: s.CompletionTime.UTC().Truncate(time.Microsecond),
+		Details: turnrecord.Details{Labels: about.Labels, Incomplete: true},
+	}
+	if t.Spec.SessionRef != nil {
+		out.Session = t.Spec.SessionRef.Name
+	}
+	if s.DurationMilliseconds != nil {
+		out.ElapsedMilliseconds = *s.DurationMilliseconds
+	}
+	if d := s.Decision; d != nil {
+		out.Key, out.Strategy, out.Tools, out.TurnNumber = d.Key, string(d.Strategy), d.ToolsUsed, d.TurnNumber
+		out.PromptRenderHash, out.ContextHash = d.PromptRenderHash, d.ContextHash
+	}
+	if p := s.Preparation; p != nil {
+		out.PromptRenderHash, out.ContextHash = p.PromptRenderHash, p.ContextHash
+		out.Prompt = &turnrecord.Prompt{Profile: p.PromptProfile.Name, ID: p.PromptProfile.ID, Version: p.PromptProfile.Version}
+	}
+	if u := s.Usage; u != nil && u.TotalTokens > 0 {
+		m := turnrecord.Model{Usage: model.Usage{
+			InputTokens: u.InputTokens, OutputTokens: u.OutputTokens, ReasoningTokens: u.ReasoningTokens,
+			CacheReadTokens: u.CacheReadTokens, CacheCreationTokens: u.CacheCreationTokens, Estimated: u.Estimated,
+		}}
+		if u.Cost != nil {
+			m.Cost = &turnrecord.Cost{Amount: u.Cost.Amount, Currency: u.Cost.Currency}
+		}
+		out.Models = []turnrecord.Model{m}
+	}
+	return out, true
+}

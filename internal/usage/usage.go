@@ -1,0 +1,167 @@
+// Package usage adds up what Turns have used, from their records.
+package usage
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shopspring/decimal"
+
+	"github.com/capstan-dev/capstan/internal/runtime/model"
+	"github.com/capstan-dev/capstan/internal/runtime/turnrecord"
+)
+
+// Dimension is a field by which usage is grouped.
+type Dimension string
+
+// The dimensions.
+const (
+	Namespace Dimension = "namespace"
+	Agent     Dimension = "agent"
+	Requester Dimension = "requester"
+	Session   Dimension = "session"
+	// Model groups by PROVIDER/MODEL. A Turn that has asked several models is in several groups.
+	Model Dimension = "model"
+)
+
+// Dimensions are all dimensions, in the order of their columns.
+var Dimensions = []Dimension{Namespace, Agent, Requester, Session, Model}
+
+// MaxGroups is the maximum number of groups.
+const MaxGroups = 10_000
+
+// ErrTooManyGroups is returned if there are more than MaxGroups groups.
+var ErrTooManyGroups = errors.New("the usage has more than 10000 groups: group by fewer fields, or select fewer turns")
+
+// ParseDimensions parses dimensions that are separated by commas. The result has each once, in the given order.
+func ParseDimensions(text string) ([]Dimension, error) {
+	var out []Dimension
+	for part := range strings.SplitSeq(text, ",") {
+		d := Dimension(strings.TrimSpace(part))
+		if !slices.Contains(Dimensions, d) {
+			return nil, fmt.Errorf("%q must be one of namespace, agent, requester, session and model, separated by commas", part)
+		}
+		if !slices.Contains(out, d) {
+			out = append(out, d)
+		}
+	}
+	return out, nil
+}
+
+// Group is the usage of the Turns with the same values of the dimensions.
+type Group struct {
+	// Values are the values of the dimensions, in their order. A value is empty if it is not known.
+	Values []string `json:"values"`
+	// Turns is the number of Turns.
+	Turns int64       `json:"turns"`
+	Usage model.Usage `json:"usage"`
+	// Costs are the known costs, one for each currency, sorted by it.
+	Costs []turnrecord.Cost `json:"costs,omitempty"`
+	// TurnsOfUnknownCost is the number of Turns whose cost is not known, or only in part. Costs does not have the
+	// unknown part.
+	TurnsOfUnknownCost int64 `json:"turnsOfUnknownCost,omitempty"`
+
+	costs map[string]decimal.Decimal
+}
+
+// Sum adds up records. It is not safe for concurrent use.
+type Sum struct {
+	by     []Dimension
+	groups map[string]*Group
+}
+
+// NewSum returns an empty sum. Without dimensions, it has one group.
+func NewSum(by []Dimension) *Sum { return &Sum{by: by, groups: map[string]*Group{}} }
+
+// Add adds a record. It returns ErrTooManyGroups, and an error for a cost that is no number.
+func (s *Sum) Add(r *turnrecord.Record) error {
+	if !slices.Contains(s.by, Model) {
+		g, err := s.group(r, "")
+		if err != nil {
+			return err
+		}
+		g.Turns++
+		return g.add(r.Models)
+	}
+	if len(r.Models) == 0 {
+		g, err := s.group(r, "")
+		if err == nil {
+			g.Turns++
+		}
+		return err
+	}
+	for i := range r.Models {
+		m := &r.Models[i]
+		g, err := s.group(r, strings.Trim(m.Provider+"/"+m.Model, "/"))
+		if err != nil {
+			return err
+		}
+		g.Turns++
+		if err := g.add(r.Models[i : i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// group returns the group of a record and one of its models.
+func (s *Sum) group(r *turnrecord.Record, asked string) (*Group, error) {
+	values := make([]string, len(s.by))
+	for i, d := range s.by {
+		values[i] = map[Dimension]string{
+			Namespace: r.Namespace, Agent: r.Agent, Requester: r.Requester, Session: r.Session, Model: asked,
+		}[d]
+	}
+	key := strings.Join(values, "\x00")
+	if g := s.groups[key]; g != nil {
+		return g, nil
+	}
+	if len(s.groups) >= MaxGroups {
+		return nil, ErrTooManyGroups
+	}
+	g := &Group{Values: values, costs: map[string]decimal.Decimal{}}
+	s.groups[key] = g
+	return g, nil
+}
+
+// add adds the usage of models of one Turn.
+func (g *Group) add(models []turnrecord.Model) error {
+	unknown := false
+	for _, m := range models {
+		g.Usage = g.Usage.Add(m.Usage)
+		if m.Cost == nil {
+			unknown = unknown || m.Usage != (model.Usage{})
+			continue
+		}
+		amount, err := decimal.NewFromString(m.Cost.Amount)
+		if err != nil {
+			return fmt.Errorf("failed to read the cost %q of a record: %w", m.Cost.Amount, err)
+		}
+		g.costs[m.Cost.Currency] = g.costs[m.Cost.Currency].Add(amount)
+	}
+	if unknown {
+		g.TurnsOfUnknownCost++
+	}
+	return nil
+}
+
+// Groups returns all groups: those with the most tokens first.
+func (s *Sum) Groups() []Group {
+	all := make([]Group, 0, len(s.groups))
+	for _, g := range s.groups {
+		g.Costs = nil
+		for currency, amount := range g.costs {
+			g.Costs = append(g.Costs, turnrecord.Cost{Amount: amount.String(), Currency: currency})
+		}
+		slices.SortFunc(g.Costs, func(a, b turnrecord.Cost) int { return cmp.Compare(a.Currency, b.Currency) })
+		all = append(all, *g)
+	}
+	tokens := func(g Group) int64 { return g.Usage.InputTokens + g.Usage.OutputTokens }
+	slices.SortFunc(all, func(a, b Group) int {
+		return cmp.Or(cmp.Compare(tokens(b), tokens(a)), slices.Compare(a.Values, b.Values))
+	})
+	return all
+}

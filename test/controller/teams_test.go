@@ -1,0 +1,171 @@
+package controller_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/capstan-dev/capstan/api/v1alpha1"
+	"github.com/capstan-dev/capstan/internal/manager"
+)
+
+// member is a member of a team: a ServiceAccount of its namespace, with a token of the API server.
+type member struct {
+	client.Client
+	// user is the name by which the API server knows the member.
+	user string
+}
+
+// joins creates a member of the team of this namespace.
+func (s *testEnv) joins(ctx SpecContext, name string) member {
+	GinkgoHelper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name}}
+	Expect(apiClient.Create(ctx, account)).To(Succeed())
+	token := &authenticationv1.TokenRequest{}
+	Expect(apiClient.SubResource("token").Create(ctx, account, token)).To(Succeed())
+	config := rest.AnonymousClientConfig(apiConfig)
+	config.BearerToken = token.Status.Token
+	c, err := client.New(config, client.Options{Scheme: apiClient.Scheme()})
+	Expect(err).NotTo(HaveOccurred())
+	return member{c, "system:serviceaccount:" + s.namespace + ":" + name}
+}
+
+// grant gives members the rules of a ClusterRole, which is created, in this namespace.
+func (s *testEnv) grant(ctx SpecContext, role string, rules []rbacv1.PolicyRule, members ...member) {
+	GinkgoHelper()
+	s.create(ctx, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: role}, Rules: rules})
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role},
+	}
+	for _, m := range members {
+		binding.Subjects = append(binding.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: m.user})
+	}
+	s.create(ctx, binding)
+}
+
+// peopleRules returns the rules of a role of config/rbac/people_roles.yaml.
+func peopleRules(role string) []rbacv1.PolicyRule {
+	GinkgoHelper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "config", "rbac", "people_roles.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		var found rbacv1.ClusterRole
+		Expect(yaml.UnmarshalStrict([]byte(document), &found)).To(Succeed())
+		if found.Labels["capstan.dev/role"] == role {
+			return found.Rules
+		}
+	}
+	Fail("there is no role " + role)
+	return nil
+}
+
+// shipped reads an object of config.
+func shipped[T client.Object](object T, path ...string) T {
+	GinkgoHelper()
+	text, err := os.ReadFile(filepath.Join(append([]string{"..", "..", "config"}, path...)...))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(yaml.UnmarshalStrict(text, object)).To(Succeed())
+	return object
+}
+
+// turnOfAgent returns a Turn of an Agent.
+func (s *testEnv) turnOfAgent(name, agent string, change ...func(*v1alpha1.Turn)) *v1alpha1.Turn {
+	t := newTurn(name, change...)
+	t.Namespace, t.Spec.AgentRef.Name = s.namespace, agent
+	return t
+}
+
+// The policies apply to the whole cluster, so no other spec may run.
+var _ = Describe("Two teams with tokens of the API server", Serial, func() {
+	It("cannot use each other's Agents, ask in another's name, approve their own calls, or read each other's keys", func(ctx SpecContext) {
+		helpdesk, research := newTestEnv(ctx, deletingModel), newTestEnv(ctx, deletingModel)
+		ada, grace, eve := helpdesk.joins(ctx, "ada"), helpdesk.joins(ctx, "grace"), research.joins(ctx, "eve")
+		author, approver := peopleRules("turn-author"), peopleRules("approver")
+		helpdesk.grant(ctx, "author", author, ada)
+		helpdesk.grant(ctx, "approver", approver, ada, grace)
+		research.grant(ctx, "author", author, eve)
+
+		By("installing the policies")
+		install(ctx, shipped(&admissionv1.ValidatingAdmissionPolicy{}, "policy", "requester_policy.yaml"))
+		bound := shipped(&admissionv1.ValidatingAdmissionPolicyBinding{}, "policy", "requester_binding.yaml")
+		install(ctx, bound)
+		install(ctx, shipped(&admissionv1.MutatingAdmissionPolicy{}, "requester", "requester_mutation.yaml"))
+		install(ctx, shipped(&admissionv1.MutatingAdmissionPolicyBinding{}, "requester", "requester_mutation_binding.yaml"))
+		install(ctx, shipped(&admissionv1.ValidatingAdmissionPolicy{}, "usepolicy", "agent_use_policy.yaml"))
+		install(ctx, shipped(&admissionv1.ValidatingAdmissionPolicyBinding{}, "usepolicy", "agent_use_binding.yaml"))
+
+		By("giving eve the right to create Turns in the other namespace, but not to use its Agents")
+		helpdesk.grant(ctx, "creator", []rbacv1.PolicyRule{{
+			APIGroups: []string{"capstan.dev"}, Resources: []string{"turns"}, Verbs: []string{"create"},
+		}}, eve)
+		Eventually(func() error { return eve.Create(ctx, helpdesk.turnOfAgent("hers", "support"), client.DryRunAll) }).
+			WithContext(ctx).Should(MatchError(ContainSubstring(`user "` + eve.user + `" may not use Agent "support" in namespace "` +
+			helpdesk.namespace + `"`)))
+
+		By("forging a requester")
+		Eventually(func() error {
+			return eve.Create(ctx, research.turnOfAgent("forged", "support", func(t *v1alpha1.Turn) {
+				t.Spec.RequestedBy = &v1alpha1.Requester{Username: ada.user}
+			}), client.DryRunAll)
+		}).WithContext(ctx).Should(MatchError(ContainSubstring(`spec.requestedBy.username must be "` + eve.user + `", your user name`)))
+		Eventually(func(g Gomega) {
+			t := research.turnOfAgent("own", "support")
+			g.Expect(eve.Create(ctx, t, client.DryRunAll)).To(Succeed())
+			g.Expect(t.Requester()).To(Equal(eve.user), "the API server sets it")
+		}).WithContext(ctx).Should(Succeed())
+
+		By("reading the other team's key")
+		var key corev1.Secret
+		helpdesk.create(ctx, newSecret("team-key", "k"))
+		Expect(apierrors.IsForbidden(eve.Get(ctx, helpdesk.key("team-key"), &key))).To(BeTrue())
+		Expect(apierrors.IsForbidden(ada.Get(ctx, helpdesk.key("team-key"), &key))).To(BeTrue(), "even in her own namespace")
+
+		By("approving her own call")
+		var calls atomic.Int64
+		helpdesk.run(deletes(&calls), func(o *manager.Options) { o.TrustDecidedBy = true })
+		objects := helpdesk.basics()
+		for _, o := range objects {
+			if a, ok := o.(*v1alpha1.Agent); ok {
+				a.Spec.Approval = &v1alpha1.AgentApproval{ForbidRequester: true}
+			}
+		}
+		helpdesk.create(ctx, objects...)
+		awaitPolicy(ctx, bound)
+		t := newTurn("delete")
+		t.Namespace = helpdesk.namespace
+		Expect(ada.Create(ctx, t)).To(Succeed())
+		t = helpdesk.reaches(ctx, "delete", v1alpha1.TurnReasonAwaitingApproval)
+		Expect(t.Requester()).To(Equal(ada.user))
+		decides := func(m member) {
+			GinkgoHelper()
+			Expect(m.Create(ctx, helpdesk.decision(t, 0, v1alpha1.ApprovalApproved, func(a *v1alpha1.ToolApproval) {
+				a.Spec.DecidedBy = m.user
+			}))).To(Succeed())
+		}
+		decides(ada)
+		says(ctx, helpdesk, &v1alpha1.Turn{}, "delete", message, And(
+			ContainSubstring("is not used: Agent "),
+			ContainSubstring(`has approval.forbidRequester: the requester of a Turn must not approve its calls, and "`+ada.user+
+				`" asked for this one: another approver must decide`)))
+		Expect(calls.Load()).To(BeZero())
+
+		By("letting another person approve")
+		decides(grace)
+		t = helpdesk.reaches(ctx, "delete", v1alpha1.TurnReasonCompleted)
+		Expect(calls.Load()).To(BeEquivalentTo(1))
+		Expect(t.Status.ToolCalls[0].DecidedBy).To(Equal(grace.user))
+	}, SpecTimeout(4*patience))
+})

@@ -1,0 +1,44 @@
+package docs_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+// ownKinds are the fields that refer to kinds of capstan.dev. The reference policy is about Secrets and ConfigMaps.
+var ownKinds = map[string]bool{
+	"promptProfileRef": true, "providerRef": true, "serverRef": true, "agentRef": true, "sessionRef": true, "turnRef": true,
+}
+
+// indexInPolicy is the form of an index in the names of fields of the reference policy.
+var indexInPolicy = regexp.MustCompile(`\[' \+ [a-z.]+ \+ '\]`)
+
+// TestReferencePolicyKnowsEveryReference checks that each field that refers to a Secret or a ConfigMap is in the
+// reference policy and in the page about it. A field that the policy does not know would give its author the manager's
+// right to read that object.
+func TestReferencePolicyKnowsEveryReference(t *testing.T) {
+	policy := indexInPolicy.ReplaceAllString(read(t, "config/policy/reference_policy.yaml"), "[]")
+	page := read(t, "docs/security.md")
+	count := 0
+	for plural := range kinds {
+		walk(schemaOf(t, plural).Properties["spec"], "spec", func(field string, _ apiextensionsv1.JSONSchemaProps, _ bool) {
+			name := field[strings.LastIndex(field, ".")+1:]
+			if !strings.HasSuffix(name, "Ref") || ownKinds[name] {
+				return
+			}
+			count++
+			if !strings.Contains(policy, "'"+field+"'") {
+				t.Errorf("config/policy/reference_policy.yaml does not check %s of %s", field, plural)
+			}
+			if !strings.Contains(page, "`"+field+"`") {
+				t.Errorf("docs/security.md does not list %s of %s among the references that are checked", field, plural)
+			}
+		})
+	}
+	if want := 12; count != want {
+		t.Errorf("%d references to Secrets and ConfigMaps, want %d: change the policy and this number together", count, want)
+	}
+}

@@ -1,0 +1,271 @@
+// Package tracing_test runs Turns in real processes and checks the spans that arrive at a real receiver.
+package tracing_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/capstan-dev/capstan/test/fakemodel/server"
+	"github.com/capstan-dev/capstan/test/harness"
+	"github.com/capstan-dev/capstan/test/harness/harnesstest"
+	"github.com/capstan-dev/capstan/test/otlp"
+)
+
+const (
+	root = "../.."
+	// patience bounds the wait for a condition.
+	patience = 2 * time.Minute
+	// caller and callerSpan are the trace and the span of the program that runs the Turn.
+	caller, callerSpan = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+	// parked is the exit code of a Turn that requires approval.
+	parked = 3
+)
+
+// headers remembers the header traceparent of each request to a server.
+type headers struct {
+	mu    sync.Mutex
+	given []string
+}
+
+// before returns a proxy that remembers the headers.
+func (h *headers) before(t *testing.T, target string) string {
+	t.Helper()
+	to, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: to.Scheme, Host: to.Host})
+	at := harnesstest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		h.given = append(h.given, r.Header.Get("Traceparent"))
+		h.mu.Unlock()
+		proxy.ServeHTTP(w, r)
+	}))
+	return at + to.Path
+}
+
+// spans returns the IDs of the spans that the requests named.
+func (h *headers) spans(t *testing.T) []string {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var ids []string
+	for _, value := range h.given {
+		if value == "" {
+			continue // no call: the list of tools, or a check
+		}
+		parts := strings.Split(value, "-")
+		if len(parts) != 4 || parts[1] != caller || parts[3] != "01" {
+			t.Fatalf("a request has the header %q, want the trace %s", value, caller)
+		}
+		ids = append(ids, parts[2])
+	}
+	return ids
+}
+
+// world has the servers of examples/tools.
+type world struct {
+	dir, data, program string
+	model              *server.Server
+	toModel, toTools   headers
+	receiver           otlp.Receiver
+	collector          string
+}
+
+// newWorld serves the model, the tools and the receiver, and writes the manifests with their addresses. If hangs is
+// true, the model does not answer the first request after the first tool call.
+func newWorld(t *testing.T, hangs bool) *world {
+	t.Helper()
+	w := &world{dir: t.TempDir(), data: t.TempDir()}
+	rules := harnesstest.DemoRules(t, root)
+	if hangs {
+		hang := server.Rule{Times: new(int64(1)), When: server.When{SystemContains: "You look after the tickets", ToolMessages: new(1)}}
+		hang.Fault.Hang = server.HangAfterHeaders
+		rules.Rules = slices.Insert(rules.Rules, 0, hang)
+	}
+	var baseURL string
+	w.model, baseURL = harnesstest.Model(t, rules)
+	_, tools := harnesstest.Tickets(t)
+	w.collector = harnesstest.Serve(t, &w.receiver)
+	addresses := strings.NewReplacer("http://127.0.0.1:8089/v1", w.toModel.before(t, baseURL),
+		"http://127.0.0.1:8090/mcp", w.toTools.before(t, tools))
+	files, err := filepath.Glob(filepath.Join(root, "examples", "tools", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found %d files, %v", len(files), err)
+	}
+	for _, path := range files {
+		content, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(w.dir, filepath.Base(path)), []byte(addresses.Replace(string(content))), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.program, err = harness.Build(t.Context(), root, t.TempDir(), "capstan"); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// start starts the Turn in a process of its own.
+func (w *world) start(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), w.program, append([]string{"run", "-f", w.dir, "--data-dir", w.data}, args...)...)
+	cmd.Env = append(os.Environ(), "OTEL_EXPORTER_OTLP_ENDPOINT="+w.collector, "OTEL_SERVICE_NAME=desk", "OTEL_BSP_SCHEDULE_DELAY=20",
+		"TRACEPARENT=00-"+caller+"-"+callerSpan+"-01")
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// exitCode waits for a process and returns its exit code.
+func exitCode(t *testing.T, cmd *exec.Cmd) int {
+	t.Helper()
+	err := cmd.Wait()
+	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
+		return ended.ExitCode()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return 0
+}
+
+// TestOneTrace runs a Turn with tools, a sub-agent and an approval. Its process is killed during a request, the next one
+// ends because the Turn requires approval, and the third one ends the Turn. All spans must be one connected trace, below
+// the span of the caller, and no span may have a text.
+func TestOneTrace(t *testing.T) {
+	w := newWorld(t, true)
+	killed := w.start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := w.model.Wait(ctx, func(s server.Stats) bool { return s.Requests == 2 && s.InFlight == 1 }); err != nil {
+		t.Fatal(err)
+	}
+	called := func(all []otlp.Span) bool {
+		return slices.ContainsFunc(all, func(s otlp.Span) bool { return s.Name == "execute_tool search_tickets" })
+	}
+	if err := w.receiver.Wait(ctx, called); err != nil { // its parent arrives with the third run
+		t.Fatal(err)
+	}
+	if err := killed.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = killed.Wait() // it was killed
+	if code := exitCode(t, w.start(t)); code != parked {
+		t.Fatalf("the second run ends with %d, want %d: an approval is required", code, parked)
+	}
+	if code := exitCode(t, w.start(t, "--approve=all")); code != 0 {
+		t.Fatalf("the third run ends with %d", code)
+	}
+
+	spans := w.receiver.Spans()
+	byID, names := map[string]otlp.Span{}, map[string][]otlp.Span{}
+	for _, s := range spans {
+		if _, twice := byID[s.ID]; twice {
+			t.Errorf("the span %q arrived twice", s.Name)
+		}
+		byID[s.ID] = s
+		names[s.Name] = append(names[s.Name], s)
+	}
+	for _, s := range spans {
+		parent, known := byID[s.Parent]
+		switch {
+		case s.TraceID != caller:
+			t.Errorf("the span %q is in the trace %s", s.Name, s.TraceID)
+		case s.Parent == callerSpan && s.Name != "invoke_agent helpdesk", s.Parent != callerSpan && !known:
+			t.Errorf("the span %q has the parent %q, which did not arrive", s.Name, s.Parent)
+		case s.End < s.Start, known && (s.Start < parent.Start || s.End > parent.End):
+			t.Errorf("the span %q is from %d to %d, its parent %q from %d to %d",
+				s.Name, s.Start, s.End, parent.Name, parent.Start, parent.End)
+		case s.Resource["service.name"] != "desk":
+			t.Errorf("the span %q is of the service %q", s.Name, s.Resource["service.name"])
+		}
+		for name := range s.Attributes {
+			if strings.HasSuffix(name, "messages") || strings.HasSuffix(name, ".arguments") || strings.HasSuffix(name, ".result") {
+				t.Errorf("the span %q has the text %s", s.Name, name)
+			}
+		}
+	}
+	for name, want := range map[string]int{
+		"invoke_agent helpdesk": 1, "invoke_agent researcher": 1, "execute_tool researcher": 1, "execute_tool close_ticket": 1,
+		"approval close_ticket": 1, "execute_tool ticket_context": 1, "step 1": 2, "prepare": 2,
+	} {
+		if got := len(names[name]); got < want || want == 1 && got > 1 {
+			t.Errorf("%d spans %q arrived, want %d", got, name, want)
+		}
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	child := names["invoke_agent researcher"][0]
+	if call := names["execute_tool researcher"][0]; child.Parent != call.ID {
+		t.Errorf("the Turn of the sub-agent is below %q, want its call", byID[child.Parent].Name)
+	}
+	whole := names["invoke_agent helpdesk"][0]
+	for name, want := range map[string]string{
+		"gen_ai.operation.name": "invoke_agent", "capstan.prompt.id": "helpdesk.tickets", "capstan.prompt.version": "1.0.0",
+		"k8s.namespace.name": "default", "capstan.resumes": "1", "capstan.turn.stop_reason": "Completed",
+	} {
+		if got := whole.Attributes[name]; got != want {
+			t.Errorf("the span of the Turn has %s %q, want %q", name, got, want)
+		}
+	}
+	interrupted := 0
+	for _, s := range names["chat demo-small"] {
+		if s.Attributes["error.type"] == "Interrupted" {
+			interrupted++
+			continue
+		}
+		if s.Attributes["gen_ai.usage.input_tokens"] == "" || s.Attributes["gen_ai.provider.name"] != "openai" {
+			t.Errorf("a request has the attributes %v", s.Attributes)
+		}
+	}
+	if interrupted != 1 {
+		t.Errorf("%d requests were interrupted, want 1", interrupted)
+	}
+	for _, id := range w.toModel.spans(t) {
+		if !strings.HasPrefix(byID[id].Name, "chat ") {
+			t.Errorf("the model received the span %s (%q), want that of a request", id, byID[id].Name)
+		}
+	}
+	atTools := w.toTools.spans(t)
+	if len(atTools) == 0 {
+		t.Error("no tool call had the header")
+	}
+	for _, id := range atTools {
+		if !strings.HasPrefix(byID[id].Name, "execute_tool ") {
+			t.Errorf("the tool server received the span %s (%q), want that of a call", id, byID[id].Name)
+		}
+	}
+}
+
+// TestDeadCollector checks that a Turn ends as usual if the collector accepts connections and never answers.
+func TestDeadCollector(t *testing.T) {
+	w := newWorld(t, false)
+	dead := make(chan struct{})
+	defer close(dead)
+	w.collector = harnesstest.Serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-dead:
+		case <-r.Context().Done():
+		}
+	}))
+	if code := exitCode(t, w.start(t, "--approve=all")); code != 0 {
+		t.Errorf("the run ends with %d", code)
+	}
+}
